@@ -136,6 +136,9 @@ struct jobfence_grant {
     /* GPUs of this node: 0 to 1024. Which they are is chosen here, among those that GPUDevice of
      * jobfence.conf(5) names and no other fence has. All fences of a run of the job have the same ones. */
     uint64_t gpus;
+    /* Huge pages on this node, as 2M:4G,1G:0: for each size how much memory may be in them, see MaxHugePages
+     * of jobfence.conf(5). It counts only with ConstrainHugePages there. */
+    const char *huge_pages;
 };
 
 /* For a member of the next struct: the kernel does not say it. */
@@ -268,7 +271,7 @@ int jobfence_open_gpus(const char *config, const struct jobfence_fence *fence, u
  * Time: at most 10 seconds, usually a few milliseconds. */
 int jobfence_attach(const char *config, const struct jobfence_fence *fence, int32_t pid, int64_t task, uint32_t flags);
 
-/* Changes the limits of the one fence that is meant. What is limited no more keeps its last limit. It
+/* Changes the limits of these fences. What is limited no more keeps its last limit. A fence
  * keeps its GPUs, or the first of them if fewer are granted now; more are never chosen for it.
  * Time: at most 20 seconds, usually a few milliseconds. */
 int jobfence_limit(const char *config, const struct jobfence_fence *fence, const struct jobfence_grant *grant);

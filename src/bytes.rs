@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Amounts of bytes as people write them. Every key and option reads them here, so that the same text is the same number.
+//! Amounts of bytes as people write them. All keys and options use this parser, so that the same text is always the same number.
 
 /// Why a text was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SizeError {
-    /// It is no amount of bytes.
+    /// It is not an amount of bytes.
     Form,
     /// It does not fit in 64 bits.
     Overflow,
@@ -13,8 +13,8 @@ pub enum SizeError {
 /// The units and their powers of two: binary, as for srun's --mem (`str_to_mbytes` in Slurm's src/common/proc_args.c).
 const UNITS: [(&str, u32); 4] = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
 
-/// Reads digits and a unit: K, M, G or T in any case, alone or before B or iB. A number without one is so many times `plain`; where
-/// that is `None`, there must be a unit.
+/// Reads digits and a unit: K, M, G or T in any case, alone or before B or iB. A number without a unit is multiplied by `plain`; if that is
+/// `None`, a unit is required.
 pub fn parse(text: &str, plain: Option<u64>) -> Result<u64, SizeError> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let digits = text.strip_suffix(unit).filter(|digits| !digits.is_empty()).ok_or(SizeError::Form)?;
@@ -33,7 +33,7 @@ fn power(unit: &str) -> Option<u32> {
     })
 }
 
-/// The shortest text of so many bytes without loss; a number without a unit is in bytes.
+/// The shortest exact text for an amount; a number without a unit is in bytes.
 pub fn text(bytes: u64) -> String {
     let divides = |(_, power): &(&str, u32)| bytes > 0 && bytes.is_multiple_of(1 << power);
     match UNITS.into_iter().rev().find(divides) {
@@ -42,17 +42,17 @@ pub fn text(bytes: u64) -> String {
     }
 }
 
-/// Bytes as people ask for them, in MiB.
+/// An amount in MiB, as people request memory.
 pub fn mebibytes(bytes: u64) -> String {
     let tenths = bytes.saturating_mul(10) / (1 << 20);
     format!("{}.{} MiB", tenths / 10, tenths % 10)
 }
 
-/// Bytes in the largest unit of which there is one, with one decimal: `4.8 GiB`.
+/// An amount in the largest unit that is not above it, with one decimal: `4.8 GiB`.
 pub fn binary(bytes: u64) -> String {
     match UNITS.into_iter().rev().find(|(_, power)| bytes >> power > 0) {
         Some((letter, power)) => {
-            // In 1024ths of the unit, what is above the whole ones.
+            // The remainder in 1024ths of the unit.
             let part = bytes >> (power - 10) & 0x3ff;
             format!("{}.{} {letter}iB", bytes >> power, part * 10 / 1024)
         }

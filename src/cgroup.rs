@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The kernel's side: cgroup directories, what is written into them, and what can be read from them.
+//! The kernel's side: cgroup directories, and the files that are written and read there.
 //!
-//! Nothing here knows a scheduler. Directories are held as handles and every change is made relative to one, so that
-//! nobody who can rename a path can make root write somewhere else.
+//! Nothing here knows a scheduler. Directories are held as handles, and every change is made relative to one, so that renaming a path
+//! cannot make root write somewhere else.
 
 pub mod affinity;
 pub mod base;

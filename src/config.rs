@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the administrator decides, in the grammar of Slurm's `cgroup.conf`, so that it need not be learned.
+//! The administrator's configuration, in the grammar of Slurm's `cgroup.conf`, so that it need not be learned.
 //!
 //! ```text
 //! # /etc/slurm/jobfence.conf
@@ -8,15 +8,15 @@
 //! AllowedRAMSpace=98.5
 //! ```
 //!
-//! Assignments `Key=Value` stand on a line, separated by blanks or tabs; keys do not distinguish case; `#` starts a comment
+//! Assignments `Key=Value` stand on a line, separated by blanks or tabs. Keys do not distinguish case. `#` starts a comment
 //! that ends with the line, and `\#` does not escape it: a value with a `#` or a blank stands in double quotes, which have
 //! no escapes either. The last line needs no newline. The same assignments may be arguments in `plugstack.conf`, where they
-//! override the file; there everything behind the `=` is the value, since Slurm has already split the line.
+//! override the file. There everything behind the `=` is the value, since Slurm has already split the line.
 //!
-//! `IOMax` is of several parts, as NodeName is in slurm.conf(5): the rates that follow it on its line belong to it, and it may be
+//! `IOMax` has several parts, as NodeName has in slurm.conf(5): the rates that follow it on its line belong to it, and it may be
 //! given again for another target.
 //!
-//! The file is obeyed by root: whatever is not understood is refused with its line and column, and nothing is guessed.
+//! Root obeys the file, so nothing is guessed: what is not understood is refused with its line and column.
 
 mod error;
 mod file;
@@ -51,17 +51,18 @@ pub use suggest::nearest;
 pub(crate) use units::SIZE;
 pub use units::{Percent, Period, Wrong};
 pub use values::{
-    Config, CpuPolicy, DeniedDevices, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard,
+    Config, CpuPolicy, DeniedDevices, GrantedHugePages, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus,
+    UsageCard,
 };
 
 use crate::job::Cpus;
 
-/// A size as `MinRAMSpace` has it, in bytes, at least 1 MiB: a plain number is MiB.
+/// A size as in `MinRAMSpace`, in bytes, at least 1 MiB: a plain number is in MiB.
 pub fn parse_size(text: &str) -> Option<u64> {
     units::size(text).ok()
 }
 
-/// CPUs as `MaxCPUsPerUser` has them: a number up to 1024 with at most three decimals.
+/// CPUs as in `MaxCPUsPerUser`: a number up to 1024 with at most three decimals.
 pub fn parse_cpus(text: &str) -> Option<Cpus> {
     units::cpus(text).ok()
 }

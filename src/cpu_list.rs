@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Sets of CPUs by their numbers, as the kernel's files have them: `0-3,8,10-11` (cpuset(7), "List format"). Slurm writes its
-//! lists of cores the same way (`bit_fmt`, src/common/bitstring.c).
+//! Sets of CPU numbers in the format of the kernel's files: `0-3,8,10-11` (cpuset(7), "List format"). Slurm writes its lists of cores the
+//! same way (`bit_fmt`, src/common/bitstring.c).
 
 use std::fmt;
 
-/// A set of CPUs, or of Slurm's cores, by number: a bit for each, so that a short text that names many costs little. The last word is not
-/// zero: equal sets are equal.
+/// A set of CPUs, or of Slurm's cores, by number. It has a bit for each, so that a short text with many numbers costs little. The last word
+/// is not zero, so that equal sets are equal.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct CpuList(Vec<u64>);
 
-/// More than any kernel has (`NR_CPUS`, 8192 on x86-64 at most) and any list of Slurm's can name: numbers are below it, and a
-/// text names no more of them.
+/// More than any kernel has (`NR_CPUS`, 8192 on x86-64 at most) and any list of Slurm can name: all numbers are below it, and a text names
+/// no more of them.
 const MOST: u32 = 65_536;
 
 impl CpuList {
-    /// Reads a list; the empty text is the empty set. `None`: it is not a list, or names more than 65536 or one above 65535.
+    /// Reads a list; the empty text is the empty set. `None`: it is not a list, or names more than 65536 numbers or one above 65535.
     pub fn parse(text: &str) -> Option<Self> {
         let mut list = Self::default();
         let mut named = 0u32;
         for item in text.trim().split(',').filter(|item| !item.is_empty()) {
             let (first, last) = item.split_once('-').unwrap_or((item, item));
             let (first, last) = (number(first)?, number(last)?);
-            // Counted before they are taken, each time that one is named.
+            // Counted before they are added, and each time that a number is named.
             named = named.checked_add(last.checked_sub(first)?.checked_add(1)?).filter(|named| *named <= MOST)?;
             list.extend(first..=last);
         }
         Some(list)
     }
 
-    /// How many there are.
+    /// How many numbers it has.
     pub fn len(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -48,35 +48,35 @@ impl CpuList {
         (0..MOST).step_by(64).zip(&self.0).next_back().and_then(|(first, word)| Some(first + word.checked_ilog2()?))
     }
 
-    /// All of them, the lowest first.
+    /// All numbers, the lowest first.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         let words = (0..MOST).step_by(64).zip(&self.0);
         words.flat_map(|(first, word)| (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| first + bit))
     }
 
-    /// Whether this one is among them.
+    /// Whether it contains this number.
     pub fn contains(&self, number: u32) -> bool {
         self.word(number as usize / 64) >> (number % 64) & 1 == 1
     }
 
-    /// Whether each of these is in the other, too.
+    /// Whether the other set contains all numbers of this one.
     pub fn is_within(&self, other: &Self) -> bool {
         self.without(other).is_empty()
     }
 
-    /// These and the other's.
+    /// The union of both sets.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         self.with(other, |these, others| these | others)
     }
 
-    /// Those that the other has, too.
+    /// The intersection of both sets.
     #[must_use]
     pub fn in_both(&self, other: &Self) -> Self {
         self.with(other, |these, others| these & others)
     }
 
-    /// These without the other's.
+    /// This set without the numbers of the other.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
         self.with(other, |these, others| these & !others)
@@ -96,7 +96,7 @@ impl CpuList {
     }
 }
 
-/// Numbers above 65535 are no CPU's, and are left out.
+/// Numbers above 65535 are not CPUs, and are ignored.
 impl Extend<u32> for CpuList {
     fn extend<I: IntoIterator<Item = u32>>(&mut self, numbers: I) {
         for number in numbers.into_iter().filter(|number| *number < MOST) {
@@ -195,7 +195,7 @@ mod tests {
         assert!(list("1,8").is_within(&a) && !b.is_within(&a) && list("").is_within(&b));
         assert_eq!((a.first(), a.last(), list("").first()), (Some(0), Some(8), None));
         assert!(a.contains(8) && !a.contains(4) && !a.contains(u32::MAX));
-        // What is left of a set is as one that never had more.
+        // A set after removal equals one that never had more.
         assert_eq!(list("0,65535").without(&list("64-65535")), list("0"));
         assert_eq!((list("0,65535").last(), list("64,63").first(), list("63-64").len()), (Some(65_535), Some(63), 2));
         assert_eq!([5, u32::MAX, 65_536].into_iter().collect::<CpuList>(), list("5"));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! One error for everything that can go wrong between us and the kernel.
+//! One error for everything that can go wrong between jobfence and the kernel.
 //!
-//! An administrator reads these at three in the morning, so each one says what was attempted, on which file, with which
-//! value, what the kernel answered, and what to do about it.
+//! An administrator reads these at three in the morning, so each one says what was attempted, on which file, with which value, what the
+//! kernel answered, and what to do about it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,9 +12,9 @@ use nix::errno::Errno;
 
 use crate::printable::printable;
 
-/// What was attempted, where, with what, why it failed and what to do about it.
+/// What was attempted, where, with what value, why it failed and what to do about it.
 ///
-/// It is a pointer, since nearly every function may return one: where it lies is settled once, and each `?` hands on one word.
+/// It is a pointer, since nearly every function may return one: its fields are written in one place, and each `?` passes one word on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error(Box<Said>);
 
@@ -37,7 +37,7 @@ impl Error {
         Self::of(op.into())
     }
 
-    // What is called with many types is kept short, here and below: each type has a copy of it.
+    // Short generic functions, here and below: the compiler makes a copy for each type.
     #[cold]
     #[inline(never)]
     fn of(op: Cow<'static, str>) -> Self {
@@ -95,36 +95,36 @@ impl Error {
         self
     }
 
-    /// Marks what may pass by itself, and no kernel says so.
+    /// Marks an error that may pass by itself although the kernel did not report it.
     #[must_use]
     pub fn passing(mut self) -> Self {
         self.0.is_passing = true;
         self
     }
 
-    /// Whether it may pass by itself: what the kernel refuses now, it may grant later.
+    /// Whether the error may pass by itself: what the kernel refuses now, it may grant later.
     pub fn is_passing(&self) -> bool {
         self.0.is_passing || self.0.errno.is_some()
     }
 
-    /// What the kernel answered, where it was the kernel that refused.
+    /// The kernel's error number, if the kernel refused.
     pub fn kernel_errno(&self) -> Option<Errno> {
         self.0.errno
     }
 
-    /// Whether it is because there is no such thing, or no longer: so the kernel answers for a cgroup that is removed meanwhile.
+    /// Whether the object does not exist, or no longer: the kernel answers so for a cgroup that is removed meanwhile.
     pub fn is_gone(&self) -> bool {
         matches!(self.0.errno, Some(Errno::ENOENT | Errno::ENODEV))
     }
 
-    /// Whether the kernel said that we may not.
+    /// Whether the kernel denied permission.
     pub fn is_about_rights(&self) -> bool {
         matches!(self.0.errno, Some(Errno::EACCES | Errno::EPERM))
     }
 }
 
-/// What the C library calls it, and its name. `Errno::desc` has a table of its own for that, of 17 KB with its relocations. In English,
-/// unless the program that has loaded this has chosen another language.
+/// The C library's text for an error, and its name. `Errno::desc` would need a table of 17 KB with its relocations. In English, unless the
+/// host program has chosen another language.
 pub fn in_words(errno: Errno) -> String {
     let text = std::io::Error::from(errno).to_string();
     let words = text.rsplit_once(" (os error").map_or(text.as_str(), |(words, _)| words);

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is known of a job beside its grant: by it, sections of the configuration are chosen.
+//! What is known about a job beside its grant. Sections of the configuration are chosen by it.
 //!
-//! What is known is what a user cannot forge; whoever fills it says in its own file where that comes from. What nobody has
-//! said whom we trust is [`Fact::Unknown`], and no guess: then the strictest of all that it could be holds.
+//! A fact is known if a user cannot forge it; the code that sets it names its source. If no trusted source gives it, it is
+//! [`Fact::Unknown`], and not guessed: then the strictest of all possible values applies.
 
-/// Something that somebody trusted has said, or only the job's user, or nobody.
+/// A value from a trusted source, or only from the job's user, or none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Fact<T> {
-    /// It is so. An empty text: it is known that there is none, as an account where the cluster has no accounts.
+    /// It is certain. An empty text: there certainly is none, as an account where the cluster has no accounts.
     Known(T),
-    /// The job's user says so, and nobody has checked it: it is for reports, and counts only where the site says so.
+    /// The job's user says so, and no trusted source has checked it: for reports; it counts only if the site says so.
     Claimed(T),
-    /// Nobody whom we trust has said.
+    /// No trusted source gives it.
     #[default]
     Unknown,
 }
 
 impl<T> Fact<T> {
-    /// What is known.
+    /// The value, if certain.
     pub fn known(&self) -> Option<&T> {
         self.counts(false)
     }
 
-    /// The same where somebody has checked what the job's user says; otherwise it is no more than that.
+    /// The fact if its value was checked; otherwise only a claim.
     #[must_use]
     pub fn if_checked(self, is_checked: bool) -> Self {
         match self {
@@ -31,12 +31,12 @@ impl<T> Fact<T> {
         }
     }
 
-    /// What is known, or said by the job's user.
+    /// The value, certain or claimed.
     pub fn said(&self) -> Option<&T> {
         self.counts(true)
     }
 
-    /// What is known; if the site trusts its users, also what they say.
+    /// The value, if certain or, with `users_are_trusted`, claimed.
     pub fn counts(&self, users_are_trusted: bool) -> Option<&T> {
         match self {
             Self::Known(value) => Some(value),
@@ -52,25 +52,26 @@ impl<T> From<Option<T>> for Fact<T> {
     }
 }
 
-/// The GPUs of this node that a job has. Slurm says which, and counts them from 0, in an order that need not be that of the numbers in the
-/// names of their devices.
+/// The GPUs of this node that a job has. Slurm numbers them from 0, in an order that may differ from that of the numbers in their device
+/// names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Gpus {
-    /// The job has none, or nobody has said.
+    /// The job has none, or no source says so.
     #[default]
     None,
     /// These, by Slurm's numbers, each with the path of its device.
     Devices(Vec<(u32, String)>),
-    /// These, by Slurm's numbers; and why it is not certain which devices they are.
+    /// These, by Slurm's numbers; and why their devices are not certain.
     Positions(Vec<u32>, String),
-    /// Some; why it is not certain which.
+    /// Some; and why it is not certain which.
     Unknown(String),
-    /// The devices with these paths: we have chosen them where the scheduler has only said how many, or it names them otherwise.
+    /// The devices with these paths: jobfence chose them since the scheduler gave only their number, or the scheduler named them another
+    /// way.
     Chosen(Vec<String>),
 }
 
 impl Gpus {
-    /// How many they are; `None`: nobody has said.
+    /// How many they are. `None`: not known.
     pub fn count(&self) -> Option<u64> {
         let count = match self {
             Self::None | Self::Unknown(_) => return None,
@@ -82,44 +83,46 @@ impl Gpus {
     }
 }
 
-/// What is known of a job.
+/// What is known about a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The partition in which it runs, not the list that was asked for.
+    /// The partition in which it runs, not the list that was requested.
     pub partition: Fact<String>,
     /// Its quality of service, by name.
     pub qos: Fact<String>,
     /// Its account.
     pub account: Fact<String>,
-    /// Its project, where the scheduler has projects.
+    /// Its project, if the scheduler has projects.
     pub project: Fact<String>,
-    /// The types of the parts of this node that it has, where the scheduler gives them types. Empty: it is known that there is none.
+    /// Its name among the jobs of all submitting hosts, where its id is one of several.
+    pub global_job: Fact<String>,
+    /// The types of its parts of this node, if the scheduler has such types. Empty: there certainly are none.
     pub vnode_types: Fact<Vec<String>>,
-    /// The parallel environment that grants its slots, where the scheduler has such. Empty: it is known that there is none.
+    /// The parallel environment that grants its slots, if the scheduler has such. Empty: there certainly is none.
     pub pe: Fact<String>,
-    /// Its user, by number.
+    /// Its user's uid.
     pub uid: Fact<u32>,
-    /// Its user, by name.
+    /// Its user's name.
     pub user: Fact<String>,
-    /// The groups that it has, by number.
+    /// The gids of its user.
     pub gids: Fact<Vec<u32>>,
-    /// Of the groups that were asked for by name, whether it has them; one that is missing is unknown.
+    /// For each group in question, by name, whether the user is in it; a missing one is unknown.
     pub groups: Vec<(String, bool)>,
     /// This node's name in slurm.conf; without Slurm, this host's.
     pub node: Fact<String>,
     /// Its GPUs on this node.
     pub gpus: Gpus,
-    /// Its hardware threads on this node; `None`: nobody has said.
+    /// Its hardware threads on this node. `None`: not known.
     pub cpus: Option<u32>,
 }
 
 impl Facts {
-    /// Whether it has a group that was asked for by name; `None`: unknown.
+    /// Whether the user is in a group in question, by name. `None`: unknown.
     pub fn group(&self, name: &str) -> Option<bool> {
         self.groups.iter().find(|(known, _)| known == name).map(|(_, has)| *has)
     }
 
-    /// As far as it is the scheduler that says it, of something that it has not allocated: there is none of that.
+    /// The facts of something that the scheduler has not allocated: it certainly has none of what a scheduler assigns.
     #[must_use]
     pub fn of_no_job(self) -> Self {
         let none = || Fact::Known(String::new());
@@ -127,7 +130,8 @@ impl Facts {
             .of_no_project_vnode_or_pe()
     }
 
-    /// Of a scheduler that has neither projects nor types of vnodes nor parallel environments, which is known and no reason to be strict.
+    /// The facts with a scheduler without projects, vnode types and parallel environments: there certainly are none, which is no reason to
+    /// be strict.
     #[must_use]
     pub fn of_no_project_vnode_or_pe(self) -> Self {
         let none = || Fact::Known(String::new());
@@ -135,14 +139,14 @@ impl Facts {
     }
 }
 
-/// Of what sections speak, so that nothing else need be found out.
+/// The facts that sections depend on; no others need be found out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FactsNeeded {
     /// The partition, the QOS or the account.
     pub job: bool,
     /// The user's name.
     pub user: bool,
-    /// Groups by number.
+    /// The user's gids.
     pub gids: bool,
     /// These groups by name.
     pub groups: Vec<String>,

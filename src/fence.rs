@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The one life cycle of a fence: open, limit, attach, settle, observe, close; a file for each.
+//! The life cycle of every fence: open, limit, attach, settle, observe, close. Each phase has its own file.
 //!
-//! It knows no scheduler but as somebody who has directories and words of its own. Every operation may be repeated, and the last step
-//! out takes the job's and the user's directories along; nothing is locked for that: making a directory starts again when a parent
-//! has vanished, and removing one that is in use fails without harm.
+//! This module knows schedulers only by their directories and their words. Every operation may be repeated. The last step to end also
+//! removes the job's and the user's directories. This needs no lock: making a directory starts again if a parent has vanished, and
+//! removing one that is in use fails without harm.
 
 mod attach;
 mod close;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! This host as a fence needs to know it: which hierarchies to use, and below which directory.
+//! What a fence needs to know about this host: which hierarchies to use, and below which directory.
 
 use crate::cgroup::handing_down::not_given;
 use crate::cgroup::kernel::LoadedScheduler;
@@ -11,25 +11,25 @@ use crate::job::Name;
 use crate::sys::dir::Dir;
 use crate::sys::systemd::is_systemd;
 
-/// Our directory where systemd does not rule.
+/// jobfence's directory without systemd.
 const PLAIN_BASE: &str = "jobfence";
-/// Our directory under systemd: the delegated scope that jobfence.service makes at boot.
+/// jobfence's directory under systemd: the delegated scope that jobfence.service makes at boot.
 pub const SYSTEMD_BASE: &str = "jobfence.slice/jobfence.scope";
 
-/// What was found, and what will be used of it.
+/// What was found on the host, and what of it is used.
 #[derive(Debug)]
 pub struct Host {
     /// Every hierarchy below `CgroupMountpoint`.
     pub layout: Layout,
     /// Whether systemd is the service manager: sd_booted(3).
     pub systemd: bool,
-    /// Our directory in each hierarchy, relative to its root.
+    /// jobfence's directory in each hierarchy, relative to its root.
     pub base: String,
     /// The id of this boot.
     pub boot_id: String,
     /// The pid namespace of this process, as `/proc/self/ns/pid` names it.
     pub pid_namespace: String,
-    /// Who schedules in the kernel's place, if anybody does.
+    /// The scheduler that is loaded into the kernel, if any.
     pub scheduler: Option<LoadedScheduler>,
     /// Opened while `/proc` is the host's: Slurm's `contain_spank` runs callbacks where it may be another.
     pub proc: Dir,
@@ -43,7 +43,7 @@ impl Host {
         Self::with(layout, proc, config)
     }
 
-    /// The same; where no cgroups can be seen, without them, and why. Processes can be looked after all the same.
+    /// The same; if no cgroups can be seen, without them, and the reason. Processes can still be tracked.
     pub fn read_what_there_is(config: &Config) -> Result<(Self, Option<Error>)> {
         match Self::read(config) {
             Ok(host) => Ok((host, None)),
@@ -68,19 +68,18 @@ impl Host {
             .map_err(|errno| Error::os("read", "/proc/self/ns/pid", errno))?
             .to_string_lossy()
             .into_owned();
-        // Kernels before 6.12 have no such directory, and where /sys is not mounted nothing is known of it.
+        // Kernels before 6.12 have no such directory; if /sys is not mounted, nothing is known.
         let scheduler = Dir::open(LoadedScheduler::ATTRIBUTES).ok().and_then(|dir| LoadedScheduler::find(&dir));
         Ok(Self { layout, systemd, base, boot_id, pid_namespace, scheduler, proc })
     }
 
-    /// Whether this process has another pid namespace than the host's first, whose number is the kernel's
-    /// `PROC_PID_INIT_INO`.
+    /// Whether this process is in another pid namespace than the host's first, whose number is the kernel's `PROC_PID_INIT_INO`.
     pub fn is_in_container(&self) -> bool {
         self.pid_namespace != "pid:[4026531836]"
     }
 
-    /// Where several slurmd share this host, each has its own branch of the tree, named as the node that slurmd says
-    /// (`SLURMD_NODENAME`); it is the host's own name where there is only one. In a container both names are the container's.
+    /// If several slurmd share this host, each has its own branch of the tree, named after its node (`SLURMD_NODENAME`). A single slurmd's
+    /// node has the host's own name. In a container both names are the container's.
     pub fn node_level(&self, node: Option<String>) -> Result<Option<Name>> {
         let Some(node) = node else { return Ok(None) };
         let hostname = nix::unistd::gethostname().unwrap_or_default();
@@ -90,10 +89,10 @@ impl Host {
         if alone { Ok(None) } else { Name::new(node).map(Some) }
     }
 
-    /// The hierarchies in which every step gets a directory: those of the CPU and memory controllers, the one that counts
-    /// CPU time, and the one through which processes are killed.
+    /// The hierarchies in which every step gets a directory: those of the CPU and memory controllers, the one that counts CPU time, and the
+    /// one through which processes are killed.
     ///
-    /// `wanted` are the controllers that limits will be written to; one that is nowhere is left out, see `missing`.
+    /// `wanted` are the controllers that limits will be written to. One that is in no hierarchy is skipped, see `missing`.
     pub fn hierarchies(&self, wanted: &[&'static str]) -> Result<Vec<&Hierarchy>> {
         let mut used: Vec<&Hierarchy> = Vec::new();
         let mut add = |hierarchy| {
@@ -139,8 +138,8 @@ impl Host {
         Some(error.hint(format!("{what}; or switch the limit off in jobfence.conf")))
     }
 
-    /// The controllers of cgroup2 that are not handed down to our directory, with whose doing that is; none where the directory
-    /// itself is missing.
+    /// The cgroup2 controllers that are not handed down to jobfence's directory, each with the cause. Empty if the directory itself is
+    /// missing.
     pub fn not_handed_down(&self, wanted: &[&'static str]) -> Vec<(&'static str, Error)> {
         let Some(unified) = self.layout.unified() else { return Vec::new() };
         let base = unified.open().and_then(|root| self.base.split('/').try_fold(root, |dir, name| dir.child(name)));
@@ -152,7 +151,7 @@ impl Host {
     }
 }
 
-/// Hardware threads of the core that has most of them; `None` where the kernel does not say.
+/// Hardware threads of the core that has most of them. `None`: the kernel does not say.
 pub fn threads_per_core() -> Option<usize> {
     let cpus = Dir::open("/sys/devices/system/cpu").ok()?;
     let of_cpu = |name: &String| {
@@ -164,7 +163,7 @@ pub fn threads_per_core() -> Option<usize> {
     cpus.list(true).ok()?.iter().filter(|name| is_cpu(name)).filter_map(of_cpu).max()
 }
 
-/// Whether the kernel has a controller, and has it switched off: cgroups(7), `/proc/cgroups`.
+/// Whether the kernel has a controller that is switched off: cgroups(7), `/proc/cgroups`.
 fn is_switched_off(cgroups: &str, controller: &str) -> bool {
     cgroups.lines().any(|line| {
         let mut words = line.split_whitespace();

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Slurm's compressed lists: of node names (`node[01-16,20],login1`) and of CPU counts (`3(x2),1`).
 //!
-//! A list is never expanded: `n[0-999999999]` costs no more than `n1`. What is not understood is no list.
+//! A list is never expanded: `n[0-999999999]` costs no more than `n1`. Text that is not understood is refused.
 
-/// No more brackets in one name: Slurm's names have one or two, for a rack and a node.
+/// The most brackets in one name: Slurm's names have one or two, for a rack and a node.
 const MAX_BRACKETS: usize = 4;
-/// No more digits in a number.
+/// The most digits in a number.
 const MAX_DIGITS: usize = 9;
 
-/// Names of nodes, in the order of their list.
+/// Node names, in the order of their list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostList(Vec<Vec<Part>>);
 
@@ -37,7 +37,7 @@ impl Range {
         self.last - self.first + 1
     }
 
-    /// How many numbers come before this one, if it is one of them and written as they are.
+    /// How many numbers come before this one, if it is in the range and has the range's format.
     fn place_of(self, digits: &str) -> Option<u64> {
         let value = number(digits)?;
         let width = self.width;
@@ -52,8 +52,8 @@ fn number(digits: &str) -> Option<u64> {
 }
 
 impl HostList {
-    /// Understands a list of names of letters, digits, `_`, `-` and `.`, each with at most four pairs of brackets, in which numbers
-    /// have at most nine digits; it stands for no more names than 64 bits can count, so that each has a place.
+    /// Parses a list. Names consist of letters, digits, `_`, `-` and `.`, each with at most four pairs of brackets, in which numbers have
+    /// at most nine digits. The list stands for at most as many names as 64 bits can count, so that each has a position.
     pub fn parse(text: &str) -> Option<Self> {
         let mut names = Vec::new();
         let mut all: u64 = 0;
@@ -69,24 +69,24 @@ impl HostList {
         }
     }
 
-    /// Whether it names this node.
+    /// Whether the list contains this node.
     pub fn contains(&self, node: &str) -> bool {
         self.0.iter().any(|name| place_in(name, node, &mut Vec::new()).is_some())
     }
 
-    /// How many names it stands for.
+    /// How many names the list stands for.
     pub fn count(&self) -> u64 {
-        // Each of these was counted when the list was read.
+        // Each of these was counted when the list was parsed.
         self.0.iter().filter_map(|name| count(name)).fold(0, u64::saturating_add)
     }
 
-    /// Whether its names have the order that they have in Slurm, where of three brackets the first runs faster than the second.
+    /// Whether the order of the names is Slurm's: with three brackets Slurm varies the first faster than the second.
     fn is_in_order(&self) -> bool {
         let brackets = |name: &Vec<Part>| name.iter().filter(|part| matches!(part, Part::Numbers(_))).count();
         self.0.iter().all(|name| brackets(name) <= 2)
     }
 
-    /// How many names stand before this one. `None`: it is none of them, or their order is not certain.
+    /// How many names come before this one. `None`: it is not in the list, or the order is not certain.
     pub fn position(&self, node: &str) -> Option<u64> {
         if !self.is_in_order() {
             return None;
@@ -101,7 +101,7 @@ impl HostList {
         None
     }
 
-    /// Its names in their order; `None` if there are more than `most`, or if that is not certain.
+    /// The names in order. `None`: there are more than `most`, or the order is not certain.
     pub fn names(&self, most: usize) -> Option<Vec<String>> {
         if self.count() > u64::try_from(most).ok()? || !self.is_in_order() {
             return None;
@@ -132,7 +132,7 @@ impl HostList {
     }
 }
 
-/// The name that a list begins with, and what follows it.
+/// The first name of a list, and the rest.
 fn first_name(text: &str) -> Option<(Vec<Part>, &str)> {
     let mut parts = Vec::new();
     let mut rest = text;
@@ -154,7 +154,7 @@ fn first_name(text: &str) -> Option<(Vec<Part>, &str)> {
     }
 }
 
-/// How many names a name with brackets stands for; `None`: more than can be counted.
+/// How many names a name with brackets stands for. `None`: more than can be counted.
 fn count(parts: &[Part]) -> Option<u64> {
     let of = |part: &Part| match part {
         Part::Text(_) => Some(1),
@@ -163,10 +163,10 @@ fn count(parts: &[Part]) -> Option<u64> {
     parts.iter().try_fold(1u64, |product, part| product.checked_mul(of(part)?))
 }
 
-/// Which of these names, counted from 0 with the last bracket running fastest, this node is.
+/// The position of a node among these names, from 0, with the last bracket varying fastest.
 ///
-/// A bracket may have one digit of a node's name or nine, and so may each behind it. `wrong` has the ends of both that have been
-/// found to be none, by their lengths: there are few of them, and many ways that lead to each.
+/// A bracket may match one to nine digits of a node's name, and so may each bracket behind it. `wrong` holds the pairs of remaining lengths
+/// that are known not to match: there are few of them, and many ways that lead to each.
 fn place_in(parts: &[Part], node: &str, wrong: &mut Vec<(usize, usize)>) -> Option<u64> {
     let Some((part, more)) = parts.split_first() else { return node.is_empty().then_some(0) };
     let ranges = match part {
@@ -200,7 +200,7 @@ fn place_in(parts: &[Part], node: &str, wrong: &mut Vec<(usize, usize)>) -> Opti
 pub struct Repeated(Vec<(u32, u64)>);
 
 impl Repeated {
-    /// Understands a list that stands for no more numbers than 64 bits can count.
+    /// Parses a list that stands for at most as many numbers as 64 bits can count.
     pub fn parse(list: &str) -> Option<Self> {
         let mut items = Vec::new();
         let mut all: u64 = 0;
@@ -215,12 +215,12 @@ impl Repeated {
         Some(Self(items))
     }
 
-    /// How many numbers it stands for.
+    /// How many numbers the list stands for.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|(_, times)| times).sum()
     }
 
-    /// The number at a place, counted from 0.
+    /// The number at a position, from 0.
     pub fn nth(&self, place: u64) -> Option<u32> {
         let mut before: u64 = 0;
         for (value, times) in &self.0 {
@@ -232,7 +232,7 @@ impl Repeated {
         None
     }
 
-    /// The number that stands at every place, where there is one.
+    /// The number at every position, if all are equal.
     pub fn everywhere(&self) -> Option<u32> {
         let (first, _) = self.0.first()?;
         self.0.iter().all(|(value, _)| value == first).then_some(*first)
@@ -355,7 +355,7 @@ mod tests {
             let _ = Repeated::parse(&text).map(|list| (list.nth(place), list.count(), list.everywhere()));
         }
 
-        /// Against the list written out.
+        /// Compared with the list written out.
         #[test]
         fn a_range_is_what_it_stands_for(first in 0u64..300, more in 0u64..50, width in 1usize..5, asked in 0u64..400, wide in 1usize..5) {
             let last = first + more;

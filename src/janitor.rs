@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Removes what dead owners left. It acts on a complete record of an owner that is certainly dead, and on nothing else.
+//! Removes what dead owners left. It acts only on a complete record of an owner that is certainly dead.
 //!
-//! A record is a file in `RunDir`; the same text stands on the directories as a mark (`cgroup::mark`), for when the file is lost and
-//! for the scheduler's own directories. The processes of a step without a fence have a record of their own (`record::tracked`).
+//! A record is a file in `RunDir`. The same text is a mark on the directories (`cgroup::mark`), for the case that the file is lost, and for
+//! the scheduler's own directories. The processes of a step without a fence have a record of their own (`record::tracked`).
 
 use std::time::{Duration, Instant};
 
@@ -34,19 +34,19 @@ use reaped::PATIENCE_EACH;
 pub use reaped::{PATIENCE, PATIENCE_AT_LAUNCH, PATIENCE_WITH_MANY, ReapOutcome, Reaped};
 use theirs::{Theirs, is_wanted};
 
-/// Who has the janitor come, and how much of him.
+/// Who runs the janitor, and how much it may do.
 #[derive(Debug, Clone, Copy)]
 pub enum Who<'a> {
-    /// A step daemon that begins: its user waits. It looks at some, and at everything only where nobody has since the boot.
+    /// A step daemon that begins: its user waits. It examines a few entries, and everything only if that has not been done since boot.
     Launch(Launch<'a>),
-    /// slurmd, which looks at everything that cannot hold it up.
+    /// slurmd, which examines everything that cannot delay it.
     Daemon,
-    /// A command of ours, which looks at everything, and asks systemd about its units in this way.
+    /// A jobfence command, which examines everything, and asks systemd about its units by this function.
     Command(AskUnit),
 }
 
 impl Who<'_> {
-    /// A command of ours.
+    /// A jobfence command.
     pub fn command() -> Self {
         Self::Command(ask_systemd)
     }
@@ -60,12 +60,12 @@ impl Who<'_> {
     }
 }
 
-/// How long is looked for processes outside of all fences, each time, when all the other time has been used: a step that does not die must
-/// not hide them for ever.
+/// How long each search for processes outside all fences may take, even if all other time is used up: a step that does not die must not
+/// hide them for ever.
 const PATIENCE_TO_LOOK: Duration = Duration::from_secs(1);
 
-/// Removes the steps of dead owners, until the deadline. Whatever the deadline, each of them that is looked at is killed: a process that does not
-/// die must not keep those of other steps alive.
+/// Removes the steps of dead owners, until the deadline. Each of them that is examined is killed even after the deadline: a process that
+/// does not die must not keep those of other steps alive.
 pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, deadline: Instant) -> Result<Reaped> {
     let records = Records::open(&config.run_dir)?;
     if let Who::Launch(launch) = who {
@@ -80,11 +80,11 @@ pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, 
         }
     }
     let mut reaped = Reaped::default();
-    // Before anything is looked at: who begins meanwhile adds his line.
+    // Before anything is examined: a step that begins meanwhile adds its line.
     let roll = Roll::begin(records.dir(), &host.boot_id);
     let all_claimed = restore(host, schedulers, &records, &mut reaped);
     let mut all = records.list()?;
-    // Backwards by name: step_shepherd before step_job. A shepherd that outlives its job tells the scheduler how the job ended, and
+    // Backwards by name: step_shepherd before step_job. A shepherd that outlives its job would tell the scheduler how the job ended, and
     // the job's next run would take that for its own end.
     sorted::sort_by(&mut all, |one, other| other.cmp(one));
     let mut living = reap_records((host, config), (&records, who.holders(schedulers)), all, &mut reaped, deadline);
@@ -117,14 +117,14 @@ pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, 
         Err(error) => reaped.failed.push(error.to_string()),
     }
     match roll {
-        // Otherwise it is looked again next time.
+        // Otherwise everything is examined again next time.
         Ok(roll) if host.has_cgroups() && all_claimed => roll.complete(records.dir(), &living),
         Ok(_) => {}
         Err(error) => log::debug!("each launch looks at everything: {error}"),
     }
     if matches!(who, Who::Command(_)) {
         let mut unseen = Vec::new();
-        // Without knowing whom others have, nobody is taken for a dead one's.
+        // If the living steps' daemons are not known, no process is taken for a dead one's.
         for scheduler in schedulers {
             let mut unseen_here = Vec::new();
             let swept = tracked::of_living(host, &config.run_dir)
@@ -142,7 +142,7 @@ pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, 
     Ok(reaped)
 }
 
-/// Looks at each of these records. Those of owners that live, or that may, are returned for the roll.
+/// Examines each of these records. Those of owners that are, or may be, alive are returned for the roll.
 fn reap_records(
     at: (&Host, &Config),
     (records, holders): (&Records, Holders),
@@ -175,8 +175,8 @@ fn reap_records(
     left
 }
 
-/// Writes records again that have been lost, from the marks of the directories. What bears none and is empty is removed.
-/// Whether each that has a mark has a record now.
+/// Restores lost records from the marks of the directories. Empty directories without a mark are removed. Returns whether each directory
+/// with a mark has a record now.
 fn restore(host: &Host, schedulers: Schedulers, records: &Records, reaped: &mut Reaped) -> bool {
     let mut unseen = Vec::new();
     let lost = fence::unrecorded(host, records, &mut unseen);
@@ -184,9 +184,9 @@ fn restore(host: &Host, schedulers: Schedulers, records: &Records, reaped: &mut 
     reaped.note_unseen(&unseen);
     for found in lost {
         let done = match &found.record {
-            // Of a container, which keeps its own.
+            // A container's; it keeps its own records.
             Some(record) if record.pid_namespace != host.pid_namespace || record.boot_id != host.boot_id => Ok(()),
-            // A living owner's, too: others look for it ('jobfence adopt').
+            // A living owner's record, too: 'jobfence adopt' looks for it.
             Some(record) => records.claim(record).map(drop),
             None => fence::remove_if_empty(host, &found, |record| is_served(host, schedulers, record)),
         };
@@ -198,7 +198,7 @@ fn restore(host: &Host, schedulers: Schedulers, records: &Records, reaped: &mut 
     all_claimed
 }
 
-/// Whether a step daemon of the step that a record names lives.
+/// Whether the step that a record names has a live step daemon.
 fn is_served(host: &Host, schedulers: Schedulers, record: &Record) -> Result<bool> {
     let (Some(job), Some(step)) = (record.job(), record.step()) else { return Ok(true) };
     for scheduler in schedulers {
@@ -209,7 +209,7 @@ fn is_served(host: &Host, schedulers: Schedulers, record: &Record) -> Result<boo
     Ok(false)
 }
 
-/// Looks after the steps that run without a fence. Those that there still are are returned for the roll.
+/// Examines the steps that run without a fence. Those that still exist are returned for the roll.
 fn reap_tracked(
     host: &Host,
     config: &Config,
@@ -221,12 +221,12 @@ fn reap_tracked(
     let Some(records) = TrackedRecords::existing(&config.run_dir)? else { return Ok(Vec::new()) };
     reaped.failed.extend(records.tidy().err().map(|error| error.to_string()));
     let mut all = records.list()?;
-    // Each would be a look at every process, and `jobfence hold` looks better.
+    // Each would need a look at every process; `jobfence hold` does this better.
     if matches!(who, Who::Launch(_)) && tracked::is_watched(&config.run_dir) {
         return Ok(all.iter().map(tracked::Tracked::entry).collect());
     }
     process::in_turn(&mut all, &host.proc);
-    // Who belongs to a living one is taken down first, and is nobody else's then.
+    // The processes of living steps are recorded first, so that they are not taken for another step's.
     let lives = |tracked: &tracked::Tracked| tracked.owner.is_alive(&host.proc).unwrap_or(true);
     let (mut all, dead): (Vec<_>, Vec<_>) = all.into_iter().partition(lives);
     all.extend(dead);
@@ -248,7 +248,7 @@ fn reap_tracked(
 pub fn reap_job(host: &Host, config: &Config, id: &JobId, deadline: Instant) -> Result<Reaped> {
     let records = Records::open(&config.run_dir)?;
     let mut reaped = Reaped::default();
-    // This is called in a scheduler's prolog and epilog, and those are of processes' fences.
+    // Called in a scheduler's prolog and epilog: the fences there are held by processes.
     let holders = Holders { schedulers: &[], units: None };
     let job = format!("job_{}", id.job);
     let is_its = |levels: &[String]| {

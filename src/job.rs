@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What every door hands over: whose step this is, and what the scheduler granted it.
+//! What every entry point passes on: which step this is, and what the scheduler granted it.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::printable::is_printable;
 
-/// A name that is safe as one component of a path: `[A-Za-z0-9_.+-]`, 1 to 64 characters, not beginning with a dot.
+/// A name that is safe as a path component: `[A-Za-z0-9_.+-]`, 1 to 64 characters, not beginning with a dot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Name(String);
 
 impl Name {
-    /// Takes the name if it is safe.
+    /// Accepts the name if it is safe.
     pub fn new(name: impl Into<String>) -> Result<Self> {
         let name = name.into();
         let safe = |c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c);
@@ -34,23 +34,23 @@ impl fmt::Display for Name {
     }
 }
 
-/// The longest text that is taken for an id, in bytes: no scheduler's is longer.
+/// The longest accepted id, in bytes: no scheduler has longer ones.
 const LONGEST_ID: usize = 1024;
 
-/// The longest name of an id's directory but for what stands before it: two of them, a node's name, a user's number, a process's
-/// and its start time together are the name of one file (`NAME_MAX`).
+/// The longest name of an id's directory, not counting its prefix. Two of them, a node's name, a uid, a pid and its start time together are
+/// one file name (`NAME_MAX`).
 const LONGEST_ESCAPED: usize = 64;
 
-/// Stands before two hexadecimal digits for a byte, and before `-` and a digest where the name would be too long.
+/// Precedes the two hexadecimal digits of a byte; and `-` and a digest, if the name would be too long.
 const ESCAPE: char = '+';
 
-/// A job's or a step's id as its scheduler writes it: `5`, `batch`, `12[3].host`. People see this text; a directory is named with what
-/// [`Id::in_a_name`] makes of it.
+/// A job's or a step's id as its scheduler writes it: `5`, `batch`, `12[3].host`. People see this text; a directory's name contains the
+/// result of [`Id::in_a_name`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id(String);
 
 impl Id {
-    /// Takes whatever has a beginning and an end.
+    /// Accepts any text of valid length without a zero byte.
     pub fn new(text: impl Into<String>) -> Result<Self> {
         let text = text.into();
         if text.is_empty() || text.len() > LONGEST_ID || text.contains('\0') {
@@ -68,7 +68,7 @@ impl Id {
         &self.0
     }
 
-    /// The whole id in `[A-Za-z0-9_.+-]`, however long that is. Letters, digits, `_`, `-`, and dots but the first are themselves.
+    /// The whole id in `[A-Za-z0-9_.+-]`, at any length. Letters, digits, `_`, `-`, and dots except a leading one are unchanged.
     pub fn escaped(&self) -> String {
         self.escape(true)
     }
@@ -86,7 +86,7 @@ impl Id {
         escaped
     }
 
-    /// The id of such a text, and of no other.
+    /// The id with this escaped text. `None`: there is none.
     pub fn unescaped(text: &str) -> Option<Self> {
         Self::unescape(text).filter(|id| id.escaped() == text)
     }
@@ -109,7 +109,7 @@ impl Id {
         Self::new(String::from_utf8(bytes).ok()?).ok()
     }
 
-    /// What stands in names of a job's directories and records. A longer id is cut, and a digest of it tells it from the others.
+    /// The form in names of a job's directories and records. A longer id is cut, and gets a digest that tells it from others.
     pub fn in_a_name(&self) -> String {
         self.cut(self.escape(true))
     }
@@ -128,12 +128,12 @@ impl Id {
         format!("{head}{digest}")
     }
 
-    /// The id in a job's name; `None` for one that was cut, which only its record knows, and for what is no such name.
+    /// The id in a job's name. `None`: the name was cut, so that only its record has the id, or is no such name.
     pub fn of_a_name(name: &str) -> Option<Self> {
         Self::unescape(name).filter(|id| id.in_a_name() == name)
     }
 
-    /// The same of a step's.
+    /// The same for a step's name.
     pub fn of_a_steps_name(name: &str) -> Option<Self> {
         Self::unescape(name).filter(|id| id.in_a_steps_name() == name)
     }
@@ -152,16 +152,16 @@ fn fnv(bytes: &[u8]) -> u128 {
     bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
 }
 
-/// Identity of one step on this node.
+/// The identity of a step on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobKey {
-    /// Where several daemons of the scheduler share this host: which of them.
+    /// The node, if several of the scheduler's daemons share this host.
     pub node: Option<Name>,
-    /// The user the job belongs to.
+    /// The user that the job belongs to.
     pub uid: u32,
-    /// The scheduler's name of the job; under Slurm a number.
+    /// The scheduler's name for the job; under Slurm a number.
     pub job: Id,
-    /// The scheduler's name of the step: `batch`, `extern`, `interactive`, or a number.
+    /// The scheduler's name for the step: `batch`, `extern`, `interactive`, or a number.
     pub step: Id,
 }
 
@@ -175,14 +175,14 @@ impl JobKey {
         levels
     }
 
-    /// The step's directory; `again` counts from 1, and is above 1 when the plain name belongs to somebody alive.
+    /// The step's directory. `again` counts from 1, and is above 1 if the plain name belongs to a live step.
     pub fn step_dir(&self, again: u32) -> String {
         let step = self.step.in_a_steps_name();
         if again <= 1 { format!("step_{step}") } else { format!("step_{step}.{again}") }
     }
 }
 
-/// How the directories of a job are called.
+/// The name of a job's directories.
 pub fn job_dir(job: &Id) -> String {
     format!("job_{}", job.in_a_name())
 }
@@ -198,7 +198,7 @@ impl fmt::Display for JobKey {
 pub struct Cpus(u64);
 
 impl Cpus {
-    /// None: what a scheduler may grant.
+    /// No CPUs: a scheduler may grant that.
     pub const ZERO: Self = Self(0);
 
     /// Whole CPUs (hardware threads).
@@ -234,6 +234,15 @@ impl fmt::Display for Cpus {
     }
 }
 
+/// How much memory may be in huge pages of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HugePage {
+    /// Bytes of one page, a power of two, at least 1024.
+    pub page: u64,
+    /// Bytes in such pages together, in whole pages.
+    pub limit: u64,
+}
+
 /// What the scheduler granted on this node. `None`: it does not manage this, or has not said yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Grant {
@@ -241,26 +250,28 @@ pub struct Grant {
     pub job_cpus: Option<Cpus>,
     /// Hardware threads of this step.
     pub step_cpus: Option<Cpus>,
-    /// Hardware threads of each task, if they share the step's equally.
+    /// Hardware threads of each task, if the tasks share the step's equally.
     pub task_cpus: Option<Cpus>,
     /// Memory of the whole job, in bytes.
     pub job_memory: Option<u64>,
     /// Memory of this step, in bytes.
     pub step_memory: Option<u64>,
-    /// Swap of the whole job beside its memory, in bytes; `None`: the scheduler does not say.
+    /// Swap of the whole job beside its memory, in bytes. `None`: the scheduler does not say.
     pub swap: Option<u64>,
-    /// The whole job's cores, by the scheduler's own numbers; empty where it does not say which.
+    /// Huge pages of the whole job; `None`: the scheduler does not say.
+    pub huge_pages: Option<Vec<HugePage>>,
+    /// The whole job's cores, by the scheduler's own numbers. Empty: the scheduler does not say which.
     pub job_cores: CpuList,
-    /// This step's.
+    /// This step's cores.
     pub step_cores: CpuList,
-    /// Whether the scheduler has allocated nothing, and was told to start it all the same: nothing is limited to a grant then.
+    /// Whether the scheduler allocated nothing and was told to start the job all the same: then no limit follows from a grant.
     pub unallocated: bool,
-    /// Whether all that is known is the step's: the job may have other steps, and no limit by a grant.
+    /// Whether only the step's grant is known: the job may have other steps, and gets no limit from a grant.
     pub is_of_step: bool,
 }
 
 impl Grant {
-    /// Of a job whose only step, and only task, has all of it; of which cores is not said.
+    /// A job with a single step and a single task, which have all of it, without particular cores.
     pub fn whole(cpus: Option<Cpus>, memory: Option<u64>) -> Self {
         Self {
             job_cpus: cpus,
@@ -272,7 +283,7 @@ impl Grant {
         }
     }
 
-    /// The same with so much memory and swap together: what is not memory may be swap. Without any memory, it all is.
+    /// The same with a total of memory and swap: what is not memory may be swap. Without a memory grant, the total is memory.
     #[must_use]
     pub fn with_memory_and_swap(self, together: Option<u64>) -> Self {
         let Some(together) = together else { return self };
@@ -327,7 +338,7 @@ mod tests {
         }
     }
 
-    /// What a release has named, every later one must find.
+    /// Every later release must find what this one named.
     #[test]
     fn the_digest_is_the_same_in_every_release() {
         assert_eq!(fnv(b""), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);

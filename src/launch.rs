@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What every door does with a fence: begin it, attach processes, tell the user what happened in it, end it, or refuse.
+//! What every entry point does with a fence: begin it, attach processes, tell the user what happened in it, end it, or refuse.
 //!
-//! A door knows its host program, and what its scheduler calls things. Here is what follows from that. Sentences for the user are
-//! handed back, and the door says them where its user reads. Each part may run in a process of its own: nothing is
-//! remembered here, and what the next part needs to know is returned.
+//! An entry point knows its host program and its scheduler's terms; everything that does not depend on them is here. Sentences for the user
+//! are returned, and the entry point shows them where the user reads. Each part may run in a process of its own: nothing is remembered
+//! here, and what the next part must know is returned.
 
 use std::time::Instant;
 
@@ -25,16 +25,16 @@ pub use begin::{Begin, Begun};
 pub use refuse::NotFenced;
 pub use tell::{AskedProcesses, Reported, tell};
 
-/// What becomes of what a door wants to fence.
+/// The outcome for a job or step that an entry point wants to fence.
 #[derive(Debug)]
 pub enum Answer<T> {
     /// Nothing is fenced here: Mode=off.
     Off,
     /// It is fenced.
     Fenced(T),
-    /// It goes on without a fence, by what the configuration says.
+    /// The configuration lets it go on without a fence.
     Unfenced {
-        /// What was to be kept to.
+        /// The configuration that applies.
         config: Box<Config>,
         /// The assignment that lets it go on.
         by: &'static str,
@@ -45,7 +45,7 @@ pub enum Answer<T> {
     Refused(NotFenced),
 }
 
-/// As [`answer`], of what begins: it is counted, if anybody wants to know.
+/// Like [`answer`], for a step that begins: counts the outcome, if metrics are kept.
 pub fn begun<J, T>(
     loaded: Result<Loaded, LoadError>,
     job: impl FnOnce(&Loaded) -> Result<(Resolved, J), NotFenced>,
@@ -67,9 +67,9 @@ pub fn begun<J, T>(
     answer
 }
 
-/// Has it fenced as far as the configuration says so. `job` finds out whose it is and what holds for that job; `fence` does it.
+/// Fences as the configuration says. `job` finds the job and its configuration; `fence` makes the fence.
 ///
-/// What goes wrong is borne or not by what holds for the job. As long as that is not known, the strictest of all that could hold counts.
+/// The job's configuration decides whether an error is tolerated. While it is not known, the strictest of all that could apply decides.
 pub fn answer<J, T>(
     loaded: Result<Loaded, LoadError>,
     job: impl FnOnce(&Loaded) -> Result<(Resolved, J), NotFenced>,
@@ -91,7 +91,7 @@ pub fn answer<J, T>(
     };
     match result {
         Ok(fenced) => Answer::Fenced(fenced),
-        // Who only observes wants no job to fail, whatever its user has asked for.
+        // With Mode=observe no job may fail, whatever its user requested.
         Err(why) if why.is_bearable(on_errors.general()) || is_observed(&config, &why) => {
             let by = OnErrors::softened_by(config.mode);
             Answer::Unfenced { config: Box::new(config), by, why }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
     use crate::config;
 
-    /// What becomes of a job whose fence, or whose place in the configuration, is this.
+    /// The outcome for a job with this result for its configuration, or for its fence.
     fn became(text: &str, job: Result<(), NotFenced>, fence: Result<(), NotFenced>) -> String {
         became_with(&[], text, job, fence)
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! jobfence fences every batch job of a shared compute node in its own cgroup.
 //!
-//! The way of a job through the house: a door ([`door`], [`scheduler`]) reads what the scheduler granted, [`policy`] makes limits of it,
-//! [`host`] and [`cgroup::membership`] say where they go, [`fence`] is the one life cycle, [`record`] and [`janitor`] see that
-//! nothing is left behind, and [`report`] says what was used and why something was killed.
+//! The way of a job through the modules: an entry point ([`door`], [`scheduler`]) reads what the scheduler granted, [`policy`] computes
+//! limits, [`host`] and [`cgroup::membership`] say where they apply, [`fence`] is the life cycle, [`record`] and [`janitor`] ensure that
+//! nothing is left behind, and [`report`] says what was used and why a process was killed.
 
 pub mod bytes;
 pub mod cgroup;

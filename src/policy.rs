@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! From what was granted, and what the site says about it, to the numbers that are written. No I/O.
+//! Computes the limits to be written from the grant and from what the site says about it. No I/O.
 
 use std::fmt;
 
@@ -8,7 +8,9 @@ use crate::cgroup::devices::Devices;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::limits::{CpuQuota, SwapLimit};
-use crate::config::{Candidate, Config, DeniedDevices, Limit, LimitNumbers, Percent, Resolved, SwapSpace, TaskCpus};
+use crate::config::{
+    Candidate, Config, DeniedDevices, GrantedHugePages, Limit, LimitNumbers, Percent, Resolved, SwapSpace, TaskCpus,
+};
 use crate::cpu_list::CpuList;
 use crate::error::Error;
 use crate::facts::{Facts, Gpus};
@@ -20,40 +22,40 @@ pub mod threads;
 
 use quota::{quota, quota_of, requested_quota};
 
-/// What one directory is limited to. `None`: not limited.
+/// The limits of one directory. `None`: not limited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
     /// CPU time.
     pub cpu: Option<CpuQuota>,
     /// CPU time that may be saved for later, in percent of the quota.
     pub burst: Option<Percent>,
-    /// Share of CPU time among its siblings, as `cpu.weight` has it.
+    /// Share of CPU time among its siblings, as in `cpu.weight`.
     pub weight: Option<u64>,
     /// RAM, in bytes.
     pub ram: Option<u64>,
     /// Swap.
     pub swap: Option<SwapLimit>,
-    /// Whether the limit of swap gives way where the scheduler limits memory.
+    /// Whether the limit of swap gives way if the scheduler limits memory.
     pub swap_yields: bool,
-    /// RAM above which it is reclaimed, in bytes.
+    /// RAM above which memory is reclaimed, in bytes.
     pub high: Option<u64>,
     /// RAM that is reclaimed only if there is no other, in bytes.
     pub low: Option<u64>,
     /// RAM that is never reclaimed, in bytes.
     pub min: Option<u64>,
-    /// Whether all processes are killed when one must be, for want of memory.
+    /// Whether an out-of-memory kill ends all processes.
     pub oom_group: bool,
-    /// The limits that are numbers, as of processes and threads.
+    /// The limits that are plain numbers, such as processes and threads.
     pub numbers: LimitNumbers,
-    /// How fast it may read and write, by what was named in the configuration.
+    /// How fast it may read and write, by the targets in the configuration.
     pub io: IoRules,
-    /// The same by disk, once those are known; see [`Plan::find_disks`].
+    /// The same by disk, once the disks are known; see [`Plan::find_disks`].
     pub disks: Vec<DiskLimit>,
-    /// Share of a busy disk among its siblings, as `io.weight` has it.
+    /// Share of a busy disk among its siblings, as in `io.weight`.
     pub io_weight: Option<u64>,
     /// The CPUs that may be used.
     pub cores: Option<CpuList>,
-    /// Huge pages; none of the sizes that are not named.
+    /// Huge pages; sizes that are not named are not limited.
     pub huge_pages: HugePages,
     /// The only devices that may be used.
     pub devices: Option<Devices>,
@@ -65,7 +67,7 @@ impl Limits {
         *self == Self::default()
     }
 
-    /// Of each limit the lower one; protection of memory is what others lose, and so the less of it.
+    /// The lower of each limit. Protection of memory is at the cost of others, so the lesser one holds.
     #[must_use]
     pub fn at_most(self, other: Self) -> Self {
         Self {
@@ -74,7 +76,7 @@ impl Limits {
             weight: io::least_weight(self.weight, other.weight),
             ram: least(self.ram, other.ram, Ord::min),
             swap: least(self.swap, other.swap, |a, b| SwapLimit { swap: a.swap.min(b.swap), ram: a.ram.min(b.ram) }),
-            // One that does not is enough.
+            // One limit that does not yield is enough.
             swap_yields: [&self, &other].iter().all(|limits| limits.swap.is_none() || limits.swap_yields)
                 && (self.swap.is_some() || other.swap.is_some()),
             high: least(self.high, other.high, Ord::min),
@@ -92,7 +94,7 @@ impl Limits {
     }
 }
 
-/// The lower limit, where `None` is no limit.
+/// The lower limit; `None` is no limit.
 fn least<T>(a: Option<T>, b: Option<T>, lower: impl Fn(T, T) -> T) -> Option<T> {
     match (a, b) {
         (Some(a), Some(b)) => Some(lower(a, b)),
@@ -100,15 +102,15 @@ fn least<T>(a: Option<T>, b: Option<T>, lower: impl Fn(T, T) -> T) -> Option<T> 
     }
 }
 
-/// The less of what is given, where `None` is nothing given.
+/// The lesser of two allowances, where `None` is no allowance.
 fn both<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
     a.zip(b).map(|(a, b)| a.min(b))
 }
 
-/// The limits of a step, of what is around it and of what is in it; none above that of the level around it.
+/// The limits of a step, of the levels around it and of its tasks; none above that of the level around it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The user's directory: all his jobs together.
+    /// The user's directory: all the user's jobs together.
     pub user: Limits,
     /// The job's directory: all its steps together.
     pub job: Limits,
@@ -116,9 +118,9 @@ pub struct Plan {
     pub step: Limits,
     /// Each task's directory.
     pub task: Limits,
-    /// Whether it runs only in CPU time that nobody else wants.
+    /// Whether it runs only on CPU time that no others want.
     pub scavenger: bool,
-    /// Whether CPU time is shared by weight, and so a user's is the sum of his jobs'.
+    /// Whether CPU time is shared by weight, so that a user's weight is the sum of the jobs'.
     pub weighs: bool,
 }
 
@@ -157,18 +159,18 @@ impl Plan {
         }
     }
 
-    /// Whether anything is said of how fast is read and written.
+    /// Whether any level has rules of I/O.
     pub fn names_disks(&self) -> bool {
         [&self.user, &self.job, &self.step, &self.task].into_iter().any(|limits| !limits.io.is_empty())
     }
 
-    /// Has the disks found that are to be throttled. `find` takes what is on none out of the rules, and says why.
+    /// Finds the disks to throttle. `find` removes targets that are on no disk from the rules, and says why.
     pub fn find_disks(&mut self, find: impl Fn(&mut IoRules) -> (Vec<DiskLimit>, Vec<Error>)) -> Vec<(Limit, Error)> {
         let mut all = Vec::new();
         for limits in [&mut self.user, &mut self.job, &mut self.step, &mut self.task] {
             let (found, errors) = find(&mut limits.io);
             limits.disks = found;
-            // Said once: job and step have the same targets.
+            // Reported once: job and step have the same targets.
             for error in errors {
                 let error = (Limit::Io, error);
                 if !all.contains(&error) {
@@ -179,7 +181,7 @@ impl Plan {
         all
     }
 
-    /// Of each limit the lower one.
+    /// The lower of each limit.
     #[must_use]
     pub fn at_most(self, other: Self) -> Self {
         Self {
@@ -235,19 +237,18 @@ impl fmt::Display for Plan {
     }
 }
 
-/// What `cpu.weight` is for each CPU (hardware thread): 100, the kernel's own, for ten of them, so that the most that it
-/// can be is that of a thousand.
+/// `cpu.weight` for each CPU (hardware thread): ten CPUs have the kernel's default of 100, and a thousand the largest weight.
 const WEIGHT_OF_CPU: u64 = 10;
 
-/// The least and the most that `cpu.weight` can be (cgroup-v2.rst).
+/// The range of `cpu.weight` (cgroup-v2.rst).
 pub const WEIGHTS: std::ops::RangeInclusive<u64> = 1..=10_000;
 
-/// The weight of so many CPUs.
+/// The weight for this number of CPUs.
 pub fn weight(cpus: Cpus) -> u64 {
     (cpus.thousandths().saturating_mul(WEIGHT_OF_CPU) / 1000).clamp(*WEIGHTS.start(), *WEIGHTS.end())
 }
 
-/// What counts as granted: the grant, and what the site says where the scheduler has granted nothing.
+/// The grant, completed by the site's defaults if the scheduler has granted nothing.
 fn with_defaults(config: &Config, grant: &Grant) -> Grant {
     let cpus = |cpus: Option<Cpus>| cpus.map(|cpus| if cpus == Cpus::ZERO { config.zero_cpus } else { cpus });
     let default_memory = config.default_ram_space.filter(|_| !grant.unallocated);
@@ -262,12 +263,12 @@ fn with_defaults(config: &Config, grant: &Grant) -> Grant {
     }
 }
 
-/// Computes the limits. What cannot be computed comes back beside what can, so that `OnError` decides limit by limit.
+/// Computes the limits. Those that cannot be computed come back as errors beside the others, so that `OnError` decides limit by limit.
 pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
     let mut plan = Plan { scavenger: config.scavenger, weighs: config.cpu_policy.weighs(), ..Plan::default() };
     let mut errors = Vec::new();
     let granted_cpus = if grant.is_of_step { grant.step_cpus } else { grant.job_cpus };
-    // A weight alone would leave all idle CPUs to a job that was granted none.
+    // With a weight alone, a job that was granted no CPU could use all idle ones.
     let has_quota = config.cpu_policy.limits() || granted_cpus == Some(Cpus::ZERO);
     let grant = &with_defaults(config, grant);
     let step_cpus = least(grant.step_cpus, grant.job_cpus, Ord::min);
@@ -279,7 +280,7 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
             }
         }
     }
-    // A number that the administrator names, not a percentage of a grant.
+    // The administrator names a number here, not a percentage of a grant.
     let task_cpus = match config.max_cpus_per_task {
         TaskCpus::Unlimited => None,
         TaskCpus::Granted => grant.task_cpus.map(|cpus| quota(config, cpus)),
@@ -329,8 +330,8 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
     plan.task.io = config.io_max_per_task.clone();
     plan.job.io_weight = config.io_weight;
     plan.user.huge_pages = config.max_huge_pages_per_user.clone();
-    plan.job.huge_pages = config.max_huge_pages.clone();
-    plan.step.huge_pages = config.max_huge_pages.clone();
+    plan.job.huge_pages = huge_pages(config, grant);
+    plan.step.huge_pages = plan.job.huge_pages.clone();
     plan.task.huge_pages = config.max_huge_pages_per_task.clone();
     plan.step.devices = devices_of(config);
     plan.nest();
@@ -338,7 +339,18 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
     (plan, errors)
 }
 
-/// Which devices a step without GPUs may use, if some are denied.
+/// The huge pages that a job may have: what was granted, and what the site allows.
+fn huge_pages(config: &Config, grant: &Grant) -> HugePages {
+    let granted = || HugePages::of(grant.huge_pages.clone().unwrap_or_default());
+    let granted = match config.constrain_huge_pages {
+        GrantedHugePages::NotCounted => HugePages::default(),
+        GrantedHugePages::AtMost => granted(),
+        GrantedHugePages::NoOthers => granted().closed(),
+    };
+    config.max_huge_pages.at_most(&granted)
+}
+
+/// The devices that a step without GPUs may use, if some are denied.
 pub fn devices_of(config: &Config) -> Option<Devices> {
     let (allow, gpu) = (config.device_allow.clone(), config.gpu_device.clone());
     match config.constrain_devices {
@@ -348,14 +360,14 @@ pub fn devices_of(config: &Config) -> Option<Devices> {
     }
 }
 
-/// The scheduler's own numbers of this node's cores.
+/// Maps the scheduler's own core numbers of this node.
 pub trait CoreMap {
     /// The CPUs (hardware threads) of these cores.
     fn cpus_of(&self, cores: &CpuList) -> Result<CpuList, Error>;
 }
 
-/// Plans on which CPUs the job and the step run, if the site wants that: all hardware threads of the cores that were granted,
-/// also where fewer threads were, since a quota says that.
+/// Plans the CPUs of the job and the step: all hardware threads of the cores that were granted, even if fewer threads were, since a
+/// quota limits that.
 pub fn pin(plan: &mut Plan, grant: &Grant, cores: &impl CoreMap) -> Result<(), Error> {
     if grant.job_cores.is_empty() || grant.step_cores.is_empty() {
         return Err(Error::new("the scheduler does not say which cores it granted"));
@@ -370,10 +382,10 @@ pub fn pin(plan: &mut Plan, grant: &Grant, cores: &impl CoreMap) -> Result<(), E
     Ok(())
 }
 
-/// Lowers the limits to what was asked for; never raises one, whatever that is. What was asked for and cannot be comes back.
+/// Lowers the limits to what the user has asked for; never raises one. Requests that cannot be met come back as errors.
 pub fn obey(plan: &mut Plan, config: &Config, requests: &UserRequests) -> Vec<(Limit, Error)> {
     let mut errors = Vec::new();
-    // The job's word binds each of its steps; a step's only the step.
+    // What is asked for the job binds each of its steps; what is asked for a step only that step.
     let step = requests.step.clone().at_most(&requests.job);
     for (requests, limits) in [(&requests.job, &mut plan.job), (&step, &mut plan.step)] {
         match requests.cpu_limit.map(|cpus| requested_quota(config, cpus)).transpose() {
@@ -382,7 +394,7 @@ pub fn obey(plan: &mut Plan, config: &Config, requests: &UserRequests) -> Vec<(L
         }
         limits.lower(requests);
     }
-    // The same of the job's and of a step's.
+    // The job and a step may have the same error.
     errors.dedup();
     plan.nest();
     errors
@@ -390,7 +402,7 @@ pub fn obey(plan: &mut Plan, config: &Config, requests: &UserRequests) -> Vec<(L
 
 impl Limits {
     fn lower(&mut self, requests: &Requests) {
-        // None is to be said in the kernel, too: an earlier step may have had more.
+        // Zero is written to the kernel, too: an earlier step may have had more.
         self.burst = self.burst.map(|burst| requests.cpu_burst.map_or(burst, |asked| burst.min(asked)));
         let high = requests.mem_high.map(|asked| self.ram.map_or(asked, |ram| asked.min(ram)));
         self.high = least(self.high, high, Ord::min);
@@ -399,8 +411,8 @@ impl Limits {
     }
 }
 
-/// All that a step is limited to, by the site and by its user's word. `has_tasks` is false for the step that only holds what is
-/// adopted. `core_map` is asked for only where cores are wanted.
+/// All limits of a step, by the site and by its user's requests. `has_tasks` is false for the step that only holds adopted processes.
+/// `core_map` is called only if cores are wanted.
 pub fn of_step<Map: CoreMap>(
     resolved: &Resolved,
     facts: &Facts,
@@ -417,10 +429,10 @@ pub fn of_step<Map: CoreMap>(
     }
     errors.extend(obey(&mut plan, &resolved.config, requests));
     if !has_tasks {
-        // On cgroup2 no process could be in it beside directories of some.
+        // On cgroup2 this step could hold no process beside directories of tasks.
         plan.task = Limits::default();
-        // A job's quota is never raised again, and steps that know more may be still to come. (With PrologFlags=RunInJob this
-        // step begins before the prolog.)
+        // A job's quota is never raised again, and steps that know more may still come. (With PrologFlags=RunInJob this step begins
+        // before the prolog.)
         if resolved.unknown_in_words().is_some() {
             plan.job = Limits { cores: plan.job.cores.take(), ..Limits::default() };
         }
@@ -428,8 +440,8 @@ pub fn of_step<Map: CoreMap>(
     (plan, errors)
 }
 
-/// As [`plan`], where it may not be known which sections of the configuration a job has: of each limit the least of all that
-/// it could have. A candidate by which nothing would be limited lowers nothing.
+/// As [`plan`], if it may not be known which sections of the configuration a job has: the lowest of each limit among all candidates. A
+/// candidate that would limit nothing is left out.
 pub fn strictest(resolved: &Resolved, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
     let mut all: Option<Plan> = None;
     let mut errors: Vec<(Limit, Error)> = Vec::new();
@@ -452,14 +464,14 @@ pub fn strictest(resolved: &Resolved, grant: &Grant) -> (Plan, Vec<(Limit, Error
 }
 
 impl Plan {
-    /// Lets the step use these GPUs, which are the job's by a record that can be trusted; without this it may use none.
+    /// Lets the step use these GPUs, which are the job's by a trusted record. Without this it may use none.
     pub fn give_gpus(&mut self, gpus: &Gpus) {
         if let Some(devices) = &mut self.step.devices {
             devices.give_gpus(gpus);
         }
     }
 
-    /// No level has more than the one around it, as the kernel would have it anyway; v1 refuses quotas that have.
+    /// Lowers each level to the one around it, as the kernel would anyway; v1 refuses higher quotas.
     fn nest(&mut self) {
         let mut around = self.user.clone();
         for limits in [&mut self.job, &mut self.step, &mut self.task] {
@@ -486,7 +498,7 @@ impl Plan {
         }
     }
 
-    /// Where a quota holds. A user's own quota gets none: it is for what his jobs are together.
+    /// Sets the burst where there is a quota. A user's own quota gets none: it limits all the user's jobs together.
     fn save_for_later(&mut self, config: &Config) {
         for limits in [&mut self.job, &mut self.step, &mut self.task] {
             limits.burst = limits.cpu.map(|_| config.cpu_burst).filter(|burst| *burst > Percent::ZERO);
@@ -713,6 +725,30 @@ mod tests {
     }
 
     #[test]
+    fn granted_huge_pages_are_the_limit_where_the_site_counts_them() {
+        let pages = |text: &str| HugePages::parse(text).unwrap();
+        let grant =
+            |text: Option<&str>| Grant { huge_pages: text.map(|text| pages(text).into_sizes()), ..Grant::default() };
+        let (none, some) = (grant(None), grant(Some("2M:4G")));
+        for (constrain, max, grant, limit) in [
+            (GrantedHugePages::NotCounted, None, &some, ""),
+            (GrantedHugePages::AtMost, None, &some, "2M:4G"),
+            (GrantedHugePages::AtMost, None, &none, ""),
+            (GrantedHugePages::AtMost, Some("2M:1G,1G:0"), &some, "2M:1G,1G:0"),
+            (GrantedHugePages::NoOthers, None, &some, "2M:4G,*:0"),
+            (GrantedHugePages::NoOthers, None, &none, "*:0"),
+            (GrantedHugePages::NoOthers, Some("2M:8G"), &none, "2M:0,*:0"),
+        ] {
+            let max_huge_pages = max.map(pages).unwrap_or_default();
+            let config = Config { constrain_huge_pages: constrain, max_huge_pages, ..Config::default() };
+            let (plan, errors) = plan(&config, grant);
+            assert!(errors.is_empty());
+            let limits = [&plan.user, &plan.job, &plan.step, &plan.task].map(|limits| limits.huge_pages.to_string());
+            assert_eq!(limits, ["", limit, limit, ""], "{constrain:?} {max:?}");
+        }
+    }
+
+    #[test]
     fn huge_pages_are_those_of_the_site_and_none_above_what_is_around() {
         let pages = |text| HugePages::parse(text).unwrap();
         let config = Config {
@@ -766,7 +802,7 @@ mod tests {
         let mut same = plan(&config, &granted(2, 200)).0;
         let more = asked(Some(64_000), Some(10_000), Some(1 << 40), Some(4096));
         assert_eq!(obey(&mut same, &config, &UserRequests { job: more.clone(), step: more }), []);
-        // Reclaim where the site has none, from the limit on: that is none.
+        // The site sets no reclaim. The user's begins at the limit, which is as good as none.
         for limits in [&mut same.job, &mut same.step] {
             assert_eq!(limits.high.take(), limits.ram);
         }
@@ -781,7 +817,7 @@ mod tests {
             UserRequests { step: asked(Some(500), Some(1000), Some(50 * MIB), Some(9)), ..UserRequests::default() };
         assert_eq!(obey(&mut plan, &off, &requests), []);
         assert_eq!((plan.job.cpu, plan.step.cpu.unwrap().quota_us), (None, 50_000));
-        // Bursts are the site's to give.
+        // Only the site can allow bursts.
         assert_eq!(
             (plan.step.burst, plan.step.high, plan.step.numbers.get(Limit::Processes)),
             (None, Some(50 * MIB), Some(9))
@@ -815,10 +851,10 @@ mod tests {
         );
         let (plan, errors) = strictest(&resolved, &granted(2, 100));
         assert!(errors.is_empty());
-        // The third would limit nothing, and so says nothing of how much.
+        // The third candidate limits nothing, so it is left out.
         assert_eq!((plan.job.ram, plan.job.numbers.get(Limit::Processes)), (Some(50 * MIB), Some(9)));
         assert_eq!(plan.step.cpu.map(|cpu| cpu.cpus()), Some(Cpus::whole(1)));
-        // A weight above the kernel's own is more than none.
+        // A weight above the kernel's default is more than none.
         for (sections, weight) in [("IOWeight=5000", Some(100)), ("IOWeight=20", Some(20)), ("MaxProcesses=1", None)] {
             let resolved = of_unknown_partition(&format!("[Partition=a]\n{sections}\n"));
             assert_eq!(strictest(&resolved, &granted(2, 100)).0.job.io_weight, weight, "{sections}");
@@ -827,7 +863,7 @@ mod tests {
         let resolved = of_unknown_partition("[Partition=a]\nCPUPolicy=weight\n");
         assert_eq!(strictest(&resolved, &granted(64, 100)).0.job.weight, Some(100));
         assert_eq!(strictest(&resolved, &granted(2, 100)).0.job.weight, Some(20));
-        // The least of the limits, not what the least of each key would give.
+        // The lowest limit, not what the lowest value of each key would give.
         let resolved = of_unknown_partition(
             "AllowedRAMSpace=50 MinRAMSpace=1G\n[Partition=a]\nAllowedRAMSpace=100 MinRAMSpace=1M\n",
         );
@@ -835,7 +871,7 @@ mod tests {
     }
 
     proptest! {
-        /// Not knowing gives a job no more than it would have, whichever sections are its own.
+        /// A job of an unknown partition has no more than it would have, whichever sections are its own.
         #[test]
         fn the_strictest_exceeds_no_candidate(
             cpus in 1u32..64, mib in 1u64..10_000,
@@ -862,8 +898,7 @@ mod tests {
             }
         }
 
-        /// Whatever a user asks for, of the job and of the step, no limit is higher than without, none is lost, and nobody is
-        /// protected more.
+        /// Whatever a user asks for the job and the step, no limit is higher than without it, none is lost, and no protection grows.
         #[test]
         fn no_word_raises_anything(
             cpus in proptest::array::uniform2(proptest::option::of(0u64..2_000_000)),
@@ -888,7 +923,7 @@ mod tests {
             obey(&mut after, &config, &UserRequests { job: requests(0), step: requests(1) });
             for level in [Level::User, Level::Job, Level::Step, Level::Task] {
                 let (now, was) = (after.of(level), before.of(level));
-                // As much as at_most leaves of it: nothing above what was.
+                // at_most changes nothing: no limit is above what it was.
                 let least = now.clone().at_most(was.clone());
                 prop_assert_eq!(now, &least);
                 prop_assert!(was.cpu.is_none() || now.cpu.is_some());
@@ -907,7 +942,7 @@ mod tests {
             }
         }
 
-        /// Whatever the site says of users, jobs and tasks, is granted, and is asked for: nobody has more than who is around him.
+        /// Whatever the site says of users, jobs and tasks, is granted, and is asked for: no level has more than the one around it.
         #[test]
         fn no_child_has_more_than_its_parent(
             job in 1u64..200_000, step in 1u64..200_000, task in 1u64..200_000,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What others have written, so that it can be shown: on a terminal, in a log, in a file that people open.
+//! Makes foreign text safe to show: on a terminal, in a log, in a file that people open.
 //!
-//! A user chooses names of jobs, of processes and of directories. Control characters in them would be commands to a terminal, and end
-//! lines of a log. Unicode has characters that nobody sees and that turn round or hide what follows.
+//! A user chooses names of jobs, processes and directories. Control characters in them would be commands to a terminal, and end lines of a
+//! log. Unicode has invisible characters that reverse or hide the text behind them.
 
 /// Whether a character shows nothing but itself.
 pub fn is_printable(c: char) -> bool {
@@ -14,16 +14,16 @@ pub fn is_printable(c: char) -> bool {
     !c.is_control() && !directs
 }
 
-/// The text in one line, with another character in the place of each that is not printable.
+/// The text in one line, with `instead` for each character that is not printable.
 pub fn printable(text: &str, instead: char) -> String {
-    // Hardly ever there is anything else, and each line of a log comes by here.
+    // A fast path: other text is rare, and each line of a log passes here.
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return text.to_owned();
     }
     text.chars().map(|c| if is_printable(c) { c } else { instead }).collect()
 }
 
-/// The same of several lines.
+/// The same for several lines.
 pub fn printable_lines(text: &str, instead: char) -> String {
     text.chars().map(|c| if is_printable(c) || c == '\n' { c } else { instead }).collect()
 }

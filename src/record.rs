@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Who owns which directories: one small root-owned file for each step below `RunDir`.
+//! Records of which process owns which directories: one small root-owned file for each step below `RunDir`.
 //!
-//! The record is written before the directories are made and removed after them, so whatever exists has a record. Making it
-//! is also what decides which of two step daemons has a name: `link` of a finished file succeeds for one of them.
+//! A record is written before its directories are made and removed after them, so whatever exists has a record. Making it also decides
+//! which of two step daemons has a name: `link` of a finished file succeeds for one of them.
 
 pub mod counters;
 mod files;
@@ -20,7 +20,7 @@ mod steps;
 pub mod tracked;
 
 pub use crate::sys::process::Owner;
-pub use files::open_run_dir;
+pub use files::{make_directory, open_run_dir};
 pub use header::Header;
 pub use shared::{HandedOver, Shared};
 pub use step::Record;
@@ -55,7 +55,7 @@ mod tests {
         Noted::of(&facts, Some(Cpus::from_thousandths(1500)), Some(9))
     }
 
-    /// Held by somebody that is no process, by the longest names that there are.
+    /// Its holder is no process, and its names are the longest that there are.
     fn shared() -> Record {
         let id = |text: &str| Id::new(text.repeat(1000)).unwrap();
         let key = JobKey { node: Some(Name::new("n".repeat(64)).unwrap()), uid: u32::MAX, job: id("["), step: id(".") };
@@ -121,7 +121,7 @@ mod tests {
         ] {
             assert!(text.contains(from) && Record::parse(&text.replace(from, to)).is_err(), "{to}");
         }
-        // As of a build that does not know these lines.
+        // As an older build writes it, which does not know these lines.
         let mut unasked = shared.clone();
         let plan = unasked.shared.as_mut().unwrap().plan.as_mut().unwrap();
         (plan.asked_processes, plan.noted) = (None, Noted::default());
@@ -140,7 +140,7 @@ mod tests {
         assert!(shared.entry().name.len() + ",2147483647.18446744073709551615".len() <= 255, "the name of a file");
     }
 
-    /// As the release before this one understands a record, which must not act on one that is not its own.
+    /// As the previous release reads a record: it must not act on one that is not its own.
     #[test]
     fn an_older_release_takes_what_is_shared_for_that_of_a_living_process() {
         let header = Header::parse(&shared().to_string()).unwrap();
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Never to be changed: what a release writes here, others of the same node must understand.
+    /// Never to be changed: what a release writes here, others on the same node must be able to read.
     #[test]
     fn the_beginning_is_the_same_in_every_release() {
         let text = "jobfence-record 3\nboot_id=b\npid_namespace=p\nowner_pid=7\nowner_start=9\nwhat=ever\nend\n";

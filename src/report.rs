@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The words at the end of a step: what it used, and why it was killed.
+//! The text at the end of a step: what it used, and why it was killed.
 
 pub mod account;
 pub mod card;
@@ -17,7 +17,7 @@ use crate::fence::MemoryLevel;
 use crate::job::JobKey;
 use crate::policy::Level;
 
-/// One line for the scheduler's log. A figure that the kernel does not keep is left out.
+/// One line for the scheduler's log. Figures that the kernel does not keep are omitted.
 pub fn ended(key: &JobKey, usage: &Usage) -> String {
     let mut line = format!("{key} ended:");
     let mut separator = " ";
@@ -46,23 +46,23 @@ pub fn ended(key: &JobKey, usage: &Usage) -> String {
     line
 }
 
-/// To the millisecond. Without floating point, which nothing else here needs: its formatting is 13 KB of code.
+/// Rounded to the millisecond, without floating point: its formatting is 13 KB of code that nothing else needs.
 fn seconds(time: Duration) -> String {
     let rounded = time.saturating_add(Duration::from_micros(500));
     format!("{}.{:03} s", rounded.as_secs(), rounded.subsec_millis())
 }
 
-/// One sentence for the user: which process was killed, at which limit, and how much was in use at the most.
+/// One sentence for the user: which process was killed, at which limit, and the peak use.
 ///
-/// `kill` is what the kernel's log says; without it (a log that cannot be read, kernels before 5.0) the process is unknown. `option` is
-/// how the user asks for more memory, where the door knows it.
+/// `kill` is from the kernel's log; without it (an unreadable log, kernels before 5.0) the process is unknown. `option` is the user's
+/// option for more memory, if the entry point knows it.
 pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel], option: Option<&str>) -> String {
     let victim = match kill {
         Some(kill) => format!("process {} ({})", kill.pid, kill.name),
         None => "a process".to_owned(),
     };
     let level = match kill {
-        // Without the kernel's word: the innermost limit that was reached.
+        // Without the kernel's log: the innermost limit that was reached.
         None => levels.iter().find(|level| level.is_reached()).or(levels.first()),
         Some(kill) => levels.iter().find(|level| kill.limit_at.as_deref() == Some(level.path.as_str())),
     };
@@ -72,7 +72,7 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
             .any(|level| level.whose == Level::Step && level.holds(kill.limit_at.as_deref().unwrap_or_default()))
     };
     if let Some(kill) = kill.filter(|kill| level.is_none() && in_step(kill)) {
-        // As the directories of tasks are called, ours and Slurm's.
+        // Directories of tasks have such names, jobfence's and Slurm's.
         let of_a_task =
             kill.limit_at.as_deref().is_some_and(|path| path.split('/').any(|name| name.starts_with("task")));
         let why = if of_a_task {
@@ -95,10 +95,10 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
         );
     };
     let limit = level.limit.map_or_else(String::new, |limit| format!(" of {}", mebibytes(limit)));
-    // What the kernel could take back is no need: a reader takes the peak for that otherwise.
+    // The kernel could reclaim cached files; otherwise a reader would take the peak for the need.
     let cached = kill.and_then(|kill| Some(percent(kill.cached?, level.limit?)));
     let cached = cached.map(|percent| format!("{percent} % of it cached files"));
-    // Their program's own figures do not have them (RSS, `free`).
+    // The program's own figures (RSS, `free`) do not include them.
     let huge = kill.and_then(|kill| kill.huge).filter(|huge| *huge > 0);
     let huge = huge.map(|huge| format!("{} of it huge pages", mebibytes(huge)));
     let peak = level.peak.map(|peak| format!("peak use {}", mebibytes(peak)));
@@ -117,16 +117,16 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
     )
 }
 
-/// To the nearest whole one, and never above 100.
+/// The percentage, rounded to the nearest integer, at most 100.
 fn percent(part: u64, whole: u64) -> u64 {
     let (part, whole) = (u128::from(part), u128::from(whole.max(1)));
     u64::try_from((part * 200 + whole) / (whole * 2)).unwrap_or(100).min(100)
 }
 
-/// One sentence for the user: why fork(2) failed, which programs report as a lack of memory or as "Resource temporarily
-/// unavailable". Which of the limits it was, that of the job or of a task, not every kernel says.
+/// One sentence for the user: why fork(2) failed. Programs report that as a lack of memory or as "Resource temporarily unavailable". Not
+/// every kernel says whether it was the limit of the job or of a task.
 ///
-/// `asked` is the option by which the user has set the limit of the job.
+/// `asked` is the option with which the user set the job's limit.
 pub fn too_many_processes(
     key: &JobKey,
     refused: u64,
@@ -181,7 +181,7 @@ mod tests {
             )
         );
         assert_eq!(said(None, Some(9)), format!("{begin} each of its tasks 9 at once. {end} (MaxProcessesPerTask)."));
-        // The user's own limit is nobody else's to raise.
+        // Only the user can raise the user's own limit.
         assert_eq!(
             too_many_processes(&key(), 2, Some(60), None, Some("--pids-max")),
             format!("{begin} the job 60 at once. Start fewer, or ask for more with --pids-max.")

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A user's word: what a job asks of its own limits when it is submitted. It can only lower what the site allows.
+//! A user's requests: the limits that a job asks for when it is submitted. They can only lower what the site allows.
 //!
-//! The same table is read in the commands, where a mistake is told at the prompt, and in the step daemon, where everything that
-//! arrives is the user's and may be forged. No I/O, and no scheduler.
+//! The same table is used in the commands, where a mistake is reported at the prompt, and in the step daemon, where all input is the user's
+//! and may be forged. No I/O, and no scheduler.
 
 use crate::bytes;
 use crate::config::{Limit, Percent, USAGE_CARD_EXPECTS, UsageCard, usage_card, usage_card_text};
@@ -14,44 +14,44 @@ use crate::config::units::{Wrong, cpus, percent, processes, size};
 use crate::error::{Error, Result};
 use crate::job::Cpus;
 
-/// Longer values, in bytes, are refused before they are looked at; also what is handed on, which may be longer than what was
-/// given. With its NUL it must fit in the buffer in which a step is told it (`Spank::getenv`).
+/// The longest value in bytes: longer ones are refused before they are parsed. This also holds for the form that is passed on, which may be
+/// longer than the given one. With its NUL it must fit into the buffer that a step reads it with (`Spank::getenv`).
 const MAX_VALUE: usize = 1023;
 
-/// So much of a value is shown in an error, in characters.
+/// How much of a value an error shows, in characters.
 const MAX_SHOWN: usize = 60;
 
-/// The least that can be asked for, in bytes and in operations a second. Who waits for a throttled request cannot be killed (on
-/// Linux 6.18 a direct read of 1 MiB at 1 byte a second was not, by SIGKILL, until the limit was lifted), and Slurm drains a node
-/// on which a step does not end (`UnkillableStepTimeout`): a user should not be able to have that for the asking.
+/// The lowest rate that can be requested, in bytes and in operations a second. A process that waits for a throttled request cannot be
+/// killed (on Linux 6.18 SIGKILL did not end a direct read of 1 MiB at 1 byte a second until the limit was lifted), and Slurm drains a node
+/// on which a step does not end (`UnkillableStepTimeout`): a user must not be able to cause that by a request.
 const LEAST_RATE: fn(Rate) -> u64 = |rate| if rate.counts_bytes() { 1 << 20 } else { 100 };
 const TOO_SLOW: &str =
     "at least 1M bytes or 100 operations in a second, since a process that waits for less cannot be killed";
 
 const TOO_LONG: &str = "at most 1023 bytes, with a blank behind each comma and semicolon";
 
-/// What was asked for. `None`: nothing.
+/// The requests. `None`: not requested.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Requests {
     /// CPU time, 0.001 to 1024 CPUs.
     pub cpu_limit: Option<Cpus>,
     /// CPU time that may be saved for later, 0 to 100 % of the quota.
     pub cpu_burst: Option<Percent>,
-    /// Memory above which it is reclaimed, in bytes, at least 1 MiB.
+    /// The amount of memory above which memory is reclaimed, in bytes, at least 1 MiB.
     pub mem_high: Option<u64>,
     /// Processes and threads, 1 to 4194304.
     pub pids_max: Option<u64>,
-    /// How fast is read and written, by target.
+    /// Rates of reading and writing, by target.
     pub io_max: IoRules,
-    /// When the job's output ends with a card of what was used: no limit, and the user's own to choose.
+    /// When the job's output ends with a card of its usage: no limit, and the user's own choice.
     pub usage_card: Option<UsageCard>,
 }
 
 /// Why a value was refused.
 enum Refusal {
-    /// It is none of its kind.
+    /// The value as a whole is wrong.
     Value(Wrong),
-    /// A piece of it is wrong.
+    /// A part of it is wrong.
     Piece(Malformed),
 }
 
@@ -67,7 +67,7 @@ impl From<Malformed> for Refusal {
     }
 }
 
-/// One thing that can be asked for.
+/// One thing that can be requested.
 #[derive(Debug)]
 pub struct Request {
     /// The option's name, without the dashes.
@@ -76,17 +76,17 @@ pub struct Request {
     pub argument: &'static str,
     /// What it does, for `--help`.
     pub usage: &'static str,
-    /// What it lowers; `None`: no limit.
+    /// The limit that it lowers. `None`: it is no limit.
     pub limit: Option<Limit>,
-    /// What its value must be, with unit and range; completes "expected ...".
+    /// The valid values, with unit and range; completes "expected ...".
     expects: &'static str,
-    /// A value as an example.
+    /// An example value.
     example: &'static str,
     set: fn(&mut Requests, &str) -> Result<(), Refusal>,
     get: fn(&Requests) -> Option<String>,
 }
 
-/// All of them, in the order of jobfence(8).
+/// All requests, in the order of jobfence(8).
 pub static REQUESTS: &[Request] = &[
     Request {
         name: "cpu-limit",
@@ -176,12 +176,13 @@ fn put<T>(request: &mut Option<T>, value: Result<T, Wrong>) -> Result<(), Refusa
 }
 
 impl Request {
-    /// Reads a value, as anybody may have written it, into `requests`, which stay as they were if it is wrong.
+    /// Reads a value from any source into `requests`, which stay unchanged if it is wrong.
     ///
-    /// `given` says how it was given, as `--cpu-limit`.
+    /// `given` names its source, as `--cpu-limit`.
     pub fn read(&self, given: &str, value: &[u8], requests: &mut Requests) -> Result<()> {
+        let example = format!("for example {given}={}", self.example);
         let wrong = |found: &str, detail: &str| {
-            Error::new(format!("{given}: found {found}, expected {}{detail}; {}", self.expects, self.for_example()))
+            Error::new(format!("{given}: found {found}, expected {}{detail}; {example}", self.expects))
         };
         let text = match std::str::from_utf8(value) {
             _ if value.len() > MAX_VALUE => return Err(wrong(&format!("{} bytes", value.len()), "")),
@@ -191,21 +192,21 @@ impl Request {
         };
         (self.set)(requests, text).map_err(|refusal| match refusal {
             Refusal::Value(error) => wrong(&quoted(text), &error.detail()),
-            Refusal::Piece(error) => Error::new(format!("{given}: {error}; {}", self.for_example())),
+            Refusal::Piece(error) => Error::new(format!("{given}: {error}; {example}")),
         })
     }
 
-    /// The variable that hands it on: `JOBFENCE_CPU_LIMIT`.
+    /// The variable that passes it on: `JOBFENCE_CPU_LIMIT`.
     pub fn variable(&self) -> String {
         format!("JOBFENCE_{}", self.name.replace('-', "_").to_ascii_uppercase())
     }
 
-    /// How it is given rightly.
+    /// An example of its correct use.
     pub fn for_example(&self) -> String {
         format!("for example --{}={}", self.name, self.example)
     }
 
-    /// The value in a form that [`Request::read`] accepts; `None` if it was not asked for.
+    /// The value in a form that [`Request::read`] accepts. `None`: it was not requested.
     pub fn value(&self, requests: &Requests) -> Option<String> {
         (self.get)(requests)
     }
@@ -218,7 +219,7 @@ fn quoted(text: &str) -> String {
 }
 
 impl Requests {
-    /// Of each limit the lower one.
+    /// The lower one of each limit.
     #[must_use]
     pub fn at_most(self, other: &Self) -> Self {
         Self {
@@ -232,7 +233,7 @@ impl Requests {
     }
 }
 
-/// The lower one, where `None` is none at all.
+/// The lower one; `None` is no limit.
 fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
@@ -240,7 +241,7 @@ fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
     }
 }
 
-/// The user's word on the step that begins, and on the job that it is part of.
+/// The user's requests for the step that begins, and for its job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UserRequests {
     /// For the job: its directory, and each of its steps.
@@ -250,23 +251,23 @@ pub struct UserRequests {
 }
 
 impl UserRequests {
-    /// Whether it names anything that must be looked up.
+    /// Whether it names paths, which must be looked up.
     pub fn names_paths(&self) -> bool {
         !(self.job.io_max.is_empty() && self.step.io_max.is_empty())
     }
 
-    /// What names disks and paths: they must be looked up with the user's rights, and not with root's.
+    /// The rules that name disks and paths: they must be looked up with the user's rights, and not with root's.
     pub fn paths(&mut self) -> impl Iterator<Item = &mut IoRules> {
         [&mut self.job, &mut self.step].into_iter().map(|requests| &mut requests.io_max)
     }
 
-    /// Whether it asks for anything that lowers this limit.
+    /// Whether it requests anything that lowers this limit.
     pub fn asks_for(&self, limit: Limit) -> bool {
         let is_asked = |request: &Request| [&self.job, &self.step].iter().any(|said| request.value(said).is_some());
         REQUESTS.iter().any(|request| request.limit == Some(limit) && is_asked(request))
     }
 
-    /// The limits that are asked for, by the names of their options.
+    /// The requested limits, by the names of their options.
     pub fn options(&self) -> String {
         let is_asked = |request: &&Request| {
             request.limit.is_some() && [&self.job, &self.step].iter().any(|said| request.value(said).is_some())
@@ -275,12 +276,12 @@ impl UserRequests {
         names.collect::<Vec<_>>().join(", ")
     }
 
-    /// The least number of processes that it asks for.
+    /// The lowest requested number of processes.
     pub fn processes(&self) -> Option<u64> {
         least(self.job.pids_max, self.step.pids_max)
     }
 
-    /// When the step's user wants a card; `None`: as the site has it.
+    /// When the step's user wants a card. `None`: the site decides.
     pub fn usage_card(&self) -> Option<UsageCard> {
         self.step.usage_card.or(self.job.usage_card)
     }
@@ -288,7 +289,7 @@ impl UserRequests {
     /// The controllers that it needs.
     pub fn controllers(&self) -> Vec<&'static str> {
         let (job, step) = (&self.job, &self.step);
-        // See RAM in `fence::rules::RULES`: what the page cache writes.
+        // See RAM in `fence::rules::RULES`: writes from the page cache.
         let writes = job.io_max.limits_writes() || step.io_max.limits_writes();
         let used = [
             ("cpu", job.cpu_limit.or(step.cpu_limit).is_some()),
@@ -423,7 +424,7 @@ mod tests {
 
     #[test]
     fn what_is_too_long_for_a_step_to_be_told_is_refused_at_the_prompt() {
-        // With blanks behind the semicolons it is longer than it was written.
+        // With blanks behind the semicolons it is longer than as written.
         let rules = |length: usize| (0..16).map(|n| format!("/{n:0length$} rbps=100M;")).collect::<String>();
         for (length, fits) in [(51, true), (52, false)] {
             let (text, mut requests) = (rules(length), Requests::default());

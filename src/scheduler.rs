@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the rest of the house asks a scheduler: where it keeps the processes of a step, what its dead daemons have left, and its words.
+//! What the other modules ask of a scheduler: where it keeps a step's processes, what its dead step daemons left behind, and its terms.
 //!
-//! Nobody below this knows which schedulers there are: whoever needs them is handed a list. `all` has that list, one row for each.
+//! Modules below this one do not know which schedulers exist: the caller passes a list. `all` holds the full list, one row for each.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,26 +24,26 @@ pub mod htcondor;
 pub mod pbs;
 pub mod slurm;
 
-/// Those that may have directories or daemons on this host.
+/// The schedulers that may have directories or daemons on this host.
 pub type Schedulers = &'static [&'static dyn Scheduler];
 
-/// One scheduler. One that has no cgroups of its own says less: `WithoutCgroups`.
+/// One scheduler. A scheduler without cgroups of its own implements the smaller `WithoutCgroups`.
 pub trait Scheduler: Sync {
-    /// As messages call it.
+    /// The name in messages.
     fn name(&self) -> &'static str;
 
-    /// Where it keeps a process in this hierarchy. `None`: in no directory that it has made for a job.
+    /// Where the scheduler keeps a process in this hierarchy. `None`: not in a directory that the scheduler made for a job.
     fn placement(&self, member: &Membership, hierarchy: &Hierarchy) -> Option<Placement>;
 
-    /// Whether such directories are this step's, as far as their names tell.
+    /// Whether such directories belong to this step, as far as their names tell.
     fn is_step_of(&self, placement: &Placement, key: &JobKey, version: Version) -> bool;
 
-    /// The directory that it would make for a step that does not exist, for people: seen from the mount point, with a `*` for what is not
-    /// known. `None` where it has none of this level.
+    /// The directory that the scheduler would make for a step that does not exist, as text for people: relative to the mount point, with
+    /// `*` for what is not known. `None`: the scheduler makes none at this level.
     fn would_make(&self, version: Version, key: &JobKey, level: Level) -> Option<String>;
 
-    /// The directories of a job that are there now, in a hierarchy with this root. `is_its` is asked about a job's directory that does
-    /// not bear the job's number; `whose` is the user, and that number. Why there may be more is added to `unseen`.
+    /// The job's directories that exist now in a hierarchy with this root. `whose` is the user and the job's number. `is_its` decides about
+    /// a job directory whose name does not contain that number. Reasons why more may exist are added to `unseen`.
     fn present(
         &self,
         hierarchy: &Hierarchy,
@@ -53,8 +53,8 @@ pub trait Scheduler: Sync {
         unseen: &mut Vec<Error>,
     ) -> Vec<PresentJob>;
 
-    /// The directories of every job that are there now. `each` is handed one at a time, since there may be more than this process may have
-    /// descriptors.
+    /// The directories of all jobs that exist now. `each` receives one at a time: there may be more of them than descriptors that this
+    /// process may open.
     fn each_present(
         &self,
         hierarchy: &Hierarchy,
@@ -63,23 +63,23 @@ pub trait Scheduler: Sync {
         unseen: &mut Vec<Error>,
     );
 
-    /// Whether this process is one of its step daemons.
+    /// Whether this process is one of the scheduler's step daemons.
     fn is_daemon(&self, proc: &Dir, pid: i32) -> bool;
 
-    /// Its step daemons on this host that live, each with the title that it has given itself.
+    /// The scheduler's live step daemons on this host, each with the title that it set for itself.
     fn daemons(&self, proc: &Dir) -> Result<Vec<Titled>>;
 
-    /// Whether a step daemon of this very step lives.
+    /// Whether a step daemon of exactly this step is alive.
     fn serves(&self, proc: &Dir, job: &str, step: &str) -> Result<bool>;
 
-    /// Finds its own directories that bear our mark: of the same daemons as the one that is at `near`, or all there are.
+    /// Finds the scheduler's own directories that bear jobfence's mark: those of the same daemons as the process at `near`, or all.
     fn left(&self, host: &Host, near: Option<&Membership>, is_wanted: IsWanted<'_>) -> LeftBehind;
 
-    /// The same where a step's directory has this path, or had it: itself, and what is around it if it is gone.
+    /// The same for the step directory that has, or had, this path: the directory itself, or what is around it if it is gone.
     fn left_at(&self, host: &Host, path: &Path, is_wanted: IsWanted<'_>, found: &mut LeftBehind);
 
-    /// Ends what dead step daemons have left beside those that live, in no step's directory, and returns how many processes that were.
-    /// Nobody `of_living`, who are known to be another step's. Why not all could be looked at is added to `unseen`.
+    /// Ends what dead step daemons left beside live ones, outside every step's directory, and returns the number of processes. Processes
+    /// `of_living` are spared: they are known to belong to another step. Reasons why not all could be examined are added to `unseen`.
     fn end_beside_daemons(
         &self,
         host: &Host,
@@ -88,35 +88,33 @@ pub trait Scheduler: Sync {
         deadline: Instant,
     ) -> Result<usize>;
 
-    /// Whether its step daemons give a job such a name.
+    /// Whether the scheduler's step daemons give jobs names of this form.
     fn names_jobs_so(&self, _job: &Id) -> bool {
         false
     }
 
-    /// Whether this run of a job is still its, where it holds fences. `age`: so long ago the fence was last changed, nothing where it is to
-    /// be made now. This is asked in a process of the scheduler's, too: no program is started for it, and nobody is waited for.
-    fn runs(&self, _job: &Id, _run: u32, _age: Duration) -> Runs {
+    /// Whether this run of a job is still its, where it holds fences. This is asked in a process of the scheduler's, too: no program is started for it, and nobody is waited for.
+    fn runs(&self, _job: &Id, _run: u32, _age: Age<'_>) -> Runs {
         Runs::Unknown
     }
 
-    /// What starts its step daemons on a node.
+    /// The daemon that starts step daemons on a node.
     fn node_daemon(&self) -> &'static str;
 
-    /// Which setting, and where, keeps it from denying devices itself.
+    /// Which setting, and in which file, keeps the scheduler from denying devices itself.
     fn without_devices(&self) -> &'static str;
 
-    /// Which setting keeps it from having cgroups itself.
+    /// Which setting keeps the scheduler from having cgroups itself.
     fn without_cgroups(&self) -> &'static str;
 }
 
-/// A scheduler without directories of its own for jobs, and without daemons for steps. This is all that it has to say: the rest of
-/// `Scheduler` follows.
+/// A scheduler that has neither directories for jobs nor step daemons. The rest of `Scheduler` follows from these two methods.
 pub trait WithoutCgroups: Sync {
     /// As messages call it.
     fn name(&self) -> &'static str;
 
     /// As in `Scheduler`.
-    fn runs(&self, job: &Id, run: u32, age: Duration) -> Runs;
+    fn runs(&self, job: &Id, run: u32, age: Age<'_>) -> Runs;
 }
 
 impl<T: WithoutCgroups> Scheduler for T {
@@ -124,7 +122,7 @@ impl<T: WithoutCgroups> Scheduler for T {
         WithoutCgroups::name(self)
     }
 
-    fn runs(&self, job: &Id, run: u32, age: Duration) -> Runs {
+    fn runs(&self, job: &Id, run: u32, age: Age<'_>) -> Runs {
         WithoutCgroups::runs(self, job, run, age)
     }
 
@@ -175,7 +173,7 @@ impl<T: WithoutCgroups> Scheduler for T {
         Ok(0)
     }
 
-    // These words are for messages about directories of its own, which it has not.
+    // These words are for messages about the scheduler's own directories; it has none.
 
     fn node_daemon(&self) -> &'static str {
         ""
@@ -190,108 +188,112 @@ impl<T: WithoutCgroups> Scheduler for T {
     }
 }
 
-/// What a holder says of a job, or somebody else of the holder.
+/// How long ago a fence was last changed; nothing where it is to be made now. Longer than anybody waits where that was a while ago and nothing is
+/// in it: should a process come yet, it is made again.
+pub type Age<'a> = &'a dyn Fn() -> Duration;
+
+/// What a holder says about a job, or what others say about the holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runs {
-    /// It has not ended.
+    /// The job has not ended.
     Yes,
-    /// It has ended, or is not known.
+    /// The job has ended, or is not known.
     No,
     /// There was no answer, or not a clear one.
     Unknown,
 }
 
-/// A process, and its title.
+/// A process and its title.
 pub type Titled = (Owner, String);
 
-/// Whether what bears a mark with this text is wanted. `None`: the text is not understood, and what bears it stays.
+/// Whether the object that bears a mark with this text is wanted. `None`: the text is not understood, and the object stays.
 pub type IsWanted<'a> = &'a dyn Fn(&str) -> Result<Option<bool>>;
 
 /// Where a scheduler keeps a process in one hierarchy, by paths as `/proc/PID/cgroup` shows them.
 #[derive(Debug, Clone)]
 pub struct Placement {
-    /// Whose directories they are.
+    /// The scheduler that owns the directories.
     pub scheduler: &'static dyn Scheduler,
     /// The job's directory.
     pub job: String,
-    /// The step's directory, where the process is below one: some schedulers keep a step daemon itself in the job's.
+    /// The step's directory, if the process is below one: some schedulers keep a step daemon itself in the job's directory.
     pub step: Option<String>,
     /// The directory of the process's task, if that has one of its own.
     pub task: Option<String>,
     /// Whether a step daemon may be there.
     pub is_daemons: bool,
-    /// Whether a step's tasks are there, and no daemon.
+    /// Whether a step's tasks are there, without a daemon.
     pub is_tasks: bool,
-    /// What is in a step's directory.
+    /// The names in a step's directory.
     pub dirs: &'static StepDirs,
 }
 
 /// The scheduler's own names of directories below a job's.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StepDirs {
-    /// With which the name of each step begins.
+    /// The prefix of every step's name.
     pub steps: &'static str,
-    /// Which of a step's holds its processes; `None`: its own.
+    /// The subdirectory of a step that holds its processes. `None`: the step's directory itself.
     pub processes: Option<&'static str>,
-    /// With which the name of each task's begins.
+    /// The prefix of every task's name.
     pub tasks: &'static str,
-    /// Which step was told what the whole job has.
+    /// The step that is told what the whole job has.
     pub whole: &'static str,
 }
 
-/// A job's directory that is there.
+/// A job's directory that exists.
 #[derive(Debug)]
 pub struct PresentJob {
-    /// That of all the user's jobs, if there is one.
+    /// The directory of all the user's jobs, if there is one.
     pub user: Option<PathBuf>,
-    /// The job's.
+    /// The job's directory.
     pub job: Dir,
-    /// What is in it.
+    /// The names in it.
     pub dirs: &'static StepDirs,
 }
 
-/// What dead daemons have left in directories of the scheduler's, and what could not be looked at.
+/// What dead daemons left in the scheduler's directories, and what could not be examined.
 #[derive(Debug, Default)]
 pub struct LeftBehind {
-    /// Those that are not wanted: their marks, and where they are.
+    /// Directories that are not wanted: their marks and paths.
     pub others: Vec<(String, PathBuf)>,
-    /// Steps' directories that are wanted.
+    /// The steps' directories that are wanted.
     pub marked: Vec<Box<dyn LeftStep>>,
-    /// Empty ones around steps that are gone.
+    /// Empty directories around steps that are gone.
     pub shells: Vec<Box<dyn LeftShell>>,
-    /// Why there may be more.
+    /// Reasons why there may be more.
     pub unseen: Vec<Error>,
 }
 
-/// A step's directory with our mark.
+/// A step's directory with jobfence's mark.
 pub trait LeftStep {
-    /// For people.
+    /// The path, for people.
     fn path(&self) -> String;
 
-    /// Whose it was, and what it has used until now. `None`: that cannot be seen.
+    /// The step's key, its owner, and what it has used so far. `None`: that cannot be read.
     fn used(&self) -> Option<(JobKey, Owner, Used)>;
 
-    /// Whether one of these step daemons, who were there when the mark had been read, may be at work in there.
+    /// Whether one of these step daemons may be at work in the directory. The daemons were listed after the mark was read.
     fn is_alive(&self, host: &Host, daemons: &[Titled]) -> bool;
 
-    /// Ends what is in there and says whether there was anybody; an error where somebody stays. `Ok(false)` also where it is somebody's
-    /// that lives.
+    /// Ends the processes in the directory and returns whether there were any; an error if one stays. Also `Ok(false)` if the directory
+    /// belongs to a live step.
     fn end(&self, host: &Host, deadline: Instant) -> Result<bool>;
 
-    /// Removes it. `Ok(false)`: it is somebody's that lives, or is gone.
+    /// Removes the directory. `Ok(false)`: it belongs to a live step, or is gone.
     fn remove(&self, host: &Host, deadline: Instant) -> Result<bool>;
 }
 
-/// A job's or a user's directory with nothing in it.
+/// An empty directory of a job or a user.
 pub trait LeftShell {
-    /// For people.
+    /// The path, for people.
     fn path(&self) -> String;
 
-    /// Removes it. `Ok(false)`: somebody is in it again, or it is gone.
+    /// Removes the directory. `Ok(false)`: it is in use again, or is gone.
     fn remove(&self, deadline: Instant) -> Result<bool>;
 }
 
-// By the name: what is in there is in every table of functions otherwise, with all that it consists of.
+// Only the name: a derived Debug would print everything that the scheduler consists of.
 impl fmt::Debug for dyn Scheduler + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -320,7 +322,7 @@ pub fn placement(
 }
 
 impl Placement {
-    /// The directory that holds the step's processes, and none of the scheduler's.
+    /// The directory that holds the step's processes and no daemon of the scheduler.
     pub fn processes(&self) -> Option<String> {
         let step = self.step.as_ref()?;
         Some(self.dirs.processes.map_or_else(|| step.clone(), |below| format!("{step}/{below}")))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Sorts and sets, with one sort for all types.
+//! Sorting and sets, with one sort function for all types.
 //!
-//! The standard library has 3 to 5 KB of code for each type that is sorted, and `collect` sorts what goes into a set. Every
-//! step daemon maps that. So positions are sorted here, and what stands at them is moved once. It is a heapsort: little code, and never
-//! slow, since a user decides how many processes there are and in which order.
+//! The standard library has 3 to 5 KB of code for each type that is sorted, and `collect` sorts the items of a set. Every step daemon maps
+//! that code. So this module sorts positions, and then moves each item once. It uses heapsort, which is little code and never slow: a user
+//! decides how many processes there are and in which order.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ pub fn sort_by<T>(list: &mut [T], compare: impl Fn(&T, &T) -> Ordering) {
     }
 }
 
-/// A list in its order. Where there are few items, a tree of its own type would be 4 KB for nothing.
+/// A sorted list. For a few items, a tree of their type would be 4 KB of code for nothing.
 pub fn list<T: Ord>(all: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut list = Vec::from_iter(all);
     sort(&mut list);
@@ -40,14 +40,14 @@ pub fn set<T: Ord>(all: impl IntoIterator<Item = T>) -> BTreeSet<T> {
     set
 }
 
-/// As `BTreeSet::retain`, without the code for taking single items out of a tree.
+/// As `BTreeSet::retain`, without the code for removing single items from a tree.
 pub fn retain<T: Ord>(set: &mut BTreeSet<T>, is_kept: impl FnMut(&T) -> bool) {
     *set = self::set(std::mem::take(set).into_iter().filter(is_kept));
 }
 
-/// For each position in turn, with which one behind it to swap it.
+/// For each position in turn, the position behind it to swap it with.
 fn swaps(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> Vec<usize> {
-    // What is equal stays in its order.
+    // Equal items keep their order.
     let is_less = |a: usize, b: usize| compare(a, b).then(a.cmp(&b)).is_lt();
     let mut order: Vec<usize> = (0..count).collect();
     for top in (0..count / 2).rev() {
@@ -59,7 +59,7 @@ fn swaps(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> Vec<usize>
     }
     for at in 0..count {
         let mut from = order[at];
-        // What stood there has been swapped away.
+        // The item at that position has been swapped away.
         while from < at {
             from = order[from];
         }
@@ -68,7 +68,7 @@ fn swaps(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> Vec<usize>
     order
 }
 
-/// Lets one sink in a heap to where none below it is greater.
+/// Sinks an item in a heap until no child is greater.
 fn sift(heap: &mut [usize], mut at: usize, is_less: &dyn Fn(usize, usize) -> bool) {
     loop {
         let mut child = 2 * at + 1;

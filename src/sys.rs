@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The operating system as every part of the house uses it: directory handles, processes, locks, a user's rights, drivers.
+//! The operating system as every part of jobfence uses it: directory handles, processes, locks, a user's rights, drivers.
 //!
 //! Nothing here knows what a cgroup or a job is.
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Sessions that are put into a job's extern step: the library, the command, and PAM itself with a directory of its own, by both
-//! of its doors: the shared object as a module, and pam_exec(8) with the command.
+//! Sessions that are put into a job's extern step: the library, the command, and PAM itself with a directory of its own, in both ways: the
+//! shared object as a module, and pam_exec(8) with the command.
 //!
-//! The extern step's daemon is this test program, or whoever a record names.
+//! The extern step's daemon is this test program, or the process that a record names.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -25,19 +25,19 @@ use jobfence::sys::dir::Dir;
 
 mod common;
 
-/// `nobody`, `games` and `bin`, as Debian numbers them.
+/// The uids of `nobody`, `games` and `bin` on Debian.
 const NOBODY: u32 = 65_534;
 const GAMES: u32 = 5;
 const BIN: u32 = 2;
 
-/// What a module and pam_exec make of any failure.
+/// What the module and pam_exec return for any failure.
 const PAM_SESSION_ERR: u32 = 14;
 const PAM_SYSTEM_ERR: u32 = 4;
 const PAM_SILENT: u32 = 0x8000;
 
 struct Door {
     line: String,
-    /// What PAM answers when a session is denied.
+    /// PAM's answer when a session is denied.
     refusal: u32,
 }
 
@@ -68,7 +68,7 @@ impl Site {
         Step { path: fence.path().unwrap(), fence }
     }
 
-    /// The step is somebody else's from now on.
+    /// Gives the step to another owner.
     fn give(&self, step: &Step, owner: Owner) {
         let levels: Vec<String> = step.path.split('/').map(str::to_owned).collect();
         let levels = &levels[levels.len() - 3..];
@@ -100,7 +100,7 @@ impl Site {
         command
     }
 
-    /// The lines by which PAM may call us, with more settings: the module's, and that of pam_exec(8) with the command.
+    /// The PAM lines that call jobfence, with more settings: the module's, and that of pam_exec(8) with the command.
     fn doors(&self, more: &[&str]) -> [Door; 2] {
         let base = format!("CgroupBase={}", self.base.name);
         let run_dir = format!("RunDir={}", self.config.run_dir.display());
@@ -119,7 +119,7 @@ impl Site {
         ]
     }
 
-    /// A session as sshd opens it, of a service with this stack.
+    /// A session as sshd opens it, for a service with this stack.
     fn session(&self, user: &str, stack: &str, assignments: &[&str]) -> Session {
         self.session_with(user, stack, 0, assignments)
     }
@@ -128,7 +128,7 @@ impl Site {
         self.session_by(&[], user, stack, flags, assignments)
     }
 
-    /// The same, started by a command, which gets the rest of the command line.
+    /// The same, started by a command that gets the rest of the command line.
     fn session_by(&self, by: &[&str], user: &str, stack: &str, flags: u32, assignments: &[&str]) -> Session {
         let directory = self.run.path().join("pam.d");
         fs::create_dir_all(&directory).unwrap();
@@ -138,7 +138,7 @@ impl Site {
             .args(&words[1..])
             .args([directory.to_str().unwrap(), "test", user, &flags.to_string()])
             .args(assignments)
-            // A program's own environment says nothing: su's is its caller's.
+            // The program's own environment must not count: su's comes from its caller.
             .envs([("PAM_TYPE", "close_session"), ("PAM_USER", "root")])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -150,7 +150,7 @@ impl Site {
     }
 }
 
-/// Gone when the test ends, however it does.
+/// Removed when the test ends, in any case.
 struct Step {
     fence: Fence,
     path: String,
@@ -181,7 +181,7 @@ impl Drop for Step {
 struct Session {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
-    /// What PAM answered when it was opened.
+    /// PAM's answer when the session was opened.
     opened: String,
 }
 
@@ -190,7 +190,7 @@ impl Session {
         self.child.id().cast_signed()
     }
 
-    /// What PAM answered when it was closed.
+    /// PAM's answer when the session was closed.
     fn close(mut self) -> String {
         self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
         let closed = self.lines.next().unwrap().unwrap();
@@ -223,11 +223,11 @@ impl Drop for Sleeper {
     }
 }
 
-/// A v1 cgroup in which a process does not even die.
+/// A v1 cgroup in which a process cannot even die.
 struct Freezer(PathBuf);
 
 impl Freezer {
-    /// `None` where that hierarchy is not mounted.
+    /// `None`: that hierarchy is not mounted.
     fn new() -> Option<Self> {
         let host = Host::read(&Config::default()).unwrap();
         let mount = &host.layout.with_controller("freezer")?.mount;
@@ -294,19 +294,19 @@ fn the_last_job_with_a_live_extern_step_has_it() {
     let _run = site.step(NOBODY, "run-12", "0");
     let _others = site.step(GAMES, "13", "extern");
     let dead = site.step(NOBODY, "14", "extern");
-    // Later than this process, which has the others.
+    // Its daemon is younger than this process, which owns the others.
     site.give(&new, daemon.owner());
     site.give(&dead, Owner { start: u64::MAX, ..daemon.owner() });
 
     let first = Sleeper::of(NOBODY);
     site.adopt_pid(first.pid()).unwrap();
     assert!(new.has(&site, first.pid()));
-    // Somebody asks for another one.
+    // Another job is named.
     let second = Sleeper::of(NOBODY);
     site.adopt(&AdoptRequest { pid: Some(second.pid()), job: Some(Id::new("9").unwrap()), ..AdoptRequest::default() })
         .unwrap();
     assert!(old.has(&site, second.pid()));
-    // Without its daemon, the other one is the last.
+    // Without its daemon, the other step is the last.
     drop(daemon);
     let third = Sleeper::of(NOBODY);
     site.adopt_pid(third.pid()).unwrap();
@@ -348,7 +348,7 @@ fn a_job_that_is_just_going_leaves_the_session_to_another() {
     let site = Site::new("going");
     let other = site.step(NOBODY, "1", "extern");
     let mut going = site.step(NOBODY, "2", "extern");
-    // A record without directories: what is left just before the end.
+    // A record without directories, as just before the end of a step.
     let levels = ["uid_65534", "job_2", "step_extern"].map(str::to_owned);
     let records = Records::open(&site.config.run_dir).unwrap();
     let record = records.read(&levels).unwrap().unwrap();
@@ -357,7 +357,7 @@ fn a_job_that_is_just_going_leaves_the_session_to_another() {
     let session = Sleeper::of(NOBODY);
     site.adopt_pid(session.pid()).unwrap();
     assert!(other.has(&site, session.pid()));
-    // Alone it is no place to be in.
+    // Alone, it is no step to enter.
     let only = AdoptRequest { pid: Some(session.pid()), job: Some(Id::new("2").unwrap()), ..AdoptRequest::default() };
     let apart = Sleeper::of(NOBODY);
     let error = site.adopt(&AdoptRequest { pid: Some(apart.pid()), ..only }).unwrap_err().to_string();
@@ -365,7 +365,7 @@ fn a_job_that_is_just_going_leaves_the_session_to_another() {
     records.forget(&levels).unwrap();
 }
 
-/// Each could be one that is just beginning.
+/// Each could be a step that is just beginning.
 #[test]
 fn several_that_never_begin_are_waited_for_together() {
     let site = Site::new("patience");
@@ -381,7 +381,7 @@ fn several_that_never_begin_are_waited_for_together() {
         left.push(levels);
     }
     let session = Sleeper::of(NOBODY);
-    // A second for each would be five.
+    // One second for each would be five.
     let together = common::is_once_within(Duration::from_secs(3), || drop(site.adopt_pid(session.pid()).unwrap()));
     assert!(other.has(&site, session.pid()));
     for levels in left {
@@ -396,7 +396,7 @@ fn who_cannot_be_read_about_hinders_no_other_user() {
     let daemon = Sleeper::of(0);
     let theirs = site.step(GAMES, "1", "extern");
     site.give(&theirs, daemon.owner());
-    // What the kernel shows, but for the daemon.
+    // What the kernel shows, except for the daemon.
     let session = Sleeper::of(NOBODY);
     let proc = tempfile::tempdir().unwrap();
     let file = |pid: i32, name: &str| proc.path().join(pid.to_string()).join(name);
@@ -411,7 +411,7 @@ fn who_cannot_be_read_about_hinders_no_other_user() {
     let request = AdoptRequest { pid: Some(session.pid()), ..AdoptRequest::default() };
     let refused = || adopt(&host, &site.config, &request).unwrap_err().to_string();
     assert!(refused().contains("has no job with an extern step"), "{}", refused());
-    // In the user's own step it is the reason.
+    // If it is the user's own step, it is the reason.
     let own = site.step(NOBODY, "2", "extern");
     site.give(&own, daemon.owner());
     assert!(refused().contains("stat"), "{}", refused());
@@ -471,7 +471,7 @@ fn nobody_gets_what_is_not_his() {
         "belongs to uid 5, and PAM's session to",
     );
     refused(&of(&roots), "is root's");
-    // It is PAM's caller that becomes the user's, and no other process of root's.
+    // Only PAM's caller becomes the user's, no other root process.
     refused(&AdoptRequest { pam: pam("open_session", "nobody"), ..of(&roots) }, "belongs to uid 0");
     refused(&AdoptRequest { pam: pam("auth", "nobody"), ..of(&roots) }, "can do nothing in this PAM stack");
     refused(
@@ -485,7 +485,7 @@ fn nobody_gets_what_is_not_his() {
     }
     let mut gone = Sleeper::of(NOBODY);
     gone.0.kill().unwrap();
-    // Not waited for yet, and still there is nothing to move.
+    // A zombie: not waited for yet, but there is nothing to move.
     while fs::read_to_string(format!("/proc/{}/stat", gone.pid())).unwrap().split(' ').nth(2) != Some("Z") {}
     refused(&of(&gone), "there is no process");
     gone.0.wait().unwrap();
@@ -519,7 +519,7 @@ fn what_cannot_be_moved_everywhere_is_put_back() {
     let mut host = site.host();
     let memory = host.layout.with_controller("memory").unwrap().mount.clone();
     let is_alone = host.hierarchies(&["cpu", "memory"]).unwrap().len() == 1;
-    // It will be seen elsewhere than where it should be, and there is no way back from there.
+    // It will be found in another place than it should be, and cannot be moved back from there.
     host.layout.hierarchies.iter_mut().find(|h| h.mount == memory).unwrap().root = "/elsewhere".to_owned();
     let request = AdoptRequest { pid: Some(session.pid()), ..AdoptRequest::default() };
     let error = adopt(&host, &site.config, &request).unwrap_err().to_string();
@@ -530,7 +530,7 @@ fn what_cannot_be_moved_everywhere_is_put_back() {
     if is_alone {
         return common::skip("one hierarchy has all controllers, and there is no other to be half in");
     }
-    // And that is no place to stay in.
+    // And it must not stay there.
     let error = site.adopt_pid(session.pid()).unwrap_err().to_string();
     assert!(error.contains("in a step in another hierarchy, but not in"), "{error}");
 }
@@ -567,12 +567,12 @@ fn what_slurm_holds_itself_stays_there() {
     let (first, last) = (place(used[0].version), place(used[used.len() - 1].version));
     assert!(matches!(&outcomes[0], Ok(Adoption::Slurms { path, .. }) if *path == first), "{outcomes:?}");
     assert_eq!(cgroups.lines().filter(|line| line.ends_with(&last)).count(), 1, "{cgroups}");
-    // Where Slurm does not hold it, nobody does.
+    // Where Slurm does not hold it, nothing does.
     assert_eq!(cgroups.lines().filter(|line| line.ends_with(&step.path)).count(), used.len() - 1, "{cgroups}");
     assert!(outcomes[1].is_ok(), "{outcomes:?}");
 }
 
-/// A member that does not die at once keeps the fence's owner waiting, and a session may come meanwhile.
+/// A member that does not die at once delays the fence's owner, and a session may come meanwhile.
 #[test]
 fn who_comes_while_others_die_is_killed_too() {
     let Some(freezer) = Freezer::new() else {
@@ -588,7 +588,7 @@ fn who_comes_while_others_die_is_killed_too() {
         step.close();
         start.elapsed()
     });
-    // The first one has its signal, and cannot die of it: in "SigPnd" or "ShdPnd" the ninth bit from behind.
+    // The first process has its signal and cannot die of it: in "SigPnd" or "ShdPnd" the ninth bit from the end.
     let file = format!("/proc/{}/status", first.pid());
     common::until("the first one is killed", || {
         let status = fs::read_to_string(&file).unwrap();
@@ -611,7 +611,7 @@ fn the_command_says_what_it_did_and_what_it_did_not() {
     assert_eq!(none.status.code(), Some(1));
     let said = "jobfence: user nobody (uid 65534) has no job with an extern step on this node; ";
     assert!(err(&none).starts_with(said), "{}", err(&none));
-    // By hand, nothing softens a failure.
+    // By hand, OnError does not soften a failure.
     let warn = site.command(&["--pid", &pid, "-o", "OnError=warn"]).output().unwrap();
     assert_eq!(warn.status.code(), Some(1), "{}", err(&warn));
     let off = site.command(&["--pid", &pid, "-o", "Mode=off"]).output().unwrap();
@@ -629,7 +629,7 @@ fn the_command_says_what_it_did_and_what_it_did_not() {
     assert_eq!((whom.status.code(), err(&whom).as_str()), (Some(1), "jobfence: no process is named: use --pid PID\n"));
     let fools = site.command(&["--pid", "0"]).output().unwrap();
     assert_eq!(fools.status.code(), Some(2));
-    // The program itself may lie where only root gets at it.
+    // The program may be where only root can reach it.
     let unprivileged = "import os, sys; os.setresuid(5, 5, 5); os.execve(3, sys.argv[1:], {})";
     let nobody = Command::new("sh")
         .args(["-c", "exec /usr/bin/python3 -S -c \"$0\" \"$@\" 3<\"$1\"", unprivileged])
@@ -650,7 +650,7 @@ fn pam_puts_the_session_into_the_users_job() {
         assert_eq!(session.opened, GRANTED);
         assert!(step.has(&site, session.pid()));
         assert_eq!(session.close(), GRANTED);
-        // One that is still open when the job ends.
+        // A session that is still open when the job ends.
         let mut session = site.session("nobody", &door.line, &[]);
         assert!(step.has(&site, session.pid()));
         step.close();
@@ -670,7 +670,7 @@ fn pam_denies_a_session_without_a_job_and_says_why() {
         assert!(!step.has(&site, session.pid()));
         session.close();
     }
-    // pam_exec does not care.
+    // pam_exec ignores the flag.
     let [module, _] = site.doors(&[]);
     let session = site.session_with("nobody", &module.line, PAM_SILENT, &[]);
     assert_eq!(session.opened, format!(r#"{{"answer": {}, "said": []}}"#, module.refusal));
@@ -711,7 +711,7 @@ fn nobody_talks_his_way_out_by_pams_environment() {
     }
 }
 
-/// Where pam_env lets users set PAM's environment, as in Debian 12's sshd, pam_exec gives that to root's program.
+/// If pam_env lets users set PAM's environment, as in Debian 12's sshd, pam_exec passes it to root's program.
 #[test]
 fn no_linker_of_roots_obeys_the_user() {
     let site = Site::new("preload");
@@ -720,7 +720,7 @@ fn no_linker_of_roots_obeys_the_user() {
     let readable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(site.run.path(), readable).unwrap();
     fs::write(&file, "LD_PRELOAD DEFAULT=/nonexistent/evil.so\n").unwrap();
-    // Below the user's home, as pam_env sees it; that of `bin` exists everywhere.
+    // Relative to the user's home for pam_env; that of `bin` exists everywhere.
     let above = "../".repeat(8);
     let user_env =
         format!("session required pam_env.so readenv=0 user_readenv=1 user_envfile={above}{}\n", file.display());
@@ -728,7 +728,7 @@ fn no_linker_of_roots_obeys_the_user() {
     let old = site.session("bin", &format!("{user_env}{exec}"), &[]);
     assert!(old.opened.contains("evil.so' from LD_PRELOAD"), "this shows nothing: {}", old.opened);
     old.close();
-    // Before pam_env it is no better: pam_exec runs it once more when the session is closed.
+    // Before pam_env it is no better: pam_exec runs it again when the session is closed.
     let closed = site.session("bin", &format!("{exec}{user_env}"), &[]).close();
     assert!(closed.contains("evil.so' from LD_PRELOAD"), "this shows nothing: {closed}");
     for stack in [format!("{module}{user_env}"), format!("{user_env}{module}")] {
@@ -751,7 +751,7 @@ fn root_and_whom_the_administrator_excepts_are_let_alone() {
         assert_eq!(root.opened, GRANTED);
         assert!(!step.has(&site, root.pid()));
         root.close();
-        // Some module must have agreed to it; in sshd's stack several have.
+        // Some module must have succeeded; in sshd's stack several have.
         let before = format!("session required pam_permit.so\n{line}\n");
         for (group, fenced) in [("nogroup", false), ("games", true)] {
             let before = before.replace("ingroup admins", &format!("ingroup {group}"));
@@ -781,26 +781,26 @@ fn check_says_what_pam_lacks_and_fails_no_more_for_it() {
     fs::write(pam.join("sshd"), "account required pam_slurm_adopt.so\n").unwrap();
     let missing = check();
     assert_eq!(missing.status.code(), Some(0), "{}", err(&missing));
-    // As Slurm has it.
+    // The line of plugstack.conf.
     let line = format!("session required {} OnError=warn", so.display());
     let said = out(&missing);
     let hint = said.lines().find(|line| line.starts_with("pam ")).unwrap();
     assert!(hint.contains("ssh sessions are NOT fenced"), "{hint}");
     assert!(hint.contains(&format!("no session line of {} calls jobfence", pam.join("sshd").display())), "{hint}");
     assert!(hint.ends_with(&format!("add as its last line: {line}")), "{hint}");
-    // Where Slurm holds every process itself, nothing is missing; on other layouts it never does.
+    // If Slurm holds every process itself, nothing is missing; on other layouts it never does.
     if site.host().layout.kind() == LayoutKind::Unified {
         fs::write(&slurm_conf, "ProctrackType=proctrack/cgroup\n").unwrap();
         let overlay = check();
         assert!(out(&overlay).contains("overlay") && !out(&overlay).contains("pam "), "{}", out(&overlay));
         fs::write(&slurm_conf, "ProctrackType=proctrack/linuxproc\n").unwrap();
     }
-    // What it says is what it wants.
+    // The reported line is what check wants.
     fs::write(pam.join("sshd"), format!("account required pam_slurm_adopt.so\n{line}\n")).unwrap();
     let fine = check();
     assert_eq!(fine.status.code(), Some(0));
     assert!(!out(&fine).contains("pam "), "{}", out(&fine));
-    // What it said before is dangerous, whoever holds the processes.
+    // The line that was reported before is dangerous, whatever holds the processes.
     let [_, exec] = site.doors(&[]);
     fs::write(pam.join("sshd"), format!("session required pam_env.so user_readenv=1\n{}", exec.line)).unwrap();
     for proctrack in ["linuxproc", "cgroup"] {
@@ -811,9 +811,9 @@ fn check_says_what_pam_lacks_and_fails_no_more_for_it() {
     }
 }
 
-/// What pam_systemd does to sessions, by a directory that is called as logind's.
+/// What pam_systemd does to sessions, with a directory named like logind's.
 struct Logind {
-    /// In each hierarchy that is used.
+    /// One in each hierarchy that is used.
     dirs: Vec<PathBuf>,
     path: String,
 }
@@ -828,12 +828,12 @@ impl Logind {
         Self { dirs, path: format!("/{path}") }
     }
 
-    /// The command by which a process moves one.
+    /// The command that moves a process there.
     fn moves(&self, pid: &str) -> String {
         self.dirs.iter().map(|dir| format!("echo {pid} >{}/cgroup.procs; ", dir.display())).collect()
     }
 
-    /// The line of PAM that moves the session.
+    /// The PAM line that moves the session.
     fn line(&self, site: &Site) -> String {
         let script = site.run.path().join("pam_systemd");
         fs::write(&script, self.moves("$PPID")).unwrap();
@@ -852,7 +852,7 @@ impl Drop for Logind {
     }
 }
 
-/// Directories of a scheduler's, in each hierarchy that is used.
+/// A scheduler's directories, in each hierarchy that is used.
 struct Leaves(Vec<PathBuf>);
 
 impl Drop for Leaves {
@@ -861,7 +861,7 @@ impl Drop for Leaves {
     }
 }
 
-/// Removes these directories as soon as no process is in them, and those above them: so many in all.
+/// Removes these directories, and so many above each, as soon as they hold no process.
 fn remove(leaves: &[PathBuf], depth: usize) {
     let deadline = common::soon();
     for leaf in leaves {
@@ -873,7 +873,7 @@ fn remove(leaves: &[PathBuf], depth: usize) {
 }
 
 impl Step {
-    /// A shell that goes into the step, and then does what follows.
+    /// A shell that enters the step and then runs the rest.
     fn shell(&self, site: &Site, then: &str) -> [String; 3] {
         let host = site.host();
         let used = host.hierarchies(&fence::controllers(&site.config)).unwrap();
@@ -883,14 +883,14 @@ impl Step {
     }
 }
 
-/// A stack with the module before what moves the session, or not, and behind it.
+/// A stack with the module behind the line that moves the session, and optionally before it.
 fn stack(site: &Site, logind: &Logind, word: &str, is_before: bool) -> String {
     let [module, _] = site.doors(&[]);
     let line = format!("{}{word}\n", module.line.trim_end());
     format!("{}{}{line}", if is_before { line.as_str() } else { "" }, logind.line(site))
 }
 
-/// How a process in a step starts what opens a session: the process becomes that, or waits for it.
+/// How a process in a step starts the program that opens a session: by becoming it, or as its child.
 const BECOMES: &str = "exec \"$0\" \"$@\"";
 const WAITS: &str = "\"$0\" \"$@\" <&0; true";
 
@@ -899,7 +899,7 @@ fn a_session_from_within_a_job_is_put_back_into_it() {
     let site = Site::new("back");
     let logind = Logind::new(&site);
     let step = site.step(NOBODY, "1", "0");
-    // Whose session it will be does not matter, and it has no job of its own.
+    // The session's user does not matter, and has no job of its own.
     for (user, word, is_before, how) in [
         ("nobody", " stay", true, BECOMES),
         ("games", " stay", true, BECOMES),
@@ -931,7 +931,7 @@ fn a_session_in_slurms_own_cgroup_is_put_back_into_it() {
     let logind = Logind::new(&site);
     let host = site.host();
     let used = host.hierarchies(&fence::controllers(&site.config)).unwrap();
-    // A later run of the tests knows by the number, which stands alone, what this one has left.
+    // A later run of the tests recognises this run's leftovers by the pid, a word of its own.
     let top = format!("jobfence-overlay-{}-step", std::process::id());
     let place = |version| match version {
         Version::V1 => format!("/slurm_{top}/uid_65534/job_1/step_extern"),
@@ -962,12 +962,12 @@ fn a_session_that_comes_from_no_job_is_where_pam_puts_it() {
     assert_eq!(stays.opened, GRANTED);
     assert!(logind.has(stays.pid()) && !step.has(&site, stays.pid()));
     stays.close();
-    // Without the word it is one of ssh, whose user has a job.
+    // Without the word it is an ssh session, whose user has a job.
     let ssh = site.session("nobody", &stack(&site, &logind, "", true), &[]);
     assert_eq!(ssh.opened, GRANTED);
     assert!(step.has(&site, ssh.pid()));
     ssh.close();
-    // Root's own, from within a job too, and whatever the configuration says.
+    // Root's own session, also from within a job, and with any configuration.
     let by = step.shell(&site, BECOMES);
     let by: Vec<&str> = by.iter().map(String::as_str).collect();
     let broken = stack(&site, &logind, " Nonsense=1 stay", true);
@@ -994,7 +994,7 @@ fn a_daemon_with_roots_rights_and_another_real_user_opens_sessions() {
     session.close();
 }
 
-/// No job could hold what such a session starts.
+/// No job could hold the processes of such a session.
 #[test]
 fn a_session_whose_job_has_ended_meanwhile_is_denied() {
     let site = Site::new("ended");
@@ -1025,9 +1025,9 @@ fn what_a_job_has_started_in_user_slice_is_fetched_back() {
     let site = Site::new("fetch");
     let logind = Logind::new(&site);
     let step = site.step(NOBODY, "1", "0");
-    // Each says the number of a process that is outside; the shell in the step waits for it, or has gone.
+    // Each prints the pid of a process that is outside; the shell in the step waits for it, or is gone.
     let outside = |words: &str, then: &str| {
-        // What an administrator has put elsewhere is in no directory of logind's.
+        // Processes that an administrator moved elsewhere are in no directory of logind.
         let moves = if words.contains(&BIN.to_string()) {
             logind.moves("$$").replace("/user.slice", "")
         } else {
@@ -1071,7 +1071,7 @@ fn what_a_job_has_started_in_user_slice_is_fetched_back() {
     assert!(expected.iter().all(|one| fetched.contains(one)), "{fetched:?}");
 }
 
-/// The number of a process that a session is to be made of can be another's in the last moment.
+/// The pid of a process that a session is to be made of can be reused at the last moment.
 #[test]
 fn who_gets_the_number_of_a_session_is_put_back() {
     if Command::new("strace").arg("-V").output().is_err() {

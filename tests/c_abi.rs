@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `include/jobfence.h`: it is C and C++, it says what the library has, and a program that knows nothing else lives a fence's life.
+//! `include/jobfence.h`: it is C and C++, it matches the library, and a program that knows only the header can use every stage of a fence's
+//! life.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -15,7 +16,7 @@ mod common;
 
 const HEADER: &str = "include/jobfence.h";
 const SOURCE: &str = "src/door/c_abi.rs";
-/// Where its structs are.
+/// The file with its structs.
 const STRUCTS: &str = "src/door/c_abi/given.rs";
 
 fn top() -> &'static Path {
@@ -26,7 +27,7 @@ fn read(file: &str) -> String {
     fs::read_to_string(top().join(file)).unwrap()
 }
 
-/// Whether there is such a compiler; otherwise the test is skipped.
+/// Whether this compiler exists; otherwise the test is skipped.
 fn has_compiler(compiler: &str) -> bool {
     let is_here = Command::new(compiler).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
     if !is_here {
@@ -35,7 +36,7 @@ fn has_compiler(compiler: &str) -> bool {
     is_here
 }
 
-/// Compiles a text or a file, with the header at hand.
+/// Compiles a file with the header.
 fn compile(compiler: &str, options: &[&str], file: &Path, out: Option<&Path>) -> Output {
     let mut command = Command::new(compiler);
     command.args(options).arg("-I").arg(top().join("include")).arg(file);
@@ -72,7 +73,7 @@ fn the_header_is_c99_and_cpp() {
         let output = compile(compiler, options, &file, None);
         assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));
         if suffix == "cc" {
-            // An error where the header has declared it as a function of C++'s, whose symbol has another name.
+            // An error if the header declared it as a C++ function, whose symbol has another name.
             let text = "#include \"jobfence.h\"\nextern \"C\" uint32_t jobfence_abi_version(void);\n";
             fs::write(&file, text).unwrap();
             let output = compile(compiler, options, &file, None);
@@ -83,7 +84,7 @@ fn the_header_is_c99_and_cpp() {
     }
 }
 
-/// A struct of ours: its name in C, its size, and each member with its offset and size.
+/// A struct of the library: its name in C, its size, and each member with its offset and size.
 struct Layout {
     name: &'static str,
     size: usize,
@@ -94,7 +95,7 @@ fn size_of_member<T, M>(_: fn(&T) -> &M) -> usize {
     size_of::<M>()
 }
 
-/// One that lacks a member, or has one more, does not compile.
+/// Does not compile if a member is missing or superfluous.
 macro_rules! layout {
     ($rust:ident, $name:literal, $($member:ident),*) => {{
         let _: fn($rust) = |whole| {
@@ -130,7 +131,8 @@ fn layouts() -> [Layout; 5] {
             project,
             vnode_type,
             memory_swap,
-            gpus
+            gpus,
+            huge_pages
         ),
         layout!(
             CTotals,
@@ -162,7 +164,7 @@ fn layouts() -> [Layout; 5] {
     ]
 }
 
-/// The numbers of the header, as the library has them.
+/// The header's numbers, from the library.
 fn numbers() -> Vec<(&'static str, i64)> {
     let code = |code: AbiCode| i64::from(code as i32);
     let level = |level: LogLevel| i64::from(level as i32);
@@ -189,7 +191,7 @@ fn numbers() -> Vec<(&'static str, i64)> {
     ]
 }
 
-/// The header's declarations: no comments, no lines of the preprocessor, each blank one blank.
+/// The header's declarations: without comments and preprocessor lines, with single blanks.
 fn declarations() -> String {
     let mut text = read(HEADER);
     while let Some(begin) = text.find("/*") {
@@ -200,7 +202,7 @@ fn declarations() -> String {
     lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
 }
 
-/// A declaration in C as `name: type` of Rust.
+/// A declaration in C as `name: type` in Rust.
 fn in_rust(declared: &str) -> String {
     let types = [
         ("const struct jobfence_fence *", "*const CFence"),
@@ -278,7 +280,7 @@ fn each_function_of_the_header_is_one_of_the_library_and_the_other_way_round() {
 #[test]
 fn each_struct_and_number_of_the_header_is_one_of_the_library_and_the_other_way_round() {
     let text = declarations();
-    // By their names and types, as they are written.
+    // By their names and types, as written.
     let mut structs: BTreeSet<&str> = BTreeSet::new();
     for part in text.split("struct ").filter(|part| part.split_once(" {").is_some_and(|(name, _)| !name.contains(' ')))
     {
@@ -297,7 +299,7 @@ fn each_struct_and_number_of_the_header_is_one_of_the_library_and_the_other_way_
     let names: BTreeSet<&str> = defined.map(|(name, _)| name).collect();
     assert_eq!(names, numbers().iter().map(|(name, _)| *name).collect());
 
-    // By what a compiler makes of them.
+    // By their layout in a compiler.
     if !has_compiler("cc") {
         return;
     }
@@ -312,7 +314,7 @@ fn each_struct_and_number_of_the_header_is_one_of_the_library_and_the_other_way_
             expect(&format!("offsetof(struct {name}, {member})"), *offset as i64);
             expect(&format!("sizeof(((struct {name} *)0)->{member})"), *size as i64);
         }
-        // What is added at the end must not fit into what an older caller has there by chance.
+        // An added last member must not fall into an older struct's padding, which may hold anything.
         assert_eq!(size, members.iter().map(|(.., size)| size).sum(), "{name} has padding");
         assert_eq!(members[0], ("size", 0, size_of::<usize>()), "{name}");
     }
@@ -332,7 +334,7 @@ impl Layout {
     }
 }
 
-/// A base of this test's, and the file that names it.
+/// A base for this test, and the file that names it.
 struct Site {
     run: tempfile::TempDir,
     base: common::Base,
@@ -344,7 +346,7 @@ impl Site {
         Some(Self { run: tempfile::tempdir().unwrap(), base })
     }
 
-    /// The configuration with these lines more.
+    /// The configuration with these additional lines.
     fn config(&self, more: &str) -> PathBuf {
         let file = self.run.path().join(format!("{}.conf", more.len()));
         let run_dir = self.run.path().join("run");
@@ -380,7 +382,7 @@ fn a_program_in_c_lives_two_lives_at_once_and_leaves_nothing() {
 }
 
 impl Drop for Site {
-    /// Also where a test has failed in the middle.
+    /// Also after a test has failed midway.
     fn drop(&mut self) {
         for job in ["12[3].host", "5", "4711.first", "4711.second", "living"] {
             let mut close = common::command("close", &self.base, self.run.path());
@@ -393,14 +395,14 @@ fn c(text: &str) -> CString {
     CString::new(text).unwrap()
 }
 
-/// The library takes the process's hook for panics, as it must in a host program. Here it would hide why a test fails.
+/// The library replaces the process's panic hook, as it must in a host program. Here that would hide why a test fails.
 fn have_panics_shown() {
     // SAFETY: no function is given.
     assert_eq!(unsafe { c_abi::jobfence_set_log(None, ptr::null_mut()) }, 0);
     drop(std::panic::take_hook());
 }
 
-/// What a function says, which is given back.
+/// The text from a function, which is then freed.
 fn taken(text: *mut c_char) -> String {
     assert!(!text.is_null());
     // SAFETY: a text of the library's, until it is given back.
@@ -440,7 +442,7 @@ fn a_program_and_the_commands_share_a_life_and_say_the_same() {
     };
     let job = ["--job", "12[3].host", "--step", "a"];
     let by_command = |more: &[&str]| site.jobfence(&[&["usage"], job.as_slice(), more].concat());
-    // A period may be over between the two.
+    // A period may end between the two.
     let timeless = |json: String| {
         let (before, rest) = json.split_once("\"periods\":").unwrap();
         format!("{before}{}", rest.trim_start_matches(|c: char| c.is_ascii_digit()))
@@ -464,7 +466,7 @@ fn a_program_and_the_commands_share_a_life_and_say_the_same() {
         ("yes", &project, &types, 60),
         ("yes", &project, &c(""), 70),
         ("yes", &c(""), &c(""), 90),
-        // Anybody could leave it out, too.
+        // The user could leave it out, too.
         ("no", &c(""), &c(""), 70),
     ] {
         let sections = c(site.config(&format!("TrustAccount={trust}\n{sections}")).to_str().unwrap());
@@ -520,7 +522,7 @@ fn what_cuda_is_to_see_is_said_where_the_nodes_gpus_are_nvidias() {
         // SAFETY: zero is a value of each member.
         let mut grant: CGrant = unsafe { MaybeUninit::zeroed().assume_init() };
         (grant.size, grant.gpus) = (size_of::<CGrant>(), gpus);
-        // Once more, it is said of the fence that is there.
+        // The second call reports it for the existing fence.
         for _ in 0..2 {
             let mut visible = ptr::dangling_mut();
             let place = &raw mut visible;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What each job costs root on a host: the kernel's objects that the processes of ours hold while the job runs, counted through each
-//! door that leaves a process behind. Some have a bound for all of root's processes together, such as 128 inotify instances.
+//! What each job costs root on a host: the kernel objects that jobfence's processes hold while the job runs, counted for each entry point
+//! that leaves a process behind. Some have a limit for all of root's processes together, such as 128 inotify instances.
 //!
-//! Each process is one job's. So what one holds is counted for a few jobs, and each of them has the same, however many there are.
+//! Each process belongs to one job. So objects are counted for a few jobs, and each further job costs the same.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,17 +17,17 @@ mod stand_in;
 
 use stand_in::StandIn;
 
-/// So many jobs of each door.
+/// The number of jobs for each entry point.
 const JOBS: usize = 3;
 
 type Objects = BTreeMap<String, usize>;
 
-/// What a process holds: descriptors by their kind but for the three that it was started with, and locks.
+/// What a process holds: descriptors by kind, except for the three that it was started with, and locks.
 fn held_by(pid: u32) -> Objects {
     let mut found = Objects::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
         let Ok(target) = fs::read_link(entry.path()) else { continue };
-        // What the one who runs the tests has left open in them is none of ours.
+        // Descriptors inherited from the caller of the tests do not count.
         let is_inherited =
             fs::read_link(Path::new("/proc/self/fd").join(entry.file_name())).is_ok_and(|own| own == target);
         if is_inherited || ["0", "1", "2"].iter().any(|name| entry.file_name() == *name) {
@@ -51,13 +51,13 @@ fn held_by(pid: u32) -> Objects {
     found
 }
 
-/// Waits until each process holds this and nothing else.
+/// Waits until each process holds exactly this.
 fn expect_held(door: &str, pids: &[u32], wanted: &[(&str, usize)]) {
     let wanted: Objects = wanted.iter().map(|(kind, count)| ((*kind).to_owned(), *count)).collect();
     let deadline = common::soon();
     loop {
         let mut found: Vec<Objects> = pids.iter().map(|pid| held_by(*pid)).collect();
-        // How many directories there are depends on the layout. They are closed when the process ends, and have no bound but its own.
+        // The number of directories depends on the layout. They are closed with the process, and have no limit but the process's own.
         found.iter_mut().for_each(|objects| objects.retain(|kind, _| kind != "cgroup"));
         if found.len() == JOBS && found.iter().all(|objects| *objects == wanted) {
             return;
@@ -67,7 +67,7 @@ fn expect_held(door: &str, pids: &[u32], wanted: &[(&str, usize)]) {
     }
 }
 
-/// Ends what the test has started.
+/// Ends what the test started.
 struct Children(Vec<Child>);
 
 impl Drop for Children {
@@ -105,7 +105,7 @@ fn a_step_of_slurm_costs_root_no_kernel_object() {
             line.clear();
             assert!(said.read_line(&mut line).unwrap() > 0, "the stand-in has ended");
         }
-        // It may say more at its end.
+        // It may print more at its end.
         std::thread::spawn(move || said.read_to_end(&mut Vec::new()));
         steps.0.push(step);
     }
@@ -125,7 +125,7 @@ fn jobfence_run_costs_root_no_kernel_object_of_a_bound() {
     expect_held("jobfence run", &jobs.0.iter().map(Child::id).collect::<Vec<_>>(), RUN);
 }
 
-/// As execd starts shepherds, one for each job. It is bash, which can give a program another name.
+/// Starts shepherds like execd, one for each job. It is bash, which can give a program another name.
 const EXECD: &str = r#"
 mount -t tmpfs none /etc/slurm
 printf '%s\n' "CgroupBase=$2" "RunDir=$3/run" >/etc/slurm/jobfence.conf
@@ -197,7 +197,7 @@ fn a_job_of_grid_engine_has_its_shepherd_though_execd_dies_meanwhile() {
     drop(execd(&base, temp.path(), DIES, 1, 2));
 }
 
-/// They hand the signal on to the job, whose fence they end.
+/// They pass the signal on to the job, and end its fence.
 struct Shepherds {
     pids: Vec<u32>,
     execd: Child,
@@ -215,7 +215,7 @@ impl Drop for Shepherds {
 
 /// `/proc`, `RunDir` and the kernel's log.
 const SLURM: &[(&str, usize)] = &[("file", 3)];
-/// The same, and what it waits with for its command.
+/// The same, and the pipe with which it waits for its command.
 const RUN: &[(&str, usize)] = &[("file", 3), ("pipe", 1)];
-/// The spool, and what it waits with for its shepherd.
+/// The spool, and the signalfd with which it waits for its shepherd.
 const GRID_ENGINE: &[(&str, usize)] = &[("file", 1), ("signalfd", 1)];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The card of a batch step in the shared object, as slurmstepd calls it. What it says of a real job is in `suite/card.py`.
+//! The card of a batch step in the shared object, called as by slurmstepd. Its text for a real job is tested in `suite/card.py`.
 
 mod common;
 mod stand_in;
@@ -9,7 +9,7 @@ use stand_in::StandIn;
 /// `SLURM_BATCH_SCRIPT`.
 const BATCH: &str = "step=4294967291";
 
-/// What the user is told by a step whose task cannot fork, so that there is something to say.
+/// What the user is told by a step whose task cannot fork, so that there is something to report.
 fn card(step: &str, environment: &[(&str, &str)]) -> Option<String> {
     let base = common::Base::new(&format!("jobfence-test-{}-card", std::process::id()));
     let temp = tempfile::tempdir().unwrap();
@@ -27,7 +27,7 @@ fn card(step: &str, environment: &[(&str, &str)]) -> Option<String> {
     Some(behind.map(|(_, card)| card.split("\ninfo: ").next().unwrap_or_default().to_owned()).unwrap_or_default())
 }
 
-/// Slurm writes the job's times into the environment of a task's own process, and nowhere else.
+/// Slurm writes the job's times only into the environment of a task's own process.
 #[test]
 fn the_task_says_what_the_time_limit_is() {
     let times =
@@ -35,7 +35,7 @@ fn the_task_says_what_the_time_limit_is() {
     let Some(said) = card(BATCH, &times) else { return };
     assert!(said.contains(" of 10 min 0 s\n") && !said.contains("the time limit"), "{said}");
     assert!(said.contains("could not start, for the limit of 1 at once."), "{said}");
-    // A year stands for no limit; and what is no time is none.
+    // A year means no limit, and an invalid time is ignored.
     for end in ["1731536000", "1699999999", "x", ""] {
         let times = [times[0], ("SLURM_JOB_END_TIME", end), times[2]];
         let said = card(BATCH, &times).unwrap();

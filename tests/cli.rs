@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The `jobfence` command as its users meet it: words, exit statuses, signals, terminal.
+//! The `jobfence` command from its users' view: output, exit statuses, signals, terminal.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 
 mod common;
 
-/// The command, with directories of its own when it makes any.
+/// The command, with directories of its own in case it makes any.
 struct Site {
     run: tempfile::TempDir,
     base: common::Base,
@@ -47,7 +47,7 @@ fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// In a mount namespace of its own, where nothing but these lines of a shell has been in `/etc/slurm`.
+/// Runs in a mount namespace of its own, where only these shell lines have written to `/etc/slurm`.
 fn with_etc_slurm(made: &str, args: &str) -> Option<Output> {
     let script = format!("mount -t tmpfs none /etc/slurm && cd /etc/slurm && {{ {made}; }} && exec \"$0\" {args}");
     let mut unshare = Command::new("unshare");
@@ -74,7 +74,7 @@ fn the_configuration_of_the_pbs_hook_is_converted() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.lines().all(|line| line.starts_with(&format!("jobfence: {}:", site.display()))), "{said}");
     assert!(said.contains("pbs_cgroups.CF:4:21: memory.reserve_amount: "), "{said}");
-    // It is a file that is understood, and does what it says.
+    // The result is a valid file, and has the described effect.
     fs::write(&conf, &output.stdout).unwrap();
     let explain = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
@@ -116,7 +116,7 @@ fn the_name_of_a_configuration_that_leads_nowhere_is_a_mistake() {
             assert!(err(&done).contains(&expected), "{args}: {done:?}");
         }
     }
-    // What a link leads to is read.
+    // The target of a link is read.
     let linked = with_etc_slurm("echo MaxProcesses=9 > there; ln -s there jobfence.conf", explain).unwrap();
     assert!(linked.status.success() && out(&linked).contains("MaxProcesses=9"), "{linked:?}");
 }
@@ -130,7 +130,7 @@ fn a_prolog_notes_down_what_slurmd_says_and_never_fails() {
         (done.status.code(), err(&done))
     };
     let record = site.run.path().join("run/jobs/7");
-    // Where what it says cannot be written, as in a log on a full disk; or nobody reads it any more.
+    // With an output that cannot be written, as in a log on a full disk, or has no reader any more.
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let (reader, unread) = nix::unistd::pipe().unwrap();
     drop(reader);
@@ -149,7 +149,7 @@ fn a_prolog_notes_down_what_slurmd_says_and_never_fails() {
         ("SLURM_JOB_CPUS_PER_NODE", "2"),
         ("SLURM_JOB_GPUS", "1,3"),
         ("SLURM_CONF", slurm_conf.to_str().unwrap()),
-        // What users can add has another name.
+        // Variables that users can add have another prefix.
         ("SPANK_SLURM_JOB_QOS", "high"),
     ];
     assert_eq!(called("epilog", &said, &[]), (Some(0), String::new()));
@@ -162,7 +162,7 @@ fn a_prolog_notes_down_what_slurmd_says_and_never_fails() {
     let facts = "uid=1001\npartition==gpu\nqos=?\naccount=~\ncpus=2\n";
     let gpus = "gpus=1,3\ngpu_devices=/dev/zero,/dev/random\ngpus_unknown=\nend\n";
     assert!(text.ends_with(&format!("{facts}{gpus}")), "{text}");
-    // With two nodes they could be the other one's.
+    // With two nodes the numbers could be the other node's.
     let two = said.map(|(key, value)| (key, if key == "SLURM_JOB_CPUS_PER_NODE" { "2(x2)" } else { value }));
     assert_eq!(called("prolog", &two, &[]), (Some(0), String::new()));
     let text = fs::read_to_string(&record).unwrap();
@@ -186,11 +186,11 @@ fn a_prolog_notes_down_what_slurmd_says_and_never_fails() {
         assert!(stderr.contains(reason) && stderr.contains("; "), "{which}: {stderr}");
         assert!(!record.exists());
     }
-    // Who has written something else into slurm.conf hears of it.
+    // A wrong command in slurm.conf is reported.
     assert_eq!(called("prolog", &said, &["--job", "7"]).0, Some(2));
 }
 
-/// The lines of the manual's page that ask squeue for the QOS, as an administrator would copy them.
+/// The lines of the man page that ask squeue for the QOS, as an administrator would copy them.
 fn recipe_for_the_qos() -> String {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/man/jobfence.8")).unwrap();
     let block = page
@@ -211,7 +211,7 @@ fn the_manuals_question_for_the_qos_leaves_it_unknown_when_it_is_not_answered() 
         fs::write(bin.join(name), text).unwrap();
         fs::set_permissions(bin.join(name), fs::Permissions::from_mode(0o755)).unwrap();
     };
-    // The recipe's command, with the directories of this test.
+    // The recipe's command, with this test's directories.
     let ours = site.command("prolog");
     let words: Vec<_> = ours.get_args().map(|word| format!("'{}'", word.to_str().unwrap())).collect();
     write("jobfence", &format!("#!/bin/sh\nexec '{}' {}\n", env!("CARGO_BIN_EXE_jobfence"), words.join(" ")));
@@ -221,7 +221,7 @@ fn the_manuals_question_for_the_qos_leaves_it_unknown_when_it_is_not_answered() 
     let recipe = recipe.replace(installed, bin.join("jobfence").to_str().unwrap());
     for (squeue, qos) in [
         ("echo 7 restricted", "qos=~restricted\n"),
-        // Of an array, a line for each task that lives; the last one has the array's number.
+        // For an array there is a line for each live task; the last one has the array's number.
         ("echo 9 one; echo 7 two; echo 17 three; echo 7_8 four", "qos=~two\n"),
         ("echo 9 one", "qos=?\n"),
         ("exit 1", "qos=?\n"),
@@ -238,7 +238,7 @@ fn the_manuals_question_for_the_qos_leaves_it_unknown_when_it_is_not_answered() 
             .env_clear()
             .env("PATH", format!("{}:/usr/bin:/bin", bin.display()))
             .envs([("SLURM_JOB_ID", "7"), ("SLURM_JOB_UID", "1001"), ("SLURM_JOB_PARTITION", "gpu")])
-            // Nobody has slurmctld check it.
+            // slurmctld does not check it.
             .env("SLURM_CONF", temp.path())
             .output()
             .unwrap();
@@ -265,7 +265,7 @@ fn check_shows_sections_as_they_are_read() {
     assert!(short.contains("slurm.conf has no Prolog="), "{short}");
     fs::write(temp.path().join("slurm.conf"), "Prolog=/etc/slurm/prolog\n").unwrap();
     assert!(!check(&[]).contains("Prolog="));
-    // What is shown says the same again.
+    // The output is a valid configuration for the same sections.
     let long = check(&["--keys"]);
     let (_, sections) = long.split_once("[Partition").unwrap();
     let sections = sections.split_once("verdict").unwrap().0.to_owned();
@@ -282,7 +282,7 @@ fn check_names_what_sections_name_and_is_not_there() {
         "[Group=root,daemonn,4000000]\nMaxProcesses=1\n[User=0,roott]\nMaxProcesses=2\n[Partition=coursez,gpu]\nMaxProcesses=3\n\
          [Node=n[7-9]]\nMaxProcesses=4\n[Node=n*]\nMaxProcesses=5\n[QOS=x]\nMaxProcesses=6\n[PE=smp]\nMaxProcesses=7\n",
     );
-    // The daemons of tests beside this one are none of its own, where there are namespaces.
+    // Where namespaces are available, daemons of tests running at the same time are hidden.
     let is_alone = Command::new("unshare").args(ALONE).arg("true").output().is_ok_and(|done| done.status.success());
     let check = || {
         let mut command = Command::new(if is_alone { "unshare" } else { env!("CARGO_BIN_EXE_jobfence") });
@@ -310,10 +310,10 @@ fn check_names_what_sections_name_and_is_not_there() {
     assert_eq!(check(), [users[0], users[1], parts], "nodes come and go");
 }
 
-/// With no process of this machine to be seen but its own.
+/// Only its own processes are visible.
 const ALONE: [&str; 4] = ["--mount", "--pid", "--fork", "--mount-proc"];
 
-/// What OpenPBS 23.06 and Grid Engine 8.1.9 print, by programs in their places.
+/// The output of OpenPBS 23.06 and Grid Engine 8.1.9, from programs in their place.
 const SCHEDULERS: [(&str, &str, &str); 2] = [
     (
         "pbs_mom",
@@ -350,7 +350,7 @@ fn what_sections_name_is_asked_of_the_daemons_that_run_here() {
     )
     .unwrap();
     let site = Site::new("daemons");
-    // Of all that runs on this machine, the command sees this daemon alone.
+    // Of all that runs on this machine, the command sees only this daemon.
     let beside = |daemon: &str, subcommand: &str, more: &[&str]| {
         let script = format!(
             "PBS_CONF_FILE=/x/pbs.conf sbin/{daemon} 1000 & \
@@ -373,7 +373,7 @@ fn what_sections_name_is_asked_of_the_daemons_that_run_here() {
         let Some(said) = beside(daemon, "check", &[]) else { return common::skip("no namespaces") };
         let found: Vec<&str> = said.lines().filter(|line| line.contains("]: there is no")).collect();
         assert_eq!(found, lines, "{daemon}: {said}");
-        // What a job's user writes is no fact for explain either.
+        // For explain, too, a job's user cannot set facts.
         let job = ["--cpus=1", "--account=lab", "--project=p1", "--partition=x", "--pe=", "--qos=", "--vnode-type="];
         let said = beside(daemon, "explain", &job).unwrap();
         assert!(said.contains("account unknown (lab, as its user says)"), "{daemon}: {said}");
@@ -437,12 +437,12 @@ fn help_and_mistakes() {
         ("--step", "", "expected batch, extern, interactive or a number"),
     ] {
         let wrong = jobfence(&["explain", "--cpus=1", &format!("{option}={value}")]);
-        // Which steps there are depends on the scheduler, and that on the job.
+        // Which steps exist depends on the scheduler, and that on the job.
         let status = if option == "--step" { 1 } else { 2 };
         assert_eq!(wrong.status.code(), Some(status), "{option}={value}: {}", out(&wrong));
         assert!(err(&wrong).contains(expected), "{}", err(&wrong));
     }
-    // Of a user whom nobody knows here the number will do.
+    // A uid without a user here is accepted.
     for (option, value) in [("--user", "4000000"), ("--user", "root"), ("--step", "17"), ("--step", "extern")] {
         let right = jobfence(&["explain", "--cpus=1", &format!("{option}={value}")]);
         assert_ne!(right.status.code(), Some(2), "{option}={value}: {}", err(&right));
@@ -463,7 +463,7 @@ fn check_says_what_is_wrong_and_where() {
     assert!(said.contains(&format!("{file}:3:")), "{said}");
 }
 
-/// A number of this JSON.
+/// A number member of this JSON.
 fn member(json: &str, name: &str) -> u64 {
     let (_, rest) = json.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("no {name} in {json}"));
     rest.split([',', '}']).next().unwrap().parse().unwrap()
@@ -483,11 +483,11 @@ fn a_host_says_what_jobs_can_be_granted() {
     assert!(mem.is_multiple_of(256 << 20), "{json}");
     let cpus = fs::read_to_string("/proc/cpuinfo").unwrap().matches("processor\t").count();
     assert!((1..=cpus as u64).contains(&member(&json, "ncpus")), "{json}");
-    // Other tests use memory meanwhile, but not so much.
+    // Other tests use memory meanwhile, but less than this.
     let less = host(&["--json", "--reserve", "1G"]);
     let less = member(&less, "mem_bytes");
     assert!(mem - less >= 512 << 20 && mem - less <= 1536 << 20, "{mem} {less}");
-    // What qmgr reads, with the reasons as comments, and no command last that a comment would swallow.
+    // Input for qmgr, with the reasons as comments, and no comment behind the last command that would hide it.
     let commands = host(&["--pbs", "--node", "n1[0]"]);
     let (reasons, commands): (Vec<_>, Vec<_>) = commands.lines().partition(|line| line.starts_with("# "));
     assert!(reasons.iter().any(|line| line.starts_with("# mem ")), "{reasons:?}");
@@ -520,7 +520,7 @@ fn a_host_says_what_jobs_can_be_granted() {
     assert!(err(&nothing).contains("nothing is left for jobs"), "{nothing:?}");
 }
 
-/// What `jobfence explain` reads of a file and of options: the keys that it names, or its mistake.
+/// What `jobfence explain` reads from a file and options: the keys that it names, or its error.
 fn read(text: &[u8], more: &[&str]) -> Output {
     let temp = tempfile::tempdir().unwrap();
     let file = temp.path().join("jobfence.conf");
@@ -568,7 +568,7 @@ fn a_mistake_in_an_option_names_it() {
     assert!(out(&done).contains("MaxProcesses=78 (-o MaxProcesses=78)"), "{}", out(&done));
 }
 
-/// `run` and `explain` read sizes and rates as the file does (`config::units` has the rest).
+/// `run` and `explain` read sizes and rates as the file does (`config::units` tests the rest).
 #[test]
 fn sizes_mean_the_same_on_the_command_line() {
     for spelled in ["200M", "200MB", "200MiB", "204800K", "200"] {
@@ -599,7 +599,7 @@ fn check_tries_it_out() {
     assert!(out(&off).contains("no job is fenced here"));
 }
 
-/// A Slurm's files, and a line in its plugstack.conf that loads the plugin.
+/// A Slurm's files, with a line in its plugstack.conf that loads the plugin.
 struct Slurms {
     site: Site,
     files: tempfile::TempDir,
@@ -620,22 +620,22 @@ impl Slurms {
         path
     }
 
-    /// What is given to `check` by the line alone: as Slurm gives it to the plugin.
+    /// What only the line gives `check`, as Slurm gives it to the plugin.
     fn given(&self, more: &str) -> String {
         format!("CgroupBase={} RunDir={} {more}", self.site.base.name, self.site.run.path().join("run").display())
     }
 
-    /// With this line; status, and all that is said.
+    /// Runs check with this line; returns the status and all output.
     fn check(&self, line: &str) -> (bool, String) {
         self.write("plugstack.conf", &format!("{line}\n"));
         let mut check = Command::new(env!("CARGO_BIN_EXE_jobfence"));
-        // Cargo's own would have the dynamic loader find it anywhere.
+        // With Cargo's value the dynamic loader would find the library anywhere.
         check.env_remove("LD_LIBRARY_PATH").env("SLURM_CONF", self.files.path().join("slurm.conf"));
         let check = check.arg("check").output().unwrap();
         (check.status.success(), format!("{}{}", out(&check), err(&check)))
     }
 
-    /// With the line as it should be, and these arguments.
+    /// Runs check with the right line and these arguments.
     fn check_with(&self, arguments: &str) -> (bool, String) {
         self.check(&format!("required {} {}", common::shared_object().display(), self.given(arguments)))
     }
@@ -651,12 +651,12 @@ fn check_reads_the_line_as_slurm_does() {
     let plugstack = slurms.place("plugstack.conf");
     let (passed, said) = slurms.check_with("MaxProcesses=77");
     assert!(passed && said.contains("77 processes"), "{said}");
-    // A mistake is where it stands.
+    // A mistake is reported with its place.
     let (passed, said) = slurms.check_with("MaxProceses=77");
     assert!(!passed, "{said}");
     let mistake = format!("{plugstack}:1 argument 3, column 1: found \"MaxProceses\"");
     assert!(said.contains(&mistake) && said.contains("did you mean MaxProcesses?"), "{said}");
-    // What the command line says is tried instead of what the line says.
+    // The command line takes precedence over the line.
     let tried = Command::new(env!("CARGO_BIN_EXE_jobfence"))
         .args(["check", "-o", "maxproceses=1", "-o", "MaxProcesses=5"])
         .env("SLURM_CONF", slurms.place("slurm.conf"))
@@ -678,7 +678,7 @@ fn check_reads_the_line_as_slurm_does() {
 fn check_loads_the_plugin_as_slurm_does() {
     let slurms = Slurms::new("load");
     let so = common::shared_object();
-    // Slurm looks for it where it was built to, and then as the dynamic loader does.
+    // Slurm searches its built-in directory for it, and then as the dynamic loader does.
     let (passed, said) = slurms.check(&format!("required libjobfence.so {}", slurms.given("")));
     assert!(
         !passed && said.contains("Slurm does not find it (") && said.contains("write the whole path of the file"),
@@ -722,7 +722,7 @@ fn check_loads_the_plugin_as_slurm_does() {
         slurms.check(&format!("required {} {}\noptional libjobfence.so", so.display(), slurms.given("")));
     let again = format!("{}: names the plugin again", slurms.place("plugstack.conf:2"));
     assert!(passed && said.contains(&again), "{said}");
-    // Libraries that are no plugin of this name.
+    // Libraries that are not this plugin.
     let theirs = slurms.files.path().join("jobfence.so");
     for library in ["/lib/x86_64-linux-gnu/libz.so.1", "/lib/aarch64-linux-gnu/libz.so.1"] {
         if fs::copy(library, &theirs).is_ok() {
@@ -754,7 +754,7 @@ fn check_tries_every_limit() {
     let key = |key: &str| format!("by {key} ({} argument 3)", slurms.place("plugstack.conf:1"));
     let (_, said) = slurms.check_with("MaxCPUsPerTask=0.001");
     assert!(said.contains(&key("MaxCPUsPerTask=0.001")), "{said}");
-    // The records' directory is made as a step makes it, in one that is there.
+    // The records' directory is made as a step makes it, inside an existing one.
     let so = common::shared_object();
     let line =
         |run: &Path| format!("required {} CgroupBase={} RunDir={}", so.display(), slurms.site.base.name, run.display());
@@ -792,7 +792,7 @@ fn check_looks_at_sections_as_they_come_together() {
     ] {
         let (passed, said) = check(text);
         let passes = jobs.is_empty() || jobs == "job";
-        // Which node this is slurm.conf does not say yet.
+        // slurm.conf does not say yet which node this is.
         if jobs == "job" {
             assert!(!passed, "{said}");
             let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
@@ -816,7 +816,7 @@ fn check_without_root_says_what_it_did_not_see() {
     {
         fs::copy(from, dir.join(to)).unwrap();
     }
-    // One that is right, and root's.
+    // A valid RunDir that is root's.
     let run = dir.join("run");
     fs::create_dir(&run).unwrap();
     fs::set_permissions(&run, fs::Permissions::from_mode(0o700)).unwrap();
@@ -835,7 +835,7 @@ fn check_without_root_says_what_it_did_not_see() {
     for wrong in ["NO job", "such as /run/jobfence", "must belong to root"] {
         assert!(!said.contains(wrong), "{said}");
     }
-    // What anybody can see is said all the same.
+    // What needs no root is reported all the same.
     let (status, said) = check("MaxCPUsPerTask=0.001");
     assert!(
         status == Some(1) && said.contains("verdict        NO job would be fenced here as configured: 0.001 CPUs"),
@@ -852,8 +852,7 @@ fn check_without_root_says_what_it_did_not_see() {
     assert!(status == Some(1) && said.contains("not root: what only root may read was not seen"), "{said}");
 }
 
-/// A check leaves nothing behind: neither one that is ended in its middle, nor, once another has come and the janitor has looked,
-/// one that was killed.
+/// A check leaves nothing behind: neither one that is ended midway nor, after another check and the janitor, one that was killed.
 #[test]
 fn check_leaves_nothing_behind() {
     let slurms = Slurms::new("behind");
@@ -880,7 +879,7 @@ fn check_leaves_nothing_behind() {
         for round in 0..20 {
             let mut check = start();
             let pid = check.id();
-            // When it has made some, or at some time.
+            // After it has made some, or at an arbitrary time.
             let deadline = Instant::now() + Duration::from_millis(200);
             while Instant::now() < deadline && (round % 2 == 1 || left(pid).is_empty()) {
                 if round % 2 == 1 {
@@ -899,7 +898,7 @@ fn check_leaves_nothing_behind() {
     }
 }
 
-/// `attach         a process was moved in 6.80 ms, and the next in 0.04 ms`, and then which hierarchies would be faster.
+/// Expects `attach         a process was moved in 6.80 ms, and the next in 0.04 ms`, followed by which hierarchies would be faster.
 fn assert_attach_time(said: &str) {
     let line = |word: &str| said.lines().find_map(|line| line.strip_prefix(word)).map(str::trim_start);
     let attach = line("attach ").unwrap_or_else(|| panic!("no time: {said}"));
@@ -924,7 +923,7 @@ fn the_example_file_is_the_defaults() {
     let keys = out(&jobfence(&["check", "--keys", "-o", "Mode=off"]));
     let commented: Vec<&str> =
         example.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| !line.starts_with(' ')).collect();
-    // The defaults of the others depend on the host.
+    // The defaults of the other keys depend on the host.
     for key in KEYS.iter().filter(|key| key.name != "Mode" && key.default_value().is_some()) {
         let line = keys.lines().find(|line| line.starts_with(&format!("{}=", key.name))).unwrap();
         let shown = commented.iter().find(|line| line.starts_with(&format!("{}=", key.name)));
@@ -960,7 +959,7 @@ fn run_limits_cpu_time() {
                 t = os.times()\nprint((t.user + t.system) / 2)";
     let output = site.run(&["--cpus", "0.25", "--", "/usr/bin/python3", "-S", "-c", spin]);
     let cpus: f64 = out(&output).trim().parse().unwrap();
-    // Above it only by what a short run keeps of its first period; below it as far as the machine is busy.
+    // More only by what a short run keeps of its first period; less if the machine is busy.
     assert!((0.05..0.32).contains(&cpus), "{cpus}");
 }
 
@@ -973,7 +972,7 @@ fn run_explains_a_kill_for_want_of_memory() {
     assert!(said.contains("(python3) was killed") && said.contains("memory limit of 40.0 MiB"), "{said}");
 }
 
-/// Makes a cgroup below its own, and has a child of it killed there.
+/// Makes a cgroup below its own, in which a child is killed.
 const NESTED: &str = r"
 import os
 mounts = [line.split() for line in open('/proc/self/mountinfo')]
@@ -1003,7 +1002,7 @@ fn run_names_a_process_that_was_killed_in_a_cgroup_of_its_own() {
 #[test]
 fn run_ends_with_a_card_where_that_is_wanted() {
     let site = Site::new("card");
-    // Not the shell's own: it tries again what was refused, unless a child ends meanwhile.
+    // Not the shell's own fork: the shell retries a refused fork unless a child ends meanwhile.
     let forks = "exec /usr/bin/python3 -S -c '
 import os
 r, w = os.pipe()
@@ -1022,7 +1021,7 @@ os._exit(3)'";
         let args = ["--cpus", "1", "--mem", "100M", "--processes", "5", when, "--", "bash", "-c", command];
         let output = site.command("run").args(args).env("LC_ALL", locale).output().unwrap();
         let said = err(&output);
-        // The reason stands before it.
+        // The reason comes before it.
         let begin = said.find("jobfence: job run-").filter(|_| !said.contains("were refused"));
         said[begin.or_else(|| said.rfind("jobfence: job run-")).unwrap_or(said.len())..].to_owned()
     };
@@ -1070,7 +1069,7 @@ fn run_kills_what_the_command_leaves_behind() {
     let site = Site::new("stragglers");
     let output = site.run(&["--", "sh", "-c", "setsid sleep 987 >/dev/null 2>&1 & echo $!"]);
     let pid = out(&output).trim().to_owned();
-    // A zombie that init has not looked after yet is dead.
+    // A zombie that init has not reaped yet is dead.
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     assert!(stat.is_empty() || stat.contains(") Z "), "process {pid} lives");
 }
@@ -1133,7 +1132,7 @@ fn reap_kills_nobody_whose_owner_lives_elsewhere() {
         assert!(Instant::now() < deadline);
         std::thread::sleep(Duration::from_millis(5));
     }
-    // A janitor in a pid namespace of its own does not see the owner, and must not take that for dead.
+    // A janitor in another pid namespace does not see the owner, and must not take it for dead.
     let reap = site.command("reap");
     let output = Command::new("unshare")
         .args(["--pid", "--fork", "--mount-proc"])
@@ -1147,7 +1146,7 @@ fn reap_kills_nobody_whose_owner_lives_elsewhere() {
     assert_eq!(sleeper.wait().unwrap().signal(), Some(libc::SIGTERM));
 }
 
-/// A node is upgraded, or goes back to an older release, while steps live.
+/// A node is upgraded, or downgraded, while steps are alive.
 #[test]
 fn cgroups_that_a_container_may_not_write_are_named() {
     let temp = tempfile::tempdir().unwrap();

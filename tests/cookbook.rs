@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The recipes of `docs/configure.md`: each file is loaded as it stands there, and `jobfence explain` says of it what
-//! the page says.
+//! The recipes of `docs/configure.md`: each file is loaded as printed there, and `jobfence explain` says about it what the page says.
 //!
-//! The page shows a node with cgroup v2 and systemd. The command sees one: its table of mounts is covered in a mount
-//! namespace of its own, and nothing is mounted over the directories of this host's cgroups.
+//! The page shows a node with cgroup v2 and systemd. The command sees such a node: the mount table is covered in a mount namespace of its
+//! own, and nothing is mounted over this host's cgroup directories.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,7 +18,7 @@ const PROMPT: &str = "$ jobfence explain ";
 const BASE: &str = "jobfence.slice/jobfence.scope";
 const CONTROLLERS: &str = "cpuset cpu io memory hugetlb pids\n";
 
-/// Covers what the page's node has otherwise, then runs the command. All of it ends with the namespace.
+/// Covers what differs on the page's node, then runs the command. All of it ends with the namespace.
 const COVER: &str = r#"
 cd "$0"
 mount --bind passwd /etc/passwd
@@ -40,11 +39,11 @@ struct Recipe {
     file: String,
     /// The arguments of `jobfence explain`.
     asked: String,
-    /// What the page quotes of its answer.
+    /// What the page quotes of its output.
     said: Vec<String>,
 }
 
-/// Everything below a heading that has a file.
+/// Every section whose text has a file.
 fn recipes() -> Vec<Recipe> {
     let page = fs::read_to_string(PAGE).unwrap();
     let mut found = Vec::new();
@@ -65,7 +64,7 @@ fn recipes() -> Vec<Recipe> {
     found
 }
 
-/// A disk of this host, by its numbers: any will do.
+/// The numbers of a disk of this host: any will do.
 fn disk() -> String {
     let mut all: Vec<String> = fs::read_dir("/sys/block")
         .unwrap()
@@ -75,7 +74,7 @@ fn disk() -> String {
     all.into_iter().next().expect("a disk in /sys/block")
 }
 
-/// The page's node, below a directory.
+/// Makes the page's node below a directory.
 fn make_node(dir: &Path, disk: &str) {
     let top = dir.join("cgroup");
     fs::create_dir_all(top.join(BASE)).unwrap();
@@ -102,7 +101,7 @@ fn explain(dir: &Path, asked: &str) -> Output {
     command.args(asked.split_whitespace()).output().unwrap()
 }
 
-/// Whether an answer has these lines, in this order. One that ends with `...` is the beginning of a line.
+/// The first of these lines that is not in the output, in this order. One that ends with `...` is the beginning of a line.
 fn first_missing<'a>(said: &'a [String], answer: &str) -> Option<&'a String> {
     let mut lines = answer.lines();
     said.iter().filter(|line| *line != "...").find(|line| {
@@ -125,7 +124,7 @@ fn each_file_is_understood_without_a_warning() {
     let file = dir.path().join("jobfence.conf");
     for Recipe { title, file: text, .. } in recipes() {
         fs::write(&file, text).unwrap();
-        // Whether jobs can be fenced on this host is not asked.
+        // It does not matter here whether jobs can be fenced on this host.
         let mut check = Command::new(env!("CARGO_BIN_EXE_jobfence"));
         let done = check.args(["explain", "--cpus", "1", "--config"]).arg(&file).output().unwrap();
         let err = String::from_utf8_lossy(&done.stderr);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a step costs beside others: the system calls of its callbacks are counted, alone and beside a thousand steps that live.
+//! What a step costs beside others: the system calls of its callbacks, counted alone and beside a thousand live steps.
 //!
-//! The step goes through the callbacks in the stand-in for slurmstepd, under ptrace. The others are played by processes that own records
-//! and directories. The step and the others are where systemd has slurmd, so that they are beside each other there, too.
+//! The step goes through the callbacks in the stand-in for slurmstepd, under ptrace. Processes that own records and directories play the
+//! other steps. All of them are where systemd has slurmd, so that they share that directory, too.
 
 mod common;
 mod stand_in;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Devices on this host's real cgroups, as root: v1's list, and cgroup2's program beside those of others.
+//! Devices on this host's real cgroups, as root: v1's list, and cgroup2's program beside foreign programs.
 
 use std::fs;
 use std::io::Write;
@@ -24,24 +24,24 @@ use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 mod common;
 use common::skip;
 
-/// They count this process's descriptors.
+/// These tests count this process's descriptors.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Directories of this test in one hierarchy, one in the other, and nodes of devices.
+/// Directories of this test in one hierarchy, one in the other, and device nodes.
 struct Site {
     version: Version,
     dirs: Vec<PathBuf>,
     nodes: tempfile::TempDir,
     base: common::Base,
-    /// The last to go.
+    /// The last to be dropped.
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Site {
-    /// `None` where this host has no such hierarchy.
+    /// `None`: this host has no such hierarchy.
     fn new(test: &str, version: Version) -> Option<Self> {
         let alone = alone();
         let layout = Layout::read(&Dir::open("/proc").unwrap(), Path::new("/sys/fs/cgroup")).unwrap();
@@ -55,7 +55,7 @@ impl Site {
         };
         let base = common::Base::new(&format!("jobfence-devices-{}-{test}", std::process::id()));
         let nodes = tempfile::tempdir().unwrap();
-        // What opens without any hardware: the kernel's log, the control of loop devices.
+        // Devices that open without any hardware: the kernel's log, the control of loop devices.
         for (name, major, minor) in [("kmsg", 1, 11), ("loop-control", 10, 237), ("null", 1, 3), ("full", 1, 7)] {
             mknod(&nodes.path().join(name), SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), makedev(major, minor))
                 .unwrap();
@@ -74,7 +74,7 @@ impl Site {
         Dir::open(&self.dirs[1]).unwrap()
     }
 
-    /// Rules, in which `@` stands for the directory of the nodes.
+    /// Rules, in which `@` stands for the nodes' directory.
     fn allowing(&self, rules: &str) -> Devices {
         self.and_gpus(rules, None)
     }
@@ -91,7 +91,7 @@ impl Site {
         self.nodes.path().display().to_string()
     }
 
-    /// What a shell in the directory says when it does this, or nothing.
+    /// The output of a shell in the directory that runs this; empty if it succeeds.
     fn tries(&self, script: &str) -> String {
         let procs = self.dirs[0].join("cgroup.procs");
         let script = format!("echo $$ >'{}' && cd '{}' && {{ {script}; }}", procs.display(), self.path());
@@ -125,7 +125,7 @@ const READ_LOG: &str = ": <kmsg";
 const READ_LOOP: &str = ": <loop-control";
 const READ_NULL: &str = ": <null";
 
-/// In either version: what is allowed works, all else gives EPERM, each access for itself, and it may be said again.
+/// In either version: allowed accesses work, all others fail with EPERM, separately for each kind, and the rules can be repeated.
 fn what_is_allowed_works(site: &Site) {
     site.expect(&[READ_LOG, READ_LOOP, READ_NULL], &[]);
     for _ in 0..2 {
@@ -137,7 +137,7 @@ fn what_is_allowed_works(site: &Site) {
     }
     let error = site.constrain("@/kmsg r,@/gone").unwrap_err();
     assert!(error.contains("/gone: ") && error.contains("does not exist"), "{error}");
-    // The last word counts: more, and less.
+    // The last rules count: more, and less.
     site.constrain("char-mem rm,@/loop-control").unwrap();
     site.expect(&[READ_LOG, READ_LOOP, "mknod x c 1 11 && rm x"], &[": >kmsg", "mknod x b 7 0"]);
     site.constrain("@/loop-control w").unwrap();
@@ -150,7 +150,7 @@ fn a_v1_list() {
     what_is_allowed_works(&site);
     let list = fs::read_to_string(site.dirs[0].join("devices.list")).unwrap();
     assert!(list.contains("c 10:237 w\n") && list.contains("c 136:* rw\n") && !list.contains('b'), "{list}");
-    // With children nothing can be changed, but what is there already is no error.
+    // With children the list cannot be changed, but entries that are there already are no error.
     fs::create_dir(site.dirs[0].join("task_0")).unwrap();
     site.constrain("@/loop-control w").unwrap();
     let error = site.constrain("@/kmsg").unwrap_err();
@@ -161,7 +161,7 @@ fn a_v1_list() {
 #[test]
 fn a_v1_list_below_another() {
     let Some(site) = Site::new("v1-below", Version::V1) else { return };
-    // The list of the inner one is made when it is; and the kernel lets go of it a moment after it was removed.
+    // The inner list is created with its directory. The kernel releases it a moment after the directory is removed.
     fs::remove_dir(&site.dirs[0]).unwrap();
     let deadline = common::soon();
     while fs::write(site.dirs[1].join("devices.deny"), "a").is_err() {
@@ -171,7 +171,7 @@ fn a_v1_list_below_another() {
         fs::write(site.dirs[1].join("devices.allow"), rule).unwrap();
     }
     fs::create_dir(&site.dirs[0]).unwrap();
-    // What everybody may use is not missed where nobody has it, what was asked for is.
+    // A usual device that the outer list lacks is no error; a requested one is.
     site.constrain("@/kmsg r").unwrap();
     site.expect(&[READ_LOG, READ_NULL], &[READ_LOOP, ": <full"]);
     let error = site.constrain("@/loop-control r").unwrap_err();
@@ -183,14 +183,14 @@ fn a_program_of_cgroup2() {
     let Some(site) = Site::new("v2", Version::V2) else { return };
     let before = descriptors();
     what_is_allowed_works(&site);
-    // Ours of before is gone, and nothing is held but by the attachment.
+    // The earlier program of jobfence is gone, and only the attachment holds the present one.
     assert_eq!(bpf::attached(&site.dir()), (vec!["jobfence_dev".to_owned()], bpf::ALLOW_MULTI));
     assert_eq!(descriptors(), before);
     let ids = bpf::ids(&site.dir());
     site.constrain("@/loop-control w").unwrap();
     assert_eq!(bpf::ids(&site.dir()), ids, "the same again is left as it is");
     devices::still_counts(&site.dir()).unwrap();
-    // For whoever is below, too.
+    // It applies to the directories below, too.
     devices::constrain(&site.outer(), Version::V2, &site.allowing("@/kmsg")).unwrap();
     site.expect(&[READ_NULL], &[READ_LOG, ": >loop-control"]);
 }
@@ -208,7 +208,7 @@ fn a_gpu_of_others_within_an_allowed_class() {
     site.expect(&[": <>gpu1", ": <full"], &[": <gpu0"]);
 }
 
-/// In either version: only GPUs of others are denied, and what is not a GPU is nobody's business.
+/// In either version: only other jobs' GPUs are denied, and devices that are no GPUs are not affected.
 fn gpus_of_others_are_denied_alone(site: &Site) {
     for (name, node) in [("gpu0", "kmsg"), ("gpu1", "full")] {
         fs::rename(site.nodes.path().join(node), site.nodes.path().join(name)).unwrap();
@@ -223,7 +223,7 @@ fn gpus_of_others_are_denied_alone(site: &Site) {
             &[": <gpu0", ": >gpu0", "mknod x c 1 11"],
         );
     }
-    // A job that has none, and one of which it is not certain.
+    // A job without GPUs, and one for which they are not certain.
     for gpus in [Gpus::None, Gpus::Unknown("why".to_owned())] {
         let mut none = Devices::but_gpus(Vec::new(), Some(gpu.clone()));
         none.give_gpus(&gpus);
@@ -264,7 +264,7 @@ fn programs_of_others_stay() {
     site.expect(&[READ_LOG], &[READ_LOOP]);
 }
 
-/// As Slurm attaches its own: alone to a task's directory, and such that those below may override it to a job's and a step's.
+/// As Slurm attaches its own: exclusively to a task's directory, and overridable from below to a job's and a step's.
 #[test]
 fn a_program_that_admits_no_other_is_neither_replaced_nor_overridden() {
     let Some(site) = Site::new("exclusive", Version::V2) else { return };
@@ -276,13 +276,13 @@ fn a_program_that_admits_no_other_is_neither_replaced_nor_overridden() {
         let place = theirs.path().display().to_string();
         assert!(error.contains("Slurm_Cgroup_v2 (id ") && error.contains("ConstrainDevices=no"), "{error}");
         assert!(error.contains(&format!("is attached to {place} ")), "{error}");
-        // Not for a moment, either.
+        // Not even for a moment.
         assert!(!error.contains("ours would lift"), "{error}");
         assert_eq!(bpf::attached(&theirs), (vec!["Slurm_Cgroup_v2".to_owned()], flags));
         site.expect(&[READ_LOG, READ_LOOP], &[]);
         bpf::detach(&foreign, &theirs);
     }
-    // One that comes after ours, and would be ignored for it.
+    // A program that comes after jobfence's, and would be ignored because of it.
     site.constrain("@/kmsg").unwrap();
     devices::still_counts(&site.dir()).unwrap();
     bpf::attach(&foreign, &site.outer(), bpf::ALLOW_OVERRIDE);
@@ -299,7 +299,7 @@ fn a_command_in_a_fence_has_only_what_is_allowed() {
     let Some(site) = Site::new("run", Version::V2) else { return };
     let run = tempfile::tempdir().unwrap();
     let unified = site.dirs[0].ancestors().find(|dir| !dir.join("cgroup.type").exists()).unwrap().to_owned();
-    // What the host has, and cgroup2 alone.
+    // All hierarchies of the host, and cgroup2 alone.
     for options in [vec![], vec![format!("CgroupMountpoint={}", unified.display())]] {
         let mut command = common::command("run", &site.base, run.path());
         command.args(["-o", "ConstrainCPUQuota=no", "-o", "ConstrainRAMSpace=no", "-o", "ConstrainSwapSpace=no"]);
@@ -349,7 +349,7 @@ fn check_says_beforehand_what_cannot_be() {
     assert!(!success && said.contains("/dev/of-nobody"), "{said}");
     let (success, said) = check("", "ConstrainDevices=closed DeviceAllow=/dev/null\n");
     assert!(success, "{said}");
-    // Which device is which, by what it is known.
+    // Which device is which GPU, and the source.
     let gpu = temp.path().join("gpu");
     for number in [0, 1] {
         std::os::unix::fs::symlink("/dev/zero", temp.path().join(format!("gpu{number}"))).unwrap();
@@ -377,7 +377,7 @@ fn check_says_beforehand_what_cannot_be() {
     }
 }
 
-/// A step in directories as Slurm makes them, fenced there.
+/// A step in directories like Slurm's, fenced there.
 fn in_slurms_own(site: &Site, mount: &Path, step: &Path) -> (Fence, Host, Child) {
     let config = Config {
         cgroup_mountpoint: mount.to_owned(),
@@ -404,7 +404,7 @@ fn in_slurms_own(site: &Site, mount: &Path, step: &Path) -> (Fence, Host, Child)
     (fence, host, child)
 }
 
-/// Lets the child go on, and removes as Slurm does, from the task's directory up.
+/// Lets the child go on, and removes the directories as Slurm does, from the task's upwards.
 fn ended(mut child: Child, fence: &mut Fence, step: &Path, levels: usize) -> String {
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
     let output = child.wait_with_output().unwrap();
@@ -427,7 +427,7 @@ fn in_slurms_own_directories_of_cgroup2() {
     assert_eq!(fence.attach(&host, pid, Some(0)).unwrap(), vec![]);
     assert_eq!(bpf::attached(&Dir::open(&step).unwrap()).0, ["jobfence_dev"]);
     assert_eq!(bpf::attached(&Dir::open(&job).unwrap()).0, Vec::<String>::new());
-    // Slurm's, which would be ignored for ours.
+    // Slurm's program, which would be ignored because of jobfence's.
     let theirs = bpf::load("Slurm_Cgroup_v2");
     bpf::attach(&theirs, &Dir::open(&job).unwrap(), bpf::ALLOW_OVERRIDE);
     let errors = fence.attach(&host, pid, Some(0)).unwrap();
@@ -459,7 +459,7 @@ fn in_slurms_own_directories_of_v1() {
 fn descriptors() -> Vec<String> {
     let open = |entry: std::io::Result<fs::DirEntry>| {
         let name = entry.unwrap().file_name().into_string().unwrap();
-        // Not the one of this very list.
+        // Except for that of this listing.
         fs::read_link(format!("/proc/self/fd/{name}")).ok().map(|to| format!("{name} {}", to.display()))
     };
     let mut open: Vec<String> = fs::read_dir("/proc/self/fd").unwrap().filter_map(open).collect();
@@ -468,7 +468,7 @@ fn descriptors() -> Vec<String> {
     open
 }
 
-/// What somebody else does with programs: bpf(2) once more, from include/uapi/linux/bpf.h.
+/// What another program does with device programs: bpf(2) again, from include/uapi/linux/bpf.h.
 mod bpf {
     use super::*;
 
@@ -513,7 +513,7 @@ mod bpf {
             four[..part.len()].copy_from_slice(part);
             words[12 + at] = u32::from_ne_bytes(four);
         }
-        // SAFETY: a new descriptor, which nobody else has.
+        // SAFETY: a new descriptor, which nothing else owns.
         unsafe { OwnedFd::from_raw_fd(call(5, &mut words)) }
     }
 
@@ -543,13 +543,13 @@ mod bpf {
         query(dir).0
     }
 
-    /// The names of the programs that are attached to the directory itself, and how.
+    /// The names of the programs that are attached to the directory itself, and their flags.
     pub fn attached(dir: &Dir) -> (Vec<String>, u32) {
         let (ids, flags) = query(dir);
         let name = |id: u32| {
             let mut words = [0; 40];
             words[0] = id;
-            // SAFETY: a new descriptor, which nobody else has.
+            // SAFETY: a new descriptor, which nothing else owns.
             let program = unsafe { OwnedFd::from_raw_fd(call(13, &mut words)) };
             let mut info = [0u8; 80];
             let mut words = [0; 40];

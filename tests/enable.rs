@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence enable` and `jobfence disable`, with a Slurm that is only configured: which files they change, in which case none.
-//! Real jobs meanwhile: tests/slurm/suite/installed.py. Beside systemd: tests/vm/traces.py.
+//! `jobfence enable` and `jobfence disable`, with a Slurm that is only configured: which files they change, and when none. With real jobs:
+//! tests/slurm/suite/installed.py. With systemd: tests/vm/traces.py.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,13 +11,13 @@ use std::process::Command;
 mod common;
 use common::skip;
 
-/// Where a Slurm is configured and jobfence was installed.
+/// A directory in which a Slurm is configured and jobfence is installed.
 struct Site {
     top: tempfile::TempDir,
     _base: common::Base,
 }
 
-/// What was said, and the exit status.
+/// The exit status and the output.
 type Done = (Option<i32>, String);
 
 impl Site {
@@ -62,7 +62,7 @@ impl Site {
         (done.status.code(), said.concat())
     }
 
-    /// The command has this status, and says this; where it fails nothing is another afterwards.
+    /// Expects this status and output; after a failure no file may have changed.
     fn says(&self, arguments: &[&str], status: i32, part: &str) {
         let before = self.files();
         let (code, said) = self.with(arguments);
@@ -75,7 +75,7 @@ impl Site {
         }
     }
 
-    /// Every directory, and every file with mode and content; not the records.
+    /// Every directory, and every file with mode and content, except the records.
     fn files(&self) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
         let mut found = BTreeMap::new();
         let mut look_at = vec![self.path("etc"), self.path("share")];
@@ -114,7 +114,7 @@ fn one_command_turns_it_on_and_one_off() {
         assert!(!site.path("run").exists(), "RunDir is left");
     }
 
-    // What 'jobfence hold' has written goes, too, and nothing that it has not.
+    // What 'jobfence hold' wrote is removed, too, and nothing else.
     let config = site.read("etc/jobfence.conf") + &format!("MetricsFile={}\n", site.path("metrics/x.prom").display());
     site.write("etc/jobfence.conf", &config);
     site.write("run-series/0-0123456789abcdef.json", "{}");
@@ -145,7 +145,7 @@ fn nothing_is_activated_where_jobs_would_be_refused() {
         assert!(!site.path(LINE).exists());
     }
     site.write("etc/jobfence.conf", &right);
-    // The arguments of the line count, too.
+    // The line's arguments count, too.
     let line = site.read("share/plugstack.conf");
     site.write("share/plugstack.conf", &format!("{} Mode=enforced\n", line.trim_end()));
     site.says(&["enable"], 1, "expected Mode to be enforce, observe or off");
@@ -160,7 +160,7 @@ fn nothing_is_activated_where_jobs_would_be_refused() {
     }
     fs::rename(site.path("slurm.conf"), site.path("etc/slurm.conf")).unwrap();
     site.says(&["enable"], 0, "enabled");
-    // What is on stays on, whatever the check says later.
+    // If jobfence is on, it stays on, whatever the check says later.
     site.write("etc/jobfence.conf", &format!("{right}MaxProceses=3\n"));
     site.says(&["enable"], 1, "it is on, by required");
     site.says(&["disable"], 0, "going on with the default RunDir and CgroupBase");
@@ -181,7 +181,7 @@ fn plugstack_conf_is_the_administrators() {
     let written = site.read("etc/really.conf");
     assert!(written.starts_with(&format!("{theirs}\n#")) && written.ends_with(&format!("\n{include}\n")), "{written}");
     assert!(site.path("etc/plugstack.conf").is_symlink());
-    // Others may have come to count on it.
+    // Other plugins may rely on it by now.
     site.write("etc/plugstack.conf.d/theirs.conf", "");
     site.says(&["disable"], 0, "disabled");
     assert_eq!(site.read("etc/really.conf"), written);
@@ -207,7 +207,7 @@ fn a_line_that_an_administrator_has_changed_stays() {
     site.says(&["enable"], 0, "enabled");
     assert_eq!(site.read(LINE), changed);
     assert!(!site.path("etc/jobfence.plugstack.disabled").exists());
-    // A line elsewhere is not ours to take out, and as long as it is there nothing of what it needs is.
+    // A line elsewhere must not be removed by jobfence, and as long as it is there, neither is what it needs.
     fs::rename(site.path(LINE), site.path("etc/plugstack.conf.d/50-fence.conf")).unwrap();
     site.says(&["enable"], 0, "50-fence.conf:2");
     site.says(&["disable"], 1, "jobfence is still on, by another line: required");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `docs/facts.md` says whose word each fact and number is that a door takes, and what becomes of nonsense: each row of Grid Engine and of
-//! HTCondor is fed with some, as a user would write it, and of Slurm what the prolog and a step are told. The rows of Slurm's that users
-//! write have their case in `tests/slurm`, too, and those of OpenPBS in `tests/pbs/replay.py`.
+//! `docs/facts.md` names the source of each fact and number that an entry point accepts, and what happens with invalid values. Each row of
+//! Grid Engine and of HTCondor is fed with some, as a user would write them; for Slurm, what the prolog and a step are told. Slurm's rows
+//! that users write have their cases in `tests/slurm`, too, and those of OpenPBS in `tests/pbs/replay.py`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -101,7 +101,7 @@ fn rows() -> Vec<(String, String)> {
     rows_of("## Grid Engine")
 }
 
-/// What stands between a call and the end of its first text, in this part of the sources.
+/// The texts between a call and the end of its first string, in this part of the sources.
 fn read_in<'a>(code: &'a str, calls: &[&'a str]) -> BTreeSet<&'a str> {
     let (code, _) = code.split_once("\n#[cfg(test)]\nmod ").unwrap_or((code, ""));
     calls.iter().flat_map(|call| code.split(call).skip(1).filter_map(|rest| rest.split('"').next())).collect()
@@ -111,7 +111,7 @@ fn source(file: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(file)).unwrap()
 }
 
-/// The job where this key has another value, or one more.
+/// The job with another value for this key, or with a second one.
 fn parse(key: &str, value: &str, is_one_more: bool) -> Result<SpooledJob, NotFenced> {
     let [config, environment] = [CONFIG, ENVIRONMENT].map(|text| {
         let is_here = key.starts_with("JOBFENCE_") == (text == ENVIRONMENT);
@@ -125,7 +125,7 @@ fn parse(key: &str, value: &str, is_one_more: bool) -> Result<SpooledJob, NotFen
     SpooledJob::parse(&config, "7.1", None)?.with_environment(&environment)
 }
 
-/// All by which it is limited.
+/// All that limits the job.
 fn limits(job: &SpooledJob) -> (u32, u32, Option<u64>, Option<u64>, u64, Requests, Facts) {
     let of = |name| vec![SlotRequest::of(name, PerSlot::AsCounted)];
     let memory = |name| job.memory(&of(name));
@@ -146,7 +146,7 @@ fn loaded(text: &str) -> Loaded {
     config::load(&[format!("config={}", file.path().display()).as_bytes()]).unwrap()
 }
 
-/// Whether it goes on without a fence, where only OnError could refuse it.
+/// Whether the job goes on without a fence, where only OnError could refuse it.
 fn goes_on(why: NotFenced) -> bool {
     match life::of_unknown(Ok(loaded("OnError=warn\n")), why) {
         Answer::Refused(_) => false,
@@ -189,7 +189,7 @@ fn nonsense_becomes_what_the_page_says() {
 
 #[test]
 fn a_second_value_is_refused() {
-    // The job's errors go into another file than its output, so nobody reads where that goes.
+    // If the job's errors go into another file than its output, that file's path is not read.
     let is_read = |key: &str| key != "stdout_path" && CONFIG.contains(&format!("{key}="));
     for (key, _) in rows().iter().filter(|(key, _)| is_read(key)) {
         assert!(!goes_on(parse(key, "another", true).expect_err(key)), "{key}");
@@ -200,7 +200,7 @@ fn a_second_value_is_refused() {
 fn each_key_that_is_read_has_a_row() {
     let code = source("scheduler/gridengine/spool.rs");
     let read = read_in(&code, &["find(\"", "get(\"", "named(\"", "is_none(\""]);
-    // By names of constants.
+    // Read by constants.
     let more = ["JOBFENCE_REQUESTED", "stdout_path", "stderr_path"].into_iter().chain(OF_EXECD).map(str::to_owned);
     let more = more.chain(["h_vmem_is_consumable_job".to_owned()]);
     let read = read.into_iter().map(str::to_owned);
@@ -215,7 +215,7 @@ fn keys(rows: Vec<(String, String)>) -> BTreeSet<String> {
 // ---- HTCondor ---------------------------------------------------------------------------------------------------------------------
 
 /// The slot's ad, and what condor_status says of its job.
-const SLOT: [(&str, &str); 12] = [
+const SLOT: [(&str, &str); 13] = [
     ("Name", "\"slot1_1@node1\""),
     ("Cpus", "2"),
     ("Memory", "512"),
@@ -223,14 +223,16 @@ const SLOT: [(&str, &str); 12] = [
     ("AssignedGPUs", "\"GPU-11111111\""),
     ("Start", "true"),
     ("JobId", "\"12.0\""),
+    ("GlobalJobId", "\"node1#12.0#1\""),
     ("RemoteUser", "\"alice@example\""),
     ("AccountingGroup", "\"group_a.alice@example\""),
     ("AcctGroup", "\"group_a\""),
     ("OsUser", "\"alice\""),
     ("RunAsOwner", "true"),
 ];
-const IN_STATUS: [&str; 6] = ["JobId", "RemoteUser", "AccountingGroup", "AcctGroup", "OsUser", "RunAsOwner"];
-/// What may be an expression.
+const IN_STATUS: [&str; 7] =
+    ["JobId", "GlobalJobId", "RemoteUser", "AccountingGroup", "AcctGroup", "OsUser", "RunAsOwner"];
+/// Attributes that may be expressions.
 const EXPRESSIONS: [&str; 2] = ["Start", "RunAsOwner"];
 const LOCAL: [(&str, &str); 5] = [
     ("Owner", "\"root\""),
@@ -253,15 +255,21 @@ fn with<'a>(ad: &'a [(&str, &str)], key: &str, value: &str, is_one: impl Fn(&str
     ad.iter().filter(|(name, _)| is_one(name)).map(of).collect()
 }
 
-/// By which the job in a slot is limited.
+/// A name for reports, by which nothing is limited.
+fn unnamed(facts: Facts) -> Facts {
+    Facts { global_job: Fact::Unknown, ..facts }
+}
+
+/// All that limits the job in a slot.
 type InSlot = (SlotAd, SlotJob, Facts);
 
 fn in_slot(key: &str, value: &str) -> Result<InSlot, NotFenced> {
     let slot = SlotAd::parse(&packet(&with(&SLOT, key, value, |name| !IN_STATUS.contains(&name))))?.unwrap();
     let said = with(&SLOT, key, value, |name| IN_STATUS.contains(&name)).join("\n");
-    let job = SlotJob::parse(&said).map_err(NotFenced::Asked)?;
+    let mut job = SlotJob::parse(&said).map_err(NotFenced::Asked)?;
     let facts = Facts { gpus: slot.gpus.on_host(|| Some(Vec::new())), ..job.facts(None, None) };
-    Ok((slot, job, facts))
+    job.global_job = None;
+    Ok((slot, job, unnamed(facts)))
 }
 
 fn has_the_strictest(facts: &Facts, section: &str) {
@@ -279,7 +287,7 @@ fn nonsense_of_htcondors_becomes_what_the_page_says() {
     for (key, word) in rows {
         let is_text = SLOT.iter().any(|(name, usual)| name == key && usual.starts_with('"'));
         for value in NONSENSE {
-            // Of another kind than it should be.
+            // A value of the wrong type.
             let of_other_kind = if is_text { value.to_owned() } else { format!("\"{value}\"") };
             if !EXPRESSIONS.contains(&key.as_str()) {
                 let why = in_slot(key, &of_other_kind).expect_err(key);
@@ -298,7 +306,7 @@ fn nonsense_of_htcondors_becomes_what_the_page_says() {
                     let amounts = (slot.cpus, slot.memory, facts.gpus);
                     assert_eq!(amounts, (usual.0.cpus, usual.0.memory, usual.2.gpus.clone()), "{what}");
                 }
-                // As whom the job runs is not certain then, so no section of its owner holds.
+                // Then it is not certain as which user the job runs, so no section of its owner applies.
                 ("unknown", Ok((_, job, _))) if key == "RunAsOwner" => assert_eq!(job.wants_owner, None, "{what}"),
                 ("no limit", Ok((slot, job, facts))) => {
                     assert!(!slot.asks_for_health, "{what}");
@@ -322,7 +330,7 @@ fn nonsense_of_htcondors_becomes_what_the_page_says() {
 
 fn of_the_local_universe(rows: &[(String, String)]) {
     assert_eq!(rows.iter().map(|(key, _)| key.as_str()).collect::<BTreeSet<_>>(), LOCAL.map(|(name, _)| name).into());
-    // A starter of before 24.7 runs it as Owner, and a later one as OsUser, or else as User.
+    // A starter before 24.7 runs it as Owner, and a later one as OsUser, or else as User.
     for (key, word) in rows {
         let others = |name: &str| !["Owner", "OsUser", "User"].contains(&name);
         for value in NONSENSE {
@@ -343,8 +351,8 @@ fn of_the_local_universe(rows: &[(String, String)]) {
                 }
                 "unknown" => has_the_strictest(&ad.facts("root"), &format!("[Account=\"{value}\"]")),
                 "no limit" => assert_eq!(
-                    ad.facts("root"),
-                    JobAd::parse(&with(&LOCAL, "", "", |_| true).join("\n")).unwrap().facts("root")
+                    unnamed(ad.facts("root")),
+                    unnamed(JobAd::parse(&with(&LOCAL, "", "", |_| true).join("\n")).unwrap().facts("root"))
                 ),
                 _ => panic!("{what}"),
             }
@@ -374,7 +382,7 @@ const PROLOG: [(&str, &str); 8] = [
     ("SLURMD_NODENAME", "n2"),
 ];
 
-/// What the prolog notes down, where slurm.conf says no more than this.
+/// What the prolog records, if slurm.conf has only this.
 fn noted(slurm_conf: &str, key: &str, value: &str) -> Option<JobRecord> {
     let temp = tempfile::tempdir().unwrap();
     let file = temp.path().join("slurm.conf");
@@ -440,14 +448,14 @@ fn nonsense_in_the_prolog_becomes_what_the_page_says() {
             }
         }
     }
-    // What slurmctld has checked.
+    // Facts that slurmctld has checked.
     let database = "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageEnforce=";
     let account = |words: &str| noted(&format!("{database}{words}\n"), "", "").unwrap().account;
     assert_eq!(account("associations"), Fact::Known("a".to_owned()));
     assert_eq!(account("nosteps"), Fact::Claimed("a".to_owned()));
 }
 
-/// The items of which a step is told, by number.
+/// The items that a step is told, by number.
 const ITEMS: [(&str, spank_item::Type); 17] = [
     ("S_JOB_UID", spank_item::S_JOB_UID),
     ("S_JOB_ID", spank_item::S_JOB_ID),
@@ -475,7 +483,7 @@ fn what_slurmstepd_does_not_tell_becomes_what_the_page_says() {
     let Some(base) = common::Base::if_root("facts", "step") else { return };
     let temp = tempfile::tempdir().unwrap();
     let Some(stand_in) = StandIn::or_skip(temp.path()) else { return };
-    // Somebody has to ask for groups, and for numbers of tasks.
+    // Groups, and the number of tasks, are only read if the configuration needs them.
     let text = "MaxProcesses=40\nMaxRAMPerTask=100M\n[Group=54321]\nMaxProcesses=30\n";
     let arguments = stand_in::arguments(temp.path(), &base, text);
     let run = |on_error: &str, words: &[&str], variable: Option<(&str, &str)>| {
@@ -498,11 +506,11 @@ fn what_slurmstepd_does_not_tell_becomes_what_the_page_says() {
             assert!(has_run, "{what}");
             assert_eq!(is_unfenced, word == "OnError", "{what}");
             let (has_run, is_unfenced, log) = run("fail", &[&words], None);
-            // A task without a number cannot be ended.
+            // A task without a pid cannot be ended.
             let is_refused = word == "OnError" && key != "S_TASK_PID";
             assert_eq!((has_run, is_unfenced), (!is_refused, key == "S_TASK_PID"), "{key}: {log}");
         }
-        // Options are Slurm's to hand over: they have their case under Slurm, as have limits.
+        // Slurm itself passes options: they are tested under Slurm, as are limits.
         for value in NONSENSE.iter().filter(|_| key.starts_with("SLURM") || key.starts_with('L')) {
             let (has_run, is_unfenced, log) = run("warn", &[], Some((&key, value)));
             let what = format!("{key}={value} is {word}: {log}");
@@ -536,7 +544,7 @@ fn each_fact_of_slurms_that_is_read_has_a_row() {
     assert_eq!(items, read.iter().map(String::as_str).filter(|key| key.starts_with("S_")).collect());
 }
 
-/// Names of nodes are in `SLURM_JOB_NODELIST`, in slurm.conf, and in sections. Slurm's own command says what they are.
+/// Node lists are in `SLURM_JOB_NODELIST`, in slurm.conf, and in sections. Slurm's own command says what they mean.
 #[test]
 fn lists_of_nodes_are_what_slurm_takes_them_for() {
     let temp = tempfile::tempdir().unwrap();
@@ -545,7 +553,7 @@ fn lists_of_nodes_are_what_slurm_takes_them_for() {
     let slurms = |list: &str| {
         let output = Command::new("scontrol").args(["show", "hostnames", list]).env("SLURM_CONF", &conf).output()?;
         let names = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect::<Vec<_>>();
-        // What it refuses, it says on stderr.
+        // For a list that it refuses, it prints only to stderr.
         std::io::Result::Ok((!names.is_empty()).then_some(names))
     };
     match slurms("n[1-2]") {
@@ -564,7 +572,7 @@ fn lists_of_nodes_are_what_slurm_takes_them_for() {
     let mut understood = 0;
     for _ in 0..500 {
         let list: String = (0..=chosen(5)).map(|_| pieces[chosen(pieces.len())]).collect();
-        // What is not understood is no list, and Slurm of each release understands more or less of what nobody writes.
+        // A list that is not understood is refused; Slurm's releases differ in which unusual lists they accept.
         let (Some(ours), Ok(Some(theirs))) = (HostList::parse(&list), slurms(&list)) else { continue };
         assert_eq!(ours.count(), theirs.len() as u64, "{list}");
         assert!(theirs.iter().all(|name| ours.contains(name)), "{list}");

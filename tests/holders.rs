@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A fence that no process holds, or another one than has opened it: other processes go on with it, and the janitor removes it when the
-//! holder has gone, and in no other case.
+//! A fence that no process holds, or another one than opened it: other processes go on with it, and the janitor removes it when the holder
+//! is gone, and only then.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use jobfence::policy;
 use jobfence::record::holder::Holder;
 use jobfence::record::{Record, Records};
 use jobfence::scheduler::all::ALL;
-use jobfence::scheduler::{Runs, Schedulers, WithoutCgroups};
+use jobfence::scheduler::{Age, Runs, Schedulers, WithoutCgroups};
 use jobfence::sys::process::Owner;
 
 mod common;
@@ -27,7 +27,7 @@ use common::soon;
 
 const INVOCATION: &str = "0123456789abcdef0123456789abcdef";
 
-/// Says of a job whatever it is told to.
+/// Answers for a job as it is told to.
 #[derive(Debug)]
 struct StandIn(Mutex<Runs>);
 
@@ -39,7 +39,7 @@ impl WithoutCgroups for StandIn {
     fn name(&self) -> &'static str {
         "StandIn"
     }
-    fn runs(&self, job: &Id, run: u32, _: Duration) -> Runs {
+    fn runs(&self, job: &Id, run: u32, _: Age<'_>) -> Runs {
         assert_eq!((job.as_str(), run), ("12[3].host", 2));
         *self.0.lock().unwrap()
     }
@@ -51,7 +51,7 @@ struct Site {
     _base: common::Base,
 }
 
-/// Of systemd nothing is asked.
+/// systemd is never asked.
 fn no_units(_: &str, _: &str) -> Runs {
     Runs::Unknown
 }
@@ -88,7 +88,7 @@ impl Site {
         Ok(fence)
     }
 
-    /// Opened by a process that is gone then, as far as anybody can see.
+    /// Opened by a process that then appears to be gone.
     fn open(&self, schedulers: Schedulers, holder: &Holder) {
         drop(self.try_open(schedulers, holder, 2).unwrap());
     }
@@ -111,7 +111,7 @@ impl Site {
         reaped.removed
     }
 
-    /// Whether all of it is there, in every hierarchy that is used, or nothing.
+    /// Whether all of it exists in every hierarchy that is used; otherwise nothing may.
     fn is_there(&self) -> bool {
         let mut found = Vec::new();
         for hierarchy in &self.host().layout.hierarchies {
@@ -155,7 +155,7 @@ fn another_process_can_do_all_that_the_opening_one_can() {
     assert_eq!((fence.processes_of_task(), fence.forks_refused(), fence.oom_kills()), (Some(7), 0, 0));
     assert_eq!(fence.cpus(), Some(Cpus::whole(1)));
     assert!(fence.usage() != jobfence::cgroup::usage::Usage::default());
-    // In clock ticks, which a hundredth of a second has.
+    // In clock ticks, hundredths of a second.
     let used = || {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         stat.rsplit_once(") ").unwrap().1.split(' ').nth(11).unwrap().parse::<u64>().unwrap()
@@ -172,7 +172,7 @@ fn another_process_can_do_all_that_the_opening_one_can() {
         assert!(Instant::now() < deadline, "it stays frozen");
         std::thread::sleep(Duration::from_millis(10));
     }
-    // Two that have begun at the same time.
+    // Two that began at the same time.
     let mut other = site.resume();
     assert_eq!(site.close(&record), Ok(Closed::Removed));
     assert!(!site.is_there());
@@ -202,7 +202,7 @@ fn a_name_that_is_used_again_is_not_closed_by_who_closed_the_earlier_one() {
     assert!(next.path().unwrap().ends_with("/step_a+2E2.2"));
     next.close(soon()).unwrap();
     assert_eq!(site.close(&first), Ok(Closed::Removed));
-    // As another process would have opened it.
+    // As if another process had opened it.
     site.open(ALL, &Holder::Manual);
     let mut text = fs::read_to_string(record_file(&site)).unwrap();
     let opener = first.shared.as_ref().unwrap().opener;
@@ -254,7 +254,7 @@ fn a_fence_that_a_scheduler_holds_goes_when_the_scheduler_says_no() {
         }
     }
     says(Runs::No);
-    // It is not there, whatever it would say.
+    // The scheduler does not exist, whatever it would say.
     assert_eq!(site.reap(NOBODY, Who::Command(no_units)), Vec::<String>::new());
     assert!(site.is_there());
     assert_eq!(site.reap(WITH_STAND_IN, Who::Daemon), ["uid_65534/job_12+5B3+5D.host/step_a+2E2"]);
@@ -305,7 +305,7 @@ fn a_fence_that_nobody_holds_stays_until_it_is_closed() {
     for who in [Who::Command(over), Who::Daemon] {
         assert_eq!(site.reap(NOBODY, who), Vec::<String>::new());
     }
-    // What was not opened to the end can only be closed.
+    // A fence whose opening did not finish can only be closed.
     let mut record = site.record().unwrap();
     record.shared.as_mut().unwrap().plan = None;
     site.records().replace(&record, soon()).unwrap();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The fence on this host's real cgroups, with no scheduler: as root, below a directory of its own in each hierarchy.
+//! The fence on this host's real cgroups, without a scheduler: as root, below a directory of its own in each hierarchy.
 //!
-//! What another process must do (own a step and die, fight over a directory) is done by this same test program, run again
-//! with `JOBFENCE_TEST_CHILD` set.
+//! Actions of another process (own a step and die, compete for a directory) are done by this same test program, run again with
+//! `JOBFENCE_TEST_CHILD` set.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -38,11 +38,11 @@ use jobfence::sys::process::{Owner, is_ending};
 mod common;
 use common::soon;
 
-/// A configuration with directories of its own, that must be empty again in the end.
+/// A configuration with directories of its own, which must be empty again in the end.
 struct Site {
     config: Config,
     _run: tempfile::TempDir,
-    /// `None` in a child, which must leave it alone.
+    /// `None` in a child, which must not remove it.
     _base: Option<common::Base>,
 }
 
@@ -54,7 +54,7 @@ impl Site {
         Self { config: Config { cgroup_base, run_dir, ..Config::default() }, _run: run, _base: Some(base) }
     }
 
-    /// The same site seen from a child.
+    /// The same site in a child.
     fn inherited() -> Self {
         let base = std::env::var("JOBFENCE_TEST_BASE").unwrap();
         let run_dir = PathBuf::from(std::env::var("JOBFENCE_TEST_RUN").unwrap());
@@ -82,13 +82,13 @@ impl Site {
             .unwrap()
     }
 
-    /// Our directories that exist, below the base, in every hierarchy.
+    /// jobfence's directories that exist, below the base, in every hierarchy.
     fn left(&self) -> Vec<PathBuf> {
         let mut left = Vec::new();
         for hierarchy in &self.host().layout.hierarchies {
             walk(&hierarchy.mount.join(self.base()), &mut left);
         }
-        // That is jobfence hold's.
+        // That belongs to jobfence hold.
         left.retain(|path| !path.ends_with("hold"));
         if let Ok(records) = fs::read_dir(&self.config.run_dir) {
             left.extend(records.map(|record| record.unwrap().path()).filter(|path| !path.is_dir()));
@@ -143,13 +143,13 @@ fn quota(site: &Site, fence: &Fence, job: bool) -> CpuQuota {
     limits::cpu_quota(&dir, version).unwrap().unwrap()
 }
 
-/// A process that does nothing, and one more that it starts in a session of its own, when it reads a line.
+/// A process that does nothing, and a second one that it starts in another session when it reads a line.
 fn stragglers() -> Child {
     let script = "read line; setsid sleep 1000 & exec sleep 1000";
     Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap()
 }
 
-/// Whatever `jobfence explain` says is what a step finds: values that nothing has been written to differ from all of these.
+/// What `jobfence explain` says is what a step finds: values that were never written differ from all of these.
 #[test]
 fn what_is_explained_is_what_is_written() {
     let _alone = SCAVENGERS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -198,7 +198,7 @@ fn what_is_explained_is_what_is_written() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
-/// Whether this host has the controller, and where a test can have it enabled; says so where not.
+/// Whether this host has the controller and a test can enable it; reports if not.
 fn has_controller(controller: &str) -> bool {
     let host = Host::read(&Config::default()).unwrap();
     if host.layout.with_controller(controller).is_none() {
@@ -218,7 +218,7 @@ fn a_program_that_makes_groups_beside_its_own_is_fenced_with_them() {
     let host = site.host();
     let memory = host.layout.with_controller("memory").unwrap();
     assert!(own.path_in(memory).unwrap().ends_with("/job_1/step_0/starter"), "{own:?}");
-    // As HTCondor does it: in the parent of its own.
+    // Like HTCondor: in the parent of its own.
     let (step, _) = dir_of(&site, &fence, "memory", false);
     let theirs = step.ensure("htcondor").unwrap().ensure("slot1").unwrap();
     let mut job = Command::new("sleep").arg("1000").spawn().unwrap();
@@ -268,7 +268,7 @@ fn a_step_runs_on_the_cpus_of_its_cores_within_those_of_its_job() {
     assert_eq!(second.limit(&planned("0", "0")), []);
     assert_eq!((of(&second, true), of(&second, false)), (cpus("0"), cpus("0")));
     assert_eq!(allowed(), cpus("0"));
-    // What belongs to no one job has every CPU.
+    // A directory that belongs to no single job has every CPU.
     let (user, version) = dir_of(&site, &second, "cpuset", true);
     let user = Dir::open(user.path().parent().unwrap()).unwrap();
     assert_eq!(
@@ -296,7 +296,7 @@ fn huge_pages_are_limited_where_they_are_touched_and_where_they_are_reserved() {
     site.config.max_huge_pages = HugePages::parse("2M:7M").unwrap();
     let host = site.host();
     let hierarchy = host.layout.with_controller("hugetlb").unwrap();
-    // Put back in the end: cgroup2's root may not have it on.
+    // Restored in the end: it may be off in cgroup2's root.
     let control = hierarchy.mount.join("cgroup.subtree_control");
     let was_on = hierarchy.version == Version::V1 || fs::read_to_string(&control).unwrap().contains("hugetlb");
     if host.systemd && !was_on {
@@ -325,7 +325,7 @@ fn huge_pages_are_limited_where_they_are_touched_and_where_they_are_reserved() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
     drop(site);
     if !was_on {
-        // Unless another test has it on further down.
+        // Fails if another test has it on further down.
         let _ = fs::write(&control, "-hugetlb");
     }
 }
@@ -398,7 +398,7 @@ fn no_more_processes_than_the_site_allows() {
         assert_eq!(limits::processes(&dir).unwrap(), Some(3), "{job}");
     }
     assert_eq!((fence.processes(), fence.forks_refused()), (Some(3), 0));
-    // The shell itself, and what it can start: it says "Cannot fork" of the third.
+    // The shell itself, and what it can start: it reports "Cannot fork" for the third.
     let script = "read line; sleep 1000 & sleep 1000 & sleep 1000 & wait";
     let mut child = Command::new("sh");
     let mut child = child.args(["-c", script]).stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -412,7 +412,7 @@ fn no_more_processes_than_the_site_allows() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
-/// The kernel takes its pid for `cgroup.procs` and leaves it where it is; whoever attaches it must know why.
+/// The kernel accepts its pid for `cgroup.procs` but does not move it; the caller must learn why.
 #[test]
 fn a_process_that_is_about_to_end_is_known_before_it_is_a_zombie() {
     let site = Site::new("ending");
@@ -433,7 +433,7 @@ fn a_process_that_is_about_to_end_is_known_before_it_is_a_zombie() {
         assert!(is_ending(&host.proc, pid), "gone");
         is_no_zombie
     };
-    // On a busy machine we may come too late.
+    // On a busy machine this may come too late.
     assert!((0..50).any(|_| comes_upon_it()));
     fence.close(soon()).unwrap();
 }
@@ -454,7 +454,7 @@ fn a_second_step_with_the_same_name_has_its_own_directories() {
 #[test]
 fn a_later_step_never_raises_the_jobs_cpus_and_may_lower_them() {
     let site = Site::new("never");
-    // The extern step, told nothing but cores, comes first; then the batch step; then srun, who counts whole cores.
+    // The extern step, told nothing but cores, comes first; then the batch step; then srun, which counts whole cores.
     let mut first = open(&site, "extern", &grant(4, 100));
     let mut batch = open(&site, "batch", &grant(1, 100));
     assert_eq!(quota(&site, &batch, true).quota_us, 100_000);
@@ -501,12 +501,12 @@ fn a_jobs_memory_is_lowered_unless_processes_of_another_step_run() {
     site.config.memory_high = Some(Percent::HUNDRED);
     let limits =
         |fence: &Fence| fence.memory_levels().iter().map(|level| level.limit.unwrap() >> 20).collect::<Vec<_>>();
-    // Who runs would be slowed down by a lower one, as it would be killed by a lower limit.
+    // A lower high limit would slow running processes down, as a lower limit would kill them.
     let high = |fence: &Fence| {
         let (job, version) = dir_of(&site, fence, "memory", true);
         limits::memory_limit(&job, limits::high_file(version)).unwrap().unwrap() >> 20
     };
-    // There from the job's beginning to its end.
+    // Exists from the job's beginning to its end.
     let mut empty = open(&site, "extern", &grant(1, 400));
     let mut first = open(&site, "0", &grant(1, 300));
     assert_eq!((limits(&first), high(&first)), (vec![300, 300], 300));
@@ -524,7 +524,7 @@ fn a_jobs_memory_is_lowered_unless_processes_of_another_step_run() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
-/// What no cgroup file tells: the kernel takes the quota and shows it.
+/// No cgroup file tells: the kernel accepts the quota and shows it.
 #[test]
 fn a_quota_that_the_loaded_scheduler_ignores_is_not_set() {
     let mut site = Site::new("scheduler");
@@ -560,7 +560,7 @@ fn who_lives_in_a_directory_without_a_record_is_not_killed() {
     assert!(theirs.join("empty").is_dir(), "a directory of theirs was removed");
     stranger.kill().unwrap();
     stranger.wait().unwrap();
-    // Nobody lives there any more: the name is free.
+    // No process is there any more: the name is free.
     while fs::read_to_string(theirs.join("cgroup.procs")).is_ok_and(|pids| !pids.is_empty()) {}
     let mut fence = open(&site, "0", &grant(1, 100));
     assert!(path(&fence).ends_with("/step_0"), "{}", path(&fence));
@@ -647,7 +647,7 @@ fn a_step_of_another_release_keeps_its_name_while_it_may_live() {
         let text = ours.replace("jobfence-record 1\n", "jobfence-record 3\n").replace(from, to);
         fs::write(&record, text).unwrap();
     };
-    // Of a living owner, and of a dead one.
+    // Of a live owner, and of a dead one.
     for start in ["owner_start=", "owner_start=1"] {
         change("owner_start=", start);
         let mut second = open(&site, "0", &grant(1, 100));
@@ -708,7 +708,7 @@ fn a_fork_storm_is_ended_with_and_without_cgroup_kill() {
     }
 }
 
-/// As where another thread of the step daemon has given up root's rights for all of them.
+/// As if another thread of the step daemon had given up root's rights for all of them.
 fn kill_without_rights(dir: &Dir) -> jobfence::error::Result<()> {
     std::thread::scope(|scope| {
         let without_rights = scope.spawn(|| {
@@ -787,7 +787,7 @@ fn directories_made_inside_a_step_go_with_it() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
-/// A disk on a file, which is gone when nobody has it open any more: the file has no name, and the device no holder but this.
+/// A disk on a file. It disappears with its last user: the file has no name, and only this holds the device.
 struct Loop {
     device: String,
     _open: fs::File,
@@ -795,7 +795,7 @@ struct Loop {
 
 impl Loop {
     fn new(mib: u64) -> Option<Self> {
-        // Not below /tmp where that is in memory: then there is no O_DIRECT.
+        // Not below /tmp if that is in memory: then there is no O_DIRECT.
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("disk");
         fs::File::create(&file).unwrap().set_len(mib << 20).unwrap();
@@ -805,7 +805,7 @@ impl Loop {
             return None;
         }
         let open = fs::File::open(&device).unwrap();
-        // While it is open that is done at its last close, however this process ends.
+        // Done at the last close of the device, however this process ends.
         assert!(Command::new("losetup").args(["--detach", &device]).status().unwrap().success());
         Some(Self { device, _open: open })
     }
@@ -830,7 +830,7 @@ fn io_site(test: &str, rules: &str) -> Site {
     site
 }
 
-/// The scheduler bfq for a loop device, whose next user gets back the one that it had.
+/// The scheduler bfq for a loop device. The next user gets back its previous scheduler.
 struct Scheduler {
     file: String,
     before: String,
@@ -855,7 +855,7 @@ impl Drop for Scheduler {
 /// A disk with the scheduler bfq changes what a scavenger gets on the whole host.
 static SCAVENGERS: Mutex<()> = Mutex::new(());
 
-/// Weights have an effect only where a disk has the scheduler bfq: a loop device of our own gets it.
+/// Weights have an effect only on a disk with the scheduler bfq: a loop device of the test gets it.
 #[test]
 fn a_scavenger_has_the_least_weight_of_io() {
     let _alone = SCAVENGERS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -879,7 +879,8 @@ fn a_scavenger_has_the_least_weight_of_io() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
-/// So many seconds each by the kernel's limit: never less, and once no more. A busy machine can make it longer. Says at which time that was.
+/// Each takes so many seconds by the kernel's limit: never less, and once no more. A busy machine can make it longer. Returns the number of
+/// that attempt.
 fn takes<const N: usize>(seconds: f64, what: &str, mut once: impl FnMut() -> [Duration; N]) -> u64 {
     for time in 1..=20 {
         let took = once().map(|took| took.as_secs_f64() / seconds);
@@ -914,7 +915,7 @@ fn who_reads_and_writes_a_disk_keeps_to_his_rate() {
     let rates = IoRates { rbps: Some(8 * MIB), wbps: Some(4 * MIB), ..IoRates::default() };
     assert_eq!(io::max(&dir, version, number).unwrap(), rates);
     assert_eq!(fences[0].io(), Some(&site.config.io_max));
-    // Two jobs at once, each as fast as it may: the limit is not of both together.
+    // Two jobs at once, each as fast as it may be: the limit is for each, not for both together.
     let [reads, writes] = [
         ["if=DISK", "of=/dev/null", "iflag=direct", "count=48"],
         ["if=/dev/zero", "of=DISK", "oflag=direct", "count=24"],
@@ -973,7 +974,7 @@ fn each_task_has_its_own_rate_within_its_steps() {
     let (step, version) = dir_of(&site, &fence, "io", false);
     let number = Disks::read(&site.host().proc).unwrap().of(Path::new(device)).unwrap();
     let rates = |dir: &Dir| io::max(dir, version, number).unwrap();
-    // v1 looks at no directory but the process's own.
+    // v1 checks only the process's own directory.
     let riops = Some(900).filter(|_| version == Version::V1);
     let of_task = IoRates { rbps: Some(2 << 20), wiops: Some(70), riops, ..IoRates::default() };
     takes(3.0, "a task", || {
@@ -1026,7 +1027,7 @@ fn a_job_has_a_weight_of_io_where_the_kernel_has_any() {
     }
 }
 
-/// What a job weighed would be his other jobs' for as long as they run.
+/// Otherwise the weight of an ended job would count for its user's other jobs as long as they run.
 #[test]
 fn when_a_job_ends_its_users_weight_of_io_is_that_of_the_others() {
     let mut site = Site::new("io-weights");
@@ -1051,7 +1052,7 @@ fn when_a_job_ends_its_users_weight_of_io_is_that_of_the_others() {
     assert_eq!((both, one), (Some(100), Some(50)));
 }
 
-/// The kernel shares CPU time among users first: a user's directory weighs what the jobs in it weigh together.
+/// The kernel first shares CPU time among users: a user's directory has the weight of all jobs in it.
 #[test]
 fn a_user_weighs_what_the_users_jobs_weigh_and_less_when_one_has_ended() {
     let mut site = Site::new("cpu-weights");
@@ -1066,7 +1067,7 @@ fn a_user_weighs_what_the_users_jobs_weigh_and_less_when_one_has_ended() {
     let (mut first, mut second) = (begin("1"), begin("2"));
     let (job, version) = dir_of(&site, &first, "cpu", true);
     let user = Dir::open(job.path().parent().unwrap()).unwrap();
-    // On v1 a weight is kept in other units, and so roughly.
+    // v1 stores a weight in other units, with rounding.
     let weights = || [&job, &user].map(|dir| limits::cpu_weight(dir, version).unwrap());
     let of_two = weights();
     second.close(soon()).unwrap();
@@ -1081,7 +1082,7 @@ fn a_users_quota_may_be_said_in_another_period_while_he_has_jobs() {
     site.config.max_cpus_per_user = Some(Cpus::whole(2));
     let mut first = open(&site, "0", &grant(2, 100));
     site.config.cpu_quota_period = Period::from_micros(200_000).unwrap();
-    // The period first would leave him one CPU, and his job has two.
+    // The period first would leave the user one CPU, and the user's job has two.
     site.config.max_cpus_per_user = Some(Cpus::from_thousandths(2500));
     let mut second = open(&site, "1", &grant(2, 100));
     let (job, version) = dir_of(&site, &first, "cpu", true);
@@ -1092,8 +1093,8 @@ fn a_users_quota_may_be_said_in_another_period_while_he_has_jobs() {
     assert_eq!(found, Some(Cpus::from_thousandths(2500)));
 }
 
-/// Whoever spins on as many CPUs as were granted loses next to nothing by the quota. In short periods, where it loses most without
-/// slack; and of what it used, since other work of this machine can only take from that.
+/// A job that spins on as many CPUs as were granted loses next to nothing by the quota. Tested with short periods, where it loses most
+/// without slack; in relation to what it used, since other work of this machine can only reduce that.
 #[test]
 fn who_uses_all_that_was_granted_is_not_throttled() {
     let mut site = Site::new("slack");
@@ -1113,8 +1114,8 @@ fn who_uses_all_that_was_granted_is_not_throttled() {
         let usage = fence.usage();
         (usage.cpu.unwrap(), usage.throttled.unwrap() + throttled_of_job())
     };
-    // Where other work takes processors away, the kernel hands out what is left in larger parts than a period has. So a moment in which it
-    // does not must come; without the slack there is none.
+    // If other work takes processors away, the kernel hands out the remaining quota in parts larger than a period has. So there must be a
+    // moment in which it does not; without the slack there is none.
     let lost_of_all = || {
         let before = sum();
         common::until("half a second of CPU time", || sum().0 - before.0 >= Duration::from_millis(500));
@@ -1131,7 +1132,7 @@ fn who_uses_all_that_was_granted_is_not_throttled() {
     assert!(found.len() < 20, "{found:?}");
 }
 
-/// With OnError=warn the job runs, and then with all that could be set.
+/// With OnError=warn the job runs, with all limits that could be set.
 #[test]
 fn a_job_is_limited_where_its_user_cannot_be() {
     let mut site = Site::new("user-fails");
@@ -1139,7 +1140,7 @@ fn a_job_is_limited_where_its_user_cannot_be() {
     let fence = common::open(&site.host(), &site.config, &key("0"), None).unwrap();
     let (job, version) = dir_of(&site, &fence, "cpu", true);
     let mut fence = fence;
-    // v1 refuses more than what is around has.
+    // v1 refuses more than the directory around has.
     let base = Dir::open(job.path().parent().and_then(Path::parent).unwrap()).unwrap();
     let around = CpuQuota { quota_us: 200_000, period_us: 100_000 };
     limits::set_cpu_quota(&base, version, around).unwrap();
@@ -1198,7 +1199,7 @@ fn a_controller_that_is_not_handed_down_is_named_with_the_line_to_add() {
     assert!(said.contains(&format!("{} (value", child.display())), "{said}");
     assert!(said.contains(&format!("does not have the {controller} controller")), "{said}");
     assert!(said.contains("/cgroup.subtree_control lacks it: "), "{said}");
-    // Not as if the directory had gone away, which is tried again.
+    // Not as if the directory had disappeared, which would be tried again.
     assert_eq!(error.kernel_errno(), None);
 }
 
@@ -1206,7 +1207,7 @@ fn a_controller_that_is_not_handed_down_is_named_with_the_line_to_add() {
 fn nothing_is_left_when_a_step_cannot_be_made() {
     let site = Site::new("half");
     let mut host = site.host();
-    // The last hierarchy is not where it is said to be, when the others have been made already.
+    // The last hierarchy is not where it is said to be, after the others have been made.
     let memory = host.layout.hierarchies.iter_mut().find(|h| h.has("memory")).unwrap();
     memory.mount = PathBuf::from("/proc");
     let error = common::open(&host, &site.config, &key("0"), None).unwrap_err().to_string();
@@ -1225,7 +1226,7 @@ fn no_descriptor_is_left_over() {
 
 fn read_line(child: &mut Child) -> String {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    // The test harness of the child says a few words of its own.
+    // The child's test harness prints a few lines of its own.
     lines.find_map(|line| line.ok()?.strip_prefix("SAYS ").map(str::to_owned)).unwrap()
 }
 
@@ -1234,7 +1235,7 @@ fn is_running(pid: &str) -> bool {
     !stat.is_empty() && !stat.contains(") Z ")
 }
 
-/// Lets this process have so many descriptors, and returns how many it could have before.
+/// Limits this process's descriptors, and returns the previous limit.
 fn rlimit(soft: libc::rlim_t) -> libc::rlim_t {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes a structure of the right size.
@@ -1323,13 +1324,13 @@ fn child() {
     }
 }
 
-/// Directories as Slurm's own plugins make them, in the hierarchies of these controllers, or in cgroup2 as it tracks processes
+/// Directories like those of Slurm's own plugins, in the hierarchies of these controllers, or in cgroup2 as Slurm tracks processes there
 /// (`TRACKED`), below the test's base.
 struct Slurms {
     tasks: Vec<(PathBuf, Version)>,
 }
 
-/// Stands for cgroup2 where a controller is asked for: on hybrid hosts it has none.
+/// Stands for cgroup2 in place of a controller: on hybrid hosts it has none.
 const TRACKED: &str = "";
 
 impl Slurms {
@@ -1362,7 +1363,7 @@ impl Slurms {
         }
     }
 
-    /// The directories of the job and of what holds its step's tasks.
+    /// The directories of the job and of its step's tasks.
     fn job_and_step(&self, controller: &str) -> (Dir, Dir, Version) {
         let has = |(task, version): &&(PathBuf, Version)| {
             *version == Version::V2 || task.to_string_lossy().contains(controller)
@@ -1373,7 +1374,7 @@ impl Slurms {
         (Dir::open(job.unwrap()).unwrap(), Dir::open(step).unwrap(), *version)
     }
 
-    /// As Slurm does it: one rmdir for each, which a directory of somebody else would make fail.
+    /// As Slurm does it: one rmdir for each, which fails if a foreign directory is inside.
     fn remove(&self) {
         for (task, _) in &self.tasks {
             // task_0, step_0, job_1, and on v1 uid_65534, on v2 user; and the first.
@@ -1388,7 +1389,7 @@ impl Slurms {
 fn where_the_scheduler_has_its_own_directories_those_are_limited() {
     let site = Site::new("overlay");
     let daemon = Membership::read(&site.host().proc, std::process::id().cast_signed()).unwrap();
-    // Ours first, as on v1 and with task/cgroup: what Slurm will do cannot be seen from its daemon.
+    // jobfence's directories come first, as on v1 and with task/cgroup: what Slurm will do cannot be seen from its daemon.
     let mut fence = common::open(&site.host(), &site.config, &key("0"), Some(&daemon)).unwrap();
     let (plan, _) = policy::plan(&site.config, &grant(1, 100));
     assert_eq!(fence.limit(&plan), vec![]);
@@ -1401,7 +1402,7 @@ fn where_the_scheduler_has_its_own_directories_those_are_limited() {
 
     let (job, step, version) = slurms.job_and_step("cpu");
     let quota = |dir: &Dir| limits::cpu_quota(dir, version).unwrap().map(|quota| quota.quota_us);
-    // Slurm's daemons live in the job's directory on v2, and get one CPU more.
+    // Slurm's daemons are in the job's directory on v2, and get one CPU more.
     assert_eq!(quota(&job), Some(if version == Version::V1 { 100_000 } else { 200_000 }));
     assert_eq!(quota(&step), Some(100_000));
     let (job, step, version) = slurms.job_and_step("memory");
@@ -1411,7 +1412,7 @@ fn where_the_scheduler_has_its_own_directories_those_are_limited() {
     assert_eq!(fence.cpus(), Some(Cpus::whole(1)));
     assert!(fence.usage().cpu.is_some());
 
-    // Nobody was moved out of what is Slurm's, and ours is gone there.
+    // No process was moved out of Slurm's directories, and jobfence's are gone there.
     let after = fs::read_to_string(format!("/proc/{}/cgroup", child.id())).unwrap();
     for line in place.lines().filter(|line| line.contains("slurm")) {
         assert!(after.contains(line), "{line} is not in {after}");
@@ -1419,7 +1420,7 @@ fn where_the_scheduler_has_its_own_directories_those_are_limited() {
     let ours = site.left().iter().filter(|path| !path.to_string_lossy().contains("slurm")).count();
     assert!(ours < before, "{ours} of {before} directories are left");
 
-    // Each later task is asked where it is, too.
+    // Each later task's place is checked, too.
     let mut untracked = Command::new("sleep").arg("1000").spawn().unwrap();
     let error = fence.attach(&site.host(), untracked.id().cast_signed(), None).unwrap_err().to_string();
     assert!(error.contains("is not where Slurm tracks its step"), "{error}");
@@ -1436,7 +1437,7 @@ fn where_the_scheduler_has_its_own_directories_those_are_limited() {
 #[test]
 fn limits_that_the_scheduler_has_set_stay() {
     let mut site = Site::new("theirs");
-    // On v1 ours would limit the sum of both.
+    // On v1 jobfence's would limit the sum of both.
     site.config.allowed_swap_space = Percent::from_hundredths(5000);
     let slurms = Slurms::make(&site, &["memory"]);
     let daemon = Membership::read(&site.host().proc, std::process::id().cast_signed()).unwrap();
@@ -1446,7 +1447,7 @@ fn limits_that_the_scheduler_has_set_stay() {
     let (_, step, version) = slurms.job_and_step("memory");
     let file = if version == Version::V1 { "memory.limit_in_bytes" } else { "memory.max" };
     if version == Version::V2 {
-        // Slurm enables what it writes to.
+        // Slurm enables the controllers that it writes to.
         for dir in step.path().ancestors().skip(1).take(3).collect::<Vec<_>>().iter().rev() {
             fs::write(dir.join("cgroup.subtree_control"), "+memory").unwrap();
         }
@@ -1469,7 +1470,7 @@ fn another_steps_directory_is_not_limited_for_this_one() {
     let slurms = Slurms::make(&site, &["cpu"]);
     let daemon = Membership::read(&site.host().proc, std::process::id().cast_signed()).unwrap();
     let other_job = JobKey { job: Id::new("2").unwrap(), ..key("0") };
-    // On v2 a job's directory need not have its number, and nobody but root moves a task there.
+    // On v2 a job's directory need not have its number, and only root can move a task there.
     let others = if slurms.tasks[0].1 == Version::V1 { vec![key("1"), other_job] } else { vec![key("1")] };
     for other in others {
         let mut fence = common::open(&site.host(), &site.config, &other, Some(&daemon)).unwrap();
@@ -1485,7 +1486,7 @@ fn another_steps_directory_is_not_limited_for_this_one() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
-/// As where a Slurm of its own was started within a job: its slurmd and its step daemons are where the job's task was.
+/// As if a Slurm of its own was started within a job: its slurmd and step daemons are where the job's task was.
 #[test]
 fn a_step_daemon_within_another_step_leaves_that_alone() {
     let site = Site::new("nested");
@@ -1499,7 +1500,7 @@ fn a_step_daemon_within_another_step_leaves_that_alone() {
         slurms.take(outer.id());
         let daemon = Membership::read(&host.proc, outer.id().cast_signed()).unwrap();
         let other_job = JobKey { job: Id::new("2").unwrap(), ..key("0") };
-        // On v2 a job's name says little (SLUID); but no daemon is ever beside its tasks.
+        // On v2 a job's name says little (SLUID); but a daemon is never beside its tasks.
         let others =
             if *version == Version::V2 { vec![key("1"), other_job, key("0")] } else { vec![key("1"), other_job] };
         for other in others {
@@ -1513,7 +1514,7 @@ fn a_step_daemon_within_another_step_leaves_that_alone() {
             assert!(error.contains("another step's cgroup") && error.contains("started within a job"), "{error}");
             if controller == "cpu" {
                 let (job, step, version) = slurms.job_and_step("cpu");
-                // On v2 nobody has enabled the controller, and nobody may.
+                // On v2 the controller is not enabled, and must not be.
                 let quota = |dir: &Dir| limits::cpu_quota(dir, version).ok().flatten();
                 assert_eq!((quota(&job), quota(&step)), (None, None), "{other}");
             }
@@ -1553,7 +1554,7 @@ fn a_step_daemon_in_its_own_leaf_shows_where_its_step_is() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
-/// On v1 a step daemon is in its job's directory: where its step is, another process shows.
+/// On v1 a step daemon is in its job's directory: another process shows where its step is.
 #[test]
 fn who_has_only_looked_where_a_process_is_ends_nobody_there() {
     let site = Site::new("looked");
@@ -1582,7 +1583,7 @@ fn who_has_only_looked_where_a_process_is_ends_nobody_there() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
-/// From now on this thread has a copy of the descriptors, and the memory in common with the others.
+/// From now on this thread has its own copy of the descriptors, and shares the memory with the others.
 fn with_descriptors_of_its_own() {
     // SAFETY: takes a flag and no memory; this thread closes nothing that another one has opened.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
@@ -1598,7 +1599,7 @@ fn giving_way_in_a_process_with_other_descriptors_leaves_none_behind() {
     let slurms = Slurms::make(&site, &["cpu"]);
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
     slurms.take(child.id());
-    // A table of descriptors of its own for this thread: no other test's are in it.
+    // A separate descriptor table for this thread: it does not contain other tests' descriptors.
     std::thread::scope(|scope| {
         let daemon = scope.spawn(|| {
             with_descriptors_of_its_own();
@@ -1631,7 +1632,7 @@ fn a_name_that_never_becomes_free_is_given_up() {
         let name = if again == 1 { "step_0".to_owned() } else { format!("step_0.{again}") };
         (site.config.run_dir.join(format!("uid_65534,job_1,{name}")), name)
     };
-    // This process owns and has owned every name that there could be.
+    // This process owns every possible name.
     let text = fs::read_to_string(record(1).0).unwrap();
     for again in 2..=101 {
         let (file, name) = record(again);
@@ -1645,7 +1646,7 @@ fn a_name_that_never_becomes_free_is_given_up() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
-/// Here a device that does not exist; where no device can be opened at all it is a record that may not be read.
+/// Here a device that does not exist; if no device can be opened at all, it is a record that may not be read.
 #[test]
 fn a_record_that_cannot_be_read_keeps_its_name() {
     let site = Site::new("unread");

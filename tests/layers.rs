@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The order of the house, read from its sources: a file imports only what is as low as itself or lower, no two import each other,
-//! also not through others, and only the rooms that are a scheduler's name one. No two types share a name, and each name can be
-//! read by itself.
+//! The order of modules, read from the sources. A file imports only from its own layer or a lower one. Imports have no cycles. Only a
+//! scheduler's own modules name a scheduler. No two types share a name, and each name is clear by itself.
 //!
 //! What counts is the code without its tests: `use` trees and paths, followed through `pub use` to the file that defines the name.
 
@@ -13,15 +12,15 @@ use std::path::Path;
 mod sources;
 use sources::sources;
 
-/// The layers, the lowest first. A module is in the layer that names it, or else the nearest module around it. `*` names each module that
-/// is there.
+/// The layers, the lowest first. A module is in the layer that names it, or else in that of the nearest module around it. `*` stands for
+/// each module directly below.
 const LAYERS: &[&[&str]] = &[
-    // Values that everybody hands around; they do nothing.
+    // Values that all modules pass around; they do nothing.
     &["error", "bytes", "cpu_list", "hostlist", "job", "facts", "log", "printable", "sorted"],
     &["sys"],
     &["cgroup"],
     &["config", "requests", "policy", "host"],
-    // Only what every scheduler has to answer, not the schedulers.
+    // Only the interface to schedulers, not the schedulers.
     &["scheduler"],
     &["record"],
     &["fence"],
@@ -34,17 +33,17 @@ const LAYERS: &[&[&str]] = &[
     &["lib", "bin"],
 ];
 
-/// Imports that are wrong yet, upward or a part of a circle: from, to, and why it is there. An entry that is no longer true fails.
+/// Imports that are still wrong, upward or part of a cycle: from, to, and the reason. An entry that is no longer true fails.
 const NOT_YET: &[(&str, &str, &str)] = &[];
 
 /// Where a scheduler may be named: its own rooms, and the doors that its programs call.
-const A_SCHEDULERS: &[&str] = &["scheduler::*", "door::adopt", "door::take_back", "door::pam", "bin"];
+const A_SCHEDULERS: &[&str] = &["scheduler::*", "door::adopt", "door::take_back", "door::strays", "door::pam", "bin"];
 
-/// Names of schedulers, beside those that the folders in src/scheduler/ have.
+/// Names of schedulers, in addition to the folders in src/scheduler/.
 const MORE_NAMES: [&str; 4] = ["spank", "pbs", "condor", "gridengine"];
 
-/// Where else a text names a scheduler, and why: each is read by an administrator or a user, who knows the thing by that name.
-/// An entry that is no longer true fails.
+/// Other places that name a scheduler, and why: an administrator or a user reads each of these texts, and knows the thing by that name. An
+/// entry that is no longer true fails.
 const NAMED: &[(&str, &str, &str)] = &[
     ("config::load", "/etc/slurm/jobfence.conf", "where the file is, by jobfence.conf(5)"),
     ("config::layer", "of Slurm's cgroup.conf(5) alone", "the administrator has taken the key from there"),
@@ -61,11 +60,10 @@ const NAMED: &[(&str, &str, &str)] = &[
     ("cgroup::handing_down", "slurm", "the hint names the unit and the daemon to start again"),
 ];
 
-/// Words that say something only to a reader who knows the code already: nothing is called so.
+/// Words that are clear only to a reader who already knows the code: no name may contain them.
 const UNCLEAR: [&str; 7] = ["impossible", "beside", "told", "outside", "withheld", "there", "Word"];
 
-/// Words that only these modules say, one behind the other: for each there is one way, and what makes it safe is there. An entry that is
-/// no longer true fails.
+/// Sequences of words that only these modules may use: each is the one safe way to do something. An entry that is no longer true fails.
 const ONE_WAY: &[OneWay] = &[
     (
         &["Command", "::", "new"],
@@ -88,7 +86,7 @@ const ONE_WAY: &[OneWay] = &[
     (&["\"/environ\""], &[("sys::process", "it is read in a process that can be left waiting")]),
 ];
 
-/// Who can open what is locked can keep the lock. `RunDir` is refused where others than root can open it.
+/// A process that can open a locked file can keep the lock. `RunDir` is refused if users other than root can open it.
 const ON_LOCKS: &[(&str, &str)] = &[
     ("record::counters", "in RunDir"),
     ("record::roll", "in RunDir"),
@@ -107,21 +105,21 @@ const TRY_LOCKS: &[(&str, &str)] = &[
     ("record::tracked::record", "in RunDir"),
 ];
 
-/// Words, and the modules that may say them, each with its reason.
+/// Words, and the modules that may use them, each with its reason.
 type OneWay = (&'static [&'static str], &'static [(&'static str, &'static str)]);
 
-/// A whole path, the name by which it is known then, and whether `pub` hands it on.
+/// A whole path, the name that it gives, and whether it is `pub`.
 type Use = (Vec<String>, String, bool);
 
 /// One file of the crate.
 struct File {
-    /// The path of the module that it is: `cgroup::kill`, `bin::check`.
+    /// The path of its module: `cgroup::kill`, `bin::check`.
     module: String,
-    /// Identifiers, `::`, `{`, `}` and other signs, one by one; a text is a sign with a quotation mark before it.
+    /// Identifiers, `::`, `{`, `}` and other signs, one by one; a string is a token with a quotation mark before it.
     tokens: Vec<String>,
 }
 
-/// The files of src without what is compiled for tests alone, by their modules.
+/// The files of src by module, without code that is compiled only for tests.
 fn files() -> BTreeMap<String, File> {
     let mut all = BTreeMap::new();
     for (path, text) in sources() {
@@ -136,7 +134,7 @@ fn files() -> BTreeMap<String, File> {
         all.insert(module.clone(), File { module, tokens: without_tests(tokens(&text)) });
     }
     let for_tests: Vec<String> = all.values().flat_map(File::modules_of_tests).collect();
-    // Generated bindings, which are included and no module, are not declared either.
+    // Generated bindings are included, not declared as a module.
     let declared: BTreeSet<String> =
         all.values().flat_map(|file| file.children().into_iter().map(|name| file.child(&name))).collect();
     all.retain(|module, _| {
@@ -145,7 +143,7 @@ fn files() -> BTreeMap<String, File> {
     all
 }
 
-/// The code's words and signs; comments are none of it.
+/// The code's words and signs, without comments.
 fn tokens(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -184,7 +182,7 @@ fn tokens(text: &str) -> Vec<String> {
     found
 }
 
-/// How long a text that begins with r" or r#" is.
+/// The length of a text that begins with r" or r#".
 fn raw_text(text: &str) -> Option<usize> {
     let behind = ["br", "cr", "r"].into_iter().find_map(|prefix| text.strip_prefix(prefix))?;
     let opened = behind.trim_start_matches('#');
@@ -194,7 +192,7 @@ fn raw_text(text: &str) -> Option<usize> {
     Some(text.len() - body.len() + body.find(&end)? + end.len())
 }
 
-/// Behind the quotation mark that ends a text; what follows a backslash ends nothing.
+/// The position behind the quotation mark that ends a text; a character behind a backslash does not end it.
 fn closing(text: &str, quote: char) -> usize {
     let mut is_escaped = false;
     for (at, c) in text.char_indices() {
@@ -208,7 +206,7 @@ fn closing(text: &str, quote: char) -> usize {
 
 const ONLY_TESTS: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
 
-/// Without each item behind `#[cfg(test)]`: to the `;` or the brace that ends it. Such a `mod name;` leaves a mark.
+/// Removes each item behind `#[cfg(test)]`, up to the `;` or the brace that ends it. A removed `mod name;` leaves a mark.
 fn without_tests(tokens: Vec<String>) -> Vec<String> {
     let mut kept = Vec::new();
     let mut at = 0;
@@ -241,7 +239,7 @@ fn without_tests(tokens: Vec<String>) -> Vec<String> {
 }
 
 impl File {
-    /// Those that `#[cfg(test)] mod name;` names.
+    /// The modules that `#[cfg(test)] mod name;` names.
     fn modules_of_tests(&self) -> Vec<String> {
         let pairs = self.tokens.windows(2).filter(|pair| pair[0] == "test_mod");
         pairs.map(|pair| self.child(&pair[1])).collect()
@@ -257,7 +255,7 @@ impl File {
         declared.map(|words| words[1].clone()).collect()
     }
 
-    /// A path as it is written here, from the top of the crate; `None` if it is of another crate.
+    /// The absolute path for a path in this file. `None`: it is of another crate.
     fn resolve(&self, path: &[String]) -> Option<Vec<String>> {
         let mut here: Vec<String> = match self.module.as_str() {
             "lib" => Vec::new(),
@@ -302,10 +300,10 @@ impl File {
         all
     }
 
-    /// The types that it defines, of whatever visibility. What a trait calls `type` in its `impl` is none.
+    /// The types that it defines, of any visibility. A `type` in an `impl` of a trait does not count.
     fn types(&self) -> Vec<&str> {
         let mut types = Vec::new();
-        // Whether each brace that is open is that of an `impl` or a `trait`.
+        // For each open brace, whether it belongs to an `impl` or a `trait`.
         let mut open: Vec<bool> = Vec::new();
         let mut is_of_trait = false;
         for (at, word) in self.tokens.iter().enumerate() {
@@ -331,7 +329,7 @@ impl File {
         types
     }
 
-    /// What is neither declared nor imported: the code.
+    /// The code without declarations and imports.
     fn code(&self) -> Vec<String> {
         let mut code = Vec::new();
         let mut is_use = false;
@@ -346,7 +344,7 @@ impl File {
     }
 }
 
-/// The paths of a tree of `use`, each with the name that it gives.
+/// The paths of a `use` tree, each with the name that it gives.
 fn expand(before: &[String], tree: &[String], all: &mut Vec<(Vec<String>, String)>) {
     let mut path = before.to_vec();
     let mut at = 0;
@@ -385,7 +383,7 @@ fn expand(before: &[String], tree: &[String], all: &mut Vec<(Vec<String>, String
 
 type Imports<'a> = BTreeMap<&'a str, BTreeSet<String>>;
 
-/// What each file imports, by modules.
+/// What each file imports, by module.
 fn imports_of(files: &BTreeMap<String, File>) -> Imports<'_> {
     let uses: BTreeMap<&str, _> = files.values().map(|file| (file.module.as_str(), file.uses())).collect();
     let mut all = BTreeMap::new();
@@ -398,7 +396,7 @@ fn imports_of(files: &BTreeMap<String, File>) -> Imports<'_> {
             }
         };
         for (path, name, is_public) in &uses[file.module.as_str()] {
-            // What is only handed on is not needed here.
+            // A name that is only passed on is not needed here.
             if !is_public || code.contains(name) {
                 add(path);
             }
@@ -426,7 +424,7 @@ fn imports_of(files: &BTreeMap<String, File>) -> Imports<'_> {
     all
 }
 
-/// The module that defines what is at a path: the longest part of it that is one, or where that has the name from.
+/// The module that defines the object at a path: the longest part of the path that is a module, or the source of the imported name.
 fn defined_in(
     path: &[String],
     files: &BTreeMap<String, File>,
@@ -436,7 +434,7 @@ fn defined_in(
     let length = (1..=path.len()).rev().find(|length| files.contains_key(&path[..*length].join("::")))?;
     let module = path[..length].join("::");
     let Some(name) = path.get(length).filter(|_| depth < 9) else { return Some(module) };
-    // Also by a plain `use`: what a module has imported, those below it can name.
+    // Also by a plain `use`: modules below can name what a module has imported.
     let handed_on = uses[module.as_str()].iter().find(|(_, known_as, _)| known_as == name);
     match handed_on {
         Some((from, ..)) => defined_in(from, files, uses, depth + 1).or(Some(module)),
@@ -444,7 +442,7 @@ fn defined_in(
     }
 }
 
-/// The number of the layer that a module is in.
+/// The number of a module's layer.
 fn layer(module: &str) -> Option<usize> {
     let mut name = Some(module);
     while let Some(whole) = name {
@@ -456,7 +454,7 @@ fn layer(module: &str) -> Option<usize> {
     None
 }
 
-/// Whether this is the module of the name, or with a `*` one of those directly below it.
+/// Whether this is the module of the name, or with a `*` one directly below it.
 fn is_named(pattern: &str, module: &str) -> bool {
     match pattern.strip_suffix("::*") {
         Some(around) => module.rsplit_once("::").is_some_and(|(above, _)| above == around),
@@ -464,24 +462,24 @@ fn is_named(pattern: &str, module: &str) -> bool {
     }
 }
 
-/// Whether a module is the one of this name, or in it.
+/// Whether a module is the one of this name, or below it.
 fn is_in(pattern: &str, module: &str) -> bool {
     let mut around = module.match_indices("::").map(|(end, _)| &module[..end]).chain([module]);
     around.any(|whole| is_named(pattern, whole))
 }
 
-/// In whatever case.
+/// Case-insensitive.
 fn says(word: &str, text: &str) -> bool {
     word.to_lowercase().contains(&text.to_lowercase())
 }
 
-/// What is above those who import it.
+/// Imports from a higher layer.
 fn upward<'a>(imports: &'a Imports<'a>) -> Vec<(&'a str, &'a str)> {
     let edges = imports.iter().flat_map(|(from, all)| all.iter().map(move |to| (*from, to.as_str())));
     edges.filter(|(from, to)| layer(to) > layer(from)).collect()
 }
 
-/// The files that need each other, each circle once.
+/// The files that need each other, each cycle once.
 fn circles<'a>(imports: &'a Imports<'a>) -> BTreeSet<Vec<&'a str>> {
     let reach = |from: &str| {
         let mut seen: BTreeSet<&str> = BTreeSet::new();
@@ -496,7 +494,7 @@ fn circles<'a>(imports: &'a Imports<'a>) -> BTreeSet<Vec<&'a str>> {
     in_circles.map(|(module, seen)| seen.iter().copied().filter(|to| reached[to].contains(module)).collect()).collect()
 }
 
-/// Each word or text that names a scheduler outside of a scheduler's rooms, with its module.
+/// Each word or text that names a scheduler outside a scheduler's modules, with its module.
 fn names(files: &BTreeMap<String, File>) -> Vec<(&str, &str)> {
     let mut all = Vec::new();
     let folders = files.keys().filter(|module| is_named("scheduler::*", module) && *module != "scheduler::all");
@@ -507,7 +505,7 @@ fn names(files: &BTreeMap<String, File>) -> Vec<(&str, &str)> {
             continue;
         }
         for (at, word) in file.tokens.iter().enumerate() {
-            // The interface says which folders there are.
+            // The interface declares the folders.
             let is_folder = file.module == "scheduler" && at > 0 && file.tokens[at - 1] == "mod";
             if schedulers.iter().any(|scheduler| says(word, scheduler)) && !is_folder {
                 all.push((file.module.as_str(), word.as_str()));
@@ -556,7 +554,7 @@ fn only_what_is_a_schedulers_names_one() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The modules that say these words, one behind the other. A word that begins with a quotation mark is the end of a text.
+/// The modules that contain this sequence of words. A word that begins with a quotation mark is the end of a text.
 fn say<'a>(files: &'a BTreeMap<String, File>, words: &[&str]) -> BTreeSet<&'a str> {
     let is_word = |(found, word): (&String, &&str)| match word.strip_prefix('"') {
         Some(end) => found.starts_with('"') && found.ends_with(end),
@@ -593,13 +591,13 @@ fn shared_names(files: &BTreeMap<String, File>) -> BTreeMap<&str, Vec<&str>> {
     all
 }
 
-/// Each identifier that is one of `UNCLEAR`, with its module.
+/// Each identifier in `UNCLEAR`, with its module.
 fn unclear(files: &BTreeMap<String, File>) -> BTreeSet<(&str, &str)> {
     let all = files.values().flat_map(|file| file.tokens.iter().map(|word| (file.module.as_str(), word.as_str())));
     all.filter(|(_, word)| UNCLEAR.contains(word)).collect()
 }
 
-/// Files and folders, of the tests too, that are called by one of them, or by one and other words.
+/// Files and folders, including tests, whose names contain such a word.
 fn unclear_files(directory: &Path, wrong: &mut Vec<String>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -614,8 +612,8 @@ fn unclear_files(directory: &Path, wrong: &mut Vec<String>) {
     }
 }
 
-/// Files whose code changes the owner of a file, and why. On RunDir's file system no user may own room: when it is full, each step on
-/// the node is refused.
+/// Files whose code changes the owner of a file, and why. No user may own space on RunDir's file system: when it is full, each step on the
+/// node is refused.
 const CHANGES_OWNERS: [(&str, &str); 1] =
     [("bin::line", "a file of the administrator's keeps its owner when it is replaced")];
 
@@ -668,7 +666,7 @@ fn what_is_not_yet_so_is_still_not_so() {
     assert!(stale.is_empty(), "take out what has been mended:\n{}", stale.join("\n"));
 }
 
-/// A house of these files.
+/// A crate of these files.
 fn house(texts: &[(&str, &str)]) -> BTreeMap<String, File> {
     let file = |module: &str, text: &str| File { module: module.to_owned(), tokens: without_tests(tokens(text)) };
     texts.iter().map(|(module, text)| ((*module).to_owned(), file(module, text))).collect()
@@ -696,7 +694,7 @@ fn what_is_built_upside_down_is_seen() {
     ]);
     let imports = imports_of(&files);
     let of = |module: &str| imports[module].iter().map(String::as_str).collect::<Vec<_>>();
-    // What is only handed on is not needed, and whoever uses it needs the file that has it.
+    // A name that is only passed on is not needed; a file that uses it needs the file that defines it.
     assert_eq!(of("fence"), ["error"]);
     assert_eq!(of("policy"), ["error", "fence", "fence::own"]);
     assert_eq!((of("fence::own"), of("sys"), of("door")), (vec!["fence"], vec!["error"], vec![]));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is left when its owner died in the middle of something, or lost what it had noted down: that all of it goes, and nobody else's.
+//! What is left when its owner died midway, or lost its record: all of it is removed, and nothing of others.
 //!
-//! Owners that die are this same test program, run again with `JOBFENCE_TEST_ROLE` set. The janitor looks at the whole host, so one
-//! test at a time has leavings, of all test programs.
+//! Owners that die are this same test program, run again with `JOBFENCE_TEST_ROLE` set. The janitor examines the whole host, so only one
+//! test at a time, of all test programs, has leftovers.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -42,7 +42,7 @@ use common::soon;
 fn user() -> u32 {
     common::uids()
 }
-/// Another user, whose processes are nobody's business.
+/// Another user, whose processes must not be affected.
 fn stranger() -> u32 {
     common::uids() + 1
 }
@@ -75,7 +75,7 @@ impl Site {
     }
 
     fn role(&self, role: &str) -> Owning {
-        // A session of its own, as slurmd gives to each step daemon.
+        // A session of its own, as slurmd gives each step daemon.
         let mut child = Command::new("setsid")
             .arg(std::env::current_exe().unwrap())
             .args(["--exact", "role", "--nocapture"])
@@ -88,13 +88,13 @@ impl Site {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // The harness says something first.
+        // The harness prints something first.
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let pids = lines.find_map(|line| line.unwrap().split_once("pids: ").map(|(_, pids)| pids.to_owned())).unwrap();
         Owning { child, pids: pids.split_whitespace().map(|pid| pid.parse().unwrap()).collect() }
     }
 
-    /// Our directories and records that exist, and those that are called as Slurm calls its own.
+    /// jobfence's directories and records that exist, and directories named like Slurm's own.
     fn left(&self) -> Vec<PathBuf> {
         let mut left = Vec::new();
         for hierarchy in &self.host().layout.hierarchies {
@@ -109,7 +109,7 @@ impl Site {
         left
     }
 
-    /// As Slurm's: empty now, and nobody's.
+    /// Removes directories like Slurm's, which are empty and unused now.
     fn remove_tops(&self) {
         for hierarchy in &self.host().layout.hierarchies {
             for top in [
@@ -123,7 +123,7 @@ impl Site {
     }
 }
 
-/// A process that owns a step, and who is in it.
+/// A process that owns a step, and the step's processes.
 struct Owning {
     child: Child,
     pids: Vec<i32>,
@@ -172,7 +172,7 @@ fn walk_files(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The kernel shows the name of a process that begins some moments before its arguments.
+/// The kernel shows a new process's name some moments before its arguments.
 fn until_titled(pid: i32, title: &str) {
     let deadline = soon();
     while !fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap().starts_with(title) {
@@ -225,13 +225,13 @@ fn role() {
             }
             vec![]
         }
-        // Nothing is limited, so that as little as possible is in directories of ours.
+        // Nothing is limited, so that as little as possible is in jobfence's directories.
         "overlay" => overlay(&host, &config, &variable("JOBFENCE_TEST_NAME"), false),
         "both" => overlay(&host, &config, &variable("JOBFENCE_TEST_NAME"), true),
         "tracked" => {
             let mut tracker = Tracker::begin(&host, &config.run_dir, &key()).unwrap();
             let owner = Owner::this(&host.proc).unwrap();
-            // In the task's own session, its child; in a session of its own, left by its parent.
+            // In the task's own session, its child; in another session, an orphan.
             let script = "sleep 1000 & echo $!; setsid sh -c 'sleep 1000 & echo $!; exec sleep 1000' & wait";
             let mut task = Command::new("/bin/sh");
             task.args(["-c", script]).env(VARIABLE, mark_of(&host.boot_id, owner)).uid(user()).process_group(0);
@@ -248,7 +248,7 @@ fn role() {
     std::thread::sleep(Duration::from_secs(1000));
 }
 
-/// Makes Slurm's directories as its daemon does, goes where it would be, and has a task in them.
+/// Makes Slurm's directories as its daemon does, goes where the daemon would be, and puts a task into them.
 #[allow(clippy::zombie_processes)]
 fn overlay(host: &Host, config: &Config, name: &str, has_quota: bool) -> Vec<i32> {
     let task = sleep().spawn().unwrap();
@@ -297,7 +297,7 @@ fn a_lost_record_is_written_again_and_then_counts() {
     fs::remove_dir_all(&site.config.run_dir).unwrap();
     owner.die();
     assert!(owner.all_live(), "its processes outlive it");
-    // The next launch finds that all records are lost, though a prolog has made their directory again.
+    // The next launch finds all records lost, although a prolog has made their directory again.
     JobRecords::open(&site.config.run_dir).unwrap();
     let here = Membership::read(&site.host().proc, std::process::id().cast_signed()).unwrap();
     assert_eq!(site.reap(launch(&here)).removed, [format!("uid_{}/job_1/step_0", user())]);
@@ -361,14 +361,14 @@ fn what_nobody_knows_is_removed_when_it_is_empty_and_never_killed() {
     let host = site.host();
     let hierarchy = host.hierarchies(&[]).unwrap()[0];
     let base = hierarchy.mount.join(site.config.cgroup_base.as_deref().unwrap());
-    // Of which no step daemon of this machine is: there may be private Slurms.
+    // A step that no step daemon of this machine serves: there may be private Slurms.
     let of = |step: &str| base.join(format!("uid_{0}/job_{0}", user())).join(step);
     fs::create_dir_all(of("step_0/below")).unwrap();
     fs::create_dir_all(of("step_1")).unwrap();
     fs::create_dir_all(base.join(format!("n1/uid_{0}/job_{0}1/step_0", user()))).unwrap();
     let mut stranger = sleep().spawn().unwrap();
     fs::write(of("step_1").join("cgroup.procs"), stranger.id().to_string()).unwrap();
-    // A mark that is another step's is none.
+    // Another step's mark does not count.
     mark::set(&Dir::open(of("step_0")).unwrap(), "jobfence-record 1\n").unwrap();
     let reaped = site.reap(Who::command());
     assert_eq!((reaped.removed.len(), reaped.failed.len()), (0, 1), "{reaped:?}");
@@ -393,7 +393,7 @@ fn what_the_scheduler_left_of_a_dead_step_goes_and_a_living_ones_stays() {
     owner.die();
     assert!(owner.all_live(), "its processes outlive it");
 
-    // A new daemon of the same step may be about to use what is there.
+    // A new daemon of the same step may be about to use the directories.
     let temp = tempfile::tempdir().unwrap();
     let program = temp.path().join("slurmstepd");
     fs::copy("/bin/sleep", &program).unwrap();
@@ -418,7 +418,7 @@ fn what_the_scheduler_left_of_a_dead_step_goes_and_a_living_ones_stays() {
         daemon.die();
     }
     site.config.reap_scheduler_leftovers = true;
-    // Somebody else has taken all the time: it is over at once, and an ordinary step is gone all the same.
+    // All time is already used up, and an ordinary step is removed all the same.
     let host = site.host();
     let reaped = janitor::reap(&host, &site.config, ALL, Who::Daemon, Instant::now()).unwrap();
     assert!(!reaped.removed.is_empty() && reaped.failed.is_empty(), "{reaped:?}");
@@ -451,8 +451,8 @@ fn a_dead_step_has_one_line_in_the_usage_log_wherever_it_was() {
     site.remove_tops();
 }
 
-/// As an administrator whose login on the node was put into the dead step (pam_slurm_adopt). Frozen with it, the janitor would keep its locks
-/// for ever.
+/// As if an administrator's login on the node was put into the dead step (pam_slurm_adopt). Frozen with it, the janitor would keep its
+/// locks for ever.
 #[test]
 fn a_janitor_in_the_schedulers_directory_of_a_dead_step_leaves_that_alone() {
     let site = Site::new("within");
@@ -490,7 +490,7 @@ fn a_job_that_slurm_left_without_a_step_goes_when_it_is_nobodys() {
     for pid in &owner.pids {
         kill(Pid::from_raw(*pid), Signal::SIGKILL).unwrap();
     }
-    // As Slurm removes them, up to there. What is within comes first.
+    // As far as Slurm removes them. Inner ones come first.
     for step in site.left().iter().filter(|path| path.components().any(|name| name.as_os_str() == "step_0")) {
         let deadline = soon();
         while fs::remove_dir(step).is_err() && step.exists() && Instant::now() < deadline {}
@@ -552,7 +552,7 @@ fn in_the_schedulers_directories_a_stranger_keeps_them() {
 fn a_step_without_a_fence_is_tracked_and_ended_when_its_daemon_is_dead() {
     let site = Site::new("tracked");
     let mut owner = site.role("tracked");
-    // The same user's, and of no step; and another user's who bears the mark.
+    // The same user's, of no step; and another user's that bears the mark.
     let this = Owner::of(&site.host().proc, owner.child.id().cast_signed()).unwrap().unwrap();
     let stolen = mark_of(&site.host().boot_id, this);
     let mut others = [
@@ -562,7 +562,7 @@ fn a_step_without_a_fence_is_tracked_and_ended_when_its_daemon_is_dead() {
     assert_eq!(site.reap(Who::command()).alive, 1);
     assert!(owner.all_live());
     owner.die();
-    // Who has left his parents is found by what was seen, and by the mark.
+    // A process that has left its ancestors is found because it was seen before, or by the mark.
     let reaped = site.reap(Who::command());
     assert_eq!(reaped.failed, Vec::<String>::new());
     assert!(reaped.removed[0].starts_with(&format!("uid_{}/job_1/step_0 (", user())), "{reaped:?}");
@@ -586,7 +586,7 @@ fn whom_a_record_of_another_boot_names_is_somebody_else() {
     let boot = site.host().boot_id;
     assert!(text.contains(&boot), "{text}");
     fs::write(&records[0], text.replace(&boot, "another-boot")).unwrap();
-    // Their mark still names this boot: who reads it knows them.
+    // Their mark still names this boot, so a janitor that reads it finds them.
     assert_eq!(site.reap(Who::Daemon), Reaped::default());
     assert!(owner.all_live());
     assert_eq!(site.left(), Vec::<PathBuf>::new());
@@ -595,7 +595,7 @@ fn whom_a_record_of_another_boot_names_is_somebody_else() {
     assert!(owner.none_lives());
 }
 
-/// A user who has a directory of his own makes others in it, on v1 with switches that are his.
+/// A user that owns a directory makes others in it, on v1 with switches that the user owns.
 #[test]
 fn whatever_users_make_below_is_ended_and_removed() {
     let site = Site::new("below");
@@ -628,7 +628,7 @@ fn whatever_users_make_below_is_ended_and_removed() {
         assert!(own::is_inhabited(&dir, Instant::now()));
         kill_all(Members { unified: None, freezer, any: &dir }, soon()).unwrap();
         let left = own::pids_below(&dir, soon()).unwrap();
-        // Else they wait for it, and the test for them.
+        // Otherwise they wait for it, and the test for them.
         if controller == "freezer" {
             fs::write(top.join("stopped/freezer.state"), "THAWED").unwrap();
         }
@@ -642,7 +642,7 @@ fn whatever_users_make_below_is_ended_and_removed() {
     }
 }
 
-/// To stop and continue a process takes longer than to end it. One that somebody has stopped before dies of nothing else.
+/// Stopping and continuing a process takes longer than ending it. A process that is already stopped can be ended in no other way.
 #[test]
 fn few_processes_are_stopped_only_if_they_do_not_die_otherwise() {
     let site = Site::new("few");
@@ -652,7 +652,7 @@ fn few_processes_are_stopped_only_if_they_do_not_die_otherwise() {
     };
     let name = format!("jobfence-test-{}-few", std::process::id());
     let top = hierarchy.mount.join(&name);
-    // Whether the switch of `freezer` was used, which is that of the directory or one that nobody heeds.
+    // Whether the switch of `freezer` was used: either the directory's own, or one without any effect.
     let end = |is_stopped: bool| {
         fs::create_dir(&top).unwrap();
         let unheeded = tempfile::tempdir().unwrap();
@@ -668,7 +668,7 @@ fn few_processes_are_stopped_only_if_they_do_not_die_otherwise() {
         let freezer = Some(if is_stopped { &dir } else { &beside });
         kill_all(Members { unified: None, freezer, any: &dir }, soon()).unwrap();
         let left = own::pids_below(&dir, soon()).unwrap();
-        // Else they wait for it, and the test for them.
+        // Otherwise they wait for it, and the test for them.
         dir.write("freezer.state", "THAWED").unwrap();
         for child in &mut children {
             let _ = child.kill();
@@ -678,12 +678,12 @@ fn few_processes_are_stopped_only_if_they_do_not_die_otherwise() {
         assert_eq!(left, Vec::<i32>::new());
         !beside.read("freezer.state").unwrap().is_empty()
     };
-    // A busy processor may not get round to them in time.
+    // A busy processor may not get to them in time.
     assert!((0..20).any(|_| !end(false)), "they were stopped each time");
     end(true);
 }
 
-/// Where attaching fails between two hierarchies, a process is in one alone, and can be stopped there.
+/// If attaching fails between two hierarchies, a process is only in one, and can be stopped there.
 #[test]
 fn who_is_stopped_in_the_freezer_alone_is_ended_with_the_step() {
     let site = Site::new("stopped");
@@ -707,7 +707,7 @@ fn who_is_stopped_in_the_freezer_alone_is_ended_with_the_step() {
     step.write("cgroup.procs", &child.id().to_string()).unwrap();
     step.write("freezer.state", "FROZEN").unwrap();
     let removed = own::remove(&trees.iter().collect::<Vec<_>>(), &levels, soon());
-    // Else it waits for that, and the test for it.
+    // Otherwise it waits for that, and the test for it.
     let _ = step.write("freezer.state", "THAWED");
     let _ = child.kill();
     child.wait().unwrap();
@@ -717,7 +717,7 @@ fn who_is_stopped_in_the_freezer_alone_is_ended_with_the_step() {
     removed.unwrap();
 }
 
-/// A daemon of Slurm's does not read what processes have in their environment.
+/// A daemon of Slurm does not read the environment of processes.
 #[test]
 fn whom_hold_has_seen_is_known_without_his_mark() {
     let site = Site::new("seen");
@@ -735,7 +735,7 @@ fn who_starts_processes_faster_than_they_are_ended_is_ended() {
     let site = Site::new("storm");
     let host = site.host();
     let script = "trap '' TERM HUP INT; while :; do (sleep 1000 & setsid sleep 1000 &) ; done";
-    // A user of nobody's, since all of his processes are ended.
+    // An unused uid, since all of its processes are ended.
     let user = 2_000_000_000 + std::process::id();
     let mut storm = Command::new("/bin/bash");
     storm.args(["-c", &format!("ulimit -u 400; {script}")]).uid(user).process_group(0);
@@ -752,7 +752,7 @@ fn who_starts_processes_faster_than_they_are_ended_is_ended() {
     assert_eq!(find().unwrap(), Vec::new());
 }
 
-/// Those who get no signal while the others are stopped could start more than die.
+/// Processes that get no signal while the others are stopped could start more than die.
 #[test]
 fn however_many_are_in_a_cgroup_all_get_the_signal_at_once() {
     let site = Site::new("signal");
@@ -794,12 +794,12 @@ fn however_many_there_are_all_are_ended_and_nobody_stays_stopped() {
         Ok(found)
     };
     assert_eq!(process::end_all(&host.proc, living, soon()).unwrap(), 600);
-    // Nobody dies before all are stopped: those who are not could start more.
+    // None dies before all are stopped: the rest could start more.
     assert_eq!(looks.get(..2), Some([600, 600].as_slice()), "{looks:?}");
     for child in &mut children {
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
     }
-    // Who was found stands still while his children are looked for. Where that fails, he is killed all the same.
+    // A process that was found is stopped while its children are looked for. If that fails, it is killed all the same.
     let mut child = sleep().spawn().unwrap();
     let id = Owner::of(&host.proc, child.id().cast_signed()).unwrap().unwrap();
     let mut looks = 0;
@@ -818,7 +818,7 @@ fn however_many_there_are_all_are_ended_and_nobody_stays_stopped() {
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
 }
 
-/// A directory that is called as systemd calls slurmd's, in which nobody is but whom this makes.
+/// A directory named as systemd names slurmd's, with only the processes that this test starts.
 struct Daemons(PathBuf);
 
 impl Daemons {
@@ -838,7 +838,7 @@ impl Daemons {
 
 impl Drop for Daemons {
     fn drop(&mut self) {
-        // Also where the test has failed: who stays is found by the next test's janitor, too.
+        // Also after a failed test: the next test's janitor finds a process that stays.
         let deadline = soon();
         while fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {
             for pid in fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
@@ -873,7 +873,7 @@ fn a_mark_that_was_inherited_is_no_reason_to_end_who_has_a_daemon_of_his_own() {
             .env(VARIABLE, &mark),
     );
     let mut other = daemons.start(Command::new("/bin/sleep").uid(user()));
-    // As a job's own daemon, where its script has had the environment from somewhere: own placement leaves it where systemd has it.
+    // Like a job's own daemon whose script got the environment from somewhere: own placement leaves it where systemd has it.
     let host = site.host();
     let Some(v1) = host.layout.hierarchies.iter().find(|hierarchy| hierarchy.version == Version::V1) else {
         return common::skip("only cgroup2");
@@ -900,7 +900,7 @@ fn a_mark_that_was_inherited_is_no_reason_to_end_who_has_a_daemon_of_his_own() {
     assert!(with_daemon.child.try_wait().unwrap().is_none() && other.child.try_wait().unwrap().is_none());
 }
 
-/// A script of a living step has read an ended step's variables from a file, and started something that left its session.
+/// A script of a live step has read an ended step's variables from a file, and started a process that left its session.
 #[test]
 fn who_is_known_to_be_of_a_living_step_without_a_fence_is_no_dead_ones() {
     let site = Site::new("known");
@@ -940,7 +940,7 @@ fn who_is_known_to_be_of_a_living_step_without_a_fence_is_no_dead_ones() {
         };
         records.write(&mut tracked, soon()).unwrap();
     }
-    // What it has started since it was seen, and let go of.
+    // A process that it has started since it was seen, and that is now orphaned.
     let script = &"while ! grep -q slurmd.service /proc/self/cgroup; do :; done; sleep $0 & wait"
         .replace("USER", &user().to_string());
     let mut parent = daemons.start(Command::new("/bin/sh").args(["-c", script]).uid(stranger()).env(VARIABLE, &mark));
@@ -961,7 +961,7 @@ fn who_is_known_to_be_of_a_living_step_without_a_fence_is_no_dead_ones() {
         "{reaped:?}"
     );
     assert!(unknown.child.try_wait().unwrap().is_some() && known.child.try_wait().unwrap().is_none());
-    // The dead one is forgotten: its mark alone would be left to say whose it is.
+    // The dead step's record is gone: only its mark would be left to say which step the process belongs to.
     assert_eq!(site.reap(Who::command()).removed, Vec::<String>::new());
     assert!(known.child.try_wait().unwrap().is_none());
     daemon.die();
@@ -970,7 +970,7 @@ fn who_is_known_to_be_of_a_living_step_without_a_fence_is_no_dead_ones() {
     assert!(known.child.try_wait().unwrap().is_some());
 }
 
-/// A step without a fence, whose daemon is dead and of which nobody has been seen.
+/// A step without a fence, whose daemon is dead, and none of whose processes has been seen.
 fn dead_step(host: &Host) -> Tracked {
     let mut dead = Command::new("/bin/true").spawn().unwrap();
     let owner = Owner { pid: dead.id().cast_signed(), start: 1 };
@@ -980,7 +980,7 @@ fn dead_step(host: &Host) -> Tracked {
     Tracked { boot_id, pid_namespace, owner, levels, uid: user(), seen: [].into() }
 }
 
-/// A process of it, which only its mark tells.
+/// A process of this step that only its mark identifies.
 fn marked_by(host: &Host, step: &Tracked) -> Owning {
     let mark = mark_of(&host.boot_id, step.owner);
     let child = sleep().uid(user()).env(VARIABLE, &mark).spawn().unwrap();
@@ -991,13 +991,13 @@ fn marked_by(host: &Host, step: &Tracked) -> Owning {
     Owning { child, pids: Vec::new() }
 }
 
-/// Does it where whoever reads the environment of these waits, as of one that waits for a file system.
+/// Runs this where reading the environment of these processes blocks, as for one that waits for a file system.
 fn where_unreadable<T: Send>(site: &Site, these: &[Owning], what: impl FnOnce() -> T + Send) -> T {
     let pipe = site.config.run_dir.parent().unwrap().join("pipe");
     mkfifo(&pipe, Mode::S_IRUSR).unwrap();
     let pids: Vec<u32> = these.iter().map(|one| one.child.id()).collect();
     let alone = || {
-        // Of this thread alone.
+        // Only for this thread.
         unshare(CloneFlags::CLONE_NEWNS).unwrap();
         let nothing: Option<&str> = None;
         mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).unwrap();
@@ -1045,7 +1045,7 @@ fn however_many_cannot_be_read_there_is_an_end_to_looking() {
     assert!(is_over, "it looks at all of them");
 }
 
-/// Of nobody's step is known which is the last then.
+/// Then it is not known which step is the user's last.
 #[test]
 fn with_a_record_that_cannot_be_read_goes_what_is_certainly_the_steps() {
     let site = Site::new("unread");
@@ -1073,7 +1073,7 @@ fn with_a_record_that_cannot_be_read_goes_what_is_certainly_the_steps() {
     drop(other);
 }
 
-/// Its owner has removed it, since it was listed.
+/// Its owner removed it after it was listed.
 #[test]
 fn of_a_step_that_ends_meanwhile_nothing_is_said() {
     let site = Site::new("gone");
@@ -1098,7 +1098,7 @@ fn with_his_last_step_goes_what_a_user_has_beside_the_daemons_and_nothing_of_roo
         return common::skip("no cgroup2");
     };
     let host = site.host();
-    // As the site's Prolog may, for all steps of the job.
+    // As the site's Prolog may start it, for all steps of the job.
     let mut older = daemons.start(Command::new("/bin/sleep").uid(user()));
     let begun = process::now(&host.proc).unwrap();
     while process::now(&host.proc).unwrap() <= begun {}
@@ -1108,7 +1108,7 @@ fn with_his_last_step_goes_what_a_user_has_beside_the_daemons_and_nothing_of_roo
     let owner = Owner::of(&host.proc, pid).unwrap().unwrap();
     let mut his = daemons.start(Command::new("/bin/sleep").uid(user()));
     let mut strangers = daemons.start(Command::new("/bin/sleep").uid(stranger()));
-    // As slurmd's own `su user() -c …` for sbatch --get-user-env.
+    // Like slurmd's own `su user() -c …` for sbatch --get-user-env.
     let script = &"while ! grep -q slurmd.service /proc/self/cgroup; do :; done; setpriv --reuid USER --clear-groups sleep $0 & wait".replace("USER", &user().to_string());
     let mut of_slurmd = daemons.start(Command::new("/bin/sh").args(["-c", script]));
     let there = || fs::read_to_string(daemons.0.join("cgroup.procs")).unwrap();
@@ -1127,11 +1127,11 @@ fn with_his_last_step_goes_what_a_user_has_beside_the_daemons_and_nothing_of_roo
         };
         step.end(&member, soon()).unwrap()
     };
-    // While another step of his lives, whoever is neither the daemon's child nor in its session could be that one's.
+    // While another step of the user is alive, a process that is neither the daemon's child nor in its session could belong to that step.
     let another = Owner::this(&host.proc).unwrap();
     assert_eq!(end(&[(owner, user()), (another, user())]), Some(0));
     assert_eq!(his.child.try_wait().unwrap(), None);
-    // A daemon of which nobody knows whose step it has.
+    // A daemon whose step is not known.
     let temp = tempfile::tempdir().unwrap();
     let program = temp.path().join("slurmstepd");
     fs::copy("/bin/sleep", &program).unwrap();
@@ -1167,7 +1167,7 @@ fn jobfence_hold_reaps_on_an_idle_node() {
     assert!(said.contains(&format!("removed uid_{}/job_1/step_0, which a dead step daemon left", user())), "{said}");
 }
 
-/// systemd takes the end by a signal of a pipe for a good one, and would not start it again.
+/// systemd takes death by SIGPIPE for a clean exit, and would not restart the service.
 #[test]
 fn jobfence_hold_goes_on_when_nobody_hears_what_it_says() {
     let site = Site::new("unheard");
@@ -1182,7 +1182,7 @@ fn jobfence_hold_goes_on_when_nobody_hears_what_it_says() {
         assert_eq!((site.left(), hold.try_wait().unwrap()), (Vec::new(), None));
     };
     is_gone();
-    // What it removes it says afterwards: it has when it has removed another one.
+    // It reports a removal afterwards: so it has done that when it has removed another one.
     owner = site.role("own");
     owner.die();
     is_gone();

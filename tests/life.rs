@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 
 mod common;
 
-/// An array's member, whose id is no name of a directory.
+/// An array's member, whose id is no valid directory name.
 const JOB: &str = "12[3].host";
 const USER: &str = "65534";
 
@@ -36,21 +36,21 @@ impl Site {
         self.jobfence(&[&["open", "--job", JOB, "--user", USER], more].concat())
     }
 
-    /// One that succeeds, and says nothing but what is asked.
+    /// A command that succeeds, and prints only what is asked for.
     fn done(&self, words: &[&str]) -> String {
         let output = self.jobfence(words);
         assert!(output.status.success() && err(&output).is_empty(), "{words:?}: {output:?}");
         out(&output)
     }
 
-    /// One that fails with a sentence.
+    /// A command that fails with a sentence.
     fn refused(&self, words: &[&str], expected: &str) {
         let output = self.jobfence(words);
         assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
         assert!(err(&output).starts_with("jobfence: ") && err(&output).contains(expected), "{words:?}: {output:?}");
     }
 
-    /// One that succeeds, and says this.
+    /// A command that succeeds, and prints this.
     fn done_with_words(&self, words: &[&str], expected: &str) {
         let output = self.jobfence(words);
         assert!(output.status.success() && err(&output).contains(expected), "{words:?}: {output:?}");
@@ -61,7 +61,7 @@ impl Site {
         fs::read_dir(run).into_iter().flatten().flatten().map(|e| e.path()).filter(|path| is_record(path)).collect()
     }
 
-    /// Directories of this base below which a step is, in whatever hierarchy.
+    /// Whether no directory of this base, in any hierarchy, has a step below it.
     fn is_clean(&self) -> bool {
         let has_steps = |mount: &Path| {
             fs::read_dir(mount.join(&self.base.name))
@@ -129,7 +129,7 @@ impl Drop for Started {
     }
 }
 
-/// The number that a member of the answer has.
+/// A number member of the output.
 fn number(json: &str, name: &str) -> Option<f64> {
     let rest = json.split_once(&format!("\"{name}\":"))?.1;
     rest.split([',', '}']).next()?.parse().ok()
@@ -139,7 +139,7 @@ fn number(json: &str, name: &str) -> Option<f64> {
 fn six_processes_share_a_life() {
     let Some(site) = Site::new("six") else { return };
     let opened = site.open(&["--cpus", "0.5", "--mem", "64M", "--pids-max", "20"]);
-    // What its user asks for is said in the log, as everywhere.
+    // The user's requests are logged, as everywhere.
     assert!(opened.status.success() && err(&opened).contains("the user asked for"), "{opened:?}");
     let path = out(&opened).trim().to_owned();
     assert!(path.ends_with("/uid_65534/job_12+5B3+5D.host/step_0"), "{path}");
@@ -156,7 +156,7 @@ fn six_processes_share_a_life() {
     assert_eq!(limits, [Some(0.5), Some(f64::from(64 << 20)), Some(20.0)], "{usage}");
     assert!(usage.contains("\"holder\":\"manual\"") && number(&usage, "cpu_seconds").is_some(), "{usage}");
 
-    // More, and then less.
+    // First more, then less.
     for (cpus, memory) in [("2", 128), ("0.25", 32)] {
         site.done(&["limit", "--job", JOB, "--cpus", cpus, "--mem", &format!("{memory}M"), "-o", "MaxProcesses=9"]);
         let usage = site.done(&["usage", "--job", JOB, "--json"]);
@@ -206,7 +206,7 @@ fn each_end_has_a_clear_answer() {
     assert!(site.is_clean());
 }
 
-/// No janitor would remove it: the fence of a manual holder lives as long as the boot.
+/// The janitor would not remove it: a fence with a manual holder lives until the next boot.
 #[test]
 fn a_fence_that_cannot_be_limited_is_taken_back() {
     let Some(site) = Site::new("unlimited") else { return };
@@ -223,7 +223,7 @@ fn a_limit_for_which_there_is_no_directory_is_an_error() {
     site.open(&["--cpus", "1", "--mem", "64M"]);
     let limited = site.jobfence(&["limit", "--job", JOB, "--cpus", "1", "--mem", "64M", "-o", "MaxProcesses=9"]);
     let has_limit = number(&site.done(&["usage", "--job", JOB, "--json"]), "processes_limit") == Some(9.0);
-    // On v2 a directory can have each controller at any time.
+    // On v2 a directory can get each controller at any time.
     assert_eq!(limited.status.success(), has_limit, "{limited:?}");
     assert!(has_limit || err(&limited).contains("opened without such a limit"), "{limited:?}");
     site.done(&["close", "--job", JOB]);
@@ -267,7 +267,7 @@ fn a_fence_of_another_boot_is_only_a_record() {
     let closed = site.jobfence(&["close", "--job", JOB]);
     assert!(closed.status.success() && err(&closed).contains("the machine has booted since"), "{closed:?}");
     assert!(site.is_clean());
-    // Nor does it keep the name from a job that runs again.
+    // Nor does it block the name for a job that runs again.
     put();
     assert!(site.open(&[]).status.success());
     site.done(&["close", "--job", JOB]);
@@ -368,7 +368,7 @@ fn who_could_raise_the_limit_is_said_by_every_process() {
         }
     };
     says(asked);
-    // The word of the last command counts, and the site's where both are the same.
+    // The last command's number counts, or the site's if both are equal.
     for (words, expected) in [
         (["-o", "MaxProcesses=2"].as_slice(), sites),
         (&["--pids-max", "2"], asked),
@@ -383,7 +383,7 @@ fn who_could_raise_the_limit_is_said_by_every_process() {
     assert!(site.is_clean());
 }
 
-/// What the kernel lets a process's own cgroup have of processes, by its lines in `/proc/PID/cgroup`.
+/// The kernel's process limit of a process's own cgroup, by its lines in `/proc/PID/cgroup`.
 fn processes_limit(cgroup: &str) -> String {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let mount_of = |is_wanted: &dyn Fn(&[&str]) -> bool| {
@@ -437,7 +437,7 @@ fn sections_of_queue_project_vnode_type_and_host_are_chosen() {
         (&["--partition", "big", "--project", "", "--vnode-type", "thin,gpu2"], 70.0),
         (&["--queue", "big", "--project", "p", "--vnode-type", "gpu"], 80.0),
         (&["--queue", "big", "--project", "p"], 80.0),
-        // What is unknown makes nothing more generous.
+        // Unknown facts make nothing more generous.
         (&["--queue", "big", "--vnode-type", ""], 60.0),
         (&[], 50.0),
     ] {
@@ -451,7 +451,7 @@ fn sections_of_queue_project_vnode_type_and_host_are_chosen() {
     assert_eq!(task.signal_that_ended_it(), Some(libc::SIGKILL));
 }
 
-/// On v1 each controller has a hierarchy of its own: that of one job has directories of the user where another job has none.
+/// On v1 each controller has its own hierarchy: one job may have directories of the user in a hierarchy where another job has none.
 #[test]
 fn jobs_of_a_user_may_need_different_controllers() {
     let Some(site) = Site::new("controllers") else { return };
@@ -464,7 +464,7 @@ fn jobs_of_a_user_may_need_different_controllers() {
             let [command, rest @ ..] = words else { panic!("no command") };
             site.done(&[&[*command, "--job", job], config.as_slice(), rest, more].concat())
         };
-        // One is there before the other, and one comes after it.
+        // One comes before the other, and one after it.
         let jobs = [("1", "small"), ("2", "large"), ("3", "small")];
         for (job, queue) in jobs {
             let words = ["open", "--user", USER, "--queue", queue, "--project", "", "--vnode-type", "", "--mem", "64M"];
@@ -559,7 +559,7 @@ fn gpus_are_chosen_and_said_and_go_with_the_fence() {
     assert!(said("1").contains(&list(&[0, 1])), "{}", said("1"));
     let refused = open("2", "1");
     assert!(err(&refused).contains("too few GPUs are free for this job"), "{refused:?}");
-    // The first of them stays; what is not said stays, too.
+    // The first of them stays; what is not given again stays, too.
     site.done(&["limit", "--job", "1", "-o", &gpus, "--gpus", "1"]);
     site.done(&["limit", "--job", "1", "-o", &gpus, "--mem", "48M"]);
     assert!(said("1").contains(&list(&[0])), "{}", said("1"));
@@ -572,7 +572,7 @@ fn gpus_are_chosen_and_said_and_go_with_the_fence() {
         &["open", "--job", "4", "--user", USER, "-o", "GPUDevice=/dev/none%d", "--gpus", "1"],
         "here by GPUDevice=/dev/none%d 0; in use: ",
     );
-    // Without GPUDevice there is nothing to choose from, and nothing is said.
+    // Without GPUDevice there is nothing to choose from, and nothing is reported.
     site.done(&["open", "--job", "4", "--user", USER, "--gpus", "1"]);
     assert!(said("4").contains("\"gpus\":[],"), "{}", said("4"));
     for job in ["2", "3", "4"] {
@@ -595,7 +595,7 @@ fn who_gets_the_number_of_a_process_that_is_put_in_is_put_back() {
     };
     let first = Started::sleeper();
     let files = common::opened_until_its_move(&attach(&first.pid()));
-    // The command has looked for the last time, and is about to move. The other hierarchies are looked at again.
+    // The command has checked for the last time, and is about to move. The other hierarchies are checked again.
     let start_meanwhile = |uid: u32| {
         let mut sleeper = Started::sleeper();
         let before = sleeper.cgroup();
@@ -611,7 +611,7 @@ fn who_gets_the_number_of_a_process_that_is_put_in_is_put_back() {
         (stranger, now == before, said)
     };
     let (stranger, is_back, said) = start_meanwhile(61_002);
-    // One of the job's user's whose parent is another's: that could be a way out.
+    // A process of the job's user with another user's parent: that could be a way out.
     let (_own, is_own_back, own_said) = start_meanwhile(USER.parse().unwrap());
     site.done(&["close", "--job", JOB]);
     let ended = nix::sys::wait::waitpid(stranger.0, Some(nix::sys::wait::WaitPidFlag::WNOHANG)).unwrap();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `docs/troubleshooting.md` and `docs/users.md` have every message that jobfence says by itself, and no other.
+//! `docs/troubleshooting.md` and `docs/users.md` contain every message of jobfence, and no other.
 //!
-//! A message is what stands in a call that writes to a log, to stderr or to the user's job. A page quotes it in a block
-//! of `text`, with `...` for each part that varies. Reasons, which stand within such messages, are quoted as well; they
-//! are too many to have all of them on a page, so they are only looked for in the source.
+//! A message is the text of a call that writes to a log, to stderr or to the user's job. A page quotes it in a block of `text`, with `...`
+//! for each part that varies. Reasons within such messages are quoted as well; there are too many to list all of them, so these are only
+//! looked up in the source.
 //!
-//! A sentence for users is put together of fragments. The page has such a sentence whole, so each of its words must be of
-//! a literal: of that of the sentence, or of a fragment's in its place. And each fragment must be in a sentence of the page.
+//! A sentence for users is composed of fragments. The page has such a sentence as a whole, so each of its words must come from a literal:
+//! the sentence's own, or a fragment's in its place. And each fragment must be in a sentence of the page.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,15 +16,15 @@ use std::path::{Path, PathBuf};
 mod sources;
 use sources::sources;
 
-/// What writes for administrators.
+/// Calls that write for administrators.
 const CALLS: [&str; 4] = ["log::error!(", "log::warn!(", "log::info!(", "eprintln!("];
-/// What writes for users.
+/// Calls that write for users.
 const USER_CALLS: [&str; 1] = ["tell_user("];
-/// Where sentences for users are put together.
+/// Where sentences for users are composed.
 const USER_FILES: [&str; 3] = ["report.rs", "launch/tell.rs", "launch/refuse.rs"];
-/// What in these files is for administrators.
+/// Functions in these files that write for administrators.
 const NOT_FOR_USERS: [&str; 2] = ["pub fn ended(", "pub fn bear("];
-/// What the pages quote of other programs, and of other pages.
+/// What the pages quote from other programs and other pages.
 const OF_OTHERS: [&str; 4] = [
     "ENVIRONMENT",
     "Operation not permitted",
@@ -36,7 +36,7 @@ fn top() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What is not compiled for tests alone, without comments.
+/// The code without tests and comments.
 fn code() -> Vec<(PathBuf, String)> {
     let without = |text: &str| {
         let code = text.split("\n#[cfg(test)]\nmod ").next().unwrap();
@@ -45,7 +45,7 @@ fn code() -> Vec<(PathBuf, String)> {
     sources().into_iter().map(|(path, text)| (path, without(&text))).collect()
 }
 
-/// The literal with which a text begins, if it begins with one, perhaps within `&format!(`.
+/// The literal at the beginning of a text, possibly within `&format!(`.
 fn literal(code: &str) -> Option<String> {
     let code = code.trim_start();
     let code = code.strip_prefix("&format!(").unwrap_or(code).trim_start();
@@ -64,7 +64,7 @@ fn literal(code: &str) -> Option<String> {
     }
 }
 
-/// With `...` for what varies, and without the name that begins every line.
+/// The text with `...` for each varying part, and without the name that begins every line.
 fn plain(text: &str) -> String {
     let mut plain = String::new();
     let mut depth = 0;
@@ -80,7 +80,7 @@ fn plain(text: &str) -> String {
         }
     }
     let plain = plain.split_whitespace().collect::<Vec<_>>().join(" ");
-    // Parts that follow each other, and the full stop behind them, are one.
+    // Consecutive varying parts, and the full stop behind them, are one.
     let mut short = plain.trim_start_matches("jobfence: ").to_owned();
     while short.contains("....") {
         short = short.replace("....", "...");
@@ -105,7 +105,7 @@ fn for_users() -> BTreeSet<String> {
     code().iter().flat_map(|(_, code)| calls(code, &USER_CALLS)).chain(fragments()).collect()
 }
 
-/// The parts of which sentences for users are made, and these sentences.
+/// The parts of sentences for users, and these sentences.
 fn fragments() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (_, mut code) in code().into_iter().filter(|(path, _)| USER_FILES.iter().any(|file| path == Path::new(file))) {
@@ -139,7 +139,7 @@ fn literals_of(code: &str) -> BTreeSet<String> {
     found
 }
 
-/// How long the literal is with which a text begins.
+/// The length of the literal at the beginning of a text.
 fn length(code: &str) -> usize {
     let mut is_escaped = false;
     let is_end = |(_, c): &(usize, char)| {
@@ -150,7 +150,7 @@ fn length(code: &str) -> usize {
     code.char_indices().skip(1).find(is_end).map_or(code.len(), |(at, _)| at + 1)
 }
 
-/// Whether a text is this literal, with fragments, or what is not known, in the place of what varies in the literal.
+/// Whether a text is this literal, with fragments or unknown text in place of the varying parts.
 fn is_made_of(text: &str, literal: &str, fragments: &BTreeSet<String>) -> bool {
     let Some((before, after)) = literal.split_once("...") else { return text == literal };
     let Some(rest) = text.strip_prefix(before) else { return false };
@@ -160,7 +160,7 @@ fn is_made_of(text: &str, literal: &str, fragments: &BTreeSet<String>) -> bool {
         .any(|end| is_made_of(&rest[end..], after, fragments) && has_no_other_words(&rest[..end], fragments))
 }
 
-/// Whether all words of a text are of fragments.
+/// Whether all words of a text come from fragments.
 fn has_no_other_words(text: &str, fragments: &BTreeSet<String>) -> bool {
     let Some(first) = text.chars().next() else { return true };
     if !first.is_alphabetic() && has_no_other_words(&text[first.len_utf8()..], fragments) {
@@ -173,7 +173,7 @@ fn has_no_other_words(text: &str, fragments: &BTreeSet<String>) -> bool {
     })
 }
 
-/// Whether a literal is in a text of the page, with fragments in the place of what varies.
+/// Whether a literal is in a text of the page, with fragments in place of the varying parts.
 fn is_in(text: &str, literal: &str, fragments: &BTreeSet<String>) -> bool {
     let begins = (0..text.len()).filter(|at| text.is_char_boundary(*at));
     begins.into_iter().any(|begin| {
@@ -182,7 +182,7 @@ fn is_in(text: &str, literal: &str, fragments: &BTreeSet<String>) -> bool {
     })
 }
 
-/// The messages that a page quotes: in blocks of `text`, with an empty line between two.
+/// The messages that a page quotes: in blocks of `text`, separated by empty lines.
 fn quoted(page: &str) -> BTreeSet<String> {
     let page = fs::read_to_string(top().join("docs").join(page)).unwrap();
     let blocks = page.split("\n```text\n").skip(1).map(|rest| rest.split("\n```").next().unwrap());
@@ -200,7 +200,7 @@ fn mentioned(page: &str) -> BTreeSet<String> {
 }
 
 fn is_in_source(message: &str, literals: &BTreeSet<String>, fragments: &BTreeSet<String>) -> bool {
-    // A reason has a path or a value behind it.
+    // A reason is followed by a path or a value.
     let short = message.strip_suffix(" ...").unwrap_or(message);
     literals.contains(short) || literals.iter().any(|literal| is_made_of(message, literal, fragments))
 }
@@ -209,11 +209,11 @@ fn listed(messages: &[&String]) -> String {
     messages.iter().map(|message| format!("  {message}\n")).collect()
 }
 
-/// One place makes users' names printable. It knows all that a terminal or a reader's eye takes for a command.
+/// Only one function makes users' names printable. It knows all characters that a terminal or a reader could take for a command.
 #[test]
 fn what_others_have_written_is_made_printable_in_one_place() {
     for (path, text) in code() {
-        // What is refused for its control characters is shown nowhere.
+        // Text that is refused for its control characters is never shown.
         let is_shown =
             |line: &&str| line.contains("is_control()") && !line.contains("contains(") && !line.contains("any(");
         let wrong: Vec<&str> = text.lines().filter(is_shown).collect();
@@ -225,7 +225,7 @@ fn what_others_have_written_is_made_printable_in_one_place() {
     }
 }
 
-/// The texts whose number of CPUs is never 1, or has a point. `Cpus::in_words` writes all others.
+/// Texts whose number of CPUs is never 1, or has a decimal point. `Cpus::in_words` writes all others.
 const NEVER_ONE: [&str; 2] = ["{} of {granted} CPUs were busy on average", "{cpus:.2} CPUs"];
 
 #[test]

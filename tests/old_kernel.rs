@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The fence on older kernels than this one: those of RHEL 8 (4.18) and 9 (5.14), as far as they can be played here.
+//! The fence on older kernels: those of RHEL 8 (4.18) and 9 (5.14), as far as they can be simulated here.
 //!
-//! A thread gives itself a seccomp filter, which what it starts inherits: system calls since Linux 5.1 do not exist, and
-//! another thread, without the filter, answers for each file that is opened or looked at whether it exists. Mounts are not
-//! touched, except in a mount namespace of a child.
+//! A thread gives itself a seccomp filter, which its children inherit: system calls since Linux 5.1 do not exist, and another thread,
+//! without the filter, decides for each file that is opened or looked at whether it exists. Mounts stay unchanged, except in a mount
+//! namespace of a child.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -23,8 +23,8 @@ use nix::unistd::Pid;
 
 mod common;
 
-/// `pidfd_send_signal` (5.1), the first call since which all processors have the same numbers. `pidfd_open`, `clone3`,
-/// `close_range` and `openat2` are behind it.
+/// `pidfd_send_signal` (5.1), the first system call with the same number on all processors. `pidfd_open`, `clone3`, `close_range` and
+/// `openat2` come after it.
 const FIRST_SINCE_5_1: u32 = 424;
 
 const NO_CALL: (u32, u32) = (u32::MAX, u32::MAX);
@@ -38,31 +38,31 @@ struct Kernel {
     files: &'static [&'static str],
 }
 
-/// RHEL 8. `max_usage_in_bytes` it had: where that is what the host has, it stands for memory.peak.
+/// RHEL 8. It had `max_usage_in_bytes`: if the host has that, it stands for memory.peak.
 const LINUX_4_18: Kernel = Kernel {
     name: "4.18",
     missing: (FIRST_SINCE_5_1, u32::MAX),
     files: &["cgroup.kill", "cgroup.freeze", "memory.peak", "memory.max_usage_in_bytes"],
 };
 
-/// Just before `cgroup.kill`, as RHEL 9 was in the beginning.
+/// Just before `cgroup.kill`, as RHEL 9 was at first.
 const LINUX_5_13: Kernel = Kernel { name: "5.13", missing: NO_CALL, files: &["cgroup.kill", "memory.peak"] };
 
-/// Without what came since 4.18 of the files that limits are written to.
+/// Without the limit files that came after 4.18.
 const FEWER_LIMITS: Kernel = Kernel {
     name: "4.18, files",
     missing: NO_CALL,
     files: &["cpu.max.burst", "cpu.cfs_burst_us", "cpu.idle", "memory.oom.group"],
 };
 
-/// As where a container's filter knows `pidfd_open` and not `pidfd_send_signal`.
+/// Like a container's filter that knows `pidfd_open` but not `pidfd_send_signal`.
 const FILTERED: Kernel = Kernel { name: "5.13, filtered", missing: (FIRST_SINCE_5_1, FIRST_SINCE_5_1), ..LINUX_5_13 };
 
 impl Kernel {
-    /// Does the work as on this kernel; also says which of the files it asked for in vain.
+    /// Does the work as on this kernel; also returns which of the files were requested in vain.
     fn run<T: Send>(self, work: impl FnOnce() -> T + Send) -> (T, BTreeSet<String>) {
         let (listener, listen) = channel();
-        // Readable at its end: what a failure leaves running must not be waited for.
+        // Readable when the work has ended: processes that a failure leaves running must not be waited for.
         let (over, working) = std::io::pipe().unwrap();
         std::thread::scope(|scope| {
             // Started before the filter exists, so it has none.
@@ -82,7 +82,7 @@ impl Kernel {
         })
     }
 
-    /// Puts the filter on this thread. From now on, who opens a file waits for an answer.
+    /// Installs the filter on this thread. From now on, a process that opens a file waits for an answer.
     fn filter(self) -> OwnedFd {
         let code = |code: u32| u16::try_from(code).unwrap();
         let answer = |value: u32| libc::sock_filter { code: code(libc::BPF_RET), jt: 0, jf: 0, k: value };
@@ -112,11 +112,11 @@ impl Kernel {
         let missing = unsafe { libc::syscall(libc::SYS_pidfd_open, std::process::id(), 0) } < 0;
         let is_missing = |call: libc::c_long| (first..=last).contains(&number(call));
         assert_eq!(missing, is_missing(libc::SYS_pidfd_open), "pidfd_open");
-        // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+        // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
         unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap()) }
     }
 
-    /// Answers until the work is over. Who asks later is told that there are no such calls.
+    /// Answers until the work has ended. Later calls are told that they do not exist.
     fn answer(self, listen: &Receiver<OwnedFd>, over: &std::io::PipeReader) -> BTreeSet<String> {
         let mut hidden = BTreeSet::new();
         let Ok(listener) = listen.recv() else { return hidden };
@@ -134,7 +134,7 @@ impl Kernel {
                 (asked, question)
             };
             if asked != 0 {
-                continue; // whoever asked was killed
+                continue; // the asking process was killed
             }
             let path = path_at(question.pid, question.data.args[1]);
             let name = path.rsplit('/').next().unwrap_or_default();
@@ -155,7 +155,7 @@ impl Kernel {
     }
 }
 
-/// The string at an address of a process that waits for us.
+/// The string at an address of a process that waits for the answer.
 fn path_at(pid: u32, address: u64) -> String {
     let mut text = [0u8; 512];
     let memory = File::open(format!("/proc/{pid}/mem"));
@@ -204,13 +204,13 @@ fn text(output: &[u8]) -> String {
     String::from_utf8_lossy(output).into_owned()
 }
 
-/// A zombie that init has not looked after yet is dead.
+/// A zombie that init has not reaped yet is dead.
 fn is_running(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     !stat.is_empty() && !stat.contains(") Z ")
 }
 
-/// A child of another session, and a grandchild whose parent is gone.
+/// A child in another session, and an orphaned grandchild.
 const STRAGGLERS: &str = "setsid sleep 20 >/dev/null 2>&1 & echo $!; (sleep 20 >/dev/null 2>&1 & echo $!) & wait $!";
 
 #[test]
@@ -226,7 +226,7 @@ fn whatever_a_command_leaves_is_ended() {
             assert!(!is_running(pid), "{}: process {pid} lives: {said}", kernel.name);
         }
         assert_eq!(site.left(), Vec::<PathBuf>::new(), "{}: {said}", kernel.name);
-        // One line: what was used, and nothing that went wrong.
+        // A single line: the usage, and no error.
         assert_eq!(said.lines().count(), 1, "{}: {said}", kernel.name);
         assert!(said.contains("ended: cpu "), "{}: {said}", kernel.name);
         let has_cgroup2 = hierarchies().iter().any(|hierarchy| hierarchy.version == Version::V2);
@@ -236,7 +236,7 @@ fn whatever_a_command_leaves_is_ended() {
 
 #[test]
 fn a_fork_storm_is_ended() {
-    // Each process makes another and ends; not for ever, should it not be ended.
+    // Each process makes another and ends; limited in time, in case it is not ended.
     let storm = "import os, time\nend = time.monotonic() + 0.3\nfor _ in range(10):\n if os.fork() == 0:\n  \
                  while time.monotonic() < end + 10:\n   if os.fork(): os._exit(0)\n  os._exit(0)\n\
                  while time.monotonic() < end: pass";
@@ -296,12 +296,12 @@ fn check_and_signals_are_as_ever() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
-/// A limit that this kernel has no file for is an error of that limit alone, which says what to set.
+/// A limit that this kernel has no file for is an error of that limit alone, with a remedy.
 #[test]
 fn limits_without_a_file_are_explained() {
     let site = Site::new("files");
     let on_v2 = hierarchies().iter().any(|hierarchy| hierarchy.version == Version::V2 && hierarchy.has("memory"));
-    // v1 never had the second, whatever the kernel.
+    // v1 never had the second, on any kernel.
     let v1 = "cgroup v1 kills single processes";
     let cases = [
         ("CPUBurst=50", "burst", "set CPUBurst=0", "has no such file"),
@@ -316,7 +316,7 @@ fn limits_without_a_file_are_explained() {
         let said = text(&refused.stderr);
         assert!(!refused.status.success() && said.contains(missing) && said.contains(remedy), "{said}");
         assert!(!said.contains("is not available"), "{said}");
-        // Every quota asks for the first of them, and goes without.
+        // Every quota tries the first of them, and works without it.
         let in_vain = hidden.iter().any(|file| limit == "burst" || !file.contains("burst"));
         assert_eq!(!in_vain, missing == v1, "{hidden:?}");
         let (warned, _) = run(&format!("OnError=fail,{limit}:warn"));
@@ -325,7 +325,7 @@ fn limits_without_a_file_are_explained() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
-/// As RHEL 8 is by default: no cgroup2 anywhere, processes are held in v1's freezer.
+/// RHEL 8's default: no cgroup2 anywhere; v1's freezer holds the processes.
 #[test]
 fn v1_alone() {
     const WANTED: [&str; 4] = ["cpu", "cpuacct", "memory", "freezer"];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a reader stumbles over in the pages: lines that are too long, a README that is, links and files that lead nowhere,
-//! misspelt words, and manual pages that do not parse.
+//! What readers of the pages would stumble over: too long lines, a too long README, links and files that lead nowhere, misspelt words, and
+//! manual pages that do not parse.
 //!
 //! `tests/pages.py` runs the commands of the pages.
 
@@ -17,7 +17,7 @@ use skip::skip;
 const WIDTH: usize = 100;
 const README_LINES: usize = 120;
 
-/// With which a file of the sources begins where a page names it.
+/// How the name of a source file begins on a page.
 const SOURCES: [&str; 6] = ["src/", "tests/", "docs/", "benches/", "fuzz/", "plugstack/"];
 
 fn top() -> &'static Path {
@@ -40,7 +40,7 @@ fn pages() -> BTreeMap<String, String> {
     pages
 }
 
-/// Its lines outside of fenced blocks, each with its number.
+/// The lines outside fenced blocks, each with its number.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_fenced = false;
     (1..).zip(text.lines()).filter(move |(_, line)| {
@@ -50,7 +50,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// What of a line stands between backticks, and the line without it.
+/// The parts of a line between backticks, and the line without them.
 fn apart(line: &str) -> (Vec<&str>, String) {
     let (code, text): (Vec<_>, Vec<_>) = line.split('`').enumerate().partition(|(index, _)| index % 2 == 1);
     (code.into_iter().map(|(_, part)| part).collect(), text.into_iter().map(|(_, part)| part).collect())
@@ -67,7 +67,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The anchors of a page: its headings in the form that a link has.
+/// The anchors of a page: its headings in the form of a link.
 fn anchors(text: &str) -> Vec<String> {
     let headings = prose(text)
         .filter_map(|(_, line)| line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#')));
@@ -77,7 +77,7 @@ fn anchors(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Where a relative link leads, seen from the top.
+/// The target of a relative link, from the top.
 fn resolved(page: &str, target: &str) -> String {
     let mut path = PathBuf::new();
     for part in Path::new(page).parent().unwrap().join(target).components() {
@@ -144,10 +144,10 @@ fn every_file_that_is_named_is_there() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Words that codespell takes for misspelt ones: two of roff's, one of Rust's, and a daemon.
+/// Words that codespell takes for misspelt: two of roff's, one of Rust's, and a daemon.
 const SPELT: &str = "bu,te,crate,startd";
 
-/// What a program says of these files. `None`: it is not installed, and the test skipped.
+/// A program's output for these files. `None`: it is not installed, and the test is skipped.
 fn said_by(program: &str, arguments: &[&str]) -> Option<String> {
     let done = match Command::new(program).args(arguments).current_dir(top()).output() {
         Ok(done) => done,
@@ -159,7 +159,7 @@ fn said_by(program: &str, arguments: &[&str]) -> Option<String> {
     };
     let said = [done.stdout, done.stderr].concat();
     let said = String::from_utf8_lossy(&said).into_owned();
-    // A program that fails without a word has not looked.
+    // A program that fails without output has not checked anything.
     assert!(done.status.success() || !said.is_empty(), "{program}: {}", done.status);
     Some(said)
 }
@@ -174,7 +174,7 @@ fn manual_pages_have_place_in_80_columns() {
         let mut wrong: Vec<String> =
             said.lines().filter(|line| line.contains("warning: ")).map(str::to_owned).collect();
         for line in said.lines() {
-            // A bold letter is printed twice, and a backspace is between.
+            // A bold letter is printed twice, with a backspace between.
             let mut shown = String::new();
             for c in line.chars() {
                 if c == '\u{8}' { _ = shown.pop() } else { shown.push(c) }
@@ -198,7 +198,7 @@ fn manual_pages_parse_and_no_word_is_misspelt() {
     assert!(said.is_empty(), "{said}");
 }
 
-/// By what a user can try to leave a job, in the order of the table.
+/// The ways in which a user can try to leave a job, in the table's order.
 const WAYS_OUT: [&str; 11] = [
     "ssh to a node, own",
     "ssh to a node, overlay",
@@ -221,7 +221,7 @@ fn rows<'a>(page: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
     table.skip(2).map(words).collect()
 }
 
-/// All files below a directory whose names end so, as one text.
+/// All files below a directory with this ending, as one text.
 fn sources(directory: &Path, end: &str) -> String {
     let of = |path: PathBuf| match path.is_dir() {
         true => sources(&path, end),

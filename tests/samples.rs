@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `SampleInterval`: what `jobfence hold` samples of real fences, who can read it, and what becomes of it.
+//! `SampleInterval`: what `jobfence hold` samples of real fences, who can read it, and where it goes.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 mod common;
 
-/// Users that nothing else of the tests has jobs of.
+/// Users that have no jobs in other tests.
 fn user() -> u32 {
     common::uids()
 }
@@ -21,10 +21,10 @@ fn stranger() -> u32 {
     common::uids() + 1
 }
 
-/// An id by which a terminal would be told to do something, and a page.
+/// An id that contains commands for a terminal and for a page.
 const HOSTILE: &str = "7\u{1b}[2J<script>\n\u{202e}x";
 
-/// Until it is told to go on a little memory and no CPU time, then more of both.
+/// First a little memory and no CPU time, until it is told to go on; then more of both.
 const PROGRAM: &str = "print(flush=True)\nsys.stdin.readline()\nb = bytearray(60 << 20)\nwhile True: pass";
 
 struct Site {
@@ -91,7 +91,7 @@ impl Site {
         hold.wait().unwrap();
     }
 
-    /// A fence with a program in it.
+    /// Makes a fence with a program in it.
     fn run(&mut self, job: &str) {
         let uid = user().to_string();
         self.out(&["open", "--job", job, "--user", &uid, "--mem", "200M", "--cpus", "0.5"]);
@@ -113,7 +113,7 @@ impl Site {
         shown["fences"][0]["series"].clone()
     }
 
-    /// Waits until the living series has so many points.
+    /// Waits until the live series has so many points.
     fn points(&self, job: &str, least: usize) -> Value {
         let deadline = common::soon();
         loop {
@@ -126,14 +126,14 @@ impl Site {
         }
     }
 
-    /// The series of steps that have ended, without those of tests beside this one.
+    /// The series of ended steps, without those of tests running at the same time.
     fn logged(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path("log/usage.jsonl.series")).unwrap_or_default();
         let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         all.filter(|line| line["uid"] == user()).collect()
     }
 
-    /// The files of living steps, without those of tests beside this one.
+    /// The files of live steps, without those of tests running at the same time.
     fn files(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path("run-series")).into_iter().flatten().flatten();
         let is_ours = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&format!("{}-", user()));
@@ -150,7 +150,7 @@ impl Site {
         file.clone()
     }
 
-    /// So many files `jobfence hold` may have open.
+    /// Limits the number of files that `jobfence hold` may have open.
     fn starve(&self, files: &str) {
         let pid = self.hold.as_ref().unwrap().id().to_string();
         let done = Command::new("prlimit").args(["--pid", &pid, &format!("--nofile={files}:")]).status().unwrap();
@@ -193,10 +193,10 @@ fn a_series_shows_what_a_job_did_when() {
     let most = used(&site);
     let (at, cpu, memory) =
         (column(&series, "at_seconds"), column(&series, "cpu_seconds"), column(&series, "memory_bytes"));
-    // A busy machine may make one late, and not all.
+    // A busy machine may delay one, and skip some.
     let gaps: Vec<f64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(gaps.iter().all(|gap| *gap >= 0.3) && gaps.iter().any(|gap| *gap < 3.0), "{at:?}");
-    // It has waited, and then wanted more than its half CPU: the kernel says how much it had.
+    // It waited, and then wanted more than its half CPU: the kernel says how much it had.
     assert!(cpu[asleep - 1] < 0.5 && memory[asleep - 1] < 40e6, "{series}");
     let (last, before) = (at.len() - 1, at.len() - 3);
     assert!((least..=most).contains(&cpu[last]), "between {least} and {most}: {series}");
@@ -205,7 +205,7 @@ fn a_series_shows_what_a_job_did_when() {
     assert!(memory[last] > 60e6, "{series}");
     assert_eq!(column(&series, "processes")[last], 1.0, "{series}");
 
-    // The user sees it, and nobody else.
+    // Only the user can see it.
     let seen = site.as_user(user(), &["show", "7"]);
     let text = String::from_utf8(seen.stdout).unwrap();
     let line = text.lines().find(|line| line.contains("over time")).unwrap_or_else(|| panic!("{text}"));
@@ -221,7 +221,7 @@ fn a_series_shows_what_a_job_did_when() {
     let list = Command::new("ls").arg(site.path("run-series")).uid(user()).gid(user()).output().unwrap();
     assert!(!list.status.success(), "users can list all files");
 
-    // It ends: the series goes from the living ones into the log, and onto the page.
+    // The job ends: its series moves from the live ones into the log, and onto the page.
     site.out(&["close", "--job", "7"]);
     site.no_files();
     let [logged] = &site.logged()[..] else { panic!("{:?}", site.logged()) };
@@ -263,7 +263,7 @@ fn a_series_outlives_jobfence_hold() {
 fn a_step_that_is_seen_in_part_has_one_series() {
     let Some(mut site) = Site::new("part") else { return };
     site.run("7");
-    // Without a process in it, a part can be taken away.
+    // Without a process in it, a part can be removed.
     site.children.drain(..).for_each(|mut child| {
         child.kill().unwrap();
         child.wait().unwrap();
@@ -271,7 +271,7 @@ fn a_step_that_is_seen_in_part_has_one_series() {
     let of_step = |entry: fs::DirEntry| entry.path().join(&site.base.name).join(format!("uid_{}/job_7/step_0", user()));
     let hierarchies = fs::read_dir("/sys/fs/cgroup").unwrap().flatten().map(of_step);
     let parts: Vec<PathBuf> = hierarchies.filter(|step| step.is_dir()).collect();
-    // On v2 there is one.
+    // On v2 there is only one.
     let [part, _, ..] = parts.as_slice() else { return };
     fs::remove_dir(part).unwrap();
     site.hold("1");
@@ -316,7 +316,7 @@ fn a_sample_that_fails_loses_nothing() {
     site.hold("1");
     site.run("7");
     let before = site.points("7", 3);
-    // Nothing can be opened, and then not all that must be: some steps are not seen.
+    // First nothing can be opened, and then not all that must be: some steps are not seen.
     for files in ["3", "8", "9", "10", "11"] {
         site.starve(files);
         std::thread::sleep(Duration::from_millis(1500));
@@ -335,7 +335,7 @@ fn a_user_fills_no_file_system_with_a_series() {
     site.hold("1");
     site.run("7");
     let mut points = site.points("7", 2)["at_seconds"].as_array().unwrap().len();
-    // All that there is belongs to root, so the user cannot write to it or change its mode.
+    // All files belong to root, so the user can neither write to them nor change their mode.
     for file in site.files() {
         assert_eq!(fs::metadata(&file).unwrap().uid(), 0, "{} is a user's", file.display());
         for script in ["chmod 600 \"$1\"", "echo >> \"$1\"", "echo > \"$1.other\""] {
@@ -344,7 +344,7 @@ fn a_user_fills_no_file_system_with_a_series() {
             assert!(!tried.status.success(), "{script} of {}", file.display());
         }
     }
-    // A user who opens each version keeps no more room than a user who opens none.
+    // A user who keeps each version open uses no more space than one who opens none.
     let mut opened = Vec::new();
     for _ in 0..4 {
         opened.push(fs::File::open(site.shown()).unwrap());
@@ -407,7 +407,7 @@ fn the_key_can_change_while_jobfence_hold_runs() {
     site.out(&["close", "--job", "7"]);
 }
 
-/// A file system without room, until it has some.
+/// A full file system, until it gets space.
 struct Small(PathBuf);
 
 impl Small {
@@ -445,7 +445,7 @@ fn a_full_disk_costs_no_point() {
     small.mounted("remount,size=1m");
     let series = site.points("7", 6);
     let at = column(&series, "at_seconds");
-    // A busy machine may make one late, and not all.
+    // A busy machine may delay one, and skip some.
     assert!(at.iter().filter(|at| **at < full).count() >= 2, "points that are missing: {at:?}, full until {full}");
     assert!(at.windows(2).any(|pair| pair[1] - pair[0] < 1.9), "points that are missing: {at:?}");
     site.out(&["close", "--job", "7"]);
@@ -456,7 +456,7 @@ fn a_full_disk_costs_no_point() {
 #[test]
 fn a_file_that_a_user_has_planted_is_not_followed() {
     let Some(mut site) = Site::new("planted") else { return };
-    // Everybody can write to it: nothing is written there, and the jobs go on.
+    // Any user can write to it: nothing is written there, and the jobs go on.
     fs::create_dir(site.path("run-series")).unwrap();
     fs::set_permissions(site.path("run-series"), fs::Permissions::from_mode(0o777)).unwrap();
     site.hold("1");

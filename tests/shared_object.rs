@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The file that Slurm loads: what it exports, where it can be loaded, and what it does not do there.
+//! The file that Slurm loads: what it exports, where it can be loaded, and what it must not do there.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -58,7 +58,7 @@ fn plugin_version_is_writable_and_nobody_elses() {
     let so = shared_object();
     let symbols = output("nm", &["-D", so.to_str().unwrap()]);
     assert!(symbols.lines().any(|line| line.ends_with(" D plugin_version")), "{symbols}");
-    // The constructor must write into this file's own variable, though every plugin has one of this name.
+    // The constructor must write into this file's own variable, although every plugin has one of this name.
     let relocations = output("readelf", &["-r", "-W", so.to_str().unwrap()]);
     assert!(!relocations.contains("plugin_version"), "{relocations}");
 }
@@ -73,7 +73,7 @@ fn needs_no_library_of_slurms() {
 /// The glibc of RHEL 8, the oldest system of today's clusters.
 const GLIBC: [u32; 2] = [2, 28];
 
-/// Whatever glibc the build host has; see src/glibc.rs. `make install`'s files are looked at in tests/install.sh.
+/// Independent of the build host's glibc; see src/glibc.rs. tests/install.sh checks the files of `make install`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[test]
 fn no_symbol_is_newer_than_the_oldest_glibc() {
@@ -83,7 +83,7 @@ fn no_symbol_is_newer_than_the_oldest_glibc() {
         assert!(symbols.contains("@GLIBC_"), "{file}: no symbol of glibc at all:\n{symbols}");
         let newer: Vec<&str> = symbols.split_whitespace().filter(|word| is_newer(word)).collect();
         assert_eq!(newer, Vec::<&str>::new(), "{file}: newer than glibc 2.28; see src/glibc.rs");
-        // Needed without a symbol, such as GLIBC_ABI_DT_RELR.
+        // Versions needed without a symbol, such as GLIBC_ABI_DT_RELR.
         let versions = output("readelf", &["-W", "-V", file]);
         let newer: Vec<&str> = versions.split_whitespace().filter(|word| is_newer(&format!("@{word}"))).collect();
         assert_eq!(newer, Vec::<&str>::new(), "{file}: these versions are needed");
@@ -97,8 +97,8 @@ fn is_newer(symbol: &str) -> bool {
     numbers.is_empty() || numbers.as_slice() > GLIBC.as_slice()
 }
 
-/// What moved into libc.so.6 in glibc 2.34 is elsewhere in older ones. Up to 2.29 their loaders look for it in the library that
-/// the file names, and nowhere else.
+/// Functions that moved into libc.so.6 in glibc 2.34 are elsewhere in older releases. Up to 2.29 the loader looks for them only in the
+/// library that the file names.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[test]
 fn the_command_looks_for_each_function_where_an_old_glibc_has_it() {
@@ -109,8 +109,8 @@ fn the_command_looks_for_each_function_where_an_old_glibc_has_it() {
     assert!(["libdl.so.2", "libpthread.so.0"].iter().all(|library| libraries.contains(library)), "{versions}");
 }
 
-/// Each library more is loaded at each launch, in srun and in the step daemon. See src/shared_object/build.rs and src/sys/unwinder.rs.
-/// tests/install.sh looks at what the optimised file loads.
+/// Each additional library would be loaded at each launch, in srun and in the step daemon. See src/shared_object/build.rs and
+/// src/sys/unwinder.rs. tests/install.sh checks what the optimised file loads.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[test]
 fn takes_nothing_from_a_library_that_a_process_has_not_loaded_already() {
@@ -120,7 +120,7 @@ fn takes_nothing_from_a_library_that_a_process_has_not_loaded_already() {
     let libraries: Vec<&str> =
         versions.lines().filter_map(|line| line.split_once("File: ")).map(|(_, rest)| rest).collect();
     assert!(libraries.len() == 1 && libraries[0].starts_with("libc.so.6 "), "{versions}");
-    // With a version, an old loader would look for them in the library that goes with it.
+    // With a version, an old loader would look for them only in that version's library.
     let symbols = output("nm", &["-D", "--undefined-only", file]);
     let is_moved = |line: &&str| ["dlsym", "pthread_key_"].iter().any(|name| line.contains(name));
     let moved: Vec<&str> = symbols.lines().filter(is_moved).collect();
@@ -173,7 +173,7 @@ print("fine")
     assert_eq!(String::from_utf8_lossy(&done.stdout), "fine\n", "{}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Python loads with RTLD_NOW, and has no symbol of Slurm's: every callback must answer all the same.
+/// Python loads with RTLD_NOW and has no symbol of Slurm: every callback must work all the same.
 #[test]
 fn loads_and_unloads_outside_of_slurm_and_leaves_nothing() {
     let program = r#"
@@ -206,7 +206,7 @@ fn the_committed_bindings_are_fresh() {
     );
     let fresh = include_str!(concat!(env!("OUT_DIR"), "/bindings.rs"));
     let committed = fs::read_to_string("src/scheduler/slurm/spank/bindings.rs").unwrap();
-    // The number of the header's release is the only thing that may differ.
+    // Only the number of the header's release may differ.
     let without_release = |text: &str| -> Vec<String> {
         text.lines().filter(|line| !line.contains("SLURM_VERSION_NUMBER")).map(str::to_owned).collect()
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The usage log: what programs of known use have used, against their own count; each line is whole, whatever happens; and what it costs.
+//! The usage log: the logged usage of programs against their own count; each line is whole in any case; and the cost of a line.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ mod common;
 const PYTHON: &str = "/usr/bin/python3";
 const MIB: f64 = 1048576.0;
 
-/// Each program says what it has used by its own count, as JSON.
+/// Each program prints its usage by its own count, as JSON.
 const CPU: &str = r#"
 import json, os, resource, time
 zero, sink = os.open("/dev/zero", os.O_RDONLY), bytearray(1 << 20)
@@ -56,7 +56,7 @@ print(json.dumps({"read_bytes": int(own["read_bytes"]), "written_bytes": int(own
                   "number": list(divmod(os.fstat(direct).st_dev, 256))}))
 "#;
 
-/// Processes that come and go faster than anything samples, each with some 5 ms of CPU time.
+/// Processes that come and go faster than any sampling, each with some 5 ms of CPU time.
 const MANY: &str = r#"
 import json, os, resource, time
 def spin():
@@ -74,7 +74,7 @@ used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAG
 print(json.dumps({"cpu_seconds": sum(one.ru_utime + one.ru_stime for one in used), "forks": 2000}))
 "#;
 
-/// So many processes at once, and no more.
+/// Exactly this many processes at once.
 const ASLEEP: &str = r#"
 import os, time
 children = []
@@ -121,7 +121,7 @@ impl Site {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What a program says of itself, and what its line in the log says of it.
+    /// What a program says about itself, and what its line in the log says.
     fn run(&self, options: &[&str], program: &str, arguments: &[&str]) -> (Value, Value) {
         let words = [&["run"], options, &["--", PYTHON, "-S", "-c", program], arguments].concat();
         let said = self.done(&words);
@@ -148,7 +148,7 @@ fn has_controller(names: &[&str]) -> bool {
     unified.split_whitespace().any(is_one) || of_v1.any(|options| options.split(',').any(is_one))
 }
 
-/// Each figure of the line is what the program says, within so much of it.
+/// Expects this member to be near the program's own figure, within this tolerance.
 fn expect_near(line: &Value, own: &Value, member: &str, tolerance: f64) {
     let [found, wanted] = [line, own].map(|of| of[member].as_f64().unwrap_or_else(|| panic!("{member} in {of}")));
     println!("{member}: {found} in the log, {wanted} by its own count ({:+.2} %)", (found / wanted - 1.0) * 100.0);
@@ -160,7 +160,7 @@ fn cpu_time_is_what_the_program_counts() {
     let Some(site) = Site::new("cpu") else { return };
     let (own, line) = site.run(&[], CPU, &[]);
     expect_near(&line, &own, "cpu_seconds", 0.02);
-    // The kernel shares out the whole by samples.
+    // The kernel splits the total by samples.
     expect_near(&line, &own, "cpu_user_seconds", 0.05);
     expect_near(&line, &own, "cpu_system_seconds", 0.05);
     assert_eq!((&line["exit_status"], &line["exit_signal"], &line["end"]), (&0.into(), &Value::Null, &"closed".into()));
@@ -193,7 +193,7 @@ fn memory_is_what_the_program_has_touched() {
     expect_near(&line, &own, "memory_peak_bytes", 0.02);
     assert_eq!(line["memory_limit_bytes"].as_f64(), Some(400.0 * MIB), "{line}");
     assert_eq!(line["oom_kills"], 0, "{line}");
-    // At the end nothing of it is left.
+    // At the end none of it is left.
     assert!(line["memory_anonymous_bytes"].as_f64().unwrap() < 5.0 * MIB, "{line}");
 }
 
@@ -201,7 +201,7 @@ fn memory_is_what_the_program_has_touched() {
 fn bytes_are_counted_where_they_go_to_a_disk() {
     let Some(site) = Site::new("io") else { return };
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("usage-io");
-    // Since Linux 6.10 v1 counts what goes to a disk once a limit was set for it.
+    // Since Linux 6.10 v1 counts disk I/O once a limit has been set for it.
     let (own, line) = site.run(&["--io-max", "/ rbps=800G wbps=800G"], IO, &[file.to_str().unwrap()]);
     if line["read_bytes"].is_null() {
         assert!(!has_controller(&["io", "blkio"]), "{line}");
@@ -213,14 +213,14 @@ fn bytes_are_counted_where_they_go_to_a_disk() {
     assert!(!disks.is_empty(), "{line}");
     let sum: f64 = disks.iter().map(|disk| disk["read_bytes"].as_f64().unwrap()).sum();
     assert_eq!(Some(sum), line["read_bytes"].as_f64());
-    // Of one MiB each, or less.
+    // Operations of one MiB each, or less.
     assert!(line["read_operations"].as_f64().unwrap() >= 32.0, "{line}");
 }
 
 #[test]
 fn processes_of_5_ms_are_counted_all() {
     let Some(site) = Site::new("many") else { return };
-    // On v1 processes are counted where they are limited.
+    // On v1 processes are counted only if they are limited.
     let limit = &["--processes", "5000"];
     let (own, line) = site.run(limit, MANY, &[]);
     expect_near(&line, &own, "cpu_seconds", 0.02);
@@ -244,7 +244,7 @@ fn how_it_ended_and_what_stopped_it() {
     assert_eq!((&line["exit_status"], &line["exit_signal"]), (&7.into(), &Value::Null), "{line}");
     let line = run(&[], "kill -9 $$");
     assert_eq!((&line["exit_status"], &line["exit_signal"]), (&Value::Null, &9.into()), "{line}");
-    // Cached files fill half of the limit, and go when memory is needed. Python by itself needs some 10 MiB.
+    // Cached files fill half of the limit, and are dropped when memory is needed. Python by itself needs some 10 MiB.
     let file = site.top.path().join("big");
     fs::write(&file, vec![1u8; 30 << 20]).unwrap();
     let eat = format!("cat {0} {0} >/dev/null; {PYTHON} -S -c 'b = bytes([1]) * (200 << 20)'", file.display());
@@ -270,7 +270,7 @@ fn what_is_known_of_a_job_outlives_each_process_of_its_life() {
     };
     let spin = |job: &str| {
         let mut child = Command::new(PYTHON);
-        // Only once it is in.
+        // Only after it has been attached.
         child.args([
             "-S",
             "-c",
@@ -307,14 +307,14 @@ fn what_is_known_of_a_job_outlives_each_process_of_its_life() {
     child.wait().unwrap();
     expect(&site.last(), "closed", "1");
     assert_eq!(site.last()["holder"], "manual");
-    // What is limited anew keeps what it was told before.
+    // A fence that is limited again keeps its earlier facts.
     open("2", &[]);
     let mut child = spin("2");
     site.done(&["limit", "--job", "2", "--mem", "300M", "--cpus", "1.5"]);
     site.done(&["close", "--job", "2"]);
     child.wait().unwrap();
     expect(&site.last(), "closed", "2");
-    // Its holder dies, and the janitor finds what it has left.
+    // Its holder dies, and the janitor finds what it left.
     let mut holder = Command::new("/bin/sleep").arg("300").spawn().unwrap();
     open("3", &["--holder", &format!("pid:{}", holder.id())]);
     let mut child = spin("3");
@@ -324,7 +324,7 @@ fn what_is_known_of_a_job_outlives_each_process_of_its_life() {
     child.wait().unwrap();
     expect(&site.last(), "reaped", "3");
     assert_eq!(site.lines().len(), 3);
-    // Without a log nothing of this is in the record: an older release understands it.
+    // Without a log none of this is in the record: an older release understands it.
     let mut plain = site.command("open", false);
     assert!(plain.args(["--job", "4", "--user", "65534"]).args(facts).status().unwrap().success());
     let is_record = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("uid_"));
@@ -335,7 +335,7 @@ fn what_is_known_of_a_job_outlives_each_process_of_its_life() {
     assert_eq!(site.lines().len(), 3);
 }
 
-/// The table of the page has each member, and no other.
+/// The page's table has each member, and no other.
 #[test]
 fn the_page_has_every_member() {
     let Some(site) = Site::new("page") else { return };
@@ -356,13 +356,13 @@ fn append(site: &Site, job: &str) -> Child {
     command.args(["--", "/bin/echo", job]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// The files beside the log; not the directory with its lock.
+/// The files beside the log, without the directory for its lock.
 fn files_of_the_log(site: &Site) -> Vec<PathBuf> {
     let all = fs::read_dir(site.log().parent().unwrap()).unwrap().flatten().map(|entry| entry.path());
     all.filter(|path| path.is_file()).collect()
 }
 
-/// All lines of the log, those included that were set aside; each is whole.
+/// All lines of the log, including files that were set aside; each is whole.
 fn whole_lines(site: &Site) -> usize {
     let mut count = 0;
     for file in files_of_the_log(site) {
@@ -420,7 +420,7 @@ fn a_writer_that_is_killed_leaves_whole_lines() {
         let _ = kill(Pid::from_raw(writer.id().cast_signed()), Signal::SIGKILL);
         writer.wait().unwrap();
     }
-    // What was cut short goes before the next line comes.
+    // A partial line is removed before the next one is written.
     assert!(append(&site, "last").wait().unwrap().success());
     site.done(&["reap"]);
     let count = whole_lines(&site);
@@ -470,7 +470,7 @@ fn a_full_disk_is_said_once_and_no_job_fails() {
         fs::copy(site.log(), site.top.path().join("kept")).unwrap();
     });
     let text = fs::read_to_string(site.top.path().join("kept")).unwrap();
-    // Of those on a page that there was a piece of some may have gone in.
+    // Some lines may have fit into a partly used page.
     assert!(text.lines().count() >= 2, "{text}");
     text.lines().for_each(|line| drop(serde_json::from_str::<Value>(line).unwrap()));
 }
@@ -499,13 +499,13 @@ fn the_files_stay_below_their_size() {
     }
 }
 
-/// How many system calls a command makes, of it and of its children.
+/// How many system calls a command and its children make.
 fn calls(site: &Site, has_log: bool, words: &[&str]) -> u64 {
     let [subcommand, rest @ ..] = words else { panic!("no subcommand") };
     let jobfence = site.command(subcommand, has_log);
     let trace = site.top.path().join("trace");
     let mut strace = Command::new("strace");
-    // Without optimisation std asks about each descriptor that it closes, by fcntl(2), which a release does not.
+    // Without optimisation std checks each descriptor that it closes by fcntl(2), which a release does not.
     strace.args(["-f", "-c", "-e", "trace=!fcntl", "-U", "calls,name", "-o"]).arg(&trace).arg(jobfence.get_program());
     let output = strace.args(jobfence.get_args()).args(rest).output().unwrap();
     assert!(output.status.success(), "{output:?}");

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence ls`, `show`, `top` and `report`, with real fences: what they say of a fence that lives and of one that has ended, and to
-//! whom.
+//! `jobfence ls`, `show`, `top` and `report`, with real fences: what they say about a live fence and about an ended one, and to which user.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -17,18 +16,18 @@ use serde_json::Value;
 
 mod common;
 
-/// Users that nothing else of the tests has jobs of.
+/// Users that have no jobs in other tests.
 fn user() -> u32 {
     common::uids()
 }
 fn stranger() -> u32 {
     common::uids() + 1
 }
-/// That of a job in Slurm's directories, which every test would find that looks for its user's.
+/// The user of a job in Slurm's directories: every test that looks for its own user's jobs would find those.
 fn of_slurm() -> u32 {
     common::uids() + 2
 }
-/// Without any.
+/// A user without jobs.
 fn idler() -> u32 {
     common::uids() + 3
 }
@@ -38,7 +37,7 @@ struct Site {
     base: common::Base,
     /// Processes in fences; killed when dropped.
     children: Vec<Child>,
-    /// Directories as of Slurm's; removed when dropped.
+    /// Directories like Slurm's; removed when dropped.
     slurms: Vec<PathBuf>,
 }
 
@@ -48,7 +47,7 @@ impl Site {
         let temp = tempfile::tempdir().unwrap();
         // Users run the command, too.
         fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        // By a process that has ended: one that another test starts now must not have the file open for writing (ETXTBSY).
+        // Copied by a process that has ended: a child of another test must not have the file open for writing (ETXTBSY).
         let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_jobfence")).arg(temp.path().join("jobfence")).status();
         assert!(copied.unwrap().success());
         Some(Self { temp, base, children: Vec::new(), slurms: Vec::new() })
@@ -71,7 +70,7 @@ impl Site {
         self.command(args).output().unwrap()
     }
 
-    /// What a command prints that must succeed.
+    /// The output of a command that must succeed.
     fn out(&self, args: &[&str]) -> String {
         let done = self.done(args);
         assert!(done.status.success(), "{args:?}: {done:?}");
@@ -91,7 +90,7 @@ impl Site {
         self.out(&[&["open", "--job", job, "--user", &uid], more].concat());
     }
 
-    /// A Python program in a fence, from its beginning.
+    /// A Python program that is in a fence from its beginning.
     fn run(&mut self, job: &str, step: &str, program: &str) -> u32 {
         let begun = format!("import sys\nsys.stdin.readline()\n{program}");
         let mut command = Command::new("python3");
@@ -117,7 +116,7 @@ impl Drop for Site {
             let _ = child.kill();
             let _ = child.wait();
         }
-        // The fences go before the directory in which they are.
+        // The fences are removed before the directory in which they are.
         for job in ["7", "8", "9", "10", HOSTILE] {
             let _ = self.done(&["close", "--job", job]);
         }
@@ -127,10 +126,10 @@ impl Drop for Site {
     }
 }
 
-/// A program that holds 50 MiB and then wants all the CPU time there is.
+/// A program that holds 50 MiB and then uses all the CPU time that it can get.
 const BUSY: &str = "b = bytearray(50 << 20)\nprint(flush=True)\nwhile True: pass";
 
-/// An id by which a terminal would be told to do something.
+/// An id that contains commands for a terminal.
 const HOSTILE: &str = "7\u{1b}[2J\u{1b}]0;x\u{7}\n\u{202e}x";
 
 /// CPU time of a process, in seconds.
@@ -149,13 +148,13 @@ fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// No control character but the ends of lines.
+/// No control characters except newlines.
 fn assert_printable(text: &str) {
     let is_wrong = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
     assert!(!text.contains(is_wrong), "{text:?}");
 }
 
-/// Each member of an object, and of those in it. The steps of a report are lines of the log, which has a table of its own.
+/// Each member of an object, and of those in it. The steps of a report are lines of the log, which has its own table.
 fn members(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(object) => {
@@ -180,11 +179,11 @@ fn a_report_has_what_was_used() {
     let pid = site.run("7", "0", BUSY);
     std::thread::sleep(Duration::from_millis(1500));
     common::until("half a second of CPU time", || cpu_of(pid) > 0.5);
-    // Nothing is used while it is looked at.
+    // It must not use anything while it is examined.
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.cast_signed()), nix::sys::signal::Signal::SIGSTOP).unwrap();
     common::until("it stands still", || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T "));
     let before = cpu_of(pid);
-    // While it lives, that is said.
+    // While it is alive, the report says so.
     let living = site.out(&["report", "7"]);
     assert!(living.contains("The job runs here: 2 fences of the job live now.\n"), "{living}");
     site.close("7");
@@ -249,7 +248,7 @@ fn what_is_no_line_of_the_log_is_passed_over() {
     let expected =
         "jobfence: passed over in the usage log: 1 line without an end, 3 lines that jobfence has not written\n";
     assert_eq!(err(&done), expected);
-    // It is a file of before today.
+    // It becomes a file from an earlier day.
     let old = site.log().with_file_name("usage.jsonl-20260101T000000Z");
     fs::rename(site.log(), old).unwrap();
     assert!(site.out(&["report", "9"]).contains("job 9 of"));
@@ -277,7 +276,7 @@ fn what_lives_is_listed_and_shown() {
     site.open("8", stranger(), &["--step", "batch"]);
     let pid = site.run("7", "0", BUSY);
     std::thread::sleep(Duration::from_millis(1000));
-    // Of the half CPU that it may have, a busy machine may give it less, and now and then none.
+    // A busy machine may give it less than its half CPU, and now and then nothing.
     let is_busy = |all: &Value| {
         let fences = all["fences"].as_array().unwrap();
         fences
@@ -291,7 +290,7 @@ fn what_lives_is_listed_and_shown() {
             is_busy(&all)
         });
         assert_eq!(all["schema"], "jobfence-living-1");
-        // Other tests can have directories as of Slurm's, which root sees.
+        // Other tests can have directories like Slurm's, which root sees.
         let is_ours = |one: &&Value| one["path"].as_str().unwrap().contains(&site.base.name);
         let fences: Vec<&Value> = all["fences"].as_array().unwrap().iter().filter(is_ours).collect();
         let [one, other] = &fences[..] else { panic!("{all}") };
@@ -319,7 +318,7 @@ fn what_lives_is_listed_and_shown() {
     let of_user = site.json(&["ls", "--json", "--user", &name]);
     assert_eq!(of_user["fences"][0]["job"], "7");
 
-    // No terminal: one table, sorted, and the end.
+    // No terminal: one sorted table, and the end.
     site.open("10", user(), &["--mem", "10M"]);
     let order = |column: &str| {
         let text = site.out(&["top", "--user", &name, "--sort", column]);
@@ -350,7 +349,7 @@ fn what_lives_is_listed_and_shown() {
         "{none:?}"
     );
 
-    // Every member is one of the manual's page.
+    // Every member is in the man page.
     let page = fs::read_to_string("docs/man/jobfence.8").unwrap().replace('\\', "");
     let mut all = Vec::new();
     members(&shown, &mut all);
@@ -389,7 +388,7 @@ fn a_user_sees_only_its_own() {
         let all: Value = serde_json::from_slice(&output.stdout).unwrap();
         number(&all["fences"][0], "uptime_seconds")
     };
-    // It cannot read the record, and knows when the fence was made all the same.
+    // The user cannot read the record, but still learns when the fence was made.
     std::thread::sleep(Duration::from_millis(1500));
     let (by_root, by_user) =
         (uptime(site.done(&["show", "7", "--json"])), uptime(site.as_user(user(), &["show", "7", "--json"])));
@@ -407,7 +406,7 @@ fn a_user_sees_only_its_own() {
     let expected =
         format!("jobfence: only root can read the usage log ({}): ask your administrator", site.log().display());
     assert!(err(&report).starts_with(&expected), "{report:?}");
-    // What lives it sees all the same.
+    // The user sees live fences all the same.
     let report = site.as_user(user(), &["report", "7"]);
     assert!(String::from_utf8_lossy(&report.stdout).contains("1 fence of the job lives now"), "{report:?}");
     assert_eq!(report.status.code(), Some(1));
@@ -482,7 +481,7 @@ struct Terminal {
     child: Child,
     cells: Vec<Vec<char>>,
     at: (usize, usize),
-    /// What has come and is no whole command of the terminal yet.
+    /// Received bytes that do not form a whole terminal command yet.
     rest: String,
     commands: Vec<String>,
 }
@@ -494,10 +493,10 @@ impl Terminal {
         // SAFETY: both numbers are written, the size is read, and neither a name nor settings are asked for.
         let done = unsafe { libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null(), &size) };
         assert_eq!(done, 0);
-        // SAFETY: openpty has opened them, and nobody else has them.
+        // SAFETY: openpty has opened them, and nothing else owns them.
         let (ours, theirs) = unsafe { (fs::File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
         command.stdin(theirs.try_clone().unwrap()).stdout(theirs.try_clone().unwrap()).stderr(theirs);
-        // Or the child would have both ends, and its terminal never go.
+        // Otherwise the child would have both ends, and its terminal would never go away.
         // SAFETY: the descriptor is open.
         assert_eq!(unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) }, 0);
         // SAFETY: both are system calls that may follow fork.
@@ -519,7 +518,7 @@ impl Terminal {
         self.ours.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Takes what has come.
+    /// Processes what has arrived.
     fn update(&mut self) {
         use std::os::fd::AsFd;
         let mut fds = [nix::poll::PollFd::new(self.ours.as_fd(), nix::poll::PollFlags::POLLIN)];
@@ -570,7 +569,7 @@ impl Terminal {
         self.cells.iter().map(|line| line.iter().collect::<String>().trim_end().to_owned()).collect()
     }
 
-    /// Waits for a screen of which this is true.
+    /// Waits for a screen that fulfils this.
     fn wait_for(&mut self, what: &str, is_so: impl Fn(&[String]) -> bool) -> Vec<String> {
         let deadline = common::soon();
         loop {
@@ -604,7 +603,7 @@ impl Drop for Terminal {
     }
 }
 
-/// The jobs on a screen, from above.
+/// The jobs on a screen, from the top.
 fn jobs(lines: &[String]) -> String {
     let rows = lines.iter().skip(2).take(9).filter_map(|line| line.split_whitespace().next());
     rows.collect::<Vec<_>>().join(" ")
@@ -637,7 +636,7 @@ fn top_is_sorted_by_keys() {
         .wait_for("the other way", |lines| jobs(lines).ends_with(" 8") && lines[0].ends_with(", by memory, reversed"));
     terminal.type_keys("j");
     terminal.wait_for("by job", |lines| jobs(lines).ends_with(" 8") && lines[0].ends_with(", by job"));
-    // The figures are those of now.
+    // The figures are the present ones.
     terminal.type_keys("c");
     site.close("7");
     terminal.wait_for("without the job that has ended", |lines| {
@@ -673,7 +672,7 @@ fn top_puts_the_terminal_right_when_a_signal_ends_it() {
 #[test]
 fn top_ends_with_its_terminal() {
     let Some(site) = Site::new("gone") else { return };
-    // Whether the kernel tells its session, or it has another one.
+    // Whether the kernel signals its session, or it has another session.
     for wrapper in [None, Some("setsid")] {
         let mut command = site.command(&["top", "--interval", "3600", "--user", &idler().to_string()]);
         if let Some(wrapper) = wrapper {
@@ -713,7 +712,7 @@ fn shells_complete_what_there_is() {
             assert!(!text.contains(hidden), "{shell} offers --{hidden}, which is in no page");
         }
     }
-    // Files are offered where a value is one: of 'top' that is --config, of 'show' not the job.
+    // Files are offered where a value is a file: for 'top' that is --config, but not the job of 'show'.
     let zsh = of("zsh");
     assert!(zsh.contains(":FILE:_files") && zsh.contains(":USER:_users"), "{zsh}");
     assert!(!zsh.contains(":CPUS:_") && !zsh.contains("writes it:_"), "{zsh}");
@@ -724,7 +723,7 @@ fn shells_complete_what_there_is() {
     );
     let done = Command::new("bash").args(["--norc", "-c", &ask]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&done.stdout), "reap report\n--mail\nmemory\n", "{done:?}");
-    // At a terminal bash offers a file's name where it knows nothing else, but for what may be a file.
+    // At a terminal bash offers file names where it knows nothing else, but here only for possible files.
     let temp = tempfile::tempdir().unwrap();
     fs::write(temp.path().join("completions"), of("bash")).unwrap();
     fs::write(temp.path().join("7.file"), "").unwrap();

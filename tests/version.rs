@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What `jobfence --version` says of the tree that it was built from.
+//! What `jobfence --version` says about the tree from which it was built.
 
 use std::fs;
 use std::path::Path;
@@ -14,11 +14,11 @@ mod build;
 fn run(dir: &Path, program: &str, words: &[&str]) -> String {
     let mut command = Command::new(program);
     command.args(words).current_dir(dir).stderr(Stdio::null());
-    // Of whoever runs the tests nothing counts.
+    // The git configuration of the user who runs the tests must not count.
     for (name, value) in [("GIT_CONFIG_GLOBAL", "/dev/null"), ("GIT_CONFIG_NOSYSTEM", "1")] {
         command.env(name, value);
     }
-    // A hook of git's has these of the repository where it runs.
+    // In a git hook these variables refer to the repository in which the hook runs.
     for name in ["GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"] {
         command.env_remove(name);
     }
@@ -27,7 +27,7 @@ fn run(dir: &Path, program: &str, words: &[&str]) -> String {
     String::from_utf8(said.stdout).unwrap().trim().to_owned()
 }
 
-/// A clone, one with changes, what 'git archive' makes of it, and a copy of the files in another's tree.
+/// A clone, one with changes, the output of 'git archive', and a copy of the files in another tree.
 #[test]
 fn the_commit_is_known_with_git_and_without() {
     if Command::new("git").arg("--version").output().is_err() {
@@ -57,7 +57,7 @@ fn the_commit_is_known_with_git_and_without() {
 
     run(top, "tar", &["xf", "x.tar"]);
     assert_eq!(build::in_words("1.2", &top.join("tarball")), format!("1.2 ({page})"));
-    // Nobody knows it of files that were copied, also where they lie in a tree that has commits.
+    // The commit of copied files is unknown, even inside a tree that has commits.
     git(top, &["init", "-q"]);
     fs::create_dir_all(top.join("other/src")).unwrap();
     run(top, "cp", &["-r", "clone/src/version", "other/src"]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The shared object in a process that loads it again and again: nothing is left there. slurmd never ends, and loads its plugins
-//! once more when it is reconfigured.
+//! The shared object in a process that loads it repeatedly: nothing accumulates. slurmd never ends, and loads its plugins again whenever it
+//! is reconfigured.
 
 use std::fs;
 use std::process::Command;
@@ -32,9 +32,9 @@ fn place(test: &str) -> Option<Place> {
 struct Use {
     descriptors: u64,
     threads: u64,
-    /// In its address space.
+    /// Mappings in its address space.
     mappings: u64,
-    /// Allocated ones.
+    /// Allocated bytes.
     bytes: u64,
 }
 
@@ -48,18 +48,18 @@ fn uses(text: &str) -> Vec<Use> {
     text.lines().filter_map(of_line).collect()
 }
 
-/// A round as slurmd takes a fraction of a millisecond, and one as slurmstepd waits for the kernel: with `JOBFENCE_FAULTS=all`, as
-/// `make check-all` has it, there are as many of these.
+/// A round like slurmd's takes a fraction of a millisecond; one like slurmstepd's waits for the kernel. With `JOBFENCE_FAULTS=all`, as in
+/// `make check-all`, there are this many of the latter.
 const STARTS: u32 = 10_000;
 const STEPS: u32 = 2_000;
 
-/// What lies about at the end of one round and not of another: a name that is longer, a table that has just been enlarged. A mapping in
-/// each round is two thousand in half of the fewest rounds.
+/// How much one round's end may differ from another's: a longer name, a table that has just grown. One mapping in each round would be two
+/// thousand in half of the fewest rounds.
 const MAPPINGS: u64 = 8;
-/// See [`MAPPINGS`]. What loses 16 bytes in each round loses 32,000 in half of the fewest rounds.
+/// See [`MAPPINGS`]. A loss of 16 bytes in each round would be 32,000 bytes in half of the fewest rounds.
 const BYTES: u64 = 16 << 10;
 
-/// So many rounds in one process. In the first half of them the C library finds out what it needs.
+/// So many rounds in one process. In the first half of them the C library allocates what it keeps.
 fn does_not_grow(test: &str, word: &str, rounds: u32, more: &[&str]) {
     let Some(mut place) = place(test) else { return };
     place.arguments.extend(more.iter().map(|argument| (*argument).to_owned()));
@@ -81,7 +81,7 @@ fn many_starts_in_one_slurmd_leave_no_descriptor_thread_or_memory() {
     does_not_grow("starts", "starts", STARTS, &[]);
 }
 
-/// Without tasks, and without the memory controller, since the kernel takes longest for these; valgrind's steps have both.
+/// Without tasks, and without the memory controller, since these take the kernel longest; valgrind's steps have both.
 #[test]
 fn many_steps_in_one_process_leave_no_descriptor_thread_or_memory() {
     let is_whole = std::env::var("JOBFENCE_FAULTS").is_ok_and(|value| value == "all");
@@ -89,7 +89,7 @@ fn many_steps_in_one_process_leave_no_descriptor_thread_or_memory() {
     does_not_grow("steps", "steps", rounds, &["ConstrainRAMSpace=no", "ConstrainSwapSpace=no"]);
 }
 
-/// Memory that is used wrongly, or lost: in a step with a task, and in slurmd.
+/// Memory errors and leaks: in a step with a task, and in slurmd.
 #[test]
 fn valgrind_finds_nothing() {
     if Command::new("valgrind").arg("--version").output().is_err() {

@@ -26,15 +26,20 @@ import pbs
 
 UNFENCED, REFUSED, NO_FENCE = 2, -2, -3  # what functions of the library return
 NO_TASK, ANY_USER = -1, 1
+NOBODY = 65534
 EACH_RUN = 0
 ZERO_CPUS = UNKNOWN = 2**64 - 1
 ARRAY_TASK, UTF8 = 1, 2
 OF_A_SIGNAL = 256  # Exit_status is so much more than the number of the signal
-OVER_A_LIMIT, SIGTERM = range(-29, -23), 15  # Exit_status where MoM has ended the job at a limit, and the signal with which it does
+# Exit_status where MoM has ended the job at a limit, and which one; and the signal with which MoM does it.
+OVER_A_LIMIT, SIGTERM = {-29: "walltime", -28: "cput", -27: "mem", -26: "vmem", -25: "ncpus", -24: "ncpus"}, 15
+AGAIN = 30  # seconds until the server tries a job again which this host could not fence just now; after 21 attempts it holds the job
 HOLDER = b"scheduler:OpenPBS"
 SESSION_PATIENCE = 2  # seconds in which pbs_attach brings in a session; MoM stands still meanwhile
 ALONE_PATIENCE = 20  # seconds in which an event waits for another one
 LOOK_PATIENCE, FETCH_PATIENCE = 0.1, 3  # seconds in which the environment of one process is read, and those of all
+PROBE_PATIENCE = 2  # seconds after which what may pass has not passed; MoM stands still meanwhile
+SERVER_PATIENCE = 5  # seconds in which the server says what the comment of a node is
 LOCK = "jobfence.lock"
 # MoM runs a hook in its mom_priv/hooks/tmp. Nothing else says that MoM was started with another directory (pbs_mom -d).
 HOME = os.getcwd().rsplit("/mom_priv/", 1)[0]
@@ -46,7 +51,12 @@ DEFAULTS = {
     "Config": "/etc/slurm/jobfence.conf",
     "UsageResource": "",
     "DiagMessages": "no",
+    "OfflineNode": "no",
+    "AddressSpace": "mom",
+    "ExclhostMemory": "granted",
 }
+# What is said of each key that has a few values only.
+WORDS = {"DiagMessages": ("yes", "no"), "OfflineNode": ("yes", "no"), "AddressSpace": ("mom", "pvmem"), "ExclhostMemory": ("granted", "host")}
 
 
 class Failed(Exception):
@@ -82,7 +92,7 @@ class Grant(ctypes.Structure):
             "user", "partition", "qos", "account", "cpu_limit", "cpu_burst", "mem_high", "pids_max", "io_max",
             "project", "vnode_type",
         )
-    ] + [("memory_swap", ctypes.c_uint64), ("gpus", ctypes.c_uint64)]
+    ] + [("memory_swap", ctypes.c_uint64), ("gpus", ctypes.c_uint64), ("huge_pages", ctypes.c_char_p)]
 
 
 class Totals(ctypes.Structure):
@@ -183,8 +193,8 @@ def log_line(level, line, _):
 class Job:
     """A job on this host."""
 
-    def __init__(self, library, job):
-        self.library, self.job, self.id = library, job, str(job.id)
+    def __init__(self, library, job, settings):
+        self.library, self.job, self.id, self.settings = library, job, str(job.id), settings
         try:
             user = pwd.getpwnam(str(job.euser))
         except KeyError:
@@ -202,14 +212,17 @@ class Job:
     def grant(self, event):
         """What PBS has granted on this host: the sum over the chunks of its vnodes."""
         vnodes = set()
-        cpus, memory, virtual, gpus = 0, 0, 0, 0
+        cpus, memory, virtual, gpus, pages = 0, 0, 0, 0, None
         for chunk in chunks_of(event, self.job):
             vnodes.add(chunk.vnode_name)
             resources = chunk.chunk_resources
             cpus += int(resources["ncpus"] or 0)
             memory += size_of(resources["mem"])
             virtual += size_of(resources["vmem"])
-            gpus += int(getattr(resources, "ngpus", None) or 0)  # a site has this resource only if it has made it
+            # A site has these resources only if it has made them.
+            gpus += int(getattr(resources, "ngpus", None) or 0)
+            if hasattr(resources, "hpmem"):
+                pages = (pages or 0) + size_of(resources["hpmem"])
         if not vnodes:
             raise Failed(
                 "PBS has granted the job nothing on this host, which is %s for PBS: exec_vnode is %s, and its hosts are "
@@ -222,7 +235,12 @@ class Job:
         given.cpus = 0 if is_alone else cpus * 1000 or ZERO_CPUS
         # No fence is smaller than 1 MiB.
         given.memory, given.memory_swap = (size and max(size, 1 << 20) for size in (memory, virtual))
+        if is_alone and not memory and not virtual and self.settings["ExclhostMemory"] == "host":
+            given.memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # and not the default of the site
         given.gpus = gpus
+        page = pages is not None and default_page_size()
+        if page:
+            given.huge_pages = b"%dK:%dK" % (page, pages // 1024)
         for name, value in (
             ("partition", self.job.queue),
             ("account", self.job.Account_Name),
@@ -328,7 +346,8 @@ class Job:
         used = self.job.resources_used
         if totals.cpu_us != UNKNOWN:
             used["cput"] = pbs.duration(totals.cpu_us // 1000000)
-            walltime = float(used["walltime"] or 0)
+            # MoM counts it on the first host alone, and adds up what each host says.
+            walltime = float(used["walltime"] or 0) if self.job.in_ms_mom() else time.time() - int(self.job.stime or time.time())
             if walltime >= 1:
                 used["cpupercent"] = int(totals.cpu_us / 10000 / walltime)
         for name, peak in (("mem", totals.memory_peak), ("vmem", totals.memory_swap_peak)):
@@ -416,6 +435,15 @@ def size_of(value):
     return int(digits) * factor * 1024 ** " kmgtp".index(unit or " ")
 
 
+def default_page_size():
+    """KiB of the kernel's huge pages where nobody says which; None: it has none."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("Hugepagesize:"):
+                return int(line.split()[1])
+    return None
+
+
 def log(job, text):
     """Into MoM's log, at the job."""
     for line in text.splitlines():
@@ -423,26 +451,27 @@ def log(job, text):
 
 
 def settings_of_the_hook():
-    """The hook's configuration, lines of the form Key=Value; what it does not say is as shipped."""
-    settings, path = dict(DEFAULTS), pbs.hook_config_filename
+    """The hook's configuration, lines of the form Key=Value; what it does not say is as shipped. And the first mistake in it, or None."""
+    settings, path, problem = dict(DEFAULTS), pbs.hook_config_filename, None
     if not path:
-        return settings
+        return settings, None
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
     except (OSError, ValueError) as error:
-        raise Failed("the configuration of the hook cannot be read: %s: %s" % (path, error)) from None
+        return settings, "the configuration of the hook cannot be read: %s: %s" % (path, error)
     for number, line in enumerate(lines, 1):
         line = line.strip()
         key, equals, value = (part.strip() for part in line.partition("="))
-        if line and not line.startswith("#"):
-            if not equals or key not in DEFAULTS:
-                raise Failed("%s:%d: found %s, expected one of %s, and its value behind '='"
-                             % (path, number, line, ", ".join(DEFAULTS)))
+        if equals and key in DEFAULTS and not line.startswith("#"):
             settings[key] = value
-    if settings["DiagMessages"] not in ("yes", "no"):
-        raise Failed("%s: DiagMessages: found %s, expected yes or no" % (path, settings["DiagMessages"]))
-    return settings
+        elif line and not line.startswith("#"):
+            problem = problem or "%s:%d: found %s, expected one of %s, and its value behind '='" % (
+                path, number, line, ", ".join(DEFAULTS))
+    for key, words in WORDS.items():
+        if settings[key] not in words:
+            problem = problem or "%s: %s: found %s, expected %s" % (path, key, settings[key], " or ".join(words))
+    return settings, problem
 
 
 # What is done at each event. What fails there fails the job, or is logged: see EVENTS.
@@ -500,10 +529,23 @@ def launch(event, job, settings):
     step = step_of(event)
     if job.open(event, step):
         job.attach(os.getppid(), step, ANY_USER)
+        if settings["AddressSpace"] == "pvmem":
+            limit_address_space(job)
     if job.visible is not None and environment_of(event) is not None:
         # A plain comma would begin another variable.
         event.env["CUDA_VISIBLE_DEVICES"] = job.visible.replace(",", "\\,")
         event.env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+
+
+def limit_address_space(job):
+    """MoM has set RLIMIT_AS to the less of vmem and pvmem, before this event. The fence limits vmem, as memory and swap together."""
+    import resource
+
+    size = size_of(job.job.Resource_List["pvmem"]) or resource.RLIM_INFINITY
+    try:
+        resource.prlimit(os.getppid(), resource.RLIMIT_AS, (size, size))
+    except (OSError, ValueError) as error:
+        raise Failed("cannot set RLIMIT_AS of the job's process to %d: %s" % (size, error), None) from None
 
 
 def attach(event, job, settings):
@@ -537,8 +579,11 @@ def attach(event, job, settings):
 
 def resize(event, job, settings):
     """The job has given hosts back."""
-    for fence in fences_of(job.usage()):
-        job.library.call("limit", job.fence(fence["step"]), job.grant(event))
+    try:
+        job.library.call("limit", job.fence(), job.grant(event))
+    except Failed as error:
+        if error.code != NO_FENCE:
+            raise
 
 
 def postsuspend(event, job, settings):
@@ -553,17 +598,18 @@ def preresume(event, job, settings):
 
 def epilogue(event, job, settings):
     """The first process has ended. Others may not have."""
-    totals, failed, card = job.totals(), None, []
-    text = job.usage() if totals else ""
+    totals, failed, card, is_checkpointed = job.totals(), None, [], str(job.job.Exit_status) == CHECKPOINTED
+    # The end of the job may come beside this, and close the fence first. On another host MoM stands still meanwhile.
+    text = job.usage() if totals and (is_checkpointed or job.job.in_ms_mom()) else ""
     try:
-        if str(job.job.Exit_status) == CHECKPOINTED:
+        if is_checkpointed:
             job.empty(event)
         else:
             if totals and job.job.in_ms_mom():
                 card = card_of(event, job)
             text = job.close() or text
     except Failed as error:
-        failed = error
+        failed, text = error, text or (job.usage() if totals else "")
     if totals:
         job.report(totals, settings, lambda: text)
         stopped = {totals.oom_kills, totals.forks_refused} - {0, UNKNOWN}
@@ -695,7 +741,9 @@ def diagnose(job, text, settings):
 def card_of(event, job):
     """The lines of the job's card. A job does not fail for want of it."""
     try:
-        return job.card(event)
+        lines = job.card(event)
+        limit = OVER_A_LIMIT.get(job.job.Exit_status)
+        return lines + ["  PBS has ended the job at its limit of %s." % limit] if lines and limit else lines
     except Exception as error:  # pylint: disable=broad-except
         log(job.id, "there is no card of the job: %s: %s" % (type(error).__name__, error))
         return []
@@ -723,7 +771,7 @@ def periodic(event, library, settings):
     fenced = {}
     for each in spooled(library) if event.job_list is None else event.job_list.values():
         try:
-            job = Job(library, each)
+            job = Job(library, each, settings)
             totals = job.totals()
             if totals:
                 fenced.setdefault(job.uid, []).append(job)
@@ -737,7 +785,11 @@ def periodic(event, library, settings):
 class Spooled:
     """A job of which only its fences say something."""
 
-    exec_vnode = session_id = run_count = None
+    exec_vnode = session_id = run_count = stime = None
+
+    def in_ms_mom(self):
+        """Nobody says, and nobody hears what it has used."""
+        return True
 
     def __init__(self, fence):
         self.id, self.run_version, self.euser = fence["job"], fence["run"], pwd.getpwuid(fence["uid"]).pw_name
@@ -788,6 +840,18 @@ def job_of(pid):
 
     The kernel makes the reader wait while the process maps memory, for ever where a file system of the user's does not
     answer. So a child reads, which can be left waiting."""
+    def look():
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            for variable in file.read().split(b"\0"):
+                if variable.startswith(b"PBS_JOBID=") and len(variable) < 4096:
+                    return variable[len(b"PBS_JOBID="):]
+        return b""
+
+    return said_by_a_child(look, LOOK_PATIENCE).decode(errors="replace") or None
+
+
+def said_by_a_child(look, patience):
+    """What `look` returns, at most 4096 bytes; none if it fails, or takes longer."""
     import select
     import signal
 
@@ -795,25 +859,21 @@ def job_of(pid):
     child = os.fork()
     if not child:
         try:
-            with open("/proc/%d/environ" % pid, "rb") as file:
-                for variable in file.read().split(b"\0"):
-                    if variable.startswith(b"PBS_JOBID=") and len(variable) < 4096:
-                        os.write(writer, variable[len(b"PBS_JOBID="):])
-                        break
+            os.write(writer, look()[:4096])
         finally:
             os._exit(0)
     os.close(writer)
     try:
         poll = select.poll()
         poll.register(reader, select.POLLIN)
-        said = os.read(reader, 4096) if poll.poll(LOOK_PATIENCE * 1000) else b""
+        said = os.read(reader, 4096) if poll.poll(patience * 1000) else b""
     finally:
         os.close(reader)
         os.kill(child, signal.SIGKILL)
     deadline = time.monotonic() + LOOK_PATIENCE
     while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
         time.sleep(0.001)
-    return said.decode(errors="replace") or None
+    return said
 
 
 def places_of(jobs):
@@ -859,6 +919,49 @@ def startup(event, library, settings):
     library.call("reap", ctypes.c_uint32(5000), None)
 
 
+# A host that can fence no job, whatever the job asks for: see OfflineNode.
+
+
+def fault_of_the_host(library):
+    """Why no job can be fenced here; None: this job alone is to blame. A fence is made for no job, which has no section of the configuration
+    but those of the host, and asks for little. So nothing that a user writes is in it."""
+    fence = ctypes.byref(Fence(ctypes.sizeof(Fence), b"jobfence.probe.%d" % os.getpid(), None, 1, 0))
+    grant = Grant(size=ctypes.sizeof(Grant), cpus=1000, memory=64 << 20, user=b"nobody")
+    grant.partition = grant.qos = grant.account = grant.project = grant.vnode_type = b""
+    deadline, fault = time.monotonic() + PROBE_PATIENCE, None
+    while True:
+        try:
+            library.call("open", fence, ctypes.c_uint32(NOBODY), b"pid:%d" % os.getpid(), ctypes.byref(grant), None)
+            fault = None
+        except Failed as error:
+            fault = error
+        try:
+            library.call("close", fence, None, None)
+        except Failed as error:
+            fault = fault or error
+        if fault is None or fault.code == REFUSED or time.monotonic() > deadline:
+            return fault and str(fault)
+        time.sleep(0.2)  # what the kernel refuses may pass by itself
+
+
+def is_set_offline(event, fault):
+    """Has PBS send no more jobs to the vnodes of the job on this host. Whether it does. PBS does not say who has set a node offline, so nobody
+    but the administrator brings it back."""
+    ours = "jobfence: no job can be fenced here: %s. When that is mended: pbsnodes -r NODE -C ''" % " ".join(fault.split())
+    try:
+        for name in sorted({chunk.vnode_name for chunk in chunks_of(event, event.job)}):
+            vnode = event.vnode_list[name]
+            # What the administrator has written stays.
+            said = said_by_a_child(lambda name=name: str(pbs.server().vnode(name).comment or "").encode(), SERVER_PATIENCE)
+            theirs = said.decode(errors="replace").split("jobfence: ")[0].strip()
+            vnode.state, vnode.comment = pbs.ND_OFFLINE, " ".join(filter(None, (theirs, ours)))
+            pbs.logmsg(pbs.LOG_ERROR, "jobfence: %s is set offline: %s" % (name, fault))
+        return True
+    except Exception as error:  # pylint: disable=broad-except
+        pbs.logmsg(pbs.LOG_ERROR, "jobfence: the node cannot be set offline: %s: %s" % (type(error).__name__, error))
+        return False
+
+
 # For each event what is done, and what becomes of it if that fails: the job is put back into its queue (and held there,
 # if it would be refused again), the request is refused, or it is logged and MoM goes on.
 RERUN, REFUSE, GO_ON = "rerun", "refuse", "go on"
@@ -880,36 +983,48 @@ OF_NODES = {pbs.EXECHOST_STARTUP: startup, pbs.EXECHOST_PERIODIC: periodic}
 
 def main():
     """The event. An exception that is not caught would set the node offline, so each one is."""
-    event = pbs.event()
+    event, settings, mistake, library = pbs.event(), {}, None, None
     of_job, or_else = OF_JOBS.get(event.type, (None, GO_ON))
     if of_job is launch and step_of(event) != FIRST_STEP:
         or_else = REFUSE  # the task is refused, and the job goes on
     try:
         os.environ["PBS_MOM_HOME"] = HOME  # of which MoM the library is asked
-        settings = settings_of_the_hook()
+        settings, mistake = settings_of_the_hook()
+        if mistake and or_else != GO_ON:
+            raise Failed(mistake)
+        if mistake:  # what is there already is told, and ended
+            pbs.logmsg(pbs.LOG_ERROR, "jobfence: %s" % mistake)
         library = Library(settings)
         if of_job:
-            of_job(event, Job(library, event.job), settings)
+            of_job(event, Job(library, event.job, settings), settings)
         elif event.type in OF_NODES:
             OF_NODES[event.type](event, library, settings)
         problem, is_lasting = None, False
     except Exception as error:  # pylint: disable=broad-except
         is_lasting = isinstance(error, Failed) and error.code == REFUSED
         problem = str(error) if isinstance(error, Failed) else "%s: %s" % (type(error).__name__, error)
+    if problem is not None:
+        log(str(event.job.id), problem) if of_job else pbs.logmsg(pbs.LOG_ERROR, "jobfence: %s" % problem)
+    goes_elsewhere = False
+    # The hook's own file is the same on all hosts, so a mistake there takes none of them offline.
+    if problem is not None and not mistake and of_job is begin and settings.get("OfflineNode") == "yes":
+        fault = fault_of_the_host(library) if library else problem
+        goes_elsewhere = bool(fault) and is_set_offline(event, fault)
     if problem is None or or_else == GO_ON:
-        if problem is not None:
-            pbs.logmsg(pbs.LOG_ERROR, "jobfence: %s" % problem)
         event.accept()
     if of_job is launch and environment_of(event) is None:
         import signal
 
         # MoM hears no answer, and would go on.
-        log(str(event.job.id), "a process of the job is ended: %s" % problem)
+        log(str(event.job.id), "a process of the job is ended")
         os.kill(os.getppid(), signal.SIGKILL)
     if or_else == RERUN:
-        if is_lasting and event.type == pbs.EXECJOB_BEGIN:
-            # PBS would start it 20 times in two seconds, and then hold it.
-            event.job.Hold_Types = pbs.hold_types("s")
+        # PBS would start it 20 times within seconds, and then hold it.
+        if event.type == pbs.EXECJOB_BEGIN and not goes_elsewhere:
+            if is_lasting:
+                event.job.Hold_Types = pbs.hold_types("s")
+            else:
+                event.job.Execution_Time = int(time.time()) + AGAIN
         event.job.rerun()
     event.reject("jobfence: %s" % problem)
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which CPUs a process may run on, kept while it is moved.
+//! Keeps the CPUs that a process may run on while the process is moved.
 //!
-//! Slurm binds a task to its CPUs (task/affinity) just before it tells plugins of it. Where the old and the new cgroup have
-//! different cpuset directories, kernels before 6.2 forget that binding in the move (`cpuset_attach`, kernel/cgroup/cpuset.c).
+//! Slurm binds a task to its CPUs (task/affinity) just before it calls plugins for it. If the old and the new cgroup have different
+//! cpuset directories, kernels before 6.2 drop that binding in the move (`cpuset_attach`, kernel/cgroup/cpuset.c).
 
 use nix::errno::Errno;
 
@@ -11,7 +11,7 @@ use nix::errno::Errno;
 pub struct Affinity(Vec<u64>);
 
 impl Affinity {
-    /// Of a process; `None` where it cannot be read.
+    /// The CPUs of a process; `None` if they cannot be read.
     pub fn of(pid: i32) -> Option<Self> {
         // The kernel refuses a buffer that is shorter than its own set.
         let mut words = vec![0u64; 16];
@@ -35,7 +35,7 @@ impl Affinity {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Gives it back to a process.
+    /// Sets it for a process.
     pub fn set(&self, pid: i32) -> Result<(), Errno> {
         let bytes = self.0.len() * size_of::<u64>();
         // SAFETY: the buffer has as many bytes as are said, and the kernel only reads it.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Our directory in each hierarchy, below which every fence stands, and what v1 needs written into a directory before anything
-//! can be in it.
+//! jobfence's own directory in each hierarchy, with every fence below it, and what v1 needs in a directory before a process can be in
+//! it.
 
 use nix::errno::Errno;
 
@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
 use crate::sys::systemd::is_delegated;
 
-/// Opens our directory in a hierarchy, which is `base` below its root, making it where that is ours to do, with the controllers enabled for what is below.
+/// Opens jobfence's own directory in a hierarchy, at `base` below the root, with the controllers enabled for what is below. Makes it,
+/// unless systemd makes it.
 pub fn open(base: &str, systemd: bool, hierarchy: &Hierarchy, wanted: &[&'static str]) -> Result<Dir> {
     made(base, systemd, hierarchy, wanted).map_err(|error| match error.kernel_errno() {
         Some(Errno::EROFS) => error.hint(READ_ONLY),
@@ -19,12 +20,12 @@ pub fn open(base: &str, systemd: bool, hierarchy: &Hierarchy, wanted: &[&'static
     })
 }
 
-/// As containers have it that were not given cgroups of their own.
+/// The hint for a container that was not given cgroups of its own.
 const READ_ONLY: &str = "the cgroup file system is mounted read-only here: if this is a container, start it with one that it may write \
                          (such as docker run --privileged --cgroupns=private), or run jobfence on the host";
 
 fn made(base: &str, systemd: bool, hierarchy: &Hierarchy, wanted: &[&'static str]) -> Result<Dir> {
-    // systemd owns cgroup2: only the directory that it delegated to us is ours (CGROUP_DELEGATION.md).
+    // systemd owns cgroup2: jobfence may change only the directory that was delegated to it (CGROUP_DELEGATION.md).
     if systemd && hierarchy.version == Version::V2 {
         let dir = open_delegated(base, hierarchy)?;
         enable(&dir, hierarchy, wanted, false)?;
@@ -42,8 +43,7 @@ fn made(base: &str, systemd: bool, hierarchy: &Hierarchy, wanted: &[&'static str
         enable(&dir, hierarchy, wanted, false)?;
         let above = dir;
         dir = match above.child(name) {
-            // Only a first launch after boot finds none. Of two at once each sees to use_hierarchy before it makes
-            // anything below.
+            // Only a first launch after boot finds none. If two come at once, each sets use_hierarchy before it makes anything below.
             Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
                 let dir = above.ensure(name)?;
                 count_children(&dir, hierarchy)?;
@@ -57,7 +57,7 @@ fn made(base: &str, systemd: bool, hierarchy: &Hierarchy, wanted: &[&'static str
     Ok(dir)
 }
 
-/// Opens our directory where systemd makes it.
+/// Opens jobfence's own directory on a host where systemd makes it.
 pub fn open_delegated(base: &str, hierarchy: &Hierarchy) -> Result<Dir> {
     let dir = hierarchy.open_below(base).map_err(|error| match error.kernel_errno() {
         Some(Errno::ENOENT) => error.hint(
@@ -86,8 +86,8 @@ fn count_children(dir: &Dir, hierarchy: &Hierarchy) -> Result<()> {
     Ok(())
 }
 
-/// Has a v1 cpuset directory have CPUs and memory nodes, without which no process can be put into it; `all`: no fewer than the one
-/// around it. Nothing to do in other hierarchies.
+/// Gives a v1 cpuset directory CPUs and memory nodes, without which it can hold no process; with `all`, all of its parent's. Does
+/// nothing in other hierarchies.
 pub fn fill(parent: &Dir, dir: &Dir, hierarchy: &Hierarchy, all: bool) -> Result<()> {
     if hierarchy.version == Version::V1 && hierarchy.has("cpuset") {
         return cpuset::inherit(parent, dir, all);
@@ -107,7 +107,7 @@ mod tests {
         Hierarchy { version, mount: mount.into(), root: "/".into(), controllers, name: None }
     }
 
-    /// As before Linux 5.11, on a host where nobody has seen to it (without systemd).
+    /// As before Linux 5.11 on a host without systemd, which would set it.
     #[test]
     fn an_old_memory_directory_is_made_to_count_its_children() {
         let temp = tempfile::tempdir().unwrap();

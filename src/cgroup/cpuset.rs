@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! On which CPUs a directory's processes run: the cpuset controller (cpuset(7), cgroup-v2.rst).
+//! The CPUs on which a directory's processes run: the cpuset controller (cpuset(7), cgroup-v2.rst).
 //!
-//! v1 wants every directory's own CPUs and memory nodes filled before a process is put in, from the top down, and each within
-//! its parent's. In v2 an empty file means the parent's. Memory nodes are not limited, as Slurm's task/cgroup does not (it
-//! gives each job those of its top directory, task_cgroup_cpuset.c): a job that has used up its own node's may go on elsewhere.
+//! v1 needs the CPUs and memory nodes of every directory filled before a process is put in, from the top down, each within its
+//! parent's. On v2 an empty file means the parent's. Memory nodes are not limited, as in Slurm's task/cgroup (it gives each job those
+//! of its top directory, task_cgroup_cpuset.c): a job that has used up its own node's memory may use another's.
 
 use nix::errno::Errno;
 
@@ -16,8 +16,8 @@ use crate::sys::dir::Dir;
 pub const CPUS: &str = "cpuset.cpus";
 const MEMS: &str = "cpuset.mems";
 
-/// Fills what v1 leaves empty in a directory that was made: the parent's CPUs and memory nodes. `all`: also where it has fewer than
-/// the parent, as after a CPU was off for a while.
+/// Fills what v1 leaves empty in a new directory: with the parent's CPUs and memory nodes. `all`: also if it has fewer than the parent,
+/// as after a CPU was offline for a while.
 pub fn inherit(parent: &Dir, dir: &Dir, all: bool) -> Result<()> {
     for file in [CPUS, MEMS] {
         let theirs = read(dir, file)?;
@@ -37,7 +37,7 @@ pub fn cpus(dir: &Dir) -> Result<Option<CpuList>> {
     read(dir, CPUS).map(|cpus| Some(cpus).filter(|cpus| !cpus.is_empty()))
 }
 
-/// The CPUs that the processes in a directory may use: its own that those above it have, too.
+/// The CPUs that the processes in a directory may use: those of its own that all directories above it have, too.
 pub fn effective(dir: &Dir, version: Version) -> Result<CpuList> {
     read(dir, effective_file(version))
 }
@@ -48,7 +48,7 @@ pub fn set_cpus(dir: &Dir, version: Version, want: &CpuList) -> Result<()> {
         return Err(Error::new("no CPUs to limit this to:").at(dir.path()));
     }
     let found = match put(dir, CPUS, want) {
-        // v1: a directory below has others.
+        // v1: a directory below has other CPUs.
         Err(error) if version == Version::V1 && error.kernel_errno() == Some(Errno::EBUSY) => {
             shrink_below(dir, want, 0)?;
             put(dir, CPUS, want)?
@@ -69,11 +69,11 @@ pub fn set_cpus(dir: &Dir, version: Version, want: &CpuList) -> Result<()> {
         .hint("a cgroup above it does not have all of these CPUs (AllowedCPUs= of a unit?), or one of them is offline"))
 }
 
-/// Takes away, from the innermost, what directories below have and theirs will not: a step of a job that lost CPUs.
+/// Takes the CPUs that are not in `want` from the directories below, innermost first: a step still has those that its job lost.
 fn shrink_below(dir: &Dir, want: &CpuList, depth: u32) -> Result<()> {
     const DEEPEST: u32 = 32;
     for name in dir.list(true)? {
-        // A step that is ending takes its directory away meanwhile.
+        // A step that is ending may have removed its directory.
         let Ok(child) = dir.child(&name) else { continue };
         let Ok(theirs) = read(&child, CPUS) else { continue };
         if theirs.is_within(want) {
@@ -107,9 +107,9 @@ fn read(dir: &Dir, file: &str) -> Result<CpuList> {
     }
 }
 
-/// Writes, and returns what the kernel shows then.
+/// Writes `want`, and returns what the kernel shows then.
 fn put(dir: &Dir, file: &str, want: &CpuList) -> Result<CpuList> {
-    // Own code: cgroups-rs would create a file that is missing, and reads nothing back.
+    // cgroups-rs is not used: it would create a missing file, and reads nothing back.
     match dir.write_and_read(file, &want.to_string()) {
         Ok(text) => parse(dir, file, &text),
         Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => Err(missing(dir, file).value(want)),

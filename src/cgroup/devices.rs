@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Which devices the processes of a directory may open, and make nodes of.
 //!
-//! What is not allowed is denied with EPERM when it is opened (or made by mknod(2)); a descriptor that is open stays usable, as
-//! the kernel checks nothing later (`devcgroup_check_permission`, security/device_cgroup.c). v1 has a list in the directory
+//! Opening a device that is not allowed fails with EPERM, as does making it by mknod(2). An open descriptor stays usable, since the
+//! kernel checks nothing later (`devcgroup_check_permission`, security/device_cgroup.c). v1 has a list in the directory
 //! (cgroup-v1/devices.rst), cgroup2 a program that is attached to it (cgroup-v2.rst, "Device controller").
 
 mod bpf;
@@ -30,7 +30,7 @@ use crate::facts::Gpus;
 use crate::sys::dir::Dir;
 use crate::sys::nvidia;
 
-/// What a job may use, as it is configured: what every one of the lists allows.
+/// The devices that a job may use, as configured: those that every one of the lists allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Devices(Vec<List>);
 
@@ -41,7 +41,7 @@ struct List {
     is_open: bool,
     /// `DeviceAllow`.
     allow: Vec<DeviceRule>,
-    /// The job's GPUs: all others that are called so are denied, also where a rule allows them.
+    /// The job's GPUs. All other devices that match `GPUDevice` are denied, even if a rule allows them.
     gpus: Option<GivenGpus>,
 }
 
@@ -50,9 +50,9 @@ struct List {
 struct GivenGpus {
     /// `GPUDevice`.
     device: GpuDevice,
-    /// Their numbers in it.
+    /// The GPUs' numbers in their devices' names.
     numbers: Vec<u32>,
-    /// Why it is given none of those that Slurm has given it.
+    /// Why the job gets none of the GPUs that Slurm has given it.
     why_none: Option<String>,
 }
 
@@ -63,19 +63,19 @@ impl Devices {
         Self(vec![List { is_open: false, allow, gpus: gpu.map(none) }])
     }
 
-    /// All devices but GPUs that the job does not have, for a job that has none.
+    /// All devices but other jobs' GPUs, for a job that has no GPU.
     pub fn but_gpus(allow: Vec<DeviceRule>, gpu: Option<GpuDevice>) -> Self {
         let Self(mut lists) = Self::new(allow, gpu);
         lists.iter_mut().for_each(|list| list.is_open = true);
         Self(lists)
     }
 
-    /// Whether what is not allowed is denied.
+    /// Whether devices that no rule allows are denied.
     pub fn are_listed(&self) -> bool {
         self.0.iter().any(|list| !list.is_open)
     }
 
-    /// Gives the job these GPUs, as far as it is certain which devices they are: if it is not, none.
+    /// Gives the job these GPUs; none if it is not certain which devices they are.
     pub fn give_gpus(&mut self, gpus: &Gpus) {
         for given in self.0.iter_mut().filter_map(|list| list.gpus.as_mut()) {
             (given.numbers, given.why_none) = match given.device.numbers_of(gpus) {
@@ -85,7 +85,7 @@ impl Devices {
         }
     }
 
-    /// Why the job is given none of the GPUs that Slurm has given it.
+    /// Why the job gets none of the GPUs that Slurm has given it.
     pub fn why_no_gpus(&self) -> Option<&str> {
         self.0.iter().filter_map(|list| list.gpus.as_ref()).find_map(|given| given.why_none.as_deref())
     }
@@ -101,7 +101,7 @@ impl Devices {
         self
     }
 
-    /// Each rule in words, those for everybody by their numbers: for who wants to know before it is done.
+    /// Each rule in words, for display; the devices that every job may use are given by their numbers.
     pub fn rules(&self) -> Vec<String> {
         let everybodys = EVERYBODYS.iter().map(|(numbers, access)| format!("{numbers} {access}"));
         let everybodys = everybodys.filter(|_| self.are_listed());
@@ -109,8 +109,8 @@ impl Devices {
     }
 }
 
-/// As `DeviceAllow` would have it, the job's GPUs among the rest; without what everybody may use. Between several lists, all of
-/// which hold, stands an `&`.
+/// In the form of `DeviceAllow`, with the job's GPUs and without the devices that every job may use. `&` separates several lists, which
+/// all hold.
 impl fmt::Display for Devices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |list: &List| {
@@ -129,18 +129,18 @@ impl fmt::Display for Devices {
     }
 }
 
-/// A GPU is opened for reading and writing; nobody in a job makes nodes.
+/// A GPU is opened for reading and writing; no job needs to make nodes.
 fn gpu_rule(gpu: &GpuDevice, number: u32) -> DeviceRule {
     DeviceRule { target: Target::Path(gpu.path(number)), access: Access::READ_WRITE }
 }
 
 impl Devices {
-    /// Whether all that is allowed is there now.
+    /// Fails if a device that is allowed does not exist now.
     pub fn are_there(&self) -> Result<()> {
         self.look_up().map(drop)
     }
 
-    /// Looks the devices up, each by a handle of what is there now.
+    /// Looks up the devices, each by a handle of what exists now.
     fn look_up(&self) -> Result<Set> {
         let mut sets = self.0.iter().map(List::look_up);
         let first = sets.next().unwrap_or_else(|| Ok(Set::new(Vec::new(), &[])))?;
@@ -191,7 +191,7 @@ impl List {
             None => ("GPUDevice does not say which devices are GPUs", SET_GPU_DEVICE),
             Some(_) if !self.allow.is_empty() => ("DeviceAllow can allow nothing more", SET_CLOSED),
             Some(GivenGpus { device, numbers, .. }) => {
-                // One that is missing is missed now, and not by the job.
+                // A missing GPU is an error here, and not first in the job.
                 for number in numbers {
                     device_at(&device.path(*number))?;
                 }
@@ -205,7 +205,7 @@ impl List {
 const SET_GPU_DEVICE: &str = "set GPUDevice, or ConstrainDevices=closed for a list of all that jobs may use";
 const SET_CLOSED: &str = "set ConstrainDevices=closed for a list of all that jobs may use, or take DeviceAllow out";
 
-/// The device of a path, through links; an error unless it is one.
+/// The device at a path, through links; an error if it is none.
 fn device_at(path: &Path) -> Result<Numbers> {
     let fd = open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(|errno| {
         let error = Error::os("find the device", path, errno);
@@ -229,8 +229,8 @@ fn numbers(mode: u32, device: dev_t) -> Option<Numbers> {
     Some(Numbers { kind, major, minor: Some(minor) })
 }
 
-/// The major numbers of a driver, of which some have several, in the text of `/proc/devices` (proc_devices(5)). A number
-/// stands for itself, whether it is there or not.
+/// The major numbers of a driver in the text of `/proc/devices` (proc_devices(5)); some drivers have several. A number as the name
+/// stands for itself, listed or not.
 fn majors(text: &str, kind: DeviceKind, name: &str) -> Vec<u32> {
     if let Ok(major) = name.parse() {
         return vec![major];
@@ -244,9 +244,9 @@ fn majors(text: &str, kind: DeviceKind, name: &str) -> Vec<u32> {
     majors.filter(|major| *major <= rules::LARGEST_MAJOR).collect()
 }
 
-/// The files where the devices of GPUs are.
+/// The names of the files in the directory of GPUs' devices.
 fn beside_gpus(gpu: &GpuDevice) -> Result<Vec<String>> {
-    /// More devices than this in one directory are not looked at.
+    /// More files than this in one directory are an error.
     const MOST: usize = 100_000;
     let dir = match Dir::open(gpu.directory()) {
         // A node without GPUs.
@@ -271,7 +271,7 @@ fn others(gpu: &GpuDevice, ours: &[u32]) -> Result<Vec<Numbers>> {
     let names = beside_gpus(gpu)?;
     let mut others = Vec::new();
     for number in names.iter().filter_map(|name| gpu.number(name)).filter(|number| !ours.contains(number)) {
-        // One that is no device, or has just gone, can be used by nobody.
+        // A file that is no device, or has just gone, cannot be used.
         others.extend(device_at(&gpu.path(number)));
     }
     if gpu.is_nvidias() {
@@ -280,7 +280,7 @@ fn others(gpu: &GpuDevice, ours: &[u32]) -> Result<Vec<Numbers>> {
     Ok(others)
 }
 
-/// GPUs that NVIDIA's driver knows: a user can have their devices made in /dev later (nvidia-modprobe).
+/// The other GPUs that NVIDIA's driver knows: a user can have their devices made in /dev later (nvidia-modprobe).
 fn not_yet_in_dev(ours: &[u32]) -> Result<Vec<Numbers>> {
     let proc = Dir::open("/proc")?;
     let driver = nvidia::gpus(&proc).unwrap_or_default();
@@ -289,7 +289,7 @@ fn not_yet_in_dev(ours: &[u32]) -> Result<Vec<Numbers>> {
     }
     let text = proc.read(CONTROLLER)?;
     let mut others = Vec::new();
-    // By the driver's release.
+    // The name depends on the driver's release.
     for name in ["nvidia", "nvidia-frontend"] {
         for major in majors(&text, DeviceKind::Char, name) {
             let theirs = driver.iter().filter(|gpu| !ours.contains(&gpu.minor));
@@ -299,9 +299,9 @@ fn not_yet_in_dev(ours: &[u32]) -> Result<Vec<Numbers>> {
     Ok(others)
 }
 
-/// Lets the processes of a directory use these devices and no others, and looks whether the kernel has it so. May be repeated.
+/// Lets a directory's processes use these devices and no others, and checks that the kernel has it so. May be repeated.
 ///
-/// On v1 the directory may have no children yet: the kernel changes the rule for all other devices only then.
+/// On v1 the directory may have no children yet: only then does the kernel change the rule for all other devices.
 pub fn constrain(dir: &Dir, version: Version, devices: &Devices) -> Result<()> {
     let set = devices.look_up()?;
     match version {
@@ -310,12 +310,12 @@ pub fn constrain(dir: &Dir, version: Version, devices: &Devices) -> Result<()> {
     }
 }
 
-/// Looks again whether what is attached to a directory of cgroup2 counts, and beside it what is attached above. Where nothing of
-/// ours is attached, as after an error, there is nothing to look for.
+/// Checks again that jobfence's program at a cgroup2 directory counts beside the programs that are attached above. If there is none of
+/// jobfence's, as after an error, there is nothing to check.
 ///
-/// A program that admits no other beside it is ignored where one is attached further down; if that came later than ours
-/// (Slurm's `ConstrainDevices` makes its own between `slurm_spank_init` and the first task), ours is taken away again, so that
-/// nothing of somebody else's is lifted, and that is an error.
+/// A program that admits no other beside it is ignored if one is attached further down. If it was attached after jobfence's (Slurm's
+/// `ConstrainDevices` does so between `slurm_spank_init` and the first task), jobfence's is detached, so that nothing which the other
+/// denies is allowed, and an error is returned.
 pub fn still_counts(dir: &Dir) -> Result<()> {
     bpf::still_counts(dir)
 }
@@ -397,7 +397,7 @@ Block devices:
         let gpu = GpuDevice::parse(&format!("{}/gpu%d", temp.path().display())).unwrap();
         let allow = parse(&format!("char-mem rw,{0}/gpu2 rw,{0}/gpuctl rw", temp.path().display())).unwrap();
         let mut devices = Devices::new(allow, Some(gpu.clone()));
-        // Of the class; the others are only not allowed.
+        // The class allows two of them; the third is just not allowed.
         assert_eq!(devices.look_up().unwrap().deny.len(), 2);
         let of = |number: u32| (0, format!("{}/gpu{number}", temp.path().display()));
         devices.give_gpus(&Gpus::Devices(vec![of(1)]));
@@ -405,11 +405,11 @@ Block devices:
         let (zero, full, tty) = (Numbers::char(1, Some(5)), Numbers::char(1, Some(7)), Numbers::char(5, Some(0)));
         let allows = |set: &set::Set, one| set.allow.iter().any(|(numbers, _)| *numbers == one);
         assert!(allows(&set, full) && !allows(&set, zero) && !allows(&set, tty));
-        // The class has it; the other is allowed by nothing any more.
+        // The class allows this one; no rule allows the other any more.
         assert_eq!(set.deny, [zero]);
         assert!(devices.to_string().ends_with(&format!("gpuctl rw,{}/gpu1 rw", temp.path().display())), "{devices}");
         let path = |number: u32| of(number).1;
-        // One that is no device is none to choose.
+        // A file that is no device cannot be chosen.
         assert_eq!(gpus_of_node(&gpu).unwrap(), [path(0), path(1), path(2)]);
         let mut chosen = Devices::new(Vec::new(), Some(gpu.clone()));
         chosen.give_gpus(&Gpus::Chosen(vec![path(2)]));
@@ -418,7 +418,7 @@ Block devices:
         let mut missing = Devices::new(Vec::new(), Some(gpu));
         missing.give_gpus(&Gpus::Devices(vec![of(1), of(9)]));
         assert!(missing.look_up().unwrap_err().to_string().contains("gpu9"));
-        // None at all, where it is not certain which.
+        // If it is not certain which GPUs, the job gets none.
         assert_eq!(devices.why_no_gpus(), None);
         devices.give_gpus(&Gpus::Positions(vec![1], "why".into()));
         assert_eq!((devices.look_up().unwrap().deny.len(), devices.why_no_gpus()), (2, Some("why")));

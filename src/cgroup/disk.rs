@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which disk a path is on: the kernel throttles at whole disks, and knows them by number.
+//! Finds the disk that a path is on: the kernel throttles whole disks, and knows them by number.
 //!
-//! A path is followed through the list of mounts, and the file system itself is asked only where it is one of this node's:
-//! a dead NFS server, or a FUSE program that does not answer, would keep the step daemon waiting for ever. So what is mounted
-//! on a network file system, or is one itself, is found without it.
+//! A path is followed through the list of mounts, and only file systems of this node are asked about it: a dead NFS server, or a FUSE
+//! program that does not answer, would block the step daemon for ever. So a network file system, and a mount on one, is found without
+//! asking it.
 //!
 //! What counts is the disk to which a file system sends its requests (`blk_throtl_bio`, block/blk-throttle.c, is called for each
-//! queue): a partition's whole disk, since the kernel refuses limits for partitions (`blkg_conf_open_bdev`, block/blk-cgroup.c);
-//! device-mapper (LVM, crypt), md and loop are disks of their own, and limits for those below them do not reach all that
-//! goes through them.
+//! queue). For a partition this is the whole disk, since the kernel refuses limits for partitions (`blkg_conf_open_bdev`,
+//! block/blk-cgroup.c). device-mapper (LVM, crypt), md and loop are disks of their own: limits for the disks below them do not reach
+//! all that goes through them.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -77,7 +77,7 @@ impl Disks {
         Self { mounts: mountinfo.lines().filter_map(parse_mount).collect(), sys }
     }
 
-    /// The whole disk of a device node, or the one that holds whatever else is there.
+    /// The whole disk of a device node, or the one that holds the file or directory.
     pub fn of(&self, target: &Path) -> Result<Device> {
         let (path, mount) = self.locate(target)?;
         if let Some(device) = block_device(target, &path, mount)? {
@@ -92,15 +92,15 @@ impl Disks {
         Err(mount.refuse(target))
     }
 
-    /// What a disk is called, as `sda`; its number where the kernel does not say.
+    /// A disk's name, such as `sda`; its number if the kernel does not tell the name.
     pub fn name(&self, disk: Device) -> String {
         let uevent = self.sys.read_value(&format!("dev/block/{disk}/uevent")).unwrap_or_default();
         let name = uevent.lines().find_map(|line| line.strip_prefix("DEVNAME="));
         name.map_or_else(|| disk.to_string(), str::to_owned)
     }
 
-    /// Follows links as the kernel does, and returns where they lead and what is mounted there. What is not this node's own
-    /// is not asked.
+    /// Follows links as the kernel does, and returns where they lead and what is mounted there. A file system that is not this node's
+    /// own is not asked.
     fn locate(&self, target: &Path) -> Result<(PathBuf, &Mount)> {
         let not_absolute = || Error::new("not an absolute path:").at(target);
         let mut rest: Vec<OsString> = names(target);
@@ -128,7 +128,7 @@ impl Disks {
                 continue;
             }
             if !mount.is_local() {
-                // The device is known, and what there is below it does not matter unless a link leads elsewhere.
+                // The mount's device is the answer, if it has one. Links below it that lead elsewhere are not followed.
                 return if mount.device.major != 0 { Ok((at, mount)) } else { Err(mount.refuse(target)) };
             }
             match readlink(&next) {
@@ -182,14 +182,14 @@ impl Disks {
             }
             return Ok(device);
         }
-        // The link leads into the directory of the disk, in which each partition has one.
+        // The link leads to the partition's directory, which is in the disk's.
         let file = format!("{place}/../dev");
         let text = self.sys.read_value(&file)?;
         Device::parse(&text)
             .ok_or_else(|| Error::new("not a device's number:").at(self.sys.path().join(file)).value(text.trim()))
     }
 
-    /// A btrfs has no device's number of its own, and may be spread over several disks.
+    /// A btrfs has no device number of its own, and may be spread over several disks.
     fn of_btrfs(&self, target: &Path, mount: &Mount) -> Result<Device> {
         let unknown = |why: &str| {
             Error::new(format!("{} is on btrfs ({}), {why}", target.display(), mount.source))
@@ -211,13 +211,13 @@ impl Disks {
 }
 
 impl Mount {
-    /// Whether asking this file system about a path needs nobody but this kernel.
+    /// Whether this kernel alone can answer questions about a path on this file system.
     fn is_local(&self) -> bool {
         const OWN: [&str; 8] = ["btrfs", "zfs", "overlay", "tmpfs", "ramfs", "rootfs", "devtmpfs", "sysfs"];
         (self.device.major != 0 && !self.fs.starts_with("fuse")) || OWN.contains(&self.fs.as_str())
     }
 
-    /// Why the kernel cannot throttle what is on this.
+    /// The error that says why the kernel cannot throttle this file system.
     fn refuse(&self, target: &Path) -> Error {
         const NETWORK: [&str; 16] = [
             "nfs",
@@ -266,7 +266,7 @@ impl Mount {
 
 /// The number of a block device's node; `None` for files and directories.
 fn block_device(target: &Path, path: &Path, mount: &Mount) -> Result<Option<Device>> {
-    // What is mounted is a directory.
+    // A mount point is taken for a directory.
     if !mount.is_local() || path == mount.point {
         return Ok(None);
     }
@@ -411,7 +411,7 @@ mod tests {
     fn later_mounts_hide_earlier_ones() {
         let text = "1 0 8:1 / / rw - ext4 a rw\n2 1 8:16 / /x/y rw - ext4 b rw\n3 1 253:0 / /x rw - xfs c rw\n";
         let (disks, _sys) = disks(text);
-        // /x/y is below what hides it, where it is not mounted: the way there is asked, and there is none.
+        // The mount at /x hides /x/y: the file system at /x is asked, and has no y.
         assert!(disks.of(Path::new("/x/y")).is_err());
         let over = "1 0 8:1 / / rw - ext4 a rw\n2 1 8:16 / /x rw - ext4 b rw\n3 2 0:9 / /x rw - nfs c rw\n";
         let (disks, _sys2) = self::disks(over);

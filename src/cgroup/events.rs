@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which process the kernel killed for want of memory, and at whose limit: only the kernel's log says so.
+//! Finds which process the kernel OOM-killed, and at whose limit: only the kernel's log says so.
 //!
 //! The line is written by `mem_cgroup_print_oom_context` (mm/memcontrol.c, Linux 5.0 and later):
 //! `oom-kill:constraint=CONSTRAINT_MEMCG,…,oom_memcg=/limit/at,task_memcg=/task/in,task=NAME,pid=N,uid=N`.
@@ -18,7 +18,7 @@ use crate::sys::dir::Dir;
 #[derive(Debug)]
 pub struct KernelLog {
     fd: OwnedFd,
-    /// Records before this one are not looked at.
+    /// Records before this one are skipped.
     from: Sequence,
 }
 
@@ -33,7 +33,7 @@ const MOST_RECORDS: usize = 100_000;
 pub struct OomKill {
     /// The cgroup whose limit was reached, or `None` when the whole machine was out of memory.
     pub limit_at: Option<String>,
-    /// The NUMA nodes that were full where it was not the whole machine: those to which a cpuset or a memory policy binds processes.
+    /// The NUMA nodes that were full, if not the whole machine was: those to which a cpuset or a memory policy binds processes.
     pub full: Option<String>,
     /// The cgroup in which the process was.
     pub task_in: String,
@@ -41,17 +41,17 @@ pub struct OomKill {
     pub name: String,
     /// The process.
     pub pid: u32,
-    /// Of what was in use at that limit, in bytes: page cache of files, without shared memory. The kernel takes such pages back before it kills.
+    /// The page cache of files in use at that limit, in bytes, without shared memory. The kernel takes such pages back before it kills.
     /// `None`: the kernel does not say.
     pub cached: Option<u64>,
-    /// Of the same, huge pages; `None`: they do not count there, or the kernel does not say.
+    /// The huge pages in use at that limit, in bytes; `None`: they do not count there, or the kernel does not say.
     pub huge: Option<u64>,
 }
 
 /// What the kernel says of the memory at a limit, just before it says which process it kills there.
 ///
-/// Since Linux 5.3 there is `Memory cgroup stats for PATH:`, and then a line for each figure, as in `memory.stat`. Earlier kernels have
-/// another form, which is not understood.
+/// Since Linux 5.3 it writes `Memory cgroup stats for PATH:`, and then a line for each figure, as in `memory.stat`. The form of earlier
+/// kernels is not read.
 #[derive(Debug, Default)]
 struct Stats {
     file: Option<u64>,
@@ -62,12 +62,12 @@ struct Stats {
 impl Stats {
     fn note(&mut self, record: &str) {
         let Some(message) = kernels_message(record) else { return };
-        // In a record of several lines a line's end is written so.
+        // The kernel writes a newline inside a record so.
         for line in message.split("\\x0a") {
             if line.starts_with("Memory cgroup stats for ") {
                 *self = Self::default();
             } else if let Some((key, value)) = line.split_once(' ') {
-                // v1 says its own figures first, and then those with what is below.
+                // v1 writes the cgroup's own figures first, and then those with all below.
                 match key {
                     "file" | "total_cache" => self.file = value.trim().parse().ok(),
                     "shmem" if self.shared.is_none() => self.shared = value.trim().parse().ok(),
@@ -84,7 +84,7 @@ impl Stats {
     }
 }
 
-/// The first line of a record that the kernel has written: facility 0, with which user space cannot write (kernel/printk/printk.c,
+/// The first line of a record that the kernel has written: facility 0, which user space cannot use (kernel/printk/printk.c,
 /// devkmsg_write).
 fn kernels_message(record: &str) -> Option<&str> {
     let (header, message) = record.split_once(';')?;
@@ -100,8 +100,8 @@ impl KernelLog {
         Ok(Self { fd, from: 0 })
     }
 
-    /// Opens the log at a record, or where it begins if the ring has gone over that one: for what happened while no process of
-    /// ours had it open.
+    /// Opens the log at a record, or at its beginning if the ring has overwritten that record; for what happened while no process of
+    /// jobfence's had it open.
     pub fn open_at(from: Sequence) -> Result<Self> {
         Ok(Self { fd: open()?, from })
     }
@@ -131,7 +131,7 @@ impl KernelLog {
             match read(&self.fd, &mut record) {
                 Ok(0) => break,
                 Ok(n) => each(&String::from_utf8_lossy(record.get(..n).unwrap_or_default())),
-                // EPIPE: the ring went over the record that would have been next.
+                // EPIPE: the ring has overwritten the record that would have been next.
                 Err(Errno::EINTR | Errno::EPIPE) => {}
                 Err(_) => break,
             }
@@ -149,8 +149,8 @@ fn sequence(record: &str) -> Option<Sequence> {
 }
 
 impl OomKill {
-    /// One record of `/dev/kmsg`: `PRIORITY,SEQUENCE,TIME,FLAGS;MESSAGE`. The process's name is the user's, and may hold
-    /// anything but a slash; so what stands before it is read from the left, and what stands after it from the right.
+    /// Reads one record of `/dev/kmsg`: `PRIORITY,SEQUENCE,TIME,FLAGS;MESSAGE`. The user chooses the process's name, which may hold
+    /// anything but a slash. So what stands before it is read from the left, and what stands after it from the right.
     pub fn parse(record: &str) -> Option<Self> {
         let message = kernels_message(record)?.strip_prefix("oom-kill:")?;
         let (before, rest) = message.split_once(",task_memcg=")?;
@@ -158,8 +158,8 @@ impl OomKill {
         let (rest, _uid) = rest.rsplit_once(",uid=")?;
         let (name, pid) = rest.rsplit_once(",pid=")?;
         let limit_at = before.split_once(",oom_memcg=").map(|(_, path)| path.to_owned());
-        // A user may have made directories of any name, with these words and another step's path in them. Who is killed at a limit
-        // is below it, and what begins a path is the kernel's word.
+        // A user may have made a directory whose name has these words and another step's path in it. But a process that is killed at a
+        // limit is below it, and the beginning of a path is not the user's.
         if limit_at.as_deref().is_some_and(|limit| !is_below(task_in, limit)) {
             return None;
         }
@@ -175,8 +175,8 @@ impl OomKill {
     }
 }
 
-/// See [`OomKill::full`]. `constraint=WHY,nodemask=LIST,cpuset=NAME,mems_allowed=LIST,global_oom`, of which the name is anybody's
-/// (`dump_oom_summary`, mm/oom_kill.c). For a cpuset the kernel gives no nodemask.
+/// See [`OomKill::full`]. Reads `constraint=WHY,nodemask=LIST,cpuset=NAME,mems_allowed=LIST,global_oom`, in which a user may choose
+/// NAME (`dump_oom_summary`, mm/oom_kill.c). For a cpuset the kernel gives no nodemask.
 fn full(before: &str) -> Option<String> {
     let (why, rest) = before.strip_prefix("constraint=")?.split_once(",nodemask=")?;
     let nodes = match why {
@@ -188,7 +188,7 @@ fn full(before: &str) -> Option<String> {
     is_list.then(|| nodes.to_owned())
 }
 
-/// Whether this is the directory or in it.
+/// Whether `path` is the directory or below it.
 fn is_below(path: &str, directory: &str) -> bool {
     let rest = path.strip_prefix(directory.trim_end_matches('/'));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -223,7 +223,7 @@ oom_memcg=/jobfence/uid_1/job_2,task_memcg=/jobfence/uid_1/job_2/step_0,task=pyt
         let mut stats = Stats::default();
         ["anon 5", "hugetlb 31457280"].iter().for_each(|record| stats.note(&format!("6,1,1,-;{record}\n")));
         assert_eq!(stats.huge, Some(30 << 20));
-        // Of another limit.
+        // These figures are of another limit.
         assert_eq!(cached(&["file 70", "shmem 20", "Memory cgroup stats for /a:", "anon 4"]), None);
         assert_eq!(cached(&["Memory cgroup stats for /a: cache:0KB rss:9KB"]), None);
         let mut stats = Stats::default();
@@ -250,7 +250,7 @@ oom_memcg=/jobfence/uid_1/job_2,task_memcg=/jobfence/uid_1/job_2/step_0,task=pyt
         let line =
             |limit: &str| LINE.replace("/jobfence/uid_1/job_2/step_0", place).replace("/jobfence/uid_1/job_2", limit);
         assert_eq!(OomKill::parse(&line(place)), None);
-        // As long as the user's own directory has said nothing, what follows is his, and is below it.
+        // The rest of the path is the user's, and is below the limit.
         let kill = OomKill::parse(&line("/user.slice")).unwrap();
         assert_eq!((kill.task_in.as_str(), kill.pid), (place.split_once(",task=").unwrap().0, 77));
     }

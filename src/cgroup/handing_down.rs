@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which controllers a cgroup2 directory hands down to those below it, and why not.
+//! Enables controllers for the children of a cgroup2 directory, and says why a directory lacks one.
 
 use nix::errno::Errno;
 
@@ -11,11 +11,11 @@ use crate::sys::systemd::is_systemd;
 
 /// Lets the children of a cgroup2 directory have these controllers. Nothing to do on v1.
 ///
-/// One by one, only what is missing, memory before the others: while a process sits in the directory itself, enabling memory
-/// is refused, but enabling a threaded controller (cpu, pids) would turn the directory into a `domain threaded` one, in
-/// which nothing can be fenced any more. Then it is read what is really on.
+/// Missing controllers are enabled one by one, memory first. While a process is in the directory itself, the kernel refuses memory, but
+/// a threaded controller (cpu, pids) would turn the directory into a `domain threaded` one, in which nothing can be fenced any more.
+/// Then the result is read back.
 ///
-/// A directory that was made a moment ago (`new`) has no process in it and no controller on, so all go on at once.
+/// A directory that was just made (`new`) has no process in it and no controller on, so all are enabled at once.
 pub fn enable(dir: &Dir, hierarchy: &Hierarchy, wanted: &[&'static str], new: bool) -> Result<()> {
     const FILE: &str = "cgroup.subtree_control";
     let mut wanted: Vec<&str> = wanted.iter().copied().filter(|c| hierarchy.hands_down(c)).collect();
@@ -28,7 +28,7 @@ pub fn enable(dir: &Dir, hierarchy: &Hierarchy, wanted: &[&'static str], new: bo
         let all: Vec<String> = wanted.iter().map(|controller| format!("+{controller}")).collect();
         match dir.write_and_read(FILE, &all.join(" ")) {
             Ok(on) if wanted.iter().all(|controller| is_on(&on, controller)) => return Ok(()),
-            // One by one, to say which.
+            // One by one, to learn which one fails.
             _ => {}
         }
     }
@@ -54,7 +54,7 @@ pub fn enable(dir: &Dir, hierarchy: &Hierarchy, wanted: &[&'static str], new: bo
             Some(Errno::EBUSY) => {
                 error.hint("a process sits directly in this cgroup; only its sub-cgroups may have some")
             }
-            // Or the directory has just gone away, and the caller makes it again.
+            // The directory may also have just gone: then the caller makes it again.
             Some(Errno::ENOENT) => not_given(dir, hierarchy, controller, is_systemd()).unwrap_or(error),
             Some(Errno::EINVAL) if *controller == "cpu" => error.hint(REAL_TIME),
             _ => error,
@@ -93,7 +93,7 @@ pub fn not_given(dir: &Dir, hierarchy: &Hierarchy, controller: &str, systemd: bo
     let stops_at = stops_at.display();
     let is_unit = |name: &&str| [".scope", ".service", ".slice"].iter().any(|kind| name.ends_with(kind));
     let unit = below.iter().rev().filter_map(|name| name.to_str()).find(is_unit).filter(|_| systemd);
-    // Slurm's daemon makes its scope, and only where there is none.
+    // slurmd makes this scope, and only if there is none.
     let again = match unit {
         Some(unit) if unit.ends_with("slurmstepd.scope") => {
             format!("when no job runs stop slurmd and {unit}, and start slurmd again")
@@ -165,7 +165,7 @@ mod tests {
         );
         assert!(unknown.contains(&files), "{unknown}");
 
-        // The outermost is where it stops.
+        // The outermost directory that lacks it is named.
         fs::write(temp.path().join("cgroup.subtree_control"), "cpu\n").unwrap();
         let root = not_given(&dir, &hierarchy, "memory", false).unwrap().to_string();
         assert!(root.contains(&format!("echo +memory >{mount}/cgroup.subtree_control")), "{root}");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! How much memory may be in huge pages of each size: the hugetlb controller (hugetlbpage.rst, cgroup-v1/hugetlb.rst).
 //!
-//! The kernel counts twice. `max` counts pages when they are touched: who goes beyond it is killed by SIGBUS. `rsvd.max` (Linux
-//! 5.7) counts them when they are reserved, which mmap(2) does: who goes beyond it gets ENOMEM, which a program can answer. Both are
-//! written with the same number: the second alone would let pages through that were mapped with MAP_NORESERVE, and the first
-//! alone would kill what only had to be told.
+//! The kernel counts twice. `max` counts pages when they are touched: a process that exceeds it is killed by SIGBUS. `rsvd.max` (Linux
+//! 5.7) counts them when mmap(2) reserves them: a process that exceeds it gets ENOMEM, which it can handle. Both get the same number:
+//! `rsvd.max` alone would let pages through that were mapped with MAP_NORESERVE, and `max` alone would kill processes that can handle
+//! an error.
 
 use std::fmt;
 
@@ -13,31 +13,36 @@ use nix::errno::Errno;
 use super::layout::Version;
 use crate::bytes;
 use crate::error::{Error, Result};
+use crate::job::HugePage;
 use crate::sorted;
 use crate::sys::dir::Dir;
 
-/// Limits, size by size: `2M:4G,1G:0`.
+/// Limits, size by size: `2M:4G,1G:0`, or `2M:4G,*:0`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HugePages(Vec<HugePage>);
-
-/// The limit of one size of pages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct HugePage {
-    /// Bytes of one page, a power of two, at least 1024.
-    page: u64,
-    /// Bytes in such pages together, in whole pages.
-    limit: u64,
+pub struct HugePages {
+    sizes: Vec<HugePage>,
+    /// Whether there is to be no page of another size.
+    is_closed: bool,
 }
+
+/// Stands for all sizes that are not named.
+const REST: &str = "*:0";
+/// A directory for each size that this host has.
+const SIZES: &str = "/sys/kernel/mm/hugepages";
 
 /// More sizes than any architecture has.
 const MOST_SIZES: usize = 16;
 
 impl HugePages {
     /// Reads limits as `2M:4G,1G:0`: sizes of pages with a unit, each at most once; limits in MiB, or with a unit, which are rounded
-    /// down to whole pages as the kernel would. `None`: it is something else.
+    /// down to whole pages as the kernel would. At the end `*:0` can stand. `None`: it is something else.
     pub fn parse(text: &str) -> Option<Self> {
         let mut sizes: Vec<HugePage> = Vec::new();
-        for item in text.split(',') {
+        if text == REST {
+            return Some(Self::default().closed());
+        }
+        let named = text.strip_suffix(REST).and_then(|text| text.strip_suffix(','));
+        for item in named.unwrap_or(text).split(',') {
             let (page, limit) = item.split_once(':')?;
             let page = bytes::parse(page, None)
                 .ok()
@@ -47,35 +52,66 @@ impl HugePages {
             }
             sizes.push(HugePage { page, limit: bytes::parse(limit, Some(1 << 20)).ok()? / page * page });
         }
-        Some(Self(sizes))
+        Some(Self { sizes, is_closed: named.is_some() })
     }
 
-    /// The lower limit of each size, whichever of the two has one.
+    /// These sizes.
+    pub fn of(sizes: Vec<HugePage>) -> Self {
+        Self { sizes, is_closed: false }
+    }
+
+    /// The sizes that are named.
+    pub fn into_sizes(self) -> Vec<HugePage> {
+        self.sizes
+    }
+
+    /// These, and no page of another size.
+    #[must_use]
+    pub fn closed(self) -> Self {
+        Self { is_closed: true, ..self }
+    }
+
+    /// The lower limit of each size that either of the two limits.
     #[must_use]
     pub fn at_most(&self, other: &Self) -> Self {
-        let mut sizes = self.within(other).0;
-        let is_new = |size: &&HugePage| !sizes.iter().any(|ours| ours.page == size.page);
-        let more: Vec<HugePage> = other.0.iter().filter(is_new).copied().collect();
-        sizes.extend(more);
-        Self(sizes)
+        let mut sizes = self.within(other).sizes;
+        let is_new = |size: &&HugePage| !self.sizes.iter().any(|ours| ours.page == size.page);
+        sizes.extend(other.within(self).sizes.iter().filter(is_new));
+        Self { sizes, is_closed: self.is_closed || other.is_closed }
     }
 
-    /// These, none above the other's of the same size.
+    /// These sizes, with no limit above the other's.
     #[must_use]
     pub fn within(&self, other: &Self) -> Self {
-        let lower = |size: &HugePage| {
-            let theirs = other.0.iter().find(|theirs| theirs.page == size.page);
-            HugePage { limit: theirs.map_or(size.limit, |theirs| theirs.limit.min(size.limit)), ..*size }
-        };
-        Self(self.0.iter().map(lower).collect())
+        let lower =
+            |size: &HugePage| HugePage { limit: other.limit(size.page).unwrap_or(u64::MAX).min(size.limit), ..*size };
+        Self { sizes: self.sizes.iter().map(lower).collect(), ..*self }
+    }
+
+    fn limit(&self, page: u64) -> Option<u64> {
+        let named = self.sizes.iter().find(|size| size.page == page);
+        named.map(|size| size.limit).or(self.is_closed.then_some(0))
     }
 
     /// Whether no size is limited.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.sizes.is_empty() && !self.is_closed
     }
 
-    /// The files of a directory and what is to be in each, in their order; those of reservations, which older kernels do not
+    /// The same with each size of this host by its name. What cannot be looked at stays.
+    #[must_use]
+    pub fn spelled_out(&self, sizes: &[u64]) -> Self {
+        let rest = sizes.iter().filter(|page| self.is_closed && !self.sizes.iter().any(|size| size.page == **page));
+        let rest = rest.map(|page| HugePage { page: *page, limit: 0 });
+        Self { sizes: self.sizes.iter().copied().chain(rest).collect(), is_closed: false }
+    }
+
+    /// The same, and the sizes are those of this host.
+    pub fn spelled_out_here(&self) -> Result<Self> {
+        Ok(if self.is_closed { self.spelled_out(&known_sizes(&Dir::open(SIZES)?)?) } else { self.clone() })
+    }
+
+    /// The files of a directory and what is to be in each, in their order, of the sizes that are named; those of reservations, which older kernels do not
     /// have, are marked.
     pub fn writes(&self, version: Version) -> Vec<HugePageWrite> {
         let (limit, reserved) = limit_files(version);
@@ -87,13 +123,13 @@ impl HugePages {
                 is_optional,
             })
         };
-        self.0.iter().flat_map(files).collect()
+        self.sizes.iter().flat_map(files).collect()
     }
 
     /// Refuses sizes of which this host has no pages; `sizes` is `/sys/kernel/mm/hugepages`.
     pub fn check(&self, sizes: &Dir) -> Result<()> {
         let known = known_sizes(sizes)?;
-        match self.0.iter().find(|size| !known.contains(&size.page)) {
+        match self.sizes.iter().find(|size| !known.contains(&size.page)) {
             None => Ok(()),
             Some(size) => {
                 let known: Vec<String> = known.into_iter().map(bytes::text).collect();
@@ -108,8 +144,8 @@ impl HugePages {
 
 impl fmt::Display for HugePages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all: Vec<String> =
-            self.0.iter().map(|size| format!("{}:{}", bytes::text(size.page), bytes::text(size.limit))).collect();
+        let sizes = self.sizes.iter().map(|size| format!("{}:{}", bytes::text(size.page), bytes::text(size.limit)));
+        let all: Vec<String> = sizes.chain(self.is_closed.then(|| REST.to_owned())).collect();
         f.write_str(&all.join(","))
     }
 }
@@ -121,20 +157,20 @@ pub struct HugePageWrite {
     pub file: String,
     /// In bytes.
     pub bytes: u64,
-    /// Whether the kernel may do without it.
+    /// Whether the kernel may lack the file.
     pub is_optional: bool,
 }
 
-/// Limits a directory, and reads back.
+/// Sets a directory's limits, and reads them back.
 pub fn set(dir: &Dir, version: Version, want: &HugePages) -> Result<()> {
-    // Most sites limit none, and then it does not matter what this host has.
+    // Most sites limit none: then the host's page sizes do not matter.
     if want.is_empty() {
         return Ok(());
     }
-    want.check(&Dir::open("/sys/kernel/mm/hugepages").map_err(|error| {
+    want.check(&Dir::open(SIZES).map_err(|error| {
         error.hint("this kernel has no huge pages (CONFIG_HUGETLBFS): leave the limit out of jobfence.conf")
     })?)?;
-    for write in want.writes(version) {
+    for write in want.spelled_out_here()?.writes(version) {
         let found = match dir.write_and_read(&write.file, &write.bytes.to_string()) {
             Err(error) if error.kernel_errno() == Some(Errno::ENOENT) && write.is_optional => continue,
             Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
@@ -151,7 +187,7 @@ pub fn set(dir: &Dir, version: Version, want: &HugePages) -> Result<()> {
     Ok(())
 }
 
-/// What a directory is limited to, of these sizes; without those that cannot be read or are not limited.
+/// A directory's limits of these sizes, without those that cannot be read or are not limited.
 pub fn limits(dir: &Dir, version: Version, sizes: &HugePages) -> HugePages {
     let limit = |size: &HugePage| {
         let file = format!("hugetlb.{}.{}", kernel_name(size.page), limit_files(version).0);
@@ -159,10 +195,11 @@ pub fn limits(dir: &Dir, version: Version, sizes: &HugePages) -> HugePages {
         // v1's "unlimited" is a number, too.
         (limit < 1 << 62).then_some(HugePage { limit, ..*size })
     };
-    HugePages(sizes.0.iter().filter_map(limit).collect())
+    let sizes = sizes.spelled_out_here().unwrap_or_default();
+    HugePages { sizes: sizes.sizes.iter().filter_map(limit).collect(), is_closed: false }
 }
 
-/// The ends of the names of a size's files: what counts touched pages, and what counts reserved ones.
+/// The ends of a size's file names: for touched pages, and for reserved ones.
 fn limit_files(version: Version) -> (&'static str, &'static str) {
     match version {
         Version::V2 => ("max", "rsvd.max"),
@@ -170,7 +207,7 @@ fn limit_files(version: Version) -> (&'static str, &'static str) {
     }
 }
 
-/// In bytes, the smallest first: a directory `hugepages-2048kB` for each (hugetlbpage.rst).
+/// The host's page sizes in bytes, smallest first: each has a directory such as `hugepages-2048kB` (hugetlbpage.rst).
 fn known_sizes(sizes: &Dir) -> Result<Vec<u64>> {
     let size = |name: &String| {
         let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
@@ -213,6 +250,8 @@ mod tests {
             ("16G:1T", "16G:1T"),
             ("1T:1024G", "1T:1T"),
             ("2M:1", "2M:0"),
+            ("*:0", "*:0"),
+            ("2m:4g,*:0", "2M:4G,*:0"),
         ] {
             assert_eq!(pages(text).to_string(), written, "{text}");
             assert_eq!(pages(written), pages(text), "{text}");
@@ -226,6 +265,15 @@ mod tests {
         assert_eq!(a.within(&b).to_string(), "2M:2G,1G:1G");
         assert_eq!(HugePages::default().at_most(&b), b);
         assert!(HugePages::default().within(&b).is_empty());
+        let closed = pages("2M:3G,*:0");
+        assert_eq!(a.at_most(&closed).to_string(), "2M:3G,1G:0,*:0");
+        assert_eq!(closed.at_most(&a).to_string(), "2M:3G,1G:0,*:0");
+        assert_eq!(
+            (a.within(&closed).to_string(), closed.within(&a).to_string()),
+            ("2M:3G,1G:0".into(), "2M:3G,*:0".into())
+        );
+        assert_eq!(pages("*:0").at_most(&pages("*:0")), pages("*:0"));
+        assert!(!pages("*:0").is_empty());
     }
 
     #[test]
@@ -250,6 +298,12 @@ mod tests {
             "2 M:4G",
             "2M: 4G",
             "unlimited",
+            "*",
+            "*:1",
+            "*:0,2M:4G",
+            "2M:4G,*:0,*:0",
+            ",*:0",
+            "2M:4G*:0",
         ] {
             assert_eq!(HugePages::parse(text), None, "{text:?}");
         }
@@ -275,6 +329,14 @@ mod tests {
     }
 
     #[test]
+    fn the_rest_is_each_other_size_of_the_host() {
+        let here = [1 << 30, 2 << 20];
+        assert_eq!(pages("2M:4G,*:0").spelled_out(&here).to_string(), "2M:4G,1G:0");
+        assert_eq!(pages("*:0").spelled_out(&here).to_string(), "1G:0,2M:0");
+        assert_eq!(pages("2M:4G").spelled_out(&here).to_string(), "2M:4G");
+    }
+
+    #[test]
     fn a_size_that_the_host_does_not_have_is_an_error_with_those_that_it_has() {
         let temp = tempfile::tempdir().unwrap();
         for name in ["hugepages-1048576kB", "hugepages-2048kB", "other"] {
@@ -288,7 +350,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "[0-9KMGTkb:,]*|\\PC*") {
+        fn no_text_makes_it_panic(text in "[0-9KMGTkb:,*]*|\\PC*") {
             if let Some(pages) = HugePages::parse(&text) {
                 prop_assert_eq!(HugePages::parse(&pages.to_string()), Some(pages));
             }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! How fast a directory's processes may read and write.
 //!
-//! v2 has `io.max` (cgroup-v2.rst, "IO Interface Files"), v1 a file for each rate (`blkio.throttle.*`,
-//! cgroup-v1/blkio-controller.rst). They differ in what they hold:
+//! v2 has `io.max` (cgroup-v2.rst, "IO Interface Files"), v1 a file for each rate (`blkio.throttle.*`, cgroup-v1/blkio-controller.rst).
+//! They differ in what they throttle:
 //!
 //! - v2 throttles all that is below a directory together. v1 throttles each directory by itself, whatever is set above it
 //!   (`throtl_pd_init` in block/blk-throttle.c: all groups are children of the disk's root).
-//! - v2 throttles what a process has written to the page cache, too, where the memory controller is on in the same directory,
-//!   and the file system takes part (ext2, ext4, btrfs, xfs, f2fs; cgroup-v2.rst, "Writeback"). v1 throttles only what a process
-//!   itself sends to the disk: reads, `O_DIRECT`, and what it waits for (`fsync`, `O_SYNC`; measured on Linux 6.18 with ext4). What
-//!   the kernel writes out later is in nobody's name.
+//! - v2 also throttles what a process has written to the page cache, if the memory controller is on in the same directory and the file
+//!   system takes part (ext2, ext4, btrfs, xfs, f2fs; cgroup-v2.rst, "Writeback"). v1 throttles only what a process itself sends to the
+//!   disk: reads, `O_DIRECT`, and what it waits for (`fsync`, `O_SYNC`; measured on Linux 6.18 with ext4). Later writeback by the
+//!   kernel is charged to no process.
 
 use nix::errno::Errno;
 
@@ -32,11 +32,12 @@ pub use weight::{DEFAULT_WEIGHT, least_weight, set_weight, weight, weight_writes
 pub struct DiskLimit {
     /// A whole disk.
     pub disk: Device,
-    /// Of all targets on it together, each the lowest.
+    /// For all targets on the disk together: the lowest of each rate.
     pub rates: IoRates,
 }
 
-/// The disks that the targets are on, each once. What cannot be throttled is taken out of the rules, and comes back as errors.
+/// The limits of the disks that the targets are on, each disk once. Targets that cannot be throttled are taken out of the rules, and
+/// come back as errors.
 pub fn limits_of(rules: &mut IoRules, disks: &Disks) -> (Vec<DiskLimit>, Vec<Error>) {
     let mut limits = Vec::new();
     let mut errors = Vec::new();
@@ -57,7 +58,7 @@ pub fn limits_of(rules: &mut IoRules, disks: &Disks) -> (Vec<DiskLimit>, Vec<Err
     (limits, errors)
 }
 
-/// Of each disk all that either limits, and each rate the lower of both.
+/// All limits of both lists; if both limit a rate of a disk, the lower one.
 pub fn both(these: &[DiskLimit], those: &[DiskLimit]) -> Vec<DiskLimit> {
     let mut limits = these.to_vec();
     for theirs in those {
@@ -81,7 +82,7 @@ pub fn writes(limit: DiskLimit, version: Version) -> Vec<(&'static str, String)>
     }
 }
 
-/// Limits the rates for a disk, and reads back. What was limited before for this disk and is not now is limited no more.
+/// Limits the rates for a disk, and reads them back. Earlier limits of this disk that are not in `limit` are removed.
 pub fn set_max(dir: &Dir, version: Version, limit: DiskLimit) -> Result<()> {
     let DiskLimit { disk, rates } = limit;
     match version {
@@ -97,7 +98,7 @@ pub fn set_max(dir: &Dir, version: Version, limit: DiskLimit) -> Result<()> {
                 if before == want {
                     continue;
                 }
-                // 0 takes the line out (`tg_set_conf`).
+                // 0 removes the line (`tg_set_conf`).
                 let line = format!("{disk} {}", want.unwrap_or(0));
                 let text = dir.write_and_read(file, &line).map_err(|error| explain(dir, file, error))?;
                 let shown = value_for(&text, disk).unwrap_or(0);
@@ -135,7 +136,7 @@ fn value_for(text: &str, disk: Device) -> Option<u64> {
 
 const IO_MAX: &str = "io.max";
 
-/// Says what a file that does not exist, or a device that is refused, means.
+/// Explains a missing file or a refused device.
 fn explain(dir: &Dir, file: &str, error: Error) -> Error {
     match error.kernel_errno() {
         Some(Errno::ENOENT) => kernel::missing(dir, file, if file == IO_MAX { "io" } else { V1_IO }),
@@ -199,7 +200,7 @@ mod tests {
         let parsed = IoRates::in_lines(text, SDA);
         assert_eq!(parsed, IoRates { wbps: Some(5), wiops: Some(9), ..IoRates::default() });
 
-        // A write that is not what is read: the kernel's file is not one of a fixture.
+        // A fixture's file shows what was written, so the comparison is called directly.
         let error = seen(&dir, "io.max", "8:0 rbps=1", "8:0 rbps=max").unwrap_err().to_string();
         assert!(error.contains("the kernel shows another") && error.contains("wanted 8:0 rbps=1, found"), "{error}");
         let missing = fixture(&[]).1;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Where kernels differ in what they make of a limit: files that older ones do not have, and who keeps a CPU quota.
+//! Differences between kernels that matter for limits: files that older kernels lack, and loaded schedulers that may ignore a CPU
+//! quota.
 //!
-//! What is there is always found out by looking. Release numbers only explain what was not found, since distributions add
-//! newer features to older kernels (RHEL 8 calls itself 4.18).
+//! Features are always detected by looking for them. Release numbers only explain what was not found, since distributions add newer
+//! features to older kernels (RHEL 8 calls itself 4.18).
 
 use std::fmt;
 
@@ -15,7 +16,7 @@ use crate::sys::dir::Dir;
 /// The number of a kernel's release: `(6, 12)` of `6.12.107+deb13-amd64`.
 pub type Release = (u32, u32);
 
-/// The release that runs; `None` if it calls itself something else.
+/// The running release; `None` if its name has another form.
 pub fn release() -> Option<Release> {
     parse_release(nix::sys::utsname::uname().ok()?.release().to_str()?)
 }
@@ -30,9 +31,9 @@ struct ControlFile {
     name: &'static str,
     /// The release in which Linux got it.
     since: Release,
-    /// What it must be built with.
+    /// The option that the kernel must be built with.
     built_with: Option<&'static str>,
-    /// What to set in jobfence.conf where it is missing.
+    /// What to set in jobfence.conf if it is missing.
     remedy: &'static str,
 }
 
@@ -66,7 +67,7 @@ const FILES: &[ControlFile] = &[
         .built_with("CONFIG_BLK_CGROUP_IOCOST"),
 ];
 
-/// What every directory with this controller has, on v2 and on v1; a controller that is not here is not known by a file.
+/// A file that every directory with this controller has, on v2 and on v1; controllers that are not here have none.
 const WITNESSES: &[(&str, &str, &str)] = &[
     ("cpu", "cpu.weight", "cpu.shares"),
     ("cpuset", "cpuset.cpus", "cpuset.cpus"),
@@ -107,36 +108,36 @@ fn why_no_file(file: &str, controller: &str, release: Option<Release>) -> String
     }
 }
 
-/// Which scheduler a program has loaded into the kernel in the place of its own (sched_ext, Linux 6.12).
+/// A scheduler that a program has loaded into the kernel in place of its own (sched_ext, Linux 6.12).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadedScheduler {
     /// What it calls itself.
     pub name: String,
-    /// Whether it schedules everybody, and not only processes that have asked for it (`SCHED_EXT`), as anybody may.
+    /// Whether it schedules all processes, and not only those that have asked for it (`SCHED_EXT`), as any process may.
     pub everybody: bool,
 }
 
 impl LoadedScheduler {
-    /// Where the kernel tells of it.
+    /// The directory of sched_ext's attributes.
     pub const ATTRIBUTES: &str = "/sys/kernel/sched_ext";
 
-    /// Looks in this directory ([`ATTRIBUTES`](Self::ATTRIBUTES)); `None` where the kernel's own scheduler is at work.
+    /// Reads this directory ([`ATTRIBUTES`](Self::ATTRIBUTES)); `None` if the kernel's own scheduler is at work.
     ///
     /// Source: Documentation/scheduler/sched-ext.rst, and the attributes in kernel/sched/ext.c.
     pub fn find(dir: &Dir) -> Option<Self> {
-        // "disabling" is over in a moment. Of Linux 6.12 "enabling" is, too, but it is what comes.
+        // "disabling" lasts a moment. So does "enabling" as of Linux 6.12, but it ends with the scheduler loaded.
         if matches!(dir.read_value("state").ok()?.trim(), "disabled" | "disabling") {
             return None;
         }
         let name = dir.read_value("root/ops").unwrap_or_default();
-        // A file that cannot be read says nothing good.
+        // If the file cannot be read, assume the worse.
         let everybody = dir.read_value("switch_all").map_or(true, |text| text.trim() != "0");
         Some(Self { name: name.trim().to_owned(), everybody })
     }
 
-    /// Why a CPU quota may not hold. The kernel's throttling is its fair scheduler's; since Linux 6.17 it tells the loaded one
-    /// (`ops.cgroup_set_bandwidth`), which may act on it or not, and nothing shows whether it does. `None`: it holds for all who
-    /// do not ask for that scheduler.
+    /// Why a CPU quota may not hold. Only the kernel's fair scheduler throttles. Since Linux 6.17 the kernel tells the loaded one of
+    /// quotas (`ops.cgroup_set_bandwidth`), but nothing shows whether that one acts on them. `None`: the quota holds for all processes
+    /// that do not ask for the loaded scheduler.
     pub fn ignores_quota(&self) -> Option<Error> {
         self.everybody.then(|| self.error(release()))
     }

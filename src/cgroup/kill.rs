@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Ending every process of a step, and waiting for that without sleeping.
+//! Ends every process of a step, and waits for that without sleeping.
 //!
-//! cgroup2 has `cgroup.kill` since Linux 5.14, which cannot be outrun by a fork. Without it: freeze, signal each process by a
-//! pidfd whose membership was seen after the pidfd was opened (so that a pid used again cannot be hit), thaw, wait for the
-//! pidfds, and begin again until nobody is left. A frozen v1 task dies only after the thaw, so thawing is on every way out.
-//! Few processes are ended in less time than they are frozen, so that is tried first.
+//! cgroup2 has `cgroup.kill` since Linux 5.14, which no fork can outrun. Without it: freeze, signal each process by a pidfd that was
+//! opened before its membership was seen (so that a reused pid cannot be hit), thaw, wait for the pidfds, and begin again until no
+//! process is left. A frozen v1 task dies only after the thaw, so every way out thaws. Ending few processes takes less time than
+//! freezing them, so that is tried first.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -33,19 +33,19 @@ pub struct Members<'a> {
     pub any: &'a Dir,
 }
 
-/// How long the processes that were killed have to go before they are killed again, with those that have come since.
+/// How long killed processes have to end before they are killed again, with those that have come since.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// How long the end of a step usually takes at most; who is there longer is looked at.
+/// How long the end of a step usually takes at most. Processes that are left then are looked at.
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// So many processes can be looked at one by one without loss of time.
+/// This many processes can be looked at one by one without loss of time.
 const FEW: usize = 64;
 
 /// The first rounds do not freeze. The second one usually finds no process, or those that were forked during the first.
 const UNFROZEN: usize = 2;
 
-/// Kills everything below and waits until it is gone. An error when something still lives at the deadline.
+/// Kills all processes below and waits until they are gone. Fails if one still lives at the deadline.
 pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
     while let Some(dir) = members.unified {
         match dir.write("cgroup.kill", "1") {
@@ -57,12 +57,12 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
         if is_empty_while_they_die(dir, deadline)? {
             return Ok(());
         }
-        // The kernel sends that signal to the first thread of each process, and where that one has ended it is lost, although
-        // others run (`complete_signal`, kernel/signal.c). Who is still here gets another by a handle, which any thread takes.
+        // The kernel sends this signal to the first thread of each process. If that has ended while others run, the signal is lost
+        // (`complete_signal`, kernel/signal.c). The processes that are left get another by a handle, which any thread takes.
         let frozen = Frozen::try_from(members, deadline);
         let _ = Round::of_all(dir, deadline);
         drop(frozen);
-        // Who is moved in while others still die (`jobfence adopt`) has outlived the signal: once more.
+        // A process that is moved in while others still die (`jobfence adopt`) has missed the signal: once more.
         if is_empty_by(dir, deadline.min(Instant::now() + AGAIN))? {
             return Ok(());
         }
@@ -87,7 +87,7 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
         if round.victims.is_empty() {
             return all_seen;
         }
-        // Who could not be seen is looked for again when these have made room.
+        // Processes that could not be seen are looked for again when these have made room.
         for victim in &round.victims {
             if !victim.wait(deadline) {
                 return Err(Error::new("a process does not die:")
@@ -99,9 +99,9 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
     }
 }
 
-/// Ends the processes of a directory without freezing them, if they are few and no directory is below. Returns whether no process is left.
-/// If it returns `false`, the caller has to freeze: some processes fork as fast as they are ended, and on v1 a process that somebody has
-/// frozen dies only when it is thawed.
+/// Ends the processes of a directory without freezing them, if they are few and no directory is below. Returns whether no process is
+/// left. If it returns `false`, the caller has to freeze: some processes fork as fast as they are ended, and on v1 a frozen process
+/// dies only when it is thawed.
 fn are_few_and_ended(dir: &Dir, deadline: Instant) -> bool {
     for _ in 0..UNFROZEN {
         let Some(found) = pids(dir).ok().filter(|found| found.len() <= FEW && walk::has_none_below(dir)) else {
@@ -115,7 +115,7 @@ fn are_few_and_ended(dir: &Dir, deadline: Instant) -> bool {
             match pidfd_open(pid) {
                 Ok(None) => {}
                 Ok(Some(Some(pidfd))) => victims.push(Victim { pid, pidfd: Some(pidfd) }),
-                // Without a handle, only the pid of a frozen process is sure not to become a stranger's.
+                // Without a handle, only the pid of a frozen process surely does not pass to another process.
                 Ok(Some(None)) | Err(_) => return false,
             }
         }
@@ -129,7 +129,7 @@ fn are_few_and_ended(dir: &Dir, deadline: Instant) -> bool {
     false
 }
 
-/// As many pids as a line of a log can have.
+/// Names as many pids as a line of a log can have.
 fn some_of(pids: &[&str]) -> String {
     const MOST: usize = 10;
     match pids.split_at_checked(MOST) {
@@ -138,10 +138,10 @@ fn some_of(pids: &[&str]) -> String {
     }
 }
 
-/// Sends the signal to everything below, and does not wait; an error where not all could be looked at.
+/// Sends the signal to all processes below, and does not wait. Fails if not all could be looked at.
 pub fn signal_all(members: Members<'_>, deadline: Instant) -> Result<()> {
     if let Some(dir) = members.unified {
-        // By handles, too: see above.
+        // `cgroup.kill` alone is not enough: see `kill_all`.
         let _ = dir.write("cgroup.kill", "1");
     }
     let frozen = Frozen::try_from(members, deadline);
@@ -150,13 +150,13 @@ pub fn signal_all(members: Members<'_>, deadline: Instant) -> Result<()> {
     round.refused.map_or(all_seen, |error| Err(error.at(members.any.path())))
 }
 
-/// Ends those processes below that whoever kills by `cgroup.kill` alone would not; does not wait for their end. If there is any, all are
-/// ended: others fork meanwhile, and lose their first threads a moment later.
+/// Ends the processes below that a kill by `cgroup.kill` alone would miss; does not wait for their end. If there is any, all are ended:
+/// others fork meanwhile, and lose their first threads a moment later.
 pub fn kill_leaderless(proc: &Dir, dir: &Dir, deadline: Instant) -> Result<()> {
     let (mut round, mut all_seen) = Round::of(dir, deadline, |pid| is_leaderless(proc, pid.as_raw()));
     if !round.victims.is_empty() {
         let frozen = Frozen::try_from(Members { unified: Some(dir), freezer: None, any: dir }, deadline);
-        // Who has not stopped by then is seen all the same, and perhaps a child of it is not.
+        // A process that has not stopped by then is seen all the same, but perhaps not a child of it.
         let _ = set_frozen(dir, Version::V2, true, deadline);
         (round, all_seen) = Round::of_all(dir, deadline);
         drop(frozen);
@@ -164,10 +164,10 @@ pub fn kill_leaderless(proc: &Dir, dir: &Dir, deadline: Instant) -> Result<()> {
     round.refused.map_or(all_seen, Err)
 }
 
-/// Waits until nobody is left below a cgroup2 directory, and says whether that is so. It waits for a moment, and for another one as
-/// long as many processes are left and become fewer: thousands need more time, and freezing each would keep them from dying.
+/// Waits until no process is left below a cgroup2 directory, and returns whether that is so. It waits for a moment, and for another one
+/// as long as many processes are left and become fewer: thousands need more time, and freezing them would keep them from dying.
 ///
-/// The whole wait has an end. A user's processes can live on without their first threads, and end one by one.
+/// The whole wait has an end: a user's processes can live on without their first threads, and end one by one.
 fn is_empty_while_they_die(dir: &Dir, deadline: Instant) -> Result<bool> {
     let deadline = deadline.min(Instant::now() + AGAIN);
     let mut before = usize::MAX;
@@ -198,7 +198,7 @@ fn members(top: &Dir, deadline: Instant) -> Option<usize> {
     all_seen.is_ok().then_some(count)
 }
 
-/// Waits until nobody is left below a cgroup2 directory, and says whether that is so at the deadline. A directory that is gone
+/// Waits until no process is left below a cgroup2 directory, and returns whether that is so by the deadline. A directory that is gone
 /// is empty.
 fn is_empty_by(dir: &Dir, deadline: Instant) -> Result<bool> {
     let events = match dir.open_file("cgroup.events", OFlag::O_RDONLY) {
@@ -232,7 +232,7 @@ fn remaining(deadline: Instant) -> Option<PollTimeout> {
 /// A frozen step; thawed when this is dropped, on every path.
 struct Frozen<'a> {
     members: Members<'a>,
-    /// Its switch, opened before it is used: there may be no descriptor left later.
+    /// The file that freezes and thaws it, opened early: there may be no descriptor left later.
     switch: Option<OwnedFd>,
     deadline: Instant,
 }
@@ -257,7 +257,7 @@ impl Drop for Frozen<'_> {
         if let Some(switch) = &self.switch {
             let _ = write(switch, if self.members.freezer.is_some() { b"THAWED".as_slice() } else { b"0" });
         }
-        // On v1 nobody dies who is frozen, and a directory below has a switch of its own, which belongs to the user who has made it.
+        // On v1 a frozen process does not die, and a user may have frozen a directory below by that directory's own switch.
         if let Some(dir) = self.members.freezer {
             thaw(dir, self.deadline);
         }
@@ -276,6 +276,7 @@ pub fn set_frozen(dir: &Dir, version: Version, is_frozen: bool, deadline: Instan
         }
     };
     dir.write(file, value)?;
+    let mut pause = Duration::from_micros(100);
     loop {
         let is_done = match version {
             Version::V2 => dir.read("cgroup.events")?.lines().any(|line| line == format!("frozen {value}")),
@@ -293,8 +294,9 @@ pub fn set_frozen(dir: &Dir, version: Version, is_frozen: bool, deadline: Instan
                     "see what is around it"
                 }));
         }
-        // Not for events: v1 has none.
-        let _ = poll(&mut [], PollTimeout::from(1u8));
+        // Not for events: v1 has none. Most processes stop at once.
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(5));
     }
 }
 
@@ -311,7 +313,7 @@ struct Victim {
 }
 
 impl Victim {
-    /// That it is gone already is no error.
+    /// Kills it. A process that is gone already is no error.
     fn kill(&self) -> Result<()> {
         send(self.pid, self.pidfd.as_ref(), Signal::SIGKILL)
     }
@@ -323,7 +325,7 @@ impl Victim {
             .is_some_and(|pidfd| matches!(send_by_pidfd(pidfd, Signal::SIGKILL), Ok(()) | Err(Errno::ESRCH)))
     }
 
-    /// Whether the process has ended by the deadline.
+    /// Waits for its end, and returns whether it has ended by the deadline.
     fn wait(&self, deadline: Instant) -> bool {
         loop {
             let Some(timeout) = remaining(deadline) else { return false };
@@ -332,7 +334,7 @@ impl Victim {
                     Ok(0) | Err(_) => {}
                     Ok(_) => return true,
                 },
-                // Without pidfds there is nothing to wait on but time itself.
+                // Without a pidfd no event tells of the end.
                 None => {
                     // A zombie can still be signalled, but it has left the cgroup.
                     if Dir::open("/proc").is_ok_and(|proc| is_dead(&proc, self.pid.as_raw())) {
@@ -345,16 +347,16 @@ impl Victim {
     }
 }
 
-/// No more handles are open at once, to leave the host program its descriptors.
+/// At most this many handles are open at once, to leave the host program its descriptors.
 const AT_ONCE: usize = 256;
 
-/// One signal to everybody, some at a time. While they are frozen nobody new comes: those that got none could otherwise fork as fast as
-/// the others die.
+/// One signal to all processes, some at a time. While they are frozen no new ones come: those without a signal could otherwise fork as
+/// fast as the others die.
 #[derive(Default)]
 struct Round {
-    /// Some of those who got it, to wait for; empty only where nobody was found.
+    /// Some of the processes that got it, to wait for; empty only if none was found.
     victims: Vec<Victim>,
-    /// Why the first of those who did not get it did not. One that we may not kill does not save the others.
+    /// The first error in sending it. A process that may not be killed does not spare the others.
     refused: Option<Error>,
 }
 
@@ -363,8 +365,7 @@ impl Round {
         Self::of(top, deadline, |_| true)
     }
 
-    /// Kills those that are wanted in a directory and all below it. An error where not all could be looked at: who has not been seen is not
-    /// gone.
+    /// Kills the wanted processes in a directory and all below it. Fails if not all could be looked at: an unseen process may live.
     fn of(top: &Dir, deadline: Instant, is_wanted: impl Fn(Pid) -> bool) -> (Self, Result<()>) {
         let mut round = Self::default();
         let all_seen = walk::visit(top, deadline, &mut |dir| {
@@ -384,7 +385,7 @@ impl Round {
             {
                 match pidfd_open(pid) {
                     Ok(pidfd) => opened.extend(pidfd.map(|pidfd| Victim { pid, pidfd })),
-                    // There may be no descriptor left but those that we have.
+                    // These handles may hold the last free descriptors: use them first.
                     Err(_) if !opened.is_empty() => break,
                     Err(_) if self.victims.len() > 1 => {
                         self.victims.truncate(1);
@@ -416,7 +417,7 @@ impl Round {
             if let Err(error) = victim.kill() {
                 self.refused.get_or_insert(error);
             }
-            // The others' room is for those that come.
+            // The rest of the room is for the processes that come next.
             if self.victims.len() < AT_ONCE / 2 {
                 self.victims.push(victim);
             }
@@ -424,8 +425,8 @@ impl Round {
     }
 }
 
-/// The pids in `cgroup.procs`, in their order, less those that nobody may signal from here: ourselves, init, and 0, which stands for a
-/// process of a pid namespace that we do not see.
+/// The pids in `cgroup.procs`, sorted, without those that must not be signalled from here: this process, init, and 0, which stands for
+/// a process in a pid namespace that is not seen from here.
 fn pids(dir: &Dir) -> Result<Vec<Pid>> {
     let text = match dir.read("cgroup.procs") {
         Ok(text) => text,
@@ -443,7 +444,7 @@ fn pids(dir: &Dir) -> Result<Vec<Pid>> {
 mod tests {
     use super::*;
 
-    /// Killing again does not mend it, and would only be done again.
+    /// Killing again would not help, and would be repeated without end.
     #[test]
     fn where_it_cannot_be_seen_whether_processes_live_nobody_waits() {
         let temp = tempfile::tempdir().unwrap();

@@ -38,21 +38,21 @@ pub struct Hierarchy {
     pub mount: PathBuf,
     /// The cgroup that is at the mount point: `/`, or another one in a container.
     pub root: String,
-    /// Its controllers, in the kernel's names (`cpu`, `memory`, …), sorted; for v1 with `name=…` none. `devices` is one of cgroup2's where
-    /// no v1 hierarchy has it, although nothing switches it on there: it is a program (`cgroup::devices`).
+    /// Its controllers, in the kernel's names (`cpu`, `memory`, …), sorted; none for v1 with `name=…`. cgroup2 has `devices` if no v1
+    /// hierarchy has it, although nothing switches it on there: it is a program (`cgroup::devices`).
     pub controllers: Vec<String>,
     /// The name of a v1 hierarchy without controllers, such as `systemd`.
     pub name: Option<String>,
 }
 
 impl Hierarchy {
-    /// Opens the mount point, and makes sure that it is what it seems.
+    /// Opens the mount point, and checks that it is a cgroup file system of this version.
     pub fn open(&self) -> Result<Dir> {
         open_mount(&self.mount, self.version)
     }
 
-    /// Opens a directory that is there already, this far below the mount point, and makes sure that it is one of this hierarchy's kind.
-    /// There are no links in cgroups: the kernel makes none, and nobody can.
+    /// Opens an existing directory at `path` below the mount point, and checks that it is in a cgroup file system of this version.
+    /// Cgroups have no symbolic links.
     pub fn open_below(&self, path: &str) -> Result<Dir> {
         let dir = Dir::open(self.mount.join(path))?;
         if is_of(&dir, self.version)? {
@@ -61,13 +61,13 @@ impl Hierarchy {
         Err(Error::new("the directory is not one of a cgroup file system:").at(dir.path()))
     }
 
-    /// Where a path as `/proc/PID/cgroup` shows it is below the mount point; `None` if it is not below what is mounted there.
+    /// The part below the mount point of a path as `/proc/PID/cgroup` shows it; `None` if it is not below what is mounted there.
     pub fn below_mount<'a>(&self, path: &'a str) -> Option<&'a str> {
         let rest = path.strip_prefix(self.root.trim_end_matches('/'))?;
         (rest.is_empty() || rest.starts_with('/')).then(|| rest.trim_start_matches('/'))
     }
 
-    /// Opens the directory that `/proc/PID/cgroup` shows so.
+    /// Opens the directory that `/proc/PID/cgroup` shows by this path.
     pub fn dir_of(&self, path: &str) -> Result<Dir> {
         let not_below = || Error::new("the cgroup is not below what is mounted at").at(&self.mount).value(path);
         let inside = self.below_mount(path).ok_or_else(not_below)?;
@@ -79,7 +79,7 @@ impl Hierarchy {
         self.controllers.iter().any(|has| has == controller || controller == "io" && has == V1_IO)
     }
 
-    /// Whether it is in this hierarchy that `cgroup.subtree_control` hands the controller down.
+    /// Whether `cgroup.subtree_control` hands the controller down in this hierarchy.
     pub fn hands_down(&self, controller: &str) -> bool {
         self.version == Version::V2 && controller != DEVICES && self.has(controller)
     }
@@ -98,7 +98,7 @@ impl fmt::Display for Hierarchy {
     }
 }
 
-/// What the host's mounts amount to.
+/// The kind of host, by its mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutKind {
     /// cgroup v2 alone.
@@ -135,7 +135,7 @@ impl Layout {
         }
         let on_v1 = layout.with_controller(DEVICES).is_some();
         for hierarchy in layout.hierarchies.iter_mut().filter(|h| h.version == Version::V2) {
-            // By its path: what is mounted there is looked at when the hierarchy is opened for use.
+            // Read by its path: what is mounted there is checked when the hierarchy is opened for use.
             let controllers = proc.read_value(&hierarchy.mount.join("cgroup.controllers").to_string_lossy())?;
             let devices = Some(DEVICES).filter(|_| !on_v1);
             hierarchy.controllers = sorted::list(controllers.split_whitespace().chain(devices).map(str::to_owned));
@@ -202,11 +202,11 @@ fn is_of(dir: &Dir, version: Version) -> Result<bool> {
     Ok(found.filesystem_type() == magic)
 }
 
-/// The usual host, known without its list of mounts: with a home directory mounted for each user, the kernel takes longer to
-/// write that list than for all else at a launch. `None`: read it.
+/// The hierarchies of a usual host, found without the list of mounts: with a home directory mounted for each user, the kernel takes
+/// longer to write that list than for all else at a launch. `None`: read the list.
 ///
-/// This process must see paths from the hierarchies' own roots: be in the first cgroup namespace, whose number is the kernel's
-/// `PROC_CGROUP_INIT_INO`.
+/// This process must see paths from the hierarchies' own roots, so it must be in the first cgroup namespace, whose number is the
+/// kernel's `PROC_CGROUP_INIT_INO`.
 fn plain(proc: &Dir, mountpoint: &Path) -> Option<Vec<Hierarchy>> {
     let namespace = readlinkat(proc, "self/ns/cgroup").ok()?;
     if namespace != "cgroup:[4026531835]" {
@@ -216,23 +216,23 @@ fn plain(proc: &Dir, mountpoint: &Path) -> Option<Vec<Hierarchy>> {
     if is_of(&dir, Version::V2).ok()? { Some(vec![plainly_unified(&dir, mountpoint)?]) } else { plainly_v1(proc, &dir) }
 }
 
-/// cgroup2 alone. Its root itself must be mounted there (the root alone has no `cgroup.type`) and have every controller that is
-/// wanted, so that no v1 hierarchy has one of them.
+/// A host with cgroup2 alone. The root cgroup itself must be mounted there (only the root has no `cgroup.type`) and have every wanted
+/// controller, so that no v1 hierarchy has one of them.
 fn plainly_unified(dir: &Dir, mountpoint: &Path) -> Option<Hierarchy> {
     const WANTED: [&str; 2] = ["cpu", "memory"];
     let unified = at_root(dir, mountpoint.to_owned(), true)?;
     WANTED.iter().all(|wanted| unified.has(wanted)).then_some(unified)
 }
 
-/// The hierarchies of v1, and with them cgroup2 if it is mounted at all, each where systemd and cgroupfs-mount(8) mount it:
-/// named after its controllers, and cgroup2 `unified`. `/proc/self/cgroup` has a line for each that is mounted anywhere. The
-/// root itself must be mounted there (the root alone has a `release_agent`); that it is one of v1 is seen where it is opened.
+/// A host with v1, and with cgroup2 if it is mounted at all, each hierarchy where systemd and cgroupfs-mount(8) mount it: named after
+/// its controllers, and cgroup2 `unified`. `/proc/self/cgroup` has a line for each that is mounted anywhere. The root cgroup itself
+/// must be mounted there (only the root has a `release_agent`); that it is v1 is checked when it is opened.
 fn plainly_v1(proc: &Dir, below: &Dir) -> Option<Vec<Hierarchy>> {
     let mountpoint = below.path();
     let text = proc.read_table("self/cgroup").ok()?;
     let mut found = Vec::new();
     let mut has_unified = false;
-    // The last is the first that was mounted.
+    // The last line is of the first mount.
     for line in text.lines().rev() {
         let wanted = line.split(':').nth(1)?;
         if wanted.is_empty() {
@@ -255,11 +255,11 @@ fn plainly_v1(proc: &Dir, below: &Dir) -> Option<Vec<Hierarchy>> {
         let dir = open_mount(&mount, Version::V2).ok()?;
         found.insert(0, at_root(&dir, mount, !on_v1)?);
     }
-    // Without a controller on v1, something else than the usual is there.
+    // Without a controller on v1, the host is no usual one.
     found.iter().any(|h| h.version == Version::V1 && !h.controllers.is_empty()).then_some(found)
 }
 
-/// cgroup2, if this is its root.
+/// The cgroup2 hierarchy, if this is its root.
 fn at_root(dir: &Dir, mount: PathBuf, has_devices: bool) -> Option<Hierarchy> {
     if dir.has("cgroup.type") {
         return None;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Writing limits, and reading back what the kernel made of them: a limit that was not seen in the kernel was not set.
+//! Writes limits, and reads them back: a limit that was not seen in the kernel was not set.
 //!
-//! Plain one-file writes go through cgroups-rs, which knows how the files are called in v1 and v2. It opens a file that does
-//! not exist with `O_CREAT`, and says `EACCES` then; so a refused write is explained here by looking whether the file exists.
+//! Plain one-file writes go through cgroups-rs, which knows the file names of v1 and v2. It opens a missing file with `O_CREAT`, which
+//! fails with `EACCES`. So a refused write is explained here by whether the file exists.
 
 use std::error::Error as _;
 use std::io;
@@ -41,16 +41,16 @@ impl CpuQuota {
         Self { quota_us: u64::try_from(quota).unwrap_or(u64::MAX).max(MIN_QUOTA_US), period_us }
     }
 
-    /// This and so many CPUs more.
+    /// This quota and the time of so many CPUs more.
     #[must_use]
     pub fn and(self, cpus: Cpus) -> Self {
         Self { quota_us: self.quota_us.saturating_add(self.time_of(cpus)), ..self }
     }
 
-    /// What is left of it that may be used later, in microseconds. Without that whoever can use all of a quota gets less.
+    /// How much unused quota may be saved for later, in microseconds. Without this, processes that could use all of a quota get less.
     ///
-    /// The kernel hands a quota out to each CPU in slices, so what one CPU has left another lacks at the end of a period, and a
-    /// period that ends late is paid for at once. Both are carried over with this; what is used in the long run is the quota.
+    /// The kernel hands a quota to CPUs in slices: at the end of a period, what one CPU has left another lacks. And a period that ends
+    /// late is charged at once. The slack carries both over; in the long run the quota holds.
     pub fn slack_us(self) -> u64 {
         self.quota_us.min(self.quota_us.saturating_mul(SLACK_US) / self.period_us.max(1))
     }
@@ -60,7 +60,7 @@ impl CpuQuota {
         cpus.thousandths().saturating_mul(self.period_us) / 1000
     }
 
-    /// This, or the other where that is lower.
+    /// The lower of the two.
     #[must_use]
     pub fn at_most(self, other: Self) -> Self {
         if self.is_above(other) { other } else { self }
@@ -76,8 +76,8 @@ impl CpuQuota {
 /// The kernel refuses a smaller quota or period (`min_cfs_quota_period`, kernel/sched/core.c).
 pub const MIN_QUOTA_US: u64 = 1000;
 
-/// Of each CPU's time: a slice (5 ms: `sched_cfs_bandwidth_slice_us`), and as much for a tick or a timer that is late. Half of it
-/// was enough wherever it was measured, and a tenth was not.
+/// In microseconds, for each CPU: a slice (5 ms: `sched_cfs_bandwidth_slice_us`), and as much for a late tick or timer. In all
+/// measurements half of it was enough, and a tenth was not.
 const SLACK_US: u64 = 10_000;
 
 /// A limit of swap, in bytes.
@@ -118,13 +118,13 @@ fn parse_quota(dir: &Dir, text: &str) -> Result<Option<CpuQuota>> {
 const CPU_MAX: &str = "cpu.max";
 const QUOTA: &str = "cpu.cfs_quota_us";
 const PERIOD: &str = "cpu.cfs_period_us";
-/// What it is in a new directory (`default_cfs_period`, kernel/sched/fair.c).
+/// The period of a new directory (`default_cfs_period`, kernel/sched/fair.c).
 const FIRST_PERIOD: &str = "100000";
 
-/// Limits the CPU time of a directory. v1 may refuse another period than that of a quota that is there: see [`in_its_period`].
+/// Limits the CPU time of a directory. v1 may refuse another period than that of the present quota: see [`in_its_period`].
 ///
-/// What may be saved there cannot be more than the quota: it is taken back where it is in the way. Afterwards it is the quota's
-/// slack, for the caller to say what more it is to be.
+/// The burst cannot be more than the quota, so one that is in the way is reset. Afterwards it is the quota's slack, which the caller
+/// may raise.
 pub fn set_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> {
     match write_cpu_quota(dir, version, want, false) {
         Err(error) if error.kernel_errno() == Some(Errno::EINVAL) && forget_burst(dir, version) => {
@@ -135,7 +135,7 @@ pub fn set_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> 
     set_slack(dir, version, want)
 }
 
-/// The same where nobody has limited CPU time before, as in a directory that has just been made.
+/// As [`set_cpu_quota`], for a directory whose CPU time has never been limited, such as a new one.
 pub fn set_first_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> {
     write_cpu_quota(dir, version, want, true)?;
     set_slack(dir, version, want)
@@ -143,14 +143,14 @@ pub fn set_first_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Resul
 
 fn set_slack(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> {
     match set_cpu_burst(dir, version, want.slack_us()) {
-        // Linux before 5.14 has none to give.
+        // Linux before 5.14 has no burst.
         Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => Ok(()),
         other => other,
     }
 }
 
-/// This share of time in the period of the quota that a directory has, if it has one: v1 takes period and quota one after the
-/// other, and between the two what is below could have more than the directory.
+/// `want` in the period of the directory's quota, and that quota, if it has one. v1 takes period and quota one after the other: in
+/// between, a directory below could have more than this one.
 pub fn in_its_period(dir: &Dir, version: Version, want: CpuQuota) -> Result<(CpuQuota, Option<CpuQuota>)> {
     let current = cpu_quota(dir, version)?;
     Ok((current.map_or(want, |current| want.in_period(current.period_us)), current))
@@ -161,15 +161,14 @@ fn write_cpu_quota(dir: &Dir, version: Version, want: CpuQuota, is_first: bool) 
     let quota = i64::try_from(want.quota_us).map_err(|_| too_large())?;
     let found = match version {
         Version::V2 => {
-            // Own code: cgroups-rs reads the old value first, to merge it with a half that we never leave out.
+            // cgroups-rs is not used: it reads the old value first, to fill in a half that is never left out here.
             let text = dir.write_and_read(CPU_MAX, &format!("{} {}", want.quota_us, want.period_us));
             parse_quota(dir, &text.map_err(|error| explain(dir, CPU_MAX, "cpu", error))?)?
         }
         Version::V1 => {
             let cpu = CpuController::new(dir.handle_path(), false);
-            // The period first: while there is no quota any period is allowed, and a quota in the wrong period could be
-            // above the parent's, which v1 refuses.
-            // And only when it is another, since the kernel writes the quota back along with it.
+            // The period goes first: without a quota any period is allowed, and a quota in the wrong period could be above the
+            // parent's, which v1 refuses. It is written only if it differs, since the kernel writes the quota back along with it.
             let mut period = if is_first { FIRST_PERIOD.to_owned() } else { read_control(dir, PERIOD, "cpu")? };
             if period.trim() != want.period_us.to_string() {
                 cpu.set_cfs_period(want.period_us)
@@ -188,17 +187,15 @@ fn write_cpu_quota(dir: &Dir, version: Version, want: CpuQuota, is_first: bool) 
     }
 }
 
-/// Limits the CPU time of a directory to at most `want`, and returns what it is limited to: a lower quota that is there
-/// already stays.
+/// Limits the CPU time of a directory to at most `want`, and returns its limit: a lower quota that is set already stays.
 ///
-/// v1 refuses a quota below that of a child; then the children that are above are lowered first.
+/// v1 refuses a quota below a child's, so children with higher ones are lowered first.
 pub fn lower_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<CpuQuota> {
     let (want, current) = in_its_period(dir, version, want)?;
     if let Some(current) = current.filter(|current| !current.is_above(want)) {
         return Ok(current);
     }
-    // A step that has been removed still counts until the kernel has let go of it: some milliseconds later, and on a busy node more
-    // than half a second was seen.
+    // A removed step still counts until the kernel has let go of it: some milliseconds later, on a busy node even after half a second.
     const PATIENCE: Duration = Duration::from_secs(2);
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -208,20 +205,20 @@ pub fn lower_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<Cp
             Err(error) if Instant::now() >= deadline => return Err(error),
             Err(_) => {}
         }
-        // As long for each walk: one that the other's end cuts short would be taken for an endless one.
+        // Each walk has this time for itself: one that the loop's deadline cut short would be taken for an endless one.
         lower_below(dir, version, want, 0, Instant::now() + PATIENCE)?;
         let _ = poll(&mut [], PollTimeout::from(1u8));
     }
 }
 
-/// Takes back what may be saved; whether there was anything.
+/// Resets the burst. Returns whether there was one.
 fn forget_burst(dir: &Dir, version: Version) -> bool {
     let file = burst_file(version);
     dir.read_value(file).is_ok_and(|text| text.trim() != "0") && dir.write(file, "0").is_ok()
 }
 
-/// Lowers what is above, from the innermost: where Slurm gives a step's directory to the user (22.05), he can have made others
-/// in it, so many that steps of others, which wait for us, would be refused.
+/// Lowers quotas above `want`, innermost first. Where Slurm gives a step's directory to the user (22.05), the user may have made so
+/// many directories in it that other steps, which wait for this one, would be refused.
 fn lower_below(dir: &Dir, version: Version, want: CpuQuota, depth: u32, deadline: Instant) -> Result<()> {
     const DEEPEST: u32 = 32;
     for name in dir.list(true)? {
@@ -230,7 +227,7 @@ fn lower_below(dir: &Dir, version: Version, want: CpuQuota, depth: u32, deadline
                 .at(dir.path())
                 .hint("steps of this job have made them: remove them, or end those steps"));
         }
-        // A step that is ending takes its directory away meanwhile.
+        // A step that is ending may have removed its directory.
         let Ok(child) = dir.child(&name) else { continue };
         if depth < DEEPEST {
             lower_below(&child, version, want, depth + 1, deadline)?;
@@ -246,7 +243,7 @@ fn lower_below(dir: &Dir, version: Version, want: CpuQuota, depth: u32, deadline
     Ok(())
 }
 
-/// Writes a number and reads it back, of any controller.
+/// Writes a number to a file of any controller, and reads it back.
 pub fn set_number(dir: &Dir, controller: &'static str, file: &str, want: u64) -> Result<()> {
     set_text(dir, controller, file, &want.to_string())
 }
@@ -270,8 +267,8 @@ pub fn weight_file(version: Version) -> &'static str {
     }
 }
 
-/// What is written into [`weight_file`] for a weight as cpu.weight has it, 1 to 10000. v1's own unit is 1024 where cgroup2 has
-/// 100 (cgroup-v2.rst, sched-design-CFS.rst), and it has at least 2.
+/// The value of [`weight_file`] for a weight on the scale of cpu.weight, 1 to 10000. v1 has 1024 where cgroup2 has 100 (cgroup-v2.rst,
+/// sched-design-CFS.rst), and at least 2.
 pub fn weight_value(version: Version, weight: u64) -> u64 {
     match version {
         Version::V2 => weight,
@@ -279,7 +276,7 @@ pub fn weight_value(version: Version, weight: u64) -> u64 {
     }
 }
 
-/// The reverse of [`weight_value`], of what the kernel shows.
+/// Reads a directory's weight: the reverse of [`weight_value`].
 pub fn cpu_weight(dir: &Dir, version: Version) -> Result<u64> {
     let file = weight_file(version);
     let text = read_control(dir, file, "cpu")?;
@@ -291,10 +288,10 @@ pub fn cpu_weight(dir: &Dir, version: Version) -> Result<u64> {
     })
 }
 
-/// The class of those that run only when nobody else wants to, on v1 and v2 (Linux 5.15).
+/// The file that lets a directory run only on CPU time that no others want, on v1 and v2 (Linux 5.15).
 pub const CPU_IDLE: &str = "cpu.idle";
 
-/// The file in which CPU time is saved for later (Linux 5.14; sched-bwc.rst).
+/// The file of the CPU time that may be saved for later (Linux 5.14; sched-bwc.rst).
 pub fn burst_file(version: Version) -> &'static str {
     match version {
         Version::V2 => "cpu.max.burst",
@@ -316,7 +313,7 @@ pub fn set_ram(dir: &Dir, version: Version, bytes: u64) -> Result<()> {
     let set = || memory.set_limit(bytes).map_err(|e| refused(dir, file, "memory", want.to_string(), &e));
     match set() {
         Err(error) if version == Version::V1 && error.kernel_errno() == Some(Errno::EINVAL) => {
-            // v1 keeps RAM below RAM plus swap at every moment: the sum that is in the way goes up first; set_swap follows.
+            // v1 never lets RAM exceed the sum of RAM and swap: the sum that is in the way goes up first; set_swap follows.
             set_sum(dir, want)?;
             set()?;
         }
@@ -325,8 +322,8 @@ pub fn set_ram(dir: &Dir, version: Version, bytes: u64) -> Result<()> {
     seen(dir, file, &read_control(dir, file, "memory")?, want)
 }
 
-/// Where memory is reclaimed before its limit kills: on v2 above this, on v1 only when the whole node is short of memory
-/// (cgroup-v2.rst; cgroup-v1/memory.rst, 7).
+/// The file of the soft limit: memory above it is reclaimed, on v1 only when the whole node is short of memory (cgroup-v2.rst;
+/// cgroup-v1/memory.rst, 7).
 pub fn high_file(version: Version) -> &'static str {
     match version {
         Version::V2 => "memory.high",
@@ -334,7 +331,7 @@ pub fn high_file(version: Version) -> &'static str {
     }
 }
 
-/// Sets [`high_file`], unless it is as wanted: when it is written, the kernel reclaims what is above before it answers.
+/// Sets [`high_file`], unless it is as wanted: a write returns only after the kernel has reclaimed what is above.
 pub fn set_high(dir: &Dir, version: Version, bytes: u64) -> Result<()> {
     let file = high_file(version);
     let want = whole_pages(bytes);
@@ -352,7 +349,7 @@ pub fn set_swap(dir: &Dir, version: Version, want: SwapLimit, ram_is_limited: bo
     match version {
         Version::V2 => {
             let want = whole_pages(want.swap);
-            // Own code: cgroups-rs writes this file under the name of another limit.
+            // cgroups-rs is not used: it writes this file under the name of another limit.
             match dir.write_and_read(SWAP, &want.to_string()) {
                 Ok(text) => seen(dir, SWAP, &text, want)?,
                 Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(false),
@@ -384,7 +381,7 @@ pub fn processes(dir: &Dir) -> Result<Option<u64>> {
 
 const PIDS_MAX: &str = "pids.max";
 
-/// The files of RAM and of swap; v1's second one is of both together.
+/// The files of the limits of RAM and of swap; v1's second one limits both together.
 pub fn memory_files(version: Version) -> (&'static str, &'static str) {
     match version {
         Version::V2 => ("memory.max", SWAP),
@@ -460,7 +457,7 @@ fn read_control(dir: &Dir, file: &str, controller: &'static str) -> Result<Strin
     }
 }
 
-/// Says which controller a file that does not exist belongs to.
+/// Explains a missing file by its controller.
 fn explain(dir: &Dir, file: &str, controller: &'static str, error: Error) -> Error {
     if error.kernel_errno() == Some(Errno::ENOENT) { kernel::missing(dir, file, controller) } else { error }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Our mark on a directory, which says whose it is as long as the directory exists: an extended attribute that only root can
-//! write (xattr(7), "Trusted extended attributes"). Both versions of cgroup file systems keep them in memory (fs/kernfs/inode.c).
+//! jobfence's mark on a directory: an extended attribute that says whose the directory is, as long as that exists. Only root can write
+//! it (xattr(7), "Trusted extended attributes"). Both versions of cgroup file systems keep it in memory (fs/kernfs/inode.c).
 
 use std::ffi::CStr;
 use std::os::fd::AsRawFd;
@@ -13,21 +13,21 @@ use crate::sys::dir::Dir;
 
 const NAME: &CStr = c"trusted.jobfence";
 
-/// What the job of the directory was granted, see `record::noted`: it goes with the directory, so nobody has to take it away.
+/// What the directory's job was granted, see `record::noted`. It goes with the directory, so it need not be removed.
 const ALLOCATED: &CStr = c"trusted.jobfence.allocated";
 
-/// More than any mark of ours has, in bytes.
+/// More than any mark has, in bytes.
 const LONGEST: usize = 4096;
 
-/// Handles that are `O_PATH` have no attributes.
+/// `O_PATH` handles give no access to attributes.
 const OPEN: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY);
 
-/// Marks a directory, in the place of the mark that it has.
+/// Marks a directory, in place of an earlier mark.
 pub fn set(dir: &Dir, text: &str) -> Result<()> {
     set_named(dir, NAME, text)
 }
 
-/// Notes down what its job was granted.
+/// Notes what the directory's job was granted.
 pub fn set_allocated(dir: &Dir, text: &str) -> Result<()> {
     set_named(dir, ALLOCATED, text)
 }
@@ -39,13 +39,13 @@ fn set_named(dir: &Dir, name: &CStr, text: &str) -> Result<()> {
     Errno::result(done).map(drop).map_err(|errno| Error::os("mark the directory", dir.path(), errno))
 }
 
-/// The mark of a directory. `None`: it has none, or is gone, or nothing can have one here (containers, where trusted attributes are
-/// not shown).
+/// The mark of a directory. `None`: it has none, or is gone, or marks cannot be seen here (containers, where trusted attributes are not
+/// shown).
 pub fn get(dir: &Dir) -> Result<Option<String>> {
     get_named(dir, NAME)
 }
 
-/// What is noted down of what its job was granted, the same.
+/// What is noted of the job's grant; `None` as in [`get`].
 pub fn allocated(dir: &Dir) -> Result<Option<String>> {
     get_named(dir, ALLOCATED)
 }

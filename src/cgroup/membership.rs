@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Where a process is now, as the kernel says.
+//! The cgroups that a process is in now, as the kernel shows them.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::sys::dir::Dir;
 
 /// The cgroups of one process, one for each hierarchy: `/proc/PID/cgroup` (cgroups(7)).
 ///
-/// Each launch asks for each hierarchy, more than once. So a line is taken apart once, and byte for byte.
+/// Each launch asks for each hierarchy more than once, so each line is parsed once, byte by byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Membership {
     text: String,
@@ -25,12 +25,12 @@ struct MembershipLine {
 }
 
 impl Membership {
-    /// Of a process, through a handle of `/proc`.
+    /// Reads the cgroups of a process, through a handle of `/proc`.
     pub fn read(proc: &Dir, pid: i32) -> Result<Self> {
         Ok(Self::of(proc.read_table(&format!("{pid}/cgroup"))?))
     }
 
-    /// Lines `ID:CONTROLLERS:PATH`; others are skipped.
+    /// Parses lines `ID:CONTROLLERS:PATH`; others are skipped.
     pub fn parse(text: &str) -> Self {
         Self::of(text.to_owned())
     }
@@ -59,7 +59,7 @@ impl Membership {
         let Hierarchy { version, controllers, name, .. } = hierarchy;
         let is_it = |line: &&MembershipLine| {
             let items = self.text.get(line.controllers.clone()).unwrap_or_default();
-            // Taken apart only where it can be one of several.
+            // Split only if it can be one of several.
             let has = |item: &str| items == item || items.len() > item.len() && items.split(',').any(|one| one == item);
             match (version, name) {
                 (Version::V2, _) => items.is_empty(),
@@ -70,7 +70,7 @@ impl Membership {
         self.text.get(self.lines.iter().find(is_it)?.path.clone())
     }
 
-    /// Moves a process to where this says, in each hierarchy where it is elsewhere now. Returns where it remains, and why.
+    /// Moves a process to these cgroups, in each hierarchy in which it is elsewhere now. Returns where it remains, and why.
     pub fn restore(&self, layout: &Layout, proc: &Dir, pid: i32) -> Vec<String> {
         let Ok(now) = Self::read(proc, pid) else { return Vec::new() };
         let mut remains = Vec::new();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a directory's processes use at this moment, and what they may: few files, since a thousand directories are looked at in one go.
+//! What a directory's processes use at this moment, and their limits. Few files are read, since a command looks at a thousand
+//! directories.
 //!
-//! Each function answers `None` where this hierarchy, or this kernel, does not say.
+//! Each function returns `None` if this hierarchy, or this kernel, does not say.
 
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ pub fn processes(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
     hierarchy.has("pids").then(|| number(dir, "pids.current")).flatten()
 }
 
-/// Whether all processes have been stopped where they are.
+/// Whether all processes are frozen.
 pub fn is_frozen(hierarchy: &Hierarchy, dir: &Dir) -> Option<bool> {
     match hierarchy.version {
         Version::V2 => {
@@ -49,7 +50,7 @@ pub fn is_frozen(hierarchy: &Hierarchy, dir: &Dir) -> Option<bool> {
     }
 }
 
-/// The share of the last ten seconds in which at least one process waited for this (psi.rst), in percent.
+/// The share of the last ten seconds in which at least one process waited for `of` (psi.rst), in percent.
 pub fn pressure(hierarchy: &Hierarchy, dir: &Dir, of: &str) -> Option<f64> {
     if hierarchy.version == Version::V1 {
         return None;
@@ -59,7 +60,7 @@ pub fn pressure(hierarchy: &Hierarchy, dir: &Dir, of: &str) -> Option<f64> {
     some.split_whitespace().find_map(|part| part.strip_prefix("avg10=")?.parse().ok())
 }
 
-/// The files in which limits are, by controller; a file that a hierarchy lacks is passed over.
+/// The files of limits, by controller; a file that a hierarchy lacks is skipped.
 const LIMITS: [(&str, &[&str]); 7] = [
     ("cpu", &["cpu.max", "cpu.max.burst", "cpu.weight", "cpu.idle"]),
     ("cpu", &["cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.cfs_burst_us", "cpu.shares"]),
@@ -92,7 +93,7 @@ pub fn limits(hierarchy: &Hierarchy, dir: &Dir) -> Vec<(&'static str, String)> {
     files.filter_map(set).collect()
 }
 
-/// Whether that is something else than what a new directory has.
+/// Whether the value differs from that of a new directory.
 fn is_set(file: &str, value: &str) -> bool {
     // v1 shows "unlimited" as the largest number of whole pages, which is above any machine's memory and below 2^63.
     const UNLIMITED_V1: u64 = 0x7fff_ffff_ffff_0000;

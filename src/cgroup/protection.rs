@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How far `memory.low` and `memory.min` of a job reach: no further than what the directories above it are protected.
+//! Whether `memory.low` and `memory.min` of a job have an effect: no more than the directories above it are protected.
 //!
-//! A directory's protection counts within its parent's (cgroup-v2.rst, "memory.min"; `effective_protection` in
-//! mm/memcontrol.c, later mm/page_counter.c). One that has none takes that of all below it, unless the hierarchy is mounted with
-//! `memory_recursiveprot` (Linux 5.7; systemd does so since 247), where it gets a share of what its parent has.
+//! A directory's protection counts within its parent's (cgroup-v2.rst, "memory.min"; `effective_protection` in mm/memcontrol.c, later
+//! mm/page_counter.c). A directory without any voids that of all below it, unless the hierarchy is mounted with `memory_recursiveprot`
+//! (Linux 5.7; systemd does so since 247): then it gets a share of its parent's.
 
 use crate::error::Result;
 use crate::sys::dir::Dir;
 
-/// Looks on the way from the root of cgroup2 to a directory `below` it, both included but for the root, which has no such
-/// limits. Returns the path of the first that is not protected; `None`: the protection (`memory.low`, `memory.min`) of what
-/// is below that directory has an effect.
+/// Checks the directories on the way from the root of cgroup2, which has no such limits, to the one at `below`, that included. Returns
+/// the path of the first without protection (`file`: `memory.low` or `memory.min`); `None`: protection below that directory has an
+/// effect.
 ///
 /// `recursive`: the hierarchy is mounted with `memory_recursiveprot`.
 pub fn gap(root: &Dir, below: &str, file: &str, recursive: bool) -> Result<Option<String>> {
@@ -21,7 +21,7 @@ pub fn gap(root: &Dir, below: &str, file: &str, recursive: bool) -> Result<Optio
         path += if is_first { "" } else { "/" };
         path += name;
         let dir = above.as_ref().unwrap_or(root).child(name)?;
-        // Without the file memory is not counted here at all, and so protects nothing.
+        // Without the file memory is not counted here at all, and nothing is protected.
         let protects = dir.read_if_there(file)?.is_some_and(|text| text.trim() != "0");
         if !protects && (is_first || !recursive) {
             return Ok(Some(path));
@@ -35,7 +35,7 @@ pub fn gap(root: &Dir, below: &str, file: &str, recursive: bool) -> Result<Optio
 mod tests {
     use super::*;
 
-    /// A hierarchy in which `a.slice` and `a.slice/b.scope` have these.
+    /// A hierarchy in which `a.slice` and `a.slice/b.scope` have these values of `memory.low`.
     fn tree(slice: &str, scope: &str) -> (tempfile::TempDir, Dir) {
         let temp = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(temp.path().join("a.slice/b.scope")).unwrap();

@@ -32,17 +32,17 @@ pub struct Usage {
     pub memory_peak: Option<u64>,
     /// The most swap in use at once, in bytes; since Linux 6.5, and not on v1.
     pub swap_peak: Option<u64>,
-    /// Of what the memory consists that is in use now.
+    /// What the memory that is in use now consists of.
     pub memory: MemoryParts,
     /// How often memory was reclaimed for `memory.high`.
     pub memory_high_events: Option<u64>,
-    /// How often the limit of memory was reached. Mere page cache reaches it, too.
+    /// How often the limit of memory was reached. Page cache alone can reach it, too.
     pub memory_max_events: Option<u64>,
-    /// Processes that the kernel killed for want of memory.
+    /// Processes that the kernel OOM-killed.
     pub oom_kills: Option<u64>,
     /// The most processes and threads at once; `pids.peak` exists since Linux 6.1, and only on v2.
     pub processes_peak: Option<u64>,
-    /// How often no process could be started, for the limit of their number.
+    /// How often the limit of processes kept a process from being started.
     pub forks_refused: Option<u64>,
     /// What was read from disks and written to them, disk by disk; what goes through one disk to another (LVM, loop) counts at each.
     pub io: Option<Vec<DiskIo>>,
@@ -57,11 +57,11 @@ pub struct Usage {
 /// Memory in use, by kind, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryParts {
-    /// What programs have allocated: heap, stack and the like.
+    /// Memory that programs have allocated: heap, stack and the like.
     pub anonymous: Option<u64>,
     /// Page cache of files, without [`shared`](Self::shared): the kernel takes it back when memory is short.
     pub file: Option<u64>,
-    /// Page cache that was changed and that no disk or server has yet: `disk_io` counts it when the kernel writes it, if ever.
+    /// Changed page cache that is not yet on a disk or server: `disk_io` counts it when the kernel writes it, if ever.
     pub unwritten: Option<u64>,
     /// Shared memory and files in tmpfs.
     pub shared: Option<u64>,
@@ -77,9 +77,9 @@ pub struct MemoryParts {
 /// How long processes have waited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// So long at least one of them has.
+    /// The time in which at least one of them has.
     pub some: Option<Duration>,
-    /// So long all of them have that could have run.
+    /// The time in which all of them have that could have run.
     pub full: Option<Duration>,
 }
 
@@ -117,7 +117,7 @@ impl Usage {
         self.io.as_ref().map(|disks| disks.iter().fold(IoBytes::default(), add))
     }
 
-    /// Reads what this hierarchy knows, where nothing before it knew.
+    /// Reads from this hierarchy the figures that are not known yet.
     pub fn add(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
         self.add_cpu_and_memory(hierarchy, dir);
         if hierarchy.version == Version::V1 && hierarchy.has("memory") && self.oom_kills.is_none() {
@@ -141,7 +141,7 @@ impl Usage {
         }
     }
 
-    /// CPU time and the peak of memory, as of a whole job: there is a line for each step, and each must cost little.
+    /// As `add`, but only CPU time and peak memory, for a whole job: it is read for each step's line, which must cost little.
     pub fn add_of_job(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
         let micros = |text: &str| keyed(text, "usage_usec").map(Duration::from_micros);
         match hierarchy.version {
@@ -162,8 +162,8 @@ impl Usage {
         }
     }
 
-    /// As [`add`](Self::add), but only what a card shows: it is read while a step ends. On v1 a directory does not count the kills
-    /// and failed forks below it.
+    /// As [`add`](Self::add), but only what a card shows, since it is read while a step ends. On v1 a directory does not count the
+    /// kills and failed forks below it.
     pub fn add_for_a_card(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
         if hierarchy.version == Version::V2 {
             self.add_cpu_and_memory(hierarchy, dir);
@@ -240,7 +240,7 @@ impl Usage {
         }
     }
 
-    /// Takes what another one knows and this one does not.
+    /// Takes from `other` the figures that are not known here.
     pub fn or(&mut self, other: &Self) {
         let Self { cpu, cpu_user, cpu_system, periods, throttled_periods, throttled, .. } = *other;
         self.cpu = self.cpu.or(cpu);
@@ -276,7 +276,7 @@ impl MemoryParts {
         let parts = Self::of_stat(hierarchy.version, dir);
         match hierarchy.version {
             Version::V2 => {
-                // Where there never was any, none is there now.
+                // If there never was any swap in use, none is now.
                 let swap = swap_peak.filter(|peak| *peak == 0);
                 Self { swap: swap.or_else(|| number(&read(dir, "memory.swap.current"))), ..parts }
             }
@@ -284,9 +284,9 @@ impl MemoryParts {
         }
     }
 
-    /// What one file has.
+    /// The parts that `memory.stat` has.
     fn of_stat(version: Version, dir: &Dir) -> Self {
-        // With what is below, as v2 counts.
+        // v1's totals include what is below, as v2's figures do.
         let keys = match version {
             Version::V2 => ["anon", "file", "shmem", "kernel", "", "file_dirty", "file_writeback", "hugetlb"],
             Version::V1 => {
@@ -312,12 +312,12 @@ impl MemoryParts {
 }
 
 impl Pressure {
-    /// Of a file of lines as `some avg10=0.00 avg60=0.00 avg300=0.00 total=12`, in microseconds.
+    /// Reads lines such as `some avg10=0.00 avg60=0.00 avg300=0.00 total=12`, with the total in microseconds.
     fn read(dir: &Dir, file: &str) -> Self {
         let text = read(dir, file);
         let of = |kind| {
             let line = text.split('\n').find_map(|line| line.strip_prefix(kind))?;
-            // It is the last word.
+            // The total is the last word.
             let total = line.rsplit(' ').find_map(|word| word.strip_prefix("total="));
             total.and_then(number).map(Duration::from_micros)
         };
@@ -330,7 +330,7 @@ impl Pressure {
     }
 }
 
-/// CPU time of all processes that were ever here and below, also in directories that are gone.
+/// CPU time of all processes that were ever in this directory and below it, removed directories included.
 pub fn cpu(hierarchy: &Hierarchy, dir: &Dir) -> Option<Duration> {
     match hierarchy.version {
         Version::V2 => used_in(&read(dir, "cpu.stat")),
@@ -342,7 +342,7 @@ fn used_in(stat: &str) -> Option<Duration> {
     keyed(stat, "usage_usec").map(Duration::from_micros)
 }
 
-/// Processes of this directory that were killed for want of memory, at its own limit or an outer one.
+/// How many processes of this directory were OOM-killed, at its own limit or an outer one.
 pub fn oom_kills(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
     match hierarchy.version {
         Version::V2 => keyed(&read(dir, "memory.events"), "oom_kill"),
@@ -356,12 +356,11 @@ pub fn oom_kills(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
     }
 }
 
-/// How often a process of this directory could not start another one, since there were as many as its own `pids.max` or an
-/// outer one allows.
+/// How often `pids.max` of this directory or an outer one kept a process of this directory from starting another.
 ///
-/// v1, and v2 before Linux 6.11, count where the process is: there may be a directory for each task below the step's. Since then
-/// v2 counts at the limit that was reached, and above it again (`pids_event`, kernel/cgroup/pids.c); that kernel has
-/// `pids.events.local`, too.
+/// v1, and v2 before Linux 6.11, count where the process is: there may be a directory for each task below the step's. Later v2 counts
+/// at the limit that was reached, and in the directories above it (`pids_event`, kernel/cgroup/pids.c); such a kernel also has
+/// `pids.events.local`.
 pub fn forks_refused(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
     if !hierarchy.has("pids") {
         return None;
@@ -373,14 +372,14 @@ pub fn forks_refused(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
     Some(if dir.has("pids.events.local") { own.max(below) } else { own.saturating_add(below) })
 }
 
-/// How often a process of this directory, or below it, could not start another one for this directory's own `pids.max`, where the kernel counts
-/// there (Linux 6.11): otherwise none.
+/// How often this directory's own `pids.max` kept a process in it or below from starting another, if the kernel counts there (Linux
+/// 6.11); otherwise none.
 pub fn forks_refused_here(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
     if hierarchy.has("pids") { keyed(&read(dir, "pids.events"), "max") } else { None }
 }
 
-/// What the processes here and below have read and written (`io.stat` in cgroup-v2.rst; cgroup-v1/blkio-controller.rst), in the order of the
-/// disks' numbers. A disk that nothing went to is left out.
+/// What the processes here and below have read and written (`io.stat` in cgroup-v2.rst; cgroup-v1/blkio-controller.rst), in the order
+/// of the disks' numbers. A disk without traffic is left out.
 fn disk_io(hierarchy: &Hierarchy, dir: &Dir) -> Option<Vec<DiskIo>> {
     if !hierarchy.has("io") {
         return None;
@@ -401,7 +400,7 @@ fn disk_io(hierarchy: &Hierarchy, dir: &Dir) -> Option<Vec<DiskIo>> {
             let mut disk = "";
             for word in text.split_whitespace() {
                 let Some((key, value)) = word.split_once('=') else {
-                    // The kernel writes a disk without figures, and no end of the line behind it.
+                    // The kernel may write a disk without figures, and no newline after it.
                     disk = word;
                     continue;
                 };
@@ -447,17 +446,17 @@ fn disk_io(hierarchy: &Hierarchy, dir: &Dir) -> Option<Vec<DiskIo>> {
 
 const BYTES_OF_V1: &str = "blkio.throttle.io_service_bytes_recursive";
 
-/// Whether v1 counts at all what goes to disks. Since Linux 6.10 it does so for a disk only once a limit was set for it somewhere
-/// (`blk_throtl_init`, called by `tg_set_conf`): the root has no figures before.
+/// Whether v1 counts disk I/O at all. Since Linux 6.10 it does so for a disk only once a limit was set for it somewhere
+/// (`blk_throtl_init`, called by `tg_set_conf`): before, the root has no figures.
 fn counts_disks(hierarchy: &Hierarchy) -> bool {
-    // A step's end may cost little, and this is three system calls: a page has the figures of thirty disks.
+    // A step's end must cost little, and this is three system calls: a page has the figures of thirty disks.
     let mut page = [0u8; 4096];
     let read = File::open(hierarchy.mount.join(BYTES_OF_V1)).and_then(|mut file| file.read(&mut page));
     let text = String::from_utf8_lossy(page.get(..read.unwrap_or(0)).unwrap_or_default());
     text.lines().any(|line| line.contains(':') && line.split_whitespace().nth(2).is_some_and(|value| value != "0"))
 }
 
-/// The directories below: mostly none, and then it needs no list, which would be eight system calls.
+/// The directories below. Mostly there are none, which saves the eight system calls of a list.
 fn below(dir: &Dir) -> Vec<String> {
     if walk::has_none_below(dir) { Vec::new() } else { dir.list(true).unwrap_or_default() }
 }
@@ -467,7 +466,7 @@ fn read(dir: &Dir, file: &str) -> String {
     dir.read_value(file).unwrap_or_default()
 }
 
-/// The same of a long file.
+/// As `read`, for a long file.
 fn table(dir: &Dir, file: &str) -> String {
     dir.read_table(file).unwrap_or_default()
 }
@@ -476,7 +475,8 @@ fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// The values of the lines `KEY VALUE` with these keys. The kernel writes no empty key. The file has dozens of lines, so it is gone through once.
+/// The values of the lines `KEY VALUE` with these keys. The kernel writes no empty key. The file has dozens of lines, so it is read in
+/// one pass.
 fn each_keyed<const N: usize>(text: &str, keys: [&str; N]) -> [Option<u64>; N] {
     let mut values = [None; N];
     for (key, value) in text.split('\n').filter_map(|line| line.split_once(' ')) {
@@ -600,9 +600,9 @@ mod tests {
             };
             forks_refused(&hierarchy, &Dir::open(temp.path()).unwrap())
         };
-        // Where the process is.
+        // Counted where the process is.
         assert_eq!(events("1", "3"), Some(4));
-        // At the limit and above it.
+        // Counted at the limit and above it.
         std::fs::write(temp.path().join("pids.events.local"), "max 0\n").unwrap();
         assert_eq!(events("3", "3"), Some(3));
         assert_eq!(events("4", "3"), Some(4));

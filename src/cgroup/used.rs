@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a step has used and to what it is limited, as its directories say it, for a process that has not made them.
+//! What a step has used and its limits, as its directories show them, for a process that has not made these.
 
 use super::layout::Hierarchy;
 use super::limits;
@@ -7,7 +7,7 @@ use super::usage::Usage;
 use crate::job::Cpus;
 use crate::sys::dir::Dir;
 
-/// See the beginning of this file.
+/// The usage and the limits of a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Used {
     /// What the step has used.
@@ -16,14 +16,14 @@ pub struct Used {
     pub job: Usage,
     /// The CPU time that the step may have; `None`: not limited.
     pub cpus: Option<Cpus>,
-    /// Its memory, in bytes.
+    /// The memory that the step may have, in bytes.
     pub memory: Option<u64>,
-    /// Its processes and threads.
+    /// The processes and threads that the step may have.
     pub processes: Option<u64>,
 }
 
 impl Used {
-    /// Reads what this hierarchy knows, where nothing before it knew.
+    /// Reads from this hierarchy the figures that are not known yet.
     pub fn add(&mut self, hierarchy: &Hierarchy, step: &Dir, job: &Dir) {
         self.step.add(hierarchy, step);
         self.job.add_of_job(hierarchy, job);
@@ -39,7 +39,7 @@ impl Used {
         }
     }
 
-    /// Takes what another one knows and this one does not.
+    /// Takes from `other` the figures that are not known here.
     pub fn or(&mut self, other: &Self) {
         self.step.or(&other.step);
         self.job.or(&other.job);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Walks through the directories below one, which a user may have made: however many, however deep (beyond the longest path, too), and
-//! whatever they are called.
+//! Walks through the directories below one. A user may have made them: any number, at any depth (beyond the longest path, too), with
+//! any name.
 //!
 //! One directory is open at a time. The way up is `..`: no cgroup is ever moved to another parent, so it leads back.
 
@@ -13,22 +13,23 @@ use nix::errno::Errno;
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
 
-/// So many are looked at or removed whatever the time is: an ordinary step has fewer, and is not left half done.
+/// This many are visited or removed even after the deadline: an ordinary step has fewer, and is not left half done.
 const AT_LEAST: u32 = 256;
 
-/// The links of a directory without directories: its name and its `.`. Each one in it has a link more, by its `..` (`kernfs_refresh_inode`).
+/// The link count of a directory without directories: its name and its `.`. Each directory in it adds a link, by its `..`
+/// (`kernfs_refresh_inode`).
 const NO_CHILD: libc::nlink_t = 2;
 
 /// A directory on the way down.
 struct OpenLevel {
     /// Its own name; the outermost has none.
     name: Option<OsString>,
-    /// Those in it that have not been looked at.
+    /// The names in it that have not been visited.
     rest: Vec<OsString>,
 }
 
-/// Looks at a directory and all below it, the outer ones first, until `each` says `false`. An error of one does not keep it from the
-/// others; the first is returned at the end, also where the deadline is the end: then not all have been seen.
+/// Visits a directory and all below it, outer ones first, until `each` returns `false`. An error at one does not end the walk; the
+/// first is returned at the end. The deadline ends the walk with an error, since not all have been seen.
 pub fn visit(top: &Dir, deadline: Instant, each: &mut dyn FnMut(&Dir) -> Result<bool>) -> Result<()> {
     let mut failed = None;
     let mut seen = 0;
@@ -78,7 +79,8 @@ pub fn visit(top: &Dir, deadline: Instant, each: &mut dyn FnMut(&Dir) -> Result<
     failed.map_or(Ok(()), Err)
 }
 
-/// Removes all directories below one, until the deadline: what is removed by then is removed. `EBUSY`: a process is in one of them.
+/// Removes all directories below one, until the deadline; those that are removed by then stay removed. `EBUSY`: a process is in one of
+/// them.
 pub fn clear(top: &Dir, deadline: Instant) -> Result<()> {
     let mut here = top.child(".")?;
     let mut way = vec![OpenLevel { name: None, rest: names_in(&here)? }];
@@ -92,7 +94,7 @@ pub fn clear(top: &Dir, deadline: Instant) -> Result<()> {
         }
         let name = match level.rest.pop() {
             Some(name) => name,
-            // What has come meanwhile is seen when it is to be removed itself.
+            // New directories in it are seen when it is to be removed itself.
             None => match way.pop().and_then(|left| left.name) {
                 None => return Ok(()),
                 Some(name) => {
@@ -130,14 +132,14 @@ pub fn remove(parent: &Dir, name: &str, deadline: Instant) -> Result<()> {
             Err(error) if matches!(error.kernel_errno(), Some(Errno::EBUSY | Errno::ENOTEMPTY)) => error,
             Err(error) => return Err(error),
         };
-        // Somebody can make directories there as fast as they are removed.
+        // A process may make directories there as fast as they are removed.
         if !is_first && Instant::now() >= deadline {
             return Err(busy);
         }
         is_first = false;
         let dir = match parent.child(name) {
             Ok(dir) => dir,
-            // Which the next try will show.
+            // The next try shows that.
             Err(error) if error.is_gone() => continue,
             Err(error) => return Err(error),
         };
@@ -149,7 +151,7 @@ pub fn remove(parent: &Dir, name: &str, deadline: Instant) -> Result<()> {
     }
 }
 
-/// For messages: paths would grow without end.
+/// The path in messages: a full one would grow without end.
 fn somewhere(top: &Dir) -> PathBuf {
     top.path().join("...")
 }
@@ -159,7 +161,7 @@ pub fn has_none_below(dir: &Dir) -> bool {
     dir.stat().is_ok_and(|stat| stat.st_nlink == NO_CHILD)
 }
 
-/// The directories in one that may be gone.
+/// The names of the directories in one; none if it is gone.
 fn names_in(dir: &Dir) -> Result<Vec<OsString>> {
     if has_none_below(dir) {
         return Ok(Vec::new());
@@ -179,7 +181,7 @@ mod tests {
         Instant::now() + Duration::from_secs(60)
     }
 
-    /// So long that the way there is longer than any path can be.
+    /// Makes directories so deep that no path can reach the innermost.
     fn dig(top: &Path, levels: usize) {
         let mut here = Dir::open(top).unwrap();
         let name = "d".repeat(250);

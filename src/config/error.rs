@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the administrator reads when the configuration is refused.
+//! The errors that the administrator reads when the configuration is refused.
 
 use std::fmt;
 
-/// No more errors than this are told of one configuration: a file that is something else entirely fills no log.
+/// The most errors that are reported of one configuration, so that a file of another kind does not fill the log.
 pub(super) const MAX_ERRORS: usize = 20;
 
 /// Longer offending text is cut after this many characters.
@@ -23,14 +23,14 @@ impl ConfigError {
         Self { place: place.to_string(), found: found.into(), expected: expected.into() }
     }
 
-    /// A mistake in a text, which is quoted so that it can harm no terminal and fill no log.
+    /// A mistake in a text, which is quoted and cut, so that it cannot harm a terminal or fill the log.
     pub(super) fn text(place: impl fmt::Display, found: &str, expected: impl Into<String>) -> Self {
         let mut shown: String = found.chars().take(MAX_FOUND).collect();
         if shown.len() < found.len() {
             shown.push_str("...");
         }
         let expected = expected.into();
-        // By an editor it is not shown.
+        // Editors do not show it.
         let hint = if found.contains('\r') {
             "; \"\\r\" is a carriage return: the file has the line ends of another system, convert it with dos2unix (or mac2unix)"
         } else {

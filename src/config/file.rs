@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Reads the file, if it is one that root may obey.
+//! Reads the configuration file, if it is one that root may obey.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -14,17 +14,16 @@ use super::error::ConfigError;
 /// A larger file, in bytes, is a mistake, and slurmstepd need not hold it in memory.
 pub(super) const MAX_FILE: usize = 1 << 20;
 
-/// How often a file is opened whose name appears meanwhile: an editor renames it into its place.
+/// How often to open a file whose name appears meanwhile: an editor renames a new file into its place.
 const ATTEMPTS: usize = 3;
 
-/// The file's text; nothing may be said of a file but by the handle through which it is read. `None` where it is missing
-/// and may be.
+/// The file's text. All checks use the handle through which it is read. `None` if it is missing and may be.
 ///
-/// Of a larger file than [`MAX_FILE`], a byte more than that.
+/// Of a file larger than [`MAX_FILE`], one byte more than that is read.
 pub(super) fn read(path: &Path, may_be_missing: bool) -> Result<Option<Vec<u8>>, ConfigError> {
     let refuse = |found: String, expected: &str| ConfigError::new(path.display(), found, expected);
     let failed = |error: io::Error| refuse(describe(&error), "a file that can be read");
-    // A fifo must not stop slurmstepd until somebody writes, and a terminal must not become its own.
+    // A fifo must not stop slurmstepd until a process writes, and a terminal must not become its controlling terminal.
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let mut attempts = 0;
     let file = loop {
@@ -55,13 +54,13 @@ pub(super) fn read(path: &Path, may_be_missing: bool) -> Result<Option<Vec<u8>>,
     Ok(Some(text))
 }
 
-/// What is missing of a file that is not found.
+/// What is missing if a file is not found.
 enum Missing {
-    /// Its name, or that of a directory on the way to it: nobody has put a file there.
+    /// Its name, or that of a directory on the way to it: no file has been put there.
     Unnamed,
-    /// What a symbolic link on the way names: somebody has meant a file to be there. In words.
+    /// What a symbolic link on the way names: a file was meant to be there. In words.
     Link(String),
-    /// Nothing any more: it has come meanwhile.
+    /// Nothing any more: it has appeared meanwhile.
     Nothing,
 }
 
@@ -75,7 +74,7 @@ fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 
 /// What is missing of this file.
 fn missing(path: &Path) -> io::Result<Missing> {
-    // From the root: what follows a link that leads to nothing is not there, either.
+    // From the root down: behind a dangling link nothing exists, either.
     let on_the_way: Vec<&Path> = path.ancestors().collect();
     for part in on_the_way.into_iter().rev() {
         let Some(itself) = if_there(fs::symlink_metadata(part))? else {
@@ -90,7 +89,7 @@ fn missing(path: &Path) -> io::Result<Missing> {
     Ok(Missing::Nothing)
 }
 
-/// In the words and with the name that manual pages use.
+/// The error in the words, and with the name, that manual pages use.
 fn describe(error: &io::Error) -> String {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(errno) => crate::error::in_words(errno),
@@ -135,7 +134,7 @@ mod tests {
                 format!("FILE: found the symbolic link to gone/jobfence.conf, which does not exist, {expected}")
             );
         }
-        // Through a link to one that dangles, and through one of a directory above.
+        // Through a link to a dangling one, and through a dangling one of a directory above.
         let second = link("second", "jobfence.conf");
         assert!(load_at(&[], &second).unwrap_err().contains("link to jobfence.conf, which does not exist"));
         assert_eq!(
@@ -145,7 +144,7 @@ mod tests {
                 nowhere.display()
             )
         );
-        // No name is no file, also where links on the way lead to directories.
+        // Without its name a file is missing, also if links on the way lead to directories.
         let link_to_here = link("there", ".");
         for none in [link_to_here.join("f"), dir.path().join("no/f"), link_to_here.join("no/f")] {
             assert_eq!(load_at(&[], &none).unwrap().file, None, "{}", none.display());
@@ -155,7 +154,7 @@ mod tests {
         assert_eq!(error_of(&dir.path().join("file/f")), "FILE: found Not a directory (ENOTDIR)");
         let circle = link("circle", "circle");
         assert!(error_of(&circle).ends_with("(ELOOP)") && error_of(&circle.join("f")).ends_with("(ELOOP)"));
-        // What comes while it is looked for is read.
+        // A file that appears while it is looked for is read.
         fs::create_dir(dir.path().join("gone")).unwrap();
         fs::write(dir.path().join("gone/jobfence.conf"), "MaxProcesses=7\n").unwrap();
         assert_eq!(load_at(&[], &dangling).unwrap().config.numbers.get(Limit::Processes), Some(7));

@@ -12,7 +12,8 @@ use super::units::{
     text_or_unlimited, weight,
 };
 use super::values::{
-    Config, CpuPolicy, DeniedDevices, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard,
+    Config, CpuPolicy, DeniedDevices, GrantedHugePages, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus,
+    UsageCard,
 };
 use crate::bytes;
 use crate::cgroup::huge_pages::HugePages;
@@ -26,7 +27,7 @@ pub struct Key {
     pub name: &'static str,
     /// What its value must be, with unit and range; completes "expected ...".
     pub expects: &'static str,
-    /// Gets its own row, since the keys of all numbers share one function.
+    /// It is passed its own row, since the keys of all numbers share one function.
     set: fn(&Self, &mut Config, &str) -> Result<(), Wrong>,
     get: fn(&Self, &Config) -> Option<String>,
 }
@@ -42,12 +43,12 @@ impl Key {
         (self.get)(self, config)
     }
 
-    /// Whether it says one of [`NUMBERS`].
+    /// Whether it sets one of [`NUMBERS`].
     pub(super) fn is_number(&self) -> bool {
         number_of(self).is_some()
     }
 
-    /// Has a number be no higher than the other's.
+    /// Lowers a number to the other's, if that is lower.
     pub(super) fn lower_number(&self, config: &mut Config, other: &Config) {
         if let Some((limit, _, level)) = number_of(self) {
             let most = LimitNumbers::of(limit, numbers(other, level).get(limit));
@@ -64,8 +65,9 @@ impl Key {
 
 const YES_NO: &str = "yes or no";
 const HUGE_PAGES: &str = "for each size of pages (a power of two with the unit K, M, G or T) at most once how much memory may be in \
-                          them (a whole number of MiB, or with the unit K, M, G or T), as 2M:4G,1G:0, or unlimited";
-const SLOT_REQUESTS: &str = "names of requests with commas between them, each at most once, and with :slot or :job behind it if need be, or none";
+                          them (a whole number of MiB, or with the unit K, M, G or T), as 2M:4G,1G:0, at the end *:0 for all others, or \
+                          unlimited";
+const SLOT_REQUESTS: &str = "names of requests with commas between them, each at most once, and with :slot, :host or :job behind it if need be, or none";
 const PATH_OR_NONE: &str = "an absolute path without \"..\", double quotes or control characters, or none";
 const ABSOLUTE_PATH: &str = "an absolute path without \"..\", double quotes or control characters";
 
@@ -91,7 +93,7 @@ const OF_NUMBERS: [Key; 3 * NUMBERS.len()] = {
     keys
 };
 
-/// The keys before those.
+/// The keys before those of [`NUMBERS`].
 const BEFORE_NUMBERS: &[Key] = &[
     Key {
         name: "Mode",
@@ -223,6 +225,12 @@ const BEFORE_NUMBERS: &[Key] = &[
         expects: "a number of CPUs from 0.001 to 1024 with at most three decimals",
         set: |_, config, text| some_cpus(text).map(|cpus| config.cpus_per_slot = cpus),
         get: |_, config| Some(config.cpus_per_slot.to_string()),
+    },
+    Key {
+        name: "SlotCPUs",
+        expects: SLOT_REQUESTS,
+        set: |_, config, text| slot_request::read(text).map(|all| config.slot_cpus = all),
+        get: |_, config| Some(slot_request::text(&config.slot_cpus)),
     },
     Key {
         name: "SlotMemory",
@@ -372,7 +380,7 @@ const BEFORE_NUMBERS: &[Key] = &[
     },
 ];
 
-/// Those behind them.
+/// The keys after those of [`NUMBERS`].
 const AFTER_NUMBERS: &[Key] = &[
     Key {
         name: "IOMax",
@@ -397,6 +405,12 @@ const AFTER_NUMBERS: &[Key] = &[
         expects: "a whole number from 1 to 10000",
         set: |_, config, text| weight(text).map(|weight| config.io_weight = Some(weight)),
         get: |_, config| config.io_weight.map(|weight| weight.to_string()),
+    },
+    Key {
+        name: "ConstrainHugePages",
+        expects: "yes, no or closed",
+        set: |_, config, text| granted_huge_pages(text).map(|granted| config.constrain_huge_pages = granted),
+        get: |_, config| Some(granted_huge_pages_text(config.constrain_huge_pages).to_owned()),
     },
     Key {
         name: "MaxHugePages",
@@ -454,12 +468,12 @@ const USAGE_CARDS: &[(&str, UsageCard)] = &[
 /// What `UsageCard` and the option of that name can be.
 pub const USAGE_CARD_EXPECTS: &str = "never, failed, wasteful or always";
 
-/// Reads one.
+/// Reads a value of `UsageCard`.
 pub fn usage_card(text: &str) -> Result<UsageCard, Wrong> {
     keyword(text, USAGE_CARDS)
 }
 
-/// Its word.
+/// The word for a value of `UsageCard`.
 pub fn usage_card_text(card: UsageCard) -> &'static str {
     keyword_of(card, USAGE_CARDS)
 }
@@ -476,7 +490,7 @@ const BOOLEANS: &[(&str, bool)] = &[
     ("0", false),
 ];
 
-/// Whose key it is, and which of its keys.
+/// The limit that a key sets, its number, and which of its keys this is.
 fn number_of(key: &Key) -> Option<(Limit, &'static Number, usize)> {
     NUMBERS
         .iter()
@@ -528,7 +542,7 @@ fn swap_space_text(swap: SwapSpace) -> &'static str {
     }
 }
 
-/// The word of systemd.resource-control(5) for a list of what is allowed besides what everybody may use (`DevicePolicy=`).
+/// The word of systemd.resource-control(5) for a list of what is allowed besides what every job may use (`DevicePolicy=`).
 const CLOSED: &str = "closed";
 
 fn denied_devices(text: &str) -> Result<DeniedDevices, Wrong> {
@@ -536,6 +550,22 @@ fn denied_devices(text: &str) -> Result<DeniedDevices, Wrong> {
         return Ok(DeniedDevices::AllElse);
     }
     keyword(text, BOOLEANS).map(|yes| if yes { DeniedDevices::OthersGpus } else { DeniedDevices::None })
+}
+
+fn granted_huge_pages(text: &str) -> Result<GrantedHugePages, Wrong> {
+    denied_devices(text).map(|denied| match denied {
+        DeniedDevices::AllElse => GrantedHugePages::NoOthers,
+        DeniedDevices::OthersGpus => GrantedHugePages::AtMost,
+        DeniedDevices::None => GrantedHugePages::NotCounted,
+    })
+}
+
+fn granted_huge_pages_text(granted: GrantedHugePages) -> &'static str {
+    match granted {
+        GrantedHugePages::NoOthers => CLOSED,
+        GrantedHugePages::AtMost => keyword_of(true, BOOLEANS),
+        GrantedHugePages::NotCounted => keyword_of(false, BOOLEANS),
+    }
 }
 
 fn denied_devices_text(denied: DeniedDevices) -> &'static str {
@@ -583,7 +613,7 @@ fn huge_pages_text(pages: &HugePages) -> String {
     text_or_unlimited(Some(pages).filter(|pages| !pages.is_empty()))
 }
 
-/// CPUs to run on: more than none.
+/// A number of CPUs above zero.
 fn some_cpus(text: &str) -> Result<Cpus, Wrong> {
     cpus(text).and_then(|cpus| if cpus.thousandths() == 0 { Err(Wrong::Range) } else { Ok(cpus) })
 }
@@ -692,13 +722,13 @@ mod tests {
                     UsageLog=/l/u UsageLogSize=1G UsageLogAge=7 UsageCard=Wasteful StoreUsage=AdminComment\n\
                     SampleInterval=7 MetricsFile=/m/x.prom\n\
                     ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25 ThreadHints=yes\r\n\
-                    ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M StarterMemory=3G ZeroCPUs=0.1 CPUsPerSlot=2 SlotMemory=mem_free:job,h_vmem SlotGPUs=gpu # more\n\
+                    ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M StarterMemory=3G ZeroCPUs=0.1 CPUsPerSlot=2 SlotCPUs=threads:host SlotMemory=mem_free:job,h_vmem SlotGPUs=gpu # more\n\
                     ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n\
                     CPUBurst=12.5 CPUPolicy=Both Scavenger=yes MaxCPUsPerUser=1.5 MaxCPUsPerTask=granted\n\
                     MaxRAMPerUser=8G MaxRAMPerTask=64M MemoryHighPercent=90 MemoryLowPercent=5 MemoryMinPercent=1\n\
                     OOMKillStep=yes MaxProcessesPerUser=8192 MaxProcessesPerTask=512\n\
                     IOMax=/a wbps=1M\nIOMaxPerUser=/b riops=5 IOMaxPerTask=/c rbps=2K wiops=6 IOWeight=500\n\
-                    ConstrainCores=yes MaxHugePages=2m:4g,1G:0 MaxHugePagesPerUser=2M:8G MaxHugePagesPerTask=2M:1G\n\
+                    ConstrainCores=yes ConstrainHugePages=closed MaxHugePages=2m:4g,1G:0 MaxHugePagesPerUser=2M:8G MaxHugePagesPerTask=2M:1G\n\
                     ConstrainDevices=closed DeviceAllow=\"/dev/fuse rw, char-pts\" GPUDevice=/dev/nvidia%d\n";
         let config = Config {
             mode: Mode::Observe,
@@ -722,6 +752,7 @@ mod tests {
             cpu_quota_percent: Percent::from_hundredths(15050),
             zero_cpus: Cpus::from_thousandths(100),
             cpus_per_slot: Cpus::whole(2),
+            slot_cpus: slot_request::read("threads:host").unwrap(),
             slot_memory: slot_request::read("mem_free:job,h_vmem").unwrap(),
             slot_gpus: slot_request::read("gpu").unwrap(),
             cpu_quota_period: Period::from_micros(50_000).unwrap(),
@@ -753,6 +784,7 @@ mod tests {
             io_max_per_task: IoRules::parse("/c rbps=2K wiops=6").unwrap(),
             io_weight: Some(500),
             constrain_cores: true,
+            constrain_huge_pages: GrantedHugePages::NoOthers,
             max_huge_pages: HugePages::parse("2M:4G,1G:0").unwrap(),
             max_huge_pages_per_user: HugePages::parse("2M:8G").unwrap(),
             max_huge_pages_per_task: HugePages::parse("2M:1G").unwrap(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What one source says, a file or the arguments: each assignment checked against the table of keys and the section in
-//! which it stands, and each mistake with its place.
+//! The assignments of one source, a file or the arguments: each is checked against the table of keys and its section, and each mistake
+//! has its place.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use super::suggest::nearest;
 use super::values::{Config, Mode};
 use crate::cgroup::io::{IoRules, Malformed, Rate};
 
-/// What a file says.
+/// The assignments of a file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Written {
     /// Before the first section.
@@ -23,7 +23,7 @@ pub(super) struct Written {
     pub sections: Vec<Section>,
 }
 
-/// What one source says, of which that is `sound` holds.
+/// The assignments of one source, of which only the `sound` ones hold.
 #[derive(Default)]
 pub(super) struct Layer<'a> {
     general: Vec<FoundAssignment<'a>>,
@@ -36,25 +36,25 @@ pub(super) struct Layer<'a> {
 struct FoundAssignment<'a> {
     key: &'static Key,
     first: Assignment<'a>,
-    /// All that is said of the key, in the form of one value.
+    /// All values of the key, in the form of one value.
     value: Cow<'a, str>,
     sound: bool,
 }
 
 struct GivenSection<'a> {
-    /// `None` where the header is wrong: what follows it is looked at all the same.
+    /// `None` if the header is wrong: the lines after it are checked all the same.
     section: Option<Section>,
     given: Vec<FoundAssignment<'a>>,
 }
 
 impl<'a> Layer<'a> {
-    /// The argument that names the file, if it is given: `Some(None)` where it is given twice or wrongly.
+    /// The argument that names the file, if it is given: `Some(None)` if it is given twice or wrongly.
     pub fn file(&self) -> Option<Option<&'a str>> {
         let given = self.general.iter().find(|given| given.key.name == FILE_ARGUMENT.name)?;
         Some(given.sound.then_some(given.first.value.text))
     }
 
-    /// Takes what the parser gives.
+    /// Takes all items that the parser gives.
     pub fn read(&mut self, items: impl Iterator<Item = Result<Item<'a>, ConfigError>>) {
         let mut items = items.peekable();
         while let Some(item) = items.next() {
@@ -63,7 +63,7 @@ impl<'a> Layer<'a> {
             }
             let taken = item.and_then(|item| match item {
                 Item::Assignment(target) if is_rule(target.key.text) => {
-                    // What follows on the line and is a part of the value.
+                    // The rates that follow on the line are a part of the value.
                     let is_rate = |next: &Result<Item<'_>, _>| match next {
                         Ok(Item::Assignment(Assignment { key, .. })) => {
                             key.at.line == target.key.at.line && Rate::named(key.text).is_some()
@@ -106,7 +106,7 @@ impl<'a> Layer<'a> {
         }
         let given = self.sections.last_mut().map_or(&mut self.general, |section| &mut section.given);
         let earlier = given.iter_mut().find(|given| given.key.name == key.name);
-        // Alone first, for what is wrong with it; then with those of the lines before, of which it may repeat one.
+        // Checked alone first, for its own mistakes; then with the rules of the lines before, one of which it may repeat.
         let alone = IoRules::parse(&value);
         let all = match &earlier {
             Some(earlier) if alone.is_ok() => Cow::Owned(format!("{}; {value}", earlier.value)),
@@ -158,7 +158,8 @@ impl<'a> Layer<'a> {
         }
     }
 
-    /// Off is for a whole node: among the jobs of one that is partly off, sessions would find no fence and be denied.
+    /// Refuses sections that would turn off some jobs only. Off is for a whole node: the sessions of jobs that are off would find no
+    /// fence and be denied.
     pub fn refuse_modes(&mut self) {
         let mode = |given: &FoundAssignment<'_>| {
             let mut config = Config::default();
@@ -182,7 +183,7 @@ impl<'a> Layer<'a> {
         }
     }
 
-    /// What may be file or argument, without the text in which it was found.
+    /// The sound assignments of a file or of arguments, without the text in which they were found.
     pub fn into_written(self) -> Written {
         let general = own(self.general, None);
         let sections = self.sections.into_iter().filter_map(|GivenSection { section, given }| {
@@ -194,7 +195,7 @@ impl<'a> Layer<'a> {
     }
 }
 
-/// The sound ones, without the text that they were found in.
+/// The sound assignments, without the text in which they were found.
 fn own(given: Vec<FoundAssignment<'_>>, section: Option<&str>) -> Vec<Setting> {
     let sound = given.into_iter().filter(|given| given.sound);
     sound
@@ -209,18 +210,18 @@ fn own(given: Vec<FoundAssignment<'_>>, section: Option<&str>) -> Vec<Setting> {
         .collect()
 }
 
-/// Whether the key's value goes on in the assignments that follow on its line, as in Slurm's `NodeName=n1 CPUs=4`. In
-/// plugstack.conf it cannot: there each argument stands for itself.
+/// Whether the assignments that follow a key on its line continue its value, as in Slurm's `NodeName=n1 CPUs=4`. In plugstack.conf they
+/// cannot: there each argument stands for itself.
 fn is_rule(name: &str) -> bool {
     ["IOMax", "IOMaxPerUser", "IOMaxPerTask"].iter().any(|rule| rule.eq_ignore_ascii_case(name))
 }
 
-/// Keys of Slurm's cgroup.conf(5) from 22.05 to 26.05 that have no like here: none of ours was meant, however near it is.
+/// Keys of Slurm's cgroup.conf(5) from 22.05 to 26.05 that jobfence does not have: no similar key is suggested for them.
 const THEIRS: &str = "AllowedDevicesFile CgroupAutomount CgroupJobIdPaths CgroupPlugin CgroupReleaseAgentDir CgroupSlice EnableControllers \
                       EnableExtraControllers IgnoreSystemd IgnoreSystemdOnFailure MaxRAMPercent MaxSwapPercent MemoryLimitEnforcement \
                       MemoryLimitThreshold MemorySwappiness SignalChildrenProcesses SystemdTimeout TaskAffinity";
 
-/// Those about kernel memory, and what became of it: cgroup2 never had a limit of its own for it, and v1 takes none since Linux 5.16
+/// Slurm's keys of kernel memory. cgroup2 never had a limit of its own for it, and v1 takes none since Linux 5.16
 /// (Documentation/admin-guide/cgroup-v1/memory.rst).
 const KERNEL_MEMORY: &str = "ConstrainKmemSpace AllowedKmemSpace MaxKmemPercent MinKmemSpace";
 const KERNEL_MEMORYS: &str = "; this key was Slurm's, for a limit that the kernel no longer has: kernel memory counts as memory, which \

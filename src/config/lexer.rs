@@ -8,7 +8,7 @@ use std::fmt;
 pub(super) enum Source<'a> {
     /// A file, by its name.
     File(&'a str),
-    /// An argument of the plugin or an option of the command, by its name for people: `plugstack.conf argument 1`.
+    /// An argument of the plugin or an option of the command, by its name in messages: `plugstack.conf argument 1`.
     Argument(&'a str),
 }
 

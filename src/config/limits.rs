@@ -7,7 +7,7 @@ use super::units::{Wrong, processes};
 use crate::cgroup::layout::Version;
 use crate::cgroup::limits::MOST_PROCESSES;
 
-/// From `Variant: "word in OnError", "name in messages"` and perhaps a [`Number`], for each limit: all that says it again.
+/// Generates all that names each limit, from rows of `Variant: "word in OnError", "name in messages"` and optionally a [`Number`].
 macro_rules! limits {
     ($($(#[$doc:meta])* $limit:ident: $word:literal, $name:literal $(, $number:expr)?;)*) => {
         /// The limits for which `OnError` can differ.
@@ -53,7 +53,7 @@ limits! {
     Burst: "burst", "CPU burst";
     /// CPU weight, and the class of scavengers.
     Weight: "weight", "CPU weight";
-    /// The CPUs and memory nodes that may be used.
+    /// The CPUs that may be used.
     Cores: "cores", "cores";
     /// Memory.
     Ram: "ram", "RAM";
@@ -63,7 +63,7 @@ limits! {
     MemoryHigh: "memhigh", "memory.high";
     /// Memory that is not reclaimed.
     MemoryProtection: "memlow", "memory protection";
-    /// Whole steps killed for want of memory.
+    /// Out-of-memory kills of whole steps.
     OomGroup: "oomgroup", "OOM group";
     /// The number of processes.
     Processes: "processes", "processes", Number {
@@ -75,7 +75,7 @@ limits! {
         read: processes,
         text: |count| count.to_string(),
         in_words: |count| format!("{count} processes"),
-        // With room for daemons it may be more.
+        // With headroom for daemons it may be more than the kernel takes.
         in_kernel: |count| count.min(MOST_PROCESSES),
     };
     /// I/O bandwidth and operations.
@@ -91,11 +91,11 @@ limits! {
 /// A limit that is one number in one file of a controller, and `unlimited` if its key is absent.
 #[derive(Debug)]
 pub struct Number {
-    /// Whose file it is.
+    /// The controller that the file belongs to.
     pub controller: &'static str,
-    /// The file; `None` where this version has none.
+    /// The file; `None` if this version has none.
     pub file: fn(Version) -> Option<&'static str>,
-    /// Whether no directory has it in which a daemon of the scheduler's lives: the limit could kill that.
+    /// Whether it is not set in directories with a daemon of the scheduler's, which it could kill.
     pub spares_daemons: bool,
     /// The keys: of the job and each of its steps, of the user, and of each task.
     pub keys: [&'static str; 3],
@@ -105,51 +105,51 @@ pub struct Number {
     pub read: fn(&str) -> Result<u64, Wrong>,
     /// The reverse of `read`.
     pub text: fn(u64) -> String,
-    /// For the log and `jobfence explain`.
+    /// Its text for the log and `jobfence explain`.
     pub in_words: fn(u64) -> String,
-    /// What the kernel makes of it, as whole pages.
+    /// The value as the kernel keeps it, such as whole pages.
     pub in_kernel: fn(u64) -> u64,
 }
 
 impl Number {
-    /// How this limit is one.
+    /// The number of this limit, if it is one.
     pub fn of(limit: Limit) -> Option<&'static Self> {
         NUMBERS.iter().find(|(known, _)| *known == limit).map(|(_, number)| number)
     }
 }
 
-/// How much of each [`Number`] there may be at one level; `None`: not limited.
+/// The limits at one level that are a [`Number`]; `None`: not limited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LimitNumbers([Option<u64>; NUMBERS.len()]);
 
 impl LimitNumbers {
-    /// One of them alone.
+    /// This limit alone.
     pub fn of(limit: Limit, number: impl Into<Option<u64>>) -> Self {
         let mut all = Self::default();
         all.set(limit, number.into());
         all
     }
 
-    /// One of them.
+    /// The value of a limit.
     pub fn get(&self, limit: Limit) -> Option<u64> {
         self.0.iter().zip(NUMBERS).find(|(_, (known, _))| *known == limit).and_then(|(number, _)| *number)
     }
 
-    /// Has one of them be this.
+    /// Sets the value of a limit.
     pub fn set(&mut self, limit: Limit, number: Option<u64>) {
         for (current, _) in self.0.iter_mut().zip(NUMBERS).filter(|(_, (known, _))| *known == limit) {
             *current = number;
         }
     }
 
-    /// Those that are limited, for the log.
+    /// The limits that are set, for the log.
     pub fn in_words(&self) -> Option<String> {
         let limited = NUMBERS.iter().zip(self.0).filter_map(|((_, number), value)| value.map(number.in_words));
         let all: Vec<String> = limited.collect();
         (!all.is_empty()).then(|| all.join(", "))
     }
 
-    /// Of each the lower one.
+    /// The lower of each.
     #[must_use]
     pub fn at_most(mut self, other: &Self) -> Self {
         for (number, other) in self.0.iter_mut().zip(other.0) {
@@ -158,7 +158,7 @@ impl LimitNumbers {
         self
     }
 
-    /// Of those that are limited here, none above what is around it.
+    /// The limits that are set here, none above that of the level around it.
     #[must_use]
     pub fn within(mut self, around: &Self) -> Self {
         for (number, around) in self.0.iter_mut().zip(around.0) {
@@ -168,7 +168,7 @@ impl LimitNumbers {
     }
 }
 
-/// The three parts of a table as one: where the limits that are numbers stand between others.
+/// Joins the three parts of a table: the limits that are numbers stand between others.
 pub(crate) const fn joined<T: Copy, const ALL: usize>(parts: [&[T]; 3]) -> [T; ALL] {
     let mut all = [parts[0][0]; ALL];
     let (mut part, mut at) = (0, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Where the configuration comes from: the arguments of the plugin, and the file that they name.
+//! Loads the configuration: the arguments of the plugin, and the file that they name.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,21 +14,28 @@ use super::values::{Config, Mode, OnErrors};
 /// Read if no argument `config=PATH` names another.
 pub const DEFAULT_FILE: &str = "/etc/slurm/jobfence.conf";
 
-/// Why there is no configuration, and what the arguments alone say about such a case.
+/// Why there is no configuration, and what the arguments alone say about such a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadError {
-    /// From the arguments if they give it once and rightly, else fail: a broken file cannot soften anything.
+    /// From the arguments if they give it once and correctly, else fail: a broken file cannot soften anything.
     pub on_error: OnErrors,
-    /// From the arguments if they give it once and rightly, else enforce.
+    /// From the arguments if they give it once and correctly, else enforce.
     pub mode: Mode,
     errors: Vec<ConfigError>,
     of_arguments: bool,
+    sound: Option<Box<Config>>,
 }
 
 impl LoadError {
     /// Whether any argument is wrong, and not only the file.
     pub fn are_of_arguments(&self) -> bool {
         self.of_arguments
+    }
+
+    /// What the keys say of every job that are given rightly, for a fence that is there already: where it is, and how it is ended. No limit is
+    /// taken from here. `None` where the file is not read.
+    pub fn sound(&self) -> Option<&Config> {
+        self.sound.as_deref()
     }
 
     /// At least one and at most 20 errors, those of the arguments before those of the file.
@@ -54,7 +61,7 @@ pub fn load(args: &[&[u8]]) -> Result<Loaded, LoadError> {
     load_named(args, &|number| format!("plugstack.conf argument {number}"))
 }
 
-/// The same, of arguments that have other names, by their numbers, counted from 1.
+/// As [`load`], for arguments with other names; `name` gets their numbers, counted from 1.
 pub fn load_named(args: &[&[u8]], name: &dyn Fn(usize) -> String) -> Result<Loaded, LoadError> {
     let names: Vec<String> = (1..=args.len()).map(name).collect();
     load_or_default(args, &names, Path::new(DEFAULT_FILE))
@@ -66,20 +73,29 @@ pub fn parse(source: &str, text: &[u8]) -> Result<Config, Vec<ConfigError>> {
 }
 
 pub(super) fn written(source: &str, text: &[u8]) -> Result<Written, Vec<ConfigError>> {
+    match understood(source, text) {
+        (written, errors) if errors.is_empty() => Ok(written),
+        (_, errors) => Err(errors),
+    }
+}
+
+/// What is right in it, and what is not.
+fn understood(source: &str, text: &[u8]) -> (Written, Vec<ConfigError>) {
     if text.len() > MAX_FILE {
-        return Err(too_large(source, text));
+        return (Written::default(), too_large(source, text));
     }
     let mut layer = Layer::default();
     layer.read(parser::file(source, text));
     layer.refuse_modes();
-    if layer.errors.is_empty() { Ok(layer.into_written()) } else { Err(layer.errors) }
+    let errors = std::mem::take(&mut layer.errors);
+    (layer.into_written(), errors)
 }
 
-/// The mistakes in what was read of a file that is too large, so that a line without an end is found in its place.
+/// The mistakes in the part that was read of a file that is too large, so that a line without an end is reported at its place.
 fn too_large(source: &str, text: &[u8]) -> Vec<ConfigError> {
     let cut_line = text.split_inclusive(|&byte| byte == b'\n').next_back().filter(|line| !line.ends_with(b"\n"));
     let mut text = text.to_vec();
-    // What is missing of it is no mistake of its own.
+    // The missing end of a cut line is no mistake of its own.
     if let Some(cut) = cut_line.map(<[u8]>::len).filter(|cut| *cut <= parser::MAX_LINE) {
         text.truncate(text.len() - cut);
     }
@@ -91,42 +107,51 @@ fn too_large(source: &str, text: &[u8]) -> Vec<ConfigError> {
     errors
 }
 
-/// The same, where the default file is `default`.
+/// As [`load_named`], with `default` as the default file.
 pub(super) fn load_or_default(args: &[&[u8]], names: &[String], default: &Path) -> Result<Loaded, LoadError> {
     let mut arguments = Layer::default();
     for (text, name) in args.iter().zip(names) {
         arguments.read(parser::argument(name, text));
     }
-    let from_file = match arguments.file() {
+    let read = match arguments.file() {
         None => read_file(default, true),
         Some(Some(named)) => read_file(Path::new(named), false),
-        Some(None) => Ok((None, Written::default())),
+        Some(None) => Ok((None, Written::default(), Vec::new())),
     };
     let mut errors = std::mem::take(&mut arguments.errors);
     let of_arguments = !errors.is_empty();
     let Written { general: arguments, .. } = arguments.into_written();
-    match from_file {
-        Ok((file, written)) if errors.is_empty() => return Ok(Loaded::new(file, written, arguments)),
-        Ok(_) => {}
-        Err(more) => errors.extend(more),
+    let mut sound = None;
+    match read {
+        Ok((file, written, of_file)) if errors.is_empty() && of_file.is_empty() => {
+            return Ok(Loaded::new(file, written, arguments));
+        }
+        Ok((_, written, of_file)) => {
+            errors.extend(of_file);
+            sound = Some(Box::new(Loaded::new(None, written, arguments.clone()).config));
+        }
+        Err(error) => errors.push(error),
     }
     errors.truncate(MAX_ERRORS);
     let Config { on_error, mode, .. } = Loaded::new(None, Written::default(), arguments).config;
-    Err(LoadError { on_error, mode, errors, of_arguments })
+    Err(LoadError { on_error, mode, errors, of_arguments, sound })
 }
 
-/// What the file gives, and its name.
-fn read_file(path: &Path, may_be_missing: bool) -> Result<(Option<PathBuf>, Written), Vec<ConfigError>> {
-    match file::read(path, may_be_missing) {
-        Ok(None) => Ok((None, Written::default())),
-        Ok(Some(text)) => Ok((Some(path.to_owned()), written(&path.display().to_string(), &text)?)),
-        Err(error) => Err(vec![error]),
-    }
+/// The file's name, what it gives, and what is wrong with it.
+fn read_file(path: &Path, may_be_missing: bool) -> Result<(Option<PathBuf>, Written, Vec<ConfigError>), ConfigError> {
+    Ok(match file::read(path, may_be_missing)? {
+        None => (None, Written::default(), Vec::new()),
+        Some(text) => {
+            let (written, errors) = understood(&path.display().to_string(), &text);
+            (Some(path.to_owned()), written, errors)
+        }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     use proptest::prelude::*;
 
@@ -157,6 +182,21 @@ mod tests {
              already\n\
              plugstack.conf argument 5, column 7: found the end of the line, expected \"=\" and a value after the key"
         );
+    }
+
+    #[test]
+    fn what_is_right_beside_a_mistake_says_where_fences_are() {
+        let text = "RunDir=/run/x\nCgroupBase=a/b\nMaxProcesses=many\nCleanupTimeout=no\n[User=a]\nMode=observe\n";
+        let sound = |mode| {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join("f"), text).unwrap();
+            fs::set_permissions(dir.path().join("f"), fs::Permissions::from_mode(mode)).unwrap();
+            load_or_default(&[], &[], &dir.path().join("f")).unwrap_err().sound().cloned()
+        };
+        let right = Config { run_dir: "/run/x".into(), cgroup_base: Some("a/b".into()), ..Config::default() };
+        assert_eq!(sound(0o644), Some(right));
+        // A file that others can write says nothing.
+        assert_eq!(sound(0o666), None);
     }
 
     #[test]

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! From bytes to assignments `Key=Value` and headers `[Kind=Value]`, each with its place; what keys and kinds there are is not
-//! known here.
+//! Parses bytes into assignments `Key=Value` and headers `[Kind=Value]`, each with its place. It does not know which keys and kinds
+//! there are.
 
 use std::cell::Cell;
 
 use super::error::ConfigError;
 use super::lexer::{Cursor, Position, Source, Token};
 
-/// Longer lines are refused before they are looked at.
+/// In bytes; longer lines are refused before they are looked at.
 pub(super) const MAX_LINE: usize = 4096;
 
 /// One `Key=Value`.
@@ -17,21 +17,21 @@ pub(super) struct Assignment<'a> {
     pub value: Token<'a>,
 }
 
-/// What a file is made of.
+/// One item of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Item<'a> {
     Assignment(Assignment<'a>),
-    /// What is between the brackets of a line of its own: whose section begins.
+    /// What is between the brackets of a line that begins a section.
     Header(Assignment<'a>),
-    /// Such a line that cannot be understood: what follows belongs to no section that is known. Its error comes next.
+    /// A header that cannot be understood: the lines after it belong to no known section. Its error comes next.
     WrongHeader,
 }
 
-/// What a file says, in its order, and its mistakes at the places where they were made.
+/// The items of a file in order, with its mistakes at the places where they were made.
 pub(super) fn file<'a>(name: &'a str, text: &'a [u8]) -> impl Iterator<Item = Result<Item<'a>, ConfigError>> {
     let source = Source::File(name);
     let wide = wide_text(source, text);
-    // Every second byte of it would be a mistake of its own.
+    // In UTF-16 every second byte would be a mistake of its own.
     let text = if wide.is_some() { &[] } else { text };
     let lines = text.split(|&byte| byte == b'\n').enumerate().flat_map(move |(index, line)| {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -53,11 +53,11 @@ pub(super) fn argument<'a>(name: &'a str, text: &'a [u8]) -> impl Iterator<Item 
     LineParser::new(Position { source: Source::Argument(name), line: 1, column: 1 }, text)
 }
 
-/// What is left of one line; it gives no more than one error, since what follows an error could only be guessed.
+/// What is left of one line. It gives no more than one error, since what follows an error could only be guessed.
 struct LineParser<'a> {
     cursor: Cursor<'a>,
     refused: Option<ConfigError>,
-    /// Nothing of it has been taken yet.
+    /// Whether nothing of it has been taken yet.
     begins: bool,
 }
 
@@ -69,7 +69,7 @@ impl<'a> LineParser<'a> {
         }
     }
 
-    /// Slurm has split the arguments: what blanks and `#` are left in them were meant.
+    /// Which characters end a value. In arguments none does: Slurm has split them, so blanks and `#` that are left were meant.
     fn ends_value(&self) -> fn(char) -> bool {
         match self.cursor.position().source {
             Source::File(_) => |c| is_blank(c) || c == '#',
@@ -77,7 +77,7 @@ impl<'a> LineParser<'a> {
         }
     }
 
-    /// `is_first`: nothing stands before it on its line.
+    /// `is_first`: it is the first on its line.
     fn assignment(&mut self, is_first: bool) -> Result<Assignment<'a>, ConfigError> {
         let ends_value = self.ends_value();
         let key = self.cursor.take_while(|c| c != '=' && !is_blank(c) && !ends_value(c));
@@ -120,7 +120,7 @@ impl<'a> LineParser<'a> {
         Ok(Token { text: inside.text, at: start.position() })
     }
 
-    /// `[Kind=Values]` and nothing behind it; values without quotes may have brackets of their own, as names of nodes do.
+    /// Reads `[Kind=Values]` with nothing behind it. Values without quotes may have brackets of their own, as names of nodes do.
     fn header(&mut self) -> Result<Assignment<'a>, ConfigError> {
         self.cursor.eat('[');
         self.cursor.take_while(is_blank);
@@ -162,7 +162,7 @@ impl<'a> LineParser<'a> {
         Err(self.unexpected("the end of the line: a section's keys stand on the lines below it"))
     }
 
-    /// What stands at the cursor was not to stand there.
+    /// The error for unexpected text at the cursor.
     fn unexpected(&self, expected: &str) -> ConfigError {
         let found = self.cursor.clone().take_while(|_| true);
         if found.text.is_empty() || found.text.starts_with('#') && self.ends_value()('#') {
@@ -219,7 +219,7 @@ fn readable<'a>(start: Position<'a>, bytes: &'a [u8]) -> Result<&'a str, ConfigE
         let before = String::from_utf8_lossy(valid).chars().count();
         refuse(before, rest.first().copied().unwrap_or_default(), "text in UTF-8")
     })?;
-    // Unseen in an editor, it would be the beginning of a key.
+    // Editors do not show it, and it would be taken for the beginning of a key.
     if text.starts_with('\u{feff}') {
         let expected = "text without it; save the file without it, or remove it with sed -i 's/^\\xEF\\xBB\\xBF//'";
         return Err(ConfigError::new(start, "a byte order mark (the bytes EF BB BF)", expected));
@@ -279,9 +279,9 @@ mod tests {
             let expected = ["[".to_owned(), format!("f:{error}"), "z|1|f:2:3".to_owned()];
             assert_eq!(shown(file("f", format!("{text}\nz=1\n").as_bytes())), expected, "{text}");
         }
-        // In plugstack.conf there are none.
+        // plugstack.conf has no headers.
         assert_eq!(shown(argument("argument 1", b"[a=b]")), ["[a|b]|argument 1, column 4"]);
-        // Nor behind anything else.
+        // Nor is it a header behind anything else.
         assert_eq!(shown(file("f", b"a=1 [b=c]\n")), ["a|1|f:1:3", "[b|c]|f:1:8"]);
     }
 
@@ -352,7 +352,7 @@ mod tests {
         let error = |line| format!("f:{line}:1: found a byte order mark (the bytes EF BB BF), expected {remedy}");
         assert_eq!(shown(file("f", "\u{feff}a=1\nb=2\n".as_bytes())), [error(1), "b|2|f:2:3".to_owned()]);
         assert_eq!(shown(file("f", "\u{feff}# a\r\n".as_bytes())), [error(1)]);
-        // Of two files that were put together.
+        // As in two files that were put together.
         assert_eq!(shown(file("f", "a=1\n\u{feff}b=2".as_bytes())), ["a|1|f:1:3".to_owned(), error(2)]);
         for text in [&b"\xff\xfea\0=\x001\0\n\0"[..], b"\xfe\xff\0a\0=\x001\0\n"] {
             let error = "f:1:1: found a byte order mark of UTF-16, expected text in UTF-8; convert the file with iconv -f \

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Patterns of names, where a site has more names than it wants to write: `*` stands for any text, `?` for one character.
+//! Patterns of names, for a site with more names than it wants to write: `*` stands for any text, `?` for one character.
 
-/// Whether one of these patterns is for this name. Case counts.
+/// Whether one of these patterns matches this name. Case counts.
 pub(super) fn matches_one(patterns: &[String], name: &str) -> bool {
     patterns.iter().any(|pattern| is_for(pattern, name))
 }
 
-/// Goes back to the last `*` alone, which is enough: so the longest time is the product of both lengths.
+/// Goes back only to the last `*`, which is enough: so the time is at most the product of both lengths.
 fn is_for(pattern: &str, name: &str) -> bool {
     let (mut pattern, mut name) = (pattern.chars(), name.chars());
     let mut last_star = None;

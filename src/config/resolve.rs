@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What holds for a job: the defaults, what the file says for all, the sections that the job has, in their order, then the
-//! arguments; and what holds where it is not known which sections it has.
+//! Finds what holds for a job: the defaults, what the file says for all, the job's sections in their order, then the arguments. Also
+//! finds what holds if it is not known which sections the job has.
 
 use std::path::PathBuf;
 
@@ -18,21 +18,21 @@ use crate::facts::{Facts, FactsNeeded};
 pub struct Loaded {
     /// What holds for all jobs: defaults, the file without its sections, and arguments together.
     pub config: Config,
-    /// The file that was read; `None` if nothing is called [`DEFAULT_FILE`], which leaves the defaults.
+    /// The file that was read; `None` if there is no file at `DEFAULT_FILE`, which leaves the defaults.
     pub file: Option<PathBuf>,
     written: Written,
     arguments: Vec<Setting>,
 }
 
 impl Loaded {
-    /// Defaults and what holds for all jobs; for callers that have no job.
+    /// Combines the defaults, the file without its sections, and the arguments.
     pub(super) fn new(file: Option<PathBuf>, written: Written, arguments: Vec<Setting>) -> Self {
         let mut config = Config::default();
         written.general.iter().chain(&arguments).for_each(|setting| setting.apply(&mut config));
         Self { config, file, written, arguments }
     }
 
-    /// Of what the sections speak, so that only that need be found out.
+    /// The facts that sections ask for, so that only these need be found out.
     pub fn asked(&self) -> FactsNeeded {
         sections::asked(&self.written.sections)
     }
@@ -47,19 +47,19 @@ impl Loaded {
         self.written.sections.iter().map(Named)
     }
 
-    /// What holds for a job that has no section, and for one that has one of them alone.
+    /// What holds for a job without sections, and for one with each single section.
     pub fn one_by_one(&self) -> impl Iterator<Item = Candidate> {
         let each = (0..self.written.sections.len()).map(|index| self.with_sections(&[index]));
         std::iter::once(self.with_sections(&[])).chain(each)
     }
 
-    /// Whether some job's cores can be its own.
+    /// Whether some job can be limited to its own cores.
     pub fn can_constrain_cores(&self) -> bool {
         let in_sections = || self.written.sections.iter().flat_map(|section| &section.settings);
         self.config.constrain_cores || in_sections().any(|setting| setting.key.name == "ConstrainCores")
     }
 
-    /// The strictest of what any job can have, key by key: for what goes wrong before a job's sections are known.
+    /// The strictest value of each key that any job can have: for errors before a job's sections are known.
     pub fn strictest(&self) -> Config {
         let mut strictest = self.config.clone();
         for index in 0..self.written.sections.len() {
@@ -68,10 +68,10 @@ impl Loaded {
         strictest
     }
 
-    /// What holds for a job: the defaults, what the file says for all, the job's sections in the order of the file, and the
-    /// arguments; each overrides those before it.
+    /// What holds for a job: the defaults, what the file says for all, the job's sections in the order of the file, and the arguments;
+    /// each overrides those before it.
     ///
-    /// Where a fact is unknown, all that could be: see [`Resolved`]. An error where that is more than can be looked at.
+    /// If a fact is unknown, all that could hold: see [`Resolved`]. Fails if that is too much to look at.
     pub fn for_job(&self, facts: &Facts) -> Result<Resolved> {
         let (sets, unknown) = sections::candidates(&self.written.sections, facts, self.config.trust_account)?;
         let candidates: Vec<Candidate> = sets.iter().map(|set| self.with_sections(set)).collect();
@@ -87,7 +87,7 @@ impl Loaded {
                 taken.push((name, index));
             }
         }
-        // Of the node, so the same in all; where it is by a path, it can have been found elsewhere.
+        // RunDir is the node's, so it is the same in all candidates; `self.config` may have it by another path since it was loaded.
         strictest.run_dir.clone_from(&self.config.run_dir);
         Ok(Resolved { config: strictest, candidates, unknown, taken })
     }
@@ -113,17 +113,17 @@ impl<'a> Named<'a> {
         &self.0.header
     }
 
-    /// What its names are names of.
+    /// The kind of its names.
     pub fn kind(&self) -> SectionKind {
         self.0.kind()
     }
 
-    /// The names. None of nodes: they are a list, see [`Self::names_node`]. Accounts and QOS are in lower case.
+    /// The names; none for a list of nodes, see [`Self::names_node`]. Accounts and QOS are in lower case.
     pub fn names(&self) -> &'a [String] {
         self.0.names()
     }
 
-    /// Whether a node is meant by a section about nodes.
+    /// Whether this is a section about nodes, and means this node.
     pub fn names_node(&self, node: &str) -> bool {
         self.0.names_node(node)
     }
@@ -132,14 +132,14 @@ impl<'a> Named<'a> {
 /// What holds for one job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolved {
-    /// By what is decided what is no limit: where facts are unknown, of each key the strictest value.
+    /// Decides all that is no limit: if facts are unknown, it has the strictest value of each key.
     pub config: Config,
-    /// What may hold: one where everything is known that sections ask for, else each that could. Of every limit the least of
-    /// them all is to be set. Never empty.
+    /// What may hold: one if all facts are known that sections ask for, else each that could hold. The lowest of each limit among them
+    /// is to be set. Never empty.
     pub candidates: Vec<Candidate>,
-    /// What is unknown and would have to be known.
+    /// The unknown facts that would have to be known.
     pub unknown: Vec<SectionKind>,
-    /// From which candidate the value of a key was taken in `config`, if not from the first.
+    /// The candidate from which the value of a key was taken in `config`, if not from the first.
     taken: Vec<(&'static str, usize)>,
 }
 
@@ -155,12 +155,12 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Who has said what of a key, in that order: the last counts, except for keys that can be given several times.
+    /// The assignments of a key, in that order: the last one counts, except for keys that can be given several times.
     pub fn said_of<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a Setting> {
         self.settings.iter().filter(move |setting| setting.key.name == key.name)
     }
 
-    /// Who has set a key.
+    /// Where a key was set.
     pub fn origin(&self, key: &Key) -> Origin {
         self.said_of(key).last().map_or(Origin::Default, |setting| setting.origin.clone())
     }
@@ -173,13 +173,13 @@ impl Resolved {
         Self { config, candidates: vec![candidate], unknown: Vec::new(), taken: Vec::new() }
     }
 
-    /// Who has set the value that a key has in `config`.
+    /// Where the value that a key has in `config` was set.
     pub fn origin(&self, key: &Key) -> Origin {
         let taken = self.taken.iter().find(|(name, _)| *name == key.name).map_or(0, |(_, candidate)| *candidate);
         self.candidates.get(taken).map_or(Origin::Default, |candidate| candidate.origin(key))
     }
 
-    /// The facts that are unknown, in words; `None` where all are known that matter.
+    /// The facts that are unknown, in words; `None` if all that matter are known.
     pub fn unknown_in_words(&self) -> Option<String> {
         let words: Vec<String> = self.unknown.iter().map(SectionKind::to_string).collect();
         (!words.is_empty()).then(|| words.join(", "))
@@ -197,7 +197,7 @@ mod tests {
     use super::super::values::Mode;
     use super::*;
 
-    /// The general lines, then two sections, of which the second comes later.
+    /// The general lines, then three sections, the last of which is empty.
     const SECTIONS: &str = "MaxProcesses=1000 CPUQuotaPercent=100\nAllowedRAMSpace=90\n\
                             [Partition=gpu,debug]\nMaxProcesses=200 # fewer\nMode=observe\n\
                             [Account=physics]\nMaxProcesses=unlimited CPUQuotaPercent=50\n\
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(origin(&gpu, "MaxProcesses"), "F:4 [Partition=gpu,debug]");
         assert_eq!(origin(&gpu, "CPUQuotaPercent"), "F:1");
 
-        // Of two sections the later.
+        // Of two sections the later one counts.
         let both = facts(Some("debug"), Some("Physics"));
         let resolved = loaded.for_job(&both).unwrap();
         assert_eq!((resolved.config.numbers.get(Limit::Processes), resolved.config.mode), (None, Mode::Observe));
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(resolved.unknown_in_words().as_deref(), Some("Partition, Account"));
         assert_eq!(loaded.strictest().numbers.get(Limit::Processes), Some(200));
         assert_eq!(loaded.strictest().cpu_quota_percent, Percent::from_hundredths(5000));
-        // Nothing is unknown that no section asks for, and an argument leaves nothing open.
+        // A fact that no section asks for is not unknown, and an argument leaves nothing open.
         let plain = load_file(&[], Some(("MaxProcesses=5\n", 0o644))).unwrap();
         assert_eq!(plain.for_job(&Facts::default()).unwrap().unknown_in_words(), None);
         let loaded = load_file(&["MaxProcesses=7"], Some((SECTIONS, 0o644))).unwrap();

@@ -15,7 +15,8 @@ use super::resolve::Loaded;
 use super::slot_request::{PerSlot, SlotRequest};
 use super::units::{Percent, Period};
 use super::values::{
-    Config, CpuPolicy, DeniedDevices, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard,
+    Config, CpuPolicy, DeniedDevices, GrantedHugePages, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus,
+    UsageCard,
 };
 use crate::cgroup::devices;
 use crate::cgroup::huge_pages::HugePages;
@@ -28,7 +29,7 @@ pub fn errors_of(text: &str) -> Vec<String> {
     errors.iter().map(|e| e.to_string().replacen("/etc/slurm/jobfence.conf:", "", 1)).collect()
 }
 
-/// Loads with these arguments where the default file is `name` in a fresh directory, with that text and mode.
+/// Loads with these arguments; the default file is in a fresh directory, with this text and mode.
 pub fn load_file(args: &[&str], file: Option<(&str, u32)>) -> Result<Loaded, String> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("f");
@@ -39,7 +40,7 @@ pub fn load_file(args: &[&str], file: Option<(&str, u32)>) -> Result<Loaded, Str
     load_at(args, &path)
 }
 
-/// The same of a file that is there.
+/// As `load_file`, with this path for the default file.
 pub fn load_at(args: &[&str], path: &Path) -> Result<Loaded, String> {
     let args: Vec<_> = args.iter().map(|arg| arg.as_bytes()).collect();
     let shorten = |error: LoadError| error.to_string().replace(&path.display().to_string(), "FILE");
@@ -47,7 +48,7 @@ pub fn load_at(args: &[&str], path: &Path) -> Result<Loaded, String> {
     load_or_default(&args, &names, path).map_err(shorten)
 }
 
-/// Any, with what can be set.
+/// Any configuration that keys can set.
 pub fn any_config() -> impl Strategy<Value = Config> {
     let fails = || prop::sample::select(vec![OnError::Fail, OnError::Warn]);
     let percent = |from: u32, to: u32| (from * 100..=to * 100).prop_map(Percent::from_hundredths);
@@ -71,7 +72,7 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             HugePages::parse(&text.join(",")).unwrap_or_default()
         })
     };
-    // A number that each of them can be: as it is, or in MiB.
+    // A value that each number accepts: as it is, or in MiB.
     let number = |(limit, number): &'static (Limit, Number)| {
         let value = |small: u64| [small, small << 20].into_iter().find(|n| (number.read)(&(number.text)(*n)) == Ok(*n));
         prop::option::of(1_u64..=4_194_304).prop_map(move |small| (*limit, small.and_then(value)))
@@ -159,6 +160,7 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             scavenger: yes[3],
             max_cpus_per_user: most.0.0,
             zero_cpus: most.0.1,
+            slot_cpus: if ends.2 { vec![SlotRequest::of("c", PerSlot::Host)] } else { Vec::new() },
             slot_memory: if ends.2 { Vec::new() } else { vec![SlotRequest::of("a", PerSlot::Job)] },
             slot_gpus: if ends.2 { vec![SlotRequest::of("b", PerSlot::Slot)] } else { Vec::new() },
             cpus_per_slot: headroom.max(Cpus::from_thousandths(1)),
@@ -186,6 +188,11 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             io_max_per_task: io.0[2].clone(),
             io_weight: io.1,
             constrain_cores: yes[5],
+            constrain_huge_pages: match constrain_devices {
+                DeniedDevices::None => GrantedHugePages::NoOthers,
+                DeniedDevices::OthersGpus => GrantedHugePages::AtMost,
+                DeniedDevices::AllElse => GrantedHugePages::NotCounted,
+            },
             max_huge_pages: pages.0,
             max_huge_pages_per_user: pages.1,
             max_huge_pages_per_task: pages.2,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Sections: what holds for some jobs only, which of them a job has, and which it could have where that is not known.
+//! Sections: what holds for some jobs only, which of them a job has, and which it could have if that is not known.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use crate::facts::{Fact, Facts, FactsNeeded};
 use crate::hostlist::HostList;
 use crate::sorted;
 
-/// Where facts are unknown, so many combinations of sections are looked at, and not more: a launch must not take long.
+/// If facts are unknown, at most so many combinations of sections are looked at: a launch must not take long.
 const MAX_CANDIDATES: usize = 256;
 
 /// What a section can be about.
@@ -54,7 +54,7 @@ const KINDS: &[(&str, SectionKind)] = &[
     ("User", SectionKind::User),
     ("Group", SectionKind::Group),
     ("Node", SectionKind::Node),
-    // The words of those who have no partitions, and no slurm.conf.
+    // Words for sites without partitions, and without slurm.conf.
     ("Queue", SectionKind::Partition),
     ("Host", SectionKind::Node),
 ];
@@ -69,11 +69,12 @@ impl fmt::Display for SectionKind {
     }
 }
 
-/// For which jobs a section is.
+/// The jobs that a section is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Condition {
     kind: SectionKind,
-    /// Accounts and QOS in lower case: Slurm's database does not distinguish it. Of nodes and types of vnodes they may be patterns.
+    /// Accounts and QOS are in lower case: Slurm's database does not distinguish case. Names of nodes and of types of vnodes may be
+    /// patterns.
     names: Vec<String>,
     /// For nodes, instead of names that are patterns.
     nodes: Option<HostList>,
@@ -93,12 +94,12 @@ pub(super) struct Section {
 enum Has {
     Yes,
     No,
-    /// If the fact of its kind that is unknown has one of these values.
+    /// Yes, if the unknown fact of its kind has one of these values.
     If(Vec<String>),
 }
 
 impl Section {
-    /// Understands a header.
+    /// Reads a header.
     pub fn new(header: &Assignment<'_>) -> Result<Self, ConfigError> {
         let Assignment { key: Token { text: kind, at }, value } = *header;
         let Some(&(word, kind)) = KINDS.iter().find(|(word, _)| word.eq_ignore_ascii_case(kind)) else {
@@ -123,7 +124,7 @@ impl Section {
         if !value.text.split(',').all(sound) {
             return refuse("one or more names, separated by commas");
         }
-        // Such a section would be nobody's, and nobody would hear of it.
+        // Such a section would match no job, without any message.
         if value.text.contains(['[', ']']) {
             return refuse("names without brackets, which only nodes have, and not beside patterns");
         }
@@ -139,12 +140,12 @@ impl Section {
         self.condition.kind
     }
 
-    /// What it names; of nodes, only patterns.
+    /// Its names; for nodes, only patterns.
     pub fn names(&self) -> &[String] {
         &self.condition.names
     }
 
-    /// Whether a node with this name has it, if it is about nodes.
+    /// Whether it is about nodes, and a node with this name has it.
     pub fn names_node(&self, node: &str) -> bool {
         self.condition.kind == SectionKind::Node && names_of(node).any(|name| self.condition.names_node(name))
     }
@@ -202,7 +203,7 @@ impl Condition {
     }
 }
 
-/// A node's names: as it is called, and the same without its domain.
+/// A node's name, and the same without its domain.
 fn names_of(node: &str) -> impl Iterator<Item = &str> {
     let short = node.split_once('.').map(|(short, _)| short);
     std::iter::once(node).chain(short)
@@ -219,7 +220,7 @@ fn is_number(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Of what these sections speak.
+/// The facts that these sections ask for.
 pub(super) fn asked(sections: &[Section]) -> FactsNeeded {
     let mut asked = FactsNeeded::default();
     for Condition { kind, names, .. } in sections.iter().map(|section| &section.condition) {
@@ -232,7 +233,7 @@ pub(super) fn asked(sections: &[Section]) -> FactsNeeded {
                 asked.groups.extend(new.cloned());
             }
             SectionKind::Node => asked.node = true,
-            // Whoever calls has said them, or nobody can.
+            // The caller has given these facts, or they cannot be known.
             SectionKind::Project | SectionKind::VnodeType | SectionKind::Pe => {}
         }
     }
@@ -243,7 +244,7 @@ pub(super) fn asked(sections: &[Section]) -> FactsNeeded {
 
 /// Every set of sections that a job with these facts can have, each in the order of the file, and what was unknown.
 ///
-/// One set where everything is known that is asked for. An error where there are more than 256.
+/// If all is known that sections ask for, there is one set. Fails if there are more than 256.
 pub(super) fn candidates(
     sections: &[Section],
     facts: &Facts,
@@ -275,8 +276,8 @@ pub(super) fn candidates(
         let mut with: Vec<Vec<usize>> =
             with.chunk_by(|a, b| a.0 == b.0).map(|same| same.iter().map(|(_, index)| *index).collect()).collect();
         with.dedup();
-        // A job has one of these, or another that no section names; but it may have several groups and types of vnodes, and a node be in
-        // several lists.
+        // A job has one of these, or another that no section names. But it may have several groups and types of vnodes, and a node may
+        // be in several lists.
         let steps: Vec<Vec<Vec<usize>>> = match kind {
             SectionKind::Group | SectionKind::Node | SectionKind::VnodeType => {
                 with.into_iter().map(|sections| vec![sections]).collect()
@@ -322,13 +323,13 @@ fn too_many(unknown: &[SectionKind]) -> Error {
     .hint("have 'jobfence prolog' called by slurm.conf's Prolog=, which notes down what Slurm says of the job")
 }
 
-/// Why a key may not stand in a section, to complete "expected ..."; `None` if it may. Nothing more is said of one whose header
-/// nobody understands.
+/// Why a key may not stand in a section, to complete "expected ..."; `None` if it may. In a section with a wrong header, which has its
+/// own error, keys of users may stand.
 pub(super) fn refuses(section: Option<&Section>, key: &Key) -> Option<String> {
     if !is_per_job(key) {
         return Some(format!("a key that can differ from job to job; {} stands before the first section", key.name));
     }
-    // The jobs of one user would take turns in changing what is his as a whole.
+    // Otherwise the jobs of one user would take turns in changing the user's own limits.
     let is_users = section.is_none_or(|section| {
         matches!(section.condition.kind, SectionKind::User | SectionKind::Group | SectionKind::Node)
     });
@@ -350,7 +351,7 @@ mod tests {
     fn section(kind: &str, values: &str) -> Result<Section, ConfigError> {
         let at = Position { source: Source::File("f"), line: 1, column: 2 };
         let token = |text| Token { text, at };
-        // The text outlives the call only as far as it is copied.
+        // The section copies the text, which need not outlive the call.
         Section::new(&Assignment { key: token(kind), value: token(values) })
     }
 
@@ -492,7 +493,7 @@ mod tests {
         assert_eq!(sets(&headers, &facts), [[0, 2, 3, 5, 6, 7]]);
         let short = Facts { node: known("n1"), vnode_types: types(&["fat"]), pe: known(""), ..facts.clone() };
         assert_eq!(sets(&headers, &short), [[0, 2, 3, 5]]);
-        // Of Slurm's jobs it is known that they have none of these.
+        // Slurm's jobs are known to have none of these.
         let slurms = Facts { node: known("login1"), ..facts }.of_no_project_vnode_or_pe();
         assert_eq!(sets(&headers, &slurms), [[0, 4]]);
         let (all, unknown) = candidates(&sections(&headers[2..4]), &Facts::default(), false).unwrap();
@@ -517,12 +518,12 @@ mod tests {
         assert_eq!(sets(&[("Partition", "a"), ("QOS", "x"), ("QOS", "y")], &Facts::default()).len(), 6);
         assert_eq!(sets(&[("Group", "a"), ("Group", "b"), ("Group", "c")], &Facts::default()).len(), 8);
         assert_eq!(sets(&[("Node", "n1"), ("Node", "n[1-2]")], &Facts::default()).len(), 4);
-        // Whoever is known not to be in one group may still be in the other.
+        // A user that is known not to be in one group may still be in the other.
         let facts = Facts { groups: [("a".to_owned(), false)].into(), ..Facts::default() };
         assert_eq!(sets(&[("Group", "a,b"), ("Group", "a")], &facts), [vec![], vec![0]]);
         let unknown = candidates(&sections(&[("Node", "n1"), ("Partition", "a")]), &Facts::default(), false).unwrap().1;
         assert_eq!(unknown, [SectionKind::Partition, SectionKind::Node]);
-        // Nobody asks for what no section names.
+        // A fact that no section names is not asked for.
         assert_eq!(sets(&[], &Facts::default()), [[0usize; 0]]);
     }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! One key with its value, and who has said it.
+//! One key with its value, and where that was set.
 
 use std::fmt;
 
 use super::keys::Key;
 use super::values::Config;
 
-/// One key with a value, and who said it.
+/// One key with a value, and where that was set.
 #[derive(Debug, Clone)]
 pub struct Setting {
     pub(super) key: &'static Key,
@@ -21,7 +21,7 @@ impl PartialEq for Setting {
 }
 
 impl Setting {
-    /// Makes it so.
+    /// Sets it in a configuration.
     pub(super) fn apply(&self, config: &mut Config) {
         // A sound value has been read once before; a setter that refuses it now changes nothing.
         let _ = self.key.set(config, &self.value);
@@ -53,10 +53,10 @@ impl fmt::Display for Setting {
     }
 }
 
-/// Who has set a key.
+/// Where a key was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody.
+    /// Nowhere.
     Default,
     /// A line of the file.
     File {
@@ -67,7 +67,7 @@ pub enum Origin {
         /// The section in which it stands, as `[Partition=gpu]`.
         section: Option<String>,
     },
-    /// An argument of the plugin or an option of the command, by its name for people.
+    /// An argument of the plugin or an option of the command, by its name in messages.
     Argument(String),
 }
 

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which requests of a job are its memory or its GPUs, where a scheduler grants slots: the value of `SlotMemory` and `SlotGPUs`.
+//! Which requests of a job are its CPUs, its memory or its GPUs, where a scheduler grants slots: the value of `SlotCPUs`, `SlotMemory` and
+//! `SlotGPUs`.
 
 use super::units::{NONE, Wrong};
 
-/// A request that counts.
+/// A request that counts as memory or as GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotRequest {
     /// As the scheduler calls it.
     pub name: String,
-    /// Of what it is so much.
+    /// What its amount is for.
     pub per: PerSlot,
 }
 
@@ -19,18 +20,23 @@ impl SlotRequest {
     }
 }
 
-/// Of what so much is requested.
+/// What the amount of a request is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PerSlot {
-    /// What the scheduler counts it for, where it says so; otherwise a slot.
+    /// What the scheduler counts it for, if it says so; otherwise each slot.
     AsCounted,
-    /// Of each slot.
+    /// Each slot.
     Slot,
-    /// Of all slots of the job on the node.
+    /// Of all slots of the job on each node.
+    Host,
+    /// Of the whole job, on the node of its script alone.
     Job,
 }
 
-/// Requests, with commas between them.
+/// What stands behind a name that is not as the scheduler counts it.
+const SUFFIXES: [(&str, PerSlot); 3] = [("slot", PerSlot::Slot), ("host", PerSlot::Host), ("job", PerSlot::Job)];
+
+/// Reads requests, with commas between them.
 pub(super) fn read(text: &str) -> Result<Vec<SlotRequest>, Wrong> {
     if text.eq_ignore_ascii_case(NONE) {
         return Ok(Vec::new());
@@ -42,9 +48,10 @@ pub(super) fn read(text: &str) -> Result<Vec<SlotRequest>, Wrong> {
     for one in text.split(',') {
         let (name, per) = match one.split_once(':') {
             None => (one, PerSlot::AsCounted),
-            Some((name, per)) if per.eq_ignore_ascii_case("slot") => (name, PerSlot::Slot),
-            Some((name, per)) if per.eq_ignore_ascii_case("job") => (name, PerSlot::Job),
-            Some(_) => return Err(Wrong::Form),
+            Some((name, suffix)) => {
+                let known = SUFFIXES.iter().find(|(known, _)| suffix.eq_ignore_ascii_case(known));
+                (name, known.ok_or(Wrong::Form)?.1)
+            }
         };
         if !is_name(name) || all.iter().any(|before| before.name == name) {
             return Err(Wrong::Form);
@@ -56,10 +63,9 @@ pub(super) fn read(text: &str) -> Result<Vec<SlotRequest>, Wrong> {
 
 /// The requests as [`read`] reads them.
 pub(super) fn text(all: &[SlotRequest]) -> String {
-    let one = |request: &SlotRequest| match request.per {
-        PerSlot::AsCounted => request.name.clone(),
-        PerSlot::Slot => format!("{}:slot", request.name),
-        PerSlot::Job => format!("{}:job", request.name),
+    let one = |request: &SlotRequest| match SUFFIXES.iter().find(|(_, per)| *per == request.per) {
+        None => request.name.clone(),
+        Some((suffix, _)) => format!("{}:{suffix}", request.name),
     };
     let texts: Vec<String> = all.iter().map(one).collect();
     if texts.is_empty() { NONE.to_owned() } else { texts.join(",") }
@@ -71,7 +77,7 @@ mod tests {
 
     #[test]
     fn requests_are_names() {
-        for text in ["h_vmem", "a:slot,b:job,c", "none"] {
+        for text in ["h_vmem", "a:slot,b:job,c,d:host", "none"] {
             assert_eq!(read(text).map(|all| super::text(&all)), Ok(text.to_owned()));
         }
         for wrong in ["", ",", "a,", "a,a", "a:x", "a b", "a=1", ":job"] {

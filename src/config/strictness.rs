@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which keys can differ from job to job, and of two values of such a key the stricter.
+//! Which keys can differ from job to job, and which of two values of such a key is stricter.
 
 use super::keys::{self, Key};
 use super::limits::LIMITS;
 use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, TaskCpus};
 use crate::cgroup::io::least_weight;
 
-/// Makes a value the stricter of its own and the other configuration's.
+/// Takes the other configuration's value if it is stricter.
 type Stricter = fn(&mut Config, &Config);
 
-/// The keys that may stand in sections, and what holds of each where it is not known which section does.
+/// The keys that may stand in sections, and what holds of each if it is not known which section does.
 ///
-/// For limits the least of the computed numbers counts (`policy`); these are the values by which else is decided, and they
-/// err on the side of limiting.
+/// For limits the lowest of the computed numbers counts (`policy`). These values decide everything else, and err on the side of
+/// limiting.
 static PER_JOB: &[(&str, Stricter)] = &[
     ("Mode", |config, other| {
         if matches!((config.mode, other.mode), (Mode::Off, _) | (Mode::Observe, Mode::Enforce)) {
@@ -23,6 +23,8 @@ static PER_JOB: &[(&str, Stricter)] = &[
     ("ConstrainCPUQuota", |config, other| config.constrain_cpu_quota |= other.constrain_cpu_quota),
     ("CPUQuotaPercent", |config, other| least(&mut config.cpu_quota_percent, other.cpu_quota_percent)),
     ("ZeroCPUs", |config, other| least(&mut config.zero_cpus, other.zero_cpus)),
+    // By each candidate something else is granted: the door takes the least of that.
+    ("SlotCPUs", |_, _| {}),
     ("CPUQuotaPeriod", |_, _| {}),
     ("CPUBurst", |config, other| least(&mut config.cpu_burst, other.cpu_burst)),
     ("CPUPolicy", |config, other| {
@@ -39,9 +41,9 @@ static PER_JOB: &[(&str, Stricter)] = &[
     }),
     ("ConstrainCores", |config, other| config.constrain_cores |= other.constrain_cores),
     ("HeadroomCPUs", |config, other| least(&mut config.headroom_cpus, other.headroom_cpus)),
-    // No limit, and nothing that others see.
+    // This is no limit, and others do not see it.
     ("UsageCard", |_, _| {}),
-    // No limit: a program is told nothing unless the site has certainly asked for it.
+    // This is no limit: a program is told nothing unless the site has certainly asked for it.
     ("ThreadHints", |config, other| config.thread_hints &= other.thread_hints),
     ("ConstrainRAMSpace", |config, other| config.constrain_ram_space |= other.constrain_ram_space),
     ("AllowedRAMSpace", |config, other| least(&mut config.allowed_ram_space, other.allowed_ram_space)),
@@ -58,6 +60,9 @@ static PER_JOB: &[(&str, Stricter)] = &[
     ("MemoryLowPercent", |config, other| least(&mut config.memory_low, other.memory_low)),
     ("MemoryMinPercent", |config, other| least(&mut config.memory_min, other.memory_min)),
     ("OOMKillStep", |config, other| config.oom_kill_step |= other.oom_kill_step),
+    ("ConstrainHugePages", |config, other| {
+        config.constrain_huge_pages = config.constrain_huge_pages.max(other.constrain_huge_pages);
+    }),
     ("MaxHugePages", |config, other| config.max_huge_pages = config.max_huge_pages.at_most(&other.max_huge_pages)),
     ("MaxHugePagesPerUser", |config, other| {
         config.max_huge_pages_per_user = config.max_huge_pages_per_user.at_most(&other.max_huge_pages_per_user);
@@ -76,7 +81,7 @@ static PER_JOB: &[(&str, Stricter)] = &[
     ("ConstrainDevices", |config, other| {
         config.constrain_devices = config.constrain_devices.max(other.constrain_devices);
     }),
-    // What every one of them allows, which is nothing that either key could say.
+    // A device is allowed only if every candidate allows it, which no value of these keys can say.
     ("DeviceAllow", |_, _| {}),
     ("GPUDevice", |_, _| {}),
 ];
@@ -106,7 +111,7 @@ pub(super) fn is_per_job(key: &Key) -> bool {
     PER_JOB.iter().any(|(name, _)| *name == key.name) || key.is_number()
 }
 
-/// Takes from `other` what is stricter there; says for which keys.
+/// Takes the values that are stricter in `other`; returns their keys.
 pub(super) fn take_stricter(config: &mut Config, other: &Config) -> Vec<&'static str> {
     let mut taken = Vec::new();
     for key in keys::KEYS {
@@ -159,7 +164,7 @@ mod tests {
         "SlotGPUs",
     ];
 
-    /// Which keys can differ from job to job is decided for every key, not forgotten.
+    /// For every key it must be decided whether it can differ from job to job.
     #[test]
     fn every_key_is_for_jobs_or_for_the_node() {
         for key in KEYS {
@@ -196,12 +201,12 @@ mod tests {
     }
 
     proptest! {
-        /// Whichever of the possibilities is the truth, nothing that holds is more generous.
+        /// Whichever candidate is the truth, what holds is no more generous.
         #[test]
         fn the_strictest_is_no_more_generous_than_any(one in any_config(), other in any_config()) {
             let of_jobs = |config: &Config| {
                 let node = OF_THE_NODE.map(str::to_lowercase);
-                // Of a user as a whole, they are not for sections by QOS.
+                // Keys of a user as a whole may not stand in sections by QOS.
                 let is_users = |key: &str| key.ends_with("peruser");
                 let lines: Vec<String> = config.to_string().lines().map(str::to_owned).collect();
                 let for_jobs = lines.into_iter().filter(|line| {

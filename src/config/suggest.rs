@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a word that is not known was probably meant to be.
+//! Finds what an unknown word was probably meant to be.
 
 /// The name that `wrong` was probably meant to be: no more than a third of it, and at most three characters, mistyped.
 pub fn nearest<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {

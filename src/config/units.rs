@@ -16,7 +16,7 @@ use crate::job::Cpus;
 /// Why a value was refused; what was expected instead is in the table of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wrong {
-    /// It is not written as such a value is.
+    /// It does not have the form of such a value.
     Form,
     /// It is well written, but too small or too large.
     Range,
@@ -114,7 +114,7 @@ pub(super) fn seconds(text: &str, range: RangeInclusive<u64>) -> Result<Duration
     if range.contains(&seconds) { Ok(Duration::from_secs(seconds)) } else { Err(Wrong::Range) }
 }
 
-/// In seconds.
+/// A day in seconds.
 pub(super) const DAY: u64 = 86_400;
 
 /// A whole number of days from `range`.
@@ -156,13 +156,13 @@ pub(super) fn period(text: &str) -> Result<Period, Wrong> {
     u32::try_from(micros.ok_or(Wrong::Overflow)?).ok().and_then(Period::from_micros).ok_or(Wrong::Range)
 }
 
-/// A number of processes up to the kernel's own most (`PID_MAX_LIMIT`, include/linux/threads.h).
+/// A number of processes up to the kernel's maximum (`PID_MAX_LIMIT`, include/linux/threads.h).
 pub(crate) fn processes(text: &str) -> Result<u64, Wrong> {
     let count = number(text)?;
     if (1..=MOST_PROCESSES).contains(&count) { Ok(count) } else { Err(Wrong::Range) }
 }
 
-/// What stands for no limit.
+/// The word for no limit.
 pub(super) const UNLIMITED: &str = "unlimited";
 
 /// A value, or no limit.
@@ -185,7 +185,7 @@ pub(super) fn device_rules_text(rules: &[devices::DeviceRule]) -> String {
     if rules.is_empty() { NONE.to_owned() } else { devices::text(rules) }
 }
 
-/// What GPUs' devices are called, or none.
+/// The pattern of GPUs' devices, or none.
 pub(super) fn gpu_device(text: &str) -> Result<Option<devices::GpuDevice>, Wrong> {
     if text.eq_ignore_ascii_case(NONE) {
         return Ok(None);
@@ -224,7 +224,7 @@ pub(super) fn keyword<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Wro
     words.iter().find(|(keyword, _)| keyword.eq_ignore_ascii_case(text)).map(|&(_, value)| value).ok_or(Wrong::Form)
 }
 
-/// The reverse of [`word`].
+/// The reverse of [`keyword`].
 pub(super) fn keyword_of<T: PartialEq>(value: T, words: &[(&'static str, T)]) -> &'static str {
     words.iter().find(|(_, known)| *known == value).map_or("", |(keyword, _)| keyword)
 }
@@ -345,7 +345,7 @@ mod tests {
 
     type Read = Box<dyn Fn(&str) -> Option<u64>>;
 
-    /// Every place in which an amount of bytes can stand, by what is read from it.
+    /// Every place in which an amount of bytes can stand, with a function that reads it.
     fn places() -> Vec<(String, Read)> {
         let mut places: Vec<(String, Read)> = Vec::new();
         let mut key = |line: &'static str, get: fn(&Config) -> Option<String>| {
@@ -393,7 +393,7 @@ mod tests {
         places
     }
 
-    /// So no key can read `200MB` otherwise than another, or not at all.
+    /// So no key can read `200MB` in another way than the others, or not at all.
     #[test]
     fn the_same_text_is_the_same_number_in_every_key_and_option() {
         let spelled = |count: &str, letter: char| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What there is to be decided, and what holds where nobody has decided: the defaults fence.
+//! All settings, and their defaults, which fence.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,9 +21,9 @@ pub struct Config {
     pub on_error: OnErrors,
     /// `CgroupMountpoint`: where the hierarchies are mounted, as in cgroup.conf(5).
     pub cgroup_mountpoint: PathBuf,
-    /// `CgroupBase`: our directory below the top of each hierarchy; `None` leaves the choice to what the host offers.
+    /// `CgroupBase`: jobfence's directory below the top of each hierarchy; `None` leaves the choice to what the host offers.
     pub cgroup_base: Option<String>,
-    /// `RunDir`: where the records of who owns what are kept.
+    /// `RunDir`: where the records of steps and their owners are kept.
     pub run_dir: PathBuf,
     /// `CleanupTimeout`: how long the end of a step waits for its processes before it leaves them to the janitor; 1 to 600 s.
     pub cleanup_timeout: Duration,
@@ -33,13 +33,14 @@ pub struct Config {
     pub reap_scheduler_leftovers: bool,
     /// `EarlyMoves`: whether `jobfence hold` takes the kernel's lock for moves when a launch begins.
     pub early_moves: bool,
-    /// `TrustAccount`: whether a site checks the account, the QOS and the project that a job's user has written, where the scheduler does not.
+    /// `TrustAccount`: whether a site checks the account, the QOS and the project that a job's user has written, if the scheduler does
+    /// not.
     pub trust_account: bool,
-    /// `UsageLog`: the file in which each step that has ended has a line; `None` for none.
+    /// `UsageLog`: the file with a line for each step that has ended; `None` for none.
     pub usage_log: Option<PathBuf>,
-    /// `UsageLogSize`: so much the log's files take together at most, in bytes.
+    /// `UsageLogSize`: the most that the log's files take together, in bytes.
     pub usage_log_size: u64,
-    /// `UsageLogAge`: so long a line is kept at most; whole days.
+    /// `UsageLogAge`: the longest that a line is kept; whole days.
     pub usage_log_age: Duration,
     /// `UsageCard`: which jobs have a card of what they used at the end of their output.
     pub usage_card: UsageCard,
@@ -53,13 +54,16 @@ pub struct Config {
     pub constrain_cpu_quota: bool,
     /// `CPUQuotaPercent`: CPU time in percent of the granted CPUs, 1 to 1000.
     pub cpu_quota_percent: Percent,
-    /// `ZeroCPUs`: what counts as granted where the scheduler has granted a job no CPUs.
+    /// `ZeroCPUs`: what counts as granted if the scheduler has granted a job no CPUs.
     pub zero_cpus: Cpus,
-    /// `SlotMemory`: which requests of a job are its memory, where a scheduler grants slots; the least of them counts.
+    /// `SlotCPUs`: which requests of a job are its hardware threads, where a scheduler grants slots; the least of them counts. A job
+    /// without any has [`Self::cpus_per_slot`].
+    pub slot_cpus: Vec<SlotRequest>,
+    /// `SlotMemory`: which requests of a job are its memory, if a scheduler grants slots; the least of them counts.
     pub slot_memory: Vec<SlotRequest>,
-    /// `SlotGPUs`: which requests of a job are GPUs, where a scheduler grants slots; their sum counts.
+    /// `SlotGPUs`: which requests of a job are GPUs, if a scheduler grants slots; their sum counts.
     pub slot_gpus: Vec<SlotRequest>,
-    /// `CPUsPerSlot`: hardware threads of a slot, where a scheduler grants slots.
+    /// `CPUsPerSlot`: hardware threads of a slot, if a scheduler grants slots.
     pub cpus_per_slot: Cpus,
     /// `CPUQuotaPeriod`: the period in which the quota is counted.
     pub cpu_quota_period: Period,
@@ -67,7 +71,7 @@ pub struct Config {
     pub cpu_policy: CpuPolicy,
     /// `CPUBurst`: unused quota that may be saved for later, in percent of the quota, 0 to 100.
     pub cpu_burst: Percent,
-    /// `Scavenger`: whether jobs run only in CPU time that nobody else wants.
+    /// `Scavenger`: whether jobs run only on CPU time that no others want.
     pub scavenger: bool,
     /// `MaxCPUsPerUser`: the CPU time of all of a user's jobs together; `None` for no limit.
     pub max_cpus_per_user: Option<Cpus>,
@@ -75,17 +79,18 @@ pub struct Config {
     pub max_cpus_per_task: TaskCpus,
     /// `ConstrainCores`: whether a job runs on the cores that were granted to it alone, as in cgroup.conf(5).
     pub constrain_cores: bool,
-    /// `HeadroomCPUs`: CPUs that a job's directory gets beyond the grant where the scheduler's own daemons live in it.
+    /// `HeadroomCPUs`: CPUs that a job's directory gets beyond the grant if the scheduler's own daemons live in it.
     pub headroom_cpus: Cpus,
-    /// `ThreadHints`: whether programs are told how many threads have CPU time, where their quota is below the CPUs that they see.
+    /// `ThreadHints`: whether programs are told how many threads have CPU time, if their quota is below the CPUs that they see.
     pub thread_hints: bool,
     /// `ConstrainRAMSpace`: whether memory is limited, as in cgroup.conf(5).
     pub constrain_ram_space: bool,
     /// `AllowedRAMSpace`: memory in percent of what was allocated, 1 to 10000, as in cgroup.conf(5).
     pub allowed_ram_space: Percent,
-    /// `DefaultRAMSpace`: what counts as granted where the scheduler has granted no memory, in bytes; `None` for no limit.
+    /// `DefaultRAMSpace`: what counts as granted if the scheduler has granted no memory, in bytes; `None` for no limit.
     pub default_ram_space: Option<u64>,
-    /// `StarterMemory`: what a starter of HTCondor's, and what that runs for itself, has beside the memory of the slot, in bytes.
+    /// `StarterMemory`: the memory of a starter of HTCondor's, and of what that runs for itself, beside the memory of the slot, in
+    /// bytes.
     pub starter_memory: u64,
     /// `MinRAMSpace`: no memory limit is lower than this; in bytes, at least 1 MiB, whole KiB (cgroup.conf(5), in MiB there).
     pub min_ram_space: u64,
@@ -97,7 +102,7 @@ pub struct Config {
     pub max_ram_per_user: Option<u64>,
     /// `MaxRAMPerTask`: the memory of each task, in bytes; `None` for no limit.
     pub max_ram_per_task: Option<u64>,
-    /// `MemoryHighPercent`: above so much of a memory limit, 1 to 100 %, memory is reclaimed; `None` for no such limit.
+    /// `MemoryHighPercent`: the part of a memory limit, 1 to 100 %, above which memory is reclaimed; `None` for no such limit.
     pub memory_high: Option<Percent>,
     /// `MemoryLowPercent`: memory that is reclaimed only if there is no other, in percent of what was allocated, 0 to 100.
     pub memory_low: Percent,
@@ -113,12 +118,14 @@ pub struct Config {
     pub numbers_per_task: LimitNumbers,
     /// `IOMax`: how fast a job may read and write on the node, by target; each of its steps, too.
     pub io_max: IoRules,
-    /// `IOMaxPerUser`: how fast all jobs of a user on the node may, together.
+    /// `IOMaxPerUser`: how fast all jobs of a user on the node may read and write, together.
     pub io_max_per_user: IoRules,
-    /// `IOMaxPerTask`: how fast each task may.
+    /// `IOMaxPerTask`: how fast each task may read and write.
     pub io_max_per_task: IoRules,
     /// `IOWeight`: a job's share of a busy disk, 1 to 10000; `None` leaves the kernel's 100.
     pub io_weight: Option<u64>,
+    /// `ConstrainHugePages`: whether the huge pages that were granted are the limit.
+    pub constrain_huge_pages: GrantedHugePages,
     /// `MaxHugePages`: the huge pages of a job on the node, size by size.
     pub max_huge_pages: HugePages,
     /// `MaxHugePagesPerUser`: the same for all of a user's jobs together.
@@ -127,9 +134,9 @@ pub struct Config {
     pub max_huge_pages_per_task: HugePages,
     /// `ConstrainDevices`: which devices a step may not use, as in cgroup.conf(5).
     pub constrain_devices: DeniedDevices,
-    /// `DeviceAllow`: those devices, beside what everybody may use.
+    /// `DeviceAllow`: the devices that a step may use, beside those that every job may use.
     pub device_allow: Vec<devices::DeviceRule>,
-    /// `GPUDevice`: what the device of a GPU is called; those of the job are allowed, and no others that are called so.
+    /// `GPUDevice`: the pattern of GPUs' devices; those of the job are allowed, and no others that match it.
     pub gpu_device: Option<devices::GpuDevice>,
 }
 
@@ -157,6 +164,7 @@ impl Default for Config {
             cpu_quota_percent: Percent::HUNDRED,
             zero_cpus: Cpus::from_thousandths(200),
             cpus_per_slot: Cpus::whole(1),
+            slot_cpus: Vec::new(),
             slot_memory: vec![SlotRequest::of("h_vmem", PerSlot::AsCounted)],
             slot_gpus: Vec::new(),
             cpu_quota_period: Period::DEFAULT,
@@ -188,6 +196,7 @@ impl Default for Config {
             io_max_per_user: IoRules::default(),
             io_max_per_task: IoRules::default(),
             io_weight: None,
+            constrain_huge_pages: GrantedHugePages::NotCounted,
             max_huge_pages: HugePages::default(),
             max_huge_pages_per_user: HugePages::default(),
             max_huge_pages_per_task: HugePages::default(),
@@ -231,12 +240,12 @@ pub enum StoreUsage {
     AdminComment,
 }
 
-/// What holds a job's CPU time.
+/// How a job's CPU time is limited or shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CpuPolicy {
-    /// No more than was granted, even if nobody else wants it.
+    /// No more than was granted, even if CPUs are idle.
     Quota,
-    /// As much as nobody else wants; under contention in proportion to what was granted.
+    /// All CPU time that no others want; under contention in proportion to what was granted.
     Weight,
     /// The quota, and below it the weight.
     Both,
@@ -261,8 +270,19 @@ pub enum TaskCpus {
     Unlimited,
     /// The CPUs per task that the step asked for.
     Granted,
-    /// So many.
+    /// This many.
     Count(Cpus),
+}
+
+/// What `ConstrainHugePages` makes of the huge pages that were granted; the stricter is the greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GrantedHugePages {
+    /// Nothing: `no`.
+    NotCounted,
+    /// The limit of their size: `yes`.
+    AtMost,
+    /// The same, and there are no others: `closed`.
+    NoOthers,
 }
 
 /// Which devices a step may not use; the later, the stricter.
@@ -279,11 +299,11 @@ pub enum DeniedDevices {
 /// Whether swap is limited; the later, the stricter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SwapSpace {
-    /// It is not.
+    /// Swap is not limited.
     No,
-    /// It is where nobody else limits memory; where the scheduler does, swap is as it says.
+    /// Swap is limited unless the scheduler limits memory; then swap is as the scheduler says.
     Auto,
-    /// It is, wherever the scheduler has no limit of its own.
+    /// Swap is limited wherever the scheduler has no limit of its own.
     Yes,
 }
 
@@ -325,7 +345,7 @@ impl OnErrors {
         self
     }
 
-    /// What holds in this mode: who only observes wants no job to fail for it.
+    /// What holds in this mode: a site that only observes wants no job to fail for it.
     #[must_use]
     pub const fn within(self, mode: Mode) -> Self {
         match mode {
@@ -342,7 +362,7 @@ impl OnErrors {
         }
     }
 
-    /// For errors that belong to no limit, as an unreadable configuration.
+    /// For errors that belong to no limit, such as an unreadable configuration.
     pub const fn general(self) -> OnError {
         self.general
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The door for processes that Slurm tells nobody about: those that pam_slurm_adopt lets in.
+//! The entry point for processes that Slurm calls no plugin for: those that pam_slurm_adopt lets in.
 //!
-//! Slurm adds such a process to the job's extern step without any callback. Where it tracks processes by cgroup (overlay) that
-//! puts it within the limits; elsewhere nothing holds it. So PAM calls us when the session is opened (`pam.rs`, or `jobfence
-//! adopt` by way of pam_exec), and the process that opens it, from which everything else of the session descends, is moved into
-//! the extern step's directories.
+//! Slurm adds such a process to the job's extern step without any callback. If it tracks processes by cgroup (overlay), the step's limits
+//! hold the process; otherwise nothing does. So PAM calls jobfence when the session is opened (`pam.rs`, or `jobfence adopt` through
+//! pam_exec). The process that opens it is moved into the extern step's directories, and all other processes of the session descend from
+//! it.
 //!
 //! A session that begins within a job stays in that job (`take_back.rs`).
 
@@ -29,40 +29,40 @@ use crate::record::{Record, Records};
 use crate::scheduler::{self, all::ALL};
 use crate::sorted;
 
-/// How long those steps that have just begun have to make their directories.
+/// How long steps that have just begun have to make their directories.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Which process is to go where.
 #[derive(Debug, Clone, Default)]
 pub struct AdoptRequest {
-    /// The process; `None`, under PAM only: the one that opens the session.
+    /// The process. `None`, only under PAM: the one that opens the session.
     pub pid: Option<i32>,
-    /// The job; `None`: the user's that began last.
+    /// The job. `None`: the user's job that began last.
     pub job: Option<Id>,
-    /// What PAM says, where it has called us.
+    /// What PAM says, if PAM called.
     pub pam: Option<Pam>,
-    /// Where the process was when PAM first called us for this session.
+    /// Where the process was at PAM's first call for this session.
     pub began: Option<Membership>,
-    /// Whether a session that does not come from a job is let alone.
+    /// Whether a session that does not come from a job is left alone.
     pub stays: bool,
 }
 
-/// What PAM says of the session that is being opened.
+/// What PAM says about the session that is being opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pam {
     /// `PAM_TYPE`: account, auth, password, open_session or close_session.
     pub kind: String,
-    /// `PAM_USER`: whose session it will be.
+    /// `PAM_USER`: the user of the session.
     pub user: String,
-    /// The process that opens it.
+    /// The process that opens the session.
     pub caller: i32,
 }
 
 impl Pam {
-    /// From the variables of pam_exec's command, in their order, and the command's parent; `None` where there is no `PAM_TYPE`.
+    /// From the variables of pam_exec's command, in their order, and the command's parent. `None`: there is no `PAM_TYPE`.
     ///
-    /// The last of a name counts. pam_exec puts its own behind those of the session's environment, which may be the
-    /// user's; getenv(3) would give the first.
+    /// The last variable of a name counts. pam_exec puts its own behind those of the session's environment, which the user may have set;
+    /// getenv(3) would return the first.
     pub fn from_environment(variables: impl Iterator<Item = (OsString, OsString)>, caller: i32) -> Option<Self> {
         let (mut kind, mut user) = (None, None);
         for (name, value) in variables {
@@ -75,7 +75,7 @@ impl Pam {
         kind.map(|kind| Self { kind, user: user.unwrap_or_default(), caller })
     }
 
-    /// Whose processes the session will have; `None` where there is nothing to do: root's, and at the end of one.
+    /// The user of the session's processes. `None`: there is nothing to do, as for root and at the end of a session.
     fn becomes(&self) -> Result<Option<u32>> {
         match self.kind.as_str() {
             "open_session" | "account" => {}
@@ -97,32 +97,32 @@ impl Pam {
 /// What was done with the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Adoption {
-    /// It was moved into this step.
+    /// The process was moved into this step.
     Adopted {
-        /// Which process.
+        /// The process.
         pid: i32,
-        /// Whose step.
+        /// The step.
         key: JobKey,
-        /// Where, as `/proc/PID/cgroup` has it.
+        /// Its directory, as in `/proc/PID/cgroup`.
         path: String,
     },
-    /// It was in a step of ours before; left alone.
+    /// The process was in a step of jobfence's before; left alone.
     Inside {
-        /// Which process.
+        /// The process.
         pid: i32,
-        /// The step's directories.
+        /// The step's directory.
         path: String,
     },
-    /// It came from a job, was moved out of it, and is in it again.
+    /// The process came from a job, was moved out of it, and is in it again.
     Back(TakenBack),
-    /// Slurm itself has put it into a cgroup of its own; left alone.
+    /// Slurm itself put the process into a cgroup of its own; left alone.
     Slurms {
-        /// Which process.
+        /// The process.
         pid: i32,
-        /// Where.
+        /// Its cgroup.
         path: String,
     },
-    /// There is nothing to do: a session of root's, the end of one, or one that comes from no job.
+    /// There is nothing to do: a session of root, the end of a session, or one that comes from no job.
     Nothing,
 }
 
@@ -138,9 +138,9 @@ impl fmt::Display for Adoption {
     }
 }
 
-/// Adopts as far as the configuration says so. What cannot be done is softened for PAM's sessions alone.
+/// Adopts as the configuration says. An error is softened only for PAM's sessions.
 pub fn answer(loaded: Result<Loaded, LoadError>, request: &AdoptRequest) -> Answer<Adoption> {
-    // Root must be able to log in, to mend a configuration with a mistake.
+    // Root must be able to log in, to correct a configuration with a mistake.
     if request.pam.as_ref().is_some_and(|pam| pam.becomes() == Ok(None)) {
         return Answer::Fenced(Adoption::Nothing);
     }
@@ -155,14 +155,14 @@ pub fn answer(loaded: Result<Loaded, LoadError>, request: &AdoptRequest) -> Answ
     }
 }
 
-/// That a session goes on without a fence, as a step that cannot be fenced does; and why.
+/// The sentence that a session goes on without a fence, as a step that cannot be fenced does, and why.
 pub fn goes_on_without(why: &NotFenced, by: &str) -> String {
     format!("this session is not fenced ({by}): {why}")
 }
 
 /// Moves a process into the extern step of its user's job on this node.
 ///
-/// An error leaves it where it was, in every hierarchy, or says where that could not be done.
+/// On an error the process is where it was, in every hierarchy, or the error says where that could not be done.
 pub fn adopt(host: &Host, config: &Config, request: &AdoptRequest) -> Result<Adoption> {
     let becomes = match &request.pam {
         None => None,
@@ -193,7 +193,7 @@ pub fn adopt(host: &Host, config: &Config, request: &AdoptRequest) -> Result<Ado
         match candidate.take(host, config, &process, &before, deadline) {
             Ok(outcome) => return Ok(outcome),
             Err(error) if !process.is_alive(&host.proc) => return Err(error),
-            // It may be just ending: its user may have another.
+            // The step may be about to end; the user may have another.
             Err(error) => failure = failure.or(Some(error)),
         }
     }
@@ -213,7 +213,7 @@ fn no_job(uid: u32, request: &AdoptRequest) -> Error {
     )
 }
 
-/// Whether the process is where it should be, or where it must be left.
+/// Whether the process is where it should be, or must be left where it is.
 fn already(host: &Host, config: &Config, pid: i32, membership: &Membership) -> Result<Option<Adoption>> {
     let others = others(host, config, membership)?;
     if others.is_empty() {
@@ -222,7 +222,7 @@ fn already(host: &Host, config: &Config, pid: i32, membership: &Membership) -> R
     let step_in = |h: &Hierarchy| membership.path_in(h).and_then(|path| step_of(h, &host.base, path));
     let Some(path) = others.iter().find_map(|h| step_in(h)) else { return Ok(None) };
     for hierarchy in others {
-        // A step made with another configuration may have no directory in some hierarchies.
+        // A step made with another configuration may lack a directory in some hierarchies.
         let daemons_dir = in_root(hierarchy, &path);
         if step_in(hierarchy).as_ref() != Some(&path) && hierarchy.dir_of(&daemons_dir).is_ok() {
             return Err(Error::new(format!("process {pid} is in a step in another hierarchy, but not in"))
@@ -234,7 +234,7 @@ fn already(host: &Host, config: &Config, pid: i32, membership: &Membership) -> R
     Ok(Some(Adoption::Inside { pid, path }))
 }
 
-/// The hierarchies that are used, but for those in which Slurm itself holds the process.
+/// The hierarchies in use, except for those in which Slurm itself holds the process.
 fn others<'a>(host: &'a Host, config: &Config, membership: &Membership) -> Result<Vec<&'a Hierarchy>> {
     let mut used = host.hierarchies(&fence::controllers(config))?;
     used.retain(|h| scheduler::placement(ALL, membership, h).is_none());
@@ -250,26 +250,26 @@ fn slurms(host: &Host, config: &Config, pid: i32, membership: &Membership) -> Op
     Some(Adoption::Slurms { pid, path: path.to_owned() })
 }
 
-/// A path below the root of a hierarchy as processes see it.
+/// A path below a hierarchy's root as processes see it.
 fn in_root(hierarchy: &Hierarchy, path: &str) -> String {
     format!("{}{path}", hierarchy.root.trim_end_matches('/'))
 }
 
-/// An extern step whose daemon, or whose holder, lives.
+/// An extern step whose daemon or holder is alive.
 struct ExternStep {
     record: Record,
     key: JobKey,
 }
 
 impl ExternStep {
-    /// When it began, and as good as any order among those that began at the same time.
+    /// The time when the step began; steps of the same time are in an arbitrary fixed order.
     fn began(&self) -> (u64, usize, Id) {
         let opener = self.record.shared.as_ref().map_or(self.record.owner, |shared| shared.opener);
         (opener.start, self.key.job.as_str().len(), self.key.job.clone())
     }
 }
 
-/// The user's extern steps on this node, the one that began last first.
+/// The user's extern steps on this node, the youngest first.
 fn extern_steps(host: &Host, config: &Config, uid: u32, request: &AdoptRequest) -> Result<Vec<ExternStep>> {
     let records = Records::open(&config.run_dir)?;
     let mut found = Vec::new();
@@ -291,7 +291,7 @@ fn extern_steps(host: &Host, config: &Config, uid: u32, request: &AdoptRequest) 
             }
             Ok(_) => {}
             Err(error) if of_uid == uid => failure = Some(error),
-            // What cannot be read of others' is nothing to this one.
+            // An unreadable record of another user does not matter here.
             Err(_) => {}
         }
     }
@@ -302,14 +302,14 @@ fn extern_steps(host: &Host, config: &Config, uid: u32, request: &AdoptRequest) 
     }
 }
 
-/// Of which user, and of which job, an extern step is that has these directories.
+/// The user and the job of an extern step with these directories.
 fn whose_extern(levels: &[String]) -> Option<(u32, &str)> {
     let rest = match levels {
         [_, rest @ ..] if rest.len() == 3 => rest,
         rest => rest,
     };
     let [user, job, step] = rest else { return None };
-    // The second of a name, when a job was requeued, is step_extern.2.
+    // After a requeue the second directory is step_extern.2.
     if step != "step_extern" && !step.starts_with("step_extern.") {
         return None;
     }
@@ -317,7 +317,7 @@ fn whose_extern(levels: &[String]) -> Option<(u32, &str)> {
 }
 
 fn is_live(host: &Host, record: &Record) -> Result<bool> {
-    // A pid of another boot or another pid namespace says nothing here.
+    // A pid of another boot or another pid namespace means nothing here.
     let here = record.boot_id == host.boot_id && record.pid_namespace == host.pid_namespace;
     Ok(here && record.owner.is_alive(&host.proc)?)
 }
@@ -337,10 +337,10 @@ impl ExternStep {
         let records = Records::open(&config.run_dir)?;
         let mut fence = match Fence::of_another(host, ALL, records, self.key.clone(), &self.record, before) {
             Ok(fence) => fence,
-            // What was ours has given way to Slurm's.
+            // jobfence's directories were replaced by Slurm's.
             Err(error) => return slurms(host, config, pid, before).ok_or(error),
         };
-        // The kernel takes nothing but a number: as late as possible, whether that is still this process.
+        // The kernel accepts only a pid, so check as late as possible that it is still this process.
         if !process.is_alive(&host.proc) {
             return Err(ended());
         }
@@ -355,18 +355,19 @@ impl ExternStep {
         Ok(Adoption::Adopted { pid, key: self.key.clone(), path: fence.path().unwrap_or_default() })
     }
 
-    /// The record is there before the directories. There is no event to wait for, and it takes a few milliseconds.
+    /// Waits for the step's directories, since the record is written before them. There is no event to wait for; it takes a few
+    /// milliseconds.
     fn wait_until_made(&self, host: &Host, config: &Config, membership: &Membership, deadline: Instant) {
         let path = format!("/{}/{}", self.record.base, self.record.levels.join("/"));
         let used = others(host, config, membership).unwrap_or_default();
-        // A step that began with another configuration never has them all, and is taken as it is.
+        // A step that began with another configuration never has all of them, and is taken as it is.
         while !used.iter().all(|h| h.dir_of(&in_root(h, &path)).is_ok()) && Instant::now() < deadline {
             let _ = poll(&mut [], PollTimeout::from(5u8));
         }
     }
 }
 
-/// Moves the process back to where it was, and says where that failed.
+/// Moves the process back to where it was, and adds to the error where that failed.
 fn put_back(host: &Host, pid: i32, before: &Membership, error: Error) -> Error {
     let remains = before.restore(&host.layout, &host.proc, pid);
     if remains.is_empty() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The process of a session, which is about to be moved: what is read about it and what is done to it is of one process, whatever gets its
-//! number meanwhile.
+//! The process of a session that is about to be moved. All that is read about it or done to it concerns the same process, even if its pid
+//! is reused meanwhile.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,9 +13,9 @@ use crate::record::Owner;
 use crate::sys::dir::Dir;
 use crate::sys::process;
 
-/// A process that is not mistaken for another.
+/// A process, safe against the reuse of its pid.
 pub(super) struct Adoptee {
-    /// Its pid and when it started.
+    /// Its pid and start time.
     pub(super) this: Owner,
     /// `None` on kernels before 5.3.
     pidfd: Option<OwnedFd>,
@@ -27,7 +27,7 @@ pub(super) struct Adoptee {
 
 impl Adoptee {
     pub(super) fn open(proc: &Dir, pid: i32) -> Result<Self> {
-        // 1 is who inherits us when our caller has died.
+        // Pid 1 is the parent of a process whose caller has died.
         if pid <= 1 {
             return Err(Error::new("not a process that could be adopted:").value(format!("pid {pid}")));
         }
@@ -43,7 +43,7 @@ impl Adoptee {
                 Error::new(format!("{pid} is a thread of process {leader}")).hint("give the process's own number")
             );
         }
-        // The handle before all else that is read, so that it is the handle's process that is read about.
+        // The handle first, so that all that is read concerns the handle's process.
         let pidfd = process::pidfd_open(Pid::from_raw(pid))?.ok_or_else(gone)?;
         let this = Owner::of(proc, pid)?.ok_or_else(gone)?;
         let (uid, effective) = (status("Uid:", 0)?, status("Uid:", 1)?);
@@ -59,7 +59,7 @@ impl Adoptee {
         !ended && self.this.is_alive(proc).unwrap_or(false)
     }
 
-    /// Whose it is. A process of root's is nobody's but root's, unless it is PAM's caller (sshd), that becomes the user's.
+    /// The user of the process. A root process counts as root's, unless it is PAM's caller (sshd), which becomes the user's.
     pub(super) fn user(&self, becomes: Option<u32>, caller: Option<i32>) -> Result<u32> {
         let pid = self.this.pid;
         match becomes {

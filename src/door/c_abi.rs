@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The door of C: a fence's life for a program that loads libjobfence.so. `include/jobfence.h` is what its author reads, and says what
-//! each function does; `tests/c_abi.rs` holds the two against each other.
+//! The C interface: a fence's life for a program that loads libjobfence.so. `include/jobfence.h` describes each function for the program's
+//! author; `tests/c_abi.rs` compares the two.
 //!
-//! The host may be a daemon of root's with other threads, whose stdout is a job's. So nothing is printed, no thread is started, and what is
-//! remembered between two calls is the text of the last error alone, in the thread that had it.
+//! The host may be a root daemon with other threads, and its stdout may be a job's. So nothing is printed and no thread is started. Between
+//! two calls only the text of the last error is kept, in the thread that got it.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -28,7 +28,7 @@ mod answer;
 mod given;
 
 pub use answer::AbiCode;
-use answer::{Done, NotDone, answered, refused, usable, usage};
+use answer::{Done, NotDone, answered, known, refused, usable, usage};
 pub use given::{ARRAY_TASK, CEnded, CFence, CGrant, CReaped, CTotals, UNKNOWN, UTF8, ZERO_CPUS};
 use given::{fill, granted, read, text, which};
 
@@ -53,19 +53,19 @@ pub enum LogLevel {
     Debug = 4,
 }
 
-/// The function that is given the lines of the log.
+/// The function that receives the lines of the log.
 pub type LogFunction = unsafe extern "C" fn(c_int, *const c_char, *mut c_void);
 
-/// Of `jobfence_reap`, in milliseconds.
+/// The longest patience of `jobfence_reap`, in milliseconds.
 const MOST_PATIENCE: u32 = 60_000;
 
-/// The longest text of an error, with its zero byte.
+/// The longest text of an error, including its zero byte.
 const LONGEST: usize = 4096;
 
 thread_local! {
-    // Without a destructor: one would keep the library loaded until the thread ends.
+    // No destructor: it would keep the library loaded until the thread ends.
     static LAST_ERROR: UnsafeCell<[u8; LONGEST]> = const { UnsafeCell::new([0; LONGEST]) };
-    /// Whether the caller's function has a line now.
+    /// Whether the caller's log function is running in this thread.
     static IS_LOGGING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -79,7 +79,7 @@ fn remember(text: &str) {
     });
 }
 
-/// Does what a function is for, and says how that ended.
+/// Runs a function's body and converts its result.
 fn call(name: &'static str, body: &dyn Fn() -> Done) -> c_int {
     let (code, text) = match guard(name, body) {
         Some(Ok(())) => (AbiCode::Ok, String::new()),
@@ -90,7 +90,7 @@ fn call(name: &'static str, body: &dyn Fn() -> Done) -> c_int {
     code as c_int
 }
 
-/// The same for one that is about fences, with the configuration. Only root has any.
+/// The same for a function about fences, with the configuration. Only root has fences.
 ///
 /// # Safety
 /// `config` must be NULL or a C string.
@@ -115,7 +115,7 @@ unsafe fn call_with(
     })
 }
 
-/// The same for one that is about a job's fences. What it makes for the caller is NULL before anything can fail.
+/// The same for a function about a job's fences. Its output texts are set to NULL before anything can fail.
 ///
 /// # Safety
 /// As the header says of `config`, of `fence`, and of places for texts.
@@ -133,16 +133,16 @@ unsafe fn call_about(
     }
 }
 
-/// What has failed may have failed because there is no such fence. The caller is told so by a number of its own.
+/// After a failure, checks whether the cause is that there is no such fence, which has a code of its own.
 fn or_no_fence<T>(done: Done<T>, loaded: &Result<Loaded, LoadError>, which: &Which) -> Done<T> {
     done.map_err(|NotDone(code, text)| {
-        let is_missing = |loaded: &Loaded| life::exist(&loaded.config, which) == Ok(false);
-        let is_failure = code != AbiCode::Off && loaded.as_ref().is_ok_and(is_missing);
+        let is_failure =
+            code != AbiCode::Off && known(loaded).is_ok_and(|config| life::exist(config, which) == Ok(false));
         NotDone(if is_failure { AbiCode::NoFence } else { code }, text)
     })
 }
 
-/// Hands a text over, if the caller wants it.
+/// Returns a text to the caller, if the caller wants it.
 ///
 /// # Safety
 /// `place` must be NULL or the caller's place for it.
@@ -154,7 +154,7 @@ unsafe fn give(place: *mut *mut c_char, text: impl FnOnce() -> String) {
     }
 }
 
-/// Before anything can fail: whoever frees what was not made has NULL.
+/// Sets output texts to NULL before anything can fail, so that the caller can free them in any case.
 ///
 /// # Safety
 /// Each must be NULL or the caller's place for a text.
@@ -192,11 +192,11 @@ pub unsafe extern "C" fn jobfence_free(text: *mut c_char) {
 /// `jobfence_set_log`.
 ///
 /// # Safety
-/// The function must be one for which `data` is meant.
+/// `data` must be the argument that the function expects.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jobfence_set_log(function: Option<LogFunction>, data: *mut c_void) -> c_int {
     call("jobfence_set_log", &|| {
-        // Threads that come at once learn the same.
+        // Threads that call at once get the same answer.
         if !*IS_OURS.get_or_init(|| log::set_logger(&CallersLog).is_ok()) {
             return Err(refused("the log of this library is that of the program that has loaded it before"));
         }
@@ -317,8 +317,11 @@ pub unsafe extern "C" fn jobfence_limit(config: *const c_char, fence: *const CFe
         let uid = loaded.as_ref().ok().and_then(|loaded| life::uid_of(&loaded.config, which).ok().flatten());
         // SAFETY: as this function's own contract.
         let granted = unsafe { granted(grant, uid, loaded) }?;
-        let done = answered(life::limit(loaded.clone(), which, &granted));
-        or_no_fence(done.map(drop), loaded, which)
+        let all = loaded.as_ref().ok().and_then(|loaded| life::each(&loaded.config, which).ok());
+        let all = all.filter(|all| !all.is_empty()).unwrap_or_else(|| vec![which.clone()]);
+        let one = |which| or_no_fence(answered(life::limit(loaded.clone(), which, &granted)).map(drop), loaded, which);
+        // Where one fails, the others are limited all the same.
+        all.iter().map(one).fold(Ok(()), Result::and)
     };
     // SAFETY: as this function's own contract.
     unsafe { call_about("jobfence_limit", config, fence, &[], &body) }
@@ -358,7 +361,7 @@ pub unsafe extern "C" fn jobfence_total(config: *const c_char, fence: *const CFe
         // SAFETY: as this function's own contract.
         let given = unsafe { read(totals, "jobfence_totals") }?.ok_or_else(|| usage("totals must not be NULL"))?;
         let all = used(loaded, which)?;
-        let are_all = life::are_all(&usable(loaded)?.config, which, all.len())?;
+        let are_all = life::are_all(known(loaded)?, which, all.len())?;
         // SAFETY: as this function's own contract, and it was read.
         unsafe { fill(totals, given.size, &totals_of(&all, are_all)) };
         Ok(())
@@ -367,9 +370,9 @@ pub unsafe extern "C" fn jobfence_total(config: *const c_char, fence: *const CFe
     unsafe { call_about("jobfence_total", config, fence, &[], &body) }
 }
 
-/// What these fences have used, of which there is at least one.
+/// The usage of these fences. No fence is an error.
 fn used(loaded: &Result<Loaded, LoadError>, which: &Which) -> Done<Vec<Seen>> {
-    let all = life::usage(&usable(loaded)?.config, which)?;
+    let all = life::usage(known(loaded)?, which)?;
     if all.is_empty() {
         return Err(NotDone(AbiCode::NoFence, format!("there is no fence of job {}", which.job)));
     }
@@ -381,7 +384,7 @@ fn totals_of(all: &[Seen], are_all: bool) -> CTotals {
     let most = |figure: &dyn Fn(&Seen) -> Option<u64>| all.iter().filter_map(figure).max().unwrap_or(UNKNOWN);
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(UNKNOWN);
     let of_steps = sum(&|seen| seen.usage.cpu.map(micros));
-    // The job's directory also has what closed steps have used.
+    // The job's directory also counts what closed steps used.
     let of_job = all.iter().filter_map(|seen| seen.job_cpu.map(micros)).max().filter(|_| are_all);
     CTotals {
         size: size_of::<CTotals>(),
@@ -444,7 +447,7 @@ pub unsafe extern "C" fn jobfence_thaw(config: *const c_char, fence: *const CFen
 }
 
 fn switch(loaded: &Result<Loaded, LoadError>, which: &Which, is_frozen: bool) -> Done {
-    let done = life::freeze(&usable(loaded)?.config, which, is_frozen).map_err(NotDone::from);
+    let done = life::freeze(known(loaded)?, which, is_frozen).map_err(NotDone::from);
     or_no_fence(done, loaded, which)
 }
 
@@ -462,7 +465,7 @@ pub unsafe extern "C" fn jobfence_close(
     let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
         let mut closed: Vec<Seen> = Vec::new();
         let (mut unseen, mut failures) = (Vec::new(), Vec::new());
-        for one in life::close(&usable(loaded)?.config, which)? {
+        for one in life::close(known(loaded)?, which)? {
             match one {
                 Ok(HowClosed::Removed(seen)) => closed.push(*seen),
                 Ok(HowClosed::Unseen(key)) => unseen.push(format!("{key}: what it used is not known")),
@@ -495,7 +498,7 @@ pub unsafe extern "C" fn jobfence_reap(config: *const c_char, patience_ms: u32, 
             return Err(usage(format!("patience_ms must be 0 to {MOST_PATIENCE}, and not {patience_ms}")));
         }
         let patience = if patience_ms == 0 { janitor::PATIENCE } else { Duration::from_millis(patience_ms.into()) };
-        let config = &usable(loaded)?.config;
+        let config = known(loaded)?;
         let (host, no_cgroups) = Host::read_what_there_is(config)?;
         let done = janitor::reap(&host, config, ALL, Who::Daemon, Instant::now() + patience)?;
         done.log();
@@ -525,10 +528,10 @@ unsafe impl Send for LogTarget {}
 
 static CALLERS: Mutex<Option<LogTarget>> = Mutex::new(None);
 
-/// Whether no other door's log was there first.
+/// Whether this log was installed first, before that of another entry point.
 static IS_OURS: OnceLock<bool> = OnceLock::new();
 
-/// The log of a program that has none of its own that we know.
+/// The logger for a program that has installed none in this library.
 struct CallersLog;
 
 impl Log for CallersLog {
@@ -537,7 +540,7 @@ impl Log for CallersLog {
     }
 
     fn log(&self, record: &Record<'_>) {
-        // Not under the lock: the function may take as long as it wants, and set another one.
+        // Not under the lock: the function may take as long as it wants, or set another one.
         let Some(target) = CALLERS.lock().ok().and_then(|callers| *callers) else { return };
         let line = printable(&record.args().to_string(), ' ');
         let Ok(line) = CString::new(line) else { return };

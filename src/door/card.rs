@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The card of a job whose fences another program has opened: what the fences have counted, beside what only the caller knows of its end.
+//! The card of a job whose fences another program opened: what the fences counted, and what only the caller knows about the job's end.
 
 use std::time::Duration;
 
@@ -15,34 +15,34 @@ use crate::report::account::{Exit, since_boot};
 use crate::report::card::{self, Figures, NEUTRAL, Words};
 use crate::scheduler::all::words_of;
 
-/// What the caller knows of the end of a job.
+/// What the caller knows about the end of a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct JobEnd {
-    /// How it ended; `None`: not known.
+    /// How it ended. `None`: not known.
     pub exit: Option<Exit>,
-    /// How long it ran; `None`: since its first fence was made.
+    /// How long it ran. `None`: since its first fence was made.
     pub wall: Option<Duration>,
-    /// How long it might have; `None`: not known.
+    /// Its time limit. `None`: not known.
     pub time_limit: Option<Duration>,
-    /// On how many nodes it ran; `None`: not known.
+    /// The number of its nodes. `None`: not known.
     pub nodes: Option<u32>,
-    /// How many tasks it had on this node; `None`: not known.
+    /// The number of its tasks on this node. `None`: not known.
     pub tasks: Option<u32>,
-    /// Whether it is one of many that are alike.
+    /// Whether it is one of many similar jobs.
     pub is_array_task: bool,
     /// Whether its user can read more than ASCII.
     pub is_utf8: bool,
-    /// How its user asks for things; `None`: as the scheduler that holds its fences says.
+    /// The words for requests on the card. `None`: those of the scheduler that holds its fences.
     pub words: Option<&'static Words>,
 }
 
-/// Schedulers count whole seconds: where the fences lived as long but for that, their life says it better.
+/// The exact run time: schedulers count whole seconds, so if the fences lived about as long, their life is the better figure.
 fn to_the_fraction(said: Option<Duration>, lived: Option<Duration>) -> Option<Duration> {
     let is_same = |lived: &Duration| said.is_none_or(|said| said.abs_diff(*lived) < Duration::from_secs(2));
     lived.filter(is_same).or(said)
 }
 
-/// The lines; none if this job is to have no card, and `None` if it has no fence.
+/// The lines of the card; none if this job gets no card. `None`: it has no fence.
 pub fn card(loaded: &Loaded, which: &Which, granted: &Granted, end: &JobEnd) -> Result<Option<Vec<String>>> {
     let records = life::records(&loaded.config, which)?;
     let Some(first) = records.first() else { return Ok(None) };
@@ -55,14 +55,14 @@ pub fn card(loaded: &Loaded, which: &Which, granted: &Granted, end: &JobEnd) -> 
     }
     let host = Host::read(config)?;
     let fence = life::resumed(&host, config, first)?;
-    // The job's directory has had all of them.
+    // The job's directory counts all of its steps.
     let JobForACard { mut usage, cpus_limit, memory_limit, is_without_swap, has_daemons } =
         fence.job_for_a_card(&host.proc);
     let (mut kills, mut refusals) = (fence.oom_kills(), fence.forks_refused());
     for record in records.iter().skip(1) {
         let other = life::resumed(&host, config, record)?;
         kills += other.oom_kills();
-        // Each fence may say that of the job.
+        // Each fence may count the whole job's refusals.
         refusals = refusals.max(other.forks_refused());
     }
     usage.oom_kills = usage.oom_kills.or(Some(kills));
@@ -87,14 +87,14 @@ pub fn card(loaded: &Loaded, which: &Which, granted: &Granted, end: &JobEnd) -> 
         is_without_swap,
         processes: fence.processes(),
         has_daemons,
-        // Only the process that has limited the disks knows how.
+        // Only the process that limited the disks knows the limits.
         disks: &[],
         usage: &usage,
         tasks: end.tasks,
         nodes: end.nodes,
         others: None,
         has_gpus: granted.gpus.is_some_and(|gpus| gpus > 0),
-        // The caller has said them.
+        // The caller has shown them.
         sentences: &[],
         is_utf8: end.is_utf8,
         words,
@@ -112,7 +112,7 @@ mod tests {
         for (said, lived, wall) in [
             (Some(1000), Some(1900), Some(1900)),
             (Some(2000), Some(1100), Some(1100)),
-            // Its fence was made long before, or goes on.
+            // The fence was made long before, or goes on.
             (Some(60_000), Some(62_000), Some(60_000)),
             (Some(1000), None, Some(1000)),
             (None, Some(1900), Some(1900)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The door of a program that becomes the scheduler's own: this process itself goes into a fence that it has made, and what it becomes makes
-//! the job's directories there. And the end of such a fence, when its holder has ended.
+//! The entry point for a program that becomes the scheduler's own. This process enters a fence that it made, and the program makes the
+//! job's directories in it. And the end of such a fence, when its holder has ended.
 
 use std::time::{Duration, Instant};
 
@@ -17,12 +17,12 @@ use crate::record::holder::Holder;
 use crate::requests::UserRequests;
 use crate::sys::process::ProcessHandle;
 
-/// How long is waited at once.
+/// The longest single wait.
 const WHILE: Duration = Duration::from_secs(3600);
-/// The same where there is something else to look at.
+/// The same if another condition must be checked.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Puts this process into a directory of this name, in that of the step.
+/// Puts this process into a directory of this name below the step's.
 pub fn enter(loaded: Result<Loaded, LoadError>, which: &Which, leaf: &str) -> Answer<()> {
     let resolve = |loaded: &Loaded| {
         let host = Host::read(&loaded.config)?;
@@ -37,8 +37,8 @@ pub fn enter(loaded: Result<Loaded, LoadError>, which: &Which, leaf: &str) -> An
     })
 }
 
-/// Waits for the end of the processes that hold these fences, without limit, or until it is `enough`, which is asked again and again. Of other
-/// holders nothing is waited for. Returns whether they have ended.
+/// Waits without limit for the processes that hold these fences to end, or until `enough` returns true, which is called repeatedly. Other
+/// kinds of holders are not waited for. Returns whether the processes have ended.
 pub fn wait_for_holders(config: &Config, which: &Which, enough: Option<fn() -> bool>) -> Result<bool> {
     let host = Host::read(config)?;
     for record in records(config, which)? {
@@ -55,8 +55,8 @@ pub fn wait_for_holders(config: &Config, which: &Which, enough: Option<fn() -> b
     Ok(true)
 }
 
-/// Whether somebody has made directories below the one of this name in that of a step, on cgroup v2, and has handed controllers down to them.
-/// `None`: there is no such fence.
+/// Whether directories with controllers exist below the one of this name in a step's directory, on cgroup v2. `None`: there is no such
+/// fence.
 pub fn has_branch(config: &Config, which: &Which, name: &str) -> Result<Option<bool>> {
     let host = Host::read(config)?;
     let (Some(unified), found) = (host.layout.unified(), records(config, which)?) else { return Ok(None) };

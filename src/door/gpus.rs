@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which GPUs of this node a job has: those that its scheduler names or, where it only says how many, those that are chosen here.
+//! Which GPUs of this node a job has: those that its scheduler names or, if it gives only a number, those that are chosen here.
 //!
-//! What is chosen stands in the record of each fence of the job's run, and is taken as long as there is one of them. So it needs no file of its
-//! own that could say something else after a crash, and goes with the last fence.
+//! The choice is in the record of each fence of the job's run, and holds while one of them exists. So it needs no file of its own, which
+//! could differ after a crash, and it disappears with the last fence.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 use crate::sys::nvidia;
 
-/// How long another one may choose, which makes a fence meanwhile.
+/// How long another process that is making a fence may take to choose.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The GPUs of a job's run.
@@ -26,17 +26,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct ChosenGpus {
     /// Their devices.
     pub devices: Vec<String>,
-    /// Keeps others from choosing, until these are recorded.
+    /// Keeps other processes from choosing until these GPUs are recorded.
     _lock: Option<Lock>,
 }
 
-/// The GPUs of a run of a job. The scheduler says which they are, or how many. Nothing is looked at where the job has none.
+/// The GPUs of a run of a job. The scheduler names them or gives their number. Nothing is read if the job has none.
 pub fn of_run(
     (host, config): (&Host, &Config),
     (job, run): (&Id, u32),
     (named, count): (&Gpus, Option<usize>),
 ) -> Result<ChosenGpus> {
-    // Under Slurm such a job runs without, and is told so in its own output.
+    // Under Slurm such a job runs without GPUs, and its own output says so.
     let is_strict = config.constrain_devices != DeniedDevices::None && config.mode == Mode::Enforce;
     let uncertain = |why: &str| {
         Error::new(format!("it is not certain which devices the job's GPUs are: {why}"))
@@ -53,8 +53,8 @@ pub fn of_run(
     }
 }
 
-/// Chooses so many GPUs for a run of a job: those that it has already, and then the first that nobody has. Too few are an error that may
-/// pass, since the scheduler counts them, too: then the fence of somebody whom the scheduler has forgotten is about to go.
+/// Chooses this many GPUs for a run of a job: first those that the run already has, then the first free ones. Too few are an error that may
+/// pass: the scheduler counts GPUs, too, so the fence of a job that it has forgotten is about to be closed.
 fn choose(
     records: &Records,
     boot_id: &str,
@@ -89,7 +89,7 @@ fn is_of(shared: &Shared, (job, run): (&Id, u32)) -> bool {
     shared.run == run && shared.job == *job
 }
 
-/// Those that this run of the job has already, and no more than it is to have.
+/// The GPUs that this run of the job already has, at most as many as wanted.
 fn ours(recorded: &[Shared], whose: (&Id, u32), wanted: usize) -> Vec<String> {
     let lists = recorded.iter().filter(|shared| is_of(shared, whose)).map(|shared| &shared.gpus);
     let mut ours = lists.max_by_key(|list| list.len()).cloned().unwrap_or_default();
@@ -97,7 +97,7 @@ fn ours(recorded: &[Shared], whose: (&Id, u32), wanted: usize) -> Vec<String> {
     ours
 }
 
-/// What others have, in words.
+/// The GPUs of other runs, as text.
 fn in_use(recorded: &[Shared], whose: (&Id, u32)) -> String {
     let mut words: Vec<String> = Vec::new();
     for shared in recorded.iter().filter(|shared| !is_of(shared, whose)) {
@@ -109,16 +109,16 @@ fn in_use(recorded: &[Shared], whose: (&Id, u32)) -> String {
     if words.is_empty() { "none".to_owned() } else { words.join("; ") }
 }
 
-/// What `CUDA_VISIBLE_DEVICES` is to be in a fence; see `visible`.
+/// The value of `CUDA_VISIBLE_DEVICES` in a fence; see `visible`.
 pub fn visible_in(fence: &Fence, host: &Host, config: &Config) -> Option<String> {
     visible(&host.proc, config.gpu_device.as_ref(), fence.gpus(), fence.devices().is_some())
 }
 
-/// What `CUDA_VISIBLE_DEVICES` is to be for processes that have these devices, and may open no others if `are_denied`. `None`: it is not ours
-/// to say, since the node's GPUs are not NVIDIA's, or not known.
+/// The value of `CUDA_VISIBLE_DEVICES` for processes that have these devices, and can open no others if `are_denied`. `None`: jobfence does
+/// not set it, since the node's GPUs are not NVIDIA's, or not known.
 ///
-/// A UUID means the same whatever is visible. A number is a place in CUDA's order, which is that of PCI addresses if `CUDA_DEVICE_ORDER` says
-/// so, and counts only what the process can open.
+/// A UUID does not depend on what is visible. A number is a position in CUDA's order, which is that of PCI addresses if `CUDA_DEVICE_ORDER`
+/// says so, and counts only what the process can open.
 fn visible(proc: &Dir, gpu: Option<&GpuDevice>, devices: &[String], are_denied: bool) -> Option<String> {
     let gpu = gpu.filter(|gpu| gpu.is_nvidias())?;
     if devices.is_empty() {
@@ -133,7 +133,7 @@ fn visible(proc: &Dir, gpu: Option<&GpuDevice>, devices: &[String], are_denied: 
             true => Some((0..minors.len()).collect()),
             false => minors.iter().map(at).collect(),
         };
-        // Of a GPU that the driver does not name, its own number is most likely right.
+        // For a GPU that the driver does not list, its own number is most likely right.
         let places = places.map(|places| places.iter().map(ToString::to_string).collect());
         places.unwrap_or_else(|| minors.iter().map(ToString::to_string).collect())
     };
@@ -155,7 +155,7 @@ mod tests {
 
     /// A node whose GPUs have these numbers.
     fn node(top: &Path, numbers: &[u32]) -> GpuDevice {
-        // Links stand for the devices: tests do without mknod.
+        // Links stand for the devices, so that tests do not need mknod.
         for number in numbers {
             std::os::unix::fs::symlink("/dev/zero", top.join(format!("nvidia{number}"))).unwrap();
         }
@@ -199,12 +199,12 @@ mod tests {
         };
         assert_eq!(choose("1", 1, 2).unwrap(), [path(0), path(1)]);
         record(&records, ("1", "extern", 1), "boot", &[path(0), path(1)]);
-        // A later step of the same run; one that the scheduler has given less.
+        // A later step of the same run; then one to which the scheduler gave fewer.
         assert_eq!(choose("1", 1, 2).unwrap(), [path(0), path(1)]);
         assert_eq!(choose("1", 1, 1).unwrap(), [path(0)]);
         assert_eq!(choose("1", 1, 3).unwrap(), [path(0), path(1), path(3)]);
         assert_eq!(choose("2", 1, 1).unwrap(), [path(3)]);
-        // Another run of the same job is another's.
+        // Another run of the same job does not share them.
         assert_eq!(choose("1", 2, 1).unwrap(), [path(3)]);
         let error = choose("2", 1, 2).unwrap_err();
         assert!(error.is_passing(), "{error}");
@@ -219,7 +219,7 @@ mod tests {
         assert!(choose("3", 1, 1).is_err());
         records.forget(&second.levels).unwrap();
         assert_eq!(choose("3", 1, 1).unwrap(), [path(3)]);
-        // What another boot has left holds nothing.
+        // A record of another boot holds no GPU.
         record(&records, ("4", "extern", 1), "another boot", &[path(3)]);
         assert_eq!(choose("3", 1, 1).unwrap(), [path(3)]);
         assert_eq!(choose("3", 1, 0).unwrap(), Vec::<String>::new());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The door of the shell: a fence's life in commands of root's, each a process of its own. Whatever has a prolog and an epilog that run
-//! as root has a fence so, and needs no plugin: it opens, attaches, and closes.
+//! The entry point for shell scripts: a fence's life in root's commands, each a process of its own. A scheduler with a prolog and an epilog
+//! that run as root can use them to open, attach and close, and needs no plugin.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -8,15 +8,16 @@ use std::time::{Duration, Instant};
 use nix::unistd::Pid;
 
 use crate::cgroup::usage::Usage;
-use crate::config::{Config, LoadError, Loaded, Mode, Resolved};
+use crate::config::{Config, Limit, LoadError, Loaded, Mode, Resolved, UsageCard};
 use crate::cpu_list::CpuList;
+use crate::door::cores::{self, ChosenCores};
 use crate::door::gpus;
 use crate::error::{Error, Result};
 use crate::facts::{Facts, Gpus};
 use crate::fence::{Fence, resume};
 use crate::host::Host;
 use crate::janitor::{self, Who};
-use crate::job::{Cpus, Grant, Id, JobKey};
+use crate::job::{Cpus, Grant, HugePage, Id, JobKey};
 use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Ending, Joining, NotFenced, Reported, begin};
 use crate::log;
 use crate::policy::{self, CoreMap, Level};
@@ -30,24 +31,24 @@ use crate::scheduler::{Runs, Schedulers};
 use crate::sorted;
 use crate::sys::process::{self, Owner};
 
-/// How long a fence may take to stop, or to go on.
+/// How long a fence may take to freeze or thaw.
 const FREEZE_PATIENCE: Duration = Duration::from_secs(10);
-/// What each fence has to be closed in, where others have used up the time.
+/// The time that each fence gets to close, even if others used up the total.
 const LEAST_TO_CLOSE: Duration = Duration::from_millis(500);
 
 /// No node has more GPUs.
 pub const MOST_GPUS: usize = 1024;
 
-/// Who is to hold a fence, as the command line says it.
+/// The holder of a fence, as the command line names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeldBy {
-    /// `pid:N`: as long as this process lives.
+    /// `pid:N`: while this process lives.
     Process(i32),
-    /// `unit:NAME`: as long as this start of the unit.
+    /// `unit:NAME`: during this start of the unit.
     Unit(String),
-    /// `scheduler:NAME`: as long as this scheduler says that the job runs.
+    /// `scheduler:NAME`: while this scheduler says that the job runs.
     Scheduler(String),
-    /// `manual`: until it is closed, or the machine boots.
+    /// `manual`: until the fence is closed, or the machine boots.
     Manual,
 }
 
@@ -67,7 +68,7 @@ impl FromStr for HeldBy {
 }
 
 impl HeldBy {
-    /// The holder, where it can hold this run of the job.
+    /// The holder, if it can hold this run of the job.
     fn find(
         &self,
         host: &Host,
@@ -76,10 +77,10 @@ impl HeldBy {
         (job, run): (&Id, u32),
     ) -> Result<Holder> {
         match self {
-            // One that does not answer now would keep the fence for ever, and one that says no would lose it at once.
+            // A scheduler that does not answer now would keep the fence for ever, and one that says no would lose it at once.
             Self::Scheduler(name) => {
                 let scheduler = schedulers.iter().find(|scheduler| scheduler.name() == name);
-                if scheduler.is_some_and(|scheduler| scheduler.runs(job, run, Duration::ZERO) == Runs::Yes) {
+                if scheduler.is_some_and(|scheduler| scheduler.runs(job, run, &|| Duration::ZERO) == Runs::Yes) {
                     return Holder::scheduler(name);
                 }
                 let why = if scheduler.is_some() { "does not say that the job runs" } else { "is no scheduler here" };
@@ -100,22 +101,26 @@ impl HeldBy {
     }
 }
 
-/// What a job is limited by.
+/// What a job was granted and what it requests.
 #[derive(Debug, Clone, Default)]
 pub struct Granted {
-    /// CPUs (hardware threads) on this node; `None`: not limited.
+    /// CPUs (hardware threads) on this node. `None`: not limited.
     pub cpus: Option<Cpus>,
-    /// Memory on this node in bytes; `None`: not limited.
+    /// Memory on this node in bytes. `None`: not limited.
     pub memory: Option<u64>,
-    /// Memory and swap together on this node in bytes; `None`: the site says how much swap there is beside the memory.
+    /// Memory and swap together on this node in bytes. `None`: the site decides how much swap there is beside the memory.
     pub memory_and_swap: Option<u64>,
-    /// How many GPUs of this node; `None`: nothing is said of them.
+    /// The number of GPUs of this node. `None`: not said.
     pub gpus: Option<usize>,
-    /// What its user asks for, which can only lower what the site allows.
+    /// Huge pages on this node; `None`: nothing is said of them.
+    pub huge_pages: Option<Vec<HugePage>>,
+    /// What the job's user requests, which can only lower what the site allows.
     pub requests: UserRequests,
-    /// By which sections of the configuration are chosen.
+    /// The facts that select sections of the configuration.
     pub facts: Facts,
-    /// Whether this is the step's, and what the whole job has here is not known: it may have other steps.
+    /// Whether its CPUs are chosen here, where the site wants each job on CPUs of its own: its scheduler only says how many.
+    pub chooses_cores: bool,
+    /// Whether the grant is the step's, and that of the whole job here is not known: the job may have other steps.
     pub is_of_step: bool,
 }
 
@@ -126,103 +131,119 @@ impl Granted {
     }
 }
 
-/// The types of a job's vnodes, as one text with commas between them. An empty text: there are none.
+/// The types of a job's vnodes, from a text with commas between them. An empty text: there are none.
 pub fn vnode_types(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// A fence that is to be.
+/// A fence to be opened.
 #[derive(Debug, Clone)]
 pub struct OpenRequest {
-    /// Whose.
+    /// The user.
     pub uid: u32,
     /// The job.
     pub job: Id,
     /// The step.
     pub step: Id,
-    /// Which run of it.
+    /// The run of the step.
     pub run: u32,
-    /// To what.
+    /// The grant.
     pub granted: Granted,
-    /// Who holds it.
+    /// The holder.
     pub holder: HeldBy,
-    /// Has systemd name the start of a unit, with a program. `None` in a host program, where no program is started: a unit cannot hold it.
+    /// Asks systemd for a unit's current start, by a program. `None` in a host program, which must start none: then a unit cannot hold the
+    /// fence.
     pub ask_unit: Option<AskInvocation>,
 }
 
-/// Asks which start of this unit is active now.
+/// Returns which start of this unit is active now.
 pub type AskInvocation = fn(&str) -> Result<String>;
 
 impl OpenRequest {
-    /// The fence that is to be, and no other.
+    /// Selects exactly the fence to be opened.
     fn which(&self) -> Which {
         Which { job: self.job.clone(), step: Some(self.step.clone()), run: Some(self.run) }
     }
 }
 
-/// Which fences a command is about.
+/// The fences that a command is about.
 #[derive(Debug, Clone)]
 pub struct Which {
     /// The job.
     pub job: Id,
-    /// Its step; `None`: each.
+    /// The step. `None`: all.
     pub step: Option<Id>,
-    /// The run; `None`: each.
+    /// The run. `None`: all.
     pub run: Option<u32>,
 }
 
-/// A fence that processes can be put into. What it has used is nobody's question yet, and is not read.
+/// A fence that processes can be put into. Its usage is not read.
 #[derive(Debug)]
 pub struct Opened {
     /// Its directory, below the root of each hierarchy.
     pub path: Option<String>,
-    /// What `CUDA_VISIBLE_DEVICES` of its processes is to be, where it was just limited; see [`gpus::visible_in`].
+    /// The value of `CUDA_VISIBLE_DEVICES` for its processes, if it was just limited; see [`gpus::visible_in`].
     pub visible_gpus: Option<String>,
+    /// When its job ends with a card.
+    pub usage_card: UsageCard,
 }
 
-/// One fence, as it is now.
+/// A fence in its present state.
 #[derive(Debug)]
 pub struct Seen {
-    /// Whose.
+    /// The step.
     pub key: JobKey,
-    /// Which run of the step.
+    /// The run of the step.
     pub run: u32,
-    /// Who holds it.
+    /// The holder.
     pub holder: Holder,
     /// Its directory, below the root of each hierarchy.
     pub path: Option<String>,
     /// What it has used.
     pub usage: Usage,
-    /// The CPU time of the job, of its steps that were closed, too.
+    /// The CPU time of the job, including steps that were closed.
     pub job_cpu: Option<Duration>,
-    /// The most memory that the job had in use at once, all its steps together, in bytes.
+    /// The job's peak memory in bytes, all its steps together.
     pub job_memory_peak: Option<u64>,
     /// The same with swap.
     pub job_memory_swap_peak: Option<u64>,
-    /// The CPU time that it may have; `None`: not limited.
+    /// Its CPU limit. `None`: not limited.
     pub cpus: Option<Cpus>,
-    /// The memory that it may have, in bytes; `None`: not limited.
+    /// Its memory limit in bytes. `None`: not limited.
     pub memory: Option<u64>,
-    /// Its processes and threads at most; `None`: not limited.
+    /// Its limit of processes and threads. `None`: not limited.
     pub processes: Option<u64>,
     /// The devices of the GPUs that were chosen for the job.
     pub gpus: Vec<String>,
-    /// At which limits it was stopped, in sentences.
+    /// The limits at which it was stopped, in sentences.
     pub sentences: Vec<String>,
+}
+
+impl Seen {
+    /// The variables by which its processes learn of their limits. `None`: there is no such limit.
+    pub fn variables(&self, mode: Mode) -> [(&'static str, Option<String>); 4] {
+        let limit = |value: Option<String>| value.filter(|_| mode == Mode::Enforce);
+        [
+            ("JOBFENCE_CGROUP", self.path.clone()),
+            ("JOBFENCE_CPUS", limit(self.cpus.map(|cpus| cpus.to_string()))),
+            ("JOBFENCE_MEMORY_BYTES", limit(self.memory.map(|bytes| bytes.to_string()))),
+            ("JOBFENCE_MAX_PROCESSES", limit(self.processes.map(|count| count.to_string()))),
+        ]
+    }
 }
 
 /// How a fence was closed.
 #[derive(Debug)]
 pub enum HowClosed {
-    /// All of it is gone.
+    /// The fence is gone.
     Removed(Box<Seen>),
-    /// So is it, but what it used is not known: its opening, or another closing, has stopped in the middle.
+    /// The fence is gone, but its usage is not known: opening it, or another attempt to close it, stopped midway.
     Unseen(JobKey),
-    /// The machine has booted since, and only its record was there.
+    /// The machine has booted since, and only the fence's record existed.
     AnotherBoot(JobKey),
 }
 
-/// Which cores they are is not said.
+/// A map for callers that do not say which cores were granted.
 struct NoCores;
 
 impl CoreMap for NoCores {
@@ -231,19 +252,19 @@ impl CoreMap for NoCores {
     }
 }
 
-/// What becomes of a job of which is not known whose it is, and why: the strictest of all that could hold for it decides. What its user has
-/// written that is not understood is [`NotFenced::Asked`], and no configuration lets that go on.
+/// What happens to a job whose user and facts are not known, for this reason: the strictest of all settings that could apply decides. A
+/// request of its user that is not understood is [`NotFenced::Asked`], and no configuration lets that pass.
 pub fn of_unknown(loaded: Result<Loaded, LoadError>, why: impl Into<NotFenced>) -> Answer<()> {
     let nobody: Result<(Resolved, ()), NotFenced> = Err(why.into());
     launch::answer(loaded, |_| nobody, |_, ()| Ok(()))
 }
 
-/// What a scheduler runs for itself in the directory of a step, beside the job.
+/// What a scheduler runs for itself in a step's directory, beside the job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Room {
-    /// More memory than the site gives to that, in bytes.
+    /// Memory in bytes beyond what the site grants the scheduler's own processes.
     pub more: u64,
-    /// The directories below which the scheduler makes those of the job. They alone have the memory that was granted.
+    /// The directories below which the scheduler makes the job's. They alone have the memory that was granted.
     pub branches: Vec<String>,
 }
 
@@ -257,7 +278,7 @@ pub fn open_with(loaded: Result<Loaded, LoadError>, request: &OpenRequest, room:
     make(loaded, request, room, |_| Ok(()))
 }
 
-/// The same, if `check` has nothing against it.
+/// The same, unless `check` returns an error.
 fn make(
     loaded: Result<Loaded, LoadError>,
     request: &OpenRequest,
@@ -266,12 +287,12 @@ fn make(
 ) -> Answer<Opened> {
     let key = JobKey { node: None, uid: request.uid, job: request.job.clone(), step: request.step.clone() };
     let facts = here(request.granted.facts.clone());
-    let resolve = |loaded: &Loaded| Ok((begin::resolve(loaded, &facts)?, Host::read(&loaded.config)?));
-    launch::begun(loaded, resolve, |resolved, host| {
+    let with_host = |loaded: &Loaded| Ok((begin::resolve(loaded, &facts)?, Host::read(&loaded.config)?));
+    launch::begun(loaded, with_host, |resolved, host| {
         let config = &resolved.config;
         check(config)?;
         let holder = request.holder.find(&host, ALL, request.ask_unit, (&request.job, request.run))?;
-        // A scheduler that holds fences looks for what is left by itself, and may stand still until this returns.
+        // A scheduler that holds fences looks for leftovers by itself, and may be blocked until this returns.
         if !matches!(holder, Holder::Scheduler { .. }) {
             let soon = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
             match janitor::reap(&host, config, ALL, Who::Daemon, soon) {
@@ -280,9 +301,10 @@ fn make(
             }
         }
         let (requests, holder) = (&request.granted.requests, Some((&holder, request.run)));
-        // Nobody else chooses before these are in the record.
+        // The lock keeps other processes from choosing until these GPUs are in the record.
         let of_scheduler = (&request.granted.facts.gpus, request.granted.gpus);
         let chosen = gpus::of_run((&host, config), (&request.job, request.run), of_scheduler)?;
+        let cores = cores_of_run((&host, config), (&request.job, request.run), &request.granted)?;
         let (gpus, noted) = (&chosen.devices, Some(&noted(&facts, &request.granted)));
         let gpu_count = request.granted.gpu_count();
         let begin = Begin {
@@ -299,7 +321,7 @@ fn make(
         };
         let mut of_job = policy::Limits::default();
         let planned = || {
-            let (mut plan, errors) = plan(&resolved, &request.granted, gpus);
+            let (mut plan, errors) = plan(&resolved, &request.granted, gpus, &cores);
             if let Some(room) = room {
                 let step = &mut plan.step;
                 of_job = policy::Limits { ram: step.ram, high: step.high.take(), ..policy::Limits::default() };
@@ -313,12 +335,13 @@ fn make(
             let errors = fence.limit_branches(&room.branches, &of_job);
             launch::refuse::bear(&key, config, requests, errors).inspect_err(|_| begin::abandon(&mut fence, config))?;
         }
-        Ok(Opened { path: fence.path(), visible_gpus: gpus::visible_in(&fence, &host, config) })
+        let visible_gpus = gpus::visible_in(&fence, &host, config);
+        Ok(Opened { path: fence.path(), visible_gpus, usage_card: requests.usage_card().unwrap_or(config.usage_card) })
     })
 }
 
-/// As [`open`], for a caller that may come twice: the fence that this run of the step has already is limited to what is granted now. It is
-/// refused to another user and to another holder.
+/// Like [`open`], for a caller that may call twice: if this run of the step already has a fence, it is limited to the present grant.
+/// Another user or another holder is refused.
 pub fn open_again(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<Opened> {
     let is_nobody_elses = |config: &Config| match uid_of(config, &request.which())?.filter(|uid| *uid != request.uid) {
         None => Ok(()),
@@ -334,7 +357,7 @@ pub fn open_again(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> A
     limit(loaded, &request.which(), &request.granted)
 }
 
-/// Whether what is asked for is there, and its opening has come to its end.
+/// Whether the requested fence exists, and its opening is complete.
 fn has_opened(config: &Config, request: &OpenRequest) -> Result<bool> {
     let found = records(config, &request.which())?;
     let [record] = found.as_slice() else { return Ok(false) };
@@ -343,29 +366,49 @@ fn has_opened(config: &Config, request: &OpenRequest) -> Result<bool> {
     Ok(record.uid() == Some(request.uid) && shared.holder == holder)
 }
 
-/// The facts with this host's name, which needs nobody to say it.
+/// The facts, completed by this host's name.
 pub(super) fn here(facts: Facts) -> Facts {
     let host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     let node = facts.node.known().cloned().or_else(host);
     Facts { node: node.into(), ..facts }
 }
 
-/// What a later process is to know of the job.
+/// What holds for a job of this host with these facts.
+pub fn resolve(loaded: &Loaded, facts: Facts) -> Result<Resolved> {
+    begin::resolve(loaded, &here(facts))
+}
+
+/// What a later process must know about the job.
 fn noted(facts: &Facts, granted: &Granted) -> Noted {
     Noted::of(facts, granted.cpus, granted.memory)
 }
 
-fn plan(resolved: &Resolved, granted: &Granted, gpus: &[String]) -> (policy::Plan, Vec<crate::fence::LimitError>) {
+fn cores_of_run(here: (&Host, &Config), whose: (&Id, u32), granted: &Granted) -> Result<ChosenCores> {
+    if granted.chooses_cores { cores::of_run(here, whose, granted.cpus) } else { Ok(ChosenCores::default()) }
+}
+
+fn plan(
+    resolved: &Resolved,
+    granted: &Granted,
+    gpus: &[String],
+    cores: &ChosenCores,
+) -> (policy::Plan, Vec<crate::fence::LimitError>) {
     let whole = Grant::whole(granted.cpus, granted.memory).with_memory_and_swap(granted.memory_and_swap);
+    let whole = Grant { huge_pages: granted.huge_pages.clone(), ..whole };
     let grant =
         if granted.is_of_step { Grant { job_cpus: None, job_memory: None, is_of_step: true, ..whole } } else { whole };
     let gpus = if gpus.is_empty() { granted.facts.gpus.clone() } else { Gpus::Chosen(gpus.to_vec()) };
     let facts = Facts { gpus, ..granted.facts.clone() };
-    policy::of_step(resolved, &facts, &grant, &granted.requests, true, || Ok(NoCores))
+    let (mut plan, mut errors) = policy::of_step(resolved, &facts, &grant, &granted.requests, true, || Ok(NoCores));
+    if granted.chooses_cores {
+        errors.retain(|(limit, _)| *limit != Limit::Cores);
+        (plan.job.cores, plan.step.cores) = (cores.cpus.clone(), cores.cpus.clone());
+    }
+    (plan, errors)
 }
 
-/// Changes the limits of a fence. What is limited no more keeps its last limit. The fence keeps the job's GPUs, or as many of them as are granted
-/// now; another one is chosen only for a new fence.
+/// Changes the limits of a fence. A limit that is no longer given keeps its last value. The fence keeps the job's GPUs, or as many of them
+/// as are granted now; GPUs are chosen only for a new fence.
 pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted) -> Answer<Opened> {
     let resolve = |loaded: &Loaded| {
         let host = Host::read(&loaded.config)?;
@@ -376,7 +419,9 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted
     launch::answer(loaded, resolve, |resolved, (host, record)| {
         let mut fence = go_on(&host, &resolved.config, &record)?;
         fence.keep_gpus(granted.gpus.unwrap_or(usize::MAX));
-        let (plan, mut errors) = plan(&resolved, granted, fence.gpus());
+        let run = record.shared.as_ref().map_or(0, |shared| shared.run);
+        let cores = cores_of_run((&host, &resolved.config), (&which.job, run), granted)?;
+        let (plan, mut errors) = plan(&resolved, granted, fence.gpus(), &cores);
         if resolved.config.mode == Mode::Enforce {
             errors.extend(fence.change(&plan));
         }
@@ -388,11 +433,13 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted
         let noted = if has_log { all } else { Noted::default() };
         fence.hand_over(AskedProcesses::below_the_sites(&granted.requests, &resolved.config), noted)?;
         launch::refuse::bear(fence.key(), &resolved.config, &granted.requests, errors)?;
-        Ok(Opened { path: fence.path(), visible_gpus: gpus::visible_in(&fence, &host, &resolved.config) })
+        let visible_gpus = gpus::visible_in(&fence, &host, &resolved.config);
+        let usage_card = granted.requests.usage_card().unwrap_or(resolved.config.usage_card);
+        Ok(Opened { path: fence.path(), visible_gpus, usage_card })
     })
 }
 
-/// Puts processes into a fence; those of others than the job's user only with `of_anybody`.
+/// Puts processes into a fence; those of other users only with `of_anybody`.
 pub fn attach(
     loaded: Result<Loaded, LoadError>,
     which: &Which,
@@ -408,7 +455,7 @@ pub fn attach(
     };
     launch::answer(loaded, resolve, |resolved, (host, record)| {
         let mut fence = go_on(&host, &resolved.config, &record)?;
-        // Before any is moved: all of them come in, or none.
+        // Checked before any is moved: either all get in, or none.
         let check = |pid: &i32| check_process(&host, fence.key(), *pid, of_anybody);
         let ids: Vec<Owner> = pids.iter().map(check).collect::<Result<_>>()?;
         for (index, (pid, id)) in pids.iter().copied().zip(ids).enumerate() {
@@ -419,7 +466,7 @@ pub fn attach(
     })
 }
 
-/// Whether it may come in.
+/// Checks whether a process may get in.
 fn check_process(host: &Host, key: &JobKey, pid: i32, of_anybody: bool) -> Result<Owner> {
     let gone = || Error::new("there is no such process:").value(pid);
     if pid <= 1 || pid == Pid::this().as_raw() {
@@ -435,50 +482,61 @@ fn check_process(host: &Host, key: &JobKey, pid: i32, of_anybody: bool) -> Resul
     Ok(id)
 }
 
-/// What each of these fences has used, and may use. Empty: there is none.
+/// Usage and limits of each of these fences. Empty: there is none.
 pub fn usage(config: &Config, which: &Which) -> Result<Vec<Seen>> {
     let host = Host::read(config)?;
     let one = |record: &Record| Ok(see(&resumed(&host, config, record)?, record));
     records(config, which)?.iter().map(one).collect()
 }
 
-/// Stops all processes of these fences, or lets them go on. An error of one does not keep it from the others.
+/// Freezes or thaws all processes of these fences. An error with one fence does not affect the others.
 pub fn freeze(config: &Config, which: &Which, is_frozen: bool) -> Result<()> {
     let host = Host::read(config)?;
     let found = records(config, which)?;
     if found.is_empty() {
         return Err(none(which));
     }
-    // For all together: where one does not stop in time, the others are told all the same.
+    // One deadline for all: if one fence does not freeze in time, the others are still told to.
     let deadline = Instant::now() + FREEZE_PATIENCE;
-    let one = |record: &Record| {
-        let fence = go_on(&host, config, record)?;
-        if is_frozen { fence.freeze(deadline) } else { fence.thaw(deadline) }
-    };
-    found.iter().map(one).fold(Ok(()), Result::and)
+    let fences: Vec<Result<Fence>> = found.iter().map(|record| go_on(&host, config, record)).collect();
+    let switch = |fence: &Fence, by| if is_frozen { fence.freeze(by) } else { fence.thaw(by) };
+    // Each is told before any is waited for.
+    if is_frozen {
+        fences.iter().flatten().for_each(|fence| drop(switch(fence, Instant::now())));
+    }
+    fences.into_iter().map(|fence| switch(&fence?, deadline)).fold(Ok(()), Result::and)
 }
 
-/// Whether there is any of these fences.
+/// Each of these fences by its own name.
+pub fn each(config: &Config, which: &Which) -> Result<Vec<Which>> {
+    let one = |record: &Record| {
+        let shared = record.shared.as_deref()?;
+        Some(Which { job: which.job.clone(), step: Some(shared.step.clone()), run: Some(shared.run) })
+    };
+    Ok(records(config, which)?.iter().filter_map(one).collect())
+}
+
+/// Whether any of these fences exists.
 pub fn exist(config: &Config, which: &Which) -> Result<bool> {
     Ok(!records(config, which)?.is_empty())
 }
 
-/// Whether the job has none but these `count` fences.
+/// Whether these `count` fences are all that the job has.
 pub fn are_all(config: &Config, which: &Which, count: usize) -> Result<bool> {
     Ok(which.step.is_none()
         && (which.run.is_none() || count == Records::open(&config.run_dir)?.of_job(&which.job)?.len()))
 }
 
-/// Whose job it is that has these fences.
+/// The user of the job that has these fences.
 pub fn uid_of(config: &Config, which: &Which) -> Result<Option<u32>> {
     Ok(records(config, which)?.first().and_then(Record::uid))
 }
 
-/// Ends what is left in these fences and removes them: what became of each, whatever became of the others. Empty: there is none, which is
-/// what was wanted.
+/// Ends the processes in these fences and removes them. Returns the result for each; an error with one does not affect the others. Empty:
+/// there was none, which is no error.
 pub fn close(config: &Config, which: &Which) -> Result<Vec<Result<HowClosed>>> {
     let host = Host::read(config)?;
-    // For all together, but for a little that each has: one that does not die must not keep the others.
+    // One deadline for all, and a little time for each: a process that does not die must not keep the other fences from closing.
     let deadline = Instant::now() + config.cleanup_timeout;
     let one = |record| close_one(&host, config, record, deadline.max(Instant::now() + LEAST_TO_CLOSE));
     Ok(records(config, which)?.iter().map(one).collect())
@@ -489,7 +547,7 @@ fn close_one(host: &Host, config: &Config, record: &Record, deadline: Instant) -
     let seen = fence.as_ref().map(|fence| see(fence, record));
     let line = fence.as_ref().zip(seen.as_ref()).and_then(|(fence, seen)| line_of(fence, config, record, seen));
     let closed = resume::close(host, ALL, Records::open(&config.run_dir)?, record, deadline)?;
-    // The process that has closed it has written its line.
+    // The process that closed the fence wrote its line.
     launch::write_down(config, line.as_deref().filter(|_| closed == resume::Closed::Removed));
     let key = || record.key().ok_or_else(|| Error::new("the record names no user"));
     Ok(match (closed, seen) {
@@ -499,7 +557,7 @@ fn close_one(host: &Host, config: &Config, record: &Record, deadline: Instant) -
     })
 }
 
-/// Its line in the usage log.
+/// The fence's line in the usage log.
 fn line_of(fence: &Fence, config: &Config, record: &Record, seen: &Seen) -> Option<String> {
     let noted = record.noted();
     let ending = Ending {
@@ -517,7 +575,7 @@ fn line_of(fence: &Fence, config: &Config, record: &Record, seen: &Seen) -> Opti
     launch::account(fence, config, &seen.usage, &ending)
 }
 
-/// What it has used, in one line.
+/// The fence's usage, in one line.
 pub fn in_words(seen: &Seen) -> String {
     crate::report::ended(&seen.key, &seen.usage)
 }
@@ -526,7 +584,7 @@ fn see(fence: &Fence, record: &Record) -> Seen {
     let shared = record.shared.as_deref();
     let levels = fence.memory_levels();
     let of = |whose: Level| levels.iter().find(|level| level.whose == whose);
-    // As it is now: this process may have changed it.
+    // From the fence's own record, which this process may have changed.
     let left = fence.shared_record().and_then(|record| record.shared.as_ref()?.plan.as_ref());
     let asked = left.and_then(|left| left.asked_processes).map(AskedProcesses::by_user);
     let (sentences, _) = launch::tell(fence, fence.kernel_log().as_ref(), asked, Reported::default(), None);
@@ -551,7 +609,7 @@ pub(super) fn resumed(host: &Host, config: &Config, record: &Record) -> Result<F
     Fence::resume(host, ALL, Records::open(&config.run_dir)?, record)
 }
 
-/// A fence that processes can be put into.
+/// Resumes a fence that processes can be put into.
 pub(super) fn go_on(host: &Host, config: &Config, record: &Record) -> Result<Fence> {
     let fence = resumed(host, config, record)?;
     fence.check_whole(host)?;
@@ -581,7 +639,7 @@ fn none(which: &Which) -> Error {
     )
 }
 
-/// The fence that is meant, and no other.
+/// The only matching fence; an error if there is not exactly one.
 pub(super) fn the_one(config: &Config, which: &Which) -> Result<Record, NotFenced> {
     let mut found = records(config, which)?;
     match (found.pop(), found.len()) {
@@ -602,7 +660,7 @@ pub(super) fn the_one(config: &Config, which: &Which) -> Result<Record, NotFence
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheduler::WithoutCgroups;
+    use crate::scheduler::{Age, WithoutCgroups};
 
     #[derive(Debug)]
     struct StandIn;
@@ -611,7 +669,7 @@ mod tests {
         fn name(&self) -> &'static str {
             "StandIn"
         }
-        fn runs(&self, job: &Id, run: u32, _: Duration) -> Runs {
+        fn runs(&self, job: &Id, run: u32, _: Age<'_>) -> Runs {
             match (job.as_str(), run) {
                 ("7", 2) => Runs::Yes,
                 ("7", _) => Runs::No,

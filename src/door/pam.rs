@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The door of PAM: `session required /usr/lib/slurm/libjobfence.so` puts a session into its user's job as `jobfence adopt` does.
+//! The entry point for PAM: `session required /usr/lib/slurm/libjobfence.so` puts a session into its user's job as `jobfence adopt` does.
 //!
-//! pam_exec(8) would start a program of root's with PAM's environment, in which a user can have set what its dynamic linker obeys
-//! (pam_env(8) with `user_readenv=1`, whichever its place in the stack). Here nothing is started and no environment is read.
-//! The functions of libpam are those of the library that has loaded us; see pam(3).
+//! pam_exec(8) would start a root program with PAM's environment, and a user can put variables there that the dynamic linker obeys
+//! (pam_env(8) with `user_readenv=1`, at any place in the stack). Here no program is started and no environment is read. The functions of
+//! libpam are those of the library that loaded this module; see pam(3).
 //!
-//! The same line may stand in a stack twice. Before pam_systemd it notes where the process is, with PAM, in the memory of this process. Behind
-//! it, it puts back what comes from a job.
+//! The same line may be in a stack twice. Before pam_systemd it records where the process is, in PAM's data for this session. Behind
+//! pam_systemd it puts a session that comes from a job back into it.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
@@ -23,7 +23,7 @@ use crate::scheduler::slurm::spank::api::arguments;
 use crate::sys::dir::Dir;
 use crate::sys::guard::guard;
 
-/// What libpam is told; numbers of `security/_pam_types.h`.
+/// Return codes for libpam; numbers of `security/_pam_types.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 enum Code {
@@ -31,16 +31,16 @@ enum Code {
     SessionErr = 14,
 }
 
-/// The caller wants nothing said.
+/// The caller wants no messages.
 const PAM_SILENT: c_int = 0x8000;
-/// The item that is the user's name.
+/// The item with the user's name.
 const PAM_USER: c_int = 2;
-/// The style of a message that is an error's.
+/// The style of an error message.
 const PAM_ERROR_MSG: c_int = 3;
 
-/// The argument of a line that puts no session into a job but those that come from one.
+/// The argument for a line that puts only sessions from a job back into it, and no others into a job.
 const STAY: &[u8] = b"stay";
-/// The name by which PAM keeps where the process was.
+/// The name under which PAM keeps where the process was.
 const BEGAN: &CStr = c"jobfence_began";
 
 /// libpam's handle of a session, valid during one call.
@@ -51,7 +51,7 @@ type Cleanup = extern "C" fn(PamHandle, *mut c_void, c_int);
 type SetData = unsafe extern "C" fn(PamHandle, *const c_char, *mut c_void, Cleanup) -> c_int;
 type Prompt = unsafe extern "C" fn(PamHandle, c_int, *mut *mut c_char, *const c_char, ...) -> c_int;
 
-/// When a session is opened, in the process from which all of it descends. The arguments are those in plugstack.conf.
+/// Called when a session is opened, in the process from which all of it descends. The arguments are the same as in plugstack.conf.
 ///
 /// # Safety
 /// For libpam only: `pam` must be the handle of this call, and `av` have `ac` strings.
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn pam_sm_open_session(pam: PamHandle, flags: c_int, ac: c
             Ok(user) => {
                 // SAFETY: as this function's own contract.
                 let began = unsafe { began(pam) };
-                // Nobody is kept from logging in by that: the processes from which the session descends say it, too.
+                // Not fatal for the login: the session's ancestors show where it began, too.
                 let began = began.inspect_err(|why| log::warn!("cannot keep where a session began: {why}")).ok();
                 open(&user, began, &arguments, |sentence| {
                     if flags & PAM_SILENT == 0 {
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn pam_sm_open_session(pam: PamHandle, flags: c_int, ac: c
     code.unwrap_or(Code::SessionErr) as c_int
 }
 
-/// When a session is closed. Its processes may well go on, and end with the job.
+/// Called when a session is closed. Its processes may go on, and end with the job.
 #[unsafe(no_mangle)]
 pub extern "C" fn pam_sm_close_session(_pam: PamHandle, _flags: c_int, _ac: c_int, _av: *mut *mut c_char) -> c_int {
     Code::Success as c_int
@@ -115,7 +115,7 @@ fn open(user: &str, began: Option<Membership>, arguments: &[&[u8]], tell: impl F
     }
 }
 
-/// The library that calls us; it need not be among those whose symbols the whole program sees.
+/// The library that called; its symbols need not be visible to the whole program.
 fn libpam() -> Result<Library, String> {
     let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
     // SAFETY: it is loaded already, so that none of its code runs now.
@@ -123,7 +123,7 @@ fn libpam() -> Result<Library, String> {
         .map_err(|error| format!("this is no program of libpam's: {error}"))
 }
 
-/// Whose session it will be.
+/// The user of the session.
 ///
 /// # Safety
 /// `pam` must be libpam's handle of this call.
@@ -142,7 +142,7 @@ unsafe fn user(pam: PamHandle) -> Result<String, String> {
     user.to_str().map(str::to_owned).map_err(|_| "the user's name is not UTF-8".to_owned())
 }
 
-/// Where this process was when PAM first called us for this session.
+/// Where this process was at PAM's first call for this session.
 ///
 /// # Safety
 /// `pam` must be libpam's handle of this call.
@@ -172,7 +172,7 @@ unsafe fn began(pam: PamHandle) -> Result<Membership, String> {
     }
 }
 
-/// libpam gives back what it has kept: at its end, or for another in its place.
+/// libpam frees what it kept: at the session's end, or when it is replaced.
 extern "C" fn forget(_pam: PamHandle, kept: *mut c_void, _code: c_int) {
     if !kept.is_null() {
         // SAFETY: it is the box of `began`, and each is given back once.
@@ -180,7 +180,7 @@ extern "C" fn forget(_pam: PamHandle, kept: *mut c_void, _code: c_int) {
     }
 }
 
-/// Shows the sentence to who opens the session.
+/// Shows the sentence to the user who opens the session.
 ///
 /// # Safety
 /// `pam` must be libpam's handle of this call.
@@ -192,7 +192,7 @@ unsafe fn tell(pam: PamHandle, sentence: &str) {
     let _ = unsafe { prompt(pam, PAM_ERROR_MSG, std::ptr::null_mut(), c"%s".as_ptr(), text.as_ptr()) };
 }
 
-/// Where PAM's modules log.
+/// The log of PAM's modules.
 struct Syslog;
 
 impl Log for Syslog {
@@ -214,7 +214,7 @@ impl Log for Syslog {
     fn flush(&self) {}
 }
 
-/// May be called again; a program of Slurm's that opens PAM sessions has its own log already.
+/// May be called again. A Slurm program that opens PAM sessions already has its own logger.
 fn install_log() {
     if ::log::set_logger(&Syslog).is_ok() {
         ::log::set_max_level(LevelFilter::Warn);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The smallest door: a fence around any command, with no scheduler at all.
+//! The smallest entry point: a fence around any command, without a scheduler.
 //!
-//! Exit status, signals and terminal are as with sudo(8): the command is in our process group, so the terminal's signals
-//! reach it without us; those that somebody sends to us alone are passed on; when it stops we stop, and when it dies of a
-//! signal so do we. Another user's command has a session of its own, without the terminal as its controlling one, and a
-//! clean environment; the terminal's signals are passed on to all of its process group.
+//! Exit status, signals and terminal are as with sudo(8). The command is in this process's group, so the terminal's signals reach it
+//! directly; signals that are sent only to this process are passed on. When the command stops or dies of a signal, so does this process.
+//! Another user's command has a session of its own, without the terminal as its controlling one, and a clean environment; the terminal's
+//! signals are passed on to its whole process group.
 
 use std::ffi::{CString, OsString};
 use std::os::fd::OwnedFd;
@@ -39,37 +39,37 @@ use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
 use crate::sys::dir::Dir;
 
-/// What to run, as whom, within which limits.
+/// What to run, as which user, within which limits.
 #[derive(Debug)]
 pub struct RunRequest {
-    /// CPUs; `None`: not limited.
+    /// CPUs. `None`: not limited.
     pub cpus: Option<Cpus>,
-    /// Memory in bytes; `None`: not limited.
+    /// Memory in bytes. `None`: not limited.
     pub memory: Option<u64>,
-    /// Processes and threads; `None`: not limited.
+    /// Processes and threads. `None`: not limited.
     pub processes: Option<u64>,
-    /// How fast it may read and write; empty: not limited.
+    /// Limits of reading and writing. Empty: not limited.
     pub io: IoRules,
-    /// When it ends with a card.
+    /// When the run ends with a card.
     pub card: UsageCard,
-    /// Another user than ourselves.
+    /// The user, if not the caller.
     pub user: Option<User>,
-    /// The program, looked for in PATH, and its arguments.
+    /// The program, searched for in PATH, and its arguments.
     pub command: Vec<OsString>,
 }
 
-/// How it ended.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Ended {
     /// How the command ended.
     pub how: How,
     /// What it used, in one line.
     pub used: String,
-    /// At which limits it was stopped, in sentences.
+    /// The limits at which it was stopped, in sentences.
     pub sentences: Vec<String>,
-    /// What it used of its limits, in lines for whoever runs it.
+    /// What it used of its limits, in lines for the user.
     pub card: Vec<String>,
-    /// Why its directories remain, in a sentence, if they do.
+    /// If its directories remain, a sentence that says why.
     pub remains: Option<String>,
 }
 
@@ -82,7 +82,23 @@ pub enum How {
     Signalled(Signal),
 }
 
-/// Runs the command in its fence and waits for its end; whatever it leaves running in the fence is killed then.
+impl How {
+    /// The same as other doors say it.
+    pub fn exit(self) -> Exit {
+        match self {
+            Self::Exited(status) => Exit::Status(status),
+            Self::Signalled(signal) => Exit::Signal(signal as i32),
+        }
+    }
+}
+
+/// Runs a command beside this process, in no fence of its own, and waits for its end. There is no shell that would let this process go on, so it
+/// does not stop when the command stops.
+pub fn unfenced(command: &[OsString]) -> Result<How> {
+    spawn(|_| Ok(()), None, &c_strings(command)?, WaitPidFlag::empty())
+}
+
+/// Runs the command in its fence and waits for its end. Processes that it leaves in the fence are killed then.
 pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
     let command = c_strings(&request.command)?;
     let uid = request.user.as_ref().map_or_else(nix::unistd::getuid, |user| user.uid);
@@ -110,15 +126,12 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
         let joining = Joining { pid: pid.as_raw(), id: None, task: None, is_first: true };
         launch::attach(fence, &host, config, requests, joining).map_err(in_words)
     };
-    let how = spawn(|pid| attach(&mut fence, pid), request, &command);
+    let how = spawn(|pid| attach(&mut fence, pid), request.user.as_ref(), &command, WaitPidFlag::WUNTRACED);
     let usage = fence.usage();
     let used = report::ended(fence.key(), &usage);
     let asked = request.processes.map(|most| AskedProcesses { most, option: "--processes" });
     let (sentences, _) = launch::tell(&fence, kernel_log.as_ref(), asked, Reported::default(), Some("--mem"));
-    let exit = how.as_ref().ok().map(|how| match how {
-        How::Exited(status) => Exit::Status(*status),
-        How::Signalled(signal) => Exit::Signal(*signal as i32),
-    });
+    let exit = how.as_ref().ok().map(|how| how.exit());
     let ending = Ending {
         holder: "run",
         run: 0,
@@ -151,7 +164,7 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
         nodes: Some(1),
         others: None,
         has_gpus: false,
-        // They are said before it.
+        // They are shown before the card.
         sentences: &[],
         is_utf8: card::is_utf8(|name| std::env::var(name).ok()),
         words: &WORDS,
@@ -163,7 +176,7 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
     Ok(Ended { how: how?, used, sentences, card, remains })
 }
 
-/// The options of this door.
+/// The options of `jobfence run`, in the card's words.
 static WORDS: Words = Words {
     memory: |bytes| format!("--mem={}", bytes::text(bytes)),
     cpus: |count| format!("--cpus={count}"),
@@ -172,7 +185,7 @@ static WORDS: Words = Words {
     signal_15: None,
 };
 
-/// For root, who runs it, and can mend the configuration.
+/// The error in words for root, who runs this and can correct the configuration.
 fn in_words(why: NotFenced) -> Error {
     match why {
         NotFenced::Limit { limit: Some(limit), error, .. } => {
@@ -182,7 +195,7 @@ fn in_words(why: NotFenced) -> Error {
     }
 }
 
-/// Somebody who names a number wants that number: no percentages, no least amount, and no limit that was not asked for.
+/// The configuration for exactly the requested numbers: no percentages, no minimum, and no other limits.
 fn exactly(config: &Config, request: &RunRequest) -> Config {
     Config {
         mode: Mode::Enforce,
@@ -191,7 +204,7 @@ fn exactly(config: &Config, request: &RunRequest) -> Config {
         constrain_ram_space: request.memory.is_some(),
         allowed_ram_space: Percent::HUNDRED,
         min_ram_space: 0,
-        // Without --mem it asks for no limit.
+        // Without --mem no limit is requested.
         default_ram_space: None,
         constrain_swap_space: match request.memory {
             Some(_) => config.constrain_swap_space,
@@ -215,9 +228,9 @@ pub fn end_as(how: How) -> i32 {
         How::Exited(status) => status,
         How::Signalled(signal) => {
             let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-            // The core that is wanted is the command's.
+            // No core of this process: only the command's is wanted.
             let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            // SAFETY: a resource and a valid limit; and the default action is no code of ours.
+            // SAFETY: a resource and a valid limit; and the default action runs no code of this program.
             unsafe {
                 libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
                 let _ = sigaction(signal, &default);
@@ -252,7 +265,12 @@ const WATCHED: [Signal; 11] = [
     Signal::SIGCONT,
 ];
 
-fn spawn(attach: impl FnOnce(Pid) -> Result<()>, request: &RunRequest, command: &[CString]) -> Result<How> {
+fn spawn(
+    attach: impl FnOnce(Pid) -> Result<()>,
+    user: Option<&User>,
+    command: &[CString],
+    also: WaitPidFlag,
+) -> Result<How> {
     let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
     let (wait, go) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
     let (failure, fail) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
@@ -260,15 +278,15 @@ fn spawn(attach: impl FnOnce(Pid) -> Result<()>, request: &RunRequest, command: 
     WATCHED.iter().for_each(|signal| watched.add(*signal));
     let mut before = SigSet::empty();
     pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&watched), Some(&mut before)).map_err(os("block signals"))?;
-    // Inherited as ignored, SIGCHLD would never come, and the kernel would wait for the child in our place.
+    // If SIGCHLD were inherited as ignored, it would never arrive, and the kernel would reap the child.
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: the default action is no code of ours.
+    // SAFETY: the default action runs no code of this program.
     unsafe { sigaction(Signal::SIGCHLD, &default) }.map_err(os("watch for the end of the command"))?;
     // SAFETY: this process has one thread, so the child may do what it likes until its exec.
     match unsafe { fork() }.map_err(os("fork"))? {
         ForkResult::Child => {
             drop((go, failure));
-            let errno = match become_command(&wait, request.user.as_ref(), command, &before) {
+            let errno = match become_command(&wait, user, command, &before) {
                 Ok(never) => match never {},
                 Err(errno) => errno,
             };
@@ -279,17 +297,17 @@ fn spawn(attach: impl FnOnce(Pid) -> Result<()>, request: &RunRequest, command: 
         ForkResult::Parent { child } => {
             drop((wait, fail));
             if let Err(error) = attach(child) {
-                // It waits for a word that does not come, and ends when the pipe is closed.
+                // The child waits for a word that never comes, and ends when the pipe is closed.
                 drop(go);
                 let _ = waitpid(child, None);
                 return Err(error);
             }
             let _ = nix::unistd::write(&go, b"!");
             drop(go);
-            let how = watch(child, &watched, request.user.is_some())?;
+            let how = watch(child, &watched, user.is_some(), also)?;
             let mut errno = [0u8; 4];
             if matches!(nix::unistd::read(&failure, &mut errno), Ok(4)) {
-                let program = request.command.first().map(|word| word.display().to_string()).unwrap_or_default();
+                let program = command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
                 return Err(Error::os("cannot run", program, Errno::from_raw(i32::from_ne_bytes(errno))));
             }
             Ok(how)
@@ -297,10 +315,10 @@ fn spawn(attach: impl FnOnce(Pid) -> Result<()>, request: &RunRequest, command: 
     }
 }
 
-/// What another user's command keeps of root's environment, as sudo's env_reset does.
+/// The variables that another user's command keeps of root's environment, as with sudo's env_reset.
 const KEPT: [&str; 8] = ["PATH", "TERM", "COLORTERM", "LANG", "LANGUAGE", "LC_ALL", "TZ", "DISPLAY"];
 
-/// In the child: waits until it is attached, becomes the user and then the command.
+/// In the child: waits until it is attached, then becomes the user and the command.
 fn become_command(
     wait: &OwnedFd,
     user: Option<&User>,
@@ -308,18 +326,18 @@ fn become_command(
     mask: &SigSet,
 ) -> std::result::Result<std::convert::Infallible, Errno> {
     let mut word = [0u8; 1];
-    // Nothing but a word: the parent could not attach us, or is gone.
+    // End of file: the parent could not attach this process, or is gone.
     if nix::unistd::read(wait, &mut word)? != 1 {
         return Err(Errno::ECANCELED);
     }
-    // What the caller has open is not the command's: a file that only root may read, say.
+    // Descriptors that the caller has open, say of a file that only root may read, must not reach the command.
     let open = Dir::open("/proc/self/fd").and_then(|dir| dir.list(false)).map_err(|_| Errno::EBADF)?;
     for fd in open.iter().filter_map(|fd| fd.parse::<i32>().ok()).filter(|fd| *fd > 2) {
         // SAFETY: fcntl takes a number, whether or not it is a descriptor, and closes nothing now.
         unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
     if let Some(user) = user {
-        // Without a controlling terminal, it cannot type into root's (TIOCSTI).
+        // Without a controlling terminal it cannot type into root's (TIOCSTI).
         setsid()?;
         let name = CString::new(user.name.as_str()).map_err(|_| Errno::EINVAL)?;
         initgroups(&name, user.gid)?;
@@ -343,21 +361,22 @@ fn become_command(
     execvp(program, command)
 }
 
-/// Waits for the child's end, and passes on the signals that it did not get itself.
-fn watch(child: Pid, watched: &SigSet, own_session: bool) -> Result<How> {
+/// Waits for the child's end, and for what `also` says, and passes on the signals that it did not get itself.
+fn watch(child: Pid, watched: &SigSet, own_session: bool, also: WaitPidFlag) -> Result<How> {
     loop {
         let info = wait_signal(watched)?;
         let Ok(signal) = Signal::try_from(info.si_signo) else { continue };
         if signal != Signal::SIGCHLD {
-            // From the terminal the whole process group has it, the child too unless it has a session of its own. From the
-            // child itself it is not for the child.
+            // The terminal signals the whole process group, and so the child, too, unless it has its own session. A signal from the child
+            // itself is not passed on.
             let from_person = matches!(info.si_code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
             // SAFETY: with these codes the kernel has filled in si_pid (sigaction(2)).
             let from_child = from_person && unsafe { info.si_pid() } == child.as_raw();
             if (from_person && !from_child) || own_session || signal == Signal::SIGCONT {
-                // A process group that nobody in its session looks after does not stop for SIGTSTP.
+                // A process group that is orphaned in its session does not stop for SIGTSTP.
                 let signal = if own_session && signal == Signal::SIGTSTP { Signal::SIGSTOP } else { signal };
-                // Leader of its session, it leads a process group, too. Not waited for yet, it keeps the number.
+                // As the leader of its session the child leads a process group, too. It is not waited for yet, so the number is still its
+                // own.
                 let from_terminal = own_session && !from_person;
                 if !(from_terminal && killpg(child, signal).is_ok()) {
                     let _ = kill(child, signal);
@@ -366,11 +385,11 @@ fn watch(child: Pid, watched: &SigSet, own_session: bool) -> Result<How> {
             continue;
         }
         loop {
-            match waitpid(child, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED)) {
+            match waitpid(child, Some(WaitPidFlag::WNOHANG | also)) {
                 Ok(WaitStatus::Exited(_, status)) => return Ok(How::Exited(status)),
                 Ok(WaitStatus::Signaled(_, signal, _)) => return Ok(How::Signalled(signal)),
                 Ok(WaitStatus::Stopped(..)) => {
-                    // Stopped together, so that the shell sees its job stopped; and continued together by its `fg`.
+                    // Both stop, so that the shell sees its job stopped; the shell's `fg` continues both.
                     let _ = kill(Pid::this(), Signal::SIGSTOP);
                     let _ = kill(child, Signal::SIGCONT);
                 }
@@ -401,7 +420,7 @@ fn wait_signal(set: &SigSet) -> Result<libc::siginfo_t> {
 mod tests {
     use super::*;
 
-    /// On cgroup2 a step whose tasks have directories of their own can hold no process itself, and this is where it would be put.
+    /// On cgroup2 a step with task directories can hold no process itself, and the command would be put there.
     #[test]
     fn a_command_is_no_task() {
         let text = "MaxCPUsPerTask=1 MaxRAMPerTask=1G MaxProcessesPerTask=9 MaxHugePagesPerTask=2M:0\nIOMaxPerTask=/ rbps=1M\n";

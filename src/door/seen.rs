@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What fences have used, as text: for programs as JSON, for people in sentences. Each door of a life in several processes says it so.
+//! The usage of fences as text: JSON for programs, sentences for people. Every entry point with separate commands uses it.
 
 use crate::door::life::{Seen, in_words};
 use crate::report::json::{Object, array, text};
 
-/// The fences as one object.
+/// The fences as one JSON object.
 pub fn json(all: &[Seen]) -> String {
     let one = |seen: &Seen| {
         Object::new()
@@ -27,7 +27,7 @@ pub fn json(all: &[Seen]) -> String {
     Object::new().add("schema", 1).add("fences", array(all.iter().map(one))).end()
 }
 
-/// The fences in lines: what each has used, and behind that at which limits it was stopped.
+/// The fences in lines: what each used, followed by the limits at which it was stopped.
 pub fn lines(all: &[Seen]) -> String {
     let one = |seen: &Seen| std::iter::once(in_words(seen)).chain(seen.sentences.iter().cloned()).collect::<Vec<_>>();
     all.iter().flat_map(one).collect::<Vec<_>>().join("\n")

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What pam_systemd has moved out of a job is taken back: a session that begins within the job (su, or the sshd that Grid Engine starts for
-//! qrsh), and what `jobfence hold` finds later.
+//! Puts processes that pam_systemd moved out of a job back into it: a session that begins within the job (su, or the sshd that Grid Engine
+//! starts for qrsh), and processes that `jobfence hold` finds later.
 //!
-//! The kernel alone says where a process came from: by the process's own cgroups before pam_systemd, which PAM has kept for us, or by the
-//! cgroups of the processes from which it descends.
+//! Only the kernel says where a process came from: by the process's own cgroups before pam_systemd, which PAM kept, or by the cgroups of
+//! its ancestors.
 
 use std::fmt;
 
@@ -22,9 +22,9 @@ use crate::sys::process;
 /// A process that is in its job again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakenBack {
-    /// Which process.
+    /// The process.
     pub pid: i32,
-    /// Where.
+    /// Its directory.
     pub path: String,
 }
 
@@ -50,13 +50,13 @@ pub(super) fn session(
     from.map(|from| places.put_back(process, (now, &from))).transpose()
 }
 
-/// What the processes in user.slice are that a job has started, of users: what pam_systemd has moved out. They are put back.
+/// Puts back users' processes that a job started and pam_systemd moved out to user.slice.
 ///
-/// Each is a descendant of a process within the job, which lives. Of those that are not, nobody but the user knows from where they come.
+/// Each descends from a live process within the job. For any other process only its user knows where it came from.
 pub fn fetch_back(host: &Host, config: &Config) -> Result<Vec<Result<TakenBack>>> {
     let places = Places::of(host, config)?;
     let mut done = Vec::new();
-    // In the order of their numbers, parents mostly come first. What they start meanwhile is born where they are then.
+    // In the order of pids, parents mostly come first. Their new children are born where the parents are then.
     for found in process::all(&host.proc)? {
         let one = || {
             let now = Membership::read(&host.proc, found.id.pid)?;
@@ -82,13 +82,13 @@ pub fn fetch_back(host: &Host, config: &Config) -> Result<Vec<Result<TakenBack>>
 }
 
 /// The places in which processes of jobs are.
-struct Places<'a> {
+pub(super) struct Places<'a> {
     host: &'a Host,
     used: Vec<&'a Hierarchy>,
 }
 
 impl<'a> Places<'a> {
-    fn of(host: &'a Host, config: &Config) -> Result<Self> {
+    pub(super) fn of(host: &'a Host, config: &Config) -> Result<Self> {
         Ok(Self { host, used: host.hierarchies(&fence::controllers(config))? })
     }
 
@@ -97,17 +97,17 @@ impl<'a> Places<'a> {
             || scheduler::placement(ALL, place, hierarchy).is_some()
     }
 
-    fn holds(&self, place: &Membership) -> bool {
+    pub(super) fn holds(&self, place: &Membership) -> bool {
         self.used.iter().any(|hierarchy| self.holds_in(hierarchy, place))
     }
 
-    /// Whether logind has the process, in any hierarchy.
+    /// Whether the process belongs to logind, in any hierarchy.
     fn is_a_login(&self, place: &Membership) -> bool {
         let has = |path: &str| path.split('/').any(|name| name == "user.slice");
         self.host.layout.hierarchies.iter().any(|hierarchy| place.path_in(hierarchy).is_some_and(has))
     }
 
-    /// Where the nearest process is that holds, from which this one descends.
+    /// Where the nearest ancestor of this process is that is in a job.
     fn of_an_ancestor(&self, id: Owner) -> Result<Option<Membership>> {
         const LONGEST: usize = 4096;
         let proc = &self.host.proc;
@@ -116,7 +116,7 @@ impl<'a> Places<'a> {
             let Some(this) = below.filter(|this| this.parent > 1) else { return Ok(None) };
             let parent = process::of(proc, this.parent)?;
             let place = parent.and_then(|parent| Membership::read(proc, parent.id.pid).ok());
-            // As long as a process names it as its parent, the number is the parent's.
+            // While a process names it as its parent, the pid is the parent's.
             below = process::of(proc, this.id.pid)?;
             if below != Some(this) {
                 below = below.filter(|below| below.id == this.id);
@@ -130,7 +130,7 @@ impl<'a> Places<'a> {
         Err(Error::new("more processes than are believed stand between it and init:").value(id.pid))
     }
 
-    /// Moves the process to where `from` says, in the hierarchies in which that is a job's.
+    /// Moves the process to the place `from`, in the hierarchies in which that is a job's.
     fn put_back(&self, process: &Adoptee, (now, from): (&Membership, &Membership)) -> Result<TakenBack> {
         let (host, pid) = (self.host, process.this.pid);
         let mut wanted = Vec::new();
@@ -138,7 +138,7 @@ impl<'a> Places<'a> {
             let path = from.path_in(hierarchy).unwrap_or_default();
             let (dir, path) = of_the_job(hierarchy, path)?;
             if now.path_in(hierarchy) != Some(path.as_str()) {
-                // The kernel takes nothing but a number: as late as possible, whether that is still this process.
+                // The kernel accepts only a pid, so check as late as possible that it is still this process.
                 if !process.is_alive(&host.proc) {
                     return Err(Error::new("the process has ended:").value(pid));
                 }
@@ -163,8 +163,8 @@ impl<'a> Places<'a> {
     }
 }
 
-/// A directory within a job's. For that of a shepherd, it is that of what the shepherd runs: the shepherd's is spared where that is killed
-/// for want of memory.
+/// A directory within a job. For a shepherd's directory, that of the programs that the shepherd runs: the shepherd's own is spared when the
+/// job runs out of memory and is killed.
 fn of_the_job(hierarchy: &Hierarchy, path: &str) -> Result<(Dir, String)> {
     let job = path.rsplit_once('/').and_then(|(job, step)| Some(format!("{job}/{}", gridengine::of_shepherd(step)?)));
     if let Some(job) = job
@@ -175,7 +175,7 @@ fn of_the_job(hierarchy: &Hierarchy, path: &str) -> Result<(Dir, String)> {
     Ok((hierarchy.dir_of(path)?, path.to_owned()))
 }
 
-/// The path of our step that a process with this path is in.
+/// The path of jobfence's step that contains a process with this path.
 pub(super) fn step_of(hierarchy: &Hierarchy, base: &str, path: &str) -> Option<String> {
     let inside = path.strip_prefix(hierarchy.root.trim_end_matches('/'))?;
     let names: Vec<&str> = inside.strip_prefix('/')?.strip_prefix(base)?.strip_prefix('/')?.split('/').collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What this node's own database knows of a job's user, where the batch system has said no more than the number or the name.
+//! What this node's own database says about a job's user, if the batch system named only the number or the name.
 
 use std::ffi::CString;
 
@@ -9,7 +9,7 @@ use crate::facts::{Fact, Facts, FactsNeeded};
 use crate::sys::as_user::AsUser;
 use crate::sys::group;
 
-/// Completes what is known of the user by the groups, as far as sections ask for them.
+/// Completes the user's groups, as far as sections depend on them.
 pub fn know_groups(facts: &mut Facts, asked: &FactsNeeded) {
     if !asked.gids {
         return;
@@ -29,7 +29,7 @@ pub fn know_groups(facts: &mut Facts, asked: &FactsNeeded) {
     }
 }
 
-/// Completes what is known of the user. The database may be a server's, so it is asked only if a section needs the answer.
+/// Completes what is known about the user. The database may be on a server, so it is asked only if a section needs the answer.
 pub fn know(facts: &mut Facts, asked: &FactsNeeded) {
     if (asked.user || asked.gids)
         && facts.user.known().is_none()
@@ -40,7 +40,7 @@ pub fn know(facts: &mut Facts, asked: &FactsNeeded) {
     know_groups(facts, asked);
 }
 
-/// The user, for whom paths are looked up. One whom this node does not know has no groups.
+/// The user's rights for looking up paths. A user that this node does not know has no groups.
 pub fn rights(uid: u32) -> AsUser {
     let user = User::from_uid(uid.into()).ok().flatten();
     let groups = user.as_ref().and_then(|user| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A process is put into the step, and looked for there.
+//! Moves a process into the step, and checks that it is there.
 
 use nix::errno::Errno;
 
@@ -21,17 +21,17 @@ use crate::scheduler;
 use crate::sys::process::{self, Owner};
 
 impl Fence {
-    /// Moves a process into the step: one write to `cgroup.procs` in each hierarchy, and a look whether it is there.
+    /// Moves a process into the step: one write to `cgroup.procs` in each hierarchy, then a check that it is there.
     ///
-    /// Where the scheduler itself tracks it by cgroup it is left, since taking it out would break the scheduler's signals and
-    /// accounting: the step is limited there in its place. Returns the limits that could not be set then.
-    /// `task` is its number within the step; `None` for one that the scheduler has not started as a task.
+    /// A process that the scheduler tracks by cgroup stays in the scheduler's directory, since moving it would break the scheduler's
+    /// signals and accounting. jobfence then limits that directory. Returns the limits that could not be set. `task` is the process's
+    /// number within the step; `None` if the scheduler did not start it as a task.
     pub fn attach(&mut self, host: &Host, pid: i32, task: Option<u32>) -> Result<Vec<LimitError>> {
         self.put(host, (pid, None), task, None)
     }
 
-    /// The same of a process that is not to be mistaken for another. The kernel takes nothing but a number, and in the last moment that can
-    /// become somebody else's, who is put back then.
+    /// As `attach`, for one certain process. The kernel takes only a pid, which another process may get at the last moment: that
+    /// process is put back.
     pub fn attach_this(&mut self, host: &Host, id: Owner, task: Option<u32>) -> Result<Vec<LimitError>> {
         let put = self.put(host, (id.pid, Some(id)), task, None);
         if id.is_alive(&host.proc)? {
@@ -40,7 +40,7 @@ impl Fence {
         Err(put_back_stranger(host, self.key().uid, id))
     }
 
-    /// The same into a directory of this name in the step's: then the process can make others beside it.
+    /// As `attach`, into the directory `leaf` below the step's, so that the process can make other directories beside it.
     pub fn attach_in(&mut self, host: &Host, pid: i32, leaf: &str) -> Result<Vec<LimitError>> {
         self.put(host, (pid, None), None, Some(leaf))
     }
@@ -52,7 +52,7 @@ impl Fence {
         task: Option<u32>,
         leaf: Option<&str>,
     ) -> Result<Vec<LimitError>> {
-        // A step's tasks are all in the same: where its first one has shown that all directories are ours, the next ones are.
+        // All tasks of a step are in the same directories: if the first task showed that these are jobfence's, the next need no look.
         let is_settled = self.are_others_marked && self.around.has_daemon && !self.has_overlay();
         let mut errors = if is_settled { Vec::new() } else { self.find_theirs(host, pid, task)? };
         let plan = self.limits.plan_of_task(task);
@@ -62,7 +62,7 @@ impl Fence {
         Ok(errors)
     }
 
-    /// Where the scheduler itself has put the process, which is limited there. Returns the limits that could not be set.
+    /// Finds where the scheduler has put the process, and limits it there. Returns the limits that could not be set.
     fn find_theirs(&mut self, host: &Host, pid: i32, task: Option<u32>) -> Result<Vec<LimitError>> {
         let before = Membership::read(&host.proc, pid)?;
         if !self.around.has_daemon {
@@ -103,7 +103,7 @@ impl Fence {
         Ok(errors)
     }
 
-    /// Whether the scheduler has meanwhile attached to directories of its own what does not go together with our devices.
+    /// The error if the scheduler has since attached a program to its own directories with which jobfence's device limits do not hold.
     fn lost_devices(&self, tree: &Tree) -> Option<Error> {
         let hierarchy = tree.hierarchy();
         let is_ours = hierarchy.version == Version::V2 && hierarchy.has(devices::CONTROLLER);
@@ -122,7 +122,7 @@ impl Fence {
         let mut bound = None;
         for tree in &self.trees {
             let Some(step) = tree.own().and_then(Own::step) else { continue };
-            // Not kept: with contain_spank this is a process that shares our memory and not our descriptors.
+            // The directory is not kept open: with contain_spank this process shares the step daemon's memory but not its descriptors.
             let dir = name.as_ref().map(|name| step.ensure(name)).transpose()?;
             if let (Some(dir), Some((plan, _))) = (&dir, task) {
                 base::fill(step, dir, tree.hierarchy(), false)?;
@@ -145,7 +145,7 @@ impl Fence {
             && Affinity::of(pid).is_some_and(|now| now != bound)
             && let Err(errno) = bound.set(pid)
         {
-            // As where none of those CPUs is in our cgroup's cpuset. It is fenced all the same.
+            // For example, none of those CPUs is in the step's cpuset. The process is fenced all the same.
             let error = Error::new(format!("cannot bind process {pid} again to the CPUs that it was bound to"));
             log::warn!("{}", error.errno(errno));
         }
@@ -168,7 +168,7 @@ impl Fence {
         Ok(())
     }
 
-    /// Says which hierarchy belongs to a scheduler for a process with this membership.
+    /// Returns an error if a scheduler tracks a process with this membership in one of the fence's hierarchies.
     fn refuse_a_schedulers(&self, membership: &Membership) -> Result<()> {
         for hierarchy in self.trees.iter().map(Tree::hierarchy) {
             if let Some(found) = scheduler::placement(self.around.schedulers, membership, hierarchy) {
@@ -183,10 +183,11 @@ impl Fence {
     }
 }
 
-/// What is said of a process of this user's that has ended while it was moved, by its number. A process that has got the number is moved to
-/// where its parent is: nobody else knows where it began.
+/// Returns the error for a process of `uid` that ended while it was moved. If another process has got its pid, that one is moved to its
+/// parent's cgroups: nothing else shows where it began.
 ///
-/// One that another user's processes, or init, have inherited is not moved to them: that could be a way out of a fence.
+/// A process whose parent may only have inherited it (init, or another user's process) stays in the fence: moving it could be a way out
+/// of one.
 pub fn put_back_stranger(host: &Host, uid: u32, instead_of: Owner) -> Error {
     let ended = Error::new("the process has ended while it was put in:").value(instead_of.pid);
     match stranger_remains(host, uid, instead_of) {
@@ -195,7 +196,7 @@ pub fn put_back_stranger(host: &Host, uid: u32, instead_of: Owner) -> Error {
     }
 }
 
-/// Why such a process stays, if it does.
+/// Puts such a process back. Says what it remains in, and why; `None`: nothing.
 fn stranger_remains(host: &Host, uid: u32, instead_of: Owner) -> Option<String> {
     let stranger = process::of(&host.proc, instead_of.pid).ok().flatten().filter(|found| found.id != instead_of)?;
     let (theirs, parents) = (process::uid(&host.proc, stranger.id.pid)?, process::uid(&host.proc, stranger.parent));

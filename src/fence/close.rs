@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The end of a step: who is left is killed, and what was ours is removed.
+//! The end of a step: kills the processes that are left, and removes jobfence's directories.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::log;
 use crate::sys::dir::Dir;
 
 impl Fence {
-    /// When the step's last task has ended, and the scheduler is about to kill whom they have left: ends whom it would not.
+    /// Ends the processes that the scheduler's own kill would miss. To be called after the last task's end and before that kill.
     pub fn end_leaderless(&self, host: &Host, deadline: Instant) -> Result<()> {
         self.trees.iter().try_for_each(|tree| match tree {
             Tree::Overlay(overlay) => overlay.end_leaderless(host, deadline),
@@ -22,7 +22,7 @@ impl Fence {
         })
     }
 
-    /// When the job's directory may have gone: what the user's other jobs weigh.
+    /// Sets the weights of the user's directory again, since the job's directory may have gone.
     fn weigh_user(&self, deadline: Instant) {
         let Some(plan) = &self.limits.plan else { return };
         if plan.weighs {
@@ -37,7 +37,7 @@ impl Fence {
         let is_its = |own: &&Own| own.is_whole(&self.ours.levels) && own.hierarchy.has(controller);
         let own = self.trees.iter().filter_map(Tree::own).find(is_its);
         let Some((own, user)) = own.and_then(|own| Some((own, own.user()?))) else { return };
-        // The directory goes with his last job.
+        // The user's directory goes with the user's last job.
         if !user.has("cgroup.procs") {
             return;
         }
@@ -54,7 +54,7 @@ impl Fence {
         if self.closed {
             return Ok(());
         }
-        // Somebody else may be closing it, too, and the name be another's then.
+        // Another process may close the fence at the same time, and another step may have the name by then.
         let _alone = match self.claim.alone(deadline)? {
             ClosingRight::Gone => {
                 (self.closed, self.by_another) = (true, true);
@@ -73,7 +73,7 @@ impl Fence {
                 done = if is_shared { records.forget_shared(levels) } else { records.forget(levels) };
             }
         }
-        // Whoever stays in ours does not save those in the scheduler's.
+        // A process that stays in jobfence's directories does not spare those in the scheduler's.
         for tree in &self.trees {
             if let Tree::Overlay(overlay) = tree {
                 done = done.and(overlay.end(deadline));

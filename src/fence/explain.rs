@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What would be written where, for a step that does not exist: by the rules by which limits are set.
+//! Shows what would be written where, for a step that does not exist. It uses the rules by which limits are set.
 
 use std::path::PathBuf;
 
@@ -26,19 +26,19 @@ pub struct LimitLine {
     pub limit: Limit,
     /// Whose directory it is.
     pub level: Level,
-    /// The directory; as far as it is known, where it is a scheduler's.
+    /// The directory. A scheduler's path has a `*` for what is not known.
     pub dir: PathBuf,
-    /// What is written into its files, or why that cannot be.
+    /// What is written into its files, or why it cannot be written.
     pub writes: Result<Vec<FileWrite>>,
     /// The keys of jobfence.conf(5) that it comes from.
     pub keys: &'static [&'static str],
 }
 
-/// Every limit of a step, the outermost directory first, and what cannot be limited. `whose` says of which scheduler the
-/// directories of a hierarchy are (`None`: ours), `limits_memory` whether it limits memory in them itself, `more` which controllers are needed beside
-/// those of the configuration.
+/// Returns every limit of a step, outermost directory first, and the limits that cannot be set. `whose` names the scheduler whose
+/// directories a hierarchy has (`None`: jobfence's). `limits_memory` tells whether that scheduler limits memory itself. `more` has the
+/// controllers that are needed beside the configured ones.
 ///
-/// What an earlier step has left lower, or a scheduler itself has set, is not looked at.
+/// Limits that an earlier step has lowered, or that a scheduler has set, are not read.
 pub fn explain(
     host: &Host,
     config: &Config,
@@ -79,7 +79,7 @@ pub fn explain(
                 keys: &["Scavenger"],
             });
         }
-        // Without a limit of their own tasks have no directories of ours.
+        // jobfence makes directories for tasks only if tasks have limits of their own.
         let levels = [Level::User, Level::Job, Level::Step, Level::Task];
         for level in levels.into_iter().filter(|level| *level != Level::Task || !plan.task.is_empty()) {
             let mut limits = limiting::limits_at(plan, level, place, hierarchy.version);
@@ -119,8 +119,8 @@ pub fn explain(
     Ok((lines, errors))
 }
 
-/// Of the files of I/O weight, and of a quota with its slack, those that this kernel has: any directory below the root shows it. All
-/// of them where none shows it.
+/// Keeps the files of I/O weight, and of a CPU quota with its slack, that this kernel has, as any directory below the root shows. If
+/// none shows it, keeps all.
 fn existing(hierarchy: &Hierarchy, limit: Limit, writes: Vec<FileWrite>) -> Vec<FileWrite> {
     if !matches!(limit, Limit::IoWeight | Limit::Cpu) {
         return writes;
@@ -135,7 +135,7 @@ fn existing(hierarchy: &Hierarchy, limit: Limit, writes: Vec<FileWrite>) -> Vec<
     if present.is_empty() { missing } else { present }
 }
 
-/// The directory of a level; `None` where there is none of users.
+/// The directory of a level; `None` if the scheduler has none of this level.
 fn dir_of(
     host: &Host,
     hierarchy: &Hierarchy,

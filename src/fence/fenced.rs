@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a fenced step is: its directories in each hierarchy, by whom it is known, and what of its limits is done.
+//! A fenced step: its directories in each hierarchy, its record and mark, and the state of its limits.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::record::{Owner, Record, Records};
 use crate::scheduler::Schedulers;
 use crate::sys::dir::Dir;
 
-/// How long another step may keep us from setting limits.
+/// How long to wait for another step that is setting limits.
 pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A fenced step.
@@ -27,52 +27,52 @@ pub struct Fence {
     pub(super) claim: Claim,
     pub(super) limits: WantedLimits,
     pub(super) around: Around,
-    /// Whether the scheduler's directories in hierarchies that are not used have been looked at.
+    /// Whether the scheduler's directories are marked also in the hierarchies that the fence does not use.
     pub(super) are_others_marked: bool,
     pub(super) closed: bool,
-    /// Whether another process had done so.
+    /// Whether another process closed it.
     pub(super) by_another: bool,
 }
 
-/// How the step's directories of ours are called, where it has some.
+/// The names of the step's directories in jobfence's own tree, if it has any there.
 #[derive(Debug)]
 pub(super) struct OwnPath {
     /// Below the root of every hierarchy.
     pub(super) path: String,
     pub(super) levels: Vec<String>,
-    /// The directory below which they are, in names.
+    /// How many names the path of their base directory has.
     pub(super) base_levels: usize,
 }
 
-/// By which others know whose the step is.
+/// Tells other processes whose the step is.
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) records: Records,
-    /// Whether there is a record of ours.
+    /// Whether this fence has a record.
     pub(super) is_recorded: bool,
-    /// The text of that record, with which directories are marked.
+    /// The text of the directories' mark, which is taken from that record.
     pub(super) mark: String,
-    /// What its directories say that the job was granted, if anybody is to read it.
+    /// What the job was granted, as noted on the step's directories; `None` if it is not noted.
     pub(super) allocated: Option<String>,
     pub(super) owner: Owner,
-    /// The whole record, where other processes go on with the fence.
+    /// The whole record, if other processes may resume the fence.
     pub(super) shared: Option<Box<Record>>,
 }
 
-/// Whose directories the step's processes may be in beside ours.
+/// The schedulers in whose directories the step's processes may be.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Around {
     pub(super) schedulers: Schedulers,
-    /// Whether one of them is the step's, so that limits are set in its directories.
+    /// Whether the step has a daemon of one of them, so that limits are set in its directories.
     pub(super) has_daemon: bool,
 }
 
-/// One step in one hierarchy: the two placements.
+/// One step's directories in one hierarchy.
 #[derive(Debug)]
 pub(super) enum Tree {
-    /// In directories of ours.
+    /// jobfence's directories.
     Own(Own),
-    /// In directories that the scheduler made for it.
+    /// Directories that the scheduler made for the step.
     Overlay(Overlay),
 }
 
@@ -99,7 +99,7 @@ impl Tree {
         }
     }
 
-    /// The directory of all the user's jobs. `None`: the scheduler has none, on cgroup2.
+    /// The directory of all the user's jobs. `None`: the scheduler has none, as on cgroup2.
     pub(super) fn user(&self) -> Option<Result<OpenDir<'_>>> {
         match self {
             Self::Own(own) => Some(own.user().map(OpenDir::Kept).ok_or_else(|| not_made("user", &own.hierarchy))),
@@ -136,34 +136,34 @@ impl Deref for OpenDir<'_> {
     }
 }
 
-/// What a step is to be limited in, and what of it is done.
+/// The limits that a step is to have, and how far they are set.
 #[derive(Debug)]
 pub(super) struct WantedLimits {
     pub(super) controllers: Vec<&'static str>,
-    /// Controllers by which nothing is limited, and which count what is used.
+    /// Controllers that limit nothing and only count what is used.
     pub(super) counted: Vec<&'static str>,
-    /// Controllers that limits were to be written to, and that are nowhere.
+    /// Controllers that limits need and that are not available, each with the reason.
     pub(super) missing: Vec<(&'static str, Error)>,
-    /// Why a CPU quota would not hold, whatever the kernel shows.
+    /// Why a CPU quota would not hold, although the kernel shows it.
     pub(super) quota_ignored: Option<Error>,
-    /// Whether it gets the least I/O weight, as a scavenger does where weights have an effect.
+    /// Whether the step gets the least I/O weight: a scavenger does where I/O weights have an effect.
     pub(super) lowest_io: bool,
-    /// For the scheduler's daemons, in its own directories.
+    /// CPUs for the scheduler's daemons, on top of the grant, in its own directories.
     pub(super) headroom: Cpus,
-    /// What was to be limited; for directories that are known only when a task is in them.
+    /// The limits to set; kept for directories that are known only when a task is in them.
     pub(super) plan: Option<Plan>,
-    /// Whether the CPUs that the scheduler gave were looked at.
+    /// Whether the cpuset that the scheduler set has been checked.
     pub(super) are_cores_checked: bool,
-    /// Whether it was looked whose affair swap is in the scheduler's directories.
+    /// Whether swap in the scheduler's directories has been decided on.
     pub(super) is_swap_decided: bool,
-    /// Whether the devices that the step may use were to be limited, and could not be.
+    /// Whether limiting the step's devices has failed.
     pub(super) without_devices: bool,
-    /// Whether the administrator changes what the job has: then it may have more than before, too.
+    /// Whether the administrator changes the job's limits, which may then also be raised.
     pub(super) is_change: bool,
 }
 
 impl WantedLimits {
-    /// Nothing that needs a plan; for a fence of which only the directories are known.
+    /// No limits; for a fence of which only the directories are known.
     pub(super) fn nothing() -> Self {
         Self {
             controllers: Vec::new(),
@@ -180,7 +180,7 @@ impl WantedLimits {
         }
     }
 
-    /// What is planned, if it has limits of each task, and this is one.
+    /// The plan, if `task` is a task and the plan limits tasks.
     pub(super) fn plan_of_task(&self, task: Option<u32>) -> Option<&Plan> {
         self.plan.as_ref().filter(|plan| task.is_some() && !plan.task.is_empty())
     }
@@ -197,8 +197,8 @@ impl Fence {
         &self.key
     }
 
-    /// The path of the directory that holds the step's processes, as `/proc/PID/cgroup` shows it where the hierarchy's root is
-    /// mounted: ours, where one is; otherwise the scheduler's. `None`: it is not known before a task is in it.
+    /// The path of the directory that holds the step's processes, as `/proc/PID/cgroup` shows it if the hierarchy's root is mounted:
+    /// jobfence's if there is one, else the scheduler's. `None`: it is not known before a task is in it.
     pub fn path(&self) -> Option<String> {
         if self.trees.iter().any(|tree| tree.own().is_some()) {
             return Some(self.ours.path.clone());
@@ -224,7 +224,7 @@ impl Fence {
         self.trees.iter().map(place).collect::<Vec<_>>().join("; ")
     }
 
-    /// Whether any hierarchy is the scheduler's.
+    /// Whether the step is in the scheduler's directories in any hierarchy.
     pub fn has_overlay(&self) -> bool {
         self.trees.iter().any(|tree| tree.own().is_none())
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What was planned is written to the directories of the user, the job, the step and its tasks, and read back.
+//! Writes the planned limits to the directories of the user, the job, the step and its tasks, and reads them back.
 
 use std::time::Instant;
 
@@ -18,18 +18,18 @@ use crate::log;
 use crate::policy::{Level, Limits, Plan};
 use crate::sys::dir::Dir;
 
-/// Those that several steps write to the same directories.
+/// Limits that several steps write to the same directories.
 const UNDER_LOCK: [Limit; 5] = [Limit::Cpu, Limit::Burst, Limit::Weight, Limit::Processes, Limit::IoWeight];
 
-/// Lower than what is in use, they take it from who is there: not from other steps that run.
+/// Limits that take memory from running processes if they are lower than what is in use: not done while other steps run.
 const AMOUNTS: [Limit; 3] = [Limit::Ram, Limit::Swap, Limit::MemoryHigh];
 
 impl Fence {
-    /// Writes the job's limits and then the step's, and reads them back. Returns those that could not be set. Directories of
-    /// the scheduler's that are not known yet get theirs when they are.
+    /// Writes the limits of the user, the job and then the step, and reads them back. Returns those that could not be set. Scheduler
+    /// directories that are not known yet are limited once they are.
     pub fn limit(&mut self, plan: &Plan) -> Vec<LimitError> {
         let mut plan = plan.clone();
-        // Here, and not when a task is attached, which may be where other file systems are seen.
+        // Disks are looked up here, since a task may be attached from where other file systems are mounted.
         let mut errors = match plan.names_disks().then(|| Dir::open("/proc").and_then(|proc| Disks::read(&proc))) {
             None => Vec::new(),
             Some(Ok(disks)) => plan.find_disks(|rules| io::limits_of(rules, &disks)),
@@ -56,7 +56,7 @@ impl Fence {
                 own.untouched = Untouched::default();
             }
         }
-        // Where the scheduler's directories are known before (Slurm 26.05), nobody knew of tasks then.
+        // Scheduler directories that were known earlier (Slurm 26.05) were enabled before tasks were planned.
         if self.has_own_tasks() {
             self.count_in_overlays();
         }
@@ -64,12 +64,12 @@ impl Fence {
         errors
     }
 
-    /// As `limit`, where the administrator changes what the job has: its directory may get more than it has, or less than it uses.
+    /// As `limit`, for a change by the administrator: the job may then get more than before, or less than it uses.
     pub fn change(&mut self, plan: &Plan) -> Vec<LimitError> {
         self.limits.is_change = true;
         let mut errors = self.limit(plan);
         self.limits.is_change = false;
-        // On v1 a fence has directories only for what it was to be limited by when it was opened.
+        // On v1 a fence has directories only in the hierarchies of the limits that it was opened with.
         let lacks = |controller: &str| !self.trees.iter().any(|tree| tree.hierarchy().has(controller));
         let why = Error::new("the fence has no directory there, since it was opened without such a limit")
             .hint("close it, and open it with the limit");
@@ -100,7 +100,7 @@ impl Fence {
         }
     }
 
-    /// The directories that are limited, and which controllers they have.
+    /// Opens the directories to limit, and enables their controllers.
     fn open_levels<'a>(&'a self, tree: &'a Tree, plan: &'a Plan, errors: &mut Vec<LimitError>) -> Option<Levels<'a>> {
         let mut hierarchy = tree.hierarchy().clone();
         let none = |hierarchy: &Hierarchy, error| limiting::none_of(plan, |theirs| hierarchy.has(theirs), &error);
@@ -131,8 +131,8 @@ impl Fence {
         Some(Levels { hierarchy, plan, user, job, step, place: Whose::Own, is_change, untouched })
     }
 
-    /// Those limits that another step could be writing now. Only these: the kernel may take long to lower a memory limit, and nobody
-    /// must wait for that.
+    /// Sets the limits that another step could be writing now. Only these take the lock: the kernel may need long to lower a memory
+    /// limit, and no step must wait for that.
     fn limit_under_lock(&self, tree: &Tree, levels: &mut Levels<'_>, errors: &mut Vec<LimitError>) {
         let is_planned = |limit: &Limit| limiting::is_planned(levels.plan, *limit, &levels.hierarchy);
         if !UNDER_LOCK.iter().any(is_planned) {
@@ -159,7 +159,7 @@ impl Fence {
         levels.weigh_user(errors);
     }
 
-    /// The branch of scavengers.
+    /// Limits the branch of scavengers.
     fn limit_class(&self, tree: &Tree, plan: &Plan, hierarchy: &Hierarchy, errors: &mut Vec<LimitError>) {
         let Tree::Own(own) = tree else { return };
         let top = || own.dirs.first().ok_or_else(|| not_made("class", hierarchy));
@@ -172,7 +172,7 @@ impl Fence {
         }
     }
 
-    /// Whether the step's CPUs are for us to limit: not where the scheduler does so itself.
+    /// Whether jobfence limits the step's CPUs: not if the scheduler does.
     fn are_ours(&self, tree: &Tree, plan: &Plan) -> bool {
         let (Tree::Overlay(overlay), Some(ours)) = (tree, &plan.step.cores) else { return true };
         let version = overlay.hierarchy.version;
@@ -188,13 +188,13 @@ impl Fence {
                 );
                 false
             }
-            // Where it cannot be read, writing says why.
+            // If the cpuset cannot be read, writing it gives the error.
             Ok(Cores::Unlimited) | Err(_) => true,
         }
     }
 
-    /// Looks again at the CPUs, once, when the scheduler has written its own: for Slurm that is after the beginning on cgroup2, while
-    /// on v1 it makes the directory no sooner.
+    /// Checks the step's CPUs again, once, after the scheduler has written its cpuset: on cgroup2 Slurm does so after the step's
+    /// beginning. On v1 Slurm's directory does not exist before that.
     pub(super) fn check_cores(&mut self) {
         if std::mem::replace(&mut self.limits.are_cores_checked, true) {
             return;
@@ -207,7 +207,7 @@ impl Fence {
         }
     }
 
-    /// Has the controllers enabled for the step, and for directories of tasks in it. Returns those that cannot be.
+    /// Enables the controllers for the step and for its tasks' directories. Returns those that cannot be enabled.
     fn enable(&self, tree: &Tree, plan: &Plan, step: &Dir) -> Vec<(&'static str, Error)> {
         as_far_as_can_be(&self.limits.controllers, |wanted| match tree {
             Tree::Overlay(overlay) => overlay.enable(wanted, step, !plan.task.is_empty()),
@@ -216,7 +216,7 @@ impl Fence {
         })
     }
 
-    /// Has what each task uses counted in directories of ours. No job fails if it is not.
+    /// Enables counting of each task's use in jobfence's directories. A failure does not fail the job.
     fn count_tasks(&self, tree: &Tree, plan: &Plan, step: &Dir) {
         let Tree::Own(own) = tree else { return };
         let counted = self.limits.counted.iter().filter(|_| !plan.task.is_empty());
@@ -227,9 +227,9 @@ impl Fence {
         }
     }
 
-    /// Lowers `memory.high` of the step once more. On cgroup2 Slurm's step is there before its task/cgroup writes limits of memory
-    /// into it, `memory.high` among them (`task_g_pre_setuid`, after `slurm_spank_init_post_opt`); nothing of a later step's is
-    /// written there, but what a running job's memory is changed to (Slurm 26.05), without telling us.
+    /// Lowers `memory.high` of the step once more. On cgroup2 Slurm makes the step's directory before its task/cgroup writes memory
+    /// limits into it, `memory.high` among them (`task_g_pre_setuid`, after `slurm_spank_init_post_opt`). Later Slurm writes there only
+    /// if a running job's memory is changed (Slurm 26.05), without telling jobfence.
     pub(super) fn reclaim_again(&self, overlay: &Overlay, plan: &Plan, errors: &mut Vec<LimitError>) {
         let hierarchy = &overlay.hierarchy;
         let Some(high) = plan.step.high.filter(|_| hierarchy.has("memory")) else { return };
@@ -243,9 +243,9 @@ impl Fence {
         limiting::set(&step, hierarchy, Level::Step, place, &limits, |limit| limit == Limit::MemoryHigh, errors);
     }
 
-    /// Limits swap in the scheduler's directories where the configuration leaves it to a scheduler that limits memory, and this one
-    /// does not. Once, when a task is there or the extern step is complete: not before then has Slurm's task/cgroup written limits of
-    /// memory (`task_g_pre_setuid`, on v1 it makes the directories no sooner), the job's and the step's alike.
+    /// Limits swap in the scheduler's directories if the configuration leaves swap to schedulers that limit memory, and this one does
+    /// not. This is decided once, when a task is there or the extern step is complete: only then has Slurm's task/cgroup written the
+    /// memory limits of the job and the step (`task_g_pre_setuid`; on v1 it makes the directories no sooner).
     pub(super) fn limit_swap(&mut self, errors: &mut Vec<LimitError>) {
         let Some(plan) = self.limits.plan.as_ref().filter(|plan| !self.limits.is_swap_decided && plan.step.swap_yields)
         else {
@@ -291,7 +291,7 @@ impl Fence {
         limiting::set(task, hierarchy, Level::Task, place, &limits, |_| true, errors);
     }
 
-    /// Limits the memory of what somebody else makes below these directories of the step's, which are made.
+    /// Makes these directories below the step's, and limits the memory of all that another program puts there.
     pub fn limit_branches(&self, names: &[String], limits: &Limits) -> Vec<LimitError> {
         if limits.is_empty() {
             return Vec::new();
@@ -319,7 +319,7 @@ impl Fence {
     }
 }
 
-/// The directories of one hierarchy that are limited, and to what.
+/// The directories to limit in one hierarchy, and their limits.
 struct Levels<'a> {
     hierarchy: Hierarchy,
     plan: &'a Plan,
@@ -349,7 +349,7 @@ impl Levels<'_> {
         limiting::set(dir, &self.hierarchy, level, self.place, &limits, which, errors);
     }
 
-    /// As `untouched`, seen now: another step can have limited the job since its directory was made.
+    /// As `untouched`, but now: another step may have limited the job since its directory was made.
     fn untouched_now(&self) -> Untouched {
         Untouched { job: self.untouched.job && own::has_one_step(&self.job), ..self.untouched }
     }
@@ -358,7 +358,7 @@ impl Levels<'_> {
         let version = self.hierarchy.version;
         let of_user = self.user.as_ref().zip(self.plan.user.cpu);
         let limited = of_user.map_or(Ok(()), |(user, quota)| limiting::change_cpu(user, version, quota).map(drop));
-        // Where OnError lets a job run all the same, the user's limit alone is missing.
+        // All limits are tried: if OnError lets the job run, only the failed one is missing.
         let all = [
             limited,
             limiting::cpu(
@@ -380,7 +380,7 @@ impl Levels<'_> {
         }
         if self.plan.job.io_weight.is_some() && self.hierarchy.has("io") {
             let weighed = limiting::weigh_io_of_user(user, self.hierarchy.version);
-            // What the job's own directory has said already is not said again.
+            // An error that the job's own directory already gave is not repeated.
             let known = errors.iter().any(|(limit, _)| *limit == Limit::IoWeight);
             errors.extend(weighed.err().filter(|_| !known).map(|error| (Limit::IoWeight, error)));
         }
@@ -398,10 +398,10 @@ impl Levels<'_> {
                 continue;
             }
             let mut limits = limiting::limits_at(plan, level, self.place, version);
-            // Nobody else limits users.
+            // Schedulers do not limit users.
             if self.place != Whose::Own && level != Level::User {
                 limits = limiting::within_theirs(dir, version, &limits);
-                // Decided when the scheduler has had its turn: see `limit_swap`.
+                // `limit_swap` decides on swap, after the scheduler has set its limits.
                 limits.swap = limits.swap.filter(|_| !limits.swap_yields);
             }
             limiting::set(dir, &self.hierarchy, level, self.place, &limits, |limit| AMOUNTS.contains(&limit), errors);
@@ -409,8 +409,8 @@ impl Levels<'_> {
     }
 }
 
-/// Enables all controllers, or where that fails each by itself: one that is not to be had must not take the limits of others with
-/// it. Returns those that are not to be had.
+/// Enables all controllers at once or, if that fails, each by itself: an unavailable one must not cost the limits of the others.
+/// Returns the unavailable ones.
 fn as_far_as_can_be(
     wanted: &[&'static str],
     enable: impl Fn(&[&'static str]) -> Result<()>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Limits in a directory: which of the table's rules hold there, and what must be read before they are written.
+//! Limits of one directory: which rules of the table apply, and what must be read before they are written.
 
 use std::time::{Duration, Instant};
 
@@ -23,18 +23,18 @@ use crate::sys::dir::Dir;
 /// A limit that could not be set, and why.
 pub type LimitError = (Limit, Error);
 
-/// What the scheduler's own cpuset of a step is beside what ours would be.
+/// How the scheduler's own cpuset of a step compares with jobfence's.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Cores {
-    /// It has none, or none that is narrower than all.
+    /// The scheduler has set none, or one with all CPUs.
     Unlimited,
-    /// The same.
+    /// Both have the same CPUs.
     Same,
-    /// Others: it counts otherwise than we do.
+    /// It has other CPUs: the scheduler numbers cores differently.
     Other(CpuList),
 }
 
-/// Compares a step's cpuset in the scheduler's directories; `all` is the one that holds every job's.
+/// Compares a step's cpuset in the scheduler's directories with `ours`; `all` is the directory that holds every job's.
 pub fn compare_cores(step: &Dir, all: &Dir, version: Version, ours: &CpuList) -> Result<Cores> {
     match cpuset::cpus(step)? {
         Some(theirs) if theirs == *ours => Ok(Cores::Same),
@@ -46,15 +46,15 @@ pub fn compare_cores(step: &Dir, all: &Dir, version: Version, ours: &CpuList) ->
 /// Whose the directories are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
-    /// Ours.
+    /// jobfence's.
     Own,
-    /// The scheduler's; on cgroup2 its daemons live in the job's, too.
+    /// The scheduler's. On cgroup2 its daemons are in the job's directory, too.
     Overlay {
         /// CPUs for its daemons, on top of the grant.
         headroom: Cpus,
-        /// How many of them there are.
+        /// How many of these daemons there are.
         daemons: u64,
-        /// What the batch step was told that the job has.
+        /// The job's quota, as the batch step was given it.
         batch: Option<CpuQuota>,
     },
 }
@@ -62,14 +62,14 @@ pub enum Whose {
 /// Processes and threads that a step daemon of the scheduler may have in the job's directory, on top of the job's own.
 const PROCESSES_OF_A_DAEMON: u64 = 64;
 
-/// The weight of a scavenger where it cannot have a class of its own: of CPU time beside its step daemon, and of I/O.
+/// A scavenger's weight where it has no branch of its own: for CPU time in the scheduler's directories, and for I/O.
 pub(super) const LEAST_WEIGHT: u64 = *crate::policy::WEIGHTS.start();
 
-/// What a directory is limited to in this place.
+/// The limits of a directory of this level in this place.
 pub fn limits_at(plan: &Plan, level: Level, place: Whose, version: Version) -> Limits {
     let mut limits = plan.of(level).clone();
     if version == Version::V1 {
-        // There each directory is throttled by itself: what holds further out must be said where the processes are.
+        // v1 throttles each directory by itself: the limits of outer levels must be written where the processes are.
         limits.disks = match level {
             Level::User | Level::Job => Vec::new(),
             Level::Step => io::both(&io::both(&plan.user.disks, &plan.job.disks), &limits.disks),
@@ -93,7 +93,7 @@ pub fn limits_at(plan: &Plan, level: Level, place: Whose, version: Version) -> L
     limits
 }
 
-/// The rules by which this level is limited in this place, in a hierarchy.
+/// The rules that apply to this level in this place and hierarchy.
 pub fn rules(hierarchy: &Hierarchy, level: Level, place: Whose) -> impl Iterator<Item = &'static LimitRule> {
     RULES.iter().filter(move |rule| is_here(rule, hierarchy, level, place))
 }
@@ -103,7 +103,7 @@ fn is_here(rule: &LimitRule, hierarchy: &Hierarchy, level: Level, place: Whose) 
         && (place == Whose::Own || rule.overlay.contains(&level) && !is_theirs_alone(rule.limit, hierarchy))
 }
 
-/// Sets those of these limits for which `which` stands, and reads them back.
+/// Sets the limits that `which` selects, and reads them back.
 pub fn set(
     dir: &Dir,
     hierarchy: &Hierarchy,
@@ -119,9 +119,9 @@ pub fn set(
     }
 }
 
-/// Limits the CPU time of the job and of the step. The step's quota is never above the job's, which may be lower than planned
-/// when an earlier step was told less; v1 would refuse it. With headroom in it the job's own quota does not tell (it may have
-/// been another headroom): the batch step's does. With `is_change` the job may get more than it has.
+/// Limits the CPU time of the job and of the step. The step's quota is never above the job's, which v1 would refuse; the job's may be
+/// lower than planned if an earlier step was given less. A job's quota with headroom in it does not show this, since that headroom may
+/// have been different: the batch step's quota does. With `is_change` the job may get more than it has.
 pub fn cpu(
     job: &Dir,
     step: &Dir,
@@ -129,7 +129,7 @@ pub fn cpu(
     plan: &Plan,
     (place, is_change, untouched): (Whose, bool, Untouched),
 ) -> Result<()> {
-    // Not limited, the controller may well be off: in cgroup2 there is no file to read then.
+    // Without a limit the controller may be off, and cgroup2 then has no file to read.
     if plan.job.cpu.is_none() && plan.step.cpu.is_none() {
         return Ok(());
     }
@@ -155,11 +155,12 @@ pub fn cpu(
         }
         None => Ok(()),
     };
-    // Where OnError lets a job run all the same, its own limit alone is missing.
+    // The step is limited even if the job cannot be: OnError may let the job run.
     of_job.and(of_step)
 }
 
-/// Limits the CPU time of all of a user's jobs, or of a job that the administrator changes: it may be raised again. Returns what it is.
+/// Sets the CPU quota of all of a user's jobs, or of a job that the administrator changes: it may be raised. Returns the quota that is
+/// set.
 pub fn change_cpu(dir: &Dir, version: Version, quota: CpuQuota) -> Result<CpuQuota> {
     match limits::in_its_period(dir, version, quota)? {
         (quota, Some(now)) if now == quota => Ok(quota),
@@ -168,12 +169,12 @@ pub fn change_cpu(dir: &Dir, version: Version, quota: CpuQuota) -> Result<CpuQuo
     }
 }
 
-/// Gives a user the sum of what his jobs weigh, since the kernel compares him with other users. What a job weighs is in its own
-/// directory, so nobody needs to count.
+/// Sets a user's weight to the sum of the jobs' weights, since the kernel weighs users against each other. Each job's directory has its
+/// weight, so no count is kept.
 pub fn weigh_user(user: &Dir, version: Version) -> Result<()> {
     let mut sum = 0u64;
     for job in user.list(true)? {
-        // One that is ending takes its directory away meanwhile.
+        // A job that is ending may have removed its directory.
         let weight = user.child(&job).and_then(|job| limits::cpu_weight(&job, version));
         sum = sum.saturating_add(weight.unwrap_or(0));
     }
@@ -181,7 +182,7 @@ pub fn weigh_user(user: &Dir, version: Version) -> Result<()> {
     limits::set_number(user, "cpu", limits::weight_file(version), limits::weight_value(version, sum))
 }
 
-/// Has everything below a directory of ours run only when nobody else wants to.
+/// Lets all processes below a directory of jobfence's run only on CPU time that no others want.
 pub fn make_idle(top: &Dir) -> Result<()> {
     if top.read_if_there(limits::CPU_IDLE)?.is_some_and(|text| text.trim() == "1") {
         return Ok(());
@@ -189,8 +190,8 @@ pub fn make_idle(top: &Dir) -> Result<()> {
     limits::set_number(top, "cpu", limits::CPU_IDLE, 1)
 }
 
-/// Whether a job's memory limits are left alone: they are what they should be, or an earlier step has set higher ones and
-/// processes still run in them, and lowering them could kill one.
+/// Whether a job's memory limits are left as they are: they are right, or an earlier step has set higher ones and lowering them could
+/// kill its processes.
 pub fn stays_in_memory(job: &Dir, version: Version, limits: &Limits) -> bool {
     let Some(ram) = limits.ram else { return false };
     let (file, swap_file) = limits::memory_files(version);
@@ -203,7 +204,7 @@ pub fn stays_in_memory(job: &Dir, version: Version, limits: &Limits) -> bool {
     right || current > ram && others_live(job)
 }
 
-/// Whether a user's memory limit is left out for now: it has just come into jobfence.conf, and would kill who began without it.
+/// Whether a user's memory limit is not set for now: it is new in jobfence.conf, and would kill processes that began without it.
 pub fn is_exceeded(user: &Dir, version: Version, limits: &Limits) -> bool {
     let Some(ram) = limits.ram else { return false };
     let is_new = limits::memory_limit(user, limits::memory_files(version).0) == Ok(None);
@@ -218,7 +219,7 @@ pub fn is_exceeded(user: &Dir, version: Version, limits: &Limits) -> bool {
     exceeded
 }
 
-/// Whether processes are in directories below: the step that is being made has none yet. (The extern step is there from the job's
+/// Whether the directories below have processes. The step that is being made has none yet. (The extern step is there from the job's
 /// beginning to its end, and mostly has none.)
 fn others_live(dir: &Dir) -> bool {
     let lives = |name: &String| {
@@ -227,12 +228,13 @@ fn others_live(dir: &Dir) -> bool {
     dir.list(true).is_ok_and(|names| names.iter().any(lives))
 }
 
-/// Whether the scheduler limits this job's memory: in its own directory of a job it is the only one that does.
+/// Whether the scheduler limits this job's memory: jobfence sets no memory limit in the scheduler's directory of a job.
 pub fn limits_memory_itself(job: &Dir, version: Version) -> Result<bool> {
     limits::memory_limit(job, limits::memory_files(version).0).map(|limit| limit.is_some())
 }
 
-/// What is left of these limits of memory where the scheduler has set its own; a lower `memory.high` of its own stays.
+/// `limits` without the memory limits that the scheduler has set itself. `high` is left out only if the scheduler's `memory.high` is
+/// not above it.
 pub fn within_theirs(dir: &Dir, version: Version, limits: &Limits) -> Limits {
     let (file, swap_file) = limits::memory_files(version);
     let theirs = |file| limits::memory_limit(dir, file).ok().flatten();
@@ -240,26 +242,26 @@ pub fn within_theirs(dir: &Dir, version: Version, limits: &Limits) -> Limits {
     let swap = limits.swap.filter(|_| theirs(swap_file).is_none());
     Limits {
         ram: limits.ram.filter(|_| ram.is_none()),
-        // v1 limits the sum, which cannot be below the limit of RAM that is there.
+        // v1 limits the sum of RAM and swap, which cannot be below the RAM limit that is set.
         swap: swap.map(|swap| SwapLimit { ram: ram.unwrap_or(swap.ram), ..swap }),
         high: limits.high.filter(|want| theirs(limits::high_file(version)).is_none_or(|theirs| theirs > *want)),
         ..limits.clone()
     }
 }
 
-/// How many of the scheduler's daemons may live in a job's directory: one for each step, whose name begins so.
+/// How many of the scheduler's daemons may be in a job's directory: one for each step, whose name begins with `steps`.
 pub fn daemons(job: &Dir, steps: &str) -> u64 {
     let steps = job.list(true).map_or(1, |names| names.iter().filter(|name| name.starts_with(steps)).count());
     u64::try_from(steps).unwrap_or(u64::MAX)
 }
 
-/// v1 has one list of devices for each directory: where the scheduler has written one (it makes directories in this hierarchy
-/// for nothing else), ours would lift what it denies.
+/// On v1 each directory has one list of devices. The scheduler makes directories in that hierarchy only to write one, and jobfence's
+/// would lift what it denies.
 fn is_theirs_alone(limit: Limit, hierarchy: &Hierarchy) -> bool {
     limit == Limit::Devices && hierarchy.version == Version::V1
 }
 
-/// That devices cannot be limited in the scheduler's directories of this hierarchy.
+/// The error that devices cannot be limited in the scheduler's directories of this hierarchy, if they are to be.
 pub fn no_devices(plan: &Plan, hierarchy: &Hierarchy, scheduler: &dyn Scheduler) -> Option<LimitError> {
     let is_wanted = hierarchy.has(devices::CONTROLLER) && plan.step.devices.is_some();
     (is_wanted && is_theirs_alone(Limit::Devices, hierarchy)).then(|| {
@@ -284,12 +286,12 @@ pub fn has_any(plan: &Plan, limit: Limit) -> bool {
 
 const ALL: [Level; 4] = [Level::User, Level::Job, Level::Step, Level::Task];
 
-/// As cgroup2 has it: what v1 does not have is planned all the same.
+/// As on cgroup2: a limit that v1 lacks counts as planned, too.
 fn writes_any(rule: &LimitRule, limits: &Limits) -> bool {
     !rule.writes(limits, Version::V2).is_ok_and(|writes| writes.is_empty())
 }
 
-/// That a user's own limits cannot be set in the scheduler's directories, which on cgroup2 has none of a user.
+/// The errors that a user's own limits cannot be set: on cgroup2 the scheduler has no directory for each user.
 pub fn none_for_the_user(plan: &Plan, hierarchy: &Hierarchy, scheduler: &dyn Scheduler) -> Vec<LimitError> {
     let error = || {
         let name = scheduler.name();
@@ -300,14 +302,14 @@ pub fn none_for_the_user(plan: &Plan, hierarchy: &Hierarchy, scheduler: &dyn Sch
                 scheduler.without_cgroups()
             ))
     };
-    // Which disks they are is not known yet when nothing has been looked for.
+    // Before disks are looked up, only the I/O rules are known, not the disks.
     let throttles = |limit| limit == Limit::Io && !plan.user.io.is_empty();
     let is_planned = |rule: &&LimitRule| writes_any(rule, &plan.user) || throttles(rule.limit);
     let theirs = RULES.iter().filter(|rule| hierarchy.has(rule.controller)).filter(is_planned);
     theirs.map(|rule| (rule.limit, error())).collect()
 }
 
-/// That cgroup v1 cannot throttle all of a user's jobs together.
+/// The error that cgroup v1 cannot throttle all of a user's jobs together, if that is asked for.
 pub fn not_together(plan: &Plan, hierarchy: &Hierarchy) -> Option<LimitError> {
     let asked = hierarchy.version == Version::V1 && hierarchy.has("io") && !plan.user.io.is_empty();
     let error = || {
@@ -320,16 +322,16 @@ pub fn not_together(plan: &Plan, hierarchy: &Hierarchy) -> Option<LimitError> {
     asked.then(|| (Limit::Io, error()))
 }
 
-/// Gives a user the sum of what his jobs weigh when a disk is busy, as [`weigh_user`] does for CPU time.
+/// Sets a user's I/O weight to the sum of the jobs' I/O weights, as [`weigh_user`] does for CPU time.
 pub fn weigh_io_of_user(user: &Dir, version: Version) -> Result<()> {
     let jobs = user.list(true)?;
-    // One that is ending takes its directory away meanwhile.
+    // A job that is ending may have removed its directory.
     let of_job = |job: &String| io::weight(&user.child(job).ok()?, version);
     let sum = jobs.iter().filter_map(of_job).fold(0, u64::saturating_add);
     io::set_weight(user, version, sum.clamp(*crate::policy::WEIGHTS.start(), *crate::policy::WEIGHTS.end()))
 }
 
-/// That nothing of what was planned for these controllers could be set, for one reason.
+/// The errors that no planned limit of these controllers can be set, all for one reason.
 pub fn none_of(plan: &Plan, controllers: impl Fn(&str) -> bool, error: &Error) -> Vec<LimitError> {
     let planned = |rule: &&LimitRule| ALL.iter().any(|level| writes_any(rule, plan.of(*level)));
     let theirs = RULES.iter().filter(|rule| controllers(rule.controller)).filter(planned);
@@ -371,7 +373,7 @@ mod tests {
         assert!(exceeded("max\n", "1048577\n", "7\n"));
         assert!(!exceeded("max\n", "1048576\n", "7\n"));
         assert!(!exceeded("max\n", "1048577\n", ""));
-        // Who has one has another rule.
+        // Another rule holds for a user that already has a limit.
         assert!(!exceeded("2097152\n", "1048577\n", "7\n"));
     }
 }

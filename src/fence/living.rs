@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Every step that has directories on this node now, ours and the schedulers', for people who ask. Nothing here is written.
+//! Finds every step that has directories on this node now, jobfence's or a scheduler's, for display. Nothing is written.
 //!
-//! Steps are found by the names of their directories, which everybody can read. What the names do not say, root knows from the records
-//! and from our marks. What is looked at is in proportion to the number of steps: each directory is opened once, and none stays open.
+//! Steps are found by the names of their directories, which every user can read. Root also reads the records and jobfence's marks. The
+//! cost is proportional to the number of steps: each directory is opened once, and none stays open.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub struct WantedSteps {
 pub struct Recorded(BTreeMap<Vec<String>, Record>);
 
 impl Recorded {
-    /// Reads those that can be understood. Nothing is made where there are none.
+    /// Reads the records that can be parsed. Makes no directory if there is none.
     pub fn read(run_dir: &Path, wanted: &WantedSteps, unseen: &mut Vec<Error>) -> Self {
         let mut all = BTreeMap::new();
         if !nix::unistd::geteuid().is_root() || !run_dir.is_dir() {
@@ -58,7 +58,7 @@ impl Recorded {
         Self(all)
     }
 
-    /// Every directory in which the recorded steps are.
+    /// `base`, and every other base directory of the recorded steps.
     fn bases<'a>(&'a self, base: &'a str) -> Vec<&'a str> {
         let mut bases = vec![base];
         for record in self.0.values() {
@@ -73,19 +73,19 @@ impl Recorded {
 /// One step that has directories.
 #[derive(Debug)]
 pub struct LivingStep<'a> {
-    /// Which of several daemons of the scheduler on this host; `None`: there is one.
+    /// The node's name, if the scheduler has several daemons on this host; `None`: it has one.
     pub node: Option<String>,
-    /// The job's user, as far as it is known.
+    /// The job's user, if known.
     pub uid: Option<u32>,
-    /// The job, or what its directory is called.
+    /// The job's id, or the name of its directory.
     pub job: String,
-    /// The step, or what its directory is called.
+    /// The step's id, or the name of its directory.
     pub step: String,
-    /// How many steps of this name there were at once, and this is the last of them.
+    /// The number behind its name: above 1 if other steps had the name at the same time.
     pub again: u32,
     /// Its record, if this process may read it.
     pub record: Option<Record>,
-    /// Where its processes are, once for each hierarchy.
+    /// Its directories, once for each hierarchy.
     pub places: Vec<StepPlace<'a>>,
 }
 
@@ -96,17 +96,17 @@ pub struct StepPlace<'a> {
     pub hierarchy: &'a Hierarchy,
     /// Whether they are the scheduler's.
     pub is_overlay: bool,
-    /// The job's.
+    /// The job's directory.
     pub job: PathBuf,
-    /// The step's, if that is not where its processes are.
+    /// The step's directory, if its processes are in one below it.
     pub around: Option<PathBuf>,
-    /// That of the step's processes.
+    /// The directory of the step's processes.
     pub step: PathBuf,
-    /// With which the name of each task's begins.
+    /// The prefix of the names of tasks' directories.
     tasks: &'static str,
 }
 
-/// What one step uses now, and what it may.
+/// What one step uses now, and its limits.
 #[derive(Debug, Clone, Default)]
 pub struct CurrentUse {
     /// CPU time since its directories were made.
@@ -119,16 +119,16 @@ pub struct CurrentUse {
     pub processes: Option<u64>,
     /// CPU time that the step and its job may have; `None`: not limited.
     pub cpus_limit: Option<Cpus>,
-    /// Memory, the same.
+    /// The same for memory, in bytes.
     pub memory_limit: Option<u64>,
-    /// Processes and threads, the same.
+    /// The same for processes and threads.
     pub processes_limit: Option<u64>,
 }
 
 /// One task's directories.
 #[derive(Debug)]
 pub struct LivingTask {
-    /// As its directory is called, without what all tasks have: a number.
+    /// The name of its directory without the common prefix: a number.
     pub name: String,
     /// What it has used.
     pub usage: Usage,
@@ -141,11 +141,11 @@ pub struct LivingTask {
 pub struct StepProcess {
     /// The process.
     pub pid: i32,
-    /// Its task, where that has a directory.
+    /// Its task, if that has a directory.
     pub task: Option<String>,
 }
 
-/// Every wanted step that has directories now, in the order of jobs and steps, and why there may be more.
+/// Returns every wanted step that has directories now, ordered by job and step, and the errors that may hide more.
 pub fn find<'a>(
     host: &'a Host,
     schedulers: Schedulers,
@@ -175,12 +175,12 @@ pub fn find<'a>(
 struct LivingSearch<'a, 'w> {
     recorded: &'w Recorded,
     wanted: &'w WantedSteps,
-    /// By job, step, and the number behind its name.
+    /// By job, step, and the number behind the step's name.
     steps: BTreeMap<(JobOrder, JobOrder, u32), Vec<LivingStep<'a>>>,
     unseen: Vec<Error>,
 }
 
-/// Numbers by their size, and before all other names.
+/// Sorts numbers by their size, and before all other names.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct JobOrder(u64, String);
 
@@ -192,7 +192,7 @@ impl JobOrder {
 }
 
 impl<'a> LivingSearch<'a, '_> {
-    /// Ours: `BASE[/idle][/NODE]/uid_U/job_J/step_S`.
+    /// Adds jobfence's steps: `BASE[/idle][/NODE]/uid_U/job_J/step_S`.
     fn in_base(&mut self, hierarchy: &'a Hierarchy, root: &Dir, base: &str) {
         let mut dir: Option<Dir> = None;
         for name in base.split('/') {
@@ -248,7 +248,7 @@ impl<'a> LivingSearch<'a, '_> {
         }
     }
 
-    /// A scheduler's job.
+    /// Adds the steps of a scheduler's job.
     fn in_theirs(&mut self, host: &Host, hierarchy: &'a Hierarchy, theirs: &PresentJob) {
         let name = theirs.job.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         // Only root can read a mark.
@@ -269,10 +269,10 @@ impl<'a> LivingSearch<'a, '_> {
             let around = theirs.job.path().join(&name);
             let step = dirs.processes.map(|below| around.join(below));
             if step.as_ref().is_some_and(|step| !step.is_dir()) {
-                // Where the daemon alone is, the step's processes are elsewhere.
+                // A directory with only the daemon in it does not hold the step's processes.
                 continue;
             }
-            // A job with several components adds the number of the component.
+            // If a job has several components, the name ends in `+` and the component's number.
             let plain = name.strip_prefix(dirs.steps).unwrap_or(&name);
             let plain = plain.split('+').next().unwrap_or(plain).to_owned();
             let place = StepPlace {
@@ -308,7 +308,7 @@ impl<'a> LivingSearch<'a, '_> {
         place: StepPlace<'a>,
     ) {
         let all = self.steps.entry((JobOrder::of(&job), JobOrder::of(&step), again)).or_default();
-        // The scheduler's directories are those of the step that has ours in other hierarchies.
+        // The scheduler's directories and jobfence's in other hierarchies belong to the same step.
         let is_same = |step: &&mut LivingStep<'_>| {
             let is_overlay = place.is_overlay || step.places.iter().all(|place| place.is_overlay);
             (step.uid == uid || step.uid.is_none() || uid.is_none()) && (step.node.as_deref() == node || is_overlay)
@@ -327,7 +327,7 @@ impl<'a> LivingSearch<'a, '_> {
     }
 }
 
-/// Whose processes are in these: the first user's that is not root, who may have some in everybody's.
+/// The user of the processes in these directories: the first that is not root, since root may have processes in any.
 fn user_of<'p>(host: &Host, places: impl Iterator<Item = &'p StepPlace<'p>>) -> Option<u32> {
     let mut found = None;
     for place in places {
@@ -342,7 +342,7 @@ fn user_of<'p>(host: &Host, places: impl Iterator<Item = &'p StepPlace<'p>>) -> 
 }
 
 impl LivingStep<'_> {
-    /// Completes it by its record.
+    /// Adds what its record says.
     fn know(&mut self, recorded: &Recorded) {
         let ours = self.places.iter().find(|place| !place.is_overlay);
         let levels = match ours {
@@ -365,19 +365,19 @@ impl LivingStep<'_> {
         self.record = Some(record.clone());
     }
 
-    /// Its directory, below the root of each hierarchy in which it is.
+    /// The path of its directory below the root of its hierarchies.
     pub fn path(&self) -> Option<String> {
         let place = self.places.iter().find(|place| !place.is_overlay).or(self.places.first())?;
         let below = place.step.strip_prefix(&place.hierarchy.mount).ok()?;
         Some(in_mount(place.hierarchy, &format!("/{}", below.display())))
     }
 
-    /// When its directories were made, as far as they say it.
+    /// When its directories were made, if they show it.
     pub fn made(&self) -> Option<SystemTime> {
         let of_place = |place: &StepPlace<'_>| {
             let stat = Dir::open(&place.step).and_then(|dir| dir.stat()).ok()?;
-            // The mark gives a directory times of its own (fs/kernfs/inode.c). Where there is none, they are those at which the kernel
-            // last had to read it in.
+            // A directory with a mark has times of its own (fs/kernfs/inode.c). Without a mark, its times are when the kernel last
+            // loaded its inode.
             let times = [
                 (stat.st_atime, stat.st_atime_nsec),
                 (stat.st_mtime, stat.st_mtime_nsec),
@@ -389,13 +389,13 @@ impl LivingStep<'_> {
         self.places.iter().filter_map(of_place).min()
     }
 
-    /// CPU time alone.
+    /// Its CPU time alone.
     pub fn cpu_time(&self) -> Option<Duration> {
         let of_place = |place: &StepPlace<'_>| now::cpu_time(place.hierarchy, &Dir::open(&place.step).ok()?);
         self.places.iter().find_map(of_place)
     }
 
-    /// What it uses now, and what it may.
+    /// What it uses now, and its limits.
     pub fn current(&self) -> CurrentUse {
         let mut current = CurrentUse::default();
         for place in &self.places {
@@ -415,7 +415,7 @@ impl LivingStep<'_> {
         current
     }
 
-    /// What its whole job has used, its ended steps included, and what the job uses now and may.
+    /// What its whole job has used, ended steps included, and what the job uses now, with its limits.
     pub fn of_job(&self) -> (Usage, CurrentUse) {
         let (mut usage, mut current) = (Usage::default(), CurrentUse::default());
         for place in &self.places {
@@ -427,7 +427,7 @@ impl LivingStep<'_> {
         (usage, current)
     }
 
-    /// What its job was granted, as far as the step's directories or its record say it.
+    /// What its job was granted, as the step's directories or its record say.
     pub fn allocated(&self) -> Allocated {
         let of_place = |place: &StepPlace<'_>| {
             let dir = Dir::open(place.around.as_ref().unwrap_or(&place.step)).ok()?;
@@ -449,19 +449,19 @@ impl LivingStep<'_> {
         usage
     }
 
-    /// Whether all of its processes have been stopped.
+    /// Whether all of its processes are frozen.
     pub fn is_frozen(&self) -> bool {
         let of_place = |place: &StepPlace<'_>| now::is_frozen(place.hierarchy, &Dir::open(&place.step).ok()?);
         self.places.iter().filter_map(of_place).any(|is_frozen| is_frozen)
     }
 
-    /// In how many percent of the last ten seconds one of its processes waited for this: `cpu`, `memory` or `io`.
+    /// The percentage of the last ten seconds in which one of its processes waited for `of`: `cpu`, `memory` or `io`.
     pub fn pressure(&self, of: &str) -> Option<f64> {
         let of_place = |place: &StepPlace<'_>| now::pressure(place.hierarchy, &Dir::open(&place.step).ok()?, of);
         self.places.iter().find_map(of_place)
     }
 
-    /// The limits that the kernel has for its job and for itself: whose, the file, and the value.
+    /// The limits that the kernel has for its job and for the step: level, file, and value.
     pub fn limits(&self) -> Vec<(&'static str, PathBuf, String)> {
         let mut all = Vec::new();
         for place in &self.places {
@@ -493,7 +493,7 @@ impl LivingStep<'_> {
         tasks.into_values().collect()
     }
 
-    /// Its processes, by their numbers; those of tasks as the first hierarchy has them that has tasks.
+    /// Its processes, ordered by pid. Tasks are as in the first hierarchy that has tasks.
     pub fn processes(&self) -> Result<Vec<StepProcess>> {
         let mut all: BTreeMap<i32, StepProcess> = BTreeMap::new();
         let mut failed = None;
@@ -526,14 +526,14 @@ impl StepPlace<'_> {
             Ok(())
         };
         match add(&step, None, &mut found) {
-            // A directory of threads, which a user has made so, has no processes to show.
+            // A threaded directory, which a user can make, does not show processes.
             Err(error) if error.is_gone() || error.kernel_errno() == Some(nix::errno::Errno::EOPNOTSUPP) => {}
             other => other?,
         }
         for name in step.list(true)? {
             let Ok(below) = step.child(&name) else { continue };
             let task = name.strip_prefix(self.tasks);
-            // What a user has made below is the task's, too.
+            // Directories that a user has made in a task's belong to the task, too.
             let done = walk::visit(&below, Instant::now() + PATIENCE, &mut |dir| {
                 add(dir, task, &mut found)?;
                 Ok(true)

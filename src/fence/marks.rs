@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The marks by which it is known whose a directory is, where no record says so; and what an earlier run of the step has left.
+//! Marks, which tell whose a directory is if no record does. Also ends what an earlier run of the step has left.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::record::noted::{Allocated, Noted};
 use crate::record::roll::EntryKind;
 use crate::scheduler;
 
-/// How long a launch may be held up by what an earlier run has left.
+/// How long a launch may wait for the removal of what an earlier run has left.
 const PATIENCE_WITH_OTHERS: Duration = Duration::from_millis(200);
 
 impl Fence {
@@ -30,13 +30,13 @@ impl Fence {
         }
     }
 
-    /// Has the step's directories say what its job was granted and is limited to; a scheduler's as soon as they are known.
+    /// Notes on the step's directories what its job was granted and is limited to; on a scheduler's as soon as they are known.
     pub fn note_allocated(&mut self, noted: &Noted, gpus: Option<u64>) {
         let job = self.limits.plan.as_ref().map(|plan| &plan.job);
         let limits =
             (job.and_then(|job| job.cpu).map(CpuQuota::cpus), job.and_then(|job| job.numbers.get(Limit::Processes)));
         let text = Allocated::of(noted, gpus, limits).to_string();
-        // One of those of ours is enough, as for the mark.
+        // One of jobfence's directories is enough, as for the mark.
         if let Some(step) = self.trees.iter().find_map(|tree| tree.own()?.step()) {
             own::put_allocated(step, &text);
         }
@@ -58,7 +58,7 @@ impl Fence {
         mark_all(claim, overlays.collect());
     }
 
-    /// Marks those of hierarchies in which nothing is limited: on v1 a scheduler may leave them behind all the same.
+    /// Marks the scheduler's directories in hierarchies without limits: on v1 a scheduler may leave those behind, too.
     pub fn mark_others(&mut self, host: &Host, member: &Membership) {
         if !self.around.has_daemon || self.are_others_marked {
             return;
@@ -82,7 +82,7 @@ impl Fence {
     }
 }
 
-/// Marks those that have no mark yet, which the roll says before.
+/// Marks the directories that have no mark yet. The roll notes them first.
 fn mark_all(claim: &Claim, overlays: Vec<&mut Overlay>) {
     let unmarked: Vec<String> = overlays.iter().filter_map(|overlay| overlay.unmarked()).collect();
     if !unmarked.is_empty()

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How directories of ours are called.
+//! The names of jobfence's directories.
 
 use crate::cgroup::layout::Hierarchy;
 
-/// Below our own directory: the branch of those who run only when nobody else wants to.
+/// The branch below jobfence's directory for jobs that run only on CPU time that no others want.
 pub const IDLE: &str = "idle";
 
 /// The directory of a task, by its number in the step.
@@ -11,7 +11,7 @@ pub(super) fn own_task(number: u32) -> String {
     format!("task_{number}")
 }
 
-/// The path below a hierarchy's root as processes see it where another cgroup than the root is mounted (containers).
+/// A path below a hierarchy's mount point as processes see it if a cgroup other than the root is mounted there (containers).
 pub(super) fn in_mount(hierarchy: &Hierarchy, path: &str) -> String {
     format!("{}{path}", hierarchy.root.trim_end_matches('/'))
 }

@@ -37,7 +37,7 @@ impl Fence {
         usage
     }
 
-    /// CPU time and the peak of memory of all the job's steps together, those included that have ended, as long as its directory is there.
+    /// CPU time and peak memory of all the job's steps together, ended ones included, as long as the job's directory is there.
     pub fn job_usage(&self) -> Usage {
         let mut usage = Usage::default();
         for tree in &self.trees {
@@ -66,7 +66,7 @@ impl Fence {
                 let limit = |file| limits::memory_limit(&job, file).ok().flatten();
                 found.memory_limit = limit(memory);
                 if found.usage.swap_peak.is_none() {
-                    // v1 limits the sum of both.
+                    // v1 limits the sum of RAM and swap.
                     let most = if hierarchy.version == Version::V2 { Some(0) } else { found.memory_limit };
                     found.is_without_swap = most.is_some_and(|most| limit(swap).is_some_and(|limit| limit <= most));
                 }
@@ -78,13 +78,13 @@ impl Fence {
         found
     }
 
-    /// The CPUs that the job's quota allows, its user's included, as the kernel has it; `None` when unlimited.
+    /// The CPUs that the quotas of the job and its user allow, as the kernel has them; `None` when unlimited.
     fn job_cpus(&self, tree: &Tree, job: &Dir) -> Option<Cpus> {
         let hierarchy = tree.hierarchy();
         let quota = |dir: &Dir| limits::cpu_quota(dir, hierarchy.version).ok().flatten().map(limits::CpuQuota::cpus);
         match tree {
             _ if !hierarchy.has("cpu") => None,
-            // The job's has room for daemons in it.
+            // The job's quota has headroom for daemons in it.
             Tree::Overlay(_) if hierarchy.version == Version::V2 => {
                 let of_step = quota(&*tree.step().ok()?)?;
                 let planned = self.limits.plan.as_ref().and_then(|plan| plan.job.cpu).map(limits::CpuQuota::cpus);
@@ -97,18 +97,18 @@ impl Fence {
         }
     }
 
-    /// Which directory the job has: another one has counted from zero.
+    /// The inode of the job's directory: a new directory counts from zero.
     pub fn job_number(&self) -> Result<u64> {
         let tree = self.trees.first().ok_or_else(|| Error::new("the job has no directory"))?;
         Ok(tree.job()?.stat()?.st_ino)
     }
 
-    /// What only one step of the node does at a time. `None`: it is not to be had by the deadline.
+    /// Takes the lock of handing figures on to a card, which one step of the node has at a time. `None`: not free by the deadline.
     pub fn hand_on_alone(&self, deadline: Instant) -> Option<Lock> {
         self.claim.records.lock_cards(deadline).ok()
     }
 
-    /// Whether a process of the step still lives; also where that cannot be seen by the deadline.
+    /// Whether a process of the step still lives; also `true` if that cannot be seen by the deadline.
     pub fn is_inhabited(&self, deadline: Instant) -> bool {
         let tree = self.trees.first().and_then(|tree| tree.step().ok());
         tree.is_none_or(|step| is_inhabited(&step, deadline))
@@ -129,13 +129,13 @@ impl Fence {
         found
     }
 
-    /// Whether its tasks have directories of their own in those that are ours.
+    /// Whether its tasks have their own directories in jobfence's tree.
     pub fn has_own_tasks(&self) -> bool {
         self.limits.plan.as_ref().is_some_and(|plan| !plan.task.is_empty())
     }
 
-    /// Keeps what was used where the scheduler will soon remove its directories: with proctrack/cgroup on v2 it does so after
-    /// the last callback, otherwise before.
+    /// Keeps the usage in the scheduler's directories, since the scheduler will soon remove them: with proctrack/cgroup on v2 after the
+    /// last callback, otherwise before.
     pub fn take_usage(&mut self) {
         for tree in &mut self.trees {
             if let Tree::Overlay(overlay) = tree {
@@ -167,7 +167,7 @@ impl Fence {
         limits::cpu_weight(&*tree.job().ok()?, tree.hierarchy().version).ok()
     }
 
-    /// Above so many bytes the step's memory is reclaimed, as the kernel has it; `None` when that is nowhere.
+    /// The bytes above which the step's memory is reclaimed, as the kernel has it; `None` when there is no such limit.
     pub fn memory_high(&self) -> Option<u64> {
         let tree = self.trees.iter().find(|tree| tree.hierarchy().has("memory"))?;
         let file = limits::high_file(tree.hierarchy().version);
@@ -195,12 +195,12 @@ impl Fence {
         limits::processes(&*self.with_pids()?.step().ok()?).ok().flatten()
     }
 
-    /// The same of each of its tasks, as planned.
+    /// The same for each of its tasks, as planned.
     pub fn processes_of_task(&self) -> Option<u64> {
         self.limits.plan.as_ref()?.task.numbers.get(Limit::Processes)
     }
 
-    /// How fast the step may read and write, if the kernel has it so; `None` when unlimited.
+    /// How fast the step may read and write, as planned; `None` when unlimited, or if the kernel allows more.
     pub fn io(&self) -> Option<&IoRules> {
         let tree = self.trees.iter().find(|tree| tree.hierarchy().has("io"))?;
         let plan = self.limits.plan.as_ref().filter(|plan| !plan.step.disks.is_empty())?;
@@ -212,14 +212,14 @@ impl Fence {
         plan.step.disks.iter().all(is_set).then_some(&plan.step.io)
     }
 
-    /// The CPUs on which the step can run, where the kernel has a cpuset of it.
+    /// The CPUs on which the step can run, if the kernel has a cpuset for it.
     pub fn cores(&self) -> Option<CpuList> {
         let tree = self.trees.iter().find(|tree| tree.hierarchy().has("cpuset"))?;
         cpuset::effective(&*tree.step().ok()?, tree.hierarchy().version).ok()
     }
 
-    /// The devices that the step may use besides those of everybody, if they are limited. As planned: a user, as whom a task asks,
-    /// may not ask the kernel for a program.
+    /// The devices that the step may use besides those that all steps may use, if they are limited. As planned, not as in the kernel: a
+    /// task asks as its user, and a user may not read the kernel's program.
     pub fn devices(&self) -> Option<&Devices> {
         self.limits.plan.as_ref()?.step.devices.as_ref().filter(|_| !self.limits.without_devices)
     }
@@ -232,8 +232,8 @@ impl Fence {
         found.unwrap_or_default()
     }
 
-    /// How often a process of the step could not start another one for the limit of their number; where the kernel counts at
-    /// the limit that was reached (Linux 6.11) and that is the job's, a process of the job.
+    /// How often the limit of processes kept a process of the step from starting another. Since Linux 6.11 the kernel counts at the
+    /// limit that was reached: if that is the job's, this counts all processes of the job.
     pub fn forks_refused(&self) -> u64 {
         let Some(tree) = self.with_pids() else { return 0 };
         let of_step = tree.step().ok().and_then(|step| forks_refused(tree.hierarchy(), &step));
@@ -248,19 +248,19 @@ impl Fence {
             .filter(|_| self.limits.controllers.contains(&"pids"))
     }
 
-    /// How many of the step's processes were killed for want of memory.
+    /// How many of the step's processes were OOM-killed.
     pub fn oom_kills(&self) -> u64 {
         let count = |tree: &Tree| oom_kills(tree.hierarchy(), &*tree.step().ok()?);
         self.trees.iter().filter(|tree| tree.hierarchy().has("memory")).find_map(count).unwrap_or(0)
     }
 
-    /// The CPU time of all steps that the job's directory has had, also of those that are gone.
+    /// The CPU time of all steps of the job's directory, ended ones included.
     pub fn job_cpu(&self) -> Option<Duration> {
         self.trees.iter().find_map(|tree| now::cpu_time(tree.hierarchy(), &*tree.job().ok()?))
     }
 
-    /// The most memory and swap together that the job had in use at once, in bytes. v2 says each by itself (swap since Linux 6.5), so there it
-    /// may be less than this sum.
+    /// The most memory and swap together that the job had in use at once, in bytes. v2 keeps one peak for each (swap since Linux 6.5),
+    /// so there the truth may be less than this sum.
     pub fn job_memory_swap_peak(&self) -> Option<u64> {
         let tree = self.trees.iter().find(|tree| tree.hierarchy().has("memory"))?;
         let job = tree.job().ok()?;
@@ -271,8 +271,7 @@ impl Fence {
         }
     }
 
-    /// The cgroups at which this step's memory may be limited, innermost first but for those of tasks: path as the kernel's log
-    /// has it, whose it is, its limit and the most it held, in bytes.
+    /// The cgroups at which this step's memory may be limited, innermost first, without those of tasks.
     pub fn memory_levels(&self) -> Vec<MemoryLevel> {
         let Some(tree) = self.trees.iter().find(|tree| tree.hierarchy().has("memory")) else { return Vec::new() };
         let version = tree.hierarchy().version;
@@ -308,19 +307,19 @@ impl Fence {
 /// What a card shows of a job on this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JobForACard {
-    /// What all its steps have used together, those included that have ended.
+    /// What all its steps have used together, ended ones included.
     pub usage: Usage,
     /// What its CPU time is limited to; `None` when unlimited.
     pub cpus_limit: Option<Cpus>,
     /// What its memory is limited to in the kernel, in bytes; `None` when unlimited.
     pub memory_limit: Option<u64>,
-    /// Whether it certainly could not use swap, where the kernel keeps no peak of that.
+    /// Whether it certainly could not use swap; set only if the kernel keeps no peak of swap.
     pub is_without_swap: bool,
-    /// Whether the scheduler's step daemons are among its processes, which the limit of processes leaves out.
+    /// Whether its count of processes includes the scheduler's step daemons, which its limit of processes leaves out.
     pub has_daemons: bool,
 }
 
-/// Where memory is limited.
+/// One cgroup at which memory is limited.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryLevel {
     /// As `/proc/PID/cgroup` and the kernel's log write it.
@@ -339,7 +338,7 @@ impl MemoryLevel {
         place.strip_prefix(self.path.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
-    /// Whether the most that was held is as much as was allowed.
+    /// Whether the peak is as high as the limit.
     pub fn is_reached(&self) -> bool {
         matches!((self.peak, self.limit), (Some(peak), Some(limit)) if peak >= limit)
     }

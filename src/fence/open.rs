@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A step gets a name that nobody else has, and directories of that name.
+//! Opens a fence: gives the step a unique name, and makes directories of that name.
 
 use std::time::Instant;
 
@@ -25,44 +25,44 @@ use crate::scheduler::{self, Schedulers};
 use crate::sorted;
 use crate::sys::dir::Dir;
 
-/// What a fence is made of.
+/// What is needed to open a fence.
 #[derive(Debug, Clone, Copy)]
 pub struct Opening<'a> {
     /// The host.
     pub host: &'a Host,
-    /// What the administrator decides.
+    /// The site's configuration.
     pub config: &'a Config,
-    /// Those that may have directories of their own here.
+    /// The schedulers that may have directories on this host.
     pub schedulers: Schedulers,
     /// Whose step it is.
     pub key: &'a JobKey,
     /// Controllers that are needed beside those of the configuration.
     pub more: &'a [&'static str],
-    /// Where the step's daemon is. Without one (`None`) no process is taken out of a scheduler's directory, and that is an error.
+    /// Where the step's daemon is. `None`: there is none, and attaching a process that is in a scheduler's directory is an error.
     pub daemon: Option<&'a Membership>,
     /// Removes what a dead owner has left under a name.
     pub free: fn(&Self, &Records, &[String]) -> Result<Freed>,
-    /// Who holds it where other processes go on with it, see [`Fence::resume`]; `None`: this process, and nobody else.
+    /// What holds the fence if other processes may resume it, see [`Fence::resume`]; `None`: this process alone.
     pub holder: Option<&'a Holder>,
-    /// Which run of the job and the step it is, as the scheduler counts, where somebody else holds it.
+    /// Which run of the job and the step it is, as the scheduler counts, if there is a `holder`.
     pub run: u32,
-    /// The devices of GPUs that were chosen for it, to be recorded before anything is made.
+    /// The devices of GPUs that were chosen for the step. They are recorded before any directory is made.
     pub gpus: &'a [String],
 }
 
-/// The controllers that count what the usage log has beside CPU time, which every cgroup2 directory counts, and v1's `cpuacct`.
+/// The controllers that count what the usage log has. CPU time is counted in every cgroup2 directory, and by v1's `cpuacct`.
 const COUNTED: [&str; 3] = ["memory", "pids", "io"];
 
-/// What became of a name that somebody had.
+/// What became of a name that was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freed {
-    /// It is nobody's now.
+    /// No step has it now.
     Free,
-    /// It is somebody's that lives, or is being freed.
+    /// A living step has it, or another process is freeing it.
     Taken,
 }
 
-/// The hierarchies by whose directories the step is to be in.
+/// The hierarchies in which the step is in jobfence's directories, and those in which it is in the scheduler's.
 struct Sides<'a> {
     own: Vec<&'a Hierarchy>,
     overlays: Vec<Tree>,
@@ -81,9 +81,10 @@ impl<'a> Opening<'a> {
         (wanted, lowest_io)
     }
 
-    /// Controllers that only count, beside those that are needed: where nobody looks at the figures, there are none.
+    /// Controllers that only count, beside those that are needed. Without a usage log there are none.
     fn counted(&self, wanted: &[&'static str]) -> Vec<&'static str> {
-        // A hierarchy more of v1 costs a launch 13 system calls, and two would be too many. A site that wants to know of processes limits them.
+        // Each further v1 hierarchy costs a launch 13 system calls, so `pids` is left out there: a site that wants to know of processes
+        // limits them.
         let is_cheap = |controller: &str, version| controller != "pids" || version == Version::V2;
         let is_there = |controller: &&str| {
             let hierarchy = self.host.layout.with_controller(controller);
@@ -93,7 +94,7 @@ impl<'a> Opening<'a> {
         counted.filter(|_| self.config.usage_log.is_some()).filter(is_there).collect()
     }
 
-    /// Whose the directories are to be in each hierarchy, as far as can be seen from where the daemon is.
+    /// Decides whose directories the step is to use in each hierarchy, as far as the daemon's place shows it.
     fn sides(&self, wanted: &[&'static str]) -> Result<Sides<'a>> {
         let (mut own, mut overlays) = (Vec::new(), Vec::new());
         for hierarchy in self.host.hierarchies(wanted)? {
@@ -104,7 +105,7 @@ impl<'a> Opening<'a> {
             };
             let mut overlay = Overlay::new(hierarchy.clone(), hierarchy.open()?, 0, found.scheduler);
             overlay::check_daemon(hierarchy, self.key, daemon, &found)?;
-            // v1's freezer, in which nothing is limited, shows no step of the daemon.
+            // In v1's freezer, which limits nothing, the daemon's place shows no step.
             if overlay.locate(self.key, &found)? || wanted.iter().any(|controller| hierarchy.has(controller)) {
                 overlays.push(Tree::Overlay(overlay));
             }
@@ -112,7 +113,7 @@ impl<'a> Opening<'a> {
         Ok(Sides { own, overlays })
     }
 
-    /// The branch below our own directory, if it is not that itself.
+    /// The branch below jobfence's own directory, if the step is to be in one.
     fn class(&self) -> Option<&'static str> {
         self.config.scavenger.then_some(IDLE)
     }
@@ -131,7 +132,8 @@ impl<'a> Opening<'a> {
         }
     }
 
-    /// What other processes are to know, and by whom the janitors of older releases see that it lives: process 1 does as long as the boot.
+    /// What other processes need to resume the fence, and its recorded owner. The janitors of older releases take the fence for alive
+    /// while the owner lives: process 1, unless the holder is a process.
     fn shared(&self, us: Owner, wanted: &[&str]) -> Result<Option<(Owner, Box<Shared>)>> {
         let Some(holder) = self.holder else { return Ok(None) };
         let owner = match holder {
@@ -146,7 +148,7 @@ impl<'a> Opening<'a> {
             step: self.key.step.clone(),
             run: self.run,
             controllers: wanted.iter().map(|&controller| controller.to_owned()).collect(),
-            // The kernel says where its log is only to a process that reads all of it, which takes as long as the rest of this.
+            // Only a process that reads the kernel's log to its end learns its position there, which takes as long as the rest of this.
             log_from: None,
             overlay: self.daemon.is_some(),
             gpus: self.gpus.to_vec(),
@@ -155,7 +157,7 @@ impl<'a> Opening<'a> {
         Ok(Some((owner, Box::new(shared))))
     }
 
-    /// Whether this very run has a fence that lives: whoever wants it once more goes on with that one.
+    /// Refuses a second fence for the same run of a step: its caller must resume the first.
     fn refuse_twice(&self, records: &Records, wanted: &Record) -> Result<()> {
         let Some(ours) = &wanted.shared else { return Ok(()) };
         let recorded = records.read(&wanted.levels).ok().flatten();
@@ -168,13 +170,13 @@ impl<'a> Opening<'a> {
         }
     }
 
-    /// The name is somebody's: a dead owner's is taken away, a living one's (a requeued job overlaps its own end) stays.
+    /// Frees a name that is taken if its owner is dead. A living owner keeps it: a requeued job overlaps its own end.
     fn free(&self, records: &Records, levels: &[String], tries: &mut Tries) {
         match (self.free)(self, records, levels) {
-            // The name should be free now; who takes it again and again must not keep us here.
+            // The name should be free now. The count stops a loop in which another step takes it again and again.
             Ok(Freed::Free) => tries.removed += 1,
             Ok(Freed::Taken) => tries.again += 1,
-            // A process of it that does not die, or a record that is not understood, is no reason to refuse this job.
+            // A process that does not die, or a record that cannot be parsed, is no reason to refuse this job.
             Err(error) => {
                 log::warn!("cannot remove {}: {error}", levels.join("/"));
                 tries.again += 1;
@@ -183,7 +185,7 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// How often a name was somebody else's.
+/// How often another step had the name.
 struct Tries {
     /// The number behind the step's name.
     again: u32,
@@ -203,9 +205,10 @@ impl Tries {
 }
 
 impl Fence {
-    /// Makes the step's directories in every hierarchy that is used, under a name that nobody else has.
+    /// Makes the step's directories in every hierarchy that is used, under a unique name.
     ///
-    /// Where the scheduler itself tracks the step by cgroup nothing is made; a daemon in the directories of another step is an error.
+    /// Nothing is made in a hierarchy in which the scheduler itself tracks the step. A daemon in another step's directories is an
+    /// error.
     pub fn open(opening: &Opening<'_>) -> Result<Self> {
         let Opening { host, config, .. } = *opening;
         let (mut wanted, lowest_io) = opening.controllers();
@@ -219,7 +222,7 @@ impl Fence {
         loop {
             let records = Records::open(&config.run_dir)?;
             let record = opening.record(owner, tries.again, shared.as_ref().map(|(_, shared)| shared.clone()));
-            // Where nothing is ours there is nothing to record, and a name for nobody to have.
+            // Without directories of jobfence's there is nothing to record, and no name to claim.
             let is_recorded = !own.is_empty();
             if is_recorded && !records.claim(&record)? {
                 let removed = tries.removed;
@@ -247,7 +250,7 @@ impl Fence {
                     log::warn!("{error}");
                     tries.again += 1;
                 }
-                // No job fails for want of figures.
+                // A job does not fail because its usage cannot be counted.
                 Err(error) if !counted.is_empty() => {
                     let theirs = host.not_handed_down(&counted);
                     let is_theirs = |controller: &str| theirs.iter().any(|(not_given, _)| *not_given == controller);
@@ -255,7 +258,7 @@ impl Fence {
                     log::debug!("{}: nothing is counted by {}: {error}", opening.key, lost.join(" or "));
                     Sides { own, overlays } = opening.sides(&[&wanted[..], &counted].concat())?;
                 }
-                // What is limited by controllers that are handed down can be limited all the same.
+                // The controllers that are handed down can still limit.
                 Err(error) if not_handed_down.is_none() => {
                     let theirs = host.not_handed_down(&wanted);
                     if theirs.is_empty() {
@@ -278,7 +281,7 @@ impl Fence {
         }
     }
 
-    /// Without directories.
+    /// A fence without directories.
     fn new(opening: &Opening<'_>, record: Record, claim: Claim, limits: WantedLimits) -> Self {
         Self {
             key: opening.key.clone(),
@@ -293,7 +296,7 @@ impl Fence {
         }
     }
 
-    /// Makes those of ours.
+    /// Makes jobfence's directories.
     fn make(mut self, opening: &Opening<'_>, hierarchies: &[&Hierarchy]) -> Result<Self> {
         let class = opening.class();
         for hierarchy in hierarchies {
@@ -303,26 +306,26 @@ impl Fence {
             let wanted = [&self.limits.controllers[..], &self.limits.counted].concat();
             let levels = &self.ours.levels;
             let made = own::make_dirs(opening.host, &hierarchy, &wanted, class, levels, &mut dirs);
-            // EEXIST: somebody else lives there, and nothing of it is ours to remove.
+            // EEXIST: another step lives there, and nothing of it may be removed.
             if made.as_ref().err().and_then(Error::kernel_errno) != Some(Errno::EEXIST) {
                 let untouched = made.as_ref().map_or_else(|_| Untouched::default(), |made| *made);
                 self.trees.push(Tree::Own(Own { hierarchy, dirs, class, untouched }));
             }
             if let Err(error) = made {
-                // What was made goes away again, here too, where it may be a part of the way down.
+                // Removes what was made, also in this hierarchy, where it may be a part of the way down.
                 let _ = self.close(Instant::now() + opening.config.cleanup_timeout);
                 return Err(error);
             }
         }
-        // One of them is enough: it leads to the others.
+        // One mark is enough: it leads to the other directories.
         if let Some(step) = self.trees.iter().find_map(|tree| tree.own()?.step()) {
             own::put_mark(step, &self.claim.mark);
         }
         Ok(self)
     }
 
-    /// The fence of a step that another process owns, as far as it exists now, for putting a process in that is at `member`:
-    /// without the hierarchies in which that is in directories of a scheduler's. Closing it does nothing.
+    /// The fence of a step that another process owns, as far as it exists now, for attaching a process that is at `member`. It leaves
+    /// out the hierarchies in which a scheduler tracks that process. Closing it does nothing.
     pub fn of_another(
         host: &Host,
         schedulers: Schedulers,
@@ -336,7 +339,7 @@ impl Fence {
             let stays = scheduler::placement(schedulers, member, &own.hierarchy).is_some();
             own.is_whole(&record.levels) && !stays
         });
-        // In the order in which they were made: where a process can be killed comes first.
+        // In the order in which they were made: hierarchies in which processes can be killed come first.
         sorted::sort_by_key(&mut trees, |own| (own.hierarchy.version == Version::V1, !own.hierarchy.has("freezer")));
         let ours = OwnPath::of(&record.base, record.levels.clone());
         if trees.is_empty() {
@@ -372,14 +375,14 @@ impl OwnPath {
     }
 }
 
-/// Whether a scavenger's I/O is to have the least weight: where disks share their time by weight at all.
+/// Whether a scavenger gets the least I/O weight: only if disks share their time by weight.
 pub(crate) fn lowers_io(host: &Host, config: &Config) -> bool {
     let Some(hierarchy) = host.layout.with_controller("io").filter(|_| config.scavenger) else { return false };
     let root = hierarchy.open().ok().filter(|_| hierarchy.version == Version::V2);
     Dir::open("/sys").is_ok_and(|sys| io::weights_work(&sys, root.as_ref()))
 }
 
-/// Those of these names that limits can need.
+/// The controllers among these names that limits can need.
 pub(super) fn controllers_named(names: &[String]) -> Vec<&'static str> {
     rules::controllers(|rule| names.iter().any(|name| name == rule.controller))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The scheduler's own directories of a step, where it tracks the processes by cgroup: nothing is made in them, nobody is moved
-//! out of them, and the scheduler removes them. Where they are it says itself (`scheduler::Placement`).
+//! The scheduler's own directories of a step, if the scheduler tracks processes by cgroup. jobfence makes nothing in them and moves no
+//! process out of them; the scheduler removes them. The scheduler's module says where they are (`scheduler::Placement`).
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,8 @@ use crate::sys::process::{self, Owner};
 
 /// One step in one hierarchy that the scheduler uses.
 ///
-/// Directories are opened when they are needed and not kept: with `contain_spank` a task is attached in a process that shares
-/// our memory and not our descriptors, so one opened there would be another file's here.
+/// Directories are opened when they are needed and not kept. With `contain_spank`, the process that attaches a task shares the daemon's
+/// memory but not its descriptors: a descriptor that it opened would be another file in the daemon.
 #[derive(Debug)]
 pub struct Overlay {
     /// The hierarchy.
@@ -36,14 +36,14 @@ pub struct Overlay {
     anchor: (Dir, usize),
     /// Where the step is; `None` until a process of it has been seen.
     place: Option<Box<Location>>,
-    /// Whether its directory bears our mark.
+    /// Whether its directory has jobfence's mark.
     is_marked: bool,
-    /// The directories of ours that this has replaced, all but the anchor.
+    /// jobfence's directories that this has replaced, all but the anchor.
     ///
-    /// They stay open to the end, when the step daemon closes them: closed by a process that shares its memory and not its
-    /// descriptors, they would be open in the daemon, which no longer knew of them.
+    /// They stay open to the end, when the step daemon closes them. If a process that shares the daemon's memory but not its
+    /// descriptors closed them, they would leak in the daemon.
     _replaced: Vec<Dir>,
-    /// What was used when it could last be seen: the scheduler may remove its directories before the end is told.
+    /// The usage when it could last be read: the scheduler may remove its directories before it reports the end.
     seen: Box<LastSeen>,
 }
 
@@ -66,14 +66,14 @@ struct Location {
 }
 
 impl Location {
-    /// `None`: it leads to no step.
+    /// `None`: the placement names no step.
     fn of(found: &Placement, is_ours: bool) -> Option<Self> {
         found.step.as_ref().map(|step| Self { job: found.job.clone(), step: step.clone(), dirs: found.dirs, is_ours })
     }
 }
 
 impl Overlay {
-    /// `anchor` is a directory in the hierarchy, so many levels below its mount point.
+    /// `anchor` is a directory in the hierarchy, `levels` below its mount point.
     pub fn new(hierarchy: Hierarchy, anchor: Dir, levels: usize, scheduler: &'static dyn Scheduler) -> Self {
         Self {
             hierarchy,
@@ -86,16 +86,15 @@ impl Overlay {
         }
     }
 
-    /// In the place of directories of ours; the outermost is so many levels below the mount point. `None` where none could be
-    /// made.
+    /// Replaces jobfence's directories, the outermost of which is `levels` below the mount point. `None` if none could be made.
     pub fn instead_of(own: &mut Own, levels: usize, scheduler: &'static dyn Scheduler) -> Option<Self> {
         let mut dirs = std::mem::take(&mut own.dirs).into_iter();
         let anchor = dirs.next()?;
         Some(Self { _replaced: dirs.collect(), ..Self::new(own.hierarchy.clone(), anchor, levels, scheduler) })
     }
 
-    /// Before it is marked: ends what a dead daemon of the same step has left in the same directory (a job that was requeued). Whoever is
-    /// older than the daemon that it has now (`owner`) is none of its tasks.
+    /// Ends what a dead daemon of the same step has left in the same directory (a requeued job). To be called before the directory is
+    /// marked. A process that is older than the present daemon (`owner`) is none of its tasks.
     pub fn end_earlier_run(&self, host: &Host, owner: Owner, deadline: Instant) -> Result<()> {
         let Some(place) = self.place.as_ref().filter(|place| place.is_ours && !self.is_marked) else { return Ok(()) };
         let Some(mark) = mark::get(&self.open(Some(&place.step))?)? else { return Ok(()) };
@@ -104,7 +103,7 @@ impl Overlay {
         }
         let step = self.step()?;
         if self.hierarchy.version == Version::V2 {
-            // As its daemon, or a janitor that died, may have left it.
+            // A dead daemon or janitor may have left it frozen.
             let _ = step.write("cgroup.freeze", "0");
         } else if self.hierarchy.has("freezer") {
             kill::thaw(&step, deadline);
@@ -121,8 +120,8 @@ impl Overlay {
         process::end_all(&host.proc, find, deadline).map(drop)
     }
 
-    /// Marks the step's directory, once it is certainly known: its own, and on v2 not that of the user's processes in it. And its job's,
-    /// which a scheduler leaves now and then (Slurm 22.05's freezer), and if its daemon is killed between the two.
+    /// Marks the step's directory, once it is certainly known (on v2 not the one for the user's processes in it), and the job's. A
+    /// scheduler sometimes leaves the job's behind: in the freezer (Slurm 22.05), or if its daemon is killed between removing the two.
     pub fn mark(&mut self, text: &str, allocated: Option<&str>) {
         let Some(place) = self.place.as_ref().filter(|place| place.is_ours && !self.is_marked) else { return };
         self.is_marked = [&place.step, &place.job]
@@ -133,7 +132,7 @@ impl Overlay {
         }
     }
 
-    /// Notes down in the step's directory what its job was granted, if that directory is marked.
+    /// Notes on the step's directory what its job was granted, if that directory is marked.
     pub fn note_allocated(&self, text: &str) {
         if let Some(place) = self.place.as_ref().filter(|_| self.is_marked)
             && let Ok(step) = self.open(Some(&place.step))
@@ -142,7 +141,7 @@ impl Overlay {
         }
     }
 
-    /// The path of the step's directory, if that is to be marked and has not been.
+    /// The path of the step's directory, if it is still to be marked.
     pub fn unmarked(&self) -> Option<String> {
         let place = self.place.as_ref().filter(|place| place.is_ours && !self.is_marked)?;
         Some(self.hierarchy.mount.join(self.hierarchy.below_mount(&place.step)?).to_str()?.to_owned())
@@ -153,8 +152,8 @@ impl Overlay {
         self.place.is_some()
     }
 
-    /// Takes down where a process of the step was seen, unless that is known; an error where that is not certainly the step's
-    /// own. `false`: it leads to no step.
+    /// Stores where a process of the step was seen, unless the place is known. Fails if the directory is not certainly the step's own.
+    /// `false`: the placement names no step.
     pub fn locate(&mut self, key: &JobKey, found: &Placement) -> Result<bool> {
         if !self.place.as_ref().is_some_and(|place| place.is_ours) {
             check_name(&self.hierarchy, key, found)?;
@@ -164,7 +163,7 @@ impl Overlay {
         Ok(self.is_located())
     }
 
-    /// As `locate`, unchecked: for who only looks.
+    /// As `locate`, without checks: for a process that only reads.
     pub fn look_at(&mut self, found: &Placement) {
         if self.place.is_none() {
             self.place = Location::of(found, false).map(Box::new);
@@ -189,7 +188,7 @@ impl Overlay {
         self.place.as_ref().map_or(1, |place| limiting::daemons(job, place.dirs.steps))
     }
 
-    /// The CPU time of those that live, which the job's directory has counted.
+    /// The CPU time of the scheduler's living daemons, which the job's directory has counted.
     pub fn daemons_cpu(&self, job: &Dir) -> Duration {
         let Some((dirs, theirs)) = self.place.as_ref().and_then(|place| Some((place.dirs, place.dirs.processes?)))
         else {
@@ -229,12 +228,12 @@ impl Overlay {
         Some(self.open(self.job_path().and_then(|job| job.rsplit_once('/')).map(|(user, _)| user)))
     }
 
-    /// Opens the directory in which every job has its own: of all jobs, or on v1 of the user's.
+    /// Opens the directory above the job's: of all jobs, or on v1 of the user.
     pub fn above_jobs(&self) -> Result<Dir> {
         self.open(self.job_path().map(|job| job.rsplit_once('/').map_or("/", |(above, _)| above)))
     }
 
-    /// Opens a task's directory, in which a process of it is.
+    /// Opens the task's directory that a process with this membership is in.
     pub fn task(&self, member: &Membership) -> Result<Dir> {
         let none = || {
             let name = self.scheduler.name();
@@ -251,8 +250,8 @@ impl Overlay {
         self.open(self.path().as_deref())
     }
 
-    /// Has the controllers enabled on the way down to the step, and perhaps for its tasks' directories, where the scheduler did not.
-    /// None of these directories holds a process, and its rmdir does not mind.
+    /// Enables the controllers on the way down to the step, and with `for_tasks` for its tasks' directories, where the scheduler did
+    /// not. None of these directories holds a process, and the scheduler can still remove them.
     pub fn enable(&self, wanted: &[&'static str], step: &Dir, for_tasks: bool) -> Result<()> {
         let Some(place) = &self.place else { return Ok(()) };
         if self.hierarchy.version == Version::V1 {
@@ -285,12 +284,12 @@ impl Overlay {
         }
     }
 
-    /// What the step has used, when it could last be read.
+    /// What the step has used, as last read.
     pub fn usage(&self) -> &Usage {
         &self.seen.step
     }
 
-    /// The same of the whole job: CPU time and memory.
+    /// The same for the whole job: CPU time and memory.
     pub fn job_usage(&self) -> &Usage {
         &self.seen.job
     }
@@ -300,8 +299,8 @@ impl Overlay {
         self.place.as_ref().map(|place| format!("{}{number}", place.dirs.tasks))
     }
 
-    /// Before the scheduler kills whoever is left of the step: Slurm does so by `cgroup.kill` since 25.05, and waits for those that it does not
-    /// end until it gives up the node.
+    /// Ends the processes that the scheduler's own kill would miss, before that kill. Slurm has used `cgroup.kill` since 25.05, and
+    /// waits for the processes that this misses until it gives up the node.
     pub fn end_leaderless(&self, host: &Host, deadline: Instant) -> Result<()> {
         match self.place.as_ref().filter(|place| place.is_ours && self.hierarchy.version == Version::V2) {
             Some(_) => kill::kill_leaderless(&host.proc, &self.step()?, deadline),
@@ -309,8 +308,8 @@ impl Overlay {
         }
     }
 
-    /// Kills whoever is left, when the scheduler has done with the step: with proctrack/linuxproc it does not find those that
-    /// have a session of their own. The directories are its to remove.
+    /// Kills the processes that are left after the scheduler is done with the step: with proctrack/linuxproc it does not find those
+    /// with a session of their own. The scheduler removes the directories.
     pub fn end(&self, deadline: Instant) -> Result<()> {
         if !self.place.as_ref().is_some_and(|place| place.is_ours) {
             return Ok(());
@@ -318,8 +317,8 @@ impl Overlay {
         let Ok(step) = self.step() else { return Ok(()) };
         let unified = (self.hierarchy.version == Version::V2).then_some(&step);
         kill::kill_all(Members { unified, freezer: None, any: &step }, deadline)?;
-        // What users have made in theirs (Slurm 22.05 gives those of tasks to them) the scheduler does not remove, and so none of its own. On v1
-        // it has tried before this.
+        // A scheduler does not remove directories that users have made in those of their tasks (Slurm 22.05 gives the latter to users),
+        // and then cannot remove its own. On v1 it has tried before this.
         if let Some(place) = self.place.as_ref().filter(|_| self.hierarchy.version == Version::V2) {
             let mut unseen = Vec::new();
             for name in own::children(&step, |_| true, &mut unseen) {
@@ -345,7 +344,7 @@ impl Overlay {
     }
 }
 
-/// The directory of the processes in a step's.
+/// The path of the processes' directory in a step's.
 fn in_step(step: &str, dirs: &StepDirs) -> String {
     dirs.processes.map_or_else(|| step.to_owned(), |below| format!("{step}/{below}"))
 }
@@ -359,8 +358,7 @@ pub fn check_name(hierarchy: &Hierarchy, key: &JobKey, found: &Placement) -> Res
     Err(Error::new("the process is in another step's cgroup in").at(&hierarchy.mount).value(theirs))
 }
 
-/// Refuses to take a step daemon's place for its step's where it has inherited it from another step, within which its scheduler
-/// was started.
+/// Refuses a step daemon that is in another step's directory. It inherits that directory if its scheduler was started within that step.
 pub fn check_daemon(hierarchy: &Hierarchy, key: &JobKey, daemon: &Membership, found: &Placement) -> Result<()> {
     let place = daemon.path_in(hierarchy).unwrap_or_default();
     if found.scheduler.is_step_of(found, key, hierarchy.version) && found.is_daemons {
@@ -373,8 +371,8 @@ pub fn check_daemon(hierarchy: &Hierarchy, key: &JobKey, daemon: &Membership, fo
         .hint(format!("its {started} was started within a job: start it outside of one")))
 }
 
-/// Refuses directories that are not root's: somebody could have made them like the scheduler's, where he may make some, and have the
-/// task moved there. (Slurm 22.05 gives those of steps and tasks to the user on v1, and on v2 those of tasks.)
+/// Refuses directories that do not belong to root: a user with a writable directory could imitate the scheduler's and have the task
+/// moved there. (Slurm 22.05 gives the directories of steps and tasks to the user on v1, and on v2 those of tasks.)
 pub fn check_owner(hierarchy: &Hierarchy, anchor: &Dir, levels: usize, found: &Placement) -> Result<()> {
     let step = found.step.as_deref().filter(|_| hierarchy.version == Version::V2);
     for path in std::iter::once(found.job.as_str()).chain(step) {
@@ -390,7 +388,7 @@ pub fn check_owner(hierarchy: &Hierarchy, anchor: &Dir, levels: usize, found: &P
     Ok(())
 }
 
-/// Opens a directory by its path as `/proc/PID/cgroup` shows it, from one that is so many levels below the mount point.
+/// Opens a directory by its path as `/proc/PID/cgroup` shows it, from `anchor`, which is `levels` below the mount point.
 fn open_below(hierarchy: &Hierarchy, anchor: &Dir, levels: usize, path: &str) -> Result<Dir> {
     let not_below = || Error::new("the cgroup is not below what is mounted at").at(&hierarchy.mount).value(path);
     let below = hierarchy.below_mount(path).ok_or_else(not_below)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Our own tree: the directories of a step, made, killed and removed.
+//! jobfence's own tree: makes a step's directories, kills the processes in them, and removes them.
 
 use std::time::{Duration, Instant};
 
@@ -26,15 +26,15 @@ use crate::sys::dir::Dir;
 pub struct Own {
     /// The hierarchy in which they are.
     pub hierarchy: Hierarchy,
-    /// Ours, then its descendants as far as they could be made: [node,] user, job, step.
+    /// jobfence's directory, then those below it as far as they could be made: `[node,] user, job, step`.
     pub dirs: Vec<Dir>,
-    /// The name of the first, where that is a branch below our own directory, and goes with the last step in it.
+    /// The name of the first directory, if it is a branch below jobfence's. It is removed with the last step in it.
     pub class: Option<&'static str>,
     /// Which of them are as the kernel made them.
     pub untouched: Untouched,
 }
 
-/// Directories in which nobody has limited anything yet, so that there is nothing to read before a limit is written.
+/// The directories without any limit so far: nothing must be read before a limit is written there.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Untouched {
     /// The step's.
@@ -43,7 +43,7 @@ pub struct Untouched {
     pub job: bool,
 }
 
-/// Whether the job has no step but one. Another one's directory is there before it limits the job. The kernel counts as links of a
+/// Whether the job has only one step. Another step makes its directory before it limits the job. The kernel counts as links of a
 /// directory `.`, `..` and its children (`kernfs_refresh_inode`, fs/kernfs/inode.c).
 pub fn has_one_step(job: &Dir) -> bool {
     const ONE_CHILD: u64 = 3;
@@ -51,7 +51,7 @@ pub fn has_one_step(job: &Dir) -> bool {
 }
 
 impl Own {
-    /// Whether the step of these names is here. A part of the way can be another one's, who has more controllers.
+    /// Whether the step's own directory is here. Those above it may be here without it, made by a step with more controllers.
     pub fn is_whole(&self, levels: &[String]) -> bool {
         self.dirs.len() == levels.len() + 1
     }
@@ -75,9 +75,8 @@ impl Own {
 /// How long removing directories that belong to no step may take.
 const NOBODYS: Duration = Duration::from_secs(1);
 
-/// Makes the directories of a step; the innermost must not exist, unless nobody has recorded it. `dirs` has those that were
-/// opened, whether all of them could be or not. `class` is a branch below our own directory, in which they are then. Says which
-/// have just been made.
+/// Makes the directories of a step. The innermost must not exist, unless it has no record. `dirs` gets those that were opened, also on
+/// an error. `class` is a branch below jobfence's directory to make them in. Returns which are new.
 pub fn make_dirs(
     host: &Host,
     hierarchy: &Hierarchy,
@@ -91,12 +90,12 @@ pub fn make_dirs(
     loop {
         dirs.clear();
         match try_dirs(host, hierarchy, wanted, class, levels, dirs) {
-            // A parent that was empty a moment ago went away with the step that ended there.
+            // A parent that was empty a moment ago was removed by the step that ended there.
             Err(error) if error.is_gone() => {
                 if tries < TRIES {
                     tries += 1;
                 } else if dirs.is_empty() {
-                    // Ours is missing, which has its own remedy.
+                    // jobfence's own directory is missing: that error has its own hint.
                     return Err(error);
                 } else {
                     return Err(error.hint(
@@ -138,9 +137,9 @@ fn try_dirs(
             child
         } else {
             match parent.make(name) {
-                // Its record is ours, so the step that left this directory has lost its own. Whoever is still in it may be
-                // another slurmd's, which keeps its records elsewhere (in a container): it is not for us to kill. A cgroup
-                // that was ever killed is not used again (kernels before 7.3 kill what is born in it).
+                // This step has claimed the record, so the step that left this directory has lost its own. A process in it may belong
+                // to another slurmd that keeps its records elsewhere (in a container), and must not be killed. A cgroup that was ever
+                // killed is not used again (kernels before 7.3 kill what is born in it).
                 Err(error) if error.kernel_errno() == Some(Errno::EEXIST) => {
                     let stays = || {
                         error.clone().hint(
@@ -157,18 +156,19 @@ fn try_dirs(
                 other => other?,
             }
         };
-        // Those that belong to no one job have every CPU.
+        // Directories above the job's have every CPU.
         fill(parent, &child, hierarchy, depth + 1 < last)?;
         dirs.push(child);
     }
-    // From the top down, and after the step exists: from now on its parents cannot vanish.
+    // From the top down, and only after the step exists: its parents can no longer vanish.
     for (dir, new) in dirs.iter().skip(1).zip(&made) {
         enable(dir, hierarchy, wanted, *new)?;
     }
     Ok(Untouched { step: true, job: made.last() == Some(&true) })
 }
 
-/// It is of use only if the record is lost, or the scheduler leaves its own directories: no reason to refuse a job.
+/// Marks a directory. The mark is needed only if the record is lost, or if the scheduler leaves its directories behind: a failure does
+/// not refuse the job.
 pub(super) fn put_mark(dir: &Dir, text: &str) -> bool {
     let done = mark::set(dir, text);
     if let Err(error) = &done {
@@ -177,14 +177,14 @@ pub(super) fn put_mark(dir: &Dir, text: &str) -> bool {
     done.is_ok()
 }
 
-/// It is for figures alone.
+/// Notes what the job was granted. It serves metrics alone, so a failure is only logged.
 pub(super) fn put_allocated(dir: &Dir, text: &str) {
     if let Err(error) = mark::set_allocated(dir, text) {
         log::debug!("MetricsFile will not say what the job was granted: {error}");
     }
 }
 
-/// Opens the directories of a recorded step as far as they exist. In a hierarchy without the step they can be another step's alone.
+/// Opens the directories of a recorded step as far as they exist. In a hierarchy without the step they may all be another step's.
 pub fn open_existing(host: &Host, base: &str, levels: &[String]) -> Result<Leftovers> {
     let mut trees = Vec::new();
     for hierarchy in &host.layout.hierarchies {
@@ -198,7 +198,7 @@ pub fn open_existing(host: &Host, base: &str, levels: &[String]) -> Result<Lefto
                 Err(error) => return Err(error),
             }
         }
-        // Only what lies below our own directory is of interest: [base, …levels].
+        // Only what lies below jobfence's own directory is of interest: [base, …levels].
         let above = base.split('/').count();
         if dirs.len() > above + 1 {
             let class = base.ends_with(&format!("/{IDLE}")).then_some(IDLE);
@@ -213,7 +213,7 @@ pub fn open_existing(host: &Host, base: &str, levels: &[String]) -> Result<Lefto
     Ok(Leftovers { trees, base: base.to_owned(), levels: levels.to_vec() })
 }
 
-/// The process that has marked the directories of a record, if another one made the record: they were made anew since.
+/// The process that marked a record's directories, if it is not the record's owner: the directories were made anew since.
 pub fn marked_by_another(host: &Host, record: &Record) -> Result<Option<Owner>> {
     let path = format!("{}/{}", record.base, record.levels.join("/"));
     for hierarchy in &host.layout.hierarchies {
@@ -237,6 +237,11 @@ pub struct Leftovers {
 }
 
 impl Leftovers {
+    /// Whether a process of the step's job is in the job's directories; also where that cannot be seen.
+    pub fn has_its_job(&self) -> bool {
+        self.whole().filter_map(Own::job).any(|job| is_inhabited(job, Instant::now() + NOBODYS))
+    }
+
     /// What the step has used until now.
     pub fn used(&self) -> Used {
         let mut used = Used::default();
@@ -248,12 +253,12 @@ impl Leftovers {
         used
     }
 
-    /// Those in which all of the step's directories are there.
+    /// The hierarchies that have all of the step's directories.
     fn whole(&self) -> impl Iterator<Item = &Own> {
         self.trees.iter().filter(|tree| tree.is_whole(&self.levels))
     }
 
-    /// Kills and removes it; refuses to where this process itself is in it.
+    /// Kills the step's processes and removes its directories. Refuses if this process is itself in the step.
     pub fn remove(&self, host: &Host, deadline: Instant) -> Result<()> {
         let us = Membership::read(&host.proc, nix::unistd::getpid().as_raw())?;
         for tree in self.whole() {
@@ -266,21 +271,21 @@ impl Leftovers {
     }
 }
 
-/// A step's directories of which there is no record.
+/// A step's directories that have no record.
 #[derive(Debug)]
 pub struct Unrecorded {
-    /// Below which directory they are.
+    /// The directory that they are below.
     pub base: String,
     /// Their names, outermost first.
     pub levels: Vec<String>,
-    /// What their mark says; `None` where no hierarchy has one.
+    /// What their mark says; `None` if no hierarchy has one.
     pub record: Option<Record>,
-    /// Whether it could be seen everywhere whether they have one.
+    /// Whether every hierarchy could be searched for a mark.
     is_certain: bool,
 }
 
-/// Looks through our own directories for steps whose record is lost. A record is there before the directories are, and goes after them.
-/// Why some could not be looked at is added to `unseen`.
+/// Finds steps in jobfence's own directories whose record is lost. A record exists before its directories do, and goes after them.
+/// Errors that hid some directories are added to `unseen`.
 pub fn unrecorded(host: &Host, records: &Records, unseen: &mut Vec<Error>) -> Vec<Unrecorded> {
     let mut found: Vec<Unrecorded> = Vec::new();
     let mut unmarked = Vec::new();
@@ -315,14 +320,15 @@ pub fn unrecorded(host: &Host, records: &Records, unseen: &mut Vec<Error>) -> Ve
             }
         }
     }
-    // After the directories were seen, and before they are seen again: see above. One that is not understood is a record all the same.
+    // Records are read after the directories were seen and before they are seen again, since steps begin and end meanwhile. A record
+    // that cannot be parsed counts.
     unseen.append(&mut unmarked);
     found.retain(|one| matches!(records.header(&one.levels), Ok(None)) && one.is_there(host));
     found
 }
 
 impl Unrecorded {
-    /// A record with these names, of nobody.
+    /// A record with these names and no owner.
     fn named(&self, host: &Host) -> Record {
         let (boot_id, pid_namespace) = (host.boot_id.clone(), host.pid_namespace.clone());
         let (base, levels) = (self.base.clone(), self.levels.clone());
@@ -331,7 +337,7 @@ impl Unrecorded {
 
     fn is_there(&self, host: &Host) -> bool {
         let path = format!("{}/{}", self.base, self.levels.join("/"));
-        // What cannot be seen was there a moment ago.
+        // A directory that cannot be opened counts as there: it was a moment ago.
         let is_there = |hierarchy: &Hierarchy| match hierarchy.open().and_then(|root| root.child(&path)) {
             Err(error) => !error.is_gone(),
             Ok(_) => true,
@@ -340,7 +346,7 @@ impl Unrecorded {
     }
 }
 
-/// The last name of `above` is the user's.
+/// Calls `add` for each step of a user. The last name of `above` is the user's.
 fn steps_of(above: &[&str], parent: &Dir, unseen: &mut Vec<Error>, add: &mut dyn FnMut(&[&str], &Dir)) {
     let Some(user) = above.last().and_then(|name| child(parent, name, unseen)) else { return };
     for job in children(&user, |name| name.starts_with("job_"), unseen) {
@@ -353,19 +359,19 @@ fn steps_of(above: &[&str], parent: &Dir, unseen: &mut Vec<Error>, add: &mut dyn
     }
 }
 
-/// The directories in one that have such names. Why it could not be looked at is added to `unseen`; if it is gone, none is there.
+/// The wanted names among the directories in `dir`. An error is added to `unseen`; if `dir` is gone, there are none.
 pub fn children(dir: &Dir, is_wanted: impl Fn(&str) -> bool, unseen: &mut Vec<Error>) -> Vec<String> {
     let mut names = found_or_noted(dir.list(true), unseen).unwrap_or_default();
     names.retain(|name| is_wanted(name));
     names
 }
 
-/// One of them. They are opened one at a time: there may be more than this process may have descriptors.
+/// Opens one of them. Open one at a time: there may be more than this process may have descriptors.
 pub fn child(dir: &Dir, name: &str, unseen: &mut Vec<Error>) -> Option<Dir> {
     found_or_noted(dir.child(name), unseen)
 }
 
-/// What was found, unless it is gone. Why it could not be looked at is added to `unseen`.
+/// What was found; `None` if it is gone, or on an error, which is added to `unseen`.
 pub fn found_or_noted<T>(what: Result<T>, unseen: &mut Vec<Error>) -> Option<T> {
     match what {
         Ok(what) => Some(what),
@@ -376,13 +382,13 @@ pub fn found_or_noted<T>(what: Result<T>, unseen: &mut Vec<Error>) -> Option<T> 
     }
 }
 
-/// Removes directories that no record claims, unless a process is in them: that is an error. `is_served` is asked
-/// whether a step daemon of the step lives.
+/// Removes directories that have no record. A process in them is an error. Nothing is removed if `is_served` says that a step daemon of
+/// the step lives.
 pub fn remove_if_empty(host: &Host, found: &Unrecorded, is_served: impl FnOnce(&Record) -> Result<bool>) -> Result<()> {
     if !found.is_certain {
         return Err(Error::new("it cannot be seen whose these directories are"));
     }
-    // In a container, where nothing can be marked, another daemon may keep its records elsewhere.
+    // In a container, where directories cannot be marked, another daemon may keep its records elsewhere.
     if is_served(&found.named(host))? {
         return Ok(());
     }
@@ -420,10 +426,10 @@ pub fn is_in_use(error: &Error) -> bool {
     matches!(error.kernel_errno(), Some(Errno::EBUSY | Errno::ENOTEMPTY))
 }
 
-/// Kills a step's processes and removes its directories, and those of the job and the user that are empty then.
+/// Kills a step's processes and removes its directories, then those of the job and the user if they are empty.
 pub fn remove(trees: &[&Own], levels: &[String], deadline: Instant) -> Result<()> {
     let whole: Vec<&Own> = trees.iter().copied().filter(|tree| tree.is_whole(levels)).collect();
-    // Usually nobody is left; and this needs no descriptor, of which the host program may have run out.
+    // Usually no process is left. Removing at once also needs no descriptor, of which the host program may have run out.
     let is_gone = |tree: &&Own| match (tree.dirs.iter().rev().nth(1), levels.last()) {
         (Some(parent), Some(step)) => parent.remove(step).is_ok(),
         _ => false,
@@ -448,7 +454,7 @@ pub fn remove(trees: &[&Own], levels: &[String], deadline: Instant) -> Result<()
                 return Err(error);
             }
         }
-        // Refused while anybody else is in it.
+        // The kernel refuses this while another step is in it.
         if let (Some(class), Some(top)) = (tree.class, tree.dirs.first()) {
             let _ = top.child("..").and_then(|base| base.remove(class));
         }
@@ -463,8 +469,8 @@ fn kill_members(trees: &[&Own], deadline: Instant) -> Result<()> {
     kill::kill_all(Members { unified, freezer: step_in(|h| h.has("freezer")), any }, deadline)
 }
 
-/// Removes a step's directory and whatever is below it. The kernel says EBUSY until the last member has left entirely. A process can
-/// be in one hierarchy's directory and not in another's, when attaching failed between the two: it is killed here.
+/// Removes a step's directory and all below it. The kernel returns EBUSY until the last member has left entirely. If attaching failed
+/// between two hierarchies, a process is in only one of them: it is killed here.
 fn remove_step(parent: &Dir, name: &str, hierarchy: &Hierarchy, deadline: Instant) -> Result<()> {
     let mut tries = 0u32;
     loop {
@@ -474,11 +480,11 @@ fn remove_step(parent: &Dir, name: &str, hierarchy: &Hierarchy, deadline: Instan
         }
         let Ok(dir) = parent.child(name) else { continue };
         let unified = (hierarchy.version == Version::V2).then_some(&dir);
-        // A process that is frozen here, and is in no other hierarchy of ours, has not been thawed yet.
+        // A process that is frozen here and in no other of the step's hierarchies has not been thawed yet.
         let freezer = hierarchy.has("freezer").then_some(&dir);
         kill::kill_all(Members { unified, freezer, any: &dir }, deadline)?;
-        // Nobody is a member any more, and still it is busy: a moment inside the kernel, for which there is no event. If it
-        // is more than a moment (a member that we cannot see, of another pid namespace), do not burn a CPU until the deadline.
+        // The directory has no member left and is still busy: a moment inside the kernel, for which there is no event. If it lasts (a
+        // member in another pid namespace cannot be seen), do not burn a CPU until the deadline.
         tries += 1;
         if tries < 100 {
             std::thread::yield_now();
@@ -488,9 +494,9 @@ fn remove_step(parent: &Dir, name: &str, hierarchy: &Hierarchy, deadline: Instan
     }
 }
 
-/// Whether a process is in a directory or below it; also where that cannot be seen by the deadline.
+/// Whether a process is in a directory or below it; also `true` if that cannot be seen by the deadline.
 pub fn is_inhabited(dir: &Dir, deadline: Instant) -> bool {
-    // cgroup2 knows; the root of a hierarchy, which has no such file, is nobody's step.
+    // cgroup2 tells. A hierarchy's root has no such file, but is never a step.
     if let Ok(events) = dir.read_value("cgroup.events") {
         return events.contains("populated 1");
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The directories that a job has on this node now, ours and the scheduler's, for people who ask. Nothing here is written.
+//! Finds the directories that a job has on this node now, jobfence's and the scheduler's, for display. Nothing is written.
 //!
-//! They are found by their names. What these do not say, root knows from the records and from our marks: who has another base, or
-//! a directory that the scheduler has named otherwise than by the job's number. Anybody else has to name that name.
+//! Directories are found by their names. Root also finds, by the records and jobfence's marks, those below another base and those that
+//! the scheduler did not name by the job's number. Other users must give that name.
 
 use std::path::{Path, PathBuf};
 
@@ -19,14 +19,14 @@ use crate::scheduler::{Scheduler, Schedulers, StepDirs};
 use crate::sorted;
 use crate::sys::dir::Dir;
 
-/// Which job.
+/// The job to find.
 #[derive(Debug, Clone)]
 pub struct WantedJob {
-    /// Whose it is.
+    /// Its user.
     pub uid: u32,
     /// Its id.
     pub job: Id,
-    /// Its other name, by which a scheduler may call its directory.
+    /// Its other name, which a scheduler may give its directory.
     pub other_name: Option<String>,
 }
 
@@ -37,24 +37,24 @@ pub struct PresentStep {
     pub mount: PathBuf,
     /// Whether they are the scheduler's.
     pub is_overlay: bool,
-    /// As the scheduler calls it: batch, 0.
+    /// The step's name in the scheduler: batch, 0.
     pub name: String,
     /// `None` where users have none.
     user: Option<PathBuf>,
     job: PathBuf,
-    /// That of the user's processes.
+    /// The directory of the user's processes.
     step: Option<PathBuf>,
     tasks: Vec<PathBuf>,
 }
 
 impl PresentStep {
-    /// Leaves its job's and its user's.
+    /// Keeps only the directories of its job and its user.
     pub fn forget_step(&mut self) {
         self.step = None;
         self.tasks.clear();
     }
 
-    /// Its directory of a level; of the first task.
+    /// Its directory of a level; for tasks that of the first.
     pub fn dir(&self, level: Level) -> Option<&Path> {
         match level {
             Level::User => self.user.as_deref(),
@@ -65,7 +65,7 @@ impl PresentStep {
     }
 }
 
-/// Every step of the job that has directories, and why there may be more.
+/// Returns every step of the job that has directories, and the errors that may hide more.
 pub fn find(host: &Host, schedulers: Schedulers, run_dir: &Path, wanted: &WantedJob) -> (Vec<PresentStep>, Vec<Error>) {
     let mut found = StepSearch { wanted, steps: Vec::new(), unseen: Vec::new() };
     let mut bases = vec![(host.base.clone(), None)];
@@ -87,9 +87,9 @@ pub fn find(host: &Host, schedulers: Schedulers, run_dir: &Path, wanted: &Wanted
     (found.steps, found.unseen)
 }
 
-/// The job's records, as far as they can be understood.
+/// The job's records of this user.
 fn recorded(run_dir: &Path, wanted: &WantedJob) -> Result<Vec<Record>> {
-    // Opening would make a directory that is not there.
+    // `Records::open` would make a directory that is missing.
     if !run_dir.is_dir() {
         return Ok(Vec::new());
     }
@@ -110,7 +110,7 @@ struct StepSearch<'a> {
 }
 
 impl StepSearch<'_> {
-    /// Ours: `BASE[/idle][/NODE]/uid_U/job_J/step_S`.
+    /// Adds jobfence's steps: `BASE[/idle][/NODE]/uid_U/job_J/step_S`.
     fn in_base(&mut self, hierarchy: &Hierarchy, root: &Dir, base: &str, record: Option<&Record>) {
         let Some(base) = down(root, base.split('/'), &mut self.unseen) else { return };
         let user = format!("uid_{}", self.wanted.uid);
@@ -121,7 +121,7 @@ impl StepSearch<'_> {
                 tops.extend(record.levels.iter().take(above).map(|node| base.path().join(node)));
             }
             None => {
-                // Nodes, and scavengers.
+                // The branches of nodes and of scavengers.
                 let others = children(&base, |name| !name.starts_with("uid_"), &mut self.unseen);
                 tops.extend(others.iter().map(|name| base.path().join(name)));
                 if let Some(idle) = down(&base, [IDLE].into_iter(), &mut self.unseen) {
@@ -139,7 +139,7 @@ impl StepSearch<'_> {
         }
     }
 
-    /// A scheduler's.
+    /// Adds a scheduler's steps.
     fn in_theirs(&mut self, hierarchy: &Hierarchy, root: &Dir, scheduler: &dyn Scheduler) {
         let mut unseen = Vec::new();
         let WantedJob { uid, job, other_name } = self.wanted;
@@ -151,7 +151,7 @@ impl StepSearch<'_> {
         }
     }
 
-    /// Whether root has marked it as this job's.
+    /// Whether the directory has a mark of this job. Only root can read marks.
     fn is_marked(&mut self, job: &Dir) -> bool {
         if !nix::unistd::geteuid().is_root() {
             return false;
@@ -168,7 +168,7 @@ impl StepSearch<'_> {
         for name in children(job, |name| name.starts_with(steps), &mut self.unseen) {
             let Some(mut step) = child(job, &name, &mut self.unseen) else { continue };
             if let Some(below) = theirs.and_then(|dirs| dirs.processes) {
-                // Where the daemon alone is, the step's processes are elsewhere.
+                // A directory with only the daemon in it does not hold the step's processes.
                 let Some(processes) = child(&step, below, &mut self.unseen) else { continue };
                 step = processes;
             }
@@ -177,7 +177,7 @@ impl StepSearch<'_> {
                 name.strip_prefix(tasks).and_then(|number| number.parse::<u32>().ok())
             });
             let plain = name.strip_prefix(steps).unwrap_or(&name);
-            // Ours has a number behind it where another had the name, and Slurm's one of a heterogeneous job.
+            // jobfence appends a number if another step had the name, and Slurm a heterogeneous job's component.
             let plain = plain.split(if theirs.is_some() { '+' } else { '.' }).next().unwrap_or(plain);
             let ours = Id::of_a_steps_name(plain).filter(|_| theirs.is_none());
             self.steps.push(PresentStep {
@@ -193,7 +193,7 @@ impl StepSearch<'_> {
     }
 }
 
-/// A directory below; `None` where there is none.
+/// Opens a directory below by these names; `None` if there is none.
 fn down<'a>(dir: &Dir, names: impl Iterator<Item = &'a str>, unseen: &mut Vec<Error>) -> Option<Dir> {
     let mut found: Option<Dir> = None;
     for name in names {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Another process goes on with a fence, by its record.
+//! Lets another process resume a fence, by its record.
 
 use std::time::{Duration, Instant};
 
@@ -19,16 +19,16 @@ use crate::scheduler::Schedulers;
 use crate::sorted;
 use crate::sys::lock::Lock;
 
-/// How long another process may be at work on the records.
+/// How long to wait for another process that works on the records.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Who may close a fence now.
+/// Whether this process may close a fence now.
 pub(super) enum ClosingRight {
-    /// The one process that knows of it.
+    /// Yes: no other process knows of it.
     Owner,
-    /// This one, for as long as it keeps the lock.
+    /// Yes, for as long as it keeps the lock.
     Locked(Lock),
-    /// Nobody: it has been closed.
+    /// No: it has been closed.
     Gone,
 }
 
@@ -54,15 +54,15 @@ impl Claim {
 }
 
 impl Fence {
-    /// The fence of a record, see [`Records::of_job`]: the hierarchies in which its step is. Others can have directories of its user or its
-    /// job, made by a step that needs other controllers.
+    /// The fence of a record (see [`Records::of_job`]), in the hierarchies that have its step. Others may have directories of its user
+    /// or its job, made by a step that needs other controllers.
     pub fn resume(host: &Host, schedulers: Schedulers, records: Records, record: &Record) -> Result<Self> {
         let mut fence = Self::left(host, schedulers, records, record)?;
         fence.trees.retain(|tree| tree.own().is_none_or(|own| own.is_whole(&record.levels)));
         Ok(fence)
     }
 
-    /// All that is left of it, also of an opening or a closing that was interrupted; for closing it.
+    /// All that is left of a fence, also after an interrupted opening or closing; for closing it.
     fn left(host: &Host, schedulers: Schedulers, records: Records, record: &Record) -> Result<Self> {
         let name = record.levels.join("/");
         let shared = record
@@ -102,8 +102,8 @@ impl Fence {
         })
     }
 
-    /// Writes down to what the fence is limited, what its user has asked for, and what is noted of its job; what is not known now stays as
-    /// it was noted. From now on other processes can go on with it: before, they can only close it.
+    /// Records the fence's limits, what its user has asked for, and what is known of its job; what is not known now stays as recorded.
+    /// From now on other processes can resume the fence: before, they can only close it.
     pub fn hand_over(&mut self, asked_processes: Option<u64>, noted: Noted) -> Result<()> {
         let Some(record) = &mut self.claim.shared else { return Ok(()) };
         if let Some(shared) = &mut record.shared {
@@ -119,17 +119,17 @@ impl Fence {
         self.shared_record().and_then(|record| record.shared.as_deref()).map_or(&[], |shared| &shared.gpus)
     }
 
-    /// Leaves it so many of them, the first. It is so for others when it is handed over.
+    /// Keeps only the first `most` of them. Other processes see this after `hand_over`.
     pub fn keep_gpus(&mut self, most: usize) {
         if let Some(shared) = self.claim.shared.as_mut().and_then(|record| record.shared.as_mut()) {
             shared.gpus.truncate(most);
         }
     }
 
-    /// Refuses to go on with a fence that is not whole: no process is to be in a part of it.
+    /// Refuses to resume a fence that is not whole: no process may be in a part of it.
     pub fn check_whole(&self, host: &Host) -> Result<()> {
         let is_there = |hierarchy: &&Hierarchy| self.trees.iter().any(|tree| tree.hierarchy() == *hierarchy);
-        // Beside a scheduler's own directories it has not one of ours for each controller.
+        // Beside a scheduler's own directories the fence does not have one for each controller.
         let is_beside =
             self.shared_record().and_then(|record| record.shared.as_ref()).is_some_and(|shared| shared.overlay);
         let is_whole = match is_beside {
@@ -144,27 +144,28 @@ impl Fence {
             .hint("close it, and open it again"))
     }
 
-    /// Its record, where other processes go on with it.
+    /// Its record, if other processes may resume it.
     pub fn shared_record(&self) -> Option<&Record> {
         self.claim.shared.as_deref()
     }
 
-    /// Where in the kernel's log it begins, as earlier releases have noted it.
+    /// The position in the kernel's log at which the fence begins, as earlier releases noted it.
     pub fn log_from(&self) -> Option<Sequence> {
         self.claim.shared.as_ref()?.shared.as_ref()?.log_from
     }
 
-    /// The kernel's log from there on, or all that the kernel has. A line about an earlier fence of the same name is older than one about this.
+    /// The kernel's log from there on, or all that the kernel has. Lines about an earlier fence of the same name are older than those
+    /// about this one.
     pub fn kernel_log(&self) -> Option<KernelLog> {
         KernelLog::open_at(self.log_from().unwrap_or(0)).ok()
     }
 
-    /// Stops all its processes where they are, until they are thawed or ended. An error where they have not stopped by the deadline.
+    /// Freezes all its processes until they are thawed or ended. Fails if they have not stopped by the deadline.
     pub fn freeze(&self, deadline: Instant) -> Result<()> {
         self.switch(true, deadline)
     }
 
-    /// Lets them go on.
+    /// Lets its processes run again.
     pub fn thaw(&self, deadline: Instant) -> Result<()> {
         self.switch(false, deadline)
     }
@@ -179,7 +180,7 @@ impl Fence {
     }
 }
 
-/// Ends what is in the fence of a record and removes all of it. May be repeated, also by several processes at once.
+/// Ends the processes in a record's fence, and removes all of it. May be repeated, also by several processes at once.
 pub fn close(
     host: &Host,
     schedulers: Schedulers,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which limit is written into which file, by what, and at which levels: one table, by which limits are set, and shown before they are.
+//! One table of all limits: the file, the function and the levels of each. It is used to set limits and to show them beforehand.
 
 use nix::errno::Errno;
 
@@ -9,7 +9,7 @@ use crate::cgroup::huge_pages;
 use crate::cgroup::io::{self, IoRules};
 use crate::cgroup::layout::Version;
 use crate::cgroup::limits::{self, CpuQuota, SwapLimit};
-use crate::config::{Config, DeniedDevices, Limit, NUMBERS, Number, Percent, TaskCpus, joined};
+use crate::config::{Config, DeniedDevices, GrantedHugePages, Limit, NUMBERS, Number, Percent, TaskCpus, joined};
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::policy::{Level, Limits};
@@ -18,7 +18,7 @@ use crate::sys::dir::Dir;
 /// One value for one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileWrite {
-    /// In the directory that is limited.
+    /// The file's name in the limited directory.
     pub file: String,
     /// As it is written.
     pub value: String,
@@ -30,34 +30,34 @@ impl FileWrite {
     }
 }
 
-/// How one kind of limit comes from the configuration into the kernel.
+/// How one kind of limit gets from the configuration into the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct LimitRule {
     /// What it limits.
     pub limit: Limit,
-    /// Whose files they are.
+    /// The controller that the files belong to.
     pub controller: &'static str,
     /// The keys of jobfence.conf(5) that it comes from.
     pub keys: &'static [&'static str],
     /// Whether the configuration limits it at any level.
     pub(super) wanted: fn(Limit, &Config) -> bool,
-    /// Gets its own limit, since all numbers share one function.
+    /// What is written. It gets the rule's own limit, since all numbers share one function.
     writes: fn(Limit, &Limits, Version) -> Result<Vec<FileWrite>>,
     /// Writes it and reads it back.
     pub(super) set: fn(&Self, &Dir, Version, &Limits) -> Result<()>,
-    /// The levels at which it is set in the scheduler's own directories; in ours it is set at all.
+    /// The levels at which it is set in the scheduler's own directories; in jobfence's it is set at every level.
     pub(super) overlay: &'static [Level],
 }
 
 impl LimitRule {
-    /// What is written; nothing where these limits have none of its kind.
+    /// What is written; nothing if `limits` has none of this kind.
     pub fn writes(&self, limits: &Limits, version: Version) -> Result<Vec<FileWrite>> {
         (self.writes)(self.limit, limits, version)
     }
 }
 
 const EVERYWHERE: &[Level] = &[Level::User, Level::Job, Level::Step, Level::Task];
-/// Not where a daemon of the scheduler's is, which memory limits could kill.
+/// Levels without a daemon of the scheduler's, which memory limits could kill.
 const INSIDE: &[Level] = &[Level::Step, Level::Task];
 
 /// Every kind of limit, in the order in which they are set.
@@ -89,7 +89,7 @@ const OF_NUMBERS: [LimitRule; NUMBERS.len()] = {
     rules
 };
 
-/// The rules before those.
+/// The rules before those of [`NUMBERS`].
 const BEFORE_NUMBERS: &[LimitRule] = &[
     LimitRule {
         limit: Limit::Cpu,
@@ -121,7 +121,7 @@ const BEFORE_NUMBERS: &[LimitRule] = &[
                     FileWrite::number("cpu.cfs_quota_us", quota.quota_us),
                 ],
             };
-            // Where the site gives more, that limit says it.
+            // If the site configures a burst, its own rule writes this file.
             let slack =
                 limits.burst.is_none().then(|| FileWrite::number(limits::burst_file(version), quota.slack_us()));
             writes.extend(slack);
@@ -134,13 +134,13 @@ const BEFORE_NUMBERS: &[LimitRule] = &[
         limit: Limit::Burst,
         controller: "cpu",
         keys: &["CPUBurst"],
-        // It is of a quota.
+        // A burst needs a quota, whose rule asks for the controller.
         wanted: |_, _| false,
         writes: |_, limits, version| {
             let burst = limits.burst.zip(limits.cpu).map(|(burst, quota)| burst_us(burst, quota));
             Ok(burst.map(|micros| FileWrite::number(limits::burst_file(version), micros)).into_iter().collect())
         },
-        // Of the quota that is there, which may be lower than planned.
+        // A part of the quota in the kernel, which may be lower than planned.
         set: |_, dir, version, limits| {
             let Some(burst) = limits.burst else { return Ok(()) };
             match limits::cpu_quota(dir, version)? {
@@ -166,12 +166,12 @@ const BEFORE_NUMBERS: &[LimitRule] = &[
             }
             None => Ok(()),
         },
-        // A step's siblings are the daemons' directories.
+        // Not the step: its siblings are the daemons' directories.
         overlay: &[Level::User, Level::Job],
     },
 ];
 
-/// The rules behind those.
+/// The rules after those of [`NUMBERS`].
 const AFTER_NUMBERS: &[LimitRule] = &[
     LimitRule {
         limit: Limit::Io,
@@ -195,7 +195,7 @@ const AFTER_NUMBERS: &[LimitRule] = &[
             Ok(all.map(|(file, value)| FileWrite { file: file.to_owned(), value }).collect())
         },
         set: |_, dir, version, limits| limits.io_weight.map_or(Ok(()), |weight| io::set_weight(dir, version, weight)),
-        // A step's siblings are the daemons' directories.
+        // Not the step: its siblings are the daemons' directories.
         overlay: &[Level::User, Level::Job],
     },
     LimitRule {
@@ -206,7 +206,7 @@ const AFTER_NUMBERS: &[LimitRule] = &[
             config.constrain_ram_space
                 || config.max_ram_per_user.is_some()
                 || config.max_ram_per_task.is_some()
-                // cgroup2 throttles what the page cache writes only where memory is counted, too (cgroup-v2.rst, "Writeback").
+                // cgroup2 throttles the page cache's writes only if memory is counted, too (cgroup-v2.rst, "Writeback").
                 || io_rules(config).iter().any(|rules| rules.limits_writes())
         },
         writes: |_, limits, version| {
@@ -214,8 +214,8 @@ const AFTER_NUMBERS: &[LimitRule] = &[
             Ok(limits.ram.map(|bytes| FileWrite::number(file, limits::whole_pages(bytes))).into_iter().collect())
         },
         set: |_, dir, version, limits| limits.ram.map_or(Ok(()), |bytes| limits::set_ram(dir, version, bytes)),
-        // On v1 Slurm has a directory for each user. Its daemons are below it, but where Slurm limits them itself they count
-        // for their steps already, and the kernel spares them (oom_score_adj).
+        // On v1 Slurm has a directory for each user, with its daemons below it. This does no harm: where Slurm limits memory itself,
+        // they already count for their steps, and the kernel spares them (oom_score_adj).
         overlay: &[Level::User, Level::Step, Level::Task],
     },
     LimitRule {
@@ -296,23 +296,23 @@ const AFTER_NUMBERS: &[LimitRule] = &[
             Some(cpus) => cpuset::set_cpus(dir, version, cpus),
             None => Ok(()),
         },
-        // The job's holds the step daemons, and Slurm writes it anew with each step.
+        // Not the job: its directory holds the step daemons, and Slurm writes its cpuset anew with each step.
         overlay: &[Level::Step],
     },
     LimitRule {
         limit: Limit::HugePages,
         controller: "hugetlb",
-        keys: &["MaxHugePages", "MaxHugePagesPerUser", "MaxHugePagesPerTask"],
+        keys: &["ConstrainHugePages", "MaxHugePages", "MaxHugePagesPerUser", "MaxHugePagesPerTask"],
         wanted: |_, config| {
             let levels = [&config.max_huge_pages, &config.max_huge_pages_per_user, &config.max_huge_pages_per_task];
-            levels.iter().any(|pages| !pages.is_empty())
+            config.constrain_huge_pages != GrantedHugePages::NotCounted || levels.iter().any(|pages| !pages.is_empty())
         },
         writes: |_, limits, version| {
             let write = |write: huge_pages::HugePageWrite| FileWrite::number(&write.file, write.bytes);
-            Ok(limits.huge_pages.writes(version).into_iter().map(write).collect())
+            Ok(limits.huge_pages.spelled_out_here()?.writes(version).into_iter().map(write).collect())
         },
         set: |_, dir, version, limits| huge_pages::set(dir, version, &limits.huge_pages),
-        // No daemon uses any.
+        // No daemon uses huge pages.
         overlay: EVERYWHERE,
     },
     LimitRule {
@@ -332,7 +332,7 @@ const AFTER_NUMBERS: &[LimitRule] = &[
                     .into_iter()
                     .chain(rules.map(|rule| write("devices.allow", rule)))
                     .collect(),
-                // In no file: attached to the directory.
+                // Not a file: a program that is attached to the directory.
                 Version::V2 => vec![write("BPF_CGROUP_DEVICE", rules.collect::<Vec<_>>().join(", "))],
             })
         },
@@ -349,7 +349,7 @@ pub fn keys_of(limit: Limit) -> &'static [&'static str] {
     RULES.iter().find(|rule| rule.limit == limit).map_or(&[], |rule| rule.keys)
 }
 
-/// The controllers of these rules, in their order, but memory right behind CPU time.
+/// The controllers of these rules, in their order, except that memory comes right after CPU time.
 pub(super) fn controllers(which: impl Fn(&LimitRule) -> bool) -> Vec<&'static str> {
     let mut all = Vec::new();
     for rule in RULES.iter().filter(|rule| which(rule)) {
@@ -363,7 +363,8 @@ pub(super) fn controllers(which: impl Fn(&LimitRule) -> bool) -> Vec<&'static st
     all
 }
 
-/// What may be saved of a quota for later: what the site and the user say, and never less than the slack that every quota has.
+/// How much of a quota may be saved for later, in microseconds: what the site and the user say, and never less than the slack of every
+/// quota.
 fn burst_us(burst: Percent, quota: CpuQuota) -> u64 {
     burst.of(quota.quota_us).max(quota.slack_us())
 }
@@ -386,9 +387,9 @@ fn io_rules(config: &Config) -> [&IoRules; 3] {
     [&config.io_max, &config.io_max_per_user, &config.io_max_per_task]
 }
 
-/// Limits swap, if this kernel counts it. `has_ram`: RAM should have been limited by us a moment ago.
+/// Limits swap, if this kernel counts it. `has_ram`: jobfence has just tried to limit RAM.
 fn set_swap(dir: &Dir, version: Version, swap: SwapLimit, has_ram: bool) -> Result<()> {
-    // Or by the scheduler. v2 limits swap by itself.
+    // The scheduler may have limited RAM instead. v2 limits swap by itself.
     let asked = || Ok(limits::memory_limit(dir, limits::memory_files(version).0)?.is_some());
     let is_limited = version == Version::V2 || has_ram || asked()?;
     let set = match limits::set_swap(dir, version, swap, is_limited) {
@@ -406,14 +407,14 @@ fn set_swap(dir: &Dir, version: Version, swap: SwapLimit, has_ram: bool) -> Resu
         .hint("boot with swapaccount=1, or set ConstrainSwapSpace=no"))
 }
 
-/// Whether any swap is in use: `/proc/swaps` has a line for each device, after its heading.
+/// Whether the host has swap: `/proc/swaps` has a line for each device, after its heading.
 fn has_swap() -> bool {
     Dir::open("/proc").map_or(true, |proc| has_swap_by(&proc))
 }
 
-/// The same by this `/proc`.
+/// As `has_swap`, by this `/proc`.
 pub(super) fn has_swap_by(proc: &Dir) -> bool {
     let swaps = proc.read_value("swaps");
-    // A file that cannot be read says nothing good: assume that there is swap to limit.
+    // If the file cannot be read, assume that there is swap to limit.
     swaps.map_or(true, |text| text.lines().count() > 1)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which of the two placements it is in each hierarchy, when a process of the step shows it.
+//! Decides for each hierarchy whether the step is in jobfence's or the scheduler's directories, by where a process of it is.
 
 use std::time::{Duration, Instant};
 
@@ -12,24 +12,24 @@ use crate::error::{Error, Result};
 use crate::log;
 use crate::scheduler::{self, Placement};
 
-/// How long our own directories may take to go where the scheduler has its own: nobody has been in them.
+/// How long removing jobfence's directories may take where the scheduler has its own. No process has been in them.
 const YIELD_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Fence {
-    /// Decides between the placements by where a process of the step is: what was ours is removed where the scheduler has
-    /// directories of its own, and those are limited. Returns the limits that could not be set.
+    /// Decides for each hierarchy by where a process of the step is. If the scheduler has directories of its own there, jobfence's are
+    /// removed and the scheduler's are limited. Returns the limits that could not be set.
     ///
-    /// A scheduler may make some of its directories after the step has begun: Slurm does so with those of task/cgroup, and on v1
-    /// with those of jobacct_gather/cgroup.
+    /// A scheduler may make some of its directories after the step has begun: Slurm does so with those of task/cgroup, and on v1 with
+    /// those of jobacct_gather/cgroup.
     pub fn settle(&mut self, member: &Membership) -> Result<Vec<LimitError>> {
         let mut errors = Vec::new();
         for index in 0..self.trees.len() {
             let Some(tree) = self.trees.get_mut(index) else { break };
             let found = scheduler::placement(self.around.schedulers, member, tree.hierarchy());
             let Some(found) = found else { continue };
-            // Who owns the process could have moved it on v1, to another job of his: not there with this one's limits.
+            // On v1 a user could have moved the process to another of the user's jobs, which must not get this job's limits.
             overlay::check_name(tree.hierarchy(), &self.key, &found)?;
-            // A step daemon in v1 sits beside its steps: their tasks tell more.
+            // On v1 a step daemon is beside its steps and shows none: their tasks do.
             if found.step.is_none() {
                 continue;
             }
@@ -50,7 +50,7 @@ impl Fence {
         Ok(errors)
     }
 
-    /// Has what the step uses counted in the scheduler's directories, too, where it is known which they are. No job fails if it is not.
+    /// Enables counting of the step's use in the scheduler's directories, too, once they are known. A failure does not fail the job.
     pub(super) fn count_in_overlays(&self) {
         for tree in &self.trees {
             let Tree::Overlay(overlay) = tree else { continue };
@@ -67,8 +67,7 @@ impl Fence {
         }
     }
 
-    /// Takes our own directories away in one hierarchy, unless somebody has been put into them: from now on the step is in the
-    /// scheduler's there.
+    /// Removes jobfence's directories in one hierarchy, unless a process is in them. From now on the step is in the scheduler's there.
     fn give_way(&mut self, index: usize, found: &Placement) -> Result<()> {
         let Some(tree) = self.trees.get_mut(index) else { return Ok(()) };
         let Tree::Own(own) = tree else { return Ok(()) };
@@ -89,7 +88,7 @@ impl Fence {
         Ok(())
     }
 
-    /// Takes over where a process of the step is, in a process that only looks: nothing is removed and nothing limited.
+    /// Stores where a process of the step is, for a process that only reads: nothing is removed and nothing limited.
     pub fn look_from(&mut self, member: &Membership) {
         for index in 0..self.trees.len() {
             let Some(tree) = self.trees.get_mut(index) else { break };

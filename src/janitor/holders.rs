@@ -1,31 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Whether the holder of a fence that no process holds has gone: systemd is asked about its unit, or the scheduler about its job. Not knowing
-//! means alive.
+//! Whether the holder of a fence is gone if the holder is no process: asks systemd about a unit, or the scheduler about a job. An unknown
+//! answer means alive.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
+use crate::fence;
 use crate::host::Host;
 use crate::record::holder::Holder;
 use crate::record::{Header, Record, Records};
-use crate::scheduler::{Runs, Schedulers};
+use crate::scheduler::{Age, Runs, Schedulers};
 use crate::sys::program::AskedProgram;
+
+/// So long ago a fence must have been changed for it to count that nothing is in it: its first process follows soon, if it comes at all.
+const EMPTY: Duration = Duration::from_secs(60);
 
 /// Asks about one start of a unit, by the unit's name and the invocation.
 pub type AskUnit = fn(&str, &str) -> Runs;
 
-/// Who can be asked.
+/// The sources that can be asked.
 #[derive(Debug, Clone, Copy)]
 pub struct Holders {
-    /// About their jobs.
+    /// For jobs.
     pub schedulers: Schedulers,
-    /// About units. `None` in a process of a scheduler's, which starts no program: each unit lives there.
+    /// For units. `None` in a scheduler's process, which must start no program: there each unit counts as alive.
     pub units: Option<AskUnit>,
 }
 
 impl Holders {
-    /// Whether the holder has certainly gone; `header` is that of the record with these names.
+    /// Whether the holder is certainly gone. `header` is from the record with these names.
     pub(super) fn is_over(self, host: &Host, records: &Records, levels: &[String], header: &Header) -> Result<bool> {
         if header.is_dead(host)? {
             return Ok(true);
@@ -34,20 +38,27 @@ impl Holders {
             return Ok(false);
         }
         // What is not understood is another release's.
-        let record = records.read(levels).ok().flatten();
-        let age = || records.age(levels).unwrap_or_default();
-        Ok(record.is_some_and(|record| self.ask(&record, age) == Runs::No))
+        let Some(record) = records.read(levels).ok().flatten() else { return Ok(false) };
+        let is_empty = || {
+            let left = fence::open_existing(host, &record.base, levels);
+            host.has_cgroups() && left.is_ok_and(|left| !left.has_its_job())
+        };
+        let age = || match records.age(levels).unwrap_or_default() {
+            age if age >= EMPTY && is_empty() => Duration::MAX,
+            age => age,
+        };
+        Ok(self.ask(&record, &age) == Runs::No)
     }
 
-    fn ask(self, record: &Record, age: impl FnOnce() -> Duration) -> Runs {
+    fn ask(self, record: &Record, age: Age<'_>) -> Runs {
         let Some(shared) = &record.shared else { return Runs::Unknown };
         match &shared.holder {
-            // Whether that lives is said by the header.
+            // The header says whether such a holder is alive.
             Holder::Process(_) | Holder::Manual => Runs::Unknown,
             Holder::Unit { name, invocation } => self.units.map_or(Runs::Unknown, |ask| ask(name, invocation)),
             Holder::Scheduler { name } => {
                 let asked = self.schedulers.iter().find(|scheduler| scheduler.name() == name);
-                asked.map_or(Runs::Unknown, |scheduler| scheduler.runs(&shared.job, shared.run, age()))
+                asked.map_or(Runs::Unknown, |scheduler| scheduler.runs(&shared.job, shared.run, age))
             }
         }
     }
@@ -56,7 +67,7 @@ impl Holders {
 /// How long systemd may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// Asks systemd, with a program; only for commands of ours.
+/// Asks systemd by a program; only for jobfence's commands.
 pub fn ask_systemd(name: &str, invocation: &str) -> Runs {
     systemctl()
         .and_then(|program| answer_of(program, name, Instant::now() + ANSWER_WITHIN))
@@ -67,7 +78,7 @@ fn systemctl() -> Option<&'static Path> {
     ["/usr/bin/systemctl", "/bin/systemctl"].map(Path::new).into_iter().find(|program| program.exists())
 }
 
-/// The invocation of a unit that is active now; only for commands of ours.
+/// The invocation of a unit that is active now; only for jobfence's commands.
 pub fn invocation_of(name: &str) -> Result<String> {
     let failed = |why: &str| {
         Error::new(why.to_owned())
@@ -84,7 +95,7 @@ pub fn invocation_of(name: &str) -> Result<String> {
     }
 }
 
-/// What the program says; `None` where it fails, or takes longer than until the deadline.
+/// The program's output. `None`: it fails, or takes longer than until the deadline.
 fn answer_of(program: &Path, name: &str, deadline: Instant) -> Option<String> {
     let words = ["show", "--property=LoadState,ActiveState,InvocationID", "--", name];
     AskedProgram::new(program, &words, &[]).ask(deadline).ok()

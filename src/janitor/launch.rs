@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The janitor at a launch: a few of all that are in the roll (`record::roll`), in turn, so that a launch costs the same however many steps live.
+//! The janitor at a launch: it examines a few entries of the roll (`record::roll`), in turn, so that the cost of a launch does not grow
+//! with the number of live steps.
 //!
-//! The first half of those few are the same job's, the next quarter the same user's, as far as there are any. Whether an owner has gone
-//! is asked by its number alone, one system call; of one of them in turn, and of all where they are few, the start time is looked at, too, since a number is
-//! given again. If anything is found that a dead owner has left, all the others are looked at.
+//! The first half of those are the same job's, the next quarter the same user's, if there are any. Whether an owner is gone is tested by
+//! its pid alone, one system call. For one of them in turn, and for all if they are few, the start time is compared, too, since a pid may
+//! be reused. If anything of a dead owner is found, all other entries are examined.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,24 +27,24 @@ use crate::record::tracked::{self, TrackedRecords};
 use crate::scheduler::{self, LeftBehind, Schedulers};
 use crate::sys::process::Owner;
 
-/// Of so many owners a launch finds out whether they live, if it need not look further.
+/// How many owners a launch checks, if it need not go on.
 pub const LOOKS: usize = 12;
 
-/// And of so many where `jobfence hold` does so every minute.
+/// The same if `jobfence hold` checks them every minute.
 pub const LOOKS_WHERE_WATCHED: usize = 4;
 
-/// Who begins, and where.
+/// The step that begins.
 #[derive(Debug, Clone, Copy)]
 pub struct Launch<'a> {
     /// Where its daemon is.
     pub daemon: &'a Membership,
-    /// Whose step it is; `None`: nobody's that has to do with others.
+    /// The step. `None`: it has nothing to do with other steps.
     pub key: Option<&'a JobKey>,
-    /// It is looked at all of them, since something has stayed before.
+    /// Whether to examine all entries, since something could not be removed before.
     pub all: bool,
 }
 
-/// What of the roll is done with.
+/// What examining the roll needs.
 struct Work<'a> {
     host: &'a Host,
     config: &'a Config,
@@ -56,7 +57,7 @@ struct Work<'a> {
 }
 
 impl Launch<'_> {
-    /// Looks at those whose turn it is, and removes what is left of the dead ones.
+    /// Examines the entries whose turn it is, and removes what dead owners left.
     pub(super) fn take_turn(
         self,
         (host, config, schedulers): (&Host, &Config, Schedulers),
@@ -70,7 +71,7 @@ impl Launch<'_> {
         let mut work = Work { host, config, schedulers, records, deadline, reaped: Reaped::default(), is_watched };
         work.look_at(&mut roll, turn);
         if self.all || !work.reaped.removed.is_empty() || !work.reaped.failed.is_empty() {
-            // Where that fails, the next launches come to the others.
+            // If that fails, later launches examine the others.
             if !roll.is_whole()
                 && let Ok(Some(whole)) = records.roll(&host.boot_id)
             {
@@ -83,7 +84,7 @@ impl Launch<'_> {
         Ok(work.reaped)
     }
 
-    /// What is in the lines of other steps of the job.
+    /// Text in the lines of the job's other steps.
     fn of_job(&self, host: &Host, schedulers: Schedulers) -> Vec<String> {
         let Some(key) = self.key else { return Vec::new() };
         let mut words = vec![format!(" {},", key.parents().join(","))];
@@ -95,7 +96,7 @@ impl Launch<'_> {
         words
     }
 
-    /// What is in the lines of the user's steps.
+    /// Text in the lines of the user's steps.
     fn of_user(&self) -> Vec<String> {
         let Some(key) = self.key else { return Vec::new() };
         let mut parents = key.parents();
@@ -106,7 +107,7 @@ impl Launch<'_> {
 }
 
 impl Work<'_> {
-    /// A process of a scheduler's starts no program to ask for a unit.
+    /// A scheduler's process starts no program to ask about a unit.
     fn holders(&self) -> Holders {
         Holders { schedulers: self.schedulers, units: None }
     }
@@ -124,7 +125,7 @@ impl Work<'_> {
             if living.contains(owner) || dead.contains(owner) {
                 continue;
             }
-            // What cannot be seen lives.
+            // An owner that cannot be read counts as alive.
             let is_dead = match closely.contains(owner) {
                 true => owner.is_alive(&self.host.proc) == Ok(false),
                 false => owner.is_gone(),
@@ -153,7 +154,7 @@ impl Work<'_> {
                 }
                 EntryKind::Theirs => self.find(&entry, &mut theirs),
                 EntryKind::Job => self.forget_job(&entry.name),
-                // Each would be a look at every process, and `jobfence hold` looks better, and forgets it.
+                // Each would need a look at every process; `jobfence hold` does this better, and removes the entry.
                 EntryKind::Tracked if self.is_watched => !tracked::is_noted_in(self.records.dir(), &entry.name),
                 EntryKind::Tracked => self.look_after(&entry.name),
             };
@@ -179,7 +180,7 @@ impl Work<'_> {
     fn is_done(&mut self, entry: &Entry, levels: &[String], outcome: Result<ReapOutcome>) -> bool {
         let done = match &outcome {
             Ok(ReapOutcome::Removed | ReapOutcome::Gone) => true,
-            // Another's, who has the name now.
+            // Another owner has the name now.
             Ok(ReapOutcome::Alive) => {
                 let header = self.records.header(levels);
                 matches!(header, Ok(Some(header)) if header.owner != entry.owner)
@@ -192,7 +193,7 @@ impl Work<'_> {
         done
     }
 
-    /// Looks for what is left in a directory of the scheduler's. What is found is looked for again next time, until nothing is.
+    /// Searches a directory of the scheduler for leftovers. Returns true if nothing was found; otherwise the next launch searches again.
     fn find(&mut self, entry: &Entry, theirs: &mut [LeftBehind]) -> bool {
         if !self.host.has_cgroups() {
             return false;

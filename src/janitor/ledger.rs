@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The lines of the usage log about dead steps that a janitor has removed: one for each step, in however many places it was.
+//! The usage log's lines about dead steps that a janitor has removed: one for each step, in however many places it was.
 //!
-//! A step may have directories of ours and of its scheduler's, and of the latter one in each hierarchy of cgroup v1. What each of them
-//! has counted is added up here, and written when the janitor has looked at all of them.
+//! A step may have directories of jobfence's and of its scheduler's, the latter one in each hierarchy of cgroup v1. Their counters are
+//! added up here, and the line is written when the janitor has examined all of them.
 
 use std::time::SystemTime;
 
@@ -18,11 +18,11 @@ use crate::report::account::{Account, End, GrantedTo, LimitedTo, since_boot};
 use crate::report::usage_log::UsageLog;
 use crate::scheduler::Schedulers;
 
-/// See the beginning of this file.
+/// The lines to be written; see above.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Ledger(Vec<DeadStep>);
 
-/// A step that was found dead, with what it had used until then.
+/// A step that was found dead, with its usage so far.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DeadStep {
     key: JobKey,
@@ -35,7 +35,7 @@ pub struct DeadStep {
 }
 
 impl DeadStep {
-    /// What a record says, and its directories. `None`: the record names no step.
+    /// From a record and the usage of its directories. `None`: the record names no step.
     pub fn recorded(record: &Record, schedulers: Schedulers, used: Used) -> Option<Self> {
         let (key, shared, noted) = (record.key()?, record.shared.as_deref(), record.noted());
         // A process that holds a fence alone is a step daemon, or runs one command.
@@ -56,7 +56,7 @@ impl DeadStep {
         })
     }
 
-    /// In directories of a scheduler's.
+    /// From a scheduler's directories.
     pub fn of_scheduler(name: &str, (key, opener, used): (JobKey, Owner, Used)) -> Self {
         let (facts, granted) = (Facts::default(), GrantedTo::default());
         Self { key, opener, run: 0, holder: holder_of(name), facts, granted, used }
@@ -109,7 +109,7 @@ impl Ledger {
     }
 }
 
-/// What is known of a step's job, its own record included, and this host's name.
+/// What is known about a step's job, including the job's own record and this host's name.
 fn facts(step: &DeadStep, host: &Host, config: &Config) -> Facts {
     let mut facts = step.facts.clone();
     let id = step.key.job.as_str().parse().ok().map(|job| JobId { node: step.key.node.clone(), job });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! One record: the step of a holder that has gone is removed, and its name is free.
+//! A single record: removes the step of a holder that is gone, and frees its name.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::record::counters::{Counters, Event};
 use crate::record::{Header, Records};
 use crate::scheduler::Schedulers;
 
-/// What a fence is made of, where this janitor frees its name, and no daemon is known.
+/// The parameters of a new fence without a known daemon; this janitor frees its name.
 pub fn opening<'a>(host: &'a Host, config: &'a Config, schedulers: Schedulers, key: &'a JobKey) -> Opening<'a> {
     Opening { host, config, schedulers, key, more: &[], daemon: None, free: free_name, holder: None, run: 1, gpus: &[] }
 }
@@ -34,7 +34,7 @@ fn free_name(opening: &Opening<'_>, records: &Records, levels: &[String]) -> Res
     })
 }
 
-/// Looks at one record and removes its step if the owner is dead. What that has used goes into the ledger.
+/// Examines one record, and removes its step if the owner is dead. The step's usage goes into the ledger.
 pub fn reap_one(
     (host, config): (&Host, &Config),
     records: &Records,
@@ -42,14 +42,14 @@ pub fn reap_one(
     holders: Holders,
     (deadline, ledger): (Instant, &mut Ledger),
 ) -> Result<ReapOutcome> {
-    // Whatever release made it; only what a dead one left in this boot must be understood.
+    // The header is readable for every release. Only a record of a dead owner in this boot must be understood as a whole.
     match records.header(levels)? {
         None => return Ok(ReapOutcome::Gone),
         Some(header) if !holders.is_over(host, records, levels, &header)? => return Ok(ReapOutcome::Alive),
         Some(_) => {}
     }
     let Some(_lock) = records.lock_janitor()? else { return Ok(ReapOutcome::Busy) };
-    // Once more under the lock: the record of a dead owner is removed only by a janitor, so this one is still the same.
+    // Checked again under the lock: only a janitor removes the record of a dead owner, so this one is still the same.
     let Some(header) = records.header(levels)? else { return Ok(ReapOutcome::Gone) };
     if !holders.is_over(host, records, levels, &header)? {
         return Ok(ReapOutcome::Alive);

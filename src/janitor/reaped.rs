@@ -8,29 +8,29 @@ use crate::error::{Error, Result};
 use crate::log;
 use crate::record::tracked;
 
-/// What became of one recorded step.
+/// The result for one recorded step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReapOutcome {
-    /// Its owner lives.
+    /// Its owner is alive.
     Alive,
     /// Its owner was dead; nothing is left now.
     Removed,
-    /// There was no record any more: its owner, or another janitor, has removed it.
+    /// There was no record any more: its owner, or another janitor, removed it.
     Gone,
     /// Another janitor is at work.
     Busy,
 }
 
-/// How long whoever is not in a hurry gives all of it to end.
+/// The total time for a caller that is not in a hurry.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a launch may be held up by what others left.
+/// How long leftovers of other steps may delay a launch.
 pub const PATIENCE_AT_LAUNCH: Duration = Duration::from_millis(200);
 
-/// How much longer at most, where so many are left that each can only be killed.
+/// The additional time if so many are left that each can only be killed.
 pub const PATIENCE_WITH_MANY: Duration = Duration::from_millis(800);
 
-/// How long a step holds up the others; what does not go by then is looked at again when all have been killed.
+/// How long a step may delay the others. One that is not gone by then is examined again when all have been killed.
 pub(super) const PATIENCE_EACH: Duration = Duration::from_millis(20);
 
 /// What a janitor did.
@@ -44,7 +44,7 @@ pub struct Reaped {
     pub busy: usize,
     /// What could not be removed, and why.
     pub failed: Vec<String>,
-    /// What the removed steps have used, until it is written down.
+    /// What the removed steps used, until it is written to the log.
     pub ledger: Ledger,
 }
 
@@ -71,12 +71,12 @@ impl Reaped {
         }
     }
 
-    /// Takes down why not everything could be looked at: the first reason, which is mostly that of the others, too.
+    /// Adds why not everything could be examined: the first reason, which is mostly that of the others, too.
     pub(super) fn note_unseen(&mut self, unseen: &[Error]) {
         self.failed.extend(unseen.first().map(|first| format!("not everything could be looked at: {first}")));
     }
 
-    /// Says in the log what was done; nothing if nothing was.
+    /// Logs what was done, if anything.
     pub fn log(&self) {
         for step in &self.removed {
             log::info!("removed {step}, which a dead step daemon left");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What dead steps have left in a scheduler's own directories.
+//! What dead steps left in a scheduler's own directories.
 
 use std::time::Instant;
 
@@ -11,30 +11,30 @@ use crate::host::Host;
 use crate::record::{Record, Records};
 use crate::scheduler::{LeftBehind, LeftShell, LeftStep, Scheduler};
 
-/// Whether who left a mark with this text is certainly dead.
+/// Whether the owner that left a mark with this text is certainly dead.
 pub fn is_wanted(host: &Host, mark: &str) -> Result<Option<bool>> {
     Record::parse(mark).ok().map(|record| record.is_left_behind(host)).transpose()
 }
 
-/// How it is ended and removed.
+/// How leftovers are ended and removed.
 #[derive(Debug, Clone, Copy)]
 pub struct Theirs<'a> {
     /// Where.
     pub host: &'a Host,
-    /// Whether they are removed, too.
+    /// Says whether directories are removed, too.
     pub config: &'a Config,
-    /// Two janitors would only be in each other's way.
+    /// Has the lock: two janitors would only hinder each other.
     pub records: &'a Records,
-    /// Whether a step waits: it has been held up for long enough by the deadline, and it is tried again at the end of the step.
+    /// Whether a step waits: at the deadline it has been delayed long enough, and the end of the step tries again.
     pub is_launch: bool,
-    /// Until when it is waited for.
+    /// How long to wait.
     pub deadline: Instant,
 }
 
-/// A step of which all processes were told to end.
+/// A step whose processes have all been signalled.
 struct KilledStep {
     step: Box<dyn LeftStep>,
-    /// What it had used, if that is to be written down.
+    /// Its usage, if that is to be logged.
     dead: Option<DeadStep>,
     was_inhabited: bool,
     /// Whether some may not have ended yet.
@@ -74,7 +74,7 @@ impl Theirs<'_> {
         Ok(())
     }
 
-    /// Each is ended, whatever the time is, before anybody is waited for.
+    /// Ends each step, regardless of the time, before waiting for any.
     fn end_each(
         &self,
         scheduler: &dyn Scheduler,
@@ -121,7 +121,7 @@ impl Theirs<'_> {
     fn remove_shells(&self, shells: &[Box<dyn LeftShell>], reaped: &mut Reaped) {
         for shell in shells {
             if self.is_late() {
-                // Nobody is in them.
+                // They hold no processes.
                 return reaped
                     .failed
                     .push(format!("{}: there was no time left for it and others like it", shell.path()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a step has used is written down, at its end and while its directories are there.
+//! Writes a step's usage to the usage log, at the step's end and while its directories exist.
 
 use std::time::SystemTime;
 
@@ -10,32 +10,32 @@ use crate::fence::Fence;
 use crate::report::account::{Account, End, Exit, GrantedTo, LimitedTo, Task};
 use crate::report::usage_log::UsageLog;
 
-/// What only a door knows of a step at its end.
+/// What only the entry point knows about a step at its end.
 #[derive(Debug, Clone, Copy)]
 pub struct Ending<'a> {
-    /// Who or what held the fence, as a record says it.
+    /// The holder of the fence, as in a record.
     pub holder: &'a str,
-    /// Which run of the step.
+    /// The run of the step.
     pub run: u32,
-    /// What is known of its job.
+    /// What is known about its job.
     pub facts: &'a Facts,
     /// What it was granted.
     pub granted: GrantedTo,
-    /// What it was limited to.
+    /// Its limits.
     pub limits: LimitedTo,
     /// When its fence was made.
     pub started: Option<SystemTime>,
-    /// How it ended, where the door was told.
+    /// How it ended, if the entry point was told.
     pub exit: Option<Exit>,
     /// Its tasks that had directories.
     pub tasks: &'a [Task],
-    /// At which limits it was stopped.
+    /// The limits at which it was stopped.
     pub sentences: &'a [String],
-    /// Who ends it.
+    /// How it came to its end.
     pub end: End,
 }
 
-/// To what a step is limited, as the kernel has it, for its line in the usage log; nothing if there is no such log.
+/// A step's limits according to the kernel, for its line in the usage log. Empty if there is no such log.
 pub fn limited_to(fence: &Fence, config: &Config) -> LimitedTo {
     match config.usage_log {
         Some(_) => LimitedTo { cpus: fence.cpus(), memory: fence.memory(), processes: fence.processes() },
@@ -43,8 +43,8 @@ pub fn limited_to(fence: &Fence, config: &Config) -> LimitedTo {
     }
 }
 
-/// The line of the usage log about a step, if there is such a log; `usage` is what it has used. It is made before the fence is closed,
-/// and written when that has succeeded: of what remains, the janitor writes when it is gone.
+/// A step's line of the usage log, if there is such a log; `usage` is the step's. Make it before the fence is closed, and write it when
+/// that has succeeded: for a step that remains, the janitor writes the line when it removes it.
 pub fn account(fence: &Fence, config: &Config, usage: &Usage, ending: &Ending<'_>) -> Option<String> {
     config.usage_log.as_ref()?;
     let mut facts = ending.facts.clone();
@@ -71,7 +71,7 @@ pub fn account(fence: &Fence, config: &Config, usage: &Usage, ending: &Ending<'_
     Some(account.line())
 }
 
-/// Adds that line to the usage log. What goes wrong there is no error of the step's.
+/// Adds that line to the usage log. A failure is no error of the step.
 pub fn write_down(config: &Config, line: Option<&str>) {
     if let Some((usage_log, line)) = UsageLog::of(config).zip(line) {
         usage_log.add(line);

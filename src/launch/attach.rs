@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A process comes into its fence.
+//! Puts a process into its fence.
 
 use crate::config::Config;
 use crate::fence::Fence;
@@ -9,20 +9,20 @@ use crate::log;
 use crate::requests::UserRequests;
 use crate::sys::process::Owner;
 
-/// A process that is to be in the fence, before it runs anything of the user's.
+/// A process to be fenced before it runs anything of the user's.
 #[derive(Debug, Clone, Copy)]
 pub struct Joining {
-    /// Its number.
+    /// Its pid.
     pub pid: i32,
-    /// Which it is, where it does not wait for this and its number can become another's.
+    /// Its identity, if it does not wait for this and its pid could be reused.
     pub id: Option<Owner>,
-    /// Its number as a task within the step; `None` for one that the scheduler has not started as a task.
+    /// Its number as a task within the step. `None`: the scheduler did not start it as a task.
     pub task: Option<u32>,
-    /// Whether it is the first of its step: where the step is may be known only now, and the log says it once.
+    /// Whether it is the first of its step: the step's place may be known only now, and is logged once.
     pub is_first: bool,
 }
 
-/// Puts a process into its fence. Limits that can be set only now and cannot are borne or not, by `OnError`.
+/// Puts a process into its fence. `OnError` decides whether limits that can be set only now may fail.
 pub fn attach(
     fence: &mut Fence,
     host: &Host,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The beginning: what holds for the job, what dead ones have left, the directories and their limits.
+//! The beginning of a step: its configuration, leftovers of dead steps, the directories and their limits.
 
 use std::time::Instant;
 
@@ -21,28 +21,28 @@ use crate::record::noted::Noted;
 use crate::requests::UserRequests;
 use crate::scheduler::Schedulers;
 
-/// A step that is to be fenced.
+/// A step to be fenced.
 #[derive(Debug, Clone, Copy)]
 pub struct Begin<'a> {
     /// This machine.
     pub host: &'a Host,
-    /// What holds for its job.
+    /// The configuration for its job.
     pub config: &'a Config,
-    /// Those that may have directories or daemons here.
+    /// The schedulers that may have directories or daemons here.
     pub schedulers: Schedulers,
-    /// Whose it is.
+    /// The step.
     pub key: &'a JobKey,
-    /// What the job's user asks for.
+    /// What the job's user requested.
     pub requests: &'a UserRequests,
-    /// Where the scheduler's daemon of the step is; `None`: there is no such daemon.
+    /// Where the scheduler's daemon of the step is. `None`: there is no such daemon.
     pub daemon: Option<&'a Membership>,
-    /// Its holder, where other processes go on with it, and which run of the step it is; `None`: this process alone.
+    /// The holder, if other processes go on with the fence, and the run of the step. `None`: only this process uses it.
     pub holder: Option<(&'a Holder, u32)>,
-    /// The devices of GPUs that were chosen for it.
+    /// The devices of the GPUs that were chosen for it.
     pub gpus: &'a [String],
-    /// What those are to know of the job, if there is a usage log; and the metrics.
+    /// What those processes must know about the job, for the usage log and the metrics.
     pub noted: Option<&'a Noted>,
-    /// How many GPUs it was granted; `None`: not known.
+    /// How many GPUs it was granted. `None`: not known.
     pub gpu_count: Option<u64>,
 }
 
@@ -51,13 +51,13 @@ pub struct Begin<'a> {
 pub struct Begun {
     /// Its fence.
     pub fence: Fence,
-    /// To what it is limited; with Mode=observe, to what it would be.
+    /// Its limits; with Mode=observe, the limits that it would have.
     pub plan: Plan,
-    /// Whether something that a dead step daemon left did not go.
+    /// Whether something that a dead step daemon left could not be removed.
     pub leftovers: bool,
 }
 
-/// What the administrator says of the job of which this is known.
+/// The configuration for a job with these facts.
 pub fn resolve(loaded: &Loaded, facts: &Facts) -> Result<Resolved> {
     let mut resolved = loaded.for_job(facts)?;
     resolved.config.on_error = resolved.config.on_error.within(resolved.config.mode);
@@ -65,12 +65,12 @@ pub fn resolve(loaded: &Loaded, facts: &Facts) -> Result<Resolved> {
 }
 
 impl Begin<'_> {
-    /// Opens the fence and limits it to what is planned. What cannot be limited is borne or not, by `OnError`. An error leaves nothing.
+    /// Opens the fence and sets the planned limits. `OnError` decides whether a limit may fail. After an error nothing is left.
     ///
-    /// `plan` is asked after what dead step daemons have left was removed.
+    /// `plan` is called after the leftovers of dead step daemons were removed.
     pub fn open(&self, plan: impl FnOnce() -> (Plan, Vec<LimitError>)) -> Result<Begun, NotFenced> {
         let Self { host, config, schedulers, key, requests, daemon, holder, gpus, noted, gpu_count } = *self;
-        // As early as can be. Where the directories are the scheduler's, it is the scheduler that moves.
+        // As early as possible. If the directories are the scheduler's, the scheduler moves the process.
         early_move::ask(&config.run_dir);
         let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));
         let (plan, mut errors) = plan();
@@ -103,12 +103,12 @@ impl Begin<'_> {
     }
 }
 
-/// Takes back a fence in which no process has been, since its step is refused.
+/// Removes a fence of a refused step; no process has been in it.
 pub fn abandon(fence: &mut Fence, config: &Config) {
     let _ = fence.close(Instant::now() + config.cleanup_timeout);
 }
 
-/// Only jobfence removes what dead step daemons left, and a launch is a chance to. Says whether something stays.
+/// Removes what dead step daemons left: only jobfence does, and a launch is an opportunity. Returns whether something could not be removed.
 pub fn clean_up_behind_others(
     host: &Host,
     config: &Config,

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The wait of a launch is done early, by somebody who has the time.
+//! `jobfence hold` waits for a kernel lock early, so that a launch does not have to.
 //!
-//! Before the kernel moves a process into a cgroup, it takes a lock of all cgroups. After a quiet time that waits for a grace period of RCU,
-//! some milliseconds, and for some milliseconds more it does not wait again (`cgroup_threadgroup_rwsem`, since Linux 6.0). So when the
-//! directories of a step are there, `jobfence hold` is told that a task will come. It takes the lock for nothing: it writes its own number
-//! where it is already. Meanwhile the scheduler prepares the task, which is then moved at once.
+//! Before the kernel moves a process into a cgroup, it takes a lock of all cgroups. After a quiet time that waits for a grace period of
+//! RCU, some milliseconds; for some milliseconds more the kernel does not wait again (`cgroup_threadgroup_rwsem`, since Linux 6.0). So when
+//! the directories of a step exist, `jobfence hold` is told that a task will come. It takes the lock without effect: it moves itself to its
+//! own cgroup. Meanwhile the scheduler prepares the task, which is then moved at once.
 //!
-//! That lasts a few milliseconds, and a grace period is longer. So `hold` has the kernel hurry for as long as the write takes
-//! (`/sys/kernel/rcu_expedited`): less than a millisecond, in which each busy CPU is asked once.
+//! Preparing a task takes a few milliseconds, and a grace period is longer. So `hold` makes the kernel hurry during the write
+//! (`/sys/kernel/rcu_expedited`): less than a millisecond, in which each busy CPU is interrupted once.
 //!
-//! It is told by a datagram without a word in it. Nobody waits for an answer. Where `hold` does not run, the launch waits for the kernel
-//! itself.
+//! An empty datagram tells `hold`, and there is no answer to wait for. If `hold` does not run, the launch itself waits for the kernel.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
@@ -28,20 +27,20 @@ use crate::host::Host;
 use crate::record::tracked::WATCHER;
 use crate::sys::dir::Dir;
 
-/// Only root can come so far.
+/// Only root can reach it.
 const SOCKET: &str = "early_move";
 
-/// A task comes 4 ms after it was asked for (Linux 6.18, Slurm 22.05), or later where a machine is slow. The lock is quick to take for
-/// 8 ms after it was taken.
+/// How often the lock is taken. A task comes 4 ms after the request (Linux 6.18, Slurm 22.05), or later on a slow machine. The lock is fast
+/// for 8 ms after it was taken.
 const TIMES: u32 = 6;
-/// Between two times.
+/// The time between two of them.
 const PAUSE: Duration = Duration::from_millis(4);
 
-/// What the kernel does about grace periods (`Documentation/admin-guide/kernel-parameters.txt`: `rcupdate.rcu_expedited`).
+/// Where the kernel's settings for grace periods are (`Documentation/admin-guide/kernel-parameters.txt`: `rcupdate.rcu_expedited`).
 const KERNEL: &str = "/sys/kernel";
-/// Whether it ends them as soon as it can.
+/// Whether the kernel ends grace periods as soon as it can.
 const EXPEDITED: &str = "rcu_expedited";
-/// Whether it never does so: an administrator's wish for quiet CPUs, which counts more.
+/// Whether it never does so: an administrator's choice for quiet CPUs, which takes precedence.
 const NORMAL: &str = "rcu_normal";
 
 /// Tells `hold` that a process will be moved soon.
@@ -52,19 +51,19 @@ pub fn ask(run_dir: &Path) {
     }
 }
 
-/// Where `hold` is told.
+/// The end at which `hold` is told.
 #[derive(Debug)]
 pub struct EarlyMoves {
     run_dir: PathBuf,
     socket: UnixDatagram,
     /// Its directory in `RunDir`.
     directory: Dir,
-    /// The cgroup in which this process is.
+    /// The cgroup of this process.
     cgroup: Dir,
 }
 
 impl EarlyMoves {
-    /// From now on it is told in this `RunDir`.
+    /// Listens in this `RunDir` from now on.
     pub fn expect(host: &Host, run_dir: &Path) -> Result<Self> {
         Self::with(cgroup_of_this(host)?, run_dir)
     }
@@ -74,7 +73,7 @@ impl EarlyMoves {
         if let Ok(kernel) = Dir::open(KERNEL) {
             Hurry::end_anothers(&kernel, &directory);
         }
-        // What one that was killed has left. Of two that run, the last one is told.
+        // The socket of a killed `hold`. If two run, the last one is told.
         let _ = unlinkat(&directory, SOCKET, UnlinkatFlags::NoRemoveDir);
         let at = directory.handle_path().join(SOCKET);
         let failed = |error: std::io::Error| Error::new(format!("cannot be told of moves: {error}")).at(run_dir);
@@ -83,17 +82,17 @@ impl EarlyMoves {
         Ok(Self { run_dir: run_dir.to_path_buf(), socket, directory, cgroup })
     }
 
-    /// Whether it is where launches with this `RunDir` look for it.
+    /// Whether launches with this `RunDir` reach it.
     pub fn is_in(&self, run_dir: &Path) -> bool {
         self.run_dir == run_dir
     }
 
-    /// When it is told, it can be read.
+    /// Readable when it is told.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Takes the lock for all who have asked until now, and again for as long as tasks may come: moves this process to where it is.
+    /// Takes the lock for all requests so far, and again while tasks may come: moves this process to its own cgroup.
     pub fn make(&self) -> Result<()> {
         let mut is_asked = false;
         while self.socket.recv(&mut [0]).is_ok() {
@@ -123,17 +122,17 @@ impl Drop for EarlyMoves {
     }
 }
 
-/// The kernel is going to be hurried, some times one after the other. One note serves for all of them, since a new file costs more than the rest.
+/// Makes the kernel hurry, several times in a row. One note serves for all of them, since a new file costs more than the rest.
 struct Hurry<'a> {
     kernel: Dir,
-    /// Where it is noted, so that one that was killed is ended by the next.
+    /// Where the note is, so that the next `hold` can undo the setting of a killed one.
     noted_in: &'a Dir,
-    /// It says `1` while the kernel is hurried, and else `0`.
+    /// The file says `1` while the kernel hurries, otherwise `0`.
     note: OwnedFd,
 }
 
 impl<'a> Hurry<'a> {
-    /// `None`: somebody else wants it so, or never.
+    /// `None`: the setting is already in use, or forbidden.
     fn of(kernel: Dir, noted_in: &'a Dir) -> Option<Self> {
         if !is_allowed(&kernel) {
             return None;
@@ -143,7 +142,7 @@ impl<'a> Hurry<'a> {
         Some(Self { kernel, noted_in, note })
     }
 
-    /// While what it returns is kept, the kernel ends grace periods at once. `None`: an administrator wants something else by now.
+    /// While the returned value exists, the kernel ends grace periods at once. `None`: an administrator has changed the setting meanwhile.
     fn begin(&self) -> Option<Hurried<'_, 'a>> {
         if !is_allowed(&self.kernel) || pwrite(&self.note, b"1\n", 0) != Ok(2) {
             return None;
@@ -153,7 +152,8 @@ impl<'a> Hurry<'a> {
         self.kernel.write(EXPEDITED, "1").ok().map(|()| hurried)
     }
 
-    /// Ends what a killed `hold` has begun. If the note says that it had ended that itself, the kernel's setting is an administrator's, and stays.
+    /// Undoes the setting of a killed `hold`. If the note says that it undid that itself, the kernel's setting is an administrator's, and
+    /// stays.
     fn end_anothers(kernel: &Dir, noted_in: &Dir) {
         if is_begun(noted_in) && kernel.write(EXPEDITED, "0").is_err() {
             return;
@@ -186,7 +186,7 @@ fn is_begun(noted_in: &Dir) -> bool {
     noted_in.read_value(EXPEDITED).is_ok_and(|text| text.trim() == "1")
 }
 
-/// In any hierarchy, since the lock is that of all.
+/// In any hierarchy, since the lock is the same for all.
 fn cgroup_of_this(host: &Host) -> Result<Dir> {
     let here = Membership::read(&host.proc, Pid::this().as_raw())?;
     let place = |hierarchy: &Hierarchy| hierarchy.below_mount(here.path_in(hierarchy)?).map(str::to_owned);
@@ -207,7 +207,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let run_dir = temp.path();
         let socket = run_dir.join(WATCHER).join(SOCKET);
-        // Nobody hears it.
+        // There is no receiver yet.
         ask(run_dir);
         let expect = || EarlyMoves::with(Dir::open(run_dir).unwrap(), run_dir).unwrap();
         drop(expect());

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The end: nothing is left of the step, or a sentence says what is.
+//! The end of a step: nothing is left of it, or a sentence says what is.
 
 use std::time::Instant;
 
 use crate::error::Error;
 use crate::fence::Fence;
 
-/// Ends what is left in the fence, and removes it. Why something remains for the janitor, if so.
+/// Ends the processes in the fence and removes it. Returns a sentence if something remains for the janitor.
 ///
-/// `again` is asked after each error whether the door has mended what it comes from.
+/// `again` is called after each error, and returns whether the entry point has removed its cause.
 pub fn close(fence: &mut Fence, deadline: Instant, mut again: impl FnMut(&Error) -> bool) -> Option<String> {
     loop {
         match fence.close(deadline) {

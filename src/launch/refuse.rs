@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Why something is not fenced, whether it goes on all the same, and what its user can do about it.
+//! Why a step or task is not fenced, whether it runs all the same, and what its user can do about it.
 
 use std::fmt;
 
@@ -13,18 +13,18 @@ use crate::requests::UserRequests;
 /// Why a step or a task is not fenced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotFenced {
-    /// What `OnError` says in general decides.
+    /// The general `OnError` decides.
     General(Error),
-    /// A limit without which it may not run, whatever is said in general.
+    /// A limit without which it may not run, whatever the general `OnError` says.
     Limit {
-        /// Which; `None` where there are no directories to limit.
+        /// Which limit. `None`: there are no directories to limit.
         limit: Option<Limit>,
-        /// Why it is not there.
+        /// Why it could not be set.
         error: Error,
-        /// The options by which the job's user has asked for something for which it may be.
+        /// The user's options that may be the cause.
         asked: Option<Box<str>>,
     },
-    /// What its user asked for is not understood.
+    /// The user's request is not understood.
     Asked(Error),
 }
 
@@ -32,8 +32,9 @@ const NOT_YOURS: &str = "Only your administrator can fix that";
 const OTHERWISE: &str = "If that is refused too, only your administrator can fix it";
 
 impl NotFenced {
-    /// Why there are no directories. Where the user has asked for what needs controllers that the site does not (`more` beside
-    /// `ours`), those may be the reason: a user does not get rid of a fence by asking for something.
+    /// The error for missing directories. If the user requested something that needs controllers which the site's own settings (`ours`) do
+    /// not need, those in `more` may be the cause: then the general `OnError` does not apply, so that no request gets a user out of the
+    /// fence.
     pub fn of_open(error: Error, requests: &UserRequests, more: &[&str], ours: &[&str]) -> Self {
         if more.iter().all(|controller| ours.contains(controller)) {
             Self::General(error)
@@ -42,12 +43,12 @@ impl NotFenced {
         }
     }
 
-    /// Whether it goes on without a fence.
+    /// Whether the step or task runs without a fence.
     pub fn is_bearable(&self, general: OnError) -> bool {
         matches!(self, Self::General(_)) && general == OnError::Warn
     }
 
-    /// With what the job's user can do about it, or that only the administrator can do something.
+    /// The message with what the job's user can do about it, or that only the administrator can help.
     pub fn for_user(&self) -> String {
         match self {
             Self::General(_) | Self::Limit { asked: None, .. } => {
@@ -76,7 +77,7 @@ impl fmt::Display for NotFenced {
     }
 }
 
-/// Limits that could not be set: a failure unless `OnError` lets the step run without, which the log says then.
+/// Handles limits that could not be set: a failure, unless `OnError` lets the step run without them, which is then logged.
 pub fn bear(key: &JobKey, config: &Config, requests: &UserRequests, errors: Vec<LimitError>) -> Result<(), NotFenced> {
     for (limit, error) in errors {
         if config.on_error.for_limit(limit) == OnError::Fail {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What happened in the fence and its user should know, each time once.
+//! What happened in the fence and should be told to its user, each event once.
 
 use crate::cgroup::devices::Devices;
 use crate::cgroup::events::KernelLog;
@@ -8,41 +8,41 @@ use crate::fence::Fence;
 use crate::report;
 use crate::requests::UserRequests;
 
-/// How much the user has been told. What tells next, perhaps in another process, goes on from there.
+/// How much the user has been told. A later call, perhaps in another process, goes on from there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reported {
-    /// How many of the step's processes the kernel had killed for want of memory.
+    /// How many of the step's processes the kernel had killed for lack of memory.
     pub kills: u64,
     /// How many forks had failed.
     pub refusals: u64,
 }
 
-/// How many processes the user has asked for, where the site allows more.
+/// How many processes the user requested, if the site allows more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AskedProcesses {
-    /// So many.
+    /// The number.
     pub most: u64,
-    /// By this option.
+    /// The option.
     pub option: &'static str,
 }
 
 impl AskedProcesses {
-    /// By the option that a job's user has.
+    /// Requested by the option of a job's user.
     pub fn by_user(most: u64) -> Self {
         Self { most, option: "--pids-max" }
     }
 
-    /// How many a job's user has asked for, where the site allows more.
+    /// How many processes a job's user requested, if the site allows more.
     pub fn below_the_sites(requests: &UserRequests, config: &Config) -> Option<u64> {
         let sites = config.numbers.get(Limit::Processes);
         requests.processes().filter(|asked| sites.is_none_or(|site| site > *asked))
     }
 }
 
-/// Sentences for the user on what has happened since `before`, and how much has been told with them.
+/// Sentences for the user about what has happened since `before`, and how much has then been told.
 ///
-/// `kernel_log` names the processes that were killed; without it they have no names. `memory_option` is how the user asks for more
-/// memory, where the door knows it.
+/// `kernel_log` gives the names of killed processes; without it they have none. `memory_option` is the user's option for more memory, if
+/// the entry point knows it.
 pub fn tell(
     fence: &Fence,
     kernel_log: Option<&KernelLog>,
@@ -54,7 +54,7 @@ pub fn tell(
     let refused = of_refusals(fence, refusals.saturating_sub(before.refusals), asked);
     let kills = fence.oom_kills();
     let killed = of_kills(fence, kills.saturating_sub(before.kills), kernel_log, memory_option);
-    // A process in a directory that has gone is not counted any more.
+    // Kills in a directory that is gone are not counted any more.
     (refused.into_iter().chain(killed).collect(), Reported { kills: kills.max(before.kills), refusals })
 }
 
@@ -88,7 +88,7 @@ fn of_kills(fence: &Fence, unsaid: u64, kernel_log: Option<&KernelLog>, memory_o
     Some(format!("{sentence}{others}"))
 }
 
-/// Why the step may use none of the GPUs that its job has been given, if so.
+/// Why the step may use none of its job's GPUs, if so.
 pub fn gpus_not_allowed(fence: &Fence) -> Option<String> {
     let why = fence.devices().and_then(Devices::why_no_gpus)?;
     Some(format!(

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! From CPUs to the CPU time in each period. What the kernel would not take is an error.
+//! Converts CPUs to the CPU time in each period. A quota that the kernel would refuse is an error.
 
 use crate::cgroup::limits::{CpuQuota, MIN_QUOTA_US};
 use crate::config::{Config, Percent};
 use crate::error::Error;
 use crate::job::Cpus;
 
-/// That of so many CPUs that were granted.
+/// The quota of so many CPUs that were granted.
 pub(super) fn quota(config: &Config, cpus: Cpus) -> Result<CpuQuota, Error> {
     quota_of(config, config.cpu_quota_percent, cpus)
 }
 
-/// That of so many CPUs, at this percentage.
+/// The quota of so many CPUs, at this percentage.
 pub(super) fn quota_of(config: &Config, percent: Percent, cpus: Cpus) -> Result<CpuQuota, Error> {
     let period_us = config.cpu_quota_period.micros();
     // Thousandths of a CPU times microseconds: divided by 1000 at the end, so that small quotas keep their digits.
@@ -27,7 +27,7 @@ pub(super) fn quota_of(config: &Config, percent: Percent, cpus: Cpus) -> Result<
     Ok(CpuQuota { quota_us, period_us: u64::from(period_us) })
 }
 
-/// That of so many CPUs that a user has asked for.
+/// The quota of so many CPUs that a user has asked for.
 pub(super) fn requested_quota(config: &Config, cpus: Cpus) -> Result<CpuQuota, Error> {
     let period_us = u64::from(config.cpu_quota_period.micros());
     let quota_us = cpus.thousandths().saturating_mul(period_us) / 1000;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What jobfence has done on this node since its boot, in numbers that all processes share: for `MetricsFile`.
+//! Counts what jobfence has done on this node since its boot, in numbers that all processes share, for `MetricsFile`.
 //!
-//! They are in one small file below `RunDir`, which is read and written under a lock. Whoever does not get the lock in time counts nothing.
+//! They are in one small file below `RunDir`, which is read and written under a lock. A process that does not get the lock in time
+//! counts nothing.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,13 +18,13 @@ use crate::log;
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 
-/// In `RunDir`.
+/// The directory in `RunDir`.
 pub(super) const DIRECTORY: &str = "counters";
 
-/// In there; another layout gets another name.
+/// The file in it; another layout gets another name.
 const FILE: &str = "1";
 
-/// How long another process may be counting.
+/// How long to wait for another process that counts.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The bounds of [`Counters::began_within`], in milliseconds.
@@ -32,9 +33,9 @@ pub const BOUNDS_MS: [u64; 9] = [1, 2, 5, 10, 20, 50, 100, 200, 500];
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A step was fenced; so long it took.
+    /// A step was fenced; it took this long.
     Fenced(Duration),
-    /// A step goes on without a fence, by what the configuration says.
+    /// A step runs without a fence, as the configuration allows.
     Unfenced,
     /// A step was refused, since it could not be fenced.
     Refused,
@@ -42,7 +43,7 @@ pub enum Event {
     Reaped,
 }
 
-/// So often each has happened.
+/// How often each has happened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Steps that were fenced.
@@ -55,7 +56,7 @@ pub struct Counters {
     pub reaped: u64,
     /// How long fencing has taken in all, in microseconds.
     pub began_us: u64,
-    /// Of the fenced steps, those that took no longer than each of [`BOUNDS_MS`], and longer than the one before it.
+    /// The fenced steps by time: those that took no longer than each of [`BOUNDS_MS`], and longer than the one before it.
     pub began_within: [u64; BOUNDS_MS.len()],
 }
 
@@ -63,7 +64,7 @@ pub struct Counters {
 const NUMBERS: usize = 5 + BOUNDS_MS.len();
 
 impl Counters {
-    /// Counts one. What goes wrong is no error of the step's.
+    /// Counts one event. A failure is no error of the step's.
     pub fn count(run_dir: &Path, event: Event) {
         let add = |counters: &mut Self| match event {
             Event::Fenced(took) => {
@@ -84,7 +85,7 @@ impl Counters {
         }
     }
 
-    /// What was counted since the boot; nothing where nobody has counted.
+    /// What was counted since the boot; zeros if nothing was.
     pub fn read(run_dir: &Path) -> Result<Self> {
         let mut found = Self::default();
         Self::change(run_dir, |counters| found = *counters)?;
@@ -102,7 +103,7 @@ impl Counters {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let file = openat(&dir, FILE, flags, Mode::from_bits_truncate(0o600)).map_err(failed)?;
         let mut bytes = [0u8; NUMBERS * 8];
-        // A new file is empty, and all is zero then.
+        // A new file is empty: then all numbers are zero.
         pread(&file, &mut bytes, 0).map_err(failed)?;
         let before = Self::of_bytes(&bytes);
         let mut counters = before;
@@ -159,7 +160,7 @@ mod tests {
             }
         });
         let counted = Counters::read(run).unwrap().unfenced;
-        // One that does not get its turn in time counts nothing, which a busy machine may cause.
+        // On a busy machine a thread may not get the lock in time, and then counts nothing.
         assert!((390..=400).contains(&counted), "{counted}");
     }
 }

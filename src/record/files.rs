@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Files that are records: each has its name when it is complete, in directories that nobody but root can open.
+//! Files of records: each gets its name when it is complete, in directories that only root can open.
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -12,7 +12,7 @@ use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
 
-/// Opens `RunDir`, making its last component when it is missing, and refuses one that others can open.
+/// Opens `RunDir`, making its last component when it is missing, and refuses one that other users can open.
 pub fn open_run_dir(path: &Path) -> Result<Dir> {
     let dir = match Dir::open(path) {
         Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
@@ -29,10 +29,10 @@ pub fn open_run_dir(path: &Path) -> Result<Dir> {
     checked_run_dir(dir)
 }
 
-/// Refuses one that others can open.
+/// Refuses a `RunDir` that other users can open.
 pub(super) fn checked_run_dir(dir: Dir) -> Result<Dir> {
     let stat = dir.stat()?;
-    // Not even readable: who can open it could take the locks on it, and hold up every job.
+    // Not even readable: a user could open it, take the locks on it, and hold up every job.
     if stat.st_uid != nix::unistd::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
         return Err(Error::new("RunDir must belong to root and have mode 0700:")
             .at(dir.path())
@@ -41,7 +41,7 @@ pub(super) fn checked_run_dir(dir: Dir) -> Result<Dir> {
     Ok(dir)
 }
 
-/// Makes a file that is complete when it gets its name. `Ok(false)`: somebody else has the name.
+/// Makes a file that is complete when it gets its name. `Ok(false)`: the name is taken.
 pub(super) fn link_new(dir: &Dir, name: &str, text: &str) -> Result<bool> {
     let failed = |errno| Error::os("write the record", dir.path().join(name), errno);
     let flags = OFlag::O_WRONLY | OFlag::O_TMPFILE | OFlag::O_CLOEXEC;
@@ -52,7 +52,7 @@ pub(super) fn link_new(dir: &Dir, name: &str, text: &str) -> Result<bool> {
         Err(errno) => return Err(failed(errno)),
     }
     let linked = match linkat(&file, "", dir, name, AtFlags::AT_EMPTY_PATH) {
-        // Without CAP_DAC_READ_SEARCH (containers) the kernel does not give an empty path a name.
+        // Without CAP_DAC_READ_SEARCH (containers) the kernel gives no name to an empty path.
         Err(Errno::ENOENT) => {
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             linkat(AT_FDCWD, path.as_str(), dir, name, AtFlags::AT_SYMLINK_FOLLOW)
@@ -84,7 +84,7 @@ pub(super) fn unlink(dir: &Dir, name: &str) -> Result<()> {
 }
 
 /// Opens a directory of records in `RunDir`, making what is missing.
-pub(super) fn make_directory(run_dir: &Path, name: &str) -> Result<Dir> {
+pub fn make_directory(run_dir: &Path, name: &str) -> Result<Dir> {
     let within = open_run_dir(run_dir)?;
     match mkdirat(&within, name, Mode::from_bits_truncate(0o700)) {
         Ok(()) | Err(Errno::EEXIST) => checked(within.child(name)?),
@@ -92,7 +92,7 @@ pub(super) fn make_directory(run_dir: &Path, name: &str) -> Result<Dir> {
     }
 }
 
-/// As `make_directory`, but makes nothing there.
+/// As `make_directory`, but makes nothing. `None`: it does not exist.
 pub(super) fn directory(run_dir: &Path, name: &str) -> Result<Option<Dir>> {
     match Dir::open(run_dir).and_then(|dir| checked_run_dir(dir)?.child(name)) {
         Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => Ok(None),
@@ -100,7 +100,7 @@ pub(super) fn directory(run_dir: &Path, name: &str) -> Result<Option<Dir>> {
     }
 }
 
-/// Refuses one that others could write to.
+/// Refuses a directory that other users could use.
 pub(super) fn checked(dir: Dir) -> Result<Dir> {
     if !is_ours(&dir.stat()?, SFlag::S_IFDIR) {
         return Err(Error::new("records must be in a directory of root's with mode 0700:")
@@ -110,7 +110,7 @@ pub(super) fn checked(dir: Dir) -> Result<Dir> {
     Ok(dir)
 }
 
-/// Whether it is of this kind, belongs to us, and nobody else can do anything with it.
+/// Whether it is of this kind, belongs to this user, and gives other users no access.
 pub(super) fn is_ours(stat: &FileStat, kind: SFlag) -> bool {
     let mode = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
     mode == kind && stat.st_uid == nix::unistd::geteuid().as_raw() && stat.st_mode & 0o077 == 0

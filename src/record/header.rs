@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The first lines of a record, which every release understands.
+//! The first lines of a record, which every release can read.
 
 use super::lines::field;
 use super::roll::{Entry, EntryKind};
@@ -7,53 +7,53 @@ use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::sys::process::Owner;
 
-/// First line of a record. With another number it is another release's: its first lines, see [`Header`], mean the same, and
-/// what follows is not ours to understand.
+/// First line of a record. Another number is another release's: its first lines (see [`Header`]) mean the same, but the rest is not
+/// read.
 pub(super) const VERSION: &str = "jobfence-record 1";
-/// The same of a fence whose life several processes share.
+/// First line of the record of a fence that several processes share.
 pub(super) const SHARED: &str = "jobfence-record 2";
 pub(super) const VERSIONS: &str = "jobfence-record ";
 
-/// What the records of every release say in their first lines, and end with: a node is upgraded, or goes back, while steps of
+/// The first lines of a record, which are the same in every release, as is the last: a node is upgraded, or goes back, while steps of
 /// the other release live.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// `jobfence-record 1`.
+    /// The first line, as `jobfence-record 1`.
     pub version: String,
-    /// See [`Record::boot_id`].
+    /// The boot in which it was written.
     pub boot_id: String,
-    /// See [`Record::pid_namespace`].
+    /// The owner's pid namespace.
     pub pid_namespace: String,
-    /// See [`Record::owner`].
+    /// The process that owns what the record names.
     pub owner: Owner,
 }
 
 impl Header {
-    /// Understands the beginning of a complete record of whatever release.
+    /// Reads the beginning of a complete record of any release.
     pub fn parse(text: &str) -> Result<Self> {
         Self::split(text).map(|(header, _)| header)
     }
 
-    /// Whether who made it is certainly dead.
+    /// Whether its owner is certainly dead.
     pub fn is_dead(&self, host: &Host) -> Result<bool> {
         if self.boot_id != host.boot_id {
             return Ok(true);
         }
-        // A pid of another namespace (a slurmd in a container) says nothing here: it is its own janitor's.
+        // A pid of another namespace (a slurmd in a container) says nothing here: the record is that namespace's janitor's.
         Ok(self.pid_namespace == host.pid_namespace && !self.owner.is_alive(&host.proc)?)
     }
 
-    /// Whether several processes share the fence, and the owner is not to be asked for all of them.
+    /// Whether several processes share the fence, so that it does not end with its owner.
     pub fn is_shared(&self) -> bool {
         self.version == SHARED
     }
 
-    /// What its owner has, as a line in the roll.
+    /// A line of the roll for something that its owner has.
     pub fn entry(&self, kind: EntryKind, name: String) -> Entry {
         Entry { owner: self.owner, pid_namespace: self.pid_namespace.clone(), kind, name }
     }
 
-    /// The header, and the lines between it and the last.
+    /// The header, and the lines between it and the last line.
     pub(crate) fn split(text: &str) -> Result<(Self, std::str::Lines<'_>)> {
         let bad = || Error::new("not a complete record");
         let mut lines = text.lines();

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Whose a fence is: as long as its holder lives, or may live, the janitor leaves it.
+//! The holder of a fence: as long as it lives, or may live, the janitor leaves the fence.
 
 use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::sys::process::Owner;
 
-/// Who holds a fence.
+/// What holds a fence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
     /// A process: the one that opened it, or another.
     Process(Owner),
-    /// One start of a unit of systemd's; each has an invocation of its own.
+    /// One start of a systemd unit; each start has its own invocation.
     Unit {
         /// As systemctl names it: `torque-mom.service`.
         name: String,
@@ -23,7 +23,7 @@ pub enum Holder {
         /// As it calls itself.
         name: String,
     },
-    /// Nobody who could be asked: only closing it ends it, or another boot.
+    /// Nothing that can be asked: only closing the fence, or another boot, ends it.
     Manual,
 }
 
@@ -54,7 +54,7 @@ impl Holder {
         Ok(Self::Scheduler { name: name.to_owned() })
     }
 
-    /// Understands what `Display` writes, and nothing else.
+    /// Reads what `Display` writes, and nothing else.
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let holder = match words.next()? {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What Slurm says of a job, noted down by root where no user can write: one small file for each job in `RunDir/jobs`.
+//! Records of what Slurm says of a job: one small file for each job in `RunDir/jobs`, written by root where no user can write.
 //!
-//! `jobfence prolog` writes it, before any step of the job begins; where nobody does, the batch step writes what it knows for
-//! the steps after it. The epilog removes it; so do the job's extern and batch steps at their end, if it is still the one
-//! that they have read or written. What is left after all that the janitor forgets after the next boot.
+//! `jobfence prolog` writes it before any step of the job begins. Without that, the batch step writes what it knows for the steps after
+//! it. The epilog removes it; so do the job's extern and batch steps at their end, if it is still the one that they have read or
+//! written. The janitor removes what is left after the next boot.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -26,15 +26,15 @@ use crate::printable::printable;
 use crate::sys::dir::Dir;
 use crate::sys::process::Owner;
 
-/// First line of a record; another number is another release's, and not ours to understand.
+/// First line of a record; one with another number is another release's, and is not read.
 ///
-/// Number 1 took numbers of GPUs for those of devices, and a QOS that the prolog was not told for none.
+/// Number 1 took numbers of GPUs for those of devices, and a QOS that the prolog was not told for no QOS.
 const VERSION: &str = "jobfence-job 2";
 /// The directory in `RunDir`.
 pub(super) const DIRECTORY: &str = "jobs";
-/// A record has one line for each fact; a longer file, in bytes, is none.
+/// In bytes. A record has one line for each fact; a longer file is none.
 const MAX_SIZE: i64 = 64 << 10;
-/// Names in Slurm are shorter, in bytes.
+/// In bytes; names in Slurm are shorter.
 const MAX_NAME: usize = 1024;
 /// No node has more GPUs.
 const MAX_GPUS: usize = 1024;
@@ -42,14 +42,14 @@ const MAX_GPUS: usize = 1024;
 /// Which job on which node: several slurmd can share a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobId {
-    /// The node, where it has a branch of its own in the tree.
+    /// The node, if it has its own branch in the tree.
     pub node: Option<Name>,
     /// Slurm's number.
     pub job: u32,
 }
 
 impl JobId {
-    /// `5` or `n1,5`: a comma is in no name.
+    /// `5` or `n1,5`: no name has a comma.
     fn file_name(&self) -> String {
         match &self.node {
             None => self.job.to_string(),
@@ -58,16 +58,16 @@ impl JobId {
     }
 }
 
-/// What is noted down of a job.
+/// What is recorded of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobRecord {
-    /// Of which boot it is.
+    /// The boot in which it was written.
     pub boot_id: String,
     /// When it was written, in nanoseconds since 1970: two runs of a job have different ones.
     pub written: u128,
-    /// The batch step's daemon that wrote it, with its pid namespace, and takes it away; `None`: the prolog.
+    /// The batch step's daemon that wrote it and will remove it, with its pid namespace; `None`: the prolog wrote it.
     pub writer: Option<(Owner, String)>,
-    /// Whose job it is.
+    /// The job's user.
     pub uid: u32,
     /// See [`Facts::partition`].
     pub partition: Fact<String>,
@@ -82,7 +82,7 @@ pub struct JobRecord {
 }
 
 impl JobRecord {
-    /// One that says nothing yet.
+    /// A record that says nothing yet.
     pub fn new(host: &Host, writer: Option<Owner>, uid: u32) -> Self {
         Self {
             boot_id: host.boot_id.clone(),
@@ -97,13 +97,13 @@ impl JobRecord {
         }
     }
 
-    /// Its line in the roll; `None` where nobody takes it away whose end can be seen.
+    /// Its line in the roll; `None` if the prolog wrote it, whose end cannot be seen.
     fn entry(&self, name: &str) -> Option<Entry> {
         let (owner, pid_namespace) = self.writer.clone()?;
         Some(Entry { owner, pid_namespace, kind: EntryKind::Job, name: name.to_owned() })
     }
 
-    /// Understands a record. An incomplete one is an error, never a guess.
+    /// Reads a record. An incomplete one is an error, never a guess.
     pub fn parse(text: &str) -> Result<Self> {
         Self::understand(text).ok_or_else(|| Error::new("not a complete record of a job"))
     }
@@ -132,7 +132,7 @@ impl JobRecord {
         Some(Self { boot_id, written, writer, uid, partition, qos, account, cpus: (cpus > 0).then_some(cpus), gpus })
     }
 
-    /// What it says, as facts.
+    /// Puts what it says into `facts`.
     pub fn add_to(&self, facts: &mut Facts) {
         facts.partition = self.partition.clone();
         facts.qos = self.qos.clone();
@@ -142,7 +142,7 @@ impl JobRecord {
     }
 }
 
-/// `=NAME`; `~NAME` where only the job's user says so; or `?` where it is unknown.
+/// Reads `=NAME`; `~NAME` if only the job's user says so; or `?` if it is unknown.
 fn fact(text: &str) -> Option<Fact<String>> {
     let name = |text: &str| is_name(text).then(|| text.to_owned());
     match (text, text.strip_prefix('='), text.strip_prefix('~')) {
@@ -153,12 +153,12 @@ fn fact(text: &str) -> Option<Fact<String>> {
     }
 }
 
-/// Whether it can stand on a line.
+/// Whether a name can stand on a line of a record.
 pub fn is_name(text: &str) -> bool {
     text.len() <= MAX_NAME && !text.contains(char::is_control)
 }
 
-/// What three lines say together: the numbers of GPUs, the device of each, and why these are not certain.
+/// What three lines say together: the numbers of GPUs, the device of each, or why these are not certain.
 fn gpus(positions: Vec<u32>, devices: &str, why: String) -> Option<Gpus> {
     if one_line(&why) != why {
         return None;
@@ -181,7 +181,7 @@ pub fn is_device(path: &str) -> bool {
     path.starts_with('/') && path.len() <= MAX_NAME && !path.contains(|c: char| c == ',' || c.is_control())
 }
 
-/// Slurm's numbers of GPUs, as `0,3`.
+/// Reads Slurm's numbers of GPUs, such as `0,3`.
 pub fn parse_gpus(text: &str) -> Option<Vec<u32>> {
     if text.is_empty() {
         return Some(Vec::new());
@@ -206,7 +206,7 @@ impl fmt::Display for JobRecord {
             }
         }
         let (positions, devices, why): (Vec<u32>, Vec<&str>, &str) = match &self.gpus {
-            // What is chosen here stands in the record of the fence.
+            // GPUs that jobfence chooses are in the record of the fence.
             Gpus::None | Gpus::Chosen(_) => (Vec::new(), Vec::new(), ""),
             Gpus::Unknown(why) => (Vec::new(), Vec::new(), why),
             Gpus::Positions(positions, why) => (positions.clone(), Vec::new(), why),
@@ -221,7 +221,7 @@ impl fmt::Display for JobRecord {
     }
 }
 
-/// A sentence that ends no line, and keeps the record small.
+/// Makes a text one short line, so that it ends no line of the record and keeps the record small.
 fn one_line(text: &str) -> String {
     printable(text, ' ').chars().take(MAX_NAME).collect()
 }
@@ -234,23 +234,23 @@ pub struct JobRecords {
 }
 
 impl JobRecords {
-    /// Opens it in `RunDir`, making what is missing, and refuses one that others could write to.
+    /// Opens it in `RunDir`, making what is missing, and refuses one that other users could use.
     pub fn open(run_dir: &Path) -> Result<Self> {
         let dir = files::make_directory(run_dir, DIRECTORY)?;
         Ok(Self { run_dir: Dir::open(run_dir)?, dir })
     }
 
-    /// As `open`, but makes nothing. `None`: nobody has written of any job.
+    /// As `open`, but makes nothing. `None`: no job has been recorded.
     pub fn existing(run_dir: &Path) -> Result<Option<Self>> {
         let Some(dir) = files::directory(run_dir, DIRECTORY)? else { return Ok(None) };
         Ok(Some(Self { run_dir: Dir::open(run_dir)?, dir }))
     }
 
-    /// Writes a record in the place of whatever is there. A process that dies meanwhile leaves none, or the old one.
+    /// Writes a record in place of an earlier one. A process that dies meanwhile leaves none, or the old one.
     pub fn write(&self, id: &JobId, record: &JobRecord) -> Result<()> {
         let name = id.file_name();
         roll::note(&self.run_dir, record.entry(&name).as_slice());
-        // Two prologs of one job do not run at once; who keeps writing must not keep us here.
+        // Two prologs of one job do not run at once. The bound ends the loop if another process keeps writing.
         for _ in 0..3 {
             if link_new(&self.dir, &name, &record.to_string())? {
                 return Ok(());
@@ -260,7 +260,7 @@ impl JobRecords {
         Err(Error::new("another process keeps writing the record of this job:").at(self.dir.path().join(name)))
     }
 
-    /// What is noted down of a job; `None`: nothing, or by another boot or a batch step that is dead. That was of an earlier run of
+    /// The record of a job; `None`: there is none, or it is by another boot or a dead batch step. Such a record is of an earlier run of
     /// the job, which may have been requeued to another partition.
     pub fn read(&self, id: &JobId, host: &Host) -> Result<Option<JobRecord>> {
         match self.read_name(&id.file_name())? {
@@ -294,12 +294,12 @@ impl JobRecords {
         JobRecord::parse(&String::from_utf8_lossy(&text)).map(Some).map_err(at)
     }
 
-    /// Forgets a job, whoever wrote of it. No error when it was forgotten before.
+    /// Removes a job's record, whatever process wrote it. No error if there is none.
     pub fn forget(&self, id: &JobId) -> Result<()> {
         unlink(&self.dir, &id.file_name())
     }
 
-    /// Forgets a job as long as the record is the one that was seen: another is of a new run of the job.
+    /// Removes a job's record if it is the one that was seen: another is of a new run of the job.
     pub fn forget_this(&self, id: &JobId, seen: &JobRecord) -> Result<()> {
         match self.read_name(&id.file_name())? {
             Some(record) if record.written == seen.written && record.boot_id == seen.boot_id => self.forget(id),
@@ -307,8 +307,8 @@ impl JobRecords {
         }
     }
 
-    /// Forgets what is of another boot, and what a batch step wrote whose daemon is certainly dead. What is not understood
-    /// may be another release's, and stays. What batch steps that live have written is returned for the roll.
+    /// Removes the records of another boot, and those by a batch step whose daemon is certainly dead. One that cannot be read may be
+    /// another release's, and stays. Those by batch steps that live are returned for the roll.
     pub fn reap(&self, host: &Host) -> Result<Vec<Entry>> {
         let mut living = Vec::new();
         for name in self.dir.list(false)? {
@@ -317,7 +317,7 @@ impl JobRecords {
         Ok(living)
     }
 
-    /// The same of one of them. `None`: it is gone, or nobody's who lives.
+    /// As `reap`, for one of them. `None`: it is gone, or no living batch step wrote it.
     pub fn reap_one(&self, name: &str, host: &Host) -> Result<Option<Entry>> {
         match self.read_name(name) {
             Ok(Some(record)) if is_stale(&record, host)? => unlink(&self.dir, name).map(|()| None),

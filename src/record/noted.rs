@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the process that opens a shared fence knows of its job, for the line of the usage log that another process writes.
 //!
-//! One line for each that is known, in this order: `noted.user`, `noted.partition`, `noted.account`, `noted.qos`, `noted.project`, each
-//! escaped as an id is; `noted.cpus` in thousandths, and `noted.memory` in bytes. Only where there is a usage log.
+//! One line for each that is known, in this order: `noted.user`, `noted.partition`, `noted.account`, `noted.qos`, `noted.project`,
+//! `noted.global_job`, each escaped as an id is; `noted.cpus` in thousandths, and `noted.memory` in bytes. Only where there is a usage log.
 //!
 //! And what `MetricsFile` says of each job beside what the kernel knows. With such a file, the step's directory has it as an extended
 //! attribute.
@@ -12,37 +12,38 @@ use std::fmt;
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
 
-/// See the beginning of this file.
+/// What is noted of a job: see the beginning of this file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Noted {
-    /// The user's name, the partition, the account, the QOS and the project, in this order.
-    texts: [Option<Id>; 5],
-    /// What was granted: CPUs.
+    /// The user's name, the partition, the account, the QOS, the project and the job's global name, in this order.
+    texts: [Option<Id>; 6],
+    /// The CPUs that were granted.
     pub cpus: Option<Cpus>,
-    /// Memory, in bytes.
+    /// The memory that was granted, in bytes.
     pub memory: Option<u64>,
 }
 
-const TEXTS: [&str; 5] = ["noted.user=", "noted.partition=", "noted.account=", "noted.qos=", "noted.project="];
+const TEXTS: [&str; 6] =
+    ["noted.user=", "noted.partition=", "noted.account=", "noted.qos=", "noted.project=", "noted.global_job="];
 const CPUS: &str = "noted.cpus=";
 const MEMORY: &str = "noted.memory=";
 
 impl Noted {
-    /// What of these facts goes into a record.
+    /// Takes what goes into a record from these facts.
     pub fn of(facts: &Facts, cpus: Option<Cpus>, memory: Option<u64>) -> Self {
-        let Facts { user, partition, account, qos, project, .. } = facts;
+        let Facts { user, partition, account, qos, project, global_job, .. } = facts;
         let text = |fact: &Fact<String>| fact.said().and_then(|text| Id::new(text.clone()).ok());
-        Self { texts: [user, partition, account, qos, project].map(text), cpus, memory }
+        Self { texts: [user, partition, account, qos, project, global_job].map(text), cpus, memory }
     }
 
-    /// The facts again.
+    /// What is noted, as facts.
     pub fn facts(&self) -> Facts {
-        let [user, partition, account, qos, project] =
+        let [user, partition, account, qos, project, global_job] =
             self.texts.each_ref().map(|text| Fact::from(text.as_ref().map(|text| text.as_str().to_owned())));
-        Facts { user, partition, account, qos, project, ..Facts::default() }
+        Facts { user, partition, account, qos, project, global_job, ..Facts::default() }
     }
 
-    /// Takes what another one knows and this one does not.
+    /// Adds what `other` knows and this one does not.
     #[must_use]
     pub fn or(self, other: &Self) -> Self {
         let mut texts = self.texts;
@@ -52,7 +53,7 @@ impl Noted {
         Self { texts, cpus: self.cpus.or(other.cpus), memory: self.memory.or(other.memory) }
     }
 
-    /// Understands the lines at the beginning of a text, and returns what is behind them.
+    /// Reads the lines at the beginning of a text, and returns what follows them.
     pub(super) fn parse(text: &str) -> Option<(Self, &str)> {
         let mut noted = Self::default();
         let mut rest = text;
@@ -96,16 +97,16 @@ impl fmt::Display for Noted {
     }
 }
 
-/// What a job was granted, and to what it is limited without room for the scheduler's daemons. `None`: not known.
+/// What a job was granted, and its limits without headroom for the scheduler's daemons. `None`: not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allocated {
     /// The partition, CPUs and memory.
     pub noted: Noted,
     /// GPUs.
     pub gpus: Option<u64>,
-    /// CPU time.
+    /// The limit of CPU time.
     pub cpus_limit: Option<Cpus>,
-    /// Processes and threads.
+    /// The limit of processes and threads.
     pub processes_limit: Option<u64>,
 }
 
@@ -114,14 +115,14 @@ const CPUS_LIMIT: &str = "cpus_limit=";
 const PROCESSES_LIMIT: &str = "processes_limit=";
 
 impl Allocated {
-    /// What of this is for the metrics: there is little room in an attribute.
+    /// Takes what the metrics need: there is little room in an attribute.
     pub fn of(noted: &Noted, gpus: Option<u64>, (cpus_limit, processes_limit): (Option<Cpus>, Option<u64>)) -> Self {
         let [_, partition, ..] = noted.texts.clone();
-        let noted = Noted { texts: [None, partition, None, None, None], ..*noted };
+        let noted = Noted { texts: [None, partition, None, None, None, None], ..*noted };
         Self { noted, gpus, cpus_limit, processes_limit }
     }
 
-    /// Understands what `Display` writes. What is not understood says nothing.
+    /// Reads what `Display` writes. What cannot be read counts as not known.
     pub fn parse(text: &str) -> Self {
         let Some((noted, rest)) = Noted::parse(text) else { return Self::default() };
         let number = |key| rest.lines().find_map(|line| line.strip_prefix(key)?.parse().ok());
@@ -133,7 +134,7 @@ impl Allocated {
         }
     }
 
-    /// Takes what another one knows and this one does not.
+    /// Adds what `other` knows and this one does not.
     #[must_use]
     pub fn or(self, other: &Self) -> Self {
         Self {

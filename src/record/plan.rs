@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A plan as lines of a record, for a later process that goes on with the fence.
+//! A plan as lines of a record, for a later process that resumes the fence.
 //!
-//! The first line is `plan=1`, where the number is that of this format. Each further line is `LEVEL.KEY=VALUE`: one for each limit that there is, in
-//! the order of the levels and of [`Limits`]. What is understood is what would be written, and nothing else. The devices are not among
-//! them: the program that denies them stays with the directory.
+//! The first line is `plan=1`, with the number of this format. Each further line is `LEVEL.KEY=VALUE`: one for each limit that there
+//! is, in the order of the levels and of [`Limits`]. Only exactly what would be written is accepted. Devices are not among the lines:
+//! the program that denies them stays with the directory.
 
 use std::fmt::Write as _;
 
@@ -56,7 +56,7 @@ fn write_limits(text: &mut String, level: Level, limits: &Limits) {
     for (limit, _) in NUMBERS {
         put(limit.word(), number(limits.numbers.get(*limit)));
     }
-    // A path that cannot be said again is for people alone: its disk is there.
+    // A path that could not be read again is left out: it is for display alone, and its disk is written.
     let is_same = |rules: &String| IoRules::parse(rules).is_ok_and(|same| same.to_string() == *rules);
     put("io", rules.filter(is_plain).filter(is_same));
     put("disks", (!limits.disks.is_empty()).then(|| disks(&limits.disks)));
@@ -74,7 +74,7 @@ fn disks(all: &[DiskLimit]) -> String {
     all.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
-/// Understands them. `None`: they are not what would be written.
+/// Reads the lines of a plan. `None`: they are not what would be written.
 pub fn parse(text: &str) -> Option<Plan> {
     let mut plan = Plan::default();
     for line in text.strip_prefix(FIRST)?.lines() {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `RunDir` goes, with all kinds of records.
+//! Removes `RunDir`, with all kinds of records.
 
 use std::path::Path;
 
 use nix::errno::Errno;
 
 use super::files::{checked, checked_run_dir, unlink};
-use super::steps::{GPUS, LIMITS, NEW, Records};
+use super::steps::{CARDS, CORES, GPUS, LIMITS, NEW, Records};
 use super::{counters, job, roll, tracked};
 use crate::error::Result;
 use crate::sys::dir::Dir;
 
 impl Records {
-    /// Removes `RunDir`, with what is in it when no step is recorded. `Ok(false)`: there is more in it.
+    /// Removes `RunDir`, with all that is in it when no step is recorded. `Ok(false)`: there is more in it.
     pub fn remove(path: &Path) -> Result<bool> {
         let (parent, name) = match (path.parent().map(Dir::open), path.file_name()) {
             (Some(Ok(parent)), Some(name)) if parent.child(name).is_ok() => (parent, name),
@@ -27,12 +27,31 @@ impl Records {
             dir.remove(records)?;
         }
         // The last one is of earlier releases.
-        for name in [LIMITS, GPUS, "whole"] {
+        for name in [LIMITS, GPUS, CORES, CARDS, "whole"] {
             dir.remove(name)?;
         }
         match parent.remove(name) {
             Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOTEMPTY | Errno::EEXIST)) => Ok(false),
             removed => removed.map(|_| true),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn locks_are_removed_with_the_directory() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = temp.path().join("run");
+        let records = Records::open(&run).unwrap();
+        for lock in [Records::lock_limits, Records::lock_gpus, Records::lock_cores, Records::lock_cards] {
+            drop(lock(&records, Instant::now() + Duration::from_secs(300)).unwrap());
+        }
+        assert!(Records::remove(&run).unwrap());
+        assert!(!run.exists());
     }
 }

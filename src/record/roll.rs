@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The roll: one file in `RunDir` in which every step that holds something has a line, so that a launch finds out in a few system calls
+//! The roll: one file in `RunDir` with a line for each thing that a step holds. With it a launch finds out in a few system calls
 //! whether the owners of some of them live, however many there are.
 //!
-//! Lines are appended before what they name is made: a record, a mark on a directory of the scheduler's. A line is a hint: whoever finds its
-//! owner dead looks at what it names, which says what is to be done. A line that names nothing any more is struck out in its place, and the file is
-//! written anew without those now and then. The file is also the sign that nothing has been lost (`State`): it goes with `RunDir`, and
-//! who cannot append to it removes it, so that the next launch looks at everything.
+//! A line is appended before what it names is made: a record, or a mark on a directory of the scheduler's. A line is a hint: a process
+//! that finds its owner dead looks at what it names, which says what is to be done. A line that names nothing any more is struck out in
+//! place, and now and then the file is written anew without those. That the file exists also says that nothing has been lost (`State`):
+//! it goes with `RunDir`, and a process that cannot append to it removes it, so that the next launch looks at everything.
 //!
 //! No launch waits for another: two at once may look at the same lines, and leave none out.
 
@@ -27,40 +27,40 @@ use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 use crate::sys::process::Owner;
 
-/// In `RunDir`, as a directory: releases without a roll take every file there for a record.
+/// In `RunDir`. It is a directory, since releases without a roll take every file there for a record.
 pub(super) const DIRECTORY: &str = "roll";
 const LIST: &str = "roll/list";
 const NAME: &str = "list";
-/// A list that has no name yet.
+/// A new list, which has no name yet.
 const NEW: &str = ".new";
 
-/// How the file begins; with another number it is another release's, and as good as none.
+/// How the file begins. With another number it is another release's, and as good as none.
 const VERSION: &str = "jobfence-roll 1 ";
-/// What stands behind that, and is written over in its place: the state and the numbers of [`Hands`].
+/// Where the state and the numbers of [`Hands`] begin, which are overwritten in place.
 const PLACE: usize = VERSION.len();
-/// Their digits.
+/// The digits of each number.
 const DIGITS: usize = 10;
 const NUMBERS: usize = 3;
-/// Up to the boot's id.
+/// The length of the header up to the boot's id.
 const FIXED: usize = PLACE + 2 + NUMBERS * (DIGITS + 1);
 /// Any number in the header is below this.
 const LARGEST: usize = 10_000_000_000;
 
-/// So many lines are struck out, and more than the others, before the file is written anew.
+/// The file is written anew when at least so many lines are struck out, and more than are left.
 const STRUCK: usize = 64;
 
-/// How long another janitor may be about to make it.
+/// How long to wait for another janitor that is making the roll.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A longer file is no roll of ours, in bytes.
+/// In bytes; a longer file is no roll.
 const LONGEST: i64 = 256 << 20;
 
-/// A launch reads no more of a longer file than three windows, in bytes: where the hands are, and what was appended last. So a launch
-/// costs the same, however many steps there are.
+/// In bytes. Of a longer file a launch reads only three windows: where the two hands are, and what was appended last. So a launch costs
+/// the same, however many steps there are.
 const SHORT: usize = 16 << 10;
-/// Some dozens of lines, in bytes.
+/// In bytes: some dozens of lines.
 const WINDOW: usize = 8 << 10;
-/// Of so many launches one reads all of it, and tidies it.
+/// One of so many launches reads all of the file, and tidies it.
 const WHOLE: usize = 64;
 
 /// What a line names.
@@ -68,9 +68,9 @@ const WHOLE: usize = 64;
 pub enum EntryKind {
     /// A record: the names of a step's directories, with commas.
     Step,
-    /// A step's directory of the scheduler's, by its path.
+    /// The scheduler's directory of a step, by its path.
     Theirs,
-    /// What a batch step has noted down of its job, by its name in `RunDir/jobs`.
+    /// A batch step's record of its job, by its name in `RunDir/jobs`.
     Job,
     /// A step without a fence, by its name in `RunDir/tracked`.
     Tracked,
@@ -86,9 +86,9 @@ const KINDS: [(EntryKind, &str); 4] = [
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Whose it is.
+    /// The owner of what it names.
     pub owner: Owner,
-    /// The pid namespace in which that means something.
+    /// The owner's pid namespace.
     pub pid_namespace: String,
     /// What it names.
     pub kind: EntryKind,
@@ -97,7 +97,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// But for the sign before it.
+    /// The line without the sign before it.
     fn text(&self) -> Option<String> {
         let word = KINDS.iter().find(|(kind, _)| *kind == self.kind)?.1;
         let plain = |text: &str| !text.contains(char::is_control) && !text.is_empty();
@@ -116,21 +116,21 @@ impl Entry {
     }
 }
 
-/// Whether all that there is has a line.
+/// Whether everything has a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Somebody has begun to look at everything, and has not come to the end.
+    /// A process has begun to look at everything, and has not come to the end.
     Begun,
-    /// Everything that was there before has a line, and what was made since.
+    /// Everything has a line: what was there before, and what was made since.
     Whole,
 }
 
 /// Where the next launch goes on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Hands {
-    /// The line with which it begins that is looked at quickly.
+    /// The place of the next line to look at quickly.
     quick: usize,
-    /// The one that is looked at closely.
+    /// The place of the next line to look at closely.
     close: usize,
     /// How many launches there were.
     launches: usize,
@@ -148,19 +148,19 @@ impl Hands {
     }
 }
 
-/// What of the roll a launch looks at.
+/// The lines of the roll that a launch looks at.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Turn {
-    /// Each is looked at.
+    /// All of them, with their places.
     pub entries: Vec<(usize, Entry)>,
-    /// Whose start time is looked at, too.
+    /// The owners whose start time is looked at, too.
     pub closely: BTreeSet<Owner>,
 }
 
 /// Lines that follow each other.
 #[derive(Debug)]
 struct Excerpt {
-    /// Where they begin in the file.
+    /// Where the lines begin in the file.
     at: usize,
     text: String,
 }
@@ -175,17 +175,17 @@ impl Excerpt {
 #[derive(Debug)]
 pub struct Roll {
     fd: OwnedFd,
-    /// From its beginning to its end: one, where all of it was read.
+    /// In the file's order; a single one if all of the file was read.
     parts: Vec<Excerpt>,
-    /// Of the file.
+    /// The file's size, in bytes.
     size: usize,
     state: State,
     hands: Hands,
 }
 
-/// Says that this is there now, or will be in a moment. Where that cannot be said there is no roll any more.
+/// Appends lines for what exists now, or will in a moment. If that fails, the roll is removed.
 pub fn note(run_dir: &Dir, entries: &[Entry]) {
-    // The first newline: whoever died while he wrote has not ended his line.
+    // The first newline ends the line of a process that died while it wrote.
     let lines: String = entries.iter().filter_map(Entry::text).map(|text| format!("\n+ {text}\n")).collect();
     if lines.is_empty() {
         return;
@@ -200,7 +200,7 @@ fn append(run_dir: &Dir, lines: &str) -> Result<()> {
     let failed = |errno| Error::os("write", run_dir.path().join(LIST), errno);
     for _ in 0..3 {
         let fd = match run_dir.open_file(LIST, OFlag::O_WRONLY | OFlag::O_APPEND) {
-            // The next launch looks at everything.
+            // Without a roll the next launch looks at everything.
             Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(()),
             fd => fd?,
         };
@@ -209,7 +209,7 @@ fn append(run_dir: &Dir, lines: &str) -> Result<()> {
             Ok(_) => return Err(failed(Errno::ENOSPC)),
             Err(errno) => return Err(failed(errno)),
         }
-        // Who has written it anew meanwhile looks for what was appended to the old one until it lost its name.
+        // A process that writes the roll anew also copies what was appended to the old file, until that loses its name.
         if fstat(&fd).map_err(failed)?.st_nlink > 0 {
             return Ok(());
         }
@@ -218,12 +218,12 @@ fn append(run_dir: &Dir, lines: &str) -> Result<()> {
 }
 
 impl Roll {
-    /// Reads it. `None`: there is none that is this boot's.
+    /// Reads the roll. `None`: there is none of this boot.
     pub fn read(run_dir: &Dir, boot_id: &str) -> Result<Option<Self>> {
         Self::read_some(run_dir, boot_id, |_| true)
     }
 
-    /// Reads what a launch looks at, which is less than all of a long one.
+    /// Reads what a launch looks at, which is only a part of a long roll.
     pub fn read_for_turn(run_dir: &Dir, boot_id: &str) -> Result<Option<Self>> {
         Self::read_some(run_dir, boot_id, |hands| hands.launches % WHOLE == 0)
     }
@@ -265,7 +265,7 @@ impl Roll {
         self.parts.first().is_some_and(|part| part.at == 0)
     }
 
-    /// All of it, where all was read.
+    /// The whole text, if all of it was read.
     fn text(&self) -> &str {
         self.parts.first().map_or("", |part| &part.text)
     }
@@ -283,7 +283,7 @@ impl Roll {
         (header.get(FIXED..)? == boot_id).then_some((state, hands))
     }
 
-    /// Reads it, and makes an empty one where there is none.
+    /// Reads the roll; makes an empty one if there is none.
     pub fn begin(run_dir: &Dir, boot_id: &str) -> Result<Self> {
         if let Some(roll) = Self::read(run_dir, boot_id)? {
             return Ok(roll);
@@ -293,12 +293,12 @@ impl Roll {
             Err(errno) => return Err(Error::os("make the directory", run_dir.path().join(DIRECTORY), errno)),
         }
         let dir = run_dir.child(DIRECTORY)?;
-        // Nobody's may be removed who is making it, too: lines can have been appended to it already.
+        // Without the lock this could remove a roll that another process is making, to which lines may have been appended already.
         let _lock = Lock::on(&dir, ".", Instant::now() + LOCK_TIMEOUT)?;
         if let Some(roll) = Self::read(run_dir, boot_id)? {
             return Ok(roll);
         }
-        // Another boot's, or one that is not understood.
+        // The file is another boot's, or cannot be read.
         unlink(&dir, NAME)?;
         let header = format!("{VERSION}{}{boot_id}\n", Hands::default().text(State::Begun));
         link_new(&dir, NAME, &header)?;
@@ -310,7 +310,7 @@ impl Roll {
         self.state
     }
 
-    /// Everything that was found is said now.
+    /// Adds lines for all that was found: the roll is complete now.
     pub fn complete(mut self, run_dir: &Dir, found: &[Entry]) {
         let mut known: Vec<&str> = self.lines().map(|(_, line)| line).collect();
         sorted::sort(&mut known);
@@ -337,8 +337,7 @@ impl Roll {
         })
     }
 
-    /// Those of `lines` that come next, from this place on, and the place that is next when they are through: once around, or to the end of
-    /// the window.
+    /// The lines that come next from this place on, once around or to the end of the window, and the place that comes after them.
     fn next<'a, 'b>(
         &self,
         lines: &'b [(usize, &'a str)],
@@ -367,9 +366,8 @@ impl Roll {
         self.lines().filter_map(|(at, line)| Some((at, Entry::parse(line)?))).collect()
     }
 
-    /// What this launch looks at: the lines of so many owners. Half of them are of those that have one of the first words in them, and a quarter of
-    /// those with one of the second, as far as there are so many: the same job's, and the same user's. The rest is whoever's turn it is; so
-    /// everybody comes to it, one in four at least.
+    /// What this launch looks at: the lines of so many owners. Up to half of them have a word of `job` (the same job's), up to a
+    /// quarter one of `user` (the same user's). The rest, a quarter at least, takes turns, so that each line is looked at in time.
     pub fn turn(&mut self, pid_namespace: &str, looks: usize, job: &[String], user: &[String]) -> Turn {
         let here = format!(" {pid_namespace} ");
         let lines: Vec<(usize, &str)> = self.lines().filter(|(_, line)| line.contains(&here)).collect();
@@ -377,7 +375,7 @@ impl Roll {
         let has = |line: &str, words: &[String]| words.iter().any(|word| line.contains(word.as_str()));
         for (words, share) in [(job, looks / 2), (user, looks / 4)] {
             let theirs: Vec<_> = lines.iter().filter(|(_, line)| has(line, words)).collect();
-            // Who is first takes turns, too.
+            // Which of them is the first takes turns, too.
             let first = (self.hands.launches.wrapping_mul(share.max(1))).checked_rem(theirs.len()).unwrap_or(0);
             let most = chosen.owners.len() + share;
             for (at, line) in theirs.iter().cycle().skip(first).take(theirs.len()) {
@@ -393,7 +391,7 @@ impl Roll {
                 break;
             }
         }
-        // One each time, or all where they are few.
+        // One owner each time, or all if they are few.
         let mut closely: BTreeSet<Owner> = BTreeSet::new();
         if self.is_whole() && chosen.owners.len() <= FEW && chosen.places.len() == lines.len() {
             closely.clone_from(&chosen.owners);
@@ -412,13 +410,13 @@ impl Roll {
         Turn { entries, closely }
     }
 
-    /// What is missed is that the next launch looks at the same ones.
+    /// If this fails, the next launch looks at the same lines.
     fn write_hands(&self) {
         let text = self.hands.text(self.state);
         let _ = pwrite(&self.fd, text.as_bytes(), i64::try_from(PLACE).unwrap_or(0));
     }
 
-    /// The entry there names nothing any more.
+    /// Strikes out the line at this place: it names nothing any more.
     pub fn strike(&mut self, at: usize) {
         let _ = pwrite(&self.fd, b"-", i64::try_from(at).unwrap_or(i64::MAX));
         for part in &mut self.parts {
@@ -429,7 +427,8 @@ impl Roll {
         }
     }
 
-    /// Writes it anew without the lines that have been struck out, if they are many and all of it was read. What goes wrong leaves the old one.
+    /// Writes the file anew without the struck lines, if these are many and all of the file was read. A failure leaves the old file, or
+    /// none.
     pub fn tidy(&mut self, run_dir: &Dir) {
         if !self.is_whole() {
             return;
@@ -447,7 +446,7 @@ impl Roll {
         let dir = run_dir.child(DIRECTORY)?;
         let at = |errno| Error::os("write", dir.path().join(NAME), errno);
         let Some(_lock) = Lock::try_on(&dir, ".")? else { return Ok(()) };
-        // Somebody else was faster.
+        // Another process was faster.
         if fstat(&self.fd).map_err(at)?.st_nlink == 0 {
             return Ok(());
         }
@@ -464,7 +463,7 @@ impl Roll {
         unlink(&dir, NEW)?;
         link_new(&dir, NEW, &text)?;
         renameat(&dir, NEW, &dir, NAME).map_err(at)?;
-        // What was appended since it was read, until the name was taken from it; see `append`.
+        // Copies what was appended since the file was read, until it lost its name; see `append`.
         let size = usize::try_from(fstat(&self.fd).map_err(at)?.st_size).unwrap_or(0);
         let since = read_from(&self.fd, self.text().len(), size.saturating_sub(self.text().len())).map_err(at)?;
         if since.is_empty() {
@@ -480,7 +479,7 @@ impl Roll {
     }
 }
 
-/// Where there are no more owners than these, each is looked at closely.
+/// If there are no more owners than this, each is looked at closely.
 const FEW: usize = 4;
 
 /// The lines of some owners.
@@ -492,7 +491,7 @@ struct Chosen {
 }
 
 impl Chosen {
-    /// `false`: there are as many owners as may be, and this is another's.
+    /// Adds a line. `false`: its owner would be one too many.
     fn add(&mut self, at: usize, line: &str, most: usize) -> bool {
         let Some(entry) = Entry::parse(line) else { return true };
         if !self.owners.contains(&entry.owner) {
@@ -509,7 +508,7 @@ impl Chosen {
     }
 }
 
-/// Where a launch reads a long file, from its beginning to its end. Each begins with the end of the line before it.
+/// Where a launch reads a long file, in the file's order. Each window begins with the end of the line before it.
 fn windows(hands: Hands, header: usize, size: usize) -> Vec<(usize, usize)> {
     let last = size.saturating_sub(WINDOW).max(header);
     let begin = |hand: usize| hand.clamp(header, last);
@@ -525,7 +524,7 @@ fn windows(hands: Hands, header: usize, size: usize) -> Vec<(usize, usize)> {
     windows
 }
 
-/// The lines that begin and end in there, and where the first of them does.
+/// The lines that begin and end in `bytes`, and where the first of them begins.
 fn lines_within(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let first = bytes.iter().position(|byte| *byte == b'\n')? + 1;
     let end = bytes.iter().rposition(|byte| *byte == b'\n')? + 1;
@@ -605,7 +604,6 @@ mod tests {
             let site = Site::new();
             note(&site.dir, &(0..count).map(entry).collect::<Vec<_>>());
             let all: BTreeSet<Owner> = (0..count).map(|number| entry(number).owner).collect();
-            // Once around is one more where the last turn ends in its middle.
             let mut rounds = 0;
             for _ in 0..3 {
                 let mut seen = BTreeSet::new();
@@ -625,7 +623,7 @@ mod tests {
         }
     }
 
-    /// While steps begin, and the one before each has ended and its line is struck out.
+    /// Meanwhile each launch adds a step, and strikes out the added ones that it comes to.
     #[test]
     fn nobody_is_passed_over_while_others_come_and_go() {
         let site = Site::new();
@@ -643,7 +641,7 @@ mod tests {
             }
             roll.tidy(&site.dir);
             note(&site.dir, &[entry(count + launch)]);
-            // A quarter is always for whoever's turn it is, and the new ones are among them.
+            // A quarter of the looks always takes turns, through the new lines, too.
             let most = (count + 2 * launch.min(60)).div_ceil(looks / 4 - 1);
             let longest = last_seen.values().map(|last| launch - last).max().unwrap();
             assert!(longest <= most, "launch {launch}: {longest}");
@@ -703,7 +701,7 @@ mod tests {
             let pids: BTreeSet<i32> = owners(&turn).iter().map(|owner| owner.pid).collect();
             assert!(pids.contains(&9001) && pids.contains(&9002), "{pids:?}");
         }
-        // Of more than there is room for each comes to it.
+        // If there are more than there is room for, each comes to its turn.
         note(
             &site.dir,
             &(0..40).map(|number| own(&format!("uid_9,job_9,step_{number}"), 10_000 + number)).collect::<Vec<_>>(),
@@ -713,7 +711,7 @@ mod tests {
             seen.extend(owners(&site.turn(16, " uid_9,job_9,", "")).iter().map(|owner| owner.pid));
         }
         assert!((10_000..10_040).all(|pid| seen.contains(&pid)), "{seen:?}");
-        // Another pid namespace's are nobody's here.
+        // Lines of another pid namespace are not looked at here.
         let theirs = Entry { pid_namespace: "q".into(), ..own("uid_9,job_9,step_99", 9003) };
         note(&site.dir, &[theirs]);
         assert!(!owners(&site.turn(1000, " uid_9,job_9,", "")).iter().any(|owner| owner.pid == 9003));
@@ -734,7 +732,7 @@ mod tests {
         let again = site.roll();
         assert_eq!((again.state, again.hands.launches), (State::Whole, 7));
         assert_eq!(again.hands.quick, again.all().get(1).unwrap().0, "it goes on with the same one");
-        // Who has read the old one harms nobody.
+        // A process that has read the old file does no harm.
         roll.strike(second);
         roll.write_anew(&site.dir).unwrap();
         assert_eq!(site.names(), names(&[0, 2, 3]));

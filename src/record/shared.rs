@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a record says beyond its first lines where several processes share a fence's life: `jobfence-record 2`.
+//! What a record says beyond its first lines if several processes share a fence: `jobfence-record 2`.
 //!
-//! One line each, in this order: `holder`, `opener`, `job`, `step`, `run`, `controllers`, `log_from`, `overlay`; then `gpus`, if some were
-//! chosen for the job; then `asked_processes`, if the job's user has asked for a number, and the lines of `record::noted`; then `plan=none`,
-//! or the lines of `record::plan`. What is understood is what would be written, and nothing else.
+//! One line each, in this order: `holder`, `opener`, `job`, `step`, `run`, `controllers`, `log_from`, `overlay`; then `gpus`, if some
+//! were chosen for the job; then `asked_processes`, if the job's user has asked for a number, and the lines of `record::noted`; then
+//! `plan=none`, or the lines of `record::plan`. Only exactly what would be written is accepted.
 
 use std::fmt;
 
@@ -17,37 +17,37 @@ use crate::job::Id;
 use crate::policy::Plan;
 use crate::sys::process::Owner;
 
-/// See the beginning of this file.
+/// The shared part of a record: see the beginning of this file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shared {
-    /// Whose it is.
+    /// What holds the fence.
     pub holder: Holder,
-    /// The process that has opened it, by which it is told from another of the same name.
+    /// The process that has opened it, which tells it from another fence of the same name.
     pub opener: Owner,
     /// The job.
     pub job: Id,
     /// The step.
     pub step: Id,
-    /// Which run of them, as the scheduler counts.
+    /// Which run of the job and the step it is, as the scheduler counts.
     pub run: u32,
     /// The controllers that its limits need.
     pub controllers: Vec<String>,
-    /// Where in the kernel's log it begins; `None`: that could not be read.
+    /// Where in the kernel's log it begins, as earlier releases noted it; `None`: not noted.
     pub log_from: Option<Sequence>,
-    /// Whether it is limited in directories of the scheduler's.
+    /// Whether it may be limited in the scheduler's directories.
     pub overlay: bool,
     /// The devices of the GPUs that were chosen for the job, by their paths.
     pub gpus: Vec<String>,
-    /// To what it is limited; `None`: its opening has not come to its end.
+    /// Its limits; `None`: its opening has not come to its end.
     pub plan: Option<HandedOver>,
 }
 
-/// What the process that opens a fence, or changes its limits, leaves to those that go on with it.
+/// What the process that opens a fence, or changes its limits, leaves to those that resume it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HandedOver {
-    /// To what it is limited.
+    /// The fence's limits.
     pub plan: Plan,
-    /// How many processes the job's user has asked for, where the site allows more.
+    /// How many processes the job's user has asked for, if the site allows more.
     pub asked_processes: Option<u64>,
     /// What is known of its job, for the usage log.
     pub noted: Noted,
@@ -77,13 +77,13 @@ impl fmt::Display for HandedOver {
 }
 
 const NO_PLAN: &str = "plan=none\n";
-/// Only where there is such a number: a record without is the same as before there was this line.
+/// Written only if there is such a number: a record without it is as before this line existed.
 const ASKED: &str = "asked_processes=";
 /// Likewise.
 const GPUS: &str = "gpus=";
 
 impl Shared {
-    /// Understands the lines behind those of every record.
+    /// Reads the lines after those of every record.
     pub(super) fn parse(lines: std::str::Lines<'_>) -> Option<Self> {
         let all: String = lines.clone().flat_map(|line| [line, "\n"]).collect();
         let mut lines = lines;
@@ -118,7 +118,7 @@ impl Shared {
         (shared.to_string() == all).then_some(shared)
     }
 
-    /// Whether the other is of the same opening.
+    /// Whether both are of the same opening.
     pub fn is_same(&self, other: &Self) -> bool {
         (self.opener, self.run, &self.job, &self.step) == (other.opener, other.run, &other.job, &other.step)
     }

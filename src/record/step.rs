@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The record of one step: who has made which directories.
+//! The record of one step: which process has made which directories.
 
 use std::fmt;
 
@@ -20,13 +20,13 @@ pub struct Record {
     pub boot_id: String,
     /// The pid namespace in which the owner's pid means something, as `/proc/self/ns/pid` names it.
     pub pid_namespace: String,
-    /// Who made the directories and will remove them.
+    /// The process that made the directories and will remove them.
     pub owner: Owner,
-    /// Our directory in each hierarchy, below which the others are.
+    /// jobfence's own directory in each hierarchy, with the others below it.
     pub base: String,
     /// The directories below it, outermost first; the last is the step's.
     pub levels: Vec<String>,
-    /// What other processes need that go on with it; `None`: there are none, and the owner is the one that has opened it.
+    /// What other processes need to resume the fence; `None`: only the owner, which has opened it, uses it.
     pub shared: Option<Box<Shared>>,
 }
 
@@ -41,7 +41,7 @@ impl Record {
         if self.shared.is_some() { SHARED } else { VERSION }
     }
 
-    /// What the directories are marked with: less than the record, since there is room for little, and it is never changed.
+    /// The mark of the directories. It has less than the record, since there is little room, and it is never changed.
     pub fn mark(&self) -> String {
         let mut mark = self.clone();
         if let Some(shared) = &mut mark.shared {
@@ -68,7 +68,7 @@ impl Record {
         self.shared.as_ref().map_or(self.owner, |shared| shared.opener)
     }
 
-    /// Whether it is the one that another process has read, and not another's of the same name.
+    /// Whether both are the same record, and not another fence's of the same name.
     pub fn is_same(&self, other: &Self) -> bool {
         let same = match (&self.shared, &other.shared) {
             (Some(ours), Some(theirs)) => ours.is_same(theirs),
@@ -88,7 +88,7 @@ impl Record {
         self.levels.iter().rev().nth(2)?.strip_prefix("uid_")?.parse().ok()
     }
 
-    /// Whose step it is.
+    /// The step's key.
     pub fn key(&self) -> Option<JobKey> {
         let node = self.levels.len().checked_sub(4).and_then(|at| self.levels.get(at));
         let node = node.map(Name::new).transpose().ok()?;
@@ -112,12 +112,13 @@ impl Record {
         Id::of_a_steps_name(step.split_once('.').map_or(step, |(step, _)| step))
     }
 
-    /// Whether who left this as a mark is certainly dead. No other boot can have left one: what names another is a container's.
+    /// Whether the owner that left this as a mark is certainly dead. No other boot can have left one: a mark that names another is a
+    /// container's.
     pub fn is_left_behind(&self, host: &Host) -> Result<bool> {
         Ok(self.boot_id == host.boot_id && self.header().is_dead(host)?)
     }
 
-    /// Understands a record. An incomplete one is an error, never a guess.
+    /// Reads a record. An incomplete one is an error, never a guess.
     pub fn parse(text: &str) -> Result<Self> {
         let (Header { version, boot_id, pid_namespace, owner }, mut lines) = Header::split(text)?;
         if version != VERSION && version != SHARED {
@@ -164,7 +165,7 @@ impl fmt::Display for Record {
     }
 }
 
-/// `uid_1001,job_5,step_0`: a comma is in no name.
+/// `uid_1001,job_5,step_0`: no name has a comma.
 pub(super) fn file_name(levels: &[String]) -> String {
     levels.join(",")
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The directory of the records of steps, and the rights that one process has there at a time.
+//! The directory of the records of steps, and its locks.
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -26,17 +26,19 @@ pub struct Records {
     dir: Dir,
 }
 
-/// In `RunDir`; a lock of its own, since the janitor holds that on `RunDir` for longer.
+/// In `RunDir`. A lock of its own, since the janitor holds that on `RunDir` for longer.
 pub(super) const LIMITS: &str = "limits.lock";
-/// Likewise, for who chooses GPUs.
+/// Likewise, for choosing GPUs.
 pub(super) const GPUS: &str = "gpus.lock";
-/// Likewise, for what another node's card is to have.
+/// Likewise, for CPUs.
+pub(super) const CORES: &str = "cores.lock";
+/// Likewise, for handing figures on to another node's card.
 pub(super) const CARDS: &str = "cards.lock";
 /// In `RunDir`, for records that have no name yet.
 pub(super) const NEW: &str = "new";
 
 impl Records {
-    /// Opens `RunDir`, making its last component when it is missing, and refuses one that others can open.
+    /// Opens `RunDir`, making its last component when it is missing, and refuses one that other users can open.
     pub fn open(path: &Path) -> Result<Self> {
         Ok(Self { dir: open_run_dir(path)? })
     }
@@ -56,12 +58,12 @@ impl Records {
         Roll::read_for_turn(&self.dir, boot_id)
     }
 
-    /// The directory, for what is done to the roll.
+    /// The directory, for work on the roll.
     pub fn dir(&self) -> &Dir {
         &self.dir
     }
 
-    /// The owners of all steps that are recorded here, with the users of their jobs; of this pid namespace.
+    /// The owners of all steps that are recorded in this pid namespace, with the users of their jobs.
     pub fn owners(&self, pid_namespace: &str) -> Result<Vec<(Owner, u32)>> {
         let mut owners = Vec::new();
         for levels in self.list()? {
@@ -74,7 +76,7 @@ impl Records {
         Ok(owners)
     }
 
-    /// Records a step under the name of its directories. `Ok(false)`: somebody else has the name.
+    /// Records a step under the name of its directories. `Ok(false)`: the name is taken.
     ///
     /// The file gets its name when it is complete, and a process that dies before leaves none.
     pub fn claim(&self, record: &Record) -> Result<bool> {
@@ -95,14 +97,14 @@ impl Records {
         }
     }
 
-    /// Who made the record of these directories, of whatever release; `None` when there is none.
+    /// The header of these directories' record, of any release; `None` when there is none.
     pub fn header(&self, levels: &[String]) -> Result<Option<Header>> {
         let name = file_name(levels);
         let Some(text) = read(&self.dir, &name)? else { return Ok(None) };
         Header::parse(&text).map(Some).map_err(|error| error.at(self.dir.path().join(name)))
     }
 
-    /// How long ago the record of these directories was written. Nothing where the clock was set back since.
+    /// How long ago the record of these directories was written; zero if the clock was set back since.
     pub fn age(&self, levels: &[String]) -> Result<Duration> {
         let name = file_name(levels);
         let file = self.dir.open_file(&name, OFlag::O_PATH)?;
@@ -112,7 +114,7 @@ impl Records {
         Ok(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(written))
     }
 
-    /// Writes a record in the place of what it was before, if it is still there.
+    /// Writes a record in place of the earlier one, if that is still there.
     pub fn replace(&self, record: &Record, deadline: Instant) -> Result<()> {
         let name = file_name(&record.levels);
         let gone = || Error::new("another process has closed the fence meanwhile:").at(self.dir.path().join(&name));
@@ -124,19 +126,19 @@ impl Records {
             Ok(()) | Err(Errno::EEXIST) => checked(self.dir.child(NEW)?)?,
             Err(errno) => return Err(Error::os("make the directory", self.dir.path().join(NEW), errno)),
         };
-        // Of one that died here.
+        // Left by a process that died here.
         unlink(&new, &name)?;
         link_new(&new, &name, &record.to_string())?;
         renameat(&new, name.as_str(), &self.dir, name.as_str())
             .map_err(|errno| Error::os("write the record", self.dir.path().join(&name), errno))
     }
 
-    /// Waits for the right to be the one that changes or removes what others may change or remove: the janitor's.
+    /// Waits for the lock under which one process changes or removes what others may change or remove, too. It is the janitor's.
     pub fn lock_closing(&self, deadline: Instant) -> Result<Lock> {
         Lock::on(&self.dir, ".", deadline)
     }
 
-    /// The records of a job that several processes share, those of another boot, too.
+    /// The shared records of a job, also those of another boot.
     pub fn of_job(&self, job: &Id) -> Result<Vec<Record>> {
         let dir = job_dir(job);
         let mut found = Vec::new();
@@ -149,12 +151,12 @@ impl Records {
         Ok(found)
     }
 
-    /// Forgets the step with these directories. No error when it was forgotten before.
+    /// Removes the record of these directories. No error if there is none.
     pub fn forget(&self, levels: &[String]) -> Result<()> {
         unlink(&self.dir, &file_name(levels))
     }
 
-    /// The same of one that several processes share: whoever was about to replace it may have died.
+    /// As `forget`, for a shared record: a process that was about to replace it may have died.
     pub fn forget_shared(&self, levels: &[String]) -> Result<()> {
         match self.dir.child(NEW) {
             Ok(new) => unlink(&new, &file_name(levels))?,
@@ -170,23 +172,24 @@ impl Records {
         Ok(names.iter().map(|name| name.split(',').map(str::to_owned).collect()).collect())
     }
 
-    /// Asks for the right to be the one janitor. `None`: another one is at work, and will do the same.
+    /// Takes the janitor's lock. `None`: another janitor is at work, and will do the same.
     pub fn lock_janitor(&self) -> Result<Option<Lock>> {
         Lock::try_on(&self.dir, ".")
     }
 
-    /// Waits for the right to change the limits of jobs: a quota is read and then lowered, and between the two nobody else
-    /// may write. It is held for less than a millisecond, unless the kernel takes longer for one of the writes.
+    /// Waits for the lock of jobs' limits: a quota is read and then lowered, and no other process may write between the two. It is held
+    /// for less than a millisecond, unless the kernel takes longer for one of the writes.
     pub fn lock_limits(&self, deadline: Instant) -> Result<Lock> {
         self.lock(LIMITS, deadline)
     }
 
-    /// Waits for the right to choose GPUs: between a look at what is taken and the record of what was chosen, nobody else may.
+    /// Waits for the lock of choosing GPUs: it is held from the check of which are taken until the chosen ones are recorded.
     pub fn lock_gpus(&self, deadline: Instant) -> Result<Lock> {
         self.lock(GPUS, deadline)
     }
 
-    /// Waits for the right to hand figures of this node on to a card. The job's own directory will not do: users can open that.
+    /// Waits for the lock of handing figures of this node on to a card. A lock on the job's own directory would not do: users can open
+    /// that.
     pub fn lock_cards(&self, deadline: Instant) -> Result<Lock> {
         self.lock(CARDS, deadline)
     }
@@ -201,8 +204,18 @@ impl Records {
         }
     }
 
-    /// What the records of this boot say that have GPUs. One that is not understood is another release's, and has none that we know of.
+    /// The same of choosing CPUs.
+    pub fn lock_cores(&self, deadline: Instant) -> Result<Lock> {
+        self.lock(CORES, deadline)
+    }
+
+    /// What the records of this boot say that have GPUs.
     pub fn with_gpus(&self, boot_id: &str) -> Result<Vec<Shared>> {
+        self.of_boot(boot_id).map(|found| found.into_iter().filter(|shared| !shared.gpus.is_empty()).collect())
+    }
+
+    /// What the records of this boot say. One that is not understood is another release's, and has none that we know of.
+    pub fn of_boot(&self, boot_id: &str) -> Result<Vec<Shared>> {
         let mut found = Vec::new();
         for levels in self.list()? {
             match self.read(&levels) {
@@ -212,6 +225,6 @@ impl Records {
                 Err(error) => log::debug!("left alone: {error}"),
             }
         }
-        Ok(found.into_iter().map(|shared| *shared).filter(|shared| !shared.gpus.is_empty()).collect())
+        Ok(found.into_iter().map(|shared| *shared).collect())
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A step that runs without a fence (`OnError=warn`): whoever looks notes down its processes, and ends those that it leaves.
+//! A step that runs without a fence (`OnError=warn`): its processes are recorded when they are seen, and ended if it leaves them
+//! behind.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -22,8 +23,8 @@ pub(crate) use record::DIRECTORY;
 use record::LOCK_TIMEOUT;
 pub use record::{Tracked, TrackedRecords};
 
-/// A step of this process's that runs without a fence. It keeps nothing open: with contain_spank what was opened in one callback is
-/// another file in the next.
+/// A step of this process that runs without a fence. It keeps nothing open: with contain_spank a descriptor that one callback has
+/// opened is another file in the next.
 #[derive(Debug)]
 pub struct Tracker {
     tracked: Tracked,
@@ -31,7 +32,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// From now on its processes are tracked, as far as that is possible; `None` for root's.
+    /// Tracks the step's processes from now on, as far as that is possible; `None` for root's.
     pub fn begin(host: &Host, run_dir: &Path, key: &JobKey) -> Option<Self> {
         let tracked = Tracked::new(host, key)
             .inspect_err(|error| log::error!("{key}: the step's processes are not tracked either: {error}"))
@@ -60,9 +61,9 @@ impl Tracker {
         }
     }
 
-    /// Ends all processes that can be seen, and forgets the step unless `jobfence hold` will look better.
+    /// Ends all processes that can be seen, and removes the record unless `jobfence hold` runs, which sees more.
     pub fn end(&mut self, host: &Host, deadline: Instant) -> Result<usize> {
-        // Whom others have seen.
+        // Adds the processes that others have seen.
         self.note(deadline);
         let ended = self.tracked.end(host, None, deadline)?;
         if !is_watched(&self.run_dir)
@@ -74,10 +75,11 @@ impl Tracker {
     }
 }
 
-/// Beside the records; `jobfence hold` has the lock on it.
+/// In `RunDir`; `jobfence hold` has the lock on it.
 pub(crate) const WATCHER: &str = "hold.lock";
 
-/// For as long as it is kept, others leave to us what they cannot see. `None`: another process has it.
+/// Takes the lock of `jobfence hold`: while it is held, other processes leave to this one what they cannot see. `None`: another process
+/// has it.
 pub fn watch(run_dir: &Path) -> Result<Option<Lock>> {
     let run_dir = open_run_dir(run_dir)?;
     run_dir.ensure(WATCHER)?;
@@ -89,7 +91,7 @@ pub fn is_watched(run_dir: &Path) -> bool {
     open_run_dir(run_dir).is_ok_and(|dir| is_watched_in(&dir))
 }
 
-/// The same, where the directory is open.
+/// As `is_watched`, for an open directory.
 pub fn is_watched_in(run_dir: &Dir) -> bool {
     Lock::is_held(run_dir, WATCHER).unwrap_or(false)
 }
@@ -99,18 +101,18 @@ pub fn is_noted_in(run_dir: &Dir, name: &str) -> bool {
     run_dir.has(&format!("{DIRECTORY}/{name}"))
 }
 
-/// What became of one.
+/// What became of a tracked step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrackedEnd {
-    /// Its daemon lives; new processes have been noted down.
+    /// Its daemon lives; new processes have been recorded.
     Alive,
-    /// So many were ended, and `jobfence hold` looks whether that is all.
+    /// So many processes were ended, and `jobfence hold` checks whether that is all.
     Watched(usize),
-    /// Nobody is left, and it is forgotten; so many were ended.
+    /// So many processes were ended; none is left, and the record is removed.
     Ended(usize),
 }
 
-/// Looks at one: ends what a dead daemon has left, and notes down who has come to the step of a living one. `others`: see
+/// Looks at a tracked step: ends what a dead daemon has left, and records new processes of a living one. `others`: see
 /// [`Tracked::processes`].
 pub fn look_after(
     host: &Host,
@@ -124,7 +126,7 @@ pub fn look_after(
         records.forget(tracked)?;
         return Ok(TrackedEnd::Ended(0));
     }
-    // Of another pid namespace: it is its own janitor's.
+    // A record of another pid namespace is that one's janitor's.
     if tracked.pid_namespace != host.pid_namespace {
         return Ok(TrackedEnd::Alive);
     }
@@ -136,11 +138,11 @@ pub fn look_after(
         records.forget(tracked)?;
         return Ok(TrackedEnd::Ended(ended));
     }
-    // Only those who look again and again: who begins a step has no time for it.
+    // Only a process that looks again and again does this: a launch has no time for it.
     if others.is_some() {
         let mut now = tracked.clone();
         let living = sorted::set(now.look(host, others, &mut None, deadline)?);
-        // The dead are of use while a session or a group bears their number, which shows in the next look, too.
+        // A dead process is kept while a session or a group has its number: in the next look it leads to their members.
         let all = process::all(&host.proc)?;
         let numbers = sorted::set(all.iter().flat_map(|process| [process.session, process.group]));
         sorted::retain(&mut now.seen, |one| living.contains(one) || numbers.contains(&one.pid));

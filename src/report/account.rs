@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is known of a step when it has ended: one line of the usage log. `docs/usage.md` has the table of members.
+//! What is known about a step when it has ended: one line of the usage log. `docs/usage.md` lists the members.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,46 +8,46 @@ use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, JobKey};
 use crate::report::json::{Object, array, text};
 
-/// The name of what a line has. A program that reads it looks at this first.
+/// The name of the line's format. A program that reads a line checks it first.
 pub const SCHEMA: &str = "jobfence-usage-1";
 
-/// So many tasks of a step are in its line; the step's own figures have all of them.
+/// The most tasks in a step's line; the step's own figures include all tasks.
 const MOST_TASKS: usize = 64;
 
 /// One step on this node.
 #[derive(Debug, Clone)]
 pub struct Account<'a> {
-    /// Whose.
+    /// The step.
     pub key: &'a JobKey,
-    /// Which run of the step; 0 where nobody counts them.
+    /// The run of the step; 0 if runs are not counted.
     pub run: u32,
-    /// Whose fence it is: the scheduler, or the holder as its record says it.
+    /// The holder of the fence: the scheduler, or the holder as in the record.
     pub holder: &'a str,
     /// Partition, account and so on, as far as they are known.
     pub facts: &'a Facts,
     /// What it was granted.
     pub granted: GrantedTo,
-    /// What it was limited to.
+    /// Its limits.
     pub limits: LimitedTo,
-    /// When its fence was made; `None`: not known.
+    /// When its fence was made. `None`: not known.
     pub started: Option<SystemTime>,
-    /// When it was seen to have ended.
+    /// When its end was noticed.
     pub ended: SystemTime,
-    /// How.
+    /// How it came to its end.
     pub end: End,
-    /// How its tasks ended, as far as the door was told: the first that failed, or else the last.
+    /// How its tasks ended, as far as the entry point was told: the first that failed, or else the last.
     pub exit: Option<Exit>,
     /// What it has used.
     pub usage: &'a Usage,
-    /// CPU time and the peak of memory of all its job's steps on this node together, until then.
+    /// CPU time and peak memory of all steps of its job on this node together, until then.
     pub job: &'a Usage,
     /// Its tasks that had directories.
     pub tasks: &'a [Task],
-    /// At which limits it was stopped.
+    /// The limits at which it was stopped.
     pub sentences: &'a [String],
 }
 
-/// What a step was granted; `None`: nobody has said.
+/// What a step was granted. `None`: not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GrantedTo {
     /// CPUs.
@@ -56,7 +56,7 @@ pub struct GrantedTo {
     pub memory: Option<u64>,
 }
 
-/// To what a step was limited; `None`: not limited.
+/// The limits of a step. `None`: not limited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LimitedTo {
     /// CPU time.
@@ -67,16 +67,16 @@ pub struct LimitedTo {
     pub processes: Option<u64>,
 }
 
-/// Who has ended a fence.
+/// How a fence came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Its holder, or the scheduler's program.
+    /// Its holder closed it, or the scheduler's program.
     Closed,
-    /// The janitor, since its holder had died: the figures are those at that moment.
+    /// The janitor removed it, since its holder had died. The figures are those of that moment.
     Reaped,
 }
 
-/// How a process has ended.
+/// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// With this status.
@@ -86,7 +86,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// Of the number that wait(2) gives.
+    /// From the status that wait(2) returns.
     pub fn of_wait(status: i32) -> Self {
         if libc::WIFSIGNALED(status) {
             Self::Signal(libc::WTERMSIG(status))
@@ -95,7 +95,7 @@ impl Exit {
         }
     }
 
-    /// Whether that is no failure.
+    /// Whether the process succeeded.
     pub fn is_success(self) -> bool {
         self == Self::Status(0)
     }
@@ -106,14 +106,14 @@ impl Exit {
 pub struct Task {
     /// Its number in the step.
     pub number: u32,
-    /// How it has ended.
+    /// How it ended.
     pub exit: Option<Exit>,
     /// What it has used.
     pub usage: Usage,
 }
 
 impl Account<'_> {
-    /// One line, without its end.
+    /// The line, without a newline.
     pub fn line(&self) -> String {
         let node = self.facts.node.known().map(String::as_str);
         let mut line = Object::new();
@@ -133,6 +133,7 @@ impl Account<'_> {
             .text("account", known(&self.facts.account))
             .text("qos", known(&self.facts.qos))
             .text("project", known(&self.facts.project))
+            .text("global_job", known(&self.facts.global_job))
             .text("holder", Some(self.holder))
             .text("end", Some(if self.end == End::Closed { "closed" } else { "reaped" }));
         exit_members(&mut line, self.exit);
@@ -174,7 +175,7 @@ fn of_task(task: &Task) -> String {
     object.usage(&task.usage).end()
 }
 
-/// A moment as RFC 3339 has it, in UTC, to the second.
+/// A time in the format of RFC 3339, in UTC, to the second.
 pub fn utc(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (days, second) = (seconds / 86_400, seconds % 86_400);
@@ -182,7 +183,7 @@ pub fn utc(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
 }
 
-/// The date so many days after 1970-01-01, in the calendar that is in use.
+/// The date so many days after 1970-01-01, in the Gregorian calendar.
 fn date(days: u64) -> (u64, u64, u64) {
     let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let (mut year, mut left) = (1970, days);
@@ -206,7 +207,7 @@ fn date(days: u64) -> (u64, u64, u64) {
     (year, month, left + 1)
 }
 
-/// When a process began that has begun so many ticks after the boot; `None` where the clocks say nothing.
+/// The start time of a process that started so many clock ticks after boot. `None`: the clocks do not tell.
 pub fn since_boot(ticks: u64) -> Option<SystemTime> {
     let since_boot = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).ok()?;
     let up = Duration::from(since_boot);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The card: what a job has used of what it was granted, and what its user can ask for next time.
+//! The card: what a job used of its grant, and what its user can request next time.
 //!
-//! A figure that nobody knows is said to be unknown.
+//! A figure that is not known is reported as unknown.
 
 mod advice;
 mod figures;
@@ -22,7 +22,7 @@ use crate::job::Cpus;
 use crate::report::account::Exit;
 use crate::report::nodes::{NodeFigures, Nodes};
 
-/// Whether text of more than ASCII can be read, by the variables of locale(7): the first that is set and not empty counts.
+/// Whether the user's locale is UTF-8, by the variables of locale(7): the first that is set and not empty counts.
 pub fn is_utf8(get: impl Fn(&str) -> Option<String>) -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(|name| get(name).filter(|text| !text.is_empty()));
     locale.is_some_and(|locale| {
@@ -52,7 +52,7 @@ pub fn lines(when: UsageCard, figures: &Figures<'_>) -> Vec<String> {
 }
 
 impl Figures<'_> {
-    /// What it has waited for, and for which share of its time, where that matters.
+    /// The resources that the job waited for, each with the share of its time, if that is significant.
     fn waits(&self) -> Vec<(&'static str, u64)> {
         let share = |waited: Option<Duration>| percent(waited?.as_micros(), self.wall?.as_micros());
         let usage = self.usage;
@@ -63,7 +63,7 @@ impl Figures<'_> {
             .collect()
     }
 
-    /// Everything in one line, as much as there is room for.
+    /// A summary in one line, as far as there is room.
     fn line(&self) -> String {
         let mut line = format!("jobfence: job {}: {}", cut(&printable(self.job), 24), self.how_in_short());
         let cpus = self
@@ -90,7 +90,7 @@ impl Figures<'_> {
         }
     }
 
-    /// The whole card, whatever there is to say.
+    /// The whole card.
     pub fn card(&self) -> Vec<String> {
         let mut lines = wrapped(&self.title(), "", "  ");
         lines.extend(self.rows().into_iter().flat_map(|row| self.row_lines(&row)));
@@ -112,7 +112,7 @@ impl Figures<'_> {
         };
         let node = node + &more;
         let how = match (self.exit, self.killed()) {
-            // As a script does that does not look at how its program ended.
+            // As with a script that does not check how its program ended.
             (Some(Exit::Status(0)), Some(kills)) => {
                 format!("lost {} and ended with exit status 0", several(kills, "process", "processes"))
             }
@@ -139,7 +139,7 @@ impl Figures<'_> {
             (Some(busy), _) => {
                 let of = self.most_cpus().map_or_else(|| "CPUs".to_owned(), |cpus| format!("of {}", cpus.in_words()));
                 let granted = self.kept_from_it().map(|(_, granted)| format!("; {granted} granted"));
-                // What ended daemons of steps have used is counted with the job, and no other figure says it.
+                // The job's counter includes what ended step daemons used, and no other figure shows that.
                 let daemons = self.has_daemons && self.cpu_share().is_some_and(|share| share > 100);
                 let daemons = if daemons { ", step daemons counted" } else { "" };
                 add(
@@ -167,7 +167,7 @@ impl Figures<'_> {
             let share = self.busiest().map(|(share, _)| share);
             add("disks", share, format!("read {}, wrote {}", binary(io.read), binary(io.written)));
         }
-        // Without a limit, the title says all there is.
+        // Without a limit, the title says it all.
         if let (Some(wall), Some(limit)) = (self.wall, self.time_limit) {
             let share = percent(wall.as_micros(), limit.as_micros());
             add("time", share, format!("{} of {}", duration(wall), duration(limit)));
@@ -175,13 +175,13 @@ impl Figures<'_> {
         rows
     }
 
-    /// Where memory was nearest to its limit, if the job has several nodes.
+    /// The node on which memory was nearest to its limit, if the job has several nodes.
     fn on_fullest(&self) -> String {
         let fullest = self.others.and_then(Nodes::fullest);
         fullest.map_or_else(String::new, |(name, _)| format!(" on {}", cut(&printable(name), 24)))
     }
 
-    /// Each node by itself, where they are few.
+    /// Each node separately, if there are few.
     fn node_by_node(&self) -> Vec<String> {
         const MOST: usize = 16;
         let known = self.others.map_or(&[][..], |nodes| &nodes.known);
@@ -203,7 +203,7 @@ impl Figures<'_> {
         known.iter().map(of_node).collect()
     }
 
-    /// The rate that was nearest to its limit on average, in percent of that, and in words.
+    /// The I/O rate that was nearest to its limit on average, in percent of the limit, and in words.
     fn busiest(&self) -> Option<(u64, String)> {
         let wall = self.wall?.as_micros();
         let disks = self.usage.io.as_ref()?;
@@ -239,7 +239,7 @@ impl Figures<'_> {
             }
             None => (String::new(), String::new()),
         };
-        // A bar's letters are counted, not its bytes.
+        // A bar's characters are counted, not its bytes.
         let head = format!("  {:<9} {bar:<20} {share:>6}  ", row.label);
         wrapped(&row.text, &head, &" ".repeat(head.chars().count()))
     }
@@ -349,7 +349,7 @@ impl Figures<'_> {
     }
 }
 
-/// Names a few of the nodes that have handed on nothing.
+/// Names a few of the nodes that handed over nothing.
 fn silent(nodes: &[String]) -> Option<String> {
     const MOST: usize = 8;
     let names: Vec<String> = nodes.iter().take(MOST).map(|node| cut(&printable(node), 24)).collect();
@@ -358,10 +358,10 @@ fn silent(nodes: &[String]) -> Option<String> {
     (!names.is_empty()).then(|| format!("the use of {}{more}", names.join(", ")))
 }
 
-/// What was used of one thing.
+/// The usage of one resource.
 struct Row {
     label: &'static str,
-    /// In percent; `None`: there is no limit to it.
+    /// In percent. `None`: it has no limit.
     share: Option<u64>,
     text: String,
 }
@@ -450,7 +450,7 @@ mod tests {
         lines(UsageCard::Always, figures).join("\n") + "\n"
     }
 
-    /// Less is advised only if every node has said what it used.
+    /// Less is advised only if the usage on every node is known.
     #[test]
     fn without_a_nodes_figures_nothing_less_is_advised() {
         let usage = Usage { cpu: Some(seconds(600)), memory_peak: Some(500 << 20), ..usage() };
@@ -502,7 +502,7 @@ jobfence: job 1234 on n1 completed after 20 min 5 s
             memory_limit: Some(3 * GIB),
             ..figures(&usage)
         };
-        // More than was granted, as where the scheduler's own limit has some room.
+        // More than was granted: the scheduler's own limit may have some room.
         assert_eq!(
             card(&known),
             "\
@@ -551,7 +551,7 @@ jobfence: job 1234 on n1 completed after 20 min 5 s
             "{}",
             card(&of_tasks)
         );
-        // What other nodes need is not known.
+        // The need of other nodes is not known.
         let of_nodes = Figures { nodes: Some(4), ..wasteful.clone() };
         assert!(
             card(&of_nodes).ends_with(
@@ -565,7 +565,7 @@ jobfence: job 1234 on n1 completed after 20 min 5 s
             card(&of_nodes)
         );
         assert_eq!(of_nodes.advice().memory, None);
-        // In swap there may have been more.
+        // More memory may have been in swap.
         let swapped = Usage { swap_peak: None, ..usage.clone() };
         let swapped = Figures { usage: &swapped, is_without_swap: false, ..wasteful.clone() };
         assert_eq!(swapped.advice().memory, None);
@@ -615,7 +615,7 @@ jobfence: job 1234 on n1 failed with exit status 137 after 5 s
   Next time:
   --mem=6G                     4.0 GiB was not enough; the need is not known"
         );
-        // Not at the job's limit, but at that of a task or of the node.
+        // Killed at the limit of a task or of the node, not at the job's.
         let elsewhere = Usage { memory_peak: Some(GIB), ..usage.clone() };
         assert_eq!(Figures { usage: &elsewhere, ..killed.clone() }.advice(), Advice::default());
         // The job went on, and ended well.
@@ -647,7 +647,7 @@ jobfence: job 1234 on n1 failed with exit status 137 after 5 s
             forks_refused: Some(2),
             ..usage()
         };
-        // Those have a part of the peak, and none of the limit.
+        // Step daemons are part of the peak, but not of the limit.
         let text = card(&Figures { processes: Some(9), has_daemons: true, ..figures(&usage) });
         assert!(
             text.contains("  processes                              peak 9 with threads and step daemons\n"),
@@ -791,7 +791,7 @@ jobfence: job 1234 on n1 lost 18446744073709551615 processes and ended with exit
         assert_eq!(lines(UsageCard::Always, &task), [line]);
         let failed = Figures { exit: Some(Exit::Status(1)), ..task };
         assert!(lines(UsageCard::Failed, &failed).len() > 1);
-        // What does not fit is left out.
+        // What does not fit is omitted.
         let long = "x".repeat(1024);
         let unlimited = Figures { job: &long, usage: &used, memory: None, memory_limit: None, ..failed.clone() };
         let lines = lines(UsageCard::Always, &Figures { wall: Some(seconds(2)), ..unlimited });
@@ -815,18 +815,18 @@ jobfence: job 1234 on n1 lost 18446744073709551615 processes and ended with exit
         assert!(!text.contains("ask for more CPUs") && !half.is_wasteful(), "{text}");
         let short = Figures { wall: Some(seconds(2)), ..half };
         assert!(short.line().contains(" of 1 CPU, "), "{}", short.line());
-        // Of 8 CPUs it could use 4, and used one: that is what a quota of 2 gives.
+        // It could use 4 of 8 CPUs and used one: a request of 2 gives that with this quota.
         let one = used(1205, 0);
         let quarter = Figures { cpus: Some(Cpus::whole(8)), cpus_limit: Some(Cpus::whole(4)), ..figures(&one) };
         assert_eq!(quarter.advice().cpus.map(|(cpus, _)| cpus), Some(2));
-        // A quota above the grant says nothing of what was asked for.
+        // A quota above the grant does not change what to request.
         let more = Figures { cpus: Some(Cpus::whole(4)), cpus_limit: Some(Cpus::whole(8)), ..figures(&one) };
         assert!(card(&more).contains(" 25 %  1.0 of 4 CPUs on average\n"), "{}", card(&more));
     }
 
     #[test]
     fn a_program_that_is_busy_on_whole_cpus_is_advised_so_many() {
-        // In 20 minutes of 8 CPUs; with the shell and the daemon beside it.
+        // In 20 minutes of 8 CPUs, including the shell and the daemon.
         for (cpu, advised) in [(900, 1), (1204, 1), (1211, 1), (1800, 2), (2400, 2), (3590, 3), (3700, 4)] {
             let used = Usage { cpu: Some(seconds(cpu)), ..usage() };
             let eight = Figures { cpus: Some(Cpus::whole(8)), cpus_limit: None, ..figures(&used) };
@@ -853,7 +853,7 @@ jobfence: job 1234 on n1 lost 18446744073709551615 processes and ended with exit
     #[test]
     fn a_limit_below_the_grant_is_asked_for_by_the_grant() {
         let usage = Usage { memory_peak: Some(GIB), ..usage() };
-        // AllowedRAMSpace=50: of 8 GiB that are asked for, 4 GiB can be used.
+        // AllowedRAMSpace=50: 4 GiB of the requested 8 GiB can be used.
         let half = Figures { memory: Some(8 * GIB), ..figures(&usage) };
         assert_eq!(half.advice().memory.map(|(bytes, _)| bytes), Some(5 * GIB / 2));
         let double = Figures { memory: Some(4 * GIB), memory_limit: Some(8 * GIB), ..figures(&usage) };
@@ -948,7 +948,7 @@ jobfence: job 1234 on n1 lost 18446744073709551615 processes and ended with exit
             if let Some((bytes, _)) = advice.memory {
                 let peak = usage.memory_peak.unwrap_or(0);
                 prop_assert!(bytes >= peak);
-                // The limit that follows from it, too, is above what was used.
+                // The limit that follows from it is above what was used, too.
                 if let (Some(granted), Some(limit)) = (granted.1, granted.2) {
                     let share = u128::from(limit.min(granted));
                     prop_assert!(u128::from(bytes) * share >= u128::from(peak) * u128::from(granted));
@@ -956,7 +956,7 @@ jobfence: job 1234 on n1 lost 18446744073709551615 processes and ended with exit
             }
             if let Some((cpus, _)) = advice.cpus {
                 let (cpu, wall) = (usage.cpu.unwrap_or_default(), times.0.unwrap_or_default());
-                // So many give by the quota what was used, but for a twentieth of a CPU.
+                // With the quota, the advised number gives what was used, except for a twentieth of a CPU.
                 let all = u128::from(granted.0.unwrap_or(0));
                 let most = all.min(granted_limit.map_or(all, u128::from));
                 let given = (u128::from(cpus) * 1000 * most).div_ceil(all) + 50;

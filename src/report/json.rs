@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What was used, as JSON (RFC 8259). The names of members and their units stay in every release; what is added has a new name.
+//! Usage as JSON (RFC 8259). The names of members and their units stay the same in every release; additions get new names.
 //!
-//! Figures that the kernel does not keep are `null`, never 0. `docs/usage.md` has the table of members.
+//! Figures that the kernel does not keep are `null`, never 0. `docs/usage.md` lists the members.
 
 use std::fmt::{Display, Write as _};
 use std::time::Duration;
@@ -9,12 +9,12 @@ use std::time::Duration;
 use crate::cgroup::usage::{DiskIo, Pressure, Usage};
 use crate::printable::is_printable;
 
-/// An object in the making.
+/// An object under construction.
 #[derive(Debug)]
 pub struct Object(String);
 
 impl Object {
-    /// Without members.
+    /// An object without members.
     pub fn new() -> Self {
         Self("{".to_owned())
     }
@@ -28,7 +28,7 @@ impl Object {
         self
     }
 
-    /// Adds a number, or `null` where it is not known.
+    /// Adds a number, or `null` if it is not known.
     pub fn number(&mut self, name: &str, value: Option<impl Display>) -> &mut Self {
         match value {
             Some(value) => self.add(name, value),
@@ -46,7 +46,7 @@ impl Object {
         self.number(name, value.map(seconds))
     }
 
-    /// Adds what was used: the same members wherever something has used something.
+    /// Adds usage figures: the same members in every object.
     pub fn usage(&mut self, usage: &Usage) -> &mut Self {
         let io = usage.io.as_deref();
         let sum = |of: fn(&DiskIo) -> u64| io.map(|disks| disks.iter().map(of).fold(0, u64::saturating_add));
@@ -85,7 +85,7 @@ impl Object {
             .seconds(&format!("{of}_pressure_full_seconds"), pressure.full)
     }
 
-    /// The object as it is now.
+    /// The finished object.
     pub fn end(&mut self) -> String {
         self.0.push('}');
         std::mem::take(&mut self.0)
@@ -108,7 +108,7 @@ fn of_disk(disk: &DiskIo) -> String {
         .end()
 }
 
-/// An array of what is JSON already.
+/// An array of values that are JSON already.
 pub fn array(all: impl Iterator<Item = String>) -> String {
     format!("[{}]", all.collect::<Vec<_>>().join(","))
 }
@@ -119,7 +119,7 @@ pub fn seconds(time: Duration) -> String {
     format!("{}.{:06}", rounded.as_secs(), rounded.subsec_micros())
 }
 
-/// A string.
+/// A JSON string.
 pub fn text(value: &str) -> String {
     let mut quoted = String::from("\"");
     for c in value.chars() {

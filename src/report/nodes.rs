@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a job has used on each of its nodes: what a node hands on, as text, and what a card makes of all of them.
+//! What a job used on each of its nodes: the text that a node hands over, and the figures that a card derives from all nodes.
 //!
-//! The text lies where the job's user can write. It is good for that user's own card, and for nothing else.
+//! The job's user can write where the text is. So it is used only for that user's own card.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::job::Cpus;
 
 const MAGIC: &str = "jobfence-node-2";
 
-/// What stands in a text, in this order. Times are in microseconds.
+/// The figures in a text, in this order. Times are in microseconds.
 #[derive(Debug, Clone, Copy)]
 enum What {
     Cpu,
@@ -32,22 +32,22 @@ enum What {
     Written,
     MemoryWait,
     IoWait,
-    /// Thousandths.
+    /// In thousandths.
     Cpus,
     CpusLimit,
     Memory,
     MemoryLimit,
-    /// 1: it certainly could not use swap.
+    /// 1: the job certainly could not use swap.
     WithoutSwap,
 }
 
-/// What two directories of a job on one node have together.
+/// How the figures of two directories of a job on one node are combined.
 #[derive(Debug, Clone, Copy)]
 enum Rule {
     Sum,
     Most,
     Least,
-    /// The later one's.
+    /// The later one.
     Now,
 }
 
@@ -58,23 +58,23 @@ const RULES: [Rule; COUNT] = {
     [Sum, Sum, Sum, Sum, Most, Most, Now, Now, Sum, Sum, Sum, Most, Sum, Sum, Sum, Sum, Sum, Now, Now, Now, Now, Least]
 };
 
-/// The figures of a job on one node; `None`: not known.
+/// The figures of a job on one node. `None`: not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFigures([Option<u64>; COUNT]);
 
-/// What a node has handed on.
+/// What a node handed over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handed {
-    /// Which of the job's directories on that node `now` is about: a new one counts from zero.
+    /// The directory of the job on that node that was counted last; a new one counts from zero.
     pub directory: u64,
-    /// Of those before it.
+    /// The figures of earlier directories.
     pub before: Option<NodeFigures>,
-    /// Of all of them.
+    /// The figures of all directories.
     pub all: NodeFigures,
 }
 
 impl NodeFigures {
-    /// Those of a job's directory, with what was granted there.
+    /// From a job's directory and the grant there.
     pub fn new(found: &JobForACard, cpus: Option<Cpus>, memory: Option<u64>) -> Self {
         let usage = &found.usage;
         let micros = |time: Option<Duration>| time.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
@@ -109,7 +109,7 @@ impl NodeFigures {
         self.0.get(what as usize).copied().flatten()
     }
 
-    /// With those of the directories that the job had on the node before. What one of both does not know is not known.
+    /// Combined with the figures of the directories that the job had on the node before. A figure that one of them lacks is unknown.
     fn after(&self, before: &Self) -> Self {
         let mut all = self.clone();
         for ((now, before), rule) in all.0.iter_mut().zip(before.0).zip(RULES) {
@@ -145,17 +145,17 @@ impl NodeFigures {
         words.next().is_none().then_some(all)
     }
 
-    /// The CPUs that it could use there, in thousandths.
+    /// The CPUs that the job could use there, in thousandths.
     fn most_cpus(&self) -> Option<u64> {
         self.get(What::Cpus).map(|cpus| cpus.min(self.get(What::CpusLimit).unwrap_or(cpus)))
     }
 
-    /// What its memory could grow to there.
+    /// The memory that the job could use there, in bytes.
     fn most_memory(&self) -> Option<u64> {
         self.get(What::MemoryLimit).or(self.get(What::Memory))
     }
 
-    /// In millionths of that; without a limit, by size.
+    /// The peak in millionths of that; without a limit, by size.
     fn memory_rank(&self) -> (u128, u64) {
         let peak = self.get(What::MemoryPeak).unwrap_or(0);
         let share = self.most_memory().and_then(|most| (u128::from(peak) * 1_000_000).checked_div(most.into()));
@@ -168,7 +168,7 @@ impl NodeFigures {
 }
 
 impl Handed {
-    /// What a node hands on now, where it has handed on `earlier`.
+    /// What a node hands over now, after having handed over `earlier`.
     pub fn next(earlier: Option<Self>, directory: u64, now: &NodeFigures) -> Self {
         let before = earlier.and_then(|earlier| match earlier.directory == directory {
             true => earlier.before,
@@ -178,13 +178,13 @@ impl Handed {
         Self { directory, before, all }
     }
 
-    /// As it is written.
+    /// The text form.
     pub fn text(&self) -> String {
         let before = self.before.as_ref().map(NodeFigures::line).unwrap_or_default();
         format!("{MAGIC} {}\n{before}\n{}\n", self.directory, self.all.line())
     }
 
-    /// `None` for everything else.
+    /// `None`: not such a text.
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.strip_suffix('\n')?.split('\n');
         let (first, before, all) = (lines.next()?, lines.next()?, lines.next()?);
@@ -197,11 +197,11 @@ impl Handed {
 /// The nodes of a job with several.
 #[derive(Debug, Clone, Default)]
 pub struct Nodes {
-    /// Those whose figures are known, the card's own first.
+    /// The nodes whose figures are known, the card's own first.
     pub known: Vec<(String, NodeFigures)>,
-    /// Those that have handed on nothing.
+    /// The nodes that handed over nothing.
     pub silent: Vec<String>,
-    /// Whether some of the job may go on, so that the figures of other nodes are not all.
+    /// Whether part of the job may still run, so that figures of other nodes are incomplete.
     pub is_unfinished: bool,
 }
 
@@ -211,7 +211,7 @@ impl Nodes {
         self.silent.is_empty() && !self.is_unfinished
     }
 
-    /// Whether each has the same memory: then one number is good for all.
+    /// Whether all have the same memory: then one number is right for all.
     pub fn are_even(&self) -> bool {
         let mut all = self.known.iter().map(|(_, node)| (node.get(What::Memory), node.get(What::MemoryLimit)));
         let first = all.next();
@@ -223,8 +223,8 @@ impl Nodes {
         self.known.iter().max_by_key(|(_, node)| node.memory_rank())
     }
 
-    /// What the job's card has, made of all nodes: sums, and of memory and processes the worst node. `own` is what the node of
-    /// the card knows, some of which no other node hands on.
+    /// The job's figures from all nodes: sums, and for memory and processes the worst node. `own` has the figures of the card's own node,
+    /// some of which other nodes do not hand over.
     pub fn merged(&self, own: &JobForACard) -> (JobForACard, Option<Cpus>, Option<u64>) {
         let sum = |what| self.all(what, u64::saturating_add);
         let micros = |time: Option<u64>| time.map(Duration::from_micros);
@@ -242,7 +242,7 @@ impl Nodes {
         usage.periods = throttled(What::Periods);
         usage.throttled_periods = throttled(What::ThrottledPeriods);
         usage.throttled = micros(throttled(What::Throttled));
-        // Where one node does not know its own, the worst is not known.
+        // If one node does not know its figure, the worst is unknown.
         usage.memory_peak = self.all(What::MemoryPeak, u64::max).and(fullest(What::MemoryPeak));
         usage.swap_peak = self.some(What::SwapPeak, u64::max).filter(|swap| *swap > 0 || could_not_swap);
         usage.memory.file = fullest(What::File);
@@ -254,7 +254,7 @@ impl Nodes {
         usage.forks_refused = self.some(What::ForksRefused, u64::saturating_add);
         usage.memory_pressure.some = micros(self.some(What::MemoryWait, u64::max));
         usage.io_pressure.some = micros(self.some(What::IoWait, u64::max));
-        // Disks of other nodes may have the numbers of ours, whose limits are not theirs.
+        // Other nodes' disks may have the same numbers as this node's, whose limits are not theirs.
         usage.io = match (usage.io_bytes(), sum(What::Read), sum(What::Written), usage.io.take()) {
             (Some(own), Some(read), Some(written), Some(mut disks)) => {
                 let (read, written) = (read.saturating_sub(own.read), written.saturating_sub(own.written));
@@ -263,7 +263,7 @@ impl Nodes {
             }
             _ => None,
         };
-        // Where one node has no quota, its CPUs are what it may use.
+        // On a node without a quota, the job may use its CPUs.
         let limits = nodes().map(|node| node.get(What::CpusLimit).or(node.get(What::Cpus)));
         found.cpus_limit = limits.sum::<Option<u64>>().map(Cpus::from_thousandths);
         found.memory_limit = fullest(What::MemoryLimit);
@@ -271,20 +271,20 @@ impl Nodes {
         (found, sum(What::Cpus).map(Cpus::from_thousandths), fullest(What::Memory))
     }
 
-    /// Of all nodes; `None` if one does not know it.
+    /// Combined over all nodes. `None`: one of them does not know it.
     fn all(&self, what: What, with: fn(u64, u64) -> u64) -> Option<u64> {
         let is_known = self.known.iter().all(|(_, node)| node.get(what).is_some());
         self.some(what, with).filter(|_| is_known)
     }
 
-    /// Of those that know it.
+    /// Combined over the nodes that know it.
     fn some(&self, what: What, with: fn(u64, u64) -> u64) -> Option<u64> {
         self.known.iter().filter_map(|(_, node)| node.get(what)).reduce(with)
     }
 }
 
 impl NodeFigures {
-    /// What a card says of one node: CPU time in microseconds, CPUs in thousandths, and of memory the peak and what it might be.
+    /// A node's figures on a card: CPU time in microseconds, CPUs in thousandths, and the peak and limit of memory in bytes.
     pub fn in_short(&self) -> (Option<u64>, Option<u64>, Option<u64>, Option<u64>) {
         (self.get(What::Cpu), self.most_cpus(), self.get(What::MemoryPeak), self.most_memory())
     }
@@ -355,11 +355,11 @@ mod tests {
         assert_eq!((found.usage.memory_peak, found.is_without_swap), (Some(3 * GIB), true));
         assert_eq!(found.usage.io_bytes().map(|io| (io.read, io.written)), Some((20, 2)));
         assert!(nodes.are_even() && nodes.are_whole());
-        // A quota on one of them; of the other, what it was granted.
+        // One has a quota; for the other, the grant counts.
         let limited = set(node(1, 1), What::CpusLimit, Some(1000));
         let both = Nodes { known: vec![nodes.known[0].clone(), ("n9".to_owned(), limited)], ..Nodes::default() };
         assert_eq!(both.merged(&own).0.cpus_limit, Some(Cpus::whole(3)));
-        // One node that may have used swap is enough, and one that does not know.
+        // One node that may have used swap suffices, and one that does not know.
         nodes.known.push(("n3".to_owned(), set(set(node(1, 1), What::Cpu, None), What::WithoutSwap, Some(0))));
         let (found, ..) = nodes.merged(&own);
         assert_eq!((found.usage.cpu, found.usage.swap_peak, found.is_without_swap), (None, None, false));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The usage log of this node: a line for each step that has ended. It is root's, and it is bounded in size and in age.
+//! The usage log of this node: a line for each ended step. Only root can read it, and its size and age are bounded.
 //!
-//! A line is written by one write(2) under a lock. Where that was cut short, by a full disk or by a death, the part of a line goes
-//! before the next line comes. A file is set aside when the day is over or when it is large, under the name of its last moment, as
-//! logrotate's `dateext` does it.
+//! A line is written by one write(2) under a lock. If that was cut short, by a full disk or a crash, the partial line is removed before the
+//! next one is written. A file is set aside at the end of the day or when it is large, and is named after its last moment, as with
+//! logrotate's `dateext`.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -22,19 +22,19 @@ use crate::sorted;
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 
-/// How long another step's line may keep this one waiting.
+/// How long another step's line may delay this one.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// A file is set aside at this part of what all may take together.
+/// A file is set aside when it reaches this part of the total size.
 const FILES: u64 = 8;
 
-/// In `RunDir`, while it is known that lines are lost: a directory, since files there are records.
+/// Exists in `RunDir` after a lost line was reported: a directory, since files there are records.
 const FAILED: &str = "usage-log.failed";
 
-/// So long it is not said again.
+/// How long the report is not repeated.
 const SILENCE: Duration = Duration::from_secs(3600);
 
-/// Where lines go, by jobfence.conf(5).
+/// Where lines go, from jobfence.conf(5).
 #[derive(Debug, Clone, Copy)]
 pub struct UsageLog<'a> {
     path: &'a Path,
@@ -50,7 +50,7 @@ impl<'a> UsageLog<'a> {
         Some(Self { path, most: config.usage_log_size, age: config.usage_log_age, run_dir: &config.run_dir })
     }
 
-    /// Another log of the same bounds, at another path.
+    /// Another log with the same bounds, at another path.
     pub fn at<'b>(&self, path: &'b Path) -> UsageLog<'b>
     where
         'a: 'b,
@@ -58,12 +58,12 @@ impl<'a> UsageLog<'a> {
         UsageLog { path, ..*self }
     }
 
-    /// Where it is.
+    /// The log's path.
     pub fn path(&self) -> &Path {
         self.path
     }
 
-    /// Adds a line. What goes wrong is said to the log once an hour, and changes nothing for the job.
+    /// Adds a line. A failure is logged once an hour, and does not affect the job.
     pub fn add(&self, line: &str) {
         if let Err(error) = self.append(line) {
             if self.is_to_be_said() {
@@ -118,7 +118,7 @@ impl<'a> UsageLog<'a> {
         }
     }
 
-    /// The directory of the log, and the name in it.
+    /// The log's directory, and the name in it.
     fn directory(&self, is_made: bool, us: u32) -> Result<(Dir, &str)> {
         let name = self.path.file_name().and_then(|name| name.to_str());
         let (Some(parent), Some(name)) = (self.path.parent(), name) else {
@@ -152,11 +152,11 @@ impl<'a> UsageLog<'a> {
         Ok(stat)
     }
 
-    /// Gives the file another name, and removes the oldest where there are too many or too old ones.
+    /// Renames the file, and removes the oldest files if there are too many or too old ones.
     fn set_aside(&self, dir: &Dir, name: &str, stat: &FileStat) -> Result<()> {
         let moment = utc(mtime(stat)).replace(['-', ':'], "");
         let new = format!("{name}-{moment}");
-        // Two in one second stay together.
+        // If two fall into one second, the file goes on.
         if !dir.has(&new) {
             renameat(dir, name, dir, new.as_str())
                 .map_err(|errno| Error::os("give another name to", self.path, errno))?;
@@ -165,7 +165,7 @@ impl<'a> UsageLog<'a> {
         for old in set_aside(dir, name)?.iter().rev() {
             let Ok(stat) = fstatat(dir, old.as_str(), nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
             let size = u64::try_from(stat.st_size).unwrap_or_default();
-            // One part is the new file's.
+            // One part is for the new file.
             if age_of(&stat) > self.age || left.checked_sub(size).is_none_or(|left| left < self.most / FILES) {
                 let _ = unlinkat(dir, old.as_str(), UnlinkatFlags::NoRemoveDir);
                 left = 0;
@@ -176,7 +176,7 @@ impl<'a> UsageLog<'a> {
         Ok(())
     }
 
-    /// The files of the log, the oldest first. Empty: there is none yet.
+    /// The files of the log, the oldest first. Empty: there are none yet.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         let (dir, name) = match self.directory(false, nix::unistd::geteuid().as_raw()) {
             Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(Vec::new()),
@@ -188,8 +188,8 @@ impl<'a> UsageLog<'a> {
     }
 }
 
-/// The right to write, on a directory beside the log, `.NAME.lock`: that of the log itself may be one that users can open, and they could keep
-/// it. Other slurmd of this host may have another `RunDir`, and the same log.
+/// The lock for writing, on a directory beside the log, `.NAME.lock`: users may be able to open the log's own directory, and could hold a
+/// lock on it. Other slurmd on this host may have another `RunDir`, and the same log.
 fn lock(dir: &Dir, name: &str) -> Result<Lock> {
     let (place, deadline) = (format!(".{name}.lock"), Instant::now() + PATIENCE);
     match Lock::on(dir, &place, deadline) {
@@ -219,7 +219,7 @@ fn set_aside(dir: &Dir, name: &str) -> Result<Vec<String>> {
 fn whole_lines(file: &std::os::fd::OwnedFd, size: u64) -> std::result::Result<u64, Errno> {
     let mut end = size;
     let mut piece = [0u8; 4096];
-    // Usually the last byte is all that is looked at.
+    // Usually only the last byte is read.
     let mut length = 1;
     while end > 0 {
         let from = end.saturating_sub(length);
@@ -319,7 +319,7 @@ mod tests {
             site.log().append("{}").unwrap();
         }
         assert_eq!(site.all(), "{}\n{}\n");
-        // And what is locked they cannot open.
+        // And users cannot open the directory that is locked.
         let place = log.join(".usage.jsonl.lock");
         assert_eq!(fs::metadata(&place).unwrap().permissions().mode() & 0o7777, 0o700);
         let held = lock(&Dir::open(&log).unwrap(), "usage.jsonl").unwrap();
@@ -338,7 +338,7 @@ mod tests {
         // The oldest is older than the log may be.
         assert_eq!(site.all(), "29 days\n1 days\ntoday\n");
         assert_eq!(site.log().files().unwrap().len(), 3);
-        // What is not the log's stays.
+        // Other files stay.
         fs::write(site.temp.path().join("log/usage.jsonl-mine"), "").unwrap();
         assert_eq!(site.log().files().unwrap().len(), 3);
     }
@@ -347,7 +347,7 @@ mod tests {
     fn all_together_stay_below_the_size() {
         let site = Site::new(8 << 10);
         for number in 0..40 {
-            // Each file is full after two lines, and from another second.
+            // Each file is full after two lines, and ends in another second.
             site.log().append(&format!("{number:0>600}")).unwrap();
             if number % 2 == 1 {
                 site.age(&site.path(), 0);

@@ -7,6 +7,7 @@
 
 pub mod card;
 pub mod client;
+pub mod complexes;
 pub mod spool;
 
 /// What the first word of a shepherd's command line begins with; execd adds the number of the job.

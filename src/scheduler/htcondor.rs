@@ -5,10 +5,15 @@
 
 use crate::printable::printable;
 
+pub mod asked;
+pub mod card;
+pub mod environment;
 pub mod job_ad;
+pub mod query;
 pub mod settings;
 pub mod slot_ad;
 pub mod slot_gpus;
+mod value;
 
 /// What the user can do about an ad that says something twice.
 const NO_LINE_END: &str = "a text of the job has an end of a line in it: submit the job without";

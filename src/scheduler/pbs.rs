@@ -6,6 +6,7 @@
 //! all releases from 18.1 to 23.06: an attribute stands there as its name, a zero byte, its value, and a zero byte.
 
 pub mod card;
+pub mod tasks;
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -16,7 +17,7 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, fcntl};
 
 use crate::job::Id;
-use crate::scheduler::{Runs, WithoutCgroups};
+use crate::scheduler::{Age, Runs, WithoutCgroups};
 
 /// OpenPBS, as the rest of the house knows it.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ impl WithoutCgroups for PbsScheduler {
         "OpenPBS"
     }
 
-    fn runs(&self, job: &Id, run: u32, age: Duration) -> Runs {
+    fn runs(&self, job: &Id, run: u32, age: Age<'_>) -> Runs {
         configured_home().map_or(Runs::Unknown, |home| of_home(&home, job, run, age))
     }
 }
@@ -55,7 +56,7 @@ pub fn configured_home() -> Option<PathBuf> {
 
 /// What this spool says. A MoM that was started with another directory (`pbs_mom -d`) has its jobs there: that it has not a job is said only
 /// by a spool whose MoM lives.
-fn of_home(home: &Path, job: &Id, run: u32, age: Duration) -> Runs {
+fn of_home(home: &Path, job: &Id, run: u32, age: Age<'_>) -> Runs {
     let home = home.join("mom_priv");
     match in_spool(&home.join("jobs"), job, run, age) {
         Runs::No if !is_locked(&home.join("mom.lock")) => Runs::Unknown,
@@ -90,7 +91,7 @@ fn home(conf: &Path) -> Option<PathBuf> {
     value(HOME).or_else(|| value("PBS_HOME")).map(PathBuf::from).filter(|home| home.is_absolute())
 }
 
-fn in_spool(jobs: &Path, job: &Id, run: u32, age: Duration) -> Runs {
+fn in_spool(jobs: &Path, job: &Id, run: u32, age: Age<'_>) -> Runs {
     if job.as_str().contains('/') {
         return Runs::Unknown;
     }
@@ -113,8 +114,8 @@ fn read(file: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 /// What it means that MoM has not this run of the job in its spool.
-fn not_this(age: Duration) -> Runs {
-    if age < TO_BEGIN { Runs::Yes } else { Runs::No }
+fn not_this(age: Age<'_>) -> Runs {
+    if age() < TO_BEGIN { Runs::Yes } else { Runs::No }
 }
 
 /// Which run of the job the file is about. What a user has written there, as the name of a job, can look the same, so there may be several;
@@ -148,7 +149,7 @@ mod tests {
     fn mom_has_what_is_in_its_spool() {
         let temp = tempfile::tempdir().unwrap();
         let job = id("12[3].host");
-        let says = |run, age| in_spool(temp.path(), &job, run, age);
+        let says = |run, age: Duration| in_spool(temp.path(), &job, run, &|| age);
         assert_eq!(says(2, Duration::ZERO), Runs::Yes, "it has not been written yet");
         assert_eq!(says(2, LATER), Runs::No);
         fs::write(temp.path().join("12[3].host.JB"), b"\x01\0run_version\x002\0\0Job_Name\0run_version\0x\0").unwrap();
@@ -165,7 +166,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let (jobs, lock) = (temp.path().join("mom_priv/jobs"), temp.path().join("mom_priv/mom.lock"));
         fs::create_dir_all(&jobs).unwrap();
-        let says = || of_home(temp.path(), &id("7.host"), 1, LATER);
+        let says = || of_home(temp.path(), &id("7.host"), 1, &|| LATER);
         assert_eq!(says(), Runs::Unknown);
         fs::write(&lock, "1\n").unwrap();
         assert_eq!(says(), Runs::Unknown);
@@ -186,10 +187,10 @@ mod tests {
     #[test]
     fn what_cannot_be_read_says_nothing() {
         let temp = tempfile::tempdir().unwrap();
-        assert_eq!(in_spool(&temp.path().join("none"), &id("1.host"), 1, LATER), Runs::Unknown);
-        assert_eq!(in_spool(temp.path(), &id("../1.host"), 1, LATER), Runs::Unknown);
+        assert_eq!(in_spool(&temp.path().join("none"), &id("1.host"), 1, &|| LATER), Runs::Unknown);
+        assert_eq!(in_spool(temp.path(), &id("../1.host"), 1, &|| LATER), Runs::Unknown);
         fs::create_dir(temp.path().join("1.host.JB")).unwrap();
-        assert_eq!(in_spool(temp.path(), &id("1.host"), 1, LATER), Runs::Unknown);
+        assert_eq!(in_spool(temp.path(), &id("1.host"), 1, &|| LATER), Runs::Unknown);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! All that only Slurm needs: its plugin interface, its configuration, its names of directories and cores.
+//! Everything specific to Slurm: its plugin interface, its configuration, and its names of directories and cores.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -33,7 +33,7 @@ pub mod units;
 
 pub use row::{SLURM, SlurmScheduler};
 
-/// Who held the fence of a step of Slurm's, in the words of the usage log.
+/// The holder of the fence of a Slurm step, as the usage log names it.
 pub const HOLDER: &str = "scheduler Slurm";
 
 impl Scheduler for SlurmScheduler {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How the shared object is linked, beside what the library's own build.rs says.
+//! How the shared object is linked, beyond the library's own build.rs.
 
 mod names;
 
@@ -11,13 +11,13 @@ use names::Names;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=names.rs");
-    // The file's own symbols are its own: plugin_version is in every plugin, and ours is written to when it is loaded.
+    // The file must use its own symbols: plugin_version is in every plugin, and this one is written to at load time.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     from_the_program(&PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")));
 }
 
-/// What is in libc.so.6 since glibc 2.34 and in libdl.so.2 or libpthread.so.0 before, as far as the standard library and ours
-/// use it; and what the linker would else look for in the loader.
+/// The functions that the standard library and this library use and that are in libc.so.6 only since glibc 2.34, before that in libdl.so.2
+/// or libpthread.so.0; and one that the linker would otherwise look for in the loader.
 const FROM_THE_PROGRAM: [&str; 12] = [
     "__tls_get_addr",
     "dlclose",
@@ -33,17 +33,17 @@ const FROM_THE_PROGRAM: [&str; 12] = [
     "pthread_sigmask",
 ];
 
-/// Has these functions looked for by name alone, in whatever the program has loaded. Every program that loads this file has them:
-/// it loads a file, and it has threads. Two libraries that are empty today would else be loaded at each launch.
+/// Makes the dynamic loader search for these functions by name alone, in all that the program has loaded. Every program that loads this
+/// file has them: it loads a file, and it has threads. Otherwise two libraries that are empty today would be loaded at each launch.
 ///
-/// A linker notes down a library and a version for each function that it finds. So it finds these in a library made here, which
-/// has no versions, and the name of one that every process has: the loader.
+/// A linker records a library and a version for each function that it finds. So it finds these in a library made here, which has no
+/// versions and bears the name of a library that every process has: the loader.
 fn from_the_program(out_dir: &Path) {
     let Some(processor) = names::processor() else { return };
     let soname = if processor == "x86_64" { "ld-linux-x86-64.so.2" } else { "ld-linux-aarch64.so.1" };
     let names = Names { name: "names_in_the_program", soname, version: None, functions: &FROM_THE_PROGRAM };
     match names.link(out_dir) {
-        // libc.so.6 needs more of the loader. lld does not mind for a shared object, but for the program of unit tests.
+        // libc.so.6 needs more of the loader. lld accepts that for a shared object, but not for the program of unit tests.
         Ok(()) => println!("cargo::rustc-link-arg=-Wl,--allow-shlib-undefined"),
         Err(compiler) => {
             println!("cargo::warning=cannot make a library with {compiler}: the shared object loads two more");

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! For build scripts: libraries that have nothing but names, by which the linker notes down where a loader is to look for functions.
+//! For build scripts: libraries that contain only names, so that the linker records where the loader must look for functions.
 
 use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
 
-/// What a library of names stands for.
+/// A library of names.
 pub struct Names<'a> {
-    /// What it is called for the linker. Not as the library that it stands for: cargo's tests look for libraries in this directory, too.
+    /// Its name for the linker. It must differ from the real library's: cargo's tests search this directory for libraries, too.
     pub name: &'a str,
-    /// The library in which a loader is to look; or one that every process has, to look everywhere.
+    /// The library that the loader searches; or one that every process has, to search everywhere.
     pub soname: &'a str,
     /// The version of all functions.
     pub version: Option<&'a str>,
@@ -17,7 +17,7 @@ pub struct Names<'a> {
 }
 
 impl Names<'_> {
-    /// Makes it, and has cargo link with it. If that fails, the compiler's name is the error.
+    /// Makes the library, and tells cargo to link with it. If that fails, the compiler's name is the error.
     pub fn link(&self, out_dir: &Path) -> Result<(), String> {
         let compiler = env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
         let code = out_dir.join(self.name).with_extension("c");
@@ -41,7 +41,7 @@ impl Names<'_> {
     }
 }
 
-/// The processor that is built for, if it is one whose names are known.
+/// The target's processor, if its names are known.
 pub fn processor() -> Option<String> {
     let target = |key: &str| env::var(format!("CARGO_CFG_TARGET_{key}")).unwrap_or_default();
     let is_gnu = (target("OS").as_str(), target("ENV").as_str()) == ("linux", "gnu");

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Looking at files with a user's rights: what he names is not looked up with root's, since the answer alone would tell him
-//! what is in directories that he cannot enter.
+//! Looks at files with a user's rights. What a user names is not looked up with root's rights, since the answer alone would tell what
+//! is in directories that the user cannot enter.
 //!
-//! Only this thread's, and only what the kernel asks for files: credentials(7), setfsuid(2). Root's capabilities over files go
-//! with the first of these calls and come back with the last (capabilities(7), "Effect of user ID changes on capabilities").
+//! Only this thread's rights change, and only those over files: credentials(7), setfsuid(2). Root's capabilities over files go with the
+//! first of these calls and come back with the last (capabilities(7), "Effect of user ID changes on capabilities").
 //!
-//! Where another thread of this process changes its user meanwhile, the C library has each thread do the same, by a signal (nptl(7)),
-//! and the kernel then takes this user for files, too. So that signal waits until root's rights are back, and the other thread with it.
+//! If another thread of this process changes its user meanwhile, the C library makes each thread do the same, by a signal (nptl(7)),
+//! and the kernel then takes that user for files, too. So the signal is blocked until root's rights are back, and the other thread
+//! waits for it.
 
 use std::sync::Arc;
 
@@ -20,10 +21,10 @@ const SETGROUPS: libc::c_long = libc::SYS_setgroups;
 #[cfg(target_pointer_width = "32")]
 const SETGROUPS: libc::c_long = libc::SYS_setgroups32;
 
-/// That signal: `SIGSETXID` of glibc, `SIGSYNCCALL` of musl. Neither library lets anybody name it.
+/// That signal: `SIGSETXID` of glibc, `SIGSYNCCALL` of musl. Neither library has a public name for it.
 const SETXID: u32 = if cfg!(target_env = "musl") { 34 } else { 33 };
 
-/// A user as the kernel knows him when he opens a file.
+/// A user as the kernel knows one when a file is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AsUser {
     uid: u32,
@@ -32,21 +33,21 @@ pub struct AsUser {
 }
 
 impl AsUser {
-    /// `groups` may be empty: then he has no more than the first.
+    /// `groups` may be empty: then the user has no group but `gid`.
     pub fn new(uid: u32, gid: u32, groups: &[u32]) -> Self {
         Self { uid, gid, groups: groups.into() }
     }
 
-    /// Does `what` with his rights, if this process has root's, and never with others.
+    /// Runs `what` with the user's rights if this process has root's, and then never with others.
     pub fn look<T>(&self, what: impl FnOnce() -> Result<T>) -> Result<T> {
-        // Before it is looked who this is, and until all else is dropped.
+        // Taken before the process's user is checked, and dropped after all else.
         let _held = Held::new();
         if !geteuid().is_root() {
             return what();
         }
         let failed = || Error::new("cannot look with the rights of").value(format!("uid {}", self.uid));
         let before = groups().map_err(|errno| failed().errno(errno))?;
-        // Dropped whatever comes, also where the next lines fail halfway.
+        // Dropped on every path, also if the next lines fail halfway.
         let _back = Back { groups: before, gid: set_gid(self.gid) };
         if !set_groups(&self.groups) || set_gid(self.gid) != self.gid {
             return Err(failed());
@@ -59,7 +60,7 @@ impl AsUser {
     }
 }
 
-/// Keeps the signal from this thread.
+/// Blocks the signal in this thread.
 struct Held(u64);
 
 impl Held {
@@ -74,7 +75,7 @@ impl Drop for Held {
     }
 }
 
-/// The system call itself, since the C library's function leaves that signal out. Returns the mask before.
+/// The system call itself, since the C library's function leaves that signal out. Returns the earlier mask.
 fn set_mask(how: libc::c_int, mask: u64) -> u64 {
     let mut before = 0u64;
     // SAFETY: the kernel reads and writes as many bytes as it is told; it is this thread's mask.
@@ -96,7 +97,7 @@ impl Drop for Back {
     }
 }
 
-/// Returns who it was before.
+/// Returns the earlier user id.
 fn set_uid(uid: u32) -> u32 {
     // SAFETY: a number; it changes what this thread may do with files, and nothing of the process's memory.
     let before = unsafe { libc::setfsuid(uid) };
@@ -109,7 +110,7 @@ fn set_gid(gid: u32) -> u32 {
     u32::from_ne_bytes(before.to_ne_bytes())
 }
 
-/// One system call, where nix asks four times before it.
+/// Makes one system call; nix's function makes four before it.
 fn groups() -> nix::Result<Vec<u32>> {
     let mut groups = vec![0; 32];
     // SAFETY: there is room for 32 numbers.
@@ -119,7 +120,7 @@ fn groups() -> nix::Result<Vec<u32>> {
             groups.truncate(count);
             Ok(groups)
         }
-        // There are more.
+        // There are more than 32.
         Err(Errno::EINVAL) => Ok(nix::unistd::getgroups()?.into_iter().map(Gid::as_raw).collect()),
         Err(errno) => Err(errno),
         Ok(Err(_)) => Err(Errno::EOVERFLOW),
@@ -157,13 +158,13 @@ mod tests {
         assert!(set_groups(&before));
     }
 
-    /// As a program does whose other threads change their user with the C library.
+    /// As in a program whose other threads change their user with the C library.
     #[test]
     fn another_thread_that_changes_its_user_waits() {
         if !geteuid().is_root() {
             return crate::skip::skip("only root has rights to give up");
         }
-        // It changes the user of the whole process: in one of its own.
+        // The test changes the user of the whole process, so it forks one.
         // SAFETY: the child has one thread, and the C library makes its memory usable in it; it ends without returning.
         match unsafe { nix::unistd::fork() }.unwrap() {
             nix::unistd::ForkResult::Child => {
@@ -173,7 +174,7 @@ mod tests {
                         begins.recv().unwrap();
                         nix::unistd::seteuid(nix::unistd::Uid::from_raw(1002)).is_ok()
                     });
-                    // With a number that is no user's it only says who it is.
+                    // With a number that is no user's, the call only returns the present one.
                     let inside = AsUser::new(1001, 1001, &[]).look(|| {
                         begin.send(()).unwrap();
                         std::thread::sleep(std::time::Duration::from_millis(300));
@@ -219,12 +220,12 @@ mod tests {
                 assert!(answer.contains("Permission denied") && !answer.contains("secret"), "{answer}");
             }
         }
-        // A group of his lets him in; and afterwards this is root again, with root's own groups.
+        // The user's group gives access. Afterwards this is root again, with root's own groups.
         assert!(member.look(|| Ok(fs::metadata(shared.join("there")).is_ok())).unwrap());
         assert!(fs::metadata(closed.join("there")).is_ok());
         fs::write(closed.join("new"), "").unwrap();
         assert_eq!(std::os::unix::fs::MetadataExt::uid(&fs::metadata(closed.join("new")).unwrap()), 0);
-        // Whatever happens meanwhile.
+        // Root's rights come back after a panic, too.
         let panicked = std::panic::catch_unwind(|| user.look::<()>(|| panic!("on purpose")));
         assert!(panicked.is_err() && fs::metadata(closed.join("there")).is_ok());
     }

@@ -15,8 +15,8 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::error::{Error, Result};
 
-/// A kernel file of ours never needs more; the longest, `cgroup.procs`, is read in whole by [`Dir::read`]: four million pids of seven
-/// digits each, more than which the kernel does not give (`PID_MAX_LIMIT`).
+/// In bytes; no kernel file needs more. The longest is `cgroup.procs`, which [`Dir::read`] reads in whole: four million pids of seven
+/// digits each, the most that the kernel gives (`PID_MAX_LIMIT`).
 const MAX_READ: usize = 32 << 20;
 
 /// Bytes for a value. A launch reads some thirty values, and each buffer is filled with zeros first, so a large one costs.
@@ -25,7 +25,7 @@ const VALUE: usize = 512;
 /// Bytes for some lines: memory.stat of cgroup2 has some 2 KiB.
 const TABLE: usize = 4096;
 
-/// Whether a directory was made with the mode that it should have.
+/// Whether a new directory has once had the right mode, so that the umask is harmless.
 static IS_UMASK_HARMLESS: AtomicBool = AtomicBool::new(false);
 
 /// An open directory (`O_PATH`) and the path it had, which is only for messages.
@@ -76,13 +76,13 @@ impl Dir {
 
     /// Makes a directory in this one, and opens it; an existing one is an error (`EEXIST`).
     ///
-    /// Its mode is that of the kernel's own cgroup directories, whatever the umask of the host program is: users read there what limits
-    /// them.
+    /// Its mode is that of the kernel's own cgroup directories, whatever the umask of the host program is: users read their limits
+    /// there.
     pub fn make(&self, name: &str) -> Result<Self> {
         const MODE: Mode = Mode::from_bits_truncate(0o755);
         mkdirat(&self.fd, name, MODE).map_err(|errno| Error::os("make the directory", self.path.join(name), errno))?;
         let dir = self.child(name)?;
-        // A process that has a harmless umask once keeps it: the step daemons of Slurm make a dozen directories.
+        // The umask is checked once, since a process keeps it: Slurm's step daemons make a dozen directories.
         if IS_UMASK_HARMLESS.load(Ordering::Relaxed) {
             return Ok(dir);
         }
@@ -114,7 +114,7 @@ impl Dir {
         let name = name.as_ref();
         match unlinkat(&self.fd, name, UnlinkatFlags::RemoveDir) {
             Ok(()) => Ok(true),
-            // A cgroup whose directory is going away answers ENODEV.
+            // A cgroup that is being removed gives ENODEV.
             Err(Errno::ENOENT | Errno::ENODEV) => Ok(false),
             Err(errno) => Err(Error::os("remove the directory", self.path.join(name), errno)),
         }
@@ -131,7 +131,7 @@ impl Dir {
         Ok(text_of(&self.read_bytes(name)?))
     }
 
-    /// The same of a file that need not be text.
+    /// As `read`, for a file that need not be text.
     pub fn read_bytes(&self, name: &str) -> Result<Vec<u8>> {
         let fd = self.open_file(name, OFlag::O_RDONLY)?;
         let mut text = Vec::with_capacity(512);
@@ -150,12 +150,12 @@ impl Dir {
         Ok(text)
     }
 
-    /// Reads a file of a few words, which the kernel gives in one piece; one that is longer is read in whole all the same.
+    /// Reads a file of a few words, which the kernel gives in one piece. A longer file is read in whole all the same.
     pub fn read_value(&self, name: &str) -> Result<String> {
         self.read_in_pieces_of::<VALUE>(name)
     }
 
-    /// The same of some lines that the kernel writes as one record, such as `memory.stat`.
+    /// As `read_value`, for some lines that the kernel writes as one record, such as `memory.stat`.
     pub fn read_table(&self, name: &str) -> Result<String> {
         self.read_in_pieces_of::<TABLE>(name)
     }
@@ -216,11 +216,11 @@ impl Dir {
         self.put(&fd, name, value.as_bytes()).map_err(|error| error.value(value))
     }
 
-    /// Makes a file, or replaces it as a whole: whoever reads it finds the old text or the new one. All may read it.
+    /// Makes a file, or replaces it as a whole: a reader finds the old text or the new one. All users may read it.
     pub fn replace_file(&self, name: &str, text: &[u8]) -> Result<()> {
         let new = format!(".{name}.jobfence");
         let at = |errno| Error::os("write", self.path.join(name), errno);
-        // One of this name is what a dead process has left.
+        // A file of this name was left by a dead process.
         let _ = unlinkat(&self.fd, new.as_str(), UnlinkatFlags::NoRemoveDir);
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
         let file = openat(&self.fd, new.as_str(), flags, Mode::from_bits_truncate(0o644)).map_err(at)?;
@@ -242,13 +242,13 @@ impl Dir {
         fstat(&self.fd).map_err(|errno| Error::os("stat", &self.path, errno))
     }
 
-    /// Names of the directories (`directories`) or other files in this directory, unordered; those that are no UTF-8, which neither we
-    /// nor a scheduler nor the kernel makes, are left out.
+    /// Names of the directories (`directories`) or other files in this directory, unordered. Those that are no UTF-8 are left out:
+    /// neither jobfence nor a scheduler nor the kernel makes such names.
     pub fn list(&self, directories: bool) -> Result<Vec<String>> {
         Ok(self.names(directories)?.into_iter().filter_map(|name| name.into_string().ok()).collect())
     }
 
-    /// As `list`, and whatever they are called.
+    /// As `list`, with all names.
     pub fn names(&self, directories: bool) -> Result<Vec<OsString>> {
         let fd = openat(&self.fd, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
             .map_err(|errno| Error::os("list", &self.path, errno))?;
@@ -273,7 +273,7 @@ impl Dir {
     }
 }
 
-/// What is no UTF-8, as a process's name can be, is replaced. Mostly there is nothing of the kind, and to look whether there is costs less.
+/// Replaces what is no UTF-8, as a process's name can be. Mostly there is none, and checking for it costs less.
 fn text_of(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Functions that glibc 2.28 (RHEL 8) lacks, of those that std or our dependencies call.
+//! Functions that std or the dependencies call, and that glibc 2.28 (RHEL 8) lacks.
 //!
-//! A linker gives each function the newest version that the build host's glibc has of it, and the file then loads nowhere
-//! that is older. So these are defined here, hidden, for all of the code that is linked with this file, std's too. What is in
-//! 2.28, but elsewhere, is in build.rs; the beginning of a program in `src/bin/jobfence/start.rs`.
+//! A linker gives each function the newest version that the build host's glibc has of it, and the file then does not load with an older
+//! glibc. So these are defined here, hidden, for all of the code that is linked with this file, std's too. Functions that 2.28 has
+//! elsewhere are in build.rs; the beginning of a program is in `src/bin/jobfence/start.rs`.
 //!
-//! `tests/shared_object.rs` and `tests/install.sh` fail when a toolchain brings another one, and name it. Other processors
-//! than these two have other names, and get what the build host has.
+//! `tests/shared_object.rs` and `tests/install.sh` fail when a toolchain needs another function, and name it. Other processors than
+//! these two have other names, and get what the build host has.
 
 use std::arch::global_asm;
 use std::ffi::{c_char, c_int, c_long};
@@ -24,8 +24,8 @@ macro_rules! jump {
     };
 }
 
-/// Names that the linker takes for all references in the file, and that nobody outside sees. Each is in a section of its own,
-/// which goes away where nobody refers to it.
+/// Defines names that the linker takes for all references in the file, and that are hidden outside of it. Each is in a section of its
+/// own, which is dropped if nothing refers to it.
 macro_rules! define {
     ($binding:literal: $($name:literal = $function:ident),*) => { $(
         global_asm!(
@@ -48,7 +48,7 @@ define!("globl": "stat" = stat, "stat64" = stat, "lstat" = lstat, "lstat64" = ls
 define!("globl": "fstatat" = fstatat, "fstatat64" = fstatat);
 // Since 2.30; std refers to it weakly, and does without.
 define!("weak": "gettid" = gettid);
-// Since 2.29; std calls it for a command with a directory of its own, which none of ours has.
+// Since 2.29; std calls it for a command with a directory of its own, which no command of jobfence's has.
 define!("weak": "posix_spawn_file_actions_addchdir_np" = no_directory);
 
 /// As the kernel has it, which is as glibc has it on 64-bit processors.

@@ -6,10 +6,10 @@ use nix::unistd::{Gid, Group};
 use crate::error::in_words;
 use crate::log;
 
-/// Whether the group of this name is one of `gids`; `None` where that is not known.
+/// Whether the group of this name is one of `gids`; `None` if that is not known.
 ///
-/// A name that is not found is no proof by itself: if a server does not answer, the next database of nsswitch.conf(5) says so. A user
-/// all of whose groups have other names is not in this one.
+/// A name that is not found is no proof by itself: if a server does not answer, the next database of nsswitch.conf(5) does not find it.
+/// But a user whose groups all have other names is not in this one.
 pub fn is_among(name: &str, gids: &[u32]) -> Option<bool> {
     match Group::from_name(name) {
         Ok(Some(group)) => Some(gids.contains(&group.gid.as_raw())),
@@ -33,7 +33,7 @@ mod tests {
     fn a_group_that_does_not_exist_is_nobodys() {
         assert_eq!((is_among("root", &[7, 0]), is_among("root", &[7])), (Some(true), Some(false)));
         assert_eq!(is_among("no-such-group", &[0]), Some(false));
-        // Nobody knows the name of this one, so it may be the one that is meant.
+        // This number has no known name, so it may be the group that is meant.
         assert_eq!(is_among("no-such-group", &[0, 4_000_000]), None);
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Nothing that goes wrong in here may unwind into the host program, or end it.
+//! Keeps what goes wrong in jobfence from unwinding into the host program, or ending it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
@@ -12,7 +12,7 @@ use crate::log;
 /// it looks after.
 pub fn guard<T>(callback: &'static str, body: impl FnOnce() -> T) -> Option<T> {
     set_hook();
-    // What a half-done callback leaves behind is looked at again by the next one, and taken for a failure.
+    // The next callback looks again at what a half-done one leaves behind, and takes it for a failure.
     let result = catch_unwind(AssertUnwindSafe(body));
     if result.is_err() {
         log::error!("{callback} did not finish");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Rights that one process has at a time: locks on directories, flock(2).
+//! Locks on directories, which one process has at a time: flock(2).
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -13,18 +13,18 @@ use crate::sys::dir::Dir;
 
 /// About as long as most locks are held.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(100);
-/// Many that wait leave the processors to the one that works.
+/// Long enough that many waiting processes leave the processors to the one that works.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// Released when dropped, or when this process dies.
+/// A lock. Released when dropped, or when this process dies.
 ///
-/// Not nix's own, which panics where unlocking fails; closing the descriptor releases it then.
+/// It is not nix's own, which panics if unlocking fails; closing the descriptor releases it then.
 #[derive(Debug)]
 #[must_use]
 pub struct Lock(OwnedFd);
 
 impl Lock {
-    /// Asks for it. `None`: another process has it.
+    /// Takes the lock. `None`: another process has it.
     pub fn try_on(dir: &Dir, name: &str) -> Result<Option<Self>> {
         Self::try_to(dir, name, libc::LOCK_EX)
     }
@@ -44,7 +44,7 @@ impl Lock {
         }
     }
 
-    /// Waits for one that is held for moments, by asking again: flock(2) has no deadline.
+    /// Waits for a lock that is held for moments, by trying again: flock(2) has no deadline.
     pub fn on(dir: &Dir, name: &str, deadline: Instant) -> Result<Self> {
         let mut pause = SHORTEST_PAUSE;
         loop {
@@ -64,7 +64,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // At once, also where a process that was forked meanwhile has a copy of the descriptor.
+        // Releases the lock at once, even if a process that was forked meanwhile has a copy of the descriptor.
         // SAFETY: as above.
         unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
     }

@@ -7,22 +7,22 @@ use crate::error::Result;
 use crate::sorted;
 use crate::sys::dir::Dir;
 
-/// No node has more; what is more is not looked at.
+/// No node has more GPUs; more count as not understood.
 const MOST: usize = 1024;
 
 /// One GPU.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Gpu {
-    /// Its PCI address: domain, bus, device and function, in whose order they are compared.
+    /// Its PCI address: domain, bus, device and function, compared in this order.
     pub address: [u32; 4],
     /// The X of its `/dev/nvidiaX`.
     pub minor: u32,
-    /// `GPU-` and its number among all GPUs; `None` where the driver has not asked it yet.
+    /// `GPU-` and its unique number; `None` if the driver has not read it yet.
     pub uuid: Option<String>,
 }
 
 impl Gpu {
-    /// The path of its device, which is the driver's for good.
+    /// The path of its device: the driver never changes this name.
     pub fn device(&self) -> String {
         format!("/dev/nvidia{}", self.minor)
     }
@@ -62,7 +62,7 @@ pub fn has_instances(proc: &Dir) -> Result<bool> {
     Ok(false)
 }
 
-/// `0000:3b:00.0`.
+/// Reads `0000:3b:00.0`.
 fn address(name: &str) -> Option<[u32; 4]> {
     let (device, function) = name.rsplit_once('.')?;
     let mut parts = device.split(':').chain([function]);
@@ -122,7 +122,7 @@ mod tests {
         );
         let uuids: Vec<_> = found.iter().map(|gpu| gpu.uuid.as_deref()).collect();
         assert_eq!(uuids, [None, Some("GPU-11-2a"), Some("GPU-d"), Some("GPU-c")]);
-        // What is not understood is not left out.
+        // A GPU that is not understood makes all of them unknown.
         put(temp.path(), "0000:c1:00.0", 3, "again");
         assert_eq!(gpus(&proc), None);
         fs::remove_dir_all(temp.path().join("driver/nvidia/gpus/0000:c1:00.0")).unwrap();

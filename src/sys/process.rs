@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Processes as `/proc` shows them, and signals that reach the one that was meant: a pid is used again, so before a signal is sent
-//! the process behind its pidfd is looked at once more (proc_pid_stat(5), pidfd_open(2)).
+//! Processes as `/proc` shows them, and signals that reach only the process that was meant: a pid is used again, so before a signal is
+//! sent the process behind its pidfd is checked once more (proc_pid_stat(5), pidfd_open(2)).
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -46,20 +46,20 @@ impl Owner {
         Ok(start_of(proc, pid)?.map(|start| Self { pid, start }))
     }
 
-    /// Whether nobody has its number, which is certain and soon said. Somebody else may have been given it since it died, so that it is not is
-    /// no sign that it lives.
+    /// Whether no process has its pid, which is certain and cheap to find out. `false` is no sign that it lives: another process may
+    /// have got the pid.
     pub fn is_gone(self) -> bool {
         kill(Pid::from_raw(self.pid), None) == Err(Errno::ESRCH)
     }
 
-    /// Whether it still runs. A zombie does not: nothing of ours will be done by it any more.
+    /// Whether it still runs. A zombie does not: it will do nothing more.
     pub fn is_alive(self, proc: &Dir) -> Result<bool> {
         Ok(start_of(proc, self.pid)? == Some(self.start))
     }
 }
 
-/// Whether a process has ended, or is in the kernel and on its way to: then `cgroup.procs` takes its pid and does not move it
-/// (kernel/cgroup/cgroup.c, `cgroup_migrate_add_task`), and it will not run again. Where that cannot be seen it has not.
+/// Whether a process has ended, or is exiting in the kernel: then `cgroup.procs` takes its pid and does not move it
+/// (kernel/cgroup/cgroup.c, `cgroup_migrate_add_task`), and it will not run again. `false` if that cannot be seen.
 pub fn is_ending(proc: &Dir, pid: i32) -> bool {
     stat(proc, pid).is_ok_and(|stat| {
         stat.is_none_or(|stat| {
@@ -68,7 +68,7 @@ pub fn is_ending(proc: &Dir, pid: i32) -> bool {
     })
 }
 
-/// Whether its first thread has ended, or nothing of it is left.
+/// Whether a process's first thread has ended, or the process is gone.
 pub fn is_dead(proc: &Dir, pid: i32) -> bool {
     stat(proc, pid).is_ok_and(|stat| stat.is_none_or(|stat| matches!(stat.state, 'Z' | 'X')))
 }
@@ -77,14 +77,14 @@ fn start_of(proc: &Dir, pid: i32) -> Result<Option<u64>> {
     Ok(stat(proc, pid)?.filter(|stat| !has_ended(stat)).map(|stat| stat.starttime))
 }
 
-/// Whether it is a zombie; not if only its first thread is, while others run.
+/// Whether a process is a zombie. It is not if only its first thread is, while others run.
 fn has_ended(stat: &Stat) -> bool {
     (stat.state == 'Z' || stat.state == 'X') && stat.num_threads <= 1
 }
 
 /// `None`: there is no such process.
 fn stat(proc: &Dir, pid: i32) -> Result<Option<Stat>> {
-    // The parser alone: procfs's own handle of a process also looks which kernel this is.
+    // Only the parser is used: procfs's own handle of a process also looks which kernel this is.
     let text = match proc.read_value(&format!("{pid}/stat")) {
         Ok(text) => text,
         Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ESRCH)) => return Ok(None),
@@ -98,7 +98,7 @@ fn stat(proc: &Dir, pid: i32) -> Result<Option<Stat>> {
     Stat::from_read(text.as_bytes()).map(Some).map_err(|error| unknown(&error))
 }
 
-/// `PID (NAME) STATE`: procfs 0.18 panics at some of what begins otherwise.
+/// Whether it begins with `PID (NAME) STATE`: procfs 0.18 panics at some texts that do not.
 fn is_stat(text: &str) -> bool {
     let name = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let state = text.rsplit_once(')').and_then(|(_, rest)| rest.strip_prefix(' '));
@@ -112,12 +112,12 @@ pub fn is_leaderless(proc: &Dir, pid: i32) -> bool {
     matches!(stat(proc, pid), Ok(Some(stat)) if stat.state == 'Z' && stat.num_threads > 1)
 }
 
-/// What a process is to others.
+/// A process, and its relations to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
-    /// Which it is.
+    /// The process itself.
     pub id: Owner,
-    /// Who started it, or has inherited it.
+    /// The process that started it, or has inherited it.
     pub parent: i32,
     /// Its process group.
     pub group: i32,
@@ -132,7 +132,7 @@ impl Process {
     }
 }
 
-/// Every process that has not ended, but kernel threads.
+/// Every process that has not ended, except kernel threads.
 pub fn all(proc: &Dir) -> Result<Vec<Process>> {
     let pids = proc.list(true)?.into_iter().filter_map(|name| name.parse::<i32>().ok());
     let mut found = Vec::new();
@@ -151,8 +151,8 @@ pub fn of(proc: &Dir, pid: i32) -> Result<Option<Process>> {
     Ok(stat(proc, pid)?.filter(|stat| !has_ended(stat)).map(|stat| Process::from_stat(&stat)))
 }
 
-/// Whether the test holds for a process above this one: its parent, and on from there until `test` has decided or init is reached. What
-/// cannot be seen, and a chain that is longer than is believed, holds.
+/// Whether `test` holds for a process above this one: its parent, and on from there until `test` has decided or init is reached. `true`
+/// if a process cannot be seen, or if the chain is longer than `LONGEST`.
 pub fn any_above(proc: &Dir, process: &Process, test: impl Fn(i32) -> Option<bool>) -> bool {
     const LONGEST: usize = 256;
     let mut above = process.parent;
@@ -172,15 +172,15 @@ pub fn any_above(proc: &Dir, process: &Process, test: impl Fn(i32) -> Option<boo
     true
 }
 
-/// The session that a living process has to itself and those that it has started: its own, or one that was begun for it by a process
-/// that has ended, as slurmd does for a step daemon. While it lives the number is nobody else's.
+/// The session that belongs to a living process and those that it has started: its own, or one that a process which has ended began for
+/// it, as slurmd does for a step daemon. While the process lives, no other session has this number.
 pub fn session_of(proc: &Dir, id: Owner) -> Option<i32> {
     let found = of(proc, id.pid).ok().flatten().filter(|found| found.id == id)?;
     let leads = found.session == id.pid || matches!(of(proc, found.session), Ok(None));
     (leads && found.session > 1).then_some(found.session)
 }
 
-/// How long the host has run, as start times are counted; `None` where that cannot be read.
+/// How long the host has run, as start times are counted; `None` if that cannot be read.
 pub fn now(proc: &Dir) -> Option<u64> {
     let uptime = proc.read_value("uptime").ok()?;
     let (seconds, hundredths) = uptime.split_whitespace().next()?.split_once('.')?;
@@ -188,7 +188,7 @@ pub fn now(proc: &Dir) -> Option<u64> {
     seconds.parse::<u64>().ok()?.checked_mul(100)?.checked_add(hundredths.get(..2)?.parse().ok()?)
 }
 
-/// Puts another first each time: where there is no time for all, whoever takes the most of it does not come before the others for ever.
+/// Puts another one first each time: if there is no time for all, one that takes long does not come first for ever.
 pub fn in_turn<T>(all: &mut [T], proc: &Dir) {
     if all.len() > 1 {
         let first = usize::try_from(now(proc).unwrap_or(0)).ok().and_then(|now| now.checked_rem(all.len()));
@@ -205,11 +205,11 @@ pub fn name(proc: &Dir, pid: i32) -> Option<String> {
 pub fn program(proc: &Dir, pid: i32) -> Option<String> {
     let path = readlinkat(proc, format!("{pid}/exe").as_str()).ok()?.into_string().ok()?;
     let name = path.rsplit('/').next().unwrap_or_default();
-    // Of a file that was replaced meanwhile.
+    // The kernel adds this if the file was replaced meanwhile.
     Some(name.strip_suffix(" (deleted)").unwrap_or(name).to_owned())
 }
 
-/// Whether a process is of a container's: it has a number of its own in a PID namespace below that of this `/proc` (`NSpid` of
+/// Whether a process is a container's: it has a pid of its own in a PID namespace below that of this `/proc` (`NSpid` of
 /// proc_pid_status(5), from Linux 4.1 on).
 pub fn is_contained(proc: &Dir, pid: i32) -> bool {
     let status = proc.read(&format!("{pid}/status")).unwrap_or_default();
@@ -217,21 +217,21 @@ pub fn is_contained(proc: &Dir, pid: i32) -> bool {
     pids.is_some_and(|pids| pids.split_whitespace().count() > 1)
 }
 
-/// Whose process it is: the real user id in `/proc/PID/status`, which a set-user-ID program does not change. `None`: it is gone.
+/// The real user id of a process in `/proc/PID/status`, which a set-user-ID program does not change. `None`: it is gone.
 pub fn uid(proc: &Dir, pid: i32) -> Option<u32> {
     let status = proc.read(&format!("{pid}/status")).ok()?;
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     uids.split_whitespace().next()?.parse().ok()
 }
 
-/// How long a process's environment is waited for.
+/// How long to wait for a process's environment.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// A variable of the environment with which a process has begun its program, as far as it has left that in place. `None` also where the
-/// process is gone, or may not be looked at by us. An error where that may be otherwise another time, above all what cannot be read soon:
-/// the kernel makes the reader wait while the process maps memory, for ever where a file system does not answer, or where it wants so.
+/// A variable of the environment with which a process has begun its program, unless the process has overwritten it. `None` also if the
+/// process is gone, or if this process may not look at it. An error may pass, above all a slow read: the kernel makes the reader wait
+/// while the process maps memory, for ever if a file system does not answer, or if the process wants it so.
 ///
-/// For programs of one thread: it is read in a child, which can be left waiting. After the deadline nobody is looked at.
+/// For programs of one thread: a child reads, and can be left waiting. After the deadline no process is looked at.
 pub fn environment(proc: &Dir, pid: i32, name: &str, deadline: Instant) -> Result<Option<String>> {
     if Instant::now() >= deadline {
         return Err(Error::new("there was no time left to look at every process; the rest is looked at again later"));
@@ -259,7 +259,7 @@ pub fn environment(proc: &Dir, pid: i32, name: &str, deadline: Instant) -> Resul
             };
             if let Some(text) = text {
                 let value = text.split('\0').find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='));
-                // A pipe takes so much at once.
+                // A pipe takes this much at once.
                 let value = value.filter(|value| value.len() < 4096).unwrap_or_default();
                 let _ = nix::unistd::write(&writer, format!("{READ}{value}").as_bytes());
             }
@@ -270,12 +270,12 @@ pub fn environment(proc: &Dir, pid: i32, name: &str, deadline: Instant) -> Resul
     };
     drop(writer);
     let mut said = [0u8; 4096];
-    // What can be read is read at once, so this need not know of the deadline.
+    // What can be read is read at once, so the deadline does not matter here.
     let waited = poll(&mut [PollFd::new(reader.as_fd(), PollFlags::POLLIN)], timeout(Instant::now() + PATIENCE));
     let length = if matches!(waited, Ok(1..)) {
         nix::unistd::read(&reader, &mut said).unwrap_or(0)
     } else {
-        // A reader that waits dies of it. One that has said something ends by itself, and a host program may have waited for it already.
+        // This ends a reader that waits. One that has answered ends by itself, and a host program may have waited for it already.
         let _ = kill(child, Signal::SIGKILL);
         0
     };
@@ -289,8 +289,8 @@ pub fn environment(proc: &Dir, pid: i32, name: &str, deadline: Instant) -> Resul
     }
 }
 
-/// Readers that have been killed and have not gone, each with the process that it looks at: before Linux 5.3 some wait inside the kernel
-/// whatever they are sent. One for each such process is enough.
+/// Readers that have been killed and are not gone, each with the process that it looks at: before Linux 5.3 some wait inside the kernel
+/// whatever signal they get. One for each such process is enough.
 static LEFT: Mutex<Vec<(Pid, i32)>> = Mutex::new(Vec::new());
 
 /// Whether a child has ended by the deadline, or a host program has waited for it already.
@@ -304,10 +304,10 @@ fn has_been_reaped(child: Pid, deadline: Instant) -> bool {
     }
 }
 
-/// Before what a reader has found, which may be nothing.
+/// Stands before a reader's answer, which may be empty.
 const READ: char = '=';
 
-/// A process that is still the one that was meant.
+/// A handle of a process that is certainly the one that was meant.
 #[derive(Debug)]
 pub struct ProcessHandle {
     id: Owner,
@@ -322,16 +322,16 @@ impl ProcessHandle {
             return Err(Error::new("not a process to send a signal to:").value(id.pid));
         }
         let Some(pidfd) = pidfd_open(Pid::from_raw(id.pid))? else { return Ok(None) };
-        // After it: what is seen now is what the handle stands for, or has ended before.
+        // Checked after the handle is opened: a process that lives now is the one that the handle stands for.
         Ok(id.is_alive(proc)?.then_some(Self { id, pidfd }))
     }
 
-    /// That it is gone already is no error.
+    /// Sends a signal. No error if the process is gone already.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         send(Pid::from_raw(self.id.pid), self.pidfd.as_ref(), signal)
     }
 
-    /// Whether it has ended by the deadline.
+    /// Waits until the deadline, and returns whether the process has ended.
     pub fn has_ended_by(&self, proc: &Dir, deadline: Instant) -> bool {
         loop {
             match self.id.is_alive(proc) {
@@ -351,21 +351,21 @@ impl ProcessHandle {
     }
 }
 
-/// No more handles are open at once, to leave the host program its descriptors.
+/// At most this many handles are open at once, to leave the host program its descriptors.
 const AT_ONCE: usize = 256;
-/// How long a process that was killed has to go in any case.
+/// How long a killed process has to end in any case.
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// Processes that do nothing until they are killed.
+/// Processes that are stopped until they are killed.
 #[derive(Default)]
 struct Stopped {
     all: BTreeSet<Owner>,
-    /// Of as many as have room.
+    /// Handles of as many as there is room for.
     handles: Vec<ProcessHandle>,
 }
 
-/// Ends processes, of which some may be starting others meanwhile: whoever is found is stopped, until nobody new is, and then they are
-/// killed; and again until nobody is found. Returns how many have ended. Whoever was stopped is killed, whatever goes wrong.
+/// Ends processes while some may be starting others: all that are found are stopped, until no new one is found, and then they are
+/// killed; this repeats until none is found. Returns how many have ended. A stopped process is killed whatever goes wrong.
 pub fn end_all(proc: &Dir, mut find: impl FnMut() -> Result<Vec<Owner>>, deadline: Instant) -> Result<usize> {
     let mut ended = BTreeSet::new();
     loop {
@@ -375,7 +375,7 @@ pub fn end_all(proc: &Dir, mut find: impl FnMut() -> Result<Vec<Owner>>, deadlin
         let until = deadline.max(Instant::now() + MOMENT);
         let left = stopped.handles.iter().find(|handle| !handle.has_ended_by(proc, until)).map(|handle| handle.id.pid);
         let found_any = !stopped.all.is_empty();
-        // Those without a handle die meanwhile, and may be found once more.
+        // Processes without a handle die meanwhile, and may be found once more.
         ended.extend(stopped.all);
         if let Some(error) = failed {
             return Err(error);
@@ -397,7 +397,7 @@ pub fn end_all(proc: &Dir, mut find: impl FnMut() -> Result<Vec<Owner>>, deadlin
 }
 
 impl Stopped {
-    /// Stops whoever is found, until nobody new is: those who are not could start others as fast as the rest dies.
+    /// Stops all processes that are found, until no new one is: running ones could start others as fast as the rest dies.
     fn stop_all(&mut self, proc: &Dir, find: &mut impl FnMut() -> Result<Vec<Owner>>, deadline: Instant) -> Result<()> {
         loop {
             let mut is_more = false;
@@ -420,7 +420,7 @@ impl Stopped {
         }
     }
 
-    /// One who cannot be killed goes on; the others die all the same.
+    /// A process that cannot be killed is continued; the others die all the same.
     fn kill_all(&self, proc: &Dir) -> Result<()> {
         let kill = |handle: &ProcessHandle| {
             handle.signal(Signal::SIGKILL).inspect_err(|_| drop(handle.signal(Signal::SIGCONT)))
@@ -452,10 +452,10 @@ pub fn send_by_pidfd(pidfd: &OwnedFd, signal: Signal) -> nix::Result<()> {
     Errno::result(sent).map(drop)
 }
 
-/// Sends a signal through a pidfd, where there is one. That the process is gone already is no error.
+/// Sends a signal through a pidfd, if there is one. No error if the process is gone already.
 pub fn send(pid: Pid, pidfd: Option<&OwnedFd>, signal: Signal) -> Result<()> {
     let sent = match pidfd.map(|pidfd| send_by_pidfd(pidfd, signal)) {
-        // A filter knows one of the two calls and not the other.
+        // A filter may allow one of the two calls and not the other.
         None | Some(Err(Errno::ENOSYS)) => kill(pid, signal),
         Some(sent) => sent,
     };
@@ -465,13 +465,14 @@ pub fn send(pid: Pid, pidfd: Option<&OwnedFd>, signal: Signal) -> Result<()> {
     }
 }
 
-/// A handle of a process. `None`: the process is gone. `Some(None)`: there are no pidfds here, by the kernel's age or a filter.
+/// A handle of a process. `None`: the process is gone. `Some(None)`: there are no pidfds here, since the kernel is too old or a filter
+/// forbids them.
 #[allow(clippy::option_option)]
 pub fn pidfd_open(pid: Pid) -> Result<Option<Option<OwnedFd>>> {
     // SAFETY: pidfd_open takes a pid and no flags, and returns a new descriptor or -1.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
     match i32::try_from(fd) {
-        // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+        // SAFETY: the kernel has just made this descriptor, and it has no other owner.
         Ok(fd) if fd >= 0 => Ok(Some(Some(unsafe { OwnedFd::from_raw_fd(fd) }))),
         _ => match Errno::last() {
             Errno::ESRCH => Ok(None),

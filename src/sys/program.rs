@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The one way in which a program is run for what it says: it is read while it runs, for so long and so far as was agreed, and it and
-//! what it has started are killed then. It has no descriptor of this process, and of the environment what was named.
+//! The only way in which a program is run for its output. The output is read while the program runs, up to a deadline and a length;
+//! then the program and what it has started are killed. The program gets no descriptor of this process, and only the named variables of
+//! the environment.
 //!
-//! Only for commands of ours: a process of a scheduler's starts no program.
+//! Only for jobfence's commands: in a scheduler's process no program is started.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -19,31 +20,31 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-/// Of its answer so much is read, in bytes.
+/// How much of its answer is read, in bytes.
 const LONGEST: usize = 16 << 20;
-/// Of its complaints so much is kept.
+/// How much of its stderr is kept, in bytes.
 const COMPLAINTS: usize = 64 << 10;
-/// So often it is seen whether a program has ended whose output somebody else still has.
+/// How often to check whether a program has ended whose output another process keeps open.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long a killed one has to go. One that waits inside the kernel does not go.
+/// How long a killed program has to end. One that waits inside the kernel does not end.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// What each of them has of this environment.
+/// What each program gets of this environment.
 const KEPT: &[&str] = &["PATH", "LD_LIBRARY_PATH"];
 
-/// A program that is to be asked.
+/// A program to run for its output.
 pub struct AskedProgram(Command);
 
-/// Why a program has not answered. What it was asked for is not known then.
+/// Why a program has not answered. The answer is not known then.
 #[derive(Debug)]
 pub enum Silence {
-    /// It cannot be started, or not be read.
+    /// It cannot be started, or its output cannot be read.
     Start(io::Error),
     /// It did not end in time.
     Late,
-    /// It says more than is read.
+    /// It prints more than is read.
     Long,
-    /// It has failed, with this complaint.
+    /// It has failed, with this text on stderr.
     Failed(String),
 }
 
@@ -65,7 +66,7 @@ impl fmt::Display for Silence {
 }
 
 impl AskedProgram {
-    /// Of the environment it has `kept` beside what each program has; a name that ends with `_` means all that begin so.
+    /// It gets `kept` of the environment, beside what each program gets; a name that ends with `_` means all that begin so.
     pub fn new(program: impl AsRef<OsStr>, arguments: &[impl AsRef<OsStr>], kept: &[&str]) -> Self {
         let is_kept = |name: &OsStr| {
             let name = name.to_string_lossy();
@@ -77,14 +78,14 @@ impl AskedProgram {
         Self(command)
     }
 
-    /// With these variables, too.
+    /// Adds these variables to its environment.
     #[must_use]
     pub fn with(mut self, variables: impl IntoIterator<Item = (&'static str, String)>) -> Self {
         self.0.envs(variables);
         self
     }
 
-    /// What it prints by the deadline.
+    /// Runs it, and returns what it prints by the deadline.
     pub fn ask(mut self, deadline: Instant) -> Result<String, Silence> {
         let command = self.0.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let leave = || {
@@ -105,7 +106,7 @@ impl AskedProgram {
     }
 }
 
-/// In a child, before its exec: the program has none of the descriptors beside the first three.
+/// To be called in a child, before its exec: the program then gets no descriptors but the first three.
 pub fn leave_descriptors() {
     let number = |entry: io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
     let listed = std::fs::read_dir("/proc/self/fd").map(|all| all.filter_map(number).collect::<Vec<i32>>());
@@ -115,7 +116,7 @@ pub fn leave_descriptors() {
     }
 }
 
-/// One that runs. Dropped, it is killed, and with it what it has started and not given a process group of its own.
+/// A running program. When dropped, it is killed, with what it has started in its process group.
 struct RunningProgram(Child);
 
 impl RunningProgram {
@@ -123,7 +124,7 @@ impl RunningProgram {
         Pid::from_raw(i32::try_from(self.0.id()).unwrap_or(i32::MAX))
     }
 
-    /// How it has ended, if it has. It stays a zombie, so that its number is nobody else's.
+    /// How it has ended, if it has. It stays a zombie, so that no other process gets its pid.
     fn status(&self) -> Result<Option<WaitStatus>, Silence> {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         match waitid(Id::Pid(self.pid()), flags) {
@@ -133,13 +134,13 @@ impl RunningProgram {
         }
     }
 
-    /// Reads until both ends are closed, or the program has ended and nothing more is in them.
+    /// Reads until both pipes are closed, or the program has ended and nothing more is in them.
     fn read(&mut self, said: &mut Vec<u8>, complaints: &mut Vec<u8>, deadline: Instant) -> Result<(), Silence> {
         let (mut out, mut err) = (self.0.stdout.take(), self.0.stderr.take());
         out.as_ref().map(|pipe| no_waiting(pipe.as_fd())).transpose()?;
         err.as_ref().map(|pipe| no_waiting(pipe.as_fd())).transpose()?;
         loop {
-            // Before they are read: what it has said until then is in them.
+            // Checked before the pipes are read: then they have all that it has written.
             let has_ended = self.status()?.is_some();
             let more = read_some(&mut out, said)?;
             let more = read_some(&mut err, complaints)? || more;
@@ -175,7 +176,7 @@ impl RunningProgram {
 
 impl Drop for RunningProgram {
     fn drop(&mut self) {
-        // Its number is its group's until it has been waited for.
+        // Its pid is its group's number until it has been waited for.
         let _ = killpg(self.pid(), Signal::SIGKILL);
         let deadline = Instant::now() + MOMENT;
         while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < deadline {
@@ -189,7 +190,7 @@ fn no_waiting(pipe: std::os::fd::BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether there was something. At its end the pipe is closed.
+/// Reads what is there, and returns whether there was something. Closes the pipe at its end.
 fn read_some(pipe: &mut Option<impl Read>, into: &mut Vec<u8>) -> io::Result<bool> {
     let Some(open) = pipe else { return Ok(false) };
     let mut some = [0; 16 << 10];
@@ -245,7 +246,7 @@ mod tests {
         }
         let started = Pid::from_raw(std::fs::read_to_string(&pid).unwrap().trim().parse().unwrap());
         let status = || std::fs::read_to_string(format!("/proc/{started}/stat")).unwrap_or_default();
-        // Whoever inherits it may not look.
+        // The process that inherits it may not wait for it.
         while !status().is_empty() && !status().contains(") Z ") {
             assert!(began.elapsed() < LONG);
             std::thread::sleep(Duration::from_millis(1));

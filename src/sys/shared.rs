@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A number that a process can be told by a child that it forks later. An exec in the child ends that.
+//! A number that a forked child can tell this process. An exec in the child ends that.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ unsafe impl Send for SharedNumber {}
 const LENGTH: usize = size_of::<AtomicU64>();
 
 impl SharedNumber {
-    /// It is 0 until something else was told.
+    /// It is 0 until it is set.
     pub fn new() -> Result<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
@@ -33,12 +33,12 @@ impl SharedNumber {
         unsafe { self.0.as_ref() }
     }
 
-    /// In a child, or here.
+    /// Sets the number, in a child or here.
     pub fn set(&self, number: u64) {
         self.number().store(number, Ordering::Relaxed);
     }
 
-    /// What was told last.
+    /// The number that was set last.
     pub fn get(&self) -> u64 {
         self.number().load(Ordering::Relaxed)
     }
@@ -46,7 +46,7 @@ impl SharedNumber {
 
 impl Drop for SharedNumber {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nothing refers to it any more.
+        // SAFETY: this value owns the mapping, and nothing refers to it any more.
         let _ = unsafe { libc::munmap(self.0.as_ptr().cast(), LENGTH) };
     }
 }

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::dir::Dir;
 
-/// sd_booted(3).
+/// Whether systemd runs, as sd_booted(3) finds it.
 pub fn is_systemd() -> bool {
     Path::new("/run/systemd/system").is_dir()
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The unwinder is loaded when it is needed, which is at a panic. To load it at each launch cost a third of the time that this
-//! file takes to load.
+//! Loads the unwinder only when it is needed, which is at a panic. Loading it at each launch cost a third of the time that this file
+//! takes to load.
 //!
-//! The loader looks for it as at the start of the process: what a user has set since is not asked. A task that another plugin has put
-//! into a container may find the container's, and runs as its user by then.
+//! The loader looks for it as at the start of the process: variables that a user has set since do not count. In a task that another
+//! plugin has put into a container it may find the container's, but the task runs as its user by then.
 //!
-//! The standard library refers to functions of libgcc_s.so.1. Here each has a stand-in of the same name, hidden from other files.
-//! It loads the library when it is called first, and calls the function there. Signatures are those of the C++ ABI for Itanium,
-//! level 1 (Exception Handling), and of gcc's unwind.h.
+//! The standard library refers to functions of libgcc_s.so.1. Here each has a stand-in of the same name, hidden from other files. It
+//! loads the library when it is called first, and calls the function there. Signatures are those of the C++ ABI for Itanium, level 1
+//! (Exception Handling), and of gcc's unwind.h.
 
 use std::arch::global_asm;
 use std::ffi::{CStr, c_int, c_void};
@@ -33,7 +33,7 @@ impl Late {
         Self { name, found: AtomicPtr::new(null_mut()) }
     }
 
-    /// Where it is; null if the host has no unwinder. The library is never closed: frames of ours may be in it.
+    /// The function's address; null if the host has no unwinder. The library is never closed: its functions may be on the stack.
     fn find(&self) -> *mut c_void {
         let mut found = self.found.load(Ordering::Relaxed);
         if found.is_null() {
@@ -50,7 +50,7 @@ impl Late {
     }
 }
 
-/// What each function is called, its arguments, and what is done on a host without an unwinder.
+/// Each function's name, its arguments, and what is done on a host without an unwinder.
 macro_rules! stand_ins {
     ($($name:ident = $symbol:literal, ($($argument:ident: $type:ty),*) $(-> $answer:ty)?, else $without:expr;)*) => { $(
         /// # Safety
@@ -84,7 +84,7 @@ type FrameVisitor = extern "C" fn(FrameContext, *mut c_void) -> c_int;
 stand_ins! {
     raise_exception = "_Unwind_RaiseException", (exception: RaisedException) -> c_int, else FATAL_PHASE1_ERROR;
     backtrace = "_Unwind_Backtrace", (trace: FrameVisitor, data: *mut c_void) -> c_int, else FATAL_PHASE1_ERROR;
-    // No exception was raised without an unwinder, so none of the rest is called.
+    // Without an unwinder no exception is raised, so none of the rest is called.
     resume = "_Unwind_Resume", (exception: RaisedException) -> !, else std::process::abort();
     delete_exception = "_Unwind_DeleteException", (exception: RaisedException), else ();
     language_specific_data = "_Unwind_GetLanguageSpecificData", (context: FrameContext) -> *mut c_void, else null_mut();

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 
 const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC).union(OFlag::O_NOFOLLOW);
 
-/// A directory of ours in one that a user named. It belongs to that user, and no other can write there.
+/// A directory of jobfence's in one that a user named. It belongs to that user, and no other can write there.
 #[derive(Debug)]
 pub struct UsersDir {
     above: OwnedFd,
@@ -29,7 +29,7 @@ pub struct UsersDir {
 }
 
 impl UsersDir {
-    /// Makes it, and returns whether it was not there before.
+    /// Makes it, and returns whether it is new.
     pub fn make(above: &Path, name: &str) -> Result<bool> {
         match mkdirat(&open_without_magic(above)?, name, Mode::S_IRWXU) {
             Ok(()) => Ok(true),
@@ -54,7 +54,7 @@ impl UsersDir {
         Ok(Some(Self { above, dir, name: name.to_owned(), path, uid }))
     }
 
-    /// The text of a file; `None` if there is none. More than `most` bytes are an error, and so is all that is no file of the user's.
+    /// The text of a file; `None` if there is none. More than `most` bytes are an error, and so is anything but a file of the user's.
     pub fn read(&self, name: &str, most: usize) -> Result<Option<String>> {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let path = self.path.join(name);
@@ -95,13 +95,13 @@ impl UsersDir {
         })
     }
 
-    /// Takes back what [`mark`] has made.
+    /// Removes what [`mark`] has made.
     pub fn unmark(&self, name: &str) {
         let _ = unlinkat(&self.dir, name, UnlinkatFlags::NoRemoveDir);
     }
 
-    /// Removes it with its files, as long as `goes_on`, which is asked before each file. What is no file stays, and so does the
-    /// directory then. Returns whether it has come to the end.
+    /// Removes it with its files, as long as `goes_on`, which is asked before each file, returns `true`. A directory in it stays, and
+    /// so it stays, too. Returns whether the end was reached.
     pub fn remove(self, mut goes_on: impl FnMut(&CStr) -> bool) -> bool {
         let Ok(mut entries) = nix::dir::Dir::openat(&self.dir, ".", DIRECTORY, Mode::empty()) else { return false };
         for entry in entries.iter() {
@@ -119,7 +119,7 @@ impl UsersDir {
     }
 }
 
-/// Makes an empty file in a directory of ours, if that is there.
+/// Makes an empty file in an existing directory of jobfence's.
 pub fn mark(above: &Path, dir: &str, name: &str) -> Result<()> {
     let path = above.join(dir);
     let dir = open_without_magic(&path)?;
@@ -149,7 +149,7 @@ fn open_without_magic(path: &Path) -> Result<OwnedFd> {
         libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, name.as_ptr(), &raw const how, size_of::<libc::open_how>())
     };
     match i32::try_from(fd) {
-        // SAFETY: a descriptor that the kernel has just opened for us alone.
+        // SAFETY: the kernel has just opened this descriptor, and it has no other owner.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(failed(Errno::last())),
     }
@@ -227,7 +227,7 @@ mod tests {
         dir.write("link", "mine").unwrap();
         assert!(dir.write("dir", "mine").is_err());
         assert_eq!(fs::read_to_string(temp.path().join("secret")).unwrap(), "secret");
-        // Nothing is left of the failed one, and what is no file stays.
+        // Nothing is left of the failed write, and a directory stays.
         assert_eq!(fs::read_dir(&inside).unwrap().count(), 3);
         assert!(dir.remove(|_| true));
         assert_eq!(fs::read_dir(&inside).unwrap().count(), 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What two test programs on one machine, of two clones, may not share: the same place, and the same files, as in tests/leases.py.
+//! What two test programs on one machine, of two clones, must not share: the same place and the same files as in tests/leases.py.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -14,12 +14,12 @@ const FIRST_UID: u32 = 62_000;
 const IN_RANGE: u32 = 10;
 const RANGES: u32 = 300;
 
-/// A file that is locked for as long as this is kept, and no longer than this process lives.
+/// A file that is locked as long as this value exists, and at most as long as this process.
 pub struct Lease {
     _file: Flock<File>,
 }
 
-/// `None`, if somebody has it and is not waited for.
+/// `None`: another process holds the lock, and the call does not wait.
 fn lock(name: &str, how: FlockArg) -> Option<Lease> {
     DirBuilder::new().mode(0o700).recursive(true).create(PLACE).unwrap();
     let mut options = OpenOptions::new();
@@ -28,17 +28,17 @@ fn lock(name: &str, how: FlockArg) -> Option<Lease> {
     Flock::lock(file, how).ok().map(|file| Lease { _file: file })
 }
 
-/// The variable by which a test program that another one starts has its users.
+/// The variable with the uids for a test program that another one starts.
 pub const UIDS: &str = "JOBFENCE_TEST_UIDS";
 
-/// The first of ten numeric users that this program alone has.
+/// The first of ten uids that only this program uses.
 pub fn uids() -> u32 {
     if let Ok(first) = std::env::var(UIDS) {
         return first.parse().unwrap();
     }
     static OURS: OnceLock<(u32, Lease)> = OnceLock::new();
     let find = || {
-        // Not those of the program before: what it had is hardly gone.
+        // Not those of the previous program, which may still have processes.
         let numbers = (0..RANGES).map(|number| (number + std::process::id()) % RANGES);
         let mut all = numbers.map(|number| (number, format!("uids.{number}")));
         let found = all.find_map(|(number, name)| Some((number, lock(&name, FlockArg::LockExclusiveNonblock)?)));
@@ -47,13 +47,13 @@ pub fn uids() -> u32 {
     FIRST_UID + IN_RANGE * OURS.get_or_init(find).0
 }
 
-/// A janitor looks at the schedulers' directories on the whole machine. So who leaves a dead step in one is alone with it, among all
-/// threads and all test programs: whoever runs a janitor meanwhile waits, for as long as it takes.
+/// A janitor examines the schedulers' directories on the whole machine. So a test that leaves a dead step in one is alone with it, among
+/// all threads and all test programs: every other test with a janitor waits, as long as necessary.
 pub fn alone() -> Lease {
     lock("janitors", FlockArg::LockExclusive).expect("a lock that is waited for")
 }
 
-/// Runs a janitor, and leaves nothing of dead steps there.
+/// For a test that runs a janitor, and leaves nothing of dead steps.
 pub fn beside_others() -> Lease {
     lock("janitors", FlockArg::LockShared).expect("a lock that is waited for")
 }

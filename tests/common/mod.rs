@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A base directory of its own for each test: beside systemd, in a scope that systemd delegates.
+//! A separate base directory for each test: with systemd, in a scope that systemd delegates.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-// Not every file of tests has such a test.
+// Not every test file needs it.
 #[allow(dead_code)]
 mod leases;
 #[allow(dead_code)]
@@ -35,17 +35,17 @@ pub use skip::skip;
 
 static SWEEP: Once = Once::new();
 
-/// Where fences may be made; gone when dropped.
+/// Where fences may be made; removed when dropped.
 pub struct Base {
     /// The value of `CgroupBase`.
     pub name: String,
     pub holder: Option<Child>,
-    /// For as long as janitors of other test programs may not, or may, look at what is left here.
+    /// Excludes, or admits, janitors of other test programs while something is left here.
     pub lease: Option<Lease>,
 }
 
 impl Base {
-    /// That of one test of a file; `None` without root, and then the test is skipped.
+    /// The base of one test of a file. `None` without root: the test is skipped.
     #[allow(dead_code)]
     pub fn if_root(file: &str, test: &str) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
@@ -73,7 +73,7 @@ impl Base {
         self
     }
 
-    /// For a test that has seen to that itself.
+    /// For a test that holds such a lease itself.
     pub fn within(name: &str) -> Self {
         assert!(nix::unistd::geteuid().is_root(), "these tests need root; 'make check' skips them without");
         if !Path::new("/run/systemd/system").is_dir() {
@@ -98,8 +98,8 @@ impl Base {
         base
     }
 
-    /// What an earlier run has left that was ended in its middle: directories called as Slurm's are seen by every test that lists
-    /// steps, and the janitor knows only those that have a mark.
+    /// Removes what an aborted earlier run left: every test that lists steps sees directories named like Slurm's, and the janitor knows
+    /// only those with a mark.
     fn sweep(&self) {
         cgroup_mounts().iter().for_each(|mount| sweep_mount(mount));
         let run = tempfile::tempdir().unwrap();
@@ -120,7 +120,7 @@ impl Drop for Base {
     }
 }
 
-/// The command, with these directories of its own when it makes any.
+/// The command, with these directories of its own in case it makes any.
 #[allow(dead_code)]
 pub fn command(subcommand: &str, base: &Base, run: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
@@ -135,7 +135,7 @@ fn cgroup_mounts() -> Vec<PathBuf> {
     cgroups.map(|line| PathBuf::from(line.split(' ').nth(4).unwrap())).collect()
 }
 
-/// Removes the directories of test processes that have ended, as far as no process is in them.
+/// Removes directories of ended test processes that hold no process.
 fn sweep_mount(mount: &Path) {
     for entry in fs::read_dir(mount).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Another process under the number of one that has ended, in the moment before a command moves that one.
+//! Another process under the pid of an ended one, in the moment before a command moves that one.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -20,7 +20,7 @@ impl Drop for Stranger {
     }
 }
 
-/// Starts a program under this number, and waits until it runs as this user. `None`: the kernel gives nobody the number (clone3(2),
+/// Starts a program under this pid, and waits until it runs as this user. `None`: the kernel does not allow choosing a pid (clone3(2),
 /// `set_tid`).
 pub fn start_under(pid: i32, uid: u32) -> Option<Stranger> {
     #[repr(C)]
@@ -59,7 +59,7 @@ pub fn start_under(pid: i32, uid: u32) -> Option<Stranger> {
     Some(stranger)
 }
 
-/// The command under strace(1), which says on stderr what the command opens.
+/// The command under strace(1), which prints on stderr what the command opens.
 fn traced(command: &Command, more: &[&str]) -> Command {
     let mut traced = Command::new("strace");
     traced.args(["-qq", "-e", "trace=openat"]).args(more).arg(command.get_program()).args(command.get_args());
@@ -73,7 +73,7 @@ fn traced(command: &Command, more: &[&str]) -> Command {
     traced
 }
 
-/// The command opens so many files until it can write into the first `cgroup.procs`.
+/// How many files the command opens until it can write into the first `cgroup.procs`.
 pub fn opened_until_its_move(command: &Command) -> usize {
     let done = traced(command, &[]).output().unwrap();
     let trace = String::from_utf8_lossy(&done.stderr);
@@ -81,7 +81,7 @@ pub fn opened_until_its_move(command: &Command) -> usize {
     trace.lines().position(is_move).unwrap_or_else(|| panic!("{trace}")) + 1
 }
 
-/// A command that stands still.
+/// A stopped command.
 pub struct Stopped {
     strace: Child,
     trace: BufReader<ChildStderr>,
@@ -104,7 +104,7 @@ impl Stopped {
         Self { strace, trace, said, command }
     }
 
-    /// How the command ends, and what it says on stderr.
+    /// Continues the command; returns how it ends and its stderr.
     pub fn go_on(mut self) -> (ExitStatus, String) {
         kill(self.command.take().unwrap(), Signal::SIGCONT).unwrap();
         self.trace.read_to_string(&mut self.said).unwrap();
@@ -114,7 +114,7 @@ impl Stopped {
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        // Whoever is stopped outlives strace.
+        // A stopped process outlives strace.
         if let Some(command) = self.command {
             let _ = kill(command, Signal::SIGKILL);
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A fence as every door has it.
+//! A fence as every entry point opens it.
 
 use jobfence::cgroup::membership::Membership;
 use jobfence::config::Config;
@@ -10,7 +10,7 @@ use jobfence::janitor;
 use jobfence::job::JobKey;
 use jobfence::scheduler::all::ALL;
 
-/// For a step whose daemon is there, if it has one.
+/// For a step with this daemon, if it has one.
 pub fn open(host: &Host, config: &Config, key: &JobKey, daemon: Option<&Membership>) -> Result<Fence> {
     Fence::open(&Opening { daemon, ..janitor::opening(host, config, ALL, key) })
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A wait is for an event. Its end is only for what never comes, so the machine may be as slow as it likes.
+//! Waits are for events. The deadline is only for events that never come, so the machine may be arbitrarily slow.
 
 use std::time::{Duration, Instant};
 
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// By when anything has happened.
+/// The deadline by which anything has happened.
 pub fn soon() -> Instant {
     Instant::now() + PATIENCE
 }
 
-/// Waits until it is so.
+/// Waits until this is true.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = soon();
     while !is_so() {
@@ -19,10 +19,10 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// How often what a busy machine can only make longer is tried.
+/// How often something that a busy machine can only prolong is tried.
 const TRIES: usize = 20;
 
-/// Whether it takes less than this once, for what waits for longer than that each time if it waits at all.
+/// Whether one of several attempts takes less than this, for an action that always takes longer if it waits at all.
 pub fn is_once_within(most: Duration, mut what: impl FnMut()) -> bool {
     (0..TRIES).any(|_| {
         let begun = Instant::now();

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 static BUILT: OnceLock<PathBuf> = OnceLock::new();
 
-/// A package of its own, which no test program links: so cargo is asked for it here. It is there already but for the first time.
+/// Built by cargo here: the package is separate, and no test program links it. After the first time it exists already.
 pub fn shared_object() -> PathBuf {
     BUILT
         .get_or_init(|| {

@@ -237,6 +237,13 @@ class InstalledGridEngine(sites.Site):
     def run_directory(self):
         return Path("/run/jobfence")
 
+    def forget_debits(self):
+        """What a launch has asked qmaster, and the next ones read: it holds for minutes."""
+        shutil.rmtree(self.run_directory() / "gridengine", ignore_errors=True)
+
+    def leftovers(self):
+        return [one for one in super().leftovers() if not one.startswith(f"{self.run_directory()}/gridengine/")]
+
 
 class PrivateGridEngine(InstalledGridEngine):
     """The same in a Debian tree that vm/place.py runs us in: what systemd and the guest do there, is done here."""

@@ -23,6 +23,7 @@ NOTHING = "set: |_, _, _, _| Ok(()),"
 LIMITING = "src/fence/limiting.rs"
 RULES = "src/fence/rules.rs"
 POLICY = "src/policy.rs"
+CORES = "src/door/cores.rs"
 UNITS = "src/config/units.rs"
 SECTIONS = "src/config/sections.rs"
 STRICTNESS = "src/config/strictness.rs"
@@ -47,6 +48,7 @@ C_ABI = "src/door/c_abi.rs"
 C_STRUCTS = "src/door/c_abi/given.rs"
 HOOK = "hooks/pbs/jobfence.py"
 PBS = "src/scheduler/pbs.rs"
+STRAYS = "src/door/strays.rs"
 PROGRAM = "src/sys/program.rs"
 C_LIFE = "host c_abi a_program_in_c_lives"
 
@@ -592,7 +594,57 @@ BREAKS = (
         "if of == job.id or session == int(job.job.session_id or -1):", "if True:",
         "hook crashes_at_launch_without_a_prologue",
     ),
-    Break("a_job_about_to_begin_is_dead", PBS, "if age < TO_BEGIN", "if age < Duration::ZERO", "unit scheduler::pbs"),
+    Break("a_job_about_to_begin_is_dead", PBS, "if age() < TO_BEGIN", "if age() < Duration::ZERO", "unit scheduler::pbs"),
+    Break(
+        "an_empty_fence_waits_as_long", "src/janitor/holders.rs",
+        "age if age >= EMPTY && is_empty() => Duration::MAX,", "age if age >= EMPTY && is_empty() => age,",
+        "hook a_begin_that_comes_to_nothing",
+    ),
+    Break(
+        "a_fence_with_a_process_is_empty", "src/janitor/holders.rs",
+        "!left.has_its_job()", "true || !left.has_its_job()",
+        "hook a_begin_that_comes_to_nothing",
+    ),
+    Break(
+        "sessions_of_tasks_are_not_heard", STRAYS,
+        "if let Some(job) = spooled.sessions.get(&this.session) {", "if let Some(job) = spooled.sessions.get(&-1) {",
+        "hook the_service_finds_processes_in_no_fence",
+    ),
+    Break(
+        "descendants_of_tasks_are_not_found", STRAYS,
+        "parent.id.pid > 1 && parent", "parent.id.pid < 1 && parent",
+        "hook the_service_finds_processes_in_no_fence",
+    ),
+    Break(
+        "whatever_a_task_file_says", "src/scheduler/pbs/tasks.rs",
+        "(is_its && status == RUNNING && session > 1)", "(session > 1)",
+        "unit scheduler::pbs::tasks",
+    ),
+    Break(
+        "roots_processes_are_a_jobs", STRAYS,
+        "if record.uid() != Some(uid) {", "if false {",
+        "hook the_service_finds_processes_in_no_fence",
+    ),
+    Break(
+        "a_mistake_keeps_a_fence", "src/door/c_abi/answer.rs",
+        "errors.sound().ok_or_else(", "None.ok_or_else(",
+        "hook a_mistake_at_the_end",
+    ),
+    Break(
+        "a_mistake_of_the_hooks_keeps_a_fence", HOOK,
+        "        if mistake and or_else != GO_ON:\n", "        if mistake:\n",
+        "hook a_mistake_at_the_end",
+    ),
+    Break(
+        "what_passes_is_tried_at_once", HOOK,
+        "            event.job.Execution_Time = int(time.time()) + AGAIN\n", "            pass\n",
+        "hook each_call_fails",
+    ),
+    Break(
+        "other_hosts_use_no_cpus", HOOK,
+        "if self.job.in_ms_mom() else time.time() - int(self.job.stime or time.time())", "or 0",
+        "hook used_on_another_host",
+    ),
     Break("a_dead_job_lives", PBS, "{ Runs::Yes } else { Runs::No }", "{ Runs::Yes } else { Runs::Yes }", "unit scheduler::pbs"),
     Break("everybody_says_where_the_spool_is", PBS, "metadata.mode() & 0o022 != 0", "false", "unit scheduler::pbs"),
     Break(
@@ -733,6 +785,24 @@ BREAKS = (
         "found.is_err()",
         "host samples a_file_of_a_users_goes",
     ),
+    Break("granted_huge_pages_do_not_close", POLICY, "granted().closed()", "granted()", "unit granted_huge_pages"),
+    Break("the_rest_of_huge_pages_is_not_zero", "src/cgroup/huge_pages.rs", ".or(self.is_closed.then_some(0))", "", "unit the_lower_limit_of_each_size"),
+    Break("cores_are_halved", CORES, "if chosen.len() + core.len() <= wanted {", "if chosen.len() + core.len() < wanted {", "unit door::cores"),
+    Break("cores_are_of_two_nodes", CORES, ".min_by_key(|node| node.len())", ".max_by_key(|node| node.len())", "unit door::cores"),
+    Break("cores_are_everybodys", CORES, ".count() <= jobs)", ".count() <= jobs + 1)", "unit door::cores"),
+    Break("hpmem_is_not_granted", HOOK, 'pages = (pages or 0) + size_of(resources["hpmem"])', "pages = pages or 0", "hook granted_huge_pages nonsense"),
+    Break("resize_asks_first", HOOK, 'job.library.call("limit", job.fence(), job.grant(event))', 'job.usage() and job.library.call("limit", job.fence(), job.grant(event))', "hook time_in_the_library"),
+    Break(
+        "a_jobs_fault_sets_the_node_offline", HOOK, "fault = fault_of_the_host(library) if library else problem", "fault = problem",
+        "hook a_host_that_can_fence_no_job",
+    ),
+    Break(
+        "address_space_stays_moms", HOOK, "            limit_address_space(job)\n", "            pass\n", "hook address_space",
+    ),
+    Break(
+        "the_whole_host_has_the_default", HOOK, 'if is_alone and not memory and', "if False and not memory and",
+        "hook a_default_and_the_whole_host",
+    ),
     Break(
         "card_has_no_signal", "hooks/pbs/jobfence.py",
         "else max(0, status - OF_A_SIGNAL)",
@@ -872,15 +942,23 @@ BREAKS = (
     Break("requests_lost_by_a_mistake", "src/bin/jobfence/jsv.rs", "self.memory = of(list, |_, amount| bytes(amount).is_some());", "", "unit jsv"),
     Break("a_series_for_each_part", "src/bin/jobfence/sample.rs", "self.know_again(config, &mut new);", "let _ = &mut new;", "host samples a_step_that_is_seen_in_part_has_one_series"),
     Break("a_slave_task_that_a_user_says", SPOOL, ".filter(|task| *task == directory)", "", "unit gridengine::spool"),
-    Break("memory_of_one_slot", SPOOL, "bytes.saturating_mul(u64::from(self.slots))", "bytes", "unit gridengine::spool"),
+    Break("memory_of_one_slot", SPOOL, "_ => Share::Here { amount, times: self.slots },", "_ => Share::Here { amount, times: 1 },", "unit gridengine::spool"),
     Break("a_parallel_environment_that_is_unknown", SPOOL, 'pe: Fact::Known(named("pe")?),', "pe: Fact::Unknown,", "unit gridengine::spool"),
     Break("an_octal_amount_as_a_decimal_one", SPOOL, "of_base(number, 8)", "of_base(number, 10)", "unit gridengine::spool"),
-    Break("an_amount_that_is_no_limit", SPOOL, "bytes(text).ok_or_else(|| NotFenced::Asked(Error::new(wrong())))", "Ok(bytes(text).unwrap_or_else(|| (!wrong().is_empty()).then_some(u64::MAX)))", "unit gridengine::spool"),
+    Break("an_amount_that_is_no_limit", SPOOL, "number(text).ok_or_else(|| NotFenced::Asked(Error::new(wrong())))", "Ok(number(text).unwrap_or_else(|| (!wrong().is_empty()).then_some(1e18)))", "unit gridengine::spool"),
     Break("nonsense_that_onerror_bears", SPOOL, "Err(NotFenced::Asked(twice))", "Err(twice.into())", "unit gridengine::spool"),
     Break("an_account_that_a_user_writes", SECTIONS, "match fact.counts(users_are_trusted) {", "match fact.counts(users_are_trusted | true) {", "unit sections"),
     Break("a_notice_that_is_not_heard", SPOOL, 'is_none_or(|seconds| seconds == "0")', "is_none_or(|_| true)", "unit gridengine::spool"),
     # HTCondor.
-    Break("a_gpu_for_all_slots", SPOOL, "if request.per == PerSlot::Job { count }", "if true { count }", "unit gridengine::spool"),
+    Break("a_whole_amount_for_each_slot", SPOOL, "PerSlot::Job | PerSlot::Host => Share::Here { amount, times: 1 },", "PerSlot::Job | PerSlot::Host => Share::Here { amount, times: self.slots },", "unit gridengine::spool"),
+    Break("a_jobs_amount_on_each_host", SPOOL, "PerSlot::Job if !self.is_master_host", "PerSlot::Job if false && !self.is_master_host", "unit gridengine::spool"),
+    Break("a_default_that_nobody_debits", "src/scheduler/gridengine/complexes.rs", "given.contains(complex.name.as_str())", "!given.contains(\"\")", "unit gridengine::complexes"),
+    Break("a_default_beside_a_request", "src/scheduler/gridengine/complexes.rs", "debit.default > 0.0 && !is_asked)", "debit.default > 0.0 && (!is_asked || true))", "unit gridengine"),
+    Break("debits_of_long_ago", "src/bin/jobfence/shepherd/debits.rs", ".filter(|age| *age < lasts)", ".filter(|age| *age < lasts * 9)", "unit shepherd::debits"),
+    Break("another_jsv_that_is_not_heard", "src/bin/jobfence/jsv.rs", "job.hear_other(&String::from_utf8_lossy(line), &mut wanted);", "let _ = (&mut *job, &mut wanted);", "unit jsv::"),
+    Break("another_jsv_with_forged_lines", "src/bin/jobfence/jsv.rs", "Some(other) if !job.is_forged =>", "Some(other) =>", "unit jsv::"),
+    Break("a_complaint_of_another_jsv", "src/bin/jobfence/jsv/theirs.rs", "if !complaint.is_empty() {", "if complaint.len() > 99 {", "unit jsv::"),
+    Break("a_script_that_only_speaks_of_us", "src/bin/jobfence/check/daemon.rs", ".filter(|line| !line.trim_start().starts_with('#'))", "", "unit check::daemon"),
     Break("a_wrong_wish_that_is_not_heard", SPOOL, "request.read(&name, value.as_bytes(), &mut asked).map_err(NotFenced::Asked)?;", "let _ = request.read(&name, value.as_bytes(), &mut asked);", "unit gridengine::spool"),
     Break("nobody_is_told_of_a_launch", EARLY_MOVE, "let _ = socket.send_to(&[], run_dir.join(WATCHER).join(SOCKET));", "", "unit early_move"),
     Break("a_launch_that_reads_all_lines", LONG_ROLL, "if size <= SHORT || is_wanted(hands) {", "if true {", "unit roll"),
@@ -912,7 +990,7 @@ BREAKS = (
     Break("a_lock_that_nobody_wants", EARLY_MOVE, "if !is_asked {", "if false {", "unit early_move"),
     Break("half_a_message", SLOT_AD, "if *is_last == 1 {", "if *is_last <= 1 {", "unit htcondor::slot_ad"),
     Break("the_first_of_two", SLOT_AD, "self.0.iter().rev().find(", "self.0.iter().find(", "unit htcondor::slot_ad"),
-    Break("a_text_that_goes_on", SLOT_AD, "is_escaped = *c == '\\\\' && !is_escaped;", "is_escaped = false;", "unit htcondor::slot_ad"),
+    Break("a_text_that_goes_on", "src/scheduler/htcondor/value.rs", "is_escaped = *c == '\\\\' && !is_escaped;", "is_escaped = false;", "unit htcondor::slot_ad"),
     Break("a_gpu_that_is_offline", "src/scheduler/htcondor/slot_gpus.rs", "(_, 0) => return", "(true, 0) => return", "unit htcondor::slot_gpus"),
     Break("nonsense_in_a_local_job_that_onerror_bears", JOB_AD, "Self::read(text).map_err(NotFenced::Asked)",
           "Self::read(text).map_err(NotFenced::General)", "host facts nonsense_of_htcondors_becomes_what_the_page_says"),
@@ -949,6 +1027,18 @@ BREAKS = (
           "unit slurm::conf"),
     Break("a_claim_that_is_noted_down_as_known", JOB, '(_, Some(name)) => writeln!(f, "{key}=~{name}")?,',
           '(_, Some(name)) => writeln!(f, "{key}=={name}")?,', "unit record::job"),
+    Break("a_wish_that_is_undefined", "src/scheduler/htcondor/asked.rs", 'filter(|value| !value.eq_ignore_ascii_case("undefined"))', "filter(|_| true)",
+          "unit htcondor::asked"),
+    Break("the_sites_own_variables_are_lost", "src/scheduler/htcondor/environment.rs", 'format!("\\"{inside} {}\\"", ours.join(" "))',
+          'format!("\\"{}\\"", ours.join(" "))', "unit htcondor::environment"),
+    Break("a_wish_that_nobody_hears", STARTER, "UserRequests { job: Requests::default(), step: self.asked }", "UserRequests::default()",
+          "unit a_user_lowers_limits_and_a_schedd_of_this_host_says_why"),
+    Break("a_schedd_elsewhere_is_asked", STARTER, ".filter(|_| submitter.is_this_host == Some(true));", ";",
+          "unit a_user_lowers_limits_and_a_schedd_of_this_host_says_why"),
+    Break("a_card_of_the_starter", "src/bin/jobfence/htcondor_job.rs", "names.get(..at + 3)?", "names.get(..at + 2)?",
+          "unit a_job_is_where_htcondor_puts_it_into_the_fence"),
+    Break("a_restart_that_ends_jobs_is_not_said", "src/bin/jobfence/check/gridengine.rs", '["process", "none"].contains(&mode)', '!mode.is_empty()',
+          "unit a_unit_that_ends_jobs_with_execd"),
     Break("a_forged_owner", JOB_AD, ".count() > 1", ".count() > 2", "unit htcondor::job_ad"),
     Break("a_stranger_of_the_local_name", SETTINGS, "domain.eq_ignore_ascii_case(&self.uid_domain).then_some(true)", "Some(true)", "unit htcondor::settings"),
     Break("a_host_that_is_believed", SETTINGS, "Some(is_in_domain(submitter.host, &self.uid_domain)),", "Some(true),", "unit htcondor::settings"),
@@ -960,6 +1050,14 @@ BREAKS = (
     Break("a_job_that_has_the_starters_room", "src/door/life.rs", "fence.limit_branches(&room.branches, &of_job)", "fence.limit_branches(&[], &of_job)", "host life a_job_has_no_part_of_the_room"),
     Break("a_fault_that_is_not_said", "src/bin/jobfence/host/htcondor.rs", "Err(errors) => return Some(Err(errors.to_string())),", "Err(_) => return Some(Ok(())),", "unit a_host_with_a_mistake"),
     Break("an_owner_whom_the_user_names", JOB_AD, "_ if release()? >= HAS_OS_USER => os_user,", "_ => os_user,", "unit htcondor::job_ad"),
+    Break("a_line_within_a_startds_text", SLOT_AD, r"ad.0.iter().find(|(_, value)| value.contains('\n'))", "ad.0.iter().find(|_| false)",
+          "unit htcondor::query"),
+    Break("settings_of_a_file_that_has_changed", "src/bin/jobfence/starter/kept.rs", "stamps().all(is_same)", "true || stamps().all(is_same)",
+          "unit what_was_kept_counts"),
+    Break("a_port_at_which_nobody_listens", "src/bin/jobfence/starter/startd.rs", "!listeners.is_empty() && ", "", "unit who_listens_at_a_port"),
+    Break("a_starter_without_room_of_its_own", STARTER, "room: Some(Room {", "room: (limits_memory).then_some(Room {", "unit the_starter_has_room"),
+    Break("a_shells_htcondor", "src/bin/jobfence/check/daemon.rs", "{ &NEEDED } else { &[] }", "{ &NEEDED } else { &NEEDED }",
+          "unit what_the_shell_has"),
     Break("a_default_for_a_job_that_was_granted_more", POLICY, "(None, default_memory) } else", "(default_memory, None) } else", "unit policy::"),
     # Slurm's files as Slurm reads them.
     Break("a_comment_goes_on", SLURM_CONF, "piece = without_comment(piece);", "", "unit slurm::conf"),
@@ -1125,5 +1223,11 @@ BREAKS = (
         "(!both || before.iter().any(Call::is_ours))",
         "true",
         "unit says_by_which_services_jobs_are_left",
+    ),
+    Break(
+        "a_lock_keeps_run_dir", "src/record/removal.rs",
+        "[LIMITS, GPUS, CORES, CARDS, \"whole\"]",
+        "[LIMITS, GPUS, CORES, \"whole\"]",
+        "unit locks_are_removed_with_the_directory",
     ),
 )

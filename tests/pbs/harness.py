@@ -3,11 +3,13 @@
 
 import contextlib
 import re
+import subprocess
 import time
 
 from slurm import kernel
 from slurm.harness import MIB, expect, expect_equal, steps_of
 from slurm.kernel import Group
+from slurm.sites import die_with_parent
 
 from .sites import FINISHED, granted, until
 
@@ -57,6 +59,20 @@ def frequent(site, seconds=2):
         site.fence()
 
 
+@contextlib.contextmanager
+def served(site):
+    """For the time being, jobfence.service looks after the host, and often."""
+    command = [str(site.jobfence), "hold", "--config", str(site.config), "-o", "ReapInterval=1"]
+    hold = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                            preexec_fn=die_with_parent)
+    try:
+        until((site.run_directory() / "hold.lock").is_dir, 10, "jobfence hold")
+        yield
+    finally:
+        hold.terminate()
+        hold.wait(120)
+
+
 def name_of(jobid):
     """The directory of a job: all but letters, digits and a few signs is written as +5B."""
     return "job_" + re.sub(r"[^A-Za-z0-9_.-]", lambda found: f"+{ord(found[0]):02X}", jobid)
@@ -97,5 +113,5 @@ def free(site):
     until(lambda: site.node_state() in ("free", "job-busy"), 20, "a free node")
 
 
-__all__ = ["MIB", "RAN", "ask", "expect_as_granted", "expect_gone", "fenced", "free", "frequent", "is_frozen", "name_of", "the_fence",
+__all__ = ["MIB", "RAN", "ask", "expect_as_granted", "expect_gone", "fenced", "free", "frequent", "is_frozen", "name_of", "served", "the_fence",
            "unfenced"]

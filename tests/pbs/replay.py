@@ -18,8 +18,10 @@ import os
 import pwd
 import re
 import resource
+import shutil
 import signal
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -39,6 +41,7 @@ from slurm.sites import system_users  # noqa: E402
 # What MoM's name is for hooks, and what it is for the server: that is in exec_host2, and whoever asks for the event is it.
 HOST, FULL_NAME = "node1", "node1.site"
 MIB = 1 << 20
+TASKS_JOBID = 284  # the length of a job's id in MoM's file about a task, with its zero byte and what aligns the numbers
 CASES = []
 
 
@@ -143,6 +146,9 @@ class Mom:
             return place in kernel.read(f"/proc/{self.holder.pid}/cgroup")
         until(holds, "the delegated scope")
 
+    def bases(self):
+        return [self.base]
+
     def write_config(self, *lines):
         keys = f"CgroupBase={self.base}", f"RunDir={self.top}/run"
         self.config.write_text("".join(f"{line}\n" for line in (*keys, *lines)))
@@ -162,10 +168,10 @@ class Mom:
                 stack.callback(stray.wait)
                 stack.callback(stray.kill)
 
-    def stray(self, user, jobid=None):
+    def stray(self, user, jobid=None, script=""):
         """A process that MoM has not started. Its environment says the job, if there is one. It has ended when the case has."""
-        named = ("env", f"PBS_JOBID={jobid}") if jobid else ()
-        words = ["setpriv", f"--reuid={user}", "--clear-groups", *named, "sleep", "300"]
+        named = ("env", f"PBS_JOBID={jobid}") if jobid else ("env", "-i")
+        words = ["setpriv", f"--reuid={user}", "--clear-groups", *named, "sh", "-c", f"{script} exec sleep 300"]
         process = subprocess.Popen(words, start_new_session=True)
         self.strays.append(process)
         until(lambda: kernel.command_line(process.pid).startswith("sleep"), "the start of a process")
@@ -254,6 +260,30 @@ class Mom:
     def forget(self, job):
         (self.spool / f"{job.id}.JB").unlink()
 
+    def save_task(self, job, number, session, status=1):
+        """MoM's file about a task that runs, struct taskfix of job.h of 23.06."""
+        directory = self.spool / f"{job.id}.TK"
+        directory.mkdir(exist_ok=True)
+        numbers = (0, 0, 0, number, status, session, 0, *[0] * 16)
+        (directory / f"{number:08X}").write_bytes(struct.pack(f"{TASKS_JOBID}s{len(numbers)}i", job.id.encode(), *numbers))
+
+    @contextlib.contextmanager
+    def service(self):
+        """jobfence.service, and a process that is MoM to it: by its name, its user, and where it works."""
+        program = self.top / "pbs_mom"
+        shutil.copy("/bin/sleep", program)
+        hold = [self.options.bin, "hold", f"--config={self.config}", "-o", "ReapInterval=1"]
+        # The name of a program becomes the process's.
+        with contextlib.ExitStack() as stack:
+            mom = subprocess.Popen([program, "300"], cwd=self.spool.parent, stdin=subprocess.DEVNULL)
+            stack.callback(mom.wait)
+            stack.callback(mom.kill)
+            log = stack.enter_context(open(self.top / "service.log", "wb"))
+            service = subprocess.Popen(hold, env={**os.environ, "PBS_CONF_FILE": str(self.conf)}, stdout=log, stderr=log)
+            stack.callback(service.wait)
+            stack.callback(service.terminate)
+            yield lambda: (self.top / "service.log").read_text()
+
     def start(self, job, script, prologue=True, launch=None, is_interactive=False, tasknum="1", limits=()):
         """Becomes the job as MoM's starter does; what the events have answered is in job.answers.
 
@@ -284,7 +314,7 @@ class Mom:
                     os.waitpid(shell, 0)
                     os._exit(0)
             for what, number in limits:
-                resource.setrlimit(what, (number, number))
+                resource.setrlimit(what, number if isinstance(number, tuple) else (number, number))
             env = self.below(job, "EXECJOB_LAUNCH", **{"env": {"PBS_TASKNUM": tasknum}, **(launch or {})})
             os.setgroups([job.gid])
             os.setgid(job.gid)
@@ -452,6 +482,8 @@ def card(mom, user):
         expect(max(map(len, lines)) <= 80, f"lines too long:\n{said[number]}")
     expect_equal([said[number] for number in (2, 3, 4)], ["", "", ""], "what is no card")
     expect("PBS sends signal 15" in said[0], f"nothing about the signal:\n{said[0]}")
+    limits = [number for number, text in said.items() if "PBS has ended the job at its limit of walltime." in text]
+    expect_equal(limits, [6], "whose card says that the time was up")
     # Without it the end is as ever.
     mom.write_config("UsageCard=always")
     for fail in ["jobfence_card", "exception"], ["jobfence_card", "-4"]:
@@ -569,7 +601,7 @@ def rows_of_facts():
 def nonsense(mom, user):
     """Of each fact that PBS says, nonsense becomes what docs/facts.md says, with OnError=warn, too."""
     bad = "nonsense"
-    chunk = {name: {"exec_vnode": f"({HOST}:ncpus=1:mem=200mb:{name}={bad})"} for name in ("ncpus", "mem", "vmem", "ngpus")}
+    chunk = {name: {"exec_vnode": f"({HOST}:ncpus=1:mem=200mb:{name}={bad})"} for name in ("ncpus", "mem", "vmem", "ngpus", "hpmem")}
     simple = {name: {name: bad} for name in ("euser", "run_version", "queue", "Account_Name", "project", "Join_Path")}
     given = chunk | simple | {
         "vntype": {}, "sharing": {}, "place": {"Resource_List": {"place": bad}}, "Variable_List": {"Variable_List": {"LANG": bad}}}
@@ -790,11 +822,53 @@ def crashes_at_launch_without_a_prologue(mom, user):
 
 
 @case
+def the_service_finds_processes_in_no_fence(mom, user):
+    """Those of a task of which MoM has told no hook: jobfence.service knows them by the session that MoM notes, by the process that has
+    started them, and by their environment. It touches nobody else's."""
+    job, ended, unfenced = (Job(mom, user, number=number) for number in ("7[3]", "8", "9"))
+    mom.begin(job)
+    mom.begin(ended)
+    mom.save(unfenced)
+    task = mom.stray(user, script="setsid sh -c 'setsid sleep 301 & exec sleep 302' &")
+    children = until(lambda: len(found := kernel.descendants(task.pid)) == 2 and found, "the children of the task")
+    named, stranger, over, without = mom.stray(user, job.id), mom.stray(user), mom.stray(user), mom.stray(user)
+    other = leases.uids()
+    strange = [subprocess.Popen([*of, "env", f"PBS_JOBID={job.id}", "sleep", "300"], start_new_session=True)
+               for of in ((), ("setpriv", f"--reuid={other.first}", "--clear-groups"))]
+    mom.strays += strange
+    for process in strange:
+        until(lambda process=process: kernel.command_line(process.pid).startswith("sleep"), "the start of a stranger")
+    mom.save_task(job, 0x20, task.pid)
+    for number, process in enumerate(strange, 0x21):
+        mom.save_task(job, number, process.pid)
+    mom.save_task(ended, 1, over.pid, status=3)
+    mom.save_task(unfenced, 1, without.pid)
+    before = {process.pid: kernel.cgroups_of(process.pid) for process in (stranger, over, without, *strange)}
+    with mom.service() as log:
+        for pid in task.pid, *children, named.pid:
+            until(lambda pid=pid: job.is_in(pid, "extern"), f"process {pid}, which is in {kernel.cgroups_of(pid)}, in the fence")
+            until(lambda pid=pid: f"process {pid} of job {job.id} ran outside" in log(), "that it is said")
+        until(lambda: f"process {without.pid} of job {unfenced.id} is in no fence" in log(), "the name of what has no fence")
+        time.sleep(2.5)
+        expect_equal({pid: kernel.cgroups_of(pid) for pid in before}, before, "where strangers are")
+        expect_equal(log().count("ran outside"), 4, f"how many were put in\n{log()}")
+        expect_equal(log().count("is in no fence; the job has none"), 1, f"what is said of that\n{log()}")
+        expect(f"process {strange[1].pid} of job {job.id} is in no fence, and is not of the job's user" in log(), f"{log()}")
+    job.over()
+    expect(all(kernel.is_alive(pid) for pid in before), "a stranger was killed")
+    mom.forget(unfenced)
+    for process in strange:
+        process.kill()
+        process.wait()
+    other.release()
+
+
+@case
 def each_call_fails(mom, user):
     """Whatever fails, and however: no exception leaves the hook, and no job goes on without a fence."""
     starting = ("EXECJOB_BEGIN", "EXECJOB_PROLOGUE", "EXECJOB_LAUNCH")
     calls = {
-        "EXECJOB_BEGIN": ("total", "open_gpus"), "EXECJOB_ATTACH": ("attach",), "EXECJOB_RESIZE": ("usage", "limit"),
+        "EXECJOB_BEGIN": ("total", "open_gpus"), "EXECJOB_ATTACH": ("attach",), "EXECJOB_RESIZE": ("limit",),
         "EXECJOB_POSTSUSPEND": ("freeze",), "EXECJOB_PRERESUME": ("thaw",), "EXECJOB_PRETERM": ("thaw",),
         "EXECJOB_EPILOGUE": ("total", "close"), "EXECJOB_END": ("close",), "EXECJOB_ABORT": ("close",),
         "EXECHOST_PERIODIC": ("total", "reap"), "EXECHOST_STARTUP": ("reap",),
@@ -818,7 +892,11 @@ def each_call_fails(mom, user):
                 expect_equal(answer["rerun"], is_rerun, f"{event}, {name} fails with {how}: {answer}")
                 is_held = event == "EXECJOB_BEGIN" and how == "-2"
                 expect_equal(answer["hold"], "s" * is_held, f"the hold after {event}, {name} fails with {how}")
-                expect(answer["message"].startswith("jobfence: ") if is_fatal else answer["log"], f"{event} {name} {how} {answer}")
+                # What may pass is tried again, and not at once.
+                is_later = event == "EXECJOB_BEGIN" and how != "-2"
+                expect_equal(bool(answer["not_before"] and answer["not_before"] > time.time() + 10), is_later, f"{event} {name} {how} {answer}")
+                expect("jobfence: " in str(answer["log"]), f"nothing in MoM's log: {event} {name} {how} {answer}")
+                expect(not is_fatal or answer["message"].startswith("jobfence: "), f"{event} {name} {how} {answer}")
         job.over()
 
 
@@ -850,6 +928,240 @@ def nothing_to_load(mom, user):
     job.kill()
     mom.write_config()
     job.over()
+
+
+@case
+def a_mistake_at_the_end(mom, user):
+    """A configuration that was broken while a job ran keeps neither what the job has used nor its fence."""
+    right = mom.settings
+    for broken in "jobfence.conf", "jobfence.CF":
+        job = Job(mom, user)
+        mom.begin(job)
+        mom.start(job, "exec python3 -S -c 'import time\nwhile time.process_time() < 1.2: pass'")
+        job.wait()
+        if broken == "jobfence.conf":
+            mom.write_config("MaxProcesses=many", "Nonsense=1")
+        else:
+            mom.settings = "Libary=x\n" + "".join(f"{key}={value}\n" for key, value in right.items())
+        answer = mom.accepted("EXECJOB_EPILOGUE", job)
+        expect(int(answer["used"][job.id]["cput"]) >= 1, f"used with a broken {broken}: {answer}")
+        expect(not job.group().exists(), f"{job.path()} is still there, with a broken {broken}")
+        mom.accepted("EXECJOB_END", job)
+        expect(not mom.run("EXECJOB_BEGIN", job)["accepted"], f"a job begins with a broken {broken}")
+        mom.write_config()
+        mom.settings = right
+        mom.forget(job)
+
+
+@case
+def a_begin_that_comes_to_nothing(mom, user):
+    """A hook after ours can refuse the job, of which MoM tells nobody: the fence, with the job's GPUs, goes within two minutes."""
+    with gpus_of_the_node((0,)) as top:
+        mom.write_config("ConstrainDevices=yes", f"GPUDevice={top}/nvidia%d")
+        refused, other = granted_gpus(mom, user, 1, 1), granted_gpus(mom, user, 2, 1)
+        mom.accepted("EXECJOB_BEGIN", refused)
+
+        def later(seconds):
+            for record in (mom.top / "run").rglob("*1.server*"):
+                os.utime(record, (time.time() - seconds,) * 2)
+            mom.accepted("EXECHOST_PERIODIC")
+        later(30)
+        expect(refused.group().exists(), "the fence of a job that may be about to begin is gone")
+        expect(not mom.run("EXECJOB_BEGIN", other)["accepted"], "two jobs have one GPU")
+        later(90)
+        expect(not refused.group().exists(), "the fence of a job that does not begin is still there")
+        mom.begin(other)
+        other.over()
+        # One with a process in it is no such fence.
+        stray = mom.stray(user)
+        mom.accepted("EXECJOB_BEGIN", refused)
+        mom.accepted("EXECJOB_ATTACH", refused, pid=stray.pid)
+        later(90)
+        expect(refused.is_in(stray.pid, "extern"), "a fence with a process in it is gone")
+        mom.accepted("EXECJOB_END", refused)
+
+
+@case
+def used_on_another_host(mom, user):
+    """MoM counts no walltime there, and adds up each host's share of the CPUs."""
+    job = Job(mom, user, is_first=False, stime=int(time.time()) - 10, resources_used={"walltime": 0})
+    mom.begin(job)
+    mom.start(job, "exec python3 -S -c 'import time\nwhile time.process_time() < 2: pass'", prologue=False)
+    job.wait()
+    used = job.over()["used"][job.id]
+    expect(5 <= int(used["cpupercent"]) <= 40, f"used {used}")
+
+
+@case
+def a_host_that_can_fence_no_job(mom, user):
+    """Where the site wants it, such a host is set offline, once, and the job waits for another one. A job's own fault sets none offline."""
+    named, right = {"vnodes": {HOST: {}}, "comments": {HOST: "rack 3"}}, mom.settings
+    offline = {**right, "OfflineNode": "yes"}
+
+    def broken(settings, *lines, run=None, comments=None, **attributes):
+        mom.settings = settings
+        mom.write_config(*lines)
+        if run:
+            (mom.top / "file").write_text("")
+            mom.config.write_text(f"CgroupBase={mom.base}\nRunDir={mom.top}/file\n")
+        job = Job(mom, user, **attributes)
+        answer = mom.run("EXECJOB_BEGIN", job, **{**named, **({"comments": comments} if comments else {})})
+        expect(not answer["accepted"] and answer["rerun"], f"{answer}")
+        return answer
+
+    mistake, no_size = "MaxProcesses=many", "MaxHugePages=64K:0"
+    of_queue = "[Queue=workq]", no_size
+    for settings, lines, more, said in (
+        (offline, [mistake], {}, f"{mom.config}:3"),
+        (offline, [no_size], {}, "no huge pages of the size"),
+        (offline, [], {"run": True}, f"{mom.top}/file"),
+        ({**offline, "Library": "/none.so"}, [], {}, "cannot load /none.so"),
+        # A comment of ours is there once.
+        (offline, [mistake], {"comments": {HOST: "rack 3 jobfence: no job can be fenced here: x"}}, f"{mom.config}:3"),
+    ):
+        answer = broken(settings, *lines, **more)
+        expect_equal((answer["hold"], list(answer["vnodes"])), ("", [HOST]), f"{lines}: the hold and the vnodes: {answer}")
+        state, comment = answer["vnodes"][HOST]["state"], answer["vnodes"][HOST]["comment"]
+        begins = "rack 3 jobfence: no job can be fenced here: "
+        expect(state == 1 and comment.startswith(begins) and said in comment and "\n" not in comment, f"{state}: {comment!r}")
+        expect(comment.count("no job can be") == 1 and comment.endswith("pbsnodes -r NODE -C ''"), comment)
+    for settings, lines, more in (
+        (right, [mistake], {}),
+        (offline, of_queue, {}),
+        (offline, [], {"exec_vnode": "(other:ncpus=1)", "exec_host2": "other:15002/0"}),
+        (offline, [], {"exec_vnode": f"({HOST}:ncpus=nonsense)"}),
+        (offline, ["GPUDevice=/dev/none%d"], {"exec_vnode": f"({HOST}:ncpus=1:ngpus=1)"}),
+    ):
+        answer = broken(settings, *lines, **more)
+        expect_equal(answer["vnodes"], {}, f"what is set of vnodes with {lines}, {more}: {answer}")
+    expect(not (mom.top / "run").exists() or not list((mom.top / "run").glob("*probe*")), "a probe is left")
+    expect(not list(kernel.Group(f"/{mom.base}/uid_65534").directories()), "a fence of a probe is left")
+    mom.settings = right
+
+
+def cpus_of(job, step="extern"):
+    """The CPUs that a step is limited to, and those of its job."""
+    group = job.group(step)
+    return tuple(found.file("cpuset", "cpuset.cpus", "cpuset.cpus") for found in (group, group.parent))
+
+
+@case
+def cores_by_job(mom, user):
+    """With ConstrainCores each job has CPUs of its own, in all its steps, until it gives them back."""
+    everything = kernel.Group("/").file("cpuset", "cpuset.cpus.effective", "cpuset.effective_cpus")
+    numbers = [number for part in everything.split(",") for ends in [part.split("-")] for number in range(int(ends[0]), int(ends[-1]) + 1)]
+    if len(numbers) < 2:
+        print("     this machine has one CPU")
+        return
+    mom.write_config("ConstrainCores=yes")
+    half = len(numbers) // 2
+
+    def job_of(number, cpus, **more):
+        return Job(mom, user, number=str(number), exec_vnode=f"({HOST}:ncpus={cpus}:mem=100mb)", **more)
+
+    first, second, third = job_of(1, half), job_of(2, len(numbers) - half), job_of(3, 1)
+    for job in first, second:
+        mom.begin(job)
+    taken = [cpus_of(job) for job in (first, second)]
+    sets = [{number for part in of.split(",") for ends in [part.split("-")] for number in range(int(ends[0]), int(ends[-1]) + 1)}
+            for of, around in taken if of == around]
+    expect_equal([len(one) for one in sets], [half, len(numbers) - half], f"how many CPUs: {taken}")
+    expect_equal(sets[0] | sets[1], set(numbers), f"all CPUs: {taken}")
+    # A later step has the same ones, and so has a job that begins again.
+    mom.start(first, "exec sleep 300")
+    first.started()
+    expect_equal(cpus_of(first, "1"), taken[0], "the CPUs of a later step")
+    expect_equal(set(os.sched_getaffinity(first.starters[0])), sets[0], "where its process runs")
+    mom.begin(first)
+    expect_equal(cpus_of(first), taken[0], "the CPUs of the same job again")
+    # PBS counts them, too, but grants those of a suspended job once more.
+    answer = mom.begin(third)
+    expect(any("too few CPUs are free" in line for line in answer["log"]), f"{answer}")
+    expect(cpus_of(third)[0] in map(str, numbers), f"a CPU that is shared: {cpus_of(third)}")
+    third.over()
+    # One that has the host alone, or no CPU, is kept to none, and takes none from others.
+    for job in job_of(4, 0), job_of(5, 1, Resource_List={"place": "exclhost"}):
+        mom.begin(job)
+        expect(cpus_of(job)[0] in ("", everything), f"the CPUs of {job.id}: {cpus_of(job)}")
+        job.over()
+    first.kill()
+    first.over()
+    mom.begin(third)
+    expect(cpus_of(third)[0] in map(str, sets[0]), f"a CPU that is free again: {cpus_of(third)}")
+    third.over()
+    # What a job gives back is free.
+    if half > 1 or len(numbers) - half > 1:
+        second.more["exec_vnode"] = f"({HOST}:ncpus=1:mem=100mb)"
+        mom.accepted("EXECJOB_RESIZE", second)
+        expect(cpus_of(second)[0] in map(str, sets[1]), f"the CPUs of a job that is resized: {cpus_of(second)}")
+    second.over()
+
+
+@case
+def granted_huge_pages(mom, user):
+    """hpmem is what a job may have in huge pages of the kernel's default size, where the site counts that."""
+    from slurm.suite.huge_pages import handed_down, has_hugetlb, name_of, sizes_of_this_host
+
+    if not has_hugetlb():
+        print("     this machine has no hugetlb controller")
+        return
+    kib = int(re.search(r"Hugepagesize: +(\d+) kB", kernel.read("/proc/meminfo"))[1])
+    size, none = name_of(kib), sizes_of_this_host()
+    page = kib << 10
+    with handed_down(mom):
+        for setting, asked, wanted in (
+            ("no", page * 3, {}), ("yes", page * 3, {size: page * 3}), ("yes", page * 3 + 1024, {size: page * 3}), ("yes", 0, {size: 0}),
+            ("yes", None, {}), ("closed", page * 3, {**none, size: page * 3}), ("closed", 0, none), ("closed", None, none),
+        ):
+            mom.write_config(f"ConstrainHugePages={setting}")
+            more = "" if asked is None else f":hpmem={asked}b"
+            job = Job(mom, user, exec_vnode=f"({HOST}:ncpus=1:mem=100mb{more})")
+            mom.begin(job)
+            expect_equal(job.group().huge_pages(), wanted, f"huge pages with {setting} of {asked}")
+            job.over()
+        # Two vnodes of this host.
+        mom.write_config("ConstrainHugePages=yes")
+        job = Job(mom, user, exec_vnode=f"({HOST}[0]:ncpus=1:hpmem={page}b+{HOST}[1]:ncpus=1:hpmem={page}b)")
+        mom.begin(job)
+        expect_equal(job.group().huge_pages(), {size: page * 2}, "huge pages of two vnodes")
+        job.over()
+
+
+@case
+def address_space(mom, user):
+    """RLIMIT_AS is MoM's, or pvmem alone, where the site wants that: the fence limits vmem."""
+    of_mom = 400 * MIB
+    for settings, asked, wanted in (
+        ({}, {}, of_mom), ({"AddressSpace": "mom"}, {"pvmem": "600mb"}, of_mom),
+        ({"AddressSpace": "pvmem"}, {}, "unlimited"), ({"AddressSpace": "pvmem"}, {"pvmem": "600mb"}, 600 * MIB),
+    ):
+        mom.settings = {**mom.settings, "AddressSpace": "mom", **settings}
+        job = Job(mom, user, exec_vnode=f"({HOST}:ncpus=1:mem=200mb:vmem=400mb)", Resource_List=asked)
+        mom.begin(job)
+        mom.start(job, "exec sleep 300", limits=((resource.RLIMIT_AS, (of_mom, resource.RLIM_INFINITY)),))
+        job.started()
+        line = re.search(r"Max address space +(\S+) +(\S+)", kernel.read(f"/proc/{job.starters[0]}/limits"))
+        hard = wanted if "AddressSpace" in settings and settings["AddressSpace"] == "pvmem" else "unlimited"
+        expect_equal(line.groups(), (str(wanted), str(hard)), f"RLIMIT_AS with {settings}, {asked}")
+        expect_equal(job.group().memory_limit(), 200 * MIB, "the memory of the fence")
+        job.kill()
+        job.over()
+
+
+@case
+def a_default_and_the_whole_host(mom, user):
+    """DefaultRAMSpace is for a job that has the host alone, too, unless the site says otherwise."""
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    mom.write_config("DefaultRAMSpace=40M")
+    for place, setting, asked, memory in (
+        ("excl", "host", "", 40 * MIB), ("exclhost", "granted", "", 40 * MIB), ("exclhost", "host", "", whole),
+        ("scatter:exclhost", "host", ":mem=100mb", 100 * MIB), ("exclhost", "host", ":vmem=60mb", 60 * MIB),
+    ):
+        mom.settings = {**mom.settings, "ExclhostMemory": setting}
+        job = Job(mom, user, exec_vnode=f"({HOST}:ncpus=1{asked})", Resource_List={"place": place})
+        mom.begin(job)
+        expect_equal(job.group().memory_limit(), memory, f"memory with {place}, {asked}, {setting}")
+        job.over()
 
 
 @case
@@ -1369,6 +1681,9 @@ def time_in_the_library(mom, user):
         print(f"     in the library: {event} {median:.2f} ms: {calls}")
     slow = {event: median for event, median in medians.items() if median > 10 * mom.options.patience}
     expect(not slow, f"too slow: {slow}")
+    # Each asks for the usage of the steps, and that is as long as the rest.
+    asking = [event for event in ("EXECJOB_RESIZE", "EXECJOB_EPILOGUE") if "jobfence_usage" in parts[event]]
+    expect_equal(asking, [], "the events that ask for what is not needed")
 
 
 def main():

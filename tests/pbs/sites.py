@@ -416,6 +416,7 @@ class PrivatePbs(PbsSite):
         self.tree, self.postgres = tree(), postgres()
         self.plugin_source = Path(so) if so else None
         self.jobfence = Path(command).resolve() if command else None
+        self.home_of_mom = SPOOL
         self.name = f"jobfence-{os.getpid()}"
         self.systemd = Path("/run/systemd/system").is_dir()
         self.base = f"jobfence.slice/{self.name}.scope" if self.systemd else self.name
@@ -548,8 +549,33 @@ class PrivatePbs(PbsSite):
             until(lambda: not text or not kernel.is_alive(int(text)), 30, f"the end of {name}")
         until(lambda: not (SPOOL / "datastore/postmaster.pid").exists(), 30, "the end of PostgreSQL")
 
+    def spool(self, node=None):
+        return self.home_of_mom
+
     def start_mom(self, *options, node=None):
-        self.keeper.run("pbs_mom", ["pbs_mom", *options])
+        elsewhere = ["-d", str(self.home_of_mom)] if self.home_of_mom != SPOOL else []
+        self.keeper.run("pbs_mom", ["pbs_mom", *elsewhere, *options])
+
+    @contextlib.contextmanager
+    def mom_with_a_directory(self):
+        """For the time being, MoM has a directory that pbs.conf does not name (pbs_mom -d), in which the hooks are as before."""
+        def change(home):
+            self.kill_mom()
+            self.home_of_mom = home
+            self.start_mom("-p")
+            self.wait_free()
+        elsewhere = SPOOL.with_name("pbs-of-mom")
+        elsewhere.mkdir()
+        for name in "aux", "checkpoint", "mom_logs", "mom_priv", "pbs_environment", "spool", "undelivered":
+            run("cp", "-a", SPOOL / name, elsewhere)
+        change(elsewhere)
+        try:
+            yield
+        finally:
+            self.qdel(*(jobid for _, jobid in self.submitted))
+            until(self.idle_again, 60, "the end of every job")
+            change(SPOOL)
+            shutil.rmtree(elsewhere)
 
     def start_server(self):
         self.keeper.start("pbs_server", ["pbs_server"])
@@ -657,7 +683,7 @@ class HostsPbs(PrivatePbs):
             self.qmgr(*(f"delete node {vnode}" for vnode in vnodes))
 
     def spool(self, node=None):
-        return SPOOL if node in (None, NODE) else self._of(node, "spool") / "pbs"
+        return super().spool() if node in (None, NODE) else self._of(node, "spool") / "pbs"
 
     def configure_raw(self, text):
         for node in self.nodes:

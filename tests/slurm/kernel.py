@@ -366,8 +366,10 @@ class Group:
 
     def huge_pages(self):
         """By size ("2MB", "1GB") the bytes that may be used; without those that are not limited."""
-        directory = self.limits_directory("hugetlb")
-        suffix = "max" if has_v2_controllers() else "limit_in_bytes"
+        # cgroup2 can have this one beside v1's others.
+        is_v2 = "hugetlb" in controllers_of_v2()
+        directory = self.directory("" if is_v2 else "hugetlb")
+        suffix = "max" if is_v2 else "limit_in_bytes"
         found = {}
         for file in directory.glob(f"hugetlb.*.{suffix}") if directory else ():
             size, text = file.name.split(".")[1], read(file)

@@ -26,7 +26,7 @@ CHOSEN = {
     """,
     # Of the hook of OpenPBS, what ends and stops jobs, and all files that it writes.
     (V2_OWN, "hook"): """
-        life over_its_memory memory_and_swap gpus_by_job suspended mom_dies
+        life over_its_memory memory_and_swap gpus_by_job suspended mom_dies granted_huge_pages
     """,
     # What systemd does to ours, what newer releases of Slurm have, and what an administrator is told of an installation.
     (NEWER_V2_OWN, "installed"): """

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A file of root's that one user can read, by a POSIX access control list (acl(5)). An owner could change the file, and other
-//! users may be in the user's group.
+//! A root-owned file that one user can read, by a POSIX access control list (acl(5)). As its owner the user could change the file, and the
+//! user's group may have other members.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -10,7 +10,7 @@ use nix::errno::Errno;
 
 const NAME: &CStr = c"system.posix_acl_access";
 
-/// The form of the attribute, as in the kernel's `linux/posix_acl_xattr.h`: the version, then tag, permissions and id of each entry.
+/// The format of the attribute, as in the kernel's `linux/posix_acl_xattr.h`: the version, then tag, permissions and id of each entry.
 const VERSION: u32 = 2;
 const USER_OBJ: u16 = 0x01;
 const USER: u16 = 0x02;
@@ -20,7 +20,7 @@ const OTHER: u16 = 0x20;
 const READ: u16 = 4;
 const NO_ID: u32 = u32::MAX;
 
-/// Its owner and this user can read the file, and nobody else.
+/// Allows only the file's owner and this user to read it.
 pub fn let_read(file: &File, uid: u32) -> nix::Result<()> {
     let entries =
         [(USER_OBJ, READ, NO_ID), (USER, READ, uid), (GROUP_OBJ, 0, NO_ID), (MASK, READ, NO_ID), (OTHER, 0, NO_ID)];

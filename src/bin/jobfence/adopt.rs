@@ -26,7 +26,7 @@ pub struct AdoptOptions {
     configured: Configured,
 }
 
-/// Fails unless the process is fenced, so that PAM can deny the session. A session says nothing but why it is denied.
+/// Fails unless the process is fenced, so that PAM can deny the session. In a session, prints only why it is denied.
 pub fn adopt(options: &AdoptOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence adopt'")?;
     let pam = Pam::from_environment(std::env::vars_os(), getppid().as_raw());

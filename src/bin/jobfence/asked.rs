@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The options that say what is known of a job, those by which its user asks for less, as in sbatch; and how a user is named: the same
-//! for every subcommand.
+//! The options for a job's facts and for its user's requests, as in sbatch, and the parser for a user: the same for every subcommand.
 
 use clap::Args;
 use jobfence::door::life::vnode_types;
@@ -34,7 +33,7 @@ pub struct FactOptions {
 }
 
 impl FactOptions {
-    /// What they say, beside what else is known.
+    /// The facts from these options, and others that are known.
     pub fn add_to(&self, facts: Facts) -> Facts {
         let named = |name: &Option<String>| Fact::from(name.clone());
         Facts {
@@ -70,7 +69,7 @@ pub struct RequestOptions {
 }
 
 impl RequestOptions {
-    /// The same as the step daemon reads it.
+    /// The requests, parsed as the step daemon parses them.
     pub fn read(&self) -> Result<Requests, Failure> {
         let mut requests = Requests::default();
         let given = [
@@ -90,7 +89,7 @@ impl RequestOptions {
     }
 }
 
-/// A user of this node, or the number of one who need not be.
+/// A user of this node by name, or any uid.
 pub fn user(text: &str) -> Result<(u32, Option<String>), String> {
     if let Ok(uid) = text.parse::<u32>() {
         return Ok((uid, User::from_uid(uid.into()).ok().flatten().map(|user| user.name)));

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence check`: would a job be fenced here, how, and if not, why not?
+//! `jobfence check`: whether a job would be fenced here, how, and if not, why not.
 //!
-//! It goes the way of a step: the line in plugstack.conf with its arguments, the file that Slurm loads by it, the limits of
-//! every job that the configuration knows, the directories in which they would be.
+//! It follows the path of a step: the line in plugstack.conf with its arguments, the file that Slurm loads by it, the limits of every kind
+//! of job in the configuration, and the directories for them.
 
 mod attach;
 pub mod daemon;
 mod describe;
 pub mod doors;
 pub mod gridengine;
+mod htcondor;
 mod line;
 mod load;
 mod names;
@@ -65,7 +66,7 @@ pub fn check(options: &CheckOptions) -> Result<ExitCode, Failure> {
     run(options).map(|fenced| if fenced { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether a job would be fenced as configured, which is said with all that there is to say about it.
+/// Whether a job would be fenced as configured; prints all that is found.
 pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     let is_root = nix::unistd::geteuid().is_root();
     let ours = options.configured.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
@@ -86,7 +87,7 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     let host = Host::read(config)?;
     names::say(&loaded, slurm.as_ref(), &host.proc);
     let own = describe::host(&host, config, slurm.as_ref(), node);
-    // No verdict on a job: hints. Where the limits are in Slurm's directories, pam_slurm_adopt does it all.
+    // Hints, not part of the verdict. If the limits are in Slurm's directories, pam_slurm_adopt suffices.
     let line = line::of_pam(&options.configured, found.as_ref());
     let faults = pam::faults(&options.pam_directory, &line, own.limits);
     for said in faults.into_iter().chain(pam::ways_out(&options.pam_directory, &line, own.limits)) {
@@ -128,7 +129,7 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     Ok(verdict.say(&host, config.mode, own.any, &places))
 }
 
-/// The configuration, and where it is from; `None` where it is wrong, which has been said.
+/// The configuration, after printing its origin. `None`: it has errors, which have been printed.
 fn understood(given: &PluginArguments, is_root: bool) -> Option<Loaded> {
     match given.load() {
         Ok(loaded) => {
@@ -138,7 +139,7 @@ fn understood(given: &PluginArguments, is_root: bool) -> Option<Loaded> {
             }
             Some(loaded)
         }
-        // Already complete sentences with file, line and column.
+        // The errors are complete sentences with file, line and column.
         Err(errors) => {
             for error in &errors {
                 eprintln!("jobfence: {error}");
@@ -151,8 +152,8 @@ fn understood(given: &PluginArguments, is_root: bool) -> Option<Loaded> {
     }
 }
 
-/// Combinations of sections that a job on this node can have, and no more: those with fewer sections first. And how many more
-/// there are.
+/// The combinations of sections that a job on this node can have, up to a maximum, those with fewer sections first. And how many more there
+/// are.
 fn candidates(loaded: &Loaded, node: Option<&str>) -> (Vec<Candidate>, usize) {
     const MOST: usize = 64;
     let facts = jobfence::facts::Facts { node: node.map(str::to_owned).into(), ..Default::default() };
@@ -166,7 +167,7 @@ fn candidates(loaded: &Loaded, node: Option<&str>) -> (Vec<Candidate>, usize) {
     (all, untried)
 }
 
-/// What is looked at.
+/// What the check works on.
 struct Look<'a> {
     host: &'a Host,
     loaded: &'a Loaded,
@@ -176,7 +177,7 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// Looks at every candidate, and tries it where that can be. Returns what was tried, in words.
+    /// Checks every candidate, and tries it if possible. Returns what was tried, in words.
     fn at_all(
         &self,
         candidates: &[Candidate],
@@ -189,7 +190,7 @@ impl Look<'_> {
         let mut first = None;
         for candidate in candidates.iter().filter(|candidate| candidate.config.mode != Mode::Off) {
             let planned = trial::Planned::of(self.host, self.loaded, (self.slurm, self.node), candidate, places);
-            // What differs in nothing that is written need not be tried again.
+            // A candidate that writes the same need not be tried again.
             if known.contains(&planned) {
                 continue;
             }

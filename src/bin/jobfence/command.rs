@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What every subcommand may need: how it fails, and what it asks of its process.
+//! What every subcommand may need: its error type, and requirements of its process.
 
 use jobfence::launch::Answer;
 use nix::sys::signal::{SigHandler, Signal, signal};
@@ -7,18 +7,18 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 /// Anything that ends a subcommand with one line on stderr and status 1.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// What needs root says so before it fails halfway.
+/// Fails early if a subcommand that needs root runs without.
 pub fn require_root(what: &str) -> Result<(), Failure> {
     if nix::unistd::geteuid().is_root() { Ok(()) } else { Err(format!("{what} needs root").into()) }
 }
 
-/// What slurmd or systemd has started is not ended by a reader that went away (a logger that has died).
+/// A program started by slurmd or systemd must not end when its reader is gone (a dead logger).
 pub fn ignore_sigpipe() {
-    // SAFETY: ignoring a signal is no code of ours.
+    // SAFETY: ignoring a signal runs no code of this program.
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) };
 }
 
-/// Whether there is a fence; an error is for the job's user.
+/// The fence, if there is one. An error is for the job's user.
 pub fn fenced<T>(answer: Answer<T>) -> Result<Option<T>, String> {
     match answer {
         Answer::Fenced(value) => Ok(Some(value)),

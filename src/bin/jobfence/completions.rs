@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence completions`: what a shell reads to complete the command's words.
+//! `jobfence completions`: scripts with which a shell completes the command's words.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -24,11 +24,11 @@ enum CompletedShell {
     Fish,
 }
 
-/// Where bash begins to look for words, and the commands behind which a word without an option may be a file's.
+/// Where bash's completion code begins, and the commands for which a word without an option may be a file.
 const BASH: &str = "    case \"${cmd}\" in\n        jobfence)\n";
 const WITH_FILES: &str = "jobfence__subcmd__run|jobfence__subcmd__pbs__subcmd__config";
 
-/// Prints them.
+/// Prints the script.
 pub fn completions<C: CommandFactory>(options: &CompletionsOptions) -> Result<ExitCode, Failure> {
     let shell = match options.shell {
         CompletedShell::Bash => Shell::Bash,
@@ -39,7 +39,7 @@ pub fn completions<C: CommandFactory>(options: &CompletionsOptions) -> Result<Ex
     generate(shell, &mut visible(&C::command(), shell), "jobfence", &mut text);
     let mut text = String::from_utf8(text)?;
     if matches!(options.shell, CompletedShell::Bash) {
-        // Otherwise bash offers files wherever nothing else is known.
+        // Otherwise bash offers files wherever it knows nothing else.
         let no_files =
             format!("    [[ \"${{cmd}}\" == @({WITH_FILES}) ]] || compopt +o bashdefault +o default 2>/dev/null\n");
         text = text.replacen(BASH, &(no_files + BASH), 1);
@@ -48,14 +48,14 @@ pub fn completions<C: CommandFactory>(options: &CompletionsOptions) -> Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command with what people are to find of it: a generator asks for no argument whether it is hidden.
+/// The command without hidden arguments: the generators do not check whether an argument is hidden.
 fn visible(command: &Command, shell: Shell) -> Command {
     let arguments: Vec<Arg> = command
         .get_arguments()
         .filter(|argument| !argument.is_hide_set())
         .map(|argument| with_hint(argument, shell))
         .collect();
-    // Arguments name these where they exclude each other.
+    // Arguments refer to these groups if they exclude each other.
     let is_shown = |id: &&Id| arguments.iter().any(|argument| argument.get_id() == *id);
     let groups: Vec<ArgGroup> = command
         .get_groups()
@@ -66,20 +66,20 @@ fn visible(command: &Command, shell: Shell) -> Command {
         })
         .collect();
     let about = command.get_about().cloned().unwrap_or_default();
-    // It lives as long as this process, which has nothing else to do.
+    // Leaked: it lives as long as this process, which has nothing else to do.
     let name: &'static str = command.get_name().to_owned().leak();
     let shown = Command::new(name).about(about).args(arguments).groups(groups);
     let shown = if command.get_version().is_some() { shown.version("") } else { shown };
     shown.subcommands(command.get_subcommands().map(|command| visible(command, shell)))
 }
 
-/// What a value is, by the name that the help gives it. A shell takes each other for a file's name.
+/// Sets the kind of a value, by its name in the help. Without a kind, a shell offers file names.
 fn with_hint(argument: &Arg, shell: Shell) -> Arg {
     let name = argument.get_value_names().and_then(<[_]>::first).map_or("", |name| name.as_str());
     let hint = match name {
         "FILE" => ValueHint::FilePath,
         "DIRECTORY" => ValueHint::DirPath,
-        // What is made for bash would offer files.
+        // The generated code for bash would offer files.
         "USER" if shell != Shell::Bash => ValueHint::Username,
         "COMMAND" => ValueHint::Unknown,
         _ => ValueHint::Other,

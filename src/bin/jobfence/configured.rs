@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The options that say where the configuration comes from, the same for every subcommand that reads it.
+//! The options that select the configuration, the same for every subcommand that reads it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,23 +19,23 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// Whether nothing was said on the command line.
+    /// Whether the command line has none of these options.
     pub fn is_default(&self) -> bool {
         self.config.is_none() && self.overrides.is_empty()
     }
 
-    /// Without the keys.
+    /// Only the file, without the keys.
     pub fn file_alone(self) -> Self {
         Self { overrides: Vec::new(), ..self }
     }
 
-    /// The same as arguments in plugstack.conf, each with the option that gives it.
+    /// The same as arguments in plugstack.conf, each with its option on the command line.
     pub fn named_arguments(&self) -> (Vec<Vec<u8>>, Vec<String>) {
         let mut arguments: Vec<Vec<u8>> = Vec::new();
         let mut names = Vec::new();
         if let Some(file) = &self.config {
             let mut argument = b"config=".to_vec();
-            // The grammar wants a path that means the same in every directory.
+            // The grammar requires a path that means the same in every directory.
             let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
             argument.extend_from_slice(file.as_os_str().as_encoded_bytes());
             arguments.push(argument);

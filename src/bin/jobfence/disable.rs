@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence disable`: has Slurm load the plugin no more, and removes what fences needed, when there is none any more.
+//! `jobfence disable`: makes Slurm stop loading the plugin, and removes what fences needed, once there are none.
 //!
-//! The line goes first, so at no time is a job refused. Steps that have the plugin loaded end by it, and have all that they need
-//! until then.
+//! The line is removed first, so that no job is refused at any time. Steps that have the plugin loaded end with it, and have all that they
+//! need until then.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,10 +26,10 @@ use crate::line::{self, InstalledLine};
 use crate::systemd::{self, Service};
 use crate::{metrics, series};
 
-/// It is off, and something of it is still needed.
+/// The exit status if jobfence is off, but something of it is still needed.
 const STILL_NEEDED: u8 = 3;
 
-/// Between the moment in which a step daemon has read the line and that in which it has the plugin: far more.
+/// Far longer than a step daemon takes from reading the line to loading the plugin.
 const LOADING: Duration = Duration::from_secs(1);
 
 /// How long systemd may take to remove a scope.
@@ -45,7 +45,7 @@ pub struct DisableOptions {
 pub fn disable(options: &DisableOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence disable'")?;
     let line = InstalledLine::installed(options.line.as_deref());
-    // Before it is gone.
+    // Read the configuration before the line is gone.
     let config = config(if line.active.is_file() { &line.active } else { line.candidate() });
     let loaded_from = plugins(&line);
     turn_off(&line)?;
@@ -83,7 +83,7 @@ pub fn disable(options: &DisableOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where fences are. A file with mistakes is no reason to stay on.
+/// The configuration, which says where fences are. A file with mistakes must not prevent disabling.
 fn config(line: &Path) -> Config {
     match line::configured(line).load() {
         Ok(loaded) => loaded.config,
@@ -94,7 +94,7 @@ fn config(line: &Path) -> Config {
     }
 }
 
-/// The files that the step daemons may have loaded, as the kernel calls them.
+/// The files that the step daemons may have loaded, by their resolved paths.
 fn plugins(line: &InstalledLine) -> Vec<String> {
     let active = InstalledLine::installed(Some(&line.active)).plugin;
     let files = [line.plugin.clone(), active].into_iter().flatten();
@@ -115,11 +115,11 @@ fn turn_off(line: &InstalledLine) -> Result<(), Failure> {
     if line::is_fetched(&slurm) { Ok(()) } else { line.remove_include(slurm.plugstack()) }
 }
 
-/// The step daemons that have one of these files loaded, also where a newer one is in its place.
+/// The step daemons that have one of these files loaded, even if a newer one has replaced it.
 fn still_loaded(proc: &Dir, files: &[String]) -> Result<Vec<String>, Failure> {
     let mut found = Vec::new();
     for (daemon, title) in daemons::all(proc)? {
-        // It may end meanwhile.
+        // The daemon may end meanwhile.
         let maps = proc.read(&format!("{}/maps", daemon.pid)).unwrap_or_default();
         let is_loaded = |file: &String| {
             maps.lines().any(|map| map.strip_suffix(" (deleted)").unwrap_or(map).ends_with(&format!(" {file}")))
@@ -131,7 +131,7 @@ fn still_loaded(proc: &Dir, files: &[String]) -> Result<Vec<String>, Failure> {
     Ok(found)
 }
 
-/// What others than step daemons have a fence for (`jobfence run`), and what cannot be removed. Goes the janitor's round first.
+/// Fences of other processes than step daemons (`jobfence run`), and what cannot be removed. Runs the janitor first.
 fn still_recorded(host: &Host, config: &Config) -> Result<Vec<String>, Failure> {
     if !config.run_dir.exists() {
         return Ok(Vec::new());
@@ -142,14 +142,14 @@ fn still_recorded(host: &Host, config: &Config) -> Result<Vec<String>, Failure> 
     Ok(reaped.failed.into_iter().chain(alive).collect())
 }
 
-/// Removes our own directories above those of users, which are empty then.
+/// Removes jobfence's directories above those of users, which are empty by now.
 fn remove_directories(host: &Host) -> Result<(), Failure> {
     let (above, base) = host.base.rsplit_once('/').unwrap_or(("", &host.base));
     let is_systemds = |hierarchy: &&Hierarchy| {
         host.systemd && (hierarchy.version == Version::V2 || hierarchy.name.as_deref() == Some("systemd"))
     };
     if let Some(hierarchy) = systemds_own(&host.layout).filter(|_| host.systemd) {
-        // systemd removes the scope when it has seen that the last process has ended.
+        // systemd removes the scope when it has noticed that the last process has ended.
         let deadline = Instant::now() + SCOPE;
         while below(hierarchy, &host.base).is_some() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(50));
@@ -160,12 +160,12 @@ fn remove_directories(host: &Host) -> Result<(), Failure> {
     }
     for hierarchy in host.layout.hierarchies.iter().filter(|hierarchy| !is_systemds(hierarchy)) {
         if let Some(top) = below(hierarchy, &host.base) {
-            // Those of nodes that share the host.
+            // The directories of nodes that share the host.
             for node in top.list(true)? {
                 let _ = top.remove(&node);
             }
         }
-        // Others may have made something there: what is not empty stays.
+        // A directory that is not empty stays: others may have made something in it.
         let _ = below(hierarchy, above).map(|parent| parent.remove(base));
         if !above.is_empty() {
             let _ = hierarchy.open()?.remove(above);
@@ -174,7 +174,7 @@ fn remove_directories(host: &Host) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A directory in this hierarchy; `None` where there is none.
+/// A directory in this hierarchy. `None`: it does not exist.
 fn below(hierarchy: &Hierarchy, path: &str) -> Option<Dir> {
     let names = path.split('/').filter(|name| !name.is_empty());
     names.into_iter().try_fold(hierarchy.open().ok()?, |dir, name| dir.child(name).ok())

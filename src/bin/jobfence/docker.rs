@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The door of HTCondor's Docker universe: what the starter runs in the place of `docker`, where `DOCKER` of its configuration names a link of
-//! that name to this program.
+//! The entry point for HTCondor's Docker universe: the starter runs this program instead of `docker`, if `DOCKER` in its configuration
+//! names a link of that name to it.
 //!
-//! Docker's daemon makes the container, and not the starter. So its processes are in the fence only if the daemon is told where: by
-//! `--cgroup-parent`, which this program adds to `docker create`. What else HTCondor asks of Docker passes through unchanged.
+//! Docker's daemon makes the container, and not the starter. So the container's processes are in the fence only if the daemon is told
+//! where: by `--cgroup-parent`, which this program adds to `docker create`. All other commands to Docker pass through unchanged.
 //!
-//! HTCondor runs it as its own user for most, and as root for some. Nothing here needs more rights than `docker` itself.
+//! HTCondor runs most of them as its own user, and some as root. This program needs no more rights than `docker` itself.
 
 mod place;
 
@@ -20,7 +20,6 @@ use std::time::{Duration, Instant};
 use jobfence::door::life;
 use jobfence::error::{Error, Result};
 use jobfence::sys::program::AskedProgram;
-use log::LevelFilter;
 use nix::unistd::execv;
 
 use crate::command::fenced;
@@ -29,15 +28,15 @@ use crate::syslog::SyslogOfDaemon;
 
 /// The name under which this program is Docker's client.
 const NAME: &str = "docker";
-/// Where the real one is. The PATH is not looked at: it can be that of whoever has started HTCondor.
+/// Where the real client is. PATH is ignored: it may be that of the user who started HTCondor.
 const PLACES: [&str; 2] = ["/usr/bin/docker", "/usr/local/bin/docker"];
-/// How long the daemon may take to say something of itself or of a container. HTCondor itself waits for two minutes.
+/// How long Docker's daemon may take to answer about itself or a container. HTCondor itself waits for two minutes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// By which Docker's client finds the daemon.
+/// The variables by which Docker's client finds the daemon.
 const CLIENTS: &[&str] = &["HOME", "DOCKER_"];
-/// The only way in which Docker makes a container's cgroup below a directory that is not systemd's.
+/// Only with this driver does Docker make a container's cgroup below a directory that is not systemd's.
 const CGROUPFS: &str = "cgroupfs";
-/// Behind this, docker(1) knows the same command by a longer name.
+/// docker(1) accepts the same commands behind this word.
 const LONG: &str = "container";
 
 /// Whether this program was started as Docker's client.
@@ -45,29 +44,27 @@ pub fn is_asked_for() -> bool {
     std::env::args_os().next().is_some_and(|word| Path::new(&word).file_name() == Some(OsStr::new(NAME)))
 }
 
-/// As that client.
+/// Runs as that client.
 pub fn docker() -> ExitCode {
-    if log::set_logger(&SyslogOfDaemon).is_ok() {
-        log::set_max_level(LevelFilter::Info);
-    }
+    SyslogOfDaemon::begin();
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     match real_docker().map_err(|error| error.to_string()).and_then(|docker| run(&docker, &words)) {
         Ok(status) => status,
         Err(why) => {
-            // HTCondor puts the job on hold, and shows what stands here.
+            // HTCondor puts the job on hold and shows this text.
             eprintln!("jobfence: {why}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Runs it. The error is for the job's user.
+/// Runs the command. The error is for the job's user.
 fn run(docker: &Path, words: &[OsString]) -> Result<ExitCode, String> {
     let refused = |why: String| format!("this container cannot be fenced: {why}");
     if let (Some(create), Some(parent)) = (words_of(words, "create"), place::containers_place()) {
         match check_driver(docker) {
             Ok(()) => return create_in(docker, words, create, &parent).map_err(|error| refused(error.to_string())),
-            // Unless the site lets the job go on without.
+            // The configuration may let the job run without a fence.
             Err(error) => fenced(life::of_unknown(Configured { config: None, overrides: Vec::new() }.load(), error))
                 .map(drop)
                 .map_err(refused)?,
@@ -75,7 +72,7 @@ fn run(docker: &Path, words: &[OsString]) -> Result<ExitCode, String> {
     } else if words_of(words, "create").is_some() {
         log::info!("a container is made outside of all fences");
     } else if words_of(words, "run").is_some() && place::containers_place().is_some() {
-        // It would run before anybody could look where. No starter of HTCondor's does that.
+        // It would run before its cgroup could be checked. No starter of HTCondor does that.
         return Err(refused("it is to be run at once ('docker run'), and not made first".to_owned()));
     }
     match become_docker(docker, words) {
@@ -84,8 +81,8 @@ fn run(docker: &Path, words: &[OsString]) -> Result<ExitCode, String> {
     }
 }
 
-/// The number of words that say this command. `None`: they say something else. HTCondor writes them at the very beginning, so what
-/// follows, such as the arguments of a job, is nothing here.
+/// The number of words that say this command. `None`: they say another. HTCondor writes them at the very beginning, so later words, such as
+/// the arguments of a job, do not matter.
 fn words_of(words: &[OsString], command: &str) -> Option<usize> {
     match words {
         [word, ..] if word == command => Some(1),
@@ -94,7 +91,7 @@ fn words_of(words: &[OsString], command: &str) -> Option<usize> {
     }
 }
 
-/// Whether Docker makes cgroups where it is told.
+/// Checks that Docker makes cgroups where it is told.
 fn check_driver(docker: &Path) -> Result<()> {
     let driver = ask(docker, &["info", "--format", "{{.CgroupDriver}}"].map(OsStr::new), PATIENCE)?;
     if driver == CGROUPFS {
@@ -105,7 +102,7 @@ fn check_driver(docker: &Path) -> Result<()> {
     ))
 }
 
-/// What the client prints, in one line.
+/// The client's output, in one line.
 fn ask(docker: &Path, words: &[&OsStr], patience: Duration) -> Result<String> {
     let failed =
         |why: String| Error::new(format!("{} {}: {why}", docker.display(), words.join(OsStr::new(" ")).display()));
@@ -114,8 +111,8 @@ fn ask(docker: &Path, words: &[&OsStr], patience: Duration) -> Result<String> {
     asked.map(|said| line(&said)).map_err(|silence| failed(line(&silence.to_string())))
 }
 
-/// Makes the container inside the fence, or none. What is written behind our own words could say otherwise: HTCondor hands on the name of the
-/// image as the job's user has written it, and of two words the last one counts. So the daemon is asked where the container is to be.
+/// Makes the container inside the fence, or none. Words behind the added option could override it: HTCondor passes on the image's name as
+/// the job's user wrote it, and of two equal options the last one counts. So the daemon is asked where the container will be.
 fn create_in(docker: &Path, words: &[OsString], create: usize, parent: &str) -> Result<ExitCode> {
     let (said, rest) = words.split_at(create);
     let mut command = Command::new(docker);
@@ -127,14 +124,14 @@ fn create_in(docker: &Path, words: &[OsString], create: usize, parent: &str) -> 
         let container = text.lines().last().unwrap_or_default().trim();
         check_parent(docker, container, parent)?;
     }
-    // Not before: HTCondor shows only the beginning of what the client says, and an image that is fetched takes many lines. Whoever does
-    // not read it need not.
+    // Only now: HTCondor shows just the beginning of the client's output, and fetching an image prints many lines. A reader that is gone
+    // does not matter.
     let _ = std::io::stderr().write_all(&output.stderr);
     let _ = std::io::stdout().write_all(&output.stdout);
     Ok(status_of(output.status))
 }
 
-/// Removes a container that is not there.
+/// Checks the container's cgroup, and removes the container if it is another.
 fn check_parent(docker: &Path, container: &str, parent: &str) -> Result<()> {
     if container.len() != 64 || !container.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(Error::new("Docker names no container that it has made, and says").value(container));
@@ -151,7 +148,7 @@ fn check_parent(docker: &Path, container: &str, parent: &str) -> Result<()> {
     Err(error)
 }
 
-/// As a shell has it.
+/// The exit status as in a shell.
 fn status_of(status: ExitStatus) -> ExitCode {
     use std::os::unix::process::ExitStatusExt;
     let number = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1);
@@ -165,7 +162,7 @@ fn become_docker(docker: &Path, words: &[OsString]) -> Result<Infallible> {
     execv(&program, &[vec![program.clone()], rest].concat()).map_err(|errno| Error::os("run", docker, errno))
 }
 
-/// Another program than this one, and than another installation of it.
+/// The client: another program than this one, and no other installation of it.
 fn real_docker() -> Result<PathBuf> {
     let this = std::fs::canonicalize("/proc/self/exe").ok();
     let is_real = |path: &&Path| {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence enable`: has Slurm load the plugin, once it is certain that jobs can be fenced here.
+//! `jobfence enable`: makes Slurm load the plugin, once it is certain that jobs can be fenced here.
 //!
-//! The order is what keeps a node from refusing jobs: first what a fence needs, then the check with the line's own arguments, and the
-//! line itself at last, by one rename. Whatever fails before that leaves the node as it was.
+//! The order keeps a node from refusing jobs: first what a fence needs, then the check with the line's own arguments, and last the line
+//! itself, by one rename. A failure before that leaves the node as it was.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ pub fn enable(options: &EnableOptions) -> Result<ExitCode, Failure> {
         Some(active) => stays_on(&line, &slurm, &active),
         None => turn_on(&line, &slurm, options.write_include),
     };
-    // What is on goes on, and so does what it needs.
+    // If jobfence was on, it stays on, and so does what it needs.
     if !matches!(turned_on, Ok(true))
         && line::loading(&slurm).is_none()
         && let Some(service) = &service
@@ -53,12 +53,12 @@ pub fn enable(options: &EnableOptions) -> Result<ExitCode, Failure> {
     Ok(if turned_on? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// `Ok(false)`: the check has said why not.
+/// `Ok(false)`: the check has printed why not.
 fn turn_on(line: &InstalledLine, slurm: &Slurm, write_include: bool) -> Result<bool, Failure> {
     let candidate = line.candidate();
     let as_if = check::CheckOptions {
         plugstack: Some(candidate.to_owned()),
-        // Its other arguments the check finds there.
+        // The check finds the other arguments in that line.
         configured: line::configured(candidate).file_alone(),
         ..Default::default()
     };
@@ -84,7 +84,7 @@ fn turn_on(line: &InstalledLine, slurm: &Slurm, write_include: bool) -> Result<b
     Ok(true)
 }
 
-/// It is on already, by whichever line.
+/// jobfence is on already, by whatever line.
 fn stays_on(line: &InstalledLine, slurm: &Slurm, active: &str) -> Result<bool, Failure> {
     let as_it_is = check::CheckOptions { configured: line::active(slurm), ..Default::default() };
     if check::check(&as_it_is)? != ExitCode::SUCCESS {
@@ -102,7 +102,7 @@ fn stays_on(line: &InstalledLine, slurm: &Slurm, active: &str) -> Result<bool, F
     Ok(true)
 }
 
-/// Sees to it that plugstack.conf includes what has just been written.
+/// Ensures that plugstack.conf includes the file that has just been written.
 fn included(line: &InstalledLine, slurm: &Slurm, write: bool) -> Result<(), Failure> {
     let is_read = || line::loading(slurm).is_some();
     if is_read() {

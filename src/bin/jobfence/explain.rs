@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `jobfence explain`: which limits a job gets, from which line of which file, and what is written where.
 //!
-//! The limits are computed and put into files by the code that does so for a step; only the last write is left out.
+//! The same code as for a step computes the limits and the files; only the last write is omitted.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -84,21 +84,21 @@ pub struct ExplainOptions {
     configured: Configured,
 }
 
-/// What is known of the job.
+/// What is known about the job.
 struct ExplainedJob {
     id: Id,
-    /// The step that is explained.
+    /// The step to explain.
     step: String,
     grant: Grant,
     facts: Facts,
     present: PresentDirs,
-    /// Who says so, in words.
+    /// The source of this, in words.
     known_by: Option<String>,
-    /// As the process that has opened its fence has left it, if that is so.
+    /// The record of the process that opened the fence, if there is one.
     left: Option<Shared>,
 }
 
-/// Fails where a limit cannot be set as configured.
+/// Fails if a limit cannot be set as configured.
 pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     let loaded = options.configured.load()?;
     let host = Host::read(&loaded.config)?;
@@ -121,7 +121,7 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     let config = &resolved.config;
     let requests = UserRequests { job: options.asked.read()?, step: Requests::default() };
     let topology = || Topology::of_node(loaded.file.as_deref(), Some(node));
-    // The name of the only step that has none, as Slurm has it.
+    // Slurm's name for the only step without tasks.
     let has_tasks = job.step != "extern";
     let left = job.left.as_ref().and_then(|left| left.plan.as_ref());
     let (plan, mut errors) = match left {
@@ -138,7 +138,7 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     let slurm = Slurm::read(loaded.file.as_deref());
     let present = &job.present;
     let is_overlay = &|hierarchy: &Hierarchy| match &slurm {
-        // What there is needs no guess.
+        // Existing directories need no guess.
         _ if present.is_overlay(hierarchy).is_some() => present.is_overlay(hierarchy) == Some(true),
         _ if job.left.is_some() => false,
         _ if options.overlay => can_be_slurms(hierarchy),
@@ -191,14 +191,14 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
 /// The directories that the job has now.
 #[derive(Default)]
 struct PresentDirs {
-    /// Of the step that is asked for.
+    /// Those of the step in question.
     steps: Vec<PresentStep>,
-    /// What is to be said of the others.
+    /// Notes to print about the other steps.
     notes: Vec<String>,
 }
 
 impl PresentDirs {
-    /// Those of a job, and the step that is meant: without a word the batch step, or the first one that is there.
+    /// Finds those of a job, and the step: if none is named, the batch step, or the first one that exists.
     fn find(host: &Host, config: &Config, wanted: &WantedJob, step: Option<&str>) -> (Self, String) {
         let (mut steps, unseen) = present::find(host, ALL, &config.run_dir, wanted);
         let names: BTreeSet<&str> = steps.iter().map(|step| step.name.as_str()).collect();
@@ -221,7 +221,7 @@ impl PresentDirs {
             notes.push(format!("steps      {names}; {step} has no directories: what it would get (see --step)"));
         }
         notes.extend(unseen.iter().map(|error| format!("           cannot see all: {error}")));
-        // Its job's and its user's are there all the same.
+        // The step's job and user have directories all the same.
         let is_there = steps.iter().any(|found| found.name == step);
         steps.retain(|found| found.name == step || !is_there);
         if !is_there {
@@ -235,7 +235,7 @@ impl PresentDirs {
         self.steps.iter().find(|step| step.mount == hierarchy.mount).map(|step| step.is_overlay)
     }
 
-    /// The directory that a line is about.
+    /// The existing directory for a line.
     fn dir(&self, line: &LimitLine) -> Option<PathBuf> {
         // One hierarchy may be mounted within another.
         let inside = self.steps.iter().filter(|step| line.dir.starts_with(&step.mount));
@@ -244,7 +244,7 @@ impl PresentDirs {
     }
 }
 
-/// Whether Slurm's cgroup plugins make directories in such a hierarchy, in some configuration.
+/// Whether Slurm's cgroup plugins make directories in such a hierarchy with some configuration.
 fn can_be_slurms(hierarchy: &Hierarchy) -> bool {
     let used: &[&str] = match hierarchy.version {
         Version::V2 => &["cpu", "memory"],
@@ -253,7 +253,7 @@ fn can_be_slurms(hierarchy: &Hierarchy) -> bool {
     used.iter().any(|controller| hierarchy.has(controller))
 }
 
-/// The job, and what of the configuration holds for it.
+/// Prints the job, and which parts of the configuration apply to it.
 fn describe(job: &ExplainedJob, loaded: &Loaded, resolved: &Resolved) {
     let facts = &job.facts;
     let trusts = loaded.config.trust_account;
@@ -266,7 +266,7 @@ fn describe(job: &ExplainedJob, loaded: &Loaded, resolved: &Resolved) {
         },
     };
     let uid = facts.uid.known().map_or_else(|| "unknown".to_owned(), u32::to_string);
-    // What Slurm does not have is not said of its jobs.
+    // Facts that Slurm does not have are not printed for its jobs.
     let project = facts.project.counts(trusts).filter(|name| !name.is_empty()).map(|name| format!(", project {name}"));
     let types = facts.vnode_types.known().filter(|types| !types.is_empty());
     let types = types.map(|types| format!(", vnodes of type {}", types.join(",")));
@@ -321,7 +321,7 @@ fn mode_of(config: &Config) -> &'static str {
     }
 }
 
-/// What is written, file by file, and what is there now if the directory is found; or why it cannot be.
+/// What is written, file by file, and the present values if the directory exists; or why it cannot be written.
 fn in_words(line: &LimitLine, found: Option<&Path>) -> Vec<String> {
     let writes = match &line.writes {
         Ok(writes) => writes,
@@ -331,7 +331,7 @@ fn in_words(line: &LimitLine, found: Option<&Path>) -> Vec<String> {
     let mut words = Vec::new();
     for write in writes {
         words.push(format!("{} = {}", found.unwrap_or(&line.dir).join(&write.file).display(), write.value));
-        // Some can only be written, and a program on devices is in no file.
+        // Some files can only be written, and a device program is in no file.
         let Some(Ok(Some(value))) = opened.as_ref().map(|dir| dir.read_if_there(&write.file)) else { continue };
         let value = value.trim_end();
         let is_same = value.lines().any(|line| line == write.value);
@@ -344,10 +344,10 @@ fn in_words(line: &LimitLine, found: Option<&Path>) -> Vec<String> {
     words
 }
 
-/// The keys behind a limit, with their values and places; and what its user has asked for.
+/// The keys behind a limit, with their values and places; and what the job's user requested.
 fn reasons(line: &LimitLine, resolved: &Resolved, requests: &UserRequests) -> String {
     let counts = |name: &&&'static str| match line.level {
-        // What the administrator names there has nothing to do with the job's grant.
+        // The administrator's numbers for users and tasks do not depend on the job's grant.
         Level::User | Level::Task => name.ends_with(&format!("Per{}", in_key(line.level))) || OF_ALL.contains(name),
         Level::Job | Level::Step => !["PerUser", "PerTask"].iter().any(|end| name.ends_with(end)),
     };
@@ -359,7 +359,7 @@ fn reasons(line: &LimitLine, resolved: &Resolved, requests: &UserRequests) -> St
     all.join(", ")
 }
 
-/// A key with its value and its place; nothing where it is not set.
+/// A key with its value and its place; empty if it is not set.
 fn setting(name: &str, resolved: &Resolved) -> String {
     let found = jobfence::config::KEYS.iter().find(|key| key.name == name);
     let text = found.and_then(|key: &Key| {
@@ -369,11 +369,11 @@ fn setting(name: &str, resolved: &Resolved) -> String {
     text.unwrap_or_default()
 }
 
-/// The steps that have names.
+/// The steps with names.
 const BATCH: &str = "batch";
 const EXTERN: &str = "extern";
 
-/// Every controller by which something is limited.
+/// Every controller that a limit may need.
 const CONTROLLERS: [&str; 8] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "io", "devices", "hugetlb"];
 
 /// Keys that count at every level.
@@ -383,7 +383,7 @@ fn in_key(level: Level) -> &'static str {
     if level == Level::User { "User" } else { "Task" }
 }
 
-/// A job that does not exist.
+/// A job that does not exist, from the options.
 fn as_said(options: &ExplainOptions, proc: &Dir) -> Result<ExplainedJob, Failure> {
     let step = options.step.as_deref().map_or_else(|| Ok(BATCH.to_owned()), step)?;
     let facts = doors::of_user(proc, options.facts.add_to(Facts::default()));
@@ -397,20 +397,20 @@ fn grant(options: &ExplainOptions, cpus: Option<Cpus>, memory: Option<u64>, core
     Grant { task_cpus: options.cpus_per_task.or(cpus), job_cores: cores.clone(), step_cores: cores, ..whole }
 }
 
-/// Where what is known of a job is looked for.
+/// The sources of what is known about a job.
 struct Asking<'a> {
     options: &'a ExplainOptions,
     loaded: &'a Loaded,
     host: &'a Host,
     node: &'a str,
-    /// What slurmctld checks of what users say.
+    /// What slurmctld checks of users' words.
     checked: Checked,
     /// The devices of GPUs with Slurm's numbers.
     gpus: &'a dyn Fn(&CpuList) -> Gpus,
 }
 
 impl Asking<'_> {
-    /// A job that has a fence of which root has left a record, or else Slurm's.
+    /// A job with a fence's record, which only root can read, or else one of Slurm's.
     fn of(&self, job: &Id) -> Result<ExplainedJob, Failure> {
         let run_dir = &self.loaded.config.run_dir;
         let is_root = nix::unistd::geteuid().is_root();
@@ -432,7 +432,7 @@ impl Asking<'_> {
         }
     }
 
-    /// As the process that has opened the fence has noted it down. `None`: its step's daemon has it for itself, as Slurm's.
+    /// From the record of the process that opened the fence. `None`: the record is only for the step's daemon, as with Slurm.
     fn of_fence(&self, job: &Id) -> Result<Option<ExplainedJob>, Failure> {
         let mut records = Records::open(&self.loaded.config.run_dir)?.of_job(job)?;
         records.retain(|record| record.boot_id == self.host.boot_id);
@@ -460,7 +460,7 @@ impl Asking<'_> {
         }))
     }
 
-    /// A job as Slurm's controller knows it, and as its steps know it.
+    /// A job as Slurm's controller and its own steps know it.
     fn of_slurm(&self, name: &SlurmName) -> Result<ExplainedJob, Failure> {
         let asked = self.options.step.as_deref().or(name.step.as_deref()).map(step).transpose()?;
         let SlurmJob { number, uid, partition, qos, account, sluid, granted } = slurm_job::ask(name, self.node)?;
@@ -503,7 +503,7 @@ impl Asking<'_> {
         Ok(ExplainedJob { id, step, grant, facts, present, known_by, left: None })
     }
 
-    /// What is noted of a job of Slurm's. `None`: nothing, or this process may not read it.
+    /// The record of a job of Slurm. `None`: there is none, or this process may not read it.
     fn record(&self, job: u32, uid: u32) -> Result<Option<JobRecord>, Failure> {
         if !nix::unistd::geteuid().is_root() || !self.loaded.config.run_dir.is_dir() {
             return Ok(None);
@@ -511,24 +511,24 @@ impl Asking<'_> {
         let id = JobId { node: self.host.node_level(Some(self.node.to_owned()))?, job };
         let records = JobRecords::existing(&self.loaded.config.run_dir)?;
         let record = records.map(|records| records.read(&id, self.host)).transpose()?.flatten();
-        // Numbers of jobs begin again some day.
+        // A record may be an older job's: job numbers start again at some point.
         Ok(record.filter(|record| record.uid == uid))
     }
 }
 
-/// A user whom this host does not know may have any name.
+/// The user's name. A uid that this host does not know may have any name.
 fn name_of(uid: u32) -> Fact<String> {
     Fact::from(User::from_uid(uid.into()).ok().flatten().map(|user| user.name))
 }
 
-/// The cores of hardware threads, by Slurm's numbers, in which those of a core follow each other.
+/// The cores of hardware threads by Slurm's numbers, in which the threads of a core are consecutive.
 fn cores_of(threads: &CpuList) -> CpuList {
     let per_core = jobfence::host::threads_per_core().and_then(|count| u32::try_from(count).ok()).unwrap_or(1).max(1);
     let cores: Vec<String> = threads.iter().map(|thread| (thread / per_core).to_string()).collect();
     CpuList::parse(&cores.join(",")).unwrap_or_default()
 }
 
-/// Completes what is known of the user.
+/// Completes what is known about the user.
 fn know_user(facts: &mut Facts, options: &ExplainOptions, asked: &FactsNeeded) {
     if facts.uid.known().is_none() {
         let asking = || {
@@ -554,10 +554,10 @@ fn list(text: &str) -> Result<CpuList, String> {
     CpuList::parse(text).ok_or_else(|| format!("expected a list of numbers as 0-3,8, found {text:?}"))
 }
 
-/// The step as Slurm calls it.
+/// The step as Slurm names it.
 fn step(text: &str) -> Result<String, String> {
     let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    // Larger ones are the steps that have names (slurm.h, SLURM_MAX_NORMAL_STEP_ID).
+    // Larger numbers are the steps with names (slurm.h, SLURM_MAX_NORMAL_STEP_ID).
     let number = text.parse::<u32>().ok().filter(|number| is_number && *number <= 0xffff_fff0);
     match (text, number) {
         ("batch" | "extern" | "interactive", _) => Ok(text.to_owned()),

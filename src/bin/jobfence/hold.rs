@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence hold`: makes the delegated scope and keeps it alive, for jobfence.service, and is the janitor of a node on which nothing
-//! begins. It is also who tracks the processes of steps without a fence: nothing in the scheduler's daemons looks again and again.
+//! `jobfence hold`: makes the delegated scope and keeps it alive, for jobfence.service. It is also the janitor of a node on which no step
+//! begins, and tracks the processes of steps without a fence: no scheduler's daemon does that repeatedly.
 //!
-//! systemd removes a scope when its last process ends, and refuses to make one that exists. So: where the scope lives (jobs
-//! run in it), go back into it; otherwise have systemd-run make it around this same command. In cgroup2 the process moves
-//! itself into a leaf, since a directory with a process in it cannot give controllers to its children.
+//! systemd removes a scope when its last process ends, and refuses to make one that exists. So if the scope is alive (jobs run in it), this
+//! process goes back into it; otherwise systemd-run makes it around this same command. On cgroup2 the process moves itself into a leaf,
+//! since a directory with a process in it cannot give controllers to its children.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
@@ -15,12 +15,14 @@ use std::time::{Duration, Instant};
 use clap::{Args, Parser};
 use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
 use jobfence::config::{Config, Mode};
-use jobfence::door::take_back;
+use jobfence::door::{strays, take_back};
+use jobfence::error::Result;
 use jobfence::host::{Host, SYSTEMD_BASE};
 use jobfence::janitor::{self, Who};
 use jobfence::launch::early_move::EarlyMoves;
 use jobfence::record::tracked;
 use jobfence::scheduler::all::ALL;
+use jobfence::scheduler::pbs;
 use jobfence::sys::dir::Dir;
 use jobfence::sys::systemd::is_systemd;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -33,14 +35,14 @@ use crate::sample::Sampler;
 use crate::store::Store;
 use crate::{journal, metrics};
 
-/// Our own options, on their way through systemd-run: as its arguments, a `$` in them would be expanded (systemd 262 does,
-/// 257 not yet).
+/// Passes the command's options through systemd-run. As arguments of systemd-run, a `$` in them would be expanded (systemd 262 does that,
+/// 257 does not yet).
 const OPTIONS: &str = "JOBFENCE_HOLD_OPTIONS";
 
-/// Between them.
+/// Separates the options.
 const SEPARATOR: &str = "\u{1f}";
 
-/// The leaf in which the holder sits; no user's directory is called so.
+/// The leaf for this process; no user's directory has this name.
 const LEAF: &str = "hold";
 
 #[derive(Args)]
@@ -52,13 +54,13 @@ pub struct HoldOptions {
     configured: Configured,
 }
 
-/// The units that a base stands for.
+/// The systemd units for a base directory.
 struct Units {
     slice: String,
     scope: String,
 }
 
-/// Does not return before SIGTERM, unless it fails.
+/// Returns only after SIGTERM, or with an error.
 pub fn hold(options: &HoldOptions) -> Result<ExitCode, Failure> {
     ignore_sigpipe();
     journal::use_if_started_so();
@@ -76,7 +78,7 @@ pub fn hold(options: &HoldOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Puts this process into the scope, or has systemd make it around this process.
+/// Puts this process into the scope, or makes systemd create the scope around it.
 fn hold_scope(config: &Config, inside: bool) -> Result<(), Failure> {
     let units = Units::of(config.cgroup_base.as_deref().unwrap_or(SYSTEMD_BASE))?;
     let layout = Layout::read(&Dir::open("/proc")?, &config.cgroup_mountpoint)?;
@@ -99,15 +101,15 @@ struct HandedDown {
     options: HoldOptions,
 }
 
-/// The options before systemd-run.
+/// The options from before systemd-run.
 fn handed_down(inside: bool) -> Option<Configured> {
     let options = std::env::var(OPTIONS).ok().filter(|_| inside)?;
     let options = options.split(SEPARATOR).filter(|option| !option.is_empty());
     Some(HandedDown::try_parse_from(["jobfence hold"].into_iter().chain(options)).ok()?.options.configured)
 }
 
-/// A file with mistakes must not keep the scope from being made at boot: jobs are refused until it is mended, and fenced
-/// from then on. It could only have said that the scope is another one.
+/// The configuration. A file with mistakes must not keep the scope from being made at boot: jobs are refused until it is corrected, and
+/// then fenced. All that is lost is a scope of another name.
 fn configuration(configured: &Configured) -> Result<Config, Failure> {
     match configured.load() {
         Ok(loaded) => Ok(loaded.config),
@@ -120,7 +122,7 @@ fn configuration(configured: &Configured) -> Result<Config, Failure> {
 }
 
 impl Units {
-    /// systemd knows its units by the names of their directories, and nests a slice with a hyphen in others.
+    /// systemd names units after their directories, and nests a slice with a hyphen in others.
     fn of(base: &str) -> Result<Self, Failure> {
         let units = base.split_once('/').filter(|(slice, scope)| {
             slice.ends_with(".slice") && !slice.contains('-') && scope.ends_with(".scope") && !scope.contains('/')
@@ -135,7 +137,7 @@ impl Units {
     }
 }
 
-/// The hierarchy in which systemd keeps its units: cgroup2 where it is mounted, `name=systemd` on a pure v1 host.
+/// The hierarchy in which systemd keeps its units: cgroup2 if it is mounted, `name=systemd` on a pure v1 host.
 pub fn systemds_own(layout: &Layout) -> Option<&Hierarchy> {
     let named = || layout.hierarchies.iter().find(|h| h.name.as_deref() == Some("systemd"));
     layout.unified().or_else(named)
@@ -159,7 +161,7 @@ fn make_scope(units: &Units) -> Failure {
     let error = Command::new("systemd-run")
         .args(["--scope", "--quiet", "--collect", "--slice", &units.slice, "--unit", &units.scope])
         .arg("--description=Fences of batch jobs")
-        // The limits are ours to set; systemd's own default for tasks would be one for all jobs together.
+        // jobfence sets the limits; systemd's default for tasks would be one limit for all jobs together.
         .args(["-p", "Delegate=yes", "-p", "TasksMax=infinity"])
         .arg("--")
         .arg(this)
@@ -179,14 +181,15 @@ fn ready() {
     }
 }
 
-/// Until it is asked to end: has the janitor come, and waits.
+/// Until it is told to end: runs the janitor, and waits.
 fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(), Failure> {
     let mut ends = SigSet::empty();
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| ends.add(signal));
     ends.thread_block()?;
     let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    let (mut said, mut said_back, mut store, mut unwritten) = (Vec::new(), Vec::new(), Store::default(), None);
-    // Kept one after the other: the directory may be deleted, and made anew.
+    let (mut said, mut said_back, mut said_in) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut store, mut unwritten) = (Store::default(), None);
+    // All are kept: the directory may be deleted, and made anew.
     let mut watching = Vec::new();
     let (mut sampler, mut next) = (Sampler::default(), Instant::now());
     let mut moves: Option<EarlyMoves> = None;
@@ -198,7 +201,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
             }
             continue;
         }
-        // With mistakes in it, what it said before.
+        // If the file has mistakes, its previous settings stay.
         if let Ok(loaded) = configured.load() {
             config = loaded.config;
         }
@@ -206,6 +209,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
             watching.extend(tracked::watch(&config.run_dir).ok().flatten());
             look(&config, &mut said);
             fetch_back(&config, &mut said_back);
+            fetch_in(&config, &mut said_in);
             store.look(&config);
             let written = Host::read_what_there_is(&config)
                 .map_err(|error| error.to_string())
@@ -223,12 +227,12 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
         }
         moves =
             moves.filter(|moves| config.early_moves && moves.is_in(&config.run_dir)).or_else(|| expect_moves(&config));
-        // Where it is never to look, it may be told to later.
+        // If ReapInterval is off, check later whether it has changed.
         next = Instant::now() + config.reap_interval.unwrap_or(WHEN_NEVER);
     }
 }
 
-/// Until the janitor's next look, or the next sample.
+/// The time until the janitor's next run or the next sample.
 fn patience(next: Instant, sampler: &Sampler, config: &Config) -> Duration {
     let left = next.saturating_duration_since(Instant::now());
     sampler.wait(config).map_or(left, |wait| wait.min(left))
@@ -242,7 +246,7 @@ fn look(config: &Config, said: &mut Vec<String>) {
     });
     match reaped {
         Ok(mut reaped) => {
-            // What stays is said once.
+            // A failure that stays is reported once.
             let failed = std::mem::take(&mut reaped.failed);
             reaped.failed = failed.iter().filter(|failure| !said.contains(failure)).cloned().collect();
             reaped.log();
@@ -258,25 +262,46 @@ fn look(config: &Config, said: &mut Vec<String>) {
     }
 }
 
-/// What sessions that jobs have begun are outside of their fences.
+/// Puts back processes of jobs' sessions that are outside their fences.
 fn fetch_back(config: &Config, said: &mut Vec<String>) {
     let fetched = Host::read_what_there_is(config).and_then(|(host, _)| take_back::fetch_back(&host, config));
+    report(
+        fetched,
+        said,
+        |done| log::warn!("{done}: pam_systemd had moved it out, see 'jobfence check'"),
+        |error| log::error!("a process that has left its job is not put back: {error}"),
+    );
+}
+
+/// What of OpenPBS's jobs was never in a fence.
+fn fetch_in(config: &Config, said: &mut Vec<String>) {
+    let fetched = Host::read_what_there_is(config).and_then(|(host, _)| {
+        let homes = pbs::tasks::homes(&host.proc);
+        if homes.is_empty() { Ok(Vec::new()) } else { strays::fetch_in(&host, config, &homes) }
+    });
+    report(
+        fetched,
+        said,
+        |found| log::warn!("{found} ran outside of the job's fence, and was put in"),
+        |error| log::error!("a process stays outside of its job's fence: {error}"),
+    );
+}
+
+/// Says what was put into its job, and what was not. What stays outside is said once.
+fn report<T>(fetched: Result<Vec<Result<T>>>, said: &mut Vec<String>, say: impl Fn(&T), complain: impl Fn(&str)) {
     let mut failed = Vec::new();
     match fetched {
         Ok(all) => all.iter().for_each(|one| match one {
-            Ok(done) => log::warn!("{done}: pam_systemd had moved it out, see 'jobfence check'"),
+            Ok(done) => say(done),
             Err(error) => failed.push(error.to_string()),
         }),
-        Err(error) => log::debug!("no process is looked for that has left its job: {error}"),
+        Err(error) => log::debug!("no process is looked for that is outside of its job: {error}"),
     }
-    // What stays is said once.
-    for error in failed.iter().filter(|error| !said.contains(error)) {
-        log::error!("a process that has left its job is not put back: {error}");
-    }
+    failed.iter().filter(|error| !said.contains(error)).for_each(|error| complain(error));
     *said = failed;
 }
 
-/// Without them, launches wait a little longer.
+/// Early moves help launches; without them, launches wait a little longer.
 fn expect_moves(config: &Config) -> Option<EarlyMoves> {
     if !config.early_moves || config.mode == Mode::Off {
         return None;
@@ -286,7 +311,7 @@ fn expect_moves(config: &Config) -> Option<EarlyMoves> {
     expected.inspect_err(|error| log::debug!("launches are not helped: {error}")).ok()
 }
 
-/// Waits for so long, and says whether one of the signals has come. Meanwhile it helps launches.
+/// Waits this long, and returns whether one of the signals has arrived. Meanwhile it helps launches.
 fn is_asked_to_end(ends: &SignalFd, moves: Option<&EarlyMoves>, patience: Duration) -> Result<bool, Failure> {
     let deadline = Instant::now() + patience;
     loop {

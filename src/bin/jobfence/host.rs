@@ -20,6 +20,7 @@ use jobfence::cgroup::devices::gpus_of_node;
 use jobfence::config::{Config, parse_size};
 use jobfence::host::Host;
 use jobfence::sys::dir::Dir;
+use nix::unistd::getppid;
 
 use crate::check::daemon::SchedulerDaemon;
 use crate::command::Failure;
@@ -81,13 +82,24 @@ fn reserve(text: &str) -> Result<Reserve, String> {
         .ok_or_else(|| format!("expected a size of at least 1M, such as 2G, or a percentage below 100, found {text:?}"))
 }
 
+impl HostOptions {
+    /// Whether execd runs this.
+    pub fn is_sensor(&self) -> bool {
+        self.gridengine && !self.apply
+    }
+}
+
 /// Says what jobs can be granted here.
 pub fn host(options: &HostOptions) -> Result<ExitCode, Failure> {
     if options.apply {
         print!("{}", applied(options)?);
         return Ok(ExitCode::SUCCESS);
     }
-    if options.gridengine {
+    if options.is_sensor() {
+        if let Ok(loaded) = options.configured.load() {
+            let execd = SchedulerDaemon::of(&Dir::open("/proc")?, getppid().as_raw());
+            crate::check::gridengine::to_do(&execd, &loaded).iter().for_each(|line| log::warn!("{line}"));
+        }
         let read = || {
             let config = options.configured.load()?.config;
             Ok(Grantable::read(&Host::read_what_there_is(&config)?.0, &config, options.reserve)?.of_gridengine())

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What people call a job, and the id by which its fences are known on a node: one reader for each scheduler.
+//! Finds the id of a job's fences on a node by the name that people use: one reader for each scheduler.
 //!
-//! A fence has the id that the scheduler's daemon gives. Under OpenPBS that is `12[3].server`, and people leave the server out, as qstat(1)
-//! lets them. Under Grid Engine and HTCondor it is `12.3`, and people may name all of `12`. Under Slurm it is a number, also of a task of an
-//! array and of a component of a heterogeneous job, which squeue(1) calls `12_3` and `12+1`: only Slurm knows that number.
+//! A fence has the id that the scheduler's daemon gives. Under OpenPBS that is `12[3].server`, and people omit the server, as qstat(1)
+//! allows. Under Grid Engine and HTCondor it is `12.3`, and people may name all of `12`. Under Slurm it is a number, also for a task of an
+//! array and for a component of a heterogeneous job, which squeue(1) calls `12_3` and `12+1`: only Slurm knows that number.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,15 +16,15 @@ use crate::slurm_job;
 use crate::slurm_name::{SlurmName, is_number};
 use crate::table::printable;
 
-/// One for each scheduler whose jobs have longer ids than names. Each is asked about an id that may be another scheduler's.
+/// One for each scheduler whose job ids are longer than their names. Each is called for ids that may be another scheduler's.
 const READERS: [fn(&str, &str) -> Option<JobMatch>; 2] = [of_pbs, of_parts];
 
-/// What a text means if it does not mean nothing.
+/// What a text means for an id, if it matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JobMatch {
     /// The job with this id.
     It,
-    /// A job of several parts, of which this is one.
+    /// A job of several parts; this id is one of them.
     Whole,
 }
 
@@ -42,13 +42,13 @@ fn of_pbs(text: &str, id: &str) -> Option<JobMatch> {
     if asked == sequence { Some(JobMatch::It) } else { is_array().then_some(JobMatch::Whole) }
 }
 
-/// `12.3`, a task of Grid Engine's and a process of HTCondor's: all of them as `12`.
+/// `12.3`, a task of Grid Engine or a process of HTCondor: all of them as `12`.
 fn of_parts(text: &str, id: &str) -> Option<JobMatch> {
     let (number, part) = id.split_once('.')?;
     (text == number && is_number(number) && is_number(part)).then_some(JobMatch::Whole)
 }
 
-/// The one of these ids that is meant. `None`: none of them.
+/// The matching one of these ids. `None`: none matches.
 pub fn among(job: &Id, ids: impl IntoIterator<Item = String>) -> Result<Option<Id>, Failure> {
     let text = job.as_str();
     let ids: BTreeSet<String> = ids.into_iter().collect();
@@ -68,7 +68,7 @@ pub fn among(job: &Id, ids: impl IntoIterator<Item = String>) -> Result<Option<I
     }
 }
 
-/// The same; if none is meant, Slurm is asked for the number of what only Slurm can know. Without such a number it is what was said.
+/// The same; if none matches, asks Slurm for a number that only Slurm can know. Without such a number, the text itself is the id.
 pub fn resolve(job: &Id, ids: impl IntoIterator<Item = String>) -> Result<Id, Failure> {
     let ids: Vec<String> = ids.into_iter().collect();
     if let Some(found) = among(job, ids.iter().cloned())? {
@@ -92,9 +92,9 @@ pub fn resolve(job: &Id, ids: impl IntoIterator<Item = String>) -> Result<Id, Fa
     }
 }
 
-/// The jobs that have records; only root can read them. One that is not understood is another release's.
+/// The jobs with records; only root can read them. A record that is not understood is another release's.
 pub fn recorded(run_dir: &Path) -> Vec<String> {
-    // Opening would make a directory that is not there.
+    // Opening would make a missing directory.
     let Some(records) = run_dir.is_dir().then(|| Records::open(run_dir).ok()).flatten() else { return Vec::new() };
     let all = records.list().unwrap_or_default();
     let found = all.iter().filter_map(|levels| records.read(levels).ok().flatten()?.job());
@@ -130,7 +130,7 @@ mod tests {
         }
         let of_parts = ["12.1", "12.10", "13.0", "131.0", "12"];
         assert_eq!(found("12.1", &of_parts), Ok(Some("12.1".to_owned())));
-        // An id that is there is meant, whatever else could be.
+        // An existing id takes precedence.
         assert_eq!(found("12", &of_parts), Ok(Some("12".to_owned())));
         assert_eq!(found("1", &of_parts), Ok(None));
         assert_eq!(found("12.1", &["12.server"]), Ok(None));
@@ -153,7 +153,7 @@ mod tests {
         };
         assert_eq!(resolved("12.batch", &["12"]), Err("12.batch is a step of Slurm's: the job is 12".to_owned()));
         assert_eq!(resolved("12_3.0", &[]), Err("12_3.0 is a step of Slurm's: the job is 12_3".to_owned()));
-        // It may be a task of Grid Engine's that has ended.
+        // It may be a task of Grid Engine that has ended.
         assert_eq!(resolved("12.1", &["13"]).as_deref(), Ok("12.1"));
         assert_eq!(resolved("run-7", &["13"]).as_deref(), Ok("run-7"));
     }

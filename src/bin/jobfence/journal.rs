@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The journal, by its own protocol (systemd-journald.service(8), "Native Journal Protocol"): `jobfence hold` sits in jobfence.scope, so what
-//! it wrote to stderr would be that unit's, and `journalctl -u jobfence` and `systemctl status jobfence` would not show it.
+//! Logs to the journal, by its own protocol (systemd-journald.service(8), "Native Journal Protocol"): `jobfence hold` is in jobfence.scope,
+//! so its output to stderr would belong to that unit, and `journalctl -u jobfence` and `systemctl status jobfence` would not show it.
 
 use jobfence::printable::printable;
 use std::io;
@@ -12,25 +12,25 @@ use nix::sys::stat::fstat;
 
 const SOCKET: &str = "/run/systemd/journal/socket";
 
-/// The unit that the messages are about: of root's messages, journalctl(1) shows those of a unit that name it so.
+/// The unit that the messages are about: journalctl(1) shows root's messages for a unit if they name it so.
 const UNIT: &str = "jobfence.service";
 
-/// Whether messages go there.
+/// Whether messages go to the journal.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
-/// From now on messages go to the journal, if that is where stderr leads (`JOURNAL_STREAM`, systemd.exec(5)).
+/// From now on messages go to the journal, if stderr does (`JOURNAL_STREAM`, systemd.exec(5)).
 pub fn use_if_started_so() {
     let journal = std::env::var("JOURNAL_STREAM").unwrap_or_default();
     let stderr = fstat(io::stderr()).map(|stat| format!("{}:{}", stat.st_dev, stat.st_ino));
     IS_USED.store(stderr.is_ok_and(|stderr| stderr == journal), Ordering::Relaxed);
 }
 
-/// Hands it to the journal. `false`: the journal does not take it, or is not used.
+/// Sends a message to the journal. `false`: the journal does not accept it, or is not used.
 pub fn say(level: Level, text: &str) -> bool {
     IS_USED.load(Ordering::Relaxed) && send(message(level, text).as_bytes()).is_ok()
 }
 
-/// A journal that is full of others' messages is no reason to wait.
+/// Does not wait for a journal that is full of other messages.
 fn send(message: &[u8]) -> io::Result<usize> {
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;

@@ -4,22 +4,27 @@
 //! It notes in the job's environment what the job asks for as memory and as GPUs, since execd tells its shepherd only
 //! of those that a queue limits, too. And it refuses what no job can run in.
 
+mod theirs;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use jobfence::bytes::mebibytes;
-use jobfence::config::{Config, SlotRequest};
+use jobfence::config::{Config, Loaded, SlotRequest};
 use jobfence::error::Error;
 use jobfence::requests::{REQUESTS, Requests};
-use jobfence::scheduler::gridengine::spool::{REQUESTED, bytes};
+use jobfence::scheduler::gridengine::spool::{REQUESTED, bytes, number};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::command::Failure;
+use crate::command::{Failure, ignore_sigpipe};
 use crate::configured::Configured;
+use theirs::{Decision, OtherJsv};
 
 /// Less is a mistake, such as a unit that was forgotten.
 const LEAST: u64 = 1 << 20;
@@ -34,6 +39,12 @@ const FOLLOWS_WITHIN: u8 = 10;
 pub struct JsvOptions {
     #[command(flatten)]
     configured: Configured,
+    /// How long the other JSV may be silent; qmaster waits for 10 s, or for jsv_timeout of qmaster_params
+    #[arg(long, value_name = "SECONDS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    timeout: u32,
+    /// Another JSV, with its arguments: it is asked first, and what it says is handed on
+    #[arg(last = true, value_name = "JSV")]
+    other: Vec<OsString>,
 }
 
 /// Answers until qmaster or qsub has no more questions.
@@ -42,12 +53,15 @@ pub struct JsvOptions {
 pub fn jsv(options: &JsvOptions) -> Result<ExitCode, Failure> {
     // A file with mistakes keeps nobody from submitting jobs: on the hosts they are refused, and it is said why.
     let wanted = || match options.configured.load() {
-        Ok(loaded) => Ok(CountedRequests::of(&loaded.config)),
+        Ok(loaded) => Ok(CountedRequests::of(&loaded)),
         Err(error) => Err(error.to_string()),
     };
     // Not that of the standard library, which does not say what it has read ahead.
     let input = BufReader::new(File::from(io::stdin().as_fd().try_clone_to_owned()?));
-    let is_heard = verify(wanted, is_followed, input, io::stdout().lock()).is_ok();
+    ignore_sigpipe();
+    let patience = Duration::from_secs(options.timeout.into());
+    let mut other = (!options.other.is_empty()).then(|| OtherJsv::new(options.other.clone(), patience));
+    let is_heard = verify(wanted, is_followed, other.as_mut(), input, io::stdout().lock()).is_ok();
     Ok(if is_heard { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -64,13 +78,17 @@ fn is_followed(questions: &mut BufReader<File>) -> bool {
 /// Which requests of a job are noted.
 #[derive(Default)]
 struct CountedRequests {
+    cpus: Vec<SlotRequest>,
     memory: Vec<SlotRequest>,
     gpus: Vec<SlotRequest>,
 }
 
 impl CountedRequests {
-    fn of(config: &Config) -> Self {
-        Self { memory: config.slot_memory.clone(), gpus: config.slot_gpus.clone() }
+    /// Which sections a job has, is known on its host.
+    fn of(loaded: &Loaded) -> Self {
+        let of_sections = loaded.one_by_one().flat_map(|candidate| candidate.config.slot_cpus);
+        let Config { slot_cpus, slot_memory, slot_gpus, .. } = loaded.config.clone();
+        Self { cpus: slot_cpus.into_iter().chain(of_sections).collect(), memory: slot_memory, gpus: slot_gpus }
     }
 }
 
@@ -78,6 +96,7 @@ impl CountedRequests {
 #[derive(Default)]
 struct Asked {
     /// What it asks for, each as its user wrote it.
+    cpus: BTreeMap<String, String>,
     memory: BTreeMap<String, String>,
     gpus: BTreeMap<String, String>,
     /// All that it asks for, in one line.
@@ -85,7 +104,9 @@ struct Asked {
     /// Why it is not known what counts. Then all that is an amount is noted, and the host takes what counts there.
     unknown: Option<String>,
     /// What is wrong with the variables by which its user asks for lower limits.
-    refused: Option<Error>,
+    refused: BTreeMap<String, Error>,
+    /// What was said of it, where another JSV is to be told, too.
+    lines: Vec<Vec<u8>>,
     /// Which parameters were named: each comes once.
     parameters: BTreeSet<String>,
     /// A newline in one of its user's words, which looks like a line of the protocol.
@@ -94,35 +115,62 @@ struct Asked {
 
 impl Asked {
     /// One line about it. Whoever asks writes words as they are, so a user can have written any but the first of them.
-    fn hear(&mut self, line: &str, mut wanted: impl FnMut() -> Result<CountedRequests, String>) {
+    fn hear(&mut self, line: &str, wanted: impl FnMut() -> Result<CountedRequests, String>) {
         let mut words = line.splitn(3, ' ');
         match (words.next().unwrap_or_default(), words.next(), words.next()) {
             ("PARAM", Some(name), value) => {
                 self.is_forged |= !self.parameters.insert(name.to_owned());
-                if name == REQUESTS_OF_JOB {
-                    let list = value.unwrap_or_default();
-                    match wanted() {
-                        Ok(wanted) => {
-                            self.memory = of(list, |name, _| wanted.memory.iter().any(|request| request.name == name));
-                            self.gpus = of(list, |name, _| wanted.gpus.iter().any(|request| request.name == name));
-                        }
-                        Err(why) => {
-                            self.memory = of(list, |_, amount| bytes(amount).is_some());
-                            self.unknown = Some(why);
-                        }
-                    }
-                    self.requests = list.to_owned();
-                }
+                self.hear_parameter(name, value, wanted);
             }
-            ("ENV", Some("ADD"), Some(variable)) => {
-                let (name, value) = variable.split_once(' ').unwrap_or((variable, ""));
-                let known = REQUESTS.iter().find(|request| request.variable() == name && !value.is_empty());
-                let wrong =
-                    known.and_then(|request| request.read(name, value.as_bytes(), &mut Requests::default()).err());
-                self.refused = self.refused.take().or(wrong);
-            }
+            // A second value does not mend a first one: one of the two is no variable.
+            ("ENV", Some("ADD"), Some(variable)) if self.refused.is_empty() => self.hear_variable(variable),
             ("ENV", ..) => {}
             _ => self.is_forged = true,
+        }
+    }
+
+    /// What another JSV says: the last word counts.
+    fn hear_other(&mut self, line: &str, wanted: impl FnMut() -> Result<CountedRequests, String>) {
+        let mut words = line.splitn(3, ' ');
+        match (words.next().unwrap_or_default(), words.next(), words.next()) {
+            ("PARAM", Some(name), value) => self.hear_parameter(name, value, wanted),
+            ("ENV", Some("ADD" | "MOD"), Some(variable)) => self.hear_variable(variable),
+            ("ENV", Some("DEL"), Some(variable)) => drop(self.refused.remove(variable)),
+            _ => {}
+        }
+    }
+
+    fn hear_parameter(
+        &mut self,
+        name: &str,
+        value: Option<&str>,
+        mut wanted: impl FnMut() -> Result<CountedRequests, String>,
+    ) {
+        if name != REQUESTS_OF_JOB {
+            return;
+        }
+        let list = value.unwrap_or_default();
+        match wanted() {
+            Ok(wanted) => {
+                let these = |these: &[SlotRequest]| of(list, |name, _| these.iter().any(|one| one.name == name));
+                self.cpus = these(&wanted.cpus);
+                self.memory = these(&wanted.memory);
+                self.gpus = these(&wanted.gpus);
+            }
+            Err(why) => {
+                self.memory = of(list, |_, amount| bytes(amount).is_some());
+                self.unknown = Some(why);
+            }
+        }
+        self.requests = list.to_owned();
+    }
+
+    fn hear_variable(&mut self, variable: &str) {
+        let (name, value) = variable.split_once(' ').unwrap_or((variable, ""));
+        let known = REQUESTS.iter().find(|request| request.variable() == name && !value.is_empty());
+        match known.and_then(|request| request.read(name, value.as_bytes(), &mut Requests::default()).err()) {
+            Some(error) => drop(self.refused.insert(name.to_owned(), error)),
+            None => drop(self.refused.remove(name)),
         }
     }
 }
@@ -131,6 +179,7 @@ impl Asked {
 fn verify<Q: BufRead>(
     mut wanted: impl FnMut() -> Result<CountedRequests, String>,
     mut is_followed: impl FnMut(&mut Q) -> bool,
+    mut other: Option<&mut OtherJsv>,
     mut questions: Q,
     mut answers: impl Write,
 ) -> io::Result<()> {
@@ -151,17 +200,47 @@ fn verify<Q: BufRead>(
             }
             ("BEGIN", Some(job)) => {
                 job.is_forged |= is_followed(&mut questions);
-                for answer in verdict(job) {
-                    writeln!(answers, "{answer}")?;
+                let rejected = match &mut other {
+                    Some(other) if !job.is_forged => ask_other(other, job, &mut wanted, &mut answers)?,
+                    _ => None,
+                };
+                match rejected {
+                    Some(line) => answers.write_all(&[&line[..], b"\n"].concat())?,
+                    None => verdict(job).iter().try_for_each(|answer| writeln!(answers, "{answer}"))?,
                 }
                 asked = None;
             }
-            (line, Some(job)) => job.hear(line, &mut wanted),
+            (text, Some(job)) => {
+                job.hear(text, &mut wanted);
+                if other.is_some() {
+                    job.lines.push(line.strip_suffix(b"\n").unwrap_or(&line).to_vec());
+                }
+            }
             // What comes behind a forged end.
             (_, None) => {}
         }
         answers.flush()?;
     }
+}
+
+/// Has another JSV say its word first. What it changes is what the job asks for; `Some`: the line by which it rejects the job.
+fn ask_other(
+    other: &mut OtherJsv,
+    job: &mut Asked,
+    mut wanted: impl FnMut() -> Result<CountedRequests, String>,
+    answers: &mut impl Write,
+) -> io::Result<Option<Vec<u8>>> {
+    let lines = std::mem::take(&mut job.lines);
+    let hand_on = |line: &[u8]| {
+        job.hear_other(&String::from_utf8_lossy(line), &mut wanted);
+        answers.write_all(&[line, b"\n"].concat())?;
+        // qmaster counts its patience from each line.
+        answers.flush()
+    };
+    Ok(match other.ask(&lines, hand_on)? {
+        Decision::Accepted => None,
+        Decision::Rejected(line) => Some(line),
+    })
 }
 
 /// Those of a list that are wanted. qmaster, too, takes a space for a comma, and of two values the last one.
@@ -188,8 +267,15 @@ fn answer(asked: &Asked) -> Vec<String> {
                 .to_owned(),
         ];
     }
-    if let Some(error) = &asked.refused {
+    if let Some(error) = asked.refused.values().next() {
         return vec![format!("RESULT STATE REJECT jobfence: {error}")];
+    }
+    for (name, amount) in &asked.cpus {
+        if !matches!(number(amount), Some(Some(_))) {
+            return vec![format!(
+                "RESULT STATE REJECT jobfence: {name}={amount} is no number of CPUs. Ask for one, such as {name}=2"
+            )];
+        }
     }
     for (name, amount) in &asked.gpus {
         // To qmaster 010 is 8: nobody means that.
@@ -222,8 +308,11 @@ fn answer(asked: &Asked) -> Vec<String> {
             )];
         }
     }
-    let noted: Vec<String> =
-        asked.memory.iter().chain(&asked.gpus).map(|(name, amount)| format!("{name}={amount}")).collect();
+    let noted: Vec<String> = [&asked.cpus, &asked.memory, &asked.gpus]
+        .into_iter()
+        .flatten()
+        .map(|(name, amount)| format!("{name}={amount}"))
+        .collect();
     let mut said = Vec::new();
     if let Some(why) = &asked.unknown {
         // qmaster has it in its messages; qsub with this program as a JSV of its own prints it.
@@ -247,11 +336,17 @@ mod tests {
     use super::*;
 
     fn answers(questions: &str) -> String {
+        answers_beside(questions, None)
+    }
+
+    fn answers_beside(questions: &str, other: Option<&mut OtherJsv>) -> String {
         let all = |names: &[&str]| names.iter().map(|name| SlotRequest::of(name, PerSlot::AsCounted)).collect();
-        let wanted = || Ok(CountedRequests { memory: all(&["h_vmem", "mem_free"]), gpus: all(&["gpu"]) });
+        let wanted = || {
+            Ok(CountedRequests { cpus: all(&["threads"]), memory: all(&["h_vmem", "mem_free"]), gpus: all(&["gpu"]) })
+        };
         let follows = |rest: &mut &[u8]| !(rest.is_empty() || rest.starts_with(b"START") || rest.starts_with(b"QUIT"));
         let mut said = Vec::new();
-        verify(wanted, follows, questions.as_bytes(), &mut said).unwrap();
+        verify(wanted, follows, other, questions.as_bytes(), &mut said).unwrap();
         String::from_utf8(said).unwrap()
     }
 
@@ -265,7 +360,7 @@ mod tests {
     fn a_variable_need_not_be_text() {
         let mut said = Vec::new();
         let asked = b"START\nENV ADD QRSH_COMMAND a\xffb\nBEGIN\n".as_slice();
-        verify(|| Ok(CountedRequests::default()), |_| false, asked, &mut said).unwrap();
+        verify(|| Ok(CountedRequests::default()), |_| false, None, asked, &mut said).unwrap();
         assert!(said.ends_with(b"RESULT STATE CORRECT\n"));
     }
 
@@ -283,7 +378,7 @@ mod tests {
     fn where_it_is_not_known_what_counts_all_amounts_are_noted() {
         let mut said = Vec::new();
         let asked = b"START\nPARAM l_hard mem_free=1G,arch=lx-amd64,h_rt=1:0:0,gpu=2,scratch=7\nBEGIN\n".as_slice();
-        verify(|| Err("line 1:\nno such key".to_owned()), |_| false, asked, &mut said).unwrap();
+        verify(|| Err("line 1:\nno such key".to_owned()), |_| false, None, asked, &mut said).unwrap();
         let answer = "SEND ENV\nSTARTED\nLOG WARNING jobfence: line 1: no such key\n\
                       PARAM l_hard mem_free=1G,arch=lx-amd64,h_rt=1:0:0,gpu=2,scratch=7\n\
                       ENV MOD JOBFENCE_REQUESTED gpu=2,mem_free=1G,scratch=7\nRESULT STATE CORRECT\n";
@@ -343,6 +438,42 @@ mod tests {
         for fine in ["JOBFENCE_CPU_LIMIT 0.5", "JOBFENCE_CPU_LIMIT ", "JOBFENCE_CPU_LIMIT", "JOBFENCE_CPUS half"] {
             assert!(said_of(&format!("ENV ADD {fine}\n")).ends_with("STATE CORRECT\n"), "{fine}");
         }
+    }
+
+    #[test]
+    fn cpus_are_a_number() {
+        assert!(said_of("PARAM l_hard threads=0.5,gpu=1\n").contains("JOBFENCE_REQUESTED threads=0.5,gpu=1\n"));
+        for amount in ["INFINITY", "-1", "many", ""] {
+            let refused = format!("threads={amount} is no number of CPUs. Ask for one, such as threads=2\n");
+            let said = said_of(&format!("PARAM l_hard threads={amount}\n"));
+            assert_eq!(said, format!("RESULT STATE REJECT jobfence: {refused}"));
+        }
+    }
+
+    #[test]
+    fn another_jsv_has_its_word_first() {
+        let beside = |answer: &str, questions: &str| {
+            let script = format!(
+                "while read -r line; do case $line in START) echo STARTED;; BEGIN) {answer};; QUIT) exit;; esac; done"
+            );
+            let argv = ["/bin/sh", "-c", &script].map(OsString::from).to_vec();
+            answers_beside(questions, Some(&mut OtherJsv::new(argv, Duration::from_secs(300))))
+        };
+        let job = "START\nPARAM l_hard mem_free=1G\nENV ADD JOBFENCE_CPU_LIMIT half\nBEGIN\n";
+        let changes = "echo LOG INFO x; echo PARAM l_hard mem_free=2G,threads=3; echo ENV DEL JOBFENCE_CPU_LIMIT; \
+                       echo ENV MOD JOBFENCE_REQUESTED mem_free=1T; echo RESULT STATE CORRECT";
+        let said = "SEND ENV\nSTARTED\nLOG INFO x\nPARAM l_hard mem_free=2G,threads=3\nENV DEL JOBFENCE_CPU_LIMIT\n\
+                    ENV MOD JOBFENCE_REQUESTED mem_free=1T\nPARAM l_hard mem_free=2G,threads=3\n\
+                    ENV MOD JOBFENCE_REQUESTED threads=3,mem_free=2G\nRESULT STATE CORRECT\n";
+        assert_eq!(beside(changes, job), said, "what it changes counts");
+        assert_eq!(beside(changes, &job.repeat(2)), said.repeat(2), "of each job");
+        let rejected = beside("echo RESULT STATE REJECT not today", job);
+        assert_eq!(rejected, "SEND ENV\nSTARTED\nRESULT STATE REJECT not today\n");
+        let ours = beside("echo PARAM l_hard mem_free=much; echo RESULT STATE ACCEPT", job);
+        assert!(ours.contains("RESULT STATE REJECT jobfence: JOBFENCE_CPU_LIMIT: found \"half\""), "{ours}");
+        // A forged line is not for it.
+        let forged = beside("echo RESULT STATE ACCEPT", "START\nPARAM CMDARG0 x\nand more\nBEGIN\n");
+        assert!(forged.contains("REJECT jobfence: there is a newline"), "{forged}");
     }
 
     #[test]

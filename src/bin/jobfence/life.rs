@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence open`, `attach`, `limit`, `usage`, `freeze`, `thaw` and `close`: a fence's life, a command each.
+//! `jobfence open`, `attach`, `limit`, `usage`, `freeze`, `thaw` and `close`: a fence's life, one command for each stage.
 
 use std::process::ExitCode;
 
 use clap::Args;
+use jobfence::cgroup::huge_pages::HugePages;
 use jobfence::config::Loaded;
 use jobfence::door::life::{self, Granted, HeldBy, HowClosed, MOST_GPUS, OpenRequest, Seen, Which};
 use jobfence::door::{seen, user};
@@ -59,6 +60,9 @@ struct GrantOptions {
     /// How many GPUs of this node the job is granted: those of GPUDevice that no other job has are chosen [default: none]
     #[arg(long, value_name = "NUMBER", value_parser = gpus)]
     gpus: Option<usize>,
+    /// Huge pages that the job is granted on this node, such as 2M:4G,1G:0; see ConstrainHugePages in jobfence.conf(5) [default: none]
+    #[arg(long, value_name = "SIZE:LIMIT", value_parser = huge_pages)]
+    huge_pages: Option<HugePages>,
     #[command(flatten)]
     facts: asked::FactOptions,
     #[command(flatten)]
@@ -121,7 +125,7 @@ pub struct CloseOptions {
     verbose: bool,
 }
 
-/// Makes a fence and says where it is.
+/// Makes a fence and prints its path.
 pub fn open(options: &OpenOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence open'")?;
     let loaded = options.configured.load();
@@ -168,7 +172,7 @@ pub fn limit(options: &LimitOptions) -> Result<ExitCode, Failure> {
     answered(life::limit(loaded, &which, &granted), |_| ())
 }
 
-/// Says what was used.
+/// Prints the usage.
 pub fn usage(options: &UsageOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence usage'")?;
     let loaded = options.fences.configured.load()?;
@@ -189,7 +193,7 @@ pub fn usage(options: &UsageOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Stops processes, or lets them go on.
+/// Freezes or thaws processes.
 pub fn freeze(fences: &FenceOptions, is_frozen: bool) -> Result<ExitCode, Failure> {
     require_root(if is_frozen { "'jobfence freeze'" } else { "'jobfence thaw'" })?;
     let loaded = fences.configured.load()?;
@@ -197,8 +201,8 @@ pub fn freeze(fences: &FenceOptions, is_frozen: bool) -> Result<ExitCode, Failur
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends fences. That there is none is no failure: an epilog may come twice. Only by its own id a job loses its fence, so that such a second
-/// time is nobody else's end.
+/// Closes fences. A missing fence is no failure: an epilog may run twice. A job's fence is closed only by its exact id, so that a second
+/// run cannot close another job's fence.
 pub fn close(options: &CloseOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence close'")?;
     let which = options.fences.which();
@@ -240,7 +244,7 @@ fn say_closed(closed: &HowClosed, is_verbose: bool) {
 }
 
 impl FenceOptions {
-    /// The fences of a job that has some, if it can be told by what its scheduler calls it.
+    /// The job's fences; the job may be named as its scheduler names it.
     fn resolved(&self, loaded: Option<&Loaded>) -> Result<Which, Failure> {
         let run_dir = loaded.map(|loaded| &loaded.config.run_dir);
         let job = run_dir.map(|run_dir| job_name::resolve(&self.job, job_name::recorded(run_dir))).transpose()?;
@@ -260,8 +264,10 @@ impl GrantOptions {
             memory: self.mem,
             memory_and_swap: self.mem_swap,
             gpus: self.gpus,
+            huge_pages: self.huge_pages.clone().map(HugePages::into_sizes),
             requests,
             facts: self.facts.add_to(facts),
+            chooses_cores: true,
             is_of_step: false,
         })
     }
@@ -283,7 +289,7 @@ fn tell(seen: &Seen) {
     }
 }
 
-/// Also none, which is something else than nothing said.
+/// Also zero, which is different from no grant.
 fn granted_cpus(text: &str) -> Result<Cpus, String> {
     if text == "0" { Ok(Cpus::ZERO) } else { cpus(text) }
 }
@@ -291,6 +297,11 @@ fn granted_cpus(text: &str) -> Result<Cpus, String> {
 fn gpus(text: &str) -> Result<usize, String> {
     let expected = || format!("expected a number of GPUs, found {text:?}");
     text.parse().ok().filter(|gpus| *gpus <= MOST_GPUS).ok_or_else(expected)
+}
+
+fn huge_pages(text: &str) -> Result<HugePages, String> {
+    HugePages::parse(text)
+        .ok_or_else(|| format!("expected sizes of pages with a limit each, as 2M:4G,1G:0, found {text:?}"))
 }
 
 fn id(text: &str) -> Result<Id, String> {

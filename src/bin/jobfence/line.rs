@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The line by which Slurm loads the plugin: where 'make install' has put it, where Slurm reads it, and the change from one to the
-//! other. Slurm's commands and step daemons read these files at any moment, so each is there whole or not at all.
+//! The line by which Slurm loads the plugin: where 'make install' put it, where Slurm reads it, and the change from one to the other.
+//! Slurm's commands and step daemons read these files at any time, so each exists completely or not at all.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -14,27 +14,27 @@ use jobfence::scheduler::slurm::plugstack::{self, PlugstackLookup};
 use crate::command::Failure;
 use crate::configured::Configured;
 
-/// Below the prefix of the command.
+/// Relative to the command's prefix.
 const TEMPLATE: &str = "share/jobfence/plugstack.conf";
-/// Above an 'include' that is ours.
+/// The comment above an 'include' that jobfence wrote.
 const OURS: &str = "# Written by 'jobfence enable'.";
 
-/// The line, and what 'make install' has said with it.
+/// The line that 'make install' provided, and the paths that belong to it.
 pub struct InstalledLine {
-    /// As it was installed. Slurm does not read this file.
+    /// The installed file. Slurm does not read it.
     pub template: PathBuf,
-    /// The plugin that it loads; `None` where the line is not there.
+    /// The plugin that the line loads. `None`: the line is missing.
     pub plugin: Option<PathBuf>,
-    /// The configuration that the plugin reads by it.
+    /// The configuration that the line makes the plugin read.
     pub config: PathBuf,
-    /// Where Slurm reads it.
+    /// The file that Slurm reads.
     pub active: PathBuf,
-    /// What an administrator has made of it, after 'jobfence disable'. Slurm's `include plugstack.conf.d/*` must not match that.
+    /// The administrator's version, after 'jobfence disable'. Slurm's `include plugstack.conf.d/*` must not match it.
     pub kept: PathBuf,
 }
 
 impl InstalledLine {
-    /// That of this command, or of this file.
+    /// The line of this command's installation, or of this file.
     pub fn installed(template: Option<&Path>) -> Self {
         let program = std::env::current_exe().unwrap_or_default();
         let sibling = || program.ancestors().nth(2).unwrap_or(Path::new("/usr")).join(TEMPLATE);
@@ -48,17 +48,17 @@ impl InstalledLine {
         Self { template, plugin, config, active, kept }
     }
 
-    /// What 'enable' would activate: what an administrator has made of it, or as it was installed.
+    /// The file that 'enable' would activate: the administrator's version, or the installed one.
     pub fn candidate(&self) -> &Path {
         if self.kept.is_file() { &self.kept } else { &self.template }
     }
 
-    /// Whether nobody has changed the active line.
+    /// Whether the active line is as installed.
     pub fn is_unchanged(&self) -> bool {
         matches!((fs::read(&self.template), fs::read(&self.active)), (Ok(installed), Ok(active)) if installed == active)
     }
 
-    /// Has Slurm read it, if a plugstack.conf includes it. Says whether the directory was made for it.
+    /// Activates the line; Slurm reads it if a plugstack.conf includes it. Returns whether the directory was made for it.
     pub fn activate(&self) -> Result<bool, Failure> {
         let candidate = self.candidate();
         let text = fs::read(candidate).map_err(at("read", candidate))?;
@@ -66,7 +66,7 @@ impl InstalledLine {
         let is_new = !directory.exists();
         if is_new {
             fs::create_dir(directory).map_err(at("make the directory", directory))?;
-            // For users' commands, too, whatever the umask is.
+            // Users' commands read it, too, so the umask must not matter.
             fs::set_permissions(directory, Permissions::from_mode(0o755))
                 .map_err(at("change the mode of", directory))?;
         }
@@ -77,12 +77,12 @@ impl InstalledLine {
         Ok(is_new)
     }
 
-    /// In which the active line is.
+    /// The directory of the active line.
     pub fn directory(&self) -> &Path {
         self.active.parent().unwrap_or(Path::new("/"))
     }
 
-    /// Has Slurm read it no more. What an administrator has changed is kept, and where that is returned.
+    /// Deactivates the line. If an administrator changed it, the file is kept, and its path returned.
     pub fn deactivate(&self) -> Result<Option<&Path>, Failure> {
         if !self.active.exists() {
             return Ok(None);
@@ -95,12 +95,12 @@ impl InstalledLine {
         Ok(Some(&self.kept))
     }
 
-    /// By which a plugstack.conf has Slurm read it: with the whole path, which also holds where the controller serves that file.
+    /// The plugstack.conf line that includes it: with the whole path, which also works if the controller serves that file.
     pub fn include(&self) -> String {
         format!("include {}/*.conf", self.directory().display())
     }
 
-    /// Adds that to this plugstack.conf.
+    /// Adds this include to a plugstack.conf.
     pub fn add_include(&self, plugstack: &Path) -> Result<(), Failure> {
         let mut text = read_if_there(plugstack)?;
         if !text.is_empty() && !text.ends_with('\n') {
@@ -109,7 +109,7 @@ impl InstalledLine {
         put(plugstack, format!("{text}{OURS}\n{}\n", self.include()).as_bytes())
     }
 
-    /// Takes it out again, unless other plugins are read by it meanwhile; with it what was made for it and is empty then.
+    /// Removes the include, unless it loads other plugins by now; also the file and directory that were made for it, if they are empty.
     pub fn remove_include(&self, plugstack: &Path) -> Result<(), Failure> {
         let text = read_if_there(plugstack)?;
         let ours = format!("{OURS}\n{}\n", self.include());
@@ -119,7 +119,7 @@ impl InstalledLine {
             return Ok(());
         }
         match text.replacen(&ours, "", 1) {
-            // Slurm takes one that is missing for an empty one.
+            // Slurm treats a missing file as an empty one.
             rest if rest.is_empty() => fs::remove_file(plugstack).map_err(at("remove", plugstack))?,
             rest => put(plugstack, rest.as_bytes())?,
         }
@@ -128,7 +128,7 @@ impl InstalledLine {
     }
 }
 
-/// What the plugin's line loads and gives it.
+/// The plugin and its arguments on the plugin's line.
 fn words(text: &str) -> Option<Vec<String>> {
     text.lines().find_map(|line| {
         let mut words = line.split('#').next()?.split_whitespace();
@@ -152,17 +152,17 @@ fn found(slurm: &Slurm) -> Option<plugstack::PlugstackLine> {
     }
 }
 
-/// The same for people; `None`: there is none.
+/// The same as text for people. `None`: there is none.
 pub fn loading(slurm: &Slurm) -> Option<String> {
     found(slurm).map(|line| line.to_string())
 }
 
-/// Which file the line that loads the plugin now has it read.
+/// The configuration file that the line which loads the plugin now names.
 pub fn active(slurm: &Slurm) -> Configured {
     of_arguments(&found(slurm).map(|line| line.arguments).unwrap_or_default()).file_alone()
 }
 
-/// The configuration as the line of this file gives it to the plugin.
+/// The configuration that the line of this file gives the plugin.
 pub fn configured(file: &Path) -> Configured {
     let words = words(&fs::read_to_string(file).unwrap_or_default()).unwrap_or_default();
     of_arguments(words.get(1..).unwrap_or_default())
@@ -174,7 +174,7 @@ fn of_arguments(arguments: &[String]) -> Configured {
     Configured { config: file, overrides: overrides.map(Into::into).collect() }
 }
 
-/// Whether the controller serves the files of this Slurm, and slurmd has fetched them: no place to write to.
+/// Whether slurmd fetches this Slurm's files from the controller: then they must not be written here.
 pub fn is_fetched(slurm: &Slurm) -> bool {
     let directory = slurm.file().parent().unwrap_or(Path::new("/"));
     let really = fs::canonicalize(directory).unwrap_or_default();
@@ -188,11 +188,11 @@ fn read_if_there(file: &Path) -> Result<String, Failure> {
     }
 }
 
-/// Puts a file in the place of what is there, when it is whole and on the disk; mode and owner stay.
+/// Replaces a file once the new one is complete and on disk; mode and owner stay.
 fn put(file: &Path, text: &[u8]) -> Result<(), Failure> {
-    // A link is the administrator's, and goes on leading there.
+    // A link is the administrator's, and stays a link to the same file.
     let file = &fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
-    // Of its own name, and of one that `include plugstack.conf.d/*` does not match.
+    // A unique name that `include plugstack.conf.d/*` does not match.
     let name = format!(".{}.{}.new", file.file_name().unwrap_or_default().display(), std::process::id());
     let sibling = file.with_file_name(name);
     let write = || {
@@ -215,7 +215,7 @@ fn put(file: &Path, text: &[u8]) -> Result<(), Failure> {
     })?)
 }
 
-/// A failed operation on a file, in words.
+/// A failed operation on a file, as text.
 fn at<'a>(operation: &'a str, file: &'a Path) -> impl Fn(io::Error) -> String + 'a {
     move |error| format!("{operation} {}: {error}", file.display())
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What `jobfence ls`, `show`, `top` and `report` know of fences that live now, as rows and as JSON.
+//! What `jobfence ls`, `show`, `top` and `report` know about live fences, as rows and as JSON.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -22,10 +22,10 @@ use crate::configured::Configured;
 use crate::job_name;
 use crate::table::{self, Column, NONE, mib, number, numbers, printable, texts};
 
-/// The name of the objects that these commands print. A program looks at this first.
+/// The name of the objects' format. A program that reads them checks it first.
 pub const SCHEMA: &str = "jobfence-living-1";
 
-/// So long CPU time is measured, where there is no earlier look.
+/// How long CPU time is measured without an earlier value.
 pub const MEASURED: Duration = Duration::from_millis(250);
 
 /// Which fences.
@@ -52,19 +52,19 @@ pub fn job_id(text: &str) -> Result<Id, String> {
     Id::new(text).map_err(|error| error.to_string())
 }
 
-/// Looks at the fences of this node, again and again.
+/// Reads the fences of this node, repeatedly.
 pub struct LivingView {
     pub host: Host,
     pub run_dir: PathBuf,
     wanted: WantedSteps,
-    /// The CPU time of each at the last look.
+    /// The CPU time of each when last read.
     before: CpuTimes,
     users: HashMap<u32, String>,
 }
 
-/// One fence at one look.
+/// A fence at one time.
 pub struct LivingRow {
-    /// Its directories: no other step has this name.
+    /// Its directories: no other step has the same name.
     pub name: String,
     pub job: String,
     pub step: String,
@@ -73,18 +73,18 @@ pub struct LivingRow {
     pub holder: Option<String>,
     pub uid: Option<u32>,
     pub user: String,
-    /// Whose directories they are.
+    /// Which program's directories they are.
     pub placement: &'static str,
     pub path: Option<String>,
     pub started: Option<SystemTime>,
     pub uptime: Option<Duration>,
-    /// CPUs that it has used since the last look.
+    /// CPUs used since it was last read.
     pub cpus_now: Option<f64>,
     pub current: CurrentUse,
 }
 
 impl LivingView {
-    /// Of the user's own fences; of everybody's for root.
+    /// A view of the user's own fences; for root, of all users' fences.
     pub fn new(configured: &Configured, user: Option<u32>, job: Option<Id>) -> Result<Self, Failure> {
         let config = configured.load()?.config;
         let own = nix::unistd::getuid();
@@ -103,7 +103,7 @@ impl LivingView {
         Ok(view)
     }
 
-    /// The job by its id, where it was called otherwise. A job that has no fence here is as it was called.
+    /// The job's id, from another name of it. A job without a fence here keeps the given name.
     fn resolved(&self, job: &Id) -> Result<Id, Failure> {
         if !self.steps().0.is_empty() {
             return Ok(job.clone());
@@ -111,19 +111,19 @@ impl LivingView {
         job_name::resolve(job, self.jobs())
     }
 
-    /// The ids of all jobs of which there are fences.
+    /// The ids of all jobs with fences.
     pub fn jobs(&self) -> Vec<String> {
         let all = WantedSteps { uid: self.wanted.uid, job: None };
         let recorded = Recorded::read(&self.run_dir, &all, &mut Vec::new());
         find(&self.host, ALL, &recorded, &all).0.into_iter().map(|step| step.job).collect()
     }
 
-    /// The job that is looked at.
+    /// The job that is shown.
     pub fn job(&self) -> Option<&Id> {
         self.wanted.job.as_ref()
     }
 
-    /// The steps, and why there may be more.
+    /// The steps, and reasons why there may be more.
     pub fn steps(&self) -> (Vec<LivingStep<'_>>, Vec<Error>) {
         let mut unseen = Vec::new();
         let recorded = Recorded::read(&self.run_dir, &self.wanted, &mut unseen);
@@ -132,17 +132,17 @@ impl LivingView {
         (steps, unseen)
     }
 
-    /// Notes down the CPU time of each, from which the next look measures.
+    /// Notes the CPU time of each, from which the next reading measures.
     pub fn begin(&mut self) {
         let (steps, _) = self.steps();
         self.before = steps.iter().filter_map(time_of).collect();
     }
 
-    /// One look, after so long that CPU time could be measured.
+    /// Reads the fences once, after a time long enough to measure CPU time.
     pub fn measured(&mut self) -> (Vec<LivingRow>, Vec<Error>) {
         let begun = Instant::now();
         let mut users = std::mem::take(&mut self.users);
-        // Looked for once: what ends meanwhile has no figures then, and goes.
+        // The search is done once: a step that ends meanwhile has no figures then, and is left out.
         let (steps, unseen) = self.steps();
         let before: HashMap<_, _> = steps.iter().filter_map(time_of).collect();
         std::thread::sleep(MEASURED.saturating_sub(begun.elapsed()));
@@ -153,7 +153,7 @@ impl LivingView {
         (rows, unseen)
     }
 
-    /// One look.
+    /// Reads the fences once.
     pub fn rows(&mut self) -> (Vec<LivingRow>, Vec<Error>) {
         let mut users = std::mem::take(&mut self.users);
         let (steps, unseen) = self.steps();
@@ -166,7 +166,7 @@ impl LivingView {
     }
 }
 
-/// CPU times of steps, each with the moment at which it was read.
+/// CPU times of steps, each with the time when it was read.
 type CpuTimes = HashMap<String, (Instant, Duration)>;
 
 fn time_of(step: &LivingStep<'_>) -> Option<(String, (Instant, Duration))> {
@@ -174,7 +174,7 @@ fn time_of(step: &LivingStep<'_>) -> Option<(String, (Instant, Duration))> {
     Some((name_of(step), (Instant::now(), cpu)))
 }
 
-/// A step as it is now, with what it has used since `before`; its time is added to `after`.
+/// A step's present state, with its usage since `before`; adds its time to `after`.
 fn row(step: &LivingStep<'_>, before: &CpuTimes, users: &mut HashMap<u32, String>, after: &mut CpuTimes) -> LivingRow {
     let name = name_of(step);
     let current = step.current();
@@ -189,7 +189,7 @@ fn row(step: &LivingStep<'_>, before: &CpuTimes, users: &mut HashMap<u32, String
     LivingRow { cpus_now: since, user, current, ..described(step) }
 }
 
-/// What is known of a step without measuring.
+/// What is known about a step without measuring.
 pub fn described(step: &LivingStep<'_>) -> LivingRow {
     let shared = step.record.as_ref().and_then(|record| record.shared.as_deref());
     let owner = step.record.as_ref().map(|record| record.owner);
@@ -226,13 +226,13 @@ fn name_of(step: &LivingStep<'_>) -> String {
     places.collect::<Vec<_>>().join(":")
 }
 
-/// Of a user of whom this node knows no name, the number.
+/// The user's name, or the uid if this node knows none.
 pub fn user_name(uid: u32) -> String {
     let user = User::from_uid(uid.into()).ok().flatten();
     user.map_or_else(|| uid.to_string(), |user| printable(&user.name))
 }
 
-/// The columns of `ls` and `top`; the last one only where the page is wide.
+/// The columns of `ls` and `top`; the last one only if the page is wide enough.
 pub const COLUMNS: [Column; 12] = [
     texts("JOB"),
     texts("STEP"),
@@ -249,7 +249,7 @@ pub const COLUMNS: [Column; 12] = [
 ];
 
 impl LivingRow {
-    /// Its cells.
+    /// The row's cells.
     pub fn cells(&self) -> Vec<String> {
         let current = &self.current;
         let node = self.node.as_ref().map(|node| format!("@{node}")).unwrap_or_default();
@@ -273,7 +273,7 @@ impl LivingRow {
         ]
     }
 
-    /// Its members that say whose it is and where, and how it is limited.
+    /// The members for the fence's identity, place and limits.
     pub fn identity(&self, object: &mut Object) {
         object
             .text("job", Some(&self.job))
@@ -295,7 +295,7 @@ impl LivingRow {
             .number("processes_limit", self.current.processes_limit);
     }
 
-    /// As one object.
+    /// The row as an object.
     pub fn json(&self) -> String {
         let mut object = Object::new();
         self.identity(&mut object);
@@ -303,7 +303,7 @@ impl LivingRow {
     }
 }
 
-/// The table of these fences: with their paths where the page is as wide as that.
+/// A table of these fences: with their paths if the page is wide enough.
 pub fn rows_in_lines(rows: &[LivingRow], width: usize) -> Vec<String> {
     let cells: Vec<Vec<String>> = rows.iter().map(LivingRow::cells).collect();
     let whole = table::lines(&COLUMNS, &cells, None);
@@ -313,7 +313,7 @@ pub fn rows_in_lines(rows: &[LivingRow], width: usize) -> Vec<String> {
     table::lines(COLUMNS.split_last().map_or(&[], |(_, but_last)| but_last), &cells, None)
 }
 
-/// Objects of fences as the one object that is printed.
+/// The whole printed object, from objects of fences.
 pub fn document(fences: impl Iterator<Item = String>) -> String {
     let node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     Object::new()
@@ -324,7 +324,7 @@ pub fn document(fences: impl Iterator<Item = String>) -> String {
         .end()
 }
 
-/// Why there may be more.
+/// Warns that there may be more fences, and why.
 pub fn warn_of(unseen: &[Error]) {
     const MOST: usize = 5;
     for error in unseen.iter().take(MOST) {
@@ -335,7 +335,7 @@ pub fn warn_of(unseen: &[Error]) {
     }
 }
 
-/// What is said where there is nothing to see.
+/// Prints that there is nothing to show.
 pub fn say_none(job: Option<&Id>) {
     match job {
         Some(job) => {
@@ -345,7 +345,7 @@ pub fn say_none(job: Option<&Id>) {
     }
 }
 
-/// How a version of the kernel's interface is called.
+/// The name of a version of the kernel's interface.
 pub fn version(version: Version) -> &'static str {
     if version == Version::V1 { "v1" } else { "v2" }
 }

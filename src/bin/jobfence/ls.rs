@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence ls`: the fences that live on this node now, a line each.
+//! `jobfence ls`: the live fences of this node, one line each.
 
 use std::process::ExitCode;
 

@@ -14,6 +14,7 @@ mod enable;
 mod explain;
 mod hold;
 mod host;
+mod htcondor_job;
 mod job_name;
 mod journal;
 mod jsv;
@@ -22,6 +23,7 @@ mod line;
 mod living;
 mod ls;
 mod metrics;
+mod mom;
 mod moment;
 mod node;
 mod pam;
@@ -58,6 +60,7 @@ use configured::Configured;
 use jobfence::printable::printable_lines;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use nix::sys::signal::{SigHandler, Signal, signal};
+use syslog::SyslogOfDaemon;
 
 /// Fences batch jobs in cgroups: the administrator's command.
 #[derive(Parser)]
@@ -122,11 +125,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // A reader that went away (`jobfence check | head`) is no reason for a panic.
-    // SAFETY: the default action is no code of ours, and nothing else runs yet.
+    // A reader that is gone (`jobfence check | head`) must not cause a panic.
+    // SAFETY: the default action runs no code of this program, and nothing else runs yet.
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
     if docker::is_asked_for() {
         return docker::docker();
+    }
+    if htcondor_job::is_asked_for() {
+        return htcondor_job::job();
     }
     if let Some(name) = shepherd::name() {
         return shepherd::shepherd(&name);
@@ -139,10 +145,14 @@ fn main() -> ExitCode {
     {
         return status;
     }
-    if log::set_logger(&Stderr).is_ok() {
-        log::set_max_level(LevelFilter::Info);
-    }
     let cli = Cli::parse();
+    // qmaster denies a job for a line of its JSV's on stderr, and execd has nobody read that of a load sensor.
+    match &cli.command {
+        Command::Jsv(_) => SyslogOfDaemon::begin(),
+        Command::Host(options) if options.is_sensor() => SyslogOfDaemon::begin(),
+        _ if log::set_logger(&Stderr).is_ok() => log::set_max_level(LevelFilter::Info),
+        _ => {}
+    }
     let result = match cli.command {
         Command::Check(options) => check::check(&options),
         Command::Enable(options) => enable::enable(&options),
@@ -176,7 +186,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Messages of the library.
+/// Prints the library's messages.
 struct Stderr;
 
 impl Log for Stderr {
@@ -189,7 +199,7 @@ impl Log for Stderr {
             if journal::say(record.level(), &record.args().to_string()) {
                 return;
             }
-            // It is no reason to fail that nobody can read it.
+            // A message that nobody can read is no failure.
             let _ = writeln!(io::stderr(), "jobfence: {}", printable_lines(&record.args().to_string(), '?'));
         }
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `MetricsFile`: what jobs use now, and what jobfence has done, for the textfile collector of Prometheus's node_exporter.
+//! `MetricsFile`: the present usage of jobs, and counters of jobfence, for the textfile collector of Prometheus's node_exporter.
 //!
-//! The text format is that of https://prometheus.io/docs/instrumenting/exposition_formats/: names end with their unit, and counters
-//! with `_total`. A label has what a user cannot choose freely: the job's number, the user's name, the partition.
+//! The text format is that of https://prometheus.io/docs/instrumenting/exposition_formats/: names end with their unit, and counters with
+//! `_total`. Labels have only values that a user cannot choose freely: the job's number, the user's name, the partition.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
@@ -22,36 +22,36 @@ use jobfence::scheduler::all::ALL;
 use crate::living::user_name;
 use crate::whole;
 
-/// Each file begins so, whatever there is to be said.
+/// The beginning of every file.
 const BEGIN: &str = "# HELP jobfence_";
 
-/// Of so many jobs at most: a node has fewer, unless something is wrong.
+/// The most jobs in the file: a node has fewer, unless something is wrong.
 const MOST_JOBS: usize = 1000;
 
 /// A job that has fences now.
 #[derive(Debug, Clone, Default)]
 pub struct JobMetrics {
-    /// Its number or text.
+    /// Its number or text id.
     pub job: String,
-    /// Its user, by name or number.
+    /// Its user, by name or uid.
     pub user: String,
-    /// Its partition or queue; empty where that is not known.
+    /// Its partition or queue; empty if not known.
     pub partition: String,
-    /// What it was granted, as far as that is known.
+    /// What it was granted, if known.
     pub allocated: Allocated,
     /// How many steps it has now.
     pub steps: u64,
-    /// What its steps have used, those included that have ended.
+    /// What its steps used, including ended ones.
     pub usage: Usage,
     /// Memory in use now, in bytes.
     pub memory: Option<u64>,
     /// Processes and threads now.
     pub processes: Option<u64>,
-    /// CPU time that it may have.
+    /// Its CPU limit.
     pub cpus_limit: Option<Cpus>,
-    /// Memory that it may have, in bytes.
+    /// Its memory limit, in bytes.
     pub memory_limit: Option<u64>,
-    /// Processes and threads that it may have.
+    /// Its limit of processes and threads.
     pub processes_limit: Option<u64>,
 }
 
@@ -60,11 +60,11 @@ pub fn look(config: &Config, host: &Host) -> Result<(), String> {
     let Some(path) = &config.metrics_file else { return Ok(()) };
     let counters = Counters::read(&config.run_dir).map_err(|error| error.to_string())?;
     let text = page(&living_jobs(config, host), &counters);
-    // The collector is not root.
+    // The collector does not run as root.
     whole::replace(path, text.as_bytes(), Some(0o644)).map_err(|error| error.to_string())
 }
 
-/// Takes the file away, for the last time: a collector would go on with what it has read in it.
+/// Removes the file for good: otherwise a collector would go on with its last content.
 pub fn forget(config: &Config) -> Result<(), String> {
     let Some(path) = &config.metrics_file else { return Ok(()) };
     match whole::remove(path, BEGIN) {
@@ -108,7 +108,7 @@ fn living_jobs(config: &Config, host: &Host) -> Vec<JobMetrics> {
 }
 
 impl JobMetrics {
-    /// The kernel's limits of a job that its scheduler has directories for have room for the scheduler's daemons: without that.
+    /// If the scheduler has directories for jobs, the kernel's limits have room for its daemons: this removes that.
     fn by_what_is_noted(mut self) -> Self {
         let Allocated { noted, cpus_limit, processes_limit, .. } = &self.allocated;
         if let Some(partition) = noted.facts().partition.known().filter(|_| self.partition.is_empty()) {
@@ -120,7 +120,7 @@ impl JobMetrics {
     }
 }
 
-/// As `jobfence prolog` or the batch step has noted it down.
+/// As recorded by `jobfence prolog` or the batch step.
 fn partition(noted: Option<&JobRecords>, host: &Host, step: &LivingStep<'_>) -> Option<String> {
     let node = step.node.as_deref().map(Name::new).transpose().ok()?;
     let id = JobId { node, job: step.job.parse().ok()? };
@@ -248,7 +248,7 @@ const FIGURES: &[Figure] = &[
     },
 ];
 
-/// The whole file.
+/// The content of the file.
 pub fn page(jobs: &[JobMetrics], counters: &Counters) -> String {
     let mut page = String::new();
     let shown = jobs.get(..jobs.len().min(MOST_JOBS)).unwrap_or(jobs);
@@ -339,7 +339,7 @@ fn labels(job: &JobMetrics) -> String {
     all.join(",")
 }
 
-/// A label's value: without what the format itself uses, nor what a terminal would act on.
+/// A label's value, without characters that the format uses or a terminal would act on.
 fn escaped(value: &str) -> String {
     let mut safe = String::new();
     for c in value.chars() {
@@ -387,7 +387,7 @@ mod tests {
         ] {
             assert!(page.contains(line), "{line} in {page}");
         }
-        // What no job knows is not there at all, and no figure says 0 for it.
+        // A figure that no job has is absent, and never 0.
         assert!(!page.contains("memory_peak") && !page.contains("pressure"), "{page}");
         let helps: Vec<&str> = page.lines().filter(|line| line.starts_with("# HELP ")).collect();
         let mut names: Vec<&str> = helps.iter().filter_map(|line| line.split(' ').nth(2)).collect();
@@ -421,7 +421,7 @@ mod tests {
             let line = text.lines().find_map(|known| known.strip_prefix(&line));
             assert!(line.is_some_and(|line| line.ends_with(&format!(" {value}"))), "{name}: {text}");
         }
-        // A limit that is lower now holds; where there is none, none is made up.
+        // A lower present limit counts; a missing one is not invented.
         let lower = JobMetrics { cpus_limit: Some(Cpus::whole(1)), processes_limit: None, ..of_scheduler };
         let lower = lower.by_what_is_noted();
         assert_eq!((lower.cpus_limit, lower.processes_limit), (Some(Cpus::whole(1)), None));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Moments as the usage log writes them.
+//! Times in the format of the usage log.
 
 /// The seconds since 1970 of `2026-11-25T03:31:01Z`.
 pub fn seconds_of(moment: &str) -> Option<u64> {
@@ -15,7 +15,7 @@ pub fn seconds_of(moment: &str) -> Option<u64> {
     // Years that begin in March have the leap day at their end.
     let (year, month) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
     let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
-    // Days from the year 0 to 1970.
+    // The days from year 0 to 1970.
     let days = days.checked_sub(719_468)?;
     Some(days * 86_400 + hour * 3600 + minute * 60 + second)
 }

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! This node's name in slurm.conf, where nobody has said it: found as slurmd finds it.
+//! This node's name in slurm.conf, if it is not given: found as slurmd finds it.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::Path;
 
 use jobfence::scheduler::slurm::conf::{self, Lines};
 
-/// The name that was given; or by slurm.conf; or, where there is none, the host's. `None`: slurm.conf has no node of this host's, or
-/// several.
+/// The given name, or the one by slurm.conf, or, without slurm.conf, the host's. `None`: slurm.conf has no node of this host, or several.
 pub fn name(given: Option<&str>, slurm_conf: Option<&Path>) -> Option<String> {
     let found = || match slurm_conf {
         Some(file) => conf::this_node(&Lines::read(file), aliases),
@@ -23,11 +22,11 @@ pub fn host() -> String {
 }
 
 unsafe extern "C" {
-    /// netdb.h. What it answers lives until it is called again.
+    /// From netdb.h. Its result is valid until the next call.
     fn gethostbyname2(name: *const c_char, family: c_int) -> *const libc::hostent;
 }
 
-/// Other names of a host, the one first by which the others are aliases: gethostbyname(3).
+/// Other names of a host, first the one that the others are aliases of: gethostbyname(3).
 fn aliases(host: &str) -> Vec<String> {
     let mut all = Vec::new();
     let Ok(host) = CString::new(host) else { return all };

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the PAM configuration of this host says about sessions that pam_slurm_adopt lets in.
+//! What this host's PAM configuration does with sessions that pam_slurm_adopt lets in.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What services are configured in, and where distributions put what the first does not have (pam.d(5)).
+/// Where services are configured; and where distributions put files that the first directory does not have (pam.d(5)).
 pub const DIRECTORY: &str = "/etc/pam.d";
 const VENDORS: &str = "/usr/lib/pam.d";
 
-/// As many files within files as libpam reads.
+/// libpam's limit of nested files.
 const DEEPEST: usize = 16;
 
-/// What is wrong here, if anything: of each service what an administrator should do. `line` is that which it should have;
-/// `own`: whether a session is outside of every fence without it.
+/// The faults, if any: for each service what an administrator should do. `line` is the line that it should have; `own`: whether a session
+/// is outside every fence without the line.
 pub fn faults(directory: &Path, line: &str, own: bool) -> Vec<String> {
     let directories = [directory, Path::new(VENDORS)];
     let stacks: Vec<Stack> = files(directory).iter().map(|file| Stack::read(&directories, file)).collect();
@@ -22,18 +22,18 @@ pub fn faults(directory: &Path, line: &str, own: bool) -> Vec<String> {
     let mut faults = Vec::new();
     for stack in &stacks {
         let lack = || stack.lack(line, !included.contains(&stack.file)).filter(|_| own);
-        // A file that several services include has one fault.
+        // A file that several services include is reported once.
         faults.extend(stack.hole(line).or_else(lack).filter(|fault| !faults.contains(fault)));
     }
     faults
 }
 
-/// The services by which a job's user begins a session from within the job.
+/// The services by which a job's user can begin a session from within the job.
 const BEGUN_BY_JOBS: [&str; 4] = ["su", "su-l", "sudo", "sudo-i"];
-/// The services of daemons that carry out what a job has left with them. Distributions name the first in two ways.
+/// The services of daemons that run users' commands later. Distributions name the first in two ways.
 const LEFT_WITH: [&str; 3] = ["cron", "crond", "atd"];
 
-/// By which services a job's processes leave it. `own` as above.
+/// The services by which a job's processes can leave it. `own` as above.
 pub fn ways_out(directory: &Path, line: &str, own: bool) -> Vec<String> {
     let directories = [directory, Path::new(VENDORS)];
     let stacks: Vec<(String, Stack)> = files(directory)
@@ -41,7 +41,7 @@ pub fn ways_out(directory: &Path, line: &str, own: bool) -> Vec<String> {
         .filter_map(|file| Some((file.file_name()?.to_str()?.to_owned(), Stack::read(&directories, file))))
         .collect();
     let is_begun = |name: &str, stack: &Stack| {
-        // Where the limits are Slurm's, its module has put the session of ssh into a job before.
+        // If the limits are in Slurm's directories, Slurm's PAM module puts ssh sessions into a job first.
         BEGUN_BY_JOBS.contains(&name) || !own && stack.calls.iter().any(|call| stack.adopts(call, false))
     };
     let mut moved: Vec<(String, Vec<&str>)> = Vec::new();
@@ -77,14 +77,14 @@ pub fn ways_out(directory: &Path, line: &str, own: bool) -> Vec<String> {
     said
 }
 
-/// What moves a session of this service out of the job from which it comes, if nothing puts it back.
+/// The module that moves a session of this service out of the job that it comes from, unless another line puts it back.
 pub fn moves_out(directory: &Path, service: &str) -> Option<String> {
     let directories = [directory, Path::new(VENDORS)];
     let file = directories.iter().map(|directory| directory.join(service)).find(|file| file.is_file())?;
     Stack::read(&directories, &file).moves_out(false)
 }
 
-/// The files of services, by name; none where the directory cannot be read.
+/// The files of services, by name; none if the directory cannot be read.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let left_over = |name: &str| {
         name.ends_with('~')
@@ -97,7 +97,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Where a line is.
+/// The place of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct At {
     file: PathBuf,
@@ -115,7 +115,7 @@ struct Call {
     kind: PamGroup,
     /// The module and its arguments.
     words: Vec<String>,
-    /// The places by which it came to be in the service, from the service's own file to its own.
+    /// How the line came into the service: the places from the service's own file to the line's own.
     path: Vec<At>,
 }
 
@@ -166,20 +166,19 @@ impl Call {
         self.module() == "pam_exec" && self.words.windows(2).any(is_adopt)
     }
 
-    /// Whether it lets the user write into PAM's environment. It does not unless told so, since Linux-PAM 1.4 and in Red Hat's
-    /// older ones.
+    /// Whether it lets the user write into PAM's environment. By default it does not, since Linux-PAM 1.4 and in Red Hat's older releases.
     fn reads_users_environment(&self) -> bool {
-        // As C's atoi has it.
+        // As C's atoi.
         let is_on = |value: &str| value.trim_start_matches(['+', '-', '0']).starts_with(|c: char| c.is_ascii_digit());
         self.module() == "pam_env" && self.argument("user_readenv").is_some_and(is_on)
     }
 
-    /// Whether it moves the process into a cgroup of the session's.
+    /// Whether it moves the process into a cgroup of the session.
     fn is_logind(&self) -> bool {
         self.kind == PamGroup::Session && matches!(self.module(), "pam_systemd" | "pam_elogind")
     }
 
-    /// Where the ways to it and to another part: in a file that both are in.
+    /// Where the paths to this call and to another one separate: in a file that both are in.
     fn parts_from(&self, other: &Self) -> &At {
         let differs = |(ours, theirs): &(&At, &At)| ours != theirs;
         self.path.iter().zip(&other.path).find(differs).map_or(self.at(), |(ours, _)| ours)
@@ -202,7 +201,7 @@ impl Stack {
     }
 
     fn add(&mut self, directories: &[&Path], file: &Path, only: Option<PamGroup>, path: &[At]) {
-        // What cannot be read PAM treats as a failure: no session begins.
+        // PAM treats an unreadable file as a failure: no session begins.
         let Ok(text) = fs::read(file) else { return };
         for (line, words) in statements(&String::from_utf8_lossy(&text)) {
             let path = [path, &[At { file: file.to_owned(), line }]].concat();
@@ -230,13 +229,13 @@ impl Stack {
         }
     }
 
-    /// Whether a user can become root by our line. PAM's environment lasts from auth to session.
+    /// Whether a user can become root through jobfence's line. PAM's environment lasts from auth to session.
     fn hole(&self, line: &str) -> Option<String> {
         self.calls.iter().enumerate().find_map(|(number, ours)| {
             if !ours.executes_us() {
                 return None;
             }
-            // pam_exec runs it once more when the session is closed, and then all of the stack has been there.
+            // pam_exec also runs when the session is closed, after the whole stack has run.
             let again = ours.kind == PamGroup::Session && ours.argument("type") != Some("open_session");
             let before = |other, kind| if kind == ours.kind { again || other < number } else { kind == PamGroup::Auth };
             let sets = |(other, call): &(usize, &Call)| call.reads_users_environment() && before(*other, call.kind);
@@ -250,7 +249,7 @@ impl Stack {
         })
     }
 
-    /// What is missing for sessions to be fenced, where pam_slurm_adopt lets them in. `alone`: no service includes this file.
+    /// What is missing so that sessions are fenced, if pam_slurm_adopt lets them in. `alone`: no service includes this file.
     fn lack(&self, line: &str, alone: bool) -> Option<String> {
         let adopting = self.calls.iter().find(|call| self.adopts(call, alone))?;
         let Some(number) = self.calls.iter().rposition(Call::is_ours) else {
@@ -274,8 +273,8 @@ impl Stack {
         ))
     }
 
-    /// What moves the session out of its job for good. `both`: it may have no parent in the job, so what puts it back must be in the stack
-    /// before, too.
+    /// The module that moves the session out of its job for good. `both`: the session may have no parent in the job, so jobfence's line
+    /// must also be before that module.
     fn moves_out(&self, both: bool) -> Option<String> {
         let last = self.calls.iter().rposition(Call::is_logind)?;
         let first = self.calls.iter().position(Call::is_logind)?;
@@ -285,7 +284,7 @@ impl Stack {
         (!is_held).then(|| format!("{} ({})", logind.module(), logind.at()))
     }
 
-    /// Whether it is pam_slurm_adopt, and works in this service: in sshd, unless told otherwise.
+    /// Whether it is pam_slurm_adopt, and active in this service: by default only in sshd.
     fn adopts(&self, call: &Call, alone: bool) -> bool {
         let service = call.argument("service").unwrap_or("sshd");
         call.kind == PamGroup::Account
@@ -294,7 +293,7 @@ impl Stack {
     }
 }
 
-/// The statements of a file as words, each with the number of its first line: without comments, continued lines in one (pam.d(5)).
+/// The statements of a file as words, each with the number of its first line: without comments, continued lines joined (pam.d(5)).
 fn statements(text: &str) -> Vec<(usize, Vec<String>)> {
     let mut found = Vec::new();
     let mut lines = text.lines().enumerate();
@@ -311,7 +310,7 @@ fn statements(text: &str) -> Vec<(usize, Vec<String>)> {
     found
 }
 
-/// Separated by blanks, but for what stands in brackets.
+/// Splits at blanks, except within brackets.
 fn words(statement: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut rest = statement.trim_start();
@@ -365,12 +364,12 @@ mod tests {
         assert_eq!(with(&[("sshd", ADOPT), ("su", "")]), lack("sshd:2", "sshd"));
         let in_parts = "account [default=bad \\\n success=ok] /lib/pam_slurm_adopt.so x\n";
         assert_eq!(with(&[("sshd", in_parts)]), lack("sshd:1", "sshd"));
-        // By each way in which one file becomes part of another.
+        // Each way in which one file includes another.
         for include in ["account include system-auth", "account substack system-auth", "@include system-auth"] {
             assert_eq!(with(&[("system-auth", ADOPT), ("sshd", include)]), lack("system-auth:2", "sshd"), "{include}");
         }
         assert_eq!(with(&[("system-auth", ADOPT), ("sshd", "session include system-auth")]), [""; 0]);
-        // In sshd alone, unless told otherwise.
+        // Only in sshd, unless told otherwise.
         assert_eq!(with(&[("common-account", ADOPT), ("cron", "@include common-account\n")]), [""; 0]);
         let cron = ("cron", "@include common-account\n");
         for service in ["*", "cron"] {
@@ -396,7 +395,7 @@ mod tests {
                 with(&[("sshd", &format!("{ADOPT}@include common-session")), ("common-session", line)]),
                 [""; 0]
             );
-            // Not in this service, not in this stack, not at all.
+            // The line is not in this service, not in this stack, or nowhere.
             for other in [line.replace("session", "auth"), format!("#{line}"), line.replace("jobfence", "jobfences")] {
                 let said = with(&[("sshd", &format!("{ADOPT}{other}")), ("su-l", line), ("common-session", line)]);
                 assert_eq!(said, lack("sshd:2", "sshd"), "{other}");
@@ -427,9 +426,9 @@ mod tests {
         assert_eq!(with(&[session, ("sshd", &opens)]), [""; 0]);
         assert_eq!(with(&[session, ("sshd", &debian(EXEC).replace("readenv=1", "readenv=0"))]), [""; 0]);
         assert_eq!(with(&[session, ("sshd", &debian(EXEC).replace("user_readenv=1 ", ""))]), [""; 0]);
-        // Whoever lets users in, and whoever limits them.
+        // In any service, whether or not it lets users in, and whether or not it limits them.
         assert_eq!(faults_of(&[("cron", &format!("{USER_ENV}{EXEC}"))], false), hole("cron:2", "cron:1"));
-        // What auth has set lasts, wherever it stands.
+        // What auth sets lasts, wherever its line is.
         let auth = USER_ENV.replace("session", "auth");
         let el = "auth substack password-auth\nsession include password-auth\n";
         let both = format!("{SYSTEMD}{EXEC}{auth}");
@@ -458,7 +457,7 @@ mod tests {
         let sshd = format!("{ADOPT}@include common-session\n");
         let said = moved("common-session:1", "common-session:2", "common-session:1", "common-session:2");
         assert_eq!(with(&[("common-session", &both), ("sshd", &sshd)]), said);
-        // Once more behind it is late enough.
+        // Another line behind it suffices.
         assert_eq!(with(&[("common-session", &both), ("sshd", &format!("{sshd}{MODULE}"))]), [""; 0]);
     }
 
@@ -485,17 +484,17 @@ mod tests {
         let stay = MODULE.replace('\n', " stay\n");
         assert_eq!(ways(&[session, ("su", su), ("su-l", "session include su\n")], true).0, [moved("su, su-l")]);
         assert_eq!(ways(&[session, ("su", "session required pam_unix.so\n"), ("login", su)], true).0, [""; 0]);
-        // Behind it alone, what has no parent any more is not found.
+        // With the line only behind it, a process whose parent is gone is not found.
         assert_eq!(ways(&[session, ("su", &format!("{su}{stay}"))], true).0, [moved("su")]);
         let held = format!("{stay}{su}{stay}");
         assert_eq!(ways(&[session, ("su", &held), ("su-l", "session include su\n")], true).0, [""; 0]);
-        // An sshd that a job's daemon has started has that as its parent.
+        // An sshd that a job's daemon starts has that daemon as its parent.
         let sshd = |stack: &str| ways(&[session, ("sshd", stack)], true).1;
         assert_eq!(sshd(su).as_deref(), Some("pam_systemd (common-session:1)"));
         assert_eq!(sshd(&format!("{su}{MODULE}")), None);
         assert_eq!(sshd(&format!("{MODULE}{su}")).as_deref(), Some("pam_systemd (common-session:1)"));
         assert_eq!(ways(&[], true), (Vec::new(), None));
-        // What pam_slurm_adopt has put into Slurm's own cgroup.
+        // pam_slurm_adopt has put it into Slurm's own cgroup.
         let adopting = format!("{ADOPT}{su}");
         assert_eq!(ways(&[session, ("sshd", &adopting)], false).0, [moved("sshd")]);
         assert_eq!(ways(&[session, ("sshd", &adopting)], true).0, [""; 0]);

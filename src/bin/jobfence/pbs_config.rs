@@ -15,8 +15,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use jobfence::printable::printable;
+use jobfence::scheduler::pbs::tasks;
+use jobfence::sys::dir::Dir;
 
 use crate::command::Failure;
+use crate::mom::{self, ForMom, MomSays};
 use convert::Converted;
 use json::JsonText;
 use site::{SiteConfig, SiteNote};
@@ -38,8 +41,8 @@ pub fn pbs_config(options: &PbsConfigOptions) -> Result<ExitCode, Failure> {
     match converted(&file, &text) {
         Ok((printed, notes)) => {
             print!("{printed}");
-            for note in &notes {
-                eprintln!("jobfence: {}", in_words(note));
+            for line in notes.iter().map(in_words).chain(of_this_host(&printed)) {
+                eprintln!("jobfence: {line}");
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -50,6 +53,20 @@ pub fn pbs_config(options: &PbsConfigOptions) -> Result<ExitCode, Failure> {
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+/// What else changes, where a MoM runs here and its directory can be read.
+fn of_this_host(printed: &str) -> Vec<String> {
+    let Ok(proc) = Dir::open("/proc") else { return Vec::new() };
+    let conf = ForMom {
+        file: None,
+        sections: printed.lines().filter(|line| line.starts_with('[')).collect(),
+        has_gpus: printed.contains("\nGPUDevice="),
+    };
+    let all = tasks::homes(&proc).into_iter().flat_map(|home| mom::lines(&home.join("mom_priv"), &conf));
+    // That the hook is not there yet is no news.
+    all.filter_map(|said| if let MomSays::Hint(what) = said { Some(format!("on this host: {what}")) } else { None })
+        .collect()
 }
 
 /// What is printed, and what is to be said; or the mistakes in the file.
@@ -156,7 +173,7 @@ mod tests {
         (TOP, "job_setup_timeout", "30", "job_setup_timeout: jobfence needs none."),
         (TOP, "placement_type", "\"load_packed\"", "placement_type: It needs jobs that are pinned"),
         (TOP, "propagate_vntype_to_server", "true", "propagate_vntype_to_server: This is about what"),
-        (TOP, "manage_rlimit_as", "true", "manage_rlimit_as: jobfence sets no limit of a process"),
+        (TOP, "manage_rlimit_as", "true", "manage_rlimit_as: Set AddressSpace=pvmem in jobfence.CF"),
         ("cpu", "enabled", "true", "ConstrainCPUQuota=yes CPUPolicy=weight"),
         ("cpu", "cfs_period_us", "50000", "CPUQuotaPeriod=50000us"),
         ("cpu", "cfs_quota_fudge_factor", "1.125", "CPUQuotaPercent=112.5"),
@@ -175,7 +192,12 @@ mod tests {
         ("memory", "soft_limit", "true", "memory.soft_limit: The memory that a job asks for stays"),
         ("memory", "default", "\"2gb\"", "DefaultRAMSpace=2G"),
         ("memory", "enforce_default", "false", "DefaultRAMSpace=unlimited"),
-        ("memory", "exclhost_ignore_default", "true", "memory.exclhost_ignore_default: jobfence does not know"),
+        (
+            "memory",
+            "exclhost_ignore_default",
+            "true",
+            "memory.exclhost_ignore_default: jobfence.conf does not know of such jobs. Set ExclhostMemory=host",
+        ),
         ("memory", "reserve_percent", "5", "memory.reserve_percent: jobfence limits each job, and not all"),
         ("memory", "reserve_amount", "\"1GB\"", "memory.reserve_amount: jobfence limits each job, and not all"),
         ("memory", "vnode_hidden_mb", "1", "memory.vnode_hidden_mb: This is about what"),
@@ -188,9 +210,9 @@ mod tests {
         ("memsw", "reserve_amount", "\"64MB\"", "memsw.reserve_amount: jobfence limits each job"),
         ("memsw", "vnode_hidden_mb", "1", "memsw.vnode_hidden_mb: This is about what"),
         ("memsw", "manage_cgswap", "true", "memsw.manage_cgswap: This is about what"),
-        ("hugetlb", "enabled", "true", "MaxHugePages=unlimited"),
-        ("hugetlb", "default", "\"1GB\"", "MaxHugePages=2M:1G"),
-        ("hugetlb", "enforce_default", "false", "MaxHugePages=unlimited"),
+        ("hugetlb", "enabled", "true", "ConstrainHugePages=yes"),
+        ("hugetlb", "default", "\"1GB\"", "hugetlb.default: The hpmem of a job is its limit"),
+        ("hugetlb", "enforce_default", "false", "hugetlb.enforce_default: The hpmem of a job is its limit"),
         ("hugetlb", "enforce_defaults", "true", "hugetlb.enforce_defaults: pbs_cgroups never reads this key."),
         ("hugetlb", "exclhost_ignore_default", "true", "hugetlb.exclhost_ignore_default: jobfence does not know"),
         ("hugetlb", "reserve_percent", "5", "hugetlb.reserve_percent: jobfence limits each job"),
@@ -341,6 +363,49 @@ mod tests {
         assert!(of(r#"{"exclude_vntypes": ["*"]}"#).0.ends_with("[Host=*] Mode=observe"));
     }
 
+    /// Files of the shapes that sites have published: what each comes to, and what is said to differ.
+    #[test]
+    fn files_of_the_shapes_that_sites_publish_are_converted() {
+        let devices = |allow: &str| {
+            file("\"discover_gpus\": true", "devices", &format!("\"enabled\": true, \"allow\": [{allow}]"))
+        };
+        // Every device, as on GPU servers of an AI site and on a grid's.
+        let all = devices("\"b *:* rwm\", \"c *:* rwm\"");
+        // Classes of devices by number, and one of NVIDIA's, as a cloud's script writes it into the hook's file.
+        let cloud = devices(
+            "\"b *:* rwm\",\"c 10:* rwm\",\"c 4:* rwm\",\"c 5:* rwm\",\"c 1:* rwm\",\"c 7:* rwm\",[\"nvidia-uvm\", \"rwm\"]",
+        );
+        // Devices by name, with those that every job has, for containers.
+        let names = devices(
+            "\"b *:* rwm\",[\"net/tun\",\"rwm\"],[\"tty\",\"rwm\"],[\"ptmx\",\"rwm\"],[\"null\",\"rwm\"],[\"zero\",\"rwm\"],\
+             [\"full\",\"rwm\"],[\"random\",\"rwm\"],[\"urandom\",\"rwm\"],[\"cpu/0/cpuid\",\"rwm\",\"*\"],\
+             [\"nvidia-modeset\",\"rwm\"],[\"nvidia-uvm\",\"rwm\"],[\"nvidia-uvm-tools\",\"rwm\"],[\"nvidiactl\",\"rwm\"]",
+        );
+        // A key of a hook that the site has changed.
+        let changed = r#"{"exclude_hosts": ["a", "b1"], "no_limit_hosts": ["c-1"], "cgroup": {"memory": {"enabled": true, "default": "256MB"}}}"#;
+        for (text, wanted, said) in [
+            (all.as_str(), "ConstrainDevices=no GPUDevice=/dev/nvidia%d ", "allows every device of its kind"),
+            (
+                &cloud,
+                "ConstrainDevices=closed DeviceAllow=\"char-misc,char-tty,char-/dev/tty,char-mem,char-vcs,/dev/nvidia-uvm,\
+                 /dev/nvidiactl\" GPUDevice=/dev/nvidia%d ",
+                "hosts that have these: /dev/nvidia-uvm, /dev/nvidiactl.",
+            ),
+            (
+                &names,
+                "DeviceAllow=\"/dev/net/tun,/dev/cpu/0/cpuid,/dev/nvidia-modeset,/dev/nvidia-uvm,/dev/nvidia-uvm-tools,\
+                 /dev/nvidiactl\" GPUDevice=/dev/nvidia%d ",
+                "allows minor numbers *, and /dev/cpu/0/cpuid alone is written",
+            ),
+            (changed, "[Host=a,b1] Mode=observe ", "no_limit_hosts: The pbs_cgroups of OpenPBS does not know this key"),
+        ] {
+            let (lines, notes) = of(text);
+            assert!((lines.clone() + " ").contains(wanted), "{text}: {lines}");
+            assert!(notes.iter().any(|note| note.contains(said)), "{text}: {notes:?}");
+            assert!(!notes.iter().any(|note| note.contains("does not know its name")), "{text}: {notes:?}");
+        }
+    }
+
     #[test]
     fn devices_are_named_by_path_or_driver() {
         let of_entries =
@@ -406,7 +471,7 @@ mod tests {
         let notes = of("{\"exlude_hosts\": [], \"cgroup\": {\"memroy\": {}, \"cpu\": {\"shares\": 1}}}").1;
         assert_eq!(
             notes[0],
-            "F:1:2: exlude_hosts: pbs_cgroups does not know this key, and ignores it. Did you mean exclude_hosts?"
+            "F:1:2: exlude_hosts: The pbs_cgroups of OpenPBS does not know this key, and ignores it. Did you mean exclude_hosts?"
         );
         assert!(notes[1].contains("memroy: ") && notes[1].ends_with("Did you mean memory?"), "{notes:?}");
         assert!(notes[2].contains("cpu.shares: "), "{notes:?}");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `jobfence prolog` and `jobfence epilog`: for slurm.conf's Prolog= and Epilog=.
 //!
-//! A prolog that fails drains its node. So whatever goes wrong is logged, and the exit status is 0: without a record the job's
-//! steps find out less, and are limited all the more.
+//! A prolog that fails drains its node. So errors are only logged, and the exit status is 0: without a record the job's steps know less,
+//! and are limited more strictly.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -17,16 +17,16 @@ use crate::command::{Failure, ignore_sigpipe, require_root};
 use crate::configured::Configured;
 use crate::syslog;
 
-/// How long what a dead step daemon left may hold up the end of a job: less than any PrologEpilogTimeout.
+/// How long leftovers of a dead step daemon may delay the end of a job: less than any PrologEpilogTimeout.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Notes down what slurmd says of a job.
+/// Records what slurmd says about a job.
 pub fn prolog(configured: &Configured) -> ExitCode {
     ignore_sigpipe();
     tell(write(configured), "nothing is known of this job, so the strictest of all sections that it could have holds")
 }
 
-/// Forgets it.
+/// Removes the record.
 pub fn epilog(configured: &Configured) -> ExitCode {
     ignore_sigpipe();
     tell(clean(configured), "what is left of the job is removed when another one begins")
@@ -58,9 +58,9 @@ fn clean(configured: &Configured) -> Result<(), Failure> {
 fn tell(done: Result<(), Failure>, so: &str) -> ExitCode {
     if let Err(error) = done {
         let sentence = format!("{error}; {so}");
-        // Not by a macro, which panics where nothing can be written (a log on a full disk).
+        // Not by a macro, which panics if the write fails (a log on a full disk).
         let _ = writeln!(io::stderr(), "jobfence: {sentence}");
-        // slurmd throws away what a prolog says that does not fail.
+        // slurmd discards the output of a prolog that succeeds.
         syslog::say(Level::Error, &sentence);
     }
     ExitCode::SUCCESS

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence reap`: the janitor, by hand.
+//! `jobfence reap`: runs the janitor by hand.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use jobfence::scheduler::all::ALL;
 use crate::command::{Failure, require_root};
 use crate::configured::Configured;
 
-/// Removes what dead owners left, and says what. Fails if something could not be removed.
+/// Removes what dead owners left, and prints it. Fails if something could not be removed.
 pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {
     require_root("'jobfence reap'")?;
     let config = configured.load()?.config;
@@ -21,7 +21,7 @@ pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {
         let _ = writeln!(io::stderr(), "jobfence: only processes of steps without a fence are looked for: {error}");
     }
     let reaped = janitor::reap(&host, &config, ALL, Who::command(), Instant::now() + janitor::PATIENCE)?;
-    // What is done is done, whether anybody can read it or not.
+    // An output that cannot be written does not change the result.
     let mut stdout = io::stdout().lock();
     for step in &reaped.removed {
         let _ = writeln!(stdout, "removed {step}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence report`: what a job has used that has ended, from the usage log of this node.
+//! `jobfence report`: what a finished job used, from the usage log of this node.
 
 mod log;
 mod page;
@@ -26,7 +26,7 @@ use crate::whole;
 use log::{LoggedSteps, jobs_with, read};
 use runs::runs_of;
 
-/// A mail is as wide as that.
+/// The width of a mail.
 const MAIL: usize = 76;
 
 #[derive(Args)]
@@ -53,9 +53,9 @@ pub struct ReportOptions {
     configured: Configured,
 }
 
-/// Reports it.
+/// Prints the report.
 pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
-    // A login node may have no jobfence.conf, or none that is for it.
+    // A login node may have no jobfence.conf, or one that is not meant for it.
     let config = options.configured.load();
     let usage_log = config.as_ref().ok().and_then(|loaded| UsageLog::of(&loaded.config));
     if options.stored || usage_log.is_none() {
@@ -91,14 +91,14 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
     let logged = logged.map_err(|error| refused(&config, &error));
     let (LoggedSteps { mut lines, skipped }, refusal) = match logged {
         Ok(logged) => (logged, None),
-        // What lives can be seen all the same.
+        // Live fences can still be shown.
         Err(error) if !living.is_empty() => (LoggedSteps::default(), Some(error)),
         Err(error) => return stored(options).unwrap_or(Err(error)),
     };
     lines.retain(|line| own.is_root() || line.uid() == Some(u64::from(own.as_raw())));
     let mut runs = runs_of(lines);
     let of_log = runs.len();
-    // The newest stands first.
+    // The newest comes first.
     runs.reverse();
     if !options.all {
         runs.truncate(1);
@@ -107,9 +107,9 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
         eprintln!("jobfence: {skipped}");
     }
     if let Some(file) = &options.html {
-        // Of a job that runs only what has ended is in the log, and a page of nothing is none.
+        // The log has only ended steps: for a job that has just begun there is nothing to show, and no page.
         if !runs.is_empty() {
-            // Without it the page is whole, too.
+            // The page is complete without it, too.
             let series = series::finished(&usage_log, job.as_str()).unwrap_or_else(|error| {
                 eprintln!("jobfence: what was sampled cannot be read: {error}");
                 Vec::new()
@@ -133,7 +133,7 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The id of a job that is not in the log by what it is called.
+/// The id of a job that is in the log under another name.
 fn resolved(options: &ReportOptions, usage_log: &UsageLog<'_>) -> Result<Id, Failure> {
     let living = LivingView::new(&options.configured, None, None).map(|view| view.jobs()).unwrap_or_default();
     let number = options.job.as_str().split(['.', '[']).next().unwrap_or_default();
@@ -141,7 +141,7 @@ fn resolved(options: &ReportOptions, usage_log: &UsageLog<'_>) -> Result<Id, Fai
     job_name::resolve(&options.job, living.into_iter().chain(logged))
 }
 
-/// What Slurm's accounting has of the job, if it has something.
+/// The report from Slurm's accounting, if that has anything about the job.
 fn stored(options: &ReportOptions) -> Option<Result<ExitCode, Failure>> {
     let job = options.job.as_str();
     let summary = crate::store::summary_of(job)?;
@@ -157,7 +157,7 @@ fn stored(options: &ReportOptions) -> Option<Result<ExitCode, Failure>> {
     Some(Ok(ExitCode::SUCCESS))
 }
 
-/// Writes a page to where it is wanted.
+/// Writes a page to its destination.
 fn put(file: &Path, page: &str) -> Result<(), Failure> {
     if file == Path::new("-") {
         print!("{page}");
@@ -166,7 +166,7 @@ fn put(file: &Path, page: &str) -> Result<(), Failure> {
     whole::replace(file, page.as_bytes(), None).map_err(|error| format!("{error}; --html=- writes to stdout").into())
 }
 
-/// Why the log could not be read, for those who may not.
+/// Why the log could not be read, for a user without the right to.
 fn refused(config: &Config, error: &jobfence::error::Error) -> Failure {
     if nix::unistd::geteuid().is_root() {
         return error.to_string().into();

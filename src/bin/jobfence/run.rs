@@ -65,7 +65,7 @@ pub fn run(options: &RunOptions) -> Result<ExitCode, Failure> {
     for line in &ended.card {
         eprintln!("{line}");
     }
-    // The command's end is what the caller asked about: this does not change the exit status.
+    // The exit status stays the command's: this does not change it.
     if let Some(remains) = &ended.remains {
         eprintln!("jobfence: {remains}");
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `SampleInterval`: `jobfence hold` notes down, again and again, what each living step uses.
+//! `SampleInterval`: `jobfence hold` repeatedly samples what each live step uses.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -14,45 +14,45 @@ use jobfence::scheduler::all::ALL;
 use crate::living::described;
 use crate::series::{self, Point, Series};
 
-/// So many steps have a series at once: a node has fewer, unless something is wrong.
+/// The most steps with a series at once: a node has fewer, unless something is wrong.
 const MOST_STEPS: usize = 2000;
 
-/// A series of fewer points shows nothing.
+/// A series with fewer points shows nothing.
 const LEAST_POINTS: usize = 2;
 
-/// The series of all living steps.
+/// The series of all live steps.
 #[derive(Default)]
 pub struct Sampler {
-    /// When the next sample is due; `None`: nothing was sampled yet.
+    /// When the next sample is due. `None`: nothing has been sampled yet.
     next: Option<Instant>,
-    /// By the directories of the step.
+    /// By the step's directories.
     series: HashMap<String, Series>,
-    /// Whether those that an earlier process has begun are among them.
+    /// Whether series that an earlier process began have been read.
     has_taken_over: bool,
-    /// What was said of what went wrong.
+    /// The last error that was reported.
     said: Option<String>,
 }
 
 impl Sampler {
-    /// How long it takes until the next sample is due; `None`: none will be.
+    /// The time until the next sample. `None`: there will be none.
     pub fn wait(&self, config: &Config) -> Option<Duration> {
         let interval = interval_of(config)?;
         Some(self.next.map_or(Duration::ZERO, |next| next.saturating_duration_since(Instant::now())).min(interval))
     }
 
-    /// Samples, if that is due.
+    /// Samples, if due.
     pub fn look(&mut self, config: &Config) {
         let interval = interval_of(config);
         let now = Instant::now();
         if interval.is_some() && self.next.is_some_and(|next| now < next) {
             return;
         }
-        // After a long pause nothing is made up for.
+        // After a long pause no samples are made up for.
         self.next = interval.map(|interval| self.next.map_or(now, |next| next + interval).max(now + interval / 2));
         let done = self.take_over(config).and_then(|()| match interval {
             Some(_) => self.sample(config),
             None => {
-                // It was switched off: what was sampled so far is kept.
+                // Sampling was switched off: what was sampled so far is kept.
                 self.series.drain().for_each(|(_, series)| finish(config, &series));
                 Ok(())
             }
@@ -65,7 +65,7 @@ impl Sampler {
         self.said = done.err();
     }
 
-    /// What an earlier process has begun goes on, or ends.
+    /// Continues or ends the series of an earlier process.
     fn take_over(&mut self, config: &Config) -> Result<(), String> {
         if !self.has_taken_over {
             let begun = series::all_living(&config.run_dir).map_err(|error| error.to_string())?;
@@ -75,7 +75,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// An error changes no series but those that were sampled before it.
+    /// An error leaves the remaining series unchanged.
     fn sample(&mut self, config: &Config) -> Result<(), String> {
         let (wanted, mut unseen) = (WantedSteps::default(), Vec::new());
         let recorded = Recorded::read(&config.run_dir, &wanted, &mut unseen);
@@ -99,7 +99,7 @@ impl Sampler {
             }
             self.series.insert(new.name.clone(), new);
         }
-        // A step that was not found may live all the same: its directories say whether it has ended.
+        // A step that was not found may still be alive: its directories say whether it has ended.
         self.series.retain(|_, series| {
             let is_over = series.has_ended();
             if is_over {
@@ -114,7 +114,7 @@ impl Sampler {
 }
 
 impl Sampler {
-    /// While a step is made, or if not all of it can be seen, it has fewer directories: its series stays one.
+    /// While a step is being made, or if not all of it can be seen, it has fewer directories: its series must stay the same.
     fn know_again(&mut self, config: &Config, new: &mut Series) {
         if self.series.contains_key(&new.name) {
             return;
@@ -137,7 +137,7 @@ fn interval_of(config: &Config) -> Option<Duration> {
     config.sample_interval.filter(|_| config.mode != Mode::Off)
 }
 
-/// The series of a step that has none yet, and its first point. `None`: nobody knows when the step began.
+/// The series of a new step, and its first point. `None`: its start is not known.
 fn begun(step: &LivingStep<'_>) -> Option<(Series, Point)> {
     let row = described(step);
     let current = step.current();
@@ -155,7 +155,7 @@ fn begun(step: &LivingStep<'_>) -> Option<(Series, Point)> {
     Some((series, point))
 }
 
-/// A step has ended: its series goes into the log, if there is one.
+/// Called for an ended step: writes its series to the log, if there is one.
 fn finish(config: &Config, series: &Series) {
     if let Some(usage_log) = UsageLog::of(config).filter(|_| series.points.len() >= LEAST_POINTS) {
         usage_log.at(&series::log_of(&usage_log)).add(&series.json().to_string());

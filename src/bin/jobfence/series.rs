@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A thin time series of one step: its form, where those of living steps are, and where those of steps that have ended.
+//! A sparse time series of one step: its format, and where the series of live and ended steps are.
 //!
-//! A living step has a file beside `RunDir`, which its user can read. When the step has ended, its series is a line of a second log
+//! A live step has a file beside `RunDir`, which its user can read. When the step has ended, its series becomes a line of a second log
 //! beside the usage log, with the same bounds.
 
 use std::fs::File;
@@ -23,22 +23,22 @@ use serde_json::{Value, json};
 use crate::acl;
 use crate::moment::seconds_of;
 
-/// The name of the objects. A program looks at this first.
+/// The name of the objects' format. A program that reads them checks it first.
 pub const SCHEMA: &str = "jobfence-series-1";
 
-/// No series has more points. When it is full, every second one goes, and from then on only every second sample is kept.
+/// The most points of a series. When it is full, every second point is dropped, and from then on only every second sample is kept.
 pub const MOST_POINTS: usize = 120;
 
-/// Longer is no series of ours, in bytes.
+/// jobfence writes no longer series, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// Two texts about the start of one step may differ by so many seconds: it is computed from the age of a process.
+/// How many seconds two texts for the start of a step may differ: the start is computed from the age of a process.
 const SAME_START: u64 = 2;
 
-/// An amount at moments, in seconds since the start; `None` is unknown.
+/// Values over time, in seconds since the start. `None` is unknown.
 pub type Amounts = Vec<(f64, Option<f64>)>;
 
-/// What is known of a step at one moment.
+/// A step's figures at one time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Point {
     /// Seconds since the fence was made.
@@ -58,7 +58,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// What a step uses now.
+    /// A step's present figures.
     pub fn of(at: f64, memory: Option<u64>, processes: Option<u64>, usage: &Usage) -> Self {
         let io = usage.io_bytes();
         Self {
@@ -76,25 +76,25 @@ impl Point {
 /// The series of one step on this node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Series {
-    /// By which directories: no other living step has this name.
+    /// The step's directories: no other live step has this name.
     pub name: String,
     pub job: String,
     pub step: String,
-    /// Which run of the job; 0 where it has no number.
+    /// The run of the job; 0 if it has no number.
     pub run: u64,
     pub uid: Option<u32>,
-    /// When the fence was made, as the usage log has it.
+    /// When the fence was made, in the usage log's format.
     pub started: String,
-    /// Every how many samples one is kept.
+    /// One of this many samples is kept.
     pub stride: u64,
-    /// Of how many samples the next one is to be kept.
+    /// How many samples have passed since the last kept one.
     pub skipped: u64,
-    /// Ascending.
+    /// In ascending order.
     pub points: Vec<Point>,
 }
 
 impl Series {
-    /// Adds a point. What is there becomes thinner before it becomes too much.
+    /// Adds a point, thinning the series before it gets too long.
     pub fn add(&mut self, point: Point) {
         self.stride = self.stride.max(1);
         self.skipped += 1;
@@ -103,7 +103,7 @@ impl Series {
         }
         self.skipped = 0;
         if self.points.len() >= MOST_POINTS {
-            // Amounts that grow lose nothing by that. The first and the last point stay.
+            // Cumulative values lose nothing by that. The first and the last point stay.
             let last = self.points.len() - 1;
             let mut at = 0;
             self.points.retain(|_| {
@@ -116,24 +116,24 @@ impl Series {
         self.points.push(point);
     }
 
-    /// Whether both are of one step.
+    /// Whether the series is this step's.
     pub fn is_of(&self, job: &str, step: &str, run: u64, started: &str) -> bool {
         self.job == job && self.step == step && self.run == run && is_same_start(&self.started, started)
     }
 
-    /// Whether each directory of the other one is among its own.
+    /// Whether its directories include all of the other one's.
     pub fn has_all_of(&self, other: &Self) -> bool {
         other.name.split(':').all(|path| self.name.split(':').any(|own| own == path))
     }
 
-    /// Whether none of its directories is there any more. What cannot be looked at may be there.
+    /// Whether all of its directories are gone. A directory that cannot be read may exist.
     pub fn has_ended(&self) -> bool {
         let is_gone =
             |path: &str| std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
         self.name.split(':').all(is_gone)
     }
 
-    /// As one object.
+    /// The series as an object.
     pub fn json(&self) -> Value {
         let column = |of: fn(&Point) -> Value| self.points.iter().map(of).collect::<Vec<_>>();
         json!({
@@ -155,7 +155,7 @@ impl Series {
         })
     }
 
-    /// What `json` has written. `None`: it is something else.
+    /// Parses what `json` wrote. `None`: it is something else.
     pub fn of_json(value: &Value) -> Option<Self> {
         let text = |member: &str| value.get(member)?.as_str().map(str::to_owned);
         if text("schema")? != SCHEMA {
@@ -187,12 +187,12 @@ impl Series {
         })
     }
 
-    /// CPUs that were busy between two points, each with the moment of the later one.
+    /// CPUs that were busy between two points, each with the time of the later one.
     pub fn cpus(&self) -> Amounts {
         self.rates(|point| point.cpu_seconds)
     }
 
-    /// Bytes read and written in a second between two points, the same.
+    /// Bytes read and written in a second between two points, likewise.
     pub fn disk_rates(&self) -> Amounts {
         self.rates(|point| Some((point.read_bytes? as f64) + (point.written_bytes? as f64)))
     }
@@ -209,7 +209,7 @@ impl Series {
     }
 }
 
-/// To the millisecond: more is not known.
+/// Rounded to the millisecond: more is not known.
 fn rounded(number: f64) -> Value {
     json!((number * 1000.0).round() / 1000.0)
 }
@@ -221,14 +221,14 @@ fn is_same_start(one: &str, other: &str) -> bool {
     }
 }
 
-/// Where series of steps that have ended go, if there is a usage log.
+/// Where series of ended steps go, if there is a usage log.
 pub fn log_of(usage_log: &UsageLog<'_>) -> PathBuf {
     let mut name = usage_log.path().file_name().unwrap_or_default().to_owned();
     name.push(".series");
     usage_log.path().with_file_name(name)
 }
 
-/// The series of steps of a job that have ended.
+/// The series of a job's ended steps.
 pub fn finished(usage_log: &UsageLog<'_>, job: &str) -> io::Result<Vec<Series>> {
     let mut all = Vec::new();
     let files = usage_log.at(&log_of(usage_log)).files().map_err(io::Error::other)?;
@@ -252,17 +252,17 @@ pub fn finished(usage_log: &UsageLog<'_>, job: &str) -> io::Result<Vec<Series>> 
     Ok(all)
 }
 
-/// Where the files of living steps are. `RunDir` itself no user can enter.
+/// Where the files of live steps are. Users cannot enter `RunDir` itself.
 fn directory_of(run_dir: &Path) -> PathBuf {
     let mut name = run_dir.file_name().unwrap_or_default().to_owned();
     name.push("-series");
     run_dir.with_file_name(name)
 }
 
-/// How the name of a file ends.
+/// The ending of a file's name.
 const ENDING: &str = ".json";
 
-/// The name of a step's file says nothing, and each user can find the own ones.
+/// The name of a step's file reveals nothing, but each user can find their own.
 fn file_of(uid: Option<u32>, name: &str) -> String {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
@@ -270,7 +270,7 @@ fn file_of(uid: Option<u32>, name: &str) -> String {
     format!("{user}-{:016x}{ENDING}", hasher.finish())
 }
 
-/// The series of a living step, as far as it was sampled and may be read.
+/// The series of a live step, if it was sampled and may be read.
 pub fn living(run_dir: &Path, uid: Option<u32>, name: &str) -> Option<Series> {
     let dir = Dir::open(directory_of(run_dir)).ok()?;
     read(&dir, &file_of(uid, name)).ok()?.filter(|series| series.name == name)
@@ -289,8 +289,8 @@ fn read(dir: &Dir, name: &str) -> Result<Option<Series>> {
     Ok(value.as_ref().and_then(Series::of_json))
 }
 
-/// The series of all steps that had a file, whether they live or not. A file that is not root's goes: earlier releases gave one to
-/// each user.
+/// The series of all steps with a file, whether they are alive or not. A file that is not root's is removed: earlier releases gave each to
+/// its user.
 pub fn all_living(run_dir: &Path) -> Result<Vec<Series>> {
     let dir = match Dir::open(directory_of(run_dir)) {
         Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(Vec::new()),
@@ -302,14 +302,14 @@ pub fn all_living(run_dir: &Path) -> Result<Vec<Series>> {
         if found.is_ok_and(|found| found.st_uid != 0) {
             let _ = unlinkat(&dir, name.as_str(), UnlinkatFlags::NoRemoveDir);
         } else if name.ends_with(ENDING) {
-            // What is no series is none of ours.
+            // A file without a series is not jobfence's.
             all.extend(read(&dir, &name)?);
         }
     }
     Ok(all)
 }
 
-/// Where files of living steps can be written: only root can, and no user can see whose files there are.
+/// The directory for files of live steps: only root can write there, and users cannot list it.
 fn writable(run_dir: &Path) -> Result<Dir> {
     let path = directory_of(run_dir);
     match mkdir(&path, Mode::from_bits_truncate(0o711)) {
@@ -324,19 +324,19 @@ fn writable(run_dir: &Path) -> Result<Dir> {
     Ok(dir)
 }
 
-/// Writes the file of a living step anew. It is root's, so that no user can fill the file system on which the records are. The
-/// step's user can read it.
+/// Writes the file of a live step anew. It is root's, so that no user can fill the file system that holds the records. The step's user can
+/// read it.
 pub fn write(run_dir: &Path, series: &Series) -> Result<()> {
     put(&writable(run_dir)?, &file_of(series.uid, &series.name), &series.json().to_string(), series.uid)
 }
 
-/// Where a file is written before it has its name.
+/// The name of a file until it is complete.
 fn new_of(name: &str) -> String {
     format!("{name}.new")
 }
 
-/// A step has two files in turn, and the one that is not shown is written anew. A new file each time would be room that a user
-/// fills: a user who opens each of them keeps all of them, though they have no name any more.
+/// A step has two files that swap, and the hidden one is written anew. A new file each time would let a user fill the disk: a process that
+/// keeps each of them open keeps all of them, though they have no name any more.
 fn put(dir: &Dir, name: &str, text: &str, reader: Option<u32>) -> Result<()> {
     let new = new_of(name);
     let failed = |op: &'static str| move |errno| Error::os(op, dir.path(), errno);
@@ -348,7 +348,7 @@ fn put(dir: &Dir, name: &str, text: &str, reader: Option<u32>) -> Result<()> {
         named.map_err(failed("replace a file in"))
     });
     if done.is_err() {
-        // The step may have no next time, at which it would go.
+        // The step may not be sampled again, which would replace the file.
         discard(dir, &new);
     }
     done
@@ -366,7 +366,7 @@ fn fill(mut file: File, dir: &Dir, text: &str, reader: Option<u32>) -> Result<()
     })
 }
 
-/// A user who has it open keeps an empty file.
+/// Truncates the file, too, so that a process that has it open keeps only an empty one.
 fn discard(dir: &Dir, name: &str) {
     if let Ok(file) = dir.open_file(name, OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK) {
         let _ = File::from(file).set_len(0);
@@ -374,7 +374,7 @@ fn discard(dir: &Dir, name: &str) {
     }
 }
 
-/// The step has ended.
+/// Removes the files of an ended step.
 pub fn remove(run_dir: &Path, series: &Series) {
     if let Ok(dir) = writable(run_dir) {
         let name = file_of(series.uid, &series.name);
@@ -382,7 +382,7 @@ pub fn remove(run_dir: &Path, series: &Series) {
     }
 }
 
-/// Removes all of them with their directory, when no step lives any more.
+/// Removes all files and their directory, when no step is alive any more.
 pub fn remove_all(run_dir: &Path) -> Result<()> {
     let path = directory_of(run_dir);
     if !path.exists() {
@@ -393,7 +393,7 @@ pub fn remove_all(run_dir: &Path) -> Result<()> {
     std::fs::remove_dir(&path).map_err(|error| Error::new(format!("remove the directory: {error}")).at(path))
 }
 
-/// Amounts over time as so many signs. What is not known is a blank. The highest amount has the full height.
+/// Values over time as this many characters. Unknown values are blanks. The largest value has the full height.
 pub fn sparkline(values: &[(f64, Option<f64>)], cells: usize, is_utf8: bool) -> String {
     let signs: &[char] =
         if is_utf8 { &['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'] } else { &['_', '.', '-', '=', '#'] };

@@ -9,8 +9,9 @@
 //! ends as the shepherd has ended. When it is killed, execd takes the job for dead, and the
 //! janitor ends what is left. (The kernel could kill the shepherd at once, but forgets that wish when the shepherd changes its rights.)
 
-mod both;
+pub(crate) mod both;
 mod client;
+mod debits;
 mod environment;
 mod process;
 mod sentences;
@@ -21,21 +22,20 @@ use std::ffi::{CString, OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-use jobfence::config::{Config, LoadError, Loaded};
+use jobfence::config::{Config, LoadError, Loaded, SlotRequest};
 use jobfence::door::card::{JobEnd, card};
 use jobfence::door::life::{self, Granted, HeldBy, OpenRequest, Which};
 use jobfence::door::run::{How, end_as};
 use jobfence::door::user;
 use jobfence::error::Error;
 use jobfence::host::Host;
-use jobfence::job::Id;
+use jobfence::job::{Cpus, Id};
 use jobfence::launch::Answer;
 use jobfence::record::job::JobRecords;
 use jobfence::requests::{Requests, UserRequests};
 use jobfence::scheduler::gridengine::card::WORDS;
 use jobfence::scheduler::gridengine::spool::SpooledJob;
 use jobfence::scheduler::gridengine::{JOBS_STEP, SHEPHERD, SHEPHERDS_STEP};
-use log::LevelFilter;
 use nix::unistd::Pid;
 
 use crate::command::{fenced, ignore_sigpipe};
@@ -58,9 +58,7 @@ pub fn name() -> Option<OsString> {
 /// Fences the job, and is its shepherd.
 pub fn shepherd(name: &OsStr) -> ExitCode {
     ignore_sigpipe();
-    if log::set_logger(&SyslogOfDaemon).is_ok() {
-        log::set_max_level(LevelFilter::Info);
-    }
+    SyslogOfDaemon::begin();
     let spool = match Spool::open() {
         Ok(spool) => spool,
         Err(error) => {
@@ -120,10 +118,14 @@ impl FencedJob {
     fn open(spool: &Spool) -> Result<Option<Self>, NotStarted> {
         let configured = |overrides| Configured { config: None, overrides }.load();
         let loaded = configured(Vec::new());
-        let spooled = match SpooledJob::read(&spool.dir) {
+        let mut spooled = match SpooledJob::read(&spool.dir) {
             Ok(spooled) => spooled,
             Err(why) => return Ok(fenced(life::of_unknown(loaded, why)).map(|_| None)?),
         };
+        if let Ok(loaded) = &loaded {
+            user::know_groups(&mut spooled.facts, &loaded.asked());
+            know_debits(&mut spooled, loaded);
+        }
         let is_of_script = spooled.slave_task.is_none();
         let config = loaded.as_ref().ok().map(|loaded| loaded.config.clone());
         Self::of(spooled, loaded, configured).map_err(|why| {
@@ -284,12 +286,42 @@ fn can_fence(config: &Config) -> bool {
     Host::read(config).is_ok() && JobRecords::open(&config.run_dir).is_ok()
 }
 
+/// Learns what qmaster debits, if that says what the job is granted, and logs which of it is none of this host's.
+fn know_debits(spooled: &mut SpooledJob, loaded: &Loaded) {
+    let of_sections = configs(loaded, spooled).into_iter().flat_map(|config| config.slot_cpus).collect::<Vec<_>>();
+    let wanted: Vec<&SlotRequest> =
+        loaded.config.slot_memory.iter().chain(&loaded.config.slot_gpus).chain(&of_sections).collect();
+    spooled.debits = debits::of(spooled, &wanted, &loaded.config);
+    for name in [&loaded.config.slot_memory, &of_sections].into_iter().flat_map(|of| spooled.elsewhere(of)) {
+        log::warn!(
+            "job {}: {name} is debited on the host of the job's script alone, so the job has none of it here",
+            spooled.job
+        );
+    }
+}
+
+/// What may hold for the job: one configuration if all is known of it that sections ask for.
+fn configs(loaded: &Loaded, spooled: &SpooledJob) -> Vec<Config> {
+    match life::resolve(loaded, spooled.facts.clone()) {
+        Ok(resolved) => resolved.candidates.into_iter().map(|candidate| candidate.config).collect(),
+        // The launch says the same.
+        Err(_) => vec![loaded.config.clone()],
+    }
+}
+
+/// Hardware threads of the job, by the sections that it has.
+fn cpus(loaded: &Loaded, spooled: &SpooledJob) -> Cpus {
+    let one = |config: Config| spooled.cpus(&config.slot_cpus, config.cpus_per_slot);
+    configs(loaded, spooled).into_iter().map(one).min().unwrap_or(Cpus::ZERO)
+}
+
 /// What a job was granted here. A slave task's environment is its user's, by `qrsh -inherit -v`, past any JSV. So it gets no more than the
 /// job has here already: of memory the least, and the same GPUs.
 fn granted(loaded: Option<&Loaded>, spooled: &SpooledJob) -> Granted {
     let mut granted = Granted { facts: spooled.facts.clone(), ..Granted::default() };
-    let Some(Loaded { config, .. }) = loaded else { return granted };
-    granted.cpus = Some(spooled.cpus(config.cpus_per_slot));
+    let Some(loaded) = loaded else { return granted };
+    let config = &loaded.config;
+    granted.cpus = Some(cpus(loaded, spooled));
     granted.memory = spooled.memory(&config.slot_memory);
     let mut gpus = usize::try_from(spooled.gpus(&config.slot_gpus)).unwrap_or(usize::MAX);
     if spooled.slave_task.is_some() {
@@ -308,10 +340,7 @@ fn granted(loaded: Option<&Loaded>, spooled: &SpooledJob) -> Granted {
 }
 
 fn open(loaded: Result<Loaded, LoadError>, spooled: &SpooledJob, which: &Which) -> Answer<life::Opened> {
-    let mut granted = granted(loaded.as_ref().ok(), spooled);
-    if let Ok(loaded) = &loaded {
-        user::know_groups(&mut granted.facts, &loaded.asked());
-    }
+    let granted = granted(loaded.as_ref().ok(), spooled);
     let request = OpenRequest {
         uid: spooled.uid,
         job: which.job.clone(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence show`: all that the kernel says of a job that runs here, step by step.
+//! `jobfence show`: all that the kernel says about a job that runs here, step by step.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use crate::living::{
 use crate::series::{self, Amounts, Series};
 use crate::table::{self, NONE, clock, mib, number, numbers, printable, texts, time};
 
-/// So many processes of a step are shown to people.
+/// The most processes of a step that are printed.
 const MOST_PROCESSES: usize = 200;
 
-/// So many signs an amount over time has.
+/// The width of a sparkline, in characters.
 const SPARKS: usize = 36;
 
 #[derive(Args)]
@@ -48,7 +48,7 @@ struct NamedProcess {
     name: Option<String>,
 }
 
-/// Shows it.
+/// Prints the job.
 pub fn show(options: &ShowOptions) -> Result<ExitCode, Failure> {
     let view = LivingView::new(&options.configured, None, Some(options.job.clone()))?;
     let (steps, unseen) = view.steps();
@@ -73,7 +73,7 @@ pub fn show(options: &ShowOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One step at one look.
+/// A step at one time.
 struct SeenStep<'a> {
     step: &'a LivingStep<'a>,
     row: LivingRow,
@@ -85,7 +85,7 @@ struct SeenStep<'a> {
     series: Option<Series>,
 }
 
-/// What one can wait for, as the kernel's files and as people call it.
+/// The resources that processes wait for, as in the kernel's files and as printed.
 const WAITED_FOR: [(&str, &str); 3] = [("cpu", "CPU"), ("memory", "memory"), ("io", "disks")];
 
 impl<'a> SeenStep<'a> {
@@ -104,7 +104,7 @@ impl<'a> SeenStep<'a> {
         let row = described(step);
         let started = row.started.map(utc).unwrap_or_default();
         let series = series::living(&view.run_dir, row.uid, &row.name)
-            // What a user sees of the start is not what root sees.
+            // A user may see another start time than root.
             .filter(|series| row.run.is_none_or(|run| series.is_of(&row.job, &row.step, run.into(), &started)));
         Self {
             step,
@@ -177,7 +177,7 @@ impl<'a> SeenStep<'a> {
         self.amounts(&mut line);
         self.over_time(&mut line);
         for (level, path, value) in self.step.limits() {
-            // The directories stand above.
+            // The directories are printed above.
             let file = path.file_name().unwrap_or_default().to_string_lossy();
             line("limit", format!("{level:<4} {file} = {}", printable(&value)));
         }

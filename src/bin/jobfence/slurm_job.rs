@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What Slurm's controller says of a job. Users write into that, too: a job's name can be "x UserId=root(0) CPU_IDs=0-63".
+//! What Slurm's controller says about a job. Users can write into that: a job's name can be "x UserId=root(0) CPU_IDs=0-63".
 //!
-//! So each text is asked for alone, by squeue: nothing else stands behind it. What only `scontrol --details show job` says, the
-//! CPUs and the memory on each node (`slurm_sprint_job_info` in src/api/job_info.c, `_sprint_job_info` in src/scontrol/info_job.c
-//! since 24.11), is believed only where one part of the text alone speaks of this node: the controller's own part is always there
-//! for a job that has nodes, so whatever a user writes is a second one. JSON would be free of this, but scontrol of 22.05 has
-//! none, squeue has it where its plugins are installed, and each release calls the fields otherwise.
+//! So each text is requested alone, by squeue: nothing follows it. The CPUs and the memory on each node are only in `scontrol --details
+//! show job` (`slurm_sprint_job_info` in src/api/job_info.c, `_sprint_job_info` in src/scontrol/info_job.c since 24.11). They are believed
+//! only if exactly one part of the text is about this node: the controller's own part is always there for a job with nodes, so a part that
+//! a user wrote is a second one. JSON would avoid this, but scontrol of 22.05 has none, squeue has it only where its plugins are installed,
+//! and each release names the fields differently.
 
 use std::time::{Duration, Instant};
 
@@ -17,44 +17,44 @@ use jobfence::sys::program::{AskedProgram, Silence};
 use crate::slurm_name::SlurmName;
 use crate::table::printable;
 
-/// A job, as far as it has to do with this node.
+/// A job, as far as this node is concerned.
 pub struct SlurmJob {
     pub number: u32,
     pub uid: u32,
     pub partition: Fact<String>,
     pub qos: Fact<String>,
     pub account: Fact<String>,
-    /// Its other name, where the release has one.
+    /// Its other name, if the release has one.
     pub sluid: Option<String>,
     pub granted: NodeAllocation,
 }
 
-/// What it has on one node.
+/// What a job has on one node.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct NodeAllocation {
     /// Hardware threads, by Slurm's numbers.
     pub threads: CpuList,
-    /// Memory; `None`: it is not said.
+    /// Memory in MiB. `None`: not said.
     pub mib: Option<u64>,
-    /// GPUs, by Slurm's numbers; `None`: it has some, and which is not understood.
+    /// GPUs, by Slurm's numbers. `None`: it has some, but which is not understood.
     pub gpus: Option<CpuList>,
 }
 
-/// A line of squeue's about a job. None of this is a user's to write.
+/// A line of squeue about a job. Users cannot write any of this.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct QueuedJob {
     number: u32,
-    /// `12`, `12_3`, `12+1`; of tasks that wait `12_[4-7]`.
+    /// `12`, `12_3`, `12+1`; for pending tasks `12_[4-7]`.
     name: String,
     uid: String,
     state: String,
     nodes: String,
 }
 
-/// The number of a part of a job: of one that has ended some time ago, Slurm's accounting has it.
+/// The number of a part of a job. For a job that ended some time ago, Slurm's accounting has it.
 pub fn number(name: &SlurmName) -> Result<u32, String> {
     match queued(name) {
-        // Of a task that waits squeue shows the array's number, which is another job's.
+        // For a pending task squeue shows the array's number, which is another job's.
         Ok((job, _)) if job.nodes.is_empty() => Err(format!("job {} has no node: {}", name.job, job.state)),
         Ok((job, _)) => Ok(job.number),
         Err(why) => {
@@ -66,7 +66,7 @@ pub fn number(name: &SlurmName) -> Result<u32, String> {
     }
 }
 
-/// The job's line, and the numbers of all jobs of which squeue speaks if it is asked for this one by `asked_as`.
+/// The job's line, and the numbers of all jobs that squeue lists when asked for it by `asked_as`.
 fn queued(name: &SlurmName) -> Result<(QueuedJob, Vec<u32>), String> {
     let said = squeue(&asked_as(&name.job), "%A|%i|%U|%T|%N").map_err(|error| match error {
         Silence::Failed(error) => format!("Slurm does not know job {}: {error}", name.job),
@@ -75,12 +75,12 @@ fn queued(name: &SlurmName) -> Result<(QueuedJob, Vec<u32>), String> {
     let all = said.lines().map(queue_line).collect::<Option<Vec<_>>>();
     let all = all.ok_or_else(|| format!("squeue answers {said:?} for job {}", name.job))?;
     let job = find(name, &all)?;
-    // Squeue is asked for the rest of a task by its own name.
+    // For a task, squeue is asked by the task's own name from here on.
     let numbers = if job.name.contains('_') { vec![job.number] } else { all.iter().map(|job| job.number).collect() };
     Ok((job.clone(), numbers))
 }
 
-/// How squeue is asked for a job: for each component of a heterogeneous one, since no release knows of `+` there.
+/// The job's name for squeue: that of the whole for a component of a heterogeneous job, since no release accepts `+` there.
 fn asked_as(job: &str) -> String {
     job.split('+').next().unwrap_or(job).to_owned()
 }
@@ -90,7 +90,7 @@ fn queue_line(line: &str) -> Option<QueuedJob> {
     Some(QueuedJob { number: number.parse().ok()?, name, uid, state, nodes })
 }
 
-/// An array or a heterogeneous job has a line for each of its jobs.
+/// The matching line: an array or a heterogeneous job has a line for each of its jobs.
 fn find<'a>(name: &SlurmName, all: &'a [QueuedJob]) -> Result<&'a QueuedJob, String> {
     let is_it = |job: &&QueuedJob| if name.is_part { job.name == name.job } else { job.number == name.number };
     if let Some(job) = all.iter().find(is_it) {
@@ -113,7 +113,7 @@ pub fn ask(name: &SlurmName, node: &str) -> Result<SlurmJob, String> {
         only(&said, *id, &numbers).map(str::to_owned)
     };
     let fact = |field| {
-        // As printf(3) has it where there is none.
+        // What printf(3) prints for a missing value.
         Fact::from(alone(field).map(|value| if ["(null)", "N/A"].contains(&&*value) { String::new() } else { value }))
     };
     let (partition, qos, account) = (fact('P'), fact('q'), fact('a'));
@@ -149,7 +149,7 @@ pub fn ask(name: &SlurmName, node: &str) -> Result<SlurmJob, String> {
     Ok(SlurmJob { number: *id, uid, partition, qos, account, sluid: sluid.map(str::to_owned), granted })
 }
 
-/// States in which a job has its nodes no more, and Slurm shows them all the same (`job_state_string`).
+/// States in which a job no longer has its nodes, but Slurm still shows them (`job_state_string`).
 const ENDED: [&str; 10] = [
     "COMPLETED",
     "CANCELLED",
@@ -163,7 +163,7 @@ const ENDED: [&str; 10] = [
     "REVOKED",
 ];
 
-/// A word for a shell.
+/// A word quoted for a shell.
 fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", printable(text).replace('\'', "'\\''")) }
@@ -172,7 +172,7 @@ fn quoted(text: &str) -> String {
 /// How long one of Slurm's commands may take: they wait for a busy controller by themselves (MessageTimeout of slurm.conf(5)).
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// By which Slurm's commands find their cluster and say who asks. Others choose fields, jobs and clusters.
+/// The variables by which Slurm's commands find their cluster and authenticate. Others would select fields, jobs and clusters.
 const KEPT: &[&str] = &["SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_SOCKET"];
 
 fn squeue(which: &str, format: &str) -> Result<String, Silence> {
@@ -183,13 +183,13 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, Silence> {
     run_until(program, arguments, Instant::now() + PATIENCE)
 }
 
-/// What a command of Slurm's says by the deadline.
+/// The output of a Slurm command, by the deadline.
 pub fn run_until(program: &str, arguments: &[&str], deadline: Instant) -> Result<String, Silence> {
     AskedProgram::new(program, arguments, KEPT).ask(deadline)
 }
 
-/// The value that squeue gives of a job, with one of each of these jobs around it. `None`: it has said something else, as where a value has
-/// a line's end in it.
+/// The value for a job in squeue's output, which must have one line for each of these jobs. `None`: the output is different, as if a value
+/// contains a newline.
 fn only<'a>(said: &'a str, id: u32, numbers: &[u32]) -> Option<&'a str> {
     let lines: Vec<(&str, &str)> =
         said.strip_suffix('\n')?.split('\n').map(|line| line.split_once('|')).collect::<Option<_>>()?;
@@ -198,14 +198,14 @@ fn only<'a>(said: &'a str, id: u32, numbers: &[u32]) -> Option<&'a str> {
     lines.get(place).map(|(_, value)| *value)
 }
 
-/// What follows the job's name, and the SLUID, which is the first of it in releases that have one (25.11).
+/// The text behind the job's name, and the SLUID, which comes first there in releases that have one (25.11).
 fn behind_name<'a>(shown: &'a str, name: Option<&str>) -> (Option<&'a str>, &'a str) {
-    // Before it stand numbers alone. A name that has been changed since begins otherwise, or the rest of it is a second part.
+    // Only numbers come before the name. If the name has been changed since, it does not match, or its rest is a second part.
     let rest = shown.split_once("JobName=").map(|(_, rest)| rest);
     match rest.zip(name).and_then(|(rest, name)| rest.strip_prefix(name)).filter(|rest| rest.starts_with(' ')) {
         Some(rest) => {
             let first = rest.split_whitespace().next();
-            // Two: the job has got another name, with one in it, after this one was asked for.
+            // If there are two, the job has got a new name that contains one, after its name was requested.
             let is_only = shown.matches("SLUID=").count() == 1;
             (first.and_then(|word| word.strip_prefix("SLUID=")).filter(|_| is_only), rest)
         }
@@ -213,9 +213,9 @@ fn behind_name<'a>(shown: &'a str, name: Option<&str>) -> (Option<&'a str>, &'a 
     }
 }
 
-/// Without what follows the nodes: there stands the line by which the job was submitted (25.11), with every text in it once more.
+/// The text before the part that follows the nodes: that contains the submit line (25.11), and with it every text once more.
 ///
-/// Slurm says this key once, behind the nodes. Where a user has said it, too, which one is Slurm's cannot be known.
+/// Slurm writes this key once, behind the nodes. If a user wrote it, too, it is not known which one is Slurm's.
 fn before_the_rest(shown: &str) -> &str {
     let mut parts = shown.split("MinCPUsNode=");
     match (parts.next(), parts.next(), parts.next()) {
@@ -224,8 +224,8 @@ fn before_the_rest(shown: &str) -> &str {
     }
 }
 
-/// What a job has on a node: of each kind of node that it has, Slurm says `Nodes=LIST CPU_IDs=LIST Mem=MIB GRES=...`. The error is
-/// how many parts speak of the node, where that is not one.
+/// What a job has on a node: for each kind of node that it has, Slurm writes `Nodes=LIST CPU_IDs=LIST Mem=MIB GRES=...`. The error is the
+/// number of parts about the node, if that is not one.
 fn granted(shown: &str, node: &str) -> Result<NodeAllocation, usize> {
     let parts = shown.match_indices("CPU_IDs=").filter_map(|(at, key)| {
         let (before, rest) = (shown.get(..at)?, shown.get(at + key.len()..)?);
@@ -241,7 +241,7 @@ fn granted(shown: &str, node: &str) -> Result<NodeAllocation, usize> {
     Ok(NodeAllocation { threads, mib, gpus })
 }
 
-/// Of `gpu:a100:2(IDX:0,2),nic:1(IDX:0)`, the places of GPUs in the node's order.
+/// The positions of GPUs in the node's order, from `gpu:a100:2(IDX:0,2),nic:1(IDX:0)`.
 fn gpus(gres: &str) -> Option<CpuList> {
     let mut depth = 0;
     let is_between = |c: char| {
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(granted(" Nodes=n1 CPU_IDs=0-1 Mem=0 GRES=", "n1"), Ok(unlimited));
     }
 
-    /// Wherever a user's text stands, and whatever is in it: Slurm's own numbers, or none.
+    /// Wherever a user's text is, and whatever it contains: either Slurm's own numbers, or none.
     #[test]
     fn nothing_that_a_user_writes_is_believed() {
         let forged = [
@@ -297,13 +297,13 @@ mod tests {
             "x Nodes=n3 CPU_IDs=0-63 Mem=99999 MinCPUsNode=1",
         ];
         for text in forged {
-            // The account, where nobody checks it; a comment; the line by which it was submitted.
+            // The account, if it is not checked; a comment; the submit line.
             for (name, account, comment) in [(text, "a", "c"), ("j", "a", text), (text, "a", text), ("j", text, text)] {
                 let shown = format!(
                     "JobId=7 JobName={name} UserId=alice(1001) Account={account} JOB_GRES= {OF_NODES}MinCPUsNode=1 Command=/x \
                      Comment={comment} \n"
                 );
-                // squeue was asked before or after the job was given this name, or cannot say it.
+                // squeue was asked before or after the job got this name, or cannot tell it.
                 for asked in [Some(name), None, Some("j"), Some(""), Some("x")] {
                     let found = granted(before_the_rest(behind_name(&shown, asked).1), "n3");
                     assert!(found == has("2", 100) || matches!(found, Err(2..)), "{shown} ({asked:?}): {found:?}");
@@ -338,7 +338,7 @@ mod tests {
         for said in ["", "7|a", "7|a\n7|b\n", "7|a\nb\n", "8|a\n", "77|a\n", "8|x\n7|a\n"] {
             assert_eq!(only(said, 7, &[7]), None, "{said:?}");
         }
-        // Of a heterogeneous job's first component each has a line.
+        // For a heterogeneous job's first component, each component has a line.
         assert_eq!(only("7|a\n8|b\n", 7, &[7, 8]), Some("a"));
         for said in ["7|a\n", "7|a\n8|x\n8|b\n", "8|b\n7|a\n", "7|x\n7|a\n8|b\n"] {
             assert_eq!(only(said, 7, &[7, 8]), None, "{said:?}");

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How Slurm's commands call a job.
+//! The names of jobs in Slurm's commands.
 
-/// A job of Slurm's as its commands write it: `12`, `12_3` of an array, `12+1` of a heterogeneous job; with `.STEP` behind it, a step.
+/// A job as Slurm's commands write it: `12`, `12_3` of an array, `12+1` of a heterogeneous job; followed by `.STEP`, a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlurmName {
     /// Without the step.
     pub job: String,
     /// The number before `_` and `+`.
     pub number: u32,
-    /// Whether there is something behind that.
+    /// Whether `_` or `+` follows.
     pub is_part: bool,
     /// The step.
     pub step: Option<String>,
 }
 
 impl SlurmName {
-    /// Reads it.
+    /// Parses a name.
     pub fn parse(text: &str) -> Option<Self> {
         let (job, step) = text.split_once('.').map_or((text, None), |(job, step)| (job, Some(step)));
         let (number, part) = job.split_once(['_', '+']).map_or((job, None), |(number, part)| (number, Some(part)));
@@ -26,7 +26,7 @@ impl SlurmName {
     }
 }
 
-/// Digits alone.
+/// Whether the text consists of digits only.
 pub fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }

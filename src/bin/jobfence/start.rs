@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The beginning of a program, as glibc 2.28 has it: see `src/glibc.rs` of the library.
+//! The start of a program in the form for glibc 2.28: see `src/glibc.rs` of the library.
 //!
-//! Since 2.34 the constructors of a program are called by `__libc_start_main`, and before by a function that the program
-//! hands to it. So one is handed over, with which both versions of `__libc_start_main` can begin.
+//! Since 2.34 `__libc_start_main` itself calls a program's constructors; before, it calls a function that the program passes. So this
+//! module passes a function with which both versions of `__libc_start_main` work.
 
 use std::arch::global_asm;
 use std::ffi::{c_char, c_int};
@@ -54,7 +54,7 @@ unsafe extern "C" fn constructors(argc: c_int, argv: *const *const c_char, envp:
     let mut next = (&raw const __init_array_start).cast::<Constructor>();
     let end = (&raw const __init_array_end).cast::<Constructor>();
     while next < end {
-        // The C library calls them with these arguments before `main`, as we do in its place.
+        // The C library passes these arguments to constructors before `main`; this does the same in its place.
         // SAFETY: between these two the linker has put pointers to functions of this type.
         unsafe {
             (*next)(argc, argv, envp);

@@ -8,13 +8,17 @@
 //!
 //! The schedd does the same for a job of the local universe, where `STARTER_LOCAL` names this program. Such a job has no slot, and no grant.
 
+mod environment;
 mod family;
 mod job;
+mod kept;
 mod late;
 mod local;
+mod own_line;
 mod reason;
 mod refusal;
 mod slot;
+mod startd;
 mod watch;
 
 use std::convert::Infallible;
@@ -24,29 +28,31 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use jobfence::config::Loaded;
-use jobfence::door::life::{self, Granted, HeldBy, OpenRequest, Room, Which};
+use jobfence::door::life::{self, Granted, HeldBy, OpenRequest, Opened, Room, Which};
 use jobfence::door::{enter, user};
 use jobfence::error::{Error, Result};
 use jobfence::facts::{Fact, Facts, Gpus};
 use jobfence::job::{Cpus, Id};
 use jobfence::launch::NotFenced;
-use jobfence::requests::UserRequests;
+use jobfence::requests::{Requests, UserRequests};
 use jobfence::scheduler::htcondor::settings::{StarterSettings, Submitter};
 use jobfence::scheduler::htcondor::slot_ad::{SlotAd, SlotJob};
 use jobfence::scheduler::htcondor::{CONTAINERS_BRANCH, JOBS_BRANCH, LOCAL, STARTER, STARTERS_LEAF};
 use jobfence::sys::dir::Dir;
 use jobfence::sys::nvidia;
-use log::LevelFilter;
 use nix::fcntl::readlink;
 use nix::sys::statfs::{Statfs, TMPFS_MAGIC, statfs};
 use nix::unistd::{Pid, User, execv, geteuid, getppid};
 
 use crate::command::{fenced, ignore_sigpipe};
 use crate::configured::Configured;
-use crate::host::htcondor::{UNIFIED, health};
+use crate::host::htcondor::{self, health};
 use crate::syslog::SyslogOfDaemon;
 
-pub use family::stand_in;
+use self::kept::Kept;
+
+pub use environment::CARD;
+pub use family::{UNIFIED, stand_in};
 pub use late::ask as ask_late;
 pub use refusal::refuse;
 pub use watch::watch;
@@ -79,9 +85,7 @@ fn asks_for_capabilities(words: &[OsString]) -> bool {
 pub fn starter() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if !asks_for_capabilities(&arguments) {
-        if log::set_logger(&SyslogOfDaemon).is_ok() {
-            log::set_max_level(LevelFilter::Info);
-        }
+        SyslogOfDaemon::begin();
         ignore_sigpipe();
         if let Err(why) = fence(&arguments) {
             log::error!("this job is not run: {why}");
@@ -110,8 +114,12 @@ struct Run {
     cpus: Cpus,
     memory: Option<u64>,
     facts: Facts,
-    /// What the watcher of a local job needs, to tell why the job is on hold.
+    /// What the watcher of a job of this host's schedd needs, to tell why the job is on hold.
     environment: Vec<CString>,
+    /// What the job asks of its own limits.
+    asked: Requests,
+    /// What HTCondor's configuration says to the starter, if it has said it.
+    settings: Option<StarterSettings>,
     /// For the starter and what it runs for itself, such as the transfer of files, beside the memory of the slot.
     room: Option<Room>,
     /// How the startd is asked again, if it has not said which job this is.
@@ -126,21 +134,21 @@ fn is_taken_out() -> bool {
 
 /// Puts this process into a fence of its own, unless it is to go on without. The error is for the job's user.
 fn fence(arguments: &[OsString]) -> Result<(), String> {
-    let configured = |overrides| Configured { config: None, overrides }.load();
-    let mut run = match check_host().map_err(NotFenced::from).and_then(|()| Run::find(arguments)) {
-        Ok(run) => run,
-        Err(error) => return fenced(life::of_unknown(configured(Vec::new()), error)).map(drop),
-    };
     // A starter that is killed with the job says nothing of its end.
-    let loaded = configured(vec![OsString::from("OOMKillStep=no")]);
+    let overrides = vec![OsString::from("OOMKillStep=no")];
+    let loaded = Configured { config: None, overrides }.load();
+    let find = |()| Run::find(arguments, loaded.as_ref().ok().and_then(|loaded| Kept::open(&loaded.config.run_dir)));
+    let mut run = match check_host().map_err(NotFenced::from).and_then(find) {
+        Ok(run) => run,
+        Err(error) => return fenced(life::of_unknown(loaded, error)).map(drop),
+    };
     let number = u32::try_from(Pid::this().as_raw()).unwrap_or_default();
     let which = Which { job: run.job.clone(), step: Some(run.step.clone()), run: Some(number) };
     let environment = run.environment.clone();
     let question = run.question.take();
-    let room = run.room.take();
-    if fenced(life::open_with(loaded.clone(), &run.request(number, loaded.as_ref().ok()), room.as_ref()))?.is_none() {
-        return Ok(());
-    }
+    let (room, settings) = (run.room.take(), run.settings.take());
+    let opened = life::open_with(loaded.clone(), &run.request(number, loaded.as_ref().ok()), room.as_ref());
+    let Some(opened) = fenced(opened)? else { return Ok(()) };
     // A process that starts now is outside of the fence. Without this one only the log stays without the job's number.
     if let Some(question) = &question
         && let Err(error) = late::start(question, which.job.as_str())
@@ -154,8 +162,25 @@ fn fence(arguments: &[OsString]) -> Result<(), String> {
     let entered = fenced(enter::enter(loaded.clone(), &which, STARTERS_LEAF));
     if !matches!(&entered, Ok(Some(()))) {
         close(loaded.ok().as_ref(), &which);
+    } else if let (Ok(loaded), Some(settings)) = (&loaded, settings)
+        && let Err(error) = tell(loaded, &which, &opened, &settings, slot_type_in(arguments))
+    {
+        log::warn!("job {}: cannot tell it of its limits: {error}", which.job);
     }
     entered.map(drop)
+}
+
+fn tell(
+    loaded: &Loaded,
+    which: &Which,
+    opened: &Opened,
+    said: &StarterSettings,
+    local_name: Option<&str>,
+) -> Result<()> {
+    let Some(site) = &said.job_environment else {
+        return Err(Error::new("HTCondor does not say what it tells its jobs"));
+    };
+    environment::tell(&loaded.config, which, opened, site, &said.branch, local_name)
 }
 
 fn close(loaded: Option<&Loaded>, which: &Which) {
@@ -173,7 +198,7 @@ fn check_host() -> Result<()> {
             "start HTCondor as root, or have STARTER and STARTER_LOCAL of its configuration name its own starter",
         ));
     }
-    if Path::new(UNIFIED).exists() {
+    if Path::new(htcondor::UNIFIED).exists() {
         return Ok(());
     }
     Err(Error::new("HTCondor takes its jobs out of the fence where cgroup v1 is mounted").hint(
@@ -183,15 +208,16 @@ fn check_host() -> Result<()> {
 
 impl Run {
     /// As the daemon says it that has started this process.
-    fn find(arguments: &[OsString]) -> Result<Self, NotFenced> {
+    fn find(arguments: &[OsString], kept: Option<Kept>) -> Result<Self, NotFenced> {
         match local::order_in(arguments) {
-            Some(order) => Ok(Self::of_local(local::job(order)?)?),
+            Some(order) => Ok(Self::of_local(local::job(order)?, || job::settings(&Id::new(LOCAL)?, None, None))?),
             None => {
                 let slot = slot::slot()?;
                 let slot_type = slot_type_in(arguments);
                 let host = arguments.last().and_then(|word| word.to_str()).unwrap_or_default();
                 let submitter = Submitter { host, is_this_host: slot::submitter_is_here() };
-                Self::of_slot(&slot, slot_type, job::job_in(&slot), || job::settings(&slot, slot_type), submitter)
+                let job = job::job_in(&slot, kept.as_ref());
+                Self::of_slot(&slot, slot_type, job, || job::settings(&slot.slot, slot_type, kept.as_ref()), submitter)
             }
         }
     }
@@ -217,7 +243,7 @@ impl Run {
         });
         let account = settings.as_ref().map(|settings| settings.account(&job, submitter)).unwrap_or_default();
         let limits_memory = !settings.as_ref().is_ok_and(|settings| settings.has_own_memory_limit);
-        let branch = settings.map_or_else(|_| JOBS_BRANCH.to_owned(), |settings| settings.branch);
+        let branch = settings.as_ref().map_or_else(|_| JOBS_BRANCH.to_owned(), |settings| settings.branch.clone());
         // One whom this host does not know, `SOFT_UID_DOMAIN` has the shadow name by number.
         let user = account.name.as_deref().and_then(|name| User::from_name(name).ok().flatten());
         let uid = user.as_ref().map(|user| user.uid.as_raw());
@@ -228,24 +254,40 @@ impl Run {
             step: slot.slot.clone(),
             cpus: slot.cpus,
             memory: limits_memory.then_some(slot.memory),
-            room: limits_memory.then(|| Room { more: sandbox(), branches: vec![branch, CONTAINERS_BRANCH.to_owned()] }),
+            // Beside `DefaultRAMSpace`, too, which stands for the memory of the slot then.
+            room: Some(Room { more: sandbox(), branches: vec![branch, CONTAINERS_BRANCH.to_owned()] }),
             facts: Facts {
                 gpus: gpus_of(slot),
                 uid: Fact::from(certain.as_ref().map(|user| user.uid.as_raw())),
                 ..job.facts(slot_type, certain.map(|user| user.name))
             },
-            environment: Vec::new(),
+            environment: reason_of(&job, submitter),
+            asked: job.asked.clone(),
+            settings: settings.ok(),
             question: if job.job.is_none() { job::Question::about(slot).ok() } else { None },
         })
     }
 
     /// What its user has asked for, nobody has granted.
-    fn of_local(job: local::LocalJob) -> Result<Self> {
+    fn of_local(job: local::LocalJob, settings: impl FnOnce() -> Result<StarterSettings>) -> Result<Self> {
+        let settings = settings().inspect_err(|error| log::warn!("a local job is told no limits: {error}"));
         let facts = Facts { uid: Fact::Known(job.user.uid.as_raw()), ..job.ad.facts(&job.user.name) };
         let (uid, step) = (job.user.uid.as_raw(), Id::new(LOCAL)?);
         let local::LocalOrder { id, schedd } = job.order;
         let environment = job.ad.global_job.map(|name| reason::environment(&name, &schedd)).unwrap_or_default();
-        Ok(Self { uid, job: id, step, cpus: Cpus::ZERO, memory: None, facts, environment, room: None, question: None })
+        Ok(Self {
+            uid,
+            job: id,
+            step,
+            cpus: Cpus::ZERO,
+            memory: None,
+            facts,
+            environment,
+            asked: job.ad.asked,
+            settings: settings.ok(),
+            room: None,
+            question: None,
+        })
     }
 
     fn request(self, number: u32, loaded: Option<&Loaded>) -> OpenRequest {
@@ -253,18 +295,32 @@ impl Run {
         if let Some(loaded) = loaded {
             user::know_groups(&mut facts, &loaded.asked());
         }
+        let mut requests = UserRequests { job: Requests::default(), step: self.asked };
+        if requests.names_paths() {
+            let rights = user::rights(self.uid);
+            requests.paths().for_each(|rules| rules.asked_by(&rights));
+        }
         let granted = Granted {
+            huge_pages: None,
             cpus: Some(self.cpus),
             memory: self.memory,
             memory_and_swap: None,
             gpus: None,
-            requests: UserRequests::default(),
+            requests,
             facts,
+            chooses_cores: false,
             is_of_step: true,
         };
         let holder = HeldBy::Process(Pid::this().as_raw());
         OpenRequest { uid: self.uid, job: self.job, step: self.step, run: number, granted, holder, ask_unit: None }
     }
+}
+
+/// What tells a schedd of this host why the job is on hold.
+fn reason_of(job: &SlotJob, submitter: Submitter<'_>) -> Vec<CString> {
+    let global_job = job.global_job.as_deref().filter(|_| submitter.is_this_host == Some(true));
+    let schedd = global_job.and_then(|name| name.split('#').next());
+    global_job.zip(schedd).map(|(name, schedd)| reason::environment(name, schedd)).unwrap_or_default()
 }
 
 /// What the sandbox of a job can hold of memory: nothing, unless it is in a tmpfs. What the starter writes there, also before the job begins, is
@@ -337,11 +393,16 @@ mod tests {
     }
 
     fn of_slot(job: Result<SlotJob, NotFenced>) -> Result<Run, NotFenced> {
+        of_slot_by("hard", job)
+    }
+
+    fn of_slot_by(policy: &str, job: Result<SlotJob, NotFenced>) -> Result<Run, NotFenced> {
         let settings = "UID_DOMAIN = x\nTRUST_UID_DOMAIN = true\nTRUST_LOCAL_UID_DOMAIN = true\n\
                         STARTER_ALLOW_RUNAS_OWNER = \nSLOT_USER = \nNOBODY_SLOT_USER = daemon\n\
                         CGROUP_MEMORY_LIMIT_POLICY = hard\nBASE_CGROUP = htcondor\n";
+        let settings = settings.replace("hard", policy);
         let submitter = Submitter { host: "n", is_this_host: Some(true) };
-        Run::of_slot(&slot(), None, job, || StarterSettings::parse(settings), submitter)
+        Run::of_slot(&slot(), None, job, || StarterSettings::parse(&settings), submitter)
     }
 
     fn of_user(user: &str) -> Run {
@@ -367,7 +428,21 @@ mod tests {
     fn the_starter_has_room_beside_the_memory_of_the_slot() {
         let run = of_user("root@x");
         let branches = ["htcondor", "docker"].map(str::to_owned).to_vec();
-        assert_eq!((run.memory, run.room.unwrap().branches), (Some(1 << 30), branches));
+        assert_eq!((run.memory, run.room.unwrap().branches), (Some(1 << 30), branches.clone()));
+        // Where HTCondor alone limits memory, unless DefaultRAMSpace does.
+        let run = of_slot_by("custom", Ok(SlotJob::default())).unwrap();
+        assert_eq!((run.memory, run.room.map(|room| room.branches)), (None, Some(branches)));
+    }
+
+    #[test]
+    fn a_user_lowers_limits_and_a_schedd_of_this_host_says_why_a_job_is_held() {
+        let text = "JobId = \"12.0\"\nRemoteUser = \"root@x\"\nGlobalJobId = \"n#12.0#7\"\nJobfencePidsMax = 60\n";
+        let job = SlotJob::parse(text).unwrap();
+        let submitter = |is_this_host| Submitter { host: "n", is_this_host };
+        assert!(reason_of(&job, submitter(Some(true))).iter().any(|line| line.as_bytes() == b"JOBFENCE_SCHEDD=n"));
+        assert_eq!([Some(false), None].map(|here| reason_of(&job, submitter(here)).len()), [0, 0]);
+        let granted = of_slot(Ok(job)).unwrap().request(1, None).granted;
+        assert_eq!((granted.requests.step.pids_max, granted.requests.job), (Some(60), Requests::default()));
     }
 
     #[test]

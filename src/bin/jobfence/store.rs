@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `StoreUsage=admincomment`: what jobs of Slurm's have used is put into their records in Slurm's database, by `jobfence hold`.
+//! `StoreUsage=admincomment`: `jobfence hold` writes the usage of Slurm jobs into their records in Slurm's database.
 //!
-//! It is read from the usage log, and each node adds its own part. Two nodes may write at the same moment, and then one part is lost:
-//! so each looks again later, until its part was seen twice. The controller takes no comment of a job that has ended, so
-//! slurmdbd is asked and told.
+//! The usage comes from the usage log, and each node adds its own part. If two nodes write at the same moment, one part is lost: so each
+//! node checks again later, until it has seen its part twice. The controller accepts no comment for an ended job, so slurmdbd is asked and
+//! told.
 
 pub mod summary;
 
@@ -24,40 +24,40 @@ use crate::slurm_job::run_until;
 use crate::slurm_name::SlurmName;
 use summary::{NodePart, Summary};
 
-/// sacct is asked for so many jobs at once.
+/// How many jobs sacct is asked about at once.
 const AT_ONCE: usize = 100;
 
-/// What slurmdbd has said is not written over later than this: another node may have written meanwhile.
+/// How old slurmdbd's answer may be when it is overwritten: another node may have written meanwhile.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// How long one command of Slurm's may take.
+/// How long one Slurm command may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long all of them together may keep the janitor from its work.
 const PATIENCE_TOGETHER: Duration = Duration::from_secs(20);
 
-/// So often slurmdbd may not know a job: it hears of a new one within moments.
+/// How often slurmdbd may not know a job: it learns of a new one within moments.
 const MISSES: u8 = 30;
 
-/// No comment is longer: 1,000 nodes have about 30 KiB.
+/// The longest comment: 1,000 nodes need about 30 KiB.
 const LONGEST: usize = 60_000;
 
-/// What a node knows of a job.
+/// What a node knows about a job.
 #[derive(Debug, Default)]
 struct StoredJob {
     part: NodePart,
     /// From the first step's beginning to the last one's end, in seconds since 1970.
     began: Option<u64>,
     ended: u64,
-    /// So often it was seen that this is stored, each time so late that nobody can write any more over what was seen.
+    /// How often the part was seen to be stored, each time so late that no node can still overwrite what was seen.
     seen: u8,
-    /// When it was written, or seen last.
+    /// When it was last written or seen.
     looked: Option<Instant>,
-    /// So often sacctmgr has refused it. It comes behind the others.
+    /// How often sacctmgr refused it. Such a job comes behind the others.
     refused: u32,
-    /// So often slurmdbd did not know the job.
+    /// How often slurmdbd did not know the job.
     misses: u8,
-    /// Nothing more is to be tried.
+    /// Whether nothing more is to be tried.
     is_given_up: bool,
 }
 
@@ -67,21 +67,21 @@ impl StoredJob {
     }
 }
 
-/// What was read so far, and what of it is stored.
+/// What has been read so far, and what of it is stored.
 #[derive(Debug, Default)]
 pub struct Store {
-    /// The file that is read, and how far.
+    /// The file that is being read, and the offset in it.
     read: Option<(u64, u64)>,
     /// By number and node: several slurmd of a host share a log.
     jobs: BTreeMap<(u32, String), StoredJob>,
-    /// Whether Slurm's commands here have been found to be able to.
+    /// Whether Slurm's commands here are known to support it.
     can_store: bool,
-    /// What went wrong is said once.
+    /// The last reported error: each is reported once.
     said: Option<String>,
 }
 
 impl Store {
-    /// Reads what has come since, and stores what is not stored yet.
+    /// Reads new lines, and stores what is not stored yet.
     pub fn look(&mut self, config: &Config) {
         let (Some(usage_log), StoreUsage::AdminComment) = (UsageLog::of(config), config.store_usage) else {
             *self = Self::default();
@@ -102,7 +102,7 @@ impl Store {
         let files = usage_log.files().map_err(|error| error.to_string())?;
         let before = self.read;
         let inode = |path: &std::path::PathBuf| fs::metadata(path).map(|found| found.ino()).ok();
-        // All of it at first; then the file that was read before, and what is newer.
+        // At first all files; later the one that was read last, and newer ones.
         let from = before.and_then(|(ino, _)| files.iter().position(|path| inode(path) == Some(ino)));
         for path in files.iter().skip(from.unwrap_or(0)) {
             let Ok(mut file) = File::open(path) else { continue };
@@ -115,7 +115,7 @@ impl Store {
                 line.clear();
                 match lines.read_line(&mut line) {
                     Ok(0) | Err(_) => break,
-                    // It is still being written, or was cut short.
+                    // The line is still being written, or was cut short.
                     Ok(_) if !line.ends_with('\n') => break,
                     Ok(length) => at += u64::try_from(length).unwrap_or_default(),
                 }
@@ -126,7 +126,7 @@ impl Store {
         Ok(())
     }
 
-    /// Adds a step to its job. What is not understood is none of ours.
+    /// Adds a step to its job. A line that is not understood is not jobfence's.
     fn add(&mut self, line: &str) {
         let Ok(step) = serde_json::from_str::<serde_json::Value>(line) else { return };
         let text = |name: &str| step.get(name).and_then(serde_json::Value::as_str);
@@ -141,7 +141,7 @@ impl Store {
             return;
         }
         let node = text("node").unwrap_or_default();
-        // The janitor knows the host's name alone. By default Slurm calls the node so, up to the first dot.
+        // The janitor knows only the host's name. By default Slurm names the node by that, up to the first dot.
         let node =
             if text("end") == Some("reaped") { node.split('.').next().unwrap_or_default() } else { node }.to_owned();
         let wall = decimal("wall_seconds").unwrap_or_default();
@@ -149,7 +149,7 @@ impl Store {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a job's seconds fit")]
         let began = ended.saturating_sub(wall.max(0.0).ceil() as u64);
         let job = self.jobs.entry((id, node)).or_default();
-        // Numbers begin again some day: an old job has nothing to do with a new one.
+        // Job numbers start again at some point: an old job is unrelated to a new one.
         if began > job.ended + 7 * 86_400 {
             *job = StoredJob::default();
         }
@@ -204,7 +204,7 @@ impl Store {
             }
             left = left.get(done..).unwrap_or_default();
         }
-        // What is stored is of no more use once the log has forgotten it, too.
+        // What is stored is not needed any more once the log has dropped it, too.
         let newest = self.jobs.values().map(|job| job.ended).max().unwrap_or_default();
         self.jobs.retain(|_, job| job.ended + 30 * 86_400 > newest);
         refused
@@ -212,7 +212,7 @@ impl Store {
 }
 
 impl StoredJob {
-    /// Brings the node's part into what slurmdbd has of the job, and looks whether it is there already.
+    /// Adds the node's part to what slurmdbd has about the job, or notices that it is there already.
     fn bring(
         &mut self,
         id: u32,
@@ -237,7 +237,7 @@ impl StoredJob {
         };
         let elapsed = self.ended.saturating_sub(self.began.unwrap_or(self.ended));
         if !summary.put(node, &self.part, elapsed) {
-            // A node that has read before our own writing writes at the latest then.
+            // By then, any node that read before this one wrote has written, too.
             if self.looked.is_none_or(|looked| looked.elapsed() > 2 * FRESH) {
                 self.seen += 1;
                 self.looked = Some(Instant::now());
@@ -253,29 +253,29 @@ impl StoredJob {
         self.seen = 0;
         store(name, &new)?;
         (self.looked, self.refused) = (Some(Instant::now()), 0);
-        // Another node of this host comes next.
+        // Another node of this host may come next.
         *comment = new;
         Ok(())
     }
 }
 
-/// A job as slurmdbd knows it.
+/// A job in slurmdbd.
 struct Stored {
-    /// Its name for sacctmgr: the number of an array's last job is the number of the whole array, too.
+    /// Its name for sacctmgr: the number of an array's last job is also that of the whole array.
     name: String,
     comment: String,
 }
 
-/// What slurmdbd has of some jobs. A job that is in neither is not known to it yet.
+/// What slurmdbd has about some jobs. A job in neither field is not known to it yet.
 #[derive(Default)]
 struct Found {
     jobs: BTreeMap<u32, Stored>,
-    /// Of these alone it says more than is read: the number of an array's last job is the number of the whole array, too.
+    /// Jobs with a longer answer than is read: the number of an array's last job is also that of the whole array.
     too_long: BTreeSet<u32>,
 }
 
 impl Found {
-    /// Of all in one call; in halves where that is too long.
+    /// Asks about all in one call; in halves if the answer is too long.
     fn ask(&mut self, ids: &[u32], sacct: &mut impl FnMut(&[u32]) -> Result<String, Silence>) -> Result<(), String> {
         match sacct(ids) {
             Ok(said) => self.add(ids, &said),
@@ -309,19 +309,19 @@ impl Found {
 
 fn sacct(ids: &[u32]) -> Result<String, Silence> {
     let ids = ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-    // The comment is the last: it can have any text.
+    // The comment comes last: it can contain any text.
     let fields = "--format=JobIDRaw,JobID,AdminComment";
     let words = ["--noheader", "--parsable2", "--allocations", "--jobs", &ids, fields];
     run_until("sacct", &words, Instant::now() + PATIENCE)
 }
 
-/// Why the commands of Slurm's that are here cannot store anything.
+/// Why Slurm's commands here cannot store anything.
 pub fn can_store() -> Result<(), String> {
     check_release(&asked("sacctmgr", &["--version"])?)
 }
 
-/// What 'sacctmgr --version' says, `slurm 24.11.5`, or `slurm-wlm` of Debian: up to 22.05 it makes every comment lower case (`_set_rec` in
-/// src/sacctmgr/job_functions.c), and such a summary cannot be read again.
+/// Checks the output of 'sacctmgr --version', `slurm 24.11.5`, or `slurm-wlm` on Debian. Until 22.05 it makes every comment lower case
+/// (`_set_rec` in src/sacctmgr/job_functions.c), and such a summary cannot be decoded.
 fn check_release(said: &str) -> Result<(), String> {
     let mut numbers = said.split_whitespace().next_back().unwrap_or_default().split(['.', '-']);
     let mut number = || numbers.next().and_then(|number| number.parse::<u32>().ok());
@@ -331,7 +331,7 @@ fn check_release(said: &str) -> Result<(), String> {
     }
 }
 
-/// What the database has of a job of Slurm's. `None`: nothing of ours.
+/// What the database has about a job of Slurm. `None`: nothing of jobfence's.
 pub fn summary_of(job: &str) -> Option<Summary> {
     let is_slurms = SlurmName::parse(job).is_some_and(|name| name.step.is_none());
     let arguments = ["--noheader", "--parsable2", "--allocations", "--jobs", job, "--format=AdminComment"];
@@ -398,10 +398,10 @@ mod tests {
         let given_up = jobs.each_ref().map(|(_, job)| job.is_given_up);
         assert_eq!(given_up, [false, true, false, true, false]);
         assert_eq!(jobs[4].1.misses, 1);
-        // It is there, but another node could still be writing over it.
+        // It is there, but another node could still overwrite it.
         jobs[0].1.bring(1, "n1", &mut found, &mut store).unwrap();
         assert_eq!(jobs[0].1.seen, 0);
-        // Another one's part is put beside it, not over it.
+        // Another node's part is added, and overwrites nothing.
         StoredJob::default().bring(1, "n2", &mut found, &mut store).unwrap();
         assert_eq!(Summary::of_comment(&found.jobs[&1].comment).unwrap().nodes().count(), 2);
         assert_eq!(stored, ["1 JS1:", "1 JS1:"]);

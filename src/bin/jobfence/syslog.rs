@@ -1,13 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The log of a program whose stderr nobody reads.
+//! The log for a program whose stderr is not read.
 
 use std::ffi::CString;
 
 use jobfence::printable::printable;
-use log::{Level, Log, Metadata, Record};
+use log::{Level, LevelFilter, Log, Metadata, Record};
 
-/// syslog(3), as a daemon.
+/// Logs to syslog(3), as a daemon.
 pub struct SyslogOfDaemon;
+
+impl SyslogOfDaemon {
+    /// Logs there from now on.
+    pub fn begin() {
+        if log::set_logger(&Self).is_ok() {
+            log::set_max_level(LevelFilter::Info);
+        }
+    }
+}
 
 impl Log for SyslogOfDaemon {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
@@ -23,7 +32,7 @@ impl Log for SyslogOfDaemon {
     fn flush(&self) {}
 }
 
-/// One message, in one line.
+/// Logs one message, in one line.
 pub fn say(level: Level, text: &str) {
     let priority = match level {
         Level::Error => libc::LOG_ERR,

@@ -8,19 +8,19 @@ use jobfence::sys::program::AskedProgram;
 use crate::command::Failure;
 
 const SERVICE: &str = "jobfence.service";
-/// Longer than systemd lets a service begin or end (`DefaultTimeoutStartSec` of systemd-system.conf(5) is 90 seconds).
+/// Longer than systemd lets a service start or stop (`DefaultTimeoutStartSec` of systemd-system.conf(5) is 90 seconds).
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The service as it was found.
+/// The service's previous state.
 pub struct Service {
     enabled: bool,
     active: bool,
 }
 
 impl Service {
-    /// Starts it, now and with every boot.
+    /// Starts it, now and at every boot.
     pub fn start() -> Result<Self, Failure> {
-        // Whose files 'make install' or a package may just have put there.
+        // 'make install' or a package may just have installed the unit file.
         systemctl(&["daemon-reload"])?;
         let asked = |question| systemctl(&[question, "--quiet", SERVICE]).is_ok();
         let before = Self { enabled: asked("is-enabled"), active: asked("is-active") };
@@ -31,7 +31,7 @@ impl Service {
         Ok(before)
     }
 
-    /// As it was, as far as that can be done.
+    /// Restores the previous state, as far as possible.
     pub fn restore(&self) {
         if !self.enabled {
             let _ = systemctl(&["disable", SERVICE]);
@@ -41,12 +41,12 @@ impl Service {
         }
     }
 
-    /// Lets it run on, but no more from the next boot on.
+    /// Lets it run on, but not from the next boot on.
     pub fn disable() -> Result<(), Failure> {
         if exists() { systemctl(&["disable", SERVICE]) } else { Ok(()) }
     }
 
-    /// Ends it. Jobs are let alone by that.
+    /// Stops it. That does not affect jobs.
     pub fn stop() -> Result<(), Failure> {
         if exists() { systemctl(&["disable", "--now", SERVICE]) } else { Ok(()) }
     }
@@ -56,7 +56,7 @@ fn exists() -> bool {
     systemctl(&["cat", SERVICE]).is_ok()
 }
 
-/// Ends a unit in which nothing is any more.
+/// Stops an empty unit.
 pub fn stop_empty(unit: &str) {
     let _ = systemctl(&["stop", unit]);
 }

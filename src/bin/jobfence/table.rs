@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Tables, amounts and names as people read them: in 80 columns, and without what a terminal would take for a command.
+//! Tables, amounts and names for people: in 80 columns, and without characters that a terminal would take for commands.
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use jobfence::bytes::mebibytes;
 
-/// How wide a page is where no terminal says otherwise.
+/// The width of a page if no terminal says otherwise.
 pub const PAGE: usize = 80;
 
-/// What stands for a figure that is not known, or a limit that there is not.
+/// Shown for a figure that is not known, or a limit that is not set.
 pub const NONE: &str = "-";
 
-/// A column: its head, and whether it has texts, which begin at its left.
+/// A column: its head, and whether it has texts, which are left-aligned.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
     pub head: &'static str,
@@ -29,7 +29,7 @@ pub const fn numbers(head: &'static str) -> Column {
     Column { head, is_text: false }
 }
 
-/// How wide the terminal is; a page where the output is none.
+/// The terminal's width; a page's if the output is no terminal.
 pub fn width() -> usize {
     if !std::io::stdout().is_terminal() {
         return PAGE;
@@ -37,8 +37,8 @@ pub fn width() -> usize {
     crossterm::terminal::window_size().map_or(PAGE, |size| usize::from(size.columns)).max(40)
 }
 
-/// The lines of a table, each without its end. Where it is wider than the page, further columns follow below, with the first one again;
-/// `None`: whatever its width.
+/// The lines of a table, without newlines. If it is wider than the page, the remaining columns follow below, with the first one repeated.
+/// `None`: any width.
 pub fn lines(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
     let widths: Vec<usize> = (0..columns.len())
         .map(|at| {
@@ -77,17 +77,17 @@ pub fn lines(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> 
     }
 }
 
-/// A name that a user may have chosen.
+/// A name that a user may have chosen, made printable.
 pub fn printable(text: &str) -> String {
     jobfence::printable::printable(text, '?')
 }
 
-/// At most so many characters.
+/// At most this many characters.
 pub fn cut(text: &str, most: usize) -> String {
     text.chars().take(most).collect()
 }
 
-/// MiB for a column whose head says so.
+/// An amount in MiB, for a column with that unit in its head.
 pub fn mib(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| NONE.to_owned(), |bytes| mebibytes(bytes).trim_end_matches(" MiB").to_owned())
 }

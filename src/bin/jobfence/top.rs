@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence top`: the fences that live on this node, again and again, on a terminal. Where there is none, one table.
+//! `jobfence top`: the live fences of this node, repeatedly, on a terminal. Without a terminal, one table.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -51,7 +51,7 @@ pub enum SortColumn {
     User,
 }
 
-/// Each with the key that chooses it, and its name on the screen.
+/// The columns, each with its key and its name on the screen.
 const KEYS: [(char, SortColumn, &str); 6] = [
     ('c', SortColumn::Cpu, "CPU"),
     ('m', SortColumn::Memory, "memory"),
@@ -67,7 +67,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(expected)
 }
 
-/// Shows them until the user has enough.
+/// Shows the fences until the user quits.
 pub fn top(options: &TopOptions) -> Result<ExitCode, Failure> {
     let mut view = options.filter.view()?;
     if options.json || !io::stdout().is_terminal() {
@@ -87,7 +87,7 @@ pub fn top(options: &TopOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The order that the jobs have otherwise stays among equals.
+/// Sorts the rows. Equal ones keep the order of the jobs.
 fn sort(rows: &mut [LivingRow], by: SortColumn, is_reversed: bool) {
     let descending = |one: f64, other: f64| other.total_cmp(&one);
     rows.sort_by(|one, other| {
@@ -106,10 +106,10 @@ fn sort(rows: &mut [LivingRow], by: SortColumn, is_reversed: bool) {
     }
 }
 
-/// Set by a signal that is to end this process: the terminal is put right before.
+/// Set by a signal that is to end this process: the terminal is restored first.
 static IS_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// In seconds. Who has to end and does not, since the terminal takes nothing any more, is ended by SIGALRM, which nobody handles here.
+/// In seconds. If this process must end but the terminal accepts no output any more, SIGALRM ends it, which has no handler here.
 const LAST_MOMENT: nix::libc::c_uint = 10;
 
 extern "C" fn end(_: nix::libc::c_int) {
@@ -117,7 +117,7 @@ extern "C" fn end(_: nix::libc::c_int) {
     end_soon(LAST_MOMENT);
 }
 
-/// Has this process end in so many seconds; 0: no more.
+/// Makes this process end in so many seconds; 0: cancels that.
 fn end_soon(seconds: nix::libc::c_uint) {
     // SAFETY: alarm(2) takes a number, and may be called by a handler of signals.
     unsafe { nix::libc::alarm(seconds) };
@@ -128,11 +128,11 @@ fn end_soon(seconds: nix::libc::c_uint) {
 enum Heard {
     Nothing,
     Something,
-    /// Nothing will come any more: it is gone.
+    /// Nothing will come any more: the terminal is gone.
     End,
 }
 
-/// Waits for something. The library of the screen does not: it reads a terminal that is gone for ever, whatever it is asked.
+/// Waits for input. The terminal library must not wait: it reads a terminal that is gone for ever.
 fn listen(terminal: &OwnedFd, patience: Duration) -> io::Result<Heard> {
     let mut fds = [PollFd::new(terminal.as_fd(), PollFlags::POLLIN)];
     let waited = poll(&mut fds, PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX));
@@ -147,20 +147,20 @@ fn listen(terminal: &OwnedFd, patience: Duration) -> io::Result<Heard> {
     }
 }
 
-/// The terminal while it is ours; as it was when dropped.
+/// The terminal while this program uses it; restored when dropped.
 struct Screen {
-    /// Where its keys come from, as the library of the screen finds it.
+    /// The descriptor that keys come from, found as the terminal library finds it.
     keys: OwnedFd,
     sorted_by: SortColumn,
     is_reversed: bool,
-    /// So many fences are above the first one that is shown.
+    /// How many fences are above the first visible one.
     scrolled: usize,
     has_colours: bool,
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // It may be gone, and then nothing has to be put right.
+        // The terminal may be gone, and then nothing must be restored.
         let mut stdout = io::stdout();
         let _ =
             execute!(stdout, ResetColor, SetAttribute(Attribute::Reset), EnableLineWrap, Show, LeaveAlternateScreen);
@@ -203,7 +203,7 @@ impl Screen {
                 next = Instant::now() + options.interval;
             }
             self.draw(&mut seen.0, seen.1)?;
-            // A signal is answered within this time, whatever the interval.
+            // A signal is handled within this time, whatever the interval.
             let patience = next.saturating_duration_since(Instant::now()).min(Duration::from_millis(500));
             match listen(&self.keys, patience)? {
                 Heard::Nothing => {}
@@ -217,9 +217,9 @@ impl Screen {
         }
     }
 
-    /// Does what the keys ask for that have come, and says whether one of them is the end.
+    /// Handles all keys that have arrived. Returns whether one of them quits.
     fn answer(&mut self) -> io::Result<bool> {
-        // In case that the terminal goes just now.
+        // In case the terminal disappears just now.
         end_soon(LAST_MOMENT);
         let mut is_end = false;
         while !is_end && event::poll(Duration::ZERO)? {
@@ -229,7 +229,7 @@ impl Screen {
         Ok(is_end)
     }
 
-    /// Does what a key asks for, and says whether that is the end.
+    /// Handles a key. Returns whether it quits.
     fn is_end(&mut self, key: &KeyEvent) -> bool {
         if key.kind == KeyEventKind::Release {
             return false;
@@ -254,7 +254,7 @@ impl Screen {
         false
     }
 
-    /// Writes the whole screen at once, over what is there: nothing flickers.
+    /// Writes the whole screen at once over the old one, so that nothing flickers.
     fn draw(&mut self, rows: &mut [LivingRow], unseen: usize) -> io::Result<()> {
         let (width, height) = terminal::size()?;
         let (width, height) = (usize::from(width), usize::from(height));
@@ -326,7 +326,7 @@ fn page() -> usize {
     terminal::size().map_or(1, |(_, height)| usize::from(height).saturating_sub(HEAD + 1)).max(1)
 }
 
-/// Red where the memory is nearly used up, yellow where the CPU time is.
+/// Red if the memory is nearly used up, yellow if the CPU time is.
 fn colour_of(row: &LivingRow) -> Option<Color> {
     let current = &row.current;
     let (memory, limit) = (current.memory.unwrap_or(0), current.memory_limit.unwrap_or(u64::MAX));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A file that is replaced as a whole, wherever it is to be: a reader sees the old one or the new one.
+//! Replaces a file as a whole in any directory: a reader sees either the old file or the new one.
 //!
-//! Root may be told to write into a directory that somebody else can write to. That one can put a link in the place of any directory
-//! on the way there, at any time. So the way is gone by handles, and of links only those are followed that nobody but root can make.
+//! Root may be told to write into a directory that another user can write to. That user can replace any directory on the path by a link at
+//! any time. So the path is followed by handles, and only those links are followed that only root can make.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -23,7 +23,7 @@ const MAX_LINKS: u32 = 40;
 
 const HANDLE: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// Puts the text in the place of what was there before; a link is replaced, and not followed. `mode`: whatever the umask says.
+/// Replaces the file by this text; a link is replaced, and not followed. `mode` is independent of the umask.
 pub fn replace(path: &Path, text: &[u8], mode: Option<u32>) -> Result<()> {
     let name = path.file_name().ok_or_else(|| Error::new("this is no name of a file:").at(path))?;
     let dir = directory_of(path)?;
@@ -35,7 +35,7 @@ pub fn replace(path: &Path, text: &[u8], mode: Option<u32>) -> Result<()> {
         Err(errno) if errno != Errno::ENOENT => return Err(failed("look for")(errno)),
         _ => {}
     }
-    // Of what reads a directory, nothing takes this for a file of its own: node_exporter wants .prom at the end.
+    // Programs that read the directory do not take this name for a file of theirs: node_exporter requires .prom at the end.
     let new = OsString::from(format!(".{}.new", name.display()));
     match unlinkat(&dir, new.as_os_str(), UnlinkatFlags::NoRemoveDir) {
         Err(errno) if errno != Errno::ENOENT => return Err(failed("write")(errno)),
@@ -54,7 +54,7 @@ pub fn replace(path: &Path, text: &[u8], mode: Option<u32>) -> Result<()> {
     })
 }
 
-/// Removes a file whose text begins so, if it is there; any other stays. Returns whether there is none any more.
+/// Removes a file whose text begins with this; other files stay. Returns whether no file is there any more.
 pub fn remove(path: &Path, begin: &str) -> Result<bool> {
     let Some(name) = path.file_name() else { return Ok(false) };
     let dir = match directory_of(path) {
@@ -75,7 +75,7 @@ pub fn remove(path: &Path, begin: &str) -> Result<bool> {
     Ok(is_ours)
 }
 
-/// The directory that a file is to be in. Whoever changes the way there meanwhile changes nothing of it.
+/// The directory of a file. Later changes of the path do not affect the handle.
 fn directory_of(path: &Path) -> Result<OwnedFd> {
     let failed = |errno| Error::os("find the directory of", path, errno);
     let above = path.parent().unwrap_or(Path::new(""));
@@ -101,7 +101,7 @@ fn directory_of(path: &Path) -> Result<OwnedFd> {
         if links > MAX_LINKS {
             return Err(failed(Errno::ELOOP));
         }
-        // Of the link that was looked at, whatever has its name now.
+        // The target of the link that was checked, whatever has its name now.
         let target = readlinkat(&next, "").map_err(failed)?;
         let target = Path::new(&target);
         if target.is_absolute() {
@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    /// Of a directory that belongs to the user of a job, above all.
+    /// Above all for a directory that belongs to a job's user.
     #[test]
     fn root_follows_no_link_of_a_user() {
         if !geteuid().is_root() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! cgroup2: a program of type `BPF_PROG_TYPE_CGROUP_DEVICE` that the kernel asks at every open of a device and every mknod(2).
+//! cgroup2: a program of type `BPF_PROG_TYPE_CGROUP_DEVICE` that the kernel runs at every open of a device and every mknod(2).
 //!
-//! It is made of raw instructions and loaded with bpf(2): a few dozen of them need neither a compiler nor a library. It is
-//! attached beside whatever else is there (`BPF_F_ALLOW_MULTI`): then all of them must admit an access. The attachment holds
-//! it; no descriptor is kept, and it goes with its directory. Layouts and numbers: include/uapi/linux/bpf.h.
+//! The program is made of raw instructions and loaded with bpf(2): a few dozen of them need neither a compiler nor a library. It is
+//! attached beside any other programs (`BPF_F_ALLOW_MULTI`): all of them must admit an access. The attachment holds the program; no
+//! descriptor is kept, and it goes with its directory. Layouts and numbers: include/uapi/linux/bpf.h.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -38,7 +38,7 @@ const SHIFT_RIGHT: u8 = 0x77;
 const JUMP_UNLESS: u8 = 0x55;
 const EXIT: u8 = 0x95;
 
-/// What is returned, the argument (`struct bpf_cgroup_dev_ctx`), and what is made of it.
+/// Registers: the result, the argument (`struct bpf_cgroup_dev_ctx`), and the values taken from it.
 const RESULT: u8 = 0;
 const CONTEXT: u8 = 1;
 const KIND: u8 = 2;
@@ -55,12 +55,12 @@ const fn kind_number(kind: DeviceKind) -> u32 {
 }
 
 const fn insn(code: u8, to: u8, from: u8, offset: i16, value: i32) -> Insn {
-    // Two bit fields, which the compiler of the other side puts as the machine has its bytes.
+    // Two bit fields in C, whose order follows the machine's byte order.
     let registers = if cfg!(target_endian = "little") { to | from << 4 } else { to << 4 | from };
     Insn { code, registers, offset, value }
 }
 
-/// The program: what is denied first, then each rule that allows; what none of them admits is denied, unless the set is open.
+/// The program: first the denied devices, then each rule that allows. All else is denied, unless the set is open.
 fn program(set: &Set) -> Vec<Insn> {
     let mut program = vec![
         // access_type has the kind in its lower half and the access in its upper one.
@@ -81,7 +81,7 @@ fn program(set: &Set) -> Vec<Insn> {
     program
 }
 
-/// Answers for these devices where nothing else than this access is asked for; otherwise what follows does.
+/// Adds a rule that returns `result` for these devices if no other access is asked for. Otherwise the program goes on behind it.
 fn answer(program: &mut Vec<Insn>, numbers: Numbers, access: Access, result: i32) {
     // Both numbers are far below 2^31: `Numbers` says how far.
     let unless = |register, number| insn(JUMP_UNLESS, register, 0, 0, i32::try_from(number).unwrap_or(i32::MAX));
@@ -100,14 +100,14 @@ fn answer(program: &mut Vec<Insn>, numbers: Numbers, access: Access, result: i32
     for insn in &mut rule {
         left -= 1;
         if insn.code == JUMP_UNLESS {
-            // Over what is left of the rule, which has nine instructions at most.
+            // Jumps over the rest of the rule, which has eight instructions at most.
             insn.offset = i16::try_from(left).unwrap_or(i16::MAX);
         }
     }
     program.append(&mut rule);
 }
 
-/// Our programs have this name, by which an earlier one of ours is known in a directory of ours. At most 15 bytes.
+/// The name of jobfence's programs, by which an earlier one is found at a directory. At most 15 bytes.
 const NAME: &[u8; 12] = b"jobfence_dev";
 
 const PROG_LOAD: i32 = 5;
@@ -121,8 +121,8 @@ const TYPE_CGROUP_DEVICE: u32 = 15;
 const ATTACH_CGROUP_DEVICE: u32 = 6;
 const ALLOW_MULTI: u32 = 1 << 1;
 
-/// The argument of each command, and zeros behind it. The kernel takes what it does not know if that is zero, and writes some
-/// answers (`query.revision`) without asking how much room there is. No gap may be between the two: it could be anything.
+/// The argument of each command, and zeros behind it. The kernel accepts unknown fields if they are zero, and writes some answers
+/// (`query.revision`) without asking how much room there is. No padding may be between the two: its bytes could be anything.
 #[repr(C)]
 struct Argument<T> {
     command: T,
@@ -211,7 +211,7 @@ fn raw(fd: BorrowedFd) -> u32 {
 
 /// An address for the kernel to read from.
 fn address<T>(of: &[T]) -> u64 {
-    // Exposed: the compiler must not take it that nobody looks there. A pointer is never longer than 64 bits.
+    // Exposed, so that the compiler does not assume that nothing reads the memory. A pointer is never longer than 64 bits.
     of.as_ptr().expose_provenance() as u64
 }
 
@@ -224,7 +224,7 @@ fn owned(fd: i32) -> Result<OwnedFd, Errno> {
     if fd < 0 {
         return Err(Errno::EBADF);
     }
-    // SAFETY: the kernel has just made this descriptor, close-on-exec, and nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor, close-on-exec, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -240,7 +240,7 @@ impl Program {
     fn load(insns: &[Insn]) -> Result<Self> {
         let mut log = Vec::new();
         let fd = load(insns, &mut log).map_err(|errno| {
-            // Only now: to write it takes time.
+            // The log is asked for only after a failure, since writing it takes time.
             log.resize(64 << 10, 0);
             if load(insns, &mut log).is_err() {
                 let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
@@ -292,7 +292,7 @@ impl Program {
     }
 }
 
-/// Loads a program, with the verifier's words in `log` if that has room.
+/// Loads a program. The verifier writes into `log`, if that has room.
 fn load(insns: &[Insn], log: &mut [u8]) -> Result<OwnedFd, Errno> {
     const LICENSE: &[u8; 4] = b"GPL\0";
     let mut name = [0; 16];
@@ -314,11 +314,11 @@ fn load(insns: &[Insn], log: &mut [u8]) -> Result<OwnedFd, Errno> {
 /// What is attached to one directory itself.
 struct Attached {
     ids: Vec<u32>,
-    /// `BPF_F_ALLOW_*`; of nothing 0.
+    /// `BPF_F_ALLOW_*`; 0 if nothing is attached.
     flags: u32,
 }
 
-/// The kernel lets no more be attached to a directory (`BPF_CGROUP_MAX_PROGS`, kernel/bpf/cgroup.c).
+/// The most programs that the kernel attaches to a directory (`BPF_CGROUP_MAX_PROGS`, kernel/bpf/cgroup.c).
 const MOST_PROGRAMS: usize = 64;
 
 fn attached(dir: BorrowedFd) -> Result<Attached, Errno> {
@@ -342,7 +342,7 @@ fn attached_to(dir: &Dir) -> Result<Attached> {
 fn unanswered(path: &Path, errno: Errno) -> Error {
     let error = Error::os("ask for the device programs of", path, errno);
     match errno {
-        // Where the kernel has them it has the question, too.
+        // A kernel that has device programs has this query, too.
         Errno::EINVAL | Errno::ENOSYS => {
             error.hint("this kernel has no device programs (Linux 4.15, CONFIG_CGROUP_BPF, CONFIG_BPF_SYSCALL)")
         }
@@ -350,10 +350,10 @@ fn unanswered(path: &Path, errno: Errno) -> Error {
     }
 }
 
-/// What decides alone over a directory, in it (`here`) or above it: the nearest one with a program says, as for the kernel
-/// (`hierarchy_allows_attach` and `compute_effective_progs`, kernel/bpf/cgroup.c).
+/// The program that decides alone over a directory, attached to it (with `here`) or above it. As for the kernel, the nearest directory
+/// with a program counts (`hierarchy_allows_attach` and `compute_effective_progs`, kernel/bpf/cgroup.c).
 fn alone(dir: &Dir, here: bool) -> Result<Option<ForeignProgram>> {
-    /// No tree of cgroups that anybody uses is deeper.
+    /// No real tree of cgroups is deeper.
     const DEEPEST: usize = 256;
     let mut path = dir.path().to_path_buf();
     let mut above: Option<OwnedFd> = None;
@@ -379,13 +379,13 @@ fn alone(dir: &Dir, here: bool) -> Result<Option<ForeignProgram>> {
     Err(Error::new("the cgroups are nested too deeply at").at(dir.path()))
 }
 
-/// Our own programs at a directory.
+/// jobfence's own programs at a directory.
 fn ours_at(dir: &Dir) -> Result<Vec<Program>> {
     let mut ours = Vec::new();
     for id in attached_to(dir)?.ids {
         match Program::by_id(id) {
             Ok(program) if program.is_ours() => ours.push(program),
-            // Somebody else's, or detached meanwhile.
+            // Another program, or one that was detached meanwhile.
             Ok(_) | Err(Errno::ENOENT) => {}
             Err(errno) => return Err(Error::os("ask for a device program of", dir.path(), errno).value(id)),
         }
@@ -400,14 +400,14 @@ fn in_words(id: u32) -> String {
     }
 }
 
-/// Attaches a program for the set, unless it is there, and takes away an earlier one of ours.
+/// Attaches a program for the set, unless it is there, and detaches an earlier one of jobfence's.
 pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
     if let Some(alone) = alone(dir, true)? {
         return Err(not_attached(dir).hint(alone.to_string()));
     }
     let earlier = ours_at(dir)?;
     let program = Program::load(&program(set))?;
-    // The kernel's tag is made of the instructions.
+    // The kernel's tag is a hash of the instructions.
     if earlier.iter().any(|known| known.tag == program.tag) {
         return still_counts(dir);
     }
@@ -419,7 +419,7 @@ pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
             _ => error,
         }
     })?;
-    // Both held until here, so that there was no moment without.
+    // Detached only now, so that one of them held at every moment.
     for earlier in earlier {
         earlier.detach(dir).map_err(|errno| Error::os("detach our earlier device program from", dir.path(), errno))?;
     }

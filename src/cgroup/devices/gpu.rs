@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `GPUDevice`: which device is which of Slurm's GPUs, and which there are to choose from. No I/O.
+//! `GPUDevice`: which device is which of Slurm's GPUs, and which GPUs can be chosen. No I/O.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use crate::sorted;
 /// No node has more GPUs.
 const MOST_GPUS: usize = 1024;
 
-/// What the devices of GPUs are called: a path in whose last component a GPU's number stands.
+/// The pattern of GPUs' device paths, with a GPU's number in the last component.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuDevice {
     directory: String,
     before: String,
     after: String,
-    /// The numbers of the GPUs that Slurm has, in Slurm's order, where the site names them.
+    /// The numbers of the GPUs that Slurm has, in Slurm's order, if the site names them.
     order: Option<Vec<u32>>,
 }
 
@@ -34,7 +34,7 @@ impl GpuDevice {
             }
         };
         let is_sound = rules::path(&format!("{directory}/{before}{after}")).is_ok();
-        // The number must be what is between the two, and nothing of it.
+        // No digit may stand next to the number: it would be taken for a part of it.
         let ends = before.ends_with(|c: char| c.is_ascii_digit()) || after.starts_with(|c: char| c.is_ascii_digit());
         if !is_sound || ends || [directory, before, after].iter().any(|part| part.contains([' ', ',', '%', ']'])) {
             return None;
@@ -43,7 +43,7 @@ impl GpuDevice {
         Some(Self { directory, before, after, order })
     }
 
-    /// The devices in the scheduler's order, where the site names it.
+    /// The devices in the scheduler's order, if the site names it.
     pub fn in_order(&self) -> Option<Vec<PathBuf>> {
         Some(self.order.as_ref()?.iter().map(|number| self.path(*number)).collect())
     }
@@ -53,7 +53,7 @@ impl GpuDevice {
         PathBuf::from(format!("{}/{}{number}{}", self.directory, self.before, self.after))
     }
 
-    /// Where the devices are.
+    /// The directory of the devices.
     pub fn directory(&self) -> &str {
         if self.directory.is_empty() { "/" } else { &self.directory }
     }
@@ -77,8 +77,8 @@ impl GpuDevice {
         }
     }
 
-    /// The numbers of the GPUs among these files of its directory, in the order in which jobs are to have them: that of the site, or else that
-    /// of the numbers.
+    /// The numbers of the GPUs among these files of its directory, in the order in which jobs are to have them: the site's or, without
+    /// one, by number.
     pub fn numbers_among(&self, names: &[String]) -> Vec<u32> {
         let mut found: Vec<u32> = names.iter().filter_map(|name| self.number(name)).collect();
         sorted::sort(&mut found);
@@ -88,7 +88,7 @@ impl GpuDevice {
         }
     }
 
-    /// Whether the devices are called as NVIDIA's driver calls them.
+    /// Whether the devices have the names that NVIDIA's driver gives.
     pub fn is_nvidias(&self) -> bool {
         self.before == "nvidia" && self.after.is_empty()
     }
@@ -103,7 +103,7 @@ impl GpuDevice {
         })
     }
 
-    /// The number in the path of one of them.
+    /// The number in a GPU's device path.
     pub fn number_of(&self, path: &str) -> Result<u32, String> {
         let number = path.rsplit_once('/').and_then(
             |(directory, name)| {
@@ -114,7 +114,7 @@ impl GpuDevice {
     }
 }
 
-/// `2,0-1`, no number twice.
+/// Reads `2,0-1`, with no number twice.
 fn numbers(list: &str) -> Option<Vec<u32>> {
     let number = |text: &str| {
         let is_plain = text == "0" || !text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a site writes about devices: `DeviceAllow`, in the words of systemd.resource-control(5). No I/O.
+//! Reads `DeviceAllow`, in the syntax of systemd.resource-control(5). No I/O.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -66,7 +66,7 @@ impl fmt::Display for Access {
 /// Which devices a rule is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// The device that is there when a step begins; symbolic links are followed, as udev makes them.
+    /// The device at this path when a step begins; symbolic links, as udev makes them, are followed.
     Path(PathBuf),
     /// Every device of a driver: its name in `/proc/devices`, or its major number.
     Class(DeviceKind, String),
@@ -104,8 +104,8 @@ pub(super) const LARGEST_MAJOR: u32 = (1 << 12) - 1;
 /// The largest minor number: 20 bits.
 pub(super) const LARGEST_MINOR: u32 = (1 << 20) - 1;
 
-/// Reads `DeviceAllow`: rules with commas between them, each a device and perhaps, after a blank, its access (`rwm` without).
-/// The error completes "it is refused, since ...".
+/// Reads `DeviceAllow`: rules separated by commas, each a device and optionally, after a blank, its access (`rwm` by default). The
+/// error completes "it is refused, since ...".
 pub fn parse(text: &str) -> Result<Vec<DeviceRule>, &'static str> {
     let mut rules = Vec::new();
     for part in text.split(',') {

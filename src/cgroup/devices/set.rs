@@ -41,12 +41,12 @@ impl Numbers {
     }
 }
 
-/// What everybody may use: what systemd allows under `DevicePolicy=closed` (`bpf_devices_allow_list_static`,
+/// The devices that every job may use, as systemd allows them under `DevicePolicy=closed` (`bpf_devices_allow_list_static`,
 /// src/core/bpf-devices.c): null, zero, full, random, urandom, tty, ptmx, and all pseudo terminals, of which no node may be made.
-/// Slurm's own list of allowed devices, as it was until 18.08 (cgroup_allowed_devices_file.conf), had null, zero, urandom and
-/// the pseudo terminals of these, and else block devices and CPU registers, which no job needs.
+/// Slurm's own list of allowed devices, as it was until 18.08 (cgroup_allowed_devices_file.conf), had null, zero, urandom and the
+/// pseudo terminals of these, and beside them block devices and CPU registers, which no job needs.
 ///
-/// By their numbers, which are the kernel's for good (admin-guide/devices.txt), so that it does not matter what is in /dev.
+/// The kernel keeps these numbers for good (admin-guide/devices.txt), so it does not matter what is in /dev.
 pub(super) const EVERYBODYS: [(Numbers, Access); 8] = [
     (Numbers::char(1, Some(3)), Access::ALL),
     (Numbers::char(1, Some(5)), Access::ALL),
@@ -65,16 +65,16 @@ pub(super) fn is_everybodys(numbers: Numbers) -> bool {
 /// What a directory's processes may use, in the kernel's numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Set {
-    /// Whether all else is allowed; then nothing is in `allow`.
+    /// Whether all that is not denied is allowed; then nothing is in `allow`.
     pub is_open: bool,
-    /// Each once, with all that any rule allows, in their order.
+    /// Each device once, sorted, with every access that a rule allows.
     pub allow: Vec<(Numbers, Access)>,
-    /// Single devices that are denied: where the set is not open, those of a whole class that is allowed.
+    /// Single devices that are denied; if the set is not open, only those of an allowed class.
     pub deny: Vec<Numbers>,
 }
 
 impl Set {
-    /// All of it that is not denied.
+    /// `allow` and what every job may use, without what is denied.
     pub fn new(allow: Vec<(Numbers, Access)>, deny: &[Numbers]) -> Self {
         let mut merged: Vec<(Numbers, Access)> = Vec::new();
         for (numbers, access) in EVERYBODYS.into_iter().chain(allow) {
@@ -114,7 +114,7 @@ impl Set {
         let mut allow = Vec::new();
         for (ours, access) in &self.allow {
             for (theirs, their_access) in &other.allow {
-                // The smaller of the two, where they have any device in common.
+                // The narrower of the two, if they have any device in common.
                 let both = if ours.has(*theirs) { Some(theirs) } else { theirs.has(*ours).then_some(ours) };
                 allow.extend(both.copied().zip(access.and(*their_access)));
             }
@@ -123,7 +123,7 @@ impl Set {
     }
 }
 
-/// Where a program that is not ours decides alone.
+/// A program, not jobfence's, that decides alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ForeignProgram {
     /// The directory to which it is attached.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! v1: `devices.deny`, `devices.allow` and `devices.list` of a directory (cgroup-v1/devices.rst).
 //!
-//! cgroups-rs writes the rules. The list is read here, since its reader stops at a line that it does not know and logs by itself.
+//! cgroups-rs writes the rules. The list is read here, since the reader of cgroups-rs stops at an unknown line and logs by itself.
 
 use cgroups_rs::devices::{DevicePermissions, DeviceType, DevicesController};
 use nix::errno::Errno;
@@ -19,10 +19,10 @@ const ALLOW: &str = "devices.allow";
 const DENY: &str = "devices.deny";
 const LIST: &str = "devices.list";
 
-/// The kernel takes it for any number.
+/// The kernel takes this for any number.
 const ANY: i64 = -1;
 
-/// Denies everything and allows the set, or the reverse.
+/// Denies everything but the set. If the set is open, denies only what it denies.
 pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
     if set.is_open {
         return deny(dir, set);
@@ -32,7 +32,7 @@ pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
             .value(denied)
             .hint("it is a GPU of others: list single devices in DeviceAllow instead of its class"));
     }
-    // Nothing is written that is there: with children the kernel refuses to begin again.
+    // A list that is right is not written again: if the directory has children, the kernel refuses that.
     if list(dir)?.as_ref() == Some(&set.allow) {
         return Ok(());
     }
@@ -53,7 +53,7 @@ pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
         let Err(error) = devices.allow_device(kind, i64::from(numbers.major), minor, &permissions) else { continue };
         let error = refused(dir, ALLOW, DEVICES, format!("{numbers} {access}"), &error);
         match error.kernel_errno() {
-            // Nobody above may use it either, as in a container: it was not asked for.
+            // The cgroup above may not use it either, as in a container. The site did not ask for it, so it is left out.
             Some(Errno::EPERM) if is_everybodys(*numbers) => {
                 want.retain(|(known, _)| known != numbers);
             }
@@ -81,8 +81,8 @@ fn deny(dir: &Dir, set: &Set) -> Result<()> {
             .deny_device(kind, i64::from(numbers.major), minor, &DevicePermissions::all())
             .map_err(|error| refused(dir, DENY, DEVICES, numbers.to_string(), &error))?;
     }
-    // Where all else is allowed, the kernel shows that alone, and not what is denied (`devcgroup_seq_show`). Where the directory above
-    // has a list, it shows what is left of that.
+    // If all else is allowed, the kernel shows only that, and not what is denied (`devcgroup_seq_show`). If the directory above has a
+    // list, the kernel shows what is left of that.
     let left = list(dir)?.unwrap_or_default();
     match left.iter().find(|(allowed, _)| set.deny.iter().any(|denied| allowed.has(*denied))) {
         Some((allowed, _)) => Err(Error::new("a device was denied, but the kernel allows it:")
@@ -97,7 +97,7 @@ fn words(list: &[(Numbers, Access)]) -> String {
     list.iter().map(|(numbers, access)| format!("{numbers} {access}")).collect::<Vec<_>>().join(", ")
 }
 
-/// What the directory is allowed; `None`: everything, or something that cannot be told by what we write.
+/// What the directory is allowed; `None`: everything, or a line that jobfence does not write.
 fn list(dir: &Dir) -> Result<Option<Vec<(Numbers, Access)>>> {
     let Some(text) = dir.read_if_there(LIST)? else { return Err(missing(dir, LIST, DEVICES)) };
     let mut list = text.lines().map(line).collect::<Option<Vec<_>>>();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What was written is compared with what the kernel shows then.
+//! Compares what was written with what the kernel shows then.
 
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What `IOMax` asks for: rates for targets, as text.
+//! The text of `IOMax`: rates for targets.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -64,7 +64,8 @@ impl Rate {
         }
     }
 
-    /// Reads a value. The largest numbers of 64 and of 32 bits are the kernel's own for "no limit", and it refuses zero.
+    /// Reads a value. Zero is refused, as by the kernel, and the largest numbers of 64 and of 32 bits, which mean "no limit" in the
+    /// kernel.
     pub fn parse(self, text: &str) -> Result<u64, Malformed> {
         let malformed = || Malformed { found: text.to_owned(), expected: self.expects() };
         let (value, most) = if self.counts_bytes() {
@@ -82,7 +83,7 @@ impl Rate {
     }
 }
 
-/// How fast; `None` where a rate is not limited.
+/// Rates of reading and writing; `None`: not limited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct IoRates {
     /// Bytes read in a second, 1 to 2^64 - 2.
@@ -96,7 +97,7 @@ pub struct IoRates {
 }
 
 impl IoRates {
-    /// One of them.
+    /// The value of one rate.
     pub const fn get(&self, rate: Rate) -> Option<u64> {
         match rate {
             Rate::ReadBytes => self.rbps,
@@ -115,7 +116,7 @@ impl IoRates {
         }
     }
 
-    /// Each the lower of both.
+    /// The lower value of each rate.
     #[must_use]
     pub fn at_most(mut self, other: Self) -> Self {
         for rate in Rate::ALL {
@@ -132,7 +133,7 @@ impl IoRates {
         self.wbps.is_some() || self.wiops.is_some()
     }
 
-    /// As a line of `io.max`, which leaves no rate as it was.
+    /// A line of `io.max` that sets every rate.
     pub(super) fn line(&self, device: Device) -> String {
         let mut line = device.to_string();
         for rate in Rate::ALL {
@@ -142,7 +143,7 @@ impl IoRates {
         line
     }
 
-    /// What `io.max` has of this device; no line means no limit.
+    /// The rates that `io.max` has for this device; without a line there is no limit.
     pub(super) fn in_lines(text: &str, device: Device) -> Self {
         let mut rates = Self::default();
         let words = text.lines().find_map(|line| line.strip_prefix(&format!("{device} ")));
@@ -174,7 +175,7 @@ pub struct IoRule {
     pub target: PathBuf,
     /// At least one is set.
     pub rates: IoRates,
-    /// With whose rights the target is looked up; `None`: root's, as the site has named it.
+    /// The user with whose rights the target is looked up; `None`: root, since the site has named it.
     pub(super) by: Option<AsUser>,
 }
 
@@ -191,7 +192,7 @@ pub struct IoRules(pub(super) Vec<IoRule>);
 /// What is wrong with a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Malformed {
-    /// The piece that is wrong, as it stands there.
+    /// The wrong piece, as written.
     pub found: String,
     /// What was expected in its place.
     pub expected: &'static str,
@@ -199,7 +200,7 @@ pub struct Malformed {
 
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // It may be a user's: no more of it than a line.
+        // The text may be a user's: no more than a line of it is shown.
         let found: String = self.found.chars().take(60).collect();
         write!(f, "found {found:?}, expected {}", self.expected)
     }
@@ -212,8 +213,8 @@ impl IoRules {
     pub const EXPECTS: &'static str = "none, or a disk or an absolute path, and behind it at least one of rbps=, wbps=, \
                                        riops= and wiops=, as /scratch rbps=200M wiops=1000; more of these after a semicolon";
 
-    /// Reads a value, a user's, too. Between a target and its rates stands a blank or a comma; a target with blanks, commas,
-    /// semicolons or double quotes can only be named by another path.
+    /// Reads a value, also a user's. A blank or a comma stands between a target and its rates. A target with blanks, commas, semicolons
+    /// or double quotes can only be named by another path.
     pub fn parse(text: &str) -> Result<Self, Malformed> {
         let refuse = |found: &str, expected| Err(Malformed { found: found.to_owned(), expected });
         if text.len() > 2 * MAX_TEXT {
@@ -256,7 +257,7 @@ impl IoRules {
         self.0.is_empty()
     }
 
-    /// One for each target.
+    /// The rules, one for each target.
     pub fn iter(&self) -> impl Iterator<Item = &IoRule> {
         self.0.iter()
     }
@@ -266,27 +267,27 @@ impl IoRules {
         self.0.iter().any(|rule| rule.rates.limits_writes())
     }
 
-    /// Has the targets looked up with the rights of the user who has named them.
+    /// Has the targets looked up with this user's rights.
     pub fn asked_by(&mut self, user: &AsUser) {
         self.0.iter_mut().for_each(|rule| rule.by = Some(user.clone()));
     }
 
-    /// A rate that is below its least, and what it is.
+    /// A rate that is below its minimum, and its value.
     pub fn any_below(&self, least: fn(Rate) -> u64) -> Option<(Rate, u64)> {
         let rates =
             self.0.iter().flat_map(|rule| Rate::ALL.into_iter().filter_map(|rate| Some((rate, rule.rates.get(rate)?))));
         rates.into_iter().find(|(rate, value)| *value < least(*rate))
     }
 
-    /// All that either limits, and each rate of a target the lower of both. Two targets on one disk come together in
-    /// [`limits_of`](super::limits_of): so nothing in `other` can raise anything.
+    /// All limits of both; for each rate of a target the lower one. [`limits_of`](super::limits_of) merges targets on one disk, so
+    /// `other` can raise nothing.
     #[must_use]
     pub fn at_most(mut self, other: &Self) -> Self {
         for theirs in &other.0 {
             match self.0.iter_mut().find(|rule| rule.target == theirs.target) {
                 Some(rule) => {
                     rule.rates = rule.rates.at_most(theirs.rates);
-                    // What the site has named is found, whatever its user may see.
+                    // A target that the site has named is looked up as root, whatever the user may see.
                     rule.by = rule.by.take().filter(|_| theirs.by.is_some());
                 }
                 None => self.0.push(theirs.clone()),
@@ -311,7 +312,7 @@ impl fmt::Display for IoRules {
 
 const NONE: &str = "none";
 
-/// No value has more rules, nor more bytes: it must fit in a line of the configuration.
+/// The most rules and bytes of a value: it must fit in a line of the configuration.
 const MAX_RULES: usize = 16;
 const MAX_TEXT: usize = 2048;
 const TOO_LONG: &str = "at most 2048 bytes";

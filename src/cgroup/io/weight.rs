@@ -8,10 +8,10 @@ use crate::cgroup::layout::Version;
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
 
-/// A weight where nothing is said: 100 (`CGROUP_WEIGHT_DFL`, include/linux/cgroup.h).
+/// The weight if none is set: 100 (`CGROUP_WEIGHT_DFL`, include/linux/cgroup.h).
 pub const DEFAULT_WEIGHT: u64 = 100;
 
-/// The lower of two weights, of CPU time or of I/O, where `None` is nothing said: that is no less than the kernel's own.
+/// The lower of two weights, of CPU time or of I/O. If only one is set, the other counts as the kernel's default.
 pub fn least_weight(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     match (one, other) {
         (None, None) => None,
@@ -19,10 +19,10 @@ pub fn least_weight(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     }
 }
 
-/// Sets the directory's share of a busy disk among its siblings, 1 to 10000, and reads back.
+/// Sets the directory's share of a busy disk among its siblings, 1 to 10000, and reads it back.
 ///
-/// Both of v2's files where both exist: one is blk-iocost's (Linux 5.4 and later), the other BFQ's, and a disk has at most one
-/// of them at work. v1 has BFQ's, and before Linux 5.0 that of CFQ.
+/// On v2 both files are written, if both exist: one is blk-iocost's (Linux 5.4 and later), the other BFQ's. A disk uses at most one of
+/// them. v1 has BFQ's, and before Linux 5.0 that of CFQ.
 pub fn set_weight(dir: &Dir, version: Version, weight: u64) -> Result<()> {
     let mut is_set = false;
     for (file, value) in weight_writes(weight, version) {
@@ -51,7 +51,7 @@ pub fn set_weight(dir: &Dir, version: Version, weight: u64) -> Result<()> {
     }))
 }
 
-/// What [`set_weight`] writes, where the kernel has it.
+/// What [`set_weight`] writes, if the kernel has the file.
 pub fn weight_writes(weight: u64, version: Version) -> [(&'static str, String); 2] {
     match version {
         Version::V2 => [("io.weight", format!("default {weight}")), ("io.bfq.weight", bfq_weight(weight).to_string())],
@@ -75,8 +75,7 @@ pub fn weight(dir: &Dir, version: Version) -> Option<u64> {
     }
 }
 
-/// BFQ's scale ends at 1000 (`BFQ_MAX_WEIGHT`, block/bfq-iosched.h) and has 100 in the same place: what is above is pressed
-/// together.
+/// BFQ's weights end at 1000 (`BFQ_MAX_WEIGHT`, block/bfq-iosched.h), and their default is 100, too: weights above it are compressed.
 fn bfq_weight(weight: u64) -> u64 {
     if weight <= DEFAULT_WEIGHT { weight.max(1) } else { (DEFAULT_WEIGHT + (weight - DEFAULT_WEIGHT) / 11).min(1000) }
 }

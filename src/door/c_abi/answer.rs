@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a function of the header answers: a number, and beside it a sentence.
+//! What a function of the header returns: a code, and a sentence with it.
 
-use crate::config::{LoadError, Loaded};
+use crate::config::{Config, LoadError, Loaded};
 use crate::error::Error;
 use crate::launch::{Answer, NotFenced};
 
@@ -27,7 +27,7 @@ pub enum AbiCode {
     Internal = -5,
 }
 
-/// Why a call has not done what it is for.
+/// Why a call did not succeed.
 #[derive(Debug)]
 pub(super) struct NotDone(pub AbiCode, pub String);
 
@@ -39,7 +39,7 @@ impl From<Error> for NotDone {
     }
 }
 
-/// A mistake of the program that calls.
+/// A mistake of the calling program.
 pub(super) fn usage(text: impl Into<String>) -> NotDone {
     NotDone(AbiCode::Usage, text.into())
 }
@@ -48,7 +48,15 @@ pub(super) fn refused(text: impl Into<String>) -> NotDone {
     NotDone(AbiCode::Refused, text.into())
 }
 
-/// The configuration, where a fence is there already: what is fenced is also ended with Mode=off.
+/// The same for a fence that is there already: a mistake that was made meanwhile does not keep it, and what it has used is told.
+pub(super) fn known(loaded: &Result<Loaded, LoadError>) -> Done<&Config> {
+    match loaded {
+        Ok(loaded) => Ok(&loaded.config),
+        Err(errors) => errors.sound().ok_or_else(|| refused(errors.to_string())),
+    }
+}
+
+/// The configuration, where a job is to have what it says: what is fenced is also ended with Mode=off.
 pub(super) fn usable(loaded: &Result<Loaded, LoadError>) -> Done<&Loaded> {
     loaded.as_ref().map_err(|errors| refused(errors.to_string()))
 }
@@ -61,7 +69,7 @@ pub(super) fn answered<T>(answer: Answer<T>) -> Done<T> {
             Err(NotDone(AbiCode::Unfenced, format!("the job goes on without a fence ({by}): {why}")))
         }
         Answer::Refused(why) => {
-            // What the kernel refuses may pass by itself. What the configuration or a request says does not.
+            // A refusal by the kernel may pass by itself; one by the configuration or about a request does not.
             let is_passing = matches!(&why, NotFenced::General(error) if error.is_passing());
             Err(NotDone(if is_passing { AbiCode::System } else { AbiCode::Refused }, why.to_string()))
         }

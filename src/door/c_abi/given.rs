@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the caller gives: structs whose size it says itself, C strings, and what they mean here.
+//! What the caller passes: structs that begin with their size, C strings, and their meaning here.
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use super::answer::{Done, refused, usage};
+use crate::cgroup::huge_pages::HugePages;
 use crate::config::{LoadError, Loaded};
 use crate::door::card::JobEnd;
 use crate::door::life::{self, Granted, MOST_GPUS, Which};
@@ -48,6 +49,7 @@ pub struct CGrant {
     pub vnode_type: *const c_char,
     pub memory_swap: u64,
     pub gpus: u64,
+    pub huge_pages: *const c_char,
 }
 
 /// `struct jobfence_reaped`.
@@ -94,7 +96,7 @@ pub struct CEnded {
     pub flags: u64,
 }
 
-/// A struct of the caller's: its size stands first, and zero bytes are a value of it.
+/// A struct of the caller's: its size is the first member, and zero bytes are a valid value of it.
 ///
 /// # Safety
 /// Only for a `repr(C)` struct that begins with a `usize` and has otherwise integers and pointers, without padding.
@@ -113,7 +115,7 @@ unsafe impl CStruct for CEnded {}
 /// No release will have so large a struct: a larger size was never set.
 const LARGEST: usize = 65536;
 
-/// Of CPUs in thousandths, as of the command.
+/// The most CPUs, in thousandths, as in the command.
 const MOST_CPUS: u64 = 65_536_000;
 /// `JOBFENCE_ZERO_CPUS`.
 pub const ZERO_CPUS: u64 = u64::MAX;
@@ -123,9 +125,9 @@ pub const UNKNOWN: u64 = u64::MAX;
 pub const ARRAY_TASK: u64 = 1;
 /// `JOBFENCE_UTF8`.
 pub const UTF8: u64 = 2;
-/// Of memory in bytes, as of the command.
+/// The least memory, in bytes, as in the command.
 const LEAST_MEMORY: u64 = 1 << 20;
-/// A text of the caller's; `None` for NULL.
+/// A text of the caller's. `None` for NULL.
 ///
 /// # Safety
 /// It must be NULL or a C string that lives as long as is said of the result.
@@ -138,7 +140,7 @@ pub(super) unsafe fn text<'a>(text: *const c_char, name: &str) -> Done<Option<&'
     text.to_str().map(Some).map_err(|_| usage(format!("{name} must be UTF-8")))
 }
 
-/// What the caller has of a struct. What it does not know is zero.
+/// The caller's struct. Members beyond the caller's size are zero.
 ///
 /// # Safety
 /// `given` must be NULL or have as many bytes as its first member says.
@@ -151,7 +153,7 @@ pub(super) unsafe fn read<T: CStruct>(given: *const T, name: &str) -> Done<Optio
     }
     // SAFETY: as this function's own contract: there are at least these bytes.
     let size = unsafe { given.cast::<usize>().read() };
-    // A part of a member would be another value.
+    // A size must not end within a member, which would change its value.
     if size < size_of::<usize>() || size > LARGEST || size % align_of::<T>() != 0 {
         return Err(usage(format!("{name}: the size must be sizeof(struct {name}), and not {size}")));
     }
@@ -175,7 +177,7 @@ pub(super) unsafe fn read<T: CStruct>(given: *const T, name: &str) -> Done<Optio
     Ok(Some(read))
 }
 
-/// Fills a struct of the caller's as far as its size reaches, which stays as the caller has set it.
+/// Fills a struct of the caller's as far as its size reaches. The size member stays as the caller set it.
 ///
 /// # Safety
 /// `place` must be the caller's struct of this size, for which [`read`] has succeeded.
@@ -186,7 +188,7 @@ pub(super) unsafe fn fill<T: CStruct>(place: *mut T, size: usize, value: &T) {
     unsafe { bytes.add(at).copy_to_nonoverlapping(place.cast::<u8>().add(at), length) };
 }
 
-/// Which fences are meant.
+/// The fences that the caller means.
 ///
 /// # Safety
 /// As of [`read`], and each text must be NULL or a C string.
@@ -203,7 +205,7 @@ pub(super) unsafe fn which(fence: *const CFence) -> Done<Which> {
     Ok(Which { job, step: step.map(id).transpose()?, run: Some(fence.run).filter(|run| *run > 0) })
 }
 
-/// What a job is limited by; `uid` is its user's, where that is known.
+/// What a job was granted. `uid` is its user's, if known.
 ///
 /// # Safety
 /// As of [`read`], and each text must be NULL or a C string.
@@ -212,7 +214,8 @@ pub(super) unsafe fn granted(
     uid: Option<u32>,
     loaded: &Result<Loaded, LoadError>,
 ) -> Done<Granted> {
-    let mut granted = Granted { facts: Facts { uid: uid.into(), ..Facts::default() }, ..Granted::default() };
+    let facts = Facts { uid: uid.into(), ..Facts::default() };
+    let mut granted = Granted { facts, chooses_cores: true, ..Granted::default() };
     // SAFETY: as this function's own contract.
     if let Some(grant) = unsafe { read(grant, "jobfence_grant") }? {
         if grant.cpus > MOST_CPUS && grant.cpus != ZERO_CPUS {
@@ -236,6 +239,11 @@ pub(super) unsafe fn granted(
         granted.gpus =
             Some(gpus.ok_or_else(|| usage(format!("gpus must be 0 to {MOST_GPUS}, and not {}", grant.gpus)))?);
         // SAFETY: as this function's own contract.
+        let huge_pages = unsafe { text(grant.huge_pages, "huge_pages") }?.map(|text| {
+            HugePages::parse(text).ok_or_else(|| usage(format!("huge_pages must be as 2M:4G,1G:0, and not {text:?}")))
+        });
+        granted.huge_pages = huge_pages.transpose()?.map(HugePages::into_sizes);
+        // SAFETY: as this function's own contract.
         let fact = |given, name| unsafe { text(given, name) }.map(|text| Fact::from(text.map(str::to_owned)));
         granted.facts.user = fact(grant.user, "user")?;
         granted.facts.partition = fact(grant.partition, "partition")?;
@@ -245,7 +253,7 @@ pub(super) unsafe fn granted(
         let claimed = |given, name| unsafe { text(given, name) }.map(claim);
         granted.facts.account = claimed(grant.account, "account")?;
         granted.facts.project = claimed(grant.project, "project")?;
-        // No caller can say it, and none has one.
+        // No caller can name it, and such jobs have none.
         granted.facts.pe = Fact::Known(String::new());
         // SAFETY: as this function's own contract.
         granted.facts.vnode_types = unsafe { text(grant.vnode_type, "vnode_type") }?.map(life::vnode_types).into();
@@ -262,7 +270,7 @@ pub(super) unsafe fn granted(
     Ok(granted)
 }
 
-/// How a job has ended.
+/// How a job ended.
 ///
 /// # Safety
 /// As of [`read`].
@@ -294,7 +302,7 @@ pub(super) unsafe fn ended(ended: *const CEnded) -> Done<JobEnd> {
     })
 }
 
-/// What the job's user asks for.
+/// What the job's user requests.
 ///
 /// # Safety
 /// Each text must be NULL or a C string.
@@ -310,7 +318,7 @@ pub(super) unsafe fn requests(grant: &CGrant) -> Done<Requests> {
     Ok(requests)
 }
 
-/// Each limit that can be asked for, by the name of its option.
+/// Every limit that can be requested, by the name of its option.
 pub(super) fn asked(grant: &CGrant) -> [(&'static str, *const c_char); 5] {
     [
         ("cpu-limit", grant.cpu_limit),

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which processes a step without a fence has: found through `/proc`, since there is no cgroup to ask.
+//! Finds the processes of a step without a fence, through `/proc`, since there is no cgroup to ask.
 //!
-//! A process belongs to the step if its daemon started it, if a process of the step did, if it is in a session or process group that
-//! a process of the step has begun, or if it bears the step's mark in its environment (`JOBFENCE_STEP`). Those that leave their parents
-//! are known only as long as somebody looks: `jobfence hold` does so, and notes down whom it has seen. Nobody is touched whose
-//! real user is not the job's, and nobody is tracked whose user is root.
+//! A process belongs to the step if its daemon started it, if a process of the step did, if it is in a session or process group that a
+//! process of the step has begun, or if it bears the step's mark in its environment (`JOBFENCE_STEP`). A process that leaves its parent
+//! is known only if it was seen before: `jobfence hold` looks again and again, and records what it has seen. A process whose real user
+//! is not the job's is never touched, and root's processes are not tracked.
 //!
-//! The environment is read by our own commands alone, never in a daemon of the scheduler's: the kernel makes the reader wait while
-//! the process is about to map memory, and that can be for ever (a file system that does not answer).
+//! Only jobfence's own commands read environments, never a daemon of the scheduler's: the kernel makes the reader wait while the
+//! process is about to map memory, and that can be for ever (a file system that does not answer).
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -23,10 +23,10 @@ use crate::scheduler::{Placement, Scheduler, placement};
 use crate::sorted;
 use crate::sys::process::{self, Owner, Process};
 
-/// The variable in a task's environment that says of which step it is.
+/// The variable in a task's environment that tells its step.
 pub const VARIABLE: &str = "JOBFENCE_STEP";
 
-/// What it says: which boot, and which step daemon. A number of a job or a step is used again, these are not.
+/// Its value: the boot and the step daemon. Numbers of jobs and steps are used again, these are not.
 pub fn mark(boot_id: &str, owner: Owner) -> String {
     format!("{boot_id}/{}/{}", owner.pid, owner.start)
 }
@@ -37,18 +37,18 @@ pub fn marked(mark: &str, boot_id: &str) -> Option<Owner> {
     Some(Owner { pid: pid.parse().ok()?, start: start.parse().ok()? })
 }
 
-/// Who is another step's, whatever is in the environment.
+/// Processes of other steps, whatever is in their environment.
 #[derive(Debug, Clone, Copy)]
 pub struct Others<'a> {
-    /// Those of `of_living`.
+    /// The processes that `of_living` returns.
     pub living: &'a BTreeSet<Owner>,
-    /// Whoever is below a step daemon of one of these, or where it keeps its tasks.
+    /// The schedulers: a process below one of their step daemons, or where one keeps its tasks, is another step's.
     pub schedulers: &'a [&'static dyn Scheduler],
 }
 
 impl Tracked {
-    /// Its processes that live now, of which some may never have been seen. `others`: environments are read (see above), but for these,
-    /// which are of living steps whatever is in theirs (`of_living`), and until the deadline. Why there may be more is put into `unseen`.
+    /// The step's processes that live now; some may never have been seen. With `others`, environments are read (see above) until the
+    /// deadline, except those of other living steps' processes (`of_living`). An error that may hide more is put into `unseen`.
     pub fn processes(
         &self,
         host: &Host,
@@ -82,16 +82,16 @@ impl Tracked {
         Ok(found)
     }
 
-    /// Ends them, until the deadline; returns how many. An error, too, where there may be one whose environment could not be read: a step is
-    /// not forgotten before.
+    /// Ends the step's processes, until the deadline; returns how many. Also fails if an environment could not be read: the step's
+    /// record must stay until then.
     pub fn end(&self, host: &Host, others: Option<Others<'_>>, deadline: Instant) -> Result<usize> {
         let (mut seen, mut unseen) = (self.clone(), None);
-        // Whoever is found is the parent of others also when he has ended.
+        // A process that was found leads to its children also after it has ended.
         let ended = process::end_all(&host.proc, || seen.look(host, others, &mut unseen, deadline), deadline)?;
         unseen.map_or(Ok(ended), Err)
     }
 
-    /// As `processes`, and takes down who is new.
+    /// As `processes`, and adds new ones to `seen`.
     pub(super) fn look(
         &mut self,
         host: &Host,
@@ -105,8 +105,8 @@ impl Tracked {
     }
 }
 
-/// Whether a step daemon that lives is above a process: then it is that one's, whatever is in its environment. A job's environment goes into
-/// the jobs that it submits, and who lets them begin need not have us loaded.
+/// Whether a living step daemon is above a process: then the process is that one's, whatever is in its environment. A job's environment
+/// goes into the jobs that it submits, whose daemons need not have jobfence loaded.
 pub fn has_daemon(host: &Host, schedulers: &[&dyn Scheduler], process: &Process) -> bool {
     let is_daemon = |pid| schedulers.iter().any(|scheduler| scheduler.is_daemon(&host.proc, pid));
     process::any_above(&host.proc, process, |above| is_daemon(above).then_some(true))
@@ -116,8 +116,8 @@ fn is_another_steps(host: &Host, others: Others<'_>, process: &Process) -> bool 
     is_of(host, others.living, process) || has_daemon(host, others.schedulers, process)
 }
 
-/// Whether a process is in a fence, or in a step of a scheduler's own that has a daemon: the kernel knows better than its environment whose it is,
-/// which a script may have from anywhere. What cannot be seen is so. (A dead step's fence is its janitor's.)
+/// Whether a process is in a fence, or in a scheduler's directory of a step that has a daemon. That tells more than its environment,
+/// which a script may have from anywhere. `true` if it cannot be seen. (A dead step's fence is its janitor's.)
 pub fn is_in_a_step(host: &Host, schedulers: &[&'static dyn Scheduler], pid: i32) -> bool {
     let Ok(member) = Membership::read(&host.proc, pid) else { return true };
     host.layout
@@ -126,7 +126,7 @@ pub fn is_in_a_step(host: &Host, schedulers: &[&'static dyn Scheduler], pid: i32
         .any(|hierarchy| is_in_ours(host, &member, hierarchy) || is_among_tasks(host, schedulers, &member, hierarchy))
 }
 
-/// Whether a process is in a fence, which is soon said. What cannot be seen is so.
+/// Whether a process is in a fence, which is the cheap part of `is_in_a_step`. `true` if it cannot be seen.
 pub fn is_fenced(host: &Host, pid: i32) -> bool {
     Membership::read(&host.proc, pid)
         .map_or(true, |member| host.layout.hierarchies.iter().any(|hierarchy| is_in_ours(host, &member, hierarchy)))
@@ -138,7 +138,7 @@ fn is_in_ours(host: &Host, member: &Membership, hierarchy: &Hierarchy) -> bool {
     in_ours.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether it is where a scheduler keeps the tasks of a step, and a step daemon lives there, too.
+/// Whether the process is where a scheduler keeps the tasks of a step, and a step daemon lives there, too.
 fn is_among_tasks(
     host: &Host,
     schedulers: &[&'static dyn Scheduler],
@@ -147,7 +147,7 @@ fn is_among_tasks(
 ) -> bool {
     let Some(found) = placement(schedulers, member, hierarchy).filter(|found| found.is_tasks) else { return false };
     let scheduler = found.scheduler;
-    // On v1 the daemon is in the job's.
+    // On v1 the daemon is in the job's directory.
     let is_here = |daemon: &Placement| match hierarchy.version {
         Version::V1 => daemon.job == found.job,
         Version::V2 => daemon.step == found.step,
@@ -160,7 +160,7 @@ fn is_among_tasks(
     })
 }
 
-/// Those of all processes that belong to a step: see the beginning of this file.
+/// The processes that belong to a step: see the beginning of this file.
 fn members(
     all: &[Process],
     (owner, session): (Owner, Option<i32>),
@@ -174,13 +174,11 @@ fn members(
         |pid: i32| by_pid.binary_search_by_key(&pid, |process| process.id.pid).ok().and_then(|at| by_pid.get(at));
     let is = |id: Owner| find(id.pid).is_some_and(|process| process.id == id);
     let owner_lives = is(owner);
-    // What its sessions and groups can be called: while somebody is in one, its number is given to no new process.
+    // The numbers that its sessions and groups can have: while a process is in one, its number is given to no new process.
     let mut begun = sorted::set(seen.iter().map(|one| one.pid).chain([owner.pid]));
     let mut found: BTreeSet<Owner> = BTreeSet::new();
     // The daemon has a session of its own.
     let mut groups: BTreeSet<i32> = sorted::set(session);
-    // Whose user was looked at, since it costs a file.
-    let mut strangers: BTreeSet<Owner> = BTreeSet::new();
     let mut rest: Vec<&Process> = all.iter().filter(|process| process.id != owner && process.id.pid > 1).collect();
     let mut is_first = true;
     loop {
@@ -196,13 +194,11 @@ fn members(
             if !belongs {
                 return true;
             }
-            if !is_users(process) {
-                strangers.insert(process.id);
-                return false;
+            if is_users(process) {
+                found.insert(process.id);
+                begun.insert(process.id.pid);
+                groups.extend([process.session, process.group].iter().filter(|number| begun.contains(number)));
             }
-            found.insert(process.id);
-            begun.insert(process.id.pid);
-            groups.extend([process.session, process.group].iter().filter(|number| begun.contains(number)));
             false
         });
         is_first = false;
@@ -212,7 +208,7 @@ fn members(
     }
 }
 
-/// Who is known to be of a step without a fence whose daemon lives.
+/// The processes that are known to be of a step without a fence whose daemon lives.
 pub fn of_living(host: &Host, run_dir: &Path) -> Result<BTreeSet<Owner>> {
     let mut found = BTreeSet::new();
     for tracked in TrackedRecords::existing(run_dir)?.map_or(Ok(Vec::new()), |records| records.list())? {
@@ -224,7 +220,8 @@ pub fn of_living(host: &Host, run_dir: &Path) -> Result<BTreeSet<Owner>> {
     Ok(found)
 }
 
-/// Whether a process is one of these, or has come from one of them since they were seen: in doubt it is, since it would be ended otherwise.
+/// Whether a process is one of these, or has come from one of them since they were seen. In doubt `true`, since the process would be
+/// ended otherwise.
 pub fn is_of(host: &Host, others: &BTreeSet<Owner>, process: &Process) -> bool {
     let has = |pid| others.range(Owner { pid, start: 0 }..=Owner { pid, start: u64::MAX }).next().is_some();
     others.contains(&process.id)
@@ -266,17 +263,17 @@ mod tests {
             daemon,
             task,
             process(21, 20, 20, 10),
-            // A session of its own, its child left by it, and one that is in that session.
+            // A process with a session of its own, and one in that session whose parent has ended.
             process(22, 21, 22, 22),
             process(23, 1, 23, 22),
-            // In the task's group, and nobody's child any more.
+            // In the task's group, and without its parent.
             process(24, 1, 20, 10),
-            // Marked only.
+            // Found by its mark alone.
             process(25, 1, 25, 25),
             process(26, 25, 26, 26),
-            // Left by its parent, in a group of its own, and still in the daemon's session.
+            // Without its parent, in a group of its own, and still in the daemon's session.
             process(27, 1, 27, 10),
-            // Another's, somebody else's child, and one beside all.
+            // Another user's process, its child, and two that are unrelated.
             process(30, 20, 30, 30),
             process(31, 30, 31, 31),
             process(40, 1, 40, 40),
@@ -284,7 +281,7 @@ mod tests {
         ];
         let users = [20, 21, 22, 23, 24, 25, 26, 27, 31, 40, 41];
         assert_eq!(found(&all, &[], &users, &[25]), [20, 21, 22, 23, 24, 25, 26, 27]);
-        // The daemon is dead, and so is the task: only who was seen, or is marked, leads on.
+        // The daemon is dead, and so is the task: only processes that were seen, or are marked, lead on.
         let rest: Vec<Process> = all[3..].to_vec();
         assert_eq!(found(&rest, &[], &users, &[]), Vec::<i32>::new());
         assert_eq!(found(&rest, &[owner(20), owner(24)], &users, &[]), [21, 22, 23, 24, 27]);
@@ -297,7 +294,7 @@ mod tests {
         let again = Process { id: Owner { pid: 20, start: 999 }, ..process(20, 1, 20, 20) };
         let all = [again, process(50, 20, 20, 20)];
         assert_eq!(found(&all, &[owner(20)], &[20, 50], &[]), Vec::<i32>::new());
-        // As the daemon's.
+        // The same with the daemon's number.
         let again = Process { id: Owner { pid: 10, start: 999 }, ..process(10, 1, 10, 10) };
         assert_eq!(found(&[again, process(50, 10, 10, 10)], &[], &[10, 50], &[]), Vec::<i32>::new());
     }

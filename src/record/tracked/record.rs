@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is noted down of a step without a fence, and where.
+//! The record of a step without a fence.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,10 +23,10 @@ use crate::sys::process::Owner;
 /// First line of a record; with another number it is another release's.
 const VERSION: &str = "jobfence-record 1 tracked";
 
-/// More processes than these are not noted down: a job that has more is found by who is still there.
+/// The most processes that are recorded: a job that has more is found by those that are still there.
 const MOST: usize = 10_000;
 
-/// What is noted down of such a step.
+/// What is recorded of such a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tracked {
     /// See [`Header`].
@@ -35,11 +35,11 @@ pub struct Tracked {
     pub pid_namespace: String,
     /// The step daemon.
     pub owner: Owner,
-    /// As the directories of the step would be called, outermost first.
+    /// The names that the step's directories would have, outermost first.
     pub levels: Vec<String>,
     /// The job's user.
     pub uid: u32,
-    /// Processes of the step, as far as a process of ours has seen them.
+    /// Processes of the step that a process of jobfence's has seen.
     pub seen: BTreeSet<Owner>,
 }
 
@@ -53,7 +53,7 @@ impl Tracked {
         Ok((key.uid != 0).then(|| Self { boot_id, pid_namespace, owner, levels, uid: key.uid, seen: BTreeSet::new() }))
     }
 
-    /// Understands a record. An incomplete one is an error, never a guess.
+    /// Reads a record. An incomplete one is an error, never a guess.
     pub fn parse(text: &str) -> Result<Self> {
         let (Header { version, boot_id, pid_namespace, owner }, mut lines) = Header::split(text)?;
         let bad = || Error::new("not a complete record of a step without a fence");
@@ -85,7 +85,7 @@ impl Tracked {
         Entry { owner, pid_namespace, kind: EntryKind::Tracked, name: TrackedRecords::file_name(self) }
     }
 
-    /// The step, for people.
+    /// The step's name, for messages.
     pub fn name(&self) -> String {
         self.levels.join("/")
     }
@@ -110,10 +110,10 @@ pub struct TrackedRecords {
 /// In `RunDir`.
 pub(crate) const DIRECTORY: &str = "tracked";
 
-/// A record that has no name yet.
+/// A new record, which has no name yet.
 const NEW: &str = ".new";
 
-/// How long another one may be about to write.
+/// How long to wait for another process that writes.
 pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl TrackedRecords {
@@ -134,7 +134,7 @@ impl TrackedRecords {
         format!("{},{}.{}", tracked.levels.join(","), tracked.owner.pid, tracked.owner.start)
     }
 
-    /// Writes a record, and adds the processes that others have seen; afterwards memory has no more than the file.
+    /// Writes a record, and adds the processes that others have seen to it and to `tracked`.
     pub fn write(&self, tracked: &mut Tracked, deadline: Instant) -> Result<()> {
         let _lock = Lock::on(&self.dir, ".", deadline)?;
         let name = Self::file_name(tracked);
@@ -147,11 +147,11 @@ impl TrackedRecords {
         files::link_new(&self.dir, &name, &tracked.to_string()).map(drop)
     }
 
-    /// Writes one in the place of what it was before, if it is still there.
+    /// Writes a record in place of the earlier one (`before`), if that is still there.
     pub(super) fn replace(&self, before: &Tracked, tracked: &Tracked) -> Result<()> {
         let _lock = Lock::on(&self.dir, ".", Instant::now() + LOCK_TIMEOUT)?;
         let name = Self::file_name(tracked);
-        // Whom the daemon has started meanwhile.
+        // Adds the processes that the daemon has started meanwhile.
         let Some(recorded) = self.read(&name)? else { return Ok(()) };
         let new = recorded.seen.difference(&before.seen);
         let seen = sorted::set(tracked.seen.iter().chain(new).copied());
@@ -159,7 +159,7 @@ impl TrackedRecords {
     }
 
     fn put(&self, name: &str, tracked: &Tracked) -> Result<()> {
-        // Of one who died here.
+        // Left by a process that died here.
         files::unlink(&self.dir, NEW)?;
         files::link_new(&self.dir, NEW, &tracked.to_string())?;
         renameat(&self.dir, NEW, &self.dir, name).map_err(|errno| {
@@ -168,7 +168,7 @@ impl TrackedRecords {
         })
     }
 
-    /// Removes what a process has left that died while it wrote.
+    /// Removes what was left by a process that died while it wrote.
     pub fn tidy(&self) -> Result<()> {
         match Lock::try_on(&self.dir, ".")? {
             Some(_lock) if self.dir.has(NEW) => files::unlink(&self.dir, NEW),
@@ -176,7 +176,7 @@ impl TrackedRecords {
         }
     }
 
-    /// The one of this name.
+    /// The record of this name.
     pub fn read(&self, name: &str) -> Result<Option<Tracked>> {
         match files::read(&self.dir, name)? {
             Some(text) => Tracked::parse(&text).map(Some).map_err(|error| error.at(self.dir.path().join(name))),
@@ -184,12 +184,12 @@ impl TrackedRecords {
         }
     }
 
-    /// Forgets one. No error when it was forgotten before.
+    /// Removes a record. No error if there is none.
     pub fn forget(&self, tracked: &Tracked) -> Result<()> {
         files::unlink(&self.dir, &Self::file_name(tracked))
     }
 
-    /// All that are understood; others are another release's.
+    /// All records that can be read; others are another release's.
     pub fn list(&self) -> Result<Vec<Tracked>> {
         let names = self.dir.list(false)?;
         Ok(names

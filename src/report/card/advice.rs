@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a job's user can ask for next time.
+//! What a job's user can request next time.
 //!
-//! Advice must never make this very job fail: it is above all that was used, and there is none where more may have been used than
-//! was seen.
+//! Advice must never make the same job fail: it is above all that was used, and there is none if more may have been used than the figures
+//! show.
 
 use std::time::Duration;
 
@@ -12,16 +12,17 @@ use crate::bytes::binary;
 use crate::report::account::Exit;
 use crate::report::nodes::Nodes;
 
-/// What is advised is so much of what was used, in percent.
+/// The advised amount in percent of what was used.
 const WITH_RESERVE: u128 = 125;
 
-/// So much more than a whole number of CPUs is no other CPU, in thousandths: the shell and the daemon beside the program are counted.
+/// How far above a whole number of CPUs a job may be without needing another one, in thousandths: the shell and the daemon are counted,
+/// too.
 const NO_OTHER: u64 = 50;
 
-/// After a kill for want of memory, so much of the limit is advised, in percent.
+/// The advised amount after a kill for lack of memory, in percent of the limit.
 const AFTER_A_KILL: u128 = 150;
 
-/// What to ask for next time, and why.
+/// What to request next time, and why.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Advice {
     /// Memory, in bytes.
@@ -33,15 +34,15 @@ pub struct Advice {
 }
 
 impl Figures<'_> {
-    /// What to ask for next time.
+    /// What to request next time.
     pub fn advice(&self) -> Advice {
         let cpus = self.advice_on_cpus();
-        // With fewer CPUs it takes longer.
+        // With fewer CPUs the job takes longer.
         let time = if cpus.is_some() { None } else { self.advice_on_time() };
         Advice { memory: self.advice_on_memory(), cpus, time }
     }
 
-    /// Whether less than was granted would have been enough, as far as the figures go: they must be of all nodes.
+    /// Whether less than the grant would have sufficed, by the figures: they must be those of all nodes.
     fn could_have_less(&self) -> bool {
         self.exit.is_some_and(Exit::is_success)
             && !self.was_stopped()
@@ -50,13 +51,13 @@ impl Figures<'_> {
     }
 
     fn advice_on_memory(&self) -> Option<(u64, String)> {
-        // Each node has what is asked for.
+        // Each node gets what is requested.
         if !self.others.is_none_or(Nodes::are_even) {
             return None;
         }
         let (peak, most) = (self.usage.memory_peak?, self.most_memory()?);
         let granted = self.memory.unwrap_or(most);
-        // What must be asked for, so that the limit that follows from it is so high.
+        // The request that leads to a limit of this size.
         let asked = |bytes: u128| {
             let scaled = if most < granted {
                 bytes.checked_mul(granted.into())?.div_ceil(u128::from(most.max(1)))
@@ -70,7 +71,7 @@ impl Figures<'_> {
             let more = asked(u128::from(most.max(peak)) * AFTER_A_KILL / 100).filter(|_| is_reached)?;
             return Some((more, format!("{} was not enough; the need is not known", binary(most))));
         }
-        // Memory that was reclaimed or in swap is in no peak.
+        // No peak contains memory that was reclaimed or swapped out.
         let was_kept_down = |count: Option<u64>| count.is_some_and(|count| count > 0);
         let is_all_seen = self.usage.swap_peak.map_or(self.is_without_swap, |peak| peak == 0)
             && !was_kept_down(self.usage.memory_high_events)
@@ -85,7 +86,7 @@ impl Figures<'_> {
 
     fn advice_on_cpus(&self) -> Option<(u64, String)> {
         let (busy, granted, most) = (self.busy()?, self.cpus?, self.most_cpus()?);
-        // A program is busy on whole CPUs, each of which it asks for: so no other reserve. Of fewer it may use the same part.
+        // A program is busy on whole CPUs, so no other reserve is needed. Of fewer CPUs the quota may allow the same share.
         let asked = u128::from(busy.saturating_sub(NO_OTHER)) * u128::from(granted.thousandths());
         let less = asked.checked_div(most.thousandths().into())?.div_ceil(1000);
         let less = u64::try_from(less).ok()?.max(1);
@@ -110,7 +111,7 @@ impl Figures<'_> {
     }
 }
 
-/// To whole numbers that people write: 64 MiB, then 256 MiB, then 1 GiB.
+/// Rounds up to amounts that people write: multiples of 64 MiB, then 256 MiB, then 1 GiB.
 fn rounded(bytes: u128) -> Option<u64> {
     let step: u128 = match bytes {
         0..0x4000_0000 => 64 << 20,

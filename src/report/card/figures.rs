@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is known of a job for its card: what it was granted, what it used, and what that means.
+//! What is known about a job for its card: what it was granted, what it used, and what follows from that.
 
 use std::time::Duration;
 
@@ -11,40 +11,40 @@ use crate::job::Cpus;
 use crate::report::account::Exit;
 use crate::report::nodes::Nodes;
 
-/// A shorter job has one line, if nothing happened to it; and its figures are no ground for advice.
+/// A shorter job gets one line, if nothing happened to it; its figures are no basis for advice.
 pub(super) const SHORT: Duration = Duration::from_secs(60);
 
-/// From here on a job can be wasteful, and its time is worth a word.
+/// From this length on a job can be wasteful, and its time is worth advice.
 pub(super) const LONG: Duration = Duration::from_secs(600);
 
-/// Less than this of what was granted is little, in percent.
+/// Using less than this share of the grant is little, in percent.
 pub(super) const LITTLE: u64 = 50;
 
-/// Only a job with more memory than this can be wasteful with it, in bytes.
+/// Only a job with more memory than this can waste it, in bytes.
 pub(super) const MUCH_MEMORY: u64 = 1 << 30;
 
-/// Memory that is used up to this share of its limit may have reached it, in percent: the kernel charges in batches.
+/// Memory use from this share of its limit on may have reached the limit, in percent: the kernel charges in batches.
 pub(super) const REACHED: u64 = 95;
 
-/// Waiting for less than this share of the time is no matter, in percent.
+/// Waiting for less than this share of the time is not significant, in percent.
 pub(super) const MATTERS: u64 = 10;
 
-/// How the job's user asks for things.
+/// How the job's user requests resources.
 #[derive(Debug)]
 pub struct Words {
-    /// So much memory, in bytes, of the job on each node.
+    /// Requests so much memory, in bytes, for the job on each node.
     pub memory: fn(u64) -> String,
-    /// So many CPUs, for a job of one task.
+    /// Requests so many CPUs, for a job of one task.
     pub cpus: fn(u64) -> String,
-    /// How the number of all CPUs is asked for, where the job has several tasks.
+    /// How the total number of CPUs is requested, if the job has several tasks.
     pub all_cpus: &'static str,
-    /// So much time; `None`: there is no such thing.
+    /// Requests so much time. `None`: there is no such option.
     pub time: Option<fn(Duration) -> String>,
-    /// Where signal 15 comes from; `None`: from anywhere.
+    /// Where signal 15 comes from. `None`: not known.
     pub signal_15: Option<&'static str>,
 }
 
-/// Where nobody knows how the job's user asks for things.
+/// The words if it is not known how the user requests resources.
 pub static NEUTRAL: Words = Words {
     memory: |bytes| format!("{} of memory", binary(bytes)),
     cpus: |count| several(count, "CPU", "CPUs"),
@@ -53,57 +53,57 @@ pub static NEUTRAL: Words = Words {
     signal_15: None,
 };
 
-/// What is known of a job on this node, at its end.
+/// What is known about a job on this node, at its end.
 #[derive(Debug, Clone)]
 pub struct Figures<'a> {
     /// Its id, as its user knows it.
     pub job: &'a str,
     /// The node's name.
     pub node: Option<&'a str>,
-    /// Whether it is one of many that are alike.
+    /// Whether it is one of many similar jobs.
     pub is_array_task: bool,
     /// How it ended.
     pub exit: Option<Exit>,
     /// How long it ran.
     pub wall: Option<Duration>,
-    /// How long it might have; `None`: not known.
+    /// Its time limit. `None`: not known.
     pub time_limit: Option<Duration>,
-    /// CPUs that were granted; `None`: not known, or not managed.
+    /// The CPUs that were granted. `None`: not known, or not managed.
     pub cpus: Option<Cpus>,
-    /// CPU time that its quota allowed; `None`: not limited. The site can have it below the grant.
+    /// The CPU time that its quota allowed. `None`: not limited. The site can set it below the grant.
     pub cpus_limit: Option<Cpus>,
-    /// Memory that was granted, in bytes.
+    /// The memory that was granted, in bytes.
     pub memory: Option<u64>,
-    /// What its memory was limited to, in bytes; `None`: not limited.
+    /// Its memory limit, in bytes. `None`: not limited.
     pub memory_limit: Option<u64>,
-    /// Whether it certainly could not use swap, where the kernel keeps no peak of that.
+    /// Whether it certainly could not use swap, for kernels that keep no peak of swap.
     pub is_without_swap: bool,
-    /// How many processes and threads it might have at once.
+    /// Its limit of processes and threads.
     pub processes: Option<u64>,
-    /// Whether the scheduler's step daemons are counted among them, for which the limit has room of its own.
+    /// Whether step daemons are counted among them; the limit has room for these.
     pub has_daemons: bool,
-    /// How fast it might read and write.
+    /// Its limits of reading and writing.
     pub disks: &'a [DiskLimit],
     /// What it has used.
     pub usage: &'a Usage,
-    /// How many tasks it has; `None`: not known.
+    /// How many tasks it has. `None`: not known.
     pub tasks: Option<u32>,
-    /// On how many nodes; `None`: not known.
+    /// How many nodes it has. `None`: not known.
     pub nodes: Option<u32>,
-    /// Those whose figures are in all of these; `None`: this one alone.
+    /// The nodes that all these figures include. `None`: only this one.
     pub others: Option<&'a Nodes>,
-    /// Whether it has GPUs: nothing is known of their use.
+    /// Whether it has GPUs, whose use is not known.
     pub has_gpus: bool,
-    /// At which limits it was stopped, where its user has not read that just before.
+    /// The limits at which it was stopped, unless its user has just read that.
     pub sentences: &'a [String],
-    /// Whether the user's locale has more than ASCII.
+    /// Whether the user's locale is UTF-8.
     pub is_utf8: bool,
-    /// The scheduler's words.
+    /// The scheduler's words for requests.
     pub words: &'a Words,
 }
 
 impl Figures<'_> {
-    /// How many of its processes the kernel killed for want of memory, if it did.
+    /// How many of its processes the kernel killed for lack of memory, if any.
     pub(super) fn killed(&self) -> Option<u64> {
         self.usage.oom_kills.filter(|kills| *kills > 0)
     }
@@ -118,11 +118,11 @@ impl Figures<'_> {
         !self.sentences.is_empty() || stopped(self.usage.oom_kills) || stopped(self.usage.forks_refused)
     }
 
-    /// Whether it used little of what was granted: of the CPU time of several CPUs, or of more than a GiB of memory.
+    /// Whether it used little of its grant: the CPU time of several CPUs, or more than a GiB of memory.
     pub fn is_wasteful(&self) -> bool {
         let is_long = self.wall.is_some_and(|wall| wall >= LONG);
         let is_little = |share: Option<u64>| share.is_some_and(|share| share < LITTLE);
-        // With a quota below the grant it had no chance.
+        // A job that its quota throttled could not use more.
         let has_several = self.most_cpus().is_some_and(|cpus| cpus > Cpus::whole(1)) && self.throttled().is_none();
         let has_much = self.most_memory().is_some_and(|most| most > MUCH_MEMORY);
         self.exit.is_some_and(Exit::is_success)
@@ -130,17 +130,17 @@ impl Figures<'_> {
             && (has_several && is_little(self.cpu_share()) || has_much && is_little(self.memory_share()))
     }
 
-    /// The CPUs that it could use: not more than its quota, and of a quota above the grant that.
+    /// The CPUs that it could use: the lower one of grant and quota.
     pub(super) fn most_cpus(&self) -> Option<Cpus> {
         self.cpus.map(|cpus| cpus.min(self.cpus_limit.unwrap_or(cpus)))
     }
 
-    /// What it was granted and could not use, for the quota: both.
+    /// If the quota is below the grant: both.
     pub(super) fn kept_from_it(&self) -> Option<(Cpus, Cpus)> {
         self.most_cpus().zip(self.cpus).filter(|(most, granted)| most < granted)
     }
 
-    /// What its memory could grow to.
+    /// The memory that it could use.
     pub(super) fn most_memory(&self) -> Option<u64> {
         self.memory_limit.or(self.memory)
     }
@@ -160,7 +160,7 @@ impl Figures<'_> {
         percent(self.usage.memory_peak?.into(), self.most_memory()?.into())
     }
 
-    /// Whether the quota held it back often, and in how many of its periods, in percent.
+    /// If the quota throttled it often: in how many of its periods, in percent.
     pub(super) fn throttled(&self) -> Option<u64> {
         let (periods, throttled) = (self.usage.periods?, self.usage.throttled_periods?);
         let is_long = self.usage.throttled.is_none_or(|time| time >= Duration::from_secs(1));
@@ -168,7 +168,7 @@ impl Figures<'_> {
     }
 }
 
-/// `None`: of nothing.
+/// `None`: the total is zero.
 pub(super) fn percent(used: u128, of: u128) -> Option<u64> {
     let share = used.checked_mul(100)?.checked_div(of)?;
     Some(u64::try_from(share).unwrap_or(u64::MAX))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How a card writes numbers, what a user has named, and lines.
+//! How a card formats numbers, users' names and lines.
 
 use std::time::Duration;
 
-/// No line is longer, in characters.
+/// The longest line, in characters.
 pub const WIDTH: usize = 80;
 
 pub(super) fn shown(share: u64) -> String {
@@ -15,7 +15,7 @@ pub fn several(count: u64, one: &str, more: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { more })
 }
 
-/// Thousandths, with as many places as they deserve.
+/// Thousandths with a suitable number of decimals.
 pub(super) fn decimal(thousandths: u64) -> String {
     let (whole, part) = (thousandths / 1000, thousandths % 1000);
     if whole == 0 { format!("0.{:02}", part / 10) } else { format!("{whole}.{}", part / 100) }
@@ -33,12 +33,12 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// A user can have written it: only what has one meaning and one column on each terminal stays.
+/// Replaces all but printable ASCII, in text that a user may have written: each character has one meaning and one column on every terminal.
 pub(super) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect()
 }
 
-/// Of ASCII.
+/// Shortens ASCII text.
 pub(super) fn cut(text: &str, most: usize) -> String {
     match text.get(..most) {
         Some(head) if text.len() > most => format!("{head}..."),
@@ -46,7 +46,7 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// Lines of at most [`WIDTH`], broken between words where that is possible; the first begins with `first`, all others with `rest`.
+/// Lines of at most [`WIDTH`], broken between words if possible. The first begins with `first`, all others with `rest`.
 pub(super) fn wrapped(text: &str, first: &str, rest: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = first.to_owned();
@@ -64,7 +64,7 @@ pub(super) fn wrapped(text: &str, first: &str, rest: &str) -> Vec<String> {
                 break;
             }
             if is_new {
-                // It has no place on any line as a whole. The text is ASCII.
+                // The word fits on no line as a whole. The text is ASCII.
                 let room = WIDTH.saturating_sub(used).max(1);
                 let (head, tail) = word.split_at_checked(room).unwrap_or((word, ""));
                 line.push_str(head);

@@ -26,6 +26,7 @@ use crate::report::card;
 use crate::requests::{REQUESTS, Requests};
 use crate::scheduler::gridengine::card::time;
 use crate::scheduler::gridengine::client::CALLED;
+use crate::scheduler::gridengine::complexes::{Counted, Debits};
 use crate::sys::dir::Dir;
 
 /// The file that tells the shepherd what to start.
@@ -86,7 +87,7 @@ pub(super) const NONE: &str = "none";
 const UNBOUND: [&str; 2] = ["NULL", "no_job_binding"];
 
 /// One job on this host, or one slave task of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SpooledJob {
     /// Its number, and with a dot behind it that of its task, if it is one of an array.
     pub job: Id,
@@ -98,10 +99,16 @@ pub struct SpooledJob {
     pub slots: u32,
     /// Whether execd says so. If not, it is one, as the shepherd has it (`setrlimits.c`).
     pub are_slots_known: bool,
+    /// Whether this is the host of the job's script: what is of the whole job is debited here alone.
+    pub is_master_host: bool,
+    /// The host, as Grid Engine calls it.
+    pub host: String,
+    /// What qmaster debits here of such jobs.
+    pub debits: Debits,
     /// The limits that execd says, by the names of the requests.
     of_execd: BTreeMap<&'static str, Requested>,
-    /// What the job asks for as memory and as GPUs, by the names of the requests, where the site's JSV has noted it.
-    requested: BTreeMap<String, u64>,
+    /// What the job asks for as CPUs, memory and GPUs, by the names of the requests, where the site's JSV has noted it.
+    requested: BTreeMap<String, f64>,
     /// What its user asks for of lower limits, in variables of the job's environment.
     pub asked: Requests,
     /// Whether its user can read more than ASCII, by the same.
@@ -123,9 +130,9 @@ pub struct SpooledJob {
 }
 
 /// An amount of memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Requested {
-    bytes: u64,
+    bytes: f64,
     /// Of the whole job, and not of each slot.
     is_of_job: bool,
 }
@@ -206,10 +213,13 @@ impl SpooledJob {
         let part = if is_array { format!(".{task}") } else { String::new() };
         Ok(Self {
             job: Id::new(job)?,
+            is_master_host: slave_task.is_none() || hosts.is_some(),
             slave_task,
             uid,
             slots: slots.unwrap_or(1),
             are_slots_known: slots.is_some(),
+            host: config.find("host")?.unwrap_or_default().to_owned(),
+            debits: Debits::default(),
             of_execd: of_execd(&config)?,
             requested: BTreeMap::new(),
             asked: Requests::default(),
@@ -225,34 +235,76 @@ impl SpooledJob {
         })
     }
 
+    /// What the job has of a request on this host. `None`: it does not ask for it, and has none by default.
+    fn share(&self, request: &SlotRequest) -> Option<Share> {
+        let (name, of_execd) = (&request.name, self.of_execd.get(request.name.as_str()));
+        let asked = of_execd.map(|limit| limit.bytes).or_else(|| self.requested.get(name).copied());
+        // execd has the default of what it says itself.
+        let is_asked = |name: &str| is_of_execd(name) || self.requested.contains_key(name);
+        let amount = asked.or_else(|| self.debits.unasked(name, is_asked))?;
+        let of_shepherd = of_execd.filter(|limit| limit.is_of_job).map(|_| Counted::Job);
+        let per = match (request.per, self.debits.counted(name).or(of_shepherd)) {
+            (PerSlot::AsCounted, Some(Counted::Job)) => PerSlot::Job,
+            (PerSlot::AsCounted, Some(Counted::Host)) => PerSlot::Host,
+            (PerSlot::AsCounted, _) => PerSlot::Slot,
+            (said, _) => said,
+        };
+        Some(match per {
+            PerSlot::Job if !self.is_master_host => Share::Elsewhere,
+            PerSlot::Job | PerSlot::Host => Share::Here { amount, times: 1 },
+            _ => Share::Here { amount, times: self.slots },
+        })
+    }
+
+    /// The lowest of what the job has here by these requests; zero, if all of that was debited elsewhere. `None`: it has none of them.
+    fn lowest(&self, wanted: &[SlotRequest], one: impl Fn(f64, u32) -> u64) -> Option<u64> {
+        let shares: Vec<Share> = wanted.iter().filter_map(|request| self.share(request)).collect();
+        let here = shares.iter().filter_map(|share| match share {
+            Share::Here { amount, times } => Some(one(*amount, *times)),
+            Share::Elsewhere => None,
+        });
+        here.min().or_else(|| (!shares.is_empty()).then_some(0))
+    }
+
     /// Memory in bytes on this host: the lowest of these requests. `None`: the job has none of them.
     pub fn memory(&self, wanted: &[SlotRequest]) -> Option<u64> {
-        let one = |memory: &SlotRequest| {
-            let counted = self.of_execd.get(memory.name.as_str());
-            let bytes = counted.map(|limit| limit.bytes).or_else(|| self.requested.get(&memory.name).copied())?;
-            let is_of_job = match memory.per {
-                PerSlot::AsCounted => counted.is_some_and(|limit| limit.is_of_job),
-                PerSlot::Slot => false,
-                PerSlot::Job => true,
-            };
-            Some(if is_of_job { bytes } else { bytes.saturating_mul(u64::from(self.slots)) })
-        };
-        wanted.iter().filter_map(one).min()
+        self.lowest(wanted, |amount, times| whole(amount).saturating_mul(u64::from(times)))
     }
 
     /// GPUs on this host: the sum of these requests, as the site's JSV has noted them.
     pub fn gpus(&self, wanted: &[SlotRequest]) -> u64 {
-        let one = |request: &SlotRequest| {
-            let count = self.requested.get(&request.name).copied().unwrap_or(0);
-            if request.per == PerSlot::Job { count } else { count.saturating_mul(u64::from(self.slots)) }
+        let one = |request: &SlotRequest| match self.share(request) {
+            Some(Share::Here { amount, times }) => whole(amount).saturating_mul(u64::from(times)),
+            _ => 0,
         };
         wanted.iter().map(one).fold(0, u64::saturating_add)
     }
 
-    /// Hardware threads, where a slot has so many.
-    pub fn cpus(&self, of_a_slot: Cpus) -> Cpus {
-        Cpus::from_thousandths(of_a_slot.thousandths().saturating_mul(u64::from(self.slots)))
+    /// Hardware threads on this host: the lowest of these requests. If the job has none of them, its slots have so many.
+    pub fn cpus(&self, wanted: &[SlotRequest], of_a_slot: Cpus) -> Cpus {
+        let requested = self.lowest(wanted, |amount, times| whole(amount * 1000.0 * f64::from(times)));
+        let of_slots = of_a_slot.thousandths().saturating_mul(u64::from(self.slots));
+        Cpus::from_thousandths(requested.unwrap_or(of_slots))
     }
+
+    /// Which of these requests were debited on the host of the job's script alone, and this is another one.
+    pub fn elsewhere<'a>(&self, wanted: &'a [SlotRequest]) -> Vec<&'a str> {
+        let is_elsewhere = |request: &&SlotRequest| matches!(self.share(request), Some(Share::Elsewhere));
+        wanted.iter().filter(is_elsewhere).map(|request| request.name.as_str()).collect()
+    }
+}
+
+/// What a job has of a request on one host.
+enum Share {
+    /// So much so many times.
+    Here { amount: f64, times: u32 },
+    /// All of it was debited on the host of the job's script.
+    Elsewhere,
+}
+
+/// Whether execd says itself how much of it a job has.
+pub fn is_of_execd(name: &str) -> bool {
+    OF_EXECD.contains(&name)
 }
 
 /// The lines of a file: keys and values.
@@ -378,7 +430,7 @@ fn of_execd(config: &Values<'_>) -> Result<BTreeMap<&'static str, Requested>, No
 
 /// What the site's JSV has noted, as `NAME=AMOUNT` with commas between them. Without a JSV it is the user's word. Of memory that can only
 /// lower what the job has; so GPUs need the JSV.
-fn requested(environment: &Values<'_>) -> Result<BTreeMap<String, u64>, NotFenced> {
+fn requested(environment: &Values<'_>) -> Result<BTreeMap<String, f64>, NotFenced> {
     let mut all = BTreeMap::new();
     let noted = environment.find(REQUESTED)?.filter(|noted| !["", NONE].contains(noted));
     for one in noted.into_iter().flat_map(|noted| noted.split(',')) {
@@ -391,9 +443,9 @@ fn requested(environment: &Values<'_>) -> Result<BTreeMap<String, u64>, NotFence
 }
 
 /// An amount that a user has asked for. `None`: without limit.
-fn amount_of(name: &str, text: &str) -> Result<Option<u64>, NotFenced> {
+fn amount_of(name: &str, text: &str) -> Result<Option<f64>, NotFenced> {
     let wrong = || format!("{}: found {:?}, expected an amount such as 2 or 1.5G", short(name), short(text));
-    bytes(text).ok_or_else(|| NotFenced::Asked(Error::new(wrong())))
+    number(text).ok_or_else(|| NotFenced::Asked(Error::new(wrong())))
 }
 
 /// So much of a value that a message can have.
@@ -401,11 +453,21 @@ fn short(value: &str) -> String {
     value.chars().filter(|c| is_printable(*c)).take(64).collect()
 }
 
+/// Bytes, or another whole amount: see [`number`].
+pub fn bytes(text: &str) -> Option<Option<u64>> {
+    Some(number(text)?.map(whole))
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "what is more than a u64 is its maximum")]
+fn whole(amount: f64) -> u64 {
+    amount as u64
+}
+
 /// An amount, as qmaster and the shepherd count it (`sge_parse_num_val`). The outer `None`: it is none; the inner: without limit.
 ///
 /// A number that begins with 0 and has no point is octal or hexadecimal, and each other one may have an exponent. They also take signs,
 /// times and truth values, which are no amounts here, and of an octal or hexadecimal number the lowest 32 bits, which nobody means.
-pub fn bytes(text: &str) -> Option<Option<u64>> {
+pub fn number(text: &str) -> Option<Option<f64>> {
     if text.eq_ignore_ascii_case("infinity") {
         return Some(None);
     }
@@ -431,13 +493,8 @@ pub fn bytes(text: &str) -> Option<Option<u64>> {
             number.parse().ok().filter(|_| number.starts_with(|first: char| first.is_ascii_digit() || first == '.'))
         }
     };
-    let amount = (count? * unit).trunc();
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "what is more than a u64 is its maximum"
-    )]
-    amount.is_finite().then_some(Some(amount as u64))
+    let amount = count? * unit;
+    amount.is_finite().then_some(Some(amount))
 }
 
 /// What a real execd has written of a job of each kind: `config` and the hosts.
@@ -487,7 +544,7 @@ mod tests {
         assert_eq!(parse(&[("pe=mpi", "pe=none")]).unwrap().facts.pe, Fact::Known(String::new()));
         assert!(job.is_stopped_at_once);
         assert_eq!((job.errors_path.as_str(), job.errors_name.as_str()), ("/home/b", "x.e7"));
-        assert_eq!(job.cpus(Cpus::from_thousandths(500)), Cpus::whole(1));
+        assert_eq!(job.cpus(&[], Cpus::from_thousandths(500)), Cpus::whole(1));
     }
 
     /// As a real execd has written it (tests/gridengine/record.py), of users that this host has.
@@ -618,6 +675,81 @@ mod tests {
         assert_eq!(memory(PerSlot::Job, &[]), Some(100 << 20));
         assert_eq!(memory(PerSlot::Slot, &[("h_vmem=100M", "h_vmem=INFINITY")]), None);
         assert_eq!(memory(PerSlot::Slot, &[("h_vmem=100M\n", "")]), None);
+    }
+
+    /// As `qconf -sc` has them; the host has all of them to give.
+    fn debits() -> Debits {
+        let rows = "mem_free mf MEMORY <= YES YES 1G 0\nmem_job mj MEMORY <= YES JOB 0 0\nmem_host mh MEMORY <= YES HOST 0 0\n\
+                    threads t INT <= YES JOB 3 0\nhalves h DOUBLE <= YES YES 0 0\ngpu gpu INT <= YES HOST 1 0\n";
+        let names = ["mem_free", "mem_job", "mem_host", "threads", "halves", "gpu"].map(|name| format!("{name}=9"));
+        Debits::of(rows, &[format!("complex_values {}", names.join(","))])
+    }
+
+    /// With two slots: the job's script, a slave task on its host, and one on another host.
+    fn three_places(noted: &str) -> [SpooledJob; 3] {
+        let slave = (ACCOUNT, "pe_task_id=1.node2\naccount");
+        let of = |changes: &[(&str, &str)], hosts| {
+            let job = parse_beside(changes, hosts).unwrap();
+            let job = job.with_environment(&format!("JOBFENCE_REQUESTED={noted}\n")).unwrap();
+            SpooledJob { debits: debits(), ..job }
+        };
+        [of(&[], None), of(&[slave], Some("node2 2 all.q <NULL>\n")), of(&[slave], None)]
+    }
+
+    fn named(names: &[&str], per: PerSlot) -> Vec<SlotRequest> {
+        names.iter().map(|name| SlotRequest::of(name, per)).collect()
+    }
+
+    #[test]
+    fn an_amount_is_of_what_qmaster_debits() {
+        let noted = "mem_free=100M,mem_job=500M,mem_host=300M";
+        let jobs = three_places(noted);
+        let memory = |names: &[&str], per| jobs.each_ref().map(|job| job.memory(&named(names, per)).map(|of| of >> 20));
+        assert_eq!(memory(&["mem_free"], PerSlot::AsCounted), [Some(200); 3]);
+        assert_eq!(memory(&["mem_host"], PerSlot::AsCounted), [Some(300); 3]);
+        assert_eq!(memory(&["mem_job"], PerSlot::AsCounted), [Some(500), Some(500), Some(0)]);
+        // What the site says counts more.
+        assert_eq!(memory(&["mem_job"], PerSlot::Slot), [Some(1000); 3]);
+        assert_eq!(memory(&["mem_free"], PerSlot::Host), [Some(100); 3]);
+        assert_eq!(memory(&["mem_free"], PerSlot::Job), [Some(100), Some(100), Some(0)]);
+        let both = ["mem_host", "mem_job"];
+        assert_eq!(memory(&both, PerSlot::AsCounted), [Some(300); 3], "what is debited here counts");
+        let [script, _, elsewhere] = &jobs;
+        let both = named(&both, PerSlot::AsCounted);
+        assert_eq!((script.elsewhere(&both), elsewhere.elsewhere(&both)), (Vec::new(), vec!["mem_job"]));
+        // So it is with what execd says.
+        let of_job = ("h_vmem_is_consumable_job=0", "h_vmem_is_consumable_job=1");
+        let slave = parse(&[of_job, (ACCOUNT, "pe_task_id=1.node2\naccount")]).unwrap();
+        assert_eq!(slave.memory(&named(&["h_vmem"], PerSlot::AsCounted)), Some(0));
+        let gpus = |noted: &str, per| three_places(noted).map(|job| job.gpus(&named(&["gpu"], per)));
+        assert_eq!(gpus("gpu=2", PerSlot::AsCounted), [2; 3]);
+        assert_eq!(gpus("gpu=2", PerSlot::Job), [2, 2, 0]);
+    }
+
+    #[test]
+    fn cpus_are_those_of_a_complex_or_of_the_slots() {
+        let cpus = |noted: &str, name: &str| {
+            three_places(noted).map(|job| job.cpus(&named(&[name], PerSlot::AsCounted), Cpus::whole(4)).to_string())
+        };
+        assert_eq!(cpus("threads=5", "threads"), ["5", "5", "0"]);
+        assert_eq!(cpus("halves=0.25", "halves"), ["0.5"; 3]);
+        assert_eq!(cpus("none", "halves"), ["8"; 3], "slots times CPUsPerSlot");
+        assert_eq!(cpus("none", "threads"), ["3", "3", "0"], "the complex's default");
+        assert_eq!(cpus("threads=5,other=1", "other"), ["2"; 3], "of each slot, where nobody says more");
+    }
+
+    #[test]
+    fn what_a_job_does_not_ask_for_is_debited_by_default() {
+        let [script, ..] = three_places("none");
+        let memory =
+            |job: &SpooledJob, names: &[&str]| job.memory(&named(names, PerSlot::AsCounted)).map(|of| of >> 20);
+        assert_eq!(memory(&script, &["mem_free"]), Some(2048));
+        assert_eq!(memory(&script, &["mem_job"]), None, "none is debited");
+        assert_eq!(script.gpus(&named(&["gpu"], PerSlot::AsCounted)), 1);
+        let [script, ..] = three_places("mf=50M");
+        assert_eq!(memory(&script, &["mem_free", "mf"]), Some(100), "asked by the shortcut");
+        let unknown = parse(&[]).unwrap();
+        assert_eq!(memory(&unknown, &["mem_free"]), None);
     }
 
     #[test]

@@ -5,10 +5,12 @@
 //! The schedd writes whose job it is. Most of the rest is the job's user's, and an end of a line in a text of theirs is one here. The starter
 //! reads the ad line by line, too, and so an attribute that counts must not be there twice.
 
+use super::asked;
 use super::slot_ad::{Attributes, group_of, short, text_of};
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts};
 use crate::launch::NotFenced;
+use crate::requests::{REQUESTS, Requests};
 
 /// Whose job it is that the schedd starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub struct JobAd {
     acct_group: Option<String>,
     /// Its name in all the world.
     pub global_job: Option<String>,
+    /// What it asks of its own limits.
+    pub asked: Requests,
 }
 
 /// A release of HTCondor: 25.14.
@@ -49,10 +53,14 @@ impl JobAd {
 
     fn read(text: &str) -> Result<Self> {
         let ad = Attributes::of_lines(text);
-        let find = |name: &'static str| {
+        let once = |name: &str| {
             if ad.0.iter().filter(|(found, _)| found.eq_ignore_ascii_case(name)).count() > 1 {
                 return Err(Error::new(format!("the job's ad says {name} twice")).hint(super::NO_LINE_END));
             }
+            Ok(())
+        };
+        let find = |name: &'static str| {
+            once(name)?;
             let Some(value) = ad.find(name) else { return Ok(None) };
             let text = text_of(value);
             text.map(Some).ok_or_else(|| Error::new(format!("{name} of the job's ad is no text:")).value(short(value)))
@@ -61,7 +69,11 @@ impl JobAd {
         let user = find("User")?.map(|user| without_domain(&user).to_owned());
         let (owner, global_job) = (find("Owner")?, find("GlobalJobId")?);
         let (group, acct_group) = (find("AccountingGroup")?, find("AcctGroup")?);
-        Ok(Self { owner, os_user: os_user.or(user), group, acct_group, global_job })
+        for name in REQUESTS.iter().map(asked::attribute) {
+            once(&name)?;
+        }
+        let asked = asked::requests_in(|name| ad.find(name))?;
+        Ok(Self { owner, os_user: os_user.or(user), group, acct_group, global_job, asked })
     }
 
     /// As whom the starter runs the job. `release` is asked only if starters of two releases differ in that.
@@ -87,6 +99,7 @@ impl JobAd {
             account: group_of(self.group.as_deref().unwrap_or_default(), Some(user), self.acct_group.as_deref()),
             vnode_types: Fact::Known(vec![super::LOCAL.to_owned()]),
             user: Fact::Known(user.to_owned()),
+            global_job: Fact::from(self.global_job.clone()),
             ..Facts::default()
         }
     }

@@ -12,8 +12,10 @@
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
-use crate::printable::is_printable;
+use crate::requests::{REQUESTS, Requests};
+use crate::scheduler::htcondor::asked;
 use crate::scheduler::htcondor::slot_gpus::SlotGpus;
+pub(super) use crate::scheduler::htcondor::value::{short, text_of};
 
 /// No packet that HTCondor writes is longer.
 const LONGEST_PACKET: usize = 1 << 20;
@@ -69,6 +71,8 @@ impl SlotAd {
 pub struct SlotJob {
     /// The job: `12.0`.
     pub job: Option<Id>,
+    /// The same with the schedd's name, which the job's user can have changed: `ap.example#12.0#1764327000`.
+    pub global_job: Option<String>,
     /// Whose it is, as the schedd names the user: `alice@DOMAIN`. On this host the name can be another's.
     pub user: Option<String>,
     /// Which user of the operating system that is, where the site has the slot's ad say it (`STARTD_JOB_ATTRS`).
@@ -77,16 +81,29 @@ pub struct SlotJob {
     pub wants_owner: Option<bool>,
     /// The accounting group, without the user's name.
     group: Fact<String>,
+    /// What it asks of its own limits, where the site has the slot's ad say it.
+    pub asked: Requests,
 }
 
 impl SlotJob {
-    /// Attributes that `parse` reads.
-    pub const ATTRIBUTES: &str = "JobId,RemoteUser,AccountingGroup,AcctGroup,OsUser,RunAsOwner";
+    /// Attributes that `parse` reads, with commas between them.
+    pub fn attributes() -> String {
+        let asked = REQUESTS.iter().map(asked::attribute).collect::<Vec<_>>().join(",");
+        format!("JobId,RemoteUser,AccountingGroup,AcctGroup,OsUser,RunAsOwner,GlobalJobId,{asked}")
+    }
 
     /// Reads it from what condor_status(1) prints with `-long`: an attribute in each line.
     pub fn parse(text: &str) -> Result<Self> {
-        let ad = Attributes::of_lines(text);
-        // The group is its user's text, and an end of a line in it would be one here.
+        Self::of(&Attributes::of_lines(text))
+    }
+
+    pub(super) fn of(ad: &Attributes<'_>) -> Result<Self> {
+        // The group is its user's text, and an end of a line in it would be one where attributes are printed.
+        if let Some((name, _)) = ad.0.iter().find(|(_, value)| value.contains('\n')) {
+            return Err(Error::new("the slot's ad has an end of a line in")
+                .value(short(name))
+                .hint(super::NO_LINE_END));
+        }
         let all: Vec<String> = ad.0.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
         if let Some(twice) = all.iter().enumerate().find_map(|(at, name)| all.get(..at)?.contains(name).then_some(name))
         {
@@ -94,7 +111,7 @@ impl SlotJob {
         }
         let text = |name| ad.find(name).map(|_| ad.text(name)).transpose();
         let job = text("JobId")?.map(Id::new).transpose()?;
-        let (user, os_user) = (text("RemoteUser")?, text("OsUser")?);
+        let (global_job, user, os_user) = (text("GlobalJobId")?, text("RemoteUser")?, text("OsUser")?);
         let wants_owner = match ad.find("RunAsOwner") {
             Some(value) if value.eq_ignore_ascii_case("false") => Some(false),
             Some(value) if !value.eq_ignore_ascii_case("true") => None,
@@ -107,7 +124,15 @@ impl SlotJob {
             Some(_) => group_of(group.as_deref().unwrap_or_default(), name, acct_group.as_deref()),
             None => Fact::Unknown,
         };
-        Ok(Self { job, user, os_user, wants_owner, group })
+        Ok(Self {
+            job,
+            global_job,
+            user,
+            os_user,
+            wants_owner,
+            group,
+            asked: asked::requests_in(|name| ad.find(name))?,
+        })
     }
 
     /// By which sections of the configuration are chosen. `slot_type` is the name by which HTCondor's configuration has the slot's type.
@@ -122,6 +147,7 @@ impl SlotJob {
             account: self.group.clone(),
             vnode_types: Fact::Known(slot_type.map(str::to_owned).into_iter().collect()),
             user: Fact::from(user),
+            global_job: Fact::from(self.global_job.clone()),
             ..Facts::default()
         }
     }
@@ -147,7 +173,7 @@ pub(super) fn group_of(text: &str, user: Option<&str>, acct_group: Option<&str>)
 }
 
 /// The content of the first message; `None` if some of it is missing.
-fn message(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+pub(super) fn message(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
     let mut content = Vec::new();
     let mut rest = bytes;
     loop {
@@ -166,7 +192,7 @@ fn message(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
     }
 }
 
-fn number(bytes: &[u8]) -> Option<u64> {
+pub(super) fn number(bytes: &[u8]) -> Option<u64> {
     (bytes.len() <= 8).then(|| bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
 }
 
@@ -179,7 +205,7 @@ impl<'a> Attributes<'a> {
         Self(text.lines().filter_map(split).collect())
     }
 
-    fn of_message(message: &'a [u8]) -> Result<Self> {
+    pub(super) fn of_message(message: &'a [u8]) -> Result<Self> {
         let cut = || Error::new("the slot's ad is cut off");
         let (count, mut rest) = message.split_at_checked(8).ok_or_else(cut)?;
         let count = number(count).filter(|count| *count <= MOST_ATTRIBUTES).ok_or_else(cut)?;
@@ -215,21 +241,6 @@ impl<'a> Attributes<'a> {
         let text = text_of(value);
         text.ok_or_else(|| Error::new(format!("{name} of the slot's ad is no text:")).value(short(value)))
     }
-}
-
-/// A value that is a text in quotes.
-pub(super) fn text_of(value: &str) -> Option<String> {
-    let text = value.strip_prefix('"')?.strip_suffix('"')?;
-    let mut is_escaped = false;
-    let is_meant = |c: &char| {
-        is_escaped = *c == '\\' && !is_escaped;
-        !is_escaped
-    };
-    Some(text.chars().filter(is_meant).collect())
-}
-
-pub(super) fn short(text: &str) -> String {
-    text.chars().filter(|c| is_printable(*c)).take(40).collect()
 }
 
 #[cfg(test)]
@@ -286,14 +297,14 @@ mod tests {
 
     #[test]
     fn whose_slot_it_is() {
-        let text =
-            "JobId = \"12.0\"\nRemoteUser = \"alice@example\"\nAccountingGroup = \"group_a.b.alice@example\"\n\n";
+        let text = "JobId = \"12.0\"\nGlobalJobId = \"ap.example#12.0#7\"\nRemoteUser = \"alice@example\"\nAccountingGroup = \"group_a.b.alice@example\"\n\n";
         let found = SlotJob::parse(text).unwrap();
         assert_eq!(found.job, Some(Id::new("12.0").unwrap()));
         assert_eq!(found.user.as_deref(), Some("alice@example"));
         let facts = found.facts(Some("slot_type_1"), Some("alice".to_owned()));
         assert_eq!(facts.account, Fact::Claimed("group_a.b".to_owned()));
         assert_eq!(facts.user, Fact::Known("alice".to_owned()));
+        assert_eq!(facts.global_job, Fact::Known("ap.example#12.0#7".to_owned()));
         assert_eq!(facts.vnode_types, Fact::Known(vec!["slot_type_1".to_owned()]));
         assert_eq!(found.facts(None, None).user, Fact::Unknown);
         let without = SlotJob::parse("JobId = \"12.0\"\n").unwrap();

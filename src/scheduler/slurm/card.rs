@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How a user of Slurm asks for things: what a card advises in.
+//! How a user of Slurm requests resources: the words of a card's advice.
 
 use std::time::Duration;
 
 use crate::bytes;
 use crate::report::card::Words;
 
-/// The words of sbatch.
+/// The options of sbatch.
 pub static WORDS: Words = Words {
     memory: |bytes| format!("#SBATCH --mem={}", bytes::text(bytes)),
     cpus: |count| format!("#SBATCH --cpus-per-task={count}"),
@@ -15,19 +15,19 @@ pub static WORDS: Words = Words {
     signal_15: Some("Slurm sends signal 15 to a job that is cancelled, preempted, or out of time."),
 };
 
-/// The same where the job has asked for memory by the CPU: sbatch takes one of both.
+/// The same for a job that requested memory per CPU: sbatch accepts only one of the two options.
 pub static WORDS_PER_CPU: Words = Words {
     memory: |bytes| format!("#SBATCH --mem={} (no --mem-per-cpu)", bytes::text(bytes)),
     ..Words { time: WORDS.time, signal_15: WORDS.signal_15, ..WORDS }
 };
 
-/// The same where it has asked by the GPU.
+/// The same for a job that requested memory per GPU.
 pub static WORDS_PER_GPU: Words = Words {
     memory: |bytes| format!("#SBATCH --mem={} (no --mem-per-gpu)", bytes::text(bytes)),
     ..Words { time: WORDS.time, signal_15: WORDS.signal_15, ..WORDS }
 };
 
-/// As sbatch(1) has it, and squeue(1) shows it: `[days-]hours:minutes:seconds`.
+/// The format of sbatch(1) and squeue(1): `[days-]hours:minutes:seconds`.
 fn time_text(time: Duration) -> String {
     let seconds = time.as_secs();
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);

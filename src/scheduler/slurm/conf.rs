@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Slurm's configuration as far as it must be known beforehand; what a job was granted never comes from here.
+//! Slurm's configuration, as far as it must be known beforehand. What a job was granted never comes from here.
 //!
-//! slurm.conf, gres.conf and cgroup.conf are read as Slurm reads each of them: `s_p_parse_file` in src/common/parse_config.c, the
-//! same from 22.05 to 26.05 but for where a relative name of `Include` begins. What that refuses is left out, and so are files
-//! that cannot be read: slurmd has understood them, or is not there.
+//! slurm.conf, gres.conf and cgroup.conf are read as Slurm reads them: `s_p_parse_file` in src/common/parse_config.c, the same from 22.05
+//! to 26.05 except for the directory in which a relative name of `Include` begins. Text that this parser refuses is skipped, and so are
+//! files that cannot be read: either slurmd understood them, or it is not running.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::hostlist::HostList;
 
-/// Whether a relative name of `Include` begins in the directory of the file that includes, as before Slurm 23.02; since then it
-/// begins in that of slurm.conf. Set where the release is known; elsewhere the later rule comes first.
+/// Whether a relative name of `Include` begins in the directory of the including file, as before Slurm 23.02; since then it begins in the
+/// directory of slurm.conf. Set where the release is known; otherwise the later rule is tried first.
 pub static INCLUDES_ARE_BESIDE: AtomicBool = AtomicBool::new(false);
 
-/// Where slurm.conf may be, if `SLURM_CONF` does not say: Debian's and others' packages, upstream's default, and what slurmd
-/// has fetched in configless mode.
+/// Where slurm.conf may be if `SLURM_CONF` is not set: Debian's and other packages, upstream's default, and the place of the file that
+/// slurmd fetches in configless mode.
 const SLURM_CONF: [&str; 3] = ["/etc/slurm/slurm.conf", "/usr/local/etc/slurm.conf", "/run/slurm/conf/slurm.conf"];
 
-/// slurm.conf of this host: `SLURM_CONF` names it (slurmd sets that for its step daemons), or it is beside `ours`, or where it
-/// usually is; `None` where there is none.
+/// This host's slurm.conf: the file that `SLURM_CONF` names (slurmd sets it for its step daemons), or the one beside `ours`, or the one at
+/// a usual place. `None`: there is none.
 pub fn find(ours: Option<&Path>) -> Option<PathBuf> {
     let named = std::env::var_os("SLURM_CONF").map(PathBuf::from);
     let sibling = ours.map(|ours| ours.with_file_name("slurm.conf"));
@@ -28,23 +28,23 @@ pub fn find(ours: Option<&Path>) -> Option<PathBuf> {
     named.into_iter().chain(sibling).chain(known).find(|file| file.is_file())
 }
 
-/// The files that are read for the sake of one, which includes others. A file is never read within itself, and what is read
-/// altogether is bounded: files that include each other would never end.
+/// The files that are read because one file includes others. A file is never read within itself, and the total is bounded: files that
+/// include each other would otherwise never end.
 pub struct Files {
-    /// What includes what, the first file first.
+    /// The chain of includes, the first file first.
     open: Vec<PathBuf>,
-    /// So many bytes may still be read.
+    /// Bytes that may still be read.
     left: u64,
-    /// So many files, or patterns of their names, may still be included.
+    /// Files, or patterns of file names, that may still be included.
     includes: u32,
 }
 
 impl Files {
-    /// No deeper: nobody's configuration is.
+    /// No real configuration nests deeper.
     const DEEPEST: usize = 10;
-    /// Larger than any: 100000 lines of nodes.
+    /// Larger than any real configuration: 100000 lines of nodes.
     const MOST: u64 = 16 << 20;
-    /// For a pattern a directory is read.
+    /// Bounded because a pattern makes the reader list a directory.
     const MOST_INCLUDES: u32 = 1000;
 
     /// Nothing has been read.
@@ -52,28 +52,28 @@ impl Files {
         Self { open: Vec::new(), left: Self::MOST, includes: Self::MOST_INCLUDES }
     }
 
-    /// The file for which this name stands in a line that includes. No release knows patterns.
+    /// The file that a name in an `Include` line stands for. No release supports patterns here.
     fn included(&mut self, name: &str) -> Option<PathBuf> {
         let (first, by) = (self.open.first()?, self.open.last()?);
         let mut candidates = [first.with_file_name(name), by.with_file_name(name)];
         if INCLUDES_ARE_BESIDE.load(Ordering::Relaxed) {
             candidates.reverse();
         }
-        // Slurm has found it.
+        // Slurm has found the file, so the candidate that exists is the right one.
         let may = self.may_include() && !name.contains('*');
         candidates.into_iter().find(|file| may && file.is_file())
     }
 
-    /// Whether one more may be included; asked before each.
+    /// Whether one more file may be included. Asked before each.
     pub fn may_include(&mut self) -> bool {
         let left = self.includes.checked_sub(1);
         self.includes = left.unwrap_or(0);
         left.is_some()
     }
 
-    /// Has a file looked at; `None` where it cannot be read, or must not be again.
+    /// Passes a file's text to `look`. `None`: the file cannot be read, or must not be read again.
     pub fn read<T>(&mut self, file: &Path, look: impl FnOnce(&mut Self, &str) -> T) -> Option<T> {
-        // What is no regular file may have no end, or wait for somebody who writes.
+        // Only a regular file: anything else may have no end, or block until a writer opens it.
         let is_file = std::fs::metadata(file).is_ok_and(|metadata| metadata.is_file());
         if !is_file || self.open.len() > Self::DEEPEST || self.open.iter().any(|open| open == file) {
             return None;
@@ -94,25 +94,25 @@ impl Default for Files {
     }
 }
 
-/// The lines of assignments in a file of Slurm's, with those of the files that it includes. None is empty.
+/// The assignments of a Slurm file, line by line, with those of the files that it includes. No line is empty.
 #[derive(Debug)]
 pub struct Lines(Vec<Vec<SlurmAssignment>>);
 
 /// One `Key=Value`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlurmAssignment {
-    /// As it is written.
+    /// As written.
     pub key: String,
     /// Without quotes.
     pub value: String,
-    /// Where it stands.
+    /// The file that contains it.
     pub file: PathBuf,
-    /// The line, from 1; the first one, where it goes on.
+    /// The line, from 1; the first one of a continued line.
     pub line: usize,
 }
 
 impl Lines {
-    /// Reads a file; one that cannot be read has none.
+    /// Reads a file. A file that cannot be read has no lines.
     pub fn read(file: &Path) -> Self {
         let mut lines = Self(Vec::new());
         let mut files = Files::new();
@@ -141,7 +141,7 @@ impl Lines {
         }
     }
 
-    /// A name in which `%c` stands for the cluster's, by what has been read; it stands for nothing else.
+    /// A name with `%c` replaced by the cluster's name, as read so far. No other escape is known.
     fn with_cluster(&self, name: &str) -> Option<String> {
         if !name.contains("%c") {
             return Some(name.to_owned());
@@ -149,25 +149,25 @@ impl Lines {
         Some(name.replace("%c", &self.last("ClusterName")?.value.to_ascii_lowercase()))
     }
 
-    /// The assignments of each line, as they stand on it.
+    /// The assignments of each line, in order.
     pub fn by_line(&self) -> impl Iterator<Item = &[SlurmAssignment]> {
         self.0.iter().map(Vec::as_slice)
     }
 
-    /// The last line of this key, which counts. The first key of a line is the line's; what follows is that key's affair.
+    /// The last line that begins with this key: the one that counts. The first key of a line decides what the line is about.
     pub fn last(&self, key: &str) -> Option<&SlurmAssignment> {
         self.0.iter().rev().filter_map(|line| line.first()).find(|found| found.is(key))
     }
 }
 
-/// As isspace(3): no other blank of Unicode's.
+/// As isspace(3): no other Unicode blank counts.
 fn is_blank(c: char) -> bool {
     matches!(c, ' ' | '\t'..='\r')
 }
 
-/// What Slurm takes for a line, with the number of its first one in the file (`_get_next_line`). A line's comment goes first. If
-/// what is left ends in an odd number of `\`, the line goes on in the next one, whatever blanks follow. At last a `\` stands for
-/// the character behind it.
+/// The lines as Slurm sees them, each with the number of its first line in the file (`_get_next_line`). A line's comment is removed first.
+/// If the rest ends in an odd number of `\`, with or without blanks behind, the line continues on the next one. Finally each `\` is
+/// replaced by the character behind it.
 fn whole_lines(text: &str) -> impl Iterator<Item = (usize, String)> {
     let mut pieces = text.split_inclusive('\n').enumerate();
     std::iter::from_fn(move || {
@@ -192,7 +192,7 @@ fn whole_lines(text: &str) -> impl Iterator<Item = (usize, String)> {
     })
 }
 
-/// A line as far as a `#` with an even number of `\` before it; Slurm sees nothing behind a NUL.
+/// A line up to a `#` with an even number of `\` before it, or up to a NUL: Slurm sees nothing behind that.
 fn without_comment(line: &str) -> &str {
     let mut is_escaped = false;
     let end = line.find(|c| {
@@ -203,7 +203,7 @@ fn without_comment(line: &str) -> &str {
     &line[..end.unwrap_or(line.len())]
 }
 
-/// The name in a line that includes a file; such a line has no blank in front.
+/// The name in an `Include` line. Such a line has no leading blank.
 fn include(line: &str) -> Option<&str> {
     const WORD: &str = "include";
     let (word, rest) = line.split_at_checked(WORD.len())?;
@@ -211,7 +211,7 @@ fn include(line: &str) -> Option<&str> {
     is_one.then(|| rest.trim_start_matches(is_blank).split(is_blank).next().unwrap_or_default())
 }
 
-/// The `Key=Value` or `Key = "a value"` with which a text begins, and what follows (`keyvalue_pattern`).
+/// The `Key=Value` or `Key = "a value"` at the beginning of a text, and the rest (`keyvalue_pattern`).
 fn assignment(text: &str) -> Option<(&str, &str, &str)> {
     let text = text.trim_start_matches(is_blank);
     let (key, rest) = text.split_at(text.find(|c: char| !c.is_ascii_alphanumeric() && !"_.".contains(c))?);
@@ -232,14 +232,14 @@ pub fn value<'a>(line: &'a [SlurmAssignment], key: &str) -> Option<&'a str> {
 }
 
 impl SlurmAssignment {
-    /// Whether it is of this key, in any case.
+    /// Whether this is the key, in any case.
     pub fn is(&self, key: &str) -> bool {
         self.key.eq_ignore_ascii_case(key)
     }
 }
 
-/// This node's name in slurm.conf, as slurmd finds it: as it has said (`SLURMD_NODENAME`), or by the host's short name, its full
-/// one, each of its `aliases`, given the full one, and at last `localhost`.
+/// This node's name in slurm.conf, found as slurmd finds it: `SLURMD_NODENAME`, or by the host's short name, its full name, each of the
+/// `aliases` of the full name, and last `localhost`.
 pub fn this_node(lines: &Lines, aliases: impl FnOnce(&str) -> Vec<String>) -> Option<String> {
     std::env::var("SLURMD_NODENAME").ok().or_else(|| {
         let full = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
@@ -250,10 +250,10 @@ pub fn this_node(lines: &Lines, aliases: impl FnOnce(&str) -> Vec<String>) -> Op
     })
 }
 
-/// The node whose `NodeHostname`, or else whose own name, this is (`slurm_conf_get_nodename`). `None`: no node's, or that of several,
-/// each with a slurmd that was told its name (`-N`).
+/// The node whose `NodeHostname`, or else whose own name, is this host (`slurm_conf_get_nodename`). `None`: no node, or several, each with
+/// a slurmd that was told its name (`-N`).
 fn node_of_host(lines: &Lines, host: &str) -> Option<String> {
-    /// More nodes than any line has.
+    /// More nodes than any real line has.
     const MOST: usize = 100_000;
     let mut found = None;
     for line in lines.by_line() {
@@ -262,7 +262,7 @@ fn node_of_host(lines: &Lines, host: &str) -> Option<String> {
         let Some(hosts) = HostList::parse(hosts) else { continue };
         let Some(place) = hosts.position(host) else { continue };
         let nodes = HostList::parse(names)?;
-        // Nodes for which the line has no host more have the last one, too.
+        // If a line has fewer hosts than nodes, all remaining nodes are on the last host.
         let is_one = found.is_none() && (nodes.count() == hosts.count() || place + 1 < hosts.count());
         if !is_one {
             return None;
@@ -272,7 +272,7 @@ fn node_of_host(lines: &Lines, host: &str) -> Option<String> {
     found
 }
 
-/// The nodes that a line is about, or `DEFAULT`; `None`: it is about something else.
+/// The nodes that a line is about, or `DEFAULT`. `None`: it is about something else.
 fn names_of_nodes(line: &[SlurmAssignment]) -> Option<&str> {
     line.first().filter(|first| first.is("NodeName")).map(|first| first.value.as_str())
 }
@@ -280,13 +280,13 @@ fn names_of_nodes(line: &[SlurmAssignment]) -> Option<&str> {
 /// What slurm.conf says of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OfNode<'a> {
-    /// The value: of the node's own line, or of the last line `NodeName=DEFAULT` before it that has one.
+    /// The value on the node's own line, or on the last `NodeName=DEFAULT` line before it that has one.
     pub value: Option<&'a str>,
-    /// The node's line, in words.
+    /// The node's line, as text for people.
     pub place: String,
 }
 
-/// The value of a key for a node; `None`: no line is the node's, as where it is a dynamic one.
+/// The value of a key for a node. `None`: no line is about the node, as with a dynamic node.
 pub fn of_node<'a>(lines: &'a Lines, node: &str, key: &str) -> Option<OfNode<'a>> {
     let (mut default, mut found) = (None, None);
     for line in lines.by_line() {
@@ -303,17 +303,17 @@ pub fn of_node<'a>(lines: &'a Lines, node: &str, key: &str) -> Option<OfNode<'a>
     found
 }
 
-/// Which words of a user slurmctld checks before it takes a job. An unchecked one is whatever the user writes.
+/// What slurmctld checks of a user's words before it accepts a job. An unchecked word is whatever the user wrote.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Whether the account is one of the user's.
+    /// Whether the account must be one of the user's.
     pub account: bool,
-    /// Whether the account may have the QOS.
+    /// Whether the account must be allowed to use the QOS.
     pub qos: bool,
 }
 
 impl Checked {
-    /// By `AccountingStorageEnforce`, which counts with slurmdbd alone (`_validate_accounting_storage_enforce` in
+    /// From `AccountingStorageEnforce`, which has an effect only with slurmdbd (`_validate_accounting_storage_enforce` in
     /// src/common/read_config.c and `slurm_with_slurmdbd`, the same from 22.05 to 26.05).
     pub fn by(lines: &Lines) -> Self {
         let value = |key: &str| lines.last(key).map(|found| found.value.to_ascii_lowercase()).unwrap_or_default();
@@ -326,7 +326,7 @@ impl Checked {
                 "" | "nojobs" | "nosteps" => {}
                 "1" | "associations" | "2" | "limits" | "safe" | "wckeys" => checked.account = true,
                 "qos" | "all" => checked = Self { account: true, qos: true },
-                // With one word that Slurm does not know, none counts.
+                // One unknown word makes Slurm ignore the whole setting.
                 _ => return Self::default(),
             }
         }
@@ -334,10 +334,10 @@ impl Checked {
     }
 }
 
-/// How many hardware threads each core of this node has in Slurm's eyes, and the line that says so. `None`: no line is the node's.
+/// How many hardware threads each core of this node has according to Slurm, and the line that says so. `None`: no line is about the node.
 ///
-/// A node line has every key, or what a line `NodeName=DEFAULT` before it says, or Slurm's own default, which is one thread; so
-/// a node with `CPUs=` alone has cores of one thread, whatever the machine has.
+/// A node line takes a missing key from the `NodeName=DEFAULT` line before it, or else from Slurm's default, which is one thread. So a node
+/// with only `CPUs=` has cores of one thread, whatever the machine has.
 pub fn threads_per_core(lines: &Lines, node: &str) -> Option<(usize, String)> {
     let found = of_node(lines, node, "ThreadsPerCore")?;
     Some((found.value.and_then(|text| text.parse().ok()).unwrap_or(1), found.place))
@@ -366,7 +366,6 @@ mod tests {
         assert!(place.starts_with("NodeName=n[01-04] (") && place.ends_with("nodes.conf:2)"), "{place}");
     }
 
-    /// What is read of a file, each line in words.
     #[test]
     fn what_slurmctld_checks() {
         let temp = tempfile::tempdir().unwrap();
@@ -391,7 +390,7 @@ mod tests {
         ] {
             let enforce = format!("AccountingStorageEnforce={enforce}");
             assert_eq!(of(&[database, &enforce]), expected, "{enforce}");
-            // Slurm checks nothing without the database, whatever stands there.
+            // Without the database Slurm checks nothing, whatever the setting.
             assert_eq!(of(&[&enforce]), (false, false), "{enforce}");
             assert_eq!(of(&["AccountingStorageType=slurmdbd", &enforce]), (false, false), "{enforce}");
         }
@@ -405,12 +404,12 @@ mod tests {
         Lines::read(&file).by_line().map(|line| line.iter().map(in_words).collect::<Vec<_>>().join("|")).collect()
     }
 
-    /// Each was asked of Slurm's own reader, as the case `slurms_files_are_read_as_slurm_reads_them` asks it of random files.
+    /// Each case was compared with Slurm's own reader, as the case `slurms_files_are_read_as_slurm_reads_them` does with random files.
     #[test]
     fn a_line_is_what_slurm_takes_for_one() {
         let dir = tempfile::tempdir().unwrap();
         for (text, expected) in [
-            // A comment goes before what continues a line is looked for, and blanks behind that are nothing.
+            // A comment is removed before the search for a continuation; blanks behind the backslash do not count.
             ("A=1 \\ \n  B=2\nC=3\n", &["A=1|B=2", "C=3"][..]),
             ("A=1 \\\t \r\n  B=2\r\nC=3\r\n", &["A=1|B=2", "C=3"]),
             ("# once: A=0 \\\nA=1\n", &["A=1"]),
@@ -420,12 +419,12 @@ mod tests {
             ("A=1 \\", &["A=1"]),
             ("A=1 \\\\\nB=2\n", &["A=1", "B=2"]),
             ("A=1\\\\\\\nB=2\n", &["A=1\\B=2"]),
-            // What a backslash stands before.
+            // What a backslash escapes.
             ("A=1\\# B=2\n", &["A=1#|B=2"]),
             ("A=1\\\\# B=2\n", &["A=1\\"]),
             ("A=\\x\\\\y\n", &["A=x\\y"]),
             ("A=\"disk \\# 3\" B=2\n", &["A=disk # 3|B=2"]),
-            // Quotes, blanks, and what is none.
+            // Quotes and blanks, and what is neither.
             ("A = \"b  c\"\tB\t=2\n", &["A=b  c|B=2"]),
             ("A=\"\" B=\"x\n", &["A=|B=\"x"]),
             ("A=\"b\"c B=2\n", &["A=\"b\"c|B=2"]),
@@ -463,7 +462,7 @@ mod tests {
         ] {
             assert_eq!(read(dir.path(), text), expected, "{text:?}");
         }
-        // A relative name in an included file begins where slurm.conf is; before 23.02, where that file is.
+        // A relative name in an included file begins in the directory of slurm.conf; before 23.02, in the directory of the including file.
         put("sub/more.conf", "Include one.conf\nInclude alone.conf\n");
         put("sub/one.conf", "A=sub\n");
         put("sub/alone.conf", "B=alone\n");
@@ -488,7 +487,7 @@ mod tests {
             ("NodeName=n[01-12],x NodeHostName=g[1-11],h,k\n", Some("n12")),
             ("NodeName=h NodeHostname=other\n", None),
             ("NodeName=other\nPartitionName=p Nodes=h NodeName=h\n", None),
-            // Several slurmd on a host are told their names.
+            // Several slurmd on one host are told their names.
             ("NodeName=n[1-2] NodeHostname=h\n", None),
             ("NodeName=n[1-3] NodeHostname=h,g\n", Some("n1")),
             ("NodeName=n[1-3] NodeHostname=g,h\n", None),

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which CPUs of this machine a core of Slurm's is.
+//! Which CPUs of this machine make up each core in Slurm's numbering.
 //!
-//! Slurm names the cores of a node 0, 1, 2, … in an order of its own. Its map to the kernel's numbers (`block_map` of
-//! src/slurmd/common/xcpuinfo.c, the same from 22.05 to 26.05, used in `xcpuinfo_abs_to_mac`) has the cores as hwloc's tree
-//! has them: package after package, within each core after core, and with each core all its hardware threads. No plugin is
-//! shown that map, so it is made again here from what hwloc reads, /sys/devices/system.
+//! Slurm numbers the cores of a node 0, 1, 2, … in an order of its own. Its map to the kernel's numbers (`block_map` of
+//! src/slurmd/common/xcpuinfo.c, the same from 22.05 to 26.05, used in `xcpuinfo_abs_to_mac`) lists the cores as hwloc's tree does: package
+//! after package, within each core after core, and with each core all its hardware threads. Slurm does not show that map to plugins, so it
+//! is rebuilt here from what hwloc reads, /sys/devices/system.
 //!
-//! hwloc puts what lies side by side in order of its lowest CPU (`hwloc__object_cpusets_compare_first`, hwloc/topology.c). So the
-//! order is certain where each of the other things that may be levels of its tree (dies, clusters, books, drawers, third-level
-//! caches, NUMA nodes, and NUMA nodes that are near each other, `hwloc__groups_by_distances`) has cores that follow each other
-//! anyway: whether hwloc, in its release and with the filters that Slurm sets, makes it a level or not, and whichever level
-//! Slurm calls a socket (`l3cache_as_socket`, `numa_node_as_socket`), changes nothing then. Where it is not certain, nothing is mapped.
+//! hwloc orders siblings by their lowest CPU (`hwloc__object_cpusets_compare_first`, hwloc/topology.c). Other objects may be levels of its
+//! tree, too: dies, clusters, books, drawers, third-level caches, NUMA nodes, and NUMA nodes that are near each other
+//! (`hwloc__groups_by_distances`). The order is certain if the cores of each of these follow each other anyway: then it does not matter
+//! whether hwloc, in its release and with Slurm's filters, makes it a level, nor which level Slurm calls a socket (`l3cache_as_socket`,
+//! `numa_node_as_socket`). If the order is not certain, nothing is mapped.
 
 use std::path::Path;
 
@@ -27,10 +27,10 @@ pub struct Topology {
     cores: Vec<CpuList>,
 }
 
-/// What /sys/devices/system/cpu/cpuN/topology says with each name of the file: the present one, and that before Linux 5.3.
+/// The names of each file in /sys/devices/system/cpu/cpuN/topology: the present one, and the one before Linux 5.3.
 const CORE: &[&str] = &["core_cpus_list", "thread_siblings_list"];
 const PACKAGE: &[&str] = &["package_cpus_list", "core_siblings_list"];
-/// What may be a level above or below a package (Documentation/admin-guide/cputopology.rst).
+/// The levels that may be above or below a package (Documentation/admin-guide/cputopology.rst).
 const LEVELS: [(&str, &str); 4] = [
     ("die", "die_cpus_list"),
     ("cluster", "cluster_cpus_list"),
@@ -41,7 +41,7 @@ const LEVELS: [(&str, &str); 4] = [
 impl Topology {
     /// Reads the machine; `devices` is `/sys/devices`. An error says why Slurm's cores cannot be mapped with certainty.
     pub fn read(devices: &Dir) -> Result<Self> {
-        // On hybrid processors of Intel's (both have a PMU of their own) Slurm from 23.02 on leaves out one kind of core
+        // On Intel's hybrid processors (each kind of core has a PMU of its own) Slurm since 23.02 leaves out one kind of core
         // (`_remove_ecores`), unless SlurmdParameters says otherwise.
         if devices.has("cpu_atom") && devices.has("cpu_core") {
             return Err(Error::new("the processor has two kinds of cores, of which Slurm may leave out one"));
@@ -55,7 +55,7 @@ impl Topology {
                 Error::new("CPUs are offline, and Slurm numbers the cores of those that are not:").value(offline)
             );
         }
-        // xcpuinfo.c leaves out what is above their number.
+        // xcpuinfo.c leaves out CPUs whose number is not below their count.
         if usize::try_from(highest).map_or(true, |highest| highest + 1 != online.len()) {
             return Err(Error::new("the numbers of the CPUs have gaps, which Slurm's map does not know:").value(online));
         }
@@ -71,7 +71,7 @@ impl Topology {
             topology.check_order(what, &found.unwrap_or_default())?;
         }
         let caches = groups(&online, "third-level cache", |cpu| third_level_cache(&cpus, cpu))?;
-        // Unlike a file of the topology, which a kernel has for all CPUs or for none.
+        // A kernel has a topology file for all CPUs or for none; a cache may exist for only some.
         if caches.is_none() {
             for cpu in online.iter() {
                 if third_level_cache(&cpus, cpu)?.is_some() {
@@ -86,16 +86,16 @@ impl Topology {
         Ok(topology)
     }
 
-    /// This machine's, if its cores are certain to be what Slurm calls so on this node; `ours` is jobfence.conf, beside which
-    /// slurm.conf may be. Without a name for the node, slurm.conf says which it is.
+    /// This machine's cores, if they certainly match what Slurm calls cores on this node. `ours` is jobfence.conf, beside which slurm.conf
+    /// may be. Without `node`, slurm.conf says which node this is.
     pub fn of_node(ours: Option<&Path>, node: Option<&str>) -> Result<Self> {
         let topology = Self::read(&Dir::open("/sys/devices")?)?;
         topology.check_node(conf::find(ours).as_deref(), node)?;
         Ok(topology)
     }
 
-    /// Where cores have several threads, slurm.conf must say as many of the node's: with fewer, what Slurm calls a core may be
-    /// a thread (`CPUs=` alone), and whole cores would be shared by jobs. Where they have one, a core is a CPU in any case.
+    /// If cores have several threads, slurm.conf must give the node the same number: with fewer, Slurm may call a thread a core (`CPUs=`
+    /// alone), and jobs would share whole cores. If cores have one thread, a core is a CPU in any case.
     fn check_node(&self, conf: Option<&Path>, node: Option<&str>) -> Result<()> {
         let threads = self.threads_per_core();
         if threads == 1 {
@@ -132,7 +132,7 @@ impl Topology {
         }
     }
 
-    /// One with these cores; for tests.
+    /// A topology of these cores, for tests.
     #[cfg(test)]
     pub fn of_cores<const N: usize>(cores: [&str; N]) -> Self {
         Self { cores: cores.iter().filter_map(|cpus| CpuList::parse(cpus)).collect() }
@@ -148,8 +148,8 @@ impl Topology {
         self.cores.len()
     }
 
-    /// All cores have equally many threads, and these are threads: in AMD's family 15h the kernel calls two cores siblings, and
-    /// hwloc does not (`threadwithcoreid`, hwloc/topology-linux.c).
+    /// All cores must have the same number of threads, and these must be threads: in AMD's family 15h the kernel calls two cores siblings,
+    /// and hwloc does not (`threadwithcoreid`, hwloc/topology-linux.c).
     fn check_threads(&self, cpus: &Dir) -> Result<()> {
         let threads = self.threads_per_core();
         if let Some(other) = self.cores.iter().find(|core| core.len() != threads) {
@@ -173,9 +173,9 @@ impl Topology {
         Ok(())
     }
 
-    /// That each of these has whole cores, which follow each other.
+    /// Checks that each group consists of whole cores that follow each other.
     fn check_order(&self, what: &str, groups: &[CpuList]) -> Result<()> {
-        // What has one CPU is what an architecture says that has no such thing; hwloc leaves it out, too.
+        // A group of one CPU is how an architecture without such a level reports it; hwloc leaves it out, too.
         for group in groups.iter().filter(|group| group.len() > 1) {
             let inside: Vec<usize> =
                 self.cores.iter().enumerate().filter_map(|(at, core)| core.is_within(group).then_some(at)).collect();
@@ -194,7 +194,7 @@ impl Topology {
         Ok(())
     }
 
-    /// NUMA nodes, one by one and as they are near each other.
+    /// Checks NUMA nodes, one by one and grouped by distance.
     fn check_nodes(&self, devices: &Dir) -> Result<()> {
         let Ok(system) = devices.child("system/node") else { return Ok(()) };
         let mut nodes = Vec::new();
@@ -214,7 +214,7 @@ impl Topology {
 }
 
 impl CoreMap for Topology {
-    /// The CPUs of these cores of Slurm's, with all hardware threads of each.
+    /// The CPUs of these Slurm cores, with all hardware threads of each.
     fn cpus_of(&self, cores: &CpuList) -> Result<CpuList> {
         let mut cpus = CpuList::default();
         for core in cores.iter() {
@@ -229,14 +229,14 @@ impl CoreMap for Topology {
     }
 }
 
-/// For each distance, the nodes that are connected by such or shorter ones: what hwloc may make a group of.
+/// For each distance, the sets of nodes connected by that distance or shorter ones: hwloc may group by these.
 fn near(nodes: &[(CpuList, Vec<u32>)]) -> Vec<CpuList> {
     let distance = |a: usize, b: usize| nodes.get(a).and_then(|(_, distances)| distances.get(b)).copied();
     let mut all: Vec<u32> = nodes.iter().flat_map(|(_, distances)| distances.iter().copied()).collect();
     sorted::sort(&mut all);
     all.dedup();
     let mut found = Vec::new();
-    // So many as that are not distances within a machine: the work below is bounded.
+    // A machine does not have more distinct distances; this bounds the work below.
     const MOST: usize = 64;
     for limit in all.into_iter().take(MOST) {
         let mut left: Vec<usize> = (0..nodes.len()).collect();
@@ -258,7 +258,7 @@ fn near(nodes: &[(CpuList, Vec<u32>)]) -> Vec<CpuList> {
     found
 }
 
-/// Package after package, and within each core after core, both by their lowest CPU.
+/// Orders the cores: package after package, and within each core after core, both by their lowest CPU.
 fn in_order(cores: &[CpuList], packages: &[CpuList]) -> Result<Vec<CpuList>> {
     let mut order = Vec::with_capacity(cores.len());
     for package in packages {
@@ -271,8 +271,8 @@ fn in_order(cores: &[CpuList], packages: &[CpuList]) -> Result<Vec<CpuList>> {
     Err(Error::new("the kernel shows a core in several packages:").value(split.cloned().unwrap_or_default()))
 }
 
-/// The groups into which the CPUs fall, by their lowest CPU, as the first CPU of each tells; `None` where the kernel does not say so
-/// of the first.
+/// Partitions the CPUs into groups, in order of their lowest CPU, by what the first CPU of each says. `None`: the kernel says nothing for
+/// the very first CPU.
 fn groups(all: &CpuList, what: &str, of_cpu: impl Fn(u32) -> Result<Option<CpuList>>) -> Result<Option<Vec<CpuList>>> {
     let mut left = all.clone();
     let mut found = Vec::new();
@@ -292,7 +292,7 @@ fn groups(all: &CpuList, what: &str, of_cpu: impl Fn(u32) -> Result<Option<CpuLi
     Ok(Some(found))
 }
 
-/// The first of these files that there is.
+/// The first of these files that exists.
 fn of_topology(cpus: &Dir, cpu: u32, files: &[&str]) -> Result<Option<CpuList>> {
     for file in files {
         let path = format!("cpu{cpu}/topology/{file}");
@@ -303,7 +303,7 @@ fn of_topology(cpus: &Dir, cpu: u32, files: &[&str]) -> Result<Option<CpuList>> 
     Ok(None)
 }
 
-/// Documentation/ABI/testing/sysfs-devices-system-cpu: each cache of a CPU, `indexN`, from the lowest level.
+/// The third-level cache among the caches `indexN` of a CPU, lowest level first (Documentation/ABI/testing/sysfs-devices-system-cpu).
 fn third_level_cache(cpus: &Dir, cpu: u32) -> Result<Option<CpuList>> {
     for index in 0..16 {
         let cache = format!("cpu{cpu}/cache/index{index}");
@@ -333,7 +333,7 @@ mod tests {
 
     use super::*;
 
-    /// A machine's /sys/devices: of each CPU its package and core, and of each other level which CPUs are one.
+    /// A machine's /sys/devices: each CPU's package and core, and for every other level the groups of CPUs.
     struct Machine(tempfile::TempDir);
 
     impl Machine {
@@ -362,7 +362,7 @@ mod tests {
             fs::write(path, format!("{}\n", text.to_string())).unwrap();
         }
 
-        /// These groups of CPUs are one of what this file is of.
+        /// Makes these groups of CPUs the groups of the level that this file describes.
         fn level(self, file: &str, groups: &[&str]) -> Self {
             for group in groups {
                 for cpu in CpuList::parse(group).unwrap().iter() {
@@ -396,7 +396,7 @@ mod tests {
             Topology::read(&Dir::open(self.0.path()).unwrap())
         }
 
-        /// The CPUs of each core of Slurm's.
+        /// The CPUs of each Slurm core.
         fn cores(&self) -> Vec<String> {
             self.read().unwrap().cores.iter().map(ToString::to_string).collect()
         }
@@ -430,7 +430,7 @@ mod tests {
     fn siblings_that_lie_side_by_side() {
         // POWER, and some virtual machines.
         let machine = Machine::new(&[(0, 0), (0, 0), (0, 1), (0, 1), (1, 0), (1, 0), (1, 1), (1, 1)]);
-        // There every CPU is said to be a die.
+        // There the kernel reports every CPU as a die.
         let machine = machine.level("topology/die_cpus_list", &["0", "1", "2", "3", "4", "5", "6", "7"]);
         assert_eq!(machine.cores(), ["0-1", "2-3", "4-5", "6-7"]);
     }
@@ -439,7 +439,7 @@ mod tests {
     fn one_socket_without_siblings() {
         let machine = Machine::new(&interleaved(1, 4, 1)).caches(&["0-3"]).nodes(&[("0-3", "10")]);
         assert_eq!(machine.cores(), ["0", "1", "2", "3"]);
-        // A node of memory alone; a kernel that knows neither packages nor nodes.
+        // A node without CPUs; then a kernel that reports neither packages nor nodes.
         let machine = machine.nodes(&[("0-3", "10 17"), ("", "17 10")]);
         assert_eq!(machine.cores().len(), 4);
         for cpu in 0..4 {
@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn sockets_that_take_turns_are_put_one_after_the_other() {
-        // Many of Dell's: even CPUs on the first socket, odd ones on the second. hwloc always has packages.
+        // Many Dell machines: even CPUs on the first socket, odd ones on the second. hwloc always has packages.
         let cpus: Vec<(u32, u32)> = (0..8).map(|cpu| (cpu % 2, (cpu % 4) / 2)).collect();
         let machine = Machine::new(&cpus).caches(&["0,2,4,6", "1,3,5,7"]);
         let machine = machine.nodes(&[("0,2,4,6", "10 20"), ("1,3,5,7", "20 10")]);
@@ -483,7 +483,7 @@ mod tests {
         assert!(error.contains("one NUMA node do not follow each other"), "{error}");
         let error = machine().level("topology/cluster_cpus_list", &["0,2", "1,3"]).refusal();
         assert!(error.contains("one cluster"), "{error}");
-        // Four sockets, of which the first and the third are neighbours.
+        // Four sockets; the first and the third are neighbours.
         let machine = Machine::new(&interleaved(4, 1, 1));
         let far = [("0", "10 30 20 30"), ("1", "30 10 30 20"), ("2", "20 30 10 30"), ("3", "30 20 30 10")];
         let error = machine.nodes(&far).refusal();
@@ -502,7 +502,7 @@ mod tests {
         machine.put("system/cpu/present", "0-2,4");
         assert!(machine.refusal().contains("have gaps"), "{}", machine.refusal());
 
-        // Two cores with siblings and two without; as the processors of the kind, which have a PMU each.
+        // Two cores with siblings and two without; and the processors of that kind with a PMU for each kind.
         let hybrid = Machine::new(&[(0, 0), (0, 1), (0, 0), (0, 1), (0, 2), (0, 3)]);
         assert!(hybrid.refusal().contains("unlike numbers of hardware threads"), "{}", hybrid.refusal());
         let alike = Machine::new(&interleaved(1, 4, 1));

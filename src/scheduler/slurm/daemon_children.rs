@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a step daemon starts as the step's user beside its tasks: TaskEpilog= and `srun --task-epilog`, for which no plugin is called.
+//! What a step daemon starts as the step's user beside its tasks: TaskEpilog= and `srun --task-epilog`. Slurm calls no plugin for these.
 //!
-//! They run where the daemon is, in no fence. Slurm ends those that stay in their process group; what has left it is ended here, at
-//! the end of the step. On cgroup2 with Slurm's own directories nobody but the step is in the daemon's; elsewhere all the node's step
-//! daemons share one (`slurmd.service`, or the leaf `system` of Slurm's scope).
+//! They run where the daemon is, in no fence. Slurm ends those that stay in their process group; jobfence ends those that left it, at the
+//! end of the step. On cgroup2 with Slurm's own directories the daemon's directory holds only this step; elsewhere all step daemons of the
+//! node share one (`slurmd.service`, or the leaf `system` of Slurm's scope).
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -22,11 +22,11 @@ use super::placement::{self, is_scope};
 use super::row::SLURM;
 use super::units;
 
-/// A directory in which nobody is but Slurm's daemons and what they have started.
+/// A directory that holds only Slurm's daemons and processes that they started.
 #[derive(Debug)]
 struct DaemonsDir {
     dir: Dir,
-    /// Whether those of other steps are there, too.
+    /// Whether other steps' daemons are there, too.
     is_shared: bool,
 }
 
@@ -39,8 +39,8 @@ impl DaemonsDir {
         })
     }
 
-    /// One of Slurm's own, in which none of the step's tasks is: on v2 the daemon's leaf, on v1 where Slurm tracks processes (the
-    /// freezer) its job's.
+    /// A directory of Slurm's without any of the step's tasks: on v2 the daemon's leaf, on v1 the job's directory where Slurm tracks
+    /// processes (the freezer).
     fn without_tasks(host: &Host, daemon: &Membership) -> Option<Self> {
         Self::find(host, daemon, |hierarchy, _| {
             let found = placement::of(daemon, hierarchy)?;
@@ -70,7 +70,7 @@ fn pids(dir: &Dir) -> Result<Vec<i32>> {
     Ok(dir.read("cgroup.procs")?.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
 
-/// Whether a path is that of Slurm's service or scope under systemd, in which nobody else can be.
+/// Whether a path is Slurm's service or scope under systemd, where no other processes can be.
 pub fn is_of_daemons(path: &str) -> bool {
     let mut names = path.split('/').skip(1);
     // A user can make directories below user.slice.
@@ -81,7 +81,7 @@ fn is_unit(name: &str) -> bool {
     name == "slurmd.service" || is_scope(name)
 }
 
-/// A step whose daemon this process is.
+/// The step that this process is the daemon of.
 #[derive(Clone, Copy)]
 pub struct DaemonsStep<'a> {
     /// The host.
@@ -90,17 +90,17 @@ pub struct DaemonsStep<'a> {
     pub owner: Owner,
     /// The job's user.
     pub uid: u32,
-    /// Says the daemons of all recorded steps, with their users.
+    /// Returns the daemons of all recorded steps, with their users.
     pub known: &'a dyn Fn() -> Result<Vec<(Owner, u32)>>,
-    /// Says the numbers of processes that are step daemons, so that nobody need look whose they are. (If one has been given again to whom a daemon
-    /// has left here, he is missed: `jobfence hold` finds him.)
+    /// Returns the pids of step daemons, so that these need not be examined. (If such a pid was reused by a process that a daemon left
+    /// here, that process is missed; `jobfence hold` finds it.)
     pub daemons: &'a dyn Fn() -> BTreeSet<i32>,
 }
 
 impl DaemonsStep<'_> {
-    /// At the end of the step: ends what is left of it where the daemon has been. Where other steps' daemons are, too: what is certainly
-    /// this step's, and with the last step of this user whatever of his has begun since. Returns how many processes have been ended; `None` where that is
-    /// no place of Slurm's own.
+    /// At the end of the step, ends what the step left in the daemon's directory. If other steps' daemons share the directory, ends what is
+    /// certainly this step's and, with this user's last step, the user's processes that are younger than the daemon. Returns the number of
+    /// ended processes. `None`: the directory is not Slurm's own.
     pub fn end(&self, daemon: &Membership, deadline: Instant) -> Result<Option<usize>> {
         if self.uid == 0 {
             return Ok(Some(0));
@@ -108,10 +108,10 @@ impl DaemonsStep<'_> {
         DaemonsDir::of(self.host, daemon).map(|place| self.end_in(&place, 0, deadline)).transpose()
     }
 
-    /// When all tasks and their TaskEpilogs have ended. On v1 Slurm removes its directories before the end of the step, and cannot where
-    /// somebody is in them; on v2 its 26.05 waits for whoever is beside the daemon before any other callback, does not kill him, and drains
-    /// the node (`cgroup_p_step_get_pids`, `proctrack_p_wait`). Only those are ended that have begun `since` (clock ticks since boot): what
-    /// another plugin has started for the step is older than its tasks, and has until the step's end.
+    /// Called when all tasks and their TaskEpilogs have ended. On v1 Slurm removes its directories before the end of the step, and fails if
+    /// a process is in them. On v2 Slurm 26.05 waits for a process beside the daemon before any other callback, does not kill it, and
+    /// drains the node (`cgroup_p_step_get_pids`, `proctrack_p_wait`). Only processes that began `since` (clock ticks since boot) are
+    /// ended: those that another plugin started for the step are older than its tasks, and may run until the step's end.
     pub fn end_after_tasks(&self, daemon: &Membership, since: u64, deadline: Instant) -> Result<usize> {
         match DaemonsDir::without_tasks(self.host, daemon).filter(|_| self.uid != 0) {
             Some(place) => self.end_in(&place, since, deadline),
@@ -126,7 +126,7 @@ impl DaemonsStep<'_> {
             let mut of_user = Vec::new();
             let is_daemon = |pid: &i32| *pid <= 1 || *pid == self.owner.pid || daemons.contains(pid);
             for pid in place.pids()?.into_iter().filter(|pid| !is_daemon(pid)) {
-                // At the end, in a place of its own: also whoever has become another (newuidmap).
+                // At the end, in an unshared directory: also processes that changed their user (newuidmap).
                 let all = !place.is_shared && since == 0;
                 let is_its = |uid: u32| if all { uid != 0 } else { uid == self.uid };
                 if process::uid(proc, pid).is_some_and(is_its) {
@@ -138,25 +138,25 @@ impl DaemonsStep<'_> {
             }
             if place.is_shared {
                 let session = process::session_of(proc, self.owner);
-                // After they were seen: the daemon of any that is not this step's had its record before. Where a record cannot be
-                // read it is not known to be the last, and what is certainly this step's goes all the same.
+                // Ask after the processes were seen: a daemon of any other step had its record before. If a record cannot be read, this
+                // step is not known to be the last; what is certainly this step's is ended all the same.
                 let all = self.is_last(place).unwrap_or(false);
                 of_user.retain(|process| {
                     process.parent == self.owner.pid
                         || session == Some(process.session)
-                        // What is older the site's Prolog may have started for the job.
+                        // The site's Prolog may have started older processes for the job.
                         || all && process.id.start >= self.owner.start && !self.has_root_above(place, process)
                 });
             }
-            // Who has been moved meanwhile, to a step that has just begun, is no longer there.
+            // A process moved meanwhile to a step that has just begun is no longer here.
             let still = place.pids()?;
             Ok(of_user.iter().map(|process| process.id).filter(|id| still.contains(&id.pid)).collect())
         };
         process::end_all(proc, find, deadline)
     }
 
-    /// Whether a process of root's in the same place is above one: another step's daemon, slurmd itself (which starts programs as a user
-    /// before his job begins: `--get-user-env`, sbcast), or a script of the site's.
+    /// Whether a root process in the same directory is an ancestor: another step's daemon, slurmd itself (which starts programs as a user
+    /// before the job begins: `--get-user-env`, sbcast), or a script of the site.
     fn has_root_above(&self, place: &DaemonsDir, process: &Process) -> bool {
         let here = place.pids().unwrap_or_default();
         process::any_above(&self.host.proc, process, |above| {
@@ -167,7 +167,7 @@ impl DaemonsStep<'_> {
         })
     }
 
-    /// Whether no other step of this user is on the node: neither recorded, nor of a daemon of which nobody knows whose step it has.
+    /// Whether this user has no other step on the node: neither a recorded one nor a daemon whose step is unknown.
     fn is_last(&self, place: &DaemonsDir) -> Result<bool> {
         let (proc, known) = (&self.host.proc, (self.known)()?);
         for (other, theirs) in &known {
@@ -187,13 +187,13 @@ impl DaemonsStep<'_> {
     }
 }
 
-/// Ends what dead step daemons have left in Slurm's own places, by the mark in its environment; for our own commands alone, see
-/// `record::tracked`. Nobody `of_living`, who are known to be another step's. Returns how many processes have been ended. Why not all places could
-/// be looked at is added to `unseen`.
+/// Ends what dead step daemons left in Slurm's own directories, found by the mark in the environment. Only for jobfence's own commands, see
+/// `record::tracked`. Processes `of_living` are spared: they are known to belong to another step. Returns the number of ended processes.
+/// Reasons why not all directories could be examined are added to `unseen`.
 pub fn sweep(host: &Host, of_living: &BTreeSet<Owner>, unseen: &mut Vec<Error>, deadline: Instant) -> Result<usize> {
     let find = || {
         let mut found = Vec::new();
-        // As it is the last time.
+        // Only the last round's reasons count.
         unseen.clear();
         let mut pids = in_places(host, unseen);
         process::in_turn(&mut pids, &host.proc);
@@ -202,7 +202,7 @@ pub fn sweep(host: &Host, of_living: &BTreeSet<Owner>, unseen: &mut Vec<Error>, 
                 continue;
             }
             let Some(process) = process::of(&host.proc, pid)? else { continue };
-            // A job's environment goes into those that it submits, too: who has a daemon is that one's.
+            // A job that is submitted from a job inherits its environment: a process that has a daemon belongs to that daemon.
             if tracked::is_of(host, of_living, &process)
                 || tracked::has_daemon(host, &[&SLURM], &process)
                 || tracked::is_fenced(host, pid)
@@ -224,7 +224,7 @@ pub fn sweep(host: &Host, of_living: &BTreeSet<Owner>, unseen: &mut Vec<Error>, 
     process::end_all(&host.proc, find, deadline)
 }
 
-/// Whoever is in a directory in which Slurm's daemons are, and not a step's tasks.
+/// The processes in directories that hold Slurm's daemons and no step's tasks.
 fn in_places(host: &Host, unseen: &mut Vec<Error>) -> Vec<i32> {
     let mut found = Vec::new();
     for hierarchy in host.layout.hierarchies.iter().filter(|h| h.version == Version::V2 || h.name.is_some()) {
@@ -239,7 +239,7 @@ fn in_places(host: &Host, unseen: &mut Vec<Error>) -> Vec<i32> {
     found
 }
 
-/// Below Slurm's unit: the job's, the step's, and the daemon's own.
+/// Below Slurm's unit: the job's directory, the step's, and the daemon's own.
 const DEEPEST: u32 = 3;
 
 fn add_pids(dir: &Dir, deeper: u32, found: &mut Vec<i32>, unseen: &mut Vec<Error>) {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Slurm's step daemons, by their names and titles.
+//! Slurm's step daemons, by name and title.
 
 use crate::error::Result;
 use crate::scheduler::Titled;
 use crate::sys::dir::Dir;
 use crate::sys::process::{self, Owner};
 
-/// Slurm's step daemons on this host that live: root's processes of that name, with the titles that they have given themselves, as
-/// `[5.0]`.
+/// Slurm's live step daemons on this host: root's processes of that name, with the titles that they set, such as `[5.0]`.
 pub fn all(proc: &Dir) -> Result<Vec<Titled>> {
     let mut found = Vec::new();
     for pid in proc.list(true)?.iter().filter_map(|name| name.parse::<i32>().ok()) {
@@ -23,24 +22,24 @@ pub fn all(proc: &Dir) -> Result<Vec<Titled>> {
     Ok(found)
 }
 
-/// As the step daemon's file is called, and so at first the process.
+/// The file name of the step daemon, and at first the process's name.
 const NAME: &str = "slurmstepd";
 
-/// Whether it is root's, called as Slurm's step daemon is, and runs that file. A user can give processes of the user's that name, and also
-/// one that becomes root's: a link of that name to a set-user-ID program.
+/// Whether the process is root's, bears the step daemon's name, and runs that file. A user can give that name to processes, even to one
+/// that becomes root's: by a link of that name to a set-user-ID program.
 pub fn is_step_daemon(proc: &Dir, pid: i32) -> bool {
     process::name(proc, pid).as_deref() == Some(NAME)
         && process::uid(proc, pid) == Some(nix::unistd::getuid().as_raw())
-        // Where the kernel does not say what it runs, a daemon that lives must not count as dead.
-        // Debian's is a link to slurmstepd-wlm.
+        // If the kernel does not say what the process runs, a live daemon must not count as dead. Debian's file is a link to
+        // slurmstepd-wlm.
         && process::program(proc, pid).is_none_or(|program| program.starts_with(NAME))
 }
 
-/// Whether one of these is of this very step, in a place that may be the step's: its title is there before it makes or enters any
-/// directory (`main` and `_set_job_log_prefix` in Slurm's slurmstepd.c). Of another node's on this host it looks the same.
+/// Whether one of these daemons serves exactly this step, in a place that may be the step's. A daemon sets its title before it makes or
+/// enters a directory (`main` and `_set_job_log_prefix` in Slurm's slurmstepd.c). A daemon of another node on this host looks the same.
 pub fn is_among(daemons: &[Titled], job: &str, step: &str, is_elsewhere: impl Fn(i32) -> bool) -> bool {
     let title = format!("[{job}.{step}");
-    // Behind it: the end, the number of a component, or " stepmgr".
+    // Behind the title: its end, the number of a component, or " stepmgr".
     let is_its = |found: &str| found.strip_prefix(&title).is_some_and(|rest| rest.starts_with([']', '+', ' ']));
     daemons.iter().any(|(daemon, found)| is_its(found) && !is_elsewhere(daemon.pid))
 }
@@ -61,7 +60,7 @@ mod tests {
                 Command::new(temp.path().join(dir).join(NAME)).arg("60").stdin(Stdio::null()).spawn().unwrap();
             also();
             let pid = i32::try_from(child.id()).unwrap();
-            // The kernel lets the parent go on a moment before it gives the name.
+            // The kernel lets the parent go on a moment before it sets the name.
             while process::name(&proc, pid).as_deref() != Some(NAME) {
                 std::thread::yield_now();
             }
@@ -75,7 +74,8 @@ mod tests {
         }
         symlink("/bin/sleep", temp.path().join("link").join(NAME)).unwrap();
         let copy = temp.path().join("copy").join(NAME);
-        // By another process: while one of this has the file open to write, nobody can run it, and others start programs meanwhile.
+        // Copied by another process: a file that is open for writing cannot be run, and other tests of this process start programs
+        // meanwhile.
         assert!(Command::new("cp").arg("/bin/sleep").arg(&copy).status().unwrap().success());
         assert!(!is_daemon("link", &|| {}));
         let debians = temp.path().join("slurmstepd-wlm");

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! In which order Slurm counts the GPUs of a node: gres.conf(5), slurm.conf(5), read as slurmd reads them.
+//! The order in which Slurm counts a node's GPUs: gres.conf(5) and slurm.conf(5), read as slurmd reads them.
 //!
-//! `gres_g_node_config_load` (src/interfaces/gres.c; src/common/gres.c in 22.05), read in every tag from 22.05.0 to 26.05.3 and in
-//! master; what it does is the same in all of them:
-//! - The lines of gres.conf that begin with `Name=` come first, then those that begin with `NodeName=` and are this node's.
-//! - slurm.conf's `Gres=` of the node takes lines from these, for each of its types in turn, and no more GPUs than it names.
-//! - The files of the lines that it has taken are counted from 0, in the order of their lists (`gres_node_config_load`).
-//! - `AutoDetect` sorts: by the files' names, and then by the place that NVML gave the GPU, which is that of its PCI address
+//! `gres_g_node_config_load` (src/interfaces/gres.c; src/common/gres.c in 22.05), read in every tag from 22.05.0 to 26.05.3 and in master,
+//! does the same in all of them:
+//! - Lines of gres.conf that begin with `Name=` come first, then this node's lines that begin with `NodeName=`.
+//! - The node's `Gres=` in slurm.conf takes lines from these, for each of its types in turn, and no more GPUs than it names.
+//! - The files of the taken lines are counted from 0, in the order of their lists (`gres_node_config_load`).
+//! - `AutoDetect` sorts: by the files' names, and then by the place that NVML gave the GPU, which is the order of PCI addresses
 //!   (`_merge_system_gres_conf`, src/plugins/gres/gpu/gres_gpu.c). `gpu/nvidia` gives no place, so its order is that of the names.
 //!
-//! Whatever is not surely so is an error that says why, since a wrong guess is another job's GPU.
+//! Anything uncertain is an error with its reason: a wrong guess would grant another job's GPU.
 
 use crate::hostlist::HostList;
 use crate::printable::printable;
@@ -17,7 +17,7 @@ use crate::scheduler::slurm::conf::{Lines, SlurmAssignment, value};
 use crate::sorted;
 use crate::sys::nvidia::Gpu;
 
-/// Slurm's name of what is counted here.
+/// Slurm's name for GPUs.
 const GPU: &str = "gpu";
 /// No node has more.
 const MOST: usize = 1024;
@@ -29,7 +29,7 @@ pub struct GresConf {
     lines: Vec<GresLine>,
 }
 
-/// Who finds GPUs that gres.conf does not name.
+/// What finds GPUs that gres.conf does not name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Detect {
     Nobody,
@@ -37,21 +37,21 @@ enum Detect {
     Nvml,
     /// `/proc/driver/nvidia`.
     Nvidia,
-    /// One of these two or another.
+    /// One of these two, or another.
     Full,
     Other(String),
 }
 
-/// GPUs of one line.
+/// The GPUs of one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct GresLine {
     kind: Option<String>,
-    /// Empty: they are to be found.
+    /// Empty: AutoDetect finds them.
     files: Vec<String>,
 }
 
 impl GresConf {
-    /// Reads what is this node's.
+    /// Reads the lines for this node.
     pub fn of_node(lines: &Lines, node: &str) -> Result<Self, String> {
         let (mut global, mut local) = (None, None);
         let (mut everybodys, mut ours) = (Vec::new(), Vec::new());
@@ -82,7 +82,7 @@ impl GresConf {
                     ours.push(GresLine::read(first, rest)?);
                 }
             } else if first.is("Name") && value(rest, "NodeName").is_none() {
-                // AutoDetect counts for nothing here.
+                // AutoDetect has no effect on such a line.
                 if is_gpu {
                     everybodys.push(GresLine::read(first, rest)?);
                 }
@@ -97,8 +97,8 @@ impl GresConf {
         Ok(Self { detect: Detect::read(local.or(global).as_deref()), lines: everybodys })
     }
 
-    /// The device of each GPU that Slurm counts on this node. `gres` is what slurm.conf says of the node, if a line of it is the
-    /// node's; `driver` has what NVIDIA's driver says, in the order of PCI addresses.
+    /// The device of each GPU that Slurm counts on this node. `gres` is the node's `Gres=` in slurm.conf, if a line is about the node;
+    /// `driver` is what NVIDIA's driver reports, in the order of PCI addresses.
     pub fn devices(&self, gres: Option<&str>, driver: &[Gpu]) -> Result<Vec<String>, String> {
         let gres = gres.map(types_of).transpose()?;
         let named = self.named(gres.as_deref())?;
@@ -120,12 +120,13 @@ impl GresConf {
             Detect::Nobody => Ok(named),
             Detect::Other(_) => ambiguous(),
             _ if !named.is_empty() => {
-                // More of them are found; and where a type is not that of a GPU, it comes behind those that NVML has given a place.
+                // AutoDetect finds more GPUs than the lines name; and a GPU whose type does not match comes behind those that NVML gave a
+                // place.
                 let has_types = gres.iter().flatten().any(|(kind, _)| kind.is_some());
                 if count != Some(named.len() as u64) || has_types && named.len() > 1 && self.detect != Detect::Nvidia {
                     return ambiguous();
                 }
-                // Where NVML is missing they are in the lines' order, or in that of their names.
+                // Without NVML they are in the order of the lines, or of their names.
                 let theirs: Vec<String> = by_address.into_iter().filter(|device| named.contains(device)).collect();
                 let is_same = self.detect == Detect::Nvidia || theirs.is_empty() || theirs == named;
                 if is_same && in_order_of_names(&named) { Ok(named) } else { ambiguous() }
@@ -185,7 +186,7 @@ impl GresConf {
 }
 
 impl Detect {
-    /// As `_handle_autodetect_flags` does, which looks for words within the text.
+    /// As `_handle_autodetect_flags`, which searches for words within the text.
     fn read(text: Option<&str>) -> Self {
         let Some(text) = text else { return Self::Nobody };
         let lower = text.to_ascii_lowercase();
@@ -233,7 +234,7 @@ impl GresLine {
     }
 }
 
-/// As much of a value as fits into a sentence.
+/// A value, shortened for a message.
 fn short(text: &str) -> String {
     printable(text, ' ').chars().take(100).collect()
 }
@@ -242,7 +243,7 @@ fn place(line: &SlurmAssignment) -> String {
     format!("{}:{}", line.file.display(), line.line)
 }
 
-/// `/dev/nvidia[0,2-3],/dev/nvidia7`, in this order. Slurm's own lists understand more, which no device is called.
+/// Expands `/dev/nvidia[0,2-3],/dev/nvidia7`, in this order. Slurm's own lists allow more, which no device name needs.
 fn expand(text: &str) -> Option<Vec<String>> {
     let mut files = Vec::new();
     let mut rest = text;
@@ -291,7 +292,7 @@ fn expand(text: &str) -> Option<Vec<String>> {
     }
 }
 
-/// Whether these are one name each with a number behind it, and the numbers go up.
+/// Whether all are the same name with a number behind it, in ascending order.
 fn in_order_of_names(files: &[String]) -> bool {
     let parts = |file: &String| {
         let name = file.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -306,7 +307,7 @@ fn in_order_of_names(files: &[String]) -> bool {
         })
 }
 
-/// The types and numbers of GPUs in slurm.conf's `Gres=`, as `gpu:a100:2,gpu:v100:1,shard:8`; each type once, as Slurm adds them.
+/// The types and counts of GPUs in slurm.conf's `Gres=`, such as `gpu:a100:2,gpu:v100:1,shard:8`. Equal types are added up, as in Slurm.
 fn types_of(gres: &str) -> Result<Vec<(Option<String>, u64)>, String> {
     let wrong = || format!("slurm.conf's Gres={} is not understood", short(gres));
     let mut types: Vec<(Option<String>, u64)> = Vec::new();
@@ -369,7 +370,7 @@ mod tests {
             ("Name=gpu File=/dev/dri/renderD[128-129] # AMD", "gpu:2", "/dev/dri/renderD128 /dev/dri/renderD129"),
             ("Name=gpu File=/dev/gpu[08-11]", "gpu:4", "/dev/gpu08 /dev/gpu09 /dev/gpu10 /dev/gpu11"),
             ("Name=gpu \\\n File=/dev/nvidia1 Count=1", "gpu", "1"),
-            // Lines of a node come behind those of all, wherever they stand, and those of others not at all.
+            // This node's own lines come behind those for all nodes, wherever they stand; lines for other nodes do not count.
             ("NodeName=n[1-2] Name=gpu File=/dev/nvidia0\nName=gpu File=/dev/nvidia5", "gpu:2", "5 0"),
             ("NodeName=n1 Name=gpu File=/dev/nvidia[0-1]\nNodeName=n2 Name=gpu File=/dev/nvidia[4-5]", "gpu:2", "4 5"),
             (
@@ -377,7 +378,7 @@ mod tests {
                 "gpu:1,shard:4",
                 "0",
             ),
-            // slurm.conf takes no more than it names, and a type after the other.
+            // slurm.conf takes no more than it names, one type after the other.
             ("Name=gpu File=/dev/nvidia[0-3]", "craynetwork:4,gpu:2", "0 1"),
             (
                 "Name=gpu Type=a File=/dev/nvidia[0-1]\nName=gpu Type=b File=/dev/nvidia[2-3]",
@@ -399,13 +400,13 @@ mod tests {
                 "{text} {gres}"
             );
         }
-        // A dynamic node, of which slurm.conf has no line.
+        // A dynamic node, without a line in slurm.conf.
         assert_eq!(found("Name=gpu Type=x File=/dev/nvidia[7,6]", None, &[]), Ok(vec!["7".into(), "6".into()]));
     }
 
     #[test]
     fn what_is_detected_is_in_the_order_of_addresses_or_of_names() {
-        // The minors are in the order of the addresses.
+        // `minors` are in the order of the addresses.
         for (text, gres, minors, expected) in [
             ("AutoDetect=nvml", "gpu:4", &[2, 3, 0, 1][..], "2 3 0 1"),
             ("AutoDetect=NVML Name=gpu Type=a100 Count=2", "gpu:a100:2", &[1, 0], "1 0"),
@@ -450,7 +451,7 @@ mod tests {
             (two, Some("gpu:a:1:x"), &[0, 1], "not understood"),
             (two, Some("gpu:2K"), &[0, 1], "not understood"),
             (two, Some("Gpu:2"), &[0, 1], "not understood"),
-            // AutoDetect: not all of them, none that slurm.conf has, or one of several orders.
+            // AutoDetect: not all GPUs, none that slurm.conf has, or one of several orders.
             ("AutoDetect=nvml", Some("gpu:1"), &[0, 1], "1 GPUs for this node and NVIDIA's driver has 2"),
             ("AutoDetect=nvml", Some("gpu:2"), &[], "driver has 0"),
             ("AutoDetect=nvml", None, &[0, 1], "no line of slurm.conf"),

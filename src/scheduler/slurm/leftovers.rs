@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is left of a dead step in the scheduler's own directories: Slurm removes them in its step daemon, and nobody does when that
-//! has been killed.
+//! What a dead step left in the scheduler's own directories. Slurm's step daemon removes them; if it was killed, they stay.
 //!
-//! Each step of Slurm's that has been limited bears our mark (`cgroup::mark`), which is as good as a record: it goes with the
-//! directory, and a directory of the same name that is made later does not have it. Where Slurm goes on in a directory that was
-//! left (a requeued job), the new step daemon is in there, or has its name in the title of its process, or writes its own mark.
+//! Each Slurm step that was limited bears jobfence's mark (`cgroup::mark`), which serves as a record: it disappears with the directory, and
+//! a later directory of the same name does not have it. If Slurm reuses a directory that was left (a requeued job), the new step daemon is
+//! in it, or has the step in its process title, or writes a mark of its own.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -32,43 +31,43 @@ use super::daemons::{self, is_step_daemon};
 use super::placement::{self, is_scope, is_top};
 use super::units::{SLICES, find_units};
 
-/// A step's directory of Slurm's with our mark.
+/// A step's directory of Slurm's with jobfence's mark.
 #[derive(Debug)]
 pub struct Marked {
-    /// Who has marked it.
+    /// The record that the mark contains.
     pub record: Record,
     hierarchy: Hierarchy,
-    /// Which Slurm locks while it makes or removes directories.
+    /// Slurm locks this directory while it makes or removes directories.
     root: Dir,
-    /// From the one of all jobs (v2) or users (v1) down to the job's.
+    /// From the directory of all jobs (v2) or users (v1) down to the job's parent.
     above: Vec<(Dir, String)>,
     job: Dir,
     name: String,
 }
 
-/// A job's directory of Slurm's with nothing in it, whose last step was marked and has gone; or a user's, which `Marked::remove` marks.
+/// An empty job directory of Slurm's whose last step was marked and is gone; or a user's directory, which `Marked::remove` marks.
 #[derive(Debug)]
 pub struct Shell {
     record: Record,
     root: Dir,
-    /// From the outermost to itself.
+    /// From the outermost to this one.
     dirs: Vec<(Dir, String)>,
 }
 
-/// How long processes have to go before it is looked again whose they are.
+/// How long processes have to exit before their directory is checked again for a new owner.
 const ROUND: Duration = Duration::from_millis(50);
 const LONGEST_ROUND: Duration = Duration::from_secs(2);
 
-/// Slurm has its lock for moments, but while it waits for the end of a step (`_wait_cgroup_empty`, a second).
+/// Slurm holds its lock only for moments, except while it waits for the end of a step (`_wait_cgroup_empty`, a second).
 const LOCK_PATIENCE: Duration = Duration::from_millis(20);
 
-/// Finds those marked ones that are wanted: of the same Slurm as a step daemon's (`near`), or all there are. What is not understood is
-/// another release's, and stays.
+/// Finds the marked directories that are wanted: those of the same Slurm as the step daemon `near`, or all. A mark that is not understood
+/// comes from another release, and its directory stays.
 pub fn find(host: &Host, near: Option<&Membership>, is_wanted: IsWanted<'_>) -> LeftBehind {
     let mut found = LeftBehind::default();
     let is_v1 = |hierarchy: &&Hierarchy| hierarchy.version == Version::V1;
     let v1 = host.layout.hierarchies.iter().filter(is_v1);
-    // In some hierarchies the daemon is in its job's directory, and in others Slurm makes one only for its tasks.
+    // In some v1 hierarchies the daemon is in its job's directory; in others Slurm makes one only for the tasks.
     if near.is_none_or(|daemon| v1.clone().any(|hierarchy| placement::of(daemon, hierarchy).is_some())) {
         for hierarchy in v1 {
             if let Some(root) = found_or_noted(hierarchy.open(), &mut found.unseen) {
@@ -92,7 +91,7 @@ pub fn find(host: &Host, near: Option<&Membership>, is_wanted: IsWanted<'_>) -> 
     found
 }
 
-/// The scope in which a process is, below the mount point.
+/// The scope that contains a process, relative to the mount point.
 fn scope_of<'a>(member: &'a Membership, unified: &Hierarchy) -> Option<&'a str> {
     let path = unified.below_mount(member.path_in(unified)?)?;
     let mut end = 0;
@@ -106,7 +105,7 @@ fn scope_of<'a>(member: &'a Membership, unified: &Hierarchy) -> Option<&'a str> 
     None
 }
 
-/// The same where a step's directory has this path, or had it: itself, and what is around it if it is gone.
+/// The same for the step directory that has, or had, this path: the directory itself, or what is around it if it is gone.
 pub fn find_at(host: &Host, path: &Path, is_wanted: IsWanted<'_>, found: &mut LeftBehind) {
     let around = host.layout.hierarchies.iter().filter_map(|hierarchy| {
         let below = path.strip_prefix(&hierarchy.mount).ok()?.to_str()?;
@@ -127,7 +126,7 @@ pub fn find_at(host: &Host, path: &Path, is_wanted: IsWanted<'_>, found: &mut Le
     }
 }
 
-/// The directories in one that have such names, or this one alone, which may not be there.
+/// The subdirectories with wanted names, or only the given one, which may not exist.
 fn those(dir: &Dir, only: Option<&str>, is_wanted: impl Fn(&str) -> bool, unseen: &mut Vec<Error>) -> Vec<String> {
     match only {
         Some(only) => Some(only).filter(|name| is_wanted(name)).map(str::to_owned).into_iter().collect(),
@@ -146,7 +145,7 @@ fn find_in_scope(
     is_wanted: IsWanted<'_>,
     found: &mut LeftBehind,
 ) {
-    // The daemons' own, while they have no job.
+    // The daemons' own directories, while they have no job.
     let is_job = |name: &str| name != "system" && name != "slurmd";
     for job_name in those(scope, only.map(|[job, _]| job), is_job, &mut found.unseen) {
         let Some(job) = child(scope, &job_name, &mut found.unseen) else { continue };
@@ -202,7 +201,7 @@ fn find_in_v1(
     }
 }
 
-/// The mark of a directory, and whether it says that this is wanted.
+/// A directory's mark, and whether `is_wanted` wants it.
 fn marked(dir: &Dir, is_wanted: IsWanted<'_>, unseen: &mut Vec<Error>) -> Option<(String, bool)> {
     let text = found_or_noted(mark::get(dir), unseen)??;
     let is_wanted = found_or_noted(is_wanted(&text), unseen)??;
@@ -233,7 +232,7 @@ fn add_shell(
     found.shells.extend(shell.map(|shell| Box::new(shell) as Box<dyn LeftShell>));
 }
 
-/// Whether one of these step daemons is of the step that a record names, in a place that may be the step's.
+/// Whether one of these step daemons serves the record's step, in a place that may be the step's.
 fn is_among(daemons: &[Titled], record: &Record, is_elsewhere: impl Fn(i32) -> bool) -> bool {
     let (Some(job), Some(step)) = (record.job(), record.step()) else { return true };
     daemons::is_among(daemons, job.as_str(), step.as_str(), is_elsewhere)
@@ -248,7 +247,7 @@ impl LeftShell for Shell {
     fn remove(&self, deadline: Instant) -> Result<bool> {
         let Some((above, name)) = self.dirs.last() else { return Ok(false) };
         let _lock = Lock::on(&self.root, ".", deadline)?;
-        // One of the same name that was made since is not marked.
+        // A later directory of the same name has no mark.
         let dir = match above.child(name) {
             Err(error) if error.is_gone() => return Ok(false),
             dir => dir?,
@@ -264,7 +263,7 @@ impl LeftShell for Shell {
     }
 }
 
-/// Removes directories from the innermost to the outermost; where another step or job lives, it and those around it stay.
+/// Removes directories from the innermost to the outermost, up to one in which another step or job is alive.
 fn remove_around(dirs: &[(Dir, String)]) -> Result<()> {
     for (above, name) in dirs.iter().rev() {
         if let Err(error) = above.remove(name) {
@@ -285,26 +284,27 @@ impl LeftStep for Marked {
 
     fn used(&self) -> Option<(JobKey, Owner, Used)> {
         let step = self.job.child(&self.name).ok()?;
-        // Beside the step's processes there is Slurm's daemon.
+        // Slurm's daemon is beside the step's processes.
         let processes = if self.hierarchy.version == Version::V2 { step.child("user").ok()? } else { step };
         let mut used = Used::default();
         used.add(&self.hierarchy, &processes, &self.job);
         Some((self.record.key()?, self.record.opener(), used))
     }
 
-    /// With one round at least.
+    /// Runs at least one round.
     fn end(&self, host: &Host, deadline: Instant) -> Result<bool> {
         let step = match self.job.child(&self.name) {
             Err(error) if error.is_gone() => return Ok(false),
             step => step?,
         };
-        // Who is frozen, or ended, with the others could not finish: an administrator whose login is in the dead step (pam_slurm_adopt).
+        // This process must not be inside, for it would be frozen or killed, too: an administrator's login in the dead step
+        // (pam_slurm_adopt).
         if self.is_within(&Membership::read(&host.proc, nix::unistd::getpid().as_raw())?) {
             return Err(Error::new("this process is itself in the step that is to be removed:").value(self.path()));
         }
         let mut was_inhabited = false;
         let mut patience = ROUND;
-        // A round at a time: a new run of the step may begin here meanwhile, and is not to be killed.
+        // One round at a time: a new run of the step may begin here meanwhile, and must not be killed.
         while is_inhabited(&step, deadline) {
             was_inhabited = true;
             if !self.signal(host, &step, Instant::now() + patience)? {
@@ -317,7 +317,7 @@ impl LeftStep for Marked {
             if Instant::now() >= deadline && is_inhabited(&step, deadline) {
                 return Err(Error::new("processes do not die in").at(self.path()));
             }
-            // With very many directories a short look never comes to the last.
+            // With very many directories a short look never reaches the last one.
             patience = (patience * 2).min(LONGEST_ROUND);
         }
         Ok(was_inhabited)
@@ -328,16 +328,16 @@ impl LeftStep for Marked {
             Err(error) if error.is_gone() => return Ok(false),
             step => step?,
         };
-        // As Slurm does while it makes or removes the directories of a job (`common_cgroup_lock` in its cgroup_common.c).
+        // The lock that Slurm holds while it makes or removes a job's directories (`common_cgroup_lock` in its cgroup_common.c).
         let _lock = Lock::on(&self.root, ".", deadline)?;
-        // Once more, now that no step daemon of Slurm's can go in.
+        // Checked again, now that no step daemon of Slurm's can enter.
         if !self.is_free(host, &step)? {
             return Ok(false);
         }
         if is_inhabited(&step, deadline) {
             return Err(Error::new("processes have come into").at(self.path()));
         }
-        // If this ends in the middle, whose it is can be seen by the next one; that of the job is marked.
+        // Mark the user's directory, so that the next run recognises it if this one stops midway. The job's directory is marked already.
         for (user, _) in self.above.iter().skip(1) {
             let _ = mark::set(user, &self.record.to_string());
         }
@@ -350,9 +350,9 @@ impl LeftStep for Marked {
 impl Marked {
     /// Sends the signal. `Ok(false)`: the step has a daemon again.
     fn signal(&self, host: &Host, step: &Dir, deadline: Instant) -> Result<bool> {
-        // While it is held no step daemon of Slurm's makes a directory, and who has made his has his title already. Slurm waits for it
-        // without end, so it is held for the signals only; and users can hold it, too: then a daemon that begins is seen some
-        // milliseconds before it has a task.
+        // While the lock is held, no step daemon of Slurm's makes a directory, and a daemon that already made one has its title. Slurm
+        // waits for the lock without limit, so it is held only for the signals. Users can hold it, too: then a new daemon is still seen
+        // some milliseconds before it has a task.
         let _lock = Lock::on(&self.root, ".", Instant::now() + LOCK_PATIENCE).ok();
         if !self.is_free(host, step)? {
             return Ok(false);
@@ -360,7 +360,7 @@ impl Marked {
         self.are_its(host, step)?;
         if self.hierarchy.version == Version::V1 {
             let freezer = self.hierarchy.has("freezer").then_some(step);
-            // Who cannot be looked at in time is looked for in the next round.
+            // The next round finds processes that could not be examined in time.
             let _ = kill::signal_all(Members { unified: None, freezer, any: step }, deadline);
             return Ok(true);
         }
@@ -368,7 +368,7 @@ impl Marked {
             let _ = kill::signal_all(Members { unified: Some(&dir), freezer: None, any: &dir }, deadline);
         }
         let Some(dir) = is_there(step.child("slurm"))? else { return Ok(true) };
-        // What TaskEpilog= has left beside the daemon, each by its handle: where another daemon comes is no place for cgroup.kill.
+        // What TaskEpilog= left beside the daemon is signalled process by process: cgroup.kill would hit a new daemon, too.
         let mut in_step = Vec::new();
         for pid in own::pids_below(&dir, deadline)?.into_iter().filter(|pid| *pid > 1) {
             in_step.extend(process::of(&host.proc, pid)?.map(|process| process.id));
@@ -386,19 +386,19 @@ impl Marked {
         Ok(true)
     }
 
-    /// Whether it is still what the dead one has left: nobody has marked it anew, and no daemon of the step lives.
+    /// Whether this is still what the dead step left: its mark is unchanged, and no daemon of the step is alive.
     fn is_free(&self, host: &Host, step: &Dir) -> Result<bool> {
         let mark = mark::get(step)?.and_then(|text| Record::parse(&text).ok());
         Ok(mark.as_ref() == Some(&self.record) && !self.is_alive(host, &daemons::all(&host.proc)?))
     }
 
-    /// Whether that is a process in there.
+    /// Whether a process is in the directory.
     fn is_within(&self, member: &Membership) -> bool {
         let path = member.path_in(&self.hierarchy).and_then(|path| self.hierarchy.below_mount(path));
         path.is_some_and(|below| self.hierarchy.mount.join(below).starts_with(self.job.path().join(&self.name)))
     }
 
-    /// Whether a step daemon has directories of its own already, and they are not these: Slurm 26.05 has others for each run of a job.
+    /// Whether a step daemon already has directories of its own other than these: Slurm 26.05 makes new ones for each run of a job.
     fn is_elsewhere(&self, host: &Host, daemon: i32) -> bool {
         let member = Membership::read(&host.proc, daemon).ok();
         let Some(found) = member.and_then(|member| placement::of(&member, &self.hierarchy)) else { return false };
@@ -411,8 +411,8 @@ impl Marked {
         }
     }
 
-    /// Refuses where somebody is where Slurm's daemon would be who is not of the step's user, nor what the dead one has started as root
-    /// (the extern step's `sleep`).
+    /// Refuses if a process at the daemon's place is neither the step user's nor something that the dead daemon started as root (the extern
+    /// step's `sleep`).
     fn are_its(&self, host: &Host, step: &Dir) -> Result<()> {
         let v2 = self.hierarchy.version == Version::V2;
         let dir = if v2 { step.child("slurm") } else { step.child(".") };
@@ -434,7 +434,7 @@ impl Marked {
     }
 }
 
-/// `None`: it has gone.
+/// `None`: the directory is gone.
 fn is_there(dir: Result<Dir>) -> Result<Option<Dir>> {
     match dir {
         Err(error) if error.is_gone() => Ok(None),

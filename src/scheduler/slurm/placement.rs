@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Where Slurm's own cgroup plugins keep the processes of a step, by the names of directories.
+//! Where Slurm's own cgroup plugins keep a step's processes, by the names of directories.
 //!
-//! v2: `JOB/step_S/user/task_N` holds the processes, and `JOB/step_S/slurm` the step daemon. v1: `JOB/step_S[/task_N]`; in the cpu
-//! hierarchy the step daemon is not in it, in the memory hierarchy Slurm puts it into the step's directory.
+//! v2: `JOB/step_S/user/task_N` holds the processes, and `JOB/step_S/slurm` the step daemon. v1: `JOB/step_S[/task_N]`; the step daemon is
+//! outside in the cpu hierarchy, and in the step's directory in the memory hierarchy.
 //!
-//! A path is never built from ids: Debian puts the node's name into it, and Slurm 26.05 names jobs by SLUID. The kernel is asked instead.
+//! A path is never built from ids, but taken from the kernel: Debian puts the node's name into it, and Slurm 26.05 names jobs by SLUID.
 
 use super::row::SLURM;
 use super::units::{SLICES, find_units};
@@ -32,19 +32,19 @@ fn dirs(version: Version) -> &'static StepDirs {
     }
 }
 
-/// What Slurm's own plugins have made for the process in this hierarchy, if it is in there.
+/// The directories that Slurm's own plugins made for the process in this hierarchy. `None`: it is in none.
 pub fn of(member: &Membership, hierarchy: &Hierarchy) -> Option<Placement> {
     of_path(member.path_in(hierarchy)?, hierarchy)
 }
 
-/// Whether a path is inside what Slurm's own cgroup plugins made for a job, and where that is.
+/// Whether a path is inside the directories that Slurm's own cgroup plugins made for a job, and where.
 ///
-/// v2: `…/[NODE_]slurmstepd.scope/JOB/step_S/…`, but not where a user can make directories (below systemd's user.slice), nor the
-/// leaves `system` and `slurmd` of the scope: there the step daemons sit when Slurm does not track processes by cgroup, in
-/// `slurmd` if systemd has not started that. v1, at the top of a hierarchy only: `/slurm[_NODE]/uid_U/job_J[/step_S…]`.
-/// Source: src/plugins/cgroup/ of Slurm 22.05 to 26.05.
+/// v2: `…/[NODE_]slurmstepd.scope/JOB/step_S/…`. Excluded is systemd's user.slice, where a user can make directories, and so are the leaves
+/// `system` and `slurmd` of the scope: step daemons are in `system` if Slurm does not track processes by cgroup, or in `slurmd` if systemd
+/// did not start slurmd. v1, only at the top of a hierarchy: `/slurm[_NODE]/uid_U/job_J[/step_S…]`. Source: src/plugins/cgroup/ of Slurm
+/// 22.05 to 26.05.
 fn of_path(path: &str, hierarchy: &Hierarchy) -> Option<Placement> {
-    // Most are not, and each launch asks of each hierarchy.
+    // A fast exit: most paths do not match, and each launch asks for each hierarchy.
     let always = match hierarchy.version {
         Version::V1 => "/slurm",
         Version::V2 => SCOPE,
@@ -53,7 +53,7 @@ fn of_path(path: &str, hierarchy: &Hierarchy) -> Option<Placement> {
         return None;
     }
     let below = format!("/{}", hierarchy.below_mount(path)?);
-    // The kernel writes no such path; in one a job could have no name.
+    // The kernel writes no such path; in one, a job could have an empty name.
     if below.contains("//") || below.len() > 1 && below.ends_with('/') {
         return None;
     }
@@ -90,28 +90,28 @@ fn of_path(path: &str, hierarchy: &Hierarchy) -> Option<Placement> {
 fn in_dirs(path: &str, hierarchy: &Hierarchy, job: String, step: Option<String>) -> Placement {
     let is_leaf = step.as_ref().is_some_and(|step| path.strip_prefix(step.as_str()) == Some("/slurm"));
     let (is_daemons, is_tasks) = match hierarchy.version {
-        // By the freezer Slurm tracks processes there; in others the daemon may be in the step's directory.
+        // In the freezer Slurm tracks the processes; in other hierarchies the daemon may be in the step's directory.
         Version::V1 => (true, step.is_some() && hierarchy.has("freezer")),
-        // A slurmd within a job has its daemons among the tasks.
+        // A slurmd that runs inside a job has its daemons among the tasks.
         Version::V2 => (step.is_none() || is_leaf, step.is_some() && !is_leaf),
     };
     let dirs = dirs(hierarchy.version);
     let mut placement = Placement { scheduler: &SLURM, job, step, task: None, is_daemons, is_tasks, dirs };
-    // Slurm's proctrack/cgroup without task/cgroup has one for all of a step's tasks.
+    // Slurm's proctrack/cgroup without task/cgroup makes one directory for all of a step's tasks.
     let is_alone = !path.ends_with("/task_special") && placement.processes().is_some_and(|all| all != path);
     placement.task = is_alone.then(|| path.to_owned());
     placement
 }
 
-/// Whether a path is where Slurm keeps the daemon of a step on v2, and nobody else.
+/// Whether a path is where Slurm keeps only a step's daemon on v2.
 pub fn is_daemons_alone(placement: &Placement, version: Version) -> bool {
     version == Version::V2 && placement.step.is_some() && placement.is_daemons
 }
 
-/// Whether Slurm's directories are this step's; a component of a heterogeneous job adds its number (`step_0+1`).
+/// Whether Slurm's directories are this step's. A component of a heterogeneous job adds its number (`step_0+1`).
 ///
-/// On v1 they name user and job: there Slurm 22.05 gives directories below a step's to the user, who could have moved the task
-/// into those of another job of his. On v2 nobody but root can move it, and the job may have another name than its number (SLUID).
+/// On v1 the path must name user and job: Slurm 22.05 gives the directories below a step to the user, who could move the task into those of
+/// another of the user's jobs. On v2 only root can move it, and the job's name may be other than its number (SLUID).
 pub fn is_named(found: &Placement, key: &JobKey, version: Version) -> bool {
     let job = match version {
         Version::V1 => found.job.ends_with(&format!("/uid_{}/job_{}", key.uid, key.job)),
@@ -127,7 +127,7 @@ pub fn is_named(found: &Placement, key: &JobKey, version: Version) -> bool {
     job && found.step.as_ref().is_none_or(step)
 }
 
-/// The directories of a step that does not exist. Slurm's own names have more in them on some hosts: its node's, its job's SLUID.
+/// The directories of a step that does not exist. On some hosts Slurm's names contain more: the node's name, the job's SLUID.
 pub fn would_make(version: Version, key: &JobKey, level: Level) -> Option<String> {
     let top = match version {
         Version::V1 => format!("/slurm*/uid_{}", key.uid),
@@ -147,7 +147,7 @@ pub fn would_make(version: Version, key: &JobKey, level: Level) -> Option<String
     })
 }
 
-/// The job's directories that are there. v2: `SCOPE/JOB/step_S/user/task_N`; v1: `slurm[_NODE]/uid_U/job_J/step_S/task_N`.
+/// The job's directories that exist. v2: `SCOPE/JOB/step_S/user/task_N`; v1: `slurm[_NODE]/uid_U/job_J/step_S/task_N`.
 pub fn present(
     hierarchy: &Hierarchy,
     root: &Dir,
@@ -184,7 +184,7 @@ pub fn present(
     found
 }
 
-/// The directories of every job that are there: the same places as those of one.
+/// The directories of all jobs that exist, at the same places as those of one.
 pub fn each_present(hierarchy: &Hierarchy, root: &Dir, each: &mut dyn FnMut(PresentJob), unseen: &mut Vec<Error>) {
     let dirs = dirs(hierarchy.version);
     match hierarchy.version {
@@ -204,7 +204,7 @@ pub fn each_present(hierarchy: &Hierarchy, root: &Dir, each: &mut dyn FnMut(Pres
             let mut scopes = Vec::new();
             find_units(root, is_scope, SLICES, &mut scopes, unseen);
             for scope in scopes {
-                // Those of the daemons, and of our check, have no steps.
+                // The daemons' directories, and that of jobfence's check, have no steps.
                 for name in children(&scope, |name| name != "system" && name != "slurmd", unseen) {
                     let Some(job) = child(&scope, &name, unseen) else { continue };
                     each(PresentJob { user: None, job, dirs });
@@ -214,12 +214,12 @@ pub fn each_present(hierarchy: &Hierarchy, root: &Dir, each: &mut dyn FnMut(Pres
     }
 }
 
-/// The scope in which Slurm's step daemons are, by its name.
+/// Whether this is the name of the scope of Slurm's step daemons.
 pub fn is_scope(name: &str) -> bool {
     name == SCOPE || name.strip_suffix(SCOPE).is_some_and(|node| node.ends_with('_'))
 }
 
-/// The directory of all jobs in a v1 hierarchy, by its name.
+/// Whether this is the name of the directory of all jobs in a v1 hierarchy.
 pub fn is_top(name: &str) -> bool {
     name == "slurm" || name.starts_with("slurm_")
 }
@@ -271,7 +271,7 @@ mod tests {
             (&v2, &format!("{scope}/system")),
             (&v2, &format!("{scope}/slurmd")),
             (&v2, "/jobfence.slice/jobfence.scope/uid_1/job_2/step_0"),
-            // A user can make these.
+            // A user can make this one.
             (&v2, "/user.slice/user-1.slice/user@1.service/x_slurmstepd.scope/job_1/step_0/user"),
             (&v2, "/slurm/uid_0/job_5/step_0"),
             (&v2, "/system.slice/slurmstepd.scope//step_0"),

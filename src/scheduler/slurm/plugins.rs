@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which placement a job will get in each hierarchy, as far as Slurm's configuration tells: for `jobfence check`.
+//! Which placement a job will get in each hierarchy, according to Slurm's configuration: for `jobfence check`.
 //!
-//! A step's placement is decided where its processes are seen (`cgroup::membership`), not here; this says beforehand what that
-//! will be, and why.
+//! A step's placement is decided by where its processes are (`cgroup::membership`), not here; this module predicts it and says why.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -30,7 +29,7 @@ impl SlurmSetting {
     }
 }
 
-/// The last one counts, as in Slurm.
+/// The last line with a key counts, as in Slurm.
 fn setting(lines: &Lines, key: &'static str, default: &str) -> SlurmSetting {
     match lines.last(key) {
         Some(found) => SlurmSetting { key, value: found.value.clone(), at: Some((found.file.clone(), found.line)) },
@@ -51,7 +50,7 @@ impl fmt::Display for SlurmSetting {
     }
 }
 
-/// What Slurm's configuration says of cgroups.
+/// The cgroup settings of Slurm.
 pub struct Slurm {
     file: PathBuf,
     proctrack: SlurmSetting,
@@ -60,7 +59,7 @@ pub struct Slurm {
     ram: SlurmSetting,
     swap: SlurmSetting,
     devices: SlurmSetting,
-    /// Whether task/cgroup has anything to do.
+    /// Whether task/cgroup constrains anything.
     constrains: bool,
     cgroups: SlurmSetting,
     plugstack: SlurmSetting,
@@ -71,19 +70,19 @@ pub struct Slurm {
 
 /// A placement and its reason.
 pub enum ByConfig {
-    /// In directories of ours.
+    /// In jobfence's directories.
     Own(String),
-    /// In Slurm's.
+    /// In Slurm's directories.
     Overlay(String),
 }
 
 impl Slurm {
-    /// Reads the configuration of this host; `None` where there is none. `ours`: jobfence.conf, beside which it may be.
+    /// Reads this host's configuration. `None`: there is none. `ours`: jobfence.conf, beside which slurm.conf may be.
     pub fn read(ours: Option<&Path>) -> Option<Self> {
         conf::find(ours).map(|file| Self::of(&file))
     }
 
-    /// Of this slurm.conf, and the cgroup.conf beside it.
+    /// Reads this slurm.conf and the cgroup.conf beside it.
     pub fn of(file: &Path) -> Self {
         let slurm = Lines::read(file);
         let cgroup = Lines::read(&file.with_file_name("cgroup.conf"));
@@ -106,34 +105,34 @@ impl Slurm {
         }
     }
 
-    /// The file that says which plugins Slurm loads.
+    /// The file that lists the plugins that Slurm loads.
     pub fn plugstack(&self) -> &Path {
         Path::new(&self.plugstack.value)
     }
 
-    /// Where Slurm looks for a plugin that has no path: directories with colons between them. `None`: where it was built to.
+    /// Where Slurm looks for a plugin without a path: directories separated by colons. `None`: its built-in directory.
     pub fn plugin_dir(&self) -> Option<&str> {
         self.plugin_dir.at.as_ref().map(|_| self.plugin_dir.value.as_str())
     }
 
-    /// Whether Slurm's own directories of a step have one for each task: proctrack/cgroup alone makes one for all of them.
+    /// Whether Slurm's directory of a step has one for each task: proctrack/cgroup alone makes one for all tasks.
     pub fn has_task_directories(&self) -> bool {
         self.has_task_cgroup() && self.constrains || self.accounting.has("jobacct_gather/cgroup")
     }
 
-    /// The line that gives the plugin these arguments, as FILE:LINE; `None` where that is not certain.
+    /// The line that gives the plugin these arguments, as FILE:LINE. `None`: that is not certain.
     pub fn line_with(&self, arguments: &[&[u8]]) -> Option<String> {
         let PlugstackLookup::Line(line) = plugstack::find(self.plugstack()) else { return None };
         let is_it = arguments.iter().copied().eq(line.arguments.iter().map(String::as_bytes));
         is_it.then(|| line.place())
     }
 
-    /// Whether a program is called before each job; whether that calls us cannot be seen.
+    /// Whether Slurm calls a program before each job. Whether that program calls jobfence cannot be seen.
     pub fn has_prolog(&self) -> bool {
         !self.prolog.value.is_empty()
     }
 
-    /// Whether accounts and QOS are in Slurm's database: accounting_storage/slurmdbd, whose prefix newer releases leave out.
+    /// Whether accounts and QOS are in Slurm's database: accounting_storage/slurmdbd. Newer releases omit the prefix.
     pub fn has_database(&self) -> bool {
         self.storage.value.to_ascii_lowercase().ends_with("slurmdbd")
     }
@@ -148,25 +147,25 @@ impl Slurm {
         self.has_task_cgroup() && self.ram.is_yes()
     }
 
-    /// In words, by whose setting a job may use swap where Slurm limits memory; `None` where it does not.
+    /// The settings that allow a job swap where Slurm limits memory, as text for people. `None`: Slurm does not limit it.
     pub fn swap_in_words(&self) -> Option<String> {
         let limited = self.has_task_cgroup() && (self.ram.is_yes() || self.swap.is_yes());
         limited.then(|| format!("{}, beside {}", self.swap, self.ram))
     }
 
-    /// The line by which Slurm denies devices itself, if there is one: by programs that admit none beside them on cgroup2, by lists of
-    /// its own on v1.
+    /// The line that makes Slurm deny devices itself, if there is one: on cgroup2 by programs that admit no others beside them, on v1 by
+    /// lists of its own.
     pub fn constrains_devices(&self) -> Option<String> {
         (self.has_task_cgroup() && self.devices.is_yes()).then(|| self.devices.to_string())
     }
 
     fn has_task_cgroup(&self) -> bool {
-        // Both spellings are Slurm's.
+        // Slurm accepts both spellings.
         self.task.has("task/cgroup") || self.task.has("cgroup")
     }
 
-    /// Whether directories of ours are made in the beginning all the same: a step daemon is seen in Slurm's only where that tracks
-    /// processes by cgroup v2.
+    /// Whether jobfence makes directories of its own at first in any case: only where Slurm tracks processes by cgroup v2 is a step daemon
+    /// already in Slurm's directory.
     pub fn makes_ours_first(&self, hierarchy: &Hierarchy) -> bool {
         !(hierarchy.version == Version::V2 && self.proctrack.has("proctrack/cgroup"))
     }
@@ -180,14 +179,14 @@ impl Slurm {
         let task = self.has_task_cgroup();
         let accounting = self.accounting.has("jobacct_gather/cgroup");
         let because = match hierarchy.version {
-            // One hierarchy, so whichever of them is on has all of it.
+            // A single hierarchy: any of these plugins puts the step there as a whole.
             Version::V2 if hierarchy.has("cpu") || hierarchy.has("memory") => [
                 proctrack.then(|| self.proctrack.to_string()),
                 (task && self.constrains).then(|| self.task.to_string()),
                 accounting.then(|| self.accounting.to_string()),
                 None,
             ],
-            // Beside v1 Slurm does not use it.
+            // Beside v1, Slurm does not use this hierarchy.
             Version::V2 => return ByConfig::Own("Slurm's cgroup plugins use cgroup v1 on such a host".to_owned()),
             // Several controllers may be mounted together: any of them puts the processes there.
             Version::V1 => {
@@ -307,7 +306,7 @@ mod tests {
         let going_on = "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/affinity,\\\ntask/cgroup\n";
         let because = Some("TaskPlugin=task/affinity,task/cgroup (slurm.conf:2)".to_owned());
         assert_eq!(placements(going_on, "ConstrainDevices=yes\n"), [because, None, None, None, None]);
-        // It makes directories only for what it constrains.
+        // task/cgroup makes directories only for what it constrains.
         assert_eq!(placements(going_on, ""), [None, None, None, None, None]);
 
         let included = "ProctrackType=proctrack/linuxproc\nInclude more.conf\n";

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The line of plugstack.conf by which Slurm loads the plugin, found as Slurm finds it.
+//! The line of plugstack.conf that makes Slurm load the plugin, found as Slurm finds it.
 //!
-//! `required|optional FILE ARGUMENT…` and `include PATTERN`, separated by blanks, tabs and nothing else; `#` begins a comment
-//! wherever it stands; a line with any other first word is ignored; a pattern is glob(3)'s, and a relative one begins where
-//! the including file is. So in every release from 22.05 to 26.11: `_plugin_stack_parse_line`, `_spank_stack_load` and
-//! `_spank_conf_include` in src/common/plugstack.c, since 23.11 in src/common/spank.c.
+//! The syntax is `required|optional FILE ARGUMENT…` and `include PATTERN`, separated by spaces and tabs only. `#` begins a comment
+//! anywhere. A line with another first word is ignored. A pattern is glob(3)'s; a relative one begins in the directory of the including
+//! file. This holds from 22.05 to 26.11: `_plugin_stack_parse_line`, `_spank_stack_load` and `_spank_conf_include` in
+//! src/common/plugstack.c, since 23.11 in src/common/spank.c.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fmt;
@@ -17,25 +17,25 @@ use nix::errno::Errno;
 use crate::error::Error;
 use crate::scheduler::slurm::conf::Files;
 
-/// So many bytes Slurm reads at once (fgets(3) into `PATH_MAX`): what follows of a line is the next one to it.
+/// Bytes that Slurm reads at once (fgets(3) into `PATH_MAX`): it takes the rest of a longer line for the next line.
 const LONGEST: usize = 4095;
 
 /// A line that loads the plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlugstackLine {
-    /// The file in which it stands.
+    /// The file that contains it.
     pub file: PathBuf,
-    /// Counted from 1.
+    /// The line number, from 1.
     pub number: usize,
-    /// Whether Slurm gives up where it cannot load the plugin; otherwise it goes on without.
+    /// Whether Slurm gives up if it cannot load the plugin; otherwise it goes on without it.
     pub required: bool,
-    /// The file that it loads, as it is written: without a `/` in front Slurm looks for it.
+    /// The plugin's file as written. Without a leading `/` Slurm searches for it.
     pub plugin: String,
-    /// What it gives the plugin, as Slurm splits it.
+    /// The arguments, as Slurm splits them.
     pub arguments: Vec<String>,
-    /// Whether it is longer than what Slurm reads at once.
+    /// Whether the line is longer than what Slurm reads at once.
     pub is_cut: bool,
-    /// The lines behind it that load the plugin again, as FILE:NUMBER: nothing of them counts.
+    /// Later lines that load the plugin again, as FILE:NUMBER. Slurm ignores them.
     pub again: Vec<String>,
 }
 
@@ -53,18 +53,18 @@ impl fmt::Display for PlugstackLine {
     }
 }
 
-/// What plugstack.conf says of the plugin.
+/// What plugstack.conf says about the plugin.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PlugstackLookup {
     /// The first line that loads it: the one that counts.
     Line(PlugstackLine),
-    /// No line does. Those that name it and that Slurm ignores, as FILE:NUMBER.
+    /// No line loads it. The lines that name it but that Slurm ignores, as FILE:NUMBER.
     Nothing(Vec<String>),
     /// This process may not read one of the files.
     Unseen(Error),
 }
 
-/// Looks through a plugstack.conf and what that includes.
+/// Searches a plugstack.conf and the files that it includes.
 pub fn find(file: &Path) -> PlugstackLookup {
     let mut search = Search::default();
     search.read(&mut Files::new(), file);
@@ -102,7 +102,7 @@ impl Search {
     }
 
     fn look(&mut self, files: &mut Files, file: &Path, number: usize, line: &str, is_cut: bool) {
-        // As strtok_r(3) has it: a carriage return is a part of the word before it.
+        // As strtok_r(3): a carriage return belongs to the word before it.
         let line = line.split(['#', '\0']).next().unwrap_or_default();
         let words: Vec<&str> = line.split([' ', '\t', '\n']).filter(|word| !word.is_empty()).collect();
         match words[..] {
@@ -135,13 +135,13 @@ impl Search {
     }
 }
 
-/// Whether a file is the plugin, by its name: `libjobfence.so`, `/opt/jobfence-1.2/libjobfence.so.1`.
+/// Whether a file's name is the plugin's: `libjobfence.so`, `/opt/jobfence-1.2/libjobfence.so.1`.
 fn is_ours(file: &str) -> bool {
     let name = file.rsplit('/').next().unwrap_or_default();
     name.contains("jobfence") && name.contains(".so")
 }
 
-/// The files for which a pattern stands, in the order in which Slurm takes them.
+/// The files that a pattern matches, in Slurm's order.
 fn glob(pattern: &Path) -> Vec<PathBuf> {
     let Ok(pattern) = CString::new(pattern.as_os_str().as_bytes()) else { return Vec::new() };
     // SAFETY: glob_t is plain data; zeroed it is what glob(3) wants without GLOB_DOOFFS. The pattern is NUL-terminated.
@@ -210,7 +210,7 @@ mod tests {
             .unwrap();
         std::fs::write(path("plugstack.conf"), "optional other.so\n#include conf.d/more/*\n").unwrap();
         assert_eq!(find(), "Nothing([])");
-        // Of what glob(3) knows, more than a star at the end.
+        // More of glob(3) than a star at the end.
         for pattern in ["conf.d/more/*.conf", "conf.*/m[a-o]re/50-jobfence.conf", "*/*/??-*.conf"] {
             std::fs::write(path("plugstack.conf"), format!("include {pattern}\n")).unwrap();
             assert_eq!(find(), "required /x/libjobfence.so (conf.d/more/50-jobfence.conf:2)", "{pattern}");
@@ -225,12 +225,12 @@ mod tests {
         let split = |text| arguments(text).map(|(plugin, words)| (plugin, words.join("|")));
         let found = |plugin: &str, words: &str| Some((plugin.to_owned(), words.to_owned()));
         assert_eq!(split("optional libjobfence.so a=\"b c\"\t d#e f\n"), found("libjobfence.so", "a=\"b|c\"|d"));
-        // It sees no blank in a carriage return, so the file that it looks for ends with one.
+        // Slurm does not take a carriage return for a blank, so the file that it looks for ends with one.
         assert_eq!(split("required /x/libjobfence.so\r\n"), found("/x/libjobfence.so\r", ""));
         assert_eq!(split("required /x/libjobfence.so a=b\r\n"), found("/x/libjobfence.so", "a=b\r"));
         assert_eq!(split("required /x/libjobfence.so.1 a=b"), found("/x/libjobfence.so.1", "a=b"));
         assert_eq!(split("required /jobfence/other.so\n"), None);
-        // What it ignores loads nothing, and is named.
+        // A line that Slurm ignores loads nothing, and is reported.
         let PlugstackLookup::Nothing(ignored) = line_of("\nrequird /x/libjobfence.so\n/x/libjobfence.so\n") else {
             panic!()
         };

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The door of slurm.conf's `Prolog=` and `Epilog=`: what slurmd says of a job is noted down for its steps, and removed.
+//! The entry point for slurm.conf's `Prolog=` and `Epilog=`: what slurmd says about a job is recorded for its steps, and removed.
 //!
-//! slurmd builds the environment of these programs anew, from the job's credential and its own configuration; whatever a user
-//! can put there has the prefix `SPANK_` (`_build_env` in src/plugins/prep/script/prep_script_slurmd.c, read in 22.05, 24.11
-//! and 26.05). So all of it is trusted here. What is missing from it:
-//! - the QOS in every release before 26.05, and then where slurmctld has none at hand (`setup_cred_arg`), as while it does not
-//!   reach slurmdbd. Nothing else in it says which of these it is, so what is missing is unknown;
-//! - the account, where the job has none;
-//! - all that comes from the credential, where slurmd runs the program without one.
+//! slurmd builds the environment of these programs anew, from the job's credential and its own configuration; whatever a user can put there
+//! has the prefix `SPANK_` (`_build_env` in src/plugins/prep/script/prep_script_slurmd.c, read in 22.05, 24.11 and 26.05). So everything
+//! else is trusted here. Missing from it are:
+//! - the QOS in every release before 26.05, and since then if slurmctld does not have it (`setup_cred_arg`), as while it cannot reach
+//!   slurmdbd. The environment does not tell these cases apart, so a missing QOS is unknown;
+//! - the account, if the job has none;
+//! - all that comes from the credential, if slurmd runs the program without one.
 //!
-//! Two of these are the user's words, which slurmctld takes as they are unless slurm.conf has it check them: the account, and the QOS.
+//! The account and the QOS are the user's words: slurmctld accepts them as they are unless slurm.conf makes it check them.
 //!
-//! An empty value is nobody's word: Slurm writes none, but a script around this that asks for one and is not answered does.
+//! An empty value counts as unknown: Slurm writes none, but a wrapper script that looks a value up and gets no answer does.
 
 pub mod gpus;
 
@@ -28,11 +28,11 @@ use crate::janitor;
 use crate::record::job::{JobId, JobRecord, JobRecords, is_name};
 use crate::scheduler::slurm::conf::{self, Checked, Lines};
 
-/// Notes down what the environment says of a job.
+/// Records what the environment says about a job.
 pub fn prolog(host: &Host, config: &Config, env: &dyn Fn(&str) -> Option<String>) -> Result<(JobId, JobRecord)> {
     let id = id(host, env)?;
     let records = JobRecords::open(&config.run_dir)?;
-    // Of an earlier run, whose epilog was not called. It would be believed if this one could not be written.
+    // The record of an earlier run whose epilog was not called: it would be believed if this one could not be written.
     records.forget(&id)?;
     let mut record = JobRecord::new(host, None, number(env, "SLURM_JOB_UID")?);
     let slurm_conf = env("SLURM_CONF").map(PathBuf::from).or_else(|| conf::find(None));
@@ -43,7 +43,7 @@ pub fn prolog(host: &Host, config: &Config, env: &dyn Fn(&str) -> Option<String>
     Ok((id, record))
 }
 
-/// Forgets the job, and removes what dead step daemons have left of it.
+/// Removes the job's record, and what dead step daemons left of the job.
 pub fn epilog(
     host: &Host,
     config: &Config,
@@ -70,31 +70,31 @@ fn number(env: &dyn Fn(&str) -> Option<String>, name: &'static str) -> Result<u3
 }
 
 fn read(record: &mut JobRecord, env: &dyn Fn(&str) -> Option<String>, checked: Checked) {
-    // There if anything of the credential is.
+    // Present if anything of the credential is.
     let cpus_per_node = env("SLURM_JOB_CPUS_PER_NODE");
     let fact = |name| match env(name) {
-        // What squeue prints where it knows of none.
+        // What squeue prints for a missing value.
         Some(name) if name == "(null)" => Fact::Unknown,
         Some(name) if !name.is_empty() && is_name(&name) => Fact::Known(name),
         _ => Fact::Unknown,
     };
     record.partition = fact("SLURM_JOB_PARTITION");
     let account = match env("SLURM_JOB_ACCOUNT") {
-        // Every release has it in the credential, and puts it here if there is one.
+        // Every release has the account in the credential, and exports it if there is one.
         None if cpus_per_node.is_some() => Fact::Known(String::new()),
         _ => fact("SLURM_JOB_ACCOUNT"),
     };
     record.account = account.if_checked(checked.account);
     record.qos = fact("SLURM_JOB_QOS").if_checked(checked.qos);
-    // Up to 23.02.5 by its first name alone.
+    // Until 23.02.5 only under its first name.
     let nodes = env("SLURM_JOB_NODELIST").or_else(|| env("SLURM_NODELIST"));
     record.cpus = cpus_per_node.and_then(|cpus| cpus_here(&cpus, nodes.as_deref(), env("SLURMD_NODENAME").as_deref()));
 }
 
-/// This node's number in a list that has one for each node of the job, in their order (sbatch(1)).
+/// This node's number in a list with one for each node of the job, in their order (sbatch(1)).
 ///
-/// Without `PrologFlags=Alloc` slurmd runs this for the first step that comes to the node, and the nodes are the step's
-/// (`_rpc_launch_tasks`, src/slurmd/slurmd/req.c): where there are fewer, their places are not those of the list.
+/// Without `PrologFlags=Alloc` slurmd runs the prolog for the first step on the node, and the nodes are the step's (`_rpc_launch_tasks`,
+/// src/slurmd/slurmd/req.c): if these are fewer, their positions are not those of the list.
 fn cpus_here(cpus: &str, nodes: Option<&str>, node: Option<&str>) -> Option<u32> {
     let cpus = Repeated::parse(cpus)?;
     if let Some(each) = cpus.everywhere() {
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!((record.partition, record.account, record.qos), (known("p"), claimed("a"), claimed("q")));
         let record = read_with(&names, Checked { account: true, qos: false });
         assert_eq!((record.account, record.qos), (known("a"), claimed("q")));
-        // To leave it out is a word, too.
+        // Leaving it out is the user's choice, too.
         let record = read_with(&[("SLURM_JOB_CPUS_PER_NODE", "1")], Checked::default());
         assert_eq!((record.account, record.qos), (claimed(""), Fact::Unknown));
     }
@@ -171,15 +171,15 @@ mod tests {
         // No credential.
         let record = read_of(&[("SLURM_JOB_PARTITION", "gpu"), ("SLURM_JOB_SLUID", "s1")]);
         assert_eq!((record.partition, record.account, record.qos), (known("gpu"), Fact::Unknown, Fact::Unknown));
-        // What cannot be, is not believed.
+        // An impossible name is not believed.
         assert_eq!(read_of(&[("SLURM_JOB_PARTITION", "a\nb")]).partition, Fact::Unknown);
     }
 
-    /// What the releases say of a job in the QOS `restricted` and the account `physics`, and of one that has neither, as every
-    /// tag from 22.05.0 to 26.05.3 has it in `_build_env`.
+    /// What each release says about a job in the QOS `restricted` and the account `physics`, and about one with neither: every tag from
+    /// 22.05.0 to 26.05.3, in `_build_env`.
     #[test]
     fn nothing_is_taken_for_none_in_any_release() {
-        // Whether it names the SLUID, and whether the QOS.
+        // Whether it exports the SLUID, and whether the QOS.
         for (release, has_sluid, has_qos) in [
             ("22.05", false, false),
             ("23.02", false, false),
@@ -199,7 +199,7 @@ mod tests {
             let record = read_of(&named);
             let expected = if has_qos { known("restricted") } else { Fact::Unknown };
             assert_eq!((record.account, record.qos), (known("physics"), expected), "{release}");
-            // The last: a script that asks for the QOS, and Slurm does not answer.
+            // The last case: a script asks for the QOS, and Slurm does not answer.
             for asked in [None, Some(("SLURM_JOB_QOS", ""))] {
                 let record = read_of(&usual.iter().copied().chain(asked).collect::<Vec<_>>());
                 assert_eq!((record.account, record.qos), (known(""), Fact::Unknown), "{release} {asked:?}");
@@ -220,16 +220,16 @@ mod tests {
         for (cpus, nodes, node, expected) in [
             ("4(x2),1", Some("n[1-2],z"), Some("z"), Some(1)),
             ("4(x2),1", Some("n[1-2],z"), Some("n2"), Some(4)),
-            // A step's, and the job has three nodes.
+            // The nodes of a step, while the job has three.
             ("4(x2),1", Some("z"), Some("z"), None),
             ("1,4", Some("n2"), Some("n2"), None),
             ("4(x2),1", Some("n2,z"), Some("z"), None),
             ("4(x2),1", Some("n[1-4]"), Some("n1"), None),
-            // Each node has as many, whichever this is.
+            // All nodes have the same number, whichever this is.
             ("4", Some("n1"), Some("n1"), Some(4)),
             ("4(x2)", Some("n2"), Some("n2"), Some(4)),
             ("4(x2)", None, None, Some(4)),
-            // A node that is not there, and what cannot be read.
+            // A node that is not in the list, and input that cannot be read.
             ("4,1", Some("a,b"), Some("c"), None),
             ("4,1", Some("a,b"), None, None),
             ("4,1", None, Some("a"), None),

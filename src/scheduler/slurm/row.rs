@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Slurm in the table of schedulers. What it answers is beside its rooms, in the file around them.
+//! Slurm's row in the table of schedulers. Its answers are in the parent module.
 
-/// Slurm, as the rest of the house knows it.
+/// Slurm as a `Scheduler`.
 #[derive(Debug)]
 pub struct SlurmScheduler;
 
-/// Its row.
+/// The row itself.
 pub static SLURM: SlurmScheduler = SlurmScheduler;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The door of Slurm: what spank.h asks a plugin to export, and which file answers in which program.
+//! The entry point for Slurm: the symbols that spank.h asks a plugin to export, and which file handles them in which program.
 //!
-//! Return codes are 0 and -1 only: up to 24.11 Slurm takes a positive one for success. slurmstepd's stdout is a pipe to
-//! slurmd, so nothing here prints. See spank(8).
+//! Return codes are only 0 and -1: up to 24.11 Slurm takes a positive one for success. slurmstepd's stdout is a pipe to slurmd, so nothing
+//! here prints. See spank(8).
 
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicI32, AtomicU32};
@@ -42,7 +42,7 @@ pub static plugin_name: [u8; 9] = *b"jobfence\0";
 #[allow(non_upper_case_globals)]
 pub static plugin_type: [u8; 6] = *b"spank\0";
 
-/// Must be the release that loads us; set by `version` before Slurm reads it.
+/// Must be the release of the Slurm that loads the plugin; `version` sets it before Slurm reads it.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals)]
 pub static plugin_version: AtomicU32 = AtomicU32::new(bindings::SLURM_VERSION_NUMBER);
@@ -52,12 +52,12 @@ pub static plugin_version: AtomicU32 = AtomicU32::new(bindings::SLURM_VERSION_NU
 #[allow(non_upper_case_globals)]
 pub static spank_plugin_version: u32 = 1;
 
-/// `ESPANK_JOB_FAILURE` of Slurm 25.05 and later: should init fail, the job does and not the node. Ignored before.
+/// `ESPANK_JOB_FAILURE` of Slurm 25.05 and later: if init fails, the job fails instead of the node. Earlier releases ignore it.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals)]
 pub static slurm_spank_init_failure_mode: AtomicI32 = AtomicI32::new(3012);
 
-/// When a program has loaded the plugin.
+/// Called when a program has loaded the plugin.
 ///
 /// # Safety
 /// For Slurm only: `spank` must be the handle of this call, and `av` have `ac` strings.
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn slurm_spank_init(spank: api::SpankHandle, ac: c_int, av
     answer(ReturnCode::Good)
 }
 
-/// When options have been read; in slurmstepd the step is known, and nothing of the user's runs yet.
+/// Called when options have been read. In slurmstepd the step is known, and no user code runs yet.
 ///
 /// # Safety
 /// For Slurm only: `spank` must be the handle of this call, and `av` have `ac` strings.
@@ -102,12 +102,12 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(spank: api::SpankHandle, ac: 
         }
         ReturnCode::Good
     });
-    // Never a failure from here: it would drain the node, and up to 24.11 report the job as completed. A begin that did not
-    // finish has left a state in which every task is refused.
+    // Never a failure from here: it would drain the node, and up to 24.11 report the job as completed. If begin did not finish, the state
+    // that it left refuses every task.
     answer(ReturnCode::Good)
 }
 
-/// In each task's process, as root, before it becomes the user's. The only place where failing fails just the job.
+/// Called in each task's process, as root, before it becomes the user's. Only here does a failure fail just the job.
 ///
 /// # Safety
 /// For Slurm only: `spank` must be the handle of this call.
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn slurm_spank_task_init_privileged(
     answer(verdict.unwrap_or(ReturnCode::Bad))
 }
 
-/// In each task's process, as the user, just before its exec.
+/// Called in each task's process, as the user, just before its exec.
 ///
 /// # Safety
 /// For Slurm only: `spank` must be the handle of this call.
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn slurm_spank_task_init(spank: api::SpankHandle, _ac: c_i
     answer(ReturnCode::Good)
 }
 
-/// In the step daemon, with the task waiting before its exec, in its final place as far as Slurm is concerned.
+/// Called in the step daemon. The task waits before its exec, in its final place as far as Slurm is concerned.
 ///
 /// # Safety
 /// For Slurm only: `spank` must be the handle of this call.
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn slurm_spank_task_post_fork(
     answer(ReturnCode::Good)
 }
 
-/// In the step daemon when a task has ended, and the user's stderr is still open.
+/// Called in the step daemon when a task has ended. The user's stderr is still open.
 ///
 /// # Safety
 /// For Slurm only: `spank` must be the handle of this call.
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn slurm_spank_task_exit(spank: api::SpankHandle, _ac: c_i
     answer(ReturnCode::Good)
 }
 
-/// In the step daemon when every task has ended.
+/// Called in the step daemon when every task has ended.
 ///
 /// # Safety
 /// For Slurm only.

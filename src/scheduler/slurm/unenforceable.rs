@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What no job on this node can be limited to, whatever it is granted, as far as the configuration tells; said when that is
-//! loaded (the start of slurmd, `jobfence check`), before a job is refused for it.
+//! The limits that no job on this node can get, whatever it is granted, as far as the configuration tells. They are reported when the
+//! configuration is loaded (the start of slurmd, `jobfence check`), before a job is refused for them.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::scheduler::slurm::SLURM;
 use crate::scheduler::slurm::cores::Topology;
 use crate::scheduler::slurm::plugins::{ByConfig, Slurm};
 
-/// Everything of that kind, of all jobs and of those of sections; nothing if nothing is enforced.
+/// All such limits, of the configuration for all jobs and of its sections. Empty if nothing is enforced.
 pub fn on_node(host: &Host, loaded: &Loaded, slurm: Option<&Slurm>) -> Vec<LimitError> {
     let mut all = Vec::new();
     for config in loaded.one_by_one().map(|one| one.config).filter(|config| config.mode == Mode::Enforce) {
@@ -29,8 +29,8 @@ pub fn on_node(host: &Host, loaded: &Loaded, slurm: Option<&Slurm>) -> Vec<Limit
     all
 }
 
-/// Of the jobs for which this holds; `file` is jobfence.conf, beside which slurm.conf may be, and `node` this node's name where
-/// that is known.
+/// Such limits for the jobs of this configuration. `file` is jobfence.conf, beside which slurm.conf may be; `node` is this node's name, if
+/// known.
 pub fn of_config(
     host: &Host,
     config: &Config,
@@ -44,7 +44,7 @@ pub fn of_config(
     let mut all = Vec::new();
     let ignored = host.scheduler.as_ref().and_then(LoadedScheduler::ignores_quota);
     all.extend(ignored.filter(|_| limiting::has_any(&plan, Limit::Cpu)).map(|error| (Limit::Cpu, error)));
-    // On hybrid hosts nothing is limited in cgroup2, and v1 has a directory of each user.
+    // On hybrid hosts nothing is limited in cgroup2, and v1 has a directory for each user.
     let unified = host.layout.unified().filter(|_| host.layout.kind() == LayoutKind::Unified);
     let is_slurms = |slurm: &Slurm| unified.is_some_and(|h| matches!(slurm.placement(h), ByConfig::Overlay(_)));
     if let Some(unified) = unified.filter(|_| slurm.is_some_and(is_slurms)) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Slurm's units of systemd, found by their names.
+//! Slurm's systemd units, found by their names.
 
 use crate::error::Error;
 use crate::fence::own::{child, children};
 use crate::sys::dir::Dir;
 
-/// Deeper are no slices in which Slurm has its scope (`CgroupSlice`).
+/// Slurm's scope is in no deeper slice (`CgroupSlice`).
 pub const SLICES: u32 = 4;
 
-/// Slurm's scopes in a hierarchy; and its service, in which no job's directories are but whom its daemons have started.
+/// Slurm's scopes in a hierarchy, and its service, which holds no job directories but only processes that its daemons started.
 pub fn find_units(dir: &Dir, is_wanted: fn(&str) -> bool, deeper: u32, units: &mut Vec<Dir>, unseen: &mut Vec<Error>) {
     // A user can make directories below user.slice.
     let is_slice = |name: &str| name.ends_with(".slice") && name != "user.slice";

@@ -8,7 +8,7 @@ use jobfence::cgroup::layout::Version;
 
 use super::text;
 
-pub const WORDS: &[&str] = &["2M:4G", ",1G:0", "64K:", "1024G:16777215T", "2MB:1", "unlimited"];
+pub const WORDS: &[&str] = &["2M:4G", ",1G:0", "64K:", "1024G:16777215T", "2MB:1", "*:0", "unlimited"];
 
 pub fn run(data: &[u8]) {
     let mut last = HugePages::default();

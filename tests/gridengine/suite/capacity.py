@@ -52,9 +52,11 @@ def size(text):
 
 @case
 def load_sensor(site):
-    """qhost shows what 'jobfence host' says, also when execd was started again."""
+    """qhost shows what 'jobfence host' says, also when execd was started again; what the site has to set is in the log."""
+    site.configure("SlotMemory=mem_free\n")
     with site.changed(["-sconf", "global"], ["-Mconf"], load_sensor=SENSOR):
         found = until(lambda: reported(site), 60, "the first report")
+        expect_in("mem_free is no consumable: qmaster grants more of it than the host has", site.logged(), "what the sensor has logged")
         host = json.loads(site.command(str(site.jobfence), "host", "--json").stdout)
         expect_equal(float(found["jobfence_threads"]), float(host["ncpus"]), "threads")
         for name, bytes in ("jobfence_mem", host["mem_bytes"]), ("jobfence_vmem", host["vmem_bytes"]):
@@ -154,6 +156,111 @@ def verified(site):
         done = site.as_user("alice", ["qsub", "-l", "h_vmem=200"], stdin="true\n")
         expect(done.returncode != 0, "a job with 200 bytes was taken")
         expect_in("jobfence: h_vmem=200 is 200 bytes", done.stdout + done.stderr, "what qsub says")
+
+
+# The counts of qmaster for one slot, all slots and each host are in the unit tests; these are the ways that lead there.
+COUNTED = "threads threads INT <= YES {} {} 0\nmem_own mem_own MEMORY <= YES {} {} 0\n"
+
+
+@contextlib.contextmanager
+def counted(site, threads, memory, *hosts):
+    """Complexes of a site's own, each with how it counts and its default, and hosts that have some of both to give."""
+    complexes = site.command("qconf", "-sc").stdout + COUNTED.format(*threads, *memory)
+    given = "threads=9,mem_own=900M"
+    with complexes_of(site, complexes), site.changed(["-sconf", "global"], ["-Mconf"], jsv_url=f"script:{JSV}"):
+        site.forget_debits()
+        try:
+            for host in (site.node, *hosts):
+                site.qconf("-aattr", "exechost", "complex_values", given, host)
+            yield
+        finally:
+            site.forget_debits()
+            for host in (site.node, *hosts):
+                site.command("qconf", "-dattr", "exechost", "complex_values", given, host)
+
+
+@case
+def cpus_of_a_complex(site):
+    """SlotCPUs names the complex by which jobs ask for CPUs: for each slot or for the job, as the complex says, also by a section alone."""
+    asked = "-pe", "smp", "2", "-l", "threads=3"
+    for per, consumable, cpus in ("", "YES", 6), ("", "JOB", 3), (":slot", "JOB", 6):
+        site.configure(f"CPUsPerSlot=0.5\n[Queue=all.q]\nSlotCPUs=threads{per}\n")
+        with counted(site, (consumable, 0), ("YES", 0)):
+            jobid = site.submit("alice", "sleep 1000", *asked, "-v", "JOBFENCE_REQUESTED=threads=64")
+            group = fenced(site, jobid)
+            expect_equal(group.parent.cpu_limit(), float(cpus), f"CPUs by a consumable {consumable}, as threads{per}")
+            site.qdel(jobid)
+            site.wait(jobid)
+            jobid = site.submit("alice", "sleep 1000", "-pe", "smp", "2", "-v", "JOBFENCE_REQUESTED=threads=64")
+            expect_equal(fenced(site, jobid).parent.cpu_limit(), 1.0, "CPUs of a job that asks for slots alone")
+            site.qdel(jobid)
+            site.wait(jobid)
+            done = site.as_user("alice", ["qsub", "-l", "threads=INFINITY"], stdin="true\n")
+            expect(done.returncode != 0, "a job with CPUs without end was taken")
+
+
+@case
+def debited_by_default(site):
+    """A job that does not ask for a consumable has what qmaster debits: the complex's default, where somebody has some to give."""
+    site.configure("SlotCPUs=threads\nSlotMemory=mem_own\n")
+    with counted(site, ("YES", 2), ("JOB", "90M")):
+        jobid = site.submit("alice", "sleep 1000", "-pe", "smp", "2")
+        group = fenced(site, jobid)
+        said = site.command("qstat", "-F", "threads,mem_own", "-q", "all.q").stdout
+        for free in "hc:threads=5", "hc:mem_own=810":
+            expect_in(free, said, "what qmaster has left")
+        expect_equal(group.parent.cpu_limit(), 4.0, "CPUs by default")
+        expect_equal(group.parent.memory_limit(), 90 * MIB, "memory by default")
+        site.qdel(jobid)
+        site.wait(jobid)
+
+
+# A JSV as Grid Engine's manual has it, with its library for the shell.
+THEIRS = """#!/bin/bash
+. /usr/share/gridengine/util/resources/jsv/jsv_include.sh
+jsv_on_start() { jsv_send_env; }
+jsv_on_verify() {
+    case $(jsv_get_env WISH) in
+    refuse) jsv_reject "the site says no"; return;;
+    more) jsv_sub_add_param l_hard mem_free 80M; jsv_set_param A lab; jsv_correct "so it is"; return;;
+    silent) exec sleep 900;;
+    esac
+    jsv_accept "fine"
+}
+jsv_main
+"""
+
+
+@case
+def beside_another_jsv(site):
+    """A site's own JSV is asked first: what it changes counts, what it refuses is refused, and nobody waits for it for ever."""
+    theirs, url = site.home / "theirs", site.home / "verify"
+    theirs.write_text(THEIRS)
+    url.write_text(f"#!/bin/sh\nexec {site.jobfence} jsv --timeout 3 -- {theirs}\n")
+    for script in theirs, url:
+        script.chmod(0o755)
+    site.configure("SlotMemory=mem_free:host\n")
+    with site.changed(["-sconf", "global"], ["-Mconf"], jsv_url=f"script:{url}"):
+        for wish, asked, mib in ("more", "70M", 80), ("none", "70M", 70):
+            jobid = site.submit("alice", "sleep 1000", "-l", f"mem_free={asked}", "-v", f"WISH={wish}")
+            expect_equal(fenced(site, jobid).parent.memory_limit(), mib * MIB, f"memory of a job with {wish}")
+            expect_in(f"mem_free={mib}M", site.job(jobid)["hard resource_list"], "what qmaster grants")
+            expect_equal(site.job(jobid).get("account") == "lab", wish == "more", "what it has changed besides")
+            site.qdel(jobid)
+            site.wait(jobid)
+        for wish, why in ("refuse", "the site says no"), ("silent", "does not answer. Try again later."), ("refuse", "the site says no"):
+            done = site.as_user("alice", ["qsub", "-v", f"WISH={wish}"], stdin="true\n")
+            expect(done.returncode != 0, f"a job with {wish} was taken")
+            expect_in(why, done.stdout + done.stderr, f"what qsub says of {wish}")
+        said = site.command(str(site.jobfence), "check").stdout
+        expect_in(f"gridengine     jsv_url is script:{url}\n", said, "what check says of a script that runs ours")
+        # A path that names us is not us.
+        other = site.home / "jobfence-jsv"
+        other.write_text(THEIRS)
+        other.chmod(0o755)
+        with site.changed(["-sconf", "global"], ["-Mconf"], jsv_url=f"script:{other}"):
+            said = site.command(str(site.jobfence), "check").stdout
+        expect_in(f"jsv_url of Grid Engine is script:{other}, which is not seen to run 'jobfence jsv'", said, "what check says of another")
 
 
 @case

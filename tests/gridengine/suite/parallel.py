@@ -7,10 +7,10 @@ from slurm.harness import MIB, case, expect, expect_equal, expect_in, expect_mat
 from slurm.kernel import Group
 from slurm.sites import until
 
-from ..harness import expect_gone, expect_limits
+from ..harness import expect_gone, expect_limits, fenced
 from ..hosts import NODE, second_host, slots_by_host
 from .asked import granted_gpus
-from .capacity import JSV
+from .capacity import JSV, counted
 
 
 @case
@@ -119,6 +119,28 @@ def slots_that_are_not_said(site):
         site.qdel(jobid)
         site.wait(jobid)
     return f"slots {slots}"
+
+
+@case
+def debited_on_one_host(site):
+    """A consumable JOB is debited on the host of the job's script alone, and elsewhere the job has no more than a job without any."""
+    configured = "SlotCPUs=threads\nSlotMemory=mem_own\nZeroCPUs=0.3\nMinRAMSpace=40\n"
+    script = """
+        for host in $(cut -d ' ' -f 1 $PE_HOSTFILE); do
+            [ $host = $(hostname) ] || qrsh -inherit $host sleep 1234 &
+        done
+        sleep 1000"""
+
+    def slave():
+        return next((Group.of(pid) for pid in kernel.all_pids() if kernel.command_line(pid) == "sleep 1234"), None)
+    site.configure(configured)
+    with second_host(site, configured), counted(site, ("JOB", 0), ("JOB", 0), NODE):
+        jobid = site.submit("alice", script, "-pe", "mpi", "5", "-l", "threads=2,mem_own=120M", "-v", "PATH")
+        group, found = fenced(site, jobid), until(slave, 60, f"a slave task on the other host ({site.told(jobid)})")
+        expect_limits(group.parent, 2, 120)
+        expect_limits(found.parent, 0.3, 40)
+        site.qdel(jobid)
+        site.wait(jobid)
 
 
 @case

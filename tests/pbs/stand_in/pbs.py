@@ -16,6 +16,7 @@ import marshal
 import os
 
 LOG_ERROR, LOG_WARNING, LOG_DEBUG = 3, 4, 7
+ND_OFFLINE = 1
 NAMES = (
     "EXECHOST_STARTUP", "EXECHOST_PERIODIC", "EXECJOB_BEGIN", "EXECJOB_PROLOGUE", "EXECJOB_LAUNCH", "EXECJOB_ATTACH",
     "EXECJOB_RESIZE", "EXECJOB_ABORT", "EXECJOB_POSTSUSPEND", "EXECJOB_PRERESUME", "EXECJOB_PRETERM",
@@ -27,7 +28,8 @@ with open(os.environ["REPLAY_EVENT"], "rb") as file:
     GIVEN = marshal.load(file)
 RECORDED = GIVEN["recorded"]  # the names of what a real one has: of an event, and of a job what is ever set there
 # What becomes of the event, as MoM reads it from pbs_python's output. Without an answer MoM takes it for accepted.
-ANSWER = {"accepted": None, "message": "", "rerun": False, "delete": False, "hold": "", "log": [], "used": {}, "ended": False,
+ANSWER = {"accepted": None, "message": "", "rerun": False, "delete": False, "hold": "", "not_before": None, "log": [], "used": {}, "ended": False,
+          "vnodes": {},
           "env": GIVEN.get("env", {})}
 pbs_conf = {"PBS_HOME": GIVEN["home"]}
 hook_config_filename = os.environ.get("PBS_HOOK_CONFIG_FILE")
@@ -54,7 +56,7 @@ class hold_types(str):
     pass
 
 
-KNOWN = {"ncpus", "mem", "vmem", "walltime", "cput", "cpupercent", "place", "vntype"}
+KNOWN = {"ncpus", "mem", "vmem", "pvmem", "walltime", "cput", "cpupercent", "place", "vntype"}
 
 
 class Resources(dict):
@@ -113,6 +115,8 @@ class Job:
     def __setattr__(self, name, value):
         if name == "Hold_Types":
             ANSWER["hold"] = str(value)
+        if name == "Execution_Time":
+            ANSWER["not_before"] = value
         super().__setattr__(name, value)
 
     def in_ms_mom(self):
@@ -132,8 +136,14 @@ class Job:
 
 
 class Vnode:
-    def __init__(self, resources):
+    def __init__(self, name, resources):
+        self._name = name
         self.resources_available = Resources(resources)
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        if name in ("state", "comment"):
+            ANSWER["vnodes"].setdefault(self._name, {})[name] = value
 
 
 class Event:
@@ -142,7 +152,7 @@ class Event:
     requestor_host = GIVEN["full_name"]
     pid = GIVEN.get("pid")
     env = ANSWER["env"]
-    vnode_list = {name: Vnode(resources) for name, resources in GIVEN.get("vnodes", {}).items()}
+    vnode_list = {name: Vnode(name, resources) for name, resources in GIVEN.get("vnodes", {}).items()}
     job = Job(GIVEN["job"]) if "job" in GIVEN else None
     job_list = None if GIVEN.get("job_list", []) is None else {job["id"]: Job(job) for job in GIVEN.get("job_list", [])}
 
@@ -168,6 +178,22 @@ def event():
 
 
 assert not set(vars(Event)) - set(RECORDED["fields"]) - {"accept", "reject", "answer", "__module__", "__dict__", "__weakref__", "__doc__"}
+
+
+class Server:
+    """Asked over the network: with a comment of None it does not answer."""
+
+    def vnode(self, name):
+        found = Vnode(name, {})
+        found.__dict__["comment"] = GIVEN["comments"][name]
+        return found
+
+
+def server():
+    if GIVEN.get("comments") is None:
+        import time
+        time.sleep(300)
+    return Server()
 
 
 def get_local_nodename():

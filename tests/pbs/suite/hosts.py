@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Jobs on several hosts, each of which has a fence of the job."""
 
+import os
+import signal
+
 from slurm import kernel
 from slurm.harness import case, expect, expect_dead, expect_equal, pid_from, steps_of
 from slurm.sites import until
@@ -69,6 +72,31 @@ def sister_refuses(site):
     site.command("qrls", "-h", "s", jobid)
     until(lambda: (site.directory("alice") / "ran").exists(), 60, "the job to run at last")
     (site.directory("alice") / "ran").unlink()
+
+
+@case(on=("hosts",))
+def a_host_is_down(site):
+    """MoM of the second host stands still while the job begins, and dies: the first host keeps nothing. Once she is back, the job runs."""
+    mark, pid = site.log_mark(), site.mom_pid("node2")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        jobid = site.submit("alice", "sleep 1000", *BOTH)
+        group = until(lambda: the_fence_of(site, jobid), 30, "the fence on node1")
+    finally:
+        site.kill_mom("node2")
+    until(lambda: "job_start_error" in site.mom_log_since(mark, "node1"), 60, "the end of the start on node1")
+    expect_gone(group, 30)
+    site.start_mom(node="node2")
+    site.wait_free()
+    site.wait_running(jobid, 60)
+
+
+def the_fence_of(site, jobid):
+    """The job's group on node1, which has no process yet."""
+    for path in kernel.Group(f"/{site.bases()[0]}").directories():
+        for found in path.glob(f"uid_*/{name_of(jobid)}"):
+            return kernel.Group(f"/{site.bases()[0]}/{found.parent.name}/{found.name}")
+    return None
 
 
 @case(on=("hosts",))

@@ -198,3 +198,15 @@ def many_at_once(site):
     for jobid in jobs:
         expect_equal(site.wait(jobid, 120)["Exit_status"], "0", f"Exit_status of {jobid}")
         expect_match(rf"{re.escape(name_of(jobid))}/step_1$", re.sub(r"(?s).*?([^\n]*step_1)\n.*", r"\1", site.output(jobid)), "its cgroups")
+
+
+@case(on=("private",), layout=False)
+def a_hundred_at_once(site):
+    """A hundred short jobs of an array, of which as many run at once as the server can start: each is in its fence, and nothing is left."""
+    array = site.submit("alice", "cat /proc/self/cgroup", "-J0-99", "-lselect=1:ncpus=0:mem=16mb")
+    site.wait(array, 300)
+    number, server = array.split("[")[0], array.split(".", 1)[1]
+    for index in range(100):
+        name = f"{number}[{index}].{server}"
+        said = site.output(name)
+        expect(f"/{name_of(name)}/step_1\n" in said, f"job {name} was in {said!r}")

@@ -4,7 +4,7 @@
 import contextlib
 import re
 
-from slurm.harness import case, expect, expect_equal, logged
+from slurm.harness import case, expect, expect_equal, expect_in, logged
 
 from ..harness import ask, unfenced
 from ..sites import EXEC, FINISHED, SPOOL
@@ -65,8 +65,16 @@ def the_sites_scripts(site):
     with scripts(site):
         said = site.command(str(site.jobfence), "check", "--config", str(site.config)).stdout
         expect("mom_priv/prologue and epilogue: MoM does not run this" in said, f"check says:\n{said}")
-    said = site.command(str(site.jobfence), "check", "--config", str(site.config)).stdout
-    expect("\nopenpbs " not in said, f"check says:\n{said}")
+        (site.home / "stock.json").write_text('{"cgroup": {"memory": {"enabled": true, "default": "256MB"}}}')
+        said = site.command(str(site.jobfence), "pbs-config", str(site.home / "stock.json")).stderr
+        expect("on this host: " in said and "prologue and epilogue: MoM does not run this" in said, f"pbs-config says:\n{said}")
+    said = site.command(str(site.jobfence), "check", "--config", str(site.config))
+    lines = [line for line in said.stdout.splitlines() if line.startswith("openpbs ")]
+    expect_equal(len(lines), 1, f"lines on OpenPBS in {lines}")
+    expect_in(f"the hook jobfence puts each job into a fence, by {site.so} and {site.config}", lines[0], "what check says")
+    site.remove_hook()
+    said = site.command(str(site.jobfence), "check", "--config", str(site.config))
+    expect("MoM has no hook of jobfence's" in said.stdout and said.returncode == 0, f"check says {said.returncode}:\n{said.stdout}")
     for name in without:
         expect_equal(with_it[name], without[name], f"what is said of {name}")
     expect("says out" in with_it["output"] and "of the job" in with_it["output"], f"output: {with_it['output']!r}")

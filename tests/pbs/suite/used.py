@@ -146,5 +146,7 @@ def used_on_both_hosts(site):
     for when, found in ("while it runs", running), ("at its end", job):
         kib = kib_of(found["resources_used.mem"])
         expect(peaks * 0.8 <= kib <= peaks * 1.2 + 4096, f"mem {when} is {kib} KiB, and the peaks of the hosts are {peaks} KiB")
-    return f"cput {job['resources_used.cput']} of {counted:.1f} s, mem {job['resources_used.mem']} of {peaks}kb"
+    share = int(job["resources_used.cpupercent"]) / 100 * seconds_of(job["resources_used.walltime"])
+    expect(counted * 0.6 <= share <= counted * 1.4 + 2, f"cpupercent means {share:.1f} s of CPU time, and it was {counted:.1f} s")
+    return f"cput {job['resources_used.cput']} of {counted:.1f} s, mem {job['resources_used.mem']} of {peaks}kb, {share:.1f} s by cpupercent"
 

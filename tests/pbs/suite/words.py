@@ -77,7 +77,7 @@ def a_byte_that_is_no_utf8_and_no_library(site):
     mark = site.log_mark()
     with without_library(site):
         (site.directory("alice") / f"go.{jobid}").touch()
-        logged(site, mark, r"a process of the job is ended: [^\n]*cannot load", 30)
+        logged(site, mark, r"cannot load[^\n]*\n[^\n]*a process of the job is ended", 30)
     expect(not (site.directory("alice") / f"ran.{jobid}").exists(), "the task has run")
 
 

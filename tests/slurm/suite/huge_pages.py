@@ -84,11 +84,25 @@ def handed_down(site):
                 control.write_text("-hugetlb")
 
 
-def needs_hugetlb():
+def has_hugetlb():
     unified = kernel.hierarchies().get("")
     on_v2 = unified and "hugetlb" in kernel.read(unified.mount_point / "cgroup.controllers").split()
-    if not on_v2 and "hugetlb" not in kernel.hierarchies():
+    return on_v2 or "hugetlb" in kernel.hierarchies()
+
+
+def needs_hugetlb():
+    if not has_hugetlb():
         raise Skip("no hugetlb controller")
+
+
+def name_of(kib):
+    """A size as the kernel's files have it."""
+    return f"{kib >> 20}GB" if kib >> 20 else f"{kib >> 10}MB" if kib >> 10 else f"{kib}KB"
+
+
+def sizes_of_this_host():
+    """Their names there, each with no page."""
+    return {name_of(int(path.name.removeprefix("hugepages-").removesuffix("kB"))): 0 for path in SIZE.parent.iterdir()}
 
 
 # The pool is the whole machine's, and not to be changed where the tests are guests themselves.
@@ -116,6 +130,16 @@ def huge_pages_of_a_job(site):
         expect_equal(said[-1], "pages 6 16384 signal 7", "the last, which is killed by SIGBUS")
         expect_in("pages 4 0 used\npages 6 0 ENOMEM\npages 4 16384 used\n", site.output(jobid), "what it says")
         until(lambda: "told 2M:4M\n" in site.output(jobid), 10, "JOBFENCE_HUGE_PAGES")
+        site.scancel(jobid)
+        site.wait(jobid)
+
+        # Slurm grants none.
+        site.configure(ConstrainHugePages="closed", MaxHugePages="2M:5M")
+        jobid = site.submit(user, "echo told $JOBFENCE_HUGE_PAGES\nsleep 300", "-c1", "--mem=100")
+        group = fenced(site, jobid)
+        here = sizes_of_this_host()
+        expect_equal((group.huge_pages(), group.parent.huge_pages()), (here, here), "limits where nothing is granted")
+        until(lambda: "told " in site.output(jobid) and ":0" in site.output(jobid), 10, "JOBFENCE_HUGE_PAGES")
         site.scancel(jobid)
         site.wait(jobid)
 

@@ -11,6 +11,7 @@ from ..harness import Skip, case, expect, expect_equal, expect_in, expect_match,
 from ..sites import until
 from .explained import number_of
 from .granted import accounted
+from .life import start_again
 from .sections import record_of
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/man/jobfence.8"
@@ -95,13 +96,6 @@ def with_prolog(site, text, **keys):
         epilog.unlink()
 
 
-def requeued(site, jobid):
-    """The job runs again, without the two minutes for which the controller holds it back."""
-    for words in (["requeue", str(jobid)], ["update", f"jobid={jobid}", "starttime=now+2seconds"]):
-        until(lambda words=words: site.command("scontrol", *words).returncode == 0, 20, f"scontrol {words[0]}")
-    until(lambda: "Restarts=1 " in site.command("scontrol", "show", "job", str(jobid)).stdout, 20, "its second run")
-
-
 def qualities(site, *names):
     """Slurm's database has these, and the controller knows of them."""
     for name in names:
@@ -136,7 +130,7 @@ def prologs_of_the_manual(site):
             expect_quality(site, number, "slow")
         # One runs again, while the other runs.
         first = numbers[0]
-        requeued(site, first)
+        start_again(site, first, 1)
         number_of(site, f"{array}_1")
         expect_quality(site, first, "slow")
         site.scancel(array)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How long it takes to move a process into a step, and what the mount option `favordynmods` would save of that.
+//! How long it takes to move a process into a step, and how much of that the mount option `favordynmods` would save.
 //!
-//! Since Linux 6.0 a move waits for an RCU grace period when there was none for a while, as before a job starts; a mount of any
-//! hierarchy with this option ends that for all.
+//! Since Linux 6.0 a move waits for an RCU grace period if there was none for a while, as before a job starts. Mounting any hierarchy with
+//! this option prevents that for all.
 
 use std::time::{Duration, Instant};
 
@@ -17,10 +17,10 @@ use jobfence::scheduler::slurm::plugins::Slurm;
 use super::slurms::SlurmDirs;
 use super::trial::{self, Idle};
 
-/// What is less is nothing to a job.
+/// A job does not notice less.
 const NOTICED: f64 = 1.0;
 
-/// Says it. `own`: whether jobs are moved by us, and not by Slurm.
+/// Prints it. `own`: whether jobfence moves jobs, and not Slurm.
 pub fn say(host: &Host, config: &Config, slurm: Option<&Slurm>, places: &SlurmDirs, own: bool) {
     let scope = if own { None } else { places.scopes.first() };
     let saved = if !own && scope.is_none() {
@@ -73,9 +73,9 @@ pub fn say(host: &Host, config: &Config, slurm: Option<&Slurm>, places: &SlurmDi
     }
 }
 
-/// Moves two processes, the first of them when nobody has been moved for a while.
+/// Moves two processes, the first one after a time without moves.
 fn measure(put: &mut dyn FnMut(i32) -> Result<()>) -> Result<(Duration, Duration)> {
-    /// More than the grace periods that are still to come after the step was made.
+    /// Longer than the grace periods that are still pending after the step was made.
     const QUIET: Duration = Duration::from_millis(50);
     let idle = Idle::start(2)?;
     std::thread::sleep(QUIET);
@@ -88,7 +88,7 @@ fn measure(put: &mut dyn FnMut(i32) -> Result<()>) -> Result<(Duration, Duration
     Ok(moved.into())
 }
 
-/// Linux 6.0 brought the wait and the option.
+/// Linux 6.0 introduced the wait and the option.
 fn knows_favordynmods() -> bool {
     let major = |name: nix::sys::utsname::UtsName| name.release().to_str()?.split('.').next()?.parse::<u32>().ok();
     nix::sys::utsname::uname().ok().and_then(major).is_none_or(|major| major >= 6)

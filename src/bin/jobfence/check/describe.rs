@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is here: cgroup hierarchies, whose directories jobs will be in, what protects their memory, which disks they use.
+//! Describes the host: cgroup hierarchies, the directories that jobs will be in, what protects their memory, which disks they use.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ use jobfence::sys::systemd::is_delegated;
 use super::slurms;
 use crate::node;
 
-/// Says what holds for some jobs only; with `keys` the whole as a file.
+/// Prints the sections; with `keys` the whole configuration as a file.
 pub fn sections(loaded: &Loaded, slurm: Option<&Slurm>, keys: bool) {
     if keys {
         print!("{}", loaded.config);
@@ -44,15 +44,15 @@ pub fn sections(loaded: &Loaded, slurm: Option<&Slurm>, keys: bool) {
     }
 }
 
-/// Which directories would be ours.
+/// Which directories would be jobfence's.
 #[derive(Default)]
 pub struct OwnDirs {
     pub any: bool,
-    /// Those in which something is limited.
+    /// Whether something is limited in them.
     pub limits: bool,
 }
 
-/// Says what is here.
+/// Prints the layout and the placement.
 pub fn host(host: &Host, config: &Config, slurm: Option<&Slurm>, node: Option<&str>) -> OwnDirs {
     let kind = match host.layout.kind() {
         LayoutKind::Unified => "unified: cgroup v2 alone",
@@ -95,7 +95,7 @@ pub fn host(host: &Host, config: &Config, slurm: Option<&Slurm>, node: Option<&s
                 if !slurm.is_some_and(|slurm| slurm.makes_ours_first(hierarchy)) {
                     continue;
                 }
-                // Until Slurm makes its own.
+                // Used until Slurm makes its own.
                 own.any = true;
             }
             other => {
@@ -114,7 +114,7 @@ pub fn host(host: &Host, config: &Config, slurm: Option<&Slurm>, node: Option<&s
     own
 }
 
-/// What differs where the limits are in Slurm's own directories.
+/// Prints what is different if the limits are in Slurm's own directories.
 fn overlay(host: &Host, config: &Config, slurm: Option<&Slurm>, hierarchy: &Hierarchy) {
     if hierarchy.has("memory") && config.constrain_ram_space && !slurm.is_some_and(Slurm::limits_memory) {
         println!(
@@ -131,7 +131,7 @@ fn overlay(host: &Host, config: &Config, slurm: Option<&Slurm>, hierarchy: &Hier
     }
 }
 
-/// Whether our own directory is there, and is ours.
+/// Prints whether jobfence's directory exists and is delegated.
 fn delegation(host: &Host, hierarchy: &Hierarchy) {
     let base = || {
         hierarchy.open().and_then(|mut dir| {
@@ -157,7 +157,7 @@ fn delegation(host: &Host, hierarchy: &Hierarchy) {
     }
 }
 
-/// Says which disks would be throttled, and what the kernel does not hold. A target that is on none is a fault of its limit.
+/// Prints which disks would be throttled, and what the kernel does not enforce. A target on no disk is a fault of its limit.
 pub fn io(host: &Host, config: &Config) {
     let rules = [&config.io_max, &config.io_max_per_user, &config.io_max_per_task];
     let all = rules.into_iter().fold(IoRules::default(), |all, rules| all.at_most(rules));
@@ -187,7 +187,7 @@ pub fn io(host: &Host, config: &Config) {
     }
 }
 
-/// Says what huge pages are to the memory of jobs, if there are some and they count.
+/// Prints how huge pages affect the memory of jobs, if there are any and they are counted.
 pub fn huge_pages(host: &Host) {
     let Some(hierarchy) = host.layout.with_controller("memory") else { return };
     let pool = host.proc.read("meminfo").unwrap_or_default();
@@ -204,8 +204,8 @@ pub fn huge_pages(host: &Host) {
     }
 }
 
-/// Says whether the protection of jobs' memory reaches those that are to be below this directory, and what to set where not:
-/// nothing of what is above our own directory, or of Slurm's, is ours to write.
+/// Prints whether the protection of jobs' memory works below this directory, and if not, what to set: jobfence does not write above its own
+/// directory or Slurm's.
 fn protected(host: &Host, config: &Config, hierarchy: &Hierarchy, top: &str) {
     let wanted = [("memory.low", "MemoryLow", config.memory_low), ("memory.min", "MemoryMin", config.memory_min)];
     if hierarchy.version == Version::V1 || !hierarchy.has("memory") {
@@ -233,7 +233,7 @@ fn protected(host: &Host, config: &Config, hierarchy: &Hierarchy, top: &str) {
     }
 }
 
-/// Which device is which GPU, where jobs are denied GPUs of others: by what that is known, and whether it is certain.
+/// Prints which device is which GPU, if jobs are denied other jobs' GPUs: the source, and whether it is certain.
 pub fn gpus(host: &Host, candidates: &[Candidate], slurm: Option<&Slurm>, slurm_conf: Option<PathBuf>, node: &str) {
     let denies = |candidate: &&Candidate| candidate.config.constrain_devices != DeniedDevices::None;
     let mut known: Vec<&GpuDevice> = Vec::new();
@@ -276,7 +276,7 @@ pub fn gpus(host: &Host, candidates: &[Candidate], slurm: Option<&Slurm>, slurm_
     }
 }
 
-/// By what it is known, and the device of each of Slurm's GPUs.
+/// The source, and the device of each of Slurm's GPUs.
 fn of_slurm(device: &GpuDevice, node: &str, sources: &GpuSources<'_>) -> Result<(&'static str, Vec<String>), String> {
     if let Some(paths) = device.in_order() {
         return Ok(("GPUDevice", paths.iter().map(|path| path.display().to_string()).collect()));
@@ -286,7 +286,7 @@ fn of_slurm(device: &GpuDevice, node: &str, sources: &GpuSources<'_>) -> Result<
     Ok(("gres.conf and slurm.conf", paths))
 }
 
-/// Which cores of the machine Slurm's are, where jobs are to have their own.
+/// Prints whether Slurm's cores can be mapped to the machine's, if jobs get cores of their own.
 pub fn cores(loaded: &Loaded, node: Option<&str>) {
     if loaded.config.constrain_cores
         && let Ok(topology) = Topology::of_node(loaded.file.as_deref(), node)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Whether the daemons of Grid Engine and of HTCondor that run here start jobs by this program, as their configuration says, and what a
-//! site should know of OpenPBS's.
+//! Whether the daemons of Grid Engine and of HTCondor that run here start jobs by this program, according to their configuration, and what
+//! a site should know about OpenPBS.
 
 use std::path::Path;
 
@@ -11,17 +11,18 @@ use jobfence::scheduler::slurm::conf::{Checked, Lines};
 use jobfence::sys::dir::Dir;
 
 use super::daemon::{SchedulerDaemon, is_ours, not_ours};
-use super::gridengine;
 use super::verdict::Verdict;
+use super::{gridengine, htcondor};
+use crate::mom::{self, ForMom, MomSays};
 
-/// A scheduler whose users write what sections ask for: its daemon, its name, the kinds of sections, and what makes them count.
+/// The schedulers whose users write facts that sections depend on: daemon, name, kinds of sections, and what makes the facts count.
 const CLAIMED: [(&str, &str, &[&str], &str); 3] = [
     ("sge_execd", "Grid Engine", &["[Account="], "set TrustAccount=yes if a JSV checks it"),
     ("pbs_mom", "OpenPBS", &["[Account=", "[Project="], "set TrustAccount=yes if a hook of the server checks it"),
     ("condor_startd", "HTCondor", &["[Account="], "set TrustAccount=yes if the schedd checks it"),
 ];
 
-/// What somebody says of a job: under a scheduler that runs here, as that scheduler's door takes what the job's user writes.
+/// A job's facts from the options: under a scheduler that runs here, facts that the job's user would write are only claims.
 pub fn of_user(proc: &Dir, facts: Facts) -> Facts {
     let here = CLAIMED.iter().filter(|(daemon, ..)| SchedulerDaemon::find(proc, daemon).is_some());
     as_claimed(&here.flat_map(|(_, _, kinds, _)| kinds.iter().copied()).collect::<Vec<_>>(), facts)
@@ -36,7 +37,8 @@ fn as_claimed(kinds: &[&str], facts: Facts) -> Facts {
     Facts { account, project, ..facts }
 }
 
-/// Says it, and why no job would be fenced, if so. Nothing where neither runs. `pam`: where its services are configured, and our line there.
+/// Prints the findings, and adds to the verdict why no job would be fenced. `pam`: where PAM's services are configured, and jobfence's
+/// line.
 pub fn look(proc: &Dir, loaded: &Loaded, slurm_conf: Option<&Path>, pam: (&Path, &str), verdict: &mut Verdict) {
     for (daemon, scheduler, kinds, remedy) in CLAIMED {
         if SchedulerDaemon::find(proc, daemon).is_some() {
@@ -50,24 +52,26 @@ pub fn look(proc: &Dir, loaded: &Loaded, slurm_conf: Option<&Path>, pam: (&Path,
         claimed(loaded, "Slurm", &kinds, ENFORCE);
     }
     if let Some(execd) = SchedulerDaemon::find(proc, "sge_execd") {
-        gridengine::look(&execd, &loaded.config, pam, verdict);
+        gridengine::look(&execd, loaded, pam, verdict);
     }
     if let Some(mom) = SchedulerDaemon::find(proc, "pbs_mom") {
-        openpbs(&mom);
+        openpbs(&mom, loaded, verdict);
     }
     if let Some(startd) = SchedulerDaemon::find(proc, "condor_startd") {
         htcondor(&startd, verdict);
+        htcondor::of_startd(&startd);
     }
     if let Some(schedd) = SchedulerDaemon::find(proc, "condor_schedd") {
         local_universe(&schedd);
+        htcondor::of_schedd(&schedd);
     }
 }
 
-/// What makes them count under Slurm.
+/// What makes the facts count under Slurm.
 const ENFORCE: &str = "have slurmctld check it (AccountingStorageEnforce=associations,qos in slurm.conf), or set TrustAccount=yes if a \
                        job_submit plugin does";
 
-/// Sections that a job's user would choose.
+/// Prints the sections that a job's user could choose.
 fn claimed(loaded: &Loaded, scheduler: &str, kinds: &[&str], remedy: &str) {
     let of_kind = |header: &&str| kinds.iter().any(|kind| header.starts_with(kind));
     let headers: Vec<&str> = loaded.sections().map(|(header, _)| header).filter(of_kind).collect();
@@ -86,17 +90,22 @@ fn claimed(loaded: &Loaded, scheduler: &str, kinds: &[&str], remedy: &str) {
 }
 
 /// MoM works in `mom_priv` of the directory that it was started with.
-fn openpbs(mom: &SchedulerDaemon) {
+fn openpbs(mom: &SchedulerDaemon, loaded: &Loaded, verdict: &mut Verdict) {
     let say = |what: &str| println!("openpbs        {what}");
     let Some(home) = mom.cwd.parent().filter(|_| mom.cwd.ends_with("mom_priv")) else { return };
-    let scripts = ["prologue", "epilogue"].into_iter().filter(|name| mom.cwd.join(name).is_file());
-    let scripts: Vec<&str> = scripts.collect();
-    if !scripts.is_empty() {
-        say(&format!(
-            "{}/{}: MoM does not run this beside a hook that has the event, and jobfence's hook does it in MoM's place",
-            mom.cwd.display(),
-            scripts.join(" and ")
-        ));
+    let conf = ForMom {
+        file: loaded.file.as_deref(),
+        sections: loaded.sections().map(|(header, _)| header).collect(),
+        has_gpus: loaded.config.gpu_device.is_some(),
+    };
+    for said in mom::lines(&mom.cwd, &conf) {
+        match said {
+            MomSays::Fact(what) | MomSays::Hint(what) => say(&what),
+            MomSays::Fault(what) => {
+                say(&what);
+                verdict.no(format!("NO job would be fenced here by OpenPBS: {what}"));
+            }
+        }
     }
     let configured = pbs::configured_home().and_then(|home| std::fs::canonicalize(home).ok());
     if configured.as_deref() != Some(home) {
@@ -140,14 +149,21 @@ fn htcondor(startd: &SchedulerDaemon, verdict: &mut Verdict) {
         ),
         Err(_) => {}
     }
+    let in_cgroups = startd.ask(&["condor_config_val", "CGROUP_ALL_DAEMONS"]).unwrap_or_default();
+    if ["true", "yes", "t", "y", "1"].iter().any(|yes| in_cgroups.trim().eq_ignore_ascii_case(yes)) {
+        say(
+            "CGROUP_ALL_DAEMONS is on: CpusUsage and CondorLoadAvg of the slots do not have the load of jobs, and a policy by \
+             NonCondorLoadAvg takes it for others'",
+        );
+    }
     docker_universe(startd);
 }
 
-/// Few sites have such jobs, and each other job is fenced without it. Without Docker nothing is said.
+/// Not part of the verdict: few sites have such jobs, and other jobs are fenced without it. Without Docker nothing is printed.
 fn docker_universe(startd: &SchedulerDaemon) {
     let Ok(client) = startd.ask(&["condor_config_val", "DOCKER"]) else { return };
     let client = client.trim();
-    // Behind sudo(8), as the starter has it.
+    // Behind sudo(8), as in the starter's configuration.
     let path = client.strip_prefix("sudo ").unwrap_or(client).trim_start();
     let Ok(real) = std::fs::canonicalize(path) else { return };
     let unless = if !(is_ours(path) || real.ends_with("jobfence")) {
@@ -166,7 +182,7 @@ fn docker_universe(startd: &SchedulerDaemon) {
     println!("htcondor       DOCKER is {client}{unless}");
 }
 
-/// Few sites have such jobs, and each job of a slot is fenced without it.
+/// Not part of the verdict: few sites have such jobs, and each job of a slot is fenced without it.
 fn local_universe(schedd: &SchedulerDaemon) {
     let Ok(starter) = schedd.ask(&["condor_config_val", "STARTER_LOCAL"]) else { return };
     let starter = starter.trim();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The line of plugstack.conf: what it gives the plugin, and what the command line says beside it.
+//! The line of plugstack.conf: the plugin's arguments, and what the command line adds to them.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use jobfence::scheduler::slurm::plugstack::{self, PlugstackLine, PlugstackLookup
 use super::load;
 use crate::configured::Configured;
 
-/// The line by which Slurm would load us, in `file` or where slurm.conf says; `None` where there is no Slurm.
+/// The line by which Slurm would load the plugin, in `file` or in the file of slurm.conf. `None`: there is no Slurm.
 pub fn find(file: Option<&Path>, slurm: Option<&Slurm>) -> Option<(PathBuf, PlugstackLookup)> {
     let file = file.map_or_else(|| slurm.map(Slurm::plugstack), Some)?;
     Some((file.to_owned(), plugstack::find(file)))
@@ -25,7 +25,7 @@ fn of(found: Option<&(PathBuf, PlugstackLookup)>) -> Option<&PlugstackLine> {
     }
 }
 
-/// Says what Slurm would make of it, and why it would load nothing, if so.
+/// Prints what Slurm would do with the line. Returns why it would load nothing, if so.
 pub fn look((file, found): &(PathBuf, PlugstackLookup), slurm: Option<&Slurm>) -> Option<String> {
     match found {
         PlugstackLookup::Line(line) if line.is_cut => {
@@ -83,8 +83,8 @@ pub fn look((file, found): &(PathBuf, PlugstackLookup), slurm: Option<&Slurm>) -
     }
 }
 
-/// What keeps users from a file, and what lets them read it: the file's own mode, or that of a directory on the way. An ACL may say
-/// otherwise, for some of them.
+/// What keeps users from reading a file, and the remedy: the file's own mode, or that of a directory above it. An ACL may allow some users
+/// to read it.
 fn closed(file: &Path) -> Option<(String, String)> {
     let file = file.canonicalize().ok()?;
     let lacks = |path: &Path, bit: u32| path.metadata().is_ok_and(|found| found.mode() & bit == 0);
@@ -94,7 +94,7 @@ fn closed(file: &Path) -> Option<(String, String)> {
     Some((format!("{shown} has the mode {mode:04o}"), format!("chmod {lacking} {shown}")))
 }
 
-/// The line by which sessions are fenced, with this configuration: the file that Slurm loads, with the same arguments.
+/// The PAM line that fences sessions with this configuration: the file that Slurm loads, with the same arguments.
 pub fn of_pam(configured: &Configured, found: Option<&(PathBuf, PlugstackLookup)>) -> String {
     let default_plugin = || {
         let program = std::env::current_exe().unwrap_or_default();
@@ -115,8 +115,8 @@ pub fn of_pam(configured: &Configured, found: Option<&(PathBuf, PlugstackLookup)
     format!("session required {}", words.join(" "))
 }
 
-/// What the plugin would be given, each with who says it: the line's arguments, but for keys that the command line has, and
-/// then those of the command line.
+/// The plugin's arguments, each with its origin: those of the line, except keys that are also on the command line, and then those of the
+/// command line.
 pub struct PluginArguments(Vec<(Vec<u8>, String)>);
 
 impl PluginArguments {
@@ -147,7 +147,7 @@ impl PluginArguments {
             .map_err(|errors| errors.errors().iter().map(ToString::to_string).collect())
     }
 
-    /// What a job has that sets one of these keys: `KEY=VALUE (PLACE)`.
+    /// The settings of these keys that apply to a job: `KEY=VALUE (PLACE)`.
     pub fn settings(&self, candidate: &Candidate, keys: &[&str]) -> Vec<String> {
         let keys = keys.iter().filter_map(|name| KEYS.iter().find(|key| key.name == *name));
         let last = keys.filter_map(|key| candidate.said_of(key).last());

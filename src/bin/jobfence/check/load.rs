@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Loads the plugin as Slurm does: the file by its path, or looked for in Slurm's PluginDir and then by the dynamic loader.
+//! Loads the plugin as Slurm does: the file by its path, or searched for in Slurm's PluginDir and then by the dynamic loader.
 //!
 //! `_spank_plugin_find`, `plugin_peek` and `plugin_load_from_file` are the same in every release from 22.05 to 26.11
-//! (src/common/plugstack.c or spank.c, plugin.c). It happens in a child: what a file does when it is loaded, it does there.
+//! (src/common/plugstack.c or spank.c, plugin.c). It happens in a child process: whatever a file does when it is loaded affects only that.
 
 use std::ffi::{CStr, c_char, c_long, c_void};
 use std::io::Read;
@@ -21,10 +21,10 @@ use nix::fcntl::OFlag;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork, pipe2};
 
-/// The file loads it only at a panic: src/sys/unwinder.rs.
+/// The plugin loads this library only at a panic: src/sys/unwinder.rs.
 const UNWINDER: &str = "libgcc_s.so.1";
 
-/// The file that Slurm would load, or why it cannot. `plugin_dir` is slurm.conf's.
+/// The file that Slurm would load, or why it cannot. `plugin_dir` is from slurm.conf.
 pub fn load(line: &PlugstackLine, plugin_dir: Option<&str>) -> Result<PathBuf, String> {
     let library = slurms_library();
     let cannot = |errno: nix::errno::Errno| format!("it cannot be tried: {}", errno.desc());
@@ -58,9 +58,9 @@ pub fn load(line: &PlugstackLine, plugin_dir: Option<&str>) -> Result<PathBuf, S
     }
 }
 
-/// In the child.
+/// Runs in the child.
 fn as_slurm(plugin: &str, plugin_dir: Option<&str>, library: Option<&Path>) -> Result<PathBuf, String> {
-    // As in slurmstepd, where what is loaded finds Slurm's functions.
+    // As in slurmstepd, where a loaded file finds Slurm's functions.
     // SAFETY: Slurm's own library, whose initialisers run in every program of Slurm's.
     let slurm = library.and_then(|library| unsafe { Library::open(Some(library), RTLD_LAZY | RTLD_GLOBAL) }.ok());
     let api = slurm.as_ref().and_then(api_version);
@@ -87,7 +87,7 @@ fn as_slurm(plugin: &str, plugin_dir: Option<&str>, library: Option<&Path>) -> R
     })
 }
 
-/// Loads a file, and looks at it as Slurm's `_verify_syms` does.
+/// Loads a file and checks it as Slurm's `_verify_syms` does.
 fn peek(file: &Path, api: Option<c_long>) -> Result<(), String> {
     // SAFETY: this process is there for it, and ends without another word if it goes wrong.
     let loaded = unsafe { Library::open(Some(file), RTLD_LAZY | RTLD_LOCAL) };
@@ -125,12 +125,12 @@ fn peek(file: &Path, api: Option<c_long>) -> Result<(), String> {
     }
 }
 
-/// `25.11` of a plugin's version.
+/// A plugin's version as `25.11`.
 fn in_words(version: u32) -> String {
     format!("{:02}.{:02}", version >> 16 & 0xff, version >> 8 & 0xff)
 }
 
-/// Without the file's name in front, which the line has.
+/// The reason without the file's name, which the caller's line has.
 fn reason(error: &libloading::Error) -> String {
     use std::error::Error;
     error.source().map_or_else(|| error.to_string(), |source| source.to_string())
@@ -146,24 +146,23 @@ fn api_version(slurm: &Library) -> Option<c_long> {
 fn default_plugin_path(slurm: &Library) -> Option<String> {
     // SAFETY: a pointer to a text in every release.
     let path: Symbol<*const c_void> = unsafe { slurm.get(b"default_plugin_path\0") }.ok()?;
-    // SAFETY: the same; the symbol's own address is that of the pointer, which nobody changes.
+    // SAFETY: the same; the symbol's own address is that of the pointer, which is never changed.
     let text = unsafe { path.into_raw().cast::<*const c_char>().read() };
     // SAFETY: the text ends with a NUL, and is never freed.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
-/// The library in which Slurm's programs have their functions, as the dynamic loader finds it for slurmd; `None` where no slurmd
-/// is found.
+/// The library with the functions of Slurm's programs, as the dynamic loader finds it for slurmd. `None`: no slurmd is found.
 fn slurms_library() -> Option<PathBuf> {
     let slurmd = slurmd()?;
-    // The loader says what it would load, and starts nothing (ld.so(8)); a program without a loader says its release.
+    // The loader prints what it would load, and starts nothing (ld.so(8)); a program without a loader prints its release.
     let program = AskedProgram::new(slurmd, &["-V"], &[]).with([("LD_TRACE_LOADED_OBJECTS", "1".to_owned())]);
     let said = program.ask(Instant::now() + Duration::from_secs(10)).ok()?;
     let path = said.lines().find_map(|line| line.trim().strip_prefix("libslurmfull.so => "))?;
     path.split(" (").next().map(PathBuf::from).filter(|file| file.is_file())
 }
 
-/// The one that runs, or else where one usually is. It is root's: what is started here, root starts.
+/// The slurmd that runs, or else one at a usual place. It must be root's, since root starts it here.
 fn slurmd() -> Option<PathBuf> {
     let is_roots = |file: &PathBuf| {
         std::fs::metadata(file).is_ok_and(|file| file.is_file() && file.uid() == 0 && file.mode() & 0o022 == 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What sections name and this host or its schedulers do not know: no job ever has such a section by that name.
+//! Names in sections that this host or its schedulers do not know: a section with such a name never applies.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use crate::slurm_job::run_until;
 
 /// How long Slurm's database may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// More names of one line of nodes are not looked at.
+/// A line with more node names is not searched.
 const MOST_NODES: usize = 100_000;
 
-/// Says of each section what is not there, and what was probably meant.
+/// Prints for each section the unknown names, and what was probably meant.
 pub fn say(loaded: &Loaded, slurm: Option<&Slurm>, proc: &Dir) {
     let sections: Vec<Named<'_>> = loaded.named().collect();
     let has = |kinds: &[SectionKind]| sections.iter().any(|section| kinds.contains(&section.kind()));
@@ -38,12 +38,12 @@ pub fn say(loaded: &Loaded, slurm: Option<&Slurm>, proc: &Dir) {
     }
 }
 
-/// The names that there are; `None` where that is not known.
+/// The names that exist. `None`: not known.
 #[derive(Default)]
 struct Known {
-    /// Of each scheduler that is here.
+    /// One list for each scheduler here.
     partitions: Vec<Option<Vec<String>>>,
-    /// In Slurm's database, of those that sections name; in lower case.
+    /// In Slurm's database, among those that sections name; in lower case.
     qos: Option<Vec<String>>,
     accounts: Option<Vec<String>>,
     nodes: Option<Vec<String>>,
@@ -54,7 +54,7 @@ struct Known {
 impl Known {
     fn of_slurm_conf(&mut self, file: &Path) {
         let lines = Lines::read(file);
-        // Nodes may come and go without a line of theirs.
+        // Dynamic nodes come and go without a line.
         let is_dynamic = lines.last("MaxNodeCount").is_some();
         let of = |key: &str| -> Vec<String> {
             let lists = lines.by_line().filter_map(|line| value(line, key));
@@ -64,7 +64,7 @@ impl Known {
         self.nodes = (!is_dynamic).then(|| of("NodeName"));
     }
 
-    /// Asks Slurm's database, as far as it is asked for.
+    /// Asks Slurm's database, as far as sections need it.
     fn of_slurms_database(&mut self, sections: &[Named<'_>]) {
         let ask = |kind: SectionKind, what: &str, field: &str| {
             let named = sections.iter().filter(|section| section.kind() == kind);
@@ -77,7 +77,7 @@ impl Known {
         self.accounts = ask(SectionKind::Account, "account", "format=account");
     }
 
-    /// A section may be of each scheduler that runs here.
+    /// A section may be meant for any scheduler that runs here.
     fn of_daemons(&mut self, proc: &Dir) {
         if let Some(execd) = SchedulerDaemon::find(proc, "sge_execd") {
             let ask = |option: &str| listed(execd.ask(&["qconf", option]));
@@ -90,7 +90,7 @@ impl Known {
         }
     }
 
-    /// A sentence for each name of a section that is unknown.
+    /// A sentence for each unknown name of a section.
     fn unknown_of(&self, section: &Named<'_>) -> Vec<String> {
         let header = section.header();
         let sentence = |who: &str, what: &str, name: &str, near: Option<&str>| {
@@ -122,7 +122,7 @@ impl Known {
             SectionKind::Pe => among(self.environments.as_deref(), "parallel environment"),
             SectionKind::Node => {
                 let is_named = |list: &String| {
-                    // A list that is too long to be looked at may have any.
+                    // A list that is too long to search may contain any.
                     HostList::parse(list)
                         .and_then(|list| list.names(MOST_NODES))
                         .is_none_or(|names| names.iter().any(|name| section.names_node(name)))
@@ -139,7 +139,7 @@ impl Known {
     }
 }
 
-/// What qconf(1) lists, a name in each line. It fails where there is none, with `no project list defined` (`show_object_list`).
+/// The output of qconf(1), one name in each line. It fails if there are none, with `no project list defined` (`show_object_list`).
 fn listed(said: Result<String, String>) -> Option<Vec<String>> {
     match said {
         Ok(text) => Some(text.split_whitespace().map(str::to_owned).collect()),
@@ -147,14 +147,14 @@ fn listed(said: Result<String, String>) -> Option<Vec<String>> {
     }
 }
 
-/// Of what OpenPBS's `qstat -Q -f` prints: a line for each queue, and its attributes behind it, each in a line that begins with a blank.
+/// The names in the output of OpenPBS's `qstat -Q -f`: a line for each queue, followed by attributes in lines that begin with a blank.
 fn queues(text: &str) -> Vec<String> {
     let queue = |line: &str| line.strip_prefix("Queue: ").map(|name| name.trim().to_owned());
     text.lines().filter_map(queue).collect()
 }
 
-/// Of users and groups: what this host's database does not know. What is near is looked for in the local file alone: all names of a
-/// server are many.
+/// Users and groups that this host's database does not know. Similar names are searched for only in the local file: a server may have very
+/// many.
 fn local(
     section: &Named<'_>,
     is_there: impl Fn(&str) -> bool,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Keys that have jobs observed: what of it would not be. Jobs are fenced all the same, so this is no part of the verdict.
+//! Keys for observing jobs, and what would not work. Jobs are fenced all the same, so this is not part of the verdict.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use jobfence::report::usage_log::UsageLog;
 
 use crate::store;
 
-/// Says it of each of these keys.
+/// Prints it for each of these keys.
 pub fn say(config: &Config) {
     let of = |key: &str, what: Option<String>| what.map(|what| format!("{key}: {what}"));
     let lines = [
@@ -27,12 +27,12 @@ fn no_log(log: &UsageLog<'_>) -> Option<String> {
     if let Err(error) = log.files() {
         return Some(error.to_string());
     }
-    // The last directory is made with the first line, and none above it.
+    // The last directory is made with the first line, but none above it.
     let above = log.path().parent().and_then(Path::parent)?;
     (!above.is_dir()).then(|| format!("no line is written, since there is no directory {}", above.display()))
 }
 
-/// Why nobody reads the figures.
+/// Why the figures would not be read.
 fn no_metrics(file: &Path) -> Option<String> {
     if file.extension().is_none_or(|extension| extension != "prom") {
         return Some(format!("{} does not end in .prom, and node_exporter reads no other files", file.display()));
@@ -41,7 +41,7 @@ fn no_metrics(file: &Path) -> Option<String> {
     Some(format!("no figures are written, since there is no directory {}", directory.display()))
 }
 
-/// Why nothing comes into Slurm's database.
+/// Why nothing gets into Slurm's database.
 fn not_stored(config: &Config) -> Option<String> {
     match (config.store_usage, &config.usage_log) {
         (StoreUsage::None, _) => None,
@@ -50,7 +50,7 @@ fn not_stored(config: &Config) -> Option<String> {
     }
 }
 
-/// What does not stay.
+/// What would be lost.
 fn no_series(config: &Config) -> Option<String> {
     let is_lost = config.sample_interval.is_some() && config.usage_log.is_none();
     is_lost.then(|| "without UsageLog, the samples of a step go when it ends".to_owned())

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Directories like those that Slurm's own cgroup plugins make for a step, of nobody's: what would be written into Slurm's is
-//! tried in them.
+//! Trial directories like those that Slurm's own cgroup plugins make for a step, but of no job: they show whether limits can be written to
+//! Slurm's.
 //!
-//! On cgroup2 they are in Slurm's scope, where every controller is that Slurm has, and no other; `SCOPE/jobfence-check-PID`
-//! takes the place of a job. Slurm looks into no directory there but its own jobs' (src/plugins/cgroup/v2 of 22.05 to 26.11).
-//! On v1 `slurm_jobfence-check-PID` is beside Slurm's own at the top of each hierarchy, as another node's would be.
+//! On cgroup2 they are in Slurm's scope, which has exactly the controllers that Slurm has; `SCOPE/jobfence-check-PID` takes the place of a
+//! job. Slurm reads no directory there except its own jobs' (src/plugins/cgroup/v2 of 22.05 to 26.11). On v1 `slurm_jobfence-check-PID` is
+//! beside Slurm's own at the top of each hierarchy, as another node's would be.
 
 use std::time::{Duration, Instant};
 
@@ -25,16 +25,16 @@ use jobfence::scheduler::slurm::plugins::{ByConfig, Slurm};
 use jobfence::scheduler::slurm::units;
 use jobfence::sys::dir::Dir;
 
-/// By this name and the number of the process that made them.
+/// The prefix of their name, followed by the pid of the process that made them.
 const NAME: &str = "jobfence-check-";
 
 /// Where Slurm has, or will have, directories of its own.
 pub struct SlurmDirs {
     /// Slurm's scopes on cgroup2: this node's, or all if that cannot be told.
     pub scopes: Vec<Dir>,
-    /// Whether jobs will be in one on cgroup2.
+    /// Whether jobs will be in such a scope on cgroup2.
     in_scope: bool,
-    /// Whether directories of ours are made there first all the same.
+    /// Whether jobfence first makes directories of its own there in any case.
     ours_first: bool,
 }
 
@@ -53,22 +53,22 @@ impl SlurmDirs {
         Ok(Self { scopes, in_scope: true, ours_first: slurm.makes_ours_first(unified) })
     }
 
-    /// Whether Slurm's directory of all jobs is not there yet.
+    /// Whether Slurm's directory of all jobs does not exist yet.
     pub fn are_unknown(&self) -> bool {
         self.in_scope && self.scopes.is_empty()
     }
 
-    /// Whether no directory can be tried in.
+    /// Whether there is no directory for a trial.
     pub fn are_nowhere(&self) -> bool {
         self.are_unknown() && !self.ours_first
     }
 
-    /// Says what Slurm's scopes have.
+    /// Prints the controllers of Slurm's scopes.
     pub fn describe(&self, host: &Host, candidates: &[Candidate]) {
         for scope in &self.scopes {
             let given = scope.read_value("cgroup.controllers").unwrap_or_default();
             println!("scope          {} has {}", scope.path().display(), given.trim());
-            // What a trial needs root for can be read by anybody.
+            // A trial needs root, but anybody can read this.
             let Some(unified) = host.layout.unified().filter(|_| !nix::unistd::geteuid().is_root()) else { continue };
             let mut wanted: Vec<&str> =
                 candidates.iter().flat_map(|candidate| fence::controllers(&candidate.config)).collect();
@@ -84,13 +84,13 @@ impl SlurmDirs {
         }
     }
 
-    /// Every place in which a step is to be tried: in each scope, or once without one.
+    /// Every place in which to try a step: each scope, or once without one.
     pub fn each(&self) -> Vec<Option<&Dir>> {
         if self.scopes.is_empty() { vec![None] } else { self.scopes.iter().map(Some).collect() }
     }
 }
 
-/// Slurm's scopes in a hierarchy, as far as slurmd has made them.
+/// Slurm's scopes in a hierarchy that slurmd has made so far.
 pub fn scopes(hierarchy: &Hierarchy) -> Vec<Dir> {
     let mut scopes = Vec::new();
     if let Ok(root) = hierarchy.open() {
@@ -103,19 +103,19 @@ fn is_overlay(hierarchy: Option<&Hierarchy>, slurm: &Slurm) -> bool {
     hierarchy.is_some_and(|hierarchy| matches!(slurm.placement(hierarchy), ByConfig::Overlay(_)))
 }
 
-/// Directories that were made like Slurm's.
+/// Directories made like Slurm's.
 #[derive(Default)]
 pub struct Likeness {
-    /// What is to go again: in which directory, by which name.
+    /// What must be removed: the parent directory and the name.
     made: Vec<(Dir, String)>,
     /// Where Slurm would put a task.
     tasks: Vec<Dir>,
-    /// Where Slurm's step daemon would be, as /proc/PID/cgroup shows it.
+    /// Where Slurm's step daemon would be, as in /proc/PID/cgroup.
     daemon: String,
 }
 
 impl Likeness {
-    /// Those of a step. What was made is in `self`, whether all could be or not.
+    /// Makes those of a step. What was made is in `self`, even after an error.
     pub fn make(&mut self, host: &Host, slurm: &Slurm, key: &JobKey, scope: Option<&Dir>) -> Result<()> {
         let task = if slurm.has_task_directories() { "task_0" } else { "task_special" };
         for hierarchy in &host.layout.hierarchies {
@@ -188,16 +188,17 @@ impl Likeness {
         self.tasks.iter().try_for_each(|task| task.write("cgroup.procs", &pid.to_string()))
     }
 
-    /// Takes them away again.
+    /// Removes them.
     pub fn remove(&self) -> Result<()> {
         let deadline = Instant::now() + janitor::PATIENCE;
         let each = |(parent, name): &(Dir, String)| walk::remove(parent, name, deadline);
-        // One that stays saves no other.
+        // An error with one must not keep the others from being removed.
         self.made.iter().map(each).fold(Ok(()), std::result::Result::and)
     }
 }
 
-/// Where Slurm limits a job's memory, some limits are its affair. What the memory controller is not there for, it cannot, either.
+/// If Slurm limits a job's memory, some limits are left to Slurm. If the memory controller is missing there, Slurm cannot limit it either,
+/// so an error is ignored.
 fn limit_memory(slurm: &Slurm, hierarchy: &Hierarchy, job: &Dir) {
     /// More than a trial needs.
     const ENOUGH: &str = "1073741824";
@@ -211,13 +212,13 @@ fn again(dir: &Dir) -> Result<Dir> {
     Ok(dir.child(".")?.named(dir.path().to_path_buf()))
 }
 
-/// What a check that was killed has left.
+/// Removes what a killed check left.
 fn remove_dead(proc: Dir, parent: &Dir, prefix: &str) {
     for name in parent.list(true).unwrap_or_default() {
         let Some(pid) = name.strip_prefix(prefix).filter(|pid| pid.parse::<u32>().is_ok()) else { continue };
         if proc.child(pid).is_err() {
             let deadline = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
-            // What it tried it with ends with it, a moment later.
+            // The killed check's process ends a moment after it.
             while walk::remove(parent, &name, deadline).is_err() && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(5));
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A step by the way that a job's goes, with the least that a job can be granted: made, limited, entered by a process, removed.
+//! A step on the same path as a job's, with the smallest possible grant: made, limited, entered by a process, removed.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -34,18 +34,18 @@ use nix::unistd::{ForkResult, Pid, fork, pipe2};
 use super::slurms::{Likeness, SlurmDirs};
 use super::verdict::Cause;
 
-/// With less the process of the trial could not live.
+/// With less the trial's process could not live.
 const LEAST_MEMORY: u64 = 4 << 20;
 
-/// What the least of jobs would get that has certain sections.
+/// The limits of the smallest job with certain sections.
 pub struct Planned {
     config: Config,
     plan: Plan,
-    /// What cannot be, as far as that is known before anything is tried.
+    /// The limits that cannot be set, as far as that is known before the trial.
     pub errors: Vec<LimitError>,
 }
 
-/// They are the same where the same would be written into the same directories.
+/// Equal if the same would be written into the same directories.
 impl PartialEq for Planned {
     fn eq(&self, other: &Self) -> bool {
         let on = |planned: &Self| (planned.config.mode, planned.config.on_error, fence::controllers(&planned.config));
@@ -101,7 +101,7 @@ impl Planned {
         }
     }
 
-    /// Whether there is anything to try it in.
+    /// Whether there is a place to try it.
     pub fn can_be_tried(&self, places: &SlurmDirs) -> bool {
         !places.are_nowhere()
     }
@@ -115,14 +115,14 @@ impl Planned {
         format!("a step with {limits} was made, read back, entered by a process, and removed")
     }
 
-    /// Tries it in each place. Returns the limits that could not be set; an error where there is no step at all.
+    /// Tries it in each place. Returns the limits that could not be set; an error if the step could not be made.
     pub fn run(
         &self,
         host: &Host,
         slurm: Option<&Slurm>,
         places: &SlurmDirs,
     ) -> Result<Vec<LimitError>, (Cause, Error)> {
-        // Every step opens it, and makes it where it is missing.
+        // Every step opens RunDir, and makes it if it is missing.
         if let Err(error) = Records::open(&self.config.run_dir) {
             let is_missing = error.kernel_errno() == Some(Errno::ENOENT);
             let error =
@@ -154,7 +154,7 @@ impl Planned {
         let opening = janitor::opening(host, &self.config, ALL, key);
         let mut fence = Fence::open(&Opening { daemon: Some(&daemon), ..opening })?;
         let mut errors = if self.config.mode == Mode::Enforce { fence.limit(&self.plan) } else { Vec::new() };
-        // A job that is refused has no process.
+        // A refused job has no process.
         let is_refused = errors.iter().any(|(limit, _)| self.config.on_error.for_limit(*limit) == OnError::Fail);
         let attached = if is_refused {
             Ok(())
@@ -171,7 +171,7 @@ impl Planned {
     }
 }
 
-/// A core that jobs could have, by Slurm's number: one whose CPUs are not kept from the place in which jobs are.
+/// A core that jobs could have, by Slurm's number: one whose CPUs are available where jobs are.
 fn a_core(host: &Host, places: &SlurmDirs, topology: &Topology) -> CpuList {
     let cores = (0..topology.cores()).filter_map(|core| CpuList::parse(&core.to_string()));
     let hierarchy = host.layout.with_controller("cpuset");
@@ -187,14 +187,14 @@ fn a_core(host: &Host, places: &SlurmDirs, topology: &Topology) -> CpuList {
     usable.next().or_else(|| CpuList::parse("0")).unwrap_or_default()
 }
 
-/// A user that nobody is, so that no user's own limits are touched.
+/// A uid that no user has, so that no user's own limits are affected.
 fn key() -> Result<JobKey> {
     let pid = std::process::id();
     let job = Id::new(format!("check-{pid}"))?;
     Ok(JobKey { node: None, uid: u32::MAX - 1 - pid, job, step: Id::new("0")? })
 }
 
-/// Slurm's directory of another step is no place to try in.
+/// A trial must not run in Slurm's directory of another step.
 fn refuse_within_a_job(host: &Host) -> Result<()> {
     let us = Membership::read(&host.proc, Pid::this().as_raw())?;
     let within = |hierarchy| scheduler::placement(ALL, &us, hierarchy).and(us.path_in(hierarchy));
@@ -206,17 +206,17 @@ fn refuse_within_a_job(host: &Host) -> Result<()> {
     }
 }
 
-/// Processes that do nothing, and end with this.
+/// Processes that do nothing and end with this value.
 pub struct Idle {
     pids: Vec<i32>,
-    /// What they read from, and never comes.
+    /// The pipe that they read from; nothing is ever written to it.
     write: Option<OwnedFd>,
 }
 
 impl Idle {
     pub fn start(count: usize) -> Result<Self> {
         let failed = |errno| Error::new("start a process to try it with").errno(errno);
-        // It ends when the writing end is closed: with this process, at the latest.
+        // A process ends when the writing end is closed, at the latest with this process.
         let (read, write) = pipe2(OFlag::O_CLOEXEC).map_err(failed)?;
         let mut idle = Self { pids: Vec::new(), write: Some(write) };
         for _ in 0..count {
@@ -248,7 +248,7 @@ impl Drop for Idle {
     }
 }
 
-/// While directories are there, signals that would end this process wait until they are gone.
+/// Blocks signals that would end this process while its directories exist.
 pub struct Signals(SigSet);
 
 impl Signals {
@@ -269,7 +269,7 @@ impl Drop for Signals {
     }
 }
 
-/// What is moved to see how long that takes is in the same directories as a trial.
+/// Measures moves into the same directories as a trial's.
 pub fn measured<T>(
     host: &Host,
     config: &Config,

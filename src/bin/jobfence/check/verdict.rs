@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a job would meet, and whether it would be fenced all the same.
+//! The faults that a job would meet, and whether it would be fenced all the same.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use jobfence::host::Host;
 use super::line::PluginArguments;
 use super::slurms::SlurmDirs;
 
-/// What cannot be.
+/// What fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// One limit.
@@ -22,7 +22,7 @@ pub enum Cause {
     Step,
 }
 
-/// What a job would meet.
+/// A fault that a job would meet.
 pub struct Fault<'a> {
     pub candidate: &'a Candidate,
     pub cause: Cause,
@@ -30,7 +30,7 @@ pub struct Fault<'a> {
 }
 
 impl Fault<'_> {
-    /// Whether a job runs without what was to be. A job that OnError lets run without one limit is as the site wants it.
+    /// Whether a job runs without what was configured. If OnError lets jobs run without one limit, that is as configured.
     pub fn is_fatal(&self) -> bool {
         let on_error = &self.candidate.config.on_error;
         match self.cause {
@@ -56,7 +56,7 @@ impl Fault<'_> {
         line
     }
 
-    /// Of which jobs it is, as `job with [Partition=gpu]`.
+    /// The jobs that are affected, as `job with [Partition=gpu]`.
     fn jobs(&self) -> String {
         match self.candidate.sections.as_slice() {
             [] => "job".to_owned(),
@@ -65,10 +65,10 @@ impl Fault<'_> {
     }
 }
 
-/// Whether a job would be fenced, and why not.
+/// Whether a job would be fenced, and if not, why.
 #[derive(Default)]
 pub struct Verdict {
-    /// The first reason, complete.
+    /// The first reason, as a whole sentence.
     no: Option<String>,
 }
 

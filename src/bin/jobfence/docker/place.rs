@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Where a container belongs: beside the starter that wants it, in the fence of its job.
 //!
-//! The kernel says it, by the cgroup of this process and of those that have started it. This program is not root, so it reads no record.
+//! The kernel tells, by the cgroups of this process and of its ancestors. This program is not root, so it cannot read records.
 
 use jobfence::scheduler::htcondor::{CONTAINERS_BRANCH, STARTERS_LEAF};
 
-/// Between the starter and this process there can be sudo(8), which can have a session of its own, outside of the fence.
+/// Between the starter and this process there may be sudo(8), which may have a session of its own, outside the fence.
 const GENERATIONS: usize = 4;
 
-/// The directory for the containers of this job, seen from the root of cgroup v2. `None`: this process belongs to no fence.
+/// The directory for this job's containers, from the root of cgroup v2. `None`: this process belongs to no fence.
 pub fn containers_place() -> Option<String> {
     let mut pid = std::process::id();
     for _ in 0..=GENERATIONS {
@@ -31,7 +31,7 @@ fn step_of(text: &str) -> Option<&str> {
     (is_step && path.starts_with('/') && !path.starts_with("/../")).then_some(step)
 }
 
-/// The fourth word of `/proc/PID/stat`. The second one is a name in brackets, which can have all of these signs.
+/// The fourth word of `/proc/PID/stat`. The second one is a name in brackets, which may contain blanks and brackets.
 fn parent_of(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }

@@ -13,6 +13,7 @@ pub fn sense(
     mut answers: impl Write,
     mut read: impl FnMut() -> Result<Vec<(&'static str, String)>, Failure>,
 ) -> io::Result<()> {
+    let mut logged = String::new();
     // What is no text is a question, too.
     for question in questions.split(b'\n') {
         if question?.trim_ascii() == b"quit" {
@@ -21,8 +22,12 @@ pub fn sense(
         let values = match read() {
             Ok(values) => values,
             Err(error) => {
-                // execd writes into its log what a sensor says so.
-                let _ = writeln!(io::stderr(), "jobfence: {error}");
+                // Not on stderr, which execd has given to nobody (`sge_ls_start_ls` of `sge_load_sensor.c`); and not at each report.
+                let why = error.to_string();
+                if why != logged {
+                    log::error!("nothing is reported of this host: {why}");
+                    logged = why;
+                }
                 Vec::new()
             }
         };

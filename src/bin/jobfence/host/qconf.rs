@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use jobfence::config::Config;
+use jobfence::scheduler::gridengine::complexes::value_of;
 use jobfence::scheduler::gridengine::spool::bytes;
 use nix::unistd::mkdtemp;
 
-use crate::check::gridengine::value_of;
 use crate::command::Failure;
 
 /// What qconf prints with these arguments, or why it does not.

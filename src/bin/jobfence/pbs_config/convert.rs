@@ -234,7 +234,9 @@ impl Converter<'_> {
                         least that it can: 1 MiB. Set a DefaultRAMSpace.";
             self.note("memory", "default", text);
         }
-        self.exclusive_hosts("memory");
+        let text = "jobfence.conf does not know of such jobs. Set ExclhostMemory=host in jobfence.CF, the configuration of \
+                    the hook.";
+        self.note_if("memory", "exclhost_ignore_default", false, text);
         self.reserve("memory");
         self.note_if(
             "memory",
@@ -295,7 +297,8 @@ impl Converter<'_> {
         self.exclusive_hosts("memsw");
         self.reserve("memsw");
         self.note_if("memsw", "manage_cgswap", false, OF_THE_HOOK);
-        let text = "jobfence sets no limit of a process (RLIMIT_AS): what PBS has set by pvmem or vmem stays.";
+        let text = "Set AddressSpace=pvmem in jobfence.CF, the configuration of the hook. Otherwise MoM's limit of a process \
+                    (RLIMIT_AS) stays: the less of pvmem and vmem.";
         self.note_if(TOP, "manage_rlimit_as", true, text);
     }
 
@@ -304,21 +307,15 @@ impl Converter<'_> {
         if !enabled.is_ever(true) {
             return;
         }
-        let default = self.site.size("hugetlb", "default");
-        let pages = if self.site.switch("hugetlb", "enforce_default", true).general && default > 0 {
-            format!("2M:{}", bytes::text(default))
-        } else {
-            "unlimited".to_owned()
-        };
-        self.emit(("hugetlb", "enabled"), &enabled, |value| {
-            vec![("MaxHugePages", if value { pages.clone() } else { "unlimited".to_owned() })]
-        });
-        self.note(
-            "hugetlb",
-            "enabled",
-            "jobfence does not know the hpmem of a job. MaxHugePages is the same for each job, and is what \
-             hugetlb.default says, if that is more than nothing.",
-        );
+        self.emit(("hugetlb", "enabled"), &enabled, |value| vec![("ConstrainHugePages", yes_no(value).to_owned())]);
+        let text = "The hpmem of a job is its limit, and a job without hpmem has no huge pages. Let PBS know of another default: \
+                    qmgr -c 'set server default_chunk.hpmem = SIZE'.";
+        if self.site.size("hugetlb", "default") > 0 {
+            self.note("hugetlb", "default", text);
+        }
+        if self.site.switch("hugetlb", "enforce_default", true).is_ever(false) {
+            self.note("hugetlb", "enforce_default", text);
+        }
         if self.site.has("hugetlb", "enforce_defaults") {
             self.note("hugetlb", "enforce_defaults", "pbs_cgroups never reads this key. It means enforce_default.");
         }

@@ -14,13 +14,16 @@ pub struct AllowedRules {
     pub notes: Vec<String>,
 }
 
-/// What each job may use in any case, by jobfence.conf(5).
+/// What each job may use in any case, by jobfence.conf(5): by numbers, and below /dev.
 const EVERYBODYS: [&str; 8] = ["1:3", "1:5", "1:7", "1:8", "1:9", "5:0", "5:2", "136:*"];
+const EVERYBODYS_NAMES: [&str; 7] = ["null", "zero", "full", "random", "urandom", "tty", "ptmx"];
 
 /// Drivers whose major numbers never change (admin-guide/devices.txt), by their names in /proc/devices.
-const DRIVERS: [(&str, &str); 10] = [
+const DRIVERS: [(&str, &str); 12] = [
     ("1", "mem"),
+    ("4", "tty"),
     ("5", "/dev/tty"),
+    ("7", "vcs"),
     ("10", "misc"),
     ("13", "input"),
     ("29", "fb"),
@@ -112,6 +115,9 @@ fn by_name(name: &str, access: &str, minors: Option<&str>, all: &mut AllowedRule
     let shown = format!("[{name:?}, {access:?}]");
     if name.is_empty() || name.contains([',', '"', ' ']) || name.split('/').any(|part| part == "..") {
         return all.notes.push(format!("The entry {shown} names no device below /dev, and is left out."));
+    }
+    if EVERYBODYS_NAMES.contains(&name.strip_prefix("/dev/").unwrap_or(name)) && minors.is_none() {
+        return;
     }
     let path = if name.starts_with('/') { name.to_owned() } else { format!("/dev/{name}") };
     if let Some(minors) = minors {

@@ -192,7 +192,7 @@ impl SiteReader<'_> {
     /// No mistake, since the hook goes on without it.
     fn unknown(&mut self, part: JsonPart<'_>, key: String, meant: Option<&str>) {
         let hint = meant.map(|meant| format!(" Did you mean {meant}?")).unwrap_or_default();
-        let text = format!("pbs_cgroups does not know this key, and ignores it.{hint}");
+        let text = format!("The pbs_cgroups of OpenPBS does not know this key, and ignores it.{hint}");
         self.site.unknown.push(SiteNote { place: Some(self.json.place(part)), key, text });
     }
 }

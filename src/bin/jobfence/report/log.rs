@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The lines of the usage log about one job. A line that is no line of ours is passed over, and that is said.
+//! The lines of the usage log about one job. Lines that jobfence did not write are skipped and reported.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,18 +13,18 @@ use jobfence::report::json::text;
 use jobfence::report::usage_log::UsageLog;
 use serde_json::Value;
 
-/// Longer is no line of ours, in bytes.
+/// jobfence writes no longer line, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// How often the names of the files are looked at again, if one of them gets another one meanwhile.
+/// How often the list of files is read again, if a file is renamed meanwhile.
 const TRIES: usize = 3;
 
-/// What the log has of one job.
+/// What the log has about one job.
 #[derive(Default)]
 pub struct LoggedSteps {
     /// In the order of the log.
     pub lines: Vec<LoggedStep>,
-    /// What was passed over, in words.
+    /// What was skipped, as text.
     pub skipped: Option<String>,
 }
 
@@ -48,7 +48,7 @@ impl LoggedStep {
         self.0.get(member)?.as_f64()
     }
 
-    /// Whose job it was.
+    /// The job's user.
     pub fn uid(&self) -> Option<u64> {
         self.whole("uid")
     }
@@ -70,7 +70,7 @@ pub fn read(usage_log: &UsageLog<'_>, job: &Id) -> Result<LoggedSteps> {
     Ok(LoggedSteps { skipped: reading.in_words(), lines: reading.lines })
 }
 
-/// The jobs of the log in whose lines this text stands, so that one of them may be called so.
+/// The jobs with this text in their lines, one of which may be the named one.
 pub fn jobs_with(usage_log: &UsageLog<'_>, name: &str) -> Result<BTreeSet<String>> {
     let mut reading = Reading { job: None, member: text(name).trim_matches('"').to_owned(), ..Reading::default() };
     for (path, file) in open_all(usage_log)? {
@@ -80,7 +80,7 @@ pub fn jobs_with(usage_log: &UsageLog<'_>, name: &str) -> Result<BTreeSet<String
     Ok(reading.lines.iter().filter_map(|line| line.text("job")).map(str::to_owned).collect())
 }
 
-/// A file that is set aside meanwhile is read under its old name, or under its new one.
+/// A file that is set aside meanwhile is read under its old or its new name.
 fn open_all(usage_log: &UsageLog<'_>) -> Result<Vec<(PathBuf, File)>> {
     let mut names = usage_log.files()?;
     for _ in 0..TRIES {
@@ -88,7 +88,7 @@ fn open_all(usage_log: &UsageLog<'_>) -> Result<Vec<(PathBuf, File)>> {
         for path in &names {
             match File::open(path) {
                 Ok(file) => files.push((path.clone(), file)),
-                // Too old a file was removed.
+                // The file was too old and has been removed.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(Error::new(format!("cannot open the usage log: {error}")).at(path)),
             }
@@ -104,9 +104,9 @@ fn open_all(usage_log: &UsageLog<'_>) -> Result<Vec<(PathBuf, File)>> {
 
 #[derive(Default)]
 struct Reading {
-    /// The job that is wanted; `None`: each.
+    /// The job in question. `None`: all.
     job: Option<String>,
-    /// What stands in each line that is wanted, such as the job's id.
+    /// A text in every wanted line, such as the job's id.
     member: String,
     lines: Vec<LoggedStep>,
     half: u64,
@@ -140,7 +140,7 @@ impl Reading {
     }
 
     fn line(&mut self, line: &[u8]) {
-        // What is certainly another job's is not understood in full: the log may have a hundred thousand lines.
+        // Lines that are certainly another job's are not parsed: the log may have a hundred thousand lines.
         let begin = format!("{{\"schema\":\"{SCHEMA}\",");
         let is_ours = line.starts_with(begin.as_bytes()) && line.ends_with(b"}");
         let whole = std::str::from_utf8(line);
@@ -186,7 +186,7 @@ impl Reading {
     }
 }
 
-/// To its end, without keeping it.
+/// Skips to the end of the line, without keeping it.
 fn skip_line(file: &mut impl BufRead) -> std::io::Result<()> {
     loop {
         let piece = file.fill_buf()?;
@@ -213,7 +213,7 @@ mod tests {
         };
         let mut log =
             (of("7") + &of("77") + &of("5\n\"") + "nothing of ours\n{\"schema\":\"jobfence-usage-2\"}\n").into_bytes();
-        // Nor are these: no text, too long, without what every line has, and cut short.
+        // These are skipped, too: no text, too long, without required members, and cut short.
         log.extend(b"{\"schema\":\"jobfence-usage-1\",\"job\":\"7\xff\"}\n");
         log.extend(vec![b'x'; 3 << 20]);
         log.extend(b"\n{\"schema\":\"jobfence-usage-1\",\"job\":\"7\"}\n");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A job's report as one page of HTML, which needs nothing but itself: no script, no network, no other file.
+//! A job's report as one self-contained HTML page: no script, no network, no other file.
 //!
-//! Every text comes in through maud, which escapes it, and is made printable before: a user may have chosen it.
+//! Every text is made printable and passes through maud, which escapes it: a user may have chosen it.
 
 mod advice;
 mod chart;
@@ -14,19 +14,19 @@ use serde_json::Value;
 
 use super::log::LoggedStep;
 use super::runs::JobRun;
-use super::total::{Total, cpus_in_words, cpus_of, duration, efficiency, name_and_user, said};
+use super::total::{FACTS, Total, cpus_in_words, cpus_of, duration, efficiency, name_and_user, said};
 use crate::series::Series;
 use crate::store::summary::Summary;
 use crate::table::printable;
 
 const STYLE: &str = include_str!("page/style.css");
 
-/// No page may load anything, and nothing in it may run.
+/// The page must not load or run anything.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
 const UNKNOWN: &str = "unknown";
 
-/// The page of these runs of a job; `of_log`: so many runs the log has.
+/// The page of these runs of a job. `of_log`: how many runs the log has.
 pub fn of_runs(job: &str, runs: &[JobRun], of_log: usize, series: &[Series]) -> String {
     let job = printable(job);
     let body = html! {
@@ -38,7 +38,7 @@ pub fn of_runs(job: &str, runs: &[JobRun], of_log: usize, series: &[Series]) -> 
     page(&format!("Job {job}"), &body)
 }
 
-/// The page of what Slurm's accounting has of a job.
+/// The page of what Slurm's accounting has about a job.
 pub fn of_summary(job: &str, summary: &Summary) -> String {
     let job = printable(job);
     let wall = summary.seconds();
@@ -114,8 +114,7 @@ fn page(title: &str, body: &Markup) -> String {
 fn of_run(job: &str, run: &JobRun, is_one_of_several: bool, series: &[Series]) -> Markup {
     let total = Total::of(run);
     let (_, user) = name_and_user(run);
-    let facts = [("partition", "partition"), ("account", "account"), ("qos", "QOS"), ("project", "project")];
-    let facts = facts.iter().filter_map(|(member, name)| Some(format!("{name} {}", printable(said(run, member)?))));
+    let facts = FACTS.iter().filter_map(|(member, name)| Some(format!("{name} {}", printable(said(run, member)?))));
     let node = said(run, "node").map_or_else(|| UNKNOWN.to_owned(), printable);
     let (verdict, class) = verdict(run, &total);
     let (advice, reserve) = advice::of(run, &total);
@@ -168,7 +167,7 @@ fn of_run(job: &str, run: &JobRun, is_one_of_several: bool, series: &[Series]) -
     }
 }
 
-/// How it ended, and the class by which that is coloured.
+/// How it ended, and the class for its colour.
 fn verdict(run: &JobRun, total: &Total) -> (String, &'static str) {
     let kills = total.oom_kills.unwrap_or(0);
     let how = match advice::exit_of(run) {
@@ -185,10 +184,10 @@ fn verdict(run: &JobRun, total: &Total) -> (String, &'static str) {
     }
 }
 
-/// What was used of one thing.
+/// The usage of one resource.
 struct Bar {
     name: &'static str,
-    /// In percent; `None`: nothing says how much there was.
+    /// In percent. `None`: the total is not known.
     share: Option<f64>,
     text: String,
 }
@@ -239,7 +238,7 @@ fn rows(run: &JobRun, total: &Total) -> Vec<Bar> {
     all
 }
 
-/// Each with its bar. The text beside it says the same.
+/// Rows with bars. The text beside a bar says the same.
 fn bars(rows: &[Bar]) -> Markup {
     html! {
         dl.bars {
@@ -285,7 +284,7 @@ impl Cell {
     }
 }
 
-/// On a narrow page each cell is a line with the name of its column; the roles say then that it is a table still.
+/// On a narrow page each cell is a line with the name of its column; the roles then still mark it as a table.
 fn table(caption: &str, heads: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>) -> Markup {
     html! {
         table role="table" {
@@ -341,7 +340,7 @@ fn steps(run: &JobRun) -> Markup {
     )
 }
 
-/// How a step or a task ended.
+/// How a step or task ended.
 fn how(line: &Value, end: Option<&str>) -> String {
     let how = match (line.get("exit_status").and_then(Value::as_i64), line.get("exit_signal").and_then(Value::as_i64)) {
         (Some(status), _) => format!("exit status {status}"),

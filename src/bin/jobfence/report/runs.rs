@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which lines of the usage log are of one run of a job: a scheduler begins its numbers again, and a job may run again.
+//! Groups the usage log's lines into runs of a job: a scheduler may start its numbers again, and a job may run again.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use crate::moment::seconds_of;
 /// Under Slurm these steps last as long as their job.
 const LAST_AS_LONG: [&str; 3] = ["batch", "extern", "interactive"];
 
-/// The steps of one job, in the order in which they began.
+/// The steps of one run, in the order in which they began.
 #[derive(Debug)]
 pub struct JobRun {
     pub steps: Vec<LoggedStep>,
-    /// Whether another run of its user had the same id at the same time, as jobs of two schedds can. What the log has of the whole job is then
-    /// of both.
+    /// Whether another run of the same user had the same id at the same time, as jobs of two schedds can. Then the log's figures for the
+    /// whole job belong to both.
     pub is_beside_another: bool,
 }
 
-/// When a step began, as far as its line says it. Such a time is compared as text.
+/// When a step began, if its line says so. Such times are compared as text.
 fn began(step: &LoggedStep) -> &str {
     step.text("started").unwrap_or_else(|| ended(step))
 }
 
-/// When it ended.
+/// When a step ended.
 pub fn ended(step: &LoggedStep) -> &str {
     step.text("ended").unwrap_or_default()
 }
@@ -39,7 +39,7 @@ impl JobRun {
         self.steps.iter().map(began).min().unwrap_or_default()
     }
 
-    /// From its beginning to its end. Earlier releases have written both to the second, and beside them how long the step took.
+    /// The time from its beginning to its end. Earlier releases wrote both only to the second, and beside them how long the step took.
     pub fn wall(&self) -> Option<Duration> {
         let all = |member: &str| self.steps.iter().map(|step| step.number(member)).collect::<Option<Vec<f64>>>();
         if let (Some(began), Some(ended)) = (all("started_unix_seconds"), all("ended_unix_seconds")) {
@@ -49,24 +49,24 @@ impl JobRun {
         let longest = self.steps.iter().filter_map(|step| step.number("wall_seconds")).fold(0.0, f64::max);
         let passed = seconds_of(self.ended())?.checked_sub(seconds_of(self.began())?)?;
         let (longest, passed) = (Duration::try_from_secs_f64(longest).unwrap_or_default(), Duration::from_secs(passed));
-        // A step that lasted as long as the run, but for what is cut off, says it better.
+        // A step that lasted as long as the run, except for fractions of a second, is more exact.
         Some(if longest + Duration::from_secs(1) > passed { longest } else { passed })
     }
 
-    /// Whether two of one user's went on at the same time.
+    /// Whether two runs of one user overlapped.
     fn is_beside(&self, other: &Self) -> bool {
         let uid = |run: &Self| run.steps.first().and_then(LoggedStep::uid);
         uid(self) == uid(other) && self.began() < other.ended() && other.began() < self.ended()
     }
 
-    /// Whether a step that begins when all of these have ended is another run's.
+    /// Whether a step that begins after all of these have ended belongs to another run.
     fn is_over_before(&self, next: &LoggedStep) -> bool {
         self.is_anothers(next)
             || began(next) > self.ended()
                 && self.steps.iter().filter_map(|step| step.text("step")).any(|step| LAST_AS_LONG.contains(&step))
     }
 
-    /// Whether a step cannot be of the same run: it has another user or number of a run, or there is one of its name.
+    /// Whether a step cannot belong to this run: it has another user or run number, or the run has a step of its name.
     fn is_anothers(&self, next: &LoggedStep) -> bool {
         let name = |step: &LoggedStep| step.text("step").map(str::to_owned);
         self.steps
@@ -77,11 +77,11 @@ impl JobRun {
 
 /// The runs, the oldest first.
 pub fn runs_of(mut lines: Vec<LoggedStep>) -> Vec<JobRun> {
-    // Of two that began in the same second, the one that ended first is of the earlier run.
+    // If two began in the same second, the one that ended first belongs to the earlier run.
     lines.sort_by(|one, other| (began(one), ended(one)).cmp(&(began(other), ended(other))));
     let mut runs: Vec<JobRun> = Vec::new();
     for line in lines {
-        // A run that has another number may go on beside the last one.
+        // A run with another number may overlap with the last one.
         let is_of = |run: &&mut JobRun| !run.is_over_before(&line);
         let fits = runs.last_mut().filter(is_of).map(|run| run.steps.push(line.clone()));
         if fits.is_some() {
@@ -155,11 +155,11 @@ mod tests {
     fn another_run_is_another_job() {
         let again = ["0 2-4", "batch 1-8", "extern 0-9", "1 22-23", "batch 20-30", "extern 20-31"];
         assert_eq!(runs(&again), ["extern batch 0", "batch extern 1"]);
-        // The numbers of jobs have begun again.
+        // The job numbers have started again.
         assert_eq!(runs(&["0 2-4", "0 20-30"]), ["0", "0"]);
         assert_eq!(runs(&["0 2-4", "1 20-30:7"]), ["0", "1"]);
         assert_eq!(runs(&["0 2-4/1", "1 5-6/1", "0 7-9/2", "1 8-9/2"]), ["0 1", "0 1"]);
-        // It ran again within the second in which it ended.
+        // The job ran again within the second in which it ended.
         assert_eq!(runs(&["batch 1-8", "batch 8-9"]), ["batch", "batch"]);
         assert_eq!(runs(&["0 1-9/1", "0 2-10/2", "1 5-6/1"]), ["0 1", "0"]);
     }

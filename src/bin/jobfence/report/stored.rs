@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What Slurm's database has of a job on all its nodes, where `StoreUsage` has put it: also on a host that is no node.
+//! What Slurm's database has about a job on all its nodes, written by `StoreUsage`; also on a host that is no node.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::table::{Column, NONE, lines, mib, number, numbers, printable, texts, 
 const COLUMNS: [Column; 6] =
     [texts("NODE"), numbers("CPU-TIME"), numbers("CPUS"), numbers("EFF%"), numbers("PEAK/MiB"), numbers("GRANTED/MiB")];
 
-/// A node for each line.
+/// A line for each node.
 pub fn in_words(job: &str, summary: &Summary, width: usize) -> String {
     let elapsed = Duration::from_secs(summary.seconds());
     let row = |(node, part): (&str, NodePart)| {
@@ -36,7 +36,7 @@ pub fn in_words(job: &str, summary: &Summary, width: usize) -> String {
     text
 }
 
-/// As an object of the report's schema, without steps.
+/// An object in the report's format, without steps.
 pub fn json(job: &str, summary: &Summary) -> Value {
     let node = |(name, part): (&str, NodePart)| {
         let value = json!({

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A job's report, for people and as JSON. docs/usage.md and jobfence(8) have the members.
+//! A job's report, for people and as JSON. docs/usage.md and jobfence(8) list the members.
 
 use jobfence::bytes::mebibytes;
 use jobfence::job::Id;
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use super::log::LoggedStep;
 use super::runs::{JobRun, ended};
-use super::total::{Total, cache_share, cpus_of, duration, efficiency, exit, name_and_user, said};
+use super::total::{FACTS, Total, cache_share, cpus_of, duration, efficiency, exit, name_and_user, said};
 use crate::living::{LivingRow, rows_in_lines, user_name};
 use crate::table::{self, Column, NONE, clock, lines, mib, numbers, printable, texts, time};
 
-/// The name of the object that is printed. A program looks at this first.
+/// The name of the printed object's format. A program that reads it checks it first.
 pub(super) const SCHEMA: &str = "jobfence-report-1";
 
-/// What a page has first of each step, and where it is not wide enough for all, what follows below.
+/// The first columns for each step; if the page is too narrow for all, the others follow in a second table.
 const OF_CPU: [Column; 7] = [
     numbers("WALL"),
     numbers("CPU-TIME"),
@@ -81,7 +81,7 @@ fn in_percent(value: Option<f64>) -> String {
     value.map_or_else(|| NONE.to_owned(), |value| format!("{value:.1}"))
 }
 
-/// The reports of these runs, and the fences that live. `of_log`: so many runs the log has.
+/// The reports of these runs, and the live fences. `of_log`: how many runs the log has.
 pub fn in_words(runs: &[JobRun], of_log: usize, living: &[LivingRow], width: usize, is_mail: bool) -> String {
     let mut pieces: Vec<String> = Vec::new();
     if !living.is_empty() {
@@ -96,7 +96,7 @@ pub fn in_words(runs: &[JobRun], of_log: usize, living: &[LivingRow], width: usi
     }
     for run in runs {
         let other = of_log.saturating_sub(runs.len());
-        // As two schedds of HTCondor can have a job of one number each.
+        // Two schedds of HTCondor can each have a job of the same number.
         let note = match (other, run.is_beside_another) {
             (0, _) => None,
             (1, false) => Some("The log has an earlier run of this id, too: --all shows both.".to_owned()),
@@ -132,8 +132,7 @@ fn head(run: &JobRun) -> Vec<String> {
     let (job, user) = name_and_user(run);
     let mut lines = vec![format!("job {job} of {user}")];
     let mut line = |head: &str, text: String| lines.push(format!("  {head:<9} {text}"));
-    let facts = [("partition", "partition"), ("account", "account"), ("qos", "QOS"), ("project", "project")];
-    let facts = facts.iter().filter_map(|(member, name)| Some(format!("{name} {}", printable(said(run, member)?))));
+    let facts = FACTS.iter().filter_map(|(member, name)| Some(format!("{name} {}", printable(said(run, member)?))));
     let facts: Vec<String> = facts.collect();
     if let Some(node) = said(run, "node") {
         line("node", printable(node));
@@ -166,7 +165,7 @@ fn head(run: &JobRun) -> Vec<String> {
     lines
 }
 
-/// In the words of Slurm's seff, which sites' mails have.
+/// In the words of Slurm's seff, which many sites mail.
 fn mail_head(run: &JobRun) -> Vec<String> {
     let total = Total::of(run);
     let (job, user) = name_and_user(run);
@@ -198,7 +197,7 @@ fn mail_head(run: &JobRun) -> Vec<String> {
     lines
 }
 
-/// A sentence in lines.
+/// Wraps a sentence into lines.
 fn wrapped(sentence: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in sentence.split_whitespace() {
@@ -305,7 +304,7 @@ mod tests {
         let run = |steps| JobRun { is_beside_another: false, steps };
         let only = run(vec![step("0", 60.9, 62.9, 2.0)]);
         let total = Total::of(&only);
-        // As its only step.
+        // Like its only step.
         assert_eq!((total.cpu_efficiency(), efficiency(&only.steps[0])), (Some(70.0), Some(70.0)));
         assert_eq!((total.cpus, total.cpus_granted), (Some(1.0), Some(2.0)));
         let text = in_words(std::slice::from_ref(&only), 1, &[], 80, false);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What all steps of a run say together, for the report in words and for the page.
+//! The totals over all steps of a run, for the text report and for the page.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use super::runs::JobRun;
 use crate::living::user_name;
 use crate::table::{NONE, printable};
 
-/// What the steps of a run have used together. `None`: no step says it.
+/// What the steps of a run used together. `None`: no step says it.
 pub struct Total {
     pub wall: Option<Duration>,
     pub cpu: Option<f64>,
     pub throttled: Option<f64>,
     /// The CPUs that the job could use: those of the step that could use most.
     pub cpus: Option<f64>,
-    /// The CPUs that it was granted, which a quota can be below.
+    /// The CPUs that it was granted; a quota may be lower.
     pub cpus_granted: Option<f64>,
     pub memory_limit: Option<u64>,
     pub memory_peak: Option<u64>,
     pub read: Option<u64>,
     pub written: Option<u64>,
-    /// Of files, what was yet to be written when a step ended.
+    /// File data that was not yet written to disk when a step ended.
     pub unwritten: Option<u64>,
     pub oom_kills: Option<u64>,
 }
@@ -41,7 +41,7 @@ impl Total {
             wall: run.wall(),
             cpu: seconds("cpu_seconds"),
             throttled: seconds("throttled_seconds"),
-            // Of a step whose directory the scheduler has removed by then, the limit is not known.
+            // If the scheduler had already removed a step's directory, its limit is not known.
             cpus: run.steps.iter().filter_map(cpus_of).reduce(f64::max),
             cpus_granted: run.steps.iter().filter_map(granted_to).reduce(f64::max),
             memory_limit: run.steps.iter().filter_map(|step| step.whole("memory_limit_bytes")).max(),
@@ -53,7 +53,7 @@ impl Total {
         }
     }
 
-    /// How many CPUs it could use, and of how many that were granted where that is not the same.
+    /// How many CPUs it could use, and how many were granted if that differs.
     pub fn cpus_in_words(&self) -> Option<String> {
         let cpus = self.cpus?;
         Some(match self.cpus_granted.filter(|granted| *granted > cpus) {
@@ -77,12 +77,12 @@ impl Total {
     }
 }
 
-/// As [`jobfence::job::Cpus::in_words`] has them.
+/// As [`jobfence::job::Cpus::in_words`].
 pub fn cpus_in_words(cpus: f64) -> String {
     format!("{cpus} {}", if cpus == 1.0 { "CPU" } else { "CPUs" })
 }
 
-/// The CPUs that a step could use: what it was granted, and of a quota below that as much as it allows.
+/// The CPUs that a step could use: the lower one of grant and quota.
 pub fn cpus_of(step: &LoggedStep) -> Option<f64> {
     granted_to(step).into_iter().chain(step.number("cpus_limit")).reduce(f64::min)
 }
@@ -91,7 +91,7 @@ fn granted_to(step: &LoggedStep) -> Option<f64> {
     step.number("cpus_granted").filter(|cpus| *cpus > 0.0)
 }
 
-/// Of the CPU time that it could have used, in percent.
+/// The CPU time in percent of what it could have used.
 pub fn efficiency(step: &LoggedStep) -> Option<f64> {
     let granted = step.number("wall_seconds")? * cpus_of(step)?;
     (granted > 0.0).then_some(100.0 * step.number("cpu_seconds")? / granted)
@@ -114,7 +114,16 @@ pub fn exit(step: &LoggedStep) -> String {
     }
 }
 
-/// What all steps say, or the one that says something.
+/// Members of a line by which a job is known, beside its id, and their names for people.
+pub const FACTS: &[(&str, &str)] = &[
+    ("partition", "partition"),
+    ("account", "account"),
+    ("qos", "QOS"),
+    ("project", "project"),
+    ("global_job", "GlobalJobId"),
+];
+
+/// The text from the first step that has it; it should be equal in all.
 pub fn said<'a>(run: &'a JobRun, member: &str) -> Option<&'a str> {
     run.steps.iter().find_map(|step| step.text(member)).filter(|text| !text.is_empty())
 }
@@ -127,7 +136,7 @@ pub fn name_and_user(run: &JobRun) -> (String, String) {
     (printable(said(run, "job").unwrap_or(NONE)), format!("{user} (uid {number})"))
 }
 
-/// A number of seconds, if it can be one.
+/// A number of seconds, if it is valid.
 pub fn duration(seconds: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }

@@ -37,12 +37,7 @@ fn with_ours(text: &[u8], mode: Mode, seen: &Seen, hint: Option<u64>, visible_gp
     // With more slots, mpirun or the script itself starts processes, and each would start as many threads as all may use.
     let is_one_slot = value(c"NSLOTS") == Some(b"1");
     let hint = limit(hint.filter(|_| is_one_slot && !has_users).map(|threads| threads.to_string()));
-    let mut ours = vec![
-        named("JOBFENCE_CGROUP", seen.path.clone()),
-        named("JOBFENCE_CPUS", limit(seen.cpus.map(|cpus| cpus.to_string()))),
-        named("JOBFENCE_MEMORY_BYTES", limit(seen.memory.map(|bytes| bytes.to_string()))),
-        named("JOBFENCE_MAX_PROCESSES", limit(seen.processes.map(|count| count.to_string()))),
-    ];
+    let mut ours: Vec<_> = seen.variables(mode).map(|(name, value)| named(name, value)).into();
     let hints = THREADS.iter().filter(|name| !is_users(name)).chain([&HINT]);
     ours.extend(hints.map(|name| (text_of(name), hint.clone())));
     let gpus = visible_gpus.map(|gpus| [("CUDA_VISIBLE_DEVICES", gpus), ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")]);

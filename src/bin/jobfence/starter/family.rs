@@ -15,7 +15,8 @@ use nix::unistd::{ForkResult, Pid, execve, fork, getpid, getppid, pause};
 
 /// The first word of its command line.
 const STAND_IN: &CStr = c"jobfence-stand-in";
-const UNIFIED: &str = "/sys/fs/cgroup";
+/// Where the one hierarchy is mounted.
+pub const UNIFIED: &str = "/sys/fs/cgroup";
 
 /// The cgroup of the daemon that has started this process, if this one has another.
 pub fn daemons_cgroup() -> Option<Dir> {

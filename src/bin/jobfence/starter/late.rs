@@ -12,7 +12,6 @@ use jobfence::error::{Error, Result};
 use jobfence::printable::is_printable;
 use jobfence::scheduler::htcondor::slot_ad::SlotJob;
 use jobfence::sys::program::leave_descriptors;
-use log::LevelFilter;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, execv, fork, getpid, setsid};
 
@@ -56,9 +55,7 @@ pub fn ask() -> Option<ExitCode> {
     let [name, program, address, is_slot, slot, starter] = words.as_slice() else { return None };
     (name == LATE).then_some(())?;
     ignore_sigpipe();
-    if log::set_logger(&SyslogOfDaemon).is_ok() {
-        log::set_max_level(LevelFilter::Info);
-    }
+    SyslogOfDaemon::begin();
     let text = |word: &OsString| String::from_utf8_lossy(word.as_bytes()).into_owned();
     let program = PathBuf::from(OsString::from_vec(program.as_bytes().to_vec()));
     let question = Question { program, address: text(address), is_slot: text(is_slot) };

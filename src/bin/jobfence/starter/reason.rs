@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Why a job of the local universe is on hold: HTCondor holds a job that was killed for want of memory, and names a limit of 0 megabytes, since
-//! it knows of none without a slot. The schedd is on this host, and lets root write our sentence in the place of that.
+//! Why a job is on hold: HTCondor holds a job that was killed for want of memory, and does not say which process took it. Of a job of the local
+//! universe it even names a limit of 0 megabytes, since it knows of none without a slot. A schedd on this host lets root write our sentence in the
+//! place of that.
 //!
-//! The schedd of a job with a slot can be elsewhere, and root of this host is nobody there.
+//! The schedd of a job with a slot can be elsewhere, and root of this host is nobody there. Such a schedd is not asked.
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use jobfence::job::Id;
@@ -17,11 +19,13 @@ use super::job::beside_daemon;
 
 /// HTCondor's own command. By a constraint it changes what fits it at that moment, and fails where nothing does.
 const EDIT: &str = "condor_qedit";
-/// Where the watcher finds it.
+/// And the one that knows the addresses of schedds, beside it.
+const STATUS: &str = "condor_status";
+/// Where the watcher finds the first one.
 const PROGRAM: &str = "JOBFENCE_QEDIT";
 /// The job's name in all the world.
 const JOB: &str = "JOBFENCE_GLOBAL_JOB";
-/// The address of the schedd whose job it is: a host can have several.
+/// The schedd whose job it is, by its address or its name: a host can have several.
 const SCHEDD: &str = "JOBFENCE_SCHEDD";
 /// By which HTCondor's commands find their configuration.
 const CONFIGURATION: &str = "CONDOR_CONFIG";
@@ -54,6 +58,10 @@ pub fn say(job: &Id, sentences: &[String]) {
     if sentences.is_empty() || !geteuid().is_root() {
         return;
     }
+    let silent = |why: &str| log::info!("job {job}: condor_q -hold does not say why it was killed: {why}");
+    let Some(schedd) = address_of(Path::new(&program), &schedd) else {
+        return silent(&format!("nobody knows the address of the schedd {schedd}"));
+    };
     let mut why = String::new();
     for pause in PAUSES {
         std::thread::sleep(Duration::from_secs(pause));
@@ -65,14 +73,27 @@ pub fn say(job: &Id, sentences: &[String]) {
             Err(silence) => why = format!("{EDIT}: {}", silence.to_string().replace('\n', "; ")),
         }
     }
-    log::info!("job {job}: condor_q -hold does not say why it was killed: {why}");
+    silent(&why);
+}
+
+/// HTCondor's commands would look up the host of a name first, and not find it where a pool has other names of hosts. So the collector is asked
+/// for the address of a schedd that is known by its name.
+fn address_of(program: &Path, schedd: &str) -> Option<String> {
+    if schedd.starts_with('<') {
+        return Some(schedd.to_owned());
+    }
+    let which = format!("Name == {}", quoted(schedd));
+    let words = ["-schedd", "-constraint", &which, "-af", "MyAddress"];
+    let asked = AskedProgram::new(program.with_file_name(STATUS), &words, &[CONFIGURATION]);
+    let said = asked.ask(Instant::now() + PATIENCE).ok()?;
+    said.lines().next().map(str::trim).filter(|address| address.starts_with('<')).map(str::to_owned)
 }
 
 /// The job, as long as it is on hold for want of memory. Its user can have put another job's name into its ad, but no other number.
 fn constraint(job: &Id, global_job: &str) -> String {
     let (cluster, process) = job.as_str().split_once('.').unwrap_or_default();
     format!(
-        "ClusterId == {cluster} && ProcId == {process} && GlobalJobId == {} && JobUniverse == 12 && JobStatus == 5 && \
+        "ClusterId == {cluster} && ProcId == {process} && GlobalJobId == {} && JobStatus == 5 && \
          HoldReasonCode == 34",
         quoted(global_job)
     )
@@ -84,8 +105,7 @@ mod tests {
 
     #[test]
     fn only_that_job_is_changed_while_it_is_on_hold() {
-        let expected = "ClusterId == 12 && ProcId == 3 && GlobalJobId == \"node1#12.3#17 || \\\"\" && JobUniverse == 12 && \
-                        JobStatus == 5 && HoldReasonCode == 34";
+        let expected = "ClusterId == 12 && ProcId == 3 && GlobalJobId == \"node1#12.3#17 || \\\"\" && JobStatus == 5 && HoldReasonCode == 34";
         assert_eq!(constraint(&Id::new("12.3").unwrap(), "node1#12.3#17 || \""), expected);
     }
 

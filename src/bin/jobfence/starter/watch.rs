@@ -15,7 +15,6 @@ use jobfence::error::{Error, Result};
 use jobfence::job::Id;
 use jobfence::scheduler::htcondor::{CONTAINERS_BRANCH, JOBS_BRANCH};
 use jobfence::sys::program::leave_descriptors;
-use log::LevelFilter;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, setsid};
 
@@ -64,9 +63,7 @@ pub fn watch() -> Option<ExitCode> {
     let [name, job, step, run] = words.as_slice() else { return None };
     (name == WATCH).then_some(())?;
     ignore_sigpipe();
-    if log::set_logger(&SyslogOfDaemon).is_ok() {
-        log::set_max_level(LevelFilter::Info);
-    }
+    SyslogOfDaemon::begin();
     let which =
         Which { job: Id::new(job.as_str()).ok()?, step: Some(Id::new(step.as_str()).ok()?), run: run.parse().ok() };
     let configured = || Configured { config: None, overrides: Vec::new() }.load();

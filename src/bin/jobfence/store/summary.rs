@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The summary of a job in an AdminComment, in the format of Princeton's jobstats: `JS1:`, and behind that base64 of gzip of JSON.
+//! The summary of a job in an AdminComment, in the format of Princeton's jobstats: `JS1:`, followed by base64 of gzip of JSON.
 //!
-//! Its readers (jobstats, Open OnDemand's helper, seff-like tools) take what they know and ignore the rest. By the member `jobfence` we
-//! know a summary of ours, to which another node may add its part; any other text belongs to somebody else.
+//! Its readers (jobstats, Open OnDemand's helper, seff-like tools) use the members that they know and ignore the rest. The member
+//! `jobfence` marks a summary of jobfence, to which another node may add its part; any other text is not jobfence's.
 
 use std::io::{Read, Write};
 
@@ -13,13 +13,13 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
 
-/// Before the summary.
+/// Precedes the summary.
 const MARK: &str = "JS1:";
 
-/// A summary that unpacks to more is none of ours.
+/// jobfence writes no summary that unpacks to more.
 const LONGEST: u64 = 4 << 20;
 
-/// What a job has used on one node.
+/// What a job used on one node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodePart {
     /// CPUs that it was granted.
@@ -32,7 +32,7 @@ pub struct NodePart {
     pub cpu_seconds: f64,
 }
 
-/// What a job has used on all nodes that have said so.
+/// What a job used on all nodes that have reported.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
     nodes: Map<String, Value>,
@@ -40,7 +40,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// What a comment says. An empty one says nothing of any node. `None`: the comment is not ours.
+    /// Parses a comment. An empty one has no nodes. `None`: the comment is not jobfence's.
     pub fn of_comment(comment: &str) -> Option<Self> {
         if comment.is_empty() {
             return Some(Self { nodes: Map::new(), seconds: 0 });
@@ -54,10 +54,10 @@ impl Summary {
         Some(Self { nodes, seconds: summary.get("total_time")?.as_u64()? })
     }
 
-    /// Puts a node's part in. Whether that changes anything.
+    /// Adds a node's part. Returns whether that changes anything.
     pub fn put(&mut self, node: &str, part: &NodePart, seconds: u64) -> bool {
         let mut entry = Map::new();
-        // To the millisecond: what is read again is the same text.
+        // Rounded to the millisecond, so that parsing and writing again gives the same text.
         entry.insert("total_time".to_owned(), json!((part.cpu_seconds * 1000.0).round() / 1000.0));
         let known = [("cpus", part.cpus), ("total_memory", part.memory), ("used_memory", part.memory_peak)];
         for (name, value) in known {
@@ -72,7 +72,7 @@ impl Summary {
         true
     }
 
-    /// What each node has said, by its name.
+    /// Each node's part, by its name.
     pub fn nodes(&self) -> impl Iterator<Item = (&str, NodePart)> {
         self.nodes.iter().map(|(node, entry)| {
             let number = |name: &str| entry.get(name).and_then(Value::as_u64);
@@ -86,14 +86,14 @@ impl Summary {
         })
     }
 
-    /// From the job's beginning to its end, in seconds.
+    /// The job's run time, in seconds.
     pub fn seconds(&self) -> u64 {
         self.seconds
     }
 
-    /// The comment.
+    /// The comment's text.
     pub fn comment(&self) -> Result<String, String> {
-        // jobstats wants the number of GPUs; jobfence counts none of their work.
+        // jobstats needs the number of GPUs; jobfence does not measure their use.
         let summary = json!({ "gpus": 0, "jobfence": 1, "nodes": self.nodes, "total_time": self.seconds });
         let mut packer = GzEncoder::new(Vec::new(), Compression::best());
         let packed = packer.write_all(summary.to_string().as_bytes()).and_then(|()| packer.finish());

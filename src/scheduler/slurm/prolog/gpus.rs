@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which GPUs are the job's, by what slurmd says to its prolog.
+//! Which GPUs belong to the job, from what slurmd tells its prolog.
 //!
 //! `SLURM_JOB_GPUS` has Slurm's own numbers (`gres_common_prep_set_env`, in 22.05 `gres_common_epilog_set_env`, in
-//! src/plugins/gres/common/gres_common.c), which are places in an order: see [`crate::scheduler::slurm::gres`]. Since 25.11, where Slurm has detected
-//! the GPUs itself, `CUDA_VISIBLE_DEVICES` beside it has the UUIDs of the same GPUs, which need no order; of MIG in every release.
+//! src/plugins/gres/common/gres_common.c). They are positions in an order: see [`crate::scheduler::slurm::gres`]. Since 25.11, if Slurm
+//! detected the GPUs itself, `CUDA_VISIBLE_DEVICES` has the UUIDs of the same GPUs, which need no order; for MIG in every release.
 //!
-//! The numbers are this node's where slurmd finds this node's place among the job's nodes, and not among those of a step
+//! The numbers are this node's if slurmd finds this node's position among the job's nodes, and not among those of a step
 //! (`_rpc_launch_tasks`, `_rpc_prolog`, src/slurmd/slurmd/req.c).
 
 use std::path::{Path, PathBuf};
@@ -18,14 +18,14 @@ use crate::scheduler::slurm::gres::GresConf;
 use crate::sys::dir::Dir;
 use crate::sys::nvidia;
 
-/// Where GPUs are looked for.
+/// The files from which GPUs are found.
 #[derive(Debug)]
 pub struct GpuSources<'a> {
-    /// slurmd's own slurm.conf, beside which is gres.conf (`get_extra_conf_path`).
+    /// slurmd's own slurm.conf; gres.conf is beside it (`get_extra_conf_path`).
     pub slurm_conf: Option<PathBuf>,
     /// `/proc`.
     pub proc: &'a Dir,
-    /// Above `dev`.
+    /// The directory that contains `dev`.
     pub root: &'a Path,
 }
 
@@ -54,7 +54,7 @@ pub fn find(env: &dyn Fn(&str) -> Option<String>, places: &GpuSources<'_>) -> Gp
     in_order(positions, slurm_conf, &lines, &env("SLURMD_NODENAME").unwrap_or_default(), &driver, places)
 }
 
-/// The GPUs of a node with these numbers of Slurm's.
+/// The GPUs of a node with these Slurm numbers.
 pub fn with_numbers(positions: Vec<u32>, node: &str, places: &GpuSources<'_>) -> Gpus {
     match (&places.slurm_conf, nvidia::gpus(places.proc)) {
         _ if positions.is_empty() => Gpus::None,
@@ -68,7 +68,7 @@ const NO_SLURM_CONF: &str = "slurm.conf is not found";
 const STRANGE_DRIVER: &str = "what is in /proc/driver/nvidia is not understood";
 const INSTANCES: &str = "a GPU of this node is divided into instances (MIG), which have one device together";
 
-/// Whether the numbers are of this node, and not of another one of the job.
+/// Whether the numbers are this node's, and not another node's of the job.
 fn are_this_nodes(env: &dyn Fn(&str) -> Option<String>, slurm_conf: &Lines) -> Result<(), String> {
     let nodes_of_job = env("SLURM_JOB_CPUS_PER_NODE").and_then(|cpus| Repeated::parse(&cpus)).map(|cpus| cpus.count());
     match nodes_of_job {
@@ -78,7 +78,7 @@ fn are_this_nodes(env: &dyn Fn(&str) -> Option<String>, slurm_conf: &Lines) -> R
     }
     let flags = slurm_conf.last("PrologFlags").map(|flags| flags.value.to_ascii_lowercase()).unwrap_or_default();
     let has = |flag: &str| flags.split(',').any(|one| one.trim() == flag);
-    // Those with which every release calls the prolog when the job is allocated (`prolog_str2flags`).
+    // The flags with which every release calls the prolog when the job is allocated (`prolog_str2flags`).
     let at_allocation = ["alloc", "contain", "x11", "runinjob", "forcerequeueonfail"].iter().any(|flag| has(flag));
     let nodes = env("SLURM_JOB_NODELIST").or_else(|| env("SLURM_NODELIST")).and_then(|nodes| HostList::parse(&nodes));
     let is_jobs = nodes.is_some_and(|nodes| {
@@ -88,7 +88,7 @@ fn are_this_nodes(env: &dyn Fn(&str) -> Option<String>, slurm_conf: &Lines) -> R
         let sign = "the numbers of GPUs that slurmd says can be another node's";
         return Err(format!("{sign}; PrologFlags=Alloc in slurm.conf makes them certain"));
     }
-    // Before 25.11, the first release that names the SLUID, it looks up the job's n-th node in what it has of this node alone
+    // Before 25.11, the first release that exports the SLUID, RunInJob looks up the job's n-th node in data about this node alone
     // (`_run_prolog_epilog`, src/slurmd/slurmstepd/mgr.c).
     if has("runinjob") && env("SLURM_JOB_SLUID").is_none() {
         return Err(
@@ -98,7 +98,7 @@ fn are_this_nodes(env: &dyn Fn(&str) -> Option<String>, slurm_conf: &Lines) -> R
     Ok(())
 }
 
-/// The devices of GPUs that are all named by their UUIDs.
+/// The devices of these GPUs, if all are named by UUID.
 fn by_uuid(visible: &[&str], driver: &[nvidia::Gpu]) -> Option<Vec<String>> {
     let device = |uuid: &&str| {
         let mut known = driver.iter().filter(|gpu| gpu.uuid.as_deref() == Some(*uuid));
@@ -108,7 +108,7 @@ fn by_uuid(visible: &[&str], driver: &[nvidia::Gpu]) -> Option<Vec<String>> {
     visible.iter().map(device).collect()
 }
 
-/// The device of each of a node's GPUs, in Slurm's order, or why that is not certain.
+/// The device of each GPU of a node, in Slurm's order, or why the order is not certain.
 pub fn of_node(node: &str, places: &GpuSources<'_>) -> Result<Vec<String>, String> {
     let file = places.slurm_conf.as_ref().ok_or(NO_SLURM_CONF)?;
     let driver = nvidia::gpus(places.proc).ok_or(STRANGE_DRIVER)?;
@@ -116,7 +116,7 @@ pub fn of_node(node: &str, places: &GpuSources<'_>) -> Result<Vec<String>, Strin
     are_there(&devices, places.root).map(|()| devices)
 }
 
-/// The GPUs by their places in Slurm's order.
+/// The GPUs at these positions in Slurm's order.
 fn in_order(
     positions: Vec<u32>,
     slurm_conf: &Path,
@@ -136,7 +136,7 @@ fn in_order(
     }
 }
 
-/// The GPUs that Slurm counts on the node, in its order. `None`: one is divided into instances.
+/// The GPUs that Slurm counts on the node, in its order. `None`: one of them is divided into instances.
 fn counted(
     slurm_conf: &Path,
     lines: &Lines,
@@ -152,7 +152,7 @@ fn counted(
     gres_conf.devices(gres, driver).map(Some)
 }
 
-/// Slurm leaves out what is no device, and counts on.
+/// Checks that all are devices: Slurm skips a file that is no device, which shifts its numbers.
 fn are_there(devices: &[String], root: &Path) -> Result<(), String> {
     match devices.iter().find(|path| !is_device(path) || !exists(root, path)) {
         Some(none) => Err(format!("{none} is a GPU in gres.conf, and no device here")),
@@ -183,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    /// A node `n2` with these files: `dev/...` are devices, by links to one; a GPU of the driver's is `ADDRESS MINOR UUID`.
+    /// A node `n2` with these files: `dev/...` are devices, as links to a real one; a GPU of the driver is `ADDRESS MINOR UUID`.
     struct Node(tempfile::TempDir);
 
     impl Node {
@@ -215,7 +215,7 @@ mod tests {
         }
     }
 
-    /// What slurmd says of a job of one node with these GPUs.
+    /// What slurmd tells the prolog of a one-node job with these GPUs.
     fn alone<'a>(gpus: &'a str, visible: &'a str) -> [(&'a str, &'a str); 5] {
         [
             ("SLURMD_NODENAME", "n2"),
@@ -230,7 +230,7 @@ mod tests {
         Gpus::Devices(pairs.iter().map(|(position, path)| (*position, (*path).to_owned())).collect())
     }
 
-    /// Why it is not certain, and whether the numbers are.
+    /// Whether the numbers are certain, and why the devices are not.
     fn why(gpus: Gpus) -> (bool, String) {
         match gpus {
             Gpus::Unknown(why) => (false, why),
@@ -255,12 +255,12 @@ mod tests {
     #[test]
     fn files_of_gres_conf() {
         let node = Node::new("NodeName=n2 Gres=gpu:2\n", "Name=gpu File=/dev/nvidia[2-3]\n", ALL, &[]);
-        // The X of none of these is the number.
+        // For each of these, the X of the device differs from Slurm's number.
         assert_eq!(node.find(&alone("0", "0")), devices(&[(0, "/dev/nvidia2")]));
         assert_eq!(node.find(&alone("0,1", "0,1")), devices(&[(0, "/dev/nvidia2"), (1, "/dev/nvidia3")]));
         let (certain, reason) = why(node.find(&alone("2", "2")));
         assert!(certain && reason.contains("the GPU 2 of this node, and gres.conf and slurm.conf have 2"), "{reason}");
-        // One that is no device is not counted.
+        // A file that is no device is not counted.
         let node = Node::new("NodeName=n2 Gres=gpu:2\n", "Name=gpu File=/dev/nvidia[3-4]\n", ALL, &[]);
         let (certain, reason) = why(node.find(&alone("0", "0")));
         assert!(certain && reason.contains("/dev/nvidia4"), "{reason}");
@@ -277,11 +277,11 @@ mod tests {
         let nvidia = Node::new(FOUR, "AutoDetect=nvidia\n", ALL, CROSSED);
         assert_eq!(nvidia.find(&alone("0,3", "0,3")), devices(&[(0, "/dev/nvidia0"), (3, "/dev/nvidia3")]));
         assert_eq!(nvidia.find(&alone("0,3", "GPU-a,GPU-d")), devices(&[(0, "/dev/nvidia0"), (3, "/dev/nvidia3")]));
-        // The UUIDs say it where no order does.
+        // The UUIDs decide where no order does.
         let full = Node::new(FOUR, "AutoDetect=full\n", ALL, CROSSED);
         assert!(why(full.find(&alone("0", "0"))).1.contains("AutoDetect=full"));
         assert_eq!(full.find(&alone("1", "GPU-d")), devices(&[(1, "/dev/nvidia3")]));
-        // One that the driver has not, or not for each, is no name.
+        // A UUID that the driver does not list, or a list that does not have one for each GPU, does not count.
         for visible in ["GPU-e", "GPU-c,GPU-d", "GPU-c,1"] {
             assert!(why(full.find(&alone("0", visible))).1.contains("AutoDetect=full"), "{visible}");
         }
@@ -302,7 +302,7 @@ mod tests {
         fs::create_dir_all(node.0.path().join("proc/driver/nvidia/capabilities/gpu2/mig/gi1")).unwrap();
         let (certain, reason) = why(node.find(&alone("0", "0")));
         assert!(!certain && reason.contains("MIG"), "{reason}");
-        // A whole one has a UUID of its own; and nothing is detected where files are named.
+        // An undivided GPU has a UUID of its own; and where files are named, nothing is detected.
         assert_eq!(node.find(&alone("0", "GPU-d")), devices(&[(0, "/dev/nvidia3")]));
         fs::write(node.0.path().join("gres.conf"), "Name=gpu File=/dev/nvidia[3,1,2,0]\n").unwrap();
         assert_eq!(node.find(&alone("1", "1")), devices(&[(1, "/dev/nvidia1")]));

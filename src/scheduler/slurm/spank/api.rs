@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Slurm's functions, looked up in the program that loaded us, behind types.
+//! Typed wrappers for Slurm's functions, which are looked up in the program that loaded the plugin.
 //!
-//! A symbol that is missing (an older Slurm, another program) is an error of the one call that needs it.
+//! A missing symbol (an older Slurm, another program) is an error only of the call that needs it.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
@@ -24,7 +24,7 @@ pub mod bindings {
 
 use bindings::{SpankApi, spank_context, spank_item, spank_option};
 
-/// The programs that load SPANK plugins, as far as they differ for us.
+/// The programs that load SPANK plugins, as far as jobfence distinguishes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Context {
     /// slurmstepd, with a step.
@@ -33,9 +33,9 @@ pub enum Context {
     Slurmd,
     /// srun.
     Srun,
-    /// sbatch, salloc, and what else makes allocations (scrontab, scrun).
+    /// sbatch, salloc, and other commands that make allocations (scrontab, scrun).
     Allocator,
-    /// The process of a prolog or epilog, or a program that is not Slurm's.
+    /// The process of a prolog or epilog, or a program other than Slurm's.
     Other,
 }
 
@@ -44,28 +44,28 @@ pub type SpankHandle = bindings::spank_t;
 
 static API: OnceCell<SpankApi> = OnceCell::new();
 
-/// The functions of the program we are in.
+/// The functions of this program.
 pub fn functions() -> Result<&'static SpankApi> {
     API.get_or_try_init(|| {
-        // The declarations are those of spank.h, which are the same in all releases that `version` lets load us.
+        // The declarations are from spank.h, and are the same in all releases that `version` admits.
         // SAFETY: the program itself, which stays loaded; libloading runs no initialiser for it.
         unsafe { SpankApi::from_library(libloading::os::unix::Library::this()) }.map_err(|error| missing(&error))
     })
 }
 
-/// Takes these for the functions of the program we are in: for a program that plays slurmstepd, and cannot export variadic functions.
-/// `false`: those of the program have been looked up before.
+/// Uses these as the functions of this program: for a program that plays slurmstepd, and cannot export variadic functions. `false`: the
+/// program's own functions have been looked up before.
 #[doc(hidden)]
 pub fn play(functions: SpankApi) -> bool {
     API.set(functions).is_ok()
 }
 
-/// A symbol that is not there.
+/// The error for a missing symbol.
 pub fn missing(error: &libloading::Error) -> Error {
     Error::new(format!("this program lacks a function of Slurm's plugin interface: {error}"))
 }
 
-/// Which program this is.
+/// The kind of this program.
 pub fn context() -> Context {
     let Ok(context) = functions().and_then(|api| api.spank_context.as_ref().map_err(missing)) else {
         return Context::Other;
@@ -102,11 +102,11 @@ const NO_SUCH_VARIABLE: bindings::spank_err_t = 3004;
 /// `ESPANK_NOSPACE`, likewise: the value is longer than the buffer.
 const NO_SPACE: bindings::spank_err_t = 3005;
 
-/// What Slurm knows of the step.
+/// What Slurm tells about the step.
 pub struct Spank(SpankHandle);
 
 impl Spank {
-    /// For the length of the callback that was given the handle.
+    /// Valid for the length of the callback that received the handle.
     pub fn new(handle: SpankHandle) -> Self {
         Self(handle)
     }
@@ -135,7 +135,7 @@ impl Spank {
         unsafe { self.get(item, 0 as c_int) }
     }
 
-    /// An item of type `char *`, which stays Slurm's. `None`: Slurm has none.
+    /// An item of type `char *`, which Slurm owns. `None`: Slurm has none.
     pub fn string(&self, item: spank_item::Type) -> Result<Option<String>> {
         // SAFETY: the item has this type in spank.h.
         let pointer: *const c_char = unsafe { self.get(item, std::ptr::null())? };
@@ -157,7 +157,7 @@ impl Spank {
         }
     }
 
-    /// The groups of the step's user, his first one among them, as the credential has them. `None`: Slurm does not say, as with
+    /// All groups of the step's user, including the primary one, from the credential. `None`: Slurm does not say, as with
     /// `LaunchParameters=disable_send_gids`.
     pub fn gids(&self) -> Result<Option<Vec<u32>>> {
         let get_item = functions()?.spank_get_item.as_ref().map_err(missing)?;
@@ -177,7 +177,7 @@ impl Spank {
         Ok(Some(all))
     }
 
-    /// A variable in the environment of the step's tasks; `None`: it is not there. Most of them are the user's.
+    /// A variable in the environment of the step's tasks. `None`: it is not set. Most of them are the user's.
     pub fn getenv(&self, name: &CStr) -> Result<Option<String>> {
         let getenv = functions()?.spank_getenv.as_ref().map_err(missing)?;
         let mut value = [0u8; 1024];
@@ -194,7 +194,7 @@ impl Spank {
         }
     }
 
-    /// Adds an option to those of the command. Only in `slurm_spank_init`.
+    /// Adds an option to the command's options. Only in `slurm_spank_init`.
     pub fn register(&self, option: &mut spank_option) -> Result<()> {
         let register = functions()?.spank_option_register.as_ref().map_err(missing)?;
         // SAFETY: a handle of this callback, and an option whose strings live until it returns; Slurm copies them.
@@ -204,8 +204,8 @@ impl Spank {
         }
     }
 
-    /// Sets a variable, in a command that makes an allocation, for the job and for its prolog and epilog: see spank(8) on the
-    /// job control environment.
+    /// In a command that makes an allocation, sets a variable for the job and for its prolog and epilog: see "job control environment" in
+    /// spank(8).
     pub fn set_for_job(&self, name: &str, value: &str) -> Result<()> {
         let setenv = functions()?.spank_job_control_setenv.as_ref().map_err(missing)?;
         let text = |text: &str| CString::new(text).map_err(|_| Error::new("a variable with a NUL").value(text));
@@ -217,7 +217,7 @@ impl Spank {
         }
     }
 
-    /// Takes a variable out of the environment of the step's tasks, if it is there.
+    /// Removes a variable from the environment of the step's tasks, if it is set.
     pub fn unsetenv(&self, name: &CStr) {
         if let Ok(unsetenv) = functions().and_then(|api| api.spank_unsetenv.as_ref().map_err(missing)) {
             // SAFETY: a handle of this callback and a NUL-terminated string.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How each function that Slurm calls is run, and what it answers.
+//! Runs the functions that Slurm calls, and converts their results.
 
 use std::ffi::c_int;
 
 use super::log;
 use crate::sys::guard::guard;
 
-/// What Slurm is told.
+/// The result of a callback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReturnCode {
     /// 0
@@ -15,13 +15,13 @@ pub(super) enum ReturnCode {
     Bad,
 }
 
-/// `None`: the callback did not finish, which has been logged.
+/// Runs a callback. `None`: it did not finish, which has been logged.
 pub(super) fn callback(name: &'static str, body: impl FnOnce() -> ReturnCode) -> Option<ReturnCode> {
     log::install();
     guard(name, body)
 }
 
-/// The code for it.
+/// The return code for Slurm.
 pub(super) fn answer(verdict: ReturnCode) -> c_int {
     match verdict {
         ReturnCode::Good => 0,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! In the step daemon of a batch script: the figures of the card with which the job's output ends.
+//! In the step daemon of a batch script: the figures of the card at the end of the job's output.
 //!
-//! - What was used is counted by the job's directory, which has had all steps of the job on this node.
+//! - The usage comes from the job's directory, which counts all steps of the job on this node.
 //! - slurmd itself writes `SLURM_JOB_NUM_NODES` and `SLURM_TASKS_PER_NODE` into the environment of a batch script
-//!   (`env_array_for_batch_job` in src/common/env.c of 22.05, 24.11 and 26.05). The other variables are the user's. None of them
-//!   decides anything but the words of the user's own card.
-//! - No item of spank_get_item(3) has the time limit. Since 23.02 the credential has the job's times, and Slurm writes them
-//!   into `SLURM_JOB_START_TIME` and `SLURM_JOB_END_TIME`, whatever the user had there; but only in the task's own process,
-//!   before its exec (`exec_task` in src/slurmd/slurmstepd/task.c of 23.02, 24.11 and 26.05). So that process tells the step
-//!   daemon. A limit that is changed while the job runs is not seen. 22.05 writes neither.
+//!   (`env_array_for_batch_job` in src/common/env.c of 22.05, 24.11 and 26.05). The other variables are the user's. All of them decide
+//!   only the words of the user's own card.
+//! - No item of spank_get_item(3) has the time limit. Since 23.02 the credential has the job's times, and Slurm writes them to
+//!   `SLURM_JOB_START_TIME` and `SLURM_JOB_END_TIME` over whatever the user set; but only in the task's own process, before its exec
+//!   (`exec_task` in src/slurmd/slurmstepd/task.c of 23.02, 24.11 and 26.05). So that process tells the step daemon. A limit that is
+//!   changed while the job runs is not seen. 22.05 writes neither.
 
 use std::ffi::{CStr, CString};
 use std::time::{Duration, SystemTime};
@@ -30,22 +30,22 @@ use crate::scheduler::slurm::spank::grant::StepKind;
 use crate::scheduler::slurm::spank::hand_over::HandOver;
 use crate::sys::shared::SharedNumber;
 
-/// Which card a step writes, and what of it is known at its beginning.
+/// Which card a step writes, and what the card needs from the step's beginning.
 pub struct CardOrder {
     when: UsageCard,
     grant: Grant,
     has_gpus: bool,
-    /// The job's other nodes, if it has some.
+    /// The job's other nodes, if it has any.
     others: Option<HandOver>,
-    /// The time limit in seconds, which the task tells.
+    /// The time limit in seconds, set by the task.
     time_limit: Option<SharedNumber>,
 }
 
-/// What Slurm takes for an end where there is no limit: a year after the start.
+/// The time limit that Slurm assumes for a job without one: a year.
 const NO_LIMIT: u64 = 365 * 86_400;
 
 impl CardOrder {
-    /// Of a batch script, if its user wants one, or else the site; no other step sees all of its job.
+    /// For a batch script, if the user, or else the site, wants a card. No other step sees all of its job.
     pub fn of(spank: &Spank, kind: StepKind, when: UsageCard, grant: &Grant, has_gpus: bool) -> Option<Self> {
         let is_wanted = kind == StepKind::Batch && when != UsageCard::Never;
         is_wanted.then(|| {
@@ -58,7 +58,7 @@ impl CardOrder {
         })
     }
 
-    /// In the task's own process, as the user.
+    /// Called in the task's own process, as the user.
     pub fn tell_time_limit(&self, spank: &Spank) {
         let time = |name| variable(spank, name)?.parse::<u64>().ok();
         let limit = time(c"SLURM_JOB_END_TIME")
@@ -69,7 +69,7 @@ impl CardOrder {
         }
     }
 
-    /// The lines; none if this job is to have no card.
+    /// The lines of the card; none if this job gets no card.
     pub fn lines(
         &self,
         spank: &Spank,
@@ -118,7 +118,7 @@ impl CardOrder {
             nodes: variable(spank, c"SLURM_JOB_NUM_NODES").and_then(|text| text.parse().ok()),
             others: nodes.as_ref(),
             has_gpus: self.has_gpus || is_set(c"SLURM_JOB_GPUS") || is_set(c"SLURM_GPUS_ON_NODE"),
-            // They stand just above.
+            // The sentences are printed just above the card.
             sentences: &[],
             is_utf8: card::is_utf8(|name| variable(spank, &CString::new(name).ok()?)),
             words: match (is_set(c"SLURM_MEM_PER_CPU"), is_set(c"SLURM_MEM_PER_GPU")) {
@@ -131,20 +131,20 @@ impl CardOrder {
     }
 }
 
-/// What the batch step knows of its end.
+/// What the batch step knows at its end.
 pub struct BatchEnd {
     pub started: SystemTime,
     pub exit: Option<Exit>,
-    /// How many of its processes were killed for want of memory, and could not be started.
+    /// How many of its processes the kernel killed for lack of memory, and how many forks it refused.
     pub reported: Reported,
 }
 
-/// What cannot be read is not there.
+/// An unreadable variable counts as unset.
 fn variable(spank: &Spank, name: &CStr) -> Option<String> {
     spank.getenv(name).ok().flatten()
 }
 
-/// `5`, or of an array `4_1`, as squeue(1) shows it; and whether it is of one.
+/// The job's number, `5`, or `4_1` in an array, as squeue(1) shows it; and whether the job is in an array.
 fn job_in_words(spank: &Spank) -> Option<(String, bool)> {
     let job = spank.u32(spank_item::S_JOB_ID).ok()?;
     let is_one = |number: &u32| ![0, u32::MAX, u32::MAX - 1].contains(number);
@@ -156,7 +156,7 @@ fn job_in_words(spank: &Spank) -> Option<(String, bool)> {
     })
 }
 
-/// Of `4(x2),3`, how many tasks the first node has.
+/// How many tasks the first node has: 4 for `4(x2),3`.
 fn leading_number(text: &str) -> Option<u32> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).map_or(text, |end| text.get(..end).unwrap_or_default());
     digits.parse().ok()

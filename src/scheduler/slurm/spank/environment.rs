@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a job learns of its fence, in variables of its environment. A user may have set any of them, or have inherited them from
-//! the step that called srun or sbatch: what is not limited is taken out, and what was told to another step is told nobody else.
+//! The variables that tell a job about its fence. A user may have set any of them, or a job may inherit them from the step that called srun
+//! or sbatch. So the variable of an absent limit is removed, and what was told to one step is not passed on to another.
 //!
-//! Where the commands take over their environment (read in the last release of each from 22.05 to 26.05): sbatch in
-//! `_fill_job_desc_from_opts`, srun in `_setup_job_env` and before each launch, salloc when it executes the user's command. All
-//! of that comes after `slurm_spank_init_post_opt`, as does reading the names in `--export=NAME`.
+//! The commands take over their environment (read in the last release of each series from 22.05 to 26.05) in `_fill_job_desc_from_opts` in
+//! sbatch, in `_setup_job_env` and before each launch in srun, and when salloc executes the user's command. All of that comes after
+//! `slurm_spank_init_post_opt`, and so does reading the names in `--export=NAME`.
 
 use std::ffi::CStr;
 
@@ -21,17 +21,17 @@ use crate::scheduler::slurm::spank::api::Spank;
 use crate::scheduler::slurm::spank::bindings::spank_item;
 use crate::scheduler::slurm::spank::grant::StepKind;
 
-/// By which processes of the step can be found that have left everything else: see `record::tracked`.
+/// The mark that finds processes of the step which left everything else: see `record::tracked`.
 pub const STEP: &CStr = c"JOBFENCE_STEP";
 
-/// Where the step is.
+/// The step's directory.
 const CGROUP: &CStr = c"JOBFENCE_CGROUP";
 
 /// A limit and the variable that tells it.
 struct Variable {
     name: &'static CStr,
-    /// From the kernel's files where they tell it, so that it is what is there and not what was planned. None is read for what
-    /// nobody has limited: this is on the way of each launch.
+    /// From the kernel's files if they tell it, to report what is in force and not what was planned. No file is read for a value that no
+    /// limit sets: this runs on each launch.
     value: fn(&Plan, &Fence) -> Option<String>,
 }
 
@@ -54,7 +54,7 @@ const VARIABLES: &[Variable] = &[
         name: c"JOBFENCE_MEMORY_BYTES",
         value: |plan, fence| {
             let ours = [&plan.user, &plan.job, &plan.step, &plan.task];
-            // Slurm's own limits are not ours to tell of.
+            // Slurm's own limits are not reported.
             let ours = ours.iter().any(|limits| limits.ram.is_some() || limits.swap.is_some());
             let around = if ours { fence.lowest_memory() } else { None };
             around.into_iter().chain(plan.task.ram).min().map(|bytes| bytes.to_string())
@@ -102,13 +102,13 @@ const VARIABLES: &[Variable] = &[
     Variable { name: c"JOBFENCE_SCAVENGER", value: |plan, _| plan.scavenger.then(|| "1".to_owned()) },
 ];
 
-/// The CPU time of the step, or of each of its tasks where that is less.
+/// The CPU time of the step, or of each of its tasks if that is less.
 fn cpus(plan: &Plan, fence: &Fence) -> Option<Cpus> {
     let of_step = fence.cpus().filter(|_| plan.step.cpu.is_some() || plan.job.cpu.is_some());
     of_step.into_iter().chain(plan.task.cpu.map(|quota| quota.cpus())).min()
 }
 
-/// Sets the variables of all the step's tasks, or of this one, where it is called in its process.
+/// Sets the variables: of all the step's tasks, or of one task if called in its process.
 pub fn tell(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence) -> Result<()> {
     match fence.path() {
         Some(path) => spank.setenv(CGROUP, &path)?,
@@ -123,8 +123,8 @@ pub fn tell(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence) -> Resul
     Ok(())
 }
 
-/// Of an environment, by which `get` finds a variable's value, the variables that we have told another step. Not among them is
-/// what its user has set instead, nor the mark.
+/// The variables of an environment that jobfence told another step, without thread variables that the user changed, and without the mark.
+/// `get` returns a variable's value.
 fn set_before(get: impl Fn(&CStr) -> Option<String>) -> Vec<&'static CStr> {
     let hint = get(HINT);
     let hints = THREADS.into_iter().filter(|name| hint.is_some() && get(name) == hint);
@@ -132,42 +132,42 @@ fn set_before(get: impl Fn(&CStr) -> Option<String>) -> Vec<&'static CStr> {
     hints.chain(variables.filter(|name| get(name).is_some())).collect()
 }
 
-/// In slurmstepd, before anything is told: takes out what the step has inherited of what another was told, and whose step that was.
-/// Without a fence nothing is told in its place.
+/// Called in slurmstepd before anything is set: removes what the step inherited from another step, including the mark of that step. A step
+/// without a fence is told nothing instead.
 pub fn forget(spank: &Spank) {
-    // One that is too long is none of ours.
+    // A value that is too long is not jobfence's.
     set_before(|name| spank.getenv(name).ok().flatten()).into_iter().for_each(|name| spank.unsetenv(name));
     spank.unsetenv(STEP);
 }
 
-/// In srun, sbatch and salloc, when every option has been read: nothing of it is handed on to steps that may be told nothing else.
+/// Called in srun, sbatch and salloc when all options have been read: removes the variables, since the next step may not set them anew.
 ///
-/// The mark goes with what sbatch submits alone. What srun and salloc execute themselves, the job's processes execute.
+/// The mark is removed only in sbatch. What srun and salloc execute themselves runs as processes of the enclosing job.
 pub fn hand_nothing_on() {
     let get = |name: &CStr| std::env::var(name.to_str().ok()?).ok();
     let is_sbatch = std::env::current_exe().is_ok_and(|program| program.ends_with("sbatch"));
     for name in set_before(get).into_iter().chain([STEP].into_iter().filter(|_| is_sbatch)) {
         let Ok(name) = name.to_str() else { continue };
-        // This is the command's first thread, which has itself just set variables, and will set more (`setenvf`). Only 26.05
-        // has others by now (its connection manager).
+        // This is the command's first thread, which has just set variables itself and will set more (`setenvf`). Only 26.05 has other
+        // threads by now (its connection manager).
         // SAFETY: unsetenv(3) frees and moves no string, so a thread that looks for a variable meanwhile reads a whole environment.
         unsafe { std::env::remove_var(name) };
     }
 }
 
-/// In a task's own process, which Slurm has bound to its CPUs: tells programs to start no more threads than have CPU time, where
-/// the task can see more CPUs than that. If the user has set one of the variables, all of them are left as they are.
+/// Called in a task's own process, which Slurm has bound to its CPUs: tells programs to start no more threads than the CPU time allows, if
+/// the task can see more CPUs than that. If the user set one of the variables, all of them stay as they are.
 ///
-/// A script that stands for a job of several tasks starts them itself, with mpirun or one by one. Each would start as many
-/// threads as all of them together may use.
+/// The script of a job of several tasks gets no hint: it starts the tasks itself, with mpirun or one by one, and each would start as many
+/// threads as all tasks together may use.
 pub fn hint_threads(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence) -> Result<()> {
     if !config.thread_hints {
         return Ok(());
     }
     let kind = StepKind::of(spank.u32(spank_item::S_JOB_STEPID)?);
     let tasks = spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT).unwrap_or(1);
-    // slurmd's own, in each batch step (`env_array_for_batch_job`): how many tasks mpirun starts on each node. That of an
-    // interactive step is salloc's.
+    // slurmd sets this variable itself in each batch step (`env_array_for_batch_job`): how many tasks mpirun starts on each node. In an
+    // interactive step it comes from salloc.
     let is_one_task = || spank.getenv(c"SLURM_TASKS_PER_NODE").is_ok_and(|tasks| tasks.as_deref() == Some("1"));
     let starts_tasks = matches!(kind, StepKind::Batch | StepKind::Interactive) && !is_one_task();
     let enforced = config.mode == Mode::Enforce && !starts_tasks;
@@ -176,13 +176,13 @@ pub fn hint_threads(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence) 
         Some(visible) => share(of_step(spank, plan, fence), plan, tasks).and_then(|share| threads(share, visible)),
         None => None,
     };
-    // Ours have been taken out; one that is too long is the user's, too.
+    // jobfence's own values have been removed; one that is too long is the user's, too.
     let is_given = |name: &CStr| spank.getenv(name).map_or(true, |value| value.is_some());
     let Some(hint) = hint.filter(|_| !THREADS.iter().any(|name| is_given(name))) else { return Ok(()) };
     THREADS.iter().chain([&HINT]).try_for_each(|name| spank.setenv(name, &hint.to_string()))
 }
 
-/// The CPU time of the step. The task has been told already, unless it is its own time that it was told.
+/// The CPU time of the step. `CPUS` holds it, unless the task was told a limit of its own.
 fn of_step(spank: &Spank, plan: &Plan, fence: &Fence) -> Option<Cpus> {
     match plan.task.cpu {
         None => spank.getenv(CPUS).ok().flatten().and_then(|text| as_told(&text)),
@@ -190,14 +190,14 @@ fn of_step(spank: &Spank, plan: &Plan, fence: &Fence) -> Option<Cpus> {
     }
 }
 
-/// The reverse of how [`tell`] writes it: `1.5`.
+/// Parses what [`tell`] writes: `1.5`.
 fn as_told(text: &str) -> Option<Cpus> {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let thousandths = format!("{whole}{part:0<3}").parse().ok().filter(|_| !whole.is_empty() && part.len() <= 3)?;
     Some(Cpus::from_thousandths(thousandths))
 }
 
-/// The CPU time that a task has if the others of the step use theirs.
+/// The CPU time that a task has if the step's other tasks use theirs.
 fn share(of_step: Option<Cpus>, plan: &Plan, tasks: u32) -> Option<Cpus> {
     let share = |cpus: Cpus| Cpus::from_thousandths(cpus.thousandths().div_ceil(u64::from(tasks.max(1))));
     of_step.map(share).into_iter().chain(plan.task.cpu.map(|quota| quota.cpus())).min()

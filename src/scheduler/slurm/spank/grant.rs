@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What Slurm granted on this node, from what the credential says and nothing that a user can write.
+//! What Slurm granted on this node, from the credential and nothing that a user can write.
 //!
-//! A step's environment is not looked at, and of its request only how many tasks it has. The units, read in all releases from
-//! 22.05 to 26.05 (src/slurmd/slurmd/req.c `_get_ncpus`, src/slurmd/slurmstepd/slurmstepd_job.c):
-//! - `S_JOB_NCPUS`: in a batch step, the job's hardware threads on this node, as `SLURM_JOB_CPUS_PER_NODE` has them; in others,
-//!   the step's cores by its credential times the threads of a core, so never 0; in the extern step 0.
+//! A step's environment is ignored, and its request except for the number of tasks. The units, read in all releases from 22.05 to 26.05
+//! (src/slurmd/slurmd/req.c `_get_ncpus`, src/slurmd/slurmstepd/slurmstepd_job.c):
+//! - `S_JOB_NCPUS`: in a batch step, the job's hardware threads on this node, as in `SLURM_JOB_CPUS_PER_NODE`; in other steps,
+//!   the step's cores from its credential times the threads per core, so never 0; in the extern step 0.
 //! - `S_JOB_ALLOC_CORES`, `S_STEP_ALLOC_CORES`: lists of cores, in Slurm's own numbers.
 //!
-//! sacct's AllocCPUS of a step (`step_set_alloc_tres` in src/slurmctld/step_mgr.c, later src/stepmgr/stepmgr.c) is less than
-//! `S_JOB_NCPUS` in two cases:
-//! - Slurm has allocated the *job* a part of a core (CR_CPU). The job's own number, which holds here, too, says so.
-//! - `--exact`, or `-c`, which means it, asks for a part of a core. Slurm gives such a step whole cores, and their other threads
-//!   to no other step (`_pick_step_core`), but counts what was asked for. Nothing that a plugin is told shows the difference: a
-//!   step of one task and one core looks the same where `--threads-per-core=1` makes Slurm count both threads, or where it was
-//!   asked for without `--exact`. So such a step may use its cores: never less than sacct shows, and never more than its job has.
+//! sacct's AllocCPUS of a step (`step_set_alloc_tres` in src/slurmctld/step_mgr.c, later src/stepmgr/stepmgr.c) is less than `S_JOB_NCPUS`
+//! in two cases:
+//! - Slurm allocated the *job* a part of a core (CR_CPU). The job's own number says so, and limits the step, too.
+//! - `--exact`, or `-c`, which implies it, asks for a part of a core. Slurm gives such a step whole cores, and their other threads to no
+//!   other step (`_pick_step_core`), but counts what was asked for. A plugin cannot see the difference: a step of one task and one core
+//!   looks the same if `--threads-per-core=1` makes Slurm count both threads, or if `--exact` is missing. So such a step may use its
+//!   cores: never less than sacct shows, and never more than its job has.
 
 use std::ops::RangeInclusive;
 
@@ -61,14 +61,14 @@ impl StepKind {
     }
 }
 
-/// The numbers that `srun --no-allocate` chooses from for its job (`MIN_NOALLOC_JOBID`, `MAX_NOALLOC_JOBID` in
-/// src/common/slurm_protocol_api.h). Of other jobs only those of a federation's 63rd cluster come near.
+/// The job numbers that `srun --no-allocate` chooses from (`MIN_NOALLOC_JOBID`, `MAX_NOALLOC_JOBID` in src/common/slurm_protocol_api.h).
+/// Only the jobs of a federation's 63rd cluster have numbers near them.
 const UNALLOCATED_JOBS: RangeInclusive<u32> = 0xffff_0000..=0xffff_fffd;
 
-/// Whether nothing is allocated to the step: `srun --no-allocate`, which slurmd takes from root and SlurmUser only.
+/// Whether nothing is allocated to the step: `srun --no-allocate`, which slurmd accepts only from root and SlurmUser.
 ///
-/// What certainly says so is that a step of srun has no CPU. Of any other slurmd writes at least one into the request, from a
-/// credential that it has verified (`_check_job_credential` in src/slurmd/slurmd/req.c of all releases from 22.05 to 26.05).
+/// The certain sign is that a step of srun has no CPU. For any other step slurmd writes at least one into the request, from a credential
+/// that it verified (`_check_job_credential` in src/slurmd/slurmd/req.c of all releases from 22.05 to 26.05).
 pub fn is_unallocated(spank: &Spank, kind: StepKind) -> Result<bool> {
     let (job, ncpus) = (spank.u32(spank_item::S_JOB_ID)?, spank.u16(spank_item::S_JOB_NCPUS)?);
     let mib = [spank_item::S_JOB_ALLOC_MEM, spank_item::S_STEP_ALLOC_MEM].map(|item| spank.u64(item));
@@ -80,7 +80,7 @@ fn has_nothing(kind: StepKind, job: u32, ncpus: u32, mib: [u64; 2]) -> bool {
     matches!(kind, StepKind::Regular(_)) && UNALLOCATED_JOBS.contains(&job) && ncpus == 0 && mib == [0, 0]
 }
 
-/// The items that a grant is made of.
+/// The items that determine a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Items {
     kind: StepKind,
@@ -93,7 +93,7 @@ struct Items {
     on_record: Option<u32>,
 }
 
-/// Asks Slurm. `on_record` are the job's hardware threads on this node, where somebody trusted has noted them down.
+/// Asks Slurm. `on_record` is the job's hardware threads on this node, if a trusted record has them.
 pub fn of_step(spank: &Spank, kind: StepKind, on_record: Option<u32>) -> Result<Grant> {
     let cores = |item| {
         let list = spank.string(item)?.unwrap_or_default();
@@ -115,8 +115,8 @@ pub fn of_step(spank: &Spank, kind: StepKind, on_record: Option<u32>) -> Result<
     Ok(Grant { job_cores, step_cores, ..grant })
 }
 
-/// Threads of a core, as the kernel counts them or Slurm, whichever are more: a virtual machine may hide the threads that slurm.conf
-/// gives the node.
+/// Threads per core according to the kernel or to Slurm, whichever are more: a virtual machine may hide the threads that slurm.conf gives
+/// the node.
 fn threads_per_core() -> Option<u32> {
     let kernels = host::threads_per_core()?;
     let slurms = || {
@@ -135,9 +135,9 @@ fn grant(items: Items, threads_per_core: impl FnOnce() -> Option<u32>) -> Result
         StepKind::Batch if items.ncpus > 0 => (items.ncpus, items.ncpus),
         // The first step on a node, told nothing but its cores.
         StepKind::Extern if items.on_record.is_some_and(|count| count > 0) => (0, 0),
-        // An upper bound, that later steps lower.
+        // An upper bound, which later steps lower.
         StepKind::Extern => {
-            // Where the threads cannot be counted it is not limited: too low a bound could not be raised again.
+            // If the threads cannot be counted, there is no limit: too low a bound could not be raised again.
             let threads = threads_per_core().map_or(0, |threads| items.job_cores.saturating_mul(threads));
             (threads, threads)
         }
@@ -145,8 +145,8 @@ fn grant(items: Items, threads_per_core: impl FnOnce() -> Option<u32>) -> Result
             // Threads per core as Slurm counts them on this node: a node may be configured with fewer than it has.
             let per_core = items.ncpus.checked_div(items.step_cores).unwrap_or(1).max(1);
             let job = items.job_cores.saturating_mul(per_core).max(items.ncpus);
-            // Whatever its tasks ask for: mpiexec's only task starts as many processes as the job has CPUs. The interactive
-            // step has one task, too, and is where its user calls what else there is.
+            // Not limited to what its tasks request: mpiexec's only task starts as many processes as the job has CPUs. The interactive step
+            // has one task, too, and its user starts everything else from it.
             (job, if items.kind == StepKind::Interactive { job } else { items.ncpus })
         }
         kind => {
@@ -157,15 +157,14 @@ fn grant(items: Items, threads_per_core: impl FnOnce() -> Option<u32>) -> Result
             ));
         }
     };
-    // Where others have to count a core's threads, it says how many of them were granted. It is of the whole job: it lowers only.
+    // The record is exact where other steps must count a core's threads. It is for the whole job, so it only lowers.
     let (job_cpus, step_cpus) = match items.on_record.filter(|count| *count > 0) {
         Some(count) if job_cpus > 0 => (job_cpus.min(count), step_cpus.min(count)),
         Some(count) => (count, count),
         None => (job_cpus, step_cpus),
     };
     let cpus = |count: u32| (count > 0).then(|| Cpus::whole(count));
-    // An equal share of the step, which is its CPUs per task wherever these use all that the step has, and the whole step where
-    // it has one task.
+    // An equal share of the step: its CPUs per task if the tasks use all that the step has, and the whole step if it has one task.
     let task_cpus = if items.kind == StepKind::Extern { 0 } else { step_cpus.div_ceil(items.local_tasks.max(1)) };
     // MiB; 0 means that memory is not a consumable resource on this cluster, and not that none was granted.
     let memory = |mib: u64| (mib > 0).then(|| mib.saturating_mul(1 << 20));
@@ -201,26 +200,26 @@ mod tests {
         (whole(grant.job_cpus), whole(grant.step_cpus))
     }
 
-    /// What 22.05 was seen to hand out on a node of 2 cores with 2 threads each (S:C:T = 1:2:2, CPUs=4): the request, the
-    /// batch step's S_JOB_NCPUS, the srun step's S_JOB_NCPUS, the cores of the job and of the step.
+    /// What 22.05 was seen to hand out on a node of 2 cores with 2 threads each (S:C:T = 1:2:2, CPUs=4): the request, the batch step's
+    /// S_JOB_NCPUS, the srun step's S_JOB_NCPUS, the cores of the job and of the step.
     #[test]
     fn as_slurm_grants_with_two_threads_per_core() {
         for (request, batch, step_ncpus, cores, srun) in [
             ("CR_Core -c1", 2, 2, 1, (2, 2)),
             ("CR_Core -c3", 4, 4, 2, (4, 4)),
-            // A thread less for each core than these have: the batch step's job limit is what holds the others, too.
+            // One thread less for each core: the batch step's job limit holds the other steps, too.
             ("CR_Core --threads-per-core=1 -c1", 1, 2, 1, (2, 2)),
             ("CR_Core --hint=nomultithread -c2", 2, 4, 2, (4, 4)),
-            // So with a part of a core.
+            // The same with a part of a core.
             ("CR_CPU -c1", 1, 2, 1, (2, 2)),
             ("CR_CPU -c3", 3, 4, 2, (4, 4)),
         ] {
             let batch_step = Items { ncpus: batch, job_cores: cores, step_cores: cores, ..BATCH };
             assert_eq!(cpus(batch_step), (batch.into(), batch.into()), "{request}");
-            // The batch step's smaller number has been written before, and lower_cpu_quota keeps it.
+            // The batch step's smaller number was written before, and lower_cpu_quota keeps it.
             let items = Items { ncpus: step_ncpus, job_cores: cores, step_cores: cores, ..SRUN };
             assert_eq!(cpus(items), srun, "{request}");
-            // Where the prolog has noted it down, nobody has to have written it.
+            // With a record from the prolog, no step need have written it before.
             let held = (u64::from(batch).min(srun.0), u64::from(batch).min(srun.1));
             assert_eq!(cpus(Items { on_record: Some(batch), ..items }), held, "{request}");
         }
@@ -257,7 +256,7 @@ mod tests {
     fn a_task_has_an_equal_share_of_its_step() {
         let task = |items| grant(items, || Some(2)).unwrap().task_cpus.map(|cpus| cpus.thousandths() / 1000);
         let of = |ncpus, local_tasks| Items { ncpus, local_tasks, job_cores: 8, step_cores: ncpus, ..SRUN };
-        // mpiexec's, salloc's and the batch script's one task; -n4 -c2; more tasks than CPUs; what cannot be divided.
+        // The single task of mpiexec, salloc and the batch script; -n4 -c2; more tasks than CPUs; an uneven share.
         assert_eq!(task(of(8, 1)), Some(8));
         assert_eq!(task(Items { kind: StepKind::Interactive, ..of(8, 1) }), Some(8));
         assert_eq!(task(Items { ncpus: 8, ..BATCH }), Some(8));
@@ -295,16 +294,16 @@ mod tests {
 
     #[test]
     fn what_the_prolog_has_noted_down_lowers_all_but_a_guess() {
-        // --threads-per-core=1 -c1: an extern step, and one of srun, count the core's two threads.
+        // --threads-per-core=1 -c1: the extern step and a step of srun count both threads of the core.
         let srun = Items { ncpus: 2, on_record: Some(1), ..SRUN };
         assert_eq!(cpus(srun), (1, 1));
         let first = Items { kind: StepKind::Extern, ncpus: 0, ..srun };
         assert_eq!(cpus(first), (1, 1));
         assert_eq!(cpus(Items { on_record: Some(64), ..srun }), (2, 2));
-        // The extern step's own count is no more than a guess.
+        // The extern step's own count is only a guess.
         assert_eq!(cpus(Items { on_record: Some(4), ..first }), (4, 4));
         assert_eq!(cpus(Items { on_record: Some(0), ..srun }), (2, 2));
-        // Where the threads of a core cannot be counted, it is all that is known.
+        // If the threads of a core cannot be counted, the record is all that is known.
         assert_eq!(grant(first, || None).unwrap().job_cpus, Some(Cpus::whole(1)));
     }
 

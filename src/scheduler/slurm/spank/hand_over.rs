@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! In the step daemons of a job with several nodes: each node hands its figures on to the node whose card shows them.
+//! In the step daemons of a job with several nodes: each node hands its figures over to the node that shows the card.
 //!
-//! They lie in `.jobfence-JOB` in the directory from which the job was submitted. Slurm runs `slurm_spank_task_exit` before srun
-//! learns of a task's end (`_wait_for_any_task` before `stepd_send_pending_exit_msgs` in src/slurmd/slurmstepd/mgr.c of each
-//! release from 22.05 to 26.05). So when srun returns, the figures are there, and no end waits for them.
+//! The figures are files in `.jobfence-JOB` in the directory from which the job was submitted. Slurm runs `slurm_spank_task_exit` before
+//! srun learns of a task's end (`_wait_for_any_task` before `stepd_send_pending_exit_msgs` in src/slurmd/slurmstepd/mgr.c of each release
+//! from 22.05 to 26.05). So when srun returns, the figures are there, and the job's end need not wait for them.
 //!
-//! A step that has begun there has a mark, an empty file, until it has handed on. srun may die and its step go on.
+//! A step that has begun on another node keeps a mark there, an empty file, until it has handed its figures over: srun may die before its
+//! step ends.
 
 use std::ffi::CStr;
 use std::path::PathBuf;
@@ -26,33 +27,33 @@ use crate::sys::users_dir::{UsersDir, mark};
 /// A card shows no more nodes.
 const MOST_NODES: usize = 1024;
 
-/// Between two nodes the end of a job asks whether it has read for so long, and between two files whether it has removed for so long.
+/// How long the end of a job may read figures, and then remove files. It is checked between two nodes or files.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long another step on this node may keep this one from handing on.
+/// How long another step on this node may delay this one.
 const ALONE_PATIENCE: Duration = Duration::from_millis(200);
 
-/// Between a node and a step of it that has begun; no node has it in its name.
+/// Separates the node and the step in a mark's name. No node has it in its name.
 const MARK: char = '+';
 
-/// Longer than any text of ours.
+/// Longer than any text of jobfence's.
 const MOST_BYTES: usize = 2048;
 
-/// A job with several nodes, on one of them.
+/// A job with several nodes, seen from one of them.
 #[derive(Debug)]
 pub struct HandOver {
     user: AsUser,
     uid: u32,
     above: PathBuf,
     name: String,
-    /// This node's.
+    /// This node.
     node: String,
-    /// The job's, in its order: the batch script runs on the first.
+    /// The job's nodes in its order: the batch script runs on the first.
     nodes: Vec<String>,
 }
 
 impl HandOver {
-    /// `None`: the job has one node, or it is not known which it has.
+    /// `None`: the job has one node, or its nodes are not known.
     pub fn of(spank: &Spank) -> Option<Self> {
         let variable = |name: &CStr| spank.getenv(name).ok().flatten();
         let nodes = HostList::parse(&variable(c"SLURM_JOB_NODELIST")?)?.names(MOST_NODES)?;
@@ -67,7 +68,7 @@ impl HandOver {
         Some(Self { user, uid, above, name: format!(".jobfence-{job}"), node, nodes })
     }
 
-    /// Whether another node makes the card. With `sbatch --batch=FEATURE` that is not sure: then the card names the first.
+    /// Whether another node makes the card. With `sbatch --batch=FEATURE` that is not certain: then the card names the first node.
     pub fn is_elsewhere(&self) -> bool {
         self.nodes.first() != Some(&self.node)
     }
@@ -76,8 +77,8 @@ impl HandOver {
         UsersDir::open(&self.above, &self.name, self.uid)
     }
 
-    /// When the batch script begins, before any other step: makes the directory, without what an earlier run of a requeued job has
-    /// left. Other steps never make it. So a step that ends after the card leaves nothing.
+    /// Called when the batch script begins, before any other step: makes the directory, and removes what an earlier run of a requeued job
+    /// left. Other steps never make it, so a step that ends after the card leaves nothing.
     pub fn prepare(&self) {
         let deadline = Instant::now() + PATIENCE;
         let prepared = self.user.look(|| {
@@ -95,7 +96,7 @@ impl HandOver {
         }
     }
 
-    /// When a step begins on another node.
+    /// Called when a step begins on another node.
     pub fn begin(&self, fence: &Fence) {
         if let Err(error) = self.user.look(|| mark(&self.above, &self.name, &self.mark_of(fence))) {
             log::debug!("no card is told that the step has begun: {error}");
@@ -110,9 +111,9 @@ impl HandOver {
         name.to_str().ok().and_then(|name| name.split_once(MARK)).is_some_and(|(node, _)| node != self.node)
     }
 
-    /// When a step has ended on another node.
+    /// Called when a step has ended on another node.
     pub fn give(&self, fence: &Fence, proc: &Dir, grant: &Grant) {
-        // Of two steps the later one has the later figures.
+        // If two steps end at once, the later one must write the later figures.
         let _alone = fence.hand_on_alone(Instant::now() + ALONE_PATIENCE);
         let given = fence.job_number().and_then(|directory| {
             let now = NodeFigures::new(&fence.job_for_a_card(proc), grant.job_cpus, grant.job_memory);
@@ -129,7 +130,7 @@ impl HandOver {
         }
     }
 
-    /// For the card: `own` is what this node knows. What was handed on goes.
+    /// Collects the figures for the card, and removes the files. `own` is this node's.
     pub fn take(&self, fence: &Fence, own: &JobForACard, grant: &Grant) -> Nodes {
         let deadline = Instant::now() + PATIENCE;
         let mut nodes = Nodes {

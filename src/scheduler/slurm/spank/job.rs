@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Whose step a step daemon runs, what is known of its job, and what is noted down for the job's other steps.
+//! Which step a step daemon runs, what is known about its job, and what is recorded for the job's other steps.
 
 use crate::config::{Config, Loaded, Resolved, SectionKind};
 use crate::error::Result;
@@ -15,7 +15,7 @@ use crate::scheduler::slurm::spank::facts;
 use crate::scheduler::slurm::spank::grant::{self, StepKind};
 use crate::sys::process::Owner;
 
-/// Which step it is: what kind of it, and whose.
+/// The step's kind and key.
 pub fn key_of(spank: &Spank, host: &Host) -> Result<(StepKind, JobKey)> {
     let kind = StepKind::of(spank.u32(spank_item::S_JOB_STEPID)?);
     let key = JobKey {
@@ -27,7 +27,7 @@ pub fn key_of(spank: &Spank, host: &Host) -> Result<(StepKind, JobKey)> {
     Ok((kind, key))
 }
 
-/// What to do where facts of these kinds are unknown.
+/// What the administrator can do if facts of these kinds are unknown.
 fn remedy(unknown: &[SectionKind], facts: &Facts) -> &'static str {
     use SectionKind::{Account, Partition, Qos};
     let is_claimed = |kind: &SectionKind| match kind {
@@ -44,24 +44,24 @@ fn remedy(unknown: &[SectionKind], facts: &Facts) -> &'static str {
     }
 }
 
-/// Whose step this is, and what is known of its job.
+/// The step's key, and what is known about its job.
 pub struct Job {
     pub kind: StepKind,
     pub host: Host,
     pub key: JobKey,
     pub id: JobId,
-    /// What the prolog has noted down, or the batch step.
+    /// The record of the prolog, or of the batch step.
     record: Option<JobRecord>,
-    /// Whether nothing is allocated to it.
+    /// Whether nothing is allocated to the job.
     pub unallocated: bool,
-    /// What is known, as far as anybody asks for it.
+    /// What is known, as far as it is needed.
     pub facts: Facts,
-    /// Whether sections ask for what only the record says.
+    /// Whether sections depend on facts that only the record has.
     asked: bool,
 }
 
 impl Job {
-    /// With what the administrator says of it.
+    /// Finds the step's job, and the configuration for it.
     pub fn of(spank: &Spank, loaded: &Loaded) -> Result<(Resolved, Self), NotFenced> {
         let host = Host::read(&loaded.config)?;
         let (kind, key) = key_of(spank, &host)?;
@@ -72,11 +72,11 @@ impl Job {
             log::error!("{key}: cannot use what is noted down of the job: {error}");
             None
         });
-        // Numbers of jobs begin again some day.
+        // A record may be an older job's: job numbers start again at some point.
         let record = record.filter(|record| record.uid == key.uid);
         let asked = loaded.asked();
         let unallocated = grant::is_unallocated(spank, kind)?;
-        // The usage log has it, too, and so have the metrics.
+        // The usage log and the metrics show it, too.
         let mut wanted = asked.clone();
         wanted.job |= loaded.config.usage_log.is_some() || loaded.config.metrics_file.is_some();
         wanted.node |= loaded.config.usage_log.is_some();
@@ -95,13 +95,13 @@ impl Job {
         Ok((resolved, Self { kind, host, key, id, record, unallocated, facts, asked: asked.job }))
     }
 
-    /// What those steps must know that begin or end later: the record that goes with this step.
+    /// The record that the job's other steps need, and that is removed with this step.
     pub fn note(&self, config: &Config) -> Option<JobRecord> {
         match (self.kind, &self.record) {
             (StepKind::Batch | StepKind::Extern, Some(record)) => Some(record.clone()),
             // slurmd calls the prolog of such a job, but no epilog.
             (_, Some(record)) if self.unallocated => Some(record.clone()),
-            // Nobody has said anything, and the steps after this one are told less.
+            // There is no record, and later steps are told less than this one.
             (StepKind::Batch, None) if self.asked && self.facts.partition.known().is_some() => self.write_note(config),
             _ => None,
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Our messages through Slurm's own log functions, as data and never as a format.
+//! Writes jobfence's messages through Slurm's own log functions, as data and never as a format.
 
 use std::ffi::CString;
 use std::sync::Once;
@@ -25,7 +25,7 @@ impl Log for SlurmLog {
     fn flush(&self) {}
 }
 
-/// Makes this the log of everything in this file. May be called again.
+/// Makes this the logger for the whole library. May be called again.
 pub fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -35,12 +35,12 @@ pub fn install() {
     });
 }
 
-/// A sentence for the person whose job this is: on the job's stderr, as long as that is open.
+/// Tells the job's user a sentence: on the job's stderr, while that is open.
 pub fn tell_user(sentence: &str) {
     tell(&printable(&format!("jobfence: {sentence}"), ' '));
 }
 
-/// Several lines for the same reader, as they are and at once: Slurm's log has them, too, as one message.
+/// Tells the user several lines at once, unchanged. Slurm's log has them, too, as one message.
 pub fn tell_user_lines(lines: &[String]) {
     let lines: Vec<String> = lines.iter().map(|line| printable(line, ' ')).collect();
     if !lines.is_empty() {
@@ -61,7 +61,7 @@ fn say(level: Level, line: &str) {
     let Ok(api) = api::functions() else { return };
     let log = match level {
         Level::Error => &api.slurm_error,
-        // Slurm has no warnings below errors in its plugin interface.
+        // Slurm's plugin interface has no level for warnings.
         Level::Warn | Level::Info => &api.slurm_info,
         Level::Debug | Level::Trace => &api.slurm_debug,
     };
@@ -71,7 +71,7 @@ fn say(level: Level, line: &str) {
     }
 }
 
-/// Slurm's log is made of C strings, in lines.
+/// Slurm's log consists of C strings, one line each.
 fn c_string(text: &str) -> Option<CString> {
     CString::new(printable(text, ' ')).ok()
 }

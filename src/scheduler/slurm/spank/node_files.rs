@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a step daemon reads of the node: from `slurm_spank_init`, which comes before a plugin of another can have changed the
-//! daemon's root or its mounts, as plugins for containers do in `slurm_spank_init_post_opt`.
+//! What a step daemon reads of the node. It is read in `slurm_spank_init`, before another plugin can have changed the daemon's root or
+//! mounts, as container plugins do in `slurm_spank_init_post_opt`.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::OnceLock;
@@ -15,16 +15,16 @@ use crate::scheduler::slurm::cores::Topology;
 use crate::scheduler::slurm::spank::arguments;
 use crate::sys::dir::Dir;
 
-/// What was read.
+/// The files' contents.
 pub struct NodeFiles {
     loaded: Result<Loaded, LoadError>,
-    /// Where a job can be given cores of its own.
+    /// Present if a job can be given cores of its own.
     topology: Option<Result<Topology>>,
-    /// `None`: there is none, and whoever needs it says so.
+    /// `None`: there is none; the code that needs it reports that.
     run_dir: Option<Dir>,
 }
 
-/// `RunDir`, where its path leads elsewhere: for the daemon's life.
+/// `RunDir`, kept open for the daemon's life if its path leads elsewhere now.
 static RUN_DIR: OnceLock<Dir> = OnceLock::new();
 
 impl NodeFiles {
@@ -46,7 +46,7 @@ impl NodeFiles {
                 dir.stat().is_ok_and(|dir| stat::stat(path).is_ok_and(|by_path| identity(by_path) == identity(dir)));
             if !is_there {
                 log::info!("another plugin has changed the step daemon's root: RunDir is not where its path leads");
-                // By number, since a child of the daemon need not have its descriptors.
+                // By pid, since a child of the daemon need not have its descriptors.
                 *path = format!("/proc/{}/fd/{}", std::process::id(), dir.as_fd().as_raw_fd()).into();
                 let _ = RUN_DIR.set(dir);
             }

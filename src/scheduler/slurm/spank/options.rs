@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The options of srun, sbatch and salloc, in the commands and in slurmstepd. What can be asked for is in [`crate::requests`].
+//! The options of srun, sbatch and salloc, in the commands and in slurmstepd. [`crate::requests`] defines what can be asked for.
 //!
-//! Facts of Slurm's src/common/spank.c (plugstack.c in 22.05), read in 22.05, 24.11 and 26.05:
+//! Facts from Slurm's src/common/spank.c (plugstack.c in 22.05), read in 22.05, 24.11 and 26.05:
 //! - In a command the callback is called for each variable `SLURM_SPANK__SLURM_SPANK_OPTION_jobfence_cpu_limit`, then for each
 //!   option in turn (in sbatch, for `#SBATCH` lines before that): the last one counts. A failure ends the command, and nothing
 //!   is submitted.
-//! - sbatch and salloc put these variables into the job's environment, so that each srun in it is given the same options, if it
-//!   is not given others.
-//! - In slurmstepd the callback is called after `slurm_spank_init` for what came with the launch, and for what is in the step's
-//!   environment as `_SLURM_SPANK_OPTION_jobfence_cpu_limit`, which is taken out of it. Whoever launches the step chooses both. A
-//!   failure is logged and changes nothing, so it is remembered here.
+//! - sbatch and salloc put these variables into the job's environment, so that each srun in it gets the same options, unless it is
+//!   given others.
+//! - In slurmstepd the callback is called after `slurm_spank_init` for the options of the launch, and for the variables
+//!   `_SLURM_SPANK_OPTION_jobfence_cpu_limit` of the step's environment, which Slurm removes. The user who launches the step chooses
+//!   both. A failure is logged and changes nothing, so it is remembered here.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,23 +21,23 @@ use crate::requests::{REQUESTS, Request, Requests, UserRequests};
 use crate::scheduler::slurm::spank::api::{Spank, SpankHandle, bindings::spank_option};
 use crate::scheduler::slurm::spank::callback::{ReturnCode, answer, callback};
 
-/// What the options of this process say.
+/// The options given to this process.
 #[derive(Default)]
 struct GivenOptions {
     requests: Requests,
-    /// What was wrong first.
+    /// The first error.
     error: Option<Error>,
 }
 
 static GIVEN: LazyLock<Mutex<GivenOptions>> = LazyLock::new(Mutex::default);
 
-/// A callback that panicked has left an error.
+/// A callback that panicked left an error.
 fn given() -> MutexGuard<'static, GivenOptions> {
     GIVEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes the options known, in the commands and in slurmstepd. Only from `slurm_spank_init`; once, however often the file is
-/// listed in plugstack.conf, since Slurm complains of two plugins with the same options.
+/// Makes the options known, in the commands and in slurmstepd. Only from `slurm_spank_init`, and only once, however often plugstack.conf
+/// lists the plugin: Slurm complains of two plugins with the same options.
 pub fn register(spank: SpankHandle) {
     static ONCE: AtomicBool = AtomicBool::new(false);
     if ONCE.swap(true, Ordering::Relaxed) {
@@ -53,7 +53,7 @@ pub fn register(spank: SpankHandle) {
 fn register_one(spank: SpankHandle, index: c_int, request: &Request) -> Result<()> {
     let text = |text: &str| CString::new(text).map_err(|_| Error::new("a text with a NUL"));
     let (name, argument) = (text(request.name)?, text(request.argument)?);
-    // As other plugins say whose option it is.
+    // Other plugins name themselves in the same way.
     let usage = text(&format!("[jobfence] {}; jobs that the job submits inherit this: jobfence(8)", request.usage))?;
     // Slurm copies all of it.
     let mut option = spank_option {
@@ -67,7 +67,7 @@ fn register_one(spank: SpankHandle, index: c_int, request: &Request) -> Result<(
     Spank::new(spank).register(&mut option)
 }
 
-/// Called by Slurm for each option that it is given.
+/// Slurm calls this for each option that it is given.
 ///
 /// # Safety
 /// For Slurm only: `value` must be null or NUL-terminated.
@@ -85,7 +85,7 @@ unsafe extern "C" fn option_given(index: c_int, value: *const c_char, remote: c_
 
 fn take(index: c_int, value: Option<&[u8]>, remote: bool) -> ReturnCode {
     let request = usize::try_from(index).ok().and_then(|index| REQUESTS.get(index));
-    // Never seen; a launch message could come without a value all the same.
+    // Never seen, but a launch message could come without a value.
     let (Some(request), Some(value)) = (request, value) else {
         let error = Error::new("Slurm has named an option without a value, or one that is not jobfence's");
         given().error.get_or_insert(error);
@@ -106,10 +106,9 @@ fn take(index: c_int, value: Option<&[u8]>, remote: bool) -> ReturnCode {
     }
 }
 
-/// In sbatch and salloc, when every option has been read: tells all steps of the job what was asked for the job as a whole, also
-/// those that are given options of their own. Slurm puts what is set here into the environment of the job, with the prefix
-/// `SLURM_SPANK_`, and into that of Prolog and Epilog with `SPANK_`. What an enclosing job had stays if nothing else is asked
-/// for, as the options themselves do.
+/// Called in sbatch and salloc when all options have been read: passes the job's options to all of its steps, including those with options
+/// of their own. Slurm puts these variables into the job's environment with the prefix `SLURM_SPANK_`, and into that of Prolog and Epilog
+/// with `SPANK_`. Values from an enclosing job stay unless replaced, as with the options themselves.
 pub fn tell_job(spank: &Spank) {
     let requests = given().requests.clone();
     for request in REQUESTS {
@@ -120,7 +119,7 @@ pub fn tell_job(spank: &Spank) {
     }
 }
 
-/// In slurmstepd: what was asked for the job and for the step. The first thing that is wrong in any of it is an error.
+/// In slurmstepd: what was requested for the job and for the step. The first mistake in any of it is the error.
 pub fn requests(spank: &Spank) -> Result<UserRequests> {
     let given = given();
     if let Some(error) = &given.error {
@@ -144,7 +143,7 @@ mod tests {
     #[test]
     fn every_option_is_one_that_slurm_takes() {
         for request in REQUESTS {
-            // SPANK_OPTION_MAXLEN; the name in the environment has these characters as they are.
+            // SPANK_OPTION_MAXLEN; the name in the environment has these characters unchanged.
             assert!(request.name.len() <= 75 && request.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'));
             assert!(!request.usage.is_empty() && !request.argument.is_empty());
         }
@@ -162,7 +161,7 @@ mod tests {
         );
     }
 
-    /// One test, since what is given is the process's.
+    /// One test, since the given options belong to the process.
     #[test]
     fn the_last_value_counts_and_the_first_error_stays() {
         let pids = REQUESTS.iter().position(|request| request.name == "pids-max").unwrap();

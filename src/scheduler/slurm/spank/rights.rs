@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Root's rights, which another thread of the step daemon may have taken from ours for a moment.
+//! Regains root's rights, which another thread of the step daemon may have taken from this one for a moment.
 //!
-//! Where a thread of the extern step's daemon ends X11 forwarding (also where there is none), it gives up root's rights for a moment,
-//! and the C library takes them from every thread.
+//! When a thread of the extern step's daemon ends X11 forwarding (even if there is none), it gives up root's rights for a moment, and the C
+//! library takes them from every thread.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use nix::poll::{PollTimeout, poll};
 
 use crate::error::Error;
 
-/// How long another thread of the daemon may keep root's rights from us.
+/// How long another thread of the daemon may keep root's rights away.
 const RIGHTS_RETURN: Duration = Duration::from_secs(2);
 
-/// Takes them back as often as they are missing, for some time.
+/// Takes the rights back as often as they are missing, for a limited time.
 pub struct Rights {
     deadline: Instant,
-    /// Until when they are waited for, once they were missing.
+    /// How long to go on, set when they were first missing.
     until: Option<Instant>,
 }
 
@@ -26,10 +26,9 @@ impl Rights {
         Self { deadline, until: None }
     }
 
-    /// Whether what has failed so is to be tried again, with the rights that this thread has now.
+    /// Whether to repeat what failed with this error, now that this thread has the rights again.
     ///
-    /// The daemon may be gone a moment later, so we do not wait before the first attempt; only an error that stays is not
-    /// asked about without pause.
+    /// The daemon may be gone a moment later, so the first attempt follows at once; only a repeated error waits in between.
     pub fn take_back(&mut self, error: &Error) -> bool {
         if !error.is_about_rights() {
             return false;
@@ -46,7 +45,7 @@ impl Rights {
     }
 }
 
-/// Makes this thread root again, and no other: the system calls themselves, since the C library's functions change every thread.
+/// Makes only this thread root again: by the system calls themselves, since the C library's functions change every thread.
 fn become_root() {
     let same: libc::c_long = -1;
     for call in [libc::SYS_setresuid, libc::SYS_setresgid] {
@@ -85,7 +84,7 @@ mod tests {
         let mut rights = Rights::until(Instant::now() + Duration::from_millis(30));
         assert!(!rights.take_back(&Error::os("remove", "/x", Errno::EBUSY)));
         let missing = Error::os("remove", "/x", Errno::EACCES);
-        // It is root already, which this does not change. Each time is a millisecond, or longer on a busy machine.
+        // This process is root already, and stays so. Each attempt takes a millisecond, or longer on a busy machine.
         let again = (0..1000).take_while(|_| rights.take_back(&missing)).count();
         assert!(again <= 31, "{again}");
         assert!(Rights::until(Instant::now() + Duration::from_secs(300)).take_back(&missing));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! In slurmd, when it starts: say early what is wrong with the configuration, and remove what dead step daemons left.
+//! In slurmd, when it starts: reports early what is wrong with the configuration, and removes what dead step daemons left.
 //!
 //! Nothing here can keep slurmd from starting.
 
@@ -14,7 +14,7 @@ use crate::scheduler::slurm::plugins::Slurm;
 use crate::scheduler::slurm::spank::arguments;
 use crate::scheduler::slurm::unenforceable;
 
-/// Once for each start of slurmd and each entry in plugstack.conf: what has been removed is not there a second time.
+/// Called once for each start of slurmd and each entry in plugstack.conf. A second call finds nothing more to remove.
 pub fn start(arguments: &[&[u8]]) {
     let loaded = match arguments::load(arguments) {
         Ok(loaded) => loaded,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! In slurmstepd: one step from its beginning to its end.
 //!
-//! What goes wrong is remembered and fails the job in [`admit`], the only callback whose failure is the job's alone. The
-//! remembered state also makes a second entry in plugstack.conf harmless: each callback finds its work done.
+//! An error is remembered and fails the job in [`admit`], the only callback whose failure affects the job alone. The remembered state also
+//! makes a second entry in plugstack.conf harmless: each callback finds its work done.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
@@ -45,11 +45,11 @@ use crate::scheduler::slurm::spank::{environment, options, waiting_tasks};
 use crate::sys::as_user::AsUser;
 use crate::sys::process::{Owner, is_ending};
 
-/// What became of this process's step.
+/// The state of this process's step.
 enum StepState {
     /// Nothing has run, or did not finish.
     New,
-    /// What of the node must be known has been read.
+    /// What must be known about the node has been read.
     Read(Box<NodeFiles>),
     /// Nothing is to be done: Mode=off.
     Off,
@@ -58,7 +58,7 @@ enum StepState {
     /// No task may run.
     Refused {
         reason: String,
-        /// The step daemon's: a task's process is another.
+        /// The step daemon: a task's process is another.
         daemon: Pid,
     },
     Fenced(Box<Fenced>),
@@ -71,45 +71,45 @@ struct Fenced {
     unfenced_processes: UnfencedProcesses,
     fence: Fence,
     plan: Plan,
-    /// What the job's user asks for.
+    /// What the job's user requested.
     requests: UserRequests,
     host: Host,
     config: Config,
-    /// The record that is to go when the job has ended on this node, and so with this step.
+    /// The record to remove when the job has ended on this node, which is with this step.
     note: Option<(JobId, JobRecord)>,
-    /// `None` where it cannot be read.
+    /// `None`: it cannot be read.
     kernel_log: Option<KernelLog>,
-    /// What a dead step daemon left did not go when this step began.
+    /// Whether something that a dead step daemon left could not be removed when this step began.
     leftovers: bool,
-    /// What the user knows of it.
+    /// What the user has been told.
     reported: Reported,
-    /// Said to the user with that.
+    /// The sentences in which the user was told.
     sentences: Vec<String>,
-    /// What is known of its job.
+    /// What is known about the job.
     facts: Facts,
     granted: GrantedTo,
-    /// What its first task was limited to: an end must cost little.
+    /// The limits of its first task, kept because the end must cost little.
     limits: Option<LimitedTo>,
     started: SystemTime,
-    /// How its tasks have ended: the first that failed, or else the last.
+    /// How its tasks ended: the first that failed, or else the last.
     exit: Option<Exit>,
-    /// Those that had directories.
+    /// The tasks with directories of their own.
     tasks: Vec<Task>,
-    /// The tasks that are in it.
+    /// The tasks in the fence.
     attached: Vec<i32>,
-    /// How many of them have ended.
+    /// How many tasks have ended.
     exited: u32,
-    /// When the step was last looked at for a task that had ended.
+    /// When usage was last read for a task that had ended.
     looked: Option<Instant>,
     /// The card at the end of a batch script's output.
     card: Option<CardOrder>,
-    /// To whom another step's figures of this node go, and what the job was granted here.
+    /// Where another step hands over this node's figures, and what the job was granted here.
     hand_over: Option<(HandOver, Grant)>,
-    /// One of its tasks could not be put in, and so none may run.
+    /// Whether one of its tasks could not be fenced, so that none may run.
     ended: bool,
 }
 
-/// A step without a fence, whose processes are tracked as well as can be.
+/// A step without a fence. Its processes are tracked as far as possible.
 struct Unfenced {
     unfenced_processes: UnfencedProcesses,
     host: Host,
@@ -119,36 +119,36 @@ struct Unfenced {
 
 static STEP: Mutex<StepState> = Mutex::new(StepState::New);
 
-/// If a task ends well so soon after another, and others run, the step is not looked at again for it.
+/// If a task succeeds within this time of another one, and others still run, usage is not read again.
 const TOGETHER: Duration = Duration::from_millis(100);
 
 const UNFINISHED: &str = "jobfence did not finish its preparation. Tell your administrator: slurmd's log says why";
 
-/// The state; `None` if another thread is in a callback, which Slurm does not do.
+/// The state. `None`: another thread is in a callback, which Slurm does not do.
 fn step() -> Option<MutexGuard<'static, StepState>> {
     match STEP.try_lock() {
         Ok(step) => Some(step),
-        // A callback that panicked left it as it was; `begin` leaves `Refused` then.
+        // A callback that panicked left the state as it was; `begin` leaves `Refused` then.
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
 }
 
-/// Before anything of another changes what this process can see.
+/// Called before another plugin can change what this process sees.
 pub fn read(arguments: &[&[u8]]) {
     if let Some(mut step) = step().filter(|step| matches!(**step, StepState::New)) {
         *step = StepState::Read(Box::new(NodeFiles::read(arguments)));
     }
 }
 
-/// Before any task exists: builds the fence, or remembers why there is none.
+/// Called before any task exists: builds the fence, or remembers why there is none.
 pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
     let Some(mut step) = step() else { return };
     if !matches!(*step, StepState::New | StepState::Read(_)) {
         log::warn!("plugstack.conf lists jobfence more than once; the first line counts: remove the others");
         return;
     }
-    // Until it is known better: what follows may panic.
+    // Until the result is known: what follows may panic.
     let unfinished = StepState::Refused { reason: UNFINISHED.to_owned(), daemon: Pid::this() };
     let read = match std::mem::replace(&mut *step, unfinished) {
         StepState::Read(read) => *read,
@@ -182,7 +182,7 @@ impl Unfenced {
         let (host, no_cgroups) = Host::read_what_there_is(&config)?;
         let (_, key) = key_of(spank, &host)?;
         if no_cgroups.is_some() {
-            // Nobody has cleaned up yet.
+            // Without cgroups no earlier code has cleaned up.
             let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
             launch::begin::clean_up_behind_others(&host, &config, ALL, &daemon, &key);
         }
@@ -214,7 +214,7 @@ fn build(
             }
             requests
         }
-        // Whatever OnError says: a user does not get rid of a fence by asking for nonsense.
+        // Independent of OnError: an invalid request must not get a user out of the fence.
         Err(error) if config.mode == Mode::Enforce => return Err(NotFenced::Asked(error)),
         Err(error) => {
             log::error!("{key}: Mode=observe: the user's options would be refused: {error}");
@@ -283,7 +283,7 @@ fn build(
     })
 }
 
-/// In a task's own process, before it becomes the user's.
+/// Called in a task's own process, before it becomes the user's.
 pub fn admit(spank: &Spank) -> ReturnCode {
     let (reason, daemon) = match step().as_deref() {
         Some(StepState::Fenced(_) | StepState::Unfenced(_) | StepState::Off) => return ReturnCode::Good,
@@ -295,16 +295,16 @@ pub fn admit(spank: &Spank) -> ReturnCode {
         tell_user(&format!("this job was not started, since it cannot be fenced: {reason}"));
     }
     if daemon.is_some_and(|daemon| daemon != Pid::this()) {
-        // Listed as `optional`, Slurm would ignore our answer and run the task without a fence. This process is the task,
-        // forked a moment ago, and ends as Slurm ends it when a `required` plugin refuses.
+        // If the plugin is listed as `optional`, Slurm ignores a failure here and runs the task without a fence. This process is the task,
+        // forked a moment ago; it ends as Slurm ends it when a `required` plugin refuses.
         // SAFETY: ends this process at once; nothing of it is used afterwards.
         unsafe { libc::_exit(1) };
     }
     ReturnCode::Bad
 }
 
-/// In a task's own process, as the user, when it is where it will stay: where that is Slurm's place, what was said before can
-/// be wrong, or Slurm has limits of its own there. Its CPUs, too, are known only here.
+/// Called in a task's own process, as the user, in its final place. If that is Slurm's directory, the variables set before may be wrong, or
+/// Slurm may have limits of its own there. The task's CPUs, too, are known only here.
 pub fn tell_task(spank: &Spank) {
     let mut step = step();
     let Some(StepState::Fenced(fenced)) = step.as_deref_mut() else { return };
@@ -321,12 +321,12 @@ pub fn tell_task(spank: &Spank) {
     let _ = environment::hint_threads(spank, config, plan, fence);
 }
 
-/// In the step daemon, with the task waiting before its exec, as all the step's tasks on this node do.
+/// Called in the step daemon, while all tasks of the step on this node wait before their exec.
 pub fn attach(spank: &Spank) {
     let mut step = step();
     let pid = match spank.int(spank_item::S_TASK_PID) {
         Ok(pid) if pid > 1 => pid,
-        // It has no task, and calls this all the same.
+        // The extern step has no task, but Slurm makes this call all the same.
         _ if spank.u32(spank_item::S_JOB_STEPID).is_ok_and(|step| StepKind::of(step) == StepKind::Extern) => {
             if let Some(StepState::Fenced(fenced)) = step.as_deref_mut() {
                 settle_extern(fenced);
@@ -336,7 +336,7 @@ pub fn attach(spank: &Spank) {
         answer => {
             let answer = answer.map_or_else(|error| error.to_string(), |pid| format!("it says {pid}"));
             log::error!("a task runs WITHOUT a fence, since Slurm does not tell its pid ({answer})");
-            // It cannot be ended, but those that are still to come can.
+            // This task cannot be ended, but later ones can.
             if let Some(StepState::Fenced(fenced)) = step.as_deref_mut() {
                 fenced.ended = fenced.config.on_error.general() == OnError::Fail;
             }
@@ -367,7 +367,7 @@ pub fn attach(spank: &Spank) {
                 }
                 return;
             }
-            // Another plugin has refused the task, or another process has killed it: it needs no fence any more.
+            // Another plugin refused the task, or another process killed it: it needs no fence any more.
             Err(error) if is_ending(&fenced.host.proc, pid) => {
                 log::debug!("task {pid} ended before it could be fenced: {error}");
                 return;
@@ -388,7 +388,7 @@ pub fn attach(spank: &Spank) {
     refuse_task(step.as_deref(), pid, &failure);
 }
 
-/// When [`attach`] panicked: no later callback could refuse the task.
+/// Called when [`attach`] panicked: no later callback could refuse the task.
 pub fn attach_did_not_finish(spank: &Spank) {
     let Some(pid) = spank.int(spank_item::S_TASK_PID).ok().filter(|&pid| pid > 1) else { return };
     let mut step = step();
@@ -408,7 +408,7 @@ fn refuse_task(step: Option<&StepState>, pid: i32, failure: &str) {
     };
     waiting_tasks::end(proc, &[pid]);
     log::error!("task {pid} was ended, since it cannot be fenced: {failure}");
-    // The others would wait for it, perhaps for ever; those that are still to come meet `ended`.
+    // The others would wait for it, perhaps without end; later tasks meet `ended`.
     if let Some(StepState::Fenced(fenced)) = step
         && !fenced.attached.is_empty()
     {
@@ -424,8 +424,8 @@ fn fence_task(fenced: &mut Fenced, spank: &Spank, pid: i32) -> Result<(), NotFen
     launch::attach(fence, host, config, requests, joining)
 }
 
-/// Limits what pam_slurm_adopt will put into the extern step, where Slurm has made directories for it. No plugin is told of a
-/// process in them: the step daemon itself, or the placeholder that it has started (before 25.05), shows where they are.
+/// Limits what pam_slurm_adopt will put into the extern step, if Slurm made directories for it. No plugin is told of a process in them: the
+/// step daemon itself, or the placeholder that it started (before 25.05), shows where they are.
 fn settle_extern(fenced: &mut Fenced) {
     let daemon = fenced.daemon.as_raw();
     let threads =
@@ -442,7 +442,7 @@ fn settle_extern(fenced: &mut Fenced) {
         let settled = settled
             .and_then(|errors| launch::refuse::bear(fenced.fence.key(), &fenced.config, &fenced.requests, errors));
         if let Err(error) = settled {
-            // No task to refuse: the job's other steps say so to their user.
+            // There is no task to refuse: the job's other steps report this to their user.
             log::error!(
                 "{}: the processes that are adopted into the step are not limited as configured: {error}",
                 fenced.fence.key()
@@ -451,7 +451,7 @@ fn settle_extern(fenced: &mut Fenced) {
     }
 }
 
-/// In the step daemon, while the user's stderr is open: says at which limits the step's processes have been stopped.
+/// Called in the step daemon while the user's stderr is open: reports the limits at which the step's processes were stopped.
 pub fn task_ended(spank: &Spank) {
     let mut step = step();
     let fenced = match step.as_deref_mut() {
@@ -485,7 +485,7 @@ pub fn task_ended(spank: &Spank) {
     {
         hand_over.give(&fenced.fence, &fenced.host.proc, grant);
     }
-    // While others run, what another plugin has started for the step is of use to them.
+    // While other tasks run, they may need what another plugin started for the step.
     if !tasks.as_ref().is_ok_and(|tasks| fenced.exited < *tasks) {
         let Fenced { unfenced_processes, host, config, fence, .. } = &mut **fenced;
         unfenced_processes.end_after_tasks(host, config, fence.key());
@@ -498,7 +498,7 @@ pub fn task_ended(spank: &Spank) {
     }
 }
 
-/// What is known of a task only now.
+/// Records what is known about a task only at its end.
 fn note_task(spank: &Spank, fenced: &mut Fenced, exit: Option<Exit>) {
     if fenced.exit.is_none_or(Exit::is_success) {
         fenced.exit = exit.or(fenced.exit);
@@ -521,7 +521,7 @@ fn tell_what_happened(fenced: &mut Fenced) {
     fenced.sentences.extend(sentences);
 }
 
-/// In the step daemon, when every task has ended: what was used, and then nothing is left.
+/// Called in the step daemon when every task has ended: reports the usage, and removes everything.
 pub fn end() {
     let Some(mut step) = step() else { return };
     let mut fenced = match std::mem::replace(&mut *step, StepState::Ended) {
@@ -563,7 +563,7 @@ pub fn end() {
             log::error!("{}: cannot remove what is noted down of the job yet: {error}", fenced.fence.key());
         }
     }
-    // A launch cannot wait for long, and the node's next may be hours away. What has failed once was said then.
+    // A launch cannot wait for long, and the node's next one may be hours away. Failures were reported at the launch.
     if fenced.leftovers
         && Instant::now() + janitor::PATIENCE_AT_LAUNCH + janitor::PATIENCE_WITH_MANY < deadline
         && let Some(place) = fenced.unfenced_processes.place()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a step has outside of its fence: tasks that could not be put in and run all the same (`OnError=warn`), and what TaskEpilog= has
-//! started beside the step daemon.
+//! A step's processes outside its fence: tasks that could not be fenced and run all the same (`OnError=warn`), and what TaskEpilog= started
+//! beside the step daemon.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -20,34 +20,34 @@ use crate::scheduler::slurm::daemon_children;
 use crate::sorted;
 use crate::sys::process::{self, Owner};
 
-/// Of one step.
+/// The unfenced processes of one step.
 pub struct UnfencedProcesses {
     /// The step daemon; with contain_spank some callbacks run in a child of it, which may see other files.
     daemon: Pid,
-    /// Where it has been: Slurm moves it before the last callback.
+    /// Where the daemon has been: Slurm moves it before the last callback.
     places: Vec<Membership>,
     /// Tasks that are not tracked yet.
     waiting: Vec<Owner>,
     tracker: Option<Tracker>,
-    /// When the last task was put into the fence, as start times are counted.
+    /// When the last task was put into the fence, in the unit of start times.
     attached_at: Option<u64>,
-    /// What TaskEpilog has left did not go.
+    /// Whether something that TaskEpilog left could not be ended.
     failed: bool,
 }
 
 impl UnfencedProcesses {
-    /// In the step daemon, which is there.
+    /// For a step daemon that is at this place.
     pub fn new(place: Membership) -> Self {
         let daemon = Pid::this();
         Self { daemon, places: vec![place], waiting: Vec::new(), tracker: None, attached_at: None, failed: false }
     }
 
-    /// The same where all of the step is outside.
+    /// The same for a step that is outside as a whole.
     pub fn of_all(place: Membership, tracker: Option<Tracker>) -> Self {
         Self { tracker, ..Self::new(place) }
     }
 
-    /// Where the daemon was in the beginning.
+    /// Where the daemon was at first.
     pub fn place(&self) -> Option<&Membership> {
         self.places.first()
     }
@@ -68,12 +68,12 @@ impl UnfencedProcesses {
         }
     }
 
-    /// A task has been put into the fence.
+    /// Notes that a task was put into the fence.
     pub fn task_attached(&mut self, host: &Host) {
         self.attached_at = process::now(&host.proc);
     }
 
-    /// A task has ended, and its TaskEpilog: takes down where that was started.
+    /// Called when a task and its TaskEpilog have ended: notes where the TaskEpilog was started.
     pub fn task_ended(&mut self, host: &Host) {
         if let Ok(place) = Membership::read(&host.proc, self.daemon.as_raw())
             && !self.places.contains(&place)
@@ -82,7 +82,7 @@ impl UnfencedProcesses {
         }
     }
 
-    /// After the last one: ends what they have left where Slurm would stumble over it.
+    /// Called after the last task: ends what the TaskEpilogs left where it would hinder Slurm.
     pub fn end_after_tasks(&mut self, host: &Host, config: &Config, key: &JobKey) {
         let are_all_inside = self.tracker.is_none() && self.waiting.is_empty();
         let Some(since) = self.attached_at.filter(|_| are_all_inside && !self.failed && Pid::this() == self.daemon)
@@ -92,7 +92,7 @@ impl UnfencedProcesses {
         let deadline = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
         let ended = self.in_each_place(host, config, key, |step, place| step.end_after_tasks(place, since, deadline));
         if let Err(error) = ended {
-            // It is tried again at the end.
+            // The end of the step tries again.
             self.failed = true;
             log::debug!("{key}: cannot end the processes that TaskEpilog left yet: {error}");
         }
@@ -111,7 +111,7 @@ impl UnfencedProcesses {
         }
         let ended = self.in_each_place(host, config, key, |step, place| step.end(place, deadline));
         match ended.map(|counts| counts.into_iter().flatten().reduce(usize::saturating_add)) {
-            // The daemon has only been where any process can be: the processes that it has started are found by the mark alone.
+            // The daemon has only been where any process can be: only the mark finds what it started.
             Ok(None) if self.tracker.is_none() && !host.systemd && tracked::is_watched(&config.run_dir) => {
                 let _ = Tracker::begin(host, &config.run_dir, key);
             }
@@ -123,7 +123,7 @@ impl UnfencedProcesses {
         }
     }
 
-    /// Asks the same of all the places where the daemon has been.
+    /// Calls `ask` for each place where the daemon has been.
     fn in_each_place<T>(
         &self,
         host: &Host,
@@ -142,7 +142,7 @@ impl UnfencedProcesses {
     }
 }
 
-/// The daemons of all steps on the node that are recorded, with their users.
+/// The daemons of all recorded steps on the node, with their users.
 fn owners(host: &Host, config: &Config) -> Result<Vec<(Owner, u32)>> {
     let mut known = Records::open(&config.run_dir)?.owners(&host.pid_namespace)?;
     if let Some(records) = TrackedRecords::existing(&config.run_dir)? {
@@ -151,7 +151,7 @@ fn owners(host: &Host, config: &Config) -> Result<Vec<(Owner, u32)>> {
     Ok(known)
 }
 
-/// The numbers of all that have begun a step and may live, soon found out.
+/// The pids of all processes that began a step and may be alive: a fast look-up.
 fn daemons(host: &Host, config: &Config) -> BTreeSet<i32> {
     let roll = Records::open(&config.run_dir).and_then(|records| records.roll(&host.boot_id)).ok().flatten();
     sorted::set(roll.iter().flat_map(|roll| roll.owners(&host.pid_namespace)).map(|owner| owner.pid))

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! One file for every Slurm release.
+//! One library file for every Slurm release.
 //!
-//! Slurm loads a plugin only if its `plugin_version` has the release's major and minor number. Everything of spank.h that is
-//! used here is the same in all releases listed below (their headers were compared), so the number is set when the file is
-//! loaded, before Slurm reads it. For a release that is not listed the compile-time number stays, and Slurm's own check
-//! refuses the file.
+//! Slurm loads a plugin only if its `plugin_version` has the release's major and minor number. Everything of spank.h that is used here is
+//! the same in all releases listed below (their headers were compared), so the number is set when the file is loaded, before Slurm reads
+//! it. For a release that is not listed the compile-time number stays, and Slurm's own check refuses the file.
 
 use std::ffi::{c_long, c_void};
 use std::sync::atomic::Ordering;
@@ -12,8 +11,8 @@ use std::sync::atomic::Ordering;
 use crate::scheduler::slurm::conf;
 use crate::scheduler::slurm::spank::plugin_version;
 
-/// What `slurm_api_version() >> 16` answers (`META`'s `API_CURRENT`), and the release. The last one was still being
-/// developed when its header was compared (August 2026).
+/// The value of `slurm_api_version() >> 16` (`META`'s `API_CURRENT`), and the release. The last release was still being developed when its
+/// header was compared (August 2026).
 const RELEASES: [(c_long, u32); 9] = [
     (38, 0x16_05_00), // 22.05
     (39, 0x17_02_00), // 23.02
@@ -35,7 +34,7 @@ extern "C" fn set_plugin_version() {
     // SAFETY: the name is NUL-terminated; RTLD_DEFAULT needs no handle.
     let symbol: *mut c_void = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"slurm_api_version".as_ptr()) };
     if symbol.is_null() {
-        return; // not in a program of Slurm's
+        return; // not a program of Slurm's
     }
     // SAFETY: slurm.h declares `long slurm_api_version(void)` in every release.
     let api_version = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> c_long>(symbol) };
@@ -45,7 +44,7 @@ extern "C" fn set_plugin_version() {
     }
 }
 
-/// The number of the release whose `slurm_api_version()` this is, with 0 for its patch; `None`: it is not known.
+/// The number of the release that returns this from `slurm_api_version()`, with 0 for its patch. `None`: unknown.
 pub fn release(api_version: c_long) -> Option<u32> {
     RELEASES.iter().find(|(api, _)| *api == api_version >> 16).map(|(_, release)| *release)
 }

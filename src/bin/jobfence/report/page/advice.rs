@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the user of a job in the usage log can ask for next time: the advice of the card, by the figures of all steps.
+//! What the user of a job in the usage log can request next time: the card's advice, from the figures of all steps.
 
 use std::time::Duration;
 
@@ -31,11 +31,11 @@ fn thousandths(cpus: f64) -> Cpus {
     Cpus::from_thousandths((cpus * 1000.0) as u64)
 }
 
-/// Each option with its reason, and what the reader has to know of them.
+/// The options with their reasons, and a remark about them.
 pub fn of(run: &JobRun, total: &Total) -> (Vec<(String, String)>, &'static str) {
     let sum = |member: &str| run.steps.iter().filter_map(|step| step.whole(member)).reduce(u64::saturating_add);
     let most = |member: &str| run.steps.iter().filter_map(|step| step.whole(member)).max();
-    // Of a step whose line does not say it, nobody knows.
+    // Unknown if one step's line does not have it.
     let each = |member: &str| run.steps.iter().map(|step| step.whole(member)).sum::<Option<u64>>();
     let seconds = |seconds: Option<f64>| seconds.and_then(duration);
     let usage = Usage {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What steps used over time, as drawings beside which the same stands in words.
+//! What steps used over time, as charts with the same information in words.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use super::super::total::cpus_of;
 use crate::series::{Amounts, Series};
 use crate::table::printable;
 
-/// The size of a drawing in its own units.
+/// The size of a chart in its own units.
 const WIDE: f64 = 600.0;
 const HIGH: f64 = 100.0;
 
-/// The series of a run's steps; `None`: there are none.
+/// The series of a run's steps. `None`: there are none.
 pub fn of(run: &JobRun, all: &[Series]) -> Option<Markup> {
     let of_step = |step: &LoggedStep| {
         let (job, name, started) = (step.text("job")?, step.text("step")?, step.text("started")?);
@@ -54,7 +54,7 @@ fn figures(step: &LoggedStep, series: &Series) -> Markup {
     }
 }
 
-/// An amount that is nowhere known has no drawing.
+/// A chart; empty if no value is known.
 fn figure(name: &str, amounts: &Amounts, part: Option<&Amounts>, text: &Option<String>) -> Markup {
     let (Some(text), Some((first, _)), Some((last, _))) = (text, amounts.first(), amounts.last()) else {
         return html! {};
@@ -97,7 +97,7 @@ fn most(amounts: &Amounts) -> Option<f64> {
     amounts.iter().filter_map(|(_, value)| *value).reduce(f64::max)
 }
 
-/// The most and the least of it.
+/// The smallest and the largest value, as text.
 fn in_short(amounts: &Amounts, in_words: impl Fn(f64) -> String) -> Option<String> {
     let least = amounts.iter().filter_map(|(_, value)| *value).reduce(f64::min)?;
     Some(format!("{} to {}", in_words(least), in_words(most(amounts)?)))

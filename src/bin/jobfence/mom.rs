@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What MoM's directory says of a site under OpenPBS: for `jobfence check`, and for what `jobfence pbs-config` has converted. Each thing on
+//! the page's list of what changes for a site has its line here, if it can be seen on the host.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Who takes part in the events of jobs.
+#[derive(Debug)]
+struct MomHook {
+    name: String,
+    keys: BTreeMap<String, String>,
+    is_ours: bool,
+}
+
+impl MomHook {
+    fn value(&self, key: &str) -> &str {
+        self.keys.get(key).map_or("", String::as_str)
+    }
+
+    /// What is not there is the default.
+    fn is_enabled(&self) -> bool {
+        !self.value("enabled").eq_ignore_ascii_case("false")
+    }
+
+    fn has(&self, event: &str) -> bool {
+        self.is_enabled() && self.value("event").split(',').any(|one| one == event)
+    }
+}
+
+/// How a line is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MomSays {
+    /// So it is.
+    Fact(String),
+    /// Here something differs from what the site may think.
+    Hint(String),
+    /// Because of this, no job is fenced as configured.
+    Fault(String),
+}
+
+/// What jobfence.conf says that matters here.
+pub struct ForMom<'a> {
+    /// The file itself, where it is known.
+    pub file: Option<&'a Path>,
+    /// The headers of its sections.
+    pub sections: Vec<&'a str>,
+    /// Whether it has a GPUDevice.
+    pub has_gpus: bool,
+}
+
+/// The events with which MoM runs a script of the site's only where no hook has them.
+const SCRIPTS: [(&str, &str); 2] = [("prologue", "execjob_prologue"), ("epilogue", "execjob_epilogue")];
+
+/// With which seconds MoM ends a hook and a script, unless somebody says otherwise.
+const ALARM: u64 = 30;
+
+/// A program of which this is a line is the hook of this project, whatever the site calls it.
+const OURS: &str = "jobfence_abi_version";
+
+/// All of it, in the order of the page. Nothing where the directory cannot be read.
+pub fn lines(mom_priv: &Path, conf: &ForMom<'_>) -> Vec<MomSays> {
+    let Some(hooks) = hooks(mom_priv) else { return Vec::new() };
+    let ours = hooks.iter().find(|hook| hook.is_ours);
+    let mut said = of_our_hook(mom_priv, ours, conf);
+    let enabled_ours = ours.filter(|hook| hook.is_enabled());
+    if enabled_ours.is_some()
+        && let Some(stock) = hooks.iter().find(|hook| hook.name == "pbs_cgroups" && hook.is_enabled())
+    {
+        said.push(MomSays::Fault(format!(
+            "the hook {} is enabled beside ours, and puts each job into cgroups of its own: set it to enabled = false",
+            stock.name
+        )));
+    }
+    said.extend(of_scripts(mom_priv, &hooks, enabled_ours));
+    let types: Vec<&str> = conf.sections.iter().copied().filter(|header| header.starts_with("[VnodeType=")).collect();
+    let vntype = fs::read_to_string(mom_priv.join("vntype")).unwrap_or_default();
+    if let (false, None | Some("")) = (types.is_empty(), vntype.lines().next().map(str::trim)) {
+        said.push(MomSays::Hint(format!(
+            "{} does not say of which type the vnodes are, so each job has the strictest of what {} say",
+            mom_priv.join("vntype").display(),
+            types.join(", ")
+        )));
+    }
+    if shares_whole_hosts(mom_priv) {
+        said.push(MomSays::Hint(format!(
+            "{} has sharing=ignore_excl: a job with place=exclhost is not alone here, and has its quota of CPU time",
+            mom_priv.join("config.d").display()
+        )));
+    }
+    if conf.has_gpus {
+        said.push(MomSays::Fact(
+            "GPUDevice is set: a job has GPUs if the server has the resource ngpus, and the line 'resources:' of \
+             sched_config names it"
+                .to_owned(),
+        ));
+    }
+    said
+}
+
+/// None: not for these eyes.
+fn hooks(mom_priv: &Path) -> Option<Vec<MomHook>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(mom_priv.join("hooks")).ok()?.flatten() {
+        let Some(name) = entry.file_name().to_str().and_then(|name| name.strip_suffix(".HK")).map(str::to_owned) else {
+            continue;
+        };
+        let text = fs::read(entry.path()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let pair = |line: &str| line.trim().split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let program = fs::read(entry.path().with_extension("PY")).unwrap_or_default();
+        let is_ours = program.windows(OURS.len()).any(|window| window == OURS.as_bytes());
+        // MoM has the attributes of a hook before its program.
+        if !program.is_empty() {
+            found.push(MomHook { name, keys: text.lines().filter_map(pair).collect(), is_ours });
+        }
+    }
+    found.sort_by(|one, other| one.name.cmp(&other.name));
+    Some(found)
+}
+
+fn of_our_hook(mom_priv: &Path, ours: Option<&MomHook>, conf: &ForMom<'_>) -> Vec<MomSays> {
+    let directory = mom_priv.join("hooks");
+    let Some(hook) = ours else {
+        let what = format!(
+            "MoM has no hook of jobfence's in {}: no job is fenced until the server sends it",
+            directory.display()
+        );
+        return vec![MomSays::Fact(what)];
+    };
+    if !hook.is_enabled() {
+        return vec![MomSays::Fact(format!("the hook {} is not enabled: no job is fenced until it is", hook.name))];
+    }
+    let text = fs::read_to_string(directory.join(format!("{}.CF", hook.name))).unwrap_or_default();
+    // As in DEFAULTS of the hook.
+    let value = |key: &str, default: &str| {
+        let of = |line: &str| Some(line.trim().strip_prefix(key)?.trim_start().strip_prefix('=')?.trim().to_owned());
+        text.lines().filter_map(of).next_back().unwrap_or_else(|| default.to_owned())
+    };
+    let library = value("Library", "/usr/local/lib/slurm/libjobfence.so");
+    let file = value("Config", jobfence::config::DEFAULT_FILE);
+    let mut said =
+        vec![MomSays::Fact(format!("the hook {} puts each job into a fence, by {library} and {file}", hook.name))];
+    if !Path::new(&library).is_file() {
+        said.push(MomSays::Fault(format!(
+            "the hook's library, {library}, is not there: Library in its configuration names it"
+        )));
+    }
+    let is_that = |checked: &Path| {
+        checked == Path::new(&file)
+            || fs::canonicalize(checked).is_ok_and(|path| Some(path) == fs::canonicalize(&file).ok())
+    };
+    if let Some(checked) = conf.file.filter(|checked| !is_that(checked)) {
+        said.push(MomSays::Hint(format!("this check has read {}, and the hook reads {file}", checked.display())));
+    }
+    let missing: Vec<&str> = EVENTS.into_iter().filter(|event| !hook.has(event)).collect();
+    if !missing.is_empty() {
+        said.push(MomSays::Fault(format!(
+            "the hook {} has not the events {}: see jobfence.HK",
+            hook.name,
+            missing.join(", ")
+        )));
+    }
+    said
+}
+
+/// Without which a job can be outside of its fence.
+const EVENTS: [&str; 5] = ["execjob_begin", "execjob_prologue", "execjob_launch", "execjob_end", "exechost_periodic"];
+
+fn of_scripts(mom_priv: &Path, hooks: &[MomHook], ours: Option<&MomHook>) -> Vec<MomSays> {
+    let mut said = Vec::new();
+    let present = SCRIPTS.into_iter().filter(|(name, _)| mom_priv.join(name).is_file());
+    let (taken, run): (Vec<_>, Vec<_>) =
+        present.partition(|(_, event)| hooks.iter().any(|hook| !hook.is_ours && hook.has(event)));
+    let named = |which: &[(&str, &str)]| {
+        let names: Vec<&str> = which.iter().map(|(name, _)| *name).collect();
+        format!("{}/{}", mom_priv.display(), names.join(" and "))
+    };
+    if !run.is_empty() {
+        said.push(MomSays::Hint(format!(
+            "{}: MoM does not run this beside a hook that has the event, and jobfence's hook does it in MoM's place",
+            named(&run)
+        )));
+    }
+    if !taken.is_empty() {
+        said.push(MomSays::Hint(format!(
+            "{}: nobody runs this, since another hook than jobfence's has the event, too",
+            named(&taken)
+        )));
+    }
+    let alarm = ours.map_or(ALARM, |hook| hook.value("alarm").parse().unwrap_or(ALARM));
+    let patience = prologalarm(mom_priv);
+    if !run.is_empty() && ours.is_some() && patience >= alarm {
+        said.push(MomSays::Hint(format!(
+            "$prologalarm is {patience}, and MoM ends the hook after {alarm} seconds, and the script with it: give the hook a \
+             longer alarm"
+        )));
+    }
+    said
+}
+
+/// How long a script of the site's may take.
+fn prologalarm(mom_priv: &Path) -> u64 {
+    let text = fs::read_to_string(mom_priv.join("config")).unwrap_or_default();
+    let of = |line: &str| line.trim().strip_prefix("$prologalarm")?.trim().parse().ok();
+    text.lines().filter_map(of).next_back().unwrap_or(ALARM)
+}
+
+/// As the hook reads it.
+fn shares_whole_hosts(mom_priv: &Path) -> bool {
+    let files = fs::read_dir(mom_priv.join("config.d")).into_iter().flatten().flatten();
+    files.map(|file| fs::read_to_string(file.path()).unwrap_or_default()).any(|text| text.contains("ignore_excl"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conf<'a>(file: Option<&'a Path>, sections: &[&'a str]) -> ForMom<'a> {
+        ForMom { file, sections: sections.to_vec(), has_gpus: false }
+    }
+
+    #[test]
+    fn each_thing_on_the_page_has_its_line() {
+        let temp = tempfile::tempdir().unwrap();
+        let mom = temp.path();
+        let write = |name: &str, text: &str| {
+            fs::create_dir_all(mom.join(name).parent().unwrap()).unwrap();
+            fs::write(mom.join(name), text).unwrap();
+        };
+        let library = mom.join("lib.so").display().to_string();
+        let all = |sections: &[&str]| lines(mom, &conf(None, sections));
+        let fact = || MomSays::Fact(format!("the hook fence puts each job into a fence, by {library} and /c"));
+        let says = |what: &MomSays, begins: &str| match what {
+            MomSays::Fact(text) | MomSays::Hint(text) | MomSays::Fault(text) => {
+                assert!(text.contains(begins), "{text}")
+            }
+        };
+        assert_eq!(all(&[]), [], "it cannot be read");
+        write("hooks/other.HK", "event=execjob_begin\n");
+        write("hooks/other.PY", "import pbs\n");
+        says(&all(&[])[0], "MoM has no hook of jobfence's");
+        let attributes = format!("enabled=true\nevent={}\nalarm=60\n", EVENTS.join(","));
+        write("hooks/fence.PY", "version = self.so.jobfence_abi_version\n");
+        write("hooks/fence.CF", &format!("# ours\nLibrary = {library}\nConfig=/c\n"));
+        write("hooks/fence.HK", &attributes.replace("true", "false"));
+        assert_eq!(all(&[]), [MomSays::Fact("the hook fence is not enabled: no job is fenced until it is".to_owned())]);
+        write("hooks/fence.HK", &attributes);
+        assert_eq!(all(&[])[0], fact());
+        says(&all(&[])[1], "is not there: Library in its configuration");
+        write("lib.so", "");
+        assert_eq!(all(&[]), [fact()]);
+        write("hooks/fence.HK", &attributes.replace(",execjob_end", ""));
+        assert_eq!(
+            all(&[])[1],
+            MomSays::Fault("the hook fence has not the events execjob_end: see jobfence.HK".to_owned())
+        );
+        write("hooks/fence.HK", &attributes);
+
+        // What it was converted from stays on.
+        write("hooks/pbs_cgroups.PY", "x");
+        write("hooks/pbs_cgroups.HK", "event=execjob_begin\n");
+        assert!(matches!(&all(&[])[1], MomSays::Fault(text) if text.contains("pbs_cgroups is enabled beside ours")));
+        write("hooks/pbs_cgroups.HK", "event=execjob_begin\nenabled=false\n");
+        assert_eq!(all(&[]), [fact()]);
+
+        // Scripts.
+        write("epilogue", "#!/bin/sh\n");
+        says(&all(&[])[1], "/epilogue: MoM does not run this beside a hook");
+        write("config", "$logevent 0x1ff\n$prologalarm 60\n");
+        says(&all(&[])[2], "$prologalarm is 60, and MoM ends the hook after 60 seconds");
+        write("hooks/other.HK", "event=execjob_begin,execjob_epilogue\n");
+        says(&all(&[])[1], "/epilogue: nobody runs this");
+        assert_eq!(all(&[]).len(), 2);
+        fs::remove_file(mom.join("epilogue")).unwrap();
+
+        // Types of vnodes, and hosts that are a job's alone.
+        says(&all(&["[Queue=a]", "[VnodeType=gpu]"])[1], "vntype does not say of which type");
+        write("vntype", "gpu\n");
+        assert_eq!(all(&["[VnodeType=gpu]"]), [fact()]);
+        write("config.d/vnodes", "$configversion 2\nn1: sharing = ignore_excl\n");
+        says(&all(&[])[1], "has sharing=ignore_excl");
+        says(&lines(mom, &ForMom { has_gpus: true, ..conf(None, &[]) })[2], "'resources:' of sched_config");
+        says(
+            &lines(mom, &conf(Some(Path::new("/another")), &[]))[1],
+            "this check has read /another, and the hook reads /c",
+        );
+    }
+}

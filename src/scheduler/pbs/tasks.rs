@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The tasks of MoM's jobs on this host, as she keeps them to go on with them when she is started again: `mom_priv/jobs/<id>.TK/` has a
+//! file for each, which is called as the task's number and has its session (`task_save`).
+//!
+//! The file is a `struct taskfix` of MoM's (job.h): the id of a job, in a field whose length differs between releases, and then in all
+//! releases from 18.1 to 23.06 six numbers and room for sixteen more. So it is read from its end. The number of the task is in the file,
+//! too: a file of another form is not believed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::readlinkat;
+
+use crate::job::Id;
+use crate::sys::dir::Dir;
+use crate::sys::process;
+
+/// The variable by which each process of a job knows the job.
+pub const OF_A_JOB: &str = "PBS_JOBID";
+
+/// `ti_task` begins so far before the end of the file, and `ti_status` and `ti_sid` follow.
+const TASK: usize = 80;
+/// `TI_STATE_RUNNING`. Of a task that has ended the session is kept as a negative number.
+const RUNNING: i32 = 1;
+/// Longer than any.
+const LARGEST: u64 = 64 << 10;
+
+/// What MoMs have in their spools.
+#[derive(Debug, Default)]
+pub struct SpooledJobs {
+    /// Their jobs.
+    pub jobs: BTreeSet<Id>,
+    /// The sessions of tasks that run, and whose each is.
+    pub sessions: BTreeMap<i32, Id>,
+}
+
+/// The directories of the MoMs that live on this host: each works in `mom_priv` of her own, whatever she was started with. One of a
+/// container's has no jobs of this host.
+pub fn homes(proc: &Dir) -> BTreeSet<PathBuf> {
+    let is_mom = |pid: i32| process::name(proc, pid).is_some_and(|name| name == "pbs_mom");
+    let is_hosts = |pid: i32| process::uid(proc, pid) == Some(0) && !process::is_contained(proc, pid);
+    let home = |pid: i32| {
+        let cwd = PathBuf::from(readlinkat(proc, format!("{pid}/cwd").as_str()).ok()?);
+        cwd.parent().filter(|_| cwd.ends_with("mom_priv")).map(Path::to_path_buf)
+    };
+    let all = process::all(proc).unwrap_or_default();
+    let pids = all.iter().map(|found| found.id.pid).filter(|pid| is_mom(*pid) && is_hosts(*pid));
+    pids.filter_map(home).collect()
+}
+
+/// The jobs of these MoMs, and the sessions of their tasks.
+pub fn spooled(homes: &BTreeSet<PathBuf>) -> SpooledJobs {
+    let mut spooled = SpooledJobs::default();
+    for home in homes {
+        let jobs = home.join("mom_priv/jobs");
+        for (name, path) in entries(&jobs) {
+            let Some(job) = name.strip_suffix(".JB").and_then(|job| Id::new(job).ok()) else { continue };
+            for (number, task) in entries(&path.with_file_name(format!("{job}.TK"))) {
+                let session = bounded(&task).and_then(|content| running_session(&content, &number));
+                spooled.sessions.extend(session.map(|session| (session, job.clone())));
+            }
+            spooled.jobs.insert(job);
+        }
+    }
+    spooled
+}
+
+fn entries(directory: &Path) -> impl Iterator<Item = (String, PathBuf)> {
+    let all = fs::read_dir(directory).into_iter().flatten().flatten();
+    all.filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
+}
+
+fn bounded(file: &Path) -> Option<Vec<u8>> {
+    let metadata = fs::symlink_metadata(file).ok()?;
+    (metadata.is_file() && metadata.len() <= LARGEST).then(|| fs::read(file).ok())?
+}
+
+/// The session of the task with this number, if it runs.
+fn running_session(content: &[u8], number: &str) -> Option<i32> {
+    let from = content.get(content.len().checked_sub(TASK)?..)?;
+    let at = |index: usize| Some(i32::from_ne_bytes(*from.get(index * 4..)?.first_chunk()?));
+    let task = u32::from_str_radix(number, 16).ok()?;
+    let (is_its, status, session) = (at(0)? == task.cast_signed(), at(1)?, at(2)?);
+    (is_its && status == RUNNING && session > 1).then_some(session)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `task_save` writes it, with an id of a job of so many bytes.
+    fn file(length: usize, task: i32, status: i32, session: i32) -> Vec<u8> {
+        let mut content = vec![b'x'; length];
+        for number in [0, 0, 0, task, status, session, 0].into_iter().chain([0; 16]) {
+            content.extend(i32::to_ne_bytes(number));
+        }
+        content
+    }
+
+    #[test]
+    fn a_task_that_runs_has_a_session_whatever_the_release() {
+        for length in [88, 276, 280] {
+            assert_eq!(running_session(&file(length, 0x20, 1, 4711), "00000020"), Some(4711), "{length}");
+        }
+        let same = i32::from_ne_bytes(0x8000_0001_u32.to_ne_bytes());
+        assert_eq!(running_session(&file(88, same, 1, 4711), "80000001"), Some(4711));
+    }
+
+    #[test]
+    fn what_does_not_run_and_what_is_no_such_file_has_none() {
+        for (content, number) in [
+            (file(88, 1, 0, 4711), "00000001"),
+            (file(88, 1, 2, 4711), "00000001"),
+            (file(88, 1, 3, -4711), "00000001"),
+            (file(88, 1, 1, 0), "00000001"),
+            (file(88, 1, 1, 1), "00000001"),
+            (file(88, 1, 1, -4711), "00000001"),
+            (file(88, 1, 1, 4711), "00000002"),
+            (file(88, 1, 1, 4711), "new"),
+            ([file(88, 1, 1, 4711), vec![0; 4]].concat(), "00000001"),
+            (file(88, 1, 1, 4711).split_off(101), "00000001"),
+            (Vec::new(), "00000000"),
+        ] {
+            assert_eq!(running_session(&content, number), None, "{number} {content:?}");
+        }
+    }
+
+    #[test]
+    fn the_spool_says_which_jobs_there_are() {
+        let temp = tempfile::tempdir().unwrap();
+        let jobs = temp.path().join("mom_priv/jobs");
+        fs::create_dir_all(jobs.join("7[3].host.TK")).unwrap();
+        fs::create_dir_all(jobs.join("9.host.TK")).unwrap();
+        for name in ["7[3].host.JB", "8.host.JB", "8.host.SC"] {
+            fs::write(jobs.join(name), "").unwrap();
+        }
+        fs::write(jobs.join("7[3].host.TK/00000001"), file(88, 1, 1, 100)).unwrap();
+        fs::write(jobs.join("7[3].host.TK/0000000A"), file(88, 10, 1, 200)).unwrap();
+        fs::write(jobs.join("7[3].host.TK/0000000B"), file(88, 11, 3, -300)).unwrap();
+        fs::write(jobs.join("9.host.TK/00000001"), file(88, 1, 1, 400)).unwrap();
+        let job = |name: &str| Id::new(name).unwrap();
+        let found = spooled(&[temp.path().to_path_buf(), "/none".into()].into());
+        assert_eq!(found.jobs, [job("7[3].host"), job("8.host")].into());
+        assert_eq!(found.sessions, [(100, job("7[3].host")), (200, job("7[3].host"))].into());
+    }
+}
