@@ -18,15 +18,17 @@ type Qconf<'a> = &'a dyn Fn(&[&str]) -> Result<String, String>;
 /// An amount of a complex, as qconf takes it.
 pub type Wanted = (String, String);
 
-/// What jobs can have: memory of each complex that is memory, GPUs of each that is GPUs, and slots of `CPUsPerSlot` each.
+/// What jobs can have: memory of each complex that is memory, GPUs of each that is GPUs, hardware threads of each that is threads, and
+/// slots of `CPUsPerSlot` each.
 pub fn wanted(config: &Config, mem: u64, threads: usize, gpus: Option<usize>) -> Vec<Wanted> {
     let memory = config.slot_memory.iter().map(|request| (request.name.clone(), format!("{}M", mem >> 20)));
     let gpus = gpus
         .into_iter()
         .flat_map(|count| config.slot_gpus.iter().map(move |request| (request.name.clone(), count.to_string())));
+    let cpus = config.slot_cpus.iter().map(|request| (request.name.clone(), threads.to_string()));
     let thousandths = u64::try_from(threads).unwrap_or(u64::MAX).saturating_mul(1000);
     let slots = thousandths.checked_div(config.cpus_per_slot.thousandths()).unwrap_or(0);
-    memory.chain(gpus).chain([("slots".to_owned(), slots.to_string())]).collect()
+    memory.chain(gpus).chain(cpus).chain([("slots".to_owned(), slots.to_string())]).collect()
 }
 
 /// Has qmaster grant it; what was done, a line for each.
@@ -125,6 +127,7 @@ mod tests {
         let config = Config {
             slot_memory: vec![request("h_vmem"), request("mem_free")],
             slot_gpus: vec![request("gpu")],
+            slot_cpus: vec![request("threads")],
             cpus_per_slot: Cpus::from_thousandths(1500),
             ..Config::default()
         };
@@ -134,8 +137,8 @@ mod tests {
                 .map(|(name, amount)| format!("{name}={amount}"))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(of(Some(2)), ["h_vmem=1536M", "mem_free=1536M", "gpu=2", "slots=5"]);
-        assert_eq!(of(None), ["h_vmem=1536M", "mem_free=1536M", "slots=5"]);
+        assert_eq!(of(Some(2)), ["h_vmem=1536M", "mem_free=1536M", "gpu=2", "threads=8", "slots=5"]);
+        assert_eq!(of(None), ["h_vmem=1536M", "mem_free=1536M", "threads=8", "slots=5"]);
     }
 
     #[test]
