@@ -739,7 +739,7 @@ BREAKS = (
     Break("a_users_process_without_a_fence", CLIENT, '        ("job_owner", administrator),\n', "", "unit nothing_of_the_users_runs_without_a_fence"),
     Break("a_line_of_a_users_behind_a_clients_address", SPOOL, 'None if before == CALLED => key.ends_with("_daemon"),', "",
           "unit nothing_of_the_users_runs_without_a_fence"),
-    Break("qmaster_is_told_what_it_knows", "src/bin/jobfence/host/qconf.rs", "before.is_some_and(|before| bytes(before) == bytes(amount))", "false",
+    Break("qmaster_is_told_what_it_knows", "src/bin/jobfence/host/qconf.rs", "before.as_deref().is_some_and(|before| bytes(before) == bytes(amount))", "false",
           "unit what_is_so_already_is_left_alone"),
     Break("a_sensor_ends_at_what_is_no_text", "src/bin/jobfence/host/gridengine.rs", "for question in questions.split(b'\\n') {",
           "for question in questions.lines().map(|line| line.map(String::into_bytes)) {", "unit a_report_for_each_line_until_quit"),

@@ -138,16 +138,27 @@ pub fn host(options: &HostOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What qmaster of Grid Engine should grant of this host.
+fn wanted(host: &Host, config: &Config, reserve: Option<Reserve>) -> Result<Vec<qconf::Wanted>, Failure> {
+    let grantable = Grantable::read(host, config, reserve)?;
+    let gpus = config.gpu_device.as_ref().filter(|_| !config.slot_gpus.is_empty());
+    let gpus = gpus.map(gpus_of_node).transpose()?.map(|all| all.len());
+    Ok(qconf::wanted(config, grantable.mem, grantable.cpus.count(), gpus))
+}
+
+/// How what qmaster grants of this host, as `qconf -se` prints it, is more than there is: a line for each complex.
+pub fn too_much(config: &Config, known: &str) -> Result<Vec<String>, Failure> {
+    let host = Host::read_what_there_is(config)?.0;
+    Ok(qconf::too_much(&wanted(&host, config, None)?, known))
+}
+
 /// Has qmaster grant what jobs can have; what was done.
 fn applied(options: &HostOptions) -> Result<String, Failure> {
     let config = options.configured.load()?.config;
     let host = Host::read_what_there_is(&config)?.0;
-    let grantable = Grantable::read(&host, &config, options.reserve)?;
     let name = options.node.clone();
     let name = name.map_or_else(|| nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()), Ok)?;
-    let gpus = config.gpu_device.as_ref().filter(|_| !config.slot_gpus.is_empty());
-    let gpus = gpus.map(gpus_of_node).transpose()?.map(|all| all.len());
-    let wanted = qconf::wanted(&config, grantable.mem, grantable.cpus.count(), gpus);
+    let wanted = wanted(&host, &config, options.reserve)?;
     // Where execd runs already, it knows which cluster this is.
     let execd = SchedulerDaemon::find(&host.proc, "sge_execd").unwrap_or_default();
     let ask = |words: &[&str]| execd.ask(&[&["qconf"], words].concat());

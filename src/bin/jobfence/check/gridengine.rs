@@ -10,6 +10,7 @@ use jobfence::scheduler::gridengine::spool::is_of_execd;
 
 use super::daemon::{NotRun, SchedulerDaemon, not_ours, runs};
 use super::verdict::Verdict;
+use crate::host::too_much;
 use crate::pam;
 
 /// The values that the load sensor reports, as in docs/install/gridengine.md.
@@ -80,6 +81,12 @@ pub(super) fn look(execd: &SchedulerDaemon, loaded: &Loaded, pam: (&Path, &str),
         false => say(&format!("load_sensor is {sensor}: qmaster does not learn what jobs can have of this host")),
     }
     to_do(execd, loaded).iter().for_each(|line| say(line));
+    let more =
+        execd.ask(&["qconf", "-se", &host]).map_err(Into::into).and_then(|known| too_much(&loaded.config, &known));
+    match more {
+        Ok(lines) => lines.iter().for_each(|line| say(line)),
+        Err(why) => say(&format!("whether qmaster grants more than this host has is not known: {why}")),
+    }
 }
 
 /// What the site has to set in its complexes, or to say of them in jobfence.conf.

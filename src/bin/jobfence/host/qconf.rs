@@ -18,15 +18,17 @@ type Qconf<'a> = &'a dyn Fn(&[&str]) -> Result<String, String>;
 /// An amount of a complex, as qconf takes it.
 pub type Wanted = (String, String);
 
-/// What jobs can have: memory of each complex that is memory, GPUs of each that is GPUs, and slots of `CPUsPerSlot` each.
+/// What jobs can have: memory of each complex that is memory, GPUs of each that is GPUs, hardware threads of each that is threads, and
+/// slots of `CPUsPerSlot` each.
 pub fn wanted(config: &Config, mem: u64, threads: usize, gpus: Option<usize>) -> Vec<Wanted> {
     let memory = config.slot_memory.iter().map(|request| (request.name.clone(), format!("{}M", mem >> 20)));
     let gpus = gpus
         .into_iter()
         .flat_map(|count| config.slot_gpus.iter().map(move |request| (request.name.clone(), count.to_string())));
+    let cpus = config.slot_cpus.iter().map(|request| (request.name.clone(), threads.to_string()));
     let thousandths = u64::try_from(threads).unwrap_or(u64::MAX).saturating_mul(1000);
     let slots = thousandths.checked_div(config.cpus_per_slot.thousandths()).unwrap_or(0);
-    memory.chain(gpus).chain([("slots".to_owned(), slots.to_string())]).collect()
+    memory.chain(gpus).chain(cpus).chain([("slots".to_owned(), slots.to_string())]).collect()
 }
 
 /// Has qmaster grant it; what was done, a line for each.
@@ -55,10 +57,9 @@ pub fn apply(qconf: Qconf<'_>, host: &str, wanted: &[Wanted]) -> Result<String, 
             qconf(&["-se", host])?
         }
     };
-    let values = value_of(&known, "complex_values").unwrap_or_default();
     for (name, amount) in counted {
-        let before = values.split([',', ' ']).find_map(|word| word.strip_prefix(name.as_str())?.strip_prefix('='));
-        if before.is_some_and(|before| bytes(before) == bytes(amount)) {
+        let before = granted(&known, name);
+        if before.as_deref().is_some_and(|before| bytes(before) == bytes(amount)) {
             writeln!(said, "{host}: {name}={amount} as before")?;
             continue;
         }
@@ -67,6 +68,29 @@ pub fn apply(qconf: Qconf<'_>, host: &str, wanted: &[Wanted]) -> Result<String, 
         writeln!(said, "{host}: {name}={amount}, and before {was}")?;
     }
     Ok(said)
+}
+
+/// What qmaster has of a complex for a host.
+fn granted(known: &str, name: &str) -> Option<String> {
+    let values = value_of(known, "complex_values")?;
+    let found = values.split([',', ' ']).find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    found.map(str::to_owned)
+}
+
+/// How what qmaster grants of a host is more than there is. Slots are the site's affair: what it grants of CPU time, it says by them.
+pub fn too_much(wanted: &[Wanted], known: &str) -> Vec<String> {
+    let one = |(name, amount): &Wanted| {
+        let before = granted(known, name).filter(|_| name != "slots")?;
+        let is_more =
+            bytes(&before)?.is_none_or(|before| bytes(amount).flatten().is_some_and(|amount| before > amount));
+        is_more.then(|| {
+            format!(
+                "{name}={before} of this host is more than jobs can have ({amount}): \
+                 see 'jobfence host --gridengine --apply'"
+            )
+        })
+    };
+    wanted.iter().filter_map(one).collect()
 }
 
 /// Makes an execution host, unless its execd has done so meanwhile.
@@ -103,6 +127,7 @@ mod tests {
         let config = Config {
             slot_memory: vec![request("h_vmem"), request("mem_free")],
             slot_gpus: vec![request("gpu")],
+            slot_cpus: vec![request("threads")],
             cpus_per_slot: Cpus::from_thousandths(1500),
             ..Config::default()
         };
@@ -112,8 +137,22 @@ mod tests {
                 .map(|(name, amount)| format!("{name}={amount}"))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(of(Some(2)), ["h_vmem=1536M", "mem_free=1536M", "gpu=2", "slots=5"]);
-        assert_eq!(of(None), ["h_vmem=1536M", "mem_free=1536M", "slots=5"]);
+        assert_eq!(of(Some(2)), ["h_vmem=1536M", "mem_free=1536M", "gpu=2", "threads=8", "slots=5"]);
+        assert_eq!(of(None), ["h_vmem=1536M", "mem_free=1536M", "threads=8", "slots=5"]);
+    }
+
+    #[test]
+    fn more_than_there_is_is_said() {
+        let wanted = [("h_vmem", "1536M"), ("gpu", "2"), ("slots", "5")];
+        let wanted = wanted.map(|(name, amount)| (name.to_owned(), amount.to_owned()));
+        let of = |values: &str| too_much(&wanted, &format!("hostname n1\ncomplex_values {values}\n"));
+        for fine in ["NONE", "h_vmem=1.5G,slots=50", "h_vmem=1G, \\\n    gpu=2,other=9"] {
+            assert!(of(fine).is_empty(), "{fine}");
+        }
+        let expected = "of this host is more than jobs can have (1536M): see 'jobfence host --gridengine --apply'";
+        assert_eq!(of("h_vmem=1.6G,gpu=1"), [format!("h_vmem=1.6G {expected}")]);
+        assert_eq!(of("gpu=2,h_vmem=INFINITY"), [format!("h_vmem=INFINITY {expected}")]);
+        assert_eq!(of("gpu=3").len(), 1);
     }
 
     /// A qmaster with the hosts of this text, and what was written to it.
