@@ -542,7 +542,8 @@ def limit_address_space(job):
     try:
         resource.prlimit(os.getppid(), resource.RLIMIT_AS, (size, size))
     except (OSError, ValueError) as error:
-        raise Failed("cannot set RLIMIT_AS of the job's process to %d: %s" % (size, error), None) from None
+        said = "unlimited" if size == resource.RLIM_INFINITY else "%d bytes" % size
+        raise Failed("cannot set RLIMIT_AS of the job's process to %s: %s" % (said, error), None) from None
 
 
 def attach(event, job, settings):

@@ -963,7 +963,7 @@ def cores_by_job(mom, user):
 @case
 def granted_huge_pages(mom, user):
     """hpmem is what a job may have in huge pages of the kernel's default size, where the site counts that."""
-    from slurm.suite.huge_pages import handed_down, has_hugetlb, name_of, sizes_of_this_host
+    from slurm.hugetlb import handed_down, has_hugetlb, name_of, sizes_of_this_host
 
     if not has_hugetlb():
         print("     this machine has no hugetlb controller")
