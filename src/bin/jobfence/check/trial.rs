@@ -188,17 +188,6 @@ fn a_core(host: &Host, places: &SlurmDirs, topology: &Topology) -> CpuList {
     usable.next().or_else(|| CpuList::parse("0")).unwrap_or_default()
 }
 
-/// The CPUs of the place in which jobs are.
-fn cpus_for_jobs(host: &Host, places: &SlurmDirs) -> Option<CpuList> {
-    let hierarchy = host.layout.with_controller("cpuset");
-    let root = hierarchy.and_then(|hierarchy| hierarchy.open().ok());
-    let base = root.as_ref().and_then(|root| root.child(&host.base).ok());
-    places.scopes.first().into_iter().chain(&base).chain(&root).find_map(|dir| {
-        let version = hierarchy?.version;
-        cpuset::effective(dir, version).ok()
-    })
-}
-
 /// A user that nobody is, so that no user's own limits are touched.
 fn key() -> Result<JobKey> {
     let pid = std::process::id();
@@ -303,4 +292,15 @@ pub fn measured<T>(
     let result = made.and_then(|()| measure(&mut |pid| likeness.put(pid)));
     let removed = likeness.remove();
     result.and_then(|result| removed.map(|()| result))
+}
+
+/// The CPUs of the place in which jobs are.
+fn cpus_for_jobs(host: &Host, places: &SlurmDirs) -> Option<CpuList> {
+    let hierarchy = host.layout.with_controller("cpuset");
+    let root = hierarchy.and_then(|hierarchy| hierarchy.open().ok());
+    let base = root.as_ref().and_then(|root| root.child(&host.base).ok());
+    places.scopes.first().into_iter().chain(&base).chain(&root).find_map(|dir| {
+        let version = hierarchy?.version;
+        cpuset::effective(dir, version).ok()
+    })
 }
