@@ -180,7 +180,7 @@ mod tests {
             // The half of a core that another job has a part of.
             ("0-14", 1, "7"),
             // And no half where there is a whole one.
-            ("0-14", 2, "0,8"),
+            ("0-14", 2, "4,12"),
             ("1-15", 3, "1,8-9"),
             // The node that it fills, or that it leaves the least of.
             ("0-3,8-11,4-5,12-13", 4, "4-5,12-13"),
