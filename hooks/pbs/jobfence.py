@@ -39,7 +39,7 @@ SESSION_PATIENCE = 2  # seconds in which pbs_attach brings in a session; MoM sta
 ALONE_PATIENCE = 20  # seconds in which an event waits for another one
 LOOK_PATIENCE, FETCH_PATIENCE = 0.1, 3  # seconds in which the environment of one process is read, and those of all
 PROBE_PATIENCE = 2  # seconds after which what may pass has not passed; MoM stands still meanwhile
-SERVER_PATIENCE = 5  # seconds in which the server says what the comment of a node is
+SERVER_PATIENCE = 5  # seconds in which the server says what the comments of vnodes are
 LOCK = "jobfence.lock"
 # MoM runs a hook in its mom_priv/hooks/tmp. Nothing else says that MoM was started with another directory (pbs_mom -d).
 HOME = os.getcwd().rsplit("/mom_priv/", 1)[0]
@@ -545,7 +545,8 @@ def limit_address_space(job):
     try:
         resource.prlimit(os.getppid(), resource.RLIMIT_AS, (size, size))
     except (OSError, ValueError) as error:
-        raise Failed("cannot set RLIMIT_AS of the job's process to %d: %s" % (size, error), None) from None
+        said = "unlimited" if size == resource.RLIM_INFINITY else "%d bytes" % size
+        raise Failed("cannot set RLIMIT_AS of the job's process to %s: %s" % (said, error), None) from None
 
 
 def attach(event, job, settings):
@@ -948,11 +949,13 @@ def is_set_offline(event, fault):
     """Has PBS send no more jobs to the vnodes of the job on this host. Whether it does. PBS does not say who has set a node offline, so nobody
     but the administrator brings it back."""
     ours = "jobfence: no job can be fenced here: %s. When that is mended: pbsnodes -r NODE -C ''" % " ".join(fault.split())
+    deadline = time.monotonic() + SERVER_PATIENCE
     try:
         for name in sorted({chunk.vnode_name for chunk in chunks_of(event, event.job)}):
             vnode = event.vnode_list[name]
             # What the administrator has written stays.
-            said = said_by_a_child(lambda name=name: str(pbs.server().vnode(name).comment or "").encode(), SERVER_PATIENCE)
+            left = max(deadline - time.monotonic(), 0)
+            said = said_by_a_child(lambda name=name: str(pbs.server().vnode(name).comment or "").encode(), left)
             theirs = said.decode(errors="replace").split("jobfence: ")[0].strip()
             vnode.state, vnode.comment = pbs.ND_OFFLINE, " ".join(filter(None, (theirs, ours)))
             pbs.logmsg(pbs.LOG_ERROR, "jobfence: %s is set offline: %s" % (name, fault))

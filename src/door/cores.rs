@@ -45,7 +45,7 @@ pub fn of_run((host, config): (&Host, &Config), whose: (&Id, u32), granted: Opti
     let (ours, others): (Vec<&Shared>, Vec<&Shared>) = recorded.iter().partition(|shared| is_of(shared, whose));
     // A later step, and a job that has given a part back, keep to what the job has.
     let has = lists(&ours).iter().fold(CpuList::default(), |all, cpus| all.and(cpus)).in_both(&here);
-    let (taken, places) = (lists(&others), Places::read(&devices, &here));
+    let (taken, places) = (lists(&others), NearCpus::read(&devices, &here));
     let mut cpus = choose(&if has.is_empty() { with(&here, &taken, 0) } else { has.clone() }, &places, wanted);
     if has.is_empty() && cpus.len() < wanted {
         let job = whose.0;
@@ -93,12 +93,12 @@ fn usable(host: &Host) -> Result<CpuList> {
 }
 
 /// Which CPUs are near each other.
-struct Places {
+struct NearCpus {
     nodes: Vec<CpuList>,
     cores: Vec<CpuList>,
 }
 
-impl Places {
+impl NearCpus {
     /// As the kernel says it below `/sys/devices`. What it does not say lies alone.
     fn read(devices: &Dir, cpus: &CpuList) -> Self {
         let list = |file: &str| CpuList::parse(devices.read_value(file).ok()?.trim());
@@ -121,7 +121,7 @@ impl Places {
 
 /// So many of the free CPUs, or all of them. They are in the NUMA node in which they leave the least, if there is one that has as many; or
 /// else in those that have most. They are whole cores as far as can be.
-fn choose(free: &CpuList, places: &Places, wanted: usize) -> CpuList {
+fn choose(free: &CpuList, places: &NearCpus, wanted: usize) -> CpuList {
     let mut left = free.clone();
     let mut chosen: Vec<u32> = Vec::new();
     while chosen.len() < wanted && !left.is_empty() {
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_job_has_whole_cores_of_one_numa_node_as_far_as_can_be() {
         let lists = |all: &[&str]| all.iter().map(|text| list(text)).collect::<Vec<_>>();
-        let places = Places {
+        let places = NearCpus {
             nodes: lists(&["0-3,8-11", "4-7,12-15"]),
             cores: (0..8).map(|n| list(&format!("{n},{}", n + 8))).collect(),
         };
@@ -179,6 +179,8 @@ mod tests {
             ("0-15", 3, "0-1,8"),
             // The half of a core that another job has a part of.
             ("0-14", 1, "7"),
+            // And no half where there is a whole one.
+            ("0-14", 2, "4,12"),
             ("1-15", 3, "1,8-9"),
             // The node that it fills, or that it leaves the least of.
             ("0-3,8-11,4-5,12-13", 4, "4-5,12-13"),
@@ -190,7 +192,7 @@ mod tests {
         ] {
             assert_eq!(choose(&list(free), &places, wanted).to_string(), expected, "{wanted} of {free}");
         }
-        let nothing_said = Places { nodes: Vec::new(), cores: Vec::new() };
+        let nothing_said = NearCpus { nodes: Vec::new(), cores: Vec::new() };
         assert_eq!(choose(&list("2-5"), &nothing_said, 2).to_string(), "2-3");
     }
 
@@ -214,7 +216,7 @@ mod tests {
         }
         write("system/node/node0/cpulist", "0-3\n");
         write("system/node/has_cpu", "0\n");
-        let places = Places::read(&Dir::open(temp.path()).unwrap(), &list("0-4"));
+        let places = NearCpus::read(&Dir::open(temp.path()).unwrap(), &list("0-4"));
         let texts = |lists: &[CpuList]| lists.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(
             (texts(&places.nodes), texts(&places.cores)),

@@ -1025,6 +1025,14 @@ def a_host_that_can_fence_no_job(mom, user):
         begins = "rack 3 jobfence: no job can be fenced here: "
         expect(state == 1 and comment.startswith(begins) and said in comment and "\n" not in comment, f"{state}: {comment!r}")
         expect(comment.count("no job can be") == 1 and comment.endswith("pbsnodes -r NODE -C ''"), comment)
+    # The server does not answer, for both together.
+    two = [f"{HOST}[{number}]" for number in (0, 1)]
+    mom.settings, began = offline, time.monotonic()
+    mom.write_config(mistake)
+    job = Job(mom, user, exec_vnode="+".join(f"({name}:ncpus=1)" for name in two), exec_host2=f"{FULL_NAME}:15002/0+{FULL_NAME}:15002/1")
+    answer = mom.run("EXECJOB_BEGIN", job, vnodes={name: {} for name in two})
+    expect_equal([vnode["comment"].split(":")[0] for vnode in answer["vnodes"].values()], ["jobfence"] * 2, f"the comments: {answer}")
+    expect(time.monotonic() - began < 9 * mom.options.patience, "the hook waits for the server once for each vnode")
     for settings, lines, more in (
         (right, [mistake], {}),
         (offline, of_queue, {}),
@@ -1100,7 +1108,7 @@ def cores_by_job(mom, user):
 @case
 def granted_huge_pages(mom, user):
     """hpmem is what a job may have in huge pages of the kernel's default size, where the site counts that."""
-    from slurm.suite.huge_pages import handed_down, has_hugetlb, name_of, sizes_of_this_host
+    from slurm.hugetlb import handed_down, has_hugetlb, name_of, sizes_of_this_host
 
     if not has_hugetlb():
         print("     this machine has no hugetlb controller")

@@ -325,8 +325,9 @@ class PbsSite(sites.Site):
             config.write_text(text)
             os.kill(int(kernel.read(SPOOL / "sched_priv/sched.lock")), signal.SIGHUP)
         schedule(re.sub(r"(?m)^resources:.*$", f'resources: "{wanted}"', before))
-        if "ngpus" in resources and self.command("qmgr", "-c", "list resource ngpus").returncode != 0:
-            self.qmgr("create resource ngpus type=long, flag=nh")
+        for name, kind in ("ngpus", "long"), ("hpmem", "size"):
+            if name in resources and self.command("qmgr", "-c", f"list resource {name}").returncode != 0:
+                self.qmgr(f"create resource {name} type={kind}, flag=nh")
         self.qmgr(*(f"set node {self.node} resources_available.{name} = {value}" for name, value in available.items()))
         try:
             yield

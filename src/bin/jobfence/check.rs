@@ -105,7 +105,9 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     observation::say(config);
     describe::io(&host, config);
     describe::huge_pages(&host);
-    describe::cores(&loaded, node);
+    if slurm.is_some() {
+        describe::cores(&loaded, node);
+    }
     describe::gpus(&host, &candidates, slurm.as_ref(), conf::find(Some(&ours)), node.unwrap_or_default());
     let places = SlurmDirs::find(&host, slurm.as_ref(), node)?;
     places.describe(&host, &candidates);

@@ -11,7 +11,7 @@ use clap::Args;
 use jobfence::bytes::mebibytes;
 use jobfence::cgroup::devices::Devices;
 use jobfence::cgroup::layout::{Hierarchy, Version};
-use jobfence::config::{Config, Key, Loaded, Mode, Resolved, parse_cpus, parse_size};
+use jobfence::config::{Config, Key, Limit, Loaded, Mode, Resolved, parse_cpus, parse_size};
 use jobfence::cpu_list::CpuList;
 use jobfence::door::user::know_groups;
 use jobfence::facts::{Fact, Facts, FactsNeeded, Gpus};
@@ -136,6 +136,10 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
         println!("mode       {}: none of this is written", mode_of(config));
     }
     let slurm = Slurm::read(loaded.file.as_deref());
+    if config.constrain_cores && slurm.is_none() && options.cores.is_none() && left.is_none() {
+        errors.retain(|(limit, _)| *limit != Limit::Cores);
+        println!("cores      under OpenPBS and by 'jobfence open', CPUs are chosen when the job begins");
+    }
     let present = &job.present;
     let is_overlay = &|hierarchy: &Hierarchy| match &slurm {
         // Existing directories need no guess.

@@ -47,6 +47,21 @@ def several_chunks(site):
     expect_as_granted(site, jobid, group)
 
 
+@case
+def cores_of_its_own(site):
+    """With ConstrainCores each job runs on as many CPUs as it was granted, and on no other job's."""
+    site.configure(ConstrainCores="yes")
+    jobs = [site.submit("alice", "sleep 1000", ask(1, 50)) for _ in range(2)]
+    groups = [fenced(site, jobid) for jobid in jobs]
+    allowed = [os.sched_getaffinity(min(group.members())) for group in groups]
+    expect_equal([len(one) for one in allowed], [1, 1], f"the CPUs of each: {allowed}")
+    expect(allowed[0] != allowed[1], f"both jobs run on {allowed[0]}")
+    site.qdel(*jobs)
+    for jobid in jobs:
+        site.wait(jobid)
+    site.configure()
+
+
 @case(layout=False)
 def nothing_asked(site):
     """A job that asks for nothing gets the server's default of one CPU, and no limit of memory."""

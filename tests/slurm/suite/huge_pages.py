@@ -11,10 +11,11 @@ from ..harness import (
     MIB, NOT_STARTED, PYTHON, Skip, case, expect_equal, expect_in, expect_limits, expect_match, fenced,
     logged,
 )
+from ..hugetlb import SIZES, handed_down, has_hugetlb, sizes_of_this_host
 from ..sites import until
 
 POOL = Path("/proc/sys/vm/nr_hugepages")
-SIZE = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
+SIZE = SIZES / "hugepages-2048kB"
 
 # Maps so many MiB of huge pages and touches each: reserved at once, as mmap does, or only when they are touched.
 MAP = """
@@ -55,54 +56,9 @@ def pool(pages):
         POOL.write_text(before)
 
 
-@contextlib.contextmanager
-def handed_down(site):
-    """systemd does not know the controller: it is enabled by hand, as 'jobfence check' says, down to what is not ours to enable."""
-    unified = kernel.hierarchies().get("")
-    if "hugetlb" in kernel.hierarchies() or not unified:
-        yield
-        return
-    places = [place for base in site.bases() for place in (unified.mount_point / base).parents]
-    scopes = [scope.parent for scope in unified.mount_point.glob("*.slice/*slurmstepd.scope")]
-    places += [place for scope in scopes for place in (scope, *scope.parents)]
-    below = [place for place in places if place == unified.mount_point or unified.mount_point in place.parents]
-    changed = []
-    try:
-        for place in sorted(set(below), key=lambda place: len(place.parts)):
-            control = place / "cgroup.subtree_control"
-            if control.exists() and "hugetlb" not in kernel.read(control).split():
-                control.write_text("+hugetlb")
-                changed.append(control)
-        yield
-    finally:
-        for control in reversed(changed):
-            # What jobfence has enabled below comes first, as far as it is there.
-            for inner in control.parent.glob("*/cgroup.subtree_control"):
-                with contextlib.suppress(OSError):
-                    inner.write_text("-hugetlb")
-            with contextlib.suppress(OSError):
-                control.write_text("-hugetlb")
-
-
-def has_hugetlb():
-    unified = kernel.hierarchies().get("")
-    on_v2 = unified and "hugetlb" in kernel.read(unified.mount_point / "cgroup.controllers").split()
-    return on_v2 or "hugetlb" in kernel.hierarchies()
-
-
 def needs_hugetlb():
     if not has_hugetlb():
         raise Skip("no hugetlb controller")
-
-
-def name_of(kib):
-    """A size as the kernel's files have it."""
-    return f"{kib >> 20}GB" if kib >> 20 else f"{kib >> 10}MB" if kib >> 10 else f"{kib}KB"
-
-
-def sizes_of_this_host():
-    """Their names there, each with no page."""
-    return {name_of(int(path.name.removeprefix("hugepages-").removesuffix("kB"))): 0 for path in SIZE.parent.iterdir()}
 
 
 # The pool is the whole machine's, and not to be changed where the tests are guests themselves.

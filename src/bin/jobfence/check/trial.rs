@@ -73,8 +73,15 @@ impl Planned {
             (grant.job_cores, grant.step_cores) = (core.clone(), core);
         }
         let resolved = Resolved::plain(config.clone());
-        let (mut plan, errors) =
+        let (mut plan, mut errors) =
             policy::of_step(&resolved, &Facts::default(), &grant, &UserRequests::default(), true, topology);
+        if config.constrain_cores && slurm.is_none() {
+            // No Slurm says which: jobfence chooses.
+            errors.retain(|(limit, _)| *limit != Limit::Cores);
+            let cpu = cpus_for_jobs(host, places).and_then(|cpus| cpus.first());
+            plan.step.cores = cpu.map(|cpu| std::iter::once(cpu).collect());
+            plan.job.cores.clone_from(&plan.step.cores);
+        }
         let mut planned = Self { config, plan: plan.clone(), errors: Vec::new() };
         if planned.config.mode != Mode::Enforce {
             return planned;
@@ -174,13 +181,7 @@ impl Planned {
 /// A core that jobs could have, by Slurm's number: one whose CPUs are available where jobs are.
 fn a_core(host: &Host, places: &SlurmDirs, topology: &Topology) -> CpuList {
     let cores = (0..topology.cores()).filter_map(|core| CpuList::parse(&core.to_string()));
-    let hierarchy = host.layout.with_controller("cpuset");
-    let root = hierarchy.and_then(|hierarchy| hierarchy.open().ok());
-    let base = root.as_ref().and_then(|root| root.child(&host.base).ok());
-    let given = places.scopes.first().into_iter().chain(&base).chain(&root).find_map(|dir| {
-        let version = hierarchy?.version;
-        cpuset::effective(dir, version).ok()
-    });
+    let given = cpus_for_jobs(host, places);
     let mut usable = cores.clone().filter(|core| {
         topology.cpus_of(core).is_ok_and(|cpus| given.as_ref().is_none_or(|given| cpus.is_within(given)))
     });
@@ -291,4 +292,15 @@ pub fn measured<T>(
     let result = made.and_then(|()| measure(&mut |pid| likeness.put(pid)));
     let removed = likeness.remove();
     result.and_then(|result| removed.map(|()| result))
+}
+
+/// The CPUs of the place in which jobs are.
+fn cpus_for_jobs(host: &Host, places: &SlurmDirs) -> Option<CpuList> {
+    let hierarchy = host.layout.with_controller("cpuset");
+    let root = hierarchy.and_then(|hierarchy| hierarchy.open().ok());
+    let base = root.as_ref().and_then(|root| root.child(&host.base).ok());
+    places.scopes.first().into_iter().chain(&base).chain(&root).find_map(|dir| {
+        let version = hierarchy?.version;
+        cpuset::effective(dir, version).ok()
+    })
 }
