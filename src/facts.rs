@@ -93,6 +93,8 @@ pub struct Facts {
     pub account: Fact<String>,
     /// Its project, where the scheduler has projects.
     pub project: Fact<String>,
+    /// Its name among the jobs of all submitting hosts, where its id is one of several.
+    pub global_job: Fact<String>,
     /// The types of the parts of this node that it has, where the scheduler gives them types. Empty: it is known that there is none.
     pub vnode_types: Fact<Vec<String>>,
     /// The parallel environment that grants its slots, where the scheduler has such. Empty: it is known that there is none.

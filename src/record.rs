@@ -20,7 +20,7 @@ mod steps;
 pub mod tracked;
 
 pub use crate::sys::process::Owner;
-pub use files::open_run_dir;
+pub use files::{make_directory, open_run_dir};
 pub use header::Header;
 pub use shared::{HandedOver, Shared};
 pub use step::Record;

@@ -18,6 +18,7 @@ use jobfence::launch::{Answer, NotFenced};
 use jobfence::record::job::JobRecord;
 use jobfence::requests::{REQUESTS, Requests};
 use jobfence::scheduler::gridengine::spool::{OF_EXECD, SpooledJob};
+use jobfence::scheduler::htcondor::asked;
 use jobfence::scheduler::htcondor::job_ad::JobAd;
 use jobfence::scheduler::htcondor::slot_ad::{SlotAd, SlotJob};
 use jobfence::scheduler::slurm::prolog::prolog;
@@ -170,7 +171,7 @@ fn keys(rows: Vec<(String, String)>) -> BTreeSet<String> {
 // ---- HTCondor ---------------------------------------------------------------------------------------------------------------------
 
 /// The slot's ad, and what condor_status says of its job.
-const SLOT: [(&str, &str); 12] = [
+const SLOT: [(&str, &str); 19] = [
     ("Name", "\"slot1_1@node1\""),
     ("Cpus", "2"),
     ("Memory", "512"),
@@ -178,13 +179,20 @@ const SLOT: [(&str, &str); 12] = [
     ("AssignedGPUs", "\"GPU-11111111\""),
     ("Start", "true"),
     ("JobId", "\"12.0\""),
+    ("GlobalJobId", "\"node1#12.0#1\""),
     ("RemoteUser", "\"alice@example\""),
     ("AccountingGroup", "\"group_a.alice@example\""),
     ("AcctGroup", "\"group_a\""),
     ("OsUser", "\"alice\""),
     ("RunAsOwner", "true"),
+    ("JobfenceCpuLimit", "0.5"),
+    ("JobfenceCpuBurst", "20"),
+    ("JobfenceMemHigh", "\"2G\""),
+    ("JobfencePidsMax", "100"),
+    ("JobfenceIoMax", "\"/ wbps=100M\""),
+    ("JobfenceUsageCard", "\"always\""),
 ];
-const IN_STATUS: [&str; 6] = ["JobId", "RemoteUser", "AccountingGroup", "AcctGroup", "OsUser", "RunAsOwner"];
+const IN_SLOT: [&str; 6] = ["Name", "Cpus", "Memory", "GPUs", "AssignedGPUs", "Start"];
 /// What may be an expression.
 const EXPRESSIONS: [&str; 2] = ["Start", "RunAsOwner"];
 const LOCAL: [(&str, &str); 5] = [
@@ -208,15 +216,21 @@ fn with<'a>(ad: &'a [(&str, &str)], key: &str, value: &str, is_one: impl Fn(&str
     ad.iter().filter(|(name, _)| is_one(name)).map(of).collect()
 }
 
+/// A name for reports, by which nothing is limited.
+fn unnamed(facts: Facts) -> Facts {
+    Facts { global_job: Fact::Unknown, ..facts }
+}
+
 /// By which the job in a slot is limited.
 type InSlot = (SlotAd, SlotJob, Facts);
 
 fn in_slot(key: &str, value: &str) -> Result<InSlot, NotFenced> {
-    let slot = SlotAd::parse(&packet(&with(&SLOT, key, value, |name| !IN_STATUS.contains(&name))))?.unwrap();
-    let said = with(&SLOT, key, value, |name| IN_STATUS.contains(&name)).join("\n");
-    let job = SlotJob::parse(&said).map_err(NotFenced::Asked)?;
+    let slot = SlotAd::parse(&packet(&with(&SLOT, key, value, |name| IN_SLOT.contains(&name))))?.unwrap();
+    let said = with(&SLOT, key, value, |name| !IN_SLOT.contains(&name)).join("\n");
+    let mut job = SlotJob::parse(&said).map_err(NotFenced::Asked)?;
     let facts = Facts { gpus: slot.gpus.on_host(|| Some(Vec::new())), ..job.facts(None, None) };
-    Ok((slot, job, facts))
+    job.global_job = None;
+    Ok((slot, job, unnamed(facts)))
 }
 
 fn has_the_strictest(facts: &Facts, section: &str) {
@@ -238,10 +252,14 @@ fn nonsense_of_htcondors_becomes_what_the_page_says() {
             let of_other_kind = if is_text { value.to_owned() } else { format!("\"{value}\"") };
             if !EXPRESSIONS.contains(&key.as_str()) {
                 let why = in_slot(key, &of_other_kind).expect_err(key);
-                assert_eq!(goes_on(why), !IN_STATUS.contains(&key.as_str()), "{key} = {of_other_kind}");
+                assert_eq!(goes_on(why), IN_SLOT.contains(&key.as_str()), "{key} = {of_other_kind}");
             }
             let given = if is_text { format!("\"{value}\"") } else { value.to_owned() };
             let found = in_slot(key, &given);
+            if word == "refused" {
+                assert!(!goes_on(found.expect_err(key)), "{key} = {given}");
+                continue;
+            }
             let what = format!("{key} = {given} is {word}: {found:?}");
             match (word.as_str(), found) {
                 ("OnError", Err(why)) => assert!(goes_on(why), "{what}"),
@@ -298,8 +316,8 @@ fn of_the_local_universe(rows: &[(String, String)]) {
                 }
                 "unknown" => has_the_strictest(&ad.facts("root"), &format!("[Account=\"{value}\"]")),
                 "no limit" => assert_eq!(
-                    ad.facts("root"),
-                    JobAd::parse(&with(&LOCAL, "", "", |_| true).join("\n")).unwrap().facts("root")
+                    unnamed(ad.facts("root")),
+                    unnamed(JobAd::parse(&with(&LOCAL, "", "", |_| true).join("\n")).unwrap().facts("root"))
                 ),
                 _ => panic!("{what}"),
             }
@@ -312,7 +330,8 @@ fn each_attribute_that_is_read_has_a_row() {
     let slot = source("scheduler/htcondor/slot_ad.rs");
     let job = source("scheduler/htcondor/job_ad.rs");
     let read = read_in(&slot, &["text(\"", "number(\"", "find(\""]);
-    let read: BTreeSet<String> = read.union(&read_in(&job, &["find(\""])).map(|key| (*key).to_owned()).collect();
+    let read = read.union(&read_in(&job, &["find(\""])).map(|key| (*key).to_owned()).collect::<BTreeSet<String>>();
+    let read: BTreeSet<String> = read.into_iter().chain(REQUESTS.iter().map(asked::attribute)).collect();
     assert_eq!(read, keys(rows_of("## HTCondor")));
 }
 

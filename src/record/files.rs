@@ -84,7 +84,7 @@ pub(super) fn unlink(dir: &Dir, name: &str) -> Result<()> {
 }
 
 /// Opens a directory of records in `RunDir`, making what is missing.
-pub(super) fn make_directory(run_dir: &Path, name: &str) -> Result<Dir> {
+pub fn make_directory(run_dir: &Path, name: &str) -> Result<Dir> {
     let within = open_run_dir(run_dir)?;
     match mkdirat(&within, name, Mode::from_bits_truncate(0o700)) {
         Ok(()) | Err(Errno::EEXIST) => checked(within.child(name)?),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the process that opens a shared fence knows of its job, for the line of the usage log that another process writes.
 //!
-//! One line for each that is known, in this order: `noted.user`, `noted.partition`, `noted.account`, `noted.qos`, `noted.project`, each
-//! escaped as an id is; `noted.cpus` in thousandths, and `noted.memory` in bytes. Only where there is a usage log.
+//! One line for each that is known, in this order: `noted.user`, `noted.partition`, `noted.account`, `noted.qos`, `noted.project`,
+//! `noted.global_job`, each escaped as an id is; `noted.cpus` in thousandths, and `noted.memory` in bytes. Only where there is a usage log.
 //!
 //! And what `MetricsFile` says of each job beside what the kernel knows. With such a file, the step's directory has it as an extended
 //! attribute.
@@ -15,31 +15,32 @@ use crate::job::{Cpus, Id};
 /// See the beginning of this file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Noted {
-    /// The user's name, the partition, the account, the QOS and the project, in this order.
-    texts: [Option<Id>; 5],
+    /// The user's name, the partition, the account, the QOS, the project and the job's global name, in this order.
+    texts: [Option<Id>; 6],
     /// What was granted: CPUs.
     pub cpus: Option<Cpus>,
     /// Memory, in bytes.
     pub memory: Option<u64>,
 }
 
-const TEXTS: [&str; 5] = ["noted.user=", "noted.partition=", "noted.account=", "noted.qos=", "noted.project="];
+const TEXTS: [&str; 6] =
+    ["noted.user=", "noted.partition=", "noted.account=", "noted.qos=", "noted.project=", "noted.global_job="];
 const CPUS: &str = "noted.cpus=";
 const MEMORY: &str = "noted.memory=";
 
 impl Noted {
     /// What of these facts goes into a record.
     pub fn of(facts: &Facts, cpus: Option<Cpus>, memory: Option<u64>) -> Self {
-        let Facts { user, partition, account, qos, project, .. } = facts;
+        let Facts { user, partition, account, qos, project, global_job, .. } = facts;
         let text = |fact: &Fact<String>| fact.said().and_then(|text| Id::new(text.clone()).ok());
-        Self { texts: [user, partition, account, qos, project].map(text), cpus, memory }
+        Self { texts: [user, partition, account, qos, project, global_job].map(text), cpus, memory }
     }
 
     /// The facts again.
     pub fn facts(&self) -> Facts {
-        let [user, partition, account, qos, project] =
+        let [user, partition, account, qos, project, global_job] =
             self.texts.each_ref().map(|text| Fact::from(text.as_ref().map(|text| text.as_str().to_owned())));
-        Facts { user, partition, account, qos, project, ..Facts::default() }
+        Facts { user, partition, account, qos, project, global_job, ..Facts::default() }
     }
 
     /// Takes what another one knows and this one does not.
@@ -117,7 +118,7 @@ impl Allocated {
     /// What of this is for the metrics: there is little room in an attribute.
     pub fn of(noted: &Noted, gpus: Option<u64>, (cpus_limit, processes_limit): (Option<Cpus>, Option<u64>)) -> Self {
         let [_, partition, ..] = noted.texts.clone();
-        let noted = Noted { texts: [None, partition, None, None, None], ..*noted };
+        let noted = Noted { texts: [None, partition, None, None, None, None], ..*noted };
         Self { noted, gpus, cpus_limit, processes_limit }
     }
 

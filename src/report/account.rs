@@ -133,6 +133,7 @@ impl Account<'_> {
             .text("account", known(&self.facts.account))
             .text("qos", known(&self.facts.qos))
             .text("project", known(&self.facts.project))
+            .text("global_job", known(&self.facts.global_job))
             .text("holder", Some(self.holder))
             .text("end", Some(if self.end == End::Closed { "closed" } else { "reaped" }));
         exit_members(&mut line, self.exit);

@@ -9,6 +9,7 @@ pub mod asked;
 pub mod card;
 pub mod environment;
 pub mod job_ad;
+pub mod query;
 pub mod settings;
 pub mod slot_ad;
 pub mod slot_gpus;

@@ -251,7 +251,7 @@ def arguments():
         options.cases += [name for site in [*options.sites, *["hook"] * options.hook] for name in CHOSEN[options.cell, site]]
     if CELLS[options.cell].scheduler != "slurm":
         for name, value in vars(options).items():
-            if name not in ("cell", "cases", "counted", "demo", "release", "slice") and value != parser.get_default(name):
+            if name not in ("bench", "cell", "cases", "counted", "demo", "release", "slice") and value != parser.get_default(name):
                 parser.error(f"--{name.replace('_', '-')} is for Slurm's cells")
     elif options.demo:
         parser.error("the cell of the demo is one of another scheduler than Slurm: 'make demo' needs no guest for Slurm")
@@ -271,10 +271,11 @@ def main():
     if scheduler == "slurm":
         commands = in_guest(options.sites, chosen_by, reboots, options.cases, options.traces, options.hook)
     else:
-        commands = others_in_guest(scheduler, "demo.py" if options.demo else "cases.py", chosen_by + options.cases)
+        program = "demo.py" if options.demo else "cost.py" if options.bench else "cases.py"
+        commands = others_in_guest(scheduler, program, chosen_by + options.cases)
     # An emulated guest needs some seconds for a job.
     seconds = 4200 if options.soak is None else 1200 + 8 * options.soak
-    if options.bench:
+    if options.bench and scheduler == "slurm":
         commands = bench_in_guest()
     if options.soak is not None:
         commands = soak_in_guest(options.soak, options.seed)
@@ -283,7 +284,7 @@ def main():
     shutil.rmtree(results, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="jobfence-payload-") as directory:
         payload(directory, scheduler)
-        if options.bench:
+        if options.bench and scheduler == "slurm":
             benches(Path(directory) / TESTS / "benches")
         process = subprocess.Popen(
             [TOP / "tests/vm/vm.py", "run", "--cell", cell, "--payload", directory, "--results", results, "--timeout",

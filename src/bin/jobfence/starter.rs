@@ -11,12 +11,14 @@
 mod environment;
 mod family;
 mod job;
+mod kept;
 mod late;
 mod local;
 mod own_line;
 mod reason;
 mod refusal;
 mod slot;
+mod startd;
 mod watch;
 
 use std::convert::Infallible;
@@ -47,6 +49,8 @@ use crate::command::{fenced, ignore_sigpipe};
 use crate::configured::Configured;
 use crate::host::htcondor::{self, health};
 use crate::syslog::SyslogOfDaemon;
+
+use self::kept::Kept;
 
 pub use environment::CARD;
 pub use family::{UNIFIED, stand_in};
@@ -133,13 +137,14 @@ fn is_taken_out() -> bool {
 
 /// Puts this process into a fence of its own, unless it is to go on without. The error is for the job's user.
 fn fence(arguments: &[OsString]) -> Result<(), String> {
-    let configured = |overrides| Configured { config: None, overrides }.load();
-    let mut run = match check_host().map_err(NotFenced::from).and_then(|()| Run::find(arguments)) {
-        Ok(run) => run,
-        Err(error) => return fenced(life::of_unknown(configured(Vec::new()), error)).map(drop),
-    };
     // A starter that is killed with the job says nothing of its end.
-    let loaded = configured(vec![OsString::from("OOMKillStep=no")]);
+    let overrides = vec![OsString::from("OOMKillStep=no")];
+    let loaded = Configured { config: None, overrides }.load();
+    let find = |()| Run::find(arguments, loaded.as_ref().ok().and_then(|loaded| Kept::open(&loaded.config.run_dir)));
+    let mut run = match check_host().map_err(NotFenced::from).and_then(find) {
+        Ok(run) => run,
+        Err(error) => return fenced(life::of_unknown(loaded, error)).map(drop),
+    };
     let number = u32::try_from(Pid::this().as_raw()).unwrap_or_default();
     let which = Which { job: run.job.clone(), step: Some(run.step.clone()), run: Some(number) };
     let environment = run.environment.clone();
@@ -206,15 +211,18 @@ fn check_host() -> Result<()> {
 
 impl Run {
     /// As the daemon says it that has started this process.
-    fn find(arguments: &[OsString]) -> Result<Self, NotFenced> {
+    fn find(arguments: &[OsString], kept: Option<Kept>) -> Result<Self, NotFenced> {
         match local::order_in(arguments) {
-            Some(order) => Ok(Self::of_local(local::job(order)?, || job::settings(&Id::new(LOCAL)?, None))?),
+            Some(order) => {
+                Ok(Self::of_local(local::job(order)?, || job::settings(&Id::new(LOCAL)?, None, kept.as_ref()))?)
+            }
             None => {
                 let slot = slot::slot()?;
                 let slot_type = slot_type_in(arguments);
                 let host = arguments.last().and_then(|word| word.to_str()).unwrap_or_default();
                 let submitter = Submitter { host, is_this_host: slot::submitter_is_here() };
-                Self::of_slot(&slot, slot_type, job::job_in(&slot), || job::settings(&slot.slot, slot_type), submitter)
+                let job = job::job_in(&slot, kept.as_ref());
+                Self::of_slot(&slot, slot_type, job, || job::settings(&slot.slot, slot_type, kept.as_ref()), submitter)
             }
         }
     }
@@ -251,7 +259,8 @@ impl Run {
             step: slot.slot.clone(),
             cpus: slot.cpus,
             memory: limits_memory.then_some(slot.memory),
-            room: limits_memory.then(|| Room { more: sandbox(), branches: vec![branch, CONTAINERS_BRANCH.to_owned()] }),
+            // Beside `DefaultRAMSpace`, too, which stands for the memory of the slot then.
+            room: Some(Room { more: sandbox(), branches: vec![branch, CONTAINERS_BRANCH.to_owned()] }),
             facts: Facts {
                 gpus: gpus_of(slot),
                 uid: Fact::from(certain.as_ref().map(|user| user.uid.as_raw())),
@@ -387,11 +396,16 @@ mod tests {
     }
 
     fn of_slot(job: Result<SlotJob, NotFenced>) -> Result<Run, NotFenced> {
+        of_slot_by("hard", job)
+    }
+
+    fn of_slot_by(policy: &str, job: Result<SlotJob, NotFenced>) -> Result<Run, NotFenced> {
         let settings = "UID_DOMAIN = x\nTRUST_UID_DOMAIN = true\nTRUST_LOCAL_UID_DOMAIN = true\n\
                         STARTER_ALLOW_RUNAS_OWNER = \nSLOT_USER = \nNOBODY_SLOT_USER = daemon\n\
                         CGROUP_MEMORY_LIMIT_POLICY = hard\nBASE_CGROUP = htcondor\n";
+        let settings = settings.replace("hard", policy);
         let submitter = Submitter { host: "n", is_this_host: Some(true) };
-        Run::of_slot(&slot(), None, job, || StarterSettings::parse(settings), submitter)
+        Run::of_slot(&slot(), None, job, || StarterSettings::parse(&settings), submitter)
     }
 
     fn of_user(user: &str) -> Run {
@@ -417,7 +431,10 @@ mod tests {
     fn the_starter_has_room_beside_the_memory_of_the_slot() {
         let run = of_user("root@x");
         let branches = ["htcondor", "docker"].map(str::to_owned).to_vec();
-        assert_eq!((run.memory, run.room.unwrap().branches), (Some(1 << 30), branches));
+        assert_eq!((run.memory, run.room.unwrap().branches), (Some(1 << 30), branches.clone()));
+        // Where HTCondor alone limits memory, unless DefaultRAMSpace does.
+        let run = of_slot_by("custom", Ok(SlotJob::default())).unwrap();
+        assert_eq!((run.memory, run.room.map(|room| room.branches)), (None, Some(branches)));
     }
 
     #[test]

@@ -70,6 +70,9 @@ impl StarterSettings {
             ("CGROUP_MEMORY_LIMIT_POLICY", "$(CGROUP_MEMORY_LIMIT_POLICY)"),
             ("BASE_CGROUP", "$(BASE_CGROUP)"),
             (environment::LINE, "$(STARTER_JOB_ENVIRONMENT)"),
+            ("LOCAL_CONFIG_DIR", "$(LOCAL_CONFIG_DIR)"),
+            ("LOCAL_CONFIG_FILE", "$(LOCAL_CONFIG_FILE)"),
+            ("ENABLE_PERSISTENT_CONFIG", "$(ENABLE_PERSISTENT_CONFIG)"),
         ];
         named.iter().map(|(name, text)| format!("{name} = {text}")).collect()
     }
@@ -98,6 +101,27 @@ impl StarterSettings {
             slot_user: slot_user.to_owned(),
             job_environment: said.find(environment::LINE).map(str::to_owned),
         })
+    }
+
+    /// On which files and directories the answers hang. `text` also has the files that were read, as condor_config_val prints them with `-config`:
+    /// in lines that begin with a tab. `None`: they can hang on more, as on a program that prints them.
+    pub fn sources(text: &str) -> Option<Vec<&str>> {
+        let said = Attributes::of_lines(text);
+        // The lines that condor_config_val(1) sets are in files that can be made later.
+        (boolean(said.find("ENABLE_PERSISTENT_CONFIG")?, false) == Some(false)).then_some(())?;
+        let read = text.lines().filter_map(|line| line.strip_prefix('\t')).filter(|path| !path.is_empty());
+        let named = ["LOCAL_CONFIG_DIR", "LOCAL_CONFIG_FILE"].into_iter().filter_map(|name| said.find(name));
+        let named = named.flat_map(|list| list.split([',', ' '])).filter(|path| !path.is_empty());
+        let mut all: Vec<&str> = Vec::new();
+        for path in read.chain(named) {
+            // A line with a program ends with a `|`.
+            (path.starts_with('/') && !path.contains(['|', '\t'])).then_some(())?;
+            let directory = path.rsplit_once('/').map(|(directory, _)| directory).filter(|path| !path.is_empty());
+            all.extend([Some(path), directory].into_iter().flatten());
+        }
+        all.sort_unstable();
+        all.dedup();
+        (!all.is_empty()).then_some(all)
     }
 
     /// As whom the starter runs this job.
@@ -234,6 +258,23 @@ mod tests {
         }
         for (base, branch) in [("/a/b", "a"), ("", "htcondor"), ("../x", "htcondor")] {
             assert_eq!(settings(&[("BASE_CGROUP", base)]).branch, branch);
+        }
+    }
+
+    #[test]
+    fn on_which_files_the_answers_hang() {
+        let named = "ENABLE_PERSISTENT_CONFIG = \nLOCAL_CONFIG_DIR = /a/d,/b\nLOCAL_CONFIG_FILE = /c/e\n";
+        let read = format!("\t/a/f\n\t/a/d/g\n{named}");
+        let found = ["/a", "/a/d", "/a/d/g", "/a/f", "/b", "/c", "/c/e"];
+        assert_eq!(StarterSettings::sources(&read).unwrap(), found);
+        for wrong in [
+            read.replace("CONFIG = ", "CONFIG = true"),
+            read.replace("/c/e", "/c/e |"),
+            read.replace("\t/a/f", "\t/bin/f |"),
+            read.replace("\t/a/f", "\tf"),
+            String::new(),
+        ] {
+            assert_eq!(StarterSettings::sources(&wrong), None, "{wrong}");
         }
     }
 

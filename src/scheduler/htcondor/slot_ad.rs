@@ -71,6 +71,8 @@ impl SlotAd {
 pub struct SlotJob {
     /// The job: `12.0`.
     pub job: Option<Id>,
+    /// The same with the schedd's name, which the job's user can have changed: `ap.example#12.0#1764327000`.
+    pub global_job: Option<String>,
     /// Whose it is, as the schedd names the user: `alice@DOMAIN`. On this host the name can be another's.
     pub user: Option<String>,
     /// Which user of the operating system that is, where the site has the slot's ad say it (`STARTD_JOB_ATTRS`).
@@ -79,8 +81,6 @@ pub struct SlotJob {
     pub wants_owner: Option<bool>,
     /// The accounting group, without the user's name.
     group: Fact<String>,
-    /// Its name in all the world, which its user can have changed.
-    pub global_job: Option<String>,
     /// What it asks of its own limits, where the site has the slot's ad say it.
     pub asked: Requests,
 }
@@ -94,8 +94,16 @@ impl SlotJob {
 
     /// Reads it from what condor_status(1) prints with `-long`: an attribute in each line.
     pub fn parse(text: &str) -> Result<Self> {
-        let ad = Attributes::of_lines(text);
-        // The group is its user's text, and an end of a line in it would be one here.
+        Self::of(&Attributes::of_lines(text))
+    }
+
+    pub(super) fn of(ad: &Attributes<'_>) -> Result<Self> {
+        // The group is its user's text, and an end of a line in it would be one where attributes are printed.
+        if let Some((name, _)) = ad.0.iter().find(|(_, value)| value.contains('\n')) {
+            return Err(Error::new("the slot's ad has an end of a line in")
+                .value(short(name))
+                .hint(super::NO_LINE_END));
+        }
         let all: Vec<String> = ad.0.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
         if let Some(twice) = all.iter().enumerate().find_map(|(at, name)| all.get(..at)?.contains(name).then_some(name))
         {
@@ -103,7 +111,7 @@ impl SlotJob {
         }
         let text = |name| ad.find(name).map(|_| ad.text(name)).transpose();
         let job = text("JobId")?.map(Id::new).transpose()?;
-        let (user, os_user) = (text("RemoteUser")?, text("OsUser")?);
+        let (global_job, user, os_user) = (text("GlobalJobId")?, text("RemoteUser")?, text("OsUser")?);
         let wants_owner = match ad.find("RunAsOwner") {
             Some(value) if value.eq_ignore_ascii_case("false") => Some(false),
             Some(value) if !value.eq_ignore_ascii_case("true") => None,
@@ -116,16 +124,8 @@ impl SlotJob {
             Some(_) => group_of(group.as_deref().unwrap_or_default(), name, acct_group.as_deref()),
             None => Fact::Unknown,
         };
-        let global_job = text("GlobalJobId")?;
-        Ok(Self {
-            job,
-            user,
-            os_user,
-            wants_owner,
-            group,
-            global_job,
-            asked: asked::requests_in(|name| ad.find(name))?,
-        })
+        let asked = asked::requests_in(|name| ad.find(name))?;
+        Ok(Self { job, global_job, user, os_user, wants_owner, group, asked })
     }
 
     /// By which sections of the configuration are chosen. `slot_type` is the name by which HTCondor's configuration has the slot's type.
@@ -140,6 +140,7 @@ impl SlotJob {
             account: self.group.clone(),
             vnode_types: Fact::Known(slot_type.map(str::to_owned).into_iter().collect()),
             user: Fact::from(user),
+            global_job: Fact::from(self.global_job.clone()),
             ..Facts::default()
         }
     }
@@ -165,7 +166,7 @@ pub(super) fn group_of(text: &str, user: Option<&str>, acct_group: Option<&str>)
 }
 
 /// The content of the first message; `None` if some of it is missing.
-fn message(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+pub(super) fn message(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
     let mut content = Vec::new();
     let mut rest = bytes;
     loop {
@@ -184,7 +185,7 @@ fn message(bytes: &[u8]) -> Result<Option<Vec<u8>>> {
     }
 }
 
-fn number(bytes: &[u8]) -> Option<u64> {
+pub(super) fn number(bytes: &[u8]) -> Option<u64> {
     (bytes.len() <= 8).then(|| bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
 }
 
@@ -197,7 +198,7 @@ impl<'a> Attributes<'a> {
         Self(text.lines().filter_map(split).collect())
     }
 
-    fn of_message(message: &'a [u8]) -> Result<Self> {
+    pub(super) fn of_message(message: &'a [u8]) -> Result<Self> {
         let cut = || Error::new("the slot's ad is cut off");
         let (count, mut rest) = message.split_at_checked(8).ok_or_else(cut)?;
         let count = number(count).filter(|count| *count <= MOST_ATTRIBUTES).ok_or_else(cut)?;
@@ -289,14 +290,14 @@ mod tests {
 
     #[test]
     fn whose_slot_it_is() {
-        let text =
-            "JobId = \"12.0\"\nRemoteUser = \"alice@example\"\nAccountingGroup = \"group_a.b.alice@example\"\n\n";
+        let text = "JobId = \"12.0\"\nGlobalJobId = \"ap.example#12.0#7\"\nRemoteUser = \"alice@example\"\nAccountingGroup = \"group_a.b.alice@example\"\n\n";
         let found = SlotJob::parse(text).unwrap();
         assert_eq!(found.job, Some(Id::new("12.0").unwrap()));
         assert_eq!(found.user.as_deref(), Some("alice@example"));
         let facts = found.facts(Some("slot_type_1"), Some("alice".to_owned()));
         assert_eq!(facts.account, Fact::Claimed("group_a.b".to_owned()));
         assert_eq!(facts.user, Fact::Known("alice".to_owned()));
+        assert_eq!(facts.global_job, Fact::Known("ap.example#12.0#7".to_owned()));
         assert_eq!(facts.vnode_types, Fact::Known(vec!["slot_type_1".to_owned()]));
         assert_eq!(found.facts(None, None).user, Fact::Unknown);
         let without = SlotJob::parse("JobId = \"12.0\"\n").unwrap();

@@ -111,6 +111,15 @@ def daemons_in_cgroups(site):
         expect_dead(who, 20)
         expect_gone(group.parent)
         expect_match('"end":"closed"', until(lambda: log.exists() and log.read_text(), 20, "the usage log"), "how the fence ended")
+        # The startd looks for the load of its jobs in that cgroup, and the load is in the fence.
+        jobid = site.submit("alice", "while :; do :; done")
+        fenced(site, jobid)
+        until(lambda: (site.ads("condor_status", "-constraint", f'JobId == "{jobid}.0"', "-attributes", "LoadAvg") or [{}])[0].get("LoadAvg", 0) > 0.3,
+              120, "the load of the host")
+        ad = site.ads("condor_status", "-constraint", f'JobId == "{jobid}.0"', "-attributes", "CondorLoadAvg,CpusUsage,LoadAvg")[0]
+        expect(ad["CondorLoadAvg"] < 0.1, f"HTCondor counts the job's load: {ad}, and what check and the page say of it is not so")
+        expect_in("CGROUP_ALL_DAEMONS is on: CpusUsage and CondorLoadAvg", check(site).stdout, "the check")
+        site.remove(jobid)
         # A starter that hangs is killed, as without CGROUP_ALL_DAEMONS.
         jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
         group, who = fenced(site, jobid), escapee_of(site, jobid)

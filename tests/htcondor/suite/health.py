@@ -16,6 +16,12 @@ def health(site):
 
 
 @case
+def service_comes_first(site):
+    """jobfence.service starts before HTCondor, which can start jobs at once."""
+    expect_in("jobfence.service", site.command("systemctl", "show", "condor.service", "--property=After").stdout, "after what condor.service starts")
+
+
+@case
 def before_the_startd_knows(site):
     """A job that comes between two reports goes back, and its user reads why: the host is to blame."""
     with reported(site, STARTD_CRON_JOBFENCE_PERIOD="1h", **GUARDED):

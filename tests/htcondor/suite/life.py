@@ -96,6 +96,25 @@ def held_and_released(site):
 
 
 @case
+def claim_used_again(site):
+    """Jobs that have a slot one after the other, by one claim, have fences of their own: the startd's ad has the job of before when each begins."""
+    mark = site.log_mark()
+    with site.changed(CLAIM_WORKLIFE="3600"):
+        # A submitter's name that is no user's: alice and bob can have one claim.
+        jobs = {user: site.submit(user, WAIT, cpus=4, accounting_group_user="both") for user in site.users}
+        places = []
+        for user, jobid in jobs.items():
+            group = fenced(site, jobid)
+            places.append(group.path)
+            expect_in(f"/uid_{uid(user)}/job_{jobid}.0/", group.path, f"the directory of the job of {user}")
+            let_go(site, jobid, user)
+            expect_equal(site.wait(jobid)["ExitCode"], 0, "ExitCode")
+            expect_gone(group.parent)
+        claims = site.log_since(mark, "Start").count("Remote owner is ")
+    return f"{claims} claims for {len(places)} jobs"
+
+
+@case
 def stays_in(site):
     """The job's user can make cgroups below HTCondor's, and neither leave the fence nor widen it."""
     script = """

@@ -85,6 +85,8 @@ def two_schedds(site):
     for run in until(runs, 30, "two runs in the usage log"):
         expect_equal(len(run["steps"]), 1, "the steps of each")
         expect_equal(run["memory_peak_bytes"], run["steps"][0]["memory_peak_bytes"], "its peak, without the other one's memory")
+    names = sorted(json.loads(line)["global_job"] for line in log.read_text().splitlines())
+    expect(len(set(names)) == 2 and all(f"#{jobid}.0#" in name for name in names) and names[1].startswith(OTHER), f"the jobs' names: {names}")
 
 
 @case(release=True)  # as two_schedds

@@ -102,6 +102,12 @@ def memory_as_the_site_says(site):
         let_go(site, jobid)
         site.wait(jobid)
         expect_equal(site.output(jobid).split(), ["status", "0"], "what it says")
+        # Unless jobfence.conf has one for jobs to which nothing was granted. It is the job's alone.
+        site.configure("DefaultRAMSpace=150M\nStarterMemory=64M\n")
+        jobid = site.submit("alice", "sleep 1000", mib=110)
+        group = fenced(site, jobid)
+        expect_equal(group.memory_limit(), (150 + 64) * MIB, "the fence's limit")
+        expect_equal(kernel.read(group.directory("") / "htcondor/memory.max").strip(), str(150 * MIB), "the job's part of it")
 
 
 @case(release=True)  # transfer_by_a_plugin has the default

@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import time
 
@@ -12,6 +13,8 @@ from slurm.sites import until
 
 from ..harness import expect_limits, fenced
 
+# The startd talks to no client that does not prove who it is.
+STRICT = {"STARTD.SEC_READ_AUTHENTICATION": "REQUIRED"}
 # The starters' host has another domain than the schedd and its users.
 ELSEWHERE = {"STARTER.UID_DOMAIN": "elsewhere.example"}
 LETS_ALICE_GO = "[User=alice]\nMode=observe\n"
@@ -72,7 +75,7 @@ def startd_is_silent(site):
     """Jobs of which nothing is known share no directory, have the strictest of all sections, and the log says later whose they are."""
     site.configure("MaxProcessesPerUser=500\n[User=bob]\nMaxProcesses=66\n" + LETS_ALICE_GO)
     began = time.time()
-    with silent(site, "condor_status"):
+    with site.changed(**STRICT), silent(site, "condor_status"):
         jobids = {user: site.submit(user, "sleep 1000") for user in ("alice", "bob")}
         groups = {user: fenced(site, jobid) for user, jobid in jobids.items()}
     users = {user: group.path.rsplit("/", 3)[1] for user, group in groups.items()}
@@ -90,10 +93,34 @@ def startd_is_silent(site):
     return ", ".join(users.values())
 
 
+@case
+def no_program_is_asked(site):
+    """A second job in a slot needs no program of HTCondor's: neither condor_status nor condor_config_val, whatever they would say."""
+    site.wait(site.submit("alice", "true"))
+    with silent(site, "condor_config_val"), silent(site, "condor_status"):
+        jobid = site.submit("alice", "sleep 1000")
+        expect_account(site, jobid, "alice")
+
+
+@case(release=True)  # no_program_is_asked, and startd_is_silent asks in this way
+def startd_asks_who_it_is(site):
+    """A startd that talks to no client without a proof is asked by condor_status, and not otherwise again."""
+    began, mark = time.time(), site.log_mark()
+    with site.changed(**STRICT):
+        for _ in range(2):
+            jobid = site.submit("alice", "sleep 1000")
+            expect_account(site, jobid, "alice")
+            site.remove(jobid)
+    denied = re.findall(r"PERMISSION DENIED .*QUERY_STARTD_ADS", site.log_since(mark, "Start"))
+    expect_equal(len(denied), 1, "how often it was asked otherwise")
+    expect("the fence has the slot's name" not in site.said(began), "a job was unknown")
+
+
 @case(release=True)  # startd_is_silent has such a fence, too
 def configuration_is_silent(site):
     """Without an answer as whom the starter runs the job, the fence has the job's number, and is no other user's."""
-    with silent(site, "condor_config_val"):
+    # What it has said before counts no more when a file has changed.
+    with silent(site, "condor_config_val"), site.changed(JOBFENCE_CASE="x"):
         jobid = site.submit("alice", "sleep 1000")
         group = fenced(site, jobid)
     expect_in(f"/job_{jobid}.0/", group.path, "its directory")

@@ -61,7 +61,8 @@ impl SchedulerDaemon {
         let directories = std::env::split_paths(&path).chain(others);
         let found = directories.map(|directory| directory.join(program)).find(|path| path.is_file());
         let found = found.ok_or_else(|| failed("there is no such program".to_owned()))?;
-        let program = AskedProgram::new(found, arguments, &NEEDED).with(self.environment.iter().cloned());
+        // What the shell has of these can be for another installation.
+        let program = AskedProgram::new(found, arguments, &[]).with(self.environment.iter().cloned());
         program.ask(Instant::now() + PATIENCE).map_err(|silence| failed(silence.to_string().replace('\n', "; ")))
     }
 }
@@ -116,6 +117,22 @@ mod tests {
         let hybrid = "4:pids:/user.slice/user@0.service/b.service\n1:name=systemd:/system.slice/b.service\n0::/\n";
         assert_eq!(unit(hybrid).as_deref(), Some("b.service"));
         assert_eq!(unit("0::/user.slice/user-0.slice/session-1.scope\n"), None);
+    }
+
+    #[test]
+    fn what_the_shell_has_is_no_daemons() {
+        let shells = "/of-the-shell";
+        if std::env::var_os("CONDOR_CONFIG").is_none_or(|value| value != shells) {
+            // In a process of its own, which has that.
+            let mut this = std::process::Command::new(std::env::current_exe().unwrap());
+            this.args(["--exact", "check::daemon::tests::what_the_shell_has_is_no_daemons"]);
+            let done = this.env("CONDOR_CONFIG", shells).output().unwrap();
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+            return;
+        }
+        let daemon =
+            SchedulerDaemon { directory: PathBuf::new(), cwd: PathBuf::new(), unit: None, environment: Vec::new() };
+        assert_eq!(daemon.ask(&["sh", "-c", "echo $CONDOR_CONFIG"]).as_deref(), Ok("\n"));
     }
 
     #[test]

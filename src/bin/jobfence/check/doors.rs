@@ -142,6 +142,13 @@ fn htcondor(startd: &SchedulerDaemon, verdict: &mut Verdict) {
         ),
         Err(_) => {}
     }
+    let in_cgroups = startd.ask(&["condor_config_val", "CGROUP_ALL_DAEMONS"]).unwrap_or_default();
+    if ["true", "yes", "t", "y", "1"].iter().any(|yes| in_cgroups.trim().eq_ignore_ascii_case(yes)) {
+        say(
+            "CGROUP_ALL_DAEMONS is on: CpusUsage and CondorLoadAvg of the slots do not have the load of jobs, and a policy by \
+             NonCondorLoadAvg takes it for others'",
+        );
+    }
     docker_universe(startd);
 }
 

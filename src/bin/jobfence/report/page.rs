@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::log::LoggedStep;
 use super::runs::JobRun;
-use super::total::{Total, cpus_in_words, cpus_of, duration, efficiency, name_and_user, said};
+use super::total::{FACTS, Total, cpus_in_words, cpus_of, duration, efficiency, name_and_user, said};
 use crate::series::Series;
 use crate::store::summary::Summary;
 use crate::table::printable;
@@ -114,8 +114,7 @@ fn page(title: &str, body: &Markup) -> String {
 fn of_run(job: &str, run: &JobRun, is_one_of_several: bool, series: &[Series]) -> Markup {
     let total = Total::of(run);
     let (_, user) = name_and_user(run);
-    let facts = [("partition", "partition"), ("account", "account"), ("qos", "QOS"), ("project", "project")];
-    let facts = facts.iter().filter_map(|(member, name)| Some(format!("{name} {}", printable(said(run, member)?))));
+    let facts = FACTS.iter().filter_map(|(member, name)| Some(format!("{name} {}", printable(said(run, member)?))));
     let node = said(run, "node").map_or_else(|| UNKNOWN.to_owned(), printable);
     let (verdict, class) = verdict(run, &total);
     let (advice, reserve) = advice::of(run, &total);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::log::LoggedStep;
 use super::runs::{JobRun, ended};
-use super::total::{Total, cache_share, cpus_of, duration, efficiency, exit, name_and_user, said};
+use super::total::{FACTS, Total, cache_share, cpus_of, duration, efficiency, exit, name_and_user, said};
 use crate::living::{LivingRow, rows_in_lines, user_name};
 use crate::table::{self, Column, NONE, clock, lines, mib, numbers, printable, texts, time};
 
@@ -132,8 +132,7 @@ fn head(run: &JobRun) -> Vec<String> {
     let (job, user) = name_and_user(run);
     let mut lines = vec![format!("job {job} of {user}")];
     let mut line = |head: &str, text: String| lines.push(format!("  {head:<9} {text}"));
-    let facts = [("partition", "partition"), ("account", "account"), ("qos", "QOS"), ("project", "project")];
-    let facts = facts.iter().filter_map(|(member, name)| Some(format!("{name} {}", printable(said(run, member)?))));
+    let facts = FACTS.iter().filter_map(|(member, name)| Some(format!("{name} {}", printable(said(run, member)?))));
     let facts: Vec<String> = facts.collect();
     if let Some(node) = said(run, "node") {
         line("node", printable(node));

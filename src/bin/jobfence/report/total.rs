@@ -114,6 +114,15 @@ pub fn exit(step: &LoggedStep) -> String {
     }
 }
 
+/// Members of a line by which a job is known, beside its id, and their names for people.
+pub const FACTS: &[(&str, &str)] = &[
+    ("partition", "partition"),
+    ("account", "account"),
+    ("qos", "QOS"),
+    ("project", "project"),
+    ("global_job", "GlobalJobId"),
+];
+
 /// What all steps say, or the one that says something.
 pub fn said<'a>(run: &'a JobRun, member: &str) -> Option<&'a str> {
     run.steps.iter().find_map(|step| step.text(member)).filter(|text| !text.is_empty())

@@ -3,17 +3,20 @@
 //! HTCondor's configuration says to starters.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use jobfence::error::{Error, Result};
 use jobfence::job::Id;
 use jobfence::launch::NotFenced;
+use jobfence::scheduler::htcondor::query::Address;
 use jobfence::scheduler::htcondor::settings::StarterSettings;
 use jobfence::scheduler::htcondor::slot_ad::{SlotAd, SlotJob};
 use jobfence::sys::program::{AskedProgram, Silence};
 use nix::unistd::getppid;
 
-use super::slot::{SHORTER, address};
+use super::kept::Kept;
+use super::slot::{SHORTER, address, sockets_owner};
+use super::startd::{self, StartdAnswer};
 
 /// The startd has one thread, and starts other jobs meanwhile. Five seconds were too few on a busy host.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -25,10 +28,19 @@ pub const CONFIGURATION: &[&str] = &["CONDOR_CONFIG", "_CONDOR_"];
 
 /// Asks the startd that has started this process.
 ///
-/// The startd prints texts of the job's user. One that makes the answer too long, or something else, is not overlooked.
-pub fn job_in(slot: &SlotAd) -> Result<SlotJob, NotFenced> {
+/// The startd says texts of the job's user. One that makes the answer too long, or something else, is not overlooked.
+pub fn job_in(slot: &SlotAd, kept: Option<&Kept>) -> Result<SlotJob, NotFenced> {
     let failed = |why: String| Error::new(format!("{STATUS} does not say which job runs here: {why}"));
     let question = Question::about(slot).map_err(|error| failed(error.to_string()))?;
+    let is_asked = !kept.is_some_and(Kept::refuses);
+    if let (true, Some(address), Some(owner)) = (is_asked, Address::parse(&question.address), sockets_owner()) {
+        match startd::ask(&address, &question.is_slot, owner, PATIENCE) {
+            StartdAnswer::Said(job) => return Ok(*job),
+            StartdAnswer::Refused => kept.into_iter().for_each(Kept::note_refusal),
+            StartdAnswer::Unclear => {}
+            StartdAnswer::Silent => return Err(Error::new("the startd does not answer").into()),
+        }
+    }
     match question.ask() {
         Ok(said) => SlotJob::parse(&said).map_err(NotFenced::Asked),
         Err(silence @ Silence::Long) => Err(NotFenced::Asked(failed(silence.to_string()).hint(SHORTER))),
@@ -64,16 +76,25 @@ impl Question {
 }
 
 /// What HTCondor's configuration says to the starter, whose slot can have a type with settings of its own.
-pub fn settings(slot: &Id, slot_type: Option<&str>) -> Result<StarterSettings> {
+pub fn settings(slot: &Id, slot_type: Option<&str>, kept: Option<&Kept>) -> Result<StarterSettings> {
+    if let Some(settings) = kept.and_then(|kept| kept.settings(slot, slot_type)) {
+        return Ok(settings);
+    }
+    let began = SystemTime::now();
     let mut words = vec!["-subsystem".to_owned(), "STARTER".to_owned()];
     words.extend(slot_type.into_iter().flat_map(|name| ["-local-name".to_owned(), name.to_owned()]));
-    words.push("-macro".to_owned());
+    // The files, too, from which it is.
+    words.extend(["-config", "-macro"].map(str::to_owned));
     words.extend(StarterSettings::questions(slot));
     let asked = AskedProgram::new(beside_daemon(CONFIG_VAL), &words, CONFIGURATION).ask(Instant::now() + PATIENCE);
     let said = asked.map_err(|silence| {
         Error::new(format!("{CONFIG_VAL} does not say as whom this starter runs jobs: {silence}"))
     })?;
-    StarterSettings::parse(&said)
+    let settings = StarterSettings::parse(&said)?;
+    if let Some(kept) = kept {
+        kept.keep(slot, slot_type, &said, began);
+    }
+    Ok(settings)
 }
 
 /// A program of the same installation as the daemon that has started this process, whose directory has `bin` beside it.

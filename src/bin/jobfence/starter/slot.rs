@@ -64,6 +64,14 @@ pub fn slot() -> Result<SlotAd, NotFenced> {
     }
 }
 
+/// The user as whom the startd opens its sockets.
+pub fn sockets_owner() -> Option<u32> {
+    let text = std::env::var(INHERITED).ok()?;
+    // SAFETY: as in `slot`.
+    let socket = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(sockets_of(&text)?.0) });
+    Some(fstat(&*socket).ok()?.st_uid)
+}
+
 /// The address of the startd.
 pub fn address() -> Option<String> {
     let text = std::env::var(INHERITED).ok()?;
