@@ -52,6 +52,9 @@ fn seconds(time: Duration) -> String {
     format!("{}.{:03} s", rounded.as_secs(), rounded.subsec_millis())
 }
 
+/// At which limit, where a directory is not known that the scheduler or the job has made in the step.
+pub const INSIDE: &str = "a memory limit that another program has set inside the step";
+
 /// One sentence for the user: which process was killed, at which limit, and the peak use.
 ///
 /// `kill` is from the kernel's log; without it (an unreadable log, kernels before 5.0) the process is unknown. `option` is the user's
@@ -78,7 +81,7 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
         let why = if of_a_task {
             "one task reached the memory limit of a task. Use less memory in each task."
         } else {
-            "it reached a memory limit that another program has set inside the step. Ask for more memory, or use less."
+            return format!("{key}: {victim} was killed: it reached {INSIDE}. Ask for more memory, or use less.");
         };
         return format!("{key}: {victim} was killed: {why}");
     }

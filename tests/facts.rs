@@ -18,6 +18,7 @@ use jobfence::launch::{Answer, NotFenced};
 use jobfence::record::job::JobRecord;
 use jobfence::requests::{REQUESTS, Requests};
 use jobfence::scheduler::gridengine::spool::{OF_EXECD, SpooledJob};
+use jobfence::scheduler::htcondor::asked;
 use jobfence::scheduler::htcondor::job_ad::JobAd;
 use jobfence::scheduler::htcondor::slot_ad::{SlotAd, SlotJob};
 use jobfence::scheduler::slurm::prolog::prolog;
@@ -215,7 +216,7 @@ fn keys(rows: Vec<(String, String)>) -> BTreeSet<String> {
 // ---- HTCondor ---------------------------------------------------------------------------------------------------------------------
 
 /// The slot's ad, and what condor_status says of its job.
-const SLOT: [(&str, &str); 13] = [
+const SLOT: [(&str, &str); 19] = [
     ("Name", "\"slot1_1@node1\""),
     ("Cpus", "2"),
     ("Memory", "512"),
@@ -229,9 +230,14 @@ const SLOT: [(&str, &str); 13] = [
     ("AcctGroup", "\"group_a\""),
     ("OsUser", "\"alice\""),
     ("RunAsOwner", "true"),
+    ("JobfenceCpuLimit", "0.5"),
+    ("JobfenceCpuBurst", "20"),
+    ("JobfenceMemHigh", "\"2G\""),
+    ("JobfencePidsMax", "100"),
+    ("JobfenceIoMax", "\"/ wbps=100M\""),
+    ("JobfenceUsageCard", "\"always\""),
 ];
-const IN_STATUS: [&str; 7] =
-    ["JobId", "GlobalJobId", "RemoteUser", "AccountingGroup", "AcctGroup", "OsUser", "RunAsOwner"];
+const IN_SLOT: [&str; 6] = ["Name", "Cpus", "Memory", "GPUs", "AssignedGPUs", "Start"];
 /// Attributes that may be expressions.
 const EXPRESSIONS: [&str; 2] = ["Start", "RunAsOwner"];
 const LOCAL: [(&str, &str); 5] = [
@@ -264,8 +270,8 @@ fn unnamed(facts: Facts) -> Facts {
 type InSlot = (SlotAd, SlotJob, Facts);
 
 fn in_slot(key: &str, value: &str) -> Result<InSlot, NotFenced> {
-    let slot = SlotAd::parse(&packet(&with(&SLOT, key, value, |name| !IN_STATUS.contains(&name))))?.unwrap();
-    let said = with(&SLOT, key, value, |name| IN_STATUS.contains(&name)).join("\n");
+    let slot = SlotAd::parse(&packet(&with(&SLOT, key, value, |name| IN_SLOT.contains(&name))))?.unwrap();
+    let said = with(&SLOT, key, value, |name| !IN_SLOT.contains(&name)).join("\n");
     let mut job = SlotJob::parse(&said).map_err(NotFenced::Asked)?;
     let facts = Facts { gpus: slot.gpus.on_host(|| Some(Vec::new())), ..job.facts(None, None) };
     job.global_job = None;
@@ -291,10 +297,14 @@ fn nonsense_of_htcondors_becomes_what_the_page_says() {
             let of_other_kind = if is_text { value.to_owned() } else { format!("\"{value}\"") };
             if !EXPRESSIONS.contains(&key.as_str()) {
                 let why = in_slot(key, &of_other_kind).expect_err(key);
-                assert_eq!(goes_on(why), !IN_STATUS.contains(&key.as_str()), "{key} = {of_other_kind}");
+                assert_eq!(goes_on(why), IN_SLOT.contains(&key.as_str()), "{key} = {of_other_kind}");
             }
             let given = if is_text { format!("\"{value}\"") } else { value.to_owned() };
             let found = in_slot(key, &given);
+            if word == "refused" {
+                assert!(!goes_on(found.expect_err(key)), "{key} = {given}");
+                continue;
+            }
             let what = format!("{key} = {given} is {word}: {found:?}");
             match (word.as_str(), found) {
                 ("OnError", Err(why)) => assert!(goes_on(why), "{what}"),
@@ -365,7 +375,8 @@ fn each_attribute_that_is_read_has_a_row() {
     let slot = source("scheduler/htcondor/slot_ad.rs");
     let job = source("scheduler/htcondor/job_ad.rs");
     let read = read_in(&slot, &["text(\"", "number(\"", "find(\""]);
-    let read: BTreeSet<String> = read.union(&read_in(&job, &["find(\""])).map(|key| (*key).to_owned()).collect();
+    let read = read.union(&read_in(&job, &["find(\""])).map(|key| (*key).to_owned()).collect::<BTreeSet<String>>();
+    let read: BTreeSet<String> = read.into_iter().chain(REQUESTS.iter().map(asked::attribute)).collect();
     assert_eq!(read, keys(rows_of("## HTCondor")));
 }
 

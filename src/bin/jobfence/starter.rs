@@ -210,7 +210,9 @@ impl Run {
     /// As the daemon says it that has started this process.
     fn find(arguments: &[OsString], kept: Option<Kept>) -> Result<Self, NotFenced> {
         match local::order_in(arguments) {
-            Some(order) => Ok(Self::of_local(local::job(order)?, || job::settings(&Id::new(LOCAL)?, None, None))?),
+            Some(order) => {
+                Ok(Self::of_local(local::job(order)?, || job::settings(&Id::new(LOCAL)?, None, kept.as_ref()))?)
+            }
             None => {
                 let slot = slot::slot()?;
                 let slot_type = slot_type_in(arguments);

@@ -108,8 +108,8 @@ mod tests {
         assert_eq!(shared.get(..first.len()), Some(first.as_slice()));
         let plain = Address::parse("<127.0.0.1:1>").unwrap().question("TRUE");
         assert_eq!(shared.get(first.len()..), Some(plain.as_slice()));
-        let length = plain.get(1..5).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).unwrap();
-        assert_eq!(plain.len(), 5 + u32::from_be_bytes(length) as usize, "the length of what follows");
+        let follows = number(plain.get(1..5).unwrap()).unwrap();
+        assert_eq!(plain.len() as u64, 5 + follows, "the length of what follows");
         assert!(plain.ends_with(b"\0\0\0"), "the two types");
     }
 

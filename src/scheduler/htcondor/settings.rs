@@ -69,10 +69,10 @@ impl StarterSettings {
             ("NOBODY_SLOT_USER", "$(NOBODY_SLOT_USER)"),
             ("CGROUP_MEMORY_LIMIT_POLICY", "$(CGROUP_MEMORY_LIMIT_POLICY)"),
             ("BASE_CGROUP", "$(BASE_CGROUP)"),
+            (environment::LINE, "$(STARTER_JOB_ENVIRONMENT)"),
             ("LOCAL_CONFIG_DIR", "$(LOCAL_CONFIG_DIR)"),
             ("LOCAL_CONFIG_FILE", "$(LOCAL_CONFIG_FILE)"),
             ("ENABLE_PERSISTENT_CONFIG", "$(ENABLE_PERSISTENT_CONFIG)"),
-            (environment::LINE, "$(STARTER_JOB_ENVIRONMENT)"),
         ];
         named.iter().map(|(name, text)| format!("{name} = {text}")).collect()
     }

@@ -124,15 +124,8 @@ impl SlotJob {
             Some(_) => group_of(group.as_deref().unwrap_or_default(), name, acct_group.as_deref()),
             None => Fact::Unknown,
         };
-        Ok(Self {
-            job,
-            global_job,
-            user,
-            os_user,
-            wants_owner,
-            group,
-            asked: asked::requests_in(|name| ad.find(name))?,
-        })
+        let asked = asked::requests_in(|name| ad.find(name))?;
+        Ok(Self { job, global_job, user, os_user, wants_owner, group, asked })
     }
 
     /// By which sections of the configuration are chosen. `slot_type` is the name by which HTCondor's configuration has the slot's type.

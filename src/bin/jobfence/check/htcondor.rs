@@ -55,8 +55,8 @@ fn said(
 }
 
 fn value_in(answer: &str, key: &str) -> String {
-    let pairs = answer.lines().filter_map(|line| line.split_once('='));
-    let found = pairs.filter(|(found, _)| found.trim() == key).last();
+    let mut pairs = answer.lines().filter_map(|line| line.split_once('='));
+    let found = pairs.rfind(|(found, _)| found.trim() == key);
     found.map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
 }
 

@@ -37,7 +37,8 @@ pub fn tell(
     Ok(())
 }
 
-fn memory_of(seen: &Seen, branch: &str) -> Option<u64> {
+/// The memory that HTCondor's part of the step may have.
+pub fn memory_of(seen: &Seen, branch: &str) -> Option<u64> {
     let path = seen.path.as_deref()?.trim_start_matches('/');
     let dir = Dir::open(UNIFIED).and_then(|root| root.child(format!("{path}/{branch}").as_str())).ok()?;
     memory_limit(&dir, memory_files(Version::V2).0).ok()?

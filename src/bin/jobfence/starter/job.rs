@@ -16,7 +16,7 @@ use nix::unistd::getppid;
 
 use super::kept::Kept;
 use super::slot::{SHORTER, address, sockets_owner};
-use super::startd::{self, Answer};
+use super::startd::{self, StartdAnswer};
 
 /// The startd has one thread, and starts other jobs meanwhile. Five seconds were too few on a busy host.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -35,10 +35,10 @@ pub fn job_in(slot: &SlotAd, kept: Option<&Kept>) -> Result<SlotJob, NotFenced> 
     let is_asked = !kept.is_some_and(Kept::refuses);
     if let (true, Some(address), Some(owner)) = (is_asked, Address::parse(&question.address), sockets_owner()) {
         match startd::ask(&address, &question.is_slot, owner, PATIENCE) {
-            Answer::Said(job) => return Ok(job),
-            Answer::Refused => kept.into_iter().for_each(Kept::note_refusal),
-            Answer::Unclear => {}
-            Answer::Silent => return Err(Error::new("the startd does not answer").into()),
+            StartdAnswer::Said(job) => return Ok(*job),
+            StartdAnswer::Refused => kept.into_iter().for_each(Kept::note_refusal),
+            StartdAnswer::Unclear => {}
+            StartdAnswer::Silent => return Err(Error::new("the startd does not answer").into()),
         }
     }
     match question.ask() {

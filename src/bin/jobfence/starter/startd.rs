@@ -16,9 +16,9 @@ const LISTENS: &str = "0A";
 
 /// What has become of a question.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum StartdAnswer {
     /// The startd has said it.
-    Said(SlotJob),
+    Said(Box<SlotJob>),
     /// It talks to no client of this kind, and may do so to condor_status(1).
     Refused,
     /// It has said something else. condor_status(1) may understand it, or shows what a user has written there.
@@ -28,36 +28,36 @@ pub enum Answer {
 }
 
 /// Asks about a slot. `owner` is the user as whom the startd opens sockets.
-pub fn ask(address: &Address, is_slot: &str, owner: u32, patience: Duration) -> Answer {
+pub fn ask(address: &Address, is_slot: &str, owner: u32, patience: Duration) -> StartdAnswer {
     // What goes to another host first can be lost on the way there.
     if UdpSocket::bind((address.socket.ip(), 0)).is_err() || !is_theirs(address.socket.port(), owner) {
-        return Answer::Refused;
+        return StartdAnswer::Refused;
     }
     let deadline = Instant::now() + patience;
-    let Ok(mut socket) = TcpStream::connect_timeout(&address.socket, patience) else { return Answer::Refused };
+    let Ok(mut socket) = TcpStream::connect_timeout(&address.socket, patience) else { return StartdAnswer::Refused };
     if socket.write_all(&address.question(is_slot)).is_err() {
-        return Answer::Refused;
+        return StartdAnswer::Refused;
     }
     let (mut said, mut piece) = (Vec::new(), [0; 4096]);
     loop {
         match answer(&said) {
-            Ok(Some(job)) => return Answer::Said(job),
+            Ok(Some(job)) => return StartdAnswer::Said(Box::new(job)),
             Ok(None) => {}
-            Err(_) => return Answer::Unclear,
+            Err(_) => return StartdAnswer::Unclear,
         }
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let read = socket.set_read_timeout(Some(left)).and_then(|()| socket.read(&mut piece));
         match read {
-            Ok(0) => return Answer::Refused,
+            Ok(0) => return StartdAnswer::Refused,
             Ok(_) if said.len() > LARGEST => {
-                return Answer::Unclear;
+                return StartdAnswer::Unclear;
             }
             Ok(length) => said.extend_from_slice(piece.get(..length).unwrap_or_default()),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                return Answer::Silent;
+                return StartdAnswer::Silent;
             }
-            Err(_) => return Answer::Refused,
+            Err(_) => return StartdAnswer::Refused,
         }
     }
 }
@@ -90,7 +90,7 @@ mod tests {
     const MOMENT: Duration = Duration::from_secs(10);
 
     /// A startd that reads so much of the question, and answers with these bytes.
-    fn asked(said: &'static [u8]) -> Answer {
+    fn asked(said: &'static [u8]) -> StartdAnswer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address::parse(&format!("<{}>", listener.local_addr().unwrap())).unwrap();
         let length = address.question(SLOT).len();
@@ -112,10 +112,10 @@ mod tests {
     #[test]
     fn a_startd_answers_or_closes() {
         let none = b"\x01\0\0\0\x08\0\0\0\0\0\0\0\0";
-        assert_eq!(asked(none), Answer::Said(SlotJob::default()));
-        assert_eq!(asked(b""), Answer::Refused);
-        assert_eq!(asked(none.get(..9).unwrap()), Answer::Refused);
-        assert_eq!(asked(b"\x01\0\0\0\x01x"), Answer::Unclear);
+        assert_eq!(asked(none), StartdAnswer::Said(Box::default()));
+        assert_eq!(asked(b""), StartdAnswer::Refused);
+        assert_eq!(asked(none.get(..9).unwrap()), StartdAnswer::Refused);
+        assert_eq!(asked(b"\x01\0\0\0\x01x"), StartdAnswer::Unclear);
     }
 
     #[test]
@@ -123,11 +123,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address::parse(&format!("<{}>", listener.local_addr().unwrap())).unwrap();
         let (user, short) = (this_user(), Duration::from_millis(50));
-        assert_eq!(ask(&address, SLOT, user, short), Answer::Silent);
+        assert_eq!(ask(&address, SLOT, user, short), StartdAnswer::Silent);
         drop(listener);
-        assert_eq!(ask(&address, SLOT, user, MOMENT), Answer::Refused);
+        assert_eq!(ask(&address, SLOT, user, MOMENT), StartdAnswer::Refused);
         let elsewhere = Address::parse("<192.0.2.77:9618>").unwrap();
-        assert_eq!(ask(&elsewhere, SLOT, user, MOMENT), Answer::Refused);
+        assert_eq!(ask(&elsewhere, SLOT, user, MOMENT), StartdAnswer::Refused);
     }
 
     #[test]

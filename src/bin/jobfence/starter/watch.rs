@@ -8,18 +8,20 @@ use std::ffi::CString;
 use std::fs::OpenOptions;
 use std::process::ExitCode;
 
+use jobfence::bytes::binary;
 use jobfence::config::Config;
 use jobfence::door::enter;
 use jobfence::door::life::{self, HowClosed, Which};
 use jobfence::error::{Error, Result};
 use jobfence::job::Id;
+use jobfence::report::INSIDE;
 use jobfence::scheduler::htcondor::{CONTAINERS_BRANCH, JOBS_BRANCH};
 use jobfence::sys::program::leave_descriptors;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, setsid};
 
 use super::family::{self, StandIn};
-use super::reason;
+use super::{environment, reason};
 use crate::command::ignore_sigpipe;
 use crate::configured::Configured;
 use crate::syslog::SyslogOfDaemon;
@@ -97,14 +99,40 @@ fn close(config: &Config, which: &Which) -> Result<()> {
     if has_none(JOBS_BRANCH) && has_none(CONTAINERS_BRANCH) {
         log::info!("job {}: HTCondor has made no cgroup for it; jobfence alone has limited it", which.job);
     }
+    let seen = life::usage(config, which).ok().and_then(|mut all| all.pop());
+    let limit = seen.and_then(|seen| environment::memory_of(&seen, JOBS_BRANCH));
     for closed in life::close(config, which)? {
         if let HowClosed::Removed(seen) = closed? {
             log::info!("{}", life::in_words(&seen));
-            seen.sentences.iter().for_each(|sentence| log::info!("{sentence}"));
+            let sentences: Vec<String> = seen.sentences.iter().map(|sentence| with_limit(sentence, limit)).collect();
+            sentences.iter().for_each(|sentence| log::info!("{sentence}"));
             if seen.usage.oom_kills.is_some_and(|kills| kills > 0) {
-                reason::say(&which.job, &seen.sentences);
+                reason::say(&which.job, &sentences);
             }
         }
     }
     Ok(())
+}
+
+/// What is limited in HTCondor's part of the step is the job, to this much.
+fn with_limit(sentence: &str, limit: Option<u64>) -> String {
+    limit.map_or_else(
+        || sentence.to_owned(),
+        |bytes| sentence.replace(INSIDE, &format!("its memory limit of {}", binary(bytes))),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_of_the_slot_is_named() {
+        let said = format!("x was killed: it reached {INSIDE}. Use less.");
+        assert_eq!(
+            with_limit(&said, Some(100 << 20)),
+            "x was killed: it reached its memory limit of 100.0 MiB. Use less."
+        );
+        assert_eq!(with_limit(&said, None), said);
+    }
 }
