@@ -288,6 +288,13 @@ impl SpooledJob {
         Cpus::from_thousandths(requested.unwrap_or(of_slots))
     }
 
+    /// Whether execd says all that there is to know of this request. Of `h_rss` and `s_rss` it says no more than the amount.
+    pub fn is_said(&self, request: &SlotRequest) -> bool {
+        let is_parallel = self.facts.pe.known().is_none_or(|pe| !pe.is_empty());
+        let is_counted = !["h_rss", "s_rss"].contains(&request.name.as_str());
+        is_of_execd(&request.name) && (is_counted || request.per != PerSlot::AsCounted || !is_parallel)
+    }
+
     /// Which of these requests were debited on the host of the job's script alone, and this is another one.
     pub fn elsewhere<'a>(&self, wanted: &'a [SlotRequest]) -> Vec<&'a str> {
         let is_elsewhere = |request: &&SlotRequest| matches!(self.share(request), Some(Share::Elsewhere));
@@ -674,6 +681,11 @@ mod tests {
         let [script, _, elsewhere] = &jobs;
         let both = named(&both, PerSlot::AsCounted);
         assert_eq!((script.elsewhere(&both), elsewhere.elsewhere(&both)), (Vec::new(), vec!["mem_job"]));
+        let said = |name: &str, per| script.is_said(&SlotRequest::of(name, per));
+        let counted = ["h_vmem", "h_rss", "mem_job"].map(|name| said(name, PerSlot::AsCounted));
+        assert_eq!((counted, said("h_rss", PerSlot::Job)), ([true, false, false], true));
+        let alone = parse(&[("pe=mpi", "pe=none")]).unwrap();
+        assert!(alone.is_said(&SlotRequest::of("h_rss", PerSlot::AsCounted)), "a job of one slot");
         // So it is with what execd says.
         let of_job = ("h_vmem_is_consumable_job=0", "h_vmem_is_consumable_job=1");
         let slave = parse(&[of_job, (ACCOUNT, "pe_task_id=1.node2\naccount")]).unwrap();

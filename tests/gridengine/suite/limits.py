@@ -11,6 +11,7 @@ from slurm.harness import MIB, PYTHON, Skip, case, expect, expect_equal, expect_
 from slurm.sites import until
 
 from ..harness import ask, expect_limits, fenced
+from .capacity import complexes_of
 
 PAGE = resource.getpagesize()
 # In two pieces, since execd kills a job whose processes have more address space than h_vmem: one is a process that has 70 MiB.
@@ -63,6 +64,17 @@ def resident_memory(site):
             expect_equal(fenced(site, jobid).parent.memory_limit(), mib * MIB, f"memory with {asked} in a queue of {queue}")
             site.qdel(jobid)
             site.wait(jobid)
+    # execd does not say that it is counted once.
+    counted = re.sub(r"(?m)^h_rss .*$", "h_rss h_rss MEMORY <= YES JOB 0 0", site.command("qconf", "-sc").stdout)
+    with complexes_of(site, counted):
+        site.forget_debits()
+        try:
+            jobid = site.submit("alice", "sleep 1000", "-pe", "smp", "2", "-l", "h_rss=90M")
+            expect_equal(fenced(site, jobid).parent.memory_limit(), 90 * MIB, "memory by a consumable JOB")
+            site.qdel(jobid)
+            site.wait(jobid)
+        finally:
+            site.forget_debits()
 
 
 @case

@@ -8,7 +8,7 @@ use jobfence::error::{Error, Result};
 use jobfence::job::Id;
 use jobfence::record;
 use jobfence::scheduler::gridengine::complexes::Debits;
-use jobfence::scheduler::gridengine::spool::{SpooledJob, is_of_execd};
+use jobfence::scheduler::gridengine::spool::SpooledJob;
 use jobfence::sys::dir::Dir;
 use nix::fcntl::OFlag;
 use nix::unistd::getppid;
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The debits of this job's queue, if one of these requests is counted by them. What is not known is logged.
 pub fn of(spooled: &SpooledJob, wanted: &[&SlotRequest], config: &Config) -> Debits {
-    if wanted.iter().all(|request| is_of_execd(&request.name)) {
+    if wanted.iter().all(|request| spooled.is_said(request)) {
         return Debits::default();
     }
     let debits = kept_or_asked(spooled, config).unwrap_or_else(|error| {
