@@ -70,6 +70,16 @@ def silent(site, name):
         subprocess.run(["umount", f"/usr/bin/{name}"], check=True)
 
 
+@case  # Before those with STRICT: a startd can refuse on after that.
+def no_program_is_asked(site):
+    """A second job in a slot needs no program of HTCondor's: neither condor_status nor condor_config_val, whatever they would say."""
+    site.wait(site.submit("alice", "true"))
+    with silent(site, "condor_config_val"), silent(site, "condor_status"):
+        jobid = site.submit("alice", "sleep 1000")
+        fenced(site, jobid)
+    expect_account(site, jobid, "alice")
+
+
 @case
 def startd_is_silent(site):
     """Jobs of which nothing is known share no directory, have the strictest of all sections, and the log says later whose they are."""
@@ -91,16 +101,6 @@ def startd_is_silent(site):
     left = [pid for pid in kernel.all_pids() if kernel.command_line(pid).startswith("jobfence-late")]
     until(lambda: not any(kernel.is_alive(pid) for pid in left), 20, "the end of those that ask")
     return ", ".join(users.values())
-
-
-@case
-def no_program_is_asked(site):
-    """A second job in a slot needs no program of HTCondor's: neither condor_status nor condor_config_val, whatever they would say."""
-    site.wait(site.submit("alice", "true"))
-    with silent(site, "condor_config_val"), silent(site, "condor_status"):
-        jobid = site.submit("alice", "sleep 1000")
-        fenced(site, jobid)
-    expect_account(site, jobid, "alice")
 
 
 @case(release=True)  # no_program_is_asked, and startd_is_silent asks in this way
