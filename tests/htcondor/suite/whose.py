@@ -13,8 +13,8 @@ from slurm.sites import until
 
 from ..harness import expect_limits, fenced
 
-# The startd talks to no client that does not prove who it is.
-STRICT = {"STARTD.SEC_READ_AUTHENTICATION": "REQUIRED"}
+# The startd talks to no client that does not agree with it on security first.
+STRICT = {"STARTD.SEC_READ_NEGOTIATION": "REQUIRED"}
 # The starters' host has another domain than the schedd and its users.
 ELSEWHERE = {"STARTER.UID_DOMAIN": "elsewhere.example"}
 LETS_ALICE_GO = "[User=alice]\nMode=observe\n"
@@ -70,6 +70,16 @@ def silent(site, name):
         subprocess.run(["umount", f"/usr/bin/{name}"], check=True)
 
 
+@case  # Before those with STRICT: a startd can refuse on after that.
+def no_program_is_asked(site):
+    """A second job in a slot needs no program of HTCondor's: neither condor_status nor condor_config_val, whatever they would say."""
+    site.wait(site.submit("alice", "true"))
+    with silent(site, "condor_config_val"), silent(site, "condor_status"):
+        jobid = site.submit("alice", "sleep 1000")
+        fenced(site, jobid)
+    expect_account(site, jobid, "alice")
+
+
 @case
 def startd_is_silent(site):
     """Jobs of which nothing is known share no directory, have the strictest of all sections, and the log says later whose they are."""
@@ -93,18 +103,9 @@ def startd_is_silent(site):
     return ", ".join(users.values())
 
 
-@case
-def no_program_is_asked(site):
-    """A second job in a slot needs no program of HTCondor's: neither condor_status nor condor_config_val, whatever they would say."""
-    site.wait(site.submit("alice", "true"))
-    with silent(site, "condor_config_val"), silent(site, "condor_status"):
-        jobid = site.submit("alice", "sleep 1000")
-        expect_account(site, jobid, "alice")
-
-
 @case(release=True)  # no_program_is_asked, and startd_is_silent asks in this way
-def startd_asks_who_it_is(site):
-    """A startd that talks to no client without a proof is asked by condor_status, and not otherwise again."""
+def startd_talks_to_few(site):
+    """A startd that wants to agree on security with each client is asked by condor_status, and not otherwise again."""
     began, mark = time.time(), site.log_mark()
     with site.changed(**STRICT):
         for _ in range(2):
