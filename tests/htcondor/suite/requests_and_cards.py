@@ -152,7 +152,7 @@ def scheduler_universe(site):
     refusal = {
         "SUBMIT_REQUIREMENT_NAMES": "$(SUBMIT_REQUIREMENT_NAMES) JOBFENCE",
         "SUBMIT_REQUIREMENT_JOBFENCE": 'JobUniverse =!= 7 || Cmd =?= "$(BIN)/condor_dagman"',
-        "SUBMIT_REQUIREMENT_JOBFENCE_REASON": '"A job of the scheduler universe has no limits here. Submit it to the vanilla universe."',
+        "SUBMIT_REQUIREMENT_JOBFENCE_REASON": '"Here the scheduler universe is for DAGMan alone."',
     }
     (site.directory("alice") / "dag").write_text("JOB A submitted\n")
     (site.directory("alice") / "submitted").write_text("executable = /bin/true\nuniverse = local\nqueue\n")
@@ -160,7 +160,7 @@ def scheduler_universe(site):
         try:
             site.submit("alice", "true", universe="scheduler")
         except AssertionError as error:
-            expect_in("has no limits here", str(error), "why it is refused")
+            expect_in("for DAGMan alone", str(error), "why it is refused")
         else:
             raise AssertionError("it is not refused")
         done = site.as_user("alice", ["condor_submit_dag", "dag"])
