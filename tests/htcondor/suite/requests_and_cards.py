@@ -89,6 +89,8 @@ def card(site):
         expect_equal(site.output(failed), "out\n", "its output")
         text = site.output(failed, "err")
         expect_match(rf"\Aerr\njobfence: job {failed}\.0.* (failed with exit )?status 4", text, "its standard error")
+        share = int(expect_match(r", (\d+) % of 1 CPU", text, "its share of a CPU")[1])
+        expect(share <= 300, f"{share} % of a CPU: what was used before the job counts")
         let_go(site, killed)
         ad = site.wait(killed)
         expect_equal((ad["ExitBySignal"], ad["ExitSignal"]), (True, 9), "how a job that is killed has ended")
