@@ -424,9 +424,10 @@ class Site:
         records = self.run_directory()
         if records.is_dir():
             all_files = (os.path.join(place, name) for place, _, names in os.walk(records) for name in names)
-            # What launches look at is there from the first of them on, and where 'jobfence hold' listens.
+            # What launches look at is there from the first of them on, and where 'jobfence hold' listens. Of HTCondor's configuration it is kept
+            # what it says.
             known = "/roll/list", "/counters/1", "/hold.lock/early_move"
-            found += sorted(name for name in all_files if not name.endswith(known))
+            found += sorted(name for name in all_files if not name.endswith(known) and Path(name).parent.name != "htcondor")
         return found
 
     def slurms_leftovers(self):

@@ -221,8 +221,10 @@ impl Run {
                 let slot_type = slot_type_in(arguments);
                 let host = arguments.last().and_then(|word| word.to_str()).unwrap_or_default();
                 let submitter = Submitter { host, is_this_host: slot::submitter_is_here() };
+                // First, since a new answer can mean that the startd talks to us again.
+                let settings = job::settings(&slot.slot, slot_type, kept.as_ref());
                 let job = job::job_in(&slot, kept.as_ref());
-                Self::of_slot(&slot, slot_type, job, || job::settings(&slot.slot, slot_type, kept.as_ref()), submitter)
+                Self::of_slot(&slot, slot_type, job, || settings, submitter)
             }
         }
     }

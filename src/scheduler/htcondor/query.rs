@@ -3,8 +3,9 @@
 //! takes longer than all else that jobfence does for a job.
 //!
 //! The question is that of a client that proposes no security: the command's number and an ad, in one message. The startd answers unless the
-//! site has readers authenticate themselves (`DaemonCommandProtocol::VerifyCommand`, `command_query_ads`). Behind a shared port the daemon of
-//! that port is first told which daemon is meant (`SharedPortClient::sendSharedPortID`). All of this is the same in 23.9.6 and 25.13.2.
+//! site requires that readers negotiate (`SEC_READ_NEGOTIATION`; `DaemonCommandProtocol::VerifyCommand`, `command_query_ads`). Behind a shared
+//! port the daemon of that port is first told which daemon is meant (`SharedPortClient::sendSharedPortID`). All of this is the same in 23.9.6
+//! and 25.13.2.
 
 use std::net::SocketAddr;
 

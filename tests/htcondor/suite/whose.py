@@ -13,8 +13,8 @@ from slurm.sites import until
 
 from ..harness import expect_limits, fenced
 
-# The startd talks to no client that does not prove who it is.
-STRICT = {"STARTD.SEC_READ_AUTHENTICATION": "REQUIRED"}
+# The startd talks to no client that does not agree with it on security first.
+STRICT = {"STARTD.SEC_READ_NEGOTIATION": "REQUIRED"}
 # The starters' host has another domain than the schedd and its users.
 ELSEWHERE = {"STARTER.UID_DOMAIN": "elsewhere.example"}
 LETS_ALICE_GO = "[User=alice]\nMode=observe\n"
@@ -99,12 +99,13 @@ def no_program_is_asked(site):
     site.wait(site.submit("alice", "true"))
     with silent(site, "condor_config_val"), silent(site, "condor_status"):
         jobid = site.submit("alice", "sleep 1000")
-        expect_account(site, jobid, "alice")
+        fenced(site, jobid)
+    expect_account(site, jobid, "alice")
 
 
 @case(release=True)  # no_program_is_asked, and startd_is_silent asks in this way
-def startd_asks_who_it_is(site):
-    """A startd that talks to no client without a proof is asked by condor_status, and not otherwise again."""
+def startd_talks_to_few(site):
+    """A startd that wants to agree on security with each client is asked by condor_status, and not otherwise again."""
     began, mark = time.time(), site.log_mark()
     with site.changed(**STRICT):
         for _ in range(2):

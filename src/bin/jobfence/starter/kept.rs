@@ -15,7 +15,7 @@ use jobfence::record::make_directory;
 use jobfence::scheduler::htcondor::settings::StarterSettings;
 use jobfence::sys::dir::Dir;
 use jobfence::sys::process::Owner;
-use nix::unistd::getppid;
+use nix::unistd::{UnlinkatFlags, getppid, unlinkat};
 
 /// In `RunDir`.
 const DIRECTORY: &str = "htcondor";
@@ -73,6 +73,8 @@ impl Kept {
         }
         said.lines().filter(|line| !line.starts_with('\t')).for_each(|line| text.push_str(&format!("{line}\n")));
         let _ = self.dir.replace_file(&name(slot), text.as_bytes());
+        // The configuration may have changed, and with it whom the startd answers.
+        let _ = unlinkat(&self.dir, REFUSES, UnlinkatFlags::NoRemoveDir);
     }
 
     fn beginning(&self, slot_type: Option<&str>) -> String {
@@ -145,6 +147,11 @@ mod tests {
         assert!(!kept.refuses());
         kept.note_refusal();
         assert!(Kept::open(&run).unwrap().refuses());
+        // Until its configuration is another.
+        let said = "\t/etc/passwd\nLOCAL_CONFIG_DIR = \nLOCAL_CONFIG_FILE = \nENABLE_PERSISTENT_CONFIG = \n";
+        kept.keep(&Id::new("slot1").unwrap(), None, said, SystemTime::now() + GRAIN * 2);
+        assert!(!kept.refuses());
+        kept.note_refusal();
         assert!(!Kept { startd: "1 1".to_owned(), ..kept }.refuses());
     }
 }
