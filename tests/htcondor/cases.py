@@ -26,10 +26,6 @@ from htcondor.harness import is_restarting  # noqa: E402
 
 
 class HTCondorRunner(Runner):
-    def left(self, site):
-        # What HTCondor's configuration says is kept for the next job.
-        return {place for place in super().left(site) if not str(place).startswith(f"{site.run_directory()}/htcondor/")}
-
     def before(self, site, function):
         if not is_restarting(function):
             site.restored()

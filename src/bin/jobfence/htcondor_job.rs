@@ -13,11 +13,11 @@ use std::io::{Write, stderr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
 use jobfence::cgroup::limits::{cpu_quota, memory_files, memory_limit, processes};
-use jobfence::cgroup::usage::Usage;
+use jobfence::cgroup::usage::{Usage, cpu};
 use jobfence::config::{UsageCard, usage_card};
 use jobfence::door::run::{self, How};
 use jobfence::error::{Error, Result};
@@ -47,10 +47,11 @@ pub fn job() -> ExitCode {
         let Err(error) = become_job(&words);
         return not_run(&error);
     };
-    let began = Instant::now();
+    // What was used before the job is none of it.
+    let began = Began { at: Instant::now(), cpu: with_hierarchy(|hierarchy| cpu(hierarchy, &place.open(hierarchy)?)) };
     match run::unfenced(&words) {
         Ok(how) => {
-            let lines = card_of(&place, when, how, began);
+            let lines = card_of(&place, when, how, &began);
             // The job has ended as it has, whether or not its user can read this.
             let _ = stderr().write_all(lines.iter().map(|line| format!("{line}\n")).collect::<String>().as_bytes());
             exit(run::end_as(how))
@@ -103,6 +104,11 @@ impl Place {
         Some(Self { job, branch: names.get(..at + 3)?.join("/"), own: own.to_owned() })
     }
 
+    /// The branch's directory.
+    fn open(&self, hierarchy: &Hierarchy) -> Option<Dir> {
+        hierarchy.open().and_then(|root| root.child(self.branch.as_str())).ok()
+    }
+
     /// The least of what a directory says, from the job's own to the root.
     fn least<T: Ord>(&self, root: &Dir, limit: impl Fn(&Dir) -> Result<Option<T>>) -> Option<T> {
         let above = self.own.match_indices('/').filter_map(|(at, _)| self.own.get(..at));
@@ -111,18 +117,26 @@ impl Place {
     }
 }
 
-fn card_of(place: &Place, when: UsageCard, how: How, began: Instant) -> Vec<String> {
-    let Ok(proc) = Dir::open("/proc") else { return Vec::new() };
-    let Ok(layout) = Layout::read(&proc, Path::new(UNIFIED)) else { return Vec::new() };
-    let Some(hierarchy) = layout.unified() else { return Vec::new() };
-    lines(hierarchy, place, when, how, began).unwrap_or_default()
+/// When the job began, and what CPU time its directory had counted then.
+struct Began {
+    at: Instant,
+    cpu: Option<Duration>,
 }
 
-fn lines(hierarchy: &Hierarchy, place: &Place, when: UsageCard, how: How, began: Instant) -> Result<Vec<String>> {
-    let root = hierarchy.open()?;
-    let branch = root.child(place.branch.as_str())?;
+fn with_hierarchy<T>(look: impl FnOnce(&Hierarchy) -> Option<T>) -> Option<T> {
+    let layout = Layout::read(&Dir::open("/proc").ok()?, Path::new(UNIFIED)).ok()?;
+    look(layout.unified()?)
+}
+
+fn card_of(place: &Place, when: UsageCard, how: How, began: &Began) -> Vec<String> {
+    with_hierarchy(|hierarchy| lines(hierarchy, place, when, how, began)).unwrap_or_default()
+}
+
+fn lines(hierarchy: &Hierarchy, place: &Place, when: UsageCard, how: How, began: &Began) -> Option<Vec<String>> {
+    let root = hierarchy.open().ok()?;
     let mut usage = Usage::default();
-    usage.add_for_a_card(hierarchy, &branch);
+    usage.add_for_a_card(hierarchy, &place.open(hierarchy)?);
+    usage.cpu = usage.cpu.map(|cpu| cpu.saturating_sub(began.cpu.unwrap_or_default()));
     let memory_limit = place.least(&root, |dir| memory_limit(dir, memory_files(Version::V2).0));
     let cpus_limit = place.least(&root, |dir| Ok(cpu_quota(dir, Version::V2)?.map(|quota| quota.cpus())));
     let variable = |name: &str| std::env::var(name).ok();
@@ -134,7 +148,7 @@ fn lines(hierarchy: &Hierarchy, place: &Place, when: UsageCard, how: How, began:
         node: node.as_deref(),
         is_array_task: false,
         exit: Some(how.exit()),
-        wall: Some(began.elapsed()),
+        wall: Some(began.at.elapsed()),
         time_limit: None,
         cpus: cpus_limit,
         cpus_limit,
@@ -153,7 +167,7 @@ fn lines(hierarchy: &Hierarchy, place: &Place, when: UsageCard, how: How, began:
         is_utf8: card::is_utf8(variable),
         words: &WORDS,
     };
-    Ok(card::lines(when, &figures))
+    Some(card::lines(when, &figures))
 }
 
 #[cfg(test)]

@@ -89,6 +89,8 @@ def card(site):
         expect_equal(site.output(failed), "out\n", "its output")
         text = site.output(failed, "err")
         expect_match(rf"\Aerr\njobfence: job {failed}\.0.* (failed with exit )?status 4", text, "its standard error")
+        share = int(expect_match(r", (\d+) % of 1 CPU", text, "its share of a CPU")[1])
+        expect(share <= 300, f"{share} % of a CPU: what was used before the job counts")
         let_go(site, killed)
         ad = site.wait(killed)
         expect_equal((ad["ExitBySignal"], ad["ExitSignal"]), (True, 9), "how a job that is killed has ended")
@@ -152,7 +154,7 @@ def scheduler_universe(site):
     refusal = {
         "SUBMIT_REQUIREMENT_NAMES": "$(SUBMIT_REQUIREMENT_NAMES) JOBFENCE",
         "SUBMIT_REQUIREMENT_JOBFENCE": 'JobUniverse =!= 7 || Cmd =?= "$(BIN)/condor_dagman"',
-        "SUBMIT_REQUIREMENT_JOBFENCE_REASON": '"A job of the scheduler universe has no limits here. Submit it to the vanilla universe."',
+        "SUBMIT_REQUIREMENT_JOBFENCE_REASON": '"Here the scheduler universe is for DAGMan alone."',
     }
     (site.directory("alice") / "dag").write_text("JOB A submitted\n")
     (site.directory("alice") / "submitted").write_text("executable = /bin/true\nuniverse = local\nqueue\n")
@@ -160,7 +162,7 @@ def scheduler_universe(site):
         try:
             site.submit("alice", "true", universe="scheduler")
         except AssertionError as error:
-            expect_in("has no limits here", str(error), "why it is refused")
+            expect_in("for DAGMan alone", str(error), "why it is refused")
         else:
             raise AssertionError("it is not refused")
         done = site.as_user("alice", ["condor_submit_dag", "dag"])
