@@ -26,7 +26,6 @@ use crate::report::card;
 use crate::requests::{REQUESTS, Requests};
 use crate::scheduler::gridengine::amount::{number, whole};
 use crate::scheduler::gridengine::card::time;
-use crate::scheduler::gridengine::client::CALLED;
 use crate::scheduler::gridengine::complexes::{Counted, Debits};
 use crate::sys::dir::Dir;
 
@@ -36,6 +35,8 @@ pub const CONFIG: &str = "config";
 const HOSTS: &str = "pe_hostfile";
 /// The shepherd reads a line in pieces of so many bytes (`read_config` of `config_file.c`).
 const PIECE: usize = 99_999;
+/// The host and the port of an interactive job's client.
+pub(super) const CALLED: &str = "qrsh_control_port";
 /// Each key with a user's value, and what execd writes behind it.
 pub(super) const BEHIND: [(&str, &str); 21] = [
     ("fs_stdin_host", "fs_stdin_path"),

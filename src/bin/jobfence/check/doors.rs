@@ -13,6 +13,7 @@ use jobfence::sys::dir::Dir;
 use super::daemon::{SchedulerDaemon, is_ours, not_ours};
 use super::verdict::Verdict;
 use super::{gridengine, htcondor};
+use crate::host;
 use crate::mom::{self, ForMom, MomSays};
 
 /// The schedulers whose users write facts that sections depend on: daemon, name, kinds of sections, and what makes the facts count.
@@ -52,7 +53,7 @@ pub fn look(proc: &Dir, loaded: &Loaded, slurm_conf: Option<&Path>, pam: (&Path,
         claimed(loaded, "Slurm", &kinds, ENFORCE);
     }
     if let Some(execd) = SchedulerDaemon::find(proc, "sge_execd") {
-        gridengine::look(&execd, loaded, pam, verdict);
+        gridengine::look(&execd, loaded, pam, host::too_much, verdict);
     }
     if let Some(mom) = SchedulerDaemon::find(proc, "pbs_mom") {
         openpbs(&mom, loaded, verdict);

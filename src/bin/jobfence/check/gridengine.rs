@@ -3,14 +3,14 @@
 
 use std::path::Path;
 
-use jobfence::config::{Loaded, PerSlot, SlotRequest};
+use jobfence::config::{Config, Loaded, PerSlot, SlotRequest};
 use jobfence::scheduler::gridengine::amount::bytes;
 use jobfence::scheduler::gridengine::complexes::{Complex, Counted, value_of};
 use jobfence::scheduler::gridengine::spool::is_of_execd;
 
 use super::daemon::{NotRun, SchedulerDaemon, not_ours, runs};
 use super::verdict::Verdict;
-use crate::host::too_much;
+use crate::command::Failure;
 use crate::pam;
 
 /// The values that the load sensor reports, as in docs/install/gridengine.md.
@@ -26,8 +26,14 @@ const DAEMONS: [&str; 3] = ["rsh_daemon", "rlogin_daemon", "qlogin_daemon"];
 /// The words of execd_params that make execd itself move jobs into cgroups: those of 8.1.9, and of Open Cluster Scheduler.
 const MOVES: [&str; 2] = ["USE_CGROUPS", "ENABLE_SYSTEMD"];
 
-/// Says it, and why no job would be fenced, if so.
-pub(super) fn look(execd: &SchedulerDaemon, loaded: &Loaded, pam: (&Path, &str), verdict: &mut Verdict) {
+/// Says it, and why no job would be fenced, if so. `too_much` compares what qmaster grants of this host with what there is.
+pub(super) fn look(
+    execd: &SchedulerDaemon,
+    loaded: &Loaded,
+    pam: (&Path, &str),
+    too_much: impl Fn(&Config, &str) -> Result<Vec<String>, Failure>,
+    verdict: &mut Verdict,
+) {
     let requests = CountedNames::of(loaded);
     let global = match execd.ask(&["qconf", "-sconf", "global"]) {
         Ok(global) => global,

@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use jobfence::printable::printable;
 use jobfence::sys::program::leave_descriptors;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -57,7 +58,7 @@ impl OtherJsv {
             Err(Trouble::OfTheirs(why)) => {
                 self.running = None;
                 let name = self.argv.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-                let why: String = why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(1000).collect();
+                let why: String = printable(&why, ' ').chars().take(1000).collect();
                 let said = format!("RESULT STATE REJECT_WAIT jobfence: the site's JSV {name} {why}. Try again later.");
                 Ok(Decision::Rejected(said.into_bytes()))
             }

@@ -41,10 +41,10 @@ fn is_told(spool: &Spool, config: &str, program: &CString, name: &OsStr, sentenc
             };
             let ours = client::environment(|name| std::env::var(name).ok(), sentence);
             spool.write(CONFIG, instead.as_bytes())?;
-            let told = spool.write(ENVIRONMENT, &ours).and_then(|()| by_shepherd(spool, program, name));
+            let answer = spool.write(ENVIRONMENT, &ours).and_then(|()| by_shepherd(spool, program, name));
             // execd reads there whose the job is.
             spool.write(CONFIG, config.as_bytes())?;
-            told
+            answer
         }
     }
 }
