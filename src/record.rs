@@ -22,6 +22,7 @@ pub mod tracked;
 pub use crate::sys::process::Owner;
 pub use files::{make_directory, open_run_dir};
 pub use header::Header;
+pub use removal::{GRIDENGINE, HTCONDOR};
 pub use shared::{HandedOver, Shared};
 pub use step::Record;
 pub use steps::Records;

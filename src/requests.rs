@@ -179,7 +179,9 @@ impl Request {
     ///
     /// `given` names its source, as `--cpu-limit`.
     pub fn read(&self, given: &str, value: &[u8], requests: &mut Requests) -> Result<()> {
-        let example = format!("for example {given}={}", self.example);
+        // A variable of Slurm's is written by sbatch and srun, of which users know the options.
+        let is_slurms = given.contains("SLURM_");
+        let example = if is_slurms { self.for_example() } else { format!("for example {given}={}", self.example) };
         let wrong = |found: &str, detail: &str| {
             Error::new(format!("{given}: found {found}, expected {}{detail}; {example}", self.expects))
         };

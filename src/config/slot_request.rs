@@ -4,7 +4,7 @@
 
 use super::units::{NONE, Wrong};
 
-/// A request that counts as memory or as GPUs.
+/// A request that counts as CPUs, memory or GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotRequest {
     /// As the scheduler calls it.

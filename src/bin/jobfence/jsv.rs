@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `jobfence jsv`: the job submission verifier of a Grid Engine cluster, by the protocol of jsv_script_interface(3).
 //!
-//! It notes in the job's environment what the job asks for as memory and as GPUs, since execd tells its shepherd only
+//! It notes in the job's environment what the job asks for as CPUs, memory and GPUs, since execd tells its shepherd only
 //! of those that a queue limits, too. And it refuses what no job can run in.
 
 mod theirs;

@@ -7,7 +7,7 @@
 //! process of the user, whom another one could trace, nor a script of the queue's, nor a word of the user's. It runs as the administrator.
 //! With another daemon, the client reads one line from a socket (`qlogin_starter.c`, `get_client_server_context` of `qsh.c`).
 
-use super::spool::{ARGUMENT, BEHIND, CALLED, NONE, Values};
+use super::spool::{ARGUMENT, BEHIND, CALLED, NONE, SESSIONS, Values};
 use crate::printable::is_printable;
 
 /// How a client is called.
@@ -19,8 +19,6 @@ pub enum Client {
     Socket(String),
 }
 
-/// What the names of interactive jobs' scripts are, and which key has the daemon that the shepherd starts for them (`shepherd.c`).
-const SESSIONS: [(&str, &str); 3] = [("QRSH", "rsh_daemon"), ("QRLOGIN", "rlogin_daemon"), ("QLOGIN", "qlogin_daemon")];
 /// More of a sentence than a client shows; the shepherd reads lines of the environment in pieces of 10000 bytes.
 const LONGEST: usize = 2000;
 

@@ -130,10 +130,11 @@ impl Debits {
         self.find(name).map(|debit| debit.counted)
     }
 
-    /// What is debited of a job that does not ask for it: `is_asked` says by which names it does.
-    pub fn unasked(&self, name: &str, is_asked: impl Fn(&str) -> bool) -> Option<f64> {
+    /// What is debited of a job that does not ask for it. `is_asked` says by which names it does, and `is_noted` by which names a request
+    /// would have been noted: a request by another name is not known here, and is no reason for the default.
+    pub fn unasked(&self, name: &str, is_asked: impl Fn(&str) -> bool, is_noted: impl Fn(&str) -> bool) -> Option<f64> {
         let debit = self.find(name)?;
-        let is_asked = is_asked(&debit.name) || is_asked(&debit.shortcut);
+        let is_asked = is_asked(&debit.name) || is_asked(&debit.shortcut) || !is_noted(&debit.shortcut);
         // Both names of one complex would count twice.
         (debit.name == name && debit.default > 0.0 && !is_asked).then_some(debit.default)
     }
@@ -189,11 +190,13 @@ mod tests {
         assert_eq!(debits.counted("threads"), Some(Counted::Job));
         assert_eq!(debits.counted("mem_host"), Some(Counted::Host));
         assert_eq!(debits.counted("other"), None);
-        assert_eq!(debits.unasked("mem_free", nothing), Some(f64::from(1 << 30)));
-        assert_eq!(debits.unasked("threads", nothing), Some(2.0));
-        assert_eq!(debits.unasked("mf", nothing), None, "it is counted by its name");
-        assert_eq!(debits.unasked("mem_free", |name| name == "mf"), None, "asked by its shortcut");
-        assert_eq!(debits.unasked("scratch", nothing), None, "nobody has any to give");
+        let all = |_: &str| true;
+        assert_eq!(debits.unasked("mem_free", nothing, all), Some(f64::from(1 << 30)));
+        assert_eq!(debits.unasked("threads", nothing, all), Some(2.0));
+        assert_eq!(debits.unasked("mf", nothing, all), None, "it is counted by its name");
+        assert_eq!(debits.unasked("mem_free", |name| name == "mf", all), None, "asked by its shortcut");
+        assert_eq!(debits.unasked("mem_free", nothing, |name| name != "mf"), None, "it may be asked by its shortcut");
+        assert_eq!(debits.unasked("scratch", nothing, all), None, "nobody has any to give");
         assert_eq!(Debits::parse(&debits.text()), debits);
         for other in ["", "jobfence 2\n", "a a YES\n", "a a MAYBE 0\n", "a a YES -1\n", "a a YES much\n"] {
             assert!(!Debits::parse(other).are_known(), "{other:?}");

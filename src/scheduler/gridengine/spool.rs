@@ -35,6 +35,9 @@ pub const CONFIG: &str = "config";
 const HOSTS: &str = "pe_hostfile";
 /// The shepherd reads a line in pieces of so many bytes (`read_config` of `config_file.c`).
 const PIECE: usize = 99_999;
+/// What the names of interactive jobs' scripts are, and which key has the daemon that the shepherd starts for them (`shepherd.c`).
+pub(super) const SESSIONS: [(&str, &str); 3] =
+    [("QRSH", "rsh_daemon"), ("QRLOGIN", "rlogin_daemon"), ("QLOGIN", "qlogin_daemon")];
 /// The host and the port of an interactive job's client.
 pub(super) const CALLED: &str = "qrsh_control_port";
 /// Each key with a user's value, and what execd writes behind it.
@@ -111,6 +114,8 @@ pub struct SpooledJob {
     of_execd: BTreeMap<&'static str, Requested>,
     /// What the job asks for as CPUs, memory and GPUs, by the names of the requests, where the site's JSV has noted it.
     requested: BTreeMap<String, f64>,
+    /// Whether a JSV has noted what the job asks for, also if that is nothing.
+    is_noted: bool,
     /// What its user asks for of lower limits, in variables of the job's environment.
     pub asked: Requests,
     /// Whether its user can read more than ASCII, by the same.
@@ -170,7 +175,8 @@ impl SpooledJob {
             }
         }
         let is_utf8 = card::is_utf8(|name| environment.find(name).ok().flatten().map(str::to_owned));
-        Ok(Self { requested: requested(&environment)?, asked, is_utf8, ..self })
+        let is_noted = environment.find(REQUESTED)?.is_some();
+        Ok(Self { requested: requested(&environment)?, is_noted, asked, is_utf8, ..self })
     }
 
     /// The same from the text of that file; `directory` is the name of the spool directory, and `hosts` the text of `pe_hostfile`.
@@ -224,6 +230,7 @@ impl SpooledJob {
             debits: Debits::default(),
             of_execd: of_execd(&config)?,
             requested: BTreeMap::new(),
+            is_noted: false,
             asked: Requests::default(),
             is_utf8: false,
             is_array_task: is_array,
@@ -238,12 +245,15 @@ impl SpooledJob {
     }
 
     /// What the job has of a request on this host. `None`: it does not ask for it, and has none by default.
-    fn share(&self, request: &SlotRequest) -> Option<Share> {
+    fn share(&self, request: &SlotRequest, wanted: &[SlotRequest]) -> Option<Share> {
         let (name, of_execd) = (&request.name, self.of_execd.get(request.name.as_str()));
         let asked = of_execd.map(|limit| limit.bytes).or_else(|| self.requested.get(name).copied());
         // execd has the default of what it says itself.
         let is_asked = |name: &str| is_of_execd(name) || self.requested.contains_key(name);
-        let amount = asked.or_else(|| self.debits.unasked(name, is_asked))?;
+        // A JSV has noted those that the site's keys name. Without a note, there is no JSV.
+        let is_noted = |name: &str| is_of_execd(name) || wanted.iter().any(|one| one.name == name);
+        let unasked = || self.is_noted.then(|| self.debits.unasked(name, is_asked, is_noted)).flatten();
+        let amount = asked.or_else(unasked)?;
         let of_shepherd = of_execd.filter(|limit| limit.is_of_job).map(|_| Counted::Job);
         let per = match (request.per, self.debits.counted(name).or(of_shepherd)) {
             (PerSlot::AsCounted, Some(Counted::Job)) => PerSlot::Job,
@@ -260,7 +270,7 @@ impl SpooledJob {
 
     /// The lowest of what the job has here by these requests; zero, if all of that was debited elsewhere. `None`: it has none of them.
     fn lowest(&self, wanted: &[SlotRequest], one: impl Fn(f64, u32) -> u64) -> Option<u64> {
-        let shares: Vec<Share> = wanted.iter().filter_map(|request| self.share(request)).collect();
+        let shares: Vec<Share> = wanted.iter().filter_map(|request| self.share(request, wanted)).collect();
         let here = shares.iter().filter_map(|share| match share {
             Share::Here { amount, times } => Some(one(*amount, *times)),
             Share::Elsewhere => None,
@@ -275,7 +285,7 @@ impl SpooledJob {
 
     /// GPUs on this host: the sum of these requests, as the site's JSV has noted them.
     pub fn gpus(&self, wanted: &[SlotRequest]) -> u64 {
-        let one = |request: &SlotRequest| match self.share(request) {
+        let one = |request: &SlotRequest| match self.share(request, wanted) {
             Some(Share::Here { amount, times }) => whole(amount).saturating_mul(u64::from(times)),
             _ => 0,
         };
@@ -298,7 +308,7 @@ impl SpooledJob {
 
     /// Which of these requests were debited on the host of the job's script alone, and this is another one.
     pub fn elsewhere<'a>(&self, wanted: &'a [SlotRequest]) -> Vec<&'a str> {
-        let is_elsewhere = |request: &&SlotRequest| matches!(self.share(request), Some(Share::Elsewhere));
+        let is_elsewhere = |request: &&SlotRequest| matches!(self.share(request, wanted), Some(Share::Elsewhere));
         wanted.iter().filter(is_elsewhere).map(|request| request.name.as_str()).collect()
     }
 }
@@ -336,14 +346,16 @@ impl<'a> Values<'a> {
                 let long = Error::new(format!("{} is longer than the shepherd reads at once", short(key)));
                 return Err(NotFenced::Asked(long.hint("submit the job with less in its arguments and paths")));
             }
-            // execd writes the number of a slave task twice.
-            if known.insert(key, value).is_some_and(|other| other != value) {
+            // execd writes the number of a slave task twice, and nothing else.
+            if known.insert(key, value).is_some_and(|other| other != value || key != "pe_task_id") {
                 return Err(asked(Error::new(format!("{} stands there with more than one value", short(key)))));
             }
             let is_expected = match BEHIND.iter().find(|(of_user, _)| *of_user == before) {
                 Some((_, behind)) => key == *behind,
                 // Of a client, execd writes next what the shepherd starts for it.
-                None if before == CALLED => key.ends_with("_daemon"),
+                None if before == CALLED => SESSIONS.iter().any(|(of, daemon)| {
+                    *daemon == key && known.get("script_file").is_some_and(|file| file.eq_ignore_ascii_case(of))
+                }),
                 None => !before.starts_with(ARGUMENT) || key.starts_with(ARGUMENT) || key == BEHIND_ARGUMENTS,
             };
             if !is_expected {
@@ -645,7 +657,7 @@ mod tests {
     /// As `qconf -sc` has them; the host has all of them to give.
     fn debits() -> Debits {
         let rows = "mem_free mf MEMORY <= YES YES 1G 0\nmem_job mj MEMORY <= YES JOB 0 0\nmem_host mh MEMORY <= YES HOST 0 0\n\
-                    threads t INT <= YES JOB 3 0\nhalves h DOUBLE <= YES YES 0 0\ngpu gpu INT <= YES HOST 1 0\n";
+                    threads threads INT <= YES JOB 3 0\nhalves h DOUBLE <= YES YES 0 0\ngpu gpu INT <= YES HOST 1 0\n";
         let names = ["mem_free", "mem_job", "mem_host", "threads", "halves", "gpu"].map(|name| format!("{name}=9"));
         Debits::of(rows, &[format!("complex_values {}", names.join(","))])
     }
@@ -713,7 +725,11 @@ mod tests {
         let [script, ..] = three_places("none");
         let memory =
             |job: &SpooledJob, names: &[&str]| job.memory(&named(names, PerSlot::AsCounted)).map(|of| of >> 20);
-        assert_eq!(memory(&script, &["mem_free"]), Some(2048));
+        assert_eq!(memory(&script, &["mem_free", "mf"]), Some(2048));
+        assert_eq!(memory(&script, &["mem_free"]), None, "it may be asked by its shortcut");
+        let no_jsv = parse(&[]).unwrap().with_environment("A=b\n").unwrap();
+        let no_jsv = SpooledJob { debits: debits(), ..no_jsv };
+        assert_eq!(memory(&no_jsv, &["mem_free", "mf"]), None, "nothing is known of its requests");
         assert_eq!(memory(&script, &["mem_job"]), None, "none is debited");
         assert_eq!(script.gpus(&named(&["gpu"], PerSlot::AsCounted)), 1);
         let [script, ..] = three_places("mf=50M");

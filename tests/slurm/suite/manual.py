@@ -28,6 +28,7 @@ EXAMPLES = {
     "load_sensor    /usr/local": "no command",
     "jobfence open --job": "fences_of_the_manual",
     "jsv_url            script": "no command",
+    "exec /usr/local/sbin/jobfence jsv": "tests/gridengine has it in beside_another_jsv",
     "sbatch next.sh": "next_of_the_manual",
     "uid_UID/job_JOB/step_STEP\n\\Z": "no command",
     "v2  SCOPE/JOB": "no command",

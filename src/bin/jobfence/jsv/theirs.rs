@@ -92,6 +92,9 @@ impl OtherJsv {
             match line.as_slice() {
                 b"STARTED" => break,
                 b"SEND ENV" => wants_environment = true,
+                line if line.starts_with(b"RESULT ") => {
+                    return Err(Trouble::OfTheirs("decides before it was told of the job".to_owned()));
+                }
                 other => say(other, &mut deadline)?,
             }
         }
@@ -199,6 +202,9 @@ impl RunningJsv {
             if let Some(end) = self.said.iter().position(|byte| *byte == b'\n') {
                 let mut line: Vec<u8> = self.said.drain(..=end).collect();
                 line.pop();
+                // qmaster splits a line at runs of blanks, and skips those before the first word (`jsv_split_commandline`).
+                let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).collect();
+                let line = words.join(&b' ');
                 if line.is_empty() {
                     continue;
                 }
@@ -343,6 +349,15 @@ mod tests {
         let later = "Try again later.";
         assert_eq!(rejected("exec sleep 900", Duration::from_secs(1)), format!("{name} does not answer. {later}"));
         assert_eq!(rejected("exit 0", LONG), format!("{name} has ended. {later}"));
+        // As qmaster would take it, which must not hear the end before ours has noted what counts.
+        assert_eq!(rejected("echo '  RESULT  STATE   ACCEPT '", LONG), "accepted");
+        let mut early = OtherJsv::new(script(&path, "echo RESULT STATE ACCEPT;", "exit 0"), LONG);
+        let (said, answer) = ask(&mut early, &[]);
+        assert_eq!(
+            (said.as_str(), answer.contains(" decides before it was told of the job. ")),
+            ("", true),
+            "{answer}"
+        );
         assert_eq!(rejected("echo no >&2; sleep 900", LONG), format!("{name} complains: no. {later}"));
         let mut missing = OtherJsv::new(vec!["/none".into()], LONG);
         assert!(ask(&mut missing, &[]).1.contains("/none cannot be started: No such file"));

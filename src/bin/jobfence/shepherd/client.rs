@@ -4,7 +4,7 @@
 use std::ffi::{CString, OsStr};
 use std::io::Write as _;
 use std::net::{TcpStream, ToSocketAddrs as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jobfence::door::run::How;
 use jobfence::error::{Error, Result};
@@ -54,8 +54,14 @@ fn write_to(address: &str, line: &str) -> Result<()> {
     let failed = |error: std::io::Error| Error::new(format!("call the job's client: {error}")).value(address);
     let all: Vec<_> = address.to_socket_addrs().map_err(failed)?.collect();
     let mut found = Err(Error::new("the job's client has no address:").value(address));
+    // A user can name an address with any number of hosts behind it.
+    let deadline = Instant::now() + PATIENCE;
     for one in all {
-        found = TcpStream::connect_timeout(&one, PATIENCE).map_err(failed);
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        found = TcpStream::connect_timeout(&one, left).map_err(failed);
         if found.is_ok() {
             break;
         }

@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use jobfence::config::{Config, SlotRequest};
+use jobfence::config::{Config, PerSlot, SlotRequest};
 use jobfence::error::{Error, Result};
 use jobfence::job::Id;
-use jobfence::record;
+use jobfence::record::{GRIDENGINE, make_directory};
 use jobfence::scheduler::gridengine::complexes::Debits;
 use jobfence::scheduler::gridengine::spool::SpooledJob;
 use jobfence::sys::dir::Dir;
@@ -15,11 +15,11 @@ use nix::unistd::getppid;
 
 use crate::check::daemon::SchedulerDaemon;
 
-/// The directory in `RunDir`, with a file for each queue.
-const DIRECTORY: &str = "gridengine";
 /// How long an answer holds, and how long that there was none.
 const LASTS: Duration = Duration::from_secs(300);
 const SILENCE_LASTS: Duration = Duration::from_secs(60);
+/// What stands in the file of a queue for which there was never an answer.
+const SILENCE: &str = "none\n";
 /// How long a launch waits for qmaster, with all questions.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -32,7 +32,7 @@ pub fn of(spooled: &SpooledJob, wanted: &[&SlotRequest], config: &Config) -> Deb
         log::warn!("job {}: {error}", spooled.job);
         Debits::default()
     });
-    if !debits.are_known() {
+    if !debits.are_known() && wanted.iter().any(|one| one.per == PerSlot::AsCounted && !spooled.is_said(one)) {
         let why = "what qmaster debits is not known here, so an amount is of each slot unless jobfence.conf says more";
         log::warn!("job {}: {why}", spooled.job);
     }
@@ -42,14 +42,16 @@ pub fn of(spooled: &SpooledJob, wanted: &[&SlotRequest], config: &Config) -> Deb
 fn kept_or_asked(spooled: &SpooledJob, config: &Config) -> Result<Debits> {
     let queue = spooled.facts.partition.known().cloned().unwrap_or_default();
     let name = Id::new(queue.as_str())?.in_a_name();
-    let dir = record::open_run_dir(&config.run_dir)?.ensure(DIRECTORY)?;
+    // A file for each queue.
+    let dir = make_directory(&config.run_dir, GRIDENGINE)?;
     if let Some(kept) = kept(&dir, &name) {
         return Ok(kept);
     }
-    let asked = ask(&queue, &spooled.host);
-    let debits = asked.as_ref().map_or_else(|_| Debits::default(), Clone::clone);
-    // Two launches at once write the same.
-    if let Err(error) = dir.replace_file(&name, debits.text().as_bytes()) {
+    // An older answer is nearer to the truth than none.
+    let before = || dir.read(&name).ok().map(|text| Debits::parse(&text)).filter(Debits::are_known);
+    let asked = ask(&queue, &spooled.host).or_else(|why| before().ok_or(why));
+    let text = asked.as_ref().map_or_else(|_| SILENCE.to_owned(), Debits::text);
+    if let Err(error) = dir.replace_file(&name, text.as_bytes()) {
         log::info!("{error}");
     }
     asked.map_err(Error::new)
@@ -59,7 +61,8 @@ fn kept_or_asked(spooled: &SpooledJob, config: &Config) -> Result<Debits> {
 fn kept(dir: &Dir, name: &str) -> Option<Debits> {
     let file = std::fs::File::from(dir.open_file(name, OFlag::O_RDONLY).ok()?);
     let written = file.metadata().ok()?.modified().ok()?;
-    let debits = Debits::parse(&dir.read(name).ok()?);
+    // Launches have one name for the new file, so one can give the file's name to another's, which is still empty.
+    let debits = Debits::parse(&dir.read(name).ok().filter(|text| !text.is_empty())?);
     let lasts = if debits.are_known() { LASTS } else { SILENCE_LASTS };
     // A clock that was set back makes it a file of the future.
     SystemTime::now().duration_since(written).ok().filter(|age| *age < lasts).map(|_| debits)
@@ -93,7 +96,8 @@ mod tests {
         let second = Duration::from_secs(1);
         let known = "mem_free mf YES 0\n";
         assert_eq!([written(known, second), written(known, LASTS + second)], [Some(true), None]);
-        assert_eq!([written("", second), written("", SILENCE_LASTS + second)], [Some(false), None]);
+        assert_eq!([written(SILENCE, second), written(SILENCE, SILENCE_LASTS + second)], [Some(false), None]);
+        assert_eq!(written("", second), None, "another launch is about to write it");
         let tomorrow = std::fs::File::create(temp.path().join("all+2Eq")).unwrap();
         tomorrow.set_modified(SystemTime::now() + Duration::from_secs(86_400)).unwrap();
         assert_eq!(kept(&dir, "all+2Eq"), None, "of the future");

@@ -11,15 +11,13 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jobfence::job::Id;
-use jobfence::record::make_directory;
+use jobfence::record::{HTCONDOR, make_directory};
 use jobfence::scheduler::htcondor::settings::StarterSettings;
 use jobfence::sys::dir::Dir;
 use jobfence::sys::process::Owner;
 use nix::unistd::{UnlinkatFlags, getppid, unlinkat};
 
-/// In `RunDir`.
-const DIRECTORY: &str = "htcondor";
-/// There, of which startd condor_status(1) has to ask.
+/// In the directory below `RunDir`: the startd of which condor_status(1) has to ask.
 const REFUSES: &str = "refuses";
 /// The kernel's clock for files is behind the other one by this at most, and tells two changes within it by nothing.
 const GRAIN: Duration = Duration::from_secs(1);
@@ -34,7 +32,7 @@ impl Kept {
     /// What there is for the startd that has started this process. Without a place for it, each job asks anew.
     pub fn open(run_dir: &Path) -> Option<Self> {
         let startd = Dir::open("/proc").and_then(|proc| Owner::of(&proc, getppid().as_raw())).ok()??;
-        let dir = make_directory(run_dir, DIRECTORY).ok()?;
+        let dir = make_directory(run_dir, HTCONDOR).ok()?;
         Some(Self { dir, startd: format!("{} {}", startd.pid, startd.start) })
     }
 
