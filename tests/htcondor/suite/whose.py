@@ -11,7 +11,7 @@ from slurm import kernel
 from slurm.harness import case, expect, expect_equal, expect_in, uid
 from slurm.sites import until
 
-from ..harness import expect_limits, fenced
+from ..harness import expect_limits, fenced, restarts
 
 # The startd talks to no client that does not agree with it on security first.
 STRICT = {"STARTD.SEC_READ_NEGOTIATION": "REQUIRED"}
@@ -81,11 +81,12 @@ def no_program_is_asked(site):
 
 
 @case
+@restarts  # after a mere reconfiguration, a startd can go on with the policy that it has applied before
 def startd_is_silent(site):
     """Jobs of which nothing is known share no directory, have the strictest of all sections, and the log says later whose they are."""
     site.configure("MaxProcessesPerUser=500\n[User=bob]\nMaxProcesses=66\n" + LETS_ALICE_GO)
     began = time.time()
-    with site.changed(**STRICT), silent(site, "condor_status"):
+    with site.changed(restart=True, **STRICT), silent(site, "condor_status"):
         jobids = {user: site.submit(user, "sleep 1000") for user in ("alice", "bob")}
         groups = {user: fenced(site, jobid) for user, jobid in jobids.items()}
     users = {user: group.path.rsplit("/", 3)[1] for user, group in groups.items()}
@@ -104,10 +105,11 @@ def startd_is_silent(site):
 
 
 @case(release=True)  # no_program_is_asked, and startd_is_silent asks in this way
+@restarts
 def startd_talks_to_few(site):
     """A startd that wants to agree on security with each client is asked by condor_status, and not otherwise again."""
     began, mark = time.time(), site.log_mark()
-    with site.changed(**STRICT):
+    with site.changed(restart=True, **STRICT):
         for _ in range(2):
             jobid = site.submit("alice", "sleep 1000")
             expect_account(site, jobid, "alice")
