@@ -40,10 +40,11 @@ def delegate(base):
     if not top or not Path("/run/systemd/system").is_dir():
         return None
     place = top / base
-    place.mkdir(exist_ok=True)
+    place.mkdir(parents=True, exist_ok=True)
     os.setxattr(place, "trusted.delegate", b"1")
-    for controller in (place.parent / "cgroup.controllers").read_text().split():
-        (place.parent / "cgroup.subtree_control").write_text(f"+{controller}")
+    for above in place.parent.parent, place.parent:
+        for controller in (above / "cgroup.controllers").read_text().split():
+            (above / "cgroup.subtree_control").write_text(f"+{controller}")
     return place
 
 
@@ -52,7 +53,8 @@ def second_host(site, configured=""):
     """Its configuration has no limits but these; jobs must be gone at the end."""
     top = Path(tempfile.mkdtemp(prefix="jobfence-node2-"))
     top.chmod(0o755)
-    base = f"{site.bases()[0]}/{NODE}"
+    # Directly below, the first host's janitor would take it for that of a node that has its RunDir, and remove what is empty there.
+    base = f"{site.bases()[0]}/hosts/{NODE}"
     config, ready = top / "etc", top / "ready"
     config.mkdir()
     (config / "jobfence.conf").write_text(f"CgroupBase={base}\nRunDir={top}/run\nOnError=fail\n{configured}")
@@ -99,6 +101,7 @@ def second_host(site, configured=""):
         if delegated:
             with contextlib.suppress(OSError):
                 delegated.rmdir()
+                delegated.parent.rmdir()
 
 
 def reported(site):

@@ -413,11 +413,11 @@ class Site:
             for top in kernel.Group("/" + base).directories():
                 # Another step may go while we look: no error, just less to say.
                 for user in sorted(kernel.directories_below(top)):
-                    if user.name.startswith("uid_") and top in (user.parent, user.parent.parent):
+                    if user.name.startswith("uid_") and top in list(user.parents)[:3]:
                         below = sorted(map(str, kernel.directories_below(user)))
                         found += below or [str(user)]
         names = "|".join(map(re.escape, self.bases()))
-        tree = re.compile(rf":/(?:{names})/(?:[^/\n]+/)?uid_\d+(?:/|$)", re.M)
+        tree = re.compile(rf":/(?:{names})/(?:[^/\n]+/){{0,2}}uid_\d+(?:/|$)", re.M)
         for pid in kernel.all_pids():
             if tree.search(kernel.read(f"/proc/{pid}/cgroup")) and kernel.is_alive(pid):
                 found.append(f"process {pid} ({kernel.command_line(pid)[:60]})")
