@@ -78,6 +78,13 @@ impl AskedProgram {
         Self(command)
     }
 
+    /// Adds all of this process's environment but these variables.
+    #[must_use]
+    pub fn with_all_but(mut self, names: &[&str]) -> Self {
+        self.0.envs(std::env::vars_os().filter(|(name, _)| !names.iter().any(|left| name == left)));
+        self
+    }
+
     /// Adds these variables to its environment.
     #[must_use]
     pub fn with(mut self, variables: impl IntoIterator<Item = (&'static str, String)>) -> Self {
