@@ -234,6 +234,16 @@ mod tests {
     }
 
     #[test]
+    fn it_has_the_environment_that_it_is_given() {
+        // cargo sets both.
+        let (one, other) = ("CARGO_PKG_NAME", "CARGO_MANIFEST_DIR");
+        let asked = || AskedProgram::new("/usr/bin/env", NONE, NONE);
+        let has = |program: AskedProgram, name: &str| program.ask(Instant::now() + LONG).unwrap().contains(name);
+        assert!(!has(asked(), one) && has(asked().with_all_but(&[other]), one));
+        assert!(!has(asked().with_all_but(&[other]), other));
+    }
+
+    #[test]
     fn a_failure_is_none_of_its_answers() {
         assert_eq!(sh("echo x; echo no such job >&2; exit 1", LONG).unwrap_err().to_string(), "no such job");
         assert_eq!(sh("kill -9 $$", LONG).unwrap_err().to_string(), "SIGKILL has ended it");
