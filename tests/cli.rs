@@ -1095,6 +1095,21 @@ fn run_passes_signals_on() {
 }
 
 #[test]
+fn a_signal_for_real_time_is_passed_on_and_ends_as_any_other() {
+    let site = Site::new("real-time");
+    let signal = libc::SIGRTMIN() + 3;
+    let script = format!("trap 'exit 5' {signal}; echo ready; while :; do sleep 0.05; done");
+    let mut command = site.command("run");
+    let mut child = command.args(["--", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0u8; 6]).unwrap();
+    // SAFETY: two numbers.
+    assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
+    assert_eq!(child.wait().unwrap().code(), Some(5));
+    let output = site.run(&["--", "sh", "-c", &format!("kill -{signal} $$")]);
+    assert_eq!(output.status.signal(), Some(signal), "{}", err(&output));
+}
+
+#[test]
 fn run_stops_and_continues_with_the_command() {
     let site = Site::new("stop");
     let script = "echo ready; kill -STOP $$; echo on";

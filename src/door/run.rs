@@ -13,10 +13,8 @@ use std::time::{Instant, SystemTime};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::signal::{
-    SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, killpg, pthread_sigmask, sigaction,
-};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, pthread_sigmask, sigaction};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{ForkResult, Pid, User, execvp, fork, initgroups, pipe2, setgid, setsid, setuid};
 
 use crate::bytes;
@@ -79,7 +77,7 @@ pub enum How {
     /// With this exit status.
     Exited(i32),
     /// By this signal.
-    Signalled(Signal),
+    Signalled(i32),
 }
 
 impl How {
@@ -87,7 +85,7 @@ impl How {
     pub fn exit(self) -> Exit {
         match self {
             Self::Exited(status) => Exit::Status(status),
-            Self::Signalled(signal) => Exit::Signal(signal as i32),
+            Self::Signalled(signal) => Exit::Signal(signal),
         }
     }
 }
@@ -227,17 +225,16 @@ pub fn end_as(how: How) -> i32 {
     match how {
         How::Exited(status) => status,
         How::Signalled(signal) => {
-            let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
             // No core of this process: only the command's is wanted.
             let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            // SAFETY: a resource and a valid limit; and the default action runs no code of this program.
+            // SAFETY: a resource and a valid limit; the default action runs no code of this program; and a signal is a number.
             unsafe {
                 libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
-                let _ = sigaction(signal, &default);
+                libc::signal(signal, libc::SIG_DFL);
+                let _ = pthread_sigmask(SigmaskHow::SIG_UNBLOCK, Some(&with_numbers(SigSet::empty(), [signal])), None);
+                libc::kill(libc::getpid(), signal);
             }
-            let _ = pthread_sigmask(SigmaskHow::SIG_UNBLOCK, Some(&SigSet::from(signal)), None);
-            let _ = kill(Pid::this(), signal);
-            128 + signal as i32
+            128 + signal
         }
     }
 }
@@ -250,8 +247,52 @@ fn c_strings(words: &[OsString]) -> Result<Vec<CString>> {
     if words.is_empty() { Err(Error::new("no command is given")) } else { Ok(words) }
 }
 
-/// The signals that are passed on, or that tell about the child.
-const WATCHED: [Signal; 11] = [
+/// What has become of a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waited {
+    /// Nothing new.
+    Nothing,
+    /// It has stopped.
+    Stopped,
+    /// It has ended.
+    Ended(How),
+}
+
+/// Looks, without waiting. nix knows no end by a signal for real time.
+pub fn waited(child: Pid, also: WaitPidFlag) -> nix::Result<Waited> {
+    let mut status = 0;
+    // SAFETY: a number, a place for the status, and flags.
+    let found = unsafe { libc::waitpid(child.as_raw(), &raw mut status, (WaitPidFlag::WNOHANG | also).bits()) };
+    Ok(match Errno::result(found)? {
+        0 => Waited::Nothing,
+        _ if libc::WIFSTOPPED(status) => Waited::Stopped,
+        _ => Waited::Ended(match Exit::of_wait(status) {
+            Exit::Status(status) => How::Exited(status),
+            Exit::Signal(signal) => How::Signalled(signal),
+        }),
+    })
+}
+
+/// These signals, and those with these numbers.
+fn with_numbers(set: SigSet, numbers: impl IntoIterator<Item = i32>) -> SigSet {
+    let mut all = *set.as_ref();
+    for number in numbers {
+        // SAFETY: a valid set and a number.
+        unsafe { libc::sigaddset(&raw mut all, number) };
+    }
+    // SAFETY: it was a valid set, and still is.
+    unsafe { SigSet::from_sigset_t_unchecked(all) }
+}
+
+/// The signals that are passed on, or that tell about the child; beside these, all for real time. Others end this process, or are its own
+/// faults.
+const WATCHED: [Signal; 17] = [
+    Signal::SIGXCPU,
+    Signal::SIGPWR,
+    Signal::SIGIO,
+    Signal::SIGURG,
+    Signal::SIGVTALRM,
+    Signal::SIGPROF,
     Signal::SIGCHLD,
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -276,6 +317,7 @@ fn spawn(
     let (failure, fail) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
     let mut watched = SigSet::empty();
     WATCHED.iter().for_each(|signal| watched.add(*signal));
+    let watched = with_numbers(watched, libc::SIGRTMIN()..=libc::SIGRTMAX());
     let mut before = SigSet::empty();
     pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&watched), Some(&mut before)).map_err(os("block signals"))?;
     // If SIGCHLD were inherited as ignored, it would never arrive, and the kernel would reap the child.
@@ -365,35 +407,37 @@ fn become_command(
 fn watch(child: Pid, watched: &SigSet, own_session: bool, also: WaitPidFlag) -> Result<How> {
     loop {
         let info = wait_signal(watched)?;
-        let Ok(signal) = Signal::try_from(info.si_signo) else { continue };
-        if signal != Signal::SIGCHLD {
+        let signal = info.si_signo;
+        if signal != libc::SIGCHLD {
             // The terminal signals the whole process group, and so the child, too, unless it has its own session. A signal from the child
             // itself is not passed on.
             let from_person = matches!(info.si_code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
             // SAFETY: with these codes the kernel has filled in si_pid (sigaction(2)).
             let from_child = from_person && unsafe { info.si_pid() } == child.as_raw();
-            if (from_person && !from_child) || own_session || signal == Signal::SIGCONT {
+            if (from_person && !from_child) || own_session || signal == libc::SIGCONT {
                 // A process group that is orphaned in its session does not stop for SIGTSTP.
-                let signal = if own_session && signal == Signal::SIGTSTP { Signal::SIGSTOP } else { signal };
+                let signal = if own_session && signal == libc::SIGTSTP { libc::SIGSTOP } else { signal };
                 // As the leader of its session the child leads a process group, too. It is not waited for yet, so the number is still its
                 // own.
                 let from_terminal = own_session && !from_person;
-                if !(from_terminal && killpg(child, signal).is_ok()) {
-                    let _ = kill(child, signal);
+                // SAFETY: two numbers.
+                unsafe {
+                    if !(from_terminal && libc::killpg(child.as_raw(), signal) == 0) {
+                        libc::kill(child.as_raw(), signal);
+                    }
                 }
             }
             continue;
         }
         loop {
-            match waitpid(child, Some(WaitPidFlag::WNOHANG | also)) {
-                Ok(WaitStatus::Exited(_, status)) => return Ok(How::Exited(status)),
-                Ok(WaitStatus::Signaled(_, signal, _)) => return Ok(How::Signalled(signal)),
-                Ok(WaitStatus::Stopped(..)) => {
+            match waited(child, also) {
+                Ok(Waited::Ended(how)) => return Ok(how),
+                Ok(Waited::Stopped) => {
                     // Both stop, so that the shell sees its job stopped; the shell's `fg` continues both.
                     let _ = kill(Pid::this(), Signal::SIGSTOP);
                     let _ = kill(child, Signal::SIGCONT);
                 }
-                Ok(_) => break,
+                Ok(Waited::Nothing) => break,
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(Error::new("wait for the command").errno(errno)),
             }

@@ -78,6 +78,13 @@ impl AskedProgram {
         Self(command)
     }
 
+    /// Adds all of this process's environment but these variables.
+    #[must_use]
+    pub fn with_all_but(mut self, names: &[&str]) -> Self {
+        self.0.envs(std::env::vars_os().filter(|(name, _)| !names.iter().any(|left| name == left)));
+        self
+    }
+
     /// Adds these variables to its environment.
     #[must_use]
     pub fn with(mut self, variables: impl IntoIterator<Item = (&'static str, String)>) -> Self {
@@ -224,6 +231,16 @@ mod tests {
     fn an_answer_is_longer_than_a_pipe() {
         assert_eq!(sh("head -c 3000000 /dev/zero >&2; head -c 3000000 /dev/zero", LONG).unwrap().len(), 3_000_000);
         assert!(matches!(sh("exec cat /dev/zero", LONG), Err(Silence::Long)));
+    }
+
+    #[test]
+    fn it_has_the_environment_that_it_is_given() {
+        // cargo sets both.
+        let (one, other) = ("CARGO_PKG_NAME", "CARGO_MANIFEST_DIR");
+        let asked = || AskedProgram::new("/usr/bin/env", NONE, NONE);
+        let has = |program: AskedProgram, name: &str| program.ask(Instant::now() + LONG).unwrap().contains(name);
+        assert!(!has(asked(), one) && has(asked().with_all_but(&[other]), one));
+        assert!(!has(asked().with_all_but(&[other]), other));
     }
 
     #[test]

@@ -147,6 +147,7 @@ fn fence(arguments: &[OsString]) -> Result<(), String> {
     let environment = run.environment.clone();
     let question = run.question.take();
     let (room, settings) = (run.room.take(), run.settings.take());
+    let branch = settings.as_ref().map_or(JOBS_BRANCH, |settings| settings.branch.as_str());
     let opened = life::open_with(loaded.clone(), &run.request(number, loaded.as_ref().ok()), room.as_ref());
     let Some(opened) = fenced(opened)? else { return Ok(()) };
     // A process that starts now is outside of the fence. Without this one only the log stays without the job's number.
@@ -156,14 +157,14 @@ fn fence(arguments: &[OsString]) -> Result<(), String> {
         log::warn!("nobody asks whose fence this is: {error}");
     }
     // Without this one the janitor closes the fence.
-    if let Err(error) = watch::start(&which, &environment) {
+    if let Err(error) = watch::start(&which, branch, &environment) {
         log::warn!("job {}: nobody waits for its end: {error}", which.job);
     }
     let entered = fenced(enter::enter(loaded.clone(), &which, STARTERS_LEAF));
     if !matches!(&entered, Ok(Some(()))) {
         close(loaded.ok().as_ref(), &which);
-    } else if let (Ok(loaded), Some(settings)) = (&loaded, settings)
-        && let Err(error) = tell(loaded, &which, &opened, &settings, slot_type_in(arguments))
+    } else if let (Ok(loaded), Some(settings)) = (&loaded, &settings)
+        && let Err(error) = tell(loaded, &which, &opened, settings, slot_type_in(arguments))
     {
         log::warn!("job {}: cannot tell it of its limits: {error}", which.job);
     }
@@ -265,7 +266,7 @@ impl Run {
                 uid: Fact::from(certain.as_ref().map(|user| user.uid.as_raw())),
                 ..job.facts(slot_type, certain.map(|user| user.name))
             },
-            environment: reason_of(&job, submitter),
+            environment: reason_of(&job, submitter, slot::sockets_owner()),
             asked: job.asked.clone(),
             settings: settings.ok(),
             question: if job.job.is_none() { job::Question::about(slot).ok() } else { None },
@@ -278,7 +279,9 @@ impl Run {
         let facts = Facts { uid: Fact::Known(job.user.uid.as_raw()), ..job.ad.facts(&job.user.name) };
         let (uid, step) = (job.user.uid.as_raw(), Id::new(LOCAL)?);
         let local::LocalOrder { id, schedd } = job.order;
-        let environment = job.ad.global_job.map(|name| reason::environment(&name, &schedd)).unwrap_or_default();
+        let environment = job.ad.global_job.zip(local::sockets_owner());
+        let environment =
+            environment.map(|(name, owner)| reason::environment(&name, &schedd, owner)).unwrap_or_default();
         Ok(Self {
             uid,
             job: id,
@@ -320,11 +323,13 @@ impl Run {
     }
 }
 
-/// What tells a schedd of this host why the job is on hold.
-fn reason_of(job: &SlotJob, submitter: Submitter<'_>) -> Vec<CString> {
+/// What tells a schedd of this host why the job is on hold. `owner` is the user as whom HTCondor's daemons open their sockets.
+fn reason_of(job: &SlotJob, submitter: Submitter<'_>, owner: Option<u32>) -> Vec<CString> {
     let global_job = job.global_job.as_deref().filter(|_| submitter.is_this_host == Some(true));
-    let schedd = global_job.and_then(|name| name.split('#').next());
-    global_job.zip(schedd).map(|(name, schedd)| reason::environment(name, schedd)).unwrap_or_default()
+    // The job's user can have changed it, and an address in the place of the name would be where root goes.
+    let schedd = global_job.and_then(|name| name.split('#').next()).filter(|name| !name.starts_with('<'));
+    let all = global_job.zip(schedd).zip(owner);
+    all.map(|((name, schedd), owner)| reason::environment(name, schedd, owner)).unwrap_or_default()
 }
 
 /// What the sandbox of a job can hold of memory: nothing, unless it is in a tmpfs. What the starter writes there, also before the job begins, is
@@ -443,8 +448,12 @@ mod tests {
         let text = "JobId = \"12.0\"\nRemoteUser = \"root@x\"\nGlobalJobId = \"n#12.0#7\"\nJobfencePidsMax = 60\n";
         let job = SlotJob::parse(text).unwrap();
         let submitter = |is_this_host| Submitter { host: "n", is_this_host };
-        assert!(reason_of(&job, submitter(Some(true))).iter().any(|line| line.as_bytes() == b"JOBFENCE_SCHEDD=n"));
-        assert_eq!([Some(false), None].map(|here| reason_of(&job, submitter(here)).len()), [0, 0]);
+        let said = |job, here, owner| reason_of(job, submitter(here), owner);
+        assert!(said(&job, Some(true), Some(7)).iter().any(|line| line.as_bytes() == b"JOBFENCE_SCHEDD=n"));
+        assert_eq!([Some(false), None].map(|here| said(&job, here, Some(7)).len()), [0, 0]);
+        assert!(said(&job, Some(true), None).is_empty(), "it is not known whose sockets HTCondor's are");
+        let forged = SlotJob::parse(&text.replace("n#12", "<127.0.0.1:4444>#12")).unwrap();
+        assert!(said(&forged, Some(true), Some(7)).is_empty(), "an address of the user's");
         let granted = of_slot(Ok(job)).unwrap().request(1, None).granted;
         assert_eq!((granted.requests.step.pids_max, granted.requests.job), (Some(60), Requests::default()));
     }

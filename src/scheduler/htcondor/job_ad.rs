@@ -99,7 +99,7 @@ impl JobAd {
             account: group_of(self.group.as_deref().unwrap_or_default(), Some(user), self.acct_group.as_deref()),
             vnode_types: Fact::Known(vec![super::LOCAL.to_owned()]),
             user: Fact::Known(user.to_owned()),
-            global_job: Fact::from(self.global_job.clone()),
+            global_job: self.global_job.clone().map_or(Fact::Unknown, Fact::Claimed),
             ..Facts::default()
         }
     }

@@ -7,6 +7,7 @@
 //! port the daemon of that port is first told which daemon is meant (`SharedPortClient::sendSharedPortID`). All of this is the same in 23.9.6
 //! and 25.13.2.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use super::slot_ad::{Attributes, SlotJob, message, number};
@@ -20,13 +21,24 @@ const WE: &str = "jobfence";
 /// So many seconds the shared port has to hand the connection on.
 const HAND_ON: u64 = 30;
 
-/// Where a startd listens.
+/// Where a startd or a schedd listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     /// The port, which can be one of several daemons.
     pub socket: SocketAddr,
-    /// By which name that port knows the startd, if it is one of several daemons.
+    /// By which name that port knows the daemon, if it is one of several daemons.
     daemon: Option<String>,
+}
+
+/// As HTCondor reads it, with no other way to the daemon than this port.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { socket, daemon } = self;
+        match daemon {
+            Some(daemon) => write!(f, "<{socket}?sock={daemon}>"),
+            None => write!(f, "<{socket}>"),
+        }
+    }
 }
 
 impl Address {

@@ -140,7 +140,7 @@ impl SlotJob {
             account: self.group.clone(),
             vnode_types: Fact::Known(slot_type.map(str::to_owned).into_iter().collect()),
             user: Fact::from(user),
-            global_job: Fact::from(self.global_job.clone()),
+            global_job: self.global_job.clone().map_or(Fact::Unknown, Fact::Claimed),
             ..Facts::default()
         }
     }
@@ -297,7 +297,7 @@ mod tests {
         let facts = found.facts(Some("slot_type_1"), Some("alice".to_owned()));
         assert_eq!(facts.account, Fact::Claimed("group_a.b".to_owned()));
         assert_eq!(facts.user, Fact::Known("alice".to_owned()));
-        assert_eq!(facts.global_job, Fact::Known("ap.example#12.0#7".to_owned()));
+        assert_eq!(facts.global_job, Fact::Claimed("ap.example#12.0#7".to_owned()));
         assert_eq!(facts.vnode_types, Fact::Known(vec!["slot_type_1".to_owned()]));
         assert_eq!(found.facts(None, None).user, Fact::Unknown);
         let without = SlotJob::parse("JobId = \"12.0\"\n").unwrap();

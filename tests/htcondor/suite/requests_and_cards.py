@@ -24,13 +24,15 @@ def said(site, jobid):
 def variables(site):
     """The job reads its limits in its environment, beside what the site and its user put there; so does a local job."""
     site.configure("MaxProcesses=60\n[VnodeType=local]\nZeroCPUs=0.5\n")
-    with site.changed(STARTER_JOB_ENVIRONMENT='"SITE=\'a b\'"'):
+    # One of the startd's own variables, which HTCondor's programs do not need.
+    startd = dict(line.split("=", 1) for line in kernel.environment_bytes(site.daemon_pid("condor_startd")).decode().split("\0") if "=" in line)
+    with site.changed(STARTER_JOB_ENVIRONMENT='"SITE=\'a b\' SITES_UNIT=$ENV(INVOCATION_ID)"'):
         jobids = site.submit("alice", SAY, cpus=2, mib=200), submit_local(site, SAY)
         for jobid in jobids:
             site.wait(jobid)
     found = said(site, jobids[0])
     expect_match(rf"/job_{jobids[0]}\.0/step_slot\w+$", found.pop("JOBFENCE_CGROUP"), "JOBFENCE_CGROUP")
-    expected = {"JOBFENCE_CPUS": "2", "JOBFENCE_MAX_PROCESSES": "60", "JOBFENCE_MEMORY_BYTES": str(200 * MIB), "SITE": "a b", "OMP_NUM_THREADS": "2"}
+    expected = {"JOBFENCE_CPUS": "2", "JOBFENCE_MAX_PROCESSES": "60", "JOBFENCE_MEMORY_BYTES": str(200 * MIB), "SITE": "a b", "OMP_NUM_THREADS": "2", "SITES_UNIT": startd["INVOCATION_ID"]}
     expect_equal(found, expected, "the variables of a job with a slot")
     found = said(site, jobids[1])
     expect_equal((found["JOBFENCE_CPUS"], found["SITE"], "JOBFENCE_MEMORY_BYTES" in found), ("0.5", "a b", False), "those of a local job")

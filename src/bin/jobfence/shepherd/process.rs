@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::spool::SpoolUser;
-use jobfence::door::run::How;
+use jobfence::door::run::{How, Waited, waited};
 use jobfence::error::{Error, Result};
 use jobfence::scheduler::gridengine::SHEPHERD;
 use jobfence::sys::dir::Dir;
@@ -19,7 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, kill, pthread_sigmask, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{ForkResult, Pid, execv, fork, getppid, pipe2, setpgid};
 
 /// What execd sends to a shepherd (`sge_kill`), and what an administrator may.
@@ -242,12 +242,9 @@ impl ShepherdProcess {
                 self.waiting.insert(0, ShepherdEvent::Signal(signal));
             }
         }
-        let ended = match waitpid(self.pid, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(_, status)) => How::Exited(status),
-            Ok(WaitStatus::Signaled(_, signal, _)) => How::Signalled(signal),
-            _ => return,
-        };
-        self.waiting.insert(0, ShepherdEvent::Ended(ended));
+        if let Ok(Waited::Ended(how)) = waited(self.pid, WaitPidFlag::empty()) {
+            self.waiting.insert(0, ShepherdEvent::Ended(how));
+        }
     }
 
     /// Has the kernel kill others first, if the job is out of memory. The job was born before, and what the shepherd starts later is still

@@ -15,7 +15,7 @@ use jobfence::sys::program::{AskedProgram, Silence};
 use nix::unistd::getppid;
 
 use super::kept::Kept;
-use super::slot::{SHORTER, address, sockets_owner};
+use super::slot::{INHERITED, SHORTER, address, sockets_owner};
 use super::startd::{self, StartdAnswer};
 
 /// The startd has one thread, and starts other jobs meanwhile. Five seconds were too few on a busy host.
@@ -23,8 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// HTCondor's own commands.
 const STATUS: &str = "condor_status";
 const CONFIG_VAL: &str = "condor_config_val";
-/// By which HTCondor's commands find their configuration. What names the starter's sockets, and the keys of its sessions, is not for them.
+/// By which HTCondor's commands find their configuration.
 pub const CONFIGURATION: &[&str] = &["CONDOR_CONFIG", "_CONDOR_"];
+/// What names the starter's sockets, and the keys of its sessions, is not for them.
+const SECRETS: &[&str] = &[INHERITED, "CONDOR_PRIVATE_INHERIT"];
 
 /// Asks the startd that has started this process.
 ///
@@ -41,7 +43,7 @@ pub fn job_in(slot: &SlotAd, kept: Option<&Kept>) -> Result<SlotJob, NotFenced> 
             StartdAnswer::Silent => return Err(Error::new("the startd does not answer").into()),
         }
     }
-    match question.ask() {
+    match question.ask(&SlotJob::attributes()) {
         Ok(said) => SlotJob::parse(&said).map_err(NotFenced::Asked),
         Err(silence @ Silence::Long) => Err(NotFenced::Asked(failed(silence.to_string()).hint(SHORTER))),
         Err(silence) => Err(failed(silence.to_string()).into()),
@@ -66,11 +68,10 @@ impl Question {
         Ok(Self { program: beside_daemon(STATUS), address, is_slot: format!("Name == \"{name}\"") })
     }
 
-    /// What condor_status prints.
-    pub fn ask(&self) -> Result<String, Silence> {
+    /// What condor_status prints of these attributes.
+    pub fn ask(&self, attributes: &str) -> Result<String, Silence> {
         let Self { program, address, is_slot } = self;
-        let attributes = SlotJob::attributes();
-        let words = ["-direct", address, "-long", "-attributes", &attributes, "-constraint", is_slot];
+        let words = ["-direct", address, "-long", "-attributes", attributes, "-constraint", is_slot];
         AskedProgram::new(program, &words, CONFIGURATION).ask(Instant::now() + PATIENCE)
     }
 }
@@ -86,8 +87,9 @@ pub fn settings(slot: &Id, slot_type: Option<&str>, kept: Option<&Kept>) -> Resu
     // The files, too, from which it is.
     words.extend(["-config", "-macro"].map(str::to_owned));
     words.extend(StarterSettings::questions(slot));
-    let asked = AskedProgram::new(beside_daemon(CONFIG_VAL), &words, CONFIGURATION).ask(Instant::now() + PATIENCE);
-    let said = asked.map_err(|silence| {
+    // A starter expands `$ENV()` by all of the startd's environment, which it has.
+    let program = AskedProgram::new(beside_daemon(CONFIG_VAL), &words, CONFIGURATION).with_all_but(SECRETS);
+    let said = program.ask(Instant::now() + PATIENCE).map_err(|silence| {
         Error::new(format!("{CONFIG_VAL} does not say as whom this starter runs jobs: {silence}"))
     })?;
     let settings = StarterSettings::parse(&said)?;

@@ -3,7 +3,7 @@
 //! HTCondor's configuration says to the starter of a slot, and whether the startd has to be asked by condor_status(1).
 //!
 //! A starter reads all of the configuration anew. So what is kept counts only while each file and directory of it is the same. Lines of it can
-//! also be in the startd's environment. So it counts for this startd alone.
+//! also be in the startd's environment. So it counts for this startd alone. Where it hangs on more than that, nothing is kept.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -63,6 +63,9 @@ impl Kept {
         let asked = asked.duration_since(UNIX_EPOCH).unwrap_or_default();
         for path in sources {
             let Some((found, changed)) = stamp(Path::new(path)) else { return };
+            if hangs_on_more(Path::new(path)) {
+                return;
+            }
             // It can have changed while it was read.
             if changed.saturating_add(GRAIN) >= asked {
                 return;
@@ -82,6 +85,16 @@ impl Kept {
 
 fn name(slot: &Id) -> String {
     format!("settings.{}", slot.escaped())
+}
+
+/// Whether what a file says hangs on more than the files that condor_config_val(1) names: on chance, on the environment of one starter, or on a
+/// file that is not there yet. A file that cannot be read can say all of this.
+fn hangs_on_more(path: &Path) -> bool {
+    let is_one = |line: &str| {
+        let line = line.trim_start().to_ascii_lowercase();
+        !line.starts_with('#') && ["ifexist", "$env(", "$random_"].iter().any(|word| line.contains(word))
+    };
+    path.is_file() && std::fs::read(path).map_or(true, |text| String::from_utf8_lossy(&text).lines().any(is_one))
 }
 
 /// By what a file or directory of this path is told from another, or from itself when it was changed; and when that was.
@@ -132,6 +145,17 @@ mod tests {
         assert!(known(None));
         std::fs::write(&missing, "").unwrap();
         assert!(!known(None), "a file that was missing");
+        for (text, is_kept) in [
+            ("X = $(Y)\n # include ifexist : /x\n", true),
+            ("include ifexist : /x\n", false),
+            ("X = $ENV(SITE)\n", false),
+            ("X = 1\nY = $random_Choice(1,2)\n", false),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            kept().keep(&slot, None, &said, later());
+            assert_eq!(known(None), is_kept, "{text}");
+        }
+        std::fs::write(&file, "z\n").unwrap();
         let other = Kept { startd: "1 1".to_owned(), ..kept() };
         other.keep(&slot, None, &said, later());
         assert!(!known(None) && other.settings(&slot, None).is_some(), "another startd's");

@@ -21,6 +21,8 @@ use crate::syslog::SyslogOfDaemon;
 
 /// The first word of its command line.
 const LATE: &str = "jobfence-late";
+/// No other text of the job's user, which could be wrong.
+const ATTRIBUTES: &str = "JobId,RemoteUser";
 /// In seconds, before it asks: the startd is busy. Then nobody asks any more.
 const PAUSES: [u64; 7] = [5, 15, 30, 60, 120, 300, 600];
 
@@ -65,7 +67,7 @@ pub fn ask() -> Option<ExitCode> {
         if !starter.exists() {
             return Some(ExitCode::SUCCESS);
         }
-        let said = question.ask().ok().and_then(|said| SlotJob::parse(&said).ok());
+        let said = question.ask(ATTRIBUTES).ok().and_then(|said| SlotJob::parse(&said).ok());
         let found = said.and_then(|said| Some((said.job?, said.user.unwrap_or_default())));
         if let Some((job, user)) = found.filter(|_| starter.exists()) {
             let user: String = user.chars().filter(|c| is_printable(*c)).take(60).collect();

@@ -16,6 +16,7 @@ use jobfence::sys::program::AskedProgram;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, tee};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::fstat;
 use nix::unistd::{User, pipe2};
 
 use super::job::{CONFIGURATION, beside_daemon};
@@ -85,6 +86,11 @@ pub fn job(order: LocalOrder) -> Result<LocalJob, NotFenced> {
     let user = known(name).or_else(|| known(without_domain(name)));
     let user = user.ok_or_else(|| Error::new("this host does not know the job's user:").value(name))?;
     Ok(LocalJob { order, user, ad })
+}
+
+/// The user as whom the schedd opens its sockets: it makes its pipes so, too (`Scheduler::spawnLocalStarter`).
+pub fn sockets_owner() -> Option<u32> {
+    Some(fstat(std::io::stdin()).ok()?.st_uid)
 }
 
 /// All that is in a pipe when its writer has closed it. It stays there.

@@ -30,7 +30,7 @@ pub enum StartdAnswer {
 /// Asks about a slot. `owner` is the user as whom the startd opens sockets.
 pub fn ask(address: &Address, is_slot: &str, owner: u32, patience: Duration) -> StartdAnswer {
     // What goes to another host first can be lost on the way there.
-    if UdpSocket::bind((address.socket.ip(), 0)).is_err() || !is_theirs(address.socket.port(), owner) {
+    if !is_daemons(address, owner) {
         return StartdAnswer::Refused;
     }
     let deadline = Instant::now() + patience;
@@ -60,6 +60,11 @@ pub fn ask(address: &Address, is_slot: &str, owner: u32, patience: Duration) -> 
             Err(_) => return StartdAnswer::Refused,
         }
     }
+}
+
+/// Whether a daemon of HTCondor's on this host has this address: no other host, and no other user's program. `owner` is as in `ask`.
+pub fn is_daemons(address: &Address, owner: u32) -> bool {
+    UdpSocket::bind((address.socket.ip(), 0)).is_ok() && is_theirs(address.socket.port(), owner)
 }
 
 /// Whether root or this user alone listens at the port. After HTCondor has gone, any user's program can.

@@ -15,7 +15,7 @@ use jobfence::door::life::{self, HowClosed, Which};
 use jobfence::error::{Error, Result};
 use jobfence::job::Id;
 use jobfence::report::INSIDE;
-use jobfence::scheduler::htcondor::{CONTAINERS_BRANCH, JOBS_BRANCH};
+use jobfence::scheduler::htcondor::CONTAINERS_BRANCH;
 use jobfence::sys::program::leave_descriptors;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, setsid};
@@ -30,12 +30,12 @@ use crate::syslog::SyslogOfDaemon;
 pub const WATCH: &str = "jobfence-watch";
 const THIS: &std::ffi::CStr = c"/proc/self/exe";
 
-/// Starts it for a fence of this process, with this environment and no other.
-pub fn start(which: &Which, environment: &[CString]) -> Result<()> {
+/// Starts it for a fence of this process, with this environment and no other. `branch` is where HTCondor makes the job's cgroup.
+pub fn start(which: &Which, branch: &str, environment: &[CString]) -> Result<()> {
     let c_string = |text: &str| CString::new(text).map_err(|_| Error::new("a NUL in a word"));
     let step = which.step.as_ref().map(Id::as_str).unwrap_or_default();
     let run = which.run.unwrap_or_default().to_string();
-    let words = [c_string(WATCH)?, c_string(which.job.as_str())?, c_string(step)?, c_string(&run)?];
+    let words = [c_string(WATCH)?, c_string(which.job.as_str())?, c_string(step)?, c_string(&run)?, c_string(branch)?];
     let null = OpenOptions::new().read(true).write(true).open("/dev/null");
     let null = null.map_err(|error| Error::new(format!("open /dev/null: {error}")))?;
     let daemons = family::daemons_cgroup();
@@ -62,7 +62,7 @@ pub fn start(which: &Which, environment: &[CString]) -> Result<()> {
 /// As that process. `None`: this is none.
 pub fn watch() -> Option<ExitCode> {
     let words: Vec<String> = std::env::args().collect();
-    let [name, job, step, run] = words.as_slice() else { return None };
+    let [name, job, step, run, branch] = words.as_slice() else { return None };
     (name == WATCH).then_some(())?;
     ignore_sigpipe();
     SyslogOfDaemon::begin();
@@ -83,7 +83,7 @@ pub fn watch() -> Option<ExitCode> {
         }
         // It may have changed meanwhile; with mistakes in it, what it said before.
         let config = configured().map_or(loaded.config, |loaded| loaded.config);
-        close(&config, &which).map_err(|error| error.to_string())
+        close(&config, &which, branch).map_err(|error| error.to_string())
     });
     Some(match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -94,13 +94,13 @@ pub fn watch() -> Option<ExitCode> {
     })
 }
 
-fn close(config: &Config, which: &Which) -> Result<()> {
+fn close(config: &Config, which: &Which, branch: &str) -> Result<()> {
     let has_none = |name| matches!(enter::has_branch(config, which, name), Ok(Some(false)));
-    if has_none(JOBS_BRANCH) && has_none(CONTAINERS_BRANCH) {
+    if has_none(branch) && has_none(CONTAINERS_BRANCH) {
         log::info!("job {}: HTCondor has made no cgroup for it; jobfence alone has limited it", which.job);
     }
     let seen = life::usage(config, which).ok().and_then(|mut all| all.pop());
-    let limit = seen.and_then(|seen| environment::memory_of(&seen, JOBS_BRANCH));
+    let limit = seen.and_then(|seen| environment::memory_of(&seen, branch));
     for closed in life::close(config, which)? {
         if let HowClosed::Removed(seen) = closed? {
             log::info!("{}", life::in_words(&seen));
