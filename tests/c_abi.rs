@@ -507,6 +507,45 @@ fn a_job_that_goes_on_without_a_fence_has_a_number_of_its_own() {
 }
 
 #[test]
+fn a_configuration_with_a_mistake_finds_fences_but_does_not_say_that_there_are_none() {
+    let Some(site) = Site::new("mistake") else { return };
+    have_panics_shown();
+    let job = c("6");
+    let fence = CFence { size: size_of::<CFence>(), job: job.as_ptr(), step: ptr::null(), run: 0, reserved: 0 };
+    let holder = c("pid:1");
+    let right = c(site.config("").to_str().unwrap());
+    // SAFETY: C strings and a struct of its size.
+    let opened =
+        unsafe { c_abi::jobfence_open(right.as_ptr(), &fence, 65_534, holder.as_ptr(), ptr::null(), ptr::null_mut()) };
+    assert_eq!(opened, 0, "{}", last_error());
+    let other = site.run.path().join("other");
+    let mistake = site.config(&format!("MaxProcesses=many\nRunDir={}", other.display()));
+    let text = fs::read_to_string(&mistake).unwrap();
+    let without_first = text.lines().filter(|line| !line.ends_with("/run")).collect::<Vec<_>>().join("\n");
+    fs::write(&mistake, without_first).unwrap();
+    let mistake = c(mistake.to_str().unwrap());
+    let all = |config: &CString| {
+        // SAFETY: a struct of numbers.
+        let (mut totals, none): (CTotals, _) = (unsafe { MaybeUninit::zeroed().assume_init() }, ptr::null_mut());
+        totals.size = size_of::<CTotals>();
+        // SAFETY: C strings, structs of their sizes, and no places for texts.
+        unsafe {
+            [
+                c_abi::jobfence_total(config.as_ptr(), &fence, &mut totals),
+                c_abi::jobfence_usage(config.as_ptr(), &fence, none, none),
+                c_abi::jobfence_thaw(config.as_ptr(), &fence),
+                c_abi::jobfence_close(config.as_ptr(), &fence, none, none),
+            ]
+        }
+    };
+    let (refused, no_fence) = (AbiCode::Refused as c_int, AbiCode::NoFence as c_int);
+    let found = all(&mistake);
+    assert!([found[0], found[1], found[3]] == [refused; 3] && ![0, no_fence].contains(&found[2]), "{found:?}");
+    assert_eq!(all(&right), [0; 4], "{}", last_error());
+    assert_eq!(all(&right), [no_fence, no_fence, no_fence, 0], "{}", last_error());
+}
+
+#[test]
 fn what_cuda_is_to_see_is_said_where_the_nodes_gpus_are_nvidias() {
     let Some(site) = Site::new("gpus") else { return };
     for name in ["nvidia0", "nvidia1", "card0"] {

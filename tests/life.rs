@@ -582,6 +582,46 @@ fn gpus_are_chosen_and_said_and_go_with_the_fence() {
 }
 
 #[test]
+fn a_job_keeps_its_cpus_whatever_others_do() {
+    let Some(site) = Site::new("cores") else { return };
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        common::skip("needs two CPUs");
+        return;
+    }
+    let site_of = ["-o", "ConstrainCores=yes"];
+    let open = |job: &str, step: &str| {
+        let words = ["open", "--job", job, "--step", step, "--user", USER, "--cpus", "1", "--mem", "64M"];
+        let opened = site.jobfence(&[words.as_slice(), &site_of].concat());
+        assert!(opened.status.success(), "{opened:?}");
+        let sleeper = Started::sleeper();
+        site.done(&[["attach", "--job", job, "--step", step, &sleeper.pid()].as_slice(), &site_of].concat());
+        sleeper
+    };
+    let cpus = |process: &Started| {
+        let status = fs::read_to_string(format!("/proc/{}/status", process.pid())).unwrap();
+        status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned()
+    };
+    let first = open("1", "0");
+    let before = cpus(&first);
+    assert!(before.parse::<u32>().is_ok(), "{before}");
+    // What is not given keeps its last value.
+    site.done(&[["limit", "--job", "1", "--mem", "48M"].as_slice(), &site_of].concat());
+    assert_eq!(cpus(&first), before);
+    let other = open("2", "0");
+    assert_ne!(cpus(&other), before);
+    // A later step chooses nothing, and waits for nobody who chooses.
+    let lock = fs::File::open(site.run.path().join("run/cores.lock")).unwrap();
+    let held = nix::fcntl::Flock::lock(lock, nix::fcntl::FlockArg::LockExclusive).unwrap();
+    let later = open("1", "1");
+    assert_eq!(cpus(&later), before);
+    drop(held);
+    for job in ["1", "2"] {
+        site.done(&["close", "--job", job]);
+    }
+    assert!(site.is_clean(), "{:?}", site.records());
+}
+
+#[test]
 fn who_gets_the_number_of_a_process_that_is_put_in_is_put_back() {
     let Some(site) = Site::new("stranger") else { return };
     if Command::new("strace").arg("-V").output().is_err() {

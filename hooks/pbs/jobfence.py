@@ -526,6 +526,8 @@ def launch(event, job, settings):
         if error.code != NO_FENCE:
             raise
         # The job began when this hook was off.
+        if job.open(event, JOBS_STEP):
+            job.attach(os.getppid(), JOBS_STEP, ANY_USER)
     step = step_of(event)
     if job.open(event, step):
         job.attach(os.getppid(), step, ANY_USER)
@@ -538,9 +540,12 @@ def launch(event, job, settings):
 
 
 def limit_address_space(job):
-    """MoM has set RLIMIT_AS to the less of vmem and pvmem, before this event. The fence limits vmem, as memory and swap together."""
+    """MoM has set RLIMIT_AS to the less of vmem and pvmem, before this event. The fence limits vmem, as memory and swap together. MoM's
+    limit stays if the fence limits no memory."""
     import resource
 
+    if not any(fence["memory_limit_bytes"] for fence in fences_of(job.usage())):
+        return
     size = size_of(job.job.Resource_List["pvmem"]) or resource.RLIM_INFINITY
     try:
         resource.prlimit(os.getppid(), resource.RLIMIT_AS, (size, size))
@@ -932,8 +937,9 @@ def fault_of_the_host(library):
     deadline, fault = time.monotonic() + PROBE_PATIENCE, None
     while True:
         try:
-            library.call("open", fence, ctypes.c_uint32(NOBODY), b"pid:%d" % os.getpid(), ctypes.byref(grant), None)
-            fault = None
+            code, said = library.call("open", fence, ctypes.c_uint32(NOBODY), b"pid:%d" % os.getpid(), ctypes.byref(grant), None)
+            # With OnError=warn in the general part, the probe goes on without a fence.
+            fault = Failed(said, None) if code == UNFENCED else None
         except Failed as error:
             fault = error
         try:
@@ -951,13 +957,16 @@ def is_set_offline(event, fault):
     ours = "jobfence: no job can be fenced here: %s. When that is mended: pbsnodes -r NODE -C ''" % " ".join(fault.split())
     deadline = time.monotonic() + SERVER_PATIENCE
     try:
-        for name in sorted({chunk.vnode_name for chunk in chunks_of(event, event.job)}):
-            vnode = event.vnode_list[name]
-            # What the administrator has written stays.
+        # All are looked up before the first is changed.
+        vnodes = [(name, event.vnode_list[name]) for name in sorted({chunk.vnode_name for chunk in chunks_of(event, event.job)})]
+        for name, vnode in vnodes:
+            # What the administrator has written stays, also if the server does not say it.
             left = max(deadline - time.monotonic(), 0)
-            said = said_by_a_child(lambda name=name: str(pbs.server().vnode(name).comment or "").encode(), left)
-            theirs = said.decode(errors="replace").split("jobfence: ")[0].strip()
-            vnode.state, vnode.comment = pbs.ND_OFFLINE, " ".join(filter(None, (theirs, ours)))
+            said = said_by_a_child(lambda name=name: b"=" + str(pbs.server().vnode(name).comment or "").encode(), left)
+            theirs = said[1:].decode(errors="replace").split("jobfence: ")[0].strip()
+            vnode.state = pbs.ND_OFFLINE
+            if said:
+                vnode.comment = " ".join(filter(None, (theirs, ours)))
             pbs.logmsg(pbs.LOG_ERROR, "jobfence: %s is set offline: %s" % (name, fault))
         return True
     except Exception as error:  # pylint: disable=broad-except

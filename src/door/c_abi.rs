@@ -137,7 +137,7 @@ unsafe fn call_about(
 fn or_no_fence<T>(done: Done<T>, loaded: &Result<Loaded, LoadError>, which: &Which) -> Done<T> {
     done.map_err(|NotDone(code, text)| {
         let is_failure =
-            code != AbiCode::Off && known(loaded).is_ok_and(|config| life::exist(config, which) == Ok(false));
+            code != AbiCode::Off && loaded.as_ref().is_ok_and(|loaded| life::exist(&loaded.config, which) == Ok(false));
         NotDone(if is_failure { AbiCode::NoFence } else { code }, text)
     })
 }
@@ -374,6 +374,7 @@ pub unsafe extern "C" fn jobfence_total(config: *const c_char, fence: *const CFe
 fn used(loaded: &Result<Loaded, LoadError>, which: &Which) -> Done<Vec<Seen>> {
     let all = life::usage(known(loaded)?, which)?;
     if all.is_empty() {
+        usable(loaded)?;
         return Err(NotDone(AbiCode::NoFence, format!("there is no fence of job {}", which.job)));
     }
     Ok(all)
@@ -465,7 +466,11 @@ pub unsafe extern "C" fn jobfence_close(
     let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
         let mut closed: Vec<Seen> = Vec::new();
         let (mut unseen, mut failures) = (Vec::new(), Vec::new());
-        for one in life::close(known(loaded)?, which)? {
+        let all = life::close(known(loaded)?, which)?;
+        if all.is_empty() {
+            usable(loaded)?;
+        }
+        for one in all {
             match one {
                 Ok(HowClosed::Removed(seen)) => closed.push(*seen),
                 Ok(HowClosed::Unseen(key)) => unseen.push(format!("{key}: what it used is not known")),

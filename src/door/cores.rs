@@ -38,13 +38,21 @@ pub fn of_run((host, config): (&Host, &Config), whose: (&Id, u32), granted: Opti
     };
     let wanted = usize::try_from(granted.thousandths().div_ceil(1000)).unwrap_or(usize::MAX);
     let records = Records::open(&config.run_dir)?;
-    let lock = records.lock_cores(Instant::now() + PATIENCE)?;
-    let recorded = records.of_boot(&host.boot_id)?;
     let devices = Dir::open("/sys/devices")?;
     let here = usable(host)?;
-    let (ours, others): (Vec<&Shared>, Vec<&Shared>) = recorded.iter().partition(|shared| is_of(shared, whose));
-    // A later step, and a job that has given a part back, keep to what the job has.
-    let has = lists(&ours).iter().fold(CpuList::default(), |all, cpus| all.and(cpus)).in_both(&here);
+    // A later step, and a job that has given a part back, keep to what the job has. So nobody else's choice matters to them.
+    let has_of = |recorded: &[Shared]| {
+        let ours: Vec<&Shared> = recorded.iter().filter(|shared| is_of(shared, whose)).collect();
+        lists(&ours).iter().fold(CpuList::default(), |all, cpus| all.and(cpus)).in_both(&here)
+    };
+    let mut recorded = records.of_boot(&host.boot_id)?;
+    let (mut has, mut lock) = (has_of(&recorded), None);
+    if has.is_empty() {
+        lock = Some(records.lock_cores(Instant::now() + PATIENCE)?);
+        recorded = records.of_boot(&host.boot_id)?;
+        has = has_of(&recorded);
+    }
+    let others: Vec<&Shared> = recorded.iter().filter(|shared| !is_of(shared, whose)).collect();
     let (taken, places) = (lists(&others), NearCpus::read(&devices, &here));
     let mut cpus = choose(&if has.is_empty() { with(&here, &taken, 0) } else { has.clone() }, &places, wanted);
     if has.is_empty() && cpus.len() < wanted {
@@ -57,7 +65,7 @@ pub fn of_run((host, config): (&Host, &Config), whose: (&Id, u32), granted: Opti
             cpus = cpus.and(&choose(&more, &places, wanted - cpus.len()));
         }
     }
-    Ok(ChosenCores { cpus: Some(cpus), _lock: Some(lock) })
+    Ok(ChosenCores { cpus: Some(cpus), _lock: lock })
 }
 
 fn is_of(shared: &Shared, (job, run): (&Id, u32)) -> bool {

@@ -421,7 +421,11 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted
         fence.keep_gpus(granted.gpus.unwrap_or(usize::MAX));
         let run = record.shared.as_ref().map_or(0, |shared| shared.run);
         let cores = cores_of_run((&host, &resolved.config), (&which.job, run), granted)?;
-        let (plan, mut errors) = plan(&resolved, granted, fence.gpus(), &cores);
+        let (mut plan, mut errors) = plan(&resolved, granted, fence.gpus(), &cores);
+        let before = record.shared.as_ref().and_then(|shared| shared.plan.as_ref());
+        if let Some(before) = before.filter(|_| granted.chooses_cores && granted.cpus.is_none()) {
+            (plan.job.cores, plan.step.cores) = (before.plan.job.cores.clone(), before.plan.step.cores.clone());
+        }
         if resolved.config.mode == Mode::Enforce {
             errors.extend(fence.change(&plan));
         }

@@ -137,12 +137,14 @@ impl Fences {
     /// Puts the process in, if it is of the job's user.
     fn put_in(&self, host: &Host, config: &Config, (found, uid): (Process, u32), job: Id) -> Result<FetchedIn> {
         let pid = found.id.pid;
-        let unfenced = |why: &str| Error::new(format!("process {pid} of job {job} is in no fence{why}"));
         let Some(record) = self.0.get(&job) else {
-            return Err(unfenced("").hint("the job has none: it began when the hook was off, or its fence is lost"));
+            // No process is named: the job has the same sentence for each.
+            return Err(Error::new(format!("processes of job {job} are in no fence"))
+                .hint("the job has none: it began when the hook was off, or with OnError=warn, or its fence is lost"));
         };
         if record.uid() != Some(uid) {
-            return Err(unfenced(", and is not of the job's user:").value(format!("uid {uid}")));
+            let said = format!("process {pid} of job {job} is in no fence, and is not of the job's user:");
+            return Err(Error::new(said).value(format!("uid {uid}")));
         }
         let mut fence = life::go_on(host, config, record)?;
         let errors = fence.attach_this(host, found.id, None)?;

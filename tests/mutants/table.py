@@ -626,6 +626,56 @@ BREAKS = (
         "hook the_service_finds_processes_in_no_fence",
     ),
     Break(
+        "a_name_alone_is_a_mom", "src/scheduler/pbs/tasks.rs",
+        "program.starts_with(MOM)", "!program.is_empty()",
+        "unit scheduler::pbs::tasks",
+    ),
+    Break(
+        "a_users_directory_is_a_moms", "src/scheduler/pbs/tasks.rs",
+        "(stat.st_uid == geteuid().as_raw() && stat.st_mode & 0o022 == 0).then_some(dir)", "Some(dir)",
+        "unit scheduler::pbs::tasks",
+    ),
+    Break(
+        "each_process_without_a_fence_is_an_error", "src/bin/jobfence/hold.rs",
+        "filter(|error| !failed.contains(error))", "filter(|_| true)",
+        "hook the_service_finds_processes_in_no_fence",
+    ),
+    Break(
+        "other_limits_take_a_jobs_cpus", "src/door/life.rs",
+        "before.filter(|_| granted.chooses_cores && granted.cpus.is_none())", "before.filter(|_| false)",
+        "host life a_job_keeps_its_cpus_whatever_others_do",
+    ),
+    Break(
+        "a_later_step_waits_for_others_choices", "src/door/cores.rs",
+        "    if has.is_empty() {\n        lock", "    {\n        lock",
+        "host life a_job_keeps_its_cpus_whatever_others_do",
+    ),
+    Break(
+        "a_mistake_closes_nothing_silently", "src/door/c_abi.rs",
+        "            usable(loaded)?;\n        }\n        for one in all", "        }\n        for one in all",
+        "host c_abi a_configuration_with_a_mistake",
+    ),
+    Break(
+        "a_probe_without_a_fence_is_no_fault", HOOK,
+        "fault = Failed(said, None) if code == UNFENCED else None", "fault = None",
+        "hook a_host_that_can_fence_no_job",
+    ),
+    Break(
+        "an_unanswered_comment_is_none", HOOK,
+        "            if said:\n                vnode.comment", "            if True:\n                vnode.comment",
+        "hook a_host_that_can_fence_no_job",
+    ),
+    Break(
+        "address_space_without_a_limit_of_memory", HOOK,
+        'any(fence["memory_limit_bytes"] for fence', "any(True for fence",
+        "hook address_space",
+    ),
+    Break(
+        "a_job_from_before_the_hook_stays_outside", HOOK,
+        "        if job.open(event, JOBS_STEP):\n            job.attach(", "        if False:\n            job.attach(",
+        "hook a_task_of_a_job_that_began_without_the_hook",
+    ),
+    Break(
         "a_mistake_keeps_a_fence", "src/door/c_abi/answer.rs",
         "errors.sound().ok_or_else(", "None.ok_or_else(",
         "hook a_mistake_at_the_end",

@@ -842,17 +842,19 @@ def the_service_finds_processes_in_no_fence(mom, user):
     for number, process in enumerate(strange, 0x21):
         mom.save_task(job, number, process.pid)
     mom.save_task(ended, 1, over.pid, status=3)
-    mom.save_task(unfenced, 1, without.pid)
-    before = {process.pid: kernel.cgroups_of(process.pid) for process in (stranger, over, without, *strange)}
+    also = mom.stray(user)
+    for number, process in enumerate((without, also), 1):
+        mom.save_task(unfenced, number, process.pid)
+    before = {process.pid: kernel.cgroups_of(process.pid) for process in (stranger, over, without, also, *strange)}
     with mom.service() as log:
         for pid in task.pid, *children, named.pid:
             until(lambda pid=pid: job.is_in(pid, "extern"), f"process {pid}, which is in {kernel.cgroups_of(pid)}, in the fence")
             until(lambda pid=pid: f"process {pid} of job {job.id} ran outside" in log(), "that it is said")
-        until(lambda: f"process {without.pid} of job {unfenced.id} is in no fence" in log(), "the name of what has no fence")
+        until(lambda: f"processes of job {unfenced.id} are in no fence" in log(), "the name of what has no fence")
         time.sleep(2.5)
         expect_equal({pid: kernel.cgroups_of(pid) for pid in before}, before, "where strangers are")
         expect_equal(log().count("ran outside"), 4, f"how many were put in\n{log()}")
-        expect_equal(log().count("is in no fence; the job has none"), 1, f"what is said of that\n{log()}")
+        expect_equal(log().count("are in no fence; the job has none"), 1, f"what is said of that\n{log()}")
         expect(f"process {strange[1].pid} of job {job.id} is in no fence, and is not of the job's user" in log(), f"{log()}")
     job.over()
     expect(all(kernel.is_alive(pid) for pid in before), "a stranger was killed")
@@ -1003,7 +1005,7 @@ def a_host_that_can_fence_no_job(mom, user):
         mom.write_config(*lines)
         if run:
             (mom.top / "file").write_text("")
-            mom.config.write_text(f"CgroupBase={mom.base}\nRunDir={mom.top}/file\n")
+            mom.config.write_text("\n".join((f"CgroupBase={mom.base}", f"RunDir={run}", *lines, "")))
         job = Job(mom, user, **attributes)
         answer = mom.run("EXECJOB_BEGIN", job, **{**named, **({"comments": comments} if comments else {})})
         expect(not answer["accepted"] and answer["rerun"], f"{answer}")
@@ -1011,10 +1013,14 @@ def a_host_that_can_fence_no_job(mom, user):
 
     mistake, no_size = "MaxProcesses=many", "MaxHugePages=64K:0"
     of_queue = "[Queue=workq]", no_size
+    (mom.top / "cores").mkdir(mode=0o700)
+    (mom.top / "cores/cores.lock").write_text("")
     for settings, lines, more, said in (
         (offline, [mistake], {}, f"{mom.config}:3"),
         (offline, [no_size], {}, "no huge pages of the size"),
-        (offline, [], {"run": True}, f"{mom.top}/file"),
+        (offline, [], {"run": f"{mom.top}/file"}, f"{mom.top}/file"),
+        # The probe goes on without a fence, and leaves none to be closed.
+        (offline, ["OnError=warn", "ConstrainCores=yes", "[Queue=workq]", "OnError=fail"], {"run": f"{mom.top}/cores"}, "cores.lock"),
         ({**offline, "Library": "/none.so"}, [], {}, "cannot load /none.so"),
         # A comment of ours is there once.
         (offline, [mistake], {"comments": {HOST: "rack 3 jobfence: no job can be fenced here: x"}}, f"{mom.config}:3"),
@@ -1031,7 +1037,10 @@ def a_host_that_can_fence_no_job(mom, user):
     mom.write_config(mistake)
     job = Job(mom, user, exec_vnode="+".join(f"({name}:ncpus=1)" for name in two), exec_host2=f"{FULL_NAME}:15002/0+{FULL_NAME}:15002/1")
     answer = mom.run("EXECJOB_BEGIN", job, vnodes={name: {} for name in two})
-    expect_equal([vnode["comment"].split(":")[0] for vnode in answer["vnodes"].values()], ["jobfence"] * 2, f"the comments: {answer}")
+    # What the administrator may have written there stays; MoM's log has the reason.
+    expect_equal(answer["vnodes"], {name: {"state": 1} for name in two}, f"the vnodes: {answer}")
+    for name in two:
+        expect(any(f"{name} is set offline: " in line and f"{mom.config}:3" in line for line in answer["log"]), f"{answer}")
     expect(time.monotonic() - began < 9 * mom.options.patience, "the hook waits for the server once for each vnode")
     for settings, lines, more in (
         (right, [mistake], {}),
@@ -1039,6 +1048,8 @@ def a_host_that_can_fence_no_job(mom, user):
         (offline, [], {"exec_vnode": "(other:ncpus=1)", "exec_host2": "other:15002/0"}),
         (offline, [], {"exec_vnode": f"({HOST}:ncpus=nonsense)"}),
         (offline, ["GPUDevice=/dev/none%d"], {"exec_vnode": f"({HOST}:ncpus=1:ngpus=1)"}),
+        # MoM does not know one of the vnodes: none is set offline, and the job is not sent elsewhere.
+        (offline, [mistake], {"exec_vnode": f"({HOST}:ncpus=1)+({HOST}[9]:ncpus=1)", "exec_host2": f"{FULL_NAME}:1/0+{FULL_NAME}:1/1"}),
     ):
         answer = broken(settings, *lines, **more)
         expect_equal(answer["vnodes"], {}, f"what is set of vnodes with {lines}, {more}: {answer}")
@@ -1139,19 +1150,24 @@ def granted_huge_pages(mom, user):
 def address_space(mom, user):
     """RLIMIT_AS is MoM's, or pvmem alone, where the site wants that: the fence limits vmem."""
     of_mom = 400 * MIB
-    for settings, asked, wanted in (
-        ({}, {}, of_mom), ({"AddressSpace": "mom"}, {"pvmem": "600mb"}, of_mom),
-        ({"AddressSpace": "pvmem"}, {}, "unlimited"), ({"AddressSpace": "pvmem"}, {"pvmem": "600mb"}, 600 * MIB),
+    pvmem = {"AddressSpace": "pvmem"}
+    for settings, asked, wanted, lines in (
+        ({}, {}, of_mom, ()), ({"AddressSpace": "mom"}, {"pvmem": "600mb"}, of_mom, ()),
+        (pvmem, {}, "unlimited", ()), (pvmem, {"pvmem": "600mb"}, 600 * MIB, ()),
+        # Otherwise nothing would limit vmem.
+        (pvmem, {}, of_mom, ("Mode=observe",)), (pvmem, {}, of_mom, ("ConstrainRAMSpace=no", "ConstrainSwapSpace=no")),
     ):
+        mom.write_config(*lines)
         mom.settings = {**mom.settings, "AddressSpace": "mom", **settings}
         job = Job(mom, user, exec_vnode=f"({HOST}:ncpus=1:mem=200mb:vmem=400mb)", Resource_List=asked)
         mom.begin(job)
         mom.start(job, "exec sleep 300", limits=((resource.RLIMIT_AS, (of_mom, resource.RLIM_INFINITY)),))
-        job.started()
+        until(lambda job=job: kernel.command_line(job.starters[0]).startswith("sleep"), "the start of the job")
         line = re.search(r"Max address space +(\S+) +(\S+)", kernel.read(f"/proc/{job.starters[0]}/limits"))
-        hard = wanted if "AddressSpace" in settings and settings["AddressSpace"] == "pvmem" else "unlimited"
-        expect_equal(line.groups(), (str(wanted), str(hard)), f"RLIMIT_AS with {settings}, {asked}")
-        expect_equal(job.group().memory_limit(), 200 * MIB, "the memory of the fence")
+        hard = "unlimited" if wanted == of_mom else wanted
+        expect_equal(line.groups(), (str(wanted), str(hard)), f"RLIMIT_AS with {settings}, {asked}, {lines}")
+        if not lines:
+            expect_equal(job.group().memory_limit(), 200 * MIB, "the memory of the fence")
         job.kill()
         job.over()
 
@@ -1359,6 +1375,20 @@ def tasks_and_attached(mom, user):
     job.kill()
     job.over()
     stranger.wait()
+
+
+@case
+def a_task_of_a_job_that_began_without_the_hook(mom, user):
+    """Such a task has its fence, and from then on the job has one: what runs of it is put in."""
+    job = Job(mom, user)
+    mom.save(job)
+    earlier = mom.stray(user, job.id)
+    mom.start(job, "exec sleep 300", prologue=False)
+    job.started()
+    mom.fetches(job, earlier.pid)
+    expect(job.is_in(earlier.pid, "extern"), f"process {earlier.pid} is in {kernel.cgroups_of(earlier.pid)}")
+    job.kill()
+    job.over()
 
 
 @case

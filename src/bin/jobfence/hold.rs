@@ -287,13 +287,13 @@ fn fetch_in(config: &Config, said: &mut Vec<String>) {
     );
 }
 
-/// Logs which processes were put into their jobs, and which were not. A failure that stays is logged once.
+/// Logs which processes were put into their jobs, and which were not. A failure that stays, or that several share, is logged once.
 fn report<T>(fetched: Result<Vec<Result<T>>>, said: &mut Vec<String>, say: impl Fn(&T), complain: impl Fn(&str)) {
-    let mut failed = Vec::new();
+    let mut failed: Vec<String> = Vec::new();
     match fetched {
         Ok(all) => all.iter().for_each(|one| match one {
             Ok(done) => say(done),
-            Err(error) => failed.push(error.to_string()),
+            Err(error) => failed.extend(Some(error.to_string()).filter(|error| !failed.contains(error))),
         }),
         Err(error) => log::debug!("cannot look for processes that have left their jobs: {error}"),
     }

@@ -48,7 +48,8 @@ pub(super) fn refused(text: impl Into<String>) -> NotDone {
     NotDone(AbiCode::Refused, text.into())
 }
 
-/// The same for a fence that is there already: a mistake that was made meanwhile does not keep it, and what it has used is told.
+/// The same for a fence that is there already: a mistake that was made meanwhile does not keep it, and what it has used is told. That there
+/// is none, only a configuration without mistakes says: the line with the mistake may be the one that names the directory of records.
 pub(super) fn known(loaded: &Result<Loaded, LoadError>) -> Done<&Config> {
     match loaded {
         Ok(loaded) => Ok(&loaded.config),

@@ -7,10 +7,11 @@
 //! too: a file of another form is not believed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::readlinkat;
+use nix::fcntl::{OFlag, readlinkat};
+use nix::sys::stat::{SFlag, fstat};
+use nix::unistd::geteuid;
 
 use crate::job::Id;
 use crate::sys::dir::Dir;
@@ -24,7 +25,12 @@ const TASK: usize = 80;
 /// `TI_STATE_RUNNING`. Of a task that has ended the session is kept as a negative number.
 const RUNNING: i32 = 1;
 /// Longer than any.
-const LARGEST: u64 = 64 << 10;
+const LARGEST: usize = 64 << 10;
+/// No more names of a directory are looked at.
+const MOST_NAMES: usize = 1 << 16;
+
+/// The file name of MoM's program, and the process's name.
+const MOM: &str = "pbs_mom";
 
 /// What MoMs have in their spools.
 #[derive(Debug, Default)]
@@ -36,9 +42,13 @@ pub struct SpooledJobs {
 }
 
 /// The directories of the MoMs that live on this host: each works in `mom_priv` of her own, whatever she was started with. One of a
-/// container's has no jobs of this host.
+/// container's has no jobs of this host. A user can give that name to a process that becomes root's, by a link to a set-user-ID program,
+/// and choose where it works: so it must run that file, in a directory that only root can change.
 pub fn homes(proc: &Dir) -> BTreeSet<PathBuf> {
-    let is_mom = |pid: i32| process::name(proc, pid).is_some_and(|name| name == "pbs_mom");
+    let is_mom = |pid: i32| {
+        process::name(proc, pid).as_deref() == Some(MOM)
+            && process::program(proc, pid).is_some_and(|program| program.starts_with(MOM))
+    };
     let is_hosts = |pid: i32| process::uid(proc, pid) == Some(0) && !process::is_contained(proc, pid);
     let home = |pid: i32| {
         let cwd = PathBuf::from(readlinkat(proc, format!("{pid}/cwd").as_str()).ok()?);
@@ -46,19 +56,27 @@ pub fn homes(proc: &Dir) -> BTreeSet<PathBuf> {
     };
     let all = process::all(proc).unwrap_or_default();
     let pids = all.iter().map(|found| found.id.pid).filter(|pid| is_mom(*pid) && is_hosts(*pid));
-    pids.filter_map(home).collect()
+    pids.filter_map(home).filter(|home| mom_priv(home).is_some()).collect()
+}
+
+/// What is only root's in this directory of a MoM's.
+fn mom_priv(home: &Path) -> Option<Dir> {
+    let dir = Dir::open(home.join("mom_priv")).ok()?;
+    let stat = dir.stat().ok()?;
+    (stat.st_uid == geteuid().as_raw() && stat.st_mode & 0o022 == 0).then_some(dir)
 }
 
 /// The jobs of these MoMs, and the sessions of their tasks.
 pub fn spooled(homes: &BTreeSet<PathBuf>) -> SpooledJobs {
     let mut spooled = SpooledJobs::default();
-    for home in homes {
-        let jobs = home.join("mom_priv/jobs");
-        for (name, path) in entries(&jobs) {
+    for jobs in homes.iter().filter_map(|home| mom_priv(home)?.child("jobs").ok()) {
+        for name in files(&jobs) {
             let Some(job) = name.strip_suffix(".JB").and_then(|job| Id::new(job).ok()) else { continue };
-            for (number, task) in entries(&path.with_file_name(format!("{job}.TK"))) {
-                let session = bounded(&task).and_then(|content| running_session(&content, &number));
-                spooled.sessions.extend(session.map(|session| (session, job.clone())));
+            if let Ok(tasks) = jobs.child(&format!("{job}.TK")) {
+                for number in files(&tasks) {
+                    let session = bounded(&tasks, &number).and_then(|content| running_session(&content, &number));
+                    spooled.sessions.extend(session.map(|session| (session, job.clone())));
+                }
             }
             spooled.jobs.insert(job);
         }
@@ -66,14 +84,19 @@ pub fn spooled(homes: &BTreeSet<PathBuf>) -> SpooledJobs {
     spooled
 }
 
-fn entries(directory: &Path) -> impl Iterator<Item = (String, PathBuf)> {
-    let all = fs::read_dir(directory).into_iter().flatten().flatten();
-    all.filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
+fn files(directory: &Dir) -> impl Iterator<Item = String> {
+    directory.list(false).unwrap_or_default().into_iter().take(MOST_NAMES)
 }
 
-fn bounded(file: &Path) -> Option<Vec<u8>> {
-    let metadata = fs::symlink_metadata(file).ok()?;
-    (metadata.is_file() && metadata.len() <= LARGEST).then(|| fs::read(file).ok())?
+/// A file of root's. O_NONBLOCK does not wait for a writer of a pipe.
+fn bounded(directory: &Dir, name: &str) -> Option<Vec<u8>> {
+    let file = directory.open_file(name, OFlag::O_RDONLY | OFlag::O_NONBLOCK).ok()?;
+    let stat = fstat(&file).ok()?;
+    let is_file = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits() && stat.st_uid == geteuid().as_raw();
+    let mut content = vec![0; LARGEST];
+    let length = is_file.then(|| nix::unistd::read(&file, &mut content).ok())??;
+    content.truncate(length);
+    Some(content)
 }
 
 /// The session of the task with this number, if it runs.
@@ -87,6 +110,10 @@ fn running_session(content: &[u8], number: &str) -> Option<i32> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     /// As `task_save` writes it, with an id of a job of so many bytes.
@@ -127,6 +154,40 @@ mod tests {
     }
 
     #[test]
+    fn a_name_alone_is_no_mom_and_a_users_directory_no_spool() {
+        let proc = Dir::open("/proc").unwrap();
+        if !geteuid().is_root() || process::is_contained(&proc, std::process::id().cast_signed()) {
+            return;
+        }
+        for (is_link, mode, uid, expected) in
+            [(false, 0o751, 0, true), (true, 0o751, 0, false), (false, 0o771, 0, false), (false, 0o751, 65_534, false)]
+        {
+            let temp = tempfile::tempdir().unwrap();
+            let (program, home) = (temp.path().join(MOM), temp.path().join("mom_priv"));
+            if is_link {
+                symlink("/bin/sleep", &program).unwrap();
+            } else {
+                fs::copy("/bin/sleep", &program).unwrap();
+            }
+            fs::create_dir(&home).unwrap();
+            fs::set_permissions(&home, fs::Permissions::from_mode(mode)).unwrap();
+            chown(&home, Some(uid), None).unwrap();
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", "cd \"$1\" && exec \"$0\" 60"]).args([&program, &home]);
+            let mut child = command.stdin(Stdio::null()).spawn().unwrap();
+            let pid = i32::try_from(child.id()).unwrap();
+            // The kernel lets the parent go on a moment before it sets the name.
+            while process::name(&proc, pid).as_deref() != Some(MOM) {
+                std::thread::yield_now();
+            }
+            let found = homes(&proc).contains(temp.path());
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert_eq!(found, expected, "{is_link} {mode:o} {uid}");
+        }
+    }
+
+    #[test]
     fn the_spool_says_which_jobs_there_are() {
         let temp = tempfile::tempdir().unwrap();
         let jobs = temp.path().join("mom_priv/jobs");
@@ -139,6 +200,9 @@ mod tests {
         fs::write(jobs.join("7[3].host.TK/0000000A"), file(88, 10, 1, 200)).unwrap();
         fs::write(jobs.join("7[3].host.TK/0000000B"), file(88, 11, 3, -300)).unwrap();
         fs::write(jobs.join("9.host.TK/00000001"), file(88, 1, 1, 400)).unwrap();
+        // Nobody waits for a writer, and nobody goes elsewhere.
+        nix::unistd::mkfifo(&jobs.join("7[3].host.TK/0000000C"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        symlink(jobs.join("9.host.TK/00000001"), jobs.join("7[3].host.TK/00000002")).unwrap();
         let job = |name: &str| Id::new(name).unwrap();
         let found = spooled(&[temp.path().to_path_buf(), "/none".into()].into());
         assert_eq!(found.jobs, [job("7[3].host"), job("8.host")].into());
