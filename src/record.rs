@@ -22,7 +22,6 @@ pub mod tracked;
 pub use crate::sys::process::Owner;
 pub use files::{make_directory, open_run_dir};
 pub use header::Header;
-pub use removal::{GRIDENGINE, HTCONDOR};
 pub use shared::{HandedOver, Shared};
 pub use step::Record;
 pub use steps::Records;
@@ -172,7 +171,7 @@ mod tests {
         assert!(records.claim(&other).unwrap());
         assert!(records.replace(&whole, soon()).is_err(), "another's");
         records.forget(&whole.levels).unwrap();
-        assert!(Records::remove(&run).unwrap());
+        assert!(Records::remove(&run, &[]).unwrap());
     }
 
     #[test]

@@ -179,9 +179,11 @@ impl Request {
     ///
     /// `given` names its source, as `--cpu-limit`.
     pub fn read(&self, given: &str, value: &[u8], requests: &mut Requests) -> Result<()> {
-        // A variable of Slurm's is written by sbatch and srun, of which users know the options.
-        let is_slurms = given.contains("SLURM_");
-        let example = if is_slurms { self.for_example() } else { format!("for example {given}={}", self.example) };
+        self.read_with(given, &format!("for example {given}={}", self.example), value, requests)
+    }
+
+    /// The same of a variable that a command writes for its option: `example` is what users know.
+    pub fn read_with(&self, given: &str, example: &str, value: &[u8], requests: &mut Requests) -> Result<()> {
         let wrong = |found: &str, detail: &str| {
             Error::new(format!("{given}: found {found}, expected {}{detail}; {example}", self.expects))
         };

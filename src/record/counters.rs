@@ -146,7 +146,7 @@ mod tests {
         let began_within = [0, 1, 1, 0, 0, 0, 0, 0, 0];
         let expected = Counters { fenced: 3, refused: 1, reaped: 1, began_us: 905_000, began_within, unfenced: 0 };
         assert_eq!(found, expected);
-        assert!(crate::record::Records::remove(&run).unwrap(), "RunDir can be removed");
+        assert!(crate::record::Records::remove(&run, &[]).unwrap(), "RunDir can be removed");
     }
 
     #[test]

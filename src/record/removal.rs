@@ -11,21 +11,18 @@ use super::{counters, job, roll, tracked};
 use crate::error::Result;
 use crate::sys::dir::Dir;
 
-/// In `RunDir`: what qmaster of Grid Engine debits, and what HTCondor's configuration says to starters.
-pub const GRIDENGINE: &str = "gridengine";
-/// See [`GRIDENGINE`].
-pub const HTCONDOR: &str = "htcondor";
-
 impl Records {
     /// Removes `RunDir`, with all that is in it when no step is recorded. `Ok(false)`: there is more in it.
-    pub fn remove(path: &Path) -> Result<bool> {
+    ///
+    /// `kept` are directories in which schedulers' entry points keep answers.
+    pub fn remove(path: &Path, kept: &[&str]) -> Result<bool> {
         let (parent, name) = match (path.parent().map(Dir::open), path.file_name()) {
             (Some(Ok(parent)), Some(name)) if parent.child(name).is_ok() => (parent, name),
             _ => return Ok(true),
         };
         let dir = checked_run_dir(parent.child(name)?)?;
         let of_jobs = [job::DIRECTORY, tracked::DIRECTORY, roll::DIRECTORY, counters::DIRECTORY];
-        for records in of_jobs.into_iter().chain([NEW, tracked::WATCHER, GRIDENGINE, HTCONDOR]) {
+        for records in of_jobs.into_iter().chain([NEW, tracked::WATCHER]).chain(kept.iter().copied()) {
             if let Ok(records) = dir.child(records).and_then(checked) {
                 records.list(false)?.iter().try_for_each(|record| unlink(&records, record))?;
             }
@@ -56,10 +53,9 @@ mod tests {
         for lock in [Records::lock_limits, Records::lock_gpus, Records::lock_cores, Records::lock_cards] {
             drop(lock(&records, Instant::now() + Duration::from_secs(300)).unwrap());
         }
-        for name in [GRIDENGINE, HTCONDOR] {
-            crate::record::make_directory(&run, name).unwrap().replace_file("kept", b"").unwrap();
-        }
-        assert!(Records::remove(&run).unwrap());
+        crate::record::make_directory(&run, "kept").unwrap().replace_file("answer", b"").unwrap();
+        assert!(!Records::remove(&run, &[]).unwrap());
+        assert!(Records::remove(&run, &["kept"]).unwrap());
         assert!(!run.exists());
     }
 }

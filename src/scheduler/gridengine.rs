@@ -11,6 +11,9 @@ pub mod client;
 pub mod complexes;
 pub mod spool;
 
+/// The directory in `RunDir` for what qmaster debits of the jobs of each queue.
+pub const KEPT: &str = "gridengine";
+
 /// What the first word of a shepherd's command line begins with; execd adds the number of the job.
 pub const SHEPHERD: &str = "sge_shepherd";
 

@@ -15,6 +15,9 @@ pub mod slot_ad;
 pub mod slot_gpus;
 mod value;
 
+/// The directory in `RunDir` for what HTCondor's configuration says to starters.
+pub const KEPT: &str = "htcondor";
+
 /// What the user can do about an ad that says something twice.
 const NO_LINE_END: &str = "a text of the job has an end of a line in it: submit the job without";
 

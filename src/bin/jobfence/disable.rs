@@ -15,7 +15,7 @@ use jobfence::config::Config;
 use jobfence::host::Host;
 use jobfence::janitor::{self, Who};
 use jobfence::record::Records;
-use jobfence::scheduler::all::ALL;
+use jobfence::scheduler::all::{ALL, KEPT};
 use jobfence::scheduler::slurm::daemons;
 use jobfence::scheduler::slurm::plugins::Slurm;
 use jobfence::sys::dir::Dir;
@@ -69,7 +69,7 @@ pub fn disable(options: &DisableOptions) -> Result<ExitCode, Failure> {
         Service::stop()?;
     }
     remove_directories(&host)?;
-    if !Records::remove(&config.run_dir)? {
+    if !Records::remove(&config.run_dir, &KEPT)? {
         println!(
             "disabled       something still writes into {}: does Prolog= in slurm.conf call 'jobfence prolog'?",
             config.run_dir.display()

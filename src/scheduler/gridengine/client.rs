@@ -7,7 +7,7 @@
 //! process of the user, whom another one could trace, nor a script of the queue's, nor a word of the user's. It runs as the administrator.
 //! With another daemon, the client reads one line from a socket (`qlogin_starter.c`, `get_client_server_context` of `qsh.c`).
 
-use super::spool::{ARGUMENT, BEHIND, CALLED, NONE, SESSIONS, Values};
+use super::spool::{ARGUMENT, BEHIND, CALLED, NONE, SCRIPT, SESSIONS, Values};
 use crate::printable::is_printable;
 
 /// How a client is called.
@@ -62,7 +62,7 @@ const INSTEAD: [(&str, &str); 32] = [
 pub fn client(config: &str) -> Option<Client> {
     let values = Values::of_config(config).ok()?;
     let find = |key| values.find(key).ok().flatten();
-    let script = find("script_file")?;
+    let script = find(SCRIPT)?;
     let (_, daemon) = SESSIONS.iter().find(|(of, _)| script.eq_ignore_ascii_case(of))?;
     let (daemon, address) = (find(daemon)?, find(CALLED)?);
     if !daemon.eq_ignore_ascii_case("builtin") {

@@ -35,6 +35,8 @@ pub const CONFIG: &str = "config";
 const HOSTS: &str = "pe_hostfile";
 /// The shepherd reads a line in pieces of so many bytes (`read_config` of `config_file.c`).
 const PIECE: usize = 99_999;
+/// The job's script, or the kind of an interactive job.
+pub(super) const SCRIPT: &str = "script_file";
 /// What the names of interactive jobs' scripts are, and which key has the daemon that the shepherd starts for them (`shepherd.c`).
 pub(super) const SESSIONS: [(&str, &str); 3] =
     [("QRSH", "rsh_daemon"), ("QRLOGIN", "rlogin_daemon"), ("QLOGIN", "qlogin_daemon")];
@@ -354,7 +356,7 @@ impl<'a> Values<'a> {
                 Some((_, behind)) => key == *behind,
                 // Of a client, execd writes next what the shepherd starts for it.
                 None if before == CALLED => SESSIONS.iter().any(|(of, daemon)| {
-                    *daemon == key && known.get("script_file").is_some_and(|file| file.eq_ignore_ascii_case(of))
+                    *daemon == key && known.get(SCRIPT).is_some_and(|file| file.eq_ignore_ascii_case(of))
                 }),
                 None => !before.starts_with(ARGUMENT) || key.starts_with(ARGUMENT) || key == BEHIND_ARGUMENTS,
             };

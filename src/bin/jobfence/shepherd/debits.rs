@@ -6,7 +6,8 @@ use std::time::{Duration, Instant, SystemTime};
 use jobfence::config::{Config, PerSlot, SlotRequest};
 use jobfence::error::{Error, Result};
 use jobfence::job::Id;
-use jobfence::record::{GRIDENGINE, make_directory};
+use jobfence::record::make_directory;
+use jobfence::scheduler::gridengine::KEPT;
 use jobfence::scheduler::gridengine::complexes::Debits;
 use jobfence::scheduler::gridengine::spool::SpooledJob;
 use jobfence::sys::dir::Dir;
@@ -43,7 +44,7 @@ fn kept_or_asked(spooled: &SpooledJob, config: &Config) -> Result<Debits> {
     let queue = spooled.facts.partition.known().cloned().unwrap_or_default();
     let name = Id::new(queue.as_str())?.in_a_name();
     // A file for each queue.
-    let dir = make_directory(&config.run_dir, GRIDENGINE)?;
+    let dir = make_directory(&config.run_dir, KEPT)?;
     if let Some(kept) = kept(&dir, &name) {
         return Ok(kept);
     }

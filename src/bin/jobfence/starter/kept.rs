@@ -11,7 +11,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jobfence::job::Id;
-use jobfence::record::{HTCONDOR, make_directory};
+use jobfence::record::make_directory;
+use jobfence::scheduler::htcondor::KEPT;
 use jobfence::scheduler::htcondor::settings::StarterSettings;
 use jobfence::sys::dir::Dir;
 use jobfence::sys::process::Owner;
@@ -32,7 +33,7 @@ impl Kept {
     /// What there is for the startd that has started this process. Without a place for it, each job asks anew.
     pub fn open(run_dir: &Path) -> Option<Self> {
         let startd = Dir::open("/proc").and_then(|proc| Owner::of(&proc, getppid().as_raw())).ok()??;
-        let dir = make_directory(run_dir, HTCONDOR).ok()?;
+        let dir = make_directory(run_dir, KEPT).ok()?;
         Some(Self { dir, startd: format!("{} {}", startd.pid, startd.start) })
     }
 
@@ -146,10 +147,10 @@ mod tests {
         std::fs::write(&missing, "").unwrap();
         assert!(!known(None), "a file that was missing");
         for (text, is_kept) in [
-            ("X = $(Y)\n # include ifexist : /x\n", true),
+            ("BASE_CGROUP = $(Y)\n # include ifexist : /x\n", true),
             ("include ifexist : /x\n", false),
-            ("X = $ENV(SITE)\n", false),
-            ("X = 1\nY = $random_Choice(1,2)\n", false),
+            ("BASE_CGROUP = $ENV(SITE)\n", false),
+            ("UID_DOMAIN = x\nBASE_CGROUP = $random_Choice(1,2)\n", false),
         ] {
             std::fs::write(&file, text).unwrap();
             kept().keep(&slot, None, &said, later());

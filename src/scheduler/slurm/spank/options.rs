@@ -130,7 +130,7 @@ pub fn requests(spank: &Spank) -> Result<UserRequests> {
         let name = format!("SLURM_SPANK_{}", request.variable());
         let c_name = CString::new(name.as_str()).map_err(|_| Error::new("a variable's name with a NUL"))?;
         if let Some(value) = spank.getenv(&c_name).map_err(|error| error.hint(request.for_example()))? {
-            request.read(&name, value.as_bytes(), &mut requests.job)?;
+            request.read_with(&name, &request.for_example(), value.as_bytes(), &mut requests.job)?;
         }
     }
     Ok(requests)
