@@ -370,6 +370,92 @@ fn of_the_local_universe(rows: &[(String, String)]) {
     }
 }
 
+/// What our unit tests take for HTCondor's: in these files, attributes and lines of the configuration.
+const OF_HTCONDOR: [&str; 8] = [
+    "src/scheduler/htcondor/slot_ad.rs",
+    "src/scheduler/htcondor/job_ad.rs",
+    "src/scheduler/htcondor/query.rs",
+    "src/scheduler/htcondor/settings.rs",
+    "src/scheduler/htcondor/asked.rs",
+    "src/bin/jobfence/starter.rs",
+    "src/bin/jobfence/starter/kept.rs",
+    "src/bin/jobfence/starter/local.rs",
+];
+/// What no recording has, and why a test has it all the same.
+const NOT_RECORDED: [(&str, &str); 4] = [
+    ("A", "an attribute of the user's own"),
+    ("Z", "another one"),
+    ("CONFIG", "the end of a name"),
+    ("CpuLimit", "it is none of ours"),
+];
+/// The same of variables.
+const NO_VARIABLES: [(&str, &str); 2] = [
+    ("CONDOR_CONFIG", "the administrator's, where the configuration is elsewhere"),
+    ("_CONDOR_NPROCS", "a job of the parallel universe has it"),
+];
+
+/// The names of what HTCondor's daemons have said, in small letters, as HTCondor takes any.
+fn said_by_htcondor(names: &[&str], between: &str) -> BTreeSet<String> {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/htcondor/recorded");
+    let releases: Vec<PathBuf> = fs::read_dir(top).unwrap().map(|release| release.unwrap().path()).collect();
+    let text = |(release, name): (&PathBuf, &&str)| fs::read_to_string(release.join(name)).unwrap();
+    let texts = releases.iter().flat_map(|release| names.iter().map(move |name| (release, name))).map(text);
+    let name = |line: &str| line.split_once(between).map(|(name, _)| name.trim().to_lowercase());
+    texts.flat_map(|text| text.lines().filter_map(name).collect::<Vec<_>>()).collect()
+}
+
+#[test]
+fn no_stand_in_of_htcondor_knows_what_htcondor_does_not_say() {
+    let (ad, answer, local) = (["slot/ad"], ["slot/answer"], ["local/ad"]);
+    let says = |files: &[&str], name: &str| said_by_htcondor(files, " =").contains(&name.to_lowercase());
+    for (name, _) in SLOT {
+        let files = if IN_SLOT.contains(&name) { &ad } else { &answer };
+        assert!(says(files, name), "{name} is not in {files:?} of any recording");
+    }
+    for (name, _) in LOCAL {
+        assert!(says(&local, name), "{name} is not in {local:?} of any recording");
+    }
+    let known = said_by_htcondor(&["slot/ad", "slot/answer", "local/ad", "slot/settings", "local/settings"], " =");
+    let is_known = |name: &str| known.contains(&name.to_lowercase());
+    for file in OF_HTCONDOR {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+        let (_, tests) = text.split_once("\n#[cfg(test)]\nmod tests").unwrap_or_else(|| panic!("{file} has no tests"));
+        let pieces = tests.split("\\n").flat_map(|piece| piece.split('"'));
+        let names = pieces.filter_map(|piece| piece.trim_start_matches(['\\', '\n', ' ']).split_once(" = "));
+        let is_name = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        for (name, _) in names.filter(|(name, _)| is_name(name)) {
+            let is_named = NOT_RECORDED.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
+            assert!(is_known(name) || is_named, "{file} has {name}, which no recording has");
+        }
+    }
+    for (name, why) in NOT_RECORDED {
+        assert!(!is_known(name), "{name} is recorded: not ({why})");
+    }
+}
+
+#[test]
+fn each_variable_of_htcondors_that_is_read_is_recorded() {
+    let known = said_by_htcondor(&["slot/environment", "local/environment", "slot/job"], "=");
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bin/jobfence");
+    let files = fs::read_dir(top.join("starter")).unwrap().map(|file| file.unwrap().path());
+    let mut read = BTreeSet::new();
+    for file in files.chain([top.join("starter.rs"), top.join("htcondor_job.rs")]) {
+        let text = fs::read_to_string(file).unwrap();
+        let (code, _) = text.split_once("\n#[cfg(test)]\nmod ").unwrap_or((&text, ""));
+        let names = code.split('"').filter(|word| word.starts_with("CONDOR_") || word.starts_with("_CONDOR_"));
+        // `_CONDOR_` alone is the beginning of the lines of the configuration.
+        let is_name = |name: &&str| *name != "_CONDOR_" && name.chars().all(|c| c.is_ascii_alphabetic() || c == '_');
+        read.extend(names.filter(is_name).map(str::to_lowercase));
+    }
+    assert!(read.contains("condor_inherit") && read.contains("_condor_execute"), "{read:?}");
+    let is_named = |name: &&String| NO_VARIABLES.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
+    let unknown: Vec<&String> = read.difference(&known).filter(|name| !is_named(name)).collect();
+    assert!(unknown.is_empty(), "no starter and no job of a recording had {unknown:?}");
+    for (name, why) in NO_VARIABLES {
+        assert!(!known.contains(&name.to_lowercase()), "{name} is recorded: not ({why})");
+    }
+}
+
 #[test]
 fn each_attribute_that_is_read_has_a_row() {
     let slot = source("scheduler/htcondor/slot_ad.rs");

@@ -992,6 +992,7 @@ BREAKS = (
     Break("the_first_of_two", SLOT_AD, "self.0.iter().rev().find(", "self.0.iter().find(", "unit htcondor::slot_ad"),
     Break("a_text_that_goes_on", "src/scheduler/htcondor/value.rs", "is_escaped = *c == '\\\\' && !is_escaped;", "is_escaped = false;", "unit htcondor::slot_ad"),
     Break("a_gpu_that_is_offline", "src/scheduler/htcondor/slot_gpus.rs", "(_, 0) => return", "(true, 0) => return", "unit htcondor::slot_gpus"),
+    Break("an_attribute_that_no_startd_has", SLOT_AD, 'text("RemoteUser")?', 'text("JobUser")?', "unit what_a_startd_has_said_is_understood"),
     Break("nonsense_in_a_local_job_that_onerror_bears", JOB_AD, "Self::read(text).map_err(NotFenced::Asked)",
           "Self::read(text).map_err(NotFenced::General)", "host facts nonsense_of_htcondors_becomes_what_the_page_says"),
     Break("a_local_ad_that_has_no_room", "src/bin/jobfence/starter/local.rs", "if is_full(pipe, size) {", "if false {",

@@ -243,6 +243,7 @@ def arguments():
     parser.add_argument("--seed", type=int, help="of an earlier --soak, for the same decisions")
     parser.add_argument("--bench", action="store_true", help="no cases, but the benchmarks")
     parser.add_argument("--demo", action="store_true", help="no cases, but the demo of a scheduler that is not Slurm")
+    parser.add_argument("--record", action="store_true", help="no cases: what real daemons of HTCondor say, into tests/htcondor/recorded")
     parser.add_argument("--counted", action="store_true", help="the guest's clock counts instructions: slow, and punctual on a busy host")
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.set_defaults(sites=["installed", "two-nodes"])
@@ -251,9 +252,11 @@ def arguments():
         options.cases += [name for site in [*options.sites, *["hook"] * options.hook] for name in CHOSEN[options.cell, site]]
     if CELLS[options.cell].scheduler != "slurm":
         for name, value in vars(options).items():
-            if name not in ("bench", "cell", "cases", "counted", "demo", "release", "slice") and value != parser.get_default(name):
+            if name not in ("bench", "cell", "cases", "counted", "demo", "record", "release", "slice") and value != parser.get_default(name):
                 parser.error(f"--{name.replace('_', '-')} is for Slurm's cells")
-    elif options.demo:
+    if options.record and CELLS[options.cell].scheduler != "htcondor":
+        parser.error("--record is for HTCondor's cells")
+    if options.demo and CELLS[options.cell].scheduler == "slurm":
         parser.error("the cell of the demo is one of another scheduler than Slurm: 'make demo' needs no guest for Slurm")
     return options
 
@@ -271,7 +274,7 @@ def main():
     if scheduler == "slurm":
         commands = in_guest(options.sites, chosen_by, reboots, options.cases, options.traces, options.hook)
     else:
-        program = "demo.py" if options.demo else "cost.py" if options.bench else "cases.py"
+        program = "record.py" if options.record else "demo.py" if options.demo else "cost.py" if options.bench else "cases.py"
         commands = others_in_guest(scheduler, program, chosen_by + options.cases)
     # An emulated guest needs some seconds for a job.
     seconds = 4200 if options.soak is None else 1200 + 8 * options.soak
@@ -300,6 +303,8 @@ def main():
         status = process.wait()
     if status in (TIMED_OUT, NEVER_REPORTED) or status < 0 or status > 128:
         print("\n".join(said.cut_off()), flush=True)
+    if options.record and status == 0:
+        shutil.copytree(results / "recorded", TOP / "tests/htcondor/recorded", dirs_exist_ok=True)
     if status not in (0, 77):
         print(f"logs of this cell: {results.relative_to(TOP)}")
     sys.exit(status)

@@ -413,6 +413,24 @@ mod tests {
         of_slot(Ok(SlotJob::parse(&format!("JobId = \"12.0\"\nRemoteUser = \"{user}\"\n")).unwrap())).unwrap()
     }
 
+    /// As real daemons have given them (tests/htcondor/record.py).
+    #[test]
+    fn a_starters_words_are_understood() {
+        let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/htcondor/recorded");
+        for release in std::fs::read_dir(top).unwrap() {
+            let place = release.unwrap().path();
+            let words = |kind: &str| -> Vec<OsString> {
+                let text = std::fs::read_to_string(place.join(kind).join("arguments")).unwrap();
+                [STARTER].into_iter().chain(text.lines()).map(OsString::from).collect()
+            };
+            let (slot, local) = (words("slot"), words("local"));
+            let asks = [&words("capabilities"), &slot, &local].map(|words| asks_for_capabilities(words));
+            assert_eq!(asks, [true, false, false], "{}", place.display());
+            assert_eq!((slot_type_in(&slot), local::order_in(&slot)), (Some("slot_type_1"), None));
+            assert!(local::order_in(&local).is_some_and(|order| order.schedd.starts_with("<127.0.0.1:9618?")));
+        }
+    }
+
     #[test]
     fn a_job_whose_user_is_not_said_is_unknown_and_not_nobodys() {
         let late = of_slot(Err(NotFenced::General(Error::new("condor_status does not answer")))).unwrap();

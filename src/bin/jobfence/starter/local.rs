@@ -186,7 +186,7 @@ mod tests {
         // Less than the pipe has room for, and more, which keeps the writer waiting.
         for length in [1, 5000, 65_536, 700_000] {
             let (out, mut into) = pipe();
-            let text = "Env = \"x\"\n".repeat(length / 10 + 1);
+            let text = "Cmd = \"x\"\n".repeat(length / 10 + 1);
             let expected = text.clone();
             let writer = std::thread::spawn(move || into.write_all(text.as_bytes()));
             assert!(written(out.as_fd(), soon()).unwrap() == expected, "{length}");
@@ -204,7 +204,7 @@ mod tests {
         let late = |why: &NotFenced| why.to_string().contains("has not written all");
         let general = written(out.as_fd(), shortly()).unwrap_err();
         assert!(late(&general) && matches!(general, NotFenced::General(_)), "{general}");
-        into.write_all(b"Env = ").unwrap();
+        into.write_all(b"Cmd = ").unwrap();
         assert!(matches!(written(out.as_fd(), shortly()), Err(NotFenced::General(_))));
         drop(into);
         let (out, into) = pipe();

@@ -177,6 +177,20 @@ mod tests {
         }
     }
 
+    /// As a real startd has written it (tests/htcondor/record.py).
+    #[test]
+    fn what_a_startd_has_its_starter_inherit_is_understood() {
+        let top = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/htcondor/recorded");
+        for release in std::fs::read_dir(top).unwrap() {
+            let environment = std::fs::read_to_string(release.unwrap().path().join("slot/environment")).unwrap();
+            let start = format!("{INHERITED}=1 ");
+            let inherited = environment.lines().find_map(|line| line.strip_prefix(&start)).unwrap();
+            let sockets = sockets_of(&format!("{} {inherited}", getppid()));
+            assert!(matches!(sockets, Some((startds, Some(shadows))) if startds != shadows), "{inherited}");
+            assert!(inherited.starts_with("<127.0.0.1:9618?"), "{inherited}");
+        }
+    }
+
     #[test]
     fn whose_the_other_end_is() {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
