@@ -91,7 +91,7 @@ mod tests {
             );
             assert!(job.job.is_some() && job.wants_owner == Some(true), "{release}");
             assert_eq!(job.facts(None, None).account, Fact::Claimed("group_a".to_owned()), "{release}");
-            asks_for_all(&job.asked, &release);
+            asks_for_all(&job.asked, release);
         }
     }
 
