@@ -787,7 +787,7 @@ BREAKS = (
     Break("words_of_a_user_without_a_fence", CLIENT, "if is_users(key) {", "if false {",
           "unit nothing_of_the_users_runs_without_a_fence"),
     Break("a_users_process_without_a_fence", CLIENT, '        ("job_owner", administrator),\n', "", "unit nothing_of_the_users_runs_without_a_fence"),
-    Break("a_line_of_a_users_behind_a_clients_address", SPOOL, 'None if before == CALLED => key.ends_with("_daemon"),', "",
+    Break("a_line_of_a_users_behind_a_clients_address", SPOOL, 'None if before == CALLED => SESSIONS', 'None if before == CALLED => true || SESSIONS',
           "unit nothing_of_the_users_runs_without_a_fence"),
     Break("qmaster_is_told_what_it_knows", "src/bin/jobfence/host/qconf.rs", "before.as_deref().is_some_and(|before| bytes(before) == bytes(amount))", "false",
           "unit what_is_so_already_is_left_alone"),

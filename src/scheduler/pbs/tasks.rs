@@ -112,7 +112,7 @@ fn running_session(content: &[u8], number: &str) -> Option<i32> {
 mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, Stdio};
 
     use super::*;
 
@@ -175,10 +175,14 @@ mod tests {
             let mut command = Command::new("/bin/sh");
             command.args(["-c", "cd \"$1\" && exec \"$0\" 60"]).args([&program, &home]);
             let mut child = command.stdin(Stdio::null()).spawn().unwrap();
-            let pid = i32::try_from(child.id()).unwrap();
-            // The kernel lets the parent go on a moment before it sets the name.
-            while process::name(&proc, pid).as_deref() != Some(MOM) {
+            let name = |child: &Child| process::name(&proc, child.id().cast_signed());
+            // The kernel lets the parent go on a moment before it sets the name. It does not execute a file that a child of another test
+            // still has open for writing.
+            while name(&child).as_deref() != Some(MOM) {
                 std::thread::yield_now();
+                if child.try_wait().unwrap().is_some() {
+                    child = command.spawn().unwrap();
+                }
             }
             let found = homes(&proc).contains(temp.path());
             child.kill().unwrap();
