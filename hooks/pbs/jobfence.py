@@ -961,8 +961,9 @@ def is_set_offline(event, fault):
         vnodes = [(name, event.vnode_list[name]) for name in sorted({chunk.vnode_name for chunk in chunks_of(event, event.job)})]
         for name, vnode in vnodes:
             # What the administrator has written stays, also if the server does not say it.
-            left = max(deadline - time.monotonic(), 0)
-            said = said_by_a_child(lambda name=name: b"=" + str(pbs.server().vnode(name).comment or "").encode(), left)
+            left = deadline - time.monotonic()
+            ask = lambda name=name: b"=" + str(pbs.server().vnode(name).comment or "").encode()  # noqa: E731
+            said = said_by_a_child(ask, left) if left > 0 else b""
             theirs = said[1:].decode(errors="replace").split("jobfence: ")[0].strip()
             vnode.state = pbs.ND_OFFLINE
             if said:

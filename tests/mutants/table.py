@@ -1291,4 +1291,14 @@ BREAKS = (
         "[LIMITS, GPUS, CORES, \"whole\"]",
         "unit locks_are_removed_with_the_directory",
     ),
+    Break(
+        "a_name_makes_a_daemon", "src/bin/jobfence/check/daemon.rs",
+        "process::program(proc, pid).is_some_and(|program| program.starts_with(name))",
+        "process::program(proc, pid).is_some()",
+        "unit a_name_alone_is_no_daemon",
+    ),
+    Break(
+        "each_vnode_is_waited_for", HOOK, "left = deadline - time.monotonic()\n            ask", "left = SERVER_PATIENCE\n            ask",
+        "hook a_host_that_can_fence_no_job",
+    ),
 )

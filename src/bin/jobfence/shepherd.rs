@@ -88,7 +88,7 @@ pub fn shepherd(name: &OsStr) -> ExitCode {
             if !refusal.is_of_host {
                 match client::tell(&spool, &program, name, &refusal.sentence()) {
                     Ok(is_over) => refusal.is_over = is_over,
-                    Err(error) => log::warn!("{}: nobody tells its user: {error}", spool.dir.path().display()),
+                    Err(error) => log::warn!("{}: cannot tell its user why: {error}", spool.dir.path().display()),
                 }
             }
             refuse(&spool, &refusal)
@@ -250,7 +250,7 @@ impl FencedJob {
                         log::warn!("job {}: its shepherd stays in the step of the job: {error}", self.spooled.job);
                     }
                     if let Err(error) = child.spare() {
-                        log::warn!("job {}: its shepherd can be killed for want of memory: {error}", self.spooled.job);
+                        log::warn!("job {}: its shepherd can be killed for lack of memory: {error}", self.spooled.job);
                     }
                 }
             }

@@ -154,11 +154,11 @@ fn fence(arguments: &[OsString]) -> Result<(), String> {
     if let Some(question) = &question
         && let Err(error) = late::start(question, which.job.as_str())
     {
-        log::warn!("nobody asks whose fence this is: {error}");
+        log::warn!("cannot ask later whose fence this is: {error}");
     }
     // Without this one the janitor closes the fence.
     if let Err(error) = watch::start(&which, branch, &environment) {
-        log::warn!("job {}: nobody waits for its end: {error}", which.job);
+        log::warn!("job {}: no watcher waits for its end: {error}", which.job);
     }
     let entered = fenced(enter::enter(loaded.clone(), &which, STARTERS_LEAF));
     if !matches!(&entered, Ok(Some(()))) {

@@ -88,7 +88,7 @@ def suspended(site):
 def suspended_at_its_soft_limit(site):
     """A warning at s_rt lets no suspended job go on: the job hears it later."""
     warned, begin = (site.directory("alice") / name for name in ("warned.soft", "began.soft"))
-    jobid = site.submit("alice", f"trap 'touch {warned}' USR1\ntouch {begin}\nwhile :; do sleep 0.2; done", "-l", "s_rt=8")
+    jobid = site.submit("alice", f"trap 'touch {warned}' USR1\ntouch {begin}\nwhile :; do sleep 0.2; done", "-l", "s_rt=20")
     group = fenced(site, jobid)
     until(begin.exists, 20, "its beginning")
     mark = site.log_mark()

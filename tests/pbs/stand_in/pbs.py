@@ -192,6 +192,9 @@ class Server:
 def server():
     if GIVEN.get("comments") is None:
         import time
+        # By a child of the hook's, whose answer is another one's.
+        with open(os.path.join(GIVEN["home"], "asked"), "ab") as asked:
+            asked.write(b"x")
         time.sleep(300)
     return Server()
 

@@ -143,7 +143,8 @@ def suspended_outside_of_the_tree(site):
     spinning, = set(group.members(below=True)) - {sleeping}
     until(lambda: kernel.stat_fields(sleeping)[0] == "T", 20, "the stop of what is in the tree")
     if kernel.slurm_tracks:
-        until(lambda: kernel.stat_fields(spinning)[0] == "T", 20, "the stop of what has left the tree")
+        # It hears no SIGTSTP, and is frozen: it neither runs nor waits for a CPU.
+        until(lambda: kernel.stat_fields(spinning)[0] != "R", 20, "the stop of what has left the tree")
     else:
         used = group.cpu_seconds()
         until(lambda: group.cpu_seconds() > used + 0.2, 30, "further turns of what has left the tree")

@@ -39,7 +39,11 @@ impl SchedulerDaemon {
     /// A process of root's with this name. Of a user's process, neither the place nor the environment is to be trusted. A container's
     /// daemon starts no jobs of this host, and its commands are not here.
     pub fn find(proc: &Dir, name: &str) -> Option<Self> {
-        let has_name = |pid: i32| process::name(proc, pid).is_some_and(|found| found == name);
+        // A user can give that name to a set-user-ID program, by a link, and choose its environment. Its commands would run by that as root.
+        let has_name = |pid: i32| {
+            process::name(proc, pid).is_some_and(|found| found == name)
+                && process::program(proc, pid).is_some_and(|program| program.starts_with(name))
+        };
         let is_it = |pid: i32| has_name(pid) && process::uid(proc, pid) == Some(0) && !process::is_contained(proc, pid);
         let all = process::all(proc).unwrap_or_default();
         let pid = all.iter().map(|one| one.id.pid).find(|pid| is_it(*pid))?;
@@ -174,6 +178,35 @@ mod tests {
         let daemon =
             SchedulerDaemon { directory: top.path().join("sbin"), cwd: PathBuf::new(), unit: None, environment };
         assert_eq!(daemon.ask(&["condor_sh", "-c", "echo $CONDOR_CONFIG"]).as_deref(), Ok("/x\n"));
+    }
+
+    #[test]
+    fn a_name_alone_is_no_daemon() {
+        let proc = Dir::open("/proc").unwrap();
+        if !nix::unistd::geteuid().is_root() || process::is_contained(&proc, std::process::id().cast_signed()) {
+            return;
+        }
+        for (is_link, name) in [(true, "jobfence_linkd"), (false, "jobfence_filed")] {
+            let temp = tempfile::tempdir().unwrap();
+            let program = temp.path().join(name);
+            match is_link {
+                true => std::os::unix::fs::symlink("/bin/sleep", &program).unwrap(),
+                false => _ = std::fs::copy("/bin/sleep", &program).unwrap(),
+            }
+            let start = || std::process::Command::new("/bin/sh").args(["-c", "exec \"$0\" 60"]).arg(&program).spawn();
+            let mut child = start().unwrap();
+            // It is not executed while a child of another test has it open for writing.
+            while process::name(&proc, child.id().cast_signed()).as_deref() != Some(name) {
+                std::thread::yield_now();
+                if child.try_wait().unwrap().is_some() {
+                    child = start().unwrap();
+                }
+            }
+            let found = SchedulerDaemon::find(&proc, name).is_some();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert_eq!(found, !is_link, "{name}");
+        }
     }
 
     #[test]

@@ -90,7 +90,7 @@ pub fn settings(slot: &Id, slot_type: Option<&str>, kept: Option<&Kept>) -> Resu
     // A starter expands `$ENV()` by all of the startd's environment, which it has.
     let program = AskedProgram::new(beside_daemon(CONFIG_VAL), &words, CONFIGURATION).with_all_but(SECRETS);
     let said = program.ask(Instant::now() + PATIENCE).map_err(|silence| {
-        Error::new(format!("{CONFIG_VAL} does not say as whom this starter runs jobs: {silence}"))
+        Error::new(format!("{CONFIG_VAL} does not say as which user this starter runs jobs: {silence}"))
     })?;
     let settings = StarterSettings::parse(&said)?;
     if let Some(kept) = kept {
