@@ -1650,7 +1650,12 @@ def small_address_space(mom, user):
     job = Job(mom, user)
     mom.begin(job)
     # What was killed may not be gone yet, and counts for the limit.
-    until(lambda: not any(is_of(pid, user) for pid in kernel.all_pids()), "the end of the user's other processes")
+    def left():
+        return {pid: kernel.command_line(pid) for pid in kernel.all_pids() if is_of(pid, user)}
+    try:
+        until(lambda: not left(), "the end of the user's other processes")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {left()}") from None
     mom.start(job, "exec sleep 300", limits=((resource.RLIMIT_AS, 60 * MIB), (resource.RLIMIT_NPROC, 4)))
     job.started()
     job.kill()
