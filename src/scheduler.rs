@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the other modules ask of a scheduler: where it keeps a step's processes, what its dead step daemons left behind, and its terms.
 //!
-//! Modules below this one do not know which schedulers exist: the caller passes a list. `all` holds the full list, one row for each.
+//! Modules below this one do not know which schedulers exist: the caller passes a list. `schedulers` holds the full list, one row for each.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,12 +17,6 @@ use crate::job::{Id, JobKey};
 use crate::policy::Level;
 use crate::sys::dir::Dir;
 use crate::sys::process::Owner;
-
-pub mod all;
-pub mod gridengine;
-pub mod htcondor;
-pub mod pbs;
-pub mod slurm;
 
 /// The schedulers that may have directories or daemons on this host.
 pub type Schedulers = &'static [&'static dyn Scheduler];

@@ -664,7 +664,7 @@ fn who_gets_the_number_of_a_process_that_is_put_in_is_put_back() {
 #[test]
 fn a_job_has_no_part_of_the_room_beside_it() {
     use jobfence::config;
-    use jobfence::door::life::{self, Granted, HeldBy, OpenRequest, Room, Which};
+    use jobfence::doors::life::{self, Granted, HeldBy, OpenRequest, Room, Which};
     use jobfence::job::Id;
     use jobfence::launch::Answer;
 

@@ -581,7 +581,7 @@ mod tests {
     use super::*;
     use crate::cgroup::layout::Version;
     use crate::config::Config;
-    use crate::scheduler::all::ALL;
+    use crate::schedulers::ALL;
 
     /// What is found among these directories, as `JOB STEP again UID NODE places`.
     fn found(version: Version, dirs: &[&str], wanted: &WantedSteps) -> Vec<String> {

@@ -206,7 +206,7 @@ fn down<'a>(dir: &Dir, names: impl Iterator<Item = &'a str>, unseen: &mut Vec<Er
 mod tests {
     use super::*;
     use crate::cgroup::layout::Version;
-    use crate::scheduler::all::ALL;
+    use crate::schedulers::ALL;
 
     fn found_in(version: Version, dirs: &[&str], wanted: &WantedJob) -> Vec<PresentStep> {
         let temp = tempfile::tempdir().unwrap();

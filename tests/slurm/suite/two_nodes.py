@@ -265,7 +265,7 @@ TWO_THREADS = "CPUs=4 Sockets=1 CoresPerSocket=2 ThreadsPerCore=2"
 
 @case(on=["two-nodes"])
 def two_threads_per_core(site):
-    """The same as the table in src/scheduler/slurm/spank/grant.rs: a step has what its job has. (granted.py asks sacct.)
+    """The same as the table in src/schedulers/slurm/spank/grant.rs: a step has what its job has. (granted.py asks sacct.)
 
     The nodes only claim their threads. The extern step, which Contain makes before all others, must not go by those of the host.
     """
