@@ -5,10 +5,11 @@
 //! of job in the configuration, and the directories for them.
 
 mod attach;
+pub mod claims;
 pub mod daemon;
 mod describe;
 pub mod doors;
-mod names;
+pub mod names;
 mod observation;
 mod trial;
 pub mod verdict;
@@ -25,6 +26,7 @@ use jobfence::schedulers::slurm::plugins::Slurm;
 
 use crate::command::Failure;
 use crate::configured::Configured;
+use crate::part::CheckedHost;
 use crate::schedulers::slurm::arguments::{self, PluginArguments};
 use crate::schedulers::slurm::dirs::SlurmDirs;
 use crate::schedulers::slurm::node;
@@ -80,10 +82,12 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     }
     let config = &loaded.config;
     let host = Host::read(config)?;
-    names::say(&loaded, slurm.as_ref(), &host.proc);
+    let line = arguments::of_pam(&options.configured, found.as_ref());
+    let pam = (options.pam_directory.as_path(), line.as_str());
+    let checked = CheckedHost { proc: &host.proc, loaded: &loaded, file: &ours, pam };
+    doors::names(&checked);
     let own = describe::host(&host, config, slurm.as_ref(), node);
     // Hints, not part of the verdict. If the limits are in Slurm's directories, pam_slurm_adopt suffices.
-    let line = arguments::of_pam(&options.configured, found.as_ref());
     let faults = pam::faults(&options.pam_directory, &line, own.limits);
     for said in faults.into_iter().chain(pam::ways_out(&options.pam_directory, &line, own.limits)) {
         println!("pam            {said}");
@@ -95,8 +99,7 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     if let Some(why) = found.as_ref().and_then(|found| arguments::look(found, slurm.as_ref())) {
         verdict.no(why);
     }
-    let pam = (options.pam_directory.as_path(), line.as_str());
-    doors::look(&host.proc, &loaded, slurm.as_ref().map(Slurm::file), pam, &mut verdict);
+    doors::look(&checked, &mut verdict);
     observation::say(config);
     describe::io(&host, config);
     describe::huge_pages(&host);

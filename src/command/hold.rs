@@ -22,8 +22,6 @@ use jobfence::janitor::{self, Who};
 use jobfence::launch::early_move::EarlyMoves;
 use jobfence::record::tracked;
 use jobfence::schedulers::ALL;
-use jobfence::schedulers::pbs;
-use jobfence::schedulers::pbs::strays;
 use jobfence::sys::dir::Dir;
 use jobfence::sys::systemd::is_systemd;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -32,8 +30,9 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::command::{Failure, ignore_sigpipe, require_root};
 use crate::configured::Configured;
+use crate::fetched::report;
 use crate::sample::Sampler;
-use crate::schedulers::slurm::store::Store;
+use crate::schedulers;
 use crate::{journal, metrics};
 
 /// Passes the command's options through systemd-run. As arguments of systemd-run, a `$` in them would be expanded (systemd 262 does that,
@@ -188,8 +187,8 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| ends.add(signal));
     ends.thread_block()?;
     let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    let (mut said, mut said_back, mut said_in) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut store, mut unwritten) = (Store::default(), None);
+    let (mut said, mut said_back, mut unwritten) = (Vec::new(), Vec::new(), None);
+    let mut chores: Vec<_> = schedulers::ALL.iter().filter_map(|part| part.chore()).collect();
     // All are kept: the directory may be deleted, and made anew.
     let mut watching = Vec::new();
     let (mut sampler, mut next) = (Sampler::default(), Instant::now());
@@ -210,8 +209,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
             watching.extend(tracked::watch(&config.run_dir).ok().flatten());
             look(&config, &mut said);
             fetch_back(&config, &mut said_back);
-            fetch_in(&config, &mut said_in);
-            store.look(&config);
+            chores.iter_mut().for_each(|chore| chore.once(&config));
             let written = Host::read_what_there_is(&config)
                 .map_err(|error| error.to_string())
                 .and_then(|(host, _)| metrics::look(&config, &host));
@@ -272,34 +270,6 @@ fn fetch_back(config: &Config, said: &mut Vec<String>) {
         |done| log::warn!("{done}: pam_systemd had moved it out, see 'jobfence check'"),
         |error| log::error!("cannot put a process back into its job: {error}"),
     );
-}
-
-/// What of OpenPBS's jobs was never in a fence.
-fn fetch_in(config: &Config, said: &mut Vec<String>) {
-    let fetched = Host::read_what_there_is(config).and_then(|(host, _)| {
-        let homes = pbs::tasks::homes(&host.proc);
-        if homes.is_empty() { Ok(Vec::new()) } else { strays::fetch_in(&host, config, &homes) }
-    });
-    report(
-        fetched,
-        said,
-        |found| log::warn!("{found} ran outside of the job's fence, and was put in"),
-        |error| log::error!("a process stays outside of its job's fence: {error}"),
-    );
-}
-
-/// Logs which processes were put into their jobs, and which were not. A failure that stays, or that several share, is logged once.
-fn report<T>(fetched: Result<Vec<Result<T>>>, said: &mut Vec<String>, say: impl Fn(&T), complain: impl Fn(&str)) {
-    let mut failed: Vec<String> = Vec::new();
-    match fetched {
-        Ok(all) => all.iter().for_each(|one| match one {
-            Ok(done) => say(done),
-            Err(error) => failed.extend(Some(error.to_string()).filter(|error| !failed.contains(error))),
-        }),
-        Err(error) => log::debug!("cannot look for processes that have left their jobs: {error}"),
-    }
-    failed.iter().filter(|error| !said.contains(error)).for_each(|error| complain(error));
-    *said = failed;
 }
 
 /// Early moves help launches; without them, launches wait a little longer.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Finds the id of a job's fences on a node by the name that people use: one reader for each scheduler.
+//! Finds the id of a job's fences on a node by the name that people use.
 //!
 //! A fence has the id that the scheduler's daemon gives. Under OpenPBS that is `12[3].server`, and people omit the server, as qstat(1)
 //! allows. Under Grid Engine and HTCondor it is `12.3`, and people may name all of `12`. Under Slurm it is a number, also for a task of an
@@ -12,41 +12,9 @@ use jobfence::job::Id;
 use jobfence::record::Records;
 
 use crate::command::Failure;
-use crate::schedulers::slurm;
-use crate::schedulers::slurm::name::{SlurmName, is_number};
+use crate::job_match::JobMatch;
+use crate::schedulers;
 use crate::table::printable;
-
-/// One for each scheduler whose job ids are longer than their names. Each is called for ids that may be another scheduler's.
-const READERS: [fn(&str, &str) -> Option<JobMatch>; 2] = [of_pbs, of_parts];
-
-/// What a text means for an id, if it matches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum JobMatch {
-    /// The job with this id.
-    It,
-    /// A job of several parts; this id is one of them.
-    Whole,
-}
-
-/// `12.server` and `12[3].server`: `12`, `12[3]`, and all of an array as `12[]`; the server's name may be short.
-fn of_pbs(text: &str, id: &str) -> Option<JobMatch> {
-    let (sequence, server) = id.split_once('.').filter(|(_, server)| !is_number(server))?;
-    let (number, index) = sequence.split_once('[').unwrap_or((sequence, "0]"));
-    let (asked, on) = text.split_once('.').map_or((text, None), |(asked, on)| (asked, Some(on)));
-    let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
-    let is_on = on.is_none_or(|on| on == server || on == short(server) || server == short(on));
-    if !is_on || !is_number(number) || !index.strip_suffix(']').is_some_and(is_number) {
-        return None;
-    }
-    let is_array = || sequence.contains('[') && asked.strip_suffix("[]") == Some(number);
-    if asked == sequence { Some(JobMatch::It) } else { is_array().then_some(JobMatch::Whole) }
-}
-
-/// `12.3`, a task of Grid Engine or a process of HTCondor: all of them as `12`.
-fn of_parts(text: &str, id: &str) -> Option<JobMatch> {
-    let (number, part) = id.split_once('.')?;
-    (text == number && is_number(number) && is_number(part)).then_some(JobMatch::Whole)
-}
 
 /// The matching one of these ids. `None`: none matches.
 pub fn among(job: &Id, ids: impl IntoIterator<Item = String>) -> Result<Option<Id>, Failure> {
@@ -55,7 +23,7 @@ pub fn among(job: &Id, ids: impl IntoIterator<Item = String>) -> Result<Option<I
     if ids.contains(text) {
         return Ok(Some(job.clone()));
     }
-    let meant = |id: &String| READERS.iter().find_map(|reader| reader(text, id));
+    let meant = |id: &String| schedulers::ALL.iter().find_map(|part| part.means(text, id));
     let (its, parts): (Vec<_>, Vec<_>) =
         ids.iter().filter_map(|id| Some((id, meant(id)?))).partition(|(_, meant)| *meant == JobMatch::It);
     match (&its[..], &parts[..]) {
@@ -70,28 +38,13 @@ pub fn among(job: &Id, ids: impl IntoIterator<Item = String>) -> Result<Option<I
     }
 }
 
-/// The same; if none matches, asks Slurm for a number that only Slurm can know. Without such a number, the text itself is the id.
+/// The same; if none matches, asks the schedulers for an id that only they can know. Without such an id, the text itself is the id.
 pub fn resolve(job: &Id, ids: impl IntoIterator<Item = String>) -> Result<Id, Failure> {
     let ids: Vec<String> = ids.into_iter().collect();
     if let Some(found) = among(job, ids.iter().cloned())? {
         return Ok(found);
     }
-    match SlurmName::parse(job.as_str()) {
-        Some(SlurmName { job, step: Some(step), is_part, .. }) if is_part || ids.contains(&job) => {
-            Err(format!("{job}.{} is a step of Slurm's: the job is {job}", printable(&step)).into())
-        }
-        Some(name) if name.is_part && name.step.is_none() => {
-            let number = slurm::job::number(&name).map_err(|why| {
-                let job = &name.job;
-                format!(
-                    "no job here has the id {job}. jobfence knows a job of Slurm's by the number that 'squeue -j \
-                     {job} -o %A' shows. It cannot find out that number: {why}"
-                )
-            })?;
-            Ok(Id::new(number.to_string())?)
-        }
-        _ => Ok(job.clone()),
-    }
+    schedulers::ALL.iter().find_map(|part| part.id_of(job.as_str(), &ids)).unwrap_or_else(|| Ok(job.clone()))
 }
 
 /// The jobs with records; only root can read them. A record that is not understood is another release's.

@@ -16,15 +16,21 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// So much of a script is read, in bytes.
 const SCRIPT: u64 = 64 << 10;
 
-/// The variables that select a daemon's configuration.
-const NEEDED: [&str; 6] =
-    ["PBS_CONF_FILE", "CONDOR_CONFIG", "SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"];
-/// Where an HTCondor that was not installed from a package has its commands, relative to its daemons.
+/// Where a scheduler that was not installed from a package may have its commands, relative to its daemons.
 const BIN: &str = "../bin";
 
-/// One that runs here. The default is none: its commands are looked for where ours are, and find its configuration by our environment.
-#[derive(Default)]
+/// Which daemon is meant.
+#[derive(Debug, Clone, Copy)]
+pub struct DaemonKind {
+    /// The name of its program.
+    pub program: &'static str,
+    /// The variables that select its configuration.
+    pub variables: &'static [&'static str],
+}
+
+/// One that runs here.
 pub struct SchedulerDaemon {
+    kind: DaemonKind,
     /// The directory of its program, and with some schedulers also of the commands.
     directory: PathBuf,
     /// Its working directory.
@@ -38,7 +44,8 @@ pub struct SchedulerDaemon {
 impl SchedulerDaemon {
     /// A process of root's with this name. Of a user's process, neither the place nor the environment is to be trusted. A container's
     /// daemon starts no jobs of this host, and its commands are not here.
-    pub fn find(proc: &Dir, name: &str) -> Option<Self> {
+    pub fn find(proc: &Dir, kind: DaemonKind) -> Option<Self> {
+        let name = kind.program;
         // A user can give that name to a set-user-ID program, by a link, and choose its environment. Its commands would run by that as root.
         let has_name = |pid: i32| {
             process::name(proc, pid).is_some_and(|found| found == name)
@@ -47,16 +54,23 @@ impl SchedulerDaemon {
         let is_it = |pid: i32| has_name(pid) && process::uid(proc, pid) == Some(0) && !process::is_contained(proc, pid);
         let all = process::all(proc).unwrap_or_default();
         let pid = all.iter().map(|one| one.id.pid).find(|pid| is_it(*pid))?;
-        Some(Self::of(proc, pid))
+        Some(Self::of(proc, pid, kind))
+    }
+
+    /// None: its commands are looked for where ours are, and find its configuration by our environment.
+    pub fn absent(kind: DaemonKind) -> Self {
+        let (directory, cwd) = Default::default();
+        Self { kind, directory, cwd, unit: None, environment: Vec::new() }
     }
 
     /// The one with this number.
-    pub fn of(proc: &Dir, pid: i32) -> Self {
+    pub fn of(proc: &Dir, pid: i32, kind: DaemonKind) -> Self {
         let link = |name: &str| std::fs::read_link(proc.path().join(pid.to_string()).join(name)).unwrap_or_default();
         let soon = Instant::now() + PATIENCE;
         let value = |name| Some((name, process::environment(proc, pid, name, soon).ok().flatten()?));
-        let environment = NEEDED.into_iter().filter_map(value);
+        let environment = kind.variables.iter().copied().filter_map(value);
         Self {
+            kind,
             directory: link("exe").parent().map(Path::to_path_buf).unwrap_or_default(),
             cwd: link("cwd"),
             unit: std::fs::read_to_string(proc.path().join(pid.to_string()).join("cgroup"))
@@ -81,7 +95,7 @@ impl SchedulerDaemon {
         let found = directories.map(|directory| directory.join(program)).find(|path| path.is_file());
         let found = found.ok_or_else(|| failed("there is no such program".to_owned()))?;
         // If there is a daemon, what the shell has of these can be for another installation.
-        let of_the_shell: &[&str] = if self.directory.as_os_str().is_empty() { &NEEDED } else { &[] };
+        let of_the_shell = if self.directory.as_os_str().is_empty() { self.kind.variables } else { &[] };
         let program = AskedProgram::new(found, arguments, of_the_shell).with(self.environment.iter().cloned());
         program.ask(deadline).map_err(|silence| failed(silence.to_string().replace('\n', "; ")))
     }
@@ -167,6 +181,8 @@ pub fn runs(path: &str, word: &str) -> Result<(), NotRun> {
 mod tests {
     use super::*;
 
+    const KIND: DaemonKind = DaemonKind { program: "x", variables: &["CONDOR_CONFIG"] };
+
     #[test]
     fn a_command_is_found_beside_the_daemons_directory() {
         let top = tempfile::tempdir().unwrap();
@@ -176,7 +192,7 @@ mod tests {
         std::os::unix::fs::symlink("/bin/sh", top.path().join("bin/condor_sh")).unwrap();
         let environment = vec![("CONDOR_CONFIG", "/x".to_owned())];
         let daemon =
-            SchedulerDaemon { directory: top.path().join("sbin"), cwd: PathBuf::new(), unit: None, environment };
+            SchedulerDaemon { directory: top.path().join("sbin"), environment, ..SchedulerDaemon::absent(KIND) };
         assert_eq!(daemon.ask(&["condor_sh", "-c", "echo $CONDOR_CONFIG"]).as_deref(), Ok("/x\n"));
     }
 
@@ -202,7 +218,7 @@ mod tests {
                     child = start().unwrap();
                 }
             }
-            let found = SchedulerDaemon::find(&proc, name).is_some();
+            let found = SchedulerDaemon::find(&proc, DaemonKind { program: name, ..KIND }).is_some();
             child.kill().unwrap();
             child.wait().unwrap();
             assert_eq!(found, !is_link, "{name}");
@@ -220,7 +236,7 @@ mod tests {
             assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
             return;
         }
-        let daemon = SchedulerDaemon { directory: PathBuf::from("/none"), ..SchedulerDaemon::default() };
+        let daemon = SchedulerDaemon { directory: PathBuf::from("/none"), ..SchedulerDaemon::absent(KIND) };
         assert_eq!(daemon.ask(&["sh", "-c", "echo $CONDOR_CONFIG"]).as_deref(), Ok("\n"));
     }
 

@@ -132,6 +132,14 @@ fn of_stat(dir: &Dir, names: &[&str]) -> Option<u64> {
     Some(wanted.filter_map(|(_, bytes)| bytes.trim().parse::<u64>().ok()).sum())
 }
 
+/// In which part of the last minute some process of the node waited for memory, in percent (psi.rst). `None`: this kernel does not say.
+pub fn pressure() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/pressure/memory").ok()?;
+    let some = text.lines().find(|line| line.starts_with("some "))?;
+    let value = some.split_whitespace().find_map(|word| word.strip_prefix("avg60="))?;
+    value.parse::<f64>().is_ok().then(|| value.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::way::samples::{files, way};

@@ -8,10 +8,14 @@ use jobfence::schedulers::gridengine::amount::bytes;
 use jobfence::schedulers::gridengine::complexes::{Complex, Counted, value_of};
 use jobfence::schedulers::gridengine::spool::is_of_execd;
 
-use crate::check::daemon::{NotRun, SchedulerDaemon, not_ours, runs};
+use crate::check::daemon::{DaemonKind, NotRun, SchedulerDaemon, not_ours, runs};
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
 use crate::schedulers::slurm::pam;
+
+/// The daemon of a node.
+pub const EXECD: DaemonKind =
+    DaemonKind { program: "sge_execd", variables: &["SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"] };
 
 /// The values that the load sensor reports, as in docs/install/gridengine.md.
 const COMPLEXES: [&str; 5] =

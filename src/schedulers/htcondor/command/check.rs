@@ -8,7 +8,8 @@ use jobfence::requests::REQUESTS;
 use jobfence::schedulers::htcondor::{asked, environment};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
-use crate::check::daemon::{SchedulerDaemon, is_ours};
+use crate::check::daemon::{SchedulerDaemon, is_ours, not_ours};
+use crate::check::verdict::Verdict;
 
 /// The name of the link that writes the card.
 const WRAPPER: &str = "htcondor-job";
@@ -27,6 +28,80 @@ const OF_STARTER: [&str; 8] = [
 const OF_SCHEDD: [&str; 2] = ["START_SCHEDULER_UNIVERSE", "QUEUE_SUPER_USERS"];
 /// With these in the slot's ad, jobfence knows more of whose job it is.
 const WHOSE: [&str; 3] = ["AcctGroup", "OsUser", "RunAsOwner"];
+
+/// Says whether the startd starts jobs by this program, and what else its configuration has of jobfence.
+pub fn look(startd: &SchedulerDaemon, verdict: &mut Verdict) {
+    let say = |what: &str| println!("htcondor       {what}");
+    match startd.ask(&["condor_config_val", "STARTER"]) {
+        Ok(starter) => {
+            let starter = starter.trim();
+            say(&format!("STARTER is {starter}"));
+            if let Some(why) = not_ours(starter) {
+                verdict.no(format!("NO job would be fenced here: STARTER of HTCondor is {starter}, {why}"));
+            }
+        }
+        Err(why) => {
+            say(&format!("what its configuration says is not known: {why}"));
+            verdict.no("NO job is known to be fenced here: HTCondor does not say what starts its jobs".to_owned());
+        }
+    }
+    let list = startd.ask(&["condor_config_val", "STARTD_CRON_JOBLIST"]).unwrap_or_default();
+    let has_ours = |name: &str| {
+        let key = format!("STARTD_CRON_{name}_EXECUTABLE");
+        startd.ask(&["condor_config_val", &key]).is_ok_and(|program| not_ours(program.trim()).is_none())
+    };
+    let mut names = list.split(|c: char| c == ',' || c.is_whitespace()).filter(|name| !name.is_empty());
+    match names.find(|name| has_ours(name)) {
+        Some(name) => say(&format!("STARTD_CRON_JOBLIST has {name}")),
+        None => say("STARTD_CRON_JOBLIST has no jobfence: the slots do not say what jobs can have of this host"),
+    }
+    match startd.ask(&["condor_config_val", "START"]) {
+        Ok(start) if start.to_ascii_lowercase().contains("jobfencehealthy") => say("START asks for JobfenceHealthy"),
+        Ok(_) => say(
+            "START does not ask for JobfenceHealthy: where this host can fence no job, it puts one after the other on hold",
+        ),
+        Err(_) => {}
+    }
+    let in_cgroups = startd.ask(&["condor_config_val", "CGROUP_ALL_DAEMONS"]).unwrap_or_default();
+    if ["true", "yes", "t", "y", "1"].iter().any(|yes| in_cgroups.trim().eq_ignore_ascii_case(yes)) {
+        say(
+            "CGROUP_ALL_DAEMONS is on: CpusUsage and CondorLoadAvg of the slots do not have the load of jobs, and a policy by \
+             NonCondorLoadAvg takes it for others'",
+        );
+    }
+    docker_universe(startd);
+}
+
+/// Not part of the verdict: few sites have such jobs, and other jobs are fenced without it. Without Docker nothing is printed.
+fn docker_universe(startd: &SchedulerDaemon) {
+    let Ok(client) = startd.ask(&["condor_config_val", "DOCKER"]) else { return };
+    let client = client.trim();
+    // Behind sudo(8), as in the starter's configuration.
+    let path = client.strip_prefix("sudo ").unwrap_or(client).trim_start();
+    let Ok(real) = std::fs::canonicalize(path) else { return };
+    let unless = if !(is_ours(path) || real.ends_with("jobfence")) {
+        ": containers of the Docker universe are not fenced".to_owned()
+    } else if Path::new(path).file_name().is_none_or(|name| name != "docker") {
+        ": it is Docker's client only by a link of the name docker".to_owned()
+    } else {
+        match startd.ask(&[path, "info", "--format", "{{.CgroupDriver}}"]) {
+            Ok(driver) if driver.trim() == "cgroupfs" => String::new(),
+            Ok(driver) => {
+                format!(": jobs of the Docker universe are refused, since Docker's cgroup driver is {}", driver.trim())
+            }
+            Err(why) => format!(": Docker does not say whether its containers can be fenced: {why}"),
+        }
+    };
+    println!("htcondor       DOCKER is {client}{unless}");
+}
+
+/// Not part of the verdict: few sites have such jobs, and each job of a slot is fenced without it.
+pub fn local_universe(schedd: &SchedulerDaemon) {
+    let Ok(starter) = schedd.ask(&["condor_config_val", "STARTER_LOCAL"]) else { return };
+    let starter = starter.trim();
+    let unless = not_ours(starter).map(|why| format!(", {why}: jobs of the local universe are not fenced"));
+    println!("htcondor       STARTER_LOCAL is {starter}{}", unless.unwrap_or_default());
+}
 
 /// Says what the startd's jobs have, and have not.
 pub fn of_startd(startd: &SchedulerDaemon) {

@@ -22,7 +22,10 @@ use jobfence::schedulers::htcondor::{LOCAL, STARTERS_LEAF, quoted};
 use jobfence::sys::dir::Dir;
 use nix::unistd::geteuid;
 
+use crate::command::Failure;
 use crate::configured::Configured;
+use crate::host::grantable::{Grantable, Reserve};
+use crate::host::memory::pressure;
 
 /// HTCondor has the whole of cgroup v2 here, or none of it.
 pub const UNIFIED: &str = "/sys/fs/cgroup/cgroup.procs";
@@ -132,6 +135,37 @@ fn slot_of(step: &Dir) -> Option<String> {
     Id::of_a_steps_name(name).map(|id| id.as_str().to_owned()).filter(|slot| slot != LOCAL)
 }
 
+/// What STARTD_CRON reads. What cannot be found out is on stderr, which the startd logs.
+pub fn text(configured: &Configured, reserve: Option<Reserve>) -> String {
+    let mut lines = health_lines(&health(configured));
+    let found = || -> Result<_, Failure> {
+        let config = configured.load()?.config;
+        let host = Host::read_what_there_is(&config)?.0;
+        let grantable = Grantable::read(&host, &config, reserve)?;
+        Ok((attributes(&grantable), slots(&host)))
+    };
+    let (attributes, slots) = found().unwrap_or_else(|error| {
+        eprintln!("jobfence: {error}");
+        (Vec::new(), Vec::new())
+    });
+    lines.extend(attributes.iter().map(|(name, value)| format!("{name} = {value}")));
+    lines.push("- host".to_owned());
+    lines.extend(slots.iter().flat_map(self::lines));
+    lines.join("\n") + "\n"
+}
+
+/// The attributes of jobfence(8), each with its value; memory in MiB, as HTCondor has it.
+fn attributes(grantable: &Grantable) -> Vec<(&'static str, String)> {
+    let mut all = vec![
+        ("JobfenceCpus", grantable.cpus.count().to_string()),
+        ("JobfenceMemory", (grantable.mem >> 20).to_string()),
+        ("JobfenceReservedMemory", (grantable.memory.whole.saturating_sub(grantable.mem) >> 20).to_string()),
+        ("JobfenceFreeMemory", (grantable.free() >> 20).to_string()),
+    ];
+    all.extend(pressure().map(|percent| ("JobfenceMemoryPressure", percent)));
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,5 +207,19 @@ mod tests {
         assert_eq!(health_with("Mode=off\n", &[]), Some(Ok(())));
         assert_eq!(health_lines(&Some(Ok(()))).first().map(String::as_str), Some("JobfenceHealthy = true"));
         assert!(health_lines(&None).is_empty());
+    }
+
+    #[test]
+    fn the_attributes_of_htcondor_are_in_mib() {
+        let mut values = attributes(&crate::host::grantable::tests::grantable(crate::host::grantable::tests::GIB));
+        values.retain(|(name, _)| *name != "JobfenceMemoryPressure");
+        let texts: Vec<String> = values.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+        let expected = [
+            "JobfenceCpus = 4",
+            "JobfenceMemory = 15360",
+            "JobfenceReservedMemory = 1024",
+            "JobfenceFreeMemory = 13312",
+        ];
+        assert_eq!(texts, expected);
     }
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::command::Failure;
+use crate::host::grantable::Grantable;
 
 /// A node's name as it can stand in a command of qmgr's.
 pub fn name(text: &str) -> Result<String, String> {
@@ -34,9 +35,16 @@ fn configured(conf: &Path) -> Option<String> {
     text.lines().filter_map(value).next_back().filter(|value| !value.is_empty())
 }
 
+/// The resources of a node of PBS, each with its value.
+pub fn resources(grantable: &Grantable) -> [(&'static str, String); 3] {
+    let kb = |bytes: u64| format!("{}kb", bytes >> 10);
+    [("mem", kb(grantable.mem)), ("vmem", kb(grantable.vmem())), ("ncpus", grantable.cpus.count().to_string())]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::grantable::tests::{GIB, grantable};
 
     #[test]
     fn the_last_line_of_pbs_conf_counts() {
@@ -61,5 +69,12 @@ mod tests {
         for bad in ["", "n1 n2", "n1;delete", "n1\nset", "\"n1\"", "n1,n2", "@default"] {
             assert!(name(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn the_resources_of_pbs_are_in_kb() {
+        let values = |swap| resources(&grantable(swap)).map(|(name, value)| format!("{name}={value}"));
+        assert_eq!(values(0), ["mem=15728640kb", "vmem=15728640kb", "ncpus=4"]);
+        assert_eq!(values(GIB), ["mem=15728640kb", "vmem=16777216kb", "ncpus=4"]);
     }
 }

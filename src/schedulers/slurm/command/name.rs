@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The names of jobs in Slurm's commands.
 
+use crate::job_match::is_number;
+
 /// A job as Slurm's commands write it: `12`, `12_3` of an array, `12+1` of a heterogeneous job; followed by `.STEP`, a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlurmName {
@@ -24,11 +26,6 @@ impl SlurmName {
         let step = step.map(str::to_owned);
         Some(Self { job: job.to_owned(), number, is_part: part.is_some(), step })
     }
-}
-
-/// Whether the text consists of digits only.
-pub fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use jobfence::schedulers::slurm::HOLDER;
 use jobfence::sys::program::Silence;
 
 use crate::moment::seconds_of;
+use crate::part::Chore;
 use crate::schedulers::slurm::job::run_until;
 use crate::schedulers::slurm::name::SlurmName;
 use summary::{NodePart, Summary};
@@ -80,9 +81,9 @@ pub struct Store {
     said: Option<String>,
 }
 
-impl Store {
+impl Chore for Store {
     /// Reads new lines, and stores what is not stored yet.
-    pub fn look(&mut self, config: &Config) {
+    fn once(&mut self, config: &Config) {
         let (Some(usage_log), StoreUsage::AdminComment) = (UsageLog::of(config), config.store_usage) else {
             *self = Self::default();
             return;
@@ -97,7 +98,9 @@ impl Store {
             }
         }
     }
+}
 
+impl Store {
     fn read_on(&mut self, usage_log: &UsageLog<'_>) -> Result<(), String> {
         let files = usage_log.files().map_err(|error| error.to_string())?;
         let before = self.read;

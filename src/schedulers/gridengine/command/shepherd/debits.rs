@@ -15,6 +15,7 @@ use nix::fcntl::OFlag;
 use nix::unistd::getppid;
 
 use crate::check::daemon::SchedulerDaemon;
+use crate::schedulers::gridengine::check::EXECD;
 
 /// How long an answer holds, and how long that there was none.
 const LASTS: Duration = Duration::from_secs(300);
@@ -71,7 +72,7 @@ fn kept(dir: &Dir, name: &str) -> Option<Debits> {
 
 /// Asks qmaster, as execd would.
 fn ask(queue: &str, host: &str) -> Result<Debits, String> {
-    let execd = SchedulerDaemon::of(&Dir::open("/proc").map_err(|error| error.to_string())?, getppid().as_raw());
+    let execd = SchedulerDaemon::of(&Dir::open("/proc").map_err(|error| error.to_string())?, getppid().as_raw(), EXECD);
     let deadline = Instant::now() + PATIENCE;
     let qconf = |option: &str, of: &[&str]| execd.ask_by(&[&["qconf", option], of].concat(), deadline);
     let complexes = qconf("-sc", &[])?;
