@@ -34,9 +34,9 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
 import leases  # noqa: E402
-from pbs.gpus import SHOW_GPUS, gpus_of_the_node  # noqa: E402
-from slurm import kernel  # noqa: E402
-from slurm.sites import system_users  # noqa: E402
+from contract.gpus import SHOW_GPUS, gpus_of_the_node  # noqa: E402
+from contract import kernel  # noqa: E402
+from contract.sites import system_users  # noqa: E402
 
 # What MoM's name is for hooks, and what it is for the server: that is in exec_host2, and whoever asks for the event is it.
 HOST, FULL_NAME = "node1", "node1.site"
@@ -1120,7 +1120,7 @@ def cores_by_job(mom, user):
 @case
 def granted_huge_pages(mom, user):
     """hpmem is what a job may have in huge pages of the kernel's default size, where the site counts that."""
-    from slurm.hugetlb import handed_down, has_hugetlb, name_of, sizes_of_this_host
+    from contract.hugetlb import handed_down, has_hugetlb, name_of, sizes_of_this_host
 
     if not has_hugetlb():
         print("     this machine has no hugetlb controller")

@@ -27,7 +27,7 @@ from cells import CELLS, lacking  # noqa: E402
 from chosen import CHOSEN  # noqa: E402
 from vm import NEVER_REPORTED, TIMED_OUT  # noqa: E402
 from slurm import reboot, saboteur, suite  # noqa: E402, F401
-from slurm.harness import CASES  # noqa: E402
+from contract.harness import CASES  # noqa: E402
 
 TESTS = "opt/jobfence-tests"
 
@@ -119,7 +119,7 @@ FILES = (
 def payload(directory, scheduler):
     subprocess.run(["make", "--no-print-directory", "--silent", "built"], cwd=TOP, check=True, stdout=subprocess.DEVNULL)
     tests = Path(directory) / TESTS
-    for name in {"slurm", "pbs", scheduler}:
+    for name in {"contract", scheduler, *(["pbs"] if scheduler == "slurm" else [])}:
         shutil.copytree(TOP / "tests" / name, tests / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in "demo.py", "leases.py":
         shutil.copy(TOP / "tests" / name, tests)
@@ -131,6 +131,8 @@ def payload(directory, scheduler):
         openpbs(Path(os.environ["OPENPBS"]), Path(directory))
     (tests / "vm").mkdir()
     shutil.copy(TOP / "tests/vm/traces.py", tests / "vm")
+    if scheduler != "slurm":
+        return
     try:
         saboteur.build(tests / "slurm" / saboteur.BUILT.name)
     except saboteur.CannotBuild as reason:

@@ -4,9 +4,9 @@
 import time
 from pathlib import Path
 
-from slurm import kernel
-from slurm.harness import MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, uid
-from slurm.sites import until
+from contract import kernel
+from contract.harness import MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, uid
+from contract.sites import until
 
 from ..harness import STARTERS_MIB, WAIT, check, expect_limits, expect_quota, fenced, let_go
 

@@ -6,9 +6,10 @@ import re
 import subprocess
 from pathlib import Path
 
-from .. import kernel
-from ..harness import Skip, case, expect, expect_equal, expect_in, expect_match, fenced
-from ..sites import until
+from contract import kernel
+from contract.harness import Skip, case, expect, expect_equal, expect_in, expect_match
+from ..harness import fenced
+from contract.sites import until
 from .explained import number_of
 from .granted import accounted
 from .life import start_again
