@@ -26,8 +26,21 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct ChosenCores {
     /// They; `None`: it is not kept to any.
     pub cpus: Option<CpuList>,
-    /// Keeps others from choosing, until these are recorded.
-    _lock: Option<Lock>,
+    /// Keeps others from choosing, until these are recorded. `None`: they were the job's before.
+    lock: Option<Lock>,
+}
+
+impl ChosenCores {
+    /// What the job has left of them when the fence of this step has its record, if that is less: another process may have given some back
+    /// since they were read, and another job may have those.
+    pub fn left(&self, (host, config): (&Host, &Config), whose: (&Id, u32), step: &Id) -> Result<Option<CpuList>> {
+        let Some(cpus) = self.cpus.as_ref().filter(|_| self.lock.is_none()) else { return Ok(None) };
+        let recorded = Records::open(&config.run_dir)?.of_boot(&host.boot_id)?;
+        let others: Vec<&Shared> =
+            recorded.iter().filter(|shared| is_of(shared, whose) && shared.step != *step).collect();
+        let left = lists(&others).first().map(|all| all.in_both(cpus));
+        Ok(left.filter(|left| !left.is_empty() && left.len() < cpus.len()))
+    }
 }
 
 /// The CPUs of a run of a job that was granted so many. One that was granted none, or all, is not kept to any.
@@ -40,7 +53,7 @@ pub fn of_run((host, config): (&Host, &Config), whose: (&Id, u32), granted: Opti
     let records = Records::open(&config.run_dir)?;
     let devices = Dir::open("/sys/devices")?;
     let here = usable(host)?;
-    // A later step, and a job that has given a part back, keep to what the job has. So nobody else's choice matters to them.
+    // A later step, and a job that gives a part back, keep to what the job has. So nobody else's choice matters to them.
     let has_of = |recorded: &[Shared]| {
         let ours: Vec<&Shared> = recorded.iter().filter(|shared| is_of(shared, whose)).collect();
         lists(&ours).iter().fold(CpuList::default(), |all, cpus| all.and(cpus)).in_both(&here)
@@ -65,7 +78,7 @@ pub fn of_run((host, config): (&Host, &Config), whose: (&Id, u32), granted: Opti
             cpus = cpus.and(&choose(&more, &places, wanted - cpus.len()));
         }
     }
-    Ok(ChosenCores { cpus: Some(cpus), _lock: lock })
+    Ok(ChosenCores { cpus: Some(cpus), lock })
 }
 
 fn is_of(shared: &Shared, (job, run): (&Id, u32)) -> bool {

@@ -330,11 +330,20 @@ fn make(
             }
             (plan, errors)
         };
-        let Begun { mut fence, .. } = begin.open(planned)?;
-        if let Some(room) = room.filter(|_| config.mode == Mode::Enforce) {
-            let errors = fence.limit_branches(&room.branches, &of_job);
-            launch::refuse::bear(&key, config, requests, errors).inspect_err(|_| begin::abandon(&mut fence, config))?;
-        }
+        let Begun { mut fence, mut plan, .. } = begin.open(planned)?;
+        let mut finish = || -> Result<(), NotFenced> {
+            let mut errors = Vec::new();
+            if let Some(left) = cores.left((&host, config), (&request.job, request.run), &request.step)? {
+                (plan.job.cores, plan.step.cores) = (Some(left.clone()), Some(left));
+                errors = fence.change(&plan);
+                fence.hand_over(AskedProcesses::below_the_sites(requests, config), Noted::default())?;
+            }
+            if let Some(room) = room.filter(|_| config.mode == Mode::Enforce) {
+                errors.extend(fence.limit_branches(&room.branches, &of_job));
+            }
+            launch::refuse::bear(&key, config, requests, errors)
+        };
+        finish().inspect_err(|_| begin::abandon(&mut fence, config))?;
         let visible_gpus = gpus::visible_in(&fence, &host, config);
         Ok(Opened { path: fence.path(), visible_gpus, usage_card: requests.usage_card().unwrap_or(config.usage_card) })
     })

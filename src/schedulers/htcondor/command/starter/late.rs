@@ -4,11 +4,12 @@
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use jobfence::error::{Error, Result};
+use jobfence::job::Id;
 use jobfence::printable::is_printable;
 use jobfence::schedulers::htcondor::slot_ad::SlotJob;
 use jobfence::sys::program::leave_descriptors;
@@ -62,19 +63,80 @@ pub fn ask() -> Option<ExitCode> {
     let program = PathBuf::from(OsString::from_vec(program.as_bytes().to_vec()));
     let question = Question { program, address: text(address), is_slot: text(is_slot) };
     let (slot, starter) = (text(slot), PathBuf::from("/proc").join(starter));
-    for pause in PAUSES {
-        std::thread::sleep(Duration::from_secs(pause));
+    let pauses = PAUSES.map(Duration::from_secs);
+    Some(match whose(&question, &starter, &pauses) {
+        Whose::Said { job, user } => {
+            log::info!("the fence that has the name of {slot} is that of job {job}, of {user}");
+            ExitCode::SUCCESS
+        }
+        Whose::Ended => ExitCode::SUCCESS,
+        Whose::Unknown => {
+            log::warn!("the startd has not said which job has the fence by the name of {slot}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// Whose job it is.
+#[derive(Debug, PartialEq, Eq)]
+enum Whose {
+    Said {
+        job: Id,
+        user: String,
+    },
+    /// The starter has ended, so that an answer would be of another job.
+    Ended,
+    Unknown,
+}
+
+fn whose(question: &Question, starter: &Path, pauses: &[Duration]) -> Whose {
+    for pause in pauses {
+        std::thread::sleep(*pause);
         if !starter.exists() {
-            return Some(ExitCode::SUCCESS);
+            return Whose::Ended;
         }
         let said = question.ask(ATTRIBUTES).ok().and_then(|said| SlotJob::parse(&said).ok());
         let found = said.and_then(|said| Some((said.job?, said.user.unwrap_or_default())));
         if let Some((job, user)) = found.filter(|_| starter.exists()) {
-            let user: String = user.chars().filter(|c| is_printable(*c)).take(60).collect();
-            log::info!("the fence that has the name of {slot} is that of job {job}, of {user}");
-            return Some(ExitCode::SUCCESS);
+            let user = user.chars().filter(|c| is_printable(*c)).take(60).collect();
+            return Whose::Said { job, user };
         }
     }
-    log::warn!("the startd has not said which job has the fence by the name of {slot}");
-    Some(ExitCode::FAILURE)
+    Whose::Unknown
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_startd_that_is_busy_is_asked_until_it_answers_or_the_starter_ends() {
+        let temp = tempfile::tempdir().unwrap();
+        let (program, starter) = (temp.path().join("condor_status"), temp.path().join("starter"));
+        let place = temp.path().display();
+        let said = "JobId = \"12.0\"\nRemoteUser = \"alice\u{1b}@x\"";
+        // It says nothing at first, then a slot without a job, and then the job.
+        let script = format!(
+            "#!/bin/sh\necho \"$*\" >>{place}/asked\n[ -e {place}/starter ] && case $(wc -l <{place}/asked) in\n\
+             1) exit 1;; 2) echo 'JobId = undefined';; *) echo '{said}'; [ ! -e {place}/last ] || rm {place}/starter;;\n\
+             esac\n"
+        );
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(&starter, "").unwrap();
+        let question = Question { program, address: "<a>".into(), is_slot: "Name == \"s@n\"".into() };
+        let whose = |times| super::whose(&question, &starter, &vec![Duration::ZERO; times]);
+        assert_eq!(whose(2), Whose::Unknown);
+        assert_eq!(whose(2), Whose::Said { job: Id::new("12.0").unwrap(), user: "alice@x".to_owned() });
+        let asked = fs::read_to_string(temp.path().join("asked")).unwrap();
+        let expected = "-direct <a> -long -attributes JobId,RemoteUser -constraint Name == \"s@n\"";
+        assert_eq!(asked.lines().collect::<Vec<_>>(), [expected; 3]);
+        // It ends while the startd answers: that can be the job after.
+        fs::write(temp.path().join("last"), "").unwrap();
+        assert_eq!(whose(2), Whose::Ended);
+        assert_eq!(whose(1), Whose::Ended);
+    }
 }

@@ -32,10 +32,7 @@ const THIS: &std::ffi::CStr = c"/proc/self/exe";
 
 /// Starts it for a fence of this process, with this environment and no other. `branch` is where HTCondor makes the job's cgroup.
 pub fn start(which: &Which, branch: &str, environment: &[CString]) -> Result<()> {
-    let c_string = |text: &str| CString::new(text).map_err(|_| Error::new("a NUL in a word"));
-    let step = which.step.as_ref().map(Id::as_str).unwrap_or_default();
-    let run = which.run.unwrap_or_default().to_string();
-    let words = [c_string(WATCH)?, c_string(which.job.as_str())?, c_string(step)?, c_string(&run)?, c_string(branch)?];
+    let words = words(which, branch)?;
     let null = OpenOptions::new().read(true).write(true).open("/dev/null");
     let null = null.map_err(|error| Error::new(format!("open /dev/null: {error}")))?;
     let daemons = family::daemons_cgroup();
@@ -59,15 +56,28 @@ pub fn start(which: &Which, branch: &str, environment: &[CString]) -> Result<()>
     }
 }
 
+/// Its command line.
+fn words(which: &Which, branch: &str) -> Result<[CString; 5]> {
+    let c_string = |text: &str| CString::new(text).map_err(|_| Error::new("a NUL in a word"));
+    let step = which.step.as_ref().map(Id::as_str).unwrap_or_default();
+    let run = &which.run.unwrap_or_default().to_string();
+    Ok([c_string(WATCH)?, c_string(which.job.as_str())?, c_string(step)?, c_string(run)?, c_string(branch)?])
+}
+
+/// The fence and the branch of such a command line. `None`: it is none.
+fn told(words: &[String]) -> Option<(Which, &str)> {
+    let [name, job, step, run, branch] = words else { return None };
+    (name == WATCH).then_some(())?;
+    let (job, step) = (Id::new(job.as_str()).ok()?, Some(Id::new(step.as_str()).ok()?));
+    Some((Which { job, step, run: run.parse().ok() }, branch))
+}
+
 /// As that process. `None`: this is none.
 pub fn watch() -> Option<ExitCode> {
     let words: Vec<String> = std::env::args().collect();
-    let [name, job, step, run, branch] = words.as_slice() else { return None };
-    (name == WATCH).then_some(())?;
+    let (which, branch) = told(&words)?;
     ignore_sigpipe();
     SyslogOfDaemon::begin();
-    let which =
-        Which { job: Id::new(job.as_str()).ok()?, step: Some(Id::new(step.as_str()).ok()?), run: run.parse().ok() };
     let configured = || Configured { config: None, overrides: Vec::new() }.load();
     let result = configured().map_err(|errors| errors.to_string()).and_then(|loaded| {
         let ended: Option<fn() -> bool> = match family::look() {
@@ -125,6 +135,19 @@ fn with_limit(sentence: &str, limit: Option<u64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// HTCondor's directory, too, where `BASE_CGROUP` gives it another name.
+    #[test]
+    fn what_the_watcher_is_told_it_understands() {
+        let [job, step] = ["12.0", "slot1_1"].map(|id| Id::new(id).unwrap());
+        let which = Which { job, step: Some(step), run: Some(7) };
+        let words = words(&which, "site").unwrap().map(|word| word.into_string().unwrap());
+        let (found, branch) = told(&words).unwrap();
+        let id = |id: &Option<Id>| id.as_ref().map(|id| id.as_str().to_owned());
+        assert_eq!((found.job.as_str(), id(&found.step), found.run), ("12.0", id(&which.step), Some(7)));
+        assert_eq!(branch, "site");
+        assert!(told(&words[1..]).is_none());
+    }
 
     #[test]
     fn the_limit_of_the_slot_is_named() {
