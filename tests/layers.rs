@@ -66,7 +66,7 @@ const NAMED: &[(&str, &str, &str)] = &[
     ("config::load", "/etc/slurm/jobfence.conf", "where the file is, by jobfence.conf(5)"),
     ("config::layer", "of Slurm's cgroup.conf(5) alone", "the administrator has taken the key from there"),
     ("config::layer", "this key was Slurm's", "the same"),
-    ("config::keys", "in Slurm's order", "a value of GPUDevice, by jobfence.conf(5)"),
+    ("config::kinds", "in Slurm's order", "a value of GPUDevice, by jobfence.conf(5)"),
     ("config::sections", "slurm.conf", "the value of [Node=...] is written as slurm.conf has it, by jobfence.conf(5)"),
     (
         "cgroup::devices::set",
@@ -239,7 +239,7 @@ fn closing(text: &str, quote: char) -> usize {
 
 const ONLY_TESTS: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
 
-/// Removes each item behind `#[cfg(test)]`, up to the `;` or the brace that ends it. A removed `mod name;` leaves a mark.
+/// Removes each item behind `#[cfg(test)]`, up to the `;` or the brace that ends it, and each field, up to its comma. A removed `mod name;` leaves a mark.
 fn without_tests(tokens: Vec<String>) -> Vec<String> {
     let mut kept = Vec::new();
     let mut at = 0;
@@ -252,14 +252,17 @@ fn without_tests(tokens: Vec<String>) -> Vec<String> {
         at += ONLY_TESTS.len();
         let begin = at;
         let mut depth = 0_usize;
+        let is_field = tokens[at..].iter().skip_while(|word| *word == "pub").nth(1).is_some_and(|word| word == ":");
         while at < tokens.len() {
             match tokens[at].as_str() {
-                "{" => depth += 1,
-                "}" => depth -= 1,
+                "{" | "(" | "[" => depth += 1,
+                "}" | ")" | "]" if depth == 0 => break,
+                "}" | ")" | "]" => depth -= 1,
                 _ => {}
             }
             at += 1;
-            if depth == 0 && matches!(tokens[at - 1].as_str(), ";" | "}") {
+            let ends = if is_field { &[","][..] } else { &[";", "}"] };
+            if depth == 0 && ends.contains(&tokens[at - 1].as_str()) {
                 break;
             }
         }

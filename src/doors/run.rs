@@ -19,10 +19,9 @@ use nix::unistd::{ForkResult, Pid, User, execvp, fork, initgroups, pipe2, setgid
 
 use crate::bytes;
 use crate::cgroup::events::KernelLog;
-use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
 use crate::cgroup::limits::CpuQuota;
-use crate::config::{Config, Limit, LimitNumbers, Mode, Percent, SwapSpace, TaskCpus, UsageCard};
+use crate::config::{Config, KEYS, Limit, LimitNumbers, Mode, Percent, SwapSpace, UsageCard};
 use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::fence::Fence;
@@ -195,7 +194,7 @@ fn in_words(why: NotFenced) -> Error {
 
 /// The configuration for exactly the requested numbers: no percentages, no minimum, and no other limits.
 fn exactly(config: &Config, request: &RunRequest) -> Config {
-    Config {
+    let mut exact = Config {
         mode: Mode::Enforce,
         constrain_cpu_quota: request.cpus.is_some(),
         cpu_quota_percent: Percent::HUNDRED,
@@ -210,14 +209,13 @@ fn exactly(config: &Config, request: &RunRequest) -> Config {
         },
         allowed_swap_space: Percent::ZERO,
         numbers: LimitNumbers::of(Limit::Processes, request.processes),
-        numbers_per_task: LimitNumbers::default(),
-        max_cpus_per_task: TaskCpus::Unlimited,
-        max_ram_per_task: None,
-        max_huge_pages_per_task: HugePages::default(),
         io_max: request.io.clone(),
-        io_max_per_task: IoRules::default(),
         ..config.clone()
+    };
+    for key in KEYS.iter().filter(|key| key.name.ends_with("PerTask")) {
+        key.reset(&mut exact);
     }
+    exact
 }
 
 /// Ends this process as the command ended.

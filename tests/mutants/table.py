@@ -24,6 +24,8 @@ LIMITING = "src/fence/limiting.rs"
 RULES = "src/fence/rules.rs"
 POLICY = "src/policy.rs"
 CORES = "src/doors/cores.rs"
+CORES = "src/door/cores.rs"
+KEYS = "src/config/keys.rs"
 UNITS = "src/config/units.rs"
 SECTIONS = "src/config/sections.rs"
 STRICTNESS = "src/config/strictness.rs"
@@ -207,7 +209,19 @@ BREAKS = (
         "            Some(_) => Has::No,\n            None => Has::No,",
         "unit config::",
     ),
-    Break("a_nodes_key_in_a_section", SECTIONS, "if !is_per_job(key) {", "if false {", "unit config::"),
+    Break(
+        "a_default_that_the_manual_does_not_say", KEYS,
+        "Duration::from_secs(10), kinds::TIMEOUT, node;",
+        "Duration::from_secs(11), kinds::TIMEOUT, node;",
+        "unit jobfence_conf_5",
+    ),
+    Break(
+        "a_key_that_sections_may_not_have_any_more", KEYS,
+        "kinds::CPU_POLICY, jobs(strictness::cpu_policy);",
+        "kinds::CPU_POLICY, node;",
+        "unit jobfence_conf_5",
+    ),
+    Break("a_nodes_key_in_a_section", SECTIONS, "if !key.is_per_job() {", "if false {", "unit config::"),
     Break(
         "off_is_the_strictest_mode", STRICTNESS,
         "(Mode::Off, _) | (Mode::Observe, Mode::Enforce)",
@@ -216,8 +230,8 @@ BREAKS = (
     ),
     Break(
         "the_largest_is_the_strictest", STRICTNESS,
-        "    if other < *value {",
-        "    if other > *value {",
+        "    if *other < *value {",
+        "    if *other > *value {",
         "unit config::",
     ),
     Break(
@@ -750,9 +764,9 @@ BREAKS = (
         "unit a_user_who_says_how_many_threads_is_not_told",
     ),
     Break(
-        "hints_that_nobody_has_asked_for", "src/config/values.rs",
-        "            thread_hints: false,",
-        "            thread_hints: true,",
+        "hints_that_nobody_has_asked_for", KEYS,
+        "thread_hints: bool = false,",
+        "thread_hints: bool = true,",
         "slurm thread_hints",
     ),
     Break(
