@@ -39,9 +39,14 @@ pub struct CheckOptions {
     #[arg(long)]
     pub keys: bool,
     /// Read this plugstack.conf, and not the one that Slurm reads
+    ///
+    /// The check then says whether jobs would be fenced if Slurm read this file.
     #[arg(long, value_name = "FILE")]
     pub plugstack: Option<PathBuf>,
     /// This node's name in slurm.conf [default: as slurmd finds it]
+    ///
+    /// slurmd finds the node's line by SLURMD_NODENAME, or else by NodeHostname and the host's short name, its full name and its aliases.
+    /// If several nodes share the host, or if slurmd was started with -N, the check must be told.
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
     /// Where PAM's services are configured

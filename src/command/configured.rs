@@ -10,7 +10,7 @@ use jobfence::config::{self, Loaded};
 /// Where the configuration comes from, as in plugstack.conf.
 #[derive(Args)]
 pub struct Configured {
-    /// Configuration file [default: /etc/slurm/jobfence.conf]
+    /// Read this configuration, which must exist [default: /etc/slurm/jobfence.conf, if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Override a key of the file, such as CPUQuotaPercent=90; may be repeated

@@ -47,6 +47,8 @@ use jobfence::schedulers::slurm::plugins::{ByConfig, Slurm};
 #[derive(Args)]
 pub struct ExplainOptions {
     /// A job of Slurm's, such as 12, 12_3 or 12+1; for root any job with a fence here [default: as the options say]
+    ///
+    /// The CPUs, the memory, the user and the facts by which sections are chosen are then the job's own.
     #[arg(value_name = "JOBID", conflicts_with = "FactOptions", value_parser = job_id)]
     job: Option<Id>,
     /// CPUs (hardware threads) that the job is granted on this node
@@ -59,12 +61,16 @@ pub struct ExplainOptions {
     #[arg(long, value_name = "LIST", value_parser = list)]
     cores: Option<CpuList>,
     /// GPUs that the job is granted, by Slurm's numbers, such as 0,1
+    ///
+    /// They are looked up in this node's gres.conf.
     #[arg(long, value_name = "LIST", value_parser = list)]
     gpus: Option<CpuList>,
     /// CPUs of one task, as for srun -c
     #[arg(long, value_name = "CPUS", value_parser = cpus)]
     cpus_per_task: Option<Cpus>,
     /// The step: batch, extern, interactive or a number [default: batch, if the job has one]
+    ///
+    /// If the job has no batch step here, the default is the first step that it has here.
     #[arg(long, value_name = "STEP")]
     step: Option<String>,
     /// The job's user, by name or number [default: the calling user]
@@ -78,6 +84,8 @@ pub struct ExplainOptions {
     #[command(flatten)]
     asked: RequestOptions,
     /// Assume that the directories are Slurm's own wherever Slurm can have some [default: as slurm.conf says]
+    ///
+    /// Slurm's names that are not known before the job runs are shown as *.
     #[arg(long)]
     overlay: bool,
     #[command(flatten)]

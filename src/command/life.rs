@@ -31,12 +31,16 @@ pub struct OpenOptions {
     #[arg(long, value_name = "STEP", default_value = "0", value_parser = id)]
     step: Id,
     /// The run of the job, if it runs again under the same name
+    ///
+    /// A second 'jobfence open' of the same run is refused.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     run: u32,
     /// The job's user, by name or number
     #[arg(long, value_name = "USER", value_parser = asked::user)]
     user: (u32, Option<String>),
     /// The fence lives as long as this holder: pid:NUMBER, unit:NAME, scheduler:OpenPBS, or manual (until 'jobfence close')
+    ///
+    /// When the holder has gone, the janitor removes the fence. In any other case the fence stays.
     #[arg(long, value_name = "HOLDER", default_value = "manual")]
     holder: HeldBy,
     #[command(flatten)]
@@ -49,18 +53,26 @@ pub struct OpenOptions {
 #[derive(Args)]
 struct GrantOptions {
     /// CPUs (hardware threads) that the job is granted on this node, such as 0.5 or 4, or 0 [default: not limited]
+    ///
+    /// CPUQuotaPercent and other keys make a limit of it. With 0, ZeroCPUs holds.
     #[arg(long, value_name = "CPUS", value_parser = granted_cpus)]
     cpus: Option<Cpus>,
     /// Memory that the job is granted on this node, such as 200M or 4G [default: not limited]
+    ///
+    /// AllowedRAMSpace and other keys make a limit of it.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     mem: Option<u64>,
     /// Memory and swap together that the job is granted on this node [default: AllowedSwapSpace says how much swap]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     mem_swap: Option<u64>,
     /// GPUs of this node that the job is granted, chosen from the free ones of GPUDevice [default: none]
+    ///
+    /// 'jobfence limit' leaves the fence the first of its GPUs, and gives it no other. 'jobfence usage --json' says which they are.
     #[arg(long, value_name = "NUMBER", value_parser = gpus)]
     gpus: Option<usize>,
-    /// Huge pages that the job is granted on this node, such as 2M:4G,1G:0; see ConstrainHugePages in jobfence.conf(5) [default: none]
+    /// Huge pages that the job is granted on this node, such as 2M:4G,1G:0 [default: none]
+    ///
+    /// See ConstrainHugePages in jobfence.conf(5).
     #[arg(long, value_name = "SIZE:LIMIT", value_parser = huge_pages)]
     huge_pages: Option<HugePages>,
     #[command(flatten)]
@@ -111,7 +123,7 @@ pub struct LimitOptions {
 pub struct UsageOptions {
     #[command(flatten)]
     fences: FenceOptions,
-    /// Print JSON: see jobfence(8)
+    /// Print one JSON object, whose members jobfence(8) lists
     #[arg(long)]
     json: bool,
 }

@@ -13,7 +13,7 @@ use crate::table;
 pub struct LsOptions {
     #[command(flatten)]
     filter: FilterOptions,
-    /// Print JSON: see jobfence(8)
+    /// Print one JSON object, whose members jobfence(8) lists
     #[arg(long)]
     json: bool,
 }

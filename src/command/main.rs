@@ -17,6 +17,8 @@ mod journal;
 mod life;
 mod living;
 mod ls;
+#[cfg(test)]
+mod manual;
 mod metrics;
 mod moment;
 mod part;
@@ -42,7 +44,7 @@ mod skip;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use configured::Configured;
 use jobfence::printable::printable_lines;
 use log::{Level, LevelFilter, Log, Metadata, Record};
@@ -135,7 +137,8 @@ fn main() -> ExitCode {
     {
         return status;
     }
-    let cli = Cli::parse();
+    let matches = readable(Cli::command()).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     // qmaster denies a job for a line of its JSV's on stderr, and execd has nobody read that of a load sensor.
     match &cli.command {
         Command::Jsv(_) => SyslogOfDaemon::begin(),
@@ -174,6 +177,32 @@ fn main() -> ExitCode {
         log::error!("{error}");
         ExitCode::FAILURE
     })
+}
+
+/// The long texts of `--help` in lines of a terminal, since clap alone wraps none.
+fn readable(program: clap::Command) -> clap::Command {
+    program.mut_subcommands(|command| {
+        if command.get_arguments().all(|argument| argument.get_long_help().is_none()) {
+            return command;
+        }
+        command.mut_args(|argument| {
+            let text = argument.get_long_help().or(argument.get_help()).map(ToString::to_string).unwrap_or_default();
+            argument.long_help(text.split('\n').map(wrapped).collect::<Vec<_>>().join("\n"))
+        })
+    })
+}
+
+/// A paragraph in lines of at most 70 characters: clap indents them by 10.
+fn wrapped(paragraph: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in paragraph.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= 70 => *line += &format!(" {word}"),
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines.join("\n")
 }
 
 /// Prints the library's messages.

@@ -37,16 +37,28 @@ pub struct ReportOptions {
     /// Report each run of this id that the log has [default: the newest]
     #[arg(long)]
     all: bool,
-    /// Print the body of a mail
+    /// Print the body of a mail, in the words of seff(1), in lines of at most 76 characters
+    ///
+    /// The log is the node's own, so the mail can be sent where the job ran, by an epilog.
     #[arg(long, conflicts_with = "json")]
     mail: bool,
-    /// Print JSON: see jobfence(8)
+    /// Print one JSON object, whose members jobfence(8) lists
     #[arg(long)]
     json: bool,
     /// Write one page of HTML, with everything that it needs; '-' is stdout
+    ///
+    /// The page says what was used of what was granted, what to ask for next time, and the figures of each step, task and disk.
+    /// It has no script, and loads nothing. With --stored it has the nodes that Slurm's accounting knows.
+    ///
+    /// A file that is there is replaced as a whole. If FILE is a symbolic link, the link is replaced, and not what it leads to.
+    /// Root follows no symbolic link of another user on the way to FILE.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["mail", "json"])]
     html: Option<PathBuf>,
-    /// Report what Slurm's accounting has of the job on all nodes (see StoreUsage in jobfence.conf(5))
+    /// Report what Slurm's accounting has of the job on all nodes, a row for each
+    ///
+    /// The nodes put it there with StoreUsage=admincomment in jobfence.conf(5).
+    /// This works on each host where sacct(1) does, also on a login node, and for a user's own jobs.
+    /// Where the host has no usage log, or the user may not read it, the report is this one.
     #[arg(long, conflicts_with = "all")]
     stored: bool,
     #[command(flatten)]

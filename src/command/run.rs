@@ -18,21 +18,37 @@ use crate::configured::Configured;
 #[derive(Args)]
 pub struct RunOptions {
     /// CPU time as a number of CPUs, such as 0.5 or 4 [default: not limited]
+    ///
+    /// It is from 0.001 to 65536, with at most three decimals.
+    /// The kernel's least quota is 1 ms in each period, so 0.01 CPUs in the period of 100 ms.
     #[arg(long, value_name = "CPUS", value_parser = cpus)]
     cpus: Option<Cpus>,
     /// Memory, such as 200M or 4G; a plain number is MiB, as in sbatch [default: not limited]
+    ///
+    /// It is a whole number, alone or with the unit K, M, G or T, and at least 1M.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     mem: Option<u64>,
     /// Processes and threads at once [default: not limited]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=MOST_PROCESSES))]
     processes: Option<u64>,
     /// Rates of reading and writing, such as "/scratch rbps=200M wiops=1000" [default: not limited]
+    ///
+    /// The form is that of one value of IOMax in jobfence.conf(5).
     #[arg(long, value_name = "RULES", value_parser = IoRules::parse)]
     io_max: Option<IoRules>,
-    /// When to say at the end what the command used of its limits: never, failed, wasteful or always
+    /// When to say at the end, on stderr, what the command used of its limits: never, failed, wasteful or always [default: never]
+    ///
+    /// The words are those of UsageCard in jobfence.conf(5). The key itself does not count here.
     #[arg(long, value_name = "WHEN", default_value = "never", hide_default_value = true, value_parser = card)]
     usage_card: UsageCard,
-    /// Run as this user, by name or number
+    /// Run as this user, by name or number, with that user's groups
+    ///
+    /// The command has a session of its own, so it cannot write to the terminal as if it were typed.
+    /// It has no controlling terminal, so a shell has no job control.
+    /// If you need job control, become the user inside the fence: jobfence run -- runuser -u alice -- bash.
+    ///
+    /// HOME, SHELL, USER and LOGNAME are the user's.
+    /// Of the other variables, only PATH, TERM, COLORTERM, LANG, LANGUAGE, LC_ALL, TZ and DISPLAY are kept.
     #[arg(long, value_name = "NAME", value_parser = user)]
     user: Option<User>,
     /// Say at the end what was used

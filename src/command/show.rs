@@ -33,7 +33,7 @@ pub struct ShowOptions {
     /// The job, as its batch system writes it
     #[arg(value_name = "JOB", value_parser = job_id)]
     job: Id,
-    /// Print JSON: see jobfence(8)
+    /// Print one JSON object, whose members jobfence(8) lists
     #[arg(long)]
     json: bool,
     #[command(flatten)]

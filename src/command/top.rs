@@ -35,7 +35,7 @@ pub struct TopOptions {
     /// Seconds between two readings, 0.2 to 3600
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = interval)]
     interval: Duration,
-    /// Read once, and print JSON: see jobfence(8)
+    /// Read once, and print one JSON object, as 'jobfence ls' does
     #[arg(long)]
     json: bool,
 }

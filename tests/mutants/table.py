@@ -24,7 +24,7 @@ LIMITING = "src/fence/limiting.rs"
 RULES = "src/fence/rules.rs"
 POLICY = "src/policy.rs"
 CORES = "src/doors/cores.rs"
-CORES = "src/door/cores.rs"
+CORES = "src/doors/cores.rs"
 KEYS = "src/config/keys.rs"
 UNITS = "src/config/units.rs"
 SECTIONS = "src/config/sections.rs"
@@ -665,13 +665,12 @@ BREAKS = (
         "host life a_job_keeps_its_cpus_whatever_others_do",
     ),
     Break(
-        "a_mistake_closes_nothing_silently", "src/doors/c_abi.rs",
-        "a_step_has_what_its_job_has_given_back", "src/door/cores.rs",
+        "a_step_has_what_its_job_has_given_back", "src/doors/cores.rs",
         "Ok(left.filter(|left| !left.is_empty() && left.len() < cpus.len()))", "Ok(left.filter(|left| left.len() > cpus.len()))",
         "host life a_step_has_no_cpu_that_its_job_has_given_back_meanwhile",
     ),
     Break(
-        "a_mistake_closes_nothing_silently", "src/door/c_abi.rs",
+        "a_mistake_closes_nothing_silently", "src/doors/c_abi.rs",
         "            usable(loaded)?;\n        }\n        for one in all", "        }\n        for one in all",
         "host c_abi a_configuration_with_a_mistake",
     ),
@@ -1136,11 +1135,11 @@ BREAKS = (
           "host cli a_signal_for_real_time"),
     Break("settings_that_hang_on_more", "src/schedulers/htcondor/command/starter/kept.rs", "if hangs_on_more(Path::new(path)) {", "if false {",
           "unit what_was_kept_counts"),
-    Break("a_branch_that_the_watcher_does_not_know", "src/bin/jobfence/starter/watch.rs", "c_string(run)?, c_string(branch)?]",
+    Break("a_branch_that_the_watcher_does_not_know", "src/schedulers/htcondor/command/starter/watch.rs", "c_string(run)?, c_string(branch)?]",
           "c_string(run)?, c_string(&branch[..0])?]", "unit what_the_watcher_is_told"),
-    Break("an_answer_about_the_job_after", "src/bin/jobfence/starter/late.rs", "found.filter(|_| starter.exists())", "found.filter(|_| true)",
+    Break("an_answer_about_the_job_after", "src/schedulers/htcondor/command/starter/late.rs", "found.filter(|_| starter.exists())", "found.filter(|_| true)",
           "unit a_startd_that_is_busy"),
-    Break("a_startd_that_is_asked_once", "src/bin/jobfence/starter/late.rs", "for pause in pauses {", "for pause in &pauses[..1] {",
+    Break("a_startd_that_is_asked_once", "src/schedulers/htcondor/command/starter/late.rs", "for pause in pauses {", "for pause in &pauses[..1] {",
           "unit a_startd_that_is_busy"),
     Break("a_starter_without_room_of_its_own", STARTER, "room: Some(Room {", "room: (limits_memory).then_some(Room {", "unit the_starter_has_room"),
     Break("a_shells_htcondor", "src/command/check/daemon.rs", "{ self.kind.variables } else { &[] }", "{ self.kind.variables } else { self.kind.variables }",

@@ -25,8 +25,6 @@ EXAMPLES = {
     "jobfence explain --cpus 2": "commands_of_the_manual",
     "# Prolog=/etc/slurm/prolog": "prologs_of_the_manual",
     "-o \"%A %q\"": "prologs_of_the_manual",
-    "qconf -sc > complexes": "tests/gridengine/start runs it as docs/install/gridengine.md has it",
-    "load_sensor    /usr/local": "no command",
     "jobfence open --job": "fences_of_the_manual",
     "jsv_url            script": "no command",
     "exec /usr/local/sbin/jobfence jsv": "tests/gridengine has it in beside_another_jsv",

@@ -40,7 +40,9 @@ const FOLLOWS_WITHIN: u8 = 10;
 pub struct JsvOptions {
     #[command(flatten)]
     configured: Configured,
-    /// How long the other JSV may be silent; qmaster waits for 10 s, or for jsv_timeout of qmaster_params
+    /// How long the other JSV may be silent, from 1 to 3600
+    ///
+    /// It must be less than jsv_timeout of qmaster_params (10 by default), after which qmaster itself gives up.
     #[arg(long, value_name = "SECONDS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=3600))]
     timeout: u32,
     /// Another JSV, with its arguments: it is asked first, and what it says is handed on

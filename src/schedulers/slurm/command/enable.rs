@@ -22,6 +22,8 @@ pub struct EnableOptions {
     #[arg(long, value_name = "FILE")]
     line: Option<PathBuf>,
     /// Add the missing 'include' to plugstack.conf
+    ///
+    /// 'jobfence disable' takes the line out again if nothing else is in the directory.
     #[arg(long)]
     write_include: bool,
 }
