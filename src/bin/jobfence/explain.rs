@@ -18,9 +18,9 @@ use jobfence::facts::{Fact, Facts, FactsNeeded, Gpus};
 use jobfence::fence::explain::{LimitLine, explain as lines_of};
 use jobfence::fence::living::{self, LivingStep, Recorded, StepPlace, WantedSteps};
 use jobfence::host::Host;
-use jobfence::job::{Cpus, Grant, Id, JobKey};
+use jobfence::job::{Cpus, Grant, Id, JobKey, JobOnNode};
 use jobfence::policy::{self, Level};
-use jobfence::record::job::{JobId, JobRecord, JobRecords};
+use jobfence::record::job::{JobRecord, JobRecords};
 use jobfence::record::{Record, Records, Shared};
 use jobfence::requests::{REQUESTS, Requests, UserRequests};
 use jobfence::scheduler::Scheduler;
@@ -480,11 +480,11 @@ impl<'a> Asking<'a> {
     fn of_slurm(&self, name: &SlurmName) -> Result<ExplainedJob<'a>, Failure> {
         let asked = self.options.step.as_deref().or(name.step.as_deref()).map(step).transpose()?;
         let SlurmJob { number, uid, partition, qos, account, sluid, granted } = slurm_job::ask(name, self.node)?;
-        let id = Id::new(number.to_string())?;
+        let id = Id::from(number);
         let (present, step) = self.present(uid, id.clone(), sluid, asked.as_deref());
         let mut facts =
             Facts { uid: Fact::Known(uid), user: name_of(uid), ..Facts::default() }.of_no_project_vnode_or_pe();
-        let record = self.record(number, uid)?;
+        let record = self.record(id.clone(), uid)?;
         let known_by = match &record {
             Some(record) => {
                 record.add_to(&mut facts);
@@ -519,11 +519,11 @@ impl<'a> Asking<'a> {
     }
 
     /// The record of a job of Slurm. `None`: there is none, or this process may not read it.
-    fn record(&self, job: u32, uid: u32) -> Result<Option<JobRecord>, Failure> {
+    fn record(&self, job: Id, uid: u32) -> Result<Option<JobRecord>, Failure> {
         if !nix::unistd::geteuid().is_root() || !self.loaded.config.run_dir.is_dir() {
             return Ok(None);
         }
-        let id = JobId { node: self.host.node_level(Some(self.node.to_owned()))?, job };
+        let id = JobOnNode { node: self.host.node_level(Some(self.node.to_owned()))?, job };
         let records = JobRecords::existing(&self.loaded.config.run_dir)?;
         let record = records.map(|records| records.read(&id, self.host)).transpose()?.flatten();
         // A record may be an older job's: job numbers start again at some point.

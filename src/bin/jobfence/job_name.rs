@@ -88,7 +88,7 @@ pub fn resolve(job: &Id, ids: impl IntoIterator<Item = String>) -> Result<Id, Fa
                      {job} -o %A' shows. It cannot find out that number: {why}"
                 )
             })?;
-            Ok(Id::new(number.to_string())?)
+            Ok(number.into())
         }
         _ => Ok(job.clone()),
     }
