@@ -36,19 +36,8 @@ pub trait Scheduler: Sync {
     /// `*` for what is not known. `None`: the scheduler makes none at this level.
     fn would_make(&self, version: Version, key: &JobKey, level: Level) -> Option<String>;
 
-    /// The job's directories that exist now in a hierarchy with this root. `whose` is the user and the job's number. `is_its` decides about
-    /// a job directory whose name does not contain that number. Reasons why more may exist are added to `unseen`.
-    fn present(
-        &self,
-        hierarchy: &Hierarchy,
-        root: &Dir,
-        whose: (u32, &str),
-        is_its: &mut dyn FnMut(&str, &Dir) -> bool,
-        unseen: &mut Vec<Error>,
-    ) -> Vec<PresentJob>;
-
-    /// The directories of all jobs that exist now. `each` receives one at a time: there may be more of them than descriptors that this
-    /// process may open.
+    /// The directories of all jobs that exist now in a hierarchy with this root. `each` receives one at a time: there may be more of them
+    /// than descriptors that this process may open. Reasons why more may exist are added to `unseen`.
     fn each_present(
         &self,
         hierarchy: &Hierarchy,
@@ -130,17 +119,6 @@ impl<T: WithoutCgroups> Scheduler for T {
 
     fn would_make(&self, _: Version, _: &JobKey, _: Level) -> Option<String> {
         None
-    }
-
-    fn present(
-        &self,
-        _: &Hierarchy,
-        _: &Dir,
-        _: (u32, &str),
-        _: &mut dyn FnMut(&str, &Dir) -> bool,
-        _: &mut Vec<Error>,
-    ) -> Vec<PresentJob> {
-        Vec::new()
     }
 
     fn each_present(&self, _: &Hierarchy, _: &Dir, _: &mut dyn FnMut(PresentJob), _: &mut Vec<Error>) {}

@@ -16,11 +16,11 @@ use jobfence::cpu_list::CpuList;
 use jobfence::doors::user::know_groups;
 use jobfence::facts::{Fact, Facts, FactsNeeded, Gpus};
 use jobfence::fence::explain::{LimitLine, explain as lines_of};
-use jobfence::fence::present::{self, PresentStep, WantedJob};
+use jobfence::fence::living::{self, LivingStep, Recorded, StepPlace, WantedSteps};
 use jobfence::host::Host;
-use jobfence::job::{Cpus, Grant, Id, JobKey};
+use jobfence::job::{Cpus, Grant, Id, JobKey, JobOnNode};
 use jobfence::policy::{self, Level};
-use jobfence::record::job::{JobId, JobRecord, JobRecords};
+use jobfence::record::job::{JobRecord, JobRecords};
 use jobfence::record::{Record, Records, Shared};
 use jobfence::requests::{REQUESTS, Requests, UserRequests};
 use jobfence::scheduler::Scheduler;
@@ -93,13 +93,13 @@ pub struct ExplainOptions {
 }
 
 /// What is known about the job.
-struct ExplainedJob {
+struct ExplainedJob<'a> {
     id: Id,
     /// The step to explain.
     step: String,
     grant: Grant,
     facts: Facts,
-    present: PresentDirs,
+    present: PresentDirs<'a>,
     /// The source of this, in words.
     known_by: Option<String>,
     /// The record of the process that opened the fence, if there is one.
@@ -202,22 +202,30 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
 
 /// The directories that the job has now.
 #[derive(Default)]
-struct PresentDirs {
-    /// Those of the step in question.
-    steps: Vec<PresentStep>,
+struct PresentDirs<'a> {
+    /// Those of the step in question; if it has none, those of the job's other steps, which have its job and its user.
+    steps: Vec<LivingStep<'a>>,
+    /// Whether the step itself has some.
+    has_step: bool,
     /// Notes to print about the other steps.
     notes: Vec<String>,
 }
 
-impl PresentDirs {
-    /// Finds those of a job, and the step: if none is named, the batch step, or the first one that exists.
-    fn find(host: &Host, config: &Config, wanted: &WantedJob, step: Option<&str>) -> (Self, String) {
-        let (mut steps, unseen) = present::find(host, ALL, &config.run_dir, wanted);
-        let names: BTreeSet<&str> = steps.iter().map(|step| step.name.as_str()).collect();
+impl<'a> PresentDirs<'a> {
+    /// Finds those of a job of a user, and the step: if none is named, the batch step, or the first one that exists.
+    fn find(host: &'a Host, config: &Config, uid: u32, wanted: &WantedSteps, step: Option<&str>) -> (Self, String) {
+        let mut unseen = Vec::new();
+        let recorded = Recorded::read(&config.run_dir, wanted, &mut unseen);
+        let (mut steps, more) = living::find(host, ALL, &recorded, wanted);
+        unseen.extend(more);
+        // The user of a step that a scheduler named by the job's number may be unknown here.
+        steps.retain(|found| found.uid.is_none_or(|found| found == uid));
+        let names: BTreeSet<&str> = steps.iter().map(|step| step.step.as_str()).collect();
         let first = || names.iter().find(|name| **name != EXTERN).or_else(|| names.first()).copied();
         let default = if names.contains(BATCH) { BATCH } else { first().unwrap_or(BATCH) };
         let step = step.unwrap_or(default).to_owned();
         let names = names.into_iter().collect::<Vec<_>>().join(", ");
+        let has_step = steps.iter().any(|found| found.step == step);
         let mut notes = Vec::new();
         if steps.is_empty() {
             notes.push("steps      none has directories on this node now: what a step would get".to_owned());
@@ -226,32 +234,33 @@ impl PresentDirs {
                     "           only root can read the records in RunDir and the marks on directories".to_owned(),
                 );
             }
-        } else if steps.iter().any(|found| found.name == step) {
+        } else if has_step {
             notes.push(format!("steps      {names}; what follows is of {step}"));
         } else {
             notes.push(format!("steps      {names}; {step} has no directories: what it would get (see --step)"));
         }
         notes.extend(unseen.iter().map(|error| format!("           cannot see all: {error}")));
-        // The step's job and user have directories all the same.
-        let is_there = steps.iter().any(|found| found.name == step);
-        steps.retain(|found| found.name == step || !is_there);
-        if !is_there {
-            steps.iter_mut().for_each(PresentStep::forget_step);
-        }
-        (Self { steps, notes }, step)
+        steps.retain(|found| found.step == step || !has_step);
+        (Self { steps, has_step, notes }, step)
+    }
+
+    fn places(&self) -> impl Iterator<Item = &StepPlace<'a>> {
+        self.steps.iter().flat_map(|step| &step.places)
     }
 
     /// Whether the step is in Slurm's directories in this hierarchy. `None`: it has none there.
     fn is_overlay(&self, hierarchy: &Hierarchy) -> Option<bool> {
-        self.steps.iter().find(|step| step.mount == hierarchy.mount).map(|step| step.is_overlay)
+        self.places().find(|place| place.hierarchy == hierarchy).map(|place| place.is_overlay)
     }
 
     /// The existing directory for a line.
     fn dir(&self, line: &LimitLine) -> Option<PathBuf> {
+        if line.dir.ends_with("idle") || !self.has_step && matches!(line.level, Level::Step | Level::Task) {
+            return None;
+        }
         // One hierarchy may be mounted within another.
-        let inside = self.steps.iter().filter(|step| line.dir.starts_with(&step.mount));
-        let step = inside.max_by_key(|step| step.mount.components().count())?;
-        step.dir(line.level).filter(|_| !line.dir.ends_with("idle")).map(Path::to_path_buf)
+        let inside = self.places().filter(|place| line.dir.starts_with(&place.hierarchy.mount));
+        inside.max_by_key(|place| place.hierarchy.mount.components().count())?.dir(line.level)
     }
 }
 
@@ -265,7 +274,7 @@ fn can_be_slurms(hierarchy: &Hierarchy) -> bool {
 }
 
 /// Prints the job, and which parts of the configuration apply to it.
-fn describe(job: &ExplainedJob, loaded: &Loaded, resolved: &Resolved) {
+fn describe(job: &ExplainedJob<'_>, loaded: &Loaded, resolved: &Resolved) {
     let facts = &job.facts;
     let trusts = loaded.config.trust_account;
     let or_unknown = |fact: &Fact<String>| match fact.counts(trusts) {
@@ -395,7 +404,7 @@ fn in_key(level: Level) -> &'static str {
 }
 
 /// A job that does not exist, from the options.
-fn as_said(options: &ExplainOptions, proc: &Dir) -> Result<ExplainedJob, Failure> {
+fn as_said<'a>(options: &ExplainOptions, proc: &Dir) -> Result<ExplainedJob<'a>, Failure> {
     let step = options.step.as_deref().map_or_else(|| Ok(BATCH.to_owned()), step)?;
     let facts = doors::of_user(proc, options.facts.add_to(Facts::default()));
     let grant = grant(options, options.cpus, options.mem, options.cores.clone().unwrap_or_default());
@@ -420,9 +429,9 @@ struct Asking<'a> {
     gpus: &'a dyn Fn(&CpuList) -> Gpus,
 }
 
-impl Asking<'_> {
+impl<'a> Asking<'a> {
     /// A job with a fence's record, which only root can read, or else one of Slurm's.
-    fn of(&self, job: &Id) -> Result<ExplainedJob, Failure> {
+    fn of(&self, job: &Id) -> Result<ExplainedJob<'a>, Failure> {
         let run_dir = &self.loaded.config.run_dir;
         let is_root = nix::unistd::geteuid().is_root();
         let found = if is_root { job_name::among(job, job_name::recorded(run_dir))? } else { None };
@@ -443,13 +452,17 @@ impl Asking<'_> {
         }
     }
 
+    fn present(&self, uid: u32, job: Id, other_name: Option<String>, step: Option<&str>) -> (PresentDirs<'a>, String) {
+        let wanted = WantedSteps { uid: None, job: Some(job), other_name };
+        PresentDirs::find(self.host, &self.loaded.config, uid, &wanted, step)
+    }
+
     /// From the record of the process that opened the fence. `None`: the record is only for the step's daemon, as with Slurm.
-    fn of_fence(&self, job: &Id) -> Result<Option<ExplainedJob>, Failure> {
+    fn of_fence(&self, job: &Id) -> Result<Option<ExplainedJob<'a>>, Failure> {
         let mut records = Records::open(&self.loaded.config.run_dir)?.of_job(job)?;
         records.retain(|record| record.boot_id == self.host.boot_id);
         let Some(uid) = records.first().and_then(Record::uid) else { return Ok(None) };
-        let wanted = WantedJob { uid, job: job.clone(), other_name: None };
-        let (present, step) = PresentDirs::find(self.host, &self.loaded.config, &wanted, self.options.step.as_deref());
+        let (present, step) = self.present(uid, job.clone(), None, self.options.step.as_deref());
         let all = records.into_iter().filter(|record| record.uid() == Some(uid)).filter_map(|record| record.shared);
         let left =
             all.map(|shared| *shared).filter(|shared| shared.step.as_str() == step).max_by_key(|shared| shared.run);
@@ -472,16 +485,15 @@ impl Asking<'_> {
     }
 
     /// A job as Slurm's controller and its own steps know it.
-    fn of_slurm(&self, name: &SlurmName) -> Result<ExplainedJob, Failure> {
+    fn of_slurm(&self, name: &SlurmName) -> Result<ExplainedJob<'a>, Failure> {
         let asked = self.options.step.as_deref().or(name.step.as_deref()).map(step).transpose()?;
         let SlurmJob { number, uid, partition, qos, account, sluid, granted } =
             crate::schedulers::slurm::job::ask(name, self.node)?;
-        let id = Id::new(number.to_string())?;
-        let wanted = WantedJob { uid, job: id.clone(), other_name: sluid };
-        let (present, step) = PresentDirs::find(self.host, &self.loaded.config, &wanted, asked.as_deref());
+        let id = Id::from(number);
+        let (present, step) = self.present(uid, id.clone(), sluid, asked.as_deref());
         let mut facts =
             Facts { uid: Fact::Known(uid), user: name_of(uid), ..Facts::default() }.of_no_project_vnode_or_pe();
-        let record = self.record(number, uid)?;
+        let record = self.record(id.clone(), uid)?;
         let known_by = match &record {
             Some(record) => {
                 record.add_to(&mut facts);
@@ -516,11 +528,11 @@ impl Asking<'_> {
     }
 
     /// The record of a job of Slurm. `None`: there is none, or this process may not read it.
-    fn record(&self, job: u32, uid: u32) -> Result<Option<JobRecord>, Failure> {
+    fn record(&self, job: Id, uid: u32) -> Result<Option<JobRecord>, Failure> {
         if !nix::unistd::geteuid().is_root() || !self.loaded.config.run_dir.is_dir() {
             return Ok(None);
         }
-        let id = JobId { node: self.host.node_level(Some(self.node.to_owned()))?, job };
+        let id = JobOnNode { node: self.host.node_level(Some(self.node.to_owned()))?, job };
         let records = JobRecords::existing(&self.loaded.config.run_dir)?;
         let record = records.map(|records| records.read(&id, self.host)).transpose()?.flatten();
         // A record may be an older job's: job numbers start again at some point.

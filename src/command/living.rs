@@ -95,7 +95,7 @@ impl LivingView {
         let mut view = Self {
             host: Host::read(&config)?,
             run_dir: config.run_dir,
-            wanted: WantedSteps { uid, job },
+            wanted: WantedSteps { uid, job, other_name: None },
             before: HashMap::new(),
             users: HashMap::new(),
         };
@@ -113,7 +113,7 @@ impl LivingView {
 
     /// The ids of all jobs with fences.
     pub fn jobs(&self) -> Vec<String> {
-        let all = WantedSteps { uid: self.wanted.uid, job: None };
+        let all = WantedSteps { uid: self.wanted.uid, ..WantedSteps::default() };
         let recorded = Recorded::read(&self.run_dir, &all, &mut Vec::new());
         find(&self.host, ALL, &recorded, &all).0.into_iter().map(|step| step.job).collect()
     }

@@ -12,10 +12,10 @@ use jobfence::cgroup::usage::Usage;
 use jobfence::config::Config;
 use jobfence::fence::living::{LivingStep, Recorded, WantedSteps, find};
 use jobfence::host::Host;
-use jobfence::job::{Cpus, Name};
+use jobfence::job::{Cpus, Id, JobOnNode, Name};
 use jobfence::printable::is_printable;
 use jobfence::record::counters::{BOUNDS_MS, Counters};
-use jobfence::record::job::{JobId, JobRecords};
+use jobfence::record::job::JobRecords;
 use jobfence::record::noted::Allocated;
 use jobfence::schedulers::ALL;
 
@@ -123,7 +123,7 @@ impl JobMetrics {
 /// As recorded by `jobfence prolog` or the batch step.
 fn partition(noted: Option<&JobRecords>, host: &Host, step: &LivingStep<'_>) -> Option<String> {
     let node = step.node.as_deref().map(Name::new).transpose().ok()?;
-    let id = JobId { node, job: step.job.parse().ok()? };
+    let id = JobOnNode { node, job: Id::new(step.job.as_str()).ok()? };
     noted?.read(&id, host).ok()??.partition.known().cloned()
 }
 

@@ -59,17 +59,6 @@ impl Scheduler for SlurmScheduler {
         placement::would_make(version, key, level)
     }
 
-    fn present(
-        &self,
-        hierarchy: &Hierarchy,
-        root: &Dir,
-        (uid, job): (u32, &str),
-        is_its: &mut dyn FnMut(&str, &Dir) -> bool,
-        unseen: &mut Vec<Error>,
-    ) -> Vec<PresentJob> {
-        placement::present(hierarchy, root, (uid, job), is_its, unseen)
-    }
-
     fn each_present(
         &self,
         hierarchy: &Hierarchy,

@@ -147,44 +147,7 @@ pub fn would_make(version: Version, key: &JobKey, level: Level) -> Option<String
     })
 }
 
-/// The job's directories that exist. v2: `SCOPE/JOB/step_S/user/task_N`; v1: `slurm[_NODE]/uid_U/job_J/step_S/task_N`.
-pub fn present(
-    hierarchy: &Hierarchy,
-    root: &Dir,
-    (uid, job): (u32, &str),
-    is_its: &mut dyn FnMut(&str, &Dir) -> bool,
-    unseen: &mut Vec<Error>,
-) -> Vec<PresentJob> {
-    let mut found = Vec::new();
-    let (job, dirs) = (format!("job_{job}"), dirs(hierarchy.version));
-    match hierarchy.version {
-        Version::V1 => {
-            for name in children(root, is_top, unseen) {
-                let Some(user) = child(root, &name, unseen).and_then(|top| child(&top, &format!("uid_{uid}"), unseen))
-                else {
-                    continue;
-                };
-                let job_dir = child(&user, &job, unseen);
-                found.extend(job_dir.map(|job| PresentJob { user: Some(user.path().to_path_buf()), job, dirs }));
-            }
-        }
-        Version::V2 => {
-            let mut scopes = Vec::new();
-            find_units(root, is_scope, SLICES, &mut scopes, unseen);
-            for scope in scopes {
-                for name in children(&scope, |name| name != "system" && name != "slurmd", unseen) {
-                    let Some(dir) = child(&scope, &name, unseen) else { continue };
-                    if name == job || is_its(&name, &dir) {
-                        found.push(PresentJob { user: None, job: dir, dirs });
-                    }
-                }
-            }
-        }
-    }
-    found
-}
-
-/// The directories of all jobs that exist, at the same places as those of one.
+/// The directories of all jobs that exist. v2: `SCOPE/JOB`; v1: `slurm[_NODE]/uid_U/job_J`.
 pub fn each_present(hierarchy: &Hierarchy, root: &Dir, each: &mut dyn FnMut(PresentJob), unseen: &mut Vec<Error>) {
     let dirs = dirs(hierarchy.version);
     match hierarchy.version {

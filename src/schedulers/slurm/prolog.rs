@@ -25,11 +25,12 @@ use crate::facts::Fact;
 use crate::host::Host;
 use crate::hostlist::{HostList, Repeated};
 use crate::janitor;
-use crate::record::job::{JobId, JobRecord, JobRecords, is_name};
+use crate::job::JobOnNode;
+use crate::record::job::{JobRecord, JobRecords, is_name};
 use crate::schedulers::slurm::conf::{self, Checked, Lines};
 
 /// Records what the environment says about a job.
-pub fn prolog(host: &Host, config: &Config, env: &dyn Fn(&str) -> Option<String>) -> Result<(JobId, JobRecord)> {
+pub fn prolog(host: &Host, config: &Config, env: &dyn Fn(&str) -> Option<String>) -> Result<(JobOnNode, JobRecord)> {
     let id = id(host, env)?;
     let records = JobRecords::open(&config.run_dir)?;
     // The record of an earlier run whose epilog was not called: it would be believed if this one could not be written.
@@ -57,8 +58,8 @@ pub fn epilog(
     forgotten.map(|()| reaped)
 }
 
-fn id(host: &Host, env: &dyn Fn(&str) -> Option<String>) -> Result<JobId> {
-    Ok(JobId { node: host.node_level(env("SLURMD_NODENAME"))?, job: number(env, "SLURM_JOB_ID")? })
+fn id(host: &Host, env: &dyn Fn(&str) -> Option<String>) -> Result<JobOnNode> {
+    Ok(JobOnNode { node: host.node_level(env("SLURMD_NODENAME"))?, job: number(env, "SLURM_JOB_ID")?.into() })
 }
 
 fn number(env: &dyn Fn(&str) -> Option<String>, name: &'static str) -> Result<u32> {

@@ -84,5 +84,5 @@ fn number(name: &SlurmName) -> Result<Id, Failure> {
              cannot find out that number: {why}"
         )
     })?;
-    Ok(Id::new(number.to_string())?)
+    Ok(number.into())
 }

@@ -8,7 +8,7 @@ use crate::host::Host;
 use crate::job::{Id, JobKey};
 use crate::launch::{NotFenced, begin};
 use crate::log;
-use crate::record::job::{JobId, JobRecord, JobRecords};
+use crate::record::job::{JobRecord, JobRecords};
 use crate::schedulers::slurm::spank::api::Spank;
 use crate::schedulers::slurm::spank::bindings::spank_item;
 use crate::schedulers::slurm::spank::facts;
@@ -21,7 +21,7 @@ pub fn key_of(spank: &Spank, host: &Host) -> Result<(StepKind, JobKey)> {
     let key = JobKey {
         node: host.node_level(std::env::var("SLURMD_NODENAME").ok())?,
         uid: spank.u32(spank_item::S_JOB_UID)?,
-        job: Id::new(spank.u32(spank_item::S_JOB_ID)?.to_string())?,
+        job: spank.u32(spank_item::S_JOB_ID)?.into(),
         step: Id::new(kind.name())?,
     };
     Ok((kind, key))
@@ -49,7 +49,6 @@ pub struct Job {
     pub kind: StepKind,
     pub host: Host,
     pub key: JobKey,
-    pub id: JobId,
     /// The record of the prolog, or of the batch step.
     record: Option<JobRecord>,
     /// Whether nothing is allocated to the job.
@@ -65,9 +64,8 @@ impl Job {
     pub fn of(spank: &Spank, loaded: &Loaded) -> Result<(Resolved, Self), NotFenced> {
         let host = Host::read(&loaded.config)?;
         let (kind, key) = key_of(spank, &host)?;
-        let id = JobId { node: key.node.clone(), job: spank.u32(spank_item::S_JOB_ID)? };
         let record = JobRecords::existing(&loaded.config.run_dir)
-            .and_then(|records| records.map_or(Ok(None), |records| records.read(&id, &host)));
+            .and_then(|records| records.map_or(Ok(None), |records| records.read(&key.on_node(), &host)));
         let record = record.unwrap_or_else(|error| {
             log::error!("{key}: cannot use the job's record: {error}");
             None
@@ -92,7 +90,7 @@ impl Job {
             ),
             None => log::debug!("{key}: sections {:?}", resolved.candidates.first().map(|only| &only.sections)),
         }
-        Ok((resolved, Self { kind, host, key, id, record, unallocated, facts, asked: asked.job }))
+        Ok((resolved, Self { kind, host, key, record, unallocated, facts, asked: asked.job }))
     }
 
     /// The record that the job's other steps need, and that is removed with this step.
@@ -111,7 +109,7 @@ impl Job {
         let written = Owner::this(&self.host.proc).and_then(|owner| {
             let partition = self.facts.partition.clone();
             let record = JobRecord { partition, ..JobRecord::new(&self.host, Some(owner), self.key.uid) };
-            JobRecords::open(&config.run_dir)?.write(&self.id, &record)?;
+            JobRecords::open(&config.run_dir)?.write(&self.key.on_node(), &record)?;
             Ok(record)
         });
         written

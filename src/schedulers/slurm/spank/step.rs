@@ -21,7 +21,7 @@ use crate::job::{Grant, JobKey};
 use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Ending, Joining, NotFenced, Reported};
 use crate::log;
 use crate::policy::{self, Plan};
-use crate::record::job::{JobId, JobRecord, JobRecords};
+use crate::record::job::{JobRecord, JobRecords};
 use crate::record::noted::Noted;
 use crate::record::tracked::{self, Tracker};
 use crate::report;
@@ -76,7 +76,7 @@ struct Fenced {
     host: Host,
     config: Config,
     /// The record to remove when the job has ended on this node, which is with this step.
-    note: Option<(JobId, JobRecord)>,
+    note: Option<JobRecord>,
     /// `None`: it cannot be read.
     kernel_log: Option<KernelLog>,
     /// Whether something that a dead step daemon left could not be removed when this step began.
@@ -245,7 +245,7 @@ fn build(
     }
     let kernel_log = KernelLog::open().inspect_err(|error| log::debug!("OOM kills will not name the process: {error}"));
     let note = job.note(config);
-    let Job { kind, host, id, facts, .. } = job;
+    let Job { kind, host, facts, .. } = job;
     let when = requests.usage_card().unwrap_or(resolved.config.usage_card);
     let card = CardOrder::of(spank, kind, when, &grant, facts.gpus != Gpus::None);
     let hand_over = (matches!(kind, StepKind::Regular(_)) && when != UsageCard::Never)
@@ -263,7 +263,7 @@ fn build(
         requests,
         host,
         config: resolved.config,
-        note: note.map(|note| (id, note)),
+        note,
         kernel_log: kernel_log.ok(),
         leftovers,
         reported: Reported::default(),
@@ -556,9 +556,10 @@ pub fn end() {
     }
     let Fenced { unfenced_processes, host, config, fence, .. } = &mut *fenced;
     unfenced_processes.end(host, config, fence.key(), deadline);
-    if let Some((id, seen)) = &fenced.note {
-        let forgotten = JobRecords::existing(&fenced.config.run_dir)
-            .and_then(|records| records.map_or(Ok(()), |records| records.forget_this(id, seen)));
+    if let Some(seen) = &fenced.note {
+        let forgotten = JobRecords::existing(&fenced.config.run_dir).and_then(|records| {
+            records.map_or(Ok(()), |records| records.forget_this(&fenced.fence.key().on_node(), seen))
+        });
         if let Err(error) = forgotten {
             log::error!("{}: cannot remove the job's record yet: {error}", fenced.fence.key());
         }
