@@ -6,7 +6,7 @@ use std::{env, fs};
 
 use super::keys::{Config, KEYS, Key, MEANINGS};
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/man/jobfence.conf.5");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/man/jobfence.conf.5");
 
 /// Set to renew the page.
 const RENEW: &str = "JOBFENCE_RENEW";

@@ -65,12 +65,12 @@ pub fn ask() -> Option<ExitCode> {
     let (slot, starter) = (text(slot), PathBuf::from("/proc").join(starter));
     let pauses = PAUSES.map(Duration::from_secs);
     Some(match whose(&question, &starter, &pauses) {
-        Whose::Said { job, user } => {
+        LateAnswer::Said { job, user } => {
             log::info!("the fence that has the name of {slot} is that of job {job}, of {user}");
             ExitCode::SUCCESS
         }
-        Whose::Ended => ExitCode::SUCCESS,
-        Whose::Unknown => {
+        LateAnswer::Ended => ExitCode::SUCCESS,
+        LateAnswer::Unknown => {
             log::warn!("the startd has not said which job has the fence by the name of {slot}");
             ExitCode::FAILURE
         }
@@ -79,7 +79,7 @@ pub fn ask() -> Option<ExitCode> {
 
 /// Whose job it is.
 #[derive(Debug, PartialEq, Eq)]
-enum Whose {
+enum LateAnswer {
     Said {
         job: Id,
         user: String,
@@ -89,20 +89,20 @@ enum Whose {
     Unknown,
 }
 
-fn whose(question: &Question, starter: &Path, pauses: &[Duration]) -> Whose {
+fn whose(question: &Question, starter: &Path, pauses: &[Duration]) -> LateAnswer {
     for pause in pauses {
         std::thread::sleep(*pause);
         if !starter.exists() {
-            return Whose::Ended;
+            return LateAnswer::Ended;
         }
         let said = question.ask(ATTRIBUTES).ok().and_then(|said| SlotJob::parse(&said).ok());
         let found = said.and_then(|said| Some((said.job?, said.user.unwrap_or_default())));
         if let Some((job, user)) = found.filter(|_| starter.exists()) {
             let user = user.chars().filter(|c| is_printable(*c)).take(60).collect();
-            return Whose::Said { job, user };
+            return LateAnswer::Said { job, user };
         }
     }
-    Whose::Unknown
+    LateAnswer::Unknown
 }
 
 #[cfg(test)]
@@ -129,14 +129,14 @@ mod tests {
         fs::write(&starter, "").unwrap();
         let question = Question { program, address: "<a>".into(), is_slot: "Name == \"s@n\"".into() };
         let whose = |times| super::whose(&question, &starter, &vec![Duration::ZERO; times]);
-        assert_eq!(whose(2), Whose::Unknown);
-        assert_eq!(whose(2), Whose::Said { job: Id::new("12.0").unwrap(), user: "alice@x".to_owned() });
+        assert_eq!(whose(2), LateAnswer::Unknown);
+        assert_eq!(whose(2), LateAnswer::Said { job: Id::new("12.0").unwrap(), user: "alice@x".to_owned() });
         let asked = fs::read_to_string(temp.path().join("asked")).unwrap();
         let expected = "-direct <a> -long -attributes JobId,RemoteUser -constraint Name == \"s@n\"";
         assert_eq!(asked.lines().collect::<Vec<_>>(), [expected; 3]);
         // It ends while the startd answers: that can be the job after.
         fs::write(temp.path().join("last"), "").unwrap();
-        assert_eq!(whose(2), Whose::Ended);
-        assert_eq!(whose(1), Whose::Ended);
+        assert_eq!(whose(2), LateAnswer::Ended);
+        assert_eq!(whose(1), LateAnswer::Ended);
     }
 }

@@ -65,7 +65,7 @@ fn words(which: &Which, branch: &str) -> Result<[CString; 5]> {
 }
 
 /// The fence and the branch of such a command line. `None`: it is none.
-fn told(words: &[String]) -> Option<(Which, &str)> {
+fn which_and_branch(words: &[String]) -> Option<(Which, &str)> {
     let [name, job, step, run, branch] = words else { return None };
     (name == WATCH).then_some(())?;
     let (job, step) = (Id::new(job.as_str()).ok()?, Some(Id::new(step.as_str()).ok()?));
@@ -75,7 +75,7 @@ fn told(words: &[String]) -> Option<(Which, &str)> {
 /// As that process. `None`: this is none.
 pub fn watch() -> Option<ExitCode> {
     let words: Vec<String> = std::env::args().collect();
-    let (which, branch) = told(&words)?;
+    let (which, branch) = which_and_branch(&words)?;
     ignore_sigpipe();
     SyslogOfDaemon::begin();
     let configured = || Configured { config: None, overrides: Vec::new() }.load();
@@ -142,11 +142,11 @@ mod tests {
         let [job, step] = ["12.0", "slot1_1"].map(|id| Id::new(id).unwrap());
         let which = Which { job, step: Some(step), run: Some(7) };
         let words = words(&which, "site").unwrap().map(|word| word.into_string().unwrap());
-        let (found, branch) = told(&words).unwrap();
+        let (found, branch) = which_and_branch(&words).unwrap();
         let id = |id: &Option<Id>| id.as_ref().map(|id| id.as_str().to_owned());
         assert_eq!((found.job.as_str(), id(&found.step), found.run), ("12.0", id(&which.step), Some(7)));
         assert_eq!(branch, "site");
-        assert!(told(&words[1..]).is_none());
+        assert!(which_and_branch(&words[1..]).is_none());
     }
 
     #[test]
