@@ -40,6 +40,10 @@ class Lacks(Exception):
     """What this machine does not have: exit status 77."""
 
 
+def hostname():
+    return os.uname().nodename.split(".")[0]
+
+
 def until(condition, timeout, what, least=LEAST):
     """Poll until `condition()` is true and return its value. `what` may be a function that says it at the end.
 
@@ -149,6 +153,7 @@ class Site:
     KILLED = r"process \d+ \(python3\) was killed: the (job|step) reached its memory limit of 125\.0 MiB"  # in what a job's user reads
     DEAF = {}  # what `submit` is given of a job that hears no signal but SIGKILL
     LEARNS_STATUS = True  # whether a daemon that comes back learns how a job ended that has begun before
+    LOGS_NOTICES = True  # whether `said_since` has more than warnings
     HAS_CGROUPS = False  # whether the scheduler has directories of its own in the fence
 
     users = ()
@@ -271,6 +276,16 @@ class Site:
     def directory_of(self, jobid):
         """The name of a job's directory."""
         return f"job_{jobid}"
+
+    @property
+    def node(self):
+        """The name of this host to the scheduler."""
+        return hostname()
+
+    @property
+    def nodes(self):
+        """Those that share this host."""
+        return [self.node]
 
     def until_gone(self, group):
         until(lambda: not group.exists(), 60, f"the end of {group.path}")

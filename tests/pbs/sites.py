@@ -65,7 +65,7 @@ class PbsSite(sites.Site):
     """Commands, jobs and hooks of an OpenPBS with one server; `nodes` are its hosts."""
 
     SCHEDULER, NUMBER, PLACE, STEP = "openpbs", "PBS_JOBID", "PBS_O_WORKDIR", "step_1"
-    LEARNS_STATUS = False
+    LEARNS_STATUS = LOGS_NOTICES = False  # MoM's log has the library's warnings
     users = ("alice", "bob")
     nodes = [NODE]
     shipped = TOP / "hooks/pbs"  # the hook

@@ -10,16 +10,12 @@ import tempfile
 from pathlib import Path
 
 from contract import kernel, sites
-from contract.sites import Installed, Private, SiteError, settings_in, system_users, undisturbed, until, with_keys, write_atomically
+from contract.sites import Installed, Private, hostname, SiteError, settings_in, system_users, undisturbed, until, with_keys, write_atomically
 
 from . import harness
 
 UNFINISHED = {"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED",
               "RESIZING"}
-
-
-def hostname():
-    return os.uname().nodename.split(".")[0]
 
 
 # ----------------------------------------------------------------------------------------
@@ -179,14 +175,6 @@ class Site(sites.Site):
         return not self.command("squeue", "-h").stdout.strip()
 
     # -- the node and its daemon --------------------------------------------------------
-
-    @property
-    def node(self):
-        return hostname()
-
-    @property
-    def nodes(self):
-        return [self.node]
 
     def node_state(self):
         """The state of the node, or the states of several that differ."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from contract import kernel
 from contract.harness import (
-    IN_VAR, MIB, RAN, allocated, case, end, ended, expect, expect_equal, expect_in, expect_match, fenced, logged, started,
+    IN_VAR, MIB, allocated, case, end, ended, expect, expect_equal, expect_in, expect_match, fenced, logged, started,
 )
-from ..harness import NOT_STARTED, expect_limits, expect_not_drained, expect_not_started, fences_well
+from ..harness import RAN, NOT_STARTED, expect_limits, expect_not_drained, expect_not_started, fences_well
 from contract.sites import until
 from ..sites import UNFINISHED
 from .disks import a_disk

@@ -5,8 +5,8 @@ import os
 import re
 
 from contract import kernel
-from contract.harness import MIB, RAN, Skip, case, end, expect, expect_equal, expect_in, fenced, logged
-from ..harness import NOT_STARTED, ended_line, expect_limits, expect_not_drained, expect_not_started, fences_well
+from contract.harness import MIB, Skip, case, end, expect, expect_equal, expect_in, fenced, logged
+from ..harness import RAN, NOT_STARTED, ended_line, expect_limits, expect_not_drained, expect_not_started, fences_well
 from contract.sites import until
 
 

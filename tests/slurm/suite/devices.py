@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import IN_VAR, RAN, Skip, case, end, ended, expect, expect_equal, expect_in, expect_match, fenced, logged, started
-from ..harness import expect_not_drained, expect_not_started, fences_well
+from contract.harness import IN_VAR, Skip, case, end, ended, expect, expect_equal, expect_in, expect_match, fenced, logged, started
+from ..harness import RAN, expect_not_drained, expect_not_started, fences_well
 from contract.sites import PATH, until, write_atomically
 from .sections import prologs, record_of
 from .steps import terminal

@@ -4,8 +4,8 @@
 import re
 from pathlib import Path
 
-from contract.harness import RAN, case, end, expect, expect_equal, expect_in, fenced, logged
-from ..harness import NOT_STARTED, expect_not_drained, expect_not_started
+from contract.harness import case, end, expect, expect_equal, expect_in, fenced, logged
+from ..harness import RAN, NOT_STARTED, expect_not_drained, expect_not_started
 from .asked import TOLD, told, told_by
 from .granted import accounted
 from .sections import FEW, UNLIMITED, limit_of_batch, limit_of_srun, prologs

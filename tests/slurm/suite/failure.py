@@ -11,8 +11,8 @@ import subprocess
 import time
 
 from contract import kernel, sites
-from contract.harness import RAN, Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced, logged, nobody_looks, until_clean
-from ..harness import NOT_STARTED, expect_not_drained, fences_well
+from contract.harness import Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced, logged, nobody_looks, until_clean
+from ..harness import RAN, NOT_STARTED, expect_not_drained, fences_well
 from ..saboteur import CannotBuild, sabotaged
 from contract.sites import until
 

@@ -5,8 +5,8 @@ import contextlib
 import grp
 import pwd
 
-from contract.harness import RAN, case, end, expect, expect_equal, expect_in, fenced, logged, uid
-from ..harness import NOT_STARTED, expect_not_drained, expect_not_started
+from contract.harness import case, end, expect, expect_equal, expect_in, fenced, logged, uid
+from ..harness import RAN, NOT_STARTED, expect_not_drained, expect_not_started
 from contract.sites import until
 from .newer import since
 
