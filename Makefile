@@ -44,7 +44,7 @@ demo: cargo
 ifeq ($(SCHEDULER),openpbs)
 	tests/need build openpbs
 	$(MAKE) all
-	OPENPBS=$(OPENPBS) python3 -B tests/pbs/demo.py --so $(SO) --bin $(BIN)
+	OPENPBS=$(OPENPBS) python3 -B tests/demo.py --scheduler openpbs --so $(SO) --bin $(BIN)
 else ifeq ($(SCHEDULER),gridengine)
 	tests/need build vm
 	$(MAKE) all

@@ -126,6 +126,8 @@ GROUPS = (
           programs=("chromedriver",)),
     # What README.md and docs/install tell an administrator to type.
     Group("pages", ((*PYTHON, "tests/pages.py", *FILES),), about=50, units=HALF, **PRIVATE_SLURM),
+    # The example of a scheduler that only runs commands.
+    Group("shell", ((*PYTHON, "tests/contract/shell.py", *FILES),), about=20, units=HALF, builds=(RELEASE,), **CGROUPS),
     # Each in namespaces of its own.
     *GRIDENGINE,
     Group("openpbs", ((*PBS_CASES, "--site", "private"),), about=600, units=HALF, **PRIVATE_PBS),

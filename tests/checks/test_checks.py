@@ -4,14 +4,17 @@
 import contextlib
 import io
 import os
+import re
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+TESTS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TESTS))
 import leases  # noqa: E402
 from checks import machine, output, pool, slices, times  # noqa: E402
+from contract import cases, harness  # noqa: E402
 from checks.groups import Group  # noqa: E402
 
 CARGO = """\
@@ -153,6 +156,24 @@ class Slices(unittest.TestCase):
     def test_each_part_is_in_one_slice(self):
         names = [group.name for one in slices.slices() for group in one]
         self.assertEqual(len(names), len(set(names)))
+
+
+class Contract(unittest.TestCase):
+    """The tables of the contract say what is."""
+
+    FOLDERS = {"slurm": "slurm", "openpbs": "pbs", "gridengine": "gridengine", "htcondor": "htcondor", "shell": None}
+
+    def test_each_exception_names_what_is_there(self):
+        common = {one.__name__ for one in harness.CASES if one.is_common}
+        rows = [(case, name, why) for case, row in cases.NOT_FOR.items() for name, why in row.items()]
+        rows += [(case, name, why) for name, row in cases.ONLY_FOR_A_RELEASE.items() for case, why in row.items()]
+        for case, name, why in rows:
+            self.assertIn(case, common)
+            self.assertIn(name, self.FOLDERS)
+            if self.FOLDERS[name]:
+                suites = "".join(path.read_text() for path in (TESTS / self.FOLDERS[name] / "suite").glob("*.py"))
+                own = set(re.findall(r"(?m)^def (\w+)\(site\)", suites)) | common
+                self.assertEqual(set(re.findall(r"[a-z]+_[a-z_]+", why)) - own, set(), f"{case} of {name} names no case")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,11 @@ PYTHON = "/usr/bin/python3"
 # Gives up at 800 MiB, in case no limit stops it: it must not take this machine along.
 EAT = f"{PYTHON} -S -c 'b = [bytes([i + 1]) * (8 << 20) for i in range(100)]'"
 CASES = []
+# A process in a session of its own.
+ESCAPEE = "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $! >escapee.new; mv escapee.new escapee.$JOB_ID"
+# Until the case has looked at it.
+WAIT = "until [ -e go.$JOB_ID ]; do sleep 0.2; done"
+RAN = "touch ran.$JOB_ID"
 # For a temporary directory, as `tempfile` takes it, that the keeper removes if this process cannot.
 IN_VAR = {"dir": "/var/tmp", "prefix": "jobfence-", "suffix": f".{os.getpid()}"}
 
@@ -40,6 +45,8 @@ def case(function=None, *, on=("private", "installed"), layout=True, patient=Fal
         function.layout = layout
         function.patient = patient
         function.release = release
+        # Of each scheduler, as far as contract/cases.py says no otherwise.
+        function.is_common = function.__module__ == f"{__package__}.cases"
         CASES.append(function)
         return function
     return declare(function) if function else declare
@@ -78,6 +85,75 @@ def steps_of(site, jobid, node=None):
             if group and (node is None or group.is_on(node))}
 
 
+def fenced(site, jobid, step=None, timeout=180, node=None):
+    """Wait until processes of the job's step are in a group of their own, and return that."""
+    step, asked = step or site.STEP, time.monotonic()
+
+    def found():
+        nonlocal asked
+        groups = steps_of(site, jobid, node)
+        group = groups.get(step) if step else next(iter(groups.values()), None)
+        if not group and time.monotonic() - asked > 1:
+            # Its end before that will not turn into a beginning: do not wait for it.
+            asked = time.monotonic()
+            expect(not site.has_ended(jobid), f"job {jobid} has ended and should run: {site.describe(jobid)}")
+        return group
+    try:
+        return until(found, timeout, f"a fence of job {jobid}")
+    except AssertionError as error:
+        seen = {pid: kernel.cgroups_of(pid) for pid in site.job_pids(jobid)}
+        raise AssertionError(f"{error}; its processes are in {seen}, and it is {site.describe(jobid)}") from None
+
+
+def escapee_of(site, jobid, user=None):
+    """What the kernel says of the process that ESCAPEE has started."""
+    return kernel.identity(pid_from(site.directory(user or site.users[0]) / f"escapee.{jobid}"))
+
+
+def let_go(site, jobid, user=None):
+    """Ends the WAIT of a job."""
+    (site.directory(user or site.users[0]) / f"go.{jobid}").touch()
+
+
+def has_run(site, jobid, user=None):
+    """Whether the RAN of a job has run."""
+    return (site.directory(user or site.users[0]) / f"ran.{jobid}").exists()
+
+
+def end(site, *jobids):
+    """Deletes the jobs, and waits until they are over."""
+    site.delete(*jobids)
+    for jobid in jobids:
+        site.wait(jobid)
+
+
+def expect_gone(group, timeout=20):
+    until(lambda: not group.exists(), timeout, f"the end of {group.path}")
+
+
+def expect_not_left(site, mark):
+    """No end since then has left anything to a later launch: that is how long an end may take (CleanupTimeout)."""
+    found = re.findall(r"jobfence: .*cannot remove the step's directories yet.*", site.said_since(mark))
+    expect(not found, "\n".join(found))
+
+
+def is_frozen(group):
+    """Whether the kernel has stopped all processes of a group."""
+    unified = group.directory("")
+    if unified and kernel.keyed(kernel.read(unified / "cgroup.events")).get("frozen") == "1":
+        return True
+    return group.file("freezer", None, "freezer.state") == "FROZEN"
+
+
+def reaped(site, group):
+    """The janitor removes it, when the kernel is done with the death of its holder."""
+    def is_gone():
+        done = site.command(str(site.jobfence), "reap", *(["--config", str(site.config)] if site.config.exists() else []))
+        expect_equal(done.returncode, 0, f"jobfence reap ({done.stdout}{done.stderr})")
+        return not group.parent.exists()
+    until(is_gone, 20, f"the end of {group.parent.path}")
+
+
 def fenced_in_all(pid, group):
     """The process is where the group is, in every hierarchy that counts."""
     found = kernel.cgroups_of(pid)
@@ -101,7 +177,7 @@ def expect_unfenced(pid):
 def logged(site, mark, pattern, timeout=5):
     """Wait for a line in the daemon's log."""
     try:
-        return until(lambda: re.search(pattern, site.log_since(mark)), timeout, "it")
+        return until(lambda: re.search(pattern, site.said_since(mark)), timeout, "it")
     except AssertionError:
         raise AssertionError(f"the daemon's log has no line like {pattern!r}") from None
 

@@ -36,6 +36,14 @@ class SiteError(Exception):
     """The site itself does not work; this says nothing about jobfence."""
 
 
+class Lacks(Exception):
+    """What this machine does not have: exit status 77."""
+
+
+def hostname():
+    return os.uname().nodename.split(".")[0]
+
+
 def until(condition, timeout, what, least=LEAST):
     """Poll until `condition()` is true and return its value. `what` may be a function that says it at the end.
 
@@ -133,8 +141,162 @@ def system_users(count=2):
 
 
 class Site:
+    """A scheduler, as the contract's cases see it. What a new one brings is a class with the names and methods of this first part.
+
+    A job is called by what `submit` returns. In its script, `$JOB_ID` is the same text.
+    """
+
+    SCHEDULER = ""  # as in the tables of contract/cases.py
+    NUMBER = PLACE = ""  # which variables of a job have its number, and a directory of this site's; see `job_pids`
+    STEP = None  # of a job with one step; None: whatever its name is
+    TELLS = True  # whether a job's own file of errors has our sentences
+    KILLED = r"process \d+ \(python3\) was killed: the (job|step) reached its memory limit of 125\.0 MiB"  # in what a job's user reads
+    DEAF = {}  # what `submit` is given of a job that hears no signal but SIGKILL
+    LEARNS_STATUS = True  # whether a daemon that comes back learns how a job ended that has begun before
+    LOGS_NOTICES = True  # whether `said_since` has more than warnings
+    HAS_CGROUPS = False  # whether the scheduler has directories of its own in the fence
+
     users = ()
     there_before = frozenset()  # what was left here before the first case
+
+    def submit(self, user, script, *options, cpus=None, mib=None, again=None, env=None):
+        """A batch job for this script, which is a shell's. `again`: whether the scheduler may run it a second time."""
+        raise NotImplementedError
+
+    def submit_array(self, user, script, count, **asked):
+        """So many jobs of one array, by their own numbers, when all of them run; and the number by which all are deleted."""
+        raise NotImplementedError
+
+    def granted(self, jobid):
+        """CPUs and MiB that the job was granted on this host, as the scheduler's own programs say."""
+        raise NotImplementedError
+
+    def has_ended(self, jobid):
+        """Whether no process of the job will come any more. This is asked often."""
+        raise NotImplementedError
+
+    def wait(self, jobid, timeout=60):
+        """Wait until the job is over, and return what the scheduler then says of it."""
+        raise NotImplementedError
+
+    def status(self, jobid):
+        """Wait until the job is over, and return its exit status, as the scheduler says."""
+        raise NotImplementedError
+
+    def output(self, jobid):
+        """What the job has written."""
+        raise NotImplementedError
+
+    def told(self, jobid):
+        """What the job has written to its standard error; ours is behind that."""
+        raise NotImplementedError
+
+    def delete(self, *jobids):
+        """As the administrator ends them. It may take a while."""
+        raise NotImplementedError
+
+    def idle_again(self):
+        """No job is left in the queue."""
+        raise NotImplementedError
+
+    def run_again(self, jobid):
+        """Puts a running job back, so that it begins anew under its number."""
+        raise NotImplementedError
+
+    def suspend(self, jobid):
+        """Stops all of its processes; `resume` lets them go on."""
+        raise NotImplementedError
+
+    def refusal(self, jobid, mark):
+        """Wait until the job is refused, and return why. `mark` is of before it."""
+        raise NotImplementedError
+
+    def after_refusal(self, jobid, script):
+        """The administrator has mended what was wrong: the job that runs then, which is another one where the scheduler has given it up."""
+        return jobid
+
+    def holders(self, jobid):
+        """The processes on which the job's end depends: those that the scheduler has for it, and the daemon of the host."""
+        raise NotImplementedError
+
+    def restart_daemon(self):
+        """The daemon of the host ends and comes back; the jobs go on."""
+        raise NotImplementedError
+
+    def revive(self):
+        """Starts what a case has killed."""
+
+    def is_ready(self):
+        """Whether the host takes jobs; `mend` makes it so, and says what was wrong."""
+        return True
+
+    def log_mark(self):
+        """For `log_since`, which has what the daemons of the host have logged since then."""
+        raise NotImplementedError
+
+    def said_since(self, mark):
+        """What jobfence has logged since then."""
+        return self.log_since(mark)
+
+    def describe(self, jobid):
+        """For a case that has failed: what the scheduler knows of the job."""
+        return ""
+
+    # -- what can differ, too -------------------------------------------------------------
+
+    def limited(self, group):
+        """Of a job's step, the group that has the job's limits."""
+        return group.parent
+
+    def expect_limits(self, group, cpus, mib):
+        """Of a job's step: both are as granted."""
+        limited = self.limited(group)
+        for found, wanted, what in (limited.cpu_limit(), cpus, "CPU"), (limited.memory_limit(), mib and mib << 20, "memory"):
+            if found != wanted:
+                raise AssertionError(f"{what} limit of {limited.path}: {found}, and should be {wanted}")
+
+    def expect_no_limits(self, group, mib):
+        """The same of one that would be limited to so many MiB."""
+        for one in group, group.parent:
+            if (one.cpu_limit(), one.memory_limit()) != (None, None):
+                raise AssertionError(f"limits of {one.path}: {one.cpu_limit()} CPUs and {one.memory_limit()} bytes")
+
+    def why_killed(self, jobid):
+        """Wait until a job that wants more memory than it has is over; what its user reads then."""
+        self.wait(jobid)
+        return until(lambda: self.told(jobid), 60, "what its user reads")
+
+    def is_why(self, said):
+        """Whether this says which process was killed, and why."""
+        return re.search(self.KILLED, said.replace("\n    ", " "))
+
+    def expect_beside(self, group, jobid):
+        """What else of a job's place is the scheduler's own."""
+
+    def directory_of(self, jobid):
+        """The name of a job's directory."""
+        return f"job_{jobid}"
+
+    @property
+    def node(self):
+        """The name of this host to the scheduler."""
+        return hostname()
+
+    @property
+    def nodes(self):
+        """Those that share this host."""
+        return [self.node]
+
+    def until_gone(self, group):
+        until(lambda: not group.exists(), 60, f"the end of {group.path}")
+
+    def begin(self, function):
+        """Before each case."""
+        self.configure()
+
+    def left(self):
+        """What is left of jobs."""
+        return set(self.leftovers())
 
     def __init__(self):
         self.submitted = []
@@ -142,6 +304,17 @@ class Site:
         self.home = None
         self.config = None
         self.jobfence = None  # the command
+
+    def job_pids(self, jobid, program=None):
+        """The user's processes of a job, by the environment that the scheduler gave them. A directory tells them from jobs of another site."""
+        found, mark = [], f"{self.NUMBER}={jobid}\0".encode()
+        for pid in kernel.all_pids():
+            if mark in kernel.environment_bytes(pid) + b"\0" and kernel.is_alive(pid):
+                variables = kernel.environment(pid)
+                if (variables.get(self.NUMBER), variables.get(self.PLACE, "").startswith(str(self.home))) == (str(jobid), True) and (
+                        program is None or program in kernel.command_line(pid)):
+                    found.append(pid)
+        return found
 
     # -- commands ---------------------------------------------------------------------
 

@@ -14,7 +14,10 @@ import tempfile
 from pathlib import Path
 
 from contract import kernel, sites
+from contract.harness import expect, expect_equal
 from contract.sites import until
+
+from .harness import ask, expect_limits
 
 HERE = Path(__file__).resolve().parent
 ROOT, CELL = "/var/lib/gridengine", "default"
@@ -29,6 +32,7 @@ def fields(text):
 
 
 class InstalledGridEngine(sites.Installed):
+    SCHEDULER, NUMBER, PLACE, STEP = "gridengine", "JOB_ID", "SGE_O_WORKDIR", "step_job"
     PREFIX = "jobfence-gridengine-"
 
     def __init__(self):
@@ -41,14 +45,34 @@ class InstalledGridEngine(sites.Installed):
 
     # -- jobs ---------------------------------------------------------------------------
 
-    def submit(self, user, script, *args, env=None):
+    def submit(self, user, script, *args, cpus=None, mib=None, again=None, env=None):
         """Submit a script and return the job's number. Its output is STDIN.oN in the user's directory."""
+        args = (*args, *(ask(cpus, mib) if cpus else ()), *(() if again is None else ("-r", "y" if again else "n")))
         done = self.as_user(user, ["qsub", "-terse", "-cwd", *args], stdin=script.strip("\n") + "\n", env=env)
         if done.returncode != 0:
             raise AssertionError(f"qsub failed: {done.stderr.strip()} {done.stdout.strip()}")
         jobid = done.stdout.strip().split(".")[0].split("\n")[-1]
         self.submitted.append((user, jobid))
         return jobid
+
+    def submit_array(self, user, script, count, **asked):
+        whole = self.submit(user, script, "-t", f"1-{count}", **asked)
+        return [f"{whole}.{task}" for task in range(1, count + 1)], whole
+
+    def granted(self, jobid):
+        """h_vmem is that of each slot."""
+        slots = self.slots(jobid)
+        return slots, slots * int(re.search(r"h_vmem=(\d+)M", self.job(jobid)["hard resource_list"])[1])
+
+    def has_ended(self, jobid):
+        states = self.queued(jobid.split(".")[0])
+        return not states or "Eqw" in states
+
+    def status(self, jobid):
+        return int(self.wait(jobid, timeout=120)["exit_status"].split()[0])
+
+    def describe(self, jobid):
+        return f"{self.queued(jobid)} {self.reason(jobid)} {self.ends_of(jobid)[-1:]}"
 
     def queued(self, jobid):
         """The states of the job, or of its tasks, that qmaster has not forgotten yet."""
@@ -103,15 +127,9 @@ class InstalledGridEngine(sites.Installed):
         return self.output(jobid, "e")
 
     def job_pids(self, jobid, program=None):
-        """The user's processes of a job, or of all tasks of an array, by the environment that the shepherd gave them."""
-        found, mark = [], f"JOB_ID={jobid}\0".encode()
-        for pid in kernel.all_pids():
-            if mark not in kernel.environment_bytes(pid) + b"\0" or not kernel.is_alive(pid):
-                continue
-            if kernel.environment(pid).get("SGE_O_WORKDIR", "").startswith(str(self.home)) and (
-                    program is None or program in kernel.command_line(pid)):
-                found.append(pid)
-        return found
+        """Of a job, of one task of an array (JOB.TASK), or of all of them."""
+        number, _, task = str(jobid).partition(".")
+        return [pid for pid in super().job_pids(number, program) if not task or kernel.environment(pid).get("SGE_TASK_ID") == task]
 
     def shepherds(self, jobid):
         """The process that execd has started for the job, and the shepherd below it."""
@@ -123,6 +141,16 @@ class InstalledGridEngine(sites.Installed):
 
     def qdel(self, *jobids):
         return self.command("qdel", *map(str, jobids))
+
+    delete = qdel
+
+    def suspend(self, jobid):
+        self.qmod("-sj", jobid)
+        self.wait_state(jobid, "s")
+
+    def resume(self, jobid):
+        self.qmod("-usj", jobid)
+        self.wait_state(jobid, "r")
 
     def qmod(self, option, jobid):
         done = self.command("qmod", option, str(jobid))
@@ -144,8 +172,47 @@ class InstalledGridEngine(sites.Installed):
         rows = (line.split() for line in self.command("qstat", "-f").stdout.splitlines())
         return " ".join(next((row[5:] for row in rows if row and row[0].startswith("all.q@")), ["no queue"]))
 
-    def clear(self):
+    def is_ready(self):
+        return not self.host_state()
+
+    def mend(self):
+        state = self.host_state()
         self.command("qmod", "-c", "*")
+        return f"in state {state}"
+
+    def refusal(self, jobid, mark):
+        """The host takes no job after the first one, of which the log says why; none is in error."""
+        until(lambda: "E" in self.host_state(), 30, f"the queue in error ({self.queued(jobid)})")
+        if self.queued(jobid) != ["qw"]:
+            raise AssertionError(f"job {jobid} is {self.queued(jobid)}, and should wait")
+        reason = self.command("qstat", "-f", "-explain", "E").stdout
+        if not re.search(r"job \d+'s failure at host", reason):
+            raise AssertionError(f"qstat -explain says {reason}")
+        return "\n".join(line for line in self.said_since(mark).splitlines() if "was not started: " in line)
+
+    def after_refusal(self, jobid, script):
+        self.command("qmod", "-c", "*")
+        return jobid
+
+    def holders(self, jobid):
+        return *self.shepherds(jobid), self.execd_pid()
+
+    def restart_daemon(self):
+        self.stop_execd(signal.SIGTERM)
+        self.start_execd()
+
+    def revive(self):
+        if not self.execd_pid():
+            self.start_execd()
+
+    def expect_beside(self, group, jobid):
+        """Both steps have the limits; the shepherd has one of its own, and what execd has started is outside."""
+        other = group.parent.step("step_shepherd")
+        for one in group, other:
+            expect_limits(one, 2, 200)
+        door, shepherd = self.shepherds(jobid)
+        expect_equal(other.members(), {shepherd}, "the step of the shepherd")
+        expect(door not in group.parent.members(below=True), "the process that execd has started is in the fence")
 
     def execd_pid(self):
         text = kernel.read(PID_FILE).strip()
@@ -204,6 +271,9 @@ class InstalledGridEngine(sites.Installed):
         return self.changed(["-sq", "all.q"], ["-Mq"], **keys)
 
     # -- jobfence -----------------------------------------------------------------------
+
+    def said_since(self, mark):
+        return self.logged()
 
     def logged(self):
         """What jobfence has logged last."""

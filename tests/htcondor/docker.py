@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 
 from contract import kernel
+from contract.harness import ESCAPEE, fenced
 from contract.sites import until
 
-from .harness import ESCAPEE, fenced
 
 IMAGE = "jobfence-case"
 UNIT = "jobfence-case-docker.service"
@@ -113,7 +113,7 @@ def submit(site, user, script, **lines):
 def fenced_job(site, script, **lines):
     """A job in a container, once that is in its fence: the job's number and the fence."""
     jobid = submit(site, "alice", script, **lines)
-    return jobid, fenced(site, jobid, 120)
+    return jobid, fenced(site, jobid)
 
 
 def job_with_escapee(site, script, **lines):

@@ -6,18 +6,12 @@ import os
 import stat
 
 from contract import kernel
-from contract.harness import MIB, Skip, expect, expect_dead, expect_equal, pid_from, steps_of
+from contract.harness import Skip, expect, expect_dead, expect_gone
 from contract.kernel import Group
 from contract.sites import until
 
-# In a session of its own.
-ESCAPEE = "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $! >escapee.new; mv escapee.new escapee.$JOB_ID"
-# Until the case has looked at it.
-WAIT = "until [ -e go.$JOB_ID ]; do sleep 0.2; done"
 # Of a quota, in us.
 PERIOD = 100_000
-# What the starter has of the fence: StarterMemory.
-STARTERS_MIB = 1024
 
 
 def restarts(function):
@@ -27,31 +21,9 @@ def restarts(function):
     return function
 
 
-def is_restarting(function):
-    return getattr(function, "restarts", False)
-
-
-def fenced(site, jobid, timeout=180):
-    """Wait until processes of the job are in a fence, and return that group."""
-    try:
-        # The job's log costs less than a look at all processes.
-        return until(lambda: site.has_started(jobid) and next(iter(steps_of(site, jobid).values()), None), timeout, f"a fence of job {jobid}")
-    except AssertionError as error:
-        seen = {pid: kernel.cgroups_of(pid) for pid in site.job_pids(jobid)}
-        raise AssertionError(f"{error}; its processes are in {seen}, and it is {site.queued(jobid)} {site.reason(jobid)}") from None
-
-
-def expect_limits(group, slot):
+def expect_limits(site, group, slot):
     """As the startd says of the job's slot."""
-    expect_equal(group.cpu_limit(), float(slot["Cpus"]), f"CPU limit of {group.path}")
-    expect_equal(group.memory_limit(), (slot["Memory"] + STARTERS_MIB) * MIB, f"memory limit of {group.path}")
-    branch = kernel.read(group.directory("") / "htcondor/memory.max").strip()
-    expect_equal(branch, str(slot["Memory"] * MIB), "memory limit of all that HTCondor makes in there")
-
-
-def escapee_of(site, jobid, user="alice"):
-    """What the kernel says of the process that ESCAPEE has started."""
-    return kernel.identity(pid_from(site.directory(user) / f"escapee.{jobid}"))
+    site.expect_limits(group, slot["Cpus"], slot["Memory"])
 
 
 def check(site):
@@ -67,10 +39,6 @@ def inode(group):
     with contextlib.suppress(FileNotFoundError):
         place = group.directory("")
         return place and place.stat().st_ino
-
-
-def expect_gone(group, timeout=20):
-    until(lambda: not group.exists(), timeout, f"the end of {group.path}")
 
 
 def expect_none_outside(pids, group=None):
@@ -108,11 +76,6 @@ def expect_ended(who, group, timeout=60):
     for one in who:
         expect_dead(one, timeout)
     expect_gone(group.parent, timeout)
-
-
-def let_go(site, jobid, user="alice"):
-    """Ends the WAIT of a job."""
-    (site.directory(user) / f"go.{jobid}").touch()
 
 
 # What can be read of a terminal on a screen: the device of one that is there can be opened by whoever may.

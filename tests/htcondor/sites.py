@@ -7,11 +7,15 @@ import os
 import re
 import signal
 import tempfile
+import time
 from pathlib import Path
 
 from contract import kernel, sites
+from contract.harness import expect_equal, expect_match, fenced
 from contract.sites import until
 
+# What the starter has of the fence: StarterMemory.
+STARTERS_MIB = 1024
 LOGS = Path("/var/log/condor")
 CONFIG = Path("/etc/condor/config.d/60-jobfence-case")
 DROP_IN = Path("/run/systemd/system/condor.service.d/60-jobfence-case.conf")
@@ -43,6 +47,11 @@ def is_whole(log):
 
 
 class InstalledHTCondor(sites.Installed):
+    SCHEDULER, NUMBER, PLACE = "htcondor", "JOB_ID", "HOME_OF_SITE"
+    TELLS, HAS_CGROUPS = False, True
+    # Its own limit goes on working: it holds the job, as without jobfence.
+    KILLED = r"(?i)memory"
+    DEAF = {"want_graceful_removal": "False"}
     # HTCondor gives each job a /tmp of its own.
     PREFIX, WHERE = "jobfence-htcondor-", "/srv"
 
@@ -62,8 +71,11 @@ class InstalledHTCondor(sites.Installed):
 
     # -- jobs ---------------------------------------------------------------------------
 
-    def submit(self, user, script, cpus=1, mib=100, queue=1, schedd=None, **lines):
+    def submit(self, user, script, cpus=1, mib=100, queue=1, schedd=None, again=None, **lines):
         """Submit a script and return the cluster's number. Its output is N.out in the user's directory."""
+        if again is False:
+            # HTCondor waits for so long for a daemon that may come back to the job.
+            lines["job_lease_duration"] = 20
         place = self.directory(user)
         fd, path = tempfile.mkstemp(prefix="script-", dir=place)
         os.write(fd, ("#!/bin/bash\n" + script.strip("\n") + "\n").encode())
@@ -72,7 +84,7 @@ class InstalledHTCondor(sites.Installed):
         said = {
             "universe": "vanilla", "executable": path, "initialdir": place, "should_transfer_files": "NO",
             "output": "$(Cluster).$(Process).out", "error": "$(Cluster).$(Process).err", "log": "$(Cluster).log",
-            "environment": f'"JOB_ID=$(Cluster) JOBFENCE_SITE={self.home}"', "request_cpus": cpus, "request_memory": mib,
+            "environment": f'"JOB_ID=$(Cluster) HOME_OF_SITE={self.home}"', "request_cpus": cpus, "request_memory": mib,
             "request_disk": 1, "job_lease_duration": 120, **lines,
         }
         text = "".join(f"{key} = {value}\n" for key, value in said.items()) + f"queue {queue}\n"
@@ -100,6 +112,22 @@ class InstalledHTCondor(sites.Installed):
         """The state of a job that the schedd still has."""
         events = re.findall(rf"(?m)^(\d{{3}}) \(0*{jobid}\.0*{process}\.\d+\) ", self.log(jobid))
         return None if self.ended(jobid, process) else next((STATES[event] for event in reversed(events) if event in STATES), "idle")
+
+    def has_ended(self, jobid):
+        return not self.queued(jobid)
+
+    def granted(self, jobid):
+        slot = self.slot(jobid)
+        return slot["Cpus"], slot["Memory"]
+
+    def status(self, jobid):
+        return self.wait(jobid)["ExitCode"]
+
+    def told(self, jobid):
+        return self.output(jobid, "err")
+
+    def describe(self, jobid):
+        return "\n  | ".join([f"{self.queued(jobid)} {self.reason(jobid)}", *self.log(jobid).splitlines()[-30:]])
 
     def queued(self, jobid):
         """The states of the cluster's jobs that the schedd still has."""
@@ -153,6 +181,21 @@ class InstalledHTCondor(sites.Installed):
         found = list(HELD.finditer(self.log(jobid)))[-1]
         return found["reason"], int(found["code"]), int(found["subcode"])
 
+    def why_killed(self, jobid):
+        reason, code, _ = self.held(jobid)
+        expect_equal(code, 34, f"the code of the hold, whose reason is {reason}")
+        return reason
+
+    def refusal(self, jobid, mark):
+        reason, code, subcode = self.held(jobid)
+        expect_match("cannot be fenced: .*Only your administrator", reason, "the reason")
+        expect_equal(subcode, 190, f"the subcode, beside code {code}")
+        return reason
+
+    def after_refusal(self, jobid, script):
+        self.act("release", jobid)
+        return jobid
+
     def output(self, jobid, stream="out", process=0):
         for path in self.home.glob(f"*/{jobid}.{process}.{stream}"):
             return path.read_text(errors="replace")
@@ -162,16 +205,6 @@ class InstalledHTCondor(sites.Installed):
         """The events that HTCondor writes for the job's user, as far as they are whole."""
         events, end, _ = kernel.read_bytes(self.logs[jobid]).decode(errors="replace").rpartition("\n...\n")
         return events + end
-
-    def job_pids(self, jobid, program=None):
-        """The user's processes of a job, by the environment that HTCondor gave them."""
-        found, marks = [], (f"JOB_ID={jobid}\0".encode(), f"JOBFENCE_SITE={self.home}\0".encode())
-        for pid in kernel.all_pids():
-            environment = kernel.environment_bytes(pid) + b"\0"
-            if all(mark in environment for mark in marks) and kernel.is_alive(pid) and (
-                    program is None or program in kernel.command_line(pid)):
-                found.append(pid)
-        return found
 
     def starter(self, group):
         """The starter in this fence."""
@@ -192,6 +225,17 @@ class InstalledHTCondor(sites.Installed):
             done = self.command("condor_rm", *map(str, jobids))
             return done.returncode == 0 or not any(self.queued(jobid) for jobid in jobids)
         until(is_done, 60, f"condor_rm of {', '.join(jobids)}")
+
+    delete = remove
+
+    def run_again(self, jobid):
+        self.act("hold", jobid)
+        self.wait_state(jobid, "held")
+        self.act("release", jobid)
+
+    def holders(self, jobid):
+        """Starter, watcher and startd."""
+        return self.watcher(jobid), self.starter(fenced(self, jobid)), self.startd_pid()
 
     def act(self, verb, jobid):
         """What the schedd does of it later is in the job's log, in which it notes a release after its answer."""
@@ -241,6 +285,16 @@ class InstalledHTCondor(sites.Installed):
                 return False
             self.answered = now
         return True
+
+    is_ready = is_answering
+
+    def mend(self):
+        return f"one with the daemons {self.daemons()}"
+
+    def begin(self, function):
+        if not getattr(function, "restarts", False):
+            self.restored()
+        super().begin(function)
 
     def release(self):
         return tuple(map(int, self.command("condor_version").stdout.split()[1].split(".")[:2]))
@@ -300,12 +354,15 @@ class InstalledHTCondor(sites.Installed):
             self.restart()
 
     def log_mark(self):
-        return {path: path.stat().st_size for path in LOGS.glob("*Log*")}
+        return {"began": time.time(), **{path: path.stat().st_size for path in LOGS.glob("*Log*")}}
 
     def log_since(self, mark, name=None):
         """Of this daemon; otherwise the startd's and the starters'."""
         paths = [LOGS / f"{name}Log"] if name else sorted(LOGS.glob("Start*Log*"))
         return "".join(kernel.read_bytes(path)[mark.get(path, 0):].decode(errors="replace") for path in paths)
+
+    def said_since(self, mark):
+        return self.said(mark["began"])
 
     def said(self, since):
         """What jobfence has logged since a moment of time.time()."""
@@ -314,3 +371,26 @@ class InstalledHTCondor(sites.Installed):
 
     def kill_startd(self):
         os.kill(self.startd_pid(), signal.SIGKILL)
+
+    # -- jobfence -----------------------------------------------------------------------
+
+    def directory_of(self, jobid):
+        return f"job_{jobid}.0"
+
+    def limited(self, group):
+        """A job may have other slots."""
+        return group
+
+    def expect_limits(self, group, cpus, mib):
+        """Beside the slot's memory, the fence has the starter's."""
+        super().expect_limits(group, cpus, mib + STARTERS_MIB)
+        branch = kernel.read(group.directory("") / "htcondor/memory.max").strip()
+        expect_equal(branch, str(mib << 20), "memory limit of all that HTCondor makes in there")
+
+    def expect_beside(self, group, jobid):
+        """HTCondor's own directory is in the fence, and so is the starter; the step has the name of the slot."""
+        expect_equal(group.name, "step_" + self.slot(jobid)["Name"].partition("@")[0], "its directory")
+        expect_equal(bool(self.starter(group)), True, "whether the starter is in the fence")
+        own = [kernel.read(path).strip() for path in group.directory("").rglob("memory.max") if f"{group.path}/htcondor/" in str(path)]
+        expect_equal(str(200 << 20) in own, True, f"whether {own} has the limit that HTCondor has set")
+        expect_equal(group.parent.cpu_limit(), None, "the CPU limit of the job, which may have other slots")

@@ -361,7 +361,7 @@ BREAKS = (
         "observe_limits", "src/launch/begin.rs",
         "if config.mode == Mode::Enforce {",
         "if config.mode != Mode::Off {",
-        "slurm mode_observe",
+        "slurm observed",
     ),
     Break(
         "the_task_is_not_moved", "src/launch/attach.rs",

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 from contract import kernel, sites
-from contract.sites import Installed, Keeper, Private, SiteError, undisturbed, until, write_atomically
+from contract.sites import Lacks, Installed, Keeper, Private, SiteError, undisturbed, until, write_atomically
 
 TOP = Path(__file__).resolve().parents[2]
 EXEC = Path("/opt/pbs")
@@ -36,10 +36,6 @@ SETTINGS = (
     "set server acl_roots = root",
 )
 FINISHED = {"F", "X"}
-
-
-class Lacks(Exception):
-    """What this machine does not have: exit status 77."""
 
 
 def tree():
@@ -68,6 +64,8 @@ def postgres():
 class PbsSite(sites.Site):
     """Commands, jobs and hooks of an OpenPBS with one server; `nodes` are its hosts."""
 
+    SCHEDULER, NUMBER, PLACE, STEP = "openpbs", "PBS_JOBID", "PBS_O_WORKDIR", "step_1"
+    LEARNS_STATUS = LOGS_NOTICES = False  # MoM's log has the library's warnings
     users = ("alice", "bob")
     nodes = [NODE]
     shipped = TOP / "hooks/pbs"  # the hook
@@ -93,10 +91,12 @@ class PbsSite(sites.Site):
 
     # -- jobs ---------------------------------------------------------------------------
 
-    def submit(self, user, script, *args, env=None):
+    def submit(self, user, script, *args, cpus=None, mib=None, again=None, env=None):
         """Submit a batch script and return the job's id, which is a text. The job's output is STDIN.oN."""
+        args = (*args, *([f"-lselect=1:ncpus={cpus}:mem={mib}mb"] if cpus else []))
+        args += () if again is None else ("-r", "y" if again else "n")
         # PBS starts a job in the home of its user.
-        script = 'cd "$PBS_O_WORKDIR"\n' + script.strip("\n") + "\n"
+        script = 'cd "$PBS_O_WORKDIR"\nJOB_ID=$PBS_JOBID\n' + script.strip("\n") + "\n"
         done = self.as_user(user, ["qsub", *args], stdin=script, env=env)
         if done.returncode != 0:
             raise AssertionError(f"qsub failed: {done.stderr.strip()}")
@@ -108,6 +108,25 @@ class PbsSite(sites.Site):
         """What the server knows of a job, also of one that has ended: its attributes as qstat -f names them."""
         shown = self.command("qstat", "-xfw", jobid)
         return attributes(shown.stdout) if shown.returncode == 0 else {}
+
+    def submit_array(self, user, script, count, **asked):
+        array = self.submit(user, script, f"-J0-{count - 1}", **asked)
+        number, server = array.split("[].")
+        return [f"{number}[{index}].{server}" for index in range(count)], array
+
+    def granted(self, jobid):
+        cpus, kib = granted(self.job(jobid))[self.node]
+        return cpus, kib >> 10
+
+    def has_ended(self, jobid):
+        return self.state(jobid) in FINISHED
+
+    def status(self, jobid):
+        return int(self.wait(jobid, 120)["Exit_status"])
+
+    def describe(self, jobid):
+        job = self.job(jobid)
+        return f"{job.get('job_state')} {job.get('Exit_status')} {job.get('comment')}"
 
     def state(self, jobid):
         return self.job(jobid).get("job_state", "")
@@ -143,20 +162,71 @@ class PbsSite(sites.Site):
     def told(self, jobid):
         return self.output(jobid, "e")
 
-    def job_pids(self, jobid, program=None):
-        """The processes of a job, by the environment that PBS gave them; those of another site have another directory."""
-        found, mark = [], f"PBS_JOBID={jobid}\0".encode()
-        for pid in kernel.all_pids():
-            if mark not in kernel.environment_bytes(pid) + b"\0":
-                continue
-            environment = kernel.environment(pid)
-            if (environment.get("PBS_O_WORKDIR", "").startswith(str(self.home)) and kernel.is_alive(pid)
-                    and (program is None or program in kernel.command_line(pid))):
-                found.append(pid)
-        return found
-
     def qdel(self, *jobids):
         return self.command("qdel", *jobids)
+
+    delete = qdel
+
+    def suspend(self, jobid):
+        # The server may have no connection yet to a MoM that has just come back.
+        until(lambda: self.command("qsig", "-s", "suspend", jobid).returncode == 0, 60, "qsig -s suspend")
+        self.wait_state(jobid, "S")
+
+    def resume(self, jobid):
+        self.qsig(jobid, "resume")
+        self.wait_running(jobid)
+
+    def run_again(self, jobid):
+        done = self.command("qrerun", jobid)
+        if done.returncode != 0:
+            raise AssertionError(f"qrerun: {done.stderr.strip()}")
+
+    def refusal(self, jobid, mark):
+        """The job waits in its queue, the reason is in MoM's log, and the node is free."""
+        said = until(lambda: re.search(r"jobfence: [^\n]*:\d+:\d+[^\n]*", self.log_since(mark)), 60, "the reason in MoM's log")
+        until(lambda: self.state(jobid) in ("Q", "H"), 60, f"a job that waits, and not {self.describe(jobid)}")
+        until(lambda: self.node_state() in ("free", "job-busy"), 20, "a free node")
+        return said[0]
+
+    def after_refusal(self, jobid, script):
+        """The server may have given it up until then."""
+        self.command("qrls", "-h", "s", jobid)
+        return jobid
+
+    def restart_daemon(self):
+        self.kill_mom()
+        self.start_mom("-p")
+
+    def revive(self):
+        if "jobfence" in self.hooks:
+            self.configure_hook(**self.hook_settings())
+        if not self.mom_pid() or not kernel.is_alive(self.mom_pid()):
+            self.start_mom("-p")
+
+    def begin(self, function):
+        """The hook is there as shipped, or not at all."""
+        super().begin(function)
+        wanted = getattr(function, "fenced", True)
+        if wanted and "jobfence" not in self.hooks:
+            self.fence()
+        elif not wanted and "jobfence" in self.hooks:
+            self.remove_hook()
+
+    def is_ready(self):
+        return self.node_state() == "free"
+
+    def mend(self):
+        state = self.node_state()
+        self.resume_nodes()
+        return state
+
+    def expect_beside(self, group, jobid):
+        if not group.parent.step("step_extern").exists():
+            raise AssertionError("there is no step_extern for what is no task")
+
+    def directory_of(self, jobid):
+        """All but letters, digits and a few signs is written as +5B."""
+        return "job_" + re.sub(r"[^A-Za-z0-9_.-]", lambda found: f"+{ord(found[0]):02X}", jobid)
 
     def qsig(self, jobid, name):
         """suspend, resume, or a signal; the server must accept it."""
@@ -177,7 +247,7 @@ class PbsSite(sites.Site):
         """The state of the nodes, or the states of several that differ."""
         return ",".join(sorted({self.node_attributes(node).get("state", "unknown") for node in self.nodes}))
 
-    def resume(self):
+    def resume_nodes(self):
         self.command("pbsnodes", "-r", *self.nodes)
 
     def spool(self, node=None):

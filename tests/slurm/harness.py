@@ -2,38 +2,15 @@
 """What the cases of Slurm are written with, beside what they share with those of other schedulers."""
 
 import os
-import re
 import signal
-import time
 
 from contract import kernel
-from contract.harness import MIB, expect, expect_equal, expect_in, steps_of
+from contract.harness import MIB, expect, expect_equal, expect_in
 from contract.kernel import Job
 from contract.sites import LEAST, until
 
-from .sites import UNFINISHED
-
 NOT_STARTED = "jobfence: this job was not started, since it cannot be fenced: "
 RAN = "touch ran.$SLURM_JOB_ID"
-
-
-def fenced(site, jobid, step="step_batch", timeout=10, node=None):
-    """Wait until the step's processes are in a group of their own, and return that."""
-    asked = time.monotonic()
-
-    def found():
-        nonlocal asked
-        group = steps_of(site, jobid, node).get(step)
-        if not group and time.monotonic() - asked > 1:
-            # Its end before that will not turn into a beginning: do not wait for it.
-            state, asked = site.job(jobid).get("JobState"), time.monotonic()
-            expect(state in UNFINISHED, f"job {jobid} is {state} and should run")
-        return group
-    try:
-        return until(found, timeout, f"{step} of job {jobid}")
-    except AssertionError as error:
-        seen = {pid: kernel.cgroups_of(pid) for pid in site.job_pids(jobid)}
-        raise AssertionError(f"{error}; its processes are in {seen}") from None
 
 
 def expect_limits(group, cpus, mib, granted=None):
@@ -82,7 +59,6 @@ def expect_not_drained(site):
     expect("DRAIN" not in site.node_state(), f"the node is {site.node_state()}")
 
 
-
 def expect_not_started(site, user, jobid):
     state = site.wait(jobid)
     expect_equal(state, "FAILED", f"state of job {jobid}")
@@ -103,12 +79,6 @@ def until_gone(site, group, timeout, what):
         done = site.command(str(site.jobfence), "reap", "--config", str(site.config))
         expect_equal(done.returncode, 0, f"jobfence reap ({done.stdout}{done.stderr})")
         until(lambda: not group.remains(), timeout, f"{what}, after the janitor")
-
-
-def expect_not_left(site, mark):
-    """No end since then has left anything to a later launch: that is how long an end may take (CleanupTimeout)."""
-    found = re.findall(r"jobfence: .*cannot remove the step's directories yet.*", site.log_since(mark))
-    expect(not found, "\n".join(found))
 
 
 def tasks_are_refused(site, **keys):

@@ -10,14 +10,12 @@ import tempfile
 from pathlib import Path
 
 from contract import kernel, sites
-from contract.sites import Installed, Private, SiteError, settings_in, system_users, undisturbed, until, with_keys, write_atomically
+from contract.sites import Installed, Private, hostname, SiteError, settings_in, system_users, undisturbed, until, with_keys, write_atomically
+
+from . import harness
 
 UNFINISHED = {"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED",
               "RESIZING"}
-
-
-def hostname():
-    return os.uname().nodename.split(".")[0]
 
 
 # ----------------------------------------------------------------------------------------
@@ -25,15 +23,20 @@ def hostname():
 
 
 class Site(sites.Site):
+    SCHEDULER, NUMBER, PLACE, STEP = "slurm", "SLURM_JOB_ID", "SLURM_SUBMIT_DIR", "step_batch"
     partition_wait = 30
     slurmd_log = controller_log = None
     accounting = None  # while there is one: see accounting.py
 
     # -- jobs -------------------------------------------------------------------------
 
-    def submit(self, user, script, *args, env=None):
+    def submit(self, user, script, *args, cpus=None, mib=None, again=None, env=None):
         """Submit a batch script (without its first line) and return the job's number."""
         options = [] if any(a.startswith("--output") for a in args) else ["--output=%j.out"]
+        options += [f"-c{cpus}"] * bool(cpus) + [f"--mem={mib}"] * bool(mib)
+        options += {None: [], True: ["--requeue"], False: ["--no-requeue"]}[again]
+        if "$JOB_ID" in script:
+            script = "JOB_ID=$SLURM_JOB_ID\n" + script
         done = self.as_user(
             user, ["sbatch", "--parsable", *options, *args],
             stdin="#!/bin/bash\n" + script.strip("\n") + "\n", env=env,
@@ -43,6 +46,65 @@ class Site(sites.Site):
         jobid = int(done.stdout.strip().split(";")[0])
         self.submitted.append((user, jobid))
         return jobid
+
+    def submit_array(self, user, script, count, **asked):
+        whole = self.submit(user, script, f"--array=1-{count}", **asked)
+        return until(lambda: len(found := {int(one["JobId"]) for one in self.jobs(whole) if one["JobState"] == "RUNNING"}) == count and found,
+                     60, f"all of array {whole}"), whole
+
+    def has_ended(self, jobid):
+        return self.job(jobid).get("JobState") not in UNFINISHED
+
+    def status(self, jobid):
+        self.wait(jobid)
+        return int(self.job(jobid)["ExitCode"].split(":")[0])
+
+    def describe(self, jobid):
+        job = self.job(jobid)
+        return f"{job.get('JobState')} {job.get('ExitCode')}"
+
+    def refusal(self, jobid, mark):
+        """The job fails, and the log says why."""
+        self.wait(jobid)
+        said = until(lambda: re.search(r"jobfence: .*:\d+:\d+: .*", self.log_since(mark)), 20, "the reason in slurmd's log")
+        if "cannot be fenced" not in self.output(jobid):
+            raise AssertionError(f"the job's output says {self.output(jobid)}")
+        return said[0]
+
+    def after_refusal(self, jobid, script):
+        return self.submit(self.users[0], script, cpus=1, mib=100)
+
+    def holders(self, jobid):
+        return *self.step_daemons(jobid), self.slurmd_pid()
+
+    def revive(self):
+        if not self.slurmd_pid() or not kernel.is_alive(self.slurmd_pid()):
+            self.restart_slurmd()
+        if self.jobfence and any("/tracked/" in one for one in self.left()):
+            # Left to 'jobfence hold', whose next round may be a minute away.
+            self.command(str(self.jobfence), "reap", "--config", str(self.config))
+
+    def expect_limits(self, group, cpus, mib):
+        for one in group, group.parent:
+            harness.expect_limits(one, cpus, mib)
+
+    def expect_no_limits(self, group, mib):
+        for one in group, group.parent:
+            harness.expect_limits(one, None, None, granted=mib)
+
+    def until_gone(self, group):
+        harness.until_gone(self, group, 5, f"the end of {group.path}")
+
+    def left(self):
+        return {*self.leftovers(), *self.slurms_leftovers()}
+
+    def is_ready(self):
+        return self.node_state() == "IDLE"
+
+    def mend(self):
+        state = self.node_state()
+        self.resume()
+        return state
 
     def srun(self, user, *args, text=True, env=None):
         return self.as_user(user, ["srun", *args], text=text, env=env)
@@ -54,7 +116,7 @@ class Site(sites.Site):
         return [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in shown.splitlines()
                 if line.startswith("JobId=")]
 
-    def granted(self, jobid):
+    def granted_by_node(self, jobid):
         """By node, how many CPUs and MiB the controller has granted there."""
         shown = self.command("scontrol", "show", "job", "-d", "-o", str(jobid)).stdout
         found = {}
@@ -90,29 +152,15 @@ class Site(sites.Site):
     def scancel(self, *args):
         return self.command("scancel", *(str(a) for a in args))
 
+    delete = scancel
+
     def output(self, jobid):
         """The batch output file of a job."""
         for path in self.home.glob(f"*/{jobid}.out"):
             return path.read_text(errors="replace")
         return ""
 
-    def job_pids(self, jobid, program=None):
-        """The user's processes of a job, found by the environment Slurm gave them.
-
-        The directory it was submitted from tells the jobs of this site from those of
-        another with the same number.
-        """
-        found, mark = [], f"SLURM_JOB_ID={jobid}".encode()
-        for pid in kernel.all_pids():
-            if mark not in kernel.environment_bytes(pid):
-                continue
-            environment = kernel.environment(pid)
-            if (environment.get("SLURM_JOB_ID") == str(jobid)
-                    and environment.get("SLURM_SUBMIT_DIR", "").startswith(str(self.home))
-                    and kernel.is_alive(pid)
-                    and (program is None or program in kernel.command_line(pid))):
-                found.append(pid)
-        return found
+    told = output
 
     def step_daemons(self, jobid):
         """The pids of slurmstepd for this job."""
@@ -127,14 +175,6 @@ class Site(sites.Site):
         return not self.command("squeue", "-h").stdout.strip()
 
     # -- the node and its daemon --------------------------------------------------------
-
-    @property
-    def node(self):
-        return hostname()
-
-    @property
-    def nodes(self):
-        return [self.node]
 
     def node_state(self):
         """The state of the node, or the states of several that differ."""

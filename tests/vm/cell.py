@@ -102,7 +102,7 @@ echo "cell: Linux $(uname -r), $(systemctl --version | head -n 1 | cut -d ' ' -f
 {INSTALL}
 systemctl enable --now jobfence.service || {{ systemctl status jobfence.service; exit 1; }}
 /{TESTS}/$SCHEDULER/start || exit 1
-exec python3 -B /{TESTS}/$SCHEDULER/$PROGRAM $CASES
+exec python3 -B /{TESTS}/$PROGRAM $CASES
 """
 # As an administrator does who follows the page on installing: the scheduler is there, and nothing of jobfence.
 PAGE = f"""
@@ -190,7 +190,7 @@ def in_guest(sites, chosen_by, reboots, cases, traces, hook):
 
 
 def others_in_guest(scheduler, program, cases):
-    what = [PAGE] if program == "page" else [f"PROGRAM={program}", f"CASES='{' '.join(cases)}'", OTHERS]
+    what = [PAGE] if program == "page" else [f"PROGRAM='{program}'", f"CASES='{' '.join(cases)}'", OTHERS]
     return "\n".join([f"SCHEDULER={scheduler}", *what])
 
 
@@ -287,7 +287,8 @@ def main():
     if scheduler == "slurm":
         commands = in_guest(options.sites, chosen_by, reboots, options.cases, options.traces, options.hook)
     else:
-        program = "page" if options.page else "record.py" if options.record else "demo.py" if options.demo else "cost.py" if options.bench else "cases.py"
+        name = "record.py" if options.record else "cost.py" if options.bench else "cases.py"
+        program = "page" if options.page else f"demo.py --scheduler {scheduler}" if options.demo else f"{scheduler}/{name}"
         commands = others_in_guest(scheduler, program, chosen_by + options.cases)
     # An emulated guest needs some seconds for a job.
     seconds = 4200 if options.soak is None else 1200 + 8 * options.soak

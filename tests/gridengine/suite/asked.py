@@ -4,10 +4,10 @@
 import contextlib
 
 from contract.gpus import SHOW_GPUS, gpus_of_the_node
-from contract.harness import MIB, Skip, case, expect, expect_equal, expect_in, expect_match
+from contract.harness import MIB, Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced
 from contract.sites import until
 
-from ..harness import ask, expect_limits, fenced
+from ..harness import ask, expect_limits
 from .capacity import JSV, complexes_of
 from .failure import refused
 
@@ -61,8 +61,7 @@ def asks_for_less(site):
         group = fenced(site, jobid)
         expect_limits(group.parent, 0.5, 200)
         expect_equal(group.processes_limit(), allowed, "processes")
-        site.qdel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
     reason = refused(site, "touch ran.$JOB_ID", "-v", "JOBFENCE_CPU_LIMIT=half")
     expect_in("JOBFENCE_CPU_LIMIT: found \"half\", expected a number of CPUs", reason, "the reason")
 
@@ -113,8 +112,7 @@ def gpus(site):
         # qmaster says that there is a third.
         expect_in("too few GPUs are free for this job", refused(site, "touch ran.$JOB_ID", "-l", "gpu=1"), "the reason")
         for jobid in (*jobs, none):
-            site.qdel(jobid)
-            site.wait(jobid)
+            end(site, jobid)
         both = site.submit("alice", script, "-l", "gpu=1", "-pe", "smp", "2")
         site.wait(both)
         expect_equal(site.output(both).split(), ["nvidia0", "nvidia1", "CUDA=0,1"], "a GPU for each slot")
@@ -179,5 +177,4 @@ def asked_by_a_shortcut(site):
         jobid = site.submit("alice", "sleep 1000", "-l", "mf=90M")
         expect_equal(fenced(site, jobid).parent.memory_limit(), 90 * MIB, "the memory of the job")
         expect_in("mem_free=90M", site.job(jobid)["hard resource_list"], "what qmaster has granted")
-        site.qdel(jobid)
-        site.wait(jobid)
+        end(site, jobid)

@@ -8,10 +8,9 @@ import signal
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import MIB, case, expect, expect_equal, expect_in, expect_match
+from contract.harness import MIB, case, end, expect, expect_equal, expect_in, expect_match, fenced
 from contract.sites import until
 
-from ..harness import fenced
 from ..hosts import HOSTS
 
 JSV = "/usr/share/jobfence/gridengine/jsv"
@@ -151,8 +150,7 @@ def verified(site):
         for amount in "90M", "0x5a00000":
             jobid = site.submit("alice", "sleep 1000", "-pe", "smp", "2", "-l", f"mem_free={amount},h_vmem=100M", *forged)
             expect_equal(fenced(site, jobid).parent.memory_limit(), 90 * MIB, f"the memory of a job with mem_free={amount}")
-            site.qdel(jobid)
-            site.wait(jobid)
+            end(site, jobid)
         # What it has noted would be untrue then.
         held = site.submit("alice", "true", "-h", "-l", "mem_free=90M")
         done = site.as_user("alice", ["qalter", "-l", "mem_free=1M", held])
@@ -195,12 +193,10 @@ def cpus_of_a_complex(site):
             jobid = site.submit("alice", "sleep 1000", *asked, "-v", "JOBFENCE_REQUESTED=threads=64")
             group = fenced(site, jobid)
             expect_equal(group.parent.cpu_limit(), float(cpus), f"CPUs by a consumable {consumable}, as threads{per}")
-            site.qdel(jobid)
-            site.wait(jobid)
+            end(site, jobid)
             jobid = site.submit("alice", "sleep 1000", "-pe", "smp", "2", "-v", "JOBFENCE_REQUESTED=threads=64")
             expect_equal(fenced(site, jobid).parent.cpu_limit(), 1.0, "CPUs of a job that asks for slots alone")
-            site.qdel(jobid)
-            site.wait(jobid)
+            end(site, jobid)
             done = site.as_user("alice", ["qsub", "-l", "threads=INFINITY"], stdin="true\n")
             expect(done.returncode != 0, "a job with CPUs without end was taken")
 
@@ -217,8 +213,7 @@ def debited_by_default(site):
             expect_in(free, said, "what qmaster has left")
         expect_equal(group.parent.cpu_limit(), 4.0, "CPUs by default")
         expect_equal(group.parent.memory_limit(), 90 * MIB, "memory by default")
-        site.qdel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
 
 
 # A JSV as Grid Engine's manual has it, with its library for the shell.
@@ -252,8 +247,7 @@ def beside_another_jsv(site):
             expect_equal(fenced(site, jobid).parent.memory_limit(), mib * MIB, f"memory of a job with {wish}")
             expect_in(f"mem_free={mib}M", site.job(jobid)["hard resource_list"], "what qmaster grants")
             expect_equal(site.job(jobid).get("account") == "lab", wish == "more", "what it has changed besides")
-            site.qdel(jobid)
-            site.wait(jobid)
+            end(site, jobid)
         for wish, why in ("refuse", "the site says no"), ("silent", "does not answer. Try again later."), ("refuse", "the site says no"):
             done = site.as_user("alice", ["qsub", "-v", f"WISH={wish}"], stdin="true\n")
             expect(done.returncode != 0, f"a job with {wish} was taken")
@@ -304,8 +298,7 @@ def forged_requests(site):
             expect_in("jobfence: there is a newline in a name, a path or an argument of the job", done.stdout + done.stderr, f"what qsub says of {argument!r}")
             jobid = site.submit("alice", "sleep 1000", "-l", "mem_free=90M")
             expect_equal(fenced(site, jobid).parent.memory_limit(), 90 * MIB, "the memory of the next job")
-            site.qdel(jobid)
-            site.wait(jobid)
+            end(site, jobid)
         done = site.as_user("alice", ["qrsh", "-now", "no", "-l", "mem_free=90M", "echo", "two", "words"])
         expect_equal(done.stdout.strip(), "two words", f"what an interactive job says ({done.stderr})")
         done = site.as_user("alice", ["qsub", "-v", "JOBFENCE_CPU_LIMIT=half"], stdin="true\n")

@@ -5,10 +5,10 @@ import os
 import signal
 
 from contract import kernel
-from contract.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match, expect_unfenced
+from contract.harness import (
+    ESCAPEE, case, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, reaped,
+)
 from contract.sites import until
-
-from ..harness import ESCAPEE, escapee_of, expect_gone, fenced
 
 
 def refused(site, script="touch ran.$JOB_ID", *args):
@@ -20,59 +20,6 @@ def refused(site, script="touch ran.$JOB_ID", *args):
     expect_equal(site.host_state(), "", "the state of the queue")
     site.qdel(jobid)
     return reason
-
-
-def reaped(site, group):
-    """The janitor removes it, when the kernel is done with the death of its holder."""
-    def is_gone():
-        done = site.command(str(site.jobfence), "reap")
-        expect_equal(done.returncode, 0, f"jobfence reap ({done.stderr})")
-        return not group.parent.exists()
-    until(is_gone, 10, f"the end of {group.parent.path}")
-
-
-@case
-def bad_configuration(site):
-    """The host takes no job after the first one, its reason names line, column and key, and no job is in error."""
-    line = site.configure("CPUQuotaPercnt=90\n") + 1
-    first = site.submit("alice", "touch ran.$JOB_ID")
-    until(lambda: "E" in site.host_state(), 30, f"the queue in error ({site.queued(first)})")
-    second = site.submit("alice", "touch ran.$JOB_ID")
-    reason = site.command("qstat", "-f", "-explain", "E").stdout
-    expect_in(f"job {first}'s failure at host", reason, "the reason")
-    expect_match(rf"was not started: /etc/slurm/jobfence.conf:{line}:1: .*CPUQuotaPercnt", site.logged(), "the log")
-    for jobid in first, second:
-        expect_equal(site.queued(jobid), ["qw"], f"the state of job {jobid}")
-        expect(not (site.directory("alice") / f"ran.{jobid}").exists(), "it has run")
-    site.configure()
-    site.command("qmod", "-c", "*")
-    for jobid in first, second:
-        site.wait(jobid)
-        expect((site.directory("alice") / f"ran.{jobid}").exists(), f"job {jobid} has not run")
-    return reason.strip().splitlines()[-1]
-
-
-@case
-def goes_on_without(site):
-    """With OnError=warn a job whose fence cannot be made runs without, as Mode=off has all jobs run."""
-    for text in "OnError=warn\nRunDir=/tmp\n", "Mode=off\n":
-        site.configure(text)
-        jobid = site.submit("alice", "sleep 1000")
-        pid = until(lambda jobid=jobid: site.job_pids(jobid, "sleep"), 30, "its process")[0]
-        expect_unfenced(pid)
-        site.qdel(jobid)
-        site.wait(jobid)
-
-
-@case
-def observed(site):
-    """With Mode=observe the job is fenced, and not limited."""
-    site.configure("Mode=observe\n")
-    jobid = site.submit("alice", "sleep 1000")
-    group = fenced(site, jobid)
-    expect_equal((group.cpu_limit(), group.parent.cpu_limit()), (None, None), "its limits")
-    site.qdel(jobid)
-    site.wait(jobid)
 
 
 @case
@@ -252,17 +199,3 @@ def execd_is_killed(site):
     expect_gone(group.parent)
     site.start_execd()
     expect_equal(site.wait(jobid, timeout=120)["exit_status"].split()[0], "6", "exit_status")
-
-
-@case
-def killed_outright(site):
-    """Door, shepherd and execd die at once: the janitor ends the rest."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", "-r", "n")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
-    for pid in (*site.shepherds(jobid), site.execd_pid()):
-        os.kill(pid, signal.SIGKILL)
-    reaped(site, group)
-    expect_dead(who)
-    expect_gone(group.parent)
-    site.start_execd()
-    site.wait(jobid, timeout=120)

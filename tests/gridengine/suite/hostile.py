@@ -6,11 +6,11 @@ import shutil
 
 from contract import kernel
 from contract.attempted import ATTEMPTS, END, expect_refused, expect_state, state_of
-from contract.harness import PYTHON, case, expect, expect_equal, expect_in
+from contract.harness import PYTHON, case, end, expect, expect_equal, expect_gone, expect_in, fenced
 from contract.kernel import Group
 from contract.sites import until
 
-from ..harness import ask, expect_gone, fenced
+from ..harness import ask
 
 # As prolog and epilog, the shepherd opens them with the rights of the job's user.
 USERS_OWN = {"trace", "error", "exit_status"}
@@ -44,9 +44,7 @@ def stays_in(site):
     expect_state(theirs, others)
     sleeper = until(lambda: site.job_pids(jobid, "sleep 1000"), 10, "the rest of the job")[0]
     expect_equal(Group.of(sleeper), group, "its cgroup at the end")
-    site.qdel(jobid, other)
-    for one in jobid, other:
-        site.wait(one)
+    end(site, jobid, other)
     for one in group, theirs:
         expect_gone(one.parent)
     return f"{count} attempts"

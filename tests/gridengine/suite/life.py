@@ -10,35 +10,14 @@ import time
 from pathlib import Path
 
 from contract import kernel, sites
-from contract.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match, steps_of
+from contract.harness import (
+    ESCAPEE, case, end, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, is_frozen, steps_of,
+)
 from contract.kernel import Group
 from contract.sites import until
 
-from ..harness import ESCAPEE, ask, escapee_of, expect_gone, expect_limits, fenced, is_frozen
+from ..harness import ask, expect_limits
 from ..sites import CELL, ROOT
-
-
-@case
-def escapee(site):
-    """A process with a session of its own is in the fence, and dies with the job."""
-    jobid = site.submit("alice", f"{ESCAPEE}; until [ -e end.$JOB_ID ]; do sleep 0.2; done; exit 4")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
-    expect_equal(Group.of(who[0]), group, "the escapee's group")
-    (site.directory("alice") / f"end.{jobid}").touch()
-    expect_equal(site.wait(jobid)["exit_status"].split()[0], "4", "exit_status")
-    expect_dead(who)
-    expect_gone(group.parent)
-
-
-@case
-def deleted(site):
-    """qdel ends all that is in the fence, and the fence."""
-    jobid = site.submit("alice", f"{ESCAPEE}; trap '' TERM; sleep 1000")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
-    site.qdel(jobid)
-    expect_in("100", site.wait(jobid)["failed"], "failed")
-    expect_dead(who)
-    expect_gone(group.parent)
 
 
 @case
@@ -65,26 +44,6 @@ def out_of_time(site):
 
 
 @case
-def suspended(site):
-    """Suspended, the fence stands still, a process with a session of its own, too; then all go on."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
-    site.qmod("-sj", jobid)
-    site.wait_state(jobid, "s")
-    until(lambda: is_frozen(group), 10, "a frozen fence")
-    site.qmod("-usj", jobid)
-    site.wait_state(jobid, "r")
-    until(lambda: not is_frozen(group), 10, "a fence that goes on")
-    expect_equal(kernel.identity(who[0]), who, "the escapee")
-    site.qmod("-sj", jobid)
-    until(lambda: is_frozen(group), 20, "a frozen fence")
-    site.qdel(jobid)
-    site.wait(jobid)
-    expect_dead(who)
-    expect_gone(group.parent)
-
-
-@case
 def suspended_at_its_soft_limit(site):
     """A warning at s_rt lets no suspended job go on: the job hears it later."""
     warned, begin = (site.directory("alice") / name for name in ("warned.soft", "began.soft"))
@@ -102,8 +61,7 @@ def suspended_at_its_soft_limit(site):
         time.sleep(0.1)
     site.qmod("-usj", jobid)
     until(warned.exists, 20, "the warning")
-    site.qdel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
 
 
 @case
@@ -188,24 +146,7 @@ def reserved(site):
         (site.directory("alice") / f"end.{first}").touch()
         group = fenced(site, whole, timeout=90)
         expect_limits(group.parent, 4, 200)
-        site.qdel(whole)
-        site.wait(whole)
-
-
-@case
-def array(site):
-    """Each task of an array has a job's directory of its own."""
-    jobid = site.submit("alice", "sleep 1000", "-t", "1-3", *ask(1, 100))
-
-    def groups():
-        found = {Group.of(pid).path.rsplit("/", 2)[1]: Group.of(pid) for pid in site.job_pids(jobid, "sleep") if Group.of(pid)}
-        return found if len(found) == 3 else None
-    found = until(groups, 30, "three fences")
-    expect_equal(sorted(found), [f"job_{jobid}.{task}" for task in (1, 2, 3)], "the jobs' directories")
-    for group in found.values():
-        expect_limits(group.parent, 1, 100)
-    site.qdel(jobid)
-    until(lambda: not site.queued(jobid), 30, "the end of the array")
+        end(site, whole)
 
 
 @case
@@ -312,23 +253,6 @@ def service_restarts(site):
     expect_equal(site.command("systemctl", "show", "-p", "KillMode", "gridengine-exec.service").stdout.strip(), "KillMode=process", "its unit")
     expect_equal(site.shepherds(jobid), doors, "door and shepherd")
     expect(group.members(), "the job is gone")
-    (site.directory("alice") / f"end.{jobid}").touch()
-    expect_equal(site.wait(jobid, timeout=120)["exit_status"].split()[0], "5", "exit_status")
-    expect_gone(group.parent)
-
-
-@case
-def execd_restarts(site):
-    """The job goes on, and execd finds it again: it is suspended, resumed, and accounted for as any other."""
-    jobid = site.submit("alice", "until [ -e end.$JOB_ID ]; do sleep 0.2; done; exit 5")
-    group = fenced(site, jobid)
-    site.stop_execd(signal.SIGTERM)
-    expect(group.members(), "the job is gone")
-    site.start_execd()
-    site.qmod("-sj", jobid)
-    until(lambda: is_frozen(group), 30, "a frozen fence")
-    site.qmod("-usj", jobid)
-    until(lambda: not is_frozen(group), 30, "a fence that goes on")
     (site.directory("alice") / f"end.{jobid}").touch()
     expect_equal(site.wait(jobid, timeout=120)["exit_status"].split()[0], "5", "exit_status")
     expect_gone(group.parent)

@@ -7,10 +7,10 @@ import resource
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, uid
+from contract.harness import MIB, PYTHON, Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced, uid
 from contract.sites import until
 
-from ..harness import ask, expect_limits, fenced
+from ..harness import ask, expect_limits
 from .capacity import complexes_of
 
 PAGE = resource.getpagesize()
@@ -26,23 +26,6 @@ def parent_of(pid):
 
 
 @case
-def as_granted(site):
-    """The job, in a directory of its user's, has the CPUs and the memory of its slots; so have both steps."""
-    jobid = site.submit("alice", "cat /proc/self/cgroup; sleep 1000", *ask(2, 200))
-    group = fenced(site, jobid)
-    expect_equal(site.slots(jobid), 2, "the slots that qmaster has granted")
-    expect_in("h_vmem=100M", site.job(jobid)["hard resource_list"], "what qmaster has granted for each slot")
-    for found in group, group.parent, group.parent.step("step_shepherd"):
-        expect_limits(found, 2, 200)
-    expect_in(f"/uid_{uid('alice')}/job_{jobid}/step_job", group.path, "its directory")
-    door, shepherd = site.shepherds(jobid)
-    expect_equal(group.parent.step("step_shepherd").members(), {shepherd}, "the step of the shepherd")
-    expect(door not in group.parent.members(below=True), "the process that execd has started is in the fence")
-    site.qdel(jobid)
-    site.wait(jobid)
-
-
-@case
 def amounts(site):
     """An amount means in a fence what it means to the shepherd, which limits each process by it: octal, hexadecimal, with an exponent."""
     for amount in "0x8000000", "01000000000", "0400M", "1e8", "1.5e2M", "0.125G":
@@ -50,8 +33,7 @@ def amounts(site):
         group = fenced(site, jobid)
         kib = int(until(lambda jobid=jobid: site.output(jobid), 30, "its limit"))
         expect_equal(group.parent.memory_limit(), kib * 1024 // PAGE * PAGE, f"memory of a job with h_vmem={amount}")
-        site.qdel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
 
 
 @case
@@ -62,8 +44,7 @@ def resident_memory(site):
         with site.queue(h_rss=queue):
             jobid = site.submit("alice", "sleep 1000", "-pe", "smp", "2", *(["-l", f"h_rss={asked}"] if asked else []))
             expect_equal(fenced(site, jobid).parent.memory_limit(), mib * MIB, f"memory with {asked} in a queue of {queue}")
-            site.qdel(jobid)
-            site.wait(jobid)
+            end(site, jobid)
     # execd does not say that it is counted once.
     counted = re.sub(r"(?m)^h_rss .*$", "h_rss h_rss MEMORY <= YES JOB 0 0", site.command("qconf", "-sc").stdout)
     with complexes_of(site, counted):
@@ -71,8 +52,7 @@ def resident_memory(site):
         try:
             jobid = site.submit("alice", "sleep 1000", "-pe", "smp", "2", "-l", "h_rss=90M")
             expect_equal(fenced(site, jobid).parent.memory_limit(), 90 * MIB, "memory by a consumable JOB")
-            site.qdel(jobid)
-            site.wait(jobid)
+            end(site, jobid)
         finally:
             site.forget_debits()
 
@@ -85,8 +65,7 @@ def more_than_a_thread(site):
     group = fenced(site, jobid)
     expect_limits(group.parent, 1, 200)
     expect_equal(group.processes_limit(), 77, "processes")
-    site.qdel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
 
 
 @case
@@ -104,8 +83,7 @@ def sections(site):
             site.configure(f"TrustAccount={trust}\n{of_sections}")
             jobid = site.submit("alice", "sleep 1000", *given)
             expect_equal(fenced(site, jobid).processes_limit(), count, f"processes of a job with {given} and TrustAccount={trust}")
-            site.qdel(jobid)
-            site.wait(jobid)
+            end(site, jobid)
         said = site.command(str(site.jobfence), "check").stdout
         expect_in("under Grid Engine a job's user writes what [Account=lab] ask for", said, "what 'jobfence check' says")
     finally:
@@ -141,8 +119,7 @@ def called_as_in_qstat(site):
     # An epilog may come twice, and by a name that is not the job's own nothing ends.
     status, said = jobfence(site, "close", "--job", jobid)
     expect_equal((status, said), (0, f"jobfence: there is no fence of job {jobid}: nothing to close\n"), "close")
-    site.qdel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
     for name in tasks:
         status, said = jobfence(site, "report", name)
         expect_equal((status, f"job {name}" in said), (0, True), f"report {name}: {said}")
@@ -160,8 +137,7 @@ def explained_as_the_door_takes_it(site):
         expect_equal(status, 0, f"exit status of explain: {said}")
         expect_match(rf"/pids.max = {limit}\n", said, f"explain with TrustAccount={trust}")
         expect_in("account other" if trust == "yes" else "account unknown (other, as its user says)", said, "explain")
-        site.qdel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
 
 
 @case
@@ -172,8 +148,7 @@ def soft_memory(site):
     site.configure("MemoryHighPercent=50\n")
     jobid = site.submit("alice", "sleep 1000", *ask(1, 200))
     expect_equal(fenced(site, jobid).memory_high(), 100 * MIB, "memory.high")
-    site.qdel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
 
 
 @case
@@ -203,18 +178,6 @@ def quota(site):
     row = site.wait(jobid)
     expect(float(row["cpu"].rstrip("s")) >= total - 0.1, f"the accounting has {row['cpu']}, and the kernel had counted {total} s before")
     return f"{cpu:.2f} s in {periods} periods of {second} s, stopped in {stopped}"
-
-
-@case
-def out_of_memory(site):
-    """One process is killed, the user reads why, and the shepherd says how the job has ended."""
-    jobid = site.submit("alice", f"{HALF}; {EAT % 9}; echo one $?; exit 7", *ask(1, 125))
-    row = site.wait(jobid)
-    expect_in("137", site.output(jobid), "the job's output")
-    expect_equal(row["exit_status"].split()[0], "7", "exit_status")
-    told = until(lambda: site.told(jobid), 10, "a sentence")
-    expect_equal(told.count("jobfence: job"), 1, f"the sentences in {told}")
-    expect_match(r"jobfence: job \d+ step job: process \d+ \(python3\) was killed: the job reached its memory\s+limit", told.replace("\n    ", " "), "what the user reads")
 
 
 @case
@@ -306,20 +269,6 @@ def cache_is_nobodys_need(site):
 
 
 @case
-def processes(site):
-    """A fork bomb stops at the limit, and the user reads at which."""
-    site.configure("MaxProcesses=40\n")
-    bomb = f"{PYTHON} -S -c 'import os, time\nfor _ in range(100):\n    if os.fork() == 0: time.sleep(3); os._exit(0)'"
-    jobid = site.submit("alice", f"{bomb}; until [ -e end.$JOB_ID ]; do :; done; exit 0")
-    fenced(site, jobid)
-    (site.directory("alice") / f"end.{jobid}").touch()
-    site.wait(jobid)
-    expect_match("BlockingIOError|Resource temporarily unavailable", site.told(jobid), "what the program says")
-    expect_match("jobfence: job .* was refused: this node allows the job 40 at once", site.told(jobid), "what the user reads")
-    expect_equal(site.told(jobid).count("jobfence: job"), 1, f"the sentences in {site.told(jobid)}")
-
-
-@case
 def io(site):
     """The lower rates of the site and of the user hold for the job."""
     if not kernel.hierarchies().get("blkio") and not (kernel.has_v2_controllers() and "io" in kernel.controllers_of_v2()):
@@ -334,16 +283,4 @@ def io(site):
         # v1 counts each directory for itself, so each step is held to it.
         for one in (step, step.parent) if kernel.has_v2_controllers() else (step,):
             expect_equal(one.io_max().get(f"{os.major(device)}:{os.minor(device)}"), limits, f"I/O limits of {one.path}")
-        site.qdel(jobid)
-        site.wait(jobid)
-
-
-@case
-def two_users(site):
-    """Jobs of two users have directories of their users."""
-    jobs = {user: site.submit(user, "sleep 1000") for user in site.users}
-    for user, jobid in jobs.items():
-        expect_in(f"/uid_{uid(user)}/job_{jobid}/", fenced(site, jobid).path, "its directory")
-    site.qdel(*jobs.values())
-    for jobid in jobs.values():
-        site.wait(jobid)
+        end(site, jobid)

@@ -3,11 +3,11 @@
 
 from contract.gpus import SHOW_GPUS
 from contract import kernel
-from contract.harness import MIB, case, expect, expect_equal, expect_in, expect_match, steps_of
+from contract.harness import MIB, case, end, expect, expect_equal, expect_gone, expect_in, expect_match, fenced, steps_of
 from contract.kernel import Group
 from contract.sites import until
 
-from ..harness import expect_gone, expect_limits, fenced
+from ..harness import expect_limits
 from ..hosts import NODE, second_host, slots_by_host
 from .asked import granted_gpus
 from .capacity import JSV, counted
@@ -32,8 +32,7 @@ def slave_task(site):
     expect_limits(found["step_job"].parent, 3, 300)
     for group in found.values():
         expect_equal(group.processes_limit(), 50, f"processes of {group.path}")
-    site.qdel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
 
 
 @case
@@ -47,8 +46,7 @@ def slave_task_that_says_more(site):
         for name, group in found.items():
             expect_equal(group.memory_limit(), 180 * MIB, f"memory of {name}")
         expect_equal(found["step_job"].parent.memory_limit(), 180 * MIB, "memory of the job")
-        site.qdel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
 
 
 @case
@@ -74,8 +72,7 @@ def two_hosts(site):
         for group, is_second in zip(groups, of_second):
             count = slots[NODE if is_second else site.node]
             expect_limits(group.parent, count, 100 * count)
-        site.qdel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
         for group in groups:
             expect_gone(group.parent)
     return f"slots {slots}"
@@ -116,8 +113,7 @@ def slots_that_are_not_said(site):
         for group in found:
             count = slots[NODE if f"/{NODE}/" in group.path else site.node]
             expect_limits(group.parent, count, 100 * count)
-        site.qdel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
     return f"slots {slots}"
 
 
@@ -139,8 +135,7 @@ def debited_on_one_host(site):
         group, found = fenced(site, jobid), until(slave, 60, f"a slave task on the other host ({site.told(jobid)})")
         expect_limits(group.parent, 2, 120)
         expect_limits(found.parent, 0.3, 40)
-        site.qdel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
 
 
 @case

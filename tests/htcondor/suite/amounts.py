@@ -9,10 +9,10 @@ import subprocess
 import tempfile
 
 from contract import kernel
-from contract.harness import MIB, Skip, case, expect, expect_equal
+from contract.harness import MIB, WAIT, Skip, case, expect, expect_equal, fenced, let_go
 from contract.sites import until
 
-from ..harness import WAIT, expect_limits, fenced, let_go, restarts
+from ..harness import expect_limits, restarts
 
 
 def own_weights(group):
@@ -36,7 +36,7 @@ def unusual_cpus(site):
             group = fenced(site, jobid)
             slot = site.slot(jobid)
             expect_equal(slot["Cpus"], cpus, "the slot's CPUs")
-            expect_limits(group, slot)
+            expect_limits(site, group, slot)
             expect_equal(own_weights(group), [amounts[cpus]], f"HTCondor's own weights for {cpus} CPUs")
         site.remove(*jobs.values())
 

@@ -8,10 +8,12 @@ import signal
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import Skip, case, expect, expect_dead, expect_equal, expect_in, expect_match
+from contract.harness import (
+    ESCAPEE, WAIT, Skip, case, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, let_go,
+)
 from contract.sites import until
 
-from ..harness import ESCAPEE, WAIT, check, escapee_of, expect_gone, expect_limits, fenced, let_go, restarts
+from ..harness import check, expect_limits, restarts
 from ..sites import HELD, is_whole
 
 PORT = 9700
@@ -104,7 +106,7 @@ def daemons_in_cgroups(site):
     with site.changed(restart=True, CGROUP_ALL_DAEMONS="True", KILLING_TIMEOUT="5"):
         jobid = site.submit("alice", f"{ESCAPEE}; {WAIT}; exit 4")
         group, who = fenced(site, jobid), escapee_of(site, jobid)
-        expect_limits(group, site.slot(jobid))
+        expect_limits(site, group, site.slot(jobid))
         expect_match("STARTD", str(kernel.cgroups_of(site.startd_pid())), "the startd's cgroup")
         let_go(site, jobid)
         expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
@@ -140,7 +142,7 @@ def daemons_without_a_subgroup(site):
         expect_equal(check(site).returncode, 0, "the status of the check")
         jobid = site.submit("alice", f"{ESCAPEE}; {WAIT}; exit 4")
         group, who = fenced(site, jobid), escapee_of(site, jobid)
-        expect_limits(group, site.slot(jobid))
+        expect_limits(site, group, site.slot(jobid))
         expect_in(f"{group.path}/htcondor/", kernel.cgroups_of(who[0])[""], "the job's cgroup")
         expect(not Path("/sys/fs/cgroup/system.slice/htcondor").exists(), "HTCondor has made directories beside its unit")
         let_go(site, jobid)

@@ -7,12 +7,14 @@ import signal
 import time
 
 from contract import kernel
-from contract.harness import MIB, case, expect, expect_dead, expect_equal, expect_match, expect_unfenced
+from contract.harness import (
+    ESCAPEE, MIB, WAIT, case, expect, expect_dead, expect_equal, expect_gone, expect_match, expect_unfenced, fenced, let_go,
+)
 from contract.kernel import Group
 from contract.sites import until
 
 from .. import docker
-from ..harness import ESCAPEE, WAIT, check, expect_ended, expect_gone, expect_limits, expect_none_outside, fenced, let_go
+from ..harness import check, expect_ended, expect_limits, expect_none_outside
 
 # From then on HTCondor itself has Docker fetch an image first, and a word that is none has no image.
 PULLS_FROM = (24, 7)
@@ -28,8 +30,8 @@ def container(site):
     """All processes of a container, and what is started in it later, are in the fence, and the job ends there."""
     with docker.universe(site):
         jobid = docker.submit(site, "alice", f"{ESCAPEE}; {WAIT}; exit 4")
-        group = fenced(site, jobid, 120)
-        expect_limits(group, site.slot(jobid))
+        group = fenced(site, jobid)
+        expect_limits(site, group, site.slot(jobid))
         until(lambda: (site.directory("alice") / f"escapee.{jobid}").exists(), 60, "the escapee")
         (found,) = docker.containers()
         pids = [pid for pid in kernel.all_pids() if found in kernel.read(f"/proc/{pid}/cgroup")]

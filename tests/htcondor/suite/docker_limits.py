@@ -7,11 +7,11 @@ import signal
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import MIB, case, expect, expect_equal, expect_match
+from contract.harness import MIB, WAIT, case, expect, expect_equal, expect_gone, expect_match, let_go
 from contract.sites import until
 
 from .. import docker
-from ..harness import WAIT, expect_gone, expect_quota, let_go, screens
+from ..harness import expect_quota, screens
 
 # Earlier ones leave the starter of a container that was out of memory alive (HTCONDOR-3621).
 STARTER_ENDS_FROM = (25, 11)

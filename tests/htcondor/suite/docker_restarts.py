@@ -2,12 +2,12 @@
 """Docker's daemon is started anew while a container of a job runs. What HTCondor makes of the job is its own; nothing runs outside."""
 
 from contract import kernel
-from contract.harness import case, expect_dead
+from contract.harness import case, expect_dead, expect_gone
 from contract.kernel import Group
 from contract.sites import until
 
 from .. import docker
-from ..harness import expect_gone, expect_none_outside, inode
+from ..harness import expect_none_outside, inode
 
 
 def fate(site, jobid, before):

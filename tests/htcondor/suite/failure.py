@@ -5,42 +5,15 @@ import os
 import signal
 
 from contract import kernel
-from contract.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match, expect_unfenced, steps_of
+from contract.harness import (
+    ESCAPEE, case, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, reaped, steps_of,
+)
 from contract.sites import until
 
-from ..harness import ESCAPEE, escapee_of, expect_gone, fenced, inode, restarts
+from ..harness import inode, restarts
 
 # HTCondor waits for so long for a daemon that may come back to the job.
 FORGOTTEN_SOON = {"job_lease_duration": 20}
-
-
-def reaped(site, group):
-    """The janitor removes it, when the kernel is done with the death of its holder."""
-    def is_gone():
-        done = site.command(str(site.jobfence), "reap")
-        expect_equal(done.returncode, 0, f"jobfence reap ({done.stderr})")
-        return not group.parent.exists()
-    until(is_gone, 20, f"the end of {group.parent.path}")
-
-
-def held_until_mended(site, submit):
-    """With a configuration that is none, the job is held, with line, column and key in the reason. It runs when the file is mended."""
-    site.configure("CPUQuotaPercnt=90\n")
-    jobid = submit("touch ran.$JOB_ID")
-    reason, code, subcode = site.held(jobid)
-    expect_match(r"cannot be fenced: /etc/slurm/jobfence.conf:1:1: .*CPUQuotaPercnt.*Only your administrator", reason, "the reason")
-    expect(not (site.directory("alice") / f"ran.{jobid}").exists(), "it has run")
-    expect_equal(subcode, 190, f"the subcode, beside code {code}")
-    site.configure()
-    site.act("release", jobid)
-    expect_equal(site.wait(jobid)["ExitCode"], 0, "ExitCode")
-    return reason
-
-
-@case
-def bad_configuration(site):
-    """The job is held, with line, column and key in the reason; the next one runs when the file is mended."""
-    return held_until_mended(site, lambda script: site.submit("alice", script))
 
 
 @case
@@ -95,27 +68,6 @@ def debugs_its_starter(site):
 
 
 @case
-def goes_on_without(site):
-    """With OnError=warn a job whose fence cannot be made runs without, as Mode=off has all jobs run."""
-    for text in "OnError=warn\nRunDir=/tmp\n", "Mode=off\n":
-        site.configure(text)
-        jobid = site.submit("alice", "sleep 1000")
-        pid = until(lambda jobid=jobid: site.job_pids(jobid, "sleep"), 60, "its process")[0]
-        expect_unfenced(pid)
-        site.remove(jobid)
-        until(lambda jobid=jobid: not site.queued(jobid), 60, "its end")
-
-
-@case(release=True)  # goes_on_without shows that the mode is read
-def observed(site):
-    """With Mode=observe the job is fenced, and not limited."""
-    site.configure("Mode=observe\n")
-    jobid = site.submit("alice", "sleep 1000")
-    group = fenced(site, jobid)
-    expect_equal((group.cpu_limit(), group.memory_limit()), (None, None), "its limits")
-
-
-@case
 def starter_is_killed(site):
     """All of its job ends at once, and the job runs again in a fence of its own."""
     jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
@@ -166,24 +118,11 @@ def master_is_killed(site):
     expect_dead(who, 20)
     expect_dead(startd, 60)
     site.restart()
-    again = fenced(site, jobid, 180)
+    again = fenced(site, jobid)
     expect(inode(again) not in (None, before), "the same fence")
     expect_equal(again.cpu_limit(), 1.0, "its CPU limit")
     site.remove(jobid)
     expect_gone(again, 60)
-
-
-@case(release=True)  # watcher_is_killed shows that the janitor does the rest
-def killed_outright(site):
-    """Starter, watcher and startd die at once: the janitor ends the rest."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", **FORGOTTEN_SOON, mib=100)
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
-    for pid in (site.watcher(jobid), site.starter(group), site.startd_pid()):
-        os.kill(pid, signal.SIGKILL)
-    reaped(site, group)
-    expect_dead(who, 20)
-    expect_gone(group)
-    site.remove(jobid)
 
 
 @case(release=True)  # a restart of HTCondor; startd_is_killed shows that a job ends with its daemons

@@ -7,10 +7,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from contract.harness import case, expect, expect_equal, expect_match
+from contract.harness import WAIT, case, expect, expect_equal, expect_match
 from contract.sites import until
 
-from ..harness import WAIT, restarts, screens
+from ..harness import restarts, screens
 
 # The UUIDs that condor_gpu_discovery simulates, and the numbers of their devices.
 SIMULATED = {1: "GPU-a0223334-4445-5667-899a-abbccddeeff0", 2: "GPU-b1223334-4445-5667-899a-abbccddeeff0"}

@@ -5,37 +5,18 @@ import time
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import PYTHON, case, expect, expect_dead, expect_equal, expect_in, expect_match, pid_from, uid
+from contract.harness import (
+    ESCAPEE, PYTHON, WAIT, case, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, let_go,
+    pid_from, uid,
+)
 from contract.kernel import Group
 from contract.sites import until
 
-from ..harness import ESCAPEE, WAIT, escapee_of, expect_gone, expect_limits, fenced, let_go, restarts
-
-
-@case
-def escapee(site):
-    """A process with a session of its own is in the fence, and dies with the job."""
-    jobid = site.submit("alice", f"{ESCAPEE}; {WAIT}; exit 4")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
-    expect_equal(Group.of(who[0]), group, "the escapee's group")
-    let_go(site, jobid)
-    expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-    expect_dead(who, 20)
-    expect_gone(group.parent)
-
-
-@case
-def removed(site):
-    """condor_rm ends all that is in the fence, and the fence."""
-    jobid = site.submit("alice", f"{ESCAPEE}; trap '' TERM; while :; do sleep 1; done", want_graceful_removal="False")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
-    site.remove(jobid)
-    expect_dead(who, 30)
-    expect_gone(group.parent)
+from ..harness import expect_limits, restarts
 
 
 @case(release=True)  # HTCondor's own freezer: that the job stands in HTCondor's directory, as_granted shows
-def suspended(site):
+def suspended_by_htcondor(site):
     """condor_suspend is HTCondor's own: the processes stand still in its directory, and go on in the fence."""
     spin = "setsid sh -c 'echo $$ >spinner.new; mv spinner.new spinner.$JOB_ID; while :; do :; done' & wait"
     jobid = site.submit("alice", f"{ESCAPEE}; {spin}")
@@ -79,20 +60,6 @@ def before_and_after(site):
     expect_dead(who, 20)
     expect(not kernel.is_alive(pid_from(place / "escapee.Post")), "what PostCmd has left is alive")
     return (place / "Pre").read_text().strip().removeprefix(f"0::{group.path}")
-
-
-@case(release=True)  # starter_is_killed, too, has a second fence of one job
-def held_and_released(site):
-    """A job that is put on hold leaves nothing, and has a fence again when it is released."""
-    jobid = site.submit("alice", f"{ESCAPEE}; echo run; sleep 1000")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
-    site.act("hold", jobid)
-    site.wait_state(jobid, "held")
-    expect_dead(who, 20)
-    expect_gone(group.parent)
-    site.act("release", jobid)
-    again = fenced(site, jobid)
-    expect_in(f"/job_{jobid}.0/", again.path, "its directory")
 
 
 @case
@@ -151,7 +118,7 @@ def parallel_universe(site):
             expect_in(f"/uid_{uid('alice')}/job_{jobid}.0/step_", group.path, "its directory")
             slot = site.slot_named(group.name.removeprefix("step_"))
             expect_equal((slot["Cpus"], slot["Memory"]), (1, 100), f"the CPUs and memory of {slot['Name']}")
-            expect_limits(group, slot)
+            expect_limits(site, group, slot)
         expect_equal(len({site.starter(group) for group in escapees} - {None}), 2, "the number of starters")
         let_go(site, jobid)
         expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")

@@ -5,29 +5,14 @@ import time
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, uid
+from contract.harness import MIB, PYTHON, WAIT, case, expect, expect_equal, expect_in, expect_match, fenced, let_go, uid
 from contract.sites import until
 
-from ..harness import STARTERS_MIB, WAIT, check, expect_limits, expect_quota, fenced, let_go
+from ..harness import check, expect_limits, expect_quota
+from ..sites import STARTERS_MIB
 
 EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (%d << 20); time.sleep(%d)'"
 SPIN = "for i in 1 2 3 4; do sh -c 'while :; do :; done' & done"
-
-
-@case
-def as_granted(site):
-    """The step, in a directory of its user's, has the slot's CPUs and memory; HTCondor's own directory is in it."""
-    jobid = site.submit("alice", "cat /proc/self/cgroup; sleep 1000", cpus=2, mib=200)
-    group = fenced(site, jobid)
-    slot = site.slot(jobid)
-    expect_equal((slot["Cpus"], slot["Memory"]), (2, 200), "the slot's CPUs and memory")
-    expect_limits(group, slot)
-    name = slot["Name"].partition("@")[0]
-    expect_in(f"/uid_{uid('alice')}/job_{jobid}.0/step_{name}", group.path, "its directory")
-    expect(site.starter(group), "the starter is not in the fence")
-    own = [path for path in group.directory("").rglob("memory.max") if f"{group.path}/htcondor/" in str(path)]
-    expect_in(str(200 * MIB), [kernel.read(path).strip() for path in own], "the limits that HTCondor has set")
-    expect_equal(group.parent.cpu_limit(), None, "the CPU limit of the job, which may have other slots")
 
 
 @case(release=True)  # a unit test of watch.rs shows that the watcher is told the directory
@@ -72,22 +57,13 @@ def quota(site):
     return f"{used}; HTCondor says {seconds:.0f} s, {ad['CpusUsage']:.2f} CPUs, {said} MiB"
 
 
-@case
-def out_of_memory(site):
-    """HTCondor holds the job for want of memory, as without jobfence."""
-    jobid = site.submit("alice", f"{EAT % (70, 1000)} & {EAT % (70, 1000)} & wait", mib=100)
-    reason, code, _ = site.held(jobid)
-    expect_equal(code, 34, f"the code of the hold, whose reason is {reason}")
-    return reason
-
-
 @case(release=True)  # as_granted shows the limit, and out_of_the_fences_memory that it kills
 def without_htcondors_limits(site):
     """Where HTCondor limits no memory, or tracks no job by cgroup, jobfence does; and the job ends there, too."""
     with site.changed(CGROUP_MEMORY_LIMIT_POLICY="none"):
         jobid = site.submit("alice", f"{WAIT}; {EAT % (300, 1)}; echo status $?", mib=100)
         group = fenced(site, jobid)
-        expect_limits(group, site.slot(jobid))
+        expect_limits(site, group, site.slot(jobid))
         let_go(site, jobid)
         # 25.14 holds it for that, too.
         site.held_or_ended(jobid)
@@ -125,26 +101,13 @@ def beside_a_hook(site):
         began = time.time()
         jobid = site.submit("alice", f"cat /proc/self/cgroup; {WAIT}", mib=100)
         group = fenced(site, jobid)
-        expect_limits(group, site.slot(jobid))
+        expect_limits(site, group, site.slot(jobid))
         let_go(site, jobid)
         site.wait(jobid)
         is_tracked = "/htcondor/" in site.output(jobid)
         said = until(lambda: f"job {jobid}.0 step" in site.said(began) and site.said(began), 10, "the end of the fence")
         expect_equal("HTCondor has made no cgroup for it" in said, not is_tracked, f"what the log says of HTCondor's cgroups: {said}")
     return "tracked by HTCondor" if is_tracked else "not tracked by HTCondor"
-
-
-@case(release=True)  # by_account_and_type shows the limit in the kernel's files
-def processes(site):
-    """A fork bomb stops at the limit."""
-    site.configure("MaxProcesses=60\n")
-    bomb = f"{PYTHON} -S -c 'import os, time\nfor _ in range(100):\n    if os.fork() == 0: time.sleep(1000)'"
-    jobid = site.submit("alice", f"{WAIT}; {bomb}; exit 0")
-    group = fenced(site, jobid)
-    expect_equal(group.parent.processes_limit(), 60, "the limit")
-    let_go(site, jobid)
-    site.wait(jobid)
-    expect_match("BlockingIOError|Resource temporarily unavailable", site.output(jobid, "err"), "what the program says")
 
 
 @case

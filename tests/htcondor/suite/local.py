@@ -5,11 +5,15 @@ import os
 import signal
 
 from contract import kernel
-from contract.harness import MIB, Skip, case, expect, expect_dead, expect_equal, expect_in, expect_match, pid_from, uid
+from contract.cases import refused_until_mended
+from contract.harness import (
+    ESCAPEE, MIB, WAIT, Skip, case, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, let_go,
+    pid_from, uid,
+)
 from contract.sites import until
 
-from ..harness import ESCAPEE, STARTERS_MIB, WAIT, escapee_of, expect_gone, fenced, inode, let_go
-from .failure import held_until_mended
+from ..harness import inode
+from ..sites import STARTERS_MIB
 from .limits import EAT
 
 
@@ -101,7 +105,7 @@ def local_removed(site):
 @case
 def local_refused(site):
     """A local job that cannot be fenced is put on hold with the reason, and runs when the file is mended."""
-    return held_until_mended(site, lambda script: submit(site, script))
+    return refused_until_mended(site, lambda script: submit(site, script))
 
 
 @case
@@ -167,7 +171,7 @@ def local_by_a_startd(site):
         raise Skip("HTCondor 23.9 starts no job in this way: the schedd does not understand its startd")
     with site.changed(SCHEDD_USES_STARTD_FOR_LOCAL_UNIVERSE="True"):
         jobid = site.submit("alice", f"{ESCAPEE}; {WAIT}; exit 4", cpus=2, mib=100, universe="local")
-        group, who = fenced(site, jobid, 120), escapee_of(site, jobid)
+        group, who = fenced(site, jobid), escapee_of(site, jobid)
         expect_in(f"/uid_{uid('alice')}/job_{jobid}.0/step_slot1_1", group.path, "its directory")
         expect_equal((group.cpu_limit(), group.memory_limit()), (2.0, (100 + STARTERS_MIB) * MIB), "its limits")
         let_go(site, jobid)

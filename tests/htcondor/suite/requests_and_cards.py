@@ -2,10 +2,10 @@
 """What a job's user says to jobfence and reads of it: variables, limits that are asked for, the card, and why a job is on hold."""
 
 from contract import kernel
-from contract.harness import MIB, case, expect, expect_equal, expect_in, expect_match
+from contract.harness import MIB, WAIT, case, expect, expect_equal, expect_in, expect_match, fenced, let_go
 from contract.sites import until
 
-from ..harness import WAIT, check, fenced, let_go
+from ..harness import check
 from .limits import EAT
 from .local import submit as submit_local
 

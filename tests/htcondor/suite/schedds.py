@@ -8,10 +8,10 @@ import tempfile
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import MIB, case, expect, expect_equal, expect_match, pid_from
+from contract.harness import MIB, case, expect, expect_equal, expect_gone, expect_match, pid_from
 from contract.sites import until
 
-from ..harness import STARTERS_MIB, expect_gone
+from ..sites import STARTERS_MIB
 from .limits import EAT
 
 OTHER = "other@"

@@ -5,10 +5,10 @@ import contextlib
 import subprocess
 
 from contract import kernel
-from contract.harness import MIB, PYTHON, case, expect, expect_equal, uid
+from contract.harness import MIB, PYTHON, WAIT, case, expect, expect_equal, fenced, let_go, uid
 from contract.sites import until
 
-from ..harness import WAIT, expect_limits, fenced, let_go, restarts
+from ..harness import expect_limits, restarts
 from .limits import EAT
 
 # More than the slot has, and more than what the starter had of the fence once.
@@ -118,4 +118,4 @@ def room_of_the_starter(site):
     expect_equal(fenced(site, jobid).memory_limit(), (100 + 64) * MIB, "the fence's limit")
     site.configure()
     jobid = site.submit("alice", "sleep 1000", mib=100)
-    expect_limits(fenced(site, jobid), site.slot(jobid))
+    expect_limits(site, fenced(site, jobid), site.slot(jobid))

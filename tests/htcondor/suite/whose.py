@@ -8,10 +8,10 @@ import subprocess
 import time
 
 from contract import kernel
-from contract.harness import case, expect, expect_equal, expect_in, uid
+from contract.harness import case, expect, expect_equal, expect_in, fenced, uid
 from contract.sites import until
 
-from ..harness import expect_limits, fenced, restarts
+from ..harness import expect_limits, restarts
 
 # The startd talks to no client that does not agree with it on security first.
 STRICT = {"STARTD.SEC_READ_NEGOTIATION": "REQUIRED"}
@@ -26,7 +26,7 @@ def expect_account(site, jobid, user):
     pid = until(lambda: site.job_pids(jobid, "sleep 1000"), 60, "its process")[0]
     expect_equal(os.stat(f"/proc/{pid}").st_uid, uid(user), "as whom HTCondor runs it")
     expect_in(f"/uid_{uid(user)}/job_{jobid}.0/", group.path, "its directory")
-    expect_limits(group, site.slot(jobid))
+    expect_limits(site, group, site.slot(jobid))
     return group
 
 

@@ -3,11 +3,10 @@
 
 import re
 
-from contract.harness import Skip, case, expect, expect_equal, expect_in, expect_match
+from contract.harness import Skip, case, expect, expect_equal, expect_in, expect_match, fenced
 from contract.sites import until
 
 from contract.gpus import SHOW_GPUS, gpus_of_the_node
-from ..harness import fenced
 from ..sites import EXEC, FINISHED
 
 

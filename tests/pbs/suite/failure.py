@@ -4,10 +4,10 @@
 import os
 import time
 
-from contract.harness import case, expect, expect_equal, expect_in, logged
+from contract.harness import RAN, case, end, expect, expect_equal, expect_in, fenced, logged
 from contract.sites import until
 
-from ..harness import RAN, ask, fenced, free, frequent
+from ..harness import ask, free, frequent
 from ..sites import run
 
 
@@ -26,18 +26,6 @@ def then_it_runs(site, jobid):
     site.command("qrls", "-h", "s", jobid)
     until(lambda: (site.directory("alice") / f"ran.{jobid}").exists(), 60, "the job to run at last")
     fenced(site, jobid)
-
-
-@case
-def bad_configuration(site):
-    """A mistake in jobfence.conf: no job starts until it is mended."""
-    lines = site.configure_raw("MaxProcesses=many\n")
-    mark = site.log_mark()
-    jobid = site.submit("alice", f"{RAN}; sleep 1000", ask(1, 100))
-    said = not_started(site, jobid, mark, rf"jobfence: [^\n]*{site.config}:{lines + 1}[^\n]*MaxProcesses[^\n]*")
-    site.configure()
-    then_it_runs(site, jobid)
-    return said
 
 
 @case(layout=False)
@@ -111,8 +99,7 @@ def what_passes_is_waited_for(site):
         (place / "full").unlink()
         until(lambda: (site.directory("alice") / f"ran.{jobid}").exists(), 90, "the job to run at last")
         fenced(site, jobid)
-        site.qdel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
     finally:
         until(lambda: not site.leftovers(), 20, "the end of every fence")
         run("umount", str(place))

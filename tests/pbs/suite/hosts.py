@@ -5,10 +5,9 @@ import os
 import signal
 
 from contract import kernel
-from contract.harness import case, expect, expect_dead, expect_equal, pid_from, steps_of
+from contract.harness import case, end, expect, expect_dead, expect_equal, expect_gone, is_frozen, pid_from, steps_of
 from contract.sites import until
 
-from ..harness import expect_gone, is_frozen, name_of
 from ..sites import EXEC, granted
 
 # MoM of the job's host number n counts her tasks from n * 0x40000000 on.
@@ -22,7 +21,6 @@ def groups_of(site, jobid, wanted):
         groups = {node: steps_of(site, jobid, node).get(step) for node, step in wanted.items()}
         return groups if all(groups.values()) else None
     return until(found, 30, f"{wanted} of job {jobid}")
-
 
 
 @case(on=("hosts",))
@@ -39,7 +37,7 @@ def on_two_hosts(site):
     groups = groups_of(site, jobid, {"node1": "step_1", "node2": FIRST_THERE})
     for node, (cpus, kib) in granted(site.wait_running(jobid)).items():
         job = groups[node].parent
-        expect(job.path.endswith("/" + name_of(jobid)), f"the job's directory on {node} is {job.path}")
+        expect(job.path.endswith("/" + site.directory_of(jobid)), f"the job's directory on {node} is {job.path}")
         expect_equal((job.cpu_limit(), job.memory_limit()), (float(cpus), kib * 1024), f"the limits on {node}")
     who = kernel.identity(pid_from(pid))
     (site.directory("alice") / "go").touch()
@@ -54,8 +52,7 @@ def both_are_deleted(site):
     """qdel ends the job on both hosts."""
     jobid = site.submit("alice", f"{EXEC}/bin/pbsdsh -- sleep 1000", *BOTH)
     groups = groups_of(site, jobid, {"node1": "step_2", "node2": FIRST_THERE})
-    site.qdel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
     for group in groups.values():
         expect_gone(group.parent)
 
@@ -94,7 +91,7 @@ def a_host_is_down(site):
 def the_fence_of(site, jobid):
     """The job's group on node1, which has no process yet."""
     for path in kernel.Group(f"/{site.bases()[0]}").directories():
-        for found in path.glob(f"uid_*/{name_of(jobid)}"):
+        for found in path.glob(f"uid_*/{site.directory_of(jobid)}"):
             return kernel.Group(f"/{site.bases()[0]}/{found.parent.name}/{found.name}")
     return None
 

@@ -1,141 +1,31 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The life of a job: how it begins, is stopped, runs again and ends."""
 
-import contextlib
 import os
 import pty
 import re
 import select
 import time
 
-from contract import kernel, sites
-from contract.harness import PYTHON, case, expect, expect_dead, expect_equal, expect_in, expect_match, pid_from
-from contract.kernel import Group
+from contract import sites
+from contract.harness import (
+    ESCAPEE, PYTHON, case, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced,
+)
 from contract.sites import until
 
-from ..harness import ask, expect_as_granted, expect_gone, fenced, is_frozen, name_of
+from ..harness import ask, expect_as_granted
 from ..sites import seconds_of
-
-# In a session of its own MoM does not find it.
-ESCAPEE = "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $! >escapee.new; mv escapee.new escapee"
-
-
-def escapee_of(site):
-    """What the kernel says of the process that ESCAPEE has started."""
-    return kernel.identity(pid_from(site.directory("alice") / "escapee"))
-
-
-@contextlib.contextmanager
-def no_escapee_yet(site):
-    file = site.directory("alice") / "escapee"
-    file.unlink(missing_ok=True)
-    try:
-        yield
-    finally:
-        file.unlink(missing_ok=True)
-
-
-@case
-def escapee(site):
-    """A process with a session of its own is in the fence, and dies with the job."""
-    with no_escapee_yet(site):
-        jobid = site.submit("alice", f"{ESCAPEE}; sleep 3", ask(1, 100))
-        group = fenced(site, jobid)
-        who = escapee_of(site)
-        expect_equal(Group.of(who[0]), group, "the escapee's group")
-        job = site.wait(jobid)
-    expect_equal(job["Exit_status"], "0", "Exit_status")
-    expect_dead(who)
-    expect_gone(group.parent)
-
-
-@case
-def array_job(site):
-    """Each job of an array has a fence, whose name has no brackets."""
-    array = site.submit("alice", "cat /proc/self/cgroup; sleep 5", "-J0-1", ask(1, 64))
-    number, server = array.split(".", 1)
-    jobs = [f"{number.replace('[]', f'[{index}]')}.{server}" for index in (0, 1)]
-    for jobid in jobs:
-        group = fenced(site, jobid, timeout=30)
-        expect_in(name_of(jobid), group.path, "the job's directory")
-        expect_as_granted(site, jobid, group)
-    for jobid in jobs:
-        expect_equal(site.wait(jobid)["Exit_status"], "0", f"Exit_status of {jobid}")
-        expect_in(name_of(jobid), site.output(jobid), "its cgroups")
-
-
-@case
-def qdel(site):
-    """qdel ends all that is in the fence, and the fence."""
-    with no_escapee_yet(site):
-        jobid = site.submit("alice", f"{ESCAPEE}; trap '' TERM; sleep 1000", ask(1, 100))
-        group, who = fenced(site, jobid), escapee_of(site)
-        site.qdel(jobid)
-        site.wait(jobid)
-    expect_dead(who)
-    expect_gone(group.parent)
-
 
 @case(layout=False)
 def deleted_by_force(site):
     """qdel -W force ends all that is in the fence, and the fence."""
-    with no_escapee_yet(site):
-        jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", ask(1, 100))
-        group, who = fenced(site, jobid), escapee_of(site)
-        until(lambda: site.job(jobid).get("substate") == "42", 20, "a job that has begun")
-        done = site.command("qdel", "-Wforce", jobid)
-        expect_equal((done.returncode, done.stderr), (0, ""), "qdel -W force")
-        expect_dead(who, 20)
-        expect_gone(group.parent, 20)
-
-
-@case
-def suspend_and_resume(site):
-    """qsig suspend also stops a process that MoM does not know, and qsig resume lets all go on."""
-    with no_escapee_yet(site):
-        jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", ask(1, 100))
-        group, who = fenced(site, jobid), escapee_of(site)
-        site.qsig(jobid, "suspend")
-        site.wait_state(jobid, "S")
-        until(lambda: is_frozen(group), 10, "a frozen fence")
-        site.qsig(jobid, "resume")
-        site.wait_running(jobid)
-        until(lambda: not is_frozen(group), 10, "a fence that goes on")
-        expect_equal(kernel.identity(who[0]), who, "the escapee")
-        site.qdel(jobid)
-        site.wait(jobid)
-    expect_dead(who)
-
-
-@case
-def suspended_is_deleted(site):
-    """A frozen job can be deleted."""
-    jobid = site.submit("alice", "sleep 1000", ask(1, 100))
-    group = fenced(site, jobid)
-    site.qsig(jobid, "suspend")
-    site.wait_state(jobid, "S")
-    until(lambda: is_frozen(group), 10, "a frozen fence")
-    site.qdel(jobid)
-    site.wait(jobid)
-    expect_gone(group.parent)
-
-
-@case
-def qrerun(site):
-    """A job that runs again has a new fence, and nothing of the old one."""
-    with no_escapee_yet(site):
-        jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", ask(1, 100))
-        fenced(site, jobid)
-        who = escapee_of(site)
-        done = site.command("qrerun", jobid)
-        expect_equal((done.returncode, done.stderr), (0, ""), "qrerun")
-        expect_dead(who, 20)
-        until(lambda: site.job(jobid).get("run_count") == "2", 30, "the second run")
-        group = fenced(site, jobid)
-        expect_as_granted(site, jobid, group)
-        site.qdel(jobid)
-        site.wait(jobid)
-    expect_gone(group.parent)
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", ask(1, 100))
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    until(lambda: site.job(jobid).get("substate") == "42", 20, "a job that has begun")
+    done = site.command("qdel", "-Wforce", jobid)
+    expect_equal((done.returncode, done.stderr), (0, ""), "qdel -W force")
+    expect_dead(who, 20)
+    expect_gone(group.parent, 20)
 
 
 @case
@@ -197,7 +87,7 @@ def many_at_once(site):
     jobs = [site.submit("alice", "cat /proc/self/cgroup", ask(1, 64)) for _ in range(10)]
     for jobid in jobs:
         expect_equal(site.wait(jobid, 120)["Exit_status"], "0", f"Exit_status of {jobid}")
-        expect_match(rf"{re.escape(name_of(jobid))}/step_1$", re.sub(r"(?s).*?([^\n]*step_1)\n.*", r"\1", site.output(jobid)), "its cgroups")
+        expect_match(rf"{re.escape(site.directory_of(jobid))}/step_1$", re.sub(r"(?s).*?([^\n]*step_1)\n.*", r"\1", site.output(jobid)), "its cgroups")
 
 
 @case(on=("private",), layout=False)
@@ -209,4 +99,4 @@ def a_hundred_at_once(site):
     for index in range(100):
         name = f"{number}[{index}].{server}"
         said = site.output(name)
-        expect(f"/{name_of(name)}/step_1\n" in said, f"job {name} was in {said!r}")
+        expect(f"/{site.directory_of(name)}/step_1\n" in said, f"job {name} was in {said!r}")

@@ -5,37 +5,11 @@ import os
 import re
 
 from contract import kernel
-from contract.harness import EAT, MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced_in_all
+from contract.harness import EAT, MIB, PYTHON, Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced
 from contract.sites import until
 
-from ..harness import ask, expect_as_granted, expect_gone, fenced
+from ..harness import ask, expect_as_granted
 from ..sites import granted, kib_of, run, seconds_of
-
-
-@case
-def granted_limits(site):
-    """The job's directory has the limits that qstat shows; its processes are below it in every hierarchy."""
-    jobid = site.submit("alice", "sleep 1000 & wait", ask(1, 100))
-    group = fenced(site, jobid)
-    expect_as_granted(site, jobid, group)
-    pids = site.job_pids(jobid)
-    expect(len(pids) >= 2, f"the job has the processes {pids}")
-    for pid in pids:
-        fenced_in_all(pid, group)
-    expect(group.parent.step("step_extern").exists(), "there is no step_extern for what is no task")
-    site.qdel(jobid)
-    site.wait(jobid)
-    expect_gone(group.parent)
-
-
-@case(layout=False)
-def two_jobs(site):
-    """Two users' jobs beside each other, each with its own grant."""
-    jobs = [(site.submit(user, "sleep 1000", ask(1, mib)), mib) for user, mib in (("alice", 64), ("bob", 128))]
-    groups = [fenced(site, jobid) for jobid, _ in jobs]
-    for (jobid, _), group in zip(jobs, groups):
-        expect_as_granted(site, jobid, group)
-    expect(groups[0].parent != groups[1].parent, "both jobs have one directory")
 
 
 @case
@@ -56,9 +30,7 @@ def cores_of_its_own(site):
     allowed = [os.sched_getaffinity(min(group.members())) for group in groups]
     expect_equal([len(one) for one in allowed], [1, 1], f"the CPUs of each: {allowed}")
     expect(allowed[0] != allowed[1], f"both jobs run on {allowed[0]}")
-    site.qdel(*jobs)
-    for jobid in jobs:
-        site.wait(jobid)
+    end(site, *jobs)
     site.configure()
 
 
@@ -82,18 +54,6 @@ def zero_cpus(site):
     expect_equal(cpus, 0, "CPUs that PBS has granted")
     expect_equal(group.parent.memory_limit(), kib * 1024, "memory limit")
     expect_equal(group.parent.cpu_limit(), 0.1, "CPU limit")
-
-
-@case
-def memory_oom(site):
-    """A job over its memory is killed, and its user reads why."""
-    jobid = site.submit("alice", f"{EAT}\nstatus=$?\nsleep 1\nexit $status", ask(1, 100))
-    job = site.wait(jobid)
-    expect_equal(job["Exit_status"], "137", "Exit_status")
-    found = expect_match(r"jobfence: job (\S+) step 1: process \d+ \(python3\) was killed: the job reached its memory limit"
-                         r" of ([\d.]+) MiB", site.told(jobid), "its stderr")
-    expect_equal(found[1], jobid, "the job that is named")
-    expect_equal(float(found[2]), granted(job)[site.node][1] * 1024 / MIB, "the limit that is named")
 
 
 @case
@@ -180,8 +140,7 @@ def mounted_twice(site):
             says = site.command(str(site.jobfence), "check", "--config", str(site.config)).stdout
             wanted = keys.get("CgroupMountpoint", "/sys/fs/cgroup")
             expect_match(rf"(?m)^\S.* {re.escape(str(wanted))}", says, "'jobfence check'")
-            site.qdel(jobid)
-            site.wait(jobid)
+            end(site, jobid)
     finally:
         run("umount", "-R", "-l", second)
 
@@ -233,8 +192,7 @@ def called_as_in_qstat(site):
     status, said = jobfence(site, "close", "--job", subjobs[0])
     expect_equal((status, said), (0, f"jobfence: there is no fence of job {subjobs[0]}: nothing to close; did you mean "
                                      f"{subjobs[0]}.{server}?\n"), "close by a name that is not the job's own")
-    site.qdel(array)
-    site.wait(array)
+    end(site, array)
     site.configure()
 
 

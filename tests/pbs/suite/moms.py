@@ -5,33 +5,12 @@ import os
 import time
 
 from contract import kernel
-from contract.harness import case, expect, expect_dead, expect_equal
+from contract.harness import ESCAPEE, case, end, escapee_of, expect, expect_dead, expect_equal, expect_gone, fenced
 from contract.kernel import Group
 from contract.sites import until
 
-from ..harness import ask, expect_as_granted, expect_gone, fenced, free, served
+from ..harness import ask, expect_as_granted, free, served
 from ..sites import EXEC
-from .life import ESCAPEE, escapee_of, no_escapee_yet
-
-
-@case
-def mom_comes_back(site):
-    """After kill -9 and pbs_mom -p the job goes on in its fence, and ends as any other."""
-    with no_escapee_yet(site):
-        jobid = site.submit("alice", f"{ESCAPEE}; while [ ! -e go ]; do sleep 0.2; done; rm go; echo done", ask(1, 100))
-        group, who = fenced(site, jobid), escapee_of(site)
-        site.kill_mom()
-        expect_equal(kernel.identity(who[0]), who, "the escapee")
-        site.start_mom("-p")
-        site.wait_running(jobid)
-        expect_as_granted(site, jobid, group)
-        expect_equal(fenced(site, jobid), group, "the job's group")
-        (site.directory("alice") / "go").touch()
-        job = site.wait(jobid)
-    expect_equal(job["Exit_status"], "0", "Exit_status")
-    expect_equal(site.output(jobid), "done\n", "its output")
-    expect_dead(who)
-    expect_gone(group.parent)
 
 
 @case(layout=False)
@@ -50,18 +29,16 @@ def job_ends_without_mom(site):
 @case
 def mom_forgets_her_jobs(site):
     """Without -p MoM kills what ran, and the server begins the job anew: in a fence, without anything of the first run."""
-    with no_escapee_yet(site):
-        jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", ask(1, 100))
-        fenced(site, jobid)
-        who = escapee_of(site)
-        site.kill_mom()
-        site.start_mom()
-        until(lambda: site.job(jobid).get("run_count", "1") != "1" and site.state(jobid) == "R", 60, "the second run")
-        expect_dead(who, 10)
-        group = fenced(site, jobid)
-        expect_as_granted(site, jobid, group)
-        site.qdel(jobid)
-        site.wait(jobid)
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", ask(1, 100))
+    fenced(site, jobid)
+    who = escapee_of(site, jobid)
+    site.kill_mom()
+    site.start_mom()
+    until(lambda: site.job(jobid).get("run_count", "1") != "1" and site.state(jobid) == "R", 60, "the second run")
+    expect_dead(who, 10)
+    group = fenced(site, jobid)
+    expect_as_granted(site, jobid, group)
+    end(site, jobid)
     expect_gone(group.parent)
     free(site)
     expect(not site.leftovers(), f"left behind: {site.leftovers()}")
@@ -93,8 +70,7 @@ def mom_with_another_directory(site):
         site.wait_free()
         site.wait_running(jobid)
         expect(group.members(), "the job was ended when MoM began")
-        site.qdel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
         expect_gone(group.parent)
 
 
@@ -127,6 +103,5 @@ def a_task_without_an_event(site):
         stranger.kill()
         stranger.wait()
         site.fence()
-    site.qdel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
     expect_gone(group.parent)

@@ -4,14 +4,13 @@
 import contextlib
 
 from contract import kernel
-from contract.harness import case, expect, expect_dead, expect_equal, pid_from
+from contract.harness import ESCAPEE, case, end, escapee_of, expect, expect_dead, expect_equal, expect_gone, fenced, is_frozen, pid_from
 from contract.kernel import Group
 from contract.sites import until, write_atomically
 
-from ..harness import ask, expect_as_granted, expect_gone, fenced, frequent, is_frozen
+from ..harness import ask, expect_as_granted, frequent
 from ..sites import EXEC, granted, seconds_of
 from .hosts import BOTH, FIRST_THERE, groups_of
-from .life import ESCAPEE, escapee_of, no_escapee_yet
 from .used import burn
 
 UNTIL_GO = "while [ ! -e go ]; do sleep 0.2; done"
@@ -55,9 +54,9 @@ def begins_well(site, jobid):
 @case
 def preempted_by_suspension(site):
     """A job that is preempted stands still, and goes on by itself."""
-    with preemption(site, "S"), no_escapee_yet(site):
+    with preemption(site, "S"):
         low = begins_well(site, site.submit("alice", f"{ESCAPEE}; sleep 1000", all_of_it(site)))
-        group, who = fenced(site, low), escapee_of(site)
+        group, who = fenced(site, low), escapee_of(site, low)
         express, _ = runs_instead(site, all_of_it(site))
         expect_equal(site.state(low), "S", "state of the job that was preempted")
         until(lambda: is_frozen(group), 10, "a frozen fence")
@@ -71,9 +70,9 @@ def preempted_by_suspension(site):
 @case
 def preempted_by_requeue(site):
     """A job that is preempted leaves nothing, and runs later as a new run in a new fence."""
-    with preemption(site, "R"), no_escapee_yet(site):
+    with preemption(site, "R"):
         low = begins_well(site, site.submit("alice", f"{ESCAPEE}; sleep 1000", all_of_it(site)))
-        group, who = fenced(site, low), escapee_of(site)
+        group, who = fenced(site, low), escapee_of(site, low)
         express, _ = runs_instead(site, all_of_it(site))
         expect_equal((site.state(low), site.job_pids(low)), ("Q", []), "the job that was preempted")
         expect_dead(who)
@@ -117,7 +116,7 @@ def restarted(site):
 def checkpointed(site):
     """A job that was checkpointed and ended for an express job, its fence, and the express job."""
     low = begins_well(site, site.submit("alice", f"{ESCAPEE}; {burn(3)}; touch burnt; sleep 1000", all_of_it(site)))
-    group, who = fenced(site, low), escapee_of(site)
+    group, who = fenced(site, low), escapee_of(site, low)
     burnt = site.directory("alice") / "burnt"
     until(burnt.exists, 30, "CPU time of the job")
     burnt.unlink()
@@ -134,7 +133,7 @@ def checkpointed(site):
 @case
 def preempted_by_checkpoint(site):
     """The checkpoint leaves no process. What restarts comes into the job's fence with the periodic event."""
-    with frequent(site), checkpoints(site, restart_by(site)), preemption(site, "C"), no_escapee_yet(site):
+    with frequent(site), checkpoints(site, restart_by(site)), preemption(site, "C"):
         low, job, express = checkpointed(site)
         site.qdel(express)
         pid = restarted(site)
@@ -153,7 +152,7 @@ def preempted_by_checkpoint(site):
 def restart_script_attaches(site):
     """With one line in the script that restarts jobs, a job is in its fence before it goes on."""
     attach = f"{site.jobfence} attach --config {site.config} --job $PBS_JOBID --step extern --any-user $$ || exit 1"
-    with checkpoints(site, restart_by(site, attach)), preemption(site, "C"), no_escapee_yet(site):
+    with checkpoints(site, restart_by(site, attach)), preemption(site, "C"):
         low, job, express = checkpointed(site)
         site.qdel(express)
         pid = restarted(site)
@@ -164,10 +163,9 @@ def restart_script_attaches(site):
 @case(layout=False)
 def checkpointed_is_deleted(site):
     """A job that waits for its restart can be deleted, and leaves nothing."""
-    with checkpoints(site, restart_by(site)), preemption(site, "C"), no_escapee_yet(site):
+    with checkpoints(site, restart_by(site)), preemption(site, "C"):
         low, job, _ = checkpointed(site)
-        site.qdel(low)
-        site.wait(low)
+        end(site, low)
         expect_gone(job)
 
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Jobs that give back a part of what they have, on a second host that has two vnodes."""
 
-from contract.harness import case, expect, expect_equal, uid
+from contract.harness import case, expect, expect_equal, expect_gone, uid
 from contract.kernel import Group
 from contract.sites import until
 
-from ..harness import expect_gone, name_of
 from ..sites import EXEC, granted
 from .hosts import FIRST_THERE, groups_of
 
@@ -35,7 +34,7 @@ def limits_of(group):
 
 def job_on(site, jobid, node):
     """The job's directory on a host, whether it is there or not."""
-    return Group(f"/{site.base}/{node}/uid_{uid('alice')}/{name_of(jobid)}")
+    return Group(f"/{site.base}/{node}/uid_{uid('alice')}/{site.directory_of(jobid)}")
 
 
 def other_job_has(site, vnode):

@@ -4,10 +4,9 @@
 import re
 
 from contract import kernel
-from contract.harness import MIB, Skip, case, expect, expect_equal
+from contract.harness import MIB, Skip, case, end, expect, expect_equal, fenced
 from contract.hugetlb import handed_down, has_hugetlb, sizes_of_this_host
 
-from ..harness import fenced
 from ..sites import granted, kib_of
 
 
@@ -25,8 +24,7 @@ def memory_and_swap(site):
             expect_equal(group.memory_limit(), memory, f"memory limit for {asked}")
             if group.swap_is_accounted():
                 expect_equal(group.swap_limit(), together - memory, f"swap limit for {asked}")
-            site.qdel(jobid)
-            site.wait(jobid)
+            end(site, jobid)
     return f"up to {together // MIB} MiB"
 
 
@@ -64,6 +62,5 @@ def huge_pages_are_granted(site):
             jobid = site.submit("alice", "sleep 1000", f"-lselect=1:ncpus=1:mem=100mb{asked}")
             group = fenced(site, jobid)
             expect_equal(group.parent.huge_pages(), {**none, "2MB": bytes_of_2m}, f"huge pages for {asked!r}")
-            site.qdel(jobid)
-            site.wait(jobid)
+            end(site, jobid)
         site.configure()

@@ -5,10 +5,10 @@ import re
 import subprocess
 
 from contract import kernel
-from contract.harness import case, expect, expect_equal, expect_match
+from contract.harness import case, end, expect, expect_equal, expect_match, fenced
 from contract.sites import until
 
-from ..harness import ask, fenced, name_of
+from ..harness import ask
 from ..sites import EXEC
 
 
@@ -24,7 +24,7 @@ def pbsdsh(site):
     job = site.wait(jobid)
     expect_equal(job["Exit_status"], "0", f"Exit_status of the job that said {site.output(jobid)!r}, {site.told(jobid)!r}")
     expect_equal(steps_said(site.output(jobid)), ["1", "2"], "the steps")
-    expect_match(re.escape(name_of(jobid)) + "/step_2", site.output(jobid), "the task's cgroups")
+    expect_match(re.escape(site.directory_of(jobid)) + "/step_2", site.output(jobid), "the task's cgroups")
 
 
 @case(layout=False)
@@ -70,8 +70,7 @@ def attached(site):
                 expect(process.pid in extern.members(), f"the process is in {kernel.cgroups_of(process.pid)}")
             else:
                 expect_equal(kernel.cgroups_of(process.pid), before, "the cgroups of a stranger")
-        site.qdel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
         until(lambda: own.poll() is not None, 10, "the end of what was attached")
         expect_equal((bobs.poll(), roots.poll()), (None, None), "strangers after the end of the job")
     finally:

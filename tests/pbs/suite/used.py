@@ -2,10 +2,10 @@
 """What a job has used is not lost when the server, MoM or the job itself begins anew."""
 
 from contract import sites
-from contract.harness import PYTHON, case, expect, expect_equal
+from contract.harness import PYTHON, case, expect, expect_equal, fenced
 from contract.sites import until
 
-from ..harness import ask, fenced, frequent
+from ..harness import ask, frequent
 from ..sites import EXEC, kib_of, seconds_of
 from .hosts import BOTH, FIRST_THERE, groups_of
 

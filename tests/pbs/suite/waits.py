@@ -4,10 +4,10 @@
 import re
 import statistics
 
-from contract.harness import case, expect
+from contract.harness import case, end, expect, fenced
 from contract.sites import until
 
-from ..harness import ask, fenced
+from ..harness import ask
 from ..sites import EXEC
 from .hosts import BOTH, FIRST_THERE, groups_of
 
@@ -55,8 +55,7 @@ def mom_waits(site):
                 site.wait_state(jobid, "S")
                 site.qsig(jobid, "resume")
                 site.wait_running(jobid)
-                site.qdel(jobid)
-                site.wait(jobid)
+                end(site, jobid)
             finally:
                 own.kill()
                 own.communicate()
@@ -72,6 +71,5 @@ def sister_waits(site):
         for _ in range(ROUNDS):
             jobid = site.submit("alice", f"{EXEC}/bin/pbsdsh -- sleep 1000", *BOTH)
             groups_of(site, jobid, {"node2": FIRST_THERE})
-            site.qdel(jobid)
-            site.wait(jobid)
+            end(site, jobid)
         return told(times(site, mark, "node2", events), events)

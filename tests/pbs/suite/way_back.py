@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The hook is turned off or removed."""
 
-from contract.harness import case, expect, expect_equal, expect_unfenced
+from contract.harness import case, end, expect, expect_equal, expect_gone, expect_unfenced, fenced
 from contract.kernel import Group
 from contract.sites import until
 
-from ..harness import ask, expect_gone, fenced
+from ..harness import ask
 
 
 @case
@@ -13,8 +13,7 @@ def hook_is_removed(site):
     """Without the hook a job is what it was before jobfence, and nothing is left of it."""
     jobid = site.submit("alice", "sleep 1000", ask(1, 100))
     group = fenced(site, jobid)
-    site.qdel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
     expect_gone(group.parent)
     site.remove_hook()
     jobid = site.submit("alice", "sleep 1000", ask(1, 100))

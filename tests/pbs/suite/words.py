@@ -4,11 +4,11 @@
 import contextlib
 
 from contract import kernel
-from contract.harness import case, expect, expect_equal, logged
+from contract.harness import MIB, case, expect, expect_equal, logged
 from contract.kernel import Group
 from contract.sites import until
 
-from ..harness import MIB, ask, frequent, the_fence
+from ..harness import ask, frequent, the_fence
 from ..sites import EXEC
 
 # $'\xff' of bash.

@@ -7,8 +7,10 @@ import tempfile
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import IN_VAR, MIB, allocated, case, ended, expect, expect_equal, expect_in, expect_match, logged, started
-from ..harness import NOT_STARTED, RAN, expect_limits, expect_not_drained, expect_not_started, fenced, fences_well
+from contract.harness import (
+    IN_VAR, MIB, allocated, case, end, ended, expect, expect_equal, expect_in, expect_match, fenced, logged, started,
+)
+from ..harness import RAN, NOT_STARTED, expect_limits, expect_not_drained, expect_not_started, fences_well
 from contract.sites import until
 from ..sites import UNFINISHED
 from .disks import a_disk
@@ -65,8 +67,7 @@ def part_of_a_cpu(site):
     expect_equal(step.cpu_limit(), 0.5, "CPU limit of the step")
     expect_equal(told_by(site, jobid).get("JOBFENCE_CPUS"), "0.5", "what the job is told")
     said = expect_quota_used(site, step, 0.5)
-    site.scancel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
     return said
 
 
@@ -104,14 +105,12 @@ def io_that_is_asked_for(site):
             expect_equal(one.io_max().get(disk.number), wanted, f"I/O limits of {one.path}")
         expect_equal(told_by(site, jobid).get("JOBFENCE_IO_MAX"), f"{disk.target} rbps=2M wbps=4M riops=500",
                      "what the job is told")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
         # Where the site has no such limit.
         site.configure()
         jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100", f"--io-max={disk.target} wbps=1M")
         expect_equal(fenced(site, jobid).io_max().get(disk.number), {"wbps": MIB}, "I/O limits of the step")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
 
 
 @case(layout=False)

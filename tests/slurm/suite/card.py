@@ -5,8 +5,8 @@ import itertools
 import re
 
 from contract import kernel
-from contract.harness import EAT, MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match
-from ..harness import expect_limits, expect_not_drained, fenced
+from contract.harness import EAT, MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, fenced
+from ..harness import expect_limits, expect_not_drained
 from contract.sites import until
 from .commands import jobfence
 from .devices import gres_conf_of

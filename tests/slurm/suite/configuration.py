@@ -5,8 +5,8 @@ import os
 import re
 
 from contract import kernel
-from contract.harness import MIB, Skip, case, expect, expect_equal, expect_in, expect_unfenced, logged
-from ..harness import NOT_STARTED, RAN, ended_line, expect_limits, expect_not_drained, expect_not_started, fenced, fences_well
+from contract.harness import MIB, Skip, case, end, expect, expect_equal, expect_in, fenced, logged
+from ..harness import RAN, NOT_STARTED, ended_line, expect_limits, expect_not_drained, expect_not_started, fences_well
 from contract.sites import until
 
 
@@ -58,8 +58,7 @@ def another_systems_line_ends(site):
         group = fenced(site, jobid)
         expect_limits(group, 1.0, 60)
         expect_equal(group.processes_limit(), 50, "processes")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
 
 
 @case(layout=False)
@@ -101,20 +100,6 @@ def cannot_be_fenced(site):
     logged(site, mark, r"jobfence:.*(fence|nonexistent)")
     site.configure()
     fences_well(site, user)
-
-
-@case
-def mode_observe(site):
-    site.configure(Mode="observe")
-    mark = site.log_mark()
-    jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
-    group = fenced(site, jobid)
-    expect_limits(group, None, None, granted=100)
-    expect_limits(group.parent, None, None, granted=100)
-    logged(site, mark, r"jobfence:.*\bwould\b")
-    site.scancel(jobid)
-    site.wait(jobid)
-    logged(site, mark, ended_line(jobid, "batch"))
 
 
 @case
@@ -170,8 +155,7 @@ def one_limit_off(site):
         until(lambda: "end" in site.output(jobid), 5, "the job's output")
         told = ["JOBFENCE_CPUS"] * (cpus is not None) + ["JOBFENCE_MEMORY_BYTES"] * (mib is not None)
         expect_equal(site.output(jobid).split(), [*told, "end"], f"{keys}: what the job is told")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
 
 
 @case(layout=False)
@@ -203,8 +187,7 @@ def plugstack_decides(site):
         site.configure(CPUQuotaPercent="200")
         jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
         expect_limits(fenced(site, jobid), 0.5, 100)
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
     for softening in ("OnError=warn", "Mode=observe", "Mode=off"):
         with site.plugstack(softening):
             site.configure_raw("Mode=enforce\n%s%n=yes\n")
@@ -264,17 +247,6 @@ def a_name_without_a_file(site):
 
 
 @case(layout=False)
-def mode_off(site):
-    site.configure(Mode="off")
-    jobid = site.submit(site.users[0], "env | grep JOBFENCE; sleep 300", "-c1", "--mem=100")
-    pid = until(lambda: site.job_pids(jobid, "sleep"), 10, "its process")[0]
-    expect_unfenced(pid)
-    expect_equal(site.leftovers(), [], "the tree")
-    expect_equal(site.output(jobid), "", "the job's environment")
-    site.scancel(jobid)
-
-
-@case(layout=False)
 def listed_twice(site):
     with site.plugstack(twice=True):
         mark = site.log_mark()
@@ -283,8 +255,7 @@ def listed_twice(site):
         for top in group.parent.directories():
             expect_equal([p.name for p in top.iterdir() if p.is_dir()], ["step_batch"],
                          f"directories in {top}")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
         until(lambda: not site.step_daemons(jobid), 5, "the end of the step daemon")
         lines = re.findall(ended_line(jobid, "batch"), site.log_since(mark))
         expect_equal(len(lines), 1, "number of lines about the end of the step")

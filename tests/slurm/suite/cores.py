@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import PYTHON, Skip, case, expect, expect_equal, expect_in, logged
-from ..harness import NOT_STARTED, fenced
+from contract.harness import PYTHON, Skip, case, end, expect, expect_equal, expect_in, fenced, logged
+from ..harness import NOT_STARTED
 from contract.kernel import cpu_list
 from contract.sites import until
 
@@ -150,7 +150,6 @@ def cores_that_are_uncertain_are_refused(site):
         jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
         fenced(site, jobid)
         logged(site, mark, rf"job {jobid} step batch runs without its cores limit \(.*\): CPUs are offline")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
     site.configure(ConstrainCores="yes")
     expect_equal(site.command("jobfence", "check").returncode, 0, "exit status of jobfence check afterwards")

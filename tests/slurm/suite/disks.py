@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import MIB, Skip, case, expect, expect_equal, expect_in, expect_match, logged
-from ..harness import NOT_STARTED, expect_not_started, fenced
+from contract.harness import MIB, Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced, logged
+from ..harness import NOT_STARTED, expect_not_started
 from contract.sites import until
 
 SCRATCH = Path("/scratch")
@@ -189,8 +189,7 @@ def io_limits(site):
         task = step.task(0)
         if tasks:
             expect_equal(task.io_max(), {disk.number: of_task}, f"rates of {task.path}")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
 
         site.configure(IOMaxPerUser=f"{disk.target} wbps={mib}M")
         user = site.users[0]

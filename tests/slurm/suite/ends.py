@@ -7,8 +7,10 @@ import subprocess
 import time
 
 from contract import kernel
-from contract.harness import PYTHON, Skip, case, ended_after, expect, expect_dead, expect_equal, nobody_looks, pid_from
-from ..harness import expect_not_left, fenced, fences_well, kill_daemons
+from contract.harness import (
+    PYTHON, Skip, case, ended_after, expect, expect_dead, expect_equal, expect_not_left, fenced, nobody_looks, pid_from,
+)
+from ..harness import fences_well, kill_daemons
 from contract.kernel import Group
 from contract.sites import until
 
@@ -43,21 +45,6 @@ os.fork() and os._exit(0)
 os.closerange(0, 100)
 with open("{{file}}", "w") as file: file.write(str(os.getpid()))
 time.sleep(300)'""")
-
-
-@case
-def scancel(site):
-    jobid = site.submit(site.users[0], "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100")
-    group = fenced(site, jobid)
-    until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 5, "its processes")
-    processes = [kernel.identity(pid) for pid in group.members()]
-    mark = site.log_mark()
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid, 5), "CANCELLED", "state")
-    until(lambda: not group.parent.remains(), 5, "the removal of the job's directories")
-    for who in filter(None, processes):
-        expect(kernel.identity(who[0]) != who, f"process {who[0]} is alive without a directory")
-    expect_not_left(site, mark)
 
 
 @case

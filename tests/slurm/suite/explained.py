@@ -10,8 +10,7 @@ import subprocess
 import tempfile
 
 from contract import kernel
-from contract.harness import IN_VAR, Skip, case, expect, expect_equal, expect_in, expect_match
-from ..harness import fenced
+from contract.harness import IN_VAR, Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced
 from contract.sites import until
 from .devices import called, gres, job_with_a_gpu, openable
 from .sections import partitions, prologs, record_of
@@ -86,8 +85,7 @@ def explained_of_an_array(site):
         expect_equal((done.returncode, done.stderr), (0, ""), f"exit status and stderr for job {one}")
         expect_in(f"job        {one} of {user} ", done.stdout, "whose it is")
         expect_in("1 CPU, 100.0 MiB", done.stdout, "what is granted")
-    site.scancel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
 
 
 def jobfence(site, *arguments):
@@ -150,8 +148,7 @@ def called_as_in_squeue(site):
     done = site.scancel(f"{jobid}_1")
     expect_equal((done.returncode, done.stderr), (0, ""), "scancel")
     expect_called(site, f"{jobid}_2", user, site.node)
-    site.scancel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
     until(site.idle_again, 30, "the end of the array")
     status, said = jobfence(site, "report", f"{jobid}_1")
     expect_equal(status, 0, f"exit status of report, which says {said}")
@@ -184,8 +181,7 @@ def components_called_as_in_squeue(site):
                 expect_match(rf"\Ajob {number} step ", said, f"show {word}")
         status, said = jobfence(site, "explain", f"{jobid}+1", "--node", site.nodes[0])
         expect_in(f"job {jobid}+1 has nothing on node {site.nodes[0]}, but on {site.nodes[1]}", said, "on the other's node")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
 
 
 @case(layout=False)
@@ -200,8 +196,7 @@ def explained_while_it_waits(site):
                              r"node: 'jobfence (explain --user \d+ --partition \S+.* --cpus NUMBER --mem SIZE)'", said, "explain")[1]
         status, said = jobfence(site, *shown.replace("NUMBER", "1").replace("SIZE", "100M").split())
         expect_equal(status, 0, f"exit status of what it names: {said}")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
 
 
 @case(layout=False)
@@ -254,8 +249,7 @@ def explained_with_its_gpus(site):
                 expect(sentence not in said, f"explain does not know the job's GPUs:\n{said}")
             said = explained_to(site, user, jobid).stdout
             expect_in(f"{sentence}only root can read the job's record", said, "explain to its user")
-            site.scancel(jobid)
-            site.wait(jobid)
+            end(site, jobid)
 
 
 @case
@@ -292,8 +286,7 @@ def explained(site):
               "what it says of a step that is not")
     for name in ("pids.max", "cpu.max" if kernel.has_v2_controllers() else "cpu.cfs_quota_us"):
         expect(checked.count(name) >= 2, f"{name} of job and step is not explained: {checked}")
-    site.scancel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
     unknown = explain(site, 999999, "--node", site.node)
     expect_equal(unknown.returncode, 1, "exit status for a job that Slurm does not know")
     expect_in("Slurm does not know job 999999", unknown.stderr, "what it says")

@@ -4,8 +4,8 @@
 import re
 from pathlib import Path
 
-from contract.harness import case, expect, expect_equal, expect_in, logged
-from ..harness import NOT_STARTED, RAN, expect_not_drained, expect_not_started, fenced
+from contract.harness import case, end, expect, expect_equal, expect_in, fenced, logged
+from ..harness import RAN, NOT_STARTED, expect_not_drained, expect_not_started
 from .asked import TOLD, told, told_by
 from .granted import accounted
 from .sections import FEW, UNLIMITED, limit_of_batch, limit_of_srun, prologs
@@ -60,8 +60,7 @@ def forged_facts(site):
         step = fenced(site, jobid)
         told_by(site, jobid)
         found = [limits_of(step), limits_of(step.parent), told_otherwise(site.output(jobid))]
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
         done = site.srun(user, "-c1", "--mem=100", f"--export={export}", "sh", "-c", TOLD)
         expect_equal(done.returncode, 0, f"exit status of srun with {value}, which says {done.stderr!r}")
         found.append(told_otherwise(done.stdout))

@@ -11,8 +11,8 @@ import subprocess
 import time
 
 from contract import kernel, sites
-from contract.harness import Skip, case, expect, expect_equal, expect_in, expect_match, logged, nobody_looks, until_clean
-from ..harness import NOT_STARTED, RAN, expect_not_drained, fenced, fences_well
+from contract.harness import Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced, logged, nobody_looks, until_clean
+from ..harness import RAN, NOT_STARTED, expect_not_drained, fences_well
 from ..saboteur import CannotBuild, sabotaged
 from contract.sites import until
 
@@ -90,8 +90,7 @@ def placed(site):
     """Where a job is on this site."""
     jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
     group = fenced(site, jobid)
-    site.scancel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
     return group
 
 
@@ -196,8 +195,7 @@ def limit_is_refused(site):
     finally:
         # Slurm may keep it.
         quota.write_text("-1")
-    site.scancel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
     fences_well(site, user)
 
 
@@ -363,8 +361,7 @@ def nothing_stays_open(site):
         still = sorted(link for link in kernel.descriptors(daemon) if ours.search(link))
         has_none = "processes are not tracked either" in site.log_since(mark)
         expect(still in ([[]] if has_none else [tracks, tracks[:1]]), f"still open in the step daemon: {still}")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
         until(lambda: not site.step_daemons(jobid), 10, "the end of the step daemon")
     # Nor could what was made before be removed again.
     fences_well(site, site.users[0])
@@ -556,7 +553,6 @@ def another_plugin_changes_the_root(site):
         logged(site, mark, "another plugin has changed the step daemon's root")
         records = [path.name for path in site.run_directory().rglob("*") if str(jobid) in path.name]
         expect(records, f"no record of job {jobid} is where the janitor looks for it")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
         until(lambda: not site.leftovers(), 30, "the end of all that the job has had")
     site.configure()

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from contract import kernel
 from contract.attempted import ATTEMPTS, END, expect_refused, expect_state, state_of
-from contract.harness import PYTHON, Skip, case, ended_after, expect, expect_equal, expect_in, logged, nobody_looks, started, uid
-from ..harness import ended_line, expect_limits, expect_not_left, fenced, fences_well, kill_daemons
+from contract.harness import (
+    PYTHON, Skip, case, ended_after, expect, expect_equal, expect_in, expect_not_left, fenced, logged, nobody_looks, started, uid,
+)
+from ..harness import ended_line, expect_limits, fences_well, kill_daemons
 from contract.sites import until
 from .sharing import oversubscribed
 

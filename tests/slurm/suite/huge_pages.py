@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import MIB, PYTHON, Skip, case, expect_equal, expect_in, expect_match, logged
-from ..harness import NOT_STARTED, expect_limits, fenced
+from contract.harness import MIB, PYTHON, Skip, case, end, expect_equal, expect_in, expect_match, fenced, logged
+from ..harness import NOT_STARTED, expect_limits
 from contract.hugetlb import SIZES, handed_down, has_hugetlb, sizes_of_this_host
 from contract.sites import until
 
@@ -84,8 +84,7 @@ def huge_pages_of_a_job(site):
         expect_equal(said[-1], "pages 6 16384 signal 7", "the last, which is killed by SIGBUS")
         expect_in("pages 4 0 used\npages 6 0 ENOMEM\npages 4 16384 used\n", site.output(jobid), "what it says")
         until(lambda: "told 2M:4M\n" in site.output(jobid), 10, "JOBFENCE_HUGE_PAGES")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
 
         # Slurm grants none.
         site.configure(ConstrainHugePages="closed", MaxHugePages="2M:5M")
@@ -94,8 +93,7 @@ def huge_pages_of_a_job(site):
         here = sizes_of_this_host()
         expect_equal((group.huge_pages(), group.parent.huge_pages()), (here, here), "limits where nothing is granted")
         until(lambda: "told " in site.output(jobid) and ":0" in site.output(jobid), 10, "JOBFENCE_HUGE_PAGES")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
 
         site.configure(MaxHugePages="2M:4M,16M:0")
         jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
@@ -162,5 +160,4 @@ def huge_pages_are_not_handed_down_by_systemd(site):
     jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
     expect_limits(fenced(site, jobid), 1.0, 100)
     logged(site, mark, rf"job {jobid} step batch runs without its huge pages limit .*does not have the hugetlb controller")
-    site.scancel(jobid)
-    site.wait(jobid)
+    end(site, jobid)

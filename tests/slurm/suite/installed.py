@@ -10,8 +10,8 @@ import subprocess
 import threading
 from pathlib import Path
 
-from contract.harness import Skip, case, expect, expect_equal, expect_in
-from ..harness import expect_not_drained, fenced
+from contract.harness import Skip, case, expect, expect_equal, expect_in, fenced
+from ..harness import expect_not_drained
 from contract.sites import until, write_atomically
 
 TOP = Path(__file__).resolve().parents[3]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from contract import kernel, sites
 from contract.harness import (
-    PYTHON, Skip, case, ended_after, expect, expect_dead, expect_equal, expect_in, expect_match, logged, nobody_looks, pid_from,
-    until_clean,
+    PYTHON, Skip, case, end, ended_after, expect, expect_dead, expect_equal, expect_in, expect_match, fenced, logged, nobody_looks,
+    pid_from, until_clean,
 )
-from ..harness import expect_limits, expect_not_drained, expect_not_started, fenced, fences_well, kill_daemons
+from ..harness import expect_limits, expect_not_drained, expect_not_started, fences_well, kill_daemons
 from contract.sites import PATH, die_with_parent, until
 from .with_systemd import SCOPE, only_with_systemd, systemctl
 from .failure import failing, makes_ours_first
@@ -55,8 +55,7 @@ def held(site):
 def stepd_dies(site, jobid):
     """slurmstepd is killed, and the controller gives the job up."""
     kill_daemons(site, jobid)
-    site.scancel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
 
 
 # Leaves its parent, its group and its session, and spins.
@@ -123,8 +122,7 @@ def without_a_fence(site):
             records = site.run_directory() / "tracked"
             until(lambda: records.is_dir() and list(records.iterdir()), 5, "a record of the step")
             expect_equal(who, kernel.identity(who[0]), "the escaped process")
-            site.scancel(jobid)
-            site.wait(jobid)
+            end(site, jobid)
             until(lambda: not site.step_daemons(jobid), 20, "the end of the step daemon")
             reap(site)
             expect_dead(who, 20)

@@ -9,9 +9,10 @@ import time
 
 from contract import kernel
 from contract.harness import (
-    allocated, case, ended, ended_after, expect, expect_dead, expect_equal, expect_match, fenced_in_all, logged, nobody_looks, started,
+    allocated, case, end, ended, ended_after, expect, expect_dead, expect_equal, expect_match, fenced, fenced_in_all, logged,
+    nobody_looks, started,
 )
-from ..harness import ended_line, expect_limits, fenced, fences_well, kill_daemons, until_gone
+from ..harness import ended_line, expect_limits, fences_well, kill_daemons, until_gone
 from contract.kernel import Group
 from contract.sites import until
 from .steps import running_job
@@ -91,8 +92,7 @@ def requeue_after_stepd_killed(site):
             expect_limits(again, 1.0, 100)
             expect_limits(again.parent, 1.0, 100)
         until(lambda: len(again.members(below=True)) >= 3, 10, "the second run's processes")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
         until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
 
 
@@ -425,8 +425,7 @@ def dead_step_on_one_of_two(site):
             expect_equal(kernel.identity(who[0]), who, "process on n1")
         until_gone(site, groups["n2"], 5, f"the end of {groups['n2'].path}")
         expect_limits(groups["n1"], 1.0, 100)
-    site.scancel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
     for group in groups.values():
         until_gone(site, group.parent, 10, f"the end of {group.parent.path}")
 

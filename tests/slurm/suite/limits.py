@@ -8,8 +8,8 @@ import threading
 import time
 
 from contract import kernel, sites
-from contract.harness import EAT, MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced_in_all, logged, uid
-from ..harness import ended_line, expect_limits, fenced, until_gone
+from contract.harness import EAT, MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, fenced_in_all, logged, uid
+from ..harness import ended_line, expect_limits
 from contract.kernel import Group
 from contract.sites import until
 
@@ -371,25 +371,6 @@ def two_steps_at_once(site):
     expect_limits(steps[0].parent, 2.0, 400)
     expect(steps[2].members(), "step 1 has lost its processes")
     site.scancel(jobid)
-
-
-@case
-def two_users(site):
-    if os.cpu_count() < 2:
-        raise Skip("this host has one CPU")
-    jobids = {user: site.submit(user, "sleep 300", "-c1", f"--mem={mib}")
-              for user, mib in zip(site.users, (200, 120))}
-    groups = {user: fenced(site, jobid) for user, jobid in jobids.items()}
-    for (user, group), mib in zip(groups.items(), (200, 120)):
-        if group.own:
-            expect_in(f"/uid_{uid(user)}/job_{jobids[user]}/", group.own, "the path")
-        expect_limits(group.parent, 1.0, mib)
-    first, second = site.users
-    site.scancel(jobids[first])
-    site.wait(jobids[first])
-    until_gone(site, groups[first].parent, 5, "the end of the first user's")
-    expect_limits(groups[second].parent, 1.0, 120)
-    site.scancel(jobids[second])
 
 
 @case

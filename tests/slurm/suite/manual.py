@@ -7,8 +7,7 @@ import subprocess
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import Skip, case, expect, expect_equal, expect_in, expect_match
-from ..harness import fenced
+from contract.harness import Skip, case, expect, expect_equal, expect_in, expect_match, fenced
 from contract.sites import until
 from .explained import number_of
 from .granted import accounted

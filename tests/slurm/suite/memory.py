@@ -7,9 +7,10 @@ import time
 
 from contract import kernel
 from contract.harness import (
-    EAT, MIB, PYTHON, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, logged, started, until_clean,
+    EAT, MIB, PYTHON, Skip, allocated, case, end, ended, expect, expect_equal, expect_in, expect_match, fenced, logged, started,
+    until_clean,
 )
-from ..harness import expect_not_started, fenced, fences_well, tasks_are_refused, until_gone
+from ..harness import expect_not_started, fences_well, tasks_are_refused, until_gone
 from contract.kernel import Group
 from contract.sites import until
 from ..sites import UNFINISHED, InstalledSite
@@ -154,8 +155,7 @@ def swap_is_slurms_affair(site):
         group = fenced(site, jobid)
         if group.swap_is_accounted():
             expect_equal((group.swap_limit(), group.memory_limit()), (0, 100 * MIB), f"{why}: limits of {group.path}")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
     if not kernel.slurm_limits_memory:
         limited_to_none("Slurm limits no memory")
         return "Slurm limits no memory here"
@@ -174,8 +174,7 @@ def swap_is_slurms_affair(site):
         expect_equal(group.memory_limit(), 100 * MIB, f"{keys}: memory limit of {group.path}")
         wanted = 100 * MIB if writes_the_sum else 0
         expect_equal(group.swap_limit(), wanted, f"{keys}: swap limit of {group.path}")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
     with site.reconfigured(cgroup={"ConstrainRAMSpace": None, "ConstrainSwapSpace": None}):
         limited_to_none("Slurm limits no memory for now")
     with site.reconfigured(cgroup={"ConstrainSwapSpace": None}):
@@ -188,8 +187,7 @@ def swap_is_slurms_affair(site):
         for group in fenced(site, jobid, "step_0"), fenced(site, jobid):
             expect_equal(group.swap_limit(), None, f"swap limit of {group.path}")
         expect_equal(group.parent.swap_limit(), None, f"swap limit of {group.parent.path}")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
         if isinstance(site, InstalledSite):
             said = site.command("jobfence", "check").stdout
             expect_in("swap is as Slurm says, since it limits memory itself: ConstrainSwapSpace=no", said, "check")
@@ -276,8 +274,7 @@ def memory_of_user(site):
     until(lambda: "holds" in site.output(other), 30, "the other user's job to hold its memory")
     expect_equal(site.job(kept).get("JobState"), "RUNNING", "state of the first user's job")
     for jobid in kept, other:
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
     until_gone(site, group.parent, 10, "the removal of the user's directory")
     until_clean(site, 10)
 
@@ -328,8 +325,7 @@ def memory_protection(site):
     # Nothing of memory is written into a directory with Slurm's daemons in it.
     for one, (low, least) in (group, (120, 60)), (group.parent, (120, 60) if group.own else (0, 0)):
         expect_equal((one.memory_low(), one.memory_min()), (low * MIB, least * MIB), f"memory.low and .min of {one.path}")
-    site.scancel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
     if group.slurms:
         return "values only"
     needs_two_cpus()
@@ -344,8 +340,7 @@ def memory_protection(site):
         expect_equal(site.wait(reader), "COMPLETED", "state of the job that reads a large file")
         cached = kernel.keyed(kernel.read(group.limits_directory("memory") / "memory.stat"))
         kept[percent] = int(cached["file"]) / MIB
-        site.scancel(holder)
-        site.wait(holder)
+        end(site, holder)
     expect(kept["60"] >= 90, f"of 110 MiB, {kept['60']:.1f} are still cached")
     return f"of 110 MiB {kept['60']:.1f} stay with memory.low and {kept['0']:.1f} without"
 

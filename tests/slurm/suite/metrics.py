@@ -8,8 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from contract.harness import MIB, PYTHON, case, expect, expect_equal
-from ..harness import fenced
+from contract.harness import MIB, PYTHON, case, end, expect, expect_equal, fenced
 from contract.sites import until
 from .stored import held
 from .with_systemd import service_with
@@ -67,8 +66,7 @@ def figures_for_prometheus(site):
         expect(figures(text)['jobfence_begun_steps_total{outcome="fenced"}'] >= 1, "no step was counted")
         expect_equal(figures(text)["jobfence_begin_seconds_count"], figures(text)['jobfence_begun_steps_total{outcome="fenced"}'],
                      "the histogram's count")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
         until(lambda: f'jobid="{jobid}"' not in path.read_text(), 15, "the end of the job's figures")
         expect_equal(path.stat().st_mode & 0o777, 0o644, "the file's mode")
     names = set(re.findall(r"jobfence_\w+", DASHBOARD.read_text()))
@@ -93,8 +91,7 @@ def metrics_say_what_was_granted(site):
                             "memory_granted_bytes": 200.0 * MIB}.items():
             expect_equal(found[f"jobfence_job_{name}"], value, name)
         expect(re.search(rf'jobid="{jobid}",partition="[^"]+"', text), f"no partition: {text}")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
 
 
 def figures_of(path, jobid):

@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import IN_VAR, MIB, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, pid_from, started
-from ..harness import expect_limits, fenced, fences_well
+from contract.harness import (
+    IN_VAR, MIB, Skip, allocated, case, end, ended, expect, expect_equal, expect_in, expect_match, fenced, pid_from, started,
+)
+from ..harness import expect_limits, fences_well
 from contract.sites import until, write_atomically
 from ..sites import InstalledSite
 from .failure import failing
@@ -73,8 +75,7 @@ def fenced_in_container(site):
         mark.unlink(missing_ok=True)
     for one in (step, step.parent, batch):
         expect_limits(one, 1.0, 200)
-    site.scancel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
     done = site.srun(user, "-c1", "--mem=100", "sh", "-c", "echo $JOBFENCE_CPUS; exit 3")
     expect_equal((done.returncode, done.stdout), (3, "1\n"), f"srun's end and output ({done.stderr})")
     expect(mount_namespace("self") not in tasks, "the tasks are in the host's mount namespace")
@@ -118,8 +119,7 @@ def prolog_in_the_job(site):
             extern, = (pid for pid in site.step_daemons(jobid) if "extern" in kernel.command_line(pid))
             expect_equal(was_in, kernel.cgroups_of(extern), "where the prolog ran")
             expect(was_in != kernel.cgroups_of(site.slurmd_pid()), f"the prolog ran where slurmd is: {was_in}")
-            site.scancel(jobid)
-            site.wait(jobid)
+            end(site, jobid)
     finally:
         ran.unlink(missing_ok=True)
 
@@ -183,8 +183,7 @@ def memory_changes(site):
         until(lambda: not first.remains(), 10, f"the end of {first.path}")
         next_step("step_1", 110)
         limited(job, 200, 110)
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
 
         # Where only the extern step is there, which has no process, the job's limit follows with the next step, too.
         done = site.as_user(user, ["salloc", "--no-shell", "-n1", "--mem=200"])
@@ -201,8 +200,7 @@ def memory_changes(site):
                 site.scancel(f"{jobid}.{number}")
                 ended(srun)
             until(lambda: not step.remains(), 10, f"the end of {step.path}")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
         fences_well(site, user)
 
 

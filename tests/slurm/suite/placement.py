@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import EAT, Skip, case, expect, expect_equal, expect_in, expect_match
-from ..harness import fenced
+from contract.harness import EAT, Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced
 from contract.sites import until
 from ..sites import InstalledSite
 from .failure import makes_ours_first
@@ -144,8 +143,7 @@ def headroom_changes(site):
         finally:
             go.unlink()
         expect_equal(step.cpu_limit(), 1.0, f"CPU limit of {step.path}, HeadroomCPUs from {before} to {after}")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
 
 
 @case
@@ -245,8 +243,7 @@ def daemon_lives_in_the_job(site):
         step = fenced(site, jobid)
         daemons_below(site, jobid, step)
         found = settings_of_all(step)
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
         return found
 
     site.configure(HeadroomCPUs="0.25", MaxProcesses="100")

@@ -5,8 +5,8 @@ import contextlib
 import grp
 import pwd
 
-from contract.harness import case, expect, expect_equal, expect_in, logged, uid
-from ..harness import NOT_STARTED, RAN, expect_not_drained, expect_not_started, fenced
+from contract.harness import case, end, expect, expect_equal, expect_in, fenced, logged, uid
+from ..harness import RAN, NOT_STARTED, expect_not_drained, expect_not_started
 from contract.sites import until
 from .newer import since
 
@@ -46,8 +46,7 @@ def limit_of_batch(site, user, *args, env=None):
     """How many processes a batch job's step may have."""
     jobid = site.submit(user, STAYS, "-c1", "--mem=100", *args, env=env)
     limit = fenced(site, jobid).processes_limit()
-    site.scancel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
     return limit
 
 
@@ -99,8 +98,7 @@ def sections_by_partition(site):
         jobid = site.submit(user, f"srun --overlap -n1 {STAYS}", "-p", "free", "-c1", "--mem=100")
         expect_equal(fenced(site, jobid, "step_0").processes_limit(), UNLIMITED, "processes of a step in free")
         expect_in("partition==free\n", record_of(site, jobid), "the job's record")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
         until(lambda: record_of(site, jobid) is None, 10, "the end of the job's record")
 
 
@@ -149,8 +147,7 @@ def sections_by_prolog(site):
         record = record_of(site, jobid)
         expect_in(f"uid={uid(user)}\npartition==free\n", record, "the job's record")
         expect_in("account=~\ncpus=1\n", record, "the job's record")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
         until(lambda: record_of(site, jobid) is None and not group.remains(), 15, "the end of all that was the job's")
         expect_not_drained(site)
     expect_equal(list((site.run_directory() / "jobs").iterdir()), [], "records of jobs")
@@ -167,8 +164,7 @@ def sections_of_extern_steps(site):
         jobid = site.submit(user, STAYS, "-p", "free", "-c1", "--mem=100")
         group = fenced(site, jobid)
         found = group.cpu_limit(), group.parent.cpu_limit()
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
         return found
     # Without a prolog only the batch step knows.
     with site.reconfigured(PrologFlags="Alloc,Contain"), partitions(site):
@@ -189,8 +185,7 @@ def sections_by_prolog_in_the_job(site):
             jobid = site.submit(user, STAYS, "-c1", "--mem=100", *([f"--account={account}"] if account else []), env=FORGED)
             group = fenced(site, jobid)
             expect_equal((group.cpu_limit(), group.parent.cpu_limit()), (cpus, cpus), f"CPUs of step and job of {account}")
-            site.scancel(jobid)
-            site.wait(jobid)
+            end(site, jobid)
             until(lambda jobid=jobid: record_of(site, jobid) is None, 15, "the end of the job's record")
         expect_not_drained(site)
 

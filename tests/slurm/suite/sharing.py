@@ -6,8 +6,8 @@ import os
 import time
 
 from contract import kernel
-from contract.harness import PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, logged
-from ..harness import NOT_STARTED, fenced, tasks_are_refused
+from contract.harness import PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, logged
+from ..harness import NOT_STARTED, tasks_are_refused
 from contract.kernel import Group
 from contract.sites import until
 from .limits import LONG_PERIOD, SPIN, account, spinning, use_of_quotas

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .. import slurms_reader
 from contract.harness import case, expect_equal, expect_in
-from ..sites import hostname
+from contract.sites import hostname
 
 KEYS = "ProctrackType", "TaskPlugin", "JobAcctGatherType"
 READER = Path(slurms_reader.__file__)

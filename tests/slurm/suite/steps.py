@@ -8,9 +8,10 @@ import re
 
 from contract import kernel
 from contract.harness import (
-    MIB, PYTHON, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, fenced_in_all, logged, started, steps_of,
+    MIB, PYTHON, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, fenced, fenced_in_all, logged, started,
+    steps_of,
 )
-from ..harness import ended_line, expect_limits, fenced
+from ..harness import ended_line, expect_limits
 from contract.kernel import Group
 from contract.sites import until
 from .limits import SPIN, use_of_quotas

@@ -4,8 +4,8 @@
 import re
 
 from contract import kernel
-from contract.harness import MIB, case, expect, expect_equal, expect_in, fenced_in_all, logged, steps_of, uid
-from ..harness import expect_limits, fenced
+from contract.harness import MIB, case, end, expect, expect_equal, expect_in, fenced, fenced_in_all, logged, steps_of, uid
+from ..harness import expect_limits
 from contract.kernel import Group, Job
 from contract.sites import until
 from .sections import prologs
@@ -65,8 +65,7 @@ def extern_first(site):
     # Slurm's own placeholder is root's, and no plugin is told its pid: it is where Slurm has put it.
     for job in filter(lambda job: not job.slurms, jobs):
         expect_equal(extern_of(job).members(), set(), f"processes in {extern_of(job).path}")
-    site.scancel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
     for node, job in zip(site.nodes, jobs):
         until(lambda: not job.remains(), 5, f"the removal of {job.path}")
         logged(site, mark, rf"jobfence: job {jobid} step extern ended:")
@@ -86,7 +85,7 @@ def granted_differently(site, granted):
         wait
         """, "-N2", "-n3", "--mem-per-cpu=100")
     groups = {node: fenced(site, jobid, "step_0", node=node) for node in site.nodes}
-    expect_equal(site.granted(jobid), granted, "what the controller says")
+    expect_equal(site.granted_by_node(jobid), granted, "what the controller says")
     for node, (cpus, mib) in granted.items():
         job = job_on(site, user, jobid, node)
         expect_equal(groups[node].parent, job, f"job directory on {node}")
@@ -105,8 +104,7 @@ def granted_differently(site, granted):
         expect("step_1" not in steps_of(site, jobid, "n1"), "the second step is on n1, too")
     finally:
         second.unlink()
-    site.scancel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
 
 
 @case(on=["two-nodes"])
@@ -145,9 +143,7 @@ def prolog_of_the_first_step_elsewhere(site):
             record = (site.run_directory() / f"jobs/n2,{jobid}").read_text()
             expect_in(f"\ncpus={noted}\n", record, f"the record on n2 {what}")
             left.append(jobid)
-            site.scancel(*left)
-            for one in left:
-                site.wait(one)
+            end(site, *left)
 
 
 @case(on=["two-nodes"])
@@ -213,8 +209,7 @@ def node_level(site):
     other = site.submit(site.users[1], "sleep 300", "-w", "n2", "-c1", "--mem=120")
     kept = fenced(site, other)
     expect(kept.is_on("n2"), f"the other user's job is in {kept.path}")
-    site.scancel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
     for group in groups.values():
         # Above Slurm's own is the node's, which stays.
         top = group.parent if group.slurms else group.parent.parent
@@ -236,8 +231,7 @@ def memory_not_managed(site):
             # Slurm's own limit is then all that the host has.
             if not (group.memory_is_slurms() and kernel.slurm_limits_memory):
                 expect_equal(group.memory_limit(), None, f"memory limit of {group.path}")
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
 
 
 @case(on=["two-nodes"])
@@ -289,5 +283,4 @@ def two_threads_per_core(site):
                 batch = fenced(site, jobid)
                 found = [one.cpu_limit() for one in (inner.parent, batch, inner)]
                 expect_equal(found, [cpus] * 3, f"{what}: CPUs of job, batch step and srun")
-                site.scancel(jobid)
-                site.wait(jobid)
+                end(site, jobid)

@@ -8,8 +8,7 @@ import shutil
 import subprocess
 import tempfile
 
-from contract.harness import IN_VAR, MIB, Skip, case, expect, expect_equal, expect_in
-from ..harness import fenced
+from contract.harness import IN_VAR, MIB, Skip, case, end, expect, expect_equal, expect_in, fenced
 from contract.sites import until
 
 
@@ -58,8 +57,7 @@ def living_and_reported(site):
         refused = site.as_user(user, [here, "report", "--config", config, "1"])
         expect_in("only root can read the usage log", refused.stderr, "what its user is told")
 
-        site.scancel(jobid)
-        site.wait(jobid)
+        end(site, jobid)
         report = {}
 
         def is_whole():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The user's side: what a job sees, and cannot change."""
 
-from contract.harness import MIB, PYTHON, case, expect, expect_equal, expect_in
-from ..harness import expect_limits, fenced
+from contract.harness import MIB, PYTHON, case, expect, expect_equal, expect_in, fenced
+from ..harness import expect_limits
 from contract.sites import until
 
 

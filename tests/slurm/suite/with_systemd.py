@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import Skip, case, expect, expect_equal, expect_in, expect_match, fenced_in_all
-from ..harness import expect_limits, expect_not_drained, expect_not_started, fenced, fences_well
+from contract.harness import Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced, fenced_in_all
+from ..harness import expect_limits, expect_not_drained, expect_not_started, fences_well
 from contract.sites import until
 from ..sites import InstalledSite
 from .newer import since
@@ -178,8 +178,7 @@ def controller_not_handed_down(site):
     jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
     if fenced(site, jobid).slurms:
         raise Skip("the limits are in Slurm's own directories: see controller_not_handed_to_slurm")
-    site.scancel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
     dropin = Path("/run/systemd/system/jobfence.slice.d/disable.conf")
     taken = "/sys/fs/cgroup/jobfence.slice/cgroup.subtree_control"
     try:
@@ -231,8 +230,7 @@ def controller_not_handed_to_slurm(site):
     jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
     job = fenced(site, jobid).parent.directory("")
     slurms = job.parent
-    site.scancel(jobid)
-    site.wait(jobid)
+    end(site, jobid)
     until(lambda: not job.exists(), 10, f"the end of {job}")
     with slice_without("pids", slurms) as taken:
         parts = (f"the cgroup does not have the pids controller: {slurms} ", f"{taken} lacks it", "DisableControllers=pids",

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The cases that each scheduler has, in the words of the contract: see `Site` in sites.py.
+
+Grant, end and reason are what the scheduler's own programs say, and limits and places what the kernel's files say. Each scheduler
+runs all of them, but for those that stand in the tables.
+"""
+
+import contextlib
+import os
+import signal
+
+from . import kernel
+from .harness import (
+    ESCAPEE, PYTHON, RAN, WAIT, Skip, case, end, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match,
+    expect_not_left, expect_unfenced, fenced, fenced_in_all, has_run, is_frozen, let_go, pid_from, reaped, uid,
+)
+from .kernel import Group
+from .sites import until
+
+OF_ITS_OWN = "its own suite has it, with more: "
+# By case and scheduler: why it does not run there.
+NOT_FOR = {
+    "as_granted": {"slurm": OF_ITS_OWN + "tree_and_limits"},
+    "suspended": {
+        "slurm": "Slurm stops the processes that it knows, and freezes none: suspend_resume, suspended_outside_of_the_tree",
+        "htcondor": "HTCondor freezes its own directory in the fence: suspended_by_htcondor",
+    },
+    "suspended_is_deleted": {"slurm": OF_ITS_OWN + "scancel_suspended", "htcondor": "HTCondor freezes its own directory in the fence"},
+    "runs_again": {"slurm": OF_ITS_OWN + "requeue", "gridengine": OF_ITS_OWN + "runs_again, asks_to_run_again, door_of_a_job_that_runs_again", "shell": "the prolog says which run it is: a second `open` is refused"},
+    "daemon_restarts": {
+        "slurm": OF_ITS_OWN + "slurmd_restarts",
+        "htcondor": "a starter ends without its startd, and the job with it: startd_is_killed",
+        "shell": "it has no daemon",
+    },
+    "bad_configuration": {"slurm": OF_ITS_OWN + "bad_configuration"},
+    "out_of_memory": {"slurm": OF_ITS_OWN + "memory_oom"},
+    "processes": {"slurm": OF_ITS_OWN + "fork_bomb"},
+    "array": {"shell": "it has no arrays", "htcondor": "the jobs of a cluster: two_at_once"},
+    "killed_outright": {"openpbs": "a job outlives its MoM, and the next one finds it: job_ends_without_mom, mom_forgets_her_jobs"},
+    "goes_on_without": {"openpbs": "where the host has no cgroups, the hook refuses a job, whatever OnError says"},
+}
+# By scheduler and case: what 'make check' runs that notices the same.
+ONLY_FOR_A_RELEASE = {
+    "htcondor": {
+        "observed": "goes_on_without shows that the mode is read",
+        "killed_outright": "watcher_is_killed shows that the janitor does the rest",
+        "processes": "by_account_and_type shows the limit in the kernel's files",
+        "runs_again": "starter_is_killed, too, has a second fence of one job",
+    },
+}
+# 70 MiB each: a scheduler that limits the address space of a process lets one pass.
+EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (70 << 20); time.sleep(%d)'"
+TOO_MUCH, TOO_MUCH_FOR = f"{EAT % 9} & {EAT % 9} & wait; exit 7", 125
+
+
+@case
+def as_granted(site):
+    """The job, in a directory of its user's, is limited to what it was granted, and all of its processes are in there."""
+    user = site.users[0]
+    jobid = site.submit(user, "cat /proc/self/cgroup; sleep 1000 & wait", cpus=2, mib=200)
+    group = fenced(site, jobid)
+    expect_equal(site.granted(jobid), (2, 200), "CPUs and MiB that were granted")
+    site.expect_limits(group, 2, 200)
+    expect_in(f"/uid_{uid(user)}/{site.directory_of(jobid)}/{site.STEP or 'step_'}", group.path, "its directory")
+    for pid in until(lambda: site.job_pids(jobid, "sleep"), 20, "its processes"):
+        expect_equal(Group.of(pid), group, "the group of its process")
+        if not site.HAS_CGROUPS:
+            fenced_in_all(pid, group)
+    site.expect_beside(group, jobid)
+    end(site, jobid)
+    site.until_gone(group.parent)
+
+
+@case
+def two_users(site):
+    """Jobs of two users have directories of their users, each with its own grant, and the end of one is none of the other."""
+    if os.cpu_count() < 2:
+        raise Skip("this host has one CPU")
+    amounts = dict(zip(site.users, (200, 120)))
+    jobs = {user: site.submit(user, "sleep 1000", cpus=1, mib=mib) for user, mib in amounts.items()}
+    groups = {user: fenced(site, jobid) for user, jobid in jobs.items()}
+    for user, group in groups.items():
+        if group.own:
+            expect_in(f"/uid_{uid(user)}/{site.directory_of(jobs[user])}/", group.own, "its directory")
+        site.expect_limits(group, 1, amounts[user])
+    first, second = site.users
+    end(site, jobs[first])
+    site.until_gone(groups[first].parent)
+    site.expect_limits(groups[second], 1, amounts[second])
+
+
+@case
+def array(site):
+    """Each job of an array has a job's directory of its own, with its own limits."""
+    jobs, whole = site.submit_array(site.users[0], "sleep 1000", 2, cpus=1, mib=100)
+    groups = {jobid: fenced(site, jobid) for jobid in jobs}
+    for jobid, group in groups.items():
+        if group.own:
+            expect_in(f"/{site.directory_of(jobid)}/", group.own, "its directory")
+        site.expect_limits(group, 1, 100)
+    expect_equal(len({group.path for group in groups.values()}), 2, f"the directories of {groups}")
+    end(site, whole)
+    for group in groups.values():
+        site.until_gone(group.parent)
+
+
+@case
+def escapee(site):
+    """A process with a session of its own is in the fence, and dies with the job."""
+    jobid = site.submit(site.users[0], f"{ESCAPEE}; {WAIT}; exit 4", cpus=1, mib=100)
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    expect_equal(Group.of(who[0]), group, "the escapee's group")
+    let_go(site, jobid)
+    expect_equal(site.status(jobid), 4, "its exit status")
+    expect_dead(who, 20)
+    site.until_gone(group.parent)
+
+
+@case
+def deleted(site):
+    """What the administrator deletes ends with all that is in the fence, which goes before the scheduler takes the job for ended."""
+    mark = site.log_mark()
+    jobid = site.submit(site.users[0], f"{ESCAPEE}; trap '' TERM; while :; do sleep 1; done", cpus=1, mib=100, **site.DEAF)
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    end(site, jobid)
+    site.until_gone(group.parent)
+    expect_dead(who, 20)
+    expect_not_left(site, mark)
+
+
+@case
+def suspended(site):
+    """Suspended, the fence stands still, with a process that has a session of its own; then all go on."""
+    jobid = site.submit(site.users[0], f"{ESCAPEE}; sleep 1000", cpus=1, mib=100)
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    site.suspend(jobid)
+    until(lambda: is_frozen(group), 20, "a frozen fence")
+    site.resume(jobid)
+    until(lambda: not is_frozen(group), 20, "a fence that goes on")
+    expect_equal(kernel.identity(who[0]), who, "the escapee")
+    end(site, jobid)
+    expect_dead(who, 20)
+
+
+@case
+def suspended_is_deleted(site):
+    """A frozen job can be deleted."""
+    jobid = site.submit(site.users[0], f"{ESCAPEE}; sleep 1000", cpus=1, mib=100)
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    site.suspend(jobid)
+    until(lambda: is_frozen(group), 20, "a frozen fence")
+    end(site, jobid)
+    expect_dead(who, 20)
+    expect_gone(group.parent)
+
+
+@case
+def runs_again(site):
+    """A job that is put back into the queue has a fence again, with the same limits and nothing of the first run."""
+    jobid = site.submit(site.users[0], f"{ESCAPEE}; sleep 1000", cpus=1, mib=100, again=True)
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    old = [*filter(None, map(kernel.identity, site.job_pids(jobid))), who]
+    escaped = site.directory(site.users[0]) / f"escapee.{jobid}"
+    escaped.unlink()
+    site.run_again(jobid)
+    for one in old:
+        expect_dead(one, 60)
+    pid_from(escaped, 180)
+    again = fenced(site, jobid)
+    expect_equal(again.path, group.path, "the fence of the second run")
+    site.expect_limits(again, 1, 100)
+    expect(not {pid for pid, _ in old} & again.members(below=True), "processes of the first run in the second one's fence")
+    end(site, jobid)
+    expect_gone(again.parent)
+
+
+@case
+def daemon_restarts(site):
+    """The jobs go on without the daemon of their host, and are suspended, resumed and ended as any other when it is back."""
+    jobid = site.submit(site.users[0], f"{ESCAPEE}; {WAIT}; exit 5", cpus=1, mib=100)
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    site.restart_daemon()
+    expect_equal(kernel.identity(who[0]), who, "the escapee")
+    site.expect_limits(group, 1, 100)
+    site.suspend(jobid)
+    until(lambda: is_frozen(group), 30, "a frozen fence")
+    site.resume(jobid)
+    until(lambda: not is_frozen(group), 30, "a fence that goes on")
+    let_go(site, jobid)
+    expect_equal(site.status(jobid), 5 if site.LEARNS_STATUS else 0, "its exit status")
+    expect_dead(who, 20)
+    expect_gone(group.parent)
+
+
+@case
+def killed_outright(site):
+    """All on which the job's end depends dies at once: the janitor ends the rest."""
+    jobid = site.submit(site.users[0], f"{ESCAPEE}; sleep 1000", cpus=1, mib=100, again=False)
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    if group.slurms:
+        raise Skip("these directories are Slurm's, and the janitor leaves them to Slurm")
+    for pid in site.holders(jobid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    reaped(site, group)
+    expect_dead(who, 20)
+    expect_gone(group.parent)
+    site.revive()
+    site.delete(jobid)
+
+
+@case
+def out_of_memory(site):
+    """A process of a job over its memory is killed, and its user reads which, and why."""
+    jobid = site.submit(site.users[0], TOO_MUCH, cpus=1, mib=TOO_MUCH_FOR)
+    said = site.why_killed(jobid)
+    expect(site.is_why(said), f"what its user reads: {said}")
+    return site.is_why(said)[0]
+
+
+@case
+def processes(site):
+    """A fork bomb stops at the limit, and its user reads at which."""
+    site.configure("MaxProcesses=60\n")
+    bomb = f"{PYTHON} -S -c 'import os, time\nfor _ in range(100):\n    if os.fork() == 0: time.sleep(1000)'"
+    jobid = site.submit(site.users[0], f"{WAIT}; {bomb}; exit 0", cpus=1, mib=300)
+    expect_equal(fenced(site, jobid).parent.processes_limit(), 60, "the limit")
+    let_go(site, jobid)
+    site.wait(jobid, 120)
+    expect_match("BlockingIOError|Resource temporarily unavailable", site.told(jobid), "what the program says")
+    if site.TELLS:
+        expect_match("jobfence: job .* was refused: this node allows the job 60 at once", site.told(jobid), "what its user reads")
+        expect_equal(site.told(jobid).count("jobfence: job"), 1, f"the sentences in {site.told(jobid)}")
+
+
+def refused_until_mended(site, submit):
+    """With a configuration that is none, no job runs, and the reason names line, column and key. They run when the file is mended."""
+    line, mark = site.configure("CPUQuotaPercnt=90\n") + 1, site.log_mark()
+    jobs = [submit(RAN) for _ in range(2)]
+    for jobid in jobs:
+        reason = site.refusal(jobid, mark)
+        expect_match(rf"{site.config}:{line}:1: .*CPUQuotaPercnt", reason, "the reason")
+        expect(not has_run(site, jobid), f"job {jobid} has run")
+    site.configure()
+    for jobid in jobs:
+        again = site.after_refusal(jobid, RAN)
+        until(lambda again=again: has_run(site, again), 120, f"job {again} to run at last")
+        site.wait(again)
+    return reason.strip().splitlines()[-1]
+
+
+@case
+def bad_configuration(site):
+    """No job runs unfenced, its reason is said, and jobs run when the file is mended."""
+    return refused_until_mended(site, lambda script: site.submit(site.users[0], script, cpus=1, mib=100))
+
+
+@case
+def goes_on_without(site):
+    """With OnError=warn a job whose fence cannot be made runs without, as Mode=off has all jobs run."""
+    for text in "OnError=warn\nCgroupMountpoint=/nonexistent\n", "Mode=off\n":
+        site.configure(text)
+        jobid = site.submit(site.users[0], "env | grep ^JOBFENCE_; sleep 1000", cpus=1, mib=100)
+        expect_unfenced(until(lambda jobid=jobid: site.job_pids(jobid, "sleep"), 60, "its process")[0])
+        if text.startswith("Mode"):
+            expect("JOBFENCE_" not in site.output(jobid), f"its environment: {site.output(jobid)}")
+            expect_equal(set(site.leftovers()) - site.there_before, set(), "the tree")
+        end(site, jobid)
+
+
+@case
+def observed(site):
+    """With Mode=observe the job is fenced and not limited, and the log says what it would be limited to."""
+    site.configure("Mode=observe\n")
+    mark = site.log_mark()
+    jobid = site.submit(site.users[0], "sleep 1000", cpus=1, mib=100)
+    group = fenced(site, jobid)
+    site.expect_no_limits(group, 100)
+    if site.LOGS_NOTICES:
+        until(lambda: "would" in site.said_since(mark), 20, "what it would be limited to, in the log")
+    end(site, jobid)
