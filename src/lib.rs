@@ -13,6 +13,7 @@ pub mod door;
 pub mod error;
 pub mod facts;
 pub mod fence;
+pub mod figures;
 pub mod host;
 pub mod hostlist;
 pub mod janitor;

@@ -12,9 +12,10 @@ use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::{self, CpuQuota};
 use crate::cgroup::mark;
 use crate::cgroup::membership::Membership;
-use crate::cgroup::usage::{self, Usage};
+use crate::cgroup::usage::{self, Depth};
 use crate::cgroup::walk;
 use crate::error::{Error, Result};
+use crate::figures::Usage;
 use crate::host::Host;
 use crate::job::JobKey;
 use crate::record::Record;
@@ -274,12 +275,12 @@ impl Overlay {
     pub fn take_usage(&mut self) {
         if let Ok(step) = self.step() {
             let mut usage = Usage::default();
-            usage.add(&self.hierarchy, &step);
+            usage.add(&self.hierarchy, &step, Depth::All);
             self.seen.step = usage;
         }
         if let Ok(job) = self.job() {
             let mut usage = Usage::default();
-            usage.add_of_job(&self.hierarchy, &job);
+            usage.add(&self.hierarchy, &job, Depth::Job);
             self.seen.job = usage;
         }
     }

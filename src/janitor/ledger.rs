@@ -6,7 +6,7 @@
 
 use std::time::SystemTime;
 
-use crate::cgroup::used::Used;
+use crate::cgroup::usage::Used;
 use crate::config::Config;
 use crate::facts::Facts;
 use crate::host::Host;
@@ -14,7 +14,7 @@ use crate::job::JobKey;
 use crate::record::holder::Holder;
 use crate::record::job::{JobId, JobRecords};
 use crate::record::{Owner, Record};
-use crate::report::account::{Account, End, GrantedTo, LimitedTo, since_boot};
+use crate::report::account::{Account, End, GrantedTo, since_boot};
 use crate::report::usage_log::UsageLog;
 use crate::scheduler::Schedulers;
 
@@ -64,14 +64,14 @@ impl DeadStep {
 
     fn line(&self) -> String {
         let Self { key, opener, run, holder, facts, granted, used } = self;
-        let Used { step, job, cpus, memory, processes } = used;
+        let Used { step, job, limits } = used;
         Account {
             key,
             run: *run,
             holder,
             facts,
             granted: *granted,
-            limits: LimitedTo { cpus: *cpus, memory: *memory, processes: *processes },
+            limits: *limits,
             started: since_boot(opener.start),
             ended: SystemTime::now(),
             end: End::Reaped,

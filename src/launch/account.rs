@@ -3,11 +3,11 @@
 
 use std::time::SystemTime;
 
-use crate::cgroup::usage::Usage;
 use crate::config::Config;
 use crate::facts::{Fact, Facts};
 use crate::fence::Fence;
-use crate::report::account::{Account, End, Exit, GrantedTo, LimitedTo, Task};
+use crate::figures::{LimitedTo, Usage};
+use crate::report::account::{Account, End, Exit, GrantedTo, Task};
 use crate::report::usage_log::UsageLog;
 
 /// What only the entry point knows about a step at its end.
@@ -38,7 +38,7 @@ pub struct Ending<'a> {
 /// A step's limits according to the kernel, for its line in the usage log. Empty if there is no such log.
 pub fn limited_to(fence: &Fence, config: &Config) -> LimitedTo {
     match config.usage_log {
-        Some(_) => LimitedTo { cpus: fence.cpus(), memory: fence.memory(), processes: fence.processes() },
+        Some(_) => fence.limited_to(),
         None => LimitedTo::default(),
     }
 }

@@ -3,13 +3,16 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::cgroup::usage::Usage;
 use crate::facts::{Fact, Facts};
+use crate::figures::{LimitedTo, Usage};
 use crate::job::{Cpus, JobKey};
-use crate::report::json::{Object, array, text};
+use crate::report::json::{Given, Object, array};
 
 /// The name of the line's format. A program that reads a line checks it first.
 pub const SCHEMA: &str = "jobfence-usage-1";
+
+/// The end of a line whose step the janitor has found.
+pub const REAPED: &str = "reaped";
 
 /// The most tasks in a step's line; the step's own figures include all tasks.
 const MOST_TASKS: usize = 64;
@@ -54,17 +57,6 @@ pub struct GrantedTo {
     pub cpus: Option<Cpus>,
     /// Memory, in bytes.
     pub memory: Option<u64>,
-}
-
-/// The limits of a step. `None`: not limited.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LimitedTo {
-    /// CPU time.
-    pub cpus: Option<Cpus>,
-    /// Memory, in bytes.
-    pub memory: Option<u64>,
-    /// Processes and threads.
-    pub processes: Option<u64>,
 }
 
 /// How a fence came to its end.
@@ -112,50 +104,96 @@ pub struct Task {
     pub usage: Usage,
 }
 
-impl Account<'_> {
-    /// The line, without a newline.
-    pub fn line(&self) -> String {
-        let node = self.facts.node.known().map(String::as_str);
-        let mut line = Object::new();
-        line.text("schema", Some(SCHEMA))
-            .text("ended", Some(&utc(self.ended)))
-            .text("started", self.started.map(utc).as_deref())
-            .seconds("started_unix_seconds", self.started.and_then(since_1970))
-            .seconds("ended_unix_seconds", since_1970(self.ended))
-            .seconds("wall_seconds", self.started.and_then(|started| self.ended.duration_since(started).ok()))
-            .text("node", node)
-            .text("job", Some(self.key.job.as_str()))
-            .text("step", Some(self.key.step.as_str()))
-            .add("run", self.run)
-            .add("uid", self.key.uid)
-            .text("user", known(&self.facts.user))
-            .text("partition", known(&self.facts.partition))
-            .text("account", known(&self.facts.account))
-            .text("qos", known(&self.facts.qos))
-            .text("project", known(&self.facts.project))
-            .text("global_job", known(&self.facts.global_job))
-            .text("holder", Some(self.holder))
-            .text("end", Some(if self.end == End::Closed { "closed" } else { "reaped" }));
-        exit_members(&mut line, self.exit);
-        line.number("cpus_granted", self.granted.cpus)
-            .number("memory_granted_bytes", self.granted.memory)
-            .number("cpus_limit", self.limits.cpus)
-            .number("memory_limit_bytes", self.limits.memory)
-            .number("processes_limit", self.limits.processes)
-            .usage(self.usage)
-            .seconds("job_cpu_seconds", self.job.cpu)
-            .number("job_memory_peak_bytes", self.job.memory_peak)
-            .add("tasks", array(self.tasks.iter().take(MOST_TASKS).map(of_task)))
-            .add("sentences", array(self.sentences.iter().map(|one| text(one))))
-            .end()
-    }
+/// The members of a line, in order: the name, its kind, and what is written. The kinds are the methods of [`Object`] and of [`Given`].
+macro_rules! line {
+    ($account:ident: $($member:ident: $kind:ident = $value:expr;)*) => {
+        impl Account<'_> {
+            /// The line, without a newline.
+            pub fn line(&self) -> String {
+                let $account = self;
+                let mut line = Object::new();
+                $(kind!(write $kind, line, stringify!($member), $value);)*
+                line.end()
+            }
+        }
+
+        /// A line that was read.
+        #[derive(Debug, Clone, Default, PartialEq)]
+        #[allow(missing_docs, reason = "docs/usage.md lists the members")]
+        pub struct UsageLine {
+            $(pub $member: kind!(type $kind),)*
+        }
+
+        impl UsageLine {
+            /// From a line's object. What older releases did not write is not known.
+            pub fn from_json<'a>(line: impl Given<'a>) -> Self {
+                Self { $($member: kind!(read $kind, line, stringify!($member)),)* }
+            }
+        }
+    };
+}
+
+macro_rules! kind {
+    (type text) => { Option<String> };
+    (type number) => { Option<u64> };
+    (type seconds) => { Option<Duration> };
+    (type cpus) => { Option<Cpus> };
+    (type exit) => { Option<Exit> };
+    (type usage) => { Usage };
+    (type tasks) => { Vec<Task> };
+    (type texts) => { Vec<String> };
+    (write exit, $line:ident, $name:expr, $exit:expr) => { exit_members(&mut $line, $exit) };
+    (write usage, $line:ident, $name:expr, $usage:expr) => { $line.usage($usage) };
+    (write tasks, $line:ident, $name:expr, $tasks:expr) => {
+        $line.add($name, array($tasks.iter().take(MOST_TASKS).map(of_task)))
+    };
+    (write $kind:ident, $line:ident, $name:expr, $value:expr) => { $line.$kind($name, $value) };
+    (read exit, $line:ident, $name:expr) => { exit_of($line) };
+    (read usage, $line:ident, $name:expr) => { $line.usage() };
+    (read tasks, $line:ident, $name:expr) => {
+        $line.member($name).and_then(Given::values).unwrap_or_default().into_iter().filter_map(task_of).collect()
+    };
+    (read $kind:ident, $line:ident, $name:expr) => { $line.$kind($name) };
+}
+
+line! { account:
+    schema: text = Some(SCHEMA);
+    ended: text = Some(&utc(account.ended));
+    started: text = account.started.map(utc).as_deref();
+    started_unix_seconds: seconds = account.started.and_then(since_1970);
+    ended_unix_seconds: seconds = since_1970(account.ended);
+    wall_seconds: seconds = account.started.and_then(|started| account.ended.duration_since(started).ok());
+    node: text = account.facts.node.known().map(String::as_str);
+    job: text = Some(account.key.job.as_str());
+    step: text = Some(account.key.step.as_str());
+    run: number = Some(account.run);
+    uid: number = Some(account.key.uid);
+    user: text = said(&account.facts.user);
+    partition: text = said(&account.facts.partition);
+    account: text = said(&account.facts.account);
+    qos: text = said(&account.facts.qos);
+    project: text = said(&account.facts.project);
+    global_job: text = said(&account.facts.global_job);
+    holder: text = Some(account.holder);
+    end: text = Some(if account.end == End::Closed { "closed" } else { REAPED });
+    exit: exit = account.exit;
+    cpus_granted: cpus = account.granted.cpus;
+    memory_granted_bytes: number = account.granted.memory;
+    cpus_limit: cpus = account.limits.cpus;
+    memory_limit_bytes: number = account.limits.memory;
+    processes_limit: number = account.limits.processes;
+    usage: usage = account.usage;
+    job_cpu_seconds: seconds = account.job.cpu;
+    job_memory_peak_bytes: number = account.job.memory_peak;
+    tasks: tasks = account.tasks;
+    sentences: texts = account.sentences;
 }
 
 fn since_1970(time: SystemTime) -> Option<Duration> {
     time.duration_since(UNIX_EPOCH).ok()
 }
 
-fn known(fact: &Fact<String>) -> Option<&str> {
+fn said(fact: &Fact<String>) -> Option<&str> {
     fact.said().map(String::as_str)
 }
 
@@ -168,11 +206,22 @@ fn exit_members(object: &mut Object, exit: Option<Exit>) {
     object.number("exit_status", status).number("exit_signal", signal);
 }
 
+fn exit_of<'a>(given: impl Given<'a>) -> Option<Exit> {
+    #[allow(clippy::cast_possible_truncation, reason = "it saturates")]
+    let number = |name| Some(given.member(name)?.as_decimal()? as i32);
+    number("exit_status").map(Exit::Status).or_else(|| number("exit_signal").map(Exit::Signal))
+}
+
 fn of_task(task: &Task) -> String {
     let mut object = Object::new();
     object.add("task", task.number);
     exit_members(&mut object, task.exit);
     object.usage(&task.usage).end()
+}
+
+fn task_of<'a>(given: impl Given<'a>) -> Option<Task> {
+    let number = given.number("task").and_then(|number| u32::try_from(number).ok())?;
+    Some(Task { number, exit: exit_of(given), usage: given.usage() })
 }
 
 /// A time in the format of RFC 3339, in UTC, to the second.

@@ -21,6 +21,7 @@ mod jsv;
 mod life;
 mod line;
 mod living;
+mod logged;
 mod ls;
 mod metrics;
 mod mom;
