@@ -50,16 +50,16 @@ macro_rules! figures {
 
 macro_rules! unit {
     (type Seconds) => { Duration };
-    (type Disks) => { Vec<DiskIo> };
+    (type EachDisk) => { Vec<DiskIo> };
     (type $number:ident) => { u64 };
     (suffix Seconds) => { "_seconds" };
     (suffix Bytes) => { "_bytes" };
     (suffix $count:ident) => { "" };
     (number Seconds, $time:expr) => { micros($time) };
-    (number Disks, $disks:expr) => { None };
+    (number EachDisk, $disks:expr) => { None };
     (number $number:ident, $value:expr) => { $value };
     (figure Seconds, $number:expr) => { time($number) };
-    (figure Disks, $number:expr) => { $number.and(None) };
+    (figure EachDisk, $number:expr) => { $number.and(None) };
     (figure $unit:ident, $number:expr) => { $number };
 }
 
@@ -118,7 +118,7 @@ figures! {
     /// Operations of writing.
     write_operations: Count, Sum;
     /// The same disk by disk; what goes through one disk to another (LVM, loop) counts at each.
-    disks: Disks, Now;
+    disks: EachDisk, Now;
     /// How long at least one process has waited for CPU time (psi.rst; cgroup2 only).
     cpu_pressure_some: Seconds, Sum;
     /// How long all processes have that could have run.
@@ -153,7 +153,7 @@ pub enum Unit {
     Seconds,
     Bytes,
     Count,
-    Disks,
+    EachDisk,
 }
 
 /// How the figures of two directories of a job are added.

@@ -14,7 +14,7 @@ use crate::job::JobKey;
 use crate::record::holder::Holder;
 use crate::record::job::{JobId, JobRecords};
 use crate::record::{Owner, Record};
-use crate::report::account::{Account, End, GrantedTo, since_boot};
+use crate::report::account::{Account, End, Ending, GrantedTo, since_boot};
 use crate::report::usage_log::UsageLog;
 use crate::scheduler::Schedulers;
 
@@ -65,23 +65,19 @@ impl DeadStep {
     fn line(&self) -> String {
         let Self { key, opener, run, holder, facts, granted, used } = self;
         let Used { step, job, limits } = used;
-        Account {
-            key,
-            run: *run,
+        let ending = Ending {
             holder,
+            run: *run,
             facts,
             granted: *granted,
             limits: *limits,
             started: since_boot(opener.start),
-            ended: SystemTime::now(),
-            end: End::Reaped,
             exit: None,
-            usage: step,
-            job,
             tasks: &[],
             sentences: &[],
-        }
-        .line()
+            end: End::Reaped,
+        };
+        Account { key, ended: SystemTime::now(), usage: step, job, ending }.line()
     }
 }
 

@@ -22,10 +22,23 @@ const MOST_TASKS: usize = 64;
 pub struct Account<'a> {
     /// The step.
     pub key: &'a JobKey,
-    /// The run of the step; 0 if runs are not counted.
-    pub run: u32,
+    /// When its end was noticed.
+    pub ended: SystemTime,
+    /// What it has used.
+    pub usage: &'a Usage,
+    /// CPU time and peak memory of all steps of its job on this node together, until then.
+    pub job: &'a Usage,
+    /// What else is known.
+    pub ending: Ending<'a>,
+}
+
+/// What only the entry point knows about a step at its end.
+#[derive(Debug, Clone, Copy)]
+pub struct Ending<'a> {
     /// The holder of the fence: the scheduler, or the holder as in the record.
     pub holder: &'a str,
+    /// The run of the step; 0 if runs are not counted.
+    pub run: u32,
     /// Partition, account and so on, as far as they are known.
     pub facts: &'a Facts,
     /// What it was granted.
@@ -34,20 +47,14 @@ pub struct Account<'a> {
     pub limits: LimitedTo,
     /// When its fence was made. `None`: not known.
     pub started: Option<SystemTime>,
-    /// When its end was noticed.
-    pub ended: SystemTime,
-    /// How it came to its end.
-    pub end: End,
     /// How its tasks ended, as far as the entry point was told: the first that failed, or else the last.
     pub exit: Option<Exit>,
-    /// What it has used.
-    pub usage: &'a Usage,
-    /// CPU time and peak memory of all steps of its job on this node together, until then.
-    pub job: &'a Usage,
     /// Its tasks that had directories.
     pub tasks: &'a [Task],
     /// The limits at which it was stopped.
     pub sentences: &'a [String],
+    /// How it came to its end.
+    pub end: End,
 }
 
 /// What a step was granted. `None`: not known.
@@ -106,11 +113,11 @@ pub struct Task {
 
 /// The members of a line, in order: the name, its kind, and what is written. The kinds are the methods of [`Object`] and of [`Given`].
 macro_rules! line {
-    ($account:ident: $($member:ident: $kind:ident = $value:expr;)*) => {
+    ($account:ident, $ending:ident: $($member:ident: $kind:ident = $value:expr;)*) => {
         impl Account<'_> {
             /// The line, without a newline.
             pub fn line(&self) -> String {
-                let $account = self;
+                let ($account, $ending) = (self, &self.ending);
                 let mut line = Object::new();
                 $(kind!(write $kind, line, stringify!($member), $value);)*
                 line.end()
@@ -156,37 +163,37 @@ macro_rules! kind {
     (read $kind:ident, $line:ident, $name:expr) => { $line.$kind($name) };
 }
 
-line! { account:
+line! { account, ending:
     schema: text = Some(SCHEMA);
     ended: text = Some(&utc(account.ended));
-    started: text = account.started.map(utc).as_deref();
-    started_unix_seconds: seconds = account.started.and_then(since_1970);
+    started: text = ending.started.map(utc).as_deref();
+    started_unix_seconds: seconds = ending.started.and_then(since_1970);
     ended_unix_seconds: seconds = since_1970(account.ended);
-    wall_seconds: seconds = account.started.and_then(|started| account.ended.duration_since(started).ok());
-    node: text = account.facts.node.known().map(String::as_str);
+    wall_seconds: seconds = ending.started.and_then(|started| account.ended.duration_since(started).ok());
+    node: text = ending.facts.node.known().map(String::as_str);
     job: text = Some(account.key.job.as_str());
     step: text = Some(account.key.step.as_str());
-    run: number = Some(account.run);
+    run: number = Some(ending.run);
     uid: number = Some(account.key.uid);
-    user: text = said(&account.facts.user);
-    partition: text = said(&account.facts.partition);
-    account: text = said(&account.facts.account);
-    qos: text = said(&account.facts.qos);
-    project: text = said(&account.facts.project);
-    global_job: text = said(&account.facts.global_job);
-    holder: text = Some(account.holder);
-    end: text = Some(if account.end == End::Closed { "closed" } else { REAPED });
-    exit: exit = account.exit;
-    cpus_granted: cpus = account.granted.cpus;
-    memory_granted_bytes: number = account.granted.memory;
-    cpus_limit: cpus = account.limits.cpus;
-    memory_limit_bytes: number = account.limits.memory;
-    processes_limit: number = account.limits.processes;
+    user: text = said(&ending.facts.user);
+    partition: text = said(&ending.facts.partition);
+    account: text = said(&ending.facts.account);
+    qos: text = said(&ending.facts.qos);
+    project: text = said(&ending.facts.project);
+    global_job: text = said(&ending.facts.global_job);
+    holder: text = Some(ending.holder);
+    end: text = Some(if ending.end == End::Closed { "closed" } else { REAPED });
+    exit: exit = ending.exit;
+    cpus_granted: cpus = ending.granted.cpus;
+    memory_granted_bytes: number = ending.granted.memory;
+    cpus_limit: cpus = ending.limits.cpus;
+    memory_limit_bytes: number = ending.limits.memory;
+    processes_limit: number = ending.limits.processes;
     usage: usage = account.usage;
     job_cpu_seconds: seconds = account.job.cpu;
     job_memory_peak_bytes: number = account.job.memory_peak;
-    tasks: tasks = account.tasks;
-    sentences: texts = account.sentences;
+    tasks: tasks = ending.tasks;
+    sentences: texts = ending.sentences;
 }
 
 fn since_1970(time: SystemTime) -> Option<Duration> {
@@ -287,19 +294,21 @@ mod tests {
         let task = Task { number: 3, exit: Some(Exit::Signal(9)), usage: usage.clone() };
         let account = Account {
             key: &key,
-            run: 1,
-            holder: "manual",
-            facts: &Facts { partition: Fact::Known("a\\b".to_owned()), ..Facts::default() },
-            granted: GrantedTo { cpus: None, memory: Some(7) },
-            limits: LimitedTo { cpus: Some(Cpus::from_thousandths(1500)), ..LimitedTo::default() },
-            started: Some(UNIX_EPOCH),
             ended: UNIX_EPOCH + Duration::from_millis(2500),
-            end: End::Reaped,
-            exit: Some(Exit::of_wait(2 << 8)),
             usage: &usage,
             job: &Usage::default(),
-            tasks: &vec![task; 100],
-            sentences: &["a\tb".to_owned()],
+            ending: Ending {
+                holder: "manual",
+                run: 1,
+                facts: &Facts { partition: Fact::Known("a\\b".to_owned()), ..Facts::default() },
+                granted: GrantedTo { cpus: None, memory: Some(7) },
+                limits: LimitedTo { cpus: Some(Cpus::from_thousandths(1500)), ..LimitedTo::default() },
+                started: Some(UNIX_EPOCH),
+                exit: Some(Exit::of_wait(2 << 8)),
+                tasks: &vec![task; 100],
+                sentences: &["a\tb".to_owned()],
+                end: End::Reaped,
+            },
         };
         let line = account.line();
         assert!(!line.contains('\n'), "{line}");

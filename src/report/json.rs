@@ -63,7 +63,7 @@ impl Object {
             match figure.unit {
                 Unit::Seconds => self.seconds(figure.member, number.map(Duration::from_micros)),
                 Unit::Bytes | Unit::Count => self.number(figure.member, number),
-                Unit::Disks => {
+                Unit::EachDisk => {
                     let disks = usage.disks.as_ref().map(|disks| array(disks.iter().map(of_disk)));
                     self.number(figure.member, disks)
                 }
@@ -144,7 +144,7 @@ pub trait Given<'a>: Copy {
             match figure.unit {
                 Unit::Seconds => *number = self.seconds(figure.member).map(|time| time.as_micros() as u64),
                 Unit::Bytes | Unit::Count => *number = self.number(figure.member),
-                Unit::Disks => disks = self.member(figure.member).and_then(Self::values),
+                Unit::EachDisk => disks = self.member(figure.member).and_then(Self::values),
             }
         }
         let disks = disks.map(|all| all.into_iter().filter_map(disk_of).collect());

@@ -62,7 +62,7 @@ mod tests {
     use jobfence::facts::{Fact, Facts};
     use jobfence::figures::{DiskIo, LimitedTo, Usage};
     use jobfence::job::{Cpus, Id, JobKey};
-    use jobfence::report::account::{Account, End, Exit, GrantedTo, SCHEMA, Task};
+    use jobfence::report::account::{Account, End, Ending, Exit, GrantedTo, SCHEMA, Task};
 
     use super::*;
 
@@ -105,22 +105,20 @@ mod tests {
         let numbers: Vec<_> = (1..).map(Some).take(numbers.len()).collect();
         let disk = DiskIo { disk: (8, 16), read: 1, written: 2, reads: 3, writes: 4 };
         let usage = Usage { disks: Some(vec![disk]), ..Usage::from_numbers(numbers.try_into().unwrap()) };
-        let account = Account {
-            key: &key,
-            run: 3,
+        let ending = Ending {
             holder: "manual",
+            run: 3,
             facts: &facts,
             granted: GrantedTo { cpus: Some(Cpus::whole(2)), memory: Some(7) },
             limits: LimitedTo { cpus: Some(Cpus::from_thousandths(1500)), memory: Some(8), processes: Some(9) },
             started: Some(UNIX_EPOCH + Duration::from_millis(1250)),
-            ended: UNIX_EPOCH + Duration::from_millis(2500),
-            end: End::Reaped,
             exit: Some(Exit::Signal(9)),
-            usage: &usage,
-            job: &usage,
             tasks: &[Task { number: 4, exit: Some(Exit::Status(1)), usage: usage.clone() }],
             sentences: &["a".to_owned()],
+            end: End::Reaped,
         };
+        let ended = UNIX_EPOCH + Duration::from_millis(2500);
+        let account = Account { key: &key, ended, usage: &usage, job: &usage, ending };
         let line = account.line();
         assert_eq!(line.get(..LINE.len()), Some(LINE), "{line}");
         assert!(line.ends_with("}],\"sentences\":[\"a\"]}"), "{line}");
@@ -145,16 +143,16 @@ mod tests {
             global_job: text("g"),
             holder: text("manual"),
             end: text("reaped"),
-            exit: account.exit,
-            cpus_granted: account.granted.cpus,
+            exit: ending.exit,
+            cpus_granted: ending.granted.cpus,
             memory_granted_bytes: Some(7),
-            cpus_limit: account.limits.cpus,
+            cpus_limit: ending.limits.cpus,
             memory_limit_bytes: Some(8),
             processes_limit: Some(9),
             job_cpu_seconds: usage.cpu,
             job_memory_peak_bytes: Some(7),
-            tasks: account.tasks.to_vec(),
-            sentences: account.sentences.to_vec(),
+            tasks: ending.tasks.to_vec(),
+            sentences: ending.sentences.to_vec(),
             usage: usage.clone(),
         };
         assert_eq!(*LoggedStep::new(serde_json::from_str(&line).unwrap()), expected);
