@@ -28,9 +28,14 @@ pub enum Depth {
 }
 
 impl Usage {
-    /// Reads from this hierarchy the figures that are not known yet.
-    #[inline(never)]
+    /// Adds from this hierarchy the figures that are not known yet.
     pub fn add(&mut self, hierarchy: &Hierarchy, dir: &Dir, depth: Depth) {
+        self.or(&Self::read(hierarchy, dir, depth));
+    }
+
+    /// Reads the figures that this hierarchy has.
+    #[inline(never)]
+    pub fn read(hierarchy: &Hierarchy, dir: &Dir, depth: Depth) -> Self {
         let (is_v2, is_all) = (hierarchy.version == Version::V2, depth == Depth::All);
         let mut found = Self::default();
         if depth >= Depth::Card && hierarchy.has("io") {
@@ -74,7 +79,7 @@ impl Usage {
                 (found.cpu_pressure_some, found.cpu_pressure_full) = pressure(dir, "cpu.pressure");
             }
         }
-        self.or(&found);
+        found
     }
 
     fn add_memory(&mut self, hierarchy: &Hierarchy, dir: &Dir, depth: Depth) {
@@ -189,9 +194,7 @@ fn pressure(dir: &Dir, file: &str) -> (Option<Duration>, Option<Duration>) {
 
 /// CPU time of all processes that were ever in this directory and below it, removed directories included.
 pub fn cpu(hierarchy: &Hierarchy, dir: &Dir) -> Option<Duration> {
-    let mut usage = Usage::default();
-    usage.add(hierarchy, dir, Depth::Cpu);
-    usage.cpu
+    Usage::read(hierarchy, dir, Depth::Cpu).cpu
 }
 
 /// How many processes of this directory were OOM-killed, at its own limit or an outer one.
@@ -385,8 +388,7 @@ mod tests {
             controllers: vec!["memory".to_owned()],
             name: None,
         };
-        let mut usage = Usage::default();
-        usage.add(&hierarchy, &Dir::open(temp.path()).unwrap(), Depth::All);
+        let usage = Usage::read(&hierarchy, &Dir::open(temp.path()).unwrap(), Depth::All);
         assert_eq!(
             usage,
             Usage {
@@ -425,10 +427,8 @@ mod tests {
         let found = |version, name: &str| {
             let controllers = vec![name.to_owned()];
             let mount = temp.path().into();
-            let mut usage = Usage::default();
             let hierarchy = Hierarchy { version, mount, root: "/".into(), controllers, name: None };
-            usage.add(&hierarchy, &dir, Depth::Card);
-            usage
+            Usage::read(&hierarchy, &dir, Depth::Card)
         };
         let disk = |disk, (read, written), (reads, writes)| DiskIo { disk, read, written, reads, writes };
         let on_v2 = vec![disk((8, 0), (1000, 20), (1, 2)), disk((254, 0), (1, 3), (0, 0))];

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::fenced::{Fence, OpenDir, Tree};
 use super::names::{in_mount, own_task};
+use super::overlay::Overlay;
 use super::own::is_inhabited;
 use super::rules::has_swap_by;
 use crate::cgroup::cpuset;
@@ -26,24 +27,20 @@ use crate::sys::lock::Lock;
 impl Fence {
     /// What the step has used so far.
     pub fn usage(&self) -> Usage {
-        let mut usage = Usage::default();
-        for tree in &self.trees {
-            match (tree, tree.step()) {
-                (_, Ok(step)) => usage.add(tree.hierarchy(), &step, Depth::All),
-                (Tree::Overlay(overlay), Err(_)) => usage.or(overlay.usage()),
-                (Tree::Own(_), Err(_)) => {}
-            }
-        }
-        usage
+        self.counted(Depth::All, Tree::step, Overlay::usage)
     }
 
     /// CPU time and peak memory of all the job's steps together, ended ones included, as long as the job's directory is there.
     pub fn job_usage(&self) -> Usage {
+        self.counted(Depth::Job, Tree::job, Overlay::job_usage)
+    }
+
+    fn counted(&self, depth: Depth, dir: fn(&Tree) -> Result<OpenDir<'_>>, last: fn(&Overlay) -> &Usage) -> Usage {
         let mut usage = Usage::default();
         for tree in &self.trees {
-            match (tree, tree.job()) {
-                (_, Ok(job)) => usage.add(tree.hierarchy(), &job, Depth::Job),
-                (Tree::Overlay(overlay), Err(_)) => usage.or(overlay.job_usage()),
+            match (tree, dir(tree)) {
+                (_, Ok(dir)) => usage.add(tree.hierarchy(), &dir, depth),
+                (Tree::Overlay(overlay), Err(_)) => usage.or(last(overlay)),
                 (Tree::Own(_), Err(_)) => {}
             }
         }

@@ -274,14 +274,10 @@ impl Overlay {
     /// Keeps what the step has used so far, as far as it can still be read.
     pub fn take_usage(&mut self) {
         if let Ok(step) = self.step() {
-            let mut usage = Usage::default();
-            usage.add(&self.hierarchy, &step, Depth::All);
-            self.seen.step = usage;
+            self.seen.step = Usage::read(&self.hierarchy, &step, Depth::All);
         }
         if let Ok(job) = self.job() {
-            let mut usage = Usage::default();
-            usage.add(&self.hierarchy, &job, Depth::Job);
-            self.seen.job = usage;
+            self.seen.job = Usage::read(&self.hierarchy, &job, Depth::Job);
         }
     }
 

@@ -135,8 +135,7 @@ fn card_of(place: &Place, when: UsageCard, how: How, began: &Began) -> Vec<Strin
 
 fn lines(hierarchy: &Hierarchy, place: &Place, when: UsageCard, how: How, began: &Began) -> Option<Vec<String>> {
     let root = hierarchy.open().ok()?;
-    let mut usage = Usage::default();
-    usage.add(hierarchy, &place.open(hierarchy)?, Depth::Card);
+    let mut usage = Usage::read(hierarchy, &place.open(hierarchy)?, Depth::Card);
     usage.cpu = usage.cpu.map(|cpu| cpu.saturating_sub(began.cpu.unwrap_or_default()));
     let memory_limit = place.least(&root, |dir| memory_limit(dir, memory_files(Version::V2).0));
     let cpus_limit = place.least(&root, |dir| Ok(cpu_quota(dir, Version::V2)?.map(|quota| quota.cpus())));

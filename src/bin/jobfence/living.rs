@@ -288,12 +288,8 @@ impl LivingRow {
             .text("path", self.path.as_deref())
             .text("started", self.started.map(utc).as_deref())
             .seconds("uptime_seconds", self.uptime)
-            .number("cpus_now", self.cpus_now.map(|cpus| format!("{cpus:.3}")))
-            .number("cpus_limit", self.current.limits.cpus)
-            .number("memory_now_bytes", self.current.memory)
-            .number("memory_limit_bytes", self.current.limits.memory)
-            .number("processes_now", self.current.processes)
-            .number("processes_limit", self.current.limits.processes);
+            .number("cpus_now", self.cpus_now.map(|cpus| format!("{cpus:.3}")));
+        now(object, &self.current);
     }
 
     /// The row as an object.
@@ -305,6 +301,16 @@ impl LivingRow {
             .number("memory_peak_bytes", self.current.usage.memory_peak)
             .end()
     }
+}
+
+/// The members for what is in use now, and for its limits.
+pub fn now(object: &mut Object, current: &CurrentUse) {
+    object
+        .number("cpus_limit", current.limits.cpus)
+        .number("memory_now_bytes", current.memory)
+        .number("memory_limit_bytes", current.limits.memory)
+        .number("processes_now", current.processes)
+        .number("processes_limit", current.limits.processes);
 }
 
 /// A table of these fences: with their paths if the page is wide enough.

@@ -17,7 +17,7 @@ use jobfence::sys::process;
 use crate::command::Failure;
 use crate::configured::Configured;
 use crate::living::{
-    LivingRow, LivingView, MEASURED, described, document, job_id, say_none, user_name, version, warn_of,
+    LivingRow, LivingView, MEASURED, described, document, job_id, now, say_none, user_name, version, warn_of,
 };
 use crate::series::{self, Amounts, Series};
 use crate::table::{self, NONE, clock, mib, number, numbers, printable, texts, time};
@@ -126,15 +126,10 @@ impl<'a> SeenStep<'a> {
             Object::new().text("level", Some(level)).text("file", path.to_str()).text("value", Some(&value)).end()
         };
         let task = |task: &LivingTask| {
-            Object::new()
-                .text("task", Some(&task.name))
-                .number("cpus_limit", task.current.limits.cpus)
-                .number("memory_now_bytes", task.current.memory)
-                .number("memory_limit_bytes", task.current.limits.memory)
-                .number("processes_now", task.current.processes)
-                .number("processes_limit", task.current.limits.processes)
-                .usage(&task.current.usage)
-                .end()
+            let mut object = Object::new();
+            object.text("task", Some(&task.name));
+            now(&mut object, &task.current);
+            object.usage(&task.current.usage).end()
         };
         let process = |process: &NamedProcess| {
             Object::new()

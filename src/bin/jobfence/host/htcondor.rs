@@ -94,8 +94,7 @@ pub fn slots(host: &Host) -> Vec<SlotUse> {
     let jobs = users.flat_map(|user| children(&user, "job_"));
     for step in jobs.flat_map(|job| children(&job, "step_")) {
         let Some(slot) = slot_of(&step).filter(|_| step.has(STARTERS_LEAF)) else { continue };
-        let mut usage = Usage::default();
-        usage.add(unified, &step, Depth::All);
+        let usage = Usage::read(unified, &step, Depth::Card);
         let shared = usage.memory_shared.unwrap_or_default();
         let memory = usage.memory_anonymous.map(|anonymous| anonymous.saturating_add(shared));
         found.push(SlotUse { slot, memory, cache: usage.memory_file, cpu: usage.cpu });
