@@ -114,7 +114,7 @@ bindings:
 	rm -f target/debug/build/jobfence-*/out/bindings.rs
 	touch build.rs
 	$(CARGO) build --locked
-	cp $$(ls -t target/debug/build/jobfence-*/out/bindings.rs | head -n 1) src/scheduler/slurm/spank/bindings.rs
+	cp $$(ls -t target/debug/build/jobfence-*/out/bindings.rs | head -n 1) src/schedulers/slurm/spank/bindings.rs
 
 # Turns nothing on, and can be run while jobs run. The script has the places, which make hands on if they are said.
 install: built

@@ -14,12 +14,13 @@ use std::{env, fs, panic};
 
 use names::Names;
 
-const COMMITTED: &str = "src/scheduler/slurm/spank/bindings.rs";
+/// Paths are relative to src, where cargo runs this program.
+const COMMITTED: &str = "schedulers/slurm/spank/bindings.rs";
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=src/shared_object/names.rs");
-    println!("cargo::rerun-if-changed=include/wrapper.h");
+    println!("cargo::rerun-if-changed=../build.rs");
+    println!("cargo::rerun-if-changed=shared_object/names.rs");
+    println!("cargo::rerun-if-changed=../include/wrapper.h");
     println!("cargo::rerun-if-changed={COMMITTED}");
     println!("cargo::rerun-if-env-changed=SLURM_INCLUDE_DIR");
     of_commit();
@@ -43,10 +44,10 @@ fn main() {
 fn of_commit() {
     let number = env::var("CARGO_PKG_VERSION").expect("cargo sets CARGO_PKG_VERSION");
     let version = if env::var("PROFILE").is_ok_and(|profile| profile == "release") {
-        for changed in ["src", "include", "Cargo.toml", "Cargo.lock"] {
+        for changed in [".", "../include", "../Cargo.toml", "../Cargo.lock"] {
             println!("cargo::rerun-if-changed={changed}");
         }
-        version::in_words(&number, Path::new("."))
+        version::in_words(&number, Path::new(".."))
     } else {
         number
     };
@@ -94,7 +95,7 @@ fn generate(include: Option<&Path>) -> Option<String> {
     panic::set_hook(Box::new(|_| {}));
     let bindings = panic::catch_unwind(|| {
         let mut builder = bindgen::Builder::default()
-            .header("include/wrapper.h")
+            .header("../include/wrapper.h")
             // Only what is used, so that a newer header gives the same file; nothing newer than Slurm 22.05.
             .allowlist_function("spank_(context|get_item|getenv|setenv|unsetenv|option_register|job_control_setenv)")
             .allowlist_function("slurm_(error|info|debug|spank_log)")

@@ -24,8 +24,9 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TOP / "tests"), str(TOP), str(TOP / "benches")]
 
-from slurm import kernel  # noqa: E402
-from slurm.sites import PrivateSite, die_properly, until, write_atomically  # noqa: E402
+from contract import kernel  # noqa: E402
+from contract.sites import die_properly, until, write_atomically  # noqa: E402
+from slurm.sites import PrivateSite  # noqa: E402
 from tables import HOW_TO_READ, Goals, in_turn, table  # noqa: E402
 
 # After so long without a migration, the kernel takes the long way again.

@@ -22,7 +22,7 @@ TOP = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TOP / "tests"), str(TOP), str(TOP / "benches")]
 
 import program  # noqa: E402
-from slurm import kernel  # noqa: E402
+from contract import kernel  # noqa: E402
 from tables import HOW_TO_READ, in_turn, table  # noqa: E402
 
 NAME = f"jobfence-bench-{os.getpid()}"

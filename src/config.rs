@@ -21,10 +21,13 @@
 mod error;
 mod file;
 mod keys;
+mod kinds;
 mod layer;
 mod lexer;
 mod limits;
 mod load;
+#[cfg(test)]
+mod manual;
 mod parser;
 mod pattern;
 mod resolve;
@@ -39,7 +42,8 @@ pub(crate) mod units;
 mod values;
 
 pub use error::ConfigError;
-pub use keys::{KEYS, Key, USAGE_CARD_EXPECTS, usage_card, usage_card_text};
+pub use keys::{Config, KEYS, Key};
+pub use kinds::{USAGE_CARD_EXPECTS, usage_card, usage_card_text};
 pub(crate) use limits::joined;
 pub use limits::{Limit, LimitNumbers, NUMBERS, Number};
 pub use load::{DEFAULT_FILE, LoadError, load, load_named, parse};
@@ -51,8 +55,7 @@ pub use suggest::nearest;
 pub(crate) use units::SIZE;
 pub use units::{Percent, Period, Wrong};
 pub use values::{
-    Config, CpuPolicy, DeniedDevices, GrantedHugePages, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus,
-    UsageCard,
+    CpuPolicy, DeniedDevices, GrantedHugePages, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard,
 };
 
 use crate::job::Cpus;

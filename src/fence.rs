@@ -6,6 +6,7 @@
 //! removing one that is in use fails without harm.
 
 mod attach;
+mod branches;
 mod close;
 pub mod explain;
 mod fenced;
@@ -18,7 +19,6 @@ mod observe;
 pub mod open;
 mod overlay;
 pub mod own;
-pub mod present;
 pub mod resume;
 pub mod rules;
 mod settle;

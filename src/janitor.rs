@@ -10,9 +10,9 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::fence;
 use crate::host::Host;
-use crate::job::Name;
+use crate::job::{JobOnNode, Name, job_dir};
 use crate::log;
-use crate::record::job::{JobId, JobRecords};
+use crate::record::job::JobRecords;
 use crate::record::roll::{Entry, EntryKind, Roll, State};
 use crate::record::tracked::{self, Others, TrackedRecords};
 use crate::record::{Header, Record, Records};
@@ -245,12 +245,12 @@ fn reap_tracked(
 }
 
 /// Removes those steps of a job whose owner is dead, until the deadline.
-pub fn reap_job(host: &Host, config: &Config, id: &JobId, deadline: Instant) -> Result<Reaped> {
+pub fn reap_job(host: &Host, config: &Config, id: &JobOnNode, deadline: Instant) -> Result<Reaped> {
     let records = Records::open(&config.run_dir)?;
     let mut reaped = Reaped::default();
     // Called in a scheduler's prolog and epilog: the fences there are held by processes.
     let holders = Holders { schedulers: &[], units: None };
-    let job = format!("job_{}", id.job);
+    let job = job_dir(&id.job);
     let is_its = |levels: &[String]| {
         let above: Vec<&str> = levels.iter().rev().skip(1).map(String::as_str).collect();
         above.first() == Some(&job.as_str()) && above.get(2).copied() == id.node.as_ref().map(Name::as_str)

@@ -139,6 +139,13 @@ impl Id {
     }
 }
 
+/// A job's number, as Slurm has one.
+impl From<u32> for Id {
+    fn from(number: u32) -> Self {
+        Self(number.to_string())
+    }
+}
+
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.chars().try_for_each(|c| fmt::Write::write_char(f, if is_printable(c) { c } else { '?' }))
@@ -150,6 +157,15 @@ fn fnv(bytes: &[u8]) -> u128 {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
+}
+
+/// A job on a node: several daemons of the scheduler can share a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobOnNode {
+    /// The node, if it has its own branch in the tree.
+    pub node: Option<Name>,
+    /// The job.
+    pub job: Id,
 }
 
 /// The identity of a step on this node.
@@ -166,6 +182,11 @@ pub struct JobKey {
 }
 
 impl JobKey {
+    /// The step's job.
+    pub fn on_node(&self) -> JobOnNode {
+        JobOnNode { node: self.node.clone(), job: self.job.clone() }
+    }
+
     /// The directories above the step, outermost first.
     pub fn parents(&self) -> Vec<String> {
         let mut levels = Vec::with_capacity(3);

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! jobfence fences every batch job of a shared compute node in its own cgroup.
 //!
-//! The way of a job through the modules: an entry point ([`door`], [`scheduler`]) reads what the scheduler granted, [`policy`] computes
+//! The way of a job through the modules: an entry point ([`doors`], [`schedulers`]) reads what the scheduler granted, [`policy`] computes
 //! limits, [`host`] and [`cgroup::membership`] say where they apply, [`fence`] is the life cycle, [`record`] and [`janitor`] ensure that
 //! nothing is left behind, and [`report`] says what was used and why a process was killed.
+
+/// The version, and the commit of a release, as `jobfence --version` says it.
+pub const VERSION: &str = env!("JOBFENCE_VERSION");
 
 pub mod bytes;
 pub mod cgroup;
 pub mod config;
 pub mod cpu_list;
-pub mod door;
+pub mod doors;
 pub mod error;
 pub mod facts;
 pub mod fence;
@@ -26,6 +29,7 @@ pub mod record;
 pub mod report;
 pub mod requests;
 pub mod scheduler;
+pub mod schedulers;
 pub mod sorted;
 pub mod sys;
 

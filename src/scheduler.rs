@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the other modules ask of a scheduler: where it keeps a step's processes, what its dead step daemons left behind, and its terms.
 //!
-//! Modules below this one do not know which schedulers exist: the caller passes a list. `all` holds the full list, one row for each.
+//! Modules below this one do not know which schedulers exist: the caller passes a list. `schedulers` holds the full list, one row for each.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,12 +17,6 @@ use crate::job::{Id, JobKey};
 use crate::policy::Level;
 use crate::sys::dir::Dir;
 use crate::sys::process::Owner;
-
-pub mod all;
-pub mod gridengine;
-pub mod htcondor;
-pub mod pbs;
-pub mod slurm;
 
 /// The schedulers that may have directories or daemons on this host.
 pub type Schedulers = &'static [&'static dyn Scheduler];
@@ -42,19 +36,8 @@ pub trait Scheduler: Sync {
     /// `*` for what is not known. `None`: the scheduler makes none at this level.
     fn would_make(&self, version: Version, key: &JobKey, level: Level) -> Option<String>;
 
-    /// The job's directories that exist now in a hierarchy with this root. `whose` is the user and the job's number. `is_its` decides about
-    /// a job directory whose name does not contain that number. Reasons why more may exist are added to `unseen`.
-    fn present(
-        &self,
-        hierarchy: &Hierarchy,
-        root: &Dir,
-        whose: (u32, &str),
-        is_its: &mut dyn FnMut(&str, &Dir) -> bool,
-        unseen: &mut Vec<Error>,
-    ) -> Vec<PresentJob>;
-
-    /// The directories of all jobs that exist now. `each` receives one at a time: there may be more of them than descriptors that this
-    /// process may open.
+    /// The directories of all jobs that exist now in a hierarchy with this root. `each` receives one at a time: there may be more of them
+    /// than descriptors that this process may open. Reasons why more may exist are added to `unseen`.
     fn each_present(
         &self,
         hierarchy: &Hierarchy,
@@ -136,17 +119,6 @@ impl<T: WithoutCgroups> Scheduler for T {
 
     fn would_make(&self, _: Version, _: &JobKey, _: Level) -> Option<String> {
         None
-    }
-
-    fn present(
-        &self,
-        _: &Hierarchy,
-        _: &Dir,
-        _: (u32, &str),
-        _: &mut dyn FnMut(&str, &Dir) -> bool,
-        _: &mut Vec<Error>,
-    ) -> Vec<PresentJob> {
-        Vec::new()
     }
 
     fn each_present(&self, _: &Hierarchy, _: &Dir, _: &mut dyn FnMut(PresentJob), _: &mut Vec<Error>) {}

@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use jobfence::cgroup::layout::{LayoutKind, Version};
 use jobfence::config::Config;
-use jobfence::door::adopt::{AdoptRequest, Adoption, Pam, adopt};
-use jobfence::door::take_back::{TakenBack, fetch_back};
+use jobfence::doors::take_back::{TakenBack, fetch_back};
 use jobfence::error::Result;
 use jobfence::fence::{self, Fence};
 use jobfence::host::Host;
 use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::policy;
 use jobfence::record::{Owner, Records};
+use jobfence::schedulers::slurm::adopt::{AdoptRequest, Adoption, Pam, adopt};
 use jobfence::sys::dir::Dir;
 
 mod common;

@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::ptr;
 
-use jobfence::door::c_abi::{self, AbiCode, CEnded, CFence, CGrant, CReaped, CTotals, LogLevel};
+use jobfence::doors::c_abi::{self, AbiCode, CEnded, CFence, CGrant, CReaped, CTotals, LogLevel};
 
 mod common;
 
 const HEADER: &str = "include/jobfence.h";
-const SOURCE: &str = "src/door/c_abi.rs";
+const SOURCE: &str = "src/doors/c_abi.rs";
 /// The file with its structs.
-const STRUCTS: &str = "src/door/c_abi/given.rs";
+const STRUCTS: &str = "src/doors/c_abi/given.rs";
 
 fn top() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

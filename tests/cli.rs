@@ -941,14 +941,6 @@ fn the_example_file_is_the_defaults() {
 }
 
 #[test]
-fn every_key_is_in_the_man_page() {
-    let page = fs::read_to_string("docs/man/jobfence.conf.5").unwrap();
-    for key in KEYS {
-        assert!(page.lines().any(|line| line.starts_with(&format!(".B {}", key.name))), "{} is missing", key.name);
-    }
-}
-
-#[test]
 fn run_ends_as_the_command_ends() {
     let site = Site::new("ends");
     assert_eq!(site.run(&["--", "sh", "-c", "exit 3"]).status.code(), Some(3));

@@ -18,9 +18,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from slurm import kernel, sites  # noqa: E402
-from slurm.sites import PrivateSite, SiteError, die_properly, until  # noqa: E402
-from slurm.runner import Claims  # noqa: E402
+from contract import kernel, sites  # noqa: E402
+from contract.sites import SiteError, die_properly, until  # noqa: E402
+from slurm.sites import PrivateSite  # noqa: E402
+from contract.runner import Claims  # noqa: E402
 from slurm.suite.limits import is_held_back, use_of_quotas  # noqa: E402
 
 MIB = 1 << 20
@@ -127,7 +128,7 @@ class Demo(Claims):
 
     def log(self):
         self.head("What slurmd's log says of it")
-        lines = [line for line in self.site.slurmd_log_since(0).splitlines()
+        lines = [line for line in self.site.log_since(0).splitlines()
                  if "jobfence:" in line and " ended:" in line]
         for line in lines:
             print("   " + line[line.index("jobfence:"):])

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use jobfence::config::{self, Config, Loaded, PerSlot, SlotRequest};
-use jobfence::door::life;
+use jobfence::doors::life;
 use jobfence::facts::{Fact, Facts, Gpus};
 use jobfence::host::Host;
 use jobfence::hostlist::HostList;
@@ -17,12 +17,12 @@ use jobfence::job::Name;
 use jobfence::launch::{Answer, NotFenced};
 use jobfence::record::job::JobRecord;
 use jobfence::requests::{REQUESTS, Requests};
-use jobfence::scheduler::gridengine::spool::{OF_EXECD, SpooledJob};
-use jobfence::scheduler::htcondor::asked;
-use jobfence::scheduler::htcondor::job_ad::JobAd;
-use jobfence::scheduler::htcondor::slot_ad::{SlotAd, SlotJob};
-use jobfence::scheduler::slurm::prolog::prolog;
-use jobfence::scheduler::slurm::spank::api::bindings::spank_item;
+use jobfence::schedulers::gridengine::spool::{OF_EXECD, SpooledJob};
+use jobfence::schedulers::htcondor::asked;
+use jobfence::schedulers::htcondor::job_ad::JobAd;
+use jobfence::schedulers::htcondor::slot_ad::{SlotAd, SlotJob};
+use jobfence::schedulers::slurm::prolog::prolog;
+use jobfence::schedulers::slurm::spank::api::bindings::spank_item;
 use nix::unistd::User;
 
 mod common;
@@ -41,8 +41,8 @@ const STAND_INS: [(&str, &str, &str); 5] = [
     ("tests/facts.rs", "\nconst CONFIG: &str = \"", "\";"),
     ("tests/capacity.rs", "printf '%s\\n' job_owner", " >config"),
     ("tests/fuzz/corpus/spool/job", "", "\0"),
-    ("src/scheduler/gridengine/spool.rs", "const JOB: &str = \"", "\";"),
-    ("src/scheduler/gridengine/client.rs", "const QRSH: &str = \"", "\";"),
+    ("src/schedulers/gridengine/spool.rs", "const JOB: &str = \"", "\";"),
+    ("src/schedulers/gridengine/client.rs", "const QRSH: &str = \"", "\";"),
 ];
 /// What no recording has, and yet some execd writes: that of the fork at github.com/daimh/sge.
 const OF_OTHERS: [&str; 1] = ["h_rt"];
@@ -199,7 +199,7 @@ fn a_second_value_is_refused() {
 
 #[test]
 fn each_key_that_is_read_has_a_row() {
-    let code = source("scheduler/gridengine/spool.rs");
+    let code = source("schedulers/gridengine/spool.rs");
     let read = read_in(&code, &["find(\"", "get(\"", "named(\"", "is_none(\""]);
     // Read by constants.
     let more = ["JOBFENCE_REQUESTED", "stdout_path", "stderr_path"].into_iter().chain(OF_EXECD).map(str::to_owned);
@@ -355,7 +355,7 @@ fn of_the_local_universe(rows: &[(String, String)]) {
                 "OnError" => {
                     let release = if key == "Owner" { "$CondorVersion: 23.9.6 $" } else { "$CondorVersion: 25.14.1 $" };
                     let user =
-                        ad.user(|| Ok(jobfence::scheduler::htcondor::job_ad::CondorRelease::parse(release).unwrap()));
+                        ad.user(|| Ok(jobfence::schedulers::htcondor::job_ad::CondorRelease::parse(release).unwrap()));
                     assert_eq!(user, Ok(value), "{what}");
                     assert!(User::from_name(value).unwrap().is_none(), "{what}");
                 }
@@ -372,14 +372,14 @@ fn of_the_local_universe(rows: &[(String, String)]) {
 
 /// What our unit tests take for HTCondor's: in these files, attributes and lines of the configuration.
 const OF_HTCONDOR: [&str; 8] = [
-    "src/scheduler/htcondor/slot_ad.rs",
-    "src/scheduler/htcondor/job_ad.rs",
-    "src/scheduler/htcondor/query.rs",
-    "src/scheduler/htcondor/settings.rs",
-    "src/scheduler/htcondor/asked.rs",
-    "src/bin/jobfence/starter.rs",
-    "src/bin/jobfence/starter/kept.rs",
-    "src/bin/jobfence/starter/local.rs",
+    "src/schedulers/htcondor/slot_ad.rs",
+    "src/schedulers/htcondor/job_ad.rs",
+    "src/schedulers/htcondor/query.rs",
+    "src/schedulers/htcondor/settings.rs",
+    "src/schedulers/htcondor/asked.rs",
+    "src/schedulers/htcondor/command/starter.rs",
+    "src/schedulers/htcondor/command/starter/kept.rs",
+    "src/schedulers/htcondor/command/starter/local.rs",
 ];
 /// What no recording has, and why a test has it all the same.
 const NOT_RECORDED: [(&str, &str); 4] = [
@@ -436,10 +436,10 @@ fn no_stand_in_of_htcondor_knows_what_htcondor_does_not_say() {
 #[test]
 fn each_variable_of_htcondors_that_is_read_is_recorded() {
     let known = said_by_htcondor(&["slot/environment", "local/environment", "slot/job"], "=");
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bin/jobfence");
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/schedulers/htcondor/command");
     let files = fs::read_dir(top.join("starter")).unwrap().map(|file| file.unwrap().path());
     let mut read = BTreeSet::new();
-    for file in files.chain([top.join("starter.rs"), top.join("htcondor_job.rs")]) {
+    for file in files.chain([top.join("starter.rs"), top.join("job.rs")]) {
         let text = fs::read_to_string(file).unwrap();
         let (code, _) = text.split_once("\n#[cfg(test)]\nmod ").unwrap_or((&text, ""));
         let names = code.split('"').filter(|word| word.starts_with("CONDOR_") || word.starts_with("_CONDOR_"));
@@ -458,8 +458,8 @@ fn each_variable_of_htcondors_that_is_read_is_recorded() {
 
 #[test]
 fn each_attribute_that_is_read_has_a_row() {
-    let slot = source("scheduler/htcondor/slot_ad.rs");
-    let job = source("scheduler/htcondor/job_ad.rs");
+    let slot = source("schedulers/htcondor/slot_ad.rs");
+    let job = source("schedulers/htcondor/job_ad.rs");
     let read = read_in(&slot, &["text(\"", "number(\"", "find(\""]);
     let read = read.union(&read_in(&job, &["find(\""])).map(|key| (*key).to_owned()).collect::<BTreeSet<String>>();
     let read: BTreeSet<String> = read.into_iter().chain(REQUESTS.iter().map(asked::attribute)).collect();
@@ -618,11 +618,11 @@ fn what_slurmstepd_does_not_tell_becomes_what_the_page_says() {
 
 #[test]
 fn each_fact_of_slurms_that_is_read_has_a_row() {
-    let prolog = ["scheduler/slurm/prolog.rs", "scheduler/slurm/prolog/gpus.rs"].map(source);
+    let prolog = ["schedulers/slurm/prolog.rs", "schedulers/slurm/prolog/gpus.rs"].map(source);
     let read = prolog.iter().flat_map(|code| read_in(code, &["env(\"", "number(env, \"", "fact(\""]));
     assert_eq!(read.map(str::to_owned).collect::<BTreeSet<_>>(), keys(rows_of("### What the prolog is told")));
 
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/scheduler/slurm/spank");
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/schedulers/slurm/spank");
     let mut read: BTreeSet<String> = BTreeSet::new();
     for file in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
         let code = fs::read_to_string(&file).unwrap();

@@ -18,8 +18,8 @@ use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::policy;
 use jobfence::record::holder::Holder;
 use jobfence::record::{Record, Records};
-use jobfence::scheduler::all::ALL;
 use jobfence::scheduler::{Age, Runs, Schedulers, WithoutCgroups};
+use jobfence::schedulers::ALL;
 use jobfence::sys::process::Owner;
 
 mod common;

@@ -30,8 +30,8 @@ use jobfence::host::Host;
 use jobfence::janitor::{self, Who};
 use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::policy::{self, CoreMap, Level, Limits};
-use jobfence::scheduler::all::ALL;
-use jobfence::scheduler::slurm::cores::Topology;
+use jobfence::schedulers::ALL;
+use jobfence::schedulers::slurm::cores::Topology;
 use jobfence::sys::dir::Dir;
 use jobfence::sys::process::{Owner, is_ending};
 

@@ -22,12 +22,12 @@ use jobfence::config::{Config, SwapSpace};
 use jobfence::fence::own::{self, Own, Untouched};
 use jobfence::host::Host;
 use jobfence::janitor::{self, Launch, Reaped, Who};
-use jobfence::job::{Id, JobKey, Name};
-use jobfence::record::job::{JobId, JobRecords};
+use jobfence::job::{Id, JobKey, JobOnNode, Name};
+use jobfence::record::job::JobRecords;
 use jobfence::record::tracked::{Others, Tracked, TrackedRecords, Tracker, VARIABLE, mark as mark_of};
 use jobfence::record::{Record, Records};
-use jobfence::scheduler::all::ALL;
-use jobfence::scheduler::slurm::daemon_children;
+use jobfence::schedulers::ALL;
+use jobfence::schedulers::slurm::daemon_children;
 use jobfence::sys::dir::Dir;
 use jobfence::sys::process::{self, Owner};
 use nix::mount::{MsFlags, mount};
@@ -320,7 +320,7 @@ fn at_the_end_of_a_job_its_own_steps_go() {
     let site = Site::new("job");
     let mut owner = site.role("own");
     let reap = |job: u32, node: Option<&str>| {
-        let id = JobId { node: node.map(|node| Name::new(node).unwrap()), job };
+        let id = JobOnNode { node: node.map(|node| Name::new(node).unwrap()), job: job.into() };
         janitor::reap_job(&site.host(), &site.config, &id, soon()).unwrap()
     };
     assert_eq!((reap(1, None).alive, owner.all_live()), (1, true));

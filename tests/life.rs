@@ -621,6 +621,46 @@ fn a_job_keeps_its_cpus_whatever_others_do() {
     assert!(site.is_clean(), "{:?}", site.records());
 }
 
+/// As a resize of OpenPBS beside the launch of a task.
+#[test]
+fn a_step_has_no_cpu_that_its_job_has_given_back_meanwhile() {
+    let Some(site) = Site::new("returned") else { return };
+    let all = std::thread::available_parallelism().unwrap().get();
+    if all < 2 || Command::new("strace").arg("-V").output().is_err() {
+        return common::skip("needs two CPUs and strace");
+    }
+    let open = |job: &str, step: &str, cpus: usize| {
+        let mut command = common::command("open", &site.base, site.run.path());
+        command.args(["--job", job, "--step", step, "--user", USER, "-o", "ConstrainCores=yes"]);
+        command.args(["--cpus", &cpus.to_string()]);
+        command
+    };
+    let cpus = |job: &str, step: &str| {
+        let sleeper = Started::sleeper();
+        let attach = ["attach", "--job", job, "--step", step, "-o", "ConstrainCores=yes", &sleeper.pid()];
+        site.done(&attach);
+        let status = fs::read_to_string(format!("/proc/{}/status", sleeper.pid())).unwrap();
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+        jobfence::cpu_list::CpuList::parse(list.trim()).unwrap()
+    };
+    assert!(open("1", "0", all).status().unwrap().success());
+    // It has read which CPUs the job has.
+    let files = common::opened_until(&open("1", "9", all), |line| line.contains("/topology/"));
+    site.done(&["close", "--job", "1", "--step", "9"]);
+    let opening = common::Stopped::behind(&open("1", "1", all), files);
+    site.done(&["limit", "--job", "1", "--step", "0", "--cpus", "1", "-o", "ConstrainCores=yes"]);
+    assert!(open("2", "0", all - 1).status().unwrap().success());
+    let (status, said) = opening.go_on();
+    assert!(status.success(), "{said}");
+    let (left, others) = (cpus("1", "1"), cpus("2", "0"));
+    assert!(left.len() == 1 && left.in_both(&others).is_empty(), "{left} and {others}");
+    assert_eq!(cpus("1", "0").to_string(), left.to_string());
+    for job in ["1", "2"] {
+        site.done(&["close", "--job", job]);
+    }
+    assert!(site.is_clean(), "{:?}", site.records());
+}
+
 #[test]
 fn who_gets_the_number_of_a_process_that_is_put_in_is_put_back() {
     let Some(site) = Site::new("stranger") else { return };
@@ -664,7 +704,7 @@ fn who_gets_the_number_of_a_process_that_is_put_in_is_put_back() {
 #[test]
 fn a_job_has_no_part_of_the_room_beside_it() {
     use jobfence::config;
-    use jobfence::door::life::{self, Granted, HeldBy, OpenRequest, Room, Which};
+    use jobfence::doors::life::{self, Granted, HeldBy, OpenRequest, Room, Which};
     use jobfence::job::Id;
     use jobfence::launch::Answer;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `docs/troubleshooting.md` and `docs/users.md` contain every message of jobfence, and no other.
 //!
-//! A message is the text of a call that writes to a log, to stderr or to the user's job. A page quotes it in a block of `text`, with `...`
-//! for each part that varies. Reasons within such messages are quoted as well; there are too many to list all of them, so these are only
-//! looked up in the source.
+//! A message is the text of a call that writes to a log, to stderr or to the user's job. A page quotes it at the beginning of a list's
+//! item, with `...` for each part that varies. Reasons within such messages are quoted as well; there are too many to list all of them,
+//! so these are only looked up in the source.
 //!
 //! A sentence for users is composed of fragments. The page has such a sentence as a whole, so each of its words must come from a literal:
 //! the sentence's own, or a fragment's in its place. And each fragment must be in a sentence of the page.
@@ -182,11 +182,13 @@ fn is_in(text: &str, literal: &str, fragments: &BTreeSet<String>) -> bool {
     })
 }
 
-/// The messages that a page quotes: in blocks of `text`, separated by empty lines.
+/// The messages that a page quotes at the beginning of a list's items, up to a colon.
 fn quoted(page: &str) -> BTreeSet<String> {
     let page = fs::read_to_string(top().join("docs").join(page)).unwrap();
-    let blocks = page.split("\n```text\n").skip(1).map(|rest| rest.split("\n```").next().unwrap());
-    blocks.flat_map(|block| block.split("\n\n")).map(plain).collect()
+    // On the page for users, other lists come before.
+    let page = page.split_once("\n## Messages").map_or(page.as_str(), |(_, rest)| rest);
+    let items = page.split("\n- `").skip(1).filter_map(|item| item.split("`:").next());
+    items.flat_map(|item| item.split("`;")).map(|message| plain(&message.replace('`', ""))).collect()
 }
 
 /// What the page quotes in its sentences, between quotation marks.

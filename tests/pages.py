@@ -32,7 +32,8 @@ sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 TOP = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TOP / "tests"))
 
-from slurm.sites import PrivateSite, SiteError, die_properly, until  # noqa: E402
+from contract.sites import SiteError, die_properly, until  # noqa: E402
+from slurm.sites import PrivateSite  # noqa: E402
 
 PAGES = ("README.md", "docs/install/slurm.md", "docs/install/shell.md", "docs/install/pbs.md",
          "docs/install/gridengine.md")
@@ -165,7 +166,7 @@ class Machine:
             status, output = self.run(who, command)
             if command == "scontrol reconfigure":
                 # It comes back before the daemons have read the file. slurmd says something of it, in any release.
-                until(lambda mark=mark: self.site.slurmd_log_since(mark), 20, "a word of slurmd")
+                until(lambda mark=mark: self.site.log_since(mark), 20, "a word of slurmd")
                 until(lambda: self.site.command("scontrol", "show", "slurmd").returncode == 0, 30, "slurmd")
             if self.verbose:
                 print(output, end="", flush=True)

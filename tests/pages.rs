@@ -171,8 +171,9 @@ const PAGES: [&str; 2] = ["docs/man/jobfence.8", "docs/man/jobfence.conf.5"];
 fn manual_pages_have_place_in_80_columns() {
     for page in PAGES {
         let Some(said) = said_by("groff", &["-man", "-t", "-Tutf8", "-P-c", "-rLL=78n", "-ww", page]) else { return };
-        let mut wrong: Vec<String> =
-            said.lines().filter(|line| line.contains("warning: ")).map(str::to_owned).collect();
+        // A terminal has no pages that end within a table.
+        let is_wrong = |line: &&str| line.contains("warning: ") && !line.contains("will not fit on one page");
+        let mut wrong: Vec<String> = said.lines().filter(is_wrong).map(str::to_owned).collect();
         for line in said.lines() {
             // A bold letter is printed twice, with a backspace between.
             let mut shown = String::new();

@@ -7,7 +7,7 @@ use jobfence::fence::{Fence, Opening};
 use jobfence::host::Host;
 use jobfence::janitor::{self, Launch, Who};
 use jobfence::job::{Id, JobKey};
-use jobfence::scheduler::all::ALL;
+use jobfence::schedulers::ALL;
 use nix::unistd::Pid;
 
 use crate::Failure;

@@ -20,7 +20,7 @@ use jobfence::cgroup::layout::LayoutKind;
 use jobfence::cgroup::membership::Membership;
 use jobfence::fence;
 use jobfence::janitor::{self, Launch, Who};
-use jobfence::scheduler::all::ALL;
+use jobfence::schedulers::ALL;
 use nix::unistd::Pid;
 use place::{Place, Split, soon};
 use removal::{End, Step};

@@ -14,7 +14,7 @@ use jobfence::host::Host;
 use jobfence::janitor;
 use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::policy::{self, Plan};
-use jobfence::scheduler::all::ALL;
+use jobfence::schedulers::ALL;
 use jobfence::sys::dir::Dir;
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::unistd::Pid;

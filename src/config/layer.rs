@@ -5,13 +5,13 @@
 use std::borrow::Cow;
 
 use super::error::{ConfigError, MAX_ERRORS};
-use super::keys::{FILE_ARGUMENT, KEYS, Key};
+use super::keys::{Config, FILE_ARGUMENT, KEYS, Key};
 use super::lexer::{Position, Source, Token};
 use super::parser::{Assignment, Item};
 use super::sections::{self, Section};
 use super::setting::{Origin, Setting};
 use super::suggest::nearest;
-use super::values::{Config, Mode};
+use super::values::Mode;
 use crate::cgroup::io::{IoRules, Malformed, Rate};
 
 /// The assignments of a file.

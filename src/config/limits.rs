@@ -3,6 +3,9 @@
 
 use std::fmt;
 
+#[cfg(test)]
+use proptest::prelude::*;
+
 use super::units::{Wrong, processes};
 use crate::cgroup::layout::Version;
 use crate::cgroup::limits::MOST_PROCESSES;
@@ -147,6 +150,22 @@ impl LimitNumbers {
         let limited = NUMBERS.iter().zip(self.0).filter_map(|((_, number), value)| value.map(number.in_words));
         let all: Vec<String> = limited.collect();
         (!all.is_empty()).then(|| all.join(", "))
+    }
+
+    /// For each limit none, or a value that it accepts: as it is, or in MiB.
+    #[cfg(test)]
+    pub(super) fn any() -> impl Strategy<Value = Self> {
+        let number = |(limit, number): &'static (Limit, Number)| {
+            let value =
+                |small: u64| [small, small << 20].into_iter().find(|n| (number.read)(&(number.text)(*n)) == Ok(*n));
+            prop::option::of(1_u64..=MOST_PROCESSES).prop_map(move |small| (*limit, small.and_then(value)))
+        };
+        NUMBERS.iter().map(number).collect::<Vec<_>>().prop_map(|all| {
+            all.into_iter().fold(Self::default(), |mut numbers, (limit, number)| {
+                numbers.set(limit, number);
+                numbers
+            })
+        })
     }
 
     /// The lower of each.

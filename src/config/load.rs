@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use super::error::{ConfigError, MAX_ERRORS};
 use super::file::{self, MAX_FILE};
+use super::keys::Config;
 use super::layer::{Layer, Written};
 use super::parser;
 use super::resolve::Loaded;
-use super::values::{Config, Mode, OnErrors};
+use super::values::{Mode, OnErrors};
 
 /// Read if no argument `config=PATH` names another.
 pub const DEFAULT_FILE: &str = "/etc/slurm/jobfence.conf";

@@ -4,12 +4,10 @@
 
 use std::path::PathBuf;
 
-use super::keys::Key;
+use super::keys::{Config, Key};
 use super::layer::Written;
 use super::sections::{self, Section, SectionKind};
 use super::setting::{Origin, Setting};
-use super::strictness;
-use super::values::Config;
 use crate::error::Result;
 use crate::facts::{Facts, FactsNeeded};
 
@@ -63,7 +61,7 @@ impl Loaded {
     pub fn strictest(&self) -> Config {
         let mut strictest = self.config.clone();
         for index in 0..self.written.sections.len() {
-            strictness::take_stricter(&mut strictest, &self.with_sections(&[index]).config);
+            strictest.take_stricter(&self.with_sections(&[index]).config);
         }
         strictest
     }
@@ -82,7 +80,7 @@ impl Loaded {
                 strictest = candidate.config.clone();
                 continue;
             }
-            for name in strictness::take_stricter(&mut strictest, &candidate.config) {
+            for name in strictest.take_stricter(&candidate.config) {
                 taken.retain(|(before, _)| *before != name);
                 taken.push((name, index));
             }

@@ -9,7 +9,6 @@ use super::lexer::Token;
 use super::parser::Assignment;
 use super::pattern::matches_one;
 use super::setting::Setting;
-use super::strictness::is_per_job;
 use super::suggest::nearest;
 use super::units::keyword_of;
 use crate::error::{Error, Result};
@@ -326,7 +325,7 @@ fn too_many(unknown: &[SectionKind]) -> Error {
 /// Why a key may not stand in a section, to complete "expected ..."; `None` if it may. In a section with a wrong header, which has its
 /// own error, keys of users may stand.
 pub(super) fn refuses(section: Option<&Section>, key: &Key) -> Option<String> {
-    if !is_per_job(key) {
+    if !key.is_per_job() {
         return Some(format!("a key that can differ from job to job; {} stands before the first section", key.name));
     }
     // Otherwise the jobs of one user would take turns in changing the user's own limits.

@@ -3,8 +3,7 @@
 
 use std::fmt;
 
-use super::keys::Key;
-use super::values::Config;
+use super::keys::{Config, Key};
 
 /// One key with a value, and where that was set.
 #[derive(Debug, Clone)]

@@ -2,6 +2,9 @@
 //! Which requests of a job are its CPUs, its memory or its GPUs, where a scheduler grants slots: the value of `SlotCPUs`, `SlotMemory` and
 //! `SlotGPUs`.
 
+#[cfg(test)]
+use proptest::prelude::*;
+
 use super::units::{NONE, Wrong};
 
 /// A request that counts as CPUs, memory or GPUs.
@@ -69,6 +72,18 @@ pub(super) fn text(all: &[SlotRequest]) -> String {
     };
     let texts: Vec<String> = all.iter().map(one).collect();
     if texts.is_empty() { NONE.to_owned() } else { texts.join(",") }
+}
+
+/// All that can be requested.
+#[cfg(test)]
+pub(super) fn any() -> BoxedStrategy<Vec<SlotRequest>> {
+    let per = prop::sample::select(vec![PerSlot::AsCounted, PerSlot::Slot, PerSlot::Host, PerSlot::Job]);
+    let all = prop::collection::btree_map("[a-z][A-Za-z0-9_.-]{0,9}", per, 0..4);
+    let text = |name: &String| !name.eq_ignore_ascii_case(NONE);
+    all.prop_map(move |all| {
+        all.into_iter().filter(|(name, _)| text(name)).map(|(name, per)| SlotRequest { name, per }).collect()
+    })
+    .boxed()
 }
 
 #[cfg(test)]

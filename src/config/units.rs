@@ -8,8 +8,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::bytes;
-use crate::cgroup::devices;
-use crate::cgroup::io::IoRules;
 use crate::cgroup::limits::MOST_PROCESSES;
 use crate::job::Cpus;
 
@@ -123,11 +121,6 @@ pub(super) fn days(text: &str, range: RangeInclusive<u64>) -> Result<Duration, W
     if range.contains(&days) { Ok(Duration::from_secs(days * DAY)) } else { Err(Wrong::Range) }
 }
 
-/// Rates for some targets, all in one text.
-pub(super) fn io_rules(text: &str) -> Result<IoRules, Wrong> {
-    IoRules::parse(text).map_err(|_| Wrong::Form)
-}
-
 /// A percentage from `range`, with up to two decimals and perhaps a `%`.
 pub(crate) fn percent(text: &str, range: RangeInclusive<u64>) -> Result<Percent, Wrong> {
     let text = text.strip_suffix('%').unwrap_or(text);
@@ -175,25 +168,18 @@ pub(super) fn text_or_unlimited(value: Option<impl fmt::Display>) -> String {
     value.map_or_else(|| UNLIMITED.to_owned(), |value| value.to_string())
 }
 
-/// Rules of devices, or none.
-pub(super) fn device_rules(text: &str) -> Result<Vec<devices::DeviceRule>, Wrong> {
-    if text.eq_ignore_ascii_case(NONE) { Ok(Vec::new()) } else { devices::parse(text).map_err(Wrong::Because) }
-}
-
-/// The rules as [`device_rules`] reads them.
-pub(super) fn device_rules_text(rules: &[devices::DeviceRule]) -> String {
-    if rules.is_empty() { NONE.to_owned() } else { devices::text(rules) }
-}
-
-/// The pattern of GPUs' devices, or none.
-pub(super) fn gpu_device(text: &str) -> Result<Option<devices::GpuDevice>, Wrong> {
-    if text.eq_ignore_ascii_case(NONE) {
-        return Ok(None);
-    }
-    devices::GpuDevice::parse(text).map(Some).ok_or(Wrong::Form)
-}
-
+/// The word for nothing.
 pub(super) const NONE: &str = "none";
+
+/// A value, or nothing.
+pub(super) fn none_or<T>(text: &str, read: impl Fn(&str) -> Result<T, Wrong>) -> Result<Option<T>, Wrong> {
+    if text.eq_ignore_ascii_case(NONE) { Ok(None) } else { read(text).map(Some) }
+}
+
+/// The reverse of [`none_or`].
+pub(super) fn text_or_none(value: Option<impl fmt::Display>) -> String {
+    value.map_or_else(|| NONE.to_owned(), |value| value.to_string())
+}
 
 /// A number of CPUs up to 1024, with up to three decimals.
 pub(crate) fn cpus(text: &str) -> Result<Cpus, Wrong> {
@@ -219,8 +205,14 @@ pub(crate) fn size(text: &str) -> Result<u64, Wrong> {
     if bytes < 1 << 20 { Err(Wrong::Range) } else { Ok(bytes) }
 }
 
-/// One of `words`, whatever its case.
+/// What Slurm's own parser takes for yes and no (`s_p_handle_boolean`).
+const BOOLEANS: [(&str, &str); 6] =
+    [("up", "yes"), ("true", "yes"), ("1", "yes"), ("down", "no"), ("false", "no"), ("0", "no")];
+
+/// One of `words`, whatever its case; if these are yes and no, also as Slurm writes them.
 pub(super) fn keyword<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Wrong> {
+    let same = BOOLEANS.iter().find(|(boolean, _)| boolean.eq_ignore_ascii_case(text));
+    let text = same.map_or(text, |(_, word)| word);
     words.iter().find(|(keyword, _)| keyword.eq_ignore_ascii_case(text)).map(|&(_, value)| value).ok_or(Wrong::Form)
 }
 
@@ -233,11 +225,6 @@ pub(super) fn keyword_of<T: PartialEq>(value: T, words: &[(&'static str, T)]) ->
 pub(super) fn path(text: &str) -> Result<PathBuf, Wrong> {
     let sound = text.starts_with('/') && !text.contains(|c: char| c.is_control() || c == '"');
     if sound && text.split('/').all(|part| part != "..") { Ok(PathBuf::from(text)) } else { Err(Wrong::Form) }
-}
-
-/// Such a path, or none.
-pub(super) fn path_or_none(text: &str) -> Result<Option<PathBuf>, Wrong> {
-    if text.eq_ignore_ascii_case(NONE) { Ok(None) } else { path(text).map(Some) }
 }
 
 /// A relative path of one to four plain names.
@@ -272,6 +259,7 @@ mod tests {
 
     use super::super::{Config, KEYS, parse};
     use super::*;
+    use crate::cgroup::io::IoRules;
     use crate::requests::{REQUESTS, Requests};
     use Wrong::{Form, Overflow, Range};
 

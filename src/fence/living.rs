@@ -4,12 +4,13 @@
 //! Steps are found by the names of their directories, which every user can read. Root also reads the records and jobfence's marks. The
 //! cost is proportional to the number of steps: each directory is opened once, and none stays open.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::branches::{self, OwnStep};
 use super::names::{IDLE, in_mount};
-use super::own::{child, children, found_or_noted};
+use super::own::{children, found_or_noted};
 use crate::cgroup::layout::Hierarchy;
 use crate::cgroup::usage::{self, Depth};
 use crate::cgroup::{limits, mark, now, walk};
@@ -18,6 +19,7 @@ use crate::figures::{LimitedTo, Usage};
 use crate::host::Host;
 use crate::job::{Id, job_dir};
 use crate::log;
+use crate::policy::Level;
 use crate::record::noted::Allocated;
 use crate::record::{Record, Records};
 use crate::scheduler::{PresentJob, Schedulers};
@@ -33,6 +35,8 @@ pub struct WantedSteps {
     pub uid: Option<u32>,
     /// Of this job alone.
     pub job: Option<Id>,
+    /// That job's other name, which a scheduler may give its directory.
+    pub other_name: Option<String>,
 }
 
 /// The records of steps, by the names of their directories. Only root can read them.
@@ -59,15 +63,13 @@ impl Recorded {
         Self(all)
     }
 
-    /// `base`, and every other base directory of the recorded steps.
-    fn bases<'a>(&'a self, base: &'a str) -> Vec<&'a str> {
-        let mut bases = vec![base];
-        for record in self.0.values() {
-            if !bases.contains(&record.base.as_str()) {
-                bases.push(&record.base);
-            }
-        }
-        bases
+    /// `base`, and every other base directory of the recorded steps, each once with its branches.
+    fn bases<'a>(&'a self, base: &'a str) -> BTreeSet<&'a str> {
+        let of_record = |record: &'a Record| {
+            let above = record.base.strip_suffix(IDLE).and_then(|above| above.strip_suffix('/'));
+            above.unwrap_or(&record.base)
+        };
+        self.0.values().map(of_record).chain([base]).collect()
     }
 }
 
@@ -97,6 +99,8 @@ pub struct StepPlace<'a> {
     pub hierarchy: &'a Hierarchy,
     /// Whether they are the scheduler's.
     pub is_overlay: bool,
+    /// The directory of all the user's jobs, if there is one.
+    user: Option<PathBuf>,
     /// The job's directory.
     pub job: PathBuf,
     /// The step's directory, if its processes are in one below it.
@@ -184,61 +188,41 @@ impl JobOrder {
     }
 }
 
+/// The uid in the name of a user's directory.
+fn uid_of(name: &str) -> Option<u32> {
+    name.strip_prefix("uid_")?.parse().ok()
+}
+
 impl<'a> LivingSearch<'a, '_> {
-    /// Adds jobfence's steps: `BASE[/idle][/NODE]/uid_U/job_J/step_S`.
+    /// Adds jobfence's steps.
     fn in_base(&mut self, hierarchy: &'a Hierarchy, root: &Dir, base: &str) {
-        let mut dir: Option<Dir> = None;
-        for name in base.split('/') {
-            dir = child(dir.as_ref().unwrap_or(root), name, &mut self.unseen);
-            if dir.is_none() {
-                return;
-            }
-        }
-        let Some(base) = dir else { return };
-        self.in_top(hierarchy, &base, None);
-        for name in children(&base, |name| !name.starts_with("uid_"), &mut self.unseen) {
-            let Some(below) = child(&base, &name, &mut self.unseen) else { continue };
-            if name != IDLE {
-                self.in_top(hierarchy, &below, Some(&name));
-                continue;
-            }
-            self.in_top(hierarchy, &below, None);
-            for node in children(&below, |name| !name.starts_with("uid_"), &mut self.unseen) {
-                let Some(dir) = child(&below, &node, &mut self.unseen) else { continue };
-                self.in_top(hierarchy, &dir, Some(&node));
-            }
-        }
+        let (wanted, job) = (self.wanted, self.wanted.job.as_ref().map(job_dir));
+        let is_wanted = |name: &str| match uid_of(name) {
+            Some(uid) => wanted.uid.is_none_or(|wanted| wanted == uid),
+            None => name.starts_with("job_") && job.as_ref().is_none_or(|wanted| wanted == name),
+        };
+        let mut unseen = Vec::new();
+        branches::each_step(root, base, &is_wanted, &mut unseen, &mut |step, _| self.add_own(hierarchy, step));
+        self.unseen.append(&mut unseen);
     }
 
-    fn in_top(&mut self, hierarchy: &'a Hierarchy, top: &Dir, node: Option<&str>) {
-        for name in children(top, |name| name.starts_with("uid_"), &mut self.unseen) {
-            let uid = name.strip_prefix("uid_").and_then(|uid| uid.parse::<u32>().ok());
-            let Some(uid) = uid.filter(|uid| self.wanted.uid.is_none_or(|wanted| wanted == *uid)) else { continue };
-            let Some(user) = child(top, &name, &mut self.unseen) else { continue };
-            let wanted = self.wanted.job.as_ref().map(job_dir);
-            let is_wanted =
-                |name: &str| name.starts_with("job_") && wanted.as_ref().is_none_or(|wanted| wanted == name);
-            for name in children(&user, is_wanted, &mut self.unseen) {
-                let Some(dir) = child(&user, &name, &mut self.unseen) else { continue };
-                let plain = name.strip_prefix("job_").unwrap_or(&name);
-                let job = Id::of_a_name(plain).map_or_else(|| plain.to_owned(), |id| id.as_str().to_owned());
-                for name in children(&dir, |name| name.starts_with("step_"), &mut self.unseen) {
-                    let plain = name.strip_prefix("step_").unwrap_or(&name);
-                    let (plain, again) = plain.split_once('.').unwrap_or((plain, "1"));
-                    let step = Id::of_a_steps_name(plain).map_or_else(|| plain.to_owned(), |id| id.as_str().to_owned());
-                    let place = StepPlace {
-                        hierarchy,
-                        is_overlay: false,
-                        job: dir.path().to_path_buf(),
-                        around: None,
-                        step: dir.path().join(&name),
-                        tasks: "task_",
-                    };
-                    let again = again.parse().unwrap_or(1);
-                    self.add(node, Some(uid), job.clone(), step, again, place);
-                }
-            }
-        }
+    fn add_own(&mut self, hierarchy: &'a Hierarchy, own: &OwnStep<'_>) {
+        let [node @ .., user, job, step] = own.levels else { return };
+        let plain = job.strip_prefix("job_").unwrap_or(job);
+        let job = Id::of_a_name(plain).map_or_else(|| plain.to_owned(), |id| id.as_str().to_owned());
+        let place = StepPlace {
+            hierarchy,
+            is_overlay: false,
+            user: own.job.path().parent().map(Path::to_path_buf),
+            job: own.job.path().to_path_buf(),
+            around: None,
+            step: own.job.path().join(step),
+            tasks: "task_",
+        };
+        let plain = step.strip_prefix("step_").unwrap_or(step);
+        let (plain, again) = plain.split_once('.').unwrap_or((plain, "1"));
+        let step = Id::of_a_steps_name(plain).map_or_else(|| plain.to_owned(), |id| id.as_str().to_owned());
+        self.add(node.first().copied(), uid_of(user), job, step, again.parse().unwrap_or(1), place);
     }
 
     /// Adds the steps of a scheduler's job.
@@ -252,7 +236,10 @@ impl<'a> LivingSearch<'a, '_> {
         };
         let marked = marked.and_then(|text| Record::parse(&text).ok());
         let job = marked.as_ref().and_then(Record::job).map(|id| id.as_str().to_owned());
-        let job = job.unwrap_or_else(|| name.strip_prefix("job_").unwrap_or(&name).to_owned());
+        let job = job.unwrap_or_else(|| match &self.wanted.job {
+            Some(job) if self.wanted.other_name.as_ref() == Some(&name) => job.as_str().to_owned(),
+            _ => name.strip_prefix("job_").unwrap_or(&name).to_owned(),
+        });
         if self.wanted.job.as_ref().is_some_and(|wanted| wanted.as_str() != job) {
             return;
         }
@@ -271,6 +258,7 @@ impl<'a> LivingSearch<'a, '_> {
             let place = StepPlace {
                 hierarchy,
                 is_overlay: true,
+                user: theirs.user.clone(),
                 job: theirs.job.path().to_path_buf(),
                 around: step.as_ref().map(|_| around.clone()),
                 step: step.unwrap_or(around),
@@ -278,8 +266,7 @@ impl<'a> LivingSearch<'a, '_> {
             };
             steps.push((plain, place));
         }
-        let named =
-            theirs.user.as_ref().and_then(|user| user.file_name()?.to_str()?.strip_prefix("uid_")?.parse().ok());
+        let named = theirs.user.as_ref().and_then(|user| uid_of(user.file_name()?.to_str()?));
         let recorded = || self.recorded.0.values().find(|record| record.job().is_some_and(|id| id.as_str() == job));
         let uid = named.or_else(|| marked.as_ref().and_then(Record::uid)).or_else(|| recorded().and_then(Record::uid));
         let uid = uid.or_else(|| user_of(host, steps.iter().map(|(_, place)| place)));
@@ -496,6 +483,22 @@ impl LivingStep<'_> {
 }
 
 impl StepPlace<'_> {
+    /// Its directory of a level; for tasks that of the first.
+    pub fn dir(&self, level: Level) -> Option<PathBuf> {
+        match level {
+            Level::User => self.user.clone(),
+            Level::Job => Some(self.job.clone()),
+            Level::Step => Some(self.step.clone()),
+            Level::Task => {
+                let is_task = |name: &str| name.starts_with(self.tasks);
+                let names = children(&Dir::open(&self.step).ok()?, is_task, &mut Vec::new());
+                let first =
+                    names.into_iter().min_by_key(|name| JobOrder::of(name.strip_prefix(self.tasks).unwrap_or(name)));
+                first.map(|name| self.step.join(name))
+            }
+        }
+    }
+
     fn processes(&self) -> Result<Vec<StepProcess>> {
         let step = Dir::open(&self.step)?;
         let mut found = Vec::new();
@@ -542,7 +545,7 @@ mod tests {
     use super::*;
     use crate::cgroup::layout::Version;
     use crate::config::Config;
-    use crate::scheduler::all::ALL;
+    use crate::schedulers::ALL;
 
     /// What is found among these directories, as `JOB STEP again UID NODE places`.
     fn found(version: Version, dirs: &[&str], wanted: &WantedSteps) -> Vec<String> {
@@ -560,7 +563,7 @@ mod tests {
             controllers: ["memory".to_owned()].into(),
             name: None,
         };
-        let host = Host::read_what_there_is(&Config::default()).unwrap().0;
+        let host = host();
         let recorded = Recorded::default();
         let mut search = LivingSearch { recorded: &recorded, wanted, steps: BTreeMap::new(), unseen: Vec::new() };
         search.in_base(&hierarchy, &root, "a.slice/base");
@@ -579,8 +582,51 @@ mod tests {
         search.steps.values().flatten().map(one).collect()
     }
 
+    fn host() -> Host {
+        Host::read_what_there_is(&Config::default()).unwrap().0
+    }
+
     fn all() -> WantedSteps {
         WantedSteps::default()
+    }
+
+    #[test]
+    fn each_directory_of_a_step_is_known_by_its_level() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = |name: &str| temp.path().join(name);
+        let hierarchy = host().layout.hierarchies.remove(0);
+        for name in ["task_10", "task_9", "other"] {
+            std::fs::create_dir_all(path("uid_6/job_5/step_0").join(name)).unwrap();
+        }
+        let place = StepPlace {
+            hierarchy: &hierarchy,
+            is_overlay: false,
+            user: Some(path("uid_6")),
+            job: path("uid_6/job_5"),
+            around: None,
+            step: path("uid_6/job_5/step_0"),
+            tasks: "task_",
+        };
+        let levels = [Level::User, Level::Job, Level::Step, Level::Task].map(|level| place.dir(level).unwrap());
+        let expected = ["uid_6", "uid_6/job_5", "uid_6/job_5/step_0", "uid_6/job_5/step_0/task_9"];
+        assert_eq!(levels, expected.map(path));
+    }
+
+    /// The branch of scavengers is found with its base; a second time would count its figures twice.
+    #[test]
+    fn each_base_of_a_record_is_walked_once() {
+        let record = |base: &str| {
+            let levels = ["uid_6", "job_5", "step_0"].map(str::to_owned).to_vec();
+            let owner = crate::record::Owner { pid: 1, start: 1 };
+            let (boot_id, pid_namespace) = (String::new(), String::new());
+            (
+                vec![base.to_owned()],
+                Record { boot_id, pid_namespace, owner, base: base.to_owned(), levels, shared: None },
+            )
+        };
+        let bases = ["a/b", "a/b/idle", "c/idle", "d/myidle"];
+        let recorded = Recorded(bases.into_iter().map(record).collect());
+        assert_eq!(recorded.bases("a/b").into_iter().collect::<Vec<_>>(), ["a/b", "c", "d/myidle"]);
     }
 
     const OURS: [&str; 8] = [
@@ -605,9 +651,9 @@ mod tests {
             "12[3].host a.2 1 6 - own",
         ];
         assert_eq!(found(Version::V2, &OURS, &all()), expected);
-        let of_user = WantedSteps { uid: Some(7), job: None };
+        let of_user = WantedSteps { uid: Some(7), ..all() };
         assert_eq!(found(Version::V2, &OURS, &of_user), ["9 batch 2 7 - own"]);
-        let of_job = WantedSteps { uid: None, job: Some(Id::new("12[3].host").unwrap()) };
+        let of_job = WantedSteps { job: Some(Id::new("12[3].host").unwrap()), ..all() };
         assert_eq!(found(Version::V2, &OURS, &of_job), ["12[3].host a.2 1 6 - own"]);
     }
 
@@ -627,7 +673,13 @@ mod tests {
         assert_eq!(found(Version::V2, &on_v2, &all()), expected);
         let on_v1 = ["slurm_n1/uid_6/job_5/step_0+1/task_0", "slurm/uid_7/job_5/step_0", "slurmy/uid_6/job_5/step_3"];
         assert_eq!(found(Version::V1, &on_v1, &all()), ["5 0 1 7 - overlay", "5 0 1 6 - overlay"]);
-        let of_user = WantedSteps { uid: Some(6), job: None };
+        let of_user = WantedSteps { uid: Some(6), ..all() };
         assert_eq!(found(Version::V1, &on_v1, &of_user), ["5 0 1 6 - overlay"]);
+        let other_name = Some("s2YNM7YN3THN00".to_owned());
+        let of_job = WantedSteps { job: Some(Id::new("5").unwrap()), other_name, ..all() };
+        assert_eq!(
+            found(Version::V2, &on_v2, &of_job),
+            ["5 0 1 6 n1 own+overlay", "5 1 1 ? - overlay", "5 batch 1 ? - overlay"]
+        );
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollTimeout, poll};
 
+use super::branches::each_step;
 use super::names::{IDLE, in_mount};
 use crate::cgroup::base::{self, fill};
 use crate::cgroup::handing_down::enable;
@@ -290,35 +291,25 @@ pub fn unrecorded(host: &Host, records: &Records, unseen: &mut Vec<Error>) -> Ve
     let mut found: Vec<Unrecorded> = Vec::new();
     let mut unmarked = Vec::new();
     for hierarchy in &host.layout.hierarchies {
-        for base in [host.base.clone(), format!("{}/{IDLE}", host.base)] {
-            let top = hierarchy.open().and_then(|root| root.child(&base));
-            let Some(top) = found_or_noted(top, unseen) else { continue };
-            let mut add = |levels: &[&str], dir: &Dir| {
-                let levels: Vec<String> = levels.iter().map(|name| (*name).to_owned()).collect();
-                let mark = mark::get(dir);
-                let is_certain = mark.is_ok();
-                let mark = mark.map_err(|error| unmarked.push(error)).ok().flatten();
-                let mark = mark.and_then(|text| Record::parse(&text).ok());
-                let mark = mark.filter(|record| record.levels == levels && record.base == base);
-                match found.iter_mut().find(|other| other.levels == levels && other.base == base) {
-                    Some(other) => {
-                        other.record = other.record.take().or(mark);
-                        other.is_certain &= is_certain;
-                    }
-                    None => found.push(Unrecorded { base: base.clone(), levels, record: mark, is_certain }),
+        let Some(root) = found_or_noted(hierarchy.open(), unseen) else { continue };
+        each_step(&root, &host.base, &|_| true, unseen, &mut |step, unseen| {
+            let Some(dir) = step.levels.last().and_then(|name| child(step.job, name, unseen)) else { return };
+            let mark = mark::get(&dir);
+            let is_certain = mark.is_ok();
+            let mark = mark.map_err(|error| unmarked.push(error)).ok().flatten();
+            let mark = mark.and_then(|text| Record::parse(&text).ok());
+            let mark = mark.filter(|record| record.levels == step.levels && record.base == step.base);
+            match found.iter_mut().find(|other| other.levels == step.levels && other.base == step.base) {
+                Some(other) => {
+                    other.record = other.record.take().or(mark);
+                    other.is_certain &= is_certain;
                 }
-            };
-            for name in children(&top, |name| name.starts_with("uid_"), unseen) {
-                steps_of(&[&name], &top, unseen, &mut add);
-            }
-            let is_node = |name: &str| !name.starts_with("uid_") && name != IDLE && !name.starts_with("step_");
-            for node in children(&top, is_node, unseen) {
-                let Some(dir) = child(&top, &node, unseen) else { continue };
-                for name in children(&dir, |name| name.starts_with("uid_"), unseen) {
-                    steps_of(&[&node, &name], &dir, unseen, &mut add);
+                None => {
+                    let levels = step.levels.iter().map(|name| (*name).to_owned()).collect();
+                    found.push(Unrecorded { base: step.base.to_owned(), levels, record: mark, is_certain });
                 }
             }
-        }
+        });
     }
     // Records are read after the directories were seen and before they are seen again, since steps begin and end meanwhile. A record
     // that cannot be parsed counts.
@@ -343,19 +334,6 @@ impl Unrecorded {
             Ok(_) => true,
         };
         host.layout.hierarchies.iter().any(is_there)
-    }
-}
-
-/// Calls `add` for each step of a user. The last name of `above` is the user's.
-fn steps_of(above: &[&str], parent: &Dir, unseen: &mut Vec<Error>, add: &mut dyn FnMut(&[&str], &Dir)) {
-    let Some(user) = above.last().and_then(|name| child(parent, name, unseen)) else { return };
-    for job in children(&user, |name| name.starts_with("job_"), unseen) {
-        let Some(dir) = child(&user, &job, unseen) else { continue };
-        for step in children(&dir, |name| name.starts_with("step_"), unseen) {
-            if let Some(dir) = child(&dir, &step, unseen) {
-                add(&[above, &[&job, &step]].concat(), &dir);
-            }
-        }
     }
 }
 

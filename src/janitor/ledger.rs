@@ -12,7 +12,7 @@ use crate::facts::Facts;
 use crate::host::Host;
 use crate::job::JobKey;
 use crate::record::holder::Holder;
-use crate::record::job::{JobId, JobRecords};
+use crate::record::job::JobRecords;
 use crate::record::{Owner, Record};
 use crate::report::account::{Account, End, Ending, GrantedTo, since_boot};
 use crate::report::usage_log::UsageLog;
@@ -108,9 +108,8 @@ impl Ledger {
 /// What is known about a step's job, including the job's own record and this host's name.
 fn facts(step: &DeadStep, host: &Host, config: &Config) -> Facts {
     let mut facts = step.facts.clone();
-    let id = step.key.job.as_str().parse().ok().map(|job| JobId { node: step.key.node.clone(), job });
     let records = JobRecords::existing(&config.run_dir).ok().flatten();
-    let record = id.zip(records).and_then(|(id, records)| records.read(&id, host).ok().flatten());
+    let record = records.and_then(|records| records.read(&step.key.on_node(), host).ok().flatten());
     if let Some(record) = record.filter(|record| record.uid == step.key.uid && facts.partition.known().is_none()) {
         record.add_to(&mut facts);
     }

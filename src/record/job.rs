@@ -20,7 +20,7 @@ use super::roll::{self, Entry, EntryKind};
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts, Gpus};
 use crate::host::Host;
-use crate::job::Name;
+use crate::job::JobOnNode;
 use crate::log;
 use crate::printable::printable;
 use crate::sys::dir::Dir;
@@ -39,22 +39,12 @@ const MAX_NAME: usize = 1024;
 /// No node has more GPUs.
 const MAX_GPUS: usize = 1024;
 
-/// Which job on which node: several slurmd can share a host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobId {
-    /// The node, if it has its own branch in the tree.
-    pub node: Option<Name>,
-    /// Slurm's number.
-    pub job: u32,
-}
-
-impl JobId {
-    /// `5` or `n1,5`: no name has a comma.
-    fn file_name(&self) -> String {
-        match &self.node {
-            None => self.job.to_string(),
-            Some(node) => format!("{node},{}", self.job),
-        }
+/// The name of a job's record: `5` or `n1,5`. No name has a comma.
+fn file_name(id: &JobOnNode) -> String {
+    let job = id.job.in_a_name();
+    match &id.node {
+        None => job,
+        Some(node) => format!("{node},{job}"),
     }
 }
 
@@ -247,8 +237,8 @@ impl JobRecords {
     }
 
     /// Writes a record in place of an earlier one. A process that dies meanwhile leaves none, or the old one.
-    pub fn write(&self, id: &JobId, record: &JobRecord) -> Result<()> {
-        let name = id.file_name();
+    pub fn write(&self, id: &JobOnNode, record: &JobRecord) -> Result<()> {
+        let name = file_name(id);
         roll::note(&self.run_dir, record.entry(&name).as_slice());
         // Two prologs of one job do not run at once. The bound ends the loop if another process keeps writing.
         for _ in 0..3 {
@@ -262,8 +252,8 @@ impl JobRecords {
 
     /// The record of a job; `None`: there is none, or it is by another boot or a dead batch step. Such a record is of an earlier run of
     /// the job, which may have been requeued to another partition.
-    pub fn read(&self, id: &JobId, host: &Host) -> Result<Option<JobRecord>> {
-        match self.read_name(&id.file_name())? {
+    pub fn read(&self, id: &JobOnNode, host: &Host) -> Result<Option<JobRecord>> {
+        match self.read_name(&file_name(id))? {
             Some(record) if !is_stale(&record, host)? => Ok(Some(record)),
             _ => Ok(None),
         }
@@ -295,13 +285,13 @@ impl JobRecords {
     }
 
     /// Removes a job's record, whatever process wrote it. No error if there is none.
-    pub fn forget(&self, id: &JobId) -> Result<()> {
-        unlink(&self.dir, &id.file_name())
+    pub fn forget(&self, id: &JobOnNode) -> Result<()> {
+        unlink(&self.dir, &file_name(id))
     }
 
     /// Removes a job's record if it is the one that was seen: another is of a new run of the job.
-    pub fn forget_this(&self, id: &JobId, seen: &JobRecord) -> Result<()> {
-        match self.read_name(&id.file_name())? {
+    pub fn forget_this(&self, id: &JobOnNode, seen: &JobRecord) -> Result<()> {
+        match self.read_name(&file_name(id))? {
             Some(record) if record.written == seen.written && record.boot_id == seen.boot_id => self.forget(id),
             _ => Ok(()),
         }
@@ -350,6 +340,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+    use crate::job::Name;
 
     fn record(written: u128) -> JobRecord {
         JobRecord {
@@ -369,8 +360,8 @@ mod tests {
         Host { boot_id: boot_id.to_owned(), ..Host::read(&Config::default()).unwrap() }
     }
 
-    fn id(job: u32) -> JobId {
-        JobId { node: None, job }
+    fn id(job: u32) -> JobOnNode {
+        JobOnNode { node: None, job: job.into() }
     }
 
     #[test]
@@ -439,7 +430,7 @@ mod tests {
         assert_eq!(records.read(&id(5), &of_boot("b")).unwrap(), Some(second.clone()));
         assert_eq!(records.read(&id(5), &of_boot("another boot")).unwrap(), None);
         // Another slurmd's on this host.
-        let other = JobId { node: Some(Name::new("n2").unwrap()), job: 5 };
+        let other = JobOnNode { node: Some(Name::new("n2").unwrap()), ..id(5) };
         assert_eq!(records.read(&other, &of_boot("b")).unwrap(), None);
         records.write(&other, &first).unwrap();
 

@@ -3,7 +3,7 @@
 //!
 //! A linker gives each function the newest version that the build host's glibc has of it, and the file then does not load with an older
 //! glibc. So these are defined here, hidden, for all of the code that is linked with this file, std's too. Functions that 2.28 has
-//! elsewhere are in build.rs; the beginning of a program is in `src/bin/jobfence/start.rs`.
+//! elsewhere are in build.rs; the beginning of a program is in `src/command/start.rs`.
 //!
 //! `tests/shared_object.rs` and `tests/install.sh` fail when a toolchain needs another function, and name it. Other processors than
 //! these two have other names, and get what the build host has.

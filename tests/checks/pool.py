@@ -17,6 +17,7 @@ UNITS = 2 * (os.cpu_count() or 1) + 1
 # A build that takes longer hangs, whatever the machine.
 BUILD_SECONDS = 3600
 MINUTE = 60
+LOOKS = 5  # after so many seconds again
 
 
 @dataclass
@@ -68,7 +69,9 @@ class Pool:
                         self.running[group] = time.monotonic()
                         threads.append(threading.Thread(target=self.of_thread, args=(group,), daemon=True))
                         threads[-1].start()
-                self.changed.wait(5)
+                self.changed.wait(LOOKS)
+                # As init would: a dead process counts for its user's limit until somebody has buried it.
+                machine.orphans(set(self.processes))
             self.watch.look([group.name for group in self.running])
             if time.monotonic() - told >= MINUTE:
                 told = time.monotonic()

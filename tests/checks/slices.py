@@ -11,6 +11,8 @@ from .groups import CASES, CELLS, FAULTS, GUEST, HALF, PRIVATE_SLURM, PYTHON, TO
 
 # So many cases take two minutes: on this machine, and in a guest, which needs the third minute to boot.
 ON_HOST, IN_GUEST = 5, 10
+# In which the page on installing under their scheduler is typed.
+OF_PAGES = "debian12-v2-gridengine", "debian13-v2-htcondor"
 # Of what `JOBFENCE_FAULTS=all` has.
 PARTS_OF_FAULTS = 40
 
@@ -37,6 +39,8 @@ def in_guests():
             continue
         if what.scheduler != "slurm":
             yield from parts(f"vm {cell}", command, listed(f"tests/{what.scheduler}/cases.py"), IN_GUEST, **GUEST)
+            if cell in OF_PAGES:
+                yield Group(f"vm {cell} page", ((*command, "--page"),), about=300, tiers=("check",), **GUEST)
             continue
         chosen = ("--layout",) if what.image in images else ()
         images.add(what.image)

@@ -112,6 +112,16 @@ class InAPool(unittest.TestCase):
         pid = said.split("left behind: process ")[1].split()[0]
         os.waitpid(int(pid), 0)
 
+    def test_the_dead_are_buried_while_their_group_runs(self):
+        looks, pool.LOOKS = pool.LOOKS, 0.2
+        script = """pid=$(setsid sleep 98765 >/dev/null 2>&1 & echo $!)
+            kill -9 $pid
+            for try in $(seq 300); do [ -e /proc/$pid ] || exit 0; sleep 0.1; done; exit 1"""
+        try:
+            self.assertEqual(self.of(script)[0].verdict, "pass")
+        finally:
+            pool.LOOKS = looks
+
     def test_what_hangs_is_ended(self):
         result, said = self.of("sleep 98765", seconds=0.2)
         self.assertEqual(result.verdict, "FAIL")

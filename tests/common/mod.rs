@@ -23,7 +23,7 @@ mod skip;
 #[allow(unused_imports)]
 pub use leases::{Lease, UIDS, alone, beside_others, uids};
 #[allow(unused_imports)]
-pub use number::{Stopped, opened_until_its_move, start_under};
+pub use number::{Stopped, opened_until, opened_until_its_move, start_under};
 #[allow(unused_imports)]
 pub use opened::open;
 #[allow(unused_imports)]

@@ -75,10 +75,14 @@ fn traced(command: &Command, more: &[&str]) -> Command {
 
 /// How many files the command opens until it can write into the first `cgroup.procs`.
 pub fn opened_until_its_move(command: &Command) -> usize {
+    opened_until(command, |line| line.contains("\"cgroup.procs\"") && line.contains("O_WRONLY"))
+}
+
+/// How many files the command opens, up to the first of which strace prints such a line.
+pub fn opened_until(command: &Command, is_it: impl Fn(&str) -> bool) -> usize {
     let done = traced(command, &[]).output().unwrap();
     let trace = String::from_utf8_lossy(&done.stderr);
-    let is_move = |line: &str| line.contains("\"cgroup.procs\"") && line.contains("O_WRONLY");
-    trace.lines().position(is_move).unwrap_or_else(|| panic!("{trace}")) + 1
+    trace.lines().position(is_it).unwrap_or_else(|| panic!("{trace}")) + 1
 }
 
 /// A stopped command.

@@ -8,7 +8,7 @@ use jobfence::fence::{Fence, Opening};
 use jobfence::host::Host;
 use jobfence::janitor;
 use jobfence::job::JobKey;
-use jobfence::scheduler::all::ALL;
+use jobfence::schedulers::ALL;
 
 /// For a step with this daemon, if it has one.
 pub fn open(host: &Host, config: &Config, key: &JobKey, daemon: Option<&Membership>) -> Result<Fence> {

@@ -19,7 +19,7 @@ use jobfence::job::{Id, JobKey};
 use jobfence::record::roll::EntryKind;
 use jobfence::record::tracked::{self, Tracked, TrackedRecords};
 use jobfence::record::{Record, Records};
-use jobfence::scheduler::all::ALL;
+use jobfence::schedulers::ALL;
 use jobfence::sys::dir::Dir;
 use jobfence::sys::process::Owner;
 use nix::sys::wait::WaitStatus;

@@ -19,10 +19,10 @@ from pathlib import Path
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from slurm import sites as shared  # noqa: E402
-from slurm.harness import CASES  # noqa: E402
-from slurm.runner import Runner, part_of  # noqa: E402
-from slurm.sites import die_properly, until  # noqa: E402
+from contract import sites as shared  # noqa: E402
+from contract.harness import CASES  # noqa: E402
+from contract.runner import Runner, part_of  # noqa: E402
+from contract.sites import die_properly, until  # noqa: E402
 
 from gridengine import record, sites, suite  # noqa: E402, F401
 
@@ -62,7 +62,7 @@ class GridEngineRunner(Runner):
             yield f"job {jobid} of {user}: {site.queued(jobid)} {site.reason(jobid)} {site.ends_of(jobid)[-1:]}"
             yield from ("  | " + line for line in (site.output(jobid) + site.told(jobid)).splitlines()[:30])
         yield "execd's log:"
-        yield from ("  | " + line for line in site.slurmd_log_since(mark).splitlines()[-20:])
+        yield from ("  | " + line for line in site.log_since(mark).splitlines()[-20:])
         yield "jobfence's log:"
         yield from ("  | " + line for line in site.logged().splitlines()[-50:])
 
@@ -78,7 +78,7 @@ def privately(options, chosen):
         print("cases: needs a machine without systemd, which delegates no cgroups to a tree in namespaces", file=sys.stderr)
         return LACKS
     base = f"jobfence-{os.getpid()}"
-    tests, parts = "opt/jobfence-tests", ("slurm", "pbs", "gridengine", "leases.py")
+    tests, parts = "opt/jobfence-tests", ("contract", "gridengine", "leases.py")
     binds = [(TOP / "tests" / name, f"{tests}/{name}") for name in parts]
     binds += [(TOP / name, f"{tests}/jobfence/{name}") for name in ("plugstack", "hooks", "include", "docs", "README.md")]
     if options.record:

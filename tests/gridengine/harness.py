@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the cases of Grid Engine are written with, beside what they share with Slurm's."""
 
-from slurm import kernel
-from slurm.harness import MIB, expect_equal, pid_from, steps_of
-from slurm.sites import until
+from contract import kernel
+from contract.harness import MIB, expect_equal, pid_from, steps_of
+from contract.sites import until
 
 # In a session of its own.
 ESCAPEE = "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $! >escapee.new; mv escapee.new escapee.$JOB_ID"

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from slurm.sites import until
+from contract.sites import until
 
 NODE, ADDRESS = "node2", "192.0.2.2"
 HOSTS = Path("/etc/hosts")

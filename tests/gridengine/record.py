@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 
-from slurm.sites import PATIENCE, until
+from contract.sites import PATIENCE, until
 
 SHEPHERD = """#!/bin/bash -p
 # $0 is no name that execd gives.

@@ -13,8 +13,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from slurm import kernel, sites
-from slurm.sites import until, write_atomically
+from contract import kernel, sites
+from contract.sites import until
 
 HERE = Path(__file__).resolve().parent
 ROOT, CELL = "/var/lib/gridengine", "default"
@@ -28,28 +28,16 @@ def fields(text):
     return {match[1]: match[2] for match in found if match}
 
 
-class InstalledGridEngine(sites.Site):
-    users = ("alice", "bob")
+class InstalledGridEngine(sites.Installed):
+    PREFIX = "jobfence-gridengine-"
 
     def __init__(self):
         super().__init__()
         self.environment.update(SGE_ROOT=ROOT, SGE_CELL=CELL)
-        self.config = Path("/etc/slurm/jobfence.conf")
-        self.jobfence = Path(shutil.which("jobfence", path=sites.PATH))
-
-    def __enter__(self):
-        self.home = Path(tempfile.mkdtemp(prefix="jobfence-gridengine-"))
-        self.home.chmod(0o755)
-        self.config.parent.mkdir(exist_ok=True)
-        for user in self.users:
-            self.directory(user)
-        return self
 
     def __exit__(self, *_):
         self.command("qdel", "-f", "-u", "*")
-        self.config.unlink(missing_ok=True)
-        shutil.rmtree(self.home, ignore_errors=True)
-        return False
+        return super().__exit__()
 
     # -- jobs ---------------------------------------------------------------------------
 
@@ -185,8 +173,8 @@ class InstalledGridEngine(sites.Site):
     def log_mark(self):
         return len(kernel.read_bytes(SPOOL / "messages"))
 
-    def slurmd_log_since(self, mark):
-        """execd's, under the name by which the shared helpers ask for it."""
+    def log_since(self, mark):
+        """execd's."""
         return kernel.read_bytes(SPOOL / "messages")[mark:].decode(errors="replace")
 
     @contextlib.contextmanager
@@ -217,25 +205,10 @@ class InstalledGridEngine(sites.Site):
 
     # -- jobfence -----------------------------------------------------------------------
 
-    def configure(self, text=""):
-        """Returns how many lines of the site's own stand before `text`."""
-        first = "".join(f"{key}={value}\n" for key, value in self.own_keys().items())
-        if first or text:
-            write_atomically(self.config, first + text)
-        else:
-            self.config.unlink(missing_ok=True)
-        return first.count("\n")
-
     def logged(self):
         """What jobfence has logged last."""
         lines = self.command("journalctl", "--no-pager", "-n", "300").stdout.splitlines()
         return "\n".join(line for line in lines if "jobfence:" in line)
-
-    def bases(self):
-        return ["jobfence.slice/jobfence.scope", "jobfence"]
-
-    def run_directory(self):
-        return Path("/run/jobfence")
 
     def forget_debits(self):
         """What a launch has asked qmaster, and the next ones read: it holds for minutes."""
@@ -262,8 +235,6 @@ class PrivateGridEngine(InstalledGridEngine):
 
     def own_keys(self):
         return {"CgroupBase": self.base}
-
-    favoured = sites.PrivateSite.favoured
 
     def logged(self):
         lines = kernel.read("/var/log/syslog").splitlines()

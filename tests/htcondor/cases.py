@@ -16,10 +16,10 @@ from pathlib import Path
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from slurm import sites as shared  # noqa: E402
-from slurm.harness import CASES  # noqa: E402
-from slurm.runner import Runner, part_of  # noqa: E402
-from slurm.sites import die_properly, until  # noqa: E402
+from contract import sites as shared  # noqa: E402
+from contract.harness import CASES  # noqa: E402
+from contract.runner import Runner, part_of  # noqa: E402
+from contract.sites import die_properly, until  # noqa: E402
 
 from htcondor import sites, suite  # noqa: E402, F401
 from htcondor.harness import is_restarting  # noqa: E402
@@ -52,7 +52,7 @@ class HTCondorRunner(Runner):
             yield from ("  | " + line for line in site.log(jobid).splitlines()[-30:])
             yield from ("  | " + line for line in (site.output(jobid) + site.output(jobid, "err")).splitlines()[:30])
         yield "the startd's and the starters' logs:"
-        yield from ("  | " + line for line in site.slurmd_log_since(mark).splitlines()[-60:])
+        yield from ("  | " + line for line in site.log_since(mark).splitlines()[-60:])
         yield "jobfence's log:"
         log = site.command("journalctl", "--no-pager", "-n", "200").stdout
         yield from ("  | " + line for line in log.splitlines() if "jobfence" in line)

@@ -16,8 +16,8 @@ from pathlib import Path
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from slurm import sites as shared  # noqa: E402
-from slurm.sites import until  # noqa: E402
+from contract import sites as shared  # noqa: E402
+from contract.sites import until  # noqa: E402
 
 from htcondor import sites  # noqa: E402
 

@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from htcondor import harness, sites  # noqa: E402
 from htcondor.suite.limits import EAT  # noqa: E402
-from slurm import kernel  # noqa: E402
-from slurm import sites as shared  # noqa: E402
-from slurm.runner import Claims  # noqa: E402
-from slurm.sites import die_properly, until  # noqa: E402
+from contract import kernel  # noqa: E402
+from contract import sites as shared  # noqa: E402
+from contract.runner import Claims  # noqa: E402
+from contract.sites import die_properly, until  # noqa: E402
 
 USER = "alice"
 SPIN = "for i in 1 2 3 4; do sh -c 'while :; do :; done' & done; sleep 300"

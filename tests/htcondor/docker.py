@@ -7,8 +7,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from slurm import kernel
-from slurm.sites import until
+from contract import kernel
+from contract.sites import until
 
 from .harness import ESCAPEE, fenced
 

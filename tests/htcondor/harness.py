@@ -5,10 +5,10 @@ import contextlib
 import os
 import stat
 
-from slurm import kernel
-from slurm.harness import MIB, Skip, expect, expect_dead, expect_equal, pid_from, steps_of
-from slurm.kernel import Group
-from slurm.sites import until
+from contract import kernel
+from contract.harness import MIB, Skip, expect, expect_dead, expect_equal, pid_from, steps_of
+from contract.kernel import Group
+from contract.sites import until
 
 # In a session of its own.
 ESCAPEE = "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $! >escapee.new; mv escapee.new escapee.$JOB_ID"

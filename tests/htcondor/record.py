@@ -15,8 +15,8 @@ sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from slurm import sites as shared  # noqa: E402
-from slurm.sites import die_properly, until  # noqa: E402
+from contract import sites as shared  # noqa: E402
+from contract.sites import die_properly, until  # noqa: E402
 
 from htcondor import sites  # noqa: E402
 from htcondor.suite.gpus import DISCOVERY  # noqa: E402

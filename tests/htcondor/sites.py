@@ -5,13 +5,12 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import tempfile
 from pathlib import Path
 
-from slurm import kernel, sites
-from slurm.sites import until
+from contract import kernel, sites
+from contract.sites import until
 
 LOGS = Path("/var/log/condor")
 CONFIG = Path("/etc/condor/config.d/60-jobfence-case")
@@ -43,13 +42,12 @@ def is_whole(log):
     return bool(re.search("ScheddAd *: Inserting", log) and re.search(r'Ad *: Inserting \*\* "< slot', log))
 
 
-class InstalledHTCondor(sites.Site):
-    users = ("alice", "bob")
+class InstalledHTCondor(sites.Installed):
+    # HTCondor gives each job a /tmp of its own.
+    PREFIX, WHERE = "jobfence-htcondor-", "/srv"
 
     def __init__(self):
         super().__init__()
-        self.config = Path("/etc/slurm/jobfence.conf")
-        self.jobfence = Path(shutil.which("jobfence", path=sites.PATH))
         # HTCondor runs with settings of a case that is over, which it reads at its start alone.
         self.is_stale = False
         # How many jobs each cluster has, and where they log; those that the case has removed; the daemons of the last answer.
@@ -57,21 +55,10 @@ class InstalledHTCondor(sites.Site):
         self.removed = set()
         self.answered = None
 
-    def __enter__(self):
-        # HTCondor gives each job a /tmp of its own.
-        self.home = Path(tempfile.mkdtemp(prefix="jobfence-htcondor-", dir="/srv"))
-        self.home.chmod(0o755)
-        self.config.parent.mkdir(exist_ok=True)
-        for user in self.users:
-            self.directory(user)
-        return self
-
     def __exit__(self, *_):
         self.command("condor_rm", "-all")
-        self.config.unlink(missing_ok=True)
         CONFIG.unlink(missing_ok=True)
-        shutil.rmtree(self.home, ignore_errors=True)
-        return False
+        return super().__exit__()
 
     # -- jobs ---------------------------------------------------------------------------
 
@@ -315,16 +302,10 @@ class InstalledHTCondor(sites.Site):
     def log_mark(self):
         return {path: path.stat().st_size for path in LOGS.glob("*Log*")}
 
-    def log_since(self, mark, name):
-        path = LOGS / f"{name}Log"
-        return kernel.read_bytes(path)[mark.get(path, 0):].decode(errors="replace")
-
-    def slurmd_log_since(self, mark):
-        """The startd's and the starters', under the name by which the shared helpers ask for it."""
-        found = []
-        for path in sorted(LOGS.glob("Start*Log*")):
-            found.append(kernel.read_bytes(path)[mark.get(path, 0):].decode(errors="replace"))
-        return "".join(found)
+    def log_since(self, mark, name=None):
+        """Of this daemon; otherwise the startd's and the starters'."""
+        paths = [LOGS / f"{name}Log"] if name else sorted(LOGS.glob("Start*Log*"))
+        return "".join(kernel.read_bytes(path)[mark.get(path, 0):].decode(errors="replace") for path in paths)
 
     def said(self, since):
         """What jobfence has logged since a moment of time.time()."""
@@ -333,17 +314,3 @@ class InstalledHTCondor(sites.Site):
 
     def kill_startd(self):
         os.kill(self.startd_pid(), signal.SIGKILL)
-
-    # -- jobfence -----------------------------------------------------------------------
-
-    def configure(self, text=""):
-        if text:
-            sites.write_atomically(self.config, text)
-        else:
-            self.config.unlink(missing_ok=True)
-
-    def bases(self):
-        return ["jobfence.slice/jobfence.scope", "jobfence"]
-
-    def run_directory(self):
-        return Path("/run/jobfence")

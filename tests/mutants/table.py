@@ -16,14 +16,16 @@ class Break(NamedTuple):
     noticer: str
 
 
-ADOPT = "src/door/adopt.rs"
-TAKE_BACK = "src/door/take_back.rs"
+ADOPT = "src/schedulers/slurm/adopt.rs"
+TAKE_BACK = "src/doors/take_back.rs"
 EXPLAINED = "host host what_is_explained_is_what_is_written"
 NOTHING = "set: |_, _, _, _| Ok(()),"
 LIMITING = "src/fence/limiting.rs"
 RULES = "src/fence/rules.rs"
 POLICY = "src/policy.rs"
-CORES = "src/door/cores.rs"
+CORES = "src/doors/cores.rs"
+CORES = "src/doors/cores.rs"
+KEYS = "src/config/keys.rs"
 UNITS = "src/config/units.rs"
 SECTIONS = "src/config/sections.rs"
 STRICTNESS = "src/config/strictness.rs"
@@ -31,24 +33,24 @@ JOB = "src/record/job.rs"
 FILES = "src/record/files.rs"
 REFUSE = "src/launch/refuse.rs"
 CARD = "src/report/card.rs"
-SLURM_CONF = "src/scheduler/slurm/conf.rs"
+SLURM_CONF = "src/schedulers/slurm/conf.rs"
 ADVICE = "src/report/card/advice.rs"
 CARDS_WORDS = "src/report/card/words.rs"
-SPOOL = "src/scheduler/gridengine/spool.rs"
-CLIENT = "src/scheduler/gridengine/client.rs"
+SPOOL = "src/schedulers/gridengine/spool.rs"
+CLIENT = "src/schedulers/gridengine/client.rs"
 EARLY_MOVE = "src/launch/early_move.rs"
 LAYOUT = "src/cgroup/layout.rs"
 LONG_ROLL = "src/record/roll.rs"
-SLOT_AD = "src/scheduler/htcondor/slot_ad.rs"
-JOB_AD = "src/scheduler/htcondor/job_ad.rs"
-SETTINGS = "src/scheduler/htcondor/settings.rs"
-STARTER = "src/bin/jobfence/starter.rs"
-CARD_DOOR = "src/scheduler/slurm/spank/card.rs"
-C_ABI = "src/door/c_abi.rs"
-C_STRUCTS = "src/door/c_abi/given.rs"
+SLOT_AD = "src/schedulers/htcondor/slot_ad.rs"
+JOB_AD = "src/schedulers/htcondor/job_ad.rs"
+SETTINGS = "src/schedulers/htcondor/settings.rs"
+STARTER = "src/schedulers/htcondor/command/starter.rs"
+CARD_DOOR = "src/schedulers/slurm/spank/card.rs"
+C_ABI = "src/doors/c_abi.rs"
+C_STRUCTS = "src/doors/c_abi/given.rs"
 HOOK = "hooks/pbs/jobfence.py"
-PBS = "src/scheduler/pbs.rs"
-STRAYS = "src/door/strays.rs"
+PBS = "src/schedulers/pbs.rs"
+STRAYS = "src/schedulers/pbs/strays.rs"
 PROGRAM = "src/sys/program.rs"
 C_LIFE = "host c_abi a_program_in_c_lives"
 
@@ -207,7 +209,19 @@ BREAKS = (
         "            Some(_) => Has::No,\n            None => Has::No,",
         "unit config::",
     ),
-    Break("a_nodes_key_in_a_section", SECTIONS, "if !is_per_job(key) {", "if false {", "unit config::"),
+    Break(
+        "a_default_that_the_manual_does_not_say", KEYS,
+        "Duration::from_secs(10), kinds::TIMEOUT, node;",
+        "Duration::from_secs(11), kinds::TIMEOUT, node;",
+        "unit jobfence_conf_5",
+    ),
+    Break(
+        "a_key_that_sections_may_not_have_any_more", KEYS,
+        "kinds::CPU_POLICY, jobs(strictness::cpu_policy);",
+        "kinds::CPU_POLICY, node;",
+        "unit jobfence_conf_5",
+    ),
+    Break("a_nodes_key_in_a_section", SECTIONS, "if !key.is_per_job() {", "if false {", "unit config::"),
     Break(
         "off_is_the_strictest_mode", STRICTNESS,
         "(Mode::Off, _) | (Mode::Observe, Mode::Enforce)",
@@ -216,8 +230,8 @@ BREAKS = (
     ),
     Break(
         "the_largest_is_the_strictest", STRICTNESS,
-        "    if other < *value {",
-        "    if other > *value {",
+        "    if *other < *value {",
+        "    if *other > *value {",
         "unit config::",
     ),
     Break(
@@ -503,7 +517,7 @@ BREAKS = (
         C_LIFE,
     ),
     Break(
-        "a_fence_is_opened_once_more_for_another_user", "src/door/life.rs",
+        "a_fence_is_opened_once_more_for_another_user", "src/doors/life.rs",
         "let answer = make(loaded.clone(), request, None, is_nobody_elses);",
         "let _ = is_nobody_elses;\n    let answer = make(loaded.clone(), request, None, |_| Ok(()));",
         C_LIFE,
@@ -578,7 +592,7 @@ BREAKS = (
         'os.environ["PBS_MOM_HOME"] = HOME', 'os.environ.pop("PBS_MOM_HOME", None)',
         "hook a_mom_with_another_directory",
     ),
-    Break("a_spool_without_its_mom_says_no", PBS, "Runs::No if !is_locked(", "Runs::No if false && !is_locked(", "unit scheduler::pbs"),
+    Break("a_spool_without_its_mom_says_no", PBS, "Runs::No if !is_locked(", "Runs::No if false && !is_locked(", "unit schedulers::pbs"),
     Break(
         "another_jobs_controllers_are_ours", "src/fence/resume.rs",
         "        fence.trees.retain(|tree| tree.own().is_none_or(|own| own.is_whole(&record.levels)));\n", "",
@@ -594,7 +608,7 @@ BREAKS = (
         "if of == job.id or session == int(job.job.session_id or -1):", "if True:",
         "hook crashes_at_launch_without_a_prologue",
     ),
-    Break("a_job_about_to_begin_is_dead", PBS, "if age() < TO_BEGIN", "if age() < Duration::ZERO", "unit scheduler::pbs"),
+    Break("a_job_about_to_begin_is_dead", PBS, "if age() < TO_BEGIN", "if age() < Duration::ZERO", "unit schedulers::pbs"),
     Break(
         "an_empty_fence_waits_as_long", "src/janitor/holders.rs",
         "age if age >= EMPTY && is_empty() => Duration::MAX,", "age if age >= EMPTY && is_empty() => age,",
@@ -616,9 +630,9 @@ BREAKS = (
         "hook the_service_finds_processes_in_no_fence",
     ),
     Break(
-        "whatever_a_task_file_says", "src/scheduler/pbs/tasks.rs",
+        "whatever_a_task_file_says", "src/schedulers/pbs/tasks.rs",
         "(is_its && status == RUNNING && session > 1)", "(session > 1)",
-        "unit scheduler::pbs::tasks",
+        "unit schedulers::pbs::tasks",
     ),
     Break(
         "roots_processes_are_a_jobs", STRAYS,
@@ -626,32 +640,37 @@ BREAKS = (
         "hook the_service_finds_processes_in_no_fence",
     ),
     Break(
-        "a_name_alone_is_a_mom", "src/scheduler/pbs/tasks.rs",
+        "a_name_alone_is_a_mom", "src/schedulers/pbs/tasks.rs",
         "program.starts_with(MOM)", "!program.is_empty()",
-        "unit scheduler::pbs::tasks",
+        "unit schedulers::pbs::tasks",
     ),
     Break(
-        "a_users_directory_is_a_moms", "src/scheduler/pbs/tasks.rs",
+        "a_users_directory_is_a_moms", "src/schedulers/pbs/tasks.rs",
         "(stat.st_uid == geteuid().as_raw() && stat.st_mode & 0o022 == 0).then_some(dir)", "Some(dir)",
-        "unit scheduler::pbs::tasks",
+        "unit schedulers::pbs::tasks",
     ),
     Break(
-        "each_process_without_a_fence_is_an_error", "src/bin/jobfence/hold.rs",
+        "each_process_without_a_fence_is_an_error", "src/command/fetched.rs",
         "filter(|error| !failed.contains(error))", "filter(|_| true)",
         "hook the_service_finds_processes_in_no_fence",
     ),
     Break(
-        "other_limits_take_a_jobs_cpus", "src/door/life.rs",
+        "other_limits_take_a_jobs_cpus", "src/doors/life.rs",
         "before.filter(|_| granted.chooses_cores && granted.cpus.is_none())", "before.filter(|_| false)",
         "host life a_job_keeps_its_cpus_whatever_others_do",
     ),
     Break(
-        "a_later_step_waits_for_others_choices", "src/door/cores.rs",
+        "a_later_step_waits_for_others_choices", "src/doors/cores.rs",
         "    if has.is_empty() {\n        lock", "    {\n        lock",
         "host life a_job_keeps_its_cpus_whatever_others_do",
     ),
     Break(
-        "a_mistake_closes_nothing_silently", "src/door/c_abi.rs",
+        "a_step_has_what_its_job_has_given_back", "src/doors/cores.rs",
+        "Ok(left.filter(|left| !left.is_empty() && left.len() < cpus.len()))", "Ok(left.filter(|left| left.len() > cpus.len()))",
+        "host life a_step_has_no_cpu_that_its_job_has_given_back_meanwhile",
+    ),
+    Break(
+        "a_mistake_closes_nothing_silently", "src/doors/c_abi.rs",
         "            usable(loaded)?;\n        }\n        for one in all", "        }\n        for one in all",
         "host c_abi a_configuration_with_a_mistake",
     ),
@@ -676,7 +695,7 @@ BREAKS = (
         "hook a_task_of_a_job_that_began_without_the_hook",
     ),
     Break(
-        "a_mistake_keeps_a_fence", "src/door/c_abi/answer.rs",
+        "a_mistake_keeps_a_fence", "src/doors/c_abi/answer.rs",
         "errors.sound().ok_or_else(", "None.ok_or_else(",
         "hook a_mistake_at_the_end",
     ),
@@ -695,8 +714,8 @@ BREAKS = (
         "if self.job.in_ms_mom() else time.time() - int(self.job.stime or time.time())", "or 0",
         "hook used_on_another_host",
     ),
-    Break("a_dead_job_lives", PBS, "{ Runs::Yes } else { Runs::No }", "{ Runs::Yes } else { Runs::Yes }", "unit scheduler::pbs"),
-    Break("everybody_says_where_the_spool_is", PBS, "metadata.mode() & 0o022 != 0", "false", "unit scheduler::pbs"),
+    Break("a_dead_job_lives", PBS, "{ Runs::Yes } else { Runs::No }", "{ Runs::Yes } else { Runs::Yes }", "unit schedulers::pbs"),
+    Break("everybody_says_where_the_spool_is", PBS, "metadata.mode() & 0o022 != 0", "false", "unit schedulers::pbs"),
     Break(
         "age_of_nothing", "src/record/steps.rs",
         ".saturating_sub(written))", ".saturating_sub(written).mul_f32(0.0))",
@@ -704,48 +723,48 @@ BREAKS = (
     ),
     # What is said of fences that live, and of jobs that have ended.
     Break(
-        "users_see_all", "src/bin/jobfence/living.rs",
+        "users_see_all", "src/command/living.rs",
         "let uid = if own.is_root() { user } else { Some(own.as_raw()) };",
         "let uid = user;",
         "host usage_commands a_user_sees_only_its_own",
     ),
     Break(
-        "report_is_everybodys", "src/bin/jobfence/report.rs",
+        "report_is_everybodys", "src/command/report.rs",
         "if nix::unistd::geteuid().is_root() {\n        return error.to_string().into();",
         "if true {\n        return error.to_string().into();",
         "host usage_commands a_user_sees_only_its_own",
     ),
     Break(
-        "oldest_run_is_reported", "src/bin/jobfence/report.rs",
+        "oldest_run_is_reported", "src/command/report.rs",
         "    runs.reverse();\n", "",
         "host usage_commands a_report_is_of_one_run",
     ),
     Break(
-        "repeated_step_is_the_same_run", "src/bin/jobfence/report/runs.rs",
+        "repeated_step_is_the_same_run", "src/command/report/runs.rs",
         " || step.run != next.run || step.step == next.step", "",
         "host usage_commands a_report_is_of_one_run",
     ),
     Break(
-        "job_has_the_last_steps_cpu_time", "src/bin/jobfence/report/total.rs",
+        "job_has_the_last_steps_cpu_time", "src/command/report/total.rs",
         "Usage::with);", "|last, _| last.without_disks());",
         "host usage_commands a_report_has_what_was_used",
     ),
     Break(
-        "hint_for_a_script_that_starts_tasks", "src/scheduler/slurm/spank/environment.rs",
+        "hint_for_a_script_that_starts_tasks", "src/schedulers/slurm/spank/environment.rs",
         "config.mode == Mode::Enforce && !starts_tasks;",
         "config.mode == Mode::Enforce && (!starts_tasks || true);",
         "slurm thread_hints",
     ),
     Break(
-        "hint_for_a_job_of_two_slots", "src/bin/jobfence/shepherd/environment.rs",
+        "hint_for_a_job_of_two_slots", "src/schedulers/gridengine/command/shepherd/environment.rs",
         "hint.filter(|_| is_one_slot && !has_users)",
         "hint.filter(|_| !has_users)",
         "unit a_user_who_says_how_many_threads_is_not_told",
     ),
     Break(
-        "hints_that_nobody_has_asked_for", "src/config/values.rs",
-        "            thread_hints: false,",
-        "            thread_hints: true,",
+        "hints_that_nobody_has_asked_for", KEYS,
+        "thread_hints: bool = false,",
+        "thread_hints: bool = true,",
         "slurm thread_hints",
     ),
     Break(
@@ -767,20 +786,20 @@ BREAKS = (
         "unit an_open_list_takes_from_a_closed_one",
     ),
     Break(
-        "gpus_that_nobody_has_noted_down", "src/scheduler/slurm/spank/facts.rs",
+        "gpus_that_nobody_has_noted_down", "src/schedulers/slurm/spank/facts.rs",
         "if !has_said && has_gpus() {",
         "if false {",
         "slurm gpus_that_no_prolog_has_noted_down",
     ),
     Break(
-        "a_spool_that_is_looked_at_for_ever", "src/bin/jobfence/shepherd/process.rs",
+        "a_spool_that_is_looked_at_for_ever", "src/schedulers/gridengine/command/shepherd/process.rs",
         "if self.has_pid && self.is_begun {",
         "if false {",
         "unit the_spool_is_looked_at_until_the_job_has_begun",
     ),
-    Break("a_warning_wakes_a_suspended_job", "src/bin/jobfence/shepherd/process.rs", "![Signal::SIGUSR1, Signal::SIGUSR2].contains(&signal)", "true",
+    Break("a_warning_wakes_a_suspended_job", "src/schedulers/gridengine/command/shepherd/process.rs", "![Signal::SIGUSR1, Signal::SIGUSR2].contains(&signal)", "true",
           "unit a_warning_wakes_no_job"),
-    Break("a_shepherd_beside_whoever_is_the_parent_later", "src/bin/jobfence/shepherd/process.rs", "        // As execd looks for it, with ps(1).\n",
+    Break("a_shepherd_beside_whoever_is_the_parent_later", "src/schedulers/gridengine/command/shepherd/process.rs", "        // As execd looks for it, with ps(1).\n",
           "        let program = &self::program()?;\n",
           "host capacity a_job_of_grid_engine_has_its_shepherd_though_execd_dies_meanwhile"),
     Break("words_of_a_user_without_a_fence", CLIENT, "if is_users(key) {", "if false {",
@@ -788,57 +807,57 @@ BREAKS = (
     Break("a_users_process_without_a_fence", CLIENT, '        ("job_owner", administrator),\n', "", "unit nothing_of_the_users_runs_without_a_fence"),
     Break("a_line_of_a_users_behind_a_clients_address", SPOOL, 'None if before == CALLED => SESSIONS', 'None if before == CALLED => true || SESSIONS',
           "unit nothing_of_the_users_runs_without_a_fence"),
-    Break("qmaster_is_told_what_it_knows", "src/bin/jobfence/host/qconf.rs", "before.as_deref().is_some_and(|before| bytes(before) == bytes(amount))", "false",
+    Break("qmaster_is_told_what_it_knows", "src/schedulers/gridengine/command/qconf.rs", "before.as_deref().is_some_and(|before| bytes(before) == bytes(amount))", "false",
           "unit what_is_so_already_is_left_alone"),
-    Break("a_sensor_ends_at_what_is_no_text", "src/bin/jobfence/host/gridengine.rs", "for question in questions.split(b'\\n') {",
+    Break("a_sensor_ends_at_what_is_no_text", "src/schedulers/gridengine/command/sensor.rs", "for question in questions.split(b'\\n') {",
           "for question in questions.lines().map(|line| line.map(String::into_bytes)) {", "unit a_report_for_each_line_until_quit"),
     Break(
-        "series_of_a_restart_is_lost", "src/bin/jobfence/sample.rs",
+        "series_of_a_restart_is_lost", "src/command/sample.rs",
         "if !self.has_taken_over {",
         "if false {",
         "host samples a_series_outlives_jobfence_hold",
     ),
     Break(
-        "series_of_a_step_that_was_not_seen_ends", "src/bin/jobfence/sample.rs",
+        "series_of_a_step_that_was_not_seen_ends", "src/command/sample.rs",
         "let is_over = series.has_ended();",
         "let is_over = !steps.iter().any(|step| described(step).name == series.name);",
         "host samples a_sample_that_fails_loses_nothing",
     ),
     Break(
-        "series_where_everybody_writes", "src/bin/jobfence/series.rs",
+        "series_where_everybody_writes", "src/command/series.rs",
         " || stat.st_mode & 0o022 != 0",
         "",
         "host samples a_file_that_a_user_has_planted_is_not_followed",
     ),
     Break(
-        "series_for_everybody", "src/bin/jobfence/acl.rs",
+        "series_for_everybody", "src/command/acl.rs",
         "(OTHER, 0, NO_ID)",
         "(OTHER, READ, NO_ID)",
         "host samples a_series_shows_what_a_job_did_when",
     ),
     Break(
-        "series_is_a_new_file_each_time", "src/bin/jobfence/series.rs",
+        "series_is_a_new_file_each_time", "src/command/series.rs",
         "let exchanged = renameat2(dir, new.as_str(), dir, name, RenameFlags::RENAME_EXCHANGE);",
         "let exchanged = renameat2(dir, new.as_str(), dir, name, RenameFlags::empty());",
         "host samples a_user_fills_no_file_system_with_a_series",
     ),
     Break(
-        "series_that_ended_keeps_room", "src/bin/jobfence/series.rs",
+        "series_that_ended_keeps_room", "src/command/series.rs",
         "        let _ = File::from(file).set_len(0);\n",
         "        drop(file);\n",
         "host samples a_user_fills_no_file_system_with_a_series",
     ),
     Break(
-        "users_file_of_a_series_stays", "src/bin/jobfence/series.rs",
+        "users_file_of_a_series_stays", "src/command/series.rs",
         "found.is_ok_and(|found| found.st_uid != 0)",
         "found.is_err()",
         "host samples a_file_of_a_users_goes",
     ),
     Break("granted_huge_pages_do_not_close", POLICY, "granted().closed()", "granted()", "unit granted_huge_pages"),
     Break("the_rest_of_huge_pages_is_not_zero", "src/cgroup/huge_pages.rs", ".or(self.is_closed.then_some(0))", "", "unit the_lower_limit_of_each_size"),
-    Break("cores_are_halved", CORES, "if chosen.len() + core.len() <= wanted {", "if chosen.len() + core.len() < wanted {", "unit door::cores"),
-    Break("cores_are_of_two_nodes", CORES, ".min_by_key(|node| node.len())", ".max_by_key(|node| node.len())", "unit door::cores"),
-    Break("cores_are_everybodys", CORES, ".count() <= jobs)", ".count() <= jobs + 1)", "unit door::cores"),
+    Break("cores_are_halved", CORES, "if chosen.len() + core.len() <= wanted {", "if chosen.len() + core.len() < wanted {", "unit doors::cores"),
+    Break("cores_are_of_two_nodes", CORES, ".min_by_key(|node| node.len())", ".max_by_key(|node| node.len())", "unit doors::cores"),
+    Break("cores_are_everybodys", CORES, ".count() <= jobs)", ".count() <= jobs + 1)", "unit doors::cores"),
     Break("hpmem_is_not_granted", HOOK, 'pages = (pages or 0) + size_of(resources["hpmem"])', "pages = pages or 0", "hook granted_huge_pages nonsense"),
     Break("resize_asks_first", HOOK, 'job.library.call("limit", job.fence(), job.grant(event))', 'job.usage() and job.library.call("limit", job.fence(), job.grant(event))', "hook time_in_the_library"),
     Break(
@@ -865,30 +884,30 @@ BREAKS = (
         "host usage_commands names_do_nothing_to_a_terminal",
     ),
     Break(
-        "garbage_in_the_log_is_an_end", "src/bin/jobfence/report/log.rs",
+        "garbage_in_the_log_is_an_end", "src/command/report/log.rs",
         "                Some(whole) => self.line(whole),",
         "                Some(whole) if std::str::from_utf8(whole).is_err() => return Ok(()),\n                Some(whole) => self.line(whole),",
         "host usage_commands what_is_no_line_of_the_log_is_passed_over",
     ),
     Break(
-        "cpu_now_is_since_the_beginning", "src/bin/jobfence/living.rs",
+        "cpu_now_is_since_the_beginning", "src/command/living.rs",
         "new.saturating_sub(*cpu).as_secs_f64() / passed",
         "new.as_secs_f64() / passed",
         "host usage_commands what_lives_is_listed_and_shown",
     ),
     Break(
-        "top_is_not_sorted_by_keys", "src/bin/jobfence/top.rs",
+        "top_is_not_sorted_by_keys", "src/command/top.rs",
         "(self.sorted_by, self.is_reversed, self.scrolled) = (*column, false, 0);",
         "(_, self.is_reversed, self.scrolled) = (*column, false, 0);",
         "host usage_commands top_is_sorted_by_keys",
     ),
     Break(
-        "top_dies_of_a_signal", "src/bin/jobfence/top.rs",
+        "top_dies_of_a_signal", "src/command/top.rs",
         "if IS_ENDED.load(Ordering::Relaxed) {", "if IS_ENDED.load(Ordering::Relaxed) && false {",
         "host usage_commands top_puts_the_terminal_right_when_a_signal_ends_it",
     ),
     Break(
-        "top_writes_commands_into_a_pipe", "src/bin/jobfence/top.rs",
+        "top_writes_commands_into_a_pipe", "src/command/top.rs",
         "if options.json || !io::stdout().is_terminal() {", "if options.json {",
         "host usage_commands what_lives_is_listed_and_shown",
     ),
@@ -917,7 +936,7 @@ BREAKS = (
     ),
     Break("no_kill_on_a_card", CARD_DOOR, "usage.oom_kills.or(Some(end.reported.kills))", "None", "slurm card_after_a_kill"),
     Break(
-        "the_sites_word_on_the_card_counts", "src/scheduler/slurm/spank/step.rs",
+        "the_sites_word_on_the_card_counts", "src/schedulers/slurm/spank/step.rs",
         "requests.usage_card().unwrap_or(resolved.config.usage_card)", "resolved.config.usage_card",
         "slurm whose_word_on_the_card_counts",
     ),
@@ -948,11 +967,11 @@ BREAKS = (
         "unit report::card",
     ),
     Break(
-        "a_step_whose_srun_was_killed", "src/scheduler/slurm/spank/hand_over.rs", "nodes.is_unfinished |= self.is_others_mark(name);",
+        "a_step_whose_srun_was_killed", "src/schedulers/slurm/spank/hand_over.rs", "nodes.is_unfinished |= self.is_others_mark(name);",
         "nodes.is_unfinished |= self.is_others_mark(name) && false;", "nodes card_without_a_step_whose_srun_was_killed",
     ),
     Break(
-        "a_dead_step_that_is_nobodys", "src/scheduler/slurm.rs", "job.as_str().parse::<u32>().is_ok()",
+        "a_dead_step_that_is_nobodys", "src/schedulers/slurm.rs", "job.as_str().parse::<u32>().is_ok()",
         "job.as_str().parse::<u32>().is_err()", "slurm usage_of_the_dead",
     ),
     Break(
@@ -974,7 +993,7 @@ BREAKS = (
     ),
     Break("a_card_is_a_limit", "src/requests.rs", "request.limit.is_some() && [&self.job", "[&self.job", "unit requests"),
     Break(
-        "run_has_no_card", "src/bin/jobfence/run.rs", "for line in &ended.card {", "for line in &ended.card[..0] {",
+        "run_has_no_card", "src/command/run.rs", "for line in &ended.card {", "for line in &ended.card[..0] {",
         "host cli run_ends_with_a_card_where_that_is_wanted",
     ),
     # Grid Engine.
@@ -987,13 +1006,13 @@ BREAKS = (
     Break("a_slave_task_of_another_host", SPOOL, ".filter(|_| is_it)", ".filter(|_| is_it || true)", "unit gridengine::spool"),
     Break("microseconds_as_seconds", SPOOL, "time > LAST_SECOND", "time == LAST_SECOND", "unit gridengine::spool"),
     Break("resident_memory_that_is_not_heard", SPOOL, '"s_data", "h_rss", "s_rss"]', '"s_data", "h_cpu", "s_cpu"]', "unit gridengine::spool"),
-    Break("the_cache_as_a_peak", "src/bin/jobfence/shepherd/usage.rs", ".saturating_sub(used.memory_file.unwrap_or(0))", "", "unit shepherd::usage"),
-    Break("requests_lost_by_a_mistake", "src/bin/jobfence/jsv.rs", "self.memory = of(list, |_, amount| bytes(amount).is_some());", "", "unit jsv"),
-    Break("a_series_for_each_part", "src/bin/jobfence/sample.rs", "self.know_again(config, &mut new);", "let _ = &mut new;", "host samples a_step_that_is_seen_in_part_has_one_series"),
+    Break("the_cache_as_a_peak", "src/schedulers/gridengine/command/shepherd/usage.rs", ".saturating_sub(used.memory_file.unwrap_or(0))", "", "unit shepherd::usage"),
+    Break("requests_lost_by_a_mistake", "src/schedulers/gridengine/command/jsv.rs", "self.memory = of(list, |_, amount| bytes(amount).is_some());", "", "unit jsv"),
+    Break("a_series_for_each_part", "src/command/sample.rs", "self.know_again(config, &mut new);", "let _ = &mut new;", "host samples a_step_that_is_seen_in_part_has_one_series"),
     Break("a_slave_task_that_a_user_says", SPOOL, ".filter(|task| *task == directory)", "", "unit gridengine::spool"),
     Break("memory_of_one_slot", SPOOL, "_ => Share::Here { amount, times: self.slots },", "_ => Share::Here { amount, times: 1 },", "unit gridengine::spool"),
     Break("a_parallel_environment_that_is_unknown", SPOOL, 'pe: Fact::Known(named("pe")?),', "pe: Fact::Unknown,", "unit gridengine::spool"),
-    Break("an_octal_amount_as_a_decimal_one", "src/scheduler/gridengine/amount.rs", "of_base(number, 8)", "of_base(number, 10)", "unit gridengine::amount"),
+    Break("an_octal_amount_as_a_decimal_one", "src/schedulers/gridengine/amount.rs", "of_base(number, 8)", "of_base(number, 10)", "unit gridengine::amount"),
     Break("an_amount_that_is_no_limit", SPOOL, "number(text).ok_or_else(|| NotFenced::Asked(Error::new(wrong())))", "Ok(number(text).unwrap_or_else(|| (!wrong().is_empty()).then_some(1e18)))", "unit gridengine::spool"),
     Break("nonsense_that_onerror_bears", SPOOL, "Err(NotFenced::Asked(twice))", "Err(twice.into())", "unit gridengine::spool"),
     Break("an_account_that_a_user_writes", SECTIONS, "match fact.counts(users_are_trusted) {", "match fact.counts(users_are_trusted | true) {", "unit sections"),
@@ -1001,13 +1020,13 @@ BREAKS = (
     # HTCondor.
     Break("a_whole_amount_for_each_slot", SPOOL, "PerSlot::Job | PerSlot::Host => Share::Here { amount, times: 1 },", "PerSlot::Job | PerSlot::Host => Share::Here { amount, times: self.slots },", "unit gridengine::spool"),
     Break("a_jobs_amount_on_each_host", SPOOL, "PerSlot::Job if !self.is_master_host", "PerSlot::Job if false && !self.is_master_host", "unit gridengine::spool"),
-    Break("a_default_that_nobody_debits", "src/scheduler/gridengine/complexes.rs", "given.contains(complex.name.as_str())", "!given.contains(\"\")", "unit gridengine::complexes"),
-    Break("a_default_beside_a_request", "src/scheduler/gridengine/complexes.rs", "debit.default > 0.0 && !is_asked)", "debit.default > 0.0 && (!is_asked || true))", "unit gridengine"),
-    Break("debits_of_long_ago", "src/bin/jobfence/shepherd/debits.rs", ".filter(|age| *age < lasts)", ".filter(|age| *age < lasts * 9)", "unit shepherd::debits"),
-    Break("another_jsv_that_is_not_heard", "src/bin/jobfence/jsv.rs", "job.hear_other(&String::from_utf8_lossy(line), &mut wanted);", "let _ = (&mut *job, &mut wanted);", "unit jsv::"),
-    Break("another_jsv_with_forged_lines", "src/bin/jobfence/jsv.rs", "Some(other) if !job.is_forged =>", "Some(other) =>", "unit jsv::"),
-    Break("a_complaint_of_another_jsv", "src/bin/jobfence/jsv/theirs.rs", "if !complaint.is_empty() {", "if complaint.len() > 99 {", "unit jsv::"),
-    Break("a_script_that_only_speaks_of_us", "src/bin/jobfence/check/daemon.rs", ".filter(|line| !line.trim_start().starts_with('#'))", "", "unit check::daemon"),
+    Break("a_default_that_nobody_debits", "src/schedulers/gridengine/complexes.rs", "given.contains(complex.name.as_str())", "!given.contains(\"\")", "unit gridengine::complexes"),
+    Break("a_default_beside_a_request", "src/schedulers/gridengine/complexes.rs", "debit.default > 0.0 && !is_asked)", "debit.default > 0.0 && (!is_asked || true))", "unit gridengine"),
+    Break("debits_of_long_ago", "src/schedulers/gridengine/command/shepherd/debits.rs", ".filter(|age| *age < lasts)", ".filter(|age| *age < lasts * 9)", "unit shepherd::debits"),
+    Break("another_jsv_that_is_not_heard", "src/schedulers/gridengine/command/jsv.rs", "job.hear_other(&String::from_utf8_lossy(line), &mut wanted);", "let _ = (&mut *job, &mut wanted);", "unit jsv::"),
+    Break("another_jsv_with_forged_lines", "src/schedulers/gridengine/command/jsv.rs", "Some(other) if !job.is_forged =>", "Some(other) =>", "unit jsv::"),
+    Break("a_complaint_of_another_jsv", "src/schedulers/gridengine/command/jsv/theirs.rs", "if !complaint.is_empty() {", "if complaint.len() > 99 {", "unit jsv::"),
+    Break("a_script_that_only_speaks_of_us", "src/command/check/daemon.rs", ".filter(|line| !line.trim_start().starts_with('#'))", "", "unit check::daemon"),
     Break("a_wrong_wish_that_is_not_heard", SPOOL, "request.read(&name, value.as_bytes(), &mut asked).map_err(NotFenced::Asked)?;", "let _ = request.read(&name, value.as_bytes(), &mut asked);", "unit gridengine::spool"),
     Break("nobody_is_told_of_a_launch", EARLY_MOVE, "let _ = socket.send_to(&[], run_dir.join(WATCHER).join(SOCKET));", "", "unit early_move"),
     Break("a_launch_that_reads_all_lines", LONG_ROLL, "if size <= SHORT || is_wanted(hands) {", "if true {", "unit roll"),
@@ -1039,18 +1058,18 @@ BREAKS = (
     Break("a_lock_that_nobody_wants", EARLY_MOVE, "if !is_asked {", "if false {", "unit early_move"),
     Break("half_a_message", SLOT_AD, "if *is_last == 1 {", "if *is_last <= 1 {", "unit htcondor::slot_ad"),
     Break("the_first_of_two", SLOT_AD, "self.0.iter().rev().find(", "self.0.iter().find(", "unit htcondor::slot_ad"),
-    Break("a_text_that_goes_on", "src/scheduler/htcondor/value.rs", "is_escaped = *c == '\\\\' && !is_escaped;", "is_escaped = false;", "unit htcondor::slot_ad"),
-    Break("a_gpu_that_is_offline", "src/scheduler/htcondor/slot_gpus.rs", "(_, 0) => return", "(true, 0) => return", "unit htcondor::slot_gpus"),
+    Break("a_text_that_goes_on", "src/schedulers/htcondor/value.rs", "is_escaped = *c == '\\\\' && !is_escaped;", "is_escaped = false;", "unit htcondor::slot_ad"),
+    Break("a_gpu_that_is_offline", "src/schedulers/htcondor/slot_gpus.rs", "(_, 0) => return", "(true, 0) => return", "unit htcondor::slot_gpus"),
     Break("an_attribute_that_no_startd_has", SLOT_AD, 'text("RemoteUser")?', 'text("JobUser")?', "unit what_a_startd_has_said_is_understood"),
     Break("nonsense_in_a_local_job_that_onerror_bears", JOB_AD, "Self::read(text).map_err(NotFenced::Asked)",
           "Self::read(text).map_err(NotFenced::General)", "host facts nonsense_of_htcondors_becomes_what_the_page_says"),
-    Break("a_local_ad_that_has_no_room", "src/bin/jobfence/starter/local.rs", "if is_full(pipe, size) {", "if false {",
+    Break("a_local_ad_that_has_no_room", "src/schedulers/htcondor/command/starter/local.rs", "if is_full(pipe, size) {", "if false {",
           "unit nobody_gets_rid_of_a_fence_by_an_ad_that_has_no_room"),
-    Break("a_forged_slots_job_is_unknown", "src/bin/jobfence/starter.rs", "Err(why @ NotFenced::Asked(_)) => return Err(why),", "",
+    Break("a_forged_slots_job_is_unknown", "src/schedulers/htcondor/command/starter.rs", "Err(why @ NotFenced::Asked(_)) => return Err(why),", "",
           "unit what_a_user_has_written_is_refused"),
-    Break("a_wrong_option_that_onerror_bears", "src/scheduler/slurm/spank/step.rs", "return Err(NotFenced::Asked(error)),",
+    Break("a_wrong_option_that_onerror_bears", "src/schedulers/slurm/spank/step.rs", "return Err(NotFenced::Asked(error)),",
           "return Err(NotFenced::General(error)),", "host facts what_slurmstepd_does_not_tell_becomes_what_the_page_says"),
-    Break("a_partition_from_a_users_environment", "src/scheduler/slurm/spank/facts.rs", "kind == StepKind::Batch && asked.job", "asked.job",
+    Break("a_partition_from_a_users_environment", "src/schedulers/slurm/spank/facts.rs", "kind == StepKind::Batch && asked.job", "asked.job",
           "slurm partition_without_prolog"),
     # Programs that are asked, and a number that has become another process's.
     Break("a_helper_is_read_when_it_has_ended", PROGRAM, "let more = read_some(&mut out, said)?;",
@@ -1070,24 +1089,24 @@ BREAKS = (
     Break("an_order_of_three_brackets", "src/hostlist.rs", "brackets(name) <= 2", "brackets(name) <= 4",
           "host facts lists_of_nodes_are_what_slurm_takes_them_for"),
     # What slurmctld has not checked.
-    Break("an_account_that_nobody_checks", "src/scheduler/slurm/prolog.rs", "account.if_checked(checked.account)", "account",
+    Break("an_account_that_nobody_checks", "src/schedulers/slurm/prolog.rs", "account.if_checked(checked.account)", "account",
           "unit slurm::prolog"),
-    Break("a_qos_that_nobody_checks", "src/scheduler/slurm/prolog.rs", '.if_checked(checked.qos)', "", "unit slurm::prolog"),
+    Break("a_qos_that_nobody_checks", "src/schedulers/slurm/prolog.rs", '.if_checked(checked.qos)', "", "unit slurm::prolog"),
     Break("checks_without_a_database", SLURM_CONF, 'if value("AccountingStorageType") != "accounting_storage/slurmdbd" {', "if false {",
           "unit slurm::conf"),
     Break("a_claim_that_is_noted_down_as_known", JOB, '(_, Some(name)) => writeln!(f, "{key}=~{name}")?,',
           '(_, Some(name)) => writeln!(f, "{key}=={name}")?,', "unit record::job"),
-    Break("a_wish_that_is_undefined", "src/scheduler/htcondor/asked.rs", 'filter(|value| !value.eq_ignore_ascii_case("undefined"))', "filter(|_| true)",
+    Break("a_wish_that_is_undefined", "src/schedulers/htcondor/asked.rs", 'filter(|value| !value.eq_ignore_ascii_case("undefined"))', "filter(|_| true)",
           "unit htcondor::asked"),
-    Break("the_sites_own_variables_are_lost", "src/scheduler/htcondor/environment.rs", 'format!("\\"{inside} {}\\"", ours.join(" "))',
+    Break("the_sites_own_variables_are_lost", "src/schedulers/htcondor/environment.rs", 'format!("\\"{inside} {}\\"", ours.join(" "))',
           'format!("\\"{}\\"", ours.join(" "))', "unit htcondor::environment"),
     Break("a_wish_that_nobody_hears", STARTER, "UserRequests { job: Requests::default(), step: self.asked }", "UserRequests::default()",
           "unit a_user_lowers_limits_and_a_schedd_of_this_host_says_why"),
     Break("a_schedd_elsewhere_is_asked", STARTER, ".filter(|_| submitter.is_this_host == Some(true));", ";",
           "unit a_user_lowers_limits_and_a_schedd_of_this_host_says_why"),
-    Break("a_card_of_the_starter", "src/bin/jobfence/htcondor_job.rs", "names.get(..at + 3)?", "names.get(..at + 2)?",
+    Break("a_card_of_the_starter", "src/schedulers/htcondor/command/job.rs", "names.get(..at + 3)?", "names.get(..at + 2)?",
           "unit a_job_is_where_htcondor_puts_it_into_the_fence"),
-    Break("a_restart_that_ends_jobs_is_not_said", "src/bin/jobfence/check/gridengine.rs", '["process", "none"].contains(&mode)', '!mode.is_empty()',
+    Break("a_restart_that_ends_jobs_is_not_said", "src/schedulers/gridengine/command/check.rs", '["process", "none"].contains(&mode)', '!mode.is_empty()',
           "unit a_unit_that_ends_jobs_with_execd"),
     Break("a_forged_owner", JOB_AD, ".count() > 1", ".count() > 2", "unit htcondor::job_ad"),
     Break("a_stranger_of_the_local_name", SETTINGS, "domain.eq_ignore_ascii_case(&self.uid_domain).then_some(true)", "Some(true)", "unit htcondor::settings"),
@@ -1097,26 +1116,32 @@ BREAKS = (
         "unit a_job_whose_user_is_not_said",
     ),
     Break("a_group_with_a_users_name", SLOT_AD, "Some((group, name)) if !name.contains('.') => claimed(group),", "Some(_) if !whole.contains(\"..\") => claimed(whole),", "unit htcondor::slot_ad"),
-    Break("a_job_that_has_the_starters_room", "src/door/life.rs", "fence.limit_branches(&room.branches, &of_job)", "fence.limit_branches(&[], &of_job)", "host life a_job_has_no_part_of_the_room"),
-    Break("a_fault_that_is_not_said", "src/bin/jobfence/host/htcondor.rs", "Err(errors) => return Some(Err(errors.to_string())),", "Err(_) => return Some(Ok(())),", "unit a_host_with_a_mistake"),
+    Break("a_job_that_has_the_starters_room", "src/doors/life.rs", "fence.limit_branches(&room.branches, &of_job)", "fence.limit_branches(&[], &of_job)", "host life a_job_has_no_part_of_the_room"),
+    Break("a_fault_that_is_not_said", "src/schedulers/htcondor/command/monitor.rs", "Err(errors) => return Some(Err(errors.to_string())),", "Err(_) => return Some(Ok(())),", "unit a_host_with_a_mistake"),
     Break("an_owner_whom_the_user_names", JOB_AD, "_ if release()? >= HAS_OS_USER => os_user,", "_ => os_user,", "unit htcondor::job_ad"),
     Break("a_line_within_a_startds_text", SLOT_AD, r"ad.0.iter().find(|(_, value)| value.contains('\n'))", "ad.0.iter().find(|_| false)",
           "unit htcondor::query"),
-    Break("settings_of_a_file_that_has_changed", "src/bin/jobfence/starter/kept.rs", "stamps().all(is_same)", "true || stamps().all(is_same)",
+    Break("settings_of_a_file_that_has_changed", "src/schedulers/htcondor/command/starter/kept.rs", "stamps().all(is_same)", "true || stamps().all(is_same)",
           "unit what_was_kept_counts"),
-    Break("a_port_at_which_nobody_listens", "src/bin/jobfence/starter/startd.rs", "!listeners.is_empty() && ", "", "unit who_listens_at_a_port"),
-    Break("an_address_that_leads_elsewhere", "src/bin/jobfence/starter/reason.rs", "is_daemons(address, owner)).map", "is_daemons(address, owner) || true).map",
+    Break("a_port_at_which_nobody_listens", "src/schedulers/htcondor/command/starter/startd.rs", "!listeners.is_empty() && ", "", "unit who_listens_at_a_port"),
+    Break("an_address_that_leads_elsewhere", "src/schedulers/htcondor/command/starter/reason.rs", "is_daemons(address, owner)).map", "is_daemons(address, owner) || true).map",
           "unit root_talks_to_no_users_program"),
     Break("a_schedd_whom_the_user_names", STARTER, ".filter(|name| !name.starts_with('<'))", "", "unit a_user_lowers_limits_and_a_schedd"),
-    Break("a_line_with_another_delimiter", "src/scheduler/htcondor/environment.rs", "site.starts_with(|first| DELIMITERS.contains(first))", "false",
+    Break("a_line_with_another_delimiter", "src/schedulers/htcondor/environment.rs", "site.starts_with(|first| DELIMITERS.contains(first))", "false",
           "unit htcondor::environment"),
     Break("a_variable_that_is_not_for_a_program", "src/sys/program.rs", "!names.iter().any(|left| name == left)", "names.is_empty() || true", "unit it_has_the_environment"),
-    Break("a_signal_for_real_time_that_nobody_passes_on", "src/door/run.rs", "with_numbers(watched, libc::SIGRTMIN()..=libc::SIGRTMAX());", "with_numbers(watched, []);",
+    Break("a_signal_for_real_time_that_nobody_passes_on", "src/doors/run.rs", "with_numbers(watched, libc::SIGRTMIN()..=libc::SIGRTMAX());", "with_numbers(watched, []);",
           "host cli a_signal_for_real_time"),
-    Break("settings_that_hang_on_more", "src/bin/jobfence/starter/kept.rs", "if hangs_on_more(Path::new(path)) {", "if false {",
+    Break("settings_that_hang_on_more", "src/schedulers/htcondor/command/starter/kept.rs", "if hangs_on_more(Path::new(path)) {", "if false {",
           "unit what_was_kept_counts"),
+    Break("a_branch_that_the_watcher_does_not_know", "src/schedulers/htcondor/command/starter/watch.rs", "c_string(run)?, c_string(branch)?]",
+          "c_string(run)?, c_string(&branch[..0])?]", "unit what_the_watcher_is_told"),
+    Break("an_answer_about_the_job_after", "src/schedulers/htcondor/command/starter/late.rs", "found.filter(|_| starter.exists())", "found.filter(|_| true)",
+          "unit a_startd_that_is_busy"),
+    Break("a_startd_that_is_asked_once", "src/schedulers/htcondor/command/starter/late.rs", "for pause in pauses {", "for pause in &pauses[..1] {",
+          "unit a_startd_that_is_busy"),
     Break("a_starter_without_room_of_its_own", STARTER, "room: Some(Room {", "room: (limits_memory).then_some(Room {", "unit the_starter_has_room"),
-    Break("a_shells_htcondor", "src/bin/jobfence/check/daemon.rs", "{ &NEEDED } else { &[] }", "{ &NEEDED } else { &NEEDED }",
+    Break("a_shells_htcondor", "src/command/check/daemon.rs", "{ self.kind.variables } else { &[] }", "{ self.kind.variables } else { self.kind.variables }",
           "unit what_the_shell_has"),
     Break("a_default_for_a_job_that_was_granted_more", POLICY, "(None, default_memory) } else", "(default_memory, None) } else", "unit policy::"),
     # Slurm's files as Slurm reads them.
@@ -1127,17 +1152,17 @@ BREAKS = (
           "unit slurm::conf"),
     Break("a_host_is_a_node_of_its_name", SLURM_CONF, 'let hosts = value(line, "NodeHostname").unwrap_or(names);', "let hosts = names;",
           "unit slurm::conf"),
-    Break("aliases_are_nobodys", "src/bin/jobfence/node.rs", "conf::this_node(&Lines::read(file), aliases)",
+    Break("aliases_are_nobodys", "src/schedulers/slurm/command/node.rs", "conf::this_node(&Lines::read(file), aliases)",
           "conf::this_node(&Lines::read(file), |_| Vec::new())", "slurm a_node_is_found_as_slurmd_finds_it"),
-    Break("a_node_is_read_behind_other_plugins", "src/scheduler/slurm/spank.rs", "step::read(&unsafe { api::arguments(ac, av) });",
+    Break("a_node_is_read_behind_other_plugins", "src/schedulers/slurm/spank.rs", "step::read(&unsafe { api::arguments(ac, av) });",
           "let _ = (ac, av);", "slurm another_plugin_changes_the_root"),
-    Break("run_dir_of_another_root", "src/scheduler/slurm/spank/node_files.rs", "if !is_there {", "if false {",
+    Break("run_dir_of_another_root", "src/schedulers/slurm/spank/node_files.rs", "if !is_there {", "if false {",
           "slurm another_plugin_changes_the_root"),
-    Break("only_one_of_controllers_mounted_together", "src/scheduler/slurm/plugins.rs", '(has("memory") || has("cpuacct"))', 'has("memory")',
+    Break("only_one_of_controllers_mounted_together", "src/schedulers/slurm/plugins.rs", '(has("memory") || has("cpuacct"))', 'has("memory")',
           "unit slurm::plugins"),
     # What the kernel says.
     Break("a_binding_is_the_whole_machine", "src/cgroup/events.rs", '"CONSTRAINT_CPUSET" =>', '"CONSTRAINT_CPUSETS" =>', "unit cgroup::events"),
-    Break("a_cache_of_zfs_is_used", "src/bin/jobfence/host/memory.rs", ".saturating_sub(arc(proc))", "", "unit host::memory"),
+    Break("a_cache_of_zfs_is_used", "src/command/host/memory.rs", ".saturating_sub(arc(proc))", "", "unit host::memory"),
     Break("a_controller_that_is_off_is_mounted", "src/host.rs", 'words.nth(2) == Some("0")', 'words.nth(2) == Some("9")', "unit host::"),
     # What the schedulers see of an end, and of each other.
     Break(
@@ -1152,13 +1177,13 @@ BREAKS = (
     ),
     # A guess, and a name that nobody has.
     Break(
-        "a_guess_bounds_the_job", "src/scheduler/slurm/spank/grant.rs",
+        "a_guess_bounds_the_job", "src/schedulers/slurm/spank/grant.rs",
         "slurms.max(kernels)", "slurms.min(kernels)",
         "nodes two_threads_per_core",
     ),
     Break("a_group_of_nobody_is_unknown", "src/sys/group.rs", ".then_some(false)", ".then_some(true)", "unit sys::group"),
     Break(
-        "a_section_of_nobody_is_passed_over", "src/bin/jobfence/check/names.rs",
+        "a_section_of_nobody_is_passed_over", "src/command/check/names.rs",
         "!known.contains(name)", "known.contains(name)",
         "host cli check_names_what_sections_name",
     ),
@@ -1170,13 +1195,13 @@ BREAKS = (
         "hook a_name_is_no_fence",
     ),
     Break(
-        "a_name_is_a_step_daemon", "src/scheduler/slurm/daemons.rs",
+        "a_name_is_a_step_daemon", "src/schedulers/slurm/daemons.rs",
         "&& process::program(proc, pid).is_none_or(|program| program.starts_with(NAME))",
         "",
         "unit a_name_alone_is_no_step_daemon",
     ),
     Break(
-        "root_follows_links_of_users", "src/bin/jobfence/whole.rs",
+        "root_follows_links_of_users", "src/command/whole.rs",
         "if geteuid().is_root() && stat.st_uid != 0 {",
         "if geteuid().is_root() && stat.st_uid == u32::MAX {",
         "unit root_follows_no_link_of_a_user",
@@ -1194,19 +1219,19 @@ BREAKS = (
         "unit a_text_is_one_of_json",
     ),
     Break(
-        "users_cannot_read_the_plugin", "src/bin/jobfence/check/line.rs",
+        "users_cannot_read_the_plugin", "src/schedulers/slurm/command/arguments.rs",
         "let (what, remedy) = closed(&loaded)?;",
         "let (what, remedy) = closed(&loaded).filter(|_| false)?;",
         "host cli check_loads_the_plugin_as_slurm_does",
     ),
     Break(
-        "another_line_is_not_spoken_of", "src/scheduler/slurm/plugstack.rs",
+        "another_line_is_not_spoken_of", "src/schedulers/slurm/plugstack.rs",
         "Some(first) => first.again.push(line.place()),",
         "Some(_) => {}",
         "unit the_first_of_several_lines_counts",
     ),
     Break(
-        "disable_leaves_the_samples", "src/bin/jobfence/disable.rs",
+        "disable_leaves_the_samples", "src/schedulers/slurm/command/disable.rs",
         "series::remove_all(&config.run_dir).map_err(|error| error.to_string())",
         "Ok(())",
         "host enable one_command_turns_it_on_and_one_off",
@@ -1225,7 +1250,7 @@ BREAKS = (
     Break("a_job_that_lost_its_program_completed", CARD, "match (self.exit, self.killed()) {", "match (self.exit, None::<u64>) {",
           "unit a_job_that_was_killed_for_want"),
     Break(
-        "wall_time_in_whole_seconds", "src/bin/jobfence/report/runs.rs",
+        "wall_time_in_whole_seconds", "src/command/report/runs.rs",
         ".checked_sub(began.into_iter().min()?);",
         ".checked_sub(began.into_iter().min()?).map(|wall| Duration::from_secs(wall.as_secs()));",
         "unit a_quota_below_the_grant_and_times",
@@ -1235,26 +1260,26 @@ BREAKS = (
     Break("peaks_are_added", "src/figures.rs", "memory_peak: Bytes, Most, Card", "memory_peak: Bytes, Sum, Card",
           "unit a_second_directory_adds_to_the_first"),
     Break(
-        "metrics_have_room_for_daemons", "src/bin/jobfence/metrics.rs",
+        "metrics_have_room_for_daemons", "src/command/metrics.rs",
         "limit.min(cpus_limit.unwrap_or(limit))", "limit",
         "unit limits_are_without_room_for_daemons",
     ),
     Break("what_was_granted_is_nowhere", "src/launch/begin.rs", "noted.filter(|_| config.metrics_file.is_some())",
           "noted.filter(|_| config.metrics_file.is_none())", "slurm figures_for_prometheus"),
-    Break("hold_is_heard_as_the_scope", "src/bin/jobfence/journal.rs", "\\nOBJECT_SYSTEMD_UNIT={UNIT}\\n", "\\nUNIT={UNIT}\\n",
+    Break("hold_is_heard_as_the_scope", "src/command/journal.rs", "\\nOBJECT_SYSTEMD_UNIT={UNIT}\\n", "\\nUNIT={UNIT}\\n",
           "unit a_message_is_one_field"),
-    Break("a_jobs_huge_pages_free_memory", "src/bin/jobfence/host/memory.rs", "used.saturating_add(huge)", "used",
+    Break("a_jobs_huge_pages_free_memory", "src/command/host/memory.rs", "used.saturating_add(huge)", "used",
           "unit the_pool_of_huge_pages"),
     # What people call a job, and what is said of one.
-    Break("a_task_has_the_number_of_its_array", "src/bin/jobfence/slurm_job.rs", "if job.nodes.is_empty() => Err(", "if job.number == 0 => Err(",
+    Break("a_task_has_the_number_of_its_array", "src/schedulers/slurm/command/job.rs", "if job.nodes.is_empty() => Err(", "if job.number == 0 => Err(",
           "slurm called_as_in_squeue"),
-    Break("an_array_is_its_first_job", "src/bin/jobfence/job_name.rs", "([(id, _)], _) => Ok", "([(id, _)], _) | ([], [(id, _), ..]) => Ok",
+    Break("an_array_is_its_first_job", "src/command/job_name.rs", "([(id, _)], _) => Ok", "([(id, _)], _) | ([], [(id, _), ..]) => Ok",
           "unit of_several_one_has_to_be_said"),
-    Break("squeue_outranks_the_record", "src/bin/jobfence/explain.rs", "None if !present.steps.is_empty() => {", "None if false => {",
+    Break("squeue_outranks_the_record", "src/command/explain.rs", "None if !present.steps.is_empty() => {", "None if false => {",
           "slurm explained_as_its_steps_know_it"),
-    Break("what_a_user_writes_is_known", "src/bin/jobfence/check/doors.rs", "if kinds.contains(&kind) =>", "if kinds.is_empty() =>",
+    Break("what_a_user_writes_is_known", "src/command/check/claims.rs", "if kinds.contains(&kind) =>", "if kinds.is_empty() =>",
           "unit what_a_user_writes_is_claimed"),
-    Break("no_project_is_no_answer", "src/bin/jobfence/check/names.rs", 'why.contains(": no ")', 'why.contains(": no one")',
+    Break("no_project_is_no_answer", "src/schedulers/gridengine/command/mod.rs", 'why.contains(": no ")', 'why.contains(": no one")',
           "unit qconf_fails_where_there_is_none"),
     Break("a_qos_is_that_of_the_whole_array", "docs/man/jobfence.8", "s/\\(ha$SLURM_JOB_ID //p", "s/\\(ha[0-9]* //p",
           "slurm prologs_of_the_manual"),
@@ -1284,7 +1309,7 @@ BREAKS = (
         "host adopt a_session_that_comes_from_no_job_is_where_pam_puts_it",
     ),
     Break(
-        "one_line_for_su_is_enough", "src/bin/jobfence/pam.rs",
+        "one_line_for_su_is_enough", "src/schedulers/slurm/command/pam.rs",
         "(!both || before.iter().any(Call::is_ours))",
         "true",
         "unit says_by_which_services_jobs_are_left",
@@ -1296,7 +1321,7 @@ BREAKS = (
         "unit locks_are_removed_with_the_directory",
     ),
     Break(
-        "a_name_makes_a_daemon", "src/bin/jobfence/check/daemon.rs",
+        "a_name_makes_a_daemon", "src/command/check/daemon.rs",
         "process::program(proc, pid).is_some_and(|program| program.starts_with(name))",
         "process::program(proc, pid).is_some()",
         "unit a_name_alone_is_no_daemon",

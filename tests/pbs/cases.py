@@ -20,10 +20,10 @@ from pathlib import Path
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from slurm import sites as shared  # noqa: E402
-from slurm.harness import CASES  # noqa: E402
-from slurm.runner import Runner  # noqa: E402
-from slurm.sites import die_properly, until  # noqa: E402
+from contract import sites as shared  # noqa: E402
+from contract.harness import CASES  # noqa: E402
+from contract.runner import Runner  # noqa: E402
+from contract.sites import die_properly, until  # noqa: E402
 
 from pbs import sites, suite  # noqa: E402, F401
 
@@ -71,7 +71,7 @@ class PbsRunner(Runner):
             yield from ("  | " + line for line in (site.output(jobid) + site.told(jobid)).splitlines()[:30])
         yield from (f"also there: {line}" for line in site.command("qstat", "-x").stdout.splitlines()[-5:])
         yield "MoM's log:"
-        lines = [line for line in site.slurmd_log_since(mark).splitlines() if ";Req;;Type " not in line and "print_hook" not in line]
+        lines = [line for line in site.log_since(mark).splitlines() if ";Req;;Type " not in line and "print_hook" not in line]
         yield from ("  | " + line for line in lines[-40:])
 
 

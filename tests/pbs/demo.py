@@ -20,11 +20,11 @@ sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pbs import harness, sites  # noqa: E402
-from slurm import kernel  # noqa: E402
-from slurm import sites as shared  # noqa: E402
-from slurm.harness import EAT, MIB  # noqa: E402
-from slurm.runner import Claims  # noqa: E402
-from slurm.sites import SiteError, die_properly, until  # noqa: E402
+from contract import kernel  # noqa: E402
+from contract import sites as shared  # noqa: E402
+from contract.harness import EAT  # noqa: E402
+from contract.runner import Claims  # noqa: E402
+from contract.sites import SiteError, die_properly, until  # noqa: E402
 
 USER = "alice"
 SPIN = "for i in 1 2 3 4; do while :; do :; done & done; sleep 300"
@@ -103,7 +103,7 @@ class Demo(Claims):
         jobid = self.submit("sleep 300", "-lselect=1:ncpus=1:mem=100mb")
         job = self.site.wait_state(jobid, "H")
         print(f"   qstat -f says comment = {job['comment']}")
-        said = [line for line in self.site.mom_log_since(mark).splitlines() if "MaxProcesses" in line]
+        said = [line for line in self.site.log_since(mark).splitlines() if "MaxProcesses" in line]
         print(f"   MoM's log says {said[-1] if said else 'nothing'}")
         self.check(said, "the job is held, and MoM's log says which line of jobfence.conf is wrong")
         self.check(not self.site.job_pids(jobid), "the job does not run without its limits")

@@ -6,10 +6,10 @@ import re
 import subprocess
 import time
 
-from slurm import kernel
-from slurm.harness import MIB, expect, expect_equal, steps_of
-from slurm.kernel import Group
-from slurm.sites import die_with_parent
+from contract import kernel
+from contract.harness import MIB, expect, expect_equal, steps_of
+from contract.kernel import Group
+from contract.sites import die_with_parent
 
 from .sites import FINISHED, granted, until
 

@@ -34,9 +34,9 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
 import leases  # noqa: E402
-from pbs.gpus import SHOW_GPUS, gpus_of_the_node  # noqa: E402
-from slurm import kernel  # noqa: E402
-from slurm.sites import system_users  # noqa: E402
+from contract.gpus import SHOW_GPUS, gpus_of_the_node  # noqa: E402
+from contract import kernel  # noqa: E402
+from contract.sites import system_users  # noqa: E402
 
 # What MoM's name is for hooks, and what it is for the server: that is in exec_host2, and whoever asks for the event is it.
 HOST, FULL_NAME = "node1", "node1.site"
@@ -80,6 +80,31 @@ def expect_equal(found, wanted, what):
 
 # No hook takes so many seconds, on any machine.
 HANGS = 300
+
+
+def is_of(pid, user):
+    """Whether a process is this user's."""
+    uids = re.search(r"^Uid:\s+(\d+)", kernel.read(f"/proc/{pid}/status"), re.M)
+    return uids is not None and int(uids[1]) == pwd.getpwnam(user).pw_uid
+
+
+def processes_of(user):
+    """Of each process of this user's, its command. The dead that nobody has buried have none, and count for the user's limit."""
+    return {pid: kernel.command_line(pid) for pid in kernel.all_pids() if is_of(pid, user)}
+
+
+def expect_no_process(user):
+    """A case ends what it has started. What was killed may take a moment."""
+    alive = {}
+
+    def none():
+        nonlocal alive
+        alive = {pid: line for pid, line in processes_of(user).items() if kernel.is_alive(pid)}
+        return not alive
+    try:
+        until(none, "the end of the processes that the case has started")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {alive}") from None
 
 
 def until(condition, what, seconds=120):
@@ -1120,7 +1145,7 @@ def cores_by_job(mom, user):
 @case
 def granted_huge_pages(mom, user):
     """hpmem is what a job may have in huge pages of the kernel's default size, where the site counts that."""
-    from slurm.hugetlb import handed_down, has_hugetlb, name_of, sizes_of_this_host
+    from contract.hugetlb import handed_down, has_hugetlb, name_of, sizes_of_this_host
 
     if not has_hugetlb():
         print("     this machine has no hugetlb controller")
@@ -1488,12 +1513,6 @@ def joined_output(mom, user):
     expect("reached its memory limit" in job.output.read_text(), "nothing was said in the joined output")
 
 
-def is_of(pid, user):
-    """Whether a process is this user's."""
-    uids = re.search(r"^Uid:\s+(\d+)", kernel.read(f"/proc/{pid}/status"), re.M)
-    return uids is not None and int(uids[1]) == pwd.getpwnam(user).pw_uid
-
-
 @case
 def what_cannot_be_decoded(mom, user):
     """A byte that is no UTF-8 in a job's environment: pbs_python gives the hook no environment and has no answer for MoM, who goes on."""
@@ -1649,13 +1668,8 @@ def small_address_space(mom, user):
     """The job's own limits hold for the hook at launch, too."""
     job = Job(mom, user)
     mom.begin(job)
-    # What was killed may not be gone yet, and counts for the limit.
-    def left():
-        return {pid: kernel.command_line(pid) for pid in kernel.all_pids() if is_of(pid, user)}
-    try:
-        until(lambda: not left(), "the end of the user's other processes")
-    except AssertionError as error:
-        raise AssertionError(f"{error}: {left()}") from None
+    # What was killed may not be buried yet, and counts for the limit.
+    until(lambda: not processes_of(user), "the burial of the user's other processes")
     mom.start(job, "exec sleep 300", limits=((resource.RLIMIT_AS, 60 * MIB), (resource.RLIMIT_NPROC, 4)))
     job.started()
     job.kill()
@@ -1757,6 +1771,7 @@ def main():
             # What cannot be set up or tidied up fails the case, too.
             with tempfile.TemporaryDirectory(prefix="jobfence-pbs-") as top, Mom(options, top) as mom:
                 function(mom, user)
+            expect_no_process(user)
         except Exception as error:  # each case is told
             verdict, failed = "FAIL", failed + 1
             is_plain = isinstance(error, AssertionError) and not error.__context__

@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import inspect
 import os
-import pwd
 import re
 import shutil
 import signal
@@ -19,8 +18,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from slurm import kernel, sites
-from slurm.sites import Keeper, SiteError, undisturbed, until, write_atomically
+from contract import kernel, sites
+from contract.sites import Installed, Keeper, Private, SiteError, undisturbed, until, write_atomically
 
 TOP = Path(__file__).resolve().parents[2]
 EXEC = Path("/opt/pbs")
@@ -220,7 +219,7 @@ class PbsSite(sites.Site):
             for node, path, text in zip(self.nodes, files, texts):
                 write_atomically(path, text)
                 os.kill(self.mom_pid(node), signal.SIGHUP)
-            until(lambda: all("read_config" in self.mom_log_since(mark, node) for node in self.nodes), 30,
+            until(lambda: all("read_config" in self.log_since(mark, node) for node in self.nodes), 30,
                   "every MoM to read her configuration")
         try:
             read_again(["".join(f"{line}\n" for line in [*text.splitlines(), *lines]) for text in before])
@@ -238,16 +237,9 @@ class PbsSite(sites.Site):
     def log_mark(self):
         return {node: len(self.mom_log(node)) for node in self.nodes}
 
-    def mom_log_since(self, mark, node=None):
-        node = node or self.node
-        return self.mom_log(node)[mark[node]:].decode(errors="replace")
-
-    def slurmd_log_since(self, mark):
-        """Under the name by which the shared helpers ask for it."""
-        return "".join(self.mom_log_since(mark, node) for node in self.nodes)
-
-    def restart_slurmd(self):
-        raise NotImplementedError
+    def log_since(self, mark, node=None):
+        """Of the MoM of one node, or of all of them, one after the other."""
+        return "".join(self.mom_log(one)[mark[one]:].decode(errors="replace") for one in ([node] if node else self.nodes))
 
     # -- hooks --------------------------------------------------------------------------
 
@@ -405,7 +397,7 @@ def run(*argv, **options):
     return done.stdout
 
 
-class PrivatePbs(PbsSite):
+class PrivatePbs(Private, PbsSite):
     """An OpenPBS in mount, UTS, IPC and network namespaces of its own, gone without a trace afterwards.
 
     The host's files stay as they are: /etc, /opt, /var/spool, /var/tmp and PostgreSQL's directory of sockets are
@@ -413,15 +405,10 @@ class PrivatePbs(PbsSite):
     """
 
     def __init__(self, so=None, command=None):
-        super().__init__()
+        super().__init__(so, command)
         self.tree, self.postgres = tree(), postgres()
-        self.plugin_source = Path(so) if so else None
-        self.jobfence = Path(command).resolve() if command else None
+        self.plugin_source, self.so = self.so, None
         self.home_of_mom = SPOOL
-        self.name = f"jobfence-{os.getpid()}"
-        self.systemd = Path("/run/systemd/system").is_dir()
-        self.base = f"jobfence.slice/{self.name}.scope" if self.systemd else self.name
-        self.keeper = None
         self.environment["PATH"] = f"{EXEC}/bin:{EXEC}/sbin:{self.postgres}:{sites.PATH}"
 
     def __enter__(self):
@@ -434,10 +421,7 @@ class PrivatePbs(PbsSite):
             self.config = self.top / "etc-jobfence/jobfence.conf"
             self.configure()
             if self.plugin_source:
-                # A copy: the one that is being built again meanwhile is none of our business.
-                self.so = self.top / "libjobfence.so"
-                shutil.copyfile(self.plugin_source, self.so)
-                self.so.chmod(0o755)
+                self.so = self.copied(self.plugin_source)
             for user in self.users:
                 self.directory(user)
             self._start()
@@ -445,16 +429,6 @@ class PrivatePbs(PbsSite):
             self.__exit__(None, None, None)
             raise
         return self
-
-    def __exit__(self, *_):
-        # A second ctrl-C does not stop the clean-up: the keeper has its own session.
-        before = {n: signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        try:
-            self.keeper.finish()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        return False
 
     # -- the place ----------------------------------------------------------------------
 
@@ -505,12 +479,8 @@ class PrivatePbs(PbsSite):
     # -- the daemons --------------------------------------------------------------------
 
     def _start(self):
-        if self.plugin_source and self.systemd:
-            if not self.jobfence:
-                raise SiteError("beside systemd the jobfence command is needed, too")
-            self.keeper.start("hold", [str(self.jobfence), "hold", "-o", f"CgroupBase={self.base}"])
-            place = f"/{self.base}" + ("/hold" if "" in kernel.hierarchies() else "")
-            until(lambda: place in kernel.read(f"/proc/{self.keeper.pids['hold']}/cgroup"), 30, "the delegated scope")
+        if self.plugin_source:
+            self.start_hold()
         self._prepare_spool()
         for name in "pbs_comm", "pbs_sched", "pbs_server":
             self.keeper.start(name, [name])
@@ -583,15 +553,6 @@ class PrivatePbs(PbsSite):
 
     def our_processes(self):
         return kernel.descendants(self.keeper.pid)
-
-    def own_keys(self):
-        return {"CgroupBase": self.base, "RunDir": self.run_directory()}
-
-    def bases(self):
-        return [self.base]
-
-    def run_directory(self):
-        return self.top / "run"
 
 
 class HostsPbs(PrivatePbs):
@@ -712,44 +673,31 @@ class PbsKeeper(Keeper):
         pid = self.pids[name]
         until(lambda: not kernel.is_alive(pid), timeout, f"the end of {argv[0]}")
 
-    def _end_everything(self):
-        try:
-            jobs = self._command("qselect").split()
-            if jobs:
-                self._command("qdel", *jobs)
-                self._poll(lambda: not self._command("qselect").strip(), 8)
-            for _ in range(20):
-                left = [pid for pid in kernel.descendants(os.getpid()) if kernel.is_alive(pid)]
-                if not left:
-                    break
-                self._end(left, 0)
-        finally:
-            self._remove_cgroups()
-            shutil.rmtree(self.top, ignore_errors=True)
+    def _end_jobs(self):
+        jobs = self._command("qselect").split()
+        if jobs:
+            self._command("qdel", *jobs)
+            self._poll(lambda: not self._command("qselect").strip(), 8)
 
 
 # ----------------------------------------------------------------------------------------
 # An installed OpenPBS
 
 
-class InstalledPbs(PbsSite):
+class InstalledPbs(Installed, PbsSite):
     """The OpenPBS of this machine, which `start` has installed and systemd runs as pbs.service."""
 
+    PREFIX = "jobfence-pbs-"
     shipped = Path("/usr/share/jobfence/pbs")  # where "make install" has put it
+    configure_raw = PbsSite.configure_raw  # The hook's configuration names the file.
 
     def __init__(self):
         super().__init__()
-        self.config = Path("/etc/slurm/jobfence.conf")
-        found = shutil.which("jobfence", path=PATH)
-        self.jobfence = Path(found) if found else None
         self.so = Path("/usr/lib/slurm/libjobfence.so")
         self.nodes = [os.uname().nodename.split(".")[0]]
 
     def __enter__(self):
-        self.home = Path(tempfile.mkdtemp(prefix="jobfence-pbs-"))
-        self.home.chmod(0o755)
-        for user in self.users:
-            self.directory(user)
+        super().__enter__()
         self.configure()
         self.qmgr(*SETTINGS)
         self.wait_free()
@@ -759,9 +707,7 @@ class InstalledPbs(PbsSite):
         jobs = [jobid for _, jobid in self.submitted]
         if jobs:
             self.qdel(*jobs)
-        self.config.unlink(missing_ok=True)
-        shutil.rmtree(self.home, ignore_errors=True)
-        return False
+        return super().__exit__()
 
     def start_mom(self, *options, node=None):
         """By hand, as after a crash: systemd does not notice it."""
@@ -785,9 +731,3 @@ class InstalledPbs(PbsSite):
     def service_pid(self):
         """A daemon of the service that no test ends."""
         return int(kernel.read(SPOOL / "server_priv/comm.lock"))
-
-    def bases(self):
-        return ["jobfence.slice/jobfence.scope", "jobfence"]
-
-    def run_directory(self):
-        return Path("/run/jobfence")

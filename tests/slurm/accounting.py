@@ -10,8 +10,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from . import kernel, sites
-from .sites import Keeper, SiteError, free_ports, undisturbed, until
+from contract import kernel, sites
+from contract.sites import Keeper, SiteError, undisturbed, until
+from .sites import free_ports
 
 PROGRAMS = ("slurmdbd", "mariadbd")
 # What mariadb-install-db makes a new server's own tables from; that itself needs a program of another package.

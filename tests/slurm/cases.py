@@ -18,10 +18,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from slurm import kernel, sites, suite  # noqa: E402, F401
-from slurm.harness import CASES  # noqa: E402
-from slurm.runner import Runner, part_of  # noqa: E402
-from slurm.sites import InstalledSite, PrivateSite, SiteError, TwoNodesSite, die_properly, until  # noqa: E402
+from contract import kernel, sites  # noqa: E402, F401
+from slurm import suite  # noqa: E402, F401
+from contract.harness import CASES  # noqa: E402
+from contract.runner import Runner, part_of  # noqa: E402
+from contract.sites import SiteError, die_properly, until  # noqa: E402
+from slurm.sites import InstalledSite, PrivateSite, TwoNodesSite  # noqa: E402
 
 
 class SlurmRunner(Runner):
@@ -62,7 +64,7 @@ class SlurmRunner(Runner):
             yield f"job {jobid} of {user}: {job.get('JobState')} {job.get('ExitCode')}"
             yield from ("  | " + line for line in site.output(jobid).splitlines()[:30])
         yield "slurmd's log:"
-        yield from ("  | " + line for line in site.slurmd_log_since(mark).splitlines()[-40:])
+        yield from ("  | " + line for line in site.log_since(mark).splitlines()[-40:])
 
 
 SITES = {

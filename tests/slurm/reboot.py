@@ -18,11 +18,11 @@ from pathlib import Path
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from slurm import kernel, sites  # noqa: E402
-from slurm.harness import (  # noqa: E402
-    Skip, expect, expect_equal, expect_in, expect_limits, expect_not_drained, fenced, fences_well, uid,
-)
-from slurm.sites import InstalledSite, until  # noqa: E402
+from contract import kernel, sites  # noqa: E402
+from contract.harness import Skip, expect, expect_equal, expect_in, uid  # noqa: E402
+from slurm.harness import expect_limits, expect_not_drained, fenced, fences_well  # noqa: E402
+from contract.sites import until  # noqa: E402
+from slurm.sites import InstalledSite  # noqa: E402
 
 NAME = "rebooted"  # in the output
 NOTES = Path("/var/tmp/jobfence-reboot.json")

@@ -60,7 +60,7 @@ const char plugin_type[] = "spank";
 unsigned int plugin_version = SLURM_VERSION_NUMBER;
 const unsigned int spank_plugin_version = 1;
 
-/* One file for every release: see src/scheduler/slurm/spank/version.rs. */
+/* One file for every release: see src/schedulers/slurm/spank/version.rs. */
 __attribute__((constructor)) static void set_plugin_version(void)
 {
     static const struct { long api; unsigned int release; } releases[] = {

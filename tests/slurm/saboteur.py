@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from . import kernel
+from contract import kernel
 
 SOURCE = Path(__file__).with_name("saboteur.c")
 # The cells of the virtual machines bring it along: the guests have no compiler.

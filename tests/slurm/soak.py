@@ -24,9 +24,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from slurm import kernel, sites  # noqa: E402
-from slurm.harness import EAT, PYTHON  # noqa: E402
-from slurm.sites import UNFINISHED, InstalledSite, PrivateSite, die_properly, until  # noqa: E402
+from contract import kernel, sites  # noqa: E402
+from contract.harness import EAT, PYTHON  # noqa: E402
+from contract.sites import die_properly, until  # noqa: E402
+from slurm.sites import UNFINISHED, InstalledSite, PrivateSite  # noqa: E402
 from slurm.suite.sharing import oversubscribed  # noqa: E402
 
 AT_ONCE = 6
@@ -397,7 +398,7 @@ class Soak:
         yield self.grown
 
     def by_launches(self):
-        return self.site.slurmd_log_since(self.mark).count(", which a dead step daemon left")
+        return self.site.log_since(self.mark).count(", which a dead step daemon left")
 
     def run(self):
         self.mark = self.site.log_mark()

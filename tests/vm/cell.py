@@ -27,7 +27,7 @@ from cells import CELLS, lacking  # noqa: E402
 from chosen import CHOSEN  # noqa: E402
 from vm import NEVER_REPORTED, TIMED_OUT  # noqa: E402
 from slurm import reboot, saboteur, suite  # noqa: E402, F401
-from slurm.harness import CASES  # noqa: E402
+from contract.harness import CASES  # noqa: E402
 
 TESTS = "opt/jobfence-tests"
 
@@ -104,6 +104,12 @@ systemctl enable --now jobfence.service || {{ systemctl status jobfence.service;
 /{TESTS}/$SCHEDULER/start || exit 1
 exec python3 -B /{TESTS}/$SCHEDULER/$PROGRAM $CASES
 """
+# As an administrator does who follows the page on installing: the scheduler is there, and nothing of jobfence.
+PAGE = f"""
+echo "cell: Linux $(uname -r), $(systemctl --version | head -n 1 | cut -d ' ' -f 1,2), $SCHEDULER"
+FRESH=1 /{TESTS}/$SCHEDULER/start || exit 1
+exec python3 -B /{TESTS}/vm/typed.py $SCHEDULER
+"""
 
 
 # This machine lacks something, as automake has it.
@@ -112,16 +118,16 @@ LACKS = 77
 # What is installed: for plugstack/installation, as in the source tree.
 FILES = (
     "target/release/libjobfence.so", "target/release/jobfence", "plugstack", "hooks", "include/jobfence.h", "docs/man", "README.md",
-    "docs/install/gridengine.md",
+    "docs/install/gridengine.md", "docs/install/htcondor.md",
 )
 
 
 def payload(directory, scheduler):
     subprocess.run(["make", "--no-print-directory", "--silent", "built"], cwd=TOP, check=True, stdout=subprocess.DEVNULL)
     tests = Path(directory) / TESTS
-    for name in {"slurm", "pbs", scheduler}:
+    for name in {"contract", scheduler, *(["pbs"] if scheduler == "slurm" else [])}:
         shutil.copytree(TOP / "tests" / name, tests / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in "demo.py", "leases.py":
+    for name in "demo.py", "leases.py", "pages.py":
         shutil.copy(TOP / "tests" / name, tests)
     for name in FILES:
         place = tests / "jobfence" / name
@@ -130,7 +136,10 @@ def payload(directory, scheduler):
     if scheduler == "pbs":
         openpbs(Path(os.environ["OPENPBS"]), Path(directory))
     (tests / "vm").mkdir()
-    shutil.copy(TOP / "tests/vm/traces.py", tests / "vm")
+    for name in "traces.py", "typed.py":
+        shutil.copy(TOP / "tests/vm" / name, tests / "vm")
+    if scheduler != "slurm":
+        return
     try:
         saboteur.build(tests / "slurm" / saboteur.BUILT.name)
     except saboteur.CannotBuild as reason:
@@ -181,7 +190,8 @@ def in_guest(sites, chosen_by, reboots, cases, traces, hook):
 
 
 def others_in_guest(scheduler, program, cases):
-    return "\n".join([f"SCHEDULER={scheduler}", f"PROGRAM={program}", f"CASES='{' '.join(cases)}'", OTHERS])
+    what = [PAGE] if program == "page" else [f"PROGRAM={program}", f"CASES='{' '.join(cases)}'", OTHERS]
+    return "\n".join([f"SCHEDULER={scheduler}", *what])
 
 
 def soak_in_guest(count, seed):
@@ -244,6 +254,7 @@ def arguments():
     parser.add_argument("--bench", action="store_true", help="no cases, but the benchmarks")
     parser.add_argument("--demo", action="store_true", help="no cases, but the demo of a scheduler that is not Slurm")
     parser.add_argument("--record", action="store_true", help="no cases: what real daemons of HTCondor say, into tests/htcondor/recorded")
+    parser.add_argument("--page", action="store_true", help="no cases: type the page on installing Grid Engine's or HTCondor's cell")
     parser.add_argument("--counted", action="store_true", help="the guest's clock counts instructions: slow, and punctual on a busy host")
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.set_defaults(sites=["installed", "two-nodes"])
@@ -252,10 +263,12 @@ def arguments():
         options.cases += [name for site in [*options.sites, *["hook"] * options.hook] for name in CHOSEN[options.cell, site]]
     if CELLS[options.cell].scheduler != "slurm":
         for name, value in vars(options).items():
-            if name not in ("bench", "cell", "cases", "counted", "demo", "record", "release", "slice") and value != parser.get_default(name):
+            if name not in ("bench", "cell", "cases", "counted", "demo", "page", "record", "release", "slice") and value != parser.get_default(name):
                 parser.error(f"--{name.replace('_', '-')} is for Slurm's cells")
     if options.record and CELLS[options.cell].scheduler != "htcondor":
         parser.error("--record is for HTCondor's cells")
+    if options.page and CELLS[options.cell].scheduler not in ("gridengine", "htcondor"):
+        parser.error("--page is for the cells of Grid Engine and HTCondor; tests/pages.py types the other pages")
     if options.demo and CELLS[options.cell].scheduler == "slurm":
         parser.error("the cell of the demo is one of another scheduler than Slurm: 'make demo' needs no guest for Slurm")
     return options
@@ -274,7 +287,7 @@ def main():
     if scheduler == "slurm":
         commands = in_guest(options.sites, chosen_by, reboots, options.cases, options.traces, options.hook)
     else:
-        program = "record.py" if options.record else "demo.py" if options.demo else "cost.py" if options.bench else "cases.py"
+        program = "page" if options.page else "record.py" if options.record else "demo.py" if options.demo else "cost.py" if options.bench else "cases.py"
         commands = others_in_guest(scheduler, program, chosen_by + options.cases)
     # An emulated guest needs some seconds for a job.
     seconds = 4200 if options.soak is None else 1200 + 8 * options.soak

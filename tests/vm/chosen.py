@@ -85,7 +85,7 @@ def main():
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from pbs import replay
     from slurm import suite  # noqa: F401
-    from slurm.harness import CASES
+    from contract.harness import CASES
     found = list(mistakes(CASES, replay.CASES))
     print(*(f"FAIL chosen: {line}" for line in found), sep="\n", end="\n" * bool(found))
     print(f"{int(not found)} passed, {int(bool(found))} failed, 0 skipped")

@@ -21,8 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from slurm import kernel
-from slurm.sites import SiteError, die_with_parent, undisturbed
+from contract import kernel
+from contract.sites import die_with_parent, undisturbed
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000
 MS_NOSUID, MS_BIND, MS_REC, MS_PRIVATE, MNT_DETACH = 0x2, 0x1000, 0x4000, 0x40000, 2

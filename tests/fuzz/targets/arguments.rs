@@ -6,7 +6,7 @@ use std::ffi::{CString, c_char, c_int};
 use std::ptr::null_mut;
 
 use jobfence::config::{Mode, OnErrors, load, parse};
-use jobfence::scheduler::slurm::spank::api;
+use jobfence::schedulers::slurm::spank::api;
 
 use super::{files, is_readable};
 

@@ -8,10 +8,10 @@ use std::ptr::null_mut;
 use jobfence::cpu_list::CpuList;
 use jobfence::facts::{Fact, FactsNeeded};
 use jobfence::job::{Cpus, Name};
-use jobfence::scheduler::slurm::spank::api::bindings::spank_item as of;
-use jobfence::scheduler::slurm::spank::api::{Spank, bindings::spank_context::S_CTX_REMOTE};
-use jobfence::scheduler::slurm::spank::facts::gather;
-use jobfence::scheduler::slurm::spank::grant::{StepKind, is_unallocated, of_step};
+use jobfence::schedulers::slurm::spank::api::bindings::spank_item as of;
+use jobfence::schedulers::slurm::spank::api::{Spank, bindings::spank_context::S_CTX_REMOTE};
+use jobfence::schedulers::slurm::spank::facts::gather;
+use jobfence::schedulers::slurm::spank::grant::{StepKind, is_unallocated, of_step};
 
 use super::slurmstepd::{Answers, answer};
 use super::{is_readable, text};

@@ -2,8 +2,8 @@
 //! gres.conf: in which order the GPUs of a node are. Comments, as `#! gpu:2`, are slurm.conf's `Gres=`; `~` stands for the slash in
 //! the path of a device, since no file of this machine's is included.
 
-use jobfence::scheduler::slurm::conf::Lines;
-use jobfence::scheduler::slurm::gres::GresConf;
+use jobfence::schedulers::slurm::conf::Lines;
+use jobfence::schedulers::slurm::gres::GresConf;
 use jobfence::sys::nvidia::Gpu;
 
 use super::slurm_conf::within;

@@ -3,8 +3,8 @@
 
 use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::cgroup::membership::Membership;
-use jobfence::scheduler::all::ALL;
 use jobfence::scheduler::placement;
+use jobfence::schedulers::ALL;
 
 use super::text;
 

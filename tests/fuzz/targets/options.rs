@@ -7,8 +7,8 @@ use std::ptr::{null, null_mut};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use jobfence::requests::{REQUESTS, Requests};
-use jobfence::scheduler::slurm::spank::api::Spank;
-use jobfence::scheduler::slurm::spank::{slurm_spank_init, slurm_spank_init_post_opt};
+use jobfence::schedulers::slurm::spank::api::Spank;
+use jobfence::schedulers::slurm::spank::{slurm_spank_init, slurm_spank_init_post_opt};
 
 use super::slurmstepd::{ALLOCATOR, Answers, Callback, answer, with};
 

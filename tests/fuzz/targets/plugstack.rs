@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! plugstack.conf, whether it loads us, and files that include themselves.
 
-use jobfence::scheduler::slurm::plugins::Slurm;
-use jobfence::scheduler::slurm::plugstack::{self, PlugstackLookup};
+use jobfence::schedulers::slurm::plugins::Slurm;
+use jobfence::schedulers::slurm::plugstack::{self, PlugstackLookup};
 
 use super::{files, slurm_conf::within, text};
 

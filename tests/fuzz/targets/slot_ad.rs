@@ -2,8 +2,8 @@
 //! What HTCondor's startd says of a slot, and its schedd of a local job. An input is what a socket or a pipe holds, and then the name of a
 //! user, which nobody checks: nothing that counts changes by it.
 
-use jobfence::scheduler::htcondor::job_ad::{CondorRelease, JobAd};
-use jobfence::scheduler::htcondor::slot_ad::{SlotAd, SlotJob};
+use jobfence::schedulers::htcondor::job_ad::{CondorRelease, JobAd};
+use jobfence::schedulers::htcondor::slot_ad::{SlotAd, SlotJob};
 
 use super::{is_readable, text};
 

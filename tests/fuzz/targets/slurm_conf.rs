@@ -2,8 +2,8 @@
 //! slurm.conf, and cgroup.conf, which is read in the same way: what is asked of it, and files that include themselves.
 
 use jobfence::cgroup::layout::{Hierarchy, Version};
-use jobfence::scheduler::slurm::conf::{Lines, threads_per_core};
-use jobfence::scheduler::slurm::plugins::{ByConfig, Slurm};
+use jobfence::schedulers::slurm::conf::{Lines, threads_per_core};
+use jobfence::schedulers::slurm::plugins::{ByConfig, Slurm};
 
 use super::files;
 

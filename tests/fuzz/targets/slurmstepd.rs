@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::Once;
 
-use jobfence::scheduler::slurm::spank::api::bindings::{
+use jobfence::schedulers::slurm::spank::api::bindings::{
     SpankApi, spank_context, spank_err_t, spank_item, spank_item_t, spank_option, spank_t,
 };
-use jobfence::scheduler::slurm::spank::api::play;
+use jobfence::schedulers::slurm::spank::api::play;
 
 /// What it answers, and what it has been told.
 #[derive(Default)]

@@ -3,8 +3,8 @@
 //! that counts changes by it.
 
 use jobfence::config::{PerSlot, SlotRequest};
-use jobfence::scheduler::gridengine::amount::bytes;
-use jobfence::scheduler::gridengine::spool::SpooledJob;
+use jobfence::schedulers::gridengine::amount::bytes;
+use jobfence::schedulers::gridengine::spool::SpooledJob;
 
 use super::{is_readable, text};
 

@@ -5,7 +5,7 @@ use std::fs;
 
 use jobfence::cpu_list::CpuList;
 use jobfence::policy::CoreMap;
-use jobfence::scheduler::slurm::cores::Topology;
+use jobfence::schedulers::slurm::cores::Topology;
 use jobfence::sys::dir::Dir;
 
 use super::{files, is_readable, text};

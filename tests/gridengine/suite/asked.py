@@ -3,9 +3,9 @@
 
 import contextlib
 
-from pbs.gpus import SHOW_GPUS, gpus_of_the_node
-from slurm.harness import MIB, Skip, case, expect, expect_equal, expect_in, expect_match
-from slurm.sites import until
+from contract.gpus import SHOW_GPUS, gpus_of_the_node
+from contract.harness import MIB, Skip, case, expect, expect_equal, expect_in, expect_match
+from contract.sites import until
 
 from ..harness import ask, expect_limits, fenced
 from .capacity import JSV, complexes_of

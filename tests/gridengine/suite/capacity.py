@@ -7,9 +7,9 @@ import re
 import signal
 from pathlib import Path
 
-from slurm import kernel
-from slurm.harness import MIB, case, expect, expect_equal, expect_in, expect_match
-from slurm.sites import until
+from contract import kernel
+from contract.harness import MIB, case, expect, expect_equal, expect_in, expect_match
+from contract.sites import until
 
 from ..harness import fenced
 from ..hosts import HOSTS

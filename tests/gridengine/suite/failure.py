@@ -4,9 +4,9 @@
 import os
 import signal
 
-from slurm import kernel
-from slurm.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match, expect_unfenced
-from slurm.sites import until
+from contract import kernel
+from contract.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match, expect_unfenced
+from contract.sites import until
 
 from ..harness import ESCAPEE, escapee_of, expect_gone, fenced
 
@@ -235,7 +235,7 @@ def shepherd_is_killed(site):
     mark = site.log_mark()
     os.kill(site.shepherds(jobid)[1], signal.SIGKILL)
     site.wait(jobid)
-    expect_match(r"died through signal = 9", site.slurmd_log_since(mark), "execd's log")
+    expect_match(r"died through signal = 9", site.log_since(mark), "execd's log")
     expect_dead(who)
     expect_gone(group.parent)
 

@@ -4,11 +4,11 @@
 import re
 import shutil
 
-from slurm import kernel
-from slurm.attempted import ATTEMPTS, END, expect_refused, expect_state, state_of
-from slurm.harness import PYTHON, case, expect, expect_equal, expect_in
-from slurm.kernel import Group
-from slurm.sites import until
+from contract import kernel
+from contract.attempted import ATTEMPTS, END, expect_refused, expect_state, state_of
+from contract.harness import PYTHON, case, expect, expect_equal, expect_in
+from contract.kernel import Group
+from contract.sites import until
 
 from ..harness import ask, expect_gone, fenced
 

@@ -9,10 +9,10 @@ import signal
 import time
 from pathlib import Path
 
-from slurm import kernel, sites
-from slurm.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match, steps_of
-from slurm.kernel import Group
-from slurm.sites import until
+from contract import kernel, sites
+from contract.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match, steps_of
+from contract.kernel import Group
+from contract.sites import until
 
 from ..harness import ESCAPEE, ask, escapee_of, expect_gone, expect_limits, fenced, is_frozen
 from ..sites import CELL, ROOT
@@ -95,7 +95,7 @@ def suspended_at_its_soft_limit(site):
     site.qmod("-sj", jobid)
     until(lambda: is_frozen(group), 10, "a frozen fence")
     expect(not warned.exists(), "it was warned before it was suspended, and this shows nothing")
-    until(lambda: "soft wallclock" in site.slurmd_log_since(mark), 60, "execd's word of the soft limit")
+    until(lambda: "soft wallclock" in site.log_since(mark), 60, "execd's word of the soft limit")
     deadline = time.monotonic() + 3
     while time.monotonic() < deadline:
         expect(is_frozen(group), "it goes on")

@@ -6,9 +6,9 @@ import re
 import resource
 from pathlib import Path
 
-from slurm import kernel
-from slurm.harness import MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, uid
-from slurm.sites import until
+from contract import kernel
+from contract.harness import MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, uid
+from contract.sites import until
 
 from ..harness import ask, expect_limits, fenced
 from .capacity import complexes_of

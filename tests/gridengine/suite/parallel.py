@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Parallel jobs: a slave task is a step of its own, within the limits of the job."""
 
-from pbs.gpus import SHOW_GPUS
-from slurm import kernel
-from slurm.harness import MIB, case, expect, expect_equal, expect_in, expect_match, steps_of
-from slurm.kernel import Group
-from slurm.sites import until
+from contract.gpus import SHOW_GPUS
+from contract import kernel
+from contract.harness import MIB, case, expect, expect_equal, expect_in, expect_match, steps_of
+from contract.kernel import Group
+from contract.sites import until
 
 from ..harness import expect_gone, expect_limits, fenced
 from ..hosts import NODE, second_host, slots_by_host

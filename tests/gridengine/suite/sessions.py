@@ -12,9 +12,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from slurm import kernel, sites
-from slurm.harness import Skip, case, expect, expect_equal, expect_in
-from slurm.sites import until, write_atomically
+from contract import kernel, sites
+from contract.harness import Skip, case, expect, expect_equal, expect_in
+from contract.sites import until, write_atomically
 
 PAM = Path("/etc/pam.d")
 MODULE = "/usr/lib/slurm/libjobfence.so"

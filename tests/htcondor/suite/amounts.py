@@ -8,9 +8,9 @@ import stat
 import subprocess
 import tempfile
 
-from slurm import kernel
-from slurm.harness import MIB, Skip, case, expect, expect_equal
-from slurm.sites import until
+from contract import kernel
+from contract.harness import MIB, Skip, case, expect, expect_equal
+from contract.sites import until
 
 from ..harness import WAIT, expect_limits, fenced, let_go, restarts
 

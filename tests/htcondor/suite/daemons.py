@@ -7,9 +7,9 @@ import shutil
 import signal
 from pathlib import Path
 
-from slurm import kernel
-from slurm.harness import Skip, case, expect, expect_dead, expect_equal, expect_in, expect_match
-from slurm.sites import until
+from contract import kernel
+from contract.harness import Skip, case, expect, expect_dead, expect_equal, expect_in, expect_match
+from contract.sites import until
 
 from ..harness import ESCAPEE, WAIT, check, escapee_of, expect_gone, expect_limits, fenced, let_go, restarts
 from ..sites import HELD, is_whole

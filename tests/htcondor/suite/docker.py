@@ -6,10 +6,10 @@ import os
 import signal
 import time
 
-from slurm import kernel
-from slurm.harness import MIB, case, expect, expect_dead, expect_equal, expect_match, expect_unfenced
-from slurm.kernel import Group
-from slurm.sites import until
+from contract import kernel
+from contract.harness import MIB, case, expect, expect_dead, expect_equal, expect_match, expect_unfenced
+from contract.kernel import Group
+from contract.sites import until
 
 from .. import docker
 from ..harness import ESCAPEE, WAIT, check, expect_ended, expect_gone, expect_limits, expect_none_outside, fenced, let_go

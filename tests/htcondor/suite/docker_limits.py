@@ -6,9 +6,9 @@ import re
 import signal
 from pathlib import Path
 
-from slurm import kernel
-from slurm.harness import MIB, case, expect, expect_equal, expect_match
-from slurm.sites import until
+from contract import kernel
+from contract.harness import MIB, case, expect, expect_equal, expect_match
+from contract.sites import until
 
 from .. import docker
 from ..harness import WAIT, expect_gone, expect_quota, let_go, screens

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Docker's daemon is started anew while a container of a job runs. What HTCondor makes of the job is its own; nothing runs outside."""
 
-from slurm import kernel
-from slurm.harness import case, expect_dead
-from slurm.kernel import Group
-from slurm.sites import until
+from contract import kernel
+from contract.harness import case, expect_dead
+from contract.kernel import Group
+from contract.sites import until
 
 from .. import docker
 from ..harness import expect_gone, expect_none_outside, inode

@@ -4,9 +4,9 @@
 import os
 import signal
 
-from slurm import kernel
-from slurm.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match, expect_unfenced, steps_of
-from slurm.sites import until
+from contract import kernel
+from contract.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match, expect_unfenced, steps_of
+from contract.sites import until
 
 from ..harness import ESCAPEE, escapee_of, expect_gone, fenced, inode, restarts
 

@@ -7,8 +7,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from slurm.harness import case, expect, expect_equal, expect_match
-from slurm.sites import until
+from contract.harness import case, expect, expect_equal, expect_match
+from contract.sites import until
 
 from ..harness import WAIT, restarts, screens
 

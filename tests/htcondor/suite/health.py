@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A host that can fence no job takes itself out: its jobs go back, and none is put on hold for it."""
 
-from slurm.harness import case, expect, expect_equal, expect_in, expect_match
-from slurm.sites import until
+from contract.harness import case, expect, expect_equal, expect_in, expect_match
+from contract.sites import until
 
 from ..harness import check
 from .life import reported

@@ -4,10 +4,10 @@
 import time
 from pathlib import Path
 
-from slurm import kernel
-from slurm.harness import PYTHON, case, expect, expect_dead, expect_equal, expect_in, expect_match, pid_from, uid
-from slurm.kernel import Group
-from slurm.sites import until
+from contract import kernel
+from contract.harness import PYTHON, case, expect, expect_dead, expect_equal, expect_in, expect_match, pid_from, uid
+from contract.kernel import Group
+from contract.sites import until
 
 from ..harness import ESCAPEE, WAIT, escapee_of, expect_gone, expect_limits, fenced, let_go, restarts
 

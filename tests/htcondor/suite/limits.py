@@ -4,9 +4,9 @@
 import time
 from pathlib import Path
 
-from slurm import kernel
-from slurm.harness import MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, uid
-from slurm.sites import until
+from contract import kernel
+from contract.harness import MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, uid
+from contract.sites import until
 
 from ..harness import STARTERS_MIB, WAIT, check, expect_limits, expect_quota, fenced, let_go
 
@@ -28,6 +28,23 @@ def as_granted(site):
     own = [path for path in group.directory("").rglob("memory.max") if f"{group.path}/htcondor/" in str(path)]
     expect_in(str(200 * MIB), [kernel.read(path).strip() for path in own], "the limits that HTCondor has set")
     expect_equal(group.parent.cpu_limit(), None, "the CPU limit of the job, which may have other slots")
+
+
+@case(release=True)  # a unit test of watch.rs shows that the watcher is told the directory
+def in_another_directory(site):
+    """BASE_CGROUP has HTCondor make the job's cgroup in another directory. That one has the memory of the slot, and the log says so."""
+    with site.changed(BASE_CGROUP="site"):
+        began = time.time()
+        jobid = site.submit("alice", f"cat /proc/self/cgroup; {WAIT}; {EAT % (190, 1)}; echo status $?", mib=100)
+        group = fenced(site, jobid)
+        expect_equal(kernel.read(group.directory("") / "site/memory.max").strip(), str(100 * MIB), "the job's part of the fence")
+        let_go(site, jobid)
+        reason, code, _ = site.held(jobid)
+        expect_equal(code, 34, f"the code of the hold, whose reason is {reason}")
+        expect_in(f"{group.path}/site/", site.output(jobid), "where HTCondor has put the job")
+        said = until(lambda: f"job {jobid}.0 step" in site.said(began) and site.said(began), 60, "the end of the fence")
+        expect_in("its memory limit of 100.0 MiB", said, "the sentence")
+        expect("HTCondor has made no cgroup" not in said, f"what the log says: {said}")
 
 
 @case(release=True)  # as_granted shows the limit in the kernel's files

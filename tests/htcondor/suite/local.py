@@ -4,9 +4,9 @@
 import os
 import signal
 
-from slurm import kernel
-from slurm.harness import MIB, Skip, case, expect, expect_dead, expect_equal, expect_in, expect_match, pid_from, uid
-from slurm.sites import until
+from contract import kernel
+from contract.harness import MIB, Skip, case, expect, expect_dead, expect_equal, expect_in, expect_match, pid_from, uid
+from contract.sites import until
 
 from ..harness import ESCAPEE, STARTERS_MIB, WAIT, escapee_of, expect_gone, fenced, inode, let_go
 from .failure import held_until_mended

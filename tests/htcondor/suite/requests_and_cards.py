@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a job's user says to jobfence and reads of it: variables, limits that are asked for, the card, and why a job is on hold."""
 
-from slurm import kernel
-from slurm.harness import MIB, case, expect, expect_equal, expect_in, expect_match
-from slurm.sites import until
+from contract import kernel
+from contract.harness import MIB, case, expect, expect_equal, expect_in, expect_match
+from contract.sites import until
 
 from ..harness import WAIT, check, fenced, let_go
 from .limits import EAT

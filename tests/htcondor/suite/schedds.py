@@ -7,9 +7,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from slurm import kernel
-from slurm.harness import MIB, case, expect, expect_equal, expect_match, pid_from
-from slurm.sites import until
+from contract import kernel
+from contract.harness import MIB, case, expect, expect_equal, expect_match, pid_from
+from contract.sites import until
 
 from ..harness import STARTERS_MIB, expect_gone
 from .limits import EAT

@@ -4,9 +4,9 @@
 import contextlib
 import subprocess
 
-from slurm import kernel
-from slurm.harness import MIB, PYTHON, case, expect, expect_equal, uid
-from slurm.sites import until
+from contract import kernel
+from contract.harness import MIB, PYTHON, case, expect, expect_equal, uid
+from contract.sites import until
 
 from ..harness import WAIT, expect_limits, fenced, let_go, restarts
 from .limits import EAT

@@ -7,9 +7,9 @@ import re
 import subprocess
 import time
 
-from slurm import kernel
-from slurm.harness import case, expect, expect_equal, expect_in, uid
-from slurm.sites import until
+from contract import kernel
+from contract.harness import case, expect, expect_equal, expect_in, uid
+from contract.sites import until
 
 from ..harness import expect_limits, fenced, restarts
 

@@ -3,10 +3,10 @@
 
 import re
 
-from slurm.harness import Skip, case, expect, expect_equal, expect_in, expect_match
-from slurm.sites import until
+from contract.harness import Skip, case, expect, expect_equal, expect_in, expect_match
+from contract.sites import until
 
-from ..gpus import SHOW_GPUS, gpus_of_the_node
+from contract.gpus import SHOW_GPUS, gpus_of_the_node
 from ..harness import fenced
 from ..sites import EXEC, FINISHED
 
@@ -43,7 +43,7 @@ def gpus(site):
         mark = site.log_mark()
         third = submit(site, "alice", top, 1)
         refused = f"too few GPUs are free for this job: .*job {re.escape(third)}; granted 1"
-        until(lambda: re.search(refused, site.mom_log_since(mark)), 30, "the refusal of a third job")
+        until(lambda: re.search(refused, site.log_since(mark)), 30, "the refusal of a third job")
         expect(site.job(third)["job_state"] not in FINISHED, "the third job is gone")
         site.qdel(jobs[0])
         site.wait(jobs[0])

@@ -4,8 +4,8 @@
 import os
 import time
 
-from slurm.harness import case, expect, expect_equal, expect_in, logged
-from slurm.sites import until
+from contract.harness import case, expect, expect_equal, expect_in, logged
+from contract.sites import until
 
 from ..harness import RAN, ask, fenced, free, frequent
 from ..sites import run

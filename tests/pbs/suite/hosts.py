@@ -4,9 +4,9 @@
 import os
 import signal
 
-from slurm import kernel
-from slurm.harness import case, expect, expect_dead, expect_equal, pid_from, steps_of
-from slurm.sites import until
+from contract import kernel
+from contract.harness import case, expect, expect_dead, expect_equal, pid_from, steps_of
+from contract.sites import until
 
 from ..harness import expect_gone, is_frozen, name_of
 from ..sites import EXEC, granted
@@ -66,7 +66,7 @@ def sister_refuses(site):
     (site._of("node2", "etc-jobfence") / "jobfence.conf").write_text("MaxProcesses=many\n")
     mark = site.log_mark()
     jobid = site.submit("alice", "touch ran; sleep 1000", *BOTH)
-    until(lambda: "MaxProcesses" in site.mom_log_since(mark, "node2"), 30, "the reason in the log of node2")
+    until(lambda: "MaxProcesses" in site.log_since(mark, "node2"), 30, "the reason in the log of node2")
     expect(not (site.directory("alice") / "ran").exists(), "the job has run")
     site.configure()
     site.command("qrls", "-h", "s", jobid)
@@ -84,7 +84,7 @@ def a_host_is_down(site):
         group = until(lambda: the_fence_of(site, jobid), 30, "the fence on node1")
     finally:
         site.kill_mom("node2")
-    until(lambda: "job_start_error" in site.mom_log_since(mark, "node1"), 60, "the end of the start on node1")
+    until(lambda: "job_start_error" in site.log_since(mark, "node1"), 60, "the end of the start on node1")
     expect_gone(group, 30)
     site.start_mom(node="node2")
     site.wait_free()

@@ -8,10 +8,10 @@ import re
 import select
 import time
 
-from slurm import kernel, sites
-from slurm.harness import PYTHON, case, expect, expect_dead, expect_equal, expect_in, expect_match, pid_from
-from slurm.kernel import Group
-from slurm.sites import until
+from contract import kernel, sites
+from contract.harness import PYTHON, case, expect, expect_dead, expect_equal, expect_in, expect_match, pid_from
+from contract.kernel import Group
+from contract.sites import until
 
 from ..harness import ask, expect_as_granted, expect_gone, fenced, is_frozen, name_of
 from ..sites import seconds_of

@@ -4,9 +4,9 @@
 import os
 import re
 
-from slurm import kernel
-from slurm.harness import EAT, MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced_in_all
-from slurm.sites import until
+from contract import kernel
+from contract.harness import EAT, MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced_in_all
+from contract.sites import until
 
 from ..harness import ask, expect_as_granted, expect_gone, fenced
 from ..sites import granted, kib_of, run, seconds_of

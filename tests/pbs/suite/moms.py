@@ -4,10 +4,10 @@
 import os
 import time
 
-from slurm import kernel
-from slurm.harness import case, expect, expect_dead, expect_equal
-from slurm.kernel import Group
-from slurm.sites import until
+from contract import kernel
+from contract.harness import case, expect, expect_dead, expect_equal
+from contract.kernel import Group
+from contract.sites import until
 
 from ..harness import ask, expect_as_granted, expect_gone, fenced, free, served
 from ..sites import EXEC

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """OpenPBS without jobfence: what the other cases take for granted."""
 
-from slurm import kernel
-from slurm.harness import case, expect, expect_equal, expect_in, expect_unfenced
-from slurm.sites import until
+from contract import kernel
+from contract.harness import case, expect, expect_equal, expect_in, expect_unfenced
+from contract.sites import until
 
 from ..harness import ask, unfenced
 

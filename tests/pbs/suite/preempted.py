@@ -3,10 +3,10 @@
 
 import contextlib
 
-from slurm import kernel
-from slurm.harness import case, expect, expect_dead, expect_equal, pid_from
-from slurm.kernel import Group
-from slurm.sites import until, write_atomically
+from contract import kernel
+from contract.harness import case, expect, expect_dead, expect_equal, pid_from
+from contract.kernel import Group
+from contract.sites import until, write_atomically
 
 from ..harness import ask, expect_as_granted, expect_gone, fenced, frequent, is_frozen
 from ..sites import EXEC, granted, seconds_of

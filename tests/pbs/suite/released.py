@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Jobs that give back a part of what they have, on a second host that has two vnodes."""
 
-from slurm.harness import case, expect, expect_equal, uid
-from slurm.kernel import Group
-from slurm.sites import until
+from contract.harness import case, expect, expect_equal, uid
+from contract.kernel import Group
+from contract.sites import until
 
 from ..harness import expect_gone, name_of
 from ..sites import EXEC, granted
@@ -107,7 +107,7 @@ def is_refused(site, chunks, node):
     site.wait_running(jobid)
     site.qmgr("set server scheduling = false")
     try:
-        until(lambda: "this host refuses" in site.mom_log_since(mark, node), 30, f"the refusal in the log of {node}")
+        until(lambda: "this host refuses" in site.log_since(mark, node), 30, f"the refusal in the log of {node}")
         site.wait_state(jobid, "Q")
         for host in site.nodes:
             expect_gone(job_on(site, jobid, host), 20)

@@ -4,7 +4,7 @@
 import contextlib
 import re
 
-from slurm.harness import case, expect, expect_equal, expect_in, logged
+from contract.harness import case, expect, expect_equal, expect_in, logged
 
 from ..harness import ask, unfenced
 from ..sites import EXEC, FINISHED, SPOOL

@@ -5,11 +5,11 @@ import contextlib
 import os
 import signal
 
-from slurm import kernel
-from slurm.harness import case, expect, expect_dead, expect_equal, expect_in, fenced_in_all
-from slurm.kernel import Group
-from slurm.logins import logged_in, login, service_says
-from slurm.sites import until
+from contract import kernel
+from contract.harness import case, expect, expect_dead, expect_equal, expect_in, fenced_in_all
+from contract.kernel import Group
+from contract.logins import logged_in, login, service_says
+from contract.sites import until
 
 from ..harness import ask, expect_gone, fenced, frequent
 

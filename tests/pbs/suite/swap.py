@@ -3,9 +3,9 @@
 
 import re
 
-from slurm import kernel
-from slurm.harness import MIB, Skip, case, expect, expect_equal
-from slurm.hugetlb import handed_down, has_hugetlb, sizes_of_this_host
+from contract import kernel
+from contract.harness import MIB, Skip, case, expect, expect_equal
+from contract.hugetlb import handed_down, has_hugetlb, sizes_of_this_host
 
 from ..harness import fenced
 from ..sites import granted, kib_of

@@ -4,9 +4,9 @@
 import re
 import subprocess
 
-from slurm import kernel
-from slurm.harness import case, expect, expect_equal, expect_match
-from slurm.sites import until
+from contract import kernel
+from contract.harness import case, expect, expect_equal, expect_match
+from contract.sites import until
 
 from ..harness import ask, fenced, name_of
 from ..sites import EXEC

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a job has used is not lost when the server, MoM or the job itself begins anew."""
 
-from slurm import sites
-from slurm.harness import PYTHON, case, expect, expect_equal
-from slurm.sites import until
+from contract import sites
+from contract.harness import PYTHON, case, expect, expect_equal
+from contract.sites import until
 
 from ..harness import ask, fenced, frequent
 from ..sites import EXEC, kib_of, seconds_of

@@ -4,8 +4,8 @@
 import re
 import statistics
 
-from slurm.harness import case, expect
-from slurm.sites import until
+from contract.harness import case, expect
+from contract.sites import until
 
 from ..harness import ask, fenced
 from ..sites import EXEC
@@ -19,7 +19,7 @@ TOOK = re.compile(r"label=hook_(\w+?)_(nothing|jobfence)_\S+ action=mom_process_
 def times(site, mark, node, events):
     """By event and hook the seconds that MoM has waited for each."""
     found = {}
-    for event, hook, seconds in TOOK.findall(site.mom_log_since(mark, node)):
+    for event, hook, seconds in TOOK.findall(site.log_since(mark, node)):
         if event in events:
             found.setdefault(event, {}).setdefault(hook, []).append(float(seconds))
     return found

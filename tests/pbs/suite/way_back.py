@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The hook is turned off or removed."""
 
-from slurm.harness import case, expect, expect_equal, expect_unfenced
-from slurm.kernel import Group
-from slurm.sites import until
+from contract.harness import case, expect, expect_equal, expect_unfenced
+from contract.kernel import Group
+from contract.sites import until
 
 from ..harness import ask, expect_gone, fenced
 

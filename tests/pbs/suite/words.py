@@ -3,10 +3,10 @@
 
 import contextlib
 
-from slurm import kernel
-from slurm.harness import case, expect, expect_equal, logged
-from slurm.kernel import Group
-from slurm.sites import until
+from contract import kernel
+from contract.harness import case, expect, expect_equal, logged
+from contract.kernel import Group
+from contract.sites import until
 
 from ..harness import MIB, ask, frequent, the_fence
 from ..sites import EXEC

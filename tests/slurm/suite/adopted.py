@@ -7,14 +7,12 @@ import subprocess
 import time
 from pathlib import Path
 
-from .. import kernel, sites
-from ..harness import (
-    EAT, Skip, case, ended_line, expect, expect_dead, expect_equal, expect_in, expect_limits,
-    fenced, fenced_in_all, logged,
-)
-from ..kernel import Group
-from ..logins import SERVICE, logged_in, login, service_says
-from ..sites import until, write_atomically
+from contract import kernel, sites
+from contract.harness import EAT, Skip, case, expect, expect_dead, expect_equal, expect_in, fenced_in_all, logged
+from ..harness import ended_line, expect_limits, fenced
+from contract.kernel import Group
+from contract.logins import SERVICE, logged_in, login, service_says
+from contract.sites import until, write_atomically
 from .limits import LONG_PERIOD, use_of_quotas
 from .placement import SPINS
 from .two_nodes import extern_of, job_on

@@ -8,9 +8,11 @@ import re
 import shutil
 from pathlib import Path
 
-from .. import kernel
-from ..harness import Skip, case, expect, expect_equal, expect_in, expect_not_drained, fences_well
-from ..sites import InstalledSite, until, write_atomically
+from contract import kernel
+from contract.harness import Skip, case, expect, expect_equal, expect_in
+from ..harness import expect_not_drained, fences_well
+from contract.sites import until, write_atomically
+from ..sites import InstalledSite
 from .placement import tracked_by_cgroup
 
 # Says whether it is in a fence, and in which cgroups.

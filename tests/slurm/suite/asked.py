@@ -6,12 +6,11 @@ import re
 import tempfile
 from pathlib import Path
 
-from .. import kernel
-from ..harness import (
-    IN_VAR, MIB, NOT_STARTED, RAN, allocated, case, ended, expect, expect_equal, expect_in, expect_limits, expect_match,
-    expect_not_drained, expect_not_started, fenced, fences_well, logged, started,
-)
-from ..sites import UNFINISHED, until
+from contract import kernel
+from contract.harness import IN_VAR, MIB, allocated, case, ended, expect, expect_equal, expect_in, expect_match, logged, started
+from ..harness import NOT_STARTED, RAN, expect_limits, expect_not_drained, expect_not_started, fenced, fences_well
+from contract.sites import until
+from ..sites import UNFINISHED
 from .disks import a_disk
 from .limits import LONG_PERIOD, SPIN, expect_quota_used, spinning
 from .steps import running_job

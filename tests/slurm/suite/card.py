@@ -4,11 +4,10 @@
 import itertools
 import re
 
-from .. import kernel
-from ..harness import (
-    EAT, MIB, PYTHON, case, expect, expect_equal, expect_in, expect_limits, expect_match, expect_not_drained, fenced,
-)
-from ..sites import until
+from contract import kernel
+from contract.harness import EAT, MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match
+from ..harness import expect_limits, expect_not_drained, fenced
+from contract.sites import until
 from .commands import jobfence
 from .devices import gres_conf_of
 from .newer import release

@@ -3,8 +3,8 @@
 
 import os
 
-from ..harness import EAT, MIB, case, expect, expect_equal, expect_in, expect_match
-from ..sites import until
+from contract.harness import EAT, MIB, case, expect, expect_equal, expect_in, expect_match
+from contract.sites import until
 from .card import BUSY, FORKS, amount, card_of, expect_readable, row
 from .two_nodes import ELSEWHERE
 

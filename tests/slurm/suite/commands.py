@@ -8,9 +8,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from .. import kernel
-from ..harness import Skip, case, expect, expect_equal, expect_in
-from ..sites import until
+from contract import kernel
+from contract.harness import Skip, case, expect, expect_equal, expect_in
+from contract.sites import until
 
 JOB = "12[3].server"
 UID = 65534

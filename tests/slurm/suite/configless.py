@@ -10,8 +10,10 @@ import re
 import shutil
 from pathlib import Path
 
-from ..harness import Skip, case, expect, expect_equal, expect_in, expect_limits, fenced, fences_well
-from ..sites import InstalledSite, until, write_atomically
+from contract.harness import Skip, case, expect, expect_equal, expect_in
+from ..harness import expect_limits, fenced, fences_well
+from contract.sites import until, write_atomically
+from ..sites import InstalledSite
 
 ETC = Path("/etc/slurm")
 THEIRS = Path("/etc/slurm-controller")

@@ -4,13 +4,10 @@
 import os
 import re
 
-from .. import kernel
-from ..harness import (
-    MIB, NOT_STARTED, RAN, Skip, case, ended_line, expect, expect_equal, expect_in,
-    expect_limits, expect_not_drained, expect_not_started, expect_unfenced, fenced, fences_well,
-    logged,
-)
-from ..sites import until
+from contract import kernel
+from contract.harness import MIB, Skip, case, expect, expect_equal, expect_in, expect_unfenced, logged
+from ..harness import NOT_STARTED, RAN, ended_line, expect_limits, expect_not_drained, expect_not_started, fenced, fences_well
+from contract.sites import until
 
 
 BROKEN = {
@@ -289,5 +286,5 @@ def listed_twice(site):
         site.scancel(jobid)
         site.wait(jobid)
         until(lambda: not site.step_daemons(jobid), 5, "the end of the step daemon")
-        lines = re.findall(ended_line(jobid, "batch"), site.slurmd_log_since(mark))
+        lines = re.findall(ended_line(jobid, "batch"), site.log_since(mark))
         expect_equal(len(lines), 1, "number of lines about the end of the step")

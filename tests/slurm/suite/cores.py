@@ -8,10 +8,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from .. import kernel
-from ..harness import NOT_STARTED, PYTHON, Skip, case, expect, expect_equal, expect_in, fenced, logged
-from ..kernel import cpu_list
-from ..sites import until
+from contract import kernel
+from contract.harness import PYTHON, Skip, case, expect, expect_equal, expect_in, logged
+from ..harness import NOT_STARTED, fenced
+from contract.kernel import cpu_list
+from contract.sites import until
 
 # Whatever Slurm has bound it to, a process may ask for all CPUs; the kernel gives it those of its cpuset.
 ASK_FOR_ALL = """
@@ -88,7 +89,7 @@ def cores_of_two_jobs(site):
     for jobid, _ in seen:
         site.scancel(jobid)
     # Where Slurm has cpusets of its own, they are the same.
-    expect(DIFFERS not in site.slurmd_log_since(mark), "Slurm maps its cores otherwise")
+    expect(DIFFERS not in site.log_since(mark), "Slurm maps its cores otherwise")
 
 
 @case

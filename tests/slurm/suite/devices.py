@@ -11,13 +11,10 @@ import struct
 import tempfile
 from pathlib import Path
 
-from .. import kernel
-from ..harness import (
-    IN_VAR, RAN, Skip, case, ended, expect, expect_equal, expect_in, expect_match, expect_not_drained, expect_not_started, fenced,
-    fences_well,
-    logged, started,
-)
-from ..sites import PATH, until, write_atomically
+from contract import kernel
+from contract.harness import IN_VAR, Skip, case, ended, expect, expect_equal, expect_in, expect_match, logged, started
+from ..harness import RAN, expect_not_drained, expect_not_started, fenced, fences_well
+from contract.sites import PATH, until, write_atomically
 from .sections import prologs, record_of
 from .steps import terminal
 

@@ -10,12 +10,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from .. import kernel
-from ..harness import (
-    MIB, NOT_STARTED, Skip, case, expect, expect_equal, expect_in, expect_match, expect_not_started,
-    fenced, logged,
-)
-from ..sites import until
+from contract import kernel
+from contract.harness import MIB, Skip, case, expect, expect_equal, expect_in, expect_match, logged
+from ..harness import NOT_STARTED, expect_not_started, fenced
+from contract.sites import until
 
 SCRATCH = Path("/scratch")
 RATE = 4 * MIB  # bytes in a second
@@ -206,7 +204,7 @@ def io_limits(site):
             expect_equal(group.parent.user.io_max(), {disk.number: {"wbps": RATE}}, "rates of the user")
             expect_equal(group.io_max(), {}, "rates of the step")
         site.scancel(jobid)
-    expect("panicked" not in site.slurmd_log_since(mark), "a panic")
+    expect("panicked" not in site.log_since(mark), "a panic")
 
 
 @case

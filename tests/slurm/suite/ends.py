@@ -6,13 +6,11 @@ import os
 import subprocess
 import time
 
-from .. import kernel
-from ..harness import (
-    PYTHON, Skip, case, ended_after, expect, expect_dead, expect_equal, expect_not_left, fenced, fences_well,
-    kill_daemons, nobody_looks, pid_from,
-)
-from ..kernel import Group
-from ..sites import until
+from contract import kernel
+from contract.harness import PYTHON, Skip, case, ended_after, expect, expect_dead, expect_equal, nobody_looks, pid_from
+from ..harness import expect_not_left, fenced, fences_well, kill_daemons
+from contract.kernel import Group
+from contract.sites import until
 
 
 def straggler(site, command):

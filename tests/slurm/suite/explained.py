@@ -9,9 +9,10 @@ import shutil
 import subprocess
 import tempfile
 
-from .. import kernel
-from ..harness import IN_VAR, Skip, case, expect, expect_equal, expect_in, expect_match, fenced
-from ..sites import until
+from contract import kernel
+from contract.harness import IN_VAR, Skip, case, expect, expect_equal, expect_in, expect_match
+from ..harness import fenced
+from contract.sites import until
 from .devices import called, gres, job_with_a_gpu, openable
 from .sections import partitions, prologs, record_of
 

@@ -4,9 +4,8 @@
 import re
 from pathlib import Path
 
-from ..harness import (
-    NOT_STARTED, RAN, case, expect, expect_equal, expect_in, expect_not_drained, expect_not_started, fenced, logged,
-)
+from contract.harness import case, expect, expect_equal, expect_in, logged
+from ..harness import NOT_STARTED, RAN, expect_not_drained, expect_not_started, fenced
 from .asked import TOLD, told, told_by
 from .granted import accounted
 from .sections import FEW, UNLIMITED, limit_of_batch, limit_of_srun, prologs

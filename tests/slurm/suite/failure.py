@@ -10,13 +10,11 @@ import re
 import subprocess
 import time
 
-from .. import kernel, sites
-from ..harness import (
-    NOT_STARTED, RAN, Skip, case, expect, expect_equal, expect_in, expect_match,
-    expect_not_drained, fenced, fences_well, logged, nobody_looks, until_clean,
-)
+from contract import kernel, sites
+from contract.harness import Skip, case, expect, expect_equal, expect_in, expect_match, logged, nobody_looks, until_clean
+from ..harness import NOT_STARTED, RAN, expect_not_drained, fenced, fences_well
 from ..saboteur import CannotBuild, sabotaged
-from ..sites import until
+from contract.sites import until
 
 NOT_THIS_TASK = "jobfence: this task was not started, since it cannot be fenced: "
 # At the beginning of a line, but for the name of its daemon, which Slurm puts before some messages.
@@ -37,7 +35,7 @@ def failing(site, callback, action, *selection, **options):
     except CannotBuild as reason:
         expect(os.environ.get("CI") != "true", str(reason))
         raise Skip(str(reason)) from None
-    expect("does not work" not in site.slurmd_log_since(mark), "the sabotage did not work")
+    expect("does not work" not in site.log_since(mark), "the sabotage did not work")
 
 
 class Trial:
@@ -287,7 +285,7 @@ def task_is_gone(site):
     for callback, action in (("task_post_fork", "kill"), ("task_init_privileged", "refuse")):
         with failing(site, callback, action) as mark:
             Trial(site).expect_refused("")
-            expect("jobfence: this" not in site.slurmd_log_since(mark), "jobfence blames itself")
+            expect("jobfence: this" not in site.log_since(mark), "jobfence blames itself")
     fences_well(site, site.users[0])
 
 
@@ -363,7 +361,7 @@ def nothing_stays_open(site):
         daemon, = site.step_daemons(jobid)
         ours = re.compile(rf"/cgroup|^/proc|^{re.escape(str(site.run_directory()))}")
         still = sorted(link for link in kernel.descriptors(daemon) if ours.search(link))
-        has_none = "processes are not tracked either" in site.slurmd_log_since(mark)
+        has_none = "processes are not tracked either" in site.log_since(mark)
         expect(still in ([[]] if has_none else [tracks, tracks[:1]]), f"still open in the step daemon: {still}")
         site.scancel(jobid)
         site.wait(jobid)
@@ -428,7 +426,7 @@ def end_without_rights(site):
                 until(lambda: not trial.step_daemons(), 10, "the end of the step daemons")
             expect_equal(bool(site.leftovers()), remains, f"{action} in exit: whether something remains")
         took = re.findall(r"saboteur: without rights for (\d+) ms, (\d+) ms of CPU, slept (\d+) times",
-                          site.slurmd_log_since(mark))
+                          site.log_since(mark))
         expect_equal(len(took), 2, "number of ends without rights")
         for wall, cpu, sleeps in (map(int, one) for one in took):
             # One that does not wait uses all of that time, and one that waits for ever does not come here.
@@ -486,7 +484,7 @@ def extern_fails(site):
                 # In Slurm's own directories the task has one, too.
                 expect_match(rf"/{step}(/user/task_\w+)?\n", site.output(jobid), "cgroups of the job's programs")
             # Of the step perhaps, but of no task.
-            expect("task runs WITHOUT" not in site.slurmd_log_since(mark), "a task is said to be without a fence")
+            expect("task runs WITHOUT" not in site.log_since(mark), "a task is said to be without a fence")
 
 
 def expect_failed_step(site, done, sentence, what="srun"):

@@ -7,14 +7,13 @@ import re
 import time
 from typing import NamedTuple
 
-from .. import accounting, kernel
+from contract import kernel
+from .. import accounting
 from ..accounting import Accounting
-from ..harness import (
-    Skip, allocated, case, ended, ended_line, expect, expect_equal, expect_in, expect_limits, expect_not_drained, fenced,
-    logged, started, steps_of,
-)
-from ..kernel import Group
-from ..sites import until
+from contract.harness import Skip, allocated, case, expect, expect_equal, expect_in, logged, started, steps_of
+from ..harness import ended_line, expect_limits, expect_not_drained, fenced
+from contract.kernel import Group
+from contract.sites import until
 from .cores import needs_cpusets
 from .sections import prologs
 from .steps import shown, terminal
@@ -337,7 +336,7 @@ def without_an_allocation(site):
         expect_no_grant(group)
         expect_equal(group.processes_limit(), 50, f"process limit of {group.path}")
         # No section holds of what has no partition, and nothing is unknown.
-        expect("is not known" not in site.slurmd_log_since(mark), "which sections hold is not known")
+        expect("is not known" not in site.log_since(mark), "which sections hold is not known")
         # Somebody else's job is as it would be without it.
         other = site.submit(user, "sleep 300", "-c1", "--mem=100")
         expect_limits(fenced(site, other), 1.0, 100)

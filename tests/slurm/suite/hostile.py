@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A hostile user: what he does in his job, and to root's work at its end, comes to nothing.
 
-The attempts are in tests/slurm/attempts.py, which runs in the job. Each is named in its output; one that succeeds fails the
+The attempts are in tests/contract/attempts.py, which runs in the job. Each is named in its output; one that succeeds fails the
 case. Meanwhile a bystander's job runs, which must notice nothing.
 """
 
@@ -11,13 +11,11 @@ import re
 import shutil
 from pathlib import Path
 
-from .. import kernel
-from ..attempted import ATTEMPTS, END, expect_refused, expect_state, state_of
-from ..harness import (
-    PYTHON, Skip, case, ended_after, ended_line, expect, expect_equal, expect_in, expect_limits, expect_not_left, fenced,
-    fences_well, kill_daemons, logged, nobody_looks, started, uid,
-)
-from ..sites import until
+from contract import kernel
+from contract.attempted import ATTEMPTS, END, expect_refused, expect_state, state_of
+from contract.harness import PYTHON, Skip, case, ended_after, expect, expect_equal, expect_in, logged, nobody_looks, started, uid
+from ..harness import ended_line, expect_limits, expect_not_left, fenced, fences_well, kill_daemons
+from contract.sites import until
 from .sharing import oversubscribed
 
 # A shell that can start nothing more can still wait.

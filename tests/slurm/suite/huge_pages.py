@@ -6,13 +6,11 @@ import json
 import re
 from pathlib import Path
 
-from .. import kernel
-from ..harness import (
-    MIB, NOT_STARTED, PYTHON, Skip, case, expect_equal, expect_in, expect_limits, expect_match, fenced,
-    logged,
-)
-from ..hugetlb import SIZES, handed_down, has_hugetlb, sizes_of_this_host
-from ..sites import until
+from contract import kernel
+from contract.harness import MIB, PYTHON, Skip, case, expect_equal, expect_in, expect_match, logged
+from ..harness import NOT_STARTED, expect_limits, fenced
+from contract.hugetlb import SIZES, handed_down, has_hugetlb, sizes_of_this_host
+from contract.sites import until
 
 POOL = Path("/proc/sys/vm/nr_hugepages")
 SIZE = SIZES / "hugepages-2048kB"

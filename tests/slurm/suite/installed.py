@@ -10,8 +10,9 @@ import subprocess
 import threading
 from pathlib import Path
 
-from ..harness import Skip, case, expect, expect_equal, expect_in, expect_not_drained, fenced
-from ..sites import until, write_atomically
+from contract.harness import Skip, case, expect, expect_equal, expect_in
+from ..harness import expect_not_drained, fenced
+from contract.sites import until, write_atomically
 
 TOP = Path(__file__).resolve().parents[3]
 
@@ -121,7 +122,7 @@ def upgraded_beside_jobs(site, times):
                     jobs += 1
             finally:
                 site.resume()
-        log = site.slurmd_log_since(mark)
+        log = site.log_since(mark)
         expect(not re.search("prolog.*(fail|error|status)|Permission denied|No such file", log, re.I), f"slurmd's log:\n{log}")
         expect_equal(called.read_text().split().count("prolog"), jobs, "calls of the prolog")
         status, said = installation.run("disable")

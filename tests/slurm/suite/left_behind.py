@@ -10,12 +10,13 @@ import sys
 import time
 from pathlib import Path
 
-from .. import kernel, sites
-from ..harness import (
-    PYTHON, Skip, case, ended_after, expect, expect_dead, expect_equal, expect_in, expect_limits, expect_match, expect_not_drained,
-    expect_not_started, fenced, fences_well, kill_daemons, logged, nobody_looks, pid_from, until_clean,
+from contract import kernel, sites
+from contract.harness import (
+    PYTHON, Skip, case, ended_after, expect, expect_dead, expect_equal, expect_in, expect_match, logged, nobody_looks, pid_from,
+    until_clean,
 )
-from ..sites import PATH, die_with_parent, until
+from ..harness import expect_limits, expect_not_drained, expect_not_started, fenced, fences_well, kill_daemons
+from contract.sites import PATH, die_with_parent, until
 from .with_systemd import SCOPE, only_with_systemd, systemctl
 from .failure import failing, makes_ours_first
 

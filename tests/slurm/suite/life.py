@@ -7,13 +7,13 @@ import re
 import signal
 import time
 
-from .. import kernel
-from ..harness import (
-    allocated, case, ended, ended_after, ended_line, expect, expect_dead, expect_equal,
-    expect_limits, expect_match, fenced, fenced_in_all, fences_well, kill_daemons, logged, nobody_looks, started, until_gone,
+from contract import kernel
+from contract.harness import (
+    allocated, case, ended, ended_after, expect, expect_dead, expect_equal, expect_match, fenced_in_all, logged, nobody_looks, started,
 )
-from ..kernel import Group
-from ..sites import until
+from ..harness import ended_line, expect_limits, fenced, fences_well, kill_daemons, until_gone
+from contract.kernel import Group
+from contract.sites import until
 from .steps import running_job
 
 SPINNER = "while :; do :; done"
@@ -63,7 +63,7 @@ def requeue(site):
                 expect_dead(who)
     site.scancel(jobid)
     expect_equal(site.wait(jobid), "CANCELLED", "state")
-    until(lambda: len(re.findall(ended_line(jobid, "batch"), site.slurmd_log_since(mark))) == 3,
+    until(lambda: len(re.findall(ended_line(jobid, "batch"), site.log_since(mark))) == 3,
           10, "a line about the end of each of three runs")
 
 
@@ -246,7 +246,7 @@ def reconfigure(site):
         mark = site.log_mark()
         scontrol(site, "reconfigure")
         # Which is all that it says of it at this level, in any release.
-        until(lambda: site.slurmd_log_since(mark), 20, "a word of slurmd")
+        until(lambda: site.log_since(mark), 20, "a word of slurmd")
         until(lambda: site.command("scontrol", "show", "slurmd").returncode == 0, 30, "slurmd")
     goes_on_through(site, happening)
 
@@ -365,7 +365,7 @@ def upgraded(site):
                 logged(site, mark, ended_line(jobid, name))
             expect_equal(kernel.identity(site.slurmd_pid()), slurmd, "slurmd")
             expect_equal((record.stat().st_ino, record.read_text()), strange, "the record of another release")
-            expect(record.name not in site.slurmd_log_since(mark), "slurmd's log has something to say of that record")
+            expect(record.name not in site.log_since(mark), "slurmd's log has something to say of that record")
     fences_well(site, user)
 
 

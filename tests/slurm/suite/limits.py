@@ -7,13 +7,11 @@ import os
 import threading
 import time
 
-from .. import kernel, sites
-from ..harness import (
-    EAT, MIB, PYTHON, Skip, case, ended_line, expect, expect_equal, expect_in, expect_limits,
-    expect_match, fenced, fenced_in_all, logged, uid, until_gone,
-)
-from ..kernel import Group
-from ..sites import until
+from contract import kernel, sites
+from contract.harness import EAT, MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced_in_all, logged, uid
+from ..harness import ended_line, expect_limits, fenced, until_gone
+from contract.kernel import Group
+from contract.sites import until
 
 
 @case

@@ -6,9 +6,10 @@ import re
 import subprocess
 from pathlib import Path
 
-from .. import kernel
-from ..harness import Skip, case, expect, expect_equal, expect_in, expect_match, fenced
-from ..sites import until
+from contract import kernel
+from contract.harness import Skip, case, expect, expect_equal, expect_in, expect_match
+from ..harness import fenced
+from contract.sites import until
 from .explained import number_of
 from .granted import accounted
 from .life import start_again
@@ -24,8 +25,6 @@ EXAMPLES = {
     "jobfence explain --cpus 2": "commands_of_the_manual",
     "# Prolog=/etc/slurm/prolog": "prologs_of_the_manual",
     "-o \"%A %q\"": "prologs_of_the_manual",
-    "qconf -sc > complexes": "tests/gridengine/start runs it as docs/install/gridengine.md has it",
-    "load_sensor    /usr/local": "no command",
     "jobfence open --job": "fences_of_the_manual",
     "jsv_url            script": "no command",
     "exec /usr/local/sbin/jobfence jsv": "tests/gridengine has it in beside_another_jsv",

@@ -5,13 +5,14 @@ import os
 import re
 import time
 
-from .. import kernel
-from ..harness import (
-    EAT, MIB, PYTHON, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, expect_not_started, fenced,
-    fences_well, logged, started, tasks_are_refused, until_clean, until_gone,
+from contract import kernel
+from contract.harness import (
+    EAT, MIB, PYTHON, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, logged, started, until_clean,
 )
-from ..kernel import Group
-from ..sites import UNFINISHED, InstalledSite, until
+from ..harness import expect_not_started, fenced, fences_well, tasks_are_refused, until_gone
+from contract.kernel import Group
+from contract.sites import until
+from ..sites import UNFINISHED, InstalledSite
 from .limits import expect_killed_for_memory
 
 # Reading a file of holes fills the page cache as any other, and needs no room. Not with cat(1), which need not read at all; and not

@@ -8,8 +8,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from ..harness import MIB, PYTHON, case, expect, expect_equal, fenced
-from ..sites import until
+from contract.harness import MIB, PYTHON, case, expect, expect_equal
+from ..harness import fenced
+from contract.sites import until
 from .stored import held
 from .with_systemd import service_with
 

@@ -8,12 +8,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from .. import kernel
-from ..harness import (
-    IN_VAR, MIB, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_limits, expect_match, fenced,
-    fences_well, pid_from, started,
-)
-from ..sites import InstalledSite, until, write_atomically
+from contract import kernel
+from contract.harness import IN_VAR, MIB, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, pid_from, started
+from ..harness import expect_limits, fenced, fences_well
+from contract.sites import until, write_atomically
+from ..sites import InstalledSite
 from .failure import failing
 
 
@@ -69,7 +68,7 @@ def fenced_in_container(site):
         until(lambda: str(mark) in site.output(jobid), 10, "the step's output")
         expect(not mark.exists(), "the job's /tmp is the host's: it is in no container")
         tasks = {mount_namespace(pid) for pid in step.members()}
-        plugin = expect_match(r"saboteur: task_post_fork runs in (mnt:\S+)", site.slurmd_log_since(log), "slurmd's log").group(1)
+        plugin = expect_match(r"saboteur: task_post_fork runs in (mnt:\S+)", site.log_since(log), "slurmd's log").group(1)
     finally:
         mark.unlink(missing_ok=True)
     for one in (step, step.parent, batch):

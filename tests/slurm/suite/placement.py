@@ -6,9 +6,11 @@ import re
 import time
 from pathlib import Path
 
-from .. import kernel
-from ..harness import EAT, Skip, case, expect, expect_equal, expect_in, expect_match, fenced
-from ..sites import InstalledSite, until
+from contract import kernel
+from contract.harness import EAT, Skip, case, expect, expect_equal, expect_in, expect_match
+from ..harness import fenced
+from contract.sites import until
+from ..sites import InstalledSite
 from .failure import makes_ours_first
 from .limits import LONG_PERIOD, account, use_of_quotas
 

@@ -12,10 +12,11 @@ import os
 import re
 import time
 
-from .. import accounting, kernel
+from contract import kernel
+from .. import accounting
 from ..accounting import Accounting
-from ..harness import PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match
-from ..sites import until
+from contract.harness import PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match
+from contract.sites import until
 from .life import start_again
 from .steps import MPI, mpi_ways
 
@@ -494,11 +495,11 @@ def compare(site, scenarios, **changes):
         stack.enter_context(site.reconfigured(**changes))
         mark = site.log_mark()
         ours = outcomes(site, scenarios)
-        ours_said = site.slurmd_log_since(mark)
+        ours_said = site.log_since(mark)
         with site.unplugged():
             mark = site.log_mark()
             theirs = outcomes(site, scenarios)
-            theirs_said = site.slurmd_log_since(mark)
+            theirs_said = site.log_since(mark)
     broken = [f"{name} without jobfence: {found}" for name, found in theirs.items()
               if str(found).startswith("failed: ")]
     expect(not broken, "\n".join(broken))

@@ -5,10 +5,9 @@ import contextlib
 import grp
 import pwd
 
-from ..harness import (
-    NOT_STARTED, RAN, case, expect, expect_equal, expect_in, expect_not_drained, expect_not_started, fenced, logged, uid,
-)
-from ..sites import until
+from contract.harness import case, expect, expect_equal, expect_in, logged, uid
+from ..harness import NOT_STARTED, RAN, expect_not_drained, expect_not_started, fenced
+from contract.sites import until
 from .newer import since
 
 STAYS = "sleep 300"

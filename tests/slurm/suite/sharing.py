@@ -5,12 +5,11 @@ import contextlib
 import os
 import time
 
-from .. import kernel
-from ..harness import (
-    NOT_STARTED, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, logged, tasks_are_refused,
-)
-from ..kernel import Group
-from ..sites import until
+from contract import kernel
+from contract.harness import PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, logged
+from ..harness import NOT_STARTED, fenced, tasks_are_refused
+from contract.kernel import Group
+from contract.sites import until
 from .limits import LONG_PERIOD, SPIN, account, spinning, use_of_quotas
 
 

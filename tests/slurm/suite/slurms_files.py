@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from .. import slurms_reader
-from ..harness import case, expect_equal, expect_in
+from contract.harness import case, expect_equal, expect_in
 from ..sites import hostname
 
 KEYS = "ProctrackType", "TaskPlugin", "JobAcctGatherType"

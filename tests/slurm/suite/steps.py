@@ -6,13 +6,13 @@ import ctypes.util
 import os
 import re
 
-from .. import kernel
-from ..harness import (
-    MIB, PYTHON, Skip, allocated, case, ended, ended_line, expect, expect_equal, expect_in,
-    expect_limits, expect_match, fenced, fenced_in_all, logged, started, steps_of,
+from contract import kernel
+from contract.harness import (
+    MIB, PYTHON, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, fenced_in_all, logged, started, steps_of,
 )
-from ..kernel import Group
-from ..sites import until
+from ..harness import ended_line, expect_limits, fenced
+from contract.kernel import Group
+from contract.sites import until
 from .limits import SPIN, use_of_quotas
 
 

@@ -10,9 +10,11 @@ import subprocess
 import time
 from pathlib import Path
 
-from .. import kernel, sites
-from ..harness import MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, expect_not_drained
-from ..sites import InstalledSite, die_with_parent, until
+from contract import kernel, sites
+from contract.harness import MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match
+from ..harness import expect_not_drained
+from contract.sites import die_with_parent, until
+from ..sites import InstalledSite
 from .granted import accounted
 from .left_behind import jobfence, stepd_dies
 from .newer import release, since

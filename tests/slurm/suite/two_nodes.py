@@ -3,13 +3,11 @@
 
 import re
 
-from .. import kernel
-from ..harness import (
-    MIB, case, expect, expect_equal, expect_in, expect_limits, fenced,
-    fenced_in_all, logged, steps_of, uid,
-)
-from ..kernel import Group, Job
-from ..sites import until
+from contract import kernel
+from contract.harness import MIB, case, expect, expect_equal, expect_in, fenced_in_all, logged, steps_of, uid
+from ..harness import expect_limits, fenced
+from contract.kernel import Group, Job
+from contract.sites import until
 from .sections import prologs
 from .user import FORGED
 
@@ -72,7 +70,7 @@ def extern_first(site):
     for node, job in zip(site.nodes, jobs):
         until(lambda: not job.remains(), 5, f"the removal of {job.path}")
         logged(site, mark, rf"jobfence: job {jobid} step extern ended:")
-        said = site.slurmd_log_since(mark, node)
+        said = site.log_since(mark, node)
         expect("WITHOUT a fence" not in said, f"{node} says that something is not fenced")
     until(lambda: not site.step_daemons(jobid), 5, "the end of the step daemons")
     expect_equal(site.node_state(), "IDLE", "state of the nodes")
@@ -265,7 +263,7 @@ TWO_THREADS = "CPUs=4 Sockets=1 CoresPerSocket=2 ThreadsPerCore=2"
 
 @case(on=["two-nodes"])
 def two_threads_per_core(site):
-    """The same as the table in src/scheduler/slurm/spank/grant.rs: a step has what its job has. (granted.py asks sacct.)
+    """The same as the table in src/schedulers/slurm/spank/grant.rs: a step has what its job has. (granted.py asks sacct.)
 
     The nodes only claim their threads. The extern step, which Contain makes before all others, must not go by those of the host.
     """

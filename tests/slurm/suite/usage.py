@@ -7,12 +7,13 @@ import os
 import re
 import shutil
 
-from .. import accounting, kernel
+from contract import kernel
+from .. import accounting
 from ..accounting import Accounting
-from ..harness import (
-    EAT, MIB, PYTHON, case, expect, expect_equal, expect_match, fenced, logged, tasks_are_refused,
-)
-from ..sites import InstalledSite, until
+from contract.harness import EAT, MIB, PYTHON, case, expect, expect_equal, expect_match, logged
+from ..harness import fenced, tasks_are_refused
+from contract.sites import until
+from ..sites import InstalledSite
 from .left_behind import held, reap, stepd_dies
 from .life import replaced
 from .with_systemd import systemctl
@@ -386,7 +387,7 @@ def usage_log_that_cannot_be_written(site):
             expect_equal(site.wait(jobid), "COMPLETED", f"state of job {jobid}")
         logged(site, mark, "cannot write down what steps have used: only root may be able to write")
         until(lambda: not site.step_daemons(jobid), 10, "the end of the step daemon")
-        said = site.slurmd_log_since(mark).count("cannot write down")
+        said = site.log_since(mark).count("cannot write down")
         expect_equal(said, 1, "how often slurmd's log says it")
         expect(not log.exists(), "there is a log")
     finally:

@@ -8,8 +8,9 @@ import shutil
 import subprocess
 import tempfile
 
-from ..harness import IN_VAR, MIB, Skip, case, expect, expect_equal, expect_in, fenced
-from ..sites import until
+from contract.harness import IN_VAR, MIB, Skip, case, expect, expect_equal, expect_in
+from ..harness import fenced
+from contract.sites import until
 
 
 def said(site, *arguments):

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The user's side: what a job sees, and cannot change."""
 
-from ..harness import (
-    MIB, PYTHON, case, expect, expect_equal, expect_in, expect_limits, fenced,
-)
-from ..sites import until
+from contract.harness import MIB, PYTHON, case, expect, expect_equal, expect_in
+from ..harness import expect_limits, fenced
+from contract.sites import until
 
 
 FORGED = {

@@ -7,12 +7,11 @@ import re
 import subprocess
 from pathlib import Path
 
-from .. import kernel
-from ..harness import (
-    Skip, case, expect, expect_equal, expect_in, expect_limits, expect_match, expect_not_drained, expect_not_started, fenced,
-    fenced_in_all, fences_well,
-)
-from ..sites import InstalledSite, until
+from contract import kernel
+from contract.harness import Skip, case, expect, expect_equal, expect_in, expect_match, fenced_in_all
+from ..harness import expect_limits, expect_not_drained, expect_not_started, fenced, fences_well
+from contract.sites import until
+from ..sites import InstalledSite
 from .newer import since
 from .placement import tracked_by_cgroup
 

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the subcommands ask of a scheduler's part of the command. `schedulers` has the table; the subcommands name no scheduler.
+
+use std::path::Path;
+
+use jobfence::config::{Config, Loaded, Named};
+use jobfence::job::Id;
+use jobfence::sys::dir::Dir;
+
+use crate::check::claims::Claims;
+use crate::check::names::KnownNames;
+use crate::check::verdict::Verdict;
+use crate::command::Failure;
+use crate::job_match::JobMatch;
+
+/// A scheduler's part. What a scheduler does not have is left out.
+pub trait SchedulersPart: Sync {
+    /// The scheduler's name in messages.
+    fn name(&self) -> &'static str;
+
+    /// The facts that a job's user writes, if the scheduler runs here and nothing checks them.
+    fn claims(&self, _proc: &Dir) -> Option<Claims> {
+        None
+    }
+
+    /// For `jobfence check`: prints what the scheduler's configuration says here, and adds to the verdict why no job would be fenced.
+    fn check(&self, _host: &CheckedHost<'_>, _verdict: &mut Verdict) {}
+
+    /// For `jobfence check`: adds the names that the scheduler knows here, as far as sections need them.
+    fn add_names(&self, _host: &CheckedHost<'_>, _sections: &[Named<'_>], _known: &mut KnownNames) {}
+
+    /// What a text means for an id, if the id can be this scheduler's and is longer than the name that people use.
+    fn means(&self, _text: &str, _id: &str) -> Option<JobMatch> {
+        None
+    }
+
+    /// The id that only the scheduler knows for this name; `ids` are those known here. `None`: the name itself is the id.
+    fn id_of(&self, _name: &str, _ids: &[String]) -> Option<Result<Id, Failure>> {
+        None
+    }
+
+    /// What `jobfence hold` does for the scheduler at each of its looks.
+    fn chore(&self) -> Option<Box<dyn Chore>> {
+        None
+    }
+}
+
+/// What is done again and again. It may remember what it has said.
+pub trait Chore {
+    /// Does it once, in bounded time.
+    fn once(&mut self, config: &Config);
+}
+
+/// What `jobfence check` looks at.
+pub struct CheckedHost<'a> {
+    /// The processes.
+    pub proc: &'a Dir,
+    /// The configuration.
+    pub loaded: &'a Loaded,
+    /// Where the configuration is, or would be.
+    pub file: &'a Path,
+    /// Where PAM's services are configured, and jobfence's line there.
+    pub pam: (&'a Path, &'a str),
+}

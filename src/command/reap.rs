@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `jobfence reap`: runs the janitor by hand.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use jobfence::host::Host;
+use jobfence::janitor::{self, Who};
+use jobfence::schedulers::ALL;
+
+use crate::command::{Failure, require_root};
+use crate::configured::Configured;
+
+/// Removes what dead owners left, and prints it. Fails if something could not be removed.
+pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {
+    require_root("'jobfence reap'")?;
+    let config = configured.load()?.config;
+    let (host, no_cgroups) = Host::read_what_there_is(&config)?;
+    if let Some(error) = &no_cgroups {
+        let _ = writeln!(io::stderr(), "jobfence: only processes of steps without a fence are looked for: {error}");
+    }
+    let reaped = janitor::reap(&host, &config, ALL, Who::command(), Instant::now() + janitor::PATIENCE)?;
+    // An output that cannot be written does not change the result.
+    let mut stdout = io::stdout().lock();
+    for step in &reaped.removed {
+        let _ = writeln!(stdout, "removed {step}");
+    }
+    for failure in &reaped.failed {
+        let _ = writeln!(io::stderr(), "jobfence: {failure}");
+    }
+    let _ = writeln!(
+        stdout,
+        "{} removed, {} alive, {} could not be removed",
+        reaped.removed.len(),
+        reaped.alive + reaped.busy,
+        reaped.failed.len()
+    );
+    Ok(if reaped.failed.is_empty() && no_cgroups.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `jobfence report`: what a finished job used, from the usage log of this node.
+
+mod log;
+mod page;
+mod runs;
+mod stored;
+mod text;
+mod total;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use jobfence::config::Config;
+use jobfence::job::Id;
+use jobfence::report::usage_log::UsageLog;
+
+use crate::command::Failure;
+use crate::configured::Configured;
+use crate::job_name;
+use crate::living::{LivingRow, LivingView, job_id};
+use crate::series;
+use crate::table::{self, printable};
+use crate::whole;
+use log::{LoggedSteps, jobs_with, read};
+use runs::runs_of;
+
+/// The width of a mail.
+const MAIL: usize = 76;
+
+#[derive(Args)]
+pub struct ReportOptions {
+    /// The job, as its batch system writes it
+    #[arg(value_name = "JOB", value_parser = job_id)]
+    job: Id,
+    /// Report each run of this id that the log has [default: the newest]
+    #[arg(long)]
+    all: bool,
+    /// Print the body of a mail, in the words of seff(1), in lines of at most 76 characters
+    ///
+    /// The log is the node's own, so the mail can be sent where the job ran, by an epilog.
+    #[arg(long, conflicts_with = "json")]
+    mail: bool,
+    /// Print one JSON object, whose members jobfence(8) lists
+    #[arg(long)]
+    json: bool,
+    /// Write one page of HTML, with everything that it needs; '-' is stdout
+    ///
+    /// The page says what was used of what was granted, what to ask for next time, and the figures of each step, task and disk.
+    /// It has no script, and loads nothing. With --stored it has the nodes that Slurm's accounting knows.
+    ///
+    /// A file that is there is replaced as a whole. If FILE is a symbolic link, the link is replaced, and not what it leads to.
+    /// Root follows no symbolic link of another user on the way to FILE.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["mail", "json"])]
+    html: Option<PathBuf>,
+    /// Report what Slurm's accounting has of the job on all nodes, a row for each
+    ///
+    /// The nodes put it there with StoreUsage=admincomment in jobfence.conf(5).
+    /// This works on each host where sacct(1) does, also on a login node, and for a user's own jobs.
+    /// Where the host has no usage log, or the user may not read it, the report is this one.
+    #[arg(long, conflicts_with = "all")]
+    stored: bool,
+    #[command(flatten)]
+    configured: Configured,
+}
+
+/// Prints the report.
+pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
+    // A login node may have no jobfence.conf, or one that is not meant for it.
+    let config = options.configured.load();
+    let usage_log = config.as_ref().ok().and_then(|loaded| UsageLog::of(&loaded.config));
+    if options.stored || usage_log.is_none() {
+        match (stored(options), options.stored, config) {
+            (Some(done), ..) => return done,
+            (None, true, _) => {
+                let job = printable(options.job.as_str());
+                return Err(format!(
+                    "Slurm's accounting has nothing of jobfence's about job {job}: nodes put it there with StoreUsage in \
+                     jobfence.conf, and 'sacct --jobs {job} --format AdminComment' shows it"
+                )
+                .into());
+            }
+            (None, false, Err(errors)) => return Err(errors.to_string().into()),
+            (None, false, Ok(_)) => {
+                return Err("this node keeps no usage log: set UsageLog in jobfence.conf, such as \
+                            UsageLog=/var/log/jobfence/usage.jsonl; jobs that end from then on are in it"
+                    .into());
+            }
+        }
+    }
+    let config = config?.config;
+    let usage_log = UsageLog::of(&config).ok_or("this node keeps no usage log")?;
+    let own = nix::unistd::getuid();
+    let logged = read(&usage_log, &options.job);
+    let job = match &logged {
+        Ok(logged) if logged.lines.is_empty() => &resolved(options, &usage_log)?,
+        _ => &options.job,
+    };
+    let logged = if job == &options.job { logged } else { read(&usage_log, job) };
+    let living = LivingView::new(&options.configured, None, Some(job.clone())).map(|mut view| view.measured());
+    let living: Vec<LivingRow> = living.map(|(rows, _)| rows).unwrap_or_default();
+    let logged = logged.map_err(|error| refused(&config, &error));
+    let (LoggedSteps { mut lines, skipped }, refusal) = match logged {
+        Ok(logged) => (logged, None),
+        // Live fences can still be shown.
+        Err(error) if !living.is_empty() => (LoggedSteps::default(), Some(error)),
+        Err(error) => return stored(options).unwrap_or(Err(error)),
+    };
+    lines.retain(|line| own.is_root() || line.uid == Some(u64::from(own.as_raw())));
+    let mut runs = runs_of(lines);
+    let of_log = runs.len();
+    // The newest comes first.
+    runs.reverse();
+    if !options.all {
+        runs.truncate(1);
+    }
+    if let Some(skipped) = skipped {
+        eprintln!("jobfence: {skipped}");
+    }
+    if let Some(file) = &options.html {
+        // The log has only ended steps: for a job that has just begun there is nothing to show, and no page.
+        if !runs.is_empty() {
+            // The page is complete without it, too.
+            let series = series::finished(&usage_log, job.as_str()).unwrap_or_else(|error| {
+                eprintln!("jobfence: cannot read the samples: {error}");
+                Vec::new()
+            });
+            put(file, &page::of_runs(job.as_str(), &runs, of_log, &series))?;
+        }
+    } else if options.json {
+        println!("{}", text::json(job, &runs, of_log, &living));
+    } else {
+        let width = if options.mail { MAIL } else { table::width() };
+        print!("{}", text::in_words(&runs, of_log, &living, width, options.mail));
+    }
+    if let Some(refusal) = refusal {
+        return Err(refusal);
+    }
+    if runs.is_empty() && (living.is_empty() || options.html.is_some()) {
+        let job = printable(job.as_str());
+        eprintln!("jobfence: the usage log of this node has no step of job {job} that you may see");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The id of a job that is in the log under another name.
+fn resolved(options: &ReportOptions, usage_log: &UsageLog<'_>) -> Result<Id, Failure> {
+    let living = LivingView::new(&options.configured, None, None).map(|view| view.jobs()).unwrap_or_default();
+    let number = options.job.as_str().split(['.', '[']).next().unwrap_or_default();
+    let logged = jobs_with(usage_log, number).unwrap_or_default();
+    job_name::resolve(&options.job, living.into_iter().chain(logged))
+}
+
+/// The report from Slurm's accounting, if that has anything about the job.
+fn stored(options: &ReportOptions) -> Option<Result<ExitCode, Failure>> {
+    let job = options.job.as_str();
+    let summary = crate::schedulers::slurm::store::summary_of(job)?;
+    if let Some(file) = &options.html {
+        if let Err(failure) = put(file, &page::of_summary(job, &summary)) {
+            return Some(Err(failure));
+        }
+    } else if options.json {
+        println!("{}", stored::json(job, &summary));
+    } else {
+        print!("{}", stored::in_words(job, &summary, if options.mail { MAIL } else { table::width() }));
+    }
+    Some(Ok(ExitCode::SUCCESS))
+}
+
+/// Writes a page to its destination.
+fn put(file: &Path, page: &str) -> Result<(), Failure> {
+    if file == Path::new("-") {
+        print!("{page}");
+        return Ok(());
+    }
+    whole::replace(file, page.as_bytes(), None).map_err(|error| format!("{error}; --html=- writes to stdout").into())
+}
+
+/// Why the log could not be read, for a user without the right to.
+fn refused(config: &Config, error: &jobfence::error::Error) -> Failure {
+    if nix::unistd::geteuid().is_root() {
+        return error.to_string().into();
+    }
+    let path = config.usage_log.as_deref().unwrap_or_else(|| std::path::Path::new("")).display();
+    format!(
+        "only root can read the usage log ({path}): ask your administrator for the report. For a job that runs: \
+         'jobfence show JOB'"
+    )
+    .into()
+}

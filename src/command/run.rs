@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `jobfence run`: a fence around any command.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Args;
+use jobfence::cgroup::io::IoRules;
+use jobfence::cgroup::limits::MOST_PROCESSES;
+use jobfence::config::{USAGE_CARD_EXPECTS, UsageCard, parse_size, usage_card};
+use jobfence::doors::run::{self, RunRequest};
+use jobfence::job::Cpus;
+use nix::unistd::User;
+
+use crate::command::{Failure, require_root};
+use crate::configured::Configured;
+
+#[derive(Args)]
+pub struct RunOptions {
+    /// CPU time as a number of CPUs, such as 0.5 or 4 [default: not limited]
+    ///
+    /// It is from 0.001 to 65536, with at most three decimals.
+    /// The kernel's least quota is 1 ms in each period, so 0.01 CPUs in the period of 100 ms.
+    #[arg(long, value_name = "CPUS", value_parser = cpus)]
+    cpus: Option<Cpus>,
+    /// Memory, such as 200M or 4G; a plain number is MiB, as in sbatch [default: not limited]
+    ///
+    /// It is a whole number, alone or with the unit K, M, G or T, and at least 1M.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    mem: Option<u64>,
+    /// Processes and threads at once [default: not limited]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=MOST_PROCESSES))]
+    processes: Option<u64>,
+    /// Rates of reading and writing, such as "/scratch rbps=200M wiops=1000" [default: not limited]
+    ///
+    /// The form is that of one value of IOMax in jobfence.conf(5).
+    #[arg(long, value_name = "RULES", value_parser = IoRules::parse)]
+    io_max: Option<IoRules>,
+    /// When to say at the end, on stderr, what the command used of its limits: never, failed, wasteful or always [default: never]
+    ///
+    /// The words are those of UsageCard in jobfence.conf(5). The key itself does not count here.
+    #[arg(long, value_name = "WHEN", default_value = "never", hide_default_value = true, value_parser = card)]
+    usage_card: UsageCard,
+    /// Run as this user, by name or number, with that user's groups
+    ///
+    /// The command has a session of its own, so it cannot write to the terminal as if it were typed.
+    /// It has no controlling terminal, so a shell has no job control.
+    /// If you need job control, become the user inside the fence: jobfence run -- runuser -u alice -- bash.
+    ///
+    /// HOME, SHELL, USER and LOGNAME are the user's.
+    /// Of the other variables, only PATH, TERM, COLORTERM, LANG, LANGUAGE, LC_ALL, TZ and DISPLAY are kept.
+    #[arg(long, value_name = "NAME", value_parser = user)]
+    user: Option<User>,
+    /// Say at the end what was used
+    #[arg(short, long)]
+    verbose: bool,
+    #[command(flatten)]
+    configured: Configured,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Runs the command and ends as it ended.
+pub fn run(options: &RunOptions) -> Result<ExitCode, Failure> {
+    require_root("'jobfence run'")?;
+    let config = options.configured.load()?.config;
+    let request = RunRequest {
+        cpus: options.cpus,
+        memory: options.mem,
+        processes: options.processes,
+        io: options.io_max.clone().unwrap_or_default(),
+        card: options.usage_card,
+        user: options.user.clone(),
+        command: options.command.clone(),
+    };
+    let ended = run::run(&config, &request)?;
+    for sentence in &ended.sentences {
+        eprintln!("jobfence: {sentence}");
+    }
+    for line in &ended.card {
+        eprintln!("{line}");
+    }
+    // The exit status stays the command's: this does not change it.
+    if let Some(remains) = &ended.remains {
+        eprintln!("jobfence: {remains}");
+    }
+    if options.verbose {
+        eprintln!("jobfence: {}", ended.used);
+    }
+    let status = run::end_as(ended.how);
+    Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
+}
+
+/// CPU time as a number of CPUs.
+pub fn cpus(text: &str) -> Result<Cpus, String> {
+    let expected =
+        || format!("expected a number of CPUs from 0.001 to 65536 with at most three decimals, found {text:?}");
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    if part.len() > 3
+        || !(whole.to_owned() + part).bytes().all(|b| b.is_ascii_digit())
+        || (whole.is_empty() && part.is_empty())
+    {
+        return Err(expected());
+    }
+    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| expected())? };
+    let part: u64 = format!("{part:0<3}").parse().map_err(|_| expected())?;
+    match whole.checked_mul(1000).and_then(|thousandths| thousandths.checked_add(part)) {
+        Some(thousandths) if (1..=65_536_000).contains(&thousandths) => Ok(Cpus::from_thousandths(thousandths)),
+        _ => Err(expected()),
+    }
+}
+
+/// An amount of memory.
+pub fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).ok_or_else(|| format!("expected a size of at least 1M, such as 200M or 4G, found {text:?}"))
+}
+
+fn card(text: &str) -> Result<UsageCard, String> {
+    usage_card(text).map_err(|_| format!("expected {USAGE_CARD_EXPECTS}"))
+}
+
+fn user(text: &str) -> Result<User, String> {
+    let found = match text.parse::<u32>() {
+        Ok(uid) => User::from_uid(uid.into()),
+        Err(_) => User::from_name(text),
+    };
+    found.ok().flatten().ok_or_else(|| format!("unknown user {text:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_are_read_exactly() {
+        for (text, thousandths) in [("0.5", 500), ("4", 4000), (".25", 250), ("1.001", 1001), ("2.", 2000)] {
+            assert_eq!(cpus(text).map(Cpus::thousandths), Ok(thousandths), "{text}");
+        }
+        for bad in ["", ".", "0", "-1", "1e3", "0.0001", "65537", "99999999999999999999", "1.2.3", "+1", "½"] {
+            assert!(cpus(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The kinds of values: what a value must be, and how it is read and printed. Several keys may have values of one kind.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[cfg(test)]
+use proptest::prelude::*;
+
+use super::limits::{LIMITS, ON_ERROR_EXPECTS};
+use super::slot_request::{self, SlotRequest};
+use super::units::{
+    self, DAY, NONE, Percent, Period, SIZE_OR_UNLIMITED, UNLIMITED, Wrong, cpus, keyword, keyword_of, none_or,
+    or_unlimited, seconds, text_or_none, text_or_unlimited,
+};
+use super::values::{
+    CpuPolicy, DeniedDevices, GrantedHugePages, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard,
+};
+use crate::bytes;
+use crate::cgroup::devices::{self, DeviceRule, GpuDevice};
+use crate::cgroup::huge_pages::HugePages;
+use crate::cgroup::io::IoRules;
+use crate::job::Cpus;
+
+/// One kind of values.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ValueKind<T> {
+    /// What a value must be, with unit and range; completes "expected ...".
+    pub expects: &'static str,
+    /// Reads a value.
+    pub read: fn(&str) -> Result<T, Wrong>,
+    /// The reverse of `read`; `None` if no value stands for it.
+    pub text: fn(&T) -> Option<String>,
+    /// All that `read` can give.
+    #[cfg(test)]
+    pub any: fn() -> BoxedStrategy<T>,
+}
+
+/// A kind of few values, each of which has a word.
+macro_rules! words {
+    ($expects:expr, $words:expr) => {
+        ValueKind {
+            expects: $expects,
+            read: |text| keyword(text, $words),
+            text: |value| Some(keyword_of(*value, $words).to_owned()),
+            #[cfg(test)]
+            any: || prop::sample::select($words.to_vec()).prop_map(|(_, value)| value).boxed(),
+        }
+    };
+}
+
+pub(super) const YES_NO: ValueKind<bool> = words!("yes or no", &[("yes", true), ("no", false)]);
+pub(super) const MODE: ValueKind<Mode> =
+    words!("enforce, observe or off", &[("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)]);
+pub(super) const STORE_USAGE: ValueKind<StoreUsage> =
+    words!("none or admincomment", &[(NONE, StoreUsage::None), ("admincomment", StoreUsage::AdminComment)]);
+pub(super) const CPU_POLICY: ValueKind<CpuPolicy> = words!(
+    "quota, weight or both",
+    &[("quota", CpuPolicy::Quota), ("weight", CpuPolicy::Weight), ("both", CpuPolicy::Both)]
+);
+pub(super) const SWAP_SPACE: ValueKind<SwapSpace> =
+    words!("yes, no or auto", &[("yes", SwapSpace::Yes), ("no", SwapSpace::No), ("auto", SwapSpace::Auto)]);
+
+/// The word of systemd.resource-control(5) for a list of what is allowed besides what every job may use (`DevicePolicy=`).
+const CLOSED: &str = "closed";
+const YES_NO_CLOSED: &str = "yes, no or closed";
+pub(super) const DENIED_DEVICES: ValueKind<DeniedDevices> = words!(
+    YES_NO_CLOSED,
+    &[("yes", DeniedDevices::OthersGpus), ("no", DeniedDevices::None), (CLOSED, DeniedDevices::AllElse)]
+);
+pub(super) const GRANTED_HUGE_PAGES: ValueKind<GrantedHugePages> = words!(
+    YES_NO_CLOSED,
+    &[("yes", GrantedHugePages::AtMost), ("no", GrantedHugePages::NotCounted), (CLOSED, GrantedHugePages::NoOthers)]
+);
+
+/// What `UsageCard` and the option of that name can be.
+pub const USAGE_CARD_EXPECTS: &str = "never, failed, wasteful or always";
+const USAGE_CARDS: &[(&str, UsageCard)] = &[
+    (NEVER, UsageCard::Never),
+    ("failed", UsageCard::Failed),
+    ("wasteful", UsageCard::Wasteful),
+    ("always", UsageCard::Always),
+];
+pub(super) const USAGE_CARD: ValueKind<UsageCard> = words!(USAGE_CARD_EXPECTS, USAGE_CARDS);
+
+/// Reads a value of `UsageCard`.
+pub fn usage_card(text: &str) -> Result<UsageCard, Wrong> {
+    keyword(text, USAGE_CARDS)
+}
+
+/// The word for a value of `UsageCard`.
+pub fn usage_card_text(card: UsageCard) -> &'static str {
+    keyword_of(card, USAGE_CARDS)
+}
+
+pub(super) const ON_ERRORS: ValueKind<OnErrors> = ValueKind {
+    expects: ON_ERROR_EXPECTS,
+    read: on_errors,
+    text: |on_errors| Some(on_errors_text(*on_errors)),
+    #[cfg(test)]
+    any: || {
+        let fails = || prop::sample::select(vec![OnError::Fail, OnError::Warn]);
+        let all = (fails(), prop::collection::vec(fails(), LIMITS.len()));
+        let with = |all: OnErrors, (&(_, limit), on_error): (&(_, _), _)| all.with(limit, on_error);
+        all.prop_map(move |(general, of)| LIMITS.iter().zip(of).fold(OnErrors::all(general), with)).boxed()
+    },
+};
+
+const ON_ERROR: &[(&str, OnError)] = &[("fail", OnError::Fail), ("warn", OnError::Warn)];
+
+fn on_errors(text: &str) -> Result<OnErrors, Wrong> {
+    let mut parts = text.split(',');
+    let mut on_errors = OnErrors::all(keyword(parts.next().unwrap_or_default(), ON_ERROR)?);
+    let mut seen = Vec::new();
+    for part in parts {
+        let (limit, on_error) = part.split_once(':').ok_or(Wrong::Form)?;
+        let limit = keyword(limit, LIMITS)?;
+        if seen.contains(&limit) {
+            return Err(Wrong::Form);
+        }
+        seen.push(limit);
+        on_errors = on_errors.with(limit, keyword(on_error, ON_ERROR)?);
+    }
+    Ok(on_errors)
+}
+
+fn on_errors_text(on_errors: OnErrors) -> String {
+    let mut text = keyword_of(on_errors.general(), ON_ERROR).to_owned();
+    for &(name, limit) in LIMITS {
+        let on_error = on_errors.for_limit(limit);
+        if on_error != on_errors.general() {
+            text.push_str(&format!(",{name}:{}", keyword_of(on_error, ON_ERROR)));
+        }
+    }
+    text
+}
+
+/// Any text that this describes; it is compiled only once.
+#[cfg(test)]
+fn text_like(regex: &str) -> impl Strategy<Value = String> + use<> {
+    proptest::string::string_regex(regex).unwrap()
+}
+
+#[cfg(test)]
+fn any_path() -> BoxedStrategy<PathBuf> {
+    text_like("(/[^/\"\\pC.][^/\"\\pC]{0,9}){1,3}").prop_map(PathBuf::from).boxed()
+}
+
+pub(super) const ABSOLUTE_PATH: ValueKind<PathBuf> = ValueKind {
+    expects: "an absolute path without \"..\", double quotes or control characters",
+    read: units::path,
+    text: |path| Some(path.display().to_string()),
+    #[cfg(test)]
+    any: any_path,
+};
+pub(super) const PATH_OR_NONE: ValueKind<Option<PathBuf>> = ValueKind {
+    expects: "an absolute path without \"..\", double quotes or control characters, or none",
+    read: |text| none_or(text, units::path),
+    text: |path| Some(text_or_none(path.as_ref().map(|path| path.display()))),
+    #[cfg(test)]
+    any: || prop::option::of(any_path()).boxed(),
+};
+pub(super) const BASE: ValueKind<Option<String>> = ValueKind {
+    expects: "one to four names of A-Z a-z 0-9 _ . - that begin with no dot, separated by \"/\", \
+              each of at most 255 characters",
+    read: |text| units::base(text).map(Some),
+    text: Clone::clone,
+    #[cfg(test)]
+    any: || prop::option::of(text_like("[A-Za-z0-9_-]{1,9}(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,9}){0,3}")).boxed(),
+};
+
+pub(super) const TIMEOUT: ValueKind<Duration> = ValueKind {
+    expects: "a whole number of seconds from 1 to 600",
+    read: |text| seconds(text, 1..=600),
+    text: |timeout| Some(timeout.as_secs().to_string()),
+    #[cfg(test)]
+    any: || (1_u64..=600).prop_map(Duration::from_secs).boxed(),
+};
+pub(super) const DAYS: ValueKind<Duration> = ValueKind {
+    expects: "a whole number of days from 1 to 3650",
+    read: |text| units::days(text, 1..=3650),
+    text: |age| Some((age.as_secs() / DAY).to_string()),
+    #[cfg(test)]
+    any: || (1_u64..=3650).prop_map(|days| Duration::from_secs(days * DAY)).boxed(),
+};
+
+const NEVER: &str = "never";
+pub(super) const INTERVAL: ValueKind<Option<Duration>> = ValueKind {
+    expects: "a whole number of seconds from 1 to 86400, or never",
+    read: |text| if text.eq_ignore_ascii_case(NEVER) { Ok(None) } else { seconds(text, 1..=86_400).map(Some) },
+    text: |interval| Some(interval.map_or_else(|| NEVER.to_owned(), |interval| interval.as_secs().to_string())),
+    #[cfg(test)]
+    any: || prop::option::of((1_u64..=86_400).prop_map(Duration::from_secs)).boxed(),
+};
+pub(super) const PERIOD: ValueKind<Period> = ValueKind {
+    expects: "a whole number of microseconds, or with the unit us, ms or s, from 1ms to 1s",
+    read: units::period,
+    text: |period| Some(period.to_string()),
+    #[cfg(test)]
+    any: || (1_000_u32..=1_000_000).prop_map(|micros| Period::from_micros(micros).unwrap()).boxed(),
+};
+
+#[cfg(test)]
+fn any_size() -> BoxedStrategy<u64> {
+    (1_u64 << 10..1 << 54).prop_map(|kib| kib << 10).boxed()
+}
+
+pub(super) const SIZE: ValueKind<u64> = ValueKind {
+    expects: units::SIZE,
+    read: units::size,
+    text: |size| Some(bytes::text(*size)),
+    #[cfg(test)]
+    any: any_size,
+};
+pub(super) const OPTIONAL_SIZE: ValueKind<Option<u64>> = ValueKind {
+    expects: SIZE_OR_UNLIMITED,
+    read: |text| or_unlimited(text, units::size),
+    text: |size| Some(text_or_unlimited(size.map(bytes::text))),
+    #[cfg(test)]
+    any: || prop::option::of(any_size()).boxed(),
+};
+
+/// A percentage in this range.
+macro_rules! percent {
+    ($from:literal to $to:literal) => {
+        ValueKind {
+            expects: concat!("a percentage from ", $from, " to ", $to, " with at most two decimals"),
+            read: |text| $crate::config::units::percent(text, $from..=$to),
+            text: |percent: &Percent| Some(percent.to_string()),
+            #[cfg(test)]
+            any: || ($from * 100..=$to * 100_u32).prop_map(Percent::from_hundredths).boxed(),
+        }
+    };
+}
+pub(super) use percent;
+pub(super) const OPTIONAL_PERCENT: ValueKind<Option<Percent>> = ValueKind {
+    expects: "a percentage from 1 to 100 with at most two decimals, or unlimited",
+    read: |text| or_unlimited(text, |text| units::percent(text, 1..=100)),
+    text: |percent| Some(text_or_unlimited(*percent)),
+    #[cfg(test)]
+    any: || prop::option::of((100_u32..=10_000).prop_map(Percent::from_hundredths)).boxed(),
+};
+
+#[cfg(test)]
+fn any_cpus() -> BoxedStrategy<Cpus> {
+    (1_u64..=1_024_000).prop_map(Cpus::from_thousandths).boxed()
+}
+
+/// A number of CPUs above zero.
+fn some_cpus(text: &str) -> Result<Cpus, Wrong> {
+    cpus(text).and_then(|cpus| if cpus.thousandths() == 0 { Err(Wrong::Range) } else { Ok(cpus) })
+}
+
+pub(super) const HEADROOM: ValueKind<Cpus> = ValueKind {
+    expects: "a number of CPUs from 0 to 1024 with at most three decimals",
+    read: cpus,
+    text: |cpus| Some(cpus.to_string()),
+    #[cfg(test)]
+    any: || (0_u64..=1_024_000).prop_map(Cpus::from_thousandths).boxed(),
+};
+pub(super) const CPUS: ValueKind<Cpus> = ValueKind {
+    expects: "a number of CPUs from 0.001 to 1024 with at most three decimals",
+    read: some_cpus,
+    text: |cpus| Some(cpus.to_string()),
+    #[cfg(test)]
+    any: any_cpus,
+};
+pub(super) const OPTIONAL_CPUS: ValueKind<Option<Cpus>> = ValueKind {
+    expects: "a number of CPUs from 0.001 to 1024 with at most three decimals, or unlimited",
+    read: |text| or_unlimited(text, some_cpus),
+    text: |cpus| Some(text_or_unlimited(*cpus)),
+    #[cfg(test)]
+    any: || prop::option::of(any_cpus()).boxed(),
+};
+
+const GRANTED: &str = "granted";
+pub(super) const TASK_CPUS: ValueKind<TaskCpus> = ValueKind {
+    expects: "a number of CPUs from 0.001 to 1024 with at most three decimals, granted or unlimited",
+    read: |text| {
+        if text.eq_ignore_ascii_case(GRANTED) {
+            return Ok(TaskCpus::Granted);
+        }
+        or_unlimited(text, some_cpus).map(|cpus| cpus.map_or(TaskCpus::Unlimited, TaskCpus::Count))
+    },
+    text: |cpus| {
+        Some(match cpus {
+            TaskCpus::Unlimited => UNLIMITED.to_owned(),
+            TaskCpus::Granted => GRANTED.to_owned(),
+            TaskCpus::Count(cpus) => cpus.to_string(),
+        })
+    },
+    #[cfg(test)]
+    any: || {
+        prop_oneof![Just(TaskCpus::Unlimited), Just(TaskCpus::Granted), any_cpus().prop_map(TaskCpus::Count)].boxed()
+    },
+};
+
+pub(super) const SLOT_REQUESTS: ValueKind<Vec<SlotRequest>> = ValueKind {
+    expects: "names of requests with commas between them, each at most once, and with :slot, :host or :job behind it if need be, or none",
+    read: slot_request::read,
+    text: |requests| Some(slot_request::text(requests)),
+    #[cfg(test)]
+    any: slot_request::any,
+};
+
+pub(super) const IO_RULES: ValueKind<IoRules> = ValueKind {
+    expects: IoRules::EXPECTS,
+    read: |text| IoRules::parse(text).map_err(|_| Wrong::Form),
+    text: |rules| Some(rules.to_string()),
+    #[cfg(test)]
+    any: || {
+        let rule = |(n, (bytes, count))| format!("/{n} rbps={bytes} wiops={count}");
+        let rates = prop::collection::vec((1_u64..1 << 50, 1_u32..u32::MAX), 0..3);
+        let text = rates.prop_map(move |rates| rates.into_iter().enumerate().map(rule).collect::<Vec<_>>().join(";"));
+        text.prop_map(|text| if text.is_empty() { IoRules::default() } else { IoRules::parse(&text).unwrap() }).boxed()
+    },
+};
+pub(super) const IO_WEIGHT: ValueKind<Option<u64>> = ValueKind {
+    expects: "a whole number from 1 to 10000",
+    read: |text| units::weight(text).map(Some),
+    text: |weight| weight.map(|weight| weight.to_string()),
+    #[cfg(test)]
+    any: || prop::option::of(1_u64..=10_000).boxed(),
+};
+
+pub(super) const HUGE_PAGES: ValueKind<HugePages> = ValueKind {
+    expects: "for each size of pages (a power of two with the unit K, M, G or T) at most once how much memory may be in \
+              them (a whole number of MiB, or with the unit K, M, G or T), as 2M:4G,1G:0, at the end *:0 for all others, or \
+              unlimited",
+    read: |text| or_unlimited(text, |text| HugePages::parse(text).ok_or(Wrong::Form)).map(Option::unwrap_or_default),
+    text: |pages| Some(text_or_unlimited(Some(pages).filter(|pages| !pages.is_empty()))),
+    #[cfg(test)]
+    any: || {
+        let size = |(power, kib): (&u32, &u64)| format!("{}K:{kib}K", 1_u64 << (power - 10));
+        let sizes = prop::collection::btree_map(10_u32..=34, 0_u64..1 << 30, 0..4);
+        let text = sizes.prop_map(move |sizes| sizes.iter().map(size).collect::<Vec<_>>().join(","));
+        text.prop_map(|text| HugePages::parse(&text).unwrap_or_default()).boxed()
+    },
+};
+
+pub(super) const DEVICE_RULES: ValueKind<Vec<DeviceRule>> = ValueKind {
+    expects: "none, or rules with commas between them, each a device's path, char-NAME or block-NAME, and then perhaps its access \
+              of the letters r, w and m, as \"/dev/fuse rw,char-pts rw\"",
+    read: |text| none_or(text, |text| devices::parse(text).map_err(Wrong::Because)).map(Option::unwrap_or_default),
+    text: |rules| Some(text_or_none((!rules.is_empty()).then(|| devices::text(rules)))),
+    #[cfg(test)]
+    any: || {
+        let rule = text_like("(/dev/[a-z]{1,3}|char-[a-z/]{1,5}|block-[0-9]{1,3})( r?wm?)?");
+        let rules = prop::collection::vec(rule, 0..3);
+        rules.prop_map(|rules| rules.iter().flat_map(|rule| devices::parse(rule).unwrap()).collect()).boxed()
+    },
+};
+pub(super) const GPU_DEVICE: ValueKind<Option<GpuDevice>> = ValueKind {
+    expects: "none, or an absolute path with one %d in its last part, as /dev/nvidia%d, or with the numbers in Slurm's order, as \
+              /dev/nvidia[2-3]",
+    read: |text| none_or(text, |text| GpuDevice::parse(text).ok_or(Wrong::Form)),
+    text: |device| Some(text_or_none(device.as_ref())),
+    #[cfg(test)]
+    any: || {
+        let device = text_like("/[a-z/]{0,5}(%d|\\[1[0-9],[0-9]\\])");
+        prop::option::of(device.prop_map(|text| GpuDevice::parse(&text).unwrap())).boxed()
+    },
+};
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Debug;
+
+    use super::super::limits::Limit;
+    use super::super::slot_request::PerSlot;
+    use super::*;
+
+    /// Of a value with letters in any case, spelt as it is not printed where there is another spelling.
+    #[track_caller]
+    fn reads<T: Debug + PartialEq>(kind: &ValueKind<T>, text: &str, value: &T) {
+        assert_eq!((kind.read)(text).as_ref(), Ok(value), "{text}");
+        let printed = (kind.text)(value).unwrap();
+        assert_eq!((kind.read)(&printed).as_ref(), Ok(value), "{text} is printed as {printed}");
+    }
+
+    #[test]
+    fn a_value_of_each_kind_is_read_as_what_it_means() {
+        reads(&MODE, "OBSERVE", &Mode::Observe);
+        reads(&ON_ERRORS, "warn,ram:fail", &OnErrors::all(OnError::Warn).with(Limit::Ram, OnError::Fail));
+        reads(&STORE_USAGE, "AdminComment", &StoreUsage::AdminComment);
+        reads(&USAGE_CARD, "Wasteful", &UsageCard::Wasteful);
+        reads(&CPU_POLICY, "Both", &CpuPolicy::Both);
+        reads(&ABSOLUTE_PATH, "/run/x y", &"/run/x y".into());
+        reads(&PATH_OR_NONE, "/m/x.prom", &Some("/m/x.prom".into()));
+        reads(&PATH_OR_NONE, "None", &None);
+        reads(&BASE, "a.slice/b", &Some("a.slice/b".to_owned()));
+        reads(&TIMEOUT, "30", &Duration::from_secs(30));
+        reads(&DAYS, "7", &Duration::from_secs(7 * 86_400));
+        reads(&INTERVAL, "7", &Some(Duration::from_secs(7)));
+        reads(&INTERVAL, "Never", &None);
+        reads(&PERIOD, "50ms", &Period::from_micros(50_000).unwrap());
+        reads(&SIZE, "1G", &(1 << 30));
+        reads(&OPTIONAL_SIZE, "64M", &Some(64 << 20));
+        reads(&percent!(1 to 10_000), "98.05", &Percent::from_hundredths(9805));
+        reads(&OPTIONAL_PERCENT, "90", &Some(Percent::from_hundredths(9000)));
+        reads(&HEADROOM, "0", &Cpus::from_thousandths(0));
+        reads(&CPUS, "0.1", &Cpus::from_thousandths(100));
+        reads(&OPTIONAL_CPUS, "1.5", &Some(Cpus::from_thousandths(1500)));
+        reads(&OPTIONAL_CPUS, "Unlimited", &None);
+        reads(&TASK_CPUS, "Granted", &TaskCpus::Granted);
+        reads(&TASK_CPUS, "2", &TaskCpus::Count(Cpus::whole(2)));
+        let requests = [("mem_free", PerSlot::Job), ("h_vmem", PerSlot::AsCounted)];
+        reads(&SLOT_REQUESTS, "mem_free:job,h_vmem", &requests.map(|(name, per)| SlotRequest::of(name, per)).into());
+        reads(&IO_RULES, "/c,rbps=2K,wiops=6", &IoRules::parse("/c rbps=2K wiops=6").unwrap());
+        reads(&IO_WEIGHT, "500", &Some(500));
+        reads(&HUGE_PAGES, "2m:4g,1G:0", &HugePages::parse("2M:4G,1G:0").unwrap());
+        reads(&DEVICE_RULES, "/dev/fuse rw, char-pts", &devices::parse("/dev/fuse rw,char-pts").unwrap());
+        reads(&GPU_DEVICE, "/dev/nvidia%d", &GpuDevice::parse("/dev/nvidia%d"));
+        assert_eq!([(CPUS.read)("0"), (CPUS.read)("0.0001")], [Err(Wrong::Range), Err(Wrong::Form)]);
+    }
+
+    #[test]
+    fn booleans_are_those_of_slurm() {
+        for (text, yes) in ["yes", "UP", "True", "1", "No", "down", "false", "0"].into_iter().zip((0..8).map(|n| n < 4))
+        {
+            assert_eq!((YES_NO.read)(text), Ok(yes), "{text}");
+            assert_eq!((SWAP_SPACE.read)(text), Ok(if yes { SwapSpace::Yes } else { SwapSpace::No }), "{text}");
+        }
+        assert!(["y", "n", "on", "off", ""].into_iter().all(|text| (YES_NO.read)(text) == Err(Wrong::Form)));
+        reads(&DENIED_DEVICES, "Up", &DeniedDevices::OthersGpus);
+        reads(&DENIED_DEVICES, "Closed", &DeniedDevices::AllElse);
+        reads(&GRANTED_HUGE_PAGES, "0", &GrantedHugePages::NotCounted);
+        reads(&GRANTED_HUGE_PAGES, "1", &GrantedHugePages::AtMost);
+        reads(&GRANTED_HUGE_PAGES, "closed", &GrantedHugePages::NoOthers);
+        assert_eq!((MODE.read)("1"), Err(Wrong::Form));
+    }
+
+    #[test]
+    fn on_error_has_a_word_for_each_limit_and_says_so() {
+        let said = ON_ERRORS.expects.split_once("each of ").unwrap().1.split_once(", as ").unwrap().0;
+        assert_eq!(said, LIMITS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "));
+        for (at, (name, limit)) in LIMITS.iter().enumerate() {
+            assert_eq!(*limit as usize, at, "{name}");
+        }
+    }
+
+    #[test]
+    fn on_error_can_differ_for_a_limit() {
+        let swap = OnErrors::default().with(Limit::Swap, OnError::Warn);
+        assert_eq!(on_errors("fail,swap:warn"), Ok(swap));
+        assert_eq!(on_errors("FAIL,swap:Warn,cpu:fail"), Ok(swap));
+        assert_eq!(on_errors_text(swap), "fail,swap:warn");
+        for text in ["", "fail,", ",fail", "swap:warn", "fail,swap", "fail,disk:warn", "fail,swap:", "fail, swap:warn"]
+        {
+            assert_eq!(on_errors(text), Err(Wrong::Form), "{text:?}");
+        }
+        assert_eq!(on_errors("fail,swap:warn,swap:warn"), Err(Wrong::Form));
+    }
+}

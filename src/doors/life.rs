@@ -1,0 +1,706 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The entry point for shell scripts: a fence's life in root's commands, each a process of its own. A scheduler with a prolog and an epilog
+//! that run as root can use them to open, attach and close, and needs no plugin.
+
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use nix::unistd::Pid;
+
+use crate::config::{Config, Limit, LoadError, Loaded, Mode, Resolved, UsageCard};
+use crate::cpu_list::CpuList;
+use crate::doors::cores::{self, ChosenCores};
+use crate::doors::gpus;
+use crate::error::{Error, Result};
+use crate::facts::{Facts, Gpus};
+use crate::fence::{Fence, resume};
+use crate::figures::{LimitedTo, Usage};
+use crate::host::Host;
+use crate::janitor::{self, Who};
+use crate::job::{Cpus, Grant, HugePage, Id, JobKey};
+use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, begin};
+use crate::log;
+use crate::policy::{self, CoreMap};
+use crate::record::holder::Holder;
+use crate::record::noted::Noted;
+use crate::record::{Record, Records};
+use crate::report::account::{End, Ending, GrantedTo, since_boot};
+use crate::requests::UserRequests;
+use crate::scheduler::{Runs, Schedulers};
+use crate::schedulers::ALL;
+use crate::sorted;
+use crate::sys::process::{self, Owner};
+
+/// How long a fence may take to freeze or thaw.
+const FREEZE_PATIENCE: Duration = Duration::from_secs(10);
+/// The time that each fence gets to close, even if others used up the total.
+const LEAST_TO_CLOSE: Duration = Duration::from_millis(500);
+
+/// No node has more GPUs.
+pub const MOST_GPUS: usize = 1024;
+
+/// The holder of a fence, as the command line names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeldBy {
+    /// `pid:N`: while this process lives.
+    Process(i32),
+    /// `unit:NAME`: during this start of the unit.
+    Unit(String),
+    /// `scheduler:NAME`: while this scheduler says that the job runs.
+    Scheduler(String),
+    /// `manual`: until the fence is closed, or the machine boots.
+    Manual,
+}
+
+impl FromStr for HeldBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || format!("expected pid:NUMBER, unit:NAME, scheduler:NAME or manual, found {text:?}");
+        match text.split_once(':') {
+            None if text == "manual" => Ok(Self::Manual),
+            Some(("pid", pid)) => pid.parse().ok().filter(|pid| *pid > 0).map(Self::Process).ok_or_else(expected),
+            Some(("unit", name)) if !name.is_empty() => Ok(Self::Unit(name.to_owned())),
+            Some(("scheduler", name)) if !name.is_empty() => Ok(Self::Scheduler(name.to_owned())),
+            _ => Err(expected()),
+        }
+    }
+}
+
+impl HeldBy {
+    /// The holder, if it can hold this run of the job.
+    fn find(
+        &self,
+        host: &Host,
+        schedulers: Schedulers,
+        ask_unit: Option<AskInvocation>,
+        (job, run): (&Id, u32),
+    ) -> Result<Holder> {
+        match self {
+            // A scheduler that does not answer now would keep the fence for ever, and one that says no would lose it at once.
+            Self::Scheduler(name) => {
+                let scheduler = schedulers.iter().find(|scheduler| scheduler.name() == name);
+                if scheduler.is_some_and(|scheduler| scheduler.runs(job, run, &|| Duration::ZERO) == Runs::Yes) {
+                    return Holder::scheduler(name);
+                }
+                let why = if scheduler.is_some() { "does not say that the job runs" } else { "is no scheduler here" };
+                Err(Error::new(format!("{name} {why}, and cannot hold a fence of job {job}")))
+            }
+            Self::Manual => Ok(Holder::Manual),
+            Self::Unit(name) => match ask_unit {
+                Some(ask) => Holder::unit(name, &ask(name)?),
+                None => Err(Error::new("no program is started here to ask systemd about this unit:")
+                    .value(name)
+                    .hint("let 'jobfence open' make the fence, or name a process, as pid:N")),
+            },
+            Self::Process(pid) => Ok(Holder::Process(
+                Owner::of(&host.proc, *pid)?
+                    .ok_or_else(|| Error::new("there is no such process to hold the fence:").value(pid))?,
+            )),
+        }
+    }
+}
+
+/// What a job was granted and what it requests.
+#[derive(Debug, Clone, Default)]
+pub struct Granted {
+    /// CPUs (hardware threads) on this node. `None`: not limited.
+    pub cpus: Option<Cpus>,
+    /// Memory on this node in bytes. `None`: not limited.
+    pub memory: Option<u64>,
+    /// Memory and swap together on this node in bytes. `None`: the site decides how much swap there is beside the memory.
+    pub memory_and_swap: Option<u64>,
+    /// The number of GPUs of this node. `None`: not said.
+    pub gpus: Option<usize>,
+    /// Huge pages on this node; `None`: nothing is said of them.
+    pub huge_pages: Option<Vec<HugePage>>,
+    /// What the job's user requests, which can only lower what the site allows.
+    pub requests: UserRequests,
+    /// The facts that select sections of the configuration.
+    pub facts: Facts,
+    /// Whether its CPUs are chosen here, where the site wants each job on CPUs of its own: its scheduler only says how many.
+    pub chooses_cores: bool,
+    /// Whether the grant is the step's, and that of the whole job here is not known: the job may have other steps.
+    pub is_of_step: bool,
+}
+
+impl Granted {
+    fn gpu_count(&self) -> Option<u64> {
+        let said = self.gpus.and_then(|gpus| u64::try_from(gpus).ok());
+        said.or_else(|| self.facts.gpus.count())
+    }
+}
+
+/// The types of a job's vnodes, from a text with commas between them. An empty text: there are none.
+pub fn vnode_types(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// A fence to be opened.
+#[derive(Debug, Clone)]
+pub struct OpenRequest {
+    /// The user.
+    pub uid: u32,
+    /// The job.
+    pub job: Id,
+    /// The step.
+    pub step: Id,
+    /// The run of the step.
+    pub run: u32,
+    /// The grant.
+    pub granted: Granted,
+    /// The holder.
+    pub holder: HeldBy,
+    /// Asks systemd for a unit's current start, by a program. `None` in a host program, which must start none: then a unit cannot hold the
+    /// fence.
+    pub ask_unit: Option<AskInvocation>,
+}
+
+/// Returns which start of this unit is active now.
+pub type AskInvocation = fn(&str) -> Result<String>;
+
+impl OpenRequest {
+    /// Selects exactly the fence to be opened.
+    fn which(&self) -> Which {
+        Which { job: self.job.clone(), step: Some(self.step.clone()), run: Some(self.run) }
+    }
+}
+
+/// The fences that a command is about.
+#[derive(Debug, Clone)]
+pub struct Which {
+    /// The job.
+    pub job: Id,
+    /// The step. `None`: all.
+    pub step: Option<Id>,
+    /// The run. `None`: all.
+    pub run: Option<u32>,
+}
+
+/// A fence that processes can be put into. Its usage is not read.
+#[derive(Debug)]
+pub struct Opened {
+    /// Its directory, below the root of each hierarchy.
+    pub path: Option<String>,
+    /// The value of `CUDA_VISIBLE_DEVICES` for its processes, if it was just limited; see [`gpus::visible_in`].
+    pub visible_gpus: Option<String>,
+    /// When its job ends with a card.
+    pub usage_card: UsageCard,
+}
+
+/// A fence in its present state.
+#[derive(Debug)]
+pub struct Seen {
+    /// The step.
+    pub key: JobKey,
+    /// The run of the step.
+    pub run: u32,
+    /// The holder.
+    pub holder: Holder,
+    /// Its directory, below the root of each hierarchy.
+    pub path: Option<String>,
+    /// What it has used.
+    pub usage: Usage,
+    /// What its job has used: CPU time and peak memory, all its steps together, also those that were closed.
+    pub job: Usage,
+    /// The job's peak memory and swap in bytes.
+    pub job_memory_swap_peak: Option<u64>,
+    /// Its limits.
+    pub limits: LimitedTo,
+    /// The devices of the GPUs that were chosen for the job.
+    pub gpus: Vec<String>,
+    /// The limits at which it was stopped, in sentences.
+    pub sentences: Vec<String>,
+}
+
+impl Seen {
+    /// The variables by which its processes learn of their limits. `None`: there is no such limit.
+    pub fn variables(&self, mode: Mode) -> [(&'static str, Option<String>); 4] {
+        let limit = |value: Option<String>| value.filter(|_| mode == Mode::Enforce);
+        [
+            ("JOBFENCE_CGROUP", self.path.clone()),
+            ("JOBFENCE_CPUS", limit(self.limits.cpus.map(|cpus| cpus.to_string()))),
+            ("JOBFENCE_MEMORY_BYTES", limit(self.limits.memory.map(|bytes| bytes.to_string()))),
+            ("JOBFENCE_MAX_PROCESSES", limit(self.limits.processes.map(|count| count.to_string()))),
+        ]
+    }
+}
+
+/// How a fence was closed.
+#[derive(Debug)]
+pub enum HowClosed {
+    /// The fence is gone.
+    Removed(Box<Seen>),
+    /// The fence is gone, but its usage is not known: opening it, or another attempt to close it, stopped midway.
+    Unseen(JobKey),
+    /// The machine has booted since, and only the fence's record existed.
+    AnotherBoot(JobKey),
+}
+
+/// A map for callers that do not say which cores were granted.
+struct NoCores;
+
+impl CoreMap for NoCores {
+    fn cpus_of(&self, _: &CpuList) -> Result<CpuList> {
+        Err(Error::new("which cores the job was granted is not said").hint("set ConstrainCores=no"))
+    }
+}
+
+/// What happens to a job whose user and facts are not known, for this reason: the strictest of all settings that could apply decides. A
+/// request of its user that is not understood is [`NotFenced::Asked`], and no configuration lets that pass.
+pub fn of_unknown(loaded: Result<Loaded, LoadError>, why: impl Into<NotFenced>) -> Answer<()> {
+    let nobody: Result<(Resolved, ()), NotFenced> = Err(why.into());
+    launch::answer(loaded, |_| nobody, |_, ()| Ok(()))
+}
+
+/// What a scheduler runs for itself in a step's directory, beside the job.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Memory in bytes beyond what the site grants the scheduler's own processes.
+    pub more: u64,
+    /// The directories below which the scheduler makes the job's. They alone have the memory that was granted.
+    pub branches: Vec<String>,
+}
+
+/// Makes a fence, limits it, and leaves it to its holder. Returns where it is.
+pub fn open(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<Opened> {
+    open_with(loaded, request, None)
+}
+
+/// The same with room for what the scheduler runs for itself.
+pub fn open_with(loaded: Result<Loaded, LoadError>, request: &OpenRequest, room: Option<&Room>) -> Answer<Opened> {
+    make(loaded, request, room, |_| Ok(()))
+}
+
+/// The same, unless `check` returns an error.
+fn make(
+    loaded: Result<Loaded, LoadError>,
+    request: &OpenRequest,
+    room: Option<&Room>,
+    check: impl FnOnce(&Config) -> Result<()>,
+) -> Answer<Opened> {
+    let key = JobKey { node: None, uid: request.uid, job: request.job.clone(), step: request.step.clone() };
+    let facts = here(request.granted.facts.clone());
+    let with_host = |loaded: &Loaded| Ok((begin::resolve(loaded, &facts)?, Host::read(&loaded.config)?));
+    launch::begun(loaded, with_host, |resolved, host| {
+        let config = &resolved.config;
+        check(config)?;
+        let holder = request.holder.find(&host, ALL, request.ask_unit, (&request.job, request.run))?;
+        // A scheduler that holds fences looks for leftovers by itself, and may be blocked until this returns.
+        if !matches!(holder, Holder::Scheduler { .. }) {
+            let soon = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
+            match janitor::reap(&host, config, ALL, Who::Daemon, soon) {
+                Ok(reaped) => reaped.log(),
+                Err(error) => log::warn!("cannot look for what dead holders left: {error}"),
+            }
+        }
+        let (requests, holder) = (&request.granted.requests, Some((&holder, request.run)));
+        // The lock keeps other processes from choosing until these GPUs are in the record.
+        let of_scheduler = (&request.granted.facts.gpus, request.granted.gpus);
+        let chosen = gpus::of_run((&host, config), (&request.job, request.run), of_scheduler)?;
+        let cores = cores_of_run((&host, config), (&request.job, request.run), &request.granted)?;
+        let (gpus, noted) = (&chosen.devices, Some(&noted(&facts, &request.granted)));
+        let gpu_count = request.granted.gpu_count();
+        let begin = Begin {
+            host: &host,
+            config,
+            schedulers: ALL,
+            key: &key,
+            requests,
+            daemon: None,
+            holder,
+            gpus,
+            noted,
+            gpu_count,
+        };
+        let mut of_job = policy::Limits::default();
+        let planned = || {
+            let (mut plan, errors) = plan(&resolved, &request.granted, gpus, &cores);
+            if let Some(room) = room {
+                let step = &mut plan.step;
+                of_job = policy::Limits { ram: step.ram, high: step.high.take(), ..policy::Limits::default() };
+                let of_starter = config.starter_memory.saturating_add(room.more);
+                step.ram = step.ram.map(|ram| ram.saturating_add(of_starter));
+            }
+            (plan, errors)
+        };
+        let Begun { mut fence, mut plan, .. } = begin.open(planned)?;
+        let mut finish = || -> Result<(), NotFenced> {
+            let mut errors = Vec::new();
+            if let Some(left) = cores.left((&host, config), (&request.job, request.run), &request.step)? {
+                (plan.job.cores, plan.step.cores) = (Some(left.clone()), Some(left));
+                errors = fence.change(&plan);
+                fence.hand_over(AskedProcesses::below_the_sites(requests, config), Noted::default())?;
+            }
+            if let Some(room) = room.filter(|_| config.mode == Mode::Enforce) {
+                errors.extend(fence.limit_branches(&room.branches, &of_job));
+            }
+            launch::refuse::bear(&key, config, requests, errors)
+        };
+        finish().inspect_err(|_| begin::abandon(&mut fence, config))?;
+        let visible_gpus = gpus::visible_in(&fence, &host, config);
+        Ok(Opened { path: fence.path(), visible_gpus, usage_card: requests.usage_card().unwrap_or(config.usage_card) })
+    })
+}
+
+/// Like [`open`], for a caller that may call twice: if this run of the step already has a fence, it is limited to the present grant.
+/// Another user or another holder is refused.
+pub fn open_again(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<Opened> {
+    let is_nobody_elses = |config: &Config| match uid_of(config, &request.which())?.filter(|uid| *uid != request.uid) {
+        None => Ok(()),
+        Some(uid) => Err(Error::new("this run of the step has a fence already, of another user:")
+            .value(format!("uid {uid}, not {}", request.uid))
+            .hint("close it first")),
+    };
+    let answer = make(loaded.clone(), request, None, is_nobody_elses);
+    let has_failed = matches!(answer, Answer::Refused(_) | Answer::Unfenced { .. });
+    if !has_failed || !loaded.as_ref().is_ok_and(|loaded| has_opened(&loaded.config, request).unwrap_or(false)) {
+        return answer;
+    }
+    limit(loaded, &request.which(), &request.granted)
+}
+
+/// Whether the requested fence exists, and its opening is complete.
+fn has_opened(config: &Config, request: &OpenRequest) -> Result<bool> {
+    let found = records(config, &request.which())?;
+    let [record] = found.as_slice() else { return Ok(false) };
+    let Some(shared) = record.shared.as_deref().filter(|shared| shared.plan.is_some()) else { return Ok(false) };
+    let holder = request.holder.find(&Host::read(config)?, ALL, request.ask_unit, (&request.job, request.run))?;
+    Ok(record.uid() == Some(request.uid) && shared.holder == holder)
+}
+
+/// The facts, completed by this host's name.
+pub(super) fn here(facts: Facts) -> Facts {
+    let host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let node = facts.node.known().cloned().or_else(host);
+    Facts { node: node.into(), ..facts }
+}
+
+/// What holds for a job of this host with these facts.
+pub fn resolve(loaded: &Loaded, facts: Facts) -> Result<Resolved> {
+    begin::resolve(loaded, &here(facts))
+}
+
+/// What a later process must know about the job.
+fn noted(facts: &Facts, granted: &Granted) -> Noted {
+    Noted::of(facts, granted.cpus, granted.memory)
+}
+
+fn cores_of_run(here: (&Host, &Config), whose: (&Id, u32), granted: &Granted) -> Result<ChosenCores> {
+    if granted.chooses_cores { cores::of_run(here, whose, granted.cpus) } else { Ok(ChosenCores::default()) }
+}
+
+fn plan(
+    resolved: &Resolved,
+    granted: &Granted,
+    gpus: &[String],
+    cores: &ChosenCores,
+) -> (policy::Plan, Vec<crate::fence::LimitError>) {
+    let whole = Grant::whole(granted.cpus, granted.memory).with_memory_and_swap(granted.memory_and_swap);
+    let whole = Grant { huge_pages: granted.huge_pages.clone(), ..whole };
+    let grant =
+        if granted.is_of_step { Grant { job_cpus: None, job_memory: None, is_of_step: true, ..whole } } else { whole };
+    let gpus = if gpus.is_empty() { granted.facts.gpus.clone() } else { Gpus::Chosen(gpus.to_vec()) };
+    let facts = Facts { gpus, ..granted.facts.clone() };
+    let (mut plan, mut errors) = policy::of_step(resolved, &facts, &grant, &granted.requests, true, || Ok(NoCores));
+    if granted.chooses_cores {
+        errors.retain(|(limit, _)| *limit != Limit::Cores);
+        (plan.job.cores, plan.step.cores) = (cores.cpus.clone(), cores.cpus.clone());
+    }
+    (plan, errors)
+}
+
+/// Changes the limits of a fence. A limit that is no longer given keeps its last value. The fence keeps the job's GPUs, or as many of them
+/// as are granted now; GPUs are chosen only for a new fence.
+pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted) -> Answer<Opened> {
+    let resolve = |loaded: &Loaded| {
+        let host = Host::read(&loaded.config)?;
+        let record = the_one(&loaded.config, which)?;
+        let facts = here(Facts { uid: record.uid().into(), ..granted.facts.clone() });
+        Ok((begin::resolve(loaded, &facts)?, (host, record)))
+    };
+    launch::answer(loaded, resolve, |resolved, (host, record)| {
+        let mut fence = go_on(&host, &resolved.config, &record)?;
+        fence.keep_gpus(granted.gpus.unwrap_or(usize::MAX));
+        let run = record.shared.as_ref().map_or(0, |shared| shared.run);
+        let cores = cores_of_run((&host, &resolved.config), (&which.job, run), granted)?;
+        let (mut plan, mut errors) = plan(&resolved, granted, fence.gpus(), &cores);
+        let before = record.shared.as_ref().and_then(|shared| shared.plan.as_ref());
+        if let Some(before) = before.filter(|_| granted.chooses_cores && granted.cpus.is_none()) {
+            (plan.job.cores, plan.step.cores) = (before.plan.job.cores.clone(), before.plan.step.cores.clone());
+        }
+        if resolved.config.mode == Mode::Enforce {
+            errors.extend(fence.change(&plan));
+        }
+        let has_log = resolved.config.usage_log.is_some();
+        let all = noted(&granted.facts, granted);
+        if resolved.config.metrics_file.is_some() {
+            fence.note_allocated(&all, granted.gpu_count());
+        }
+        let noted = if has_log { all } else { Noted::default() };
+        fence.hand_over(AskedProcesses::below_the_sites(&granted.requests, &resolved.config), noted)?;
+        launch::refuse::bear(fence.key(), &resolved.config, &granted.requests, errors)?;
+        let visible_gpus = gpus::visible_in(&fence, &host, &resolved.config);
+        let usage_card = granted.requests.usage_card().unwrap_or(resolved.config.usage_card);
+        Ok(Opened { path: fence.path(), visible_gpus, usage_card })
+    })
+}
+
+/// Puts processes into a fence; those of other users only with `of_anybody`.
+pub fn attach(
+    loaded: Result<Loaded, LoadError>,
+    which: &Which,
+    pids: &[i32],
+    task: Option<u32>,
+    of_anybody: bool,
+) -> Answer<JobKey> {
+    let resolve = |loaded: &Loaded| {
+        let host = Host::read(&loaded.config)?;
+        let record = the_one(&loaded.config, which)?;
+        let facts = here(Facts { uid: record.uid().into(), ..Facts::default() });
+        Ok((begin::resolve(loaded, &facts)?, (host, record)))
+    };
+    launch::answer(loaded, resolve, |resolved, (host, record)| {
+        let mut fence = go_on(&host, &resolved.config, &record)?;
+        // Checked before any is moved: either all get in, or none.
+        let check = |pid: &i32| check_process(&host, fence.key(), *pid, of_anybody);
+        let ids: Vec<Owner> = pids.iter().map(check).collect::<Result<_>>()?;
+        for (index, (pid, id)) in pids.iter().copied().zip(ids).enumerate() {
+            let joining = Joining { pid, id: Some(id), task, is_first: index == 0 };
+            launch::attach(&mut fence, &host, &resolved.config, &UserRequests::default(), joining)?;
+        }
+        Ok(fence.key().clone())
+    })
+}
+
+/// Checks whether a process may get in.
+fn check_process(host: &Host, key: &JobKey, pid: i32, of_anybody: bool) -> Result<Owner> {
+    let gone = || Error::new("there is no such process:").value(pid);
+    if pid <= 1 || pid == Pid::this().as_raw() {
+        return Err(Error::new("this process cannot be put into a job's fence:").value(pid));
+    }
+    let id = Owner::of(&host.proc, pid)?.ok_or_else(gone)?;
+    let uid = process::uid(&host.proc, pid).ok_or_else(gone)?;
+    if uid != key.uid && !of_anybody {
+        return Err(Error::new(format!("process {pid} is not of the job's user:"))
+            .value(format!("uid {uid}, not {}", key.uid))
+            .hint("--any-user puts it in all the same"));
+    }
+    Ok(id)
+}
+
+/// Usage and limits of each of these fences. Empty: there is none.
+pub fn usage(config: &Config, which: &Which) -> Result<Vec<Seen>> {
+    let host = Host::read(config)?;
+    let one = |record: &Record| Ok(see(&resumed(&host, config, record)?, record));
+    records(config, which)?.iter().map(one).collect()
+}
+
+/// Freezes or thaws all processes of these fences. An error with one fence does not affect the others.
+pub fn freeze(config: &Config, which: &Which, is_frozen: bool) -> Result<()> {
+    let host = Host::read(config)?;
+    let found = records(config, which)?;
+    if found.is_empty() {
+        return Err(none(which));
+    }
+    // One deadline for all: if one fence does not freeze in time, the others are still told to.
+    let deadline = Instant::now() + FREEZE_PATIENCE;
+    let fences: Vec<Result<Fence>> = found.iter().map(|record| go_on(&host, config, record)).collect();
+    let switch = |fence: &Fence, by| if is_frozen { fence.freeze(by) } else { fence.thaw(by) };
+    // Each is told before any is waited for.
+    if is_frozen {
+        fences.iter().flatten().for_each(|fence| drop(switch(fence, Instant::now())));
+    }
+    fences.into_iter().map(|fence| switch(&fence?, deadline)).fold(Ok(()), Result::and)
+}
+
+/// Each of these fences by its own name.
+pub fn each(config: &Config, which: &Which) -> Result<Vec<Which>> {
+    let one = |record: &Record| {
+        let shared = record.shared.as_deref()?;
+        Some(Which { job: which.job.clone(), step: Some(shared.step.clone()), run: Some(shared.run) })
+    };
+    Ok(records(config, which)?.iter().filter_map(one).collect())
+}
+
+/// Whether any of these fences exists.
+pub fn exist(config: &Config, which: &Which) -> Result<bool> {
+    Ok(!records(config, which)?.is_empty())
+}
+
+/// Whether these `count` fences are all that the job has.
+pub fn are_all(config: &Config, which: &Which, count: usize) -> Result<bool> {
+    Ok(which.step.is_none()
+        && (which.run.is_none() || count == Records::open(&config.run_dir)?.of_job(&which.job)?.len()))
+}
+
+/// The user of the job that has these fences.
+pub fn uid_of(config: &Config, which: &Which) -> Result<Option<u32>> {
+    Ok(records(config, which)?.first().and_then(Record::uid))
+}
+
+/// Ends the processes in these fences and removes them. Returns the result for each; an error with one does not affect the others. Empty:
+/// there was none, which is no error.
+pub fn close(config: &Config, which: &Which) -> Result<Vec<Result<HowClosed>>> {
+    let host = Host::read(config)?;
+    // One deadline for all, and a little time for each: a process that does not die must not keep the other fences from closing.
+    let deadline = Instant::now() + config.cleanup_timeout;
+    let one = |record| close_one(&host, config, record, deadline.max(Instant::now() + LEAST_TO_CLOSE));
+    Ok(records(config, which)?.iter().map(one).collect())
+}
+
+fn close_one(host: &Host, config: &Config, record: &Record, deadline: Instant) -> Result<HowClosed> {
+    let fence = resumed(host, config, record).ok();
+    let seen = fence.as_ref().map(|fence| see(fence, record));
+    let line = fence.as_ref().zip(seen.as_ref()).and_then(|(fence, seen)| line_of(fence, config, record, seen));
+    let closed = resume::close(host, ALL, Records::open(&config.run_dir)?, record, deadline)?;
+    // The process that closed the fence wrote its line.
+    launch::write_down(config, line.as_deref().filter(|_| closed == resume::Closed::Removed));
+    let key = || record.key().ok_or_else(|| Error::new("the record names no user"));
+    Ok(match (closed, seen) {
+        (resume::Closed::AnotherBoot, _) => HowClosed::AnotherBoot(key()?),
+        (resume::Closed::Removed | resume::Closed::Gone, Some(seen)) => HowClosed::Removed(Box::new(seen)),
+        (resume::Closed::Removed | resume::Closed::Gone, None) => HowClosed::Unseen(key()?),
+    })
+}
+
+/// The fence's line in the usage log.
+fn line_of(fence: &Fence, config: &Config, record: &Record, seen: &Seen) -> Option<String> {
+    let noted = record.noted();
+    let ending = Ending {
+        holder: &seen.holder.to_string(),
+        run: seen.run,
+        facts: &noted.facts(),
+        granted: GrantedTo { cpus: noted.cpus, memory: noted.memory },
+        limits: seen.limits,
+        started: record.shared.as_ref().and_then(|shared| since_boot(shared.opener.start)),
+        exit: None,
+        tasks: &[],
+        sentences: &seen.sentences,
+        end: End::Closed,
+    };
+    launch::account(fence, config, &seen.usage, &ending)
+}
+
+/// The fence's usage, in one line.
+pub fn in_words(seen: &Seen) -> String {
+    crate::report::ended(&seen.key, &seen.usage)
+}
+
+fn see(fence: &Fence, record: &Record) -> Seen {
+    let shared = record.shared.as_deref();
+    // From the fence's own record, which this process may have changed.
+    let left = fence.shared_record().and_then(|record| record.shared.as_ref()?.plan.as_ref());
+    let asked = left.and_then(|left| left.asked_processes).map(AskedProcesses::by_user);
+    let (sentences, _) = launch::tell(fence, fence.kernel_log().as_ref(), asked, Reported::default(), None);
+    Seen {
+        key: fence.key().clone(),
+        run: shared.map_or(0, |shared| shared.run),
+        holder: shared.map_or(Holder::Manual, |shared| shared.holder.clone()),
+        path: fence.path(),
+        usage: fence.usage(),
+        job: fence.job_usage(),
+        job_memory_swap_peak: fence.job_memory_swap_peak(),
+        limits: fence.limited_to(),
+        gpus: fence.gpus().to_vec(),
+        sentences,
+    }
+}
+
+pub(super) fn resumed(host: &Host, config: &Config, record: &Record) -> Result<Fence> {
+    Fence::resume(host, ALL, Records::open(&config.run_dir)?, record)
+}
+
+/// Resumes a fence that processes can be put into.
+pub(crate) fn go_on(host: &Host, config: &Config, record: &Record) -> Result<Fence> {
+    let fence = resumed(host, config, record)?;
+    fence.check_whole(host)?;
+    Ok(fence)
+}
+
+pub(super) fn records(config: &Config, which: &Which) -> Result<Vec<Record>> {
+    let mut found = Records::open(&config.run_dir)?.of_job(&which.job)?;
+    found.retain(|record| {
+        record.shared.as_ref().is_some_and(|shared| {
+            which.step.as_ref().is_none_or(|step| *step == shared.step) && which.run.is_none_or(|run| run == shared.run)
+        })
+    });
+    sorted::sort_by(&mut found, |a, b| {
+        let [a, b] = [a, b].map(|record| record.shared.as_ref().map(|shared| (&shared.step, shared.run)));
+        a.cmp(&b)
+    });
+    Ok(found)
+}
+
+fn none(which: &Which) -> Error {
+    let step = which.step.as_ref().map(|step| format!(" step {step}")).unwrap_or_default();
+    let run = which.run.map(|run| format!(" run {run}")).unwrap_or_default();
+    Error::new(format!("there is no fence of job {}{step}{run}", which.job)).hint(
+        "'jobfence open' makes one. A fence is gone once it was closed, its holder has ended, or the machine has \
+         booted",
+    )
+}
+
+/// The only matching fence; an error if there is not exactly one.
+pub(super) fn the_one(config: &Config, which: &Which) -> Result<Record, NotFenced> {
+    let mut found = records(config, which)?;
+    match (found.pop(), found.len()) {
+        (Some(record), 0) => Ok(record),
+        (None, _) => Err(none(which).into()),
+        (Some(last), _) => {
+            found.push(last);
+            let shared = found.iter().filter_map(|record| record.shared.as_deref());
+            let all: Vec<String> = shared.map(|shared| format!("step {} run {}", shared.step, shared.run)).collect();
+            Err(Error::new("the job has more than one fence:")
+                .value(all.join(", "))
+                .hint("name one with --step and --run")
+                .into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::{Age, WithoutCgroups};
+
+    #[derive(Debug)]
+    struct StandIn;
+
+    impl WithoutCgroups for StandIn {
+        fn name(&self) -> &'static str {
+            "StandIn"
+        }
+        fn runs(&self, job: &Id, run: u32, _: Age<'_>) -> Runs {
+            match (job.as_str(), run) {
+                ("7", 2) => Runs::Yes,
+                ("7", _) => Runs::No,
+                _ => Runs::Unknown,
+            }
+        }
+    }
+
+    #[test]
+    fn a_scheduler_holds_what_it_says_runs() {
+        let host = Host::read_what_there_is(&Config::default()).unwrap().0;
+        let find = |name: &str, job: &str, run| {
+            let held_by: HeldBy = name.parse().unwrap();
+            held_by.find(&host, &[&StandIn], None, (&Id::new(job).unwrap(), run)).map_err(|error| error.to_string())
+        };
+        assert_eq!(find("scheduler:StandIn", "7", 2), Ok(Holder::scheduler("StandIn").unwrap()));
+        for (job, run) in [("7", 1), ("8", 2)] {
+            assert!(find("scheduler:StandIn", job, run).unwrap_err().contains("StandIn does not say"), "{job} {run}");
+        }
+        assert!(find("scheduler:Slurm", "7", 2).unwrap_err().contains("Slurm is no scheduler here"));
+    }
+
+    #[test]
+    fn holders_are_said_as_documented() {
+        assert_eq!("manual".parse(), Ok(HeldBy::Manual));
+        assert_eq!("pid:7".parse(), Ok(HeldBy::Process(7)));
+        assert_eq!("unit:a@b.service".parse(), Ok(HeldBy::Unit("a@b.service".to_owned())));
+        for wrong in ["", "pid:", "pid:0", "pid:-1", "pid:x", "unit:", "scheduler:", "manual:", "7", "process:7"] {
+            assert!(wrong.parse::<HeldBy>().unwrap_err().contains("expected pid:NUMBER"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,483 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The smallest entry point: a fence around any command, without a scheduler.
+//!
+//! Exit status, signals and terminal are as with sudo(8). The command is in this process's group, so the terminal's signals reach it
+//! directly; signals that are sent only to this process are passed on. When the command stops or dies of a signal, so does this process.
+//! Another user's command has a session of its own, without the terminal as its controlling one, and a clean environment; the terminal's
+//! signals are passed on to its whole process group.
+
+use std::ffi::{CString, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::time::{Instant, SystemTime};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, pthread_sigmask, sigaction};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::{ForkResult, Pid, User, execvp, fork, initgroups, pipe2, setgid, setsid, setuid};
+
+use crate::bytes;
+use crate::cgroup::events::KernelLog;
+use crate::cgroup::io::IoRules;
+use crate::cgroup::limits::CpuQuota;
+use crate::config::{Config, KEYS, Limit, LimitNumbers, Mode, Percent, SwapSpace, UsageCard};
+use crate::error::{Error, Result};
+use crate::facts::Facts;
+use crate::fence::Fence;
+use crate::host::Host;
+use crate::job::{Cpus, Grant, Id, JobKey};
+use crate::launch::{self, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, end};
+use crate::policy;
+use crate::report;
+use crate::report::account::{End, Ending, Exit, GrantedTo};
+use crate::report::card::{self, Figures, Words};
+use crate::requests::UserRequests;
+use crate::schedulers::ALL;
+use crate::sys::dir::Dir;
+
+/// What to run, as which user, within which limits.
+#[derive(Debug)]
+pub struct RunRequest {
+    /// CPUs. `None`: not limited.
+    pub cpus: Option<Cpus>,
+    /// Memory in bytes. `None`: not limited.
+    pub memory: Option<u64>,
+    /// Processes and threads. `None`: not limited.
+    pub processes: Option<u64>,
+    /// Limits of reading and writing. Empty: not limited.
+    pub io: IoRules,
+    /// When the run ends with a card.
+    pub card: UsageCard,
+    /// The user, if not the caller.
+    pub user: Option<User>,
+    /// The program, searched for in PATH, and its arguments.
+    pub command: Vec<OsString>,
+}
+
+/// The result of a run.
+#[derive(Debug)]
+pub struct Ended {
+    /// How the command ended.
+    pub how: How,
+    /// What it used, in one line.
+    pub used: String,
+    /// The limits at which it was stopped, in sentences.
+    pub sentences: Vec<String>,
+    /// What it used of its limits, in lines for the user.
+    pub card: Vec<String>,
+    /// If its directories remain, a sentence that says why.
+    pub remains: Option<String>,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// With this exit status.
+    Exited(i32),
+    /// By this signal.
+    Signalled(i32),
+}
+
+impl How {
+    /// The same as other doors say it.
+    pub fn exit(self) -> Exit {
+        match self {
+            Self::Exited(status) => Exit::Status(status),
+            Self::Signalled(signal) => Exit::Signal(signal),
+        }
+    }
+}
+
+/// Runs a command beside this process, in no fence of its own, and waits for its end. There is no shell that would let this process go on, so it
+/// does not stop when the command stops.
+pub fn unfenced(command: &[OsString]) -> Result<How> {
+    spawn(|_| Ok(()), None, &c_strings(command)?, WaitPidFlag::empty())
+}
+
+/// Runs the command in its fence and waits for its end. Processes that it leaves in the fence are killed then.
+pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
+    let command = c_strings(&request.command)?;
+    let uid = request.user.as_ref().map_or_else(nix::unistd::getuid, |user| user.uid);
+    let key =
+        JobKey { node: None, uid: uid.as_raw(), job: Id::new(format!("run-{}", Pid::this()))?, step: Id::new("0")? };
+    let grant = Grant::whole(request.cpus, request.memory);
+    let config = &exactly(config, request);
+    let host = Host::read(config)?;
+    let requests = &UserRequests::default();
+    let begin = Begin {
+        host: &host,
+        config,
+        schedulers: ALL,
+        key: &key,
+        requests,
+        daemon: None,
+        holder: None,
+        gpus: &[],
+        noted: None,
+        gpu_count: None,
+    };
+    let Begun { mut fence, plan, .. } = begin.open(|| policy::plan(config, &grant)).map_err(in_words)?;
+    let (kernel_log, started) = (KernelLog::open().ok(), Some(SystemTime::now()));
+    let attach = |fence: &mut Fence, pid: Pid| {
+        let joining = Joining { pid: pid.as_raw(), id: None, task: None, is_first: true };
+        launch::attach(fence, &host, config, requests, joining).map_err(in_words)
+    };
+    let how = spawn(|pid| attach(&mut fence, pid), request.user.as_ref(), &command, WaitPidFlag::WUNTRACED);
+    let usage = fence.usage();
+    let used = report::ended(fence.key(), &usage);
+    let asked = request.processes.map(|most| AskedProcesses { most, option: "--processes" });
+    let (sentences, _) = launch::tell(&fence, kernel_log.as_ref(), asked, Reported::default(), Some("--mem"));
+    let exit = how.as_ref().ok().map(|how| how.exit());
+    let ending = Ending {
+        holder: "run",
+        run: 0,
+        facts: &Facts { user: request.user.as_ref().map(|user| user.name.clone()).into(), ..Facts::default() },
+        granted: GrantedTo { cpus: request.cpus, memory: request.memory },
+        limits: launch::limited_to(&fence, config),
+        started,
+        exit,
+        tasks: &[],
+        sentences: &sentences,
+        end: End::Closed,
+    };
+    let figures = Figures {
+        job: key.job.as_str(),
+        node: None,
+        is_array_task: false,
+        exit,
+        wall: started.and_then(|started| started.elapsed().ok()),
+        time_limit: None,
+        cpus: request.cpus,
+        cpus_limit: plan.job.cpu.map(CpuQuota::cpus),
+        memory: request.memory,
+        memory_limit: request.memory,
+        is_without_swap: plan.job.swap.is_some_and(|swap| swap.swap == 0),
+        processes: request.processes,
+        has_daemons: false,
+        disks: &plan.job.disks,
+        usage: &usage,
+        tasks: Some(1),
+        nodes: Some(1),
+        others: None,
+        has_gpus: false,
+        // They are shown before the card.
+        sentences: &[],
+        is_utf8: card::is_utf8(|name| std::env::var(name).ok()),
+        words: &WORDS,
+    };
+    let card = card::lines(request.card, &figures);
+    let line = launch::account(&fence, config, &usage, &ending);
+    let remains = end::close(&mut fence, Instant::now() + config.cleanup_timeout, |_| false);
+    launch::write_down(config, line.as_deref().filter(|_| remains.is_none()));
+    Ok(Ended { how: how?, used, sentences, card, remains })
+}
+
+/// The options of `jobfence run`, in the card's words.
+static WORDS: Words = Words {
+    memory: |bytes| format!("--mem={}", bytes::text(bytes)),
+    cpus: |count| format!("--cpus={count}"),
+    all_cpus: "--cpus",
+    time: None,
+    signal_15: None,
+};
+
+/// The error in words for root, who runs this and can correct the configuration.
+fn in_words(why: NotFenced) -> Error {
+    match why {
+        NotFenced::Limit { limit: Some(limit), error, .. } => {
+            Error::new(format!("the {limit} limit cannot be set: {error}"))
+        }
+        NotFenced::General(error) | NotFenced::Limit { error, .. } | NotFenced::Asked(error) => error,
+    }
+}
+
+/// The configuration for exactly the requested numbers: no percentages, no minimum, and no other limits.
+fn exactly(config: &Config, request: &RunRequest) -> Config {
+    let mut exact = Config {
+        mode: Mode::Enforce,
+        constrain_cpu_quota: request.cpus.is_some(),
+        cpu_quota_percent: Percent::HUNDRED,
+        constrain_ram_space: request.memory.is_some(),
+        allowed_ram_space: Percent::HUNDRED,
+        min_ram_space: 0,
+        // Without --mem no limit is requested.
+        default_ram_space: None,
+        constrain_swap_space: match request.memory {
+            Some(_) => config.constrain_swap_space,
+            None => SwapSpace::No,
+        },
+        allowed_swap_space: Percent::ZERO,
+        numbers: LimitNumbers::of(Limit::Processes, request.processes),
+        io_max: request.io.clone(),
+        ..config.clone()
+    };
+    for key in KEYS.iter().filter(|key| key.name.ends_with("PerTask")) {
+        key.reset(&mut exact);
+    }
+    exact
+}
+
+/// Ends this process as the command ended.
+pub fn end_as(how: How) -> i32 {
+    match how {
+        How::Exited(status) => status,
+        How::Signalled(signal) => {
+            // No core of this process: only the command's is wanted.
+            let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: a resource and a valid limit; the default action runs no code of this program; and a signal is a number.
+            unsafe {
+                libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
+                libc::signal(signal, libc::SIG_DFL);
+                let _ = pthread_sigmask(SigmaskHow::SIG_UNBLOCK, Some(&with_numbers(SigSet::empty(), [signal])), None);
+                libc::kill(libc::getpid(), signal);
+            }
+            128 + signal
+        }
+    }
+}
+
+fn c_strings(words: &[OsString]) -> Result<Vec<CString>> {
+    let c_string = |word: &OsString| {
+        CString::new(word.clone().into_vec()).map_err(|_| Error::new("a NUL in the command").value(word.display()))
+    };
+    let words: Vec<CString> = words.iter().map(c_string).collect::<Result<_>>()?;
+    if words.is_empty() { Err(Error::new("no command is given")) } else { Ok(words) }
+}
+
+/// What has become of a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waited {
+    /// Nothing new.
+    Nothing,
+    /// It has stopped.
+    Stopped,
+    /// It has ended.
+    Ended(How),
+}
+
+/// Looks, without waiting. nix knows no end by a signal for real time.
+pub fn waited(child: Pid, also: WaitPidFlag) -> nix::Result<Waited> {
+    let mut status = 0;
+    // SAFETY: a number, a place for the status, and flags.
+    let found = unsafe { libc::waitpid(child.as_raw(), &raw mut status, (WaitPidFlag::WNOHANG | also).bits()) };
+    Ok(match Errno::result(found)? {
+        0 => Waited::Nothing,
+        _ if libc::WIFSTOPPED(status) => Waited::Stopped,
+        _ => Waited::Ended(match Exit::of_wait(status) {
+            Exit::Status(status) => How::Exited(status),
+            Exit::Signal(signal) => How::Signalled(signal),
+        }),
+    })
+}
+
+/// These signals, and those with these numbers.
+fn with_numbers(set: SigSet, numbers: impl IntoIterator<Item = i32>) -> SigSet {
+    let mut all = *set.as_ref();
+    for number in numbers {
+        // SAFETY: a valid set and a number.
+        unsafe { libc::sigaddset(&raw mut all, number) };
+    }
+    // SAFETY: it was a valid set, and still is.
+    unsafe { SigSet::from_sigset_t_unchecked(all) }
+}
+
+/// The signals that are passed on, or that tell about the child; beside these, all for real time. Others end this process, or are its own
+/// faults.
+const WATCHED: [Signal; 17] = [
+    Signal::SIGXCPU,
+    Signal::SIGPWR,
+    Signal::SIGIO,
+    Signal::SIGURG,
+    Signal::SIGVTALRM,
+    Signal::SIGPROF,
+    Signal::SIGCHLD,
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGWINCH,
+    Signal::SIGTSTP,
+    Signal::SIGCONT,
+];
+
+fn spawn(
+    attach: impl FnOnce(Pid) -> Result<()>,
+    user: Option<&User>,
+    command: &[CString],
+    also: WaitPidFlag,
+) -> Result<How> {
+    let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
+    let (wait, go) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
+    let (failure, fail) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
+    let mut watched = SigSet::empty();
+    WATCHED.iter().for_each(|signal| watched.add(*signal));
+    let watched = with_numbers(watched, libc::SIGRTMIN()..=libc::SIGRTMAX());
+    let mut before = SigSet::empty();
+    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&watched), Some(&mut before)).map_err(os("block signals"))?;
+    // If SIGCHLD were inherited as ignored, it would never arrive, and the kernel would reap the child.
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: the default action runs no code of this program.
+    unsafe { sigaction(Signal::SIGCHLD, &default) }.map_err(os("watch for the end of the command"))?;
+    // SAFETY: this process has one thread, so the child may do what it likes until its exec.
+    match unsafe { fork() }.map_err(os("fork"))? {
+        ForkResult::Child => {
+            drop((go, failure));
+            let errno = match become_command(&wait, user, command, &before) {
+                Ok(never) => match never {},
+                Err(errno) => errno,
+            };
+            let _ = nix::unistd::write(&fail, &(errno as i32).to_ne_bytes());
+            // SAFETY: ends the child without running what belongs to the parent.
+            unsafe { libc::_exit(127) }
+        }
+        ForkResult::Parent { child } => {
+            drop((wait, fail));
+            if let Err(error) = attach(child) {
+                // The child waits for a word that never comes, and ends when the pipe is closed.
+                drop(go);
+                let _ = waitpid(child, None);
+                return Err(error);
+            }
+            let _ = nix::unistd::write(&go, b"!");
+            drop(go);
+            let how = watch(child, &watched, user.is_some(), also)?;
+            let mut errno = [0u8; 4];
+            if matches!(nix::unistd::read(&failure, &mut errno), Ok(4)) {
+                let program = command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+                return Err(Error::os("cannot run", program, Errno::from_raw(i32::from_ne_bytes(errno))));
+            }
+            Ok(how)
+        }
+    }
+}
+
+/// The variables that another user's command keeps of root's environment, as with sudo's env_reset.
+const KEPT: [&str; 8] = ["PATH", "TERM", "COLORTERM", "LANG", "LANGUAGE", "LC_ALL", "TZ", "DISPLAY"];
+
+/// In the child: waits until it is attached, then becomes the user and the command.
+fn become_command(
+    wait: &OwnedFd,
+    user: Option<&User>,
+    command: &[CString],
+    mask: &SigSet,
+) -> std::result::Result<std::convert::Infallible, Errno> {
+    let mut word = [0u8; 1];
+    // End of file: the parent could not attach this process, or is gone.
+    if nix::unistd::read(wait, &mut word)? != 1 {
+        return Err(Errno::ECANCELED);
+    }
+    // Descriptors that the caller has open, say of a file that only root may read, must not reach the command.
+    let open = Dir::open("/proc/self/fd").and_then(|dir| dir.list(false)).map_err(|_| Errno::EBADF)?;
+    for fd in open.iter().filter_map(|fd| fd.parse::<i32>().ok()).filter(|fd| *fd > 2) {
+        // SAFETY: fcntl takes a number, whether or not it is a descriptor, and closes nothing now.
+        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+    if let Some(user) = user {
+        // Without a controlling terminal it cannot type into root's (TIOCSTI).
+        setsid()?;
+        let name = CString::new(user.name.as_str()).map_err(|_| Errno::EINVAL)?;
+        initgroups(&name, user.gid)?;
+        setgid(user.gid)?;
+        setuid(user.uid)?;
+        // SAFETY: one thread.
+        unsafe {
+            for (variable, _) in std::env::vars_os() {
+                if !KEPT.iter().any(|kept| variable == *kept) {
+                    std::env::remove_var(variable);
+                }
+            }
+            std::env::set_var("HOME", &user.dir);
+            std::env::set_var("SHELL", &user.shell);
+            std::env::set_var("USER", &user.name);
+            std::env::set_var("LOGNAME", &user.name);
+        }
+    }
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(mask), None)?;
+    let program = command.first().ok_or(Errno::EINVAL)?;
+    execvp(program, command)
+}
+
+/// Waits for the child's end, and for what `also` says, and passes on the signals that it did not get itself.
+fn watch(child: Pid, watched: &SigSet, own_session: bool, also: WaitPidFlag) -> Result<How> {
+    loop {
+        let info = wait_signal(watched)?;
+        let signal = info.si_signo;
+        if signal != libc::SIGCHLD {
+            // The terminal signals the whole process group, and so the child, too, unless it has its own session. A signal from the child
+            // itself is not passed on.
+            let from_person = matches!(info.si_code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
+            // SAFETY: with these codes the kernel has filled in si_pid (sigaction(2)).
+            let from_child = from_person && unsafe { info.si_pid() } == child.as_raw();
+            if (from_person && !from_child) || own_session || signal == libc::SIGCONT {
+                // A process group that is orphaned in its session does not stop for SIGTSTP.
+                let signal = if own_session && signal == libc::SIGTSTP { libc::SIGSTOP } else { signal };
+                // As the leader of its session the child leads a process group, too. It is not waited for yet, so the number is still its
+                // own.
+                let from_terminal = own_session && !from_person;
+                // SAFETY: two numbers.
+                unsafe {
+                    if !(from_terminal && libc::killpg(child.as_raw(), signal) == 0) {
+                        libc::kill(child.as_raw(), signal);
+                    }
+                }
+            }
+            continue;
+        }
+        loop {
+            match waited(child, also) {
+                Ok(Waited::Ended(how)) => return Ok(how),
+                Ok(Waited::Stopped) => {
+                    // Both stop, so that the shell sees its job stopped; the shell's `fg` continues both.
+                    let _ = kill(Pid::this(), Signal::SIGSTOP);
+                    let _ = kill(child, Signal::SIGCONT);
+                }
+                Ok(Waited::Nothing) => break,
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(Error::new("wait for the command").errno(errno)),
+            }
+        }
+    }
+}
+
+fn wait_signal(set: &SigSet) -> Result<libc::siginfo_t> {
+    loop {
+        // SAFETY: siginfo_t is plain data that the kernel fills in; the set is valid.
+        let (signal, info) = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            (libc::sigwaitinfo(set.as_ref(), &raw mut info), info)
+        };
+        match signal {
+            -1 if Errno::last() == Errno::EINTR => {}
+            -1 => return Err(Error::new("wait for a signal").errno(Errno::last())),
+            _ => return Ok(info),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On cgroup2 a step with task directories can hold no process itself, and the command would be put there.
+    #[test]
+    fn a_command_is_no_task() {
+        let text = "MaxCPUsPerTask=1 MaxRAMPerTask=1G MaxProcessesPerTask=9 MaxHugePagesPerTask=2M:0\nIOMaxPerTask=/ rbps=1M\n";
+        let config = crate::config::parse("test", text.as_bytes()).unwrap();
+        let of = |config: &Config| policy::plan(config, &Grant::default()).0.task;
+        assert!(!of(&config).is_empty());
+        let request = RunRequest {
+            cpus: None,
+            memory: None,
+            processes: None,
+            io: IoRules::default(),
+            card: UsageCard::Never,
+            user: None,
+            command: Vec::new(),
+        };
+        assert!(of(&exactly(&config, &request)).is_empty());
+    }
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The order of jobfence's own directories, and the one way through all of them: `BASE[/idle][/NODE]/uid_U/job_J/step_S`.
+
+use super::names::IDLE;
+use super::own::{child, children};
+use crate::error::Error;
+use crate::sys::dir::Dir;
+
+/// One step's directory in one hierarchy.
+pub(super) struct OwnStep<'a> {
+    /// What its levels are below: jobfence's directory, or the branch `idle` of that.
+    pub base: &'a str,
+    /// The names below, outermost first: `[node,] user, job, step`.
+    pub levels: &'a [&'a str],
+    /// The job's directory.
+    pub job: &'a Dir,
+}
+
+/// Calls `each` for every step below `base`. `is_wanted` chooses among the names of users' and of jobs' directories. Reasons why there may
+/// be more are added to `unseen`. One directory of each level is open at a time.
+pub(super) fn each_step(
+    root: &Dir,
+    base: &str,
+    is_wanted: &dyn Fn(&str) -> bool,
+    unseen: &mut Vec<Error>,
+    each: &mut dyn FnMut(&OwnStep<'_>, &mut Vec<Error>),
+) {
+    let Some(top) = child(root, base, unseen) else { return };
+    let mut walk = BranchWalk { base, is_wanted, unseen, each };
+    walk.nodes(&top);
+    if let Some(idle) = child(&top, IDLE, walk.unseen) {
+        BranchWalk { base: &format!("{base}/{IDLE}"), ..walk }.nodes(&idle);
+    }
+}
+
+struct BranchWalk<'w> {
+    base: &'w str,
+    is_wanted: &'w dyn Fn(&str) -> bool,
+    unseen: &'w mut Vec<Error>,
+    each: &'w mut dyn FnMut(&OwnStep<'_>, &mut Vec<Error>),
+}
+
+impl BranchWalk<'_> {
+    /// A branch has directories of users, and of nodes if several daemons share the host.
+    fn nodes(&mut self, branch: &Dir) {
+        for name in children(branch, |name| name != IDLE && !name.starts_with("step_"), self.unseen) {
+            if name.starts_with("uid_") {
+                self.jobs(branch, &[], &name);
+            } else if let Some(node) = child(branch, &name, self.unseen) {
+                for user in children(&node, |name| name.starts_with("uid_"), self.unseen) {
+                    self.jobs(&node, &[&name], &user);
+                }
+            }
+        }
+    }
+
+    fn jobs(&mut self, parent: &Dir, above: &[&str], user: &str) {
+        if !(self.is_wanted)(user) {
+            return;
+        }
+        let Some(dir) = child(parent, user, self.unseen) else { return };
+        let is_wanted = |name: &str| name.starts_with("job_") && (self.is_wanted)(name);
+        for job in children(&dir, is_wanted, self.unseen) {
+            let Some(dir) = child(&dir, &job, self.unseen) else { continue };
+            for step in children(&dir, |name| name.starts_with("step_"), self.unseen) {
+                let levels = &[above, &[user, &job, &step]].concat();
+                (self.each)(&OwnStep { base: self.base, levels, job: &dir }, self.unseen);
+            }
+        }
+    }
+}

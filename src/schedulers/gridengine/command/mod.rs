@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the `jobfence` command does for Grid Engine alone. It is compiled into the command, not into the library.
+
+use jobfence::config::{Named, SectionKind};
+use jobfence::sys::dir::Dir;
+
+use crate::check::claims::Claims;
+use crate::check::daemon::SchedulerDaemon;
+use crate::check::names::{KnownNames, have};
+use crate::check::verdict::Verdict;
+use crate::job_match::{JobMatch, of_parts};
+use crate::part::{CheckedHost, SchedulersPart};
+use check::EXECD;
+
+pub mod check;
+pub mod host;
+pub mod jsv;
+pub mod qconf;
+pub mod sensor;
+pub mod shepherd;
+
+/// The part of Grid Engine.
+pub struct GridEnginePart;
+
+impl SchedulersPart for GridEnginePart {
+    fn name(&self) -> &'static str {
+        "Grid Engine"
+    }
+
+    fn claims(&self, proc: &Dir) -> Option<Claims> {
+        let remedy = "set TrustAccount=yes if a JSV checks it";
+        SchedulerDaemon::find(proc, EXECD).map(|_| Claims { kinds: &["[Account="], remedy })
+    }
+
+    fn check(&self, host: &CheckedHost<'_>, verdict: &mut Verdict) {
+        if let Some(execd) = SchedulerDaemon::find(host.proc, EXECD) {
+            check::look(&execd, host.loaded, host.pam, host::too_much, verdict);
+        }
+    }
+
+    fn add_names(&self, host: &CheckedHost<'_>, sections: &[Named<'_>], known: &mut KnownNames) {
+        let needed = have(sections, &[SectionKind::Partition, SectionKind::Pe, SectionKind::Project]);
+        if let Some(execd) = needed.then(|| SchedulerDaemon::find(host.proc, EXECD)).flatten() {
+            let ask = |option: &str| listed(execd.ask(&["qconf", option]));
+            known.projects = ask("-sprjl");
+            known.environments = ask("-spl");
+            known.partitions.push(ask("-sql"));
+        }
+    }
+
+    fn means(&self, text: &str, id: &str) -> Option<JobMatch> {
+        of_parts(text, id)
+    }
+}
+
+/// The output of qconf(1), one name in each line. It fails if there are none, with `no project list defined` (`show_object_list`).
+fn listed(said: Result<String, String>) -> Option<Vec<String>> {
+    match said {
+        Ok(text) => Some(text.split_whitespace().map(str::to_owned).collect()),
+        Err(why) => (why.contains(": no ") && why.trim_end().ends_with(" list defined")).then(Vec::new),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn qconf_fails_where_there_is_none() {
+        assert_eq!(listed(Ok("all.q\nlong.q\n".to_owned())), Some(vec!["all.q".to_owned(), "long.q".to_owned()]));
+        assert_eq!(listed(Err("qconf -sprjl: no project list defined\n".to_owned())), Some(Vec::new()));
+        for unknown in ["qconf -sprjl: error: commlib error: got select error", "qconf -sprjl: it does not answer"] {
+            assert_eq!(listed(Err(unknown.to_owned())), None, "{unknown}");
+        }
+    }
+}

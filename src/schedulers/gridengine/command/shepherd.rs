@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The door of Grid Engine: what execd starts in the place of its shepherd, where `shepherd_cmd` of sge_conf(5) names this program.
+//!
+//! It makes two fences for the job: one for the job itself, and one for the shepherd, so that an OOM kill of all of the job spares the
+//! shepherd, which has to say how the job ended. The shepherd begins in the first, so that the job is born there. When it has said the
+//! job's number, it is moved into the second. Both are in the job's directory, which has the limits of the job.
+//!
+//! To execd this process is the shepherd: it bears the shepherd's name, its number stands in the file `pid`, it passes the signals on, and
+//! ends as the shepherd has ended. When it is killed, execd takes the job for dead, and the
+//! janitor ends what is left. (The kernel could kill the shepherd at once, but forgets that wish when the shepherd changes its rights.)
+
+pub(crate) mod both;
+mod client;
+mod debits;
+mod environment;
+mod process;
+mod sentences;
+mod spool;
+mod usage;
+
+use std::ffi::{CString, OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+use jobfence::config::{Config, LoadError, Loaded, SlotRequest};
+use jobfence::doors::card::{JobEnd, card};
+use jobfence::doors::life::{self, Granted, HeldBy, OpenRequest, Which};
+use jobfence::doors::run::{How, end_as};
+use jobfence::doors::user;
+use jobfence::error::Error;
+use jobfence::host::Host;
+use jobfence::job::{Cpus, Id};
+use jobfence::launch::Answer;
+use jobfence::record::job::JobRecords;
+use jobfence::requests::{Requests, UserRequests};
+use jobfence::schedulers::gridengine::card::WORDS;
+use jobfence::schedulers::gridengine::spool::SpooledJob;
+use jobfence::schedulers::gridengine::{JOBS_STEP, SHEPHERD, SHEPHERDS_STEP};
+use nix::unistd::Pid;
+
+use crate::command::{fenced, ignore_sigpipe};
+use crate::configured::Configured;
+use crate::syslog::SyslogOfDaemon;
+use both::BothFences;
+use process::{ShepherdEvent, ShepherdProcess};
+use spool::{JOB_IS_IN_ERROR, NotStarted, Spool};
+
+/// Each start of a job has fences of its own, since the last one's are gone.
+const RUN: u32 = 1;
+
+/// The name under which execd has started this program, if it has.
+pub fn name() -> Option<OsString> {
+    let word = std::env::args_os().next()?;
+    let name = Path::new(&word).file_name().and_then(OsStr::to_str)?;
+    name.strip_prefix(SHEPHERD)?.starts_with('-').then_some(word)
+}
+
+/// Fences the job, and is its shepherd.
+pub fn shepherd(name: &OsStr) -> ExitCode {
+    ignore_sigpipe();
+    SyslogOfDaemon::begin();
+    let spool = match Spool::open() {
+        Ok(spool) => spool,
+        Err(error) => {
+            log::error!("this job was not started: {error}");
+            return ExitCode::from(JOB_IS_IN_ERROR);
+        }
+    };
+    let program = match process::program() {
+        Ok(program) => program,
+        Err(error) => {
+            log::error!("{}: this job was not started: {error}", spool.dir.path().display());
+            return refuse(&spool, &NotStarted { is_of_host: true, ..error.to_string().into() });
+        }
+    };
+    let how = match FencedJob::open(&spool) {
+        Ok(None) => process::become_shepherd(&program, name, spool.user)
+            .map(|never| match never {})
+            .map_err(|error| error.to_string().into()),
+        Ok(Some(fenced)) => fenced.run(&spool, &program, name).map_err(|error| error.to_string().into()),
+        Err(refusal) => Err(refusal),
+    };
+    match how {
+        Ok(how) => ExitCode::from(u8::try_from(end_as(how)).unwrap_or(u8::MAX)),
+        Err(mut refusal) => {
+            log::error!("{}: this job was not started: {}", spool.dir.path().display(), refusal.why);
+            // A job that waits for another host has its client wait, too.
+            if !refusal.is_of_host {
+                match client::tell(&spool, &program, name, &refusal.sentence()) {
+                    Ok(is_over) => refusal.is_over = is_over,
+                    Err(error) => log::warn!("{}: cannot tell its user why: {error}", spool.dir.path().display()),
+                }
+            }
+            refuse(&spool, &refusal)
+        }
+    }
+}
+
+/// Says to execd that the job was not started.
+fn refuse(spool: &Spool, refusal: &NotStarted) -> ExitCode {
+    spool.refuse(refusal);
+    ExitCode::from(refusal.status())
+}
+
+/// A job, or a slave task of one, with its fences.
+struct FencedJob {
+    loaded: Loaded,
+    spooled: SpooledJob,
+    /// The fences of the job and of its shepherd.
+    job: Which,
+    shepherd: Which,
+    /// What `CUDA_VISIBLE_DEVICES` of the job is to be.
+    visible_gpus: Option<String>,
+}
+
+impl FencedJob {
+    /// Makes the fences. `None`: it goes on without.
+    fn open(spool: &Spool) -> Result<Option<Self>, NotStarted> {
+        let configured = |overrides| Configured { config: None, overrides }.load();
+        let loaded = configured(Vec::new());
+        let mut spooled = match SpooledJob::read(&spool.dir) {
+            Ok(spooled) => spooled,
+            Err(why) => return Ok(fenced(life::of_unknown(loaded, why)).map(|_| None)?),
+        };
+        if let Ok(loaded) = &loaded {
+            user::know_groups(&mut spooled.facts, &loaded.asked());
+            know_debits(&mut spooled, loaded);
+        }
+        let is_of_script = spooled.slave_task.is_none();
+        let config = loaded.as_ref().ok().map(|loaded| loaded.config.clone());
+        Self::of(spooled, loaded, configured).map_err(|why| {
+            // Of a slave task, execd takes no more than that it has failed.
+            let is_of_host = is_of_script && !config.is_some_and(|config| can_fence(&config));
+            NotStarted { is_of_host, ..why.into() }
+        })
+    }
+
+    fn of(
+        spooled: SpooledJob,
+        loaded: Result<Loaded, LoadError>,
+        configured: impl Fn(Vec<OsString>) -> Result<Loaded, LoadError>,
+    ) -> Result<Option<Self>, String> {
+        if !spooled.are_slots_known {
+            log::warn!("job {}: execd does not say how many slots this task has here, so it has one", spooled.job);
+        }
+        let step = spooled.slave_task.as_ref().map(Id::as_str);
+        let id = |text: String| Id::new(text).map_err(|error| error.to_string());
+        let steps = [
+            id(step.unwrap_or(JOBS_STEP).to_owned())?,
+            id(step.map_or_else(|| SHEPHERDS_STEP.to_owned(), |task| format!("{SHEPHERDS_STEP}-{task}")))?,
+        ];
+        let [job, shepherd] = steps.map(|step| Which { job: spooled.job.clone(), step: Some(step), run: Some(RUN) });
+        // What kills it says nothing of the job any more.
+        let spared = configured(vec![OsString::from("OOMKillStep=no")]);
+        if fenced(open(spared, &spooled, &shepherd))?.is_none() {
+            return Ok(None);
+        }
+        let opened = fenced(open(loaded.clone(), &spooled, &job));
+        // It was read, if there is a fence.
+        let loaded = loaded.map_err(|error| error.to_string())?;
+        let mut all = Self { loaded, spooled, job, shepherd, visible_gpus: None };
+        match opened {
+            Ok(Some(opened)) => {
+                all.visible_gpus = opened.visible_gpus;
+                Ok(Some(all))
+            }
+            other => {
+                all.close();
+                other.map(|_| None)
+            }
+        }
+    }
+
+    fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+
+    /// Runs the shepherd until it ends; how it has ended.
+    fn run(self, spool: &Spool, program: &CString, name: &OsStr) -> Result<How, Error> {
+        if let Err(error) = self.tell(spool) {
+            log::warn!("job {}: cannot tell it of its limits: {error}", self.spooled.job);
+        }
+        let started = ShepherdProcess::start(program, name, spool.user, |pid| self.attach(&self.job, pid));
+        let how = started.and_then(|mut child| self.watch(spool, &mut child));
+        let card = self.card(spool);
+        let ended = self.close();
+        if let Some(Err(error)) = ended.usage.map(|used| usage::raise(spool, &used)) {
+            log::warn!("job {}: cannot say what it used: {error}", self.spooled.job);
+        }
+        let sentences = ended.sentences.iter().map(|sentence| format!("jobfence: {sentence}"));
+        sentences::say(&self.spooled, sentences.chain(card));
+        how
+    }
+
+    /// Writes into the job's environment what it is limited to.
+    fn tell(&self, spool: &Spool) -> Result<(), Error> {
+        let seen = life::usage(self.config(), &self.job)?.pop();
+        let seen = seen.ok_or_else(|| Error::new("its fence is gone"))?;
+        environment::tell(spool, &self.spooled, self.config(), &seen, self.visible_gpus.as_deref())
+    }
+
+    /// The card at the end of its output; a slave task has no output of its own.
+    fn card(&self, spool: &Spool) -> Vec<String> {
+        if self.spooled.slave_task.is_some() {
+            return Vec::new();
+        }
+        let end = JobEnd {
+            time_limit: self.spooled.time_limit,
+            is_array_task: self.spooled.is_array_task,
+            is_utf8: self.spooled.is_utf8,
+            words: Some(&WORDS),
+            ..usage::end(spool)
+        };
+        let all = Which { step: None, ..self.job.clone() };
+        match card(&self.loaded, &all, &granted(Some(&self.loaded), &self.spooled), &end) {
+            Ok(lines) => lines.unwrap_or_default(),
+            Err(error) => {
+                log::warn!("job {}: there is no card of it: {error}", self.spooled.job);
+                Vec::new()
+            }
+        }
+    }
+
+    fn watch(&self, spool: &Spool, child: &mut ShepherdProcess) -> Result<How, Error> {
+        let mut is_frozen = false;
+        loop {
+            match child.next()? {
+                ShepherdEvent::Ended(how) => return Ok(how),
+                ShepherdEvent::Signal(signal) => {
+                    let is_to_stop = self.spooled.is_stopped_at_once && process::is_stop(&spool.dir, signal);
+                    // A process that stands still on v1 is not killed either.
+                    if is_frozen && process::wakes(signal) {
+                        self.freeze(false);
+                        is_frozen = false;
+                    }
+                    child.pass_on(signal);
+                    if is_to_stop {
+                        self.freeze(true);
+                        is_frozen = true;
+                    }
+                }
+                ShepherdEvent::HasPid => {
+                    // An execd that starts again sees by this when the job has ended: not before we have written what it used.
+                    if let Err(error) = spool.write(process::PID, format!("{}\n", Pid::this()).as_bytes()) {
+                        log::warn!("job {}: cannot be its shepherd: {error}", self.spooled.job);
+                    }
+                }
+                ShepherdEvent::JobBegins => {
+                    if let Err(error) = self.attach(&self.shepherd, child.pid()) {
+                        log::warn!("job {}: its shepherd stays in the step of the job: {error}", self.spooled.job);
+                    }
+                    if let Err(error) = child.spare() {
+                        log::warn!("job {}: its shepherd can be killed for lack of memory: {error}", self.spooled.job);
+                    }
+                }
+            }
+        }
+    }
+
+    fn attach(&self, which: &Which, pid: Pid) -> Result<(), Error> {
+        match life::attach(Ok(self.loaded.clone()), which, &[pid.as_raw()], None, true) {
+            Answer::Refused(why) => Err(Error::new(why.for_user())),
+            _ => Ok(()),
+        }
+    }
+
+    fn freeze(&self, is_frozen: bool) {
+        if let Err(error) = life::freeze(self.config(), &self.job, is_frozen) {
+            log::warn!("job {}: {error}", self.spooled.job);
+        }
+    }
+
+    /// Ends both fences.
+    fn close(&self) -> BothFences {
+        let mut ended = BothFences::default();
+        for (which, is_of_job) in [(&self.job, true), (&self.shepherd, false)] {
+            let closed = life::close(self.config(), which).unwrap_or_else(|error| vec![Err(error)]);
+            ended.add(&self.spooled.job, is_of_job, closed);
+        }
+        ended
+    }
+}
+
+/// Whether jobs can be fenced here at all. What one job asks for puts no host into error.
+fn can_fence(config: &Config) -> bool {
+    Host::read(config).is_ok() && JobRecords::open(&config.run_dir).is_ok()
+}
+
+/// Learns what qmaster debits, if that says what the job is granted, and logs which of it is none of this host's.
+fn know_debits(spooled: &mut SpooledJob, loaded: &Loaded) {
+    let of_sections = configs(loaded, spooled).into_iter().flat_map(|config| config.slot_cpus).collect::<Vec<_>>();
+    let wanted: Vec<&SlotRequest> =
+        loaded.config.slot_memory.iter().chain(&loaded.config.slot_gpus).chain(&of_sections).collect();
+    spooled.debits = debits::of(spooled, &wanted, &loaded.config);
+    for name in [&loaded.config.slot_memory, &of_sections].into_iter().flat_map(|of| spooled.elsewhere(of)) {
+        log::warn!(
+            "job {}: {name} is debited on the host of the job's script alone, so the job has none of it here",
+            spooled.job
+        );
+    }
+}
+
+/// What may hold for the job: one configuration if all is known of it that sections ask for.
+fn configs(loaded: &Loaded, spooled: &SpooledJob) -> Vec<Config> {
+    match life::resolve(loaded, spooled.facts.clone()) {
+        Ok(resolved) => resolved.candidates.into_iter().map(|candidate| candidate.config).collect(),
+        // The launch says the same.
+        Err(_) => vec![loaded.config.clone()],
+    }
+}
+
+/// Hardware threads of the job, by the sections that it has.
+fn cpus(loaded: &Loaded, spooled: &SpooledJob) -> Cpus {
+    let one = |config: Config| spooled.cpus(&config.slot_cpus, config.cpus_per_slot);
+    configs(loaded, spooled).into_iter().map(one).min().unwrap_or(Cpus::ZERO)
+}
+
+/// What a job was granted here. A slave task's environment is its user's, by `qrsh -inherit -v`, past any JSV. So it gets no more than the
+/// job has here already: of memory the least, and the same GPUs.
+fn granted(loaded: Option<&Loaded>, spooled: &SpooledJob) -> Granted {
+    let mut granted = Granted { facts: spooled.facts.clone(), ..Granted::default() };
+    let Some(loaded) = loaded else { return granted };
+    let config = &loaded.config;
+    granted.cpus = Some(cpus(loaded, spooled));
+    granted.memory = spooled.memory(&config.slot_memory);
+    let mut gpus = usize::try_from(spooled.gpus(&config.slot_gpus)).unwrap_or(usize::MAX);
+    if spooled.slave_task.is_some() {
+        let all = Which { job: spooled.job.clone(), step: None, run: Some(RUN) };
+        let of_job = life::usage(config, &all).unwrap_or_default();
+        granted.memory = of_job.iter().filter_map(|seen| seen.limits.memory).chain(granted.memory).min();
+        gpus = of_job.iter().map(|seen| seen.gpus.len()).max().unwrap_or(0);
+    }
+    granted.gpus = (!config.slot_gpus.is_empty()).then_some(gpus);
+    granted.requests = UserRequests { job: spooled.asked.clone(), step: Requests::default() };
+    if granted.requests.names_paths() {
+        let rights = user::rights(spooled.uid);
+        granted.requests.paths().for_each(|rules| rules.asked_by(&rights));
+    }
+    granted
+}
+
+fn open(loaded: Result<Loaded, LoadError>, spooled: &SpooledJob, which: &Which) -> Answer<life::Opened> {
+    let granted = granted(loaded.as_ref().ok(), spooled);
+    let request = OpenRequest {
+        uid: spooled.uid,
+        job: which.job.clone(),
+        step: which.step.clone().unwrap_or_else(|| which.job.clone()),
+        run: RUN,
+        granted,
+        holder: HeldBy::Process(Pid::this().as_raw()),
+        ask_unit: None,
+    };
+    life::open(loaded, &request)
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the `jobfence` command does for HTCondor alone. It is compiled into the command, not into the library.
+
+use jobfence::sys::dir::Dir;
+
+use crate::check::claims::Claims;
+use crate::check::daemon::{DaemonKind, SchedulerDaemon};
+use crate::check::verdict::Verdict;
+use crate::job_match::{JobMatch, of_parts};
+use crate::part::{CheckedHost, SchedulersPart};
+
+pub mod check;
+pub mod docker;
+pub mod job;
+pub mod monitor;
+pub mod starter;
+
+/// The daemon of a node.
+const STARTD: DaemonKind = DaemonKind { program: "condor_startd", variables: &["CONDOR_CONFIG"] };
+
+/// The daemon of a host from which jobs are submitted.
+const SCHEDD: DaemonKind = DaemonKind { program: "condor_schedd", ..STARTD };
+
+/// The part of HTCondor.
+pub struct HtCondorPart;
+
+impl SchedulersPart for HtCondorPart {
+    fn name(&self) -> &'static str {
+        "HTCondor"
+    }
+
+    fn claims(&self, proc: &Dir) -> Option<Claims> {
+        let remedy = "set TrustAccount=yes if the schedd checks it";
+        SchedulerDaemon::find(proc, STARTD).map(|_| Claims { kinds: &["[Account="], remedy })
+    }
+
+    fn check(&self, host: &CheckedHost<'_>, verdict: &mut Verdict) {
+        if let Some(startd) = SchedulerDaemon::find(host.proc, STARTD) {
+            check::look(&startd, verdict);
+            check::of_startd(&startd);
+        }
+        if let Some(schedd) = SchedulerDaemon::find(host.proc, SCHEDD) {
+            check::local_universe(&schedd);
+            check::of_schedd(&schedd);
+        }
+    }
+
+    fn means(&self, text: &str, id: &str) -> Option<JobMatch> {
+        of_parts(text, id)
+    }
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the job reads of its fence: variables that the starter puts into the job's environment, by a line of its configuration.
+//!
+//! A variable of the job's own ad counts more than these. So a job that was submitted by another one, with `getenv`, has what that one was told.
+
+use jobfence::cgroup::affinity::Affinity;
+use jobfence::cgroup::layout::Version;
+use jobfence::cgroup::limits::{memory_files, memory_limit};
+use jobfence::config::{Config, Mode, UsageCard, usage_card_text};
+use jobfence::doors::life::{self, Opened, Seen, Which};
+use jobfence::error::{Error, Result};
+use jobfence::policy::threads::{HINT, THREADS, threads};
+use jobfence::schedulers::htcondor::environment;
+use jobfence::sys::dir::Dir;
+
+use super::family::UNIFIED;
+use super::own_line;
+
+/// Says when the job's output ends with a card, to the program that writes it.
+pub const CARD: &str = "JOBFENCE_USAGE_CARD";
+
+/// Has the starter tell the job. `site` is what the site tells each job, and `branch` is where HTCondor makes the job's cgroup.
+pub fn tell(
+    config: &Config,
+    which: &Which,
+    opened: &Opened,
+    site: &str,
+    branch: &str,
+    local_name: Option<&str>,
+) -> Result<()> {
+    let mut seen = life::usage(config, which)?.pop().ok_or_else(|| Error::new("its fence is gone"))?;
+    // The step has the starter's memory, too.
+    seen.limits.memory = memory_of(&seen, branch).or(seen.limits.memory);
+    let visible = Affinity::of(0).map(|cpus| cpus.count()).filter(|_| config.thread_hints);
+    let line = environment::with(site, &variables(&seen, config.mode, visible, opened.usage_card))?;
+    own_line::set(environment::LINE, &line, local_name);
+    Ok(())
+}
+
+/// The memory that HTCondor's part of the step may have.
+pub fn memory_of(seen: &Seen, branch: &str) -> Option<u64> {
+    let path = seen.path.as_deref()?.trim_start_matches('/');
+    let dir = Dir::open(UNIFIED).and_then(|root| root.child(format!("{path}/{branch}").as_str())).ok()?;
+    memory_limit(&dir, memory_files(Version::V2).0).ok()?
+}
+
+/// `visible`: how many CPUs the job can run on, if it is to be told how many threads to start.
+fn variables(seen: &Seen, mode: Mode, visible: Option<u32>, card: UsageCard) -> Vec<(String, String)> {
+    let hint = seen.limits.cpus.zip(visible).filter(|_| mode == Mode::Enforce);
+    let hint = hint.and_then(|(cpus, visible)| threads(cpus, visible)).map(|threads| threads.to_string());
+    let hints =
+        THREADS.iter().chain([&HINT]).filter_map(|name| Some((name.to_string_lossy().into_owned(), hint.clone()?)));
+    let card = (card != UsageCard::Never).then(|| (CARD.to_owned(), usage_card_text(card).to_owned()));
+    let limits = seen.variables(mode).into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    limits.chain(hints).chain(card).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use jobfence::job::Cpus;
+
+    use super::*;
+    use crate::schedulers::gridengine::shepherd::both::seen;
+
+    #[test]
+    fn a_job_is_told_what_limits_it() {
+        let mut seen = seen("slot1_1");
+        seen.limits.cpus = Some(Cpus::from_thousandths(1500));
+        let said = |mode, visible, card| {
+            let all = variables(&seen, mode, visible, card).into_iter();
+            all.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
+        };
+        assert_eq!(said(Mode::Enforce, None, UsageCard::Never), ["JOBFENCE_CGROUP=/x", "JOBFENCE_CPUS=1.5"]);
+        let all = said(Mode::Enforce, Some(8), UsageCard::Failed);
+        let more = ["OMP_NUM_THREADS=2", "GOMAXPROCS=2", "JOBFENCE_THREADS=2", "JOBFENCE_USAGE_CARD=failed"];
+        assert_eq!(all.get(2..).unwrap(), more);
+        assert_eq!(said(Mode::Observe, Some(8), UsageCard::Never), ["JOBFENCE_CGROUP=/x"]);
+    }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Whose job it is that has a fence by its slot's name alone: the startd did not answer before the starter had to begin. A process asks on, and
+//! the log says the answer.
+
+use std::ffi::{CString, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use jobfence::error::{Error, Result};
+use jobfence::job::Id;
+use jobfence::printable::is_printable;
+use jobfence::schedulers::htcondor::slot_ad::SlotJob;
+use jobfence::sys::program::leave_descriptors;
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, execv, fork, getpid, setsid};
+
+use super::job::Question;
+use crate::command::ignore_sigpipe;
+use crate::syslog::SyslogOfDaemon;
+
+/// The first word of its command line.
+const LATE: &str = "jobfence-late";
+/// No other text of the job's user, which could be wrong.
+const ATTRIBUTES: &str = "JobId,RemoteUser";
+/// In seconds, before it asks: the startd is busy. Then nobody asks any more.
+const PAUSES: [u64; 7] = [5, 15, 30, 60, 120, 300, 600];
+
+/// Starts it. It has HTCondor's environment, and so HTCondor ends it with the starter.
+pub fn start(question: &Question, slot: &str) -> Result<()> {
+    let c_string = |bytes: &[u8]| CString::new(bytes).map_err(|_| Error::new("a NUL in a word"));
+    let Question { program, address, is_slot } = question;
+    // The number of the process that becomes the starter: when that has gone, the slot can have another job.
+    let starter = getpid().to_string();
+    let words =
+        [LATE.as_bytes(), program.as_os_str().as_bytes(), address.as_bytes(), is_slot.as_bytes(), slot.as_bytes()];
+    let words: Vec<CString> = words.into_iter().chain([starter.as_bytes()]).map(c_string).collect::<Result<_>>()?;
+    // SAFETY: this process has one thread, so the child may do what it likes until its exec.
+    match unsafe { fork() }.map_err(|errno| Error::new("fork").errno(errno))? {
+        ForkResult::Parent { child } => waitpid(child, None).map(drop).map_err(|errno| Error::new("wait").errno(errno)),
+        ForkResult::Child => {
+            let _ = setsid();
+            // SAFETY: as above. Its child has no parent that knows it.
+            if let Ok(ForkResult::Child) = unsafe { fork() } {
+                leave_descriptors();
+                let _ = execv(c"/proc/self/exe", &words);
+            }
+            // SAFETY: ends the child without running what belongs to the parent.
+            unsafe { libc::_exit(0) }
+        }
+    }
+}
+
+/// As that process. `None`: this is none.
+pub fn ask() -> Option<ExitCode> {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let [name, program, address, is_slot, slot, starter] = words.as_slice() else { return None };
+    (name == LATE).then_some(())?;
+    ignore_sigpipe();
+    SyslogOfDaemon::begin();
+    let text = |word: &OsString| String::from_utf8_lossy(word.as_bytes()).into_owned();
+    let program = PathBuf::from(OsString::from_vec(program.as_bytes().to_vec()));
+    let question = Question { program, address: text(address), is_slot: text(is_slot) };
+    let (slot, starter) = (text(slot), PathBuf::from("/proc").join(starter));
+    let pauses = PAUSES.map(Duration::from_secs);
+    Some(match whose(&question, &starter, &pauses) {
+        Whose::Said { job, user } => {
+            log::info!("the fence that has the name of {slot} is that of job {job}, of {user}");
+            ExitCode::SUCCESS
+        }
+        Whose::Ended => ExitCode::SUCCESS,
+        Whose::Unknown => {
+            log::warn!("the startd has not said which job has the fence by the name of {slot}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// Whose job it is.
+#[derive(Debug, PartialEq, Eq)]
+enum Whose {
+    Said {
+        job: Id,
+        user: String,
+    },
+    /// The starter has ended, so that an answer would be of another job.
+    Ended,
+    Unknown,
+}
+
+fn whose(question: &Question, starter: &Path, pauses: &[Duration]) -> Whose {
+    for pause in pauses {
+        std::thread::sleep(*pause);
+        if !starter.exists() {
+            return Whose::Ended;
+        }
+        let said = question.ask(ATTRIBUTES).ok().and_then(|said| SlotJob::parse(&said).ok());
+        let found = said.and_then(|said| Some((said.job?, said.user.unwrap_or_default())));
+        if let Some((job, user)) = found.filter(|_| starter.exists()) {
+            let user = user.chars().filter(|c| is_printable(*c)).take(60).collect();
+            return Whose::Said { job, user };
+        }
+    }
+    Whose::Unknown
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_startd_that_is_busy_is_asked_until_it_answers_or_the_starter_ends() {
+        let temp = tempfile::tempdir().unwrap();
+        let (program, starter) = (temp.path().join("condor_status"), temp.path().join("starter"));
+        let place = temp.path().display();
+        let said = "JobId = \"12.0\"\nRemoteUser = \"alice\u{1b}@x\"";
+        // It says nothing at first, then a slot without a job, and then the job.
+        let script = format!(
+            "#!/bin/sh\necho \"$*\" >>{place}/asked\n[ -e {place}/starter ] && case $(wc -l <{place}/asked) in\n\
+             1) exit 1;; 2) echo 'JobId = undefined';; *) echo '{said}'; [ ! -e {place}/last ] || rm {place}/starter;;\n\
+             esac\n"
+        );
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(&starter, "").unwrap();
+        let question = Question { program, address: "<a>".into(), is_slot: "Name == \"s@n\"".into() };
+        let whose = |times| super::whose(&question, &starter, &vec![Duration::ZERO; times]);
+        assert_eq!(whose(2), Whose::Unknown);
+        assert_eq!(whose(2), Whose::Said { job: Id::new("12.0").unwrap(), user: "alice@x".to_owned() });
+        let asked = fs::read_to_string(temp.path().join("asked")).unwrap();
+        let expected = "-direct <a> -long -attributes JobId,RemoteUser -constraint Name == \"s@n\"";
+        assert_eq!(asked.lines().collect::<Vec<_>>(), [expected; 3]);
+        // It ends while the startd answers: that can be the job after.
+        fs::write(temp.path().join("last"), "").unwrap();
+        assert_eq!(whose(2), Whose::Ended);
+        assert_eq!(whose(1), Whose::Ended);
+    }
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The process that outlives the starter: it waits for the starter's end, and then closes the fence.
+//!
+//! It is no child of the starter's, which would wait for it; it has nothing of the environment by which HTCondor knows its own processes, and kills
+//! them; and none of the sockets, so that the processes at their other ends see when the starter is gone.
+
+use std::ffi::CString;
+use std::fs::OpenOptions;
+use std::process::ExitCode;
+
+use jobfence::bytes::binary;
+use jobfence::config::Config;
+use jobfence::doors::enter;
+use jobfence::doors::life::{self, HowClosed, Which};
+use jobfence::error::{Error, Result};
+use jobfence::job::Id;
+use jobfence::report::INSIDE;
+use jobfence::schedulers::htcondor::CONTAINERS_BRANCH;
+use jobfence::sys::program::leave_descriptors;
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, setsid};
+
+use super::family::{self, StandIn};
+use super::{environment, reason};
+use crate::command::ignore_sigpipe;
+use crate::configured::Configured;
+use crate::syslog::SyslogOfDaemon;
+
+/// The first word of its command line.
+pub const WATCH: &str = "jobfence-watch";
+const THIS: &std::ffi::CStr = c"/proc/self/exe";
+
+/// Starts it for a fence of this process, with this environment and no other. `branch` is where HTCondor makes the job's cgroup.
+pub fn start(which: &Which, branch: &str, environment: &[CString]) -> Result<()> {
+    let words = words(which, branch)?;
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null");
+    let null = null.map_err(|error| Error::new(format!("open /dev/null: {error}")))?;
+    let daemons = family::daemons_cgroup();
+    // SAFETY: this process has one thread, so the child may do what it likes until its exec.
+    match unsafe { fork() }.map_err(|errno| Error::new("fork").errno(errno))? {
+        ForkResult::Parent { child } => waitpid(child, None).map(drop).map_err(|errno| Error::new("wait").errno(errno)),
+        ForkResult::Child => {
+            let _ = setsid();
+            // SAFETY: as above. Its child has no parent that knows it.
+            if let Ok(ForkResult::Child) = unsafe { fork() } {
+                let _ = (dup2_stdin(&null), dup2_stdout(&null), dup2_stderr(&null));
+                leave_descriptors();
+                if let Some(daemons) = &daemons {
+                    family::leave_stand_in(daemons, THIS);
+                }
+                let _ = execve(THIS, &words, environment);
+            }
+            // SAFETY: ends the child without running what belongs to the parent.
+            unsafe { libc::_exit(0) }
+        }
+    }
+}
+
+/// Its command line.
+fn words(which: &Which, branch: &str) -> Result<[CString; 5]> {
+    let c_string = |text: &str| CString::new(text).map_err(|_| Error::new("a NUL in a word"));
+    let step = which.step.as_ref().map(Id::as_str).unwrap_or_default();
+    let run = &which.run.unwrap_or_default().to_string();
+    Ok([c_string(WATCH)?, c_string(which.job.as_str())?, c_string(step)?, c_string(run)?, c_string(branch)?])
+}
+
+/// The fence and the branch of such a command line. `None`: it is none.
+fn told(words: &[String]) -> Option<(Which, &str)> {
+    let [name, job, step, run, branch] = words else { return None };
+    (name == WATCH).then_some(())?;
+    let (job, step) = (Id::new(job.as_str()).ok()?, Some(Id::new(step.as_str()).ok()?));
+    Some((Which { job, step, run: run.parse().ok() }, branch))
+}
+
+/// As that process. `None`: this is none.
+pub fn watch() -> Option<ExitCode> {
+    let words: Vec<String> = std::env::args().collect();
+    let (which, branch) = told(&words)?;
+    ignore_sigpipe();
+    SyslogOfDaemon::begin();
+    let configured = || Configured { config: None, overrides: Vec::new() }.load();
+    let result = configured().map_err(|errors| errors.to_string()).and_then(|loaded| {
+        let ended: Option<fn() -> bool> = match family::look() {
+            StandIn::Missing => None,
+            StandIn::Living => Some(|| family::look() == StandIn::Killed),
+            StandIn::Killed => Some(|| true),
+        };
+        if !enter::wait_for_holders(&loaded.config, &which, ended).map_err(|error| error.to_string())? {
+            log::warn!(
+                "job {}: HTCondor has killed all that is left of its starter, which still lives in the fence",
+                which.job
+            );
+        }
+        // It may have changed meanwhile; with mistakes in it, what it said before.
+        let config = configured().map_or(loaded.config, |loaded| loaded.config);
+        close(&config, &which, branch).map_err(|error| error.to_string())
+    });
+    Some(match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            log::error!("job {}: {error}; the janitor looks again", which.job);
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn close(config: &Config, which: &Which, branch: &str) -> Result<()> {
+    let has_none = |name| matches!(enter::has_branch(config, which, name), Ok(Some(false)));
+    if has_none(branch) && has_none(CONTAINERS_BRANCH) {
+        log::info!("job {}: HTCondor has made no cgroup for it; jobfence alone has limited it", which.job);
+    }
+    let seen = life::usage(config, which).ok().and_then(|mut all| all.pop());
+    let limit = seen.and_then(|seen| environment::memory_of(&seen, branch));
+    for closed in life::close(config, which)? {
+        if let HowClosed::Removed(seen) = closed? {
+            log::info!("{}", life::in_words(&seen));
+            let sentences: Vec<String> = seen.sentences.iter().map(|sentence| with_limit(sentence, limit)).collect();
+            sentences.iter().for_each(|sentence| log::info!("{sentence}"));
+            if seen.usage.oom_kills.is_some_and(|kills| kills > 0) {
+                reason::say(&which.job, &sentences);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is limited in HTCondor's part of the step is the job, to this much.
+fn with_limit(sentence: &str, limit: Option<u64>) -> String {
+    limit.map_or_else(
+        || sentence.to_owned(),
+        |bytes| sentence.replace(INSIDE, &format!("its memory limit of {}", binary(bytes))),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// HTCondor's directory, too, where `BASE_CGROUP` gives it another name.
+    #[test]
+    fn what_the_watcher_is_told_it_understands() {
+        let [job, step] = ["12.0", "slot1_1"].map(|id| Id::new(id).unwrap());
+        let which = Which { job, step: Some(step), run: Some(7) };
+        let words = words(&which, "site").unwrap().map(|word| word.into_string().unwrap());
+        let (found, branch) = told(&words).unwrap();
+        let id = |id: &Option<Id>| id.as_ref().map(|id| id.as_str().to_owned());
+        assert_eq!((found.job.as_str(), id(&found.step), found.run), ("12.0", id(&which.step), Some(7)));
+        assert_eq!(branch, "site");
+        assert!(told(&words[1..]).is_none());
+    }
+
+    #[test]
+    fn the_limit_of_the_slot_is_named() {
+        let said = format!("x was killed: it reached {INSIDE}. Use less.");
+        assert_eq!(
+            with_limit(&said, Some(100 << 20)),
+            "x was killed: it reached its memory limit of 100.0 MiB. Use less."
+        );
+        assert_eq!(with_limit(&said, None), said);
+    }
+}

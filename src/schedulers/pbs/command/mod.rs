@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the `jobfence` command does for OpenPBS alone. It is compiled into the command, not into the library.
+
+use jobfence::config::{Config, Named, SectionKind};
+use jobfence::host::Host;
+use jobfence::schedulers::pbs::{strays, tasks};
+use jobfence::sys::dir::Dir;
+
+use crate::check::claims::Claims;
+use crate::check::daemon::{DaemonKind, SchedulerDaemon};
+use crate::check::names::{KnownNames, have};
+use crate::check::verdict::Verdict;
+use crate::fetched::report;
+use crate::job_match::{JobMatch, is_number};
+use crate::part::{CheckedHost, Chore, SchedulersPart};
+
+pub mod check;
+pub mod config;
+pub mod mom;
+pub mod node;
+
+/// The daemon of a node.
+const MOM: DaemonKind = DaemonKind { program: "pbs_mom", variables: &["PBS_CONF_FILE"] };
+
+/// The part of OpenPBS.
+pub struct PbsPart;
+
+impl SchedulersPart for PbsPart {
+    fn name(&self) -> &'static str {
+        "OpenPBS"
+    }
+
+    fn claims(&self, proc: &Dir) -> Option<Claims> {
+        let remedy = "set TrustAccount=yes if a hook of the server checks it";
+        SchedulerDaemon::find(proc, MOM).map(|_| Claims { kinds: &["[Account=", "[Project="], remedy })
+    }
+
+    fn check(&self, host: &CheckedHost<'_>, verdict: &mut Verdict) {
+        if let Some(mom) = SchedulerDaemon::find(host.proc, MOM) {
+            check::look(&mom, host.loaded, verdict);
+        }
+    }
+
+    fn add_names(&self, host: &CheckedHost<'_>, sections: &[Named<'_>], known: &mut KnownNames) {
+        let needed = have(sections, &[SectionKind::Partition, SectionKind::Pe, SectionKind::Project]);
+        if let Some(mom) = needed.then(|| SchedulerDaemon::find(host.proc, MOM)).flatten() {
+            known.partitions.push(mom.ask(&["qstat", "-Q", "-f"]).ok().map(|text| queues(&text)));
+        }
+    }
+
+    fn means(&self, text: &str, id: &str) -> Option<JobMatch> {
+        means(text, id)
+    }
+
+    fn chore(&self) -> Option<Box<dyn Chore>> {
+        Some(Box::new(FetchIn::default()))
+    }
+}
+
+/// Puts what of OpenPBS's jobs was never in a fence into the fences.
+#[derive(Default)]
+struct FetchIn {
+    said: Vec<String>,
+}
+
+impl Chore for FetchIn {
+    fn once(&mut self, config: &Config) {
+        let fetched = Host::read_what_there_is(config).and_then(|(host, _)| {
+            let homes = tasks::homes(&host.proc);
+            if homes.is_empty() { Ok(Vec::new()) } else { strays::fetch_in(&host, config, &homes) }
+        });
+        report(
+            fetched,
+            &mut self.said,
+            |found| log::warn!("{found} ran outside of the job's fence, and was put in"),
+            |error| log::error!("a process stays outside of its job's fence: {error}"),
+        );
+    }
+}
+
+/// `12.server` and `12[3].server`: `12`, `12[3]`, and all of an array as `12[]`; the server's name may be short.
+fn means(text: &str, id: &str) -> Option<JobMatch> {
+    let (sequence, server) = id.split_once('.').filter(|(_, server)| !is_number(server))?;
+    let (number, index) = sequence.split_once('[').unwrap_or((sequence, "0]"));
+    let (asked, on) = text.split_once('.').map_or((text, None), |(asked, on)| (asked, Some(on)));
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    let is_on = on.is_none_or(|on| on == server || on == short(server) || server == short(on));
+    if !is_on || !is_number(number) || !index.strip_suffix(']').is_some_and(is_number) {
+        return None;
+    }
+    let is_array = || sequence.contains('[') && asked.strip_suffix("[]") == Some(number);
+    if asked == sequence { Some(JobMatch::It) } else { is_array().then_some(JobMatch::Whole) }
+}
+
+/// The names in the output of OpenPBS's `qstat -Q -f`: a line for each queue, followed by attributes in lines that begin with a blank.
+fn queues(text: &str) -> Vec<String> {
+    let queue = |line: &str| line.strip_prefix("Queue: ").map(|name| name.trim().to_owned());
+    text.lines().filter_map(queue).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_are_those_of_qstat() {
+        let text = "Queue: workq\n    queue_type = Execution\n    total_jobs = 0\n    state_count = Transit:0 Queued:0 Held:0 \n    \
+                    route_destinations = a,\n\tQueue: b\n    enabled = True\n\nQueue: a-very-long-name_of.a\n    started = True\n\n";
+        assert_eq!(queues(text), ["workq", "a-very-long-name_of.a"]);
+        assert!(queues("").is_empty());
+    }
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Processes of OpenPBS's jobs that are in no fence: those of a task whose launch hook has crashed, where MoM has no event for the hook
+//! after it. The hook itself finds them at its periodic event, and `jobfence hold` where MoM has none.
+//!
+//! MoM says which session each task of a job has, and the kernel which processes are in it or come from it. What is in neither is the job's
+//! if its environment names the job, which its user can have written, and only of a job of the user's own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::cgroup::membership::Membership;
+use crate::config::Config;
+use crate::doors::life;
+use crate::doors::take_back::Places;
+use crate::error::{Error, Result};
+use crate::host::Host;
+use crate::job::Id;
+use crate::record::holder::Holder;
+use crate::record::{Record, Records};
+use crate::scheduler::WithoutCgroups;
+use crate::schedulers::pbs::tasks::{self, SpooledJobs};
+use crate::schedulers::pbs::{PBS, tasks::OF_A_JOB};
+use crate::sys::process::{self, Process};
+
+/// The step of what is a job's and no task.
+const STEP: &str = "extern";
+
+/// How long is looked at environments, each time.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A process that is in its job's fence now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FetchedIn {
+    /// Which process.
+    pub pid: i32,
+    /// Whose.
+    pub job: Id,
+}
+
+impl fmt::Display for FetchedIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} of job {}", self.pid, self.job)
+    }
+}
+
+/// Puts processes of jobs that are in no fence into those of their jobs. `homes` are the directories of the MoMs that live.
+pub fn fetch_in(host: &Host, config: &Config, homes: &BTreeSet<PathBuf>) -> Result<Vec<Result<FetchedIn>>> {
+    let spooled = tasks::spooled(homes);
+    if spooled.jobs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let places = Places::of(host, config)?;
+    let mut all = process::all(&host.proc)?;
+    let by_pid: BTreeMap<i32, Process> = all.iter().map(|found| (found.id.pid, *found)).collect();
+    process::in_turn(&mut all, &host.proc);
+    let (mut fences, mut done) = (None, Vec::new());
+    let deadline = Instant::now() + PATIENCE;
+    for found in all {
+        let mut one = || {
+            let pid = found.id.pid;
+            let Some(uid) = process::uid(&host.proc, pid).filter(|uid| *uid != 0) else { return Ok(None) };
+            if places.holds(&Membership::read(&host.proc, pid)?) {
+                return Ok(None);
+            }
+            if fences.is_none() {
+                fences = Some(Fences::of(host, config, &spooled)?);
+            }
+            let Some(fences) = &fences else { return Ok(None) };
+            let by_session = of_a_session(&by_pid, &spooled, found);
+            if by_session.is_none() && !fences.has_user(uid) {
+                return Ok(None);
+            }
+            let by_name = || process::environment(&host.proc, pid, OF_A_JOB, deadline);
+            let named = match by_session {
+                None => by_name()?.and_then(|name| Id::new(name).ok()).filter(|job| fences.is_of(job, uid)),
+                Some(_) => None,
+            };
+            let Some(job) = by_session.cloned().or(named) else { return Ok(None) };
+            fences.put_in(host, config, (found, uid), job).map(Some)
+        };
+        match one() {
+            Ok(None) => {}
+            Err(_) if !found.id.is_alive(&host.proc).unwrap_or(true) => {}
+            Ok(Some(fetched)) => done.push(Ok(fetched)),
+            Err(error) => done.push(Err(error)),
+        }
+    }
+    Ok(done)
+}
+
+/// The job in whose task's session the process is, or a process from which it descends.
+fn of_a_session<'a>(all: &BTreeMap<i32, Process>, spooled: &'a SpooledJobs, found: Process) -> Option<&'a Id> {
+    const LONGEST: usize = 256;
+    let mut this = found;
+    for _ in 0..LONGEST {
+        if let Some(job) = spooled.sessions.get(&this.session) {
+            return Some(job);
+        }
+        // A parent is the older one: otherwise the number is another's now.
+        this = *all.get(&this.parent).filter(|parent| parent.id.pid > 1 && parent.id.start <= this.id.start)?;
+    }
+    None
+}
+
+/// The fences of those jobs that MoM has, each that of its last run.
+struct Fences(BTreeMap<Id, Record>);
+
+impl Fences {
+    fn of(host: &Host, config: &Config, spooled: &SpooledJobs) -> Result<Self> {
+        let records = Records::open(&config.run_dir)?;
+        let holder = Holder::scheduler(WithoutCgroups::name(&PBS))?;
+        let mut fences: BTreeMap<Id, Record> = BTreeMap::new();
+        let run = |record: &Record| record.shared.as_ref().map(|shared| shared.run);
+        for levels in records.list()? {
+            let Some(record) = records.read(&levels).ok().flatten() else { continue };
+            let is_its = record.shared.as_ref().is_some_and(|shared| {
+                shared.holder == holder && shared.step.as_str() == STEP && spooled.jobs.contains(&shared.job)
+            });
+            let Some(job) = record.job().filter(|_| is_its && record.boot_id == host.boot_id) else { continue };
+            if fences.get(&job).is_none_or(|other| run(other) < run(&record)) {
+                fences.insert(job, record);
+            }
+        }
+        Ok(Self(fences))
+    }
+
+    fn has_user(&self, uid: u32) -> bool {
+        self.0.values().any(|record| record.uid() == Some(uid))
+    }
+
+    fn is_of(&self, job: &Id, uid: u32) -> bool {
+        self.0.get(job).is_some_and(|record| record.uid() == Some(uid))
+    }
+
+    /// Puts the process in, if it is of the job's user.
+    fn put_in(&self, host: &Host, config: &Config, (found, uid): (Process, u32), job: Id) -> Result<FetchedIn> {
+        let pid = found.id.pid;
+        let Some(record) = self.0.get(&job) else {
+            // No process is named: the job has the same sentence for each.
+            return Err(Error::new(format!("processes of job {job} are in no fence"))
+                .hint("the job has none: it began when the hook was off, or with OnError=warn, or its fence is lost"));
+        };
+        if record.uid() != Some(uid) {
+            let said = format!("process {pid} of job {job} is in no fence, and is not of the job's user:");
+            return Err(Error::new(said).value(format!("uid {uid}")));
+        }
+        let mut fence = life::go_on(host, config, record)?;
+        let errors = fence.attach_this(host, found.id, None)?;
+        match errors.into_iter().next() {
+            None => Ok(FetchedIn { pid, job }),
+            Some((_, error)) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the `jobfence` command does for Slurm alone. It is compiled into the command, not into the library.
+
+use jobfence::config::{Named, SectionKind};
+use jobfence::job::Id;
+use jobfence::schedulers::slurm::conf::{self, Checked, Lines};
+use jobfence::schedulers::slurm::plugins::Slurm;
+
+use crate::check::claims::claimed;
+use crate::check::names::{KnownNames, have};
+use crate::check::verdict::Verdict;
+use crate::command::Failure;
+use crate::part::{CheckedHost, Chore, SchedulersPart};
+use crate::table::printable;
+use name::SlurmName;
+
+pub mod adopt;
+pub mod arguments;
+pub mod dirs;
+pub mod disable;
+pub mod enable;
+pub mod job;
+mod known;
+pub mod line;
+pub mod load;
+pub mod name;
+pub mod node;
+pub mod pam;
+pub mod prolog;
+pub mod store;
+
+/// The part of Slurm.
+pub struct SlurmPart;
+
+/// What makes a user's facts count.
+const ENFORCE: &str = "have slurmctld check it (AccountingStorageEnforce=associations,qos in slurm.conf), or set TrustAccount=yes if a \
+                       job_submit plugin does";
+
+impl SchedulersPart for SlurmPart {
+    fn name(&self) -> &'static str {
+        "Slurm"
+    }
+
+    fn check(&self, host: &CheckedHost<'_>, _: &mut Verdict) {
+        if let Some(file) = conf::find(Some(host.file)) {
+            let Checked { account, qos } = Checked::by(&Lines::read(&file));
+            let kinds = [("[Account=", account), ("[QOS=", qos)].into_iter().filter(|(_, is_checked)| !is_checked);
+            let kinds: Vec<&str> = kinds.map(|(kind, _)| kind).collect();
+            claimed(host.loaded, "Slurm", &kinds, ENFORCE);
+        }
+    }
+
+    fn add_names(&self, host: &CheckedHost<'_>, sections: &[Named<'_>], known: &mut KnownNames) {
+        let Some(slurm) = conf::find(Some(host.file)).map(|file| Slurm::of(&file)) else { return };
+        if have(sections, &[SectionKind::Partition, SectionKind::Node]) {
+            known::of_conf(slurm.file(), known);
+        }
+        if slurm.has_database() {
+            known::of_database(sections, known);
+        }
+    }
+
+    fn id_of(&self, name: &str, ids: &[String]) -> Option<Result<Id, Failure>> {
+        match SlurmName::parse(name)? {
+            SlurmName { job, step: Some(step), is_part, .. } if is_part || ids.contains(&job) => {
+                Some(Err(format!("{job}.{} is a step of Slurm's: the job is {job}", printable(&step)).into()))
+            }
+            name if name.is_part && name.step.is_none() => Some(number(&name)),
+            _ => None,
+        }
+    }
+
+    fn chore(&self) -> Option<Box<dyn Chore>> {
+        Some(Box::new(store::Store::default()))
+    }
+}
+
+/// The number that Slurm alone knows.
+fn number(name: &SlurmName) -> Result<Id, Failure> {
+    let number = job::number(name).map_err(|why| {
+        let job = &name.job;
+        format!(
+            "no job here has the id {job}. jobfence knows a job of Slurm's by the number that 'squeue -j {job} -o %A' shows. It \
+             cannot find out that number: {why}"
+        )
+    })?;
+    Ok(number.into())
+}

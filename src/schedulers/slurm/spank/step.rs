@@ -1,0 +1,578 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! In slurmstepd: one step from its beginning to its end.
+//!
+//! An error is remembered and fails the job in [`admit`], the only callback whose failure affects the job alone. The remembered state also
+//! makes a second entry in plugstack.conf harmless: each callback finds its work done.
+
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant, SystemTime};
+
+use nix::unistd::Pid;
+
+use crate::cgroup::events::KernelLog;
+use crate::cgroup::membership::Membership;
+use crate::config::{Config, Mode, OnError, OnErrors, Resolved, UsageCard};
+use crate::error::Result;
+use crate::facts::{Facts, Gpus};
+use crate::fence::Fence;
+use crate::figures::LimitedTo;
+use crate::host::Host;
+use crate::janitor;
+use crate::job::{Grant, JobKey};
+use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported};
+use crate::log;
+use crate::policy::{self, Plan};
+use crate::record::job::{JobRecord, JobRecords};
+use crate::record::noted::Noted;
+use crate::record::tracked::{self, Tracker};
+use crate::report;
+use crate::report::account::{End, Ending, Exit, GrantedTo, Task};
+use crate::requests::UserRequests;
+use crate::schedulers::ALL;
+use crate::schedulers::slurm;
+use crate::schedulers::slurm::cores::Topology;
+use crate::schedulers::slurm::spank::ReturnCode;
+use crate::schedulers::slurm::spank::api::Spank;
+use crate::schedulers::slurm::spank::bindings::spank_item;
+use crate::schedulers::slurm::spank::card::{BatchEnd, CardOrder};
+use crate::schedulers::slurm::spank::grant::{self, StepKind};
+use crate::schedulers::slurm::spank::hand_over::HandOver;
+use crate::schedulers::slurm::spank::job::{Job, key_of};
+use crate::schedulers::slurm::spank::log::{tell_user, tell_user_lines};
+use crate::schedulers::slurm::spank::node_files::NodeFiles;
+use crate::schedulers::slurm::spank::rights::Rights;
+use crate::schedulers::slurm::spank::unfenced::UnfencedProcesses;
+use crate::schedulers::slurm::spank::{environment, options, waiting_tasks};
+use crate::sys::as_user::AsUser;
+use crate::sys::process::{Owner, is_ending};
+
+/// The state of this process's step.
+enum StepState {
+    /// Nothing has run, or did not finish.
+    New,
+    /// What must be known about the node has been read.
+    Read(Box<NodeFiles>),
+    /// Nothing is to be done: Mode=off.
+    Off,
+    /// OnError=warn, after an error that was logged.
+    Unfenced(Box<Unfenced>),
+    /// No task may run.
+    Refused {
+        reason: String,
+        /// The step daemon: a task's process is another.
+        daemon: Pid,
+    },
+    Fenced(Box<Fenced>),
+    Ended,
+}
+
+struct Fenced {
+    /// The step daemon; with contain_spank some callbacks run in a child of it.
+    daemon: Pid,
+    unfenced_processes: UnfencedProcesses,
+    fence: Fence,
+    plan: Plan,
+    /// What the job's user requested.
+    requests: UserRequests,
+    host: Host,
+    config: Config,
+    /// The record to remove when the job has ended on this node, which is with this step.
+    note: Option<JobRecord>,
+    /// `None`: it cannot be read.
+    kernel_log: Option<KernelLog>,
+    /// Whether something that a dead step daemon left could not be removed when this step began.
+    leftovers: bool,
+    /// What the user has been told.
+    reported: Reported,
+    /// The sentences in which the user was told.
+    sentences: Vec<String>,
+    /// What is known about the job.
+    facts: Facts,
+    granted: GrantedTo,
+    /// The limits of its first task, kept because the end must cost little.
+    limits: Option<LimitedTo>,
+    started: SystemTime,
+    /// How its tasks ended: the first that failed, or else the last.
+    exit: Option<Exit>,
+    /// The tasks with directories of their own.
+    tasks: Vec<Task>,
+    /// The tasks in the fence.
+    attached: Vec<i32>,
+    /// How many tasks have ended.
+    exited: u32,
+    /// When usage was last read for a task that had ended.
+    looked: Option<Instant>,
+    /// The card at the end of a batch script's output.
+    card: Option<CardOrder>,
+    /// Where another step hands over this node's figures, and what the job was granted here.
+    hand_over: Option<(HandOver, Grant)>,
+    /// Whether one of its tasks could not be fenced, so that none may run.
+    ended: bool,
+}
+
+/// A step without a fence. Its processes are tracked as far as possible.
+struct Unfenced {
+    unfenced_processes: UnfencedProcesses,
+    host: Host,
+    config: Config,
+    key: JobKey,
+}
+
+static STEP: Mutex<StepState> = Mutex::new(StepState::New);
+
+/// If a task succeeds within this time of another one, and others still run, usage is not read again.
+const TOGETHER: Duration = Duration::from_millis(100);
+
+const UNFINISHED: &str = "jobfence did not finish its preparation. Tell your administrator: slurmd's log says why";
+
+/// The state. `None`: another thread is in a callback, which Slurm does not do.
+fn step() -> Option<MutexGuard<'static, StepState>> {
+    match STEP.try_lock() {
+        Ok(step) => Some(step),
+        // A callback that panicked left the state as it was; `begin` leaves `Refused` then.
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Called before another plugin can change what this process sees.
+pub fn read(arguments: &[&[u8]]) {
+    if let Some(mut step) = step().filter(|step| matches!(**step, StepState::New)) {
+        *step = StepState::Read(Box::new(NodeFiles::read(arguments)));
+    }
+}
+
+/// Called before any task exists: builds the fence, or remembers why there is none.
+pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
+    let Some(mut step) = step() else { return };
+    if !matches!(*step, StepState::New | StepState::Read(_)) {
+        log::warn!("plugstack.conf lists jobfence more than once; the first line counts: remove the others");
+        return;
+    }
+    // Until the result is known: what follows may panic.
+    let unfinished = StepState::Refused { reason: UNFINISHED.to_owned(), daemon: Pid::this() };
+    let read = match std::mem::replace(&mut *step, unfinished) {
+        StepState::Read(read) => *read,
+        _ => NodeFiles::read(arguments),
+    };
+    environment::forget(spank);
+    let (loaded, topology) = read.now();
+    let build = |resolved, job| build(spank, resolved, job, topology);
+    *step = match launch::begun(loaded, |loaded| Job::of(spank, loaded), build) {
+        Answer::Off => StepState::Off,
+        Answer::Fenced(fenced) => StepState::Fenced(Box::new(fenced)),
+        Answer::Unfenced { config, by, why } => {
+            log::error!("this step runs WITHOUT a fence ({by}): {why}");
+            match Unfenced::new(spank, *config) {
+                Ok(unfenced) => StepState::Unfenced(Box::new(unfenced)),
+                Err(error) => {
+                    log::error!("the step's processes are not tracked either: {error}");
+                    StepState::Off
+                }
+            }
+        }
+        Answer::Refused(why) => {
+            log::error!("this step is refused, since it cannot be fenced: {why}");
+            StepState::Refused { reason: why.for_user(), daemon: Pid::this() }
+        }
+    };
+}
+
+impl Unfenced {
+    fn new(spank: &Spank, config: Config) -> Result<Self> {
+        let (host, no_cgroups) = Host::read_what_there_is(&config)?;
+        let (_, key) = key_of(spank, &host)?;
+        if no_cgroups.is_some() {
+            // Without cgroups no earlier code has cleaned up.
+            let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
+            launch::begin::clean_up_behind_others(&host, &config, ALL, &daemon, &key);
+        }
+        let tracker = Tracker::begin(&host, &config.run_dir, &key);
+        spank.setenv(environment::STEP, &tracked::mark(&host.boot_id, Owner::this(&host.proc)?))?;
+        let place = Membership::read(&host.proc, Pid::this().as_raw())?;
+        Ok(Self { unfenced_processes: UnfencedProcesses::of_all(place, tracker), host, config, key })
+    }
+}
+
+fn build(
+    spank: &Spank,
+    resolved: Resolved,
+    job: Job,
+    topology: impl FnOnce() -> Result<Topology>,
+) -> Result<Fenced, NotFenced> {
+    let Job { kind, host, key, facts, .. } = &job;
+    let config = &resolved.config;
+    let grant = match job.unallocated {
+        true => Grant { unallocated: true, ..Grant::default() },
+        false => grant::of_step(spank, *kind, facts.cpus)?,
+    };
+    let requests = match options::requests(spank) {
+        Ok(mut requests) => {
+            if requests.names_paths() {
+                let gid = spank.u32(spank_item::S_JOB_GID)?;
+                let user = AsUser::new(key.uid, gid, &spank.gids()?.unwrap_or_default());
+                requests.paths().for_each(|rules| rules.asked_by(&user));
+            }
+            requests
+        }
+        // Independent of OnError: an invalid request must not get a user out of the fence.
+        Err(error) if config.mode == Mode::Enforce => return Err(NotFenced::Asked(error)),
+        Err(error) => {
+            log::error!("{key}: Mode=observe: the user's options would be refused: {error}");
+            UserRequests::default()
+        }
+    };
+    let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
+
+    let begin = Begin {
+        host,
+        config,
+        schedulers: ALL,
+        key,
+        requests: &requests,
+        daemon: Some(&daemon),
+        holder: None,
+        gpus: &[],
+        noted: Some(&Noted::of(facts, grant.job_cpus, grant.job_memory)),
+        gpu_count: facts.gpus.count(),
+    };
+    let has_tasks = *kind != StepKind::Extern;
+    let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, topology);
+    let Begun { mut fence, plan, leftovers } = begin.open(plan)?;
+    let mark = |fence: &Fence| spank.setenv(environment::STEP, &tracked::mark(&host.boot_id, fence.owner()));
+    if let Err(error) = environment::tell(spank, config, &plan, &fence).and_then(|()| mark(&fence)) {
+        launch::begin::abandon(&mut fence, config);
+        return Err(error.into());
+    }
+    let kernel_log = KernelLog::open().inspect_err(|error| log::debug!("OOM kills will not name the process: {error}"));
+    let note = job.note(config);
+    let Job { kind, host, facts, .. } = job;
+    let when = requests.usage_card().unwrap_or(resolved.config.usage_card);
+    let card = CardOrder::of(spank, kind, when, &grant, facts.gpus != Gpus::None);
+    let hand_over = (matches!(kind, StepKind::Regular(_)) && when != UsageCard::Never)
+        .then(|| HandOver::of(spank).filter(HandOver::is_elsewhere))
+        .flatten()
+        .map(|hand_over| (hand_over, grant.clone()));
+    if let Some((hand_over, _)) = &hand_over {
+        hand_over.begin(&fence);
+    }
+    Ok(Fenced {
+        daemon: Pid::this(),
+        unfenced_processes: UnfencedProcesses::new(daemon),
+        fence,
+        plan,
+        requests,
+        host,
+        config: resolved.config,
+        note,
+        kernel_log: kernel_log.ok(),
+        leftovers,
+        reported: Reported::default(),
+        sentences: Vec::new(),
+        facts,
+        granted: GrantedTo { cpus: grant.step_cpus, memory: grant.step_memory },
+        limits: None,
+        started: SystemTime::now(),
+        exit: None,
+        tasks: Vec::new(),
+        attached: Vec::new(),
+        exited: 0,
+        looked: None,
+        card,
+        hand_over,
+        ended: false,
+    })
+}
+
+/// Called in a task's own process, before it becomes the user's.
+pub fn admit(spank: &Spank) -> ReturnCode {
+    let (reason, daemon) = match step().as_deref() {
+        Some(StepState::Fenced(_) | StepState::Unfenced(_) | StepState::Off) => return ReturnCode::Good,
+        Some(StepState::Refused { reason, daemon }) => (reason.clone(), Some(*daemon)),
+        Some(StepState::New | StepState::Read(_) | StepState::Ended) | None => (UNFINISHED.to_owned(), None),
+    };
+    // Once, not for each of the tasks.
+    if spank.int(spank_item::S_TASK_ID).unwrap_or(0) == 0 {
+        tell_user(&format!("this job was not started, since it cannot be fenced: {reason}"));
+    }
+    if daemon.is_some_and(|daemon| daemon != Pid::this()) {
+        // If the plugin is listed as `optional`, Slurm ignores a failure here and runs the task without a fence. This process is the task,
+        // forked a moment ago; it ends as Slurm ends it when a `required` plugin refuses.
+        // SAFETY: ends this process at once; nothing of it is used afterwards.
+        unsafe { libc::_exit(1) };
+    }
+    ReturnCode::Bad
+}
+
+/// Called in a task's own process, as the user, in its final place. If that is Slurm's directory, the variables set before may be wrong, or
+/// Slurm may have limits of its own there. The task's CPUs, too, are known only here.
+pub fn tell_task(spank: &Spank) {
+    let mut step = step();
+    let Some(StepState::Fenced(fenced)) = step.as_deref_mut() else { return };
+    if let Some(card) = &fenced.card {
+        card.tell_time_limit(spank);
+    }
+    let Ok(member) = Membership::read(&fenced.host.proc, Pid::this().as_raw()) else { return };
+    fenced.fence.look_from(&member);
+    // Only this process's environment, and only for information.
+    let Fenced { config, plan, fence, .. } = &**fenced;
+    if fence.has_overlay() {
+        let _ = environment::tell(spank, config, plan, fence);
+    }
+    let _ = environment::hint_threads(spank, config, plan, fence);
+}
+
+/// Called in the step daemon, while all tasks of the step on this node wait before their exec.
+pub fn attach(spank: &Spank) {
+    let mut step = step();
+    let pid = match spank.int(spank_item::S_TASK_PID) {
+        Ok(pid) if pid > 1 => pid,
+        // The extern step has no task, but Slurm makes this call all the same.
+        _ if spank.u32(spank_item::S_JOB_STEPID).is_ok_and(|step| StepKind::of(step) == StepKind::Extern) => {
+            if let Some(StepState::Fenced(fenced)) = step.as_deref_mut() {
+                settle_extern(fenced);
+            }
+            return;
+        }
+        answer => {
+            let answer = answer.map_or_else(|error| error.to_string(), |pid| format!("it says {pid}"));
+            log::error!("a task runs WITHOUT a fence, since Slurm does not tell its pid ({answer})");
+            // This task cannot be ended, but later ones can.
+            if let Some(StepState::Fenced(fenced)) = step.as_deref_mut() {
+                fenced.ended = fenced.config.on_error.general() == OnError::Fail;
+            }
+            return;
+        }
+    };
+    let failure = match step.as_deref_mut() {
+        Some(StepState::Off | StepState::Refused { .. }) => return,
+        Some(StepState::Unfenced(unfenced)) => {
+            let Unfenced { unfenced_processes, host, config, key } = &mut **unfenced;
+            return unfenced_processes.add(host, config, key, pid);
+        }
+        Some(StepState::Fenced(fenced)) if fenced.ended => return waiting_tasks::end(Some(&fenced.host.proc), &[pid]),
+        Some(StepState::Fenced(fenced)) if fenced.attached.contains(&pid) => return,
+        Some(StepState::Fenced(fenced)) => match fence_task(fenced, spank, pid) {
+            Ok(()) => {
+                if fenced.attached.is_empty()
+                    && let Some(sentence) = launch::tell::gpus_not_allowed(&fenced.fence)
+                {
+                    tell_user(&sentence);
+                }
+                if fenced.attached.is_empty() {
+                    fenced.limits = Some(launch::limited_to(&fenced.fence, &fenced.config));
+                }
+                fenced.attached.push(pid);
+                if fenced.fence.has_overlay() {
+                    fenced.unfenced_processes.task_attached(&fenced.host);
+                }
+                return;
+            }
+            // Another plugin refused the task, or another process killed it: it needs no fence any more.
+            Err(error) if is_ending(&fenced.host.proc, pid) => {
+                log::debug!("task {pid} ended before it could be fenced: {error}");
+                return;
+            }
+            Err(error) if error.is_bearable(fenced.config.on_error.general()) => {
+                let by = OnErrors::softened_by(fenced.config.mode);
+                log::error!("task {pid} runs WITHOUT a fence ({by}): {error}");
+                let Fenced { unfenced_processes, host, config, fence, .. } = &mut **fenced;
+                return unfenced_processes.add(host, config, fence.key(), pid);
+            }
+            Err(error) => {
+                fenced.ended = true;
+                error.for_user()
+            }
+        },
+        Some(StepState::New | StepState::Read(_) | StepState::Ended) | None => UNFINISHED.to_owned(),
+    };
+    refuse_task(step.as_deref(), pid, &failure);
+}
+
+/// Called when [`attach`] panicked: no later callback could refuse the task.
+pub fn attach_did_not_finish(spank: &Spank) {
+    let Some(pid) = spank.int(spank_item::S_TASK_PID).ok().filter(|&pid| pid > 1) else { return };
+    let mut step = step();
+    if let Some(StepState::Fenced(fenced)) = step.as_deref_mut() {
+        fenced.ended = true;
+    }
+    refuse_task(step.as_deref(), pid, UNFINISHED);
+}
+
+/// Ends a task that waits before its exec, and those that were attached before it.
+fn refuse_task(step: Option<&StepState>, pid: i32, failure: &str) {
+    // Before its end: see `waiting_tasks`.
+    tell_user(&format!("this task was not started, since it cannot be fenced: {failure}"));
+    let proc = match step {
+        Some(StepState::Fenced(fenced)) => Some(&fenced.host.proc),
+        _ => None,
+    };
+    waiting_tasks::end(proc, &[pid]);
+    log::error!("task {pid} was ended, since it cannot be fenced: {failure}");
+    // The others would wait for it, perhaps without end; later tasks meet `ended`.
+    if let Some(StepState::Fenced(fenced)) = step
+        && !fenced.attached.is_empty()
+    {
+        log::error!("{}: the step's other tasks {:?} were ended too", fenced.fence.key(), fenced.attached);
+        waiting_tasks::end(proc, &fenced.attached);
+    }
+}
+
+fn fence_task(fenced: &mut Fenced, spank: &Spank, pid: i32) -> Result<(), NotFenced> {
+    let task = spank.u32(spank_item::S_TASK_GLOBAL_ID)?;
+    let joining = Joining { pid, id: None, task: Some(task), is_first: fenced.attached.is_empty() };
+    let Fenced { fence, host, config, requests, .. } = fenced;
+    launch::attach(fence, host, config, requests, joining)
+}
+
+/// Limits what pam_slurm_adopt will put into the extern step, if Slurm made directories for it. No plugin is told of a process in them: the
+/// step daemon itself, or the placeholder that it started (before 25.05), shows where they are.
+fn settle_extern(fenced: &mut Fenced) {
+    let daemon = fenced.daemon.as_raw();
+    let threads =
+        fenced.host.proc.child(&format!("{daemon}/task")).and_then(|tasks| tasks.list(true)).unwrap_or_default();
+    let children = threads.iter().flat_map(|thread| {
+        let children = fenced.host.proc.read(&format!("{daemon}/task/{thread}/children")).unwrap_or_default();
+        children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>()
+    });
+    for pid in std::iter::once(daemon).chain(children.collect::<Vec<_>>()) {
+        let Ok(member) = Membership::read(&fenced.host.proc, pid) else { continue };
+        fenced.fence.mark_others(&fenced.host, &member);
+        let settled = fenced.fence.settle(&member).map_err(NotFenced::from);
+        fenced.fence.mark_located();
+        let settled = settled
+            .and_then(|errors| launch::refuse::bear(fenced.fence.key(), &fenced.config, &fenced.requests, errors));
+        if let Err(error) = settled {
+            // There is no task to refuse: the job's other steps report this to their user.
+            log::error!(
+                "{}: the processes that are adopted into the step are not limited as configured: {error}",
+                fenced.fence.key()
+            );
+        }
+    }
+}
+
+/// Called in the step daemon while the user's stderr is open: reports the limits at which the step's processes were stopped.
+pub fn task_ended(spank: &Spank) {
+    let mut step = step();
+    let fenced = match step.as_deref_mut() {
+        Some(StepState::Fenced(fenced)) => fenced,
+        Some(StepState::Unfenced(unfenced)) => {
+            let Unfenced { unfenced_processes, host, .. } = &mut **unfenced;
+            return unfenced_processes.task_ended(host);
+        }
+        _ => return,
+    };
+    fenced.unfenced_processes.task_ended(&fenced.host);
+    let exit = spank.int(spank_item::S_TASK_EXIT_STATUS).ok().map(Exit::of_wait);
+    let tasks = spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT);
+    note_task(spank, fenced, exit);
+    let others_live = tasks.as_ref().is_ok_and(|tasks| fenced.exited.saturating_add(1) < *tasks);
+    let has_just_looked = fenced.looked.is_some_and(|looked| looked.elapsed() < TOGETHER);
+    if !(others_live && has_just_looked && exit.is_some_and(Exit::is_success)) {
+        fenced.looked = Some(Instant::now());
+        fenced.fence.take_usage();
+        tell_what_happened(fenced);
+    }
+    // Its script is a batch step's only task.
+    if let Some(card) = fenced.card.as_ref().filter(|_| fenced.exited == 0) {
+        let Fenced { host, fence, plan, config, started, exit, reported, .. } = &**fenced;
+        let end = BatchEnd { started: *started, exit: *exit, reported: *reported };
+        tell_user_lines(&card.lines(spank, host, fence, (plan, config), &end));
+    }
+    fenced.exited = fenced.exited.saturating_add(1);
+    if let Some((hand_over, grant)) = &fenced.hand_over
+        && tasks.as_ref().is_ok_and(|tasks| fenced.exited == *tasks)
+    {
+        hand_over.give(&fenced.fence, &fenced.host.proc, grant);
+    }
+    // While other tasks run, they may need what another plugin started for the step.
+    if !tasks.as_ref().is_ok_and(|tasks| fenced.exited < *tasks) {
+        let Fenced { unfenced_processes, host, config, fence, .. } = &mut **fenced;
+        unfenced_processes.end_after_tasks(host, config, fence.key());
+    }
+    if tasks.is_ok_and(|tasks| fenced.exited == tasks) {
+        let deadline = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
+        if let Err(error) = fenced.fence.end_leaderless(&fenced.host, deadline) {
+            log::debug!("{}: {error}", fenced.fence.key());
+        }
+    }
+}
+
+/// Records what is known about a task only at its end.
+fn note_task(spank: &Spank, fenced: &mut Fenced, exit: Option<Exit>) {
+    if fenced.exit.is_none_or(Exit::is_success) {
+        fenced.exit = exit.or(fenced.exit);
+    }
+    if fenced.config.usage_log.is_some()
+        && fenced.fence.has_own_tasks()
+        && let Ok(number) = spank.u32(spank_item::S_TASK_GLOBAL_ID)
+        && let Some(usage) = fenced.fence.task_usage(number)
+    {
+        fenced.tasks.push(Task { number, exit, usage });
+    }
+}
+
+fn tell_what_happened(fenced: &mut Fenced) {
+    let Fenced { fence, config, requests, kernel_log, reported, .. } = fenced;
+    let asked = AskedProcesses::below_the_sites(requests, config).map(AskedProcesses::by_user);
+    let sentences;
+    (sentences, *reported) = launch::tell(fence, kernel_log.as_ref(), asked, *reported, Some("--mem"));
+    sentences.iter().for_each(|sentence| tell_user(sentence));
+    fenced.sentences.extend(sentences);
+}
+
+/// Called in the step daemon when every task has ended: reports the usage, and removes everything.
+pub fn end() {
+    let Some(mut step) = step() else { return };
+    let mut fenced = match std::mem::replace(&mut *step, StepState::Ended) {
+        StepState::Fenced(fenced) => fenced,
+        StepState::Unfenced(mut unfenced) => {
+            let deadline = Instant::now() + unfenced.config.cleanup_timeout;
+            let Unfenced { unfenced_processes, host, config, key } = &mut *unfenced;
+            return unfenced_processes.end(host, config, key, deadline);
+        }
+        StepState::New | StepState::Read(_) | StepState::Off | StepState::Refused { .. } | StepState::Ended => return,
+    };
+    let usage = fenced.fence.usage();
+    log::info!("{}", report::ended(fenced.fence.key(), &usage));
+    let ending = Ending {
+        holder: slurm::HOLDER,
+        run: 0,
+        facts: &fenced.facts,
+        granted: fenced.granted,
+        limits: fenced.limits.unwrap_or_else(|| launch::limited_to(&fenced.fence, &fenced.config)),
+        started: Some(fenced.started),
+        exit: fenced.exit,
+        tasks: &fenced.tasks,
+        sentences: &fenced.sentences,
+        end: End::Closed,
+    };
+    let line = launch::account(&fenced.fence, &fenced.config, &usage, &ending);
+    let deadline = Instant::now() + fenced.config.cleanup_timeout;
+    let mut rights = Rights::until(deadline);
+    match launch::end::close(&mut fenced.fence, deadline, |error| rights.take_back(error)) {
+        None => launch::write_down(&fenced.config, line.as_deref()),
+        Some(remains) => log::error!("{remains}"),
+    }
+    let Fenced { unfenced_processes, host, config, fence, .. } = &mut *fenced;
+    unfenced_processes.end(host, config, fence.key(), deadline);
+    if let Some(seen) = &fenced.note {
+        let forgotten = JobRecords::existing(&fenced.config.run_dir).and_then(|records| {
+            records.map_or(Ok(()), |records| records.forget_this(&fenced.fence.key().on_node(), seen))
+        });
+        if let Err(error) = forgotten {
+            log::error!("{}: cannot remove the job's record yet: {error}", fenced.fence.key());
+        }
+    }
+    // A launch cannot wait for long, and the node's next one may be hours away. Failures were reported at the launch.
+    if fenced.leftovers
+        && Instant::now() + janitor::PATIENCE_AT_LAUNCH + janitor::PATIENCE_WITH_MANY < deadline
+        && let Some(place) = fenced.unfenced_processes.place()
+        && let who = janitor::Who::Launch(janitor::Launch { daemon: place, key: Some(fenced.fence.key()), all: true })
+        && let Ok(reaped) =
+            janitor::reap(&fenced.host, &fenced.config, ALL, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH)
+    {
+        janitor::Reaped { failed: Vec::new(), ..reaped }.log();
+    }
+}

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the cases are written with, whatever the scheduler is: declaring one, waiting, and comparing."""
+
+import contextlib
+import os
+import pwd
+import re
+import signal
+import time
+
+from . import kernel, sites
+from .kernel import Group
+from .sites import until
+
+MIB = 1 << 20
+PYTHON = "/usr/bin/python3"
+# Fills memory with something, since the kernel counts no page that was never written.
+# Gives up at 800 MiB, in case no limit stops it: it must not take this machine along.
+EAT = f"{PYTHON} -S -c 'b = [bytes([i + 1]) * (8 << 20) for i in range(100)]'"
+CASES = []
+# For a temporary directory, as `tempfile` takes it, that the keeper removes if this process cannot.
+IN_VAR = {"dir": "/var/tmp", "prefix": "jobfence-", "suffix": f".{os.getpid()}"}
+
+
+class Skip(Exception):
+    """The case makes no sense here; the text says why."""
+
+
+def case(function=None, *, on=("private", "installed"), layout=True, patient=False, release=False):
+    """Declares a case: `@case`, or with what is special about it.
+
+    on: the sites where it makes sense.
+    layout=False: it is the same whatever the cgroup layout is.
+    patient: it waits for the scheduler for more than a minute.
+    release: what it notices, a shorter test notices, too; or it goes by the clock, which only a quiet machine allows.
+        'make check' leaves it out, 'make check-all' has it.
+    """
+    def declare(function):
+        function.sites = on
+        function.layout = layout
+        function.patient = patient
+        function.release = release
+        CASES.append(function)
+        return function
+    return declare(function) if function else declare
+
+
+def expect(true, said):
+    if not true:
+        raise AssertionError(said)
+
+
+def expect_equal(found, wanted, what):
+    expect(found == wanted, f"{what}: {found!r}, and should be {wanted!r}")
+
+
+def expect_in(part, whole, what):
+    expect(part in whole, f"{what} should contain {part!r}, and is:\n{whole}")
+
+
+def expect_match(pattern, whole, what):
+    found = re.search(pattern, whole)
+    expect(found, f"{what} should match {pattern!r}, and is:\n{whole}")
+    return found
+
+
+def uid(user):
+    return pwd.getpwnam(user).pw_uid
+
+
+def steps_of(site, jobid, node=None):
+    """The step groups in which the kernel holds processes of this job, by name.
+
+    Where several nodes share this host, `node` says which one's.
+    """
+    groups = (Group.of(pid) for pid in site.job_pids(jobid))
+    return {group.name: group for group in groups
+            if group and (node is None or group.is_on(node))}
+
+
+def fenced_in_all(pid, group):
+    """The process is where the group is, in every hierarchy that counts."""
+    found = kernel.cgroups_of(pid)
+    for controller in kernel.expected_hierarchies():
+        wanted, path = group.path_in(controller), found.get(controller, "")
+        # Slurm has a directory for each task below the step's, and so have we where tasks are limited.
+        expect(wanted and (path == wanted or path.startswith(wanted + "/task_")),
+               f"process {pid} is in {path!r} of hierarchy {controller or 'cgroup2'}, "
+               f"and should be in {wanted!r}")
+
+
+def expect_unfenced(pid):
+    """The process is where it would be without jobfence."""
+    group = Group.of(pid)
+    if group:
+        expect(not group.own, f"process {pid} is in {group}")
+        found = [one.cpu_limit() for one in (group, group.parent)]
+        expect_equal(found, [None, None], f"CPU limits of {group}")
+
+
+def logged(site, mark, pattern, timeout=5):
+    """Wait for a line in the daemon's log."""
+    try:
+        return until(lambda: re.search(pattern, site.log_since(mark)), timeout, "it")
+    except AssertionError:
+        raise AssertionError(f"the daemon's log has no line like {pattern!r}") from None
+
+
+@contextlib.contextmanager
+def nobody_looks():
+    """jobfence.service, where it runs, or what we have in its place stands still: what is dead stays until somebody else looks."""
+    ours = kernel.descendants(os.getpid())
+    watchers = [pid for pid in kernel.all_pids() if re.search(r"/jobfence hold( |$)", kernel.command_line(pid))
+                and (pid in ours or kernel.stat_fields(pid)[1:2] == ["1"])]
+
+    def rest():
+        # In the middle of a round others would wait for it.
+        before = [kernel.read(f"/proc/{pid}/schedstat") for pid in watchers]
+        time.sleep(0.3)
+        return before == [kernel.read(f"/proc/{pid}/schedstat") for pid in watchers]
+    until(rest, 10, "jobfence hold to rest")
+    try:
+        for pid in watchers:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in watchers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def pid_from(path, timeout=10):
+    return int(until(lambda: kernel.read(path), timeout, f"a pid in {path}"))
+
+
+def expect_dead(who, timeout=5):
+    """`who` is what kernel.identity said when it was alive."""
+    until(lambda: kernel.identity(who[0]) != who, timeout, f"the death of process {who[0]}")
+
+
+@contextlib.contextmanager
+def ended_after(who):
+    """Whatever the case finds: a process that it made survives no longer than it."""
+    try:
+        yield
+    finally:
+        # It may go while we look.
+        with contextlib.suppress(ProcessLookupError):
+            if kernel.identity(who[0]) == who:
+                os.kill(who[0], signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def started(site, user, args, **options):
+    """A user's command that goes on meanwhile; it is ended if it has not ended by itself."""
+    process = site.as_user(user, args, start=True, **options)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=sites.LEAST * sites.PATIENCE)
+
+
+def ended(process, timeout=20):
+    """Exit status and what it said, of a command that was `started`."""
+    out, err = process.communicate(timeout=max(timeout, sites.LEAST) * sites.PATIENCE)
+    return process.returncode, out, err
+
+
+def allocated(site, user, jobid):
+    """A job that the case has not got from `submit` ends with the case, too."""
+    site.submitted.append((user, int(jobid)))
+    return int(jobid)
+
+
+def until_clean(site, timeout, after=""):
+    """Nothing of jobfence's may stay, but for what was there before the first case. What does is named."""
+    def left():
+        return [name for name in site.leftovers() if name not in site.there_before]
+
+    try:
+        until(lambda: not left(), timeout, f"a clean tree{after}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {left()} stays") from None
