@@ -22,5 +22,4 @@ pub mod membership;
 pub mod now;
 pub mod protection;
 pub mod usage;
-pub mod used;
 pub mod walk;

@@ -19,7 +19,7 @@ pub mod end;
 pub mod refuse;
 pub mod tell;
 
-pub use account::{Ending, account, limited_to, write_down};
+pub use account::{account, limited_to, write_down};
 pub use attach::{Joining, attach};
 pub use begin::{Begin, Begun};
 pub use refuse::NotFenced;

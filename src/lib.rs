@@ -16,6 +16,7 @@ pub mod doors;
 pub mod error;
 pub mod facts;
 pub mod fence;
+pub mod figures;
 pub mod host;
 pub mod hostlist;
 pub mod janitor;

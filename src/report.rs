@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use crate::bytes::mebibytes;
 use crate::cgroup::events::OomKill;
-use crate::cgroup::usage::Usage;
 use crate::fence::MemoryLevel;
+use crate::figures::Usage;
 use crate::job::JobKey;
 use crate::policy::Level;
 
@@ -40,8 +40,8 @@ pub fn ended(key: &JobKey, usage: &Usage) -> String {
     if let Some(refused) = usage.forks_refused.filter(|refused| *refused > 0) {
         add(format!("forks refused {refused}"));
     }
-    if let Some(io) = usage.io_bytes().filter(|io| io.read > 0 || io.written > 0) {
-        add(format!("read {}, written {}", mebibytes(io.read), mebibytes(io.written)));
+    if let Some((read, written)) = usage.read.zip(usage.written).filter(|both| *both != (0, 0)) {
+        add(format!("read {}, written {}", mebibytes(read), mebibytes(written)));
     }
     line
 }
@@ -155,7 +155,7 @@ pub fn too_many_processes(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cgroup::usage::DiskIo;
+    use crate::figures::DiskIo;
     use crate::job::Id;
 
     fn key() -> JobKey {
@@ -199,15 +199,14 @@ mod tests {
             memory_peak: Some(200 << 20),
             oom_kills: Some(1),
             forks_refused: Some(0),
-            io: Some(Vec::new()),
-            ..Usage::default()
+            ..Usage::from_disks(Vec::new())
         };
         let line = "job 5 step batch ended: cpu 12.340 s, throttled 3.200 s, peak memory 200.0 MiB, OOM kills 1";
         assert_eq!(ended(&key(), &usage), line);
         let refused = Usage { forks_refused: Some(3), ..usage.clone() };
         assert_eq!(ended(&key(), &refused), format!("{line}, forks refused 3"));
         let one = DiskIo { read: 3 << 20, written: 1 << 19, ..DiskIo::default() };
-        let moved = Usage { io: Some(vec![one]), ..usage.clone() };
+        let moved = Usage { read: Some(one.read), written: Some(one.written), ..usage.clone() };
         assert_eq!(ended(&key(), &moved), format!("{line}, read 3.0 MiB, written 0.5 MiB"));
         let usage = Usage { memory_peak: None, ..usage };
         assert!(!ended(&key(), &usage).contains("peak"));

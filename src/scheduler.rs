@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::membership::Membership;
-use crate::cgroup::used::Used;
+use crate::cgroup::usage::Used;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::job::{Id, JobKey};

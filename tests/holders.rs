@@ -154,7 +154,7 @@ fn another_process_can_do_all_that_the_opening_one_can() {
     let fence = site.resume();
     assert_eq!((fence.processes_of_task(), fence.forks_refused(), fence.oom_kills()), (Some(7), 0, 0));
     assert_eq!(fence.cpus(), Some(Cpus::whole(1)));
-    assert!(fence.usage() != jobfence::cgroup::usage::Usage::default());
+    assert!(fence.usage() != jobfence::figures::Usage::default());
     // In clock ticks, hundredths of a second.
     let used = || {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();

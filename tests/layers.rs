@@ -16,7 +16,7 @@ use sources::sources;
 /// each module directly below.
 const LAYERS: &[&[&str]] = &[
     // Values that all modules pass around; they do nothing.
-    &["error", "bytes", "cpu_list", "hostlist", "job", "facts", "log", "printable", "sorted"],
+    &["error", "bytes", "cpu_list", "figures", "hostlist", "job", "facts", "log", "printable", "sorted"],
     &["sys"],
     &["cgroup"],
     &["config", "requests", "policy", "host"],

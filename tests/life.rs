@@ -721,7 +721,7 @@ fn a_job_has_no_part_of_the_room_beside_it() {
     let Answer::Fenced(_) = life::open_with(Ok(loaded.clone()), &request, Some(&room)) else { panic!("no fence") };
     let which = Which { job: request.job.clone(), step: Some(request.step.clone()), run: Some(1) };
     let [seen] = <[_; 1]>::try_from(life::usage(&loaded.config, &which).unwrap()).unwrap();
-    assert_eq!(seen.memory, Some(165 << 20));
+    assert_eq!(seen.limits.memory, Some(165 << 20));
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     let places = mounts
         .lines()

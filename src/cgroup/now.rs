@@ -4,32 +4,8 @@
 //!
 //! Each function returns `None` if this hierarchy, or this kernel, does not say.
 
-use std::time::Duration;
-
 use super::layout::{Hierarchy, Version};
 use crate::sys::dir::Dir;
-
-/// CPU time since the directory was made.
-pub fn cpu_time(hierarchy: &Hierarchy, dir: &Dir) -> Option<Duration> {
-    match hierarchy.version {
-        Version::V2 => {
-            let stat = dir.read_value("cpu.stat").ok()?;
-            let usage = stat.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
-            usage.trim().parse().ok().map(Duration::from_micros)
-        }
-        Version::V1 if hierarchy.has("cpuacct") => number(dir, "cpuacct.usage").map(Duration::from_nanos),
-        Version::V1 => None,
-    }
-}
-
-/// The most memory in use at once, in bytes.
-pub fn memory_peak(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
-    let file = match hierarchy.version {
-        Version::V2 => "memory.peak",
-        Version::V1 => "memory.max_usage_in_bytes",
-    };
-    hierarchy.has("memory").then(|| number(dir, file)).flatten()
-}
 
 /// Processes and threads, here and below.
 pub fn processes(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
@@ -128,7 +104,6 @@ mod tests {
             ("memory.limit_in_bytes", "9223372036854771712\n"),
             ("io.max", "8:0 rbps=1 wbps=max\n8:16 rbps=2\n"),
             ("cpu.pressure", "some avg10=1.50 avg60=1.00 avg300=0.00 total=12\n"),
-            ("cpu.stat", "usage_usec 1500\nuser_usec 1\n"),
             ("cgroup.events", "populated 1\nfrozen 1\n"),
         ];
         for (name, text) in files {
@@ -146,7 +121,6 @@ mod tests {
         let expected =
             [("cpu.max", "50000 100000"), ("memory.high", "4096"), ("io.max", "8:0 rbps=1 wbps=max; 8:16 rbps=2")];
         assert_eq!(limits(&hierarchy, &dir), expected.map(|(file, value)| (file, value.to_owned())));
-        assert_eq!(cpu_time(&hierarchy, &dir), Some(Duration::from_micros(1500)));
         assert_eq!((pressure(&hierarchy, &dir, "cpu"), pressure(&hierarchy, &dir, "io")), (Some(1.5), None));
         assert_eq!((is_frozen(&hierarchy, &dir), processes(&hierarchy, &dir)), (Some(true), None));
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What a directory's processes have used.
 //!
-//! A figure that this kernel does not keep is `None`, never zero. Sources: cgroup-v2.rst ("Core Interface Files"),
+//! Sources: cgroup-v2.rst ("Core Interface Files"),
 //! cgroup-v1/memory.rst, cgroup-v1/cpuacct.rst, sched-bwc.rst.
 
 use std::fs::File;
@@ -9,283 +9,106 @@ use std::io::Read;
 use std::time::Duration;
 
 use super::layout::{Hierarchy, Version};
-use super::walk;
+use super::{limits, walk};
+use crate::figures::{DiskIo, LimitedTo, Usage};
 use crate::sorted;
 use crate::sys::dir::Dir;
 
-/// Counters of one step since its directory was made.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// CPU time, user and system together.
-    pub cpu: Option<Duration>,
-    /// CPU time in the programs themselves.
-    pub cpu_user: Option<Duration>,
-    /// CPU time in the kernel on their behalf.
-    pub cpu_system: Option<Duration>,
-    /// Periods of the quota in which a process could have run.
-    pub periods: Option<u64>,
-    /// Periods of these in which the quota was used up.
-    pub throttled_periods: Option<u64>,
-    /// Time during which the quota held back processes that could have run.
-    pub throttled: Option<Duration>,
-    /// The most memory in use at once, in bytes; `memory.peak` exists since Linux 5.19.
-    pub memory_peak: Option<u64>,
-    /// The most swap in use at once, in bytes; since Linux 6.5, and not on v1.
-    pub swap_peak: Option<u64>,
-    /// What the memory that is in use now consists of.
-    pub memory: MemoryParts,
-    /// How often memory was reclaimed for `memory.high`.
-    pub memory_high_events: Option<u64>,
-    /// How often the limit of memory was reached. Page cache alone can reach it, too.
-    pub memory_max_events: Option<u64>,
-    /// Processes that the kernel OOM-killed.
-    pub oom_kills: Option<u64>,
-    /// The most processes and threads at once; `pids.peak` exists since Linux 6.1, and only on v2.
-    pub processes_peak: Option<u64>,
-    /// How often the limit of processes kept a process from being started.
-    pub forks_refused: Option<u64>,
-    /// What was read from disks and written to them, disk by disk; what goes through one disk to another (LVM, loop) counts at each.
-    pub io: Option<Vec<DiskIo>>,
-    /// How long processes have waited for CPU time (psi.rst; cgroup2 only).
-    pub cpu_pressure: Pressure,
-    /// How long they have waited for memory.
-    pub memory_pressure: Pressure,
-    /// How long they have waited for disks.
-    pub io_pressure: Pressure,
-}
-
-/// Memory in use, by kind, in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MemoryParts {
-    /// Memory that programs have allocated: heap, stack and the like.
-    pub anonymous: Option<u64>,
-    /// Page cache of files, without [`shared`](Self::shared): the kernel takes it back when memory is short.
-    pub file: Option<u64>,
-    /// Changed page cache that is not yet on a disk or server: `disk_io` counts it when the kernel writes it, if ever.
-    pub unwritten: Option<u64>,
-    /// Shared memory and files in tmpfs.
-    pub shared: Option<u64>,
-    /// The kernel's own memory for these processes; since Linux 5.18 on v2.
-    pub kernel: Option<u64>,
-    /// Huge pages, where they count as memory (the mount option `memory_hugetlb_accounting` of cgroup2, since Linux 6.6; the figure
-    /// since 6.14).
-    pub huge: Option<u64>,
-    /// Swap.
-    pub swap: Option<u64>,
-}
-
-/// How long processes have waited.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Pressure {
-    /// The time in which at least one of them has.
-    pub some: Option<Duration>,
-    /// The time in which all of them have that could have run.
-    pub full: Option<Duration>,
-}
-
-/// What went between memory and one disk.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DiskIo {
-    /// Its number, major and minor.
-    pub disk: (u32, u32),
-    /// Bytes read.
-    pub read: u64,
-    /// Bytes written.
-    pub written: u64,
-    /// Operations of reading.
-    pub reads: u64,
-    /// Operations of writing.
-    pub writes: u64,
-}
-
-/// Bytes moved between memory and disks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct IoBytes {
-    /// Read.
-    pub read: u64,
-    /// Written.
-    pub written: u64,
+/// How much of the usage is read: each has what is in those before it. Looking must cost little where a step ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Depth {
+    /// CPU time.
+    Cpu,
+    /// Peak memory, as for the job of each step's line.
+    Job,
+    /// What a card shows. On v1 a directory does not count the kills and failed forks below it.
+    Card,
+    /// Each figure.
+    All,
 }
 
 impl Usage {
-    /// Bytes of all disks together.
-    pub fn io_bytes(&self) -> Option<IoBytes> {
-        let add = |sum: IoBytes, one: &DiskIo| IoBytes {
-            read: sum.read.saturating_add(one.read),
-            written: sum.written.saturating_add(one.written),
-        };
-        self.io.as_ref().map(|disks| disks.iter().fold(IoBytes::default(), add))
+    /// Adds from this hierarchy the figures that are not known yet.
+    pub fn add(&mut self, hierarchy: &Hierarchy, dir: &Dir, depth: Depth) {
+        self.or(&Self::read(hierarchy, dir, depth));
     }
 
-    /// Reads from this hierarchy the figures that are not known yet.
-    pub fn add(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
-        self.add_cpu_and_memory(hierarchy, dir);
-        if hierarchy.version == Version::V1 && hierarchy.has("memory") && self.oom_kills.is_none() {
-            self.oom_kills = oom_kills(hierarchy, dir);
+    /// Reads the figures that this hierarchy has.
+    #[inline(never)]
+    pub fn read(hierarchy: &Hierarchy, dir: &Dir, depth: Depth) -> Self {
+        let (is_v2, is_all) = (hierarchy.version == Version::V2, depth == Depth::All);
+        let mut found = Self::default();
+        if depth >= Depth::Card && hierarchy.has("io") {
+            found = disk_io(hierarchy, dir).map(Self::from_disks).unwrap_or_default();
         }
-        let parts = MemoryParts::read(hierarchy, dir, self.swap_peak);
-        self.memory.or(parts);
-        if self.forks_refused.is_none() {
-            self.forks_refused = forks_refused(hierarchy, dir);
-        }
-        if self.processes_peak.is_none() && hierarchy.has("pids") {
-            self.processes_peak = number(&read(dir, "pids.peak"));
-        }
-        if self.io.is_none() {
-            self.io = disk_io(hierarchy, dir);
-        }
-        if hierarchy.version == Version::V2 {
-            self.cpu_pressure.or(Pressure::read(dir, "cpu.pressure"));
-            self.memory_pressure.or(Pressure::read(dir, "memory.pressure"));
-            self.io_pressure.or(Pressure::read(dir, "io.pressure"));
-        }
-    }
-
-    /// As `add`, but only CPU time and peak memory, for a whole job: it is read for each step's line, which must cost little.
-    pub fn add_of_job(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
-        let micros = |text: &str| keyed(text, "usage_usec").map(Duration::from_micros);
-        match hierarchy.version {
-            Version::V2 => {
-                self.cpu = self.cpu.or_else(|| micros(&read(dir, "cpu.stat")));
-                if hierarchy.has("memory") {
-                    self.memory_peak = self.memory_peak.or_else(|| number(&read(dir, "memory.peak")));
-                }
-            }
-            Version::V1 => {
-                if hierarchy.has("cpuacct") {
-                    self.cpu = self.cpu.or_else(|| number(&read(dir, "cpuacct.usage")).map(Duration::from_nanos));
-                }
-                if hierarchy.has("memory") {
-                    self.memory_peak = self.memory_peak.or_else(|| number(&read(dir, "memory.max_usage_in_bytes")));
-                }
-            }
-        }
-    }
-
-    /// As [`add`](Self::add), but only what a card shows, since it is read while a step ends. On v1 a directory does not count the
-    /// kills and failed forks below it.
-    pub fn add_for_a_card(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
-        if hierarchy.version == Version::V2 {
-            self.add_cpu_and_memory(hierarchy, dir);
+        if is_v2 {
+            // cpu.stat has the times in every cgroup2 directory, with or without the cpu controller.
+            let stat = read(dir, "cpu.stat");
+            let time = |key| keyed(&stat, key).map(Duration::from_micros);
+            (found.cpu, found.cpu_user, found.cpu_system) =
+                (time("usage_usec"), time("user_usec"), time("system_usec"));
+            (found.periods, found.throttled_periods) = (keyed(&stat, "nr_periods"), keyed(&stat, "nr_throttled"));
+            found.throttled = time("throttled_usec");
         } else {
+            let time = |file| number_in(dir, file).map(Duration::from_nanos);
             if hierarchy.has("cpuacct") {
-                self.cpu = self.cpu.or_else(|| number(&read(dir, "cpuacct.usage")).map(Duration::from_nanos));
+                found.cpu = time("cpuacct.usage");
+                if is_all {
+                    (found.cpu_user, found.cpu_system) = (time("cpuacct.usage_user"), time("cpuacct.usage_sys"));
+                }
             }
-            if hierarchy.has("cpu") {
+            if depth >= Depth::Card && hierarchy.has("cpu") {
                 let stat = read(dir, "cpu.stat");
-                self.periods = self.periods.or_else(|| keyed(&stat, "nr_periods"));
-                self.throttled_periods = self.throttled_periods.or_else(|| keyed(&stat, "nr_throttled"));
-                self.throttled = self.throttled.or_else(|| keyed(&stat, "throttled_time").map(Duration::from_nanos));
-            }
-            if hierarchy.has("memory") {
-                self.memory_peak = self.memory_peak.or_else(|| number(&read(dir, "memory.max_usage_in_bytes")));
+                (found.periods, found.throttled_periods) = (keyed(&stat, "nr_periods"), keyed(&stat, "nr_throttled"));
+                found.throttled = keyed(&stat, "throttled_time").map(Duration::from_nanos);
             }
         }
-        if hierarchy.has("memory") {
-            let parts = MemoryParts::of_stat(hierarchy.version, dir);
-            self.memory.or(parts);
+        if depth >= Depth::Job && hierarchy.has("memory") {
+            found.add_memory(hierarchy, dir, depth);
         }
-        if self.processes_peak.is_none() && hierarchy.has("pids") {
-            self.processes_peak = number(&read(dir, "pids.peak"));
+        if depth >= Depth::Card && hierarchy.has("pids") {
+            found.processes_peak = number_in(dir, "pids.peak");
         }
-        if self.io.is_none() {
-            self.io = disk_io(hierarchy, dir);
+        if is_all {
+            found.forks_refused = forks_refused(hierarchy, dir);
         }
-        if hierarchy.version == Version::V2 {
-            self.memory_pressure.or(Pressure::read(dir, "memory.pressure"));
-            self.io_pressure.or(Pressure::read(dir, "io.pressure"));
+        if depth >= Depth::Card && is_v2 {
+            (found.memory_pressure_some, found.memory_pressure_full) = pressure(dir, "memory.pressure");
+            (found.io_pressure_some, found.io_pressure_full) = pressure(dir, "io.pressure");
+            if is_all {
+                (found.cpu_pressure_some, found.cpu_pressure_full) = pressure(dir, "cpu.pressure");
+            }
         }
+        found
     }
 
-    fn add_cpu_and_memory(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
-        match hierarchy.version {
-            Version::V2 => {
-                // cpu.stat has these three in every cgroup2 directory, with or without the cpu controller.
-                let stat = read(dir, "cpu.stat");
-                let time = |key| keyed(&stat, key).map(Duration::from_micros);
-                self.cpu = self.cpu.or_else(|| time("usage_usec"));
-                self.cpu_user = self.cpu_user.or_else(|| time("user_usec"));
-                self.cpu_system = self.cpu_system.or_else(|| time("system_usec"));
-                self.periods = self.periods.or_else(|| keyed(&stat, "nr_periods"));
-                self.throttled_periods = self.throttled_periods.or_else(|| keyed(&stat, "nr_throttled"));
-                self.throttled = self.throttled.or_else(|| time("throttled_usec"));
-                if hierarchy.has("memory") {
-                    self.memory_peak = self.memory_peak.or_else(|| number(&read(dir, "memory.peak")));
-                    self.swap_peak = self.swap_peak.or_else(|| number(&read(dir, "memory.swap.peak")));
-                    let events = read(dir, "memory.events");
-                    self.memory_high_events = self.memory_high_events.or_else(|| keyed(&events, "high"));
-                    self.memory_max_events = self.memory_max_events.or_else(|| keyed(&events, "max"));
-                    self.oom_kills = self.oom_kills.or_else(|| keyed(&events, "oom_kill"));
-                }
-            }
-            Version::V1 => {
-                if hierarchy.has("cpuacct") {
-                    let time = |file| number(&read(dir, file)).map(Duration::from_nanos);
-                    self.cpu = self.cpu.or_else(|| time("cpuacct.usage"));
-                    self.cpu_user = self.cpu_user.or_else(|| time("cpuacct.usage_user"));
-                    self.cpu_system = self.cpu_system.or_else(|| time("cpuacct.usage_sys"));
-                }
-                if hierarchy.has("cpu") {
-                    let stat = read(dir, "cpu.stat");
-                    self.periods = self.periods.or_else(|| keyed(&stat, "nr_periods"));
-                    self.throttled_periods = self.throttled_periods.or_else(|| keyed(&stat, "nr_throttled"));
-                    let throttled = keyed(&stat, "throttled_time");
-                    self.throttled = self.throttled.or_else(|| throttled.map(Duration::from_nanos));
-                }
-                if hierarchy.has("memory") {
-                    self.memory_peak = self.memory_peak.or_else(|| number(&read(dir, "memory.max_usage_in_bytes")));
-                    self.memory_max_events = self.memory_max_events.or_else(|| number(&read(dir, "memory.failcnt")));
-                }
-            }
+    fn add_memory(&mut self, hierarchy: &Hierarchy, dir: &Dir, depth: Depth) {
+        let (is_v2, is_all) = (hierarchy.version == Version::V2, depth == Depth::All);
+        self.memory_peak = number_in(dir, memory_peak_file(hierarchy.version));
+        if depth < Depth::Card {
+            return;
         }
-    }
-
-    /// Takes from `other` the figures that are not known here.
-    pub fn or(&mut self, other: &Self) {
-        let Self { cpu, cpu_user, cpu_system, periods, throttled_periods, throttled, .. } = *other;
-        self.cpu = self.cpu.or(cpu);
-        self.cpu_user = self.cpu_user.or(cpu_user);
-        self.cpu_system = self.cpu_system.or(cpu_system);
-        self.periods = self.periods.or(periods);
-        self.throttled_periods = self.throttled_periods.or(throttled_periods);
-        self.throttled = self.throttled.or(throttled);
-        let Self { memory_peak, swap_peak, memory, memory_high_events, memory_max_events, oom_kills, .. } = *other;
-        self.memory_peak = self.memory_peak.or(memory_peak);
-        self.swap_peak = self.swap_peak.or(swap_peak);
-        self.memory.or(memory);
-        self.memory_high_events = self.memory_high_events.or(memory_high_events);
-        self.memory_max_events = self.memory_max_events.or(memory_max_events);
-        self.oom_kills = self.oom_kills.or(oom_kills);
-        let Self { processes_peak, forks_refused, cpu_pressure, memory_pressure, io_pressure, .. } = *other;
-        self.processes_peak = self.processes_peak.or(processes_peak);
-        self.forks_refused = self.forks_refused.or(forks_refused);
-        if self.io.is_none() {
-            self.io.clone_from(&other.io);
-        }
-        self.cpu_pressure.or(cpu_pressure);
-        self.memory_pressure.or(memory_pressure);
-        self.io_pressure.or(io_pressure);
-    }
-}
-
-impl MemoryParts {
-    fn read(hierarchy: &Hierarchy, dir: &Dir, swap_peak: Option<u64>) -> Self {
-        if !hierarchy.has("memory") {
-            return Self::default();
-        }
-        let parts = Self::of_stat(hierarchy.version, dir);
-        match hierarchy.version {
-            Version::V2 => {
+        self.add_memory_parts(hierarchy.version, dir);
+        if is_v2 {
+            self.swap_peak = number_in(dir, "memory.swap.peak");
+            let events = read(dir, "memory.events");
+            self.memory_high_events = keyed(&events, "high");
+            self.memory_max_events = keyed(&events, "max");
+            self.oom_kills = keyed(&events, "oom_kill");
+            if is_all {
                 // If there never was any swap in use, none is now.
-                let swap = swap_peak.filter(|peak| *peak == 0);
-                Self { swap: swap.or_else(|| number(&read(dir, "memory.swap.current"))), ..parts }
+                let swap = self.swap_peak.filter(|peak| *peak == 0);
+                self.memory_swap = swap.or_else(|| number_in(dir, "memory.swap.current"));
             }
-            Version::V1 => Self { kernel: number(&read(dir, "memory.kmem.usage_in_bytes")), ..parts },
+        } else if is_all {
+            self.memory_max_events = number_in(dir, "memory.failcnt");
+            self.oom_kills = oom_kills(hierarchy, dir);
+            self.memory_kernel = number_in(dir, "memory.kmem.usage_in_bytes");
         }
     }
 
-    /// The parts that `memory.stat` has.
-    fn of_stat(version: Version, dir: &Dir) -> Self {
+    /// What the memory in use consists of, as far as `memory.stat` has it.
+    fn add_memory_parts(&mut self, version: Version, dir: &Dir) {
         // v1's totals include what is below, as v2's figures do.
         let keys = match version {
             Version::V2 => ["anon", "file", "shmem", "kernel", "", "file_dirty", "file_writeback", "hugetlb"],
@@ -293,53 +116,85 @@ impl MemoryParts {
                 ["total_rss", "total_cache", "total_shmem", "", "total_swap", "total_dirty", "total_writeback", ""]
             }
         };
-        let [anonymous, file, shared, kernel, swap, dirty, leaving, huge] =
+        let [anonymous, file, shared, kernel, swap, dirty, leaving, huge_pages] =
             each_keyed(&table(dir, "memory.stat"), keys);
-        let file = file.map(|file| file.saturating_sub(shared.unwrap_or(0)));
-        let unwritten = dirty.zip(leaving).map(|(dirty, leaving)| dirty.saturating_add(leaving));
-        Self { anonymous, file, unwritten, shared, kernel, huge, swap }
-    }
-
-    fn or(&mut self, other: Self) {
-        self.anonymous = self.anonymous.or(other.anonymous);
-        self.file = self.file.or(other.file);
-        self.unwritten = self.unwritten.or(other.unwritten);
-        self.shared = self.shared.or(other.shared);
-        self.kernel = self.kernel.or(other.kernel);
-        self.huge = self.huge.or(other.huge);
-        self.swap = self.swap.or(other.swap);
+        self.memory_anonymous = anonymous;
+        self.memory_file = file.map(|file| file.saturating_sub(shared.unwrap_or(0)));
+        self.memory_unwritten = dirty.zip(leaving).map(|(dirty, leaving)| dirty.saturating_add(leaving));
+        (self.memory_shared, self.memory_kernel) = (shared, kernel);
+        (self.memory_huge_pages, self.memory_swap) = (huge_pages, swap);
     }
 }
 
-impl Pressure {
-    /// Reads lines such as `some avg10=0.00 avg60=0.00 avg300=0.00 total=12`, with the total in microseconds.
-    fn read(dir: &Dir, file: &str) -> Self {
-        let text = read(dir, file);
-        let of = |kind| {
-            let line = text.split('\n').find_map(|line| line.strip_prefix(kind))?;
-            // The total is the last word.
-            let total = line.rsplit(' ').find_map(|word| word.strip_prefix("total="));
-            total.and_then(number).map(Duration::from_micros)
-        };
-        Self { some: of("some "), full: of("full ") }
+/// The usage and the limits of a step, for a process that has not made its directories.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Used {
+    /// What the step has used.
+    pub step: Usage,
+    /// What its whole job has used: CPU time and memory.
+    pub job: Usage,
+    /// What the step may have.
+    pub limits: LimitedTo,
+}
+
+impl Used {
+    /// Reads from this hierarchy the figures that are not known yet.
+    pub fn add(&mut self, hierarchy: &Hierarchy, step: &Dir, job: &Dir) {
+        self.step.add(hierarchy, step, Depth::All);
+        self.job.add(hierarchy, job, Depth::Job);
+        self.limits.lower(hierarchy, step);
     }
 
-    fn or(&mut self, other: Self) {
-        self.some = self.some.or(other.some);
-        self.full = self.full.or(other.full);
+    /// Takes from `other` the figures that are not known here.
+    pub fn or(&mut self, other: &Self) {
+        self.step.or(&other.step);
+        self.job.or(&other.job);
+        self.limits = self.limits.least(other.limits);
     }
+}
+
+impl LimitedTo {
+    /// With this directory's limits.
+    pub fn lower(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
+        let version = hierarchy.version;
+        let mut here = Self::default();
+        if hierarchy.has("cpu") {
+            here.cpus = limits::cpu_quota(dir, version).ok().flatten().map(limits::CpuQuota::cpus);
+        }
+        if hierarchy.has("memory") {
+            here.memory = limits::memory_limit(dir, limits::memory_files(version).0).ok().flatten();
+        }
+        if hierarchy.has("pids") {
+            here.processes = limits::processes(dir).ok().flatten();
+        }
+        *self = self.least(here);
+    }
+}
+
+/// The file with the most memory in use at once.
+pub fn memory_peak_file(version: Version) -> &'static str {
+    match version {
+        Version::V2 => "memory.peak",
+        Version::V1 => "memory.max_usage_in_bytes",
+    }
+}
+
+/// How long some and all processes have waited, from lines such as `some avg10=0.00 avg60=0.00 avg300=0.00 total=12`, with the total in
+/// microseconds.
+fn pressure(dir: &Dir, file: &str) -> (Option<Duration>, Option<Duration>) {
+    let text = read(dir, file);
+    let of = |kind| {
+        let line = text.split('\n').find_map(|line| line.strip_prefix(kind))?;
+        // The total is the last word.
+        let total = line.rsplit(' ').find_map(|word| word.strip_prefix("total="));
+        total.and_then(number).map(Duration::from_micros)
+    };
+    (of("some "), of("full "))
 }
 
 /// CPU time of all processes that were ever in this directory and below it, removed directories included.
 pub fn cpu(hierarchy: &Hierarchy, dir: &Dir) -> Option<Duration> {
-    match hierarchy.version {
-        Version::V2 => used_in(&read(dir, "cpu.stat")),
-        Version::V1 => number(&read(dir, "cpuacct.usage")).map(Duration::from_nanos),
-    }
-}
-
-fn used_in(stat: &str) -> Option<Duration> {
-    keyed(stat, "usage_usec").map(Duration::from_micros)
+    Usage::read(hierarchy, dir, Depth::Cpu).cpu
 }
 
 /// How many processes of this directory were OOM-killed, at its own limit or an outer one.
@@ -381,9 +236,6 @@ pub fn forks_refused_here(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
 /// What the processes here and below have read and written (`io.stat` in cgroup-v2.rst; cgroup-v1/blkio-controller.rst), in the order
 /// of the disks' numbers. A disk without traffic is left out.
 fn disk_io(hierarchy: &Hierarchy, dir: &Dir) -> Option<Vec<DiskIo>> {
-    if !hierarchy.has("io") {
-        return None;
-    }
     let mut disks: Vec<DiskIo> = Vec::new();
     let mut note = |disk: &str, set: &dyn Fn(&mut DiskIo)| {
         let number = disk.split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
@@ -471,6 +323,12 @@ fn table(dir: &Dir, file: &str) -> String {
     dir.read_table(file).unwrap_or_default()
 }
 
+/// The number that is all of a file. Not inlined, since there are many.
+#[inline(never)]
+fn number_in(dir: &Dir, file: &str) -> Option<u64> {
+    number(&read(dir, file))
+}
+
 fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
@@ -504,9 +362,10 @@ mod tests {
         let stat = "cache 1\nrss 2\nswap 3\ntotal_cache 70\ntotal_rss 100\ntotal_shmem 20\ntotal_swap 5\n\
                     total_dirty 8\ntotal_writeback 1\n";
         std::fs::write(temp.path().join("memory.stat"), stat).unwrap();
-        let parts = MemoryParts::of_stat(Version::V1, &Dir::open(temp.path()).unwrap());
-        assert_eq!((parts.anonymous, parts.file, parts.shared), (Some(100), Some(50), Some(20)));
-        assert_eq!((parts.kernel, parts.swap, parts.unwritten), (None, Some(5), Some(9)));
+        let mut parts = Usage::default();
+        parts.add_memory_parts(Version::V1, &Dir::open(temp.path()).unwrap());
+        assert_eq!((parts.memory_anonymous, parts.memory_file, parts.memory_shared), (Some(100), Some(50), Some(20)));
+        assert_eq!((parts.memory_kernel, parts.memory_swap, parts.memory_unwritten), (None, Some(5), Some(9)));
     }
 
     #[test]
@@ -529,26 +388,22 @@ mod tests {
             controllers: vec!["memory".to_owned()],
             name: None,
         };
-        let mut usage = Usage::default();
-        usage.add(&hierarchy, &Dir::open(temp.path()).unwrap());
+        let usage = Usage::read(&hierarchy, &Dir::open(temp.path()).unwrap(), Depth::All);
         assert_eq!(
             usage,
             Usage {
                 cpu: Some(Duration::from_micros(1500)),
                 cpu_user: Some(Duration::from_micros(1)),
                 throttled: Some(Duration::from_micros(20)),
-                memory: MemoryParts {
-                    anonymous: Some(100),
-                    file: Some(50),
-                    unwritten: Some(6),
-                    huge: Some(8),
-                    shared: Some(20),
-                    ..MemoryParts::default()
-                },
+                memory_anonymous: Some(100),
+                memory_file: Some(50),
+                memory_unwritten: Some(6),
+                memory_huge_pages: Some(8),
+                memory_shared: Some(20),
                 memory_max_events: Some(3),
                 oom_kills: Some(1),
-                cpu_pressure: Pressure { some: Some(Duration::from_micros(12)), full: None },
-                io_pressure: Pressure { some: Some(Duration::from_micros(5)), full: None },
+                cpu_pressure_some: Some(Duration::from_micros(12)),
+                io_pressure_some: Some(Duration::from_micros(5)),
                 ..Usage::default()
             }
         );
@@ -572,15 +427,16 @@ mod tests {
         let found = |version, name: &str| {
             let controllers = vec![name.to_owned()];
             let mount = temp.path().into();
-            disk_io(&Hierarchy { version, mount, root: "/".into(), controllers, name: None }, &dir)
+            let hierarchy = Hierarchy { version, mount, root: "/".into(), controllers, name: None };
+            Usage::read(&hierarchy, &dir, Depth::Card)
         };
         let disk = |disk, (read, written), (reads, writes)| DiskIo { disk, read, written, reads, writes };
         let on_v2 = vec![disk((8, 0), (1000, 20), (1, 2)), disk((254, 0), (1, 3), (0, 0))];
-        assert_eq!(found(Version::V2, "io"), Some(on_v2.clone()));
-        assert_eq!(found(Version::V1, "blkio"), Some(vec![disk((7, 0), (1, 0), (0, 0)), disk((8, 0), (5, 6), (2, 3))]));
-        assert_eq!(found(Version::V1, "cpu"), None);
-        let usage = Usage { io: Some(on_v2), ..Usage::default() };
-        assert_eq!(usage.io_bytes(), Some(IoBytes { read: 1001, written: 23 }));
+        let usage = found(Version::V2, "io");
+        assert_eq!((usage.disks, usage.read, usage.written), (Some(on_v2), Some(1001), Some(23)));
+        let on_v1 = vec![disk((7, 0), (1, 0), (0, 0)), disk((8, 0), (5, 6), (2, 3))];
+        assert_eq!(found(Version::V1, "blkio").disks, Some(on_v1));
+        assert_eq!(found(Version::V1, "cpu"), Usage::default());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use jobfence::cgroup::layout::Version;
+use jobfence::cgroup::usage::Depth;
 use jobfence::error::Error;
 use jobfence::fence::living::{CurrentUse, LivingStep, Recorded, WantedSteps, find};
 use jobfence::host::Host;
@@ -147,7 +148,7 @@ impl LivingView {
         let before: HashMap<_, _> = steps.iter().filter_map(time_of).collect();
         std::thread::sleep(MEASURED.saturating_sub(begun.elapsed()));
         let rows = steps.iter().map(|step| row(step, &before, &mut users, &mut HashMap::new()));
-        let rows = rows.filter(|row| row.current.cpu.is_some() || !before.contains_key(&row.name)).collect();
+        let rows = rows.filter(|row| row.current.usage.cpu.is_some() || !before.contains_key(&row.name)).collect();
         drop(steps);
         self.users = users;
         (rows, unseen)
@@ -177,13 +178,13 @@ fn time_of(step: &LivingStep<'_>) -> Option<(String, (Instant, Duration))> {
 /// A step's present state, with its usage since `before`; adds its time to `after`.
 fn row(step: &LivingStep<'_>, before: &CpuTimes, users: &mut HashMap<u32, String>, after: &mut CpuTimes) -> LivingRow {
     let name = name_of(step);
-    let current = step.current();
+    let current = step.current(Depth::Job);
     let now = Instant::now();
-    let since = before.get(&name).zip(current.cpu).and_then(|((then, cpu), new)| {
+    let since = before.get(&name).zip(current.usage.cpu).and_then(|((then, cpu), new)| {
         let passed = now.duration_since(*then).as_secs_f64();
         (passed > 0.0).then(|| new.saturating_sub(*cpu).as_secs_f64() / passed)
     });
-    after.extend(current.cpu.map(|cpu| (name.clone(), (now, cpu))));
+    after.extend(current.usage.cpu.map(|cpu| (name.clone(), (now, cpu))));
     let user = step.uid.map(|uid| users.entry(uid).or_insert_with(|| user_name(uid)).clone());
     let user = user.unwrap_or_else(|| NONE.to_owned());
     LivingRow { cpus_now: since, user, current, ..described(step) }
@@ -263,10 +264,10 @@ impl LivingRow {
             table::cut(&self.user, 16),
             self.uptime.map_or_else(|| NONE.to_owned(), table::clock),
             self.cpus_now.map_or_else(|| NONE.to_owned(), |cpus| format!("{cpus:.2}")),
-            number(current.cpus_limit),
+            number(current.limits.cpus),
             mib(current.memory),
-            mib(current.memory_peak),
-            mib(current.memory_limit),
+            mib(current.usage.memory_peak),
+            mib(current.limits.memory),
             number(current.processes),
             self.placement.to_owned(),
             printable(self.path.as_deref().unwrap_or(NONE)),
@@ -287,20 +288,29 @@ impl LivingRow {
             .text("path", self.path.as_deref())
             .text("started", self.started.map(utc).as_deref())
             .seconds("uptime_seconds", self.uptime)
-            .number("cpus_now", self.cpus_now.map(|cpus| format!("{cpus:.3}")))
-            .number("cpus_limit", self.current.cpus_limit)
-            .number("memory_now_bytes", self.current.memory)
-            .number("memory_limit_bytes", self.current.memory_limit)
-            .number("processes_now", self.current.processes)
-            .number("processes_limit", self.current.processes_limit);
+            .number("cpus_now", self.cpus_now.map(|cpus| format!("{cpus:.3}")));
+        now(object, &self.current);
     }
 
     /// The row as an object.
     pub fn json(&self) -> String {
         let mut object = Object::new();
         self.identity(&mut object);
-        object.seconds("cpu_seconds", self.current.cpu).number("memory_peak_bytes", self.current.memory_peak).end()
+        object
+            .seconds("cpu_seconds", self.current.usage.cpu)
+            .number("memory_peak_bytes", self.current.usage.memory_peak)
+            .end()
     }
+}
+
+/// The members for what is in use now, and for its limits.
+pub fn now(object: &mut Object, current: &CurrentUse) {
+    object
+        .number("cpus_limit", current.limits.cpus)
+        .number("memory_now_bytes", current.memory)
+        .number("memory_limit_bytes", current.limits.memory)
+        .number("processes_now", current.processes)
+        .number("processes_limit", current.limits.processes);
 }
 
 /// A table of these fences: with their paths if the page is wide enough.

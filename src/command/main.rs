@@ -16,6 +16,7 @@ mod job_name;
 mod journal;
 mod life;
 mod living;
+mod logged;
 mod ls;
 #[cfg(test)]
 mod manual;

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
-use jobfence::cgroup::usage::Usage;
 use jobfence::config::Config;
-use jobfence::fence::living::{LivingStep, Recorded, WantedSteps, find};
+use jobfence::fence::living::{CurrentUse, LivingStep, Recorded, WantedSteps, find};
+use jobfence::figures::{FIGURES, METRICS, Unit};
 use jobfence::host::Host;
-use jobfence::job::{Cpus, Id, JobOnNode, Name};
+use jobfence::job::{Id, JobOnNode, Name};
 use jobfence::printable::is_printable;
 use jobfence::record::counters::{BOUNDS_MS, Counters};
 use jobfence::record::job::JobRecords;
@@ -41,18 +41,8 @@ pub struct JobMetrics {
     pub allocated: Allocated,
     /// How many steps it has now.
     pub steps: u64,
-    /// What its steps used, including ended ones.
-    pub usage: Usage,
-    /// Memory in use now, in bytes.
-    pub memory: Option<u64>,
-    /// Processes and threads now.
-    pub processes: Option<u64>,
-    /// Its CPU limit.
-    pub cpus_limit: Option<Cpus>,
-    /// Its memory limit, in bytes.
-    pub memory_limit: Option<u64>,
-    /// Its limit of processes and threads.
-    pub processes_limit: Option<u64>,
+    /// What it uses now, what its steps used, including ended ones, and its limits.
+    pub current: CurrentUse,
 }
 
 /// Writes the file, if there is to be one.
@@ -85,21 +75,12 @@ fn living_jobs(config: &Config, host: &Host) -> Vec<JobMetrics> {
     let noted = JobRecords::existing(&config.run_dir).ok().flatten();
     let mut jobs: BTreeMap<(Option<String>, Option<u32>, String), JobMetrics> = BTreeMap::new();
     for step in &steps {
-        let job = jobs.entry((step.node.clone(), step.uid, step.job.clone())).or_insert_with(|| {
-            let (usage, current) = step.of_job();
-            JobMetrics {
-                job: step.job.clone(),
-                user: step.uid.map_or_else(String::new, user_name),
-                partition: partition(noted.as_ref(), host, step).unwrap_or_default(),
-                allocated: Allocated::default(),
-                steps: 0,
-                usage,
-                memory: current.memory,
-                processes: current.processes,
-                cpus_limit: current.cpus_limit,
-                memory_limit: current.memory_limit,
-                processes_limit: current.processes_limit,
-            }
+        let job = jobs.entry((step.node.clone(), step.uid, step.job.clone())).or_insert_with(|| JobMetrics {
+            job: step.job.clone(),
+            user: step.uid.map_or_else(String::new, user_name),
+            partition: partition(noted.as_ref(), host, step).unwrap_or_default(),
+            current: step.of_job(),
+            ..JobMetrics::default()
         });
         job.steps += 1;
         job.allocated = std::mem::take(&mut job.allocated).or(&step.allocated());
@@ -114,8 +95,9 @@ impl JobMetrics {
         if let Some(partition) = noted.facts().partition.known().filter(|_| self.partition.is_empty()) {
             self.partition.clone_from(partition);
         }
-        self.cpus_limit = self.cpus_limit.map(|limit| limit.min(cpus_limit.unwrap_or(limit)));
-        self.processes_limit = self.processes_limit.map(|limit| limit.min(processes_limit.unwrap_or(limit)));
+        let limits = &mut self.current.limits;
+        limits.cpus = limits.cpus.map(|limit| limit.min(cpus_limit.unwrap_or(limit)));
+        limits.processes = limits.processes.map(|limit| limit.min(processes_limit.unwrap_or(limit)));
         self
     }
 }
@@ -127,13 +109,30 @@ fn partition(noted: Option<&JobRecords>, host: &Host, step: &LivingStep<'_>) -> 
     noted?.read(&id, host).ok()??.partition.known().cloned()
 }
 
-/// One figure of each job.
-struct Figure {
-    name: &'static str,
-    kind: &'static str,
-    help: &'static str,
-    of: fn(&JobMetrics) -> Option<String>,
-}
+/// What is known of each job beside its usage, which has its metrics in [`METRICS`].
+const GAUGES: &[(&str, &str, fn(&JobMetrics) -> Option<String>)] = &[
+    ("jobfence_job_steps", "Steps that the job has on this node now.", |job| Some(job.steps.to_string())),
+    ("jobfence_job_cpu_limit_cpus", "CPU time that the job may have, as a number of CPUs.", |job| {
+        text(job.current.limits.cpus)
+    }),
+    ("jobfence_job_cpu_granted_cpus", "CPUs that the scheduler has granted to the job on this node.", |job| {
+        text(job.allocated.noted.cpus)
+    }),
+    ("jobfence_job_memory_bytes", "Memory that the job has in use now, with page cache.", |job| {
+        text(job.current.memory)
+    }),
+    ("jobfence_job_memory_limit_bytes", "Memory that the job may have.", |job| text(job.current.limits.memory)),
+    ("jobfence_job_memory_granted_bytes", "Memory that the scheduler has granted to the job on this node.", |job| {
+        text(job.allocated.noted.memory)
+    }),
+    ("jobfence_job_gpus_granted", "GPUs that the scheduler has granted to the job on this node.", |job| {
+        text(job.allocated.gpus)
+    }),
+    ("jobfence_job_processes", "Processes and threads of the job.", |job| text(job.current.processes)),
+    ("jobfence_job_processes_limit", "Processes and threads that the job may have.", |job| {
+        text(job.current.limits.processes)
+    }),
+];
 
 fn text<T: Display>(value: Option<T>) -> Option<String> {
     value.map(|value| value.to_string())
@@ -143,123 +142,24 @@ fn seconds(time: Option<Duration>) -> Option<String> {
     time.map(|time| format!("{:.6}", time.as_secs_f64()))
 }
 
-const FIGURES: &[Figure] = &[
-    Figure {
-        name: "jobfence_job_steps",
-        kind: "gauge",
-        help: "Steps that the job has on this node now.",
-        of: |job| Some(job.steps.to_string()),
-    },
-    Figure {
-        name: "jobfence_job_cpu_seconds_total",
-        kind: "counter",
-        help: "CPU time of the job on this node.",
-        of: |job| seconds(job.usage.cpu),
-    },
-    Figure {
-        name: "jobfence_job_cpu_limit_cpus",
-        kind: "gauge",
-        help: "CPU time that the job may have, as a number of CPUs.",
-        of: |job| text(job.cpus_limit),
-    },
-    Figure {
-        name: "jobfence_job_cpu_granted_cpus",
-        kind: "gauge",
-        help: "CPUs that the scheduler has granted to the job on this node.",
-        of: |job| text(job.allocated.noted.cpus),
-    },
-    Figure {
-        name: "jobfence_job_cpu_throttled_seconds_total",
-        kind: "counter",
-        help: "Time during which the quota held back processes of the job that could have run.",
-        of: |job| seconds(job.usage.throttled),
-    },
-    Figure {
-        name: "jobfence_job_memory_bytes",
-        kind: "gauge",
-        help: "Memory that the job has in use now, with page cache.",
-        of: |job| text(job.memory),
-    },
-    Figure {
-        name: "jobfence_job_memory_file_bytes",
-        kind: "gauge",
-        help: "Page cache of the job, which the kernel takes back when memory is short.",
-        of: |job| text(job.usage.memory.file),
-    },
-    Figure {
-        name: "jobfence_job_memory_peak_bytes",
-        kind: "gauge",
-        help: "The most memory that the job had in use at once.",
-        of: |job| text(job.usage.memory_peak),
-    },
-    Figure {
-        name: "jobfence_job_memory_limit_bytes",
-        kind: "gauge",
-        help: "Memory that the job may have.",
-        of: |job| text(job.memory_limit),
-    },
-    Figure {
-        name: "jobfence_job_memory_granted_bytes",
-        kind: "gauge",
-        help: "Memory that the scheduler has granted to the job on this node.",
-        of: |job| text(job.allocated.noted.memory),
-    },
-    Figure {
-        name: "jobfence_job_gpus_granted",
-        kind: "gauge",
-        help: "GPUs that the scheduler has granted to the job on this node.",
-        of: |job| text(job.allocated.gpus),
-    },
-    Figure {
-        name: "jobfence_job_oom_kills_total",
-        kind: "counter",
-        help: "Processes of the job that the kernel has killed for lack of memory.",
-        of: |job| text(job.usage.oom_kills),
-    },
-    Figure {
-        name: "jobfence_job_processes",
-        kind: "gauge",
-        help: "Processes and threads of the job.",
-        of: |job| text(job.processes),
-    },
-    Figure {
-        name: "jobfence_job_processes_limit",
-        kind: "gauge",
-        help: "Processes and threads that the job may have.",
-        of: |job| text(job.processes_limit),
-    },
-    Figure {
-        name: "jobfence_job_forks_refused_total",
-        kind: "counter",
-        help: "Processes and threads of the job that its limit refused.",
-        of: |job| text(job.usage.forks_refused),
-    },
-    Figure {
-        name: "jobfence_job_read_bytes_total",
-        kind: "counter",
-        help: "Bytes that the job has read from disks.",
-        of: |job| text(job.usage.io_bytes().map(|io| io.read)),
-    },
-    Figure {
-        name: "jobfence_job_written_bytes_total",
-        kind: "counter",
-        help: "Bytes that the job has written to disks.",
-        of: |job| text(job.usage.io_bytes().map(|io| io.written)),
-    },
-];
+/// A figure of a job's usage, as the file has it.
+fn figure(job: &JobMetrics, at: usize) -> Option<String> {
+    let number = job.current.usage.numbers().get(at).copied().flatten();
+    match FIGURES.get(at)?.unit {
+        Unit::Seconds => seconds(number.map(Duration::from_micros)),
+        _ => text(number),
+    }
+}
 
 /// The content of the file.
 pub fn page(jobs: &[JobMetrics], counters: &Counters) -> String {
     let mut page = String::new();
     let shown = jobs.get(..jobs.len().min(MOST_JOBS)).unwrap_or(jobs);
-    for figure in FIGURES {
-        let values: Vec<_> = shown.iter().filter_map(|job| Some((job, (figure.of)(job)?))).collect();
-        if !values.is_empty() {
-            head(&mut page, figure.name, figure.kind, figure.help);
-        }
-        for (job, value) in values {
-            let _ = writeln!(page, "{}{{{}}} {value}", figure.name, labels(job));
-        }
+    for (name, help, of) in GAUGES {
+        figures(&mut page, name, help, shown, of);
+    }
+    for (at, (name, help)) in METRICS.iter().enumerate().flat_map(|(at, all)| all.iter().map(move |one| (at, *one))) {
+        figures(&mut page, name, help, shown, |job| figure(job, at));
     }
     pressure(&mut page, shown);
     let hidden = jobs.len() - shown.len();
@@ -287,6 +187,17 @@ pub fn page(jobs: &[JobMetrics], counters: &Counters) -> String {
     page
 }
 
+/// One figure of each job that has it.
+fn figures(page: &mut String, name: &str, help: &str, jobs: &[JobMetrics], of: impl Fn(&JobMetrics) -> Option<String>) {
+    let values: Vec<_> = jobs.iter().filter_map(|job| Some((job, of(job)?))).collect();
+    if !values.is_empty() {
+        head(page, name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
+    }
+    for (job, value) in values {
+        let _ = writeln!(page, "{name}{{{}}} {value}", labels(job));
+    }
+}
+
 fn head(page: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
@@ -299,14 +210,17 @@ fn one(page: &mut String, name: &str, kind: &str, help: &str, value: impl Displa
 fn pressure(page: &mut String, jobs: &[JobMetrics]) {
     const NAME: &str = "jobfence_job_pressure_seconds_total";
     let of_job = |job: &JobMetrics| {
-        let usage = &job.usage;
-        let each = [("cpu", usage.cpu_pressure), ("memory", usage.memory_pressure), ("io", usage.io_pressure)];
-        let lines = each.into_iter().flat_map(|(resource, pressure)| {
-            [("some", pressure.some), ("full", pressure.full)]
-                .into_iter()
-                .filter_map(move |(kind, time)| Some((resource, kind, seconds(time)?)))
-        });
-        lines.collect::<Vec<_>>()
+        let usage = &job.current.usage;
+        let each = [
+            ("cpu", "some", usage.cpu_pressure_some),
+            ("cpu", "full", usage.cpu_pressure_full),
+            ("memory", "some", usage.memory_pressure_some),
+            ("memory", "full", usage.memory_pressure_full),
+            ("io", "some", usage.io_pressure_some),
+            ("io", "full", usage.io_pressure_full),
+        ];
+        let known = each.into_iter().filter_map(|(resource, kind, time)| Some((resource, kind, seconds(time)?)));
+        known.collect::<Vec<_>>()
     };
     if jobs.iter().all(|job| of_job(job).is_empty()) {
         return;
@@ -355,6 +269,8 @@ fn escaped(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use jobfence::facts::{Fact, Facts};
+    use jobfence::figures::{LimitedTo, Usage};
+    use jobfence::job::Cpus;
     use jobfence::record::noted::Noted;
 
     use super::*;
@@ -371,7 +287,9 @@ mod tests {
     #[test]
     fn each_figure_has_its_help_and_type_once() {
         let usage = Usage { cpu: Some(Duration::from_millis(1500)), oom_kills: Some(2), ..Usage::default() };
-        let jobs = [JobMetrics { usage, cpus_limit: Some(Cpus::from_thousandths(1500)), ..job("7") }, job("8")];
+        let limits = LimitedTo { cpus: Some(Cpus::from_thousandths(1500)), ..LimitedTo::default() };
+        let current = CurrentUse { usage, limits, ..CurrentUse::default() };
+        let jobs = [JobMetrics { current, ..job("7") }, job("8")];
         let counters =
             Counters { fenced: 4, began_us: 12_000, began_within: [0, 1, 2, 0, 0, 0, 0, 0, 0], ..Counters::default() };
         let page = page(&jobs, &counters);
@@ -397,18 +315,18 @@ mod tests {
         assert_eq!(names.len(), count, "{helps:?}");
     }
 
+    fn limited(cpus: Option<u32>, processes: Option<u64>) -> CurrentUse {
+        let limits = LimitedTo { cpus: cpus.map(Cpus::whole), processes, ..LimitedTo::default() };
+        CurrentUse { limits, ..CurrentUse::default() }
+    }
+
     #[test]
     fn limits_are_without_room_for_daemons_and_what_was_granted_is_there() {
         let known = |text: &str| Fact::Known(text.to_owned());
         let noted = Noted::of(&Facts { partition: known("short"), ..Facts::default() }, Some(Cpus::whole(2)), Some(9));
         let allocated = Allocated::of(&noted, Some(1), (Some(Cpus::whole(2)), Some(100)));
-        let of_scheduler = JobMetrics {
-            partition: String::new(),
-            cpus_limit: Some(Cpus::whole(3)),
-            processes_limit: Some(164),
-            allocated,
-            ..job("7")
-        };
+        let of_scheduler =
+            JobMetrics { partition: String::new(), current: limited(Some(3), Some(164)), allocated, ..job("7") };
         let text = page(&[of_scheduler.clone().by_what_is_noted()], &Counters::default());
         for (name, value) in [
             ("cpu_limit_cpus", 2),
@@ -422,9 +340,9 @@ mod tests {
             assert!(line.is_some_and(|line| line.ends_with(&format!(" {value}"))), "{name}: {text}");
         }
         // A lower present limit counts; a missing one is not invented.
-        let lower = JobMetrics { cpus_limit: Some(Cpus::whole(1)), processes_limit: None, ..of_scheduler };
-        let lower = lower.by_what_is_noted();
-        assert_eq!((lower.cpus_limit, lower.processes_limit), (Some(Cpus::whole(1)), None));
+        let lower = JobMetrics { current: limited(Some(1), None), ..of_scheduler };
+        let lower = lower.by_what_is_noted().current.limits;
+        assert_eq!((lower.cpus, lower.processes), (Some(Cpus::whole(1)), None));
     }
 
     #[test]

@@ -107,7 +107,7 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
         Err(error) if !living.is_empty() => (LoggedSteps::default(), Some(error)),
         Err(error) => return stored(options).unwrap_or(Err(error)),
     };
-    lines.retain(|line| own.is_root() || line.uid() == Some(u64::from(own.as_raw())));
+    lines.retain(|line| own.is_root() || line.uid == Some(u64::from(own.as_raw())));
     let mut runs = runs_of(lines);
     let of_log = runs.len();
     // The newest comes first.

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use jobfence::cgroup::usage::Depth;
 use jobfence::config::{Config, Mode};
 use jobfence::fence::living::{LivingStep, Recorded, WantedSteps, find};
 use jobfence::host::Host;
@@ -140,9 +141,9 @@ fn interval_of(config: &Config) -> Option<Duration> {
 /// The series of a new step, and its first point. `None`: its start is not known.
 fn begun(step: &LivingStep<'_>) -> Option<(Series, Point)> {
     let row = described(step);
-    let current = step.current();
+    let current = step.current(Depth::Card);
     let age = row.uptime.unwrap_or_default();
-    let point = Point::of(age.as_secs_f64(), current.memory, current.processes, &step.usage());
+    let point = Point::of(age.as_secs_f64(), &current);
     let series = Series {
         name: row.name,
         job: row.job,

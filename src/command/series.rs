@@ -10,8 +10,8 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use jobfence::cgroup::usage::Usage;
 use jobfence::error::{Error, Result};
+use jobfence::fence::living::CurrentUse;
 use jobfence::report::usage_log::UsageLog;
 use jobfence::sys::dir::Dir;
 use nix::errno::Errno;
@@ -59,16 +59,16 @@ pub struct Point {
 
 impl Point {
     /// A step's present figures.
-    pub fn of(at: f64, memory: Option<u64>, processes: Option<u64>, usage: &Usage) -> Self {
-        let io = usage.io_bytes();
+    pub fn of(at: f64, current: &CurrentUse) -> Self {
+        let usage = &current.usage;
         Self {
             at,
             cpu_seconds: usage.cpu.map(|cpu| cpu.as_secs_f64()),
-            memory_bytes: memory,
-            file_bytes: usage.memory.file,
-            processes,
-            read_bytes: io.map(|io| io.read),
-            written_bytes: io.map(|io| io.written),
+            memory_bytes: current.memory,
+            file_bytes: usage.memory_file,
+            processes: current.processes,
+            read_bytes: usage.read,
+            written_bytes: usage.written,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use jobfence::bytes::mebibytes;
-use jobfence::cgroup::usage::{Pressure, Usage};
+use jobfence::cgroup::usage::Depth;
 use jobfence::fence::living::{LivingStep, LivingTask};
 use jobfence::job::Id;
 use jobfence::report::account::utc;
@@ -17,7 +17,7 @@ use jobfence::sys::process;
 use crate::command::Failure;
 use crate::configured::Configured;
 use crate::living::{
-    LivingRow, LivingView, MEASURED, described, document, job_id, say_none, user_name, version, warn_of,
+    LivingRow, LivingView, MEASURED, described, document, job_id, now, say_none, user_name, version, warn_of,
 };
 use crate::series::{self, Amounts, Series};
 use crate::table::{self, NONE, clock, mib, number, numbers, printable, texts, time};
@@ -77,7 +77,6 @@ pub fn show(options: &ShowOptions) -> Result<ExitCode, Failure> {
 struct SeenStep<'a> {
     step: &'a LivingStep<'a>,
     row: LivingRow,
-    usage: Usage,
     is_frozen: bool,
     tasks: Vec<LivingTask>,
     processes: Vec<NamedProcess>,
@@ -91,8 +90,8 @@ const WAITED_FOR: [(&str, &str); 3] = [("cpu", "CPU"), ("memory", "memory"), ("i
 impl<'a> SeenStep<'a> {
     fn look(step: &'a LivingStep<'a>, before: Option<Duration>, view: &LivingView) -> Self {
         let proc = &view.host.proc;
-        let current = step.current();
-        let spent = before.zip(current.cpu).map(|(before, now)| now.saturating_sub(before));
+        let current = step.current(Depth::All);
+        let spent = before.zip(current.usage.cpu).map(|(before, now)| now.saturating_sub(before));
         let cpus_now = spent.map(|spent| spent.as_secs_f64() / MEASURED.as_secs_f64());
         let named = |pid, task| NamedProcess {
             pid,
@@ -110,7 +109,6 @@ impl<'a> SeenStep<'a> {
             step,
             series,
             row: LivingRow { current, cpus_now, user: step.uid.map_or_else(|| NONE.to_owned(), user_name), ..row },
-            usage: step.usage(),
             is_frozen: step.is_frozen(),
             tasks: step.tasks(),
             processes: processes.map(|process| named(process.pid, process.task)).collect(),
@@ -120,7 +118,7 @@ impl<'a> SeenStep<'a> {
     fn json(&self) -> String {
         let mut object = Object::new();
         self.row.identity(&mut object);
-        object.usage(&self.usage).add("is_frozen", self.is_frozen);
+        object.usage(&self.row.current.usage).add("is_frozen", self.is_frozen);
         for (file, _) in WAITED_FOR {
             object.number(&format!("{file}_pressure_some_percent"), self.step.pressure(file));
         }
@@ -128,15 +126,10 @@ impl<'a> SeenStep<'a> {
             Object::new().text("level", Some(level)).text("file", path.to_str()).text("value", Some(&value)).end()
         };
         let task = |task: &LivingTask| {
-            Object::new()
-                .text("task", Some(&task.name))
-                .number("cpus_limit", task.current.cpus_limit)
-                .number("memory_now_bytes", task.current.memory)
-                .number("memory_limit_bytes", task.current.memory_limit)
-                .number("processes_now", task.current.processes)
-                .number("processes_limit", task.current.processes_limit)
-                .usage(&task.usage)
-                .end()
+            let mut object = Object::new();
+            object.text("task", Some(&task.name));
+            now(&mut object, &task.current);
+            object.usage(&task.current.usage).end()
         };
         let process = |process: &NamedProcess| {
             Object::new()
@@ -216,11 +209,12 @@ impl<'a> SeenStep<'a> {
     }
 
     fn amounts(&self, line: &mut dyn FnMut(&str, String)) {
-        let (usage, current) = (&self.usage, &self.row.current);
+        let current = &self.row.current;
+        let usage = &current.usage;
         let of = |limit: Option<String>| limit.map_or_else(String::new, |limit| format!(" of {limit}"));
         let bytes = |bytes: Option<u64>| bytes.map_or_else(|| NONE.to_owned(), mebibytes);
         let cpus = self.row.cpus_now.map_or_else(|| NONE.to_owned(), |cpus| format!("{cpus:.2}"));
-        let of_cpus = current.cpus_limit.map_or_else(|| " CPUs".to_owned(), |cpus| format!(" of {}", cpus.in_words()));
+        let of_cpus = current.limits.cpus.map_or_else(|| " CPUs".to_owned(), |cpus| format!(" of {}", cpus.in_words()));
         line(
             "CPU",
             format!(
@@ -235,26 +229,25 @@ impl<'a> SeenStep<'a> {
             let periods = periods.map(|(some, all)| format!(" in {some} of {all} periods")).unwrap_or_default();
             line("throttled", format!("{}{periods}", time(Some(throttled))));
         }
-        let parts = &usage.memory;
         line(
             "memory",
             format!(
                 "{}{} now; peak {}",
                 bytes(current.memory),
-                of(current.memory_limit.map(mebibytes)),
-                bytes(current.memory_peak)
+                of(current.limits.memory.map(mebibytes)),
+                bytes(current.usage.memory_peak)
             ),
         );
         line(
             "consists",
             format!(
                 "programs {}, files {}, shared {}, kernel {}{}, swap {}",
-                bytes(parts.anonymous),
-                bytes(parts.file),
-                bytes(parts.shared),
-                bytes(parts.kernel),
-                parts.huge.map(|huge| format!(", huge pages {}", mebibytes(huge))).unwrap_or_default(),
-                bytes(parts.swap)
+                bytes(usage.memory_anonymous),
+                bytes(usage.memory_file),
+                bytes(usage.memory_shared),
+                bytes(usage.memory_kernel),
+                usage.memory_huge_pages.map(|huge| format!(", huge pages {}", mebibytes(huge))).unwrap_or_default(),
+                bytes(usage.memory_swap)
             ),
         );
         let happened = [
@@ -269,17 +262,19 @@ impl<'a> SeenStep<'a> {
         if !happened.is_empty() {
             line("events", happened.join(", "));
         }
-        let processes_limit = of(current.processes_limit.map(|limit| limit.to_string()));
+        let processes_limit = of(current.limits.processes.map(|limit| limit.to_string()));
         let peak = usage.processes_peak.map(|peak| format!("; peak {peak}")).unwrap_or_default();
         line("processes", format!("{}{processes_limit} now{peak}", number(current.processes)));
-        if let Some(io) = usage.io_bytes() {
-            line("I/O", format!("read {}, written {}", mebibytes(io.read), mebibytes(io.written)));
+        if let Some((read, written)) = usage.read.zip(usage.written) {
+            line("I/O", format!("read {}, written {}", mebibytes(read), mebibytes(written)));
         }
-        let waits = [&usage.cpu_pressure, &usage.memory_pressure, &usage.io_pressure];
-        for ((file, name), pressure) in WAITED_FOR.into_iter().zip(waits) {
-            let Pressure { some: Some(some), .. } = pressure else { continue };
+        let waits = [usage.cpu_pressure_some, usage.memory_pressure_some, usage.io_pressure_some];
+        for ((file, name), waited) in WAITED_FOR.into_iter().zip(waits) {
+            if waited.is_none() {
+                continue;
+            }
             let lately = self.step.pressure(file).map(|percent| format!("; {percent:.1} % of the last 10 s"));
-            line("waited", format!("for {name} {}{}", time(Some(*some)), lately.unwrap_or_default()));
+            line("waited", format!("for {name} {}{}", time(waited), lately.unwrap_or_default()));
         }
     }
 }
@@ -298,13 +293,13 @@ const TASK_COLUMNS: [table::Column; 8] = [
 fn task_cells(task: &LivingTask) -> Vec<String> {
     vec![
         printable(&task.name),
-        time(task.usage.cpu),
-        number(task.current.cpus_limit),
+        time(task.current.usage.cpu),
+        number(task.current.limits.cpus),
         mib(task.current.memory),
-        mib(task.current.memory_peak),
-        mib(task.current.memory_limit),
+        mib(task.current.usage.memory_peak),
+        mib(task.current.limits.memory),
         number(task.current.processes),
-        number(task.usage.oom_kills),
+        number(task.current.usage.oom_kills),
     ]
 }
 

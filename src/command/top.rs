@@ -329,11 +329,11 @@ fn page() -> usize {
 /// Red if the memory is nearly used up, yellow if the CPU time is.
 fn colour_of(row: &LivingRow) -> Option<Color> {
     let current = &row.current;
-    let (memory, limit) = (current.memory.unwrap_or(0), current.memory_limit.unwrap_or(u64::MAX));
+    let (memory, limit) = (current.memory.unwrap_or(0), current.limits.memory.unwrap_or(u64::MAX));
     if memory >= limit / 10 * 9 {
         return Some(Color::Red);
     }
     let cpus = row.cpus_now.unwrap_or(0.0) * 1000.0;
-    let is_busy = current.cpus_limit.is_some_and(|limit| cpus >= 0.95 * limit.thousandths() as f64);
+    let is_busy = current.limits.cpus.is_some_and(|limit| cpus >= 0.95 * limit.thousandths() as f64);
     is_busy.then_some(Color::Yellow)
 }

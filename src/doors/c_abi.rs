@@ -17,6 +17,7 @@ use crate::config::{self, LoadError, Loaded};
 use crate::doors::card;
 use crate::doors::life::{self, HeldBy, HowClosed, OpenRequest, Seen, Which};
 use crate::doors::seen;
+use crate::figures::Usage;
 use crate::host::Host;
 use crate::janitor::{self, Who};
 use crate::job::Id;
@@ -381,23 +382,23 @@ fn used(loaded: &Result<Loaded, LoadError>, which: &Which) -> Done<Vec<Seen>> {
 }
 
 fn totals_of(all: &[Seen], are_all: bool) -> CTotals {
-    let sum = |figure: &dyn Fn(&Seen) -> Option<u64>| all.iter().map(figure).sum::<Option<u64>>().unwrap_or(UNKNOWN);
-    let most = |figure: &dyn Fn(&Seen) -> Option<u64>| all.iter().filter_map(figure).max().unwrap_or(UNKNOWN);
-    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(UNKNOWN);
-    let of_steps = sum(&|seen| seen.usage.cpu.map(micros));
+    let steps = Usage::sum(&mut all.iter().map(|seen| &seen.usage), Usage::after);
+    let number = |known: Option<u64>| known.unwrap_or(UNKNOWN);
+    let micros =
+        |time: Option<Duration>| time.map_or(UNKNOWN, |time| u64::try_from(time.as_micros()).unwrap_or(UNKNOWN));
     // The job's directory also counts what closed steps used.
-    let of_job = all.iter().filter_map(|seen| seen.job_cpu.map(micros)).max().filter(|_| are_all);
+    let of_job = all.iter().filter_map(|seen| seen.job.cpu).max().filter(|_| are_all).unwrap_or_default();
     CTotals {
         size: size_of::<CTotals>(),
         fences: all.len() as u64,
-        cpu_us: if of_steps == UNKNOWN { UNKNOWN } else { of_steps.max(of_job.unwrap_or(0)) },
-        throttled_us: sum(&|seen| seen.usage.throttled.map(micros)),
-        memory_peak: most(&|seen| seen.job_memory_peak),
-        memory_swap_peak: most(&|seen| seen.job_memory_swap_peak),
-        oom_kills: sum(&|seen| seen.usage.oom_kills),
-        forks_refused: sum(&|seen| seen.usage.forks_refused),
-        read_bytes: sum(&|seen| Some(seen.usage.io_bytes()?.read)),
-        written_bytes: sum(&|seen| Some(seen.usage.io_bytes()?.written)),
+        cpu_us: micros(steps.cpu.map(|cpu| cpu.max(of_job))),
+        throttled_us: micros(steps.throttled),
+        memory_peak: number(all.iter().filter_map(|seen| seen.job.memory_peak).max()),
+        memory_swap_peak: number(all.iter().filter_map(|seen| seen.job_memory_swap_peak).max()),
+        oom_kills: number(steps.oom_kills),
+        forks_refused: number(steps.forks_refused),
+        read_bytes: number(steps.read),
+        written_bytes: number(steps.written),
     }
 }
 

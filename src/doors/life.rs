@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 
-use crate::cgroup::usage::Usage;
 use crate::config::{Config, Limit, LoadError, Loaded, Mode, Resolved, UsageCard};
 use crate::cpu_list::CpuList;
 use crate::doors::cores::{self, ChosenCores};
@@ -15,16 +14,17 @@ use crate::doors::gpus;
 use crate::error::{Error, Result};
 use crate::facts::{Facts, Gpus};
 use crate::fence::{Fence, resume};
+use crate::figures::{LimitedTo, Usage};
 use crate::host::Host;
 use crate::janitor::{self, Who};
 use crate::job::{Cpus, Grant, HugePage, Id, JobKey};
-use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Ending, Joining, NotFenced, Reported, begin};
+use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, begin};
 use crate::log;
-use crate::policy::{self, CoreMap, Level};
+use crate::policy::{self, CoreMap};
 use crate::record::holder::Holder;
 use crate::record::noted::Noted;
 use crate::record::{Record, Records};
-use crate::report::account::{End, GrantedTo, LimitedTo, since_boot};
+use crate::report::account::{End, Ending, GrantedTo, since_boot};
 use crate::requests::UserRequests;
 use crate::scheduler::{Runs, Schedulers};
 use crate::schedulers::ALL;
@@ -201,18 +201,12 @@ pub struct Seen {
     pub path: Option<String>,
     /// What it has used.
     pub usage: Usage,
-    /// The CPU time of the job, including steps that were closed.
-    pub job_cpu: Option<Duration>,
-    /// The job's peak memory in bytes, all its steps together.
-    pub job_memory_peak: Option<u64>,
-    /// The same with swap.
+    /// What its job has used: CPU time and peak memory, all its steps together, also those that were closed.
+    pub job: Usage,
+    /// The job's peak memory and swap in bytes.
     pub job_memory_swap_peak: Option<u64>,
-    /// Its CPU limit. `None`: not limited.
-    pub cpus: Option<Cpus>,
-    /// Its memory limit in bytes. `None`: not limited.
-    pub memory: Option<u64>,
-    /// Its limit of processes and threads. `None`: not limited.
-    pub processes: Option<u64>,
+    /// Its limits.
+    pub limits: LimitedTo,
     /// The devices of the GPUs that were chosen for the job.
     pub gpus: Vec<String>,
     /// The limits at which it was stopped, in sentences.
@@ -225,9 +219,9 @@ impl Seen {
         let limit = |value: Option<String>| value.filter(|_| mode == Mode::Enforce);
         [
             ("JOBFENCE_CGROUP", self.path.clone()),
-            ("JOBFENCE_CPUS", limit(self.cpus.map(|cpus| cpus.to_string()))),
-            ("JOBFENCE_MEMORY_BYTES", limit(self.memory.map(|bytes| bytes.to_string()))),
-            ("JOBFENCE_MAX_PROCESSES", limit(self.processes.map(|count| count.to_string()))),
+            ("JOBFENCE_CPUS", limit(self.limits.cpus.map(|cpus| cpus.to_string()))),
+            ("JOBFENCE_MEMORY_BYTES", limit(self.limits.memory.map(|bytes| bytes.to_string()))),
+            ("JOBFENCE_MAX_PROCESSES", limit(self.limits.processes.map(|count| count.to_string()))),
         ]
     }
 }
@@ -578,7 +572,7 @@ fn line_of(fence: &Fence, config: &Config, record: &Record, seen: &Seen) -> Opti
         run: seen.run,
         facts: &noted.facts(),
         granted: GrantedTo { cpus: noted.cpus, memory: noted.memory },
-        limits: LimitedTo { cpus: seen.cpus, memory: seen.memory, processes: seen.processes },
+        limits: seen.limits,
         started: record.shared.as_ref().and_then(|shared| since_boot(shared.opener.start)),
         exit: None,
         tasks: &[],
@@ -595,8 +589,6 @@ pub fn in_words(seen: &Seen) -> String {
 
 fn see(fence: &Fence, record: &Record) -> Seen {
     let shared = record.shared.as_deref();
-    let levels = fence.memory_levels();
-    let of = |whose: Level| levels.iter().find(|level| level.whose == whose);
     // From the fence's own record, which this process may have changed.
     let left = fence.shared_record().and_then(|record| record.shared.as_ref()?.plan.as_ref());
     let asked = left.and_then(|left| left.asked_processes).map(AskedProcesses::by_user);
@@ -607,12 +599,9 @@ fn see(fence: &Fence, record: &Record) -> Seen {
         holder: shared.map_or(Holder::Manual, |shared| shared.holder.clone()),
         path: fence.path(),
         usage: fence.usage(),
-        job_cpu: fence.job_cpu(),
-        job_memory_peak: of(Level::Job).and_then(|job| job.peak),
+        job: fence.job_usage(),
         job_memory_swap_peak: fence.job_memory_swap_peak(),
-        cpus: fence.cpus(),
-        memory: of(Level::Step).and_then(|step| step.limit),
-        processes: fence.processes(),
+        limits: fence.limited_to(),
         gpus: fence.gpus().to_vec(),
         sentences,
     }

@@ -2,7 +2,7 @@
 //! The usage of fences as text: JSON for programs, sentences for people. Every entry point with separate commands uses it.
 
 use crate::doors::life::{Seen, in_words};
-use crate::report::json::{Object, array, text};
+use crate::report::json::{Object, array};
 
 /// The fences as one JSON object.
 pub fn json(all: &[Seen]) -> String {
@@ -15,13 +15,13 @@ pub fn json(all: &[Seen]) -> String {
             .text("holder", Some(&seen.holder.to_string()))
             .text("path", seen.path.as_deref())
             .usage(&seen.usage)
-            .number("job_memory_peak_bytes", seen.job_memory_peak)
+            .number("job_memory_peak_bytes", seen.job.memory_peak)
             .number("job_memory_swap_peak_bytes", seen.job_memory_swap_peak)
-            .number("cpus_limit", seen.cpus)
-            .number("memory_limit_bytes", seen.memory)
-            .number("processes_limit", seen.processes)
-            .add("gpus", array(seen.gpus.iter().map(|one| text(one))))
-            .add("sentences", array(seen.sentences.iter().map(|one| text(one))))
+            .number("cpus_limit", seen.limits.cpus)
+            .number("memory_limit_bytes", seen.limits.memory)
+            .number("processes_limit", seen.limits.processes)
+            .texts("gpus", &seen.gpus)
+            .texts("sentences", &seen.sentences)
             .end()
     };
     Object::new().add("schema", 1).add("fences", array(all.iter().map(one))).end()

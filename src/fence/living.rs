@@ -12,11 +12,12 @@ use super::branches::{self, OwnStep};
 use super::names::{IDLE, in_mount};
 use super::own::{children, found_or_noted};
 use crate::cgroup::layout::Hierarchy;
-use crate::cgroup::usage::Usage;
+use crate::cgroup::usage::{self, Depth};
 use crate::cgroup::{limits, mark, now, walk};
 use crate::error::{Error, Result};
+use crate::figures::{LimitedTo, Usage};
 use crate::host::Host;
-use crate::job::{Cpus, Id, job_dir};
+use crate::job::{Id, job_dir};
 use crate::log;
 use crate::policy::Level;
 use crate::record::noted::Allocated;
@@ -113,20 +114,14 @@ pub struct StepPlace<'a> {
 /// What one step uses now, and its limits.
 #[derive(Debug, Clone, Default)]
 pub struct CurrentUse {
-    /// CPU time since its directories were made.
-    pub cpu: Option<Duration>,
+    /// What it has used since its directories were made.
+    pub usage: Usage,
     /// Memory in use, in bytes.
     pub memory: Option<u64>,
-    /// The most memory in use at once, in bytes.
-    pub memory_peak: Option<u64>,
     /// Processes and threads.
     pub processes: Option<u64>,
-    /// CPU time that the step and its job may have; `None`: not limited.
-    pub cpus_limit: Option<Cpus>,
-    /// The same for memory, in bytes.
-    pub memory_limit: Option<u64>,
-    /// The same for processes and threads.
-    pub processes_limit: Option<u64>,
+    /// What the step and its job may have.
+    pub limits: LimitedTo,
 }
 
 /// One task's directories.
@@ -134,8 +129,6 @@ pub struct CurrentUse {
 pub struct LivingTask {
     /// The name of its directory without the common prefix: a number.
     pub name: String,
-    /// What it has used.
-    pub usage: Usage,
     /// What it uses now.
     pub current: CurrentUse,
 }
@@ -378,20 +371,20 @@ impl LivingStep<'_> {
 
     /// Its CPU time alone.
     pub fn cpu_time(&self) -> Option<Duration> {
-        let of_place = |place: &StepPlace<'_>| now::cpu_time(place.hierarchy, &Dir::open(&place.step).ok()?);
+        let of_place = |place: &StepPlace<'_>| usage::cpu(place.hierarchy, &Dir::open(&place.step).ok()?);
         self.places.iter().find_map(of_place)
     }
 
-    /// What it uses now, and its limits.
-    pub fn current(&self) -> CurrentUse {
+    /// What it uses now, what it has used, and its limits.
+    pub fn current(&self, depth: Depth) -> CurrentUse {
         let mut current = CurrentUse::default();
         for place in &self.places {
             if let Ok(dir) = Dir::open(&place.step) {
-                current.add(place.hierarchy, &dir);
+                current.add(place.hierarchy, &dir, depth);
             }
             for around in place.around.iter().chain([&place.job]) {
                 if let Ok(dir) = Dir::open(around) {
-                    current.limit(place.hierarchy, &dir);
+                    current.limits.lower(place.hierarchy, &dir);
                 }
             }
         }
@@ -402,16 +395,15 @@ impl LivingStep<'_> {
         current
     }
 
-    /// What its whole job has used, ended steps included, and what the job uses now, with its limits.
-    pub fn of_job(&self) -> (Usage, CurrentUse) {
-        let (mut usage, mut current) = (Usage::default(), CurrentUse::default());
+    /// The same of its whole job, with what ended steps have used.
+    pub fn of_job(&self) -> CurrentUse {
+        let mut current = CurrentUse::default();
         for place in &self.places {
             if let Ok(dir) = Dir::open(&place.job) {
-                usage.add(place.hierarchy, &dir);
-                current.add(place.hierarchy, &dir);
+                current.add(place.hierarchy, &dir, Depth::All);
             }
         }
-        (usage, current)
+        current
     }
 
     /// What its job was granted, as the step's directories or its record say.
@@ -423,17 +415,6 @@ impl LivingStep<'_> {
         let said = self.places.iter().find_map(of_place).map(|text| Allocated::parse(&text)).unwrap_or_default();
         let noted = self.record.as_ref().map(Record::noted).unwrap_or_default();
         said.or(&Allocated { noted, ..Allocated::default() })
-    }
-
-    /// All that it has used.
-    pub fn usage(&self) -> Usage {
-        let mut usage = Usage::default();
-        for place in &self.places {
-            if let Ok(dir) = Dir::open(&place.step) {
-                usage.add(place.hierarchy, &dir);
-            }
-        }
-        usage
     }
 
     /// Whether all of its processes are frozen.
@@ -471,10 +452,9 @@ impl LivingStep<'_> {
             for name in children(&step, |name| name.starts_with(place.tasks), &mut Vec::new()) {
                 let Ok(dir) = step.child(&name) else { continue };
                 let name = name.strip_prefix(place.tasks).unwrap_or(&name).to_owned();
-                let new = LivingTask { name: name.clone(), usage: Usage::default(), current: CurrentUse::default() };
+                let new = LivingTask { name: name.clone(), current: CurrentUse::default() };
                 let task = tasks.entry(JobOrder::of(&name)).or_insert(new);
-                task.usage.add(place.hierarchy, &dir);
-                task.current.add(place.hierarchy, &dir);
+                task.current.add(place.hierarchy, &dir, Depth::All);
             }
         }
         tasks.into_values().collect()
@@ -550,32 +530,13 @@ impl StepPlace<'_> {
 }
 
 impl CurrentUse {
-    fn add(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
-        self.cpu = self.cpu.or_else(|| now::cpu_time(hierarchy, dir));
+    fn add(&mut self, hierarchy: &Hierarchy, dir: &Dir, depth: Depth) {
+        self.usage.add(hierarchy, dir, depth);
         if hierarchy.has("memory") {
             self.memory = self.memory.or_else(|| limits::memory_in_use(dir, hierarchy.version));
-            self.memory_peak = self.memory_peak.or_else(|| now::memory_peak(hierarchy, dir));
         }
         self.processes = self.processes.or_else(|| now::processes(hierarchy, dir));
-        self.limit(hierarchy, dir);
-    }
-
-    /// Of two limits the lower one holds.
-    fn limit(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
-        fn lower<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
-            one.into_iter().chain(other).min()
-        }
-        if hierarchy.has("cpu") {
-            let quota = limits::cpu_quota(dir, hierarchy.version).ok().flatten();
-            self.cpus_limit = lower(self.cpus_limit.take(), quota.map(limits::CpuQuota::cpus));
-        }
-        if hierarchy.has("memory") {
-            let (file, _) = limits::memory_files(hierarchy.version);
-            self.memory_limit = lower(self.memory_limit, limits::memory_limit(dir, file).ok().flatten());
-        }
-        if hierarchy.has("pids") {
-            self.processes_limit = lower(self.processes_limit, limits::processes(dir).ok().flatten());
-        }
+        self.limits.lower(hierarchy, dir);
     }
 }
 

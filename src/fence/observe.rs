@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the step has used, and its limits as the kernel has them.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::fenced::{Fence, OpenDir, Tree};
 use super::names::{in_mount, own_task};
+use super::overlay::Overlay;
 use super::own::is_inhabited;
 use super::rules::has_swap_by;
 use crate::cgroup::cpuset;
@@ -13,11 +14,11 @@ use crate::cgroup::huge_pages::{self, HugePages};
 use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::layout::Version;
 use crate::cgroup::limits;
-use crate::cgroup::now;
-use crate::cgroup::usage::{Usage, forks_refused, forks_refused_here, oom_kills};
+use crate::cgroup::usage::{Depth, forks_refused, forks_refused_here, memory_peak_file, oom_kills};
 use crate::config::{Limit, Percent};
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
+use crate::figures::{LimitedTo, Usage};
 use crate::job::Cpus;
 use crate::policy::Level;
 use crate::sys::dir::Dir;
@@ -26,24 +27,20 @@ use crate::sys::lock::Lock;
 impl Fence {
     /// What the step has used so far.
     pub fn usage(&self) -> Usage {
-        let mut usage = Usage::default();
-        for tree in &self.trees {
-            match (tree, tree.step()) {
-                (_, Ok(step)) => usage.add(tree.hierarchy(), &step),
-                (Tree::Overlay(overlay), Err(_)) => usage.or(overlay.usage()),
-                (Tree::Own(_), Err(_)) => {}
-            }
-        }
-        usage
+        self.counted(Depth::All, Tree::step, Overlay::usage)
     }
 
     /// CPU time and peak memory of all the job's steps together, ended ones included, as long as the job's directory is there.
     pub fn job_usage(&self) -> Usage {
+        self.counted(Depth::Job, Tree::job, Overlay::job_usage)
+    }
+
+    fn counted(&self, depth: Depth, dir: fn(&Tree) -> Result<OpenDir<'_>>, last: fn(&Overlay) -> &Usage) -> Usage {
         let mut usage = Usage::default();
         for tree in &self.trees {
-            match (tree, tree.job()) {
-                (_, Ok(job)) => usage.add_of_job(tree.hierarchy(), &job),
-                (Tree::Overlay(overlay), Err(_)) => usage.or(overlay.job_usage()),
+            match (tree, dir(tree)) {
+                (_, Ok(dir)) => usage.add(tree.hierarchy(), &dir, depth),
+                (Tree::Overlay(overlay), Err(_)) => usage.or(last(overlay)),
                 (Tree::Own(_), Err(_)) => {}
             }
         }
@@ -55,7 +52,7 @@ impl Fence {
         let mut found = JobForACard::default();
         for tree in &self.trees {
             let (Ok(job), hierarchy) = (tree.job(), tree.hierarchy()) else { continue };
-            found.usage.add_for_a_card(hierarchy, &job);
+            found.usage.add(hierarchy, &job, Depth::Card);
             if let (Tree::Overlay(overlay), Some(cpu)) = (tree, &mut found.usage.cpu) {
                 *cpu = cpu.saturating_sub(overlay.daemons_cpu(&job));
             }
@@ -123,7 +120,7 @@ impl Fence {
                 Tree::Overlay(overlay) => overlay.task_name(number)?,
             };
             if let Ok(dir) = tree.step().and_then(|step| step.child(&name)) {
-                found.get_or_insert_with(Usage::default).add(tree.hierarchy(), &dir);
+                found.get_or_insert_with(Usage::default).add(tree.hierarchy(), &dir, Depth::All);
             }
         }
         found
@@ -142,6 +139,11 @@ impl Fence {
                 overlay.take_usage();
             }
         }
+    }
+
+    /// The step's limits, as the kernel has them.
+    pub fn limited_to(&self) -> LimitedTo {
+        LimitedTo { cpus: self.cpus(), memory: self.memory(), processes: self.processes() }
     }
 
     /// The CPUs that the step's quota allows, as the kernel has it; `None` when unlimited.
@@ -254,11 +256,6 @@ impl Fence {
         self.trees.iter().filter(|tree| tree.hierarchy().has("memory")).find_map(count).unwrap_or(0)
     }
 
-    /// The CPU time of all steps of the job's directory, ended ones included.
-    pub fn job_cpu(&self) -> Option<Duration> {
-        self.trees.iter().find_map(|tree| now::cpu_time(tree.hierarchy(), &*tree.job().ok()?))
-    }
-
     /// The most memory and swap together that the job had in use at once, in bytes. v2 keeps one peak for each (swap since Linux 6.5),
     /// so there the truth may be less than this sum.
     pub fn job_memory_swap_peak(&self) -> Option<u64> {
@@ -276,7 +273,6 @@ impl Fence {
         let Some(tree) = self.trees.iter().find(|tree| tree.hierarchy().has("memory")) else { return Vec::new() };
         let version = tree.hierarchy().version;
         let (limit_file, _) = limits::memory_files(version);
-        let peak_file = if version == Version::V2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
         let (step, job) = match tree {
             Tree::Own(own) => {
                 let step = in_mount(&own.hierarchy, &self.ours.path);
@@ -289,7 +285,9 @@ impl Fence {
             path: path.unwrap_or_default(),
             whose,
             limit: dir.and_then(|dir| limits::memory_limit(dir, limit_file).ok()).flatten(),
-            peak: dir.and_then(|dir| dir.read(peak_file).ok()).and_then(|text| text.trim().parse().ok()),
+            peak: dir
+                .and_then(|dir| dir.read(memory_peak_file(version)).ok())
+                .and_then(|text| text.trim().parse().ok()),
         };
         let user = tree.user().and_then(Result::ok);
         let of_user = job.as_ref().and_then(|job| job.rsplit_once('/')).map(|(user, _)| user.to_owned());

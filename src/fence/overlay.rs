@@ -12,9 +12,10 @@ use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::{self, CpuQuota};
 use crate::cgroup::mark;
 use crate::cgroup::membership::Membership;
-use crate::cgroup::usage::{self, Usage};
+use crate::cgroup::usage::{self, Depth};
 use crate::cgroup::walk;
 use crate::error::{Error, Result};
+use crate::figures::Usage;
 use crate::host::Host;
 use crate::job::JobKey;
 use crate::record::Record;
@@ -273,14 +274,10 @@ impl Overlay {
     /// Keeps what the step has used so far, as far as it can still be read.
     pub fn take_usage(&mut self) {
         if let Ok(step) = self.step() {
-            let mut usage = Usage::default();
-            usage.add(&self.hierarchy, &step);
-            self.seen.step = usage;
+            self.seen.step = Usage::read(&self.hierarchy, &step, Depth::All);
         }
         if let Ok(job) = self.job() {
-            let mut usage = Usage::default();
-            usage.add_of_job(&self.hierarchy, &job);
-            self.seen.job = usage;
+            self.seen.job = Usage::read(&self.hierarchy, &job, Depth::Job);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::mark;
 use crate::cgroup::membership::Membership;
-use crate::cgroup::used::Used;
+use crate::cgroup::usage::Used;
 use crate::cgroup::walk;
 use crate::error::{Error, Result};
 use crate::host::Host;

@@ -6,7 +6,7 @@
 
 use std::time::SystemTime;
 
-use crate::cgroup::used::Used;
+use crate::cgroup::usage::Used;
 use crate::config::Config;
 use crate::facts::Facts;
 use crate::host::Host;
@@ -14,7 +14,7 @@ use crate::job::JobKey;
 use crate::record::holder::Holder;
 use crate::record::job::JobRecords;
 use crate::record::{Owner, Record};
-use crate::report::account::{Account, End, GrantedTo, LimitedTo, since_boot};
+use crate::report::account::{Account, End, Ending, GrantedTo, since_boot};
 use crate::report::usage_log::UsageLog;
 use crate::scheduler::Schedulers;
 
@@ -64,24 +64,20 @@ impl DeadStep {
 
     fn line(&self) -> String {
         let Self { key, opener, run, holder, facts, granted, used } = self;
-        let Used { step, job, cpus, memory, processes } = used;
-        Account {
-            key,
-            run: *run,
+        let Used { step, job, limits } = used;
+        let ending = Ending {
             holder,
+            run: *run,
             facts,
             granted: *granted,
-            limits: LimitedTo { cpus: *cpus, memory: *memory, processes: *processes },
+            limits: *limits,
             started: since_boot(opener.start),
-            ended: SystemTime::now(),
-            end: End::Reaped,
             exit: None,
-            usage: step,
-            job,
             tasks: &[],
             sentences: &[],
-        }
-        .line()
+            end: End::Reaped,
+        };
+        Account { key, ended: SystemTime::now(), usage: step, job, ending }.line()
     }
 }
 

@@ -3,42 +3,17 @@
 
 use std::time::SystemTime;
 
-use crate::cgroup::usage::Usage;
 use crate::config::Config;
-use crate::facts::{Fact, Facts};
+use crate::facts::Fact;
 use crate::fence::Fence;
-use crate::report::account::{Account, End, Exit, GrantedTo, LimitedTo, Task};
+use crate::figures::{LimitedTo, Usage};
+use crate::report::account::{Account, Ending};
 use crate::report::usage_log::UsageLog;
-
-/// What only the entry point knows about a step at its end.
-#[derive(Debug, Clone, Copy)]
-pub struct Ending<'a> {
-    /// The holder of the fence, as in a record.
-    pub holder: &'a str,
-    /// The run of the step.
-    pub run: u32,
-    /// What is known about its job.
-    pub facts: &'a Facts,
-    /// What it was granted.
-    pub granted: GrantedTo,
-    /// Its limits.
-    pub limits: LimitedTo,
-    /// When its fence was made.
-    pub started: Option<SystemTime>,
-    /// How it ended, if the entry point was told.
-    pub exit: Option<Exit>,
-    /// Its tasks that had directories.
-    pub tasks: &'a [Task],
-    /// The limits at which it was stopped.
-    pub sentences: &'a [String],
-    /// How it came to its end.
-    pub end: End,
-}
 
 /// A step's limits according to the kernel, for its line in the usage log. Empty if there is no such log.
 pub fn limited_to(fence: &Fence, config: &Config) -> LimitedTo {
     match config.usage_log {
-        Some(_) => LimitedTo { cpus: fence.cpus(), memory: fence.memory(), processes: fence.processes() },
+        Some(_) => fence.limited_to(),
         None => LimitedTo::default(),
     }
 }
@@ -52,23 +27,8 @@ pub fn account(fence: &Fence, config: &Config, usage: &Usage, ending: &Ending<'_
         facts.node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).into();
     }
     let job = fence.job_usage();
-    let account = Account {
-        key: fence.key(),
-        run: ending.run,
-        holder: ending.holder,
-        facts: &facts,
-        granted: ending.granted,
-        limits: ending.limits,
-        started: ending.started,
-        ended: SystemTime::now(),
-        end: ending.end,
-        exit: ending.exit,
-        usage,
-        job: &job,
-        tasks: ending.tasks,
-        sentences: ending.sentences,
-    };
-    Some(account.line())
+    let ending = Ending { facts: &facts, ..*ending };
+    Some(Account { key: fence.key(), ended: SystemTime::now(), usage, job: &job, ending }.line())
 }
 
 /// Adds that line to the usage log. A failure is no error of the step.

@@ -3,13 +3,16 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::cgroup::usage::Usage;
 use crate::facts::{Fact, Facts};
+use crate::figures::{LimitedTo, Usage};
 use crate::job::{Cpus, JobKey};
-use crate::report::json::{Object, array, text};
+use crate::report::json::{Given, Object, array};
 
 /// The name of the line's format. A program that reads a line checks it first.
 pub const SCHEMA: &str = "jobfence-usage-1";
+
+/// The end of a line whose step the janitor has found.
+pub const REAPED: &str = "reaped";
 
 /// The most tasks in a step's line; the step's own figures include all tasks.
 const MOST_TASKS: usize = 64;
@@ -19,10 +22,23 @@ const MOST_TASKS: usize = 64;
 pub struct Account<'a> {
     /// The step.
     pub key: &'a JobKey,
-    /// The run of the step; 0 if runs are not counted.
-    pub run: u32,
+    /// When its end was noticed.
+    pub ended: SystemTime,
+    /// What it has used.
+    pub usage: &'a Usage,
+    /// CPU time and peak memory of all steps of its job on this node together, until then.
+    pub job: &'a Usage,
+    /// What else is known.
+    pub ending: Ending<'a>,
+}
+
+/// What only the entry point knows about a step at its end.
+#[derive(Debug, Clone, Copy)]
+pub struct Ending<'a> {
     /// The holder of the fence: the scheduler, or the holder as in the record.
     pub holder: &'a str,
+    /// The run of the step; 0 if runs are not counted.
+    pub run: u32,
     /// Partition, account and so on, as far as they are known.
     pub facts: &'a Facts,
     /// What it was granted.
@@ -31,20 +47,14 @@ pub struct Account<'a> {
     pub limits: LimitedTo,
     /// When its fence was made. `None`: not known.
     pub started: Option<SystemTime>,
-    /// When its end was noticed.
-    pub ended: SystemTime,
-    /// How it came to its end.
-    pub end: End,
     /// How its tasks ended, as far as the entry point was told: the first that failed, or else the last.
     pub exit: Option<Exit>,
-    /// What it has used.
-    pub usage: &'a Usage,
-    /// CPU time and peak memory of all steps of its job on this node together, until then.
-    pub job: &'a Usage,
     /// Its tasks that had directories.
     pub tasks: &'a [Task],
     /// The limits at which it was stopped.
     pub sentences: &'a [String],
+    /// How it came to its end.
+    pub end: End,
 }
 
 /// What a step was granted. `None`: not known.
@@ -54,17 +64,6 @@ pub struct GrantedTo {
     pub cpus: Option<Cpus>,
     /// Memory, in bytes.
     pub memory: Option<u64>,
-}
-
-/// The limits of a step. `None`: not limited.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LimitedTo {
-    /// CPU time.
-    pub cpus: Option<Cpus>,
-    /// Memory, in bytes.
-    pub memory: Option<u64>,
-    /// Processes and threads.
-    pub processes: Option<u64>,
 }
 
 /// How a fence came to its end.
@@ -112,50 +111,96 @@ pub struct Task {
     pub usage: Usage,
 }
 
-impl Account<'_> {
-    /// The line, without a newline.
-    pub fn line(&self) -> String {
-        let node = self.facts.node.known().map(String::as_str);
-        let mut line = Object::new();
-        line.text("schema", Some(SCHEMA))
-            .text("ended", Some(&utc(self.ended)))
-            .text("started", self.started.map(utc).as_deref())
-            .seconds("started_unix_seconds", self.started.and_then(since_1970))
-            .seconds("ended_unix_seconds", since_1970(self.ended))
-            .seconds("wall_seconds", self.started.and_then(|started| self.ended.duration_since(started).ok()))
-            .text("node", node)
-            .text("job", Some(self.key.job.as_str()))
-            .text("step", Some(self.key.step.as_str()))
-            .add("run", self.run)
-            .add("uid", self.key.uid)
-            .text("user", known(&self.facts.user))
-            .text("partition", known(&self.facts.partition))
-            .text("account", known(&self.facts.account))
-            .text("qos", known(&self.facts.qos))
-            .text("project", known(&self.facts.project))
-            .text("global_job", known(&self.facts.global_job))
-            .text("holder", Some(self.holder))
-            .text("end", Some(if self.end == End::Closed { "closed" } else { "reaped" }));
-        exit_members(&mut line, self.exit);
-        line.number("cpus_granted", self.granted.cpus)
-            .number("memory_granted_bytes", self.granted.memory)
-            .number("cpus_limit", self.limits.cpus)
-            .number("memory_limit_bytes", self.limits.memory)
-            .number("processes_limit", self.limits.processes)
-            .usage(self.usage)
-            .seconds("job_cpu_seconds", self.job.cpu)
-            .number("job_memory_peak_bytes", self.job.memory_peak)
-            .add("tasks", array(self.tasks.iter().take(MOST_TASKS).map(of_task)))
-            .add("sentences", array(self.sentences.iter().map(|one| text(one))))
-            .end()
-    }
+/// The members of a line, in order: the name, its kind, and what is written. The kinds are the methods of [`Object`] and of [`Given`].
+macro_rules! line {
+    ($account:ident, $ending:ident: $($member:ident: $kind:ident = $value:expr;)*) => {
+        impl Account<'_> {
+            /// The line, without a newline.
+            pub fn line(&self) -> String {
+                let ($account, $ending) = (self, &self.ending);
+                let mut line = Object::new();
+                $(kind!(write $kind, line, stringify!($member), $value);)*
+                line.end()
+            }
+        }
+
+        /// A line that was read.
+        #[derive(Debug, Clone, Default, PartialEq)]
+        #[allow(missing_docs, reason = "docs/usage.md lists the members")]
+        pub struct UsageLine {
+            $(pub $member: kind!(type $kind),)*
+        }
+
+        impl UsageLine {
+            /// From a line's object. What older releases did not write is not known.
+            pub fn from_json<'a>(line: impl Given<'a>) -> Self {
+                Self { $($member: kind!(read $kind, line, stringify!($member)),)* }
+            }
+        }
+    };
+}
+
+macro_rules! kind {
+    (type text) => { Option<String> };
+    (type number) => { Option<u64> };
+    (type seconds) => { Option<Duration> };
+    (type cpus) => { Option<Cpus> };
+    (type exit) => { Option<Exit> };
+    (type usage) => { Usage };
+    (type tasks) => { Vec<Task> };
+    (type texts) => { Vec<String> };
+    (write exit, $line:ident, $name:expr, $exit:expr) => { exit_members(&mut $line, $exit) };
+    (write usage, $line:ident, $name:expr, $usage:expr) => { $line.usage($usage) };
+    (write tasks, $line:ident, $name:expr, $tasks:expr) => {
+        $line.add($name, array($tasks.iter().take(MOST_TASKS).map(of_task)))
+    };
+    (write $kind:ident, $line:ident, $name:expr, $value:expr) => { $line.$kind($name, $value) };
+    (read exit, $line:ident, $name:expr) => { exit_of($line) };
+    (read usage, $line:ident, $name:expr) => { $line.usage() };
+    (read tasks, $line:ident, $name:expr) => {
+        $line.member($name).and_then(Given::values).unwrap_or_default().into_iter().filter_map(task_of).collect()
+    };
+    (read $kind:ident, $line:ident, $name:expr) => { $line.$kind($name) };
+}
+
+line! { account, ending:
+    schema: text = Some(SCHEMA);
+    ended: text = Some(&utc(account.ended));
+    started: text = ending.started.map(utc).as_deref();
+    started_unix_seconds: seconds = ending.started.and_then(since_1970);
+    ended_unix_seconds: seconds = since_1970(account.ended);
+    wall_seconds: seconds = ending.started.and_then(|started| account.ended.duration_since(started).ok());
+    node: text = ending.facts.node.known().map(String::as_str);
+    job: text = Some(account.key.job.as_str());
+    step: text = Some(account.key.step.as_str());
+    run: number = Some(ending.run);
+    uid: number = Some(account.key.uid);
+    user: text = said(&ending.facts.user);
+    partition: text = said(&ending.facts.partition);
+    account: text = said(&ending.facts.account);
+    qos: text = said(&ending.facts.qos);
+    project: text = said(&ending.facts.project);
+    global_job: text = said(&ending.facts.global_job);
+    holder: text = Some(ending.holder);
+    end: text = Some(if ending.end == End::Closed { "closed" } else { REAPED });
+    exit: exit = ending.exit;
+    cpus_granted: cpus = ending.granted.cpus;
+    memory_granted_bytes: number = ending.granted.memory;
+    cpus_limit: cpus = ending.limits.cpus;
+    memory_limit_bytes: number = ending.limits.memory;
+    processes_limit: number = ending.limits.processes;
+    usage: usage = account.usage;
+    job_cpu_seconds: seconds = account.job.cpu;
+    job_memory_peak_bytes: number = account.job.memory_peak;
+    tasks: tasks = ending.tasks;
+    sentences: texts = ending.sentences;
 }
 
 fn since_1970(time: SystemTime) -> Option<Duration> {
     time.duration_since(UNIX_EPOCH).ok()
 }
 
-fn known(fact: &Fact<String>) -> Option<&str> {
+fn said(fact: &Fact<String>) -> Option<&str> {
     fact.said().map(String::as_str)
 }
 
@@ -168,11 +213,22 @@ fn exit_members(object: &mut Object, exit: Option<Exit>) {
     object.number("exit_status", status).number("exit_signal", signal);
 }
 
+fn exit_of<'a>(given: impl Given<'a>) -> Option<Exit> {
+    #[allow(clippy::cast_possible_truncation, reason = "it saturates")]
+    let number = |name| Some(given.member(name)?.as_decimal()? as i32);
+    number("exit_status").map(Exit::Status).or_else(|| number("exit_signal").map(Exit::Signal))
+}
+
 fn of_task(task: &Task) -> String {
     let mut object = Object::new();
     object.add("task", task.number);
     exit_members(&mut object, task.exit);
     object.usage(&task.usage).end()
+}
+
+fn task_of<'a>(given: impl Given<'a>) -> Option<Task> {
+    let number = given.number("task").and_then(|number| u32::try_from(number).ok())?;
+    Some(Task { number, exit: exit_of(given), usage: given.usage() })
 }
 
 /// A time in the format of RFC 3339, in UTC, to the second.
@@ -238,19 +294,21 @@ mod tests {
         let task = Task { number: 3, exit: Some(Exit::Signal(9)), usage: usage.clone() };
         let account = Account {
             key: &key,
-            run: 1,
-            holder: "manual",
-            facts: &Facts { partition: Fact::Known("a\\b".to_owned()), ..Facts::default() },
-            granted: GrantedTo { cpus: None, memory: Some(7) },
-            limits: LimitedTo { cpus: Some(Cpus::from_thousandths(1500)), ..LimitedTo::default() },
-            started: Some(UNIX_EPOCH),
             ended: UNIX_EPOCH + Duration::from_millis(2500),
-            end: End::Reaped,
-            exit: Some(Exit::of_wait(2 << 8)),
             usage: &usage,
             job: &Usage::default(),
-            tasks: &vec![task; 100],
-            sentences: &["a\tb".to_owned()],
+            ending: Ending {
+                holder: "manual",
+                run: 1,
+                facts: &Facts { partition: Fact::Known("a\\b".to_owned()), ..Facts::default() },
+                granted: GrantedTo { cpus: None, memory: Some(7) },
+                limits: LimitedTo { cpus: Some(Cpus::from_thousandths(1500)), ..LimitedTo::default() },
+                started: Some(UNIX_EPOCH),
+                exit: Some(Exit::of_wait(2 << 8)),
+                tasks: &vec![task; 100],
+                sentences: &["a\tb".to_owned()],
+                end: End::Reaped,
+            },
         };
         let line = account.line();
         assert!(!line.contains('\n'), "{line}");

@@ -18,7 +18,6 @@ use words::{cut, decimal, printable, shown, wrapped};
 use crate::bytes::binary;
 use crate::cgroup::io::DiskLimit;
 use crate::config::UsageCard;
-use crate::job::Cpus;
 use crate::report::account::Exit;
 use crate::report::nodes::{NodeFigures, Nodes};
 
@@ -56,7 +55,7 @@ impl Figures<'_> {
     fn waits(&self) -> Vec<(&'static str, u64)> {
         let share = |waited: Option<Duration>| percent(waited?.as_micros(), self.wall?.as_micros());
         let usage = self.usage;
-        [("memory", usage.memory_pressure.some), ("its disks", usage.io_pressure.some)]
+        [("memory", usage.memory_pressure_some), ("its disks", usage.io_pressure_some)]
             .into_iter()
             .filter_map(|(what, waited)| Some((what, share(waited)?.min(100))))
             .filter(|(_, share)| *share >= MATTERS && self.wall.is_some_and(|wall| wall >= Duration::from_secs(10)))
@@ -163,9 +162,9 @@ impl Figures<'_> {
             let of = self.processes.map_or_else(String::new, |most| format!(" of {most}"));
             add("processes", share, format!("peak {peak}{of}, threads counted"));
         }
-        if let Some(io) = usage.io_bytes() {
+        if let Some((read, written)) = usage.read.zip(usage.written) {
             let share = self.busiest().map(|(share, _)| share);
-            add("disks", share, format!("read {}, wrote {}", binary(io.read), binary(io.written)));
+            add("disks", share, format!("read {}, wrote {}", binary(read), binary(written)));
         }
         // Without a limit, the title says it all.
         if let (Some(wall), Some(limit)) = (self.wall, self.time_limit) {
@@ -191,9 +190,9 @@ impl Figures<'_> {
         let wall = self.wall.map_or(0, |wall| wall.as_micros());
         let of_node = |(name, node): &(String, NodeFigures)| {
             let (cpu, cpus, peak, most) = node.in_short();
-            let busy = cpu.and_then(|cpu| (u128::from(cpu) * 1000).checked_div(wall));
+            let busy = cpu.and_then(|cpu| (cpu.as_micros() * 1000).checked_div(wall));
             let busy = busy.and_then(|busy| u64::try_from(busy).ok()).map(decimal);
-            let cpus = cpus.map_or_else(String::new, |cpus| format!(" of {}", Cpus::from_thousandths(cpus).in_words()));
+            let cpus = cpus.map_or_else(String::new, |cpus| format!(" of {}", cpus.in_words()));
             let most = most.map_or_else(String::new, |most| format!(" of {}", binary(most)));
             let parts =
                 [busy.map(|busy| format!("{busy}{cpus}")), peak.map(|peak| format!("memory {}{most}", binary(peak)))];
@@ -206,7 +205,7 @@ impl Figures<'_> {
     /// The I/O rate that was nearest to its limit on average, in percent of the limit, and in words.
     fn busiest(&self) -> Option<(u64, String)> {
         let wall = self.wall?.as_micros();
-        let disks = self.usage.io.as_ref()?;
+        let disks = self.usage.disks.as_ref()?;
         let of_disk = |limit: &DiskLimit| {
             let number = (limit.disk.major, limit.disk.minor);
             let used = disks.iter().find(|disk| (disk.disk.0.into(), disk.disk.1.into()) == number).copied();
@@ -279,12 +278,12 @@ impl Figures<'_> {
         if was_full && self.killed().is_none() {
             all.push("The memory limit was reached, and the kernel made room.".to_owned());
         }
-        if let (Some(cache), Some(peak)) = (usage.memory.file, usage.memory_peak)
+        if let (Some(cache), Some(peak)) = (usage.memory_file, usage.memory_peak)
             && percent(cache.into(), peak.into()).is_some_and(|share| share >= MATTERS)
         {
             all.push(format!("At the end, {} was page cache, which the kernel takes back.", binary(cache)));
         }
-        all.extend(usage.memory.unwritten.filter(|bytes| *bytes > 0).map(|bytes| {
+        all.extend(usage.memory_unwritten.filter(|bytes| *bytes > 0).map(|bytes| {
             format!(
                 "At the end, {} was yet to be written: no disk had it, and it is not counted as written.",
                 binary(bytes)
@@ -307,7 +306,7 @@ impl Figures<'_> {
             (usage.cpu.is_none(), "the CPU time"),
             (usage.memory_peak.is_none(), "the peak of memory"),
             (usage.processes_peak.is_none(), "the peak of processes"),
-            (usage.io.is_none(), "what went to disks"),
+            (usage.read.is_none(), "what went to disks"),
             (self.time_limit.is_none() && self.words.time.is_some(), "the time limit"),
         ];
         let mut all: Vec<String> =
@@ -373,8 +372,9 @@ mod tests {
     use super::*;
     use crate::cgroup::disk::Device;
     use crate::cgroup::io::IoRates;
-    use crate::cgroup::usage::{DiskIo, MemoryParts, Pressure, Usage};
     use crate::fence::JobForACard;
+    use crate::figures::{DiskIo, Usage};
+    use crate::job::Cpus;
 
     const GIB: u64 = 1 << 30;
 
@@ -399,15 +399,20 @@ mod tests {
             throttled: Some(Duration::from_millis(90)),
             memory_peak: Some(3400 << 20),
             swap_peak: Some(0),
-            memory: MemoryParts { file: Some(20 << 20), ..MemoryParts::default() },
+            memory_file: Some(20 << 20),
             memory_high_events: Some(0),
             memory_max_events: Some(0),
             oom_kills: Some(0),
             processes_peak: Some(9),
             forks_refused: Some(0),
-            io: Some(vec![DiskIo { disk: (8, 0), read: 5 * GIB, written: GIB / 2, reads: 9, writes: 9 }]),
-            ..Usage::default()
+            ..Usage::from_disks(vec![DiskIo { disk: (8, 0), read: 5 * GIB, written: GIB / 2, reads: 9, writes: 9 }])
         }
+    }
+
+    fn with_disk(usage: Usage, disk: DiskIo) -> Usage {
+        let mut all = Usage::from_disks(vec![disk]);
+        all.or(&usage);
+        all
     }
 
     fn figures(usage: &Usage) -> Figures<'_> {
@@ -641,8 +646,8 @@ jobfence: job 1234 on n1 failed with exit status 137 after 5 s
         let usage = Usage {
             throttled_periods: Some(11_900),
             throttled: Some(seconds(3000)),
-            memory_pressure: Pressure { some: Some(seconds(400)), full: None },
-            io_pressure: Pressure { some: Some(seconds(30)), full: None },
+            memory_pressure_some: Some(seconds(400)),
+            io_pressure_some: Some(seconds(30)),
             swap_peak: Some(GIB),
             forks_refused: Some(2),
             ..usage()
@@ -675,12 +680,8 @@ jobfence: job 1234 on n1 was ended by signal 15 after 20 min 5 s
 
     #[test]
     fn a_job_that_filled_its_memory_with_page_cache() {
-        let usage = Usage {
-            memory_peak: Some(4 * GIB),
-            memory_max_events: Some(90),
-            memory: MemoryParts { file: Some(3 * GIB), ..MemoryParts::default() },
-            ..usage()
-        };
+        let usage =
+            Usage { memory_peak: Some(4 * GIB), memory_max_events: Some(90), memory_file: Some(3 * GIB), ..usage() };
         let rates = IoRates { rbps: Some(10 << 20), wiops: Some(1000), ..IoRates::default() };
         let disks = [DiskLimit { disk: Device { major: 8, minor: 0 }, rates }];
         assert_eq!(
@@ -724,7 +725,7 @@ jobfence: job 1234 ended after 20 min 5 s
 "
         );
         // cgroup v1: no peak of processes, and no disks.
-        let of_v1 = Usage { processes_peak: None, io: None, swap_peak: None, ..self::usage() };
+        let of_v1 = Usage { processes_peak: None, read: None, disks: None, swap_peak: None, ..self::usage() };
         assert_eq!(
             card(&Figures { memory: None, memory_limit: None, ..figures(&of_v1) }),
             "\
@@ -749,8 +750,7 @@ jobfence: job 1234 on n1 completed after 20 min 5 s
             memory_peak: Some(u64::MAX),
             oom_kills: Some(u64::MAX),
             processes_peak: Some(u64::MAX),
-            io: Some(vec![disk]),
-            ..usage()
+            ..with_disk(usage(), disk)
         };
         let most = Figures {
             wall: Some(Duration::MAX),
@@ -836,9 +836,8 @@ jobfence: job 1234 on n1 lost 18446744073709551615 processes and ended with exit
 
     #[test]
     fn what_no_disk_has_yet_and_what_daemons_used_is_said() {
-        let memory = MemoryParts { unwritten: Some(30 << 20), ..MemoryParts::default() };
         let disk = DiskIo { disk: (8, 0), ..DiskIo::default() };
-        let usage = Usage { cpu: Some(seconds(1340)), memory, io: Some(vec![disk]), ..usage() };
+        let usage = Usage { cpu: Some(seconds(1340)), memory_unwritten: Some(30 << 20), ..with_disk(usage(), disk) };
         let one = Figures { cpus: Some(Cpus::whole(1)), has_daemons: true, ..figures(&usage) };
         let text = card(&one);
         for part in [
@@ -869,8 +868,8 @@ jobfence: job 1234 on n1 lost 18446744073709551615 processes and ended with exit
             Usage {
                 cpu: times[0].map(seconds),
                 throttled: times[1].map(seconds),
-                memory_pressure: Pressure { some: times[2].map(seconds), full: None },
-                io_pressure: Pressure { some: times[3].map(seconds), full: None },
+                memory_pressure_some: times[2].map(seconds),
+                io_pressure_some: times[3].map(seconds),
                 periods: counts[0],
                 throttled_periods: counts[1],
                 memory_high_events: counts[2],
@@ -880,11 +879,10 @@ jobfence: job 1234 on n1 lost 18446744073709551615 processes and ended with exit
                 processes_peak: counts[6],
                 memory_peak: bytes[0],
                 swap_peak: bytes[1],
-                memory: MemoryParts { file: bytes[2], ..MemoryParts::default() },
-                io: bytes[3].zip(bytes[4]).map(|(read, written)| {
-                    vec![DiskIo { disk: (8, 0), read, written, reads: read, writes: written }]
-                }),
-                ..Usage::default()
+                memory_file: bytes[2],
+                ..bytes[3].zip(bytes[4]).map_or_else(Usage::default, |(read, written)| {
+                    Usage::from_disks(vec![DiskIo { disk: (8, 0), read, written, reads: read, writes: written }])
+                })
             }
         }
     }

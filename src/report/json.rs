@@ -6,7 +6,8 @@
 use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
-use crate::cgroup::usage::{DiskIo, Pressure, Usage};
+use crate::figures::{DiskIo, FIGURES, Unit, Usage};
+use crate::job::Cpus;
 use crate::printable::is_printable;
 
 /// An object under construction.
@@ -46,43 +47,29 @@ impl Object {
         self.number(name, value.map(seconds))
     }
 
-    /// Adds usage figures: the same members in every object.
-    pub fn usage(&mut self, usage: &Usage) -> &mut Self {
-        let io = usage.io.as_deref();
-        let sum = |of: fn(&DiskIo) -> u64| io.map(|disks| disks.iter().map(of).fold(0, u64::saturating_add));
-        self.seconds("cpu_seconds", usage.cpu)
-            .seconds("cpu_user_seconds", usage.cpu_user)
-            .seconds("cpu_system_seconds", usage.cpu_system)
-            .number("periods", usage.periods)
-            .number("throttled_periods", usage.throttled_periods)
-            .seconds("throttled_seconds", usage.throttled)
-            .number("memory_peak_bytes", usage.memory_peak)
-            .number("swap_peak_bytes", usage.swap_peak)
-            .number("memory_anonymous_bytes", usage.memory.anonymous)
-            .number("memory_file_bytes", usage.memory.file)
-            .number("memory_unwritten_bytes", usage.memory.unwritten)
-            .number("memory_shared_bytes", usage.memory.shared)
-            .number("memory_kernel_bytes", usage.memory.kernel)
-            .number("memory_huge_pages_bytes", usage.memory.huge)
-            .number("memory_swap_bytes", usage.memory.swap)
-            .number("memory_high_events", usage.memory_high_events)
-            .number("memory_max_events", usage.memory_max_events)
-            .number("oom_kills", usage.oom_kills)
-            .number("processes_peak", usage.processes_peak)
-            .number("forks_refused", usage.forks_refused)
-            .number("read_bytes", sum(|disk| disk.read))
-            .number("written_bytes", sum(|disk| disk.written))
-            .number("read_operations", sum(|disk| disk.reads))
-            .number("write_operations", sum(|disk| disk.writes))
-            .number("disks", io.map(|disks| array(disks.iter().map(of_disk))))
-            .pressure("cpu", &usage.cpu_pressure)
-            .pressure("memory", &usage.memory_pressure)
-            .pressure("io", &usage.io_pressure)
+    /// Adds a number of CPUs, or `null`.
+    pub fn cpus(&mut self, name: &str, value: Option<Cpus>) -> &mut Self {
+        self.number(name, value)
     }
 
-    fn pressure(&mut self, of: &str, pressure: &Pressure) -> &mut Self {
-        self.seconds(&format!("{of}_pressure_some_seconds"), pressure.some)
-            .seconds(&format!("{of}_pressure_full_seconds"), pressure.full)
+    /// Adds texts.
+    pub fn texts(&mut self, name: &str, all: &[String]) -> &mut Self {
+        self.add(name, array(all.iter().map(|one| text(one))))
+    }
+
+    /// Adds usage figures: the same members in every object.
+    pub fn usage(&mut self, usage: &Usage) -> &mut Self {
+        for (figure, number) in FIGURES.iter().zip(usage.numbers()) {
+            match figure.unit {
+                Unit::Seconds => self.seconds(figure.member, number.map(Duration::from_micros)),
+                Unit::Bytes | Unit::Count => self.number(figure.member, number),
+                Unit::EachDisk => {
+                    let disks = usage.disks.as_ref().map(|disks| array(disks.iter().map(of_disk)));
+                    self.number(figure.member, disks)
+                }
+            };
+        }
+        self
     }
 
     /// The finished object.
@@ -106,6 +93,75 @@ fn of_disk(disk: &DiskIo) -> String {
         .add("read_operations", disk.reads)
         .add("write_operations", disk.writes)
         .end()
+}
+
+/// A value of JSON that was read: the counterpart of [`Object`]. A member that is missing, or of another kind, is not known.
+pub trait Given<'a>: Copy {
+    /// The member of this name.
+    fn member(self, name: &str) -> Option<Self>;
+    /// The values of an array.
+    fn values(self) -> Option<Vec<Self>>;
+    /// The value as a text.
+    fn as_text(self) -> Option<&'a str>;
+    /// The value as a number.
+    fn as_decimal(self) -> Option<f64>;
+    /// The value as a whole number.
+    fn as_whole(self) -> Option<u64>;
+
+    /// A text.
+    fn text(self, name: &str) -> Option<String> {
+        self.member(name)?.as_text().map(str::to_owned)
+    }
+
+    /// A whole number.
+    fn number(self, name: &str) -> Option<u64> {
+        self.member(name)?.as_whole()
+    }
+
+    /// A time.
+    fn seconds(self, name: &str) -> Option<Duration> {
+        Duration::try_from_secs_f64(self.member(name)?.as_decimal()?).ok()
+    }
+
+    /// A number of CPUs.
+    fn cpus(self, name: &str) -> Option<Cpus> {
+        let thousandths = (self.member(name)?.as_decimal()? * 1000.0).round();
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 65536 CPUs")]
+        (thousandths >= 0.0).then(|| Cpus::from_thousandths(thousandths as u64))
+    }
+
+    /// Texts.
+    fn texts(self, name: &str) -> Vec<String> {
+        let all = self.member(name).and_then(Self::values).unwrap_or_default();
+        all.into_iter().filter_map(|one| one.as_text().map(str::to_owned)).collect()
+    }
+
+    /// Usage figures.
+    fn usage(self) -> Usage {
+        let mut numbers = Usage::default().numbers();
+        let mut disks = None;
+        for (figure, number) in FIGURES.iter().zip(&mut numbers) {
+            match figure.unit {
+                Unit::Seconds => *number = self.seconds(figure.member).map(|time| time.as_micros() as u64),
+                Unit::Bytes | Unit::Count => *number = self.number(figure.member),
+                Unit::EachDisk => disks = self.member(figure.member).and_then(Self::values),
+            }
+        }
+        let disks = disks.map(|all| all.into_iter().filter_map(disk_of).collect());
+        Usage { disks, ..Usage::from_numbers(numbers) }
+    }
+}
+
+fn disk_of<'a>(given: impl Given<'a>) -> Option<DiskIo> {
+    let number = |name| given.number(name).unwrap_or_default();
+    let (major, minor) = given.member("disk")?.as_text()?.split_once(':')?;
+    Some(DiskIo {
+        disk: (major.parse().ok()?, minor.parse().ok()?),
+        read: number("read_bytes"),
+        written: number("written_bytes"),
+        reads: number("read_operations"),
+        writes: number("write_operations"),
+    })
 }
 
 /// An array of values that are JSON already.
@@ -158,7 +214,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_null() {
         let disk = DiskIo { disk: (8, 0), read: 1, written: 2, reads: 3, writes: 4 };
-        let usage = Usage { cpu: Some(Duration::from_micros(1_500_000)), io: Some(vec![disk]), ..Usage::default() };
+        let usage = Usage { cpu: Some(Duration::from_micros(1_500_000)), ..Usage::from_disks(vec![disk]) };
         let json = Object::new().usage(&usage).end();
         for member in [
             "{\"cpu_seconds\":1.500000,",

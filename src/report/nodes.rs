@@ -6,61 +6,23 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::cgroup::usage::DiskIo;
 use crate::fence::JobForACard;
+use crate::figures::{FIGURES, Usage};
 use crate::job::Cpus;
 
 const MAGIC: &str = "jobfence-node-2";
 
-/// The figures in a text, in this order. Times are in microseconds.
-#[derive(Debug, Clone, Copy)]
-enum What {
-    Cpu,
-    Periods,
-    ThrottledPeriods,
-    Throttled,
-    MemoryPeak,
-    SwapPeak,
-    File,
-    Unwritten,
-    HighEvents,
-    MaxEvents,
-    OomKills,
-    ProcessesPeak,
-    ForksRefused,
-    Read,
-    Written,
-    MemoryWait,
-    IoWait,
-    /// In thousandths.
-    Cpus,
-    CpusLimit,
-    Memory,
-    MemoryLimit,
-    /// 1: the job certainly could not use swap.
-    WithoutSwap,
-}
-
-/// How the figures of two directories of a job on one node are combined.
-#[derive(Debug, Clone, Copy)]
-enum Rule {
-    Sum,
-    Most,
-    Least,
-    /// The later one.
-    Now,
-}
-
-const COUNT: usize = 22;
-
-const RULES: [Rule; COUNT] = {
-    use Rule::{Least, Most, Now, Sum};
-    [Sum, Sum, Sum, Sum, Most, Most, Now, Now, Sum, Sum, Sum, Most, Sum, Sum, Sum, Sum, Sum, Now, Now, Now, Now, Least]
-};
-
-/// The figures of a job on one node. `None`: not known.
+/// The figures of a job on one node. In a text there are those of the usage that cards have, in their order, and then the others, CPUs in
+/// thousandths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NodeFigures([Option<u64>; COUNT]);
+pub struct NodeFigures {
+    /// What the job has used, and its limits.
+    found: JobForACard,
+    /// The CPUs that it was granted.
+    cpus: Option<Cpus>,
+    /// The memory that it was granted, in bytes.
+    memory: Option<u64>,
+}
 
 /// What a node handed over.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,59 +38,30 @@ pub struct Handed {
 impl NodeFigures {
     /// From a job's directory and the grant there.
     pub fn new(found: &JobForACard, cpus: Option<Cpus>, memory: Option<u64>) -> Self {
-        let usage = &found.usage;
-        let micros = |time: Option<Duration>| time.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
-        let io = usage.io_bytes();
-        Self([
-            micros(usage.cpu),
-            usage.periods,
-            usage.throttled_periods,
-            micros(usage.throttled),
-            usage.memory_peak,
-            usage.swap_peak,
-            usage.memory.file,
-            usage.memory.unwritten,
-            usage.memory_high_events,
-            usage.memory_max_events,
-            usage.oom_kills,
-            usage.processes_peak,
-            usage.forks_refused,
-            io.map(|io| io.read),
-            io.map(|io| io.written),
-            micros(usage.memory_pressure.some),
-            micros(usage.io_pressure.some),
-            cpus.map(Cpus::thousandths),
-            found.cpus_limit.map(Cpus::thousandths),
-            memory,
-            found.memory_limit,
-            Some(found.is_without_swap.into()),
-        ])
-    }
-
-    fn get(&self, what: What) -> Option<u64> {
-        self.0.get(what as usize).copied().flatten()
+        Self { found: JobForACard { usage: found.usage.without_disks(), ..*found }, cpus, memory }
     }
 
     /// Combined with the figures of the directories that the job had on the node before. A figure that one of them lacks is unknown.
     fn after(&self, before: &Self) -> Self {
-        let mut all = self.clone();
-        for ((now, before), rule) in all.0.iter_mut().zip(before.0).zip(RULES) {
-            *now = match (*now, before, rule) {
-                (now, _, Rule::Now) => now,
-                (Some(now), Some(before), Rule::Sum) => Some(now.saturating_add(before)),
-                (Some(now), Some(before), Rule::Most) => Some(now.max(before)),
-                (Some(now), Some(before), Rule::Least) => Some(now.min(before)),
-                _ => None,
-            };
-        }
-        all
+        let usage = self.found.usage.after(&before.found.usage);
+        let is_without_swap = self.found.is_without_swap && before.found.is_without_swap;
+        Self { found: JobForACard { usage, is_without_swap, ..self.found }, ..*self }
     }
 
     fn line(&self) -> String {
+        let found = &self.found;
+        let on_cards = FIGURES.iter().zip(found.usage.numbers()).filter(|(figure, _)| figure.is_on_cards);
+        let others = [
+            self.cpus.map(Cpus::thousandths),
+            found.cpus_limit.map(Cpus::thousandths),
+            self.memory,
+            found.memory_limit,
+            Some(found.is_without_swap.into()),
+        ];
         let mut line = String::new();
-        for figure in self.0 {
-            let _ = match figure {
-                Some(figure) => write!(line, " {figure}"),
+        for number in on_cards.map(|(_, number)| number).chain(others) {
+            let _ = match number {
+                Some(number) => write!(line, " {number}"),
                 None => write!(line, " -"),
             };
         }
@@ -137,44 +70,65 @@ impl NodeFigures {
 
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.strip_prefix(' ')?.split(' ');
-        let mut all = Self::default();
-        for figure in &mut all.0 {
-            let word = words.next()?;
-            *figure = if word == "-" { None } else { Some(word.parse().ok()?) };
+        let mut next = || match words.next()? {
+            "-" => Some(None),
+            word => word.parse().ok().map(Some),
+        };
+        let mut numbers = Usage::default().numbers();
+        for (number, _) in numbers.iter_mut().zip(&FIGURES).filter(|(_, figure)| figure.is_on_cards) {
+            *number = next()?;
         }
+        let [cpus, cpus_limit, memory, memory_limit, is_without_swap] = [next()?, next()?, next()?, next()?, next()?];
+        let found = JobForACard {
+            usage: Usage::from_numbers(numbers),
+            cpus_limit: cpus_limit.map(Cpus::from_thousandths),
+            memory_limit,
+            is_without_swap: is_without_swap == Some(1),
+            has_daemons: false,
+        };
+        let all = Self { found, cpus: cpus.map(Cpus::from_thousandths), memory };
         words.next().is_none().then_some(all)
     }
 
-    /// The CPUs that the job could use there, in thousandths.
-    fn most_cpus(&self) -> Option<u64> {
-        self.get(What::Cpus).map(|cpus| cpus.min(self.get(What::CpusLimit).unwrap_or(cpus)))
+    /// The CPUs that the job could use there.
+    fn most_cpus(&self) -> Option<Cpus> {
+        self.cpus.map(|cpus| cpus.min(self.found.cpus_limit.unwrap_or(cpus)))
     }
 
     /// The memory that the job could use there, in bytes.
     fn most_memory(&self) -> Option<u64> {
-        self.get(What::MemoryLimit).or(self.get(What::Memory))
+        self.found.memory_limit.or(self.memory)
     }
 
     /// The peak in millionths of that; without a limit, by size.
     fn memory_rank(&self) -> (u128, u64) {
-        let peak = self.get(What::MemoryPeak).unwrap_or(0);
+        let peak = self.found.usage.memory_peak.unwrap_or(0);
         let share = self.most_memory().and_then(|most| (u128::from(peak) * 1_000_000).checked_div(most.into()));
         (share.unwrap_or(0), peak)
     }
 
     fn could_not_swap(&self) -> bool {
-        self.get(What::SwapPeak).map_or(self.get(What::WithoutSwap) == Some(1), |peak| peak == 0)
+        self.found.usage.swap_peak.map_or(self.found.is_without_swap, |peak| peak == 0)
+    }
+
+    /// A node's figures on a card: CPU time, CPUs, and the peak and limit of memory in bytes.
+    pub fn in_short(&self) -> (Option<Duration>, Option<Cpus>, Option<u64>, Option<u64>) {
+        let usage = &self.found.usage;
+        (usage.cpu, self.most_cpus(), usage.memory_peak, self.most_memory())
     }
 }
 
 impl Handed {
     /// What a node hands over now, after having handed over `earlier`.
-    pub fn next(earlier: Option<Self>, directory: u64, now: &NodeFigures) -> Self {
+    pub fn next(earlier: Option<Self>, directory: u64, now: NodeFigures) -> Self {
         let before = earlier.and_then(|earlier| match earlier.directory == directory {
             true => earlier.before,
             false => Some(earlier.all),
         });
-        let all = before.as_ref().map_or_else(|| now.clone(), |before| now.after(before));
+        let all = match &before {
+            Some(before) => now.after(before),
+            None => now,
+        };
         Self { directory, before, all }
     }
 
@@ -213,7 +167,7 @@ impl Nodes {
 
     /// Whether all have the same memory: then one number is right for all.
     pub fn are_even(&self) -> bool {
-        let mut all = self.known.iter().map(|(_, node)| (node.get(What::Memory), node.get(What::MemoryLimit)));
+        let mut all = self.known.iter().map(|(_, node)| (node.memory, node.found.memory_limit));
         let first = all.next();
         all.all(|node| Some(node) == first)
     }
@@ -226,88 +180,59 @@ impl Nodes {
     /// The job's figures from all nodes: sums, and for memory and processes the worst node. `own` has the figures of the card's own node,
     /// some of which other nodes do not hand over.
     pub fn merged(&self, own: &JobForACard) -> (JobForACard, Option<Cpus>, Option<u64>) {
-        let sum = |what| self.all(what, u64::saturating_add);
-        let micros = |time: Option<u64>| time.map(Duration::from_micros);
-        let share = |node: &&NodeFigures| {
-            let (throttled, periods) = (node.get(What::ThrottledPeriods)?, node.get(What::Periods)?);
+        let nodes = || self.known.iter().map(|(_, node)| node);
+        let usages = || nodes().map(|node| &node.found.usage);
+        let none = NodeFigures::default();
+        let fullest = self.fullest().map_or(&none, |(_, node)| node);
+        let could_not_swap = nodes().all(NodeFigures::could_not_swap);
+        let share = |usage: &&Usage| {
+            let (throttled, periods) = (usage.throttled_periods?, usage.periods?);
             (u128::from(throttled) * 1_000_000).checked_div(periods.into())
         };
-        let nodes = || self.known.iter().map(|(_, node)| node);
-        let throttled = |what| nodes().max_by_key(share)?.get(what);
-        let fullest = |what| self.fullest()?.1.get(what);
-        let could_not_swap = nodes().all(NodeFigures::could_not_swap);
-        let mut found = own.clone();
-        let usage = &mut found.usage;
-        usage.cpu = micros(sum(What::Cpu));
-        usage.periods = throttled(What::Periods);
-        usage.throttled_periods = throttled(What::ThrottledPeriods);
-        usage.throttled = micros(throttled(What::Throttled));
+        let throttled = usages().max_by_key(share).unwrap_or(&none.found.usage);
+        // What only some nodes know counts, but for these figures.
+        let mut usage = Usage::sum(&mut usages(), Usage::with);
+        let all = Usage::sum(&mut usages(), Usage::after);
+        (usage.cpu, usage.processes_peak) = (all.cpu, all.processes_peak);
+        (usage.periods, usage.throttled_periods) = (throttled.periods, throttled.throttled_periods);
+        usage.throttled = throttled.throttled;
         // If one node does not know its figure, the worst is unknown.
-        usage.memory_peak = self.all(What::MemoryPeak, u64::max).and(fullest(What::MemoryPeak));
-        usage.swap_peak = self.some(What::SwapPeak, u64::max).filter(|swap| *swap > 0 || could_not_swap);
-        usage.memory.file = fullest(What::File);
-        usage.memory.unwritten = self.some(What::Unwritten, u64::saturating_add);
-        usage.memory_high_events = self.some(What::HighEvents, u64::saturating_add);
-        usage.memory_max_events = self.some(What::MaxEvents, u64::saturating_add);
-        usage.oom_kills = self.some(What::OomKills, u64::saturating_add);
-        usage.processes_peak = self.all(What::ProcessesPeak, u64::max);
-        usage.forks_refused = self.some(What::ForksRefused, u64::saturating_add);
-        usage.memory_pressure.some = micros(self.some(What::MemoryWait, u64::max));
-        usage.io_pressure.some = micros(self.some(What::IoWait, u64::max));
+        usage.memory_peak = all.memory_peak.and(fullest.found.usage.memory_peak);
+        usage.swap_peak = usage.swap_peak.filter(|swap| *swap > 0 || could_not_swap);
+        usage.memory_file = fullest.found.usage.memory_file;
+        usage.memory_unwritten = usages().filter_map(|node| node.memory_unwritten).reduce(u64::saturating_add);
+        usage.memory_pressure_some = usages().filter_map(|node| node.memory_pressure_some).max();
+        usage.io_pressure_some = usages().filter_map(|node| node.io_pressure_some).max();
         // Other nodes' disks may have the same numbers as this node's, whose limits are not theirs.
-        usage.io = match (usage.io_bytes(), sum(What::Read), sum(What::Written), usage.io.take()) {
-            (Some(own), Some(read), Some(written), Some(mut disks)) => {
-                let (read, written) = (read.saturating_sub(own.read), written.saturating_sub(own.written));
-                disks.push(DiskIo { read, written, ..DiskIo::default() });
-                Some(disks)
-            }
-            _ => None,
-        };
+        usage.disks = own.usage.disks.clone().filter(|_| all.read.is_some() && all.written.is_some());
+        (usage.read, usage.written) = usage.disks.as_ref().map_or((None, None), |_| (all.read, all.written));
         // On a node without a quota, the job may use its CPUs.
-        let limits = nodes().map(|node| node.get(What::CpusLimit).or(node.get(What::Cpus)));
-        found.cpus_limit = limits.sum::<Option<u64>>().map(Cpus::from_thousandths);
-        found.memory_limit = fullest(What::MemoryLimit);
-        found.is_without_swap = could_not_swap;
-        (found, sum(What::Cpus).map(Cpus::from_thousandths), fullest(What::Memory))
-    }
-
-    /// Combined over all nodes. `None`: one of them does not know it.
-    fn all(&self, what: What, with: fn(u64, u64) -> u64) -> Option<u64> {
-        let is_known = self.known.iter().all(|(_, node)| node.get(what).is_some());
-        self.some(what, with).filter(|_| is_known)
-    }
-
-    /// Combined over the nodes that know it.
-    fn some(&self, what: What, with: fn(u64, u64) -> u64) -> Option<u64> {
-        self.known.iter().filter_map(|(_, node)| node.get(what)).reduce(with)
-    }
-}
-
-impl NodeFigures {
-    /// A node's figures on a card: CPU time in microseconds, CPUs in thousandths, and the peak and limit of memory in bytes.
-    pub fn in_short(&self) -> (Option<u64>, Option<u64>, Option<u64>, Option<u64>) {
-        (self.get(What::Cpu), self.most_cpus(), self.get(What::MemoryPeak), self.most_memory())
+        let cpus = |all: &mut dyn Iterator<Item = Option<Cpus>>| {
+            all.map(|cpus| cpus.map(Cpus::thousandths)).sum::<Option<u64>>().map(Cpus::from_thousandths)
+        };
+        let found = JobForACard {
+            usage,
+            cpus_limit: cpus(&mut nodes().map(|node| node.found.cpus_limit.or(node.cpus))),
+            memory_limit: fullest.found.memory_limit,
+            is_without_swap: could_not_swap,
+            has_daemons: own.has_daemons,
+        };
+        (found, cpus(&mut nodes().map(|node| node.cpus)), fullest.memory)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cgroup::usage::Usage;
+    use crate::figures::DiskIo;
 
     const GIB: u64 = 1 << 30;
-
-    fn set(mut node: NodeFigures, what: What, figure: Option<u64>) -> NodeFigures {
-        node.0[what as usize] = figure;
-        node
-    }
 
     fn node(cpu: u64, peak: u64) -> NodeFigures {
         let usage = Usage {
             cpu: Some(Duration::from_micros(cpu)),
             memory_peak: Some(peak),
-            io: Some(vec![DiskIo { read: 10, written: 1, ..DiskIo::default() }]),
-            ..Usage::default()
+            ..Usage::from_disks(vec![DiskIo { read: 10, written: 1, ..DiskIo::default() }])
         };
         let found = JobForACard {
             usage,
@@ -321,18 +246,30 @@ mod tests {
 
     #[test]
     fn a_second_directory_adds_to_the_first() {
-        let first = Handed::next(None, 7, &node(10, 3));
-        let again = Handed::next(Some(first), 7, &node(25, 5));
-        assert_eq!((again.all.get(What::Cpu), again.all.get(What::MemoryPeak)), (Some(25), Some(5)));
-        let other = Handed::next(Some(again), 8, &node(100, 4));
-        assert_eq!((other.all.get(What::Cpu), other.all.get(What::MemoryPeak)), (Some(125), Some(5)));
-        let again = Handed::next(Handed::parse(&other.text()), 8, &node(101, 4));
-        assert_eq!((again.all.get(What::Cpu), Handed::parse(&again.text())), (Some(126), Some(again.clone())));
+        let micros = Duration::from_micros;
+        let cpu_and_peak = |handed: &Handed| {
+            let (cpu, _, peak, _) = handed.all.in_short();
+            (cpu, peak)
+        };
+        let first = Handed::next(None, 7, node(10, 3));
+        let again = Handed::next(Some(first), 7, node(25, 5));
+        assert_eq!(cpu_and_peak(&again), (Some(micros(25)), Some(5)));
+        let other = Handed::next(Some(again), 8, node(100, 4));
+        assert_eq!(cpu_and_peak(&other), (Some(micros(125)), Some(5)));
+        let again = Handed::next(Handed::parse(&other.text()), 8, node(101, 4));
+        assert_eq!(cpu_and_peak(&again), (Some(micros(126)), Some(5)));
+        assert_eq!(Handed::parse(&again.text()).unwrap().text(), again.text());
+    }
+
+    #[test]
+    fn a_text_is_that_of_other_releases() {
+        let text = Handed::next(None, 7, node(10, 3)).text();
+        assert_eq!(text, "jobfence-node-2 7\n\n 10 - - - 3 - - - - - - - - 10 1 - - 2000 - 4294967296 4294967296 1\n");
     }
 
     #[test]
     fn what_is_no_such_text_is_nothing() {
-        let text = Handed::next(None, 7, &node(10, 3)).text();
+        let text = Handed::next(None, 7, node(10, 3)).text();
         assert!(Handed::parse(&text).is_some());
         let long = text.replace("10 ", "99999999999999999999999 ");
         for other in
@@ -344,7 +281,7 @@ mod tests {
 
     #[test]
     fn sums_and_the_worst_node() {
-        let own = JobForACard { usage: Usage { io: Some(Vec::new()), ..Usage::default() }, ..JobForACard::default() };
+        let own = JobForACard { usage: Usage::from_disks(Vec::new()), ..JobForACard::default() };
         let known = vec![("n1".to_owned(), node(10, GIB)), ("n2".to_owned(), node(5, 3 * GIB))];
         let mut nodes = Nodes { known, ..Nodes::default() };
         let (found, cpus, memory) = nodes.merged(&own);
@@ -353,17 +290,22 @@ mod tests {
             (Some(Duration::from_micros(15)), Some(Cpus::whole(4)), Some(4 * GIB))
         );
         assert_eq!((found.usage.memory_peak, found.is_without_swap), (Some(3 * GIB), true));
-        assert_eq!(found.usage.io_bytes().map(|io| (io.read, io.written)), Some((20, 2)));
+        assert_eq!((found.usage.read, found.usage.written), (Some(20), Some(2)));
         assert!(nodes.are_even() && nodes.are_whole());
         // One has a quota; for the other, the grant counts.
-        let limited = set(node(1, 1), What::CpusLimit, Some(1000));
+        let mut limited = node(1, 1);
+        limited.found.cpus_limit = Some(Cpus::whole(1));
         let both = Nodes { known: vec![nodes.known[0].clone(), ("n9".to_owned(), limited)], ..Nodes::default() };
         assert_eq!(both.merged(&own).0.cpus_limit, Some(Cpus::whole(3)));
         // One node that may have used swap suffices, and one that does not know.
-        nodes.known.push(("n3".to_owned(), set(set(node(1, 1), What::Cpu, None), What::WithoutSwap, Some(0))));
+        let mut other = node(1, 1);
+        (other.found.usage.cpu, other.found.is_without_swap) = (None, false);
+        nodes.known.push(("n3".to_owned(), other));
         let (found, ..) = nodes.merged(&own);
         assert_eq!((found.usage.cpu, found.usage.swap_peak, found.is_without_swap), (None, None, false));
-        nodes.known.push(("n4".to_owned(), set(node(1, GIB), What::MemoryLimit, Some(GIB))));
+        let mut full = node(1, GIB);
+        full.found.memory_limit = Some(GIB);
+        nodes.known.push(("n4".to_owned(), full));
         assert!(!nodes.are_even());
         assert_eq!(nodes.fullest().map(|(name, _)| name.as_str()), Some("n4"));
     }

@@ -741,13 +741,12 @@ BREAKS = (
     ),
     Break(
         "repeated_step_is_the_same_run", "src/command/report/runs.rs",
-        " || step.whole(\"run\") != next.whole(\"run\") || name(step) == name(next)", "",
+        " || step.run != next.run || step.step == next.step", "",
         "host usage_commands a_report_is_of_one_run",
     ),
     Break(
         "job_has_the_last_steps_cpu_time", "src/command/report/total.rs",
-        ".filter_map(|step| step.number(member)).reduce(|a, b| a + b);",
-        ".filter_map(|step| step.number(member)).reduce(|_, b| b);",
+        "Usage::with);", "|last, _| last.without_disks());",
         "host usage_commands a_report_has_what_was_used",
     ),
     Break(
@@ -1007,7 +1006,7 @@ BREAKS = (
     Break("a_slave_task_of_another_host", SPOOL, ".filter(|_| is_it)", ".filter(|_| is_it || true)", "unit gridengine::spool"),
     Break("microseconds_as_seconds", SPOOL, "time > LAST_SECOND", "time == LAST_SECOND", "unit gridengine::spool"),
     Break("resident_memory_that_is_not_heard", SPOOL, '"s_data", "h_rss", "s_rss"]', '"s_data", "h_cpu", "s_cpu"]', "unit gridengine::spool"),
-    Break("the_cache_as_a_peak", "src/schedulers/gridengine/command/shepherd/usage.rs", ".saturating_sub(used.memory.file.unwrap_or(0))", "", "unit shepherd::usage"),
+    Break("the_cache_as_a_peak", "src/schedulers/gridengine/command/shepherd/usage.rs", ".saturating_sub(used.memory_file.unwrap_or(0))", "", "unit shepherd::usage"),
     Break("requests_lost_by_a_mistake", "src/schedulers/gridengine/command/jsv.rs", "self.memory = of(list, |_, amount| bytes(amount).is_some());", "", "unit jsv"),
     Break("a_series_for_each_part", "src/command/sample.rs", "self.know_again(config, &mut new);", "let _ = &mut new;", "host samples a_step_that_is_seen_in_part_has_one_series"),
     Break("a_slave_task_that_a_user_says", SPOOL, ".filter(|task| *task == directory)", "", "unit gridengine::spool"),
@@ -1252,9 +1251,14 @@ BREAKS = (
           "unit a_job_that_was_killed_for_want"),
     Break(
         "wall_time_in_whole_seconds", "src/command/report/runs.rs",
-        "from_secs_f64(ended - began)", "from_secs_f64(ended.floor() - began.floor())",
+        ".checked_sub(began.into_iter().min()?);",
+        ".checked_sub(began.into_iter().min()?).map(|wall| Duration::from_secs(wall.as_secs()));",
         "unit a_quota_below_the_grant_and_times",
     ),
+    Break("bytes_have_another_name_in_the_log", "src/figures.rs", '(suffix Bytes) => { "_bytes" };', '(suffix Bytes) => { "_octets" };',
+          "unit a_line_is_read_as_it_was_written"),
+    Break("peaks_are_added", "src/figures.rs", "memory_peak: Bytes, Most, Card", "memory_peak: Bytes, Sum, Card",
+          "unit a_second_directory_adds_to_the_first"),
     Break(
         "metrics_have_room_for_daemons", "src/command/metrics.rs",
         "limit.min(cpus_limit.unwrap_or(limit))", "limit",

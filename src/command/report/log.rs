@@ -11,7 +11,8 @@ use jobfence::job::Id;
 use jobfence::report::account::SCHEMA;
 use jobfence::report::json::text;
 use jobfence::report::usage_log::UsageLog;
-use serde_json::Value;
+
+use crate::logged::LoggedStep;
 
 /// jobfence writes no longer line, in bytes.
 const LONGEST: u64 = 1 << 20;
@@ -26,37 +27,6 @@ pub struct LoggedSteps {
     pub lines: Vec<LoggedStep>,
     /// What was skipped, as text.
     pub skipped: Option<String>,
-}
-
-/// The line of one step.
-#[derive(Debug, Clone)]
-pub struct LoggedStep(pub Value);
-
-impl LoggedStep {
-    /// A member that is a text.
-    pub fn text(&self, member: &str) -> Option<&str> {
-        self.0.get(member)?.as_str()
-    }
-
-    /// A member that is a whole number.
-    pub fn whole(&self, member: &str) -> Option<u64> {
-        self.0.get(member)?.as_u64()
-    }
-
-    /// A member that is a number.
-    pub fn number(&self, member: &str) -> Option<f64> {
-        self.0.get(member)?.as_f64()
-    }
-
-    /// The job's user.
-    pub fn uid(&self) -> Option<u64> {
-        self.whole("uid")
-    }
-
-    /// The sentences for its user.
-    pub fn sentences(&self) -> impl Iterator<Item = &str> {
-        self.0.get("sentences").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
-    }
 }
 
 /// Reads all files of the log, the oldest first.
@@ -77,7 +47,7 @@ pub fn jobs_with(usage_log: &UsageLog<'_>, name: &str) -> Result<BTreeSet<String
         let read = reading.add(BufReader::with_capacity(1 << 16, file));
         read.map_err(|error| Error::new(format!("cannot read the usage log: {error}")).at(&path))?;
     }
-    Ok(reading.lines.iter().filter_map(|line| line.text("job")).map(str::to_owned).collect())
+    Ok(reading.lines.iter().filter_map(|line| line.job.clone()).collect())
 }
 
 /// A file that is set aside meanwhile is read under its old or its new name.
@@ -150,22 +120,20 @@ impl Reading {
         {
             return;
         }
-        match whole.ok().and_then(|whole| serde_json::from_str::<Value>(whole).ok()) {
-            Some(value) if value.get("schema").and_then(Value::as_str) == Some(SCHEMA) => {
-                let is_whole = value.get("job").is_some_and(Value::is_string)
-                    && value.get("step").is_some_and(Value::is_string)
-                    && value.get("ended").and_then(Value::as_str).is_some_and(|ended| ended.len() == 20);
-                if !is_whole {
+        let Some(step) = whole.ok().and_then(|whole| serde_json::from_str(whole).ok()).map(LoggedStep::new) else {
+            self.foreign += 1;
+            return;
+        };
+        match &step.schema {
+            Some(schema) if schema == SCHEMA => {
+                let has_ended = step.ended.as_ref().is_some_and(|ended| ended.len() == 20);
+                if step.job.is_none() || step.step.is_none() || !has_ended {
                     self.foreign += 1;
-                } else if self.job.is_none() || value.get("job").and_then(Value::as_str) == self.job.as_deref() {
-                    self.lines.push(LoggedStep(value));
+                } else if self.job.is_none() || step.job == self.job {
+                    self.lines.push(step);
                 }
             }
-            Some(value)
-                if value.get("schema").and_then(Value::as_str).is_some_and(|s| s.starts_with("jobfence-usage-")) =>
-            {
-                self.newer += 1;
-            }
+            Some(schema) if schema.starts_with("jobfence-usage-") => self.newer += 1,
             _ => self.foreign += 1,
         }
     }

@@ -6,15 +6,17 @@
 mod advice;
 mod chart;
 
+use std::time::Duration;
+
 use jobfence::bytes::binary;
-use jobfence::report::account::Exit;
+use jobfence::figures::DiskIo;
+use jobfence::report::account::{Exit, REAPED};
 use jobfence::report::card::{duration as in_words, several};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use serde_json::Value;
 
-use super::log::LoggedStep;
 use super::runs::JobRun;
-use super::total::{FACTS, Total, cpus_in_words, cpus_of, duration, efficiency, name_and_user, said};
+use super::total::{FACTS, Total, cpus_of, efficiency, name_and_user, said};
+use crate::logged::LoggedStep;
 use crate::schedulers::slurm::store::summary::Summary;
 use crate::series::Series;
 use crate::table::printable;
@@ -52,13 +54,13 @@ pub fn of_summary(job: &str, summary: &Summary) -> String {
     let body = html! {
         header {
             h1 { "Job " (job) }
-            p.facts { "From Slurm's accounting. It ran for " (in_words(std::time::Duration::from_secs(wall))) " on "
+            p.facts { "From Slurm's accounting. It ran for " (in_words(Duration::from_secs(wall))) " on "
                 (several(parts.len() as u64, "node", "nodes")) "." }
         }
         section aria-labelledby="used" {
             h2 #used { "Used of what was granted" }
             (bars(&[
-                Bar { name: "CPU time", share: share(Some(used), granted), text: of(seconds(Some(used)), granted.map(|granted| seconds(Some(granted)))) },
+                Bar { name: "CPU time", share: share(Some(used), granted), text: of(seconds(used), granted.map(seconds)) },
                 Bar {
                     name: "Memory",
                     share: fullest.and_then(|(_, peak, most)| share(Some(peak as f64), most.map(|most| most as f64))),
@@ -72,7 +74,7 @@ pub fn of_summary(job: &str, summary: &Summary) -> String {
             h2 #nodes { "Nodes" }
             (table("What each node has said", &["Node", "CPU time", "CPUs", "Peak of memory", "Memory granted"], parts.iter().map(|(node, part)| vec![
                 Cell::text(printable(node)),
-                Cell::with_bar(seconds(Some(part.cpu_seconds)), share(Some(part.cpu_seconds), part.cpus.map(|cpus| cpus as f64 * wall as f64))),
+                Cell::with_bar(seconds(part.cpu_seconds), share(Some(part.cpu_seconds), part.cpus.map(|cpus| cpus as f64 * wall as f64))),
                 Cell::number(part.cpus.map(|cpus| cpus.to_string())),
                 Cell::with_bar(bytes(part.memory_peak), share(part.memory_peak.map(|peak| peak as f64), part.memory.map(|most| most as f64))),
                 Cell::number(part.memory.map(binary)),
@@ -114,12 +116,12 @@ fn page(title: &str, body: &Markup) -> String {
 fn of_run(job: &str, run: &JobRun, is_one_of_several: bool, series: &[Series]) -> Markup {
     let total = Total::of(run);
     let (_, user) = name_and_user(run);
-    let facts = FACTS.iter().filter_map(|(member, name)| Some(format!("{name} {}", printable(said(run, member)?))));
-    let node = said(run, "node").map_or_else(|| UNKNOWN.to_owned(), printable);
+    let facts = FACTS.iter().filter_map(|(text, name)| Some(format!("{name} {}", printable(said(run, *text)?))));
+    let node = said(run, |line| line.node.as_ref()).map_or_else(|| UNKNOWN.to_owned(), printable);
     let (verdict, class) = verdict(run, &total);
     let (advice, reserve) = advice::of(run, &total);
-    let sentences: Vec<String> = run.steps.iter().flat_map(LoggedStep::sentences).map(printable).collect();
-    let unknown = unknown(run, &total);
+    let sentences: Vec<String> = run.steps.iter().flat_map(|step| &step.sentences).map(|one| printable(one)).collect();
+    let unknown = unknown(&total);
     html! {
         article {
             header {
@@ -169,7 +171,7 @@ fn of_run(job: &str, run: &JobRun, is_one_of_several: bool, series: &[Series]) -
 
 /// How it ended, and the class for its colour.
 fn verdict(run: &JobRun, total: &Total) -> (String, &'static str) {
-    let kills = total.oom_kills.unwrap_or(0);
+    let kills = total.usage.oom_kills.unwrap_or(0);
     let how = match advice::exit_of(run) {
         _ if kills > 0 => {
             return (format!("{} killed for lack of memory", several(kills, "process was", "processes were")), "bad");
@@ -193,46 +195,45 @@ struct Bar {
 }
 
 fn rows(run: &JobRun, total: &Total) -> Vec<Bar> {
-    let most = |member: &str| run.steps.iter().filter_map(|step| step.whole(member)).max();
-    let granted = total.cpu_granted();
+    let usage = &total.usage;
     let cpus = total.cpus_in_words().map_or_else(String::new, |cpus| format!(", {cpus}"));
     let mut all = vec![
         Bar {
             name: "CPU time",
             share: total.cpu_efficiency(),
-            text: match total.cpu {
-                Some(cpu) => of(seconds(Some(cpu)), granted.map(|granted| seconds(Some(granted)))) + &cpus,
+            text: match usage.cpu {
+                Some(cpu) => of(in_words(cpu), total.cpu_granted().map(in_words)) + &cpus,
                 None => UNKNOWN.to_owned(),
             },
         },
         Bar {
             name: "Memory",
             share: total.memory_share(),
-            text: match total.memory_peak {
+            text: match usage.memory_peak {
                 Some(peak) => of(binary(peak), total.memory_limit.map(binary)) + " at the most",
                 None => UNKNOWN.to_owned(),
             },
         },
     ];
-    let (peak, limit) = (most("processes_peak"), most("processes_limit"));
+    let limit = run.steps.iter().filter_map(|step| step.processes_limit).max();
+    let peak = usage.processes_peak;
     let share = peak.zip(limit.filter(|limit| *limit > 0)).map(|(peak, limit)| 100.0 * peak as f64 / limit as f64);
     let text = match peak {
         Some(peak) => of(peak.to_string(), limit.map(|limit| limit.to_string())) + " at the most, threads counted",
         None => UNKNOWN.to_owned(),
     };
     all.push(Bar { name: "Processes", share, text });
-    let text = match (total.read, total.written) {
+    let text = match (usage.read, usage.written) {
         (None, None) => UNKNOWN.to_owned(),
         (read, written) => format!("{} read, {} written", bytes(read), bytes(written)),
     };
     all.push(Bar { name: "Disks", share: None, text });
-    if let Some(throttled) = total.throttled.filter(|throttled| *throttled > 0.0) {
-        let sum = |member: &str| run.steps.iter().filter_map(|step| step.whole(member)).reduce(u64::saturating_add);
-        let periods = sum("throttled_periods").zip(sum("periods").filter(|periods| *periods > 0));
+    if let Some(throttled) = usage.throttled.filter(|throttled| !throttled.is_zero()) {
+        let periods = usage.throttled_periods.zip(usage.periods.filter(|periods| *periods > 0));
         all.push(Bar {
             name: "Held back",
             share: periods.map(|(held, all)| 100.0 * held as f64 / all as f64),
-            text: format!("{} by the CPU quota; the bar is the share of its periods", seconds(Some(throttled))),
+            text: format!("{} by the CPU quota; the bar is the share of its periods", in_words(throttled)),
         });
     }
     all
@@ -311,7 +312,7 @@ fn table(caption: &str, heads: &[&str], rows: impl IntoIterator<Item = Vec<Cell>
 }
 
 fn name(step: &LoggedStep) -> Cell {
-    Cell::text(printable(step.text("step").unwrap_or(UNKNOWN)))
+    Cell::text(printable(step.step.as_deref().unwrap_or(UNKNOWN)))
 }
 
 fn steps(run: &JobRun) -> Markup {
@@ -320,65 +321,60 @@ fn steps(run: &JobRun) -> Markup {
         "What each step has used of what it was granted",
         &heads,
         run.steps.iter().map(|step| {
-            let limit = step.whole("memory_limit_bytes").filter(|limit| *limit > 0);
-            let peak = step.whole("memory_peak_bytes");
-            let cpus = cpus_of(step).map_or_else(String::new, |cpus| format!(", {}", cpus_in_words(cpus)));
+            let usage = &step.usage;
+            let limit = step.memory_limit_bytes.filter(|limit| *limit > 0);
+            let peak = usage.memory_peak;
+            let cpus = cpus_of(step).map_or_else(String::new, |cpus| format!(", {}", cpus.in_words()));
             vec![
                 name(step),
-                Cell::text(how(&step.0, step.text("end"))),
-                Cell::number(step.number("wall_seconds").and_then(duration).map(in_words)),
-                Cell::with_bar(seconds(step.number("cpu_seconds")) + &cpus, efficiency(step)),
+                Cell::text(how(step.exit, step.end.as_deref())),
+                Cell::number(step.wall_seconds.map(in_words)),
+                Cell::with_bar(time(usage.cpu) + &cpus, efficiency(step)),
                 Cell::with_bar(
                     of(bytes(peak), limit.map(binary)),
                     peak.zip(limit).map(|(peak, limit)| 100.0 * peak as f64 / limit as f64),
                 ),
-                Cell::number(step.whole("processes_peak").map(|peak| peak.to_string())),
-                Cell::number(step.whole("read_bytes").map(binary)),
-                Cell::number(step.whole("written_bytes").map(binary)),
+                Cell::number(usage.processes_peak.map(|peak| peak.to_string())),
+                Cell::number(usage.read.map(binary)),
+                Cell::number(usage.written.map(binary)),
             ]
         }),
     )
 }
 
 /// How a step or task ended.
-fn how(line: &Value, end: Option<&str>) -> String {
-    let how = match (line.get("exit_status").and_then(Value::as_i64), line.get("exit_signal").and_then(Value::as_i64)) {
-        (Some(status), _) => format!("exit status {status}"),
-        (None, Some(signal)) => format!("signal {signal}"),
-        (None, None) => UNKNOWN.to_owned(),
+fn how(exit: Option<Exit>, end: Option<&str>) -> String {
+    let how = match exit {
+        Some(Exit::Status(status)) => format!("exit status {status}"),
+        Some(Exit::Signal(signal)) => format!("signal {signal}"),
+        None => UNKNOWN.to_owned(),
     };
     match end {
-        Some("reaped") => format!("{how}; the janitor found it"),
+        Some(REAPED) => format!("{how}; the janitor found it"),
         _ => how,
     }
 }
 
 fn tasks(run: &JobRun) -> Option<Markup> {
-    let of_step = |step: &LoggedStep| {
-        let tasks = step.0.get("tasks").and_then(Value::as_array).cloned().unwrap_or_default();
-        let step = name(step).text;
-        tasks.into_iter().map(|task| (step.clone(), LoggedStep(task))).collect::<Vec<_>>()
-    };
-    let all: Vec<_> = run.steps.iter().flat_map(of_step).collect();
+    let all: Vec<_> = run.steps.iter().flat_map(|step| step.tasks.iter().map(move |task| (step, task))).collect();
     let heads = ["Task", "Ended", "CPU time", "Peak of memory", "Processes", "Read", "Written"];
-    let most = all.iter().filter_map(|(_, task)| task.number("cpu_seconds")).fold(0.0, f64::max);
     let rows = all.iter().map(|(step, task)| {
-        let number = task.whole("task").map_or_else(|| UNKNOWN.to_owned(), |number| number.to_string());
-        let cpu = task.number("cpu_seconds");
+        let usage = &task.usage;
         vec![
-            Cell::text(format!("{step}, task {number}")),
-            Cell::text(how(&task.0, None)),
-            Cell { text: seconds(cpu), is_number: true, share: None },
-            Cell::number(task.whole("memory_peak_bytes").map(binary)),
-            Cell::number(task.whole("processes_peak").map(|peak| peak.to_string())),
-            Cell::number(task.whole("read_bytes").map(binary)),
-            Cell::number(task.whole("written_bytes").map(binary)),
+            Cell::text(format!("{}, task {}", name(step).text, task.number)),
+            Cell::text(how(task.exit, None)),
+            Cell { text: time(usage.cpu), is_number: true, share: None },
+            Cell::number(usage.memory_peak.map(binary)),
+            Cell::number(usage.processes_peak.map(|peak| peak.to_string())),
+            Cell::number(usage.read.map(binary)),
+            Cell::number(usage.written.map(binary)),
         ]
     });
-    let least = all.iter().filter_map(|(_, task)| task.number("cpu_seconds")).fold(most, f64::min);
+    let known = || all.iter().filter_map(|(_, task)| task.usage.cpu);
+    let (least, most) = (known().min().unwrap_or_default(), known().max().unwrap_or_default());
     (!all.is_empty()).then(|| html! {
         (table("What each task with a cgroup of its own has used", &heads, rows))
-        @if all.len() > 1 { p.note { "The tasks had between " (seconds(Some(least))) " and " (seconds(Some(most))) " of CPU time." } }
+        @if all.len() > 1 { p.note { "The tasks had between " (in_words(least)) " and " (in_words(most)) " of CPU time." } }
     })
 }
 
@@ -388,23 +384,26 @@ fn memory(run: &JobRun) -> Markup {
         "What the memory of each step consisted of when it ended",
         &heads,
         run.steps.iter().map(|step| {
-            let part = |what: &str| Cell::number(step.whole(&format!("memory_{what}_bytes")).map(binary));
-            vec![name(step), part("anonymous"), part("file"), part("shared"), part("kernel"), part("swap")]
+            let of = &step.usage;
+            let parts = [of.memory_anonymous, of.memory_file, of.memory_shared, of.memory_kernel, of.memory_swap];
+            std::iter::once(name(step)).chain(parts.map(|part| Cell::number(part.map(binary)))).collect()
         }),
     )
 }
 
 fn waits(run: &JobRun) -> Option<Markup> {
-    let members =
-        ["throttled_seconds", "cpu_pressure_some_seconds", "memory_pressure_some_seconds", "io_pressure_some_seconds"];
-    let waited = |step: &LoggedStep| members.iter().any(|member| step.number(member).is_some_and(|time| time > 0.0));
+    let times = |step: &LoggedStep| {
+        let of = &step.usage;
+        [of.throttled, of.cpu_pressure_some, of.memory_pressure_some, of.io_pressure_some]
+    };
+    let waited = |step: &LoggedStep| times(step).into_iter().flatten().any(|time| !time.is_zero());
     let heads = ["Step", "For the quota", "For a CPU", "For memory", "For disks"];
     run.steps.iter().any(waited).then(|| {
         table(
             "How long at least one process of each step has waited",
             &heads,
             run.steps.iter().map(|step| {
-                let times = members.map(|member| Cell::number(step.number(member).and_then(duration).map(in_words)));
+                let times = times(step).map(|time| Cell::number(time.map(in_words)));
                 std::iter::once(name(step)).chain(times).collect()
             }),
         )
@@ -412,34 +411,30 @@ fn waits(run: &JobRun) -> Option<Markup> {
 }
 
 fn disks(run: &JobRun) -> Option<Markup> {
-    let of_step = |step: &LoggedStep| {
-        let disks = step.0.get("disks").and_then(Value::as_array).cloned().unwrap_or_default();
-        let step = name(step).text;
-        disks.into_iter().map(|disk| (step.clone(), LoggedStep(disk))).collect::<Vec<_>>()
-    };
-    let all: Vec<_> = run.steps.iter().flat_map(of_step).collect();
+    let all = run.steps.iter().flat_map(|step| step.usage.disks.iter().flatten().map(move |disk| (step, disk)));
     let heads = ["Step and disk", "Read", "Written", "Reads", "Writes"];
-    let rows = all.iter().map(|(step, disk)| {
-        let operations = |member: &str| Cell::number(disk.whole(member).map(|count| count.to_string()));
-        vec![
-            Cell::text(format!("{step}, disk {}", printable(disk.text("disk").unwrap_or(UNKNOWN)))),
-            Cell::number(disk.whole("read_bytes").map(binary)),
-            Cell::number(disk.whole("written_bytes").map(binary)),
-            operations("read_operations"),
-            operations("write_operations"),
-        ]
-    });
-    (!all.is_empty()).then(|| table("What went between memory and each disk", &heads, rows))
+    let rows: Vec<_> = all
+        .map(|(step, DiskIo { disk: (major, minor), read, written, reads, writes })| {
+            vec![
+                Cell::text(format!("{}, disk {major}:{minor}", name(step).text)),
+                Cell::number(Some(binary(*read))),
+                Cell::number(Some(binary(*written))),
+                Cell::number(Some(reads.to_string())),
+                Cell::number(Some(writes.to_string())),
+            ]
+        })
+        .collect();
+    (!rows.is_empty()).then(|| table("What went between memory and each disk", &heads, rows))
 }
 
-fn unknown(run: &JobRun, total: &Total) -> Vec<String> {
-    let nobody_says = |member: &str| run.steps.iter().all(|step| step.0.get(member).is_none_or(Value::is_null));
+fn unknown(total: &Total) -> Vec<String> {
+    let usage = &total.usage;
     let figures = [
-        (total.cpu.is_none(), "The CPU time."),
-        (total.memory_peak.is_none(), "The peak of memory."),
-        (nobody_says("processes_peak"), "The peak of processes."),
-        (total.read.is_none(), "What went to disks."),
-        (nobody_says("cpu_pressure_some_seconds"), "How long processes waited (pressure)."),
+        (usage.cpu.is_none(), "The CPU time."),
+        (usage.memory_peak.is_none(), "The peak of memory."),
+        (usage.processes_peak.is_none(), "The peak of processes."),
+        (usage.read.is_none(), "What went to disks."),
+        (usage.cpu_pressure_some.is_none(), "How long processes waited (pressure)."),
     ];
     let mut all: Vec<String> = figures.iter().filter(|(is_so, _)| *is_so).map(|(_, what)| (*what).to_owned()).collect();
     all.push("What the job did on other nodes, if it had any: each node has a log of its own.".to_owned());
@@ -458,8 +453,12 @@ fn bytes(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| UNKNOWN.to_owned(), binary)
 }
 
-fn seconds(seconds: Option<f64>) -> String {
-    seconds.and_then(duration).map_or_else(|| UNKNOWN.to_owned(), in_words)
+fn time(time: Option<Duration>) -> String {
+    time.map_or_else(|| UNKNOWN.to_owned(), in_words)
+}
+
+fn seconds(seconds: f64) -> String {
+    time(Duration::try_from_secs_f64(seconds).ok())
 }
 
 fn percent(share: Option<f64>) -> String {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::log::LoggedStep;
+use crate::logged::LoggedStep;
 use crate::moment::seconds_of;
 
 /// Under Slurm these steps last as long as their job.
@@ -20,12 +20,12 @@ pub struct JobRun {
 
 /// When a step began, if its line says so. Such times are compared as text.
 fn began(step: &LoggedStep) -> &str {
-    step.text("started").unwrap_or_else(|| ended(step))
+    step.started.as_deref().unwrap_or_else(|| ended(step))
 }
 
 /// When a step ended.
 pub fn ended(step: &LoggedStep) -> &str {
-    step.text("ended").unwrap_or_default()
+    step.ended.as_deref().unwrap_or_default()
 }
 
 impl JobRun {
@@ -41,21 +41,21 @@ impl JobRun {
 
     /// The time from its beginning to its end. Earlier releases wrote both only to the second, and beside them how long the step took.
     pub fn wall(&self) -> Option<Duration> {
-        let all = |member: &str| self.steps.iter().map(|step| step.number(member)).collect::<Option<Vec<f64>>>();
-        if let (Some(began), Some(ended)) = (all("started_unix_seconds"), all("ended_unix_seconds")) {
-            let (began, ended) = (began.into_iter().reduce(f64::min)?, ended.into_iter().reduce(f64::max)?);
-            return Duration::try_from_secs_f64(ended - began).ok();
+        let all = |of: fn(&LoggedStep) -> Option<Duration>| self.steps.iter().map(of).collect::<Option<Vec<_>>>();
+        if let (Some(began), Some(ended)) = (all(|step| step.started_unix_seconds), all(|step| step.ended_unix_seconds))
+        {
+            return ended.into_iter().max()?.checked_sub(began.into_iter().min()?);
         }
-        let longest = self.steps.iter().filter_map(|step| step.number("wall_seconds")).fold(0.0, f64::max);
+        let longest = self.steps.iter().filter_map(|step| step.wall_seconds).max().unwrap_or_default();
         let passed = seconds_of(self.ended())?.checked_sub(seconds_of(self.began())?)?;
-        let (longest, passed) = (Duration::try_from_secs_f64(longest).unwrap_or_default(), Duration::from_secs(passed));
+        let passed = Duration::from_secs(passed);
         // A step that lasted as long as the run, except for fractions of a second, is more exact.
         Some(if longest + Duration::from_secs(1) > passed { longest } else { passed })
     }
 
     /// Whether two runs of one user overlapped.
     fn is_beside(&self, other: &Self) -> bool {
-        let uid = |run: &Self| run.steps.first().and_then(LoggedStep::uid);
+        let uid = |run: &Self| run.steps.first().and_then(|step| step.uid);
         uid(self) == uid(other) && self.began() < other.ended() && other.began() < self.ended()
     }
 
@@ -63,15 +63,12 @@ impl JobRun {
     fn is_over_before(&self, next: &LoggedStep) -> bool {
         self.is_anothers(next)
             || began(next) > self.ended()
-                && self.steps.iter().filter_map(|step| step.text("step")).any(|step| LAST_AS_LONG.contains(&step))
+                && self.steps.iter().filter_map(|step| step.step.as_deref()).any(|step| LAST_AS_LONG.contains(&step))
     }
 
     /// Whether a step cannot belong to this run: it has another user or run number, or the run has a step of its name.
     fn is_anothers(&self, next: &LoggedStep) -> bool {
-        let name = |step: &LoggedStep| step.text("step").map(str::to_owned);
-        self.steps
-            .iter()
-            .any(|step| step.uid() != next.uid() || step.whole("run") != next.whole("run") || name(step) == name(next))
+        self.steps.iter().any(|step| step.uid != next.uid || step.run != next.run || step.step == next.step)
     }
 }
 
@@ -117,12 +114,12 @@ mod tests {
             let (begin, end) = times.split_once('-').unwrap();
             let (uid, run): (u32, u32) = (uid.parse().unwrap(), run.parse().unwrap());
             let started = (begin != "?").then(|| moment(begin));
-            LoggedStep(serde_json::json!({
+            LoggedStep::new(serde_json::json!({
                 "step": name, "started": started, "ended": moment(end), "uid": uid, "run": run,
             }))
         };
         let all = runs_of(steps.iter().map(line).collect());
-        let name = |step: &LoggedStep| step.text("step").unwrap().to_owned();
+        let name = |step: &LoggedStep| step.step.clone().unwrap();
         all.iter().map(|run| run.steps.iter().map(name).collect::<Vec<_>>().join(" ")).collect()
     }
 
@@ -138,7 +135,7 @@ mod tests {
     #[test]
     fn of_two_at_the_same_time_the_whole_job_is_not_known() {
         let line = |run: u32, begin: &str, end: &str, uid: u32| {
-            LoggedStep(serde_json::json!({"step": "0", "started": begin, "ended": end, "uid": uid, "run": run}))
+            LoggedStep::new(serde_json::json!({"step": "0", "started": begin, "ended": end, "uid": uid, "run": run}))
         };
         let together = |second: LoggedStep| {
             let runs = runs_of(vec![line(1, "T1", "T5", 1), second]);

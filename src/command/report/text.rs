@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A job's report, for people and as JSON. docs/usage.md and jobfence(8) list the members.
 
+use std::time::Duration;
+
 use jobfence::bytes::mebibytes;
 use jobfence::job::Id;
 use serde_json::{Value, json};
 
-use super::log::LoggedStep;
 use super::runs::{JobRun, ended};
-use super::total::{FACTS, Total, cache_share, cpus_of, duration, efficiency, exit, name_and_user, said};
+use super::total::{FACTS, Total, cache_share, cpus_of, decimal, efficiency, exit, name_and_user, said};
 use crate::living::{LivingRow, rows_in_lines, user_name};
+use crate::logged::LoggedStep;
 use crate::table::{self, Column, NONE, clock, lines, mib, numbers, printable, texts, time};
 
 /// The name of the printed object's format. A program that reads it checks it first.
@@ -36,7 +38,7 @@ const OF_MEMORY: [Column; 6] = [
 /// A row for each step.
 fn of_steps(steps: &[LoggedStep], width: usize) -> Vec<String> {
     let rows = |parts: &[fn(&LoggedStep) -> Vec<String>]| -> Vec<Vec<String>> {
-        let name = |step: &LoggedStep| table::cut(&printable(step.text("step").unwrap_or(NONE)), 16);
+        let name = |step: &LoggedStep| table::cut(&printable(step.step.as_deref().unwrap_or(NONE)), 16);
         let row = |step| std::iter::once(name(step)).chain(parts.iter().flat_map(|part| part(step))).collect();
         steps.iter().map(row).collect()
     };
@@ -53,27 +55,25 @@ fn of_steps(steps: &[LoggedStep], width: usize) -> Vec<String> {
 }
 
 fn cpu_cells(step: &LoggedStep) -> Vec<String> {
-    let seconds = |member| time(step.number(member).and_then(duration));
     vec![
-        seconds("wall_seconds"),
-        seconds("cpu_seconds"),
+        time(step.wall_seconds),
+        time(step.usage.cpu),
         cpus_of(step).map_or_else(|| NONE.to_owned(), |cpus| cpus.to_string()),
         in_percent(efficiency(step)),
-        seconds("throttled_seconds"),
+        time(step.usage.throttled),
         exit(step),
-        printable(step.text("end").unwrap_or(NONE)),
+        printable(step.end.as_deref().unwrap_or(NONE)),
     ]
 }
 
 fn memory_cells(step: &LoggedStep) -> Vec<String> {
-    let bytes = |member| mib(step.whole(member));
     vec![
-        bytes("memory_peak_bytes"),
-        bytes("memory_limit_bytes"),
+        mib(step.usage.memory_peak),
+        mib(step.memory_limit_bytes),
         in_percent(cache_share(step)),
-        table::number(step.whole("processes_peak")),
-        bytes("read_bytes"),
-        bytes("written_bytes"),
+        table::number(step.usage.processes_peak),
+        mib(step.usage.read),
+        mib(step.usage.written),
     ]
 }
 
@@ -110,7 +110,7 @@ pub fn in_words(runs: &[JobRun], of_log: usize, living: &[LivingRow], width: usi
         let mut all = head;
         all.push(String::new());
         all.extend(of_steps(&run.steps, width));
-        let sentences: Vec<&str> = run.steps.iter().flat_map(LoggedStep::sentences).collect();
+        let sentences: Vec<&str> = run.steps.iter().flat_map(|step| &step.sentences).map(String::as_str).collect();
         if !sentences.is_empty() {
             all.push(String::new());
             all.extend(sentences.iter().flat_map(|sentence| wrapped(&printable(sentence), width)));
@@ -132,9 +132,9 @@ fn head(run: &JobRun) -> Vec<String> {
     let (job, user) = name_and_user(run);
     let mut lines = vec![format!("job {job} of {user}")];
     let mut line = |head: &str, text: String| lines.push(format!("  {head:<9} {text}"));
-    let facts = FACTS.iter().filter_map(|(member, name)| Some(format!("{name} {}", printable(said(run, member)?))));
+    let facts = FACTS.iter().filter_map(|(text, name)| Some(format!("{name} {}", printable(said(run, *text)?))));
     let facts: Vec<String> = facts.collect();
-    if let Some(node) = said(run, "node") {
+    if let Some(node) = said(run, |line| line.node.as_ref()) {
         line("node", printable(node));
     }
     if !facts.is_empty() {
@@ -142,21 +142,21 @@ fn head(run: &JobRun) -> Vec<String> {
     }
     let wall = total.wall.map_or_else(String::new, |wall| format!(", {}", clock(wall)));
     line("time", format!("{} to {}{wall}", printable(run.began()), printable(run.ended())));
-    let granted = total.cpu_granted().and_then(duration).map(|granted| format!(" of {}", time(Some(granted))));
+    let granted = total.cpu_granted().map(|granted| format!(" of {}", time(Some(granted))));
     let cpus = total.cpus_in_words().map_or_else(String::new, |cpus| format!(", {cpus}"));
-    let cpu = time(total.cpu.and_then(duration));
+    let cpu = time(total.usage.cpu);
     line("CPU time", format!("{cpu}{}{}{cpus}", granted.unwrap_or_default(), percent(total.cpu_efficiency())));
-    if let Some(throttled) = total.throttled.filter(|throttled| *throttled > 0.0).and_then(duration) {
+    if let Some(throttled) = total.usage.throttled.filter(|throttled| !throttled.is_zero()) {
         line("throttled", time(Some(throttled)));
     }
     let limit = total.memory_limit.map(|limit| format!(" of {}", mebibytes(limit))).unwrap_or_default();
-    let peak = total.memory_peak.map_or_else(|| NONE.to_owned(), mebibytes);
+    let peak = total.usage.memory_peak.map_or_else(|| NONE.to_owned(), mebibytes);
     line("memory", format!("{peak}{limit}{} at the most", percent(total.memory_share())));
-    if let Some(kills) = total.oom_kills.filter(|kills| *kills > 0) {
+    if let Some(kills) = total.usage.oom_kills.filter(|kills| *kills > 0) {
         line("killed", format!("{kills} for lack of memory"));
     }
-    if let (Some(read), Some(written)) = (total.read, total.written) {
-        let unwritten = total.unwritten.map(|bytes| format!(", {} yet to be written", mebibytes(bytes)));
+    if let (Some(read), Some(written)) = (total.usage.read, total.usage.written) {
+        let unwritten = total.usage.memory_unwritten.map(|bytes| format!(", {} yet to be written", mebibytes(bytes)));
         line(
             "I/O",
             format!("read {}, written {}{}", mebibytes(read), mebibytes(written), unwritten.unwrap_or_default()),
@@ -169,28 +169,28 @@ fn head(run: &JobRun) -> Vec<String> {
 fn mail_head(run: &JobRun) -> Vec<String> {
     let total = Total::of(run);
     let (job, user) = name_and_user(run);
-    let last = run.steps.iter().find(|step| step.text("step") == Some("batch"));
+    let last = run.steps.iter().find(|step| step.step.as_deref() == Some("batch"));
     let last = last.or_else(|| run.steps.iter().max_by_key(|step| ended(step)));
-    let clock_of = |seconds: Option<f64>| {
-        let whole = seconds.and_then(duration).unwrap_or_default().as_secs();
+    let clock_of = |seconds: Option<Duration>| {
+        let whole = seconds.unwrap_or_default().as_secs();
         let (days, hours) = (whole / 86_400, whole / 3600 % 24);
         let days = if days > 0 { format!("{days}-") } else { String::new() };
         format!("{days}{hours:02}:{:02}:{:02}", whole / 60 % 60, whole % 60)
     };
     let mut lines = vec![format!("Job ID: {job}"), format!("User: {user}")];
-    lines.extend(said(run, "node").map(|node| format!("Node: {}", printable(node))));
+    lines.extend(said(run, |line| line.node.as_ref()).map(|node| format!("Node: {}", printable(node))));
     if let Some(last) = last {
-        lines.push(format!("Exit of step {}: {}", printable(last.text("step").unwrap_or(NONE)), exit(last)));
+        lines.push(format!("Exit of step {}: {}", printable(last.step.as_deref().unwrap_or(NONE)), exit(last)));
     }
     lines.extend(
         total.cpus_in_words().map(|cpus| format!("CPUs: {}", cpus.trim_end_matches(" CPUs").trim_end_matches(" CPU"))),
     );
-    lines.push(format!("CPU Utilized: {}", clock_of(total.cpu)));
+    lines.push(format!("CPU Utilized: {}", clock_of(total.usage.cpu)));
     if let (Some(share), granted) = (total.cpu_efficiency(), total.cpu_granted()) {
         lines.push(format!("CPU Efficiency: {share:.2}% of {} core-walltime", clock_of(granted)));
     }
-    lines.push(format!("Job Wall-clock time: {}", clock_of(total.wall.map(|wall| wall.as_secs_f64()))));
-    lines.push(format!("Memory Utilized: {}", total.memory_peak.map_or_else(|| NONE.to_owned(), mebibytes)));
+    lines.push(format!("Job Wall-clock time: {}", clock_of(total.wall)));
+    lines.push(format!("Memory Utilized: {}", total.usage.memory_peak.map_or_else(|| NONE.to_owned(), mebibytes)));
     if let (Some(share), Some(limit)) = (total.memory_share(), total.memory_limit) {
         lines.push(format!("Memory Efficiency: {share:.2}% of {}", mebibytes(limit)));
     }
@@ -215,28 +215,29 @@ fn wrapped(sentence: &str, width: usize) -> Vec<String> {
 
 /// The reports as one object.
 pub fn json(job: &Id, runs: &[JobRun], of_log: usize, living: &[LivingRow]) -> Value {
+    let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
     let run = |run: &JobRun| {
         let total = Total::of(run);
-        let steps: Vec<&Value> = run.steps.iter().map(|step| &step.0).collect();
-        let uid = run.steps.iter().find_map(LoggedStep::uid);
+        let steps: Vec<&Value> = run.steps.iter().map(|step| &step.json).collect();
+        let uid = run.steps.iter().find_map(|step| step.uid);
         json!({
             "started": run.began(),
             "ended": run.ended(),
-            "wall_seconds": total.wall.map(|wall| wall.as_secs_f64()),
+            "wall_seconds": seconds(total.wall),
             "uid": uid,
-            "user": said(run, "user").map(str::to_owned).or_else(|| Some(user_name(u32::try_from(uid?).ok()?))),
-            "node": said(run, "node"),
-            "cpus_limit": total.cpus,
-            "cpus_granted": total.cpus_granted,
-            "cpu_seconds": total.cpu,
+            "user": said(run, |line| line.user.as_ref()).map(str::to_owned).or_else(|| Some(user_name(u32::try_from(uid?).ok()?))),
+            "node": said(run, |line| line.node.as_ref()),
+            "cpus_limit": total.cpus.map(decimal),
+            "cpus_granted": total.cpus_granted.map(decimal),
+            "cpu_seconds": seconds(total.usage.cpu),
             "cpu_efficiency_percent": total.cpu_efficiency(),
-            "throttled_seconds": total.throttled,
-            "memory_peak_bytes": total.memory_peak,
+            "throttled_seconds": seconds(total.usage.throttled),
+            "memory_peak_bytes": total.usage.memory_peak,
             "memory_limit_bytes": total.memory_limit,
-            "oom_kills": total.oom_kills,
-            "read_bytes": total.read,
-            "written_bytes": total.written,
-            "unwritten_bytes": total.unwritten,
+            "oom_kills": total.usage.oom_kills,
+            "read_bytes": total.usage.read,
+            "written_bytes": total.usage.written,
+            "unwritten_bytes": total.usage.memory_unwritten,
             "steps": steps,
         })
     };
@@ -252,12 +253,12 @@ pub fn json(job: &Id, runs: &[JobRun], of_log: usize, living: &[LivingRow]) -> V
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use jobfence::job::Cpus;
 
     use super::*;
 
     fn step(name: &str, cpu: f64, peak: u64, of_job: u64) -> LoggedStep {
-        LoggedStep(json!({
+        LoggedStep::new(json!({
             "job": "7", "step": name, "uid": 0, "user": "al\u{1b}ice", "started": "2024-02-28T23:59:00Z",
             "ended": "2024-03-01T00:01:00Z", "wall_seconds": 86_520, "cpu_seconds": cpu, "cpus_limit": 2,
             "memory_peak_bytes": peak, "job_memory_peak_bytes": of_job, "memory_limit_bytes": 400 << 20,
@@ -273,7 +274,7 @@ mod tests {
             steps: vec![step("batch", 40_000.0, 100 << 20, 300 << 20), step("0", 46_520.0, 1, 200 << 20)],
         };
         let total = Total::of(&run);
-        assert_eq!((total.cpu, total.memory_peak), (Some(86_520.0), Some(300 << 20)));
+        assert_eq!((total.usage.cpu, total.usage.memory_peak), (Some(Duration::from_secs(86_520)), Some(300 << 20)));
         assert_eq!(total.wall, Some(Duration::from_secs(86_520)));
         assert_eq!((total.cpu_efficiency(), total.memory_share()), (Some(50.0), Some(75.0)));
         let text = in_words(&[run], 3, &[], 80, false);
@@ -295,7 +296,7 @@ mod tests {
     #[test]
     fn a_quota_below_the_grant_and_times_to_the_fraction() {
         let step = |name: &str, began: f64, ended: f64, wall: f64| {
-            LoggedStep(json!({
+            LoggedStep::new(json!({
                 "job": "7", "step": name, "started": "2024-03-01T00:01:00Z", "ended": "2024-03-01T00:01:02Z",
                 "started_unix_seconds": began, "ended_unix_seconds": ended, "wall_seconds": wall, "cpu_seconds": 1.4,
                 "cpus_granted": 2, "cpus_limit": 1, "memory_unwritten_bytes": 30 << 20, "read_bytes": 0, "written_bytes": 0,
@@ -306,7 +307,7 @@ mod tests {
         let total = Total::of(&only);
         // Like its only step.
         assert_eq!((total.cpu_efficiency(), efficiency(&only.steps[0])), (Some(70.0), Some(70.0)));
-        assert_eq!((total.cpus, total.cpus_granted), (Some(1.0), Some(2.0)));
+        assert_eq!((total.cpus, total.cpus_granted), (Some(Cpus::whole(1)), Some(Cpus::whole(2))));
         let text = in_words(std::slice::from_ref(&only), 1, &[], 80, false);
         for part in ["1.4s of 2.0s (70.0 %), 1 of 2 CPUs\n", "written 0.0 MiB, 30.0 MiB yet to be written\n"] {
             assert!(text.contains(part), "{part} in {text}");
@@ -316,9 +317,9 @@ mod tests {
         assert_eq!(two.wall(), Some(Duration::from_millis(2500)));
         // As earlier releases write it.
         let old = |wall: f64| {
-            let mut old = step("0", 0.0, 0.0, wall);
-            old.0["started_unix_seconds"] = Value::Null;
-            run(vec![old]).wall().map(|wall| wall.as_secs_f64())
+            let mut old = step("0", 0.0, 0.0, wall).json;
+            old["started_unix_seconds"] = Value::Null;
+            run(vec![LoggedStep::new(old)]).wall().map(|wall| wall.as_secs_f64())
         };
         assert_eq!([old(2.9), old(1.1), old(0.3)], [Some(2.9), Some(1.1), Some(2.0)]);
     }
@@ -327,7 +328,7 @@ mod tests {
     fn what_is_not_known_is_no_zero() {
         let run = JobRun {
             is_beside_another: false,
-            steps: vec![LoggedStep(json!({"job": "7", "step": "0", "ended": "2024-03-01T00:01:00Z"}))],
+            steps: vec![LoggedStep::new(json!({"job": "7", "step": "0", "ended": "2024-03-01T00:01:00Z"}))],
         };
         let all = json(&Id::new("7").unwrap(), std::slice::from_ref(&run), 1, &[]);
         assert_eq!(all["runs"][0]["cpu_seconds"], Value::Null);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::words::several;
 use crate::bytes::binary;
 use crate::cgroup::io::DiskLimit;
-use crate::cgroup::usage::Usage;
+use crate::figures::Usage;
 use crate::job::Cpus;
 use crate::report::account::Exit;
 use crate::report::nodes::Nodes;

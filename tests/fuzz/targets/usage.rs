@@ -2,7 +2,8 @@
 //! The kernel's counters: an input is put into each of the files that are read, at the step and at a task below it.
 
 use jobfence::cgroup::layout::{Hierarchy, Version};
-use jobfence::cgroup::usage::Usage;
+use jobfence::cgroup::usage::Depth;
+use jobfence::figures::Usage;
 use jobfence::sys::dir::Dir;
 
 use super::files;
@@ -61,10 +62,10 @@ pub fn run(data: &[u8]) {
             name: None,
         };
         let mut usage = Usage::default();
-        usage.add(&hierarchy, &dir);
+        usage.add(&hierarchy, &dir, Depth::All);
         // What has been read once is not counted again.
         let first = usage.clone();
-        usage.add(&hierarchy, &dir);
+        usage.add(&hierarchy, &dir, Depth::All);
         usage.or(&first);
         assert_eq!(usage, first);
     }

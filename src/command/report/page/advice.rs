@@ -3,55 +3,30 @@
 
 use std::time::Duration;
 
-use jobfence::cgroup::usage::Usage;
-use jobfence::job::Cpus;
+use jobfence::figures::Usage;
 use jobfence::report::account::Exit;
 use jobfence::report::card::{Advice, Figures, NEUTRAL, several};
 use jobfence::schedulers::words_of;
-use serde_json::Value;
 
-use super::super::log::LoggedStep;
 use super::super::runs::{JobRun, ended};
-use super::super::total::{Total, duration, said};
+use super::super::total::{Total, said};
 
 /// How the job ended: as its script did, or else as its last step.
 pub fn exit_of(run: &JobRun) -> Option<Exit> {
-    let exit = |step: &LoggedStep| {
-        let number = |member: &str| i32::try_from(step.0.get(member).and_then(Value::as_i64)?).ok();
-        number("exit_status").map(Exit::Status).or_else(|| number("exit_signal").map(Exit::Signal))
-    };
-    let script = run.steps.iter().find(|step| step.text("step") == Some("batch"));
-    match script {
-        Some(script) => exit(script),
-        None => run.steps.iter().filter(|step| exit(step).is_some()).max_by_key(|step| ended(step)).and_then(exit),
+    match run.steps.iter().find(|step| step.step.as_deref() == Some("batch")) {
+        Some(script) => script.exit,
+        None => run.steps.iter().filter(|step| step.exit.is_some()).max_by_key(|step| ended(step))?.exit,
     }
-}
-
-fn thousandths(cpus: f64) -> Cpus {
-    Cpus::from_thousandths((cpus * 1000.0) as u64)
 }
 
 /// The options with their reasons, and a remark about them.
 pub fn of(run: &JobRun, total: &Total) -> (Vec<(String, String)>, &'static str) {
-    let sum = |member: &str| run.steps.iter().filter_map(|step| step.whole(member)).reduce(u64::saturating_add);
-    let most = |member: &str| run.steps.iter().filter_map(|step| step.whole(member)).max();
     // Unknown if one step's line does not have it.
-    let each = |member: &str| run.steps.iter().map(|step| step.whole(member)).sum::<Option<u64>>();
-    let seconds = |seconds: Option<f64>| seconds.and_then(duration);
-    let usage = Usage {
-        cpu: seconds(total.cpu),
-        periods: sum("periods"),
-        throttled_periods: sum("throttled_periods"),
-        throttled: seconds(total.throttled),
-        memory_peak: total.memory_peak,
-        swap_peak: each("swap_peak_bytes"),
-        memory_high_events: sum("memory_high_events"),
-        memory_max_events: sum("memory_max_events"),
-        oom_kills: total.oom_kills,
-        forks_refused: sum("forks_refused"),
-        ..Usage::default()
-    };
-    let words = said(run, "holder").and_then(|holder| holder.strip_prefix("scheduler ")).map_or(&NEUTRAL, words_of);
+    let swap_peak = run.steps.iter().map(|step| step.usage.swap_peak).sum::<Option<u64>>();
+    let usage = Usage { swap_peak, ..total.usage.clone() };
+    let words = said(run, |line| line.holder.as_ref())
+        .and_then(|holder| holder.strip_prefix("scheduler "))
+        .map_or(&NEUTRAL, words_of);
     let figures = Figures {
         job: "",
         node: None,
@@ -59,9 +34,9 @@ pub fn of(run: &JobRun, total: &Total) -> (Vec<(String, String)>, &'static str) 
         exit: exit_of(run),
         wall: total.wall,
         time_limit: None,
-        cpus: total.cpus_granted.or(total.cpus).map(thousandths),
-        cpus_limit: total.cpus.map(thousandths),
-        memory: most("memory_granted_bytes"),
+        cpus: total.cpus_granted.or(total.cpus),
+        cpus_limit: total.cpus,
+        memory: run.steps.iter().filter_map(|step| step.memory_granted_bytes).max(),
         memory_limit: total.memory_limit,
         is_without_swap: false,
         processes: None,

@@ -8,9 +8,9 @@ use jobfence::bytes::binary;
 use jobfence::report::card::duration as in_words;
 use maud::{Markup, html};
 
-use super::super::log::LoggedStep;
 use super::super::runs::JobRun;
 use super::super::total::cpus_of;
+use crate::logged::LoggedStep;
 use crate::series::{Amounts, Series};
 use crate::table::printable;
 
@@ -21,8 +21,8 @@ const HIGH: f64 = 100.0;
 /// The series of a run's steps. `None`: there are none.
 pub fn of(run: &JobRun, all: &[Series]) -> Option<Markup> {
     let of_step = |step: &LoggedStep| {
-        let (job, name, started) = (step.text("job")?, step.text("step")?, step.text("started")?);
-        let series = all.iter().find(|series| series.is_of(job, name, step.whole("run").unwrap_or(0), started))?;
+        let (job, name, started) = (step.job.as_deref()?, step.step.as_deref()?, step.started.as_deref()?);
+        let series = all.iter().find(|series| series.is_of(job, name, step.run.unwrap_or(0), started))?;
         Some((printable(name), figures(step, series)))
     };
     let found: Vec<_> = run.steps.iter().filter_map(of_step).collect();
@@ -48,7 +48,7 @@ fn figures(step: &LoggedStep, series: &Series) -> Markup {
         (figure("CPUs", &cpus, None, &in_short(&cpus, number).map(|text| text + &granted(cpus_of(step).map(|cpus| cpus.to_string())))))
         (figure("Memory", &memory, Some(&cache), &in_short(&memory, bytes).map(|text| {
             let cache = most(&cache).map(|cache| format!("; at most {} of page cache, the grey part", binary(cache as u64)));
-            text + &cache.unwrap_or_default() + &granted(step.whole("memory_limit_bytes").map(binary))
+            text + &cache.unwrap_or_default() + &granted(step.memory_limit_bytes.map(binary))
         })))
         (figure("Disks", &disks, None, &in_short(&disks, |rate| format!("{} a second", bytes(rate)))))
     }

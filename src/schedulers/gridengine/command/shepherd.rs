@@ -327,7 +327,7 @@ fn granted(loaded: Option<&Loaded>, spooled: &SpooledJob) -> Granted {
     if spooled.slave_task.is_some() {
         let all = Which { job: spooled.job.clone(), step: None, run: Some(RUN) };
         let of_job = life::usage(config, &all).unwrap_or_default();
-        granted.memory = of_job.iter().filter_map(|seen| seen.memory).chain(granted.memory).min();
+        granted.memory = of_job.iter().filter_map(|seen| seen.limits.memory).chain(granted.memory).min();
         gpus = of_job.iter().map(|seen| seen.gpus.len()).max().unwrap_or(0);
     }
     granted.gpus = (!config.slot_gpus.is_empty()).then_some(gpus);

@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 
 use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
 use jobfence::cgroup::limits::{cpu_quota, memory_files, memory_limit, processes};
-use jobfence::cgroup::usage::{Usage, cpu};
+use jobfence::cgroup::usage::{Depth, cpu};
 use jobfence::config::{UsageCard, usage_card};
 use jobfence::doors::run::{self, How};
 use jobfence::error::{Error, Result};
+use jobfence::figures::Usage;
 use jobfence::report::card::{self, Figures};
 use jobfence::schedulers::htcondor::card::WORDS;
 use jobfence::sys::dir::Dir;
@@ -134,8 +135,7 @@ fn card_of(place: &Place, when: UsageCard, how: How, began: &Began) -> Vec<Strin
 
 fn lines(hierarchy: &Hierarchy, place: &Place, when: UsageCard, how: How, began: &Began) -> Option<Vec<String>> {
     let root = hierarchy.open().ok()?;
-    let mut usage = Usage::default();
-    usage.add_for_a_card(hierarchy, &place.open(hierarchy)?);
+    let mut usage = Usage::read(hierarchy, &place.open(hierarchy)?, Depth::Card);
     usage.cpu = usage.cpu.map(|cpu| cpu.saturating_sub(began.cpu.unwrap_or_default()));
     let memory_limit = place.least(&root, |dir| memory_limit(dir, memory_files(Version::V2).0));
     let cpus_limit = place.least(&root, |dir| Ok(cpu_quota(dir, Version::V2)?.map(|quota| quota.cpus())));

@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use jobfence::cgroup;
 use jobfence::cgroup::layout::Version;
-use jobfence::cgroup::usage::Usage;
+use jobfence::cgroup::usage::Depth;
 use jobfence::config::{DEFAULT_FILE, Mode, OnError};
 use jobfence::error::Result;
 use jobfence::fence::IDLE;
+use jobfence::figures::Usage;
 use jobfence::host::Host;
 use jobfence::job::Id;
 use jobfence::schedulers::htcondor::{LOCAL, STARTERS_LEAF, quoted};
@@ -96,11 +97,10 @@ pub fn slots(host: &Host) -> Vec<SlotUse> {
     let jobs = users.flat_map(|user| children(&user, "job_"));
     for step in jobs.flat_map(|job| children(&job, "step_")) {
         let Some(slot) = slot_of(&step).filter(|_| step.has(STARTERS_LEAF)) else { continue };
-        let mut usage = Usage::default();
-        usage.add(unified, &step);
-        let parts = usage.memory;
-        let memory = parts.anonymous.map(|anonymous| anonymous.saturating_add(parts.shared.unwrap_or_default()));
-        found.push(SlotUse { slot, memory, cache: parts.file, cpu: usage.cpu });
+        let usage = Usage::read(unified, &step, Depth::Card);
+        let shared = usage.memory_shared.unwrap_or_default();
+        let memory = usage.memory_anonymous.map(|anonymous| anonymous.saturating_add(shared));
+        found.push(SlotUse { slot, memory, cache: usage.memory_file, cpu: usage.cpu });
     }
     found
 }

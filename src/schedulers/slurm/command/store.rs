@@ -14,11 +14,12 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use jobfence::config::{Config, StoreUsage};
-use jobfence::report::account::SCHEMA;
+use jobfence::report::account::{REAPED, SCHEMA};
 use jobfence::report::usage_log::UsageLog;
 use jobfence::schedulers::slurm::HOLDER;
 use jobfence::sys::program::Silence;
 
+use crate::logged::LoggedStep;
 use crate::moment::seconds_of;
 use crate::part::Chore;
 use crate::schedulers::slurm::job::run_until;
@@ -131,40 +132,35 @@ impl Store {
 
     /// Adds a step to its job. A line that is not understood is not jobfence's.
     fn add(&mut self, line: &str) {
-        let Ok(step) = serde_json::from_str::<serde_json::Value>(line) else { return };
-        let text = |name: &str| step.get(name).and_then(serde_json::Value::as_str);
-        let number = |name: &str| step.get(name).and_then(serde_json::Value::as_u64);
-        let decimal = |name: &str| step.get(name).and_then(serde_json::Value::as_f64);
-        let is_ours = text("schema") == Some(SCHEMA) && text("holder") == Some(HOLDER);
-        let (Some(id), Some(ended)) = (text("job").and_then(|id| id.parse().ok()), text("ended").and_then(seconds_of))
+        let Ok(step) = serde_json::from_str(line).map(LoggedStep::new) else { return };
+        let is_ours = step.schema.as_deref() == Some(SCHEMA) && step.holder.as_deref() == Some(HOLDER);
+        let (Some(Ok(id)), Some(ended)) =
+            (step.job.as_ref().map(|id| id.parse()), step.ended.as_deref().and_then(seconds_of))
         else {
             return;
         };
         if !is_ours {
             return;
         }
-        let node = text("node").unwrap_or_default();
+        let mut node = step.node.as_deref().unwrap_or_default();
         // The janitor knows only the host's name. By default Slurm names the node by that, up to the first dot.
-        let node =
-            if text("end") == Some("reaped") { node.split('.').next().unwrap_or_default() } else { node }.to_owned();
-        let wall = decimal("wall_seconds").unwrap_or_default();
+        if step.end.as_deref() == Some(REAPED) {
+            node = node.split('.').next().unwrap_or_default();
+        }
+        let wall = step.wall_seconds.unwrap_or_default();
         // Whole seconds are as exact as the controller's own.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a job's seconds fit")]
-        let began = ended.saturating_sub(wall.max(0.0).ceil() as u64);
-        let job = self.jobs.entry((id, node)).or_default();
+        let began = ended.saturating_sub(wall.as_secs() + u64::from(wall.subsec_nanos() > 0));
+        let job = self.jobs.entry((id, node.to_owned())).or_default();
         // Job numbers start again at some point: an old job is unrelated to a new one.
         if began > job.ended + 7 * 86_400 {
             *job = StoredJob::default();
         }
-        job.part.cpu_seconds += decimal("cpu_seconds").unwrap_or_default();
-        let most = |one: Option<u64>, other: Option<u64>| one.max(other);
-        job.part.memory_peak =
-            [number("job_memory_peak_bytes"), number("memory_peak_bytes")].into_iter().fold(job.part.memory_peak, most);
-        job.part.memory = job.part.memory.max(number("memory_granted_bytes").or_else(|| number("memory_limit_bytes")));
-        let cpus = decimal("cpus_granted").or_else(|| decimal("cpus_limit"));
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 65536 CPUs")]
-        let cpus = cpus.map(|cpus| cpus.ceil() as u64);
-        job.part.cpus = job.part.cpus.max(cpus);
+        let part = &mut job.part;
+        part.cpu_seconds += step.usage.cpu.unwrap_or_default().as_secs_f64();
+        part.memory_peak = part.memory_peak.max(step.job_memory_peak_bytes).max(step.usage.memory_peak);
+        part.memory = part.memory.max(step.memory_granted_bytes.or(step.memory_limit_bytes));
+        let cpus = step.cpus_granted.or(step.cpus_limit);
+        part.cpus = part.cpus.max(cpus.map(|cpus| cpus.thousandths().div_ceil(1000)));
         job.began = Some(job.began.map_or(began, |before| before.min(began)));
         job.ended = job.ended.max(ended);
         job.seen = 0;

@@ -120,7 +120,7 @@ impl HandOver {
             self.user.look(|| {
                 let dir = self.dir()?.ok_or_else(|| Error::new("no card waits for them").at(&self.above))?;
                 let earlier = dir.read(&self.node, MOST_BYTES)?.and_then(|text| Handed::parse(&text));
-                dir.write(&self.node, &Handed::next(earlier, directory, &now).text())?;
+                dir.write(&self.node, &Handed::next(earlier, directory, now).text())?;
                 dir.unmark(&self.mark_of(fence));
                 Ok(())
             })

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What both fences of a job have seen when they are gone: what the job has used, and what its user is told.
 
-use jobfence::cgroup::usage::Usage;
 use jobfence::doors::life::{self, HowClosed};
 use jobfence::error::Result;
+#[cfg(test)]
+use jobfence::figures::LimitedTo;
+use jobfence::figures::Usage;
 use jobfence::job::Id;
 
 /// Of both fences together. Whatever is here has been logged: an interactive job and a slave task have no file for it.
@@ -60,12 +62,9 @@ pub fn seen(step: &str) -> life::Seen {
         holder: jobfence::record::holder::Holder::Manual,
         path: Some("/x".to_owned()),
         usage: Usage::default(),
-        job_cpu: None,
-        job_memory_peak: None,
+        job: Usage::default(),
         job_memory_swap_peak: None,
-        cpus: None,
-        memory: None,
-        processes: None,
+        limits: LimitedTo::default(),
         gpus: Vec::new(),
         sentences: Vec::new(),
     }

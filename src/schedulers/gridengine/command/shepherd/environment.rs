@@ -19,7 +19,7 @@ pub fn tell(spool: &Spool, job: &SpooledJob, config: &Config, seen: &Seen, visib
     let before = spool.dir.read_bytes(ENVIRONMENT)?;
     // The shepherd binds a job when it is in its fence: then the CPUs that we see are not the job's.
     let visible = Affinity::of(0).map(|cpus| cpus.count()).filter(|_| config.thread_hints && !job.is_bound);
-    let hint = visible.zip(seen.cpus).and_then(|(visible, cpus)| threads(cpus, visible));
+    let hint = visible.zip(seen.limits.cpus).and_then(|(visible, cpus)| threads(cpus, visible));
     spool.write(ENVIRONMENT, &with_ours(&before, config.mode, seen, hint, visible_gpus))
 }
 
@@ -65,7 +65,8 @@ mod tests {
 
     #[test]
     fn what_is_not_limited_is_taken_out() {
-        let seen = Seen { cpus: Some(Cpus::whole(2)), ..seen("job") };
+        let mut seen = seen("job");
+        seen.limits.cpus = Some(Cpus::whole(2));
         let text = b"A=b\xffc\nJOBFENCE_CPUS=64\nJOBFENCE_MEMORY_BYTES=1\nCUDA_VISIBLE_DEVICES=5\nB=\n";
         let seen_by = |mode, gpus| with_ours(text, mode, &seen, None, gpus);
         let limited = b"A=b\xffc\nCUDA_VISIBLE_DEVICES=5\nB=\nJOBFENCE_CGROUP=/x\nJOBFENCE_CPUS=2\n";

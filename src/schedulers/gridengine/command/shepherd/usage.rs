@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use jobfence::cgroup::usage::Usage;
 use jobfence::doors::card::JobEnd;
 use jobfence::error::Result;
+use jobfence::figures::Usage;
 use jobfence::report::account::Exit;
 
 use super::spool::Spool;
@@ -53,7 +53,7 @@ fn raised(text: &str, used: &Usage) -> String {
             // The cache of files is the kernel's, and not what the job needs: what is left of it counts for none of the peak.
             // A peak of memory is a whole number, and no sum comes near 2^52.
             #[allow(clippy::cast_precision_loss, reason = "see above")]
-            "ru_maxrss" => (used.memory_peak?.saturating_sub(used.memory.file.unwrap_or(0)) / 1024) as f64,
+            "ru_maxrss" => (used.memory_peak?.saturating_sub(used.memory_file.unwrap_or(0)) / 1024) as f64,
             _ => return None,
         };
         (higher > value.trim().parse().ok()?).then(|| match key {
@@ -67,8 +67,6 @@ fn raised(text: &str, used: &Usage) -> String {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
-
-    use jobfence::cgroup::usage::MemoryParts;
 
     use super::*;
 
@@ -93,8 +91,7 @@ mod tests {
         let expected =
             "wait_status=0\nexit_status=3\nru_utime=1.500000\nru_stime=2.000000\nru_maxrss=1024\nru_ixrss=0\n";
         assert_eq!(raised(text, &used), expected);
-        let memory = MemoryParts { file: Some(512 << 10), ..MemoryParts::default() };
-        let after = raised(text, &Usage { memory, ..used.clone() });
+        let after = raised(text, &Usage { memory_file: Some(512 << 10), ..used.clone() });
         assert_eq!(after, expected.replace("maxrss=1024", "maxrss=512"), "without the cache");
         assert_eq!(raised(text, &Usage::default()), text);
         assert_eq!(raised("ru_utime=x\n", &used), "ru_utime=x\n");

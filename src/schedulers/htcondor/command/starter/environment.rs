@@ -30,7 +30,7 @@ pub fn tell(
 ) -> Result<()> {
     let mut seen = life::usage(config, which)?.pop().ok_or_else(|| Error::new("its fence is gone"))?;
     // The step has the starter's memory, too.
-    seen.memory = memory_of(&seen, branch).or(seen.memory);
+    seen.limits.memory = memory_of(&seen, branch).or(seen.limits.memory);
     let visible = Affinity::of(0).map(|cpus| cpus.count()).filter(|_| config.thread_hints);
     let line = environment::with(site, &variables(&seen, config.mode, visible, opened.usage_card))?;
     own_line::set(environment::LINE, &line, local_name);
@@ -46,7 +46,7 @@ pub fn memory_of(seen: &Seen, branch: &str) -> Option<u64> {
 
 /// `visible`: how many CPUs the job can run on, if it is to be told how many threads to start.
 fn variables(seen: &Seen, mode: Mode, visible: Option<u32>, card: UsageCard) -> Vec<(String, String)> {
-    let hint = seen.cpus.zip(visible).filter(|_| mode == Mode::Enforce);
+    let hint = seen.limits.cpus.zip(visible).filter(|_| mode == Mode::Enforce);
     let hint = hint.and_then(|(cpus, visible)| threads(cpus, visible)).map(|threads| threads.to_string());
     let hints =
         THREADS.iter().chain([&HINT]).filter_map(|name| Some((name.to_string_lossy().into_owned(), hint.clone()?)));
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn a_job_is_told_what_limits_it() {
         let mut seen = seen("slot1_1");
-        seen.cpus = Some(Cpus::from_thousandths(1500));
+        seen.limits.cpus = Some(Cpus::from_thousandths(1500));
         let said = |mode, visible, card| {
             let all = variables(&seen, mode, visible, card).into_iter();
             all.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()

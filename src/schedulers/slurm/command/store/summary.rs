@@ -32,6 +32,18 @@ pub struct NodePart {
     pub cpu_seconds: f64,
 }
 
+/// A node's CPU time in seconds, in jobstats' format.
+const CPU: &str = "total_time";
+
+/// The other members of a node there.
+const MEMBERS: [(&str, NodeNumber); 3] = [
+    ("cpus", |part| &mut part.cpus),
+    ("total_memory", |part| &mut part.memory),
+    ("used_memory", |part| &mut part.memory_peak),
+];
+
+type NodeNumber = fn(&mut NodePart) -> &mut Option<u64>;
+
 /// What a job used on all nodes that have reported.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
@@ -58,10 +70,9 @@ impl Summary {
     pub fn put(&mut self, node: &str, part: &NodePart, seconds: u64) -> bool {
         let mut entry = Map::new();
         // Rounded to the millisecond, so that parsing and writing again gives the same text.
-        entry.insert("total_time".to_owned(), json!((part.cpu_seconds * 1000.0).round() / 1000.0));
-        let known = [("cpus", part.cpus), ("total_memory", part.memory), ("used_memory", part.memory_peak)];
-        for (name, value) in known {
-            entry.extend(value.map(|value| (name.to_owned(), json!(value))));
+        entry.insert(CPU.to_owned(), json!((part.cpu_seconds * 1000.0).round() / 1000.0));
+        for (name, of) in MEMBERS {
+            entry.extend(of(&mut part.clone()).map(|value| (name.to_owned(), json!(value))));
         }
         let entry = Value::Object(entry);
         if self.nodes.get(node) == Some(&entry) && self.seconds >= seconds {
@@ -75,13 +86,11 @@ impl Summary {
     /// Each node's part, by its name.
     pub fn nodes(&self) -> impl Iterator<Item = (&str, NodePart)> {
         self.nodes.iter().map(|(node, entry)| {
-            let number = |name: &str| entry.get(name).and_then(Value::as_u64);
-            let part = NodePart {
-                cpus: number("cpus"),
-                memory: number("total_memory"),
-                memory_peak: number("used_memory"),
-                cpu_seconds: entry.get("total_time").and_then(Value::as_f64).unwrap_or_default(),
-            };
+            let cpu_seconds = entry.get(CPU).and_then(Value::as_f64).unwrap_or_default();
+            let mut part = NodePart { cpu_seconds, ..NodePart::default() };
+            for (name, of) in MEMBERS {
+                *of(&mut part) = entry.get(name).and_then(Value::as_u64);
+            }
             (node.as_str(), part)
         })
     }
