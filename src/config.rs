@@ -18,6 +18,7 @@
 //!
 //! Root obeys the file, so nothing is guessed: what is not understood is refused with its line and column.
 
+mod candidates;
 mod error;
 mod file;
 mod keys;

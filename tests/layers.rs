@@ -67,6 +67,7 @@ const NAMED: &[(&str, &str, &str)] = &[
     ("config::layer", "of Slurm's cgroup.conf(5) alone", "the administrator has taken the key from there"),
     ("config::layer", "this key was Slurm's", "the same"),
     ("config::kinds", "in Slurm's order", "a value of GPUDevice, by jobfence.conf(5)"),
+    ("config::candidates", "slurm.conf's Prolog=", "the hint names the key to set"),
     ("config::sections", "slurm.conf", "the value of [Node=...] is written as slurm.conf has it, by jobfence.conf(5)"),
     (
         "cgroup::devices::set",
@@ -725,7 +726,9 @@ fn what_is_built_upside_down_is_seen() {
         ("policy", "use crate::{error::Error, fence::{self, Own as Theirs}}; // crate::doors::run"),
         (
             "sys",
-            "fn f() -> &'static str { crate::error::f('\"'); \"crate::doors::run\" } #[cfg(test)] mod tests { use crate::doors; }",
+            "fn f() -> &'static str { crate::error::f('\"'); \"crate::doors::run\" } #[cfg(test)] mod tests { use crate::doors; } \
+             struct T { #[cfg(test)] pub a: fn(crate::doors::D), #[cfg(test)] b: crate::fence::F } \
+             const C: T = T { #[cfg(test)] a: |d| { crate::doors::run(d, 1); } };",
         ),
         ("doors", "use jobfence::sys; fn f() { r#\"\"Slurm\"\"# }"),
         ("cgroup", "fn condor_of() { b\"/slurm\\\"\" } // pbs"),

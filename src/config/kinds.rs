@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The kinds of values: what a value must be, and how it is read and printed. Several keys may have values of one kind.
 
+#[cfg(test)]
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -36,42 +38,167 @@ pub(super) struct ValueKind<T> {
     pub any: fn() -> BoxedStrategy<T>,
 }
 
-/// A kind of few values, each of which has a word.
+/// Generates kinds from rows of `NAME: Type = EXPECTS, READ, TEXT, any STRATEGY;`.
+macro_rules! kinds {
+    ($($name:ident: $type:ty = $expects:expr, $read:expr, $text:expr, any $any:expr;)*) => {
+        $(
+            pub(super) const $name: ValueKind<$type> =
+                ValueKind { expects: $expects, read: $read, text: $text, #[cfg(test)] any: || $any.boxed() };
+        )*
+    };
+}
+
+/// Generates kinds of few values, each of which has a word, from rows of `NAME: Type = EXPECTS, WORDS;`.
 macro_rules! words {
-    ($expects:expr, $words:expr) => {
-        ValueKind {
-            expects: $expects,
-            read: |text| keyword(text, $words),
-            text: |value| Some(keyword_of(*value, $words).to_owned()),
-            #[cfg(test)]
-            any: || prop::sample::select($words.to_vec()).prop_map(|(_, value)| value).boxed(),
+    ($($name:ident: $type:ty = $expects:expr, $words:expr;)*) => {
+        kinds! {
+            $(
+                $name: $type = $expects, |text| keyword(text, $words), |value| Some(keyword_of(*value, $words).to_owned()),
+                    any prop::sample::select($words.to_vec()).prop_map(|(_, value)| value);
+            )*
         }
     };
 }
 
-pub(super) const YES_NO: ValueKind<bool> = words!("yes or no", &[("yes", true), ("no", false)]);
-pub(super) const MODE: ValueKind<Mode> =
-    words!("enforce, observe or off", &[("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)]);
-pub(super) const STORE_USAGE: ValueKind<StoreUsage> =
-    words!("none or admincomment", &[(NONE, StoreUsage::None), ("admincomment", StoreUsage::AdminComment)]);
-pub(super) const CPU_POLICY: ValueKind<CpuPolicy> = words!(
-    "quota, weight or both",
-    &[("quota", CpuPolicy::Quota), ("weight", CpuPolicy::Weight), ("both", CpuPolicy::Both)]
-);
-pub(super) const SWAP_SPACE: ValueKind<SwapSpace> =
-    words!("yes, no or auto", &[("yes", SwapSpace::Yes), ("no", SwapSpace::No), ("auto", SwapSpace::Auto)]);
+/// A percentage in this range.
+macro_rules! percent {
+    ($from:literal to $to:literal) => {
+        ValueKind {
+            expects: concat!("a percentage from ", $from, " to ", $to, " with at most two decimals"),
+            read: |text| $crate::config::units::percent(text, $from..=$to),
+            text: |percent: &Percent| Some(percent.to_string()),
+            #[cfg(test)]
+            any: || ($from * 100..=$to * 100_u32).prop_map(Percent::from_hundredths).boxed(),
+        }
+    };
+}
+pub(super) use percent;
 
+words! {
+    YES_NO: bool = "yes or no", &[("yes", true), ("no", false)];
+    MODE: Mode = "enforce, observe or off", &[("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
+    STORE_USAGE: StoreUsage = "none or admincomment",
+        &[(NONE, StoreUsage::None), ("admincomment", StoreUsage::AdminComment)];
+    USAGE_CARD: UsageCard = USAGE_CARD_EXPECTS, USAGE_CARDS;
+    CPU_POLICY: CpuPolicy = "quota, weight or both",
+        &[("quota", CpuPolicy::Quota), ("weight", CpuPolicy::Weight), ("both", CpuPolicy::Both)];
+    SWAP_SPACE: SwapSpace = "yes, no or auto",
+        &[("yes", SwapSpace::Yes), ("no", SwapSpace::No), ("auto", SwapSpace::Auto)];
+    DENIED_DEVICES: DeniedDevices = YES_NO_CLOSED,
+        &[("yes", DeniedDevices::OthersGpus), ("no", DeniedDevices::None), (CLOSED, DeniedDevices::AllElse)];
+    GRANTED_HUGE_PAGES: GrantedHugePages = YES_NO_CLOSED,
+        &[("yes", GrantedHugePages::AtMost), ("no", GrantedHugePages::NotCounted), (CLOSED, GrantedHugePages::NoOthers)];
+}
+
+kinds! {
+    ON_ERRORS: OnErrors = ON_ERROR_EXPECTS, on_errors, |on_errors| Some(on_errors_text(*on_errors)), any {
+        let fails = || prop::sample::select(vec![OnError::Fail, OnError::Warn]);
+        let with = |all: OnErrors, (&(_, limit), on_error): (&(_, _), _)| all.with(limit, on_error);
+        (fails(), prop::collection::vec(fails(), LIMITS.len()))
+            .prop_map(move |(general, of)| LIMITS.iter().zip(of).fold(OnErrors::all(general), with))
+    };
+
+    ABSOLUTE_PATH: PathBuf = "an absolute path without \"..\", double quotes or control characters",
+        units::path, |path| Some(path.display().to_string()), any any_path();
+    PATH_OR_NONE: Option<PathBuf> = "an absolute path without \"..\", double quotes or control characters, or none",
+        |text| none_or(text, units::path), |path| Some(text_or_none(path.as_ref().map(|path| path.display()))),
+        any prop::option::of(any_path());
+    BASE: Option<String> = "one to four names of A-Z a-z 0-9 _ . - that begin with no dot, separated by \"/\", each of at most \
+                            255 characters",
+        |text| units::base(text).map(Some), Clone::clone,
+        any prop::option::of(text_like("[A-Za-z0-9_-]{1,9}(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,9}){0,3}"));
+
+    TIMEOUT: Duration = "a whole number of seconds from 1 to 600",
+        |text| seconds(text, 1..=600), |timeout| Some(timeout.as_secs().to_string()),
+        any (1_u64..=600).prop_map(Duration::from_secs);
+    DAYS: Duration = "a whole number of days from 1 to 3650",
+        |text| units::days(text, 1..=3650), |age| Some((age.as_secs() / DAY).to_string()),
+        any (1_u64..=3650).prop_map(|days| Duration::from_secs(days * DAY));
+    INTERVAL: Option<Duration> = "a whole number of seconds from 1 to 86400, or never",
+        |text| if text.eq_ignore_ascii_case(NEVER) { Ok(None) } else { seconds(text, 1..=86_400).map(Some) },
+        |interval| Some(interval.map_or_else(|| NEVER.to_owned(), |interval| interval.as_secs().to_string())),
+        any prop::option::of((1_u64..=86_400).prop_map(Duration::from_secs));
+    PERIOD: Period = "a whole number of microseconds, or with the unit us, ms or s, from 1ms to 1s",
+        units::period, |period| Some(period.to_string()),
+        any (1_000_u32..=1_000_000).prop_map(|micros| Period::from_micros(micros).unwrap());
+
+    SIZE: u64 = units::SIZE, units::size, |size| Some(bytes::text(*size)), any any_size();
+    OPTIONAL_SIZE: Option<u64> = SIZE_OR_UNLIMITED,
+        |text| or_unlimited(text, units::size), |size| Some(text_or_unlimited(size.map(bytes::text))),
+        any prop::option::of(any_size());
+    OPTIONAL_PERCENT: Option<Percent> = "a percentage from 1 to 100 with at most two decimals, or unlimited",
+        |text| or_unlimited(text, |text| units::percent(text, 1..=100)), |percent| Some(text_or_unlimited(*percent)),
+        any prop::option::of((100_u32..=10_000).prop_map(Percent::from_hundredths));
+
+    HEADROOM: Cpus = "a number of CPUs from 0 to 1024 with at most three decimals",
+        cpus, |cpus| Some(cpus.to_string()), any (0_u64..=1_024_000).prop_map(Cpus::from_thousandths);
+    CPUS: Cpus = "a number of CPUs from 0.001 to 1024 with at most three decimals",
+        some_cpus, |cpus| Some(cpus.to_string()), any any_cpus();
+    OPTIONAL_CPUS: Option<Cpus> = "a number of CPUs from 0.001 to 1024 with at most three decimals, or unlimited",
+        |text| or_unlimited(text, some_cpus), |cpus| Some(text_or_unlimited(*cpus)), any prop::option::of(any_cpus());
+    TASK_CPUS: TaskCpus = "a number of CPUs from 0.001 to 1024 with at most three decimals, granted or unlimited",
+        |text| match text.eq_ignore_ascii_case(GRANTED) {
+            true => Ok(TaskCpus::Granted),
+            false => or_unlimited(text, some_cpus).map(|cpus| cpus.map_or(TaskCpus::Unlimited, TaskCpus::Count)),
+        },
+        |cpus| Some(match cpus {
+            TaskCpus::Unlimited => UNLIMITED.to_owned(),
+            TaskCpus::Granted => GRANTED.to_owned(),
+            TaskCpus::Count(cpus) => cpus.to_string(),
+        }),
+        any prop_oneof![Just(TaskCpus::Unlimited), Just(TaskCpus::Granted), any_cpus().prop_map(TaskCpus::Count)];
+
+    SLOT_REQUESTS: Vec<SlotRequest> = "names of requests with commas between them, each at most once, and with :slot, :host or :job \
+                                       behind it if need be, or none",
+        slot_request::read, |requests| Some(slot_request::text(requests)), any slot_request::any();
+
+    IO_RULES: IoRules = IoRules::EXPECTS,
+        |text| IoRules::parse(text).map_err(|_| Wrong::Form), |rules| Some(rules.to_string()), any {
+            let rule = |(n, (bytes, count))| format!("/{n} rbps={bytes} wiops={count}");
+            let all = move |rates: Vec<_>| rates.into_iter().enumerate().map(rule).collect::<Vec<_>>().join(";");
+            let parse = move |rates: Vec<_>| IoRules::parse(if rates.is_empty() { NONE.to_owned() } else { all(rates) }.as_str());
+            prop::collection::vec((1_u64..1 << 50, 1_u32..u32::MAX), 0..3).prop_map(move |rates| parse(rates).unwrap())
+        };
+    IO_WEIGHT: Option<u64> = "a whole number from 1 to 10000",
+        |text| units::weight(text).map(Some), |weight| weight.map(|weight| weight.to_string()),
+        any prop::option::of(1_u64..=10_000);
+
+    HUGE_PAGES: HugePages = "for each size of pages (a power of two with the unit K, M, G or T) at most once how much memory may be in \
+                             them (a whole number of MiB, or with the unit K, M, G or T), as 2M:4G,1G:0, at the end *:0 for all \
+                             others, or unlimited",
+        |text| or_unlimited(text, |text| HugePages::parse(text).ok_or(Wrong::Form)).map(Option::unwrap_or_default),
+        |pages| Some(text_or_unlimited(Some(pages).filter(|pages| !pages.is_empty()))),
+        any {
+            let size = |(power, kib): (&u32, &u64)| format!("{}K:{kib}K", 1_u64 << (power - 10));
+            let text = move |sizes: BTreeMap<_, _>| sizes.iter().map(size).collect::<Vec<_>>().join(",");
+            prop::collection::btree_map(10_u32..=34, 0_u64..1 << 30, 0..4)
+                .prop_map(move |sizes| HugePages::parse(&text(sizes)).unwrap_or_default())
+        };
+
+    DEVICE_RULES: Vec<DeviceRule> = "none, or rules with commas between them, each a device's path, char-NAME or block-NAME, and then \
+                                     perhaps its access of the letters r, w and m, as \"/dev/fuse rw,char-pts rw\"",
+        |text| none_or(text, |text| devices::parse(text).map_err(Wrong::Because)).map(Option::unwrap_or_default),
+        |rules| Some(text_or_none((!rules.is_empty()).then(|| devices::text(rules)))),
+        any {
+            let rule = text_like("(/dev/[a-z]{1,3}|char-[a-z/]{1,5}|block-[0-9]{1,3})( r?wm?)?");
+            prop::collection::vec(rule, 0..3)
+                .prop_map(|rules| rules.iter().flat_map(|rule| devices::parse(rule).unwrap()).collect())
+        };
+    GPU_DEVICE: Option<GpuDevice> = "none, or an absolute path with one %d in its last part, as /dev/nvidia%d, or with the numbers in \
+                                     Slurm's order, as /dev/nvidia[2-3]",
+        |text| none_or(text, |text| GpuDevice::parse(text).ok_or(Wrong::Form)),
+        |device| Some(text_or_none(device.as_ref())),
+        any prop::option::of(
+            text_like("/[a-z/]{0,5}(%d|\\[1[0-9],[0-9]\\])").prop_map(|text| GpuDevice::parse(&text).unwrap())
+        );
+}
+
+const NEVER: &str = "never";
+const GRANTED: &str = "granted";
 /// The word of systemd.resource-control(5) for a list of what is allowed besides what every job may use (`DevicePolicy=`).
 const CLOSED: &str = "closed";
 const YES_NO_CLOSED: &str = "yes, no or closed";
-pub(super) const DENIED_DEVICES: ValueKind<DeniedDevices> = words!(
-    YES_NO_CLOSED,
-    &[("yes", DeniedDevices::OthersGpus), ("no", DeniedDevices::None), (CLOSED, DeniedDevices::AllElse)]
-);
-pub(super) const GRANTED_HUGE_PAGES: ValueKind<GrantedHugePages> = words!(
-    YES_NO_CLOSED,
-    &[("yes", GrantedHugePages::AtMost), ("no", GrantedHugePages::NotCounted), (CLOSED, GrantedHugePages::NoOthers)]
-);
+const ON_ERROR: &[(&str, OnError)] = &[("fail", OnError::Fail), ("warn", OnError::Warn)];
 
 /// What `UsageCard` and the option of that name can be.
 pub const USAGE_CARD_EXPECTS: &str = "never, failed, wasteful or always";
@@ -81,8 +208,6 @@ const USAGE_CARDS: &[(&str, UsageCard)] = &[
     ("wasteful", UsageCard::Wasteful),
     ("always", UsageCard::Always),
 ];
-pub(super) const USAGE_CARD: ValueKind<UsageCard> = words!(USAGE_CARD_EXPECTS, USAGE_CARDS);
-
 /// Reads a value of `UsageCard`.
 pub fn usage_card(text: &str) -> Result<UsageCard, Wrong> {
     keyword(text, USAGE_CARDS)
@@ -93,20 +218,10 @@ pub fn usage_card_text(card: UsageCard) -> &'static str {
     keyword_of(card, USAGE_CARDS)
 }
 
-pub(super) const ON_ERRORS: ValueKind<OnErrors> = ValueKind {
-    expects: ON_ERROR_EXPECTS,
-    read: on_errors,
-    text: |on_errors| Some(on_errors_text(*on_errors)),
-    #[cfg(test)]
-    any: || {
-        let fails = || prop::sample::select(vec![OnError::Fail, OnError::Warn]);
-        let all = (fails(), prop::collection::vec(fails(), LIMITS.len()));
-        let with = |all: OnErrors, (&(_, limit), on_error): (&(_, _), _)| all.with(limit, on_error);
-        all.prop_map(move |(general, of)| LIMITS.iter().zip(of).fold(OnErrors::all(general), with)).boxed()
-    },
-};
-
-const ON_ERROR: &[(&str, OnError)] = &[("fail", OnError::Fail), ("warn", OnError::Warn)];
+/// A number of CPUs above zero.
+fn some_cpus(text: &str) -> Result<Cpus, Wrong> {
+    cpus(text).and_then(|cpus| if cpus.thousandths() == 0 { Err(Wrong::Range) } else { Ok(cpus) })
+}
 
 fn on_errors(text: &str) -> Result<OnErrors, Wrong> {
     let mut parts = text.split(',');
@@ -142,225 +257,19 @@ fn text_like(regex: &str) -> impl Strategy<Value = String> + use<> {
 }
 
 #[cfg(test)]
-fn any_path() -> BoxedStrategy<PathBuf> {
-    text_like("(/[^/\"\\pC.][^/\"\\pC]{0,9}){1,3}").prop_map(PathBuf::from).boxed()
+fn any_path() -> impl Strategy<Value = PathBuf> {
+    text_like("(/[^/\"\\pC.][^/\"\\pC]{0,9}){1,3}").prop_map(PathBuf::from)
 }
-
-pub(super) const ABSOLUTE_PATH: ValueKind<PathBuf> = ValueKind {
-    expects: "an absolute path without \"..\", double quotes or control characters",
-    read: units::path,
-    text: |path| Some(path.display().to_string()),
-    #[cfg(test)]
-    any: any_path,
-};
-pub(super) const PATH_OR_NONE: ValueKind<Option<PathBuf>> = ValueKind {
-    expects: "an absolute path without \"..\", double quotes or control characters, or none",
-    read: |text| none_or(text, units::path),
-    text: |path| Some(text_or_none(path.as_ref().map(|path| path.display()))),
-    #[cfg(test)]
-    any: || prop::option::of(any_path()).boxed(),
-};
-pub(super) const BASE: ValueKind<Option<String>> = ValueKind {
-    expects: "one to four names of A-Z a-z 0-9 _ . - that begin with no dot, separated by \"/\", \
-              each of at most 255 characters",
-    read: |text| units::base(text).map(Some),
-    text: Clone::clone,
-    #[cfg(test)]
-    any: || prop::option::of(text_like("[A-Za-z0-9_-]{1,9}(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,9}){0,3}")).boxed(),
-};
-
-pub(super) const TIMEOUT: ValueKind<Duration> = ValueKind {
-    expects: "a whole number of seconds from 1 to 600",
-    read: |text| seconds(text, 1..=600),
-    text: |timeout| Some(timeout.as_secs().to_string()),
-    #[cfg(test)]
-    any: || (1_u64..=600).prop_map(Duration::from_secs).boxed(),
-};
-pub(super) const DAYS: ValueKind<Duration> = ValueKind {
-    expects: "a whole number of days from 1 to 3650",
-    read: |text| units::days(text, 1..=3650),
-    text: |age| Some((age.as_secs() / DAY).to_string()),
-    #[cfg(test)]
-    any: || (1_u64..=3650).prop_map(|days| Duration::from_secs(days * DAY)).boxed(),
-};
-
-const NEVER: &str = "never";
-pub(super) const INTERVAL: ValueKind<Option<Duration>> = ValueKind {
-    expects: "a whole number of seconds from 1 to 86400, or never",
-    read: |text| if text.eq_ignore_ascii_case(NEVER) { Ok(None) } else { seconds(text, 1..=86_400).map(Some) },
-    text: |interval| Some(interval.map_or_else(|| NEVER.to_owned(), |interval| interval.as_secs().to_string())),
-    #[cfg(test)]
-    any: || prop::option::of((1_u64..=86_400).prop_map(Duration::from_secs)).boxed(),
-};
-pub(super) const PERIOD: ValueKind<Period> = ValueKind {
-    expects: "a whole number of microseconds, or with the unit us, ms or s, from 1ms to 1s",
-    read: units::period,
-    text: |period| Some(period.to_string()),
-    #[cfg(test)]
-    any: || (1_000_u32..=1_000_000).prop_map(|micros| Period::from_micros(micros).unwrap()).boxed(),
-};
 
 #[cfg(test)]
-fn any_size() -> BoxedStrategy<u64> {
-    (1_u64 << 10..1 << 54).prop_map(|kib| kib << 10).boxed()
+fn any_size() -> impl Strategy<Value = u64> {
+    (1_u64 << 10..1 << 54).prop_map(|kib| kib << 10)
 }
-
-pub(super) const SIZE: ValueKind<u64> = ValueKind {
-    expects: units::SIZE,
-    read: units::size,
-    text: |size| Some(bytes::text(*size)),
-    #[cfg(test)]
-    any: any_size,
-};
-pub(super) const OPTIONAL_SIZE: ValueKind<Option<u64>> = ValueKind {
-    expects: SIZE_OR_UNLIMITED,
-    read: |text| or_unlimited(text, units::size),
-    text: |size| Some(text_or_unlimited(size.map(bytes::text))),
-    #[cfg(test)]
-    any: || prop::option::of(any_size()).boxed(),
-};
-
-/// A percentage in this range.
-macro_rules! percent {
-    ($from:literal to $to:literal) => {
-        ValueKind {
-            expects: concat!("a percentage from ", $from, " to ", $to, " with at most two decimals"),
-            read: |text| $crate::config::units::percent(text, $from..=$to),
-            text: |percent: &Percent| Some(percent.to_string()),
-            #[cfg(test)]
-            any: || ($from * 100..=$to * 100_u32).prop_map(Percent::from_hundredths).boxed(),
-        }
-    };
-}
-pub(super) use percent;
-pub(super) const OPTIONAL_PERCENT: ValueKind<Option<Percent>> = ValueKind {
-    expects: "a percentage from 1 to 100 with at most two decimals, or unlimited",
-    read: |text| or_unlimited(text, |text| units::percent(text, 1..=100)),
-    text: |percent| Some(text_or_unlimited(*percent)),
-    #[cfg(test)]
-    any: || prop::option::of((100_u32..=10_000).prop_map(Percent::from_hundredths)).boxed(),
-};
 
 #[cfg(test)]
-fn any_cpus() -> BoxedStrategy<Cpus> {
-    (1_u64..=1_024_000).prop_map(Cpus::from_thousandths).boxed()
+fn any_cpus() -> impl Strategy<Value = Cpus> {
+    (1_u64..=1_024_000).prop_map(Cpus::from_thousandths)
 }
-
-/// A number of CPUs above zero.
-fn some_cpus(text: &str) -> Result<Cpus, Wrong> {
-    cpus(text).and_then(|cpus| if cpus.thousandths() == 0 { Err(Wrong::Range) } else { Ok(cpus) })
-}
-
-pub(super) const HEADROOM: ValueKind<Cpus> = ValueKind {
-    expects: "a number of CPUs from 0 to 1024 with at most three decimals",
-    read: cpus,
-    text: |cpus| Some(cpus.to_string()),
-    #[cfg(test)]
-    any: || (0_u64..=1_024_000).prop_map(Cpus::from_thousandths).boxed(),
-};
-pub(super) const CPUS: ValueKind<Cpus> = ValueKind {
-    expects: "a number of CPUs from 0.001 to 1024 with at most three decimals",
-    read: some_cpus,
-    text: |cpus| Some(cpus.to_string()),
-    #[cfg(test)]
-    any: any_cpus,
-};
-pub(super) const OPTIONAL_CPUS: ValueKind<Option<Cpus>> = ValueKind {
-    expects: "a number of CPUs from 0.001 to 1024 with at most three decimals, or unlimited",
-    read: |text| or_unlimited(text, some_cpus),
-    text: |cpus| Some(text_or_unlimited(*cpus)),
-    #[cfg(test)]
-    any: || prop::option::of(any_cpus()).boxed(),
-};
-
-const GRANTED: &str = "granted";
-pub(super) const TASK_CPUS: ValueKind<TaskCpus> = ValueKind {
-    expects: "a number of CPUs from 0.001 to 1024 with at most three decimals, granted or unlimited",
-    read: |text| {
-        if text.eq_ignore_ascii_case(GRANTED) {
-            return Ok(TaskCpus::Granted);
-        }
-        or_unlimited(text, some_cpus).map(|cpus| cpus.map_or(TaskCpus::Unlimited, TaskCpus::Count))
-    },
-    text: |cpus| {
-        Some(match cpus {
-            TaskCpus::Unlimited => UNLIMITED.to_owned(),
-            TaskCpus::Granted => GRANTED.to_owned(),
-            TaskCpus::Count(cpus) => cpus.to_string(),
-        })
-    },
-    #[cfg(test)]
-    any: || {
-        prop_oneof![Just(TaskCpus::Unlimited), Just(TaskCpus::Granted), any_cpus().prop_map(TaskCpus::Count)].boxed()
-    },
-};
-
-pub(super) const SLOT_REQUESTS: ValueKind<Vec<SlotRequest>> = ValueKind {
-    expects: "names of requests with commas between them, each at most once, and with :slot, :host or :job behind it if need be, or none",
-    read: slot_request::read,
-    text: |requests| Some(slot_request::text(requests)),
-    #[cfg(test)]
-    any: slot_request::any,
-};
-
-pub(super) const IO_RULES: ValueKind<IoRules> = ValueKind {
-    expects: IoRules::EXPECTS,
-    read: |text| IoRules::parse(text).map_err(|_| Wrong::Form),
-    text: |rules| Some(rules.to_string()),
-    #[cfg(test)]
-    any: || {
-        let rule = |(n, (bytes, count))| format!("/{n} rbps={bytes} wiops={count}");
-        let rates = prop::collection::vec((1_u64..1 << 50, 1_u32..u32::MAX), 0..3);
-        let text = rates.prop_map(move |rates| rates.into_iter().enumerate().map(rule).collect::<Vec<_>>().join(";"));
-        text.prop_map(|text| if text.is_empty() { IoRules::default() } else { IoRules::parse(&text).unwrap() }).boxed()
-    },
-};
-pub(super) const IO_WEIGHT: ValueKind<Option<u64>> = ValueKind {
-    expects: "a whole number from 1 to 10000",
-    read: |text| units::weight(text).map(Some),
-    text: |weight| weight.map(|weight| weight.to_string()),
-    #[cfg(test)]
-    any: || prop::option::of(1_u64..=10_000).boxed(),
-};
-
-pub(super) const HUGE_PAGES: ValueKind<HugePages> = ValueKind {
-    expects: "for each size of pages (a power of two with the unit K, M, G or T) at most once how much memory may be in \
-              them (a whole number of MiB, or with the unit K, M, G or T), as 2M:4G,1G:0, at the end *:0 for all others, or \
-              unlimited",
-    read: |text| or_unlimited(text, |text| HugePages::parse(text).ok_or(Wrong::Form)).map(Option::unwrap_or_default),
-    text: |pages| Some(text_or_unlimited(Some(pages).filter(|pages| !pages.is_empty()))),
-    #[cfg(test)]
-    any: || {
-        let size = |(power, kib): (&u32, &u64)| format!("{}K:{kib}K", 1_u64 << (power - 10));
-        let sizes = prop::collection::btree_map(10_u32..=34, 0_u64..1 << 30, 0..4);
-        let text = sizes.prop_map(move |sizes| sizes.iter().map(size).collect::<Vec<_>>().join(","));
-        text.prop_map(|text| HugePages::parse(&text).unwrap_or_default()).boxed()
-    },
-};
-
-pub(super) const DEVICE_RULES: ValueKind<Vec<DeviceRule>> = ValueKind {
-    expects: "none, or rules with commas between them, each a device's path, char-NAME or block-NAME, and then perhaps its access \
-              of the letters r, w and m, as \"/dev/fuse rw,char-pts rw\"",
-    read: |text| none_or(text, |text| devices::parse(text).map_err(Wrong::Because)).map(Option::unwrap_or_default),
-    text: |rules| Some(text_or_none((!rules.is_empty()).then(|| devices::text(rules)))),
-    #[cfg(test)]
-    any: || {
-        let rule = text_like("(/dev/[a-z]{1,3}|char-[a-z/]{1,5}|block-[0-9]{1,3})( r?wm?)?");
-        let rules = prop::collection::vec(rule, 0..3);
-        rules.prop_map(|rules| rules.iter().flat_map(|rule| devices::parse(rule).unwrap()).collect()).boxed()
-    },
-};
-pub(super) const GPU_DEVICE: ValueKind<Option<GpuDevice>> = ValueKind {
-    expects: "none, or an absolute path with one %d in its last part, as /dev/nvidia%d, or with the numbers in Slurm's order, as \
-              /dev/nvidia[2-3]",
-    read: |text| none_or(text, |text| GpuDevice::parse(text).ok_or(Wrong::Form)),
-    text: |device| Some(text_or_none(device.as_ref())),
-    #[cfg(test)]
-    any: || {
-        let device = text_like("/[a-z/]{0,5}(%d|\\[1[0-9],[0-9]\\])");
-        prop::option::of(device.prop_map(|text| GpuDevice::parse(&text).unwrap())).boxed()
-    },
-};
 
 #[cfg(test)]
 mod tests {

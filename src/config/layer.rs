@@ -213,7 +213,7 @@ fn own(given: Vec<FoundAssignment<'_>>, section: Option<&str>) -> Vec<Setting> {
 /// Whether the assignments that follow a key on its line continue its value, as in Slurm's `NodeName=n1 CPUs=4`. In plugstack.conf they
 /// cannot: there each argument stands for itself.
 fn is_rule(name: &str) -> bool {
-    ["IOMax", "IOMaxPerUser", "IOMaxPerTask"].iter().any(|rule| rule.eq_ignore_ascii_case(name))
+    KEYS.iter().any(|key| key.expects == IoRules::EXPECTS && key.name.eq_ignore_ascii_case(name))
 }
 
 /// Keys of Slurm's cgroup.conf(5) from 22.05 to 26.05 that jobfence does not have: no similar key is suggested for them.

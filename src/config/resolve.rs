@@ -4,9 +4,10 @@
 
 use std::path::PathBuf;
 
+use super::candidates::{asked, candidates};
 use super::keys::{Config, Key};
 use super::layer::Written;
-use super::sections::{self, Section, SectionKind};
+use super::sections::{Section, SectionKind};
 use super::setting::{Origin, Setting};
 use crate::error::Result;
 use crate::facts::{Facts, FactsNeeded};
@@ -32,7 +33,7 @@ impl Loaded {
 
     /// The facts that sections ask for, so that only these need be found out.
     pub fn asked(&self) -> FactsNeeded {
-        sections::asked(&self.written.sections)
+        asked(&self.written.sections)
     }
 
     /// The headers of all sections, in their order, each with its assignments.
@@ -71,7 +72,7 @@ impl Loaded {
     ///
     /// If a fact is unknown, all that could hold: see [`Resolved`]. Fails if that is too much to look at.
     pub fn for_job(&self, facts: &Facts) -> Result<Resolved> {
-        let (sets, unknown) = sections::candidates(&self.written.sections, facts, self.config.trust_account)?;
+        let (sets, unknown) = candidates(&self.written.sections, facts, self.config.trust_account)?;
         let candidates: Vec<Candidate> = sets.iter().map(|set| self.with_sections(set)).collect();
         let mut strictest = self.config.clone();
         let mut taken: Vec<(&'static str, usize)> = Vec::new();

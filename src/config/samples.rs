@@ -6,8 +6,12 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use super::error::ConfigError;
+use super::lexer::{Position, Source, Token};
 use super::load::{LoadError, load_or_default, parse};
+use super::parser::Assignment;
 use super::resolve::Loaded;
+use super::sections::Section;
 
 /// The mistakes in a file of this text, each with its line and column.
 pub fn errors_of(text: &str) -> Vec<String> {
@@ -32,4 +36,12 @@ pub fn load_at(args: &[&str], path: &Path) -> Result<Loaded, String> {
     let shorten = |error: LoadError| error.to_string().replace(&path.display().to_string(), "FILE");
     let names: Vec<String> = (1..=args.len()).map(|number| format!("plugstack.conf argument {number}")).collect();
     load_or_default(&args, &names, path).map_err(shorten)
+}
+
+/// The section of this header.
+pub fn section(kind: &str, values: &str) -> Result<Section, ConfigError> {
+    let at = Position { source: Source::File("f"), line: 1, column: 2 };
+    let token = |text| Token { text, at };
+    // The section copies the text, which need not outlive the call.
+    Section::new(&Assignment { key: token(kind), value: token(values) })
 }

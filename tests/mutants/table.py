@@ -27,6 +27,7 @@ CORES = "src/doors/cores.rs"
 CORES = "src/doors/cores.rs"
 KEYS = "src/config/keys.rs"
 UNITS = "src/config/units.rs"
+CANDIDATES = "src/config/candidates.rs"
 SECTIONS = "src/config/sections.rs"
 STRICTNESS = "src/config/strictness.rs"
 JOB = "src/record/job.rs"
@@ -204,9 +205,9 @@ BREAKS = (
         "unit config::",
     ),
     Break(
-        "what_is_unknown_does_not_hold", SECTIONS,
-        "            Some(_) => Has::No,\n            None => Has::If(names.clone()),",
-        "            Some(_) => Has::No,\n            None => Has::No,",
+        "what_is_unknown_does_not_hold", CANDIDATES,
+        "        Some(_) => Has::No,\n        None => Has::If(names.to_vec()),\n    };",
+        "        Some(_) => Has::No,\n        None => Has::No,\n    };",
         "unit config::",
     ),
     Break(
@@ -1015,7 +1016,7 @@ BREAKS = (
     Break("an_octal_amount_as_a_decimal_one", "src/schedulers/gridengine/amount.rs", "of_base(number, 8)", "of_base(number, 10)", "unit gridengine::amount"),
     Break("an_amount_that_is_no_limit", SPOOL, "number(text).ok_or_else(|| NotFenced::Asked(Error::new(wrong())))", "Ok(number(text).unwrap_or_else(|| (!wrong().is_empty()).then_some(1e18)))", "unit gridengine::spool"),
     Break("nonsense_that_onerror_bears", SPOOL, "Err(NotFenced::Asked(twice))", "Err(twice.into())", "unit gridengine::spool"),
-    Break("an_account_that_a_user_writes", SECTIONS, "match fact.counts(users_are_trusted) {", "match fact.counts(users_are_trusted | true) {", "unit sections"),
+    Break("an_account_that_a_user_writes", CANDIDATES, "match fact.counts(users_are_trusted) {", "match fact.counts(users_are_trusted | true) {", "unit config::"),
     Break("a_notice_that_is_not_heard", SPOOL, 'is_none_or(|seconds| seconds == "0")', "is_none_or(|_| true)", "unit gridengine::spool"),
     # HTCondor.
     Break("a_whole_amount_for_each_slot", SPOOL, "PerSlot::Job | PerSlot::Host => Share::Here { amount, times: 1 },", "PerSlot::Job | PerSlot::Host => Share::Here { amount, times: self.slots },", "unit gridengine::spool"),
