@@ -10,6 +10,7 @@ use super::units::{DAY, Percent, Period};
 use crate::cgroup::devices;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
+use crate::cgroup::layout::MOUNTPOINT;
 use crate::job::Cpus;
 
 /// Every setting; an empty file gives [`Config::default`], which fences.
@@ -145,7 +146,7 @@ impl Default for Config {
         Self {
             mode: Mode::Enforce,
             on_error: OnErrors::default(),
-            cgroup_mountpoint: PathBuf::from("/sys/fs/cgroup"),
+            cgroup_mountpoint: PathBuf::from(MOUNTPOINT),
             cgroup_base: None,
             run_dir: PathBuf::from("/run/jobfence"),
             cleanup_timeout: Duration::from_secs(10),
