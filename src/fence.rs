@@ -6,7 +6,7 @@
 //! removing one that is in use fails without harm.
 
 mod attach;
-mod branches;
+pub mod branches;
 mod close;
 pub mod explain;
 mod fenced;

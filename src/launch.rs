@@ -75,26 +75,30 @@ pub fn answer<J, T>(
     job: impl FnOnce(&Loaded) -> Result<(Resolved, J), NotFenced>,
     fence: impl FnOnce(Resolved, J) -> Result<T, NotFenced>,
 ) -> Answer<T> {
-    let (config, on_errors, result) = match loaded {
+    let (config, result) = match loaded {
         Ok(loaded) if loaded.config.mode == Mode::Off => return Answer::Off,
         Err(errors) if errors.mode == Mode::Off => return Answer::Off,
         Ok(loaded) => {
             let job = job(&loaded);
             let config = job.as_ref().map_or_else(|_| loaded.strictest(), |(resolved, _)| resolved.config.clone());
-            let on_errors = config.on_error.within(config.mode);
-            (config, on_errors, job.and_then(|(resolved, job)| fence(resolved, job)))
+            (config, job.and_then(|(resolved, job)| fence(resolved, job)))
         }
         Err(errors) => {
-            let config = Config { mode: errors.mode, ..Config::default() };
-            (config, errors.on_error.within(errors.mode), Err(Error::new(errors.to_string()).into()))
+            let why = Error::new(errors.to_string());
+            (Config { mode: errors.mode, on_error: errors.on_error, ..Config::default() }, Err(why.into()))
         }
     };
+    decided(&config, result)
+}
+
+/// What `OnError` and `Mode` make of a result.
+pub fn decided<T>(config: &Config, result: Result<T, NotFenced>) -> Answer<T> {
     match result {
         Ok(fenced) => Answer::Fenced(fenced),
         // With Mode=observe no job may fail, whatever its user requested.
-        Err(why) if why.is_bearable(on_errors.general()) || is_observed(&config, &why) => {
+        Err(why) if why.is_bearable(config.on_error.within(config.mode).general()) || is_observed(config, &why) => {
             let by = OnErrors::softened_by(config.mode);
-            Answer::Unfenced { config: Box::new(config), by, why }
+            Answer::Unfenced { config: Box::new(config.clone()), by, why }
         }
         Err(why) => Answer::Refused(why),
     }

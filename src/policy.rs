@@ -19,6 +19,7 @@ use crate::requests::{Requests, UserRequests};
 
 mod quota;
 pub mod threads;
+pub mod variables;
 
 use quota::{quota, quota_of, requested_quota};
 

@@ -107,6 +107,8 @@ const ONE_WAY: &[OneWay] = &[
             ("schedulers::pbs", "asks who holds the lock of MoM's, and takes none"),
         ],
     ),
+    (&["fork"], &[("sys::child", "a child never returns to the code of its parent")]),
+    (&["FD_CLOEXEC"], &[("sys::child", "what a program does not get of this process")]),
     (&["Lock", "::", "on"], ON_LOCKS),
     (&["Lock", "::", "try_on"], TRY_LOCKS),
     (&["\"/environ\""], &[("sys::process", "it is read in a process that can be left waiting")]),

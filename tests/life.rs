@@ -718,10 +718,11 @@ fn a_job_has_no_part_of_the_room_beside_it() {
     let granted = Granted { memory: Some(100 << 20), is_of_step: true, ..Granted::default() };
     let request = OpenRequest { uid: 65_534, job, step, run: 1, granted, holder: HeldBy::Manual, ask_unit: None };
     let room = Room { more: 1 << 20, branches: vec!["htcondor".to_owned(), "docker".to_owned()] };
-    let Answer::Fenced(_) = life::open_with(Ok(loaded.clone()), &request, Some(&room)) else { panic!("no fence") };
+    let Answer::Fenced(live) = life::open_live(Ok(loaded.clone()), &request, Some(&room)) else { panic!("no fence") };
     let which = Which { job: request.job.clone(), step: Some(request.step.clone()), run: Some(1) };
     let [seen] = <[_; 1]>::try_from(life::usage(&loaded.config, &which).unwrap()).unwrap();
-    assert_eq!(seen.limits.memory, Some(165 << 20));
+    assert_eq!((seen.limits.memory, live.seen().limits.memory), (Some(165 << 20), Some(165 << 20)));
+    assert_eq!((live.seen().path, live.seen().key), (seen.path.clone(), seen.key));
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     let places = mounts
         .lines()

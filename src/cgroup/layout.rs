@@ -20,6 +20,9 @@ pub const DEVICES: &str = "devices";
 /// What v1 calls the controller `io`.
 pub const V1_IO: &str = "blkio";
 
+/// Where cgroups are mounted, if nobody says otherwise: systemd, HTCondor and most programs look only there.
+pub const MOUNTPOINT: &str = "/sys/fs/cgroup";
+
 /// The two kernel interfaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {

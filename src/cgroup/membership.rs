@@ -54,17 +54,25 @@ impl Membership {
         Self { text, lines }
     }
 
+    /// The path in cgroup2, seen from the root of that.
+    pub fn in_unified(&self) -> Option<&str> {
+        let line = self.lines.iter().find(|line| line.controllers.is_empty())?;
+        self.text.get(line.path.clone())
+    }
+
     /// The path in this hierarchy, seen from the hierarchy's root.
     pub fn path_in(&self, hierarchy: &Hierarchy) -> Option<&str> {
         let Hierarchy { version, controllers, name, .. } = hierarchy;
+        if *version == Version::V2 {
+            return self.in_unified();
+        }
         let is_it = |line: &&MembershipLine| {
             let items = self.text.get(line.controllers.clone()).unwrap_or_default();
             // Split only if it can be one of several.
             let has = |item: &str| items == item || items.len() > item.len() && items.split(',').any(|one| one == item);
-            match (version, name) {
-                (Version::V2, _) => items.is_empty(),
-                (Version::V1, Some(name)) => items.split(',').any(|one| one.strip_prefix("name=") == Some(name)),
-                (Version::V1, None) => controllers.iter().any(|controller| has(controller)),
+            match name {
+                Some(name) => items.split(',').any(|one| one.strip_prefix("name=") == Some(name)),
+                None => controllers.iter().any(|controller| has(controller)),
             }
         };
         self.text.get(self.lines.iter().find(is_it)?.path.clone())
@@ -115,5 +123,6 @@ mod tests {
         assert_eq!(membership.path_in(&v1(&[], Some("systemd"))), Some("/s"));
         assert_eq!(membership.path_in(&v1(&["pids"], None)), None);
         assert_eq!(membership.path_in(&Hierarchy { version: Version::V2, ..v1(&[], None) }), Some("/u"));
+        assert_eq!(membership.in_unified(), Some("/u"));
     }
 }

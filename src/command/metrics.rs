@@ -109,8 +109,11 @@ fn partition(noted: Option<&JobRecords>, host: &Host, step: &LivingStep<'_>) -> 
     noted?.read(&id, host).ok()??.partition.known().cloned()
 }
 
+/// A metric: its name, its help text, and its value for a job.
+type Gauge = (&'static str, &'static str, fn(&JobMetrics) -> Option<String>);
+
 /// What is known of each job beside its usage, which has its metrics in [`METRICS`].
-const GAUGES: &[(&str, &str, fn(&JobMetrics) -> Option<String>)] = &[
+const GAUGES: &[Gauge] = &[
     ("jobfence_job_steps", "Steps that the job has on this node now.", |job| Some(job.steps.to_string())),
     ("jobfence_job_cpu_limit_cpus", "CPU time that the job may have, as a number of CPUs.", |job| {
         text(job.current.limits.cpus)

@@ -20,6 +20,7 @@ use super::values::{
 use crate::cgroup::devices::{DeviceRule, GpuDevice};
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
+use crate::cgroup::layout::MOUNTPOINT;
 use crate::job::Cpus;
 
 /// One key of jobfence.conf(5).
@@ -166,7 +167,7 @@ keys! {
         /// Each other word holds for one limit, and there takes the place of the first.
         OnError: on_error: OnErrors = OnErrors::default(), kinds::ON_ERRORS, jobs(strictness::on_errors);
         /// jobfence uses only hierarchies that are mounted at this path or below it.
-        CgroupMountpoint: cgroup_mountpoint: PathBuf = PathBuf::from("/sys/fs/cgroup"), kinds::ABSOLUTE_PATH, node;
+        CgroupMountpoint: cgroup_mountpoint: PathBuf = PathBuf::from(MOUNTPOINT), kinds::ABSOLUTE_PATH, node;
         /// The cgroup of all fences, below the top of each hierarchy that is used.
         CgroupBase: cgroup_base: Option<String> = None, kinds::BASE, node;
         /// The directory of the records.

@@ -1,41 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The entry point for a program that becomes the scheduler's own. This process enters a fence that it made, and the program makes the
-//! job's directories in it. And the end of such a fence, when its holder has ended.
+//! The end of a fence whose holder has ended: what a process that outlives the holder waits for, and sees then.
 
 use std::time::{Duration, Instant};
 
-use nix::unistd::Pid;
-
-use crate::config::{Config, LoadError, Loaded};
-use crate::doors::life::{Which, go_on, here, records, resumed, the_one};
+use crate::config::Config;
+use crate::doors::life::{Which, records, resumed};
 use crate::error::Result;
-use crate::facts::Facts;
 use crate::host::Host;
-use crate::launch::refuse::bear;
-use crate::launch::{self, Answer, begin};
 use crate::record::holder::Holder;
-use crate::requests::UserRequests;
 use crate::sys::process::ProcessHandle;
 
 /// The longest single wait.
 const WHILE: Duration = Duration::from_secs(3600);
 /// The same if another condition must be checked.
 const SOON: Duration = Duration::from_secs(1);
-
-/// Puts this process into a directory of this name below the step's.
-pub fn enter(loaded: Result<Loaded, LoadError>, which: &Which, leaf: &str) -> Answer<()> {
-    let resolve = |loaded: &Loaded| {
-        let host = Host::read(&loaded.config)?;
-        let record = the_one(&loaded.config, which)?;
-        let facts = here(Facts { uid: record.uid().into(), ..Facts::default() });
-        Ok((begin::resolve(loaded, &facts)?, (host, record)))
-    };
-    launch::answer(loaded, resolve, |resolved, (host, record)| {
-        let mut fence = go_on(&host, &resolved.config, &record)?;
-        let errors = fence.attach_in(&host, Pid::this().as_raw(), leaf)?;
-        bear(fence.key(), &resolved.config, &UserRequests::default(), errors)
-    })
-}
 
 /// Waits without limit for the processes that hold these fences to end, or until `enough` returns true, which is called repeatedly. Other
 /// kinds of holders are not waited for. Returns whether the processes have ended.

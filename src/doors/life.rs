@@ -2,6 +2,7 @@
 //! The entry point for shell scripts: a fence's life in root's commands, each a process of its own. A scheduler with a prolog and an epilog
 //! that run as root can use them to open, attach and close, and needs no plugin.
 
+use std::ffi::CStr;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ use crate::janitor::{self, Who};
 use crate::job::{Cpus, Grant, HugePage, Id, JobKey};
 use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, begin};
 use crate::log;
-use crate::policy::{self, CoreMap};
+use crate::policy::{self, CoreMap, variables};
 use crate::record::holder::Holder;
 use crate::record::noted::Noted;
 use crate::record::{Record, Records};
@@ -215,13 +216,13 @@ pub struct Seen {
 
 impl Seen {
     /// The variables by which its processes learn of their limits. `None`: there is no such limit.
-    pub fn variables(&self, mode: Mode) -> [(&'static str, Option<String>); 4] {
+    pub fn variables(&self, mode: Mode) -> [(&'static CStr, Option<String>); 4] {
         let limit = |value: Option<String>| value.filter(|_| mode == Mode::Enforce);
         [
-            ("JOBFENCE_CGROUP", self.path.clone()),
-            ("JOBFENCE_CPUS", limit(self.limits.cpus.map(|cpus| cpus.to_string()))),
-            ("JOBFENCE_MEMORY_BYTES", limit(self.limits.memory.map(|bytes| bytes.to_string()))),
-            ("JOBFENCE_MAX_PROCESSES", limit(self.limits.processes.map(|count| count.to_string()))),
+            (variables::CGROUP, self.path.clone()),
+            (variables::CPUS, limit(self.limits.cpus.map(|cpus| cpus.to_string()))),
+            (variables::MEMORY, limit(self.limits.memory.map(|bytes| bytes.to_string()))),
+            (variables::PROCESSES, limit(self.limits.processes.map(|count| count.to_string()))),
         ]
     }
 }
@@ -262,23 +263,64 @@ pub struct Room {
     pub branches: Vec<String>,
 }
 
+/// A fence in the hand of the process that has opened it.
+#[derive(Debug)]
+pub struct LiveFence {
+    fence: Fence,
+    host: Host,
+    config: Config,
+    /// Where it is.
+    pub opened: Opened,
+}
+
+impl LiveFence {
+    /// Puts a child of this process into it, whoever its user is.
+    pub fn attach(&mut self, child: Pid) -> Answer<()> {
+        let joining = Joining { pid: child.as_raw(), id: None, task: None, is_first: true };
+        let done = launch::attach(&mut self.fence, &self.host, &self.config, &UserRequests::default(), joining);
+        launch::decided(&self.config, done)
+    }
+
+    /// Puts this process into a directory of this name below the step's.
+    pub fn enter(&mut self, leaf: &str) -> Answer<()> {
+        let errors = self.fence.attach_in(&self.host, Pid::this().as_raw(), leaf).map_err(NotFenced::from);
+        let bear = |errors| launch::refuse::bear(self.fence.key(), &self.config, &UserRequests::default(), errors);
+        launch::decided(&self.config, errors.and_then(bear))
+    }
+
+    /// Usage and limits.
+    pub fn seen(&self) -> Seen {
+        see(&self.fence)
+    }
+
+    /// Freezes or thaws all its processes.
+    pub fn freeze(&self, is_frozen: bool) -> Result<()> {
+        switch(&self.fence, is_frozen, Instant::now() + FREEZE_PATIENCE)
+    }
+}
+
+fn switch(fence: &Fence, is_frozen: bool, deadline: Instant) -> Result<()> {
+    if is_frozen { fence.freeze(deadline) } else { fence.thaw(deadline) }
+}
+
 /// Makes a fence, limits it, and leaves it to its holder. Returns where it is.
 pub fn open(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<Opened> {
-    open_with(loaded, request, None)
+    make(loaded, request, None, |_| Ok(()), |live| live.opened)
 }
 
-/// The same with room for what the scheduler runs for itself.
-pub fn open_with(loaded: Result<Loaded, LoadError>, request: &OpenRequest, room: Option<&Room>) -> Answer<Opened> {
-    make(loaded, request, room, |_| Ok(()))
+/// The same for a process that goes on with it. `room`: for what the scheduler runs for itself.
+pub fn open_live(loaded: Result<Loaded, LoadError>, request: &OpenRequest, room: Option<&Room>) -> Answer<LiveFence> {
+    make(loaded, request, room, |_| Ok(()), |live| live)
 }
 
-/// The same, unless `check` returns an error.
-fn make(
+/// The same, unless `check` returns an error. Returns what `keep` makes of the fence.
+fn make<T>(
     loaded: Result<Loaded, LoadError>,
     request: &OpenRequest,
     room: Option<&Room>,
     check: impl FnOnce(&Config) -> Result<()>,
-) -> Answer<Opened> {
+    keep: impl FnOnce(LiveFence) -> T,
+) -> Answer<T> {
     let key = JobKey { node: None, uid: request.uid, job: request.job.clone(), step: request.step.clone() };
     let facts = here(request.granted.facts.clone());
     let with_host = |loaded: &Loaded| Ok((begin::resolve(loaded, &facts)?, Host::read(&loaded.config)?));
@@ -339,7 +381,9 @@ fn make(
         };
         finish().inspect_err(|_| begin::abandon(&mut fence, config))?;
         let visible_gpus = gpus::visible_in(&fence, &host, config);
-        Ok(Opened { path: fence.path(), visible_gpus, usage_card: requests.usage_card().unwrap_or(config.usage_card) })
+        let usage_card = requests.usage_card().unwrap_or(config.usage_card);
+        let opened = Opened { path: fence.path(), visible_gpus, usage_card };
+        Ok(keep(LiveFence { fence, host, config: resolved.config, opened }))
     })
 }
 
@@ -352,7 +396,7 @@ pub fn open_again(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> A
             .value(format!("uid {uid}, not {}", request.uid))
             .hint("close it first")),
     };
-    let answer = make(loaded.clone(), request, None, is_nobody_elses);
+    let answer = make(loaded.clone(), request, None, is_nobody_elses, |live| live.opened);
     let has_failed = matches!(answer, Answer::Refused(_) | Answer::Unfenced { .. });
     if !has_failed || !loaded.as_ref().is_ok_and(|loaded| has_opened(&loaded.config, request).unwrap_or(false)) {
         return answer;
@@ -492,7 +536,7 @@ fn check_process(host: &Host, key: &JobKey, pid: i32, of_anybody: bool) -> Resul
 /// Usage and limits of each of these fences. Empty: there is none.
 pub fn usage(config: &Config, which: &Which) -> Result<Vec<Seen>> {
     let host = Host::read(config)?;
-    let one = |record: &Record| Ok(see(&resumed(&host, config, record)?, record));
+    let one = |record: &Record| Ok(see(&resumed(&host, config, record)?));
     records(config, which)?.iter().map(one).collect()
 }
 
@@ -506,12 +550,11 @@ pub fn freeze(config: &Config, which: &Which, is_frozen: bool) -> Result<()> {
     // One deadline for all: if one fence does not freeze in time, the others are still told to.
     let deadline = Instant::now() + FREEZE_PATIENCE;
     let fences: Vec<Result<Fence>> = found.iter().map(|record| go_on(&host, config, record)).collect();
-    let switch = |fence: &Fence, by| if is_frozen { fence.freeze(by) } else { fence.thaw(by) };
     // Each is told before any is waited for.
     if is_frozen {
-        fences.iter().flatten().for_each(|fence| drop(switch(fence, Instant::now())));
+        fences.iter().flatten().for_each(|fence| drop(switch(fence, true, Instant::now())));
     }
-    fences.into_iter().map(|fence| switch(&fence?, deadline)).fold(Ok(()), Result::and)
+    fences.into_iter().map(|fence| switch(&fence?, is_frozen, deadline)).fold(Ok(()), Result::and)
 }
 
 /// Each of these fences by its own name.
@@ -551,7 +594,7 @@ pub fn close(config: &Config, which: &Which) -> Result<Vec<Result<HowClosed>>> {
 
 fn close_one(host: &Host, config: &Config, record: &Record, deadline: Instant) -> Result<HowClosed> {
     let fence = resumed(host, config, record).ok();
-    let seen = fence.as_ref().map(|fence| see(fence, record));
+    let seen = fence.as_ref().map(see);
     let line = fence.as_ref().zip(seen.as_ref()).and_then(|(fence, seen)| line_of(fence, config, record, seen));
     let closed = resume::close(host, ALL, Records::open(&config.run_dir)?, record, deadline)?;
     // The process that closed the fence wrote its line.
@@ -587,10 +630,10 @@ pub fn in_words(seen: &Seen) -> String {
     crate::report::ended(&seen.key, &seen.usage)
 }
 
-fn see(fence: &Fence, record: &Record) -> Seen {
-    let shared = record.shared.as_deref();
-    // From the fence's own record, which this process may have changed.
-    let left = fence.shared_record().and_then(|record| record.shared.as_ref()?.plan.as_ref());
+fn see(fence: &Fence) -> Seen {
+    // This process may have changed it.
+    let shared = fence.shared_record().and_then(|record| record.shared.as_deref());
+    let left = shared.and_then(|shared| shared.plan.as_ref());
     let asked = left.and_then(|left| left.asked_processes).map(AskedProcesses::by_user);
     let (sentences, _) = launch::tell(fence, fence.kernel_log().as_ref(), asked, Reported::default(), None);
     Seen {

@@ -7,15 +7,13 @@
 //! signals are passed on to its whole process group.
 
 use std::ffi::{CString, OsString};
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::time::{Instant, SystemTime};
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, pthread_sigmask, sigaction};
-use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::{ForkResult, Pid, User, execvp, fork, initgroups, pipe2, setgid, setsid, setuid};
+use nix::sys::wait::WaitPidFlag;
+use nix::unistd::{Pid, User, execvp, initgroups, setgid, setsid, setuid};
 
 use crate::bytes;
 use crate::cgroup::events::KernelLog;
@@ -34,7 +32,7 @@ use crate::report::account::{End, Ending, Exit, GrantedTo};
 use crate::report::card::{self, Figures, Words};
 use crate::requests::UserRequests;
 use crate::schedulers::ALL;
-use crate::sys::dir::Dir;
+use crate::sys::child::{PlacedChild, leave_descriptors};
 
 /// What to run, as which user, within which limits.
 #[derive(Debug)]
@@ -59,7 +57,7 @@ pub struct RunRequest {
 #[derive(Debug)]
 pub struct Ended {
     /// How the command ended.
-    pub how: How,
+    pub how: Exit,
     /// What it used, in one line.
     pub used: String,
     /// The limits at which it was stopped, in sentences.
@@ -70,28 +68,9 @@ pub struct Ended {
     pub remains: Option<String>,
 }
 
-/// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
-    /// With this exit status.
-    Exited(i32),
-    /// By this signal.
-    Signalled(i32),
-}
-
-impl How {
-    /// The same as other doors say it.
-    pub fn exit(self) -> Exit {
-        match self {
-            Self::Exited(status) => Exit::Status(status),
-            Self::Signalled(signal) => Exit::Signal(signal),
-        }
-    }
-}
-
 /// Runs a command beside this process, in no fence of its own, and waits for its end. There is no shell that would let this process go on, so it
 /// does not stop when the command stops.
-pub fn unfenced(command: &[OsString]) -> Result<How> {
+pub fn unfenced(command: &[OsString]) -> Result<Exit> {
     spawn(|_| Ok(()), None, &c_strings(command)?, WaitPidFlag::empty())
 }
 
@@ -128,7 +107,7 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
     let used = report::ended(fence.key(), &usage);
     let asked = request.processes.map(|most| AskedProcesses { most, option: "--processes" });
     let (sentences, _) = launch::tell(&fence, kernel_log.as_ref(), asked, Reported::default(), Some("--mem"));
-    let exit = how.as_ref().ok().map(|how| how.exit());
+    let exit = how.as_ref().ok().copied();
     let ending = Ending {
         holder: "run",
         run: 0,
@@ -219,10 +198,10 @@ fn exactly(config: &Config, request: &RunRequest) -> Config {
 }
 
 /// Ends this process as the command ended.
-pub fn end_as(how: How) -> i32 {
+pub fn end_as(how: Exit) -> i32 {
     match how {
-        How::Exited(status) => status,
-        How::Signalled(signal) => {
+        Exit::Status(status) => status,
+        Exit::Signal(signal) => {
             // No core of this process: only the command's is wanted.
             let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             // SAFETY: a resource and a valid limit; the default action runs no code of this program; and a signal is a number.
@@ -253,7 +232,7 @@ pub enum Waited {
     /// It has stopped.
     Stopped,
     /// It has ended.
-    Ended(How),
+    Ended(Exit),
 }
 
 /// Looks, without waiting. nix knows no end by a signal for real time.
@@ -264,10 +243,7 @@ pub fn waited(child: Pid, also: WaitPidFlag) -> nix::Result<Waited> {
     Ok(match Errno::result(found)? {
         0 => Waited::Nothing,
         _ if libc::WIFSTOPPED(status) => Waited::Stopped,
-        _ => Waited::Ended(match Exit::of_wait(status) {
-            Exit::Status(status) => How::Exited(status),
-            Exit::Signal(signal) => How::Signalled(signal),
-        }),
+        _ => Waited::Ended(Exit::of_wait(status)),
     })
 }
 
@@ -309,10 +285,8 @@ fn spawn(
     user: Option<&User>,
     command: &[CString],
     also: WaitPidFlag,
-) -> Result<How> {
+) -> Result<Exit> {
     let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
-    let (wait, go) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
-    let (failure, fail) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
     let mut watched = SigSet::empty();
     WATCHED.iter().for_each(|signal| watched.add(*signal));
     let watched = with_numbers(watched, libc::SIGRTMIN()..=libc::SIGRTMAX());
@@ -322,60 +296,25 @@ fn spawn(
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: the default action runs no code of this program.
     unsafe { sigaction(Signal::SIGCHLD, &default) }.map_err(os("watch for the end of the command"))?;
-    // SAFETY: this process has one thread, so the child may do what it likes until its exec.
-    match unsafe { fork() }.map_err(os("fork"))? {
-        ForkResult::Child => {
-            drop((go, failure));
-            let errno = match become_command(&wait, user, command, &before) {
-                Ok(never) => match never {},
-                Err(errno) => errno,
-            };
-            let _ = nix::unistd::write(&fail, &(errno as i32).to_ne_bytes());
-            // SAFETY: ends the child without running what belongs to the parent.
-            unsafe { libc::_exit(127) }
-        }
-        ForkResult::Parent { child } => {
-            drop((wait, fail));
-            if let Err(error) = attach(child) {
-                // The child waits for a word that never comes, and ends when the pipe is closed.
-                drop(go);
-                let _ = waitpid(child, None);
-                return Err(error);
-            }
-            let _ = nix::unistd::write(&go, b"!");
-            drop(go);
-            let how = watch(child, &watched, user.is_some(), also)?;
-            let mut errno = [0u8; 4];
-            if matches!(nix::unistd::read(&failure, &mut errno), Ok(4)) {
-                let program = command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-                return Err(Error::os("cannot run", program, Errno::from_raw(i32::from_ne_bytes(errno))));
-            }
-            Ok(how)
-        }
-    }
+    let child = PlacedChild::start(attach, || {
+        let program = command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+        become_command(user, command, &before).map_err(|errno| Error::os("cannot run", program, errno))
+    })?;
+    let how = watch(child.pid, &watched, user.is_some(), also)?;
+    child.failure().map_or(Ok(how), Err)
 }
 
 /// The variables that another user's command keeps of root's environment, as with sudo's env_reset.
 const KEPT: [&str; 8] = ["PATH", "TERM", "COLORTERM", "LANG", "LANGUAGE", "LC_ALL", "TZ", "DISPLAY"];
 
-/// In the child: waits until it is attached, then becomes the user and the command.
+/// In the child: becomes the user and the command.
 fn become_command(
-    wait: &OwnedFd,
     user: Option<&User>,
     command: &[CString],
     mask: &SigSet,
 ) -> std::result::Result<std::convert::Infallible, Errno> {
-    let mut word = [0u8; 1];
-    // End of file: the parent could not attach this process, or is gone.
-    if nix::unistd::read(wait, &mut word)? != 1 {
-        return Err(Errno::ECANCELED);
-    }
     // Descriptors that the caller has open, say of a file that only root may read, must not reach the command.
-    let open = Dir::open("/proc/self/fd").and_then(|dir| dir.list(false)).map_err(|_| Errno::EBADF)?;
-    for fd in open.iter().filter_map(|fd| fd.parse::<i32>().ok()).filter(|fd| *fd > 2) {
-        // SAFETY: fcntl takes a number, whether or not it is a descriptor, and closes nothing now.
-        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
-    }
+    leave_descriptors()?;
     if let Some(user) = user {
         // Without a controlling terminal it cannot type into root's (TIOCSTI).
         setsid()?;
@@ -402,7 +341,7 @@ fn become_command(
 }
 
 /// Waits for the child's end, and for what `also` says, and passes on the signals that it did not get itself.
-fn watch(child: Pid, watched: &SigSet, own_session: bool, also: WaitPidFlag) -> Result<How> {
+fn watch(child: Pid, watched: &SigSet, own_session: bool, also: WaitPidFlag) -> Result<Exit> {
     loop {
         let info = wait_signal(watched)?;
         let signal = info.si_signo;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The order of jobfence's own directories, and the one way through all of them: `BASE[/idle][/NODE]/uid_U/job_J/step_S`.
+//! The order of jobfence's own directories, and the one way through all of them: `BASE[/idle][/NODE]/uid_U/job_J/step_S`. And how a walk
+//! goes on where directories come and go.
 
 use super::names::IDLE;
-use super::own::{child, children};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
 
 /// One step's directory in one hierarchy.
@@ -66,6 +66,29 @@ impl BranchWalk<'_> {
                 let levels = &[above, &[user, &job, &step]].concat();
                 (self.each)(&OwnStep { base: self.base, levels, job: &dir }, self.unseen);
             }
+        }
+    }
+}
+
+/// The wanted names among the directories in `dir`. An error is added to `unseen`; if `dir` is gone, there are none.
+pub fn children(dir: &Dir, is_wanted: impl Fn(&str) -> bool, unseen: &mut Vec<Error>) -> Vec<String> {
+    let mut names = found_or_noted(dir.list(true), unseen).unwrap_or_default();
+    names.retain(|name| is_wanted(name));
+    names
+}
+
+/// Opens one of them. Open one at a time: there may be more than this process may have descriptors.
+pub fn child(dir: &Dir, name: &str, unseen: &mut Vec<Error>) -> Option<Dir> {
+    found_or_noted(dir.child(name), unseen)
+}
+
+/// What was found; `None` if it is gone, or on an error, which is added to `unseen`.
+pub fn found_or_noted<T>(what: Result<T>, unseen: &mut Vec<Error>) -> Option<T> {
+    match what {
+        Ok(what) => Some(what),
+        Err(error) => {
+            unseen.extend((!error.is_gone()).then_some(error));
+            None
         }
     }
 }

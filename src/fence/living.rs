@@ -8,9 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::branches::{self, OwnStep};
+use super::branches::{self, OwnStep, children, found_or_noted};
 use super::names::{IDLE, in_mount};
-use super::own::{children, found_or_noted};
 use crate::cgroup::layout::Hierarchy;
 use crate::cgroup::usage::{self, Depth};
 use crate::cgroup::{limits, mark, now, walk};

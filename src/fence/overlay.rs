@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::branches;
 use super::limiting;
 use super::own::{self, Own};
 use crate::cgroup::handing_down::enable;
@@ -195,7 +196,7 @@ impl Overlay {
         else {
             return Duration::ZERO;
         };
-        let below = |dir: &Dir, which: &dyn Fn(&str) -> bool| own::children(dir, which, &mut Vec::new());
+        let below = |dir: &Dir, which: &dyn Fn(&str) -> bool| branches::children(dir, which, &mut Vec::new());
         let mut sum = Duration::ZERO;
         for step in below(job, &|name| name.starts_with(dirs.steps)) {
             let Ok(step) = job.child(&step) else { continue };
@@ -318,9 +319,9 @@ impl Overlay {
         // and then cannot remove its own. On v1 it has tried before this.
         if let Some(place) = self.place.as_ref().filter(|_| self.hierarchy.version == Version::V2) {
             let mut unseen = Vec::new();
-            for name in own::children(&step, |_| true, &mut unseen) {
+            for name in branches::children(&step, |_| true, &mut unseen) {
                 if name.starts_with(place.dirs.tasks) {
-                    if let Some(dir) = own::child(&step, &name, &mut unseen) {
+                    if let Some(dir) = branches::child(&step, &name, &mut unseen) {
                         walk::clear(&dir, deadline)?;
                     }
                 } else {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollTimeout, poll};
 
-use super::branches::each_step;
+use super::branches::{child, each_step, found_or_noted};
 use super::names::{IDLE, in_mount};
 use crate::cgroup::base::{self, fill};
 use crate::cgroup::handing_down::enable;
@@ -334,29 +334,6 @@ impl Unrecorded {
             Ok(_) => true,
         };
         host.layout.hierarchies.iter().any(is_there)
-    }
-}
-
-/// The wanted names among the directories in `dir`. An error is added to `unseen`; if `dir` is gone, there are none.
-pub fn children(dir: &Dir, is_wanted: impl Fn(&str) -> bool, unseen: &mut Vec<Error>) -> Vec<String> {
-    let mut names = found_or_noted(dir.list(true), unseen).unwrap_or_default();
-    names.retain(|name| is_wanted(name));
-    names
-}
-
-/// Opens one of them. Open one at a time: there may be more than this process may have descriptors.
-pub fn child(dir: &Dir, name: &str, unseen: &mut Vec<Error>) -> Option<Dir> {
-    found_or_noted(dir.child(name), unseen)
-}
-
-/// What was found; `None` if it is gone, or on an error, which is added to `unseen`.
-pub fn found_or_noted<T>(what: Result<T>, unseen: &mut Vec<Error>) -> Option<T> {
-    match what {
-        Ok(what) => Some(what),
-        Err(error) => {
-            unseen.extend((!error.is_gone()).then_some(error));
-            None
-        }
     }
 }
 

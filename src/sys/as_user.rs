@@ -165,33 +165,25 @@ mod tests {
             return crate::skip::skip("only root has rights to give up");
         }
         // The test changes the user of the whole process, so it forks one.
-        // SAFETY: the child has one thread, and the C library makes its memory usable in it; it ends without returning.
-        match unsafe { nix::unistd::fork() }.unwrap() {
-            nix::unistd::ForkResult::Child => {
-                let found = std::panic::catch_unwind(|| {
-                    let (begin, begins) = std::sync::mpsc::channel::<()>();
-                    let other = std::thread::spawn(move || {
-                        begins.recv().unwrap();
-                        nix::unistd::seteuid(nix::unistd::Uid::from_raw(1002)).is_ok()
-                    });
-                    // With a number that is no user's, the call only returns the present one.
-                    let inside = AsUser::new(1001, 1001, &[]).look(|| {
-                        begin.send(()).unwrap();
-                        std::thread::sleep(std::time::Duration::from_millis(300));
-                        Ok([set_uid(u32::MAX), geteuid().as_raw()])
-                    });
-                    let is_changed = other.join().unwrap();
-                    (inside.ok(), is_changed, set_uid(u32::MAX), geteuid().as_raw())
-                });
-                let is_right = matches!(found, Ok((Some([1001, 0]), true, 1002, 1002)));
-                // SAFETY: it ends this process at once.
-                unsafe { libc::_exit(libc::c_int::from(!is_right)) }
-            }
-            nix::unistd::ForkResult::Parent { child } => {
-                let ended = nix::sys::wait::waitpid(child, None).unwrap();
-                assert_eq!(ended, nix::sys::wait::WaitStatus::Exited(child, 0));
-            }
-        }
+        let child = crate::sys::child::start(|| {
+            let (begin, begins) = std::sync::mpsc::channel::<()>();
+            let other = std::thread::spawn(move || {
+                begins.recv().unwrap();
+                nix::unistd::seteuid(nix::unistd::Uid::from_raw(1002)).is_ok()
+            });
+            // With a number that is no user's, the call only returns the present one.
+            let inside = AsUser::new(1001, 1001, &[]).look(|| {
+                begin.send(()).unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(300));
+                Ok([set_uid(u32::MAX), geteuid().as_raw()])
+            });
+            let is_changed = other.join().unwrap();
+            let found = (inside.ok(), is_changed, set_uid(u32::MAX), geteuid().as_raw());
+            i32::from(!matches!(found, (Some([1001, 0]), true, 1002, 1002)))
+        });
+        let child = child.unwrap();
+        let ended = nix::sys::wait::waitpid(child, None).unwrap();
+        assert_eq!(ended, nix::sys::wait::WaitStatus::Exited(child, 0));
     }
 
     #[test]

@@ -8,16 +8,17 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, readlinkat};
+use nix::fcntl::readlinkat;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, fork, pipe2};
+use nix::unistd::Pid;
 use procfs::FromRead;
 use procfs::process::{Stat, StatFlags};
 
 use crate::error::{Error, Result};
 use crate::sorted;
+use crate::sys::child;
 use crate::sys::dir::Dir;
 
 /// A process that cannot be mistaken for another: a pid is used again, its start time is not.
@@ -246,29 +247,19 @@ pub fn environment(proc: &Dir, pid: i32, name: &str, deadline: Instant) -> Resul
     if left.iter().any(|(_, at)| *at == pid) {
         return Err(waits());
     }
-    let failed = |what| move |errno| Error::os(what, proc.path().join(format!("{pid}/environ")), errno);
-    let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(failed("make a pipe for"))?;
-    // SAFETY: this process has one thread, so the child can do what any process can; it ends by _exit.
-    let child = match unsafe { fork() }.map_err(failed("start a reader of"))? {
-        ForkResult::Child => {
-            let read = proc.read(&format!("{pid}/environ"));
-            let never = [Errno::ENOENT, Errno::ESRCH, Errno::EACCES, Errno::EPERM];
-            let text = match read {
-                Err(error) if error.kernel_errno().is_some_and(|errno| !never.contains(&errno)) => None,
-                read => Some(read.unwrap_or_default()),
-            };
-            if let Some(text) = text {
-                let value = text.split('\0').find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='));
-                // A pipe takes this much at once.
-                let value = value.filter(|value| value.len() < 4096).unwrap_or_default();
-                let _ = nix::unistd::write(&writer, format!("{READ}{value}").as_bytes());
-            }
-            // SAFETY: ends the child at once.
-            unsafe { libc::_exit(0) }
-        }
-        ForkResult::Parent { child } => child,
+    let answer = || {
+        let never = [Errno::ENOENT, Errno::ESRCH, Errno::EACCES, Errno::EPERM];
+        let text = match proc.read(&format!("{pid}/environ")) {
+            Err(error) if error.kernel_errno().is_some_and(|errno| !never.contains(&errno)) => return Vec::new(),
+            read => read.unwrap_or_default(),
+        };
+        let value = text.split('\0').find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='));
+        // A pipe takes this much at once.
+        let value = value.filter(|value| value.len() < 4096).unwrap_or_default();
+        format!("{READ}{value}").into_bytes()
     };
-    drop(writer);
+    let failed = |errno| Error::os("start a reader of", proc.path().join(format!("{pid}/environ")), errno);
+    let (child, reader) = child::ask(answer).map_err(failed)?;
     let mut said = [0u8; 4096];
     // What can be read is read at once, so the deadline does not matter here.
     let waited = poll(&mut [PollFd::new(reader.as_fd(), PollFlags::POLLIN)], timeout(Instant::now() + PATIENCE));

@@ -20,6 +20,8 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
+use super::child::leave_descriptors;
+
 /// How much of its answer is read, in bytes.
 const LONGEST: usize = 16 << 20;
 /// How much of its stderr is kept, in bytes.
@@ -95,10 +97,7 @@ impl AskedProgram {
     /// Runs it, and returns what it prints by the deadline.
     pub fn ask(mut self, deadline: Instant) -> Result<String, Silence> {
         let command = self.0.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        let leave = || {
-            leave_descriptors();
-            Ok(())
-        };
+        let leave = || leave_descriptors().map_err(io::Error::from);
         // SAFETY: commands have one thread, so the child may do what it likes until its exec.
         unsafe { command.pre_exec(leave) };
         let mut child = RunningProgram(command.spawn()?);
@@ -110,16 +109,6 @@ impl AskedProgram {
             WaitStatus::Signaled(_, signal, _) => Err(Silence::Failed(format!("{signal} has ended it"))),
             _ => Err(Silence::Failed(text(&complaints).trim().to_owned())),
         }
-    }
-}
-
-/// To be called in a child, before its exec: the program then gets no descriptors but the first three.
-pub fn leave_descriptors() {
-    let number = |entry: io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
-    let listed = std::fs::read_dir("/proc/self/fd").map(|all| all.filter_map(number).collect::<Vec<i32>>());
-    for fd in listed.unwrap_or_else(|_| (3..1024).collect()).into_iter().filter(|fd| *fd > 2) {
-        // SAFETY: fcntl takes a number, whether or not it is a descriptor, and closes nothing now.
-        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
 }
 

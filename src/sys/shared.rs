@@ -55,21 +55,16 @@ impl Drop for SharedNumber {
 mod tests {
     use super::*;
     use nix::sys::wait::waitpid;
-    use nix::unistd::{ForkResult, fork};
 
     #[test]
     fn a_child_tells_its_parent() {
         let number = SharedNumber::new().unwrap();
         assert_eq!(number.get(), 0);
-        // SAFETY: the child calls nothing that another thread may hold a lock of.
-        match unsafe { fork() }.unwrap() {
-            ForkResult::Child => {
-                number.set(5);
-                // SAFETY: ends the child at once.
-                unsafe { libc::_exit(0) }
-            }
-            ForkResult::Parent { child } => waitpid(child, None).unwrap(),
-        };
+        let child = crate::sys::child::start(|| {
+            number.set(5);
+            0
+        });
+        waitpid(child.unwrap(), None).unwrap();
         assert_eq!(number.get(), 5);
     }
 }

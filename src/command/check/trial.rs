@@ -24,12 +24,13 @@ use jobfence::schedulers::ALL;
 use jobfence::schedulers::slurm::cores::Topology;
 use jobfence::schedulers::slurm::plugins::Slurm;
 use jobfence::schedulers::slurm::unenforceable;
+use jobfence::sys::child;
 use jobfence::sys::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, Pid, fork, pipe2};
+use nix::unistd::{Pid, pipe2};
 
 use super::verdict::Cause;
 use crate::schedulers::slurm::dirs::{Likeness, SlurmDirs};
@@ -221,16 +222,12 @@ impl Idle {
         let (read, write) = pipe2(OFlag::O_CLOEXEC).map_err(failed)?;
         let mut idle = Self { pids: Vec::new(), write: Some(write) };
         for _ in 0..count {
-            // SAFETY: this process has one thread, and the child makes system calls only.
-            match unsafe { fork() }.map_err(failed)? {
-                ForkResult::Parent { child } => idle.pids.push(child.as_raw()),
-                ForkResult::Child => {
-                    drop(idle.write.take());
-                    let _ = nix::unistd::read(&read, &mut [0]);
-                    // SAFETY: ends the child without running what belongs to the parent.
-                    unsafe { libc::_exit(0) }
-                }
-            }
+            let child = child::start(|| {
+                drop(idle.write.take());
+                let _ = nix::unistd::read(&read, &mut [0]);
+                0
+            });
+            idle.pids.push(child.map_err(failed)?.as_raw());
         }
         Ok(idle)
     }

@@ -11,7 +11,7 @@ use std::time::Instant;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::membership::Membership;
 use crate::error::{Error, Result};
-use crate::fence::own;
+use crate::fence::branches;
 use crate::host::Host;
 use crate::record::tracked;
 use crate::sys::dir::Dir;
@@ -209,8 +209,9 @@ pub fn sweep(host: &Host, of_living: &BTreeSet<Owner>, unseen: &mut Vec<Error>, 
             {
                 continue;
             }
-            let mark = own::found_or_noted(process::environment(&host.proc, pid, tracked::VARIABLE, deadline), unseen)
-                .flatten();
+            let mark =
+                branches::found_or_noted(process::environment(&host.proc, pid, tracked::VARIABLE, deadline), unseen)
+                    .flatten();
             let owner = mark.and_then(|mark| tracked::marked(&mark, &host.boot_id));
             if let Some(owner) = owner
                 && !owner.is_alive(&host.proc)?
@@ -229,7 +230,7 @@ fn in_places(host: &Host, unseen: &mut Vec<Error>) -> Vec<i32> {
     let mut found = Vec::new();
     for hierarchy in host.layout.hierarchies.iter().filter(|h| h.version == Version::V2 || h.name.is_some()) {
         let mut units = Vec::new();
-        if let Some(root) = own::found_or_noted(hierarchy.open(), unseen) {
+        if let Some(root) = branches::found_or_noted(hierarchy.open(), unseen) {
             units::find_units(&root, is_unit, units::SLICES, &mut units, unseen);
         }
         for unit in units {
@@ -243,12 +244,12 @@ fn in_places(host: &Host, unseen: &mut Vec<Error>) -> Vec<i32> {
 const DEEPEST: u32 = 3;
 
 fn add_pids(dir: &Dir, deeper: u32, found: &mut Vec<i32>, unseen: &mut Vec<Error>) {
-    found.extend(own::found_or_noted(pids(dir), unseen).unwrap_or_default());
+    found.extend(branches::found_or_noted(pids(dir), unseen).unwrap_or_default());
     if deeper == 0 {
         return;
     }
-    for name in own::children(dir, |name| name != "user" && !name.starts_with("task_"), unseen) {
-        if let Some(dir) = own::child(dir, &name, unseen) {
+    for name in branches::children(dir, |name| name != "user" && !name.starts_with("task_"), unseen) {
+        if let Some(dir) = branches::child(dir, &name, unseen) {
             add_pids(&dir, deeper - 1, found, unseen);
         }
     }

@@ -11,7 +11,7 @@ use super::units::{SLICES, find_units};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::membership::Membership;
 use crate::error::Error;
-use crate::fence::own::{child, children};
+use crate::fence::branches::{child, children};
 use crate::job::JobKey;
 use crate::policy::Level;
 use crate::scheduler::{Placement, PresentJob, StepDirs};

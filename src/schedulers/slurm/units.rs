@@ -2,7 +2,7 @@
 //! Slurm's systemd units, found by their names.
 
 use crate::error::Error;
-use crate::fence::own::{child, children};
+use crate::fence::branches::{child, children};
 use crate::sys::dir::Dir;
 
 /// Slurm's scope is in no deeper slice (`CgroupSlice`).

@@ -24,14 +24,15 @@ use std::process::ExitCode;
 
 use jobfence::config::{Config, LoadError, Loaded, SlotRequest};
 use jobfence::doors::card::{JobEnd, card};
-use jobfence::doors::life::{self, Granted, HeldBy, OpenRequest, Which};
-use jobfence::doors::run::{How, end_as};
+use jobfence::doors::life::{self, Granted, HeldBy, LiveFence, OpenRequest, Which};
+use jobfence::doors::run::end_as;
 use jobfence::doors::user;
 use jobfence::error::Error;
 use jobfence::host::Host;
 use jobfence::job::{Cpus, Id};
 use jobfence::launch::Answer;
 use jobfence::record::job::JobRecords;
+use jobfence::report::account::Exit;
 use jobfence::requests::{Requests, UserRequests};
 use jobfence::schedulers::gridengine::card::WORDS;
 use jobfence::schedulers::gridengine::spool::SpooledJob;
@@ -106,11 +107,9 @@ fn refuse(spool: &Spool, refusal: &NotStarted) -> ExitCode {
 struct FencedJob {
     loaded: Loaded,
     spooled: SpooledJob,
-    /// The fences of the job and of its shepherd.
-    job: Which,
-    shepherd: Which,
-    /// What `CUDA_VISIBLE_DEVICES` of the job is to be.
-    visible_gpus: Option<String>,
+    /// The fences of the job and of its shepherd, each with its name.
+    job: (Which, LiveFence),
+    shepherd: (Which, LiveFence),
 }
 
 impl FencedJob {
@@ -152,20 +151,16 @@ impl FencedJob {
         let [job, shepherd] = steps.map(|step| Which { job: spooled.job.clone(), step: Some(step), run: Some(RUN) });
         // What kills it says nothing of the job any more.
         let spared = configured(vec![OsString::from("OOMKillStep=no")]);
-        if fenced(open(spared, &spooled, &shepherd))?.is_none() {
-            return Ok(None);
-        }
+        let Some(of_shepherd) = fenced(open(spared, &spooled, &shepherd))? else { return Ok(None) };
         let opened = fenced(open(loaded.clone(), &spooled, &job));
         // It was read, if there is a fence.
         let loaded = loaded.map_err(|error| error.to_string())?;
-        let mut all = Self { loaded, spooled, job, shepherd, visible_gpus: None };
         match opened {
-            Ok(Some(opened)) => {
-                all.visible_gpus = opened.visible_gpus;
-                Ok(Some(all))
+            Ok(Some(of_job)) => {
+                Ok(Some(Self { loaded, spooled, job: (job, of_job), shepherd: (shepherd, of_shepherd) }))
             }
             other => {
-                all.close();
+                close(&loaded.config, &spooled.job, &[(&shepherd, false)]);
                 other.map(|_| None)
             }
         }
@@ -176,14 +171,15 @@ impl FencedJob {
     }
 
     /// Runs the shepherd until it ends; how it has ended.
-    fn run(self, spool: &Spool, program: &CString, name: &OsStr) -> Result<How, Error> {
+    fn run(mut self, spool: &Spool, program: &CString, name: &OsStr) -> Result<Exit, Error> {
         if let Err(error) = self.tell(spool) {
             log::warn!("job {}: cannot tell it of its limits: {error}", self.spooled.job);
         }
-        let started = ShepherdProcess::start(program, name, spool.user, |pid| self.attach(&self.job, pid));
+        let started = ShepherdProcess::start(program, name, spool.user, |pid| attach(&mut self.job.1, pid));
         let how = started.and_then(|mut child| self.watch(spool, &mut child));
         let card = self.card(spool);
-        let ended = self.close();
+        let fences = [(&self.job.0, true), (&self.shepherd.0, false)];
+        let ended = close(self.config(), &self.spooled.job, &fences);
         if let Some(Err(error)) = ended.usage.map(|used| usage::raise(spool, &used)) {
             log::warn!("job {}: cannot say what it used: {error}", self.spooled.job);
         }
@@ -194,9 +190,8 @@ impl FencedJob {
 
     /// Writes into the job's environment what it is limited to.
     fn tell(&self, spool: &Spool) -> Result<(), Error> {
-        let seen = life::usage(self.config(), &self.job)?.pop();
-        let seen = seen.ok_or_else(|| Error::new("its fence is gone"))?;
-        environment::tell(spool, &self.spooled, self.config(), &seen, self.visible_gpus.as_deref())
+        let job = &self.job.1;
+        environment::tell(spool, &self.spooled, self.config(), &job.seen(), job.opened.visible_gpus.as_deref())
     }
 
     /// The card at the end of its output; a slave task has no output of its own.
@@ -211,7 +206,7 @@ impl FencedJob {
             words: Some(&WORDS),
             ..usage::end(spool)
         };
-        let all = Which { step: None, ..self.job.clone() };
+        let all = Which { step: None, ..self.job.0.clone() };
         match card(&self.loaded, &all, &granted(Some(&self.loaded), &self.spooled), &end) {
             Ok(lines) => lines.unwrap_or_default(),
             Err(error) => {
@@ -221,7 +216,7 @@ impl FencedJob {
         }
     }
 
-    fn watch(&self, spool: &Spool, child: &mut ShepherdProcess) -> Result<How, Error> {
+    fn watch(&mut self, spool: &Spool, child: &mut ShepherdProcess) -> Result<Exit, Error> {
         let mut is_frozen = false;
         loop {
             match child.next()? {
@@ -246,7 +241,7 @@ impl FencedJob {
                     }
                 }
                 ShepherdEvent::JobBegins => {
-                    if let Err(error) = self.attach(&self.shepherd, child.pid()) {
+                    if let Err(error) = attach(&mut self.shepherd.1, child.pid()) {
                         log::warn!("job {}: its shepherd stays in the step of the job: {error}", self.spooled.job);
                     }
                     if let Err(error) = child.spare() {
@@ -257,28 +252,28 @@ impl FencedJob {
         }
     }
 
-    fn attach(&self, which: &Which, pid: Pid) -> Result<(), Error> {
-        match life::attach(Ok(self.loaded.clone()), which, &[pid.as_raw()], None, true) {
-            Answer::Refused(why) => Err(Error::new(why.for_user())),
-            _ => Ok(()),
-        }
-    }
-
     fn freeze(&self, is_frozen: bool) {
-        if let Err(error) = life::freeze(self.config(), &self.job, is_frozen) {
+        if let Err(error) = self.job.1.freeze(is_frozen) {
             log::warn!("job {}: {error}", self.spooled.job);
         }
     }
+}
 
-    /// Ends both fences.
-    fn close(&self) -> BothFences {
-        let mut ended = BothFences::default();
-        for (which, is_of_job) in [(&self.job, true), (&self.shepherd, false)] {
-            let closed = life::close(self.config(), which).unwrap_or_else(|error| vec![Err(error)]);
-            ended.add(&self.spooled.job, is_of_job, closed);
-        }
-        ended
+fn attach(live: &mut LiveFence, child: Pid) -> Result<(), Error> {
+    match live.attach(child) {
+        Answer::Refused(why) => Err(Error::new(why.for_user())),
+        _ => Ok(()),
     }
+}
+
+/// Ends these fences, of the job itself or not. Their records are read anew: another process may have changed them.
+fn close(config: &Config, job: &Id, fences: &[(&Which, bool)]) -> BothFences {
+    let mut ended = BothFences::default();
+    for (which, is_of_job) in fences {
+        let closed = life::close(config, which).unwrap_or_else(|error| vec![Err(error)]);
+        ended.add(job, *is_of_job, closed);
+    }
+    ended
 }
 
 /// Whether jobs can be fenced here at all. What one job asks for puts no host into error.
@@ -339,7 +334,7 @@ fn granted(loaded: Option<&Loaded>, spooled: &SpooledJob) -> Granted {
     granted
 }
 
-fn open(loaded: Result<Loaded, LoadError>, spooled: &SpooledJob, which: &Which) -> Answer<life::Opened> {
+fn open(loaded: Result<Loaded, LoadError>, spooled: &SpooledJob, which: &Which) -> Answer<LiveFence> {
     let granted = granted(loaded.as_ref().ok(), spooled);
     let request = OpenRequest {
         uid: spooled.uid,
@@ -350,5 +345,5 @@ fn open(loaded: Result<Loaded, LoadError>, spooled: &SpooledJob, which: &Which) 
         holder: HeldBy::Process(Pid::this().as_raw()),
         ask_unit: None,
     };
-    life::open(loaded, &request)
+    life::open_live(loaded, &request, None)
 }

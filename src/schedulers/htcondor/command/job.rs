@@ -15,19 +15,22 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
+use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::cgroup::limits::{cpu_quota, memory_files, memory_limit, processes};
+use jobfence::cgroup::membership::Membership;
 use jobfence::cgroup::usage::{Depth, cpu};
 use jobfence::config::{UsageCard, usage_card};
-use jobfence::doors::run::{self, How};
+use jobfence::doors::run;
 use jobfence::error::{Error, Result};
 use jobfence::figures::Usage;
+use jobfence::report::account::Exit;
 use jobfence::report::card::{self, Figures};
 use jobfence::schedulers::htcondor::card::WORDS;
 use jobfence::sys::dir::Dir;
 use nix::unistd::{execvp, gethostname};
 
-use crate::schedulers::htcondor::starter::{CARD, UNIFIED};
+use crate::schedulers::htcondor::monitor::unified;
+use crate::schedulers::htcondor::starter::CARD;
 
 /// The name under which this program runs a job.
 const NAME: &str = "htcondor-job";
@@ -43,13 +46,14 @@ pub fn is_asked_for() -> bool {
 pub fn job() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let when = std::env::var(CARD).ok().and_then(|text| usage_card(&text).ok()).unwrap_or(UsageCard::Never);
-    let place = if when == UsageCard::Never { None } else { Place::of_this().ok().flatten() };
+    let place = if when == UsageCard::Never { None } else { Place::of_this() };
     let Some(place) = place else {
         let Err(error) = become_job(&words);
         return not_run(&error);
     };
     // What was used before the job is none of it.
-    let began = Began { at: Instant::now(), cpu: with_hierarchy(|hierarchy| cpu(hierarchy, &place.open(hierarchy)?)) };
+    let began =
+        Began { at: Instant::now(), cpu: unified().and_then(|hierarchy| cpu(&hierarchy, &place.open(&hierarchy)?)) };
     match run::unfenced(&words) {
         Ok(how) => {
             let lines = card_of(&place, when, how, &began);
@@ -90,10 +94,9 @@ struct Place {
 
 impl Place {
     /// That of this process. `None`: it is in no fence.
-    fn of_this() -> Result<Option<Self>> {
-        let text = std::fs::read_to_string("/proc/self/cgroup");
-        let text = text.map_err(|error| Error::new(format!("read /proc/self/cgroup: {error}")))?;
-        Ok(text.lines().find_map(|line| Self::of(line.strip_prefix("0::/")?)))
+    fn of_this() -> Option<Self> {
+        let place = Membership::read(&Dir::open("/proc").ok()?, nix::unistd::getpid().as_raw()).ok()?;
+        Self::of(place.in_unified()?.strip_prefix('/')?)
     }
 
     fn of(own: &str) -> Option<Self> {
@@ -124,16 +127,11 @@ struct Began {
     cpu: Option<Duration>,
 }
 
-fn with_hierarchy<T>(look: impl FnOnce(&Hierarchy) -> Option<T>) -> Option<T> {
-    let layout = Layout::read(&Dir::open("/proc").ok()?, Path::new(UNIFIED)).ok()?;
-    look(layout.unified()?)
+fn card_of(place: &Place, when: UsageCard, how: Exit, began: &Began) -> Vec<String> {
+    unified().and_then(|hierarchy| lines(&hierarchy, place, when, how, began)).unwrap_or_default()
 }
 
-fn card_of(place: &Place, when: UsageCard, how: How, began: &Began) -> Vec<String> {
-    with_hierarchy(|hierarchy| lines(hierarchy, place, when, how, began)).unwrap_or_default()
-}
-
-fn lines(hierarchy: &Hierarchy, place: &Place, when: UsageCard, how: How, began: &Began) -> Option<Vec<String>> {
+fn lines(hierarchy: &Hierarchy, place: &Place, when: UsageCard, how: Exit, began: &Began) -> Option<Vec<String>> {
     let root = hierarchy.open().ok()?;
     let mut usage = Usage::read(hierarchy, &place.open(hierarchy)?, Depth::Card);
     usage.cpu = usage.cpu.map(|cpu| cpu.saturating_sub(began.cpu.unwrap_or_default()));
@@ -147,7 +145,7 @@ fn lines(hierarchy: &Hierarchy, place: &Place, when: UsageCard, how: How, began:
         job: &place.job,
         node: node.as_deref(),
         is_array_task: false,
-        exit: Some(how.exit()),
+        exit: Some(how),
         wall: Some(began.at.elapsed()),
         time_limit: None,
         cpus: cpus_limit,

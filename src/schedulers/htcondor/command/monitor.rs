@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use jobfence::cgroup;
 use jobfence::cgroup::layout::Version;
+use jobfence::cgroup::layout::{Hierarchy, Layout, MOUNTPOINT};
 use jobfence::cgroup::usage::Depth;
 use jobfence::config::{DEFAULT_FILE, Mode, OnError};
 use jobfence::error::Result;
@@ -28,10 +29,19 @@ use crate::configured::Configured;
 use crate::host::grantable::{Grantable, Reserve};
 use crate::host::memory::pressure;
 
-/// HTCondor has the whole of cgroup v2 here, or none of it.
-pub const UNIFIED: &str = "/sys/fs/cgroup/cgroup.procs";
 /// The attribute for which START of a site asks.
 pub const HEALTHY: &str = "JobfenceHealthy";
+
+/// Whether HTCondor has the whole of cgroup v2 here; it has none of it otherwise.
+pub fn has_unified() -> bool {
+    Path::new(MOUNTPOINT).join("cgroup.procs").exists()
+}
+
+/// The one hierarchy, where HTCondor has it.
+pub fn unified() -> Option<Hierarchy> {
+    let layout = Layout::read(&Dir::open("/proc").ok()?, Path::new(MOUNTPOINT)).ok()?;
+    layout.unified().cloned()
+}
 
 /// Why no job would be fenced on this host, whatever job it is; `Ok`: nothing is known against it. `None`: this process may not know, since root
 /// alone can read the configuration.
@@ -49,7 +59,7 @@ pub fn health(configured: &Configured) -> Option<Result<(), String>> {
     if is_borne(config.mode, config.on_error.within(config.mode).general()) {
         return Some(Ok(()));
     }
-    if !Path::new(UNIFIED).exists() {
+    if !has_unified() {
         return Some(Err("HTCondor takes its jobs out of the fence where cgroup v1 is mounted".to_owned()));
     }
     Some(Host::read(&config).and_then(|host| base(&host)).map_err(|error| error.to_string()))

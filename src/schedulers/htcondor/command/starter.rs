@@ -28,8 +28,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use jobfence::config::Loaded;
-use jobfence::doors::life::{self, Granted, HeldBy, OpenRequest, Opened, Room, Which};
-use jobfence::doors::{enter, user};
+use jobfence::doors::life::{self, Granted, HeldBy, LiveFence, OpenRequest, Room, Which};
+use jobfence::doors::user;
 use jobfence::error::{Error, Result};
 use jobfence::facts::{Fact, Facts, Gpus};
 use jobfence::job::{Cpus, Id};
@@ -46,13 +46,13 @@ use nix::unistd::{Pid, User, execv, geteuid, getppid};
 
 use crate::command::{fenced, ignore_sigpipe};
 use crate::configured::Configured;
-use crate::schedulers::htcondor::monitor::health;
+use crate::schedulers::htcondor::monitor::{self, health};
 use crate::syslog::SyslogOfDaemon;
 
 use self::kept::Kept;
 
 pub use environment::CARD;
-pub use family::{UNIFIED, stand_in};
+pub use family::stand_in;
 pub use late::ask as ask_late;
 pub use refusal::refuse;
 pub use watch::watch;
@@ -148,8 +148,8 @@ fn fence(arguments: &[OsString]) -> Result<(), String> {
     let question = run.question.take();
     let (room, settings) = (run.room.take(), run.settings.take());
     let branch = settings.as_ref().map_or(JOBS_BRANCH, |settings| settings.branch.as_str());
-    let opened = life::open_with(loaded.clone(), &run.request(number, loaded.as_ref().ok()), room.as_ref());
-    let Some(opened) = fenced(opened)? else { return Ok(()) };
+    let live = life::open_live(loaded.clone(), &run.request(number, loaded.as_ref().ok()), room.as_ref());
+    let Some(mut live) = fenced(live)? else { return Ok(()) };
     // A process that starts now is outside of the fence. Without this one only the log stays without the job's number.
     if let Some(question) = &question
         && let Err(error) = late::start(question, which.job.as_str())
@@ -160,28 +160,22 @@ fn fence(arguments: &[OsString]) -> Result<(), String> {
     if let Err(error) = watch::start(&which, branch, &environment) {
         log::warn!("job {}: no watcher waits for its end: {error}", which.job);
     }
-    let entered = fenced(enter::enter(loaded.clone(), &which, STARTERS_LEAF));
+    let entered = fenced(live.enter(STARTERS_LEAF));
     if !matches!(&entered, Ok(Some(()))) {
         close(loaded.ok().as_ref(), &which);
     } else if let (Ok(loaded), Some(settings)) = (&loaded, &settings)
-        && let Err(error) = tell(loaded, &which, &opened, settings, slot_type_in(arguments))
+        && let Err(error) = tell(loaded, &live, settings, slot_type_in(arguments))
     {
         log::warn!("job {}: cannot tell it of its limits: {error}", which.job);
     }
     entered.map(drop)
 }
 
-fn tell(
-    loaded: &Loaded,
-    which: &Which,
-    opened: &Opened,
-    said: &StarterSettings,
-    local_name: Option<&str>,
-) -> Result<()> {
+fn tell(loaded: &Loaded, live: &LiveFence, said: &StarterSettings, local_name: Option<&str>) -> Result<()> {
     let Some(site) = &said.job_environment else {
         return Err(Error::new("HTCondor does not say what it tells its jobs"));
     };
-    environment::tell(&loaded.config, which, opened, site, &said.branch, local_name)
+    environment::tell(&loaded.config, live, site, &said.branch, local_name)
 }
 
 fn close(loaded: Option<&Loaded>, which: &Which) {
@@ -199,7 +193,7 @@ fn check_host() -> Result<()> {
             "start HTCondor as root, or have STARTER and STARTER_LOCAL of its configuration name its own starter",
         ));
     }
-    if Path::new(UNIFIED).exists() {
+    if monitor::has_unified() {
         return Ok(());
     }
     Err(Error::new("HTCondor takes its jobs out of the fence where cgroup v1 is mounted").hint(

@@ -6,20 +6,19 @@
 
 use std::ffi::{CStr, c_char, c_long, c_void};
 use std::io::Read;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use jobfence::schedulers::slurm::plugstack::PlugstackLine;
 use jobfence::schedulers::slurm::spank::version;
+use jobfence::sys::child;
 use jobfence::sys::dir::Dir;
 use jobfence::sys::process;
 use jobfence::sys::program::AskedProgram;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY, RTLD_LOCAL, Symbol};
-use nix::fcntl::OFlag;
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, fork, pipe2};
 
 /// The plugin loads this library only at a panic: src/sys/unwinder.rs.
 const UNWINDER: &str = "libgcc_s.so.1";
@@ -28,33 +27,19 @@ const UNWINDER: &str = "libgcc_s.so.1";
 pub fn load(line: &PlugstackLine, plugin_dir: Option<&str>) -> Result<PathBuf, String> {
     let library = slurms_library();
     let cannot = |errno: nix::errno::Errno| format!("it cannot be tried: {}", errno.desc());
-    let (read, write) = pipe2(OFlag::O_CLOEXEC).map_err(cannot)?;
-    // SAFETY: this process has one thread, so the child may do what it likes until it ends.
-    match unsafe { fork() }.map_err(cannot)? {
-        ForkResult::Child => {
-            let answer = as_slurm(&line.plugin, plugin_dir, library.as_deref());
-            let (mark, text) = match answer {
-                Ok(file) => (b'+', file.into_os_string().into_vec()),
-                Err(why) => (b'-', why.into_bytes()),
-            };
-            let _ = nix::unistd::write(&write, &[&[mark], text.as_slice()].concat());
-            // SAFETY: ends the child without running what belongs to the parent, or to what it has loaded.
-            unsafe { libc::_exit(0) }
-        }
-        ForkResult::Parent { child } => {
-            drop(write);
-            let mut answer = Vec::new();
-            let _ = std::fs::File::from(read).read_to_end(&mut answer);
-            let ended = waitpid(child, None);
-            match (answer.split_first(), ended) {
-                (Some((b'+', file)), _) => Ok(PathBuf::from(std::ffi::OsStr::from_bytes(file))),
-                (Some((_, why)), _) => Err(String::from_utf8_lossy(why).into_owned()),
-                (None, Ok(WaitStatus::Signaled(_, signal, _))) => {
-                    Err(format!("a process that loaded it died of {signal}"))
-                }
-                (None, _) => Err("a process that loaded it ended at once".to_owned()),
-            }
-        }
+    let say = || match as_slurm(&line.plugin, plugin_dir, library.as_deref()) {
+        Ok(file) => [b"+", file.as_os_str().as_bytes()].concat(),
+        Err(why) => [b"-", why.as_bytes()].concat(),
+    };
+    let (child, reader) = child::ask(say).map_err(cannot)?;
+    let mut answer = Vec::new();
+    let _ = std::fs::File::from(reader).read_to_end(&mut answer);
+    let ended = waitpid(child, None);
+    match (answer.split_first(), ended) {
+        (Some((b'+', file)), _) => Ok(PathBuf::from(std::ffi::OsStr::from_bytes(file))),
+        (Some((_, why)), _) => Err(String::from_utf8_lossy(why).into_owned()),
+        (None, Ok(WaitStatus::Signaled(_, signal, _))) => Err(format!("a process that loaded it died of {signal}")),
+        (None, _) => Err("a process that loaded it ended at once".to_owned()),
     }
 }
 

@@ -17,15 +17,13 @@ use crate::fence::Fence;
 use crate::job::Cpus;
 use crate::policy::Plan;
 use crate::policy::threads::{HINT, THREADS, threads};
+use crate::policy::variables::{CGROUP, CPUS, MEMORY, PROCESSES};
 use crate::schedulers::slurm::spank::api::Spank;
 use crate::schedulers::slurm::spank::bindings::spank_item;
 use crate::schedulers::slurm::spank::grant::StepKind;
 
 /// The mark that finds processes of the step which left everything else: see `record::tracked`.
 pub const STEP: &CStr = c"JOBFENCE_STEP";
-
-/// The step's directory.
-const CGROUP: &CStr = c"JOBFENCE_CGROUP";
 
 /// A limit and the variable that tells it.
 struct Variable {
@@ -34,8 +32,6 @@ struct Variable {
     /// limit sets: this runs on each launch.
     value: fn(&Plan, &Fence) -> Option<String>,
 }
-
-const CPUS: &CStr = c"JOBFENCE_CPUS";
 
 const VARIABLES: &[Variable] = &[
     Variable { name: CPUS, value: |plan, fence| cpus(plan, fence).map(|cpus| cpus.to_string()) },
@@ -51,7 +47,7 @@ const VARIABLES: &[Variable] = &[
         value: |plan, fence| if plan.weighs { fence.weight().map(|weight| weight.to_string()) } else { None },
     },
     Variable {
-        name: c"JOBFENCE_MEMORY_BYTES",
+        name: MEMORY,
         value: |plan, fence| {
             let ours = [&plan.user, &plan.job, &plan.step, &plan.task];
             // Slurm's own limits are not reported.
@@ -68,7 +64,7 @@ const VARIABLES: &[Variable] = &[
         },
     },
     Variable {
-        name: c"JOBFENCE_MAX_PROCESSES",
+        name: PROCESSES,
         value: |plan, fence| {
             let of_step = plan.step.numbers.get(Limit::Processes).and_then(|_| fence.processes());
             of_step.into_iter().chain(plan.task.numbers.get(Limit::Processes)).min().map(|count| count.to_string())

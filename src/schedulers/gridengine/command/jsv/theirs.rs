@@ -10,7 +10,7 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use jobfence::printable::printable;
-use jobfence::sys::program::leave_descriptors;
+use jobfence::sys::child::leave_descriptors;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_pdeathsig;
@@ -177,10 +177,7 @@ impl RunningJsv {
         let [program, arguments @ ..] = argv else { return Err(Trouble::OfTheirs("has no name".to_owned())) };
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        let prepare = || {
-            leave_descriptors();
-            set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from)
-        };
+        let prepare = || leave_descriptors().and_then(|()| set_pdeathsig(Signal::SIGKILL)).map_err(io::Error::from);
         // SAFETY: commands have one thread, so the child may do what it likes until its exec.
         unsafe { command.pre_exec(prepare) };
         let mut child = command.spawn().map_err(|error| Trouble::OfTheirs(format!("cannot be started: {error}")))?;

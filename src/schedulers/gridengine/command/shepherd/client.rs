@@ -6,7 +6,6 @@ use std::io::Write as _;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
-use jobfence::doors::run::How;
 use jobfence::error::{Error, Result};
 use jobfence::schedulers::gridengine::client::{self, Client};
 use jobfence::schedulers::gridengine::spool::{CONFIG, ENVIRONMENT};
@@ -79,7 +78,7 @@ fn by_shepherd(spool: &Spool, program: &CString, name: &OsStr) -> Result<bool> {
         match child.next()? {
             ShepherdEvent::Ended(how) => {
                 let status = spool.dir.read_if_there(EXIT_STATUS)?.unwrap_or_default();
-                return Ok(matches!(how, How::Exited(0)) && status.trim() == "0");
+                return Ok(how.is_success() && status.trim() == "0");
             }
             ShepherdEvent::Signal(signal) => child.pass_on(signal),
             ShepherdEvent::HasPid => spool.write(process::PID, format!("{}\n", Pid::this()).as_bytes())?,

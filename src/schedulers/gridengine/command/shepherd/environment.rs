@@ -26,8 +26,6 @@ pub fn tell(spool: &Spool, job: &SpooledJob, config: &Config, seen: &Seen, visib
 /// A value need not be text: `qrsh` puts bytes of 0xff between the words of its command.
 fn with_ours(text: &[u8], mode: Mode, seen: &Seen, hint: Option<u64>, visible_gpus: Option<&str>) -> Vec<u8> {
     let limit = |value: Option<String>| value.filter(|_| mode == Mode::Enforce);
-    let text_of = |name: &CStr| name.to_string_lossy().into_owned();
-    let named = |name: &str, value| (name.to_owned(), value);
     let lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
     let value = |name: &CStr| lines.iter().find_map(|line| line.strip_prefix(name.to_bytes())?.strip_prefix(b"="));
     // With 'qsub -V', a job inherits what another one was told.
@@ -37,20 +35,20 @@ fn with_ours(text: &[u8], mode: Mode, seen: &Seen, hint: Option<u64>, visible_gp
     // With more slots, mpirun or the script itself starts processes, and each would start as many threads as all may use.
     let is_one_slot = value(c"NSLOTS") == Some(b"1");
     let hint = limit(hint.filter(|_| is_one_slot && !has_users).map(|threads| threads.to_string()));
-    let mut ours: Vec<_> = seen.variables(mode).map(|(name, value)| named(name, value)).into();
+    let mut ours = Vec::from(seen.variables(mode));
     let hints = THREADS.iter().filter(|name| !is_users(name)).chain([&HINT]);
-    ours.extend(hints.map(|name| (text_of(name), hint.clone())));
-    let gpus = visible_gpus.map(|gpus| [("CUDA_VISIBLE_DEVICES", gpus), ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")]);
-    ours.extend(gpus.into_iter().flatten().map(|(name, value)| named(name, Some(value.to_owned()))));
+    ours.extend(hints.map(|name| (*name, hint.clone())));
+    let gpus = visible_gpus.map(|gpus| [(c"CUDA_VISIBLE_DEVICES", gpus), (c"CUDA_DEVICE_ORDER", "PCI_BUS_ID")]);
+    ours.extend(gpus.into_iter().flatten().map(|(name, value)| (name, Some(value.to_owned()))));
     let is_ours = |line: &[u8]| {
         let name = line.split(|byte| *byte == b'=').next().unwrap_or_default();
-        ours.iter().any(|(known, _)| known.as_bytes() == name)
+        ours.iter().any(|(known, _)| known.to_bytes() == name)
     };
     let kept = lines.iter().filter(|line| !is_ours(line));
     let mut all: Vec<u8> = kept.flat_map(|line| [line, &b"\n"[..]]).flatten().copied().collect();
     for (name, value) in &ours {
         if let Some(value) = value {
-            all.extend(format!("{name}={value}\n").bytes());
+            all.extend(format!("{}={value}\n", name.to_string_lossy()).bytes());
         }
     }
     all

@@ -3,24 +3,26 @@
 
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::spool::SpoolUser;
-use jobfence::doors::run::{How, Waited, waited};
+use jobfence::doors::run::{Waited, waited};
 use jobfence::error::{Error, Result};
+use jobfence::report::account::Exit;
 use jobfence::schedulers::gridengine::SHEPHERD;
+use jobfence::sys::child::PlacedChild;
 use jobfence::sys::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, readlink};
+use nix::fcntl::readlink;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, kill, pthread_sigmask, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::{ForkResult, Pid, execv, fork, getppid, pipe2, setpgid};
+use nix::unistd::{Pid, execv, getppid, setpgid};
 
 /// What execd sends to a shepherd (`sge_kill`), and what an administrator may.
 const PASSED_ON: [Signal; 12] = [
@@ -71,7 +73,7 @@ pub enum ShepherdEvent {
     /// Somebody wants it to have this signal.
     Signal(Signal),
     /// It is dead.
-    Ended(How),
+    Ended(Exit),
 }
 
 /// The shepherd that execd itself would start: it lies beside execd. To be asked at once: when execd ends, our parent is another.
@@ -174,42 +176,15 @@ impl ShepherdProcess {
         let signals = SignalFd::with_flags(&wanted, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map_err(os("watch for signals"))?;
         let spool = SpoolWatch::of(Path::new("."));
-        let (wait, go) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
-        let (failure, fail) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
-        let parent = Pid::this();
-        // SAFETY: this process has one thread, so the child may do what it likes until its exec.
-        match unsafe { fork() }.map_err(os("fork"))? {
-            ForkResult::Child => {
-                drop((go, failure));
-                let error = match begin(&wait, parent, &before, || exec(program, name, user)) {
-                    Ok(never) => match never {},
-                    Err(error) => error,
-                };
-                let _ = nix::unistd::write(&fail, error.to_string().as_bytes());
-                // SAFETY: ends the child without running what belongs to the parent.
-                unsafe { libc::_exit(1) }
-            }
-            ForkResult::Parent { child } => {
-                drop((wait, fail));
-                if let Err(error) = attach(child) {
-                    // It waits for a word that does not come, and ends when the pipe is closed.
-                    drop(go);
-                    let _ = waitpid(child, None);
-                    return Err(error);
-                }
-                let _ = nix::unistd::write(&go, b"!");
-                drop(go);
-                let mut why = [0u8; 512];
-                // Closed by its exec.
-                match nix::unistd::read(&failure, &mut why) {
-                    Ok(length) if length > 0 => {
-                        let _ = waitpid(child, None);
-                        Err(Error::new(String::from_utf8_lossy(why.get(..length).unwrap_or_default()).into_owned()))
-                    }
-                    _ => Ok(Self { pid: child, signals, spool, waiting: Vec::new() }),
-                }
-            }
+        let child = PlacedChild::start(attach, || {
+            pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None).map_err(os("unblock signals"))?;
+            exec(program, name, user)
+        })?;
+        if let Some(why) = child.failure() {
+            let _ = waitpid(child.pid, None);
+            return Err(why);
         }
+        Ok(Self { pid: child.pid, signals, spool, waiting: Vec::new() })
     }
 
     /// Its number.
@@ -262,18 +237,6 @@ impl ShepherdProcess {
             let _ = kill(self.pid, signal);
         }
     }
-}
-
-/// In the child: waits until it is in its fence, and becomes the shepherd.
-fn begin(wait: &OwnedFd, parent: Pid, mask: &SigSet, exec: impl FnOnce() -> Result<Infallible>) -> Result<Infallible> {
-    let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
-    let mut word = [0u8; 1];
-    let read = nix::unistd::read(wait, &mut word).map_err(os("wait for the fence"))?;
-    if read != 1 || getppid() != parent {
-        return Err(Error::new("the process that fences the job is gone"));
-    }
-    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(mask), None).map_err(os("unblock signals"))?;
-    exec()
 }
 
 #[cfg(test)]

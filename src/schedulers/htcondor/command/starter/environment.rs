@@ -7,40 +7,31 @@ use jobfence::cgroup::affinity::Affinity;
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::limits::{memory_files, memory_limit};
 use jobfence::config::{Config, Mode, UsageCard, usage_card_text};
-use jobfence::doors::life::{self, Opened, Seen, Which};
-use jobfence::error::{Error, Result};
+use jobfence::doors::life::{LiveFence, Seen};
+use jobfence::error::Result;
 use jobfence::policy::threads::{HINT, THREADS, threads};
 use jobfence::schedulers::htcondor::environment;
-use jobfence::sys::dir::Dir;
 
-use super::family::UNIFIED;
 use super::own_line;
+use crate::schedulers::htcondor::monitor::unified;
 
 /// Says when the job's output ends with a card, to the program that writes it.
 pub const CARD: &str = "JOBFENCE_USAGE_CARD";
 
 /// Has the starter tell the job. `site` is what the site tells each job, and `branch` is where HTCondor makes the job's cgroup.
-pub fn tell(
-    config: &Config,
-    which: &Which,
-    opened: &Opened,
-    site: &str,
-    branch: &str,
-    local_name: Option<&str>,
-) -> Result<()> {
-    let mut seen = life::usage(config, which)?.pop().ok_or_else(|| Error::new("its fence is gone"))?;
+pub fn tell(config: &Config, live: &LiveFence, site: &str, branch: &str, local_name: Option<&str>) -> Result<()> {
+    let mut seen = live.seen();
     // The step has the starter's memory, too.
     seen.limits.memory = memory_of(&seen, branch).or(seen.limits.memory);
     let visible = Affinity::of(0).map(|cpus| cpus.count()).filter(|_| config.thread_hints);
-    let line = environment::with(site, &variables(&seen, config.mode, visible, opened.usage_card))?;
+    let line = environment::with(site, &variables(&seen, config.mode, visible, live.opened.usage_card))?;
     own_line::set(environment::LINE, &line, local_name);
     Ok(())
 }
 
 /// The memory that HTCondor's part of the step may have.
 pub fn memory_of(seen: &Seen, branch: &str) -> Option<u64> {
-    let path = seen.path.as_deref()?.trim_start_matches('/');
-    let dir = Dir::open(UNIFIED).and_then(|root| root.child(format!("{path}/{branch}").as_str())).ok()?;
+    let dir = unified()?.dir_of(&format!("{}/{branch}", seen.path.as_deref()?)).ok()?;
     memory_limit(&dir, memory_files(Version::V2).0).ok()?
 }
 
@@ -48,11 +39,11 @@ pub fn memory_of(seen: &Seen, branch: &str) -> Option<u64> {
 fn variables(seen: &Seen, mode: Mode, visible: Option<u32>, card: UsageCard) -> Vec<(String, String)> {
     let hint = seen.limits.cpus.zip(visible).filter(|_| mode == Mode::Enforce);
     let hint = hint.and_then(|(cpus, visible)| threads(cpus, visible)).map(|threads| threads.to_string());
-    let hints =
-        THREADS.iter().chain([&HINT]).filter_map(|name| Some((name.to_string_lossy().into_owned(), hint.clone()?)));
+    let hints = THREADS.into_iter().chain([HINT]).map(|name| (name, hint.clone()));
+    let limits = seen.variables(mode).into_iter().chain(hints);
+    let ours = limits.filter_map(|(name, value)| Some((name.to_string_lossy().into_owned(), value?)));
     let card = (card != UsageCard::Never).then(|| (CARD.to_owned(), usage_card_text(card).to_owned()));
-    let limits = seen.variables(mode).into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    limits.chain(hints).chain(card).collect()
+    ours.chain(card).collect()
 }
 
 #[cfg(test)]

@@ -8,47 +8,40 @@
 use std::ffi::{CStr, CString};
 use std::process::ExitCode;
 
+use jobfence::cgroup::membership::Membership;
+use jobfence::sys::child;
 use jobfence::sys::dir::Dir;
+use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, execve, fork, getpid, getppid, pause};
+use nix::unistd::{Pid, execve, getpid, getppid, pause};
+
+use crate::schedulers::htcondor::monitor::unified;
 
 /// The first word of its command line.
 const STAND_IN: &CStr = c"jobfence-stand-in";
-/// Where the one hierarchy is mounted.
-pub const UNIFIED: &str = "/sys/fs/cgroup";
-
 /// The cgroup of the daemon that has started this process, if this one has another.
 pub fn daemons_cgroup() -> Option<Dir> {
-    let of = |process: &str| {
-        let text = std::fs::read_to_string(format!("/proc/{process}/cgroup")).ok()?;
-        text.lines().find_map(|line| line.strip_prefix("0::/").map(str::to_owned))
-    };
-    let (ours, daemons) = (of("self")?, of(&getppid().to_string())?);
-    if ours == daemons {
-        return None;
-    }
-    let opened = Dir::open(UNIFIED).and_then(|root| root.child(daemons.as_str()));
+    let proc = Dir::open("/proc").ok()?;
+    let of = |pid: Pid| Membership::read(&proc, pid.as_raw()).ok();
+    let (ours, daemons) = (of(getpid())?, of(getppid())?);
+    let path = daemons.in_unified().filter(|path| ours.in_unified() != Some(path))?;
+    let opened = unified()?.dir_of(path);
     opened.inspect_err(|error| log::warn!("the cgroup of HTCondor's daemon is not found: {error}")).ok()
 }
 
 /// In the child that becomes the watcher, before its exec: leaves a process where this one is, and goes to the daemon.
 pub fn leave_stand_in(daemons: &Dir, program: &CStr) {
     let parent = getpid();
-    // SAFETY: this process has one thread, so the child may do what it likes until its exec.
-    match unsafe { fork() } {
-        Ok(ForkResult::Child) => {
-            let signal = Signal::SIGKILL as libc::c_ulong;
-            // SAFETY: this takes two numbers.
-            let dies_with_its_parent = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) } == 0;
-            if dies_with_its_parent && getppid() == parent {
-                let _ = execve(program, &[STAND_IN], &[] as &[CString]);
-            }
-            // SAFETY: ends the child without running what belongs to the parent.
-            unsafe { libc::_exit(0) }
+    let stand_in = child::start(|| {
+        let dies_with_its_parent = set_pdeathsig(Signal::SIGKILL).is_ok();
+        if dies_with_its_parent && getppid() == parent {
+            let _ = execve(program, &[STAND_IN], &[] as &[CString]);
         }
-        Ok(ForkResult::Parent { .. }) => {}
-        Err(errno) => log::warn!("HTCondor cannot end the starter if that hangs: fork: {}", errno.desc()),
+        0
+    });
+    if let Err(errno) = stand_in {
+        log::warn!("HTCondor cannot end the starter if that hangs: fork: {}", errno.desc());
     }
     if let Err(error) = daemons.write("cgroup.procs", &parent.to_string()) {
         log::warn!("the process that waits for the end of the job stays in the starter's cgroup: {error}");

@@ -12,9 +12,8 @@ use jobfence::error::{Error, Result};
 use jobfence::job::Id;
 use jobfence::printable::is_printable;
 use jobfence::schedulers::htcondor::slot_ad::SlotJob;
-use jobfence::sys::program::leave_descriptors;
-use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, execv, fork, getpid, setsid};
+use jobfence::sys::child::{self, leave_descriptors};
+use nix::unistd::{execv, getpid};
 
 use super::job::Question;
 use crate::command::ignore_sigpipe;
@@ -36,20 +35,10 @@ pub fn start(question: &Question, slot: &str) -> Result<()> {
     let words =
         [LATE.as_bytes(), program.as_os_str().as_bytes(), address.as_bytes(), is_slot.as_bytes(), slot.as_bytes()];
     let words: Vec<CString> = words.into_iter().chain([starter.as_bytes()]).map(c_string).collect::<Result<_>>()?;
-    // SAFETY: this process has one thread, so the child may do what it likes until its exec.
-    match unsafe { fork() }.map_err(|errno| Error::new("fork").errno(errno))? {
-        ForkResult::Parent { child } => waitpid(child, None).map(drop).map_err(|errno| Error::new("wait").errno(errno)),
-        ForkResult::Child => {
-            let _ = setsid();
-            // SAFETY: as above. Its child has no parent that knows it.
-            if let Ok(ForkResult::Child) = unsafe { fork() } {
-                leave_descriptors();
-                let _ = execv(c"/proc/self/exe", &words);
-            }
-            // SAFETY: ends the child without running what belongs to the parent.
-            unsafe { libc::_exit(0) }
-        }
-    }
+    child::start_orphan(|| {
+        let _ = leave_descriptors();
+        let _ = execv(c"/proc/self/exe", &words);
+    })
 }
 
 /// As that process. `None`: this is none.

@@ -16,9 +16,8 @@ use jobfence::error::{Error, Result};
 use jobfence::job::Id;
 use jobfence::report::INSIDE;
 use jobfence::schedulers::htcondor::CONTAINERS_BRANCH;
-use jobfence::sys::program::leave_descriptors;
-use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, setsid};
+use jobfence::sys::child::{self, leave_descriptors};
+use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout, execve};
 
 use super::family::{self, StandIn};
 use super::{environment, reason};
@@ -36,24 +35,14 @@ pub fn start(which: &Which, branch: &str, environment: &[CString]) -> Result<()>
     let null = OpenOptions::new().read(true).write(true).open("/dev/null");
     let null = null.map_err(|error| Error::new(format!("open /dev/null: {error}")))?;
     let daemons = family::daemons_cgroup();
-    // SAFETY: this process has one thread, so the child may do what it likes until its exec.
-    match unsafe { fork() }.map_err(|errno| Error::new("fork").errno(errno))? {
-        ForkResult::Parent { child } => waitpid(child, None).map(drop).map_err(|errno| Error::new("wait").errno(errno)),
-        ForkResult::Child => {
-            let _ = setsid();
-            // SAFETY: as above. Its child has no parent that knows it.
-            if let Ok(ForkResult::Child) = unsafe { fork() } {
-                let _ = (dup2_stdin(&null), dup2_stdout(&null), dup2_stderr(&null));
-                leave_descriptors();
-                if let Some(daemons) = &daemons {
-                    family::leave_stand_in(daemons, THIS);
-                }
-                let _ = execve(THIS, &words, environment);
-            }
-            // SAFETY: ends the child without running what belongs to the parent.
-            unsafe { libc::_exit(0) }
+    child::start_orphan(|| {
+        let _ = (dup2_stdin(&null), dup2_stdout(&null), dup2_stderr(&null));
+        let _ = leave_descriptors();
+        if let Some(daemons) = &daemons {
+            family::leave_stand_in(daemons, THIS);
         }
-    }
+        let _ = execve(THIS, &words, environment);
+    })
 }
 
 /// Its command line.
