@@ -55,10 +55,10 @@ fn in_font(word: &str, values: &[&str], keys: &str) -> String {
     let key = name.split('=').next().unwrap_or_default();
     let is_variable = key.contains('_') && key.chars().all(|c| c.is_ascii_uppercase() || c == '_');
     let is_key = key.starts_with(char::is_uppercase) && keys.contains(&format!("\n.B {key}\n"));
-    let font = if values.contains(&name) || name.starts_with('/') || name.ends_with(".conf") {
-        'I'
-    } else if name.starts_with('-') || is_variable || is_key || is_page.is_some() {
+    let font = if name.starts_with('-') || is_variable || is_key || is_page.is_some() {
         'B'
+    } else if values.contains(&name) || name.starts_with('/') || name.ends_with(".conf") {
+        'I'
     } else {
         return word.replace('\\', "\\e").replace("\"", "\\(dq");
     };
