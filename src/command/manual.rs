@@ -23,6 +23,9 @@ fn escaped(text: &str) -> String {
 }
 
 fn values(argument: &Arg) -> Vec<&str> {
+    if !argument.get_action().takes_values() {
+        return Vec::new();
+    }
     argument.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect()
 }
 
@@ -31,9 +34,7 @@ fn typed(argument: &Arg) -> String {
     let value = values(argument).iter().map(|name| format!("\\fI{name}\\fP")).collect::<Vec<_>>().join(" ");
     let long = argument.get_long_and_visible_aliases().into_iter().flatten().map(|name| format!("--{name}"));
     let names = argument.get_short().map(|name| format!("-{name}")).into_iter().chain(long);
-    let value_or_none = if argument.get_action().takes_values() { value.as_str() } else { "" };
-    let all: Vec<_> =
-        names.map(|name| format!("\\fB{}\\fP {value_or_none}", escaped(&name)).trim_end().to_owned()).collect();
+    let all: Vec<_> = names.map(|name| format!("\\fB{}\\fP {value}", escaped(&name)).trim_end().to_owned()).collect();
     if all.is_empty() { value } else { all.join(", ") }
 }
 
@@ -44,7 +45,7 @@ fn name(argument: &Arg) -> String {
 
 /// A word in the fonts of manual pages: an option, a key, a variable, another page or a file.
 fn in_font(word: &str, values: &[&str], keys: &str) -> String {
-    let is_mark = |c: char| ".,;:()'\"".contains(c);
+    let is_mark = |c: char| ".,;:()[]'\"".contains(c);
     let begin = word.len() - word.trim_start_matches(is_mark).len();
     let is_section = |at: &usize| *at > begin && word[at + 1..].starts_with(|c: char| c.is_ascii_digit());
     let is_page = word.find('(').filter(is_section);
@@ -54,10 +55,10 @@ fn in_font(word: &str, values: &[&str], keys: &str) -> String {
     let key = name.split('=').next().unwrap_or_default();
     let is_variable = key.contains('_') && key.chars().all(|c| c.is_ascii_uppercase() || c == '_');
     let is_key = key.starts_with(char::is_uppercase) && keys.contains(&format!("\n.B {key}\n"));
-    let font = if values.contains(&name) || name.starts_with('/') || name.ends_with(".conf") {
-        'I'
-    } else if name.starts_with('-') || is_variable || is_key || is_page.is_some() {
+    let font = if name.starts_with('-') || is_variable || is_key || is_page.is_some() {
         'B'
+    } else if values.contains(&name) || name.starts_with('/') || name.ends_with(".conf") {
+        'I'
     } else {
         return word.replace('\\', "\\e").replace("\"", "\\(dq");
     };
@@ -77,23 +78,19 @@ fn in_lines(text: &str, values: &[&str], keys: &str) -> String {
 /// The text for `--help` as roff: a line for each sentence.
 fn described(argument: &Arg, keys: &str) -> String {
     let text = argument.get_long_help().or(argument.get_help()).expect("a text").to_string();
-    let mut paragraphs = text.split("\n\n");
-    let first = paragraphs.next().unwrap();
-    let (first, default) = first.split_once(" [default: ").unwrap_or((first, ""));
-    let mut sentences = vec![format!("{}.", first.trim_end_matches('.'))];
-    let default = Some(default.trim_end_matches(']').to_owned()).filter(|text| !text.is_empty()).or_else(|| {
-        let values: Vec<_> = argument.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
-        Some(values.join(" ")).filter(|text| !text.is_empty() && !argument.is_hide_default_value_set())
-    });
-    let possible = argument.get_possible_values();
+    let (first, more) = text.split_once("\n\n").unwrap_or((&text, ""));
+    let mut first = first.trim_end_matches('.').to_owned();
+    let possible: Vec<_> = argument.get_possible_values();
     if argument.get_action().takes_values() && !possible.is_empty() {
         let names: Vec<_> = possible.iter().map(|value| value.get_name()).collect();
-        sentences.push(format!("Possible values: {}.", names.join(", ")));
+        first += &format!(" [possible values: {}]", names.join(", "));
     }
-    sentences.extend(default.map(|default| format!("Default: {default}.")));
-    sentences.extend(paragraphs.map(str::to_owned));
+    let defaults: Vec<_> = argument.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+    if argument.get_action().takes_values() && !defaults.is_empty() && !argument.is_hide_default_value_set() {
+        first += &format!(" [default: {}]", defaults.join(" "));
+    }
     let names = values(argument);
-    sentences.iter().map(|text| in_lines(text, &names, keys)).collect()
+    in_lines(&format!("{first}."), &names, keys) + &in_lines(more, &names, keys)
 }
 
 /// The usage and the summary of a command.

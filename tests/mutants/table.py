@@ -1341,4 +1341,15 @@ BREAKS = (
         "each_vnode_is_waited_for", HOOK, "left = deadline - time.monotonic()\n            ask", "left = SERVER_PATIENCE\n            ask",
         "hook a_host_that_can_fence_no_job",
     ),
+    # A page that does not say what the code says.
+    Break(
+        "an_option_of_another_text", "src/bin/jobfence/host.rs",
+        "/// A plain number is MiB. A percentage is a whole number.", "/// A plain number is KiB. A percentage is a whole number.",
+        "unit the_manual_has_the_commands_and_options",
+    ),
+    Break(
+        "a_message_is_left_out", "docs/troubleshooting.md",
+        "- `no job on this node can be fenced: ...`: ", "- ",
+        "host messages every_message_for_an_administrator",
+    ),
 )

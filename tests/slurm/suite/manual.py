@@ -33,7 +33,6 @@ EXAMPLES = {
     "java -XX:MaxRAM": "needs three runtimes that few machines have",
     "# jobfence check\n\\Z": "commands_of_the_manual",
     "# jobfence check -o": "commands_of_the_manual",
-    "# jobfence enable": "tests/enable.rs runs it",
     "# jobfence run -v": "commands_of_the_manual",
     "cat /sys/fs/cgroup$JOBFENCE_CGROUP": "commands_of_the_manual",
     "session required /usr/local/lib/slurm/libjobfence.so\n\\Z": "no command",
