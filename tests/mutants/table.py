@@ -1343,7 +1343,7 @@ BREAKS = (
     ),
     # A page that does not say what the code says.
     Break(
-        "an_option_of_another_text", "src/bin/jobfence/host.rs",
+        "an_option_of_another_text", "src/command/host.rs",
         "/// A plain number is MiB. A percentage is a whole number.", "/// A plain number is KiB. A percentage is a whole number.",
         "unit the_manual_has_the_commands_and_options",
     ),
