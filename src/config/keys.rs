@@ -224,7 +224,8 @@ keys! {
         /// If a job has several of them, the lowest amount counts.
         /// On a host where none of it was debited, the job has `MinRAMSpace`.
         /// A job that has none of them has `DefaultRAMSpace`.
-        SlotMemory: slot_memory: Vec<SlotRequest> = vec![SlotRequest::of("h_vmem", PerSlot::AsCounted)], kinds::SLOT_REQUESTS, node;
+        SlotMemory: slot_memory: Vec<SlotRequest> = vec![SlotRequest::of("h_vmem", PerSlot::AsCounted)],
+            kinds::SLOT_REQUESTS, node;
         /// Which requests of a job of Grid Engine are GPUs, such as `gpu`.
         /// If a job has several of them, their sum counts.
         /// jobfence chooses the devices by `GPUDevice`.
@@ -246,7 +247,8 @@ keys! {
         MaxCPUsPerUser: max_cpus_per_user: Option<Cpus> = None, kinds::OPTIONAL_CPUS, jobs(least_limit);
         /// The CPU time of each task.
         /// `granted` stands for the step's CPUs on the node, divided by its tasks there and rounded up to a whole number.
-        MaxCPUsPerTask: max_cpus_per_task: TaskCpus = TaskCpus::Unlimited, kinds::TASK_CPUS, jobs(strictness::task_cpus);
+        MaxCPUsPerTask: max_cpus_per_task: TaskCpus = TaskCpus::Unlimited,
+            kinds::TASK_CPUS, jobs(strictness::task_cpus);
         /// Whether a job and a step run only on the cores that were granted to them, as with ConstrainCores in `cgroup.conf`(5).
         /// A core comes with all its hardware threads.
         /// If fewer threads were granted, the quota limits them.
@@ -308,16 +310,19 @@ keys! {
         /// With `yes`, a job has at most as many of a size as it was granted.
         /// With `closed`, it also has none of a size of which it was granted nothing.
         /// `MaxHugePages` holds beside that, and the lower limit counts.
-        ConstrainHugePages: constrain_huge_pages: GrantedHugePages = GrantedHugePages::NotCounted, kinds::GRANTED_HUGE_PAGES, jobs(most);
+        ConstrainHugePages: constrain_huge_pages: GrantedHugePages = GrantedHugePages::NotCounted,
+            kinds::GRANTED_HUGE_PAGES, jobs(most);
         /// How much memory a job on the node may have in huge pages, and each of its steps.
         /// Each limit is rounded down to whole pages.
         /// Without `*:0`, sizes that are not named are not limited.
         /// A size that the host does not have is an error of the limit `hugepages`.
         MaxHugePages: max_huge_pages: HugePages = HugePages::default(), kinds::HUGE_PAGES, jobs(strictness::huge_pages);
         /// How much memory all jobs of a user on the node may have in huge pages, together.
-        MaxHugePagesPerUser: max_huge_pages_per_user: HugePages = HugePages::default(), kinds::HUGE_PAGES, jobs(strictness::huge_pages);
+        MaxHugePagesPerUser: max_huge_pages_per_user: HugePages = HugePages::default(),
+            kinds::HUGE_PAGES, jobs(strictness::huge_pages);
         /// How much memory each task may have in huge pages.
-        MaxHugePagesPerTask: max_huge_pages_per_task: HugePages = HugePages::default(), kinds::HUGE_PAGES, jobs(strictness::huge_pages);
+        MaxHugePagesPerTask: max_huge_pages_per_task: HugePages = HugePages::default(),
+            kinds::HUGE_PAGES, jobs(strictness::huge_pages);
         /// Which devices a step may not use.
         ConstrainDevices: constrain_devices: DeniedDevices = DeniedDevices::None, kinds::DENIED_DEVICES, jobs(most);
         /// What a step may use in addition with `ConstrainDevices=closed`, in the words of `systemd.resource-control`(5).

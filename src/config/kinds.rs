@@ -53,7 +53,8 @@ macro_rules! words {
     ($($name:ident: $type:ty = $expects:expr, $words:expr;)*) => {
         kinds! {
             $(
-                $name: $type = $expects, |text| keyword(text, $words), |value| Some(keyword_of(*value, $words).to_owned()),
+                $name: $type = $expects,
+                    |text| keyword(text, $words), |value| Some(keyword_of(*value, $words).to_owned()),
                     any prop::sample::select($words.to_vec()).prop_map(|(_, value)| value);
             )*
         }
@@ -76,7 +77,8 @@ pub(super) use percent;
 
 words! {
     YES_NO: bool = "yes or no", &[("yes", true), ("no", false)];
-    MODE: Mode = "enforce, observe or off", &[("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
+    MODE: Mode = "enforce, observe or off",
+        &[("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
     STORE_USAGE: StoreUsage = "none or admincomment",
         &[(NONE, StoreUsage::None), ("admincomment", StoreUsage::AdminComment)];
     USAGE_CARD: UsageCard = USAGE_CARD_EXPECTS, USAGE_CARDS;
@@ -155,9 +157,9 @@ kinds! {
     IO_RULES: IoRules = IoRules::EXPECTS,
         |text| IoRules::parse(text).map_err(|_| Wrong::Form), |rules| Some(rules.to_string()), any {
             let rule = |(n, (bytes, count))| format!("/{n} rbps={bytes} wiops={count}");
-            let all = move |rates: Vec<_>| rates.into_iter().enumerate().map(rule).collect::<Vec<_>>().join(";");
-            let parse = move |rates: Vec<_>| IoRules::parse(if rates.is_empty() { NONE.to_owned() } else { all(rates) }.as_str());
-            prop::collection::vec((1_u64..1 << 50, 1_u32..u32::MAX), 0..3).prop_map(move |rates| parse(rates).unwrap())
+            let text = move |rates: Vec<_>| rates.into_iter().enumerate().map(rule).collect::<Vec<_>>().join(";");
+            let rates = prop::collection::vec((1_u64..1 << 50, 1_u32..u32::MAX), 0..3).prop_map(text);
+            rates.prop_map(|text| IoRules::parse(if text.is_empty() { NONE } else { &text }).unwrap())
         };
     IO_WEIGHT: Option<u64> = "a whole number from 1 to 10000",
         |text| units::weight(text).map(Some), |weight| weight.map(|weight| weight.to_string()),
@@ -184,8 +186,8 @@ kinds! {
             prop::collection::vec(rule, 0..3)
                 .prop_map(|rules| rules.iter().flat_map(|rule| devices::parse(rule).unwrap()).collect())
         };
-    GPU_DEVICE: Option<GpuDevice> = "none, or an absolute path with one %d in its last part, as /dev/nvidia%d, or with the numbers in \
-                                     Slurm's order, as /dev/nvidia[2-3]",
+    GPU_DEVICE: Option<GpuDevice> = "none, or an absolute path with one %d in its last part, as /dev/nvidia%d, or with the numbers \
+                                     in Slurm's order, as /dev/nvidia[2-3]",
         |text| none_or(text, |text| GpuDevice::parse(text).ok_or(Wrong::Form)),
         |device| Some(text_or_none(device.as_ref())),
         any prop::option::of(
