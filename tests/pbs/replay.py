@@ -34,8 +34,8 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
 import leases  # noqa: E402
-from contract.gpus import SHOW_GPUS, gpus_of_the_node  # noqa: E402
 from contract import kernel  # noqa: E402
+from contract.gpus import SHOW_GPUS, gpus_of_the_node  # noqa: E402
 from contract.sites import system_users  # noqa: E402
 
 # What MoM's name is for hooks, and what it is for the server: that is in exec_host2, and whoever asks for the event is it.

@@ -5,9 +5,7 @@ import os
 import signal
 
 from contract import kernel
-from contract.harness import (
-    ESCAPEE, case, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, reaped,
-)
+from contract.harness import case, escaping, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, reaped
 from contract.sites import until
 
 
@@ -124,8 +122,7 @@ def refused_slave_task(site):
 @case
 def door_is_killed(site):
     """execd takes the job for dead; the janitor ends what is left of it, the shepherd, too."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", "-r", "n")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, "alice", "sleep 1000", "-r", "n")
     door, shepherd = site.shepherds(jobid)
     own = kernel.identity(shepherd)
     os.kill(door, signal.SIGKILL)
@@ -140,8 +137,7 @@ def door_is_killed(site):
 def door_of_a_job_that_runs_again(site):
     """Its door is killed, and the job comes back to this host while its old shepherd lives: both are never together in one fence."""
     top = site.directory("alice")
-    jobid = site.submit("alice", f"{ESCAPEE}; touch ran.$RESTARTED.$JOB_ID; sleep 1234", "-r", "y")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, "alice", "touch ran.$RESTARTED.$JOB_ID; sleep 1234", "-r", "y")
     # The last that its script starts: what comes later is of the second run.
     until(lambda: site.job_pids(jobid, "sleep 1234"), 30, "the sleep of the first run")
     door, shepherd = site.shepherds(jobid)
@@ -177,8 +173,7 @@ def door_of_a_job_that_runs_again(site):
 @case
 def shepherd_is_killed(site):
     """All of the job ends, and execd hears that the shepherd was killed."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", "-r", "n")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, "alice", "sleep 1000", "-r", "n")
     mark = site.log_mark()
     os.kill(site.shepherds(jobid)[1], signal.SIGKILL)
     site.wait(jobid)
@@ -190,8 +185,7 @@ def shepherd_is_killed(site):
 @case
 def execd_is_killed(site):
     """The job goes on, and what ends meanwhile is accounted for when execd is back."""
-    jobid = site.submit("alice", f"{ESCAPEE}; until [ -e end.$JOB_ID ]; do sleep 0.2; done; exit 6")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, "alice", "until [ -e end.$JOB_ID ]; do sleep 0.2; done; exit 6")
     site.stop_execd()
     expect(group.members(), "the job is gone")
     (site.directory("alice") / f"end.{jobid}").touch()

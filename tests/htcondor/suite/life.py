@@ -6,8 +6,8 @@ from pathlib import Path
 
 from contract import kernel
 from contract.harness import (
-    ESCAPEE, PYTHON, WAIT, case, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, let_go,
-    pid_from, uid,
+    ESCAPEE, PYTHON, WAIT, case, escapee_of, escaping, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced,
+    let_go, pid_from, running, uid,
 )
 from contract.kernel import Group
 from contract.sites import until
@@ -19,8 +19,7 @@ from ..harness import expect_limits, restarts
 def suspended_by_htcondor(site):
     """condor_suspend is HTCondor's own: the processes stand still in its directory, and go on in the fence."""
     spin = "setsid sh -c 'echo $$ >spinner.new; mv spinner.new spinner.$JOB_ID; while :; do :; done' & wait"
-    jobid = site.submit("alice", f"{ESCAPEE}; {spin}")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, "alice", f"{spin}")
     spinner = pid_from(site.directory("alice") / f"spinner.{jobid}")
 
     def used_in(seconds):
@@ -131,8 +130,7 @@ def parallel_universe(site):
 @case(release=True)  # escapee shows that what the starter starts is in the fence
 def ssh_to_job(site):
     """The shell of condor_ssh_to_job is in the job's fence, and what it leaves running dies with the job."""
-    jobid = site.submit("alice", f"{WAIT}; exit 4")
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", f"{WAIT}; exit 4")
     shell = f"cd {site.directory('alice')}; cat /proc/self/cgroup; {ESCAPEE.replace('$JOB_ID', jobid)}"
     done = site.as_user("alice", ["condor_ssh_to_job", "-auto-retry", jobid, shell])
     expect_equal(done.returncode, 0, f"the status of condor_ssh_to_job, which says {done.stderr}")

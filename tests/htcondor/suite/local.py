@@ -7,8 +7,8 @@ import signal
 from contract import kernel
 from contract.cases import refused_until_mended
 from contract.harness import (
-    ESCAPEE, MIB, WAIT, Skip, case, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, let_go,
-    pid_from, uid,
+    ESCAPEE, MIB, WAIT, Skip, case, escapee_of, escaping, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced,
+    let_go, pid_from, uid,
 )
 from contract.sites import until
 
@@ -170,8 +170,7 @@ def local_by_a_startd(site):
     if site.release() < (24, 0):
         raise Skip("HTCondor 23.9 starts no job in this way: the schedd does not understand its startd")
     with site.changed(SCHEDD_USES_STARTD_FOR_LOCAL_UNIVERSE="True"):
-        jobid = site.submit("alice", f"{ESCAPEE}; {WAIT}; exit 4", cpus=2, mib=100, universe="local")
-        group, who = fenced(site, jobid), escapee_of(site, jobid)
+        jobid, group, who = escaping(site, "alice", f"{WAIT}; exit 4", cpus=2, mib=100, universe="local")
         expect_in(f"/uid_{uid('alice')}/job_{jobid}.0/step_slot1_1", group.path, "its directory")
         expect_equal((group.cpu_limit(), group.memory_limit()), (2.0, (100 + STARTERS_MIB) * MIB), "its limits")
         let_go(site, jobid)

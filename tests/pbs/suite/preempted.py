@@ -4,7 +4,7 @@
 import contextlib
 
 from contract import kernel
-from contract.harness import ESCAPEE, case, end, escapee_of, expect, expect_dead, expect_equal, expect_gone, fenced, is_frozen, pid_from
+from contract.harness import ESCAPEE, case, escapee_of, expect, expect_dead, expect_equal, expect_gone, fenced, is_frozen, pid_from
 from contract.kernel import Group
 from contract.sites import until, write_atomically
 
@@ -141,8 +141,7 @@ def preempted_by_checkpoint(site):
         expect_equal(group, job.step("step_extern"), "the step")
         expect_as_granted(site, low, group)
         who = kernel.identity(pid)
-        site.qdel(low)
-        used = seconds_of(site.wait(low)["resources_used.cput"])
+        used = seconds_of(site.end(low)["resources_used.cput"])
         expect(used >= 2, f"cput is {used} s, and the job has used 3 s before the checkpoint")
         expect_dead(who)
         expect_gone(job)
@@ -165,7 +164,7 @@ def checkpointed_is_deleted(site):
     """A job that waits for its restart can be deleted, and leaves nothing."""
     with checkpoints(site, restart_by(site)), preemption(site, "C"):
         low, job, _ = checkpointed(site)
-        end(site, low)
+        site.end(low)
         expect_gone(job)
 
 

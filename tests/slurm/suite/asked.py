@@ -8,10 +8,10 @@ from pathlib import Path
 
 from contract import kernel
 from contract.harness import (
-    IN_VAR, MIB, allocated, case, end, ended, expect, expect_equal, expect_in, expect_match, fenced, logged, started,
+    IN_VAR, MIB, allocated, case, ended, expect, expect_equal, expect_in, expect_match, fenced, logged, started,
 )
-from ..harness import RAN, NOT_STARTED, expect_limits, expect_not_drained, expect_not_started, fences_well
 from contract.sites import until
+from ..harness import RAN, NOT_STARTED, expect_limits, expect_not_drained, expect_not_started, fences_well
 from ..sites import UNFINISHED
 from .disks import a_disk
 from .limits import LONG_PERIOD, SPIN, expect_quota_used, spinning
@@ -67,7 +67,7 @@ def part_of_a_cpu(site):
     expect_equal(step.cpu_limit(), 0.5, "CPU limit of the step")
     expect_equal(told_by(site, jobid).get("JOBFENCE_CPUS"), "0.5", "what the job is told")
     said = expect_quota_used(site, step, 0.5)
-    end(site, jobid)
+    site.end(jobid)
     return said
 
 
@@ -105,12 +105,12 @@ def io_that_is_asked_for(site):
             expect_equal(one.io_max().get(disk.number), wanted, f"I/O limits of {one.path}")
         expect_equal(told_by(site, jobid).get("JOBFENCE_IO_MAX"), f"{disk.target} rbps=2M wbps=4M riops=500",
                      "what the job is told")
-        end(site, jobid)
+        site.end(jobid)
         # Where the site has no such limit.
         site.configure()
         jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100", f"--io-max={disk.target} wbps=1M")
         expect_equal(fenced(site, jobid).io_max().get(disk.number), {"wbps": MIB}, "I/O limits of the step")
-        end(site, jobid)
+        site.end(jobid)
 
 
 @case(layout=False)

@@ -8,11 +8,11 @@ import time
 
 from contract import kernel
 from contract.harness import (
-    PYTHON, Skip, case, ended_after, expect, expect_dead, expect_equal, expect_not_left, fenced, nobody_looks, pid_from,
+    PYTHON, Skip, case, ended_after, expect, expect_dead, expect_equal, expect_not_left, fenced, nobody_looks, pid_from, running,
 )
-from ..harness import fences_well, kill_daemons
 from contract.kernel import Group
 from contract.sites import until
+from ..harness import fences_well, kill_daemons
 
 
 def straggler(site, command):
@@ -77,8 +77,7 @@ def step_cannot_start(site):
 @case
 def stepd_killed(site):
     user = site.users[0]
-    jobid = site.submit(user, "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100")
-    group = fenced(site, jobid)
+    jobid, group = running(site, user, "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100")
     until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 5, "its processes")
     orphans = [kernel.identity(pid) for pid in group.members(below=True)]
     with contextlib.ExitStack() as cleanup:
@@ -86,8 +85,7 @@ def stepd_killed(site):
             cleanup.enter_context(ended_after(who))
         with nobody_looks():
             kill_daemons(site, jobid)
-            site.scancel(jobid)
-            site.wait(jobid)
+            site.end(jobid)
             expect(group.exists(), "the dead step's directory went without anyone to remove it")
         fences_well(site, user)
         for who in filter(None, orphans):
@@ -97,27 +95,22 @@ def stepd_killed(site):
 
 def reaped(site, jobid, group, processes):
     """The step's daemon dies, and 'jobfence reap' ends what it leaves. `processes` are identities."""
-    if not site.jobfence:
-        raise Skip("needs the jobfence command: --bin")
     with nobody_looks():
         kill_daemons(site, jobid)
         for who in processes:
             expect_equal(kernel.identity(who[0]), who, "a process whose step daemon is dead")
         done = site.command(str(site.jobfence), "reap", "--config", str(site.config))
     expect_equal((done.returncode, done.stderr), (0, ""), "exit status and stderr of 'jobfence reap'")
-    site.scancel(jobid)
-    site.wait(jobid)
+    site.end(jobid)
 
 
 def cancelled(site, jobid, *_):
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    expect_equal(site.end(jobid), "CANCELLED", "state")
 
 
 def with_members(site):
     """A job with a straggler: its number, its step and its processes."""
-    jobid = site.submit(site.users[0], "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100")
-    group = fenced(site, jobid)
+    jobid, group = running(site, site.users[0], "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100")
     until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 5, "its processes")
     return jobid, group, list(filter(None, map(kernel.identity, group.members())))
 
@@ -130,7 +123,7 @@ def ends_well(site, end, prepare):
             cleanup.enter_context(ended_after(who))
         cleanup.enter_context(prepare(group))
         mark = site.log_mark()
-        end(site, jobid, group, processes)
+        site.end(jobid, group, processes)
         for who in processes:
             expect_dead(who)
         until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")

@@ -12,20 +12,18 @@ from pathlib import Path
 
 from contract import kernel, sites
 from contract.harness import (
-    PYTHON, Skip, case, end, ended_after, expect, expect_dead, expect_equal, expect_in, expect_match, fenced, logged, nobody_looks,
-    pid_from, until_clean,
+    PYTHON, Skip, case, ended_after, expect, expect_dead, expect_equal, expect_in, expect_match, fenced, logged, nobody_looks, pid_from,
+    running, until_clean,
 )
-from ..harness import expect_limits, expect_not_drained, expect_not_started, fences_well, kill_daemons
 from contract.sites import PATH, die_with_parent, until
-from .with_systemd import SCOPE, only_with_systemd, systemctl
+from ..harness import expect_limits, expect_not_drained, expect_not_started, fences_well, kill_daemons
 from .failure import failing, makes_ours_first
+from .with_systemd import SCOPE, only_with_systemd, systemctl
 
 STUCK = Path(__file__).resolve().parents[1] / "stuck.py"
 
 
 def jobfence(site, *arguments):
-    if not site.jobfence:
-        raise Skip("the jobfence command is not here")
     return [str(site.jobfence), *arguments, "--config", str(site.config)]
 
 
@@ -55,7 +53,7 @@ def held(site):
 def stepd_dies(site, jobid):
     """slurmstepd is killed, and the controller gives the job up."""
     kill_daemons(site, jobid)
-    end(site, jobid)
+    site.end(jobid)
 
 
 # Leaves its parent, its group and its session, and spins.
@@ -122,7 +120,7 @@ def without_a_fence(site):
             records = site.run_directory() / "tracked"
             until(lambda: records.is_dir() and list(records.iterdir()), 5, "a record of the step")
             expect_equal(who, kernel.identity(who[0]), "the escaped process")
-            end(site, jobid)
+            site.end(jobid)
             until(lambda: not site.step_daemons(jobid), 20, "the end of the step daemon")
             reap(site)
             expect_dead(who, 20)
@@ -166,11 +164,9 @@ def without_cgroups(site):
 def slurmd_starts_where_others_died(site):
     """The start of slurmd is a chance of its own: with no launch, and with nobody else who looks."""
     user = site.users[0]
-    jobid = site.submit(user, "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100", "--no-requeue")
-    group = fenced(site, jobid)
+    jobid, group = running(site, user, "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100", "--no-requeue")
     until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 5, "its processes")
-    bystander = site.submit(site.users[1], "sleep 300", "-c1", "--mem=100")
-    theirs = fenced(site, bystander)
+    bystander, theirs = running(site, site.users[1], "sleep 300", "-c1", "--mem=100")
     orphans = list(filter(None, map(kernel.identity, group.members(below=True))))
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(nobody_looks())
@@ -185,8 +181,7 @@ def slurmd_starts_where_others_died(site):
             expect_dead(who, 20)
     until(lambda: not group.parent.exists(), 5, f"the end of {group.parent.path}")
     expect(theirs.members(below=True), "the processes of another job were ended")
-    site.scancel(bystander)
-    expect_equal(site.wait(bystander), "CANCELLED", "state of the other job")
+    expect_equal(site.end(bystander), "CANCELLED", "state of the other job")
     expect_not_drained(site)
 
 
@@ -194,14 +189,12 @@ def slurmd_starts_where_others_died(site):
 def slurms_directories(site):
     """Where the step daemon is killed, Slurm leaves its own directories: they go if that is wanted, and not before they are empty."""
     user = site.users[0]
-    jobid = site.submit(user, "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100")
-    group = fenced(site, jobid)
+    jobid, group = running(site, user, "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100")
     if not group.slurms:
         site.scancel(jobid)
         raise Skip("Slurm has no directories of its own here")
     until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 5, "its processes")
-    bystander = site.submit(user, "sleep 300", "-c1", "--mem=100")
-    theirs = fenced(site, bystander)
+    bystander, theirs = running(site, user, "sleep 300", "-c1", "--mem=100")
     orphans = list(filter(None, map(kernel.identity, group.members(below=True))))
     site.configure(ReapSchedulerLeftovers="no")
     with contextlib.ExitStack() as cleanup:
@@ -218,8 +211,7 @@ def slurms_directories(site):
         expect_in("removed ", reap(site), "what jobfence reap says")
     until(lambda: not group.parent.exists(), 5, f"the end of {group.parent.path}")
     expect(theirs.members(below=True), "the processes of another job were ended")
-    site.scancel(bystander)
-    expect_equal(site.wait(bystander), "CANCELLED", "state of the other job")
+    expect_equal(site.end(bystander), "CANCELLED", "state of the other job")
     fences_well(site, user)
 
 
@@ -227,11 +219,9 @@ def slurms_directories(site):
 def next_launch_removes(site):
     """Where nobody else looks: the next step on the node ends and removes what a dead daemon has left, Slurm's own directories, too."""
     user, other = site.users
-    jobid = site.submit(user, "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100", "--no-requeue")
-    group = fenced(site, jobid)
+    jobid, group = running(site, user, "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100", "--no-requeue")
     until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 5, "its processes")
-    bystander = site.submit(other, "sleep 300", "-c1", "--mem=100")
-    theirs = fenced(site, bystander)
+    bystander, theirs = running(site, other, "sleep 300", "-c1", "--mem=100")
     orphans = list(filter(None, map(kernel.identity, group.members(below=True))))
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(nobody_looks())
@@ -244,8 +234,7 @@ def next_launch_removes(site):
             expect_dead(who, 5)
         until(lambda: not group.parent.exists(), 5, f"the end of {group.parent.path}")
     expect(theirs.members(below=True), "the processes of another job were ended")
-    site.scancel(bystander)
-    expect_equal(site.wait(bystander), "CANCELLED", "state of the other job")
+    expect_equal(site.end(bystander), "CANCELLED", "state of the other job")
     expect_not_drained(site)
 
 
@@ -280,8 +269,7 @@ def records_are_deleted(site):
     groups = [fenced(site, jobid) for jobid in (first, second)]
     shutil.rmtree(site.run_directory())
     expect_limits(groups[0], 1.0, 100)
-    site.scancel(first)
-    expect_equal(site.wait(first), "CANCELLED", "state")
+    expect_equal(site.end(first), "CANCELLED", "state")
     fences_well(site, user)
     orphans = list(filter(None, map(kernel.identity, groups[1].members(below=True))))
     expect(orphans, "no process found")
@@ -350,8 +338,7 @@ def scope_is_stopped(site):
 def node_fails(site):
     """The controller gives the node up while a job runs there, and takes it back."""
     user = site.users[0]
-    jobid = site.submit(user, "setsid sleep 300 & sleep 300", "-c1", "--mem=100", "--no-requeue")
-    group = fenced(site, jobid)
+    jobid, group = running(site, user, "setsid sleep 300 & sleep 300", "-c1", "--mem=100", "--no-requeue")
     orphans = list(filter(None, map(kernel.identity, group.members(below=True))))
     try:
         site.command("scontrol", "update", f"nodename={site.node}", "state=down", "reason=test")
@@ -371,8 +358,7 @@ def node_fails(site):
 def fence_holds_until_the_node_is_heard_of(site, give_up):
     """On a node whose slurmd stands still, `give_up` makes the controller think that it is gone; then it goes on."""
     user = site.users[0]
-    neighbour = site.submit(site.users[1], "sleep 300", "-w", "n2", "-c1", "--mem=100")
-    kept = fenced(site, neighbour)
+    neighbour, kept = running(site, site.users[1], "sleep 300", "-w", "n2", "-c1", "--mem=100")
     jobid = site.submit(user, "srun sh -c 'setsid sleep 300 & sleep 300'", "-N2", "-n2", "-c1", "--mem=100", "--no-requeue")
     groups = {node: fenced(site, jobid, "step_0", node=node) for node in site.nodes}
     until(lambda: len(groups["n2"].members(below=True)) >= 3, 5, "the job's processes on n2")

@@ -9,12 +9,12 @@ import time
 
 from contract import kernel
 from contract.harness import (
-    allocated, case, end, ended, ended_after, expect, expect_dead, expect_equal, expect_match, fenced, fenced_in_all, logged,
-    nobody_looks, started,
+    allocated, case, ended, ended_after, expect, expect_dead, expect_equal, expect_match, fenced, fenced_in_all, logged, nobody_looks,
+    running, started,
 )
-from ..harness import ended_line, expect_limits, fences_well, kill_daemons, until_gone
 from contract.kernel import Group
 from contract.sites import until
+from ..harness import ended_line, expect_limits, fences_well, kill_daemons, until_gone
 from .steps import running_job
 
 SPINNER = "while :; do :; done"
@@ -62,8 +62,7 @@ def requeue(site):
             start_again(site, jobid, run + 1)
             for who in processes:
                 expect_dead(who)
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    expect_equal(site.end(jobid), "CANCELLED", "state")
     until(lambda: len(re.findall(ended_line(jobid, "batch"), site.log_since(mark))) == 3,
           10, "a line about the end of each of three runs")
 
@@ -92,14 +91,13 @@ def requeue_after_stepd_killed(site):
             expect_limits(again, 1.0, 100)
             expect_limits(again.parent, 1.0, 100)
         until(lambda: len(again.members(below=True)) >= 3, 10, "the second run's processes")
-        end(site, jobid)
+        site.end(jobid)
         until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
 
 
 def suspended(site):
     """A spinning job that has been suspended: its number and its step."""
-    jobid = site.submit(site.users[0], SPINNER, "-c1", "--mem=100")
-    group = fenced(site, jobid)
+    jobid, group = running(site, site.users[0], SPINNER, "-c1", "--mem=100")
     until(lambda: group.cpu_seconds() > 0.2, 30, "the spinner's first turns")
     scontrol(site, "suspend", jobid)
     expect_equal(site.job(jobid)["JobState"], "SUSPENDED", "state")
@@ -127,16 +125,14 @@ def suspend_resume(site):
     expect_equal(group.members(), members, "processes after it")
     expect_limits(group, 1.0, 100)
     expect_limits(group.parent, 1.0, 100)
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    expect_equal(site.end(jobid), "CANCELLED", "state")
     until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
 
 
 @case
 def suspended_outside_of_the_tree(site):
     """As docs/install/slurm.md has it: what Slurm's tracking does not find goes on, at the job's own cost."""
-    jobid = site.submit(site.users[0], f"(setsid sh -c '{SPINNER}' </dev/null >/dev/null 2>&1 &)\nexec sleep 300", "-c1", "--mem=100")
-    group = fenced(site, jobid)
+    jobid, group = running(site, site.users[0], f"(setsid sh -c '{SPINNER}' </dev/null >/dev/null 2>&1 &)\nexec sleep 300", "-c1", "--mem=100")
     until(lambda: group.cpu_seconds() > 0.2, 30, "the spinner's first turns")
     scontrol(site, "suspend", jobid)
     sleeping, = site.job_pids(jobid, "sleep")
@@ -150,8 +146,7 @@ def suspended_outside_of_the_tree(site):
         until(lambda: group.cpu_seconds() > used + 0.2, 30, "further turns of what has left the tree")
         expect_limits(group, 1.0, 100)
     scontrol(site, "resume", jobid)
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    expect_equal(site.end(jobid), "CANCELLED", "state")
     until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
 
 
@@ -161,8 +156,7 @@ def scancel_suspended(site):
     jobid, group = suspended(site)
     processes = list(filter(None, map(kernel.identity, group.members())))
     expect(processes, "the suspended job has lost its processes")
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    expect_equal(site.end(jobid), "CANCELLED", "state")
     for who in processes:
         expect_dead(who)
     until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
@@ -210,8 +204,7 @@ def goes_on_through(site, happening):
     as_before()
     expect_match(r"srun=3\n", site.output(jobid), "the job's output")
     logged(site, mark, ended_line(jobid, "0"))
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    expect_equal(site.end(jobid), "CANCELLED", "state")
     until(lambda: not batch.parent.remains(), 5, f"the end of {batch.parent.path}")
     for name in ("1", "batch"):
         logged(site, mark, ended_line(jobid, name))
@@ -358,8 +351,7 @@ def upgraded(site):
             expect_limits(batch.parent, 1.0, 200)
             expect_equal(base_directories(site), bases, "our base, and its number")
             fences_well(site, user)
-            site.scancel(jobid)
-            expect_equal(site.wait(jobid), "CANCELLED", "state")
+            expect_equal(site.end(jobid), "CANCELLED", "state")
             until(lambda: not batch.parent.remains(), 5, f"the end of {batch.parent.path}")
             for name in ("1", "batch"):
                 logged(site, mark, ended_line(jobid, name))
@@ -380,8 +372,7 @@ def one_of_two_restarts(site):
     groups = {node: fenced(site, jobid, "step_0", node=node) for node in site.nodes}
     processes = {node: list(filter(None, map(kernel.identity, group.members())))
                  for node, group in groups.items()}
-    other = site.submit(site.users[1], "sleep 300", "-w", "n2", "-c1", "--mem=120")
-    kept = fenced(site, other)
+    other, kept = running(site, site.users[1], "sleep 300", "-w", "n2", "-c1", "--mem=120")
     site.restart_slurmd("n1")
     # It cleans up when it starts, and so does each launch.
     small = site.submit(user, "true", "-w", "n1", "-c1", "--mem=100")
@@ -425,7 +416,7 @@ def dead_step_on_one_of_two(site):
             expect_equal(kernel.identity(who[0]), who, "process on n1")
         until_gone(site, groups["n2"], 5, f"the end of {groups['n2'].path}")
         expect_limits(groups["n1"], 1.0, 100)
-    end(site, jobid)
+    site.end(jobid)
     for group in groups.values():
         until_gone(site, group.parent, 10, f"the end of {group.parent.path}")
 
@@ -451,8 +442,7 @@ def warned_and_timed_out(site):
     expect("task warned" not in said, f"the step has had the script's signal:\n{said}")
     expect_match(r"DUE TO TIME LIMIT", said, "the job's output")
     expect_limits(batch, 1.0, 100)
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    expect_equal(site.end(jobid), "CANCELLED", "state")
 
 
 @case(layout=False)

@@ -8,12 +8,12 @@ import re
 
 from contract import kernel
 from contract.harness import (
-    MIB, PYTHON, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, fenced, fenced_in_all, logged, started,
-    steps_of,
+    MIB, PYTHON, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, fenced, fenced_in_all, logged, running,
+    started, steps_of,
 )
-from ..harness import ended_line, expect_limits
 from contract.kernel import Group
 from contract.sites import until
+from ..harness import ended_line, expect_limits
 from .limits import SPIN, use_of_quotas
 
 
@@ -23,15 +23,13 @@ def extern_step(site):
     user = site.users[0]
     with site.reconfigured(PrologFlags="Contain"):
         mark = site.log_mark()
-        jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
-        batch = fenced(site, jobid)
+        jobid, batch = running(site, user, "sleep 300", "-c1", "--mem=100")
         extern = batch.parent.step("step_extern")
         until(extern.exists, 5, f"{extern.path}")
         expect_limits(extern, 1.0, 100)
         expect_limits(extern.parent, 1.0, 100)
         # Also where the batch step is over long before it.
-        site.scancel(jobid)
-        site.wait(jobid)
+        site.end(jobid)
         until(lambda: not extern.parent.remains(), 5, f"the end of {extern.parent.path}")
         # What it used, Slurm may have removed by then.
         logged(site, mark, rf"jobfence: job {jobid} step extern ended:")
@@ -155,8 +153,7 @@ def salloc_no_shell(site):
         # The last step out takes the job's directory with it, and the next makes it again.
         until(lambda: not step.parent.remains(), 5, f"the end of {step.parent.path}")
     expect_equal(site.job(jobid)["JobState"], "RUNNING", "state of the job between its steps")
-    site.scancel(jobid)
-    site.wait(jobid)
+    site.end(jobid)
 
 
 @case(on=["two-nodes"])
@@ -189,8 +186,7 @@ def het_job(site):
         until(lambda: site.output(jobid).count("\n") == 2, 5, "the tasks' output")
         expect_equal(sorted(site.output(jobid).splitlines()),
                      [f"1 {100 * MIB}", f"2 {200 * MIB}"], "what the tasks are told")
-        site.scancel(jobid)
-        site.wait(jobid)
+        site.end(jobid)
         for number, step in found.items():
             until(lambda: not step.parent.remains(), 10, f"the end of {step.parent.path}")
             logged(site, mark, ended_line(number, "0"))

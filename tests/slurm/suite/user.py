@@ -2,8 +2,8 @@
 """The user's side: what a job sees, and cannot change."""
 
 from contract.harness import MIB, PYTHON, case, expect, expect_equal, expect_in, fenced
-from ..harness import expect_limits
 from contract.sites import until
+from ..harness import expect_limits
 
 
 FORGED = {

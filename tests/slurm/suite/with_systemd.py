@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced, fenced_in_all
-from ..harness import expect_limits, expect_not_drained, expect_not_started, fences_well
+from contract.harness import Skip, case, expect, expect_equal, expect_in, expect_match, fenced, fenced_in_all, running
 from contract.sites import until
+from ..harness import expect_limits, expect_not_drained, expect_not_started, fences_well
 from ..sites import InstalledSite
 from .newer import since
 from .placement import tracked_by_cgroup
@@ -23,8 +23,7 @@ def only_with_systemd(site):
 
 def unchanged_by(site, *arguments):
     only_with_systemd(site)
-    jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=200")
-    group = fenced(site, jobid)
+    jobid, group = running(site, site.users[0], "sleep 300", "-c1", "--mem=200")
     members = group.members()
     systemctl(site, *arguments)
     # What systemd does to cgroups it does when its queue is worked off: give it that time.
@@ -178,7 +177,7 @@ def controller_not_handed_down(site):
     jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
     if fenced(site, jobid).slurms:
         raise Skip("the limits are in Slurm's own directories: see controller_not_handed_to_slurm")
-    end(site, jobid)
+    site.end(jobid)
     dropin = Path("/run/systemd/system/jobfence.slice.d/disable.conf")
     taken = "/sys/fs/cgroup/jobfence.slice/cgroup.subtree_control"
     try:
@@ -230,7 +229,7 @@ def controller_not_handed_to_slurm(site):
     jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
     job = fenced(site, jobid).parent.directory("")
     slurms = job.parent
-    end(site, jobid)
+    site.end(jobid)
     until(lambda: not job.exists(), 10, f"the end of {job}")
     with slice_without("pids", slurms) as taken:
         parts = (f"the cgroup does not have the pids controller: {slurms} ", f"{taken} lacks it", "DisableControllers=pids",
@@ -258,7 +257,6 @@ def needs_no_scope(site):
         expect_limits(step, 1.0, 100)
         for pid in step.members():
             fenced_in_all(pid, step)
-        site.scancel(jobid)
-        expect_equal(site.wait(jobid), "CANCELLED", "state")
+        expect_equal(site.end(jobid), "CANCELLED", "state")
         fences_well(site, site.users[0])
         expect(not SCOPE.exists(), "the scope has come back")
