@@ -11,7 +11,7 @@ import signal
 
 from . import kernel
 from .harness import (
-    PYTHON, HAS_RUN, WAIT, Skip, case, escaping, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, expect_not_left,
+    HAS_RUN, PYTHON, WAIT, Skip, case, escaping, expect, expect_all_dead, expect_dead, expect_equal, expect_gone, expect_in, expect_match, expect_not_left,
     expect_unfenced, fenced, fenced_in_all, has_run, is_frozen, let_go, pid_from, reaped, running, uid,
 )
 from .kernel import Group
@@ -157,8 +157,7 @@ def runs_again(site):
     escaped = site.directory(site.users[0]) / f"escapee.{jobid}"
     escaped.unlink()
     site.run_again(jobid)
-    for one in old:
-        expect_dead(one, 60)
+    expect_all_dead(old, 60)
     pid_from(escaped, 180)
     again = fenced(site, jobid)
     expect_equal(again.path, group.path, "the fence of the second run")

@@ -219,16 +219,22 @@ def expect_dead(who, timeout=5):
     until(lambda: kernel.identity(who[0]) != who, timeout, f"the death of process {who[0]}")
 
 
+def expect_all_dead(whom, timeout=5):
+    for who in whom:
+        expect_dead(who, timeout)
+
+
 @contextlib.contextmanager
-def ended_after(who):
-    """Whatever the case finds: a process that it made survives no longer than it."""
+def ended_after(*whom):
+    """Whatever the case finds: processes that it made survive no longer than it."""
     try:
         yield
     finally:
-        # It may go while we look.
-        with contextlib.suppress(ProcessLookupError):
-            if kernel.identity(who[0]) == who:
-                os.kill(who[0], signal.SIGKILL)
+        for who in whom:
+            # It may go while we look.
+            with contextlib.suppress(ProcessLookupError):
+                if kernel.identity(who[0]) == who:
+                    os.kill(who[0], signal.SIGKILL)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,9 @@ import os
 import signal
 
 from contract import kernel
-from contract.harness import case, escaping, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, reaped
+from contract.harness import (
+    case, escaping, expect, expect_all_dead, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, reaped,
+)
 from contract.sites import until
 
 
@@ -128,8 +130,7 @@ def door_is_killed(site):
     os.kill(door, signal.SIGKILL)
     site.wait(jobid)
     reaped(site, group)
-    for one in who, own:
-        expect_dead(one)
+    expect_all_dead((who, own))
     expect_gone(group.parent)
 
 
@@ -157,8 +158,7 @@ def door_of_a_job_that_runs_again(site):
         return (top / f"ran.1.{jobid}").exists()
     until(runs_again, 150, f"the second run of a job that is {site.queued(jobid)}")
     expect(not mixed, f"processes of both runs in one fence: {mixed[:3]}")
-    for one in (who, *old.values()):
-        expect_dead(one, 1)
+    expect_all_dead((who, *old.values()), 1)
     # A job that is ended while its script still starts what it is about can end otherwise.
     until(lambda: site.job_pids(jobid, "sleep 1234"), 30, "the sleep of the second run")
     again = fenced(site, jobid)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from contract import kernel, sites
 from contract.harness import (
-    ESCAPEE, case, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, is_frozen, running,
-    steps_of,
+    ESCAPEE, case, escapee_of, expect, expect_all_dead, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced,
+    is_frozen, running, steps_of,
 )
 from contract.kernel import Group
 from contract.sites import until
@@ -81,8 +81,7 @@ def runs_again(site):
     jobid, group = running(site, "alice", "echo restarted $RESTARTED; [ $RESTARTED = 1 ] || sleep 1000; cat /proc/self/cgroup", "-r", "y")
     members = [kernel.identity(pid) for pid in group.members()]
     site.qmod("-rj", jobid)
-    for who in members:
-        expect_dead(who, 20)
+    expect_all_dead(members, 20)
     site.wait(jobid, timeout=120)
     expect_in("restarted 1", site.output(jobid), "the second run")
     expect_in(f"/job_{jobid}/step_job", site.output(jobid), "its cgroup")

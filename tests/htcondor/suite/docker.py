@@ -8,7 +8,8 @@ import time
 
 from contract import kernel
 from contract.harness import (
-    ESCAPEE, MIB, WAIT, case, expect, expect_dead, expect_equal, expect_gone, expect_match, expect_unfenced, fenced, let_go,
+    ESCAPEE, MIB, WAIT, case, expect, expect_all_dead, expect_dead, expect_equal, expect_gone, expect_match, expect_unfenced, fenced,
+    let_go,
 )
 from contract.kernel import Group
 from contract.sites import until
@@ -69,8 +70,7 @@ def container_of_a_starter_that_is_killed(site):
     with docker.universe(site):
         jobid, group, who = docker.job_with_escapee(site, "sleep 1000")
         os.kill(site.starter(group), signal.SIGKILL)
-        for one in who:
-            expect_dead(one, 20)
+        expect_all_dead(who, 20)
         site.remove(jobid)
         expect_gone(group.parent, 60)
         # The startd of 23.9 leaves the remains of it to Docker.

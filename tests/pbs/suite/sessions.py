@@ -6,7 +6,7 @@ import os
 import signal
 
 from contract import kernel
-from contract.harness import case, expect, expect_dead, expect_equal, expect_gone, expect_in, fenced, fenced_in_all
+from contract.harness import case, expect, expect_all_dead, expect_equal, expect_gone, expect_in, fenced, fenced_in_all
 from contract.kernel import Group
 from contract.logins import logged_in, login, service_says
 from contract.sites import until
@@ -54,8 +54,7 @@ def session_joins_its_users_job(site):
             said = refused("bob")
             everyone = [who for who in map(kernel.identity, members) if who]
             site.end(jobid)
-            for who in everyone:
-                expect_dead(who)
+            expect_all_dead(everyone)
         expect_gone(extern.parent)
         refused("alice")
     return said.strip().splitlines()[0]

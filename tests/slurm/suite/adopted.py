@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from contract import kernel, sites
-from contract.harness import EAT, Skip, case, expect, expect_dead, expect_equal, expect_in, fenced, fenced_in_all, logged
+from contract.harness import EAT, Skip, case, expect, expect_all_dead, expect_equal, expect_in, fenced, fenced_in_all, logged
 from contract.kernel import Group
 from contract.logins import SERVICE, logged_in, login, service_says
 from contract.sites import until, write_atomically
@@ -75,8 +75,7 @@ def adopted_process_shares_the_jobs_cpus(site):
         spinners = [kernel.identity(pid) for pid in step.members()]
         mark = site.log_mark()
         site.end(jobid)
-        for one in filter(None, [who, *spinners]):
-            expect_dead(one, 10)
+        expect_all_dead(filter(None, [who, *spinners]), 10)
         logged(site, mark, ended_line(jobid, "extern"))
 
 

@@ -8,7 +8,8 @@ import time
 
 from contract import kernel
 from contract.harness import (
-    PYTHON, Skip, case, ended_after, expect, expect_dead, expect_equal, expect_not_left, fenced, nobody_looks, pid_from, running,
+    PYTHON, Skip, case, ended_after, expect, expect_all_dead, expect_dead, expect_equal, expect_not_left, fenced, nobody_looks, pid_from,
+    running,
 )
 from contract.kernel import Group
 from contract.sites import until
@@ -81,15 +82,13 @@ def stepd_killed(site):
     until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 5, "its processes")
     orphans = [kernel.identity(pid) for pid in group.members(below=True)]
     with contextlib.ExitStack() as cleanup:
-        for who in filter(None, orphans):
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*filter(None, orphans)))
         with nobody_looks():
             kill_daemons(site, jobid)
             site.end(jobid)
             expect(group.exists(), "the dead step's directory went without anyone to remove it")
         fences_well(site, user)
-        for who in filter(None, orphans):
-            expect_dead(who)
+        expect_all_dead(filter(None, orphans))
         until(lambda: not group.parent.remains(), 5, f"the removal of {group.parent.path}")
 
 
@@ -119,13 +118,11 @@ def ends_well(site, end, prepare):
     """A job for which root has done something ends as any other."""
     jobid, group, processes = with_members(site)
     with contextlib.ExitStack() as cleanup:
-        for who in processes:
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*processes))
         cleanup.enter_context(prepare(group))
         mark = site.log_mark()
         site.end(jobid, group, processes)
-        for who in processes:
-            expect_dead(who)
+        expect_all_dead(processes)
         until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
         expect_not_left(site, mark)
 
@@ -214,8 +211,7 @@ def delegated_directories_go_too(site):
         # On v1 Slurm tries to remove its own before any callback, and not again: that is the janitor's.
         if group.slurms and not kernel.has_v2_controllers() and site.jobfence:
             until(lambda: not site.step_daemons(jobid), 20, "the end of the step daemon")
-            for who in processes:
-                expect_dead(who)
+            expect_all_dead(processes)
             site.command(str(site.jobfence), "reap", "--config", str(site.config))
     for end in cancelled_and_reaped, reaped:
         ends_well(site, end, delegated)

@@ -11,9 +11,7 @@ import subprocess
 import time
 
 from contract import kernel, sites
-from contract.harness import (
-    Skip, case, expect, expect_equal, expect_in, expect_match, fenced, logged, nobody_looks, running, until_clean,
-)
+from contract.harness import Skip, case, expect, expect_equal, expect_in, expect_match, fenced, logged, nobody_looks, running, until_clean
 from contract.sites import until
 from ..harness import RAN, NOT_STARTED, expect_not_drained, fences_well
 from ..saboteur import CannotBuild, sabotaged

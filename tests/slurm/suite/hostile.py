@@ -419,8 +419,7 @@ def who_is_hard_to_end_is_reaped(site):
     """The same when the step's daemon was killed and there is only 'jobfence reap'."""
     with bystander(site), contextlib.ExitStack() as cleanup:
         jobid, group, pids = with_strange(site)
-        for who in filter(None, map(kernel.identity, pids)):
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*filter(None, map(kernel.identity, pids))))
         with nobody_looks():
             kill_daemons(site, jobid)
             expect(group.exists(), "the dead step's directory went without anyone to remove it")

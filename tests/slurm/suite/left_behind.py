@@ -12,8 +12,8 @@ from pathlib import Path
 
 from contract import kernel, sites
 from contract.harness import (
-    PYTHON, Skip, case, ended_after, expect, expect_dead, expect_equal, expect_in, expect_match, fenced, logged, nobody_looks, pid_from,
-    running, until_clean,
+    PYTHON, Skip, case, ended_after, expect, expect_all_dead, expect_dead, expect_equal, expect_in, expect_match, fenced, logged,
+    nobody_looks, pid_from, running, until_clean,
 )
 from contract.sites import PATH, die_with_parent, until
 from ..harness import expect_limits, expect_not_drained, expect_not_started, fences_well, kill_daemons
@@ -150,13 +150,11 @@ def without_cgroups(site):
         logged(site, mark, "WITHOUT a fence")
         with contextlib.ExitStack() as cleanup:
             orphans = list(filter(None, map(kernel.identity, who)))
-            for orphan in orphans:
-                cleanup.enter_context(ended_after(orphan))
+            cleanup.enter_context(ended_after(*orphans))
             stepd_dies(site, jobid)
             expect(any(kernel.identity(orphan[0]) == orphan for orphan in orphans), "they have ended before")
             chance()
-            for orphan in orphans:
-                expect_dead(orphan, 20)
+            expect_all_dead(orphans, 20)
     expect_not_drained(site)
 
 
@@ -170,15 +168,13 @@ def slurmd_starts_where_others_died(site):
     orphans = list(filter(None, map(kernel.identity, group.members(below=True))))
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(nobody_looks())
-        for who in orphans:
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*orphans))
         stepd_dies(site, jobid)
         expect(any(kernel.identity(who[0]) == who for who in orphans), "they have ended before")
         mark = site.log_mark()
         site.restart_slurmd()
         logged(site, mark, "removed .*, which a dead step daemon left", 10 * sites.PATIENCE)
-        for who in orphans:
-            expect_dead(who, 20)
+        expect_all_dead(orphans, 20)
     until(lambda: not group.parent.exists(), 5, f"the end of {group.parent.path}")
     expect(theirs.members(below=True), "the processes of another job were ended")
     expect_equal(site.end(bystander), "CANCELLED", "state of the other job")
@@ -198,14 +194,12 @@ def slurms_directories(site):
     orphans = list(filter(None, map(kernel.identity, group.members(below=True))))
     site.configure(ReapSchedulerLeftovers="no")
     with contextlib.ExitStack() as cleanup:
-        for who in orphans:
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*orphans))
         cleanup.enter_context(nobody_looks())
         stepd_dies(site, jobid)
         said = reap(site)
         expect("removed /" not in said, f"it says that a directory of Slurm's was removed:\n{said}")
-        for who in orphans:
-            expect_dead(who, 20)
+        expect_all_dead(orphans, 20)
         expect(group.exists(), "Slurm's directory was removed, and was to stay")
         site.configure()
         expect_in("removed ", reap(site), "what jobfence reap says")
@@ -225,13 +219,11 @@ def next_launch_removes(site):
     orphans = list(filter(None, map(kernel.identity, group.members(below=True))))
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(nobody_looks())
-        for who in orphans:
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*orphans))
         stepd_dies(site, jobid)
         expect(any(kernel.identity(who[0]) == who for who in orphans), "they have ended before")
         fences_well(site, other)
-        for who in orphans:
-            expect_dead(who, 5)
+        expect_all_dead(orphans, 5)
         until(lambda: not group.parent.exists(), 5, f"the end of {group.parent.path}")
     expect(theirs.members(below=True), "the processes of another job were ended")
     expect_equal(site.end(bystander), "CANCELLED", "state of the other job")
@@ -249,13 +241,11 @@ def extern_daemon_is_killed(site):
         until(group.step("step_extern").exists, 10, "the extern step's directory")
         with contextlib.ExitStack() as cleanup:
             orphans = list(filter(None, map(kernel.identity, group.members(below=True))))
-            for who in orphans:
-                cleanup.enter_context(ended_after(who))
+            cleanup.enter_context(ended_after(*orphans))
             cleanup.enter_context(nobody_looks())
             stepd_dies(site, jobid)
             reap(site)
-            for who in orphans:
-                expect_dead(who, 20)
+            expect_all_dead(orphans, 20)
         until(lambda: not group.remains(), 5, f"the end of {group.path}")
     expect_not_drained(site)
 
@@ -274,13 +264,11 @@ def records_are_deleted(site):
     orphans = list(filter(None, map(kernel.identity, groups[1].members(below=True))))
     expect(orphans, "no process found")
     with contextlib.ExitStack() as cleanup:
-        for who in orphans:
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*orphans))
         shutil.rmtree(site.run_directory())
         stepd_dies(site, second)
         reap(site)
-        for who in orphans:
-            expect_dead(who, 20)
+        expect_all_dead(orphans, 20)
     for group in groups:
         until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")  # noqa: B023
     expect_not_drained(site)
@@ -344,10 +332,8 @@ def node_fails(site):
         site.command("scontrol", "update", f"nodename={site.node}", "state=down", "reason=test")
         expect_equal(site.wait(jobid), "NODE_FAIL", "state")
         with contextlib.ExitStack() as cleanup:
-            for who in orphans:
-                cleanup.enter_context(ended_after(who))
-            for who in orphans:
-                expect_dead(who, 30)
+            cleanup.enter_context(ended_after(*orphans))
+            expect_all_dead(orphans, 30)
         until(lambda: not group.parent.remains(), 10, f"the end of {group.parent.path}")
     finally:
         site.resume()
@@ -385,10 +371,8 @@ def fence_holds_until_the_node_is_heard_of(site, give_up):
     # It reports to the controller at once, and not only when it is asked again.
     os.kill(slurmd, signal.SIGHUP)
     with contextlib.ExitStack() as cleanup:
-        for who in there:
-            cleanup.enter_context(ended_after(who))
-        for who in there:
-            expect_dead(who, 30)
+        cleanup.enter_context(ended_after(*there))
+        expect_all_dead(there, 30)
     until(lambda: not groups["n2"].parent.remains(), 10, f"the end of {groups['n2'].parent.path}")
     until(lambda: site.node_state() == "IDLE", 30, "the nodes")
     fences_well(site, user)
@@ -454,8 +438,7 @@ def stuck_in_the_kernel(site):
     finally:
         server.terminate()
         server.wait(sites.LEAST)
-    for one in who, other:
-        expect_dead(one, 10)
+    expect_all_dead((who, other), 10)
     until(lambda: not site.step_daemons(longer), 60, "the end of the other step daemon")
     reap(site)
     until_clean(site, 5)

@@ -9,8 +9,8 @@ import time
 
 from contract import kernel
 from contract.harness import (
-    allocated, case, ended, ended_after, expect, expect_dead, expect_equal, expect_match, fenced, fenced_in_all, logged, nobody_looks,
-    running, started,
+    allocated, case, ended, ended_after, expect, expect_all_dead, expect_dead, expect_equal, expect_match, fenced, fenced_in_all, logged,
+    nobody_looks, running, started,
 )
 from contract.kernel import Group
 from contract.sites import until
@@ -51,8 +51,7 @@ def requeue(site):
     for run in range(3):
         group = fenced(site, jobid)
         until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 10, "its processes")
-        expect_limits(group, 1.0, 100)
-        expect_limits(group.parent, 1.0, 100)
+        site.expect_limits(group, 1.0, 100)
         processes = list(filter(None, map(kernel.identity, group.members())))
         expect(processes, f"run {run} has no process in {group.path}")
         said = site.output(jobid)
@@ -60,8 +59,7 @@ def requeue(site):
                      "what the last run says of itself")
         if run < 2:
             start_again(site, jobid, run + 1)
-            for who in processes:
-                expect_dead(who)
+            expect_all_dead(processes)
     expect_equal(site.end(jobid), "CANCELLED", "state")
     until(lambda: len(re.findall(ended_line(jobid, "batch"), site.log_since(mark))) == 3,
           10, "a line about the end of each of three runs")
@@ -77,19 +75,16 @@ def requeue_after_stepd_killed(site):
     orphans = list(filter(None, map(kernel.identity, group.members(below=True))))
     expect(orphans, "no process found")
     with contextlib.ExitStack() as cleanup:
-        for who in orphans:
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*orphans))
         with nobody_looks():
             kill_daemons(site, jobid)
             start_again(site, jobid, 1)
-            for who in orphans:
-                expect_dead(who, 20)
+            expect_all_dead(orphans, 20)
             again = fenced(site, jobid)
             # Slurm 26.05 has other directories for each run.
             if not again.slurms:
                 expect_equal(again.path, group.path, "the second run's group")
-            expect_limits(again, 1.0, 100)
-            expect_limits(again.parent, 1.0, 100)
+            site.expect_limits(again, 1.0, 100)
         until(lambda: len(again.members(below=True)) >= 3, 10, "the second run's processes")
         site.end(jobid)
         until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
@@ -115,16 +110,14 @@ def suspend_resume(site):
     jobid, group = suspended(site)
     members = group.members()
     expect(members, "the suspended job has lost its processes")
-    expect_limits(group, 1.0, 100)
-    expect_limits(group.parent, 1.0, 100)
+    site.expect_limits(group, 1.0, 100)
     # Its CPUs are free for others meanwhile, who are fenced as ever.
     fences_well(site, site.users[1])
     used = group.cpu_seconds()
     scontrol(site, "resume", jobid)
     until(lambda: group.cpu_seconds() > used + 0.2, 30, "the spinner's further turns")
     expect_equal(group.members(), members, "processes after it")
-    expect_limits(group, 1.0, 100)
-    expect_limits(group.parent, 1.0, 100)
+    site.expect_limits(group, 1.0, 100)
     expect_equal(site.end(jobid), "CANCELLED", "state")
     until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
 
@@ -157,8 +150,7 @@ def scancel_suspended(site):
     processes = list(filter(None, map(kernel.identity, group.members())))
     expect(processes, "the suspended job has lost its processes")
     expect_equal(site.end(jobid), "CANCELLED", "state")
-    for who in processes:
-        expect_dead(who)
+    expect_all_dead(processes)
     until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
 
 
@@ -183,8 +175,7 @@ def goes_on_through(site, happening):
     happening()
 
     def as_before():
-        expect_limits(batch.parent, 1.0, 100)
-        expect_limits(batch, 1.0, 100)
+        site.expect_limits(batch, 1.0, 100)
     as_before()
     expect_limits(step, 1.0, 80)
     expect_equal(sorted(site.step_daemons(jobid)), sorted(daemons), "step daemons")
@@ -343,8 +334,7 @@ def upgraded(site):
             processes = list(filter(None, map(kernel.identity, old.members())))
             expect(processes, "step 0 has lost its processes")
             site.scancel(f"{jobid}.0")
-            for who in processes:
-                expect_dead(who)
+            expect_all_dead(processes)
             until(lambda: not old.remains(), 10, f"the end of {old.path}")
             logged(site, mark, ended_line(jobid, "0"))
             expect(new.members(), "step 1 has lost its processes")
@@ -378,8 +368,7 @@ def one_of_two_restarts(site):
     small = site.submit(user, "true", "-w", "n1", "-c1", "--mem=100")
     expect_equal(site.wait(small), "COMPLETED", "state of a job after it")
     for node, group in groups.items():
-        expect_limits(group, 1.0, 100)
-        expect_limits(group.parent, 1.0, 100)
+        site.expect_limits(group, 1.0, 100)
         for who in processes[node]:
             expect_equal(kernel.identity(who[0]), who, f"a process of the job on {node}")
             fenced_in_all(who[0], group)
@@ -405,13 +394,11 @@ def dead_step_on_one_of_two(site):
                and set(kernel.descendants(pid)) & {pid for pid, _ in orphans}]
     expect_equal(len(daemons), 1, "step daemons of step 0 on n2")
     with contextlib.ExitStack() as cleanup:
-        for who in orphans:
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*orphans))
         kill_daemons(site, jobid, daemons)
         small = site.submit(site.users[1], "true", "-w", "n2", "-c1", "--mem=100")
         expect_equal(site.wait(small), "COMPLETED", "state of a job on n2")
-        for who in orphans:
-            expect_dead(who)
+        expect_all_dead(orphans)
         for who in alive:
             expect_equal(kernel.identity(who[0]), who, "process on n1")
         until_gone(site, groups["n2"], 5, f"the end of {groups['n2'].path}")
@@ -467,6 +454,5 @@ def srun_waits(site):
         go.unlink()
     expect(status != 0, "srun returned 0")
     expect_match(r"(?i)first task exited 1s ago", said, "srun's stderr")
-    for who in processes:
-        expect_dead(who)
+    expect_all_dead(processes)
     until(lambda: not step.parent.remains(), 5, f"the end of {step.parent.path}")

@@ -30,8 +30,7 @@ def tree_and_limits(site):
         expect(batch.own.endswith(tail), f"{batch.path} does not end in {tail}")
     for pid in until(lambda: site.job_pids(jobid, "sleep"), 10, "its processes"):
         fenced_in_all(pid, Group.of(pid))
-    expect_limits(batch.parent, 1.0, 200)
-    expect_limits(batch, 1.0, 200)
+    site.expect_limits(batch, 1.0, 200)
 
     inner = fenced(site, jobid, "step_0")
     expect_equal(inner.parent, batch.parent, "job directory of the inner step")

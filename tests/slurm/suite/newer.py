@@ -110,8 +110,7 @@ def prolog_in_the_job(site):
     try:
         with site.reconfigured(PrologFlags="RunInJob", Prolog=str(prolog)):
             jobid, group = running(site, user, "sleep 300", "-c1", "--mem=100")
-            expect_limits(group, 1.0, 100)
-            expect_limits(group.parent, 1.0, 100)
+            site.expect_limits(group, 1.0, 100)
             ran_for, *lines = ran.read_text().splitlines()
             expect_equal(ran_for, str(jobid), "job whose prolog has run")
             was_in = kernel.paths_by_controller("\n".join(lines))

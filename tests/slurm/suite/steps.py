@@ -26,8 +26,7 @@ def extern_step(site):
         jobid, batch = running(site, user, "sleep 300", "-c1", "--mem=100")
         extern = batch.parent.step("step_extern")
         until(extern.exists, 5, f"{extern.path}")
-        expect_limits(extern, 1.0, 100)
-        expect_limits(extern.parent, 1.0, 100)
+        site.expect_limits(extern, 1.0, 100)
         # Also where the batch step is over long before it.
         site.end(jobid)
         until(lambda: not extern.parent.remains(), 5, f"the end of {extern.parent.path}")
@@ -38,8 +37,7 @@ def extern_step(site):
         with started(site, user, ["salloc", "-n1", "--mem=120", "srun", "sleep", "300"]) as salloc:
             jobid = allocated(site, user, running_job(site, user))
             step = fenced(site, jobid, "step_0")
-            expect_limits(step, 1.0, 120)
-            expect_limits(step.parent, 1.0, 120)
+            site.expect_limits(step, 1.0, 120)
             expect_limits(step.parent.step("step_extern"), 1.0, 120)
             site.scancel(jobid)
             ended(salloc)
@@ -75,8 +73,7 @@ def interactive_step(site):
         with started(site, user, args, terminal=theirs, env={"SHELL": "/bin/sh"}) as salloc:
             jobid = allocated(site, user, running_job(site, user))
             group = fenced(site, jobid, "step_interactive")
-            expect_limits(group, 1.0, 200)
-            expect_limits(group.parent, 1.0, 200)
+            site.expect_limits(group, 1.0, 200)
             for pid in group.members():
                 fenced_in_all(pid, group)
             # A step of this shell, beside it.
@@ -116,8 +113,7 @@ def salloc_command(site):
     with started(site, user, args) as salloc:
         jobid = allocated(site, user, running_job(site, user))
         step = fenced(site, jobid, "step_1")
-        expect_limits(step, 1.0, 100)
-        expect_limits(step.parent, 1.0, 100)
+        site.expect_limits(step, 1.0, 100)
         expect_equal(sorted(steps_of(site, jobid)), ["step_1"], "steps with processes")
         first = step.parent.step("step_0")
         expect(not first.remains(), f"{first.path} is still there")
@@ -177,8 +173,7 @@ def het_job(site):
         found = {}
         for job, cpus, mib in zip(jobs, (2, 1), (200, 100)):
             step = fenced(site, jobid, "step_0", node=job["NodeList"])
-            expect_limits(step, cpus, mib)
-            expect_limits(step.parent, cpus, mib)
+            site.expect_limits(step, cpus, mib)
             found[int(job["JobId"])] = step
         expect_equal(found[jobid].parent, batch.parent, "job directory of the leader")
         expect(found[jobid].parent.name != found[jobid + 1].parent.name,

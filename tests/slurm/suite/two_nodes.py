@@ -161,8 +161,7 @@ def forged_elsewhere(site):
         """, "-N2", "-n2", "-c1", "--mem=100", env=FORGED)
     step = fenced(site, jobid, "step_0")
     expect_equal(step.parent, job_on(site, user, jobid, "n2"), "the job's directory")
-    expect_limits(step, 1.0, 100)
-    expect_limits(step.parent, 1.0, 100)
+    site.expect_limits(step, 1.0, 100)
     until(lambda: "step " in site.output(jobid), 5, "the step's output")
     expect_equal(site.output(jobid), f"step 1 1 {100 * MIB} {step.path}\n", "the variables")
     site.scancel(jobid)
@@ -212,8 +211,7 @@ def node_level(site):
         # Above Slurm's own is the node's, which stays.
         top = group.parent if group.slurms else group.parent.parent
         until(lambda: not top.remains(), 5, f"the end of {group.parent.path}")
-    expect_limits(kept, 1.0, 120)
-    expect_limits(kept.parent, 1.0, 120)
+    site.expect_limits(kept, 1.0, 120)
     expect(kept.members(), "the other user's job has lost its processes")
     site.scancel(other)
 

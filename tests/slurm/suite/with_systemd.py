@@ -29,8 +29,7 @@ def unchanged_by(site, *arguments):
     # What systemd does to cgroups it does when its queue is worked off: give it that time.
     until(lambda: site.command("systemctl", "is-system-running").returncode in (0, 1), 30,
           "systemd")
-    expect_limits(group, 1.0, 200)
-    expect_limits(group.parent, 1.0, 200)
+    site.expect_limits(group, 1.0, 200)
     expect_equal(group.members() & members, members, "the processes in the group")
     for pid in members:
         fenced_in_all(pid, group)
@@ -252,8 +251,7 @@ def needs_no_scope(site):
         expect_match(r"(?m)^attach +a process was moved in .*\nfavordynmods +is (on|off) in /sys/fs/cgroup", done.stdout, "check")
         jobid = site.submit(site.users[0], "srun --mem=100 sleep 300", "-c1", "--mem=200")
         batch, step = fenced(site, jobid), fenced(site, jobid, "step_0")
-        expect_limits(batch.parent, 1.0, 200)
-        expect_limits(batch, 1.0, 200)
+        site.expect_limits(batch, 1.0, 200)
         expect_limits(step, 1.0, 100)
         for pid in step.members():
             fenced_in_all(pid, step)
