@@ -11,8 +11,9 @@ import signal
 
 from . import kernel
 from .harness import (
-    HAS_RUN, PYTHON, WAIT, Skip, case, escaping, expect, expect_all_dead, expect_dead, expect_equal, expect_gone, expect_in, expect_match, expect_not_left,
-    expect_unfenced, fenced, fenced_in_all, has_run, is_frozen, let_go, pid_from, reaped, running, uid,
+    HAS_RUN, PYTHON, WAIT, Skip, case, end_of, escaping, expect, expect_all_dead, expect_dead, expect_ended, expect_equal,
+    expect_gone, expect_in, expect_match, expect_not_left, expect_unfenced, fenced, fenced_in_all, has_run, is_frozen, let_go, pid_from,
+    reaped, running, uid,
 )
 from .kernel import Group
 from .sites import until
@@ -108,8 +109,7 @@ def escapee(site):
     """A process with a session of its own is in the fence, and dies with the job."""
     jobid, group, who = escaping(site, site.users[0], f"{WAIT}; exit 4", cpus=1, mib=100)
     expect_equal(Group.of(who[0]), group, "the escapee's group")
-    let_go(site, jobid)
-    expect_equal(site.status(jobid), 4, "its exit status")
+    end_of(site, jobid)
     expect_dead(who, 20)
     site.until_gone(group.parent)
 
@@ -145,8 +145,7 @@ def suspended_is_deleted(site):
     site.suspend(jobid)
     until(lambda: is_frozen(group), 20, "a frozen fence")
     site.end(jobid)
-    expect_dead(who, 20)
-    expect_gone(group.parent)
+    expect_ended([who], group)
 
 
 @case
@@ -180,8 +179,7 @@ def daemon_restarts(site):
     until(lambda: not is_frozen(group), 30, "a fence that goes on")
     let_go(site, jobid)
     expect_equal(site.status(jobid), 5 if site.LEARNS_STATUS else 0, "its exit status")
-    expect_dead(who, 20)
-    expect_gone(group.parent)
+    expect_ended([who], group)
 
 
 @case
@@ -194,8 +192,7 @@ def killed_outright(site):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     reaped(site, group)
-    expect_dead(who, 20)
-    expect_gone(group.parent)
+    expect_ended([who], group)
     site.revive()
     site.delete(jobid)
 

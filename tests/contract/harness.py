@@ -136,6 +136,18 @@ def expect_gone(group, timeout=20):
     until(lambda: not group.exists(), timeout, f"the end of {group.path}")
 
 
+def expect_ended(whom, group, timeout=60):
+    """All of these processes, and the fence of their job."""
+    expect_all_dead(whom, timeout)
+    expect_gone(group.parent, timeout)
+
+
+def end_of(site, jobid, status=4):
+    """The job ends its WAIT, and then with this exit status."""
+    let_go(site, jobid)
+    expect_equal(site.status(jobid), status, "its exit status")
+
+
 def expect_not_left(site, mark):
     """No end since then has left anything to a later launch: that is how long an end may take (CleanupTimeout)."""
     found = re.findall(r"jobfence: .*cannot remove the step's directories yet.*", site.said_since(mark))

@@ -6,7 +6,7 @@ import signal
 
 from contract import kernel
 from contract.harness import (
-    case, escaping, expect, expect_all_dead, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, reaped,
+    case, escaping, expect, expect_all_dead, expect_ended, expect_equal, expect_gone, expect_in, expect_match, fenced, reaped,
 )
 from contract.sites import until
 
@@ -178,8 +178,7 @@ def shepherd_is_killed(site):
     os.kill(site.shepherds(jobid)[1], signal.SIGKILL)
     site.wait(jobid)
     expect_match(r"died through signal = 9", site.log_since(mark), "execd's log")
-    expect_dead(who)
-    expect_gone(group.parent)
+    expect_ended([who], group)
 
 
 @case
@@ -189,7 +188,6 @@ def execd_is_killed(site):
     site.stop_execd()
     expect(group.members(), "the job is gone")
     (site.directory("alice") / f"end.{jobid}").touch()
-    expect_dead(who, 20)
-    expect_gone(group.parent)
+    expect_ended([who], group)
     site.start_execd()
     expect_equal(site.wait(jobid, timeout=120)["exit_status"].split()[0], "6", "exit_status")

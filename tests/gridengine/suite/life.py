@@ -11,8 +11,8 @@ from pathlib import Path
 
 from contract import kernel, sites
 from contract.harness import (
-    ESCAPEE, case, escapee_of, expect, expect_all_dead, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced,
-    is_frozen, running, steps_of,
+    ESCAPEE, case, escapee_of, expect, expect_all_dead, expect_dead, expect_ended, expect_equal, expect_gone, expect_in, expect_match,
+    fenced, is_frozen, running, steps_of,
 )
 from contract.kernel import Group
 from contract.sites import until
@@ -40,8 +40,7 @@ def out_of_time(site):
     expect(group, "nothing of any job was seen before its end")
     row = site.wait(jobid, timeout=120)
     expect_equal(row["exit_status"].split()[0], "137", "exit_status")
-    expect_dead(who)
-    expect_gone(group.parent)
+    expect_ended([who], group)
 
 
 @case
@@ -218,8 +217,7 @@ def x_terminal(site):
             else:
                 site.qdel(jobid)
             site.wait(jobid)
-            expect_dead(who, 20)
-            expect_gone(group.parent)
+            expect_ended([who], group)
 
 
 @case

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from contract import kernel
 from contract.harness import (
-    WAIT, Skip, case, escaping, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, let_go,
+    WAIT, Skip, case, end_of, escaping, expect, expect_dead, expect_ended, expect_equal, expect_gone, expect_in, expect_match, fenced,
 )
 from contract.sites import until
 
@@ -107,10 +107,8 @@ def daemons_in_cgroups(site):
         jobid, group, who = escaping(site, "alice", f"{WAIT}; exit 4")
         expect_limits(site, group, site.slot(jobid))
         expect_match("STARTD", str(kernel.cgroups_of(site.startd_pid())), "the startd's cgroup")
-        let_go(site, jobid)
-        expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-        expect_dead(who, 20)
-        expect_gone(group.parent)
+        end_of(site, jobid)
+        expect_ended([who], group)
         expect_match('"end":"closed"', until(lambda: log.exists() and log.read_text(), 20, "the usage log"), "how the fence ended")
         # The startd looks for the load of its jobs in that cgroup, and the load is in the fence.
         jobid = site.submit("alice", "while :; do :; done")
@@ -142,10 +140,8 @@ def daemons_without_a_subgroup(site):
         expect_limits(site, group, site.slot(jobid))
         expect_in(f"{group.path}/htcondor/", kernel.cgroups_of(who[0])[""], "the job's cgroup")
         expect(not Path("/sys/fs/cgroup/system.slice/htcondor").exists(), "HTCondor has made directories beside its unit")
-        let_go(site, jobid)
-        expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-        expect_dead(who, 20)
-        expect_gone(group.parent)
+        end_of(site, jobid)
+        expect_ended([who], group)
 
 
 @case(release=True)  # two restarts of HTCondor; checked shows the sentences

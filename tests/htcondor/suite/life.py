@@ -6,8 +6,8 @@ from pathlib import Path
 
 from contract import kernel
 from contract.harness import (
-    ESCAPEE, PYTHON, WAIT, case, escapee_of, escaping, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced,
-    let_go, pid_from, running, uid,
+    ESCAPEE, PYTHON, WAIT, case, end_of, escapee_of, escaping, expect, expect_dead, expect_ended, expect_equal, expect_gone, expect_in,
+    expect_match, fenced, let_go, pid_from, running, uid,
 )
 from contract.kernel import Group
 from contract.sites import until
@@ -51,8 +51,7 @@ def before_and_after(site):
     with site.changed(STARTER_ALLOW_JOB_PRE_AND_POST_CMD="True"):
         jobid = site.submit("alice", f"{WAIT}; exit 4", **around)
         group, who = fenced(site, jobid), escapee_of(site, "Pre")
-        let_go(site, jobid)
-        expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
+        end_of(site, jobid)
     for when in "Pre", "Post":
         expect_in(f"0::{group.path}/", (place / when).read_text(), f"the cgroup of {when}Cmd")
     expect_gone(group.parent)
@@ -119,11 +118,9 @@ def parallel_universe(site):
             expect_equal((slot["Cpus"], slot["Memory"]), (1, 100), f"the CPUs and memory of {slot['Name']}")
             expect_limits(site, group, slot)
         expect_equal(len({site.starter(group) for group in escapees} - {None}), 2, "the number of starters")
-        let_go(site, jobid)
-        expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
+        end_of(site, jobid)
         for group, who in escapees.items():
-            expect_dead(who, 20)
-            expect_gone(group.parent)
+            expect_ended([who], group)
     return " and ".join(sorted(group.name for group in escapees))
 
 
@@ -137,10 +134,8 @@ def ssh_to_job(site):
     expect_in(f"0::{group.path}/", done.stdout, "the shell's cgroup")
     who = escapee_of(site, jobid)
     expect_equal(Group.of(who[0]), group, "the group of what it has left")
-    let_go(site, jobid)
-    expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-    expect_dead(who, 20)
-    expect_gone(group.parent)
+    end_of(site, jobid)
+    expect_ended([who], group)
     return done.stdout.strip().removeprefix(f"0::{group.path}")
 
 

@@ -8,7 +8,7 @@ import select
 import time
 
 from contract import sites
-from contract.harness import PYTHON, case, escaping, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced
+from contract.harness import PYTHON, case, escaping, expect, expect_ended, expect_equal, expect_gone, expect_in, expect_match, fenced
 from contract.sites import until
 
 from ..harness import ask, expect_as_granted
@@ -21,8 +21,7 @@ def deleted_by_force(site):
     until(lambda: site.job(jobid).get("substate") == "42", 20, "a job that has begun")
     done = site.command("qdel", "-Wforce", jobid)
     expect_equal((done.returncode, done.stderr), (0, ""), "qdel -W force")
-    expect_dead(who, 20)
-    expect_gone(group.parent, 20)
+    expect_ended([who], group)
 
 
 @case

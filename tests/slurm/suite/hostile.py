@@ -306,7 +306,7 @@ def storm(site, arguments, limit, rages):
             fresh(site, user, "stop", "never")
             jobid, group = running(site, user, f"{PREPARED}; {program(site)} storm {arguments} & {UNTIL_STOP}", "-c1", "--mem=300")
             until(lambda: rages(group), 60, "the storm")
-            expect_ended(site, group, (), site.end(jobid))
+            expect_ended(site, group, (), end(site, jobid))
             expect_equal(strays(site, jobid), [], f"processes of the job that ended {name}")
 
 
@@ -364,7 +364,7 @@ def handles_do_not_keep_directories(site):
                 expect_equal(len(holders), len(places), "processes with a working directory there")
                 until(lambda: {os.readlink(f"/proc/{pid}/cwd") for pid in holders} == set(map(str, places)), 10,
                       "their working directories")
-                expect_ended(site, group, (), site.end(jobid))
+                expect_ended(site, group, (), end(site, jobid))
                 expect(holder.poll() is None, "the holder has ended before")
                 # The next job finds the places free, and has its own.
                 fences_well(site, user)
