@@ -11,8 +11,9 @@ import signal
 
 from . import kernel
 from .harness import (
-    ESCAPEE, PYTHON, RAN, WAIT, Skip, case, end, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match,
-    expect_not_left, expect_unfenced, fenced, fenced_in_all, has_run, is_frozen, let_go, pid_from, reaped, uid,
+    HAS_RUN, PYTHON, WAIT, Skip, case, end_of, escaping, expect, expect_all_dead, expect_dead, expect_ended, expect_equal,
+    expect_gone, expect_in, expect_match, expect_not_left, expect_unfenced, fenced, fenced_in_all, has_run, is_frozen, let_go, pid_from,
+    reaped, running, uid,
 )
 from .kernel import Group
 from .sites import until
@@ -57,8 +58,7 @@ TOO_MUCH, TOO_MUCH_FOR = f"{EAT % 9} & {EAT % 9} & wait; exit 7", 125
 def as_granted(site):
     """The job, in a directory of its user's, is limited to what it was granted, and all of its processes are in there."""
     user = site.users[0]
-    jobid = site.submit(user, "cat /proc/self/cgroup; sleep 1000 & wait", cpus=2, mib=200)
-    group = fenced(site, jobid)
+    jobid, group = running(site, user, "cat /proc/self/cgroup; sleep 1000 & wait", cpus=2, mib=200)
     expect_equal(site.granted(jobid), (2, 200), "CPUs and MiB that were granted")
     site.expect_limits(group, 2, 200)
     expect_in(f"/uid_{uid(user)}/{site.directory_of(jobid)}/{site.STEP or 'step_'}", group.path, "its directory")
@@ -67,7 +67,7 @@ def as_granted(site):
         if not site.HAS_CGROUPS:
             fenced_in_all(pid, group)
     site.expect_beside(group, jobid)
-    end(site, jobid)
+    site.end(jobid)
     site.until_gone(group.parent)
 
 
@@ -84,7 +84,7 @@ def two_users(site):
             expect_in(f"/uid_{uid(user)}/{site.directory_of(jobs[user])}/", group.own, "its directory")
         site.expect_limits(group, 1, amounts[user])
     first, second = site.users
-    end(site, jobs[first])
+    site.end(jobs[first])
     site.until_gone(groups[first].parent)
     site.expect_limits(groups[second], 1, amounts[second])
 
@@ -99,7 +99,7 @@ def array(site):
             expect_in(f"/{site.directory_of(jobid)}/", group.own, "its directory")
         site.expect_limits(group, 1, 100)
     expect_equal(len({group.path for group in groups.values()}), 2, f"the directories of {groups}")
-    end(site, whole)
+    site.end(whole)
     for group in groups.values():
         site.until_gone(group.parent)
 
@@ -107,11 +107,9 @@ def array(site):
 @case
 def escapee(site):
     """A process with a session of its own is in the fence, and dies with the job."""
-    jobid = site.submit(site.users[0], f"{ESCAPEE}; {WAIT}; exit 4", cpus=1, mib=100)
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, site.users[0], f"{WAIT}; exit 4", cpus=1, mib=100)
     expect_equal(Group.of(who[0]), group, "the escapee's group")
-    let_go(site, jobid)
-    expect_equal(site.status(jobid), 4, "its exit status")
+    end_of(site, jobid)
     expect_dead(who, 20)
     site.until_gone(group.parent)
 
@@ -120,9 +118,8 @@ def escapee(site):
 def deleted(site):
     """What the administrator deletes ends with all that is in the fence, which goes before the scheduler takes the job for ended."""
     mark = site.log_mark()
-    jobid = site.submit(site.users[0], f"{ESCAPEE}; trap '' TERM; while :; do sleep 1; done", cpus=1, mib=100, **site.DEAF)
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
-    end(site, jobid)
+    jobid, group, who = escaping(site, site.users[0], "trap '' TERM; while :; do sleep 1; done", cpus=1, mib=100, **site.DEAF)
+    site.end(jobid)
     site.until_gone(group.parent)
     expect_dead(who, 20)
     expect_not_left(site, mark)
@@ -131,54 +128,48 @@ def deleted(site):
 @case
 def suspended(site):
     """Suspended, the fence stands still, with a process that has a session of its own; then all go on."""
-    jobid = site.submit(site.users[0], f"{ESCAPEE}; sleep 1000", cpus=1, mib=100)
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, site.users[0], "sleep 1000", cpus=1, mib=100)
     site.suspend(jobid)
     until(lambda: is_frozen(group), 20, "a frozen fence")
     site.resume(jobid)
     until(lambda: not is_frozen(group), 20, "a fence that goes on")
     expect_equal(kernel.identity(who[0]), who, "the escapee")
-    end(site, jobid)
+    site.end(jobid)
     expect_dead(who, 20)
 
 
 @case
 def suspended_is_deleted(site):
     """A frozen job can be deleted."""
-    jobid = site.submit(site.users[0], f"{ESCAPEE}; sleep 1000", cpus=1, mib=100)
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, site.users[0], "sleep 1000", cpus=1, mib=100)
     site.suspend(jobid)
     until(lambda: is_frozen(group), 20, "a frozen fence")
-    end(site, jobid)
-    expect_dead(who, 20)
-    expect_gone(group.parent)
+    site.end(jobid)
+    expect_ended([who], group)
 
 
 @case
 def runs_again(site):
     """A job that is put back into the queue has a fence again, with the same limits and nothing of the first run."""
-    jobid = site.submit(site.users[0], f"{ESCAPEE}; sleep 1000", cpus=1, mib=100, again=True)
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, site.users[0], "sleep 1000", cpus=1, mib=100, again=True)
     old = [*filter(None, map(kernel.identity, site.job_pids(jobid))), who]
     escaped = site.directory(site.users[0]) / f"escapee.{jobid}"
     escaped.unlink()
     site.run_again(jobid)
-    for one in old:
-        expect_dead(one, 60)
+    expect_all_dead(old, 60)
     pid_from(escaped, 180)
     again = fenced(site, jobid)
     expect_equal(again.path, group.path, "the fence of the second run")
     site.expect_limits(again, 1, 100)
     expect(not {pid for pid, _ in old} & again.members(below=True), "processes of the first run in the second one's fence")
-    end(site, jobid)
+    site.end(jobid)
     expect_gone(again.parent)
 
 
 @case
 def daemon_restarts(site):
     """The jobs go on without the daemon of their host, and are suspended, resumed and ended as any other when it is back."""
-    jobid = site.submit(site.users[0], f"{ESCAPEE}; {WAIT}; exit 5", cpus=1, mib=100)
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, site.users[0], f"{WAIT}; exit 5", cpus=1, mib=100)
     site.restart_daemon()
     expect_equal(kernel.identity(who[0]), who, "the escapee")
     site.expect_limits(group, 1, 100)
@@ -188,23 +179,20 @@ def daemon_restarts(site):
     until(lambda: not is_frozen(group), 30, "a fence that goes on")
     let_go(site, jobid)
     expect_equal(site.status(jobid), 5 if site.LEARNS_STATUS else 0, "its exit status")
-    expect_dead(who, 20)
-    expect_gone(group.parent)
+    expect_ended([who], group)
 
 
 @case
 def killed_outright(site):
     """All on which the job's end depends dies at once: the janitor ends the rest."""
-    jobid = site.submit(site.users[0], f"{ESCAPEE}; sleep 1000", cpus=1, mib=100, again=False)
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, site.users[0], "sleep 1000", cpus=1, mib=100, again=False)
     if group.slurms:
         raise Skip("these directories are Slurm's, and the janitor leaves them to Slurm")
     for pid in site.holders(jobid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     reaped(site, group)
-    expect_dead(who, 20)
-    expect_gone(group.parent)
+    expect_ended([who], group)
     site.revive()
     site.delete(jobid)
 
@@ -236,14 +224,14 @@ def processes(site):
 def refused_until_mended(site, submit):
     """With a configuration that is none, no job runs, and the reason names line, column and key. They run when the file is mended."""
     line, mark = site.configure("CPUQuotaPercnt=90\n") + 1, site.log_mark()
-    jobs = [submit(RAN) for _ in range(2)]
+    jobs = [submit(HAS_RUN) for _ in range(2)]
     for jobid in jobs:
         reason = site.refusal(jobid, mark)
         expect_match(rf"{site.config}:{line}:1: .*CPUQuotaPercnt", reason, "the reason")
         expect(not has_run(site, jobid), f"job {jobid} has run")
     site.configure()
     for jobid in jobs:
-        again = site.after_refusal(jobid, RAN)
+        again = site.after_refusal(jobid, HAS_RUN)
         until(lambda again=again: has_run(site, again), 120, f"job {again} to run at last")
         site.wait(again)
     return reason.strip().splitlines()[-1]
@@ -265,7 +253,7 @@ def goes_on_without(site):
         if text.startswith("Mode"):
             expect("JOBFENCE_" not in site.output(jobid), f"its environment: {site.output(jobid)}")
             expect_equal(set(site.leftovers()) - site.there_before, set(), "the tree")
-        end(site, jobid)
+        site.end(jobid)
 
 
 @case
@@ -273,9 +261,8 @@ def observed(site):
     """With Mode=observe the job is fenced and not limited, and the log says what it would be limited to."""
     site.configure("Mode=observe\n")
     mark = site.log_mark()
-    jobid = site.submit(site.users[0], "sleep 1000", cpus=1, mib=100)
-    group = fenced(site, jobid)
+    jobid, group = running(site, site.users[0], "sleep 1000", cpus=1, mib=100)
     site.expect_no_limits(group, 100)
     if site.LOGS_NOTICES:
         until(lambda: "would" in site.said_since(mark), 20, "what it would be limited to, in the log")
-    end(site, jobid)
+    site.end(jobid)

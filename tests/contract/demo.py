@@ -11,7 +11,7 @@ import time
 
 from . import kernel
 from .cases import TOO_MUCH, TOO_MUCH_FOR
-from .harness import ESCAPEE, RAN, end, escapee_of, fenced, has_run, is_frozen
+from .harness import ESCAPEE, HAS_RUN, escapee_of, fenced, has_run, is_frozen
 from .sites import until
 
 SPIN = "for i in 1 2 3 4; do sh -c 'while :; do :; done' & done; sleep 300"
@@ -49,7 +49,7 @@ class Demo:
         except AssertionError as error:
             self.check(False, error)
         self.head("The job is deleted; one of its processes has a session of its own")
-        end(self.site, jobid)
+        self.site.end(jobid)
         self.site.until_gone(group.parent)
         self.check(kernel.identity(who[0]) != who, "all of its processes and its fence have gone")
 
@@ -72,7 +72,7 @@ class Demo:
             self.site.resume(jobid)
             until(lambda: group.cpu_seconds() - before > 0.1, 20, "the job's going on")
             self.check(True, "resumed, they go on")
-        end(self.site, jobid)
+        self.site.end(jobid)
 
     def memory(self):
         self.head("A job whose processes together take more memory than it asked for")
@@ -84,13 +84,13 @@ class Demo:
     def wrong_configuration(self):
         self.head("jobfence.conf of the host is wrong")
         line, mark = self.site.configure("MaxProcesses=many\n") + 1, self.site.log_mark()
-        jobid = self.submit(RAN)
+        jobid = self.submit(HAS_RUN)
         reason = self.site.refusal(jobid, mark)
         print(f"   it is refused: {reason}")
         self.check(f"jobfence.conf:{line}:" in reason, "the reason says which line of jobfence.conf is wrong")
         self.check(not has_run(self.site, jobid), "the job does not run without its limits")
         self.site.configure()
-        self.site.wait(self.site.after_refusal(jobid, RAN))
+        self.site.wait(self.site.after_refusal(jobid, HAS_RUN))
 
     def emptiness(self):
         self.head("Afterwards")

@@ -22,7 +22,7 @@ CASES = []
 ESCAPEE = "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $! >escapee.new; mv escapee.new escapee.$JOB_ID"
 # Until the case has looked at it.
 WAIT = "until [ -e go.$JOB_ID ]; do sleep 0.2; done"
-RAN = "touch ran.$JOB_ID"
+HAS_RUN = "touch ran.$JOB_ID"
 # For a temporary directory, as `tempfile` takes it, that the keeper removes if this process cannot.
 IN_VAR = {"dir": "/var/tmp", "prefix": "jobfence-", "suffix": f".{os.getpid()}"}
 
@@ -105,6 +105,18 @@ def fenced(site, jobid, step=None, timeout=180, node=None):
         raise AssertionError(f"{error}; its processes are in {seen}, and it is {site.describe(jobid)}") from None
 
 
+def running(site, *given, **asked):
+    """A job that is submitted with this, and its fence, when it is there."""
+    jobid = site.submit(*given, **asked)
+    return jobid, fenced(site, jobid)
+
+
+def escaping(site, user, script, *given, **asked):
+    """The same, when the job has an escapee before all else; with what the kernel says of that."""
+    jobid, group = running(site, user, f"{ESCAPEE}; {script}", *given, **asked)
+    return jobid, group, escapee_of(site, jobid, user)
+
+
 def escapee_of(site, jobid, user=None):
     """What the kernel says of the process that ESCAPEE has started."""
     return kernel.identity(pid_from(site.directory(user or site.users[0]) / f"escapee.{jobid}"))
@@ -116,19 +128,24 @@ def let_go(site, jobid, user=None):
 
 
 def has_run(site, jobid, user=None):
-    """Whether the RAN of a job has run."""
+    """Whether the HAS_RUN of a job has run."""
     return (site.directory(user or site.users[0]) / f"ran.{jobid}").exists()
-
-
-def end(site, *jobids):
-    """Deletes the jobs, and waits until they are over."""
-    site.delete(*jobids)
-    for jobid in jobids:
-        site.wait(jobid)
 
 
 def expect_gone(group, timeout=20):
     until(lambda: not group.exists(), timeout, f"the end of {group.path}")
+
+
+def expect_ended(whom, group, timeout=60):
+    """All of these processes, and the fence of their job."""
+    expect_all_dead(whom, timeout)
+    expect_gone(group.parent, timeout)
+
+
+def end_of(site, jobid, status=4):
+    """The job ends its WAIT, and then with this exit status."""
+    let_go(site, jobid)
+    expect_equal(site.status(jobid), status, "its exit status")
 
 
 def expect_not_left(site, mark):
@@ -214,16 +231,22 @@ def expect_dead(who, timeout=5):
     until(lambda: kernel.identity(who[0]) != who, timeout, f"the death of process {who[0]}")
 
 
+def expect_all_dead(whom, timeout=5):
+    for who in whom:
+        expect_dead(who, timeout)
+
+
 @contextlib.contextmanager
-def ended_after(who):
-    """Whatever the case finds: a process that it made survives no longer than it."""
+def ended_after(*whom):
+    """Whatever the case finds: processes that it made survive no longer than it."""
     try:
         yield
     finally:
-        # It may go while we look.
-        with contextlib.suppress(ProcessLookupError):
-            if kernel.identity(who[0]) == who:
-                os.kill(who[0], signal.SIGKILL)
+        for who in whom:
+            # It may go while we look.
+            with contextlib.suppress(ProcessLookupError):
+                if kernel.identity(who[0]) == who:
+                    os.kill(who[0], signal.SIGKILL)
 
 
 @contextlib.contextmanager

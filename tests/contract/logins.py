@@ -44,6 +44,5 @@ def logged_in(user, command):
             raise AssertionError(f"the session says {said!r} ({process.communicate(timeout=120)[1].strip()})")
         session = [pid for pid in kernel.descendants(process.pid)
                    if kernel.command_line(pid).startswith(("-bash", "bash"))]
-        for who in filter(None, map(kernel.identity, session)):
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*filter(None, map(kernel.identity, session))))
         yield session

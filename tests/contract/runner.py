@@ -168,6 +168,8 @@ class Program:
     def main(self, doc):
         options = self.arguments(doc).parse_intermixed_args()
         options.cases += options.only
+        if options.site != "installed" and not (options.bin or options.list or getattr(options, "base", None)):
+            sys.exit("cases: a private site needs --bin")
         chosen = self.chosen(options)
         if options.list:
             print("\n".join(one.__name__ for one in chosen))

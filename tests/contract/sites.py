@@ -242,6 +242,11 @@ class Site:
         """For a case that has failed: what the scheduler knows of the job."""
         return ""
 
+    def end(self, *jobids):
+        """Deletes the jobs, and waits until they are over. What the scheduler then says of the last one."""
+        self.delete(*jobids)
+        return [self.wait(jobid) for jobid in jobids][-1]
+
     # -- what can differ, too -------------------------------------------------------------
 
     def limited(self, group):

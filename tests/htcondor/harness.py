@@ -6,7 +6,7 @@ import os
 import stat
 
 from contract import kernel
-from contract.harness import Skip, expect, expect_dead, expect_gone
+from contract.harness import Skip, expect
 from contract.kernel import Group
 from contract.sites import until
 
@@ -69,13 +69,6 @@ def expect_quota(group, cpus, periods=30):
     used = after["usage_usec"] - before["usage_usec"]
     expect(used <= limit, f"{used} us of CPU time were used in {after['nr_periods'] - before['nr_periods']} periods")
     return f"{used / limit * cpus:.2f} CPUs"
-
-
-def expect_ended(who, group, timeout=60):
-    """All of these processes, and the fence of their job."""
-    for one in who:
-        expect_dead(one, timeout)
-    expect_gone(group.parent, timeout)
 
 
 # What can be read of a terminal on a screen: the device of one that is there can be opened by whoever may.

@@ -15,8 +15,8 @@ sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from pbs import sites  # noqa: E402
 from contract.sites import die_properly, until  # noqa: E402
+from pbs import sites  # noqa: E402
 
 DSH = f"{sites.EXEC}/bin/pbsdsh"
 BOTH = "-lselect=2:ncpus=1:mem=64mb", "-lplace=scatter"

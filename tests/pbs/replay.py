@@ -34,8 +34,8 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
 import leases  # noqa: E402
-from contract.gpus import SHOW_GPUS, gpus_of_the_node  # noqa: E402
 from contract import kernel  # noqa: E402
+from contract.gpus import SHOW_GPUS, gpus_of_the_node  # noqa: E402
 from contract.sites import system_users  # noqa: E402
 
 # What MoM's name is for hooks, and what it is for the server: that is in exec_host2, and whoever asks for the event is it.
@@ -278,6 +278,12 @@ class Mom:
         self.save(job)
         return answer
 
+    def begun(self, user, **given):
+        """A job that has begun."""
+        job = Job(self, user, **given)
+        self.begin(job)
+        return job
+
     def save(self, job):
         """MoM's file about the job."""
         (self.spool / f"{job.id}.JB").write_bytes(b"\1\0Job_Name\0x\0\0run_version\0%d\0" % job.run)
@@ -419,6 +425,11 @@ class Job:
             os.kill(pid, signal.SIGKILL)
         self.wait()
 
+    def ended(self):
+        """It is killed, and over."""
+        self.kill()
+        return self.over()
+
     def over(self):
         """The last events of a job, and what the first of them has answered."""
         answer = self.mom.accepted("EXECJOB_EPILOGUE", self)
@@ -431,8 +442,7 @@ class Job:
 @case
 def life(mom, user):
     """From begin to end: the limits, the usage, a process with a session of its own."""
-    job = Job(mom, user)
-    mom.begin(job)
+    job = mom.begun(user)
     expect(job.group("extern").exists(), "begin has made no fence")
     expect_equal(job.group().cpu_limit(), 1.0, "the job's CPUs")
     expect_equal(job.group().memory_limit(), 200 * MIB, "the job's memory")
@@ -456,8 +466,7 @@ def usage_log(mom, user):
     """Each step has a line, with the queue that the first event has said, though other processes have closed it."""
     log = mom.top / "usage/usage.jsonl"
     mom.write_config(f"UsageLog={log}")
-    job = Job(mom, user, number="30", queue="express", project="p 1")
-    mom.begin(job)
+    job = mom.begun(user, number="30", queue="express", project="p 1")
     # The clock of the process has run while it was the starter, outside the step.
     mom.start(job, "exec python3 -S -c 'import time\nend = time.process_time() + 0.5\nwhile time.process_time() < end: pass'")
     job.wait()
@@ -512,8 +521,7 @@ def card(mom, user):
     # Without it the end is as ever.
     mom.write_config("UsageCard=always")
     for fail in ["jobfence_card", "exception"], ["jobfence_card", "-4"]:
-        job = Job(mom, user, number="50", **more)
-        mom.begin(job)
+        job = mom.begun(user, number="50", **more)
         mom.start(job, "exec true")
         job.wait()
         answer = mom.accepted("EXECJOB_EPILOGUE", job, fail=fail)
@@ -579,8 +587,7 @@ def ids_and_grants(mom, user):
         ({"Resource_List": {"place": "excl:exclhost"}}, None, 200 * MIB),
         ({"Resource_List": {"place": "free:group=exclhosts"}}, 1.0, 200 * MIB),
     ):
-        job = Job(mom, user, number="12[3]", **attributes)
-        mom.begin(job)
+        job = mom.begun(user, number="12[3]", **attributes)
         expect_equal((job.group().cpu_limit(), job.group().memory_limit()), (cpus, memory), f"limits for {attributes}")
         job.over()
     # As 'pbs_mom -s insert' writes it: PBS places other jobs there then.
@@ -588,8 +595,7 @@ def ids_and_grants(mom, user):
     definitions.mkdir()
     for sharing, cpus in ("default_shared", None), ("ignore_excl", 1.0):
         (definitions / "vnodes").write_text(f"$configversion 2\n{HOST}: sharing = {sharing}\n")
-        job = Job(mom, user, Resource_List={"place": "exclhost"})
-        mom.begin(job)
+        job = mom.begun(user, Resource_List={"place": "exclhost"})
         expect_equal(job.group().cpu_limit(), cpus, f"CPUs of a job with place=exclhost and sharing={sharing}")
         job.over()
     answer = mom.run("EXECJOB_BEGIN", Job(mom, user, exec_vnode="(other:ncpus=1)", exec_host2="other.site:15002/0"))
@@ -608,8 +614,7 @@ def sections(mom, user):
         is_claimed = section.startswith(("Account", "Project"))
         for trust in ("yes", "no") if is_claimed else ("no",):
             mom.write_config(f"TrustAccount={trust}", "MaxProcesses=99", f"[{section}]", "MaxProcesses=50")
-            job = Job(mom, user, Account_Name="lab")
-            mom.begin(job)
+            job = mom.begun(user, Account_Name="lab")
             expected = 50 if is_its or is_claimed and trust == "no" else 99
             expect_equal(job.group().processes_limit(), expected, f"processes with a section [{section}] and TrustAccount={trust}")
             job.over()
@@ -662,8 +667,7 @@ def site_wide_values(mom, user):
         (["ZeroCPUs=0.5"], {"exec_vnode": f"({HOST}:ncpus=0:mem=200mb)"}, 0.5, 200 * MIB),
     ):
         mom.write_config(*keys)
-        job = Job(mom, user, **attributes)
-        mom.begin(job)
+        job = mom.begun(user, **attributes)
         expect_equal((job.group().cpu_limit(), job.group().memory_limit()), (cpus, memory), f"limits with {keys}")
         job.over()
 
@@ -735,8 +739,7 @@ def gpus_by_job(mom, user):
         # MoM starts again: the choice stands in the records.
         mom.accepted("EXECHOST_STARTUP")
         expect(not mom.run("EXECJOB_BEGIN", third)["accepted"], "the third job has a GPU of a job that runs")
-        first.kill()
-        first.over()
+        first.ended()
         mom.begin(third)
         expect_equal(gpus_in_records(mom, third), {"extern": ["nvidia0"]}, "the GPUs of the third job")
         # Another run of a job is another's, until it is closed: begin does that.
@@ -745,8 +748,7 @@ def gpus_by_job(mom, user):
         mom.save(again)
         second.wait()
         expect_equal(gpus_in_records(mom, again), {"extern": ["nvidia1"]}, "the GPUs of the second run")
-        without = Job(mom, user, number="4")
-        mom.begin(without)
+        without = mom.begun(user, number="4")
         mom.start(without, SHOW_GPUS.format(top))
         without.wait()
         expect_equal(without.output.read_text(), "CUDA=\n", "what a job without GPUs can open, and is told")
@@ -821,19 +823,16 @@ def gpus_chosen_at_once(mom, user):
 def crashes_at_launch(mom, user):
     """MoM goes on with a job whose launch has crashed: its prologue has put it in."""
     for fail in (["jobfence_open_gpus", "crash"], ["jobfence_attach", "crash"], ["jobfence_abi_version", "crash"]):
-        job = Job(mom, user)
-        mom.begin(job)
+        job = mom.begun(user)
         mom.start(job, "exec sleep 300", launch={"fail": fail})
         job.started("extern")
-        job.kill()
-        job.over()
+        job.ended()
 
 
 @case
 def crashes_at_launch_without_a_prologue(mom, user):
     """As of a task on another host: the periodic event puts its processes in."""
-    job = Job(mom, user)
-    mom.begin(job)
+    job = mom.begun(user)
     mom.start(job, "exec sleep 300", prologue=False, launch={"fail": ["jobfence_attach", "crash"]})
     pid = job.starters[0]
     until(lambda: kernel.command_line(pid).startswith("sleep"), "the start of the job")
@@ -842,8 +841,7 @@ def crashes_at_launch_without_a_prologue(mom, user):
     answer = mom.fetches(job, pid)
     expect("outside of the job's fence" in str(answer["log"]), f"{answer}")
     expect(not job.is_in(stranger.pid, "extern"), "a process of the user's that is none of the job's was put in")
-    job.kill()
-    job.over()
+    job.ended()
 
 
 @case
@@ -903,8 +901,7 @@ def each_call_fails(mom, user):
     }
     sleeper = mom.stray(user)
     for event, names in calls.items():
-        job = Job(mom, user)
-        mom.begin(job)
+        job = mom.begun(user)
         of_nodes = event.startswith("EXECHOST")
         for name in (*names, "abi_version", "set_log"):
             for how in "exception", "-2", "-4", "-5":
@@ -962,8 +959,7 @@ def a_mistake_at_the_end(mom, user):
     """A configuration that was broken while a job ran keeps neither what the job has used nor its fence."""
     right = mom.settings
     for broken in "jobfence.conf", "jobfence.CF":
-        job = Job(mom, user)
-        mom.begin(job)
+        job = mom.begun(user)
         mom.start(job, "exec python3 -S -c 'import time\nwhile time.process_time() < 1.2: pass'")
         job.wait()
         if broken == "jobfence.conf":
@@ -1129,8 +1125,7 @@ def cores_by_job(mom, user):
         mom.begin(job)
         expect(cpus_of(job)[0] in ("", everything), f"the CPUs of {job.id}: {cpus_of(job)}")
         job.over()
-    first.kill()
-    first.over()
+    first.ended()
     mom.begin(third)
     expect(cpus_of(third)[0] in map(str, sets[0]), f"a CPU that is free again: {cpus_of(third)}")
     third.over()
@@ -1194,8 +1189,7 @@ def address_space(mom, user):
         expect_equal(line.groups(), (str(wanted), str(hard)), f"RLIMIT_AS with {settings}, {asked}, {lines}")
         if not lines:
             expect_equal(job.group().memory_limit(), 200 * MIB, "the memory of the fence")
-        job.kill()
-        job.over()
+        job.ended()
 
 
 @case
@@ -1216,8 +1210,7 @@ def a_default_and_the_whole_host(mom, user):
 
 @case
 def repeated_and_missing_events(mom, user):
-    job = Job(mom, user)
-    mom.begin(job)
+    job = mom.begun(user)
     mom.start(job, "exec sleep 300", prologue=False)
     pid = job.started()
     mom.accepted("EXECJOB_BEGIN", job)
@@ -1233,8 +1226,7 @@ def repeated_and_missing_events(mom, user):
         mom.accepted(event, again)
     expect(not again.group().exists(), "the fence is still there")
     # Only its end, and nothing before.
-    job = Job(mom, user)
-    mom.begin(job)
+    job = mom.begun(user)
     mom.accepted("EXECJOB_END", job)
     expect(not job.group().exists(), "the fence is still there after the end alone")
 
@@ -1242,8 +1234,7 @@ def repeated_and_missing_events(mom, user):
 @case
 def mom_dies(mom, user):
     """A job is dead when MoM does not have it any more, and at no other time."""
-    job = Job(mom, user)
-    mom.begin(job)
+    job = mom.begun(user)
     mom.start(job, "exec sleep 300")
     pid = job.started()
 
@@ -1271,8 +1262,7 @@ def mom_dies(mom, user):
 
 @case
 def suspended(mom, user):
-    job = Job(mom, user)
-    mom.begin(job)
+    job = mom.begun(user)
     mom.start(job, "setsid sh -c 'while :; do :; done' & exec sleep 300")
     job.started()
     until(lambda: len(job.group("1").members()) == 2, "the two processes")
@@ -1285,16 +1275,14 @@ def suspended(mom, user):
     until(lambda: kernel.process_seconds(spinner) > before, "CPU time of a thawed process")
     mom.accepted("EXECJOB_POSTSUSPEND", job)
     mom.accepted("EXECJOB_PRETERM", job)
-    job.kill()
-    job.over()
+    job.ended()
     expect(not kernel.is_alive(spinner), "a process of the job is alive")
 
 
 @case
 def a_user_locks_the_library(mom, user):
     """Users can open the library, and so keep a lock on it. Nothing waits for that."""
-    job = Job(mom, user)
-    mom.begin(job)
+    job = mom.begun(user)
     mom.start(job, "exec sleep 300")
     job.started()
     job.more.update(substate=42, Exit_status=-12)
@@ -1313,8 +1301,7 @@ def a_user_locks_the_library(mom, user):
 @case
 def an_environment_that_cannot_be_read(mom, user):
     """As of a process that maps a file of a file system that does not answer: nobody waits for it, and others are looked at."""
-    job = Job(mom, user)
-    mom.begin(job)
+    job = mom.begun(user)
     mom.start(job, "exec sleep 300")
     job.started()
     waits, stray = (mom.stray(user, job.id) for _ in range(2))
@@ -1327,15 +1314,13 @@ def an_environment_that_cannot_be_read(mom, user):
     finally:
         mom.prefix = []
     expect(not job.is_in(waits.pid, "extern"), "a process was put in of which nobody knows whose it is")
-    job.kill()
-    job.over()
+    job.ended()
 
 
 @case
 def checkpointed(mom, user):
     """A checkpoint that ends the job leaves one fence without processes, and what the job has used. The first event is the last."""
-    job = Job(mom, user)
-    mom.begin(job)
+    job = mom.begun(user)
     mom.start(job, "setsid sleep 300 & while :; do :; done")
     pid = job.started()
     until(lambda: job.group().cpu_seconds() > 1.2, "CPU time")
@@ -1370,8 +1355,7 @@ def checkpointed(mom, user):
 @case
 def interactive(mom, user):
     """The relays of the terminal are root's, and the job's shell is in its step."""
-    job = Job(mom, user)
-    mom.begin(job)
+    job = mom.begun(user)
     relay = mom.start(job, "exec sleep 300", is_interactive=True)
     shell = until(lambda: next((p for p in job.group("1").members() if kernel.command_line(p).startswith("sleep")), 0), "the shell")
     expect(job.is_in(relay, "extern"), f"the relay is in {kernel.cgroups_of(relay)}")
@@ -1383,8 +1367,7 @@ def interactive(mom, user):
 @case
 def tasks_and_attached(mom, user):
     """Each task has a step; what pbs_attach brings comes with its session."""
-    job = Job(mom, user)
-    mom.begin(job)
+    job = mom.begun(user)
     mom.start(job, "exec sleep 300")
     job.started()
     mom.start(job, "exec sleep 300", prologue=False, tasknum="0000000A")
@@ -1398,8 +1381,7 @@ def tasks_and_attached(mom, user):
     mom.accepted("EXECJOB_RESIZE", job)
     for step in None, "extern", "1", "10":
         expect_equal(job.group(step).cpu_limit(), 2.0, f"CPUs of step {step} after the resize")
-    job.kill()
-    job.over()
+    job.ended()
     stranger.wait()
 
 
@@ -1413,15 +1395,13 @@ def a_task_of_a_job_that_began_without_the_hook(mom, user):
     job.started()
     mom.fetches(job, earlier.pid)
     expect(job.is_in(earlier.pid, "extern"), f"process {earlier.pid} is in {kernel.cgroups_of(earlier.pid)}")
-    job.kill()
-    job.over()
+    job.ended()
 
 
 @case
 def strangers_are_not_attached(mom, user):
     """A user chooses the number that pbs_attach brings, and MoM looks whose it is only after the hook."""
-    job = Job(mom, user)
-    mom.begin(job)
+    job = mom.begun(user)
     other = leases.uids()
     strangers = [subprocess.Popen([*of, "sleep", "300"], start_new_session=True)
                  for of in ((), ("setpriv", f"--reuid={other.first}", "--clear-groups"))]
@@ -1468,8 +1448,7 @@ def periodic_bears_odd_names(mom, user):
 @case
 def a_name_is_no_fence(mom, user):
     """A user can have made a directory that is called as a fence of the user's: what is there is fetched all the same."""
-    job = Job(mom, user)
-    mom.begin(job)
+    job = mom.begun(user)
     mom.start(job, "exec sleep 300")
     job.started()
     stray = mom.stray(user, job.id)
@@ -1487,14 +1466,12 @@ def a_name_is_no_fence(mom, user):
         stray.wait()
         for directory in reversed(above):
             directory.rmdir()
-    job.kill()
-    job.over()
+    job.ended()
 
 
 @case
 def usage_outlives_a_failed_close(mom, user):
-    job = Job(mom, user)
-    mom.begin(job)
+    job = mom.begun(user)
     answer = mom.run("EXECJOB_EPILOGUE", job, fail=["jobfence_close", "-4"])
     expect(answer["accepted"] and "cput" in answer["used"][job.id] and answer["log"], f"{answer}")
     job.over()
@@ -1516,8 +1493,7 @@ def joined_output(mom, user):
 @case
 def what_cannot_be_decoded(mom, user):
     """A byte that is no UTF-8 in a job's environment: pbs_python gives the hook no environment and has no answer for MoM, who goes on."""
-    job = Job(mom, user)
-    mom.begin(job)
+    job = mom.begun(user)
     mom.start(job, "exec sleep 300", launch={"env": None})
     job.started("extern")
     mom.start(job, "exec sleep 300", prologue=False, tasknum="00000002", launch={"env": None})
@@ -1531,16 +1507,14 @@ def what_cannot_be_decoded(mom, user):
     # Nor has the periodic event any jobs then.
     stray = mom.stray(user, job.id)
     mom.fetches(job, stray.pid, job_list=None)
-    job.kill()
-    job.over()
+    job.ended()
     stray.wait()
 
 
 @case
 def a_refused_task(mom, user):
     """Only the first process's refusal is the job's."""
-    job = Job(mom, user)
-    mom.begin(job)
+    job = mom.begun(user)
     for number, is_jobs in (("1", True), ("00000001", True), ("00000002", False), ("40000001", False)):
         answer = mom.run("EXECJOB_LAUNCH", job, env={"PBS_TASKNUM": number}, fail=["jobfence_open_gpus", "-2"])
         expect_equal((answer["accepted"], answer["rerun"]), (False, is_jobs), f"the answer for task {number}")
@@ -1609,22 +1583,19 @@ def two_jobs_of_a_user(mom, user):
         mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()])
         mom.start(job, "exec sleep 300", prologue=False, tasknum="00000002")
         job.started("2")
-        job.kill()
-        job.over()
+        job.ended()
         stray.wait()
 
 
 @case
 def readers_of_limits(mom, user):
     """MoM's umask is 077 at launch; users read what limits them."""
-    job = Job(mom, user)
-    mom.begin(job)
+    job = mom.begun(user)
     mom.start(job, "exec sleep 300")
     job.started()
     modes = {str(path): path.stat().st_mode & 0o777 for step in (None, "extern", "1") for path in job.group(step).directories()}
     expect_equal(set(modes.values()), {0o755}, f"the modes of {modes}")
-    job.kill()
-    job.over()
+    job.ended()
 
 
 @case
@@ -1666,14 +1637,12 @@ def the_stand_in_is_as_recorded(mom, user):
 @case
 def small_address_space(mom, user):
     """The job's own limits hold for the hook at launch, too."""
-    job = Job(mom, user)
-    mom.begin(job)
+    job = mom.begun(user)
     # What was killed may not be buried yet, and counts for the limit.
     until(lambda: not processes_of(user), "the burial of the user's other processes")
     mom.start(job, "exec sleep 300", limits=((resource.RLIMIT_AS, 60 * MIB), (resource.RLIMIT_NPROC, 4)))
     job.started()
-    job.kill()
-    job.over()
+    job.ended()
 
 
 @case
@@ -1713,8 +1682,7 @@ def time_in_the_library(mom, user):
     mom.is_realtime = True
     taken, parts = {event: [] for event in STANDS_STILL}, {}
     # Another job is there meanwhile, as on a node in use.
-    beside = Job(mom, user, number="1")
-    mom.begin(beside)
+    beside = mom.begun(user, number="1")
     for number in range(15):
         job = Job(mom, user, number=str(number + 2))
         stranger = mom.stray(user)
@@ -1728,8 +1696,7 @@ def time_in_the_library(mom, user):
                 mom.save(job)
                 mom.start(job, "exec sleep 300", prologue=False)
                 job.started()
-        job.kill()
-        job.over()
+        job.ended()
         stranger.wait()
     beside.over()
     medians = {event: statistics.median(times) for event, times in taken.items()}

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from contract import kernel, sites  # noqa: E402
 from contract.harness import Skip, expect, expect_equal, expect_in, fenced, uid  # noqa: E402
-from slurm.harness import expect_limits, expect_not_drained, fences_well  # noqa: E402
 from contract.sites import until  # noqa: E402
+from slurm.harness import expect_limits, expect_not_drained, fences_well  # noqa: E402
 from slurm.sites import InstalledSite  # noqa: E402
 
 NAME = "rebooted"  # in the output

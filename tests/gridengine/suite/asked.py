@@ -4,7 +4,7 @@
 import contextlib
 
 from contract.gpus import SHOW_GPUS, gpus_of_the_node
-from contract.harness import MIB, Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced
+from contract.harness import MIB, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, running
 from contract.sites import until
 
 from ..harness import ask, expect_limits
@@ -57,11 +57,10 @@ def asks_for_less(site):
     site.configure("MaxProcesses=90\n")
     for count, allowed in (60, 60), (100, 90):
         given = f"JOBFENCE_CPU_LIMIT=0.5,JOBFENCE_PIDS_MAX={count}"
-        jobid = site.submit("alice", "sleep 1000", "-v", given, *ask(2, 200))
-        group = fenced(site, jobid)
+        jobid, group = running(site, "alice", "sleep 1000", "-v", given, *ask(2, 200))
         expect_limits(group.parent, 0.5, 200)
         expect_equal(group.processes_limit(), allowed, "processes")
-        end(site, jobid)
+        site.end(jobid)
     reason = refused(site, "touch ran.$JOB_ID", "-v", "JOBFENCE_CPU_LIMIT=half")
     expect_in("JOBFENCE_CPU_LIMIT: found \"half\", expected a number of CPUs", reason, "the reason")
 
@@ -112,7 +111,7 @@ def gpus(site):
         # qmaster says that there is a third.
         expect_in("too few GPUs are free for this job", refused(site, "touch ran.$JOB_ID", "-l", "gpu=1"), "the reason")
         for jobid in (*jobs, none):
-            end(site, jobid)
+            site.end(jobid)
         both = site.submit("alice", script, "-l", "gpu=1", "-pe", "smp", "2")
         site.wait(both)
         expect_equal(site.output(both).split(), ["nvidia0", "nvidia1", "CUDA=0,1"], "a GPU for each slot")
@@ -177,4 +176,4 @@ def asked_by_a_shortcut(site):
         jobid = site.submit("alice", "sleep 1000", "-l", "mf=90M")
         expect_equal(fenced(site, jobid).parent.memory_limit(), 90 * MIB, "the memory of the job")
         expect_in("mem_free=90M", site.job(jobid)["hard resource_list"], "what qmaster has granted")
-        end(site, jobid)
+        site.end(jobid)

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import MIB, case, end, expect, expect_equal, expect_in, expect_match, fenced
+from contract.harness import MIB, case, expect, expect_equal, expect_in, expect_match, fenced, running
 from contract.sites import until
 
 from ..hosts import HOSTS
@@ -150,7 +150,7 @@ def verified(site):
         for amount in "90M", "0x5a00000":
             jobid = site.submit("alice", "sleep 1000", "-pe", "smp", "2", "-l", f"mem_free={amount},h_vmem=100M", *forged)
             expect_equal(fenced(site, jobid).parent.memory_limit(), 90 * MIB, f"the memory of a job with mem_free={amount}")
-            end(site, jobid)
+            site.end(jobid)
         # What it has noted would be untrue then.
         held = site.submit("alice", "true", "-h", "-l", "mem_free=90M")
         done = site.as_user("alice", ["qalter", "-l", "mem_free=1M", held])
@@ -190,13 +190,12 @@ def cpus_of_a_complex(site):
     for per, consumable, cpus in ("", "YES", 6), ("", "JOB", 3), (":slot", "JOB", 6):
         site.configure(f"CPUsPerSlot=0.5\n[Queue=all.q]\nSlotCPUs=threads{per}\n")
         with counted(site, (consumable, 0), ("YES", 0)):
-            jobid = site.submit("alice", "sleep 1000", *asked, "-v", "JOBFENCE_REQUESTED=threads=64")
-            group = fenced(site, jobid)
+            jobid, group = running(site, "alice", "sleep 1000", *asked, "-v", "JOBFENCE_REQUESTED=threads=64")
             expect_equal(group.parent.cpu_limit(), float(cpus), f"CPUs by a consumable {consumable}, as threads{per}")
-            end(site, jobid)
+            site.end(jobid)
             jobid = site.submit("alice", "sleep 1000", "-pe", "smp", "2", "-v", "JOBFENCE_REQUESTED=threads=64")
             expect_equal(fenced(site, jobid).parent.cpu_limit(), 1.0, "CPUs of a job that asks for slots alone")
-            end(site, jobid)
+            site.end(jobid)
             done = site.as_user("alice", ["qsub", "-l", "threads=INFINITY"], stdin="true\n")
             expect(done.returncode != 0, "a job with CPUs without end was taken")
 
@@ -206,14 +205,13 @@ def debited_by_default(site):
     """A job that does not ask for a consumable has what qmaster debits: the complex's default, where somebody has some to give."""
     site.configure("SlotCPUs=threads\nSlotMemory=mem_own\n")
     with counted(site, ("YES", 2), ("JOB", "90M")):
-        jobid = site.submit("alice", "sleep 1000", "-pe", "smp", "2")
-        group = fenced(site, jobid)
+        jobid, group = running(site, "alice", "sleep 1000", "-pe", "smp", "2")
         said = site.command("qstat", "-F", "threads,mem_own", "-q", "all.q").stdout
         for free in "hc:threads=5", "hc:mem_own=810":
             expect_in(free, said, "what qmaster has left")
         expect_equal(group.parent.cpu_limit(), 4.0, "CPUs by default")
         expect_equal(group.parent.memory_limit(), 90 * MIB, "memory by default")
-        end(site, jobid)
+        site.end(jobid)
 
 
 # A JSV as Grid Engine's manual has it, with its library for the shell.
@@ -247,7 +245,7 @@ def beside_another_jsv(site):
             expect_equal(fenced(site, jobid).parent.memory_limit(), mib * MIB, f"memory of a job with {wish}")
             expect_in(f"mem_free={mib}M", site.job(jobid)["hard resource_list"], "what qmaster grants")
             expect_equal(site.job(jobid).get("account") == "lab", wish == "more", "what it has changed besides")
-            end(site, jobid)
+            site.end(jobid)
         for wish, why in ("refuse", "the site says no"), ("silent", "does not answer. Try again later."), ("refuse", "the site says no"):
             done = site.as_user("alice", ["qsub", "-v", f"WISH={wish}"], stdin="true\n")
             expect(done.returncode != 0, f"a job with {wish} was taken")
@@ -298,7 +296,7 @@ def forged_requests(site):
             expect_in("jobfence: there is a newline in a name, a path or an argument of the job", done.stdout + done.stderr, f"what qsub says of {argument!r}")
             jobid = site.submit("alice", "sleep 1000", "-l", "mem_free=90M")
             expect_equal(fenced(site, jobid).parent.memory_limit(), 90 * MIB, "the memory of the next job")
-            end(site, jobid)
+            site.end(jobid)
         done = site.as_user("alice", ["qrsh", "-now", "no", "-l", "mem_free=90M", "echo", "two", "words"])
         expect_equal(done.stdout.strip(), "two words", f"what an interactive job says ({done.stderr})")
         done = site.as_user("alice", ["qsub", "-v", "JOBFENCE_CPU_LIMIT=half"], stdin="true\n")

@@ -6,7 +6,7 @@ import signal
 
 from contract import kernel
 from contract.harness import (
-    ESCAPEE, case, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, reaped,
+    case, escaping, expect, expect_all_dead, expect_ended, expect_equal, expect_gone, expect_in, expect_match, fenced, reaped,
 )
 from contract.sites import until
 
@@ -124,15 +124,13 @@ def refused_slave_task(site):
 @case
 def door_is_killed(site):
     """execd takes the job for dead; the janitor ends what is left of it, the shepherd, too."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", "-r", "n")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, "alice", "sleep 1000", "-r", "n")
     door, shepherd = site.shepherds(jobid)
     own = kernel.identity(shepherd)
     os.kill(door, signal.SIGKILL)
     site.wait(jobid)
     reaped(site, group)
-    for one in who, own:
-        expect_dead(one)
+    expect_all_dead((who, own))
     expect_gone(group.parent)
 
 
@@ -140,8 +138,7 @@ def door_is_killed(site):
 def door_of_a_job_that_runs_again(site):
     """Its door is killed, and the job comes back to this host while its old shepherd lives: both are never together in one fence."""
     top = site.directory("alice")
-    jobid = site.submit("alice", f"{ESCAPEE}; touch ran.$RESTARTED.$JOB_ID; sleep 1234", "-r", "y")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, "alice", "touch ran.$RESTARTED.$JOB_ID; sleep 1234", "-r", "y")
     # The last that its script starts: what comes later is of the second run.
     until(lambda: site.job_pids(jobid, "sleep 1234"), 30, "the sleep of the first run")
     door, shepherd = site.shepherds(jobid)
@@ -161,8 +158,7 @@ def door_of_a_job_that_runs_again(site):
         return (top / f"ran.1.{jobid}").exists()
     until(runs_again, 150, f"the second run of a job that is {site.queued(jobid)}")
     expect(not mixed, f"processes of both runs in one fence: {mixed[:3]}")
-    for one in (who, *old.values()):
-        expect_dead(one, 1)
+    expect_all_dead((who, *old.values()), 1)
     # A job that is ended while its script still starts what it is about can end otherwise.
     until(lambda: site.job_pids(jobid, "sleep 1234"), 30, "the sleep of the second run")
     again = fenced(site, jobid)
@@ -177,25 +173,21 @@ def door_of_a_job_that_runs_again(site):
 @case
 def shepherd_is_killed(site):
     """All of the job ends, and execd hears that the shepherd was killed."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", "-r", "n")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, "alice", "sleep 1000", "-r", "n")
     mark = site.log_mark()
     os.kill(site.shepherds(jobid)[1], signal.SIGKILL)
     site.wait(jobid)
     expect_match(r"died through signal = 9", site.log_since(mark), "execd's log")
-    expect_dead(who)
-    expect_gone(group.parent)
+    expect_ended([who], group)
 
 
 @case
 def execd_is_killed(site):
     """The job goes on, and what ends meanwhile is accounted for when execd is back."""
-    jobid = site.submit("alice", f"{ESCAPEE}; until [ -e end.$JOB_ID ]; do sleep 0.2; done; exit 6")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, "alice", "until [ -e end.$JOB_ID ]; do sleep 0.2; done; exit 6")
     site.stop_execd()
     expect(group.members(), "the job is gone")
     (site.directory("alice") / f"end.{jobid}").touch()
-    expect_dead(who, 20)
-    expect_gone(group.parent)
+    expect_ended([who], group)
     site.start_execd()
     expect_equal(site.wait(jobid, timeout=120)["exit_status"].split()[0], "6", "exit_status")

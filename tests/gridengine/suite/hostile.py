@@ -6,7 +6,7 @@ import shutil
 
 from contract import kernel
 from contract.attempted import ATTEMPTS, END, expect_refused, expect_state, state_of
-from contract.harness import PYTHON, case, end, expect, expect_equal, expect_gone, expect_in, fenced
+from contract.harness import PYTHON, case, expect, expect_equal, expect_gone, expect_in, running
 from contract.kernel import Group
 from contract.sites import until
 
@@ -22,14 +22,12 @@ def stays_in(site):
     attempts = site.home / ATTEMPTS.name
     shutil.copyfile(ATTEMPTS, attempts)
     attempts.chmod(0o644)
-    other = site.submit("alice", "sleep 1000", *ask(1, 100))
-    theirs = fenced(site, other)
+    other, theirs = running(site, "alice", "sleep 1000", *ask(1, 100))
     elsewhere = [str(path) for one in (theirs, theirs.parent) for path in one.directories()]
     door_of = "$(awk '/^PPid:/ {print $2}' /proc/$PPID/status)"
     kills = f"for pid in $PPID {door_of}; do for number in 9 15 18 19 21; do kill -$number $pid 2>/dev/null && echo \"signal $number reached $pid\"; done; done"
     script = f"{PYTHON} -S {attempts} raise; {PYTHON} -S {attempts} move {' '.join(elsewhere)}; {kills}; echo $PPID {door_of} tried; sleep 1000"
-    jobid = site.submit("alice", f"until [ -e go.$JOB_ID ]; do sleep 0.2; done; {script}", *ask(1, 100))
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", f"until [ -e go.$JOB_ID ]; do sleep 0.2; done; {script}", *ask(1, 100))
     before, others = state_of(group), state_of(theirs)
     door, shepherd = site.shepherds(jobid)
     (site.directory("alice") / f"go.{jobid}").touch()
@@ -44,7 +42,7 @@ def stays_in(site):
     expect_state(theirs, others)
     sleeper = until(lambda: site.job_pids(jobid, "sleep 1000"), 10, "the rest of the job")[0]
     expect_equal(Group.of(sleeper), group, "its cgroup at the end")
-    end(site, jobid, other)
+    site.end(jobid, other)
     for one in group, theirs:
         expect_gone(one.parent)
     return f"{count} attempts"
@@ -72,8 +70,7 @@ def spool_of_the_job(site):
         touch $OLDPWD/written.$JOB_ID
         until [ -e $OLDPWD/stop.$JOB_ID ]; do sleep 0.2; done
         exit 3"""
-    jobid = site.submit("alice", script, *ask(1, 100))
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", script, *ask(1, 100))
     top = site.directory("alice")
     until(lambda: "can write" in site.output(jobid), 60, "what the user can write")
     door, _ = site.shepherds(jobid)

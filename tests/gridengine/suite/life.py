@@ -11,7 +11,8 @@ from pathlib import Path
 
 from contract import kernel, sites
 from contract.harness import (
-    ESCAPEE, case, end, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, is_frozen, steps_of,
+    ESCAPEE, case, escapee_of, expect, expect_all_dead, expect_dead, expect_ended, expect_equal, expect_gone, expect_in, expect_match,
+    fenced, is_frozen, running, steps_of,
 )
 from contract.kernel import Group
 from contract.sites import until
@@ -39,16 +40,14 @@ def out_of_time(site):
     expect(group, "nothing of any job was seen before its end")
     row = site.wait(jobid, timeout=120)
     expect_equal(row["exit_status"].split()[0], "137", "exit_status")
-    expect_dead(who)
-    expect_gone(group.parent)
+    expect_ended([who], group)
 
 
 @case
 def suspended_at_its_soft_limit(site):
     """A warning at s_rt lets no suspended job go on: the job hears it later."""
     warned, begin = (site.directory("alice") / name for name in ("warned.soft", "began.soft"))
-    jobid = site.submit("alice", f"trap 'touch {warned}' USR1\ntouch {begin}\nwhile :; do sleep 0.2; done", "-l", "s_rt=20")
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", f"trap 'touch {warned}' USR1\ntouch {begin}\nwhile :; do sleep 0.2; done", "-l", "s_rt=20")
     until(begin.exists, 20, "its beginning")
     mark = site.log_mark()
     site.qmod("-sj", jobid)
@@ -61,14 +60,13 @@ def suspended_at_its_soft_limit(site):
         time.sleep(0.1)
     site.qmod("-usj", jobid)
     until(warned.exists, 20, "the warning")
-    end(site, jobid)
+    site.end(jobid)
 
 
 @case
 def suspended_with_notice(site):
     """A job that is warned before (-notify) has the time to hear it: nothing stands still meanwhile."""
-    jobid = site.submit("alice", "trap 'echo warned >warned.$JOB_ID' USR1\nwhile :; do sleep 0.2; done", "-notify")
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", "trap 'echo warned >warned.$JOB_ID' USR1\nwhile :; do sleep 0.2; done", "-notify")
     site.qmod("-sj", jobid)
     until((site.directory("alice") / f"warned.{jobid}").exists, 20, "the warning")
     expect(not is_frozen(group), "the fence stands still")
@@ -79,12 +77,10 @@ def suspended_with_notice(site):
 @case
 def runs_again(site):
     """A job that is put back into the queue has a fence again, under its old number."""
-    jobid = site.submit("alice", "echo restarted $RESTARTED; [ $RESTARTED = 1 ] || sleep 1000; cat /proc/self/cgroup", "-r", "y")
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", "echo restarted $RESTARTED; [ $RESTARTED = 1 ] || sleep 1000; cat /proc/self/cgroup", "-r", "y")
     members = [kernel.identity(pid) for pid in group.members()]
     site.qmod("-rj", jobid)
-    for who in members:
-        expect_dead(who, 20)
+    expect_all_dead(members, 20)
     site.wait(jobid, timeout=120)
     expect_in("restarted 1", site.output(jobid), "the second run")
     expect_in(f"/job_{jobid}/step_job", site.output(jobid), "its cgroup")
@@ -146,7 +142,7 @@ def reserved(site):
         (site.directory("alice") / f"end.{first}").touch()
         group = fenced(site, whole, timeout=90)
         expect_limits(group.parent, 4, 200)
-        end(site, whole)
+        site.end(whole)
 
 
 @case
@@ -221,8 +217,7 @@ def x_terminal(site):
             else:
                 site.qdel(jobid)
             site.wait(jobid)
-            expect_dead(who, 20)
-            expect_gone(group.parent)
+            expect_ended([who], group)
 
 
 @case
@@ -245,8 +240,7 @@ def prolog_and_epilog(site):
 @case(on=("installed",))
 def service_restarts(site):
     """systemd restarts the service of execd, and leaves the jobs and their doors alone, as Debian's unit has it."""
-    jobid = site.submit("alice", "until [ -e end.$JOB_ID ]; do sleep 0.2; done; exit 5")
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", "until [ -e end.$JOB_ID ]; do sleep 0.2; done; exit 5")
     doors, execd = site.shepherds(jobid), site.execd_pid()
     site.command("systemctl", "restart", "gridengine-exec.service")
     until(lambda: site.execd_pid() not in (None, execd), 30, "another execd")

@@ -7,7 +7,7 @@ import resource
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import MIB, PYTHON, Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced, uid
+from contract.harness import MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, running, uid
 from contract.sites import until
 
 from ..harness import ask, expect_limits
@@ -29,11 +29,10 @@ def parent_of(pid):
 def amounts(site):
     """An amount means in a fence what it means to the shepherd, which limits each process by it: octal, hexadecimal, with an exponent."""
     for amount in "0x8000000", "01000000000", "0400M", "1e8", "1.5e2M", "0.125G":
-        jobid = site.submit("alice", "ulimit -v; sleep 1000", "-l", f"h_vmem={amount}")
-        group = fenced(site, jobid)
+        jobid, group = running(site, "alice", "ulimit -v; sleep 1000", "-l", f"h_vmem={amount}")
         kib = int(until(lambda jobid=jobid: site.output(jobid), 30, "its limit"))
         expect_equal(group.parent.memory_limit(), kib * 1024 // PAGE * PAGE, f"memory of a job with h_vmem={amount}")
-        end(site, jobid)
+        site.end(jobid)
 
 
 @case
@@ -44,7 +43,7 @@ def resident_memory(site):
         with site.queue(h_rss=queue):
             jobid = site.submit("alice", "sleep 1000", "-pe", "smp", "2", *(["-l", f"h_rss={asked}"] if asked else []))
             expect_equal(fenced(site, jobid).parent.memory_limit(), mib * MIB, f"memory with {asked} in a queue of {queue}")
-            end(site, jobid)
+            site.end(jobid)
     # execd does not say that it is counted once.
     counted = re.sub(r"(?m)^h_rss .*$", "h_rss h_rss MEMORY <= YES JOB 0 0", site.command("qconf", "-sc").stdout)
     with complexes_of(site, counted):
@@ -52,7 +51,7 @@ def resident_memory(site):
         try:
             jobid = site.submit("alice", "sleep 1000", "-pe", "smp", "2", "-l", "h_rss=90M")
             expect_equal(fenced(site, jobid).parent.memory_limit(), 90 * MIB, "memory by a consumable JOB")
-            end(site, jobid)
+            site.end(jobid)
         finally:
             site.forget_debits()
 
@@ -61,11 +60,10 @@ def resident_memory(site):
 def more_than_a_thread(site):
     """CPUsPerSlot says what a slot is; a section by queue says more of it."""
     site.configure("CPUsPerSlot=0.5\n[Queue=all.q]\nMaxProcesses=77\n[Project=x]\nMaxProcesses=5\n")
-    jobid = site.submit("alice", "sleep 1000", *ask(2, 200))
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", "sleep 1000", *ask(2, 200))
     expect_limits(group.parent, 1, 200)
     expect_equal(group.processes_limit(), 77, "processes")
-    end(site, jobid)
+    site.end(jobid)
 
 
 @case
@@ -83,7 +81,7 @@ def sections(site):
             site.configure(f"TrustAccount={trust}\n{of_sections}")
             jobid = site.submit("alice", "sleep 1000", *given)
             expect_equal(fenced(site, jobid).processes_limit(), count, f"processes of a job with {given} and TrustAccount={trust}")
-            end(site, jobid)
+            site.end(jobid)
         said = site.command(str(site.jobfence), "check").stdout
         expect_in("under Grid Engine a job's user writes what [Account=lab] ask for", said, "what 'jobfence check' says")
     finally:
@@ -119,7 +117,7 @@ def called_as_in_qstat(site):
     # An epilog may come twice, and by a name that is not the job's own nothing ends.
     status, said = jobfence(site, "close", "--job", jobid)
     expect_equal((status, said), (0, f"jobfence: there is no fence of job {jobid}: nothing to close\n"), "close")
-    end(site, jobid)
+    site.end(jobid)
     for name in tasks:
         status, said = jobfence(site, "report", name)
         expect_equal((status, f"job {name}" in said), (0, True), f"report {name}: {said}")
@@ -137,7 +135,7 @@ def explained_as_the_door_takes_it(site):
         expect_equal(status, 0, f"exit status of explain: {said}")
         expect_match(rf"/pids.max = {limit}\n", said, f"explain with TrustAccount={trust}")
         expect_in("account other" if trust == "yes" else "account unknown (other, as its user says)", said, "explain")
-        end(site, jobid)
+        site.end(jobid)
 
 
 @case
@@ -148,15 +146,14 @@ def soft_memory(site):
     site.configure("MemoryHighPercent=50\n")
     jobid = site.submit("alice", "sleep 1000", *ask(1, 200))
     expect_equal(fenced(site, jobid).memory_high(), 100 * MIB, "memory.high")
-    end(site, jobid)
+    site.end(jobid)
 
 
 @case
 def quota(site):
     """Four spinners have the time of one CPU, period by period of the kernel's, and the accounting says so."""
     with site.favoured():
-        jobid = site.submit("alice", "for i in 1 2 3 4; do sh -c 'while :; do :; done' & done; wait")
-        group = fenced(site, jobid)
+        jobid, group = running(site, "alice", "for i in 1 2 3 4; do sh -c 'while :; do :; done' & done; wait")
         job = group.parent
         until(lambda: len(group.members()) >= 5, 30, "the spinners")
 
@@ -174,8 +171,7 @@ def quota(site):
     second = job.cpu_period_us() / 1e6
     expect(0.8 * stopped * second < cpu < 1.1 * (periods + 2) * second, f"{cpu} s of CPU time in {periods} periods of {second} s, {stopped} to the full")
     total = job.cpu_seconds()
-    site.qdel(jobid)
-    row = site.wait(jobid)
+    row = site.end(jobid)
     expect(float(row["cpu"].rstrip("s")) >= total - 0.1, f"the accounting has {row['cpu']}, and the kernel had counted {total} s before")
     return f"{cpu:.2f} s in {periods} periods of {second} s, stopped in {stopped}"
 
@@ -278,9 +274,8 @@ def io(site):
     wanted = {"rbps": 2 * MIB, "wbps": 4 * MIB, "riops": 500}
     asked = "JOBFENCE_IO_MAX=/scratch rbps=2M wbps=900M riops=500"
     for user, given, limits in ("alice", (), {"rbps": 8 * MIB, "wbps": 4 * MIB}), ("bob", ("-v", asked), wanted):
-        jobid = site.submit(user, "sleep 1000", *given)
-        step = fenced(site, jobid)
+        jobid, step = running(site, user, "sleep 1000", *given)
         # v1 counts each directory for itself, so each step is held to it.
         for one in (step, step.parent) if kernel.has_v2_controllers() else (step,):
             expect_equal(one.io_max().get(f"{os.major(device)}:{os.minor(device)}"), limits, f"I/O limits of {one.path}")
-        end(site, jobid)
+        site.end(jobid)

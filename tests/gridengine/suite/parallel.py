@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Parallel jobs: a slave task is a step of its own, within the limits of the job."""
 
-from contract.gpus import SHOW_GPUS
 from contract import kernel
-from contract.harness import MIB, case, end, expect, expect_equal, expect_gone, expect_in, expect_match, fenced, steps_of
+from contract.gpus import SHOW_GPUS
+from contract.harness import MIB, case, expect, expect_equal, expect_gone, expect_in, expect_match, fenced, steps_of
 from contract.kernel import Group
 from contract.sites import until
 
@@ -32,7 +32,7 @@ def slave_task(site):
     expect_limits(found["step_job"].parent, 3, 300)
     for group in found.values():
         expect_equal(group.processes_limit(), 50, f"processes of {group.path}")
-    end(site, jobid)
+    site.end(jobid)
 
 
 @case
@@ -46,7 +46,7 @@ def slave_task_that_says_more(site):
         for name, group in found.items():
             expect_equal(group.memory_limit(), 180 * MIB, f"memory of {name}")
         expect_equal(found["step_job"].parent.memory_limit(), 180 * MIB, "memory of the job")
-        end(site, jobid)
+        site.end(jobid)
 
 
 @case
@@ -72,7 +72,7 @@ def two_hosts(site):
         for group, is_second in zip(groups, of_second):
             count = slots[NODE if is_second else site.node]
             expect_limits(group.parent, count, 100 * count)
-        end(site, jobid)
+        site.end(jobid)
         for group in groups:
             expect_gone(group.parent)
     return f"slots {slots}"
@@ -113,7 +113,7 @@ def slots_that_are_not_said(site):
         for group in found:
             count = slots[NODE if f"/{NODE}/" in group.path else site.node]
             expect_limits(group.parent, count, 100 * count)
-        end(site, jobid)
+        site.end(jobid)
     return f"slots {slots}"
 
 
@@ -135,7 +135,7 @@ def debited_on_one_host(site):
         group, found = fenced(site, jobid), until(slave, 60, f"a slave task on the other host ({site.told(jobid)})")
         expect_limits(group.parent, 2, 120)
         expect_limits(found.parent, 0.3, 40)
-        end(site, jobid)
+        site.end(jobid)
 
 
 @case

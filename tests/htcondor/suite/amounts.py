@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 
 from contract import kernel
-from contract.harness import MIB, WAIT, Skip, case, expect, expect_equal, fenced, let_go
+from contract.harness import MIB, WAIT, Skip, case, expect, expect_equal, fenced, let_go, running
 from contract.sites import until
 
 from ..harness import expect_limits, restarts
@@ -70,8 +70,7 @@ def io_and_memory_high(site):
         write = f"dd if=/dev/zero of={device} bs=256K count=16 oflag=direct"
         # Zeros of a hole take page cache, and no disk.
         read = "truncate -s 180M hole.$JOB_ID && cat hole.$JOB_ID >/dev/null && rm hole.$JOB_ID && echo read"
-        jobid = site.submit("alice", f"{WAIT}; {write}; {read}; {WAIT.replace('go', 'end')}", mib=200)
-        group = fenced(site, jobid)
+        jobid, group = running(site, "alice", f"{WAIT}; {write}; {read}; {WAIT.replace('go', 'end')}", mib=200)
         place = group.directory("") / "htcondor"
         expect_equal(kernel.read(place / "memory.high").strip(), str(100 * MIB), "memory.high of the job's part")
         expect_equal((group.io_max() or group.parent.io_max()).get(number), {"wbps": MIB}, "the rate of I/O")

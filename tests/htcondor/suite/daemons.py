@@ -9,7 +9,7 @@ from pathlib import Path
 
 from contract import kernel
 from contract.harness import (
-    ESCAPEE, WAIT, Skip, case, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, let_go,
+    WAIT, Skip, case, end_of, escaping, expect, expect_dead, expect_ended, expect_equal, expect_gone, expect_in, expect_match, fenced,
 )
 from contract.sites import until
 
@@ -104,14 +104,11 @@ def daemons_in_cgroups(site):
     log = site.home / "usage.jsonl"
     site.configure(f"UsageLog={log}\n")
     with site.changed(restart=True, CGROUP_ALL_DAEMONS="True", KILLING_TIMEOUT="5"):
-        jobid = site.submit("alice", f"{ESCAPEE}; {WAIT}; exit 4")
-        group, who = fenced(site, jobid), escapee_of(site, jobid)
+        jobid, group, who = escaping(site, "alice", f"{WAIT}; exit 4")
         expect_limits(site, group, site.slot(jobid))
         expect_match("STARTD", str(kernel.cgroups_of(site.startd_pid())), "the startd's cgroup")
-        let_go(site, jobid)
-        expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-        expect_dead(who, 20)
-        expect_gone(group.parent)
+        end_of(site, jobid)
+        expect_ended([who], group)
         expect_match('"end":"closed"', until(lambda: log.exists() and log.read_text(), 20, "the usage log"), "how the fence ended")
         # The startd looks for the load of its jobs in that cgroup, and the load is in the fence.
         jobid = site.submit("alice", "while :; do :; done")
@@ -123,8 +120,7 @@ def daemons_in_cgroups(site):
         expect_in("CGROUP_ALL_DAEMONS is on: CpusUsage and CondorLoadAvg", check(site).stdout, "the check")
         site.remove(jobid)
         # A starter that hangs is killed, as without CGROUP_ALL_DAEMONS.
-        jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
-        group, who = fenced(site, jobid), escapee_of(site, jobid)
+        jobid, group, who = escaping(site, "alice", "sleep 1000")
         os.kill(site.starter(group), signal.SIGSTOP)
         site.command("condor_vacate_job", "-fast", str(jobid))
         site.remove(jobid)
@@ -140,15 +136,12 @@ def daemons_without_a_subgroup(site):
     with site.unit_changed("DelegateSubgroup="):
         expect_equal(kernel.cgroups_of(site.startd_pid())[""], "/system.slice/condor.service", "the startd's cgroup")
         expect_equal(check(site).returncode, 0, "the status of the check")
-        jobid = site.submit("alice", f"{ESCAPEE}; {WAIT}; exit 4")
-        group, who = fenced(site, jobid), escapee_of(site, jobid)
+        jobid, group, who = escaping(site, "alice", f"{WAIT}; exit 4")
         expect_limits(site, group, site.slot(jobid))
         expect_in(f"{group.path}/htcondor/", kernel.cgroups_of(who[0])[""], "the job's cgroup")
         expect(not Path("/sys/fs/cgroup/system.slice/htcondor").exists(), "HTCondor has made directories beside its unit")
-        let_go(site, jobid)
-        expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-        expect_dead(who, 20)
-        expect_gone(group.parent)
+        end_of(site, jobid)
+        expect_ended([who], group)
 
 
 @case(release=True)  # two restarts of HTCondor; checked shows the sentences

@@ -8,13 +8,14 @@ import time
 
 from contract import kernel
 from contract.harness import (
-    ESCAPEE, MIB, WAIT, case, expect, expect_dead, expect_equal, expect_gone, expect_match, expect_unfenced, fenced, let_go,
+    ESCAPEE, MIB, WAIT, case, end_of, expect, expect_all_dead, expect_ended, expect_equal, expect_gone, expect_match, expect_unfenced,
+    fenced,
 )
 from contract.kernel import Group
 from contract.sites import until
 
 from .. import docker
-from ..harness import check, expect_ended, expect_limits, expect_none_outside
+from ..harness import check, expect_limits, expect_none_outside
 
 # From then on HTCondor itself has Docker fetch an image first, and a word that is none has no image.
 PULLS_FROM = (24, 7)
@@ -45,10 +46,8 @@ def container(site):
         later = until(lambda: [pid for pid in kernel.all_pids() if kernel.command_line(pid).startswith("sleep 4321")], 30, "docker exec")
         expect_equal(Group.of(later[0]), group, "the group of a process of docker exec")
         who = kernel.identity(later[0])
-        let_go(site, jobid)
-        expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-        expect_dead(who, 20)
-        expect_gone(group.parent)
+        end_of(site, jobid)
+        expect_ended([who], group)
         docker.expect_none()
     return f"{len(pids)} processes"
 
@@ -69,8 +68,7 @@ def container_of_a_starter_that_is_killed(site):
     with docker.universe(site):
         jobid, group, who = docker.job_with_escapee(site, "sleep 1000")
         os.kill(site.starter(group), signal.SIGKILL)
-        for one in who:
-            expect_dead(one, 20)
+        expect_all_dead(who, 20)
         site.remove(jobid)
         expect_gone(group.parent, 60)
         # The startd of 23.9 leaves the remains of it to Docker.
@@ -112,8 +110,7 @@ def ssh_to_container(site):
             left = until(lambda: in_container("sleep 4322"), 60, "its command")
             expect_none_outside([shell, left, *kernel.descendants(site.starter(group))], group)
             who = [kernel.identity(pid) for pid in (shell, left)]
-            let_go(site, jobid)
-            expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
+            end_of(site, jobid)
             expect_ended(who, group)
         docker.expect_none()
 

@@ -2,7 +2,7 @@
 """Docker's daemon is started anew while a container of a job runs. What HTCondor makes of the job is its own; nothing runs outside."""
 
 from contract import kernel
-from contract.harness import case, expect_dead, expect_gone
+from contract.harness import case, expect_all_dead, expect_gone
 from contract.kernel import Group
 from contract.sites import until
 
@@ -35,8 +35,7 @@ def restarted(site, live_restore):
         docker.restart()
         survived = [one for one in who if kernel.identity(one[0]) == one]
         became = fate(site, jobid, before)
-        for one in who:
-            expect_dead(one, 60)
+        expect_all_dead(who, 60)
         until(lambda: inode(group) != before, 60, "the end of the fence")
         site.remove(jobid)
         expect_gone(group.parent, 90)

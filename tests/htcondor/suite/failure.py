@@ -6,7 +6,7 @@ import signal
 
 from contract import kernel
 from contract.harness import (
-    ESCAPEE, case, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, reaped, steps_of,
+    case, escaping, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, reaped, running, steps_of,
 )
 from contract.sites import until
 
@@ -61,8 +61,7 @@ def hook_of_the_sites(site):
 def debugs_its_starter(site):
     """A text of the job's that becomes an argument of the starter is no option of ours."""
     for text in "-classad", "-local-name":
-        jobid = site.submit("alice", "sleep 1000", **{"+JobStarterDebug": f'"{text}"'})
-        group = fenced(site, jobid)
+        jobid, group = running(site, "alice", "sleep 1000", **{"+JobStarterDebug": f'"{text}"'})
         expect_equal(group.cpu_limit(), 1.0, "its CPU limit")
         site.remove(jobid)
 
@@ -70,8 +69,7 @@ def debugs_its_starter(site):
 @case
 def starter_is_killed(site):
     """All of its job ends at once, and the job runs again in a fence of its own."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, "alice", "sleep 1000")
     before = inode(group)
     os.kill(site.starter(group), signal.SIGKILL)
     expect_dead(who, 20)
@@ -84,8 +82,7 @@ def starter_is_killed(site):
 @case
 def watcher_is_killed(site):
     """The janitor does its work."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, "alice", "sleep 1000")
     pid = site.watcher(jobid)
     expect(pid, "nobody waits for the end of the starter")
     expect(pid not in group.members(below=True), "it is in the fence that it closes")
@@ -99,8 +96,7 @@ def watcher_is_killed(site):
 @case
 def startd_is_killed(site):
     """The starter ends for want of its parent, and with it the job and the fence."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", **FORGOTTEN_SOON)
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, "alice", "sleep 1000", **FORGOTTEN_SOON)
     os.kill(site.startd_pid(), signal.SIGKILL)
     expect_gone(group, 120)
     expect_dead(who, 20)
@@ -110,8 +106,7 @@ def startd_is_killed(site):
 @case(release=True)  # two starts of HTCondor; startd_is_killed shows that a job ends with its daemons
 def master_is_killed(site):
     """systemd ends the daemons that are left, and with them the job and the fence. HTCondor starts again, and so does the job."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", **FORGOTTEN_SOON)
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, "alice", "sleep 1000", **FORGOTTEN_SOON)
     before, startd = inode(group), kernel.identity(site.startd_pid())
     os.kill(site.daemon_pid("condor_master"), signal.SIGKILL)
     until(lambda: inode(group) != before, 120, f"the end of {group.path}")
@@ -128,8 +123,7 @@ def master_is_killed(site):
 @case(release=True)  # a restart of HTCondor; startd_is_killed shows that a job ends with its daemons
 def condor_is_restarted(site):
     """Jobs that run are ended, and no fence of theirs stays."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", **FORGOTTEN_SOON)
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, "alice", "sleep 1000", **FORGOTTEN_SOON)
     before = inode(group)
     site.restart()
     expect_dead(who, 30)

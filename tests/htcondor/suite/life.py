@@ -6,8 +6,8 @@ from pathlib import Path
 
 from contract import kernel
 from contract.harness import (
-    ESCAPEE, PYTHON, WAIT, case, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, let_go,
-    pid_from, uid,
+    ESCAPEE, PYTHON, WAIT, case, end_of, escapee_of, escaping, expect, expect_dead, expect_ended, expect_equal, expect_gone, expect_in,
+    expect_match, fenced, let_go, pid_from, running, uid,
 )
 from contract.kernel import Group
 from contract.sites import until
@@ -19,8 +19,7 @@ from ..harness import expect_limits, restarts
 def suspended_by_htcondor(site):
     """condor_suspend is HTCondor's own: the processes stand still in its directory, and go on in the fence."""
     spin = "setsid sh -c 'echo $$ >spinner.new; mv spinner.new spinner.$JOB_ID; while :; do :; done' & wait"
-    jobid = site.submit("alice", f"{ESCAPEE}; {spin}")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, "alice", f"{spin}")
     spinner = pid_from(site.directory("alice") / f"spinner.{jobid}")
 
     def used_in(seconds):
@@ -52,8 +51,7 @@ def before_and_after(site):
     with site.changed(STARTER_ALLOW_JOB_PRE_AND_POST_CMD="True"):
         jobid = site.submit("alice", f"{WAIT}; exit 4", **around)
         group, who = fenced(site, jobid), escapee_of(site, "Pre")
-        let_go(site, jobid)
-        expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
+        end_of(site, jobid)
     for when in "Pre", "Post":
         expect_in(f"0::{group.path}/", (place / when).read_text(), f"the cgroup of {when}Cmd")
     expect_gone(group.parent)
@@ -120,29 +118,24 @@ def parallel_universe(site):
             expect_equal((slot["Cpus"], slot["Memory"]), (1, 100), f"the CPUs and memory of {slot['Name']}")
             expect_limits(site, group, slot)
         expect_equal(len({site.starter(group) for group in escapees} - {None}), 2, "the number of starters")
-        let_go(site, jobid)
-        expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
+        end_of(site, jobid)
         for group, who in escapees.items():
-            expect_dead(who, 20)
-            expect_gone(group.parent)
+            expect_ended([who], group)
     return " and ".join(sorted(group.name for group in escapees))
 
 
 @case(release=True)  # escapee shows that what the starter starts is in the fence
 def ssh_to_job(site):
     """The shell of condor_ssh_to_job is in the job's fence, and what it leaves running dies with the job."""
-    jobid = site.submit("alice", f"{WAIT}; exit 4")
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", f"{WAIT}; exit 4")
     shell = f"cd {site.directory('alice')}; cat /proc/self/cgroup; {ESCAPEE.replace('$JOB_ID', jobid)}"
     done = site.as_user("alice", ["condor_ssh_to_job", "-auto-retry", jobid, shell])
     expect_equal(done.returncode, 0, f"the status of condor_ssh_to_job, which says {done.stderr}")
     expect_in(f"0::{group.path}/", done.stdout, "the shell's cgroup")
     who = escapee_of(site, jobid)
     expect_equal(Group.of(who[0]), group, "the group of what it has left")
-    let_go(site, jobid)
-    expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-    expect_dead(who, 20)
-    expect_gone(group.parent)
+    end_of(site, jobid)
+    expect_ended([who], group)
     return done.stdout.strip().removeprefix(f"0::{group.path}")
 
 

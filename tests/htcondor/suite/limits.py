@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import MIB, PYTHON, WAIT, case, expect, expect_equal, expect_in, expect_match, fenced, let_go, uid
+from contract.harness import MIB, PYTHON, WAIT, case, expect, expect_equal, expect_in, expect_match, fenced, let_go, running, uid
 from contract.sites import until
 
 from ..harness import check, expect_limits, expect_quota
@@ -35,8 +35,7 @@ def in_another_directory(site):
 @case(release=True)  # as_granted shows the limit in the kernel's files
 def quota(site):
     """Four spinners have the time of one CPU, and HTCondor's own accounting says so in the job's ad."""
-    jobid = site.submit("alice", f"{EAT % (60, 1000)} & {SPIN}; {WAIT}")
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", f"{EAT % (60, 1000)} & {SPIN}; {WAIT}")
     used = expect_quota(group, 1)
     # HTCondor's own directory, without the starter. What its ad of the job has of CPUs and memory, the startd has seen while it ran.
     (own,) = filter(Path.is_dir, (group.directory("") / "htcondor").iterdir())
@@ -61,8 +60,7 @@ def quota(site):
 def without_htcondors_limits(site):
     """Where HTCondor limits no memory, or tracks no job by cgroup, jobfence does; and the job ends there, too."""
     with site.changed(CGROUP_MEMORY_LIMIT_POLICY="none"):
-        jobid = site.submit("alice", f"{WAIT}; {EAT % (300, 1)}; echo status $?", mib=100)
-        group = fenced(site, jobid)
+        jobid, group = running(site, "alice", f"{WAIT}; {EAT % (300, 1)}; echo status $?", mib=100)
         expect_limits(site, group, site.slot(jobid))
         let_go(site, jobid)
         # 25.14 holds it for that, too.
@@ -75,8 +73,7 @@ def out_of_the_fences_memory(site):
     """Where the fence has less memory than the slot, its kill is one of HTCondor's own cgroup, too: from 24.0 on the job is held for it."""
     site.configure("AllowedRAMSpace=50\n")
     began = time.time()
-    jobid = site.submit("alice", f"{WAIT}; {EAT % (190, 1)}; echo status $?", mib=200)
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", f"{WAIT}; {EAT % (190, 1)}; echo status $?", mib=200)
     expect_equal(group.memory_limit(), (200 // 2 + STARTERS_MIB) * MIB, "the fence's limit")
     expect_equal(kernel.read(group.directory("") / "htcondor/memory.max").strip(), str(100 * MIB), "the job's part of it")
     let_go(site, jobid)
@@ -99,8 +96,7 @@ def beside_a_hook(site):
     """Before 24.8 a hook of HTCondor's switches its cgroups off: the job is in the fence all the same."""
     with site.changed(STARTER_DEFAULT_JOB_HOOK_KEYWORD="TEST", TEST_HOOK_PREPARE_JOB="/bin/true"):
         began = time.time()
-        jobid = site.submit("alice", f"cat /proc/self/cgroup; {WAIT}", mib=100)
-        group = fenced(site, jobid)
+        jobid, group = running(site, "alice", f"cat /proc/self/cgroup; {WAIT}", mib=100)
         expect_limits(site, group, site.slot(jobid))
         let_go(site, jobid)
         site.wait(jobid)

@@ -7,8 +7,8 @@ import signal
 from contract import kernel
 from contract.cases import refused_until_mended
 from contract.harness import (
-    ESCAPEE, MIB, WAIT, Skip, case, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, let_go,
-    pid_from, uid,
+    ESCAPEE, MIB, WAIT, Skip, case, end_of, escapee_of, escaping, expect, expect_dead, expect_ended, expect_equal, expect_gone, expect_in,
+    expect_match, fenced, let_go, pid_from, uid,
 )
 from contract.sites import until
 
@@ -37,10 +37,8 @@ def local_universe(site):
     expect_equal(group.parent.cpu_limit(), None, "the CPU limit of the job, whose number a job of another schedd can have")
     expect(site.starter(group), "the starter is not in the fence")
     expect_equal(kernel.Group.of(who[0]), group, "the group of a process with a session of its own")
-    let_go(site, jobid)
-    expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-    expect_dead(who, 20)
-    expect_gone(group.parent)
+    end_of(site, jobid)
+    expect_ended([who], group)
     done = until(lambda: (got := site.command(str(site.jobfence), "report", f"{jobid}.0", "--json")).returncode == 0 and got, 20, "a line")
     expect_in('"step":"local"', done.stdout, "the usage log")
 
@@ -84,8 +82,7 @@ def local_without_htcondors_cgroup(site):
         jobid = submit(site, f"cat /proc/self/cgroup; {WAIT}; {EAT % (300, 1)}; echo status $?; exit 7")
         group = fenced(site, jobid)
         expect_equal(group.memory_limit(), 100 * MIB, "its memory limit")
-        let_go(site, jobid)
-        expect_equal(site.wait(jobid)["ExitCode"], 7, "ExitCode")
+        end_of(site, jobid, 7)
         expect_in("status 137", site.output(jobid), "how the program ended")
         expect("/htcondor/" not in site.output(jobid), "HTCondor has made a cgroup for it")
         expect_gone(group.parent)
@@ -98,8 +95,7 @@ def local_removed(site):
     jobid = submit(site, f"{ESCAPEE}; sleep 1000")
     group, who = fenced(site, jobid), escapee_of(site, jobid)
     site.remove(jobid)
-    expect_dead(who, 30)
-    expect_gone(group.parent)
+    expect_ended([who], group)
 
 
 @case
@@ -116,8 +112,7 @@ def local_of_another_name(site):
         group = fenced(site, jobid)
         expect_in(f"/uid_{uid('alice')}/job_{jobid}.0/", group.path, "its directory")
         expect_equal(pid_from(site.directory("alice") / f"uid.{jobid}"), uid("alice"), "the user who runs it")
-        let_go(site, jobid)
-        expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
+        end_of(site, jobid)
     # An end of a line in a text: for the starter it is one of the ad, too.
     forged = submit(site, "id -u >uid.$JOB_ID", **{"+Aa": r'"x\nOwner = \"bob\"\nOsUser = \"bob\""'})
     reason = site.held_or_ended(forged)
@@ -170,14 +165,11 @@ def local_by_a_startd(site):
     if site.release() < (24, 0):
         raise Skip("HTCondor 23.9 starts no job in this way: the schedd does not understand its startd")
     with site.changed(SCHEDD_USES_STARTD_FOR_LOCAL_UNIVERSE="True"):
-        jobid = site.submit("alice", f"{ESCAPEE}; {WAIT}; exit 4", cpus=2, mib=100, universe="local")
-        group, who = fenced(site, jobid), escapee_of(site, jobid)
+        jobid, group, who = escaping(site, "alice", f"{WAIT}; exit 4", cpus=2, mib=100, universe="local")
         expect_in(f"/uid_{uid('alice')}/job_{jobid}.0/step_slot1_1", group.path, "its directory")
         expect_equal((group.cpu_limit(), group.memory_limit()), (2.0, (100 + STARTERS_MIB) * MIB), "its limits")
-        let_go(site, jobid)
-        expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-        expect_dead(who, 20)
-        expect_gone(group.parent)
+        end_of(site, jobid)
+        expect_ended([who], group)
 
 
 @case

@@ -5,7 +5,7 @@ import contextlib
 import subprocess
 
 from contract import kernel
-from contract.harness import MIB, PYTHON, WAIT, case, expect, expect_equal, fenced, let_go, uid
+from contract.harness import MIB, PYTHON, WAIT, case, expect, expect_equal, fenced, let_go, running, uid
 from contract.sites import until
 
 from ..harness import expect_limits, restarts
@@ -94,8 +94,7 @@ def transfer_by_a_plugin(site):
 def memory_as_the_site_says(site):
     """Where HTCondor limits memory by an expression of the site's, that is the limit, and jobfence has none of its own."""
     with site.changed(CGROUP_MEMORY_LIMIT_POLICY="custom", CGROUP_HARD_MEMORY_LIMIT_EXPR="2 * MY.Memory"):
-        jobid = site.submit("alice", f"{WAIT}; {EAT % (190, 1)}; echo status $?", mib=110)
-        group = fenced(site, jobid)
+        jobid, group = running(site, "alice", f"{WAIT}; {EAT % (190, 1)}; echo status $?", mib=110)
         expect_equal(group.memory_limit(), None, "the fence's limit")
         own = [kernel.read(path).strip() for path in group.directory("").rglob("memory.max")]
         expect(str(220 * MIB) in own and str(110 * MIB) not in own, f"the limits below it: {own}")
@@ -104,8 +103,7 @@ def memory_as_the_site_says(site):
         expect_equal(site.output(jobid).split(), ["status", "0"], "what it says")
         # Unless jobfence.conf has one for jobs to which nothing was granted. It is the job's alone.
         site.configure("DefaultRAMSpace=150M\nStarterMemory=64M\n")
-        jobid = site.submit("alice", "sleep 1000", mib=110)
-        group = fenced(site, jobid)
+        jobid, group = running(site, "alice", "sleep 1000", mib=110)
         expect_equal(group.memory_limit(), (150 + 64) * MIB, "the fence's limit")
         expect_equal(kernel.read(group.directory("") / "htcondor/memory.max").strip(), str(150 * MIB), "the job's part of it")
 

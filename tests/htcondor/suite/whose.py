@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from contract import kernel
-from contract.harness import case, expect, expect_equal, expect_in, fenced, uid
+from contract.harness import case, expect, expect_equal, expect_in, fenced, running, uid
 from contract.sites import until
 
 from ..harness import expect_limits, restarts
@@ -124,7 +124,6 @@ def configuration_is_silent(site):
     """Without an answer as whom the starter runs the job, the fence has the job's number, and is no other user's."""
     # What it has said before counts no more when a file has changed.
     with silent(site, "condor_config_val"), site.changed(JOBFENCE_CASE="x"):
-        jobid = site.submit("alice", "sleep 1000")
-        group = fenced(site, jobid)
+        jobid, group = running(site, "alice", "sleep 1000")
     expect_in(f"/job_{jobid}.0/", group.path, "its directory")
     expect(f"/uid_{uid('alice')}/" not in group.path and f"/uid_{uid('nobody')}/" not in group.path, group.path)

@@ -3,10 +3,10 @@
 
 import re
 
+from contract.gpus import SHOW_GPUS, gpus_of_the_node
 from contract.harness import Skip, case, expect, expect_equal, expect_in, expect_match, fenced
 from contract.sites import until
 
-from contract.gpus import SHOW_GPUS, gpus_of_the_node
 from ..sites import EXEC, FINISHED
 
 

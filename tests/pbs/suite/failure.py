@@ -4,7 +4,7 @@
 import os
 import time
 
-from contract.harness import RAN, case, end, expect, expect_equal, expect_in, fenced, logged
+from contract.harness import HAS_RUN, case, expect, expect_equal, expect_in, fenced, logged
 from contract.sites import until
 
 from ..harness import ask, free, frequent
@@ -35,7 +35,7 @@ def node_set_offline(site):
     site.configure_hook(**site.hook_settings(), OfflineNode="yes")
     lines = site.configure_raw("MaxProcesses=many\n")
     try:
-        jobs = [site.submit("alice", f"{RAN}; sleep 1000", ask(1, 100)) for _ in range(2)]
+        jobs = [site.submit("alice", f"{HAS_RUN}; sleep 1000", ask(1, 100)) for _ in range(2)]
         until(lambda: site.node_state() == "offline", 30, "a node that is set offline")
         comment = site.node_attributes()["comment"]
         expect(comment.startswith("rack 3 jobfence: no job can be fenced here: ") and f"{site.config}:{lines + 1}" in comment, comment)
@@ -59,7 +59,7 @@ def bad_hook_configuration(site):
     """A mistake in the hook's own configuration."""
     site.configure_hook(**site.hook_settings(), Libary="x")
     mark = site.log_mark()
-    jobid = site.submit("alice", f"{RAN}; sleep 1000", ask(1, 100))
+    jobid = site.submit("alice", f"{HAS_RUN}; sleep 1000", ask(1, 100))
     said = not_started(site, jobid, mark, r"jobfence: [^\n]*found Libary=x[^\n]*")
     site.configure_hook(**site.hook_settings())
     then_it_runs(site, jobid)
@@ -71,7 +71,7 @@ def no_library(site):
     """The library is not where the configuration says."""
     site.configure_hook(**{**site.hook_settings(), "Library": "/nonexistent/libjobfence.so"})
     mark = site.log_mark()
-    jobid = site.submit("alice", f"{RAN}; sleep 1000", ask(1, 100))
+    jobid = site.submit("alice", f"{HAS_RUN}; sleep 1000", ask(1, 100))
     said = not_started(site, jobid, mark, r"jobfence: [^\n]*cannot load /nonexistent/libjobfence.so[^\n]*")
     expect_in("cannot load", said, "the reason")
     site.configure_hook(**site.hook_settings())
@@ -90,7 +90,7 @@ def what_passes_is_waited_for(site):
             except OSError:
                 pass
         mark = site.log_mark()
-        jobid = site.submit("alice", f"{RAN}; sleep 1000", ask(1, 100))
+        jobid = site.submit("alice", f"{HAS_RUN}; sleep 1000", ask(1, 100))
         said = logged(site, mark, r"jobfence: [^\n]*ENOSPC[^\n]*", 30)
         site.wait_state(jobid, "W")
         time.sleep(10)
@@ -99,7 +99,7 @@ def what_passes_is_waited_for(site):
         (place / "full").unlink()
         until(lambda: (site.directory("alice") / f"ran.{jobid}").exists(), 90, "the job to run at last")
         fenced(site, jobid)
-        end(site, jobid)
+        site.end(jobid)
     finally:
         until(lambda: not site.leftovers(), 20, "the end of every fence")
         run("umount", str(place))
@@ -110,7 +110,7 @@ def what_passes_is_waited_for(site):
 def a_later_hook_refuses(site):
     """Of a job that another hook refuses at its begin, MoM tells nobody more. Its fence goes within two minutes."""
     with frequent(site), site.extra_hook("theirs", "execjob_begin", "import pbs\npbs.event().reject('not today')\n", order=200):
-        jobid = site.submit("alice", RAN, ask(1, 100))
+        jobid = site.submit("alice", HAS_RUN, ask(1, 100))
         until(lambda: site.state(jobid) == "H", 60, "a job that is held")
         records = [path for path in site.run_directory().rglob("uid_*") if path.is_file()]
         expect(records, "the job had no fence")

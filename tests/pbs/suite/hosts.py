@@ -5,7 +5,7 @@ import os
 import signal
 
 from contract import kernel
-from contract.harness import case, end, expect, expect_dead, expect_equal, expect_gone, is_frozen, pid_from, steps_of
+from contract.harness import case, expect, expect_dead, expect_equal, expect_gone, is_frozen, pid_from, steps_of
 from contract.sites import until
 
 from ..sites import EXEC, granted
@@ -52,7 +52,7 @@ def both_are_deleted(site):
     """qdel ends the job on both hosts."""
     jobid = site.submit("alice", f"{EXEC}/bin/pbsdsh -- sleep 1000", *BOTH)
     groups = groups_of(site, jobid, {"node1": "step_2", "node2": FIRST_THERE})
-    end(site, jobid)
+    site.end(jobid)
     for group in groups.values():
         expect_gone(group.parent)
 

@@ -8,9 +8,7 @@ import select
 import time
 
 from contract import sites
-from contract.harness import (
-    ESCAPEE, PYTHON, case, escapee_of, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced,
-)
+from contract.harness import PYTHON, case, escaping, expect, expect_ended, expect_equal, expect_gone, expect_in, expect_match, fenced
 from contract.sites import until
 
 from ..harness import ask, expect_as_granted
@@ -19,13 +17,11 @@ from ..sites import seconds_of
 @case(layout=False)
 def deleted_by_force(site):
     """qdel -W force ends all that is in the fence, and the fence."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", ask(1, 100))
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    jobid, group, who = escaping(site, "alice", "sleep 1000", ask(1, 100))
     until(lambda: site.job(jobid).get("substate") == "42", 20, "a job that has begun")
     done = site.command("qdel", "-Wforce", jobid)
     expect_equal((done.returncode, done.stderr), (0, ""), "qdel -W force")
-    expect_dead(who, 20)
-    expect_gone(group.parent, 20)
+    expect_ended([who], group)
 
 
 @case

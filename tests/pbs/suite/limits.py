@@ -5,7 +5,7 @@ import os
 import re
 
 from contract import kernel
-from contract.harness import EAT, MIB, PYTHON, Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced
+from contract.harness import EAT, MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, running
 from contract.sites import until
 
 from ..harness import ask, expect_as_granted
@@ -15,8 +15,7 @@ from ..sites import granted, kib_of, run, seconds_of
 @case
 def several_chunks(site):
     """The chunks that are on one host are one grant."""
-    jobid = site.submit("alice", "sleep 1000", "-lselect=2:ncpus=1:mem=50mb")
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", "sleep 1000", "-lselect=2:ncpus=1:mem=50mb")
     expect_equal(granted(site.job(jobid)), {site.node: (2, 100 * 1024)}, "what PBS has granted")
     expect_as_granted(site, jobid, group)
 
@@ -30,15 +29,14 @@ def cores_of_its_own(site):
     allowed = [os.sched_getaffinity(min(group.members())) for group in groups]
     expect_equal([len(one) for one in allowed], [1, 1], f"the CPUs of each: {allowed}")
     expect(allowed[0] != allowed[1], f"both jobs run on {allowed[0]}")
-    end(site, *jobs)
+    site.end(*jobs)
     site.configure()
 
 
 @case(layout=False)
 def nothing_asked(site):
     """A job that asks for nothing gets the server's default of one CPU, and no limit of memory."""
-    jobid = site.submit("alice", "sleep 1000")
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", "sleep 1000")
     expect_equal(granted(site.job(jobid)), {site.node: (1, 0)}, "what PBS has granted")
     expect_equal(group.parent.cpu_limit(), 1.0, "CPU limit")
     expect_equal(group.parent.memory_limit(), None, "memory limit")
@@ -48,8 +46,7 @@ def nothing_asked(site):
 def zero_cpus(site):
     """A job that asks for no CPU gets what the configuration says, and the memory that it was granted."""
     site.configure(ZeroCPUs="0.1")
-    jobid = site.submit("alice", "sleep 1000", "-lselect=1:ncpus=0:mem=50mb")
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", "sleep 1000", "-lselect=1:ncpus=0:mem=50mb")
     cpus, kib = granted(site.job(jobid))[site.node]
     expect_equal(cpus, 0, "CPUs that PBS has granted")
     expect_equal(group.parent.memory_limit(), kib * 1024, "memory limit")
@@ -81,8 +78,7 @@ def card(site):
 @case
 def quota_measured(site):
     """Two processes that spin use together what one CPU gives."""
-    jobid = site.submit("alice", "for i in 1 2; do timeout 60 sh -c 'while :; do :; done' & done; wait", ask(1, 100))
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", "for i in 1 2; do timeout 60 sh -c 'while :; do :; done' & done; wait", ask(1, 100))
     until(lambda: len(site.job_pids(jobid, "while :")) >= 2, 10, "two processes that spin")
     began, used = kernel_clock(), group.cpu_seconds()
     until(lambda: kernel_clock() - began > 5, 20, "five seconds")
@@ -107,8 +103,7 @@ def joined_output(site):
 @case(layout=False)
 def whole_host(site):
     """A job that has the host for itself has no quota, and the memory that it was granted."""
-    jobid = site.submit("alice", "sleep 1000", ask(1, 100), "-lplace=exclhost")
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", "sleep 1000", ask(1, 100), "-lplace=exclhost")
     cpus, kib = granted(site.job(jobid))[site.node]
     expect_equal((group.parent.cpu_limit(), group.parent.memory_limit()), (None, kib * 1024), f"limits of a job with {cpus} CPU")
 
@@ -140,7 +135,7 @@ def mounted_twice(site):
             says = site.command(str(site.jobfence), "check", "--config", str(site.config)).stdout
             wanted = keys.get("CgroupMountpoint", "/sys/fs/cgroup")
             expect_match(rf"(?m)^\S.* {re.escape(str(wanted))}", says, "'jobfence check'")
-            end(site, jobid)
+            site.end(jobid)
     finally:
         run("umount", "-R", "-l", second)
 
@@ -192,7 +187,7 @@ def called_as_in_qstat(site):
     status, said = jobfence(site, "close", "--job", subjobs[0])
     expect_equal((status, said), (0, f"jobfence: there is no fence of job {subjobs[0]}: nothing to close; did you mean "
                                      f"{subjobs[0]}.{server}?\n"), "close by a name that is not the job's own")
-    end(site, array)
+    site.end(array)
     site.configure()
 
 

@@ -5,7 +5,7 @@ import os
 import time
 
 from contract import kernel
-from contract.harness import ESCAPEE, case, end, escapee_of, expect, expect_dead, expect_equal, expect_gone, fenced
+from contract.harness import ESCAPEE, case, escapee_of, expect, expect_dead, expect_equal, expect_gone, fenced, running
 from contract.kernel import Group
 from contract.sites import until
 
@@ -16,8 +16,7 @@ from ..sites import EXEC
 @case(layout=False)
 def job_ends_without_mom(site):
     """The job ends while there is no MoM. The next one removes the fence."""
-    jobid = site.submit("alice", "sleep 3", ask(1, 100))
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", "sleep 3", ask(1, 100))
     site.kill_mom()
     until(lambda: not site.job_pids(jobid), 15, "the end of the job's processes")
     site.start_mom("-p")
@@ -38,7 +37,7 @@ def mom_forgets_her_jobs(site):
     expect_dead(who, 10)
     group = fenced(site, jobid)
     expect_as_granted(site, jobid, group)
-    end(site, jobid)
+    site.end(jobid)
     expect_gone(group.parent)
     free(site)
     expect(not site.leftovers(), f"left behind: {site.leftovers()}")
@@ -54,8 +53,7 @@ def an_hour_ago(site):
 def mom_with_another_directory(site):
     """pbs_mom -d: her jobs are not where pbs.conf says. Nobody ends them, and the hook knows which have ended."""
     with site.mom_with_a_directory():
-        jobid = site.submit("alice", "sleep 1000", ask(1, 100))
-        group = fenced(site, jobid)
+        jobid, group = running(site, "alice", "sleep 1000", ask(1, 100))
         expect((site.spool() / f"mom_priv/jobs/{jobid}.JB").exists(), "the job is not in the directory of the option")
         said = site.command(str(site.jobfence), "check", "--config", str(site.config)).stdout
         expect(f"MoM's directory is {site.spool()}" in said, f"check says:\n{said}")
@@ -70,7 +68,7 @@ def mom_with_another_directory(site):
         site.wait_free()
         site.wait_running(jobid)
         expect(group.members(), "the job was ended when MoM began")
-        end(site, jobid)
+        site.end(jobid)
         expect_gone(group.parent)
 
 
@@ -81,17 +79,16 @@ def a_task_without_an_event(site):
     task = "env -i /bin/sh -c 'setsid sleep 1001 & exec sleep 1002'"
     (site.directory("alice") / "task.sh").write_text(f"#!/bin/sh\nexec {task}\n")
     (site.directory("alice") / "task.sh").chmod(0o755)
-    jobid = site.submit("alice", f"{pid_of} {EXEC}/bin/pbsdsh -- {site.directory('alice')}/task.sh", ask(1, 100))
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", f"{pid_of} {EXEC}/bin/pbsdsh -- {site.directory('alice')}/task.sh", ask(1, 100))
     stranger = site.as_user("alice", ["setsid", "sleep", "1003"], start=True)
     try:
         site.remove_hook()
         (site.directory("alice") / f"go.{jobid}").touch()
 
-        def running(seconds):
+        def which_run(seconds):
             return [pid for pid in kernel.all_pids() if kernel.command_line(pid) == f"sleep {seconds}"
                     and pid in site.our_processes()]
-        pids = [until(lambda seconds=seconds: running(seconds), 30, "the task")[0] for seconds in (1001, 1002)]
+        pids = [until(lambda seconds=seconds: which_run(seconds), 30, "the task")[0] for seconds in (1001, 1002)]
         expect_equal([Group.of(pid) for pid in pids], [None, None], "the fences of the task")
         before = kernel.cgroups_of(stranger.pid)
         with served(site):
@@ -103,5 +100,5 @@ def a_task_without_an_event(site):
         stranger.kill()
         stranger.wait()
         site.fence()
-    end(site, jobid)
+    site.end(jobid)
     expect_gone(group.parent)

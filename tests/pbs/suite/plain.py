@@ -2,7 +2,7 @@
 """OpenPBS without jobfence: what the other cases take for granted."""
 
 from contract import kernel
-from contract.harness import case, end, expect, expect_equal, expect_in, expect_unfenced
+from contract.harness import case, expect, expect_equal, expect_in, expect_unfenced
 from contract.sites import until
 
 from ..harness import ask, unfenced
@@ -33,5 +33,5 @@ def plain_suspend(site):
     site.qsig(jobid, "resume")
     site.wait_running(jobid)
     until(lambda: kernel.stat_fields(sleeper)[0] == "S", 10, "a process that goes on")
-    end(site, jobid)
+    site.end(jobid)
     expect(not kernel.is_alive(sleeper), "the process is alive after qdel")

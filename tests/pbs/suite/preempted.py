@@ -4,7 +4,9 @@
 import contextlib
 
 from contract import kernel
-from contract.harness import ESCAPEE, case, end, escapee_of, expect, expect_dead, expect_equal, expect_gone, fenced, is_frozen, pid_from
+from contract.harness import (
+    ESCAPEE, case, escapee_of, expect, expect_dead, expect_ended, expect_equal, expect_gone, fenced, is_frozen, pid_from,
+)
 from contract.kernel import Group
 from contract.sites import until, write_atomically
 
@@ -75,8 +77,7 @@ def preempted_by_requeue(site):
         group, who = fenced(site, low), escapee_of(site, low)
         express, _ = runs_instead(site, all_of_it(site))
         expect_equal((site.state(low), site.job_pids(low)), ("Q", []), "the job that was preempted")
-        expect_dead(who)
-        expect_gone(group.parent)
+        expect_ended([who], group)
         site.qdel(express)
         until(lambda: site.job(low).get("run_count") == "2", 60, "the second run")
         expect_as_granted(site, low, fenced(site, low))
@@ -141,8 +142,7 @@ def preempted_by_checkpoint(site):
         expect_equal(group, job.step("step_extern"), "the step")
         expect_as_granted(site, low, group)
         who = kernel.identity(pid)
-        site.qdel(low)
-        used = seconds_of(site.wait(low)["resources_used.cput"])
+        used = seconds_of(site.end(low)["resources_used.cput"])
         expect(used >= 2, f"cput is {used} s, and the job has used 3 s before the checkpoint")
         expect_dead(who)
         expect_gone(job)
@@ -165,7 +165,7 @@ def checkpointed_is_deleted(site):
     """A job that waits for its restart can be deleted, and leaves nothing."""
     with checkpoints(site, restart_by(site)), preemption(site, "C"):
         low, job, _ = checkpointed(site)
-        end(site, low)
+        site.end(low)
         expect_gone(job)
 
 

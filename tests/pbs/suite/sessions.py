@@ -6,7 +6,7 @@ import os
 import signal
 
 from contract import kernel
-from contract.harness import case, end, expect, expect_dead, expect_equal, expect_gone, expect_in, fenced, fenced_in_all
+from contract.harness import case, expect, expect_all_dead, expect_equal, expect_gone, expect_in, fenced, fenced_in_all
 from contract.kernel import Group
 from contract.logins import logged_in, login, service_says
 from contract.sites import until
@@ -53,9 +53,8 @@ def session_joins_its_users_job(site):
             expect(len(members) > len(session), f"the step has {members}, and the session's shell is {session}")
             said = refused("bob")
             everyone = [who for who in map(kernel.identity, members) if who]
-            end(site, jobid)
-            for who in everyone:
-                expect_dead(who)
+            site.end(jobid)
+            expect_all_dead(everyone)
         expect_gone(extern.parent)
         refused("alice")
     return said.strip().splitlines()[0]
@@ -76,7 +75,7 @@ def session_joins_the_last_job(site):
             expect_in(last, groups.values(), "the jobs")
             end_of(session)
         ended = next(jobid for jobid, group in groups.items() if group == last)
-        end(site, ended)
+        site.end(ended)
         other = groups[next(jobid for jobid in jobs if jobid != ended)]
         with logged_in("alice", "sleep 1000") as session:
             expect_equal(Group.of(session[0]), other.step("step_extern"), "the step of the second session")
@@ -95,7 +94,7 @@ def session_with_the_jobs_number(site):
             before = kernel.cgroups_of(bobs.pid)
             until(lambda: own.pid in extern.members(), 30, "the process in the extern step")
             expect_equal(kernel.cgroups_of(bobs.pid), before, "the cgroups of another user's process")
-            end(site, jobid)
+            site.end(jobid)
             until(lambda: own.poll() is not None, 10, "the end of the process")
             expect_equal(bobs.poll(), None, "another user's process after the end of the job")
         finally:

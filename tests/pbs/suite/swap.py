@@ -4,7 +4,7 @@
 import re
 
 from contract import kernel
-from contract.harness import MIB, Skip, case, end, expect, expect_equal, fenced
+from contract.harness import MIB, Skip, case, expect, expect_equal, fenced, running
 from contract.hugetlb import handed_down, has_hugetlb, sizes_of_this_host
 
 from ..sites import granted, kib_of
@@ -24,7 +24,7 @@ def memory_and_swap(site):
             expect_equal(group.memory_limit(), memory, f"memory limit for {asked}")
             if group.swap_is_accounted():
                 expect_equal(group.swap_limit(), together - memory, f"swap limit for {asked}")
-            end(site, jobid)
+            site.end(jobid)
     return f"up to {together // MIB} MiB"
 
 
@@ -59,8 +59,7 @@ def huge_pages_are_granted(site):
     with site.granting(["hpmem"], hpmem="1gb"), handed_down(site):
         site.configure(ConstrainHugePages="closed")
         for asked, bytes_of_2m in (":hpmem=8mb", 8 * MIB), ("", 0):
-            jobid = site.submit("alice", "sleep 1000", f"-lselect=1:ncpus=1:mem=100mb{asked}")
-            group = fenced(site, jobid)
+            jobid, group = running(site, "alice", "sleep 1000", f"-lselect=1:ncpus=1:mem=100mb{asked}")
             expect_equal(group.parent.huge_pages(), {**none, "2MB": bytes_of_2m}, f"huge pages for {asked!r}")
-            end(site, jobid)
+            site.end(jobid)
         site.configure()

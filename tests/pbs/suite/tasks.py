@@ -5,7 +5,7 @@ import re
 import subprocess
 
 from contract import kernel
-from contract.harness import case, end, expect, expect_equal, expect_match, fenced
+from contract.harness import case, expect, expect_equal, expect_match, fenced
 from contract.sites import until
 
 from ..harness import ask
@@ -70,7 +70,7 @@ def attached(site):
                 expect(process.pid in extern.members(), f"the process is in {kernel.cgroups_of(process.pid)}")
             else:
                 expect_equal(kernel.cgroups_of(process.pid), before, "the cgroups of a stranger")
-        end(site, jobid)
+        site.end(jobid)
         until(lambda: own.poll() is not None, 10, "the end of what was attached")
         expect_equal((bobs.poll(), roots.poll()), (None, None), "strangers after the end of the job")
     finally:

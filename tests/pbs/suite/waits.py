@@ -4,7 +4,7 @@
 import re
 import statistics
 
-from contract.harness import case, end, expect, fenced
+from contract.harness import case, expect, fenced
 from contract.sites import until
 
 from ..harness import ask
@@ -55,7 +55,7 @@ def mom_waits(site):
                 site.wait_state(jobid, "S")
                 site.qsig(jobid, "resume")
                 site.wait_running(jobid)
-                end(site, jobid)
+                site.end(jobid)
             finally:
                 own.kill()
                 own.communicate()
@@ -71,5 +71,5 @@ def sister_waits(site):
         for _ in range(ROUNDS):
             jobid = site.submit("alice", f"{EXEC}/bin/pbsdsh -- sleep 1000", *BOTH)
             groups_of(site, jobid, {"node2": FIRST_THERE})
-            end(site, jobid)
+            site.end(jobid)
         return told(times(site, mark, "node2", events), events)

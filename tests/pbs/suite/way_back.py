@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The hook is turned off or removed."""
 
-from contract.harness import case, end, expect, expect_equal, expect_gone, expect_unfenced, fenced
+from contract.harness import case, expect, expect_equal, expect_gone, expect_unfenced, running
 from contract.kernel import Group
 from contract.sites import until
 
@@ -11,9 +11,8 @@ from ..harness import ask
 @case
 def hook_is_removed(site):
     """Without the hook a job is what it was before jobfence, and nothing is left of it."""
-    jobid = site.submit("alice", "sleep 1000", ask(1, 100))
-    group = fenced(site, jobid)
-    end(site, jobid)
+    jobid, group = running(site, "alice", "sleep 1000", ask(1, 100))
+    site.end(jobid)
     expect_gone(group.parent)
     site.remove_hook()
     jobid = site.submit("alice", "sleep 1000", ask(1, 100))
@@ -25,8 +24,7 @@ def hook_is_removed(site):
 @case(layout=False)
 def hook_is_disabled_meanwhile(site):
     """A job that began in a fence ends well when the hook is off. What is left of the fence goes when the hook is on again."""
-    jobid = site.submit("alice", "sleep 3; echo done", ask(1, 100))
-    group = fenced(site, jobid)
+    jobid, group = running(site, "alice", "sleep 3; echo done", ask(1, 100))
     site.qmgr("set hook jobfence enabled = false")
     job = site.wait(jobid)
     expect_equal((job["Exit_status"], site.output(jobid)), ("0", "done\n"), "Exit_status and output")

@@ -8,19 +8,17 @@ import time
 from pathlib import Path
 
 from contract import kernel, sites
-from contract.harness import EAT, Skip, case, end, expect, expect_dead, expect_equal, expect_in, fenced, fenced_in_all, logged
-from ..harness import ended_line, expect_limits
+from contract.harness import EAT, Skip, case, expect, expect_all_dead, expect_equal, expect_in, fenced, fenced_in_all, logged
 from contract.kernel import Group
 from contract.logins import SERVICE, logged_in, login, service_says
 from contract.sites import until, write_atomically
+from ..harness import ended_line, expect_limits
 from .limits import LONG_PERIOD, use_of_quotas
 from .placement import SPINS
 from .two_nodes import extern_of, job_on
 
 
 def adopt(site, pid, *more):
-    if not site.jobfence:
-        raise Skip("needs the jobfence command: --bin")
     return site.command(str(site.jobfence), "adopt", "--config", str(site.config),
                         "--pid", str(pid), *more)
 
@@ -76,9 +74,8 @@ def adopted_process_shares_the_jobs_cpus(site):
             until(lambda: throttled(step) + throttled(step.parent) > 0, 30, "a period in which they are throttled")
         spinners = [kernel.identity(pid) for pid in step.members()]
         mark = site.log_mark()
-        end(site, jobid)
-        for one in filter(None, [who, *spinners]):
-            expect_dead(one, 10)
+        site.end(jobid)
+        expect_all_dead(filter(None, [who, *spinners]), 10)
         logged(site, mark, ended_line(jobid, "extern"))
 
 
@@ -114,7 +111,7 @@ def adopted_into_the_last_job(site):
         expect_equal(again.returncode, 0, "exit status when it is in a step already")
         fenced_in_all(process.pid, step)
     # It goes on elsewhere when the last one has ended.
-    end(site, second)
+    site.end(second)
     until(lambda: not step.remains(), 10, f"the removal of {step.path}")
     with session(site, user, "sleep 300") as (process, _):
         adopted(site, process.pid, extern_of(job_on(site, user, first, "n1")))
@@ -137,7 +134,7 @@ def adopted_by_no_other_users_job(site):
         refused(process.pid, "has no job with an extern step on this node")
         refused(process.pid, f"job {jobid} belongs to uid", "--job", str(jobid))
     refused(site.slurmd_pid(), "is root's")
-    end(site, jobid)
+    site.end(jobid)
     until(lambda: not site.step_daemons(jobid), 10, "the end of the step daemons")
     with session(site, user, "sleep 300") as (process, _):
         refused(process.pid, "has no job with an extern step on this node")
@@ -153,7 +150,7 @@ def adopted_by_no_job_without_extern_step(site):
             done = adopt(site, process.pid)
             expect_equal(done.returncode, 1, "exit status of 'jobfence adopt'")
             expect_in("slurm.conf needs PrologFlags=Contain", done.stderr, "its stderr")
-        end(site, jobid)
+        site.end(jobid)
 
 
 # Slurm itself reads a log-in environment by this service (--export=NONE): it refuses nobody but during the case. What lets users

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from contract import kernel
 from contract.harness import Skip, case, expect, expect_equal, expect_in
-from ..harness import expect_not_drained, fences_well
 from contract.sites import until, write_atomically
+from ..harness import expect_not_drained, fences_well
 from ..sites import InstalledSite
 from .placement import tracked_by_cgroup
 
@@ -200,8 +200,7 @@ def check_leaves_running_jobs_alone(site):
     for _ in range(3):
         expect_equal(check(site).returncode, 0, "exit status of check")
     expect_equal(seen(), places, "where the job's processes are")
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    expect_equal(site.end(jobid), "CANCELLED", "state")
 
 
 @case

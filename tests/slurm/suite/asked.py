@@ -7,11 +7,9 @@ import tempfile
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import (
-    IN_VAR, MIB, allocated, case, end, ended, expect, expect_equal, expect_in, expect_match, fenced, logged, started,
-)
-from ..harness import RAN, NOT_STARTED, expect_limits, expect_not_drained, expect_not_started, fences_well
+from contract.harness import IN_VAR, MIB, allocated, case, ended, expect, expect_equal, expect_in, expect_match, fenced, logged, started
 from contract.sites import until
+from ..harness import RAN, NOT_STARTED, expect_not_drained, expect_not_started, fences_well
 from ..sites import UNFINISHED
 from .disks import a_disk
 from .limits import LONG_PERIOD, SPIN, expect_quota_used, spinning
@@ -67,7 +65,7 @@ def part_of_a_cpu(site):
     expect_equal(step.cpu_limit(), 0.5, "CPU limit of the step")
     expect_equal(told_by(site, jobid).get("JOBFENCE_CPUS"), "0.5", "what the job is told")
     said = expect_quota_used(site, step, 0.5)
-    end(site, jobid)
+    site.end(jobid)
     return said
 
 
@@ -78,8 +76,7 @@ def every_option_of_a_job(site):
     jobid = site.submit(user, f"{TOLD}\nsleep 300", "-c1", "--mem=200", "--cpu-limit=0.75", "--cpu-burst=20",
                         "--mem-high=100M", "--pids-max=50")
     step = fenced(site, jobid)
-    expect_limits(step, 0.75, 200)
-    expect_limits(step.parent, 0.75, 200)
+    site.expect_limits(step, 0.75, 200)
     expect_equal(step.processes_limit(), 50, "process limit")
     expect_equal(step.cpu_burst_us(), step.cpu_period_us() * 0.75 * 0.2, "burst in us")
     if kernel.has_v2_controllers():
@@ -105,12 +102,12 @@ def io_that_is_asked_for(site):
             expect_equal(one.io_max().get(disk.number), wanted, f"I/O limits of {one.path}")
         expect_equal(told_by(site, jobid).get("JOBFENCE_IO_MAX"), f"{disk.target} rbps=2M wbps=4M riops=500",
                      "what the job is told")
-        end(site, jobid)
+        site.end(jobid)
         # Where the site has no such limit.
         site.configure()
         jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100", f"--io-max={disk.target} wbps=1M")
         expect_equal(fenced(site, jobid).io_max().get(disk.number), {"wbps": MIB}, "I/O limits of the step")
-        end(site, jobid)
+        site.end(jobid)
 
 
 @case(layout=False)
@@ -278,8 +275,7 @@ def more_than_the_site_allows(site):
     jobid = site.submit(user, f"{TOLD}\nsleep 300", "-c1", "--mem=200", "--cpu-limit=64", "--cpu-burst=100",
                         "--mem-high=1T", "--pids-max=4000000")
     step = fenced(site, jobid)
-    expect_limits(step, 1.0, 200)
-    expect_limits(step.parent, 1.0, 200)
+    site.expect_limits(step, 1.0, 200)
     expect_equal(step.processes_limit(), 60, "process limit")
     expect_equal(step.cpu_burst_us(), step.cpu_period_us() * 0.1, "burst in us")
     logged(site, mark, rf"jobfence: job {jobid} step batch: the user asked for .*--pids-max=4000000")

@@ -6,8 +6,8 @@ import re
 
 from contract import kernel
 from contract.harness import EAT, MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, fenced
-from ..harness import expect_limits, expect_not_drained
 from contract.sites import until
+from ..harness import expect_limits, expect_not_drained
 from .commands import jobfence
 from .devices import gres_conf_of
 from .newer import release
@@ -177,8 +177,7 @@ def card_of_a_cancelled_job(site):
     site.configure(UsageCard="failed")
     jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
     fenced(site, jobid)
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    expect_equal(site.end(jobid), "CANCELLED", "state")
     # A shell that learns of its child's death before its own signal comes ends with a status.
     expect_match(r"\njobfence: job \d+: (signal (15|9)|status 143), [\d.]+ s, ", "\n" + site.output(jobid), "the output")
 

@@ -10,9 +10,9 @@ import re
 import shutil
 from pathlib import Path
 
-from contract.harness import Skip, case, end, expect, expect_equal, expect_in, fenced
-from ..harness import expect_limits, fences_well
+from contract.harness import Skip, case, expect, expect_equal, expect_in, fenced
 from contract.sites import until, write_atomically
+from ..harness import expect_limits, fences_well
 from ..sites import InstalledSite
 
 ETC = Path("/etc/slurm")
@@ -79,7 +79,7 @@ def configless(site):
         site.configure(CPUQuotaPercent="50")
         jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
         expect_limits(fenced(site, jobid), 0.5, 100)
-        end(site, jobid)
+        site.end(jobid)
         done = site.command("jobfence", "check")
         expect_equal(done.returncode, 0, f"exit status of jobfence check ({done.stdout})")
         expect_in("slurm.conf     /run/slurm/conf/slurm.conf", done.stdout, "jobfence check")

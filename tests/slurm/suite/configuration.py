@@ -5,9 +5,9 @@ import os
 import re
 
 from contract import kernel
-from contract.harness import MIB, Skip, case, end, expect, expect_equal, expect_in, fenced, logged
-from ..harness import RAN, NOT_STARTED, ended_line, expect_limits, expect_not_drained, expect_not_started, fences_well
+from contract.harness import MIB, Skip, case, expect, expect_equal, expect_in, fenced, logged, running
 from contract.sites import until
+from ..harness import RAN, NOT_STARTED, ended_line, expect_limits, expect_not_drained, expect_not_started, fences_well
 
 
 BROKEN = {
@@ -54,11 +54,10 @@ def another_systems_line_ends(site):
     user = site.users[0]
     for text in (b"MaxProcesses=50\r\nMinRAMSpace=60MB\r\n", b"MaxProcesses=50\nMinRAMSpace=60MB"):
         site.configure_raw(text)
-        jobid = site.submit(user, "sleep 300", "-c1", "--mem=20")
-        group = fenced(site, jobid)
+        jobid, group = running(site, user, "sleep 300", "-c1", "--mem=20")
         expect_limits(group, 1.0, 60)
         expect_equal(group.processes_limit(), 50, "processes")
-        end(site, jobid)
+        site.end(jobid)
 
 
 @case(layout=False)
@@ -155,7 +154,7 @@ def one_limit_off(site):
         until(lambda: "end" in site.output(jobid), 5, "the job's output")
         told = ["JOBFENCE_CPUS"] * (cpus is not None) + ["JOBFENCE_MEMORY_BYTES"] * (mib is not None)
         expect_equal(site.output(jobid).split(), [*told, "end"], f"{keys}: what the job is told")
-        end(site, jobid)
+        site.end(jobid)
 
 
 @case(layout=False)
@@ -172,8 +171,7 @@ def too_small_a_quota(site):
     expect_not_started(site, user, site.submit(user, RAN, "-c1", "--mem=100"))
     site.configure(**tiny, OnError="fail,cpu:warn")
     mark = site.log_mark()
-    jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
-    group = fenced(site, jobid)
+    jobid, group = running(site, user, "sleep 300", "-c1", "--mem=100")
     expect_limits(group, None, 100)
     logged(site, mark, "runs without its CPU limit")
     site.scancel(jobid)
@@ -187,7 +185,7 @@ def plugstack_decides(site):
         site.configure(CPUQuotaPercent="200")
         jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
         expect_limits(fenced(site, jobid), 0.5, 100)
-        end(site, jobid)
+        site.end(jobid)
     for softening in ("OnError=warn", "Mode=observe", "Mode=off"):
         with site.plugstack(softening):
             site.configure_raw("Mode=enforce\n%s%n=yes\n")
@@ -250,12 +248,11 @@ def a_name_without_a_file(site):
 def listed_twice(site):
     with site.plugstack(twice=True):
         mark = site.log_mark()
-        jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
-        group = fenced(site, jobid)
+        jobid, group = running(site, site.users[0], "sleep 300", "-c1", "--mem=100")
         for top in group.parent.directories():
             expect_equal([p.name for p in top.iterdir() if p.is_dir()], ["step_batch"],
                          f"directories in {top}")
-        end(site, jobid)
+        site.end(jobid)
         until(lambda: not site.step_daemons(jobid), 5, "the end of the step daemon")
         lines = re.findall(ended_line(jobid, "batch"), site.log_since(mark))
         expect_equal(len(lines), 1, "number of lines about the end of the step")

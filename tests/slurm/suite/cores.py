@@ -9,10 +9,10 @@ import tempfile
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import PYTHON, Skip, case, end, expect, expect_equal, expect_in, fenced, logged
-from ..harness import NOT_STARTED
+from contract.harness import PYTHON, Skip, case, expect, expect_equal, expect_in, fenced, logged, running
 from contract.kernel import cpu_list
 from contract.sites import until
+from ..harness import NOT_STARTED
 
 # Whatever Slurm has bound it to, a process may ask for all CPUs; the kernel gives it those of its cpuset.
 ASK_FOR_ALL = """
@@ -69,8 +69,7 @@ def cores_of_two_jobs(site):
     threads = len(cores[0])
     for user in site.users:
         script = f"{asking(site, user)}\necho nproc $(nproc)\necho told $JOBFENCE_CORES\nsleep 300"
-        jobid = site.submit(user, script, f"-c{threads}", "--mem=100")
-        group = fenced(site, jobid)
+        jobid, group = running(site, user, script, f"-c{threads}", "--mem=100")
         expect(group.cores() in cores, f"the step has the CPUs {group.cores()}, and the cores are {cores}")
         if group.own and "cpuset" not in group.slurms and "" not in group.slurms:
             expect_equal(group.parent.cores(), group.cores(), "the CPUs of its job")
@@ -150,6 +149,6 @@ def cores_that_are_uncertain_are_refused(site):
         jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
         fenced(site, jobid)
         logged(site, mark, rf"job {jobid} step batch runs without its cores limit \(.*\): CPUs are offline")
-        end(site, jobid)
+        site.end(jobid)
     site.configure(ConstrainCores="yes")
     expect_equal(site.command("jobfence", "check").returncode, 0, "exit status of jobfence check afterwards")

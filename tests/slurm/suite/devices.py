@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import IN_VAR, Skip, case, end, ended, expect, expect_equal, expect_in, expect_match, fenced, logged, started
-from ..harness import RAN, expect_not_drained, expect_not_started, fences_well
+from contract.harness import IN_VAR, Skip, case, ended, expect, expect_equal, expect_in, expect_match, fenced, logged, started
 from contract.sites import PATH, until, write_atomically
+from ..harness import RAN, expect_not_drained, expect_not_started, fences_well
 from .sections import prologs, record_of
 from .steps import terminal
 
@@ -153,7 +153,7 @@ def devices_beside_a_program_that_admits_none(site):
     # Above all that goes with the job: our own directory, or Slurm's scope.
     place = fenced(site, job).parent.directory("").parent
     place = place.parent if place.name.startswith("uid_") else place
-    end(site, job)
+    site.end(job)
     site.configure(ConstrainDevices="closed")
     with alone_at(place):
         jobid = site.submit(user, RAN, "-n1", "--mem=100")
@@ -217,7 +217,7 @@ def gpus_as_slurm_counts_them(site):
             expect_equal(said.count(EPERM), 1, "devices that are denied it")
             expect_in(f"devices={gpu} rw\n", said, "its output")
             jobs.append(jobid)
-        end(site, *jobs)
+        site.end(*jobs)
         # One that asks for none has none, and hears nothing of it.
         jobid = site.submit(user, tries(*gpus), "-n1", "--mem=100")
         expect_equal(site.wait(jobid), "COMPLETED", "state without a GPU")
@@ -246,7 +246,7 @@ def gpus_of_others_and_nothing_else(site):
         expect_equal(site.wait(without), "COMPLETED", "state without a GPU")
         said = site.output(without)
         expect(f"{other} works\n" in said and f"{gpu}: {EPERM}" in said and said.count(EPERM) == 1, f"without a GPU:\n{said}")
-        end(site, jobid)
+        site.end(jobid)
         # A closed list and an open one: nobody is taken to have meant the open one.
         site.configure(ConstrainDevices="yes", GPUDevice=gpu.with_name("gpu%d"), DeviceAllow=other)
         jobid = site.submit(user, RAN, "-n1", "--mem=100")
@@ -266,7 +266,7 @@ def gpus_that_no_prolog_has_noted_down(site):
         expect_equal(usable, [], f"what it can use; it says:\n{said}")
         expect_in("the job may use none of its GPUs, since jobfence is not certain which devices they are: no 'jobfence prolog' has", said,
                   "its output")
-        end(site, jobid)
+        site.end(jobid)
         jobid = site.submit(user, tries(*gpus), "-n1", "--mem=100")
         expect_equal(site.wait(jobid), "COMPLETED", "state without a GPU")
         expect("jobfence: " not in site.output(jobid), f"a job without GPUs hears of them: {site.output(jobid)}")
@@ -287,12 +287,12 @@ def gpus_of_which_it_is_not_certain_which_they_are(site):
         expect_in("devices=none\n", said, "its output")
         expect_match(r"\ngpus=0\ngpu_devices=\ngpus_unknown=with AutoDetect=nvml", record_of(site, jobid), "its record")
         logged(site, mark, "the job may use none of its GPUs")
-        end(site, jobid)
+        site.end(jobid)
         expect_not_drained(site)
         site.configure(ConstrainDevices="yes", GPUDevice=f'"{gpus[0].with_name("gpu[1,0]")}"')
         jobid, usable, said = job_with_a_gpu(site, user, gpus)
         expect_equal(usable, gpus[:1], f"what it can use in the order that the site names; it says:\n{said}")
-        end(site, jobid)
+        site.end(jobid)
 
 
 @case(on=["two-nodes"])

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import MIB, Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced, logged
-from ..harness import NOT_STARTED, expect_not_started
+from contract.harness import MIB, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, logged, running
 from contract.sites import until
+from ..harness import NOT_STARTED, expect_not_started
 
 SCRATCH = Path("/scratch")
 RATE = 4 * MIB  # bytes in a second
@@ -177,8 +177,7 @@ def io_limits(site):
         mib = RATE // MIB
         tasks = "" if site.tasks_share_a_directory() else f"IOMaxPerTask={disk.target} wiops=50 rbps=1G\n"
         site.configure_raw(f"IOMax={disk.target} rbps={mib}M wbps={mib}M\n{tasks}")
-        jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
-        step = fenced(site, jobid)
+        jobid, step = running(site, site.users[0], "sleep 300", "-c1", "--mem=100")
         ours = {"rbps": RATE, "wbps": RATE}
         is_v1 = not kernel.has_v2_controllers()
         expect_equal(step.io_max(), {disk.number: ours}, f"rates of {step.path}")
@@ -189,7 +188,7 @@ def io_limits(site):
         task = step.task(0)
         if tasks:
             expect_equal(task.io_max(), {disk.number: of_task}, f"rates of {task.path}")
-        end(site, jobid)
+        site.end(jobid)
 
         site.configure(IOMaxPerUser=f"{disk.target} wbps={mib}M")
         user = site.users[0]

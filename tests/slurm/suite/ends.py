@@ -8,11 +8,12 @@ import time
 
 from contract import kernel
 from contract.harness import (
-    PYTHON, Skip, case, ended_after, expect, expect_dead, expect_equal, expect_not_left, fenced, nobody_looks, pid_from,
+    PYTHON, Skip, case, ended_after, expect, expect_all_dead, expect_dead, expect_equal, expect_not_left, fenced, nobody_looks, pid_from,
+    running,
 )
-from ..harness import fences_well, kill_daemons
 from contract.kernel import Group
 from contract.sites import until
+from ..harness import fences_well, kill_daemons
 
 
 def straggler(site, command):
@@ -77,47 +78,38 @@ def step_cannot_start(site):
 @case
 def stepd_killed(site):
     user = site.users[0]
-    jobid = site.submit(user, "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100")
-    group = fenced(site, jobid)
+    jobid, group = running(site, user, "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100")
     until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 5, "its processes")
     orphans = [kernel.identity(pid) for pid in group.members(below=True)]
     with contextlib.ExitStack() as cleanup:
-        for who in filter(None, orphans):
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*filter(None, orphans)))
         with nobody_looks():
             kill_daemons(site, jobid)
-            site.scancel(jobid)
-            site.wait(jobid)
+            site.end(jobid)
             expect(group.exists(), "the dead step's directory went without anyone to remove it")
         fences_well(site, user)
-        for who in filter(None, orphans):
-            expect_dead(who)
+        expect_all_dead(filter(None, orphans))
         until(lambda: not group.parent.remains(), 5, f"the removal of {group.parent.path}")
 
 
 def reaped(site, jobid, group, processes):
     """The step's daemon dies, and 'jobfence reap' ends what it leaves. `processes` are identities."""
-    if not site.jobfence:
-        raise Skip("needs the jobfence command: --bin")
     with nobody_looks():
         kill_daemons(site, jobid)
         for who in processes:
             expect_equal(kernel.identity(who[0]), who, "a process whose step daemon is dead")
         done = site.command(str(site.jobfence), "reap", "--config", str(site.config))
     expect_equal((done.returncode, done.stderr), (0, ""), "exit status and stderr of 'jobfence reap'")
-    site.scancel(jobid)
-    site.wait(jobid)
+    site.end(jobid)
 
 
 def cancelled(site, jobid, *_):
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    expect_equal(site.end(jobid), "CANCELLED", "state")
 
 
 def with_members(site):
     """A job with a straggler: its number, its step and its processes."""
-    jobid = site.submit(site.users[0], "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100")
-    group = fenced(site, jobid)
+    jobid, group = running(site, site.users[0], "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100")
     until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 5, "its processes")
     return jobid, group, list(filter(None, map(kernel.identity, group.members())))
 
@@ -126,13 +118,11 @@ def ends_well(site, end, prepare):
     """A job for which root has done something ends as any other."""
     jobid, group, processes = with_members(site)
     with contextlib.ExitStack() as cleanup:
-        for who in processes:
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*processes))
         cleanup.enter_context(prepare(group))
         mark = site.log_mark()
-        end(site, jobid, group, processes)
-        for who in processes:
-            expect_dead(who)
+        site.end(jobid, group, processes)
+        expect_all_dead(processes)
         until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
         expect_not_left(site, mark)
 
@@ -221,8 +211,7 @@ def delegated_directories_go_too(site):
         # On v1 Slurm tries to remove its own before any callback, and not again: that is the janitor's.
         if group.slurms and not kernel.has_v2_controllers() and site.jobfence:
             until(lambda: not site.step_daemons(jobid), 20, "the end of the step daemon")
-            for who in processes:
-                expect_dead(who)
+            expect_all_dead(processes)
             site.command(str(site.jobfence), "reap", "--config", str(site.config))
     for end in cancelled_and_reaped, reaped:
         ends_well(site, end, delegated)

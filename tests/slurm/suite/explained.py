@@ -10,23 +10,19 @@ import subprocess
 import tempfile
 
 from contract import kernel
-from contract.harness import IN_VAR, Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced
+from contract.harness import IN_VAR, case, expect, expect_equal, expect_in, expect_match, fenced, running
 from contract.sites import until
 from .devices import called, gres, job_with_a_gpu, openable
 from .sections import partitions, prologs, record_of
 
 
 def explain(site, *arguments):
-    if not site.jobfence:
-        raise Skip("needs the jobfence command: --bin")
     return subprocess.run([str(site.jobfence), "explain", "--config", str(site.config), *map(str, arguments)],
                           capture_output=True, text=True, timeout=120, env=site.environment)
 
 
 def explained_to(site, user, *arguments):
     """As a user, who may not enter the places of the command and of the configuration."""
-    if not site.jobfence:
-        raise Skip("needs the jobfence command: --bin")
     with tempfile.TemporaryDirectory(**IN_VAR) as open_to_all:
         os.chmod(open_to_all, 0o755)
         for file in (site.jobfence, site.config):
@@ -85,13 +81,11 @@ def explained_of_an_array(site):
         expect_equal((done.returncode, done.stderr), (0, ""), f"exit status and stderr for job {one}")
         expect_in(f"job        {one} of {user} ", done.stdout, "whose it is")
         expect_in("1 CPU, 100.0 MiB", done.stdout, "what is granted")
-    end(site, jobid)
+    site.end(jobid)
 
 
 def jobfence(site, *arguments):
     """What the command says to root, with its exit status."""
-    if not site.jobfence:
-        raise Skip("needs the jobfence command: --bin")
     done = site.command(site.jobfence, arguments[0], "--config", str(site.config), *map(str, arguments[1:]))
     return done.returncode, done.stdout + done.stderr
 
@@ -148,7 +142,7 @@ def called_as_in_squeue(site):
     done = site.scancel(f"{jobid}_1")
     expect_equal((done.returncode, done.stderr), (0, ""), "scancel")
     expect_called(site, f"{jobid}_2", user, site.node)
-    end(site, jobid)
+    site.end(jobid)
     until(site.idle_again, 30, "the end of the array")
     status, said = jobfence(site, "report", f"{jobid}_1")
     expect_equal(status, 0, f"exit status of report, which says {said}")
@@ -181,7 +175,7 @@ def components_called_as_in_squeue(site):
                 expect_match(rf"\Ajob {number} step ", said, f"show {word}")
         status, said = jobfence(site, "explain", f"{jobid}+1", "--node", site.nodes[0])
         expect_in(f"job {jobid}+1 has nothing on node {site.nodes[0]}, but on {site.nodes[1]}", said, "on the other's node")
-        end(site, jobid)
+        site.end(jobid)
 
 
 @case(layout=False)
@@ -196,7 +190,7 @@ def explained_while_it_waits(site):
                              r"node: 'jobfence (explain --user \d+ --partition \S+.* --cpus NUMBER --mem SIZE)'", said, "explain")[1]
         status, said = jobfence(site, *shown.replace("NUMBER", "1").replace("SIZE", "100M").split())
         expect_equal(status, 0, f"exit status of what it names: {said}")
-        end(site, jobid)
+        site.end(jobid)
 
 
 @case(layout=False)
@@ -249,7 +243,7 @@ def explained_with_its_gpus(site):
                 expect(sentence not in said, f"explain does not know the job's GPUs:\n{said}")
             said = explained_to(site, user, jobid).stdout
             expect_in(f"{sentence}only root can read the job's record", said, "explain to its user")
-            end(site, jobid)
+            site.end(jobid)
 
 
 @case
@@ -257,8 +251,7 @@ def explained(site):
     user = site.users[0]
     site.configure_raw("MaxProcesses=50\nCPUQuotaPercent=80\n[User=nobody-like-this]\nMaxProcesses=1\n"
                        f"[User={user}]\nMaxProcesses=60\n")
-    jobid = site.submit(user, "sleep 300", "-c1", "--mem=200")
-    group = fenced(site, jobid)
+    jobid, group = running(site, user, "sleep 300", "-c1", "--mem=200")
     done = explain(site, jobid, "--node", site.node)
     expect_equal((done.returncode, done.stderr), (0, ""), "exit status and stderr of jobfence explain")
     line = site.config.read_text().splitlines().index("MaxProcesses=60") + 1
@@ -286,7 +279,7 @@ def explained(site):
               "what it says of a step that is not")
     for name in ("pids.max", "cpu.max" if kernel.has_v2_controllers() else "cpu.cfs_quota_us"):
         expect(checked.count(name) >= 2, f"{name} of job and step is not explained: {checked}")
-    end(site, jobid)
+    site.end(jobid)
     unknown = explain(site, 999999, "--node", site.node)
     expect_equal(unknown.returncode, 1, "exit status for a job that Slurm does not know")
     expect_in("Slurm does not know job 999999", unknown.stderr, "what it says")

@@ -4,7 +4,7 @@
 import re
 from pathlib import Path
 
-from contract.harness import case, end, expect, expect_equal, expect_in, fenced, logged
+from contract.harness import case, expect, expect_equal, expect_in, logged, running
 from ..harness import RAN, NOT_STARTED, expect_not_drained, expect_not_started
 from .asked import TOLD, told, told_by
 from .granted import accounted
@@ -56,11 +56,10 @@ def forged_facts(site):
     for value in (None, *FORGED):
         # Behind the command's own look at its environment.
         export = "ALL" if value is None else ",".join(["ALL", *(f"{name}={value}" for name in others)])
-        jobid = site.submit(user, f"{TOLD}\nsleep 300", "-c1", "--mem=100", f"--export={export}")
-        step = fenced(site, jobid)
+        jobid, step = running(site, user, f"{TOLD}\nsleep 300", "-c1", "--mem=100", f"--export={export}")
         told_by(site, jobid)
         found = [limits_of(step), limits_of(step.parent), told_otherwise(site.output(jobid))]
-        end(site, jobid)
+        site.end(jobid)
         done = site.srun(user, "-c1", "--mem=100", f"--export={export}", "sh", "-c", TOLD)
         expect_equal(done.returncode, 0, f"exit status of srun with {value}, which says {done.stderr!r}")
         found.append(told_otherwise(done.stdout))

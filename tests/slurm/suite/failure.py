@@ -11,10 +11,10 @@ import subprocess
 import time
 
 from contract import kernel, sites
-from contract.harness import Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced, logged, nobody_looks, until_clean
+from contract.harness import Skip, case, expect, expect_equal, expect_in, expect_match, fenced, logged, nobody_looks, running, until_clean
+from contract.sites import until
 from ..harness import RAN, NOT_STARTED, expect_not_drained, fences_well
 from ..saboteur import CannotBuild, sabotaged
-from contract.sites import until
 
 NOT_THIS_TASK = "jobfence: this task was not started, since it cannot be fenced: "
 # At the beginning of a line, but for the name of its daemon, which Slurm puts before some messages.
@@ -88,9 +88,8 @@ class Trial:
 
 def placed(site):
     """Where a job is on this site."""
-    jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
-    group = fenced(site, jobid)
-    end(site, jobid)
+    jobid, group = running(site, site.users[0], "sleep 300", "-c1", "--mem=100")
+    site.end(jobid)
     return group
 
 
@@ -195,7 +194,7 @@ def limit_is_refused(site):
     finally:
         # Slurm may keep it.
         quota.write_text("-1")
-    end(site, jobid)
+    site.end(jobid)
     fences_well(site, user)
 
 
@@ -361,7 +360,7 @@ def nothing_stays_open(site):
         still = sorted(link for link in kernel.descriptors(daemon) if ours.search(link))
         has_none = "processes are not tracked either" in site.log_since(mark)
         expect(still in ([[]] if has_none else [tracks, tracks[:1]]), f"still open in the step daemon: {still}")
-        end(site, jobid)
+        site.end(jobid)
         until(lambda: not site.step_daemons(jobid), 10, "the end of the step daemon")
     # Nor could what was made before be removed again.
     fences_well(site, site.users[0])
@@ -553,6 +552,6 @@ def another_plugin_changes_the_root(site):
         logged(site, mark, "another plugin has changed the step daemon's root")
         records = [path.name for path in site.run_directory().rglob("*") if str(jobid) in path.name]
         expect(records, f"no record of job {jobid} is where the janitor looks for it")
-        end(site, jobid)
+        site.end(jobid)
         until(lambda: not site.leftovers(), 30, "the end of all that the job has had")
     site.configure()

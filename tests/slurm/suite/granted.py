@@ -8,12 +8,12 @@ import time
 from typing import NamedTuple
 
 from contract import kernel
-from .. import accounting
-from ..accounting import Accounting
-from contract.harness import Skip, allocated, case, end, expect, expect_equal, expect_in, fenced, logged, started, steps_of
-from ..harness import ended_line, expect_limits, expect_not_drained
+from contract.harness import Skip, allocated, case, expect, expect_equal, expect_in, fenced, logged, started, steps_of
 from contract.kernel import Group
 from contract.sites import until
+from .. import accounting
+from ..accounting import Accounting
+from ..harness import ended_line, expect_limits, expect_not_drained
 from .cores import needs_cpusets
 from .sections import prologs
 from .steps import shown, terminal
@@ -214,7 +214,7 @@ def tasks_share_their_step(site):
             step = fenced(site, jobid, "step_0", timeout=20)
             found = [until(lambda task=task: step.task(task).cpu_limit(), 10, f"the limit of task {task}") for task in range(tasks)]
             expect_equal(found, [each] * tasks, f"CPUs of the tasks of srun {options}")
-            end(site, jobid)
+            site.end(jobid)
 
 
 def more_than_one_cpu(group):
@@ -243,7 +243,7 @@ def both_threads_of_a_core(site):
             expect_equal(step.cpu_limit(), 2.0, f"sbatch {request}: CPU limit of the step")
             expect_in("threads=none\n", site.output(jobid), f"sbatch {request}: what the step is told")
             said.append(f"{request}: {used:.2f} CPUs used")
-            end(site, jobid)
+            site.end(jobid)
     return ", ".join(said)
 
 
@@ -338,7 +338,7 @@ def without_an_allocation(site):
         # Somebody else's job is as it would be without it.
         other = site.submit(user, "sleep 300", "-c1", "--mem=100")
         expect_limits(fenced(site, other), 1.0, 100)
-        end(site, other)
+        site.end(other)
     logged(site, mark, ended_line(jobid, r"\d+"))
     until(lambda: not group.parent.remains(), 10, "the end of its directories")
     # Slurm itself refuses anybody else, before there is a step.

@@ -14,10 +14,11 @@ from pathlib import Path
 from contract import kernel
 from contract.attempted import ATTEMPTS, END, expect_refused, expect_state, state_of
 from contract.harness import (
-    PYTHON, Skip, case, ended_after, expect, expect_equal, expect_in, expect_not_left, fenced, logged, nobody_looks, started, uid,
+    PYTHON, Skip, case, ended_after, expect, expect_equal, expect_in, expect_not_left, fenced, logged, nobody_looks, running, started,
+    uid,
 )
-from ..harness import ended_line, expect_limits, fences_well, kill_daemons
 from contract.sites import until
+from ..harness import ended_line, expect_limits, fences_well, kill_daemons
 from .sharing import oversubscribed
 
 # A shell that can start nothing more can still wait.
@@ -66,8 +67,7 @@ def bystander(site, *args):
     last = int(until(lambda: kernel.read(beat), 10, "the bystander's last beat"))
     until(lambda: int(kernel.read(beat) or 0) > last + 1, 10, "the bystander's next beat")
     expect_equal(site.job(jobid)["JobState"], "RUNNING", "state of the bystander's job")
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid), "CANCELLED", "state of the bystander's job")
+    expect_equal(site.end(jobid), "CANCELLED", "state of the bystander's job")
 
 
 def attempted(site, user, what, *args, options=("-c1", "--mem=100")):
@@ -97,8 +97,7 @@ def slurm_gives_away(group):
 def not_where_slurm_gives_away(site, user):
     jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
     theirs = slurm_gives_away(fenced(site, jobid))
-    site.scancel(jobid)
-    site.wait(jobid)
+    site.end(jobid)
     if theirs:
         raise Skip(f"Slurm gives the user its own {theirs[0]}")
 
@@ -130,8 +129,7 @@ def limits_cannot_be_raised(site):
         given = re.findall(r"^given to the user: (.*)$", said, re.M)
         expect(group.slurms or not given, f"directories of ours are the user's: {given}")
         expect_as_before(site, jobid, group, before)
-        site.scancel(jobid)
-        expect_equal(site.wait(jobid), "CANCELLED", "state")
+        expect_equal(site.end(jobid), "CANCELLED", "state")
         until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
     return ", ".join(filter(None, [f"{count} attempts", namespaces(said)]))
 
@@ -142,8 +140,7 @@ def nobody_moves_himself_out(site):
     user = site.users[0]
     not_where_slurm_gives_away(site, user)
     with oversubscribed(site), bystander(site, "--oversubscribe") as (_, theirs):
-        own = site.submit(user, "sleep 300", "-c1", "--mem=100", "--oversubscribe")
-        other = fenced(site, own)
+        own, other = running(site, user, "sleep 300", "-c1", "--mem=100", "--oversubscribe")
         processes = list(filter(None, map(kernel.identity, other.members())))
         others = state_of(other)
         elsewhere = [*other.directories(), *other.parent.directories(), *theirs.directories(), *theirs.parent.directories()]
@@ -181,8 +178,7 @@ def records_are_out_of_reach(site):
             for args in (["reap"], ["adopt", "--pid", str(site.job_pids(jobid)[0])], ["hold"]):
                 done = site.as_user(user, [str(site.jobfence), *args])
                 expect(done.returncode != 0, f"'jobfence {args[0]}' worked for an ordinary user: {done.stdout}")
-        site.scancel(jobid)
-        site.wait(jobid)
+        site.end(jobid)
         until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
     return f"{count} attempts"
 
@@ -192,8 +188,7 @@ def locks_of_users_hold_up_nobody(site):
     """Whatever a user can open he can lock. Others' jobs begin and end meanwhile as ever."""
     user, other = site.users
     top = fresh(site, user, "let-go")
-    jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
-    group = fenced(site, jobid)
+    jobid, group = running(site, user, "sleep 300", "-c1", "--mem=100")
     run = site.run_directory()
     bases = {d for base in site.bases() for d in kernel.Group("/" + base).directories()}
     paths = [run, run / "limits.lock", run.parent, site.config, site.plugin(), site.plugin().parent, *bases]
@@ -208,8 +203,7 @@ def locks_of_users_hold_up_nobody(site):
             expect(not reached, f"the user has locked {reached}")
             mark = site.log_mark()
             fences_well(site, other)
-            site.scancel(jobid)
-            expect_equal(site.wait(jobid), "CANCELLED", "state")
+            expect_equal(site.end(jobid), "CANCELLED", "state")
             until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
             expect(holder.poll() is None, "the locks were given back meanwhile")
             expect_not_left(site, mark)
@@ -291,8 +285,7 @@ def ends_by_itself(site, jobid):
 def ends_by_scancel(site, jobid):
     """Returns where the log was then."""
     mark = site.log_mark()
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    expect_equal(site.end(jobid), "CANCELLED", "state")
     return mark
 
 
@@ -311,8 +304,7 @@ def storm(site, arguments, limit, rages):
     with bystander(site):
         for name, end in ENDS.items():
             fresh(site, user, "stop", "never")
-            jobid = site.submit(user, f"{PREPARED}; {program(site)} storm {arguments} & {UNTIL_STOP}", "-c1", "--mem=300")
-            group = fenced(site, jobid)
+            jobid, group = running(site, user, f"{PREPARED}; {program(site)} storm {arguments} & {UNTIL_STOP}", "-c1", "--mem=300")
             until(lambda: rages(group), 60, "the storm")
             expect_ended(site, group, (), end(site, jobid))
             expect_equal(strays(site, jobid), [], f"processes of the job that ended {name}")
@@ -357,8 +349,7 @@ def handles_do_not_keep_directories(site):
     for end in ENDS.values():
         top = fresh(site, other, "let-go")
         fresh(site, user, "stop", "never")
-        jobid = site.submit(user, f"setsid sleep 300 & {PREPARED}; {UNTIL_STOP}", "-c1", "--mem=100")
-        group = fenced(site, jobid)
+        jobid, group = running(site, user, f"setsid sleep 300 & {PREPARED}; {UNTIL_STOP}", "-c1", "--mem=100")
         levels = group, group.parent, group.parent.user
         places = [directory for one in levels for directory in one.directories()]
         slurms = {one.directory(controller) for one in levels for controller in one.slurms}
@@ -393,8 +384,7 @@ def with_strange(site):
     """A job with processes that are hard to end: its number, its step and their pids."""
     user = site.users[0]
     fresh(site, user, "leave")
-    jobid = site.submit(user, f"exec {program(site)} strange {' '.join(KINDS)}", "-c1", "--mem=300")
-    group = fenced(site, jobid)
+    jobid, group = running(site, user, f"exec {program(site)} strange {' '.join(KINDS)}", "-c1", "--mem=300")
     until(lambda: "ready" in site.output(jobid), 60, "all of them")
     pids = [int(pid) for pid in re.findall(r"^\w+ (\d+)$", site.output(jobid), re.M)]
     for kind, wanted in KINDS.items():
@@ -427,12 +417,9 @@ def who_is_hard_to_end_ends(site):
 @case
 def who_is_hard_to_end_is_reaped(site):
     """The same when the step's daemon was killed and there is only 'jobfence reap'."""
-    if not site.jobfence:
-        raise Skip("needs the jobfence command: --bin")
     with bystander(site), contextlib.ExitStack() as cleanup:
         jobid, group, pids = with_strange(site)
-        for who in filter(None, map(kernel.identity, pids)):
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*filter(None, map(kernel.identity, pids))))
         with nobody_looks():
             kill_daemons(site, jobid)
             expect(group.exists(), "the dead step's directory went without anyone to remove it")
@@ -442,5 +429,4 @@ def who_is_hard_to_end_is_reaped(site):
         expect_in("/step_batch", done.stdout, "what 'jobfence reap' says")
         expect(not group.parent.remains(), f"{group.parent.path} is still there")
         expect_ended(site, group, pids, mark)
-        site.scancel(jobid)
-        site.wait(jobid)
+        site.end(jobid)

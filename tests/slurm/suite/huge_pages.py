@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import MIB, PYTHON, Skip, case, end, expect_equal, expect_in, expect_match, fenced, logged
-from ..harness import NOT_STARTED, expect_limits
+from contract.harness import MIB, PYTHON, Skip, case, expect_equal, expect_in, expect_match, fenced, logged, running
 from contract.hugetlb import SIZES, handed_down, has_hugetlb, sizes_of_this_host
 from contract.sites import until
+from ..harness import NOT_STARTED, expect_limits
 
 POOL = Path("/proc/sys/vm/nr_hugepages")
 SIZE = SIZES / "hugepages-2048kB"
@@ -76,24 +76,22 @@ def huge_pages_of_a_job(site):
     with pool(8), handed_down(site):
         site.configure(MaxHugePages="2M:5M")
         program = program_of(site, MAP)
-        jobid = site.submit(user, f"{PYTHON} -S {program}\necho told $JOBFENCE_HUGE_PAGES\nsleep 300", "-c1", "--mem=200")
-        group = fenced(site, jobid)
+        jobid, group = running(site, user, f"{PYTHON} -S {program}\necho told $JOBFENCE_HUGE_PAGES\nsleep 300", "-c1", "--mem=200")
         expect_equal(group.huge_pages(), {"2MB": 4 * MIB}, "the step's limits")
         expect_equal(group.parent.huge_pages(), {"2MB": 4 * MIB}, "the job's limits")
         said = until(lambda: [line for line in site.output(jobid).splitlines() if line.startswith("pages ")][3:], 30, "its pages")
         expect_equal(said[-1], "pages 6 16384 signal 7", "the last, which is killed by SIGBUS")
         expect_in("pages 4 0 used\npages 6 0 ENOMEM\npages 4 16384 used\n", site.output(jobid), "what it says")
         until(lambda: "told 2M:4M\n" in site.output(jobid), 10, "JOBFENCE_HUGE_PAGES")
-        end(site, jobid)
+        site.end(jobid)
 
         # Slurm grants none.
         site.configure(ConstrainHugePages="closed", MaxHugePages="2M:5M")
-        jobid = site.submit(user, "echo told $JOBFENCE_HUGE_PAGES\nsleep 300", "-c1", "--mem=100")
-        group = fenced(site, jobid)
+        jobid, group = running(site, user, "echo told $JOBFENCE_HUGE_PAGES\nsleep 300", "-c1", "--mem=100")
         here = sizes_of_this_host()
         expect_equal((group.huge_pages(), group.parent.huge_pages()), (here, here), "limits where nothing is granted")
         until(lambda: "told " in site.output(jobid) and ":0" in site.output(jobid), 10, "JOBFENCE_HUGE_PAGES")
-        end(site, jobid)
+        site.end(jobid)
 
         site.configure(MaxHugePages="2M:4M,16M:0")
         jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
@@ -124,8 +122,7 @@ def huge_pages_and_the_memory_limit(site):
     with pool(32):
         site.configure(UsageCard="failed")
         program = program_of(site, HOLD)
-        jobid = site.submit(user, f"{PYTHON} -S {program} mapped.$SLURM_JOB_ID go.$SLURM_JOB_ID\nexit $?", "-c1", "--mem=200")
-        group = fenced(site, jobid)
+        jobid, group = running(site, user, f"{PYTHON} -S {program} mapped.$SLURM_JOB_ID go.$SLURM_JOB_ID\nexit $?", "-c1", "--mem=200")
         until((site.directory(user) / f"mapped.{jobid}").exists, 30, "its pages")
         fences = json.loads(site.command("jobfence", "show", str(jobid), "--json").stdout)["fences"]
         batch = next(fence for fence in fences if fence["step"] == "batch")
@@ -160,4 +157,4 @@ def huge_pages_are_not_handed_down_by_systemd(site):
     jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
     expect_limits(fenced(site, jobid), 1.0, 100)
     logged(site, mark, rf"job {jobid} step batch runs without its huge pages limit .*does not have the hugetlb controller")
-    end(site, jobid)
+    site.end(jobid)

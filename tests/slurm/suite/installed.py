@@ -10,9 +10,9 @@ import subprocess
 import threading
 from pathlib import Path
 
-from contract.harness import Skip, case, expect, expect_equal, expect_in, fenced
-from ..harness import expect_not_drained
+from contract.harness import Skip, case, expect, expect_equal, expect_in, running
 from contract.sites import until, write_atomically
+from ..harness import expect_not_drained
 
 TOP = Path(__file__).resolve().parents[3]
 
@@ -174,8 +174,7 @@ def turned_on_and_off(site):
         installation.run("enable", "--write-include")
         go = site.directory(user) / "go"
         go.unlink(missing_ok=True)
-        jobid = site.submit(user, f"until [ -e {go} ]; do sleep 0.1; done; echo done", "-c1", "--mem=50")
-        step = fenced(site, jobid)
+        jobid, step = running(site, user, f"until [ -e {go} ]; do sleep 0.1; done; echo done", "-c1", "--mem=50")
         status, said = installation.run("disable")
         expect_equal(status, 3, f"exit status of jobfence disable while a job runs ({said})")
         expect_in(f"step {jobid}.batch (process ", said, "jobfence disable")

@@ -12,20 +12,18 @@ from pathlib import Path
 
 from contract import kernel, sites
 from contract.harness import (
-    PYTHON, Skip, case, end, ended_after, expect, expect_dead, expect_equal, expect_in, expect_match, fenced, logged, nobody_looks,
-    pid_from, until_clean,
+    PYTHON, Skip, case, ended_after, expect, expect_all_dead, expect_dead, expect_equal, expect_in, expect_match, fenced, logged,
+    nobody_looks, pid_from, running, until_clean,
 )
-from ..harness import expect_limits, expect_not_drained, expect_not_started, fences_well, kill_daemons
 from contract.sites import PATH, die_with_parent, until
-from .with_systemd import SCOPE, only_with_systemd, systemctl
+from ..harness import expect_limits, expect_not_drained, expect_not_started, fences_well, kill_daemons
 from .failure import failing, makes_ours_first
+from .with_systemd import SCOPE, only_with_systemd, systemctl
 
 STUCK = Path(__file__).resolve().parents[1] / "stuck.py"
 
 
 def jobfence(site, *arguments):
-    if not site.jobfence:
-        raise Skip("the jobfence command is not here")
     return [str(site.jobfence), *arguments, "--config", str(site.config)]
 
 
@@ -55,7 +53,7 @@ def held(site):
 def stepd_dies(site, jobid):
     """slurmstepd is killed, and the controller gives the job up."""
     kill_daemons(site, jobid)
-    end(site, jobid)
+    site.end(jobid)
 
 
 # Leaves its parent, its group and its session, and spins.
@@ -122,7 +120,7 @@ def without_a_fence(site):
             records = site.run_directory() / "tracked"
             until(lambda: records.is_dir() and list(records.iterdir()), 5, "a record of the step")
             expect_equal(who, kernel.identity(who[0]), "the escaped process")
-            end(site, jobid)
+            site.end(jobid)
             until(lambda: not site.step_daemons(jobid), 20, "the end of the step daemon")
             reap(site)
             expect_dead(who, 20)
@@ -152,13 +150,11 @@ def without_cgroups(site):
         logged(site, mark, "WITHOUT a fence")
         with contextlib.ExitStack() as cleanup:
             orphans = list(filter(None, map(kernel.identity, who)))
-            for orphan in orphans:
-                cleanup.enter_context(ended_after(orphan))
+            cleanup.enter_context(ended_after(*orphans))
             stepd_dies(site, jobid)
             expect(any(kernel.identity(orphan[0]) == orphan for orphan in orphans), "they have ended before")
             chance()
-            for orphan in orphans:
-                expect_dead(orphan, 20)
+            expect_all_dead(orphans, 20)
     expect_not_drained(site)
 
 
@@ -166,27 +162,22 @@ def without_cgroups(site):
 def slurmd_starts_where_others_died(site):
     """The start of slurmd is a chance of its own: with no launch, and with nobody else who looks."""
     user = site.users[0]
-    jobid = site.submit(user, "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100", "--no-requeue")
-    group = fenced(site, jobid)
+    jobid, group = running(site, user, "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100", "--no-requeue")
     until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 5, "its processes")
-    bystander = site.submit(site.users[1], "sleep 300", "-c1", "--mem=100")
-    theirs = fenced(site, bystander)
+    bystander, theirs = running(site, site.users[1], "sleep 300", "-c1", "--mem=100")
     orphans = list(filter(None, map(kernel.identity, group.members(below=True))))
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(nobody_looks())
-        for who in orphans:
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*orphans))
         stepd_dies(site, jobid)
         expect(any(kernel.identity(who[0]) == who for who in orphans), "they have ended before")
         mark = site.log_mark()
         site.restart_slurmd()
         logged(site, mark, "removed .*, which a dead step daemon left", 10 * sites.PATIENCE)
-        for who in orphans:
-            expect_dead(who, 20)
+        expect_all_dead(orphans, 20)
     until(lambda: not group.parent.exists(), 5, f"the end of {group.parent.path}")
     expect(theirs.members(below=True), "the processes of another job were ended")
-    site.scancel(bystander)
-    expect_equal(site.wait(bystander), "CANCELLED", "state of the other job")
+    expect_equal(site.end(bystander), "CANCELLED", "state of the other job")
     expect_not_drained(site)
 
 
@@ -194,32 +185,27 @@ def slurmd_starts_where_others_died(site):
 def slurms_directories(site):
     """Where the step daemon is killed, Slurm leaves its own directories: they go if that is wanted, and not before they are empty."""
     user = site.users[0]
-    jobid = site.submit(user, "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100")
-    group = fenced(site, jobid)
+    jobid, group = running(site, user, "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100")
     if not group.slurms:
         site.scancel(jobid)
         raise Skip("Slurm has no directories of its own here")
     until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 5, "its processes")
-    bystander = site.submit(user, "sleep 300", "-c1", "--mem=100")
-    theirs = fenced(site, bystander)
+    bystander, theirs = running(site, user, "sleep 300", "-c1", "--mem=100")
     orphans = list(filter(None, map(kernel.identity, group.members(below=True))))
     site.configure(ReapSchedulerLeftovers="no")
     with contextlib.ExitStack() as cleanup:
-        for who in orphans:
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*orphans))
         cleanup.enter_context(nobody_looks())
         stepd_dies(site, jobid)
         said = reap(site)
         expect("removed /" not in said, f"it says that a directory of Slurm's was removed:\n{said}")
-        for who in orphans:
-            expect_dead(who, 20)
+        expect_all_dead(orphans, 20)
         expect(group.exists(), "Slurm's directory was removed, and was to stay")
         site.configure()
         expect_in("removed ", reap(site), "what jobfence reap says")
     until(lambda: not group.parent.exists(), 5, f"the end of {group.parent.path}")
     expect(theirs.members(below=True), "the processes of another job were ended")
-    site.scancel(bystander)
-    expect_equal(site.wait(bystander), "CANCELLED", "state of the other job")
+    expect_equal(site.end(bystander), "CANCELLED", "state of the other job")
     fences_well(site, user)
 
 
@@ -227,25 +213,20 @@ def slurms_directories(site):
 def next_launch_removes(site):
     """Where nobody else looks: the next step on the node ends and removes what a dead daemon has left, Slurm's own directories, too."""
     user, other = site.users
-    jobid = site.submit(user, "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100", "--no-requeue")
-    group = fenced(site, jobid)
+    jobid, group = running(site, user, "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100", "--no-requeue")
     until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 5, "its processes")
-    bystander = site.submit(other, "sleep 300", "-c1", "--mem=100")
-    theirs = fenced(site, bystander)
+    bystander, theirs = running(site, other, "sleep 300", "-c1", "--mem=100")
     orphans = list(filter(None, map(kernel.identity, group.members(below=True))))
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(nobody_looks())
-        for who in orphans:
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*orphans))
         stepd_dies(site, jobid)
         expect(any(kernel.identity(who[0]) == who for who in orphans), "they have ended before")
         fences_well(site, other)
-        for who in orphans:
-            expect_dead(who, 5)
+        expect_all_dead(orphans, 5)
         until(lambda: not group.parent.exists(), 5, f"the end of {group.parent.path}")
     expect(theirs.members(below=True), "the processes of another job were ended")
-    site.scancel(bystander)
-    expect_equal(site.wait(bystander), "CANCELLED", "state of the other job")
+    expect_equal(site.end(bystander), "CANCELLED", "state of the other job")
     expect_not_drained(site)
 
 
@@ -260,13 +241,11 @@ def extern_daemon_is_killed(site):
         until(group.step("step_extern").exists, 10, "the extern step's directory")
         with contextlib.ExitStack() as cleanup:
             orphans = list(filter(None, map(kernel.identity, group.members(below=True))))
-            for who in orphans:
-                cleanup.enter_context(ended_after(who))
+            cleanup.enter_context(ended_after(*orphans))
             cleanup.enter_context(nobody_looks())
             stepd_dies(site, jobid)
             reap(site)
-            for who in orphans:
-                expect_dead(who, 20)
+            expect_all_dead(orphans, 20)
         until(lambda: not group.remains(), 5, f"the end of {group.path}")
     expect_not_drained(site)
 
@@ -280,19 +259,16 @@ def records_are_deleted(site):
     groups = [fenced(site, jobid) for jobid in (first, second)]
     shutil.rmtree(site.run_directory())
     expect_limits(groups[0], 1.0, 100)
-    site.scancel(first)
-    expect_equal(site.wait(first), "CANCELLED", "state")
+    expect_equal(site.end(first), "CANCELLED", "state")
     fences_well(site, user)
     orphans = list(filter(None, map(kernel.identity, groups[1].members(below=True))))
     expect(orphans, "no process found")
     with contextlib.ExitStack() as cleanup:
-        for who in orphans:
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*orphans))
         shutil.rmtree(site.run_directory())
         stepd_dies(site, second)
         reap(site)
-        for who in orphans:
-            expect_dead(who, 20)
+        expect_all_dead(orphans, 20)
     for group in groups:
         until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")  # noqa: B023
     expect_not_drained(site)
@@ -350,17 +326,14 @@ def scope_is_stopped(site):
 def node_fails(site):
     """The controller gives the node up while a job runs there, and takes it back."""
     user = site.users[0]
-    jobid = site.submit(user, "setsid sleep 300 & sleep 300", "-c1", "--mem=100", "--no-requeue")
-    group = fenced(site, jobid)
+    jobid, group = running(site, user, "setsid sleep 300 & sleep 300", "-c1", "--mem=100", "--no-requeue")
     orphans = list(filter(None, map(kernel.identity, group.members(below=True))))
     try:
         site.command("scontrol", "update", f"nodename={site.node}", "state=down", "reason=test")
         expect_equal(site.wait(jobid), "NODE_FAIL", "state")
         with contextlib.ExitStack() as cleanup:
-            for who in orphans:
-                cleanup.enter_context(ended_after(who))
-            for who in orphans:
-                expect_dead(who, 30)
+            cleanup.enter_context(ended_after(*orphans))
+            expect_all_dead(orphans, 30)
         until(lambda: not group.parent.remains(), 10, f"the end of {group.parent.path}")
     finally:
         site.resume()
@@ -371,8 +344,7 @@ def node_fails(site):
 def fence_holds_until_the_node_is_heard_of(site, give_up):
     """On a node whose slurmd stands still, `give_up` makes the controller think that it is gone; then it goes on."""
     user = site.users[0]
-    neighbour = site.submit(site.users[1], "sleep 300", "-w", "n2", "-c1", "--mem=100")
-    kept = fenced(site, neighbour)
+    neighbour, kept = running(site, site.users[1], "sleep 300", "-w", "n2", "-c1", "--mem=100")
     jobid = site.submit(user, "srun sh -c 'setsid sleep 300 & sleep 300'", "-N2", "-n2", "-c1", "--mem=100", "--no-requeue")
     groups = {node: fenced(site, jobid, "step_0", node=node) for node in site.nodes}
     until(lambda: len(groups["n2"].members(below=True)) >= 3, 5, "the job's processes on n2")
@@ -399,10 +371,8 @@ def fence_holds_until_the_node_is_heard_of(site, give_up):
     # It reports to the controller at once, and not only when it is asked again.
     os.kill(slurmd, signal.SIGHUP)
     with contextlib.ExitStack() as cleanup:
-        for who in there:
-            cleanup.enter_context(ended_after(who))
-        for who in there:
-            expect_dead(who, 30)
+        cleanup.enter_context(ended_after(*there))
+        expect_all_dead(there, 30)
     until(lambda: not groups["n2"].parent.remains(), 10, f"the end of {groups['n2'].parent.path}")
     until(lambda: site.node_state() == "IDLE", 30, "the nodes")
     fences_well(site, user)
@@ -468,8 +438,7 @@ def stuck_in_the_kernel(site):
     finally:
         server.terminate()
         server.wait(sites.LEAST)
-    for one in who, other:
-        expect_dead(one, 10)
+    expect_all_dead((who, other), 10)
     until(lambda: not site.step_daemons(longer), 60, "the end of the other step daemon")
     reap(site)
     until_clean(site, 5)

@@ -9,12 +9,12 @@ import time
 
 from contract import kernel
 from contract.harness import (
-    allocated, case, end, ended, ended_after, expect, expect_dead, expect_equal, expect_match, fenced, fenced_in_all, logged,
-    nobody_looks, started,
+    allocated, case, ended, ended_after, expect, expect_all_dead, expect_dead, expect_equal, expect_match, fenced, fenced_in_all, logged,
+    nobody_looks, running, started,
 )
-from ..harness import ended_line, expect_limits, fences_well, kill_daemons, until_gone
 from contract.kernel import Group
 from contract.sites import until
+from ..harness import ended_line, expect_limits, fences_well, kill_daemons, until_gone
 from .steps import running_job
 
 SPINNER = "while :; do :; done"
@@ -51,8 +51,7 @@ def requeue(site):
     for run in range(3):
         group = fenced(site, jobid)
         until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 10, "its processes")
-        expect_limits(group, 1.0, 100)
-        expect_limits(group.parent, 1.0, 100)
+        site.expect_limits(group, 1.0, 100)
         processes = list(filter(None, map(kernel.identity, group.members())))
         expect(processes, f"run {run} has no process in {group.path}")
         said = site.output(jobid)
@@ -60,10 +59,8 @@ def requeue(site):
                      "what the last run says of itself")
         if run < 2:
             start_again(site, jobid, run + 1)
-            for who in processes:
-                expect_dead(who)
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid), "CANCELLED", "state")
+            expect_all_dead(processes)
+    expect_equal(site.end(jobid), "CANCELLED", "state")
     until(lambda: len(re.findall(ended_line(jobid, "batch"), site.log_since(mark))) == 3,
           10, "a line about the end of each of three runs")
 
@@ -78,28 +75,24 @@ def requeue_after_stepd_killed(site):
     orphans = list(filter(None, map(kernel.identity, group.members(below=True))))
     expect(orphans, "no process found")
     with contextlib.ExitStack() as cleanup:
-        for who in orphans:
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*orphans))
         with nobody_looks():
             kill_daemons(site, jobid)
             start_again(site, jobid, 1)
-            for who in orphans:
-                expect_dead(who, 20)
+            expect_all_dead(orphans, 20)
             again = fenced(site, jobid)
             # Slurm 26.05 has other directories for each run.
             if not again.slurms:
                 expect_equal(again.path, group.path, "the second run's group")
-            expect_limits(again, 1.0, 100)
-            expect_limits(again.parent, 1.0, 100)
+            site.expect_limits(again, 1.0, 100)
         until(lambda: len(again.members(below=True)) >= 3, 10, "the second run's processes")
-        end(site, jobid)
+        site.end(jobid)
         until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
 
 
 def suspended(site):
     """A spinning job that has been suspended: its number and its step."""
-    jobid = site.submit(site.users[0], SPINNER, "-c1", "--mem=100")
-    group = fenced(site, jobid)
+    jobid, group = running(site, site.users[0], SPINNER, "-c1", "--mem=100")
     until(lambda: group.cpu_seconds() > 0.2, 30, "the spinner's first turns")
     scontrol(site, "suspend", jobid)
     expect_equal(site.job(jobid)["JobState"], "SUSPENDED", "state")
@@ -117,26 +110,22 @@ def suspend_resume(site):
     jobid, group = suspended(site)
     members = group.members()
     expect(members, "the suspended job has lost its processes")
-    expect_limits(group, 1.0, 100)
-    expect_limits(group.parent, 1.0, 100)
+    site.expect_limits(group, 1.0, 100)
     # Its CPUs are free for others meanwhile, who are fenced as ever.
     fences_well(site, site.users[1])
     used = group.cpu_seconds()
     scontrol(site, "resume", jobid)
     until(lambda: group.cpu_seconds() > used + 0.2, 30, "the spinner's further turns")
     expect_equal(group.members(), members, "processes after it")
-    expect_limits(group, 1.0, 100)
-    expect_limits(group.parent, 1.0, 100)
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    site.expect_limits(group, 1.0, 100)
+    expect_equal(site.end(jobid), "CANCELLED", "state")
     until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
 
 
 @case
 def suspended_outside_of_the_tree(site):
     """As docs/install/slurm.md has it: what Slurm's tracking does not find goes on, at the job's own cost."""
-    jobid = site.submit(site.users[0], f"(setsid sh -c '{SPINNER}' </dev/null >/dev/null 2>&1 &)\nexec sleep 300", "-c1", "--mem=100")
-    group = fenced(site, jobid)
+    jobid, group = running(site, site.users[0], f"(setsid sh -c '{SPINNER}' </dev/null >/dev/null 2>&1 &)\nexec sleep 300", "-c1", "--mem=100")
     until(lambda: group.cpu_seconds() > 0.2, 30, "the spinner's first turns")
     scontrol(site, "suspend", jobid)
     sleeping, = site.job_pids(jobid, "sleep")
@@ -150,8 +139,7 @@ def suspended_outside_of_the_tree(site):
         until(lambda: group.cpu_seconds() > used + 0.2, 30, "further turns of what has left the tree")
         expect_limits(group, 1.0, 100)
     scontrol(site, "resume", jobid)
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    expect_equal(site.end(jobid), "CANCELLED", "state")
     until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
 
 
@@ -161,10 +149,8 @@ def scancel_suspended(site):
     jobid, group = suspended(site)
     processes = list(filter(None, map(kernel.identity, group.members())))
     expect(processes, "the suspended job has lost its processes")
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid), "CANCELLED", "state")
-    for who in processes:
-        expect_dead(who)
+    expect_equal(site.end(jobid), "CANCELLED", "state")
+    expect_all_dead(processes)
     until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
 
 
@@ -189,8 +175,7 @@ def goes_on_through(site, happening):
     happening()
 
     def as_before():
-        expect_limits(batch.parent, 1.0, 100)
-        expect_limits(batch, 1.0, 100)
+        site.expect_limits(batch, 1.0, 100)
     as_before()
     expect_limits(step, 1.0, 80)
     expect_equal(sorted(site.step_daemons(jobid)), sorted(daemons), "step daemons")
@@ -210,8 +195,7 @@ def goes_on_through(site, happening):
     as_before()
     expect_match(r"srun=3\n", site.output(jobid), "the job's output")
     logged(site, mark, ended_line(jobid, "0"))
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    expect_equal(site.end(jobid), "CANCELLED", "state")
     until(lambda: not batch.parent.remains(), 5, f"the end of {batch.parent.path}")
     for name in ("1", "batch"):
         logged(site, mark, ended_line(jobid, name))
@@ -350,16 +334,14 @@ def upgraded(site):
             processes = list(filter(None, map(kernel.identity, old.members())))
             expect(processes, "step 0 has lost its processes")
             site.scancel(f"{jobid}.0")
-            for who in processes:
-                expect_dead(who)
+            expect_all_dead(processes)
             until(lambda: not old.remains(), 10, f"the end of {old.path}")
             logged(site, mark, ended_line(jobid, "0"))
             expect(new.members(), "step 1 has lost its processes")
             expect_limits(batch.parent, 1.0, 200)
             expect_equal(base_directories(site), bases, "our base, and its number")
             fences_well(site, user)
-            site.scancel(jobid)
-            expect_equal(site.wait(jobid), "CANCELLED", "state")
+            expect_equal(site.end(jobid), "CANCELLED", "state")
             until(lambda: not batch.parent.remains(), 5, f"the end of {batch.parent.path}")
             for name in ("1", "batch"):
                 logged(site, mark, ended_line(jobid, name))
@@ -380,15 +362,13 @@ def one_of_two_restarts(site):
     groups = {node: fenced(site, jobid, "step_0", node=node) for node in site.nodes}
     processes = {node: list(filter(None, map(kernel.identity, group.members())))
                  for node, group in groups.items()}
-    other = site.submit(site.users[1], "sleep 300", "-w", "n2", "-c1", "--mem=120")
-    kept = fenced(site, other)
+    other, kept = running(site, site.users[1], "sleep 300", "-w", "n2", "-c1", "--mem=120")
     site.restart_slurmd("n1")
     # It cleans up when it starts, and so does each launch.
     small = site.submit(user, "true", "-w", "n1", "-c1", "--mem=100")
     expect_equal(site.wait(small), "COMPLETED", "state of a job after it")
     for node, group in groups.items():
-        expect_limits(group, 1.0, 100)
-        expect_limits(group.parent, 1.0, 100)
+        site.expect_limits(group, 1.0, 100)
         for who in processes[node]:
             expect_equal(kernel.identity(who[0]), who, f"a process of the job on {node}")
             fenced_in_all(who[0], group)
@@ -414,18 +394,16 @@ def dead_step_on_one_of_two(site):
                and set(kernel.descendants(pid)) & {pid for pid, _ in orphans}]
     expect_equal(len(daemons), 1, "step daemons of step 0 on n2")
     with contextlib.ExitStack() as cleanup:
-        for who in orphans:
-            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(ended_after(*orphans))
         kill_daemons(site, jobid, daemons)
         small = site.submit(site.users[1], "true", "-w", "n2", "-c1", "--mem=100")
         expect_equal(site.wait(small), "COMPLETED", "state of a job on n2")
-        for who in orphans:
-            expect_dead(who)
+        expect_all_dead(orphans)
         for who in alive:
             expect_equal(kernel.identity(who[0]), who, "process on n1")
         until_gone(site, groups["n2"], 5, f"the end of {groups['n2'].path}")
         expect_limits(groups["n1"], 1.0, 100)
-    end(site, jobid)
+    site.end(jobid)
     for group in groups.values():
         until_gone(site, group.parent, 10, f"the end of {group.parent.path}")
 
@@ -451,8 +429,7 @@ def warned_and_timed_out(site):
     expect("task warned" not in said, f"the step has had the script's signal:\n{said}")
     expect_match(r"DUE TO TIME LIMIT", said, "the job's output")
     expect_limits(batch, 1.0, 100)
-    site.scancel(jobid)
-    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    expect_equal(site.end(jobid), "CANCELLED", "state")
 
 
 @case(layout=False)
@@ -477,6 +454,5 @@ def srun_waits(site):
         go.unlink()
     expect(status != 0, "srun returned 0")
     expect_match(r"(?i)first task exited 1s ago", said, "srun's stderr")
-    for who in processes:
-        expect_dead(who)
+    expect_all_dead(processes)
     until(lambda: not step.parent.remains(), 5, f"the end of {step.parent.path}")

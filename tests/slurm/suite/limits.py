@@ -9,9 +9,9 @@ import time
 
 from contract import kernel, sites
 from contract.harness import EAT, MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, fenced_in_all, logged, uid
-from ..harness import ended_line, expect_limits
 from contract.kernel import Group
 from contract.sites import until
+from ..harness import ended_line, expect_limits
 
 
 @case
@@ -30,8 +30,7 @@ def tree_and_limits(site):
         expect(batch.own.endswith(tail), f"{batch.path} does not end in {tail}")
     for pid in until(lambda: site.job_pids(jobid, "sleep"), 10, "its processes"):
         fenced_in_all(pid, Group.of(pid))
-    expect_limits(batch.parent, 1.0, 200)
-    expect_limits(batch, 1.0, 200)
+    site.expect_limits(batch, 1.0, 200)
 
     inner = fenced(site, jobid, "step_0")
     expect_equal(inner.parent, batch.parent, "job directory of the inner step")
@@ -49,8 +48,7 @@ def tree_and_limits(site):
     expect_match(rf"^{boot}/\d+/\d+$", environment.pop("JOBFENCE_STEP", ""), "JOBFENCE_STEP")
     expect_equal(environment, wanted, "the job's environment")
 
-    site.scancel(jobid)
-    site.wait(jobid)
+    site.end(jobid)
     logged(site, mark, ended_line(jobid, "batch"))
     logged(site, mark, ended_line(jobid, "0"))
 
@@ -139,8 +137,7 @@ def quota_measured(site):
         expect_equal(group.cpu_limit(), cpus, f"CPU limit of a job with {cpus} CPUs")
         # The step's quota is the same, but in Slurm's own directory of the job its daemons have some more.
         said.append(expect_quota_used(site, fenced(site, jobid), cpus))
-        site.scancel(jobid)
-        site.wait(jobid)
+        site.end(jobid)
     return ", ".join(said)
 
 
@@ -252,8 +249,7 @@ def nothing_lost_at_the_grant(site):
                 raise Skip(f"this machine's CPUs are taken away from it, each time for {min(latest) * 1000:.0f} ms at the least")
             expect(max(lost) <= 0.005, f"{name} in periods of {period} lost {', '.join(f'{one:.2%}' for one in lost)}")
             said.append(f"{name} {period} {max(lost):.2%}")
-            site.scancel(jobid)
-            site.wait(jobid)
+            site.end(jobid)
     return "lost: " + ", ".join(said)
 
 

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import Skip, case, expect, expect_equal, expect_in, expect_match, fenced
+from contract.harness import case, expect, expect_equal, expect_in, expect_match, fenced
 from contract.sites import until
 from .explained import number_of
 from .granted import accounted
@@ -71,8 +71,6 @@ def examples_of_the_manual(site):
 
 def by_this_command(site, text, *more):
     """The same by the command that is tested, and with its configuration."""
-    if not site.jobfence:
-        raise Skip("needs the jobfence command: --bin")
     options = " ".join(["--config", str(site.config), *more])
     changed, count = re.subn(r"(?m)(?:/usr/local/sbin/|^)jobfence (\w+)", rf"{site.jobfence} \1 {options}", text)
     expect(count, f"{text!r} does not call jobfence")
@@ -117,8 +115,7 @@ def prologs_of_the_manual(site):
         jobid = site.submit(user, "sleep 300", "-c1", "--mem=50")
         fenced(site, jobid)
         expect_match("(?s)owner_pid=0\n.*partition==.*qos=[?]\n", record_of(site, jobid), "what is noted of a job")
-        site.scancel(jobid)
-        site.wait(jobid)
+        site.end(jobid)
     with accounted(site) as records, with_prolog(site, example("-o \"%A %q\""), **records.keys):
         qualities(site, "slow", "quick")
         array = site.submit(user, "sleep 300", "-c1", "--mem=50", "--qos=slow", "--array=1-2", "--output=%A.%a.out")
@@ -136,8 +133,7 @@ def prologs_of_the_manual(site):
         single = site.submit(user, "sleep 300", "-c1", "--mem=50", "--qos=quick")
         fenced(site, single, timeout=30)
         expect_quality(site, single, "quick")
-        site.scancel(single)
-        site.wait(single)
+        site.end(single)
 
 
 @case(layout=False, on=["two-nodes"], patient=True)
@@ -151,8 +147,7 @@ def prologs_of_the_manual_for_components(site):
         jobid = site.submit(user, "sleep 300", "-n1", "--mem=50", "--qos=slow", ":", "-n1", "--mem=50", "--qos=quick")
         for component, name in enumerate(("slow", "quick")):
             expect_quality(site, number_of(site, f"{jobid}+{component}"), name)
-        site.scancel(jobid)
-        site.wait(jobid)
+        site.end(jobid)
 
 
 @case(layout=False)

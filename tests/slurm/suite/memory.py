@@ -7,12 +7,12 @@ import time
 
 from contract import kernel
 from contract.harness import (
-    EAT, MIB, PYTHON, Skip, allocated, case, end, ended, expect, expect_equal, expect_in, expect_match, fenced, logged, started,
+    EAT, MIB, PYTHON, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, fenced, logged, running, started,
     until_clean,
 )
-from ..harness import expect_not_started, fences_well, tasks_are_refused, until_gone
 from contract.kernel import Group
 from contract.sites import until
+from ..harness import expect_not_started, fences_well, tasks_are_refused, until_gone
 from ..sites import UNFINISHED, InstalledSite
 from .limits import expect_killed_for_memory
 
@@ -50,8 +50,7 @@ def reclaim_before_kill(site):
     site.configure(MemoryHighPercent="75")
     if not kernel.has_v2_controllers():
         # What v1 has instead acts when the whole node is short of memory, which no test may bring about.
-        jobid = site.submit(user, "sleep 300", "-c1", "--mem=200")
-        group = fenced(site, jobid)
+        jobid, group = running(site, user, "sleep 300", "-c1", "--mem=200")
         expect_equal(group.memory_high(), 150 * MIB, f"soft limit of {group.path}")
         site.scancel(jobid)
         return "v1: the value only"
@@ -151,11 +150,10 @@ def swap_is_slurms_affair(site):
     """Where Slurm limits memory, a job that swaps with Slurm alone swaps with jobfence, too, unless the site says otherwise here."""
     def limited_to_none(why):
         site.configure()
-        jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
-        group = fenced(site, jobid)
+        jobid, group = running(site, site.users[0], "sleep 300", "-c1", "--mem=100")
         if group.swap_is_accounted():
             expect_equal((group.swap_limit(), group.memory_limit()), (0, 100 * MIB), f"{why}: limits of {group.path}")
-        end(site, jobid)
+        site.end(jobid)
     if not kernel.slurm_limits_memory:
         limited_to_none("Slurm limits no memory")
         return "Slurm limits no memory here"
@@ -167,14 +165,13 @@ def swap_is_slurms_affair(site):
     # As the cell has it, with ConstrainSwapSpace=yes in cgroup.conf: what Slurm has written stays.
     for keys in {}, {"ConstrainSwapSpace": "yes"}, {"ConstrainSwapSpace": "yes", "AllowedSwapSpace": "50"}:
         site.configure(**keys)
-        jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
-        group = fenced(site, jobid)
+        jobid, group = running(site, user, "sleep 300", "-c1", "--mem=100")
         if not group.swap_is_accounted():
             raise Skip("this kernel counts no swap")
         expect_equal(group.memory_limit(), 100 * MIB, f"{keys}: memory limit of {group.path}")
         wanted = 100 * MIB if writes_the_sum else 0
         expect_equal(group.swap_limit(), wanted, f"{keys}: swap limit of {group.path}")
-        end(site, jobid)
+        site.end(jobid)
     with site.reconfigured(cgroup={"ConstrainRAMSpace": None, "ConstrainSwapSpace": None}):
         limited_to_none("Slurm limits no memory for now")
     with site.reconfigured(cgroup={"ConstrainSwapSpace": None}):
@@ -187,7 +184,7 @@ def swap_is_slurms_affair(site):
         for group in fenced(site, jobid, "step_0"), fenced(site, jobid):
             expect_equal(group.swap_limit(), None, f"swap limit of {group.path}")
         expect_equal(group.parent.swap_limit(), None, f"swap limit of {group.parent.path}")
-        end(site, jobid)
+        site.end(jobid)
         if isinstance(site, InstalledSite):
             said = site.command("jobfence", "check").stdout
             expect_in("swap is as Slurm says, since it limits memory itself: ConstrainSwapSpace=no", said, "check")
@@ -197,8 +194,7 @@ def swap_is_slurms_affair(site):
         # Said by the site, for all or for some: it is limited here.
         for text in "ConstrainSwapSpace=yes\n", f"[User={user}]\nConstrainSwapSpace=yes\n":
             site.configure_raw(text)
-            jobid = site.submit(user, f"{WAIT.format(file='go')}; {BEYOND}", "-c1", "--mem=100")
-            group = fenced(site, jobid)
+            jobid, group = running(site, user, f"{WAIT.format(file='go')}; {BEYOND}", "-c1", "--mem=100")
             expect_equal(group.swap_limit(), 0, f"{text!r}: swap limit of {group.path}")
             (site.directory(user) / "go").touch()
             expect(site.wait(jobid) in ("OUT_OF_MEMORY", "FAILED"), f"{text!r}: state {site.job(jobid).get('JobState')}")
@@ -216,8 +212,7 @@ def oom_kills_step(site):
     user = site.users[0]
     for word, whole in ("no", False), ("yes", True):
         site.configure(OOMKillStep=word)
-        jobid = site.submit(user, f"{WAIT.format(file='go.' + word)}; {KILLED}", "-c1", "--mem=200")
-        group = fenced(site, jobid)
+        jobid, group = running(site, user, f"{WAIT.format(file='go.' + word)}; {KILLED}", "-c1", "--mem=200")
         expect_equal(group.kills_all(), whole, f"memory.oom.group of {group.path}")
         expect_equal(group.parent.kills_all(), False, f"memory.oom.group of {group.parent.path}")
         (site.directory(user) / f"go.{word}").touch()
@@ -274,7 +269,7 @@ def memory_of_user(site):
     until(lambda: "holds" in site.output(other), 30, "the other user's job to hold its memory")
     expect_equal(site.job(kept).get("JobState"), "RUNNING", "state of the first user's job")
     for jobid in kept, other:
-        end(site, jobid)
+        site.end(jobid)
     until_gone(site, group.parent, 10, "the removal of the user's directory")
     until_clean(site, 10)
 
@@ -290,11 +285,11 @@ def memory_of_task(site):
     script = f"if [ $SLURM_PROCID = 0 ]; then sleep 300; else {WAIT.format(file='task')}; {EAT}; echo ate $?; sleep 300; fi"
     needs_two_cpus()
     with started(site, user, ["srun", "-n2", "-c1", "--mem=300", "bash", "-c", script]) as process:
-        def running():
+        def is_there():
             if process.poll() is not None:
                 raise AssertionError(f"srun has ended: {ended(process)}")
             return next((job["JobId"] for job in site.jobs() if job.get("JobState") == "RUNNING"), None)
-        jobid = int(until(running, 30, "the job"))
+        jobid = int(until(is_there, 30, "the job"))
         allocated(site, user, jobid)
         group = fenced(site, jobid, "step_0")
         # Each by itself: a task can have begun another program when the other task has not begun.
@@ -320,12 +315,11 @@ def memory_protection(site):
     if not kernel.has_v2_controllers():
         return expect_refused(site, "memlow", "cgroup v1 protects no memory from reclaim", **keys)
     site.configure(**keys)
-    jobid = site.submit(user, "sleep 300", "-c1", "--mem=200")
-    group = fenced(site, jobid)
+    jobid, group = running(site, user, "sleep 300", "-c1", "--mem=200")
     # Nothing of memory is written into a directory with Slurm's daemons in it.
     for one, (low, least) in (group, (120, 60)), (group.parent, (120, 60) if group.own else (0, 0)):
         expect_equal((one.memory_low(), one.memory_min()), (low * MIB, least * MIB), f"memory.low and .min of {one.path}")
-    end(site, jobid)
+    site.end(jobid)
     if group.slurms:
         return "values only"
     needs_two_cpus()
@@ -340,7 +334,7 @@ def memory_protection(site):
         expect_equal(site.wait(reader), "COMPLETED", "state of the job that reads a large file")
         cached = kernel.keyed(kernel.read(group.limits_directory("memory") / "memory.stat"))
         kept[percent] = int(cached["file"]) / MIB
-        end(site, holder)
+        site.end(holder)
     expect(kept["60"] >= 90, f"of 110 MiB, {kept['60']:.1f} are still cached")
     return f"of 110 MiB {kept['60']:.1f} stay with memory.low and {kept['0']:.1f} without"
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from contract.harness import MIB, PYTHON, case, end, expect, expect_equal, fenced
+from contract.harness import MIB, PYTHON, case, expect, expect_equal, fenced, running
 from contract.sites import until
 from .stored import held
 from .with_systemd import service_with
@@ -49,8 +49,7 @@ def figures_for_prometheus(site):
     burn = f"{PYTHON} -S -c 'import time\nb = b\"x\" * (60 << 20)\nwhile True: time.sleep(0.01)'"
     path = site.home / "jobfence.prom"
     with held(site, MetricsFile=path):
-        jobid = site.submit(user, burn, "--mem=200", "-n1")
-        group = fenced(site, jobid)
+        jobid, group = running(site, user, burn, "--mem=200", "-n1")
         label = f'jobid="{jobid}",'
         until(lambda: path.exists() and f"jobfence_job_memory_bytes{{{label}" in path.read_text()
               and figures_of(path, jobid)["jobfence_job_memory_bytes"] > 60 * MIB, 15, "the job's figures")
@@ -66,7 +65,7 @@ def figures_for_prometheus(site):
         expect(figures(text)['jobfence_begun_steps_total{outcome="fenced"}'] >= 1, "no step was counted")
         expect_equal(figures(text)["jobfence_begin_seconds_count"], figures(text)['jobfence_begun_steps_total{outcome="fenced"}'],
                      "the histogram's count")
-        end(site, jobid)
+        site.end(jobid)
         until(lambda: f'jobid="{jobid}"' not in path.read_text(), 15, "the end of the job's figures")
         expect_equal(path.stat().st_mode & 0o777, 0o644, "the file's mode")
     names = set(re.findall(r"jobfence_\w+", DASHBOARD.read_text()))
@@ -91,7 +90,7 @@ def metrics_say_what_was_granted(site):
                             "memory_granted_bytes": 200.0 * MIB}.items():
             expect_equal(found[f"jobfence_job_{name}"], value, name)
         expect(re.search(rf'jobid="{jobid}",partition="[^"]+"', text), f"no partition: {text}")
-        end(site, jobid)
+        site.end(jobid)
 
 
 def figures_of(path, jobid):

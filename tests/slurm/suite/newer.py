@@ -10,10 +10,10 @@ from pathlib import Path
 
 from contract import kernel
 from contract.harness import (
-    IN_VAR, MIB, Skip, allocated, case, end, ended, expect, expect_equal, expect_in, expect_match, fenced, pid_from, started,
+    IN_VAR, MIB, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, fenced, pid_from, running, started,
 )
-from ..harness import expect_limits, fences_well
 from contract.sites import until, write_atomically
+from ..harness import expect_limits, fences_well
 from ..sites import InstalledSite
 from .failure import failing
 
@@ -75,7 +75,7 @@ def fenced_in_container(site):
         mark.unlink(missing_ok=True)
     for one in (step, step.parent, batch):
         expect_limits(one, 1.0, 200)
-    end(site, jobid)
+    site.end(jobid)
     done = site.srun(user, "-c1", "--mem=100", "sh", "-c", "echo $JOBFENCE_CPUS; exit 3")
     expect_equal((done.returncode, done.stdout), (3, "1\n"), f"srun's end and output ({done.stderr})")
     expect(mount_namespace("self") not in tasks, "the tasks are in the host's mount namespace")
@@ -109,17 +109,15 @@ def prolog_in_the_job(site):
     prolog.chmod(0o755)
     try:
         with site.reconfigured(PrologFlags="RunInJob", Prolog=str(prolog)):
-            jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
-            group = fenced(site, jobid)
-            expect_limits(group, 1.0, 100)
-            expect_limits(group.parent, 1.0, 100)
+            jobid, group = running(site, user, "sleep 300", "-c1", "--mem=100")
+            site.expect_limits(group, 1.0, 100)
             ran_for, *lines = ran.read_text().splitlines()
             expect_equal(ran_for, str(jobid), "job whose prolog has run")
             was_in = kernel.paths_by_controller("\n".join(lines))
             extern, = (pid for pid in site.step_daemons(jobid) if "extern" in kernel.command_line(pid))
             expect_equal(was_in, kernel.cgroups_of(extern), "where the prolog ran")
             expect(was_in != kernel.cgroups_of(site.slurmd_pid()), f"the prolog ran where slurmd is: {was_in}")
-            end(site, jobid)
+            site.end(jobid)
     finally:
         ran.unlink(missing_ok=True)
 
@@ -137,8 +135,7 @@ def memory_changes(site):
     with site.reconfigured(PrologFlags="Contain"):
         # srun would ask for what the job had when it began.
         one = "until [ -e go ]; do sleep 0.1; done; env -u SLURM_MEM_PER_NODE srun sleep 300\n"
-        jobid = site.submit(user, 2 * one, "-c1", "--mem=200")
-        batch = fenced(site, jobid)
+        jobid, batch = running(site, user, 2 * one, "-c1", "--mem=200")
         theirs = batch.memory_is_slurms() and kernel.slurm_limits_memory
 
         def given(mib):
@@ -183,7 +180,7 @@ def memory_changes(site):
         until(lambda: not first.remains(), 10, f"the end of {first.path}")
         next_step("step_1", 110)
         limited(job, 200, 110)
-        end(site, jobid)
+        site.end(jobid)
 
         # Where only the extern step is there, which has no process, the job's limit follows with the next step, too.
         done = site.as_user(user, ["salloc", "--no-shell", "-n1", "--mem=200"])
@@ -200,7 +197,7 @@ def memory_changes(site):
                 site.scancel(f"{jobid}.{number}")
                 ended(srun)
             until(lambda: not step.remains(), 10, f"the end of {step.path}")
-        end(site, jobid)
+        site.end(jobid)
         fences_well(site, user)
 
 

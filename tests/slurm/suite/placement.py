@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import EAT, Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced
+from contract.harness import EAT, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, running
 from contract.sites import until
 from ..sites import InstalledSite
 from .failure import makes_ours_first
@@ -61,8 +61,7 @@ def check_says_placement(site):
     done = site.command("jobfence", "check")
     expect_equal(done.returncode, 0, f"exit status of jobfence check ({done.stdout})")
     said = re.findall(r"^hierarchy +(v[12]) (\S+) \((.*)\): used\nplacement +(\w+),[^:\n]*: (.*)$", done.stdout, re.M)
-    jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
-    group = fenced(site, jobid)
+    jobid, group = running(site, site.users[0], "sleep 300", "-c1", "--mem=100")
     for version, mount, controllers, placement, why in said:
         name = "" if version == "v2" else controllers.split(",")[0]
         found = "overlay" if name in group.slurms else "own"
@@ -143,7 +142,7 @@ def headroom_changes(site):
         finally:
             go.unlink()
         expect_equal(step.cpu_limit(), 1.0, f"CPU limit of {step.path}, HeadroomCPUs from {before} to {after}")
-        end(site, jobid)
+        site.end(jobid)
 
 
 @case
@@ -243,7 +242,7 @@ def daemon_lives_in_the_job(site):
         step = fenced(site, jobid)
         daemons_below(site, jobid, step)
         found = settings_of_all(step)
-        end(site, jobid)
+        site.end(jobid)
         return found
 
     site.configure(HeadroomCPUs="0.25", MaxProcesses="100")
@@ -264,8 +263,7 @@ def daemon_lives_in_the_job(site):
         changed = {name for name, value in fenced_ones[place].items() if theirs.get(name, "max") != value}
         expect_equal(changed, ours[place], f"files of the {place}'s directory that are not as Slurm writes them")
 
-    jobid = site.submit(user, f"{EAT}; echo eaten=$?; sleep 300", *asked)
-    step = fenced(site, jobid)
+    jobid, step = running(site, user, f"{EAT}; echo eaten=$?; sleep 300", *asked)
     daemons = daemons_below(site, jobid, step)
     until(lambda: "eaten=" in site.output(jobid), 30, "the end of what eats memory")
     expect_in("eaten=137", site.output(jobid), "its end")

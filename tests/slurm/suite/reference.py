@@ -13,10 +13,10 @@ import re
 import time
 
 from contract import kernel
-from .. import accounting
-from ..accounting import Accounting
 from contract.harness import PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match
 from contract.sites import until
+from .. import accounting
+from ..accounting import Accounting
 from .life import start_again
 from .steps import MPI, mpi_ways
 

@@ -5,9 +5,9 @@ import contextlib
 import grp
 import pwd
 
-from contract.harness import case, end, expect, expect_equal, expect_in, fenced, logged, uid
-from ..harness import RAN, NOT_STARTED, expect_not_drained, expect_not_started
+from contract.harness import case, expect, expect_equal, expect_in, fenced, logged, running, uid
 from contract.sites import until
+from ..harness import RAN, NOT_STARTED, expect_not_drained, expect_not_started
 from .newer import since
 
 STAYS = "sleep 300"
@@ -46,7 +46,7 @@ def limit_of_batch(site, user, *args, env=None):
     """How many processes a batch job's step may have."""
     jobid = site.submit(user, STAYS, "-c1", "--mem=100", *args, env=env)
     limit = fenced(site, jobid).processes_limit()
-    end(site, jobid)
+    site.end(jobid)
     return limit
 
 
@@ -98,7 +98,7 @@ def sections_by_partition(site):
         jobid = site.submit(user, f"srun --overlap -n1 {STAYS}", "-p", "free", "-c1", "--mem=100")
         expect_equal(fenced(site, jobid, "step_0").processes_limit(), UNLIMITED, "processes of a step in free")
         expect_in("partition==free\n", record_of(site, jobid), "the job's record")
-        end(site, jobid)
+        site.end(jobid)
         until(lambda: record_of(site, jobid) is None, 10, "the end of the job's record")
 
 
@@ -142,12 +142,11 @@ def sections_by_prolog(site):
         expect_equal(limit_of_batch(site, user, "-p", "small", "-A", "physics"), 77, "processes of an account")
         expect_equal(limit_of_batch(site, user, "-p", "small", env=FORGED), FEW, "processes without an account")
 
-        jobid = site.submit(user, STAYS, "-p", "free", "-c1", "--mem=100")
-        group = fenced(site, jobid)
+        jobid, group = running(site, user, STAYS, "-p", "free", "-c1", "--mem=100")
         record = record_of(site, jobid)
         expect_in(f"uid={uid(user)}\npartition==free\n", record, "the job's record")
         expect_in("account=~\ncpus=1\n", record, "the job's record")
-        end(site, jobid)
+        site.end(jobid)
         until(lambda: record_of(site, jobid) is None and not group.remains(), 15, "the end of all that was the job's")
         expect_not_drained(site)
     expect_equal(list((site.run_directory() / "jobs").iterdir()), [], "records of jobs")
@@ -161,10 +160,9 @@ def sections_of_extern_steps(site):
     site.configure_raw(text)
 
     def quota():
-        jobid = site.submit(user, STAYS, "-p", "free", "-c1", "--mem=100")
-        group = fenced(site, jobid)
+        jobid, group = running(site, user, STAYS, "-p", "free", "-c1", "--mem=100")
         found = group.cpu_limit(), group.parent.cpu_limit()
-        end(site, jobid)
+        site.end(jobid)
         return found
     # Without a prolog only the batch step knows.
     with site.reconfigured(PrologFlags="Alloc,Contain"), partitions(site):
@@ -182,10 +180,9 @@ def sections_by_prolog_in_the_job(site):
     site.configure_raw("TrustAccount=yes\nCPUQuotaPercent=80\n[Account=poor]\nCPUQuotaPercent=50\n[Account=rich]\nCPUQuotaPercent=100\n")
     with prologs(site, PrologFlags="RunInJob"):
         for account, cpus in (("rich", 1.0), ("poor", 0.5), (None, 0.8)):
-            jobid = site.submit(user, STAYS, "-c1", "--mem=100", *([f"--account={account}"] if account else []), env=FORGED)
-            group = fenced(site, jobid)
+            jobid, group = running(site, user, STAYS, "-c1", "--mem=100", *([f"--account={account}"] if account else []), env=FORGED)
             expect_equal((group.cpu_limit(), group.parent.cpu_limit()), (cpus, cpus), f"CPUs of step and job of {account}")
-            end(site, jobid)
+            site.end(jobid)
             until(lambda jobid=jobid: record_of(site, jobid) is None, 15, "the end of the job's record")
         expect_not_drained(site)
 

@@ -6,10 +6,10 @@ import os
 import time
 
 from contract import kernel
-from contract.harness import PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, logged
-from ..harness import NOT_STARTED, tasks_are_refused
+from contract.harness import PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, logged, running
 from contract.kernel import Group
 from contract.sites import until
+from ..harness import NOT_STARTED, tasks_are_refused
 from .limits import LONG_PERIOD, SPIN, account, spinning, use_of_quotas
 
 
@@ -78,8 +78,7 @@ def weights_between_users(site):
         if users:
             expect_equal([user.cpu_weight() for user in users], [2 * weight, weight], "CPU weights of the users")
         until_shared(site, [of_one, of_two, of_other], [1 / 3] * 3, "three jobs of two users")
-        site.scancel(one)
-        site.wait(one)
+        site.end(one)
         until(lambda: not of_one.remains(), 10, "the end of its directories")
         if users and is_ours(of_one):
             until(lambda: [user.cpu_weight() for user in users] == [weight, weight], 5, "the weights of the users afterwards")
@@ -103,8 +102,7 @@ def scavengers(site):
         jobid, ours = submit_spinners(site, worker)
         expect("/idle/" not in ours.path, f"{ours.path} is a scavenger's")
         until_shared(site, [ours, theirs], [1, 0], "a job beside a scavenger")
-        site.scancel(jobid)
-        site.wait(jobid)
+        site.end(jobid)
         until(lambda: use(site, [theirs], 2)[0] > alone * 0.5, 20, "the scavenger's return")
 
 
@@ -146,8 +144,7 @@ def burst(site):
         raise Skip("this host has one CPU")
     # Slurm may bind a job to the CPUs that it was granted: two, of which it has the time of one.
     site.configure(CPUBurst="100", CPUQuotaPercent="50")
-    jobid = site.submit(user, SPIKES, "-c2", "--mem=200")
-    step = fenced(site, jobid)
+    jobid, step = running(site, user, SPIKES, "-c2", "--mem=200")
     group = step.parent
     if step.cpu_burst_us() is None:
         raise Skip("this kernel saves no CPU time for later")
@@ -160,8 +157,7 @@ def burst(site):
         return int(kernel.keyed(kernel.read(stat)).get("nr_bursts", 0))
     with site.favoured():
         until(lambda: bursts() >= 3, 20, "three spikes that went through")
-    site.scancel(jobid)
-    site.wait(jobid)
+    site.end(jobid)
     site.configure(CPUBurst="100", CPUQuotaPercent="50", **LONG_PERIOD)
     jobid = site.submit(user, SPIN, "-c2", "--mem=200")
     spinning(site, jobid)
@@ -239,8 +235,7 @@ def limits_of_tasks(site):
     tasks = [Group(path) for path in places]
     for task, (used, _) in zip(tasks, use_of_quotas(site, *tasks)):
         expect(used <= 0.21, f"task {task.path} used {used:.3f} of 0.2 CPUs")
-    site.scancel(jobid)
-    site.wait(jobid)
+    site.end(jobid)
     until(lambda: not step.parent.remains(), 10, "the end of its directories")
 
 

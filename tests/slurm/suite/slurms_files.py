@@ -9,9 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .. import slurms_reader
 from contract.harness import case, expect_equal, expect_in
 from contract.sites import hostname
+from .. import slurms_reader
 
 KEYS = "ProctrackType", "TaskPlugin", "JobAcctGatherType"
 READER = Path(slurms_reader.__file__)

@@ -8,12 +8,12 @@ import re
 
 from contract import kernel
 from contract.harness import (
-    MIB, PYTHON, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, fenced, fenced_in_all, logged, started,
-    steps_of,
+    MIB, PYTHON, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, fenced, fenced_in_all, logged, running,
+    started, steps_of,
 )
-from ..harness import ended_line, expect_limits
 from contract.kernel import Group
 from contract.sites import until
+from ..harness import ended_line, expect_limits
 from .limits import SPIN, use_of_quotas
 
 
@@ -23,15 +23,12 @@ def extern_step(site):
     user = site.users[0]
     with site.reconfigured(PrologFlags="Contain"):
         mark = site.log_mark()
-        jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
-        batch = fenced(site, jobid)
+        jobid, batch = running(site, user, "sleep 300", "-c1", "--mem=100")
         extern = batch.parent.step("step_extern")
         until(extern.exists, 5, f"{extern.path}")
-        expect_limits(extern, 1.0, 100)
-        expect_limits(extern.parent, 1.0, 100)
+        site.expect_limits(extern, 1.0, 100)
         # Also where the batch step is over long before it.
-        site.scancel(jobid)
-        site.wait(jobid)
+        site.end(jobid)
         until(lambda: not extern.parent.remains(), 5, f"the end of {extern.parent.path}")
         # What it used, Slurm may have removed by then.
         logged(site, mark, rf"jobfence: job {jobid} step extern ended:")
@@ -40,8 +37,7 @@ def extern_step(site):
         with started(site, user, ["salloc", "-n1", "--mem=120", "srun", "sleep", "300"]) as salloc:
             jobid = allocated(site, user, running_job(site, user))
             step = fenced(site, jobid, "step_0")
-            expect_limits(step, 1.0, 120)
-            expect_limits(step.parent, 1.0, 120)
+            site.expect_limits(step, 1.0, 120)
             expect_limits(step.parent.step("step_extern"), 1.0, 120)
             site.scancel(jobid)
             ended(salloc)
@@ -77,8 +73,7 @@ def interactive_step(site):
         with started(site, user, args, terminal=theirs, env={"SHELL": "/bin/sh"}) as salloc:
             jobid = allocated(site, user, running_job(site, user))
             group = fenced(site, jobid, "step_interactive")
-            expect_limits(group, 1.0, 200)
-            expect_limits(group.parent, 1.0, 200)
+            site.expect_limits(group, 1.0, 200)
             for pid in group.members():
                 fenced_in_all(pid, group)
             # A step of this shell, beside it.
@@ -118,8 +113,7 @@ def salloc_command(site):
     with started(site, user, args) as salloc:
         jobid = allocated(site, user, running_job(site, user))
         step = fenced(site, jobid, "step_1")
-        expect_limits(step, 1.0, 100)
-        expect_limits(step.parent, 1.0, 100)
+        site.expect_limits(step, 1.0, 100)
         expect_equal(sorted(steps_of(site, jobid)), ["step_1"], "steps with processes")
         first = step.parent.step("step_0")
         expect(not first.remains(), f"{first.path} is still there")
@@ -155,8 +149,7 @@ def salloc_no_shell(site):
         # The last step out takes the job's directory with it, and the next makes it again.
         until(lambda: not step.parent.remains(), 5, f"the end of {step.parent.path}")
     expect_equal(site.job(jobid)["JobState"], "RUNNING", "state of the job between its steps")
-    site.scancel(jobid)
-    site.wait(jobid)
+    site.end(jobid)
 
 
 @case(on=["two-nodes"])
@@ -180,8 +173,7 @@ def het_job(site):
         found = {}
         for job, cpus, mib in zip(jobs, (2, 1), (200, 100)):
             step = fenced(site, jobid, "step_0", node=job["NodeList"])
-            expect_limits(step, cpus, mib)
-            expect_limits(step.parent, cpus, mib)
+            site.expect_limits(step, cpus, mib)
             found[int(job["JobId"])] = step
         expect_equal(found[jobid].parent, batch.parent, "job directory of the leader")
         expect(found[jobid].parent.name != found[jobid + 1].parent.name,
@@ -189,8 +181,7 @@ def het_job(site):
         until(lambda: site.output(jobid).count("\n") == 2, 5, "the tasks' output")
         expect_equal(sorted(site.output(jobid).splitlines()),
                      [f"1 {100 * MIB}", f"2 {200 * MIB}"], "what the tasks are told")
-        site.scancel(jobid)
-        site.wait(jobid)
+        site.end(jobid)
         for number, step in found.items():
             until(lambda: not step.parent.remains(), 10, f"the end of {step.parent.path}")
             logged(site, mark, ended_line(number, "0"))

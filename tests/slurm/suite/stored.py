@@ -12,8 +12,8 @@ from pathlib import Path
 
 from contract import kernel, sites
 from contract.harness import MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match
-from ..harness import expect_not_drained
 from contract.sites import die_with_parent, until
+from ..harness import expect_not_drained
 from ..sites import InstalledSite
 from .granted import accounted
 from .left_behind import jobfence, stepd_dies

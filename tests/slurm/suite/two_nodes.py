@@ -4,10 +4,10 @@
 import re
 
 from contract import kernel
-from contract.harness import MIB, case, end, expect, expect_equal, expect_in, fenced, fenced_in_all, logged, steps_of, uid
-from ..harness import expect_limits
+from contract.harness import MIB, case, expect, expect_equal, expect_in, fenced, fenced_in_all, logged, running, steps_of, uid
 from contract.kernel import Group, Job
 from contract.sites import until
+from ..harness import expect_limits
 from .sections import prologs
 from .user import FORGED
 
@@ -50,8 +50,7 @@ def extern_first(site):
     """PrologFlags=Contain: a step that nobody starts, on each node, before any other."""
     user = site.users[0]
     mark = site.log_mark()
-    jobid = site.submit(user, "sleep 300", "-N2", "-n3", "--mem-per-cpu=100")
-    batch = fenced(site, jobid)
+    jobid, batch = running(site, user, "sleep 300", "-N2", "-n3", "--mem-per-cpu=100")
     jobs = [job_on(site, user, jobid, node) for node in site.nodes]
     expect_equal(batch.parent, jobs[0], "job directory of the batch step")
     for job, cpus in zip(jobs, (2, 1)):
@@ -65,7 +64,7 @@ def extern_first(site):
     # Slurm's own placeholder is root's, and no plugin is told its pid: it is where Slurm has put it.
     for job in filter(lambda job: not job.slurms, jobs):
         expect_equal(extern_of(job).members(), set(), f"processes in {extern_of(job).path}")
-    end(site, jobid)
+    site.end(jobid)
     for node, job in zip(site.nodes, jobs):
         until(lambda: not job.remains(), 5, f"the removal of {job.path}")
         logged(site, mark, rf"jobfence: job {jobid} step extern ended:")
@@ -104,7 +103,7 @@ def granted_differently(site, granted):
         expect("step_1" not in steps_of(site, jobid, "n1"), "the second step is on n1, too")
     finally:
         second.unlink()
-    end(site, jobid)
+    site.end(jobid)
 
 
 @case(on=["two-nodes"])
@@ -143,7 +142,7 @@ def prolog_of_the_first_step_elsewhere(site):
             record = (site.run_directory() / f"jobs/n2,{jobid}").read_text()
             expect_in(f"\ncpus={noted}\n", record, f"the record on n2 {what}")
             left.append(jobid)
-            end(site, *left)
+            site.end(*left)
 
 
 @case(on=["two-nodes"])
@@ -162,8 +161,7 @@ def forged_elsewhere(site):
         """, "-N2", "-n2", "-c1", "--mem=100", env=FORGED)
     step = fenced(site, jobid, "step_0")
     expect_equal(step.parent, job_on(site, user, jobid, "n2"), "the job's directory")
-    expect_limits(step, 1.0, 100)
-    expect_limits(step.parent, 1.0, 100)
+    site.expect_limits(step, 1.0, 100)
     until(lambda: "step " in site.output(jobid), 5, "the step's output")
     expect_equal(site.output(jobid), f"step 1 1 {100 * MIB} {step.path}\n", "the variables")
     site.scancel(jobid)
@@ -206,16 +204,14 @@ def node_level(site):
     expect_equal(extern_of(groups["n2"].parent).exists(), True, "extern step on n2")
 
     # The end of the whole job on one node: the other user's job there stays.
-    other = site.submit(site.users[1], "sleep 300", "-w", "n2", "-c1", "--mem=120")
-    kept = fenced(site, other)
+    other, kept = running(site, site.users[1], "sleep 300", "-w", "n2", "-c1", "--mem=120")
     expect(kept.is_on("n2"), f"the other user's job is in {kept.path}")
-    end(site, jobid)
+    site.end(jobid)
     for group in groups.values():
         # Above Slurm's own is the node's, which stays.
         top = group.parent if group.slurms else group.parent.parent
         until(lambda: not top.remains(), 5, f"the end of {group.parent.path}")
-    expect_limits(kept, 1.0, 120)
-    expect_limits(kept.parent, 1.0, 120)
+    site.expect_limits(kept, 1.0, 120)
     expect(kept.members(), "the other user's job has lost its processes")
     site.scancel(other)
 
@@ -231,7 +227,7 @@ def memory_not_managed(site):
             # Slurm's own limit is then all that the host has.
             if not (group.memory_is_slurms() and kernel.slurm_limits_memory):
                 expect_equal(group.memory_limit(), None, f"memory limit of {group.path}")
-        end(site, jobid)
+        site.end(jobid)
 
 
 @case(on=["two-nodes"])
@@ -283,4 +279,4 @@ def two_threads_per_core(site):
                 batch = fenced(site, jobid)
                 found = [one.cpu_limit() for one in (inner.parent, batch, inner)]
                 expect_equal(found, [cpus] * 3, f"{what}: CPUs of job, batch step and srun")
-                end(site, jobid)
+                site.end(jobid)

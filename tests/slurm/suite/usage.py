@@ -8,11 +8,11 @@ import re
 import shutil
 
 from contract import kernel
+from contract.harness import EAT, MIB, PYTHON, case, expect, expect_equal, expect_match, fenced, logged
+from contract.sites import until
 from .. import accounting
 from ..accounting import Accounting
-from contract.harness import EAT, MIB, PYTHON, case, expect, expect_equal, expect_match, fenced, logged
 from ..harness import tasks_are_refused
-from contract.sites import until
 from ..sites import InstalledSite
 from .left_behind import held, reap, stepd_dies
 from .life import replaced

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 
-from contract.harness import IN_VAR, MIB, Skip, case, end, expect, expect_equal, expect_in, fenced
+from contract.harness import IN_VAR, MIB, case, expect, expect_equal, expect_in, fenced
 from contract.sites import until
 
 
@@ -23,8 +23,6 @@ def said(site, *arguments):
 @case
 def living_and_reported(site):
     """A job is listed with its steps while it runs, also to its user, and is reported when it has ended."""
-    if not site.jobfence:
-        raise Skip("needs the jobfence command: --bin")
     user = site.users[0]
     uid = pwd.getpwnam(user).pw_uid
     with tempfile.TemporaryDirectory(**IN_VAR) as logged, tempfile.TemporaryDirectory(**IN_VAR) as open_to_all:
@@ -57,7 +55,7 @@ def living_and_reported(site):
         refused = site.as_user(user, [here, "report", "--config", config, "1"])
         expect_in("only root can read the usage log", refused.stderr, "what its user is told")
 
-        end(site, jobid)
+        site.end(jobid)
         report = {}
 
         def is_whole():

@@ -2,7 +2,6 @@
 """The user's side: what a job sees, and cannot change."""
 
 from contract.harness import MIB, PYTHON, case, expect, expect_equal, expect_in, fenced
-from ..harness import expect_limits
 from contract.sites import until
 
 
@@ -20,8 +19,7 @@ def forged_environment(site):
         {forged} srun -n1 bash -c 'echo step $JOBFENCE_CPUS $JOBFENCE_MEMORY_BYTES; sleep 300'
         """, "-c1", "--mem=200", env=FORGED)
     step = fenced(site, jobid, "step_0")
-    expect_limits(step, 1.0, 200)
-    expect_limits(step.parent, 1.0, 200)
+    site.expect_limits(step, 1.0, 200)
     until(lambda: "step " in site.output(jobid), 5, "the step's output")
     expect_equal(site.output(jobid), f"batch 1 {200 * MIB}\nstep 1 {200 * MIB}\n",
                  "the variables of job and step")

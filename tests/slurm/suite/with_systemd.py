@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import Skip, case, end, expect, expect_equal, expect_in, expect_match, fenced, fenced_in_all
-from ..harness import expect_limits, expect_not_drained, expect_not_started, fences_well
+from contract.harness import Skip, case, expect, expect_equal, expect_in, expect_match, fenced, fenced_in_all, running
 from contract.sites import until
+from ..harness import expect_limits, expect_not_drained, expect_not_started, fences_well
 from ..sites import InstalledSite
 from .newer import since
 from .placement import tracked_by_cgroup
@@ -23,15 +23,13 @@ def only_with_systemd(site):
 
 def unchanged_by(site, *arguments):
     only_with_systemd(site)
-    jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=200")
-    group = fenced(site, jobid)
+    jobid, group = running(site, site.users[0], "sleep 300", "-c1", "--mem=200")
     members = group.members()
     systemctl(site, *arguments)
     # What systemd does to cgroups it does when its queue is worked off: give it that time.
     until(lambda: site.command("systemctl", "is-system-running").returncode in (0, 1), 30,
           "systemd")
-    expect_limits(group, 1.0, 200)
-    expect_limits(group.parent, 1.0, 200)
+    site.expect_limits(group, 1.0, 200)
     expect_equal(group.members() & members, members, "the processes in the group")
     for pid in members:
         fenced_in_all(pid, group)
@@ -178,7 +176,7 @@ def controller_not_handed_down(site):
     jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
     if fenced(site, jobid).slurms:
         raise Skip("the limits are in Slurm's own directories: see controller_not_handed_to_slurm")
-    end(site, jobid)
+    site.end(jobid)
     dropin = Path("/run/systemd/system/jobfence.slice.d/disable.conf")
     taken = "/sys/fs/cgroup/jobfence.slice/cgroup.subtree_control"
     try:
@@ -230,7 +228,7 @@ def controller_not_handed_to_slurm(site):
     jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
     job = fenced(site, jobid).parent.directory("")
     slurms = job.parent
-    end(site, jobid)
+    site.end(jobid)
     until(lambda: not job.exists(), 10, f"the end of {job}")
     with slice_without("pids", slurms) as taken:
         parts = (f"the cgroup does not have the pids controller: {slurms} ", f"{taken} lacks it", "DisableControllers=pids",
@@ -253,12 +251,10 @@ def needs_no_scope(site):
         expect_match(r"(?m)^attach +a process was moved in .*\nfavordynmods +is (on|off) in /sys/fs/cgroup", done.stdout, "check")
         jobid = site.submit(site.users[0], "srun --mem=100 sleep 300", "-c1", "--mem=200")
         batch, step = fenced(site, jobid), fenced(site, jobid, "step_0")
-        expect_limits(batch.parent, 1.0, 200)
-        expect_limits(batch, 1.0, 200)
+        site.expect_limits(batch, 1.0, 200)
         expect_limits(step, 1.0, 100)
         for pid in step.members():
             fenced_in_all(pid, step)
-        site.scancel(jobid)
-        expect_equal(site.wait(jobid), "CANCELLED", "state")
+        expect_equal(site.end(jobid), "CANCELLED", "state")
         fences_well(site, site.users[0])
         expect(not SCOPE.exists(), "the scope has come back")
