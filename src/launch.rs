@@ -88,17 +88,17 @@ pub fn answer<J, T>(
             (Config { mode: errors.mode, on_error: errors.on_error, ..Config::default() }, Err(why.into()))
         }
     };
-    decided(&config, result)
+    decided(config, result)
 }
 
 /// What `OnError` and `Mode` make of a result.
-pub fn decided<T>(config: &Config, result: Result<T, NotFenced>) -> Answer<T> {
+pub fn decided<T>(config: Config, result: Result<T, NotFenced>) -> Answer<T> {
     match result {
         Ok(fenced) => Answer::Fenced(fenced),
         // With Mode=observe no job may fail, whatever its user requested.
-        Err(why) if why.is_bearable(config.on_error.within(config.mode).general()) || is_observed(config, &why) => {
+        Err(why) if why.is_bearable(config.on_error.within(config.mode).general()) || is_observed(&config, &why) => {
             let by = OnErrors::softened_by(config.mode);
-            Answer::Unfenced { config: Box::new(config.clone()), by, why }
+            Answer::Unfenced { config: Box::new(config), by, why }
         }
         Err(why) => Answer::Refused(why),
     }

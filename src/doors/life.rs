@@ -278,14 +278,14 @@ impl LiveFence {
     pub fn attach(&mut self, child: Pid) -> Answer<()> {
         let joining = Joining { pid: child.as_raw(), id: None, task: None, is_first: true };
         let done = launch::attach(&mut self.fence, &self.host, &self.config, &UserRequests::default(), joining);
-        launch::decided(&self.config, done)
+        launch::decided(self.config.clone(), done)
     }
 
     /// Puts this process into a directory of this name below the step's.
     pub fn enter(&mut self, leaf: &str) -> Answer<()> {
         let errors = self.fence.attach_in(&self.host, Pid::this().as_raw(), leaf).map_err(NotFenced::from);
         let bear = |errors| launch::refuse::bear(self.fence.key(), &self.config, &UserRequests::default(), errors);
-        launch::decided(&self.config, errors.and_then(bear))
+        launch::decided(self.config.clone(), errors.and_then(bear))
     }
 
     /// Usage and limits.

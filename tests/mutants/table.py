@@ -519,9 +519,6 @@ BREAKS = (
     ),
     Break(
         "a_fence_is_opened_once_more_for_another_user", "src/doors/life.rs",
-        "let answer = make(loaded.clone(), request, None, is_nobody_elses);",
-        "let _ = is_nobody_elses;\n    let answer = make(loaded.clone(), request, None, |_| Ok(()));",
-        "a_fence_is_opened_once_more_for_another_user", "src/doors/life.rs",
         "let answer = make(loaded.clone(), request, None, is_nobody_elses, |live| live.opened);",
         "let _ = is_nobody_elses;\n    let answer = make(loaded.clone(), request, None, |_| Ok(()), |live| live.opened);",
         C_LIFE,
