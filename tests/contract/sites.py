@@ -74,7 +74,7 @@ def write_atomically(path, text):
 
 
 def with_keys(text, keys):
-    """slurm.conf in which these keys say something else; None takes one out."""
+    """Lines KEY=VALUE in which these keys say something else; None takes one out."""
     for key, value in keys.items():
         text = re.sub(rf"(?mi)^{key}=.*\n", "", text)
         text += f"{key}={value}\n" if value else ""

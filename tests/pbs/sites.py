@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 from contract import kernel, sites
-from contract.sites import Lacks, Installed, Keeper, Private, SiteError, undisturbed, until, write_atomically
+from contract.sites import Installed, Keeper, Lacks, Private, SiteError, undisturbed, until, write_atomically
 
 TOP = Path(__file__).resolve().parents[2]
 EXEC = Path("/opt/pbs")

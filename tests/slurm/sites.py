@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from contract import kernel, sites
-from contract.sites import Installed, Private, hostname, SiteError, settings_in, system_users, undisturbed, until, with_keys, write_atomically
+from contract.sites import Installed, Private, SiteError, hostname, settings_in, system_users, undisturbed, until, with_keys, write_atomically
 
 from . import harness
 

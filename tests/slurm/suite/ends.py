@@ -121,7 +121,7 @@ def ends_well(site, end, prepare):
         cleanup.enter_context(ended_after(*processes))
         cleanup.enter_context(prepare(group))
         mark = site.log_mark()
-        site.end(jobid, group, processes)
+        end(site, jobid, group, processes)
         expect_all_dead(processes)
         until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
         expect_not_left(site, mark)
