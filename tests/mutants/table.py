@@ -1081,7 +1081,7 @@ BREAKS = (
     Break("a_child_begins_before_it_has_its_place", "src/sys/child.rs", "wait_for_place(&wait, parent).and_then(|()| become_program())",
           "become_program()", "unit sys::child"),
     Break("a_panic_goes_on_in_a_copy_of_the_parent", "src/sys/child.rs", "    let _at_panic = AtPanic;\n", "", "unit sys::child"),
-    Break("the_branch_of_scavengers_is_walked_twice", "src/fence/living.rs", "above.unwrap_or(&record.base)", "&record.base",
+    Break("the_branch_of_scavengers_is_walked_twice", "src/fence/living.rs", "above.unwrap_or(&record.base)", "above.map_or(record.base.as_str(), |_| record.base.as_str())",
           "unit fence::living"),
     Break("a_job_is_not_known_by_its_other_name", "src/fence/living.rs", "Some(job) if self.wanted.other_name.as_ref() == Some(&name) =>",
           "Some(job) if name.is_empty() =>", "unit fence::living"),

@@ -260,10 +260,7 @@ impl FencedJob {
 }
 
 fn attach(live: &mut LiveFence, child: Pid) -> Result<(), Error> {
-    match live.attach(child) {
-        Answer::Refused(why) => Err(Error::new(why.for_user())),
-        _ => Ok(()),
-    }
+    fenced(live.attach(child)).map(drop).map_err(Error::new)
 }
 
 /// Ends these fences, of the job itself or not. Their records are read anew: another process may have changed them.
