@@ -25,7 +25,7 @@ from pages import Untrue, blocks, commands, is_as_expected  # noqa: E402
 
 SOURCE = TESTS / "jobfence"
 CONFIG = Path("/etc/slurm/jobfence.conf")
-HOME = Path("/srv/alice")
+HOME = Path("~alice").expanduser()  # where Grid Engine puts the output of a job
 # On an emulated processor, and beside other work.
 PATIENCE = 90
 # These change something, or begin a job: they are typed once.
@@ -67,7 +67,7 @@ class Typist:
     def __init__(self, scheduler):
         self.page, self.untrue = f"docs/install/{scheduler}.md", []
         self.acts = {"gridengine": GridEngine, "htcondor": HTCondor}[scheduler](self)
-        HOME.mkdir(parents=True)
+        HOME.mkdir(parents=True, exist_ok=True)
         shutil.chown(HOME, "alice", "alice")
         for path, text in (Path("/usr/local/bin/make"), MAKE), (Path("/usr/local/bin/typing"), EDITOR):
             path.write_text(text)
@@ -193,8 +193,8 @@ class GridEngine:
         run = self.typist.run
         if command == "cat /opt/site/both":
             Path("/opt/site").mkdir()
-            theirs = "jsv_on_start() { return; }\njsv_on_verify() { jsv_accept x; }\njsv_main\n"
-            for name, text in ("both", "\n".join(expected)), ("jsv.pl", f"#!/bin/sh\n. /usr/share/gridengine/util/resources/jsv/jsv_include.sh\n{theirs}"):
+            theirs = "jsv_on_start() { return; }\njsv_on_verify() { jsv_accept fine; }\njsv_main\n"
+            for name, text in ("both", "\n".join(expected)), ("jsv.pl", f"#!/bin/bash\n. /usr/share/gridengine/util/resources/jsv/jsv_include.sh\n{theirs}"):
                 path = Path("/opt/site", name)
                 path.write_text(text + "\n" * (name == "both"))
                 path.chmod(0o755)
@@ -209,7 +209,7 @@ class GridEngine:
         elif command.startswith("qsub -v"):
             self.job("true")
         elif command.startswith("systemctl disable"):
-            run("#", "qdel '*'")
+            run("#", "qdel -u '*'")
             for host in "node1", "global":
                 run("#", f"qconf -mconf {host}", "\n".join(self.taken_out()))
             self.typist.until(lambda: len(run("#", "jobfence ls")[1].splitlines()) < 2, "the end of all fences")
@@ -230,7 +230,7 @@ class GridEngine:
                 self.typist.until_said(f"cat {HOME}/job.sh.o{number[1]}", "(?m)^CUDA_VISIBLE_DEVICES=0$")
             elif "threads" in command:
                 self.typist.until_said("jobfence ls", rf"(?m)^{number[1]} +job +alice +\S+ +\S+ +8 ")
-                self.typist.run("#", "qdel '*'")
+                self.typist.run("#", "qdel -u '*'")
             elif "JOBFENCE_USAGE_CARD" in command:
                 self.typist.until_said(f"cat {HOME}/job.sh.e{number[1]}", rf"(?m)^jobfence: job {number[1]}\b")
 
