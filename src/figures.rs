@@ -32,6 +32,14 @@ macro_rules! figures {
         pub static METRICS: [&[(&str, &str)]; COUNT] = [$(&[$(($metric, $help))?]),*];
 
         impl Usage {
+            /// Takes from `other` the figures that are not known here. A step's end does it for each hierarchy, so it converts none.
+            #[inline(never)]
+            pub fn or(&mut self, other: &Self) {
+                $(if self.$name.is_none() {
+                    self.$name.clone_from(&other.$name);
+                })*
+            }
+
             /// Each figure as a number; times are in microseconds, and disks are none.
             #[inline(never)]
             pub fn numbers(&self) -> [Option<u64>; COUNT] {
@@ -217,14 +225,6 @@ impl Usage {
             disks: Some(disks),
             ..Self::default()
         }
-    }
-
-    /// Takes from `other` the figures that are not known here.
-    #[inline(never)]
-    pub fn or(&mut self, other: &Self) {
-        let mut all = self.merged(other, |_, own, other| own.or(other));
-        all.disks = self.disks.take().or_else(|| other.disks.clone());
-        *self = all;
     }
 
     /// All of them together, the one with the other `with` each time.
