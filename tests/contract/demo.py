@@ -76,7 +76,10 @@ class Demo:
 
     def memory(self):
         self.head("A job whose processes together take more memory than it asked for")
-        said = self.site.why_killed(self.submit(TOO_MUCH, TOO_MUCH_FOR))
+        jobid = self.submit(TOO_MUCH, TOO_MUCH_FOR)
+        said = self.site.why_killed(jobid)
+        # Where it is held, it is in the queue.
+        self.site.delete(jobid)
         for line in said.splitlines():
             print(f"   | {line}")
         self.check(self.site.is_why(said), "its user reads which process was killed, and why")
