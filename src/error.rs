@@ -16,10 +16,10 @@ use crate::printable::printable;
 ///
 /// It is a pointer, since nearly every function may return one: its fields are written in one place, and each `?` passes one word on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Error(Box<Said>);
+pub struct Error(Box<ErrorParts>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Said {
+struct ErrorParts {
     op: Cow<'static, str>,
     path: Option<PathBuf>,
     value: Option<String>,
@@ -34,19 +34,19 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error in words: `op` is the whole sentence unless more is added.
     pub fn new(op: impl Into<Cow<'static, str>>) -> Self {
-        Self::of(op.into())
+        Self::from_operation(op.into())
     }
 
     // Short generic functions, here and below: the compiler makes a copy for each type.
     #[cold]
     #[inline(never)]
-    fn of(op: Cow<'static, str>) -> Self {
-        Self(Box::new(Said { op, path: None, value: None, errno: None, hint: None, is_passing: false }))
+    fn from_operation(op: Cow<'static, str>) -> Self {
+        Self(Box::new(ErrorParts { op, path: None, value: None, errno: None, hint: None, is_passing: false }))
     }
 
     /// A failed system call: `op` in the infinitive, as "open" or "make the directory".
     pub fn os(op: impl Into<Cow<'static, str>>, path: impl AsRef<Path>, errno: Errno) -> Self {
-        Self::of(op.into()).at_path(path.as_ref()).errno(errno)
+        Self::from_operation(op.into()).at_path(path.as_ref()).errno(errno)
     }
 
     /// Names the file or directory.

@@ -10,10 +10,10 @@ const MAX_DIGITS: usize = 9;
 
 /// Node names, in the order of their list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostList(Vec<Vec<Part>>);
+pub struct HostList(Vec<Vec<NamePart>>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum NamePart {
     Text(String),
     Numbers(Vec<Range>),
 }
@@ -82,7 +82,7 @@ impl HostList {
 
     /// Whether the order of the names is Slurm's: with three brackets Slurm varies the first faster than the second.
     fn is_in_order(&self) -> bool {
-        let brackets = |name: &Vec<Part>| name.iter().filter(|part| matches!(part, Part::Numbers(_))).count();
+        let brackets = |name: &Vec<NamePart>| name.iter().filter(|part| matches!(part, NamePart::Numbers(_))).count();
         self.0.iter().all(|name| brackets(name) <= 2)
     }
 
@@ -111,8 +111,8 @@ impl HostList {
             let mut names = vec![String::new()];
             for part in parts {
                 names = match part {
-                    Part::Text(text) => names.into_iter().map(|name| name + text).collect(),
-                    Part::Numbers(ranges) => {
+                    NamePart::Text(text) => names.into_iter().map(|name| name + text).collect(),
+                    NamePart::Numbers(ranges) => {
                         let mut longer = Vec::new();
                         for name in names {
                             for range in ranges {
@@ -133,7 +133,7 @@ impl HostList {
 }
 
 /// The first name of a list, and the rest.
-fn first_name(text: &str) -> Option<(Vec<Part>, &str)> {
+fn first_name(text: &str) -> Option<(Vec<NamePart>, &str)> {
     let mut parts = Vec::new();
     let mut rest = text;
     let mut brackets = 0;
@@ -142,23 +142,23 @@ fn first_name(text: &str) -> Option<(Vec<Part>, &str)> {
         let behind = rest.trim_start_matches(plain);
         let literal = rest.strip_suffix(behind).unwrap_or_default();
         if !literal.is_empty() {
-            parts.push(Part::Text(literal.to_owned()));
+            parts.push(NamePart::Text(literal.to_owned()));
         }
         let Some(inside) = behind.strip_prefix('[') else {
             return if parts.is_empty() { None } else { Some((parts, behind)) };
         };
         brackets += 1;
         let (ranges, behind) = inside.split_once(']').filter(|_| brackets <= MAX_BRACKETS)?;
-        parts.push(Part::Numbers(ranges.split(',').map(Range::parse).collect::<Option<_>>()?));
+        parts.push(NamePart::Numbers(ranges.split(',').map(Range::parse).collect::<Option<_>>()?));
         rest = behind;
     }
 }
 
 /// How many names a name with brackets stands for. `None`: more than can be counted.
-fn count(parts: &[Part]) -> Option<u64> {
-    let of = |part: &Part| match part {
-        Part::Text(_) => Some(1),
-        Part::Numbers(ranges) => ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(range.count())),
+fn count(parts: &[NamePart]) -> Option<u64> {
+    let of = |part: &NamePart| match part {
+        NamePart::Text(_) => Some(1),
+        NamePart::Numbers(ranges) => ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(range.count())),
     };
     parts.iter().try_fold(1u64, |product, part| product.checked_mul(of(part)?))
 }
@@ -167,11 +167,11 @@ fn count(parts: &[Part]) -> Option<u64> {
 ///
 /// A bracket may match one to nine digits of a node's name, and so may each bracket behind it. `wrong` holds the pairs of remaining lengths
 /// that are known not to match: there are few of them, and many ways that lead to each.
-fn place_in(parts: &[Part], node: &str, wrong: &mut Vec<(usize, usize)>) -> Option<u64> {
+fn place_in(parts: &[NamePart], node: &str, wrong: &mut Vec<(usize, usize)>) -> Option<u64> {
     let Some((part, more)) = parts.split_first() else { return node.is_empty().then_some(0) };
     let ranges = match part {
-        Part::Text(text) => return place_in(more, node.strip_prefix(text.as_str())?, wrong),
-        Part::Numbers(ranges) => ranges,
+        NamePart::Text(text) => return place_in(more, node.strip_prefix(text.as_str())?, wrong),
+        NamePart::Numbers(ranges) => ranges,
     };
     if wrong.contains(&(parts.len(), node.len())) {
         return None;

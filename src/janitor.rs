@@ -36,7 +36,7 @@ use theirs::{Theirs, is_wanted};
 
 /// Who runs the janitor, and how much it may do.
 #[derive(Debug, Clone, Copy)]
-pub enum Who<'a> {
+pub enum JanitorCaller<'a> {
     /// A step daemon that begins: its user waits. It examines a few entries, and everything only if that has not been done since boot.
     Launch(Launch<'a>),
     /// slurmd, which examines everything that cannot delay it.
@@ -45,7 +45,7 @@ pub enum Who<'a> {
     Command(AskUnit),
 }
 
-impl Who<'_> {
+impl JanitorCaller<'_> {
     /// A jobfence command.
     pub fn command() -> Self {
         Self::Command(ask_systemd)
@@ -66,9 +66,15 @@ const PATIENCE_TO_LOOK: Duration = Duration::from_secs(1);
 
 /// Removes the steps of dead owners, until the deadline. Each of them that is examined is killed even after the deadline: a process that
 /// does not die must not keep those of other steps alive.
-pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, deadline: Instant) -> Result<Reaped> {
+pub fn reap(
+    host: &Host,
+    config: &Config,
+    schedulers: Schedulers,
+    who: JanitorCaller<'_>,
+    deadline: Instant,
+) -> Result<Reaped> {
     let records = Records::open(&config.run_dir)?;
-    if let Who::Launch(launch) = who {
+    if let JanitorCaller::Launch(launch) = who {
         match records.roll_for_turn(&host.boot_id) {
             Ok(Some(roll)) if roll.state() == State::Whole => {
                 let mut reaped = launch.take_turn((host, config, schedulers), &records, roll, deadline)?;
@@ -89,10 +95,10 @@ pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, 
     sorted::sort_by(&mut all, |one, other| other.cmp(one));
     let mut living = reap_records((host, config), (&records, who.holders(schedulers)), all, &mut reaped, deadline);
     let near = match who {
-        Who::Launch(launch) => Some(launch.daemon),
-        Who::Daemon | Who::Command(_) => None,
+        JanitorCaller::Launch(launch) => Some(launch.daemon),
+        JanitorCaller::Daemon | JanitorCaller::Command(_) => None,
     };
-    let is_launch = matches!(who, Who::Launch(_));
+    let is_launch = matches!(who, JanitorCaller::Launch(_));
     let theirs = Theirs { host, config, records: &records, is_launch, deadline };
     for scheduler in schedulers {
         let found = scheduler.left(host, near, &|mark| is_wanted(host, mark));
@@ -109,8 +115,8 @@ pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, 
     let of_jobs = JobRecords::existing(&config.run_dir);
     note(of_jobs.and_then(|records| records.map_or(Ok(Vec::new()), |records| records.reap(host))));
     let to_look = || match who {
-        Who::Command(_) => deadline.max(Instant::now() + PATIENCE_TO_LOOK),
-        Who::Launch(_) | Who::Daemon => deadline,
+        JanitorCaller::Command(_) => deadline.max(Instant::now() + PATIENCE_TO_LOOK),
+        JanitorCaller::Launch(_) | JanitorCaller::Daemon => deadline,
     };
     match reap_tracked(host, config, schedulers, who, &mut reaped, to_look()) {
         Ok(entries) => living.extend(entries),
@@ -122,7 +128,7 @@ pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, 
         Ok(_) => {}
         Err(error) => log::debug!("each launch looks at everything: {error}"),
     }
-    if matches!(who, Who::Command(_)) {
+    if matches!(who, JanitorCaller::Command(_)) {
         let mut unseen = Vec::new();
         // If the living steps' daemons are not known, no process is taken for a dead one's.
         for scheduler in schedulers {
@@ -214,7 +220,7 @@ fn reap_tracked(
     host: &Host,
     config: &Config,
     schedulers: Schedulers,
-    who: Who<'_>,
+    who: JanitorCaller<'_>,
     reaped: &mut Reaped,
     deadline: Instant,
 ) -> Result<Vec<Entry>> {
@@ -222,7 +228,7 @@ fn reap_tracked(
     reaped.failed.extend(records.tidy().err().map(|error| error.to_string()));
     let mut all = records.list()?;
     // Each would need a look at every process; `jobfence hold` does this better.
-    if matches!(who, Who::Launch(_)) && tracked::is_watched(&config.run_dir) {
+    if matches!(who, JanitorCaller::Launch(_)) && tracked::is_watched(&config.run_dir) {
         return Ok(all.iter().map(tracked::Tracked::entry).collect());
     }
     process::in_turn(&mut all, &host.proc);
@@ -231,12 +237,12 @@ fn reap_tracked(
     let (mut all, dead): (Vec<_>, Vec<_>) = all.into_iter().partition(lives);
     all.extend(dead);
     for tracked in &all {
-        if matches!(who, Who::Launch(_)) && Instant::now() >= deadline {
+        if matches!(who, JanitorCaller::Launch(_)) && Instant::now() >= deadline {
             break;
         }
         let living = match who {
-            Who::Command(_) => Some(tracked::of_living(host, &config.run_dir)?),
-            Who::Launch(_) | Who::Daemon => None,
+            JanitorCaller::Command(_) => Some(tracked::of_living(host, &config.run_dir)?),
+            JanitorCaller::Launch(_) | JanitorCaller::Daemon => None,
         };
         let others = living.as_ref().map(|living| Others { living, schedulers });
         reaped.count_tracked(tracked, tracked::look_after(host, &config.run_dir, &records, tracked, others, deadline));

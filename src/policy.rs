@@ -342,7 +342,7 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
 
 /// The huge pages that a job may have: what was granted, and what the site allows.
 fn huge_pages(config: &Config, grant: &Grant) -> HugePages {
-    let granted = || HugePages::of(grant.huge_pages.clone().unwrap_or_default());
+    let granted = || HugePages::from_sizes(grant.huge_pages.clone().unwrap_or_default());
     let granted = match config.constrain_huge_pages {
         GrantedHugePages::NotCounted => HugePages::default(),
         GrantedHugePages::AtMost => granted(),
@@ -407,7 +407,7 @@ impl Limits {
         self.burst = self.burst.map(|burst| requests.cpu_burst.map_or(burst, |asked| burst.min(asked)));
         let high = requests.mem_high.map(|asked| self.ram.map_or(asked, |ram| asked.min(ram)));
         self.high = least(self.high, high, Ord::min);
-        self.numbers = self.numbers.at_most(&LimitNumbers::of(Limit::Processes, requests.pids_max));
+        self.numbers = self.numbers.at_most(&LimitNumbers::with(Limit::Processes, requests.pids_max));
         self.io = std::mem::take(&mut self.io).at_most(&requests.io_max);
     }
 }
@@ -776,8 +776,11 @@ mod tests {
 
     #[test]
     fn a_users_word_lowers_the_job_and_its_steps_or_a_step_alone() {
-        let config =
-            Config { numbers: LimitNumbers::of(Limit::Processes, 100), cpu_burst: percent("50"), ..Config::default() };
+        let config = Config {
+            numbers: LimitNumbers::with(Limit::Processes, 100),
+            cpu_burst: percent("50"),
+            ..Config::default()
+        };
         let mut lowered = plan(&config, &granted(2, 200)).0;
         let requests = UserRequests {
             job: asked(Some(1500), Some(2000), Some(100 * MIB), Some(60)),
@@ -911,11 +914,11 @@ mod tests {
             quota in any::<bool>(), ram in any::<bool>(), site_burst in 0u32..=10_000,
         ) {
             let config = Config {
-                constrain_cpu_quota: quota, constrain_ram_space: ram, numbers: LimitNumbers::of(Limit::Processes, max),
+                constrain_cpu_quota: quota, constrain_ram_space: ram, numbers: LimitNumbers::with(Limit::Processes, max),
                 memory_high: share.map(Percent::from_hundredths),
                 memory_low: percent("10"), memory_min: percent("5"),
                 cpu_burst: Percent::from_hundredths(site_burst),
-                numbers_per_task: LimitNumbers::of(Limit::Processes, max.map(|max| max / 2 + 1)),
+                numbers_per_task: LimitNumbers::with(Limit::Processes, max.map(|max| max / 2 + 1)),
                 ..Config::default()
             };
             let before = plan(&config, &granted(granted_cpus, mib)).0;
@@ -967,9 +970,9 @@ mod tests {
                 max_cpus_per_user: cpus[0].map(Cpus::from_thousandths),
                 max_cpus_per_task: cpus[1].map_or(TaskCpus::Granted, |task| TaskCpus::Count(Cpus::from_thousandths(task))),
                 max_ram_per_user: ram[0], max_ram_per_task: ram[1],
-                numbers_per_user: LimitNumbers::of(Limit::Processes, counts[0]),
-                numbers: LimitNumbers::of(Limit::Processes, counts[1]),
-                numbers_per_task: LimitNumbers::of(Limit::Processes, counts[2]),
+                numbers_per_user: LimitNumbers::with(Limit::Processes, counts[0]),
+                numbers: LimitNumbers::with(Limit::Processes, counts[1]),
+                numbers_per_task: LimitNumbers::with(Limit::Processes, counts[2]),
                 io_max_per_user: rules(rates[0]), io_max: rules(rates[1]), io_max_per_task: rules(rates[2]),
                 max_huge_pages_per_user: huge(pages[0]), max_huge_pages: huge(pages[1]), max_huge_pages_per_task: huge(pages[2]),
                 memory_high: high.map(Percent::from_hundredths),

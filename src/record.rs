@@ -52,7 +52,7 @@ mod tests {
     fn noted() -> Noted {
         let known = |text: &str| Fact::Known(text.to_owned());
         let facts = Facts { user: known("u"), partition: known("q =\n"), project: known("p"), ..Facts::default() };
-        Noted::of(&facts, Some(Cpus::from_thousandths(1500)), Some(9))
+        Noted::new(&facts, Some(Cpus::from_thousandths(1500)), Some(9))
     }
 
     /// Its holder is no process, and its names are the longest that there are.
@@ -83,8 +83,8 @@ mod tests {
     #[test]
     fn what_is_noted_of_a_job_is_known_again() {
         let noted = noted();
-        assert_eq!(Noted::of(&noted.facts(), noted.cpus, noted.memory), noted);
-        let newer = Noted::of(&Facts { qos: Fact::Known("q".into()), ..Facts::default() }, None, Some(8));
+        assert_eq!(Noted::new(&noted.facts(), noted.cpus, noted.memory), noted);
+        let newer = Noted::new(&Facts { qos: Fact::Known("q".into()), ..Facts::default() }, None, Some(8));
         let both = newer.or(&noted);
         assert_eq!((both.facts().qos, both.facts().user), (Fact::Known("q".into()), Fact::Known("u".into())));
         assert_eq!((both.cpus, both.memory), (noted.cpus, Some(8)));

@@ -212,7 +212,7 @@ impl Sleeper {
     }
 
     fn owner(&self) -> Owner {
-        Owner::of(&Host::read(&Config::default()).unwrap().proc, self.pid()).unwrap().unwrap()
+        Owner::from_pid(&Host::read(&Config::default()).unwrap().proc, self.pid()).unwrap().unwrap()
     }
 }
 

@@ -128,7 +128,7 @@ fn parse(key: &str, value: &str, is_one_more: bool) -> Result<SpooledJob, NotFen
 
 /// All that limits the job.
 fn limits(job: &SpooledJob) -> (u32, u32, Option<u64>, Option<u64>, u64, Requests, Facts) {
-    let of = |name| vec![SlotRequest::of(name, PerSlot::AsCounted)];
+    let of = |name| vec![SlotRequest::new(name, PerSlot::AsCounted)];
     let memory = |name| job.memory(&of(name));
     (
         job.uid,

@@ -13,7 +13,7 @@ use jobfence::error::Result;
 use jobfence::fence::resume::{self, Closed};
 use jobfence::fence::{Fence, Opening};
 use jobfence::host::Host;
-use jobfence::janitor::{self, Who};
+use jobfence::janitor::{self, JanitorCaller};
 use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::policy;
 use jobfence::record::holder::Holder;
@@ -64,7 +64,7 @@ impl Site {
         let config = Config {
             cgroup_base,
             run_dir,
-            numbers_per_task: LimitNumbers::of(Limit::Processes, 7),
+            numbers_per_task: LimitNumbers::with(Limit::Processes, 7),
             ..Config::default()
         };
         Self { config, _run: run, _base: base }
@@ -105,7 +105,7 @@ impl Site {
         Fence::resume(&self.host(), ALL, self.records(), &self.record().unwrap()).unwrap()
     }
 
-    fn reap(&self, schedulers: Schedulers, who: Who<'_>) -> Vec<String> {
+    fn reap(&self, schedulers: Schedulers, who: JanitorCaller<'_>) -> Vec<String> {
         let reaped = janitor::reap(&self.host(), &self.config, schedulers, who, soon()).unwrap();
         assert_eq!(reaped.failed, Vec::<String>::new());
         reaped.removed
@@ -235,7 +235,7 @@ fn what_another_boot_has_left_is_a_record_alone() {
             assert_eq!(site.close(&earlier), Ok(Closed::AnotherBoot));
             assert_eq!(site.close(&earlier), Ok(Closed::AnotherBoot));
         } else {
-            assert_eq!(site.reap(NOBODY, Who::Command(no_units)).len(), 1);
+            assert_eq!(site.reap(NOBODY, JanitorCaller::Command(no_units)).len(), 1);
         }
         assert!(!site.is_there());
     }
@@ -248,16 +248,16 @@ fn a_fence_that_a_scheduler_holds_goes_when_the_scheduler_says_no() {
     let says = |runs| *STAND_IN.0.lock().unwrap() = runs;
     for answer in [Runs::Yes, Runs::Unknown, Runs::Yes] {
         says(answer);
-        for who in [Who::Command(no_units), Who::Daemon] {
+        for who in [JanitorCaller::Command(no_units), JanitorCaller::Daemon] {
             assert_eq!(site.reap(WITH_STAND_IN, who), Vec::<String>::new(), "{answer:?}");
             assert!(site.is_there());
         }
     }
     says(Runs::No);
     // The scheduler does not exist, whatever it would say.
-    assert_eq!(site.reap(NOBODY, Who::Command(no_units)), Vec::<String>::new());
+    assert_eq!(site.reap(NOBODY, JanitorCaller::Command(no_units)), Vec::<String>::new());
     assert!(site.is_there());
-    assert_eq!(site.reap(WITH_STAND_IN, Who::Daemon), ["uid_65534/job_12+5B3+5D.host/step_a+2E2"]);
+    assert_eq!(site.reap(WITH_STAND_IN, JanitorCaller::Daemon), ["uid_65534/job_12+5B3+5D.host/step_a+2E2"]);
     assert!(!site.is_there());
 }
 
@@ -273,11 +273,11 @@ fn a_fence_that_a_unit_holds_goes_when_systemd_says_so() {
         Runs::Yes
     }
     site.open(ALL, &unit);
-    for who in [Who::Command(no_units), Who::Command(alive), Who::Daemon] {
+    for who in [JanitorCaller::Command(no_units), JanitorCaller::Command(alive), JanitorCaller::Daemon] {
         assert_eq!(site.reap(NOBODY, who), Vec::<String>::new());
         assert!(site.is_there());
     }
-    assert_eq!(site.reap(NOBODY, Who::Command(over)).len(), 1);
+    assert_eq!(site.reap(NOBODY, JanitorCaller::Command(over)).len(), 1);
     assert!(!site.is_there());
 }
 
@@ -285,13 +285,13 @@ fn a_fence_that_a_unit_holds_goes_when_systemd_says_so() {
 fn a_fence_that_another_process_holds_goes_with_that() {
     let site = Site::new("process");
     let mut holder = sleep();
-    let owner = Owner::of(&site.host().proc, i32::try_from(holder.id()).unwrap()).unwrap().unwrap();
+    let owner = Owner::from_pid(&site.host().proc, i32::try_from(holder.id()).unwrap()).unwrap().unwrap();
     site.open(ALL, &Holder::Process(owner));
-    assert_eq!(site.reap(NOBODY, Who::Command(no_units)), Vec::<String>::new());
+    assert_eq!(site.reap(NOBODY, JanitorCaller::Command(no_units)), Vec::<String>::new());
     assert!(site.is_there());
     holder.kill().unwrap();
     holder.wait().unwrap();
-    assert_eq!(site.reap(NOBODY, Who::Daemon).len(), 1);
+    assert_eq!(site.reap(NOBODY, JanitorCaller::Daemon).len(), 1);
     assert!(!site.is_there());
 }
 
@@ -302,7 +302,7 @@ fn a_fence_that_nobody_holds_stays_until_it_is_closed() {
         Runs::No
     }
     site.open(ALL, &Holder::Manual);
-    for who in [Who::Command(over), Who::Daemon] {
+    for who in [JanitorCaller::Command(over), JanitorCaller::Daemon] {
         assert_eq!(site.reap(NOBODY, who), Vec::<String>::new());
     }
     // A fence whose opening did not finish can only be closed.

@@ -25,9 +25,9 @@ use jobfence::config::{Config, CpuPolicy, Limit, LimitNumbers, Percent, Period, 
 use jobfence::cpu_list::CpuList;
 use jobfence::fence::Fence;
 use jobfence::fence::explain::explain;
-use jobfence::fence::limiting::{self, Whose};
+use jobfence::fence::limiting::{self, Placing};
 use jobfence::host::Host;
-use jobfence::janitor::{self, Who};
+use jobfence::janitor::{self, JanitorCaller};
 use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::policy::{self, CoreMap, Level, Limits};
 use jobfence::schedulers::ALL;
@@ -163,9 +163,9 @@ fn what_is_explained_is_what_is_written() {
         max_ram_per_user: Some(300 << 20),
         max_ram_per_task: Some(70 << 20),
         memory_high: Some(Percent::from_hundredths(9_000)),
-        numbers: LimitNumbers::of(Limit::Processes, 50),
-        numbers_per_user: LimitNumbers::of(Limit::Processes, 60),
-        numbers_per_task: LimitNumbers::of(Limit::Processes, 40),
+        numbers: LimitNumbers::with(Limit::Processes, 50),
+        numbers_per_user: LimitNumbers::with(Limit::Processes, 60),
+        numbers_per_task: LimitNumbers::with(Limit::Processes, 40),
         ..site.config.clone()
     };
     let (plan, errors) = policy::plan(&site.config, &grant(2, 200));
@@ -391,7 +391,7 @@ fn from_beginning_to_end() {
 #[test]
 fn no_more_processes_than_the_site_allows() {
     let mut site = Site::new("pids");
-    site.config.numbers = LimitNumbers::of(Limit::Processes, 3);
+    site.config.numbers = LimitNumbers::with(Limit::Processes, 3);
     let mut fence = open(&site, "0", &grant(1, 100));
     for job in [false, true] {
         let (dir, _) = dir_of(&site, &fence, "pids", job);
@@ -428,7 +428,7 @@ fn a_process_that_is_about_to_end_is_known_before_it_is_a_zombie() {
         child.kill().unwrap();
         while !is_ending(&host.proc, pid) {}
         fence.attach(&host, pid, None).unwrap_err();
-        let is_no_zombie = Owner::of(&host.proc, pid).unwrap().is_some();
+        let is_no_zombie = Owner::from_pid(&host.proc, pid).unwrap().is_some();
         child.wait().unwrap();
         assert!(is_ending(&host.proc, pid), "gone");
         is_no_zombie
@@ -576,12 +576,12 @@ fn what_a_dead_owner_left_is_removed_and_what_a_living_one_has_is_not() {
     let straggler = read_line(&mut owner);
     assert!(site.left().iter().any(|path| path.ends_with("job_1/step_7")), "{:?}", site.left());
     assert_eq!(
-        janitor::reap(&site.host(), &site.config, ALL, Who::command(), soon()).unwrap().removed,
+        janitor::reap(&site.host(), &site.config, ALL, JanitorCaller::command(), soon()).unwrap().removed,
         Vec::<String>::new()
     );
     owner.kill().unwrap();
     owner.wait().unwrap();
-    let reaped = janitor::reap(&site.host(), &site.config, ALL, Who::command(), soon()).unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, ALL, JanitorCaller::command(), soon()).unwrap();
     assert_eq!(reaped.removed, ["uid_65534/job_1/step_7"]);
     assert_eq!((reaped.alive, reaped.failed), (1, Vec::new()));
     assert!(!is_running(&straggler), "{straggler} lives");
@@ -616,7 +616,7 @@ fn a_record_of_another_boot_is_forgotten_and_kills_nobody() {
     fs::write(&record, other).unwrap();
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
     fence.attach(&site.host(), child.id().cast_signed(), None).unwrap();
-    let reaped = janitor::reap(&site.host(), &site.config, ALL, Who::command(), soon()).unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, ALL, JanitorCaller::command(), soon()).unwrap();
     assert_eq!(reaped.removed.len(), 1);
     assert!(child.try_wait().unwrap().is_none(), "the child was killed");
     let mut fence = fence;
@@ -631,7 +631,7 @@ fn a_record_that_is_not_understood_is_left_alone() {
     let mut fence = open(&site, "0", &grant(1, 100));
     let record = site.config.run_dir.join("uid_65534,job_1,step_5");
     fs::write(&record, "jobfence-record 9\n").unwrap();
-    let reaped = janitor::reap(&site.host(), &site.config, ALL, Who::command(), soon()).unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, ALL, JanitorCaller::command(), soon()).unwrap();
     assert_eq!((reaped.removed.len(), reaped.alive, reaped.failed.len()), (0, 1, 1));
     fs::remove_file(record).unwrap();
     fence.close(soon()).unwrap();
@@ -657,7 +657,7 @@ fn a_step_of_another_release_keeps_its_name_while_it_may_live() {
     }
     // Another boot's directories are gone, whatever they were.
     change("boot_id=", "boot_id=other");
-    let reaped = janitor::reap(&site.host(), &site.config, ALL, Who::command(), soon()).unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, ALL, JanitorCaller::command(), soon()).unwrap();
     assert_eq!((reaped.removed.len(), reaped.failed.len()), (1, 0));
     assert!(!record.exists());
     first.close(soon()).unwrap();
@@ -1288,7 +1288,7 @@ fn child() {
             for hierarchy in &host.layout.hierarchies {
                 for level in [Level::User, Level::Job, Level::Step, Level::Task] {
                     let nothing = Limits::default();
-                    limiting::set(&dir, hierarchy, level, Whose::Own, &nothing, |_| true, &mut errors);
+                    limiting::set(&dir, hierarchy, level, Placing::Own, &nothing, |_| true, &mut errors);
                 }
             }
             rlimit(before);

@@ -80,7 +80,24 @@ const NAMED: &[(&str, &str, &str)] = &[
 ];
 
 /// Words that are clear only to a reader who already knows the code: no name may contain them.
-const UNCLEAR: [&str; 7] = ["impossible", "beside", "told", "outside", "withheld", "there", "Word"];
+const UNCLEAR: [&str; 16] = [
+    "impossible",
+    "beside",
+    "told",
+    "outside",
+    "withheld",
+    "there",
+    "Word",
+    "What",
+    "Which",
+    "Whose",
+    "Who",
+    "How",
+    "Has",
+    "At",
+    "Part",
+    "Said",
+];
 
 /// Sequences of words that only these modules may use: each is the one safe way to do something. An entry that is no longer true fails.
 const ONE_WAY: &[OneWay] = &[

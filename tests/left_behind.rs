@@ -21,7 +21,7 @@ use jobfence::cgroup::{mark, walk};
 use jobfence::config::{Config, SwapSpace};
 use jobfence::fence::own::{self, Own, Untouched};
 use jobfence::host::Host;
-use jobfence::janitor::{self, Launch, Reaped, Who};
+use jobfence::janitor::{self, JanitorCaller, Launch, Reaped};
 use jobfence::job::{Id, JobKey, JobOnNode, Name};
 use jobfence::record::job::JobRecords;
 use jobfence::record::tracked::{Others, Tracked, TrackedRecords, Tracker, VARIABLE, mark as mark_of};
@@ -70,7 +70,7 @@ impl Site {
         Host::read(&self.config).unwrap()
     }
 
-    fn reap(&self, who: Who<'_>) -> Reaped {
+    fn reap(&self, who: JanitorCaller<'_>) -> Reaped {
         janitor::reap(&self.host(), &self.config, ALL, who, soon()).unwrap()
     }
 
@@ -181,11 +181,11 @@ fn until_titled(pid: i32, title: &str) {
 }
 
 fn lives(pid: i32) -> bool {
-    Owner::of(&Dir::open("/proc").unwrap(), pid).unwrap().is_some()
+    Owner::from_pid(&Dir::open("/proc").unwrap(), pid).unwrap().is_some()
 }
 
-fn launch(daemon: &Membership) -> Who<'_> {
-    Who::Launch(Launch { daemon, key: None, all: false })
+fn launch(daemon: &Membership) -> JanitorCaller<'_> {
+    JanitorCaller::Launch(Launch { daemon, key: None, all: false })
 }
 
 fn key() -> JobKey {
@@ -236,7 +236,7 @@ fn role() {
             let mut task = Command::new("/bin/sh");
             task.args(["-c", script]).env(VARIABLE, mark_of(&host.boot_id, owner)).uid(user()).process_group(0);
             let mut task = task.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-            tracker.add(Owner::of(&host.proc, task.id().cast_signed()).unwrap().unwrap());
+            tracker.add(Owner::from_pid(&host.proc, task.id().cast_signed()).unwrap().unwrap());
             let said = BufReader::new(task.stdout.take().unwrap()).lines().take(2);
             let said: Vec<i32> = said.map(|pid| pid.unwrap().parse().unwrap()).collect();
             std::mem::forget(tracker);
@@ -287,7 +287,7 @@ fn a_lost_record_is_written_again_and_then_counts() {
     let mut owner = site.role("own");
     let name = &format!("uid_{},job_1,step_0", user());
     let text = fs::read_to_string(site.config.run_dir.join(name)).unwrap();
-    for who in [Who::command(), Who::Daemon] {
+    for who in [JanitorCaller::command(), JanitorCaller::Daemon] {
         fs::remove_dir_all(&site.config.run_dir).unwrap();
         let reaped = site.reap(who);
         assert_eq!((reaped.removed, reaped.alive, reaped.failed), (vec![], 1, vec![]));
@@ -309,7 +309,7 @@ fn a_lost_record_is_written_again_and_then_counts() {
 fn the_steps_of_a_job_go_backwards_by_name_as_a_shepherd_before_its_job() {
     let site = Site::new("backwards");
     site.role("several").die();
-    let removed = site.reap(Who::command()).removed;
+    let removed = site.reap(JanitorCaller::command()).removed;
     let names = ["shepherd", "job", "2", "1", "0"];
     assert_eq!(removed, names.map(|step| format!("uid_{}/job_1/step_{step}", user())));
     assert_eq!(site.left(), Vec::<PathBuf>::new());
@@ -343,15 +343,15 @@ fn where_no_cgroups_can_be_seen_their_records_stay_and_processes_are_looked_afte
         assert!(why.is_some() && !host.has_cgroups());
         janitor::reap(&host, &config, ALL, who, soon()).unwrap()
     };
-    assert_eq!((reap(Who::command()).alive, tracked.all_live()), (2, true));
+    assert_eq!((reap(JanitorCaller::command()).alive, tracked.all_live()), (2, true));
     fenced.die();
     tracked.die();
-    let reaped = reap(Who::Daemon);
+    let reaped = reap(JanitorCaller::Daemon);
     assert_eq!(reaped.failed.len(), 1, "{reaped:?}");
     assert!(reaped.failed[0].contains("no cgroups can be seen"), "{reaped:?}");
     assert!(tracked.none_lives() && fenced.all_live(), "{reaped:?}");
     assert!(site.config.run_dir.join(format!("uid_{},job_1,step_0", user())).exists());
-    assert_eq!(site.reap(Who::command()).removed, [format!("uid_{}/job_1/step_0", user())]);
+    assert_eq!(site.reap(JanitorCaller::command()).removed, [format!("uid_{}/job_1/step_0", user())]);
     assert_eq!((site.left(), fenced.none_lives()), (Vec::new(), true));
 }
 
@@ -370,7 +370,7 @@ fn what_nobody_knows_is_removed_when_it_is_empty_and_never_killed() {
     fs::write(of("step_1").join("cgroup.procs"), stranger.id().to_string()).unwrap();
     // Another step's mark does not count.
     mark::set(&Dir::open(of("step_0")).unwrap(), "jobfence-record 1\n").unwrap();
-    let reaped = site.reap(Who::command());
+    let reaped = site.reap(JanitorCaller::command());
     assert_eq!((reaped.removed.len(), reaped.failed.len()), (0, 1), "{reaped:?}");
     assert!(reaped.failed[0].contains("neither a record nor a mark names its owner"), "{reaped:?}");
     assert_eq!(stranger.try_wait().unwrap(), None);
@@ -378,7 +378,7 @@ fn what_nobody_knows_is_removed_when_it_is_empty_and_never_killed() {
     stranger.kill().unwrap();
     stranger.wait().unwrap();
     while fs::read_to_string(of("step_1").join("cgroup.procs")).is_ok_and(|pids| !pids.is_empty()) {}
-    assert_eq!(site.reap(Who::command()).failed, Vec::<String>::new());
+    assert_eq!(site.reap(JanitorCaller::command()).failed, Vec::<String>::new());
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
@@ -388,7 +388,7 @@ fn what_the_scheduler_left_of_a_dead_step_goes_and_a_living_ones_stays() {
     let mut owner = site.role("overlay");
     let all = site.left();
     assert!(all.iter().any(|path| path.ends_with("step_0")), "{all:?}");
-    assert_eq!(site.reap(Who::command()).removed, Vec::<String>::new());
+    assert_eq!(site.reap(JanitorCaller::command()).removed, Vec::<String>::new());
     assert_eq!((site.left(), owner.all_live()), (all.clone(), true));
     owner.die();
     assert!(owner.all_live(), "its processes outlive it");
@@ -406,11 +406,11 @@ fn what_the_scheduler_left_of_a_dead_step_goes_and_a_living_ones_stays() {
         let pid = daemon.child.id().cast_signed();
         until_titled(pid, title);
         if serves {
-            site.reap(Who::command());
+            site.reap(JanitorCaller::command());
             assert!(owner.all_live(), "{title}");
         } else {
             site.config.reap_scheduler_leftovers = false;
-            site.reap(Who::command());
+            site.reap(JanitorCaller::command());
             assert!(owner.none_lives(), "{title}");
             let slurms = site.left().iter().filter(|path| path.ends_with("step_0")).count();
             assert!(slurms > 0, "Slurm's own were to stay");
@@ -420,7 +420,7 @@ fn what_the_scheduler_left_of_a_dead_step_goes_and_a_living_ones_stays() {
     site.config.reap_scheduler_leftovers = true;
     // All time is already used up, and an ordinary step is removed all the same.
     let host = site.host();
-    let reaped = janitor::reap(&host, &site.config, ALL, Who::Daemon, Instant::now()).unwrap();
+    let reaped = janitor::reap(&host, &site.config, ALL, JanitorCaller::Daemon, Instant::now()).unwrap();
     assert!(!reaped.removed.is_empty() && reaped.failed.is_empty(), "{reaped:?}");
     assert_eq!(site.left(), Vec::<PathBuf>::new());
     site.remove_tops();
@@ -433,11 +433,11 @@ fn a_dead_step_has_one_line_in_the_usage_log_wherever_it_was() {
     site.config.usage_log = Some(log.clone());
     for (count, role) in (1..).zip(["own", "overlay", "both"]) {
         let mut owner = site.role(role);
-        site.reap(Who::command());
+        site.reap(JanitorCaller::command());
         assert_eq!(fs::read_to_string(&log).unwrap_or_default().lines().count(), count - 1, "{role} lives");
         owner.die();
-        site.reap(Who::command());
-        site.reap(Who::command());
+        site.reap(JanitorCaller::command());
+        site.reap(JanitorCaller::command());
         assert!(owner.none_lives(), "{role}");
         let text = fs::read_to_string(&log).unwrap();
         assert_eq!(text.lines().count(), count, "{role}: {text}");
@@ -477,7 +477,7 @@ fn a_janitor_in_the_schedulers_directory_of_a_dead_step_leaves_that_alone() {
         assert_eq!(within.wait().unwrap().code(), Some(1), "{said}");
         assert!(said.contains("this process is itself in the step that is to be removed"), "{said}");
     }
-    assert_eq!(site.reap(Who::command()).failed, Vec::<String>::new());
+    assert_eq!(site.reap(JanitorCaller::command()).failed, Vec::<String>::new());
     assert_eq!((site.left(), owner.none_lives()), (Vec::new(), true));
     site.remove_tops();
 }
@@ -505,7 +505,7 @@ fn a_job_that_slurm_left_without_a_step_goes_when_it_is_nobodys() {
     for job in &jobs {
         mark::set(&Dir::open(job).unwrap(), &living.to_string()).unwrap();
     }
-    let reaped = site.reap(Who::command());
+    let reaped = site.reap(JanitorCaller::command());
     assert_eq!(reaped.failed, Vec::<String>::new());
     assert!(jobs.iter().all(|job| job.exists()), "{reaped:?}");
     // On v1 a daemon is in there before its step is.
@@ -514,10 +514,10 @@ fn a_job_that_slurm_left_without_a_step_goes_when_it_is_nobodys() {
         mark::set(&Dir::open(job).unwrap(), dead).unwrap();
         fs::write(job.join("cgroup.procs"), daemon.child.id().to_string()).unwrap();
     }
-    assert_eq!(site.reap(Who::command()), Reaped::default());
+    assert_eq!(site.reap(JanitorCaller::command()), Reaped::default());
     assert!(jobs.iter().all(|job| job.exists()) && daemon.child.try_wait().unwrap().is_none());
     daemon.die();
-    let reaped = site.reap(Who::Daemon);
+    let reaped = site.reap(JanitorCaller::Daemon);
     assert_eq!((reaped.removed.len(), reaped.failed), (jobs.len(), Vec::new()));
     assert_eq!(site.left(), Vec::<PathBuf>::new());
     site.remove_tops();
@@ -537,11 +537,11 @@ fn in_the_schedulers_directories_a_stranger_keeps_them() {
         fs::write(dir.join("cgroup.procs"), stranger.child.id().to_string()).unwrap();
     }
     owner.die();
-    site.reap(Who::command());
+    site.reap(JanitorCaller::command());
     assert_eq!(stranger.child.try_wait().unwrap(), None);
     assert!(site.left().iter().any(|path| path.ends_with("step_0")));
     stranger.die();
-    let empty = || site.reap(Who::command()).failed.is_empty() && site.left().is_empty();
+    let empty = || site.reap(JanitorCaller::command()).failed.is_empty() && site.left().is_empty();
     let deadline = soon();
     while !empty() && Instant::now() < deadline {}
     assert_eq!((site.left(), owner.none_lives()), (Vec::new(), true));
@@ -553,17 +553,17 @@ fn a_step_without_a_fence_is_tracked_and_ended_when_its_daemon_is_dead() {
     let site = Site::new("tracked");
     let mut owner = site.role("tracked");
     // The same user's, of no step; and another user's that bears the mark.
-    let this = Owner::of(&site.host().proc, owner.child.id().cast_signed()).unwrap().unwrap();
+    let this = Owner::from_pid(&site.host().proc, owner.child.id().cast_signed()).unwrap().unwrap();
     let stolen = mark_of(&site.host().boot_id, this);
     let mut others = [
         sleep().spawn().unwrap(),
         Command::new("/bin/sleep").arg("1000").uid(stranger()).env(VARIABLE, stolen).spawn().unwrap(),
     ];
-    assert_eq!(site.reap(Who::command()).alive, 1);
+    assert_eq!(site.reap(JanitorCaller::command()).alive, 1);
     assert!(owner.all_live());
     owner.die();
     // A process that has left its ancestors is found because it was seen before, or by the mark.
-    let reaped = site.reap(Who::command());
+    let reaped = site.reap(JanitorCaller::command());
     assert_eq!(reaped.failed, Vec::<String>::new());
     assert!(reaped.removed[0].starts_with(&format!("uid_{}/job_1/step_0 (", user())), "{reaped:?}");
     assert!(owner.none_lives(), "{:?}", owner.pids);
@@ -587,11 +587,11 @@ fn whom_a_record_of_another_boot_names_is_somebody_else() {
     assert!(text.contains(&boot), "{text}");
     fs::write(&records[0], text.replace(&boot, "another-boot")).unwrap();
     // Their mark still names this boot, so a janitor that reads it finds them.
-    assert_eq!(site.reap(Who::Daemon), Reaped::default());
+    assert_eq!(site.reap(JanitorCaller::Daemon), Reaped::default());
     assert!(owner.all_live());
     assert_eq!(site.left(), Vec::<PathBuf>::new());
     fs::write(&records[0], text).unwrap();
-    site.reap(Who::command());
+    site.reap(JanitorCaller::command());
     assert!(owner.none_lives());
 }
 
@@ -722,9 +722,9 @@ fn who_is_stopped_in_the_freezer_alone_is_ended_with_the_step() {
 fn whom_hold_has_seen_is_known_without_his_mark() {
     let site = Site::new("seen");
     let mut owner = site.role("tracked");
-    site.reap(Who::command());
+    site.reap(JanitorCaller::command());
     owner.die();
-    let reaped = site.reap(Who::Daemon);
+    let reaped = site.reap(JanitorCaller::Daemon);
     assert_eq!(reaped.failed, Vec::<String>::new());
     assert!(owner.none_lives(), "{:?}", owner.pids);
     assert_eq!(site.left(), Vec::<PathBuf>::new());
@@ -786,7 +786,7 @@ fn however_many_there_are_all_are_ended_and_nobody_stays_stopped() {
     let host = site.host();
     let mut children: Vec<Child> = (0..600).map(|_| sleep().spawn().unwrap()).collect();
     let ids: Vec<Owner> =
-        children.iter().map(|child| Owner::of(&host.proc, child.id().cast_signed()).unwrap().unwrap()).collect();
+        children.iter().map(|child| Owner::from_pid(&host.proc, child.id().cast_signed()).unwrap().unwrap()).collect();
     let mut looks = Vec::new();
     let living = || {
         let found: Vec<Owner> = ids.iter().copied().filter(|id| id.is_alive(&host.proc).unwrap()).collect();
@@ -801,7 +801,7 @@ fn however_many_there_are_all_are_ended_and_nobody_stays_stopped() {
     }
     // A process that was found is stopped while its children are looked for. If that fails, it is killed all the same.
     let mut child = sleep().spawn().unwrap();
-    let id = Owner::of(&host.proc, child.id().cast_signed()).unwrap().unwrap();
+    let id = Owner::from_pid(&host.proc, child.id().cast_signed()).unwrap().unwrap();
     let mut looks = 0;
     let find = || {
         looks += 1;
@@ -892,7 +892,7 @@ fn a_mark_that_was_inherited_is_no_reason_to_end_who_has_a_daemon_of_his_own() {
     while there().lines().filter(is_sleep).count() < 5 {
         assert!(Instant::now() < deadline, "not all have begun: {}", there());
     }
-    let reaped = site.reap(Who::command());
+    let reaped = site.reap(JanitorCaller::command());
     assert_eq!(reaped.removed, ["3 processes beside Slurm's daemons"], "{reaped:?}");
     assert!(alone.child.try_wait().unwrap().is_some() && pretends.child.try_wait().unwrap().is_some());
     assert_eq!(there().lines().count(), 4);
@@ -912,7 +912,7 @@ fn who_is_known_to_be_of_a_living_step_without_a_fence_is_no_dead_ones() {
     let dead_owner = Owner { pid: dead.id().cast_signed(), start: 1 };
     dead.wait().unwrap();
     let daemon = Command::new("setsid").args(["sleep", "1000"]).stdout(Stdio::null()).spawn().unwrap();
-    let owner = Owner::of(&host.proc, daemon.id().cast_signed()).unwrap().unwrap();
+    let owner = Owner::from_pid(&host.proc, daemon.id().cast_signed()).unwrap().unwrap();
     let mut daemon = Owning { child: daemon, pids: Vec::new() };
     let deadline = soon();
     while process::session_of(&host.proc, owner) != Some(owner.pid) {
@@ -928,7 +928,7 @@ fn who_is_known_to_be_of_a_living_step_without_a_fence_is_no_dead_ones() {
         }
     }
     let records = TrackedRecords::open(&site.config.run_dir).unwrap();
-    let seen = Owner::of(&host.proc, known.child.id().cast_signed()).unwrap().unwrap();
+    let seen = Owner::from_pid(&host.proc, known.child.id().cast_signed()).unwrap().unwrap();
     for (owner, job, seen) in [(dead_owner, "job_1", None), (owner, "job_2", Some(seen))] {
         let mut tracked = Tracked {
             boot_id: host.boot_id.clone(),
@@ -944,17 +944,17 @@ fn who_is_known_to_be_of_a_living_step_without_a_fence_is_no_dead_ones() {
     let script = &"while ! grep -q slurmd.service /proc/self/cgroup; do :; done; sleep $0 & wait"
         .replace("USER", &user().to_string());
     let mut parent = daemons.start(Command::new("/bin/sh").args(["-c", script]).uid(stranger()).env(VARIABLE, &mark));
-    let start = Owner::of(&host.proc, parent.child.id().cast_signed()).unwrap().unwrap();
+    let start = Owner::from_pid(&host.proc, parent.child.id().cast_signed()).unwrap().unwrap();
     let children = || fs::read_to_string(format!("/proc/{0}/task/{0}/children", start.pid)).unwrap();
     let is_sleep = |pid: &str| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == b"sleep\x001000\0");
     while !children().split_whitespace().any(is_sleep) {
         assert!(Instant::now() < deadline, "it has started nobody");
     }
-    let both = [seen, start, Owner::of(&host.proc, unknown.child.id().cast_signed()).unwrap().unwrap()];
+    let both = [seen, start, Owner::from_pid(&host.proc, unknown.child.id().cast_signed()).unwrap().unwrap()];
     assert_eq!(daemon_children::sweep(&host, &both.into(), &mut Vec::new(), soon()).unwrap(), 0);
     assert!(children().split_whitespace().any(is_sleep));
     parent.die();
-    let reaped = site.reap(Who::command());
+    let reaped = site.reap(JanitorCaller::command());
     assert_eq!(
         reaped.removed[..1],
         [format!("uid_{}/job_1/step_0 (1 processes without a fence)", user())],
@@ -962,10 +962,10 @@ fn who_is_known_to_be_of_a_living_step_without_a_fence_is_no_dead_ones() {
     );
     assert!(unknown.child.try_wait().unwrap().is_some() && known.child.try_wait().unwrap().is_none());
     // The dead step's record is gone: only its mark would be left to say which step the process belongs to.
-    assert_eq!(site.reap(Who::command()).removed, Vec::<String>::new());
+    assert_eq!(site.reap(JanitorCaller::command()).removed, Vec::<String>::new());
     assert!(known.child.try_wait().unwrap().is_none());
     daemon.die();
-    let reaped = site.reap(Who::command());
+    let reaped = site.reap(JanitorCaller::command());
     assert_eq!(reaped.removed, [format!("uid_{}/job_2/step_0 (1 processes without a fence)", user())], "{reaped:?}");
     assert!(known.child.try_wait().unwrap().is_some());
 }
@@ -1017,12 +1017,12 @@ fn a_step_is_not_forgotten_before_every_environment_was_read() {
     let mut step = dead_step(&host);
     let mut children = [marked_by(&host, &step)];
     TrackedRecords::open(&site.config.run_dir).unwrap().write(&mut step, soon()).unwrap();
-    let reaped = where_unreadable(&site, &children, || site.reap(Who::command()));
+    let reaped = where_unreadable(&site, &children, || site.reap(JanitorCaller::command()));
     assert_eq!(reaped.removed, Vec::<String>::new());
     let expected = &format!("uid_{}/job_1/step_0: the environment of a process cannot be read:", user());
     assert!(reaped.failed.iter().any(|failure| failure.starts_with(expected)), "{:?}", reaped.failed);
     assert!(children[0].child.try_wait().unwrap().is_none());
-    let reaped = site.reap(Who::command());
+    let reaped = site.reap(JanitorCaller::command());
     assert_eq!(reaped.removed, [format!("uid_{}/job_1/step_0 (1 processes without a fence)", user())], "{reaped:?}");
     assert!(children[0].child.try_wait().unwrap().is_some());
 }
@@ -1105,7 +1105,7 @@ fn with_his_last_step_goes_what_a_user_has_beside_the_daemons_and_nothing_of_roo
     let daemon = daemons.start(&mut Command::new("/bin/sleep"));
     let pid = daemon.child.id().cast_signed();
     let member = Membership::read(&host.proc, pid).unwrap();
-    let owner = Owner::of(&host.proc, pid).unwrap().unwrap();
+    let owner = Owner::from_pid(&host.proc, pid).unwrap().unwrap();
     let mut his = daemons.start(Command::new("/bin/sleep").uid(user()));
     let mut strangers = daemons.start(Command::new("/bin/sleep").uid(stranger()));
     // Like slurmd's own `su user() -c …` for sbatch --get-user-env.
@@ -1138,7 +1138,7 @@ fn with_his_last_step_goes_what_a_user_has_beside_the_daemons_and_nothing_of_roo
     let unknown = daemons.start(Command::new(&program).arg0("slurmstepd: [7.0]"));
     until_titled(unknown.child.id().cast_signed(), "slurmstepd: [7.0]");
     assert_eq!(end(&[(owner, user()), (another, stranger())]), Some(0));
-    let id = Owner::of(&host.proc, unknown.child.id().cast_signed()).unwrap().unwrap();
+    let id = Owner::from_pid(&host.proc, unknown.child.id().cast_signed()).unwrap().unwrap();
     assert_eq!(end(&[(owner, user()), (another, stranger()), (id, stranger())]), Some(1));
     assert!(his.child.try_wait().unwrap().is_some());
     assert!(older.child.try_wait().unwrap().is_none());

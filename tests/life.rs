@@ -704,7 +704,7 @@ fn who_gets_the_number_of_a_process_that_is_put_in_is_put_back() {
 #[test]
 fn a_job_has_no_part_of_the_room_beside_it() {
     use jobfence::config;
-    use jobfence::doors::life::{self, Granted, HeldBy, OpenRequest, Room, Which};
+    use jobfence::doors::life::{self, Granted, HeldBy, OpenRequest, Room, WantedFences};
     use jobfence::job::Id;
     use jobfence::launch::Answer;
 
@@ -719,7 +719,7 @@ fn a_job_has_no_part_of_the_room_beside_it() {
     let request = OpenRequest { uid: 65_534, job, step, run: 1, granted, holder: HeldBy::Manual, ask_unit: None };
     let room = Room { more: 1 << 20, branches: vec!["htcondor".to_owned(), "docker".to_owned()] };
     let Answer::Fenced(live) = life::open_live(Ok(loaded.clone()), &request, Some(&room)) else { panic!("no fence") };
-    let which = Which { job: request.job.clone(), step: Some(request.step.clone()), run: Some(1) };
+    let which = WantedFences { job: request.job.clone(), step: Some(request.step.clone()), run: Some(1) };
     let [seen] = <[_; 1]>::try_from(life::usage(&loaded.config, &which).unwrap()).unwrap();
     assert_eq!((seen.limits.memory, live.seen().limits.memory), (Some(165 << 20), Some(165 << 20)));
     assert_eq!((live.seen().path, live.seen().key), (seen.path.clone(), seen.key));

@@ -85,7 +85,7 @@ fn in_turn(place: &Place, title: &str, count: Option<usize>) -> Result<(), Failu
 fn by_jobfence(place: &Place, count: Option<usize>) -> Result<Duration, Failure> {
     let mut config = place.config.clone();
     if count.is_none() {
-        config.numbers = LimitNumbers::of(Limit::Processes, Some(BOMB));
+        config.numbers = LimitNumbers::with(Limit::Processes, Some(BOMB));
     }
     let mut fence = launch::begin_with(&config, &launch::key(place, 1, 0)?)?;
     let leader = Leader::start(count)?;

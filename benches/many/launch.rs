@@ -5,7 +5,7 @@ use jobfence::cgroup::membership::Membership;
 use jobfence::config::Config;
 use jobfence::fence::{Fence, Opening};
 use jobfence::host::Host;
-use jobfence::janitor::{self, Launch, Who};
+use jobfence::janitor::{self, JanitorCaller, Launch};
 use jobfence::job::{Id, JobKey};
 use jobfence::schedulers::ALL;
 use nix::unistd::Pid;
@@ -32,7 +32,7 @@ pub fn begin_with(config: &Config, key: &JobKey) -> Result<Fence, Failure> {
     let host = Host::read(config)?;
     let here = Membership::read(&host.proc, Pid::this().as_raw())?;
     let launch = Launch { daemon: &here, key: Some(key), all: false };
-    janitor::reap(&host, config, ALL, Who::Launch(launch), soon())?;
+    janitor::reap(&host, config, ALL, JanitorCaller::Launch(launch), soon())?;
     let opening = Opening { daemon: Some(&here), ..janitor::opening(&host, config, ALL, key) };
     let mut fence = Fence::open(&opening)?;
     match fence.limit(&Place::plan_with(config, MEMORY)).into_iter().next() {

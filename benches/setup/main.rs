@@ -19,7 +19,7 @@ use floor::Floor;
 use jobfence::cgroup::layout::LayoutKind;
 use jobfence::cgroup::membership::Membership;
 use jobfence::fence;
-use jobfence::janitor::{self, Launch, Who};
+use jobfence::janitor::{self, JanitorCaller, Launch};
 use jobfence::schedulers::ALL;
 use nix::unistd::Pid;
 use place::{Place, Split, soon};
@@ -236,7 +236,7 @@ fn beside(place: &Place, rounds: u32) -> Result<(), Failure> {
             &place.host,
             &place.config,
             ALL,
-            Who::Launch(Launch { daemon: &here, key: None, all: false }),
+            JanitorCaller::Launch(Launch { daemon: &here, key: None, all: false }),
             soon(),
         )?;
         membership.push(read - start);

@@ -12,7 +12,7 @@ pub struct Affinity(Vec<u64>);
 
 impl Affinity {
     /// The CPUs of a process; `None` if they cannot be read.
-    pub fn of(pid: i32) -> Option<Self> {
+    pub fn from_pid(pid: i32) -> Option<Self> {
         // The kernel refuses a buffer that is shorter than its own set.
         let mut words = vec![0u64; 16];
         loop {
@@ -52,15 +52,15 @@ mod tests {
     fn what_is_read_can_be_set() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id().cast_signed();
-        let all = Affinity::of(pid).unwrap();
+        let all = Affinity::from_pid(pid).unwrap();
         let first = all.0.iter().position(|word| *word != 0).unwrap();
         let mut one = all.clone();
         one.0.iter_mut().for_each(|word| *word = 0);
         one.0[first] = all.0[first] & all.0[first].wrapping_neg();
         one.set(pid).unwrap();
-        assert_eq!(Affinity::of(pid), Some(one));
+        assert_eq!(Affinity::from_pid(pid), Some(one));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(Affinity::of(i32::MAX), None);
+        assert_eq!(Affinity::from_pid(i32::MAX), None);
     }
 }

@@ -56,7 +56,7 @@ impl HugePages {
     }
 
     /// These sizes.
-    pub fn of(sizes: Vec<HugePage>) -> Self {
+    pub fn from_sizes(sizes: Vec<HugePage>) -> Self {
         Self { sizes, is_closed: false }
     }
 

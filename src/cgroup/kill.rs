@@ -153,7 +153,7 @@ pub fn signal_all(members: Members<'_>, deadline: Instant) -> Result<()> {
 /// Ends the processes below that a kill by `cgroup.kill` alone would miss; does not wait for their end. If there is any, all are ended:
 /// others fork meanwhile, and lose their first threads a moment later.
 pub fn kill_leaderless(proc: &Dir, dir: &Dir, deadline: Instant) -> Result<()> {
-    let (mut round, mut all_seen) = Round::of(dir, deadline, |pid| is_leaderless(proc, pid.as_raw()));
+    let (mut round, mut all_seen) = Round::kill_wanted(dir, deadline, |pid| is_leaderless(proc, pid.as_raw()));
     if !round.victims.is_empty() {
         let frozen = Frozen::try_from(Members { unified: Some(dir), freezer: None, any: dir }, deadline);
         // A process that has not stopped by then is seen all the same, but perhaps not a child of it.
@@ -362,11 +362,11 @@ struct Round {
 
 impl Round {
     fn of_all(top: &Dir, deadline: Instant) -> (Self, Result<()>) {
-        Self::of(top, deadline, |_| true)
+        Self::kill_wanted(top, deadline, |_| true)
     }
 
     /// Kills the wanted processes in a directory and all below it. Fails if not all could be looked at: an unseen process may live.
-    fn of(top: &Dir, deadline: Instant, is_wanted: impl Fn(Pid) -> bool) -> (Self, Result<()>) {
+    fn kill_wanted(top: &Dir, deadline: Instant, is_wanted: impl Fn(Pid) -> bool) -> (Self, Result<()>) {
         let mut round = Self::default();
         let all_seen = walk::visit(top, deadline, &mut |dir| {
             round.kill_in(dir, deadline, &is_wanted)?;

@@ -27,15 +27,15 @@ struct MembershipLine {
 impl Membership {
     /// Reads the cgroups of a process, through a handle of `/proc`.
     pub fn read(proc: &Dir, pid: i32) -> Result<Self> {
-        Ok(Self::of(proc.read_table(&format!("{pid}/cgroup"))?))
+        Ok(Self::from_text(proc.read_table(&format!("{pid}/cgroup"))?))
     }
 
     /// Parses lines `ID:CONTROLLERS:PATH`; others are skipped.
     pub fn parse(text: &str) -> Self {
-        Self::of(text.to_owned())
+        Self::from_text(text.to_owned())
     }
 
-    fn of(text: String) -> Self {
+    fn from_text(text: String) -> Self {
         let mut lines = Vec::new();
         let (mut first, mut second) = (None, None);
         for (at, byte) in text.bytes().chain([b'\n']).enumerate() {

@@ -75,9 +75,9 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     let slurm_conf = conf::find(Some(&ours));
     let node = node::name(options.node.as_deref(), slurm_conf.as_deref());
     let node = node.as_deref();
-    let slurm = slurm_conf.map(|file| Slurm::of(&file));
+    let slurm = slurm_conf.map(|file| Slurm::from_file(&file));
     let found = arguments::find(options.plugstack.as_deref(), slurm.as_ref());
-    let given = PluginArguments::of(found.as_ref(), &options.configured);
+    let given = PluginArguments::from_plugstack(found.as_ref(), &options.configured);
     let Some(loaded) = understood(&given, is_root) else { return Ok(false) };
     describe::sections(&loaded, slurm.as_ref(), options.keys);
     let (candidates, untried) = candidates(&loaded, node);
@@ -192,7 +192,7 @@ impl Look<'_> {
         let mut known = Vec::new();
         let mut first = None;
         for candidate in candidates.iter().filter(|candidate| candidate.config.mode != Mode::Off) {
-            let planned = trial::Planned::of(self.host, self.loaded, (self.slurm, self.node), candidate, places);
+            let planned = trial::Planned::new(self.host, self.loaded, (self.slurm, self.node), candidate, places);
             // A candidate that writes the same need not be tried again.
             if known.contains(&planned) {
                 continue;

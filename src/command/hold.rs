@@ -18,7 +18,7 @@ use jobfence::config::{Config, Mode};
 use jobfence::doors::take_back;
 use jobfence::error::Result;
 use jobfence::host::{Host, SYSTEMD_BASE};
-use jobfence::janitor::{self, Who};
+use jobfence::janitor::{self, JanitorCaller};
 use jobfence::launch::early_move::EarlyMoves;
 use jobfence::record::tracked;
 use jobfence::schedulers::ALL;
@@ -80,7 +80,7 @@ pub fn hold(options: &HoldOptions) -> Result<ExitCode, Failure> {
 
 /// Puts this process into the scope, or makes systemd create the scope around it.
 fn hold_scope(config: &Config, inside: bool) -> Result<(), Failure> {
-    let units = Units::of(config.cgroup_base.as_deref().unwrap_or(SYSTEMD_BASE))?;
+    let units = Units::from_base(config.cgroup_base.as_deref().unwrap_or(SYSTEMD_BASE))?;
     let layout = Layout::read(&Dir::open("/proc")?, &config.cgroup_mountpoint)?;
     let hierarchy = systemds_own(&layout).ok_or("systemd has no cgroup hierarchy here")?;
     let scope = || {
@@ -123,7 +123,7 @@ fn configuration(configured: &Configured) -> Result<Config, Failure> {
 
 impl Units {
     /// systemd names units after their directories, and nests a slice with a hyphen in others.
-    fn of(base: &str) -> Result<Self, Failure> {
+    fn from_base(base: &str) -> Result<Self, Failure> {
         let units = base.split_once('/').filter(|(slice, scope)| {
             slice.ends_with(".slice") && !slice.contains('-') && scope.ends_with(".scope") && !scope.contains('/')
         });
@@ -241,7 +241,7 @@ const WHEN_NEVER: Duration = Duration::from_secs(600);
 
 fn look(config: &Config, said: &mut Vec<String>) {
     let reaped = Host::read_what_there_is(config).and_then(|(host, _)| {
-        janitor::reap(&host, config, ALL, Who::command(), Instant::now() + config.cleanup_timeout)
+        janitor::reap(&host, config, ALL, JanitorCaller::command(), Instant::now() + config.cleanup_timeout)
     });
     match reaped {
         Ok(mut reaped) => {

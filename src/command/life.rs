@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use jobfence::cgroup::huge_pages::HugePages;
 use jobfence::config::Loaded;
-use jobfence::doors::life::{self, Granted, HeldBy, HowClosed, MOST_GPUS, OpenRequest, Seen, Which};
+use jobfence::doors::life::{self, Granted, HeldBy, HowClosed, MOST_GPUS, OpenRequest, Seen, WantedFences};
 use jobfence::doors::{seen, user};
 use jobfence::facts::{Fact, Facts};
 use jobfence::janitor;
@@ -257,14 +257,14 @@ fn say_closed(closed: &HowClosed, is_verbose: bool) {
 
 impl FenceOptions {
     /// The job's fences; the job may be named as its scheduler names it.
-    fn resolved(&self, loaded: Option<&Loaded>) -> Result<Which, Failure> {
+    fn resolved(&self, loaded: Option<&Loaded>) -> Result<WantedFences, Failure> {
         let run_dir = loaded.map(|loaded| &loaded.config.run_dir);
         let job = run_dir.map(|run_dir| job_name::resolve(&self.job, job_name::recorded(run_dir))).transpose()?;
-        Ok(Which { job: job.unwrap_or_else(|| self.job.clone()), ..self.which() })
+        Ok(WantedFences { job: job.unwrap_or_else(|| self.job.clone()), ..self.which() })
     }
 
-    fn which(&self) -> Which {
-        Which { job: self.job.clone(), step: self.step.clone(), run: self.run }
+    fn which(&self) -> WantedFences {
+        WantedFences { job: self.job.clone(), step: self.step.clone(), run: self.run }
     }
 }
 

@@ -326,8 +326,8 @@ mod tests {
     #[test]
     fn limits_are_without_room_for_daemons_and_what_was_granted_is_there() {
         let known = |text: &str| Fact::Known(text.to_owned());
-        let noted = Noted::of(&Facts { partition: known("short"), ..Facts::default() }, Some(Cpus::whole(2)), Some(9));
-        let allocated = Allocated::of(&noted, Some(1), (Some(Cpus::whole(2)), Some(100)));
+        let noted = Noted::new(&Facts { partition: known("short"), ..Facts::default() }, Some(Cpus::whole(2)), Some(9));
+        let allocated = Allocated::new(&noted, Some(1), (Some(Cpus::whole(2)), Some(100)));
         let of_scheduler =
             JobMetrics { partition: String::new(), current: limited(Some(3), Some(164)), allocated, ..job("7") };
         let text = page(&[of_scheduler.clone().by_what_is_noted()], &Counters::default());

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use jobfence::host::Host;
-use jobfence::janitor::{self, Who};
+use jobfence::janitor::{self, JanitorCaller};
 use jobfence::schedulers::ALL;
 
 use crate::command::{Failure, require_root};
@@ -20,7 +20,7 @@ pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {
     if let Some(error) = &no_cgroups {
         let _ = writeln!(io::stderr(), "jobfence: only processes of steps without a fence are looked for: {error}");
     }
-    let reaped = janitor::reap(&host, &config, ALL, Who::command(), Instant::now() + janitor::PATIENCE)?;
+    let reaped = janitor::reap(&host, &config, ALL, JanitorCaller::command(), Instant::now() + janitor::PATIENCE)?;
     // An output that cannot be written does not change the result.
     let mut stdout = io::stdout().lock();
     for step in &reaped.removed {

@@ -69,7 +69,7 @@ pub struct ReportOptions {
 pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
     // A login node may have no jobfence.conf, or one that is not meant for it.
     let config = options.configured.load();
-    let usage_log = config.as_ref().ok().and_then(|loaded| UsageLog::of(&loaded.config));
+    let usage_log = config.as_ref().ok().and_then(|loaded| UsageLog::from_config(&loaded.config));
     if options.stored || usage_log.is_none() {
         match (stored(options), options.stored, config) {
             (Some(done), ..) => return done,
@@ -90,7 +90,7 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
         }
     }
     let config = config?.config;
-    let usage_log = UsageLog::of(&config).ok_or("this node keeps no usage log")?;
+    let usage_log = UsageLog::from_config(&config).ok_or("this node keeps no usage log")?;
     let own = nix::unistd::getuid();
     let logged = read(&usage_log, &options.job);
     let job = match &logged {

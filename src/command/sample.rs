@@ -143,7 +143,7 @@ fn begun(step: &LivingStep<'_>) -> Option<(Series, Point)> {
     let row = described(step);
     let current = step.current(Depth::Card);
     let age = row.uptime.unwrap_or_default();
-    let point = Point::of(age.as_secs_f64(), &current);
+    let point = Point::new(age.as_secs_f64(), &current);
     let series = Series {
         name: row.name,
         job: row.job,
@@ -158,7 +158,7 @@ fn begun(step: &LivingStep<'_>) -> Option<(Series, Point)> {
 
 /// Called for an ended step: writes its series to the log, if there is one.
 fn finish(config: &Config, series: &Series) {
-    if let Some(usage_log) = UsageLog::of(config).filter(|_| series.points.len() >= LEAST_POINTS) {
+    if let Some(usage_log) = UsageLog::from_config(config).filter(|_| series.points.len() >= LEAST_POINTS) {
         usage_log.at(&series::log_of(&usage_log)).add(&series.json().to_string());
     }
     series::remove(&config.run_dir, series);

@@ -59,7 +59,7 @@ pub struct Point {
 
 impl Point {
     /// A step's present figures.
-    pub fn of(at: f64, current: &CurrentUse) -> Self {
+    pub fn new(at: f64, current: &CurrentUse) -> Self {
         let usage = &current.usage;
         Self {
             at,

@@ -11,7 +11,7 @@ use crate::sorted;
 const MAX_CANDIDATES: usize = 256;
 
 /// Whether a job has a section.
-enum Has {
+enum Holds {
     Yes,
     No,
     /// Yes, if the unknown fact of its kind has one of these values.
@@ -19,12 +19,12 @@ enum Has {
 }
 
 /// Whether a job with these facts has this section.
-fn has(section: &Section, facts: &Facts, users_are_trusted: bool) -> Has {
+fn has(section: &Section, facts: &Facts, users_are_trusted: bool) -> Holds {
     let (kind, names) = (section.kind(), section.names());
     let one_of = |fact: &Fact<String>| match fact.counts(users_are_trusted) {
-        Some(value) if names.contains(&fold(kind, value)) => Has::Yes,
-        Some(_) => Has::No,
-        None => Has::If(names.to_vec()),
+        Some(value) if names.contains(&fold(kind, value)) => Holds::Yes,
+        Some(_) => Holds::No,
+        None => Holds::If(names.to_vec()),
     };
     match kind {
         SectionKind::Partition => one_of(&facts.partition),
@@ -33,13 +33,13 @@ fn has(section: &Section, facts: &Facts, users_are_trusted: bool) -> Has {
         SectionKind::Project => one_of(&facts.project),
         SectionKind::Pe => one_of(&facts.pe),
         SectionKind::VnodeType => match facts.vnode_types.known() {
-            Some(types) if types.iter().any(|name| matches_one(names, name)) => Has::Yes,
-            Some(_) => Has::No,
-            None => Has::If(names.to_vec()),
+            Some(types) if types.iter().any(|name| matches_one(names, name)) => Holds::Yes,
+            Some(_) => Holds::No,
+            None => Holds::If(names.to_vec()),
         },
         SectionKind::User => match facts.uid.known() {
-            Some(uid) if names.contains(&uid.to_string()) => Has::Yes,
-            Some(_) if names.iter().all(|name| is_number(name)) => Has::No,
+            Some(uid) if names.contains(&uid.to_string()) => Holds::Yes,
+            Some(_) if names.iter().all(|name| is_number(name)) => Holds::No,
             _ => one_of(&facts.user),
         },
         SectionKind::Group => {
@@ -50,16 +50,16 @@ fn has(section: &Section, facts: &Facts, users_are_trusted: bool) -> Has {
             let known: Vec<_> = names.iter().map(|name| (name, is_in(name))).collect();
             let unknown: Vec<_> = known.iter().filter(|(_, is_in)| is_in.is_none()).collect();
             match (known.iter().any(|(_, is_in)| *is_in == Some(true)), unknown.is_empty()) {
-                (true, _) => Has::Yes,
-                (false, true) => Has::No,
-                (false, false) => Has::If(unknown.iter().map(|(name, _)| (*name).clone()).collect()),
+                (true, _) => Holds::Yes,
+                (false, true) => Holds::No,
+                (false, false) => Holds::If(unknown.iter().map(|(name, _)| (*name).clone()).collect()),
             }
         }
         SectionKind::Node => match facts.node.known() {
-            Some(node) if section.names_node(node) => Has::Yes,
-            Some(_) => Has::No,
+            Some(node) if section.names_node(node) => Holds::Yes,
+            Some(_) => Holds::No,
             // Lists of nodes can overlap, so each is looked at by itself.
-            None => Has::If(vec![section.header.clone()]),
+            None => Holds::If(vec![section.header.clone()]),
         },
     }
 }
@@ -104,9 +104,9 @@ pub(super) fn candidates(
     let mut certain = Vec::new();
     for (index, section) in sections.iter().enumerate() {
         match has(section, facts, users_are_trusted) {
-            Has::Yes => certain.push(index),
-            Has::No => {}
-            Has::If(values) => open.push((section.kind(), index, values)),
+            Holds::Yes => certain.push(index),
+            Holds::No => {}
+            Holds::If(values) => open.push((section.kind(), index, values)),
         }
     }
     let mut unknown = Vec::new();

@@ -224,7 +224,7 @@ keys! {
         /// If a job has several of them, the lowest amount counts.
         /// On a host where none of it was debited, the job has `MinRAMSpace`.
         /// A job that has none of them has `DefaultRAMSpace`.
-        SlotMemory: slot_memory: Vec<SlotRequest> = vec![SlotRequest::of("h_vmem", PerSlot::AsCounted)],
+        SlotMemory: slot_memory: Vec<SlotRequest> = vec![SlotRequest::new("h_vmem", PerSlot::AsCounted)],
             kinds::SLOT_REQUESTS, node;
         /// Which requests of a job of Grid Engine are GPUs, such as `gpu`.
         /// If a job has several of them, their sum counts.
@@ -389,7 +389,7 @@ fn number_text(key: &Key, config: &Config) -> Option<String> {
 
 fn lower_number(key: &Key, config: &mut Config, other: &Config) {
     if let Some((limit, _, level)) = number_of(key) {
-        let most = LimitNumbers::of(limit, numbers(other, level).get(limit));
+        let most = LimitNumbers::with(limit, numbers(other, level).get(limit));
         let lower = numbers(config, level).at_most(&most);
         *numbers_mut(config, level) = lower;
     }

@@ -316,7 +316,7 @@ mod tests {
         reads(&TASK_CPUS, "Granted", &TaskCpus::Granted);
         reads(&TASK_CPUS, "2", &TaskCpus::Count(Cpus::whole(2)));
         let requests = [("mem_free", PerSlot::Job), ("h_vmem", PerSlot::AsCounted)];
-        reads(&SLOT_REQUESTS, "mem_free:job,h_vmem", &requests.map(|(name, per)| SlotRequest::of(name, per)).into());
+        reads(&SLOT_REQUESTS, "mem_free:job,h_vmem", &requests.map(|(name, per)| SlotRequest::new(name, per)).into());
         reads(&IO_RULES, "/c,rbps=2K,wiops=6", &IoRules::parse("/c rbps=2K wiops=6").unwrap());
         reads(&IO_WEIGHT, "500", &Some(500));
         reads(&HUGE_PAGES, "2m:4g,1G:0", &HugePages::parse("2M:4G,1G:0").unwrap());

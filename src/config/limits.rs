@@ -116,7 +116,7 @@ pub struct Number {
 
 impl Number {
     /// The number of this limit, if it is one.
-    pub fn of(limit: Limit) -> Option<&'static Self> {
+    pub fn for_limit(limit: Limit) -> Option<&'static Self> {
         NUMBERS.iter().find(|(known, _)| *known == limit).map(|(_, number)| number)
     }
 }
@@ -127,7 +127,7 @@ pub struct LimitNumbers([Option<u64>; NUMBERS.len()]);
 
 impl LimitNumbers {
     /// This limit alone.
-    pub fn of(limit: Limit, number: impl Into<Option<u64>>) -> Self {
+    pub fn with(limit: Limit, number: impl Into<Option<u64>>) -> Self {
         let mut all = Self::default();
         all.set(limit, number.into());
         all

@@ -18,7 +18,7 @@ pub struct SlotRequest {
 
 impl SlotRequest {
     /// The request of this name.
-    pub fn of(name: &str, per: PerSlot) -> Self {
+    pub fn new(name: &str, per: PerSlot) -> Self {
         Self { name: name.to_owned(), per }
     }
 }

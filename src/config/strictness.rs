@@ -101,7 +101,7 @@ mod tests {
                 min_ram_space: 64 << 20,
                 constrain_swap_space: SwapSpace::Yes,
                 allowed_swap_space: Percent::from_hundredths(1000),
-                numbers: LimitNumbers::of(Limit::Processes, 10),
+                numbers: LimitNumbers::with(Limit::Processes, 10),
                 ..Config::default()
             };
             assert_eq!(config, expected, "{text}");

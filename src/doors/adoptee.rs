@@ -45,7 +45,7 @@ impl Adoptee {
         }
         // The handle first, so that all that is read concerns the handle's process.
         let pidfd = process::pidfd_open(Pid::from_raw(pid))?.ok_or_else(gone)?;
-        let this = Owner::of(proc, pid)?.ok_or_else(gone)?;
+        let this = Owner::from_pid(proc, pid)?.ok_or_else(gone)?;
         let (uid, effective) = (status("Uid:", 0)?, status("Uid:", 1)?);
         let process = Self { this, pidfd, uid, is_privileged: effective == 0 };
         if process.is_alive(proc) { Ok(process) } else { Err(gone()) }

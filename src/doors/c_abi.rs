@@ -15,11 +15,11 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::config::{self, LoadError, Loaded};
 use crate::doors::card;
-use crate::doors::life::{self, HeldBy, HowClosed, OpenRequest, Seen, Which};
+use crate::doors::life::{self, HeldBy, HowClosed, OpenRequest, Seen, WantedFences};
 use crate::doors::seen;
 use crate::figures::Usage;
 use crate::host::Host;
-use crate::janitor::{self, Who};
+use crate::janitor::{self, JanitorCaller};
 use crate::job::Id;
 use crate::printable::printable;
 use crate::schedulers::ALL;
@@ -125,7 +125,7 @@ unsafe fn call_about(
     config: *const c_char,
     fence: *const CFence,
     made: &[*mut *mut c_char],
-    body: &dyn Fn(&Result<Loaded, LoadError>, &Which) -> Done,
+    body: &dyn Fn(&Result<Loaded, LoadError>, &WantedFences) -> Done,
 ) -> c_int {
     // SAFETY: as this function's own contract.
     unsafe {
@@ -135,7 +135,7 @@ unsafe fn call_about(
 }
 
 /// After a failure, checks whether the cause is that there is no such fence, which has a code of its own.
-fn or_no_fence<T>(done: Done<T>, loaded: &Result<Loaded, LoadError>, which: &Which) -> Done<T> {
+fn or_no_fence<T>(done: Done<T>, loaded: &Result<Loaded, LoadError>, which: &WantedFences) -> Done<T> {
     done.map_err(|NotDone(code, text)| {
         let is_failure =
             code != AbiCode::Off && loaded.as_ref().is_ok_and(|loaded| life::exist(&loaded.config, which) == Ok(false));
@@ -255,7 +255,7 @@ unsafe fn open(
     grant: *const CGrant,
     [path, visible]: [*mut *mut c_char; 2],
 ) -> c_int {
-    let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
+    let body = |loaded: &Result<Loaded, LoadError>, which: &WantedFences| {
         // SAFETY: as this function's own contract.
         let holder = unsafe { text(holder, "holder") }?;
         if uid == u32::MAX {
@@ -292,7 +292,7 @@ pub unsafe extern "C" fn jobfence_attach(
     task: i64,
     flags: u32,
 ) -> c_int {
-    let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
+    let body = |loaded: &Result<Loaded, LoadError>, which: &WantedFences| {
         let task = match u32::try_from(task) {
             Ok(task) => Some(task),
             Err(_) if task == NO_TASK => None,
@@ -314,7 +314,7 @@ pub unsafe extern "C" fn jobfence_attach(
 /// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jobfence_limit(config: *const c_char, fence: *const CFence, grant: *const CGrant) -> c_int {
-    let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
+    let body = |loaded: &Result<Loaded, LoadError>, which: &WantedFences| {
         let uid = loaded.as_ref().ok().and_then(|loaded| life::uid_of(&loaded.config, which).ok().flatten());
         // SAFETY: as this function's own contract.
         let granted = unsafe { granted(grant, uid, loaded) }?;
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn jobfence_usage(
     text: *mut *mut c_char,
     json: *mut *mut c_char,
 ) -> c_int {
-    let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
+    let body = |loaded: &Result<Loaded, LoadError>, which: &WantedFences| {
         let all = used(loaded, which)?;
         // SAFETY: as this function's own contract.
         unsafe {
@@ -358,7 +358,7 @@ pub unsafe extern "C" fn jobfence_usage(
 /// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jobfence_total(config: *const c_char, fence: *const CFence, totals: *mut CTotals) -> c_int {
-    let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
+    let body = |loaded: &Result<Loaded, LoadError>, which: &WantedFences| {
         // SAFETY: as this function's own contract.
         let given = unsafe { read(totals, "jobfence_totals") }?.ok_or_else(|| usage("totals must not be NULL"))?;
         let all = used(loaded, which)?;
@@ -372,7 +372,7 @@ pub unsafe extern "C" fn jobfence_total(config: *const c_char, fence: *const CFe
 }
 
 /// The usage of these fences. No fence is an error.
-fn used(loaded: &Result<Loaded, LoadError>, which: &Which) -> Done<Vec<Seen>> {
+fn used(loaded: &Result<Loaded, LoadError>, which: &WantedFences) -> Done<Vec<Seen>> {
     let all = life::usage(known(loaded)?, which)?;
     if all.is_empty() {
         usable(loaded)?;
@@ -414,7 +414,7 @@ pub unsafe extern "C" fn jobfence_card(
     ended: *const CEnded,
     text: *mut *mut c_char,
 ) -> c_int {
-    let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
+    let body = |loaded: &Result<Loaded, LoadError>, which: &WantedFences| {
         // SAFETY: as this function's own contract.
         let (granted, end) = unsafe { (granted(grant, None, loaded)?, given::ended(ended)?) };
         match card::card(usable(loaded)?, which, &granted, &end)? {
@@ -448,7 +448,7 @@ pub unsafe extern "C" fn jobfence_thaw(config: *const c_char, fence: *const CFen
     unsafe { call_about("jobfence_thaw", config, fence, &[], &|loaded, which| switch(loaded, which, false)) }
 }
 
-fn switch(loaded: &Result<Loaded, LoadError>, which: &Which, is_frozen: bool) -> Done {
+fn switch(loaded: &Result<Loaded, LoadError>, which: &WantedFences, is_frozen: bool) -> Done {
     let done = life::freeze(known(loaded)?, which, is_frozen).map_err(NotDone::from);
     or_no_fence(done, loaded, which)
 }
@@ -464,7 +464,7 @@ pub unsafe extern "C" fn jobfence_close(
     text: *mut *mut c_char,
     json: *mut *mut c_char,
 ) -> c_int {
-    let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
+    let body = |loaded: &Result<Loaded, LoadError>, which: &WantedFences| {
         let mut closed: Vec<Seen> = Vec::new();
         let (mut unseen, mut failures) = (Vec::new(), Vec::new());
         let all = life::close(known(loaded)?, which)?;
@@ -506,7 +506,7 @@ pub unsafe extern "C" fn jobfence_reap(config: *const c_char, patience_ms: u32, 
         let patience = if patience_ms == 0 { janitor::PATIENCE } else { Duration::from_millis(patience_ms.into()) };
         let config = known(loaded)?;
         let (host, no_cgroups) = Host::read_what_there_is(config)?;
-        let done = janitor::reap(&host, config, ALL, Who::Daemon, Instant::now() + patience)?;
+        let done = janitor::reap(&host, config, ALL, JanitorCaller::Daemon, Instant::now() + patience)?;
         done.log();
         if let Some(size) = size {
             let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);

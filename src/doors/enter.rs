@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::config::Config;
-use crate::doors::life::{Which, records, resumed};
+use crate::doors::life::{WantedFences, records, resumed};
 use crate::error::Result;
 use crate::host::Host;
 use crate::record::holder::Holder;
@@ -17,7 +17,7 @@ const SOON: Duration = Duration::from_secs(1);
 
 /// Waits without limit for the processes that hold these fences to end, or until `enough` returns true, which is called repeatedly. Other
 /// kinds of holders are not waited for. Returns whether the processes have ended.
-pub fn wait_for_holders(config: &Config, which: &Which, enough: Option<fn() -> bool>) -> Result<bool> {
+pub fn wait_for_holders(config: &Config, which: &WantedFences, enough: Option<fn() -> bool>) -> Result<bool> {
     let host = Host::read(config)?;
     for record in records(config, which)? {
         let Some(Holder::Process(owner)) = record.shared.as_ref().map(|shared| &shared.holder) else { continue };
@@ -35,7 +35,7 @@ pub fn wait_for_holders(config: &Config, which: &Which, enough: Option<fn() -> b
 
 /// Whether directories with controllers exist below the one of this name in a step's directory, on cgroup v2. `None`: there is no such
 /// fence.
-pub fn has_branch(config: &Config, which: &Which, name: &str) -> Result<Option<bool>> {
+pub fn has_branch(config: &Config, which: &WantedFences, name: &str) -> Result<Option<bool>> {
     let host = Host::read(config)?;
     let (Some(unified), found) = (host.layout.unified(), records(config, which)?) else { return Ok(None) };
     let root = unified.open()?;

@@ -17,7 +17,7 @@ use crate::facts::{Facts, Gpus};
 use crate::fence::{Fence, resume};
 use crate::figures::{LimitedTo, Usage};
 use crate::host::Host;
-use crate::janitor::{self, Who};
+use crate::janitor::{self, JanitorCaller};
 use crate::job::{Cpus, Grant, HugePage, Id, JobKey};
 use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, begin};
 use crate::log;
@@ -95,7 +95,7 @@ impl HeldBy {
                     .hint("let 'jobfence open' make the fence, or name a process, as pid:N")),
             },
             Self::Process(pid) => Ok(Holder::Process(
-                Owner::of(&host.proc, *pid)?
+                Owner::from_pid(&host.proc, *pid)?
                     .ok_or_else(|| Error::new("there is no such process to hold the fence:").value(pid))?,
             )),
         }
@@ -162,14 +162,14 @@ pub type AskInvocation = fn(&str) -> Result<String>;
 
 impl OpenRequest {
     /// Selects exactly the fence to be opened.
-    fn which(&self) -> Which {
-        Which { job: self.job.clone(), step: Some(self.step.clone()), run: Some(self.run) }
+    fn which(&self) -> WantedFences {
+        WantedFences { job: self.job.clone(), step: Some(self.step.clone()), run: Some(self.run) }
     }
 }
 
 /// The fences that a command is about.
 #[derive(Debug, Clone)]
-pub struct Which {
+pub struct WantedFences {
     /// The job.
     pub job: Id,
     /// The step. `None`: all.
@@ -331,7 +331,7 @@ fn make<T>(
         // A scheduler that holds fences looks for leftovers by itself, and may be blocked until this returns.
         if !matches!(holder, Holder::Scheduler { .. }) {
             let soon = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
-            match janitor::reap(&host, config, ALL, Who::Daemon, soon) {
+            match janitor::reap(&host, config, ALL, JanitorCaller::Daemon, soon) {
                 Ok(reaped) => reaped.log(),
                 Err(error) => log::warn!("cannot look for what dead holders left: {error}"),
             }
@@ -427,7 +427,7 @@ pub fn resolve(loaded: &Loaded, facts: Facts) -> Result<Resolved> {
 
 /// What a later process must know about the job.
 fn noted(facts: &Facts, granted: &Granted) -> Noted {
-    Noted::of(facts, granted.cpus, granted.memory)
+    Noted::new(facts, granted.cpus, granted.memory)
 }
 
 fn cores_of_run(here: (&Host, &Config), whose: (&Id, u32), granted: &Granted) -> Result<ChosenCores> {
@@ -456,7 +456,7 @@ fn plan(
 
 /// Changes the limits of a fence. A limit that is no longer given keeps its last value. The fence keeps the job's GPUs, or as many of them
 /// as are granted now; GPUs are chosen only for a new fence.
-pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted) -> Answer<Opened> {
+pub fn limit(loaded: Result<Loaded, LoadError>, which: &WantedFences, granted: &Granted) -> Answer<Opened> {
     let resolve = |loaded: &Loaded| {
         let host = Host::read(&loaded.config)?;
         let record = the_one(&loaded.config, which)?;
@@ -493,7 +493,7 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted
 /// Puts processes into a fence; those of other users only with `of_anybody`.
 pub fn attach(
     loaded: Result<Loaded, LoadError>,
-    which: &Which,
+    which: &WantedFences,
     pids: &[i32],
     task: Option<u32>,
     of_anybody: bool,
@@ -523,7 +523,7 @@ fn check_process(host: &Host, key: &JobKey, pid: i32, of_anybody: bool) -> Resul
     if pid <= 1 || pid == Pid::this().as_raw() {
         return Err(Error::new("this process cannot be put into a job's fence:").value(pid));
     }
-    let id = Owner::of(&host.proc, pid)?.ok_or_else(gone)?;
+    let id = Owner::from_pid(&host.proc, pid)?.ok_or_else(gone)?;
     let uid = process::uid(&host.proc, pid).ok_or_else(gone)?;
     if uid != key.uid && !of_anybody {
         return Err(Error::new(format!("process {pid} is not of the job's user:"))
@@ -534,14 +534,14 @@ fn check_process(host: &Host, key: &JobKey, pid: i32, of_anybody: bool) -> Resul
 }
 
 /// Usage and limits of each of these fences. Empty: there is none.
-pub fn usage(config: &Config, which: &Which) -> Result<Vec<Seen>> {
+pub fn usage(config: &Config, which: &WantedFences) -> Result<Vec<Seen>> {
     let host = Host::read(config)?;
     let one = |record: &Record| Ok(see(&resumed(&host, config, record)?));
     records(config, which)?.iter().map(one).collect()
 }
 
 /// Freezes or thaws all processes of these fences. An error with one fence does not affect the others.
-pub fn freeze(config: &Config, which: &Which, is_frozen: bool) -> Result<()> {
+pub fn freeze(config: &Config, which: &WantedFences, is_frozen: bool) -> Result<()> {
     let host = Host::read(config)?;
     let found = records(config, which)?;
     if found.is_empty() {
@@ -558,33 +558,33 @@ pub fn freeze(config: &Config, which: &Which, is_frozen: bool) -> Result<()> {
 }
 
 /// Each of these fences by its own name.
-pub fn each(config: &Config, which: &Which) -> Result<Vec<Which>> {
+pub fn each(config: &Config, which: &WantedFences) -> Result<Vec<WantedFences>> {
     let one = |record: &Record| {
         let shared = record.shared.as_deref()?;
-        Some(Which { job: which.job.clone(), step: Some(shared.step.clone()), run: Some(shared.run) })
+        Some(WantedFences { job: which.job.clone(), step: Some(shared.step.clone()), run: Some(shared.run) })
     };
     Ok(records(config, which)?.iter().filter_map(one).collect())
 }
 
 /// Whether any of these fences exists.
-pub fn exist(config: &Config, which: &Which) -> Result<bool> {
+pub fn exist(config: &Config, which: &WantedFences) -> Result<bool> {
     Ok(!records(config, which)?.is_empty())
 }
 
 /// Whether these `count` fences are all that the job has.
-pub fn are_all(config: &Config, which: &Which, count: usize) -> Result<bool> {
+pub fn are_all(config: &Config, which: &WantedFences, count: usize) -> Result<bool> {
     Ok(which.step.is_none()
         && (which.run.is_none() || count == Records::open(&config.run_dir)?.of_job(&which.job)?.len()))
 }
 
 /// The user of the job that has these fences.
-pub fn uid_of(config: &Config, which: &Which) -> Result<Option<u32>> {
+pub fn uid_of(config: &Config, which: &WantedFences) -> Result<Option<u32>> {
     Ok(records(config, which)?.first().and_then(Record::uid))
 }
 
 /// Ends the processes in these fences and removes them. Returns the result for each; an error with one does not affect the others. Empty:
 /// there was none, which is no error.
-pub fn close(config: &Config, which: &Which) -> Result<Vec<Result<HowClosed>>> {
+pub fn close(config: &Config, which: &WantedFences) -> Result<Vec<Result<HowClosed>>> {
     let host = Host::read(config)?;
     // One deadline for all, and a little time for each: a process that does not die must not keep the other fences from closing.
     let deadline = Instant::now() + config.cleanup_timeout;
@@ -661,7 +661,7 @@ pub(crate) fn go_on(host: &Host, config: &Config, record: &Record) -> Result<Fen
     Ok(fence)
 }
 
-pub(super) fn records(config: &Config, which: &Which) -> Result<Vec<Record>> {
+pub(super) fn records(config: &Config, which: &WantedFences) -> Result<Vec<Record>> {
     let mut found = Records::open(&config.run_dir)?.of_job(&which.job)?;
     found.retain(|record| {
         record.shared.as_ref().is_some_and(|shared| {
@@ -675,7 +675,7 @@ pub(super) fn records(config: &Config, which: &Which) -> Result<Vec<Record>> {
     Ok(found)
 }
 
-fn none(which: &Which) -> Error {
+fn none(which: &WantedFences) -> Error {
     let step = which.step.as_ref().map(|step| format!(" step {step}")).unwrap_or_default();
     let run = which.run.map(|run| format!(" run {run}")).unwrap_or_default();
     Error::new(format!("there is no fence of job {}{step}{run}", which.job)).hint(
@@ -685,7 +685,7 @@ fn none(which: &Which) -> Error {
 }
 
 /// The only matching fence; an error if there is not exactly one.
-pub(super) fn the_one(config: &Config, which: &Which) -> Result<Record, NotFenced> {
+pub(super) fn the_one(config: &Config, which: &WantedFences) -> Result<Record, NotFenced> {
     let mut found = records(config, which)?;
     match (found.pop(), found.len()) {
         (Some(record), 0) => Ok(record),

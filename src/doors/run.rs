@@ -187,7 +187,7 @@ fn exactly(config: &Config, request: &RunRequest) -> Config {
             None => SwapSpace::No,
         },
         allowed_swap_space: Percent::ZERO,
-        numbers: LimitNumbers::of(Limit::Processes, request.processes),
+        numbers: LimitNumbers::with(Limit::Processes, request.processes),
         io_max: request.io.clone(),
         ..config.clone()
     };

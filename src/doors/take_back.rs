@@ -42,7 +42,7 @@ pub(crate) fn session(
     process: &Adoptee,
     (began, now): (Option<&Membership>, &Membership),
 ) -> Result<Option<TakenBack>> {
-    let places = Places::of(host, config)?;
+    let places = Places::new(host, config)?;
     let from = match began.filter(|began| places.holds(began)) {
         Some(began) => Some(began.clone()),
         None if places.holds(now) => None,
@@ -55,7 +55,7 @@ pub(crate) fn session(
 ///
 /// Each descends from a live process within the job. For any other process only its user knows where it came from.
 pub fn fetch_back(host: &Host, config: &Config) -> Result<Vec<Result<TakenBack>>> {
-    let places = Places::of(host, config)?;
+    let places = Places::new(host, config)?;
     let mut done = Vec::new();
     // In the order of pids, parents mostly come first. Their new children are born where the parents are then.
     for found in process::all(&host.proc)? {
@@ -89,7 +89,7 @@ pub(crate) struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
-    pub(crate) fn of(host: &'a Host, config: &Config) -> Result<Self> {
+    pub(crate) fn new(host: &'a Host, config: &Config) -> Result<Self> {
         Ok(Self { host, used: host.hierarchies(&fence::controllers(config))? })
     }
 

@@ -129,7 +129,7 @@ impl Fence {
                 self.limit_task(tree, dir, plan, errors);
             }
             if tree.hierarchy().has("cpuset") {
-                bound = bound.or_else(|| Affinity::of(pid));
+                bound = bound.or_else(|| Affinity::from_pid(pid));
             }
             if id.is_some_and(|id| !id.is_alive(&host.proc).unwrap_or(true)) {
                 return Err(Error::new("the process has ended:").value(pid));
@@ -142,7 +142,7 @@ impl Fence {
             })?;
         }
         if let Some(bound) = bound
-            && Affinity::of(pid).is_some_and(|now| now != bound)
+            && Affinity::from_pid(pid).is_some_and(|now| now != bound)
             && let Err(errno) = bound.set(pid)
         {
             // For example, none of those CPUs is in the step's cpuset. The process is fenced all the same.

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use super::limiting::{self, LimitError, Whose};
+use super::limiting::{self, LimitError, Placing};
 use super::names::{IDLE, in_mount};
 use super::open::{controllers, lowers_io};
 use super::rules::{self, FileWrite};
@@ -66,9 +66,9 @@ pub fn explain(
         let scheduler = whose(hierarchy);
         let overlay = scheduler.is_some();
         let place = if overlay {
-            Whose::Overlay { headroom: config.headroom_cpus, daemons: 1, batch: None }
+            Placing::Overlay { headroom: config.headroom_cpus, daemons: 1, batch: None }
         } else {
-            Whose::Own
+            Placing::Own
         };
         if plan.scavenger && !overlay && hierarchy.has("cpu") {
             lines.push(LimitLine {

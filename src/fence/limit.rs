@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::fenced::{Fence, LOCK_TIMEOUT, OpenDir, Tree, not_made};
-use super::limiting::{self, Cores, LEAST_WEIGHT, LimitError, Whose};
+use super::limiting::{self, Cores, LEAST_WEIGHT, LimitError, Placing};
 use super::overlay::Overlay;
 use super::own::{self, Own, Untouched};
 use crate::cgroup::disk::Disks;
@@ -88,7 +88,7 @@ impl Fence {
             errors.extend(limiting::no_devices(plan, &levels.hierarchy, overlay.scheduler));
             // On v1 none of the scheduler's daemons is in the job's directory of the cpu hierarchy.
             let batch = if levels.hierarchy.version == Version::V2 { overlay.batch_quota() } else { None };
-            levels.place = Whose::Overlay { headroom: self.limits.headroom, daemons: 0, batch };
+            levels.place = Placing::Overlay { headroom: self.limits.headroom, daemons: 0, batch };
         }
         self.limit_under_lock(tree, &mut levels, errors);
         self.limit_class(tree, plan, &levels.hierarchy, errors);
@@ -128,7 +128,7 @@ impl Fence {
         }
         let is_change = self.limits.is_change;
         let untouched = tree.own().map_or_else(Untouched::default, |own| own.untouched);
-        Some(Levels { hierarchy, plan, user, job, step, place: Whose::Own, is_change, untouched })
+        Some(Levels { hierarchy, plan, user, job, step, place: Placing::Own, is_change, untouched })
     }
 
     /// Sets the limits that another step could be writing now. Only these take the lock: the kernel may need long to lower a memory
@@ -145,7 +145,7 @@ impl Fence {
                 return errors.extend(planned.map(|limit| (limit, error.clone())));
             }
         };
-        if let (Whose::Overlay { daemons, .. }, Tree::Overlay(overlay), true) =
+        if let (Placing::Overlay { daemons, .. }, Tree::Overlay(overlay), true) =
             (&mut levels.place, tree, levels.hierarchy.has("pids"))
         {
             *daemons = overlay.daemons(&levels.job);
@@ -239,7 +239,7 @@ impl Fence {
         };
         let limits = Limits { high: Some(high), ..Limits::default() };
         let limits = limiting::within_theirs(&step, hierarchy.version, &limits);
-        let place = Whose::Overlay { headroom: self.limits.headroom, daemons: 0, batch: None };
+        let place = Placing::Overlay { headroom: self.limits.headroom, daemons: 0, batch: None };
         limiting::set(&step, hierarchy, Level::Step, place, &limits, |limit| limit == Limit::MemoryHigh, errors);
     }
 
@@ -268,7 +268,7 @@ impl Fence {
             match step {
                 Ok(step) => {
                     let limits = limiting::within_theirs(&step, hierarchy.version, &limits);
-                    let place = Whose::Overlay { headroom: self.limits.headroom, daemons: 0, batch: None };
+                    let place = Placing::Overlay { headroom: self.limits.headroom, daemons: 0, batch: None };
                     limiting::set(&step, hierarchy, Level::Step, place, &limits, |limit| limit == Limit::Swap, errors);
                 }
                 Err(error) => errors.push((Limit::Swap, error)),
@@ -280,8 +280,8 @@ impl Fence {
     pub(super) fn limit_task(&self, tree: &Tree, task: &Dir, plan: &Plan, errors: &mut Vec<LimitError>) {
         let hierarchy = tree.hierarchy();
         let place = match tree {
-            Tree::Own(_) => Whose::Own,
-            Tree::Overlay(_) => Whose::Overlay { headroom: self.limits.headroom, daemons: 0, batch: None },
+            Tree::Own(_) => Placing::Own,
+            Tree::Overlay(_) => Placing::Overlay { headroom: self.limits.headroom, daemons: 0, batch: None },
         };
         let mut limits = limiting::limits_at(plan, Level::Task, place, hierarchy.version);
         if let Some(quota) = limits.cpu.filter(|_| hierarchy.has("cpu")) {
@@ -306,7 +306,7 @@ impl Fence {
             }
             for name in names {
                 match step.ensure(name) {
-                    Ok(dir) => limiting::set(&dir, hierarchy, Level::Task, Whose::Own, limits, |_| true, &mut errors),
+                    Ok(dir) => limiting::set(&dir, hierarchy, Level::Task, Placing::Own, limits, |_| true, &mut errors),
                     Err(error) => errors.push((Limit::Ram, error)),
                 }
             }
@@ -327,7 +327,7 @@ struct Levels<'a> {
     user: Option<OpenDir<'a>>,
     job: OpenDir<'a>,
     step: OpenDir<'a>,
-    place: Whose,
+    place: Placing,
     /// See [`Fence::change`].
     is_change: bool,
     untouched: Untouched,
@@ -399,7 +399,7 @@ impl Levels<'_> {
             }
             let mut limits = limiting::limits_at(plan, level, self.place, version);
             // Schedulers do not limit users.
-            if self.place != Whose::Own && level != Level::User {
+            if self.place != Placing::Own && level != Level::User {
                 limits = limiting::within_theirs(dir, version, &limits);
                 // `limit_swap` decides on swap, after the scheduler has set its limits.
                 limits.swap = limits.swap.filter(|_| !limits.swap_yields);

@@ -45,7 +45,7 @@ pub fn compare_cores(step: &Dir, all: &Dir, version: Version, ours: &CpuList) ->
 
 /// Whose the directories are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
+pub enum Placing {
     /// jobfence's.
     Own,
     /// The scheduler's. On cgroup2 its daemons are in the job's directory, too.
@@ -66,7 +66,7 @@ const PROCESSES_OF_A_DAEMON: u64 = 64;
 pub(super) const LEAST_WEIGHT: u64 = *crate::policy::WEIGHTS.start();
 
 /// The limits of a directory of this level in this place.
-pub fn limits_at(plan: &Plan, level: Level, place: Whose, version: Version) -> Limits {
+pub fn limits_at(plan: &Plan, level: Level, place: Placing, version: Version) -> Limits {
     let mut limits = plan.of(level).clone();
     if version == Version::V1 {
         // v1 throttles each directory by itself: the limits of outer levels must be written where the processes are.
@@ -76,7 +76,7 @@ pub fn limits_at(plan: &Plan, level: Level, place: Whose, version: Version) -> L
             Level::Task => io::both(&limits_at(plan, Level::Step, place, version).disks, &limits.disks),
         };
     }
-    if let Whose::Overlay { headroom, daemons, batch } = place {
+    if let Placing::Overlay { headroom, daemons, batch } = place {
         if level == Level::Job && version == Version::V2 {
             limits.cpu = limits.cpu.map(|quota| quota.and(headroom));
             let more = PROCESSES_OF_A_DAEMON.saturating_mul(daemons);
@@ -94,13 +94,13 @@ pub fn limits_at(plan: &Plan, level: Level, place: Whose, version: Version) -> L
 }
 
 /// The rules that apply to this level in this place and hierarchy.
-pub fn rules(hierarchy: &Hierarchy, level: Level, place: Whose) -> impl Iterator<Item = &'static LimitRule> {
+pub fn rules(hierarchy: &Hierarchy, level: Level, place: Placing) -> impl Iterator<Item = &'static LimitRule> {
     RULES.iter().filter(move |rule| is_here(rule, hierarchy, level, place))
 }
 
-fn is_here(rule: &LimitRule, hierarchy: &Hierarchy, level: Level, place: Whose) -> bool {
+fn is_here(rule: &LimitRule, hierarchy: &Hierarchy, level: Level, place: Placing) -> bool {
     hierarchy.has(rule.controller)
-        && (place == Whose::Own || rule.overlay.contains(&level) && !is_theirs_alone(rule.limit, hierarchy))
+        && (place == Placing::Own || rule.overlay.contains(&level) && !is_theirs_alone(rule.limit, hierarchy))
 }
 
 /// Sets the limits that `which` selects, and reads them back.
@@ -108,7 +108,7 @@ pub fn set(
     dir: &Dir,
     hierarchy: &Hierarchy,
     level: Level,
-    place: Whose,
+    place: Placing,
     limits: &Limits,
     which: impl Fn(Limit) -> bool,
     errors: &mut Vec<LimitError>,
@@ -127,7 +127,7 @@ pub fn cpu(
     step: &Dir,
     version: Version,
     plan: &Plan,
-    (place, is_change, untouched): (Whose, bool, Untouched),
+    (place, is_change, untouched): (Placing, bool, Untouched),
 ) -> Result<()> {
     // Without a limit the controller may be off, and cgroup2 then has no file to read.
     if plan.job.cpu.is_none() && plan.step.cpu.is_none() {
@@ -140,8 +140,8 @@ pub fn cpu(
         None => limits::cpu_quota(job, version),
     };
     let above = match (place, &of_job) {
-        (Whose::Own, Ok(quota)) => *quota,
-        (Whose::Overlay { .. }, Ok(quota)) if version == Version::V1 => *quota,
+        (Placing::Own, Ok(quota)) => *quota,
+        (Placing::Overlay { .. }, Ok(quota)) if version == Version::V1 => *quota,
         _ => plan.job.cpu,
     };
     let of_step = match limits_at(plan, Level::Step, place, version).cpu {
@@ -353,7 +353,7 @@ mod tests {
         let quota = CpuQuota { quota_us: 50_000, period_us: 100_000 };
         let limits = Limits { cpu: Some(quota), ..Limits::default() };
         let plan = Plan { job: limits.clone(), step: limits, ..Plan::default() };
-        cpu(&dirs[0], &dirs[1], Version::V2, &plan, (Whose::Own, false, Untouched::default())).unwrap_err();
+        cpu(&dirs[0], &dirs[1], Version::V2, &plan, (Placing::Own, false, Untouched::default())).unwrap_err();
         assert_eq!(limits::cpu_quota(&dirs[1], Version::V2).unwrap(), Some(quota));
     }
 

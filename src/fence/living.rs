@@ -181,7 +181,7 @@ struct LivingSearch<'a, 'w> {
 struct JobOrder(u64, String);
 
 impl JobOrder {
-    fn of(name: &str) -> Self {
+    fn from_name(name: &str) -> Self {
         let digits = name.len() - name.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         Self(name.get(..digits).and_then(|digits| digits.parse().ok()).unwrap_or(u64::MAX), name.to_owned())
     }
@@ -286,7 +286,7 @@ impl<'a> LivingSearch<'a, '_> {
         again: u32,
         place: StepPlace<'a>,
     ) {
-        let all = self.steps.entry((JobOrder::of(&job), JobOrder::of(&step), again)).or_default();
+        let all = self.steps.entry((JobOrder::from_name(&job), JobOrder::from_name(&step), again)).or_default();
         // The scheduler's directories and jobfence's in other hierarchies belong to the same step.
         let is_same = |step: &&mut LivingStep<'_>| {
             let is_overlay = place.is_overlay || step.places.iter().all(|place| place.is_overlay);
@@ -452,7 +452,7 @@ impl LivingStep<'_> {
                 let Ok(dir) = step.child(&name) else { continue };
                 let name = name.strip_prefix(place.tasks).unwrap_or(&name).to_owned();
                 let new = LivingTask { name: name.clone(), current: CurrentUse::default() };
-                let task = tasks.entry(JobOrder::of(&name)).or_insert(new);
+                let task = tasks.entry(JobOrder::from_name(&name)).or_insert(new);
                 task.current.add(place.hierarchy, &dir, Depth::All);
             }
         }
@@ -491,8 +491,9 @@ impl StepPlace<'_> {
             Level::Task => {
                 let is_task = |name: &str| name.starts_with(self.tasks);
                 let names = children(&Dir::open(&self.step).ok()?, is_task, &mut Vec::new());
-                let first =
-                    names.into_iter().min_by_key(|name| JobOrder::of(name.strip_prefix(self.tasks).unwrap_or(name)));
+                let first = names
+                    .into_iter()
+                    .min_by_key(|name| JobOrder::from_name(name.strip_prefix(self.tasks).unwrap_or(name)));
                 first.map(|name| self.step.join(name))
             }
         }

@@ -35,7 +35,7 @@ impl Fence {
         let job = self.limits.plan.as_ref().map(|plan| &plan.job);
         let limits =
             (job.and_then(|job| job.cpu).map(CpuQuota::cpus), job.and_then(|job| job.numbers.get(Limit::Processes)));
-        let text = Allocated::of(noted, gpus, limits).to_string();
+        let text = Allocated::new(noted, gpus, limits).to_string();
         // One of jobfence's directories is enough, as for the mark.
         if let Some(step) = self.trees.iter().find_map(|tree| tree.own()?.step()) {
             own::put_allocated(step, &text);

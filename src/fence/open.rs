@@ -138,7 +138,7 @@ impl<'a> Opening<'a> {
         let Some(holder) = self.holder else { return Ok(None) };
         let owner = match holder {
             Holder::Process(owner) => *owner,
-            _ => Owner::of(&self.host.proc, 1)?
+            _ => Owner::from_pid(&self.host.proc, 1)?
                 .ok_or_else(|| Error::new("process 1 cannot be seen in").at(self.host.proc.path()))?,
         };
         let shared = Shared {
@@ -286,7 +286,7 @@ impl Fence {
         Self {
             key: opening.key.clone(),
             trees: Vec::new(),
-            ours: OwnPath::of(&record.base, record.levels),
+            ours: OwnPath::new(&record.base, record.levels),
             claim,
             limits,
             around: Around { schedulers: opening.schedulers, has_daemon: opening.daemon.is_some() },
@@ -341,7 +341,7 @@ impl Fence {
         });
         // In the order in which they were made: hierarchies in which processes can be killed come first.
         sorted::sort_by_key(&mut trees, |own| (own.hierarchy.version == Version::V1, !own.hierarchy.has("freezer")));
-        let ours = OwnPath::of(&record.base, record.levels.clone());
+        let ours = OwnPath::new(&record.base, record.levels.clone());
         if trees.is_empty() {
             return Err(
                 Error::new("the step has no directory in any hierarchy; it has just begun or ended:").at(ours.path)
@@ -369,7 +369,7 @@ impl Fence {
 }
 
 impl OwnPath {
-    pub(super) fn of(base: &str, levels: Vec<String>) -> Self {
+    pub(super) fn new(base: &str, levels: Vec<String>) -> Self {
         let path = format!("/{base}/{}", levels.join("/"));
         Self { path, levels, base_levels: base.split('/').count() }
     }

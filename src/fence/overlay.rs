@@ -69,7 +69,7 @@ struct Location {
 
 impl Location {
     /// `None`: the placement names no step.
-    fn of(found: &Placement, is_ours: bool) -> Option<Self> {
+    fn from_placement(found: &Placement, is_ours: bool) -> Option<Self> {
         found.step.as_ref().map(|step| Self { job: found.job.clone(), step: step.clone(), dirs: found.dirs, is_ours })
     }
 }
@@ -160,7 +160,7 @@ impl Overlay {
         if !self.place.as_ref().is_some_and(|place| place.is_ours) {
             check_name(&self.hierarchy, key, found)?;
             check_owner(&self.hierarchy, &self.anchor.0, self.anchor.1, found)?;
-            self.place = Location::of(found, true).map(Box::new);
+            self.place = Location::from_placement(found, true).map(Box::new);
         }
         Ok(self.is_located())
     }
@@ -168,7 +168,7 @@ impl Overlay {
     /// As `locate`, without checks: for a process that only reads.
     pub fn look_at(&mut self, found: &Placement) {
         if self.place.is_none() {
-            self.place = Location::of(found, false).map(Box::new);
+            self.place = Location::from_placement(found, false).map(Box::new);
         }
     }
 

@@ -88,7 +88,7 @@ impl Fence {
         Ok(Self {
             key: record.key().ok_or_else(|| Error::new("the record names no user:").value(&name))?,
             trees: trees.into_iter().map(Tree::Own).collect(),
-            ours: OwnPath::of(&record.base, record.levels.clone()),
+            ours: OwnPath::new(&record.base, record.levels.clone()),
             claim,
             limits: WantedLimits {
                 controllers,

@@ -377,7 +377,7 @@ fn set_plainly(rule: &LimitRule, dir: &Dir, version: Version, limits: &Limits) -
 }
 
 fn number_writes(limit: Limit, limits: &Limits, version: Version) -> Result<Vec<FileWrite>> {
-    let Some((number, value)) = Number::of(limit).zip(limits.numbers.get(limit)) else { return Ok(Vec::new()) };
+    let Some((number, value)) = Number::for_limit(limit).zip(limits.numbers.get(limit)) else { return Ok(Vec::new()) };
     let file = (number.file)(version).ok_or_else(|| {
         Error::new(format!("this version of cgroup has no limit of {limit}"))
             .hint(format!("take its keys out of jobfence.conf, or set OnError=fail,{}:warn", limit.word()))

@@ -97,7 +97,7 @@ impl Ledger {
     /// Writes the lines, if there is a usage log.
     pub fn write(&mut self, host: &Host, config: &Config) {
         let found = std::mem::take(&mut self.0);
-        let Some(usage_log) = UsageLog::of(config) else { return };
+        let Some(usage_log) = UsageLog::from_config(config) else { return };
         for mut step in found {
             step.facts = facts(&step, host, config);
             usage_log.add(&step.line());

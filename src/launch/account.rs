@@ -33,7 +33,7 @@ pub fn account(fence: &Fence, config: &Config, usage: &Usage, ending: &Ending<'_
 
 /// Adds that line to the usage log. A failure is no error of the step.
 pub fn write_down(config: &Config, line: Option<&str>) {
-    if let Some((usage_log, line)) = UsageLog::of(config).zip(line) {
+    if let Some((usage_log, line)) = UsageLog::from_config(config).zip(line) {
         usage_log.add(line);
     }
 }

@@ -116,7 +116,7 @@ pub fn clean_up_behind_others(
     daemon: &Membership,
     key: &JobKey,
 ) -> bool {
-    let who = janitor::Who::Launch(janitor::Launch { daemon, key: Some(key), all: false });
+    let who = janitor::JanitorCaller::Launch(janitor::Launch { daemon, key: Some(key), all: false });
     match janitor::reap(host, config, schedulers, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH) {
         Ok(reaped) => {
             reaped.log();

@@ -101,7 +101,7 @@ impl EarlyMoves {
         if !is_asked {
             return Ok(());
         }
-        let hurry = Dir::open(KERNEL).ok().and_then(|kernel| Hurry::of(kernel, &self.directory));
+        let hurry = Dir::open(KERNEL).ok().and_then(|kernel| Hurry::new(kernel, &self.directory));
         self.take_lock(hurry.as_ref())?;
         for _ in 1..TIMES {
             std::thread::sleep(PAUSE);
@@ -133,7 +133,7 @@ struct Hurry<'a> {
 
 impl<'a> Hurry<'a> {
     /// `None`: the setting is already in use, or forbidden.
-    fn of(kernel: Dir, noted_in: &'a Dir) -> Option<Self> {
+    fn new(kernel: Dir, noted_in: &'a Dir) -> Option<Self> {
         if !is_allowed(&kernel) {
             return None;
         }
@@ -236,9 +236,9 @@ mod tests {
         let (noted_in, kernel) = (Dir::open(&notes).unwrap(), || Dir::open(temp.path()).unwrap());
         let say = |name: &str, text: &str| std::fs::write(temp.path().join(name), text).unwrap();
         let hurries = || std::fs::read_to_string(temp.path().join(EXPEDITED)).unwrap().trim() == "1";
-        assert!(Hurry::of(kernel(), &noted_in).is_none(), "a kernel without these files");
+        assert!(Hurry::new(kernel(), &noted_in).is_none(), "a kernel without these files");
         [EXPEDITED, NORMAL].into_iter().for_each(|name| say(name, "0\n"));
-        let hurry = Hurry::of(kernel(), &noted_in).unwrap();
+        let hurry = Hurry::new(kernel(), &noted_in).unwrap();
         assert!(noted_in.has(EXPEDITED) && !hurries());
         let hurried = hurry.begin().unwrap();
         assert!(hurries());
@@ -256,7 +256,7 @@ mod tests {
             "one was killed between two times, and then an administrator wanted it"
         );
         say(EXPEDITED, "0\n");
-        let hurry = Hurry::of(kernel(), &noted_in).unwrap();
+        let hurry = Hurry::new(kernel(), &noted_in).unwrap();
         std::mem::forget(hurry.begin().unwrap());
         std::mem::forget(hurry);
         assert!(hurries() && noted_in.has(EXPEDITED));
@@ -265,6 +265,6 @@ mod tests {
         say(EXPEDITED, "1\n");
         Hurry::end_anothers(&kernel(), &noted_in);
         assert!(hurries(), "an administrator's");
-        assert!(Hurry::of(kernel(), &noted_in).is_none() && !noted_in.has(EXPEDITED));
+        assert!(Hurry::new(kernel(), &noted_in).is_none() && !noted_in.has(EXPEDITED));
     }
 }

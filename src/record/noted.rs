@@ -30,7 +30,7 @@ const MEMORY: &str = "noted.memory=";
 
 impl Noted {
     /// Takes what goes into a record from these facts.
-    pub fn of(facts: &Facts, cpus: Option<Cpus>, memory: Option<u64>) -> Self {
+    pub fn new(facts: &Facts, cpus: Option<Cpus>, memory: Option<u64>) -> Self {
         let Facts { user, partition, account, qos, project, global_job, .. } = facts;
         let text = |fact: &Fact<String>| fact.said().and_then(|text| Id::new(text.clone()).ok());
         Self { texts: [user, partition, account, qos, project, global_job].map(text), cpus, memory }
@@ -116,7 +116,7 @@ const PROCESSES_LIMIT: &str = "processes_limit=";
 
 impl Allocated {
     /// Takes what the metrics need: there is little room in an attribute.
-    pub fn of(noted: &Noted, gpus: Option<u64>, (cpus_limit, processes_limit): (Option<Cpus>, Option<u64>)) -> Self {
+    pub fn new(noted: &Noted, gpus: Option<u64>, (cpus_limit, processes_limit): (Option<Cpus>, Option<u64>)) -> Self {
         let [_, partition, ..] = noted.texts.clone();
         let noted = Noted { texts: [None, partition, None, None, None, None], ..*noted };
         Self { noted, gpus, cpus_limit, processes_limit }
@@ -167,8 +167,8 @@ mod tests {
     fn what_was_allocated_is_known_again() {
         let known = |text: &str| Fact::Known(text.to_owned());
         let facts = Facts { user: known("u"), partition: known("a b"), ..Facts::default() };
-        let noted = Noted::of(&facts, Some(Cpus::whole(2)), Some(9));
-        let all = Allocated::of(&noted, Some(1), (Some(Cpus::whole(1)), Some(100)));
+        let noted = Noted::new(&facts, Some(Cpus::whole(2)), Some(9));
+        let all = Allocated::new(&noted, Some(1), (Some(Cpus::whole(1)), Some(100)));
         assert_eq!((all.noted.facts().partition, all.noted.facts().user), (known("a b"), Fact::Unknown));
         assert_eq!(Allocated::parse(&all.to_string()), all);
         assert_eq!(Allocated::parse(""), Allocated::default());

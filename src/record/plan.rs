@@ -157,7 +157,7 @@ mod tests {
             low: Some(6),
             min: Some(5),
             oom_group: true,
-            numbers: LimitNumbers::of(Limit::Processes, 100),
+            numbers: LimitNumbers::with(Limit::Processes, 100),
             io: IoRules::parse("/scratch rbps=200M").unwrap(),
             disks: vec![DiskLimit { disk: Device::parse("8:16").unwrap(), rates }],
             io_weight: Some(3),

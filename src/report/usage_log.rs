@@ -45,7 +45,7 @@ pub struct UsageLog<'a> {
 
 impl<'a> UsageLog<'a> {
     /// `None`: there is to be no log.
-    pub fn of(config: &'a Config) -> Option<Self> {
+    pub fn from_config(config: &'a Config) -> Option<Self> {
         let path = config.usage_log.as_deref()?;
         Some(Self { path, most: config.usage_log_size, age: config.usage_log_age, run_dir: &config.run_dir })
     }
@@ -272,7 +272,7 @@ mod tests {
         }
 
         fn log(&self) -> UsageLog<'_> {
-            UsageLog::of(&self.config).unwrap()
+            UsageLog::from_config(&self.config).unwrap()
         }
 
         fn path(&self) -> PathBuf {

@@ -34,7 +34,7 @@ impl Owner {
     /// This process.
     pub fn this(proc: &Dir) -> Result<Self> {
         let pid = Pid::this().as_raw();
-        Self::of(proc, pid)?.ok_or_else(|| {
+        Self::from_pid(proc, pid)?.ok_or_else(|| {
             Error::new("this process cannot be seen in")
                 .at(proc.path())
                 .value(pid)
@@ -43,7 +43,7 @@ impl Owner {
     }
 
     /// A process, unless it has ended.
-    pub fn of(proc: &Dir, pid: i32) -> Result<Option<Self>> {
+    pub fn from_pid(proc: &Dir, pid: i32) -> Result<Option<Self>> {
         Ok(start_of(proc, pid)?.map(|start| Self { pid, start }))
     }
 
@@ -510,7 +510,7 @@ mod tests {
     fn a_signal_reaches_the_process_that_was_meant_and_no_other() {
         let proc = Dir::open("/proc").unwrap();
         let mut child = Command::new("/bin/sleep").arg("60").spawn().unwrap();
-        let id = Owner::of(&proc, i32::try_from(child.id()).unwrap()).unwrap().unwrap();
+        let id = Owner::from_pid(&proc, i32::try_from(child.id()).unwrap()).unwrap().unwrap();
         // The pid is right, and the process is another.
         assert!(ProcessHandle::open(&proc, Owner { start: id.start + 1, ..id }).unwrap().is_none());
         let handle = ProcessHandle::open(&proc, id).unwrap().unwrap();

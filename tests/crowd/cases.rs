@@ -14,7 +14,7 @@ use jobfence::cgroup::mark;
 use jobfence::cgroup::membership::Membership;
 use jobfence::config::Config;
 use jobfence::host::Host;
-use jobfence::janitor::{self, LOOKS, LOOKS_WHERE_WATCHED, Launch, Reaped, Who};
+use jobfence::janitor::{self, JanitorCaller, LOOKS, LOOKS_WHERE_WATCHED, Launch, Reaped};
 use jobfence::job::{Id, JobKey};
 use jobfence::record::roll::EntryKind;
 use jobfence::record::tracked::{self, Tracked, TrackedRecords};
@@ -129,7 +129,7 @@ impl Site {
         let mut command = Command::new("/bin/sleep");
         self.among_daemons(command.arg("10000").stdin(Stdio::null()));
         let child = command.spawn().unwrap();
-        let owner = Owner::of(&self.host.proc, child.id().cast_signed()).unwrap().unwrap();
+        let owner = Owner::from_pid(&self.host.proc, child.id().cast_signed()).unwrap().unwrap();
         self.owners.push(child);
         owner
     }
@@ -167,7 +167,7 @@ impl Site {
     /// The janitor at a launch.
     fn launch(&self, whose: Option<&JobKey>) -> Reaped {
         let here = Membership::read(&self.host.proc, std::process::id().cast_signed()).unwrap();
-        let who = Who::Launch(Launch { daemon: &here, key: whose, all: false });
+        let who = JanitorCaller::Launch(Launch { daemon: &here, key: whose, all: false });
         janitor::reap(&self.host, &self.config, ALL, who, common::soon()).unwrap()
     }
 

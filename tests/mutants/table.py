@@ -206,8 +206,8 @@ BREAKS = (
     ),
     Break(
         "what_is_unknown_does_not_hold", CANDIDATES,
-        "        Some(_) => Has::No,\n        None => Has::If(names.to_vec()),\n    };",
-        "        Some(_) => Has::No,\n        None => Has::No,\n    };",
+        "        Some(_) => Holds::No,\n        None => Holds::If(names.to_vec()),\n    };",
+        "        Some(_) => Holds::No,\n        None => Holds::No,\n    };",
         "unit config::",
     ),
     Break(

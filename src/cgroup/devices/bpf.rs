@@ -256,14 +256,14 @@ impl Program {
                 _ => error,
             }
         })?;
-        Self::of(fd).map_err(|errno| Error::new("ask for the device program that was just loaded").errno(errno))
+        Self::from_fd(fd).map_err(|errno| Error::new("ask for the device program that was just loaded").errno(errno))
     }
 
     fn by_id(id: u32) -> Result<Self, Errno> {
-        Self::of(owned(bpf(PROG_GET_FD_BY_ID, ById { id, _pad: 0 })?.0)?)
+        Self::from_fd(owned(bpf(PROG_GET_FD_BY_ID, ById { id, _pad: 0 })?.0)?)
     }
 
-    fn of(fd: OwnedFd) -> Result<Self, Errno> {
+    fn from_fd(fd: OwnedFd) -> Result<Self, Errno> {
         let mut info = [Info::default()];
         let length = u32::try_from(size_of_val(&info)).unwrap_or_default();
         bpf(OBJ_GET_INFO_BY_FD, GetInfo { program: raw(fd.as_fd()), length, info: place(&mut info) })?;

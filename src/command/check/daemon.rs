@@ -54,7 +54,7 @@ impl SchedulerDaemon {
         let is_it = |pid: i32| has_name(pid) && process::uid(proc, pid) == Some(0) && !process::is_contained(proc, pid);
         let all = process::all(proc).unwrap_or_default();
         let pid = all.iter().map(|one| one.id.pid).find(|pid| is_it(*pid))?;
-        Some(Self::of(proc, pid, kind))
+        Some(Self::from_pid(proc, pid, kind))
     }
 
     /// None: its commands are looked for where ours are, and find its configuration by our environment.
@@ -64,7 +64,7 @@ impl SchedulerDaemon {
     }
 
     /// The one with this number.
-    pub fn of(proc: &Dir, pid: i32, kind: DaemonKind) -> Self {
+    pub fn from_pid(proc: &Dir, pid: i32, kind: DaemonKind) -> Self {
         let link = |name: &str| std::fs::read_link(proc.path().join(pid.to_string()).join(name)).unwrap_or_default();
         let soon = Instant::now() + PATIENCE;
         let value = |name| Some((name, process::environment(proc, pid, name, soon).ok().flatten()?));

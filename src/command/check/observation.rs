@@ -12,7 +12,7 @@ use crate::schedulers::slurm::store;
 pub fn say(config: &Config) {
     let of = |key: &str, what: Option<String>| what.map(|what| format!("{key}: {what}"));
     let lines = [
-        of("UsageLog", UsageLog::of(config).and_then(|log| no_log(&log))),
+        of("UsageLog", UsageLog::from_config(config).and_then(|log| no_log(&log))),
         of("MetricsFile", config.metrics_file.as_deref().and_then(no_metrics)),
         of("StoreUsage", not_stored(config)),
         of("SampleInterval", no_series(config)),

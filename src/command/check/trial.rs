@@ -55,7 +55,7 @@ impl PartialEq for Planned {
 }
 
 impl Planned {
-    pub fn of(
+    pub fn new(
         host: &Host,
         loaded: &Loaded,
         (slurm, node): (Option<&Slurm>, Option<&str>),

@@ -27,11 +27,11 @@ impl UsableCpus {
         let of_ours =
             way.and_then(|way| way.dirs.iter().rev().find_map(|dir| cpuset::effective(dir, way.version).ok()));
         let usable = [of_init, of_ours].iter().flatten().fold(online.clone(), |usable, more| usable.in_both(more));
-        Ok(Self::of(online, usable))
+        Ok(Self::new(online, usable))
     }
 
     /// These of those that are online. None at all would be a mistake of ours, and are all.
-    pub fn of(online: CpuList, usable: CpuList) -> Self {
+    pub fn new(online: CpuList, usable: CpuList) -> Self {
         Self { usable: if usable.is_empty() { online.clone() } else { usable }, online }
     }
 

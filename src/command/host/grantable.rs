@@ -152,7 +152,7 @@ pub mod tests {
             fences: Some(2 * GIB),
             swap: 8 * GIB,
         };
-        let cpus = UsableCpus::of(CpuList::parse("0-3").unwrap(), CpuList::parse("0-3").unwrap());
+        let cpus = UsableCpus::new(CpuList::parse("0-3").unwrap(), CpuList::parse("0-3").unwrap());
         Grantable { memory, reserve: 0, mem: 15 * GIB, swap, cpus }
     }
 

@@ -114,7 +114,7 @@ fn page(title: &str, body: &Markup) -> String {
 }
 
 fn of_run(job: &str, run: &JobRun, is_one_of_several: bool, series: &[Series]) -> Markup {
-    let total = Total::of(run);
+    let total = Total::from_run(run);
     let (_, user) = name_and_user(run);
     let facts = FACTS.iter().filter_map(|(text, name)| Some(format!("{name} {}", printable(said(run, *text)?))));
     let node = said(run, |line| line.node.as_ref()).map_or_else(|| UNKNOWN.to_owned(), printable);

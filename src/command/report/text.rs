@@ -128,7 +128,7 @@ fn percent(share: Option<f64>) -> String {
 }
 
 fn head(run: &JobRun) -> Vec<String> {
-    let total = Total::of(run);
+    let total = Total::from_run(run);
     let (job, user) = name_and_user(run);
     let mut lines = vec![format!("job {job} of {user}")];
     let mut line = |head: &str, text: String| lines.push(format!("  {head:<9} {text}"));
@@ -167,7 +167,7 @@ fn head(run: &JobRun) -> Vec<String> {
 
 /// In the words of Slurm's seff, which many sites mail.
 fn mail_head(run: &JobRun) -> Vec<String> {
-    let total = Total::of(run);
+    let total = Total::from_run(run);
     let (job, user) = name_and_user(run);
     let last = run.steps.iter().find(|step| step.step.as_deref() == Some("batch"));
     let last = last.or_else(|| run.steps.iter().max_by_key(|step| ended(step)));
@@ -217,7 +217,7 @@ fn wrapped(sentence: &str, width: usize) -> Vec<String> {
 pub fn json(job: &Id, runs: &[JobRun], of_log: usize, living: &[LivingRow]) -> Value {
     let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
     let run = |run: &JobRun| {
-        let total = Total::of(run);
+        let total = Total::from_run(run);
         let steps: Vec<&Value> = run.steps.iter().map(|step| &step.json).collect();
         let uid = run.steps.iter().find_map(|step| step.uid);
         json!({
@@ -273,7 +273,7 @@ mod tests {
             is_beside_another: false,
             steps: vec![step("batch", 40_000.0, 100 << 20, 300 << 20), step("0", 46_520.0, 1, 200 << 20)],
         };
-        let total = Total::of(&run);
+        let total = Total::from_run(&run);
         assert_eq!((total.usage.cpu, total.usage.memory_peak), (Some(Duration::from_secs(86_520)), Some(300 << 20)));
         assert_eq!(total.wall, Some(Duration::from_secs(86_520)));
         assert_eq!((total.cpu_efficiency(), total.memory_share()), (Some(50.0), Some(75.0)));
@@ -304,7 +304,7 @@ mod tests {
         };
         let run = |steps| JobRun { is_beside_another: false, steps };
         let only = run(vec![step("0", 60.9, 62.9, 2.0)]);
-        let total = Total::of(&only);
+        let total = Total::from_run(&only);
         // Like its only step.
         assert_eq!((total.cpu_efficiency(), efficiency(&only.steps[0])), (Some(70.0), Some(70.0)));
         assert_eq!((total.cpus, total.cpus_granted), (Some(Cpus::whole(1)), Some(Cpus::whole(2))));

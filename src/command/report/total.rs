@@ -25,7 +25,7 @@ pub struct Total {
 }
 
 impl Total {
-    pub fn of(run: &JobRun) -> Self {
+    pub fn from_run(run: &JobRun) -> Self {
         let steps = || run.steps.iter();
         let mut usage = Usage::sum(&mut steps().map(|step| &step.usage), Usage::with);
         let of_job = steps().filter_map(|step| step.job_memory_peak_bytes).max().filter(|_| !run.is_beside_another);

@@ -9,7 +9,7 @@ use super::answer::{Done, refused, usage};
 use crate::cgroup::huge_pages::HugePages;
 use crate::config::{LoadError, Loaded};
 use crate::doors::card::JobEnd;
-use crate::doors::life::{self, Granted, MOST_GPUS, Which};
+use crate::doors::life::{self, Granted, MOST_GPUS, WantedFences};
 use crate::doors::user;
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
@@ -192,7 +192,7 @@ pub(super) unsafe fn fill<T: CStruct>(place: *mut T, size: usize, value: &T) {
 ///
 /// # Safety
 /// As of [`read`], and each text must be NULL or a C string.
-pub(super) unsafe fn which(fence: *const CFence) -> Done<Which> {
+pub(super) unsafe fn which(fence: *const CFence) -> Done<WantedFences> {
     // SAFETY: as this function's own contract.
     let fence = unsafe { read(fence, "jobfence_fence") }?.ok_or_else(|| usage("fence must not be NULL"))?;
     if fence.reserved != 0 {
@@ -202,7 +202,7 @@ pub(super) unsafe fn which(fence: *const CFence) -> Done<Which> {
     // SAFETY: as this function's own contract.
     let (job, step) = unsafe { (text(fence.job, "job")?, text(fence.step, "step")?) };
     let job = id(job.ok_or_else(|| usage("jobfence_fence: job must not be NULL"))?)?;
-    Ok(Which { job, step: step.map(id).transpose()?, run: Some(fence.run).filter(|run| *run > 0) })
+    Ok(WantedFences { job, step: step.map(id).transpose()?, run: Some(fence.run).filter(|run| *run > 0) })
 }
 
 /// What a job was granted. `uid` is its user's, if known.

@@ -27,7 +27,7 @@ const COUNTED: [(&str, Counted); 4] =
     [("NO", Counted::No), ("YES", Counted::Slot), ("HOST", Counted::Host), ("JOB", Counted::Job)];
 
 impl Counted {
-    fn of(text: &str) -> Option<Self> {
+    fn from_word(text: &str) -> Option<Self> {
         COUNTED.iter().find(|(name, _)| text.eq_ignore_ascii_case(name)).map(|(_, counted)| *counted)
     }
 
@@ -65,7 +65,7 @@ impl Complex {
             name: (*name).to_owned(),
             shortcut: (*shortcut).to_owned(),
             is_forced: requestable.eq_ignore_ascii_case("forced"),
-            counted: Counted::of(consumable)?,
+            counted: Counted::from_word(consumable)?,
             default: (*default).to_owned(),
         })
     }
@@ -101,7 +101,7 @@ struct Debit {
 impl Debits {
     /// From what `qconf` prints of the complexes, and of each thing that may have some of them to give: the host, the cluster, the queue.
     /// What nobody gives, qmaster debits nowhere (`rc_debit_consumable`, and `reduce_queue_limit` of `sge_give_jobs.c`).
-    pub fn of(complexes: &str, givers: &[String]) -> Self {
+    pub fn from_qconf(complexes: &str, givers: &[String]) -> Self {
         let values: Vec<String> = givers.iter().filter_map(|giver| value_of(giver, "complex_values")).collect();
         let given: BTreeSet<&str> = values
             .iter()
@@ -155,7 +155,7 @@ impl Debits {
             Some(Debit {
                 name: (*name).to_owned(),
                 shortcut: (*shortcut).to_owned(),
-                counted: Counted::of(counted)?,
+                counted: Counted::from_word(counted)?,
                 default: default.parse().ok().filter(|amount: &f64| *amount >= 0.0)?,
             })
         };
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn what_is_debited_is_what_somebody_gives() {
         let givers = ["complex_values  mem_free=4G,\\\n    threads=8\n", "complex_values NONE\n"].map(str::to_owned);
-        let debits = Debits::of(COMPLEXES, &givers);
+        let debits = Debits::from_qconf(COMPLEXES, &givers);
         let nothing = |_: &str| false;
         assert_eq!(debits.counted("mf"), Some(Counted::Slot));
         assert_eq!(debits.counted("threads"), Some(Counted::Job));

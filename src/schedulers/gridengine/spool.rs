@@ -168,7 +168,7 @@ impl SpooledJob {
 
     /// The same with what its environment says.
     pub fn with_environment(self, text: &str) -> Result<Self, NotFenced> {
-        let environment = Values::of(text);
+        let environment = Values::from_text(text);
         let mut asked = Requests::default();
         for request in REQUESTS {
             let name = request.variable();
@@ -332,7 +332,7 @@ pub fn is_of_execd(name: &str) -> bool {
 pub(super) struct Values<'a>(pub(super) Vec<(&'a str, &'a str)>);
 
 impl<'a> Values<'a> {
-    fn of(text: &'a str) -> Self {
+    fn from_text(text: &'a str) -> Self {
         Self(text.lines().filter_map(|line| line.split_once('=')).collect())
     }
 
@@ -515,7 +515,7 @@ mod tests {
     fn a_job_is_read_as_execd_has_written_it() {
         let job = parse(&[]).unwrap();
         assert_eq!((job.job.as_str(), job.slave_task.as_ref(), job.uid, job.slots), ("7", None, 0, 2));
-        assert_eq!(job.memory(&[SlotRequest::of("h_vmem", PerSlot::AsCounted)]), Some(200 << 20));
+        assert_eq!(job.memory(&[SlotRequest::new("h_vmem", PerSlot::AsCounted)]), Some(200 << 20));
         assert_eq!(job.facts.partition, Fact::Known("all.q".to_owned()));
         assert_eq!(job.facts.project, Fact::Known(String::new()));
         assert_eq!(job.facts.account, Fact::Claimed("sge".to_owned()), "nobody has checked it");
@@ -538,7 +538,7 @@ mod tests {
             assert_eq!((job.is_array_task, job.is_bound), (kind == "array", kind == "bound"), "{kind}");
             assert_eq!(job.is_stopped_at_once, kind != "array", "{kind}: with -notify");
             let memory = if kind == "batch" { 100 } else { 200 };
-            let found = job.memory(&[SlotRequest::of("h_vmem", PerSlot::AsCounted)]);
+            let found = job.memory(&[SlotRequest::new("h_vmem", PerSlot::AsCounted)]);
             assert_eq!(found, Some((memory << 20) * u64::from(job.slots)), "{kind}");
             let (account, project) = if kind == "batch" { ("lab", "biology") } else { ("sge", "") };
             assert_eq!(job.facts.account, Fact::Claimed(account.to_owned()), "{kind}");
@@ -647,7 +647,7 @@ mod tests {
 
     #[test]
     fn memory_is_of_each_slot_or_of_the_job() {
-        let memory = |per, changes: &[(&str, &str)]| parse(changes).unwrap().memory(&[SlotRequest::of("h_vmem", per)]);
+        let memory = |per, changes: &[(&str, &str)]| parse(changes).unwrap().memory(&[SlotRequest::new("h_vmem", per)]);
         let of_job = ("h_vmem_is_consumable_job=0", "h_vmem_is_consumable_job=1");
         assert_eq!(memory(PerSlot::AsCounted, &[of_job]), Some(100 << 20));
         assert_eq!(memory(PerSlot::Slot, &[of_job]), Some(200 << 20));
@@ -661,7 +661,7 @@ mod tests {
         let rows = "mem_free mf MEMORY <= YES YES 1G 0\nmem_job mj MEMORY <= YES JOB 0 0\nmem_host mh MEMORY <= YES HOST 0 0\n\
                     threads threads INT <= YES JOB 3 0\nhalves h DOUBLE <= YES YES 0 0\ngpu gpu INT <= YES HOST 1 0\n";
         let names = ["mem_free", "mem_job", "mem_host", "threads", "halves", "gpu"].map(|name| format!("{name}=9"));
-        Debits::of(rows, &[format!("complex_values {}", names.join(","))])
+        Debits::from_qconf(rows, &[format!("complex_values {}", names.join(","))])
     }
 
     /// With two slots: the job's script, a slave task on its host, and one on another host.
@@ -676,7 +676,7 @@ mod tests {
     }
 
     fn named(names: &[&str], per: PerSlot) -> Vec<SlotRequest> {
-        names.iter().map(|name| SlotRequest::of(name, per)).collect()
+        names.iter().map(|name| SlotRequest::new(name, per)).collect()
     }
 
     #[test]
@@ -696,11 +696,11 @@ mod tests {
         let [script, _, elsewhere] = &jobs;
         let both = named(&both, PerSlot::AsCounted);
         assert_eq!((script.elsewhere(&both), elsewhere.elsewhere(&both)), (Vec::new(), vec!["mem_job"]));
-        let said = |name: &str, per| script.is_said(&SlotRequest::of(name, per));
+        let said = |name: &str, per| script.is_said(&SlotRequest::new(name, per));
         let counted = ["h_vmem", "h_rss", "mem_job"].map(|name| said(name, PerSlot::AsCounted));
         assert_eq!((counted, said("h_rss", PerSlot::Job)), ([true, false, false], true));
         let alone = parse(&[("pe=mpi", "pe=none")]).unwrap();
-        assert!(alone.is_said(&SlotRequest::of("h_rss", PerSlot::AsCounted)), "a job of one slot");
+        assert!(alone.is_said(&SlotRequest::new("h_rss", PerSlot::AsCounted)), "a job of one slot");
         // So it is with what execd says.
         let of_job = ("h_vmem_is_consumable_job=0", "h_vmem_is_consumable_job=1");
         let slave = parse(&[of_job, (ACCOUNT, "pe_task_id=1.node2\naccount")]).unwrap();
@@ -746,7 +746,7 @@ mod tests {
         let job = parse(&[("h_vmem=100M", text)]).unwrap();
         // What a user can have noted does not count beside it.
         let job = job.with_environment("JOBFENCE_REQUESTED=h_rss=1M\n").unwrap();
-        let memory = |name, per| job.memory(&[SlotRequest::of(name, per)]);
+        let memory = |name, per| job.memory(&[SlotRequest::new(name, per)]);
         assert_eq!(memory("h_rss", PerSlot::AsCounted), Some(120 << 20));
         assert_eq!(memory("h_rss", PerSlot::Job), Some(60 << 20));
         assert_eq!(memory("s_vmem", PerSlot::AsCounted), Some(900 << 20));
@@ -758,7 +758,7 @@ mod tests {
         let mut job = parse(&[]).unwrap();
         job = job.with_environment("A=b\nJOBFENCE_REQUESTED=mem_free=60M,other=1G,h_vmem=1M,gpu=2\n").unwrap();
         let memory = |names: &[(&str, PerSlot)]| {
-            job.memory(&names.iter().map(|(name, per)| SlotRequest::of(name, *per)).collect::<Vec<_>>())
+            job.memory(&names.iter().map(|(name, per)| SlotRequest::new(name, *per)).collect::<Vec<_>>())
         };
         assert_eq!(memory(&[("mem_free", PerSlot::AsCounted), ("h_vmem", PerSlot::AsCounted)]), Some(120 << 20));
         assert_eq!(memory(&[("mem_free", PerSlot::Job)]), Some(60 << 20));
@@ -766,7 +766,7 @@ mod tests {
         assert_eq!(memory(&[("h_vmem", PerSlot::AsCounted)]), Some(200 << 20));
         assert_eq!(memory(&[("nothing", PerSlot::Slot)]), None);
         assert_eq!(memory(&[]), None);
-        let gpus = |per| job.gpus(&[SlotRequest::of("gpu", per), SlotRequest::of("nothing", per)]);
+        let gpus = |per| job.gpus(&[SlotRequest::new("gpu", per), SlotRequest::new("nothing", per)]);
         assert_eq!((gpus(PerSlot::AsCounted), gpus(PerSlot::Job)), (4, 2));
         let job = parse(&[]).unwrap();
         for none in ["none", "", "mem_free=infinity"] {

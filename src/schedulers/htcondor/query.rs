@@ -82,7 +82,7 @@ pub fn answer(bytes: &[u8]) -> Result<Option<SlotJob>> {
     if number(more) == Some(0) {
         return Ok(Some(SlotJob::default()));
     }
-    SlotJob::of(&Attributes::of_message(ad)?).map(Some)
+    SlotJob::from_ad(&Attributes::of_message(ad)?).map(Some)
 }
 
 fn numbers(all: &[u64]) -> Vec<u8> {

@@ -94,10 +94,10 @@ impl SlotJob {
 
     /// Reads it from what condor_status(1) prints with `-long`: an attribute in each line.
     pub fn parse(text: &str) -> Result<Self> {
-        Self::of(&Attributes::of_lines(text))
+        Self::from_ad(&Attributes::of_lines(text))
     }
 
-    pub(super) fn of(ad: &Attributes<'_>) -> Result<Self> {
+    pub(super) fn from_ad(ad: &Attributes<'_>) -> Result<Self> {
         // The group is its user's text, and an end of a line in it would be one where attributes are printed.
         if let Some((name, _)) = ad.0.iter().find(|(_, value)| value.contains('\n')) {
             return Err(Error::new("the slot's ad has an end of a line in")

@@ -51,7 +51,7 @@ pub fn fetch_in(host: &Host, config: &Config, homes: &BTreeSet<PathBuf>) -> Resu
     if spooled.jobs.is_empty() {
         return Ok(Vec::new());
     }
-    let places = Places::of(host, config)?;
+    let places = Places::new(host, config)?;
     let mut all = process::all(&host.proc)?;
     let by_pid: BTreeMap<i32, Process> = all.iter().map(|found| (found.id.pid, *found)).collect();
     process::in_turn(&mut all, &host.proc);
@@ -65,7 +65,7 @@ pub fn fetch_in(host: &Host, config: &Config, homes: &BTreeSet<PathBuf>) -> Resu
                 return Ok(None);
             }
             if fences.is_none() {
-                fences = Some(Fences::of(host, config, &spooled)?);
+                fences = Some(Fences::find(host, config, &spooled)?);
             }
             let Some(fences) = &fences else { return Ok(None) };
             let by_session = of_a_session(&by_pid, &spooled, found);
@@ -108,7 +108,7 @@ fn of_a_session<'a>(all: &BTreeMap<i32, Process>, spooled: &'a SpooledJobs, foun
 struct Fences(BTreeMap<Id, Record>);
 
 impl Fences {
-    fn of(host: &Host, config: &Config, spooled: &SpooledJobs) -> Result<Self> {
+    fn find(host: &Host, config: &Config, spooled: &SpooledJobs) -> Result<Self> {
         let records = Records::open(&config.run_dir)?;
         let holder = Holder::scheduler(WithoutCgroups::name(&PBS))?;
         let mut fences: BTreeMap<Id, Record> = BTreeMap::new();

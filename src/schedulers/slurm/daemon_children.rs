@@ -31,7 +31,7 @@ struct DaemonsDir {
 }
 
 impl DaemonsDir {
-    fn of(host: &Host, daemon: &Membership) -> Option<Self> {
+    fn from_membership(host: &Host, daemon: &Membership) -> Option<Self> {
         Self::find(host, daemon, |hierarchy, path| match (placement::of(daemon, hierarchy), hierarchy.version) {
             (None, _) => is_of_daemons(path).then_some(true),
             (Some(_), Version::V1) => Some(true),
@@ -105,7 +105,7 @@ impl DaemonsStep<'_> {
         if self.uid == 0 {
             return Ok(Some(0));
         }
-        DaemonsDir::of(self.host, daemon).map(|place| self.end_in(&place, 0, deadline)).transpose()
+        DaemonsDir::from_membership(self.host, daemon).map(|place| self.end_in(&place, 0, deadline)).transpose()
     }
 
     /// Called when all tasks and their TaskEpilogs have ended. On v1 Slurm removes its directories before the end of the step, and fails if
@@ -176,7 +176,7 @@ impl DaemonsStep<'_> {
             }
         }
         for pid in place.pids()?.into_iter().filter(|pid| is_step_daemon(proc, *pid)) {
-            let Some(daemon) = Owner::of(proc, pid)? else { continue };
+            let Some(daemon) = Owner::from_pid(proc, pid)? else { continue };
             // `slurmstepd infinity`, which keeps the scope alive, has no step.
             let has_step = || proc.read(&format!("{pid}/cmdline")).is_ok_and(|line| line.contains('['));
             if daemon != self.owner && !known.iter().any(|(other, _)| *other == daemon) && has_step() {

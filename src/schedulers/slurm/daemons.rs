@@ -11,7 +11,7 @@ pub fn all(proc: &Dir) -> Result<Vec<Titled>> {
     let mut found = Vec::new();
     for pid in proc.list(true)?.iter().filter_map(|name| name.parse::<i32>().ok()) {
         if is_step_daemon(proc, pid)
-            && let Some(id) = Owner::of(proc, pid)?
+            && let Some(id) = Owner::from_pid(proc, pid)?
             && let Ok(line) = proc.read(&format!("{pid}/cmdline"))
         {
             let title = line.split('\0').next().unwrap_or_default();

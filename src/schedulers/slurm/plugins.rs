@@ -79,11 +79,11 @@ pub enum ByConfig {
 impl Slurm {
     /// Reads this host's configuration. `None`: there is none. `ours`: jobfence.conf, beside which slurm.conf may be.
     pub fn read(ours: Option<&Path>) -> Option<Self> {
-        conf::find(ours).map(|file| Self::of(&file))
+        conf::find(ours).map(|file| Self::from_file(&file))
     }
 
     /// Reads this slurm.conf and the cgroup.conf beside it.
-    pub fn of(file: &Path) -> Self {
+    pub fn from_file(file: &Path) -> Self {
         let slurm = Lines::read(file);
         let cgroup = Lines::read(&file.with_file_name("cgroup.conf"));
         Self {
@@ -227,7 +227,7 @@ mod tests {
         std::fs::write(&file, slurm).unwrap();
         std::fs::write(dir.path().join("cgroup.conf"), cgroup).unwrap();
         std::fs::write(dir.path().join("more.conf"), "TaskPlugin=task/cgroup,task/affinity\n").unwrap();
-        let slurm = Slurm::of(&file);
+        let slurm = Slurm::from_file(&file);
         let shorten = |text: String| text.replace(&format!("{}/", dir.path().display()), "");
         [
             hierarchy(Version::V2, &["cpu", "memory"]),
@@ -255,7 +255,7 @@ mod tests {
         ] {
             std::fs::write(&file, format!("TaskPlugin={task}\n")).unwrap();
             std::fs::write(dir.path().join("cgroup.conf"), format!("\nConstrainDevices={constrain}\n")).unwrap();
-            let slurm = Slurm::of(&file);
+            let slurm = Slurm::from_file(&file);
             let line = format!("ConstrainDevices={constrain} ({}/cgroup.conf:2)", dir.path().display());
             assert_eq!(slurm.constrains_devices(), expected.then_some(line), "{task}");
             assert_eq!(matches!(slurm.placement(&devices), ByConfig::Overlay(_)), expected, "{task}");
@@ -277,7 +277,7 @@ mod tests {
         ] {
             std::fs::write(&file, slurm).unwrap();
             std::fs::write(dir.path().join("cgroup.conf"), cgroup).unwrap();
-            let slurm = Slurm::of(&file);
+            let slurm = Slurm::from_file(&file);
             for other in ["cpuacct", "memory", "devices", "freezer", "pids"] {
                 let together = hierarchy(Version::V1, &[other, uses]);
                 assert!(matches!(slurm.placement(&together), ByConfig::Overlay(_)), "{uses} with {other}");

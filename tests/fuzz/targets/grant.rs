@@ -77,7 +77,7 @@ pub fn run(data: &[u8]) {
     });
 
     let spank = Spank::new(null_mut());
-    let kind = StepKind::of(number("step") as u32);
+    let kind = StepKind::from_step_id(number("step") as u32);
     assert!(Name::new(kind.name()).is_ok());
     let on_record = string("on_record").map(|_| number("on_record") as u32);
     let cores = lists.map(|(_, list)| CpuList::parse(list.unwrap_or_default().split('\0').next().unwrap_or_default()));

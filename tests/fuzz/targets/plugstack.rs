@@ -20,7 +20,7 @@ pub fn run(data: &[u8]) {
     let data = within(data);
     files::put("stack/plugstack.conf", &data);
     let file = files::put("stack/slurm.conf", b"");
-    if let PlugstackLookup::Line(line) = plugstack::find(Slurm::of(&file).plugstack()) {
+    if let PlugstackLookup::Line(line) = plugstack::find(Slurm::from_file(&file).plugstack()) {
         assert!(line.plugin.contains("jobfence") && line.number > 0);
         let all = text(&data);
         // A line that Slurm reads in pieces can be cut within a word.

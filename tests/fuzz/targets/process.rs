@@ -16,7 +16,7 @@ pub fn run(data: &[u8]) {
     let of = |content: &[u8]| {
         files::put("proc/7/stat", content);
         let proc = Dir::open(files::directory().join("proc")).expect("it was made");
-        let owner = Owner::of(&proc, 7);
+        let owner = Owner::from_pid(&proc, 7);
         // Who has certainly started and not ended is alive; who cannot be understood is not dead.
         match &owner {
             Ok(Some(owner)) => assert_eq!(owner.is_alive(&proc), Ok(true)),

@@ -51,7 +51,7 @@ pub fn run(data: &[u8]) {
         }
         assert_eq!(again, *requests);
     }
-    let site = Config { numbers: LimitNumbers::of(Limit::Processes, 50), memory_high: None, ..Config::default() };
+    let site = Config { numbers: LimitNumbers::with(Limit::Processes, 50), memory_high: None, ..Config::default() };
     let before = plan(&site, &Grant::whole(Some(Cpus::whole(2)), Some(1 << 30))).0;
     let mut after = before.clone();
     for (_, error) in obey(&mut after, &site, &word) {

@@ -37,7 +37,7 @@ pub fn run(data: &[u8]) {
         let Some((threads, place)) = threads_per_core(&lines, node) else { continue };
         assert!(place.starts_with("NodeName="), "{threads} {place}");
     }
-    let slurm = Slurm::of(&file);
+    let slurm = Slurm::from_file(&file);
     for (version, controllers) in [(Version::V2, &["cpu"][..]), (Version::V1, &["memory"]), (Version::V1, &["devices"])]
     {
         let hierarchy = Hierarchy {

@@ -49,7 +49,7 @@ pub fn run(data: &[u8]) {
     let of_user = |name: &str| SpooledJob::parse(&format!("{BEFORE}{name}{BEHIND}"), "7.1", Some(&text));
     let plain = of_user("x").expect("a job");
     if let Ok(named) = of_user(&text) {
-        let memory = |job: &SpooledJob| job.memory(&[SlotRequest::of("h_vmem", PerSlot::AsCounted)]);
+        let memory = |job: &SpooledJob| job.memory(&[SlotRequest::new("h_vmem", PerSlot::AsCounted)]);
         assert_eq!((&named.job, named.uid, named.slots), (&plain.job, plain.uid, plain.slots));
         assert_eq!(
             (memory(&named), &named.facts, &named.errors_path),

@@ -38,7 +38,7 @@ pub fn look(
     too_much: impl Fn(&Config, &str) -> Result<Vec<String>, Failure>,
     verdict: &mut Verdict,
 ) {
-    let requests = CountedNames::of(loaded);
+    let requests = CountedNames::from_config(loaded);
     let global = match execd.ask(&["qconf", "-sconf", "global"]) {
         Ok(global) => global,
         Err(why) => {
@@ -101,7 +101,7 @@ pub fn look(
 
 /// What the site has to set in its complexes, or to say of them in jobfence.conf.
 pub fn to_do(execd: &SchedulerDaemon, loaded: &Loaded) -> Vec<String> {
-    let requests = CountedNames::of(loaded);
+    let requests = CountedNames::from_config(loaded);
     match execd.ask(&["qconf", "-sc"]) {
         Ok(complexes) => of_complexes(&complexes, &requests),
         Err(why) => {
@@ -182,7 +182,7 @@ struct CountedNames {
 
 impl CountedNames {
     /// Of some job or other.
-    fn of(loaded: &Loaded) -> Self {
+    fn from_config(loaded: &Loaded) -> Self {
         let mut cpus = loaded.config.slot_cpus.clone();
         for request in loaded.one_by_one().flat_map(|candidate| candidate.config.slot_cpus) {
             if !cpus.contains(&request) {
@@ -370,8 +370,8 @@ mod tests {
     #[test]
     fn what_qmaster_debits_where_is_said() {
         let requests = |cpus: &[(&str, PerSlot)]| CountedNames {
-            cpus: cpus.iter().map(|(name, per)| SlotRequest::of(name, *per)).collect(),
-            memory: vec![SlotRequest::of("mem", PerSlot::Slot)],
+            cpus: cpus.iter().map(|(name, per)| SlotRequest::new(name, *per)).collect(),
+            memory: vec![SlotRequest::new("mem", PerSlot::Slot)],
             gpus: Vec::new(),
         };
         let ours: String = COMPLEXES.map(|name| format!("{name} {name} MEMORY <= YES NO 0 0\n")).concat();
@@ -406,7 +406,7 @@ mod tests {
         let ours: String = COMPLEXES.map(|name| format!("{name} {name} MEMORY <= YES NO 0 0\n")).concat();
         let text = format!("#name shortcut type relop requestable consumable default urgency\n{ours}");
         let requests = |names: &[&str]| -> Vec<SlotRequest> {
-            names.iter().map(|name| SlotRequest::of(name, PerSlot::AsCounted)).collect()
+            names.iter().map(|name| SlotRequest::new(name, PerSlot::AsCounted)).collect()
         };
         let these = |memory: &[&str], gpus: &[&str]| CountedNames {
             memory: requests(memory),

@@ -18,7 +18,7 @@ use crate::host::memory::pressure;
 /// Is a load sensor, until execd ends it.
 pub fn sense(configured: &Configured, reserve: Option<Reserve>) -> Result<(), Failure> {
     if let Ok(loaded) = configured.load() {
-        let execd = SchedulerDaemon::of(&Dir::open("/proc")?, getppid().as_raw(), EXECD);
+        let execd = SchedulerDaemon::from_pid(&Dir::open("/proc")?, getppid().as_raw(), EXECD);
         check::to_do(&execd, &loaded).iter().for_each(|line| log::warn!("{line}"));
     }
     let read = || {

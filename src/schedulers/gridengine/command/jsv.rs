@@ -56,7 +56,7 @@ pub struct JsvOptions {
 pub fn jsv(options: &JsvOptions) -> Result<ExitCode, Failure> {
     // A file with mistakes keeps nobody from submitting jobs: on the hosts they are refused, and it is said why.
     let wanted = || match options.configured.load() {
-        Ok(loaded) => Ok(CountedRequests::of(&loaded)),
+        Ok(loaded) => Ok(CountedRequests::from_config(&loaded)),
         Err(error) => Err(error.to_string()),
     };
     // Not that of the standard library, which does not say what it has read ahead.
@@ -88,7 +88,7 @@ struct CountedRequests {
 
 impl CountedRequests {
     /// Which sections a job has, is known on its host.
-    fn of(loaded: &Loaded) -> Self {
+    fn from_config(loaded: &Loaded) -> Self {
         let of_sections = loaded.one_by_one().flat_map(|candidate| candidate.config.slot_cpus);
         let Config { slot_cpus, slot_memory, slot_gpus, .. } = loaded.config.clone();
         Self { cpus: slot_cpus.into_iter().chain(of_sections).collect(), memory: slot_memory, gpus: slot_gpus }
@@ -343,7 +343,7 @@ mod tests {
     }
 
     fn answers_beside(questions: &str, other: Option<&mut OtherJsv>) -> String {
-        let all = |names: &[&str]| names.iter().map(|name| SlotRequest::of(name, PerSlot::AsCounted)).collect();
+        let all = |names: &[&str]| names.iter().map(|name| SlotRequest::new(name, PerSlot::AsCounted)).collect();
         let wanted = || {
             Ok(CountedRequests { cpus: all(&["threads"]), memory: all(&["h_vmem", "mem_free"]), gpus: all(&["gpu"]) })
         };

@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_host_has_what_its_jobs_can_have() {
-        let request = |name| SlotRequest::of(name, PerSlot::AsCounted);
+        let request = |name| SlotRequest::new(name, PerSlot::AsCounted);
         let config = Config {
             slot_memory: vec![request("h_vmem"), request("mem_free")],
             slot_gpus: vec![request("gpu")],

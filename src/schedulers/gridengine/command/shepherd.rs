@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 use jobfence::config::{Config, LoadError, Loaded, SlotRequest};
 use jobfence::doors::card::{JobEnd, card};
-use jobfence::doors::life::{self, Granted, HeldBy, LiveFence, OpenRequest, Which};
+use jobfence::doors::life::{self, Granted, HeldBy, LiveFence, OpenRequest, WantedFences};
 use jobfence::doors::run::end_as;
 use jobfence::doors::user;
 use jobfence::error::Error;
@@ -108,8 +108,8 @@ struct FencedJob {
     loaded: Loaded,
     spooled: SpooledJob,
     /// The fences of the job and of its shepherd, each with its name.
-    job: (Which, LiveFence),
-    shepherd: (Which, LiveFence),
+    job: (WantedFences, LiveFence),
+    shepherd: (WantedFences, LiveFence),
 }
 
 impl FencedJob {
@@ -127,14 +127,14 @@ impl FencedJob {
         }
         let is_of_script = spooled.slave_task.is_none();
         let config = loaded.as_ref().ok().map(|loaded| loaded.config.clone());
-        Self::of(spooled, loaded, configured).map_err(|why| {
+        Self::from_spooled(spooled, loaded, configured).map_err(|why| {
             // Of a slave task, execd takes no more than that it has failed.
             let is_of_host = is_of_script && !config.is_some_and(|config| can_fence(&config));
             NotStarted { is_of_host, ..why.into() }
         })
     }
 
-    fn of(
+    fn from_spooled(
         spooled: SpooledJob,
         loaded: Result<Loaded, LoadError>,
         configured: impl Fn(Vec<OsString>) -> Result<Loaded, LoadError>,
@@ -148,7 +148,8 @@ impl FencedJob {
             id(step.unwrap_or(JOBS_STEP).to_owned())?,
             id(step.map_or_else(|| SHEPHERDS_STEP.to_owned(), |task| format!("{SHEPHERDS_STEP}-{task}")))?,
         ];
-        let [job, shepherd] = steps.map(|step| Which { job: spooled.job.clone(), step: Some(step), run: Some(RUN) });
+        let [job, shepherd] =
+            steps.map(|step| WantedFences { job: spooled.job.clone(), step: Some(step), run: Some(RUN) });
         // What kills it says nothing of the job any more.
         let spared = configured(vec![OsString::from("OOMKillStep=no")]);
         let Some(of_shepherd) = fenced(open(spared, &spooled, &shepherd))? else { return Ok(None) };
@@ -206,7 +207,7 @@ impl FencedJob {
             words: Some(&WORDS),
             ..usage::end(spool)
         };
-        let all = Which { step: None, ..self.job.0.clone() };
+        let all = WantedFences { step: None, ..self.job.0.clone() };
         match card(&self.loaded, &all, &granted(Some(&self.loaded), &self.spooled), &end) {
             Ok(lines) => lines.unwrap_or_default(),
             Err(error) => {
@@ -264,7 +265,7 @@ fn attach(live: &mut LiveFence, child: Pid) -> Result<(), Error> {
 }
 
 /// Ends these fences, of the job itself or not. Their records are read anew: another process may have changed them.
-fn close(config: &Config, job: &Id, fences: &[(&Which, bool)]) -> BothFences {
+fn close(config: &Config, job: &Id, fences: &[(&WantedFences, bool)]) -> BothFences {
     let mut ended = BothFences::default();
     for (which, is_of_job) in fences {
         let closed = life::close(config, which).unwrap_or_else(|error| vec![Err(error)]);
@@ -317,7 +318,7 @@ fn granted(loaded: Option<&Loaded>, spooled: &SpooledJob) -> Granted {
     granted.memory = spooled.memory(&config.slot_memory);
     let mut gpus = usize::try_from(spooled.gpus(&config.slot_gpus)).unwrap_or(usize::MAX);
     if spooled.slave_task.is_some() {
-        let all = Which { job: spooled.job.clone(), step: None, run: Some(RUN) };
+        let all = WantedFences { job: spooled.job.clone(), step: None, run: Some(RUN) };
         let of_job = life::usage(config, &all).unwrap_or_default();
         granted.memory = of_job.iter().filter_map(|seen| seen.limits.memory).chain(granted.memory).min();
         gpus = of_job.iter().map(|seen| seen.gpus.len()).max().unwrap_or(0);
@@ -331,7 +332,7 @@ fn granted(loaded: Option<&Loaded>, spooled: &SpooledJob) -> Granted {
     granted
 }
 
-fn open(loaded: Result<Loaded, LoadError>, spooled: &SpooledJob, which: &Which) -> Answer<LiveFence> {
+fn open(loaded: Result<Loaded, LoadError>, spooled: &SpooledJob, which: &WantedFences) -> Answer<LiveFence> {
     let granted = granted(loaded.as_ref().ok(), spooled);
     let request = OpenRequest {
         uid: spooled.uid,

@@ -96,10 +96,10 @@ impl Place {
     /// That of this process. `None`: it is in no fence.
     fn of_this() -> Option<Self> {
         let place = Membership::read(&Dir::open("/proc").ok()?, nix::unistd::getpid().as_raw()).ok()?;
-        Self::of(place.in_unified()?.strip_prefix('/')?)
+        Self::from_path(place.in_unified()?.strip_prefix('/')?)
     }
 
-    fn of(own: &str) -> Option<Self> {
+    fn from_path(own: &str) -> Option<Self> {
         let names: Vec<&str> = own.split('/').collect();
         let at = names
             .windows(2)
@@ -175,12 +175,12 @@ mod tests {
     #[test]
     fn a_job_is_where_htcondor_puts_it_into_the_fence() {
         let own = "jobfence.slice/jobfence.scope/uid_1000/job_12.0/step_slot1_1/htcondor/a_slot1_1@n.slice/b.scope";
-        let place = Place::of(own).unwrap();
+        let place = Place::from_path(own).unwrap();
         assert_eq!((place.job.as_str(), place.own.as_str()), ("12.0", own));
         assert_eq!(place.branch, "jobfence.slice/jobfence.scope/uid_1000/job_12.0/step_slot1_1/htcondor");
         for outside in ["", "system.slice/condor.service/htcondor/x", "jobfence/uid_1/job_1/step_0", "job_1/x/step_1/y"]
         {
-            assert_eq!(Place::of(outside), None, "{outside}");
+            assert_eq!(Place::from_path(outside), None, "{outside}");
         }
     }
 }

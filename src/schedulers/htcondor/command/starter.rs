@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use jobfence::config::Loaded;
-use jobfence::doors::life::{self, Granted, HeldBy, LiveFence, OpenRequest, Room, Which};
+use jobfence::doors::life::{self, Granted, HeldBy, LiveFence, OpenRequest, Room, WantedFences};
 use jobfence::doors::user;
 use jobfence::error::{Error, Result};
 use jobfence::facts::{Fact, Facts, Gpus};
@@ -143,7 +143,7 @@ fn fence(arguments: &[OsString]) -> Result<(), String> {
         Err(error) => return fenced(life::of_unknown(loaded, error)).map(drop),
     };
     let number = u32::try_from(Pid::this().as_raw()).unwrap_or_default();
-    let which = Which { job: run.job.clone(), step: Some(run.step.clone()), run: Some(number) };
+    let which = WantedFences { job: run.job.clone(), step: Some(run.step.clone()), run: Some(number) };
     let environment = run.environment.clone();
     let question = run.question.take();
     let (room, settings) = (run.room.take(), run.settings.take());
@@ -178,7 +178,7 @@ fn tell(loaded: &Loaded, live: &LiveFence, said: &StarterSettings, local_name: O
     environment::tell(&loaded.config, live, site, &said.branch, local_name)
 }
 
-fn close(loaded: Option<&Loaded>, which: &Which) {
+fn close(loaded: Option<&Loaded>, which: &WantedFences) {
     let closed = loaded.map(|loaded| life::close(&loaded.config, which));
     if let Some(Err(error)) = closed {
         log::warn!("job {}: {error}; the janitor looks again", which.job);

@@ -121,7 +121,7 @@ pub fn of_pam(configured: &Configured, found: Option<&(PathBuf, PlugstackLookup)
 pub struct PluginArguments(Vec<(Vec<u8>, String)>);
 
 impl PluginArguments {
-    pub fn of(found: Option<&(PathBuf, PlugstackLookup)>, configured: &Configured) -> Self {
+    pub fn from_plugstack(found: Option<&(PathBuf, PlugstackLookup)>, configured: &Configured) -> Self {
         let key =
             |argument: &[u8]| argument.split(|byte| *byte == b'=').next().unwrap_or_default().to_ascii_lowercase();
         let (ours, options) = configured.named_arguments();

@@ -13,7 +13,7 @@ use clap::Args;
 use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::config::Config;
 use jobfence::host::Host;
-use jobfence::janitor::{self, Who};
+use jobfence::janitor::{self, JanitorCaller};
 use jobfence::record::Records;
 use jobfence::schedulers::slurm::daemons;
 use jobfence::schedulers::slurm::plugins::Slurm;
@@ -133,7 +133,7 @@ fn still_recorded(host: &Host, config: &Config) -> Result<Vec<String>, Failure> 
     if !config.run_dir.exists() {
         return Ok(Vec::new());
     }
-    let reaped = janitor::reap(host, config, ALL, Who::command(), Instant::now() + janitor::PATIENCE)?;
+    let reaped = janitor::reap(host, config, ALL, JanitorCaller::command(), Instant::now() + janitor::PATIENCE)?;
     let alive = reaped.alive + reaped.busy;
     let alive = (alive > 0).then(|| format!("{alive} in {}", config.run_dir.display()));
     Ok(reaped.failed.into_iter().chain(alive).collect())

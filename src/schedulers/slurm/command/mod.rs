@@ -51,7 +51,7 @@ impl SchedulersPart for SlurmPart {
     }
 
     fn add_names(&self, host: &CheckedHost<'_>, sections: &[Named<'_>], known: &mut KnownNames) {
-        let Some(slurm) = conf::find(Some(host.file)).map(|file| Slurm::of(&file)) else { return };
+        let Some(slurm) = conf::find(Some(host.file)).map(|file| Slurm::from_file(&file)) else { return };
         if have(sections, &[SectionKind::Partition, SectionKind::Node]) {
             known::of_conf(slurm.file(), known);
         }

@@ -99,12 +99,12 @@ fn files(directory: &Path) -> Vec<PathBuf> {
 
 /// The place of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct At {
+struct PamLinePlace {
     file: PathBuf,
     line: usize,
 }
 
-impl fmt::Display for At {
+impl fmt::Display for PamLinePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file.display(), self.line)
     }
@@ -116,7 +116,7 @@ struct Call {
     /// The module and its arguments.
     words: Vec<String>,
     /// How the line came into the service: the places from the service's own file to the line's own.
-    path: Vec<At>,
+    path: Vec<PamLinePlace>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +128,7 @@ enum PamGroup {
 }
 
 impl PamGroup {
-    fn of(word: &str) -> Option<Self> {
+    fn from_word(word: &str) -> Option<Self> {
         // A `-` only says that the module may be missing.
         let word = word.strip_prefix('-').unwrap_or(word);
         let known = [
@@ -151,7 +151,7 @@ impl Call {
         self.words.iter().skip(1).rev().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
     }
 
-    fn at(&self) -> &At {
+    fn at(&self) -> &PamLinePlace {
         self.path.last().expect("a call is somewhere")
     }
 
@@ -179,8 +179,8 @@ impl Call {
     }
 
     /// Where the paths to this call and to another one separate: in a file that both are in.
-    fn parts_from(&self, other: &Self) -> &At {
-        let differs = |(ours, theirs): &(&At, &At)| ours != theirs;
+    fn parts_from(&self, other: &Self) -> &PamLinePlace {
+        let differs = |(ours, theirs): &(&PamLinePlace, &PamLinePlace)| ours != theirs;
         self.path.iter().zip(&other.path).find(differs).map_or(self.at(), |(ours, _)| ours)
     }
 }
@@ -200,11 +200,11 @@ impl Stack {
         stack
     }
 
-    fn add(&mut self, directories: &[&Path], file: &Path, only: Option<PamGroup>, path: &[At]) {
+    fn add(&mut self, directories: &[&Path], file: &Path, only: Option<PamGroup>, path: &[PamLinePlace]) {
         // PAM treats an unreadable file as a failure: no session begins.
         let Ok(text) = fs::read(file) else { return };
         for (line, words) in statements(&String::from_utf8_lossy(&text)) {
-            let path = [path, &[At { file: file.to_owned(), line }]].concat();
+            let path = [path, &[PamLinePlace { file: file.to_owned(), line }]].concat();
             let mut include = |name: &str, only| {
                 let found = directories.iter().map(|directory| directory.join(name)).find(|file| file.is_file());
                 let Some(found) = found.filter(|_| path.len() < DEEPEST) else { return };
@@ -214,7 +214,8 @@ impl Stack {
             match words.as_slice() {
                 [word, name, ..] if word == "@include" => include(name, only),
                 [kind, control, rest @ ..] => {
-                    let Some(kind) = PamGroup::of(kind).filter(|kind| only.is_none_or(|only| only == *kind)) else {
+                    let Some(kind) = PamGroup::from_word(kind).filter(|kind| only.is_none_or(|only| only == *kind))
+                    else {
                         continue;
                     };
                     match rest {

@@ -85,7 +85,7 @@ pub struct Store {
 impl Chore for Store {
     /// Reads new lines, and stores what is not stored yet.
     fn once(&mut self, config: &Config) {
-        let (Some(usage_log), StoreUsage::AdminComment) = (UsageLog::of(config), config.store_usage) else {
+        let (Some(usage_log), StoreUsage::AdminComment) = (UsageLog::from_config(config), config.store_usage) else {
             *self = Self::default();
             return;
         };

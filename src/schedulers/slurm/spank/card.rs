@@ -46,11 +46,11 @@ const NO_LIMIT: u64 = 365 * 86_400;
 
 impl CardOrder {
     /// For a batch script, if the user, or else the site, wants a card. No other step sees all of its job.
-    pub fn of(spank: &Spank, kind: StepKind, when: UsageCard, grant: &Grant, has_gpus: bool) -> Option<Self> {
+    pub fn from_spank(spank: &Spank, kind: StepKind, when: UsageCard, grant: &Grant, has_gpus: bool) -> Option<Self> {
         let is_wanted = kind == StepKind::Batch && when != UsageCard::Never;
         is_wanted.then(|| {
             let time_limit = SharedNumber::new().inspect_err(|error| log::debug!("no time limit on the card: {error}"));
-            let others = HandOver::of(spank);
+            let others = HandOver::from_spank(spank);
             if let Some(others) = &others {
                 others.prepare();
             }

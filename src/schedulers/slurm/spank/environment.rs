@@ -160,14 +160,14 @@ pub fn hint_threads(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence) 
     if !config.thread_hints {
         return Ok(());
     }
-    let kind = StepKind::of(spank.u32(spank_item::S_JOB_STEPID)?);
+    let kind = StepKind::from_step_id(spank.u32(spank_item::S_JOB_STEPID)?);
     let tasks = spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT).unwrap_or(1);
     // slurmd sets this variable itself in each batch step (`env_array_for_batch_job`): how many tasks mpirun starts on each node. In an
     // interactive step it comes from salloc.
     let is_one_task = || spank.getenv(c"SLURM_TASKS_PER_NODE").is_ok_and(|tasks| tasks.as_deref() == Some("1"));
     let starts_tasks = matches!(kind, StepKind::Batch | StepKind::Interactive) && !is_one_task();
     let enforced = config.mode == Mode::Enforce && !starts_tasks;
-    let visible = Affinity::of(Pid::this().as_raw()).map(|cpus| cpus.count());
+    let visible = Affinity::from_pid(Pid::this().as_raw()).map(|cpus| cpus.count());
     let hint = match visible.filter(|_| enforced) {
         Some(visible) => share(of_step(spank, plan, fence), plan, tasks).and_then(|share| threads(share, visible)),
         None => None,

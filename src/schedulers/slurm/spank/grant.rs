@@ -41,7 +41,7 @@ pub enum StepKind {
 
 impl StepKind {
     /// From `S_JOB_STEPID`.
-    pub fn of(step_id: u32) -> Self {
+    pub fn from_step_id(step_id: u32) -> Self {
         match step_id {
             0xffff_fffb => Self::Batch,
             0xffff_fffc => Self::Extern,
@@ -325,7 +325,7 @@ mod tests {
         for (id, name) in
             [(0, "0"), (7, "7"), (0xffff_fffb, "batch"), (0xffff_fffc, "extern"), (0xffff_fffa, "interactive")]
         {
-            assert_eq!(StepKind::of(id).name(), name);
+            assert_eq!(StepKind::from_step_id(id).name(), name);
         }
     }
 }

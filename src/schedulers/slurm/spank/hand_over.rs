@@ -54,7 +54,7 @@ pub struct HandOver {
 
 impl HandOver {
     /// `None`: the job has one node, or its nodes are not known.
-    pub fn of(spank: &Spank) -> Option<Self> {
+    pub fn from_spank(spank: &Spank) -> Option<Self> {
         let variable = |name: &CStr| spank.getenv(name).ok().flatten();
         let nodes = HostList::parse(&variable(c"SLURM_JOB_NODELIST")?)?.names(MOST_NODES)?;
         let node = std::env::var("SLURMD_NODENAME").ok().filter(|node| nodes.contains(node))?;

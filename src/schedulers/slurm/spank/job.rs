@@ -17,7 +17,7 @@ use crate::sys::process::Owner;
 
 /// The step's kind and key.
 pub fn key_of(spank: &Spank, host: &Host) -> Result<(StepKind, JobKey)> {
-    let kind = StepKind::of(spank.u32(spank_item::S_JOB_STEPID)?);
+    let kind = StepKind::from_step_id(spank.u32(spank_item::S_JOB_STEPID)?);
     let key = JobKey {
         node: host.node_level(std::env::var("SLURMD_NODENAME").ok())?,
         uid: spank.u32(spank_item::S_JOB_UID)?,
@@ -61,7 +61,7 @@ pub struct Job {
 
 impl Job {
     /// Finds the step's job, and the configuration for it.
-    pub fn of(spank: &Spank, loaded: &Loaded) -> Result<(Resolved, Self), NotFenced> {
+    pub fn from_spank(spank: &Spank, loaded: &Loaded) -> Result<(Resolved, Self), NotFenced> {
         let host = Host::read(&loaded.config)?;
         let (kind, key) = key_of(spank, &host)?;
         let record = JobRecords::existing(&loaded.config.run_dir)

@@ -39,7 +39,7 @@ pub fn start(arguments: &[&[u8]]) {
     for (limit, error) in unenforceable::on_node(&host, &loaded, Slurm::read(loaded.file.as_deref()).as_ref()) {
         log::error!("jobs on this node cannot have their {limit} limit as configured: {error}");
     }
-    match janitor::reap(&host, config, ALL, janitor::Who::Daemon, Instant::now() + janitor::PATIENCE) {
+    match janitor::reap(&host, config, ALL, janitor::JanitorCaller::Daemon, Instant::now() + janitor::PATIENCE) {
         Ok(reaped) => reaped.log(),
         Err(error) => log::error!("cannot look for what dead step daemons left: {error}"),
     }

@@ -158,7 +158,7 @@ pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
     environment::forget(spank);
     let (loaded, topology) = read.now();
     let build = |resolved, job| build(spank, resolved, job, topology);
-    *step = match launch::begun(loaded, |loaded| Job::of(spank, loaded), build) {
+    *step = match launch::begun(loaded, |loaded| Job::from_spank(spank, loaded), build) {
         Answer::Off => StepState::Off,
         Answer::Fenced(fenced) => StepState::Fenced(Box::new(fenced)),
         Answer::Unfenced { config, by, why } => {
@@ -233,7 +233,7 @@ fn build(
         daemon: Some(&daemon),
         holder: None,
         gpus: &[],
-        noted: Some(&Noted::of(facts, grant.job_cpus, grant.job_memory)),
+        noted: Some(&Noted::new(facts, grant.job_cpus, grant.job_memory)),
         gpu_count: facts.gpus.count(),
     };
     let has_tasks = *kind != StepKind::Extern;
@@ -248,9 +248,9 @@ fn build(
     let note = job.note(config);
     let Job { kind, host, facts, .. } = job;
     let when = requests.usage_card().unwrap_or(resolved.config.usage_card);
-    let card = CardOrder::of(spank, kind, when, &grant, facts.gpus != Gpus::None);
+    let card = CardOrder::from_spank(spank, kind, when, &grant, facts.gpus != Gpus::None);
     let hand_over = (matches!(kind, StepKind::Regular(_)) && when != UsageCard::Never)
-        .then(|| HandOver::of(spank).filter(HandOver::is_elsewhere))
+        .then(|| HandOver::from_spank(spank).filter(HandOver::is_elsewhere))
         .flatten()
         .map(|hand_over| (hand_over, grant.clone()));
     if let Some((hand_over, _)) = &hand_over {
@@ -328,7 +328,7 @@ pub fn attach(spank: &Spank) {
     let pid = match spank.int(spank_item::S_TASK_PID) {
         Ok(pid) if pid > 1 => pid,
         // The extern step has no task, but Slurm makes this call all the same.
-        _ if spank.u32(spank_item::S_JOB_STEPID).is_ok_and(|step| StepKind::of(step) == StepKind::Extern) => {
+        _ if spank.u32(spank_item::S_JOB_STEPID).is_ok_and(|step| StepKind::from_step_id(step) == StepKind::Extern) => {
             if let Some(StepState::Fenced(fenced)) = step.as_deref_mut() {
                 settle_extern(fenced);
             }
@@ -569,7 +569,8 @@ pub fn end() {
     if fenced.leftovers
         && Instant::now() + janitor::PATIENCE_AT_LAUNCH + janitor::PATIENCE_WITH_MANY < deadline
         && let Some(place) = fenced.unfenced_processes.place()
-        && let who = janitor::Who::Launch(janitor::Launch { daemon: place, key: Some(fenced.fence.key()), all: true })
+        && let who =
+            janitor::JanitorCaller::Launch(janitor::Launch { daemon: place, key: Some(fenced.fence.key()), all: true })
         && let Ok(reaped) =
             janitor::reap(&fenced.host, &fenced.config, ALL, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH)
     {

@@ -54,7 +54,7 @@ impl UnfencedProcesses {
 
     /// A task that runs without a fence.
     pub fn add(&mut self, host: &Host, config: &Config, key: &JobKey, pid: i32) {
-        self.waiting.extend(Owner::of(&host.proc, pid).ok().flatten());
+        self.waiting.extend(Owner::from_pid(&host.proc, pid).ok().flatten());
         self.track(host, config, key);
     }
 

@@ -72,12 +72,13 @@ fn kept(dir: &Dir, name: &str) -> Option<Debits> {
 
 /// Asks qmaster, as execd would.
 fn ask(queue: &str, host: &str) -> Result<Debits, String> {
-    let execd = SchedulerDaemon::of(&Dir::open("/proc").map_err(|error| error.to_string())?, getppid().as_raw(), EXECD);
+    let execd =
+        SchedulerDaemon::from_pid(&Dir::open("/proc").map_err(|error| error.to_string())?, getppid().as_raw(), EXECD);
     let deadline = Instant::now() + PATIENCE;
     let qconf = |option: &str, of: &[&str]| execd.ask_by(&[&["qconf", option], of].concat(), deadline);
     let complexes = qconf("-sc", &[])?;
     let givers = [qconf("-se", &[host])?, qconf("-se", &["global"])?, qconf("-sq", &[&format!("{queue}@{host}")])?];
-    Ok(Debits::of(&complexes, &givers))
+    Ok(Debits::from_qconf(&complexes, &givers))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use super::spool::Spool;
 pub fn tell(spool: &Spool, job: &SpooledJob, config: &Config, seen: &Seen, visible_gpus: Option<&str>) -> Result<()> {
     let before = spool.dir.read_bytes(ENVIRONMENT)?;
     // The shepherd binds a job when it is in its fence: then the CPUs that we see are not the job's.
-    let visible = Affinity::of(0).map(|cpus| cpus.count()).filter(|_| config.thread_hints && !job.is_bound);
+    let visible = Affinity::from_pid(0).map(|cpus| cpus.count()).filter(|_| config.thread_hints && !job.is_bound);
     let hint = visible.zip(seen.limits.cpus).and_then(|(visible, cpus)| threads(cpus, visible));
     spool.write(ENVIRONMENT, &with_ours(&before, config.mode, seen, hint, visible_gpus))
 }

@@ -124,7 +124,7 @@ struct SpoolWatch {
 }
 
 impl SpoolWatch {
-    fn of(directory: &Path) -> Self {
+    fn new(directory: &Path) -> Self {
         Self { directory: directory.to_owned(), since: Instant::now(), has_pid: false, is_begun: false }
     }
 
@@ -175,7 +175,7 @@ impl ShepherdProcess {
         pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&wanted), Some(&mut before)).map_err(os("block signals"))?;
         let signals = SignalFd::with_flags(&wanted, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map_err(os("watch for signals"))?;
-        let spool = SpoolWatch::of(Path::new("."));
+        let spool = SpoolWatch::new(Path::new("."));
         let child = PlacedChild::start(attach, || {
             pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None).map_err(os("unblock signals"))?;
             exec(program, name, user)
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn the_spool_is_looked_at_until_the_job_has_begun() {
         let top = tempfile::tempdir().unwrap();
-        let mut spool = SpoolWatch::of(top.path());
+        let mut spool = SpoolWatch::new(top.path());
         let mut seen_after = |names: &[&str]| {
             names.iter().for_each(|name| std::fs::write(top.path().join(name), "1").unwrap());
             let events = spool.read();

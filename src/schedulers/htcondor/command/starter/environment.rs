@@ -23,7 +23,7 @@ pub fn tell(config: &Config, live: &LiveFence, site: &str, branch: &str, local_n
     let mut seen = live.seen();
     // The step has the starter's memory, too.
     seen.limits.memory = memory_of(&seen, branch).or(seen.limits.memory);
-    let visible = Affinity::of(0).map(|cpus| cpus.count()).filter(|_| config.thread_hints);
+    let visible = Affinity::from_pid(0).map(|cpus| cpus.count()).filter(|_| config.thread_hints);
     let line = environment::with(site, &variables(&seen, config.mode, visible, live.opened.usage_card))?;
     own_line::set(environment::LINE, &line, local_name);
     Ok(())

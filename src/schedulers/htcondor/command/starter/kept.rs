@@ -32,7 +32,7 @@ pub struct Kept {
 impl Kept {
     /// What there is for the startd that has started this process. Without a place for it, each job asks anew.
     pub fn open(run_dir: &Path) -> Option<Self> {
-        let startd = Dir::open("/proc").and_then(|proc| Owner::of(&proc, getppid().as_raw())).ok()??;
+        let startd = Dir::open("/proc").and_then(|proc| Owner::from_pid(&proc, getppid().as_raw())).ok()??;
         let dir = make_directory(run_dir, KEPT).ok()?;
         Some(Self { dir, startd: format!("{} {}", startd.pid, startd.start) })
     }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use jobfence::bytes::binary;
 use jobfence::config::Config;
 use jobfence::doors::enter;
-use jobfence::doors::life::{self, HowClosed, Which};
+use jobfence::doors::life::{self, HowClosed, WantedFences};
 use jobfence::error::{Error, Result};
 use jobfence::job::Id;
 use jobfence::report::INSIDE;
@@ -30,7 +30,7 @@ pub const WATCH: &str = "jobfence-watch";
 const THIS: &std::ffi::CStr = c"/proc/self/exe";
 
 /// Starts it for a fence of this process, with this environment and no other. `branch` is where HTCondor makes the job's cgroup.
-pub fn start(which: &Which, branch: &str, environment: &[CString]) -> Result<()> {
+pub fn start(which: &WantedFences, branch: &str, environment: &[CString]) -> Result<()> {
     let words = words(which, branch)?;
     let null = OpenOptions::new().read(true).write(true).open("/dev/null");
     let null = null.map_err(|error| Error::new(format!("open /dev/null: {error}")))?;
@@ -46,7 +46,7 @@ pub fn start(which: &Which, branch: &str, environment: &[CString]) -> Result<()>
 }
 
 /// Its command line.
-fn words(which: &Which, branch: &str) -> Result<[CString; 5]> {
+fn words(which: &WantedFences, branch: &str) -> Result<[CString; 5]> {
     let c_string = |text: &str| CString::new(text).map_err(|_| Error::new("a NUL in a word"));
     let step = which.step.as_ref().map(Id::as_str).unwrap_or_default();
     let run = &which.run.unwrap_or_default().to_string();
@@ -54,11 +54,11 @@ fn words(which: &Which, branch: &str) -> Result<[CString; 5]> {
 }
 
 /// The fence and the branch of such a command line. `None`: it is none.
-fn which_and_branch(words: &[String]) -> Option<(Which, &str)> {
+fn which_and_branch(words: &[String]) -> Option<(WantedFences, &str)> {
     let [name, job, step, run, branch] = words else { return None };
     (name == WATCH).then_some(())?;
     let (job, step) = (Id::new(job.as_str()).ok()?, Some(Id::new(step.as_str()).ok()?));
-    Some((Which { job, step, run: run.parse().ok() }, branch))
+    Some((WantedFences { job, step, run: run.parse().ok() }, branch))
 }
 
 /// As that process. `None`: this is none.
@@ -93,7 +93,7 @@ pub fn watch() -> Option<ExitCode> {
     })
 }
 
-fn close(config: &Config, which: &Which, branch: &str) -> Result<()> {
+fn close(config: &Config, which: &WantedFences, branch: &str) -> Result<()> {
     let has_none = |name| matches!(enter::has_branch(config, which, name), Ok(Some(false)));
     if has_none(branch) && has_none(CONTAINERS_BRANCH) {
         log::info!("job {}: HTCondor has made no cgroup for it; jobfence alone has limited it", which.job);
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn what_the_watcher_is_told_it_understands() {
         let [job, step] = ["12.0", "slot1_1"].map(|id| Id::new(id).unwrap());
-        let which = Which { job, step: Some(step), run: Some(7) };
+        let which = WantedFences { job, step: Some(step), run: Some(7) };
         let words = words(&which, "site").unwrap().map(|word| word.into_string().unwrap());
         let (found, branch) = which_and_branch(&words).unwrap();
         let id = |id: &Option<Id>| id.as_ref().map(|id| id.as_str().to_owned());
