@@ -47,6 +47,20 @@ fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// The first process of a pid namespace sees no parent.
+#[test]
+fn the_first_process_of_a_pid_namespace_is_fenced() {
+    let Some(base) = common::Base::if_root("cli", "pid") else { return };
+    let site = Site { base, run: tempfile::tempdir().unwrap() };
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--pid", env!("CARGO_BIN_EXE_jobfence")]).args(site.command("run").get_args());
+    let done = unshare.args(["--", "sh", "-c", "echo $$"]).output().unwrap();
+    if err(&done).contains("unshare failed") {
+        return common::skip("no pid namespace");
+    }
+    assert_eq!((out(&done).as_str(), err(&done).as_str()), ("1\n", ""));
+}
+
 /// Runs in a mount namespace of its own, where only these shell lines have written to `/etc/slurm`.
 fn with_etc_slurm(made: &str, args: &str) -> Option<Output> {
     let script = format!("mount -t tmpfs none /etc/slurm && cd /etc/slurm && {{ {made}; }} && exec \"$0\" {args}");

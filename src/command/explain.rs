@@ -218,8 +218,11 @@ impl<'a> PresentDirs<'a> {
         let recorded = Recorded::read(&config.run_dir, wanted, &mut unseen);
         let (mut steps, more) = living::find(host, ALL, &recorded, wanted);
         unseen.extend(more);
-        // The user of a step that a scheduler named by the job's number may be unknown here.
-        steps.retain(|found| found.uid.is_none_or(|found| found == uid));
+        // Of a step without a record and without a directory of its user, only its processes say whose it is, and some can be root's.
+        let is_guessed = |found: &LivingStep<'_>| {
+            found.record.is_none() && found.places.iter().all(|place| place.dir(Level::User).is_none())
+        };
+        steps.retain(|found| found.uid.is_none_or(|known| known == uid) || is_guessed(found));
         let names: BTreeSet<&str> = steps.iter().map(|step| step.step.as_str()).collect();
         let first = || names.iter().find(|name| **name != EXTERN).or_else(|| names.first()).copied();
         let default = if names.contains(BATCH) { BATCH } else { first().unwrap_or(BATCH) };

@@ -156,6 +156,9 @@ mod tests {
             usage: usage.clone(),
         };
         assert_eq!(*LoggedStep::new(serde_json::from_str(&line).unwrap()), expected);
+        // Days of CPU time are read to the microsecond.
+        let long = LoggedStep::new(serde_json::from_str("{\"cpu_seconds\":8388609.000005}").unwrap());
+        assert_eq!(long.usage.cpu, Some(Duration::from_micros(8_388_609_000_005)));
         // Of an older release, which did not write each member; and of a newer one.
         let older = LoggedStep::new(serde_json::json!({"schema": SCHEMA, "job": "5", "cpu_seconds": 1.5, "new": {}}));
         let cpu = Some(Duration::from_millis(1500));

@@ -12,6 +12,6 @@ pub mod pbs;
 #[path = "../schedulers/slurm/command/mod.rs"]
 pub mod slurm;
 
-/// All of them.
+/// All of them, in the order of their lines in `jobfence check`.
 pub static ALL: &[&dyn SchedulersPart] =
-    &[&gridengine::GridEnginePart, &pbs::PbsPart, &htcondor::HtCondorPart, &slurm::SlurmPart];
+    &[&slurm::SlurmPart, &gridengine::GridEnginePart, &pbs::PbsPart, &htcondor::HtCondorPart];

@@ -449,6 +449,17 @@ mod tests {
         assert_eq!(parse("f", b""), Ok(Config::default()));
     }
 
+    /// A key is for the node only if it makes no sense to differ from job to job: that is decided here a second time.
+    #[test]
+    fn the_keys_of_the_node_are_these() {
+        let of_the_node: Vec<&str> = KEYS.iter().filter(|key| !key.is_per_job()).map(|key| key.name).collect();
+        let expected = "CgroupMountpoint CgroupBase RunDir CleanupTimeout ReapInterval ReapSchedulerLeftovers EarlyMoves \
+                        TrustAccount UsageLog UsageLogSize UsageLogAge StoreUsage SampleInterval MetricsFile CPUsPerSlot \
+                        SlotMemory SlotGPUs";
+        let sorted = |names: Vec<&str>| BTreeSet::from_iter(names.into_iter().map(str::to_owned));
+        assert_eq!(sorted(of_the_node), sorted(expected.split(' ').collect()));
+    }
+
     #[test]
     fn every_key_is_there_once_and_sets_the_field_of_its_name() {
         let names: BTreeSet<_> = KEYS.iter().map(|key| key.name.to_lowercase()).collect();

@@ -142,7 +142,11 @@ pub trait Given<'a>: Copy {
         let mut disks = None;
         for (figure, number) in FIGURES.iter().zip(&mut numbers) {
             match figure.unit {
-                Unit::Seconds => *number = self.seconds(figure.member).map(|time| time.as_micros() as u64),
+                Unit::Seconds => {
+                    // A decimal fraction in a float can be a little less than the microsecond that was written.
+                    let rounded = |time: Duration| time.saturating_add(Duration::from_nanos(500)).as_micros() as u64;
+                    *number = self.seconds(figure.member).map(rounded);
+                }
                 Unit::Bytes | Unit::Count => *number = self.number(figure.member),
                 Unit::EachDisk => disks = self.member(figure.member).and_then(Self::values),
             }

@@ -208,7 +208,9 @@ impl Nodes {
         (usage.read, usage.written) = usage.disks.as_ref().map_or((None, None), |_| (all.read, all.written));
         // On a node without a quota, the job may use its CPUs.
         let cpus = |all: &mut dyn Iterator<Item = Option<Cpus>>| {
-            all.map(|cpus| cpus.map(Cpus::thousandths)).sum::<Option<u64>>().map(Cpus::from_thousandths)
+            // Users can write what nodes have handed on.
+            let add = |sum: u64, cpus: Option<u64>| Some(sum.saturating_add(cpus?));
+            all.map(|cpus| cpus.map(Cpus::thousandths)).try_fold(0, add).map(Cpus::from_thousandths)
         };
         let found = JobForACard {
             usage,

@@ -72,14 +72,20 @@ pub fn start_orphan(what: impl FnOnce()) -> Result<()> {
     waitpid(child, None).map(drop).map_err(os("wait for the parent of a process without one"))
 }
 
-/// To be called in a child, before its exec: the program then gets no descriptors but the first three.
+/// To be called in a child, before its exec: the program then gets no descriptors but the first three. If they cannot be listed, that is an
+/// error, and those with low numbers are left all the same.
 pub fn leave_descriptors() -> nix::Result<()> {
-    let open = Dir::open("/proc/self/fd").and_then(|dir| dir.list(false)).map_err(|_| Errno::EBADF)?;
-    for fd in open.iter().filter_map(|fd| fd.parse::<i32>().ok()).filter(|fd| *fd > 2) {
+    let open = Dir::open("/proc/self/fd").and_then(|dir| dir.list(false));
+    let done = open.as_ref().map(drop).map_err(|_| Errno::EBADF);
+    let numbers = open.map_or_else(
+        |_| (0..1024).collect::<Vec<i32>>(),
+        |open| open.iter().filter_map(|fd| fd.parse().ok()).collect(),
+    );
+    for fd in numbers.into_iter().filter(|fd| *fd > 2) {
         // SAFETY: fcntl takes a number, whether or not it is a descriptor, and closes nothing now.
         unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
-    Ok(())
+    done
 }
 
 /// A child that runs nothing before it is where it belongs, and then becomes a program.
@@ -135,7 +141,8 @@ fn wait_for_place(wait: &OwnedFd, parent: Pid) -> Result<()> {
     let mut word = [0u8; 1];
     let length = read(wait, &mut word).map_err(|errno| Error::new("wait for the fence").errno(errno))?;
     // End of file: the parent could not place this process, or is gone.
-    if length != 1 || getppid() != parent {
+    // The first process of a pid namespace sees no parent: 0.
+    if length != 1 || ![parent, Pid::from_raw(0)].contains(&getppid()) {
         return Err(Error::new("the process that fences the job is gone"));
     }
     Ok(())

@@ -97,7 +97,11 @@ impl AskedProgram {
     /// Runs it, and returns what it prints by the deadline.
     pub fn ask(mut self, deadline: Instant) -> Result<String, Silence> {
         let command = self.0.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        let leave = || leave_descriptors().map_err(io::Error::from);
+        let leave = || {
+            // A program is asked all the same.
+            let _ = leave_descriptors();
+            Ok(())
+        };
         // SAFETY: commands have one thread, so the child may do what it likes until its exec.
         unsafe { command.pre_exec(leave) };
         let mut child = RunningProgram(command.spawn()?);

@@ -203,6 +203,10 @@ def out_of_memory(site):
     jobid = site.submit(site.users[0], TOO_MUCH, cpus=1, mib=TOO_MUCH_FOR)
     said = site.why_killed(jobid)
     expect(site.is_why(said), f"what its user reads: {said}")
+    if site.TELLS:
+        expect_match(rf"jobfence: job {jobid}\b", said, "whose sentence it is")
+        expect_equal(said.count("jobfence: job"), 1, f"the sentences in {said}")
+        expect(site.status(jobid) in site.STATUSES_AFTER_A_KILL, f"its exit status: {site.status(jobid)}")
     return site.is_why(said)[0]
 
 

@@ -151,6 +151,7 @@ class Site:
     STEP = None  # of a job with one step; None: whatever its name is
     TELLS = True  # whether a job's own file of errors has our sentences
     KILLED = r"process \d+ \(python3\) was killed: the (job|step) reached its memory limit of 125\.0 MiB"  # in what a job's user reads
+    STATUSES_AFTER_A_KILL = (7,)  # of a job that ends so when one of its processes was killed for memory
     DEAF = {}  # what `submit` is given of a job that hears no signal but SIGKILL
     LEARNS_STATUS = True  # whether a daemon that comes back learns how a job ended that has begun before
     LOGS_NOTICES = True  # whether `said_since` has more than warnings

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 from contract import kernel, sites
@@ -238,11 +239,11 @@ class InstalledGridEngine(sites.Installed):
         until(self.execd_pid, 20, "execd")
 
     def log_mark(self):
-        return len(kernel.read_bytes(SPOOL / "messages"))
+        return {"began": time.time(), "syslog": len(self.syslog()), "messages": len(kernel.read_bytes(SPOOL / "messages"))}
 
     def log_since(self, mark):
         """execd's."""
-        return kernel.read_bytes(SPOOL / "messages")[mark:].decode(errors="replace")
+        return kernel.read_bytes(SPOOL / "messages")[mark["messages"] :].decode(errors="replace")
 
     @contextlib.contextmanager
     def changed(self, show, modify, **keys):
@@ -272,8 +273,12 @@ class InstalledGridEngine(sites.Installed):
 
     # -- jobfence -----------------------------------------------------------------------
 
+    def syslog(self):
+        return []
+
     def said_since(self, mark):
-        return self.logged()
+        lines = self.command("journalctl", "--no-pager", "--since", f"@{int(mark['began'])}").stdout.splitlines()
+        return "\n".join(line for line in lines if "jobfence:" in line)
 
     def logged(self):
         """What jobfence has logged last."""
@@ -306,9 +311,15 @@ class PrivateGridEngine(InstalledGridEngine):
     def own_keys(self):
         return {"CgroupBase": self.base}
 
-    def logged(self):
+    def syslog(self):
         lines = kernel.read("/var/log/syslog").splitlines()
-        return "\n".join(line for line in lines if "jobfence:" in line or "jobfence[" in line)
+        return [line for line in lines if "jobfence:" in line or "jobfence[" in line]
+
+    def said_since(self, mark):
+        return "\n".join(self.syslog()[mark["syslog"] :])
+
+    def logged(self):
+        return "\n".join(self.syslog())
 
     def bases(self):
         return [self.base]

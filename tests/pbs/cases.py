@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """jobfence seen from outside, by real jobs in a real OpenPBS.
 
-    OPENPBS=DIR python3 cases.py --site private --so PATH [--bin PATH] [NAME…]
-    OPENPBS=DIR python3 cases.py --site hosts --so PATH [--bin PATH] [NAME…]      a job on two hosts
+    OPENPBS=DIR python3 cases.py --site private --so PATH --bin PATH [NAME…]
+    OPENPBS=DIR python3 cases.py --site hosts --so PATH --bin PATH [NAME…]      a job on two hosts
     python3 cases.py [NAME…]      in a virtual machine, where `start` has run
     python3 cases.py --list
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """jobfence seen from outside, by real jobs in a real Slurm.
 
-    python3 cases.py --site private --so PATH [--bin PATH] [--only NAME…]
-    python3 cases.py --site two-nodes --so PATH [--bin PATH] [--settings DIRECTORY]
+    python3 cases.py --site private --so PATH --bin PATH [--only NAME…]
+    python3 cases.py --site two-nodes --so PATH --bin PATH [--settings DIRECTORY]
     python3 cases.py --site installed
     python3 cases.py [--site SITE] --list
 

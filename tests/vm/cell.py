@@ -125,7 +125,8 @@ FILES = (
 def payload(directory, scheduler):
     subprocess.run(["make", "--no-print-directory", "--silent", "built"], cwd=TOP, check=True, stdout=subprocess.DEVNULL)
     tests = Path(directory) / TESTS
-    for name in {"contract", scheduler, *(["pbs"] if scheduler == "slurm" else [])}:
+    # pages.py has a site of Slurm's.
+    for name in {"contract", "slurm", scheduler, *(["pbs"] if scheduler == "slurm" else [])}:
         shutil.copytree(TOP / "tests" / name, tests / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in "demo.py", "leases.py", "pages.py":
         shutil.copy(TOP / "tests" / name, tests)

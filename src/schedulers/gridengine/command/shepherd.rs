@@ -242,8 +242,9 @@ impl FencedJob {
                     }
                 }
                 ShepherdEvent::JobBegins => {
-                    if let Err(error) = attach(&mut self.shepherd.1, child.pid()) {
-                        log::warn!("job {}: its shepherd stays in the step of the job: {error}", self.spooled.job);
+                    // The job is fenced, whatever comes of this.
+                    if let Answer::Unfenced { why, .. } | Answer::Refused(why) = self.shepherd.1.attach(child.pid()) {
+                        log::warn!("job {}: its shepherd stays in the step of the job: {why}", self.spooled.job);
                     }
                     if let Err(error) = child.spare() {
                         log::warn!("job {}: its shepherd can be killed for lack of memory: {error}", self.spooled.job);

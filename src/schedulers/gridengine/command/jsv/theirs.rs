@@ -177,7 +177,10 @@ impl RunningJsv {
         let [program, arguments @ ..] = argv else { return Err(Trouble::OfTheirs("has no name".to_owned())) };
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        let prepare = || leave_descriptors().and_then(|()| set_pdeathsig(Signal::SIGKILL)).map_err(io::Error::from);
+        let prepare = || {
+            let _ = leave_descriptors();
+            set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from)
+        };
         // SAFETY: commands have one thread, so the child may do what it likes until its exec.
         unsafe { command.pre_exec(prepare) };
         let mut child = command.spawn().map_err(|error| Trouble::OfTheirs(format!("cannot be started: {error}")))?;

@@ -204,6 +204,10 @@ impl ShepherdProcess {
             }
             self.spool.read().into_iter().for_each(|event| self.waiting.insert(0, event));
             self.read_signals();
+            // Once it has been waited for, its number can be that of another process.
+            if self.waiting.iter().any(|event| matches!(event, ShepherdEvent::Ended(_))) {
+                self.waiting.retain(|event| !matches!(event, ShepherdEvent::JobBegins));
+            }
         }
     }
 

@@ -31,7 +31,10 @@ pub fn tell(config: &Config, live: &LiveFence, site: &str, branch: &str, local_n
 
 /// The memory that HTCondor's part of the step may have.
 pub fn memory_of(seen: &Seen, branch: &str) -> Option<u64> {
-    let dir = unified()?.dir_of(&format!("{}/{branch}", seen.path.as_deref()?)).ok()?;
+    let hierarchy = unified()?;
+    // The path begins at the mount point, where a container has mounted another directory than the root.
+    let path = format!("{}{}/{branch}", hierarchy.root.trim_end_matches('/'), seen.path.as_deref()?);
+    let dir = hierarchy.dir_of(&path).ok()?;
     memory_limit(&dir, memory_files(Version::V2).0).ok()?
 }
 
