@@ -38,7 +38,6 @@ NOT_FOR = {
     "processes": {"slurm": OF_ITS_OWN + "fork_bomb"},
     "array": {"shell": "it has no arrays", "htcondor": "the jobs of a cluster: two_at_once"},
     "killed_outright": {"openpbs": "a job outlives its MoM, and the next one finds it: job_ends_without_mom, mom_forgets_her_jobs"},
-    "goes_on_without": {"openpbs": "where the host has no cgroups, the hook refuses a job, whatever OnError says"},
 }
 # By scheduler and case: what 'make check' runs that notices the same.
 ONLY_FOR_A_RELEASE = {

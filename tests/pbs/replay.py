@@ -1635,6 +1635,20 @@ def the_stand_in_is_as_recorded(mom, user):
 
 
 @case
+def a_host_without_cgroups(mom, user):
+    """With OnError=warn, jobs run there without a fence from the first event to the last, and the log says so; otherwise none begins."""
+    mom.write_config("CgroupMountpoint=/nonexistent")
+    answer = mom.run("EXECJOB_BEGIN", Job(mom, user))
+    expect(not answer["accepted"] and "no cgroup file system" in answer["message"], answer)
+    mom.write_config("CgroupMountpoint=/nonexistent", "OnError=warn")
+    job = mom.begun(user)
+    pid = mom.start(job, "exec sleep 300")
+    until(lambda: not kernel.is_alive(pid) or os.stat(f"/proc/{pid}").st_uid == job.uid, "the start of the job")
+    expect(kernel.is_alive(pid), f"the job did not start: {job.answers()}")
+    job.ended()
+
+
+@case
 def small_address_space(mom, user):
     """The job's own limits hold for the hook at launch, too."""
     job = mom.begun(user)
