@@ -113,10 +113,11 @@ def die_with_parent(number=signal.SIGKILL):
     ctypes.CDLL(None, use_errno=True).prctl(1, int(number), 0, 0, 0)
 
 
-def system_users(count=2):
+def system_users(count=2, at_home=False):
     """Leases of users of the system with nothing to do: jobfence looks for a job's processes among those of its user.
 
-    Where other tests have them all, these wait for the end of some. Nobody waits with half of what he needs.
+    Where other tests have them all, these wait for the end of some. Nobody waits with half of what he needs. `at_home`: a user whose home
+    exists.
     """
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     import leases
@@ -127,7 +128,8 @@ def system_users(count=2):
             with contextlib.suppress(FileNotFoundError):
                 owners.add(os.stat(f"/proc/{pid}").st_uid)
         idle = [one.pw_name for one in pwd.getpwall()
-                if 0 < one.pw_uid < 1000 and one.pw_uid not in owners and one.pw_shell.endswith(("/nologin", "/false"))]
+                if 0 < one.pw_uid < 1000 and one.pw_uid not in owners and one.pw_shell.endswith(("/nologin", "/false"))
+                and (not at_home or Path(one.pw_dir).is_dir())]
         taken = []
         try:
             while len(taken) < count:

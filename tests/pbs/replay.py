@@ -1737,7 +1737,7 @@ def main():
     options = parser.parse_args()
     # Ended like an exception, so that each case tidies up.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    taken = [] if options.user else system_users(1)
+    taken = [] if options.user else system_users(1, at_home=True)
     user = options.user or taken[0].name
     unknown = set(options.only or ()) - {function.__name__ for function in CASES}
     if unknown:
