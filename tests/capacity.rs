@@ -217,5 +217,5 @@ impl Drop for Shepherds {
 const SLURM: &[(&str, usize)] = &[("file", 3)];
 /// The same, and the pipe with which it waits for its command.
 const RUN: &[(&str, usize)] = &[("file", 3), ("pipe", 1)];
-/// The spool, and the signalfd with which it waits for its shepherd.
-const GRID_ENGINE: &[(&str, usize)] = &[("file", 1), ("signalfd", 1)];
+/// The spool; of the shepherd's fence and of the job's `/proc` and `RunDir` each; and the signalfd with which it waits for its shepherd.
+const GRID_ENGINE: &[(&str, usize)] = &[("file", 5), ("signalfd", 1)];
