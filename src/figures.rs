@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is counted of a step: each figure once, with its unit, and how two of them are added.
+//! The figures of a step's usage: each once, with its unit, and how two values are combined.
 //!
-//! A figure that this kernel does not keep is `None`, never zero. A figure is added by a row here, and by reading it in
-//! [`crate::cgroup::usage`]: JSON, its reader, sums and metrics follow from the row.
+//! A figure that this kernel does not keep is `None`, never zero. A new figure needs a row here, and code that reads it in
+//! [`crate::cgroup::usage`]. JSON, its reader, sums and metrics follow from the row.
 
 use std::time::Duration;
 
 use crate::job::Cpus;
 
-/// A row: the member of [`Usage`], its unit, how two are added, `Card` if nodes hand it on for a card, and its metric. The name in JSON is
-/// the member with its unit behind it.
+/// A row: the member of [`Usage`], its unit, how two values are combined, `Card` if nodes pass it on for a card, and its metric. The name
+/// in JSON is the member with its unit behind it.
 macro_rules! figures {
     ($($(#[$doc:meta])* $name:ident: $unit:ident, $adds:ident $(, $card:ident)? $(=> $metric:literal, $help:literal)?;)*) => {
         /// Counters of one step since its directory was made.
@@ -28,11 +28,11 @@ macro_rules! figures {
             is_on_cards: { let card: &[&str] = &[$(stringify!($card))?]; !card.is_empty() },
         }),*];
 
-        /// The metric of each figure, if it is one: its name, and what it is.
+        /// The metric of each figure that has one: its name and its help.
         pub static METRICS: [&[(&str, &str)]; COUNT] = [$(&[$(($metric, $help))?]),*];
 
         impl Usage {
-            /// Takes from `other` the figures that are not known here. A step's end does it for each hierarchy, so it converts none.
+            /// Takes from `other` the figures that are not known here. It converts none, because a step's end does this for each hierarchy.
             #[inline(never)]
             pub fn or(&mut self, other: &Self) {
                 $(if self.$name.is_none() {
@@ -40,7 +40,7 @@ macro_rules! figures {
                 })*
             }
 
-            /// Each figure as a number; times are in microseconds, and disks are none.
+            /// Each figure as a number. Times are in microseconds, and `disks` is `None`.
             #[inline(never)]
             pub fn numbers(&self) -> [Option<u64>; COUNT] {
                 [$(unit!(number $unit, self.$name)),*]
@@ -74,13 +74,13 @@ macro_rules! unit {
 figures! {
     /// CPU time, user and system together.
     cpu: Seconds, Sum, Card => "jobfence_job_cpu_seconds_total", "CPU time of the job on this node.";
-    /// CPU time in the programs themselves.
+    /// CPU time in user mode.
     cpu_user: Seconds, Sum;
-    /// CPU time in the kernel on their behalf.
+    /// CPU time in the kernel.
     cpu_system: Seconds, Sum;
     /// Periods of the quota in which a process could have run.
     periods: Count, Sum, Card;
-    /// Periods of these in which the quota was used up.
+    /// Periods in which the quota was used up.
     throttled_periods: Count, Sum, Card;
     /// Time during which the quota held back processes that could have run.
     throttled: Seconds, Sum, Card => "jobfence_job_cpu_throttled_seconds_total",
@@ -94,7 +94,7 @@ figures! {
     /// Page cache of files, without shared memory: the kernel takes it back when memory is short.
     memory_file: Bytes, Now, Card => "jobfence_job_memory_file_bytes",
         "Page cache of the job, which the kernel takes back when memory is short.";
-    /// Changed page cache that is not yet on a disk or server: `disks` counts it when the kernel writes it, if ever.
+    /// Dirty page cache, not yet on a disk or server. `disks` counts it only when the kernel writes it.
     memory_unwritten: Bytes, Now, Card;
     /// Shared memory and files in tmpfs.
     memory_shared: Bytes, Now;
@@ -105,16 +105,16 @@ figures! {
     memory_huge_pages: Bytes, Now;
     /// Swap in use.
     memory_swap: Bytes, Now;
-    /// How often memory was reclaimed for `memory.high`.
+    /// How often memory was reclaimed because it exceeded `memory.high`.
     memory_high_events: Count, Sum, Card;
-    /// How often the limit of memory was reached. Page cache alone can reach it, too.
+    /// How often the memory limit was reached. Page cache alone can reach it, too.
     memory_max_events: Count, Sum, Card;
     /// Processes that the kernel OOM-killed.
     oom_kills: Count, Sum, Card => "jobfence_job_oom_kills_total",
         "Processes of the job that the kernel has killed for lack of memory.";
     /// The most processes and threads at once; `pids.peak` exists since Linux 6.1, and only on v2.
     processes_peak: Count, Most, Card;
-    /// How often the limit of processes kept a process from being started.
+    /// How often the limit of processes refused a new process or thread.
     forks_refused: Count, Sum, Card => "jobfence_job_forks_refused_total",
         "Processes and threads of the job that its limit refused.";
     /// What was read from disks.
@@ -125,32 +125,32 @@ figures! {
     read_operations: Count, Sum;
     /// Operations of writing.
     write_operations: Count, Sum;
-    /// The same disk by disk; what goes through one disk to another (LVM, loop) counts at each.
+    /// Reads and writes of each disk. What goes through one disk to another (LVM, loop) counts at each.
     disks: EachDisk, Now;
-    /// How long at least one process has waited for CPU time (psi.rst; cgroup2 only).
+    /// Time during which at least one process waited for CPU time (psi.rst; cgroup2 only).
     cpu_pressure_some: Seconds, Sum;
-    /// How long all processes have that could have run.
+    /// Time during which all processes that could have run waited for CPU time.
     cpu_pressure_full: Seconds, Sum;
-    /// How long at least one process has waited for memory.
+    /// Time during which at least one process waited for memory.
     memory_pressure_some: Seconds, Sum, Card;
-    /// How long all of them have.
+    /// Time during which all processes waited for memory.
     memory_pressure_full: Seconds, Sum;
-    /// How long at least one process has waited for disks.
+    /// Time during which at least one process waited for disks.
     io_pressure_some: Seconds, Sum, Card;
-    /// How long all of them have.
+    /// Time during which all processes waited for disks.
     io_pressure_full: Seconds, Sum;
 }
 
-/// What is known of a figure itself.
+/// The description of a figure.
 #[derive(Debug)]
 pub struct Figure {
     /// Its member in JSON.
     pub member: &'static str,
     /// What it counts.
     pub unit: Unit,
-    /// How two are added.
+    /// How two values are combined.
     pub adds: Adds,
-    /// Whether nodes hand it on for the card of a job.
+    /// Whether nodes pass it on for the card of a job.
     pub is_on_cards: bool,
 }
 
@@ -164,7 +164,7 @@ pub enum Unit {
     EachDisk,
 }
 
-/// How the figures of two directories of a job are added.
+/// How the values of two directories of a job are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Adds {
     /// Their sum.
@@ -202,7 +202,7 @@ pub struct LimitedTo {
 }
 
 impl LimitedTo {
-    /// Of two limits the lower one holds.
+    /// The lower of each two limits.
     #[must_use]
     pub fn least(self, other: Self) -> Self {
         Self {
@@ -227,7 +227,7 @@ impl Usage {
         }
     }
 
-    /// All of them together, the one with the other `with` each time.
+    /// The sum of all: `with` combines each with the sum so far.
     #[inline(never)]
     pub fn sum<'a>(all: &mut dyn Iterator<Item = &'a Self>, with: fn(&Self, &Self) -> Self) -> Self {
         let mut sum = all.next().map_or_else(Self::default, Self::without_disks);
@@ -237,17 +237,17 @@ impl Usage {
         sum
     }
 
-    /// The numbers alone.
+    /// The same without `disks`.
     pub fn without_disks(&self) -> Self {
         Self::from_numbers(self.numbers())
     }
 
-    /// Together with what was counted before. A figure that one of them lacks is unknown.
+    /// Combined with an earlier count. Of [`Adds::Now`] the present value counts. Any other figure that one of them lacks is unknown.
     pub fn after(&self, before: &Self) -> Self {
         self.merged(before, |adds, now, before| if adds == Adds::Now { now } else { added(adds, now?, before?) })
     }
 
-    /// Together with what was counted before or beside it, as far as one of them knows it.
+    /// Combined with an earlier or parallel count. If one of them lacks a figure, the other's counts.
     pub fn with(&self, other: &Self) -> Self {
         self.merged(other, |adds, own, other| match (own, other) {
             (Some(own), Some(other)) => added(adds, own, other),
@@ -274,7 +274,7 @@ fn added(adds: Adds, now: u64, before: u64) -> Option<u64> {
     })
 }
 
-// Not inlined, as the functions above: unrolled for each figure and caller, they would be a large part of the shared object.
+// Not inlined, like the functions above: unrolled for each figure and caller, they would be a large part of the shared object.
 #[inline(never)]
 fn time(micros: Option<u64>) -> Option<Duration> {
     micros.map(Duration::from_micros)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the name of a job that people use means for the longer id of a job.
+//! How the name that people use for a job matches the job's longer id.
 
-/// What a text means for an id, if it matches.
+/// How a text matches an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobMatch {
     /// The job with this id.
@@ -15,7 +15,7 @@ pub fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// `12.3`, one part of a job: all of them as `12`.
+/// Matches `12` with the id `12.3`, which is one part of job 12.
 pub fn of_parts(text: &str, id: &str) -> Option<JobMatch> {
     let (number, part) = id.split_once('.')?;
     (text == number && is_number(number) && is_number(part)).then_some(JobMatch::Whole)

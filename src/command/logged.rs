@@ -10,13 +10,13 @@ use serde_json::Value;
 /// The line of one step.
 #[derive(Debug, Clone)]
 pub struct LoggedStep {
-    /// As the log has it.
+    /// The line's object, as the log has it.
     pub json: Value,
     line: UsageLine,
 }
 
 impl LoggedStep {
-    /// From a line's object.
+    /// Reads a line's object.
     pub fn new(json: Value) -> Self {
         Self { line: UsageLine::from_json(Json(&json)), json }
     }
@@ -66,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    /// A line as every release writes it: a member that is renamed here is one that other releases do not know.
+    /// A line as every release writes it: other releases do not know a member that is renamed here.
     const LINE: &str = concat!(
         r#"{"schema":"jobfence-usage-1","ended":"1970-01-01T00:00:02Z","started":"1970-01-01T00:00:01Z","#,
         r#""started_unix_seconds":1.250000,"ended_unix_seconds":2.500000,"wall_seconds":1.250000,"#,
@@ -159,7 +159,7 @@ mod tests {
         // Days of CPU time are read to the microsecond.
         let long = LoggedStep::new(serde_json::from_str("{\"cpu_seconds\":8388609.000005}").unwrap());
         assert_eq!(long.usage.cpu, Some(Duration::from_micros(8_388_609_000_005)));
-        // Of an older release, which did not write each member; and of a newer one.
+        // A line of an older release, which did not write each member, with a member of a newer one.
         let older = LoggedStep::new(serde_json::json!({"schema": SCHEMA, "job": "5", "cpu_seconds": 1.5, "new": {}}));
         let cpu = Some(Duration::from_millis(1500));
         let usage = Usage { cpu, ..Usage::default() };

@@ -11,7 +11,7 @@ use clap::{Arg, Command, CommandFactory};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/man/jobfence.8");
 const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/man/jobfence.conf.5");
-/// The command whose options every other one has, too, and which therefore has a section of its own in the page.
+/// The command whose options all others share: these have a section of their own in the page.
 const COMMON: &str = "reap";
 
 fn shown(command: &Command) -> impl Iterator<Item = &Arg> {

@@ -13,7 +13,7 @@ use crate::check::verdict::Verdict;
 use crate::command::Failure;
 use crate::job_match::JobMatch;
 
-/// A scheduler's part. What a scheduler does not have is left out.
+/// A scheduler's part of the command. The defaults are for schedulers that have nothing to add.
 pub trait SchedulersPart: Sync {
     /// The scheduler's name in messages.
     fn name(&self) -> &'static str;
@@ -29,7 +29,7 @@ pub trait SchedulersPart: Sync {
     /// For `jobfence check`: adds the names that the scheduler knows here, as far as sections need them.
     fn add_names(&self, _host: &CheckedHost<'_>, _sections: &[Named<'_>], _known: &mut KnownNames) {}
 
-    /// What a text means for an id, if the id can be this scheduler's and is longer than the name that people use.
+    /// How a text matches an id, if the id can be this scheduler's and is longer than the name that people use.
     fn means(&self, _text: &str, _id: &str) -> Option<JobMatch> {
         None
     }
@@ -39,21 +39,21 @@ pub trait SchedulersPart: Sync {
         None
     }
 
-    /// What `jobfence hold` does for the scheduler at each of its looks.
+    /// The work that `jobfence hold` does for the scheduler at each of its looks.
     fn chore(&self) -> Option<Box<dyn Chore>> {
         None
     }
 }
 
-/// What is done again and again. It may remember what it has said.
+/// Work that is done again and again. It may remember what it has logged.
 pub trait Chore {
-    /// Does it once, in bounded time.
+    /// Does the work once, in bounded time.
     fn once(&mut self, config: &Config);
 }
 
-/// What `jobfence check` looks at.
+/// The host that `jobfence check` looks at.
 pub struct CheckedHost<'a> {
-    /// The processes.
+    /// The directory of the processes, `/proc`.
     pub proc: &'a Dir,
     /// The configuration.
     pub loaded: &'a Loaded,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Each scheduler's part of the command, in that scheduler's folder: a row for each.
+//! The table of the schedulers' parts of the command, each in its scheduler's folder.
 
 use crate::part::SchedulersPart;
 
@@ -12,6 +12,6 @@ pub mod pbs;
 #[path = "../schedulers/slurm/command/mod.rs"]
 pub mod slurm;
 
-/// All of them, in the order of their lines in `jobfence check`.
+/// All parts, in the order of their lines in `jobfence check`.
 pub static ALL: &[&dyn SchedulersPart] =
     &[&slurm::SlurmPart, &gridengine::GridEnginePart, &pbs::PbsPart, &htcondor::HtCondorPart];

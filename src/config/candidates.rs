@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which sections a job has, and which it could have if that is not known.
+//! Which sections hold for a job, and which could hold if its facts are not known.
 
 use super::pattern::matches_one;
 use super::sections::{KINDS, Section, SectionKind, fold};
@@ -7,18 +7,18 @@ use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts, FactsNeeded};
 use crate::sorted;
 
-/// If facts are unknown, at most so many combinations of sections are looked at: a launch must not take long.
+/// The most combinations of sections that are looked at if facts are unknown: a launch must not take long.
 const MAX_CANDIDATES: usize = 256;
 
-/// Whether a job has a section.
+/// Whether a section holds for a job.
 enum Holds {
     Yes,
     No,
-    /// Yes, if the unknown fact of its kind has one of these values.
+    /// Only if the unknown fact of its kind has one of these values.
     If(Vec<String>),
 }
 
-/// Whether a job with these facts has this section.
+/// Whether this section holds for a job with these facts.
 fn has(section: &Section, facts: &Facts, users_are_trusted: bool) -> Holds {
     let (kind, names) = (section.kind(), section.names());
     let one_of = |fact: &Fact<String>| match fact.counts(users_are_trusted) {
@@ -91,9 +91,9 @@ pub(super) fn asked(sections: &[Section]) -> FactsNeeded {
     asked
 }
 
-/// Every set of sections that a job with these facts can have, each in the order of the file, and what was unknown.
+/// Every set of sections that can hold for a job with these facts, each in the order of the file, and the kinds whose facts are unknown.
 ///
-/// If all is known that sections ask for, there is one set. Fails if there are more than 256.
+/// If all facts that sections ask for are known, there is one set. Fails if there are more than 256.
 pub(super) fn candidates(
     sections: &[Section],
     facts: &Facts,
@@ -112,7 +112,7 @@ pub(super) fn candidates(
     let mut unknown = Vec::new();
     for &(_, kind) in KINDS {
         let of_kind: Vec<_> = open.iter().filter(|(of, ..)| *of == kind).collect();
-        // A kind with two words comes twice.
+        // `KINDS` has a kind with two words twice.
         if of_kind.is_empty() || unknown.contains(&kind) {
             continue;
         }
@@ -125,7 +125,7 @@ pub(super) fn candidates(
         let mut with: Vec<Vec<usize>> =
             with.chunk_by(|a, b| a.0 == b.0).map(|same| same.iter().map(|(_, index)| *index).collect()).collect();
         with.dedup();
-        // A job has one of these, or another that no section names. But it may have several groups and types of vnodes, and a node may
+        // A job has one of these values, or one that no section names. But it may have several groups and types of vnodes, and a node may
         // be in several lists.
         let steps: Vec<Vec<Vec<usize>>> = match kind {
             SectionKind::Group | SectionKind::Node | SectionKind::VnodeType => {

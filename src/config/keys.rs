@@ -26,11 +26,11 @@ use crate::job::Cpus;
 /// One key of jobfence.conf(5).
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
-    /// As it is documented; any case is accepted.
+    /// The name, as documented; any case is accepted.
     pub name: &'static str,
     /// What its value must be, with unit and range; completes "expected ...".
     pub expects: &'static str,
-    /// These are passed their own row, since the keys of all numbers share them.
+    /// Both get the key itself, since the keys of all numbers share them.
     set: fn(&Self, &mut Config, &str) -> Result<(), Wrong>,
     get: fn(&Self, &Config) -> Option<String>,
     /// Takes the other configuration's value if it is stricter. `None`: no section may have the key.
@@ -60,7 +60,7 @@ impl Key {
         }
     }
 
-    /// Whether it can differ from job to job, so that it may stand in a section.
+    /// Whether the value can differ from job to job, so that the key may stand in a section.
     pub(super) fn is_per_job(&self) -> bool {
         self.take_stricter.is_some()
     }
@@ -78,8 +78,8 @@ pub(super) const FILE_ARGUMENT: Key = Key {
 /// Generates [`Config`] and its keys from rows of
 /// `/// MEANING` `Name: field: Type = default, KIND, node;`, or `jobs(STRICTER)` in place of `node`.
 ///
-/// The meaning is the first paragraph about the key in jobfence.conf(5): the tests of `manual.rs` keep the page as the table is.
-/// Sections may have a key with `jobs`: if it is not known which section holds, `STRICTER` chooses between two values. For limits the
+/// The meaning is the first paragraph about the key in jobfence.conf(5): the tests of `manual.rs` keep the page in step with the table. A
+/// key with `jobs` may stand in sections. If it is not known which section holds, `STRICTER` chooses between two values. For limits the
 /// lowest of the computed numbers counts (`policy`). `STRICTER` decides everything else, and errs on the side of limiting.
 macro_rules! keys {
     (before numbers: { $($before:tt)* } after numbers: { $($after:tt)* }) => {
@@ -102,9 +102,9 @@ macro_rules! keys {
             )*
             /// The limits that are numbers, as `MaxProcesses`: of a job on the node, and of each of its steps.
             pub numbers: LimitNumbers,
-            /// The same for all of a user's jobs together.
+            /// These limits for all of a user's jobs together.
             pub numbers_per_user: LimitNumbers,
-            /// The same for each task.
+            /// These limits for each task.
             pub numbers_per_task: LimitNumbers,
         }
 
@@ -133,7 +133,7 @@ macro_rules! keys {
             config.boxed()
         }
 
-        /// Of each row, the name, the field and the meaning.
+        /// The name, the field and the meaning of each row.
         #[cfg(test)]
         pub(super) static MEANINGS: &[(&str, &str, &str)] =
             &[$((stringify!($name), stringify!($field), concat!($($doc, "\n"),*)),)*];
@@ -193,7 +193,7 @@ keys! {
         UsageLogAge: usage_log_age: Duration = Duration::from_secs(90 * DAY), kinds::DAYS, node;
         /// Which batch jobs have a card at the end of their output.
         /// The card says what the job used of what was granted to it, what stopped it, and what to ask for next time.
-        // This is no limit, and others do not see it.
+        // `first`: a card is no limit, and others do not see it.
         UsageCard: usage_card: UsageCard = UsageCard::Never, kinds::USAGE_CARD, jobs(first);
         /// Where Slurm keeps a summary of what each job has used.
         StoreUsage: store_usage: StoreUsage = StoreUsage::None, kinds::STORE_USAGE, node;
@@ -218,7 +218,7 @@ keys! {
         /// If a job has several of them, the lowest number counts.
         /// If it has none of them, it is granted `CPUsPerSlot` times its slots.
         /// A number may have a fraction.
-        // By each section something else is granted: the door takes the least of that.
+        // `first`: each section grants something else, and the door takes the least of that.
         SlotCPUs: slot_cpus: Vec<SlotRequest> = Vec::new(), kinds::SLOT_REQUESTS, jobs(first);
         /// Which requests of a job of Grid Engine are its memory, such as `m_mem_free:slot,h_vmem`.
         /// If a job has several of them, the lowest amount counts.
@@ -258,7 +258,7 @@ keys! {
         /// Slurm's step daemons live in the cgroup of the job there.
         HeadroomCPUs: headroom_cpus: Cpus = Cpus::whole(1), kinds::HEADROOM, jobs(least);
         /// Whether programs are told how many threads have CPU time, under Slurm and Grid Engine.
-        // This is no limit: a program is told nothing unless the site has certainly asked for it.
+        // `least`: this is no limit, and a program is told nothing unless the site has certainly asked for it.
         ThreadHints: thread_hints: bool = false, kinds::YES_NO, jobs(least);
         /// Whether memory is limited.
         ConstrainRAMSpace: constrain_ram_space: bool = true, kinds::YES_NO, jobs(most);
@@ -326,14 +326,14 @@ keys! {
         /// Which devices a step may not use.
         ConstrainDevices: constrain_devices: DeniedDevices = DeniedDevices::None, kinds::DENIED_DEVICES, jobs(most);
         /// What a step may use in addition with `ConstrainDevices=closed`, in the words of `systemd.resource-control`(5).
-        // A device is allowed only if every candidate allows it, which no value of this key or the next can say.
+        // `first`: a device is allowed only if every candidate allows it, which no value of this key or the next can say.
         DeviceAllow: device_allow: Vec<DeviceRule> = Vec::new(), kinds::DEVICE_RULES, jobs(first);
         /// How the devices of this node's GPUs are called.
         GPUDevice: gpu_device: Option<GpuDevice> = None, kinds::GPU_DEVICE, jobs(first);
     }
 }
 
-/// Every key there is, in the order of jobfence.conf(5).
+/// All keys, in the order of jobfence.conf(5).
 pub static KEYS: &[Key] = {
     const ALL: usize = BEFORE_NUMBERS.len() + OF_NUMBERS.len() + AFTER_NUMBERS.len();
     &joined::<Key, ALL>([BEFORE_NUMBERS, &OF_NUMBERS, AFTER_NUMBERS])
@@ -352,7 +352,7 @@ const OF_NUMBERS: [Key; 3 * NUMBERS.len()] = {
     keys
 };
 
-/// The limit that a key sets, its number, and which of its keys this is.
+/// The limit that a key sets, its row of [`NUMBERS`], and the key's place in that row.
 fn number_of(key: &Key) -> Option<(Limit, &'static Number, usize)> {
     NUMBERS
         .iter()
@@ -449,7 +449,7 @@ mod tests {
         assert_eq!(parse("f", b""), Ok(Config::default()));
     }
 
-    /// A key is for the node only if it makes no sense to differ from job to job: that is decided here a second time.
+    /// A key is for the node only if its value need not differ from job to job. This list decides that a second time.
     #[test]
     fn the_keys_of_the_node_are_these() {
         let of_the_node: Vec<&str> = KEYS.iter().filter(|key| !key.is_per_job()).map(|key| key.name).collect();

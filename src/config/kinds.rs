@@ -31,9 +31,9 @@ pub(super) struct ValueKind<T> {
     pub expects: &'static str,
     /// Reads a value.
     pub read: fn(&str) -> Result<T, Wrong>,
-    /// The reverse of `read`; `None` if no value stands for it.
+    /// The reverse of `read`; `None` if no text stands for the value.
     pub text: fn(&T) -> Option<String>,
-    /// All that `read` can give.
+    /// Every value that `read` can return.
     #[cfg(test)]
     pub any: fn() -> BoxedStrategy<T>,
 }
@@ -48,7 +48,7 @@ macro_rules! kinds {
     };
 }
 
-/// Generates kinds of few values, each of which has a word, from rows of `NAME: Type = EXPECTS, WORDS;`.
+/// Generates kinds with a word for each value from rows of `NAME: Type = EXPECTS, WORDS;`.
 macro_rules! words {
     ($($name:ident: $type:ty = $expects:expr, $words:expr;)*) => {
         kinds! {
@@ -197,12 +197,12 @@ kinds! {
 
 const NEVER: &str = "never";
 const GRANTED: &str = "granted";
-/// The word of systemd.resource-control(5) for a list of what is allowed besides what every job may use (`DevicePolicy=`).
+/// As in `DevicePolicy=closed` of systemd.resource-control(5): only what every job may use and what is listed is allowed.
 const CLOSED: &str = "closed";
 const YES_NO_CLOSED: &str = "yes, no or closed";
 const ON_ERROR: &[(&str, OnError)] = &[("fail", OnError::Fail), ("warn", OnError::Warn)];
 
-/// What `UsageCard` and the option of that name can be.
+/// The values of `UsageCard` and of the option of that name.
 pub const USAGE_CARD_EXPECTS: &str = "never, failed, wasteful or always";
 const USAGE_CARDS: &[(&str, UsageCard)] = &[
     (NEVER, UsageCard::Never),
@@ -252,7 +252,7 @@ fn on_errors_text(on_errors: OnErrors) -> String {
     text
 }
 
-/// Any text that this describes; it is compiled only once.
+/// Any text that matches the expression, which is compiled only once.
 #[cfg(test)]
 fn text_like(regex: &str) -> impl Strategy<Value = String> + use<> {
     proptest::string::string_regex(regex).unwrap()
@@ -281,7 +281,7 @@ mod tests {
     use super::super::slot_request::PerSlot;
     use super::*;
 
-    /// Of a value with letters in any case, spelt as it is not printed where there is another spelling.
+    /// `text` has letters in any case, and if there is another spelling, it is not as `value` is printed.
     #[track_caller]
     fn reads<T: Debug + PartialEq>(kind: &ValueKind<T>, text: &str, value: &T) {
         assert_eq!((kind.read)(text).as_ref(), Ok(value), "{text}");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Keeps jobfence.conf(5) as the table of keys is. From the table come the value, the default and the first paragraph of each key, and the
-//! list of keys that stand in no section. All else on the page is written by hand.
+//! Keeps jobfence.conf(5) in step with the table of keys. The value, the default and the first paragraph of each key come from the table,
+//! and so does the list of keys that stand in no section. All else on the page is written by hand.
 
 use std::{env, fs};
 
@@ -8,10 +8,10 @@ use super::keys::{Config, KEYS, Key, MEANINGS};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/man/jobfence.conf.5");
 
-/// Set to renew the page.
+/// The variable that has the test renew the page.
 const RENEW: &str = "JOBFENCE_RENEW";
 
-/// Text of the table in roff, a line for each of its lines, and for what is longer.
+/// A text of the table in roff. Each line begins a new line, and a long line is wrapped.
 fn lines(text: &str) -> Vec<String> {
     let mut roff = String::new();
     let mut is_open = [false, false];
@@ -49,7 +49,7 @@ fn form(key: &Key) -> Vec<String> {
         return lines(&format!("As `{}`.", first.name));
     }
     let words: Vec<&str> = key.expects.split(' ').collect();
-    // A word that may itself be the value.
+    // Whether a word may itself be the value.
     let is_value = |at: usize| {
         let (before, word, behind) = (at.checked_sub(1).map(|at| words[at]), words[at], words.get(at + 1));
         let begins = before.is_none_or(|before| before == "or" || before.ends_with(','));
@@ -86,7 +86,7 @@ fn renewed(page: &str) -> String {
     for (number, key) in KEYS.iter().enumerate() {
         let of = |key: &Key, page: &[String]| page.iter().position(|line| *line == format!(".B {}", key.name));
         let begin = of(key, &page).unwrap_or_else(|| {
-            // A new key stands before the one that is next in the table.
+            // A new key goes before the next key of the table.
             let next = KEYS[number + 1..].iter().find_map(|next| of(next, &page));
             let place = next.map_or_else(|| end(&page), |next| next - 1);
             page.splice(place..place, [".TP".to_owned(), format!(".B {}", key.name), "Default: not set.".to_owned()]);
@@ -98,7 +98,7 @@ fn renewed(page: &str) -> String {
         entry.push(match key.default_value() {
             Some(path) if path.starts_with('/') => format!(r"Default: \fI{path}\fP."),
             Some(value) => lines(&format!("Default: `{value}`.")).concat(),
-            // What it depends on is written by hand.
+            // A default that depends on the host is described by hand.
             None => page[default].clone(),
         });
         let mut to = default + 1;
@@ -131,7 +131,7 @@ fn jobfence_conf_5_is_as_the_table_of_keys() {
     );
     let keys = page.split_once(".SH KEYS").unwrap().1;
     for name in keys.split(".TP\n.B ").skip(1).filter_map(|entry| entry.lines().next()) {
-        // What a key may be stands below it in the same form, in lower case.
+        // The values of a key stand below it in the same form, in lower case.
         let is_key = KEYS.iter().any(|key| key.name == name);
         assert!(is_key || name.starts_with(char::is_lowercase), "{name} is no key");
     }

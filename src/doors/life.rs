@@ -78,7 +78,7 @@ impl HeldBy {
         (job, run): (&Id, u32),
     ) -> Result<Holder> {
         match self {
-            // A scheduler that does not answer now would keep the fence for ever, and one that says no would lose it at once.
+            // If the scheduler does not answer now, the fence could stay for ever. If it says no, the fence would be removed at once.
             Self::Scheduler(name) => {
                 let scheduler = schedulers.iter().find(|scheduler| scheduler.name() == name);
                 if scheduler.is_some_and(|scheduler| scheduler.runs(job, run, &|| Duration::ZERO) == Runs::Yes) {
@@ -111,17 +111,17 @@ pub struct Granted {
     pub memory: Option<u64>,
     /// Memory and swap together on this node in bytes. `None`: the site decides how much swap there is beside the memory.
     pub memory_and_swap: Option<u64>,
-    /// The number of GPUs of this node. `None`: not said.
+    /// The number of GPUs on this node. `None`: not given.
     pub gpus: Option<usize>,
-    /// Huge pages on this node; `None`: nothing is said of them.
+    /// Huge pages on this node. `None`: not given.
     pub huge_pages: Option<Vec<HugePage>>,
     /// What the job's user requests, which can only lower what the site allows.
     pub requests: UserRequests,
     /// The facts that select sections of the configuration.
     pub facts: Facts,
-    /// Whether its CPUs are chosen here, where the site wants each job on CPUs of its own: its scheduler only says how many.
+    /// Whether jobfence chooses the job's CPUs, if the site wants each job on CPUs of its own: the scheduler gives only their number.
     pub chooses_cores: bool,
-    /// Whether the grant is the step's, and that of the whole job here is not known: the job may have other steps.
+    /// Whether the grant is that of the step. The job may have other steps, so its whole grant is not known.
     pub is_of_step: bool,
 }
 
@@ -132,7 +132,7 @@ impl Granted {
     }
 }
 
-/// The types of a job's vnodes, from a text with commas between them. An empty text: there are none.
+/// The types of a job's vnodes, from a text with commas between them. An empty text has none.
 pub fn vnode_types(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
@@ -152,8 +152,8 @@ pub struct OpenRequest {
     pub granted: Granted,
     /// The holder.
     pub holder: HeldBy,
-    /// Asks systemd for a unit's current start, by a program. `None` in a host program, which must start none: then a unit cannot hold the
-    /// fence.
+    /// Starts a program that asks systemd for a unit's current start. `None` in a host program, which must start none: then a unit cannot
+    /// hold the fence.
     pub ask_unit: Option<AskInvocation>,
 }
 
@@ -202,7 +202,7 @@ pub struct Seen {
     pub path: Option<String>,
     /// What it has used.
     pub usage: Usage,
-    /// What its job has used: CPU time and peak memory, all its steps together, also those that were closed.
+    /// CPU time and peak memory of its job: of all steps together, also of closed ones.
     pub job: Usage,
     /// The job's peak memory and swap in bytes.
     pub job_memory_swap_peak: Option<u64>,
@@ -210,7 +210,7 @@ pub struct Seen {
     pub limits: LimitedTo,
     /// The devices of the GPUs that were chosen for the job.
     pub gpus: Vec<String>,
-    /// The limits at which it was stopped, in sentences.
+    /// The limits that stopped it, in sentences.
     pub sentences: Vec<String>,
 }
 
@@ -247,34 +247,34 @@ impl CoreMap for NoCores {
     }
 }
 
-/// What happens to a job whose user and facts are not known, for this reason: the strictest of all settings that could apply decides. A
-/// request of its user that is not understood is [`NotFenced::Asked`], and no configuration lets that pass.
+/// Decides about a job whose user and facts are not known for the reason `why`: by the strictest of all settings that could apply. If `why`
+/// is [`NotFenced::Asked`], a request of the user that is not understood, no configuration lets the job run.
 pub fn of_unknown(loaded: Result<Loaded, LoadError>, why: impl Into<NotFenced>) -> Answer<()> {
     let nobody: Result<(Resolved, ()), NotFenced> = Err(why.into());
     launch::answer(loaded, |_| nobody, |_, ()| Ok(()))
 }
 
-/// What a scheduler runs for itself in a step's directory, beside the job.
+/// Room for what a scheduler runs for itself in a step's directory, beside the job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Room {
     /// Memory in bytes beyond what the site grants the scheduler's own processes.
     pub more: u64,
-    /// The directories below which the scheduler makes the job's. They alone have the memory that was granted.
+    /// The directories below which the scheduler makes the job's. The granted memory limits only these.
     pub branches: Vec<String>,
 }
 
-/// A fence in the hand of the process that has opened it.
+/// A fence that the process which has opened it goes on to use.
 #[derive(Debug)]
 pub struct LiveFence {
     fence: Fence,
     host: Host,
     config: Config,
-    /// Where it is.
+    /// What opening the fence returned.
     pub opened: Opened,
 }
 
 impl LiveFence {
-    /// Puts a child of this process into it, whoever its user is.
+    /// Puts a child of this process into the fence, whichever user it runs as.
     pub fn attach(&mut self, child: Pid) -> Answer<()> {
         let joining = Joining { pid: child.as_raw(), id: None, task: None, is_first: true };
         let done = launch::attach(&mut self.fence, &self.host, &self.config, &UserRequests::default(), joining);
@@ -293,7 +293,7 @@ impl LiveFence {
         see(&self.fence)
     }
 
-    /// Freezes or thaws all its processes.
+    /// Freezes or thaws all processes of the fence.
     pub fn freeze(&self, is_frozen: bool) -> Result<()> {
         switch(&self.fence, is_frozen, Instant::now() + FREEZE_PATIENCE)
     }
@@ -308,12 +308,12 @@ pub fn open(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<
     make(loaded, request, None, |_| Ok(()), |live| live.opened)
 }
 
-/// The same for a process that goes on with it. `room`: for what the scheduler runs for itself.
+/// Like [`open`], for a process that goes on to use the fence. `room`: for what the scheduler runs for itself.
 pub fn open_live(loaded: Result<Loaded, LoadError>, request: &OpenRequest, room: Option<&Room>) -> Answer<LiveFence> {
     make(loaded, request, room, |_| Ok(()), |live| live)
 }
 
-/// The same, unless `check` returns an error. Returns what `keep` makes of the fence.
+/// Makes a fence, unless `check` returns an error. Returns what `keep` makes of it.
 fn make<T>(
     loaded: Result<Loaded, LoadError>,
     request: &OpenRequest,
@@ -420,7 +420,7 @@ pub(super) fn here(facts: Facts) -> Facts {
     Facts { node: node.into(), ..facts }
 }
 
-/// What holds for a job of this host with these facts.
+/// The settings that hold for a job of this host with these facts.
 pub fn resolve(loaded: &Loaded, facts: Facts) -> Result<Resolved> {
     begin::resolve(loaded, &here(facts))
 }
@@ -506,7 +506,7 @@ pub fn attach(
     };
     launch::answer(loaded, resolve, |resolved, (host, record)| {
         let mut fence = go_on(&host, &resolved.config, &record)?;
-        // Checked before any is moved: either all get in, or none.
+        // All are checked before the first is moved: either all get in, or none.
         let check = |pid: &i32| check_process(&host, fence.key(), *pid, of_anybody);
         let ids: Vec<Owner> = pids.iter().map(check).collect::<Result<_>>()?;
         for (index, (pid, id)) in pids.iter().copied().zip(ids).enumerate() {
@@ -554,14 +554,14 @@ pub fn freeze(config: &Config, which: &WantedFences, is_frozen: bool) -> Result<
     // One deadline for all: if one fence does not freeze in time, the others are still told to.
     let deadline = Instant::now() + FREEZE_PATIENCE;
     let fences: Vec<Result<Fence>> = found.iter().map(|record| go_on(&host, config, record)).collect();
-    // Each is told before any is waited for.
+    // All are told to freeze before the first is waited for.
     if is_frozen {
         fences.iter().flatten().for_each(|fence| drop(switch(fence, true, Instant::now())));
     }
     fences.into_iter().map(|fence| switch(&fence?, is_frozen, deadline)).fold(Ok(()), Result::and)
 }
 
-/// Each of these fences by its own name.
+/// Selects each of these fences alone, by its step and run.
 pub fn each(config: &Config, which: &WantedFences) -> Result<Vec<WantedFences>> {
     let one = |record: &Record| {
         let shared = record.shared.as_deref()?;
@@ -601,7 +601,7 @@ fn close_one(host: &Host, config: &Config, record: &Record, deadline: Instant) -
     let seen = fence.as_ref().map(see);
     let line = fence.as_ref().zip(seen.as_ref()).and_then(|(fence, seen)| line_of(fence, config, record, seen));
     let closed = resume::close(host, ALL, Records::open(&config.run_dir)?, record, deadline)?;
-    // The process that closed the fence wrote its line.
+    // If another process has closed the fence, that process wrote the line.
     launch::write_down(config, line.as_deref().filter(|_| closed == resume::Closed::Removed));
     let key = || record.key().ok_or_else(|| Error::new("the record names no user"));
     Ok(match (closed, seen) {
@@ -635,7 +635,7 @@ pub fn in_words(seen: &Seen) -> String {
 }
 
 fn see(fence: &Fence) -> Seen {
-    // This process may have changed it.
+    // The fence's own record, since this process may have changed it.
     let shared = fence.shared_record().and_then(|record| record.shared.as_deref());
     let left = shared.and_then(|shared| shared.plan.as_ref());
     let asked = left.and_then(|left| left.asked_processes).map(AskedProcesses::by_user);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The order of jobfence's own directories, and the one way through all of them: `BASE[/idle][/NODE]/uid_U/job_J/step_S`. And how a walk
-//! goes on where directories come and go.
+//! The layout of jobfence's own directories, and the one walk through all of them: `BASE[/idle][/NODE]/uid_U/job_J/step_S`. Directories may
+//! come and go during a walk.
 
 use super::names::IDLE;
 use crate::error::{Error, Result};
@@ -8,7 +8,7 @@ use crate::sys::dir::Dir;
 
 /// One step's directory in one hierarchy.
 pub(super) struct OwnStep<'a> {
-    /// What its levels are below: jobfence's directory, or the branch `idle` of that.
+    /// The directory above its levels: jobfence's own, or `idle` in that.
     pub base: &'a str,
     /// The names below, outermost first: `[node,] user, job, step`.
     pub levels: &'a [&'a str],
@@ -16,8 +16,8 @@ pub(super) struct OwnStep<'a> {
     pub job: &'a Dir,
 }
 
-/// Calls `each` for every step below `base`. `is_wanted` chooses among the names of users' and of jobs' directories. Reasons why there may
-/// be more are added to `unseen`. One directory of each level is open at a time.
+/// Calls `each` for every step below `base`. `is_wanted` selects names of users' and jobs' directories. Errors that can hide more steps are
+/// added to `unseen`. One directory of each level is open at a time.
 pub(super) fn each_step(
     root: &Dir,
     base: &str,
@@ -77,12 +77,12 @@ pub fn children(dir: &Dir, is_wanted: impl Fn(&str) -> bool, unseen: &mut Vec<Er
     names
 }
 
-/// Opens one of them. Open one at a time: there may be more than this process may have descriptors.
+/// Opens one of these directories. Open one at a time: there may be more than this process may have descriptors.
 pub fn child(dir: &Dir, name: &str, unseen: &mut Vec<Error>) -> Option<Dir> {
     found_or_noted(dir.child(name), unseen)
 }
 
-/// What was found; `None` if it is gone, or on an error, which is added to `unseen`.
+/// Returns what was found. `None`: it is gone, or there was an error, which is added to `unseen`.
 pub fn found_or_noted<T>(what: Result<T>, unseen: &mut Vec<Error>) -> Option<T> {
     match what {
         Ok(what) => Some(what),

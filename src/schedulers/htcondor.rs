@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! HTCondor from 23.9 on: the startd starts a starter for each job, as root, by the path that `STARTER` of its configuration names.
-//! `jobfence` is there under that starter's name, fences itself, and becomes the starter. The schedd starts one for each job of the local
-//! universe, by `STARTER_LOCAL`.
+//! HTCondor from 23.9 on. For each job the startd runs the program that `STARTER` of its configuration names, as root. jobfence takes that
+//! place under the starter's name: it fences itself, then becomes the starter. For a job of the local universe the schedd does the same
+//! with `STARTER_LOCAL`.
 
 use crate::printable::printable;
 
@@ -15,29 +15,29 @@ pub mod slot_ad;
 pub mod slot_gpus;
 mod value;
 
-/// The directory in `RunDir` for what HTCondor's configuration says to starters.
+/// The directory in `RunDir` for answers of HTCondor's programs that are kept from one job to the next.
 pub const KEPT: &str = "htcondor";
 
-/// What the user can do about an ad that says something twice.
+/// The hint for a job whose ad has a line end in a text, or an attribute twice.
 const NO_LINE_END: &str = "a text of the job has an end of a line in it: submit the job without";
 
 /// The name of the program that runs one job.
 pub const STARTER: &str = "condor_starter";
 
-/// The directory of the fence in which the starter is. HTCondor makes the job's own directories beside it: it begins them in the parent of
-/// the starter's (`VanillaProc::StartJob` of 23.9 and 25.14).
+/// The fence's directory for the starter. HTCondor makes the job's own directories beside it, in the parent of the starter's
+/// (`VanillaProc::StartJob` of 23.9 and 25.14).
 pub const STARTERS_LEAF: &str = "starter";
 
-/// The first directory that HTCondor makes there, unless `BASE_CGROUP` of its configuration says otherwise.
+/// The first directory that HTCondor makes beside the starter's, unless its configuration sets `BASE_CGROUP`.
 pub const JOBS_BRANCH: &str = "htcondor";
 
-/// The directory of the fence in which Docker makes the cgroups of the job's containers.
+/// The fence's directory in which Docker makes the cgroups of the job's containers.
 pub const CONTAINERS_BRANCH: &str = "docker";
 
-/// The step of a job of the local universe, and its slot type for sections of the configuration: it has no slot.
+/// The step's name of a job of the local universe, which has no slot. Also its slot type for sections of the configuration.
 pub const LOCAL: &str = "local";
 
-/// As ClassAds have a text, in one line.
+/// The text as a ClassAd string, in one line.
 pub fn quoted(text: &str) -> String {
     format!("\"{}\"", printable(text, ' ').replace('\\', "\\\\").replace('"', "\\\""))
 }
@@ -50,7 +50,7 @@ mod tests {
     use crate::facts::Fact;
     use crate::job::{Cpus, Id};
 
-    /// Of each release, what is recorded under this name (tests/htcondor/record.py).
+    /// The recording of this name from each release, with its directory (tests/htcondor/record.py).
     fn recorded(name: &str) -> Vec<(String, String)> {
         let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/htcondor/recorded");
         let one = |release: std::io::Result<std::fs::DirEntry>| {
@@ -62,7 +62,7 @@ mod tests {
         found
     }
 
-    /// The message of which a recording has a line for each number and each text.
+    /// The message of a recording that has a line for each number and each text.
     fn message_of(text: &str) -> Vec<u8> {
         let bytes = |line: &str| match line.parse::<u64>() {
             Ok(number) => number.to_be_bytes().to_vec(),

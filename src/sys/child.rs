@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Children of this process. No other place forks.
+//! Children of this process. No other code forks.
 //!
-//! This is for programs of one thread: a child is a copy of the calling thread alone, so it would wait for ever for a lock that another
-//! thread held. With one thread it may do until its exec what any process may.
+//! Only for programs of one thread. A child has a copy of the calling thread alone, so it would wait for ever for a lock that another
+//! thread held. With one thread, the child may do before its exec what any process may.
 
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use nix::unistd::{ForkResult, Pid, getppid, pipe2, read, setsid, write};
 use super::dir::Dir;
 use crate::error::{Error, Result};
 
-/// `None` in the child, which must end with `end_after`.
+/// Forks. `None` in the child, which must end with `end_after`.
 fn fork() -> nix::Result<Option<Pid>> {
     // SAFETY: the C library makes its memory usable in the child, and the child never returns to the code of its parent.
     match unsafe { nix::unistd::fork() }? {
@@ -24,7 +24,7 @@ fn fork() -> nix::Result<Option<Pid>> {
     }
 }
 
-/// Ends the process with the status that `what` returns; also at a panic, which must not go on in a copy of the parent.
+/// Ends the process with the status that `what` returns, or with 1 at a panic, which must not go on in a copy of the parent.
 fn end_after(what: impl FnOnce() -> i32) -> ! {
     struct AtPanic;
     impl Drop for AtPanic {
@@ -47,7 +47,7 @@ pub fn start(what: impl FnOnce() -> i32) -> nix::Result<Pid> {
     }
 }
 
-/// Starts a child that answers, and a pipe with its answer. An answer of up to 4096 bytes is there at once, and whole.
+/// Starts a child, and returns it with a pipe that gets its answer. An answer of up to 4096 bytes arrives at once, and whole.
 pub fn ask(answer: impl FnOnce() -> Vec<u8>) -> nix::Result<(Pid, OwnedFd)> {
     let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
     let child = start(|| {
@@ -57,7 +57,7 @@ pub fn ask(answer: impl FnOnce() -> Vec<u8>) -> nix::Result<(Pid, OwnedFd)> {
     Ok((child, reader))
 }
 
-/// Starts a process in a session of its own that nobody waits for: its parent is the init process.
+/// Starts a process in a session of its own. The init process becomes its parent, so this process need not wait for it.
 pub fn start_orphan(what: impl FnOnce()) -> Result<()> {
     let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
     let of_orphan = || {
@@ -72,8 +72,8 @@ pub fn start_orphan(what: impl FnOnce()) -> Result<()> {
     waitpid(child, None).map(drop).map_err(os("wait for the parent of a process without one"))
 }
 
-/// To be called in a child, before its exec: the program then gets no descriptors but the first three. If they cannot be listed, that is an
-/// error, and those with low numbers are left all the same.
+/// To be called in a child, before its exec: the program then gets no descriptors but the first three. If the open descriptors cannot be
+/// listed, the error is returned, and the program gets none below 1024 all the same.
 pub fn leave_descriptors() -> nix::Result<()> {
     let open = Dir::open("/proc/self/fd").and_then(|dir| dir.list(false));
     let done = open.as_ref().map(drop).map_err(|_| Errno::EBADF);
@@ -88,7 +88,7 @@ pub fn leave_descriptors() -> nix::Result<()> {
     done
 }
 
-/// A child that runs nothing before it is where it belongs, and then becomes a program.
+/// A child that runs nothing before its parent has placed it, and then becomes a program.
 #[derive(Debug)]
 pub struct PlacedChild {
     /// The child. The caller waits for it.
@@ -97,7 +97,7 @@ pub struct PlacedChild {
 }
 
 impl PlacedChild {
-    /// Calls `place` with the child; if that fails, there is no child any more. Then the child calls `become_program`.
+    /// Calls `place` with the child. If that fails, the child ends. Otherwise the child calls `become_program`.
     pub fn start(
         place: impl FnOnce(Pid) -> Result<()>,
         become_program: impl FnOnce() -> Result<Infallible>,
@@ -119,7 +119,7 @@ impl PlacedChild {
         };
         drop((wait, fail));
         if let Err(error) = place(pid) {
-            // The child waits for a word that never comes, and ends when the pipe is closed.
+            // The child reads no byte, and ends when the pipe is closed.
             drop(go);
             let _ = waitpid(pid, None);
             return Err(error);
@@ -128,7 +128,7 @@ impl PlacedChild {
         Ok(Self { pid, failure })
     }
 
-    /// Why it has not become its program. Waits until it has, or has ended.
+    /// Why the child has not become its program. Waits until it has, or has ended.
     pub fn failure(&self) -> Option<Error> {
         let mut why = [0u8; 1024];
         let length = read(&self.failure, &mut why).ok().filter(|length| *length > 0)?;
@@ -136,7 +136,7 @@ impl PlacedChild {
     }
 }
 
-/// In the child.
+/// In the child: waits until the parent has placed it.
 fn wait_for_place(wait: &OwnedFd, parent: Pid) -> Result<()> {
     let mut word = [0u8; 1];
     let length = read(wait, &mut word).map_err(|errno| Error::new("wait for the fence").errno(errno))?;

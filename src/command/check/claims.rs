@@ -13,7 +13,7 @@ pub struct Claims {
     pub remedy: &'static str,
 }
 
-/// These facts, where those of some kinds are only claims.
+/// The facts, with those of these kinds made mere claims.
 pub fn as_claimed(kinds: &[&str], facts: Facts) -> Facts {
     let claim = |kind: &str, fact: Fact<String>| match fact {
         Fact::Known(text) if kinds.contains(&kind) => Fact::Claimed(text),

@@ -20,9 +20,9 @@ pub fn have(sections: &[Named<'_>], kinds: &[SectionKind]) -> bool {
 pub struct KnownNames {
     /// One list for each scheduler here.
     pub partitions: Vec<Option<Vec<String>>>,
-    /// Among those that sections name; in lower case.
+    /// Those that exist among the names in sections, in lower case.
     pub qos: Option<Vec<String>>,
-    /// As `qos`.
+    /// Like `qos`.
     pub accounts: Option<Vec<String>>,
     /// The file with the lists of nodes, and those lists.
     pub nodes: Option<(&'static str, Vec<String>)>,

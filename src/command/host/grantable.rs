@@ -11,7 +11,7 @@ use super::memory::{MemoryOfNode, UNIT};
 use super::way::WayToOurs;
 use crate::command::Failure;
 
-/// What the site keeps back.
+/// Memory that the site keeps back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reserve {
     Bytes(u64),
@@ -44,7 +44,7 @@ pub struct Grantable {
     reserve: u64,
     /// Memory for all jobs, in bytes, a whole number of [`UNIT`].
     pub mem: u64,
-    /// Swap that they may use beside it, in bytes.
+    /// Swap that jobs may use beside it, in bytes.
     swap: u64,
     pub cpus: UsableCpus,
 }
@@ -87,7 +87,7 @@ impl Grantable {
         self.mem.saturating_sub(self.memory.fences.unwrap_or(0))
     }
 
-    /// One thing to a line.
+    /// Explains the amounts, one to a line.
     pub fn reasons(&self, no_cgroups: Option<String>) -> Vec<String> {
         let memory = &self.memory;
         let mut lines = vec![format!("memory   {} {}", mebibytes(memory.whole), memory.place)];
@@ -111,7 +111,7 @@ impl Grantable {
         lines
     }
 
-    /// As `usage --json`: members keep their names and units.
+    /// The amounts as JSON. As in `usage --json`, members keep their names and units.
     pub fn json(&self) -> String {
         let memory = &self.memory;
         let fences = memory.fences.map_or_else(|| "null".to_owned(), |held| held.to_string());

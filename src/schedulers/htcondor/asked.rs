@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a job asks of its own limits: attributes of its ad, which its user has written. They can only lower what the site allows.
+//! The limits that a job requests for itself: attributes of its ad, which its user writes. They can only lower what the site allows.
 //!
-//! An attribute is a number, or a text. HTCondor would evaluate an expression anew for each that asks, and so it is refused.
+//! An attribute must be a number or a text. An expression is refused, because HTCondor would evaluate it anew for each reader.
 
 use super::value::{short, text_of};
 use crate::error::{Error, Result};
 use crate::requests::{REQUESTS, Request, Requests};
 
-/// The attribute by which it is asked for: `JobfenceCpuLimit`.
+/// The attribute of a request, such as `JobfenceCpuLimit`.
 pub fn attribute(request: &Request) -> String {
     let word = |word: &str| {
         let (first, rest) = word.split_at(word.len().min(1));
@@ -16,7 +16,7 @@ pub fn attribute(request: &Request) -> String {
     format!("Jobfence{}", request.name.split('-').map(word).collect::<String>())
 }
 
-/// All that an ad asks for, in which `find` finds a value.
+/// The requests of an ad. `find` returns the value of an attribute.
 pub(super) fn requests_in<'a>(find: impl Fn(&str) -> Option<&'a str>) -> Result<Requests> {
     let mut asked = Requests::default();
     for request in REQUESTS {
@@ -30,7 +30,7 @@ pub(super) fn requests_in<'a>(find: impl Fn(&str) -> Option<&'a str>) -> Result<
     Ok(asked)
 }
 
-/// A number, with no more digits than it has. HTCondor prints `0.5` and `5.000000000000000E-01`.
+/// The shortest text of a number: HTCondor prints `0.5` and `5.000000000000000E-01`.
 fn number_in(value: &str) -> Option<String> {
     let is_literal = value.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
     let number = value.parse::<f64>().ok().filter(|_| is_literal)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How a user of HTCondor asks for things: what a card advises in.
+//! The submit file's words for resources, which the advice of a card uses.
 
 use crate::bytes;
 use crate::report::card::Words;

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `STARTER_JOB_ENVIRONMENT` of HTCondor's configuration: what a starter puts into the environment of each job.
+//! `STARTER_JOB_ENVIRONMENT` of HTCondor's configuration: the variables that a starter puts into the environment of each job.
 //!
-//! A text in double quotes has its variables between blanks, and another one has semicolons between them, unless it begins with the character
-//! that is to be there in their place (`Env::MergeFromV1AutoDelim`). Of two variables with one name the
-//! later one counts. Those of the job's own ad count more than all of these (`Starter::GetJobEnv` and `Env::MergeFromV1RawOrV2Quoted`, the same
-//! in 23.9.6 and 25.13.2).
+//! In a text in double quotes, blanks separate the variables. In any other text semicolons separate them, unless the text begins with
+//! another delimiter, which then separates them (`Env::MergeFromV1AutoDelim`). If a variable is there twice, the later one counts.
+//! Variables of the job's own ad override all of these (`Starter::GetJobEnv` and `Env::MergeFromV1RawOrV2Quoted`, the same in 23.9.6 and
+//! 25.13.2).
 
 use crate::error::{Error, Result};
 
-/// The name of that line.
+/// The name of the setting.
 pub const LINE: &str = "STARTER_JOB_ENVIRONMENT";
 
-/// By one of these at its beginning a line without quotes says what it has in the place of semicolons.
+/// A value without quotes that begins with one of these separates its variables by it, not by semicolons.
 const DELIMITERS: &str = "!#$%&*+,-/:<>?@^`|~\x1F";
 
-/// The value of the site's line with our variables behind the site's own.
+/// The site's value with jobfence's variables behind the site's own.
 pub fn with(site: &str, ours: &[(String, String)]) -> Result<String> {
-    // A value that HTCondor could read otherwise than it was meant is none that we write.
+    // HTCondor could misread any other value, so it is left out.
     let is_plain = |value: &str| value.chars().all(|c| c.is_ascii_alphanumeric() || "/._-:,@".contains(c));
     let ours: Vec<String> =
         ours.iter().filter(|(_, value)| is_plain(value)).map(|(name, value)| format!("{name}={value}")).collect();
     let site = site.trim();
     let not_understood = |why: &str| Error::new(format!("{LINE} of HTCondor's configuration {why}"));
-    // It was expanded once already, and would be again.
+    // The value was expanded once already, and HTCondor would expand it again.
     if site.contains('$') {
         return Err(not_understood("has a $ that stays there when its macros are expanded"));
     }

@@ -2,8 +2,8 @@
 //! The ad of a job of the local universe, as the schedd writes it to the starter's standard input: `Name = value` in each line
 //! (`Scheduler::spawnLocalStarter`, `sPrintAdWithSecrets`, the same in 23.9 and 25.14).
 //!
-//! The schedd writes whose job it is. Most of the rest is the job's user's, and an end of a line in a text of theirs is one here. The starter
-//! reads the ad line by line, too, and so an attribute that counts must not be there twice.
+//! The schedd writes the attributes that name the job's user. Most others are texts of that user, and a line end in such a text is a line
+//! end here. The starter reads the ad line by line, too. So an attribute that counts must not be there twice.
 
 use super::asked;
 use super::slot_ad::{Attributes, group_of, short, text_of};
@@ -12,32 +12,32 @@ use crate::facts::{Fact, Facts};
 use crate::launch::NotFenced;
 use crate::requests::{REQUESTS, Requests};
 
-/// Whose job it is that the schedd starts.
+/// What jobfence reads of a local job's ad.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobAd {
-    /// As starters before 24.7 take it: `Owner`. To later ones that can be a name that this host does not have.
+    /// `Owner`: the user for starters before 24.7. In later releases this host may not know that name.
     owner: Option<String>,
-    /// As later ones take it: `OsUser`, and without that `User`. Earlier schedds leave `OsUser` to the job's user.
+    /// The user for later starters: `OsUser`, or without it the name of `User`. Earlier schedds let the job's user write `OsUser`.
     os_user: Option<String>,
     /// `AccountingGroup`, with the user's name.
     group: Option<String>,
     /// `AcctGroup`: the group alone.
     acct_group: Option<String>,
-    /// Its name in all the world.
+    /// `GlobalJobId`: unique among all schedds.
     pub global_job: Option<String>,
-    /// What it asks of its own limits.
+    /// The limits that the job requests for itself.
     pub asked: Requests,
 }
 
-/// A release of HTCondor: 25.14.
+/// A release of HTCondor, such as 25.14.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CondorRelease(u32, u32);
 
-/// The first one whose starters run a local job as `OsUser` (`init_user_ids_from_ad`).
+/// The first release whose starters run a local job as `OsUser` (`init_user_ids_from_ad`).
 const HAS_OS_USER: CondorRelease = CondorRelease(24, 7);
 
 impl CondorRelease {
-    /// Of what condor_version(1) prints: `$CondorVersion: 23.9.6 2024-09-22 …`.
+    /// Reads what condor_version(1) prints: `$CondorVersion: 23.9.6 2024-09-22 …`.
     pub fn parse(text: &str) -> Option<Self> {
         let version = text.split("$CondorVersion:").nth(1)?.split_whitespace().next()?;
         let mut numbers = version.split('.').map(str::parse);
@@ -46,7 +46,7 @@ impl CondorRelease {
 }
 
 impl JobAd {
-    /// Reads it. Most of it is its user's, and what is wrong with it may be the user's doing.
+    /// Reads the ad. The job's user writes most of it, so each error is [`NotFenced::Asked`].
     pub fn parse(text: &str) -> Result<Self, NotFenced> {
         Self::read(text).map_err(NotFenced::Asked)
     }
@@ -76,7 +76,7 @@ impl JobAd {
         Ok(Self { owner, os_user: os_user.or(user), group, acct_group, global_job, asked })
     }
 
-    /// As whom the starter runs the job. `release` is asked only if starters of two releases differ in that.
+    /// The user as which the starter runs the job. `release` is called only if the releases would choose different users.
     pub fn user(&self, release: impl FnOnce() -> Result<CondorRelease>) -> Result<&str> {
         let (owner, os_user) = (self.owner.as_deref(), self.os_user.as_deref());
         let user = match (owner, os_user) {
@@ -88,7 +88,7 @@ impl JobAd {
         user.filter(|user| !user.is_empty()).ok_or_else(|| Error::new("the job's ad does not say whose job it is"))
     }
 
-    /// By which sections of the configuration are chosen.
+    /// The facts that select sections of the configuration.
     pub fn facts(&self, user: &str) -> Facts {
         let none = || Fact::Known(String::new());
         Facts {
@@ -105,7 +105,7 @@ impl JobAd {
     }
 }
 
-/// Of `alice@DOMAIN`, the name.
+/// The name `alice` of `alice@DOMAIN`.
 pub fn without_domain(user: &str) -> &str {
     user.split('@').next().unwrap_or_default()
 }
@@ -141,7 +141,7 @@ mod tests {
         let text = "ClusterId = 12\nOwner = \"alice\"\nUser = \"alice@example\"\nZ = 1\n";
         let never = || -> Result<CondorRelease> { panic!("it is clear") };
         assert_eq!(JobAd::parse(text).unwrap().user(never), Ok("alice"));
-        // Before 24.7 a user can have written that, and on this host it can be another's name.
+        // Before 24.7 the job's user can write OsUser, and on this host that name can be another user's.
         let with_domain = "OsUser = \"alice@ad\"\nOwner = \"alice\"\nUser = \"alice@example\"\n";
         assert_eq!(user_of(with_domain, OLD).as_deref(), Ok("alice"));
         assert_eq!(user_of(with_domain, NEW).as_deref(), Ok("alice@ad"));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What condor_status(1) asks a startd about a slot, and what the startd answers. That program first reads all of HTCondor's configuration, and
-//! takes longer than all else that jobfence does for a job.
+//! The query that condor_status(1) sends to a startd about a slot, and the startd's answer. condor_status first reads all of HTCondor's
+//! configuration, and takes longer than all else that jobfence does for a job.
 //!
-//! The question is that of a client that proposes no security: the command's number and an ad, in one message. The startd answers unless the
-//! site requires that readers negotiate (`SEC_READ_NEGOTIATION`; `DaemonCommandProtocol::VerifyCommand`, `command_query_ads`). Behind a shared
-//! port the daemon of that port is first told which daemon is meant (`SharedPortClient::sendSharedPortID`). All of this is the same in 23.9.6
-//! and 25.13.2.
+//! The query is that of a client that proposes no security: the command's number and an ad, in one message. The startd answers unless the
+//! site requires that readers negotiate (`SEC_READ_NEGOTIATION`; `DaemonCommandProtocol::VerifyCommand`, `command_query_ads`). If daemons
+//! share a port, a message before the query names the daemon (`SharedPortClient::sendSharedPortID`). All of this is the same in 23.9.6 and
+//! 25.13.2.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,21 +16,21 @@ use crate::error::{Error, Result};
 /// The numbers of the commands (condor_commands.h).
 const QUERY_STARTD_ADS: u64 = 5;
 const SHARED_PORT_CONNECT: u64 = 75;
-/// Whom the shared port names where it complains.
+/// The client's name in log lines of the shared port.
 const WE: &str = "jobfence";
-/// So many seconds the shared port has to hand the connection on.
+/// The seconds within which the shared port must hand the connection on.
 const HAND_ON: u64 = 30;
 
 /// Where a startd or a schedd listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// The port, which can be one of several daemons.
+    /// The host and port. Several daemons can share the port.
     pub socket: SocketAddr,
-    /// By which name that port knows the daemon, if it is one of several daemons.
+    /// The daemon's name at a shared port. `None`: the port is the daemon's alone.
     daemon: Option<String>,
 }
 
-/// As HTCondor reads it, with no other way to the daemon than this port.
+/// The form that HTCondor reads, without other addresses of the daemon.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { socket, daemon } = self;
@@ -42,7 +42,8 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Reads it as HTCondor writes it: `<127.0.0.1:9618?addrs=127.0.0.1-9618&sock=startd_7_1>`. `None`: it has something that is not read here.
+    /// Reads HTCondor's form: `<127.0.0.1:9618?addrs=127.0.0.1-9618&sock=startd_7_1>`. `None`: the text has something that is not read
+    /// here.
     pub fn parse(text: &str) -> Option<Self> {
         let inside = text.strip_prefix('<')?.strip_suffix('>')?;
         let (socket, parameters) = inside.split_once('?').unwrap_or((inside, ""));
@@ -52,7 +53,7 @@ impl Address {
         Some(Self { socket: socket.parse().ok()?, daemon: daemon.map(str::to_owned) })
     }
 
-    /// What is written to the port, to learn whose slot it is.
+    /// The bytes that ask which job runs in the slot that meets the constraint `is_slot`.
     pub fn question(&self, is_slot: &str) -> Vec<u8> {
         let attributes = [
             r#"MyType = "Query""#.to_owned(),
@@ -68,14 +69,14 @@ impl Address {
         });
         let mut words = numbers(&[QUERY_STARTD_ADS, attributes.len() as u64]);
         words.extend(texts(&attributes));
-        // The types of the ad, which are read and not looked at.
+        // The two types of the ad, which the startd reads and ignores.
         words.extend(texts(&["", ""]));
         question.extend(packet(&words));
         question
     }
 }
 
-/// Reads the answer: for each ad a number that is not zero, and the ad. `None`: it is not whole yet.
+/// Reads the answer: a number that is not zero before each ad, and zero at the end. `None`: the message is not whole yet.
 pub fn answer(bytes: &[u8]) -> Result<Option<SlotJob>> {
     let Some(message) = message(bytes)? else { return Ok(None) };
     let (more, ad) = message.split_at_checked(8).ok_or_else(|| Error::new("the answer is cut off"))?;
@@ -140,7 +141,7 @@ mod tests {
         for end in [0, 4, 5, 20, whole.len() - 1] {
             assert_eq!(answer(whole.get(..end).unwrap()).unwrap(), None, "{end} bytes");
         }
-        // What the end of a line in a user's text would be where an ad is printed.
+        // A line end in a user's text, which would begin an attribute where an ad is printed.
         let forged = ad(&["AccountingGroup = \"a\nJobId = \\\"9.0\\\"\"", "JobId = \"12.0\""]);
         assert!(read(&forged).unwrap_err().to_string().contains("an end of a line"));
         assert!(read(b"").is_err() && read(&ad(&["JobId = 7"])).is_err());

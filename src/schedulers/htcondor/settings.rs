@@ -1,62 +1,62 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What HTCondor's configuration says to a starter, and as whom the starter runs a job by it.
+//! HTCondor's settings for a starter, and the user as which the starter runs a job by them.
 //!
-//! A starter runs a job as its owner only where three things hold: the site allows it, the job's `UidDomain` is this host's, and the submitting
-//! host is believed in that. Otherwise it takes the user whom the site has for the slot, or nobody (`JICShadow::initUserPriv` and
-//! `sameUidDomain`, the same in 23.9.6 and 25.13.2). The domain of the job's ad is the shadow's own, and the startd does not have it. Where the
-//! user's name has this host's domain, the schedd is of that domain. A name with another domain says nothing certain: a schedd of later releases
-//! has users of other domains, too.
+//! A starter runs a job as its owner only if the site allows it, the job's `UidDomain` is this host's, and the starter trusts the
+//! submitting host in that. Otherwise it runs the job as the slot's user, or as nobody (`JICShadow::initUserPriv` and `sameUidDomain`, the
+//! same in 23.9.6 and 25.13.2). `UidDomain` comes from the shadow, and the startd does not have it. If the user's name has this host's
+//! domain, the schedd is of that domain. If it has another domain, nothing is certain: schedds of later releases have users of other
+//! domains, too.
 
 use super::slot_ad::{Attributes, SlotJob};
 use super::{JOBS_BRANCH, environment};
 use crate::error::{Error, Result};
 use crate::job::Id;
 
-/// Where no other user runs the jobs of strangers.
+/// The user of jobs that do not run as their owner, if the site names no other.
 pub const NOBODY: &str = "nobody";
 
-/// See the beginning of this file. Of a yes or no, `None` is an expression, which only the starter evaluates.
+/// The settings that a starter reads. A yes or no is `None` if it is an expression, which only the starter can evaluate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StarterSettings {
     /// `UID_DOMAIN`.
     uid_domain: String,
-    /// `TRUST_UID_DOMAIN`: whether each submitting host is believed.
+    /// `TRUST_UID_DOMAIN`: whether the starter trusts each submitting host.
     trusts_all: Option<bool>,
-    /// `TRUST_LOCAL_UID_DOMAIN`: whether this one is.
+    /// `TRUST_LOCAL_UID_DOMAIN`: whether the starter trusts this host.
     trusts_this_host: Option<bool>,
     /// `STARTER_ALLOW_RUNAS_OWNER`.
     allows_owner: Option<bool>,
-    /// As whom the job of a stranger runs.
+    /// The user of jobs that do not run as their owner.
     slot_user: String,
-    /// Whether HTCondor limits the job's memory by an expression of the site's, or softly, and so not to what the slot has
+    /// Whether HTCondor limits the job's memory softly, or by an expression of the site's, and not to the slot's memory
     /// (`CGROUP_MEMORY_LIMIT_POLICY`).
     pub has_own_memory_limit: bool,
-    /// The first directory in which HTCondor makes those of jobs (`BASE_CGROUP`).
+    /// The first directory of `BASE_CGROUP`. HTCondor makes the directories of jobs below it.
     pub branch: String,
-    /// What the site puts into the environment of each job; `None`: nobody has said it.
+    /// The site's variables for each job (`STARTER_JOB_ENVIRONMENT`). `None`: the answers do not have it.
     pub job_environment: Option<String>,
 }
 
-/// As whom a starter runs a job.
+/// The user as which a starter runs a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunsAs {
     /// The user's name; `None`: it is not known.
     pub name: Option<String>,
-    /// Whether it is certain.
+    /// Whether the name is certain.
     pub is_certain: bool,
 }
 
-/// From where a job was submitted.
+/// The host from which a job was submitted.
 #[derive(Debug, Clone, Copy)]
 pub struct Submitter<'a> {
-    /// The name of the host, as the startd has found it.
+    /// The host's name, as the startd has found it.
     pub host: &'a str,
-    /// Whether it is this one; `None`: it is not known.
+    /// Whether it is this host; `None`: not known.
     pub is_this_host: Option<bool>,
 }
 
 impl StarterSettings {
-    /// What condor_config_val(1) is to expand with `-macro`: it prints a line for each.
+    /// The texts that condor_config_val(1) expands with `-macro`. It prints a line for each.
     pub fn questions(slot: &Id) -> Vec<String> {
         let plain = slot.as_str().chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         let of_slot = if plain { format!("$({}_USER)", slot.as_str().to_ascii_uppercase()) } else { String::new() };
@@ -103,11 +103,11 @@ impl StarterSettings {
         })
     }
 
-    /// On which files and directories the answers hang. `text` also has the files that were read, as condor_config_val prints them with `-config`:
-    /// in lines that begin with a tab. `None`: they can hang on more, as on a program that prints them.
+    /// The files and directories on which the answers depend. `text` also has the files that were read, which condor_config_val prints with
+    /// `-config` in lines that begin with a tab. `None`: the answers can depend on more, such as a program that prints them.
     pub fn sources(text: &str) -> Option<Vec<&str>> {
         let said = Attributes::of_lines(text);
-        // The lines that condor_config_val(1) sets are in files that can be made later.
+        // Settings made with condor_config_val(1) are in files that can be made later.
         (boolean(said.find("ENABLE_PERSISTENT_CONFIG")?, false) == Some(false)).then_some(())?;
         let read = text.lines().filter_map(|line| line.strip_prefix('\t')).filter(|path| !path.is_empty());
         let named = ["LOCAL_CONFIG_DIR", "LOCAL_CONFIG_FILE"].into_iter().filter_map(|name| said.find(name));
@@ -124,7 +124,7 @@ impl StarterSettings {
         (!all.is_empty()).then_some(all)
     }
 
-    /// As whom the starter runs this job.
+    /// The user as which the starter runs this job.
     pub fn account(&self, job: &SlotJob, submitter: Submitter<'_>) -> RunsAs {
         let Some((name, domain)) = job.user.as_deref().and_then(|user| user.rsplit_once('@')) else {
             return RunsAs::default();
@@ -135,7 +135,7 @@ impl StarterSettings {
             all(&[self.trusts_this_host, submitter.is_this_host]),
             Some(is_in_domain(submitter.host, &self.uid_domain)),
         ]);
-        // A schedd of 24.7 and later can have another name for its user. Before that, the job's user can have written it.
+        // From 24.7 on, the schedd can give its user another OsUser. Before that, the job's user can have written OsUser.
         let is_named = job.os_user.as_deref().is_none_or(|found| found == name).then_some(true);
         let known = |name: &str, is_certain| RunsAs { name: Some(name.to_owned()), is_certain };
         match all(&[self.allows_owner, job.wants_owner, is_of_domain, is_believed, is_named]) {
@@ -148,7 +148,7 @@ impl StarterSettings {
     }
 }
 
-/// `host_in_domain`, the same in 23.9.6 and 25.13.2.
+/// Whether a host is in a domain, as `host_in_domain` decides it (the same in 23.9.6 and 25.13.2).
 fn is_in_domain(host: &str, domain: &str) -> bool {
     let Some(at) = host.len().checked_sub(domain.len()) else { return false };
     let (Some(before), Some(end)) = (host.get(..at), host.get(at..)) else { return false };
@@ -165,12 +165,12 @@ fn boolean(text: &str, default: bool) -> Option<bool> {
     }
 }
 
-/// Whether all hold, as far as it is known.
+/// Whether all hold. `None`: not known.
 fn all(said: &[Option<bool>]) -> Option<bool> {
     if said.contains(&Some(false)) { Some(false) } else { said.iter().all(Option::is_some).then_some(true) }
 }
 
-/// Whether one holds, as far as it is known.
+/// Whether one holds. `None`: not known.
 fn any(said: &[Option<bool>]) -> Option<bool> {
     if said.contains(&Some(true)) { Some(true) } else { said.iter().all(Option::is_some).then_some(false) }
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The ad of the slot in which a job runs, as the startd sends it to the starter: the first message on the first socket that the starter
-//! inherits, written before the starter is started (`Starter::execDCStarter`, the same in 23.9 and 25.14).
+//! The ad of the slot in which a job runs. The startd writes it as the first message on the first socket that the starter inherits, before
+//! it starts the starter (`Starter::execDCStarter`, the same in 23.9 and 25.14).
 //!
-//! A message is made of packets: a byte that is 1 in the last one, the length of what follows, and that. An ad is the number of its
-//! attributes, and each as `Name = value` with a zero byte behind it. Numbers have the highest byte first; that of the attributes has
-//! eight bytes (`ReliSock`, `Stream::put`, `putClassAd`). Of two attributes with one name the second one counts.
+//! A message consists of packets: a byte that is 1 in the last packet, the content's length, and the content. An ad is the number of its
+//! attributes, then each attribute as `Name = value` with a zero byte behind it. Numbers are big-endian; the number of attributes has eight
+//! bytes (`ReliSock`, `Stream::put`, `putClassAd`). If an attribute is there twice, the second one counts.
 //!
-//! What is in the ad is the startd's, and what the schedd has said about the user to it. A string value is in quotes, with a backslash
-//! before a quote, and so it looks like no other attribute.
+//! The ad has what the startd itself knows, and what the schedd has told it about the user. A string value is in quotes, with a backslash
+//! before each quote inside, so it cannot pass for another attribute.
 
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts};
@@ -19,7 +19,7 @@ pub(super) use crate::schedulers::htcondor::value::{short, text_of};
 
 /// No packet that HTCondor writes is longer.
 const LONGEST_PACKET: usize = 1 << 20;
-/// Before the content of a packet.
+/// The bytes before a packet's content.
 const HEADER: usize = 5;
 /// No slot has so many attributes.
 const MOST_ATTRIBUTES: u64 = 100_000;
@@ -29,7 +29,7 @@ const MOST_ATTRIBUTES: u64 = 100_000;
 pub struct SlotAd {
     /// The slot's name in the pool: `slot1_3@node1`.
     pub name: String,
-    /// The same on this host: `slot1_3`.
+    /// The slot's name on this host: `slot1_3`.
     pub slot: Id,
     /// The slot's CPUs.
     pub cpus: Cpus,
@@ -37,12 +37,12 @@ pub struct SlotAd {
     pub memory: u64,
     /// The slot's GPUs.
     pub gpus: SlotGpus,
-    /// Whether its START asks for what `jobfence host --htcondor` says of the host's health.
+    /// Whether the slot's START asks for `JobfenceHealthy`, which `jobfence host --htcondor` prints.
     pub asks_for_health: bool,
 }
 
 impl SlotAd {
-    /// Reads it from the beginning of what the socket holds. `None`: the message is not whole yet.
+    /// Reads the ad from the first bytes of the socket. `None`: the message is not whole yet.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>> {
         let Some(message) = message(bytes)? else { return Ok(None) };
         Self::of_attributes(&Attributes::of_message(&message)?).map(Some)
@@ -55,7 +55,7 @@ impl SlotAd {
         let memory = ad.number("Memory")?;
         let names = ad.find("AssignedGPUs").map(|_| ad.text("AssignedGPUs")).transpose()?;
         let count = ad.find("GPUs").map(|_| ad.number("GPUs")).transpose()?.unwrap_or_default();
-        // All are amounts of one host.
+        // All are amounts of one host, and `number` gives none above 1e12.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "see above")]
         let (thousandths, mib, count) = ((cpus * 1000.0).round() as u64, memory as u64, count.ceil() as u64);
         let (cpus, memory) = (Cpus::from_thousandths(thousandths), mib.saturating_mul(1 << 20));
@@ -65,23 +65,23 @@ impl SlotAd {
     }
 }
 
-/// Whose slot it is at the moment. The startd knows that of a job that it has just started, and not before: what it has sent to the starter
-/// can name the job of before (`command_activate_claim` publishes it behind `spawnStarter`, in 23.9 and 25.13).
+/// The job that a slot runs now. The startd publishes it only after it has started the starter, so the ad that the starter gets can name
+/// the previous job (`command_activate_claim` publishes it behind `spawnStarter`, in 23.9 and 25.13).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotJob {
     /// The job: `12.0`.
     pub job: Option<Id>,
-    /// The same with the schedd's name, which the job's user can have changed: `ap.example#12.0#1764327000`.
+    /// `GlobalJobId`, with the schedd's name. The job's user can change it: `ap.example#12.0#1764327000`.
     pub global_job: Option<String>,
-    /// Whose it is, as the schedd names the user: `alice@DOMAIN`. On this host the name can be another's.
+    /// The user as the schedd names it: `alice@DOMAIN`. On this host the name can be another user's.
     pub user: Option<String>,
-    /// Which user of the operating system that is, where the site has the slot's ad say it (`STARTD_JOB_ATTRS`).
+    /// `OsUser`, the user of the operating system, if the site adds it to the slot's ad (`STARTD_JOB_ATTRS`).
     pub os_user: Option<String>,
-    /// The same of whether the job asks to run as its owner. `None`: by an expression.
+    /// Whether the job asks to run as its owner; yes unless the ad says otherwise. `None`: the value is an expression.
     pub wants_owner: Option<bool>,
     /// The accounting group, without the user's name.
     group: Fact<String>,
-    /// What it asks of its own limits, where the site has the slot's ad say it.
+    /// The limits that the job requests for itself, if the site adds them to the slot's ad.
     pub asked: Requests,
 }
 
@@ -92,13 +92,13 @@ impl SlotJob {
         format!("JobId,RemoteUser,AccountingGroup,AcctGroup,OsUser,RunAsOwner,GlobalJobId,{asked}")
     }
 
-    /// Reads it from what condor_status(1) prints with `-long`: an attribute in each line.
+    /// Reads what condor_status(1) prints with `-long`: one attribute to a line.
     pub fn parse(text: &str) -> Result<Self> {
         Self::from_ad(&Attributes::of_lines(text))
     }
 
     pub(super) fn from_ad(ad: &Attributes<'_>) -> Result<Self> {
-        // The group is its user's text, and an end of a line in it would be one where attributes are printed.
+        // The group is the user's text. Where attributes are printed, a line end in it would begin another attribute.
         if let Some((name, _)) = ad.0.iter().find(|(_, value)| value.contains('\n')) {
             return Err(Error::new("the slot's ad has an end of a line in")
                 .value(short(name))
@@ -119,7 +119,7 @@ impl SlotJob {
         };
         let (group, acct_group) = (text("AccountingGroup")?, text("AcctGroup")?);
         let name = user.as_deref().map(|user| user.split('@').next().unwrap_or_default());
-        // Without an answer nothing is known of an account.
+        // An ad without a job says nothing about an account.
         let group = match &job {
             Some(_) => group_of(group.as_deref().unwrap_or_default(), name, acct_group.as_deref()),
             None => Fact::Unknown,
@@ -128,8 +128,8 @@ impl SlotJob {
         Ok(Self { job, global_job, user, os_user, wants_owner, group, asked })
     }
 
-    /// By which sections of the configuration are chosen. `slot_type` is the name by which HTCondor's configuration has the slot's type.
-    /// `user` is the one as whom the starter runs it, if that is certain.
+    /// The facts that select sections of the configuration. `slot_type`: the type's name in HTCondor's configuration. `user`: the user as
+    /// which the starter runs the job, if that is certain.
     pub fn facts(&self, slot_type: Option<&str>, user: Option<String>) -> Facts {
         let none = || Fact::Known(String::new());
         Facts {
@@ -146,9 +146,9 @@ impl SlotJob {
     }
 }
 
-/// The group of `AccountingGroup`, as condor_submit(1) writes it: `GROUP.USER`, or without a group `USER` alone; the startd adds a domain. USER is
-/// the job's own user, or what `accounting_group_user` says (`SubmitHash::SetAccountingGroup`, the same in 23.9.6 and 25.13.2). Both can have
-/// points in them. `acct_group` is `AcctGroup`, which has the group alone, where the ad has it.
+/// The group of `AccountingGroup`, as condor_submit(1) writes it: `GROUP.USER`, or without a group `USER` alone; the startd adds a domain.
+/// USER is the job's user, or what `accounting_group_user` says (`SubmitHash::SetAccountingGroup`, the same in 23.9.6 and 25.13.2). Both
+/// can contain points. `acct_group`: `AcctGroup`, the group alone, if the ad has it.
 pub(super) fn group_of(text: &str, user: Option<&str>, acct_group: Option<&str>) -> Fact<String> {
     let whole = text.split('@').next().unwrap_or_default();
     let claimed = |group: &str| Fact::Claimed(group.to_owned());
@@ -207,7 +207,7 @@ impl<'a> Attributes<'a> {
             let end = rest.iter().position(|byte| *byte == 0).ok_or_else(cut)?;
             let (text, behind) = rest.split_at(end);
             rest = behind.get(1..).unwrap_or_default();
-            // What is not understood is none of those that count here.
+            // An attribute that is not UTF-8, or has no `=`, is none that is needed here.
             if let Some((name, value)) = std::str::from_utf8(text).ok().and_then(|text| text.split_once('=')) {
                 all.push((name.trim(), value.trim()));
             }
@@ -320,7 +320,7 @@ mod tests {
         // accounting_group_user alone is no group; and no accounting group is none.
         assert_eq!(group("carol@example"), claimed(""));
         assert_eq!(group(""), claimed(""));
-        // Of a group with a point or of a user with one?
+        // The point can belong to the group or to the user.
         assert_eq!(group("group_a.b.carol@example"), Fact::Unknown);
         let with = |text: &str, acct: &str| group_of(text, Some("alice"), Some(acct));
         assert_eq!(with("group_a.b.carol@example", "group_a.b"), claimed("group_a.b"));

@@ -1,34 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Which GPUs of this host a slot has.
 //!
-//! condor_gpu_discovery names a GPU of NVIDIA's by its UUID, or by the eight digits with which that begins (`gpuIDFromUUID`, in 23.9 and 25.14).
-//! With `-by-index` it has a place in an order that CUDA makes, which says nothing of the device; and instances (MIG) have one device together.
+//! condor_gpu_discovery names an NVIDIA GPU by its UUID, or by the first eight digits of the UUID (`gpuIDFromUUID`, in 23.9 and 25.14).
+//! With `-by-index` it names the GPU by its place in CUDA's order, from which the device does not follow. MIG instances of a GPU share one
+//! device.
 
 use crate::facts::Gpus;
 use crate::printable::is_printable;
 use crate::sys::nvidia::Gpu;
 
-/// Before a UUID.
+/// The beginning of each UUID.
 const PREFIX: &str = "GPU-";
-/// So many digits of a UUID are in a short name, and then a line.
+/// The length of a short name: the prefix and eight digits.
 const SHORT: usize = PREFIX.len() + 8;
 
 /// What the startd says of a slot's GPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotGpus {
-    /// `AssignedGPUs`: their names, with commas between them. `None`: it names none.
+    /// `AssignedGPUs`: their names, with commas between them. `None`: the startd names none.
     pub names: Option<String>,
-    /// `GPUs`: how many there are. The startd can count GPUs that have no name.
+    /// `GPUs`: their number. The startd can count GPUs that have no name.
     pub count: u64,
 }
 
 impl SlotGpus {
-    /// Their devices. `driver` says which GPUs NVIDIA's driver has here, if that is understood.
+    /// The devices of these GPUs. `driver` returns the GPUs of NVIDIA's driver here. `None`: its files are not understood.
     pub fn on_host(&self, driver: impl FnOnce() -> Option<Vec<Gpu>>) -> Gpus {
         let names = self.names.as_deref().unwrap_or_default();
         let names: Vec<&str> = names.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
         match (names.is_empty(), self.count) {
-            // A static slot keeps the names of GPUs that are offline (`RefreshDevIds`).
+            // A static slot keeps the names of GPUs that are offline, so the count decides (`RefreshDevIds`).
             (_, 0) => return Gpus::None,
             (true, _) => return Gpus::Unknown("HTCondor only counts the slot's GPUs, and names none".to_owned()),
             _ => {}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Values of ads.
+//! Values of ClassAd attributes.
 
 use crate::printable::is_printable;
 
-/// A value that is a text in quotes.
+/// The text of a quoted value. `None`: the value is not in quotes.
 pub(super) fn text_of(value: &str) -> Option<String> {
     let text = value.strip_prefix('"')?.strip_suffix('"')?;
     let mut is_escaped = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a site should know of its HTCondor: a line for each thing of "What changes for your site" (docs/install/htcondor.md) that its
-//! configuration tells.
+//! What a site should know of its HTCondor: a line for each point of "What changes for your site" (docs/install/htcondor.md) that the
+//! configuration shows.
 
 use std::path::Path;
 
@@ -11,9 +11,9 @@ use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use crate::check::daemon::{SchedulerDaemon, is_ours, not_ours};
 use crate::check::verdict::Verdict;
 
-/// The name of the link that writes the card.
+/// The name of the link under which jobfence runs a job and writes its card.
 const WRAPPER: &str = "htcondor-job";
-/// What the starters are asked for.
+/// The settings that are looked up for the starters.
 const OF_STARTER: [&str; 8] = [
     "USER_JOB_WRAPPER",
     "STARTD_JOB_ATTRS",
@@ -24,12 +24,12 @@ const OF_STARTER: [&str; 8] = [
     "STARTER_DEFAULT_JOB_HOOK_KEYWORD",
     "VM_TYPE",
 ];
-/// What the schedd is asked for.
+/// The settings that are looked up for the schedd.
 const OF_SCHEDD: [&str; 2] = ["START_SCHEDULER_UNIVERSE", "QUEUE_SUPER_USERS"];
-/// With these in the slot's ad, jobfence knows more of whose job it is.
+/// The attributes that tell jobfence more of a job's user and account, if the slot's ad has them.
 const WHOSE: [&str; 3] = ["AcctGroup", "OsUser", "RunAsOwner"];
 
-/// Says whether the startd starts jobs by this program, and what else its configuration has of jobfence.
+/// Prints whether the startd starts jobs by this program, and what else of jobfence its configuration has.
 pub fn look(startd: &SchedulerDaemon, verdict: &mut Verdict) {
     let say = |what: &str| println!("htcondor       {what}");
     match startd.ask(&["condor_config_val", "STARTER"]) {
@@ -72,11 +72,12 @@ pub fn look(startd: &SchedulerDaemon, verdict: &mut Verdict) {
     docker_universe(startd);
 }
 
-/// Not part of the verdict: few sites have such jobs, and other jobs are fenced without it. Without Docker nothing is printed.
+/// Prints whether containers are fenced. Not part of the verdict: few sites have such jobs, and other jobs are fenced without it. Without
+/// Docker nothing is printed.
 fn docker_universe(startd: &SchedulerDaemon) {
     let Ok(client) = startd.ask(&["condor_config_val", "DOCKER"]) else { return };
     let client = client.trim();
-    // Behind sudo(8), as in the starter's configuration.
+    // The starter's configuration may run the client through sudo(8).
     let path = client.strip_prefix("sudo ").unwrap_or(client).trim_start();
     let Ok(real) = std::fs::canonicalize(path) else { return };
     let unless = if !(is_ours(path) || real.ends_with("jobfence")) {
@@ -95,7 +96,8 @@ fn docker_universe(startd: &SchedulerDaemon) {
     println!("htcondor       DOCKER is {client}{unless}");
 }
 
-/// Not part of the verdict: few sites have such jobs, and each job of a slot is fenced without it.
+/// Prints whether jobs of the local universe are fenced. Not part of the verdict: few sites have such jobs, and each job of a slot is
+/// fenced without it.
 pub fn local_universe(schedd: &SchedulerDaemon) {
     let Ok(starter) = schedd.ask(&["condor_config_val", "STARTER_LOCAL"]) else { return };
     let starter = starter.trim();
@@ -103,13 +105,13 @@ pub fn local_universe(schedd: &SchedulerDaemon) {
     println!("htcondor       STARTER_LOCAL is {starter}{}", unless.unwrap_or_default());
 }
 
-/// Says what the startd's jobs have, and have not.
+/// Prints what the startd's jobs get, and what they lack.
 pub fn of_startd(startd: &SchedulerDaemon) {
     let is_tmpfs = |path: &str| statfs(Path::new(path)).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC);
     said(startd, "STARTER", &OF_STARTER, |value| starter_lines(value, is_tmpfs));
 }
 
-/// Says what the schedd runs by itself.
+/// Prints what the schedd runs by itself.
 pub fn of_schedd(schedd: &SchedulerDaemon) {
     said(schedd, "SCHEDD", &OF_SCHEDD, schedd_lines);
 }

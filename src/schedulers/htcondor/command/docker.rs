@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The entry point for HTCondor's Docker universe: the starter runs this program instead of `docker`, if `DOCKER` in its configuration
-//! names a link of that name to it.
+//! names a link `docker` to it.
 //!
-//! Docker's daemon makes the container, and not the starter. So the container's processes are in the fence only if the daemon is told
-//! where: by `--cgroup-parent`, which this program adds to `docker create`. All other commands to Docker pass through unchanged.
+//! Docker's daemon makes the container, not the starter. So the container's processes are in the fence only if the daemon is told where: by
+//! `--cgroup-parent`, which this program adds to `docker create`. All other commands to Docker pass through unchanged.
 //!
 //! HTCondor runs most of them as its own user, and some as root. This program needs no more rights than `docker` itself.
 
@@ -34,7 +34,7 @@ const PLACES: [&str; 2] = ["/usr/bin/docker", "/usr/local/bin/docker"];
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The variables by which Docker's client finds the daemon.
 const CLIENTS: &[&str] = &["HOME", "DOCKER_"];
-/// Only with this driver does Docker make a container's cgroup below a directory that is not systemd's.
+/// The cgroup driver with which Docker makes a container's cgroup also below a directory that is not systemd's.
 const CGROUPFS: &str = "cgroupfs";
 /// docker(1) accepts the same commands behind this word.
 const LONG: &str = "container";
@@ -44,7 +44,7 @@ pub fn is_asked_for() -> bool {
     std::env::args_os().next().is_some_and(|word| Path::new(&word).file_name() == Some(OsStr::new(NAME)))
 }
 
-/// Runs as that client.
+/// Runs as Docker's client.
 pub fn docker() -> ExitCode {
     SyslogOfDaemon::begin();
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -72,7 +72,7 @@ fn run(docker: &Path, words: &[OsString]) -> Result<ExitCode, String> {
     } else if words_of(words, "create").is_some() {
         log::info!("a container is made outside of all fences");
     } else if words_of(words, "run").is_some() && place::containers_place().is_some() {
-        // It would run before its cgroup could be checked. No starter of HTCondor does that.
+        // 'docker run' would start the container before its cgroup could be checked. No starter of HTCondor uses it.
         return Err(refused("it is to be run at once ('docker run'), and not made first".to_owned()));
     }
     match become_docker(docker, words) {
@@ -81,8 +81,8 @@ fn run(docker: &Path, words: &[OsString]) -> Result<ExitCode, String> {
     }
 }
 
-/// The number of words that say this command. `None`: they say another. HTCondor writes them at the very beginning, so later words, such as
-/// the arguments of a job, do not matter.
+/// The number of first words that name this command. `None`: they name another. HTCondor writes the command first, so later words, such as
+/// a job's arguments, do not matter.
 fn words_of(words: &[OsString], command: &str) -> Option<usize> {
     match words {
         [word, ..] if word == command => Some(1),
@@ -124,14 +124,14 @@ fn create_in(docker: &Path, words: &[OsString], create: usize, parent: &str) -> 
         let container = text.lines().last().unwrap_or_default().trim();
         check_parent(docker, container, parent)?;
     }
-    // Only now: HTCondor shows just the beginning of the client's output, and fetching an image prints many lines. A reader that is gone
-    // does not matter.
+    // Printed only now, so that an error of this program stands first: HTCondor shows just the beginning of the client's output, and
+    // fetching an image prints many lines. A reader that is gone does not matter.
     let _ = std::io::stderr().write_all(&output.stderr);
     let _ = std::io::stdout().write_all(&output.stdout);
     Ok(status_of(output.status))
 }
 
-/// Checks the container's cgroup, and removes the container if it is another.
+/// Checks the container's cgroup, and removes the container if its cgroup is another.
 fn check_parent(docker: &Path, container: &str, parent: &str) -> Result<()> {
     if container.len() != 64 || !container.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(Error::new("Docker names no container that it has made, and says").value(container));
@@ -162,7 +162,7 @@ fn become_docker(docker: &Path, words: &[OsString]) -> Result<Infallible> {
     execv(&program, &[vec![program.clone()], rest].concat()).map_err(|errno| Error::os("run", docker, errno))
 }
 
-/// The client: another program than this one, and no other installation of it.
+/// The real client: neither this program nor another installation of it.
 fn real_docker() -> Result<PathBuf> {
     let this = std::fs::canonicalize("/proc/self/exe").ok();
     let is_real = |path: &&Path| {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The card of a job of HTCondor: what the starter runs in the place of the job, where `USER_JOB_WRAPPER` of HTCondor's configuration names a link
-//! of this name to the command.
+//! The card of a job of HTCondor: the starter runs this program in place of the job, if `USER_JOB_WRAPPER` of HTCondor's configuration
+//! names a link `htcondor-job` to the command.
 //!
-//! The card stands behind what the job writes to its standard error, and so it must be there before the starter hands the files back. No other
-//! program is there at that moment: a hook of HTCondor's at the end of a job makes the starter exit while it still transfers the output
-//! (`HookJobExitClient::hookExited` of 23.0 to 25.13). So this process runs the job, passes signals on, and ends as the job ended. It is a
-//! process of the job's user in the job's cgroup, and reads no more than every user can read.
+//! The card follows what the job writes to its standard error, so it must be there before the starter transfers the files back. No other
+//! program runs at that moment: a hook of HTCondor's at the end of a job makes the starter exit while it still transfers the output
+//! (`HookJobExitClient::hookExited` of 23.0 to 25.13). So this process runs the job, passes signals on, and ends as the job ended. It runs
+//! as the job's user in the job's cgroup, and reads only what every user can read.
 
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr, OsString};
@@ -34,7 +34,7 @@ use crate::schedulers::htcondor::starter::CARD;
 
 /// The name under which this program runs a job.
 const NAME: &str = "htcondor-job";
-/// As shells end when a program cannot be run.
+/// The status with which shells end if a program cannot be run.
 const NOT_RUN: i32 = 127;
 
 /// Whether this program was started to run a job.
@@ -42,7 +42,7 @@ pub fn is_asked_for() -> bool {
     std::env::args_os().next().is_some_and(|word| Path::new(&word).file_name() == Some(OsStr::new(NAME)))
 }
 
-/// Runs it: beside this process if there is to be a card, and in its place otherwise.
+/// Runs the job: beside this process if there is to be a card, and in its place otherwise.
 pub fn job() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let when = std::env::var(CARD).ok().and_then(|text| usage_card(&text).ok()).unwrap_or(UsageCard::Never);
@@ -51,13 +51,13 @@ pub fn job() -> ExitCode {
         let Err(error) = become_job(&words);
         return not_run(&error);
     };
-    // What was used before the job is none of it.
+    // CPU time used before the job began is not the job's.
     let began =
         Began { at: Instant::now(), cpu: unified().and_then(|hierarchy| cpu(&hierarchy, &place.open(&hierarchy)?)) };
     match run::unfenced(&words) {
         Ok(how) => {
             let lines = card_of(&place, when, how, &began);
-            // The job has ended as it has, whether or not its user can read this.
+            // The status is the job's, whether or not its user can read the card.
             let _ = stderr().write_all(lines.iter().map(|line| format!("{line}\n")).collect::<String>().as_bytes());
             exit(run::end_as(how))
         }
@@ -81,19 +81,19 @@ fn become_job(words: &[OsString]) -> Result<Infallible> {
     execvp(program, &words).map_err(|errno| Error::os("cannot run", program.to_string_lossy().into_owned(), errno))
 }
 
-/// Where the processes of this job are, below the mount.
+/// The cgroups of this job, as paths below the mount.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
     /// The job: `12.0`.
     job: String,
-    /// The directory of the fence in which HTCondor makes the job's, without the starter's.
+    /// The fence's directory in which HTCondor makes the job's. The starter is not in there.
     branch: String,
-    /// This process's own.
+    /// The cgroup of this process.
     own: String,
 }
 
 impl Place {
-    /// That of this process. `None`: it is in no fence.
+    /// The place of this process. `None`: it is in no fence.
     fn of_this() -> Option<Self> {
         let place = Membership::read(&Dir::open("/proc").ok()?, nix::unistd::getpid().as_raw()).ok()?;
         Self::from_path(place.in_unified()?.strip_prefix('/')?)
@@ -113,7 +113,7 @@ impl Place {
         hierarchy.open().and_then(|root| root.child(self.branch.as_str())).ok()
     }
 
-    /// The least of what a directory says, from the job's own to the root.
+    /// The lowest of the limits that the directories have, from the job's own to the root.
     fn least<T: Ord>(&self, root: &Dir, limit: impl Fn(&Dir) -> Result<Option<T>>) -> Option<T> {
         let above = self.own.match_indices('/').filter_map(|(at, _)| self.own.get(..at));
         let dirs = above.chain([self.own.as_str()]).filter_map(|path| root.child(path).ok());
@@ -138,7 +138,7 @@ fn lines(hierarchy: &Hierarchy, place: &Place, when: UsageCard, how: Exit, began
     let memory_limit = place.least(&root, |dir| memory_limit(dir, memory_files(Version::V2).0));
     let cpus_limit = place.least(&root, |dir| Ok(cpu_quota(dir, Version::V2)?.map(|quota| quota.cpus())));
     let variable = |name: &str| std::env::var(name).ok();
-    // Of a job of the parallel universe, each node has its own program and its own card.
+    // In the parallel universe, each node of a job has its own program and its own card.
     let nodes = variable("_CONDOR_NPROCS").and_then(|count| count.parse().ok()).filter(|count| *count > 0).unwrap_or(1);
     let node = gethostname().ok().and_then(|name| name.into_string().ok());
     let figures = Figures {

@@ -15,13 +15,13 @@ pub mod job;
 pub mod monitor;
 pub mod starter;
 
-/// The daemon of a node.
+/// The daemon of a host that runs jobs.
 const STARTD: DaemonKind = DaemonKind { program: "condor_startd", variables: &["CONDOR_CONFIG"] };
 
 /// The daemon of a host from which jobs are submitted.
 const SCHEDD: DaemonKind = DaemonKind { program: "condor_schedd", ..STARTD };
 
-/// The part of HTCondor.
+/// HTCondor's part of the command.
 pub struct HtCondorPart;
 
 impl SchedulersPart for HtCondorPart {

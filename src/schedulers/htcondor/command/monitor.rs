@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the jobs of HTCondor's slots use now, as a resource monitor says it: STARTD_CRON of HTCondor with METRICS. The startd keeps the highest
-//! value of each job, and the starter hands it on into the job's ad (`publishStartdUpdates`, the same in 23.9 and 25.13).
+//! The present usage of jobs in HTCondor's slots, as a resource monitor prints it: STARTD_CRON of HTCondor with METRICS. The startd keeps
+//! each job's highest value, and the starter passes it on into the job's ad (`publishStartdUpdates`, the same in 23.9 and 25.13).
 //!
-//! The startd runs it as HTCondor's own user, which reads no record of root's. So it looks at the directories alone, and what it says is for
-//! people, and decides nothing.
+//! The startd runs the monitor as HTCondor's own user, which cannot read root's records. So it reads the directories alone. The usage is
+//! for people, and decides nothing.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -29,7 +29,7 @@ use crate::configured::Configured;
 use crate::host::grantable::{Grantable, Reserve};
 use crate::host::memory::pressure;
 
-/// The attribute for which START of a site asks.
+/// The attribute that START of a site asks for.
 pub const HEALTHY: &str = "JobfenceHealthy";
 
 /// Whether HTCondor has the whole of cgroup v2 here; it has none of it otherwise.
@@ -37,14 +37,13 @@ pub fn has_unified() -> bool {
     Path::new(MOUNTPOINT).join("cgroup.procs").exists()
 }
 
-/// The one hierarchy, where HTCondor has it.
+/// The one hierarchy of cgroup v2, if HTCondor has it.
 pub fn unified() -> Option<Hierarchy> {
     let layout = Layout::read(&Dir::open("/proc").ok()?, Path::new(MOUNTPOINT)).ok()?;
     layout.unified().cloned()
 }
 
-/// Why no job would be fenced on this host, whatever job it is; `Ok`: nothing is known against it. `None`: this process may not know, since root
-/// alone can read the configuration.
+/// Why this host can fence no job at all. `Ok`: no reason is known. `None`: not known, because only root can read the configuration.
 pub fn health(configured: &Configured) -> Option<Result<(), String>> {
     let is_borne = |mode, general| mode == Mode::Off || general == OnError::Warn;
     let file = configured.config.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
@@ -65,7 +64,7 @@ pub fn health(configured: &Configured) -> Option<Result<(), String>> {
     Some(Host::read(&config).and_then(|host| base(&host)).map_err(|error| error.to_string()))
 }
 
-/// Our directory, where systemd makes it.
+/// Checks jobfence's own directory, if systemd makes it.
 fn base(host: &Host) -> Result<()> {
     match host.layout.unified().filter(|_| host.systemd) {
         Some(unified) => cgroup::base::open_delegated(&host.base, unified).map(drop),
@@ -73,7 +72,7 @@ fn base(host: &Host) -> Result<()> {
     }
 }
 
-/// The lines that say so.
+/// The lines that tell the startd the host's health.
 pub fn health_lines(health: &Option<Result<(), String>>) -> Vec<String> {
     match health {
         None => Vec::new(),
@@ -85,18 +84,18 @@ pub fn health_lines(health: &Option<Result<(), String>>) -> Vec<String> {
 /// A slot in which a job runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SlotUse {
-    /// Its name on this host.
+    /// The slot's name on this host.
     pub slot: String,
-    /// The memory that the job's processes have and share now, in bytes, as HTCondor 25 counts it: page cache apart, which users would ask for
-    /// the next time, and which the kernel takes back. The startd keeps the highest of what is said.
+    /// The job's own and shared memory now, in bytes, as HTCondor 25 counts it. Page cache is left out: the kernel takes it back, and users
+    /// would request memory for it the next time. The startd keeps the highest value.
     pub memory: Option<u64>,
-    /// Its page cache.
+    /// The job's page cache now, in bytes.
     pub cache: Option<u64>,
-    /// CPU time used since then.
+    /// CPU time that the step has used.
     pub cpu: Option<Duration>,
 }
 
-/// Those of this host. What cannot be looked at is left out.
+/// The slots of this host in which jobs run. A slot that cannot be read is left out.
 pub fn slots(host: &Host) -> Vec<SlotUse> {
     let mut found = Vec::new();
     let Some(unified) = host.layout.unified().filter(|unified| unified.version == Version::V2) else { return found };
@@ -115,9 +114,9 @@ pub fn slots(host: &Host) -> Vec<SlotUse> {
     found
 }
 
-/// The lines of one ad, which the startd merges into that slot's.
+/// The lines of one ad, which the startd merges into the slot's ad.
 pub fn lines(slot: &SlotUse) -> Vec<String> {
-    // What HTCondor has no such name for is not said.
+    // No slot of HTCondor's has another name, so such a name is left out.
     let is_plain = slot.slot.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let mut lines = Vec::new();
     let mib = |name, bytes: Option<u64>| bytes.map(|bytes| format!("UptimeJobfence{name}PeakUsage = {}", bytes >> 20));
@@ -137,7 +136,7 @@ fn children(dir: &Dir, prefix: &str) -> Vec<Dir> {
     names.iter().filter(|name| name.starts_with(prefix)).filter_map(|name| dir.child(name).ok()).collect()
 }
 
-/// The name of a step's directory ends with a number where there was another one.
+/// The slot of a step's directory. The directory's name ends with a number if there was another of that name.
 fn slot_of(step: &Dir) -> Option<String> {
     let name = step.path().file_name()?.to_str()?.strip_prefix("step_")?;
     let name = name.split('.').next()?;
@@ -145,7 +144,7 @@ fn slot_of(step: &Dir) -> Option<String> {
     Id::of_a_steps_name(name).map(|id| id.as_str().to_owned()).filter(|slot| slot != LOCAL)
 }
 
-/// What STARTD_CRON reads. What cannot be found out is on stderr, which the startd logs.
+/// The text that STARTD_CRON reads. Errors go to stderr, which the startd logs.
 pub fn text(configured: &Configured, reserve: Option<Reserve>) -> String {
     let mut lines = health_lines(&health(configured));
     let found = || -> Result<_, Failure> {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The door of HTCondor: what the startd starts in the place of its starter, where `STARTER` of its configuration names this program.
+//! The entry point for HTCondor: the startd starts this program as its starter, if `STARTER` of its configuration names it.
 //!
-//! To the startd this process is the starter, whose number it knows, and it becomes it: it makes a fence, goes into a directory of that, and
-//! runs the starter in its place. HTCondor makes the job's own directories beside that one, and its limits, accounting, and holds for want of
-//! memory go on working inside. The fence is held by this process. A second one outlives it, closes the fence, and says what was used; where
-//! that is killed, the janitor does so.
+//! This process makes a fence, enters a directory of it, and becomes the real starter, so it keeps the process ID that the startd knows.
+//! HTCondor makes the job's own directories beside that one. Its limits, its accounting and its holds for too much memory go on working
+//! inside. This process holds the fence. A second process, the watcher, outlives it, closes the fence and logs the usage. If the watcher is
+//! killed, the janitor does so.
 //!
-//! The schedd does the same for a job of the local universe, where `STARTER_LOCAL` names this program. Such a job has no slot, and no grant.
+//! The schedd does the same for a job of the local universe, if `STARTER_LOCAL` names this program. Such a job has no slot and no grant.
 
 mod environment;
 mod family;
@@ -57,20 +57,21 @@ pub use late::ask as ask_late;
 pub use refusal::refuse;
 pub use watch::watch;
 
-/// Where it is if it does not lie beside the daemon that starts it.
+/// The directory of the real starter, if it is not beside the daemon that has started this process.
 const USUAL_PLACE: &str = "/usr/sbin";
-/// Alone, it asks the starter what it can do, and no job runs. Among others it can be a user's text: `JobStarterDebug` of a job stands there.
+/// As the only argument: asks the starter what it can do, and no job runs. Among others it can be a user's text (`JobStarterDebug`).
 const CAPABILITIES: &str = "-classad";
-/// Before the name of the slot's type, where it has one. It stands behind the first argument, or it is a user's text, too
+/// The option before the name of the slot's type. It stands behind the first argument. Elsewhere it can be a user's text
 /// (`Starter::execDCStarter`, the same in 23.9 and 25.13).
 const LOCAL_NAME: &str = "-local-name";
-/// With a process's number added, the number of a user of whom nothing is known. No user has one so high, and no process has more than 22 bits
+/// Added to a process ID, the number of an unknown user. No user has a number so high, and a process ID has at most 22 bits
 /// (`PID_MAX_LIMIT`, include/linux/threads.h). So jobs of unknown users share no directory, and no limit of one user.
 const UNKNOWN_USERS: u32 = 0xff00_0000;
-/// The directory in which the startd has this starter's jobs.
+/// The variable with the directory of this starter's sandboxes.
 const EXECUTE: &str = "_CONDOR_EXECUTE";
 
-/// Whether a startd or a schedd has started this program: for a job under the starter's name, and to ask what the starter can do under its own.
+/// Whether a startd or a schedd has started this program: under the starter's name for a job, or with `-classad` alone to ask what the
+/// starter can do.
 pub fn is_asked_for() -> bool {
     let words: Vec<OsString> = std::env::args_os().collect();
     let is_name = |word: &OsString| Path::new(word).file_name() == Some(OsStr::new(STARTER));
@@ -114,27 +115,27 @@ struct Run {
     cpus: Cpus,
     memory: Option<u64>,
     facts: Facts,
-    /// What the watcher of a job of this host's schedd needs, to tell why the job is on hold.
+    /// The watcher's environment, if a schedd of this host can be told why the job is on hold.
     environment: Vec<CString>,
-    /// What the job asks of its own limits.
+    /// The limits that the job requests for itself.
     asked: Requests,
-    /// What HTCondor's configuration says to the starter, if it has said it.
+    /// HTCondor's settings for the starter, if they are known.
     settings: Option<StarterSettings>,
-    /// For the starter and what it runs for itself, such as the transfer of files, beside the memory of the slot.
+    /// Memory beside the slot's, for the starter and what it runs for itself, such as the transfer of files.
     room: Option<Room>,
-    /// How the startd is asked again, if it has not said which job this is.
+    /// The question to repeat to the startd, if it has not said which job this is.
     question: Option<job::Question>,
 }
 
-/// Whether this host fences no job, and its startd stops taking any, since START of the site asks for the host's health.
+/// Whether this host can fence no job, and its startd will take no more, because START asks for the host's health.
 fn is_taken_out() -> bool {
     let health = health(&Configured { config: None, overrides: Vec::new() });
     matches!(health, Some(Err(_))) && slot::slot().is_ok_and(|slot| slot.asks_for_health)
 }
 
-/// Puts this process into a fence of its own, unless it is to go on without. The error is for the job's user.
+/// Puts this process into a fence of its own, unless the configuration lets the job run without. The error is for the job's user.
 fn fence(arguments: &[OsString]) -> Result<(), String> {
-    // A starter that is killed with the job says nothing of its end.
+    // If the kernel killed the starter with the job, HTCondor would not learn how the job ended.
     let overrides = vec![OsString::from("OOMKillStep=no")];
     let loaded = Configured { config: None, overrides }.load();
     let find = |()| Run::find(arguments, loaded.as_ref().ok().and_then(|loaded| Kept::open(&loaded.config.run_dir)));
@@ -150,13 +151,13 @@ fn fence(arguments: &[OsString]) -> Result<(), String> {
     let branch = settings.as_ref().map_or(JOBS_BRANCH, |settings| settings.branch.as_str());
     let live = life::open_live(loaded.clone(), &run.request(number, loaded.as_ref().ok()), room.as_ref());
     let Some(mut live) = fenced(live)? else { return Ok(()) };
-    // A process that starts now is outside of the fence. Without this one only the log stays without the job's number.
+    // Both processes start before this one enters the fence, so they stay outside. Without the first, only the log lacks the job's number.
     if let Some(question) = &question
         && let Err(error) = late::start(question, which.job.as_str())
     {
         log::warn!("cannot ask later whose fence this is: {error}");
     }
-    // Without this one the janitor closes the fence.
+    // Without the watcher, the janitor closes the fence.
     if let Err(error) = watch::start(&which, branch, &environment) {
         log::warn!("job {}: no watcher waits for its end: {error}", which.job);
     }
@@ -185,8 +186,8 @@ fn close(loaded: Option<&Loaded>, which: &WantedFences) {
     }
 }
 
-/// Whether fences can be made here at all. On cgroup v1 HTCondor takes the job out of each fence: there it makes its directories below the root
-/// of each hierarchy.
+/// Checks that fences can be made here at all. On cgroup v1 HTCondor takes jobs out of each fence: it makes their directories below the
+/// root of each hierarchy.
 fn check_host() -> Result<()> {
     if !geteuid().is_root() {
         return Err(Error::new("root has not started this HTCondor, and only root can make fences").hint(
@@ -202,7 +203,7 @@ fn check_host() -> Result<()> {
 }
 
 impl Run {
-    /// As the daemon says it that has started this process.
+    /// The run, as the daemon that has started this process describes it.
     fn find(arguments: &[OsString], kept: Option<Kept>) -> Result<Self, NotFenced> {
         match local::order_in(arguments) {
             Some(order) => {
@@ -213,7 +214,7 @@ impl Run {
                 let slot_type = slot_type_in(arguments);
                 let host = arguments.last().and_then(|word| word.to_str()).unwrap_or_default();
                 let submitter = Submitter { host, is_this_host: slot::submitter_is_here() };
-                // First, since a new answer can mean that the startd talks to us again.
+                // Before the job: new settings also clear the note that the startd refuses jobfence's query.
                 let settings = job::settings(&slot.slot, slot_type, kept.as_ref());
                 let job = job::job_in(&slot, kept.as_ref());
                 Self::of_slot(&slot, slot_type, job, || settings, submitter)
@@ -231,7 +232,7 @@ impl Run {
         let job = match job {
             Ok(job) => job,
             Err(why @ NotFenced::Asked(_)) => return Err(why),
-            // What it is granted does not hang on it, so an answer that does not come keeps no job. Whose it is remains unknown.
+            // The grant does not depend on this answer, so a missing answer does not stop the job. Its user and facts stay unknown.
             Err(why) => {
                 log::warn!("the fence has the slot's name, and each section that could hold for its job holds: {why}");
                 SlotJob::default()
@@ -243,7 +244,7 @@ impl Run {
         let account = settings.as_ref().map(|settings| settings.account(&job, submitter)).unwrap_or_default();
         let limits_memory = !settings.as_ref().is_ok_and(|settings| settings.has_own_memory_limit);
         let branch = settings.as_ref().map_or_else(|_| JOBS_BRANCH.to_owned(), |settings| settings.branch.clone());
-        // One whom this host does not know, `SOFT_UID_DOMAIN` has the shadow name by number.
+        // With `SOFT_UID_DOMAIN` the shadow gives the number of a user that this host does not know.
         let user = account.name.as_deref().and_then(|name| User::from_name(name).ok().flatten());
         let uid = user.as_ref().map(|user| user.uid.as_raw());
         let certain = user.filter(|_| account.is_certain);
@@ -253,7 +254,7 @@ impl Run {
             step: slot.slot.clone(),
             cpus: slot.cpus,
             memory: limits_memory.then_some(slot.memory),
-            // Beside `DefaultRAMSpace`, too, which stands for the memory of the slot then.
+            // Also beside `DefaultRAMSpace`, which stands for the slot's memory if HTCondor alone limits that.
             room: Some(Room { more: sandbox(), branches: vec![branch, CONTAINERS_BRANCH.to_owned()] }),
             facts: Facts {
                 gpus: gpus_of(slot),
@@ -267,7 +268,7 @@ impl Run {
         })
     }
 
-    /// What its user has asked for, nobody has granted.
+    /// A local job has no grant: no daemon grants the CPUs and memory that its user requests.
     fn of_local(job: local::LocalJob, settings: impl FnOnce() -> Result<StarterSettings>) -> Result<Self> {
         let settings = settings().inspect_err(|error| log::warn!("a local job is told no limits: {error}"));
         let facts = Facts { uid: Fact::Known(job.user.uid.as_raw()), ..job.ad.facts(&job.user.name) };
@@ -317,17 +318,18 @@ impl Run {
     }
 }
 
-/// What tells a schedd of this host why the job is on hold. `owner` is the user as whom HTCondor's daemons open their sockets.
+/// The watcher's environment, if a schedd of this host can be told why the job is on hold. `owner`: the user that owns the sockets of
+/// HTCondor's daemons.
 fn reason_of(job: &SlotJob, submitter: Submitter<'_>, owner: Option<u32>) -> Vec<CString> {
     let global_job = job.global_job.as_deref().filter(|_| submitter.is_this_host == Some(true));
-    // The job's user can have changed it, and an address in the place of the name would be where root goes.
+    // The job's user can change this text. With an address in place of the name, root would connect to that address.
     let schedd = global_job.and_then(|name| name.split('#').next()).filter(|name| !name.starts_with('<'));
     let all = global_job.zip(schedd).zip(owner);
     all.map(|((name, schedd), owner)| reason::environment(name, schedd, owner)).unwrap_or_default()
 }
 
-/// What the sandbox of a job can hold of memory: nothing, unless it is in a tmpfs. What the starter writes there, also before the job begins, is
-/// charged to where the starter is, as without a fence. What the job writes is charged to the job.
+/// The memory that the job's sandbox can take: none, unless it is in a tmpfs. What the starter writes there, also before the job begins, is
+/// charged to the starter's cgroup, as without a fence. What the job writes is charged to the job's.
 fn sandbox() -> u64 {
     let found = std::env::var_os(EXECUTE).and_then(|path| statfs(Path::new(&path)).ok());
     let tmpfs = found.filter(|found| found.filesystem_type() == TMPFS_MAGIC);
@@ -335,7 +337,7 @@ fn sandbox() -> u64 {
     tmpfs.map_or(0, size)
 }
 
-/// What the driver is asked for, only where the slot has GPUs.
+/// The slot's GPUs. The driver is asked only if the slot has some.
 fn gpus_of(slot: &SlotAd) -> Gpus {
     let driver = || nvidia::gpus(&Dir::open("/proc").ok()?);
     slot.gpus.on_host(driver)
@@ -348,7 +350,7 @@ fn slot_type_in(arguments: &[OsString]) -> Option<&str> {
     }
 }
 
-/// The starter in the place of this process.
+/// Replaces this process by the real starter.
 fn become_starter(arguments: &[OsString]) -> Result<Infallible> {
     let c_string = |bytes: &[u8]| CString::new(bytes).map_err(|_| Error::new("a NUL in a word"));
     let path = real_starter()?;
@@ -356,7 +358,7 @@ fn become_starter(arguments: &[OsString]) -> Result<Infallible> {
     execv(&c_string(path.as_os_str().as_bytes())?, &words).map_err(|errno| Error::os("run", &path, errno))
 }
 
-/// It lies beside the daemon that has started us. Another one than this program.
+/// The real starter, beside the daemon that has started this process or at the usual place. Never this program.
 fn real_starter() -> Result<PathBuf> {
     let this = std::fs::canonicalize("/proc/self/exe").ok();
     let daemon = readlink(&PathBuf::from(format!("/proc/{}/exe", getppid()))).ok().map(PathBuf::from);
@@ -369,7 +371,7 @@ fn real_starter() -> Result<PathBuf> {
     })
 }
 
-/// What is ignored would be so in the starter, too.
+/// Restores the default, since the starter would go on to ignore the signal.
 fn default_sigpipe() {
     use nix::sys::signal::{SigHandler, Signal, signal};
     // SAFETY: the default action is no code of ours.
@@ -412,7 +414,7 @@ mod tests {
         of_slot(Ok(SlotJob::parse(&format!("JobId = \"12.0\"\nRemoteUser = \"{user}\"\n")).unwrap())).unwrap()
     }
 
-    /// As real daemons have given them (tests/htcondor/record.py).
+    /// The words are recorded from real daemons (tests/htcondor/record.py).
     #[test]
     fn a_starters_words_are_understood() {
         let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/htcondor/recorded");
@@ -450,7 +452,7 @@ mod tests {
         let run = of_user("root@x");
         let branches = ["htcondor", "docker"].map(str::to_owned).to_vec();
         assert_eq!((run.memory, run.room.unwrap().branches), (Some(1 << 30), branches.clone()));
-        // Where HTCondor alone limits memory, unless DefaultRAMSpace does.
+        // HTCondor alone limits memory here, unless DefaultRAMSpace does.
         let run = of_slot_by("custom", Ok(SlotJob::default())).unwrap();
         assert_eq!((run.memory, run.room.map(|room| room.branches)), (None, Some(branches)));
     }

@@ -29,10 +29,10 @@ pub mod pam;
 pub mod prolog;
 pub mod store;
 
-/// The part of Slurm.
+/// Slurm's part of the command.
 pub struct SlurmPart;
 
-/// What makes a user's facts count.
+/// The remedy that makes the facts of a user count.
 const ENFORCE: &str = "have slurmctld check it (AccountingStorageEnforce=associations,qos in slurm.conf), or set TrustAccount=yes if a \
                        job_submit plugin does";
 
@@ -75,7 +75,7 @@ impl SchedulersPart for SlurmPart {
     }
 }
 
-/// The number that Slurm alone knows.
+/// The job's number, which only Slurm knows for this name.
 fn number(name: &SlurmName) -> Result<Id, Failure> {
     let number = job::number(name).map_err(|why| {
         let job = &name.job;

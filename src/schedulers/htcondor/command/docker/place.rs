@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Where a container belongs: beside the starter that wants it, in the fence of its job.
 //!
-//! The kernel tells, by the cgroups of this process and of its ancestors. This program is not root, so it cannot read records.
+//! The cgroups of this process and of its ancestors tell the place. This program is not root, so it cannot read records.
 
 use jobfence::cgroup::membership::Membership;
 use jobfence::schedulers::htcondor::{CONTAINERS_BRANCH, STARTERS_LEAF};
 use jobfence::sys::dir::Dir;
 use jobfence::sys::process;
 
-/// Between the starter and this process there may be sudo(8), which may have a session of its own, outside the fence.
+/// How many ancestors are looked at: between the starter and this process there may be sudo(8), with a session of its own outside the
+/// fence.
 const GENERATIONS: usize = 4;
 
 /// The directory for this job's containers, from the root of cgroup v2. `None`: this process belongs to no fence.

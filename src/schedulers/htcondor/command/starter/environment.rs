@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the job reads of its fence: variables that the starter puts into the job's environment, by a line of its configuration.
+//! The job's variables about its fence. The starter puts them into the job's environment, by a setting of its configuration.
 //!
-//! A variable of the job's own ad counts more than these. So a job that was submitted by another one, with `getenv`, has what that one was told.
+//! Variables of the job's own ad override these. So a job that another job has submitted with `getenv` has the variables of that other job.
 
 use jobfence::cgroup::affinity::Affinity;
 use jobfence::cgroup::layout::Version;
@@ -15,13 +15,13 @@ use jobfence::schedulers::htcondor::environment;
 use super::own_line;
 use crate::schedulers::htcondor::monitor::unified;
 
-/// Says when the job's output ends with a card, to the program that writes it.
+/// The variable that tells the program of `USER_JOB_WRAPPER` when to write a card.
 pub const CARD: &str = "JOBFENCE_USAGE_CARD";
 
-/// Has the starter tell the job. `site` is what the site tells each job, and `branch` is where HTCondor makes the job's cgroup.
+/// Has the starter give the job its variables. `site`: the site's variables for each job. `branch`: where HTCondor makes the job's cgroup.
 pub fn tell(config: &Config, live: &LiveFence, site: &str, branch: &str, local_name: Option<&str>) -> Result<()> {
     let mut seen = live.seen();
-    // The step has the starter's memory, too.
+    // The step's limit includes the starter's memory.
     seen.limits.memory = memory_of(&seen, branch).or(seen.limits.memory);
     let visible = Affinity::from_pid(0).map(|cpus| cpus.count()).filter(|_| config.thread_hints);
     let line = environment::with(site, &variables(&seen, config.mode, visible, live.opened.usage_card))?;
@@ -29,10 +29,10 @@ pub fn tell(config: &Config, live: &LiveFence, site: &str, branch: &str, local_n
     Ok(())
 }
 
-/// The memory that HTCondor's part of the step may have.
+/// The memory limit of HTCondor's part of the step, in bytes.
 pub fn memory_of(seen: &Seen, branch: &str) -> Option<u64> {
     let hierarchy = unified()?;
-    // The path begins at the mount point, where a container has mounted another directory than the root.
+    // The path of the step is relative to the mount, which in a container may show another directory than the root.
     let path = format!("{}{}/{branch}", hierarchy.root.trim_end_matches('/'), seen.path.as_deref()?);
     let dir = hierarchy.dir_of(&path).ok()?;
     memory_limit(&dir, memory_files(Version::V2).0).ok()?

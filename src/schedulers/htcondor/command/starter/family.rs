@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Where HTCondor knows a starter by its cgroup. With `CGROUP_ALL_DAEMONS`, from 24.8 on, the startd or the schedd makes one for each starter,
-//! and kills what is in there, to end a starter that hangs, and again when one has ended (`ProcFamilyDirectCgroupV2::kill_family`).
+//! The stand-in in the cgroup by which HTCondor knows a starter. With `CGROUP_ALL_DAEMONS`, from 24.8 on, the startd or the schedd makes a
+//! cgroup for each starter. It kills the processes in there to end a starter that hangs, and again when a starter has ended
+//! (`ProcFamilyDirectCgroupV2::kill_family`).
 //!
-//! The starter has left that cgroup for the fence. So a process stays there in its place: when that is killed, the watcher ends the fence, and
-//! with it the starter. The watcher itself goes to where the daemon is, or it would be killed before it has closed the fence.
+//! The starter has left that cgroup for the fence, and the stand-in stays there. When the stand-in is killed, the watcher ends the fence,
+//! and with it the starter. The watcher itself moves to the daemon's cgroup, or it would be killed before it has closed the fence.
 
 use std::ffi::{CStr, CString};
 use std::process::ExitCode;
@@ -18,9 +19,9 @@ use nix::unistd::{Pid, execve, getpid, getppid, pause};
 
 use crate::schedulers::htcondor::monitor::unified;
 
-/// The first word of its command line.
+/// The first word of the stand-in's command line.
 const STAND_IN: &CStr = c"jobfence-stand-in";
-/// The cgroup of the daemon that has started this process, if this one has another.
+/// The cgroup of the daemon that has started this process, if this process is in another.
 pub fn daemons_cgroup() -> Option<Dir> {
     let proc = Dir::open("/proc").ok()?;
     let of = |pid: Pid| Membership::read(&proc, pid.as_raw()).ok();
@@ -30,7 +31,7 @@ pub fn daemons_cgroup() -> Option<Dir> {
     opened.inspect_err(|error| log::warn!("the cgroup of HTCondor's daemon is not found: {error}")).ok()
 }
 
-/// In the child that becomes the watcher, before its exec: leaves a process where this one is, and goes to the daemon.
+/// In the child that becomes the watcher, before its exec: starts the stand-in, and moves this process to the daemon's cgroup.
 pub fn leave_stand_in(daemons: &Dir, program: &CStr) {
     let parent = getpid();
     let stand_in = child::start(|| {
@@ -48,7 +49,7 @@ pub fn leave_stand_in(daemons: &Dir, program: &CStr) {
     }
 }
 
-/// As that process. `None`: this is none.
+/// Runs as the stand-in. `None`: this process is not the stand-in.
 pub fn stand_in() -> Option<ExitCode> {
     let mut words = std::env::args_os();
     (words.next()?.to_str() == STAND_IN.to_str().ok() && words.next().is_none()).then_some(())?;
@@ -57,17 +58,17 @@ pub fn stand_in() -> Option<ExitCode> {
     }
 }
 
-/// What has become of that process.
+/// The state of the stand-in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StandIn {
     /// There is none, or it could not be started.
     Missing,
     Living,
-    /// By HTCondor, or by an administrator.
+    /// HTCondor or an administrator has killed it.
     Killed,
 }
 
-/// Asked by the watcher, whose only child it is. That it was killed is said once.
+/// Called by the watcher, whose only child is the stand-in. That it was killed is returned once.
 pub fn look() -> StandIn {
     match waitpid(None::<Pid>, Some(WaitPidFlag::WNOHANG)) {
         Ok(WaitStatus::StillAlive) => StandIn::Living,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is kept from one job to the next, since a program of HTCondor's takes longer to say it than all else that a job's start costs: what
-//! HTCondor's configuration says to the starter of a slot, and whether the startd has to be asked by condor_status(1).
+//! Answers that are kept from one job to the next: HTCondor's settings for the starter of a slot, and whether the startd must be asked by
+//! condor_status(1). A program of HTCondor's takes longer to answer than all else that a job's start costs.
 //!
-//! A starter reads all of the configuration anew. So what is kept counts only while each file and directory of it is the same. Lines of it can
-//! also be in the startd's environment. So it counts for this startd alone. Where it hangs on more than that, nothing is kept.
+//! A starter reads all of the configuration anew. So a kept answer counts only while each file and directory of the configuration is the
+//! same. Settings can also be in the startd's environment, so the answer counts for this startd alone. If it depends on more than that, it
+//! is not kept.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -18,36 +19,36 @@ use jobfence::sys::dir::Dir;
 use jobfence::sys::process::Owner;
 use nix::unistd::{UnlinkatFlags, getppid, unlinkat};
 
-/// In the directory below `RunDir`: the startd of which condor_status(1) has to ask.
+/// The file that names the startd, if that has to be asked by condor_status(1).
 const REFUSES: &str = "refuses";
-/// The kernel's clock for files is behind the other one by this at most, and tells two changes within it by nothing.
+/// The kernel's clock for files is behind the system's clock by this at most, and may give two changes within it the same time.
 const GRAIN: Duration = Duration::from_secs(1);
 
-/// See the beginning of this file.
+/// The kept answers for one startd.
 pub struct Kept {
     dir: Dir,
     startd: String,
 }
 
 impl Kept {
-    /// What there is for the startd that has started this process. Without a place for it, each job asks anew.
+    /// The answers for the startd that has started this process. `None`: they cannot be kept, and each job asks anew.
     pub fn open(run_dir: &Path) -> Option<Self> {
         let startd = Dir::open("/proc").and_then(|proc| Owner::from_pid(&proc, getppid().as_raw())).ok()??;
         let dir = make_directory(run_dir, KEPT).ok()?;
         Some(Self { dir, startd: format!("{} {}", startd.pid, startd.start) })
     }
 
-    /// Whether the startd has closed the connection when it was asked without condor_status(1).
+    /// Whether this startd has refused the query that jobfence sends without condor_status(1).
     pub fn refuses(&self) -> bool {
         self.dir.read(REFUSES).is_ok_and(|startd| startd == self.startd)
     }
 
-    /// It has.
+    /// Notes that this startd has refused the query.
     pub fn note_refusal(&self) {
         let _ = self.dir.replace_file(REFUSES, self.startd.as_bytes());
     }
 
-    /// What the configuration says to the starter of this slot.
+    /// The settings for the starter of this slot, if they are kept and still hold.
     pub fn settings(&self, slot: &Id, slot_type: Option<&str>) -> Option<StarterSettings> {
         let text = self.dir.read(&name(slot)).ok()?;
         let rest = text.strip_prefix(&self.beginning(slot_type))?;
@@ -57,7 +58,7 @@ impl Kept {
         StarterSettings::parse(rest).ok()
     }
 
-    /// Keeps the answer of condor_config_val(1), which was asked then.
+    /// Keeps the answer of condor_config_val(1). `asked`: when that program was started.
     pub fn keep(&self, slot: &Id, slot_type: Option<&str>, said: &str, asked: SystemTime) {
         let Some(sources) = StarterSettings::sources(said) else { return };
         let mut text = self.beginning(slot_type);
@@ -67,7 +68,7 @@ impl Kept {
             if hangs_on_more(Path::new(path)) {
                 return;
             }
-            // It can have changed while it was read.
+            // The file can have changed while it was read.
             if changed.saturating_add(GRAIN) >= asked {
                 return;
             }
@@ -75,7 +76,7 @@ impl Kept {
         }
         said.lines().filter(|line| !line.starts_with('\t')).for_each(|line| text.push_str(&format!("{line}\n")));
         let _ = self.dir.replace_file(&name(slot), text.as_bytes());
-        // The configuration may have changed, and with it whom the startd answers.
+        // The configuration may have changed, and with it which clients the startd answers.
         let _ = unlinkat(&self.dir, REFUSES, UnlinkatFlags::NoRemoveDir);
     }
 
@@ -88,8 +89,8 @@ fn name(slot: &Id) -> String {
     format!("settings.{}", slot.escaped())
 }
 
-/// Whether what a file says hangs on more than the files that condor_config_val(1) names: on chance, on the environment of one starter, or on a
-/// file that is not there yet. A file that cannot be read can say all of this.
+/// Whether a file's settings depend on more than the files that condor_config_val(1) names: on chance, on the environment of one starter,
+/// or on a file that does not exist yet. A file that cannot be read may depend on all of these.
 fn hangs_on_more(path: &Path) -> bool {
     let is_one = |line: &str| {
         let line = line.trim_start().to_ascii_lowercase();
@@ -98,7 +99,7 @@ fn hangs_on_more(path: &Path) -> bool {
     path.is_file() && std::fs::read(path).map_or(true, |text| String::from_utf8_lossy(&text).lines().any(is_one))
 }
 
-/// By what a file or directory of this path is told from another, or from itself when it was changed; and when that was.
+/// A text that is another for each other file or directory at this path, and after each change; and the time of the last change.
 fn stamp(path: &Path) -> Option<(String, Duration)> {
     match std::fs::metadata(path) {
         Ok(found) => {
@@ -170,7 +171,7 @@ mod tests {
         assert!(!kept.refuses());
         kept.note_refusal();
         assert!(Kept::open(&run).unwrap().refuses());
-        // Until its configuration is another.
+        // New settings end that.
         let said = "\t/etc/passwd\nLOCAL_CONFIG_DIR = \nLOCAL_CONFIG_FILE = \nENABLE_PERSISTENT_CONFIG = \n";
         kept.keep(&Id::new("slot1").unwrap(), None, said, SystemTime::now() + GRAIN * 2);
         assert!(!kept.refuses());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Whose job it is that has a fence by its slot's name alone: the startd did not answer before the starter had to begin. A process asks on, and
-//! the log says the answer.
+//! Finds the job of a fence that has only its slot's name, because the startd did not answer before the starter had to begin. A process
+//! goes on asking, and logs the answer.
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -19,18 +19,18 @@ use super::job::Question;
 use crate::command::ignore_sigpipe;
 use crate::syslog::SyslogOfDaemon;
 
-/// The first word of its command line.
+/// The first word of that process's command line.
 const LATE: &str = "jobfence-late";
-/// No other text of the job's user, which could be wrong.
+/// What is asked for: no other text of the job's user, which could make the answer unreadable.
 const ATTRIBUTES: &str = "JobId,RemoteUser";
-/// In seconds, before it asks: the startd is busy. Then nobody asks any more.
+/// The seconds before each question, since the startd is busy. After the last one the process gives up.
 const PAUSES: [u64; 7] = [5, 15, 30, 60, 120, 300, 600];
 
-/// Starts it. It has HTCondor's environment, and so HTCondor ends it with the starter.
+/// Starts that process. It has HTCondor's environment, and so HTCondor ends it with the starter.
 pub fn start(question: &Question, slot: &str) -> Result<()> {
     let c_string = |bytes: &[u8]| CString::new(bytes).map_err(|_| Error::new("a NUL in a word"));
     let Question { program, address, is_slot } = question;
-    // The number of the process that becomes the starter: when that has gone, the slot can have another job.
+    // The ID of the process that becomes the starter. When it is gone, the slot can have another job.
     let starter = getpid().to_string();
     let words =
         [LATE.as_bytes(), program.as_os_str().as_bytes(), address.as_bytes(), is_slot.as_bytes(), slot.as_bytes()];
@@ -41,7 +41,7 @@ pub fn start(question: &Question, slot: &str) -> Result<()> {
     })
 }
 
-/// As that process. `None`: this is none.
+/// Runs as that process. `None`: this process is another.
 pub fn ask() -> Option<ExitCode> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let [name, program, address, is_slot, slot, starter] = words.as_slice() else { return None };
@@ -66,14 +66,14 @@ pub fn ask() -> Option<ExitCode> {
     })
 }
 
-/// Whose job it is.
+/// The outcome of the questions.
 #[derive(Debug, PartialEq, Eq)]
 enum LateAnswer {
     Said {
         job: Id,
         user: String,
     },
-    /// The starter has ended, so that an answer would be of another job.
+    /// The starter has ended, so an answer could be about another job.
     Ended,
     Unknown,
 }
@@ -107,7 +107,7 @@ mod tests {
         let (program, starter) = (temp.path().join("condor_status"), temp.path().join("starter"));
         let place = temp.path().display();
         let said = "JobId = \"12.0\"\nRemoteUser = \"alice\u{1b}@x\"";
-        // It says nothing at first, then a slot without a job, and then the job.
+        // The program fails at first, then prints a slot without a job, and then the job.
         let script = format!(
             "#!/bin/sh\necho \"$*\" >>{place}/asked\n[ -e {place}/starter ] && case $(wc -l <{place}/asked) in\n\
              1) exit 1;; 2) echo 'JobId = undefined';; *) echo '{said}'; [ ! -e {place}/last ] || rm {place}/starter;;\n\
@@ -123,7 +123,7 @@ mod tests {
         let asked = fs::read_to_string(temp.path().join("asked")).unwrap();
         let expected = "-direct <a> -long -attributes JobId,RemoteUser -constraint Name == \"s@n\"";
         assert_eq!(asked.lines().collect::<Vec<_>>(), [expected; 3]);
-        // It ends while the startd answers: that can be the job after.
+        // The starter ends while the startd answers: the answer can be about the next job.
         fs::write(temp.path().join("last"), "").unwrap();
         assert_eq!(whose(2), LateAnswer::Ended);
         assert_eq!(whose(1), LateAnswer::Ended);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A job of the local universe: the schedd starts the starter for it, and writes the job's ad to the starter's standard input, a pipe. Here it
-//! is looked at and left where it is: the starter reads it again.
+//! A job of the local universe: the schedd starts the starter for it, and writes the job's ad to the starter's standard input, a pipe.
+//! jobfence copies the ad with tee(2) and leaves it there: the starter reads it again.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,16 +22,16 @@ use nix::unistd::{User, pipe2};
 use super::job::{CONFIGURATION, beside_daemon};
 use super::slot::SHORTER;
 
-/// The schedd writes the ad as soon as it has started us.
+/// How long to wait for the ad, which the schedd writes as soon as it has started this process.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// In milliseconds, how long the schedd may write before its pipe is taken for full. Before 25.7 it is a pipe of 64 KiB, whatever the ad's length.
+/// In milliseconds, how long the schedd may write before the pipe is enlarged. Before 25.7 the pipe has 64 KiB, whatever the ad's length.
 const WHILE: u8 = 20;
-/// No ad of a job is longer.
+/// In bytes. No job's ad is longer.
 const LARGEST: i32 = 16 << 20;
 /// HTCondor's own command.
 const VERSION: &str = "condor_version";
 
-/// For which job of the local universe the starter is started, and by whom.
+/// The local job for which the starter is started, and the schedd that starts it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LocalOrder {
     /// `12.0`.
@@ -43,16 +43,16 @@ pub struct LocalOrder {
 /// A job of the local universe.
 #[derive(Debug)]
 pub struct LocalJob {
-    /// Its number, and its schedd.
+    /// The job's number, and its schedd.
     pub order: LocalOrder,
-    /// As whom the starter runs it.
+    /// The user as which the starter runs the job.
     pub user: User,
-    /// What the schedd says of it.
+    /// The job's ad.
     pub ad: JobAd,
 }
 
-/// Which job the schedd has started this program for. `None`: for none. All of these words are the schedd's own
-/// (`Scheduler::spawnLocalStarter`, the same in 23.9 and 25.14), and those of a startd begin with others.
+/// The local job for which the schedd has started this program. `None`: none. All of these words are the schedd's own
+/// (`Scheduler::spawnLocalStarter`, the same in 23.9 and 25.14), and a startd's command lines begin with others.
 pub fn order_in(arguments: &[OsString]) -> Option<LocalOrder> {
     let words: Vec<&str> = arguments.iter().map(|word| word.to_str().unwrap_or_default()).collect();
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -77,7 +77,7 @@ pub fn order_in(arguments: &[OsString]) -> Option<LocalOrder> {
     }
 }
 
-/// What the schedd says of this job.
+/// Reads the job's ad from standard input, and finds the job's user on this host.
 pub fn job(order: LocalOrder) -> Result<LocalJob, NotFenced> {
     let written = written(std::io::stdin().as_fd(), Instant::now() + PATIENCE)?;
     let ad = JobAd::parse(&written)?;
@@ -88,18 +88,18 @@ pub fn job(order: LocalOrder) -> Result<LocalJob, NotFenced> {
     Ok(LocalJob { order, user, ad })
 }
 
-/// The user as whom the schedd opens its sockets: it makes its pipes so, too (`Scheduler::spawnLocalStarter`).
+/// The user that owns the schedd's sockets. The schedd makes its pipes as the same user (`Scheduler::spawnLocalStarter`).
 pub fn sockets_owner() -> Option<u32> {
     Some(fstat(std::io::stdin()).ok()?.st_uid)
 }
 
-/// All that is in a pipe when its writer has closed it. It stays there.
+/// A copy of all that is in the pipe when its writer has closed it.
 fn written(pipe: BorrowedFd, deadline: Instant) -> Result<String, NotFenced> {
     let failed = |op: &'static str| move |errno| Error::new(op).errno(errno);
     let size = fcntl(pipe, FcntlArg::F_GETPIPE_SZ)
         .map_err(failed("look at standard input, where the schedd's pipe should be"))?;
     let size = wait_for_the_end(pipe, size, deadline)?;
-    // As large as that one, or tee(2) would see less of it.
+    // As large as the schedd's pipe, or tee(2) would copy less.
     let (out, into) = pipe2(OFlag::O_CLOEXEC).map_err(failed("make a pipe"))?;
     fcntl(&into, FcntlArg::F_SETPIPE_SZ(size)).map_err(failed("make a pipe as large as the schedd's"))?;
     let length = usize::try_from(LARGEST).unwrap_or_default();
@@ -114,10 +114,10 @@ fn written(pipe: BorrowedFd, deadline: Instant) -> Result<String, NotFenced> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Waits until all has been written, and makes room for it. The size of the pipe then.
+/// Waits until the writer has closed the pipe, and enlarges it meanwhile. Returns its size.
 fn wait_for_the_end(pipe: BorrowedFd, mut size: i32, deadline: Instant) -> Result<i32, NotFenced> {
     loop {
-        // No event is asked for: this one comes by itself.
+        // No event is asked for: the kernel always reports the end.
         let mut end = [PollFd::new(pipe, PollFlags::empty())];
         match poll(&mut end, PollTimeout::from(WHILE)) {
             Ok(0) | Err(Errno::EINTR) => {}
@@ -128,14 +128,14 @@ fn wait_for_the_end(pipe: BorrowedFd, mut size: i32, deadline: Instant) -> Resul
             let late = Error::new("the schedd has not written all of the job's ad within 30 seconds");
             return Err(if is_full(pipe, size) { NotFenced::Asked(late.hint(SHORTER)) } else { late.into() });
         }
-        // Without the right to a larger one, the ad may still fit into this one.
+        // If the kernel refuses a larger pipe, the ad may still fit into this one.
         if let Some(larger) = size.checked_mul(2).filter(|larger| *larger <= LARGEST) {
             size = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(larger)).unwrap_or(size);
         }
     }
 }
 
-/// Whether the writer waits for room. A page of a pipe need not be full of what was written, but most are.
+/// Whether the writer waits for room. A page of a pipe need not be full of what was written, so half of the bytes count as full.
 fn is_full(pipe: BorrowedFd, size: i32) -> bool {
     let mut bytes: libc::c_int = 0;
     // SAFETY: FIONREAD writes one int, which is there.
@@ -143,7 +143,7 @@ fn is_full(pipe: BorrowedFd, size: i32) -> bool {
     asked == 0 && bytes >= size / 2
 }
 
-/// That of the schedd and its starter, which are installed together.
+/// The release of the schedd and its starter, which are installed together.
 fn release() -> Result<CondorRelease> {
     let failed = |why: String| Error::new(format!("{VERSION} does not say which release this is: {why}"));
     let asked = AskedProgram::new(beside_daemon(VERSION), &[""; 0], CONFIGURATION).ask(Instant::now() + PATIENCE);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Lines of HTCondor's configuration for the starter that this process becomes, and for no other daemon.
+//! Settings of HTCondor for the starter that this process becomes, and for no other daemon.
 //!
-//! Each of HTCondor's daemons takes `_CONDOR_NAME` of its environment for a line of its configuration (the manual's "Configuration", in each
-//! release). A site's line can be for some daemons alone: a starter takes the line with its local name before NAME, then the one with its
-//! subsystem, and then the plain one (`lookup_macro`). So each of ours stands in all of these forms.
+//! Each daemon of HTCondor takes `_CONDOR_NAME` of its environment for the setting NAME (the manual's "Configuration", in each release). A
+//! site's setting can be for some daemons alone: a starter takes NAME behind its local name first, then NAME behind its subsystem, and then
+//! the plain NAME (`lookup_macro`). So jobfence sets each of these forms.
 
 use std::ffi::OsString;
 
-/// As each starter is called there.
+/// The subsystem of each starter.
 const SUBSYSTEM: &str = "STARTER";
 
-/// Has the starter read this line. `local_name` is the one that the starter has.
+/// Has the starter read this setting. `local_name`: the starter's local name.
 pub fn set(key: &str, value: &str, local_name: Option<&str>) {
     forms(key, local_name).iter().for_each(|name| set_variable(name, value));
 }
@@ -20,7 +20,7 @@ fn forms(key: &str, local_name: Option<&str>) -> Vec<String> {
     prefixes.into_iter().flatten().map(|prefix| format!("_CONDOR_{prefix}{key}")).collect()
 }
 
-/// HTCondor takes names in capitals and in small letters for the same. So another spelling of it does not stay beside ours.
+/// Sets a variable, and removes its other spellings: HTCondor ignores the case of names.
 pub fn set_variable(name: &str, value: &str) {
     let is_it = |found: &OsString| found.to_str().is_some_and(|found| found.trim_end().eq_ignore_ascii_case(name));
     let others: Vec<OsString> = std::env::vars_os().map(|(found, _)| found).filter(is_it).collect();

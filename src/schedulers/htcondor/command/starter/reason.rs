@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Why a job is on hold: HTCondor holds a job that was killed for want of memory, and does not say which process took it. Of a job of the local
-//! universe it even names a limit of 0 megabytes, since it knows of none without a slot. A schedd on this host lets root write our sentence in the
-//! place of that.
+//! The reason of a hold. HTCondor holds a job that ran out of memory, and does not say which process used the memory. For a job of the
+//! local universe it even names a limit of 0 megabytes, because without a slot it knows no limit. A schedd on this host lets root replace
+//! that reason by jobfence's sentences.
 //!
-//! The schedd of a job with a slot can be elsewhere, and root of this host is nobody there. Such a schedd is not asked. The job's user can have
-//! changed what names the schedd. So root talks to no program but a daemon of HTCondor's on this host.
+//! The schedd of a job with a slot can be on another host, where root of this host has no rights. Such a schedd is not asked. The job's
+//! user can change the text that names the schedd. So root connects only to a daemon of HTCondor's on this host.
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -20,27 +20,28 @@ use nix::unistd::geteuid;
 use super::job::beside_daemon;
 use super::startd::is_daemons;
 
-/// HTCondor's own command. By a constraint it changes what fits it at that moment, and fails where nothing does.
+/// HTCondor's command that edits jobs. With a constraint it changes the jobs that match at that moment, and fails if none does.
 const EDIT: &str = "condor_qedit";
-/// And the one that knows the addresses of schedds, beside it.
+/// HTCondor's command that knows the addresses of schedds, in the same directory.
 const STATUS: &str = "condor_status";
-/// Where the watcher finds the first one.
+/// The variable with the path of condor_qedit.
 const PROGRAM: &str = "JOBFENCE_QEDIT";
-/// The job's name in all the world.
+/// The variable with the job's `GlobalJobId`.
 const JOB: &str = "JOBFENCE_GLOBAL_JOB";
-/// The schedd whose job it is, by its address or its name: a host can have several.
+/// The variable with the schedd's address or name: a host can have several schedds.
 const SCHEDD: &str = "JOBFENCE_SCHEDD";
-/// The number of the user as whom HTCondor's daemons open their sockets.
+/// The variable with the number of the user that owns the sockets of HTCondor's daemons.
 const OWNER: &str = "JOBFENCE_SOCKETS_OWNER";
-/// By which HTCondor's commands find their configuration.
+/// The variable by which HTCondor's commands find their configuration.
 const CONFIGURATION: &str = "CONDOR_CONFIG";
-/// In seconds. The schedd puts the job on hold when it has seen the starter's end. Of a job that is not put on hold no try succeeds, so they
-/// are few: the schedd serves everybody.
+/// The seconds before each try. The schedd puts the job on hold when it has seen the starter's end. If the job is not put on hold, each try
+/// fails. So the tries are few: the schedd serves all users.
 const PAUSES: [u64; 4] = [1, 2, 4, 8];
 /// How long one try may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the watcher needs of this process, to tell why the job is on hold. `owner` is the user as whom HTCondor's daemons open their sockets.
+/// The environment with which the watcher can tell a schedd why the job is on hold. `owner`: the user that owns the sockets of HTCondor's
+/// daemons.
 pub fn environment(global_job: &str, schedd: &str, owner: u32) -> Vec<CString> {
     let program = beside_daemon(EDIT).into_os_string();
     let configuration = std::env::var_os(CONFIGURATION);
@@ -57,7 +58,7 @@ pub fn environment(global_job: &str, schedd: &str, owner: u32) -> Vec<CString> {
     all.into_iter().filter_map(line).collect()
 }
 
-/// As the watcher: has the schedd say these sentences, if the job is on hold for want of memory.
+/// In the watcher: has the schedd give these sentences as the reason, if the job is on hold because it ran out of memory.
 pub fn say(job: &Id, sentences: &[String]) {
     let (Some(program), Ok(global_job)) = (std::env::var_os(PROGRAM), std::env::var(JOB)) else { return };
     let (Ok(schedd), Ok(owner)) = (std::env::var(SCHEDD), std::env::var(OWNER)) else { return };
@@ -72,7 +73,7 @@ pub fn say(job: &Id, sentences: &[String]) {
     let mut why = String::new();
     for pause in PAUSES {
         std::thread::sleep(Duration::from_secs(pause));
-        // An address is a name, too (`Daemon::Daemon`, the same in 23.9 and 25.14).
+        // `-name` takes an address, too (`Daemon::Daemon`, the same in 23.9 and 25.14).
         let (which, sentence) = (constraint(job, &global_job), quoted(&sentences.join(" ")));
         let words = ["-name", &schedd, "-constraint", &which, "HoldReason", &sentence];
         match AskedProgram::new(&program, &words, &[CONFIGURATION]).ask(Instant::now() + PATIENCE) {
@@ -83,8 +84,8 @@ pub fn say(job: &Id, sentences: &[String]) {
     silent(&why);
 }
 
-/// HTCondor's commands would look up the host of a name first, and not find it where a pool has other names of hosts. So the collector is asked
-/// for the address of a schedd that is known by its name.
+/// The address of a schedd, which the collector tells for a name. With a name, HTCondor's commands would look up the host first, and fail
+/// if the pool has other names of hosts.
 fn address_of(program: &Path, schedd: &str) -> Option<String> {
     if schedd.starts_with('<') {
         return Some(schedd.to_owned());
@@ -96,13 +97,14 @@ fn address_of(program: &Path, schedd: &str) -> Option<String> {
     said.lines().next().map(str::trim).filter(|address| address.starts_with('<')).map(str::to_owned)
 }
 
-/// An address at which only a daemon of HTCondor's on this host is, without what could lead elsewhere: the port that HTCondor is to use can stand
-/// in `addrs`, too.
+/// The address, if it is that of a daemon of HTCondor's on this host, without what could lead elsewhere: `addrs` can name another port for
+/// HTCondor to use.
 fn checked(address: &str, owner: u32) -> Option<String> {
     Address::parse(address).filter(|address| is_daemons(address, owner)).map(|address| address.to_string())
 }
 
-/// The job, as long as it is on hold for want of memory. Its user can have put another job's name into its ad, but no other number.
+/// Selects the job while it is on hold because it ran out of memory. The job's user can set `GlobalJobId` to another job's, but not the
+/// numbers.
 fn constraint(job: &Id, global_job: &str) -> String {
     let (cluster, process) = job.as_str().split_once('.').unwrap_or_default();
     format!(

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A job that cannot be fenced is put on hold, and its user reads why: the starter is told to run a hook before it does anything for the job,
-//! and that hook is this program, which says no. Where the host is to blame, and takes itself out (START asks for `JobfenceHealthy`), the job is
-//! idle again.
+//! Refuses a job that cannot be fenced: HTCondor puts it on hold, and its user reads why. The starter runs this program as a hook before it
+//! does anything for the job, and the hook refuses. If the host is to blame, and takes no more jobs (START asks for `JobfenceHealthy`), the
+//! job is idle again.
 //!
-//! The starter has the lines for that of us (`own_line`). `STARTER_JOB_HOOK_KEYWORD` is the keyword of all jobs, whatever theirs is. A hook's `HookStatusCode` from 1 to 299 holds the job,
-//! with `HookStatusMessage` as the reason, and a higher one puts it back (`HookPrepareJobClient::hookExited`, the same in 23.9 and 25.14).
-//! Only the persistent configuration is read after those lines (`process_dynamic_configs`), and so it is switched off.
+//! jobfence gives the starter the settings for that hook (`own_line`). `STARTER_JOB_HOOK_KEYWORD` overrides the keyword of each job. A
+//! hook's `HookStatusCode` from 1 to 299 holds the job, with `HookStatusMessage` as the reason, and a higher one puts it back
+//! (`HookPrepareJobClient::hookExited`, the same in 23.9 and 25.14). Only the persistent configuration is read after these settings
+//! (`process_dynamic_configs`), so it is switched off.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,20 +19,21 @@ use super::own_line;
 
 /// The word by which this program knows that it is the hook.
 const WORD: &str = "refuse-job";
-/// The name of our hooks in HTCondor's configuration.
+/// The keyword of jobfence's hooks in HTCondor's configuration.
 const KEYWORD: &str = "JOBFENCE";
-/// Where the sentence for the user is.
+/// The variable with the sentence for the user.
 const SENTENCE: &str = "JOBFENCE_REFUSED";
-/// Whether the job is to be put back, and not on hold.
+/// The variable that says whether the job is put back, and not held.
 const BACK: &str = "JOBFENCE_BACK";
 /// The subcode of the hold. Other hooks have their own.
 const STATUS: u32 = 190;
-/// From 300 on the job is idle again.
+/// The status that puts the job back: from 300 on it is idle again.
 const STATUS_BACK: u32 = 390;
-/// The startd asks each minute for the health of the host. Until it has asked, this slot takes no other job.
+/// How long the hook keeps the slot busy. The startd asks for the host's health each minute, and until then the slot would take another
+/// job.
 const UNTIL_ASKED: Duration = Duration::from_secs(60);
 
-/// From now on a starter that this process becomes runs no job. `local_name` is the one that the starter has. With `is_back` the job is not to
+/// Has the starter that this process becomes refuse its job. `local_name`: the starter's local name. With `is_back` the job is not to
 /// blame, and goes to another host.
 pub fn have_refused(sentence: &str, local_name: Option<&str>, is_back: bool) -> Result<()> {
     let this =
@@ -46,7 +48,7 @@ pub fn have_refused(sentence: &str, local_name: Option<&str>, is_back: bool) -> 
     Ok(())
 }
 
-/// The lines of HTCondor's configuration that have its starter run `this` as its hook.
+/// The settings of HTCondor that have its starter run `this` as its hook.
 fn lines(this: &str) -> [(String, &str); 5] {
     [
         ("ENABLE_PERSISTENT_CONFIG".to_owned(), "False"),
@@ -57,7 +59,7 @@ fn lines(this: &str) -> [(String, &str); 5] {
     ]
 }
 
-/// As the hook: refuses the job. `None`: this is no hook.
+/// In the hook: refuses the job. `None`: this process is not the hook.
 pub fn refuse() -> Option<ExitCode> {
     let mut words = std::env::args_os().skip(1);
     if words.next()? != WORD || words.next().is_some() {

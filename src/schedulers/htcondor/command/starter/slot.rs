@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the startd has told the starter of the slot, looked at and left where it is: the starter reads it again.
+//! The slot's ad that the startd has sent to the starter. It is only peeked at: the starter reads it again.
 
 use std::fs::File;
 use std::io::Read;
@@ -16,20 +16,20 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::fstat;
 use nix::unistd::getppid;
 
-/// Where the startd names the sockets that the starter inherits: its own number, its address, and for each socket a type and what describes
-/// it, with the number of its descriptor first (`DaemonCore::Create_Process` and `Sock::serialize`, the same in 23.9 and 25.14).
+/// The variable that lists the sockets that the starter inherits: the startd's process ID and address, and for each socket a type and a
+/// description that begins with the descriptor's number (`DaemonCore::Create_Process` and `Sock::serialize`, the same in 23.9 and 25.14).
 pub const INHERITED: &str = "CONDOR_INHERIT";
-/// The startd has written the ad before it has started us, so it is there, unless something is wrong.
+/// How long to wait for the ad. The startd writes it before it starts this process, so it is there, unless something is wrong.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What the user can do about an ad that is too long.
+/// The hint for a job whose ad is too long.
 pub const SHORTER: &str =
     "a text of the job, such as its accounting group, is too long: submit the job with a shorter one";
-/// No ad of a slot is longer.
+/// In bytes. No slot's ad is longer.
 const LARGEST: usize = 4 << 20;
-/// More than the connections of a node need.
+/// The bytes that are read of the kernel's table: more than the connections of a node need.
 const LARGEST_TABLE: u64 = 256 << 20;
 
-/// Reads it.
+/// Reads the slot's ad, and leaves it in the socket.
 pub fn slot() -> Result<SlotAd, NotFenced> {
     let text = std::env::var(INHERITED).unwrap_or_default();
     let (socket, _) = sockets_of(&text).ok_or_else(|| {
@@ -38,7 +38,7 @@ pub fn slot() -> Result<SlotAd, NotFenced> {
              and nothing else does",
         )
     })?;
-    // SAFETY: this process has inherited the descriptor, and nobody closes it before its exec: it is never dropped here.
+    // SAFETY: this process has inherited the descriptor, and nothing closes it before its exec: it is never dropped here.
     let socket = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(socket) });
     check_peer(&socket)?;
     let deadline = Instant::now() + PATIENCE;
@@ -64,7 +64,7 @@ pub fn slot() -> Result<SlotAd, NotFenced> {
     }
 }
 
-/// The user as whom the startd opens its sockets.
+/// The user that owns the startd's sockets.
 pub fn sockets_owner() -> Option<u32> {
     let text = std::env::var(INHERITED).ok()?;
     // SAFETY: as in `slot`.
@@ -78,8 +78,8 @@ pub fn address() -> Option<String> {
     text.split(' ').nth(1).filter(|address| address.starts_with('<')).map(str::to_owned)
 }
 
-/// Whether the job's shadow is on this host, as HTCondor finds it out: an address is this host's if a socket can be bound to it
-/// (`Sock::peer_is_local`). The shadow's is the second socket. `None`: it is not known.
+/// Whether the job's shadow, at the other end of the second socket, is on this host. As in HTCondor, an address is this host's if a socket
+/// can be bound to it (`Sock::peer_is_local`). `None`: not known.
 pub fn submitter_is_here() -> Option<bool> {
     let text = std::env::var(INHERITED).ok()?;
     let shadow = sockets_of(&text)?.1?;
@@ -89,7 +89,7 @@ pub fn submitter_is_here() -> Option<bool> {
     Some(UdpSocket::bind((address, 0)).is_ok())
 }
 
-/// The first two sockets that are inherited, if it was our parent that has written this.
+/// The first two inherited sockets, if this process's parent has written the text.
 fn sockets_of(text: &str) -> Option<(RawFd, Option<RawFd>)> {
     let mut words = text.split(' ');
     let parent = words.next()?.parse::<i32>().ok()?;
@@ -103,8 +103,8 @@ fn sockets_of(text: &str) -> Option<(RawFd, Option<RawFd>)> {
     Some((socket()?, socket()))
 }
 
-/// It is one end of a connection of the startd's with itself, through a port of this host. Another user's program can be
-/// faster than the startd at connecting to that port. It then has the other end, and would say what the job gets.
+/// Checks that the startd has the other end, too: it connects to itself, through a port of this host. Another user's program can connect to
+/// that port before the startd does. That program would then say what the job gets.
 fn check_peer(socket: &TcpStream) -> Result<()> {
     let failed = |error| Error::new(format!("look at the socket of the startd: {error}"));
     let (ours, theirs) = (socket.local_addr().map_err(failed)?, socket.peer_addr().map_err(failed)?);
@@ -120,8 +120,8 @@ fn check_peer(socket: &TcpStream) -> Result<()> {
     }
 }
 
-/// Whose the connection from `local` to `remote` is. In the kernel's table an address is in hexadecimal digits, each four bytes as a number of
-/// this machine; the port is a number.
+/// The user that owns the connection from `local` to `remote`. The kernel's table has an address in hexadecimal digits, each four bytes as
+/// a number in this machine's byte order. The port is a number.
 fn owner_of(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     let written = |address: SocketAddr| {
         let bytes = match address.ip() {
@@ -146,7 +146,7 @@ fn peek(socket: &TcpStream, buffer: &mut [u8]) -> Result<usize> {
             Ok(0) => return Err(Error::new("the startd says nothing of the slot")),
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(Error::new("wait for the startd").errno(errno)),
-            // There is something, so this does not wait.
+            // poll(2) has seen data or the end, so this does not wait.
             Ok(_) => {
                 return match socket.peek(buffer) {
                     Ok(0) => Err(Error::new("the startd has gone")),
@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// As a real startd has written it (tests/htcondor/record.py).
+    /// The text is recorded from a real startd (tests/htcondor/record.py).
     #[test]
     fn what_a_startd_has_its_starter_inherit_is_understood() {
         let top = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/htcondor/recorded");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The startd is asked without a program of HTCondor's: see `jobfence::schedulers::htcondor::query`.
+//! Asks the startd without a program of HTCondor's: see `jobfence::schedulers::htcondor::query`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -9,27 +9,27 @@ use std::time::{Duration, Instant};
 use jobfence::schedulers::htcondor::query::{Address, answer};
 use jobfence::schedulers::htcondor::slot_ad::SlotJob;
 
-/// The answer has a few short texts.
+/// In bytes. The answer has a few short texts.
 const LARGEST: usize = 1 << 20;
 /// The state of a socket that listens, in the kernel's table.
 const LISTENS: &str = "0A";
 
-/// What has become of a question.
+/// The outcome of a question.
 #[derive(Debug, PartialEq, Eq)]
 pub enum StartdAnswer {
-    /// The startd has said it.
+    /// The startd has answered.
     Said(Box<SlotJob>),
-    /// It talks to no client of this kind, and may do so to condor_status(1).
+    /// It does not talk to clients of this kind, but may talk to condor_status(1).
     Refused,
-    /// It has said something else. condor_status(1) may understand it, or shows what a user has written there.
+    /// It has answered something else. condor_status(1) may understand that, or show what a user has written there.
     Unclear,
-    /// It has said nothing in time.
+    /// It has not answered in time.
     Silent,
 }
 
-/// Asks about a slot. `owner` is the user as whom the startd opens sockets.
+/// Asks about a slot. `owner`: the user that owns the startd's sockets.
 pub fn ask(address: &Address, is_slot: &str, owner: u32, patience: Duration) -> StartdAnswer {
-    // What goes to another host first can be lost on the way there.
+    // Only this host is asked: on the way to another one, the first message can be lost.
     if !is_daemons(address, owner) {
         return StartdAnswer::Refused;
     }
@@ -62,12 +62,12 @@ pub fn ask(address: &Address, is_slot: &str, owner: u32, patience: Duration) -> 
     }
 }
 
-/// Whether a daemon of HTCondor's on this host has this address: no other host, and no other user's program. `owner` is as in `ask`.
+/// Whether this address is that of a daemon of HTCondor's on this host, and not of another user's program. `owner`: as in `ask`.
 pub fn is_daemons(address: &Address, owner: u32) -> bool {
     UdpSocket::bind((address.socket.ip(), 0)).is_ok() && is_theirs(address.socket.port(), owner)
 }
 
-/// Whether root or this user alone listens at the port. After HTCondor has gone, any user's program can.
+/// Whether root or this user alone listens at the port. If HTCondor is gone, any user's program can listen there.
 fn is_theirs(port: u16, owner: u32) -> bool {
     let open = |table: &&str| File::open(table).ok().map(BufReader::new);
     let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
@@ -75,7 +75,7 @@ fn is_theirs(port: u16, owner: u32) -> bool {
     !listeners.is_empty() && listeners.iter().all(|user| [0, owner].contains(user))
 }
 
-/// Who listens at the port. The table begins with those that listen, and can have very many others.
+/// The users that listen at the port. The table begins with the listening sockets, and can have very many others.
 fn listeners(table: impl BufRead, port: u16) -> Vec<u32> {
     let ending = format!(":{port:04X}");
     let lines = table.lines().map_while(|line| line.ok()).skip(1);
@@ -94,7 +94,7 @@ mod tests {
     const SLOT: &str = "TRUE";
     const MOMENT: Duration = Duration::from_secs(10);
 
-    /// A startd that reads so much of the question, and answers with these bytes.
+    /// The outcome with a startd that reads the question, and answers with these bytes.
     fn asked(said: &'static [u8]) -> StartdAnswer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address::parse(&format!("<{}>", listener.local_addr().unwrap())).unwrap();

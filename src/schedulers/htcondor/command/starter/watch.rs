@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The process that outlives the starter: it waits for the starter's end, and then closes the fence.
+//! The watcher: the process that outlives the starter, waits for its end, and then closes the fence.
 //!
-//! It is no child of the starter's, which would wait for it; it has nothing of the environment by which HTCondor knows its own processes, and kills
-//! them; and none of the sockets, so that the processes at their other ends see when the starter is gone.
+//! The watcher is not a child of the starter, which would wait for it. It has nothing of the environment by which HTCondor knows its own
+//! processes, and kills them. It has none of the starter's sockets, so that the processes at their other ends see when the starter is gone.
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -25,11 +25,12 @@ use crate::command::ignore_sigpipe;
 use crate::configured::Configured;
 use crate::syslog::SyslogOfDaemon;
 
-/// The first word of its command line.
+/// The first word of the watcher's command line.
 pub const WATCH: &str = "jobfence-watch";
 const THIS: &std::ffi::CStr = c"/proc/self/exe";
 
-/// Starts it for a fence of this process, with this environment and no other. `branch` is where HTCondor makes the job's cgroup.
+/// Starts the watcher of a fence that this process holds, with this environment and no other. `branch`: where HTCondor makes the job's
+/// cgroup.
 pub fn start(which: &WantedFences, branch: &str, environment: &[CString]) -> Result<()> {
     let words = words(which, branch)?;
     let null = OpenOptions::new().read(true).write(true).open("/dev/null");
@@ -45,7 +46,7 @@ pub fn start(which: &WantedFences, branch: &str, environment: &[CString]) -> Res
     })
 }
 
-/// Its command line.
+/// The watcher's command line.
 fn words(which: &WantedFences, branch: &str) -> Result<[CString; 5]> {
     let c_string = |text: &str| CString::new(text).map_err(|_| Error::new("a NUL in a word"));
     let step = which.step.as_ref().map(Id::as_str).unwrap_or_default();
@@ -53,7 +54,7 @@ fn words(which: &WantedFences, branch: &str) -> Result<[CString; 5]> {
     Ok([c_string(WATCH)?, c_string(which.job.as_str())?, c_string(step)?, c_string(run)?, c_string(branch)?])
 }
 
-/// The fence and the branch of such a command line. `None`: it is none.
+/// The fence and the branch of such a command line. `None`: it is not the watcher's.
 fn which_and_branch(words: &[String]) -> Option<(WantedFences, &str)> {
     let [name, job, step, run, branch] = words else { return None };
     (name == WATCH).then_some(())?;
@@ -61,7 +62,7 @@ fn which_and_branch(words: &[String]) -> Option<(WantedFences, &str)> {
     Some((WantedFences { job, step, run: run.parse().ok() }, branch))
 }
 
-/// As that process. `None`: this is none.
+/// Runs as the watcher. `None`: this process is not the watcher.
 pub fn watch() -> Option<ExitCode> {
     let words: Vec<String> = std::env::args().collect();
     let (which, branch) = which_and_branch(&words)?;
@@ -80,7 +81,7 @@ pub fn watch() -> Option<ExitCode> {
                 which.job
             );
         }
-        // It may have changed meanwhile; with mistakes in it, what it said before.
+        // The configuration may have changed meanwhile. If it has mistakes now, the one of before holds.
         let config = configured().map_or(loaded.config, |loaded| loaded.config);
         close(&config, &which, branch).map_err(|error| error.to_string())
     });
@@ -113,7 +114,7 @@ fn close(config: &Config, which: &WantedFences, branch: &str) -> Result<()> {
     Ok(())
 }
 
-/// What is limited in HTCondor's part of the step is the job, to this much.
+/// The sentence, with the limit of HTCondor's part of the step: that is the job's limit.
 fn with_limit(sentence: &str, limit: Option<u64>) -> String {
     limit.map_or_else(
         || sentence.to_owned(),
@@ -125,7 +126,7 @@ fn with_limit(sentence: &str, limit: Option<u64>) -> String {
 mod tests {
     use super::*;
 
-    /// HTCondor's directory, too, where `BASE_CGROUP` gives it another name.
+    /// Also if `BASE_CGROUP` gives HTCondor's directory another name.
     #[test]
     fn what_the_watcher_is_told_it_understands() {
         let [job, step] = ["12.0", "slot1_1"].map(|id| Id::new(id).unwrap());
