@@ -169,7 +169,7 @@ fn too_many(unknown: &[SectionKind]) -> Error {
          possibilities",
         unknown.join(", ")
     ))
-    .hint("have 'jobfence prolog' called by slurm.conf's Prolog=, which notes down what Slurm says of the job")
+    .hint("have fewer sections; under Slurm, have 'jobfence prolog' called by slurm.conf's Prolog=, which notes down what Slurm says of the job")
 }
 
 #[cfg(test)]

@@ -589,11 +589,16 @@ pub fn uid_of(config: &Config, which: &WantedFences) -> Result<Option<u32>> {
 /// Ends the processes in these fences and removes them. Returns the result for each; an error with one does not affect the others. Empty:
 /// there was none, which is no error.
 pub fn close(config: &Config, which: &WantedFences) -> Result<Vec<Result<HowClosed>>> {
+    let found = records(config, which)?;
+    // As in `usage`.
+    if found.is_empty() {
+        return Ok(Vec::new());
+    }
     let host = Host::read(config)?;
     // One deadline for all, and a little time for each: a process that does not die must not keep the other fences from closing.
     let deadline = Instant::now() + config.cleanup_timeout;
     let one = |record| close_one(&host, config, record, deadline.max(Instant::now() + LEAST_TO_CLOSE));
-    Ok(records(config, which)?.iter().map(one).collect())
+    Ok(found.iter().map(one).collect())
 }
 
 fn close_one(host: &Host, config: &Config, record: &Record, deadline: Instant) -> Result<HowClosed> {

@@ -69,7 +69,12 @@ pub fn start_orphan(what: impl FnOnce()) -> Result<()> {
         i32::from(start(of_orphan).is_err())
     };
     let child = start(between).map_err(os("fork"))?;
-    waitpid(child, None).map(drop).map_err(os("wait for the parent of a process without one"))
+    loop {
+        match waitpid(child, None) {
+            Err(Errno::EINTR) => {}
+            done => return done.map(drop).map_err(os("wait for the parent of a process without one")),
+        }
+    }
 }
 
 /// To be called in a child, before its exec: the program then gets no descriptors but the first three. If the open descriptors cannot be

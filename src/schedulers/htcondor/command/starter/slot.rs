@@ -133,9 +133,11 @@ fn owner_of(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     };
     let (local, remote) = (written(local), written(remote));
     table.lines().find_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().take(8).collect();
+        let fields: Vec<&str> = line.split_whitespace().take(10).collect();
         let is_it = fields.get(1) == Some(&local.as_str()) && fields.get(2) == Some(&remote.as_str());
-        is_it.then(|| fields.get(7)?.parse().ok()).flatten()
+        // Of a socket that its program has closed, the kernel shows root as the owner, and no inode.
+        let is_open = fields.get(9).is_some_and(|inode| *inode != "0");
+        (is_it && is_open).then(|| fields.get(7)?.parse().ok()).flatten()
     })
 }
 
@@ -199,6 +201,16 @@ mod tests {
         let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         assert_eq!(owner_of(table, address(0x9C40), address(0x8AE0)), cfg!(target_endian = "little").then_some(1000));
         assert_eq!(owner_of(table, address(0x8AE0), address(0x9C40)), None);
+    }
+
+    #[test]
+    fn an_end_that_is_closed_is_nobodys() {
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = std::net::TcpListener::bind(host) else { continue };
+            let one = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            drop(listener.accept().unwrap());
+            assert!(check_peer(&one).is_err(), "{host}");
+        }
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub fn ask(address: &Address, is_slot: &str, owner: u32, patience: Duration) -> 
         return StartdAnswer::Refused;
     }
     let deadline = Instant::now() + patience;
-    let Ok(mut socket) = TcpStream::connect_timeout(&address.socket, patience) else { return StartdAnswer::Refused };
+    let Ok(mut socket) = TcpStream::connect_timeout(&address.socket, patience) else { return StartdAnswer::Silent };
     if socket.write_all(&address.question(is_slot)).is_err() {
         return StartdAnswer::Refused;
     }
