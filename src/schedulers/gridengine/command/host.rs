@@ -31,7 +31,7 @@ pub fn sense(configured: &Configured, reserve: Option<Reserve>) -> Result<(), Fa
     Ok(sensor::sense(&name, std::io::stdin().lock(), std::io::stdout().lock(), read)?)
 }
 
-/// What qmaster of Grid Engine should grant of this host.
+/// What qmaster should grant of this host.
 fn wanted(host: &Host, config: &Config, reserve: Option<Reserve>) -> Result<Vec<qconf::Wanted>, Failure> {
     let grantable = Grantable::read(host, config, reserve)?;
     let gpus = config.gpu_device.as_ref().filter(|_| !config.slot_gpus.is_empty());

@@ -52,7 +52,7 @@ pub struct JsvOptions {
 
 /// Answers until qmaster or qsub has no more questions.
 ///
-/// Nothing goes to the standard error: qmaster denies a job for any line there (`jsv_do_communication` of `sge_jsv_script.c`).
+/// Nothing is written to stderr: qmaster denies a job for any line there (`jsv_do_communication` of `sge_jsv_script.c`).
 pub fn jsv(options: &JsvOptions) -> Result<ExitCode, Failure> {
     // A configuration with mistakes stops no submission: the hosts refuse the jobs, and say why.
     let wanted = || match options.configured.load() {

@@ -333,7 +333,7 @@ mod tests {
                  ConstrainSwapSpace=no CleanupTimeout=10 [Host=n1] Mode=enforce [VnodeType=\"x y\"] Mode=observe \
                  [Host=n2] ConstrainRAMSpace=no",
             ),
-            // Two switches that decide on the same keys, for the same hosts.
+            // Two switches set the same keys, for the same hosts.
             (
                 file("", "cpu", r#""enabled": "vntype in: a", "enforce_per_period_quota": "vntype in: a""#),
                 "Mode=enforce ConstrainCPUQuota=no CPUPolicy=quota CPUQuotaPeriod=100000us CPUQuotaPercent=103 ZeroCPUs=0.2 \
@@ -381,7 +381,7 @@ mod tests {
              [\"full\",\"rwm\"],[\"random\",\"rwm\"],[\"urandom\",\"rwm\"],[\"cpu/0/cpuid\",\"rwm\",\"*\"],\
              [\"nvidia-modeset\",\"rwm\"],[\"nvidia-uvm\",\"rwm\"],[\"nvidia-uvm-tools\",\"rwm\"],[\"nvidiactl\",\"rwm\"]",
         );
-        // A key of a hook that the site has changed.
+        // A key of a hook that a site has changed.
         let changed = r#"{"exclude_hosts": ["a", "b1"], "no_limit_hosts": ["c-1"], "cgroup": {"memory": {"enabled": true, "default": "256MB"}}}"#;
         for (text, wanted, said) in [
             (all.as_str(), "ConstrainDevices=no GPUDevice=/dev/nvidia%d ", "allows every device of its kind"),

@@ -32,7 +32,7 @@ impl MomHook {
 /// A line, by how serious it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MomSays {
-    /// A state of the host that is neither wrong nor surprising.
+    /// A state that is neither wrong nor surprising.
     Fact(String),
     /// A difference from what the site may expect.
     Hint(String),
@@ -46,7 +46,7 @@ pub struct ForMom<'a> {
     pub file: Option<&'a Path>,
     /// The headers of its sections.
     pub sections: Vec<&'a str>,
-    /// Whether it has a GPUDevice.
+    /// Whether it sets GPUDevice.
     pub has_gpus: bool,
 }
 

@@ -180,7 +180,7 @@ impl RunningJsv {
             let _ = leave_descriptors();
             set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from)
         };
-        // SAFETY: commands have one thread, so the child may do what it likes until its exec.
+        // SAFETY: commands have one thread, so the child may run any code until its exec.
         unsafe { command.pre_exec(prepare) };
         let mut child = command.spawn().map_err(|error| Trouble::OfTheirs(format!("cannot be started: {error}")))?;
         let (Some(input), Some(output), Some(complaints)) =

@@ -47,7 +47,7 @@ fn is_told(spool: &Spool, config: &str, program: &CString, name: &OsStr, sentenc
     }
 }
 
-/// As `write_to_qrsh` of `qlogin_starter.c`.
+/// Writes a line to the client's socket, as `write_to_qrsh` of `qlogin_starter.c` does.
 fn write_to(address: &str, line: &str) -> Result<()> {
     let failed = |error: std::io::Error| Error::new(format!("call the job's client: {error}")).value(address);
     let all: Vec<_> = address.to_socket_addrs().map_err(failed)?.collect();

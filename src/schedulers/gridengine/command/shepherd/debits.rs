@@ -44,7 +44,7 @@ pub fn of(spooled: &SpooledJob, wanted: &[&SlotRequest], config: &Config) -> Deb
 fn kept_or_asked(spooled: &SpooledJob, config: &Config) -> Result<Debits> {
     let queue = spooled.facts.partition.known().cloned().unwrap_or_default();
     let name = Id::new(queue.as_str())?.in_a_name();
-    // A file for each queue.
+    // The directory has a file for each queue.
     let dir = make_directory(&config.run_dir, KEPT)?;
     if let Some(kept) = kept(&dir, &name) {
         return Ok(kept);

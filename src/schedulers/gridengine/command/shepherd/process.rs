@@ -95,7 +95,7 @@ pub fn become_shepherd(program: &CString, name: &OsStr, user: SpoolUser) -> Resu
 /// Executes the shepherd as execd does: in the background.
 fn exec(path: &CString, name: &OsStr, user: SpoolUser) -> Result<Infallible> {
     user.act()?;
-    // SAFETY: the default action is no code of ours. What is ignored would be so in the job, too.
+    // SAFETY: the default action runs no code of this program. If it stayed ignored, the job would inherit that.
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
     let name = CString::new(name.as_bytes()).map_err(|_| Error::new("a NUL in a name"))?;
     execv(path, &[name, c"-bg".to_owned()])
@@ -108,7 +108,7 @@ pub fn wakes(signal: Signal) -> bool {
     ![Signal::SIGUSR1, Signal::SIGUSR2].contains(&signal)
 }
 
-/// Whether this signal asks for the job to be stopped.
+/// Whether this signal asks the shepherd to stop the job.
 pub fn is_stop(dir: &Dir, signal: Signal) -> bool {
     let number = || dir.read(SIGNAL).ok()?.trim().parse::<i32>().ok();
     signal == Signal::SIGTTIN && number() == Some(Signal::SIGSTOP as i32)
@@ -165,7 +165,7 @@ impl ShepherdProcess {
         attach: impl FnOnce(Pid) -> Result<()>,
     ) -> Result<Self> {
         let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
-        // As execd looks for it, with ps(1).
+        // execd looks for this name with ps(1).
         let comm = CString::new(SHEPHERD).map_err(|_| Error::new("a NUL in a name"))?;
         prctl::set_name(&comm).map_err(os("set the name of this process"))?;
         let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));

@@ -27,7 +27,7 @@ pub const EXIT_STATUS: &str = "exit_status";
 pub struct NotStarted {
     /// The reason, for the job's user or the administrator.
     pub why: String,
-    /// Whether no job could be fenced here.
+    /// Whether no job at all could be fenced on this host.
     pub is_of_host: bool,
     /// Whether the job's client has printed the reason, so that the job is over.
     pub is_over: bool,
