@@ -423,7 +423,7 @@ fn slots(config: &Values<'_>, is_slave: bool, hosts: Option<&str>) -> Result<Opt
     Ok(Some(number).into_iter().chain(known).find(|slots| *slots > 0))
 }
 
-/// Reads a file of execd's, and refuses one that is not or is too long.
+/// Reads a file that only execd can have written.
 fn read(dir: &Dir, name: &str) -> Result<String, NotFenced> {
     let path = dir.path().join(name);
     let file = dir.open_file(name, OFlag::O_RDONLY)?;

@@ -30,8 +30,7 @@ const DAEMONS: [&str; 3] = ["rsh_daemon", "rlogin_daemon", "qlogin_daemon"];
 /// The words of execd_params that make execd itself move jobs into cgroups: those of 8.1.9, and of Open Cluster Scheduler.
 const MOVES: [&str; 2] = ["USE_CGROUPS", "ENABLE_SYSTEMD"];
 
-/// Prints the state of Grid Engine on this host, and gives `verdict` each reason why no job would be fenced. `too_much` finds what qmaster
-/// grants beyond what this host has.
+/// Prints Grid Engine's state on this host. `verdict` gets each reason why no job would be fenced. `too_much` finds excess grants.
 pub fn look(
     execd: &SchedulerDaemon,
     loaded: &Loaded,
@@ -286,7 +285,7 @@ fn of_default(name: &str, complex: &Complex) -> Option<String> {
     })
 }
 
-/// Lines about shortcuts that the site's key does not name: a user can ask by a shortcut, and the JSV notes only names in that key.
+/// Lines about shortcuts that a key does not name: users can ask by them, but the JSV notes only names in the key.
 fn unheard<'a>(find: &impl Fn(&str) -> Option<&'a Complex>, requests: &[SlotRequest], so: &str) -> Vec<String> {
     let is_named = |name: &str| is_of_execd(name) || requests.iter().any(|request| request.name == name);
     let one = |request: &SlotRequest| {

@@ -8,7 +8,7 @@ use super::mom::{self, ForMom, MomSays};
 use crate::check::daemon::SchedulerDaemon;
 use crate::check::verdict::Verdict;
 
-/// Prints what `mom` does with jobs here. MoM's working directory is `mom_priv` in the directory that it was started with.
+/// Checks this MoM. It works in `mom_priv` of the directory that it was started with.
 pub fn look(mom: &SchedulerDaemon, loaded: &Loaded, verdict: &mut Verdict) {
     let say = |what: &str| println!("openpbs        {what}");
     let Some(home) = mom.cwd.parent().filter(|_| mom.cwd.ends_with("mom_priv")) else { return };

@@ -207,7 +207,7 @@ fn prologalarm(mom_priv: &Path) -> u64 {
     text.lines().filter_map(of).next_back().unwrap_or(ALARM)
 }
 
-/// Whether jobs with place=exclhost may share this host, by the same test as the hook's.
+/// Whether jobs with place=exclhost share this host, by the hook's test.
 fn shares_whole_hosts(mom_priv: &Path) -> bool {
     let files = fs::read_dir(mom_priv.join("config.d")).into_iter().flatten().flatten();
     files.map(|file| fs::read_to_string(file.path()).unwrap_or_default()).any(|text| text.contains("ignore_excl"))

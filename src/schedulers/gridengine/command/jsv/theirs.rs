@@ -265,7 +265,7 @@ impl Drop for RunningJsv {
     }
 }
 
-/// Reads what is there, up to 4096 bytes. `false`: the end, all writers have closed the pipe.
+/// Reads what is there. `false`: all writers have closed the pipe.
 fn read(pipe: &mut (impl Read + AsFd), into: &mut Vec<u8>) -> io::Result<bool> {
     let mut some = [0; 4096];
     match pipe.read(&mut some) {

@@ -226,8 +226,8 @@ impl ShepherdProcess {
         }
     }
 
-    /// Has the kernel kill other processes first if the job is out of memory. The job was started before, so it does not inherit this. A
-    /// process that the shepherd starts later does, but is still killed if it is large.
+    /// Has the kernel kill other processes first if the job is out of memory. The job has started, and does not inherit this. A later child
+    /// of the shepherd does, but is still killed if it is large.
     pub fn spare(&self) -> Result<()> {
         // The shepherd is not waited for yet, so the number is still its own.
         let path = PathBuf::from(format!("/proc/{}/oom_score_adj", self.pid));

@@ -55,7 +55,7 @@ impl From<String> for NotStarted {
     }
 }
 
-/// The effective ids with which execd writes to the spool.
+/// The ids with which execd writes to the spool.
 #[derive(Clone, Copy)]
 pub struct SpoolUser {
     uid: Uid,

@@ -60,7 +60,7 @@ impl Switch {
         self
     }
 
-    /// Limits the switch to these hosts; an empty list limits nothing. `None`: an exception already makes it true on some hosts.
+    /// Limits the switch to these hosts, if any. `None`: an exception already makes it true on some hosts.
     pub fn only_on(self, hosts: &[String]) -> Option<Self> {
         if hosts.is_empty() {
             return Some(self);
