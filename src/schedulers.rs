@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which schedulers there are: a row for each.
+//! The schedulers: a module for each.
 
 use pbs::PBS;
 use slurm::SLURM;
@@ -12,18 +12,18 @@ pub mod htcondor;
 pub mod pbs;
 pub mod slurm;
 
-/// All of them.
+/// The schedulers that can say whether a job runs.
 pub static ALL: Schedulers = &[&SLURM, &PBS];
 
-/// The directories in `RunDir` in which entry points keep schedulers' answers.
+/// The directories in `RunDir` where entry points keep schedulers' answers.
 pub const KEPT: [&str; 2] = [gridengine::KEPT, htcondor::KEPT];
 
-/// The directory of a job's step, beside that of the daemon that a scheduler started for this step. `None`: it is not a daemon's.
+/// The directory of a job's step, from that of the scheduler's daemon for the step. `None`: `directory` is not a daemon's.
 pub fn jobs_step(directory: &str) -> Option<String> {
     gridengine::of_shepherd(directory)
 }
 
-/// How the users of the scheduler of this name ask for things.
+/// The words with which users of the scheduler of this name ask for resources.
 pub fn words_of(scheduler: &str) -> &'static Words {
     match scheduler {
         name if name == Scheduler::name(&SLURM) => &slurm::card::WORDS,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Grid Engine: Son of Grid Engine 8.1.9, and its relatives as far as they keep its files.
+//! Grid Engine: Son of Grid Engine 8.1.9, and its relatives that keep its files.
 //!
-//! execd starts a program for each job and for each slave task of a parallel one, as root: `shepherd_cmd` of sge_conf(5). What it says of
-//! the job lies in the directory in which that program starts: `spool` reads it. `jobfence` is that program, under the name that execd
-//! gives it, and starts the shepherd itself.
+//! For each job, and for each slave task of a parallel job, execd starts `shepherd_cmd` of sge_conf(5) as root. The program starts in a
+//! directory with execd's files about the job, which `spool` reads. `jobfence` is that program, under the name that execd gives it, and
+//! starts the shepherd itself.
 
 pub mod amount;
 pub mod card;
@@ -11,19 +11,19 @@ pub mod client;
 pub mod complexes;
 pub mod spool;
 
-/// The directory in `RunDir` for what qmaster debits of the jobs of each queue.
+/// The directory in `RunDir` for what qmaster debits for the jobs of each queue.
 pub const KEPT: &str = "gridengine";
 
-/// What the first word of a shepherd's command line begins with; execd adds the number of the job.
+/// The beginning of a shepherd's name on its command line. execd adds the job's number.
 pub const SHEPHERD: &str = "sge_shepherd";
 
-/// The step of a job's shepherd. For a slave task's shepherd, the name of the task follows.
+/// The step of a job's shepherd. For a slave task, `-` and the task's name follow.
 pub const SHEPHERDS_STEP: &str = "shepherd";
 
-/// The step of the job, if it is no slave task.
+/// The step of the job's own script.
 pub const JOBS_STEP: &str = "job";
 
-/// The directory of the step that a shepherd's runs, beside that of the shepherd. `None`: it is no shepherd's.
+/// The directory of a step, from that of its shepherd's step. `None`: `directory` is not a shepherd's.
 pub fn of_shepherd(directory: &str) -> Option<String> {
     match directory.strip_prefix("step_")?.strip_prefix(SHEPHERDS_STEP)? {
         "" => Some(format!("step_{JOBS_STEP}")),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! OpenPBS, and PBS Professional: MoM says by the files in its spool which jobs it has. Its hook comes in through the C ABI.
+//! OpenPBS and PBS Professional: the files in MoM's spool say which jobs MoM has. Its hook calls jobfence through the C ABI.
 //!
-//! MoM writes `mom_priv/jobs/<id>.JB` after the `execjob_begin` event of a job, on each of the job's hosts, keeps it while it is down
-//! itself, and removes it after the last event of the job. The form of the file is that of `job_save` and `attrlist_create`, the same in
-//! all releases from 18.1 to 23.06: an attribute stands there as its name, a zero byte, its value, and a zero byte.
+//! MoM writes `mom_priv/jobs/<id>.JB` on each host of a job, after the job's `execjob_begin` event. The file stays while MoM is down, and
+//! MoM removes it after the job's last event. `job_save` and `attrlist_create` write it, in the same form in all releases from 18.1 to
+//! 23.06: each attribute is its name, a zero byte, its value, and a zero byte.
 
 pub mod card;
 pub mod strays;
@@ -20,23 +20,23 @@ use nix::fcntl::{FcntlArg, fcntl};
 use crate::job::Id;
 use crate::scheduler::{Age, Runs, WithoutCgroups};
 
-/// OpenPBS, as the rest of the house knows it.
+/// OpenPBS as a scheduler without cgroups of its own.
 #[derive(Debug)]
 pub struct PbsScheduler;
 
-/// Its row.
+/// OpenPBS.
 pub static PBS: PbsScheduler = PbsScheduler;
 
-/// The variable that names PBS's configuration where it is not in its place; MoM hands it to its hooks.
+/// The variable that names PBS's configuration if it is not `CONF`. MoM passes it to its hooks.
 const CONF_VARIABLE: &str = "PBS_CONF_FILE";
-/// The variable that counts before that file, as everywhere in PBS. The hook says by it of which MoM it is.
+/// The variable that overrides that file, as everywhere in PBS. The hook names its MoM's directory with it.
 const HOME: &str = "PBS_MOM_HOME";
 const CONF: &str = "/etc/pbs.conf";
 
-/// So long a job may have a fence and no file yet: between two messages of the server's, or of the first host's MoM to another one.
+/// How long a job may have a fence before its file: until the next message of the server, or of the first host's MoM to another MoM.
 const TO_BEGIN: Duration = Duration::from_secs(600);
 
-/// More than MoM writes: a job's environment is in it.
+/// More than MoM writes of a job, with its environment. In bytes.
 const LARGEST_JOB: u64 = 16 << 20;
 
 impl WithoutCgroups for PbsScheduler {
@@ -49,14 +49,14 @@ impl WithoutCgroups for PbsScheduler {
     }
 }
 
-/// MoM's directory, as far as PBS's configuration says it.
+/// MoM's directory by PBS's configuration. `None`: no trusted configuration names it.
 pub fn configured_home() -> Option<PathBuf> {
     let said = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     said(HOME).or_else(|| home(&said(CONF_VARIABLE).unwrap_or_else(|| PathBuf::from(CONF))))
 }
 
-/// What this spool says. A MoM that was started with another directory (`pbs_mom -d`) has its jobs there: that it has not a job is said only
-/// by a spool whose MoM lives.
+/// What this spool says. A MoM that was started with another directory (`pbs_mom -d`) has its jobs there, so a spool proves that a job does
+/// not run only while its own MoM lives.
 fn of_home(home: &Path, job: &Id, run: u32, age: Age<'_>) -> Runs {
     let home = home.join("mom_priv");
     match in_spool(&home.join("jobs"), job, run, age) {
@@ -65,7 +65,7 @@ fn of_home(home: &Path, job: &Id, run: u32, age: Age<'_>) -> Runs {
     }
 }
 
-/// Whether a process has a lock on this file, as MoM has while it lives.
+/// Whether a process holds a lock on this file, as MoM does while it lives.
 fn is_locked(file: &Path) -> bool {
     let Ok(file) = File::open(file) else { return false };
     let short = |number: libc::c_int| libc::c_short::try_from(number).unwrap_or_default();
@@ -74,11 +74,11 @@ fn is_locked(file: &Path) -> bool {
     fcntl(&file, FcntlArg::F_GETLK(&mut lock)).is_ok() && lock.l_type != short(libc::F_UNLCK)
 }
 
-/// MoM's directory; `None` where no file of root's says so.
+/// MoM's directory by this file. `None`: the file does not name it, or is not root's.
 fn home(conf: &Path) -> Option<PathBuf> {
     let file = File::open(conf).ok()?;
     let metadata = file.metadata().ok()?;
-    // Whoever can write to it could say that no job runs.
+    // A user who can write this file could have each job taken for ended.
     if !metadata.is_file() || metadata.uid() != nix::unistd::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
         return None;
     }
@@ -88,7 +88,7 @@ fn home(conf: &Path) -> Option<PathBuf> {
         let of = |line: &str| Some(line.trim().strip_prefix(key)?.trim_start().strip_prefix('=')?.trim().to_owned());
         text.lines().filter_map(of).next_back().filter(|value| !value.is_empty())
     };
-    // As in MoM: its own counts before that of all daemons.
+    // As in MoM: PBS_MOM_HOME overrides PBS_HOME, which is for all daemons.
     value(HOME).or_else(|| value("PBS_HOME")).map(PathBuf::from).filter(|home| home.is_absolute())
 }
 
@@ -102,7 +102,7 @@ fn in_spool(jobs: &Path, job: &Id, run: u32, age: Age<'_>) -> Runs {
             runs if runs.contains(&run) => Runs::Yes,
             _ => not_this(age),
         },
-        // A spool that is not there, or not to be read, says nothing of a job.
+        // A spool that is missing or unreadable says nothing about a job.
         Err(error) if error.kind() == ErrorKind::NotFound && std::fs::read_dir(jobs).is_ok() => not_this(age),
         Err(_) => Runs::Unknown,
     }
@@ -114,13 +114,13 @@ fn read(file: &Path) -> std::io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// What it means that MoM has not this run of the job in its spool.
+/// What it means that this run of the job is missing from MoM's spool.
 fn not_this(age: Age<'_>) -> Runs {
     if age() < TO_BEGIN { Runs::Yes } else { Runs::No }
 }
 
-/// Which run of the job the file is about. What a user has written there, as the name of a job, can look the same, so there may be several;
-/// MoM's own is always among them, if MoM says it.
+/// The runs of the job that the file names. There may be several, since a user's value, as the job's name, can look like this attribute.
+/// If MoM has written the run, it is among them.
 fn runs_of(content: &[u8]) -> Vec<u32> {
     const NAME: &[u8] = b"run_version\0";
     let value = |at: usize| {
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(says(7, LATER), Runs::Yes);
     }
 
-    /// As of `pbs_mom -d`: the spool that the configuration names is that of a MoM that is no more.
+    /// As after `pbs_mom -d`: the configuration names the spool of a MoM that has ended.
     #[test]
     fn a_spool_without_its_mom_does_not_say_no() {
         let temp = tempfile::tempdir().unwrap();

@@ -804,7 +804,7 @@ BREAKS = (
     ),
     Break("a_warning_wakes_a_suspended_job", "src/schedulers/gridengine/command/shepherd/process.rs", "![Signal::SIGUSR1, Signal::SIGUSR2].contains(&signal)", "true",
           "unit a_warning_wakes_no_job"),
-    Break("a_shepherd_beside_whoever_is_the_parent_later", "src/schedulers/gridengine/command/shepherd/process.rs", "        // As execd looks for it, with ps(1).\n",
+    Break("a_shepherd_beside_whoever_is_the_parent_later", "src/schedulers/gridengine/command/shepherd/process.rs", "        // execd looks for this name with ps(1).\n",
           "        let program = &self::program()?;\n",
           "host capacity a_job_of_grid_engine_has_its_shepherd_though_execd_dies_meanwhile"),
     Break("words_of_a_user_without_a_fence", CLIENT, "if is_users(key) {", "if false {",

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Amounts, as a user of Grid Engine writes them and as qmaster counts them.
+//! Amounts, as users of Grid Engine write them and qmaster reads them.
 
-/// Bytes, or another whole amount: see [`number`].
+/// An amount in bytes, or of another whole unit: see [`number`].
 pub fn bytes(text: &str) -> Option<Option<u64>> {
     Some(number(text)?.map(whole))
 }
 
-/// The whole of an amount, as far as there are such numbers.
+/// An amount without its fraction. More than `u64::MAX` is `u64::MAX`.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "what is more than a u64 is its maximum")]
 pub fn whole(amount: f64) -> u64 {
     amount as u64
 }
 
-/// An amount, as qmaster and the shepherd count it (`sge_parse_num_val`). The outer `None`: it is none; the inner: without limit.
+/// An amount, as qmaster and the shepherd read it (`sge_parse_num_val`). Outer `None`: not an amount. Inner `None`: no limit.
 ///
-/// A number that begins with 0 and has no point is octal or hexadecimal, and each other one may have an exponent. They also take signs,
-/// times and truth values, which are no amounts here, and of an octal or hexadecimal number the lowest 32 bits, which nobody means.
+/// A number that begins with 0 and has no point is octal or hexadecimal; any other may have an exponent. Grid Engine also takes signs,
+/// times and truth values, and cuts an octal or hexadecimal number to its lowest 32 bits. Here these are not amounts.
 pub fn number(text: &str) -> Option<Option<f64>> {
     if text.eq_ignore_ascii_case("infinity") {
         return Some(None);
@@ -37,7 +37,7 @@ pub fn number(text: &str) -> Option<Option<f64>> {
     };
     let count = match number.strip_prefix('0').filter(|_| !number.contains('.')) {
         Some(rest) => rest.strip_prefix(['x', 'X']).map_or_else(|| of_base(number, 8), |digits| of_base(digits, 16)),
-        // Rust, too, takes signs and words.
+        // `parse` alone would also take signs and words.
         None => {
             number.parse().ok().filter(|_| number.starts_with(|first: char| first.is_ascii_digit() || first == '.'))
         }
@@ -68,7 +68,7 @@ mod tests {
             ("037777777777", u64::from(u32::MAX)),
             ("0x40000000", 1 << 30),
             ("0X1fK", 31 << 10),
-            // With a point it is decimal.
+            // A number with a point is decimal.
             ("010.0", 10),
             ("1e3", 1000),
             ("1E+1K", 10_240),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How a user of Grid Engine asks for things: what a card advises in.
+//! The words of Grid Engine in which a job's card advises its user.
 
 use std::time::Duration;
 
 use crate::report::card::{NEUTRAL, Words};
 
-/// The words of qsub. How a site has its users ask for slots and for memory is its own affair, but for the time.
+/// The words of qsub. Only the request of time is the same at all sites: each has its own for slots and memory.
 pub static WORDS: Words =
     Words { time: Some(|time| format!("-l h_rt={}", time_text(time))), ..Words { time: None, ..NEUTRAL } };
 
@@ -15,7 +15,7 @@ fn time_text(time: Duration) -> String {
     format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-/// What such a text means. `None`: it is none, or means no limit.
+/// The time that such a text means. `None`: not a time, or no limit.
 pub fn time(text: &str) -> Option<Duration> {
     let parts = text.split(':').map(|part| if part.is_empty() { Some(0) } else { part.parse().ok() });
     let parts: Vec<u64> = parts.collect::<Option<_>>()?;

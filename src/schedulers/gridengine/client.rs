@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The client of an interactive job: `qrsh`, `qlogin`, and `qrsh -inherit` of a slave task. It waits until a shepherd calls it. If its job
-//! goes into error, nobody calls it, and its user reads nothing.
+//! The client of an interactive job: `qrsh`, `qlogin`, and `qrsh -inherit` of a slave task. It waits until a shepherd calls it. If the job
+//! goes into error, no shepherd calls, and the user reads nothing.
 //!
-//! With `builtin` in the configuration the shepherd calls by the protocol of Grid Engine's daemons, which only the shepherd speaks. So the
-//! shepherd is told to run a program that prints one sentence. Nothing of the user's may run there, since there is no fence: neither a
-//! process of the user, whom another one could trace, nor a script of the queue's, nor a word of the user's. It runs as the administrator.
+//! With `builtin` in the configuration, the call uses the protocol of Grid Engine's daemons, which only the shepherd speaks. So the
+//! shepherd runs a program that prints one sentence, as the administrator. It has no fence, so nothing of the user may run in it: no
+//! process of the user, which another process of that user could trace, no script of the queue, and no text of the user.
 //! With another daemon, the client reads one line from a socket (`qlogin_starter.c`, `get_client_server_context` of `qsh.c`).
 
 use super::spool::{ARGUMENT, BEHIND, CALLED, NONE, SCRIPT, SESSIONS, Values};
 use crate::printable::is_printable;
 
-/// How a client is called.
+/// The way to call a client.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Client {
-    /// By the shepherd.
+    /// The shepherd calls.
     Builtin,
-    /// A line to this host and port.
+    /// A line is written to this host and port.
     Socket(String),
 }
 
-/// More of a sentence than a client shows; the shepherd reads lines of the environment in pieces of 10000 bytes.
+/// The most characters of a sentence. The shepherd reads lines of the environment in pieces of 10000 bytes.
 const LONGEST: usize = 2000;
 
-/// What the shepherd reads instead of what execd has written for the job.
+/// The keys of `config` that replace execd's for this shepherd.
 const INSTEAD: [(&str, &str); 32] = [
     ("script_file", "QRSH"),
     ("rsh_daemon", "builtin"),
@@ -58,7 +58,7 @@ const INSTEAD: [(&str, &str); 32] = [
     ("stderr_path", "/dev/null"),
 ];
 
-/// The client of the job with this `config`. `None`: it has none, or only the user's own certificate lets it be called.
+/// The client of the job with this `config`. `None`: there is none, or calling it needs the user's own certificate.
 pub fn client(config: &str) -> Option<Client> {
     let values = Values::of_config(config).ok()?;
     let find = |key| values.find(key).ok().flatten();
@@ -71,13 +71,13 @@ pub fn client(config: &str) -> Option<Client> {
     find("csp").is_none_or(|csp| csp == "0").then_some(Client::Builtin)
 }
 
-/// Whether this `config` is that of a slave task, by the name of its directory.
+/// Whether this `config` is a slave task's; `directory` is the name of its spool directory.
 pub fn is_slave_task(config: &str, directory: &str) -> bool {
     Values::of_config(config).is_ok_and(|values| values.slave_task(directory).is_ok_and(|task| task.is_some()))
 }
 
-/// A `config` by which the shepherd runs as this user what [`environment`] says, in this directory of its own. `None`: a user has written
-/// some of it.
+/// A `config` with which the shepherd runs the program of [`environment`] as `administrator`, in the directory `spool`. `None`: the job's
+/// user has forged a line of `text`.
 pub fn config(text: &str, administrator: &str, spool: &str) -> Option<String> {
     let pid = format!("{spool}/qrsh_pid");
     let of_spool = [
@@ -107,25 +107,25 @@ pub fn config(text: &str, administrator: &str, spool: &str) -> Option<String> {
     Some(kept.chain(instead.iter().copied()).map(|(key, value)| format!("{key}={value}\n")).collect())
 }
 
-/// The environment with the program that says the sentence. `ours`: what execd has given to us.
+/// The environment with the program that prints the sentence. `ours` looks up a variable that execd gave this process.
 pub fn environment(ours: impl Fn(&str) -> Option<String>, sentence: &str) -> Vec<u8> {
     let known = ["SGE_ROOT", "SGE_CELL", "SGE_ARCH"].into_iter().filter_map(|name| Some((name, ours(name)?)));
     let mut text: Vec<u8> = known.flat_map(|(name, value)| format!("{name}={value}\n").into_bytes()).collect();
     text.extend(b"PATH=/usr/bin:/bin\n");
-    // A wrapper comes before the user's shell, and before what the client wishes (`qrsh_starter.c`).
+    // QRSH_WRAPPER replaces the user's shell and the client's command (`qrsh_starter.c`).
     text.extend(b"QRSH_WRAPPER=/bin/sh\nQRSH_COMMAND=-c\xffecho \"$0\" >&2; exit 1\xff");
     text.extend(shown(sentence).bytes());
     text.push(b'\n');
     text
 }
 
-/// What is written to the socket of a client.
+/// The bytes for a client's socket.
 pub fn line(sentence: &str) -> String {
-    // It ends the name of the one who speaks at the first colon, and adds a blank.
+    // The client takes the text up to the first colon for a name, and adds a blank behind it.
     format!("{}\n\0", shown(sentence).replacen(": ", ":", 1))
 }
 
-/// The starter reads escapes, and echo does.
+/// A sentence without control characters, and without `\`: `qrsh_starter` and echo read escapes.
 fn shown(sentence: &str) -> String {
     sentence.chars().map(|c| if is_printable(c) && c != '\\' { c } else { '?' }).take(LONGEST).collect()
 }
@@ -135,7 +135,7 @@ mod tests {
     use super::super::spool::recorded;
     use super::*;
 
-    /// As execd has written it of a `qrsh` (8.1.9).
+    /// A `config` that execd 8.1.9 has written for a `qrsh`.
     const QRSH: &str = "add_grp_id=65402\ncwd=/home/alice\nprolog=root@/site/prolog\nepilog=none\nh_vmem=1M\n\
         h_vmem_is_consumable_job=0\ns_descriptors=UNDEFINED\nshell_path=/home/alice/shell\nscript_file=QRSH\njob_owner=alice\nmin_gid=1000\n\
         job_name=echo\njob_id=3\naccount=sge\nsubmission_time=1\nnjob_args=1\njob_arg1=x\nqueue_tmpdir=/tmp\nadmin_user=sgeadmin\npty=2\n\

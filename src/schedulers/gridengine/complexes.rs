@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What qmaster counts, as `qconf` prints it: complex(5), and the `complex_values` of hosts and queues.
 //!
-//! execd tells its shepherd little of that. Neither does it say of what an amount is so much, nor what is debited of a job that asks for
-//! nothing.
+//! execd tells its shepherd little of that: neither whether an amount is per slot, host or job, nor what is debited for a job that asks
+//! for nothing.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::amount::number;
 
-/// Of what qmaster debits so much (the column `consumable`).
+/// What qmaster debits a request for (the column `consumable`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counted {
-    /// It only compares.
+    /// Nothing: qmaster only compares the request.
     No,
     /// Each slot.
     Slot,
-    /// Each host, whatever the slots are: Open Cluster Scheduler alone has these.
+    /// Each host, whatever its slots. Only Open Cluster Scheduler has this.
     Host,
-    /// The job, on the host of its script (`rc_debit_consumable` of `sge_qinstance.c`).
+    /// The whole job, on the host of its script (`rc_debit_consumable` of `sge_qinstance.c`).
     Job,
 }
 
-/// As `qconf` calls them.
+/// The words of `qconf`.
 const COUNTED: [(&str, Counted); 4] =
     [("NO", Counted::No), ("YES", Counted::Slot), ("HOST", Counted::Host), ("JOB", Counted::Job)];
 
@@ -31,7 +31,7 @@ impl Counted {
         COUNTED.iter().find(|(name, _)| text.eq_ignore_ascii_case(name)).map(|(_, counted)| *counted)
     }
 
-    /// As `qconf` calls it.
+    /// The word of `qconf`.
     pub fn name(self) -> &'static str {
         COUNTED.iter().find(|(_, counted)| *counted == self).map_or("NO", |(name, _)| name)
     }
@@ -42,18 +42,18 @@ impl Counted {
 pub struct Complex {
     /// Its name.
     pub name: String,
-    /// By which users can ask for it, too.
+    /// Its other name, by which users can ask for it, too.
     pub shortcut: String,
     /// Whether a job must ask for it.
     pub is_forced: bool,
-    /// Of what it is so much.
+    /// What an amount of it is for.
     pub counted: Counted,
-    /// What a job has that does not ask for it.
+    /// The amount for a job that does not ask for it.
     pub default: String,
 }
 
 impl Complex {
-    /// Those of `qconf -sc`.
+    /// The complexes in the output of `qconf -sc`.
     pub fn all(text: &str) -> Vec<Self> {
         text.lines().filter(|line| !line.starts_with('#')).filter_map(Self::of_row).collect()
     }
@@ -70,13 +70,13 @@ impl Complex {
         })
     }
 
-    /// Whether a user means it by this name.
+    /// Whether this is its name or its shortcut.
     pub fn is_called(&self, name: &str) -> bool {
         self.name == name || self.shortcut == name
     }
 }
 
-/// The value of a key that `qconf` prints, also one that goes on in the next line.
+/// The value of a key in `qconf`'s output, with its continuation lines.
 pub fn value_of(text: &str, key: &str) -> Option<String> {
     let text = text.replace("\\\n", " ");
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
@@ -84,23 +84,23 @@ pub fn value_of(text: &str, key: &str) -> Option<String> {
     Some(found.get(1..)?.join(" "))
 }
 
-/// What is debited of the jobs of a queue on this host. Nothing is in it where nobody has been able to ask.
+/// What is debited for the jobs of a queue on this host. Empty if qmaster could not be asked.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Debits(Vec<Debit>);
 
-/// The same of one complex.
+/// What is debited of one complex.
 #[derive(Debug, Clone, PartialEq)]
 struct Debit {
     name: String,
     shortcut: String,
     counted: Counted,
-    /// Of a job that does not ask for it.
+    /// For a job that does not ask for it.
     default: f64,
 }
 
 impl Debits {
-    /// From what `qconf` prints of the complexes, and of each thing that may have some of them to give: the host, the cluster, the queue.
-    /// What nobody gives, qmaster debits nowhere (`rc_debit_consumable`, and `reduce_queue_limit` of `sge_give_jobs.c`).
+    /// Reads `qconf`'s output about the complexes and each possible giver: the host, the cluster, the queue. A complex that no giver has is
+    /// debited nowhere (`rc_debit_consumable`, and `reduce_queue_limit` of `sge_give_jobs.c`).
     pub fn from_qconf(complexes: &str, givers: &[String]) -> Self {
         let values: Vec<String> = givers.iter().filter_map(|giver| value_of(giver, "complex_values")).collect();
         let given: BTreeSet<&str> = values
@@ -116,7 +116,7 @@ impl Debits {
         Self(Complex::all(complexes).into_iter().map(one).collect())
     }
 
-    /// Whether they are known.
+    /// Whether qmaster's answer is known.
     pub fn are_known(&self) -> bool {
         !self.0.is_empty()
     }
@@ -125,21 +125,21 @@ impl Debits {
         self.0.iter().find(|debit| [&debit.name, &debit.shortcut].iter().any(|called| *called == name))
     }
 
-    /// Of what a request is so much. `None`: that is not known.
+    /// What an amount of this request is for. `None`: not known.
     pub fn counted(&self, name: &str) -> Option<Counted> {
         self.find(name).map(|debit| debit.counted)
     }
 
-    /// What is debited of a job that does not ask for it. `is_asked` says by which names it does, and `is_noted` by which names a request
-    /// would have been noted: a request by another name is not known here, and is no reason for the default.
+    /// What is debited for a job that does not ask for this complex. `is_asked` tells the names by which the job asks. `is_noted` tells the
+    /// names whose requests are noted: if the shortcut is not among them, the job may have asked by it, and the default is not taken.
     pub fn unasked(&self, name: &str, is_asked: impl Fn(&str) -> bool, is_noted: impl Fn(&str) -> bool) -> Option<f64> {
         let debit = self.find(name)?;
         let is_asked = is_asked(&debit.name) || is_asked(&debit.shortcut) || !is_noted(&debit.shortcut);
-        // Both names of one complex would count twice.
+        // With the shortcut in the list, too, the default would count twice.
         (debit.name == name && debit.default > 0.0 && !is_asked).then_some(debit.default)
     }
 
-    /// As [`Self::parse`] reads them.
+    /// The text that [`Self::parse`] reads.
     pub fn text(&self) -> String {
         self.0.iter().fold(String::new(), |mut text, debit| {
             let _ = writeln!(text, "{} {} {} {}", debit.name, debit.shortcut, debit.counted.name(), debit.default);
@@ -147,7 +147,7 @@ impl Debits {
         })
     }
 
-    /// What was written. Nothing of it is known if a line is another release's.
+    /// Reads what [`Self::text`] wrote. Empty if a line has another form, as of another release.
     pub fn parse(text: &str) -> Self {
         let one = |line: &str| {
             let words: Vec<&str> = line.split(' ').collect();

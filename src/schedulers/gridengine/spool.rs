@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What execd has written of a job into its spool, `active_jobs/JOB.TASK`, or `active_jobs/JOB.TASK/PETASK` for a slave task.
+//! execd's files about a job in its spool: `active_jobs/JOB.TASK`, or `active_jobs/JOB.TASK/PETASK` for a slave task.
 //!
-//! The directory is execd's, and no user can write to it. But some values are a user's: the name of the job, its arguments, its directory.
-//! One with a newline in it looks like a line of execd's own. So each key must stand there with one value, and behind a value of a user's
-//! must come what execd writes there. Lines are read as the shepherd reads them: see [`Values::of_config`]. The keys are those of
-//! `exec_job.c` of 8.1.9. Open Cluster Scheduler 9 has other keys and means others by the same, so its jobs are refused.
+//! The directory is execd's, and no user can write to it. But some values are the user's: the job's name, arguments and directory. A
+//! newline in such a value begins a line that looks like execd's. So each key must have one value, and the line behind a user's value must
+//! have the key that execd writes there. Lines are read as the shepherd reads them: see [`Values::of_config`]. The keys are those of
+//! `exec_job.c` of 8.1.9. Open Cluster Scheduler 9 has other keys, and other meanings of the same keys, so its jobs are refused.
 //!
-//! What a user can have caused is [`NotFenced::Asked`], which no `OnError` bears: nobody gets rid of a fence by a word that is not
-//! understood.
+//! An error that a user can cause is [`NotFenced::Asked`], which refuses the job whatever `OnError` is: a user must not escape the fence
+//! by a malformed value.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -31,18 +31,18 @@ use crate::sys::dir::Dir;
 
 /// The file that tells the shepherd what to start.
 pub const CONFIG: &str = "config";
-/// The hosts of a parallel job: a line for each queue, with the host, its slots there, the queue and a set of processors.
+/// The hosts of a parallel job: a line for each queue instance has the host, the slots there, the queue and a set of processors.
 const HOSTS: &str = "pe_hostfile";
-/// The shepherd reads a line in pieces of so many bytes (`read_config` of `config_file.c`).
+/// The shepherd reads a line in pieces of this many bytes (`read_config` of `config_file.c`).
 const PIECE: usize = 99_999;
 /// The job's script, or the kind of an interactive job.
 pub(super) const SCRIPT: &str = "script_file";
-/// What the names of interactive jobs' scripts are, and which key has the daemon that the shepherd starts for them (`shepherd.c`).
+/// The script names of interactive jobs, each with the key of the daemon that the shepherd starts for it (`shepherd.c`).
 pub(super) const SESSIONS: [(&str, &str); 3] =
     [("QRSH", "rsh_daemon"), ("QRLOGIN", "rlogin_daemon"), ("QLOGIN", "qlogin_daemon")];
 /// The host and the port of an interactive job's client.
 pub(super) const CALLED: &str = "qrsh_control_port";
-/// Each key with a user's value, and what execd writes behind it.
+/// Each key with a user's value, and the key that execd writes behind it.
 pub(super) const BEHIND: [(&str, &str); 21] = [
     ("fs_stdin_host", "fs_stdin_path"),
     ("fs_stdin_path", "fs_stdin_tmp_path"),
@@ -66,73 +66,73 @@ pub(super) const BEHIND: [(&str, &str); 21] = [
     ("account", "submission_time"),
     ("display", "use_afs"),
 ];
-/// How the key of an argument begins, and what execd writes behind the last one.
+/// The beginning of an argument's key, and the key that execd writes behind the last argument.
 pub(super) const ARGUMENT: &str = "job_arg";
 const BEHIND_ARGUMENTS: &str = "queue_tmpdir";
-/// What ends a key, and does not count before it.
+/// The characters that end a key, and are skipped before it.
 const ENDS_OF_KEY: [char; 2] = [' ', '='];
-/// The job's environment, with what a JSV has added.
+/// The file with the job's environment, including variables that a JSV has added.
 pub const ENVIRONMENT: &str = "environment";
-/// The variable in which `jobfence jsv` notes the requests that are memory.
+/// The variable in which `jobfence jsv` notes the job's requests of CPUs, memory and GPUs.
 pub const REQUESTED: &str = "JOBFENCE_REQUESTED";
-/// The requests of memory that execd knows. It says the lower one of what the job asks for and what its queue allows
-/// (`reduce_queue_limit` of `sge_give_jobs.c`).
+/// The requests of memory that execd writes: the lower of what the job asks for and what its queue allows (`reduce_queue_limit` of
+/// `sge_give_jobs.c`).
 pub const OF_EXECD: [&str; 6] = ["h_vmem", "s_vmem", "h_data", "s_data", "h_rss", "s_rss"];
-/// What execd writes behind the name of one, if it may be a consumable of the whole job.
+/// The end of the key that says whether such a request is a consumable of the whole job.
 const IS_OF_JOB: &str = "_is_consumable_job";
-/// More than a job needs: its arguments are in one file, its variables in another.
+/// The most bytes of a file: more than the arguments or the variables of a job need.
 const LARGEST: u64 = 16 << 20;
-/// What is to be done about a line that is none of execd's.
+/// The hint for a line that is not execd's.
 const NEWLINE: &str = "a newline in the name, a path or an argument of the job can do that; submit it without";
-/// What is to be done about a job of a relative of Grid Engine, which sums amounts, says slots and binds to cores in other ways.
+/// The hint for a job of a relative of Grid Engine, which sums amounts, says slots and binds to cores in other ways.
 const OTHER_FAMILY: &str = "jobfence knows what is granted by Son of Grid Engine 8.1; set shepherd_cmd to none";
-/// The last second that `sge_u32` can say.
+/// The last second that `sge_u32` can hold.
 const LAST_SECOND: u64 = u32::MAX as u64;
-/// As execd says that there is none.
+/// execd's word for no value.
 pub(super) const NONE: &str = "none";
-/// The same of a binding to cores.
+/// execd's words for no binding to cores.
 const UNBOUND: [&str; 2] = ["NULL", "no_job_binding"];
 
-/// One job on this host, or one slave task of it.
+/// A job on this host, or one slave task of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpooledJob {
-    /// Its number, and with a dot behind it that of its task, if it is one of an array.
+    /// The job's number; for a task of an array, a dot and the task's number follow.
     pub job: Id,
     /// The slave task's name; `None` for the job's own script.
     pub slave_task: Option<Id>,
-    /// Whose.
+    /// The job's user.
     pub uid: u32,
     /// The slots on this host.
     pub slots: u32,
-    /// Whether execd says so. If not, it is one, as the shepherd has it (`setrlimits.c`).
+    /// Whether execd says the slots. If not, `slots` is 1, as in the shepherd (`setrlimits.c`).
     pub are_slots_known: bool,
-    /// Whether this is the host of the job's script: what is of the whole job is debited here alone.
+    /// Whether this is the host of the job's script. An amount for the whole job is debited there alone.
     pub is_master_host: bool,
-    /// The host, as Grid Engine calls it.
+    /// The host's name in Grid Engine.
     pub host: String,
-    /// What qmaster debits here of such jobs.
+    /// What qmaster debits here for the jobs of this queue.
     pub debits: Debits,
-    /// The limits that execd says, by the names of the requests.
+    /// The limits that execd writes, by the names of the requests.
     of_execd: BTreeMap<&'static str, Requested>,
-    /// What the job asks for as CPUs, memory and GPUs, by the names of the requests, where the site's JSV has noted it.
+    /// The job's requests of CPUs, memory and GPUs that the site's JSV has noted, by name.
     requested: BTreeMap<String, f64>,
-    /// Whether a JSV has noted what the job asks for, also if that is nothing.
+    /// Whether a JSV has noted the job's requests, even if there are none.
     is_noted: bool,
-    /// What its user asks for of lower limits, in variables of the job's environment.
+    /// The lower limits that the user asks for in variables of the job's environment.
     pub asked: Requests,
-    /// Whether its user can read more than ASCII, by the same.
+    /// Whether the user can read more than ASCII, by the job's environment.
     pub is_utf8: bool,
-    /// By which sections of the configuration are chosen.
+    /// The facts by which sections of the configuration are chosen.
     pub facts: Facts,
-    /// Whether it is stopped and killed by the shepherd at once: neither a warning before (`qsub -notify`) nor a method of the queue's.
+    /// Whether the shepherd stops the job at once: without a warning before (`qsub -notify`), and without a method of the queue.
     pub is_stopped_at_once: bool,
-    /// Where its errors go, as qsub(1) has `-e`, or `-o` where both go into one file: a file, or the directory of it.
+    /// Where its errors go, as `-e` of qsub(1), or `-o` if both streams go into one file: a file, or its directory.
     pub errors_path: String,
-    /// How the file is called if that is a directory.
+    /// The name of the file, if `errors_path` is a directory.
     pub errors_name: String,
     /// Whether it is a task of an array.
     pub is_array_task: bool,
-    /// How long it may run; `None`: as long as it likes, or execd does not say it, as that of 8.1.9.
+    /// How long it may run. `None`: no limit, or execd does not say it, as that of 8.1.9.
     pub time_limit: Option<Duration>,
     /// Whether the shepherd binds it to cores (`qsub -binding`).
     pub is_bound: bool,
@@ -142,18 +142,18 @@ pub struct SpooledJob {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Requested {
     bytes: f64,
-    /// Of the whole job, and not of each slot.
+    /// Whether it is for the whole job, and not for each slot.
     is_of_job: bool,
 }
 
 impl SpooledJob {
-    /// Reads it from the directory in which a shepherd starts.
+    /// Reads the job from the directory in which its shepherd starts.
     pub fn read(dir: &Dir) -> Result<Self, NotFenced> {
         let (text, environment) = (read(dir, CONFIG)?, read(dir, ENVIRONMENT)?);
         let hosts = hosts(dir)?;
-        // A slave task has a directory of its name in that of the job; of a job's own, the number of a slave task is a user's.
+        // A slave task's directory has the task's name. A task's name in the `config` of the job's own directory was forged by the user.
         let name = dir.path().file_name().and_then(OsStr::to_str).unwrap_or_default();
-        // What a user has written, the user finds without it.
+        // A mistake of the user's needs no path: the user knows where it was made.
         let at = |name| {
             move |why| match why {
                 NotFenced::General(error) => error.at(dir.path().join(name)).into(),
@@ -166,7 +166,7 @@ impl SpooledJob {
             .map_err(at(ENVIRONMENT))
     }
 
-    /// The same with what its environment says.
+    /// Adds what the job's environment says.
     pub fn with_environment(self, text: &str) -> Result<Self, NotFenced> {
         let environment = Values::from_text(text);
         let mut asked = Requests::default();
@@ -181,10 +181,10 @@ impl SpooledJob {
         Ok(Self { requested: requested(&environment)?, is_noted, asked, is_utf8, ..self })
     }
 
-    /// The same from the text of that file; `directory` is the name of the spool directory, and `hosts` the text of `pe_hostfile`.
+    /// Reads the job from the text of `config`. `directory` is the name of the spool directory, and `hosts` the text of `pe_hostfile`.
     pub fn parse(text: &str, directory: &str, hosts: Option<&str>) -> Result<Self, NotFenced> {
         let config = Values::of_config(text)?;
-        // Its times are microseconds, in 64 bits.
+        // Times of Open Cluster Scheduler are microseconds, in 64 bits.
         if config
             .find("submission_time")?
             .and_then(|time| time.parse().ok())
@@ -204,7 +204,7 @@ impl SpooledJob {
         let slots = slots(&config, slave_task.is_some(), hosts)?;
         let named =
             |key| Ok::<_, NotFenced>(config.find(key)?.filter(|name| *name != NONE).unwrap_or_default().to_owned());
-        // qmaster asks whether the user may have the queue, the project and the parallel environment; of the account it asks nothing.
+        // qmaster checks that the user may have the queue, the project and the parallel environment, but not the account.
         let facts = Facts {
             partition: Fact::Known(named("queue")?),
             account: Fact::Claimed(named("account")?),
@@ -246,13 +246,13 @@ impl SpooledJob {
         })
     }
 
-    /// What the job has of a request on this host. `None`: it does not ask for it, and has none by default.
+    /// The job's share of a request on this host. `None`: the job does not ask for it, and has none by default.
     fn share(&self, request: &SlotRequest, wanted: &[SlotRequest]) -> Option<Share> {
         let (name, of_execd) = (&request.name, self.of_execd.get(request.name.as_str()));
         let asked = of_execd.map(|limit| limit.bytes).or_else(|| self.requested.get(name).copied());
-        // execd has the default of what it says itself.
+        // An amount that execd writes already includes the default.
         let is_asked = |name: &str| is_of_execd(name) || self.requested.contains_key(name);
-        // A JSV has noted those that the site's keys name. Without a note, there is no JSV.
+        // The JSV notes the requests that the site's keys name. No note at all: there is no JSV.
         let is_noted = |name: &str| is_of_execd(name) || wanted.iter().any(|one| one.name == name);
         let unasked = || self.is_noted.then(|| self.debits.unasked(name, is_asked, is_noted)).flatten();
         let amount = asked.or_else(unasked)?;
@@ -270,7 +270,7 @@ impl SpooledJob {
         })
     }
 
-    /// The lowest of what the job has here by these requests; zero, if all of that was debited elsewhere. `None`: it has none of them.
+    /// The lowest share of these requests here; 0 if all were debited elsewhere. `None`: the job has none of them.
     fn lowest(&self, wanted: &[SlotRequest], one: impl Fn(f64, u32) -> u64) -> Option<u64> {
         let shares: Vec<Share> = wanted.iter().filter_map(|request| self.share(request, wanted)).collect();
         let here = shares.iter().filter_map(|share| match share {
@@ -294,41 +294,41 @@ impl SpooledJob {
         wanted.iter().map(one).fold(0, u64::saturating_add)
     }
 
-    /// Hardware threads on this host: the lowest of these requests. If the job has none of them, its slots have so many.
+    /// Hardware threads on this host: the lowest of these requests. If the job has none of them: `of_a_slot` for each slot.
     pub fn cpus(&self, wanted: &[SlotRequest], of_a_slot: Cpus) -> Cpus {
         let requested = self.lowest(wanted, |amount, times| whole(amount * 1000.0 * f64::from(times)));
         let of_slots = of_a_slot.thousandths().saturating_mul(u64::from(self.slots));
         Cpus::from_thousandths(requested.unwrap_or(of_slots))
     }
 
-    /// Whether execd says all that there is to know of this request. Of `h_rss` and `s_rss` it says no more than the amount.
+    /// Whether execd says all about this request. Of `h_rss` and `s_rss` it says the amount, but not whether that is for each slot.
     pub fn is_said(&self, request: &SlotRequest) -> bool {
         let is_parallel = self.facts.pe.known().is_none_or(|pe| !pe.is_empty());
         let is_counted = !["h_rss", "s_rss"].contains(&request.name.as_str());
         is_of_execd(&request.name) && (is_counted || request.per != PerSlot::AsCounted || !is_parallel)
     }
 
-    /// Which of these requests were debited on the host of the job's script alone, and this is another one.
+    /// The requests that were debited on the host of the job's script alone, if this is another host.
     pub fn elsewhere<'a>(&self, wanted: &'a [SlotRequest]) -> Vec<&'a str> {
         let is_elsewhere = |request: &&SlotRequest| matches!(self.share(request, wanted), Some(Share::Elsewhere));
         wanted.iter().filter(is_elsewhere).map(|request| request.name.as_str()).collect()
     }
 }
 
-/// What a job has of a request on one host.
+/// A job's share of a request on one host.
 enum Share {
-    /// So much so many times.
+    /// `amount`, `times` times.
     Here { amount: f64, times: u32 },
     /// All of it was debited on the host of the job's script.
     Elsewhere,
 }
 
-/// Whether execd says itself how much of it a job has.
+/// Whether execd itself writes how much of this request a job has.
 pub fn is_of_execd(name: &str) -> bool {
     OF_EXECD.contains(&name)
 }
 
-/// The lines of a file: keys and values.
+/// The keys and values of a file's lines.
 pub(super) struct Values<'a>(pub(super) Vec<(&'a str, &'a str)>);
 
 impl<'a> Values<'a> {
@@ -336,8 +336,8 @@ impl<'a> Values<'a> {
         Self(text.lines().filter_map(|line| line.split_once('=')).collect())
     }
 
-    /// Those of `config`, as `read_config` of the shepherd's `config_file.c` takes them: blanks and `=` before the key do not count, the
-    /// first one behind it ends it, and of two values the last one counts. So a line that a user has made is found here, too.
+    /// Reads `config` as `read_config` of the shepherd's `config_file.c` does: blanks and `=` before a key are skipped, the first of them
+    /// behind it ends it, and of two values the last counts. So a forged line means the same here as to the shepherd, and is found.
     pub(super) fn of_config(text: &'a str) -> Result<Self, NotFenced> {
         let asked = |error: Error| NotFenced::Asked(error.hint(NEWLINE));
         let (mut all, mut known, mut before) = (Vec::new(), BTreeMap::new(), "");
@@ -348,13 +348,13 @@ impl<'a> Values<'a> {
                 let long = Error::new(format!("{} is longer than the shepherd reads at once", short(key)));
                 return Err(NotFenced::Asked(long.hint("submit the job with less in its arguments and paths")));
             }
-            // execd writes the number of a slave task twice, and nothing else.
+            // execd writes only a slave task's number twice.
             if known.insert(key, value).is_some_and(|other| other != value || key != "pe_task_id") {
                 return Err(asked(Error::new(format!("{} stands there with more than one value", short(key)))));
             }
             let is_expected = match BEHIND.iter().find(|(of_user, _)| *of_user == before) {
                 Some((_, behind)) => key == *behind,
-                // Of a client, execd writes next what the shepherd starts for it.
+                // Behind the client's address, execd writes the daemon that the shepherd starts for it.
                 None if before == CALLED => SESSIONS.iter().any(|(of, daemon)| {
                     *daemon == key && known.get(SCRIPT).is_some_and(|file| file.eq_ignore_ascii_case(of))
                 }),
@@ -381,7 +381,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The name of the slave task whose directory this is.
+    /// The slave task's name, if this directory is a slave task's.
     pub(super) fn slave_task(&self, directory: &str) -> Result<Option<&'a str>, NotFenced> {
         Ok(self.find("pe_task_id")?.filter(|task| *task == directory))
     }
@@ -391,7 +391,7 @@ impl<'a> Values<'a> {
     }
 }
 
-/// The hosts of a parallel job, where execd has written them: on the host of the job's script alone, beside what its shepherd reads.
+/// The text of `pe_hostfile`. execd writes it on the host of the job's script alone, into the job's own spool directory.
 fn hosts(dir: &Dir) -> Result<Option<String>> {
     match (dir.read_if_there(HOSTS)?, dir.path().parent()) {
         (None, Some(of_job)) => Dir::open(of_job)?.read_if_there(HOSTS),
@@ -399,11 +399,11 @@ fn hosts(dir: &Dir) -> Result<Option<String>> {
     }
 }
 
-/// The slots on this host. `None`: execd does not say it.
+/// The slots on this host. `None`: execd does not say them.
 ///
-/// `host_slots` is what the job's own script has. For a slave task `exec_job.c` says 0 unless it binds to cores, and then all slots that it
-/// knows of the job if the host has another name than Grid Engine's. On the host of the script these are the job's, and the hosts of the
-/// job are written there. On another host they are its own: qmaster sends no others there (`send_slave_jobs` of `sge_give_jobs.c`).
+/// `host_slots` is right for the job's own script. For a slave task, `exec_job.c` writes 0 unless execd binds to cores. If it binds and the
+/// host's name differs from Grid Engine's, it writes all slots of the job that execd knows. On the script's host these are the whole job's,
+/// so `hosts` counts there. On another host they are its own: qmaster sends no others (`send_slave_jobs` of `sge_give_jobs.c`).
 fn slots(config: &Values<'_>, is_slave: bool, hosts: Option<&str>) -> Result<Option<u32>, NotFenced> {
     let (text, host) = (config.get("host_slots")?, config.find("host")?.unwrap_or_default());
     let number: u32 = text.parse().map_err(|_| Error::new("host_slots is no number of slots:").value(short(text)))?;
@@ -423,7 +423,7 @@ fn slots(config: &Values<'_>, is_slave: bool, hosts: Option<&str>) -> Result<Opt
     Ok(Some(number).into_iter().chain(known).find(|slots| *slots > 0))
 }
 
-/// A file of execd's.
+/// Reads a file that only execd can have written.
 fn read(dir: &Dir, name: &str) -> Result<String, NotFenced> {
     let path = dir.path().join(name);
     let file = dir.open_file(name, OFlag::O_RDONLY)?;
@@ -438,8 +438,8 @@ fn read(dir: &Dir, name: &str) -> Result<String, NotFenced> {
     Ok(dir.read(name)?)
 }
 
-/// What the shepherd has as limits of each process: for each slot, unless the complex is a consumable of the whole job
-/// (`setrlimits.c`). Of `h_rss` and `s_rss` execd does not say that: with `:job` in the configuration the site does.
+/// The limits that the shepherd sets for each process: for each slot, unless the complex is a consumable of the whole job
+/// (`setrlimits.c`). execd does not say that of `h_rss` and `s_rss`: there the site says it with `:job` in the configuration.
 fn of_execd(config: &Values<'_>) -> Result<BTreeMap<&'static str, Requested>, NotFenced> {
     let mut all = BTreeMap::new();
     for name in OF_EXECD {
@@ -451,8 +451,8 @@ fn of_execd(config: &Values<'_>) -> Result<BTreeMap<&'static str, Requested>, No
     Ok(all)
 }
 
-/// What the site's JSV has noted, as `NAME=AMOUNT` with commas between them. Without a JSV it is the user's word. Of memory that can only
-/// lower what the job has; so GPUs need the JSV.
+/// The requests that the site's JSV has noted, as `NAME=AMOUNT` with commas between them. Without a JSV they are the user's word, so
+/// `SlotCPUs`, `SlotMemory` and `SlotGPUs` need it for requests that execd does not write.
 fn requested(environment: &Values<'_>) -> Result<BTreeMap<String, f64>, NotFenced> {
     let mut all = BTreeMap::new();
     let noted = environment.find(REQUESTED)?.filter(|noted| !["", NONE].contains(noted));
@@ -465,18 +465,18 @@ fn requested(environment: &Values<'_>) -> Result<BTreeMap<String, f64>, NotFence
     Ok(all)
 }
 
-/// An amount that a user has asked for. `None`: without limit.
+/// An amount that a user has asked for. `None`: no limit.
 fn amount_of(name: &str, text: &str) -> Result<Option<f64>, NotFenced> {
     let wrong = || format!("{}: found {:?}, expected an amount such as 2 or 1.5G", short(name), short(text));
     number(text).ok_or_else(|| NotFenced::Asked(Error::new(wrong())))
 }
 
-/// So much of a value that a message can have.
+/// A value, shortened for a message.
 fn short(value: &str) -> String {
     value.chars().filter(|c| is_printable(*c)).take(64).collect()
 }
 
-/// What a real execd has written of a job of each kind: `config` and the hosts.
+/// The files of a real execd for a job of each kind: the kind, `config` and the hosts.
 #[cfg(test)]
 pub(super) fn recorded() -> Vec<(String, String, Option<String>)> {
     let top = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/gridengine/recorded/8.1.9");
@@ -494,7 +494,7 @@ pub(super) fn recorded() -> Vec<(String, String, Option<String>)> {
 mod tests {
     use super::*;
 
-    /// In the order of execd's.
+    /// A `config` with its lines in execd's order.
     const JOB: &str = "stdout_path=/home/a\nstderr_path=/home/b\nstdin_path=/dev/null\nmerge_stderr=0\nh_vmem=100M\n\
                        h_vmem_is_consumable_job=0\njob_owner=root\nsuspend_method=NONE\npe=mpi\npe_slots=5\nhost_slots=2\n\
                        queue=all.q\nhost=node2\njob_name=x\njob_id=7\nja_task_id=0\naccount=sge\nsubmission_time=1\nnotify=0\n\
@@ -526,7 +526,7 @@ mod tests {
         assert_eq!(job.cpus(&[], Cpus::from_thousandths(500)), Cpus::whole(1));
     }
 
-    /// As a real execd has written it (tests/gridengine/record.py), of users that this host has.
+    /// Files of a real execd (tests/gridengine/record.py), with a user that this host has.
     #[test]
     fn what_execd_has_written_is_understood() {
         for (kind, text, hosts) in recorded() {
@@ -574,12 +574,12 @@ mod tests {
             let job = parse_beside(&[("host_slots=2", &format!("host_slots={says}")), slave], hosts).unwrap();
             (job.slots, job.are_slots_known)
         };
-        // As execd binds to cores, and as it does not.
+        // execd binds to cores, and does not.
         assert_eq!(["2", "0"].map(|says| slots(says, None)), [(2, true), (5, true)]);
         let hosts = "node1 2 all.q <NULL>\nNode2 1 all.q <NULL>\nnode2 2 long.q UNDEFINED\nnode22 9 all.q <NULL>\n";
         assert_eq!(["2", "0", "5"].map(|says| slots(says, Some(hosts))), [(3, true); 3]);
         assert_eq!(slots("5", Some("node1 2 all.q <NULL>\nx\nnode2\nnode2 many\n")), (1, false));
-        // The job's own number is right.
+        // For the job's own script, execd's number counts.
         let of_job = parse_beside(&[("host_slots=2", "host_slots=5")], Some(hosts)).unwrap();
         assert_eq!((of_job.slots, of_job.are_slots_known), (5, true));
     }
@@ -629,7 +629,7 @@ mod tests {
                 assert!(error.contains(&format!("behind {key} stands {forged:?}")), "{error}");
             }
         }
-        // The shepherd takes what is behind so many bytes for the next line.
+        // The shepherd takes the rest of a longer line for the next line.
         let long = format!("job_arg2={}", "y".repeat(PIECE));
         let error = parse(&[("job_arg2=y", &long)]).unwrap_err().to_string();
         assert!(error.contains("job_arg2 is longer than the shepherd reads at once"), "{error}");
@@ -656,7 +656,7 @@ mod tests {
         assert_eq!(memory(PerSlot::Slot, &[("h_vmem=100M\n", "")]), None);
     }
 
-    /// As `qconf -sc` has them; the host has all of them to give.
+    /// Complexes as in `qconf -sc`. The host has all of them to give.
     fn debits() -> Debits {
         let rows = "mem_free mf MEMORY <= YES YES 1G 0\nmem_job mj MEMORY <= YES JOB 0 0\nmem_host mh MEMORY <= YES HOST 0 0\n\
                     threads threads INT <= YES JOB 3 0\nhalves h DOUBLE <= YES YES 0 0\ngpu gpu INT <= YES HOST 1 0\n";
@@ -664,7 +664,7 @@ mod tests {
         Debits::from_qconf(rows, &[format!("complex_values {}", names.join(","))])
     }
 
-    /// With two slots: the job's script, a slave task on its host, and one on another host.
+    /// A job with two slots on each host: its script, a slave task on the script's host, and a slave task on another host.
     fn three_places(noted: &str) -> [SpooledJob; 3] {
         let slave = (ACCOUNT, "pe_task_id=1.node2\naccount");
         let of = |changes: &[(&str, &str)], hosts| {
@@ -687,7 +687,7 @@ mod tests {
         assert_eq!(memory(&["mem_free"], PerSlot::AsCounted), [Some(200); 3]);
         assert_eq!(memory(&["mem_host"], PerSlot::AsCounted), [Some(300); 3]);
         assert_eq!(memory(&["mem_job"], PerSlot::AsCounted), [Some(500), Some(500), Some(0)]);
-        // What the site says counts more.
+        // jobfence.conf overrides qmaster.
         assert_eq!(memory(&["mem_job"], PerSlot::Slot), [Some(1000); 3]);
         assert_eq!(memory(&["mem_free"], PerSlot::Host), [Some(100); 3]);
         assert_eq!(memory(&["mem_free"], PerSlot::Job), [Some(100), Some(100), Some(0)]);
@@ -701,7 +701,7 @@ mod tests {
         assert_eq!((counted, said("h_rss", PerSlot::Job)), ([true, false, false], true));
         let alone = parse(&[("pe=mpi", "pe=none")]).unwrap();
         assert!(alone.is_said(&SlotRequest::new("h_rss", PerSlot::AsCounted)), "a job of one slot");
-        // So it is with what execd says.
+        // The same holds for an amount that execd writes.
         let of_job = ("h_vmem_is_consumable_job=0", "h_vmem_is_consumable_job=1");
         let slave = parse(&[of_job, (ACCOUNT, "pe_task_id=1.node2\naccount")]).unwrap();
         assert_eq!(slave.memory(&named(&["h_vmem"], PerSlot::AsCounted)), Some(0));
@@ -744,7 +744,7 @@ mod tests {
     fn execd_says_more_than_one_request_of_memory() {
         let text = "h_vmem=INFINITY\ns_vmem=900M\ns_vmem_is_consumable_job=1\nh_rss=60M";
         let job = parse(&[("h_vmem=100M", text)]).unwrap();
-        // What a user can have noted does not count beside it.
+        // The user's note does not count beside execd's amount.
         let job = job.with_environment("JOBFENCE_REQUESTED=h_rss=1M\n").unwrap();
         let memory = |name, per| job.memory(&[SlotRequest::new(name, per)]);
         assert_eq!(memory("h_rss", PerSlot::AsCounted), Some(120 << 20));
@@ -762,7 +762,7 @@ mod tests {
         };
         assert_eq!(memory(&[("mem_free", PerSlot::AsCounted), ("h_vmem", PerSlot::AsCounted)]), Some(120 << 20));
         assert_eq!(memory(&[("mem_free", PerSlot::Job)]), Some(60 << 20));
-        // What execd says of it counts, and not what a user can have noted.
+        // execd's amount counts, not the user's note.
         assert_eq!(memory(&[("h_vmem", PerSlot::AsCounted)]), Some(200 << 20));
         assert_eq!(memory(&[("nothing", PerSlot::Slot)]), None);
         assert_eq!(memory(&[]), None);
@@ -811,7 +811,7 @@ mod tests {
         let environment = std::fs::File::create(temp.path().join(ENVIRONMENT)).unwrap();
         environment.set_len(LARGEST + 1).unwrap();
         is_asked(SpooledJob::read(&Dir::open(temp.path()).unwrap()), "an environment that is too long");
-        // What no user can have done is for OnError to decide.
+        // OnError decides about an error that no user can cause.
         assert!(matches!(parse(&[("host_slots=2\n", "")]), Err(NotFenced::General(_))));
     }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How a user of OpenPBS asks for things: what a card advises in.
+//! The words of OpenPBS in which a job's card advises its user.
 
 use std::time::Duration;
 
 use crate::bytes;
 use crate::report::card::Words;
 
-/// The words of qsub. A chunk of `select` has a part of them: the card knows the sum on the node.
+/// The words of qsub. `select` gives amounts per chunk, and the card knows only the sum on the node.
 pub static WORDS: Words = Words {
     memory: |bytes| format!("mem={} in -l select", size(bytes)),
     cpus: |count| format!("ncpus={count} in -l select"),
@@ -15,12 +15,12 @@ pub static WORDS: Words = Words {
     signal_15: Some("PBS sends signal 15 to a job that is deleted, preempted, or out of time."),
 };
 
-/// As qsub(1B) has a size.
+/// A size as in qsub(1B).
 fn size(bytes: u64) -> String {
     bytes::text(bytes).to_ascii_lowercase() + "b"
 }
 
-/// As pbs_resources(7B) has a duration.
+/// A duration as in pbs_resources(7B).
 fn walltime(time: Duration) -> String {
     let seconds = time.as_secs();
     format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)

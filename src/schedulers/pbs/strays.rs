@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Processes of OpenPBS's jobs that are in no fence: those of a task whose launch hook has crashed, where MoM has no event for the hook
-//! after it. The hook itself finds them at its periodic event, and `jobfence hold` where MoM has none.
+//! Processes of OpenPBS's jobs that are in no fence: those of a task whose launch hook has crashed, if MoM has no later event for the hook.
+//! The hook itself finds them at its periodic event; `jobfence hold` does if MoM has no such event.
 //!
-//! MoM says which session each task of a job has, and the kernel which processes are in it or come from it. What is in neither is the job's
-//! if its environment names the job, which its user can have written, and only of a job of the user's own.
+//! MoM's files give the session of each task, and the kernel says which processes are in that session or descend from it. Any other process
+//! is the job's if its environment names the job. The user can have written that, so it counts only for a job of the same user.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,18 +24,18 @@ use crate::schedulers::pbs::tasks::{self, SpooledJobs};
 use crate::schedulers::pbs::{PBS, tasks::OF_A_JOB};
 use crate::sys::process::{self, Process};
 
-/// The step of what is a job's and no task.
+/// The step for processes of a job that belong to no task.
 const STEP: &str = "extern";
 
-/// How long is looked at environments, each time.
+/// How long one pass may read environments.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A process that is in its job's fence now.
+/// A process that was put into its job's fence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FetchedIn {
-    /// Which process.
+    /// The process.
     pub pid: i32,
-    /// Whose.
+    /// Its job.
     pub job: Id,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for FetchedIn {
     }
 }
 
-/// Puts processes of jobs that are in no fence into those of their jobs. `homes` are the directories of the MoMs that live.
+/// Puts each job's processes that are in no fence into the job's fence. `homes` are the directories of the running MoMs.
 pub fn fetch_in(host: &Host, config: &Config, homes: &BTreeSet<PathBuf>) -> Result<Vec<Result<FetchedIn>>> {
     let spooled = tasks::spooled(homes);
     if spooled.jobs.is_empty() {
@@ -90,7 +90,7 @@ pub fn fetch_in(host: &Host, config: &Config, homes: &BTreeSet<PathBuf>) -> Resu
     Ok(done)
 }
 
-/// The job in whose task's session the process is, or a process from which it descends.
+/// The job with a task whose session the process, or an ancestor of it, is in.
 fn of_a_session<'a>(all: &BTreeMap<i32, Process>, spooled: &'a SpooledJobs, found: Process) -> Option<&'a Id> {
     const LONGEST: usize = 256;
     let mut this = found;
@@ -98,13 +98,13 @@ fn of_a_session<'a>(all: &BTreeMap<i32, Process>, spooled: &'a SpooledJobs, foun
         if let Some(job) = spooled.sessions.get(&this.session) {
             return Some(job);
         }
-        // A parent is the older one: otherwise the number is another's now.
+        // A parent that is younger than its child is another process with a reused number.
         this = *all.get(&this.parent).filter(|parent| parent.id.pid > 1 && parent.id.start <= this.id.start)?;
     }
     None
 }
 
-/// The fences of those jobs that MoM has, each that of its last run.
+/// For each job in MoM's spool, the fence of its last run.
 struct Fences(BTreeMap<Id, Record>);
 
 impl Fences {
@@ -134,11 +134,11 @@ impl Fences {
         self.0.get(job).is_some_and(|record| record.uid() == Some(uid))
     }
 
-    /// Puts the process in, if it is of the job's user.
+    /// Puts the process into the job's fence, if it runs as the job's user.
     fn put_in(&self, host: &Host, config: &Config, (found, uid): (Process, u32), job: Id) -> Result<FetchedIn> {
         let pid = found.id.pid;
         let Some(record) = self.0.get(&job) else {
-            // No process is named: the job has the same sentence for each.
+            // The message names no process, so that it is the same for all of them.
             return Err(Error::new(format!("processes of job {job} are in no fence"))
                 .hint("the job has none: it began when the hook was off, or with OnError=warn, or its fence is lost"));
         };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The tasks of MoM's jobs on this host, as she keeps them to go on with them when she is started again: `mom_priv/jobs/<id>.TK/` has a
-//! file for each, which is called as the task's number and has its session (`task_save`).
+//! The tasks of MoM's jobs on this host, which MoM keeps to continue them after a restart: `mom_priv/jobs/<id>.TK/` has a file for each
+//! task, which is named by the task's number and has its session (`task_save`).
 //!
-//! The file is a `struct taskfix` of MoM's (job.h): the id of a job, in a field whose length differs between releases, and then in all
-//! releases from 18.1 to 23.06 six numbers and room for sixteen more. So it is read from its end. The number of the task is in the file,
-//! too: a file of another form is not believed.
+//! The file is MoM's `struct taskfix` (job.h): a job id in a field whose length differs between releases, then six numbers and room for
+//! sixteen more in all releases from 18.1 to 23.06. So the file is read from its end. It is trusted only if the task's number in it is that
+//! of its name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,33 +17,33 @@ use crate::job::Id;
 use crate::sys::dir::Dir;
 use crate::sys::process;
 
-/// The variable by which each process of a job knows the job.
+/// The variable with the job's id in the environment of each of its processes.
 pub const OF_A_JOB: &str = "PBS_JOBID";
 
-/// `ti_task` begins so far before the end of the file, and `ti_status` and `ti_sid` follow.
+/// The offset of `ti_task` from the end of the file, in bytes. `ti_status` and `ti_sid` follow it.
 const TASK: usize = 80;
-/// `TI_STATE_RUNNING`. Of a task that has ended the session is kept as a negative number.
+/// `TI_STATE_RUNNING`. A task that has ended keeps its session as a negative number.
 const RUNNING: i32 = 1;
-/// Longer than any.
+/// More than any task file has, in bytes.
 const LARGEST: usize = 64 << 10;
-/// No more names of a directory are looked at.
+/// The most names that are read of one directory.
 const MOST_NAMES: usize = 1 << 16;
 
-/// The file name of MoM's program, and the process's name.
+/// The file name of MoM's program, and the name of its process.
 const MOM: &str = "pbs_mom";
 
-/// What MoMs have in their spools.
+/// What the spools of MoMs say.
 #[derive(Debug, Default)]
 pub struct SpooledJobs {
     /// Their jobs.
     pub jobs: BTreeSet<Id>,
-    /// The sessions of tasks that run, and whose each is.
+    /// The sessions of running tasks, each with its job.
     pub sessions: BTreeMap<i32, Id>,
 }
 
-/// The directories of the MoMs that live on this host: each works in `mom_priv` of her own, whatever she was started with. One of a
-/// container's has no jobs of this host. A user can give that name to a process that becomes root's, by a link to a set-user-ID program,
-/// and choose where it works: so it must run that file, in a directory that only root can change.
+/// The directories of the MoMs that run on this host: each MoM's working directory is its `mom_priv`, however it was started. A MoM in a
+/// container has no jobs of this host. By a link to a set-user-ID program, a user can start a process of root with this name in any
+/// directory: so the program's file must have the name, too, and only root may be able to write to the directory.
 pub fn homes(proc: &Dir) -> BTreeSet<PathBuf> {
     let is_mom = |pid: i32| {
         process::name(proc, pid).as_deref() == Some(MOM)
@@ -59,7 +59,7 @@ pub fn homes(proc: &Dir) -> BTreeSet<PathBuf> {
     pids.filter_map(home).filter(|home| mom_priv(home).is_some()).collect()
 }
 
-/// What is only root's in this directory of a MoM's.
+/// `mom_priv` in a MoM's directory, if only root can write to it.
 fn mom_priv(home: &Path) -> Option<Dir> {
     let dir = Dir::open(home.join("mom_priv")).ok()?;
     let stat = dir.stat().ok()?;
@@ -88,7 +88,7 @@ fn files(directory: &Dir) -> impl Iterator<Item = String> {
     directory.list(false).unwrap_or_default().into_iter().take(MOST_NAMES)
 }
 
-/// A file of root's. O_NONBLOCK does not wait for a writer of a pipe.
+/// Up to `LARGEST` bytes of a regular file of root. O_NONBLOCK: a FIFO would wait for a writer.
 fn bounded(directory: &Dir, name: &str) -> Option<Vec<u8>> {
     let file = directory.open_file(name, OFlag::O_RDONLY | OFlag::O_NONBLOCK).ok()?;
     let stat = fstat(&file).ok()?;
@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// As `task_save` writes it, with an id of a job of so many bytes.
+    /// A file as `task_save` writes it, with a job id of `length` bytes.
     fn file(length: usize, task: i32, status: i32, session: i32) -> Vec<u8> {
         let mut content = vec![b'x'; length];
         for number in [0, 0, 0, task, status, session, 0].into_iter().chain([0; 16]) {
@@ -176,7 +176,7 @@ mod tests {
             command.args(["-c", "cd \"$1\" && exec \"$0\" 60"]).args([&program, &home]);
             let mut child = command.stdin(Stdio::null()).spawn().unwrap();
             let name = |child: &Child| process::name(&proc, child.id().cast_signed());
-            // The kernel lets the parent go on a moment before it sets the name. It does not execute a file that a child of another test
+            // The kernel lets the parent continue a moment before it sets the name. It executes no file that a child of another test
             // still has open for writing.
             while name(&child).as_deref() != Some(MOM) {
                 std::thread::yield_now();
@@ -204,7 +204,7 @@ mod tests {
         fs::write(jobs.join("7[3].host.TK/0000000A"), file(88, 10, 1, 200)).unwrap();
         fs::write(jobs.join("7[3].host.TK/0000000B"), file(88, 11, 3, -300)).unwrap();
         fs::write(jobs.join("9.host.TK/00000001"), file(88, 1, 1, 400)).unwrap();
-        // Nobody waits for a writer, and nobody goes elsewhere.
+        // A FIFO must not block the reader, and a symlink is not followed.
         nix::unistd::mkfifo(&jobs.join("7[3].host.TK/0000000C"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         symlink(jobs.join("9.host.TK/00000001"), jobs.join("7[3].host.TK/00000002")).unwrap();
         let job = |name: &str| Id::new(name).unwrap();

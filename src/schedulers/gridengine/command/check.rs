@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Whether the execd that runs here starts jobs by this program, and what else is missing.
+//! Whether the execd on this host starts jobs by this program, and what else is missing.
 
 use std::path::Path;
 
@@ -24,13 +24,13 @@ const COMPLEXES: [&str; 5] =
 /// Words of jsv_allowed_mod: changes by qalter(1) that make the JSV's notes wrong, and the qalter options that they allow.
 const UNTRUE: [(&str, &str); 2] = [("v", "-v"), ("l_hard", "-l")];
 
-/// The settings for what the shepherd starts for qrsh and qlogin (sge_conf(5)).
+/// The settings that name the daemons of qrsh and qlogin (sge_conf(5)), which the shepherd starts.
 const DAEMONS: [&str; 3] = ["rsh_daemon", "rlogin_daemon", "qlogin_daemon"];
 
 /// The words of execd_params that make execd itself move jobs into cgroups: those of 8.1.9, and of Open Cluster Scheduler.
 const MOVES: [&str; 2] = ["USE_CGROUPS", "ENABLE_SYSTEMD"];
 
-/// Says it, and why no job would be fenced, if so. `too_much` compares what qmaster grants of this host with what there is.
+/// Prints Grid Engine's state on this host. `verdict` gets each reason why no job would be fenced. `too_much` finds excess grants.
 pub fn look(
     execd: &SchedulerDaemon,
     loaded: &Loaded,
@@ -99,7 +99,7 @@ pub fn look(
     }
 }
 
-/// What the site has to set in its complexes, or to say of them in jobfence.conf.
+/// What the site has to change in its complexes, or in jobfence.conf about them.
 pub fn to_do(execd: &SchedulerDaemon, loaded: &Loaded) -> Vec<String> {
     let requests = CountedNames::from_config(loaded);
     match execd.ask(&["qconf", "-sc"]) {
@@ -115,7 +115,7 @@ fn say(what: &str) {
     println!("gridengine     {what}");
 }
 
-/// The line about a daemon that starts sessions by PAM; none for a daemon that does not.
+/// The line about a daemon of qrsh or qlogin: whether its sessions stay in the job. `None` for those of Grid Engine itself.
 fn begun_by(key: &str, daemon: &str, (directory, line): (&Path, &str)) -> Option<String> {
     let program = daemon.split_whitespace().next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
     if program != "sshd" {
@@ -132,7 +132,7 @@ fn begun_by(key: &str, daemon: &str, (directory, line): (&Path, &str)) -> Option
     })
 }
 
-/// Lines about the words that make execd itself use cgroups for jobs, if switched on.
+/// Lines about settings that make execd itself move jobs into cgroups.
 fn own_cgroups(params: &str) -> Vec<String> {
     let words = params.split([',', ' ']).filter_map(|word| word.split_once('='));
     let is_off = |value: &str| ["0", "false", "no", "none"].iter().any(|off| value.eq_ignore_ascii_case(off));
@@ -146,7 +146,7 @@ fn own_cgroups(params: &str) -> Vec<String> {
     words.filter(is_one).map(one).collect()
 }
 
-/// What a restart of execd's unit does to jobs, unless it leaves them alone.
+/// The line about a unit of execd whose stop or restart ends jobs.
 fn ends_with_execd(unit: &str, mode: &str) -> Option<String> {
     (!["process", "none"].contains(&mode)).then(|| {
         format!(
@@ -155,7 +155,7 @@ fn ends_with_execd(unit: &str, mode: &str) -> Option<String> {
     })
 }
 
-/// Lines about what users can change of a job without the JSV.
+/// Lines about changes that users can make to a job without the JSV.
 fn changes(allowed: &str) -> Vec<String> {
     let has = |wanted: &str| allowed.split([',', ' ']).any(|word| word == wanted);
     let one = |(word, option): (&str, &str)| {
@@ -181,7 +181,7 @@ struct CountedNames {
 }
 
 impl CountedNames {
-    /// Of some job or other.
+    /// The requests that count for any job, also by a section.
     fn from_config(loaded: &Loaded) -> Self {
         let mut cpus = loaded.config.slot_cpus.clone();
         for request in loaded.one_by_one().flat_map(|candidate| candidate.config.slot_cpus) {
@@ -197,7 +197,7 @@ impl CountedNames {
         by_key.into_iter().flat_map(|(key, requests)| requests.iter().map(move |request| (key, request)))
     }
 
-    /// What is not known of them on a host that may not ask qmaster: neither admin nor submit host.
+    /// Lines about requests that need qmaster's answer, for a host that may not ask it: neither admin nor submit host.
     fn unsaid(&self) -> Vec<String> {
         let of_qmaster = self.all().filter(|(_, request)| !is_of_execd(&request.name));
         let one = |(key, SlotRequest { name, per }): (&str, &SlotRequest)| {
@@ -212,7 +212,7 @@ impl CountedNames {
     }
 }
 
-/// What is missing of the complexes, as `qconf -sc` prints them.
+/// What is missing or wrong in the complexes, from the output of `qconf -sc`.
 fn of_complexes(text: &str, requests: &CountedNames) -> Vec<String> {
     let complexes = Complex::all(text);
     let find = |name: &str| complexes.iter().find(|complex| complex.is_called(name));
@@ -237,7 +237,7 @@ fn of_complexes(text: &str, requests: &CountedNames) -> Vec<String> {
         "a job that asks by it has the CPUs of its slots. Name it in SlotCPUs, too",
     ));
     said.extend(unheard(&find, &requests.memory, "a job that asks by it has no limit. Name it in SlotMemory, too"));
-    // Two names of the same GPUs would be counted twice.
+    // If SlotGPUs named both, a request by both names would count twice.
     said.extend(unheard(
         &find,
         &requests.gpus,
@@ -246,7 +246,7 @@ fn of_complexes(text: &str, requests: &CountedNames) -> Vec<String> {
     said
 }
 
-/// Whether qmaster counts a request at all, and as jobfence.conf says.
+/// Lines about a request that qmaster does not count, or counts otherwise than jobfence.conf says.
 fn of_counted(key: &str, SlotRequest { name, per }: &SlotRequest, counted: Counted) -> Vec<String> {
     if counted == Counted::No {
         return vec![format!("{name} is no consumable: qmaster grants more of it than the host has")];
@@ -274,7 +274,7 @@ fn of_counted(key: &str, SlotRequest { name, per }: &SlotRequest, counted: Count
     said
 }
 
-/// What becomes of a job that does not ask for this consumable, whose default is zero: execd makes that a limit.
+/// The line about a consumable with the default 0, which execd makes the limit of a job that does not ask for it.
 fn of_default(name: &str, complex: &Complex) -> Option<String> {
     let is_zero = is_of_execd(name) && bytes(&complex.default) == Some(Some(0));
     (is_zero && complex.counted != Counted::No && !complex.is_forced).then(|| {
@@ -285,7 +285,7 @@ fn of_default(name: &str, complex: &Complex) -> Option<String> {
     })
 }
 
-/// The JSV hears the words of users, who can ask by a shortcut.
+/// Lines about shortcuts that a key does not name: users can ask by them, but the JSV notes only names in the key.
 fn unheard<'a>(find: &impl Fn(&str) -> Option<&'a Complex>, requests: &[SlotRequest], so: &str) -> Vec<String> {
     let is_named = |name: &str| is_of_execd(name) || requests.iter().any(|request| request.name == name);
     let one = |request: &SlotRequest| {

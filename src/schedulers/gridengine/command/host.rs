@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence host --gridengine`: what jobs can have of this host, as a load sensor says it, and as qmaster is to grant it.
+//! `jobfence host --gridengine`: reports what jobs can have of this host, as a load sensor, and has qmaster grant that.
 
 use jobfence::cgroup::devices::gpus_of_node;
 use jobfence::config::Config;
@@ -15,7 +15,7 @@ use crate::configured::Configured;
 use crate::host::grantable::{Grantable, Reserve};
 use crate::host::memory::pressure;
 
-/// Is a load sensor, until execd ends it.
+/// Runs as a load sensor until execd ends it.
 pub fn sense(configured: &Configured, reserve: Option<Reserve>) -> Result<(), Failure> {
     if let Ok(loaded) = configured.load() {
         let execd = SchedulerDaemon::from_pid(&Dir::open("/proc")?, getppid().as_raw(), EXECD);
@@ -25,13 +25,13 @@ pub fn sense(configured: &Configured, reserve: Option<Reserve>) -> Result<(), Fa
         let config = configured.load()?.config;
         Ok(complexes(&Grantable::read(&Host::read_what_there_is(&config)?.0, &config, reserve)?))
     };
-    // execd says under which name it knows the host.
+    // execd passes its name of the host in HOST.
     let name = std::env::var("HOST").ok().filter(|name| !name.is_empty());
     let name = name.map_or_else(|| nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()), Ok)?;
     Ok(sensor::sense(&name, std::io::stdin().lock(), std::io::stdout().lock(), read)?)
 }
 
-/// What qmaster of Grid Engine should grant of this host.
+/// What qmaster should grant of this host.
 fn wanted(host: &Host, config: &Config, reserve: Option<Reserve>) -> Result<Vec<qconf::Wanted>, Failure> {
     let grantable = Grantable::read(host, config, reserve)?;
     let gpus = config.gpu_device.as_ref().filter(|_| !config.slot_gpus.is_empty());
@@ -39,19 +39,19 @@ fn wanted(host: &Host, config: &Config, reserve: Option<Reserve>) -> Result<Vec<
     Ok(qconf::wanted(config, grantable.mem, grantable.cpus.count(), gpus))
 }
 
-/// How what qmaster grants of this host, as `qconf -se` prints it, is more than there is: a line for each complex.
+/// A line for each complex of which qmaster grants more than this host has. `known` is the output of `qconf -se`.
 pub fn too_much(config: &Config, known: &str) -> Result<Vec<String>, Failure> {
     let host = Host::read_what_there_is(config)?.0;
     Ok(qconf::too_much(&wanted(&host, config, None)?, known))
 }
 
-/// Has qmaster grant what jobs can have; what was done.
+/// Has qmaster grant what jobs can have. Returns what was done.
 pub fn applied(configured: &Configured, reserve: Option<Reserve>, name: Option<String>) -> Result<String, Failure> {
     let config = configured.load()?.config;
     let host = Host::read_what_there_is(&config)?.0;
     let name = name.map_or_else(|| nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()), Ok)?;
     let wanted = wanted(&host, &config, reserve)?;
-    // Where execd runs already, it knows which cluster this is.
+    // If execd runs already, its environment names the cluster.
     let execd = SchedulerDaemon::find(&host.proc, EXECD).unwrap_or_else(|| SchedulerDaemon::absent(EXECD));
     let ask = |words: &[&str]| execd.ask(&[&["qconf"], words].concat());
     qconf::apply(&ask, &name, &wanted)

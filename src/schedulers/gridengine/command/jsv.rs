@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `jobfence jsv`: the job submission verifier of a Grid Engine cluster, by the protocol of jsv_script_interface(3).
 //!
-//! It notes in the job's environment what the job asks for as CPUs, memory and GPUs, since execd tells its shepherd only
-//! of those that a queue limits, too. And it refuses what no job can run in.
+//! It notes the job's requests of CPUs, memory and GPUs in the job's environment, since execd tells its shepherd only of
+//! those that a queue can limit. And it refuses jobs with requests in which no job can run.
 
 mod theirs;
 
@@ -27,13 +27,13 @@ use crate::command::{Failure, ignore_sigpipe};
 use crate::configured::Configured;
 use theirs::{Decision, OtherJsv};
 
-/// Less is a mistake, such as a unit that was forgotten.
+/// The least request of memory, in bytes. Less is a mistake, such as a forgotten unit.
 const LEAST: u64 = 1 << 20;
-/// The parameter with what a job asks for.
+/// The parameter with a job's hard requests.
 const REQUESTS_OF_JOB: &str = "l_hard";
-/// So many bytes an answer may have: qmaster reads a line into 10,000, and does not look for its end.
+/// The most bytes in a line of an answer. qmaster reads a line into 10,000, and does not look for its end.
 const LONGEST: usize = 4096;
-/// In milliseconds. Whoever does not wait for the answer goes on much sooner, and each job that is submitted waits so long.
+/// How long to wait for a line behind BEGIN, in milliseconds. A forged BEGIN is followed much sooner. Each submission waits this long.
 const FOLLOWS_WITHIN: u8 = 10;
 
 #[derive(Args)]
@@ -52,14 +52,14 @@ pub struct JsvOptions {
 
 /// Answers until qmaster or qsub has no more questions.
 ///
-/// Nothing goes to the standard error: qmaster denies a job for any line there (`jsv_do_communication` of `sge_jsv_script.c`).
+/// Nothing is written to stderr: qmaster denies a job for any line there (`jsv_do_communication` of `sge_jsv_script.c`).
 pub fn jsv(options: &JsvOptions) -> Result<ExitCode, Failure> {
-    // A file with mistakes keeps nobody from submitting jobs: on the hosts they are refused, and it is said why.
+    // A configuration with mistakes stops no submission: the hosts refuse the jobs, and say why.
     let wanted = || match options.configured.load() {
         Ok(loaded) => Ok(CountedRequests::from_config(&loaded)),
         Err(error) => Err(error.to_string()),
     };
-    // Not that of the standard library, which does not say what it has read ahead.
+    // The standard library's buffer does not show what it has read ahead.
     let input = BufReader::new(File::from(io::stdin().as_fd().try_clone_to_owned()?));
     ignore_sigpipe();
     let patience = Duration::from_secs(options.timeout.into());
@@ -68,7 +68,7 @@ pub fn jsv(options: &JsvOptions) -> Result<ExitCode, Failure> {
     Ok(if is_heard { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether more comes, though whoever asks should wait for the answer now.
+/// Whether more lines come, though qmaster or qsub waits for the answer behind a real BEGIN.
 fn is_followed(questions: &mut BufReader<File>) -> bool {
     if !questions.buffer().is_empty() {
         return true;
@@ -78,7 +78,7 @@ fn is_followed(questions: &mut BufReader<File>) -> bool {
         && questions.fill_buf().is_ok_and(|more| !more.is_empty())
 }
 
-/// Which requests of a job are noted.
+/// The requests that are noted.
 #[derive(Default)]
 struct CountedRequests {
     cpus: Vec<SlotRequest>,
@@ -87,7 +87,7 @@ struct CountedRequests {
 }
 
 impl CountedRequests {
-    /// Which sections a job has, is known on its host.
+    /// The requests of all sections: which of them hold for a job is known only on its host.
     fn from_config(loaded: &Loaded) -> Self {
         let of_sections = loaded.one_by_one().flat_map(|candidate| candidate.config.slot_cpus);
         let Config { slot_cpus, slot_memory, slot_gpus, .. } = loaded.config.clone();
@@ -95,29 +95,29 @@ impl CountedRequests {
     }
 }
 
-/// What is known of a job.
+/// What was heard about a job.
 #[derive(Default)]
 struct Asked {
-    /// What it asks for, each as its user wrote it.
+    /// The requests that count, each as the user wrote it.
     cpus: BTreeMap<String, String>,
     memory: BTreeMap<String, String>,
     gpus: BTreeMap<String, String>,
-    /// All that it asks for, in one line.
+    /// All hard requests, in one line.
     requests: String,
-    /// Why it is not known what counts. Then all that is an amount is noted, and the host takes what counts there.
+    /// Why it is not known which requests count. Then each request with an amount is noted, and the host takes those that count there.
     unknown: Option<String>,
-    /// What is wrong with the variables by which its user asks for lower limits.
+    /// The mistakes in variables by which the user asks for lower limits.
     refused: BTreeMap<String, Error>,
-    /// What was said of it, where another JSV is to be told, too.
+    /// The lines about the job, kept for another JSV.
     lines: Vec<Vec<u8>>,
-    /// Which parameters were named: each comes once.
+    /// The parameters that came: each comes once.
     parameters: BTreeSet<String>,
-    /// A newline in one of its user's words, which looks like a line of the protocol.
+    /// Whether a newline in one of the user's values has made a line of the protocol.
     is_forged: bool,
 }
 
 impl Asked {
-    /// One line about it. Whoever asks writes words as they are, so a user can have written any but the first of them.
+    /// Hears one line about the job. Values are not escaped, so a user can have forged any line behind a value.
     fn hear(&mut self, line: &str, wanted: impl FnMut() -> Result<CountedRequests, String>) {
         let mut words = line.splitn(3, ' ');
         match (words.next().unwrap_or_default(), words.next(), words.next()) {
@@ -125,14 +125,14 @@ impl Asked {
                 self.is_forged |= !self.parameters.insert(name.to_owned());
                 self.hear_parameter(name, value, wanted);
             }
-            // A second value does not mend a first one: one of the two is no variable.
+            // A later value does not mend a wrong one: one of the two lines is forged.
             ("ENV", Some("ADD"), Some(variable)) if self.refused.is_empty() => self.hear_variable(variable),
             ("ENV", ..) => {}
             _ => self.is_forged = true,
         }
     }
 
-    /// What another JSV says: the last word counts.
+    /// Hears a line of another JSV: the last value counts.
     fn hear_other(&mut self, line: &str, wanted: impl FnMut() -> Result<CountedRequests, String>) {
         let mut words = line.splitn(3, ' ');
         match (words.next().unwrap_or_default(), words.next(), words.next()) {
@@ -178,7 +178,7 @@ impl Asked {
     }
 }
 
-/// `wanted` says for each job anew what is noted, and `is_followed` whether somebody who waits for an answer goes on.
+/// Answers the questions. `wanted` says for each job anew which requests are noted; `is_followed` says whether a line follows BEGIN.
 fn verify<Q: BufRead>(
     mut wanted: impl FnMut() -> Result<CountedRequests, String>,
     mut is_followed: impl FnMut(&mut Q) -> bool,
@@ -193,10 +193,10 @@ fn verify<Q: BufRead>(
         if questions.read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
-        // The variables of a user need not be text, and qrsh puts bytes of 0xff into one.
+        // A user's variables need not be UTF-8, and qrsh puts bytes of 0xff into one.
         match (String::from_utf8_lossy(&line).trim_end_matches('\n'), &mut asked) {
             ("QUIT", None) => return Ok(()),
-            // It has the variables only if it asks for them.
+            // A JSV gets the variables only if it asks for them.
             ("START", None) => {
                 asked = Some(Asked::default());
                 writeln!(answers, "SEND ENV\nSTARTED")?;
@@ -219,14 +219,14 @@ fn verify<Q: BufRead>(
                     job.lines.push(line.strip_suffix(b"\n").unwrap_or(&line).to_vec());
                 }
             }
-            // What comes behind a forged end.
+            // A line behind a forged BEGIN.
             (_, None) => {}
         }
         answers.flush()?;
     }
 }
 
-/// Has another JSV say its word first. What it changes is what the job asks for; `Some`: the line by which it rejects the job.
+/// Asks the other JSV first. Its changes become the job's requests. `Some`: the line by which it rejects the job.
 fn ask_other(
     other: &mut OtherJsv,
     job: &mut Asked,
@@ -237,7 +237,7 @@ fn ask_other(
     let hand_on = |line: &[u8]| {
         job.hear_other(&String::from_utf8_lossy(line), &mut wanted);
         answers.write_all(&[line, b"\n"].concat())?;
-        // qmaster counts its patience from each line.
+        // qmaster's timeout starts anew with each line.
         answers.flush()
     };
     Ok(match other.ask(&lines, hand_on)? {
@@ -246,7 +246,7 @@ fn ask_other(
     })
 }
 
-/// Those of a list that are wanted. qmaster, too, takes a space for a comma, and of two values the last one.
+/// The wanted requests of a list. As in qmaster, a space separates like a comma, and of two values the last counts.
 fn of(list: &str, is_wanted: impl Fn(&str, &str) -> bool) -> BTreeMap<String, String> {
     let one = |one: &str| {
         let (name, amount) = one.split_once('=')?;
@@ -281,7 +281,7 @@ fn answer(asked: &Asked) -> Vec<String> {
         }
     }
     for (name, amount) in &asked.gpus {
-        // To qmaster 010 is 8: nobody means that.
+        // qmaster reads 010 as 8, which is hardly meant.
         let is_octal = amount.len() > 1 && amount.starts_with('0');
         if amount.is_empty() || is_octal || !amount.bytes().all(|byte| byte.is_ascii_digit()) {
             return vec![format!(
@@ -297,7 +297,7 @@ fn answer(asked: &Asked) -> Vec<String> {
         };
         if let Some(found) = found
             && found < LEAST
-            // What it is of is not known.
+            // If the configuration is unknown, the amount need not be memory.
             && asked.unknown.is_none()
         {
             let hint = if !amount.starts_with('0') && amount.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -318,16 +318,16 @@ fn answer(asked: &Asked) -> Vec<String> {
         .collect();
     let mut said = Vec::new();
     if let Some(why) = &asked.unknown {
-        // qmaster has it in its messages; qsub with this program as a JSV of its own prints it.
+        // qmaster logs this; a qsub whose own JSV is this program prints it.
         let why: String = why.replace('\n', " ").chars().take(LONGEST / 8).collect();
         said.push(format!("LOG WARNING jobfence: {why}"));
     }
     if !noted.is_empty() {
-        // A user can have made the whole line, where nothing was asked for. So qmaster is told to grant what is noted here.
+        // The whole line can be forged in a job without requests. So qmaster is told to grant what is noted here.
         said.push(format!("PARAM {REQUESTS_OF_JOB} {}", asked.requests));
     }
     let noted = if noted.is_empty() { "none".to_owned() } else { noted.join(",") };
-    // Whatever the user has said there is replaced.
+    // A value of the user's in this variable is replaced.
     said.extend([format!("ENV MOD {REQUESTED} {noted}"), "RESULT STATE CORRECT".to_owned()]);
     said
 }
@@ -353,7 +353,7 @@ mod tests {
         String::from_utf8(said).unwrap()
     }
 
-    /// What is said of a job with these lines.
+    /// The answer about a job with these lines.
     fn said_of(lines: &str) -> String {
         let said = answers(&format!("START\nPARAM CONTEXT server\n{lines}BEGIN\n"));
         said.strip_prefix("SEND ENV\nSTARTED\n").unwrap().to_owned()
@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(rejected, "SEND ENV\nSTARTED\nRESULT STATE REJECT not today\n");
         let ours = beside("echo PARAM l_hard mem_free=much; echo RESULT STATE ACCEPT", job);
         assert!(ours.contains("RESULT STATE REJECT jobfence: JOBFENCE_CPU_LIMIT: found \"half\""), "{ours}");
-        // A forged line is not for it.
+        // The other JSV does not see a forged line.
         let forged = beside(changes, "START\nPARAM CMDARG0 x\nand more\nBEGIN\n");
         assert!(forged.starts_with("SEND ENV\nSTARTED\nRESULT STATE REJECT jobfence: there is a newline"), "{forged}");
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the `jobfence` command does for Grid Engine alone. It is compiled into the command, not into the library.
+//! The parts of the `jobfence` command that are for Grid Engine alone. They are not in the library.
 
 use jobfence::config::{Named, SectionKind};
 use jobfence::sys::dir::Dir;
@@ -19,7 +19,7 @@ pub mod qconf;
 pub mod sensor;
 pub mod shepherd;
 
-/// The part of Grid Engine.
+/// Grid Engine's part of the command.
 pub struct GridEnginePart;
 
 impl SchedulersPart for GridEnginePart {
@@ -53,7 +53,8 @@ impl SchedulersPart for GridEnginePart {
     }
 }
 
-/// The output of qconf(1), one name in each line. It fails if there are none, with `no project list defined` (`show_object_list`).
+/// The names in the output of qconf(1). For an empty list, qconf fails with a message such as `no project list defined`
+/// (`show_object_list`). `None`: not known.
 fn listed(said: Result<String, String>) -> Option<Vec<String>> {
     match said {
         Ok(text) => Some(text.split_whitespace().map(str::to_owned).collect()),

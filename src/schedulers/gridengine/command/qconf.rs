@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `jobfence host --gridengine --apply`: has qmaster grant what jobs can have of this host. A host that qmaster does not know becomes an
-//! execution host. What is so already is left alone.
+//! execution host. Values that are right already are not set again.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -12,14 +12,14 @@ use nix::unistd::mkdtemp;
 
 use crate::command::Failure;
 
-/// What qconf prints with these arguments, or why it does not.
+/// Runs qconf with these arguments: its output, or why there is none.
 type Qconf<'a> = &'a dyn Fn(&[&str]) -> Result<String, String>;
 
-/// An amount of a complex, as qconf takes it.
+/// The name of a complex and its amount, as qconf takes them.
 pub type Wanted = (String, String);
 
-/// What jobs can have: memory of each complex that is memory, GPUs of each that is GPUs, hardware threads of each that is threads, and
-/// slots of `CPUsPerSlot` each.
+/// What jobs can have: `mem` bytes for each complex of `SlotMemory`, `gpus` for each of `SlotGPUs`, `threads` for each of `SlotCPUs`, and
+/// as many slots as `CPUsPerSlot` divides the threads into.
 pub fn wanted(config: &Config, mem: u64, threads: usize, gpus: Option<usize>) -> Vec<Wanted> {
     let memory = config.slot_memory.iter().map(|request| (request.name.clone(), format!("{}M", mem >> 20)));
     let gpus = gpus
@@ -31,7 +31,7 @@ pub fn wanted(config: &Config, mem: u64, threads: usize, gpus: Option<usize>) ->
     memory.chain(gpus).chain(cpus).chain([("slots".to_owned(), slots.to_string())]).collect()
 }
 
-/// Has qmaster grant it; what was done, a line for each.
+/// Has qmaster grant these amounts. Returns what was done, a line for each.
 pub fn apply(qconf: Qconf<'_>, host: &str, wanted: &[Wanted]) -> Result<String, Failure> {
     let complexes = qconf(&["-sc"])?;
     let is_counted = |name: &str| {
@@ -47,7 +47,7 @@ pub fn apply(qconf: Qconf<'_>, host: &str, wanted: &[Wanted]) -> Result<String, 
     let known = match qconf(&["-se", host]) {
         Ok(known) => known,
         Err(why) => {
-            // Whether qmaster does not know it, or cannot be asked.
+            // Either qmaster does not know the host, or it cannot be asked.
             let hosts = qconf(&["-sel"])?;
             if hosts.lines().any(|line| line.trim().eq_ignore_ascii_case(host)) {
                 return Err(why.into());
@@ -70,14 +70,14 @@ pub fn apply(qconf: Qconf<'_>, host: &str, wanted: &[Wanted]) -> Result<String, 
     Ok(said)
 }
 
-/// What qmaster has of a complex for a host.
+/// The amount of a complex that qmaster grants, from the output of `qconf -se`.
 fn granted(known: &str, name: &str) -> Option<String> {
     let values = value_of(known, "complex_values")?;
     let found = values.split([',', ' ']).find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
     found.map(str::to_owned)
 }
 
-/// How what qmaster grants of a host is more than there is. Slots are the site's affair: what it grants of CPU time, it says by them.
+/// A line for each amount that qmaster grants beyond what there is. Slots are left out: the site may grant more CPU time than there is.
 pub fn too_much(wanted: &[Wanted], known: &str) -> Vec<String> {
     let one = |(name, amount): &Wanted| {
         let before = granted(known, name).filter(|_| name != "slots")?;
@@ -93,7 +93,7 @@ pub fn too_much(wanted: &[Wanted], known: &str) -> Vec<String> {
     wanted.iter().filter_map(one).collect()
 }
 
-/// Makes an execution host, unless its execd has done so meanwhile.
+/// Adds an execution host, unless its execd has meanwhile done so.
 fn add(qconf: Qconf<'_>, host: &str) -> Result<(), Failure> {
     let keys = ["load_scaling", "complex_values", "user_lists", "xuser_lists", "projects", "xprojects"];
     let keys = keys.iter().chain(&["usage_scaling", "report_variables"]);
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(of("gpu=3").len(), 1);
     }
 
-    /// A qmaster with the hosts of this text, and what was written to it.
+    /// Applies to a qmaster that knows this host: the result, and the commands that change something.
     fn applied(known: &str) -> (Result<String, String>, Vec<String>) {
         let (asked, host) = (RefCell::new(Vec::new()), RefCell::new(known.to_owned()));
         let qconf = |words: &[&str]| -> Result<String, String> {

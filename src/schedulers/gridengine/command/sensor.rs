@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A load sensor of Grid Engine, by the protocol of sge_execd(8): for each empty line on stdin a report, until `quit` or the end.
+//! A load sensor of Grid Engine, by the protocol of sge_execd(8): it reports for each line on stdin, until `quit` or the end.
 
 use std::io::{self, BufRead, Write};
 
 use crate::command::Failure;
 
-/// Reports as long as execd asks. `read` looks at the node anew for each report: complexes, each with its value. What it cannot see is
-/// reported as nothing.
+/// Reports as long as execd asks. `read` looks at the node anew for each report, and returns complexes with their values. If it fails, the
+/// report is empty.
 pub fn sense(
     host: &str,
     questions: impl BufRead,
@@ -14,7 +14,7 @@ pub fn sense(
     mut read: impl FnMut() -> Result<Vec<(&'static str, String)>, Failure>,
 ) -> io::Result<()> {
     let mut logged = String::new();
-    // What is no text is a question, too.
+    // A line that is not UTF-8 is a question, too.
     for question in questions.split(b'\n') {
         if question?.trim_ascii() == b"quit" {
             break;
@@ -22,7 +22,7 @@ pub fn sense(
         let values = match read() {
             Ok(values) => values,
             Err(error) => {
-                // Not on stderr, which execd has given to nobody (`sge_ls_start_ls` of `sge_load_sensor.c`); and not at each report.
+                // execd discards stderr (`sge_ls_start_ls` of `sge_load_sensor.c`), so this is logged, once for each new error.
                 let why = error.to_string();
                 if why != logged {
                     log::error!("nothing is reported of this host: {why}");

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The door of Grid Engine: what execd starts in the place of its shepherd, where `shepherd_cmd` of sge_conf(5) names this program.
+//! The door of Grid Engine: execd starts this program instead of its shepherd, if `shepherd_cmd` of sge_conf(5) names it.
 //!
-//! It makes two fences for the job: one for the job itself, and one for the shepherd, so that an OOM kill of all of the job spares the
-//! shepherd, which has to say how the job ended. The shepherd begins in the first, so that the job is born there. When it has said the
-//! job's number, it is moved into the second. Both are in the job's directory, which has the limits of the job.
+//! It makes two fences: one for the job, and one for the shepherd, which has to report how the job ended, and so must survive an OOM kill
+//! of the whole job. The shepherd starts in the first fence, so that the job is born there. When the shepherd has written the job's number,
+//! it is moved into the second. Both are in the job's directory, which has the limits of the job.
 //!
-//! To execd this process is the shepherd: it bears the shepherd's name, its number stands in the file `pid`, it passes the signals on, and
-//! ends as the shepherd has ended. When it is killed, execd takes the job for dead, and the
-//! janitor ends what is left. (The kernel could kill the shepherd at once, but forgets that wish when the shepherd changes its rights.)
+//! To execd, this process is the shepherd: it has the shepherd's name, its number is in the file `pid`, it passes signals on, and it ends
+//! as the shepherd ends. If it is killed, execd takes the job for dead, and the janitor ends the processes that are left. (A parent-death
+//! signal would kill the shepherd at once, but the kernel clears it when the shepherd changes its credentials.)
 
 pub(crate) mod both;
 mod client;
@@ -46,17 +46,17 @@ use both::BothFences;
 use process::{ShepherdEvent, ShepherdProcess};
 use spool::{JOB_IS_IN_ERROR, NotStarted, Spool};
 
-/// Each start of a job has fences of its own, since the last one's are gone.
+/// The run of each start of a job: an earlier start's fences are gone by then.
 const RUN: u32 = 1;
 
-/// The name under which execd has started this program, if it has.
+/// The name under which execd started this program. `None`: execd did not start it.
 pub fn name() -> Option<OsString> {
     let word = std::env::args_os().next()?;
     let name = Path::new(&word).file_name().and_then(OsStr::to_str)?;
     name.strip_prefix(SHEPHERD)?.starts_with('-').then_some(word)
 }
 
-/// Fences the job, and is its shepherd.
+/// Fences the job, and acts as its shepherd.
 pub fn shepherd(name: &OsStr) -> ExitCode {
     ignore_sigpipe();
     SyslogOfDaemon::begin();
@@ -85,7 +85,7 @@ pub fn shepherd(name: &OsStr) -> ExitCode {
         Ok(how) => ExitCode::from(u8::try_from(end_as(how)).unwrap_or(u8::MAX)),
         Err(mut refusal) => {
             log::error!("{}: this job was not started: {}", spool.dir.path().display(), refusal.why);
-            // A job that waits for another host has its client wait, too.
+            // If the job waits for another host, so does its client.
             if !refusal.is_of_host {
                 match client::tell(&spool, &program, name, &refusal.sentence()) {
                     Ok(is_over) => refusal.is_over = is_over,
@@ -97,7 +97,7 @@ pub fn shepherd(name: &OsStr) -> ExitCode {
     }
 }
 
-/// Says to execd that the job was not started.
+/// Tells execd that the job was not started.
 fn refuse(spool: &Spool, refusal: &NotStarted) -> ExitCode {
     spool.refuse(refusal);
     ExitCode::from(refusal.status())
@@ -107,13 +107,13 @@ fn refuse(spool: &Spool, refusal: &NotStarted) -> ExitCode {
 struct FencedJob {
     loaded: Loaded,
     spooled: SpooledJob,
-    /// The fences of the job and of its shepherd, each with its name.
+    /// The fence of the job, then that of its shepherd, each with its job and step.
     job: (WantedFences, LiveFence),
     shepherd: (WantedFences, LiveFence),
 }
 
 impl FencedJob {
-    /// Makes the fences. `None`: it goes on without.
+    /// Makes the fences. `None`: the job runs without.
     fn open(spool: &Spool) -> Result<Option<Self>, NotStarted> {
         let configured = |overrides| Configured { config: None, overrides }.load();
         let loaded = configured(Vec::new());
@@ -128,7 +128,7 @@ impl FencedJob {
         let is_of_script = spooled.slave_task.is_none();
         let config = loaded.as_ref().ok().map(|loaded| loaded.config.clone());
         Self::from_spooled(spooled, loaded, configured).map_err(|why| {
-            // Of a slave task, execd takes no more than that it has failed.
+            // For a slave task, execd only takes the failure of the task.
             let is_of_host = is_of_script && !config.is_some_and(|config| can_fence(&config));
             NotStarted { is_of_host, ..why.into() }
         })
@@ -150,11 +150,11 @@ impl FencedJob {
         ];
         let [job, shepherd] =
             steps.map(|step| WantedFences { job: spooled.job.clone(), step: Some(step), run: Some(RUN) });
-        // What kills it says nothing of the job any more.
+        // Once the shepherd is killed, nothing reports how the job ended.
         let spared = configured(vec![OsString::from("OOMKillStep=no")]);
         let Some(of_shepherd) = fenced(open(spared, &spooled, &shepherd))? else { return Ok(None) };
         let opened = fenced(open(loaded.clone(), &spooled, &job));
-        // It was read, if there is a fence.
+        // There is a fence only if the configuration was read.
         let loaded = loaded.map_err(|error| error.to_string())?;
         match opened {
             Ok(Some(of_job)) => {
@@ -171,7 +171,7 @@ impl FencedJob {
         &self.loaded.config
     }
 
-    /// Runs the shepherd until it ends; how it has ended.
+    /// Runs the shepherd until it ends. Returns how it ended.
     fn run(mut self, spool: &Spool, program: &CString, name: &OsStr) -> Result<Exit, Error> {
         if let Err(error) = self.tell(spool) {
             log::warn!("job {}: cannot tell it of its limits: {error}", self.spooled.job);
@@ -189,13 +189,13 @@ impl FencedJob {
         how
     }
 
-    /// Writes into the job's environment what it is limited to.
+    /// Writes the job's limits into its environment.
     fn tell(&self, spool: &Spool) -> Result<(), Error> {
         let job = &self.job.1;
         environment::tell(spool, &self.spooled, self.config(), &job.seen(), job.opened.visible_gpus.as_deref())
     }
 
-    /// The card at the end of its output; a slave task has no output of its own.
+    /// The card for the end of the job's output. Empty for a slave task, which has no output of its own.
     fn card(&self, spool: &Spool) -> Vec<String> {
         if self.spooled.slave_task.is_some() {
             return Vec::new();
@@ -224,7 +224,7 @@ impl FencedJob {
                 ShepherdEvent::Ended(how) => return Ok(how),
                 ShepherdEvent::Signal(signal) => {
                     let is_to_stop = self.spooled.is_stopped_at_once && process::is_stop(&spool.dir, signal);
-                    // A process that stands still on v1 is not killed either.
+                    // On v1, a frozen process is not killed either.
                     if is_frozen && process::wakes(signal) {
                         self.freeze(false);
                         is_frozen = false;
@@ -236,13 +236,13 @@ impl FencedJob {
                     }
                 }
                 ShepherdEvent::HasPid => {
-                    // An execd that starts again sees by this when the job has ended: not before we have written what it used.
+                    // A restarted execd watches this number for the job's end, which must not come before the job's usage is written.
                     if let Err(error) = spool.write(process::PID, format!("{}\n", Pid::this()).as_bytes()) {
                         log::warn!("job {}: cannot be its shepherd: {error}", self.spooled.job);
                     }
                 }
                 ShepherdEvent::JobBegins => {
-                    // The job is fenced, whatever comes of this.
+                    // If this fails, the job is fenced nevertheless.
                     if let Answer::Unfenced { why, .. } | Answer::Refused(why) = self.shepherd.1.attach(child.pid()) {
                         log::warn!("job {}: its shepherd stays in the step of the job: {why}", self.spooled.job);
                     }
@@ -265,7 +265,7 @@ fn attach(live: &mut LiveFence, child: Pid) -> Result<(), Error> {
     fenced(live.attach(child)).map(drop).map_err(Error::new)
 }
 
-/// Ends these fences, of the job itself or not. Their records are read anew: another process may have changed them.
+/// Ends these fences; each flag says whether the fence is the job's. Records are read anew: another process may have changed them.
 fn close(config: &Config, job: &Id, fences: &[(&WantedFences, bool)]) -> BothFences {
     let mut ended = BothFences::default();
     for (which, is_of_job) in fences {
@@ -275,12 +275,12 @@ fn close(config: &Config, job: &Id, fences: &[(&WantedFences, bool)]) -> BothFen
     ended
 }
 
-/// Whether jobs can be fenced here at all. What one job asks for puts no host into error.
+/// Whether jobs can be fenced here at all. A single job's requests must not put the host into error.
 fn can_fence(config: &Config) -> bool {
     Host::read(config).is_ok() && JobRecords::open(&config.run_dir).is_ok()
 }
 
-/// Learns what qmaster debits, if that says what the job is granted, and logs which of it is none of this host's.
+/// Learns what qmaster debits, if the job's grant depends on it. Logs the requests that are debited on another host.
 fn know_debits(spooled: &mut SpooledJob, loaded: &Loaded) {
     let of_sections = configs(loaded, spooled).into_iter().flat_map(|config| config.slot_cpus).collect::<Vec<_>>();
     let wanted: Vec<&SlotRequest> =
@@ -294,23 +294,23 @@ fn know_debits(spooled: &mut SpooledJob, loaded: &Loaded) {
     }
 }
 
-/// What may hold for the job: one configuration if all is known of it that sections ask for.
+/// The configurations that may hold for the job: one, if all facts are known by which sections are chosen.
 fn configs(loaded: &Loaded, spooled: &SpooledJob) -> Vec<Config> {
     match life::resolve(loaded, spooled.facts.clone()) {
         Ok(resolved) => resolved.candidates.into_iter().map(|candidate| candidate.config).collect(),
-        // The launch says the same.
+        // The launch reports this error.
         Err(_) => vec![loaded.config.clone()],
     }
 }
 
-/// Hardware threads of the job, by the sections that it has.
+/// The job's hardware threads: the fewest by the configurations that may hold for it.
 fn cpus(loaded: &Loaded, spooled: &SpooledJob) -> Cpus {
     let one = |config: Config| spooled.cpus(&config.slot_cpus, config.cpus_per_slot);
     configs(loaded, spooled).into_iter().map(one).min().unwrap_or(Cpus::ZERO)
 }
 
-/// What a job was granted here. A slave task's environment is its user's, by `qrsh -inherit -v`, past any JSV. So it gets no more than the
-/// job has here already: of memory the least, and the same GPUs.
+/// What a job was granted here. The user sets a slave task's environment by `qrsh -inherit -v`, past any JSV. So a slave task gets at most
+/// the least memory limit that the job already has here, if any, and only as many GPUs as the job has here.
 fn granted(loaded: Option<&Loaded>, spooled: &SpooledJob) -> Granted {
     let mut granted = Granted { facts: spooled.facts.clone(), ..Granted::default() };
     let Some(loaded) = loaded else { return granted };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What `jobfence check` says about the MoM that runs here.
+//! What `jobfence check` says about the MoM that runs on this host.
 
 use jobfence::config::Loaded;
 use jobfence::schedulers::pbs;
@@ -8,7 +8,7 @@ use super::mom::{self, ForMom, MomSays};
 use crate::check::daemon::SchedulerDaemon;
 use crate::check::verdict::Verdict;
 
-/// MoM works in `mom_priv` of the directory that it was started with.
+/// Checks this MoM. It works in `mom_priv` of the directory that it was started with.
 pub fn look(mom: &SchedulerDaemon, loaded: &Loaded, verdict: &mut Verdict) {
     let say = |what: &str| println!("openpbs        {what}");
     let Some(home) = mom.cwd.parent().filter(|_| mom.cwd.ends_with("mom_priv")) else { return };

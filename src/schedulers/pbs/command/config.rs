@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence pbs-config`: the jobfence.conf that does what the configuration of OpenPBS's cgroup hook says.
+//! `jobfence pbs-config`: converts the configuration of OpenPBS's cgroup hook to a jobfence.conf.
 
 mod convert;
 mod devices;
@@ -31,10 +31,10 @@ pub struct PbsConfigOptions {
     file: PathBuf,
 }
 
-/// Lines of pages and of the shipped jobfence.conf are as long.
+/// The width of lines, in characters, as in the pages and the shipped jobfence.conf.
 const WIDTH: usize = 100;
 
-/// Prints the file, and says on stderr what is done otherwise. Nothing is printed if the file has mistakes.
+/// Prints the jobfence.conf on stdout, and on stderr what differs from the hook. If the file has mistakes, only these are printed.
 pub fn pbs_config(options: &PbsConfigOptions) -> Result<ExitCode, Failure> {
     let file = options.file.display().to_string();
     let text = fs::read_to_string(&options.file).map_err(|error| format!("read {file}: {error}"))?;
@@ -55,7 +55,7 @@ pub fn pbs_config(options: &PbsConfigOptions) -> Result<ExitCode, Failure> {
     }
 }
 
-/// What else changes, where a MoM runs here and its directory can be read.
+/// What else changes on this host, if a MoM runs here and its directory can be read.
 fn of_this_host(printed: &str) -> Vec<String> {
     let Ok(proc) = Dir::open("/proc") else { return Vec::new() };
     let conf = ForMom {
@@ -64,17 +64,17 @@ fn of_this_host(printed: &str) -> Vec<String> {
         has_gpus: printed.contains("\nGPUDevice="),
     };
     let all = tasks::homes(&proc).into_iter().flat_map(|home| mom::lines(&home.join("mom_priv"), &conf));
-    // That the hook is not there yet is no news.
+    // Facts are left out: that the hook is missing is expected before the change.
     all.filter_map(|said| if let MomSays::Hint(what) = said { Some(format!("on this host: {what}")) } else { None })
         .collect()
 }
 
-/// What is printed, and what is to be said; or the mistakes in the file.
+/// The jobfence.conf and the notes about it; or the mistakes in the file.
 fn converted(file: &str, text: &str) -> Result<(String, Vec<SiteNote>), Vec<String>> {
     let site = SiteConfig::parse(JsonText { file, text })?;
     let converted = convert::convert(&site);
     let printed = printed(file, &converted);
-    // A value that our own reader refuses is a mistake of ours.
+    // If jobfence's own reader refuses the result, the conversion is wrong, not the file.
     match jobfence::config::parse("the result", printed.as_bytes()) {
         Ok(_) => Ok((printed, converted.notes)),
         Err(errors) => {
@@ -114,7 +114,7 @@ fn printed(file: &str, converted: &Converted) -> String {
     out
 }
 
-/// Breaks a text into lines of a comment. A name of the site's ends no line of it.
+/// Breaks a text into lines of a comment. A newline in a name from the site does not end the comment.
 fn comment(out: &mut String, begin: &str, text: &str) {
     let mut line = begin.to_owned();
     let is_empty = |line: &str| line.chars().all(|c| "#- ".contains(c));
@@ -139,7 +139,7 @@ mod tests {
     use super::schema::{SUBSYSTEMS, TOP, keys_of};
     use super::*;
 
-    /// A file with these members at its top, and these in one subsystem.
+    /// A file with the members `top` at its top, and `members` in one subsystem.
     fn file(top: &str, subsystem: &str, members: &str) -> String {
         let top = if top.is_empty() { String::new() } else { format!("{top}, ") };
         format!("{{{top}\"cgroup\": {{\"{subsystem}\": {{{members}}}}}}}")
@@ -151,7 +151,7 @@ mod tests {
         (lines.collect::<Vec<_>>().join(" "), notes.iter().map(in_words).collect())
     }
 
-    /// A value with which each key has an effect, and what is printed for it, or said where the text has a blank.
+    /// For each key, a value that has an effect, and the line or (a text with ": ") the note that comes of it.
     const EFFECTS: &[(&str, &str, &str, &str)] = &[
         (TOP, "enabled", "false", "Mode=off"),
         (TOP, "exclude_hosts", "[\"login*\", \"n1\"]", "[Host=login*,n1] Mode=observe"),
@@ -220,7 +220,7 @@ mod tests {
         ("hugetlb", "vnode_hidden_mb", "1", "hugetlb.vnode_hidden_mb: This is about what"),
     ];
 
-    /// In which subsystem a key of the top has its effect, if it is enabled.
+    /// The subsystem that must be enabled for a key of the top to have an effect.
     fn subsystem_of(name: &str) -> &'static str {
         match name {
             "discover_gpus" | "nvidia-smi" => "devices",
@@ -244,7 +244,7 @@ mod tests {
             let found =
                 if is_note { notes.iter().any(|note| note.contains(expected)) } else { lines.contains(expected) };
             assert!(found, "{text}: {expected} is neither in {lines} nor in {notes:#?}");
-            // Where the file says it.
+            // A note has the place in the file.
             assert!(
                 !is_note || notes.iter().any(|note| note.starts_with("F:1:") && note.contains(expected)),
                 "{notes:#?}"
@@ -273,7 +273,7 @@ mod tests {
     fn the_page_has_each_key() {
         let page = include_str!("../../../../docs/install/pbs-config.md");
         for section in [TOP].into_iter().chain(SUBSYSTEMS) {
-            // One without keys of its own has no part of the page.
+            // A section without keys of its own has no part of the page.
             let title = if section == TOP { "Keys of the top" } else { section };
             let part = page.split("\n## ").find(|part| part.starts_with(&format!("{title}\n"))).unwrap_or(page);
             let of_each = page.split("\n## ").find(|part| part.starts_with("Values that differ")).unwrap();
@@ -333,7 +333,7 @@ mod tests {
                  ConstrainSwapSpace=no CleanupTimeout=10 [Host=n1] Mode=enforce [VnodeType=\"x y\"] Mode=observe \
                  [Host=n2] ConstrainRAMSpace=no",
             ),
-            // Two switches that decide on the same keys, for the same hosts.
+            // Two switches set the same keys, for the same hosts.
             (
                 file("", "cpu", r#""enabled": "vntype in: a", "enforce_per_period_quota": "vntype in: a""#),
                 "Mode=enforce ConstrainCPUQuota=no CPUPolicy=quota CPUQuotaPeriod=100000us CPUQuotaPercent=103 ZeroCPUs=0.2 \
@@ -356,32 +356,32 @@ mod tests {
             let notes = of(&text).1;
             assert!(notes.iter().any(|note| note.contains(said)), "{text}: {notes:?}");
         }
-        // Off is off, whatever is left out besides.
+        // With Mode=off, exceptions do not matter.
         let off = r#"{"enabled": false, "exclude_vntypes": ["no_cgroups"], "exclude_hosts": ["n1"]}"#;
         assert!(of(off).0.starts_with("Mode=off ") && !of(off).0.contains("observe"), "{}", of(off).0);
-        // Also where the type is not known.
+        // The hook's pattern * matches a host without a vnode type, too.
         assert!(of(r#"{"exclude_vntypes": ["*"]}"#).0.ends_with("[Host=*] Mode=observe"));
     }
 
-    /// Files of the shapes that sites have published: what each comes to, and what is said to differ.
+    /// Files of the shapes that sites have published, with the result and a note of each.
     #[test]
     fn files_of_the_shapes_that_sites_publish_are_converted() {
         let devices = |allow: &str| {
             file("\"discover_gpus\": true", "devices", &format!("\"enabled\": true, \"allow\": [{allow}]"))
         };
-        // Every device, as on GPU servers of an AI site and on a grid's.
+        // Every device, as on the GPU servers of an AI site and of a grid.
         let all = devices("\"b *:* rwm\", \"c *:* rwm\"");
-        // Classes of devices by number, and one of NVIDIA's, as a cloud's script writes it into the hook's file.
+        // Classes of devices by number, and one NVIDIA device by name, as a cloud's script writes them into the hook's file.
         let cloud = devices(
             "\"b *:* rwm\",\"c 10:* rwm\",\"c 4:* rwm\",\"c 5:* rwm\",\"c 1:* rwm\",\"c 7:* rwm\",[\"nvidia-uvm\", \"rwm\"]",
         );
-        // Devices by name, with those that every job has, for containers.
+        // Devices by name, for containers, among them those that every job has.
         let names = devices(
             "\"b *:* rwm\",[\"net/tun\",\"rwm\"],[\"tty\",\"rwm\"],[\"ptmx\",\"rwm\"],[\"null\",\"rwm\"],[\"zero\",\"rwm\"],\
              [\"full\",\"rwm\"],[\"random\",\"rwm\"],[\"urandom\",\"rwm\"],[\"cpu/0/cpuid\",\"rwm\",\"*\"],\
              [\"nvidia-modeset\",\"rwm\"],[\"nvidia-uvm\",\"rwm\"],[\"nvidia-uvm-tools\",\"rwm\"],[\"nvidiactl\",\"rwm\"]",
         );
-        // A key of a hook that the site has changed.
+        // A key of a hook that a site has changed.
         let changed = r#"{"exclude_hosts": ["a", "b1"], "no_limit_hosts": ["c-1"], "cgroup": {"memory": {"enabled": true, "default": "256MB"}}}"#;
         for (text, wanted, said) in [
             (all.as_str(), "ConstrainDevices=no GPUDevice=/dev/nvidia%d ", "allows every device of its kind"),
@@ -417,9 +417,9 @@ mod tests {
                 "[\"nvidiactl\", \"rwm\"], [\"infiniband/rdma_cm\", \"rw\"]",
                 "DeviceAllow=\"/dev/nvidiactl,/dev/infiniband/rdma_cm rw\"",
             ),
-            // The control device goes with each GPU. As published for a cloud, where the list has the other one alone.
+            // Each GPU needs the control device. A list published for a cloud has nvidia-uvm alone.
             ("[\"nvidia-uvm\", \"rwm\"]", "DeviceAllow=\"/dev/nvidia-uvm,/dev/nvidiactl\" GPUDevice=/dev/nvidia%d "),
-            // Every device is allowed, and the job is told which GPUs are its own.
+            // Every device is allowed, and the job's environment still names its GPUs.
             ("\"c *:* rwm\"", "ConstrainDevices=no GPUDevice=/dev/nvidia%d "),
             ("\"a *:* rwm\"", "ConstrainDevices=no GPUDevice=/dev/nvidia%d "),
         ] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the `jobfence` command does for OpenPBS alone. It is compiled into the command, not into the library.
+//! The parts of the `jobfence` command that are for OpenPBS alone. They are not in the library.
 
 use jobfence::config::{Config, Named, SectionKind};
 use jobfence::host::Host;
@@ -22,7 +22,7 @@ pub mod node;
 /// The daemon of a node.
 const MOM: DaemonKind = DaemonKind { program: "pbs_mom", variables: &["PBS_CONF_FILE"] };
 
-/// The part of OpenPBS.
+/// OpenPBS's part of the command.
 pub struct PbsPart;
 
 impl SchedulersPart for PbsPart {
@@ -57,7 +57,7 @@ impl SchedulersPart for PbsPart {
     }
 }
 
-/// Puts what of OpenPBS's jobs was never in a fence into the fences.
+/// Puts processes of OpenPBS's jobs that are in no fence into the fences of their jobs.
 #[derive(Default)]
 struct FetchIn {
     said: Vec<String>,
@@ -78,7 +78,8 @@ impl Chore for FetchIn {
     }
 }
 
-/// `12.server` and `12[3].server`: `12`, `12[3]`, and all of an array as `12[]`; the server's name may be short.
+/// Whether `text` names the job `12.server` or `12[3].server`: as `12` or `12[3]`, or as `12[]` for the whole array. The server's name may
+/// follow, also its short form.
 fn means(text: &str, id: &str) -> Option<JobMatch> {
     let (sequence, server) = id.split_once('.').filter(|(_, server)| !is_number(server))?;
     let (number, index) = sequence.split_once('[').unwrap_or((sequence, "0]"));
@@ -92,7 +93,7 @@ fn means(text: &str, id: &str) -> Option<JobMatch> {
     if asked == sequence { Some(JobMatch::It) } else { is_array().then_some(JobMatch::Whole) }
 }
 
-/// The names in the output of OpenPBS's `qstat -Q -f`: a line for each queue, followed by attributes in lines that begin with a blank.
+/// The queues in the output of OpenPBS's `qstat -Q -f`: a line names each queue, and lines that begin with a blank have its attributes.
 fn queues(text: &str) -> Vec<String> {
     let queue = |line: &str| line.strip_prefix("Queue: ").map(|name| name.trim().to_owned());
     text.lines().filter_map(queue).collect()

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What MoM's directory says of a site under OpenPBS: for `jobfence check`, and for what `jobfence pbs-config` has converted. Each thing on
-//! the page's list of what changes for a site has its line here, if it can be seen on the host.
+//! What MoM's directory says about a site of OpenPBS: for `jobfence check` and `jobfence pbs-config`. The page lists what changes for a
+//! site; each item that can be seen on the host has its line here.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Who takes part in the events of jobs.
+/// A hook that MoM has.
 #[derive(Debug)]
 struct MomHook {
     name: String,
@@ -19,7 +19,7 @@ impl MomHook {
         self.keys.get(key).map_or("", String::as_str)
     }
 
-    /// What is not there is the default.
+    /// A hook is enabled unless its attributes say otherwise.
     fn is_enabled(&self) -> bool {
         !self.value("enabled").eq_ignore_ascii_case("false")
     }
@@ -29,37 +29,37 @@ impl MomHook {
     }
 }
 
-/// How a line is meant.
+/// A line, by how serious it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MomSays {
-    /// So it is.
+    /// A state that is neither wrong nor surprising.
     Fact(String),
-    /// Here something differs from what the site may think.
+    /// A difference from what the site may expect.
     Hint(String),
-    /// Because of this, no job is fenced as configured.
+    /// A reason why no job is fenced as configured.
     Fault(String),
 }
 
-/// What jobfence.conf says that matters here.
+/// The parts of jobfence.conf that matter here.
 pub struct ForMom<'a> {
-    /// The file itself, where it is known.
+    /// The file itself, if it is known.
     pub file: Option<&'a Path>,
     /// The headers of its sections.
     pub sections: Vec<&'a str>,
-    /// Whether it has a GPUDevice.
+    /// Whether it sets GPUDevice.
     pub has_gpus: bool,
 }
 
-/// The events with which MoM runs a script of the site's only where no hook has them.
+/// The site's scripts, each with its event. MoM runs the script only if no hook has that event.
 const SCRIPTS: [(&str, &str); 2] = [("prologue", "execjob_prologue"), ("epilogue", "execjob_epilogue")];
 
-/// With which seconds MoM ends a hook and a script, unless somebody says otherwise.
+/// After how many seconds MoM ends a hook or a script, by default.
 const ALARM: u64 = 30;
 
-/// A program of which this is a line is the hook of this project, whatever the site calls it.
+/// A hook whose program has this word is jobfence's hook, whatever the site calls it.
 const OURS: &str = "jobfence_abi_version";
 
-/// All of it, in the order of the page. Nothing where the directory cannot be read.
+/// All lines, in the order of the page. Empty if the directory cannot be read.
 pub fn lines(mom_priv: &Path, conf: &ForMom<'_>) -> Vec<MomSays> {
     let Some(hooks) = hooks(mom_priv) else { return Vec::new() };
     let ours = hooks.iter().find(|hook| hook.is_ours);
@@ -99,7 +99,7 @@ pub fn lines(mom_priv: &Path, conf: &ForMom<'_>) -> Vec<MomSays> {
     said
 }
 
-/// None: not for these eyes.
+/// The hooks that MoM has. `None`: their directory cannot be read.
 fn hooks(mom_priv: &Path) -> Option<Vec<MomHook>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(mom_priv.join("hooks")).ok()?.flatten() {
@@ -111,7 +111,7 @@ fn hooks(mom_priv: &Path) -> Option<Vec<MomHook>> {
         let pair = |line: &str| line.trim().split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
         let program = fs::read(entry.path().with_extension("PY")).unwrap_or_default();
         let is_ours = program.windows(OURS.len()).any(|window| window == OURS.as_bytes());
-        // MoM has the attributes of a hook before its program.
+        // MoM gets a hook's attributes before its program, and cannot run it until then.
         if !program.is_empty() {
             found.push(MomHook { name, keys: text.lines().filter_map(pair).collect(), is_ours });
         }
@@ -133,7 +133,7 @@ fn of_our_hook(mom_priv: &Path, ours: Option<&MomHook>, conf: &ForMom<'_>) -> Ve
         return vec![MomSays::Fact(format!("the hook {} is not enabled: no job is fenced until it is", hook.name))];
     }
     let text = fs::read_to_string(directory.join(format!("{}.CF", hook.name))).unwrap_or_default();
-    // As in DEFAULTS of the hook.
+    // The defaults are those of the hook's DEFAULTS.
     let value = |key: &str, default: &str| {
         let of = |line: &str| Some(line.trim().strip_prefix(key)?.trim_start().strip_prefix('=')?.trim().to_owned());
         text.lines().filter_map(of).next_back().unwrap_or_else(|| default.to_owned())
@@ -165,7 +165,7 @@ fn of_our_hook(mom_priv: &Path, ours: Option<&MomHook>, conf: &ForMom<'_>) -> Ve
     said
 }
 
-/// Without which a job can be outside of its fence.
+/// The events that the hook needs: without one of them, a job can be outside its fence.
 const EVENTS: [&str; 5] = ["execjob_begin", "execjob_prologue", "execjob_launch", "execjob_end", "exechost_periodic"];
 
 fn of_scripts(mom_priv: &Path, hooks: &[MomHook], ours: Option<&MomHook>) -> Vec<MomSays> {
@@ -200,14 +200,14 @@ fn of_scripts(mom_priv: &Path, hooks: &[MomHook], ours: Option<&MomHook>) -> Vec
     said
 }
 
-/// How long a script of the site's may take.
+/// How many seconds a script of the site may take.
 fn prologalarm(mom_priv: &Path) -> u64 {
     let text = fs::read_to_string(mom_priv.join("config")).unwrap_or_default();
     let of = |line: &str| line.trim().strip_prefix("$prologalarm")?.trim().parse().ok();
     text.lines().filter_map(of).next_back().unwrap_or(ALARM)
 }
 
-/// As the hook reads it.
+/// Whether jobs with place=exclhost share this host, by the hook's test.
 fn shares_whole_hosts(mom_priv: &Path) -> bool {
     let files = fs::read_dir(mom_priv.join("config.d")).into_iter().flatten().flatten();
     files.map(|file| fs::read_to_string(file.path()).unwrap_or_default()).any(|text| text.contains("ignore_excl"))
@@ -258,14 +258,13 @@ mod tests {
         );
         write("hooks/fence.HK", &attributes);
 
-        // What it was converted from stays on.
+        // The stock hook stays enabled.
         write("hooks/pbs_cgroups.PY", "x");
         write("hooks/pbs_cgroups.HK", "event=execjob_begin\n");
         assert!(matches!(&all(&[])[1], MomSays::Fault(text) if text.contains("pbs_cgroups is enabled beside ours")));
         write("hooks/pbs_cgroups.HK", "event=execjob_begin\nenabled=false\n");
         assert_eq!(all(&[]), [fact()]);
 
-        // Scripts.
         write("epilogue", "#!/bin/sh\n");
         says(&all(&[])[1], "/epilogue: MoM does not run this beside a hook");
         write("config", "$logevent 0x1ff\n$prologalarm 60\n");
@@ -275,7 +274,7 @@ mod tests {
         assert_eq!(all(&[]).len(), 2);
         fs::remove_file(mom.join("epilogue")).unwrap();
 
-        // Types of vnodes, and hosts that are a job's alone.
+        // Types of vnodes, and hosts for one job alone.
         says(&all(&["[Queue=a]", "[VnodeType=gpu]"])[1], "vntype does not say of which type");
         write("vntype", "gpu\n");
         assert_eq!(all(&["[VnodeType=gpu]"]), [fact()]);

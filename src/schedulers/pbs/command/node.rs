@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What PBS calls this node.
+//! The name and the resources of this node in PBS.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::command::Failure;
 use crate::host::grantable::Grantable;
 
-/// A node's name as it can stand in a command of qmgr's.
+/// Checks that a node's name is safe in a command of qmgr.
 pub fn name(text: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.[]".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {
@@ -16,7 +16,7 @@ pub fn name(text: &str) -> Result<String, String> {
     Err(format!("expected the name of a node of PBS (letters, digits and -_.[]), found {text:?}"))
 }
 
-/// The name under which MoM is known: `PBS_MOM_NODE_NAME` of pbs.conf, or the host's name up to its first dot.
+/// MoM's name for this node: `PBS_MOM_NODE_NAME` of pbs.conf, or the host's name up to its first dot.
 pub fn node() -> Result<String, Failure> {
     let conf = std::env::var_os("PBS_CONF_FILE").filter(|file| !file.is_empty());
     let conf = conf.map_or_else(|| PathBuf::from("/etc/pbs.conf"), PathBuf::from);
@@ -35,7 +35,7 @@ fn configured(conf: &Path) -> Option<String> {
     text.lines().filter_map(value).next_back().filter(|value| !value.is_empty())
 }
 
-/// The resources of a node of PBS, each with its value.
+/// The resources of a PBS node, each with its value; memory in kb of 1024 bytes.
 pub fn resources(grantable: &Grantable) -> [(&'static str, String); 3] {
     let kb = |bytes: u64| format!("{}kb", bytes >> 10);
     [("mem", kb(grantable.mem)), ("vmem", kb(grantable.vmem())), ("ncpus", grantable.cpus.count().to_string())]

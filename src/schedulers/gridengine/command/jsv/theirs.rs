@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Another JSV, which a site had before ours: qmaster has one `jsv_url`. It runs as qmaster would run it, and is asked before ours, since
-//! what it changes is what counts. What it says is handed on as it is.
+//! The site's own JSV: qmaster has only one `jsv_url`. It runs as under qmaster, and is asked before jobfence's, since its changes count.
+//! Its lines are handed on as they are.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,40 +17,39 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-/// No line of the protocol is longer.
+/// More bytes than a line of the protocol has.
 const LONGEST: usize = 1 << 20;
-/// How long one has that is told to end. qmaster gives ours five seconds.
+/// How long the other JSV has to end. qmaster gives jobfence's JSV five seconds.
 const END: Duration = Duration::from_secs(2);
-/// At a signal that nobody waits for, in milliseconds.
+/// The time between two looks whether it has ended, in milliseconds.
 const PAUSE: u8 = 10;
 
-/// What the other one has decided.
+/// What the other JSV has decided.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The job may be submitted, if ours says so, too.
+    /// The job may be submitted, if jobfence's JSV agrees.
     Accepted,
-    /// This line, which ends the verification.
+    /// The job is rejected by this line, which ends the verification.
     Rejected(Vec<u8>),
 }
 
-/// The other JSV, which is started when there is a first job.
+/// The other JSV. It is started at the first job.
 pub struct OtherJsv {
     argv: Vec<OsString>,
-    /// How long it may be silent.
+    /// The longest time that it may be silent.
     patience: Duration,
     running: Option<RunningJsv>,
 }
 
 impl OtherJsv {
-    /// The one that this command starts.
+    /// The JSV that the command `argv` starts.
     pub fn new(argv: Vec<OsString>, patience: Duration) -> Self {
         Self { argv, patience, running: None }
     }
 
-    /// Asks about a job, of which qmaster has said these lines, and hands on each line of the answer but the last.
+    /// Asks about a job with these lines of qmaster's, and hands on each line of the answer but the last.
     ///
-    /// What goes wrong rejects the job for the time being, and the next one meets a new process: a job that a site's own rules have not
-    /// seen is not submitted.
+    /// If the other JSV fails, the job is rejected for now, since none may get past the site's rules. The next job starts a new process.
     pub fn ask(&mut self, job: &[Vec<u8>], mut hand_on: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<Decision> {
         match self.conversation(job, &mut hand_on) {
             Ok(decision) => Ok(decision),
@@ -71,7 +70,7 @@ impl OtherJsv {
         hand_on: &mut impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<Decision, Trouble> {
         let written = self.written();
-        // qmaster starts a program anew that was changed.
+        // As qmaster does: a program that was changed is started anew.
         if self.running.as_ref().is_some_and(|running| running.written != written) {
             self.end();
         }
@@ -79,7 +78,7 @@ impl OtherJsv {
             Some(running) => running,
             none => none.insert(RunningJsv::start(&self.argv, written)?),
         };
-        // qmaster, too, counts from the last line that it has read.
+        // As in qmaster, the time counts from the last line.
         let mut deadline = Instant::now() + self.patience;
         let mut say = |line: &[u8], deadline: &mut Instant| {
             *deadline = Instant::now() + self.patience;
@@ -117,18 +116,18 @@ impl OtherJsv {
         }
     }
 
-    /// When its program was changed last. A name without a place is looked for in PATH, and not here.
+    /// When its program was last changed. `None` for a name that is looked up in PATH.
     fn written(&self) -> Option<SystemTime> {
         std::fs::metadata(self.argv.first()?).ok()?.modified().ok()
     }
 
-    /// Ends it, as qmaster does.
+    /// Ends it with QUIT, as qmaster does.
     pub fn end(&mut self) {
         let Some(mut running) = self.running.take() else { return };
         running.pending.extend_from_slice(b"QUIT\n");
         let deadline = Instant::now() + END;
         while Instant::now() < deadline && matches!(running.child.try_wait(), Ok(None)) {
-            // What it says now is for nobody.
+            // Its output is no longer needed, but must not block it.
             running.said.clear();
             if running.pump(deadline.min(Instant::now() + Duration::from_millis(PAUSE.into()))).is_err() {
                 let _ = poll(&mut [], PollTimeout::from(PAUSE));
@@ -143,11 +142,11 @@ impl Drop for OtherJsv {
     }
 }
 
-/// Why there is no answer.
+/// Why there is no decision.
 enum Trouble {
-    /// The other JSV's.
+    /// The other JSV failed.
     OfTheirs(String),
-    /// qmaster does not hear us.
+    /// The answer cannot be written to qmaster.
     OfOurs(io::Error),
 }
 
@@ -157,18 +156,18 @@ impl From<io::Error> for Trouble {
     }
 }
 
-/// A process of the other JSV. Dropped, it is killed with what it has started.
+/// A process of the other JSV. When this is dropped, its process group is killed.
 struct RunningJsv {
     child: Child,
     input: ChildStdin,
     output: ChildStdout,
-    /// `None`: it has closed them.
+    /// Its stderr. `None`: it has closed it.
     complaints: Option<ChildStderr>,
-    /// What it is still to be told.
+    /// Bytes that are not yet written to it.
     pending: Vec<u8>,
-    /// What it has said, and nobody has taken.
+    /// Bytes that were read from it, and not yet used.
     said: Vec<u8>,
-    /// When its program was changed last.
+    /// When its program was last changed.
     written: Option<SystemTime>,
 }
 
@@ -181,7 +180,7 @@ impl RunningJsv {
             let _ = leave_descriptors();
             set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from)
         };
-        // SAFETY: commands have one thread, so the child may do what it likes until its exec.
+        // SAFETY: commands have one thread, so the child may run any code until its exec.
         unsafe { command.pre_exec(prepare) };
         let mut child = command.spawn().map_err(|error| Trouble::OfTheirs(format!("cannot be started: {error}")))?;
         let (Some(input), Some(output), Some(complaints)) =
@@ -196,7 +195,7 @@ impl RunningJsv {
         Ok(Self { child, input, output, complaints, pending: Vec::new(), said: Vec::new(), written })
     }
 
-    /// Its next line that is not empty. qmaster takes no notice of others.
+    /// Its next line that is not empty. qmaster ignores empty lines, too.
     fn line(&mut self, deadline: Instant) -> Result<Vec<u8>, Trouble> {
         loop {
             if let Some(end) = self.said.iter().position(|byte| *byte == b'\n') {
@@ -220,7 +219,7 @@ impl RunningJsv {
         }
     }
 
-    /// Writes and reads what can be, and waits until then. A complaint is an error: qmaster denies a job for it, too.
+    /// Waits until a pipe is ready, then writes and reads. Output on stderr is an error: qmaster denies a job for it, too.
     fn pump(&mut self, deadline: Instant) -> Result<(), Trouble> {
         let left = deadline.saturating_duration_since(Instant::now());
         let reads = [Some(self.output.as_fd()), self.complaints.as_ref().map(AsFd::as_fd)].into_iter().flatten();
@@ -255,7 +254,7 @@ impl RunningJsv {
 
 impl Drop for RunningJsv {
     fn drop(&mut self) {
-        // Its number is its group's until it has been waited for.
+        // Until the child has been waited for, its number is that of its process group.
         if let Ok(pid) = i32::try_from(self.child.id()) {
             let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
         }
@@ -266,7 +265,7 @@ impl Drop for RunningJsv {
     }
 }
 
-/// Reads what is there. `false`: nobody writes any more.
+/// Reads what is there. `false`: all writers have closed the pipe.
 fn read(pipe: &mut (impl Read + AsFd), into: &mut Vec<u8>) -> io::Result<bool> {
     let mut some = [0; 4096];
     match pipe.read(&mut some) {
@@ -289,7 +288,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(300);
 
-    /// A JSV of the shell's that says `started` before it has started, and `answer` for a job.
+    /// A JSV as a shell script that runs `started` before it answers STARTED, and `answer` for each job.
     fn script(path: &Path, started: &str, answer: &str) -> Vec<OsString> {
         let text = format!(
             "#!/bin/sh\nwhile read -r line; do\n    case $line in\n    START) {started} echo STARTED;;\n    \
@@ -321,7 +320,7 @@ mod tests {
         let path = temp.path().join("theirs");
         let lines = ["PARAM l_hard a=1", "ENV ADD A b"];
         let mut jsv = OtherJsv::new(script(&path, "", "echo PARAM p -5; echo RESULT STATE CORRECT"), LONG);
-        // It has the variables only if it asks for them, and is asked about the next job, too.
+        // The same process is asked about the next job, too. It gets the variables only if it asks for them.
         for _ in 0..2 {
             let said = "LOG INFO PARAM l_hard a=1\nPARAM p -5\n".to_owned();
             assert_eq!(ask(&mut jsv, &lines), (said, "accepted".to_owned()));
@@ -349,7 +348,7 @@ mod tests {
         let later = "Try again later.";
         assert_eq!(rejected("exec sleep 900", Duration::from_secs(1)), format!("{name} does not answer. {later}"));
         assert_eq!(rejected("exit 0", LONG), format!("{name} has ended. {later}"));
-        // As qmaster would take it, which must not hear the end before ours has noted what counts.
+        // qmaster would take this as ACCEPT, and must not get it before jobfence's JSV has noted its requests.
         assert_eq!(rejected("echo '  RESULT  STATE   ACCEPT '", LONG), "accepted");
         let mut early = OtherJsv::new(script(&path, "echo RESULT STATE ACCEPT;", "exit 0"), LONG);
         let (said, answer) = ask(&mut early, &[]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What both fences of a job have seen when they are gone: what the job has used, and what its user is told.
+//! The results of a job's two fences at their end: what the job used, and what its user is told.
 
 use jobfence::doors::life::{self, HowClosed};
 use jobfence::error::Result;
@@ -8,19 +8,19 @@ use jobfence::figures::LimitedTo;
 use jobfence::figures::Usage;
 use jobfence::job::Id;
 
-/// Of both fences together. Whatever is here has been logged: an interactive job and a slave task have no file for it.
+/// The results of both fences. All of them are logged, too: an interactive job and a slave task have no file for them.
 #[derive(Default)]
 pub struct BothFences {
-    /// What the fence of the job has counted, and not that of the shepherd. `None`: nobody knows.
+    /// The usage in the fence of the job, without that of the shepherd. `None`: not known.
     pub usage: Option<Usage>,
-    /// What has happened in both, once each.
+    /// What happened in either fence, each sentence once.
     pub sentences: Vec<String>,
     /// The sentences without the names of their fences.
     bare: Vec<String>,
 }
 
 impl BothFences {
-    /// Adds what has become of the fence of the job itself, or of its shepherd's.
+    /// Adds the results of one fence: of the job's, or of its shepherd's.
     pub fn add(&mut self, job: &Id, is_of_job: bool, closed: Vec<Result<HowClosed>>) {
         for one in closed {
             match one {
@@ -41,7 +41,7 @@ impl BothFences {
         }
     }
 
-    /// A fence also tells of what the job as a whole was refused: both of them would.
+    /// Adds a sentence, unless the other fence has told the same: both tell what was refused to the job as a whole.
     fn say(&mut self, of_fence: &str, sentence: String) {
         let bare = sentence.replacen(of_fence, "", 1);
         if !self.bare.contains(&bare) {

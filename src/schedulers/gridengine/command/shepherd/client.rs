@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The client of an interactive job says why the job was not started.
+//! Has the client of an interactive job print why the job was not started.
 
 use std::ffi::{CString, OsStr};
 use std::io::Write as _;
@@ -14,12 +14,11 @@ use nix::unistd::Pid;
 use super::process::{self, ShepherdEvent, ShepherdProcess};
 use super::spool::{EXIT_STATUS, Spool};
 
-/// So long a client is waited for, where it is called without the shepherd.
+/// How long to wait for a client that is called without the shepherd.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Has it say so; whether the job is over with that. A job that has begun is left alone, and a batch job has no client. When the client of
-/// a slave task has said it, the job decides what to do: qmaster would end the whole job for a task that is over like this
-/// (`job_report_qmaster.c`).
+/// Has the client print the sentence. Returns whether the job is over with that. A job that has begun is left alone, and a batch job has no
+/// client. A slave task is never over: qmaster would end the whole job for that (`job_report_qmaster.c`), but the job is to decide.
 pub fn tell(spool: &Spool, program: &CString, name: &OsStr, sentence: &str) -> Result<bool> {
     let config = spool.dir.read(CONFIG)?;
     let directory = spool.dir.path().file_name().and_then(OsStr::to_str).unwrap_or_default();
@@ -41,19 +40,19 @@ fn is_told(spool: &Spool, config: &str, program: &CString, name: &OsStr, sentenc
             let ours = client::environment(|name| std::env::var(name).ok(), sentence);
             spool.write(CONFIG, instead.as_bytes())?;
             let answer = spool.write(ENVIRONMENT, &ours).and_then(|()| by_shepherd(spool, program, name));
-            // execd reads there whose the job is.
+            // execd reads the job's owner from this file.
             spool.write(CONFIG, config.as_bytes())?;
             answer
         }
     }
 }
 
-/// As `write_to_qrsh` of `qlogin_starter.c`.
+/// Writes a line to the client's socket, as `write_to_qrsh` of `qlogin_starter.c` does.
 fn write_to(address: &str, line: &str) -> Result<()> {
     let failed = |error: std::io::Error| Error::new(format!("call the job's client: {error}")).value(address);
     let all: Vec<_> = address.to_socket_addrs().map_err(failed)?.collect();
     let mut found = Err(Error::new("the job's client has no address:").value(address));
-    // A user can name an address with any number of hosts behind it.
+    // A user can name an address that resolves to any number of hosts.
     let deadline = Instant::now() + PATIENCE;
     for one in all {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -70,8 +69,8 @@ fn write_to(address: &str, line: &str) -> Result<()> {
     stream.write_all(line.as_bytes()).map_err(failed)
 }
 
-/// Runs a shepherd by what is now in the spool. It is not fenced, since nothing of the job's user is there. It ends with its client, and at
-/// qdel, as each shepherd does.
+/// Runs a shepherd with the replaced files of the spool. It needs no fence, since nothing of the job's user runs in it. It ends with its
+/// client, and at qdel, as each shepherd does.
 fn by_shepherd(spool: &Spool, program: &CString, name: &OsStr) -> Result<bool> {
     let mut child = ShepherdProcess::start(program, name, spool.user, |_| Ok(()))?;
     loop {

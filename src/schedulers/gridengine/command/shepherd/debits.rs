@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What qmaster debits of a queue's jobs on this host: a launch asks for it now and then, and those after it read the answer in `RunDir`.
+//! What qmaster debits for a queue's jobs on this host. A launch asks qmaster and keeps the answer in `RunDir` for launches after it.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -17,15 +17,15 @@ use nix::unistd::getppid;
 use crate::check::daemon::SchedulerDaemon;
 use crate::schedulers::gridengine::check::EXECD;
 
-/// How long an answer holds, and how long that there was none.
+/// How long an answer holds, and how long a failure to get one.
 const LASTS: Duration = Duration::from_secs(300);
 const SILENCE_LASTS: Duration = Duration::from_secs(60);
-/// What stands in the file of a queue for which there was never an answer.
+/// The content of a queue's file if qmaster has never answered.
 const SILENCE: &str = "none\n";
-/// How long a launch waits for qmaster, with all questions.
+/// How long a launch waits for all of qmaster's answers together.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The debits of this job's queue, if one of these requests is counted by them. What is not known is logged.
+/// The debits of this job's queue, if one of these requests depends on them. Logs if they are not known.
 pub fn of(spooled: &SpooledJob, wanted: &[&SlotRequest], config: &Config) -> Debits {
     if wanted.iter().all(|request| spooled.is_said(request)) {
         return Debits::default();
@@ -44,12 +44,12 @@ pub fn of(spooled: &SpooledJob, wanted: &[&SlotRequest], config: &Config) -> Deb
 fn kept_or_asked(spooled: &SpooledJob, config: &Config) -> Result<Debits> {
     let queue = spooled.facts.partition.known().cloned().unwrap_or_default();
     let name = Id::new(queue.as_str())?.in_a_name();
-    // A file for each queue.
+    // The directory has a file for each queue.
     let dir = make_directory(&config.run_dir, KEPT)?;
     if let Some(kept) = kept(&dir, &name) {
         return Ok(kept);
     }
-    // An older answer is nearer to the truth than none.
+    // An old answer is better than none.
     let before = || dir.read(&name).ok().map(|text| Debits::parse(&text)).filter(Debits::are_known);
     let asked = ask(&queue, &spooled.host).or_else(|why| before().ok_or(why));
     let text = asked.as_ref().map_or_else(|_| SILENCE.to_owned(), Debits::text);
@@ -59,14 +59,14 @@ fn kept_or_asked(spooled: &SpooledJob, config: &Config) -> Result<Debits> {
     asked.map_err(Error::new)
 }
 
-/// What was answered lately.
+/// The kept answer, if it still holds.
 fn kept(dir: &Dir, name: &str) -> Option<Debits> {
     let file = std::fs::File::from(dir.open_file(name, OFlag::O_RDONLY).ok()?);
     let written = file.metadata().ok()?.modified().ok()?;
-    // Launches have one name for the new file, so one can give the file's name to another's, which is still empty.
+    // Launches share the name of the new file, so one launch can rename another's file while it is still empty.
     let debits = Debits::parse(&dir.read(name).ok().filter(|text| !text.is_empty())?);
     let lasts = if debits.are_known() { LASTS } else { SILENCE_LASTS };
-    // A clock that was set back makes it a file of the future.
+    // After the clock was set back, the file can be of the future.
     SystemTime::now().duration_since(written).ok().filter(|age| *age < lasts).map(|_| debits)
 }
 

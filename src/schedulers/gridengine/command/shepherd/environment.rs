@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the job reads of its fence: variables in the file `environment` of the spool, from which the shepherd makes the job's environment.
+//! Variables that tell the job of its fence, in the spool's file `environment`, from which the shepherd makes the job's environment.
 //!
-//! A user may have set any of them, or have inherited them from another job: what is not limited is taken out.
+//! A user may have set one of them, or the job may have inherited it from another job: if the job has no such limit, it is removed.
 
 use std::ffi::CStr;
 
@@ -14,25 +14,25 @@ use jobfence::schedulers::gridengine::spool::{ENVIRONMENT, SpooledJob};
 
 use super::spool::Spool;
 
-/// Writes them. `visible_gpus`: what `CUDA_VISIBLE_DEVICES` is to be, where it is for us to say.
+/// Writes the variables. `visible_gpus`: the value of `CUDA_VISIBLE_DEVICES`, if jobfence sets it.
 pub fn tell(spool: &Spool, job: &SpooledJob, config: &Config, seen: &Seen, visible_gpus: Option<&str>) -> Result<()> {
     let before = spool.dir.read_bytes(ENVIRONMENT)?;
-    // The shepherd binds a job when it is in its fence: then the CPUs that we see are not the job's.
+    // The shepherd binds a job to cores later, so the CPUs of this process are not those of a bound job.
     let visible = Affinity::from_pid(0).map(|cpus| cpus.count()).filter(|_| config.thread_hints && !job.is_bound);
     let hint = visible.zip(seen.limits.cpus).and_then(|(visible, cpus)| threads(cpus, visible));
     spool.write(ENVIRONMENT, &with_ours(&before, config.mode, seen, hint, visible_gpus))
 }
 
-/// A value need not be text: `qrsh` puts bytes of 0xff between the words of its command.
+/// The file with jobfence's variables. Values need not be UTF-8: `qrsh` puts bytes of 0xff between the words of its command.
 fn with_ours(text: &[u8], mode: Mode, seen: &Seen, hint: Option<u64>, visible_gpus: Option<&str>) -> Vec<u8> {
     let limit = |value: Option<String>| value.filter(|_| mode == Mode::Enforce);
     let lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
     let value = |name: &CStr| lines.iter().find_map(|line| line.strip_prefix(name.to_bytes())?.strip_prefix(b"="));
-    // With 'qsub -V', a job inherits what another one was told.
+    // With 'qsub -V', a job inherits the variables of another job.
     let inherited = value(HINT);
     let is_users = |name: &CStr| value(name).is_some_and(|value| inherited != Some(value));
     let has_users = THREADS.iter().any(|name| is_users(name));
-    // With more slots, mpirun or the script itself starts processes, and each would start as many threads as all may use.
+    // With several slots, mpirun or the script starts several processes, and each would start as many threads as all may use.
     let is_one_slot = value(c"NSLOTS") == Some(b"1");
     let hint = limit(hint.filter(|_| is_one_slot && !has_users).map(|threads| threads.to_string()));
     let mut ours = Vec::from(seen.variables(mode));
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(told("A=b\n", Mode::Observe, Some(2)), [""; 0]);
         assert_eq!(told("GOMAXPROCS=7\n", Mode::Enforce, Some(2)), ["GOMAXPROCS=7"]);
         assert_eq!(told_with(2, "A=b\n", Mode::Enforce, Some(2)), [""; 0], "a job of several processes");
-        // What another job was told, and what of it the user has changed.
+        // Variables of another job, and one of them that the user has changed.
         let inherited = ours(4).join("\n");
         assert_eq!(told(&inherited, Mode::Enforce, Some(2)), ours(2));
         assert_eq!(told(&inherited, Mode::Enforce, None), [""; 0]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The shepherd as a child: it starts in its fence, gets the signals that execd sends to us, and is waited for.
+//! The shepherd as a child process: it starts in the job's fence, and gets the signals that execd sends to this process.
 
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr};
@@ -24,7 +24,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{Pid, execv, getppid, setpgid};
 
-/// What execd sends to a shepherd (`sge_kill`), and what an administrator may.
+/// The signals that execd sends to a shepherd (`sge_kill`), and those that an administrator may send.
 const PASSED_ON: [Signal; 12] = [
     Signal::SIGTTIN,
     Signal::SIGTTOU,
@@ -40,43 +40,43 @@ const PASSED_ON: [Signal; 12] = [
     Signal::SIGALRM,
 ];
 
-/// The file with the number of the signal that SIGTTIN stands for.
+/// The file with the number of the signal for the job that SIGTTIN announces.
 const SIGNAL: &str = "signal";
 /// The file by which execd finds its shepherd again.
 pub const PID: &str = "pid";
-/// The file that the shepherd writes when it has started the job.
+/// The file that the shepherd writes once it has started the job.
 const JOB_PID: &str = "job_pid";
 
-/// How long at least, and how long at most, until these files are looked at again.
+/// The shortest and the longest time between two looks at these files.
 const SOONEST: Duration = Duration::from_millis(2);
 const LATEST: Duration = Duration::from_millis(200);
 
-/// By proc(5), as if it had less memory by half of the job's limit. The shepherd of an interactive job has more than 20 MiB, and each process of
-/// the job may have less.
+/// The shepherd's oom_score_adj: it counts as if it had less memory by half of the job's limit (proc(5)). The shepherd of an interactive
+/// job has more than 20 MiB, and each process of the job may have less.
 const SPARED: &str = "-500";
 
-/// A shepherd that runs.
+/// A running shepherd.
 pub struct ShepherdProcess {
     pid: Pid,
     signals: SignalFd,
     spool: SpoolWatch,
-    /// What is not yet handed on.
+    /// Events that are not yet returned, the oldest last.
     waiting: Vec<ShepherdEvent>,
 }
 
-/// What comes next of a shepherd.
+/// An event of a shepherd.
 pub enum ShepherdEvent {
     /// It has written its number.
     HasPid,
     /// It has started the job.
     JobBegins,
-    /// Somebody wants it to have this signal.
+    /// This process got this signal for it.
     Signal(Signal),
-    /// It is dead.
+    /// It has ended.
     Ended(Exit),
 }
 
-/// The shepherd that execd itself would start: it lies beside execd. To be asked at once: when execd ends, our parent is another.
+/// The shepherd that execd itself would start: the one beside execd's program. Call this first: after execd ends, the parent is another.
 pub fn program() -> Result<CString> {
     let execd = PathBuf::from(format!("/proc/{}/exe", getppid()));
     let found = readlink(&execd).map_err(|errno| Error::os("find execd", &execd, errno))?;
@@ -87,35 +87,35 @@ pub fn program() -> Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| Error::new("a NUL in a path").at(&path))
 }
 
-/// The shepherd in the place of this process.
+/// Replaces this process by the shepherd.
 pub fn become_shepherd(program: &CString, name: &OsStr, user: SpoolUser) -> Result<Infallible> {
     exec(program, name, user)
 }
 
-/// As execd starts it: in the background.
+/// Executes the shepherd as execd does: in the background.
 fn exec(path: &CString, name: &OsStr, user: SpoolUser) -> Result<Infallible> {
     user.act()?;
-    // SAFETY: the default action is no code of ours. What is ignored would be so in the job, too.
+    // SAFETY: the default action runs no code of this program. If it stayed ignored, the job would inherit that.
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
     let name = CString::new(name.as_bytes()).map_err(|_| Error::new("a NUL in a name"))?;
     execv(path, &[name, c"-bg".to_owned()])
         .map_err(|errno| Error::os("run", path.to_string_lossy().into_owned(), errno))
 }
 
-/// Whether a job that stands still is to go on for this signal. At `s_rt` and `s_cpu` execd only warns it (`sge_kill` of
-/// `execd_signal_queue.c`), and the warning waits.
+/// Whether this signal thaws a frozen job. At `s_rt` and `s_cpu` execd only sends a warning (`sge_kill` of `execd_signal_queue.c`), which
+/// waits until the job goes on.
 pub fn wakes(signal: Signal) -> bool {
     ![Signal::SIGUSR1, Signal::SIGUSR2].contains(&signal)
 }
 
-/// Whether this signal asks for the job to be stopped.
+/// Whether this signal asks the shepherd to stop the job.
 pub fn is_stop(dir: &Dir, signal: Signal) -> bool {
     let number = || dir.read(SIGNAL).ok()?.trim().parse::<i32>().ok();
     signal == Signal::SIGTTIN && number() == Some(Signal::SIGSTOP as i32)
 }
 
-/// What comes of the shepherd's files. They are looked at again and again: the kernel would tell by inotify, but all of root's
-/// processes on a host together have 128 instances of that, and each job has a process of ours.
+/// Watches for the shepherd's files by polling: inotify allows 128 instances for all of root's processes on a host together, and
+/// each job has a process of jobfence.
 struct SpoolWatch {
     directory: PathBuf,
     since: Instant,
@@ -128,8 +128,8 @@ impl SpoolWatch {
         Self { directory: directory.to_owned(), since: Instant::now(), has_pid: false, is_begun: false }
     }
 
-    /// When to look the next time; never when there is nothing more to come. A prolog can take long: what comes after it is seen
-    /// late by a small part of the time that it took.
+    /// The time until the next look; none once both files are there. It grows with the time that has passed, as a prolog can take
+    /// long: so a file is seen late by a small part of that time.
     fn next(&self) -> PollTimeout {
         if self.has_pid && self.is_begun {
             return PollTimeout::NONE;
@@ -138,8 +138,8 @@ impl SpoolWatch {
         PollTimeout::try_from(pause).unwrap_or(PollTimeout::ZERO)
     }
 
-    /// In the order in which it has happened. A file that is empty is not yet written. The job's user can write to some of the
-    /// files there, but not to these.
+    /// New events, in their order. An empty file is not yet written. The job's user can write to some files of the spool, but not to
+    /// these.
     fn read(&mut self) -> Vec<ShepherdEvent> {
         let is_written =
             |name: &str| std::fs::symlink_metadata(self.directory.join(name)).is_ok_and(|found| found.len() > 0);
@@ -157,7 +157,7 @@ impl SpoolWatch {
 }
 
 impl ShepherdProcess {
-    /// Starts it; `attach` puts it into its fence before it runs anything.
+    /// Starts the shepherd. `attach` puts it into its fence before it executes anything.
     pub fn start(
         program: &CString,
         name: &OsStr,
@@ -165,7 +165,7 @@ impl ShepherdProcess {
         attach: impl FnOnce(Pid) -> Result<()>,
     ) -> Result<Self> {
         let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
-        // As execd looks for it, with ps(1).
+        // execd looks for this name with ps(1).
         let comm = CString::new(SHEPHERD).map_err(|_| Error::new("a NUL in a name"))?;
         prctl::set_name(&comm).map_err(os("set the name of this process"))?;
         let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
@@ -187,12 +187,12 @@ impl ShepherdProcess {
         Ok(Self { pid: child.pid, signals, spool, waiting: Vec::new() })
     }
 
-    /// Its number.
+    /// The shepherd's process id.
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// Waits for what comes next.
+    /// Waits for the next event.
     pub fn next(&mut self) -> Result<ShepherdEvent> {
         loop {
             if let Some(event) = self.waiting.pop() {
@@ -204,7 +204,7 @@ impl ShepherdProcess {
             }
             self.spool.read().into_iter().for_each(|event| self.waiting.insert(0, event));
             self.read_signals();
-            // Once it has been waited for, its number can be that of another process.
+            // Once the shepherd has been waited for, its number can be another process's.
             if self.waiting.iter().any(|event| matches!(event, ShepherdEvent::Ended(_))) {
                 self.waiting.retain(|event| !matches!(event, ShepherdEvent::JobBegins));
             }
@@ -226,17 +226,17 @@ impl ShepherdProcess {
         }
     }
 
-    /// Has the kernel kill others first, if the job is out of memory. The job was born before, and what the shepherd starts later is still
-    /// killed if it is large.
+    /// Has the kernel kill other processes first if the job is out of memory. The job has started, and does not inherit this. A later child
+    /// of the shepherd does, but is still killed if it is large.
     pub fn spare(&self) -> Result<()> {
-        // It is not waited for yet, so the number is its own.
+        // The shepherd is not waited for yet, so the number is still its own.
         let path = PathBuf::from(format!("/proc/{}/oom_score_adj", self.pid));
         std::fs::write(&path, SPARED).map_err(|error| Error::new(format!("write {SPARED}: {error}")).at(&path))
     }
 
-    /// Sends it a signal.
+    /// Sends the shepherd a signal.
     pub fn pass_on(&self, signal: Signal) {
-        // When it has been waited for, its number can be another's.
+        // After the shepherd has been waited for, its number can be another process's.
         if !self.waiting.iter().any(|event| matches!(event, ShepherdEvent::Ended(_))) {
             let _ = kill(self.pid, signal);
         }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The spool of the job, in which execd has started us, and whose it is.
+//! The spool of the job, in which execd starts this program, and the user who owns it.
 //!
-//! execd has the rights of its administrator, whom `admin_user` of bootstrap(5) names, and is root behind that: so is what it starts.
+//! execd has the effective ids of its administrator (`admin_user` of bootstrap(5)) and the real ids of root. A program that it starts has
+//! the same.
 //!
-//! A fence needs root. What goes into the spool is the administrator's, also where a server of files gives root no right there. And the
-//! shepherd is started as execd would start it.
+//! A fence needs root. Files in the spool are written as the administrator, since a file server may give root no rights there. The
+//! shepherd is started with the ids that execd would give it.
 
 use jobfence::error::{Error, Result};
 use jobfence::sys::dir::Dir;
@@ -24,16 +25,16 @@ pub const EXIT_STATUS: &str = "exit_status";
 
 /// Why a job is not started.
 pub struct NotStarted {
-    /// For its user, or for the administrator.
+    /// The reason, for the job's user or the administrator.
     pub why: String,
-    /// Whether no job could be fenced here.
+    /// Whether no job at all could be fenced on this host.
     pub is_of_host: bool,
-    /// Whether the job's client has said it, and the job is over with that.
+    /// Whether the job's client has printed the reason, so that the job is over.
     pub is_over: bool,
 }
 
 impl NotStarted {
-    /// As execd is told.
+    /// The exit status that tells execd.
     pub fn status(&self) -> u8 {
         match self {
             Self { is_over: true, .. } => JOB_IS_OVER,
@@ -42,7 +43,7 @@ impl NotStarted {
         }
     }
 
-    /// One line for its user.
+    /// One line for the job's user.
     pub fn sentence(&self) -> String {
         format!("jobfence: this job was not started, since it cannot be fenced: {}", self.why.replace('\n', "; "))
     }
@@ -54,7 +55,7 @@ impl From<String> for NotStarted {
     }
 }
 
-/// Whose the spool is.
+/// The ids with which execd writes to the spool.
 #[derive(Clone, Copy)]
 pub struct SpoolUser {
     uid: Uid,
@@ -62,14 +63,14 @@ pub struct SpoolUser {
 }
 
 impl SpoolUser {
-    /// The one whose rights this process has; it has root's then.
+    /// Returns the effective ids of this process, and gives it root's.
     pub fn step_aside() -> Result<Self> {
         let found = Self { uid: geteuid(), gid: getegid() };
         Self { uid: getuid(), gid: getgid() }.act()?;
         if geteuid().is_root() { Ok(found) } else { Err(Error::new("only root can fence jobs").value(geteuid())) }
     }
 
-    /// From now on this process has these rights. Root's are needed on the way.
+    /// Gives this process these effective ids. It needs root's to change them.
     pub fn act(self) -> Result<()> {
         let failed = |errno| Error::new("cannot have the rights of").value(format!("uid {}", self.uid)).errno(errno);
         if self.uid.is_root() {
@@ -89,16 +90,16 @@ impl SpoolUser {
     }
 }
 
-/// The directory in which execd has started us.
+/// The directory in which execd started this program.
 pub struct Spool {
     /// The directory.
     pub dir: Dir,
-    /// Whose it is.
+    /// Its owner.
     pub user: SpoolUser,
 }
 
 impl Spool {
-    /// Opens it, and takes root's rights.
+    /// Opens the working directory, and takes root's effective ids.
     pub fn open() -> Result<Self> {
         let user = SpoolUser::step_aside()?;
         let path =
@@ -106,19 +107,19 @@ impl Spool {
         Ok(Self { dir: Dir::open(path)?, user })
     }
 
-    /// The name of its owner, whose rights execd has for most of its time.
+    /// The name of the spool's owner, whose rights execd has most of the time.
     pub fn administrator(&self) -> Result<String> {
         let uid = self.user.uid;
         let found = User::from_uid(uid).map_err(|errno| Error::new("look for the user").value(uid).errno(errno))?;
         Ok(found.ok_or_else(|| Error::new("this node does not know the user").value(uid))?.name)
     }
 
-    /// Replaces a file of it, with the rights of whose it is.
+    /// Replaces a file of the spool, with its owner's rights.
     pub fn write(&self, name: &str, text: &[u8]) -> Result<()> {
         self.user.write(&self.dir, name, text)
     }
 
-    /// What a shepherd does that cannot start a job. qstat -j shows the first line as the reason of the error.
+    /// Writes what a shepherd writes that cannot start its job. qstat -j shows the first line of `error` as the reason.
     pub fn refuse(&self, refusal: &NotStarted) {
         for (name, text) in [("error", refusal.sentence()), (EXIT_STATUS, refusal.status().to_string())] {
             let text = text + "\n";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The shepherd's file `usage`, which execd hands on to the accounting file: `qacct` then shows what all processes of the job have used,
-//! those that the shepherd has not waited for, too.
+//! The shepherd's file `usage`, which execd copies to the accounting file. With the fence's figures, `qacct` shows what all processes of
+//! the job used, also those that the shepherd has not waited for.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::spool::Spool;
 
 const USAGE: &str = "usage";
 
-/// How the job has ended, as the shepherd says. Nothing of a job that never ran.
+/// How the job ended, by the shepherd's file. Empty for a job that never ran.
 pub fn end(spool: &Spool) -> JobEnd {
     let text = if spool.dir.has(USAGE) { spool.dir.read(USAGE).unwrap_or_default() } else { String::new() };
     end_in(&text)
@@ -33,7 +33,7 @@ fn end_in(text: &str) -> JobEnd {
     JobEnd { exit, wall, ..JobEnd::default() }
 }
 
-/// Raises the figures of the file to those of the fence. A job that never ran has no such file.
+/// Raises the file's figures to those of the fence. A job that never ran has no such file.
 pub fn raise(spool: &Spool, used: &Usage) -> Result<()> {
     if !spool.dir.has(USAGE) {
         return Ok(());
@@ -43,15 +43,15 @@ pub fn raise(spool: &Spool, used: &Usage) -> Result<()> {
     if after == before { Ok(()) } else { spool.write(USAGE, after.as_bytes()) }
 }
 
-/// The units are those of getrusage(2): seconds, and KiB of memory.
+/// The file's text with raised figures, in the units of getrusage(2): seconds, and KiB of memory.
 fn raised(text: &str, used: &Usage) -> String {
     let line = |line: &str| {
         let (key, value) = line.split_once('=')?;
         let higher = match key {
             "ru_utime" => used.cpu_user?.as_secs_f64(),
             "ru_stime" => used.cpu_system?.as_secs_f64(),
-            // The cache of files is the kernel's, and not what the job needs: what is left of it counts for none of the peak.
-            // A peak of memory is a whole number, and no sum comes near 2^52.
+            // The file cache is not memory that the job needs, so the cache that is left at the end does not count for the peak.
+            // A peak of memory is a whole number of KiB, and stays far below 2^52.
             #[allow(clippy::cast_precision_loss, reason = "see above")]
             "ru_maxrss" => (used.memory_peak?.saturating_sub(used.memory_file.unwrap_or(0)) / 1024) as f64,
             _ => return None,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! From the keys of OpenPBS's hook to ours, and what has to be said of those that have no counterpart.
+//! Converts the keys of OpenPBS's hook to those of jobfence.conf, and notes those without a counterpart.
 
 use jobfence::bytes;
 use jobfence::hostlist::HostList;
@@ -9,26 +9,26 @@ use super::schema::TOP;
 use super::site::{SiteConfig, SiteNote};
 use super::switch::{Exception, Meant, Switch};
 
-/// Keys with their values, in the order in which they are printed.
+/// Keys with their values, in the order of printing.
 type KeyValues = Vec<(&'static str, String)>;
 
-/// A jobfence.conf, and what is done otherwise than by the hook.
+/// A jobfence.conf, with notes on what differs from the hook.
 #[derive(Debug, Default)]
 pub struct Converted {
     pub general: KeyValues,
-    /// Each with its header.
+    /// The sections, each with its header.
     pub sections: Vec<(String, KeyValues)>,
     pub notes: Vec<SiteNote>,
 }
 
-/// The least that `DefaultRAMSpace` can be.
+/// The least `DefaultRAMSpace`, in bytes.
 const LEAST_MEMORY: u64 = 1 << 20;
 
-/// What is about nothing that jobfence does.
+/// The note on keys about things that jobfence does not do.
 const OF_THE_HOOK: &str =
     "This is about what pbs_cgroups tells PBS, and no limit of a job. jobfence.conf has no key for it.";
 
-/// Converts all of it.
+/// Converts a site's whole configuration.
 pub fn convert(site: &SiteConfig) -> Converted {
     let mut converted = Converted { notes: site.unknown.clone(), ..Converted::default() };
     let mut convert = Converter { site, out: &mut converted };
@@ -54,7 +54,7 @@ const fn yes_no(value: bool) -> &'static str {
     if value { "yes" } else { "no" }
 }
 
-/// A number with at most so many decimals.
+/// A number with at most `decimals` decimals.
 fn decimal(number: f64, decimals: usize) -> String {
     let text = format!("{number:.decimals$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
@@ -66,7 +66,7 @@ impl Converter<'_> {
         self.out.notes.push(note);
     }
 
-    /// Notes a switch that would do something, wherever that is.
+    /// Notes a switch that is true on any host.
     fn note_if(&mut self, section: &'static str, name: &'static str, default: bool, text: &str) {
         if self.site.switch(section, name, default).is_ever(true) {
             self.note(section, name, text);
@@ -77,7 +77,7 @@ impl Converter<'_> {
         self.out.general.push((key, value.into()));
     }
 
-    /// Where a section of the hook's holds. What cannot be said is noted.
+    /// On which hosts a section of the hook holds. A list that sections cannot express is noted.
     fn enabled(&mut self, section: &'static str) -> Switch {
         let (switch, left_out) = self.site.enabled(section);
         if let Some(list) = left_out {
@@ -91,7 +91,7 @@ impl Converter<'_> {
         switch
     }
 
-    /// Writes what a switch decides: for all jobs, and then for each exception.
+    /// Writes the lines of a switch: the general ones, then those of each exception.
     fn emit(
         &mut self,
         (section, name): (&'static str, &'static str),
@@ -138,7 +138,7 @@ impl Converter<'_> {
         }
     }
 
-    /// The quota and the weight, of which the controllers cpu and cpuset are two ways.
+    /// The quota and the weight of CPU time, which stand for the controllers cpu and cpuset.
     fn cpu(&mut self) {
         let switches =
             [self.enabled("cpu"), self.enabled("cpuset"), self.site.switch("cpu", "enforce_per_period_quota", false)];
@@ -169,7 +169,7 @@ impl Converter<'_> {
         }
         let period = self.site.number("cpu", "cfs_period_us", 100_000.0);
         self.set("CPUQuotaPeriod", format!("{period:.0}us"));
-        // On its own cores a job cannot use what the factor adds.
+        // A job on its own cores cannot use what the factor adds.
         if !cpuset.is_ever(true) {
             let factor = self.site.number("cpu", "cfs_quota_fudge_factor", 1.03);
             self.set("CPUQuotaPercent", decimal(factor * 100.0, 2));
@@ -371,7 +371,7 @@ impl Converter<'_> {
         }
     }
 
-    /// Controllers in which the hook makes cgroups, and sets no limit.
+    /// Controllers in which the hook makes cgroups and sets no limit, and where they are mounted.
     fn unmanaged(&mut self) {
         let nothing = "pbs_cgroups limits nothing by it, and jobfence needs no key for it.";
         for (section, text) in [
@@ -417,7 +417,7 @@ impl Converter<'_> {
     }
 }
 
-/// The exceptions of several switches with the value of each, if those that have any are about the same hosts. Else nothing.
+/// The exceptions of three switches with the value of each switch. Empty if two switches have exceptions for different hosts.
 fn together(switches: &[Switch; 3]) -> Vec<(Exception, [bool; 3])> {
     let mut with = switches.iter().filter(|switch| !switch.exceptions.is_empty());
     let Some(first) = with.next() else { return Vec::new() };
@@ -430,9 +430,9 @@ fn together(switches: &[Switch; 3]) -> Vec<(Exception, [bool; 3])> {
     first.exceptions.iter().enumerate().map(|(at, exception)| (exception.clone(), values(at))).collect()
 }
 
-/// The header of a section; `None` if none can name these.
+/// The header of an exception's section. `None`: no header can name its patterns.
 fn header(exception: &Exception) -> Option<String> {
-    // The hook's patterns also match a host whose type is not known.
+    // The hook's pattern * also matches a host without a vnode type.
     if exception.patterns.iter().any(|pattern| pattern == "*") {
         return Some("[Host=*]".to_owned());
     }

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! From lines of devices.allow to `DeviceAllow`, which names devices by path or by driver.
+//! Converts lines of devices.allow to `DeviceAllow`, which names devices by path or by driver.
 
 use super::site::AllowedDevice;
 
-/// What `devices.allow` comes to.
+/// The result of converting `devices.allow`.
 #[derive(Debug, Default)]
 pub struct AllowedRules {
-    /// The entry that allows every device, if there is one.
+    /// The entry that allows every character device, if any.
     pub everything: Option<String>,
     /// Rules of `DeviceAllow`.
     pub rules: Vec<String>,
-    /// What could not be said so.
+    /// What the rules do not say.
     pub notes: Vec<String>,
 }
 
-/// What each job may use in any case, by jobfence.conf(5): by numbers, and below /dev.
+/// The devices that each job may use in any case (jobfence.conf(5)): by numbers, and by name below /dev.
 const EVERYBODYS: [&str; 8] = ["1:3", "1:5", "1:7", "1:8", "1:9", "5:0", "5:2", "136:*"];
 const EVERYBODYS_NAMES: [&str; 7] = ["null", "zero", "full", "random", "urandom", "tty", "ptmx"];
 
-/// Drivers whose major numbers never change (admin-guide/devices.txt), by their names in /proc/devices.
+/// Fixed major numbers (admin-guide/devices.txt), with the drivers' names in /proc/devices.
 const DRIVERS: [(&str, &str); 12] = [
     ("1", "mem"),
     ("4", "tty"),
@@ -34,7 +34,7 @@ const DRIVERS: [(&str, &str); 12] = [
     ("226", "drm"),
 ];
 
-/// Devices that have no driver of their own.
+/// Devices that share their driver with others, by number.
 const DEVICES: [(&str, &str); 5] = [
     ("1:11", "/dev/kmsg"),
     ("5:1", "/dev/console"),
@@ -43,7 +43,7 @@ const DEVICES: [(&str, &str); 5] = [
     ("10:183", "/dev/hwrng"),
 ];
 
-/// What each job with a GPU of NVIDIA's opens. pbs_cgroups allows it beside the GPU.
+/// The control device, which each job with an NVIDIA GPU opens. pbs_cgroups allows it with the GPU.
 const CONTROL: &str = "/dev/nvidiactl";
 
 /// Converts all entries.
@@ -71,7 +71,7 @@ pub fn allowed(entries: &[AllowedDevice]) -> AllowedRules {
     all
 }
 
-/// `c 1:3 rwm`, as the kernel's file takes it.
+/// An entry such as `c 1:3 rwm`, as the kernel's file takes it.
 fn by_numbers(text: &str, all: &mut AllowedRules) {
     let words: Vec<&str> = text.split_whitespace().collect();
     let (kind, numbers, access) = match words.as_slice() {
@@ -97,7 +97,7 @@ fn by_numbers(text: &str, all: &mut AllowedRules) {
     }
 }
 
-/// What DeviceAllow calls these numbers.
+/// The name of these numbers in `DeviceAllow`, if it is known.
 fn target(kind: &str, major: &str, minor: &str) -> Option<String> {
     if kind != "c" {
         return None;
@@ -110,7 +110,7 @@ fn target(kind: &str, major: &str, minor: &str) -> Option<String> {
     Some(format!("char-{driver}"))
 }
 
-/// A name below `/dev`.
+/// An entry that names a device below `/dev`.
 fn by_name(name: &str, access: &str, minors: Option<&str>, all: &mut AllowedRules) {
     let shown = format!("[{name:?}, {access:?}]");
     if name.is_empty() || name.contains([',', '"', ' ']) || name.split('/').any(|part| part == "..") {

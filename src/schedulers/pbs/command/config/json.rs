@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! JSON of which each part knows its place in the file.
+//! JSON whose parts know their places in the file.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use serde_core::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// A file that was read.
+/// A file and its text.
 #[derive(Debug, Clone, Copy)]
 pub struct JsonText<'a> {
-    /// For messages.
+    /// The file's name, for messages.
     pub file: &'a str,
-    /// All of it.
+    /// The whole text.
     pub text: &'a str,
 }
 
-/// A value, or a name of a member, as it stands in the file.
+/// A value or the name of a member, as it is in the file.
 #[derive(Debug, Clone, Copy)]
 pub struct JsonPart<'a>(&'a RawValue);
 
@@ -24,13 +24,13 @@ pub struct JsonPart<'a>(&'a RawValue);
 struct JsonMembers<'a>(Vec<(JsonPart<'a>, JsonPart<'a>)>);
 
 impl<'a> JsonPart<'a> {
-    /// What it says.
+    /// The parsed value.
     pub fn value(self) -> Value {
-        // It was understood when the file was.
+        // It parses, since the whole file was parsed.
         serde_json::from_str(self.0.get()).unwrap_or_default()
     }
 
-    /// The text of a name, or of a value that is a text.
+    /// The text, if this is a name or a string.
     pub fn text(self) -> Option<String> {
         match self.value() {
             Value::String(text) => Some(text),
@@ -38,12 +38,12 @@ impl<'a> JsonPart<'a> {
         }
     }
 
-    /// The names and the values of an object.
+    /// The names and values, if this is an object.
     pub fn members(self) -> Option<Vec<(Self, Self)>> {
         serde_json::from_str::<JsonMembers<'a>>(self.0.get()).ok().map(|members| members.0)
     }
 
-    /// As it stands there, and not longer than a line of a message.
+    /// The text of the file, shortened for a message.
     pub fn shown(self) -> String {
         shortened(self.0.get())
     }
@@ -72,13 +72,13 @@ impl<'de> Deserialize<'de> for JsonMembers<'de> {
 }
 
 impl<'a> JsonText<'a> {
-    /// The whole of it, if it is JSON; else a sentence.
+    /// Parses the whole text; the error is a message with its place.
     pub fn parse(self) -> Result<JsonPart<'a>, String> {
         serde_json::from_str::<&RawValue>(self.text).map(JsonPart).map_err(|error| {
             let message = error.to_string();
             let expected = message.rsplit_once(" at line ").map_or(message.as_str(), |(expected, _)| expected);
             let line = self.text.lines().nth(error.line().saturating_sub(1)).unwrap_or_default();
-            // It counts bytes.
+            // `column` counts bytes.
             let before = line.get(..error.column().saturating_sub(1)).unwrap_or(line);
             let found = line.strip_prefix(before).unwrap_or_default();
             let found =
@@ -88,7 +88,7 @@ impl<'a> JsonText<'a> {
         })
     }
 
-    /// `FILE:LINE:COLUMN` of a part of it.
+    /// `FILE:LINE:COLUMN` of a part.
     pub fn place(self, part: JsonPart<'_>) -> String {
         let offset = part.0.get().as_ptr().addr().wrapping_sub(self.text.as_ptr().addr());
         let before = self.text.get(..offset).unwrap_or_default();

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The keys of OpenPBS's cgroup hook (pbs_cgroups.CF), and what the value of each may be.
+//! The keys of OpenPBS's cgroup hook (pbs_cgroups.CF), and the form of each value.
 
-/// What a value may be.
+/// The form of a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ValueForm {
-    /// `true`, `false`, or a text that says for which hosts or types of vnodes it is true.
+    /// `true`, `false`, or a text that says for which hosts or vnode types it is true.
     Switch,
     /// Any text.
     Text,
-    /// Texts.
+    /// A list of texts.
     Names,
     /// An amount of memory.
     Size,
-    /// A number from the first to the second.
+    /// A number from the first to the second, both included.
     Number(f64, f64),
-    /// Numbers of CPUs and ranges of them, as one text or several.
+    /// CPU numbers and ranges, as one text or a list.
     CpuNumbers,
-    /// What is written into devices.allow, or a device's name with its access.
+    /// A list of lines for devices.allow, and of device names with their access.
     Devices,
 }
 
-/// Outside of each subsystem.
+/// The section of keys outside all subsystems.
 pub const TOP: &str = "";
 
-/// Those that the hook knows, each a section of `cgroup`.
+/// The subsystems that the hook knows, each a section of `cgroup`.
 pub const SUBSYSTEMS: [&str; 15] = [
     "blkio",
     "cpu",
@@ -51,10 +51,10 @@ const EVERYWHERE: [(&str, ValueForm); 5] = [
     ("run_only_on_hosts", ValueForm::Names),
 ];
 
-/// No machine of a batch system waits longer, in seconds.
+/// The longest time that a key may have, in seconds.
 const DAY: f64 = 86_400.0;
 
-/// The others.
+/// The keys of single sections.
 const KEYS: &[(&str, &str, ValueForm)] = &[
     (TOP, "cgroup_prefix", ValueForm::Text),
     (TOP, "cgroup_lock_file", ValueForm::Text),
@@ -100,7 +100,7 @@ const KEYS: &[(&str, &str, ValueForm)] = &[
     ("memsw", "manage_cgswap", ValueForm::Switch),
     ("hugetlb", "default", ValueForm::Size),
     ("hugetlb", "enforce_default", ValueForm::Switch),
-    // As the hook's own list of defaults has it, which the hook never reads.
+    // The hook's own defaults have this key, but the hook never reads it.
     ("hugetlb", "enforce_defaults", ValueForm::Switch),
     ("hugetlb", "exclhost_ignore_default", ValueForm::Switch),
     ("hugetlb", "reserve_percent", ValueForm::Number(0.0, 100.0)),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A site's pbs_cgroups.CF, as far as it is understood.
+//! A site's pbs_cgroups.CF.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::json::{JsonPart, JsonText};
 use super::schema::{SUBSYSTEMS, TOP, ValueForm, keys_of};
 use super::switch::{Meant, SWITCH_EXPECTED, Switch};
 
-/// A value that was understood.
+/// A parsed value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SiteValue {
     Switch(Switch),
@@ -25,38 +25,38 @@ pub enum SiteValue {
 /// One entry of `devices.allow`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AllowedDevice {
-    /// As the kernel's file takes it.
+    /// A line as the kernel's file takes it.
     Numbers(String),
-    /// A name below `/dev`, its access, and minor numbers in the place of its own.
+    /// A name below `/dev`, its access, and minor numbers that replace the device's own.
     Named(String, String, Option<String>),
 }
 
-/// What is to be said of one key.
+/// A note on one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SiteNote {
     /// `FILE:LINE:COLUMN`; `None` for a key that the file does not have.
     pub place: Option<String>,
-    /// As `memory.default`.
+    /// The key, as `memory.default`.
     pub key: String,
-    /// Why, and what to do.
+    /// What differs, and what to do.
     pub text: String,
 }
 
-/// All that the file says.
+/// The whole file.
 #[derive(Debug, Default)]
 pub struct SiteConfig {
     values: BTreeMap<(&'static str, &'static str), (String, SiteValue)>,
-    /// What the hook does not know either.
+    /// Keys that the hook does not know either.
     pub unknown: Vec<SiteNote>,
 }
 
-/// As the keys of a subsystem are called in messages.
+/// A key's name in messages.
 fn dotted(section: &str, name: &str) -> String {
     if section == TOP { name.to_owned() } else { format!("{section}.{name}") }
 }
 
 impl SiteConfig {
-    /// Understands a file; else all mistakes.
+    /// Parses a file; the error has all mistakes.
     pub fn parse(json: JsonText<'_>) -> Result<Self, Vec<String>> {
         let mut reader = SiteReader { json, site: Self::default(), errors: Vec::new() };
         let top = json.parse().map_err(|error| vec![error])?;
@@ -73,7 +73,7 @@ impl SiteConfig {
         self.value(section, name).is_some()
     }
 
-    /// A switch; without the key it is as the hook has it.
+    /// A switch; `default` is the hook's, for a file without the key.
     pub fn switch(&self, section: &'static str, name: &'static str, default: bool) -> Switch {
         match self.value(section, name) {
             Some(SiteValue::Switch(switch)) => switch.clone(),
@@ -88,7 +88,7 @@ impl SiteConfig {
         }
     }
 
-    /// In bytes.
+    /// An amount of memory in bytes; 0 without the key.
     pub fn size(&self, section: &'static str, name: &'static str) -> u64 {
         match self.value(section, name) {
             Some(SiteValue::Size(bytes)) => *bytes,
@@ -117,13 +117,13 @@ impl SiteConfig {
         }
     }
 
-    /// Something to be said of a key.
+    /// A note on a key.
     pub fn note(&self, section: &'static str, name: &'static str, text: &str) -> SiteNote {
         let place = self.values.get(&(section, name)).map(|(place, _)| place.clone());
         SiteNote { place, key: dotted(section, name), text: text.to_owned() }
     }
 
-    /// On which hosts a section holds, in the hook's order: the later list counts. With it the name of a list that could not be taken in.
+    /// On which hosts a section holds: as in the hook, a later list counts more. With it, the name of a list that could not be applied.
     pub fn enabled(&self, section: &'static str) -> (Switch, Option<&'static str>) {
         let switch = self
             .switch(section, "enabled", section == TOP)
@@ -189,7 +189,7 @@ impl SiteReader<'_> {
         }
     }
 
-    /// No mistake, since the hook goes on without it.
+    /// Notes an unknown key. It is no mistake: the hook ignores it, too.
     fn unknown(&mut self, part: JsonPart<'_>, key: String, meant: Option<&str>) {
         let hint = meant.map(|meant| format!(" Did you mean {meant}?")).unwrap_or_default();
         let text = format!("The pbs_cgroups of OpenPBS does not know this key, and ignores it.{hint}");
@@ -231,7 +231,7 @@ fn switch(value: &Value) -> Option<Switch> {
     }
 }
 
-/// A text with a number in it is one for the hook, too.
+/// A number, also as a text: the hook takes both.
 fn number(value: &Value) -> Option<f64> {
     match value {
         Value::String(text) => text.trim().parse().ok(),
@@ -239,7 +239,7 @@ fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// PBS's sizes: a whole number, and perhaps a unit, which is binary.
+/// A size of PBS in bytes: a whole number with an optional unit, a power of 1024.
 fn size(value: &Value) -> Option<u64> {
     let text = match value {
         Value::String(text) => text.trim().to_lowercase(),

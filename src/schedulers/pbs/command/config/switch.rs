@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is true on some hosts only: `"vntype in: gpu*,fat"`, and lists of excluded hosts, as sections that override each other.
+//! Values that hold on some hosts only, such as `"vntype in: gpu*,fat"` and lists of excluded hosts, as sections that override each other.
 
-/// By what a host is meant.
+/// What the patterns of an exception match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meant {
-    /// Its name.
+    /// The host's name.
     Host,
-    /// The type of its vnode.
+    /// The type of the host's vnode.
     VnodeType,
 }
 
-/// What holds for hosts that one of these patterns means, in the place of what was said before.
+/// A value for hosts that match one of these patterns. It overrides earlier values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exception {
     pub by: Meant,
@@ -22,21 +22,21 @@ pub struct Exception {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Switch {
     pub general: bool,
-    /// The later counts.
+    /// If two exceptions match, the later one counts.
     pub exceptions: Vec<Exception>,
 }
 
-/// To complete "expected ...".
+/// Completes "expected ...".
 pub const SWITCH_EXPECTED: &str = "true, false, or a text such as \"vntype in: NAMES\", \"vntype not in: NAMES\", \
                                    \"host in: NAMES\" or \"host not in: NAMES\"";
 
 impl Switch {
-    /// The same everywhere.
+    /// The same value on all hosts.
     pub const fn always(general: bool) -> Self {
         Self { general, exceptions: Vec::new() }
     }
 
-    /// Understands a text.
+    /// Parses a text such as `vntype in: gpu*,fat`.
     pub fn parse(text: &str) -> Option<Self> {
         let (words, names) = text.trim().split_once(':')?;
         let (by, value) = match words.trim().to_lowercase().as_str() {
@@ -50,7 +50,7 @@ impl Switch {
         Some(Self::always(!value).but(by, &names, value))
     }
 
-    /// With one more exception, if it names anything.
+    /// Adds an exception, unless it has no pattern.
     #[must_use]
     pub fn but(mut self, by: Meant, patterns: &[String], value: bool) -> Self {
         let patterns: Vec<String> = patterns.iter().filter(|name| !name.is_empty()).cloned().collect();
@@ -60,7 +60,7 @@ impl Switch {
         self
     }
 
-    /// Only on these hosts; `None` if exceptions cannot say both.
+    /// Limits the switch to these hosts, if any. `None`: an exception already makes it true on some hosts.
     pub fn only_on(self, hosts: &[String]) -> Option<Self> {
         if hosts.is_empty() {
             return Some(self);
@@ -73,12 +73,12 @@ impl Switch {
         Some(only)
     }
 
-    /// Whether it is true anywhere.
+    /// Whether it has this value on any host.
     pub fn is_ever(&self, value: bool) -> bool {
         self.general == value || self.exceptions.iter().any(|exception| exception.value == value)
     }
 
-    /// The patterns of each exception, by which two of them can be told to be about the same hosts.
+    /// The patterns of each exception, to compare the exceptions of two switches.
     pub fn hosts(&self) -> Vec<(Meant, &[String])> {
         self.exceptions.iter().map(|exception| (exception.by, exception.patterns.as_slice())).collect()
     }
