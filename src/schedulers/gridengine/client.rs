@@ -92,7 +92,7 @@ pub fn config(text: &str, administrator: &str, spool: &str) -> Option<String> {
     let is_users = |key: &str| BEHIND.iter().any(|(of, _)| *of == key);
     let is_limit = |key: &str| key.starts_with("h_") || key.starts_with("s_");
     let kept = Values::of_config(text).ok()?.0.into_iter().filter(|(key, _)| !is_replaced(key)).map(|(key, value)| {
-        let is_amount = is_limit(key) && value != "UNDEFINED" && !["0", "1"].contains(&value);
+        let is_amount = is_limit(key) && value != "UNDEFINED" && !key.ends_with("_is_consumable_job");
         (
             key,
             if is_users(key) {
@@ -185,6 +185,9 @@ mod tests {
         ] {
             assert_eq!(of(key), Some(value), "{key}");
         }
+        // A default of the complex can be 0.
+        let without = config(&QRSH.replace("h_vmem=1M", "h_vmem=0"), "sgeadmin", "/spool/3.1").unwrap();
+        assert!(without.lines().any(|line| line == "h_vmem=INFINITY"), "{without}");
         assert!(!text.contains("alice") && !text.contains("job_arg1") && !text.contains("/tmp"), "{text}");
         assert_eq!(config(&QRSH.replace("job_arg1=x", "job_arg1=x\ncoshepherd=/home/alice/x"), "a", "/b"), None);
         let called = "qrsh_control_port=node1:42727";

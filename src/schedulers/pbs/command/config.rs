@@ -429,6 +429,7 @@ mod tests {
         }
         for (entries, said) in [
             ("\"b *:* rwm\"", "needs no disk"),
+            ("\"c *:* m\"", "does not let a job read and write all devices"),
             ("\"c 511:* rwm\"", "does not know its name"),
             ("\"b 8:* rwm\"", "does not know its name"),
             ("\"c 5 rwm\"", "is no line of devices.allow"),

@@ -116,7 +116,7 @@ fn check_peer(socket: &TcpStream) -> Result<()> {
     match owner_of(&table, theirs, ours) {
         Some(found) if found == owner || found == 0 => Ok(()),
         Some(found) => Err(Error::new("the other end of the startd's socket belongs to another user:").value(found)),
-        None => Err(Error::new("the other end of the startd's socket is not on this host:").value(theirs)),
+        None => Err(Error::new("the other end of the startd's socket is closed, or not on this host:").value(theirs)),
     }
 }
 
@@ -218,6 +218,7 @@ mod tests {
         for host in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = std::net::TcpListener::bind(host) else { continue };
             let one = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let _other = listener.accept().unwrap();
             check_peer(&one).unwrap();
         }
     }

@@ -81,7 +81,10 @@ fn by_numbers(text: &str, all: &mut AllowedRules) {
     };
     let (major, minor) = numbers.split_once(':').unwrap_or((numbers, "*"));
     match (kind, major) {
-        ("c", "*") => all.everything = Some(text.to_owned()),
+        ("c", "*") if ["r", "w"].iter().all(|one| access.contains(one)) => all.everything = Some(text.to_owned()),
+        ("c", "*") => all.notes.push(format!(
+            "The entry {text:?} is left out: it does not let a job read and write all devices. DeviceAllow names those that it may."
+        )),
         ("b", "*") => all.notes.push(format!(
             "The entry {text:?} is left out: a job needs no disk to read and write files. DeviceAllow names disks \
              one by one, as /dev/sda, or by driver, as block-sd."
