@@ -53,6 +53,11 @@ EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (70 << 20); time.sleep(%d)
 TOO_MUCH, TOO_MUCH_FOR = f"{EAT % 9} & {EAT % 9} & wait; exit 7", 125
 
 
+
+def is_for(function, scheduler):
+    """Whether a case runs for this scheduler: a suite's own case can have the name of a common one."""
+    return not (function.is_common and scheduler in NOT_FOR.get(function.__name__, ()))
+
 @case
 def as_granted(site):
     """The job, in a directory of its user's, is limited to what it was granted, and all of its processes are in there."""

@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 
 from . import sites
-from .cases import NOT_FOR, ONLY_FOR_A_RELEASE
+from .cases import ONLY_FOR_A_RELEASE, is_for
 from .harness import CASES, Skip
 from .sites import Lacks, die_properly, until
 
@@ -142,7 +142,7 @@ class Program:
     def chosen(self, options):
         def is_for_a_release(function):
             return function.release or function.__name__ in ONLY_FOR_A_RELEASE.get(self.SCHEDULER, ())
-        fitting = [one for one in CASES if options.site in one.sites and not (one.is_common and self.SCHEDULER in NOT_FOR.get(one.__name__, ()))]
+        fitting = [one for one in CASES if options.site in one.sites and is_for(one, self.SCHEDULER)]
         unknown = set(options.cases) - {one.__name__ for one in fitting}
         if unknown:
             sys.exit(f"no such case for the {options.site} site: {', '.join(sorted(unknown))}")

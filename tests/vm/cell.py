@@ -27,6 +27,7 @@ from cells import CELLS, lacking  # noqa: E402
 from chosen import CHOSEN  # noqa: E402
 from vm import NEVER_REPORTED, TIMED_OUT  # noqa: E402
 from slurm import reboot, saboteur, suite  # noqa: E402, F401
+from contract.cases import is_for  # noqa: E402
 from contract.harness import CASES  # noqa: E402
 
 TESTS = "opt/jobfence-tests"
@@ -179,7 +180,7 @@ def in_guest(sites, chosen_by, reboots, cases, traces, hook):
     for site, name, commands in ("installed", "INSTALLED_CASES", INSTALLED), ("two-nodes", "TWO_NODES_CASES", TWO_NODES):
         if site not in sites:
             continue
-        chosen = [case.__name__ for case in CASES if site in case.sites and case.__name__ in cases]
+        chosen = [case.__name__ for case in CASES if site in case.sites and is_for(case, "slurm") and case.__name__ in cases]
         unknown -= set(chosen)
         if cases and not chosen:
             continue
