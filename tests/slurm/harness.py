@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the cases of Slurm are written with, beside what they share with those of other schedulers."""
 
+import contextlib
 import os
 import signal
+from pathlib import Path
 
 from contract import kernel
 from contract.harness import MIB, expect, expect_equal, expect_in
@@ -91,3 +93,18 @@ def tasks_are_refused(site, **keys):
     expect_in("Slurm makes no directory for each task", site.output(jobid), "the job's output")
     expect(not (site.directory(site.users[0]) / f"ran.{jobid}").exists(), "the job's script has run")
     return True
+
+
+@contextlib.contextmanager
+def without_places_of_the_defaults():
+    """Where the plugin has no configuration, it uses the places of the defaults, and their directories stay as after a job: takes away those
+    that were not there before and are empty."""
+    tops = {hierarchy.mount_point for hierarchy in kernel.hierarchies().values()}
+    made = [place for place in (Path("/run/jobfence"), *(Path(top) / "jobfence" for top in tops)) if not place.exists()]
+    try:
+        yield
+    finally:
+        for top in made:
+            for place in sorted([top, *top.rglob("*")], reverse=True):
+                with contextlib.suppress(OSError):
+                    place.rmdir()

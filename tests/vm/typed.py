@@ -82,15 +82,15 @@ class Typist:
                               stderr=subprocess.STDOUT, text=True, timeout=PATIENCE, check=False)
         return done.returncode, done.stdout
 
-    def until(self, condition, what):
-        deadline = time.monotonic() + PATIENCE
+    def until(self, condition, what, seconds=PATIENCE):
+        deadline = time.monotonic() + seconds
         while not (found := condition()):
             if time.monotonic() > deadline:
-                raise Untrue(f"{what}: not within {PATIENCE} s")
+                raise Untrue(f"{what}: not within {seconds} s")
             time.sleep(1)
         return found
 
-    def until_said(self, command, words, who="#"):
+    def until_said(self, command, words, who="#", seconds=PATIENCE):
         said = ""
 
         def is_said():
@@ -98,7 +98,7 @@ class Typist:
             said = self.run(who, command)[1]
             return re.search(words, said)
         try:
-            return self.until(is_said, f"{words!r} of '{command}'")
+            return self.until(is_said, f"{words!r} of '{command}'", seconds)
         except Untrue as error:
             raise Untrue(f"{error}, which says\n{said}") from None
 
@@ -283,7 +283,7 @@ class HTCondor:
             self.typist.run("#", "condor_rm -all")
             # Until the startd has heard of it twice.
             job, _ = self.submit("sleep 200")
-            self.typist.until_said(f"condor_history {job} -af JobStatus", "^4")
+            self.typist.until_said(f"condor_history {job} -af JobStatus", "^4", seconds=600)
         elif command.startswith("condor_status -constraint"):
             CONFIG.write_text("Nonsense=1\n")
         elif command.startswith("systemctl disable"):

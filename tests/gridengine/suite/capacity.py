@@ -356,9 +356,12 @@ def checked(site):
     site.qconf("-mattr", "exechost", "complex_values", "h_vmem=99T", site.node)
     try:
         expect_in("gridengine     h_vmem=99T of this host is more than jobs can have", verdict()[1], "what is more than the host has")
+        # Less than any host of the tests has.
+        site.qconf("-mattr", "exechost", "complex_values", "h_vmem=100M", site.node)
+        said = verdict()[1]
+        expect("more than jobs can have" not in said, f"what is no more than the host has: {said}")
     finally:
         site.qconf("-mattr", "exechost", "complex_values", "h_vmem=1500M", site.node)
-    expect("more than jobs can have" not in verdict()[1], "what is no more than the host has")
     with site.changed(["-sconf", "global"], ["-Mconf"], load_sensor=SENSOR, jsv_url=f"script:{JSV}", jsv_allowed_mod="ac,l_hard,N"):
         expect("jsv_allowed_mod" not in verdict()[1], "what qalter changes matters to h_vmem")
         site.configure("SlotMemory=mem_free\n")

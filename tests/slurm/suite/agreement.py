@@ -11,7 +11,7 @@ from pathlib import Path
 from contract import kernel
 from contract.harness import Skip, case, expect, expect_equal, expect_in
 from contract.sites import until, write_atomically
-from ..harness import expect_not_drained, fences_well
+from ..harness import expect_not_drained, fences_well, without_places_of_the_defaults
 from ..sites import InstalledSite
 from .placement import tracked_by_cgroup
 
@@ -151,26 +151,14 @@ def left_by(done):
             if place.name.removeprefix("slurm_") in names]
 
 
-def remove_empty(top):
-    """A directory in which nothing is but directories; what is in use stays."""
-    for place in sorted([top, *top.rglob("*")], reverse=True):
-        with contextlib.suppress(OSError):
-            place.rmdir()
-
-
 @case
 def check_agrees_with_a_real_job(site):
     """Of many configurations, good and bad: check passes where a job is fenced, and nowhere else; and says why."""
     if not site.jobfence:
         raise Skip("there is no jobfence command here (--bin)")
-    # Where Slurm finds no line for the plugin, check tries a step by the defaults. As after a job, their directories stay.
-    defaults = [Path("/run/jobfence"), *(Path(top.mount_point) / "jobfence" for top in set(kernel.hierarchies().values()))]
-    made = [] if isinstance(site, InstalledSite) else [place for place in defaults if not place.exists()]
-    try:
+    # Where Slurm finds no line for the plugin, check tries a step by the defaults.
+    with without_places_of_the_defaults():
         return agrees_with_a_real_job(site)
-    finally:
-        for place in made:
-            remove_empty(place)
 
 
 def agrees_with_a_real_job(site):
