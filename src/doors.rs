@@ -8,6 +8,8 @@ pub mod cores;
 pub mod enter;
 pub mod gpus;
 pub mod life;
+pub mod opening;
+pub mod recorded;
 pub mod run;
 pub mod seen;
 pub mod take_back;

@@ -194,6 +194,12 @@ fn each_end_has_a_clear_answer() {
     site.done(&["close", "--job", JOB]);
     let again = site.jobfence(&["close", "--job", JOB]);
     assert!(again.status.success() && err(&again) == nothing, "{again:?}");
+    // Where no cgroup is, there is no fence either.
+    const NO_CGROUPS: &str = "CgroupMountpoint=/nonexistent";
+    let nowhere = site.jobfence(&["close", "-o", NO_CGROUPS, "--job", JOB]);
+    assert!(nowhere.status.success() && err(&nowhere) == nothing, "{nowhere:?}");
+    site.refused(&["usage", "-o", NO_CGROUPS, "--job", JOB], "there is no fence of");
+    site.refused(&["freeze", "-o", NO_CGROUPS, "--job", JOB], "there is no fence of");
     for words in [
         ["attach", "--job", JOB, &sleeper.pid()].as_slice(),
         &["limit", "--job", JOB, "--cpus", "1"],
@@ -704,7 +710,9 @@ fn who_gets_the_number_of_a_process_that_is_put_in_is_put_back() {
 #[test]
 fn a_job_has_no_part_of_the_room_beside_it() {
     use jobfence::config;
-    use jobfence::doors::life::{self, Granted, HeldBy, OpenRequest, Room, WantedFences};
+    use jobfence::doors::life::{self, Room};
+    use jobfence::doors::opening::{Granted, HeldBy, OpenRequest};
+    use jobfence::doors::recorded::WantedFences;
     use jobfence::job::Id;
     use jobfence::launch::Answer;
 

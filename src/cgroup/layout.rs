@@ -70,6 +70,12 @@ impl Hierarchy {
         (rest.is_empty() || rest.starts_with('/')).then(|| rest.trim_start_matches('/'))
     }
 
+    /// The reverse: what is at `path` below the mount point (with a leading `/`), as `/proc/PID/cgroup` shows it. They differ where a cgroup
+    /// other than the root is mounted (containers).
+    pub fn in_proc(&self, path: &str) -> String {
+        format!("{}{path}", self.root.trim_end_matches('/'))
+    }
+
     /// Opens the directory that `/proc/PID/cgroup` shows by this path.
     pub fn dir_of(&self, path: &str) -> Result<Dir> {
         let not_below = || Error::new("the cgroup is not below what is mounted at").at(&self.mount).value(path);
@@ -369,6 +375,10 @@ mod tests {
     #[test]
     fn a_path_outside_of_what_is_mounted_is_not_found_in_it() {
         let at = |root: &str| Hierarchy { root: root.into(), ..parse(HYBRID).hierarchies.remove(0) };
+        assert_eq!(
+            (at("/").in_proc("/a/b"), at("/docker/ab").in_proc("/c")),
+            ("/a/b".to_owned(), "/docker/ab/c".to_owned())
+        );
         assert_eq!(at("/").below_mount("/a/b"), Some("a/b"));
         assert_eq!(at("/docker/ab").below_mount("/docker/ab/c"), Some("c"));
         assert_eq!(at("/docker/ab").below_mount("/docker/ab"), Some(""));

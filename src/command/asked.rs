@@ -2,7 +2,7 @@
 //! The options for a job's facts and for its user's requests, as in sbatch, and the parser for a user: the same for every subcommand.
 
 use clap::Args;
-use jobfence::doors::life::vnode_types;
+use jobfence::doors::opening::vnode_types;
 use jobfence::facts::{Fact, Facts};
 use jobfence::requests::{REQUESTS, Requests};
 use nix::unistd::User;

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use clap::Args;
 use jobfence::cgroup::huge_pages::HugePages;
 use jobfence::config::Loaded;
-use jobfence::doors::life::{self, Granted, HeldBy, HowClosed, MOST_GPUS, OpenRequest, Seen, WantedFences};
+use jobfence::doors::life::{self, HowClosed, Seen};
+use jobfence::doors::opening::{Granted, HeldBy, MOST_GPUS, OpenRequest};
+use jobfence::doors::recorded::{self, WantedFences};
 use jobfence::doors::{seen, user};
 use jobfence::facts::{Fact, Facts};
 use jobfence::janitor;
@@ -175,7 +177,7 @@ pub fn limit(options: &LimitOptions) -> Result<ExitCode, Failure> {
     let which = options.fences.resolved(loaded.as_ref().ok())?;
     let mut granted = options.grant.read(Facts::default())?;
     if let Ok(loaded) = &loaded
-        && let Some(uid) = life::uid_of(&loaded.config, &which)?
+        && let Some(uid) = recorded::uid_of(&loaded.config, &which)?
     {
         let name = User::from_uid(uid.into()).ok().flatten().map(|user| user.name);
         granted.facts = Facts { uid: Fact::Known(uid), user: Fact::from(name), ..granted.facts };

@@ -345,6 +345,17 @@ pub fn warn_of(unseen: &[Error]) {
     }
 }
 
+/// Prints these fences once, for programs or for people.
+pub fn print(rows: &[LivingRow], as_json: bool) {
+    if as_json {
+        println!("{}", document(rows.iter().map(LivingRow::json)));
+    } else if rows.is_empty() {
+        say_none(None);
+    } else {
+        rows_in_lines(rows, table::width()).iter().for_each(|line| println!("{line}"));
+    }
+}
+
 /// Prints that there is nothing to show.
 pub fn say_none(job: Option<&Id>) {
     match job {

@@ -6,8 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::command::Failure;
-use crate::living::{FilterOptions, LivingRow, document, rows_in_lines, say_none, warn_of};
-use crate::table;
+use crate::living::{FilterOptions, print, warn_of};
 
 #[derive(Args)]
 pub struct LsOptions {
@@ -22,12 +21,6 @@ pub struct LsOptions {
 pub fn ls(options: &LsOptions) -> Result<ExitCode, Failure> {
     let (rows, unseen) = options.filter.view()?.measured();
     warn_of(&unseen);
-    if options.json {
-        println!("{}", document(rows.iter().map(LivingRow::json)));
-    } else if rows.is_empty() {
-        say_none(None);
-    } else {
-        rows_in_lines(&rows, table::width()).iter().for_each(|line| println!("{line}"));
-    }
+    print(&rows, options.json);
     Ok(ExitCode::SUCCESS)
 }

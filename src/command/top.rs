@@ -22,8 +22,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 use crate::command::Failure;
-use crate::living::{FilterOptions, LivingRow, LivingView, MEASURED, document, rows_in_lines, say_none, warn_of};
-use crate::table::{self, cut};
+use crate::living::{FilterOptions, LivingRow, LivingView, MEASURED, print, rows_in_lines, warn_of};
+use crate::table::cut;
 
 #[derive(Args)]
 pub struct TopOptions {
@@ -74,13 +74,7 @@ pub fn top(options: &TopOptions) -> Result<ExitCode, Failure> {
         let (mut rows, unseen) = view.measured();
         warn_of(&unseen);
         sort(&mut rows, options.sort, false);
-        if options.json {
-            println!("{}", document(rows.iter().map(LivingRow::json)));
-        } else if rows.is_empty() {
-            say_none(None);
-        } else {
-            rows_in_lines(&rows, table::width()).iter().for_each(|line| println!("{line}"));
-        }
+        print(&rows, options.json);
         return Ok(ExitCode::SUCCESS);
     }
     Screen::open()?.show(&mut view, options)?;

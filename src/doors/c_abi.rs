@@ -15,7 +15,9 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::config::{self, LoadError, Loaded};
 use crate::doors::card;
-use crate::doors::life::{self, HeldBy, HowClosed, OpenRequest, Seen, WantedFences};
+use crate::doors::life::{self, HowClosed, Seen};
+use crate::doors::opening::{HeldBy, OpenRequest};
+use crate::doors::recorded::{self, WantedFences};
 use crate::doors::seen;
 use crate::figures::Usage;
 use crate::host::Host;
@@ -137,8 +139,8 @@ unsafe fn call_about(
 /// After a failure, checks whether the cause is that there is no such fence, which has a code of its own.
 fn or_no_fence<T>(done: Done<T>, loaded: &Result<Loaded, LoadError>, which: &WantedFences) -> Done<T> {
     done.map_err(|NotDone(code, text)| {
-        let is_failure =
-            code != AbiCode::Off && loaded.as_ref().is_ok_and(|loaded| life::exist(&loaded.config, which) == Ok(false));
+        let is_failure = code != AbiCode::Off
+            && loaded.as_ref().is_ok_and(|loaded| recorded::exist(&loaded.config, which) == Ok(false));
         NotDone(if is_failure { AbiCode::NoFence } else { code }, text)
     })
 }
@@ -315,10 +317,10 @@ pub unsafe extern "C" fn jobfence_attach(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jobfence_limit(config: *const c_char, fence: *const CFence, grant: *const CGrant) -> c_int {
     let body = |loaded: &Result<Loaded, LoadError>, which: &WantedFences| {
-        let uid = loaded.as_ref().ok().and_then(|loaded| life::uid_of(&loaded.config, which).ok().flatten());
+        let uid = loaded.as_ref().ok().and_then(|loaded| recorded::uid_of(&loaded.config, which).ok().flatten());
         // SAFETY: as this function's own contract.
         let granted = unsafe { granted(grant, uid, loaded) }?;
-        let all = loaded.as_ref().ok().and_then(|loaded| life::each(&loaded.config, which).ok());
+        let all = loaded.as_ref().ok().and_then(|loaded| recorded::each(&loaded.config, which).ok());
         let all = all.filter(|all| !all.is_empty()).unwrap_or_else(|| vec![which.clone()]);
         let one = |which| or_no_fence(answered(life::limit(loaded.clone(), which, &granted)).map(drop), loaded, which);
         // Where one fails, the others are limited all the same.
@@ -362,7 +364,7 @@ pub unsafe extern "C" fn jobfence_total(config: *const c_char, fence: *const CFe
         // SAFETY: as this function's own contract.
         let given = unsafe { read(totals, "jobfence_totals") }?.ok_or_else(|| usage("totals must not be NULL"))?;
         let all = used(loaded, which)?;
-        let are_all = life::are_all(known(loaded)?, which, all.len())?;
+        let are_all = recorded::are_all(known(loaded)?, which, all.len())?;
         // SAFETY: as this function's own contract, and it was read.
         unsafe { fill(totals, given.size, &totals_of(&all, are_all)) };
         Ok(())

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use crate::config::{Loaded, UsageCard};
-use crate::doors::life::{self, Granted, WantedFences};
+use crate::doors::life;
+use crate::doors::opening::Granted;
+use crate::doors::recorded::{WantedFences, records};
 use crate::error::Result;
 use crate::facts::Facts;
 use crate::fence::JobForACard;
@@ -44,7 +46,7 @@ fn to_the_fraction(said: Option<Duration>, lived: Option<Duration>) -> Option<Du
 
 /// The lines of the card; none if this job gets no card. `None`: it has no fence.
 pub fn card(loaded: &Loaded, which: &WantedFences, granted: &Granted, end: &JobEnd) -> Result<Option<Vec<String>>> {
-    let records = life::records(&loaded.config, which)?;
+    let records = records(&loaded.config, which)?;
     let Some(first) = records.first() else { return Ok(None) };
     let facts = life::here(Facts { uid: first.uid().into(), ..granted.facts.clone() });
     let resolved = begin::resolve(loaded, &facts)?;

@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use crate::config::Config;
-use crate::doors::life::{WantedFences, records, resumed};
+use crate::doors::life::resumed;
+use crate::doors::recorded::{WantedFences, records};
 use crate::error::Result;
 use crate::host::Host;
 use crate::record::holder::Holder;

@@ -3,7 +3,6 @@
 //! that run as root can use them to open, attach and close, and needs no plugin.
 
 use std::ffi::CStr;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
@@ -12,13 +11,15 @@ use crate::config::{Config, Limit, LoadError, Loaded, Mode, Resolved, UsageCard}
 use crate::cpu_list::CpuList;
 use crate::doors::cores::{self, ChosenCores};
 use crate::doors::gpus;
+use crate::doors::opening::{Granted, OpenRequest};
+use crate::doors::recorded::{WantedFences, none, records, the_one, uid_of};
 use crate::error::{Error, Result};
 use crate::facts::{Facts, Gpus};
 use crate::fence::{Fence, resume};
 use crate::figures::{LimitedTo, Usage};
 use crate::host::Host;
 use crate::janitor::{self, JanitorCaller};
-use crate::job::{Cpus, Grant, HugePage, Id, JobKey};
+use crate::job::{Grant, Id, JobKey};
 use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, begin};
 use crate::log;
 use crate::policy::{self, CoreMap, variables};
@@ -27,156 +28,13 @@ use crate::record::noted::Noted;
 use crate::record::{Record, Records};
 use crate::report::account::{End, Ending, GrantedTo, since_boot};
 use crate::requests::UserRequests;
-use crate::scheduler::{Runs, Schedulers};
 use crate::schedulers::ALL;
-use crate::sorted;
 use crate::sys::process::{self, Owner};
 
 /// How long a fence may take to freeze or thaw.
 const FREEZE_PATIENCE: Duration = Duration::from_secs(10);
 /// The time that each fence gets to close, even if others used up the total.
 const LEAST_TO_CLOSE: Duration = Duration::from_millis(500);
-
-/// No node has more GPUs.
-pub const MOST_GPUS: usize = 1024;
-
-/// The holder of a fence, as the command line names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HeldBy {
-    /// `pid:N`: while this process lives.
-    Process(i32),
-    /// `unit:NAME`: during this start of the unit.
-    Unit(String),
-    /// `scheduler:NAME`: while this scheduler says that the job runs.
-    Scheduler(String),
-    /// `manual`: until the fence is closed, or the machine boots.
-    Manual,
-}
-
-impl FromStr for HeldBy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let expected = || format!("expected pid:NUMBER, unit:NAME, scheduler:NAME or manual, found {text:?}");
-        match text.split_once(':') {
-            None if text == "manual" => Ok(Self::Manual),
-            Some(("pid", pid)) => pid.parse().ok().filter(|pid| *pid > 0).map(Self::Process).ok_or_else(expected),
-            Some(("unit", name)) if !name.is_empty() => Ok(Self::Unit(name.to_owned())),
-            Some(("scheduler", name)) if !name.is_empty() => Ok(Self::Scheduler(name.to_owned())),
-            _ => Err(expected()),
-        }
-    }
-}
-
-impl HeldBy {
-    /// The holder, if it can hold this run of the job.
-    fn find(
-        &self,
-        host: &Host,
-        schedulers: Schedulers,
-        ask_unit: Option<AskInvocation>,
-        (job, run): (&Id, u32),
-    ) -> Result<Holder> {
-        match self {
-            // If the scheduler does not answer now, the fence could stay for ever. If it says no, the fence would be removed at once.
-            Self::Scheduler(name) => {
-                let scheduler = schedulers.iter().find(|scheduler| scheduler.name() == name);
-                if scheduler.is_some_and(|scheduler| scheduler.runs(job, run, &|| Duration::ZERO) == Runs::Yes) {
-                    return Holder::scheduler(name);
-                }
-                let why = if scheduler.is_some() { "does not say that the job runs" } else { "is no scheduler here" };
-                Err(Error::new(format!("{name} {why}, and cannot hold a fence of job {job}")))
-            }
-            Self::Manual => Ok(Holder::Manual),
-            Self::Unit(name) => match ask_unit {
-                Some(ask) => Holder::unit(name, &ask(name)?),
-                None => Err(Error::new("no program is started here to ask systemd about this unit:")
-                    .value(name)
-                    .hint("let 'jobfence open' make the fence, or name a process, as pid:N")),
-            },
-            Self::Process(pid) => Ok(Holder::Process(
-                Owner::from_pid(&host.proc, *pid)?
-                    .ok_or_else(|| Error::new("there is no such process to hold the fence:").value(pid))?,
-            )),
-        }
-    }
-}
-
-/// What a job was granted and what it requests.
-#[derive(Debug, Clone, Default)]
-pub struct Granted {
-    /// CPUs (hardware threads) on this node. `None`: not limited.
-    pub cpus: Option<Cpus>,
-    /// Memory on this node in bytes. `None`: not limited.
-    pub memory: Option<u64>,
-    /// Memory and swap together on this node in bytes. `None`: the site decides how much swap there is beside the memory.
-    pub memory_and_swap: Option<u64>,
-    /// The number of GPUs on this node. `None`: not given.
-    pub gpus: Option<usize>,
-    /// Huge pages on this node. `None`: not given.
-    pub huge_pages: Option<Vec<HugePage>>,
-    /// What the job's user requests, which can only lower what the site allows.
-    pub requests: UserRequests,
-    /// The facts that select sections of the configuration.
-    pub facts: Facts,
-    /// Whether jobfence chooses the job's CPUs, if the site wants each job on CPUs of its own: the scheduler gives only their number.
-    pub chooses_cores: bool,
-    /// Whether the grant is that of the step. The job may have other steps, so its whole grant is not known.
-    pub is_of_step: bool,
-}
-
-impl Granted {
-    fn gpu_count(&self) -> Option<u64> {
-        let said = self.gpus.and_then(|gpus| u64::try_from(gpus).ok());
-        said.or_else(|| self.facts.gpus.count())
-    }
-}
-
-/// The types of a job's vnodes, from a text with commas between them. An empty text has none.
-pub fn vnode_types(text: &str) -> Vec<String> {
-    text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
-}
-
-/// A fence to be opened.
-#[derive(Debug, Clone)]
-pub struct OpenRequest {
-    /// The user.
-    pub uid: u32,
-    /// The job.
-    pub job: Id,
-    /// The step.
-    pub step: Id,
-    /// The run of the step.
-    pub run: u32,
-    /// The grant.
-    pub granted: Granted,
-    /// The holder.
-    pub holder: HeldBy,
-    /// Starts a program that asks systemd for a unit's current start. `None` in a host program, which must start none: then a unit cannot
-    /// hold the fence.
-    pub ask_unit: Option<AskInvocation>,
-}
-
-/// Returns which start of this unit is active now.
-pub type AskInvocation = fn(&str) -> Result<String>;
-
-impl OpenRequest {
-    /// Selects exactly the fence to be opened.
-    fn which(&self) -> WantedFences {
-        WantedFences { job: self.job.clone(), step: Some(self.step.clone()), run: Some(self.run) }
-    }
-}
-
-/// The fences that a command is about.
-#[derive(Debug, Clone)]
-pub struct WantedFences {
-    /// The job.
-    pub job: Id,
-    /// The step. `None`: all.
-    pub step: Option<Id>,
-    /// The run. `None`: all.
-    pub run: Option<u32>,
-}
 
 /// A fence that processes can be put into. Its usage is not read.
 #[derive(Debug)]
@@ -546,11 +404,11 @@ pub fn usage(config: &Config, which: &WantedFences) -> Result<Vec<Seen>> {
 
 /// Freezes or thaws all processes of these fences. An error with one fence does not affect the others.
 pub fn freeze(config: &Config, which: &WantedFences, is_frozen: bool) -> Result<()> {
-    let host = Host::read(config)?;
     let found = records(config, which)?;
     if found.is_empty() {
         return Err(none(which));
     }
+    let host = Host::read(config)?;
     // One deadline for all: if one fence does not freeze in time, the others are still told to.
     let deadline = Instant::now() + FREEZE_PATIENCE;
     let fences: Vec<Result<Fence>> = found.iter().map(|record| go_on(&host, config, record)).collect();
@@ -559,31 +417,6 @@ pub fn freeze(config: &Config, which: &WantedFences, is_frozen: bool) -> Result<
         fences.iter().flatten().for_each(|fence| drop(switch(fence, true, Instant::now())));
     }
     fences.into_iter().map(|fence| switch(&fence?, is_frozen, deadline)).fold(Ok(()), Result::and)
-}
-
-/// Selects each of these fences alone, by its step and run.
-pub fn each(config: &Config, which: &WantedFences) -> Result<Vec<WantedFences>> {
-    let one = |record: &Record| {
-        let shared = record.shared.as_deref()?;
-        Some(WantedFences { job: which.job.clone(), step: Some(shared.step.clone()), run: Some(shared.run) })
-    };
-    Ok(records(config, which)?.iter().filter_map(one).collect())
-}
-
-/// Whether any of these fences exists.
-pub fn exist(config: &Config, which: &WantedFences) -> Result<bool> {
-    Ok(!records(config, which)?.is_empty())
-}
-
-/// Whether these `count` fences are all that the job has.
-pub fn are_all(config: &Config, which: &WantedFences, count: usize) -> Result<bool> {
-    Ok(which.step.is_none()
-        && (which.run.is_none() || count == Records::open(&config.run_dir)?.of_job(&which.job)?.len()))
-}
-
-/// The user of the job that has these fences.
-pub fn uid_of(config: &Config, which: &WantedFences) -> Result<Option<u32>> {
-    Ok(records(config, which)?.first().and_then(Record::uid))
 }
 
 /// Ends the processes in these fences and removes them. Returns the result for each; an error with one does not affect the others. Empty:
@@ -668,91 +501,4 @@ pub(crate) fn go_on(host: &Host, config: &Config, record: &Record) -> Result<Fen
     let fence = resumed(host, config, record)?;
     fence.check_whole(host)?;
     Ok(fence)
-}
-
-pub(super) fn records(config: &Config, which: &WantedFences) -> Result<Vec<Record>> {
-    let mut found = Records::open(&config.run_dir)?.of_job(&which.job)?;
-    found.retain(|record| {
-        record.shared.as_ref().is_some_and(|shared| {
-            which.step.as_ref().is_none_or(|step| *step == shared.step) && which.run.is_none_or(|run| run == shared.run)
-        })
-    });
-    sorted::sort_by(&mut found, |a, b| {
-        let [a, b] = [a, b].map(|record| record.shared.as_ref().map(|shared| (&shared.step, shared.run)));
-        a.cmp(&b)
-    });
-    Ok(found)
-}
-
-fn none(which: &WantedFences) -> Error {
-    let step = which.step.as_ref().map(|step| format!(" step {step}")).unwrap_or_default();
-    let run = which.run.map(|run| format!(" run {run}")).unwrap_or_default();
-    Error::new(format!("there is no fence of job {}{step}{run}", which.job)).hint(
-        "'jobfence open' makes one. A fence is gone once it was closed, its holder has ended, or the machine has \
-         booted",
-    )
-}
-
-/// The only matching fence; an error if there is not exactly one.
-pub(super) fn the_one(config: &Config, which: &WantedFences) -> Result<Record, NotFenced> {
-    let mut found = records(config, which)?;
-    match (found.pop(), found.len()) {
-        (Some(record), 0) => Ok(record),
-        (None, _) => Err(none(which).into()),
-        (Some(last), _) => {
-            found.push(last);
-            let shared = found.iter().filter_map(|record| record.shared.as_deref());
-            let all: Vec<String> = shared.map(|shared| format!("step {} run {}", shared.step, shared.run)).collect();
-            Err(Error::new("the job has more than one fence:")
-                .value(all.join(", "))
-                .hint("name one with --step and --run")
-                .into())
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::scheduler::{Age, WithoutCgroups};
-
-    #[derive(Debug)]
-    struct StandIn;
-
-    impl WithoutCgroups for StandIn {
-        fn name(&self) -> &'static str {
-            "StandIn"
-        }
-        fn runs(&self, job: &Id, run: u32, _: Age<'_>) -> Runs {
-            match (job.as_str(), run) {
-                ("7", 2) => Runs::Yes,
-                ("7", _) => Runs::No,
-                _ => Runs::Unknown,
-            }
-        }
-    }
-
-    #[test]
-    fn a_scheduler_holds_what_it_says_runs() {
-        let host = Host::read_what_there_is(&Config::default()).unwrap().0;
-        let find = |name: &str, job: &str, run| {
-            let held_by: HeldBy = name.parse().unwrap();
-            held_by.find(&host, &[&StandIn], None, (&Id::new(job).unwrap(), run)).map_err(|error| error.to_string())
-        };
-        assert_eq!(find("scheduler:StandIn", "7", 2), Ok(Holder::scheduler("StandIn").unwrap()));
-        for (job, run) in [("7", 1), ("8", 2)] {
-            assert!(find("scheduler:StandIn", job, run).unwrap_err().contains("StandIn does not say"), "{job} {run}");
-        }
-        assert!(find("scheduler:Slurm", "7", 2).unwrap_err().contains("Slurm is no scheduler here"));
-    }
-
-    #[test]
-    fn holders_are_said_as_documented() {
-        assert_eq!("manual".parse(), Ok(HeldBy::Manual));
-        assert_eq!("pid:7".parse(), Ok(HeldBy::Process(7)));
-        assert_eq!("unit:a@b.service".parse(), Ok(HeldBy::Unit("a@b.service".to_owned())));
-        for wrong in ["", "pid:", "pid:0", "pid:-1", "pid:x", "unit:", "scheduler:", "manual:", "7", "process:7"] {
-            assert!(wrong.parse::<HeldBy>().unwrap_err().contains("expected pid:NUMBER"), "{wrong}");
-        }
-    }
 }

@@ -5,7 +5,7 @@ use nix::errno::Errno;
 
 use super::fenced::{Fence, Tree};
 use super::limiting::{self, LimitError};
-use super::names::{in_mount, own_task};
+use super::names::own_task;
 use super::own::Own;
 use crate::cgroup::affinity::Affinity;
 use crate::cgroup::base;
@@ -155,7 +155,7 @@ impl Fence {
         }
         let after = Membership::read(&host.proc, pid)?;
         for own in own {
-            let mut expected = in_mount(&own.hierarchy, &self.ours.path);
+            let mut expected = own.hierarchy.in_proc(&self.ours.path);
             if let Some(name) = &name {
                 expected = format!("{expected}/{name}");
             }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use super::limiting::{self, LimitError, Placing};
-use super::names::{IDLE, in_mount};
+use super::names::IDLE;
 use super::open::{controllers, lowers_io};
 use super::rules::{self, FileWrite};
 use crate::cgroup::disk::Disks;
@@ -163,7 +163,7 @@ fn dir_of(
             format!("/{base}/{}{task}", levels.join("/"))
         }
     };
-    let inside = in_mount(hierarchy, &path);
+    let inside = hierarchy.in_proc(&path);
     let inside = hierarchy.below_mount(&inside).unwrap_or(&inside);
     Some(hierarchy.mount.join(inside.trim_start_matches('/')))
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::branches::{self, OwnStep, children, found_or_noted};
-use super::names::{IDLE, in_mount};
+use super::names::IDLE;
 use crate::cgroup::layout::Hierarchy;
 use crate::cgroup::usage::{self, Depth};
 use crate::cgroup::{limits, mark, now, walk};
@@ -348,7 +348,7 @@ impl LivingStep<'_> {
     pub fn path(&self) -> Option<String> {
         let place = self.places.iter().find(|place| !place.is_overlay).or(self.places.first())?;
         let below = place.step.strip_prefix(&place.hierarchy.mount).ok()?;
-        Some(in_mount(place.hierarchy, &format!("/{}", below.display())))
+        Some(place.hierarchy.in_proc(&format!("/{}", below.display())))
     }
 
     /// When its directories were made, if they show it.

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::fenced::{Fence, OpenDir, Tree};
-use super::names::{in_mount, own_task};
+use super::names::own_task;
 use super::overlay::Overlay;
 use super::own::is_inhabited;
 use super::rules::has_swap_by;
@@ -275,7 +275,7 @@ impl Fence {
         let (limit_file, _) = limits::memory_files(version);
         let (step, job) = match tree {
             Tree::Own(own) => {
-                let step = in_mount(&own.hierarchy, &self.ours.path);
+                let step = own.hierarchy.in_proc(&self.ours.path);
                 let job = step.rsplit_once('/').map(|(job, _)| job.to_owned());
                 (Some(step), job)
             }

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::poll::{PollTimeout, poll};
 
 use super::branches::{child, each_step, found_or_noted};
-use super::names::{IDLE, in_mount};
+use super::names::IDLE;
 use crate::cgroup::base::{self, fill};
 use crate::cgroup::handing_down::enable;
 use crate::cgroup::kill::{self, Members};
@@ -263,7 +263,7 @@ impl Leftovers {
     pub fn remove(&self, host: &Host, deadline: Instant) -> Result<()> {
         let us = Membership::read(&host.proc, nix::unistd::getpid().as_raw())?;
         for tree in self.whole() {
-            let step = in_mount(&tree.hierarchy, &format!("/{}/{}", self.base, self.levels.join("/")));
+            let step = tree.hierarchy.in_proc(&format!("/{}/{}", self.base, self.levels.join("/")));
             if us.path_in(&tree.hierarchy).is_some_and(|path| path == step || path.starts_with(&format!("{step}/"))) {
                 return Err(Error::new("this process is itself in the step that is to be removed:").value(step));
             }

@@ -4,7 +4,6 @@
 use std::time::{Duration, Instant};
 
 use super::fenced::{Around, Claim, Fence, OwnPath, Tree, WantedLimits};
-use super::names::in_mount;
 use super::open::controllers_named;
 use super::own::open_existing;
 use crate::cgroup::events::{KernelLog, Sequence};
@@ -198,7 +197,7 @@ pub fn close(
     let mut fence = Fence::left(host, schedulers, records, record)?;
     let us = Membership::read(&host.proc, nix::unistd::getpid().as_raw())?;
     for tree in &fence.trees {
-        let step = in_mount(tree.hierarchy(), &fence.ours.path);
+        let step = tree.hierarchy().in_proc(&fence.ours.path);
         let is_in = |path: &str| path.strip_prefix(&step).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         if us.path_in(tree.hierarchy()).is_some_and(is_in) {
             return Err(Error::new("this process is itself in the step that is to be removed:").value(step));

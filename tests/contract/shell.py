@@ -63,13 +63,6 @@ class ShellSite(sites.Private):
         (self.top / "runner").write_text(RUNNER.format(**{name: self.top / name for name in scripts}))
         return self
 
-    def __exit__(self, *_):
-        try:
-            return super().__exit__()
-        finally:
-            for one in self.leases:
-                one.release()
-
     # -- the contract ---------------------------------------------------------------------
 
     def spool(self, jobid):

@@ -487,6 +487,7 @@ class Private(Site):
         self.systemd = Path("/run/systemd/system").is_dir()
         self.base = f"jobfence.slice/{self.name}.scope" if self.systemd else self.name
         self.keeper = None
+        self.leases = []
 
     def __exit__(self, *_):
         # A second ctrl-C does not stop the clean-up: the keeper has its own session.
@@ -496,6 +497,8 @@ class Private(Site):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            for one in self.leases:
+                one.release()
         return False
 
     def copied(self, so):

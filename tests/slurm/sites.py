@@ -394,13 +394,6 @@ class PrivateSite(Private, Site):
             raise
         return self
 
-    def __exit__(self, *_):
-        try:
-            return super().__exit__()
-        finally:
-            for one in self.leases:
-                one.release()
-
     def _write_files(self):
         for name in ("home", "munge", "state", "spool"):
             (self.top / name).mkdir(mode=0o755)

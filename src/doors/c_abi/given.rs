@@ -9,7 +9,8 @@ use super::answer::{Done, refused, usage};
 use crate::cgroup::huge_pages::HugePages;
 use crate::config::{LoadError, Loaded};
 use crate::doors::card::JobEnd;
-use crate::doors::life::{self, Granted, MOST_GPUS, WantedFences};
+use crate::doors::opening::{Granted, MOST_GPUS, vnode_types};
+use crate::doors::recorded::WantedFences;
 use crate::doors::user;
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
@@ -256,7 +257,7 @@ pub(super) unsafe fn granted(
         // No caller can name it, and such jobs have none.
         granted.facts.pe = Fact::Known(String::new());
         // SAFETY: as this function's own contract.
-        granted.facts.vnode_types = unsafe { text(grant.vnode_type, "vnode_type") }?.map(life::vnode_types).into();
+        granted.facts.vnode_types = unsafe { text(grant.vnode_type, "vnode_type") }?.map(vnode_types).into();
         // SAFETY: as this function's own contract.
         granted.requests.job = unsafe { requests(&grant) }?;
     }

@@ -224,7 +224,7 @@ fn already(host: &Host, config: &Config, pid: i32, membership: &Membership) -> R
     let Some(path) = others.iter().find_map(|h| step_in(h)) else { return Ok(None) };
     for hierarchy in others {
         // A step made with another configuration may lack a directory in some hierarchies.
-        let daemons_dir = in_root(hierarchy, &path);
+        let daemons_dir = hierarchy.in_proc(&path);
         if step_in(hierarchy).as_ref() != Some(&path) && hierarchy.dir_of(&daemons_dir).is_ok() {
             return Err(Error::new(format!("process {pid} is in a step in another hierarchy, but not in"))
                 .at(&hierarchy.mount)
@@ -249,11 +249,6 @@ fn slurms(host: &Host, config: &Config, pid: i32, membership: &Membership) -> Op
         .iter()
         .find_map(|h| membership.path_in(h).filter(|_| scheduler::placement(ALL, membership, h).is_some()))?;
     Some(Adoption::Slurms { pid, path: path.to_owned() })
-}
-
-/// A path below a hierarchy's root as processes see it.
-fn in_root(hierarchy: &Hierarchy, path: &str) -> String {
-    format!("{}{path}", hierarchy.root.trim_end_matches('/'))
 }
 
 /// An extern step whose daemon or holder is alive.
@@ -362,7 +357,7 @@ impl ExternStep {
         let path = format!("/{}/{}", self.record.base, self.record.levels.join("/"));
         let used = others(host, config, membership).unwrap_or_default();
         // A step that began with another configuration never has all of them, and is taken as it is.
-        while !used.iter().all(|h| h.dir_of(&in_root(h, &path)).is_ok()) && Instant::now() < deadline {
+        while !used.iter().all(|h| h.dir_of(&h.in_proc(&path)).is_ok()) && Instant::now() < deadline {
             let _ = poll(&mut [], PollTimeout::from(5u8));
         }
     }

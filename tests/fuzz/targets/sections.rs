@@ -97,7 +97,7 @@ fn facts(text: &str, groups: Vec<String>) -> Facts {
         node: known("node"),
         project: known("project"),
         pe: known("pe"),
-        vnode_types: Fact::Known(jobfence::doors::life::vnode_types(&said("vnode_types").unwrap_or_default())),
+        vnode_types: Fact::Known(jobfence::doors::opening::vnode_types(&said("vnode_types").unwrap_or_default())),
         ..Facts::default()
     }
 }

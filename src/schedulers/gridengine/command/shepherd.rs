@@ -24,7 +24,9 @@ use std::process::ExitCode;
 
 use jobfence::config::{Config, LoadError, Loaded, SlotRequest};
 use jobfence::doors::card::{JobEnd, card};
-use jobfence::doors::life::{self, Granted, HeldBy, LiveFence, OpenRequest, WantedFences};
+use jobfence::doors::life::{self, LiveFence};
+use jobfence::doors::opening::{Granted, HeldBy, OpenRequest};
+use jobfence::doors::recorded::WantedFences;
 use jobfence::doors::run::end_as;
 use jobfence::doors::user;
 use jobfence::error::Error;

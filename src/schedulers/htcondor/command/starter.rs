@@ -28,7 +28,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use jobfence::config::Loaded;
-use jobfence::doors::life::{self, Granted, HeldBy, LiveFence, OpenRequest, Room, WantedFences};
+use jobfence::doors::life::{self, LiveFence, Room};
+use jobfence::doors::opening::{Granted, HeldBy, OpenRequest};
+use jobfence::doors::recorded::WantedFences;
 use jobfence::doors::user;
 use jobfence::error::{Error, Result};
 use jobfence::facts::{Fact, Facts, Gpus};

@@ -150,8 +150,8 @@ impl Likeness {
         self.tasks.push(step.ensure("user")?.ensure(task)?);
         if !slurm.makes_ours_first(hierarchy) {
             let below = scope.path().strip_prefix(&hierarchy.mount).unwrap_or(scope.path()).display().to_string();
-            let root = hierarchy.root.trim_end_matches('/');
-            self.daemon.push_str(&format!("0::{root}/{below}/{name}/{}/slurm\n", key.step_dir(1)));
+            let path = hierarchy.in_proc(&format!("/{below}/{name}/{}/slurm", key.step_dir(1)));
+            self.daemon.push_str(&format!("0::{path}\n"));
         }
         Ok(())
     }

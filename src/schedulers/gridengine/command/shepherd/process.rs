@@ -114,6 +114,13 @@ pub fn is_stop(dir: &Dir, signal: Signal) -> bool {
     signal == Signal::SIGTTIN && number() == Some(Signal::SIGSTOP as i32)
 }
 
+/// Once the shepherd has been waited for, its number can be another process's: then nothing moves it any more.
+fn forget_begin_of_ended(waiting: &mut Vec<ShepherdEvent>) {
+    if waiting.iter().any(|event| matches!(event, ShepherdEvent::Ended(_))) {
+        waiting.retain(|event| !matches!(event, ShepherdEvent::JobBegins));
+    }
+}
+
 /// Watches for the shepherd's files by polling: inotify allows 128 instances for all of root's processes on a host together, and
 /// each job has a process of jobfence.
 struct SpoolWatch {
@@ -204,10 +211,7 @@ impl ShepherdProcess {
             }
             self.spool.read().into_iter().for_each(|event| self.waiting.insert(0, event));
             self.read_signals();
-            // Once the shepherd has been waited for, its number can be another process's.
-            if self.waiting.iter().any(|event| matches!(event, ShepherdEvent::Ended(_))) {
-                self.waiting.retain(|event| !matches!(event, ShepherdEvent::JobBegins));
-            }
+            forget_begin_of_ended(&mut self.waiting);
         }
     }
 
@@ -251,6 +255,16 @@ mod tests {
     fn a_warning_wakes_no_job() {
         let asleep = PASSED_ON.into_iter().filter(|signal| !wakes(*signal)).collect::<Vec<_>>();
         assert_eq!(asleep, [Signal::SIGUSR1, Signal::SIGUSR2]);
+    }
+
+    #[test]
+    fn a_shepherd_that_has_ended_is_not_moved() {
+        let left = |mut waiting: Vec<ShepherdEvent>| {
+            forget_begin_of_ended(&mut waiting);
+            waiting.iter().filter(|event| matches!(event, ShepherdEvent::JobBegins)).count()
+        };
+        assert_eq!(left(vec![ShepherdEvent::HasPid, ShepherdEvent::JobBegins]), 1);
+        assert_eq!(left(vec![ShepherdEvent::Ended(Exit::Status(0)), ShepherdEvent::JobBegins]), 0);
     }
 
     #[test]

@@ -33,8 +33,7 @@ pub fn tell(config: &Config, live: &LiveFence, site: &str, branch: &str, local_n
 pub fn memory_of(seen: &Seen, branch: &str) -> Option<u64> {
     let hierarchy = unified()?;
     // The path of the step is relative to the mount, which in a container may show another directory than the root.
-    let path = format!("{}{}/{branch}", hierarchy.root.trim_end_matches('/'), seen.path.as_deref()?);
-    let dir = hierarchy.dir_of(&path).ok()?;
+    let dir = hierarchy.dir_of(&hierarchy.in_proc(&format!("{}/{branch}", seen.path.as_deref()?))).ok()?;
     memory_limit(&dir, memory_files(Version::V2).0).ok()?
 }
 
