@@ -1353,4 +1353,30 @@ BREAKS = (
         "- `no job on this node can be fenced: ...`: ", "- ",
         "host messages every_message_for_an_administrator",
     ),
+    # Which file counts.
+    Break(
+        "own_file_before_slurms", "src/config/load.rs",
+        '["/etc/slurm/jobfence.conf", OWN_FILE]', '[OWN_FILE, "/etc/slurm/jobfence.conf"]',
+        "host cli the_check_names_the_file_that_counts_and_those_that_do_not",
+    ),
+    Break(
+        "unreadable_file_is_passed_over", "src/config/load.rs",
+        "file::read(path, may_be_missing)?", "file::read(path, may_be_missing).unwrap_or(None)",
+        "unit the_first_default_file_that_exists_counts",
+    ),
+    Break(
+        "one_file_by_two_names_is_shadowed", "src/command/check.rs",
+        "(real(other).is_none() || real(other) != real(read))", "true",
+        "host cli the_check_names_the_file_that_counts_and_those_that_do_not",
+    ),
+    Break(
+        "hook_names_a_file", HOOK,
+        'settings["Config"].encode() or None', '(settings["Config"] or "/etc/slurm/jobfence.conf").encode()',
+        "hook where_the_configuration_is",
+    ),
+    Break(
+        "slurms_directory_is_ours", SLURM_CONF,
+        'directory.ends_with("jobfence") && slurms.is_dir()', "false",
+        "unit slurms_directory_is_beside_ours",
+    ),
 )
