@@ -30,7 +30,7 @@ BASE_DIR = target/bench/$(BASE)
 
 SO = target/release/libjobfence.so
 BIN = target/release/jobfence
-SOURCES = .cargo/config.toml Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
+SOURCES = .cargo/config.toml .cargo/rustc Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
 
 .PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm vm fuzz soak install uninstall dist bindings clean
 
