@@ -9,6 +9,7 @@ use jobfence::sys::dir::Dir;
 
 use crate::check::claims::Claims;
 use crate::check::names::KnownNames;
+use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
 use crate::job_match::JobMatch;
@@ -23,8 +24,8 @@ pub trait SchedulersPart: Sync {
         None
     }
 
-    /// For `jobfence check`: prints what the scheduler's configuration says here, and adds to the verdict why no job would be fenced.
-    fn check(&self, _host: &CheckedHost<'_>, _verdict: &mut Verdict) {}
+    /// For `jobfence check`: says what the scheduler's configuration says here, and adds to the verdict why no job would be fenced.
+    fn check(&self, _host: &CheckedHost<'_>, _rows: &mut Rows, _verdict: &mut Verdict) {}
 
     /// For `jobfence check`: adds the names that the scheduler knows here, as far as sections need them.
     fn add_names(&self, _host: &CheckedHost<'_>, _sections: &[Named<'_>], _known: &mut KnownNames) {}

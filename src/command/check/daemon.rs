@@ -11,7 +11,7 @@ use jobfence::sys::process;
 use jobfence::sys::program::AskedProgram;
 
 /// How long a scheduler's command may take: it asks its server.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// So much of a script is read, in bytes.
 const SCRIPT: u64 = 64 << 10;
@@ -39,6 +39,8 @@ pub struct SchedulerDaemon {
     pub unit: Option<String>,
     /// The variables of its environment that the commands need.
     environment: Vec<(&'static str, String)>,
+    /// How long a command may take.
+    patience: Duration,
 }
 
 impl SchedulerDaemon {
@@ -60,7 +62,7 @@ impl SchedulerDaemon {
     /// None: its commands are looked for where ours are, and find its configuration by our environment.
     pub fn absent(kind: DaemonKind) -> Self {
         let (directory, cwd) = Default::default();
-        Self { kind, directory, cwd, unit: None, environment: Vec::new() }
+        Self { kind, directory, cwd, unit: None, environment: Vec::new(), patience: PATIENCE }
     }
 
     /// The one with this number.
@@ -77,12 +79,19 @@ impl SchedulerDaemon {
                 .ok()
                 .and_then(|text| unit_in(&text)),
             environment: environment.collect(),
+            patience: PATIENCE,
         }
+    }
+
+    /// The same, whose commands may take so long.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// What a command of this scheduler's prints, or why not. It is looked for where ours are, and beside the daemon.
     pub fn ask(&self, argv: &[&str]) -> Result<String, String> {
-        self.ask_by(argv, Instant::now() + PATIENCE)
+        self.ask_by(argv, Instant::now() + self.patience)
     }
 
     /// The same, by a deadline.

@@ -7,6 +7,7 @@ use jobfence::sys::dir::Dir;
 use crate::check::claims::Claims;
 use crate::check::daemon::SchedulerDaemon;
 use crate::check::names::{KnownNames, have};
+use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::job_match::{JobMatch, of_parts};
 use crate::part::{CheckedHost, SchedulersPart};
@@ -32,9 +33,10 @@ impl SchedulersPart for GridEnginePart {
         SchedulerDaemon::find(proc, EXECD).map(|_| Claims { kinds: &["[Account="], remedy })
     }
 
-    fn check(&self, host: &CheckedHost<'_>, verdict: &mut Verdict) {
+    fn check(&self, host: &CheckedHost<'_>, rows: &mut Rows, verdict: &mut Verdict) {
         if let Some(execd) = SchedulerDaemon::find(host.proc, EXECD) {
-            check::look(&execd, host.loaded, host.pam, host::too_much, verdict);
+            let execd = execd.with_patience(rows.patience());
+            check::look(&execd, host.loaded, host.pam, rows, host::too_much, verdict);
         }
     }
 

@@ -9,6 +9,7 @@ use jobfence::sys::dir::Dir;
 use crate::check::claims::Claims;
 use crate::check::daemon::{DaemonKind, SchedulerDaemon};
 use crate::check::names::{KnownNames, have};
+use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::fetched::report;
 use crate::job_match::{JobMatch, is_number};
@@ -35,9 +36,9 @@ impl SchedulersPart for PbsPart {
         SchedulerDaemon::find(proc, MOM).map(|_| Claims { kinds: &["[Account=", "[Project="], remedy })
     }
 
-    fn check(&self, host: &CheckedHost<'_>, verdict: &mut Verdict) {
+    fn check(&self, host: &CheckedHost<'_>, rows: &mut Rows, verdict: &mut Verdict) {
         if let Some(mom) = SchedulerDaemon::find(host.proc, MOM) {
-            check::look(&mom, host.loaded, verdict);
+            check::look(&mom, host.loaded, rows, verdict);
         }
     }
 

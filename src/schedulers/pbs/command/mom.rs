@@ -38,6 +38,8 @@ pub enum MomSays {
     Hint(String),
     /// A reason why no job is fenced as configured.
     Fault(String),
+    /// What is still to be done before any job is fenced.
+    NotYet(String),
 }
 
 /// The parts of jobfence.conf that matter here.
@@ -129,10 +131,10 @@ fn of_our_hook(mom_priv: &Path, ours: Option<&MomHook>, conf: &ForMom<'_>) -> Ve
             "MoM has no hook of jobfence's in {}: no job is fenced until the server sends it",
             directory.display()
         );
-        return vec![MomSays::Fact(what)];
+        return vec![MomSays::NotYet(what)];
     };
     if !hook.is_enabled() {
-        return vec![MomSays::Fact(format!("the hook {} is not enabled: no job is fenced until it is", hook.name))];
+        return vec![MomSays::NotYet(format!("the hook {} is not enabled: no job is fenced until it is", hook.name))];
     }
     let text = fs::read_to_string(directory.join(format!("{}.CF", hook.name))).unwrap_or_default();
     let value = |key: &str| {
@@ -247,7 +249,7 @@ mod tests {
             |file: &str| MomSays::Fact(format!("the hook fence puts each job into a fence, by {library} and {file}"));
         let fact = || by(&file);
         let says = |what: &MomSays, begins: &str| match what {
-            MomSays::Fact(text) | MomSays::Hint(text) | MomSays::Fault(text) => {
+            MomSays::Fact(text) | MomSays::Hint(text) | MomSays::Fault(text) | MomSays::NotYet(text) => {
                 assert!(text.contains(begins), "{text}")
             }
         };
@@ -259,7 +261,10 @@ mod tests {
         write("hooks/fence.PY", "version = self.so.jobfence_abi_version\n");
         write("hooks/fence.CF", &format!("# ours\nLibrary = {library}\nConfig={file}\n"));
         write("hooks/fence.HK", &attributes.replace("true", "false"));
-        assert_eq!(all(&[]), [MomSays::Fact("the hook fence is not enabled: no job is fenced until it is".to_owned())]);
+        assert_eq!(
+            all(&[]),
+            [MomSays::NotYet("the hook fence is not enabled: no job is fenced until it is".to_owned())]
+        );
         write("hooks/fence.HK", &attributes);
         assert_eq!(all(&[])[0], fact());
         says(&all(&[])[1], "is not there: Library in its configuration");

@@ -8,6 +8,7 @@ use jobfence::schedulers::slurm::plugins::Slurm;
 
 use crate::check::claims::claimed;
 use crate::check::names::{KnownNames, have};
+use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
 use crate::part::{CheckedHost, Chore, SchedulersPart};
@@ -41,12 +42,12 @@ impl SchedulersPart for SlurmPart {
         "Slurm"
     }
 
-    fn check(&self, host: &CheckedHost<'_>, _: &mut Verdict) {
+    fn check(&self, host: &CheckedHost<'_>, rows: &mut Rows, _: &mut Verdict) {
         if let Some(file) = conf::find(host.named) {
             let Checked { account, qos } = Checked::by(&Lines::read(&file));
             let kinds = [("[Account=", account), ("[QOS=", qos)].into_iter().filter(|(_, is_checked)| !is_checked);
             let kinds: Vec<&str> = kinds.map(|(kind, _)| kind).collect();
-            claimed(host.loaded, "Slurm", &kinds, ENFORCE);
+            claimed(rows, host.loaded, "Slurm", &kinds, ENFORCE);
         }
     }
 
