@@ -29,6 +29,7 @@ mod run;
 mod sample;
 mod schedulers;
 mod series;
+mod setup;
 mod show;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod start;
