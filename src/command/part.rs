@@ -52,7 +52,7 @@ pub trait SchedulersPart: Sync {
     }
 
     /// For `jobfence setup --undo`: what is left to do when files and commands are as they were. Asked before; `None`: nothing.
-    fn after_undo(&self) -> Option<AfterUndo> {
+    fn after_undo(&self, _host: &SetupHost) -> Option<AfterUndo> {
         None
     }
 
