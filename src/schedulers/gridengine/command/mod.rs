@@ -8,8 +8,10 @@ use crate::check::claims::Claims;
 use crate::check::daemon::SchedulerDaemon;
 use crate::check::names::{KnownNames, have};
 use crate::check::verdict::Verdict;
+use crate::command::Failure;
 use crate::job_match::{JobMatch, of_parts};
 use crate::part::{CheckedHost, SchedulersPart};
+use crate::setup::plan::{SetupHost, SetupPlan};
 use check::EXECD;
 
 pub mod check;
@@ -17,6 +19,7 @@ pub mod host;
 pub mod jsv;
 pub mod qconf;
 pub mod sensor;
+pub mod setup;
 pub mod shepherd;
 
 /// Grid Engine's part of the command.
@@ -46,6 +49,10 @@ impl SchedulersPart for GridEnginePart {
             known.environments = ask("-spl");
             known.partitions.push(ask("-sql"));
         }
+    }
+
+    fn plan(&self, host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
+        setup::plan(host)
     }
 
     fn means(&self, text: &str, id: &str) -> Option<JobMatch> {
