@@ -62,8 +62,8 @@ pub trait SchedulersPart: Sync {
     }
 }
 
-/// What removes the rest. Returns whether nothing is left; otherwise it has printed what is.
-pub type AfterUndo = Box<dyn FnOnce() -> Result<bool, Failure>>;
+/// What removes the rest. Returns what is left to do for the administrator, if something is.
+pub type AfterUndo = Box<dyn FnOnce() -> Result<Option<String>, Failure>>;
 
 /// Work that is done again and again. It may remember what it has logged.
 pub trait Chore {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What a scheduler's part of the command wants done on this host. To plan is to read: nothing here changes anything.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use jobfence::sys::dir::Dir;
@@ -91,7 +92,33 @@ impl SetupCommand {
     }
 }
 
+/// As an administrator types it.
+impl fmt::Display for SetupCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.file.iter().map(|(name, _)| name);
+        for (number, word) in self.argv.iter().chain(name).enumerate() {
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@+%".contains(c);
+            let blank = if number > 0 { " " } else { "" };
+            if !word.is_empty() && word.chars().all(is_plain) {
+                write!(f, "{blank}{word}")?;
+            } else {
+                write!(f, "{blank}'{}'", word.replace('\'', "'\\''"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl SetupStep {
+    /// What it changes, for people.
+    pub fn about(&self) -> String {
+        match &self.action {
+            SetupAction::File(file) => file.path.display().to_string(),
+            SetupAction::Command(command) => command.run.to_string(),
+            SetupAction::Condition(_) | SetupAction::Remark => self.why.clone(),
+        }
+    }
+
     /// Has this node's file be this text.
     pub fn file(path: impl Into<PathBuf>, text: impl Into<Vec<u8>>, why: &str) -> Self {
         let file = FileChange { path: path.into(), text: Some(text.into()), mode: 0o644 };
