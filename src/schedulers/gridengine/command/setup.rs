@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What `jobfence setup` does on an execution host of Grid Engine, as docs/install/gridengine.md says. All of it is in qmaster's hands, so it
-//! is printed, and done only with `--central`: the complexes of the load sensor, and the configuration of this one host.
+//! What `jobfence setup` does on an execution host of Grid Engine, as docs/install/gridengine.md says: the configuration of this one host. qmaster
+//! has it, so it is printed, and done only with `--central`.
+//!
+//! The complexes of the load sensor are the site's to make: qmaster keeps the last value that a host has reported, also when the sensor is
+//! gone and when qmaster is started anew, and removes no complex that has a value. So nothing could take them back.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -14,16 +17,11 @@ use crate::check::daemon::{SchedulerDaemon, is_ours, not_ours, runs};
 use crate::command::Failure;
 use crate::setup::plan::{SetupCommand, SetupHost, SetupPlan, SetupStep};
 
-/// Adds rows to the complexes. A list without the others would remove them, so the file must be whole.
-const ADD: &str =
-    r#"f=$(mktemp) && "$0" -sc >"$f" && printf '%s\n' "$@" >>"$f" && "$0" -Mc "$f"; s=$?; rm -f "$f"; exit $s"#;
-/// Removes the complexes of these names.
-const REMOVE: &str = r#"f=$(mktemp) && "$0" -sc >"$f" && for n; do sed -i "/^$n /d" "$f" || exit; done && "$0" -Mc "$f"; s=$?; rm -f "$f"; exit $s"#;
 /// Edits the configuration of the host `$1` by the program `$2` of sed(1). One without lines is removed.
 const EDIT: &str = r#""$0" -sconf global >/dev/null || exit
 d=$(mktemp -d) || exit
 if "$0" -sconf "$1" >"$d/was" 2>/dev/null; then
-    sed -e '/^#/d' -e '/^$/d' -e "$2" "$d/was" >"$d/$1" &&
+    sed -e :join -e '/\\$/{N;s/, *\\\n */,/;s/ *\\\n */ /;bjoin' -e '}' -e '/^#/d' -e '/^$/d' -e "$2" "$d/was" >"$d/$1" &&
         if [ -s "$d/$1" ]; then "$0" -Mconf "$d/$1"; else "$0" -dconf "$1"; fi
 fi
 s=$?; rm -r "$d"; exit $s"#;
@@ -89,15 +87,10 @@ impl Facts {
         own_cgroups(&self.value("execd_params")).pop()
     }
 
-    /// The complexes of the load sensor that are missing, each as a row of `qconf -sc`.
-    fn rows(&self) -> Vec<String> {
+    /// The complexes of the load sensor that are missing.
+    fn missing(&self) -> Vec<&'static str> {
         let known: Vec<String> = Complex::all(&self.complexes).into_iter().map(|complex| complex.name).collect();
-        let row = |name: &str| match name {
-            "jobfence_threads" => format!("{name} {name} INT <= YES NO 0 0"),
-            "jobfence_pressure" => format!("{name} {name} DOUBLE >= NO NO 0 0"),
-            _ => format!("{name} {name} MEMORY <= YES NO 0 0"),
-        };
-        COMPLEXES.iter().filter(|name| !known.iter().any(|known| known == *name)).map(|name| row(name)).collect()
+        COMPLEXES.into_iter().filter(|name| !known.iter().any(|known| known == name)).collect()
     }
 
     /// What the configuration of this host lacks. `has_sensor`: whether a list of load sensors has ours.
@@ -108,8 +101,10 @@ impl Facts {
         }
         let sensors = self.value("load_sensor");
         if let Some(sensor) = sensor.filter(|_| !has_sensor(&sensors)) {
-            let others = if sensors.eq_ignore_ascii_case("none") { String::new() } else { format!("{sensors},") };
-            settings.push(Setting { key: "load_sensor", value: format!("{others}{sensor}") });
+            // qconf breaks long lines, and reads a value up to the first blank.
+            let others = sensors.split([',', ' ']).filter(|one| !one.is_empty() && !one.eq_ignore_ascii_case("none"));
+            let value = others.chain([sensor]).collect::<Vec<_>>().join(",");
+            settings.push(Setting { key: "load_sensor", value });
         }
         settings
     }
@@ -138,9 +133,10 @@ impl Facts {
     /// The program of sed(1) that takes these settings back, unless somebody has changed them since.
     fn taken_back(&self, settings: &[Setting]) -> String {
         let one = |Setting { key, value }: &Setting| {
-            let ours = format!(r"\|^{key}  *{}$|", pattern(value));
+            // qconf breaks a long list behind a comma.
+            let ours = format!(r"\|^{key}  *{}$|", escaped(value).replace(',', ", *"));
             match self.local.as_deref().and_then(|local| value_of(local, key)) {
-                Some(before) => format!("{ours}s|.*|{key} {}|", pattern(&before)),
+                Some(before) => format!("{ours}s|.*|{key} {}|", escaped(&before.replace(", ", ","))),
                 None => format!("{ours}d"),
             }
         };
@@ -176,28 +172,23 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
         check::run(&check::CheckOptions { is_before: true, ..Default::default() })
     }));
     let sensor = host.data.join("gridengine/load-sensor");
-    let sensor = sensor.to_str().filter(|_| sensor.is_file());
-    if sensor.is_none() {
-        let missing = host.data.join("gridengine/load-sensor");
-        plan.found
-            .push(format!("qmaster does not learn what jobs can have here, since {} is missing", missing.display()));
+    let missing = facts.missing();
+    if !missing.is_empty() {
+        plan.found.push(format!(
+            "qmaster does not learn what jobs can have of this host, since it has no {}: docs/install/gridengine.md, Tell Grid Engine what a \
+             host has",
+            missing.join(", ")
+        ));
+    } else if !sensor.is_file() {
+        plan.found.push(format!(
+            "qmaster does not learn what jobs can have of this host, since {} is missing",
+            sensor.display()
+        ));
     }
-    plan.steps.extend(sensor.and_then(|_| complexes(&facts, &daemon)));
+    let sensor = sensor.to_str().filter(|_| missing.is_empty() && sensor.is_file());
     let program = host.program.to_str().ok_or("the path of this command is no text")?;
     plan.steps.extend(configuration(&facts, &daemon, program, sensor));
     Ok(Some(plan))
-}
-
-/// The step about the complexes of the load sensor.
-fn complexes(facts: &Facts, daemon: &SchedulerDaemon) -> Option<SetupStep> {
-    let rows = facts.rows();
-    let names: Vec<&str> = rows.iter().filter_map(|row| row.split(' ').next()).collect();
-    let rows: Vec<&str> = rows.iter().map(String::as_str).collect();
-    let command =
-        |script, words: &[&str]| Some(SetupCommand { argv: daemon.script("qconf", script, words)?, file: None });
-    let (run, undo) = (command(ADD, &rows)?, command(REMOVE, &names)?);
-    let why = "qmaster keeps what the load sensor reports of a host";
-    (!rows.is_empty()).then(|| SetupStep::command(run, vec![undo], false, why).central())
 }
 
 /// The step about the configuration of this host.
@@ -235,7 +226,7 @@ fn found(facts: &Facts, daemon: &SchedulerDaemon) -> Vec<String> {
 }
 
 /// A text as sed(1) matches it, and as it puts it in, between bars.
-fn pattern(text: &str) -> String {
+fn escaped(text: &str) -> String {
     let is_special = |c: char| r"\.*[]^$|&".contains(c);
     text.chars().flat_map(|c| is_special(c).then_some('\\').into_iter().chain([c])).collect()
 }
@@ -280,13 +271,7 @@ mod tests {
         assert_eq!(facts.obstacle(), None);
         let settings = settings(&facts);
         assert_eq!(facts.with(&settings), format!("shepherd_cmd {PROGRAM}\nload_sensor {SENSOR}\n"));
-        let rows = facts.rows();
-        assert_eq!(rows.len(), 4, "{rows:?}");
-        // Each row is that of the page.
-        let page = include_str!("../../../../docs/install/gridengine.md");
-        for row in rows.iter().map(|row| row.replace("vmem", "$each").replace("free", "$each")) {
-            assert!(page.contains(&row), "{row}");
-        }
+        assert_eq!(facts.missing(), ["jobfence_threads", "jobfence_vmem", "jobfence_free", "jobfence_pressure"]);
     }
 
     #[test]
@@ -362,6 +347,10 @@ mod tests {
         let ours = settings(&before);
         let back = edited(Some(&before.with(&ours)), &before.taken_back(&ours));
         assert_eq!(back.as_deref(), Some("mailer /bin/mail\nload_sensor /opt/a&b,/opt/c\n"));
+        // As qconf 8.1.9 prints a long list.
+        let broken = before.with(&ours).replace("/opt/c,", "/opt/c, \\\n                             ");
+        assert!(broken.contains("\\\n"), "{broken}");
+        assert_eq!(edited(Some(&broken), &before.taken_back(&ours)), back);
         // What somebody has changed since is theirs.
         let changed = before.with(&ours).replace(&format!("shepherd_cmd {PROGRAM}"), "shepherd_cmd /opt/other");
         assert!(edited(Some(&changed), &before.taken_back(&ours)).unwrap().contains("shepherd_cmd /opt/other\n"));

@@ -207,8 +207,8 @@ pub fn after_undo(host: &SetupHost) -> Option<AfterUndo> {
     let facts = Facts::read(&daemon).ok()?;
     (!facts.file.is_empty()).then(|| -> AfterUndo {
         Box::new(move || {
-            daemon.ask(&["condor_reconfig"])?;
-            Ok(true)
+            let failed = daemon.ask(&["condor_reconfig"]).err();
+            Ok(failed.map(|why| format!("run condor_reconfig: {why}")))
         })
     })
 }
@@ -314,7 +314,7 @@ mod tests {
         ];
         assert_eq!(keys, expected);
         // Each line but those of another program is word by word on the page.
-        let page = include_str!("../../../../docs/install/htcondor.md").replace("\\\n   ", "");
+        let page = include_str!("../../../../docs/install/htcondor.md").replace("\\\n    ", "");
         for line in wanted.lines().filter(|line| !line.starts_with('#')) {
             let line = line.replace(PROGRAM, "/usr/local/sbin/jobfence");
             assert!(page.contains(&line), "{line}");
