@@ -65,6 +65,9 @@ pub struct CheckOptions {
     /// Where PAM's services are configured
     #[arg(long, value_name = "DIRECTORY", default_value = pam::DIRECTORY, hide = true)]
     pub pam_directory: PathBuf,
+    /// Whether the schedulers are yet to be told to start jobs by jobfence, so that what they do now is no fault.
+    #[arg(skip)]
+    pub is_before: bool,
     #[command(flatten)]
     pub configured: Configured,
 }
@@ -72,9 +75,9 @@ pub struct CheckOptions {
 impl Default for CheckOptions {
     fn default() -> Self {
         let configured = Configured { config: None, overrides: Vec::new() };
-        let (keys, json, brief, health) = Default::default();
+        let (keys, json, brief, health, is_before) = Default::default();
         let (plugstack, node, pam_directory) = (None, None, PathBuf::from(pam::DIRECTORY));
-        Self { keys, json, brief, health, plugstack, node, pam_directory, configured }
+        Self { keys, json, brief, health, plugstack, node, pam_directory, is_before, configured }
     }
 }
 
@@ -186,7 +189,8 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
     if let Some(why) = found.as_ref().and_then(|found| arguments::look(rows, found, slurm.as_ref())) {
         verdict.no(why);
     }
-    doors::look(&checked, rows, &mut verdict);
+    let mut of_schedulers = Verdict::default();
+    doors::look(&checked, rows, if options.is_before { &mut of_schedulers } else { &mut verdict });
     if rows.are_wanted() {
         observation::say(rows, config);
         describe::io(rows, &host, config);

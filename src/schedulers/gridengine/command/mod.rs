@@ -9,8 +9,10 @@ use crate::check::daemon::SchedulerDaemon;
 use crate::check::names::{KnownNames, have};
 use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
+use crate::command::Failure;
 use crate::job_match::{JobMatch, of_parts};
 use crate::part::{CheckedHost, SchedulersPart};
+use crate::setup::plan::{SetupHost, SetupPlan};
 use check::EXECD;
 
 pub mod check;
@@ -18,6 +20,7 @@ pub mod host;
 pub mod jsv;
 pub mod qconf;
 pub mod sensor;
+pub mod setup;
 pub mod shepherd;
 
 /// Grid Engine's part of the command.
@@ -48,6 +51,10 @@ impl SchedulersPart for GridEnginePart {
             known.environments = ask("-spl");
             known.partitions.push(ask("-sql"));
         }
+    }
+
+    fn plan(&self, host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
+        setup::plan(host)
     }
 
     fn means(&self, text: &str, id: &str) -> Option<JobMatch> {

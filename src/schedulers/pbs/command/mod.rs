@@ -11,14 +11,17 @@ use crate::check::daemon::{DaemonKind, SchedulerDaemon};
 use crate::check::names::{KnownNames, have};
 use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
+use crate::command::Failure;
 use crate::fetched::report;
 use crate::job_match::{JobMatch, is_number};
 use crate::part::{CheckedHost, Chore, SchedulersPart};
+use crate::setup::plan::{SetupHost, SetupPlan};
 
 pub mod check;
 pub mod config;
 pub mod mom;
 pub mod node;
+pub mod setup;
 
 /// The daemon of a node.
 const MOM: DaemonKind = DaemonKind { program: "pbs_mom", variables: &["PBS_CONF_FILE"] };
@@ -47,6 +50,10 @@ impl SchedulersPart for PbsPart {
         if let Some(mom) = needed.then(|| SchedulerDaemon::find(host.proc, MOM)).flatten() {
             known.partitions.push(mom.ask(&["qstat", "-Q", "-f"]).ok().map(|text| queues(&text)));
         }
+    }
+
+    fn plan(&self, host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
+        setup::plan(host)
     }
 
     fn means(&self, text: &str, id: &str) -> Option<JobMatch> {

@@ -6,21 +6,21 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A hook that MoM has.
+/// A hook that MoM has, or the server.
 #[derive(Debug)]
-struct MomHook {
-    name: String,
+pub struct MomHook {
+    pub name: String,
     keys: BTreeMap<String, String>,
-    is_ours: bool,
+    pub is_ours: bool,
 }
 
 impl MomHook {
-    fn value(&self, key: &str) -> &str {
+    pub fn value(&self, key: &str) -> &str {
         self.keys.get(key).map_or("", String::as_str)
     }
 
     /// A hook is enabled unless its attributes say otherwise.
-    fn is_enabled(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         !self.value("enabled").eq_ignore_ascii_case("false")
     }
 
@@ -103,8 +103,8 @@ pub fn lines(mom_priv: &Path, conf: &ForMom<'_>) -> Vec<MomSays> {
     said
 }
 
-/// The hooks that MoM has. `None`: their directory cannot be read.
-fn hooks(mom_priv: &Path) -> Option<Vec<MomHook>> {
+/// The hooks that MoM has in `mom_priv`, or the server in `server_priv`. `None`: their directory cannot be read.
+pub fn hooks(mom_priv: &Path) -> Option<Vec<MomHook>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(mom_priv.join("hooks")).ok()?.flatten() {
         let Some(name) = entry.file_name().to_str().and_then(|name| name.strip_suffix(".HK")).map(str::to_owned) else {
@@ -179,7 +179,8 @@ fn of_our_hook(mom_priv: &Path, ours: Option<&MomHook>, conf: &ForMom<'_>) -> Ve
 }
 
 /// The events that the hook needs: without one of them, a job can be outside its fence.
-const EVENTS: [&str; 5] = ["execjob_begin", "execjob_prologue", "execjob_launch", "execjob_end", "exechost_periodic"];
+pub const EVENTS: [&str; 5] =
+    ["execjob_begin", "execjob_prologue", "execjob_launch", "execjob_end", "exechost_periodic"];
 
 fn of_scripts(mom_priv: &Path, hooks: &[MomHook], ours: Option<&MomHook>) -> Vec<MomSays> {
     let mut said = Vec::new();
