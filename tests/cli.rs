@@ -1331,6 +1331,58 @@ os._exit(3)'";
     assert!(err(&wrong).contains("expected never, failed, wasteful or always"), "{}", err(&wrong));
 }
 
+/// Prints the quota of the step and of the job, as the kernel has them.
+const QUOTAS: &str = r"
+import os
+mounts = [line.split() for line in open('/proc/self/mountinfo')]
+places = dict(line.rstrip().split(':', 2)[1:] for line in open('/proc/self/cgroup'))
+v1 = next((names for names in places if 'cpu' in names.split(',')), None)
+kind, file = ('cgroup', 'cpu.cfs_quota_us') if v1 else ('cgroup2', 'cpu.max')
+mount = next(m for m in mounts if m[-3] == kind and (not v1 or 'cpu' in m[-1].split(',')))
+step = mount[4] + '/' + os.path.relpath(places[v1 or ''], mount[3])
+print(*[open(f'{place}/{file}').read().split()[0] for place in (step, os.path.dirname(step))], os.path.realpath(step))
+";
+
+#[test]
+fn run_shows_a_person_the_fence_and_what_was_used() {
+    let site = Site::new("terminal");
+    let on_terminal = |args: &[&str]| {
+        let command = site.command("run");
+        let words =
+            std::iter::once(command.get_program()).chain(command.get_args()).chain(args.iter().map(AsRef::as_ref));
+        let quoted: Vec<String> =
+            words.map(|word| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"))).collect();
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--return", "--command", &quoted.join(" "), "/dev/null"]).stdin(Stdio::null());
+        let output = script.env("LC_ALL", "C.UTF-8").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        out(&output).replace('\r', "")
+    };
+    let limits = ["--cpus=0.5", "--mem=200M", "--processes=9", "--", "/usr/bin/python3", "-S", "-c", QUOTAS];
+    let said = on_terminal(&limits);
+    let lines: Vec<&str> = said.lines().collect();
+    let title = lines[0].strip_prefix("jobfence: the kernel limits job run-").unwrap_or_else(|| panic!("{said}"));
+    assert!(title.ends_with(" to 0.5 CPUs, 200.0 MiB of memory, 9 processes"), "{said}");
+    let places = lines[1..].iter().map_while(|line| line.strip_prefix("  in ")).count();
+    let quotas: Vec<&str> = lines[1 + places].split(' ').collect();
+    // Throttled in one place alone, where all of it is counted.
+    assert!(quotas[0] == "50000" && ["-1", "max"].contains(&quotas[1]), "{said}");
+    let is_in = |line: &&str| line.strip_prefix("  in ").is_some_and(|place| Path::new(place) == Path::new(quotas[2]));
+    assert!(lines[1..=places].iter().any(is_in), "{said}");
+    let card = &lines[2 + places..];
+    assert!(card[0].starts_with("jobfence: job run-") && card[0].contains(" completed after 0."), "{said}");
+    assert!(card[1].starts_with("  CPU       █") && card[1].contains(" of 0.5 CPUs on average"), "{said}");
+    assert!(card[2].starts_with("  memory    █") && card[2].ends_with(" of 200.0 MiB"), "{said}");
+
+    assert!(on_terminal(&["--", "true"]).contains(" has no limits\n  in /"));
+    let only_the_fence = on_terminal(&["--usage-card=never", "--", "true"]);
+    assert!(only_the_fence.lines().skip(1).all(|line| line.starts_with("  in /")), "{only_the_fence}");
+    assert_eq!(on_terminal(&["--quiet", "--", "echo", "x"]), "x\n");
+    // For a program that reads stderr, nothing is new.
+    assert_eq!(err(&site.run(&["--cpus=0.5", "--", "true"])), "");
+    assert!(err(&site.run(&["-v", "--cpus=0.5", "--", "true"])).starts_with("jobfence: the kernel limits job run-"));
+}
+
 #[test]
 fn run_as_another_user_takes_nothing_of_roots_along() {
     let site = Site::new("user");
