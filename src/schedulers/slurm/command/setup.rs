@@ -37,7 +37,7 @@ pub fn installed(host: &SetupHost) -> InstalledLine {
 pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
     let line = installed(host);
     let release = load::release();
-    let Some(slurm) = Slurm::read(Some(&line.config)) else {
+    let Some(slurm) = Slurm::read(line.config.as_deref()) else {
         return Ok(release.map(|release| SetupPlan {
             found: vec![format!("{release} is installed")],
             obstacle: Some("slurm.conf was not found: run this with SLURM_CONF=FILE, as slurmd has it".to_owned()),
@@ -165,7 +165,7 @@ fn is_shared(directory: &Path) -> bool {
 /// Has Slurm run a job on this node: as the user who has logged in, if the kernel knows one, or else as root.
 pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
     let line = installed(host);
-    let Some(slurm) = Slurm::read(Some(&line.config)) else {
+    let Some(slurm) = Slurm::read(line.config.as_deref()) else {
         return JobTried::NotRun("there is no slurm.conf".to_owned());
     };
     if line::active(&slurm).load().is_ok_and(|loaded| loaded.config.mode == Mode::Off) {
