@@ -145,9 +145,10 @@ fn by_hand(host: &SetupHost, line: &InstalledLine, slurm: &Slurm, plan: &mut Set
             ByConfig::Overlay(because) => ("overlay", because),
         };
         own |= placement == "own";
-        let found = format!("placement {placement}: {because}");
-        if !plan.found.contains(&found) {
-            plan.found.push(found);
+        // Each placement once, with the first reason.
+        let begin = format!("placement {placement}: ");
+        if !plan.found.iter().any(|found| found.starts_with(&begin)) {
+            plan.found.push(begin + &because);
         }
     }
     let plugin = line.plugin.as_deref().unwrap_or(Path::new("libjobfence.so"));
