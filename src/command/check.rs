@@ -14,11 +14,11 @@ mod observation;
 mod trial;
 pub mod verdict;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use jobfence::config::{Candidate, DEFAULT_FILE, Loaded, Mode};
+use jobfence::config::{Candidate, DEFAULT_FILES, Loaded, Mode, default_files};
 use jobfence::error::Error;
 use jobfence::host::Host;
 use jobfence::schedulers::slurm::conf;
@@ -71,8 +71,8 @@ pub fn check(options: &CheckOptions) -> Result<ExitCode, Failure> {
 /// Whether a job would be fenced as configured; prints all that is found.
 pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     let is_root = nix::unistd::geteuid().is_root();
-    let ours = options.configured.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
-    let slurm_conf = conf::find(Some(&ours));
+    let named = options.configured.config.as_deref();
+    let slurm_conf = conf::find(named);
     let node = node::name(options.node.as_deref(), slurm_conf.as_deref());
     let node = node.as_deref();
     let slurm = slurm_conf.map(|file| Slurm::from_file(&file));
@@ -89,7 +89,7 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     let host = Host::read(config)?;
     let line = arguments::of_pam(&options.configured, found.as_ref());
     let pam = (options.pam_directory.as_path(), line.as_str());
-    let checked = CheckedHost { proc: &host.proc, loaded: &loaded, file: &ours, pam };
+    let checked = CheckedHost { proc: &host.proc, loaded: &loaded, named, pam };
     doors::names(&checked);
     let own = describe::host(&host, config, slurm.as_ref(), node);
     // Hints, not part of the verdict. If the limits are in Slurm's directories, pam_slurm_adopt suffices.
@@ -111,7 +111,7 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     if slurm.is_some() {
         describe::cores(&loaded, node);
     }
-    describe::gpus(&host, &candidates, slurm.as_ref(), conf::find(Some(&ours)), node.unwrap_or_default());
+    describe::gpus(&host, &candidates, slurm.as_ref(), conf::find(named), node.unwrap_or_default());
     let places = SlurmDirs::find(&host, slurm.as_ref(), node)?;
     places.describe(&host, &candidates);
     let look = Look { host: &host, loaded: &loaded, slurm: slurm.as_ref(), node, given: &given };
@@ -138,8 +138,9 @@ fn understood(given: &PluginArguments, is_root: bool) -> Option<Loaded> {
         Ok(loaded) => {
             match &loaded.file {
                 Some(file) => println!("configuration  {} is understood", file.display()),
-                None => println!("configuration  defaults (there is no {DEFAULT_FILE})"),
+                None => println!("configuration  defaults (there is neither {})", DEFAULT_FILES.join(" nor ")),
             }
+            unread(&loaded);
             Some(loaded)
         }
         // The errors are complete sentences with file, line and column.
@@ -152,6 +153,18 @@ fn understood(given: &PluginArguments, is_root: bool) -> Option<Loaded> {
             }
             None
         }
+    }
+}
+
+/// Says which files an administrator could take for the configuration.
+fn unread(loaded: &Loaded) {
+    let real = |file: &Path| std::fs::canonicalize(file).ok();
+    let (defaults, Some(read)) = (default_files(), &loaded.file) else { return };
+    let why = if defaults.first() == Some(read) { "exists" } else { "is named" };
+    // A link from one place to the other makes them one file.
+    for other in defaults.iter().filter(|other| *other != read && (real(other).is_none() || real(other) != real(read)))
+    {
+        println!("configuration  {} is not read, since {} {why}", other.display(), read.display());
     }
 }
 

@@ -57,8 +57,8 @@ pub struct CheckedHost<'a> {
     pub proc: &'a Dir,
     /// The configuration.
     pub loaded: &'a Loaded,
-    /// Where the configuration is, or would be.
-    pub file: &'a Path,
+    /// The configuration that the command line names.
+    pub named: Option<&'a Path>,
     /// Where PAM's services are configured, and jobfence's line there.
     pub pam: (&'a Path, &'a str),
 }

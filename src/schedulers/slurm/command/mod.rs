@@ -42,7 +42,7 @@ impl SchedulersPart for SlurmPart {
     }
 
     fn check(&self, host: &CheckedHost<'_>, _: &mut Verdict) {
-        if let Some(file) = conf::find(Some(host.file)) {
+        if let Some(file) = conf::find(host.named) {
             let Checked { account, qos } = Checked::by(&Lines::read(&file));
             let kinds = [("[Account=", account), ("[QOS=", qos)].into_iter().filter(|(_, is_checked)| !is_checked);
             let kinds: Vec<&str> = kinds.map(|(kind, _)| kind).collect();
@@ -51,7 +51,7 @@ impl SchedulersPart for SlurmPart {
     }
 
     fn add_names(&self, host: &CheckedHost<'_>, sections: &[Named<'_>], known: &mut KnownNames) {
-        let Some(slurm) = conf::find(Some(host.file)).map(|file| Slurm::from_file(&file)) else { return };
+        let Some(slurm) = conf::find(host.named).map(|file| Slurm::from_file(&file)) else { return };
         if have(sections, &[SectionKind::Partition, SectionKind::Node]) {
             known::of_conf(slurm.file(), known);
         }
