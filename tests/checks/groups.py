@@ -89,6 +89,12 @@ GRIDENGINE = [
     Group("vm debian12-v2-gridengine", ((*PYTHON, "tests/vm/cell.py", "debian12-v2-gridengine"),), about=900, **GUEST)
 ]
 
+# The archive: it is made twice, and then built on two releases of Debian. 'make check' has them in slices.
+RELEASED = tuple(
+    Group(f"release {what}", ((*PYTHON, "tests/release.py", what),), about=about, tiers=("all",), **GUEST)
+    for what, about in (("archive", 60), ("built", 250))
+)
+
 GROUPS = (
     # With the table of 'make mutants', of which each row must still apply, and the tests of these programs.
     Group("format", (("cargo", "fmt", "--all", "--check"), (*PYTHON, "tests/mutants.py", "--stale"),
@@ -100,6 +106,9 @@ GROUPS = (
     Group("images", ((*PYTHON, "tests/vm/vm.py", "image"), (*PYTHON, "tests/vm/tree.py")), about=250, stage="build", root=True,
           programs=GUEST["programs"]),
     Group("install", (("tests/install.sh",),), about=10, stage="build", builds=(RELEASE,)),
+    # The crates that the compiler has built for the files, and their licences.
+    Group("release", ((*PYTHON, "tests/release.py", "bill"),), about=10, stage="build", builds=(RELEASE,)),
+    *RELEASED,
     Group("packages rpm", ((*PYTHON, "tests/rpm.py", *FILES),), about=50, stage="build", builds=(RELEASE,), root=True,
           programs=("rpmbuild", "rpmlint", "createrepo_c", "cpio")),
     # All that the host's tests need is built with it.

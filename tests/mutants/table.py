@@ -1365,4 +1365,9 @@ BREAKS = (
         "- `no job on this node can be fenced: ...`: ", "- ",
         "host messages every_message_for_an_administrator",
     ),
+    # What --version says.
+    Break("commit_as_long_as_git_says_it", "src/version/build.rs", "commit.chars().take(SHORT).collect()", "commit.to_owned()",
+          "host version the_commit_is_known_with_git_and_without"),
+    Break("a_schema_that_version_does_not_say", "src/command/version.rs", "living::SCHEMA, report::SCHEMA, ", "report::SCHEMA, ",
+          "host version each_number_is_said"),
 )
