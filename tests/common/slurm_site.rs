@@ -27,7 +27,7 @@ impl Site {
             return None;
         }
         let base = super::common::Base::new(&format!("jobfence-{file}-{}-{test}", std::process::id()));
-        let site = Self { top: tempfile::tempdir().unwrap(), base: base };
+        let site = Self { top: tempfile::tempdir().unwrap(), base };
         let plugin = std::env::current_exe().unwrap().with_file_name("libjobfence.so");
         let config = site.path("etc/jobfence.conf");
         site.write("etc/slurm.conf", "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\n");

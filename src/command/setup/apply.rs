@@ -125,3 +125,147 @@ fn run(journal: &mut SetupJournal, scheduler: &str, command: &CommandChange) -> 
     journal.run(&command.run)?;
     journal.mark(number, true).map_err(|error| error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::setup::plan::SetupCommand;
+
+    /// A directory with a journal of its own. `None` without root.
+    fn place() -> Option<(tempfile::TempDir, SetupJournal)> {
+        if !nix::unistd::geteuid().is_root() {
+            crate::skip::skip("needs root");
+            return None;
+        }
+        let temp = tempfile::tempdir().unwrap();
+        fs::create_dir(temp.path().join("state")).unwrap();
+        let journal = SetupJournal::open(&temp.path().join("state/setup")).unwrap();
+        Some((temp, journal))
+    }
+
+    fn seen(steps: Vec<SetupStep>) -> Vec<SeenStep> {
+        see(SetupPlan { steps, ..Default::default() }).unwrap()
+    }
+
+    /// A command that adds a line to a file, and one that takes the last line away.
+    fn adds(file: &Path, is_done: bool) -> SetupStep {
+        let [add, take] = ["echo x >> ", "sed -i '$d' "].map(|what| format!("{what}{}", file.display()));
+        let [add, take] = [add, take].map(|script| SetupCommand::new(&["/bin/sh", "-c", &script]));
+        SetupStep::command(add, vec![take], is_done, "a test")
+    }
+
+    fn undo_all(journal: &mut SetupJournal) -> Vec<String> {
+        journal.entries().to_vec().iter().rev().filter_map(|entry| journal.undo(entry).err()).collect()
+    }
+
+    #[test]
+    fn a_step_that_fails_takes_the_others_back() {
+        let Some((temp, mut journal)) = place() else { return };
+        let at = |name: &str| temp.path().join(name);
+        fs::write(at("kept"), "kept\n").unwrap();
+        fs::set_permissions(at("kept"), fs::Permissions::from_mode(0o604)).unwrap();
+        fs::write(at("counted"), "0\n").unwrap();
+        let fails = || SetupStep::command(SetupCommand::new(&["/bin/false"]), vec![], false, "fails");
+        let refused = || SetupStep::condition("it holds", || Ok(false));
+        for last in [fails as fn() -> SetupStep, refused] {
+            let steps = vec![
+                SetupStep::file(at("new/er/file"), "new", "a test"),
+                SetupStep::file(at("kept"), "changed", "a test"),
+                adds(&at("counted"), false),
+                last(),
+                SetupStep::file(at("late"), "late", "a test"),
+            ];
+            let error = apply(&mut journal, "x", &seen(steps), false).unwrap_err().to_string();
+            assert!(error.ends_with("; nothing was changed"), "{error}");
+            assert!(!at("new").exists() && !at("late").exists());
+            assert_eq!(fs::read_to_string(at("kept")).unwrap(), "kept\n");
+            assert_eq!(fs::metadata(at("kept")).unwrap().permissions().mode() & 0o7777, 0o604);
+            assert_eq!(fs::read_to_string(at("counted")).unwrap(), "0\n");
+            assert!(journal.entries().is_empty());
+        }
+        journal.close();
+        assert!(!at("state").exists());
+    }
+
+    #[test]
+    fn what_reaches_further_is_done_only_when_it_was_asked_for() {
+        let Some((temp, mut journal)) = place() else { return };
+        let counted = temp.path().join("counted");
+        let steps = || seen(vec![adds(&counted, false).central()]);
+        assert!(!apply(&mut journal, "x", &steps(), false).unwrap() && !counted.exists());
+        assert!(!apply(&mut journal, "x", &seen(vec![adds(&counted, true)]), true).unwrap() && !counted.exists());
+        assert!(apply(&mut journal, "x", &steps(), true).unwrap());
+        assert_eq!(fs::read_to_string(&counted).unwrap(), "x\n");
+        drop(journal);
+        let mut journal = SetupJournal::open(&temp.path().join("state/setup")).unwrap();
+        assert_eq!(undo_all(&mut journal), [""; 0]);
+        assert_eq!(fs::read_to_string(&counted).unwrap(), "");
+    }
+
+    #[test]
+    fn a_command_has_a_file_by_its_name() {
+        let Some((temp, mut journal)) = place() else { return };
+        let script = format!("cp \"$0\" {0}; echo \"$0\" >> {0}", temp.path().join("got").display());
+        let file = Some(("node1".to_owned(), "slots 4\n".to_owned()));
+        let run = SetupCommand { file, ..SetupCommand::new(&["/bin/sh", "-c", &script]) };
+        let step = SetupStep::command(run.clone(), vec![SetupCommand::new(&["/bin/false"])], false, "a test");
+        assert!(apply(&mut journal, "x", &seen(vec![step]), false).unwrap());
+        let got = fs::read_to_string(temp.path().join("got")).unwrap();
+        assert!(got.starts_with("slots 4\n") && got.ends_with("/node1\n"), "{got}");
+        assert!(run.to_string().ends_with(" node1"));
+        // What cannot be undone stays in the journal, with the way to do it by hand.
+        let [why] = &undo_all(&mut journal)[..] else { panic!() };
+        assert!(why.ends_with("it is undone by: /bin/false"), "{why}");
+        assert_eq!(SetupJournal::read(&temp.path().join("state/setup")).unwrap(), journal.entries());
+        // If a process has died in the middle, it may be undone already.
+        let number = journal.entries()[0].number;
+        journal.mark(number, false).unwrap();
+        assert_eq!(undo_all(&mut journal), [""; 0]);
+    }
+
+    #[test]
+    fn what_a_dead_process_has_begun_is_settled() {
+        let Some((temp, mut journal)) = place() else { return };
+        let at = |name: &str| temp.path().join(name);
+        let ownership = Some(Ownership::of_root(0o644));
+        let file = |name: &str| MadeChange::File { path: at(name), before: ownership, after: ownership };
+        let command = |word: &str| MadeChange::Command { run: SetupCommand::new(&[word]), undo: Vec::new() };
+        for (name, text) in [("before", "b"), ("after", "a"), ("other", "o")] {
+            fs::write(at(name), text).unwrap();
+            journal.begin("x", file(name), [Some(b"b"), Some(b"a")]).unwrap();
+        }
+        fs::create_dir(at("made")).unwrap();
+        for change in ["made", "not"].map(|name| MadeChange::Directory(at(name))) {
+            journal.begin("x", change, [None, None]).unwrap();
+        }
+        for change in ["yes", "no", "unknown"].map(command) {
+            journal.begin("x", change, [None, None]).unwrap();
+        }
+        fs::write(at(".after.new"), "of the dead process").unwrap();
+        journal
+            .settle(|run| {
+                [("yes", true), ("no", false)].into_iter().find(|(word, _)| run.argv == [*word]).map(|found| found.1)
+            })
+            .unwrap();
+        let left: Vec<(u64, bool)> = journal.entries().iter().map(|entry| (entry.number, entry.is_done)).collect();
+        assert_eq!(left, [(2, true), (3, false), (4, true), (6, true), (8, false)]);
+        assert!(!at(".after.new").exists());
+    }
+
+    #[test]
+    fn a_journal_that_is_not_understood_is_not_touched() {
+        let Some((temp, journal)) = place() else { return };
+        let directory = temp.path().join("state/setup");
+        drop(journal);
+        for text in ["", "{\"version\":2,\"entries\":[]}", "{\"version\":1,\"entries\":[{\"number\":1}]}"] {
+            fs::write(directory.join("journal.json"), text).unwrap();
+            let error = SetupJournal::open(&directory).err().unwrap().to_string();
+            assert!(error.contains("is of a later release of jobfence, or is broken"), "{error}");
+        }
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(SetupJournal::open(&directory).err().unwrap().to_string().contains("others than root can open"));
+    }
+}
