@@ -119,6 +119,7 @@ const ONE_WAY: &[OneWay] = &[
 
 /// A process that can open a locked file can keep the lock. `RunDir` is refused if users other than root can open it.
 const ON_LOCKS: &[(&str, &str)] = &[
+    ("command::setup::journal", "the journal's directory, which others than root cannot open"),
     ("record::counters", "in RunDir"),
     ("record::roll", "in RunDir"),
     ("record::steps", "RunDir, or in it"),
@@ -662,8 +663,10 @@ fn unclear_files(directory: &Path, wrong: &mut Vec<String>) {
 
 /// Files whose code changes the owner of a file, and why. No user may own space on RunDir's file system: when it is full, each step on the
 /// node is refused.
-const CHANGES_OWNERS: [(&str, &str); 1] =
-    [("command::schedulers::slurm::line", "a file of the administrator's keeps its owner when it is replaced")];
+const CHANGES_OWNERS: [(&str, &str); 2] = [
+    ("command::schedulers::slurm::line", "a file of the administrator's keeps its owner when it is replaced"),
+    ("command::whole", "the same"),
+];
 
 #[test]
 fn no_file_is_given_to_a_user() {

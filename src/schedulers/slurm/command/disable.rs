@@ -19,9 +19,11 @@ use jobfence::schedulers::slurm::daemons;
 use jobfence::schedulers::slurm::plugins::Slurm;
 use jobfence::schedulers::{ALL, KEPT};
 use jobfence::sys::dir::Dir;
+use jobfence::sys::systemd::is_systemd;
 
 use crate::command::{Failure, require_root};
 use crate::hold::systemds_own;
+use crate::part::AfterUndo;
 use crate::schedulers::slurm::line::{self, InstalledLine};
 use crate::systemd::{self, Service};
 use crate::{metrics, series};
@@ -59,7 +61,7 @@ pub fn disable(options: &DisableOptions) -> Result<ExitCode, Failure> {
     })
 }
 
-/// Removes what no step needs.
+/// Removes what no step needs, when Slurm does not load the plugin any more.
 fn clear(config: &Config, loaded_from: &[String], keep_service: bool) -> Result<ExitCode, Failure> {
     let host = Host::read_what_there_is(config)?.0;
     std::thread::sleep(LOADING);
@@ -97,6 +99,21 @@ fn clear(config: &Config, loaded_from: &[String], keep_service: bool) -> Result<
     }
     println!("disabled       no step is fenced; nothing of jobfence runs, and nothing but its files is left");
     Ok(ExitCode::SUCCESS)
+}
+
+/// For `jobfence setup --undo`: the same, if neither Slurm nor jobfence.service needs anything of it afterwards.
+pub fn after_undo(line: &InstalledLine) -> AfterUndo {
+    let config = config(if line.active.is_file() { &line.active } else { line.candidate() });
+    let (loaded_from, ours) = (plugins(line), line.config.clone());
+    Box::new(move || {
+        let is_on = Slurm::read(Some(&ours)).is_some_and(|slurm| line::loading(&slurm).is_some());
+        // Without RunDir no step was ever fenced.
+        if is_on || !config.run_dir.exists() || is_systemd() && systemd::state().is_some_and(|service| service.active) {
+            return Ok(None);
+        }
+        let is_clear = clear(&config, &loaded_from, false)? == ExitCode::SUCCESS;
+        Ok((!is_clear).then(|| "when these have ended, run 'jobfence disable', which removes the rest".to_owned()))
+    })
 }
 
 /// The configuration, which says where fences are. A file with mistakes must not prevent disabling.
