@@ -7,7 +7,7 @@
 # make slice SLICE=N  what a 'make check' had of 'make check-all'
 # make mutants    NAME="…" deliberate breaks of the code, and what notices each; USERS= of its private Slurm
 # make install    DESTDIR= PREFIX=               make vm      virtual machines: CELL="…" CASES="…", otherwise all
-# make dist       target/dist: the last commit as one archive that builds without a network
+# make dist       target/dist: the last commit as one archive that builds without a network; SIGN=KEY signs it by minisign
 # make fuzz       TARGET=… SECONDS=…, otherwise every target for a minute
 # make soak       N= short jobs and kills at random, in a virtual machine (CELL=) or, with SITE=private, on this one; SEED=
 
@@ -26,11 +26,12 @@ USERS ?=
 SCHEDULER ?= slurm
 OPENPBS ?=
 BASE ?=
+SIGN ?=
 BASE_DIR = target/bench/$(BASE)
 
 SO = target/release/libjobfence.so
 BIN = target/release/jobfence
-SOURCES = .cargo/config.toml .cargo/rustc Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
+SOURCES = $(wildcard .cargo/*) Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
 
 .PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm vm fuzz soak install uninstall dist bindings clean
 
@@ -111,7 +112,7 @@ else
 endif
 
 dist: cargo
-	packaging/dist
+	SIGN="$(abspath $(SIGN))" packaging/dist
 
 # Renews the committed bindings; needs slurm/spank.h and libclang.
 bindings:
