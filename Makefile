@@ -7,6 +7,7 @@
 # make slice SLICE=N  what a 'make check' had of 'make check-all'
 # make mutants    NAME="…" deliberate breaks of the code, and what notices each; USERS= of its private Slurm
 # make install    DESTDIR= PREFIX=               make vm      virtual machines: CELL="…" CASES="…", otherwise all
+# make dist       target/dist: the last commit as one archive that builds without a network; SIGN=KEY signs it by minisign
 # make deb        target/deb: Debian packages, and an apt repository of them; with SO= and BIN=, of what is built
 # make fuzz       TARGET=… SECONDS=…, otherwise every target for a minute
 # make soak       N= short jobs and kills at random, in a virtual machine (CELL=) or, with SITE=private, on this one; SEED=
@@ -26,13 +27,14 @@ USERS ?=
 SCHEDULER ?= slurm
 OPENPBS ?=
 BASE ?=
+SIGN ?=
 BASE_DIR = target/bench/$(BASE)
 
 SO = target/release/libjobfence.so
 BIN = target/release/jobfence
-SOURCES = .cargo/config.toml Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
+SOURCES = $(wildcard .cargo/*) Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
 
-.PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm vm fuzz soak install uninstall deb bindings clean
+.PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm vm fuzz soak install uninstall dist deb bindings clean
 
 all: cargo
 	$(CARGO) build --release --locked
@@ -109,6 +111,9 @@ else
 	tests/need build vm
 	tests/vm/cell.py $(or $(CELL),debian12-v2-own) --soak $(N) $(addprefix --seed ,$(SEED))
 endif
+
+dist: cargo
+	SIGN="$(abspath $(SIGN))" packaging/dist
 
 deb: cargo
 	tests/need build deb
