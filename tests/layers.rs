@@ -116,6 +116,7 @@ const ONE_WAY: &[OneWay] = &[
     (&["Lock", "::", "on"], ON_LOCKS),
     (&["Lock", "::", "try_on"], TRY_LOCKS),
     (&["\"/environ\""], &[("sys::process", "it is read in a process that can be left waiting")]),
+    (&["\"/jobfence.conf\""], &[("config::load", "one order of files, for whatever reads the configuration")]),
 ];
 
 /// A process that can open a locked file can keep the lock. `RunDir` is refused if users other than root can open it.
@@ -627,6 +628,22 @@ fn for_what_is_easily_done_wrong_there_is_one_way() {
         );
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_hook_and_no_unit_names_the_configuration() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut looked_at = 0;
+    for directory in ["hooks/pbs", "hooks/gridengine", "plugstack/systemd"] {
+        for entry in fs::read_dir(top.join(directory)).unwrap() {
+            let path = entry.unwrap().path();
+            let text = fs::read_to_string(&path).unwrap();
+            let named = text.lines().find(|line| !line.starts_with('#') && line.contains("/jobfence.conf"));
+            assert_eq!(named, None, "{}", path.display());
+            looked_at += 1;
+        }
+    }
+    assert!(looked_at >= 7, "{looked_at}");
 }
 
 /// Each name of more than one type, and the modules that define one.

@@ -10,6 +10,7 @@ use jobfence::sys::dir::Dir;
 
 use crate::check::claims::Claims;
 use crate::check::names::KnownNames;
+use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
 use crate::job_match::JobMatch;
@@ -25,8 +26,8 @@ pub trait SchedulersPart: Sync {
         None
     }
 
-    /// For `jobfence check`: prints what the scheduler's configuration says here, and adds to the verdict why no job would be fenced.
-    fn check(&self, _host: &CheckedHost<'_>, _verdict: &mut Verdict) {}
+    /// For `jobfence check`: says what the scheduler's configuration says here, and adds to the verdict why no job would be fenced.
+    fn check(&self, _host: &CheckedHost<'_>, _rows: &mut Rows, _verdict: &mut Verdict) {}
 
     /// For `jobfence check`: adds the names that the scheduler knows here, as far as sections need them.
     fn add_names(&self, _host: &CheckedHost<'_>, _sections: &[Named<'_>], _known: &mut KnownNames) {}
@@ -77,8 +78,8 @@ pub struct CheckedHost<'a> {
     pub proc: &'a Dir,
     /// The configuration.
     pub loaded: &'a Loaded,
-    /// Where the configuration is, or would be.
-    pub file: &'a Path,
+    /// The configuration that the command line names.
+    pub named: Option<&'a Path>,
     /// Where PAM's services are configured, and jobfence's line there.
     pub pam: (&'a Path, &'a str),
 }

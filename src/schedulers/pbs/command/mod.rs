@@ -9,15 +9,19 @@ use jobfence::sys::dir::Dir;
 use crate::check::claims::Claims;
 use crate::check::daemon::{DaemonKind, SchedulerDaemon};
 use crate::check::names::{KnownNames, have};
+use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
+use crate::command::Failure;
 use crate::fetched::report;
 use crate::job_match::{JobMatch, is_number};
 use crate::part::{CheckedHost, Chore, SchedulersPart};
+use crate::setup::plan::{SetupHost, SetupPlan};
 
 pub mod check;
 pub mod config;
 pub mod mom;
 pub mod node;
+pub mod setup;
 
 /// The daemon of a node.
 const MOM: DaemonKind = DaemonKind { program: "pbs_mom", variables: &["PBS_CONF_FILE"] };
@@ -35,9 +39,9 @@ impl SchedulersPart for PbsPart {
         SchedulerDaemon::find(proc, MOM).map(|_| Claims { kinds: &["[Account=", "[Project="], remedy })
     }
 
-    fn check(&self, host: &CheckedHost<'_>, verdict: &mut Verdict) {
+    fn check(&self, host: &CheckedHost<'_>, rows: &mut Rows, verdict: &mut Verdict) {
         if let Some(mom) = SchedulerDaemon::find(host.proc, MOM) {
-            check::look(&mom, host.loaded, verdict);
+            check::look(&mom, host.loaded, rows, verdict);
         }
     }
 
@@ -46,6 +50,10 @@ impl SchedulersPart for PbsPart {
         if let Some(mom) = needed.then(|| SchedulerDaemon::find(host.proc, MOM)).flatten() {
             known.partitions.push(mom.ask(&["qstat", "-Q", "-f"]).ok().map(|text| queues(&text)));
         }
+    }
+
+    fn plan(&self, host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
+        setup::plan(host)
     }
 
     fn means(&self, text: &str, id: &str) -> Option<JobMatch> {

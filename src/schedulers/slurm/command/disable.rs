@@ -138,7 +138,7 @@ fn turn_off(line: &InstalledLine) -> Result<(), Failure> {
     if let Some(kept) = line.deactivate()? {
         println!("kept           the changed line is in {}; 'jobfence enable' takes it from there", kept.display());
     }
-    let Some(slurm) = Slurm::read(Some(&line.config)) else { return Ok(()) };
+    let Some(slurm) = Slurm::read(line.config.as_deref()) else { return Ok(()) };
     if let Some(line) = line::loading(&slurm) {
         return Err(format!("jobfence is still on, by another line: {line}. Remove that, and run this again").into());
     }

@@ -18,6 +18,8 @@ use jobfence::sys::dir::Dir;
 use jobfence::sys::process;
 use jobfence::sys::program::AskedProgram;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY, RTLD_LOCAL, Symbol};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 
 /// The plugin loads this library only at a panic: src/sys/unwinder.rs.
@@ -45,6 +47,8 @@ pub fn load(line: &PlugstackLine, plugin_dir: Option<&str>) -> Result<PathBuf, S
 
 /// Runs in the child.
 fn as_slurm(plugin: &str, plugin_dir: Option<&str>, library: Option<&Path>) -> Result<PathBuf, String> {
+    // The check may be ended while a file of a dead server is opened here.
+    let _ = set_pdeathsig(Signal::SIGKILL);
     // As in slurmstepd, where a loaded file finds Slurm's functions.
     // SAFETY: Slurm's own library, whose initialisers run in every program of Slurm's.
     let slurm = library.and_then(|library| unsafe { Library::open(Some(library), RTLD_LAZY | RTLD_GLOBAL) }.ok());

@@ -10,6 +10,7 @@ use jobfence::schedulers::slurm::plugins::Slurm;
 
 use crate::check::claims::claimed;
 use crate::check::names::{KnownNames, have};
+use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
 use crate::part::{AfterUndo, CheckedHost, Chore, SchedulersPart};
@@ -45,17 +46,17 @@ impl SchedulersPart for SlurmPart {
         "Slurm"
     }
 
-    fn check(&self, host: &CheckedHost<'_>, _: &mut Verdict) {
-        if let Some(file) = conf::find(Some(host.file)) {
+    fn check(&self, host: &CheckedHost<'_>, rows: &mut Rows, _: &mut Verdict) {
+        if let Some(file) = conf::find(host.named) {
             let Checked { account, qos } = Checked::by(&Lines::read(&file));
             let kinds = [("[Account=", account), ("[QOS=", qos)].into_iter().filter(|(_, is_checked)| !is_checked);
             let kinds: Vec<&str> = kinds.map(|(kind, _)| kind).collect();
-            claimed(host.loaded, "Slurm", &kinds, ENFORCE);
+            claimed(rows, host.loaded, "Slurm", &kinds, ENFORCE);
         }
     }
 
     fn add_names(&self, host: &CheckedHost<'_>, sections: &[Named<'_>], known: &mut KnownNames) {
-        let Some(slurm) = conf::find(Some(host.file)).map(|file| Slurm::from_file(&file)) else { return };
+        let Some(slurm) = conf::find(host.named).map(|file| Slurm::from_file(&file)) else { return };
         if have(sections, &[SectionKind::Partition, SectionKind::Node]) {
             known::of_conf(slurm.file(), known);
         }
