@@ -6,6 +6,8 @@
 mod apply;
 mod journal;
 pub mod plan;
+pub mod real_job;
+pub mod shared;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -7,6 +7,7 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use jobfence::schedulers::gridengine::complexes::{Complex, value_of};
 use nix::unistd::gethostname;
@@ -15,7 +16,8 @@ use super::check::{COMPLEXES, EXECD, own_cgroups};
 use crate::check;
 use crate::check::daemon::{SchedulerDaemon, is_ours, not_ours, runs};
 use crate::command::Failure;
-use crate::setup::plan::{SetupCommand, SetupHost, SetupPlan, SetupStep};
+use crate::setup::plan::{JobTried, SetupCommand, SetupHost, SetupPlan, SetupStep};
+use crate::setup::real_job::{JobState, SleepingJob, as_user, try_one};
 
 /// Edits the configuration of the host `$1` by the program `$2` of sed(1). One without lines is removed.
 const EDIT: &str = r#""$0" -sconf global >/dev/null || exit
@@ -25,6 +27,9 @@ if "$0" -sconf "$1" >"$d/was" 2>/dev/null; then
         if [ -s "$d/$1" ]; then "$0" -Mconf "$d/$1"; else "$0" -dconf "$1"; fi
 fi
 s=$?; rm -r "$d"; exit $s"#;
+
+/// How long a job needs to begin where nothing stands against it.
+const BEGINS: Duration = Duration::from_secs(15);
 
 /// What is known of Grid Engine and of this host in it.
 #[derive(Debug, Default)]
@@ -191,6 +196,66 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
     Ok(Some(plan))
 }
 
+/// Has a job run on this host, when execd has read what it is to start.
+pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
+    let Some(execd) = SchedulerDaemon::find(&host.proc, EXECD) else {
+        return JobTried::NotRun("execd does not run here".to_owned());
+    };
+    let facts = match Facts::read(&execd) {
+        Ok(facts) => facts,
+        Err(why) => return JobTried::NotRun(why),
+    };
+    let wait = seconds(&facts.value("load_report_time"));
+    if Instant::now() + wait + BEGINS > deadline {
+        return JobTried::NotRun(format!(
+            "execd reads the change with its next load report, within {} s",
+            wait.as_secs()
+        ));
+    }
+    std::thread::sleep(wait);
+    try_one(&QueueJob(&execd, &facts.host), None, deadline)
+}
+
+/// A job for a queue of this host, which bears this name.
+struct QueueJob<'a>(&'a SchedulerDaemon, &'a str);
+
+impl SleepingJob for QueueJob<'_> {
+    fn submit(&self, user: &str) -> Result<String, String> {
+        let place = format!("hostname={}", self.1);
+        let quiet = ["-terse", "-b", "y", "-N", "jobfence-setup", "-o", "/dev/null", "-e", "/dev/null"];
+        let argv = [&["qsub"], &quiet[..], &["-l", &place, "/bin/sleep", "60"]].concat();
+        let words = self.0.words(&argv).ok_or("there is no qsub")?;
+        Ok(self.0.ask(&as_user(user, &words))?.trim().to_owned())
+    }
+
+    fn state(&self, id: &str) -> JobState {
+        state_of(&self.0.ask(&["qstat", "-u", "*"]).unwrap_or_default(), id)
+    }
+
+    fn delete(&self, user: &str, id: &str) {
+        if let Some(words) = self.0.words(&["qdel", id]) {
+            let _ = self.0.ask(&as_user(user, &words));
+        }
+    }
+}
+
+/// By the rows of qstat, of which the first column is the id and the fifth the state.
+fn state_of(rows: &str, id: &str) -> JobState {
+    let rows = rows.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let row = rows.into_iter().find(|row| row.first() == Some(&id));
+    match row.and_then(|row| row.get(4).copied()).unwrap_or_default() {
+        state if state.contains('E') => JobState::Stuck(format!("it is in the state {state}: qstat -j {id} says why")),
+        state if state.contains('r') => JobState::Runs,
+        _ => JobState::Waits,
+    }
+}
+
+/// A time of Grid Engine's, such as 00:00:40, and a second more.
+fn seconds(text: &str) -> Duration {
+    let parts = text.split(':').map(|part| part.trim().parse::<u64>().unwrap_or(0));
+    Duration::from_secs(parts.fold(0_u64, |all, part| all.saturating_mul(60).saturating_add(part)).saturating_add(1))
+}
+
 /// The step about the configuration of this host.
 fn configuration(facts: &Facts, daemon: &SchedulerDaemon, program: &str, sensor: Option<&str>) -> Option<SetupStep> {
     let has_sensor = |list: &str| list.split([',', ' ']).any(|program| runs(program, "host").is_ok());
@@ -312,6 +377,22 @@ mod tests {
         assert!(relative.obstacle().unwrap().starts_with("this is OCS 9.0.1, "));
         let odd = Facts { host: "a b".to_owned(), ..facts(None) };
         assert!(odd.obstacle().is_some());
+    }
+
+    #[test]
+    fn qstat_says_what_becomes_of_a_job() {
+        let of = |state: &str| {
+            let head = "job-ID  prior   name       user         state submit/start at     queue                          slots ja-task-ID\n---\n";
+            let row =
+                format!("      7 0.55500 jobfence-s alice        {state}     11/28/2026 19:09:46 all.q@node1    1\n");
+            state_of(&format!("{head}{row}"), "7")
+        };
+        assert!(matches!(of("qw"), JobState::Waits));
+        assert!(matches!(of("r "), JobState::Runs));
+        assert!(matches!(of("Eqw"), JobState::Stuck(_)));
+        assert!(matches!(state_of("", "7"), JobState::Waits));
+        assert_eq!(seconds("00:00:40").as_secs(), 41);
+        assert_eq!(seconds("0:1:5").as_secs(), 66);
     }
 
     /// Runs a script with a qconf that keeps two files, and returns the configuration of the host after it.

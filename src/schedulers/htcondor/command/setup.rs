@@ -4,11 +4,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use jobfence::requests::REQUESTS;
 use jobfence::schedulers::htcondor::asked;
 use jobfence::sys::dir::Dir;
-use nix::sys::statfs::{FUSE_SUPER_MAGIC, FsType, NFS_SUPER_MAGIC, statfs};
 
 use super::check::{WHOSE, value_in};
 use super::{SCHEDD, STARTD, monitor};
@@ -17,7 +17,9 @@ use crate::check::daemon::{SchedulerDaemon, not_ours};
 use crate::command::Failure;
 use crate::configured::Configured;
 use crate::part::AfterUndo;
-use crate::setup::plan::{SetupCommand, SetupHost, SetupPlan, SetupStep};
+use crate::setup::plan::{JobTried, SetupCommand, SetupHost, SetupPlan, SetupStep};
+use crate::setup::real_job::{JobState, SleepingJob, as_user, try_one};
+use crate::setup::shared::is_shared;
 
 /// The name of the file. HTCondor reads the files of a directory in the order of their names, and of two lines the later one counts.
 const FILE: &str = "90-jobfence.conf";
@@ -29,18 +31,6 @@ const LEAST: (u32, u32) = (23, 9);
 /// The settings that are looked up.
 const KEYS: [&str; 6] =
     ["STARTER", "STARTER_LOCAL", "STARTD_JOB_ATTRS", "STARTD_CRON_JOBLIST", "START", "LOCAL_CONFIG_DIR"];
-
-/// File systems that several hosts can have in common: NFS, FUSE, Ceph, Lustre, GPFS, BeeGFS, CIFS, and SMB.
-const SHARED: [FsType; 8] = [
-    NFS_SUPER_MAGIC,
-    FUSE_SUPER_MAGIC,
-    FsType(0x00c3_6400),
-    FsType(0x0bd0_0bd0),
-    FsType(0x4750_4653),
-    FsType(0x1983_0326),
-    FsType(0xff53_4d42),
-    FsType(0xfe53_4d42),
-];
 
 /// What is known of HTCondor on this host.
 #[derive(Debug, Default)]
@@ -213,6 +203,50 @@ pub fn after_undo(host: &SetupHost) -> Option<AfterUndo> {
     })
 }
 
+/// Has a job of a slot run on this host.
+pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
+    match daemon(&host.proc) {
+        Some((daemon, true)) => try_one(&SlotJob(&daemon), None, deadline),
+        _ => JobTried::NotRun("HTCondor does not run here".to_owned()),
+    }
+}
+
+/// A job for a slot of this host.
+struct SlotJob<'a>(&'a SchedulerDaemon);
+
+impl SleepingJob for SlotJob<'_> {
+    fn submit(&self, user: &str) -> Result<String, String> {
+        let host = self.0.ask(&["condor_config_val", "FULL_HOSTNAME"])?;
+        let requirements = format!("requirements = TARGET.Machine =?= \"{}\"", host.trim());
+        let lines = ["executable = /bin/sleep", "arguments = 60", "transfer_executable = false", "request_memory = 50"];
+        let lines = [&lines[..], &[requirements.as_str(), "queue"]].concat();
+        let script = r#"printf '%s\n' "$@" | "$0" -terse -"#;
+        let words = self.0.script("condor_submit", script, &lines).ok_or("there is no condor_submit")?;
+        let said = self.0.ask(&as_user(user, &words))?;
+        said.split_whitespace().next().map(str::to_owned).ok_or_else(|| "condor_submit has said no id".to_owned())
+    }
+
+    fn state(&self, id: &str) -> JobState {
+        let said = self.0.ask(&["condor_q", id, "-af", "JobStatus", "HoldReason"]).unwrap_or_default();
+        state_of(&said)
+    }
+
+    fn delete(&self, user: &str, id: &str) {
+        if let Some(words) = self.0.words(&["condor_rm", id]) {
+            let _ = self.0.ask(&as_user(user, &words));
+        }
+    }
+}
+
+/// By the `JobStatus` and the `HoldReason` that condor_q prints.
+fn state_of(said: &str) -> JobState {
+    match said.trim().split_once(' ').unwrap_or((said.trim(), "")) {
+        ("2", _) => JobState::Runs,
+        ("5", why) => JobState::Stuck(why.to_owned()),
+        _ => JobState::Waits,
+    }
+}
+
 /// The daemon whose configuration it is, and whether it runs.
 fn daemon(proc: &Dir) -> Option<(SchedulerDaemon, bool)> {
     let running = SchedulerDaemon::find(proc, STARTD).or_else(|| SchedulerDaemon::find(proc, SCHEDD));
@@ -221,13 +255,6 @@ fn daemon(proc: &Dir) -> Option<(SchedulerDaemon, bool)> {
     }
     let installed = SchedulerDaemon::installed(STARTD, PathBuf::from("/usr/sbin"));
     installed.words(&["condor_config_val"]).is_some().then_some((installed, false))
-}
-
-/// Whether other hosts can read what is written there.
-fn is_shared(path: &Path) -> bool {
-    path.ancestors()
-        .find_map(|directory| statfs(directory).ok())
-        .is_some_and(|found| SHARED.contains(&found.filesystem_type()))
 }
 
 /// Whether the daemons that run have read the file. One that does not say so is believed to have.
@@ -340,6 +367,14 @@ mod tests {
         assert_eq!(schedd.wanted(PROGRAM, &is_ours), format!("{HEAD}STARTER_LOCAL = {PROGRAM}\n"));
         let without = Facts { settings: stock().settings.replace("START = True\n", "START = \n"), ..stock() };
         assert!(!without.wanted(PROGRAM, &is_ours).contains("\nSTART ="));
+    }
+
+    #[test]
+    fn a_job_on_hold_says_why() {
+        assert!(matches!(state_of("1 undefined\n"), JobState::Waits));
+        assert!(matches!(state_of("2 undefined\n"), JobState::Runs));
+        assert!(matches!(state_of("5 cannot be fenced: x\n"), JobState::Stuck(why) if why == "cannot be fenced: x"));
+        assert!(matches!(state_of(""), JobState::Waits));
     }
 
     #[test]

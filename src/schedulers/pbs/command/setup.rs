@@ -4,16 +4,18 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use jobfence::schedulers::pbs::{CONF, CONF_VARIABLE, configured_home};
 
-use super::MOM;
 use super::mom::{self, EVENTS, MomHook};
+use super::{MOM, node};
 use crate::check;
 use crate::check::daemon::{DaemonKind, SchedulerDaemon};
 use crate::command::Failure;
 use crate::configured::Configured;
-use crate::setup::plan::{SetupCommand, SetupHost, SetupPlan, SetupStep};
+use crate::setup::plan::{JobTried, SetupCommand, SetupHost, SetupPlan, SetupStep};
+use crate::setup::real_job::{JobState, SleepingJob, as_user, try_one};
 
 /// The daemon of the central host.
 const SERVER: DaemonKind = DaemonKind { program: "pbs_server.bin", ..MOM };
@@ -23,6 +25,9 @@ const NAME: &str = "jobfence";
 
 /// The first release whose hooks run with Python 3.
 const LEAST: u32 = 20;
+
+/// How often to look whether the server has sent the hook.
+const SENT: Duration = Duration::from_secs(1);
 
 /// qmgr reads the hook's configuration from its stdin: some releases accept only a few endings of names.
 const CONFIGURE: &str = r#""$0" -c "import hook $1 application/x-config default -" <"$2""#;
@@ -93,6 +98,14 @@ impl Facts {
              and run this again"
                 .to_owned()
         })
+    }
+
+    /// The configuration that the hook names for jobs, or would.
+    fn config(&self, host: &SetupHost) -> Option<PathBuf> {
+        let of_hook = |hook: &MomHook| self.kept_in.join(format!("{}.CF", hook.name));
+        let file = self.ours().map_or_else(|| host.data.join("pbs/jobfence.CF"), of_hook);
+        let text = fs::read_to_string(file).ok()?;
+        value_of(&text, "Config").map(PathBuf::from).filter(|file| file.exists())
     }
 
     /// The hook of jobfence's, whatever its name is. MoM's is that of the server, if the server is elsewhere.
@@ -177,14 +190,10 @@ fn hook_steps(ours: Option<(&MomHook, Option<&[u8]>)>, parts: &Parts) -> Vec<Hoo
 /// What is to be done on this host. `None`: it has neither a MoM nor the server.
 pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
     let Some((daemon, facts)) = read(host) else { return Ok(None) };
-    let config = facts
-        .ours()
-        .map_or_else(|| host.data.join("pbs/jobfence.CF"), |hook| facts.kept_in.join(format!("{}.CF", hook.name)));
-    let config = fs::read_to_string(config).ok().and_then(|text| value_of(&text, "Config").map(PathBuf::from));
     let mut plan = SetupPlan {
         found: found(&facts, &daemon),
         obstacle: facts.obstacle(),
-        config: config.filter(|file| file.exists()),
+        config: facts.config(host),
         ..SetupPlan::default()
     };
     if plan.obstacle.is_some() {
@@ -215,6 +224,59 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
         plan.steps.push(SetupStep::command(run, undo, false, why).central());
     }
     Ok(Some(plan))
+}
+
+/// Has a job run on this host, when MoM has the hook.
+pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
+    let mut found = read(host);
+    while let Some((daemon, facts)) = &found {
+        if !facts.roles.mom {
+            return JobTried::NotRun("this host runs no jobs".to_owned());
+        }
+        if facts.of_mom.iter().flatten().any(|hook| hook.is_ours && hook.is_enabled()) {
+            return try_one(&ChunkJob(daemon), facts.config(host), deadline);
+        }
+        if Instant::now() + SENT > deadline {
+            return JobTried::NotRun("the server has not sent the hook to MoM in time".to_owned());
+        }
+        std::thread::sleep(SENT);
+        found = read(host);
+    }
+    JobTried::NotRun("OpenPBS does not run here".to_owned())
+}
+
+/// A job with a chunk of this host.
+struct ChunkJob<'a>(&'a SchedulerDaemon);
+
+impl SleepingJob for ChunkJob<'_> {
+    fn submit(&self, user: &str) -> Result<String, String> {
+        let node = node::node().map_err(|error| error.to_string())?;
+        let select = format!("select=1:ncpus=1:mem=100mb:host={node}");
+        let quiet = ["-N", "jobfence-setup", "-o", "/dev/null", "-e", "/dev/null", "-l", &select];
+        let argv = [&["qsub"], &quiet[..], &["--", "/bin/sleep", "60"]].concat();
+        let words = self.0.words(&argv).ok_or("there is no qsub")?;
+        Ok(self.0.ask(&as_user(user, &words))?.trim().to_owned())
+    }
+
+    fn state(&self, id: &str) -> JobState {
+        state_of(&self.0.ask(&["qstat", "-fw", id]).unwrap_or_default())
+    }
+
+    fn delete(&self, user: &str, id: &str) {
+        if let Some(words) = self.0.words(&["qdel", id]) {
+            let _ = self.0.ask(&as_user(user, &words));
+        }
+    }
+}
+
+/// By the attributes that `qstat -f` prints.
+fn state_of(said: &str) -> JobState {
+    let value = |key: &str| said.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(" = "));
+    match value("job_state") {
+        Some("R") => JobState::Runs,
+        Some("H") => JobState::Stuck(value("comment").unwrap_or("it is held").to_owned()),
+        _ => JobState::Waits,
+    }
 }
 
 /// The facts, and the daemon that is asked. `None`: OpenPBS is not here, or only its commands are.
@@ -389,6 +451,19 @@ mod tests {
         assert!(without.obstacle().unwrap().contains("PBS_MOM_HOME="));
         let server = Facts { has_home: false, roles: Roles { mom: false, server: true }, ..facts(Vec::new()) };
         assert_eq!(server.obstacle(), None);
+    }
+
+    #[test]
+    fn qstat_says_what_becomes_of_a_job() {
+        let of = |state: &str| {
+            state_of(&format!(
+                "Job Id: 17.node1\n    Job_Name = jobfence-setup\n    job_state = {state}\n    comment = x y\n"
+            ))
+        };
+        assert!(matches!(of("Q"), JobState::Waits));
+        assert!(matches!(of("R"), JobState::Runs));
+        assert!(matches!(of("H"), JobState::Stuck(why) if why == "x y"));
+        assert!(matches!(state_of(""), JobState::Waits));
     }
 
     #[test]

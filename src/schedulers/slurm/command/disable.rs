@@ -106,7 +106,7 @@ pub fn after_undo(line: &InstalledLine) -> AfterUndo {
     let config = config(if line.active.is_file() { &line.active } else { line.candidate() });
     let (loaded_from, ours) = (plugins(line), line.config.clone());
     Box::new(move || {
-        let is_on = Slurm::read(Some(&ours)).is_some_and(|slurm| line::loading(&slurm).is_some());
+        let is_on = Slurm::read(ours.as_deref()).is_some_and(|slurm| line::loading(&slurm).is_some());
         // Without RunDir no step was ever fenced.
         if is_on || !config.run_dir.exists() || is_systemd() && systemd::state().is_some_and(|service| service.active) {
             return Ok(None);

@@ -9,7 +9,6 @@ use jobfence::host::Host;
 use jobfence::schedulers::slurm::plugins::{ByConfig, Slurm};
 use jobfence::schedulers::slurm::plugstack;
 use jobfence::sys::program::{AskedProgram, Silence};
-use nix::sys::statfs::statfs;
 use nix::unistd::{Uid, User};
 
 use super::job::KEPT;
@@ -17,14 +16,10 @@ use super::line::{self, InstalledLine};
 use super::{enable, load, node, pam};
 use crate::command::Failure;
 use crate::setup::plan::{FileChange, JobTried, SetupAction, SetupHost, SetupPlan, SetupStep};
+use crate::setup::shared::is_shared;
 
 /// The name of the line that the package or 'make install' has put into `PREFIX/share/jobfence`.
 const LINE: &str = "plugstack.conf";
-
-/// File systems that several nodes can have mounted, by the magic numbers of statfs(2) and of their own sources: NFS, SMB, Ceph, AFS,
-/// Lustre, GPFS, BeeGFS, and FUSE, by which many more are mounted.
-const SHARED: [u32; 9] =
-    [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x00c3_6400, 0x5346_414f, 0x0bd0_0bd0, 0x4750_4653, 0x1983_0326, 0x6573_5546];
 
 /// How much earlier srun gives up than it is ended: then it leaves no job behind.
 const MARGIN: Duration = Duration::from_secs(15);
@@ -37,7 +32,7 @@ pub fn installed(host: &SetupHost) -> InstalledLine {
 pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
     let line = installed(host);
     let release = load::release();
-    let Some(slurm) = Slurm::read(Some(&line.config)) else {
+    let Some(slurm) = Slurm::read(line.config.as_deref()) else {
         return Ok(release.map(|release| SetupPlan {
             found: vec![format!("{release} is installed")],
             obstacle: Some("slurm.conf was not found: run this with SLURM_CONF=FILE, as slurmd has it".to_owned()),
@@ -156,17 +151,10 @@ fn by_hand(host: &SetupHost, line: &InstalledLine, slurm: &Slurm, plan: &mut Set
     plan.steps.extend(faults.into_iter().map(SetupStep::remark));
 }
 
-/// Whether several nodes can have this directory, or the one in which it would be made.
-fn is_shared(directory: &Path) -> bool {
-    let found = directory.ancestors().find_map(|directory| statfs(directory).ok());
-    // The kernel's numbers have 32 bits.
-    found.is_some_and(|found| SHARED.contains(&(found.filesystem_type().0 as u32)))
-}
-
 /// Has Slurm run a job on this node: as the user who has logged in, if the kernel knows one, or else as root.
 pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
     let line = installed(host);
-    let Some(slurm) = Slurm::read(Some(&line.config)) else {
+    let Some(slurm) = Slurm::read(line.config.as_deref()) else {
         return JobTried::NotRun("there is no slurm.conf".to_owned());
     };
     if line::active(&slurm).load().is_ok_and(|loaded| loaded.config.mode == Mode::Off) {
