@@ -6,8 +6,8 @@
 mod apply;
 mod journal;
 pub mod plan;
-pub mod real_job;
-pub mod shared;
+mod real_job;
+pub mod sleeping_job;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -243,6 +243,15 @@ fn centrally(part: &dyn SchedulersPart, steps: usize) -> Option<String> {
     })
 }
 
+/// Has the scheduler run a real job, and waits for it.
+fn tried(part: &dyn SchedulersPart, host: &SetupHost) -> JobTried {
+    let deadline = Instant::now() + JOB;
+    match part.try_job(host, deadline) {
+        JobTried::Asleep(job) => real_job::try_one(job.as_ref(), deadline),
+        tried => tried,
+    }
+}
+
 fn act(
     host: &SetupHost,
     journal: &mut SetupJournal,
@@ -281,8 +290,9 @@ fn act(
         if !check::run(&check::CheckOptions { configured, ..Default::default() })? {
             outcome.to_do.push(format!("{name}: no job would be fenced: the verdict above says why"));
         } else if is_changed {
-            match one.part.try_job(host, Instant::now() + JOB) {
+            match tried(one.part, host) {
                 JobTried::Fenced(what) => outcome.good.push(format!("{name}: {what}")),
+                JobTried::Asleep(_) => {}
                 JobTried::NotRun(why) => outcome.good.push(format!("{name}: ready, but no job was tried: {why}")),
                 JobTried::Unfenced(why) => outcome.to_do.push(format!("{name}: {why}")),
             }
