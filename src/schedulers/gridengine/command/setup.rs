@@ -12,10 +12,9 @@ use jobfence::schedulers::gridengine::complexes::{Complex, value_of};
 use nix::unistd::gethostname;
 
 use super::check::{COMPLEXES, EXECD, own_cgroups};
-use crate::check;
 use crate::check::daemon::{SchedulerDaemon, is_ours, not_ours, runs};
 use crate::command::Failure;
-use crate::setup::plan::{SetupCommand, SetupHost, SetupPlan, SetupStep};
+use crate::setup::plan::{PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep};
 
 /// Edits the configuration of the host `$1` by the program `$2` of sed(1). One without lines is removed.
 const EDIT: &str = r#""$0" -sconf global >/dev/null || exit
@@ -168,9 +167,7 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
         return Ok(Some(plan));
     }
     plan.steps.extend(SetupStep::service());
-    plan.steps.push(SetupStep::condition("a job would be fenced here", || {
-        check::run(&check::CheckOptions { is_before: true, ..Default::default() })
-    }));
+    plan.steps.push(SetupStep::condition("a job would be fenced here", |check| check(PlannedCheck::default())));
     let sensor = host.data.join("gridengine/load-sensor");
     let missing = facts.missing();
     if !missing.is_empty() {

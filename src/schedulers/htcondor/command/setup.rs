@@ -12,12 +12,11 @@ use nix::sys::statfs::{FUSE_SUPER_MAGIC, FsType, NFS_SUPER_MAGIC, statfs};
 
 use super::check::{WHOSE, value_in};
 use super::{SCHEDD, STARTD, monitor};
-use crate::check;
 use crate::check::daemon::{SchedulerDaemon, not_ours};
 use crate::command::Failure;
 use crate::configured::Configured;
 use crate::part::AfterUndo;
-use crate::setup::plan::{SetupCommand, SetupHost, SetupPlan, SetupStep};
+use crate::setup::plan::{Checker, PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep};
 
 /// The name of the file. HTCondor reads the files of a directory in the order of their names, and of two lines the later one counts.
 const FILE: &str = "90-jobfence.conf";
@@ -194,11 +193,11 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
 }
 
 /// Whether jobs can be fenced here, whatever starts them until now.
-fn can_fence() -> Result<bool, Failure> {
+fn can_fence(check: Checker<'_>) -> Result<bool, Failure> {
     if let Some(Err(why)) = monitor::health(&Configured { config: None, overrides: Vec::new() }) {
         return Err(format!("no job could be fenced here: {why}").into());
     }
-    check::run(&check::CheckOptions { is_before: true, ..Default::default() })
+    check(PlannedCheck::default())
 }
 
 /// Has the daemons read the configuration without our file.

@@ -9,11 +9,9 @@ use jobfence::schedulers::pbs::{CONF, CONF_VARIABLE, configured_home};
 
 use super::MOM;
 use super::mom::{self, EVENTS, MomHook};
-use crate::check;
 use crate::check::daemon::{DaemonKind, SchedulerDaemon};
 use crate::command::Failure;
-use crate::configured::Configured;
-use crate::setup::plan::{SetupCommand, SetupHost, SetupPlan, SetupStep};
+use crate::setup::plan::{PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep};
 
 /// The daemon of the central host.
 const SERVER: DaemonKind = DaemonKind { program: "pbs_server.bin", ..MOM };
@@ -193,9 +191,8 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
     if facts.roles.mom {
         plan.steps.extend(SetupStep::service());
         let config = plan.config.clone();
-        plan.steps.push(SetupStep::condition("a job would be fenced here", move || {
-            let configured = Configured { config: config.clone(), overrides: Vec::new() };
-            check::run(&check::CheckOptions { is_before: true, configured, ..Default::default() })
+        plan.steps.push(SetupStep::condition("a job would be fenced here", move |check| {
+            check(PlannedCheck { config: config.clone(), ..Default::default() })
         }));
     }
     // A host without the server has what the server sends it, and there is nothing to compare.
