@@ -13,10 +13,9 @@ use jobfence::schedulers::gridengine::complexes::{Complex, value_of};
 use nix::unistd::gethostname;
 
 use super::check::{COMPLEXES, EXECD, own_cgroups};
-use crate::check;
 use crate::check::daemon::{SchedulerDaemon, is_ours, not_ours, runs};
 use crate::command::Failure;
-use crate::setup::plan::{JobTried, SetupCommand, SetupHost, SetupPlan, SetupStep};
+use crate::setup::plan::{JobTried, PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep};
 use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
 
 /// Edits the configuration of the host `$1` by the program `$2` of sed(1). One without lines is removed.
@@ -173,9 +172,7 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
         return Ok(Some(plan));
     }
     plan.steps.extend(SetupStep::service());
-    plan.steps.push(SetupStep::condition("a job would be fenced here", || {
-        check::run(&check::CheckOptions { is_before: true, ..Default::default() })
-    }));
+    plan.steps.push(SetupStep::condition("a job would be fenced here", |check| check(PlannedCheck::default())));
     let sensor = host.data.join("gridengine/load-sensor");
     let missing = facts.missing();
     if !missing.is_empty() {
@@ -257,7 +254,12 @@ fn seconds(text: &str) -> Duration {
 }
 
 /// The step about the configuration of this host.
-fn configuration(facts: &GridEngineFacts, daemon: &SchedulerDaemon, program: &str, sensor: Option<&str>) -> Option<SetupStep> {
+fn configuration(
+    facts: &GridEngineFacts,
+    daemon: &SchedulerDaemon,
+    program: &str,
+    sensor: Option<&str>,
+) -> Option<SetupStep> {
     let has_sensor = |list: &str| list.split([',', ' ']).any(|program| runs(program, "host").is_ok());
     let settings = facts.settings(program, sensor, &has_sensor);
     let option = if facts.local.is_some() { "-Mconf" } else { "-Aconf" };
@@ -353,8 +355,10 @@ mod tests {
             format!("{lines}shepherd_cmd {PROGRAM}\nload_sensor /opt/a,/opt/b,{SENSOR}\n")
         );
         // A list of several lines is replaced as a whole.
-        let long =
-            GridEngineFacts { local: Some("load_sensor /opt/a, \\\n            /opt/b\nmailer /bin/mail\n".to_owned()), ..facts };
+        let long = GridEngineFacts {
+            local: Some("load_sensor /opt/a, \\\n            /opt/b\nmailer /bin/mail\n".to_owned()),
+            ..facts
+        };
         let settings = [HostSetting { key: "load_sensor", value: "x".to_owned() }];
         assert_eq!(long.with(&settings), "mailer /bin/mail\nload_sensor x\n");
         // The sensors of the cluster go on.
@@ -365,7 +369,9 @@ mod tests {
 
     #[test]
     fn what_stands_in_the_way_is_said() {
-        let with = |from: &str, to: &str| GridEngineFacts { global: GLOBAL.replace(from, to), ..facts(None) }.obstacle().unwrap();
+        let with = |from: &str, to: &str| {
+            GridEngineFacts { global: GLOBAL.replace(from, to), ..facts(None) }.obstacle().unwrap()
+        };
         assert!(
             with("shepherd_cmd                 none", "shepherd_cmd /opt/s").starts_with("shepherd_cmd is /opt/s, ")
         );

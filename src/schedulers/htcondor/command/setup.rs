@@ -11,12 +11,11 @@ use jobfence::sys::dir::Dir;
 
 use super::check::{WHOSE, value_in};
 use super::{SCHEDD, STARTD, monitor};
-use crate::check;
 use crate::check::daemon::{SchedulerDaemon, not_ours};
 use crate::command::Failure;
 use crate::configured::Configured;
 use crate::part::AfterUndo;
-use crate::setup::plan::{JobTried, SetupCommand, SetupHost, SetupPlan, SetupStep};
+use crate::setup::plan::{Checker, JobTried, PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep, is_shared};
 use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
 
 /// The name of the file. HTCondor reads the files of a directory in the order of their names, and of two lines the later one counts.
@@ -182,11 +181,11 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
 }
 
 /// Whether jobs can be fenced here, whatever starts them until now.
-fn can_fence() -> Result<bool, Failure> {
+fn can_fence(check: Checker<'_>) -> Result<bool, Failure> {
     if let Some(Err(why)) = monitor::health(&Configured { config: None, overrides: Vec::new() }) {
         return Err(format!("no job could be fenced here: {why}").into());
     }
-    check::run(&check::CheckOptions { is_before: true, ..Default::default() })
+    check(PlannedCheck::default())
 }
 
 /// Has the daemons read the configuration without our file.
@@ -377,8 +376,10 @@ mod tests {
 
     #[test]
     fn another_starter_is_not_replaced() {
-        let other =
-            CondorFacts { settings: stock().settings.replacen("/usr/sbin/condor_starter", "/opt/wrapper", 1), ..stock() };
+        let other = CondorFacts {
+            settings: stock().settings.replacen("/usr/sbin/condor_starter", "/opt/wrapper", 1),
+            ..stock()
+        };
         assert!(other.obstacle(&is_ours).unwrap().starts_with("STARTER is /opt/wrapper, "));
         let schedd = CondorFacts { daemons: "SCHEDD".to_owned(), ..other };
         assert_eq!(schedd.obstacle(&is_ours), None);

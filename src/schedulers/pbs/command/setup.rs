@@ -10,11 +10,9 @@ use jobfence::schedulers::pbs::{CONF, CONF_VARIABLE, configured_home};
 
 use super::mom::{self, EVENTS, MomHook};
 use super::{MOM, node};
-use crate::check;
 use crate::check::daemon::{DaemonKind, SchedulerDaemon};
 use crate::command::Failure;
-use crate::configured::Configured;
-use crate::setup::plan::{JobTried, SetupCommand, SetupHost, SetupPlan, SetupStep};
+use crate::setup::plan::{JobTried, PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep};
 use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
 
 /// The daemon of the central host.
@@ -202,9 +200,8 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
     if facts.roles.mom {
         plan.steps.extend(SetupStep::service());
         let config = plan.config.clone();
-        plan.steps.push(SetupStep::condition("a job would be fenced here", move || {
-            let configured = Configured { config: config.clone(), overrides: Vec::new() };
-            check::run(&check::CheckOptions { is_before: true, configured, ..Default::default() })
+        plan.steps.push(SetupStep::condition("a job would be fenced here", move |check| {
+            check(PlannedCheck { config: config.clone(), ..Default::default() })
         }));
     }
     // A host without the server has what the server sends it, and there is nothing to compare.
@@ -391,7 +388,14 @@ mod tests {
     fn facts(of_server: Vec<MomHook>) -> PbsFacts {
         let release = release("pbs_version = 23.06.06\n").unwrap();
         let roles = HostRoles { mom: true, server: true };
-        PbsFacts { release, conf: CONF.to_owned(), has_home: true, roles, of_server: Some(of_server), ..PbsFacts::default() }
+        PbsFacts {
+            release,
+            conf: CONF.to_owned(),
+            has_home: true,
+            roles,
+            of_server: Some(of_server),
+            ..PbsFacts::default()
+        }
     }
 
     fn lines(steps: &[HookStep]) -> Vec<String> {

@@ -9,22 +9,16 @@ use jobfence::host::Host;
 use jobfence::schedulers::slurm::plugins::{ByConfig, Slurm};
 use jobfence::schedulers::slurm::plugstack;
 use jobfence::sys::program::{AskedProgram, Silence};
-use nix::sys::statfs::statfs;
 use nix::unistd::{Uid, User};
 
 use super::job::KEPT;
 use super::line::{self, InstalledLine};
-use super::{enable, load, node, pam};
+use super::{load, node, pam};
 use crate::command::Failure;
-use crate::setup::plan::{FileChange, JobTried, SetupAction, SetupHost, SetupPlan, SetupStep};
+use crate::setup::plan::{FileChange, JobTried, PlannedCheck, SetupAction, SetupHost, SetupPlan, SetupStep, is_shared};
 
 /// The name of the line that the package or 'make install' has put into `PREFIX/share/jobfence`.
 const LINE: &str = "plugstack.conf";
-
-/// File systems that several nodes can have mounted, by the magic numbers of statfs(2) and of their own sources: NFS, SMB, Ceph, AFS,
-/// Lustre, GPFS, BeeGFS, and FUSE, by which many more are mounted.
-const SHARED: [u32; 9] =
-    [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x00c3_6400, 0x5346_414f, 0x0bd0_0bd0, 0x4750_4653, 0x1983_0326, 0x6573_5546];
 
 /// How much earlier srun gives up than it is ended: then it leaves no job behind.
 const MARGIN: Duration = Duration::from_secs(15);
@@ -91,9 +85,10 @@ fn turn_on(line: &InstalledLine, slurm: &Slurm, plan: &mut SetupPlan) -> Result<
     let candidate = line.candidate().to_owned();
     let text = std::fs::read(&candidate).map_err(|error| format!("read {}: {error}", candidate.display()))?;
     plan.config = line::configured(&candidate).config;
+    let config = plan.config.clone();
     plan.steps
-        .push(SetupStep::condition("'jobfence check' finds that jobs would be fenced by the new line", move || {
-            enable::would_fence(&candidate)
+        .push(SetupStep::condition("'jobfence check' finds that jobs would be fenced by the new line", move |check| {
+            check(PlannedCheck { plugstack: Some(candidate.clone()), config: config.clone() })
         }));
     let mut files = vec![SetupStep::file(&line.active, text, "Slurm loads the plugin by it")];
     if line.kept.is_file() {
@@ -154,13 +149,6 @@ fn by_hand(host: &SetupHost, line: &InstalledLine, slurm: &Slurm, plan: &mut Set
     let plugin = line.plugin.as_deref().unwrap_or(Path::new("libjobfence.so"));
     let faults = pam::faults(Path::new(pam::DIRECTORY), &format!("session required {}", plugin.display()), own);
     plan.steps.extend(faults.into_iter().map(SetupStep::remark));
-}
-
-/// Whether several nodes can have this directory, or the one in which it would be made.
-fn is_shared(directory: &Path) -> bool {
-    let found = directory.ancestors().find_map(|directory| statfs(directory).ok());
-    // The kernel's numbers have 32 bits.
-    found.is_some_and(|found| SHARED.contains(&(found.filesystem_type().0 as u32)))
 }
 
 /// Has Slurm run a job on this node: as the user who has logged in, if the kernel knows one, or else as root.
