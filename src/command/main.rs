@@ -21,6 +21,7 @@ mod ls;
 #[cfg(test)]
 mod manual;
 mod metrics;
+mod metrics_file;
 mod moment;
 mod part;
 mod reap;

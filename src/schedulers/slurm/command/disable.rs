@@ -22,11 +22,10 @@ use jobfence::sys::dir::Dir;
 use jobfence::sys::systemd::is_systemd;
 
 use crate::command::{Failure, require_root};
-use crate::hold::systemds_own;
 use crate::part::AfterUndo;
 use crate::schedulers::slurm::line::{self, InstalledLine};
-use crate::systemd::{self, Service};
-use crate::{metrics, series};
+use crate::systemd::{self, Service, systemds_own};
+use crate::{metrics_file, series};
 
 /// The exit status if jobfence is off, but something of it is still needed.
 const STILL_NEEDED: u8 = 3;
@@ -94,7 +93,7 @@ fn clear(config: &Config, loaded_from: &[String], keep_service: bool) -> Result<
         );
         return Ok(ExitCode::from(STILL_NEEDED));
     }
-    for left in [metrics::forget(config), series::remove_all(&config.run_dir).map_err(|error| error.to_string())] {
+    for left in [metrics_file::forget(config), series::remove_all(&config.run_dir).map_err(|error| error.to_string())] {
         left.unwrap_or_else(|why| println!("kept           {why}"));
     }
     println!("disabled       no step is fenced; nothing of jobfence runs, and nothing but its files is left");
