@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Generates the bindings to Slurm's spank.h, or takes the committed ones where the header or libclang is absent; and sees to
-//! it that what is built loads with an older glibc than this machine's.
+//! Takes the committed bindings to Slurm's spank.h, or generates them; and sees to it that what is built loads with an older
+//! glibc than this machine's.
 //!
-//! `SLURM_INCLUDE_DIR` names the directory that holds `slurm/spank.h`, when it is not the compiler's default.
+//! A build for tests generates them if the header and libclang are here, and a test compares. A release is the same file
+//! whatever is installed. `SLURM_INCLUDE_DIR` names the directory that holds another `slurm/spank.h`, for both.
 
 #[path = "src/shared_object/names.rs"]
 mod names;
@@ -25,12 +26,15 @@ fn main() {
     println!("cargo::rerun-if-env-changed=SLURM_INCLUDE_DIR");
     of_commit();
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    as_in_old_glibc(&out_dir);
+    let glibc = as_in_old_glibc(&out_dir);
+    let target = env::var("TARGET").expect("cargo sets TARGET");
+    println!("cargo::rustc-env=JOBFENCE_BUILT_FOR={target}, {glibc}");
     let out = out_dir.join("bindings.rs");
     let include = env::var_os("SLURM_INCLUDE_DIR").map(PathBuf::from);
     let header = include.clone().unwrap_or_else(|| PathBuf::from("/usr/include")).join("slurm/spank.h");
     println!("cargo::rerun-if-changed={}", header.display());
-    let generated = header.exists().then(|| generate(include.as_deref())).flatten();
+    let is_wanted = header.exists() && (include.is_some() || !is_release());
+    let generated = is_wanted.then(|| generate(include.as_deref())).flatten();
     // The test that compares the committed file with a fresh one asks where the fresh one came from.
     println!("cargo::rustc-env=JOBFENCE_BINDINGS={}", if generated.is_some() { "generated" } else { "committed" });
     match generated {
@@ -40,11 +44,15 @@ fn main() {
     }
 }
 
+fn is_release() -> bool {
+    env::var("PROFILE").is_ok_and(|profile| profile == "release")
+}
+
 /// Has `--version` say of which commit a release is. A build for tests does not: it would begin anew here with each change.
 fn of_commit() {
     let number = env::var("CARGO_PKG_VERSION").expect("cargo sets CARGO_PKG_VERSION");
-    let version = if env::var("PROFILE").is_ok_and(|profile| profile == "release") {
-        for changed in [".", "../include", "../Cargo.toml", "../Cargo.lock"] {
+    let version = if is_release() {
+        for changed in [".", "../include", "../Cargo.toml", "../Cargo.lock", "../.cargo"] {
             println!("cargo::rerun-if-changed={changed}");
         }
         version::in_words(&number, Path::new(".."))
@@ -74,9 +82,10 @@ const MOVED: [(&str, &[&str]); 2] = [
 
 /// Lets the linker find these functions where an old glibc has them: in libraries made here, which have nothing but the names.
 /// New ones load the same file, since their libdl.so.2 and libpthread.so.0 still exist, and the old version of each function
-/// in libc.so.6. The rest is in src/sys/glibc.rs.
-fn as_in_old_glibc(out_dir: &Path) {
-    let Some(processor) = names::processor() else { return };
+/// in libc.so.6. The rest is in src/sys/glibc.rs. Says which glibc is needed.
+fn as_in_old_glibc(out_dir: &Path) -> &'static str {
+    const LIKE_HERE: &str = "glibc as new as where it was built";
+    let Some(processor) = names::processor() else { return LIKE_HERE };
     let first = if processor == "x86_64" { "GLIBC_2.2.5" } else { "GLIBC_2.17" };
     for (library, functions) in MOVED {
         let name = format!("names_of_{}", library.split('.').next().unwrap_or_default());
@@ -84,9 +93,10 @@ fn as_in_old_glibc(out_dir: &Path) {
         if let Err(compiler) = names.link(out_dir) {
             println!("cargo::warning=cannot make a {library} with {compiler}");
             println!("cargo::warning=what is built needs a glibc as new as this machine's");
-            return;
+            return LIKE_HERE;
         }
     }
+    "glibc 2.28 or later"
 }
 
 fn generate(include: Option<&Path>) -> Option<String> {

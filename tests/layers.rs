@@ -43,6 +43,7 @@ const A_SCHEDULERS: &[&str] = &["schedulers", "command::schedulers"];
 /// Modules of the command that name a scheduler all the same, and why. An entry that is no longer true fails.
 const STILL_NAME_ONE: &[(&str, &str)] = &[
     ("command", "it has a row for each subcommand, and some are one scheduler's"),
+    ("command::version", "what is loaded into Slurm is for some releases of it"),
     ("command::completions", "the name of such a subcommand in a shell's script"),
     ("command::host", "an option for each scheduler"),
     ("command::check", "the order of its lines: slurm.conf says in which directories jobs are"),
@@ -120,6 +121,7 @@ const ONE_WAY: &[OneWay] = &[
 
 /// A process that can open a locked file can keep the lock. `RunDir` is refused if users other than root can open it.
 const ON_LOCKS: &[(&str, &str)] = &[
+    ("command::setup::journal", "the journal's directory, which others than root cannot open"),
     ("record::counters", "in RunDir"),
     ("record::roll", "in RunDir"),
     ("record::steps", "RunDir, or in it"),
@@ -679,8 +681,10 @@ fn unclear_files(directory: &Path, wrong: &mut Vec<String>) {
 
 /// Files whose code changes the owner of a file, and why. No user may own space on RunDir's file system: when it is full, each step on the
 /// node is refused.
-const CHANGES_OWNERS: [(&str, &str); 1] =
-    [("command::schedulers::slurm::line", "a file of the administrator's keeps its owner when it is replaced")];
+const CHANGES_OWNERS: [(&str, &str); 2] = [
+    ("command::schedulers::slurm::line", "a file of the administrator's keeps its owner when it is replaced"),
+    ("command::whole", "the same"),
+];
 
 #[test]
 fn no_file_is_given_to_a_user() {

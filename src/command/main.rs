@@ -21,6 +21,7 @@ mod ls;
 #[cfg(test)]
 mod manual;
 mod metrics;
+mod metrics_file;
 mod moment;
 mod part;
 mod reap;
@@ -29,6 +30,7 @@ mod run;
 mod sample;
 mod schedulers;
 mod series;
+mod setup;
 mod show;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod start;
@@ -36,6 +38,7 @@ mod syslog;
 mod systemd;
 mod table;
 mod top;
+mod version;
 mod whole;
 
 #[cfg(test)]
@@ -55,7 +58,7 @@ use syslog::SyslogOfDaemon;
 
 /// Fences batch jobs in cgroups: the administrator's command.
 #[derive(Parser)]
-#[command(name = "jobfence", version = jobfence::VERSION, arg_required_else_help = true)]
+#[command(name = "jobfence", version = jobfence::VERSION, long_version = version::long(), arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -65,6 +68,8 @@ struct Cli {
 enum Command {
     /// Say whether a job would be fenced here, how, and if not, why not.
     Check(check::CheckOptions),
+    /// Find the schedulers of this node, have them fence jobs, and try it; or take that back.
+    Setup(setup::SetupOptions),
     /// Check whether jobs can be fenced here, and then have Slurm load the plugin.
     Enable(slurm::enable::EnableOptions),
     /// Stop Slurm from loading the plugin, and remove what no step needs.
@@ -149,6 +154,7 @@ fn main() -> ExitCode {
     }
     let result = match cli.command {
         Command::Check(options) => check::check(&options),
+        Command::Setup(options) => setup::setup(&options),
         Command::Enable(options) => slurm::enable::enable(&options),
         Command::Disable(options) => slurm::disable::disable(&options),
         Command::Explain(options) => explain::explain(&options),

@@ -1001,6 +1001,18 @@ BREAKS = (
         "run_has_no_card", "src/command/run.rs", "for line in &ended.card {", "for line in &ended.card[..0] {",
         "host cli run_ends_with_a_card_where_that_is_wanted",
     ),
+    Break(
+        "run_counts_by_two_quotas", "src/doors/run.rs", "plan.job.cpu = None;", "plan.job.cpu = plan.step.cpu;",
+        "host cli run_shows_a_person_the_fence_and_what_was_used",
+    ),
+    Break(
+        "a_fence_that_no_person_sees", "src/command/run.rs", "if has_reader || options.verbose {", "if options.verbose {",
+        "host cli run_shows_a_person_the_fence_and_what_was_used",
+    ),
+    Break(
+        "a_person_where_none_is", "src/command/run.rs", "!options.quiet && io::stderr().is_terminal();", "!options.quiet;",
+        "host cli run_shows_a_person_the_fence_and_what_was_used",
+    ),
     # Grid Engine.
     Break("a_second_value_in_the_spool", SPOOL, "values.all(|other| other == value)", "values.by_ref().count() < 9", "unit gridengine::spool"),
     Break("a_key_that_ends_at_the_sign_alone", SPOOL, "const ENDS_OF_KEY: [char; 2] = [' ', '='];", "const ENDS_OF_KEY: [char; 2] = ['=', '='];", "unit gridengine::spool"),
@@ -1243,6 +1255,16 @@ BREAKS = (
         "unit the_first_of_several_lines_counts",
     ),
     Break(
+        "a_service_of_others_is_stopped", "src/schedulers/slurm/command/disable.rs",
+        "    if keep_service {\n", "    if keep_service && !host.systemd && loaded_from.len() > 9 {\n",
+        "host enable what_is_left_does_not_keep_the_line",
+    ),
+    Break(
+        "what_is_left_is_a_failure", "src/schedulers/slurm/command/disable.rs",
+        "options.keep_service).or_else(|error| {\n", "options.keep_service).or_else(|error| {\n        if !error.to_string().is_empty() {\n            return Err(error);\n        }\n",
+        "host enable what_is_left_does_not_keep_the_line",
+    ),
+    Break(
         "disable_leaves_the_samples", "src/schedulers/slurm/command/disable.rs",
         "series::remove_all(&config.run_dir).map_err(|error| error.to_string())",
         "Ok(())",
@@ -1379,4 +1401,9 @@ BREAKS = (
         'directory.ends_with("jobfence") && slurms.is_dir()', "false",
         "unit slurms_directory_is_beside_ours",
     ),
+    # What --version says.
+    Break("commit_as_long_as_git_says_it", "src/version/build.rs", "commit.chars().take(SHORT).collect()", "commit.to_owned()",
+          "host version the_commit_is_known_with_git_and_without"),
+    Break("a_schema_that_version_does_not_say", "src/command/version.rs", "living::SCHEMA, report::SCHEMA, ", "report::SCHEMA, ",
+          "host version each_number_is_said"),
 )

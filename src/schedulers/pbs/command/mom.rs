@@ -6,21 +6,21 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A hook that MoM has.
+/// A hook that MoM has, or the server.
 #[derive(Debug)]
-struct MomHook {
-    name: String,
+pub struct MomHook {
+    pub name: String,
     keys: BTreeMap<String, String>,
-    is_ours: bool,
+    pub is_ours: bool,
 }
 
 impl MomHook {
-    fn value(&self, key: &str) -> &str {
+    pub fn value(&self, key: &str) -> &str {
         self.keys.get(key).map_or("", String::as_str)
     }
 
     /// A hook is enabled unless its attributes say otherwise.
-    fn is_enabled(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         !self.value("enabled").eq_ignore_ascii_case("false")
     }
 
@@ -38,6 +38,8 @@ pub enum MomSays {
     Hint(String),
     /// A reason why no job is fenced as configured.
     Fault(String),
+    /// What is still to be done before any job is fenced.
+    NotYet(String),
 }
 
 /// The parts of jobfence.conf that matter here.
@@ -101,8 +103,8 @@ pub fn lines(mom_priv: &Path, conf: &ForMom<'_>) -> Vec<MomSays> {
     said
 }
 
-/// The hooks that MoM has. `None`: their directory cannot be read.
-fn hooks(mom_priv: &Path) -> Option<Vec<MomHook>> {
+/// The hooks that MoM has in `mom_priv`, or the server in `server_priv`. `None`: their directory cannot be read.
+pub fn hooks(mom_priv: &Path) -> Option<Vec<MomHook>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(mom_priv.join("hooks")).ok()?.flatten() {
         let Some(name) = entry.file_name().to_str().and_then(|name| name.strip_suffix(".HK")).map(str::to_owned) else {
@@ -129,10 +131,10 @@ fn of_our_hook(mom_priv: &Path, ours: Option<&MomHook>, conf: &ForMom<'_>) -> Ve
             "MoM has no hook of jobfence's in {}: no job is fenced until the server sends it",
             directory.display()
         );
-        return vec![MomSays::Fact(what)];
+        return vec![MomSays::NotYet(what)];
     };
     if !hook.is_enabled() {
-        return vec![MomSays::Fact(format!("the hook {} is not enabled: no job is fenced until it is", hook.name))];
+        return vec![MomSays::NotYet(format!("the hook {} is not enabled: no job is fenced until it is", hook.name))];
     }
     let text = fs::read_to_string(directory.join(format!("{}.CF", hook.name))).unwrap_or_default();
     let value = |key: &str| {
@@ -177,7 +179,8 @@ fn of_our_hook(mom_priv: &Path, ours: Option<&MomHook>, conf: &ForMom<'_>) -> Ve
 }
 
 /// The events that the hook needs: without one of them, a job can be outside its fence.
-const EVENTS: [&str; 5] = ["execjob_begin", "execjob_prologue", "execjob_launch", "execjob_end", "exechost_periodic"];
+pub const EVENTS: [&str; 5] =
+    ["execjob_begin", "execjob_prologue", "execjob_launch", "execjob_end", "exechost_periodic"];
 
 fn of_scripts(mom_priv: &Path, hooks: &[MomHook], ours: Option<&MomHook>) -> Vec<MomSays> {
     let mut said = Vec::new();
@@ -247,7 +250,7 @@ mod tests {
             |file: &str| MomSays::Fact(format!("the hook fence puts each job into a fence, by {library} and {file}"));
         let fact = || by(&file);
         let says = |what: &MomSays, begins: &str| match what {
-            MomSays::Fact(text) | MomSays::Hint(text) | MomSays::Fault(text) => {
+            MomSays::Fact(text) | MomSays::Hint(text) | MomSays::Fault(text) | MomSays::NotYet(text) => {
                 assert!(text.contains(begins), "{text}")
             }
         };
@@ -259,7 +262,10 @@ mod tests {
         write("hooks/fence.PY", "version = self.so.jobfence_abi_version\n");
         write("hooks/fence.CF", &format!("# ours\nLibrary = {library}\nConfig={file}\n"));
         write("hooks/fence.HK", &attributes.replace("true", "false"));
-        assert_eq!(all(&[]), [MomSays::Fact("the hook fence is not enabled: no job is fenced until it is".to_owned())]);
+        assert_eq!(
+            all(&[]),
+            [MomSays::NotYet("the hook fence is not enabled: no job is fenced until it is".to_owned())]
+        );
         write("hooks/fence.HK", &attributes);
         assert_eq!(all(&[])[0], fact());
         says(&all(&[])[1], "is not there: Library in its configuration");

@@ -118,11 +118,16 @@ impl InstalledLine {
 
     /// Adds this include to a plugstack.conf.
     pub fn add_include(&self, plugstack: &Path) -> Result<(), Failure> {
+        put(plugstack, self.with_include(plugstack)?.as_bytes())
+    }
+
+    /// A plugstack.conf with this include.
+    pub fn with_include(&self, plugstack: &Path) -> Result<String, Failure> {
         let mut text = read_if_there(plugstack)?;
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
-        put(plugstack, format!("{text}{OURS}\n{}\n", self.include()).as_bytes())
+        Ok(format!("{text}{OURS}\n{}\n", self.include()))
     }
 
     /// Removes the include, unless it loads other plugins by now; also the file and directory that were made for it, if they are empty.
