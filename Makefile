@@ -8,6 +8,7 @@
 # make mutants    NAME="…" deliberate breaks of the code, and what notices each; USERS= of its private Slurm
 # make install    DESTDIR= PREFIX=               make vm      virtual machines: CELL="…" CASES="…", otherwise all
 # make fuzz       TARGET=… SECONDS=…, otherwise every target for a minute
+# make pictures   docs/pictures again, from a real run in a virtual machine
 # make soak       N= short jobs and kills at random, in a virtual machine (CELL=) or, with SITE=private, on this one; SEED=
 
 CARGO ?= cargo
@@ -31,7 +32,7 @@ SO = target/release/libjobfence.so
 BIN = target/release/jobfence
 SOURCES = .cargo/config.toml Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
 
-.PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm vm fuzz soak install uninstall bindings clean
+.PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm vm fuzz soak pictures install uninstall bindings clean
 
 all: cargo
 	$(CARGO) build --release --locked
@@ -108,6 +109,10 @@ else
 	tests/need build vm
 	tests/vm/cell.py $(or $(CELL),debian12-v2-own) --soak $(N) $(addprefix --seed ,$(SEED))
 endif
+
+pictures: all
+	tests/need build vm browser
+	JOBFENCE_RENEW=1 python3 -B tests/vm/cell.py debian13-v2-own --installed pictures
 
 # Renews the committed bindings; needs slurm/spank.h and libclang.
 bindings:
