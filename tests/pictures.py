@@ -44,6 +44,9 @@ text { fill: var(--text); white-space: pre; font: 14px ui-monospace, SFMono-Regu
 .bold { font-weight: 700 } .red { fill: var(--red) } .brown { fill: var(--brown) } .reverse { fill: var(--back) }
 """.strip()
 
+# What programs ask for by its number among 256 colours, as pyte says it, and what is readable on both backs.
+COLOURS = {"ff0000": "red", "ffff00": "brown"}
+
 # What no two runs have in common: bars, numbers, and their units, which change with the numbers.
 FIGURE = re.compile(r"[█░]+|\d+(?:[.,:-]\d+)*(?:T[\d:.]+Z)?")
 UNIT = re.compile(r"\bN (?:B|KiB|MiB|GiB|ms|s|min|h)(?![\w/])")
@@ -93,7 +96,7 @@ def full(screen):
 def style(cell):
     if cell.reverse:
         return "reverse"
-    return cell.fg if cell.fg in ("red", "brown") else "bold" if cell.bold else ""
+    return COLOURS.get(cell.fg) or ("bold" if cell.bold else "")
 
 
 def said(line):
