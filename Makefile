@@ -7,6 +7,8 @@
 # make slice SLICE=N  what a 'make check' had of 'make check-all'
 # make mutants    NAME="…" deliberate breaks of the code, and what notices each; USERS= of its private Slurm
 # make install    DESTDIR= PREFIX=               make vm      virtual machines: CELL="…" CASES="…", otherwise all
+# make dist       target/dist: the last commit as one archive that builds without a network
+# make rpm        target/rpm: RPM packages for RHEL, Fedora and SUSE, and a repository of them
 # make fuzz       TARGET=… SECONDS=…, otherwise every target for a minute
 # make pictures   docs/pictures again, from a real run in a virtual machine
 # make soak       N= short jobs and kills at random, in a virtual machine (CELL=) or, with SITE=private, on this one; SEED=
@@ -30,9 +32,9 @@ BASE_DIR = target/bench/$(BASE)
 
 SO = target/release/libjobfence.so
 BIN = target/release/jobfence
-SOURCES = .cargo/config.toml Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
+SOURCES = .cargo/config.toml .cargo/rustc Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
 
-.PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm vm fuzz soak pictures install uninstall bindings clean
+.PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm vm fuzz soak pictures install uninstall dist rpm bindings clean
 
 all: cargo
 	$(CARGO) build --release --locked
@@ -65,15 +67,15 @@ quick: cargo
 	python3 -B tests/check.py --tier quick
 
 check: cargo
-	tests/need build host browser slurm accounting vm
+	tests/need build host browser slurm accounting vm rpm
 	python3 -B tests/check.py
 
 slice: cargo
-	tests/need build slurm accounting vm
+	tests/need build slurm accounting vm rpm
 	python3 -B tests/check.py --slice $(SLICE)
 
 check-all: cargo
-	tests/need build host browser slurm accounting vm
+	tests/need build host browser slurm accounting vm rpm
 	JOBFENCE_FAULTS=all python3 -B tests/check.py --tier all
 
 mutants: cargo
@@ -113,6 +115,13 @@ endif
 pictures: all
 	tests/need build vm browser
 	JOBFENCE_RENEW=1 python3 -B tests/vm/cell.py debian13-v2-own --installed pictures
+
+dist: cargo
+	packaging/dist
+
+rpm: dist
+	tests/need build rpm
+	packaging/rpm/build target/dist/jobfence-*.tar.xz
 
 # Renews the committed bindings; needs slurm/spank.h and libclang.
 bindings:
