@@ -11,6 +11,7 @@
 # make deb        target/deb: Debian packages, and an apt repository of them; with SO= and BIN=, of what is built
 # make rpm        target/rpm: RPM packages for RHEL, Fedora and SUSE, and a repository of them
 # make fuzz       TARGET=… SECONDS=…, otherwise every target for a minute
+# make pictures   docs/pictures again, from a real run in a virtual machine
 # make soak       N= short jobs and kills at random, in a virtual machine (CELL=) or, with SITE=private, on this one; SEED=
 
 CARGO ?= cargo
@@ -35,7 +36,8 @@ SO = target/release/libjobfence.so
 BIN = target/release/jobfence
 SOURCES = $(wildcard .cargo/*) Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
 
-.PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm vm fuzz soak install uninstall dist deb rpm bindings clean
+.PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm vm fuzz soak pictures install uninstall dist deb rpm \
+    bindings clean
 
 all: cargo
 	$(CARGO) build --release --locked
@@ -112,6 +114,10 @@ else
 	tests/need build vm
 	tests/vm/cell.py $(or $(CELL),debian12-v2-own) --soak $(N) $(addprefix --seed ,$(SEED))
 endif
+
+pictures: all
+	tests/need build vm browser
+	JOBFENCE_RENEW=1 python3 -B tests/vm/cell.py debian13-v2-own --installed pictures
 
 dist: cargo
 	SIGN="$(abspath $(SIGN))" packaging/dist

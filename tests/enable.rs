@@ -59,7 +59,7 @@ fn one_command_turns_it_on_and_one_off() {
 /// A package of the plugin alone is removed like this, while jobs of another scheduler run. What fails then must not keep it.
 #[test]
 fn what_is_left_does_not_keep_the_line() {
-    let Some(site) = Site::new("left") else { return };
+    let Some(site) = Site::new("enable", "left") else { return };
     let before = site.files();
     site.says(&["enable"], 0, "enabled");
     site.says(&["disable", "--keep-service"], 0, "no step of Slurm is fenced; jobfence.service and what it needs stay");

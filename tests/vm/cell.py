@@ -333,6 +333,12 @@ def main():
         print("\n".join(said.cut_off()), flush=True)
     if options.record and status == 0:
         shutil.copytree(results / "recorded", TOP / "tests/htcondor/recorded", dirs_exist_ok=True)
+    if (results / "pictures").is_dir():
+        # Debian's Python has pyte and selenium, another one in PATH may not.
+        command = "/usr/bin/python3", "-B", TOP / "tests/pictures.py", results / "pictures"
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        print(done.stdout, end="", flush=True)
+        status = status or done.returncode
     if status not in (0, 77):
         print(f"logs of this cell: {results.relative_to(TOP)}")
     sys.exit(status)
