@@ -6,6 +6,8 @@
 mod apply;
 mod journal;
 pub mod plan;
+mod real_job;
+pub mod sleeping_job;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -242,6 +244,15 @@ fn centrally(part: &dyn SchedulersPart, steps: usize) -> Option<String> {
     })
 }
 
+/// Has the scheduler run a real job, and waits for it.
+fn tried(part: &dyn SchedulersPart, host: &SetupHost) -> JobTried {
+    let deadline = Instant::now() + JOB;
+    match part.try_job(host, deadline) {
+        JobTried::Asleep(job) => real_job::try_one(job.as_ref(), deadline),
+        tried => tried,
+    }
+}
+
 /// Has `jobfence check` look at this host, before or after the schedulers' part is done.
 fn checked(plugstack: Option<PathBuf>, config: Option<PathBuf>, is_before: bool) -> Result<bool, Failure> {
     let configured = Configured { config, overrides: Vec::new() };
@@ -287,8 +298,9 @@ fn act(
         if !checked(None, one.config.clone(), false)? {
             outcome.to_do.push(format!("{name}: no job would be fenced: the verdict above says why"));
         } else if is_changed {
-            match one.part.try_job(host, Instant::now() + JOB) {
+            match tried(one.part, host) {
                 JobTried::Fenced(what) => outcome.good.push(format!("{name}: {what}")),
+                JobTried::Asleep(_) => {}
                 JobTried::NotRun(why) => outcome.good.push(format!("{name}: ready, but no job was tried: {why}")),
                 JobTried::Unfenced(why) => outcome.to_do.push(format!("{name}: {why}")),
             }

@@ -8,6 +8,7 @@ use jobfence::sys::dir::Dir;
 use jobfence::sys::systemd::is_systemd;
 use nix::sys::statfs::statfs;
 
+use super::sleeping_job::SleepingJob;
 use crate::command::Failure;
 use crate::systemd;
 
@@ -102,6 +103,8 @@ pub enum JobTried {
     NotRun(String),
     /// It ran without a fence, or jobfence refused it: what to do.
     Unfenced(String),
+    /// It has not run yet: this one is to be submitted and waited for.
+    Asleep(Box<dyn SleepingJob>),
 }
 
 impl SetupCommand {

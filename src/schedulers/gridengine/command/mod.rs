@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The parts of the `jobfence` command that are for Grid Engine alone. They are not in the library.
 
+use std::time::Instant;
+
 use jobfence::config::{Named, SectionKind};
 use jobfence::sys::dir::Dir;
 
@@ -11,7 +13,7 @@ use crate::check::verdict::Verdict;
 use crate::command::Failure;
 use crate::job_match::{JobMatch, of_parts};
 use crate::part::{CheckedHost, SchedulersPart};
-use crate::setup::plan::{SetupHost, SetupPlan};
+use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
 use check::EXECD;
 
 pub mod check;
@@ -53,6 +55,10 @@ impl SchedulersPart for GridEnginePart {
 
     fn plan(&self, host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
         setup::plan(host)
+    }
+
+    fn try_job(&self, host: &SetupHost, deadline: Instant) -> JobTried {
+        setup::try_job(host, deadline)
     }
 
     fn means(&self, text: &str, id: &str) -> Option<JobMatch> {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the `jobfence` command does for HTCondor alone. It is compiled into the command, not into the library.
 
+use std::time::Instant;
+
 use jobfence::sys::dir::Dir;
 
 use crate::check::claims::Claims;
@@ -9,7 +11,7 @@ use crate::check::verdict::Verdict;
 use crate::command::Failure;
 use crate::job_match::{JobMatch, of_parts};
 use crate::part::{AfterUndo, CheckedHost, SchedulersPart};
-use crate::setup::plan::{SetupHost, SetupPlan};
+use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
 
 pub mod check;
 pub mod docker;
@@ -50,6 +52,10 @@ impl SchedulersPart for HtCondorPart {
 
     fn plan(&self, host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
         setup::plan(host)
+    }
+
+    fn try_job(&self, host: &SetupHost, _: Instant) -> JobTried {
+        setup::try_job(host)
     }
 
     fn after_undo(&self, host: &SetupHost) -> Option<AfterUndo> {

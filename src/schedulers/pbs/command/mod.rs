@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The parts of the `jobfence` command that are for OpenPBS alone. They are not in the library.
 
+use std::time::Instant;
+
 use jobfence::config::{Config, Named, SectionKind};
 use jobfence::host::Host;
 use jobfence::schedulers::pbs::{strays, tasks};
@@ -14,7 +16,7 @@ use crate::command::Failure;
 use crate::fetched::report;
 use crate::job_match::{JobMatch, is_number};
 use crate::part::{CheckedHost, Chore, SchedulersPart};
-use crate::setup::plan::{SetupHost, SetupPlan};
+use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
 
 pub mod check;
 pub mod config;
@@ -53,6 +55,10 @@ impl SchedulersPart for PbsPart {
 
     fn plan(&self, host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
         setup::plan(host)
+    }
+
+    fn try_job(&self, host: &SetupHost, deadline: Instant) -> JobTried {
+        setup::try_job(host, deadline)
     }
 
     fn means(&self, text: &str, id: &str) -> Option<JobMatch> {
