@@ -7,6 +7,8 @@
 # make slice SLICE=N  what a 'make check' had of 'make check-all'
 # make mutants    NAME="…" deliberate breaks of the code, and what notices each; USERS= of its private Slurm
 # make install    DESTDIR= PREFIX=               make vm      virtual machines: CELL="…" CASES="…", otherwise all
+# make dist       target/dist: the last commit as one archive that builds without a network
+# make rpm        target/rpm: RPM packages for RHEL, Fedora and SUSE, and a repository of them
 # make fuzz       TARGET=… SECONDS=…, otherwise every target for a minute
 # make soak       N= short jobs and kills at random, in a virtual machine (CELL=) or, with SITE=private, on this one; SEED=
 
@@ -29,9 +31,9 @@ BASE_DIR = target/bench/$(BASE)
 
 SO = target/release/libjobfence.so
 BIN = target/release/jobfence
-SOURCES = .cargo/config.toml Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
+SOURCES = .cargo/config.toml .cargo/rustc Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
 
-.PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm vm fuzz soak install uninstall bindings clean
+.PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm vm fuzz soak install uninstall dist rpm bindings clean
 
 all: cargo
 	$(CARGO) build --release --locked
@@ -64,15 +66,15 @@ quick: cargo
 	python3 -B tests/check.py --tier quick
 
 check: cargo
-	tests/need build host browser slurm accounting vm
+	tests/need build host browser slurm accounting vm rpm
 	python3 -B tests/check.py
 
 slice: cargo
-	tests/need build slurm accounting vm
+	tests/need build slurm accounting vm rpm
 	python3 -B tests/check.py --slice $(SLICE)
 
 check-all: cargo
-	tests/need build host browser slurm accounting vm
+	tests/need build host browser slurm accounting vm rpm
 	JOBFENCE_FAULTS=all python3 -B tests/check.py --tier all
 
 mutants: cargo
@@ -108,6 +110,13 @@ else
 	tests/need build vm
 	tests/vm/cell.py $(or $(CELL),debian12-v2-own) --soak $(N) $(addprefix --seed ,$(SEED))
 endif
+
+dist: cargo
+	packaging/dist
+
+rpm: dist
+	tests/need build rpm
+	packaging/rpm/build target/dist/jobfence-*.tar.xz
 
 # Renews the committed bindings; needs slurm/spank.h and libclang.
 bindings:

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Generates the bindings to Slurm's spank.h, or takes the committed ones where the header or libclang is absent; and sees to
-//! it that what is built loads with an older glibc than this machine's.
+//! Takes the committed bindings to Slurm's spank.h, or generates them; and sees to it that what is built loads with an older
+//! glibc than this machine's.
 //!
-//! `SLURM_INCLUDE_DIR` names the directory that holds `slurm/spank.h`, when it is not the compiler's default.
+//! A build for tests generates them if the header and libclang are here, and a test compares. A release is the same file
+//! whatever is installed. `SLURM_INCLUDE_DIR` names the directory that holds another `slurm/spank.h`, for both.
 
 #[path = "src/shared_object/names.rs"]
 mod names;
@@ -30,7 +31,8 @@ fn main() {
     let include = env::var_os("SLURM_INCLUDE_DIR").map(PathBuf::from);
     let header = include.clone().unwrap_or_else(|| PathBuf::from("/usr/include")).join("slurm/spank.h");
     println!("cargo::rerun-if-changed={}", header.display());
-    let generated = header.exists().then(|| generate(include.as_deref())).flatten();
+    let is_wanted = header.exists() && (include.is_some() || !is_release());
+    let generated = is_wanted.then(|| generate(include.as_deref())).flatten();
     // The test that compares the committed file with a fresh one asks where the fresh one came from.
     println!("cargo::rustc-env=JOBFENCE_BINDINGS={}", if generated.is_some() { "generated" } else { "committed" });
     match generated {
@@ -40,11 +42,15 @@ fn main() {
     }
 }
 
+fn is_release() -> bool {
+    env::var("PROFILE").is_ok_and(|profile| profile == "release")
+}
+
 /// Has `--version` say of which commit a release is. A build for tests does not: it would begin anew here with each change.
 fn of_commit() {
     let number = env::var("CARGO_PKG_VERSION").expect("cargo sets CARGO_PKG_VERSION");
-    let version = if env::var("PROFILE").is_ok_and(|profile| profile == "release") {
-        for changed in [".", "../include", "../Cargo.toml", "../Cargo.lock"] {
+    let version = if is_release() {
+        for changed in [".", "../include", "../Cargo.toml", "../Cargo.lock", "../.cargo"] {
             println!("cargo::rerun-if-changed={changed}");
         }
         version::in_words(&number, Path::new(".."))

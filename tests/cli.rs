@@ -61,9 +61,12 @@ fn the_first_process_of_a_pid_namespace_is_fenced() {
     assert_eq!((out(&done).as_str(), err(&done).as_str()), ("1\n", ""));
 }
 
-/// Runs in a mount namespace of its own, where only these shell lines have written to `/etc/slurm`.
-fn with_etc_slurm(made: &str, args: &str) -> Option<Output> {
-    let script = format!("mount -t tmpfs none /etc/slurm && cd /etc/slurm && {{ {made}; }} && exec \"$0\" {args}");
+/// Runs in a mount namespace of its own, in whose `/etc` these shell lines have made files in empty directories `slurm` and `jobfence`.
+fn with_etc(made: &str, args: &str) -> Option<Output> {
+    let kept = "passwd group nsswitch.conf";
+    let script = format!(
+        "cd /etc && mount -t tmpfs none /etc && cp {kept} /etc && cd /etc && mkdir slurm jobfence && {{ {made}; }} && exec \"$0\" {args}"
+    );
     let mut unshare = Command::new("unshare");
     let done = unshare.args(["--mount", "sh", "-ec", &script, env!("CARGO_BIN_EXE_jobfence")]).output();
     match done {
@@ -108,31 +111,75 @@ fn the_configuration_of_the_pbs_hook_is_converted() {
 
 #[test]
 fn the_name_of_a_configuration_that_leads_nowhere_is_a_mistake() {
-    if !nix::unistd::geteuid().is_root() || !fs::exists("/etc/slurm").unwrap() {
-        return common::skip("needs root and a directory /etc/slurm");
+    if !nix::unistd::geteuid().is_root() {
+        return common::skip("needs root");
     }
     let explain = "explain --cpus 1";
-    let Some(none) = with_etc_slurm("true", explain) else {
+    let Some(none) = with_etc("true", explain) else {
         return common::skip("no mount namespace can be made here");
     };
     assert!(none.status.success() && out(&none).contains("defaults"), "{none:?}");
     for (made, found) in [
         (
-            "ln -s /shared/jobfence.conf jobfence.conf",
+            "ln -s /shared/jobfence.conf slurm/jobfence.conf",
             "the symbolic link to /shared/jobfence.conf, which does not exist",
         ),
-        ("echo MaxProcesses=9 > moved; ln -s gone jobfence.conf", "the symbolic link to gone, which does not exist"),
+        (
+            "echo MaxProcesses=9 > jobfence/jobfence.conf; ln -s gone slurm/jobfence.conf",
+            "the symbolic link to gone, which does not exist",
+        ),
     ] {
         for args in [explain, "check", "reap"] {
-            let done = with_etc_slurm(made, args).unwrap();
+            let done = with_etc(made, args).unwrap();
             assert!(!done.status.success(), "{args}: {done:?}");
             let expected = format!("/etc/slurm/jobfence.conf: found {found}, expected a file that can be read");
             assert!(err(&done).contains(&expected), "{args}: {done:?}");
         }
     }
     // The target of a link is read.
-    let linked = with_etc_slurm("echo MaxProcesses=9 > there; ln -s there jobfence.conf", explain).unwrap();
+    let linked = with_etc("echo MaxProcesses=9 > slurm/there; ln -s there slurm/jobfence.conf", explain).unwrap();
     assert!(linked.status.success() && out(&linked).contains("MaxProcesses=9"), "{linked:?}");
+}
+
+#[test]
+fn the_check_names_the_file_that_counts_and_those_that_do_not() {
+    if !nix::unistd::geteuid().is_root() {
+        return common::skip("needs root");
+    }
+    let (slurms, own) = ("/etc/slurm/jobfence.conf", "/etc/jobfence/jobfence.conf");
+    let (make, named) = (|file: &str| format!("echo Mode=off > {file}"), "/etc/named.conf");
+    let both = [make(slurms), make(own)].join("; ");
+    let understood = |file: &str| format!("{file} is understood");
+    let unread = |file: &str, other: &str, why: &str| format!("{file} is not read, since {other} {why}");
+    let nowhere = format!("defaults (there is neither {slurms} nor {own})");
+    for (made, more, expected) in [
+        ("true".to_owned(), "-o Mode=off".to_owned(), vec![nowhere]),
+        (make(own), String::new(), vec![understood(own)]),
+        // A site whose nodes have no directory of Slurm's.
+        (format!("rmdir slurm; {}", make(own)), String::new(), vec![understood(own)]),
+        (make(slurms), String::new(), vec![understood(slurms)]),
+        (both.clone(), String::new(), vec![understood(slurms), unread(own, slurms, "exists")]),
+        // One file by two names.
+        (format!("{}; ln -s {own} {slurms}", make(own)), String::new(), vec![understood(slurms)]),
+        (format!("{}; ln -s {slurms} {own}", make(slurms)), String::new(), vec![understood(slurms)]),
+        (
+            format!("{both}; {}", make(named)),
+            format!("--config {named}"),
+            vec![understood(named), unread(slurms, named, "is named"), unread(own, named, "is named")],
+        ),
+        (both, format!("--config {own}"), vec![understood(own), unread(slurms, own, "is named")]),
+    ] {
+        let Some(done) = with_etc(&made, &format!("check {more}")) else {
+            return common::skip("no mount namespace can be made here");
+        };
+        let said = out(&done);
+        let lines: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("configuration  ")).collect();
+        assert_eq!(lines, expected, "{made}: {done:?}");
+    }
+    // What is not understood is not passed over.
+    let wrong = format!("echo Nonsense=1 > {slurms}; {}", make(own));
+    let done = with_etc(&wrong, "check").unwrap();
+    assert!(!done.status.success() && err(&done).contains(&format!("{slurms}:1:1: found \"Nonsense\"")), "{done:?}");
 }
 
 #[test]
@@ -1282,6 +1329,58 @@ os._exit(3)'";
     assert_eq!(run("--usage-card=never", "C", "exit 3"), "");
     let wrong = site.run(&["--usage-card=yes", "--", "true"]);
     assert!(err(&wrong).contains("expected never, failed, wasteful or always"), "{}", err(&wrong));
+}
+
+/// Prints the quota of the step and of the job, as the kernel has them.
+const QUOTAS: &str = r"
+import os
+mounts = [line.split() for line in open('/proc/self/mountinfo')]
+places = dict(line.rstrip().split(':', 2)[1:] for line in open('/proc/self/cgroup'))
+v1 = next((names for names in places if 'cpu' in names.split(',')), None)
+kind, file = ('cgroup', 'cpu.cfs_quota_us') if v1 else ('cgroup2', 'cpu.max')
+mount = next(m for m in mounts if m[-3] == kind and (not v1 or 'cpu' in m[-1].split(',')))
+step = mount[4] + '/' + os.path.relpath(places[v1 or ''], mount[3])
+print(*[open(f'{place}/{file}').read().split()[0] for place in (step, os.path.dirname(step))], os.path.realpath(step))
+";
+
+#[test]
+fn run_shows_a_person_the_fence_and_what_was_used() {
+    let site = Site::new("terminal");
+    let on_terminal = |args: &[&str]| {
+        let command = site.command("run");
+        let words =
+            std::iter::once(command.get_program()).chain(command.get_args()).chain(args.iter().map(AsRef::as_ref));
+        let quoted: Vec<String> =
+            words.map(|word| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"))).collect();
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--return", "--command", &quoted.join(" "), "/dev/null"]).stdin(Stdio::null());
+        let output = script.env("LC_ALL", "C.UTF-8").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        out(&output).replace('\r', "")
+    };
+    let limits = ["--cpus=0.5", "--mem=200M", "--processes=9", "--", "/usr/bin/python3", "-S", "-c", QUOTAS];
+    let said = on_terminal(&limits);
+    let lines: Vec<&str> = said.lines().collect();
+    let title = lines[0].strip_prefix("jobfence: the kernel limits job run-").unwrap_or_else(|| panic!("{said}"));
+    assert!(title.ends_with(" to 0.5 CPUs, 200.0 MiB of memory, 9 processes"), "{said}");
+    let places = lines[1..].iter().map_while(|line| line.strip_prefix("  in ")).count();
+    let quotas: Vec<&str> = lines[1 + places].split(' ').collect();
+    // Throttled in one place alone, where all of it is counted.
+    assert!(quotas[0] == "50000" && ["-1", "max"].contains(&quotas[1]), "{said}");
+    let is_in = |line: &&str| line.strip_prefix("  in ").is_some_and(|place| Path::new(place) == Path::new(quotas[2]));
+    assert!(lines[1..=places].iter().any(is_in), "{said}");
+    let card = &lines[2 + places..];
+    assert!(card[0].starts_with("jobfence: job run-") && card[0].contains(" completed after 0."), "{said}");
+    assert!(card[1].starts_with("  CPU       █") && card[1].contains(" of 0.5 CPUs on average"), "{said}");
+    assert!(card[2].starts_with("  memory    █") && card[2].ends_with(" of 200.0 MiB"), "{said}");
+
+    assert!(on_terminal(&["--", "true"]).contains(" has no limits\n  in /"));
+    let only_the_fence = on_terminal(&["--usage-card=never", "--", "true"]);
+    assert!(only_the_fence.lines().skip(1).all(|line| line.starts_with("  in /")), "{only_the_fence}");
+    assert_eq!(on_terminal(&["--quiet", "--", "echo", "x"]), "x\n");
+    // For a program that reads stderr, nothing is new.
+    assert_eq!(err(&site.run(&["--cpus=0.5", "--", "true"])), "");
+    assert!(err(&site.run(&["-v", "--cpus=0.5", "--", "true"])).starts_with("jobfence: the kernel limits job run-"));
 }
 
 #[test]

@@ -38,6 +38,7 @@ from slurm.sites import PrivateSite  # noqa: E402
 PAGES = ("README.md", "docs/install/slurm.md", "docs/install/shell.md", "docs/install/pbs.md",
          "docs/install/gridengine.md")
 RUN = ("console", "sh", "ini")
+CONFIG = Path("/etc/jobfence/jobfence.conf")
 GROUPS = ("students",)  # of users, in the pages' examples
 HIDDEN = ("/etc", "/usr/local", "/var/log", "/srv")
 NOTE = re.compile(r"<!-- (not run: \S.*|run last) -->")
@@ -197,7 +198,7 @@ class Machine:
                     whole.write(text)
             return
         # The directories of this test stay in force.
-        is_config = path in (Path("/etc/slurm/jobfence.conf"), Path("/etc/slurm/jobfence.conf.new"))
+        is_config = path in (CONFIG, CONFIG.with_suffix(".conf.new"))
         before = self.site.config_text() if is_config else ""
         path.write_text(before + text)
         path.chmod(0o755 if is_script else 0o644)
@@ -213,7 +214,8 @@ class PagesSite(PrivateSite):
         super()._write_files()
         for name in ("slurm.conf", "cgroup.conf"):
             shutil.copy(self.top / name, "/etc/slurm")
-        Path("/etc/slurm/jobfence.conf").write_text(self.config_text())
+        CONFIG.parent.mkdir(exist_ok=True)
+        CONFIG.write_text(self.config_text())
         # 'sudo' of a page: root is here already.
         (self.top / "bin").mkdir()
         (self.top / "bin/sudo").write_text('#!/bin/sh\nexec "$@"\n')

@@ -41,7 +41,7 @@ fn the_commit_is_known_with_git_and_without() {
     let commit = |dir: &Path| {
         git(dir, &["add", "."]);
         git(dir, &["-c", "user.name=x", "-c", "user.email=x@y", "commit", "-qm", "x"]);
-        git(dir, &["log", "-1", "--format=%h"])
+        git(dir, &["log", "-1", "--format=%H"])[..12].to_owned()
     };
     fs::write(clone.join(build::FILE), include_str!("../src/version/commit")).unwrap();
     fs::write(clone.join(".gitattributes"), include_str!("../.gitattributes")).unwrap();

@@ -17,11 +17,11 @@ pub mod rows;
 mod trial;
 pub mod verdict;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use jobfence::config::{Candidate, DEFAULT_FILE, Loaded, Mode};
+use jobfence::config::{Candidate, DEFAULT_FILES, Loaded, Mode, default_files};
 use jobfence::error::Error;
 use jobfence::host::Host;
 use jobfence::schedulers::slurm::conf;
@@ -65,6 +65,9 @@ pub struct CheckOptions {
     /// Where PAM's services are configured
     #[arg(long, value_name = "DIRECTORY", default_value = pam::DIRECTORY, hide = true)]
     pub pam_directory: PathBuf,
+    /// Whether the schedulers are yet to be told to start jobs by jobfence, so that what they do now is no fault.
+    #[arg(skip)]
+    pub is_before: bool,
     #[command(flatten)]
     pub configured: Configured,
 }
@@ -72,9 +75,9 @@ pub struct CheckOptions {
 impl Default for CheckOptions {
     fn default() -> Self {
         let configured = Configured { config: None, overrides: Vec::new() };
-        let (keys, json, brief, health) = Default::default();
+        let (keys, json, brief, health, is_before) = Default::default();
         let (plugstack, node, pam_directory) = (None, None, PathBuf::from(pam::DIRECTORY));
-        Self { keys, json, brief, health, plugstack, node, pam_directory, configured }
+        Self { keys, json, brief, health, plugstack, node, pam_directory, is_before, configured }
     }
 }
 
@@ -137,8 +140,8 @@ fn told(judged: Result<Judgement, Failure>) -> Judgement {
 /// Looks at all that is wanted.
 fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
     let is_root = nix::unistd::geteuid().is_root();
-    let ours = options.configured.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
-    let slurm_conf = conf::find(Some(&ours));
+    let named = options.configured.config.as_deref();
+    let slurm_conf = conf::find(named);
     let node = node::name(options.node.as_deref(), slurm_conf.as_deref());
     let node = node.as_deref();
     let slurm = slurm_conf.map(|file| Slurm::from_file(&file));
@@ -167,7 +170,7 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
     };
     let line = arguments::of_pam(&options.configured, found.as_ref());
     let pam = (options.pam_directory.as_path(), line.as_str());
-    let checked = CheckedHost { proc: &host.proc, loaded: &loaded, file: &ours, pam };
+    let checked = CheckedHost { proc: &host.proc, loaded: &loaded, named, pam };
     if rows.are_wanted() {
         doors::names(&checked, rows);
     }
@@ -186,7 +189,8 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
     if let Some(why) = found.as_ref().and_then(|found| arguments::look(rows, found, slurm.as_ref())) {
         verdict.no(why);
     }
-    doors::look(&checked, rows, &mut verdict);
+    let mut of_schedulers = Verdict::default();
+    doors::look(&checked, rows, if options.is_before { &mut of_schedulers } else { &mut verdict });
     if rows.are_wanted() {
         observation::say(rows, config);
         describe::io(rows, &host, config);
@@ -194,7 +198,7 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
         if slurm.is_some() {
             describe::cores(rows, &loaded, node);
         }
-        let conf = conf::find(Some(&ours));
+        let conf = conf::find(named);
         describe::gpus(rows, &host, &candidates, slurm.as_ref(), conf, node.unwrap_or_default());
     }
     let places = SlurmDirs::find(&host, slurm.as_ref(), node)?;
@@ -223,14 +227,29 @@ fn understood(given: &PluginArguments, is_root: bool, rows: &mut Rows) -> Result
         Ok(loaded) => {
             match &loaded.file {
                 Some(file) => rows.fact("configuration", format!("{} is understood", file.display())),
-                None => rows.fact("configuration", format!("defaults (there is no {DEFAULT_FILE})")),
+                None => {
+                    rows.fact("configuration", format!("defaults (there is neither {})", DEFAULT_FILES.join(" nor ")));
+                }
             }
+            unread(rows, &loaded);
             Ok(loaded)
         }
         Err(errors) => {
             let is_unseen = !is_root && errors.errors().iter().any(|error| error.to_string().contains("EACCES"));
             Err(Judgement::wrong(&errors, is_unseen))
         }
+    }
+}
+
+/// Says which files an administrator could take for the configuration.
+fn unread(rows: &mut Rows, loaded: &Loaded) {
+    let real = |file: &Path| std::fs::canonicalize(file).ok();
+    let (defaults, Some(read)) = (default_files(), &loaded.file) else { return };
+    let why = if defaults.first() == Some(read) { "exists" } else { "is named" };
+    // A link from one place to the other makes them one file.
+    for other in defaults.iter().filter(|other| *other != read && (real(other).is_none() || real(other) != real(read)))
+    {
+        rows.remark("configuration", format!("{} is not read, since {} {why}", other.display(), read.display()));
     }
 }
 

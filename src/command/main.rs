@@ -29,6 +29,7 @@ mod run;
 mod sample;
 mod schedulers;
 mod series;
+mod setup;
 mod show;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod start;
@@ -65,6 +66,8 @@ struct Cli {
 enum Command {
     /// Say whether a job would be fenced here, how, and if not, why not.
     Check(check::CheckOptions),
+    /// Find the schedulers of this node, have them fence jobs, and try it; or take that back.
+    Setup(setup::SetupOptions),
     /// Check whether jobs can be fenced here, and then have Slurm load the plugin.
     Enable(slurm::enable::EnableOptions),
     /// Stop Slurm from loading the plugin, and remove what no step needs.
@@ -149,6 +152,7 @@ fn main() -> ExitCode {
     }
     let result = match cli.command {
         Command::Check(options) => check::check(&options),
+        Command::Setup(options) => setup::setup(&options),
         Command::Enable(options) => slurm::enable::enable(&options),
         Command::Disable(options) => slurm::disable::disable(&options),
         Command::Explain(options) => explain::explain(&options),

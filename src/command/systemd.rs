@@ -7,14 +7,14 @@ use jobfence::sys::program::AskedProgram;
 
 use crate::command::Failure;
 
-const SERVICE: &str = "jobfence.service";
+pub const SERVICE: &str = "jobfence.service";
 /// Longer than systemd lets a service start or stop (`DefaultTimeoutStartSec` of systemd-system.conf(5) is 90 seconds).
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The service's previous state.
 pub struct Service {
-    enabled: bool,
-    active: bool,
+    pub enabled: bool,
+    pub active: bool,
 }
 
 impl Service {
@@ -22,13 +22,17 @@ impl Service {
     pub fn start() -> Result<Self, Failure> {
         // 'make install' or a package may just have installed the unit file.
         systemctl(&["daemon-reload"])?;
-        let asked = |question| systemctl(&[question, "--quiet", SERVICE]).is_ok();
-        let before = Self { enabled: asked("is-enabled"), active: asked("is-active") };
+        let before = Self::now();
         systemctl(&["enable", "--now", SERVICE]).map_err(|error| {
             before.restore();
             format!("{error} (see 'systemctl status {SERVICE}')")
         })?;
         Ok(before)
+    }
+
+    fn now() -> Self {
+        let asked = |question| systemctl(&[question, "--quiet", SERVICE]).is_ok();
+        Self { enabled: asked("is-enabled"), active: asked("is-active") }
     }
 
     /// Restores the previous state, as far as possible.
@@ -50,6 +54,11 @@ impl Service {
     pub fn stop() -> Result<(), Failure> {
         if exists() { systemctl(&["disable", "--now", SERVICE]) } else { Ok(()) }
     }
+}
+
+/// Its state now. `None`: there is no such unit.
+pub fn state() -> Option<Service> {
+    exists().then(Service::now)
 }
 
 fn exists() -> bool {

@@ -7,10 +7,13 @@ use std::process::Command;
 /// What a release may be built from beside git: 'git archive', and each tarball that is made with it, fills the file in.
 pub const FILE: &str = "src/version/commit";
 
-/// What decides what is built.
-const SOURCES: [&str; 6] = ["src", "include", "build.rs", "Cargo.toml", "Cargo.lock", ".cargo"];
+/// What decides what is built. packaging/dist reads the file, too.
+const SOURCES: &str = include_str!("sources");
 
-/// As `0.1.0 (91fb6ef)`, or ` with changes` behind the commit. The number alone where nobody knows.
+/// So many characters of a commit's name are said. git's own short form is longer in a clone that has more.
+const SHORT: usize = 12;
+
+/// As `0.1.0 (91fb6ef12ab3)`, or ` with changes` behind the commit. The number alone where nobody knows.
 pub fn in_words(number: &str, top: &Path) -> String {
     commit(top).map_or_else(|| number.to_owned(), |commit| format!("{number} ({commit})"))
 }
@@ -19,7 +22,7 @@ fn commit(top: &Path) -> Option<String> {
     let archived = std::fs::read_to_string(top.join(FILE)).ok()?;
     let archived = archived.trim();
     if !archived.starts_with('$') {
-        return (!archived.is_empty()).then(|| archived.to_owned());
+        return (!archived.is_empty()).then(|| short(archived));
     }
     let git = |words: &[&str]| {
         let mut command = Command::new("git");
@@ -35,8 +38,13 @@ fn commit(top: &Path) -> Option<String> {
     let is_ours =
         std::fs::canonicalize(git(&["rev-parse", "--show-toplevel"])?).ok()? == std::fs::canonicalize(top).ok()?;
     // The last that has changed something of it: then a page that is rewritten builds nothing again.
-    let of_sources = |first: &[&'static str]| git(&[first, &["--"], &SOURCES].concat());
-    let commit = of_sources(&["log", "-1", "--format=%h"]).filter(|commit| is_ours && !commit.is_empty())?;
+    let sources: Vec<_> = SOURCES.lines().collect();
+    let of_sources = |first: &[&'static str]| git(&[first, &["--"], &sources].concat());
+    let commit = of_sources(&["log", "-1", "--format=%H"]).filter(|commit| is_ours && !commit.is_empty())?;
     let has_changes = !of_sources(&["status", "--porcelain"])?.is_empty();
-    Some(commit + if has_changes { " with changes" } else { "" })
+    Some(short(&commit) + if has_changes { " with changes" } else { "" })
+}
+
+fn short(commit: &str) -> String {
+    commit.chars().take(SHORT).collect()
 }

@@ -100,6 +100,8 @@ GROUPS = (
     Group("images", ((*PYTHON, "tests/vm/vm.py", "image"), (*PYTHON, "tests/vm/tree.py")), about=250, stage="build", root=True,
           programs=GUEST["programs"]),
     Group("install", (("tests/install.sh",),), about=10, stage="build", builds=(RELEASE,)),
+    Group("packages rpm", ((*PYTHON, "tests/rpm.py", *FILES),), about=50, stage="build", builds=(RELEASE,), root=True,
+          programs=("rpmbuild", "rpmlint", "createrepo_c", "cpio")),
     # All that the host's tests need is built with it.
     Group("fuzz", (("cargo", "test", "--locked", "--test", "fuzz"),), about=60, stage="build", builds=BUILT),
     Group("cost", ((*PYTHON, "tests/cost.py", "--so", SO),), about=20, stage="build", builds=(RELEASE,), **CGROUPS),

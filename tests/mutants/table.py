@@ -1001,6 +1001,18 @@ BREAKS = (
         "run_has_no_card", "src/command/run.rs", "for line in &ended.card {", "for line in &ended.card[..0] {",
         "host cli run_ends_with_a_card_where_that_is_wanted",
     ),
+    Break(
+        "run_counts_by_two_quotas", "src/doors/run.rs", "plan.job.cpu = None;", "plan.job.cpu = plan.step.cpu;",
+        "host cli run_shows_a_person_the_fence_and_what_was_used",
+    ),
+    Break(
+        "a_fence_that_no_person_sees", "src/command/run.rs", "if has_reader || options.verbose {", "if options.verbose {",
+        "host cli run_shows_a_person_the_fence_and_what_was_used",
+    ),
+    Break(
+        "a_person_where_none_is", "src/command/run.rs", "!options.quiet && io::stderr().is_terminal();", "!options.quiet;",
+        "host cli run_shows_a_person_the_fence_and_what_was_used",
+    ),
     # Grid Engine.
     Break("a_second_value_in_the_spool", SPOOL, "values.all(|other| other == value)", "values.by_ref().count() < 9", "unit gridengine::spool"),
     Break("a_key_that_ends_at_the_sign_alone", SPOOL, "const ENDS_OF_KEY: [char; 2] = [' ', '='];", "const ENDS_OF_KEY: [char; 2] = ['=', '='];", "unit gridengine::spool"),

@@ -79,13 +79,13 @@ def main():
     sh(f"systemctl is-active {SERVICE}", 3)
 
     # Where jobs would be refused nothing is turned on, and what was started is stopped again.
-    Path("/etc/slurm/jobfence.conf").rename("/etc/slurm/jobfence.conf.kept")
-    Path("/etc/slurm/jobfence.conf").write_text("IOMax=\"/nonexistent rbps=1M\"\n")
+    Path("/etc/jobfence/jobfence.conf").rename("/etc/jobfence/jobfence.conf.kept")
+    Path("/etc/jobfence/jobfence.conf").write_text("IOMax=\"/nonexistent rbps=1M\"\n")
     expect("nothing was activated" in sh("jobfence enable", 1), "it is not said that nothing was activated")
     sh(f"systemctl is-enabled {SERVICE}", 1)
     sh(f"systemctl is-active {SERVICE}", 3)
     expect("/step_0" not in job(), "it was turned on all the same")
-    Path("/etc/slurm/jobfence.conf.kept").rename("/etc/slurm/jobfence.conf")
+    Path("/etc/jobfence/jobfence.conf.kept").rename("/etc/jobfence/jobfence.conf")
 
     for _ in range(2):
         sh("jobfence enable")

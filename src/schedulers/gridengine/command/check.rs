@@ -19,7 +19,7 @@ pub const EXECD: DaemonKind =
     DaemonKind { program: "sge_execd", variables: &["SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"] };
 
 /// The values that the load sensor reports, as in docs/install/gridengine.md.
-const COMPLEXES: [&str; 5] =
+pub const COMPLEXES: [&str; 5] =
     ["jobfence_threads", "jobfence_mem", "jobfence_vmem", "jobfence_free", "jobfence_pressure"];
 
 /// Words of jsv_allowed_mod: changes by qalter(1) that make the JSV's notes wrong, and the qalter options that they allow.
@@ -147,7 +147,7 @@ fn begun_by(key: &str, daemon: &str, (directory, line): (&Path, &str)) -> Option
 }
 
 /// Lines about settings that make execd itself move jobs into cgroups.
-fn own_cgroups(params: &str) -> Vec<String> {
+pub fn own_cgroups(params: &str) -> Vec<String> {
     let words = params.split([',', ' ']).filter_map(|word| word.split_once('='));
     let is_off = |value: &str| ["0", "false", "no", "none"].iter().any(|off| value.eq_ignore_ascii_case(off));
     let is_one =

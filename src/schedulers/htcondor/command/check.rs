@@ -28,7 +28,7 @@ const OF_STARTER: [&str; 8] = [
 /// The settings that are looked up for the schedd.
 const OF_SCHEDD: [&str; 2] = ["START_SCHEDULER_UNIVERSE", "QUEUE_SUPER_USERS"];
 /// The attributes that tell jobfence more of a job's user and account, if the slot's ad has them.
-const WHOSE: [&str; 3] = ["AcctGroup", "OsUser", "RunAsOwner"];
+pub const WHOSE: [&str; 3] = ["AcctGroup", "OsUser", "RunAsOwner"];
 
 /// Says whether the startd starts jobs by this program, and what else of jobfence its configuration has.
 pub fn look(startd: &SchedulerDaemon, rows: &mut Rows, verdict: &mut Verdict) {
@@ -148,7 +148,7 @@ fn said(
     }
 }
 
-fn value_in(answer: &str, key: &str) -> String {
+pub fn value_in(answer: &str, key: &str) -> String {
     let mut pairs = answer.lines().filter_map(|line| line.split_once('='));
     let found = pairs.rfind(|(found, _)| found.trim() == key);
     found.map(|(_, value)| value.trim().to_owned()).unwrap_or_default()

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the `jobfence` command does for HTCondor alone. It is compiled into the command, not into the library.
 
+use std::time::Instant;
+
 use jobfence::sys::dir::Dir;
 
 use crate::check::claims::Claims;
 use crate::check::daemon::{DaemonKind, SchedulerDaemon};
 use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
+use crate::command::Failure;
 use crate::job_match::{JobMatch, of_parts};
-use crate::part::{CheckedHost, SchedulersPart};
+use crate::part::{AfterUndo, CheckedHost, SchedulersPart};
+use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
 
 pub mod check;
 pub mod docker;
 pub mod job;
 pub mod monitor;
+pub mod setup;
 pub mod starter;
 
 /// The daemon of a host that runs jobs.
@@ -47,6 +52,18 @@ impl SchedulersPart for HtCondorPart {
             check::local_universe(&schedd, rows);
             check::of_schedd(&schedd, rows);
         }
+    }
+
+    fn plan(&self, host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
+        setup::plan(host)
+    }
+
+    fn try_job(&self, host: &SetupHost, deadline: Instant) -> JobTried {
+        setup::try_job(host, deadline)
+    }
+
+    fn after_undo(&self, host: &SetupHost) -> Option<AfterUndo> {
+        setup::after_undo(host)
     }
 
     fn means(&self, text: &str, id: &str) -> Option<JobMatch> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What `jobfence check` says about the MoM that runs on this host.
 
-use jobfence::config::Loaded;
+use jobfence::config::{Loaded, default_files};
 use jobfence::schedulers::pbs;
 
 use super::mom::{self, ForMom, MomSays};
@@ -14,6 +14,7 @@ pub fn look(mom: &SchedulerDaemon, loaded: &Loaded, rows: &mut Rows, verdict: &m
     let Some(home) = mom.cwd.parent().filter(|_| mom.cwd.ends_with("mom_priv")) else { return };
     let conf = ForMom {
         file: loaded.file.as_deref(),
+        by_default: default_files().into_iter().next(),
         sections: loaded.sections().map(|(header, _)| header).collect(),
         has_gpus: loaded.config.gpu_device.is_some(),
     };

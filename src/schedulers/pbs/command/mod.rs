@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The parts of the `jobfence` command that are for OpenPBS alone. They are not in the library.
 
+use std::time::Instant;
+
 use jobfence::config::{Config, Named, SectionKind};
 use jobfence::host::Host;
 use jobfence::schedulers::pbs::{strays, tasks};
@@ -11,14 +13,17 @@ use crate::check::daemon::{DaemonKind, SchedulerDaemon};
 use crate::check::names::{KnownNames, have};
 use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
+use crate::command::Failure;
 use crate::fetched::report;
 use crate::job_match::{JobMatch, is_number};
 use crate::part::{CheckedHost, Chore, SchedulersPart};
+use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
 
 pub mod check;
 pub mod config;
 pub mod mom;
 pub mod node;
+pub mod setup;
 
 /// The daemon of a node.
 const MOM: DaemonKind = DaemonKind { program: "pbs_mom", variables: &["PBS_CONF_FILE"] };
@@ -47,6 +52,14 @@ impl SchedulersPart for PbsPart {
         if let Some(mom) = needed.then(|| SchedulerDaemon::find(host.proc, MOM)).flatten() {
             known.partitions.push(mom.ask(&["qstat", "-Q", "-f"]).ok().map(|text| queues(&text)));
         }
+    }
+
+    fn plan(&self, host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
+        setup::plan(host)
+    }
+
+    fn try_job(&self, host: &SetupHost, deadline: Instant) -> JobTried {
+        setup::try_job(host, deadline)
     }
 
     fn means(&self, text: &str, id: &str) -> Option<JobMatch> {

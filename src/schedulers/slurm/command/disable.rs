@@ -19,9 +19,11 @@ use jobfence::schedulers::slurm::daemons;
 use jobfence::schedulers::slurm::plugins::Slurm;
 use jobfence::schedulers::{ALL, KEPT};
 use jobfence::sys::dir::Dir;
+use jobfence::sys::systemd::is_systemd;
 
 use crate::command::{Failure, require_root};
 use crate::hold::systemds_own;
+use crate::part::AfterUndo;
 use crate::schedulers::slurm::line::{self, InstalledLine};
 use crate::systemd::{self, Service};
 use crate::{metrics, series};
@@ -49,11 +51,16 @@ pub fn disable(options: &DisableOptions) -> Result<ExitCode, Failure> {
     let config = config(if line.active.is_file() { &line.active } else { line.candidate() });
     let loaded_from = plugins(&line);
     turn_off(&line)?;
-    let host = Host::read_what_there_is(&config)?.0;
+    clear(&config, &loaded_from)
+}
+
+/// Removes what no step needs, when Slurm does not load the plugin any more.
+fn clear(config: &Config, loaded_from: &[String]) -> Result<ExitCode, Failure> {
+    let host = Host::read_what_there_is(config)?.0;
     std::thread::sleep(LOADING);
-    let mut needed = still_loaded(&host.proc, &loaded_from)?;
+    let mut needed = still_loaded(&host.proc, loaded_from)?;
     if needed.is_empty() {
-        needed = still_recorded(&host, &config)?;
+        needed = still_recorded(&host, config)?;
     }
     if !needed.is_empty() {
         if host.systemd {
@@ -76,11 +83,26 @@ pub fn disable(options: &DisableOptions) -> Result<ExitCode, Failure> {
         );
         return Ok(ExitCode::from(STILL_NEEDED));
     }
-    for left in [metrics::forget(&config), series::remove_all(&config.run_dir).map_err(|error| error.to_string())] {
+    for left in [metrics::forget(config), series::remove_all(&config.run_dir).map_err(|error| error.to_string())] {
         left.unwrap_or_else(|why| println!("kept           {why}"));
     }
     println!("disabled       no step is fenced; nothing of jobfence runs, and nothing but its files is left");
     Ok(ExitCode::SUCCESS)
+}
+
+/// For `jobfence setup --undo`: the same, if neither Slurm nor jobfence.service needs anything of it afterwards.
+pub fn after_undo(line: &InstalledLine) -> AfterUndo {
+    let config = config(if line.active.is_file() { &line.active } else { line.candidate() });
+    let (loaded_from, ours) = (plugins(line), line.config.clone());
+    Box::new(move || {
+        let is_on = Slurm::read(ours.as_deref()).is_some_and(|slurm| line::loading(&slurm).is_some());
+        // Without RunDir no step was ever fenced.
+        if is_on || !config.run_dir.exists() || is_systemd() && systemd::state().is_some_and(|service| service.active) {
+            return Ok(None);
+        }
+        let is_clear = clear(&config, &loaded_from)? == ExitCode::SUCCESS;
+        Ok((!is_clear).then(|| "when these have ended, run 'jobfence disable', which removes the rest".to_owned()))
+    })
 }
 
 /// The configuration, which says where fences are. A file with mistakes must not prevent disabling.
@@ -105,7 +127,7 @@ fn turn_off(line: &InstalledLine) -> Result<(), Failure> {
     if let Some(kept) = line.deactivate()? {
         println!("kept           the changed line is in {}; 'jobfence enable' takes it from there", kept.display());
     }
-    let Some(slurm) = Slurm::read(Some(&line.config)) else { return Ok(()) };
+    let Some(slurm) = Slurm::read(line.config.as_deref()) else { return Ok(()) };
     if let Some(line) = line::loading(&slurm) {
         return Err(format!("jobfence is still on, by another line: {line}. Remove that, and run this again").into());
     }

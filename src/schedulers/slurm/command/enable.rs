@@ -4,7 +4,7 @@
 //! The order keeps a node from refusing jobs: first what a fence needs, then the check with the line's own arguments, and last the line
 //! itself, by one rename. A failure before that leaves the node as it was.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -38,7 +38,7 @@ pub fn enable(options: &EnableOptions) -> Result<ExitCode, Failure> {
             format!("no line of {file} loads libjobfence.so: install jobfence, or name the file with --line").into()
         );
     }
-    let slurm = Slurm::read(Some(&line.config))
+    let slurm = Slurm::read(line.config.as_deref())
         .ok_or("slurm.conf was not found: set SLURM_CONF to its path, as slurmd has it, and run this again")?;
     let service = is_systemd().then(Service::start).transpose()?;
     let turned_on = match line::loading(&slurm) {
@@ -57,14 +57,7 @@ pub fn enable(options: &EnableOptions) -> Result<ExitCode, Failure> {
 
 /// `Ok(false)`: the check has printed why not.
 fn turn_on(line: &InstalledLine, slurm: &Slurm, write_include: bool) -> Result<bool, Failure> {
-    let candidate = line.candidate();
-    let as_if = check::CheckOptions {
-        plugstack: Some(candidate.to_owned()),
-        // The check finds the other arguments in that line.
-        configured: line::configured(candidate).file_alone(),
-        ..Default::default()
-    };
-    if check::check(&as_if)? != ExitCode::SUCCESS {
+    if !would_fence(line.candidate())? {
         eprintln!("jobfence: nothing was activated, since jobs would be refused, or run without a fence: see above");
         return Ok(false);
     }
@@ -84,6 +77,16 @@ fn turn_on(line: &InstalledLine, slurm: &Slurm, write_include: bool) -> Result<b
         line.active.display()
     );
     Ok(true)
+}
+
+/// Whether jobs would be fenced by the line in this file; prints what the check finds.
+pub fn would_fence(candidate: &Path) -> Result<bool, Failure> {
+    check::run(&check::CheckOptions {
+        plugstack: Some(candidate.to_owned()),
+        // The check finds the other arguments in that line.
+        configured: line::configured(candidate).file_alone(),
+        ..Default::default()
+    })
 }
 
 /// jobfence is on already, by whatever line.

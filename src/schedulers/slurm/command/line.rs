@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use jobfence::config::DEFAULT_FILE;
+use jobfence::schedulers::slurm::conf;
 use jobfence::schedulers::slurm::plugins::Slurm;
 use jobfence::schedulers::slurm::plugstack::{self, PlugstackLookup};
 
@@ -25,8 +25,8 @@ pub struct InstalledLine {
     pub template: PathBuf,
     /// The plugin that the line loads. `None`: the line is missing.
     pub plugin: Option<PathBuf>,
-    /// The configuration that the line makes the plugin read.
-    pub config: PathBuf,
+    /// The configuration that the line names.
+    pub config: Option<PathBuf>,
     /// The file that Slurm reads.
     pub active: PathBuf,
     /// The administrator's version, after 'jobfence disable'. Slurm's `include plugstack.conf.d/*` must not match it.
@@ -42,9 +42,10 @@ impl InstalledLine {
         let text = fs::read_to_string(&template).unwrap_or_default();
         let mut words = words(&text).unwrap_or_default().into_iter();
         let plugin = words.next().map(PathBuf::from);
-        let config = words.find_map(|word| config(&word)).unwrap_or_else(|| DEFAULT_FILE.into());
-        let active = config.with_file_name("plugstack.conf.d").join("jobfence.conf");
-        let kept = config.with_file_name("jobfence.plugstack.disabled");
+        let config = words.find_map(|word| config(&word));
+        let slurms = conf::directory(config.as_deref());
+        let active = slurms.join("plugstack.conf.d").join("jobfence.conf");
+        let kept = slurms.join("jobfence.plugstack.disabled");
         Self { template, plugin, config, active, kept }
     }
 
@@ -102,11 +103,16 @@ impl InstalledLine {
 
     /// Adds this include to a plugstack.conf.
     pub fn add_include(&self, plugstack: &Path) -> Result<(), Failure> {
+        put(plugstack, self.with_include(plugstack)?.as_bytes())
+    }
+
+    /// A plugstack.conf with this include.
+    pub fn with_include(&self, plugstack: &Path) -> Result<String, Failure> {
         let mut text = read_if_there(plugstack)?;
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
-        put(plugstack, format!("{text}{OURS}\n{}\n", self.include()).as_bytes())
+        Ok(format!("{text}{OURS}\n{}\n", self.include()))
     }
 
     /// Removes the include, unless it loads other plugins by now; also the file and directory that were made for it, if they are empty.

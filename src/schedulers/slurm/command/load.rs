@@ -151,18 +151,30 @@ fn slurms_library() -> Option<PathBuf> {
     path.split(" (").next().map(PathBuf::from).filter(|file| file.is_file())
 }
 
+/// What the slurmd of this host says about its release. `None`: there is no slurmd.
+pub fn release() -> Option<String> {
+    let said = AskedProgram::new(slurmd()?, &["-V"], &[]).ask(Instant::now() + Duration::from_secs(10));
+    said.ok().map(|said| said.trim().to_owned())
+}
+
+/// Whether root's slurmd runs here.
+pub fn runs(proc: &Dir) -> bool {
+    running(proc).is_some()
+}
+
+fn running(proc: &Dir) -> Option<i32> {
+    let is_slurmd = |pid| process::uid(proc, pid) == Some(0) && process::name(proc, pid).as_deref() == Some("slurmd");
+    process::all(proc).ok()?.iter().map(|one| one.id.pid).find(|pid| is_slurmd(*pid))
+}
+
 /// The slurmd that runs, or else one at a usual place. It must be root's, since root starts it here.
 fn slurmd() -> Option<PathBuf> {
     let is_roots = |file: &PathBuf| {
         std::fs::metadata(file).is_ok_and(|file| file.is_file() && file.uid() == 0 && file.mode() & 0o022 == 0)
     };
     let running = || {
-        let proc = Dir::open("/proc").ok()?;
-        let is_slurmd =
-            |pid| process::uid(&proc, pid) == Some(0) && process::name(&proc, pid).as_deref() == Some("slurmd");
-        let all = process::all(&proc).ok()?;
-        let slurmd = all.iter().find(|one| is_slurmd(one.id.pid))?;
-        std::fs::read_link(format!("/proc/{}/exe", slurmd.id.pid)).ok().filter(is_roots)
+        let slurmd = running(&Dir::open("/proc").ok()?)?;
+        std::fs::read_link(format!("/proc/{slurmd}/exe")).ok().filter(is_roots)
     };
     let path = std::env::var_os("PATH").unwrap_or_default();
     let known = ["/usr/sbin", "/usr/local/sbin", "/opt/slurm/sbin"].map(PathBuf::from);
