@@ -79,7 +79,8 @@ fn the_command_says_it() {
 #[test]
 fn the_changelog_has_the_numbers_of_the_interfaces() {
     let said = run(Path::new("/"), env!("CARGO_BIN_EXE_jobfence"), &["--version"]);
-    let (built_for, interfaces): (Vec<&str>, Vec<&str>) = said.lines().skip(1).partition(|line| line.starts_with("built for: "));
+    let (built_for, interfaces): (Vec<&str>, Vec<&str>) =
+        said.lines().skip(1).partition(|line| line.starts_with("built for: "));
     assert!(built_for[0].contains("-linux-") && built_for[0].contains("glibc "), "{built_for:?}");
     let names: Vec<_> = interfaces.iter().filter_map(|line| line.split_once(": ")).map(|(name, _)| name).collect();
     assert_eq!(names, ["Slurm", "configuration", "records", "C ABI", "JSON"]);

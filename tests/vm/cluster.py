@@ -15,15 +15,16 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 TESTS = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(TESTS))
+sys.path[:0] = [str(TESTS), str(TESTS / "vm")]
 
+import repository  # noqa: E402
 from pages import Untrue, blocks, commands, is_as_expected  # noqa: E402
 
 PAGE = "docs/install/cluster.md"
 CELL = "debian12-v2-own"
 LACKS = 77  # for check.py: this machine lacks something
 IN_GUEST = Path("/opt/jobfence-tests")
-REPOSITORY = "srv/jobfence"
+REPOSITORY, NEWER = "srv/jobfence", "srv/newer"
 SNIPPET = "packaging/cloud-init/jobfence.yaml"
 IMAGE = Path("/srv/image")
 # With what these need. The guest has the same release of Debian.
@@ -39,9 +40,17 @@ def lack(why):
 def payload(top, directory):
     if "bookworm" not in Path("/etc/os-release").read_text():
         lack("the Ansible of this machine is not for the guest, which is Debian 12")
-    if not (top / "target/deb/Packages").is_file():
-        lack("target/deb is missing: run make deb")
-    shutil.copytree(top / "target/deb", directory / REPOSITORY)
+    for program in "dh", "dpkg-scanpackages", "apt-ftparchive":
+        if not shutil.which(program):
+            lack(f"{program} is missing: tests/need deb")
+    version, _ = repository.make(directory / "repositories", *(top / "target/release" / name for name in ("libjobfence.so", "jobfence")))
+    made, newer = (directory / "repositories" / name for name in ("made", "newer"))
+    # Both releases in one directory, when the newer one comes.
+    (newer / "Packages").write_text((made / "Packages").read_text() + (newer / "Packages").read_text())
+    (directory / REPOSITORY).parent.mkdir()
+    made.rename(directory / REPOSITORY)
+    newer.rename(directory / NEWER)
+    shutil.rmtree(directory / "repositories")
     for package in ANSIBLE:
         done = subprocess.run(["dpkg", "-L", package], capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -54,12 +63,13 @@ def payload(top, directory):
     tests = directory / IN_GUEST.relative_to("/")
     for name in "contract", "slurm":
         shutil.copytree(TESTS / name, tests / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in "pages.py", "leases.py", "vm/cluster.py":
+    for name in "pages.py", "leases.py", "vm/cluster.py", "vm/repository.py":
         (tests / name).parent.mkdir(exist_ok=True)
         shutil.copy(TESTS / name, tests / name)
     shutil.copytree(top / "packaging", tests / "jobfence/packaging")
     (tests / "jobfence/docs/install").mkdir(parents=True)
     shutil.copy(top / PAGE, tests / "jobfence" / PAGE)
+    (tests / "version").write_text(version)
 
 
 def on_this_machine():
@@ -101,37 +111,68 @@ def is_fenced():
     return "jobfence" in sh("su alice -c 'cd; srun --mem=50 cat /proc/self/cgroup'")
 
 
+def meant(command):
+    """The page names a release, and this is the one that the repository has."""
+    return re.sub(r"=[\d.]+-\d+", f"={version()}", command)
+
+
+def version():
+    return (IN_GUEST / "version").read_text()
+
+
+def is_installed(package):
+    return sh(f"dpkg-query --show -f '${{Version}}' {package}").strip()
+
+
 def before(command):
     if command.startswith("chroot") and not IMAGE.exists():
-        # A tree with the packages of this machine, and without its /run, /proc and /sys.
+        # A tree with what this machine has, and without its /run, /proc and /sys.
         for name in "upper", "work":
             Path("/scratch/image", name).mkdir(parents=True)
         IMAGE.mkdir(parents=True)
         sh(f"mount -t overlay -o lowerdir=/,upperdir=/scratch/image/upper,workdir=/scratch/image/work none {IMAGE}")
-        # As if nothing of jobfence were there yet.
-        sh(f"chroot {IMAGE} dpkg --purge jobfence-slurm jobfence libjobfence; rm -rf {IMAGE}/etc/slurm/plugstack.conf.d/jobfence.conf")
-        expect(not (IMAGE / "usr/sbin/jobfence").exists(), "the tree has no jobfence yet")
     if command.startswith("cp -r packaging/ansible"):
-        # The node is as before, but for the packages: the role has to turn jobfence on.
-        sh("jobfence setup --undo", 2)
-        expect(not is_fenced(), "nothing is fenced after setup --undo")
+        expect(not Path("/usr/sbin/jobfence").exists(), "this machine has no jobfence yet")
         Path("/srv/ansible/hosts").write_text("[compute]\nlocalhost ansible_connection=local\n")
+    if command == "apt-get update":
+        for file in Path("/", NEWER).iterdir():
+            shutil.move(file, Path("/", REPOSITORY, file.name))
 
 
 def behind(command, said):
-    if command.startswith("jobfence setup --scheduler"):
-        expect(is_fenced(), "a job is fenced after jobfence setup")
-    elif command.startswith("cp /srv/image/usr/share/jobfence"):
-        enabled = IMAGE / "etc/systemd/system/multi-user.target.wants/jobfence.service"
-        expect(enabled.is_symlink() or list(IMAGE.glob("etc/systemd/system/*/jobfence.service")), "the service is enabled in the image")
+    if command.startswith("chroot /srv/image cp"):
+        units = "etc/systemd/system"
+        expect(list(IMAGE.glob(f"{units}/*/jobfence.service")), "the service is enabled in the image")
+        expect(not list(Path("/").glob(f"{units}/*/jobfence.service")), "nothing is enabled on this machine")
         sh(f"umount {IMAGE}")
     elif command.endswith("site.yml --check"):
-        expect(changes(said) > 0 and not is_fenced(), "a check of the play tells of changes and makes none")
+        expect(changes(said) > 0 and not Path("/usr/sbin/jobfence").exists(), "a check of the play tells of changes and makes none")
     elif command.endswith("site.yml"):
         expect(changes(said) > 0 and is_fenced(), "the play turns jobfence on")
         expect(changes(sh(command)) == 0, "a second play changes nothing")
+        sh("jobfence setup --undo", 2)
+        expect(changes(sh(f"{command} --check")) == 1 and not is_fenced(), "a check of the play asks jobfence setup, and changes nothing")
+    elif command == "/etc/slurm/health":
+        drains()
+    elif command.startswith("apt-get install") and "--allow-downgrades" not in command:
+        expect(is_installed("libjobfence") != version() and is_fenced(), "a job is fenced by the newer release")
+    elif command.startswith("apt-get install"):
+        expect(is_installed("libjobfence") == version() and is_fenced(), "a job is fenced by the earlier release")
     elif command.startswith("jobfence setup --undo"):
         expect(not is_fenced(), "nothing is fenced after setup --undo")
+
+
+def drains():
+    """The page's program drains a node on which each job would fail, and says why."""
+    state = "sinfo --noheader --format='%T %E'"
+    expect("drain" not in sh(state), "a node on which all is well is not drained")
+    conf = Path("/etc/jobfence/jobfence.conf")
+    text = conf.read_text()
+    conf.write_text("MaxProceses=1\n")
+    sh("/etc/slurm/health")
+    expect(re.search(r"drain.* unfenced: .*MaxProceses", sh(state)), "a node on which each job fails is drained, with the reason")
+    conf.write_text(text)
+    sh("scontrol update NodeName=$(hostname -s) State=resume")
 
 
 def write(block):
@@ -146,7 +187,6 @@ def write(block):
         expect(path.read_text() == (IN_GUEST / "jobfence" / SNIPPET).read_text(), f"the page shows {SNIPPET}")
         import yaml
 
-        sh("jobfence setup --undo", 2)
         for line in yaml.safe_load(path.read_text())["runcmd"]:
             print(f"  runcmd: {line}", flush=True)
             sh(line)
@@ -162,7 +202,7 @@ def in_guest():
         for _, command, expected in commands(block) if block.kind == "console" else ():
             print(f"  # {command}", flush=True)
             before(command)
-            said = sh(command)
+            said = sh(meant(command))
             if expected and not is_as_expected(said, expected):
                 raise Untrue(f"{block.where}: '{command}' prints\n{said}\nand the page says\n" + "\n".join(expected))
             behind(command, said)
