@@ -7,7 +7,8 @@
 # make slice SLICE=N  what a 'make check' had of 'make check-all'
 # make mutants    NAME="…" deliberate breaks of the code, and what notices each; USERS= of its private Slurm
 # make install    DESTDIR= PREFIX=               make vm      virtual machines: CELL="…" CASES="…", otherwise all
-# make dist       target/dist: the last commit as one archive that builds without a network
+# make dist       target/dist: the last commit as one archive that builds without a network; SIGN=KEY signs it by minisign
+# make deb        target/deb: Debian packages, and an apt repository of them; with SO= and BIN=, of what is built
 # make rpm        target/rpm: RPM packages for RHEL, Fedora and SUSE, and a repository of them
 # make fuzz       TARGET=… SECONDS=…, otherwise every target for a minute
 # make pictures   docs/pictures again, from a real run in a virtual machine
@@ -28,13 +29,15 @@ USERS ?=
 SCHEDULER ?= slurm
 OPENPBS ?=
 BASE ?=
+SIGN ?=
 BASE_DIR = target/bench/$(BASE)
 
 SO = target/release/libjobfence.so
 BIN = target/release/jobfence
-SOURCES = .cargo/config.toml .cargo/rustc Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
+SOURCES = $(wildcard .cargo/*) Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
 
-.PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm vm fuzz soak pictures install uninstall dist rpm bindings clean
+.PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm vm fuzz soak pictures install uninstall dist deb rpm \
+    bindings clean
 
 all: cargo
 	$(CARGO) build --release --locked
@@ -67,15 +70,15 @@ quick: cargo
 	python3 -B tests/check.py --tier quick
 
 check: cargo
-	tests/need build host browser slurm accounting vm rpm
+	tests/need build host browser slurm accounting vm release deb rpm
 	python3 -B tests/check.py
 
 slice: cargo
-	tests/need build slurm accounting vm rpm
+	tests/need build slurm accounting vm release deb rpm
 	python3 -B tests/check.py --slice $(SLICE)
 
 check-all: cargo
-	tests/need build host browser slurm accounting vm rpm
+	tests/need build host browser slurm accounting vm release deb rpm
 	JOBFENCE_FAULTS=all python3 -B tests/check.py --tier all
 
 mutants: cargo
@@ -117,7 +120,11 @@ pictures: all
 	JOBFENCE_RENEW=1 python3 -B tests/vm/cell.py debian13-v2-own --installed pictures
 
 dist: cargo
-	packaging/dist
+	SIGN="$(abspath $(SIGN))" packaging/dist
+
+deb: cargo
+	tests/need build deb
+	packaging/deb
 
 rpm: dist
 	tests/need build rpm

@@ -26,7 +26,9 @@ fn main() {
     println!("cargo::rerun-if-env-changed=SLURM_INCLUDE_DIR");
     of_commit();
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    as_in_old_glibc(&out_dir);
+    let glibc = as_in_old_glibc(&out_dir);
+    let target = env::var("TARGET").expect("cargo sets TARGET");
+    println!("cargo::rustc-env=JOBFENCE_BUILT_FOR={target}, {glibc}");
     let out = out_dir.join("bindings.rs");
     let include = env::var_os("SLURM_INCLUDE_DIR").map(PathBuf::from);
     let header = include.clone().unwrap_or_else(|| PathBuf::from("/usr/include")).join("slurm/spank.h");
@@ -80,9 +82,10 @@ const MOVED: [(&str, &[&str]); 2] = [
 
 /// Lets the linker find these functions where an old glibc has them: in libraries made here, which have nothing but the names.
 /// New ones load the same file, since their libdl.so.2 and libpthread.so.0 still exist, and the old version of each function
-/// in libc.so.6. The rest is in src/sys/glibc.rs.
-fn as_in_old_glibc(out_dir: &Path) {
-    let Some(processor) = names::processor() else { return };
+/// in libc.so.6. The rest is in src/sys/glibc.rs. Says which glibc is needed.
+fn as_in_old_glibc(out_dir: &Path) -> &'static str {
+    const LIKE_HERE: &str = "glibc as new as where it was built";
+    let Some(processor) = names::processor() else { return LIKE_HERE };
     let first = if processor == "x86_64" { "GLIBC_2.2.5" } else { "GLIBC_2.17" };
     for (library, functions) in MOVED {
         let name = format!("names_of_{}", library.split('.').next().unwrap_or_default());
@@ -90,9 +93,10 @@ fn as_in_old_glibc(out_dir: &Path) {
         if let Err(compiler) = names.link(out_dir) {
             println!("cargo::warning=cannot make a {library} with {compiler}");
             println!("cargo::warning=what is built needs a glibc as new as this machine's");
-            return;
+            return LIKE_HERE;
         }
     }
+    "glibc 2.28 or later"
 }
 
 fn generate(include: Option<&Path>) -> Option<String> {

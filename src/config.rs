@@ -18,6 +18,9 @@
 //!
 //! Root obeys the file, so nothing is guessed: what is not understood is refused with its line and column.
 
+/// Larger once a key has gone or means something else. What a file of the form before said is then in CHANGELOG.md.
+pub const FORM: u32 = 1;
+
 mod candidates;
 mod error;
 mod file;

@@ -7,6 +7,8 @@
 
 /// The version, and the commit of a release, as `jobfence --version` says it.
 pub const VERSION: &str = env!("JOBFENCE_VERSION");
+/// For which machines and C library it was built, as `x86_64-unknown-linux-gnu, glibc 2.28 or later`.
+pub const BUILT_FOR: &str = env!("JOBFENCE_BUILT_FOR");
 
 pub mod bytes;
 pub mod cgroup;

@@ -26,6 +26,9 @@ pub use shared::{HandedOver, Shared};
 pub use step::Record;
 pub use steps::Records;
 
+/// The first words of what this release writes into `RunDir`.
+pub const FORMS: [&str; 4] = [header::VERSION, header::SHARED, job::VERSION, roll::VERSION];
+
 #[cfg(test)]
 mod tests {
     use std::time::Instant;

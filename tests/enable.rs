@@ -56,6 +56,23 @@ fn one_command_turns_it_on_and_one_off() {
     assert!(!Path::new("/sys/fs/cgroup").join(&site.base.name).exists());
 }
 
+/// A package of the plugin alone is removed like this, while jobs of another scheduler run. What fails then must not keep it.
+#[test]
+fn what_is_left_does_not_keep_the_line() {
+    let Some(site) = Site::new("enable", "left") else { return };
+    let before = site.files();
+    site.says(&["enable"], 0, "enabled");
+    site.says(&["disable", "--keep-service"], 0, "no step of Slurm is fenced; jobfence.service and what it needs stay");
+    assert_eq!(site.files(), before);
+    assert!(site.path("run").is_dir(), "RunDir is gone");
+
+    site.says(&["enable"], 0, "enabled");
+    fs::remove_dir_all(site.path("run")).unwrap();
+    fs::write(site.path("run"), "").unwrap();
+    site.says(&["disable"], 3, "no new step is fenced, but something is left: ");
+    assert_eq!(site.files(), before);
+}
+
 #[test]
 fn nothing_is_activated_where_jobs_would_be_refused() {
     let Some(site) = Site::new("enable", "refused") else { return };

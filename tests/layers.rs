@@ -43,6 +43,7 @@ const A_SCHEDULERS: &[&str] = &["schedulers", "command::schedulers"];
 /// Modules of the command that name a scheduler all the same, and why. An entry that is no longer true fails.
 const STILL_NAME_ONE: &[(&str, &str)] = &[
     ("command", "it has a row for each subcommand, and some are one scheduler's"),
+    ("command::version", "what is loaded into Slurm is for some releases of it"),
     ("command::completions", "the name of such a subcommand in a shell's script"),
     ("command::host", "an option for each scheduler"),
     ("command::check", "the order of its lines: slurm.conf says in which directories jobs are"),

@@ -33,11 +33,12 @@ CONTENTS = {
         /usr/lib/systemd/system/jobfence.service /usr/lib/systemd/system/jobfence.slice /usr/sbin/jobfence
         /usr/share/bash-completion /usr/share/bash-completion/completions /usr/share/bash-completion/completions/jobfence
         /usr/share/doc/jobfence /usr/share/fish /usr/share/fish/vendor_completions.d /usr/share/fish/vendor_completions.d/jobfence.fish
-        /usr/share/jobfence /usr/share/licenses/jobfence /usr/share/licenses/jobfence/LICENSE
+        /usr/share/jobfence /usr/share/licenses/jobfence /usr/share/licenses/jobfence/LICENSE /usr/share/licenses/jobfence/LICENCES.txt
         /usr/share/man/man5/jobfence.conf.5.gz /usr/share/man/man8/jobfence.8.gz /usr/share/zsh /usr/share/zsh/site-functions
         /usr/share/zsh/site-functions/_jobfence""",
     "libjobfence": f"""
-        /usr/include/jobfence.h /usr/lib64/jobfence {LIBRARY} /usr/share/licenses/libjobfence /usr/share/licenses/libjobfence/LICENSE""",
+        /usr/include/jobfence.h /usr/lib64/jobfence {LIBRARY} /usr/share/licenses/libjobfence /usr/share/licenses/libjobfence/LICENSE
+        /usr/share/licenses/libjobfence/LICENCES.txt""",
     "jobfence-slurm": "/usr/lib64/slurm /usr/lib64/slurm/libjobfence.so /usr/share/jobfence/plugstack.conf",
     "jobfence-pbs": " ".join(f"/usr/share/jobfence/pbs{name}" for name in ("", "/jobfence.CF", "/jobfence.HK", "/jobfence.py")),
     "jobfence-gridengine": " ".join(f"/usr/share/jobfence/gridengine{name}" for name in ("", "/jsv", "/load-sensor")),
@@ -81,6 +82,7 @@ CARGO = r"""
 %cargo_prep cargo_prep
 %cargo_generate_buildrequires cargo_generate_buildrequires
 %cargo_build cargo_build
+%cargo_license cargo_license
 """
 SYSTEMS = {
     "rhel8": "%rhel 8\n%dist .el8" + CALLS_SYSTEMCTL,
@@ -151,6 +153,8 @@ class Site:
         for file in TOP.glob("*.md"):
             shutil.copy(file, tree)
         shutil.copy(TOP / "LICENSE", tree)
+        # 'make dist' has those of the crates in it.
+        (tree / "LICENCES.txt").write_text("MIT\n")
         with (tree / "plugstack/jobfence.conf").open("a") as file:
             file.write(change)
         for path in tree.rglob("*"):
@@ -239,7 +243,9 @@ def licences(*package):
     crates = output("cargo", "tree", "--locked", "--offline", "--edges", "no-build,no-dev,no-proc-macro", "--prefix", "none", "--format", "{l}",
                     *(word for arch in ("x86_64", "aarch64") for word in ("--target", f"{arch}-unknown-linux-gnu")), "--package", *package, cwd=TOP)
     ours = "GPL-2.0-or-later"
-    others = {line.removesuffix(" (*)").replace("/", " OR ") for line in crates.splitlines()} - {ours, ""}
+    # The same words in another order are the same licence.
+    lines = {line.removesuffix(" (*)").replace("/", " OR ") for line in crates.splitlines()} - {ours, ""}
+    others = {line if " AND " in line else " OR ".join(sorted(line.split(" OR "))) for line in lines}
     return " AND ".join([ours, *sorted((f"({each})" if " OR " in each else each) for each in others)])
 
 
@@ -324,7 +330,7 @@ def with_crates_of_a_distribution(site):
         return output("rpmspec", f"--load={file}", "-P", *words, SPEC)
 
     theirs = parsed(SYSTEMS["fedora"], "--without", "vendor")
-    for line in "rm -rf vendor Cargo.lock\ncargo_prep\n", "\ncargo_generate_buildrequires\n", "\ncargo_build\n":
+    for line in "rm -rf vendor Cargo.lock\ncargo_prep\n", "\ncargo_generate_buildrequires\n", "\ncargo_build\ncargo_license >LICENCES.txt\n":
         assert line in theirs, theirs
     assert "BuildRequires:  cargo-rpm-macros" in theirs and "BuildRequires:  rust" not in theirs
     for name, macros in SYSTEMS.items():

@@ -67,7 +67,55 @@ fn the_commit_is_known_with_git_and_without() {
 
 #[test]
 fn the_command_says_it() {
-    let said = run(Path::new("/"), env!("CARGO_BIN_EXE_jobfence"), &["--version"]);
+    let said = |option| run(Path::new("/"), env!("CARGO_BIN_EXE_jobfence"), &[option]);
+    let short = said("-V");
     let number = concat!("jobfence ", env!("CARGO_PKG_VERSION"));
-    assert!(said == number || said.starts_with(&format!("{number} (")) && said.ends_with(')'), "{said}");
+    assert!(short == number || short.starts_with(&format!("{number} (")) && short.ends_with(')'), "{short}");
+    assert_eq!(short.lines().count(), 1);
+    assert_eq!(said("--version").lines().next(), Some(short.as_str()));
+}
+
+/// What `--version` says of the interfaces is what the page about releases promises for, and CHANGELOG.md says it of the newest release.
+#[test]
+fn the_changelog_has_the_numbers_of_the_interfaces() {
+    let said = run(Path::new("/"), env!("CARGO_BIN_EXE_jobfence"), &["--version"]);
+    let (built_for, interfaces): (Vec<&str>, Vec<&str>) =
+        said.lines().skip(1).partition(|line| line.starts_with("built for: "));
+    assert!(built_for[0].contains("-linux-") && built_for[0].contains("glibc "), "{built_for:?}");
+    let names: Vec<_> = interfaces.iter().filter_map(|line| line.split_once(": ")).map(|(name, _)| name).collect();
+    assert_eq!(names, ["Slurm", "configuration", "records", "C ABI", "JSON"]);
+    let changelog = include_str!("../CHANGELOG.md");
+    let newest = changelog.split("\n## [").nth(1).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+    for line in interfaces {
+        assert!(newest.contains(&format!("- {line}")), "the newest section of CHANGELOG.md does not have: {line}");
+    }
+}
+
+/// Each name in JSON that an object of ours can have as its schema, and each first line of a record.
+#[test]
+fn each_number_is_said() {
+    let said = run(Path::new("/"), env!("CARGO_BIN_EXE_jobfence"), &["--version"]);
+    let mut found = 0;
+    let mut directories = vec![Path::new("src").to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                for line in text.lines().filter(|line| line.contains("const ") && line.contains("\"jobfence-")) {
+                    let value = line.split('"').nth(1).unwrap().trim_end();
+                    if value.ends_with(|c: char| c.is_ascii_digit()) {
+                        assert!(said.contains(value), "--version does not say {value} of {}", path.display());
+                        found += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(found >= 8, "{found}");
+    let header = include_str!("../include/jobfence.h");
+    let abi = header.lines().find_map(|line| line.strip_prefix("#define JOBFENCE_ABI_VERSION ")).unwrap();
+    assert!(said.contains(&format!("C ABI: {abi}\n")), "{said}");
 }

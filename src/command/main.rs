@@ -21,6 +21,7 @@ mod ls;
 #[cfg(test)]
 mod manual;
 mod metrics;
+mod metrics_file;
 mod moment;
 mod part;
 mod reap;
@@ -37,6 +38,7 @@ mod syslog;
 mod systemd;
 mod table;
 mod top;
+mod version;
 mod whole;
 
 #[cfg(test)]
@@ -56,7 +58,7 @@ use syslog::SyslogOfDaemon;
 
 /// Fences batch jobs in cgroups: the administrator's command.
 #[derive(Parser)]
-#[command(name = "jobfence", version = jobfence::VERSION, arg_required_else_help = true)]
+#[command(name = "jobfence", version = jobfence::VERSION, long_version = version::long(), arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

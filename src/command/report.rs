@@ -25,6 +25,7 @@ use crate::table::{self, printable};
 use crate::whole;
 use log::{LoggedSteps, jobs_with, read};
 use runs::runs_of;
+pub use text::SCHEMA;
 
 /// The width of a mail.
 const MAIL: usize = 76;

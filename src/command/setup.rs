@@ -6,8 +6,8 @@
 mod apply;
 mod journal;
 pub mod plan;
-pub mod real_job;
-pub mod shared;
+mod real_job;
+pub mod sleeping_job;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ use crate::command::{Failure, require_root};
 use crate::configured::Configured;
 use crate::part::SchedulersPart;
 use crate::schedulers::ALL;
-use apply::SeenStep;
+use apply::LookedAtStep;
 use journal::{MadeChange, SetupEntry, SetupJournal};
 use plan::{JobTried, SetupAction, SetupHost};
 
@@ -62,11 +62,12 @@ pub struct SetupOptions {
 }
 
 /// A scheduler that is here.
-struct SeenScheduler {
+struct FoundScheduler {
     part: &'static dyn SchedulersPart,
     config: Option<PathBuf>,
+    is_bystander: bool,
     /// What is to be done, or the one thing that the administrator has to do before.
-    steps: Result<Vec<SeenStep>, String>,
+    steps: Result<Vec<LookedAtStep>, String>,
 }
 
 /// What came of everything.
@@ -145,7 +146,7 @@ fn look(
     host: &SetupHost,
     parts: &[&'static dyn SchedulersPart],
     options: &SetupOptions,
-) -> Result<Vec<SeenScheduler>, Failure> {
+) -> Result<Vec<FoundScheduler>, Failure> {
     let mut all = Vec::new();
     for part in parts {
         let label = word(*part);
@@ -156,13 +157,13 @@ fn look(
             continue;
         };
         plan.found.iter().for_each(|found| say(&label, found));
-        let config = plan.config.clone();
+        let (config, is_bystander) = (plan.config.clone(), plan.is_bystander);
         let steps = match plan.obstacle.clone() {
             Some(obstacle) => Err(obstacle),
             None => apply::see(plan).map_err(|error| error.to_string()),
         };
         steps.iter().flatten().for_each(|seen| show(seen, options.central));
-        all.push(SeenScheduler { part: *part, config, steps });
+        all.push(FoundScheduler { part: *part, config, is_bystander, steps });
     }
     if all.is_empty() {
         let known: Vec<&str> = parts.iter().map(|part| part.name()).collect();
@@ -171,7 +172,7 @@ fn look(
     Ok(all)
 }
 
-fn show(seen: &SeenStep, central: bool) {
+fn show(seen: &LookedAtStep, central: bool) {
     let step = &seen.step;
     let label = match (&step.action, seen.is_done, step.is_central) {
         (SetupAction::Remark, ..) => return say("by hand", &step.why),
@@ -204,7 +205,7 @@ fn show(seen: &SeenStep, central: bool) {
 }
 
 /// What `--dry-run` says.
-fn would_do(found: &[SeenScheduler], central: bool) -> Outcome {
+fn would_do(found: &[FoundScheduler], central: bool) -> Outcome {
     let mut outcome = Outcome::default();
     for one in found {
         let Ok(steps) = note(one, &mut outcome) else { continue };
@@ -223,7 +224,7 @@ fn would_do(found: &[SeenScheduler], central: bool) -> Outcome {
 }
 
 /// What stands against it goes to what is to be done.
-fn note<'a>(one: &'a SeenScheduler, outcome: &mut Outcome) -> Result<&'a [SeenStep], ()> {
+fn note<'a>(one: &'a FoundScheduler, outcome: &mut Outcome) -> Result<&'a [LookedAtStep], ()> {
     match &one.steps {
         Ok(steps) => Ok(steps),
         Err(why) => {
@@ -243,10 +244,25 @@ fn centrally(part: &dyn SchedulersPart, steps: usize) -> Option<String> {
     })
 }
 
+/// Has the scheduler run a real job, and waits for it.
+fn tried(part: &dyn SchedulersPart, host: &SetupHost) -> JobTried {
+    let deadline = Instant::now() + JOB;
+    match part.try_job(host, deadline) {
+        JobTried::Asleep(job) => real_job::try_one(job.as_ref(), deadline),
+        tried => tried,
+    }
+}
+
+/// Has `jobfence check` look at this host, before or after the schedulers' part is done.
+fn checked(plugstack: Option<PathBuf>, config: Option<PathBuf>, is_before: bool) -> Result<bool, Failure> {
+    let configured = Configured { config, overrides: Vec::new() };
+    check::run(&check::CheckOptions { plugstack, is_before, configured, ..Default::default() })
+}
+
 fn act(
     host: &SetupHost,
     journal: &mut SetupJournal,
-    found: &[SeenScheduler],
+    found: &[FoundScheduler],
     options: &SetupOptions,
 ) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::default();
@@ -261,7 +277,9 @@ fn act(
     for one in found {
         let name = one.part.name();
         let Ok(steps) = note(one, &mut outcome) else { continue };
-        let is_changed = match apply::apply(journal, name, steps, options.central) {
+        let is_changed = match apply::apply(journal, name, steps, options.central, &|planned| {
+            checked(planned.plugstack, planned.config, true)
+        }) {
             Ok(is_changed) => is_changed,
             Err(why) => {
                 outcome.to_do.push(format!("{name}: {why}"));
@@ -274,15 +292,15 @@ fn act(
             outcome.to_do.push(left);
             continue;
         }
-        if steps.iter().all(|seen| matches!(seen.step.action, SetupAction::Remark)) {
+        if one.is_bystander {
             continue;
         }
-        let configured = Configured { config: one.config.clone(), overrides: Vec::new() };
-        if !check::run(&check::CheckOptions { configured, ..Default::default() })? {
+        if !checked(None, one.config.clone(), false)? {
             outcome.to_do.push(format!("{name}: no job would be fenced: the verdict above says why"));
         } else if is_changed {
-            match one.part.try_job(host, Instant::now() + JOB) {
+            match tried(one.part, host) {
                 JobTried::Fenced(what) => outcome.good.push(format!("{name}: {what}")),
+                JobTried::Asleep(_) => {}
                 JobTried::NotRun(why) => outcome.good.push(format!("{name}: ready, but no job was tried: {why}")),
                 JobTried::Unfenced(why) => outcome.to_do.push(format!("{name}: {why}")),
             }

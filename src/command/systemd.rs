@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use jobfence::cgroup::layout::{Hierarchy, Layout};
 use jobfence::sys::program::AskedProgram;
 
 use crate::command::Failure;
@@ -54,6 +55,12 @@ impl Service {
     pub fn stop() -> Result<(), Failure> {
         if exists() { systemctl(&["disable", "--now", SERVICE]) } else { Ok(()) }
     }
+}
+
+/// The hierarchy in which systemd keeps its units: cgroup2 if it is mounted, `name=systemd` on a pure v1 host.
+pub fn systemds_own(layout: &Layout) -> Option<&Hierarchy> {
+    let named = || layout.hierarchies.iter().find(|h| h.name.as_deref() == Some("systemd"));
+    layout.unified().or_else(named)
 }
 
 /// Its state now. `None`: there is no such unit.

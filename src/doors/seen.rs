@@ -4,6 +4,9 @@
 use crate::doors::life::{Seen, in_words};
 use crate::report::json::{Object, array};
 
+/// Of the object in JSON.
+pub const SCHEMA: u32 = 1;
+
 /// The fences as one JSON object.
 pub fn json(all: &[Seen]) -> String {
     let one = |seen: &Seen| {
@@ -24,7 +27,7 @@ pub fn json(all: &[Seen]) -> String {
             .texts("sentences", &seen.sentences)
             .end()
     };
-    Object::new().add("schema", 1).add("fences", array(all.iter().map(one))).end()
+    Object::new().add("schema", SCHEMA).add("fences", array(all.iter().map(one))).end()
 }
 
 /// The fences in lines: what each used, followed by the limits at which it was stopped.

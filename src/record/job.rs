@@ -29,7 +29,7 @@ use crate::sys::process::Owner;
 /// First line of a record; one with another number is another release's, and is not read.
 ///
 /// Number 1 took numbers of GPUs for those of devices, and a QOS that the prolog was not told for no QOS.
-const VERSION: &str = "jobfence-job 2";
+pub(super) const VERSION: &str = "jobfence-job 2";
 /// The directory in `RunDir`.
 pub(super) const DIRECTORY: &str = "jobs";
 /// In bytes. A record has one line for each fact; a longer file is none.

@@ -35,7 +35,7 @@ const NAME: &str = "list";
 const NEW: &str = ".new";
 
 /// How the file begins. With another number it is another release's, and as good as none.
-const VERSION: &str = "jobfence-roll 1 ";
+pub(super) const VERSION: &str = "jobfence-roll 1 ";
 /// Where the state and the numbers of [`Hands`] begin, which are overwritten in place.
 const PLACE: usize = VERSION.len();
 /// The digits of each number.

@@ -10,7 +10,8 @@ use crate::fence::JobForACard;
 use crate::figures::{FIGURES, Usage};
 use crate::job::Cpus;
 
-const MAGIC: &str = "jobfence-node-2";
+/// How the text begins. Another release's has another number.
+pub const MAGIC: &str = "jobfence-node-2";
 
 /// The figures of a job on one node. In a text there are those of the usage that cards have, in their order, and then the others, CPUs in
 /// thousandths.

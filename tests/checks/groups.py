@@ -65,6 +65,9 @@ CGROUPS = {"root": True, "controllers": ("cpu", "memory")}
 PRIVATE_SLURM = {"builds": (RELEASE,), "programs": ("slurmctld", "slurmd", "munged"), **CGROUPS}
 PRIVATE_PBS = {"builds": (RELEASE,), "programs": ("unshare", "ip"), "given": "OPENPBS", **CGROUPS}
 GUEST = {"builds": (RELEASE,), "root": True, "programs": ("mmdebstrap", "mkfs.ext4"), "seconds": 4500}
+# Where Debian packages are installed.
+PACKAGED = "debian12-v2-own", "debian13-v2-own", "forky-v2-own"
+PACKAGED_GUEST = GUEST | {"programs": (*GUEST["programs"], "dh", "apt-ftparchive")}
 # It waits for the kernel most of the time. It runs janitors, which look at the directories of Slurm's on the whole machine. So nothing is
 # beside it that has jobs.
 FAULTS = {"stage": "build", "units": HALF, "builds": BUILT, **CGROUPS}
@@ -89,6 +92,12 @@ GRIDENGINE = [
     Group("vm debian12-v2-gridengine", ((*PYTHON, "tests/vm/cell.py", "debian12-v2-gridengine"),), about=900, **GUEST)
 ]
 
+# The archive: it is made twice, and then built on two releases of Debian. 'make check' has them in slices.
+RELEASED = tuple(
+    Group(f"release {what}", ((*PYTHON, "tests/release.py", what),), about=about, tiers=("all",), **GUEST)
+    for what, about in (("archive", 60), ("built", 250))
+)
+
 GROUPS = (
     # With the table of 'make mutants', of which each row must still apply, and the tests of these programs.
     Group("format", (("cargo", "fmt", "--all", "--check"), (*PYTHON, "tests/mutants.py", "--stale"),
@@ -100,6 +109,11 @@ GROUPS = (
     Group("images", ((*PYTHON, "tests/vm/vm.py", "image"), (*PYTHON, "tests/vm/tree.py")), about=250, stage="build", root=True,
           programs=GUEST["programs"]),
     Group("install", (("tests/install.sh",),), about=10, stage="build", builds=(RELEASE,)),
+    # The crates that the compiler has built for the files, and their licences.
+    Group("release", ((*PYTHON, "tests/release.py", "bill"),), about=10, stage="build", builds=(RELEASE,)),
+    *RELEASED,
+    Group("packages deb", ((*PYTHON, "tests/packages.py", *FILES),), about=60, builds=(RELEASE,), root=True,
+          programs=("mmdebstrap", "dh", "lintian", "apt-ftparchive", "unshare")),
     Group("packages rpm", ((*PYTHON, "tests/rpm.py", *FILES),), about=50, stage="build", builds=(RELEASE,), root=True,
           programs=("rpmbuild", "rpmlint", "createrepo_c", "cpio")),
     # All that the host's tests need is built with it.
@@ -136,6 +150,9 @@ GROUPS = (
     Group("openpbs hosts", ((*PBS_CASES, "--site", "hosts"),), about=300, units=HALF, **PRIVATE_PBS),
     *(Group(f"vm {cell}" + " two nodes" * ("--two-nodes" in options), ((*PYTHON, "tests/vm/cell.py", cell, *options),), about=300, **GUEST)
       for cell, options in CHECKED),
+    # By apt, beside a Slurm with jobs.
+    *(Group(f"vm {cell} packaged", ((*PYTHON, "tests/vm/cell.py", cell, "--packaged"),), about=300, **PACKAGED_GUEST, tiers=("all",))
+      for cell in PACKAGED),
     # Every case in every cell, after those which have more to look at.
     Group("matrix", ((*PYTHON, "tests/vm/matrix.py", "--jobs", "2"),), stage="matrix", **GUEST | {"seconds": 12 * 3600}, tiers=("all",)),
 )

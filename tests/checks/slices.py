@@ -6,8 +6,9 @@ Each 'make check' runs one, chosen by the number of the commit's ancestors. So a
 
 import functools
 import subprocess
+from dataclasses import replace
 
-from .groups import CASES, CELLS, FAULTS, GUEST, HALF, PRIVATE_SLURM, PYTHON, TOP, Group
+from .groups import CASES, CELLS, FAULTS, GUEST, HALF, PACKAGED, PACKAGED_GUEST, PRIVATE_SLURM, PYTHON, RELEASED, TOP, Group
 
 # So many cases take two minutes: on this machine, and in a guest, which needs the third minute to boot.
 ON_HOST, IN_GUEST = 5, 10
@@ -42,6 +43,8 @@ def in_guests():
             if cell in OF_PAGES:
                 yield Group(f"vm {cell} page", ((*command, "--page"),), about=300, tiers=("check",), **GUEST)
             continue
+        if cell in PACKAGED:
+            yield Group(f"vm {cell} packaged", ((*command, "--packaged"),), about=300, tiers=("check",), **PACKAGED_GUEST)
         chosen = ("--layout",) if what.image in images else ()
         images.add(what.image)
         for site in "installed", "two-nodes":
@@ -53,6 +56,7 @@ def on_host():
     for site in "private", "two-nodes":
         command = (*CASES, "--release", "--site", site)
         yield from parts(f"slurm release {site}", command, listed(*command[2:]), ON_HOST, units=HALF, **PRIVATE_SLURM)
+    yield from (replace(group, tiers=("check",)) for group in RELEASED)
 
 
 def faults():

@@ -1255,6 +1255,16 @@ BREAKS = (
         "unit the_first_of_several_lines_counts",
     ),
     Break(
+        "a_service_of_others_is_stopped", "src/schedulers/slurm/command/disable.rs",
+        "    if keep_service {\n", "    if keep_service && !host.systemd && loaded_from.len() > 9 {\n",
+        "host enable what_is_left_does_not_keep_the_line",
+    ),
+    Break(
+        "what_is_left_is_a_failure", "src/schedulers/slurm/command/disable.rs",
+        "options.keep_service).or_else(|error| {\n", "options.keep_service).or_else(|error| {\n        if !error.to_string().is_empty() {\n            return Err(error);\n        }\n",
+        "host enable what_is_left_does_not_keep_the_line",
+    ),
+    Break(
         "disable_leaves_the_samples", "src/schedulers/slurm/command/disable.rs",
         "series::remove_all(&config.run_dir).map_err(|error| error.to_string())",
         "Ok(())",
@@ -1365,4 +1375,9 @@ BREAKS = (
         "- `no job on this node can be fenced: ...`: ", "- ",
         "host messages every_message_for_an_administrator",
     ),
+    # What --version says.
+    Break("commit_as_long_as_git_says_it", "src/version/build.rs", "commit.chars().take(SHORT).collect()", "commit.to_owned()",
+          "host version the_commit_is_known_with_git_and_without"),
+    Break("a_schema_that_version_does_not_say", "src/command/version.rs", "living::SCHEMA, report::SCHEMA, ", "report::SCHEMA, ",
+          "host version each_number_is_said"),
 )

@@ -21,6 +21,8 @@ TOOLS = ("python3", "iproute2", "procps", "passwd", "hostname")
 TREES = {
     "debian12-gridengine": Image("bookworm", TOOLS + GRIDENGINE, answers=(NO_CLUSTER,)),
     "debian13-gridengine": Image("trixie", TOOLS + GRIDENGINE, answers=(NO_CLUSTER,)),
+    # With another compiler of C and another C library, as a release can be built anywhere.
+    "debian13-compiler": Image("trixie", ("gcc", "libc6-dev", "iproute2")),
 }
 CHECKED = "debian12-gridengine"
 USERS = "".join(f"useradd --create-home --uid {uid} --user-group --shell /bin/bash {name}\n"

@@ -11,6 +11,9 @@ use super::memory::{MemoryOfNode, UNIT};
 use super::way::WayToOurs;
 use crate::command::Failure;
 
+/// Of the object in JSON.
+pub const SCHEMA: u32 = 1;
+
 /// Memory that the site keeps back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reserve {
@@ -116,7 +119,7 @@ impl Grantable {
         let memory = &self.memory;
         let fences = memory.fences.map_or_else(|| "null".to_owned(), |held| held.to_string());
         let members = [
-            ("schema", "1".to_owned()),
+            ("schema", SCHEMA.to_string()),
             ("mem_bytes", self.mem.to_string()),
             ("vmem_bytes", self.vmem().to_string()),
             ("ncpus", self.cpus.count().to_string()),

@@ -14,7 +14,7 @@ use crate::logged::LoggedStep;
 use crate::table::{self, Column, NONE, clock, lines, mib, numbers, printable, texts, time};
 
 /// The name of the printed object's format. A program that reads it checks it first.
-pub(super) const SCHEMA: &str = "jobfence-report-1";
+pub const SCHEMA: &str = "jobfence-report-1";
 
 /// The first columns for each step; if the page is too narrow for all, the others follow in a second table.
 const OF_CPU: [Column; 7] = [

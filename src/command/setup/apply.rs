@@ -7,12 +7,12 @@ use jobfence::error::Error;
 use nix::unistd::UnlinkatFlags;
 
 use super::journal::{MadeChange, SetupJournal};
-use super::plan::{CommandChange, FileChange, SetupAction, SetupPlan, SetupStep};
+use super::plan::{Checker, CommandChange, FileChange, SetupAction, SetupPlan, SetupStep};
 use crate::command::Failure;
 use crate::whole::{self, Ownership};
 
 /// A step whose effect was looked at.
-pub struct SeenStep {
+pub struct LookedAtStep {
     pub step: SetupStep,
     /// Whether nothing is to be done for it.
     pub is_done: bool,
@@ -21,7 +21,7 @@ pub struct SeenStep {
 }
 
 /// Looks at what each step would change. Fails if a file cannot be changed safely.
-pub fn see(plan: SetupPlan) -> Result<Vec<SeenStep>, Failure> {
+pub fn see(plan: SetupPlan) -> Result<Vec<LookedAtStep>, Failure> {
     let mut all = Vec::new();
     for mut step in plan.steps {
         let (mut before, mut is_done) = (None, true);
@@ -34,7 +34,7 @@ pub fn see(plan: SetupPlan) -> Result<Vec<SeenStep>, Failure> {
             SetupAction::Command(command) => is_done = command.is_done,
             SetupAction::Condition(_) | SetupAction::Remark => {}
         }
-        all.push(SeenStep { step, is_done, before });
+        all.push(LookedAtStep { step, is_done, before });
     }
     Ok(all)
 }
@@ -55,15 +55,21 @@ fn follow(file: &mut FileChange) -> Result<(), Failure> {
 }
 
 /// Does those steps that are to be done here. Returns whether something was changed. If a step fails, the others are undone.
-pub fn apply(journal: &mut SetupJournal, scheduler: &str, steps: &[SeenStep], central: bool) -> Result<bool, Failure> {
+pub fn apply(
+    journal: &mut SetupJournal,
+    scheduler: &str,
+    steps: &[LookedAtStep],
+    central: bool,
+    check: Checker<'_>,
+) -> Result<bool, Failure> {
     let before = journal.entries().last().map_or(0, |last| last.number);
-    let is_to_do = |seen: &SeenStep| !seen.is_done && (central || !seen.step.is_central);
+    let is_to_do = |seen: &LookedAtStep| !seen.is_done && (central || !seen.step.is_central);
     if !steps.iter().any(is_to_do) {
         return Ok(false);
     }
     for seen in steps {
         let done = match &seen.step.action {
-            SetupAction::Condition(holds) => match holds() {
+            SetupAction::Condition(holds) => match holds(check) {
                 Ok(true) => Ok(()),
                 Ok(false) => Err(format!("{}: see above", seen.step.why)),
                 Err(error) => Err(error.to_string()),
@@ -87,7 +93,7 @@ pub fn apply(journal: &mut SetupJournal, scheduler: &str, steps: &[SeenStep], ce
     Ok(true)
 }
 
-fn change(journal: &mut SetupJournal, scheduler: &str, file: &FileChange, seen: &SeenStep) -> Result<(), String> {
+fn change(journal: &mut SetupJournal, scheduler: &str, file: &FileChange, seen: &LookedAtStep) -> Result<(), String> {
     let failed = |error: Error| error.to_string();
     let now = whole::read(&file.path).map_err(failed)?;
     if now != seen.before {
@@ -132,7 +138,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::setup::plan::SetupCommand;
+    use crate::setup::plan::{PlannedCheck, SetupCommand};
 
     /// A directory with a journal of its own. `None` without root.
     fn place() -> Option<(tempfile::TempDir, SetupJournal)> {
@@ -146,7 +152,7 @@ mod tests {
         Some((temp, journal))
     }
 
-    fn seen(steps: Vec<SetupStep>) -> Vec<SeenStep> {
+    fn seen(steps: Vec<SetupStep>) -> Vec<LookedAtStep> {
         see(SetupPlan { steps, ..Default::default() }).unwrap()
     }
 
@@ -169,7 +175,7 @@ mod tests {
         fs::set_permissions(at("kept"), fs::Permissions::from_mode(0o604)).unwrap();
         fs::write(at("counted"), "0\n").unwrap();
         let fails = || SetupStep::command(SetupCommand::new(&["/bin/false"]), vec![], false, "fails");
-        let refused = || SetupStep::condition("it holds", || Ok(false));
+        let refused = || SetupStep::condition("it holds", |check| check(PlannedCheck::default()));
         for last in [fails as fn() -> SetupStep, refused] {
             let steps = vec![
                 SetupStep::file(at("new/er/file"), "new", "a test"),
@@ -178,7 +184,7 @@ mod tests {
                 last(),
                 SetupStep::file(at("late"), "late", "a test"),
             ];
-            let error = apply(&mut journal, "x", &seen(steps), false).unwrap_err().to_string();
+            let error = apply(&mut journal, "x", &seen(steps), false, &|_| Ok(false)).unwrap_err().to_string();
             assert!(error.ends_with("; nothing was changed"), "{error}");
             assert!(!at("new").exists() && !at("late").exists());
             assert_eq!(fs::read_to_string(at("kept")).unwrap(), "kept\n");
@@ -195,9 +201,12 @@ mod tests {
         let Some((temp, mut journal)) = place() else { return };
         let counted = temp.path().join("counted");
         let steps = || seen(vec![adds(&counted, false).central()]);
-        assert!(!apply(&mut journal, "x", &steps(), false).unwrap() && !counted.exists());
-        assert!(!apply(&mut journal, "x", &seen(vec![adds(&counted, true)]), true).unwrap() && !counted.exists());
-        assert!(apply(&mut journal, "x", &steps(), true).unwrap());
+        assert!(!apply(&mut journal, "x", &steps(), false, &|_| Ok(false)).unwrap() && !counted.exists());
+        assert!(
+            !apply(&mut journal, "x", &seen(vec![adds(&counted, true)]), true, &|_| Ok(false)).unwrap()
+                && !counted.exists()
+        );
+        assert!(apply(&mut journal, "x", &steps(), true, &|_| Ok(false)).unwrap());
         assert_eq!(fs::read_to_string(&counted).unwrap(), "x\n");
         drop(journal);
         let mut journal = SetupJournal::open(&temp.path().join("state/setup")).unwrap();
@@ -212,7 +221,7 @@ mod tests {
         let file = Some(("node1".to_owned(), "slots 4\n".to_owned()));
         let run = SetupCommand { file, ..SetupCommand::new(&["/bin/sh", "-c", &script]) };
         let step = SetupStep::command(run.clone(), vec![SetupCommand::new(&["/bin/false"])], false, "a test");
-        assert!(apply(&mut journal, "x", &seen(vec![step]), false).unwrap());
+        assert!(apply(&mut journal, "x", &seen(vec![step]), false, &|_| Ok(false)).unwrap());
         let got = fs::read_to_string(temp.path().join("got")).unwrap();
         assert!(got.starts_with("slots 4\n") && got.ends_with("/node1\n"), "{got}");
         assert!(run.to_string().ends_with(" node1"));

@@ -2,11 +2,13 @@
 //! What a scheduler's part of the command wants done on this host. To plan is to read: nothing here changes anything.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use jobfence::sys::dir::Dir;
 use jobfence::sys::systemd::is_systemd;
+use nix::sys::statfs::statfs;
 
+use super::sleeping_job::SleepingJob;
 use crate::command::Failure;
 use crate::systemd;
 
@@ -27,6 +29,8 @@ pub struct SetupPlan {
     pub found: Vec<String>,
     /// Why nothing can be set up before the administrator has done something, as a sentence that says what. No step is done then.
     pub obstacle: Option<String>,
+    /// Whether no job runs on this host, such as on a login node. Then nothing is checked at the end.
+    pub is_bystander: bool,
     /// The configuration that the scheduler names for its jobs, if it names one: `jobfence check` reads it at the end.
     pub config: Option<PathBuf>,
     pub steps: Vec<SetupStep>,
@@ -45,9 +49,24 @@ pub enum SetupAction {
     File(FileChange),
     Command(CommandChange),
     /// Asked when all steps before it have been done. If the answer is no, which it has printed, they are undone, and the rest is not done.
-    Condition(Box<dyn Fn() -> Result<bool, Failure>>),
+    Condition(SetupCondition),
     /// What the administrator does by hand; `why` says it, and names the page.
     Remark,
+}
+
+/// Whether the steps after it may be done.
+pub type SetupCondition = Box<dyn Fn(Checker<'_>) -> Result<bool, Failure>>;
+
+/// Has `jobfence check` look at this host, as if the schedulers already started jobs by jobfence. Returns whether a job would be fenced.
+pub type Checker<'a> = &'a dyn Fn(PlannedCheck) -> Result<bool, Failure>;
+
+/// What the check is to read instead of what counts now.
+#[derive(Debug, Default)]
+pub struct PlannedCheck {
+    /// As `--plugstack`.
+    pub plugstack: Option<PathBuf>,
+    /// As `--config`.
+    pub config: Option<PathBuf>,
 }
 
 /// A file as it should be. A step whose file is so already is done. Directories above it are made if they are missing.
@@ -84,6 +103,8 @@ pub enum JobTried {
     NotRun(String),
     /// It ran without a fence, or jobfence refused it: what to do.
     Unfenced(String),
+    /// It has not run yet: this one is to be submitted and waited for.
+    Asleep(Box<dyn SleepingJob>),
 }
 
 impl SetupCommand {
@@ -109,6 +130,18 @@ impl fmt::Display for SetupCommand {
     }
 }
 
+/// File systems that several nodes can have mounted, by the magic numbers of statfs(2) and of their own sources: NFS, SMB, Ceph, AFS,
+/// Lustre, GPFS, BeeGFS, and FUSE, by which many more are mounted.
+const SHARED: [u32; 9] =
+    [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x00c3_6400, 0x5346_414f, 0x0bd0_0bd0, 0x4750_4653, 0x1983_0326, 0x6573_5546];
+
+/// Whether several nodes can have this file, or the directory in which it would be made.
+pub fn is_shared(path: &Path) -> bool {
+    let found = path.ancestors().find_map(|directory| statfs(directory).ok());
+    // The kernel's numbers have 32 bits.
+    found.is_some_and(|found| SHARED.contains(&(found.filesystem_type().0 as u32)))
+}
+
 impl SetupStep {
     /// What it changes, for people.
     pub fn about(&self) -> String {
@@ -130,7 +163,7 @@ impl SetupStep {
         Self { why: why.to_owned(), is_central: false, action: SetupAction::Command(command) }
     }
 
-    pub fn condition(why: &str, holds: impl Fn() -> Result<bool, Failure> + 'static) -> Self {
+    pub fn condition(why: &str, holds: impl Fn(Checker<'_>) -> Result<bool, Failure> + 'static) -> Self {
         Self { why: why.to_owned(), is_central: false, action: SetupAction::Condition(Box::new(holds)) }
     }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A real job of a scheduler whose commands do not wait for one: it sleeps until its fence was seen, and is then deleted.
+//! Waits for the fence of a job that sleeps, and then deletes the job.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use nix::unistd::{Uid, User};
 
 use super::plan::JobTried;
+use super::sleeping_job::{JobState, SleepingJob};
 use crate::configured::Configured;
 use crate::living::LivingView;
 
@@ -15,31 +15,15 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// How long a job may run before its fence is seen: the scheduler can say so before it starts anything.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What a scheduler says of a job.
-pub enum JobState {
-    Waits,
-    Runs,
-    /// It will not run, and why.
-    Stuck(String),
-}
-
-/// A scheduler's job that sleeps. Its commands run as the user who has logged in.
-pub trait SleepingJob {
-    /// Its id, by which jobfence knows it, too.
-    fn submit(&self, user: &str) -> Result<String, String>;
-    fn state(&self, id: &str) -> JobState;
-    fn delete(&self, user: &str, id: &str);
-}
-
-/// Has it run, and waits for its fence at most until the deadline. `config` is the configuration that the scheduler names.
-pub fn try_one(job: &dyn SleepingJob, config: Option<PathBuf>, deadline: Instant) -> JobTried {
+/// Has it run, and waits for its fence at most until the deadline.
+pub fn try_one(job: &dyn SleepingJob, deadline: Instant) -> JobTried {
     // Most schedulers run no job of root's.
     let Some(user) = login() else {
         return JobTried::NotRun(
             "no user has logged in, as whom one could be submitted: submit one by hand".to_owned(),
         );
     };
-    let configured = Configured { config, overrides: Vec::new() };
+    let configured = Configured { config: job.config(), overrides: Vec::new() };
     let id = match job.submit(&user) {
         Ok(id) => id,
         Err(why) => return JobTried::NotRun(format!("{user} cannot submit one: {}", why.replace('\n', "; "))),
@@ -84,19 +68,13 @@ fn login() -> Option<String> {
     Some(User::from_uid(Uid::from_raw(uid)).ok()??.name)
 }
 
-/// The words that run these as a user, where the user can be.
-pub fn as_user<'a>(user: &'a str, words: &'a [String]) -> Vec<&'a str> {
-    let before = ["runuser", "-u", user, "--", "sh", "-c", r#"cd / && exec "$0" "$@""#];
-    before.into_iter().chain(words.iter().map(String::as_str)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    struct Stub(fn() -> JobState);
+    struct SleepingStub(fn() -> JobState);
 
-    impl SleepingJob for Stub {
+    impl SleepingJob for SleepingStub {
         fn submit(&self, _: &str) -> Result<String, String> {
             Ok("jobfence-none.1".to_owned())
         }
@@ -111,18 +89,11 @@ mod tests {
     #[test]
     fn a_job_that_does_not_begin_says_nothing_about_jobfence() {
         let configured = Configured { config: None, overrides: Vec::new() };
-        let of = |state| wait(&Stub(state), "jobfence-none.1", &configured, Instant::now() + 2 * PAUSE);
+        let of = |state| wait(&SleepingStub(state), "jobfence-none.1", &configured, Instant::now() + 2 * PAUSE);
         assert!(matches!(of(|| JobState::Waits), JobTried::NotRun(why) if why.contains("did not begin in time")));
         assert!(matches!(of(|| JobState::Runs), JobTried::NotRun(_)));
         assert!(
             matches!(of(|| JobState::Stuck("held".to_owned())), JobTried::Unfenced(why) if why.ends_with(": held"))
         );
-    }
-
-    #[test]
-    fn a_command_runs_as_the_user() {
-        let words = ["qsub".to_owned(), "a b".to_owned()];
-        assert_eq!(as_user("alice", &words)[..4], ["runuser", "-u", "alice", "--"]);
-        assert_eq!(as_user("alice", &words)[7..], ["qsub", "a b"]);
     }
 }

@@ -4,7 +4,7 @@
 import re
 import signal
 
-from contract.harness import case, expect, expect_equal, expect_in, expect_unfenced, running
+from contract.harness import case, expect, expect_equal, expect_in, expect_match, expect_unfenced, logged_in, running
 from contract.sites import until
 
 from .capacity import reported
@@ -17,8 +17,8 @@ def all_of(site):
 
 
 def setup(site, *words):
-    """The status, and all that it says."""
-    done = site.command(str(site.jobfence), "setup", "--scheduler", "gridengine", *words, timeout=120)
+    """The status, and all that it says to an administrator who has logged in as alice."""
+    done = site.command(*logged_in("alice"), str(site.jobfence), "setup", "--scheduler", "gridengine", *words, timeout=120)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -40,6 +40,7 @@ def set_up(site):
         expect_equal(all_of(site), before, "what qmaster has then")
         status, said = setup(site, "--central")
         expect_equal(status, 2, f"the status of --central: {said}")
+        expect_match(r"(?m)^set up .*: job \d+ ran in .*/job_\d+", said, "its last line")
         after = all_of(site)
         expect_equal((after[0], after[3]), (before[0], before[3]), "the configuration of the cluster, and its complexes")
         read_again(site)

@@ -4,7 +4,7 @@
 import re
 from pathlib import Path
 
-from contract.harness import case, expect, expect_equal, expect_in, expect_match, running
+from contract.harness import case, expect, expect_equal, expect_in, expect_match, logged_in, running
 from contract.sites import until
 
 # What `start` has written, and what the command writes.
@@ -12,8 +12,8 @@ TESTS, OURS = Path("/etc/condor/config.d/50-jobfence-tests"), Path("/etc/condor/
 
 
 def setup(site, *words):
-    """The status, and all that it says."""
-    done = site.command(str(site.jobfence), "setup", "--scheduler", "htcondor", *words, timeout=300)
+    """The status, and all that it says to an administrator who has logged in as alice."""
+    done = site.command(*logged_in("alice"), str(site.jobfence), "setup", "--scheduler", "htcondor", *words, timeout=300)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -38,7 +38,7 @@ def set_up(site):
         daemons = site.daemons()
         status, said = setup(site)
         expect_equal(status, 2, f"the status: {said}")
-        expect_match(r"(?m)^set up", said, "its last line")
+        expect_match(r"(?m)^set up .*: job \d+\.0 ran in .*/job_\d+", said, "its last line")
         until(lambda: of_startd(site) == str(site.jobfence), 60, "a startd that has read it")
         expect_equal(site.daemons(), daemons, "the daemons, of which none is started anew")
         jobid, group = running(site, "alice", "sleep 1000", cpus=1, mib=100)

@@ -4,7 +4,7 @@
 import shutil
 
 from contract import sites
-from contract.harness import case, expect, expect_equal, expect_in, running
+from contract.harness import case, expect, expect_equal, expect_in, expect_match, logged_in, running
 
 from ..harness import ask, unfenced
 
@@ -30,7 +30,8 @@ def set_up(site):
     data, journal = installed(site), site.home / "setup"
 
     def setup(*words):
-        done = site.command(str(site.jobfence), "setup", "--scheduler", "openpbs", "--data", str(data), "--journal", str(journal), *words, timeout=120)
+        places = "--data", str(data), "--journal", str(journal)
+        done = site.command(*logged_in("alice"), str(site.jobfence), "setup", "--scheduler", "openpbs", *places, *words, timeout=120)
         return done.returncode, done.stdout + done.stderr
     before = hooks(site)
     site.qmgr("set hook pbs_cgroups enabled = true")
@@ -44,6 +45,7 @@ def set_up(site):
     expect_equal(hooks(site), before, "the hooks then")
     status, said = setup("--central")
     expect_equal(status, 2, f"the status of --central: {said}")
+    expect_match(r"(?m)^set up .*: job \d+\.\S+ ran in .*/job_\d+", said, "its last line")
     site.hooks.add("jobfence")
     site._until_copied("jobfence")
     jobid, group = running(site, "alice", "sleep 1000", ask(1, 100))

@@ -13,11 +13,10 @@ use jobfence::schedulers::gridengine::complexes::{Complex, value_of};
 use nix::unistd::gethostname;
 
 use super::check::{COMPLEXES, EXECD, own_cgroups};
-use crate::check;
 use crate::check::daemon::{SchedulerDaemon, is_ours, not_ours, runs};
 use crate::command::Failure;
-use crate::setup::plan::{JobTried, SetupCommand, SetupHost, SetupPlan, SetupStep};
-use crate::setup::real_job::{JobState, SleepingJob, as_user, try_one};
+use crate::setup::plan::{JobTried, PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep};
+use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
 
 /// Edits the configuration of the host `$1` by the program `$2` of sed(1). One without lines is removed.
 const EDIT: &str = r#""$0" -sconf global >/dev/null || exit
@@ -33,7 +32,7 @@ const BEGINS: Duration = Duration::from_secs(15);
 
 /// What is known of Grid Engine and of this host in it.
 #[derive(Debug, Default)]
-struct Facts {
+struct GridEngineFacts {
     /// What qconf calls itself, such as `SGE 8.1.9`.
     release: String,
     /// The host's name.
@@ -48,12 +47,12 @@ struct Facts {
 
 /// A line of the host's configuration.
 #[derive(Debug, PartialEq, Eq)]
-struct Setting {
+struct HostSetting {
     key: &'static str,
     value: String,
 }
 
-impl Facts {
+impl GridEngineFacts {
     fn read(daemon: &SchedulerDaemon) -> Result<Self, String> {
         let help = daemon.ask(&["qconf", "-help"])?;
         let host = gethostname().unwrap_or_default().to_string_lossy().into_owned();
@@ -99,23 +98,23 @@ impl Facts {
     }
 
     /// What the configuration of this host lacks. `has_sensor`: whether a list of load sensors has ours.
-    fn settings(&self, program: &str, sensor: Option<&str>, has_sensor: &dyn Fn(&str) -> bool) -> Vec<Setting> {
+    fn settings(&self, program: &str, sensor: Option<&str>, has_sensor: &dyn Fn(&str) -> bool) -> Vec<HostSetting> {
         let mut settings = Vec::new();
         if not_ours(&self.value("shepherd_cmd")).is_some() {
-            settings.push(Setting { key: "shepherd_cmd", value: program.to_owned() });
+            settings.push(HostSetting { key: "shepherd_cmd", value: program.to_owned() });
         }
         let sensors = self.value("load_sensor");
         if let Some(sensor) = sensor.filter(|_| !has_sensor(&sensors)) {
             // qconf breaks long lines, and reads a value up to the first blank.
             let others = sensors.split([',', ' ']).filter(|one| !one.is_empty() && !one.eq_ignore_ascii_case("none"));
             let value = others.chain([sensor]).collect::<Vec<_>>().join(",");
-            settings.push(Setting { key: "load_sensor", value });
+            settings.push(HostSetting { key: "load_sensor", value });
         }
         settings
     }
 
     /// The host's configuration with these settings.
-    fn with(&self, settings: &[Setting]) -> String {
+    fn with(&self, settings: &[HostSetting]) -> String {
         let mut text = String::new();
         let mut is_replaced = false;
         for line in
@@ -129,15 +128,15 @@ impl Facts {
                 text += &format!("{line}\n");
             }
         }
-        for Setting { key, value } in settings {
+        for HostSetting { key, value } in settings {
             let _ = writeln!(text, "{key} {value}");
         }
         text
     }
 
     /// The program of sed(1) that takes these settings back, unless somebody has changed them since.
-    fn taken_back(&self, settings: &[Setting]) -> String {
-        let one = |Setting { key, value }: &Setting| {
+    fn taken_back(&self, settings: &[HostSetting]) -> String {
+        let one = |HostSetting { key, value }: &HostSetting| {
             // qconf breaks a long list behind a comma.
             let ours = format!(r"\|^{key}  *{}$|", escaped(value).replace(',', ", *"));
             match self.local.as_deref().and_then(|local| value_of(local, key)) {
@@ -157,7 +156,7 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
     if !runs_here && (daemon.words(&["sge_execd"]).is_none() || daemon.words(&["qconf"]).is_none()) {
         return Ok(None);
     }
-    let facts = match Facts::read(&daemon) {
+    let facts = match GridEngineFacts::read(&daemon) {
         Ok(facts) => facts,
         Err(why) => {
             let obstacle = Some(format!("qmaster does not say how this host is configured: {why}"));
@@ -173,9 +172,7 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
         return Ok(Some(plan));
     }
     plan.steps.extend(SetupStep::service());
-    plan.steps.push(SetupStep::condition("a job would be fenced here", || {
-        check::run(&check::CheckOptions { is_before: true, ..Default::default() })
-    }));
+    plan.steps.push(SetupStep::condition("a job would be fenced here", |check| check(PlannedCheck::default())));
     let sensor = host.data.join("gridengine/load-sensor");
     let missing = facts.missing();
     if !missing.is_empty() {
@@ -196,12 +193,12 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
     Ok(Some(plan))
 }
 
-/// Has a job run on this host, when execd has read what it is to start.
+/// A job of a queue of this host, when execd has read what it is to start.
 pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
     let Some(execd) = SchedulerDaemon::find(&host.proc, EXECD) else {
         return JobTried::NotRun("execd does not run here".to_owned());
     };
-    let facts = match Facts::read(&execd) {
+    let facts = match GridEngineFacts::read(&execd) {
         Ok(facts) => facts,
         Err(why) => return JobTried::NotRun(why),
     };
@@ -213,13 +210,13 @@ pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
         ));
     }
     std::thread::sleep(wait);
-    try_one(&QueueJob(&execd, &facts.host), None, deadline)
+    JobTried::Asleep(Box::new(SleepingQueueJob(execd, facts.host)))
 }
 
-/// A job for a queue of this host, which bears this name.
-struct QueueJob<'a>(&'a SchedulerDaemon, &'a str);
+/// Its commands find Grid Engine by this daemon, whose host bears this name.
+struct SleepingQueueJob(SchedulerDaemon, String);
 
-impl SleepingJob for QueueJob<'_> {
+impl SleepingJob for SleepingQueueJob {
     fn submit(&self, user: &str) -> Result<String, String> {
         let place = format!("hostname={}", self.1);
         let quiet = ["-terse", "-b", "y", "-N", "jobfence-setup", "-o", "/dev/null", "-e", "/dev/null"];
@@ -257,7 +254,12 @@ fn seconds(text: &str) -> Duration {
 }
 
 /// The step about the configuration of this host.
-fn configuration(facts: &Facts, daemon: &SchedulerDaemon, program: &str, sensor: Option<&str>) -> Option<SetupStep> {
+fn configuration(
+    facts: &GridEngineFacts,
+    daemon: &SchedulerDaemon,
+    program: &str,
+    sensor: Option<&str>,
+) -> Option<SetupStep> {
     let has_sensor = |list: &str| list.split([',', ' ']).any(|program| runs(program, "host").is_ok());
     let settings = facts.settings(program, sensor, &has_sensor);
     let option = if facts.local.is_some() { "-Mconf" } else { "-Aconf" };
@@ -269,7 +271,7 @@ fn configuration(facts: &Facts, daemon: &SchedulerDaemon, program: &str, sensor:
     (!settings.is_empty()).then(|| SetupStep::command(run, undo, false, why).central())
 }
 
-fn found(facts: &Facts, daemon: &SchedulerDaemon) -> Vec<String> {
+fn found(facts: &GridEngineFacts, daemon: &SchedulerDaemon) -> Vec<String> {
     let root = daemon.variable("SGE_ROOT").unwrap_or("/var/lib/gridengine");
     let cell = daemon.variable("SGE_CELL").unwrap_or("default");
     let file = format!("{root}/{cell}/common/act_qmaster");
@@ -316,8 +318,8 @@ mod tests {
     const PROGRAM: &str = "/usr/sbin/jobfence";
     const SENSOR: &str = "/usr/share/jobfence/gridengine/load-sensor";
 
-    fn facts(local: Option<&str>) -> Facts {
-        Facts {
+    fn facts(local: Option<&str>) -> GridEngineFacts {
+        GridEngineFacts {
             release: "SGE 8.1.9".to_owned(),
             host: "node1".to_owned(),
             global: GLOBAL.to_owned(),
@@ -326,7 +328,7 @@ mod tests {
         }
     }
 
-    fn settings(facts: &Facts) -> Vec<Setting> {
+    fn settings(facts: &GridEngineFacts) -> Vec<HostSetting> {
         facts.settings(PROGRAM, Some(SENSOR), &|list| list.contains(SENSOR))
     }
 
@@ -342,7 +344,7 @@ mod tests {
     #[test]
     fn what_a_site_has_stays() {
         let sensors = format!("{LOCAL}load_sensor                  /opt/a,/opt/b\n");
-        let facts = Facts {
+        let facts = GridEngineFacts {
             global: GLOBAL.replace("load_sensor                  none", "load_sensor /opt/g"),
             ..facts(Some(&sensors))
         };
@@ -353,19 +355,23 @@ mod tests {
             format!("{lines}shepherd_cmd {PROGRAM}\nload_sensor /opt/a,/opt/b,{SENSOR}\n")
         );
         // A list of several lines is replaced as a whole.
-        let long =
-            Facts { local: Some("load_sensor /opt/a, \\\n            /opt/b\nmailer /bin/mail\n".to_owned()), ..facts };
-        let settings = [Setting { key: "load_sensor", value: "x".to_owned() }];
+        let long = GridEngineFacts {
+            local: Some("load_sensor /opt/a, \\\n            /opt/b\nmailer /bin/mail\n".to_owned()),
+            ..facts
+        };
+        let settings = [HostSetting { key: "load_sensor", value: "x".to_owned() }];
         assert_eq!(long.with(&settings), "mailer /bin/mail\nload_sensor x\n");
         // The sensors of the cluster go on.
-        let global = Facts { local: None, ..long };
+        let global = GridEngineFacts { local: None, ..long };
         assert_eq!(global.settings(PROGRAM, Some(SENSOR), &|_| false)[1].value, format!("/opt/g,{SENSOR}"));
         assert_eq!(global.settings(PROGRAM, None, &|_| false).len(), 1);
     }
 
     #[test]
     fn what_stands_in_the_way_is_said() {
-        let with = |from: &str, to: &str| Facts { global: GLOBAL.replace(from, to), ..facts(None) }.obstacle().unwrap();
+        let with = |from: &str, to: &str| {
+            GridEngineFacts { global: GLOBAL.replace(from, to), ..facts(None) }.obstacle().unwrap()
+        };
         assert!(
             with("shepherd_cmd                 none", "shepherd_cmd /opt/s").starts_with("shepherd_cmd is /opt/s, ")
         );
@@ -373,9 +379,9 @@ mod tests {
             with("execd_params                 none", "execd_params USE_CGROUPS=yes")
                 .contains("USE_CGROUPS=yes: execd")
         );
-        let relative = Facts { release: "OCS 9.0.1".to_owned(), ..facts(None) };
+        let relative = GridEngineFacts { release: "OCS 9.0.1".to_owned(), ..facts(None) };
         assert!(relative.obstacle().unwrap().starts_with("this is OCS 9.0.1, "));
-        let odd = Facts { host: "a b".to_owned(), ..facts(None) };
+        let odd = GridEngineFacts { host: "a b".to_owned(), ..facts(None) };
         assert!(odd.obstacle().is_some());
     }
 

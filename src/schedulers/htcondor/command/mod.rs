@@ -58,8 +58,8 @@ impl SchedulersPart for HtCondorPart {
         setup::plan(host)
     }
 
-    fn try_job(&self, host: &SetupHost, deadline: Instant) -> JobTried {
-        setup::try_job(host, deadline)
+    fn try_job(&self, host: &SetupHost, _: Instant) -> JobTried {
+        setup::try_job(host)
     }
 
     fn after_undo(&self, host: &SetupHost) -> Option<AfterUndo> {

@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use jobfence::requests::REQUESTS;
 use jobfence::schedulers::htcondor::asked;
@@ -12,14 +11,12 @@ use jobfence::sys::dir::Dir;
 
 use super::check::{WHOSE, value_in};
 use super::{SCHEDD, STARTD, monitor};
-use crate::check;
 use crate::check::daemon::{SchedulerDaemon, not_ours};
 use crate::command::Failure;
 use crate::configured::Configured;
 use crate::part::AfterUndo;
-use crate::setup::plan::{JobTried, SetupCommand, SetupHost, SetupPlan, SetupStep};
-use crate::setup::real_job::{JobState, SleepingJob, as_user, try_one};
-use crate::setup::shared::is_shared;
+use crate::setup::plan::{Checker, JobTried, PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep, is_shared};
+use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
 
 /// The name of the file. HTCondor reads the files of a directory in the order of their names, and of two lines the later one counts.
 const FILE: &str = "90-jobfence.conf";
@@ -34,7 +31,7 @@ const KEYS: [&str; 6] =
 
 /// What is known of HTCondor on this host.
 #[derive(Debug, Default)]
-struct Facts {
+struct CondorFacts {
     /// Such as `23.9.6`.
     release: String,
     /// The daemons that the master starts here.
@@ -47,7 +44,7 @@ struct Facts {
     file: String,
 }
 
-impl Facts {
+impl CondorFacts {
     fn read(daemon: &SchedulerDaemon) -> Result<Self, String> {
         let mut words = ["condor_config_val", "-subsystem", "STARTD", "-macro"].map(str::to_owned).to_vec();
         words.extend(KEYS.iter().map(|key| format!("{key} = $({key})")));
@@ -152,7 +149,7 @@ impl Facts {
 /// What is to be done on this host. `None`: HTCondor starts no job here.
 pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
     let Some((daemon, runs)) = daemon(&host.proc) else { return Ok(None) };
-    let facts = match Facts::read(&daemon) {
+    let facts = match CondorFacts::read(&daemon) {
         Ok(facts) => facts,
         Err(_) if !runs => return Ok(None),
         Err(why) => return Err(format!("HTCondor does not say how it is configured: {why}").into()),
@@ -184,17 +181,17 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
 }
 
 /// Whether jobs can be fenced here, whatever starts them until now.
-fn can_fence() -> Result<bool, Failure> {
+fn can_fence(check: Checker<'_>) -> Result<bool, Failure> {
     if let Some(Err(why)) = monitor::health(&Configured { config: None, overrides: Vec::new() }) {
         return Err(format!("no job could be fenced here: {why}").into());
     }
-    check::run(&check::CheckOptions { is_before: true, ..Default::default() })
+    check(PlannedCheck::default())
 }
 
 /// Has the daemons read the configuration without our file.
 pub fn after_undo(host: &SetupHost) -> Option<AfterUndo> {
     let (daemon, _) = daemon(&host.proc).filter(|(_, runs)| *runs)?;
-    let facts = Facts::read(&daemon).ok()?;
+    let facts = CondorFacts::read(&daemon).ok()?;
     (!facts.file.is_empty()).then(|| -> AfterUndo {
         Box::new(move || {
             let failed = daemon.ask(&["condor_reconfig"]).err();
@@ -203,18 +200,18 @@ pub fn after_undo(host: &SetupHost) -> Option<AfterUndo> {
     })
 }
 
-/// Has a job of a slot run on this host.
-pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
+/// A job of a slot of this host.
+pub fn try_job(host: &SetupHost) -> JobTried {
     match daemon(&host.proc) {
-        Some((daemon, true)) => try_one(&SlotJob(&daemon), None, deadline),
+        Some((daemon, true)) => JobTried::Asleep(Box::new(SleepingSlotJob(daemon))),
         _ => JobTried::NotRun("HTCondor does not run here".to_owned()),
     }
 }
 
-/// A job for a slot of this host.
-struct SlotJob<'a>(&'a SchedulerDaemon);
+/// Its commands find HTCondor by this daemon.
+struct SleepingSlotJob(SchedulerDaemon);
 
-impl SleepingJob for SlotJob<'_> {
+impl SleepingJob for SleepingSlotJob {
     fn submit(&self, user: &str) -> Result<String, String> {
         let host = self.0.ask(&["condor_config_val", "FULL_HOSTNAME"])?;
         let requirements = format!("requirements = TARGET.Machine =?= \"{}\"", host.trim());
@@ -258,14 +255,14 @@ fn daemon(proc: &Dir) -> Option<(SchedulerDaemon, bool)> {
 }
 
 /// Whether the daemons that run have read the file. One that does not say so is believed to have.
-fn in_effect(daemon: &SchedulerDaemon, facts: &Facts) -> bool {
+fn in_effect(daemon: &SchedulerDaemon, facts: &CondorFacts) -> bool {
     [("STARTD", "-startd", "STARTER"), ("SCHEDD", "-schedd", "STARTER_LOCAL")].iter().all(|(name, option, key)| {
         let said = facts.starts(name).then(|| daemon.ask(&["condor_config_val", option, key]));
         said.is_none_or(|said| said.is_err() || said.is_ok_and(|value| value.trim() == facts.value(key)))
     })
 }
 
-fn found(facts: &Facts, read: &str) -> Vec<String> {
+fn found(facts: &CondorFacts, read: &str) -> Vec<String> {
     let mut found = vec![format!("HTCondor {}", facts.release)];
     let files: Vec<&str> = read.lines().filter(|line| line.starts_with(char::is_whitespace)).map(str::trim).collect();
     found
@@ -293,19 +290,19 @@ mod tests {
     const PROGRAM: &str = "/usr/sbin/jobfence";
 
     /// What 23.9.6 of Debian 13 has printed on a host with all daemons.
-    fn stock() -> Facts {
-        Facts {
+    fn stock() -> CondorFacts {
+        CondorFacts {
             release: release("$CondorVersion: 23.9.6 2026-07-12 PackageID: 23.9.6+dfsg-2.1+b10 $\n").to_owned(),
             daemons: "MASTER COLLECTOR NEGOTIATOR SCHEDD STARTD\n".to_owned(),
             settings: "STARTER = /usr/sbin/condor_starter\nSTARTER_LOCAL = /usr/sbin/condor_starter\nSTARTD_JOB_ATTRS = \n\
                        STARTD_CRON_JOBLIST = \nSTART = True\nLOCAL_CONFIG_DIR = /usr/share/condor/config.d,/etc/condor/config.d\n"
                 .to_owned(),
-            ..Facts::default()
+            ..CondorFacts::default()
         }
     }
 
     /// The same after the file was written.
-    fn set_up() -> Facts {
+    fn set_up() -> CondorFacts {
         let file = stock().wanted(PROGRAM, &is_ours);
         let before = stock().settings;
         let value = |key: &str| value_in(&before, key);
@@ -314,7 +311,7 @@ mod tests {
             Some(format!("{key} = {}\n", value_of.replace(&format!("$({key})"), &value(key))))
         });
         let settings = before.clone() + &settings.collect::<String>();
-        Facts { settings, ours_in_cron: vec!["JOBFENCE".to_owned()], file, ..stock() }
+        CondorFacts { settings, ours_in_cron: vec!["JOBFENCE".to_owned()], file, ..stock() }
     }
 
     fn is_ours(value: &str) -> bool {
@@ -361,11 +358,11 @@ mod tests {
 
     #[test]
     fn what_the_site_has_done_is_left_alone() {
-        let by_hand = Facts { file: String::new(), ..set_up() };
+        let by_hand = CondorFacts { file: String::new(), ..set_up() };
         assert_eq!(by_hand.wanted(PROGRAM, &is_ours), "");
-        let schedd = Facts { daemons: "MASTER, SCHEDD\n".to_owned(), ..stock() };
+        let schedd = CondorFacts { daemons: "MASTER, SCHEDD\n".to_owned(), ..stock() };
         assert_eq!(schedd.wanted(PROGRAM, &is_ours), format!("{HEAD}STARTER_LOCAL = {PROGRAM}\n"));
-        let without = Facts { settings: stock().settings.replace("START = True\n", "START = \n"), ..stock() };
+        let without = CondorFacts { settings: stock().settings.replace("START = True\n", "START = \n"), ..stock() };
         assert!(!without.wanted(PROGRAM, &is_ours).contains("\nSTART ="));
     }
 
@@ -379,14 +376,16 @@ mod tests {
 
     #[test]
     fn another_starter_is_not_replaced() {
-        let other =
-            Facts { settings: stock().settings.replacen("/usr/sbin/condor_starter", "/opt/wrapper", 1), ..stock() };
+        let other = CondorFacts {
+            settings: stock().settings.replacen("/usr/sbin/condor_starter", "/opt/wrapper", 1),
+            ..stock()
+        };
         assert!(other.obstacle(&is_ours).unwrap().starts_with("STARTER is /opt/wrapper, "));
-        let schedd = Facts { daemons: "SCHEDD".to_owned(), ..other };
+        let schedd = CondorFacts { daemons: "SCHEDD".to_owned(), ..other };
         assert_eq!(schedd.obstacle(&is_ours), None);
-        let old = Facts { release: "23.0.14".to_owned(), ..stock() };
+        let old = CondorFacts { release: "23.0.14".to_owned(), ..stock() };
         assert_eq!(old.obstacle(&is_ours).unwrap(), "this is HTCondor 23.0.14, and jobfence needs 23.9 or later");
-        let none = Facts {
+        let none = CondorFacts {
             settings: stock().settings.replace("/usr/share/condor/config.d,/etc/condor/config.d", ""),
             ..stock()
         };

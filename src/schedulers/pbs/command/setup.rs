@@ -10,12 +10,10 @@ use jobfence::schedulers::pbs::{CONF, CONF_VARIABLE, configured_home};
 
 use super::mom::{self, EVENTS, MomHook};
 use super::{MOM, node};
-use crate::check;
 use crate::check::daemon::{DaemonKind, SchedulerDaemon};
 use crate::command::Failure;
-use crate::configured::Configured;
-use crate::setup::plan::{JobTried, SetupCommand, SetupHost, SetupPlan, SetupStep};
-use crate::setup::real_job::{JobState, SleepingJob, as_user, try_one};
+use crate::setup::plan::{JobTried, PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep};
+use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
 
 /// The daemon of the central host.
 const SERVER: DaemonKind = DaemonKind { program: "pbs_server.bin", ..MOM };
@@ -36,7 +34,7 @@ const IMPORT: &str = r#""$0" -c "import hook $1 application/x-python default $2"
 
 /// What is known of OpenPBS on this host.
 #[derive(Debug, Default)]
-struct Facts {
+struct PbsFacts {
     /// Such as `23.06.06`.
     release: String,
     /// The text of pbs.conf.
@@ -46,7 +44,7 @@ struct Facts {
     /// Whether the library can see which jobs MoM has.
     has_home: bool,
     /// Whether this host runs jobs, and whether it has the server.
-    roles: Roles,
+    roles: HostRoles,
     /// The hooks of the server. `None`: it is on another host, or its directory cannot be read.
     of_server: Option<Vec<MomHook>>,
     /// The same of MoM's.
@@ -56,13 +54,13 @@ struct Facts {
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Roles {
+struct HostRoles {
     mom: bool,
     server: bool,
 }
 
 /// What a hook is made of.
-struct Parts {
+struct HookFiles {
     /// `PREFIX/share/jobfence/pbs`.
     directory: PathBuf,
     /// The attributes of jobfence.HK, as qmgr takes them.
@@ -70,7 +68,7 @@ struct Parts {
     program: Vec<u8>,
 }
 
-impl Facts {
+impl PbsFacts {
     fn value(&self, key: &str) -> Option<&str> {
         value_of(&self.conf, key)
     }
@@ -114,7 +112,7 @@ impl Facts {
     }
 }
 
-impl Parts {
+impl HookFiles {
     fn read(directory: PathBuf) -> Result<Self, Failure> {
         let read = |name: &str| {
             let file = directory.join(name);
@@ -150,15 +148,15 @@ enum Qmgr {
 type HookStep = (&'static str, Qmgr, Vec<Qmgr>);
 
 /// What the hook lacks. Nothing is known of it if there is none.
-fn hook_steps(ours: Option<(&MomHook, Option<&[u8]>)>, parts: &Parts) -> Vec<HookStep> {
+fn hook_steps(ours: Option<(&MomHook, Option<&[u8]>)>, files: &HookFiles) -> Vec<HookStep> {
     let name = ours.map_or(NAME, |(hook, _)| &hook.name);
     let line = |text: String| Qmgr::Line(text);
     let program = |path: String| Qmgr::Script(IMPORT, vec![name.to_owned(), path], None);
     let enable = ("it runs at each job from now on", line(format!("set hook {name} enabled = true")));
     let Some((hook, has)) = ours else {
         let attributes: Vec<String> =
-            parts.attributes.iter().map(|(key, value)| format!("{key} = \"{value}\"")).collect();
-        let config = Qmgr::Script(CONFIGURE, vec![name.to_owned(), parts.path("jobfence.CF")], None);
+            files.attributes.iter().map(|(key, value)| format!("{key} = \"{value}\"")).collect();
+        let config = Qmgr::Script(CONFIGURE, vec![name.to_owned(), files.path("jobfence.CF")], None);
         return vec![
             (
                 "a hook puts each job into a fence",
@@ -167,19 +165,19 @@ fn hook_steps(ours: Option<(&MomHook, Option<&[u8]>)>, parts: &Parts) -> Vec<Hoo
             ),
             ("when it runs, and as whom", line(format!("set hook {name} {}", attributes.join(", "))), Vec::new()),
             ("where the hosts have the library and jobfence.conf", config, Vec::new()),
-            ("its program", program(parts.path("jobfence.py")), Vec::new()),
+            ("its program", program(files.path("jobfence.py")), Vec::new()),
             (enable.0, enable.1, Vec::new()),
         ];
     };
     let mut steps = Vec::new();
     if EVENTS.iter().any(|event| !hook.value("event").split(',').any(|one| one == *event)) {
-        let event = parts.attributes.iter().find(|(key, _)| key == "event").map_or("", |(_, value)| value);
+        let event = files.attributes.iter().find(|(key, _)| key == "event").map_or("", |(_, value)| value);
         let set = |event: &str| line(format!("set hook {name} event = \"{event}\""));
         steps.push(("a hook without all events leaves jobs outside", set(event), vec![set(hook.value("event"))]));
     }
-    if let Some(has) = has.filter(|has| *has != parts.program) {
+    if let Some(has) = has.filter(|has| *has != files.program) {
         let before = Qmgr::Script(IMPORT, vec![name.to_owned()], Some(has.to_vec()));
-        steps.push(("its program is that of this release", program(parts.path("jobfence.py")), vec![before]));
+        steps.push(("its program is that of this release", program(files.path("jobfence.py")), vec![before]));
     }
     if !hook.is_enabled() {
         steps.push((enable.0, enable.1, vec![line(format!("set hook {name} enabled = false"))]));
@@ -202,20 +200,19 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
     if facts.roles.mom {
         plan.steps.extend(SetupStep::service());
         let config = plan.config.clone();
-        plan.steps.push(SetupStep::condition("a job would be fenced here", move || {
-            let configured = Configured { config: config.clone(), overrides: Vec::new() };
-            check::run(&check::CheckOptions { is_before: true, configured, ..Default::default() })
+        plan.steps.push(SetupStep::condition("a job would be fenced here", move |check| {
+            check(PlannedCheck { config: config.clone(), ..Default::default() })
         }));
     }
     // A host without the server has what the server sends it, and there is nothing to compare.
     if facts.of_server.is_none() && facts.ours().is_some_and(MomHook::is_enabled) {
         return Ok(Some(plan));
     }
-    let parts = Parts::read(host.data.join("pbs"))?;
+    let files = HookFiles::read(host.data.join("pbs"))?;
     let program = |hook: &MomHook| fs::read(facts.kept_in.join(format!("{}.PY", hook.name))).ok();
     let ours = facts.ours().map(|hook| (hook, program(hook)));
     let ours = ours.as_ref().map(|(hook, program)| (*hook, program.as_deref()));
-    for (why, run, undo) in hook_steps(ours, &parts) {
+    for (why, run, undo) in hook_steps(ours, &files) {
         let (Some(run), Some(undo)) =
             (command(&daemon, run), undo.into_iter().map(|one| command(&daemon, one)).collect())
         else {
@@ -226,15 +223,15 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
     Ok(Some(plan))
 }
 
-/// Has a job run on this host, when MoM has the hook.
+/// A job with a chunk of this host, when MoM has the hook.
 pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
     let mut found = read(host);
-    while let Some((daemon, facts)) = &found {
+    while let Some((daemon, facts)) = found {
         if !facts.roles.mom {
             return JobTried::NotRun("this host runs no jobs".to_owned());
         }
         if facts.of_mom.iter().flatten().any(|hook| hook.is_ours && hook.is_enabled()) {
-            return try_one(&ChunkJob(daemon), facts.config(host), deadline);
+            return JobTried::Asleep(Box::new(SleepingChunkJob { daemon, config: facts.config(host) }));
         }
         if Instant::now() + SENT > deadline {
             return JobTried::NotRun("the server has not sent the hook to MoM in time".to_owned());
@@ -245,26 +242,33 @@ pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
     JobTried::NotRun("OpenPBS does not run here".to_owned())
 }
 
-/// A job with a chunk of this host.
-struct ChunkJob<'a>(&'a SchedulerDaemon);
+/// Its commands find OpenPBS by this daemon.
+struct SleepingChunkJob {
+    daemon: SchedulerDaemon,
+    config: Option<PathBuf>,
+}
 
-impl SleepingJob for ChunkJob<'_> {
+impl SleepingJob for SleepingChunkJob {
+    fn config(&self) -> Option<PathBuf> {
+        self.config.clone()
+    }
+
     fn submit(&self, user: &str) -> Result<String, String> {
         let node = node::node().map_err(|error| error.to_string())?;
         let select = format!("select=1:ncpus=1:mem=100mb:host={node}");
         let quiet = ["-N", "jobfence-setup", "-o", "/dev/null", "-e", "/dev/null", "-l", &select];
         let argv = [&["qsub"], &quiet[..], &["--", "/bin/sleep", "60"]].concat();
-        let words = self.0.words(&argv).ok_or("there is no qsub")?;
-        Ok(self.0.ask(&as_user(user, &words))?.trim().to_owned())
+        let words = self.daemon.words(&argv).ok_or("there is no qsub")?;
+        Ok(self.daemon.ask(&as_user(user, &words))?.trim().to_owned())
     }
 
     fn state(&self, id: &str) -> JobState {
-        state_of(&self.0.ask(&["qstat", "-fw", id]).unwrap_or_default())
+        state_of(&self.daemon.ask(&["qstat", "-fw", id]).unwrap_or_default())
     }
 
     fn delete(&self, user: &str, id: &str) {
-        if let Some(words) = self.0.words(&["qdel", id]) {
-            let _ = self.0.ask(&as_user(user, &words));
+        if let Some(words) = self.daemon.words(&["qdel", id]) {
+            let _ = self.daemon.ask(&as_user(user, &words));
         }
     }
 }
@@ -280,7 +284,7 @@ fn state_of(said: &str) -> JobState {
 }
 
 /// The facts, and the daemon that is asked. `None`: OpenPBS is not here, or only its commands are.
-fn read(host: &SetupHost) -> Option<(SchedulerDaemon, Facts)> {
+fn read(host: &SetupHost) -> Option<(SchedulerDaemon, PbsFacts)> {
     let find = |kind| SchedulerDaemon::find(&host.proc, kind);
     let (mom, server) = (find(MOM), find(SERVER));
     let of_shell = std::env::var(CONF_VARIABLE).ok().filter(|file| !file.is_empty());
@@ -288,7 +292,7 @@ fn read(host: &SetupHost) -> Option<(SchedulerDaemon, Facts)> {
         mom.as_ref().or(server.as_ref()).and_then(|daemon| daemon.variable(CONF_VARIABLE)).map(str::to_owned);
     let conf = fs::read_to_string(of_daemon.or(of_shell).unwrap_or_else(|| CONF.to_owned())).ok()?;
     let is_started = |key| value_of(&conf, key) == Some("1");
-    let roles = Roles {
+    let roles = HostRoles {
         mom: mom.is_some() || is_started("PBS_START_MOM"),
         server: server.is_some() || is_started("PBS_START_SERVER"),
     };
@@ -302,7 +306,7 @@ fn read(host: &SetupHost) -> Option<(SchedulerDaemon, Facts)> {
     let python = || daemon.ask(&["pbs_python", "-c", "import ctypes"]).unwrap_or_else(|why| why).trim().to_owned();
     let of_server = roles.server.then(|| mom::hooks(&home.join("server_priv"))).flatten();
     let kept_in = if of_server.is_some() { home.join("server_priv/hooks") } else { of_mom.join("mom_priv/hooks") };
-    let facts = Facts {
+    let facts = PbsFacts {
         release: daemon.ask(&["pbs_mom", "--version"]).ok().and_then(|text| release(&text)).unwrap_or_default(),
         python: if roles.mom { python() } else { String::new() },
         has_home: configured_home().is_some(),
@@ -326,7 +330,7 @@ fn command(daemon: &SchedulerDaemon, qmgr: Qmgr) -> Option<SetupCommand> {
     }
 }
 
-fn found(facts: &Facts, daemon: &SchedulerDaemon) -> Vec<String> {
+fn found(facts: &PbsFacts, daemon: &SchedulerDaemon) -> Vec<String> {
     let conf = daemon.variable(CONF_VARIABLE).unwrap_or(CONF);
     let server = facts.value("PBS_SERVER").unwrap_or("not named");
     let does = [(facts.roles.mom, "runs jobs"), (facts.roles.server, "has the server")];
@@ -367,8 +371,8 @@ mod tests {
                       execjob_attach,execjob_resize,execjob_abort,execjob_postsuspend,execjob_preresume,exechost_periodic,exechost_startup\n\
                       order=100\nalarm=60\nfreq=60\n";
 
-    fn parts() -> Parts {
-        Parts::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks/pbs")).unwrap()
+    fn files() -> HookFiles {
+        HookFiles::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks/pbs")).unwrap()
     }
 
     /// The hooks of a directory with this one.
@@ -381,10 +385,17 @@ mod tests {
         mom::hooks(temp.path()).unwrap()
     }
 
-    fn facts(of_server: Vec<MomHook>) -> Facts {
+    fn facts(of_server: Vec<MomHook>) -> PbsFacts {
         let release = release("pbs_version = 23.06.06\n").unwrap();
-        let roles = Roles { mom: true, server: true };
-        Facts { release, conf: CONF.to_owned(), has_home: true, roles, of_server: Some(of_server), ..Facts::default() }
+        let roles = HostRoles { mom: true, server: true };
+        PbsFacts {
+            release,
+            conf: CONF.to_owned(),
+            has_home: true,
+            roles,
+            of_server: Some(of_server),
+            ..PbsFacts::default()
+        }
     }
 
     fn lines(steps: &[HookStep]) -> Vec<String> {
@@ -397,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_server_without_the_hook_gets_it() {
-        let steps = hook_steps(None, &parts());
+        let steps = hook_steps(None, &files());
         let said = lines(&steps);
         assert_eq!(said.len(), 5, "{said:?}");
         assert_eq!(said[0], "create hook jobfence");
@@ -415,11 +426,11 @@ mod tests {
 
     #[test]
     fn what_is_so_already_is_left_alone() {
-        let parts = parts();
-        let program = String::from_utf8(parts.program.clone()).unwrap();
+        let files = files();
+        let program = String::from_utf8(files.program.clone()).unwrap();
         let of = |name: &str, attributes: &str, program: &str| {
             let facts = facts(hooks(name, attributes, program));
-            let steps = hook_steps(Some((facts.ours().unwrap(), Some(program.as_bytes()))), &parts);
+            let steps = hook_steps(Some((facts.ours().unwrap(), Some(program.as_bytes()))), &files);
             lines(&steps)
         };
         assert!(of("jobfence", HK, &program).is_empty());
@@ -433,7 +444,7 @@ mod tests {
         );
         // The old program comes back.
         let facts = facts(hooks("jobfence", HK, &old));
-        let steps = hook_steps(Some((facts.ours().unwrap(), Some(old.as_bytes()))), &parts);
+        let steps = hook_steps(Some((facts.ours().unwrap(), Some(old.as_bytes()))), &files);
         assert_eq!(steps[0].2, [Qmgr::Script(IMPORT, vec!["jobfence".to_owned()], Some(old.into_bytes()))]);
     }
 
@@ -443,13 +454,13 @@ mod tests {
         assert_eq!(facts(hooks("pbs_cgroups", "event=execjob_begin\nenabled=false\n", "x")).obstacle(), None);
         let stock = facts(hooks("pbs_cgroups", "event=execjob_begin\n", "x"));
         assert!(stock.obstacle().unwrap().starts_with("the hook pbs_cgroups is enabled"));
-        let old = Facts { release: "19.1.3".to_owned(), ..facts(Vec::new()) };
+        let old = PbsFacts { release: "19.1.3".to_owned(), ..facts(Vec::new()) };
         assert_eq!(old.obstacle().unwrap(), "this is OpenPBS 19.1.3, and the hook needs 20.0 or later");
-        let python = Facts { python: "ImportError".to_owned(), ..facts(Vec::new()) };
+        let python = PbsFacts { python: "ImportError".to_owned(), ..facts(Vec::new()) };
         assert!(python.obstacle().unwrap().ends_with("ImportError"));
-        let without = Facts { has_home: false, ..facts(Vec::new()) };
+        let without = PbsFacts { has_home: false, ..facts(Vec::new()) };
         assert!(without.obstacle().unwrap().contains("PBS_MOM_HOME="));
-        let server = Facts { has_home: false, roles: Roles { mom: false, server: true }, ..facts(Vec::new()) };
+        let server = PbsFacts { has_home: false, roles: HostRoles { mom: false, server: true }, ..facts(Vec::new()) };
         assert_eq!(server.obstacle(), None);
     }
 

@@ -22,11 +22,10 @@ use jobfence::sys::dir::Dir;
 use jobfence::sys::systemd::is_systemd;
 
 use crate::command::{Failure, require_root};
-use crate::hold::systemds_own;
 use crate::part::AfterUndo;
 use crate::schedulers::slurm::line::{self, InstalledLine};
-use crate::systemd::{self, Service};
-use crate::{metrics, series};
+use crate::systemd::{self, Service, systemds_own};
+use crate::{metrics_file, series};
 
 /// The exit status if jobfence is off, but something of it is still needed.
 const STILL_NEEDED: u8 = 3;
@@ -42,8 +41,12 @@ pub struct DisableOptions {
     /// Take the plugin's line from this file [default: PREFIX/share/jobfence/plugstack.conf]
     #[arg(long, value_name = "FILE")]
     line: Option<PathBuf>,
+    /// Leave jobfence.service, and all else that jobs of another scheduler on this node need
+    #[arg(long)]
+    keep_service: bool,
 }
 
+/// Fails only while the plugin is still on.
 pub fn disable(options: &DisableOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence disable'")?;
     let line = InstalledLine::installed(options.line.as_deref());
@@ -51,19 +54,22 @@ pub fn disable(options: &DisableOptions) -> Result<ExitCode, Failure> {
     let config = config(if line.active.is_file() { &line.active } else { line.candidate() });
     let loaded_from = plugins(&line);
     turn_off(&line)?;
-    clear(&config, &loaded_from)
+    clear(&config, &loaded_from, options.keep_service).or_else(|error| {
+        println!("disabled       no new step is fenced, but something is left: {error}");
+        Ok(ExitCode::from(STILL_NEEDED))
+    })
 }
 
 /// Removes what no step needs, when Slurm does not load the plugin any more.
-fn clear(config: &Config, loaded_from: &[String]) -> Result<ExitCode, Failure> {
+fn clear(config: &Config, loaded_from: &[String], keep_service: bool) -> Result<ExitCode, Failure> {
     let host = Host::read_what_there_is(config)?.0;
     std::thread::sleep(LOADING);
     let mut needed = still_loaded(&host.proc, loaded_from)?;
-    if needed.is_empty() {
+    if needed.is_empty() && !keep_service {
         needed = still_recorded(&host, config)?;
     }
     if !needed.is_empty() {
-        if host.systemd {
+        if host.systemd && !keep_service {
             Service::disable()?;
         }
         println!(
@@ -71,6 +77,10 @@ fn clear(config: &Config, loaded_from: &[String]) -> Result<ExitCode, Failure> {
         );
         needed.iter().for_each(|what| println!("               {what}"));
         return Ok(ExitCode::from(STILL_NEEDED));
+    }
+    if keep_service {
+        println!("disabled       no step of Slurm is fenced; jobfence.service and what it needs stay");
+        return Ok(ExitCode::SUCCESS);
     }
     if host.systemd {
         Service::stop()?;
@@ -83,7 +93,7 @@ fn clear(config: &Config, loaded_from: &[String]) -> Result<ExitCode, Failure> {
         );
         return Ok(ExitCode::from(STILL_NEEDED));
     }
-    for left in [metrics::forget(config), series::remove_all(&config.run_dir).map_err(|error| error.to_string())] {
+    for left in [metrics_file::forget(config), series::remove_all(&config.run_dir).map_err(|error| error.to_string())] {
         left.unwrap_or_else(|why| println!("kept           {why}"));
     }
     println!("disabled       no step is fenced; nothing of jobfence runs, and nothing but its files is left");
@@ -100,7 +110,7 @@ pub fn after_undo(line: &InstalledLine) -> AfterUndo {
         if is_on || !config.run_dir.exists() || is_systemd() && systemd::state().is_some_and(|service| service.active) {
             return Ok(None);
         }
-        let is_clear = clear(&config, &loaded_from)? == ExitCode::SUCCESS;
+        let is_clear = clear(&config, &loaded_from, false)? == ExitCode::SUCCESS;
         Ok((!is_clear).then(|| "when these have ended, run 'jobfence disable', which removes the rest".to_owned()))
     })
 }

@@ -4,7 +4,7 @@
 //! The order keeps a node from refusing jobs: first what a fence needs, then the check with the line's own arguments, and last the line
 //! itself, by one rename. A failure before that leaves the node as it was.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -57,7 +57,14 @@ pub fn enable(options: &EnableOptions) -> Result<ExitCode, Failure> {
 
 /// `Ok(false)`: the check has printed why not.
 fn turn_on(line: &InstalledLine, slurm: &Slurm, write_include: bool) -> Result<bool, Failure> {
-    if !would_fence(line.candidate())? {
+    let candidate = line.candidate();
+    let as_if = check::CheckOptions {
+        plugstack: Some(candidate.to_owned()),
+        // The check finds the other arguments in that line.
+        configured: line::configured(candidate).file_alone(),
+        ..Default::default()
+    };
+    if check::check(&as_if)? != ExitCode::SUCCESS {
         eprintln!("jobfence: nothing was activated, since jobs would be refused, or run without a fence: see above");
         return Ok(false);
     }
@@ -77,16 +84,6 @@ fn turn_on(line: &InstalledLine, slurm: &Slurm, write_include: bool) -> Result<b
         line.active.display()
     );
     Ok(true)
-}
-
-/// Whether jobs would be fenced by the line in this file; prints what the check finds.
-pub fn would_fence(candidate: &Path) -> Result<bool, Failure> {
-    check::run(&check::CheckOptions {
-        plugstack: Some(candidate.to_owned()),
-        // The check finds the other arguments in that line.
-        configured: line::configured(candidate).file_alone(),
-        ..Default::default()
-    })
 }
 
 /// jobfence is on already, by whatever line.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use jobfence::schedulers::slurm::plugstack::PlugstackLine;
-use jobfence::schedulers::slurm::spank::version;
+use jobfence::schedulers::slurm::spank::version::{self, RELEASES};
 use jobfence::sys::child;
 use jobfence::sys::dir::Dir;
 use jobfence::sys::process;
@@ -112,6 +112,13 @@ fn peek(file: &Path, api: Option<c_long>) -> Result<(), String> {
             api >> 16
         )),
     }
+}
+
+/// For which releases of Slurm this one is, as `22.05 to 26.11`.
+pub fn releases() -> String {
+    let mut all = RELEASES.iter().map(|(_, release)| in_words(*release));
+    let first = all.next().unwrap_or_default();
+    format!("{first} to {}", all.next_back().unwrap_or_default())
 }
 
 /// A plugin's version as `25.11`.

@@ -13,10 +13,9 @@ use nix::unistd::{Uid, User};
 
 use super::job::KEPT;
 use super::line::{self, InstalledLine};
-use super::{enable, load, node, pam};
+use super::{load, node, pam};
 use crate::command::Failure;
-use crate::setup::plan::{FileChange, JobTried, SetupAction, SetupHost, SetupPlan, SetupStep};
-use crate::setup::shared::is_shared;
+use crate::setup::plan::{FileChange, JobTried, PlannedCheck, SetupAction, SetupHost, SetupPlan, SetupStep, is_shared};
 
 /// The name of the line that the package or 'make install' has put into `PREFIX/share/jobfence`.
 const LINE: &str = "plugstack.conf";
@@ -53,6 +52,7 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
         None => {
             plan.found
                 .push("this host is no node of slurm.conf, and runs no slurmd: nothing is to be done here".to_owned());
+            plan.is_bystander = true;
             return Ok(Some(plan));
         }
     }
@@ -86,9 +86,10 @@ fn turn_on(line: &InstalledLine, slurm: &Slurm, plan: &mut SetupPlan) -> Result<
     let candidate = line.candidate().to_owned();
     let text = std::fs::read(&candidate).map_err(|error| format!("read {}: {error}", candidate.display()))?;
     plan.config = line::configured(&candidate).config;
+    let config = plan.config.clone();
     plan.steps
-        .push(SetupStep::condition("'jobfence check' finds that jobs would be fenced by the new line", move || {
-            enable::would_fence(&candidate)
+        .push(SetupStep::condition("'jobfence check' finds that jobs would be fenced by the new line", move |check| {
+            check(PlannedCheck { plugstack: Some(candidate.clone()), config: config.clone() })
         }));
     let mut files = vec![SetupStep::file(&line.active, text, "Slurm loads the plugin by it")];
     if line.kept.is_file() {

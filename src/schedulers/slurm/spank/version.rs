@@ -13,7 +13,7 @@ use crate::schedulers::slurm::spank::plugin_version;
 
 /// The value of `slurm_api_version() >> 16` (`META`'s `API_CURRENT`), and the release. The last release was still being developed when its
 /// header was compared (August 2026).
-const RELEASES: [(c_long, u32); 9] = [
+pub const RELEASES: [(c_long, u32); 9] = [
     (38, 0x16_05_00), // 22.05
     (39, 0x17_02_00), // 23.02
     (40, 0x17_0b_00), // 23.11

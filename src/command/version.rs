@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `jobfence --version`: for what it was built, and the numbers of its interfaces. `-V` is the first line alone.
+
+use std::sync::LazyLock;
+
+use jobfence::doors::{c_abi, seen};
+use jobfence::report::{account, nodes};
+use jobfence::{config, record};
+
+use crate::host::grantable;
+use crate::schedulers::slurm;
+use crate::{living, report, series};
+
+/// Behind the name of the command.
+pub fn long() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(text);
+    &TEXT
+}
+
+fn text() -> String {
+    let records = record::FORMS.iter().map(|form| form.trim_end()).chain([nodes::MAGIC]).collect::<Vec<_>>().join(", ");
+    let schemas = [account::SCHEMA, living::SCHEMA, report::SCHEMA, series::SCHEMA].join(", ");
+    let lines = [
+        jobfence::VERSION.to_owned(),
+        format!("built for: {}", jobfence::BUILT_FOR),
+        format!("Slurm: {}", slurm::load::releases()),
+        format!("configuration: {}", config::FORM),
+        format!("records: {records}"),
+        format!("C ABI: {}", c_abi::ABI_VERSION),
+        format!("JSON: {schemas}, host {}, usage {}", grantable::SCHEMA, seen::SCHEMA),
+    ];
+    lines.join("\n")
+}
