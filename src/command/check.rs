@@ -34,6 +34,7 @@ use crate::schedulers::slurm::arguments::{self, PluginArguments};
 use crate::schedulers::slurm::dirs::SlurmDirs;
 use crate::schedulers::slurm::node;
 use crate::schedulers::slurm::pam;
+pub use document::SCHEMA;
 use rows::{Form, Rows};
 use verdict::{Cause, Fault, Judgement, Verdict, Word, without_root};
 

@@ -37,6 +37,7 @@ SLURM_CONF = "src/schedulers/slurm/conf.rs"
 ADVICE = "src/report/card/advice.rs"
 CARDS_WORDS = "src/report/card/words.rs"
 SPOOL = "src/schedulers/gridengine/spool.rs"
+SETUP_JOURNAL = "src/command/setup/journal.rs"
 CLIENT = "src/schedulers/gridengine/client.rs"
 EARLY_MOVE = "src/launch/early_move.rs"
 LAYOUT = "src/cgroup/layout.rs"
@@ -1165,6 +1166,13 @@ BREAKS = (
     Break("a_startd_that_is_asked_once", "src/schedulers/htcondor/command/starter/late.rs", "for pause in pauses {", "for pause in &pauses[..1] {",
           "unit a_startd_that_is_busy"),
     Break("a_starter_without_room_of_its_own", STARTER, "room: Some(Room {", "room: (limits_memory).then_some(Room {", "unit the_starter_has_room"),
+    # A check for programs and for health checks.
+    Break("a_health_check_fails_for_what_is_unknown", "src/command/check/health.rs", "judged.short().0 == Word::Unfenced",
+          "!judged.short().0.is_good()", "host cli a_health_check_asks a_health_check_fails_only"),
+    Break("what_stands_below_a_row_is_for_people_alone", "src/command/check/rows.rs",
+          "self.rows.push(Row { name, value, kind: RowKind::Remark });", "let _ = name;", "host cli check_says_the_same"),
+    Break("a_line_with_quotes", "src/command/check/document.rs", "let plain = |c: &char| !matches!(c, '\\'' |", "let plain = |c: &char| !matches!(c, '\\t' |",
+          "unit check::document"),
     Break("a_shells_htcondor", "src/command/check/daemon.rs", "{ self.kind.variables } else { &[] }", "{ self.kind.variables } else { self.kind.variables }",
           "unit what_the_shell_has"),
     Break("a_default_for_a_job_that_was_granted_more", POLICY, "(None, default_memory) } else", "(default_memory, None) } else", "unit policy::"),
@@ -1406,4 +1414,46 @@ BREAKS = (
           "host version the_commit_is_known_with_git_and_without"),
     Break("a_schema_that_version_does_not_say", "src/command/version.rs", "living::SCHEMA, report::SCHEMA, ", "report::SCHEMA, ",
           "host version each_number_is_said"),
+    Break(
+        "a_step_is_done_before_its_entry_is_on_disk", SETUP_JOURNAL,
+        "        self.save()?;\n        Ok(number)",
+        "        Ok(number)",
+        "host setup dies::it_may_die_at_each_change",
+    ),
+    Break(
+        "setup_overwrites_what_somebody_has_changed", SETUP_JOURNAL,
+        'if !is(&self.text(entry, "after").map_err(failed)?) {',
+        'if !is(&self.text(entry, "after").map_err(failed)?) && false {',
+        "host setup what_somebody_has_changed_since_stays",
+    ),
+    Break(
+        "setup_leaves_the_steps_before_the_one_that_failed", "src/command/setup/apply.rs",
+        ".filter(|entry| entry.number > before)",
+        ".filter(|entry| entry.number < before)",
+        "unit a_step_that_fails_takes_the_others_back",
+    ),
+    Break(
+        "setup_reaches_other_nodes_unasked", "src/command/setup/apply.rs",
+        "!seen.is_done && (central || !seen.step.is_central)",
+        "!seen.is_done",
+        "unit what_reaches_further_is_done_only_when_it_was_asked_for",
+    ),
+    Break(
+        "a_file_of_the_administrators_becomes_roots", "src/command/whole.rs",
+        "fchown(&file, Some(to.uid), Some(to.gid))",
+        "fchown(&file, None, None).map(|()| drop(to))",
+        "host setup one_command_sets_it_up_and_takes_it_back",
+    ),
+    Break(
+        "setup_checks_no_node_that_is_set_up", "src/command/setup.rs",
+        "if one.is_bystander {",
+        "if one.is_bystander || !is_changed {",
+        "slurm set_up_and_taken_back",
+    ),
+    Break(
+        "an_include_of_one_directory_includes_all", "src/schedulers/slurm/plugstack.rs",
+        "libc::FNM_PATHNAME | libc::FNM_PERIOD",
+        "libc::FNM_PERIOD",
+        "unit a_file_that_does_not_exist_yet_would_be_read",
+    ),
 )

@@ -202,7 +202,7 @@ def set_up_and_taken_back(site):
     """By 'jobfence setup', which also has a job run: it is fenced, a second time there is nothing to do, and --undo leaves each file as it was."""
     installation, user = Installation(site), site.users[0]
     expect_equal(installation.make("put")[0], 0, "exit status of the installation")
-    journal = site.top / "state/setup"
+    journal = site.top / "journal/setup"
     journal.parent.mkdir(exist_ok=True)
 
     def setup(expected, *arguments):
