@@ -14,7 +14,7 @@ a namespace and a Slurm of its own. What a page may contain:
   ```text       Anything else. It is not run.
 
 A comment above a block says what is different: <!-- not run: REASON -->, or <!-- run last -->: when the rest of the page
-has been run. Every command must end with exit status 0.
+has been run. Every command must end with exit status 0, and behind <!-- ends with N --> with N.
 """
 
 import argparse
@@ -40,7 +40,7 @@ PAGES = ("README.md", "docs/install/slurm.md", "docs/install/shell.md", "docs/in
 RUN = ("console", "sh", "ini")
 GROUPS = ("students",)  # of users, in the pages' examples
 HIDDEN = ("/etc", "/usr/local", "/var/log", "/srv")
-NOTE = re.compile(r"<!-- (not run: \S.*|run last) -->")
+NOTE = re.compile(r"<!-- (not run: \S.*|run last|ends with \d) -->")
 LACKS = 77  # for check.py: this machine lacks something
 
 
@@ -170,7 +170,8 @@ class Machine:
                 until(lambda: self.site.command("scontrol", "show", "slurmd").returncode == 0, 30, "slurmd")
             if self.verbose:
                 print(output, end="", flush=True)
-            if status != 0:
+            expected = int(block.note[-1]) if block.note.startswith("ends with") else 0
+            if status != expected:
                 raise Untrue(f"{block.where}: '{command}' has ended with exit status {status}:\n{output}")
             if command.startswith("grep") and expected:
                 # A step's last line comes when its srun has ended.

@@ -65,6 +65,7 @@ pub struct SetupOptions {
 struct FoundScheduler {
     part: &'static dyn SchedulersPart,
     config: Option<PathBuf>,
+    is_bystander: bool,
     /// What is to be done, or the one thing that the administrator has to do before.
     steps: Result<Vec<LookedAtStep>, String>,
 }
@@ -156,13 +157,13 @@ fn look(
             continue;
         };
         plan.found.iter().for_each(|found| say(&label, found));
-        let config = plan.config.clone();
+        let (config, is_bystander) = (plan.config.clone(), plan.is_bystander);
         let steps = match plan.obstacle.clone() {
             Some(obstacle) => Err(obstacle),
             None => apply::see(plan).map_err(|error| error.to_string()),
         };
         steps.iter().flatten().for_each(|seen| show(seen, options.central));
-        all.push(FoundScheduler { part: *part, config, steps });
+        all.push(FoundScheduler { part: *part, config, is_bystander, steps });
     }
     if all.is_empty() {
         let known: Vec<&str> = parts.iter().map(|part| part.name()).collect();
@@ -291,7 +292,7 @@ fn act(
             outcome.to_do.push(left);
             continue;
         }
-        if steps.iter().all(|seen| matches!(seen.step.action, SetupAction::Remark)) {
+        if one.is_bystander {
             continue;
         }
         if !checked(None, one.config.clone(), false)? {

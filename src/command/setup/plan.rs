@@ -29,6 +29,8 @@ pub struct SetupPlan {
     pub found: Vec<String>,
     /// Why nothing can be set up before the administrator has done something, as a sentence that says what. No step is done then.
     pub obstacle: Option<String>,
+    /// Whether no job runs on this host, such as on a login node. Then nothing is checked at the end.
+    pub is_bystander: bool,
     /// The configuration that the scheduler names for its jobs, if it names one: `jobfence check` reads it at the end.
     pub config: Option<PathBuf>,
     pub steps: Vec<SetupStep>,

@@ -52,6 +52,7 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
         None => {
             plan.found
                 .push("this host is no node of slurm.conf, and runs no slurmd: nothing is to be done here".to_owned());
+            plan.is_bystander = true;
             return Ok(Some(plan));
         }
     }
