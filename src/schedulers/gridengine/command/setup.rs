@@ -18,17 +18,18 @@ use crate::command::Failure;
 use crate::setup::plan::{JobTried, PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep};
 use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
 
-/// Adds the configuration of a host in the file `$1`. execd does not know its version, and asks for it only when that of the cluster changes. So
-/// that is written anew as it is.
-const ADD: &str = r#""$0" -Aconf "$1" || exit
+/// Adds (`-Aconf`) or changes (`-Mconf`) the configuration of a host in the file `$2`. An execd that has none yet does not know its version,
+/// and asks for it only when that of the cluster changes. So the cluster's is written anew as it is.
+const PUT: &str = r#""$0" "$1" "$2" || exit
 d=$(mktemp -d) || exit
 "$0" -sconf global >"$d/global" && "$0" -Mconf "$d/global"
 s=$?; rm -r "$d"; exit $s"#;
-/// Edits the configuration of the host `$1` by the program `$2` of sed(1). One without lines is removed, which execd notices in the same way.
+/// Edits the configuration of the host `$1` by the program `$2` of sed(1). One without lines is removed. execd notices that in the same way.
 const EDIT: &str = r#"d=$(mktemp -d) || exit
 if "$0" -sconf global >"$d/global" && "$0" -sconf "$1" >"$d/was" 2>/dev/null; then
     sed -e :join -e '/\\$/{N;s/, *\\\n */,/;s/ *\\\n */ /;bjoin' -e '}' -e '/^#/d' -e '/^$/d' -e "$2" "$d/was" >"$d/$1" &&
-        if [ -s "$d/$1" ]; then "$0" -Mconf "$d/$1"; else "$0" -dconf "$1" && "$0" -Mconf "$d/global"; fi
+        if [ -s "$d/$1" ]; then "$0" -Mconf "$d/$1"; else "$0" -dconf "$1"; fi &&
+        "$0" -Mconf "$d/global"
 else
     "$0" -sconf global >/dev/null
 fi
@@ -269,8 +270,8 @@ fn configuration(
 ) -> Option<SetupStep> {
     let has_sensor = |list: &str| list.split([',', ' ']).any(|program| runs(program, "host").is_ok());
     let settings = facts.settings(program, sensor, &has_sensor);
-    let argv =
-        if facts.local.is_some() { daemon.words(&["qconf", "-Mconf"]) } else { daemon.script("qconf", ADD, &[]) };
+    let option = if facts.local.is_some() { "-Mconf" } else { "-Aconf" };
+    let argv = daemon.script("qconf", PUT, &[option]);
     let run = SetupCommand { argv: argv?, file: Some((facts.host.clone(), facts.with(&settings))) };
     let undo = daemon.script("qconf", EDIT, &[&facts.host, &facts.taken_back(&settings)])?;
     let undo = vec![SetupCommand { argv: undo, file: None }];
