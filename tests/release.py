@@ -99,7 +99,7 @@ def bill_tells_the_files_apart(top):
     for file in FILES:
         content = (TOP / "target/release" / file).read_bytes()
         seen = {name.decode() for name in re.findall(rb"/(?:crates|registry/src/[^/\0]+)/([\w.+-]+)/src/", content)}
-        expect(len(seen) > 5, file, "has the names of", seen)
+        expect(len(seen) > 2, file, "has the names of", seen)
         for name in seen:
             expect(file in of.get(name, ()), name, "is in", file, "and by the bill in", of.get(name))
     alone = [name for name, files in of.items() if files == ["jobfence"]]
