@@ -8,7 +8,10 @@
 # make mutants    NAME="…" deliberate breaks of the code, and what notices each; USERS= of its private Slurm
 # make install    DESTDIR= PREFIX=               make vm      virtual machines: CELL="…" CASES="…", otherwise all
 # make dist       target/dist: the last commit as one archive that builds without a network; SIGN=KEY signs it by minisign
+# make deb        target/deb: Debian packages, and an apt repository of them; with SO= and BIN=, of what is built
+# make rpm        target/rpm: RPM packages for RHEL, Fedora and SUSE, and a repository of them
 # make fuzz       TARGET=… SECONDS=…, otherwise every target for a minute
+# make pictures   docs/pictures again, from a real run in a virtual machine
 # make soak       N= short jobs and kills at random, in a virtual machine (CELL=) or, with SITE=private, on this one; SEED=
 
 CARGO ?= cargo
@@ -33,7 +36,8 @@ SO = target/release/libjobfence.so
 BIN = target/release/jobfence
 SOURCES = $(wildcard .cargo/*) Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
 
-.PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm vm fuzz soak install uninstall dist bindings clean
+.PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm vm fuzz soak pictures install uninstall dist deb rpm \
+    bindings clean
 
 all: cargo
 	$(CARGO) build --release --locked
@@ -66,15 +70,15 @@ quick: cargo
 	python3 -B tests/check.py --tier quick
 
 check: cargo
-	tests/need build host browser slurm accounting vm release
+	tests/need build host browser slurm accounting vm release deb rpm
 	python3 -B tests/check.py
 
 slice: cargo
-	tests/need build slurm accounting vm release
+	tests/need build slurm accounting vm release deb rpm
 	python3 -B tests/check.py --slice $(SLICE)
 
 check-all: cargo
-	tests/need build host browser slurm accounting vm release
+	tests/need build host browser slurm accounting vm release deb rpm cluster
 	JOBFENCE_FAULTS=all python3 -B tests/check.py --tier all
 
 mutants: cargo
@@ -111,8 +115,20 @@ else
 	tests/vm/cell.py $(or $(CELL),debian12-v2-own) --soak $(N) $(addprefix --seed ,$(SEED))
 endif
 
+pictures: all
+	tests/need build vm browser
+	JOBFENCE_RENEW=1 python3 -B tests/vm/cell.py debian13-v2-own --installed pictures
+
 dist: cargo
 	SIGN="$(abspath $(SIGN))" packaging/dist
+
+deb: cargo
+	tests/need build deb
+	packaging/deb
+
+rpm: dist
+	tests/need build rpm
+	packaging/rpm/build target/dist/jobfence-*.tar.xz
 
 # Renews the committed bindings; needs slurm/spank.h and libclang.
 bindings:

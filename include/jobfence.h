@@ -231,8 +231,8 @@ int jobfence_set_log(void (*function)(int level, const char *line, void *data), 
 /* Makes a fence and limits it. No process is in it yet. If it is there already, it is limited to what
  * is granted now, and what is limited no more keeps its last limit.
  *
- * config   The configuration file, an absolute path. NULL: /etc/slurm/jobfence.conf. Each call about
- *          a fence needs the same file.
+ * config   The configuration file, an absolute path. NULL: the file that jobfence.conf(5) says. Each
+ *          call about a fence needs the same file.
  * uid      The job's user.
  * holder   How long the fence lives, if nothing closes it: "pid:NUMBER" (while this process lives),
  *          "scheduler:OpenPBS" (while MoM has this run of the job in its spool, also while MoM

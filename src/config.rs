@@ -2,7 +2,7 @@
 //! The administrator's configuration, in the grammar of Slurm's `cgroup.conf`, so that it need not be learned.
 //!
 //! ```text
-//! # /etc/slurm/jobfence.conf
+//! # /etc/jobfence/jobfence.conf
 //! Mode=enforce  OnError=fail,swap:warn
 //! CgroupMountpoint = "/sys/fs/cgroup"
 //! AllowedRAMSpace=98.5
@@ -50,7 +50,7 @@ pub use keys::{Config, KEYS, Key};
 pub use kinds::{USAGE_CARD_EXPECTS, usage_card, usage_card_text};
 pub(crate) use limits::joined;
 pub use limits::{Limit, LimitNumbers, NUMBERS, Number};
-pub use load::{DEFAULT_FILE, LoadError, load, load_named, parse};
+pub use load::{DEFAULT_FILES, LoadError, OWN_FILE, default_files, load, load_named, parse};
 pub use resolve::{Candidate, Loaded, Named, Resolved};
 pub use sections::SectionKind;
 pub use setting::{Origin, Setting};

@@ -61,9 +61,12 @@ fn the_first_process_of_a_pid_namespace_is_fenced() {
     assert_eq!((out(&done).as_str(), err(&done).as_str()), ("1\n", ""));
 }
 
-/// Runs in a mount namespace of its own, where only these shell lines have written to `/etc/slurm`.
-fn with_etc_slurm(made: &str, args: &str) -> Option<Output> {
-    let script = format!("mount -t tmpfs none /etc/slurm && cd /etc/slurm && {{ {made}; }} && exec \"$0\" {args}");
+/// Runs in a mount namespace of its own, in whose `/etc` these shell lines have made files in empty directories `slurm` and `jobfence`.
+fn with_etc(made: &str, args: &str) -> Option<Output> {
+    let kept = "passwd group nsswitch.conf";
+    let script = format!(
+        "cd /etc && mount -t tmpfs none /etc && cp {kept} /etc && cd /etc && mkdir slurm jobfence && {{ {made}; }} && exec \"$0\" {args}"
+    );
     let mut unshare = Command::new("unshare");
     let done = unshare.args(["--mount", "sh", "-ec", &script, env!("CARGO_BIN_EXE_jobfence")]).output();
     match done {
@@ -108,31 +111,75 @@ fn the_configuration_of_the_pbs_hook_is_converted() {
 
 #[test]
 fn the_name_of_a_configuration_that_leads_nowhere_is_a_mistake() {
-    if !nix::unistd::geteuid().is_root() || !fs::exists("/etc/slurm").unwrap() {
-        return common::skip("needs root and a directory /etc/slurm");
+    if !nix::unistd::geteuid().is_root() {
+        return common::skip("needs root");
     }
     let explain = "explain --cpus 1";
-    let Some(none) = with_etc_slurm("true", explain) else {
+    let Some(none) = with_etc("true", explain) else {
         return common::skip("no mount namespace can be made here");
     };
     assert!(none.status.success() && out(&none).contains("defaults"), "{none:?}");
     for (made, found) in [
         (
-            "ln -s /shared/jobfence.conf jobfence.conf",
+            "ln -s /shared/jobfence.conf slurm/jobfence.conf",
             "the symbolic link to /shared/jobfence.conf, which does not exist",
         ),
-        ("echo MaxProcesses=9 > moved; ln -s gone jobfence.conf", "the symbolic link to gone, which does not exist"),
+        (
+            "echo MaxProcesses=9 > jobfence/jobfence.conf; ln -s gone slurm/jobfence.conf",
+            "the symbolic link to gone, which does not exist",
+        ),
     ] {
         for args in [explain, "check", "reap"] {
-            let done = with_etc_slurm(made, args).unwrap();
+            let done = with_etc(made, args).unwrap();
             assert!(!done.status.success(), "{args}: {done:?}");
             let expected = format!("/etc/slurm/jobfence.conf: found {found}, expected a file that can be read");
             assert!(err(&done).contains(&expected), "{args}: {done:?}");
         }
     }
     // The target of a link is read.
-    let linked = with_etc_slurm("echo MaxProcesses=9 > there; ln -s there jobfence.conf", explain).unwrap();
+    let linked = with_etc("echo MaxProcesses=9 > slurm/there; ln -s there slurm/jobfence.conf", explain).unwrap();
     assert!(linked.status.success() && out(&linked).contains("MaxProcesses=9"), "{linked:?}");
+}
+
+#[test]
+fn the_check_names_the_file_that_counts_and_those_that_do_not() {
+    if !nix::unistd::geteuid().is_root() {
+        return common::skip("needs root");
+    }
+    let (slurms, own) = ("/etc/slurm/jobfence.conf", "/etc/jobfence/jobfence.conf");
+    let (make, named) = (|file: &str| format!("echo Mode=off > {file}"), "/etc/named.conf");
+    let both = [make(slurms), make(own)].join("; ");
+    let understood = |file: &str| format!("{file} is understood");
+    let unread = |file: &str, other: &str, why: &str| format!("{file} is not read, since {other} {why}");
+    let nowhere = format!("defaults (there is neither {slurms} nor {own})");
+    for (made, more, expected) in [
+        ("true".to_owned(), "-o Mode=off".to_owned(), vec![nowhere]),
+        (make(own), String::new(), vec![understood(own)]),
+        // A site whose nodes have no directory of Slurm's.
+        (format!("rmdir slurm; {}", make(own)), String::new(), vec![understood(own)]),
+        (make(slurms), String::new(), vec![understood(slurms)]),
+        (both.clone(), String::new(), vec![understood(slurms), unread(own, slurms, "exists")]),
+        // One file by two names.
+        (format!("{}; ln -s {own} {slurms}", make(own)), String::new(), vec![understood(slurms)]),
+        (format!("{}; ln -s {slurms} {own}", make(slurms)), String::new(), vec![understood(slurms)]),
+        (
+            format!("{both}; {}", make(named)),
+            format!("--config {named}"),
+            vec![understood(named), unread(slurms, named, "is named"), unread(own, named, "is named")],
+        ),
+        (both, format!("--config {own}"), vec![understood(own), unread(slurms, own, "is named")]),
+    ] {
+        let Some(done) = with_etc(&made, &format!("check {more}")) else {
+            return common::skip("no mount namespace can be made here");
+        };
+        let said = out(&done);
+        let lines: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("configuration  ")).collect();
+        assert_eq!(lines, expected, "{made}: {done:?}");
+    }
+    // What is not understood is not passed over.
+    let wrong = format!("echo Nonsense=1 > {slurms}; {}", make(own));
+    let done = with_etc(&wrong, "check").unwrap();
+    assert!(!done.status.success() && err(&done).contains(&format!("{slurms}:1:1: found \"Nonsense\"")), "{done:?}");
 }
 
 #[test]
@@ -642,11 +689,16 @@ impl Slurms {
     /// Runs check with this line; returns the status and all output.
     fn check(&self, line: &str) -> (bool, String) {
         self.write("plugstack.conf", &format!("{line}\n"));
+        let check = self.command(&[]);
+        (check.status.success(), format!("{}{}", out(&check), err(&check)))
+    }
+
+    /// Runs check with these options and the line that is there.
+    fn command(&self, options: &[&str]) -> Output {
         let mut check = Command::new(env!("CARGO_BIN_EXE_jobfence"));
         // With Cargo's value the dynamic loader would find the library anywhere.
         check.env_remove("LD_LIBRARY_PATH").env("SLURM_CONF", self.files.path().join("slurm.conf"));
-        let check = check.arg("check").output().unwrap();
-        (check.status.success(), format!("{}{}", out(&check), err(&check)))
+        check.arg("check").args(options).output().unwrap()
     }
 
     /// Runs check with the right line and these arguments.
@@ -873,6 +925,231 @@ fn check_without_root_says_what_it_did_not_see() {
     assert!(status == Some(1) && said.contains("files that only root may read were not seen"), "{said}");
 }
 
+/// A row of the text of check: its name and its value. What stands below a row has the row's name.
+fn rows_of_text(said: &str) -> Vec<(String, String)> {
+    let mut rows: Vec<(String, String)> = Vec::new();
+    for line in said.lines() {
+        let (name, value) = line.split_at_checked(15).unwrap_or_else(|| panic!("no row: {line}"));
+        let name = match (name.trim(), rows.last()) {
+            ("", Some((above, _))) => above.clone(),
+            (name, _) => name.to_owned(),
+        };
+        rows.push((name, value.to_owned()));
+    }
+    rows
+}
+
+#[test]
+fn check_says_the_same_to_people_and_to_programs() {
+    let slurms = Slurms::new("json");
+    let config = slurms.write("jobfence.conf", "[User=nobody-of-this-name]\nMaxProcesses=9\n");
+    let good = format!("config={} MetricsFile=/x.txt", config.display());
+    let overlay = "ProctrackType=proctrack/cgroup\nTaskPlugin=task/cgroup\nJobAcctGatherType=jobacct_gather/cgroup\n";
+    let mut kinds = std::collections::BTreeSet::new();
+    let mut below = 0;
+    // It makes the directories that the others find.
+    slurms.check_with("");
+    for (placement, arguments, word) in [
+        ("TaskPlugin=task/none\n", good.as_str(), "ok"),
+        (overlay, "", "ok"),
+        ("", "MaxCPUsPerTask=0.001", "unfenced"),
+        ("", "MaxCPUsPerTask=0.001 Mode=observe", "observe"),
+        ("", "Mode=off", "off"),
+    ] {
+        slurms.write(
+            "slurm.conf",
+            &format!("ProctrackType=proctrack/linuxproc\nJobAcctGatherType=jobacct_gather/none\n{placement}"),
+        );
+        let (passed, text) = slurms.check_with(arguments);
+        let done = slurms.command(&["--json"]);
+        assert!(err(&done).is_empty(), "{}", err(&done));
+        assert_eq!(done.status.success(), passed, "{arguments}");
+        let json: serde_json::Value = serde_json::from_str(&out(&done)).unwrap();
+        assert_eq!(json["schema"], "jobfence-check-1");
+        assert_eq!(json["verdict"]["word"], word, "{json:#}");
+        let text_of = |value: &serde_json::Value| value.as_str().unwrap_or_else(|| panic!("{json:#}")).to_owned();
+        let rows = json["rows"].as_array().unwrap();
+        let mut expected: Vec<_> = rows.iter().map(|row| (text_of(&row["name"]), text_of(&row["value"]))).collect();
+        kinds.extend(rows.iter().map(|row| text_of(&row["kind"])));
+        expected.push(("verdict".to_owned(), text_of(&json["verdict"]["text"])));
+        // Times are others each time.
+        let timeless = |rows: Vec<(String, String)>| -> Vec<(String, String)> {
+            let is_time = |name: &str| ["attach", "favordynmods"].contains(&name);
+            rows.into_iter()
+                .map(|(name, value)| if is_time(&name) { (name, String::new()) } else { (name, value) })
+                .collect()
+        };
+        below += text.lines().filter(|line| line.starts_with(' ')).count();
+        assert_eq!(timeless(rows_of_text(&text)), timeless(expected), "{arguments}");
+    }
+    assert!(kinds.iter().eq(["fact", "fault", "remark"]) && below > 0, "{kinds:?}, {below} below others");
+    // Mistakes have their places.
+    let wrong = slurms.write("wrong.conf", "# fine\nConstrianRAMSpace=yes\n");
+    slurms.check_with(&format!("config={} MaxProceses=1", wrong.display()));
+    let done = slurms.command(&["--json", "-o", "Mode=on"]);
+    assert!(!done.status.success() && err(&done).is_empty(), "{}", err(&done));
+    let json: serde_json::Value = serde_json::from_str(&out(&done)).unwrap();
+    let places: Vec<_> = json["mistakes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|mistake| {
+            assert!(mistake["text"].as_str().is_some_and(|text| text.contains(": found \"")), "{mistake}");
+            (mistake["file"].as_str().map(str::to_owned), mistake["line"].as_u64(), mistake["column"].as_u64())
+        })
+        .collect();
+    let plugstack = slurms.place("plugstack.conf");
+    assert_eq!(
+        places,
+        [
+            (Some(plugstack), Some(1), Some(1)),
+            (None, None, Some(6)),
+            (Some(wrong.display().to_string()), Some(2), Some(1))
+        ]
+    );
+    assert_eq!(json["verdict"]["word"], "unfenced");
+}
+
+#[test]
+fn a_health_check_fails_only_for_what_unfences_a_job() {
+    let slurms = Slurms::new("health");
+    let so = common::shared_object();
+    let with = |arguments: &str| format!("required {} {}", so.display(), slurms.given(arguments));
+    for (line, word, brief, health) in [
+        (with(""), "ok", 0, 0),
+        (with("Mode=observe"), "observe", 0, 0),
+        (with("Mode=off"), "off", 0, 0),
+        // Remarks.
+        (with("MetricsFile=/x.txt StoreUsage=admincomment"), "ok", 0, 0),
+        (with("MaxCPUsPerTask=0.001 OnError=fail,cpu:warn"), "ok", 0, 0),
+        // A job would be refused, or run without a limit, or no job fenced at all.
+        (with("MaxCPUsPerTask=0.001"), "unfenced", 1, 1),
+        (with("MaxCPUsPerTask=0.001 OnError=warn"), "unfenced", 1, 1),
+        (with("MaxProceses=1"), "unfenced", 1, 1),
+        ("# no line".to_owned(), "unfenced", 1, 1),
+        // Only the figures are missing.
+        (with("MaxProceses=1 Mode=observe"), "unobserved", 1, 0),
+        ("required /x/libjobfence.so Mode=observe".to_owned(), "unobserved", 1, 0),
+    ] {
+        slurms.check(&line);
+        for (option, status) in [("--brief", brief), ("--health", health)] {
+            let done = slurms.command(&[option]);
+            let said = out(&done);
+            assert_eq!(done.status.code(), Some(status), "{option}, {line}: {said}{}", err(&done));
+            assert!(said.starts_with(&format!("{word}: ")) && said.lines().count() == 1, "{option}, {line}: {said}");
+            assert!(!said.contains(['\'', '"', '`', '$']) && err(&done).is_empty(), "{said}{}", err(&done));
+            // Equal nodes say the same.
+            assert_eq!(out(&slurms.command(&[option])), said);
+        }
+    }
+    slurms.check(&with(""));
+    let healthy = out(&slurms.command(&["--health"]));
+    assert!(healthy.starts_with(&format!("ok: jobfence {}, ", jobfence::VERSION)), "{healthy}");
+}
+
+/// A file that is never opened stands for one of a dead server. Nothing of the check stays, and the reader of its output need not wait.
+#[test]
+fn a_health_check_ends_though_a_file_cannot_be_read() {
+    let slurms = Slurms::new("hung");
+    let fifo = slurms.files.path().join("libjobfence.so");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).unwrap();
+    slurms.write("plugstack.conf", &format!("required {}\n", fifo.display()));
+    let done = slurms.command(&["--health"]);
+    assert_eq!(out(&done), "unknown: the check was not done after 3 seconds\n");
+    assert_eq!((done.status.code(), err(&done).as_str()), (Some(0), ""));
+    let variable = format!("SLURM_CONF={}", slurms.place("slurm.conf"));
+    common::until("what waits has ended", || {
+        let environments =
+            fs::read_dir("/proc").unwrap().flatten().map(|process| fs::read(process.path().join("environ")));
+        !environments.flatten().any(|all| String::from_utf8_lossy(&all).contains(&variable))
+    });
+}
+
+/// What a health check says of the other schedulers, whose daemons and commands are stand-ins.
+#[test]
+fn a_health_check_asks_the_daemons_that_run_here_and_waits_for_none() {
+    if !nix::unistd::geteuid().is_root() {
+        return common::skip("only root's daemons count");
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let path = |name: &str| temp.path().join(name);
+    for directory in ["sbin", "bin", "mom_priv", "mom_priv/hooks"] {
+        fs::create_dir(path(directory)).unwrap();
+    }
+    let site = Site::new("health-daemons");
+    let ours = env!("CARGO_BIN_EXE_jobfence");
+    for (daemon, program, script, check, health, word) in [
+        ("sge_execd", "qconf", format!("echo shepherd_cmd {ours}"), Some(0), 0, "ok: jobfence "),
+        (
+            "sge_execd",
+            "qconf",
+            "echo shepherd_cmd none".to_owned(),
+            Some(1),
+            1,
+            "unfenced: NO job would be fenced here: shepherd_cmd",
+        ),
+        (
+            "sge_execd",
+            "qconf",
+            "exit 1".to_owned(),
+            Some(1),
+            0,
+            "unknown: NO job is known to be fenced here: Grid Engine",
+        ),
+        ("sge_execd", "qconf", "sleep 1000".to_owned(), None, 0, "unknown: NO job is known to be fenced here: Grid"),
+        ("condor_startd", "condor_config_val", format!("echo {ours}"), Some(0), 0, "ok: jobfence "),
+        (
+            "condor_startd",
+            "condor_config_val",
+            "echo /bin/sh".to_owned(),
+            Some(1),
+            1,
+            "unfenced: NO job would be fenced here: STARTER",
+        ),
+        (
+            "condor_startd",
+            "condor_config_val",
+            "exit 1".to_owned(),
+            Some(1),
+            0,
+            "unknown: NO job is known to be fenced here: HTC",
+        ),
+        (
+            "pbs_mom",
+            "pbsnodes",
+            String::new(),
+            Some(0),
+            1,
+            "unfenced: NO job is fenced here by OpenPBS: MoM has no hook",
+        ),
+    ] {
+        fs::copy("/bin/sleep", path("sbin").join(daemon)).unwrap();
+        fs::write(path("bin").join(program), format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(path("bin").join(program), fs::Permissions::from_mode(0o755)).unwrap();
+        // Of all that runs on this machine, the command sees only this daemon.
+        let script = format!(
+            "(cd mom_priv; exec ../sbin/{daemon} 1000) & \
+             until [ \"$(cat /proc/$!/comm)\" = {daemon} ]; do kill -0 $! || exit; sleep 0.01; done; \"$0\" \"$@\""
+        );
+        let run = |option: Option<&str>| {
+            let mut unshare = Command::new("unshare");
+            unshare.args(ALONE).args(["sh", "-c", &script, ours]).args(site.command("check").get_args()).args(option);
+            let programs = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", path("bin").display());
+            unshare.current_dir(temp.path()).env("PATH", programs).env_remove("SLURM_CONF").output()
+        };
+        // The whole check waits for longer.
+        if let Some(status) = check {
+            let Some(done) = run(None).ok().filter(|done| !err(done).contains("unshare failed")) else {
+                return common::skip("no namespaces");
+            };
+            assert_eq!(done.status.code(), Some(status), "{daemon} {script}: {}{}", out(&done), err(&done));
+        }
+        let done = run(Some("--health")).unwrap();
+        assert_eq!(done.status.code(), Some(health), "{daemon} {script}: {}{}", out(&done), err(&done));
+        assert!(out(&done).starts_with(word), "{daemon}: {}", out(&done));
+    }
+}
+
 /// A check leaves nothing behind: neither one that is ended midway nor, after another check and the janitor, one that was killed.
 #[test]
 fn check_leaves_nothing_behind() {
@@ -1052,6 +1329,58 @@ os._exit(3)'";
     assert_eq!(run("--usage-card=never", "C", "exit 3"), "");
     let wrong = site.run(&["--usage-card=yes", "--", "true"]);
     assert!(err(&wrong).contains("expected never, failed, wasteful or always"), "{}", err(&wrong));
+}
+
+/// Prints the quota of the step and of the job, as the kernel has them.
+const QUOTAS: &str = r"
+import os
+mounts = [line.split() for line in open('/proc/self/mountinfo')]
+places = dict(line.rstrip().split(':', 2)[1:] for line in open('/proc/self/cgroup'))
+v1 = next((names for names in places if 'cpu' in names.split(',')), None)
+kind, file = ('cgroup', 'cpu.cfs_quota_us') if v1 else ('cgroup2', 'cpu.max')
+mount = next(m for m in mounts if m[-3] == kind and (not v1 or 'cpu' in m[-1].split(',')))
+step = mount[4] + '/' + os.path.relpath(places[v1 or ''], mount[3])
+print(*[open(f'{place}/{file}').read().split()[0] for place in (step, os.path.dirname(step))], os.path.realpath(step))
+";
+
+#[test]
+fn run_shows_a_person_the_fence_and_what_was_used() {
+    let site = Site::new("terminal");
+    let on_terminal = |args: &[&str]| {
+        let command = site.command("run");
+        let words =
+            std::iter::once(command.get_program()).chain(command.get_args()).chain(args.iter().map(AsRef::as_ref));
+        let quoted: Vec<String> =
+            words.map(|word| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"))).collect();
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--return", "--command", &quoted.join(" "), "/dev/null"]).stdin(Stdio::null());
+        let output = script.env("LC_ALL", "C.UTF-8").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        out(&output).replace('\r', "")
+    };
+    let limits = ["--cpus=0.5", "--mem=200M", "--processes=9", "--", "/usr/bin/python3", "-S", "-c", QUOTAS];
+    let said = on_terminal(&limits);
+    let lines: Vec<&str> = said.lines().collect();
+    let title = lines[0].strip_prefix("jobfence: the kernel limits job run-").unwrap_or_else(|| panic!("{said}"));
+    assert!(title.ends_with(" to 0.5 CPUs, 200.0 MiB of memory, 9 processes"), "{said}");
+    let places = lines[1..].iter().map_while(|line| line.strip_prefix("  in ")).count();
+    let quotas: Vec<&str> = lines[1 + places].split(' ').collect();
+    // Throttled in one place alone, where all of it is counted.
+    assert!(quotas[0] == "50000" && ["-1", "max"].contains(&quotas[1]), "{said}");
+    let is_in = |line: &&str| line.strip_prefix("  in ").is_some_and(|place| Path::new(place) == Path::new(quotas[2]));
+    assert!(lines[1..=places].iter().any(is_in), "{said}");
+    let card = &lines[2 + places..];
+    assert!(card[0].starts_with("jobfence: job run-") && card[0].contains(" completed after 0."), "{said}");
+    assert!(card[1].starts_with("  CPU       █") && card[1].contains(" of 0.5 CPUs on average"), "{said}");
+    assert!(card[2].starts_with("  memory    █") && card[2].ends_with(" of 200.0 MiB"), "{said}");
+
+    assert!(on_terminal(&["--", "true"]).contains(" has no limits\n  in /"));
+    let only_the_fence = on_terminal(&["--usage-card=never", "--", "true"]);
+    assert!(only_the_fence.lines().skip(1).all(|line| line.starts_with("  in /")), "{only_the_fence}");
+    assert_eq!(on_terminal(&["--quiet", "--", "echo", "x"]), "x\n");
+    // For a program that reads stderr, nothing is new.
+    assert_eq!(err(&site.run(&["--cpus=0.5", "--", "true"])), "");
+    assert!(err(&site.run(&["-v", "--cpus=0.5", "--", "true"])).starts_with("jobfence: the kernel limits job run-"));
 }
 
 #[test]

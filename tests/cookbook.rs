@@ -149,7 +149,7 @@ fn each_file_does_what_the_page_says() {
         }
         let answer = String::from_utf8_lossy(&done.stdout)
             .replace(&format!("{}/cgroup", dir.path().display()), "/sys/fs/cgroup")
-            .replace(&dir.path().display().to_string(), "/etc/slurm")
+            .replace(&dir.path().display().to_string(), "/etc/jobfence")
             .replace(&format!(" {disk} "), " 8:16 ");
         if !done.status.success() || !done.stderr.is_empty() {
             wrong.push(format!("{title}: {answer}{}", String::from_utf8_lossy(&done.stderr)));

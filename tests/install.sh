@@ -19,7 +19,7 @@ fail() {
 quiet install
 files >"$stage.list"
 diff - "$stage.list" <<END || fail "other files than expected"
-./etc/slurm/jobfence.conf
+./etc/jobfence/jobfence.conf
 ./usr/bin/jobfence
 ./usr/include/jobfence.h
 ./usr/lib/slurm/libjobfence.so
@@ -79,7 +79,7 @@ grep -qx 'required /usr/lib/slurm/libjobfence.so' "$line" || fail "plugstack lin
 grep -qx 'ExecStart=/usr/sbin/jobfence hold' "$stage/usr/lib/systemd/system/jobfence.service" || fail "ExecStart"
 hook=$stage/usr/share/jobfence/pbs/jobfence.CF
 keys() { grep -v '^#' "$hook" | grep . | tr '\n' ' '; }
-[ "$(keys)" = "Library=/usr/lib/slurm/libjobfence.so Config=/etc/slurm/jobfence.conf " ] || fail "the hook's configuration: $(keys)"
+[ "$(keys)" = "Library=/usr/lib/slurm/libjobfence.so " ] || fail "the hook's configuration: $(keys)"
 grep -rq '@[A-Z]*@' "$stage/etc" "$stage/usr/lib/systemd" "$stage/usr/share/jobfence" && fail "a place was not filled in"
 
 sensor=$stage/usr/share/jobfence/gridengine/load-sensor
@@ -90,17 +90,29 @@ for name in docker htcondor-job; do
     [ "$(readlink "$stage/usr/libexec/jobfence/$name")" = /usr/sbin/jobfence ] || fail "$name is no link to the command"
 done
 
-quiet install SYSCONFDIR=/opt/slurm/etc
-there=/opt/slurm/etc/slurm
-[ -e "$stage$there/jobfence.conf" ] || fail "no configuration in SYSCONFDIR"
-grep -qx "required /usr/lib/slurm/libjobfence.so config=$there/jobfence.conf" "$line" || fail "the plugin is not told of SYSCONFDIR"
-grep -qx "ExecStart=/usr/sbin/jobfence hold --config=$there/jobfence.conf" "$stage/usr/lib/systemd/system/jobfence.service" ||
-    fail "jobfence.service is not told of SYSCONFDIR"
-grep -qx "exec /usr/sbin/jobfence host --gridengine --config=$there/jobfence.conf" "$sensor" ||
-    fail "the load sensor is not told of SYSCONFDIR"
-grep -qx "Config=$there/jobfence.conf" "$hook" || fail "the hook is not told of SYSCONFDIR"
-quiet uninstall SYSCONFDIR=/opt/slurm/etc
-rm -r "$stage/opt"
+# With another SYSCONFDIR, what reads the configuration is told of it: first of the one that is put there, then of Slurm's, which
+# a release of before has put there, and beside which no other one is put.
+other=/opt/slurm/etc
+for there in jobfence slurm; do
+    quiet install SYSCONFDIR=$other 2>"$stage/said"
+    [ "$(cd "$stage$other" && find . -type f)" = "./$there/jobfence.conf" ] || fail "not one configuration, in $there"
+    config=$other/$there/jobfence.conf
+    grep -qx "required /usr/lib/slurm/libjobfence.so config=$config" "$line" || fail "the plugin is not told of SYSCONFDIR"
+    grep -qx "ExecStart=/usr/sbin/jobfence hold --config=$config" "$stage/usr/lib/systemd/system/jobfence.service" ||
+        fail "jobfence.service is not told of SYSCONFDIR"
+    grep -qx "exec /usr/sbin/jobfence host --gridengine --config=$config" "$sensor" ||
+        fail "the load sensor is not told of SYSCONFDIR"
+    grep -qx "Config=$config" "$hook" || fail "the hook is not told of SYSCONFDIR"
+    # All that is not as shipped is that it names itself.
+    mkdir -p "$stage$other/slurm"
+    [ $there = slurm ] || sed 's|^# /etc/jobfence/|# /etc/slurm/|' "$stage$config" >"$stage$other/slurm/jobfence.conf"
+    [ $there = slurm ] || rm "$stage$config"
+done
+grep -q "$config is the configuration here: no example was put at $stage$other/jobfence/" "$stage/said" ||
+    fail "a configuration of Slurm's directory is not spoken of: $(cat "$stage/said")"
+quiet uninstall SYSCONFDIR=$other
+[ -z "$(find "$stage$other" ! -type d)" ] || fail "left behind: $(find "$stage$other" ! -type d)"
+rm -r "$stage/opt" "$stage/said"
 quiet install
 
 # Where sbin and bin are one directory, the command is no link to itself. The stage is not there before.
@@ -116,21 +128,22 @@ echo '# of another release' | tee -a "$line" >>"$active"
 quiet install 2>/dev/null
 cmp -s "$line" "$active" || fail "the line that nobody changed is another release's"
 echo 'required /usr/lib/slurm/libjobfence.so Mode=observe' >"$active"
-echo 'Mode=observe' >>"$stage/etc/slurm/jobfence.conf"
+echo 'Mode=observe' >>"$stage/etc/jobfence/jobfence.conf"
 said=$(run install DESTDIR="$stage" PREFIX=/usr 2>&1 >/dev/null)
-tail -n 1 "$stage/etc/slurm/jobfence.conf" | grep -qx 'Mode=observe' || fail "jobfence.conf was written over"
+tail -n 1 "$stage/etc/jobfence/jobfence.conf" | grep -qx 'Mode=observe' || fail "jobfence.conf was written over"
 grep -qx 'required /usr/lib/slurm/libjobfence.so Mode=observe' "$active" || fail "the line was written over"
 [ "$(ls -A "$(dirname "$active")")" = jobfence.conf ] || fail "something else is where Slurm reads all there is"
 case $said in *"plugstack.conf.d/jobfence.conf was changed"*) ;; *) fail "a changed line is not spoken of: $said" ;; esac
 quiet uninstall
-[ "$(files | tr '\n' ' ')" = "./etc/slurm/jobfence.conf ./etc/slurm/plugstack.conf.d/jobfence.conf " ] || fail "left behind: $(files)"
+[ "$(files | tr '\n' ' ')" = "./etc/jobfence/jobfence.conf ./etc/slurm/plugstack.conf.d/jobfence.conf " ] || fail "left behind: $(files)"
 
 # A file that nobody changed goes too.
-rm "$stage/etc/slurm/jobfence.conf" "$active"
+rm "$stage/etc/jobfence/jobfence.conf" "$active"
 quiet install
 cp "$line" "$active"
 quiet uninstall
 [ -z "$(files)" ] || fail "left behind: $(files)"
+[ ! -e "$stage/etc/jobfence" ] || fail "the directory of the configuration is left behind"
 
 # Upgrades of a node whose jobs go on: at every moment the command can be run, and the line is there as a whole.
 quiet install

@@ -116,10 +116,12 @@ const ONE_WAY: &[OneWay] = &[
     (&["Lock", "::", "on"], ON_LOCKS),
     (&["Lock", "::", "try_on"], TRY_LOCKS),
     (&["\"/environ\""], &[("sys::process", "it is read in a process that can be left waiting")]),
+    (&["\"/jobfence.conf\""], &[("config::load", "one order of files, for whatever reads the configuration")]),
 ];
 
 /// A process that can open a locked file can keep the lock. `RunDir` is refused if users other than root can open it.
 const ON_LOCKS: &[(&str, &str)] = &[
+    ("command::setup::journal", "the journal's directory, which others than root cannot open"),
     ("record::counters", "in RunDir"),
     ("record::roll", "in RunDir"),
     ("record::steps", "RunDir, or in it"),
@@ -628,6 +630,22 @@ fn for_what_is_easily_done_wrong_there_is_one_way() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+#[test]
+fn no_hook_and_no_unit_names_the_configuration() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut looked_at = 0;
+    for directory in ["hooks/pbs", "hooks/gridengine", "plugstack/systemd"] {
+        for entry in fs::read_dir(top.join(directory)).unwrap() {
+            let path = entry.unwrap().path();
+            let text = fs::read_to_string(&path).unwrap();
+            let named = text.lines().find(|line| !line.starts_with('#') && line.contains("/jobfence.conf"));
+            assert_eq!(named, None, "{}", path.display());
+            looked_at += 1;
+        }
+    }
+    assert!(looked_at >= 7, "{looked_at}");
+}
+
 /// Each name of more than one type, and the modules that define one.
 fn shared_names(files: &BTreeMap<String, File>) -> BTreeMap<&str, Vec<&str>> {
     let mut all: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -663,8 +681,10 @@ fn unclear_files(directory: &Path, wrong: &mut Vec<String>) {
 
 /// Files whose code changes the owner of a file, and why. No user may own space on RunDir's file system: when it is full, each step on the
 /// node is refused.
-const CHANGES_OWNERS: [(&str, &str); 1] =
-    [("command::schedulers::slurm::line", "a file of the administrator's keeps its owner when it is replaced")];
+const CHANGES_OWNERS: [(&str, &str); 2] = [
+    ("command::schedulers::slurm::line", "a file of the administrator's keeps its owner when it is replaced"),
+    ("command::whole", "the same"),
+];
 
 #[test]
 fn no_file_is_given_to_a_user() {

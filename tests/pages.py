@@ -14,7 +14,7 @@ a namespace and a Slurm of its own. What a page may contain:
   ```text       Anything else. It is not run.
 
 A comment above a block says what is different: <!-- not run: REASON -->, or <!-- run last -->: when the rest of the page
-has been run. Every command must end with exit status 0.
+has been run. Every command must end with exit status 0, and behind <!-- ends with N --> with N.
 """
 
 import argparse
@@ -38,9 +38,10 @@ from slurm.sites import PrivateSite  # noqa: E402
 PAGES = ("README.md", "docs/install/slurm.md", "docs/install/shell.md", "docs/install/pbs.md",
          "docs/install/gridengine.md")
 RUN = ("console", "sh", "ini")
+CONFIG = Path("/etc/jobfence/jobfence.conf")
 GROUPS = ("students",)  # of users, in the pages' examples
 HIDDEN = ("/etc", "/usr/local", "/var/log", "/srv")
-NOTE = re.compile(r"<!-- (not run: \S.*|run last) -->")
+NOTE = re.compile(r"<!-- (not run: \S.*|run last|ends with \d) -->")
 LACKS = 77  # for check.py: this machine lacks something
 
 
@@ -170,7 +171,8 @@ class Machine:
                 until(lambda: self.site.command("scontrol", "show", "slurmd").returncode == 0, 30, "slurmd")
             if self.verbose:
                 print(output, end="", flush=True)
-            if status != 0:
+            expected = int(block.note[-1]) if block.note.startswith("ends with") else 0
+            if status != expected:
                 raise Untrue(f"{block.where}: '{command}' has ended with exit status {status}:\n{output}")
             if command.startswith("grep") and expected:
                 # A step's last line comes when its srun has ended.
@@ -197,7 +199,7 @@ class Machine:
                     whole.write(text)
             return
         # The directories of this test stay in force.
-        is_config = path in (Path("/etc/slurm/jobfence.conf"), Path("/etc/slurm/jobfence.conf.new"))
+        is_config = path in (CONFIG, CONFIG.with_suffix(".conf.new"))
         before = self.site.config_text() if is_config else ""
         path.write_text(before + text)
         path.chmod(0o755 if is_script else 0o644)
@@ -213,7 +215,8 @@ class PagesSite(PrivateSite):
         super()._write_files()
         for name in ("slurm.conf", "cgroup.conf"):
             shutil.copy(self.top / name, "/etc/slurm")
-        Path("/etc/slurm/jobfence.conf").write_text(self.config_text())
+        CONFIG.parent.mkdir(exist_ok=True)
+        CONFIG.write_text(self.config_text())
         # 'sudo' of a page: root is here already.
         (self.top / "bin").mkdir()
         (self.top / "bin/sudo").write_text('#!/bin/sh\nexec "$@"\n')

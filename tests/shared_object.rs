@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
-#[path = "common/plugin.rs"]
-mod plugin;
-use plugin::shared_object;
+mod common;
+mod stand_in;
+
+use common::shared_object;
 
 fn output(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().unwrap();
@@ -171,6 +172,44 @@ print("fine")
     let args = ["-S", "-c", program, file.to_str().unwrap(), &config];
     let done = Command::new("/usr/bin/python3").args(args).env("LD_PRELOAD", &clock).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&done.stdout), "fine\n", "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// In a mount namespace of its own, whose `/etc` has only these files.
+#[test]
+fn a_step_is_fenced_by_the_first_default_file() {
+    if !nix::unistd::geteuid().is_root() {
+        return common::skip("needs root");
+    }
+    let base = common::Base::new(&format!("jobfence-test-{}-place", std::process::id()));
+    let temp = tempfile::tempdir().unwrap();
+    let Some(stand_in) = stand_in::StandIn::or_skip(temp.path()) else { return };
+    let fences = format!("CgroupBase={}\\nRunDir={}", base.name, temp.path().join("run").display());
+    let is_fenced = |files: &[(&str, &str)]| {
+        let put: Vec<String> =
+            files.iter().map(|(name, text)| format!("printf '{text}\\n' >{name}/jobfence.conf")).collect();
+        let script = format!(
+            "cd /etc && mount -t tmpfs none /etc && cp passwd group nsswitch.conf /etc && cd /etc && mkdir slurm jobfence && {} && exec \"$@\"",
+            put.join(" && ")
+        );
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "sh", "-c", &script, "sh"]);
+        let output = stand_in.command_below(unshare, &[], &[]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        if said.contains("unshare failed") {
+            return None;
+        }
+        assert!(output.status.success(), "{said}");
+        Some(String::from_utf8_lossy(&output.stdout).contains(&format!("/{}", base.name)))
+    };
+    for (files, expected) in [
+        (&[("jobfence", fences.as_str())][..], true),
+        (&[("slurm", "Mode=off"), ("jobfence", &fences)], false),
+        (&[("slurm", &fences), ("jobfence", "Mode=off")], true),
+        (&[("slurm", &fences)], true),
+    ] {
+        let Some(found) = is_fenced(files) else { return common::skip("no mount namespace can be made here") };
+        assert_eq!(found, expected, "{files:?}");
+    }
 }
 
 /// Python loads with RTLD_NOW and has no symbol of Slurm: every callback must work all the same.

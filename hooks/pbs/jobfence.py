@@ -48,7 +48,7 @@ JOBS_STEP, MEANWHILE, FIRST_STEP = "extern", "checkpoint", "1"
 RUNNING, CHECKPOINTED = "42", "-12"  # a job's substate, and what its Exit_status is when a checkpoint has ended it
 DEFAULTS = {
     "Library": "/usr/local/lib/slurm/libjobfence.so",
-    "Config": "/etc/slurm/jobfence.conf",
+    "Config": "",
     "UsageResource": "",
     "DiagMessages": "no",
     "OfflineNode": "no",
@@ -133,7 +133,7 @@ class Library:
             raise Failed("%s is too old for this hook" % path)
         self.so.jobfence_last_error.restype = ctypes.c_char_p
         self.so.jobfence_free.restype = None
-        self.config = settings["Config"].encode()
+        self.config = settings["Config"].encode() or None
         self.log = LOG(log_line)
         self.so.jobfence_set_log(self.log, None)
 

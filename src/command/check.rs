@@ -8,17 +8,20 @@ mod attach;
 pub mod claims;
 pub mod daemon;
 mod describe;
+mod document;
 pub mod doors;
+mod health;
 pub mod names;
 mod observation;
+pub mod rows;
 mod trial;
 pub mod verdict;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use jobfence::config::{Candidate, DEFAULT_FILE, Loaded, Mode};
+use jobfence::config::{Candidate, DEFAULT_FILES, Loaded, Mode, default_files};
 use jobfence::error::Error;
 use jobfence::host::Host;
 use jobfence::schedulers::slurm::conf;
@@ -31,13 +34,24 @@ use crate::schedulers::slurm::arguments::{self, PluginArguments};
 use crate::schedulers::slurm::dirs::SlurmDirs;
 use crate::schedulers::slurm::node;
 use crate::schedulers::slurm::pam;
-use verdict::{Cause, Fault, Verdict};
+pub use document::SCHEMA;
+use rows::{Form, Rows};
+use verdict::{Cause, Fault, Judgement, Verdict, Word, without_root};
 
 #[derive(Args)]
 pub struct CheckOptions {
     /// Show every key with its value, in the form of the configuration file
     #[arg(long)]
     pub keys: bool,
+    /// Print the same rows as one JSON object, for programs
+    #[arg(long, conflicts_with_all = ["keys", "brief", "health"])]
+    pub json: bool,
+    /// Print one line, which is the same on equal nodes
+    #[arg(long, conflicts_with_all = ["keys", "health"])]
+    pub brief: bool,
+    /// For health checks of nodes: print that line within 4 seconds, and fail only if a job would be unfenced or could not start
+    #[arg(long, conflicts_with = "keys")]
+    pub health: bool,
     /// Read this plugstack.conf, and not the one that Slurm reads
     ///
     /// The check then says whether jobs would be fenced if Slurm read this file.
@@ -52,6 +66,9 @@ pub struct CheckOptions {
     /// Where PAM's services are configured
     #[arg(long, value_name = "DIRECTORY", default_value = pam::DIRECTORY, hide = true)]
     pub pam_directory: PathBuf,
+    /// Whether the schedulers are yet to be told to start jobs by jobfence, so that what they do now is no fault.
+    #[arg(skip)]
+    pub is_before: bool,
     #[command(flatten)]
     pub configured: Configured,
 }
@@ -59,99 +76,181 @@ pub struct CheckOptions {
 impl Default for CheckOptions {
     fn default() -> Self {
         let configured = Configured { config: None, overrides: Vec::new() };
-        Self { keys: false, plugstack: None, node: None, pam_directory: PathBuf::from(pam::DIRECTORY), configured }
+        let (keys, json, brief, health, is_before) = Default::default();
+        let (plugstack, node, pam_directory) = (None, None, PathBuf::from(pam::DIRECTORY));
+        Self { keys, json, brief, health, plugstack, node, pam_directory, is_before, configured }
+    }
+}
+
+impl CheckOptions {
+    fn form(&self) -> Form {
+        match (self.json, self.brief, self.health) {
+            (true, ..) => Form::Json,
+            (_, true, _) => Form::Brief,
+            (.., true) => Form::Health,
+            _ => Form::Text,
+        }
     }
 }
 
 /// Fails unless a job would be fenced as configured.
 pub fn check(options: &CheckOptions) -> Result<ExitCode, Failure> {
+    if options.health {
+        return Ok(health::check(options));
+    }
     run(options).map(|fenced| if fenced { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Whether a job would be fenced as configured; prints all that is found.
 pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
+    let mut rows = Rows::new(options.form());
+    let judged = look(options, &mut rows);
+    match options.form() {
+        Form::Text => {
+            let judged = judged?;
+            match judged.mistakes.as_slice() {
+                [] => println!("verdict        {}", judged.text),
+                mistakes => mistakes.iter().for_each(|mistake| eprintln!("jobfence: {mistake}")),
+            }
+            if let (false, Word::Unknown) = (judged.mistakes.is_empty(), judged.word) {
+                eprintln!("jobfence: {UNSEEN}");
+            }
+            Ok(judged.word.is_good())
+        }
+        Form::Json => {
+            let judged = told(judged);
+            println!("{}", document::document(&rows, &judged));
+            Ok(judged.short().0.is_good())
+        }
+        Form::Brief | Form::Health => {
+            let judged = told(judged);
+            println!("{}", document::line(&judged));
+            Ok(judged.short().0.is_good())
+        }
+    }
+}
+
+/// Why mistakes may be none.
+const UNSEEN: &str = "files that only root may read were not seen; run 'jobfence check' as root";
+
+/// What an error of the check itself is for programs and in one line: it keeps jobs from nothing.
+fn told(judged: Result<Judgement, Failure>) -> Judgement {
+    judged.unwrap_or_else(|error| Judgement::new(Word::Unknown, error.to_string()))
+}
+
+/// Looks at all that is wanted.
+fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
     let is_root = nix::unistd::geteuid().is_root();
-    let ours = options.configured.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
-    let slurm_conf = conf::find(Some(&ours));
+    let named = options.configured.config.as_deref();
+    let slurm_conf = conf::find(named);
     let node = node::name(options.node.as_deref(), slurm_conf.as_deref());
     let node = node.as_deref();
     let slurm = slurm_conf.map(|file| Slurm::from_file(&file));
     let found = arguments::find(options.plugstack.as_deref(), slurm.as_ref());
     let given = PluginArguments::from_plugstack(found.as_ref(), &options.configured);
-    let Some(loaded) = understood(&given, is_root) else { return Ok(false) };
-    describe::sections(&loaded, slurm.as_ref(), options.keys);
+    let loaded = match understood(&given, is_root, rows) {
+        Ok(loaded) => loaded,
+        Err(judged) => return Ok(judged),
+    };
+    describe::sections(rows, &loaded, slurm.as_ref(), options.keys);
     let (candidates, untried) = candidates(&loaded, node);
     if candidates.iter().all(|candidate| candidate.config.mode == Mode::Off) {
-        println!("verdict        Mode=off: no job is fenced here");
-        return Ok(true);
+        return Ok(Judgement::new(Word::Off, "Mode=off: no job is fenced here"));
     }
+    let enforces = candidates.iter().any(|candidate| candidate.config.mode == Mode::Enforce);
     let config = &loaded.config;
-    let host = Host::read(config)?;
+    let host = match Host::read(config) {
+        Ok(host) => host,
+        Err(error) if options.form() == Form::Text => return Err(error.into()),
+        // A job would meet it, too.
+        Err(error) => {
+            let mut verdict = Verdict::default();
+            verdict.no(format!("NO job would be fenced here: {error}"));
+            return Ok(verdict.judge(enforces, without_root));
+        }
+    };
     let line = arguments::of_pam(&options.configured, found.as_ref());
     let pam = (options.pam_directory.as_path(), line.as_str());
-    let checked = CheckedHost { proc: &host.proc, loaded: &loaded, file: &ours, pam };
-    doors::names(&checked);
-    let own = describe::host(&host, config, slurm.as_ref(), node);
-    // Hints, not part of the verdict. If the limits are in Slurm's directories, pam_slurm_adopt suffices.
-    let faults = pam::faults(&options.pam_directory, &line, own.limits);
-    for said in faults.into_iter().chain(pam::ways_out(&options.pam_directory, &line, own.limits)) {
-        println!("pam            {said}");
+    let checked = CheckedHost { proc: &host.proc, loaded: &loaded, named, pam };
+    if rows.are_wanted() {
+        doors::names(&checked, rows);
+    }
+    let own = describe::host(rows, &host, config, slurm.as_ref(), node);
+    if rows.are_wanted() {
+        // Hints, not part of the verdict. If the limits are in Slurm's directories, pam_slurm_adopt suffices.
+        let faults = pam::faults(&options.pam_directory, &line, own.limits);
+        for said in faults.into_iter().chain(pam::ways_out(&options.pam_directory, &line, own.limits)) {
+            rows.remark("pam", said);
+        }
     }
     if config.mode == Mode::Observe {
-        println!("mode           observe: jobs are put in cgroups and measured, but not limited");
+        rows.fact("mode", "observe: jobs are put in cgroups and measured, but not limited");
     }
     let mut verdict = Verdict::default();
-    if let Some(why) = found.as_ref().and_then(|found| arguments::look(found, slurm.as_ref())) {
+    if let Some(why) = found.as_ref().and_then(|found| arguments::look(rows, found, slurm.as_ref())) {
         verdict.no(why);
     }
-    doors::look(&checked, &mut verdict);
-    observation::say(config);
-    describe::io(&host, config);
-    describe::huge_pages(&host);
-    if slurm.is_some() {
-        describe::cores(&loaded, node);
+    let mut of_schedulers = Verdict::default();
+    doors::look(&checked, rows, if options.is_before { &mut of_schedulers } else { &mut verdict });
+    if rows.are_wanted() {
+        observation::say(rows, config);
+        describe::io(rows, &host, config);
+        describe::huge_pages(rows, &host);
+        if slurm.is_some() {
+            describe::cores(rows, &loaded, node);
+        }
+        let conf = conf::find(named);
+        describe::gpus(rows, &host, &candidates, slurm.as_ref(), conf, node.unwrap_or_default());
     }
-    describe::gpus(&host, &candidates, slurm.as_ref(), conf::find(Some(&ours)), node.unwrap_or_default());
     let places = SlurmDirs::find(&host, slurm.as_ref(), node)?;
-    places.describe(&host, &candidates);
+    places.describe(rows, &host, &candidates);
     let look = Look { host: &host, loaded: &loaded, slurm: slurm.as_ref(), node, given: &given };
-    let tried = look.at_all(&candidates, &places, is_root, &mut verdict)?;
+    let tried = look.at_all(&candidates, &places, is_root, rows, &mut verdict)?;
     if untried > 0 {
-        println!("sections       {untried} combinations of sections were not looked at: there are too many");
+        rows.remark("sections", format!("{untried} combinations of sections were not looked at: there are too many"));
     }
     if !is_root {
-        println!("trial          none without root: RunDir, the directories of jobs and their limits were not tried");
-        return Ok(verdict.without_root());
+        rows.remark("trial", "none without root: RunDir, the directories of jobs and their limits were not tried");
+        return Ok(verdict.judge(enforces, without_root));
     }
     if let Some(what) = tried.filter(|_| verdict.is_good()) {
-        println!("trial          {what}");
+        rows.fact("trial", what);
     }
-    if verdict.is_good() {
-        attach::say(&host, config, slurm.as_ref(), &places, own.any);
+    if verdict.is_good() && rows.are_wanted() {
+        attach::say(rows, &host, config, slurm.as_ref(), &places, own.any);
     }
-    Ok(verdict.say(&host, config.mode, own.any, &places))
+    Ok(verdict.judge(enforces, || verdict::good(&host, &loaded, own.any, &places)))
 }
 
-/// The configuration, after printing its origin. `None`: it has errors, which have been printed.
-fn understood(given: &PluginArguments, is_root: bool) -> Option<Loaded> {
+/// The configuration, after saying its origin. An error: what is wrong with it.
+fn understood(given: &PluginArguments, is_root: bool, rows: &mut Rows) -> Result<Loaded, Judgement> {
     match given.load() {
         Ok(loaded) => {
             match &loaded.file {
-                Some(file) => println!("configuration  {} is understood", file.display()),
-                None => println!("configuration  defaults (there is no {DEFAULT_FILE})"),
+                Some(file) => rows.fact("configuration", format!("{} is understood", file.display())),
+                None => {
+                    rows.fact("configuration", format!("defaults (there is neither {})", DEFAULT_FILES.join(" nor ")));
+                }
             }
-            Some(loaded)
+            unread(rows, &loaded);
+            Ok(loaded)
         }
-        // The errors are complete sentences with file, line and column.
         Err(errors) => {
-            for error in &errors {
-                eprintln!("jobfence: {error}");
-            }
-            if !is_root && errors.iter().any(|error| error.contains("EACCES")) {
-                eprintln!("jobfence: files that only root may read were not seen; run 'jobfence check' as root");
-            }
-            None
+            let is_unseen = !is_root && errors.errors().iter().any(|error| error.to_string().contains("EACCES"));
+            Err(Judgement::wrong(&errors, is_unseen))
         }
+    }
+}
+
+/// Says which files an administrator could take for the configuration.
+fn unread(rows: &mut Rows, loaded: &Loaded) {
+    let real = |file: &Path| std::fs::canonicalize(file).ok();
+    let (defaults, Some(read)) = (default_files(), &loaded.file) else { return };
+    let why = if defaults.first() == Some(read) { "exists" } else { "is named" };
+    // A link from one place to the other makes them one file.
+    for other in defaults.iter().filter(|other| *other != read && (real(other).is_none() || real(other) != real(read)))
+    {
+        rows.remark("configuration", format!("{} is not read, since {} {why}", other.display(), read.display()));
     }
 }
 
@@ -186,6 +285,7 @@ impl Look<'_> {
         candidates: &[Candidate],
         places: &SlurmDirs,
         is_root: bool,
+        rows: &mut Rows,
         verdict: &mut Verdict,
     ) -> Result<Option<String>, Failure> {
         let mut said: Vec<(Cause, String)> = Vec::new();
@@ -213,7 +313,12 @@ impl Look<'_> {
                     continue;
                 }
                 said.push((cause, text));
-                println!("{}", fault.line(self.given));
+                let (name, value) = fault.row(self.given);
+                if fault.is_fatal() {
+                    rows.fault(&name, value)
+                } else {
+                    rows.remark(&name, value)
+                }
                 verdict.add(&fault);
             }
             if planned.can_be_tried(places) {

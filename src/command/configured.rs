@@ -10,7 +10,7 @@ use jobfence::config::{self, Loaded};
 /// Where the configuration comes from, as in plugstack.conf.
 #[derive(Args)]
 pub struct Configured {
-    /// Read this configuration, which must exist [default: /etc/slurm/jobfence.conf, if it exists]
+    /// Read this configuration, which must exist [default: as jobfence.conf(5) says]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Override a key of the file, such as CPUQuotaPercent=90; may be repeated

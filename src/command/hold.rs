@@ -33,6 +33,7 @@ use crate::configured::Configured;
 use crate::fetched::report;
 use crate::sample::Sampler;
 use crate::schedulers;
+use crate::systemd::systemds_own;
 use crate::{journal, metrics};
 
 /// Passes the command's options through systemd-run. As arguments of systemd-run, a `$` in them would be expanded (systemd 262 does that,
@@ -135,12 +136,6 @@ impl Units {
             }
         }
     }
-}
-
-/// The hierarchy in which systemd keeps its units: cgroup2 if it is mounted, `name=systemd` on a pure v1 host.
-pub fn systemds_own(layout: &Layout) -> Option<&Hierarchy> {
-    let named = || layout.hierarchies.iter().find(|h| h.name.as_deref() == Some("systemd"));
-    layout.unified().or_else(named)
 }
 
 fn enter(scope: &Dir, hierarchy: &Hierarchy) -> Result<(), Failure> {

@@ -21,6 +21,7 @@ mod ls;
 #[cfg(test)]
 mod manual;
 mod metrics;
+mod metrics_file;
 mod moment;
 mod part;
 mod reap;
@@ -29,6 +30,7 @@ mod run;
 mod sample;
 mod schedulers;
 mod series;
+mod setup;
 mod show;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod start;
@@ -66,6 +68,11 @@ struct Cli {
 enum Command {
     /// Say whether a job would be fenced here, how, and if not, why not.
     Check(check::CheckOptions),
+    /// Find the schedulers of this node, have them fence jobs, and try it; or take that back.
+    #[command(
+        after_help = "Exit status: 0 if there was nothing to change, 2 if something was changed, 1 if something failed or is left to do."
+    )]
+    Setup(setup::SetupOptions),
     /// Check whether jobs can be fenced here, and then have Slurm load the plugin.
     Enable(slurm::enable::EnableOptions),
     /// Stop Slurm from loading the plugin, and remove what no step needs.
@@ -150,6 +157,7 @@ fn main() -> ExitCode {
     }
     let result = match cli.command {
         Command::Check(options) => check::check(&options),
+        Command::Setup(options) => setup::setup(&options),
         Command::Enable(options) => slurm::enable::enable(&options),
         Command::Disable(options) => slurm::disable::disable(&options),
         Command::Explain(options) => explain::explain(&options),

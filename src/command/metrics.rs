@@ -22,9 +22,6 @@ use jobfence::schedulers::ALL;
 use crate::living::user_name;
 use crate::whole;
 
-/// The beginning of every file.
-const BEGIN: &str = "# HELP jobfence_";
-
 /// The most jobs in the file: a node has fewer, unless something is wrong.
 const MOST_JOBS: usize = 1000;
 
@@ -52,16 +49,6 @@ pub fn look(config: &Config, host: &Host) -> Result<(), String> {
     let text = page(&living_jobs(config, host), &counters);
     // The collector does not run as root.
     whole::replace(path, text.as_bytes(), Some(0o644)).map_err(|error| error.to_string())
-}
-
-/// Removes the file for good: otherwise a collector would go on with its last content.
-pub fn forget(config: &Config) -> Result<(), String> {
-    let Some(path) = &config.metrics_file else { return Ok(()) };
-    match whole::remove(path, BEGIN) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(format!("{} is no file of jobfence's, and stays", path.display())),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 /// Every job that has fences now.
@@ -277,6 +264,7 @@ mod tests {
     use jobfence::record::noted::Noted;
 
     use super::*;
+    use crate::metrics_file::BEGIN;
 
     fn job(name: &str) -> JobMetrics {
         JobMetrics {

@@ -2,6 +2,7 @@
 //! What the subcommands ask of a scheduler's part of the command. `schedulers` has the table; the subcommands name no scheduler.
 
 use std::path::Path;
+use std::time::Instant;
 
 use jobfence::config::{Config, Loaded, Named};
 use jobfence::job::Id;
@@ -9,9 +10,11 @@ use jobfence::sys::dir::Dir;
 
 use crate::check::claims::Claims;
 use crate::check::names::KnownNames;
+use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
 use crate::job_match::JobMatch;
+use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
 
 /// A scheduler's part of the command. The defaults are for schedulers that have nothing to add.
 pub trait SchedulersPart: Sync {
@@ -23,8 +26,8 @@ pub trait SchedulersPart: Sync {
         None
     }
 
-    /// For `jobfence check`: prints what the scheduler's configuration says here, and adds to the verdict why no job would be fenced.
-    fn check(&self, _host: &CheckedHost<'_>, _verdict: &mut Verdict) {}
+    /// For `jobfence check`: says what the scheduler's configuration says here, and adds to the verdict why no job would be fenced.
+    fn check(&self, _host: &CheckedHost<'_>, _rows: &mut Rows, _verdict: &mut Verdict) {}
 
     /// For `jobfence check`: adds the names that the scheduler knows here, as far as sections need them.
     fn add_names(&self, _host: &CheckedHost<'_>, _sections: &[Named<'_>], _known: &mut KnownNames) {}
@@ -39,11 +42,29 @@ pub trait SchedulersPart: Sync {
         None
     }
 
+    /// For `jobfence setup`: what is to be done here. It reads, and changes nothing. `None`: the scheduler is not here.
+    fn plan(&self, _host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
+        Ok(None)
+    }
+
+    /// For `jobfence setup`, when all is done: has the scheduler run a real job here, and waits for it at most until the deadline.
+    fn try_job(&self, _host: &SetupHost, _deadline: Instant) -> JobTried {
+        JobTried::NotRun(format!("no job was tried under {}", self.name()))
+    }
+
+    /// For `jobfence setup --undo`: what is left to do when files and commands are as they were. Asked before; `None`: nothing.
+    fn after_undo(&self, _host: &SetupHost) -> Option<AfterUndo> {
+        None
+    }
+
     /// The work that `jobfence hold` does for the scheduler at each of its looks.
     fn chore(&self) -> Option<Box<dyn Chore>> {
         None
     }
 }
+
+/// What removes the rest. Returns what is left to do for the administrator, if something is.
+pub type AfterUndo = Box<dyn FnOnce() -> Result<Option<String>, Failure>>;
 
 /// Work that is done again and again. It may remember what it has logged.
 pub trait Chore {
@@ -57,8 +78,8 @@ pub struct CheckedHost<'a> {
     pub proc: &'a Dir,
     /// The configuration.
     pub loaded: &'a Loaded,
-    /// Where the configuration is, or would be.
-    pub file: &'a Path,
+    /// The configuration that the command line names.
+    pub named: Option<&'a Path>,
     /// Where PAM's services are configured, and jobfence's line there.
     pub pam: (&'a Path, &'a str),
 }

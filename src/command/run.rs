@@ -2,6 +2,7 @@
 //! `jobfence run`: a fence around any command.
 
 use std::ffi::OsString;
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -36,11 +37,12 @@ pub struct RunOptions {
     /// The form is that of one value of IOMax in jobfence.conf(5).
     #[arg(long, value_name = "RULES", value_parser = IoRules::parse)]
     io_max: Option<IoRules>,
-    /// When to say at the end, on stderr, what the command used of its limits: never, failed, wasteful or always [default: never]
+    /// When to say at the end, on stderr, what the command used of its limits: never, failed, wasteful or always [default: always if stderr is a terminal, otherwise never]
     ///
-    /// The words are those of UsageCard in jobfence.conf(5). The key itself does not count here.
-    #[arg(long, value_name = "WHEN", default_value = "never", hide_default_value = true, value_parser = card)]
-    usage_card: UsageCard,
+    /// The words are those of UsageCard in jobfence.conf(5), and so is the rule that a short run has one line. The key itself does not
+    /// count here. By default a short run has a whole card, too.
+    #[arg(long, value_name = "WHEN", value_parser = card)]
+    usage_card: Option<UsageCard>,
     /// Run as this user, by name or number, with that user's groups
     ///
     /// The command has a session of its own, so it cannot write to the terminal as if it were typed.
@@ -51,9 +53,14 @@ pub struct RunOptions {
     /// Of the other variables, only PATH, TERM, COLORTERM, LANG, LANGUAGE, LC_ALL, TZ and DISPLAY are kept.
     #[arg(long, value_name = "NAME", value_parser = user)]
     user: Option<User>,
-    /// Say at the end what was used
+    /// Say before the command what its fence is, and at the end in one line what was used
+    ///
+    /// If stderr is a terminal, the fence is said without this option, too.
     #[arg(short, long)]
     verbose: bool,
+    /// Say on a terminal no more than without one: only the limits at which the command was stopped
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
     #[command(flatten)]
     configured: Configured,
     /// The command and its arguments
@@ -63,18 +70,25 @@ pub struct RunOptions {
 
 /// Runs the command and ends as it ended.
 pub fn run(options: &RunOptions) -> Result<ExitCode, Failure> {
-    require_root("'jobfence run'")?;
+    require_root("'jobfence run'").map_err(|error| {
+        format!("{error}, since nobody else may make cgroups: sudo jobfence run --user \"$USER\" -- COMMAND")
+    })?;
+    let has_reader = !options.quiet && io::stderr().is_terminal();
     let config = options.configured.load()?.config;
     let request = RunRequest {
         cpus: options.cpus,
         memory: options.mem,
         processes: options.processes,
         io: options.io_max.clone().unwrap_or_default(),
-        card: options.usage_card,
+        card: options.usage_card.or((!has_reader).then_some(UsageCard::Never)),
         user: options.user.clone(),
         command: options.command.clone(),
     };
-    let ended = run::run(&config, &request)?;
+    let ended = run::run(&config, &request, |fence| {
+        if has_reader || options.verbose {
+            run::described(fence).iter().for_each(|line| eprintln!("{line}"));
+        }
+    })?;
     for sentence in &ended.sentences {
         eprintln!("jobfence: {sentence}");
     }

@@ -3,18 +3,19 @@
 
 use std::time::{Duration, Instant};
 
+use jobfence::cgroup::layout::{Hierarchy, Layout};
 use jobfence::sys::program::AskedProgram;
 
 use crate::command::Failure;
 
-const SERVICE: &str = "jobfence.service";
+pub const SERVICE: &str = "jobfence.service";
 /// Longer than systemd lets a service start or stop (`DefaultTimeoutStartSec` of systemd-system.conf(5) is 90 seconds).
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The service's previous state.
 pub struct Service {
-    enabled: bool,
-    active: bool,
+    pub enabled: bool,
+    pub active: bool,
 }
 
 impl Service {
@@ -22,13 +23,17 @@ impl Service {
     pub fn start() -> Result<Self, Failure> {
         // 'make install' or a package may just have installed the unit file.
         systemctl(&["daemon-reload"])?;
-        let asked = |question| systemctl(&[question, "--quiet", SERVICE]).is_ok();
-        let before = Self { enabled: asked("is-enabled"), active: asked("is-active") };
+        let before = Self::now();
         systemctl(&["enable", "--now", SERVICE]).map_err(|error| {
             before.restore();
             format!("{error} (see 'systemctl status {SERVICE}')")
         })?;
         Ok(before)
+    }
+
+    fn now() -> Self {
+        let asked = |question| systemctl(&[question, "--quiet", SERVICE]).is_ok();
+        Self { enabled: asked("is-enabled"), active: asked("is-active") }
     }
 
     /// Restores the previous state, as far as possible.
@@ -50,6 +55,17 @@ impl Service {
     pub fn stop() -> Result<(), Failure> {
         if exists() { systemctl(&["disable", "--now", SERVICE]) } else { Ok(()) }
     }
+}
+
+/// The hierarchy in which systemd keeps its units: cgroup2 if it is mounted, `name=systemd` on a pure v1 host.
+pub fn systemds_own(layout: &Layout) -> Option<&Hierarchy> {
+    let named = || layout.hierarchies.iter().find(|h| h.name.as_deref() == Some("systemd"));
+    layout.unified().or_else(named)
+}
+
+/// Its state now. `None`: there is no such unit.
+pub fn state() -> Option<Service> {
+    exists().then(Service::now)
 }
 
 fn exists() -> bool {

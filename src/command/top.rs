@@ -18,6 +18,7 @@ use crossterm::terminal::{
 use crossterm::{execute, queue};
 use jobfence::bytes::mebibytes;
 use jobfence::report::account::utc;
+use jobfence::report::card::several;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
@@ -299,8 +300,8 @@ impl Screen {
         let unseen = if unseen > 0 { format!(", {unseen} not seen") } else { String::new() };
         let reversed = if self.is_reversed { ", reversed" } else { "" };
         format!(
-            "{clock} UTC  {} fences{unseen}, {cpus:.2} CPUs, {}, by {name}{reversed}",
-            rows.len(),
+            "{clock} UTC  {}{unseen}, {cpus:.2} CPUs, {}, by {name}{reversed}",
+            several(rows.len() as u64, "fence", "fences"),
             mebibytes(memory)
         )
     }

@@ -5,26 +5,123 @@
 //! any time. So the path is followed by handles, and only those links are followed that only root can make.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Permissions};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, fchown};
 use std::path::{Component, Path};
 
 use jobfence::error::{Error, Result};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat, readlinkat, renameat};
-use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
-use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
+use nix::sys::stat::{Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
+use nix::unistd::{UnlinkatFlags, fsync, geteuid, unlinkat};
 
 /// As the kernel's MAXSYMLINKS.
 const MAX_LINKS: u32 = 40;
 
 const HANDLE: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
+/// The longest file that is read: no configuration is longer.
+const LONGEST: u64 = 1 << 20;
+
+/// Who may do what with a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ownership {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Ownership {
+    /// That of a new file of root's.
+    pub fn of_root(mode: u32) -> Self {
+        Self { mode, uid: 0, gid: 0 }
+    }
+}
+
 /// Replaces the file by this text; a link is replaced, and not followed. `mode` is independent of the umask.
 pub fn replace(path: &Path, text: &[u8], mode: Option<u32>) -> Result<()> {
+    write(path, text, mode, None)
+}
+
+/// The same, with this owner, and such that the file outlives a crash of the machine.
+pub fn replace_durably(path: &Path, text: &[u8], ownership: Ownership) -> Result<()> {
+    write(path, text, Some(ownership.mode), Some(ownership))?;
+    sync_directory(path)
+}
+
+/// A file of the administrator's, by the handle of its directory. `None`: there is none, or not even its directory.
+pub fn read(path: &Path) -> Result<Option<(Vec<u8>, Ownership)>> {
+    let name = path.file_name().ok_or_else(|| Error::new("this is no name of a file:").at(path))?;
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let opened = directory_of(path)
+        .and_then(|dir| openat(&dir, name, flags, Mode::empty()).map_err(|errno| Error::os("open", path, errno)));
+    let file = match opened {
+        Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(None),
+        opened => File::from(opened?),
+    };
+    let stat = fstat(&file).map_err(|errno| Error::os("look at", path, errno))?;
+    if kind(stat.st_mode) != SFlag::S_IFREG || stat.st_size.cast_unsigned() > LONGEST {
+        return Err(Error::new("this is no regular file of at most 1 MiB:").at(path));
+    }
+    let mut text = Vec::new();
+    file.take(LONGEST)
+        .read_to_end(&mut text)
+        .map_err(|error| Error::os("read", path, Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))))?;
+    Ok(Some((text, Ownership { mode: stat.st_mode & 0o7777, uid: stat.st_uid, gid: stat.st_gid })))
+}
+
+/// Makes an empty directory of root's in one that exists. One that exists already is an error.
+pub fn make_directory(path: &Path, mode: u32) -> Result<()> {
+    let (dir, name) = (directory_of(path)?, path.file_name().unwrap_or_default());
+    let failed = |errno| Error::os("make the directory", path, errno);
+    let mode = Mode::from_bits_truncate(mode);
+    mkdirat(&dir, name, mode).map_err(failed)?;
+    // Whatever the umask is.
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let made = openat(&dir, name, flags, Mode::empty()).map_err(failed)?;
+    fchmod(&made, mode).map_err(failed)?;
+    sync_directory(path)
+}
+
+/// Removes a file, or an empty directory, and what a replacement that was killed has left. It need not be there.
+pub fn discard(path: &Path, flag: UnlinkatFlags) -> Result<()> {
+    let dir = match directory_of(path) {
+        Err(error) if error.is_gone() => return Ok(()),
+        dir => dir?,
+    };
+    discard_new(path);
+    match unlinkat(&dir, path.file_name().unwrap_or_default(), flag) {
+        Err(errno) if errno != Errno::ENOENT => Err(Error::os("remove", path, errno)),
+        _ => sync_directory(path),
+    }
+}
+
+/// Removes what a replacement that was killed has left.
+pub fn discard_new(path: &Path) {
+    let name = path.file_name().unwrap_or_default();
+    if let Ok(dir) = directory_of(path) {
+        let _ = unlinkat(&dir, new_name(name).as_os_str(), UnlinkatFlags::NoRemoveDir);
+    }
+}
+
+/// Has the disk know which files are in the file's directory.
+fn sync_directory(path: &Path) -> Result<()> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let failed = |errno| Error::os("write the directory of", path, errno);
+    let dir = openat(&directory_of(path)?, ".", flags, Mode::empty()).map_err(failed)?;
+    fsync(&dir).map_err(failed)
+}
+
+/// Programs that read the directory do not take this name for a file of theirs: node_exporter requires .prom at the end, and Slurm's
+/// `include plugstack.conf.d/*` does not match it.
+fn new_name(name: &OsStr) -> OsString {
+    OsString::from(format!(".{}.new", name.display()))
+}
+
+fn write(path: &Path, text: &[u8], mode: Option<u32>, durable: Option<Ownership>) -> Result<()> {
     let name = path.file_name().ok_or_else(|| Error::new("this is no name of a file:").at(path))?;
     let dir = directory_of(path)?;
     let failed = |what: &'static str| move |errno| Error::os(what, path, errno);
@@ -35,8 +132,7 @@ pub fn replace(path: &Path, text: &[u8], mode: Option<u32>) -> Result<()> {
         Err(errno) if errno != Errno::ENOENT => return Err(failed("look for")(errno)),
         _ => {}
     }
-    // Programs that read the directory do not take this name for a file of theirs: node_exporter requires .prom at the end.
-    let new = OsString::from(format!(".{}.new", name.display()));
+    let new = new_name(name);
     match unlinkat(&dir, new.as_os_str(), UnlinkatFlags::NoRemoveDir) {
         Err(errno) if errno != Errno::ENOENT => return Err(failed("write")(errno)),
         _ => {}
@@ -46,7 +142,10 @@ pub fn replace(path: &Path, text: &[u8], mode: Option<u32>) -> Result<()> {
     let mut file = File::from(openat(&dir, new.as_os_str(), flags, at_first).map_err(failed("write"))?);
     let written = file
         .write_all(text)
-        .and_then(|()| mode.map_or(Ok(()), |mode| file.set_permissions(Permissions::from_mode(mode))));
+        // Before the mode: a change of the owner takes set-user-ID away.
+        .and_then(|()| durable.map_or(Ok(()), |to| fchown(&file, Some(to.uid), Some(to.gid))))
+        .and_then(|()| mode.map_or(Ok(()), |mode| file.set_permissions(Permissions::from_mode(mode))))
+        .and_then(|()| durable.map_or(Ok(()), |_| file.sync_all()));
     let written = written.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)));
     written.and_then(|()| renameat(&dir, new.as_os_str(), &dir, name)).map_err(|errno| {
         let _ = unlinkat(&dir, new.as_os_str(), UnlinkatFlags::NoRemoveDir);

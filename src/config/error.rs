@@ -38,6 +38,11 @@ impl ConfigError {
         };
         Self::new(place, format!("{shown:?}"), expected + hint)
     }
+
+    /// Where it is: `FILE:LINE:COLUMN`, `ARGUMENT, column COLUMN`, or a file.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
 }
 
 impl fmt::Display for ConfigError {

@@ -30,7 +30,7 @@ pub(super) fn read(path: &Path, may_be_missing: bool) -> Result<Option<Vec<u8>>,
         let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
         attempts += 1;
         match opened {
-            Err(error) if error.kind() == ErrorKind::NotFound => match missing(path) {
+            Err(error) if is_missing(&error) => match missing(path) {
                 Ok(Missing::Unnamed) if may_be_missing => return Ok(None),
                 Ok(Missing::Link(found)) => return Err(refuse(found, "a file that can be read, or no such link")),
                 Ok(Missing::Nothing) if attempts < ATTEMPTS => {}
@@ -54,6 +54,11 @@ pub(super) fn read(path: &Path, may_be_missing: bool) -> Result<Option<Vec<u8>>,
     Ok(Some(text))
 }
 
+/// Whether [`read`] would read this file, or say why it cannot.
+pub(super) fn exists(path: &Path) -> bool {
+    !matches!(missing(path), Ok(Missing::Unnamed))
+}
+
 /// What is missing if a file is not found.
 enum Missing {
     /// Its name, or that of a directory on the way to it: no file has been put there.
@@ -64,29 +69,32 @@ enum Missing {
     Nothing,
 }
 
+/// Whether a name does not exist. Below a regular file nothing exists, either.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
 /// `None`: it is not there.
 fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) if is_missing(&error) => Ok(None),
         found => found.map(Some),
     }
 }
 
 /// What is missing of this file.
 fn missing(path: &Path) -> io::Result<Missing> {
-    // From the root down: behind a dangling link nothing exists, either.
-    let on_the_way: Vec<&Path> = path.ancestors().collect();
-    for part in on_the_way.into_iter().rev() {
-        let Some(itself) = if_there(fs::symlink_metadata(part))? else {
-            return Ok(Missing::Unnamed);
-        };
+    for part in path.ancestors() {
+        // Behind a dangling link nothing exists, either.
+        let Some(itself) = if_there(fs::symlink_metadata(part))? else { continue };
         if itself.is_symlink() && if_there(fs::metadata(part))?.is_none() {
             let target = if_there(fs::read_link(part))?.unwrap_or_default();
             let link = if part == path { String::new() } else { format!(" {}", part.display()) };
             return Ok(Missing::Link(format!("the symbolic link{link} to {}, which does not exist", target.display())));
         }
+        return Ok(if part == path { Missing::Nothing } else { Missing::Unnamed });
     }
-    Ok(Missing::Nothing)
+    Ok(Missing::Unnamed)
 }
 
 /// The error in the words, and with the name, that manual pages use.
@@ -146,12 +154,15 @@ mod tests {
         );
         // Without its name a file is missing, also if links on the way lead to directories.
         let link_to_here = link("there", ".");
-        for none in [link_to_here.join("f"), dir.path().join("no/f"), link_to_here.join("no/f")] {
-            assert_eq!(load_at(&[], &none).unwrap().file, None, "{}", none.display());
-        }
-        let error_of = |path: &Path| load_at(&[], path).unwrap_err().split(", expected").next().unwrap().to_owned();
         fs::write(dir.path().join("file"), "").unwrap();
-        assert_eq!(error_of(&dir.path().join("file/f")), "FILE: found Not a directory (ENOTDIR)");
+        for none in
+            [link_to_here.join("f"), dir.path().join("no/f"), link_to_here.join("no/f"), dir.path().join("file/f")]
+        {
+            assert_eq!(load_at(&[], &none).unwrap().file, None, "{}", none.display());
+            assert!(!exists(&none), "{}", none.display());
+        }
+        assert!(exists(&dangling) && exists(&nowhere.join("f")) && exists(&dir.path().join("file")));
+        let error_of = |path: &Path| load_at(&[], path).unwrap_err().split(", expected").next().unwrap().to_owned();
         let circle = link("circle", "circle");
         assert!(error_of(&circle).ends_with("(ELOOP)") && error_of(&circle.join("f")).ends_with("(ELOOP)"));
         // A file that appears while it is looked for is read.

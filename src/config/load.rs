@@ -12,8 +12,16 @@ use super::parser;
 use super::resolve::Loaded;
 use super::values::{Mode, OnErrors};
 
-/// Read if no argument `config=PATH` names another.
-pub const DEFAULT_FILE: &str = "/etc/slurm/jobfence.conf";
+/// The file of a node that has none in Slurm's directory.
+pub const OWN_FILE: &str = "/etc/jobfence/jobfence.conf";
+
+/// The file that counts if no argument `config=PATH` names one: the first of these that exists.
+pub const DEFAULT_FILES: [&str; 2] = ["/etc/slurm/jobfence.conf", OWN_FILE];
+
+/// Those of [`DEFAULT_FILES`] that exist, so that the first is the one that counts.
+pub fn default_files() -> Vec<PathBuf> {
+    DEFAULT_FILES.iter().map(PathBuf::from).filter(|path| file::exists(path)).collect()
+}
 
 /// Why there is no configuration, and what the arguments alone say about such a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +73,7 @@ pub fn load(args: &[&[u8]]) -> Result<Loaded, LoadError> {
 /// As [`load`], for arguments with other names; `name` gets their numbers, counted from 1.
 pub fn load_named(args: &[&[u8]], name: &dyn Fn(usize) -> String) -> Result<Loaded, LoadError> {
     let names: Vec<String> = (1..=args.len()).map(name).collect();
-    load_or_default(args, &names, Path::new(DEFAULT_FILE))
+    load_or_default(args, &names, &DEFAULT_FILES.map(Path::new))
 }
 
 /// The configuration that a file of this text, called `source` in errors, would give to jobs that have none of its sections.
@@ -108,16 +116,16 @@ fn too_large(source: &str, text: &[u8]) -> Vec<ConfigError> {
     errors
 }
 
-/// As [`load_named`], with `default` as the default file.
-pub(super) fn load_or_default(args: &[&[u8]], names: &[String], default: &Path) -> Result<Loaded, LoadError> {
+/// As [`load_named`], with `defaults` in place of [`DEFAULT_FILES`].
+pub(super) fn load_or_default(args: &[&[u8]], names: &[String], defaults: &[&Path]) -> Result<Loaded, LoadError> {
     let mut arguments = Layer::default();
     for (text, name) in args.iter().zip(names) {
         arguments.read(parser::argument(name, text));
     }
-    let read = match arguments.file() {
-        None => read_file(default, true),
-        Some(Some(named)) => read_file(Path::new(named), false),
-        Some(None) => Ok((None, Written::default(), Vec::new())),
+    let named = arguments.file().map(|named| named.map(Path::new));
+    let read = match &named {
+        None => read_first(defaults, true),
+        Some(named) => read_first(named.as_slice(), false),
     };
     let mut errors = std::mem::take(&mut arguments.errors);
     let of_arguments = !errors.is_empty();
@@ -138,15 +146,18 @@ pub(super) fn load_or_default(args: &[&[u8]], names: &[String], default: &Path) 
     Err(LoadError { on_error, mode, errors, of_arguments, sound })
 }
 
-/// The file's name, what it gives, and what is wrong with it.
-fn read_file(path: &Path, may_be_missing: bool) -> Result<(Option<PathBuf>, Written, Vec<ConfigError>), ConfigError> {
-    Ok(match file::read(path, may_be_missing)? {
-        None => (None, Written::default(), Vec::new()),
-        Some(text) => {
+/// A file's name, what it gives, and what is wrong with it.
+type FileRead = (Option<PathBuf>, Written, Vec<ConfigError>);
+
+/// Reads the first file that exists. One that exists and cannot be read is an error, whatever there is behind it.
+fn read_first(files: &[&Path], may_be_missing: bool) -> Result<FileRead, ConfigError> {
+    for path in files {
+        if let Some(text) = file::read(path, may_be_missing)? {
             let (written, errors) = understood(&path.display().to_string(), &text);
-            (Some(path.to_owned()), written, errors)
+            return Ok((Some(path.to_path_buf()), written, errors));
         }
-    })
+    }
+    Ok(FileRead::default())
 }
 
 #[cfg(test)]
@@ -156,6 +167,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::limits::Limit;
     use super::super::samples::load_file;
     use super::super::values::OnError;
     use super::*;
@@ -167,6 +179,50 @@ mod tests {
         assert_eq!(loaded.config.on_error, OnErrors::all(OnError::Warn));
         assert_eq!(loaded.config.run_dir, Path::new("/run/a#b"));
         assert!(loaded.file.is_some());
+    }
+
+    #[test]
+    fn the_first_default_file_that_exists_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let (slurms, own, named) = (dir.path().join("slurm/f"), dir.path().join("own/f"), dir.path().join("named"));
+        let load = |args: &[&str]| {
+            let args: Vec<&[u8]> = args.iter().map(|arg| arg.as_bytes()).collect();
+            load_or_default(&args, &vec![String::new(); args.len()], &[&slurms, &own])
+        };
+        let file = || load(&[]).unwrap().file;
+        assert_eq!(file(), None);
+        fs::create_dir(dir.path().join("own")).unwrap();
+        assert_eq!(file(), None);
+        fs::write(&own, "MaxProcesses=2\n").unwrap();
+        assert_eq!(file().as_deref(), Some(own.as_path()));
+        // No directory, so no file.
+        fs::write(dir.path().join("slurm"), "").unwrap();
+        assert_eq!(file().as_deref(), Some(own.as_path()));
+        fs::remove_file(dir.path().join("slurm")).unwrap();
+        fs::create_dir(dir.path().join("slurm")).unwrap();
+        assert_eq!(file().as_deref(), Some(own.as_path()));
+        // What was meant to be a file is none that is missing: the other one does not hold in its place.
+        std::os::unix::fs::symlink("gone", &slurms).unwrap();
+        assert!(load(&[]).unwrap_err().to_string().contains("the symbolic link to gone"));
+        fs::remove_file(&slurms).unwrap();
+        fs::create_dir(&slurms).unwrap();
+        assert!(load(&[]).unwrap_err().to_string().contains("slurm/f: found a directory"));
+        fs::remove_dir(&slurms).unwrap();
+        fs::write(&slurms, "MaxProcesses=many\n").unwrap();
+        assert!(load(&[]).unwrap_err().to_string().contains("slurm/f:1:14: found \"many\""));
+        // Nothing of the other file is read.
+        fs::write(&slurms, "Mode=observe\n").unwrap();
+        let loaded = load(&[]).unwrap();
+        assert_eq!(
+            (loaded.file.as_deref(), loaded.config.numbers.get(Limit::Processes)),
+            (Some(slurms.as_path()), None)
+        );
+        // A file that is named must exist, and no other is read.
+        let config = format!("config={}", named.display());
+        assert!(load(&[&config]).unwrap_err().to_string().contains("named: found No such file or directory (ENOENT)"));
+        fs::write(&named, "Mode=off\n").unwrap();
+        let loaded = load(&[&config]).unwrap();
+        assert_eq!((loaded.file, loaded.config.mode), (Some(named), Mode::Off));
     }
 
     #[test]
@@ -192,7 +248,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             fs::write(dir.path().join("f"), text).unwrap();
             fs::set_permissions(dir.path().join("f"), fs::Permissions::from_mode(mode)).unwrap();
-            load_or_default(&[], &[], &dir.path().join("f")).unwrap_err().sound().cloned()
+            load_or_default(&[], &[], &[&dir.path().join("f")]).unwrap_err().sound().cloned()
         };
         let right = Config { run_dir: "/run/x".into(), cgroup_base: Some("a/b".into()), ..Config::default() };
         assert_eq!(sound(0o644), Some(right));
@@ -206,7 +262,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             fs::write(dir.path().join("f"), "Mode=off OnError=warn torn").unwrap();
             let names = vec![String::new(); args.len()];
-            let errors = load_or_default(args, &names, &dir.path().join("f")).unwrap_err();
+            let errors = load_or_default(args, &names, &[&dir.path().join("f")]).unwrap_err();
             (errors.mode, errors.on_error.within(errors.mode).general())
         };
         assert_eq!(decided(&[]), (Mode::Enforce, OnError::Fail));
@@ -220,7 +276,7 @@ mod tests {
         fn no_bytes_make_it_panic(text: Vec<u8>, args in prop::collection::vec(any::<Vec<u8>>(), 0..4)) {
             let _ = parse("f", &text);
             let args: Vec<_> = args.iter().map(Vec::as_slice).collect();
-            let _ = load_or_default(&args, &vec![String::new(); args.len()], Path::new("/nonexistent"));
+            let _ = load_or_default(&args, &vec![String::new(); args.len()], &[Path::new("/nonexistent")]);
         }
 
         #[test]

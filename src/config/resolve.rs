@@ -17,7 +17,7 @@ use crate::facts::{Facts, FactsNeeded};
 pub struct Loaded {
     /// What holds for all jobs: defaults, the file without its sections, and arguments together.
     pub config: Config,
-    /// The file that was read; `None` if there is no file at `DEFAULT_FILE`, which leaves the defaults.
+    /// The file that was read; `None` if there is none, which leaves the defaults.
     pub file: Option<PathBuf>,
     written: Written,
     arguments: Vec<Setting>,

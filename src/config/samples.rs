@@ -15,8 +15,8 @@ use super::sections::Section;
 
 /// The mistakes in a file of this text, each with its line and column.
 pub fn errors_of(text: &str) -> Vec<String> {
-    let errors = parse("/etc/slurm/jobfence.conf", text.as_bytes()).err().unwrap_or_default();
-    errors.iter().map(|e| e.to_string().replacen("/etc/slurm/jobfence.conf:", "", 1)).collect()
+    let errors = parse("FILE", text.as_bytes()).err().unwrap_or_default();
+    errors.iter().map(|e| e.to_string().replacen("FILE:", "", 1)).collect()
 }
 
 /// Loads with these arguments; the default file is in a fresh directory, with this text and mode.
@@ -35,7 +35,7 @@ pub fn load_at(args: &[&str], path: &Path) -> Result<Loaded, String> {
     let args: Vec<_> = args.iter().map(|arg| arg.as_bytes()).collect();
     let shorten = |error: LoadError| error.to_string().replace(&path.display().to_string(), "FILE");
     let names: Vec<String> = (1..=args.len()).map(|number| format!("plugstack.conf argument {number}")).collect();
-    load_or_default(&args, &names, path).map_err(shorten)
+    load_or_default(&args, &names, &[path]).map_err(shorten)
 }
 
 /// The section of this header.

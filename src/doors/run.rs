@@ -23,10 +23,11 @@ use crate::config::{Config, KEYS, Limit, LimitNumbers, Mode, Percent, SwapSpace,
 use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::fence::Fence;
+use crate::figures::LimitedTo;
 use crate::host::Host;
 use crate::job::{Cpus, Grant, Id, JobKey};
 use crate::launch::{self, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, end};
-use crate::policy;
+use crate::policy::{self, Plan};
 use crate::report;
 use crate::report::account::{End, Ending, Exit, GrantedTo};
 use crate::report::card::{self, Figures, Words};
@@ -45,8 +46,8 @@ pub struct RunRequest {
     pub processes: Option<u64>,
     /// Limits of reading and writing. Empty: not limited.
     pub io: IoRules,
-    /// When the run ends with a card.
-    pub card: UsageCard,
+    /// When the run ends with a card. `None`: always with a whole one.
+    pub card: Option<UsageCard>,
     /// The user, if not the caller.
     pub user: Option<User>,
     /// The program, searched for in PATH, and its arguments.
@@ -74,8 +75,9 @@ pub fn unfenced(command: &[OsString]) -> Result<Exit> {
     spawn(|_| Ok(()), None, &c_strings(command)?, WaitPidFlag::empty())
 }
 
-/// Runs the command in its fence and waits for its end. Processes that it leaves in the fence are killed then.
-pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
+/// Runs the command in its fence and waits for its end. Processes that it leaves in the fence are killed then. `fenced` is called when
+/// the command is in its fence and has not begun.
+pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -> Result<Ended> {
     let command = c_strings(&request.command)?;
     let uid = request.user.as_ref().map_or_else(nix::unistd::getuid, |user| user.uid);
     let key =
@@ -96,11 +98,14 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
         noted: None,
         gpu_count: None,
     };
-    let Begun { mut fence, plan, .. } = begin.open(|| policy::plan(config, &grant)).map_err(in_words)?;
+    let Begun { mut fence, plan, .. } =
+        begin.open(|| with_one_quota(policy::plan(config, &grant))).map_err(in_words)?;
     let (kernel_log, started) = (KernelLog::open().ok(), Some(SystemTime::now()));
     let attach = |fence: &mut Fence, pid: Pid| {
         let joining = Joining { pid: pid.as_raw(), id: None, task: None, is_first: true };
-        launch::attach(fence, &host, config, requests, joining).map_err(in_words)
+        launch::attach(fence, &host, config, requests, joining).map_err(in_words)?;
+        fenced(fence);
+        Ok(())
     };
     let how = spawn(|pid| attach(&mut fence, pid), request.user.as_ref(), &command, WaitPidFlag::WUNTRACED);
     let usage = fence.usage();
@@ -128,7 +133,7 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
         wall: started.and_then(|started| started.elapsed().ok()),
         time_limit: None,
         cpus: request.cpus,
-        cpus_limit: plan.job.cpu.map(CpuQuota::cpus),
+        cpus_limit: plan.step.cpu.map(CpuQuota::cpus),
         memory: request.memory,
         memory_limit: request.memory,
         is_without_swap: plan.job.swap.is_some_and(|swap| swap.swap == 0),
@@ -145,11 +150,37 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
         is_utf8: card::is_utf8(|name| std::env::var(name).ok()),
         words: &WORDS,
     };
-    let card = card::lines(request.card, &figures);
+    let card = request.card.map_or_else(|| figures.card(), |when| card::lines(when, &figures));
     let line = launch::account(&fence, config, &usage, &ending);
     let remains = end::close(&mut fence, Instant::now() + config.cleanup_timeout, |_| false);
     launch::write_down(config, line.as_deref().filter(|_| remains.is_none()));
     Ok(Ended { how: how?, used, sentences, card, remains })
+}
+
+/// The limits of the step, as the kernel has them, and the directories in which they are, in lines for a person.
+pub fn described(fence: &Fence) -> Vec<String> {
+    let LimitedTo { cpus, memory, processes } = fence.limited_to();
+    let limits = [
+        ("cpu", cpus.map(Cpus::in_words)),
+        ("memory", memory.map(|bytes| bytes::binary(bytes) + " of memory")),
+        ("pids", processes.map(|count| card::several(count, "process", "processes"))),
+        ("io", fence.io().map(|_| "the rates of its disks".to_owned())),
+    ];
+    let (controllers, limits): (Vec<_>, Vec<_>) =
+        limits.into_iter().filter_map(|(controller, limit)| Some((controller, limit?))).unzip();
+    let job = fence.key().job.as_str();
+    let title = match limits.as_slice() {
+        [] => format!("jobfence: job {job} has no limits"),
+        limits => format!("jobfence: the kernel limits job {job} to {}", limits.join(", ")),
+    };
+    let places = fence.step_dirs(&controllers).into_iter().map(|path| format!("  in {}", path.display()));
+    std::iter::once(title).chain(places).collect()
+}
+
+/// The step is the whole job. If both had the quota, the kernel would stop now the one and now the other, and neither would count it all.
+fn with_one_quota<E>((mut plan, errors): (Plan, E)) -> (Plan, E) {
+    plan.job.cpu = None;
+    (plan, errors)
 }
 
 /// The options of `jobfence run`, in the card's words.
@@ -413,7 +444,7 @@ mod tests {
             memory: None,
             processes: None,
             io: IoRules::default(),
-            card: UsageCard::Never,
+            card: Some(UsageCard::Never),
             user: None,
             command: Vec::new(),
         };

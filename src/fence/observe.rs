@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the step has used, and its limits as the kernel has them.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use super::fenced::{Fence, OpenDir, Tree};
@@ -139,6 +140,14 @@ impl Fence {
                 overlay.take_usage();
             }
         }
+    }
+
+    /// The step's directories in the hierarchies that have one of these controllers; if none has, in the first.
+    pub fn step_dirs(&self, controllers: &[&str]) -> Vec<PathBuf> {
+        let path = |tree: &Tree| tree.step().ok().map(|step| step.path().to_owned());
+        let has_one = |tree: &&Tree| controllers.iter().any(|controller| tree.hierarchy().has(controller));
+        let found: Vec<PathBuf> = self.trees.iter().filter(has_one).filter_map(path).collect();
+        if found.is_empty() { self.trees.first().and_then(path).into_iter().collect() } else { found }
     }
 
     /// The step's limits, as the kernel has them.

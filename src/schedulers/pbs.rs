@@ -28,10 +28,11 @@ pub struct PbsScheduler;
 pub static PBS: PbsScheduler = PbsScheduler;
 
 /// The variable that names PBS's configuration if it is not `CONF`. MoM passes it to its hooks.
-const CONF_VARIABLE: &str = "PBS_CONF_FILE";
+pub const CONF_VARIABLE: &str = "PBS_CONF_FILE";
 /// The variable that overrides that file, as everywhere in PBS. The hook names its MoM's directory with it.
 const HOME: &str = "PBS_MOM_HOME";
-const CONF: &str = "/etc/pbs.conf";
+/// The configuration of all daemons, if the variable names no other.
+pub const CONF: &str = "/etc/pbs.conf";
 
 /// How long a job may have a fence before its file: until the next message of the server, or of the first host's MoM to another MoM.
 const TO_BEGIN: Duration = Duration::from_secs(600);

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
@@ -100,6 +101,8 @@ impl AskedProgram {
         let leave = || {
             // A program is asked all the same.
             let _ = leave_descriptors();
+            // This process may be killed before it can kill the program.
+            let _ = set_pdeathsig(Signal::SIGKILL);
             Ok(())
         };
         // SAFETY: commands have one thread, so the child may do what it likes until its exec.

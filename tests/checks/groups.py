@@ -65,6 +65,9 @@ CGROUPS = {"root": True, "controllers": ("cpu", "memory")}
 PRIVATE_SLURM = {"builds": (RELEASE,), "programs": ("slurmctld", "slurmd", "munged"), **CGROUPS}
 PRIVATE_PBS = {"builds": (RELEASE,), "programs": ("unshare", "ip"), "given": "OPENPBS", **CGROUPS}
 GUEST = {"builds": (RELEASE,), "root": True, "programs": ("mmdebstrap", "mkfs.ext4"), "seconds": 4500}
+# Where Debian packages are installed.
+PACKAGED = "debian12-v2-own", "debian13-v2-own", "forky-v2-own"
+PACKAGED_GUEST = GUEST | {"programs": (*GUEST["programs"], "dh", "apt-ftparchive")}
 # It waits for the kernel most of the time. It runs janitors, which look at the directories of Slurm's on the whole machine. So nothing is
 # beside it that has jobs.
 FAULTS = {"stage": "build", "units": HALF, "builds": BUILT, **CGROUPS}
@@ -109,6 +112,10 @@ GROUPS = (
     # The crates that the compiler has built for the files, and their licences.
     Group("release", ((*PYTHON, "tests/release.py", "bill"),), about=10, stage="build", builds=(RELEASE,)),
     *RELEASED,
+    Group("packages deb", ((*PYTHON, "tests/packages.py", *FILES),), about=60, builds=(RELEASE,), root=True,
+          programs=("mmdebstrap", "dh", "lintian", "apt-ftparchive", "unshare")),
+    Group("packages rpm", ((*PYTHON, "tests/rpm.py", *FILES),), about=50, stage="build", builds=(RELEASE,), root=True,
+          programs=("rpmbuild", "rpmlint", "createrepo_c", "cpio")),
     # All that the host's tests need is built with it.
     Group("fuzz", (("cargo", "test", "--locked", "--test", "fuzz"),), about=60, stage="build", builds=BUILT),
     Group("cost", ((*PYTHON, "tests/cost.py", "--so", SO),), about=20, stage="build", builds=(RELEASE,), **CGROUPS),
@@ -143,6 +150,12 @@ GROUPS = (
     Group("openpbs hosts", ((*PBS_CASES, "--site", "hosts"),), about=300, units=HALF, **PRIVATE_PBS),
     *(Group(f"vm {cell}" + " two nodes" * ("--two-nodes" in options), ((*PYTHON, "tests/vm/cell.py", cell, *options),), about=300, **GUEST)
       for cell, options in CHECKED),
+    # By apt, beside a Slurm with jobs.
+    *(Group(f"vm {cell} packaged", ((*PYTHON, "tests/vm/cell.py", cell, "--packaged"),), about=300, **PACKAGED_GUEST, tiers=("all",))
+      for cell in PACKAGED),
+    # The page on clusters, with Ansible and the packages.
+    Group("vm cluster", ((*PYTHON, "tests/vm/cluster.py"),), about=400, tiers=("all",),
+          **GUEST | {"programs": (*GUEST["programs"], "dh", "apt-ftparchive", "ansible-playbook", "cloud-init")}),
     # Every case in every cell, after those which have more to look at.
     Group("matrix", ((*PYTHON, "tests/vm/matrix.py", "--jobs", "2"),), stage="matrix", **GUEST | {"seconds": 12 * 3600}, tiers=("all",)),
 )

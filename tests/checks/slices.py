@@ -8,7 +8,7 @@ import functools
 import subprocess
 from dataclasses import replace
 
-from .groups import CASES, CELLS, FAULTS, GUEST, HALF, PRIVATE_SLURM, PYTHON, RELEASED, TOP, Group
+from .groups import CASES, CELLS, FAULTS, GUEST, HALF, PACKAGED, PACKAGED_GUEST, PRIVATE_SLURM, PYTHON, RELEASED, TOP, Group
 
 # So many cases take two minutes: on this machine, and in a guest, which needs the third minute to boot.
 ON_HOST, IN_GUEST = 5, 10
@@ -43,6 +43,8 @@ def in_guests():
             if cell in OF_PAGES:
                 yield Group(f"vm {cell} page", ((*command, "--page"),), about=300, tiers=("check",), **GUEST)
             continue
+        if cell in PACKAGED:
+            yield Group(f"vm {cell} packaged", ((*command, "--packaged"),), about=300, tiers=("check",), **PACKAGED_GUEST)
         chosen = ("--layout",) if what.image in images else ()
         images.add(what.image)
         for site in "installed", "two-nodes":

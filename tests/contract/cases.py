@@ -8,6 +8,7 @@ runs all of them, but for those that stand in the tables.
 import contextlib
 import os
 import signal
+from pathlib import Path
 
 from . import kernel
 from .harness import (
@@ -249,6 +250,28 @@ def refused_until_mended(site, submit):
 def bad_configuration(site):
     """No job runs unfenced, its reason is said, and jobs run when the file is mended."""
     return refused_until_mended(site, lambda script: site.submit(site.users[0], script, cpus=1, mib=100))
+
+
+@case(layout=False)
+def slurms_directory_first(site):
+    """Nodes that share Slurm's directory, with jobfence.conf in it, go on as before. All other cases have a file in /etc/jobfence alone."""
+    if site.config != Path("/etc/jobfence/jobfence.conf"):
+        raise Skip("the site names its configuration")
+    shared = Path("/etc/slurm/jobfence.conf")
+    site.configure("MaxProcesses=71\n")
+    is_new = not shared.parent.is_dir()
+    shared.parent.mkdir(exist_ok=True)
+    shared.write_text(site.config.read_text().replace("MaxProcesses=71", "MaxProcesses=72"))
+    try:
+        for expected in 72, 71:
+            jobid = site.submit(site.users[0], "sleep 1000", cpus=1, mib=100)
+            expect_equal(fenced(site, jobid).parent.processes_limit(), expected, f"the limit, where {shared} is {shared.exists()}")
+            site.delete(jobid)
+            shared.unlink(missing_ok=True)
+    finally:
+        shared.unlink(missing_ok=True)
+        if is_new:
+            shared.parent.rmdir()
 
 
 @case

@@ -444,7 +444,7 @@ class Installed(Site):
 
     def __init__(self):
         super().__init__()
-        self.config = Path("/etc/slurm/jobfence.conf")
+        self.config = Path("/etc/jobfence/jobfence.conf")
         found = shutil.which("jobfence", path=PATH)
         self.jobfence = Path(found) if found else None
 

@@ -55,6 +55,7 @@ def second_host(site, configured=""):
     top.chmod(0o755)
     # Directly below, the first host's janitor would take it for that of a node that has its RunDir, and remove what is empty there.
     base = f"{site.bases()[0]}/hosts/{NODE}"
+    # In Slurm's directory, which comes first: in /etc/jobfence is the file of the first host.
     config, ready = top / "etc", top / "ready"
     config.mkdir()
     (config / "jobfence.conf").write_text(f"CgroupBase={base}\nRunDir={top}/run\nOnError=fail\n{configured}")
@@ -62,7 +63,7 @@ def second_host(site, configured=""):
     HOSTS.write_text(f"{before}{ADDRESS} {NODE}\n")
     delegated = delegate(base)
     commands = [
-        "set -e", f"hostname {NODE}", f"mount --bind {config} /etc/slurm", f"touch {ready}",
+        "set -e", f"hostname {NODE}", "mkdir -p /etc/slurm", f"mount --bind {config} /etc/slurm", f"touch {ready}",
         "while ! ip link show eth0 >/dev/null 2>&1; do sleep 0.05; done", "ip link set lo up",
         f"ip address add {ADDRESS}/24 dev eth0", "ip link set eth0 up", "ip route add 192.0.2.1/32 dev eth0",
         f"touch {ready}.network", "export SGE_ND=1", "exec /usr/sbin/sge_execd",

@@ -37,6 +37,7 @@ SLURM_CONF = "src/schedulers/slurm/conf.rs"
 ADVICE = "src/report/card/advice.rs"
 CARDS_WORDS = "src/report/card/words.rs"
 SPOOL = "src/schedulers/gridengine/spool.rs"
+SETUP_JOURNAL = "src/command/setup/journal.rs"
 CLIENT = "src/schedulers/gridengine/client.rs"
 EARLY_MOVE = "src/launch/early_move.rs"
 LAYOUT = "src/cgroup/layout.rs"
@@ -1001,6 +1002,18 @@ BREAKS = (
         "run_has_no_card", "src/command/run.rs", "for line in &ended.card {", "for line in &ended.card[..0] {",
         "host cli run_ends_with_a_card_where_that_is_wanted",
     ),
+    Break(
+        "run_counts_by_two_quotas", "src/doors/run.rs", "plan.job.cpu = None;", "plan.job.cpu = plan.step.cpu;",
+        "host cli run_shows_a_person_the_fence_and_what_was_used",
+    ),
+    Break(
+        "a_fence_that_no_person_sees", "src/command/run.rs", "if has_reader || options.verbose {", "if options.verbose {",
+        "host cli run_shows_a_person_the_fence_and_what_was_used",
+    ),
+    Break(
+        "a_person_where_none_is", "src/command/run.rs", "!options.quiet && io::stderr().is_terminal();", "!options.quiet;",
+        "host cli run_shows_a_person_the_fence_and_what_was_used",
+    ),
     # Grid Engine.
     Break("a_second_value_in_the_spool", SPOOL, "values.all(|other| other == value)", "values.by_ref().count() < 9", "unit gridengine::spool"),
     Break("a_key_that_ends_at_the_sign_alone", SPOOL, "const ENDS_OF_KEY: [char; 2] = [' ', '='];", "const ENDS_OF_KEY: [char; 2] = ['=', '='];", "unit gridengine::spool"),
@@ -1153,6 +1166,13 @@ BREAKS = (
     Break("a_startd_that_is_asked_once", "src/schedulers/htcondor/command/starter/late.rs", "for pause in pauses {", "for pause in &pauses[..1] {",
           "unit a_startd_that_is_busy"),
     Break("a_starter_without_room_of_its_own", STARTER, "room: Some(Room {", "room: (limits_memory).then_some(Room {", "unit the_starter_has_room"),
+    # A check for programs and for health checks.
+    Break("a_health_check_fails_for_what_is_unknown", "src/command/check/health.rs", "judged.short().0 == Word::Unfenced",
+          "!judged.short().0.is_good()", "host cli a_health_check_asks a_health_check_fails_only"),
+    Break("what_stands_below_a_row_is_for_people_alone", "src/command/check/rows.rs",
+          "self.rows.push(Row { name, value, kind: RowKind::Remark });", "let _ = name;", "host cli check_says_the_same"),
+    Break("a_line_with_quotes", "src/command/check/document.rs", "let plain = |c: &char| !matches!(c, '\\'' |", "let plain = |c: &char| !matches!(c, '\\t' |",
+          "unit check::document"),
     Break("a_shells_htcondor", "src/command/check/daemon.rs", "{ self.kind.variables } else { &[] }", "{ self.kind.variables } else { self.kind.variables }",
           "unit what_the_shell_has"),
     Break("a_default_for_a_job_that_was_granted_more", POLICY, "(None, default_memory) } else", "(default_memory, None) } else", "unit policy::"),
@@ -1241,6 +1261,16 @@ BREAKS = (
         "Some(first) => first.again.push(line.place()),",
         "Some(_) => {}",
         "unit the_first_of_several_lines_counts",
+    ),
+    Break(
+        "a_service_of_others_is_stopped", "src/schedulers/slurm/command/disable.rs",
+        "    if keep_service {\n", "    if keep_service && !host.systemd && loaded_from.len() > 9 {\n",
+        "host enable what_is_left_does_not_keep_the_line",
+    ),
+    Break(
+        "what_is_left_is_a_failure", "src/schedulers/slurm/command/disable.rs",
+        "options.keep_service).or_else(|error| {\n", "options.keep_service).or_else(|error| {\n        if !error.to_string().is_empty() {\n            return Err(error);\n        }\n",
+        "host enable what_is_left_does_not_keep_the_line",
     ),
     Break(
         "disable_leaves_the_samples", "src/schedulers/slurm/command/disable.rs",
@@ -1353,9 +1383,77 @@ BREAKS = (
         "- `no job on this node can be fenced: ...`: ", "- ",
         "host messages every_message_for_an_administrator",
     ),
+    # Which file counts.
+    Break(
+        "own_file_before_slurms", "src/config/load.rs",
+        '["/etc/slurm/jobfence.conf", OWN_FILE]', '[OWN_FILE, "/etc/slurm/jobfence.conf"]',
+        "host cli the_check_names_the_file_that_counts_and_those_that_do_not",
+    ),
+    Break(
+        "unreadable_file_is_passed_over", "src/config/load.rs",
+        "file::read(path, may_be_missing)?", "file::read(path, may_be_missing).unwrap_or(None)",
+        "unit the_first_default_file_that_exists_counts",
+    ),
+    Break(
+        "one_file_by_two_names_is_shadowed", "src/command/check.rs",
+        "(real(other).is_none() || real(other) != real(read))", "true",
+        "host cli the_check_names_the_file_that_counts_and_those_that_do_not",
+    ),
+    Break(
+        "hook_names_a_file", HOOK,
+        'settings["Config"].encode() or None', '(settings["Config"] or "/etc/slurm/jobfence.conf").encode()',
+        "hook where_the_configuration_is",
+    ),
+    Break(
+        "slurms_directory_is_ours", SLURM_CONF,
+        'directory.ends_with("jobfence") && slurms.is_dir()', "false",
+        "unit slurms_directory_is_beside_ours",
+    ),
     # What --version says.
     Break("commit_as_long_as_git_says_it", "src/version/build.rs", "commit.chars().take(SHORT).collect()", "commit.to_owned()",
           "host version the_commit_is_known_with_git_and_without"),
     Break("a_schema_that_version_does_not_say", "src/command/version.rs", "living::SCHEMA, report::SCHEMA, ", "report::SCHEMA, ",
           "host version each_number_is_said"),
+    Break(
+        "a_step_is_done_before_its_entry_is_on_disk", SETUP_JOURNAL,
+        "        self.save()?;\n        Ok(number)",
+        "        Ok(number)",
+        "host setup dies::it_may_die_at_each_change",
+    ),
+    Break(
+        "setup_overwrites_what_somebody_has_changed", SETUP_JOURNAL,
+        'if !is(&self.text(entry, "after").map_err(failed)?) {',
+        'if !is(&self.text(entry, "after").map_err(failed)?) && false {',
+        "host setup what_somebody_has_changed_since_stays",
+    ),
+    Break(
+        "setup_leaves_the_steps_before_the_one_that_failed", "src/command/setup/apply.rs",
+        ".filter(|entry| entry.number > before)",
+        ".filter(|entry| entry.number < before)",
+        "unit a_step_that_fails_takes_the_others_back",
+    ),
+    Break(
+        "setup_reaches_other_nodes_unasked", "src/command/setup/apply.rs",
+        "!seen.is_done && (central || !seen.step.is_central)",
+        "!seen.is_done",
+        "unit what_reaches_further_is_done_only_when_it_was_asked_for",
+    ),
+    Break(
+        "a_file_of_the_administrators_becomes_roots", "src/command/whole.rs",
+        "fchown(&file, Some(to.uid), Some(to.gid))",
+        "fchown(&file, None, None).map(|()| drop(to))",
+        "host setup one_command_sets_it_up_and_takes_it_back",
+    ),
+    Break(
+        "setup_checks_no_node_that_is_set_up", "src/command/setup.rs",
+        "if one.is_bystander {",
+        "if one.is_bystander || !is_changed {",
+        "slurm set_up_and_taken_back",
+    ),
+    Break(
+        "an_include_of_one_directory_includes_all", "src/schedulers/slurm/plugstack.rs",
+        "libc::FNM_PATHNAME | libc::FNM_PERIOD",
+        "libc::FNM_PERIOD",
+        "unit a_file_that_does_not_exist_yet_would_be_read",
+    ),
 )

@@ -620,6 +620,36 @@ def sections(mom, user):
             job.over()
 
 
+@case
+def where_the_configuration_is(mom, user):
+    """The hook follows the order of jobfence.conf(5), unless its own configuration names a file, as that of an earlier release does."""
+    slurms, own = "/etc/slurm/jobfence.conf", "/etc/jobfence/jobfence.conf"
+    for file, most in (slurms, 71), (own, 72):
+        mom.write_config(f"MaxProcesses={most}")
+        shutil.copy(mom.config, mom.top / str(most))
+    put = {slurms: f"cp {mom.top}/71 {slurms}", own: f"cp {mom.top}/72 {own}"}
+    prefix = mom.prefix
+    for files, named, expected in (
+        ((own,), "", 72), ((slurms, own), "", 71), ((slurms,), "", 71),
+        ((slurms, own), slurms, 71), ((slurms, own), own, 72), ((own,), slurms, None),
+    ):
+        made = "; ".join(put[file] for file in files)
+        script = f'cd /etc; mount -t tmpfs none /etc; cp passwd group nsswitch.conf /etc; cd /etc; mkdir slurm jobfence; {made}; ' \
+                 f'cd {mom.workdir}; exec "$@"'
+        mom.prefix = ["unshare", "--mount", "sh", "-ec", script, "sh", *prefix]
+        mom.settings = {key: value for key, value in (("Library", mom.settings["Library"]), ("Config", named)) if value}
+        job = Job(mom, user)
+        answer = mom.run("EXECJOB_BEGIN", job)
+        what = f"with {' and '.join(files)}, and Config={named}"
+        if expected:
+            expect(answer["accepted"], f"{what}: {answer}")
+            expect_equal(job.group().processes_limit(), expected, f"processes {what}")
+        else:
+            expect(not answer["accepted"], f"{what}: the job begins")
+            expect(f"{named}: found No such file" in str(answer), f"{what}: {answer}")
+        mom.run("EXECJOB_END", job)
+
+
 def rows_of_facts():
     """The attributes in the table of docs/facts.md, each with the word in the last column."""
     text = (TESTS.parent / "docs/facts.md").read_text().split("\n## OpenPBS\n")[1].split("\n## ")[0]

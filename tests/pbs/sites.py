@@ -759,7 +759,6 @@ class InstalledPbs(Installed, PbsSite):
 
     PREFIX = "jobfence-pbs-"
     shipped = Path("/usr/share/jobfence/pbs")  # where "make install" has put it
-    configure_raw = PbsSite.configure_raw  # The hook's configuration names the file.
 
     def __init__(self):
         super().__init__()
@@ -778,6 +777,10 @@ class InstalledPbs(Installed, PbsSite):
         if jobs:
             self.qdel(*jobs)
         return super().__exit__()
+
+    def hook_settings(self):
+        """As shipped, where the hook's configuration names no file."""
+        return {"Library": self.so}
 
     def start_mom(self, *options, node=None):
         """By hand, as after a crash: systemd does not notice it."""

@@ -26,7 +26,7 @@ from slurm.sites import InstalledSite  # noqa: E402
 
 NAME = "rebooted"  # in the output
 NOTES = Path("/var/tmp/jobfence-reboot.json")
-CONFIG = Path("/etc/slurm/jobfence.conf")
+CONFIG = Path("/etc/jobfence/jobfence.conf")
 RUN_DIR = Path("/var/lib/jobfence")
 # The second time it ends when it may.
 SCRIPT = """

@@ -33,6 +33,7 @@ impl StandIn {
         Ok(Self { file, shared_object: shared_object() })
     }
 
+    #[allow(dead_code)]
     /// To be started with these words and the plugin's arguments. Its stdin has ended, and the rest is for the caller to direct.
     pub fn command(&self, words: &[String], arguments: &[String]) -> Command {
         self.command_below(Command::new(&self.file), words, arguments)

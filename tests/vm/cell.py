@@ -22,6 +22,7 @@ sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 TOP = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TOP / "tests"), str(TOP / "tests/vm"), str(TOP / "benches")]
 import program  # noqa: E402
+import repository  # noqa: E402
 from pbs import replay  # noqa: E402
 from cells import CELLS, lacking  # noqa: E402
 from chosen import CHOSEN  # noqa: E402
@@ -47,6 +48,10 @@ TRACES = f"""
 /opt/guest/start-slurm || exit 1
 python3 -B /{TESTS}/vm/traces.py /{TESTS}/jobfence/plugstack/installation || status=1
 systemctl stop slurmd.service slurmctld.service munge.service
+"""
+PACKAGED = f"""
+/opt/guest/start-slurm || exit 1
+exec python3 -B /{TESTS}/vm/packaged.py /{TESTS}/deb $VERSIONS
 """
 INSTALLED = f"""
 if [ -e /sys/fs/cgroup/cgroup.controllers ] && jobfence check; then
@@ -138,7 +143,7 @@ def payload(directory, scheduler):
     if scheduler == "pbs":
         openpbs(Path(os.environ["OPENPBS"]), Path(directory))
     (tests / "vm").mkdir()
-    for name in "traces.py", "typed.py":
+    for name in "traces.py", "packaged.py", "repository.py", "typed.py":
         shutil.copy(TOP / "tests/vm" / name, tests / "vm")
     if scheduler != "slurm":
         return
@@ -201,6 +206,10 @@ def soak_in_guest(count, seed):
     return "\n".join(["status=0", WHAT_IT_IS, INSTALL, f"SOAK='{options}'", SOAK, "exit $status"])
 
 
+def packaged_in_guest(versions):
+    return "\n".join([WHAT_IT_IS, f"VERSIONS='{' '.join(versions)}'", PACKAGED])
+
+
 def bench_in_guest():
     return "\n".join(["status=0", WHAT_IT_IS, INSTALL, "systemctl start jobfence.service", BENCH])
 
@@ -253,6 +262,7 @@ def arguments():
     parser.add_argument("--slice", metavar="K/N", help="of each site's cases only the K-th of N parts")
     parser.add_argument("--soak", type=int, metavar="N", help="no cases: so many short jobs, and kills at random")
     parser.add_argument("--seed", type=int, help="of an earlier --soak, for the same decisions")
+    parser.add_argument("--packaged", action="store_true", help="no cases, but what Debian packages do, installed by apt beside jobs")
     parser.add_argument("--bench", action="store_true", help="no cases, but the benchmarks")
     parser.add_argument("--demo", action="store_true", help="no cases, but the demo of a scheduler that is not Slurm")
     parser.add_argument("--record", action="store_true", help="no cases: what real daemons of HTCondor say, into tests/htcondor/recorded")
@@ -299,12 +309,14 @@ def main():
     if options.soak is not None:
         commands = soak_in_guest(options.soak, options.seed)
     # 'make check' has it twice in one cell, at once.
-    results = TOP / "target/vm/results" / (f"{cell}-two-nodes" if options.sites == ["two-nodes"] else cell)
+    results = TOP / "target/vm/results" / (cell + ("-two-nodes" if options.sites == ["two-nodes"] else "-packaged" * options.packaged))
     shutil.rmtree(results, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="jobfence-payload-") as directory:
         payload(directory, scheduler)
         if options.bench and scheduler == "slurm":
             benches(Path(directory) / TESTS / "benches")
+        if options.packaged:
+            commands = packaged_in_guest(repository.make(Path(directory) / TESTS / "deb", TOP / FILES[0], TOP / FILES[1]))
         process = subprocess.Popen(
             [TOP / "tests/vm/vm.py", "run", "--cell", cell, "--payload", directory, "--results", results, "--timeout",
              os.environ.get("JOBFENCE_VM_TIMEOUT", str(seconds)), *["--reboots"] * reboots, *["--counted"] * options.counted, "--", "sh", "-c", commands],
@@ -321,6 +333,12 @@ def main():
         print("\n".join(said.cut_off()), flush=True)
     if options.record and status == 0:
         shutil.copytree(results / "recorded", TOP / "tests/htcondor/recorded", dirs_exist_ok=True)
+    if (results / "pictures").is_dir():
+        # Debian's Python has pyte and selenium, another one in PATH may not.
+        command = "/usr/bin/python3", "-B", TOP / "tests/pictures.py", results / "pictures"
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        print(done.stdout, end="", flush=True)
+        status = status or done.returncode
     if status not in (0, 77):
         print(f"logs of this cell: {results.relative_to(TOP)}")
     sys.exit(status)

@@ -10,7 +10,6 @@ import time
 import traceback
 from pathlib import Path
 
-INSTALLATION = sys.argv[1]
 SERVICE = "jobfence.service"
 # What Slurm and the system write there is theirs.
 OTHERS = ("/proc", "/sys", "/dev", "/scratch", "/tmp", "/var/log", "/var/spool", "/var/tmp", "/var/lib/systemd", "/run/systemd", "/run/user",
@@ -18,7 +17,7 @@ OTHERS = ("/proc", "/sys", "/dev", "/scratch", "/tmp", "/var/log", "/var/spool",
 
 
 def fail(said):
-    print("FAIL traces", *said.splitlines(), sep="\n     ")
+    print(f"FAIL {Path(sys.argv[0]).stem}", *said.splitlines(), sep="\n     ")
     print("0 passed, 1 failed, 0 skipped")
     sys.exit(1)
 
@@ -36,14 +35,14 @@ def expect(true, said):
         fail(said)
 
 
-def files():
+def files(others=OTHERS):
     """Every name on the disk and below /run, but those of others."""
     found = set()
     for top in "/", "/run":
         device = os.stat(top).st_dev
         for place, directories, names in os.walk(top):
             directories[:] = [name for name in directories
-                              if not f"{place}/{name}".replace("//", "/").startswith(OTHERS)
+                              if not f"{place}/{name}".replace("//", "/").startswith(others)
                               and os.lstat(f"{place}/{name}").st_dev == device]  # fmt: skip
             found.update(os.path.join(place, name) for name in [*directories, *names])
     return found
@@ -64,12 +63,29 @@ def until(condition, what):
         time.sleep(0.2)
 
 
+def waiting_job():
+    """A batch job that runs until 'go' is there, and says then in which cgroup it is; its number."""
+    said = sh("su alice -c 'cd; rm -f go out; sbatch --parsable --mem=50 --output=out "
+              "--wrap=\"until [ -e go ]; do sleep 0.2; done; cat /proc/self/cgroup\"'")  # fmt: skip
+    until(lambda: "R" in sh("squeue --noheader --format=%t"), "a running job")
+    until(lambda: any("step_batch" in each for each in cgroups()), "its cgroup")
+    return said.split()[-1]
+
+
+def end_waiting_job():
+    sh("su alice -c 'cd; touch go'")
+    until(lambda: not sh("squeue --noheader"), "the job's end")
+    expect("step_batch" in Path("/home/alice/out").read_text(), "the job was not fenced to its end")
+    sh("su alice -c 'cd; rm go out'")
+
+
 def main():
     os.environ["PREFIX"] = "/usr"
+    installation = sys.argv[1]
     job()
     before = files()
 
-    sh(f"{INSTALLATION} put")
+    sh(f"{installation} put")
     # Not even by a restart of slurmd.
     sh("systemctl restart slurmd.service")
     until(lambda: "idle" in sh("sinfo --noheader --format=%T"), "the idle node")
@@ -79,36 +95,31 @@ def main():
     sh(f"systemctl is-active {SERVICE}", 3)
 
     # Where jobs would be refused nothing is turned on, and what was started is stopped again.
-    Path("/etc/slurm/jobfence.conf").rename("/etc/slurm/jobfence.conf.kept")
-    Path("/etc/slurm/jobfence.conf").write_text("IOMax=\"/nonexistent rbps=1M\"\n")
+    Path("/etc/jobfence/jobfence.conf").rename("/etc/jobfence/jobfence.conf.kept")
+    Path("/etc/jobfence/jobfence.conf").write_text("IOMax=\"/nonexistent rbps=1M\"\n")
     expect("nothing was activated" in sh("jobfence enable", 1), "it is not said that nothing was activated")
     sh(f"systemctl is-enabled {SERVICE}", 1)
     sh(f"systemctl is-active {SERVICE}", 3)
     expect("/step_0" not in job(), "it was turned on all the same")
-    Path("/etc/slurm/jobfence.conf.kept").rename("/etc/slurm/jobfence.conf")
+    Path("/etc/jobfence/jobfence.conf.kept").rename("/etc/jobfence/jobfence.conf")
 
     for _ in range(2):
         sh("jobfence enable")
         expect("/step_0" in job(), "a job is not fenced")
     # An upgrade while a job runs, then off.
-    sh("su alice -c 'cd; sbatch --mem=50 --output=out --wrap=\"until [ -e go ]; do sleep 0.2; done; cat /proc/self/cgroup\"'")
-    until(lambda: "R" in sh("squeue --noheader --format=%t"), "a running job")
-    until(lambda: any("step_batch" in each for each in cgroups()), "its cgroup")
-    sh(f"{INSTALLATION} put")
+    waiting_job()
+    sh(f"{installation} put")
     expect(sh(f"systemctl show --value -p NeedDaemonReload {SERVICE}").strip() == "no", "systemd has the unit of before")
     expect(".batch (process " in sh("jobfence disable", 3), "it is not said what still runs")
     sh(f"systemctl is-active {SERVICE}")
     sh(f"systemctl is-enabled {SERVICE}", 1)
-    sh(f"{INSTALLATION} remove", 1)
+    sh(f"{installation} remove", 1)
     expect("/step_0" not in job(), "a job is fenced after it was turned off")
     expect(any("step_batch" in each for each in cgroups()), "the running job has lost its fence")
-    sh("su alice -c 'cd; touch go'")
-    until(lambda: not sh("squeue --noheader"), "the job's end")
+    end_waiting_job()
     until(lambda: subprocess.run(["jobfence", "disable"], capture_output=True, check=False).returncode == 0, "the end of its step")
-    expect("step_batch" in Path("/home/alice/out").read_text(), "the job was not fenced to its end")
-    sh("su alice -c 'cd; rm go out'")
 
-    sh(f"{INSTALLATION} remove")
+    sh(f"{installation} remove")
     expect(not cgroups(), f"left: {cgroups()}")
     for listing in "list-units --all", "list-unit-files":
         said = sh(f"systemctl --no-legend --plain {listing} 'jobfence*' || true")

@@ -24,7 +24,7 @@ sys.path.insert(0, str(TESTS))
 from pages import Untrue, blocks, commands, is_as_expected  # noqa: E402
 
 SOURCE = TESTS / "jobfence"
-CONFIG = Path("/etc/slurm/jobfence.conf")
+CONFIG = Path("/etc/jobfence/jobfence.conf")
 HOME = Path("~alice").expanduser()  # where Grid Engine puts the output of a job
 # On an emulated processor, and beside other work.
 PATIENCE = 90

@@ -14,6 +14,7 @@ use jobfence::host::Host;
 use jobfence::record::tracked;
 use jobfence::schedulers::slurm::plugins::Slurm;
 
+use super::rows::Rows;
 use super::trial::{self, Idle};
 use crate::schedulers::slurm::dirs::SlurmDirs;
 
@@ -21,7 +22,7 @@ use crate::schedulers::slurm::dirs::SlurmDirs;
 const NOTICED: f64 = 1.0;
 
 /// Prints it. `own`: whether jobfence moves jobs, and not Slurm.
-pub fn say(host: &Host, config: &Config, slurm: Option<&Slurm>, places: &SlurmDirs, own: bool) {
+pub fn say(rows: &mut Rows, host: &Host, config: &Config, slurm: Option<&Slurm>, places: &SlurmDirs, own: bool) {
     let scope = if own { None } else { places.scopes.first() };
     let saved = if !own && scope.is_none() {
         None
@@ -29,11 +30,11 @@ pub fn say(host: &Host, config: &Config, slurm: Option<&Slurm>, places: &SlurmDi
         match trial::measured(host, config, slurm, scope, measure) {
             Ok((first, next)) => {
                 let (first, next) = (first.as_secs_f64() * 1e3, next.as_secs_f64() * 1e3);
-                println!("attach         a process was moved in {first:.2} ms, and the next in {next:.2} ms");
+                rows.fact("attach", format!("a process was moved in {first:.2} ms, and the next in {next:.2} ms"));
                 Some((first - next).max(0.0))
             }
             Err(error) => {
-                println!("attach         cannot be measured: {error}");
+                rows.remark("attach", format!("cannot be measured: {error}"));
                 None
             }
         }
@@ -49,26 +50,36 @@ pub fn say(host: &Host, config: &Config, slurm: Option<&Slurm>, places: &SlurmDi
     }
     let (has, lacks) = (has.join(", "), lacks.join(", "));
     if lacks.is_empty() {
-        return println!("favordynmods   is on in {has}");
+        return rows.fact("favordynmods", format!("is on in {has}"));
     } else if !has.is_empty() {
-        return println!("favordynmods   is on in {has} (that counts for all), off in {lacks}");
+        return rows.fact("favordynmods", format!("is on in {has} (that counts for all), off in {lacks}"));
     } else if !knows_favordynmods() {
-        return println!("favordynmods   is off in {lacks}: Linux before 6.0 has no such option, and does not wait");
+        return rows.fact(
+            "favordynmods",
+            format!("is off in {lacks}: Linux before 6.0 has no such option, and does not wait"),
+        );
     }
     if own && config.early_moves && tracked::is_watched(&config.run_dir) {
-        return println!("favordynmods   is off in {lacks}; jobfence.service waits in the place of jobs (EarlyMoves)");
+        return rows.fact(
+            "favordynmods",
+            format!("is off in {lacks}; jobfence.service waits in the place of jobs (EarlyMoves)"),
+        );
     }
     let by = if own { "" } else { ", in moves by Slurm" };
     match saved {
-        None => println!("favordynmods   is off in {lacks}"),
+        None => rows.fact("favordynmods", format!("is off in {lacks}")),
         Some(saved) if saved < NOTICED => {
-            println!(
-                "favordynmods   is off in {lacks}; it would save a job's start about {saved:.1} ms{by}, which is nothing"
+            rows.fact(
+                "favordynmods",
+                format!("is off in {lacks}; it would save a job's start about {saved:.1} ms{by}, which is nothing"),
             );
         }
-        Some(saved) => println!(
-            "favordynmods   is off in {lacks}; it would save a job's start about {saved:.1} ms{by}, and make every fork and exit \
+        Some(saved) => rows.remark(
+            "favordynmods",
+            format!(
+                "is off in {lacks}; it would save a job's start about {saved:.1} ms{by}, and make every fork and exit \
              on the node a little slower: see jobfence(8), check"
+            ),
         ),
     }
 }

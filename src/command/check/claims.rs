@@ -4,6 +4,8 @@
 use jobfence::config::Loaded;
 use jobfence::facts::{Fact, Facts};
 
+use super::rows::Rows;
+
 /// Facts that a job's user writes.
 #[derive(Debug, Clone, Copy)]
 pub struct Claims {
@@ -24,7 +26,7 @@ pub fn as_claimed(kinds: &[&str], facts: Facts) -> Facts {
 }
 
 /// Prints the sections that a job's user could choose.
-pub fn claimed(loaded: &Loaded, scheduler: &str, kinds: &[&str], remedy: &str) {
+pub fn claimed(rows: &mut Rows, loaded: &Loaded, scheduler: &str, kinds: &[&str], remedy: &str) {
     let of_kind = |header: &&str| kinds.iter().any(|kind| header.starts_with(kind));
     let headers: Vec<&str> = loaded.sections().map(|(header, _)| header).filter(of_kind).collect();
     if headers.is_empty() {
@@ -32,11 +34,14 @@ pub fn claimed(loaded: &Loaded, scheduler: &str, kinds: &[&str], remedy: &str) {
     }
     let headers = headers.join(", ");
     if loaded.config.trust_account {
-        println!("sections       TrustAccount=yes: under {scheduler} a job's user chooses {headers}");
+        rows.remark("sections", format!("TrustAccount=yes: under {scheduler} a job's user chooses {headers}"));
     } else {
-        println!(
-            "sections       under {scheduler} a job's user writes what {headers} ask for, so each job has the strictest of \
+        rows.remark(
+            "sections",
+            format!(
+                "under {scheduler} a job's user writes what {headers} ask for, so each job has the strictest of \
              what could hold; {remedy}"
+            ),
         );
     }
 }

@@ -11,7 +11,7 @@ use jobfence::sys::process;
 use jobfence::sys::program::AskedProgram;
 
 /// How long a scheduler's command may take: it asks its server.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// So much of a script is read, in bytes.
 const SCRIPT: u64 = 64 << 10;
@@ -39,6 +39,8 @@ pub struct SchedulerDaemon {
     pub unit: Option<String>,
     /// The variables of its environment that the commands need.
     environment: Vec<(&'static str, String)>,
+    /// How long a command may take.
+    patience: Duration,
 }
 
 impl SchedulerDaemon {
@@ -60,7 +62,7 @@ impl SchedulerDaemon {
     /// None: its commands are looked for where ours are, and find its configuration by our environment.
     pub fn absent(kind: DaemonKind) -> Self {
         let (directory, cwd) = Default::default();
-        Self { kind, directory, cwd, unit: None, environment: Vec::new() }
+        Self { kind, directory, cwd, unit: None, environment: Vec::new(), patience: PATIENCE }
     }
 
     /// The one with this number.
@@ -77,23 +79,65 @@ impl SchedulerDaemon {
                 .ok()
                 .and_then(|text| unit_in(&text)),
             environment: environment.collect(),
+            patience: PATIENCE,
         }
+    }
+
+    /// The same, whose commands may take so long.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// None runs: its commands are looked for where ours are and beside this directory, and our environment selects its configuration.
+    pub fn installed(kind: DaemonKind, directory: PathBuf) -> Self {
+        let value = |name| Some((name, std::env::var(name).ok().filter(|value| !value.is_empty())?));
+        let environment = kind.variables.iter().copied().filter_map(value).collect();
+        Self { directory, environment, ..Self::absent(kind) }
+    }
+
+    /// A variable that selects its configuration.
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.environment.iter().find(|(found, _)| *found == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The words by which a shell runs one of its commands as `ask` does. `None`: there is no such program.
+    pub fn words(&self, argv: &[&str]) -> Option<Vec<String>> {
+        let [program, arguments @ ..] = argv else { return None };
+        let program = self.program(program)?.to_str()?.to_owned();
+        let variables = self.environment.iter().map(|(name, value)| format!("{name}={value}"));
+        let variables = (!self.environment.is_empty()).then(|| "/usr/bin/env".to_owned()).into_iter().chain(variables);
+        Some(variables.chain([program]).chain(arguments.iter().map(|&word| word.to_owned())).collect())
+    }
+
+    /// The words by which a shell runs this script, in which `$0` is one of its commands.
+    pub fn script(&self, program: &str, script: &str, arguments: &[&str]) -> Option<Vec<String>> {
+        let mut words = self.words(&[program])?;
+        let program = words.pop()?;
+        words.extend(["sh", "-c", script].map(str::to_owned));
+        words.push(program);
+        words.extend(arguments.iter().map(|&word| word.to_owned()));
+        Some(words)
+    }
+
+    /// Where this command is.
+    fn program(&self, name: &str) -> Option<PathBuf> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let others = ["/usr/bin".into(), self.directory.clone(), self.directory.join(BIN)];
+        let directories = std::env::split_paths(&path).chain(others);
+        directories.map(|directory| directory.join(name)).find(|path| path.is_file())
     }
 
     /// What a command of this scheduler's prints, or why not. It is looked for where ours are, and beside the daemon.
     pub fn ask(&self, argv: &[&str]) -> Result<String, String> {
-        self.ask_by(argv, Instant::now() + PATIENCE)
+        self.ask_by(argv, Instant::now() + self.patience)
     }
 
     /// The same, by a deadline.
     pub fn ask_by(&self, argv: &[&str], deadline: Instant) -> Result<String, String> {
         let [program, arguments @ ..] = argv else { return Ok(String::new()) };
         let failed = |why: String| format!("{}: {why}", argv.join(" "));
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let others = ["/usr/bin".into(), self.directory.clone(), self.directory.join(BIN)];
-        let directories = std::env::split_paths(&path).chain(others);
-        let found = directories.map(|directory| directory.join(program)).find(|path| path.is_file());
-        let found = found.ok_or_else(|| failed("there is no such program".to_owned()))?;
+        let found = self.program(program).ok_or_else(|| failed("there is no such program".to_owned()))?;
         // If there is a daemon, what the shell has of these can be for another installation.
         let of_the_shell = if self.directory.as_os_str().is_empty() { self.kind.variables } else { &[] };
         let program = AskedProgram::new(found, arguments, of_the_shell).with(self.environment.iter().cloned());
@@ -194,6 +238,12 @@ mod tests {
         let daemon =
             SchedulerDaemon { directory: top.path().join("sbin"), environment, ..SchedulerDaemon::absent(KIND) };
         assert_eq!(daemon.ask(&["condor_sh", "-c", "echo $CONDOR_CONFIG"]).as_deref(), Ok("/x\n"));
+        let sh = top.path().join("sbin/../bin/condor_sh").display().to_string();
+        let words = ["/usr/bin/env", "CONDOR_CONFIG=/x", &sh, "-c", "true"].map(str::to_owned);
+        assert_eq!(daemon.words(&["condor_sh", "-c", "true"]), Some(words.to_vec()));
+        assert_eq!(daemon.words(&["condor_none"]), None);
+        let words = ["/usr/bin/env", "CONDOR_CONFIG=/x", "sh", "-c", "$0 -c $1", &sh, "true"].map(str::to_owned);
+        assert_eq!(daemon.script("condor_sh", "$0 -c $1", &["true"]), Some(words.to_vec()));
     }
 
     #[test]

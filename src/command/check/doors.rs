@@ -7,6 +7,7 @@ use jobfence::sys::dir::Dir;
 
 use super::claims::{Claims, as_claimed, claimed};
 use super::names::KnownNames;
+use super::rows::Rows;
 use super::verdict::Verdict;
 use crate::part::CheckedHost;
 use crate::schedulers;
@@ -18,25 +19,25 @@ pub fn of_user(proc: &Dir, facts: Facts) -> Facts {
 }
 
 /// Prints the findings, and adds to the verdict why no job would be fenced.
-pub fn look(host: &CheckedHost<'_>, verdict: &mut Verdict) {
+pub fn look(host: &CheckedHost<'_>, rows: &mut Rows, verdict: &mut Verdict) {
     for part in schedulers::ALL {
         if let Some(Claims { kinds, remedy }) = part.claims(host.proc) {
-            claimed(host.loaded, part.name(), kinds, remedy);
+            claimed(rows, host.loaded, part.name(), kinds, remedy);
         }
     }
     for part in schedulers::ALL {
-        part.check(host, verdict);
+        part.check(host, rows, verdict);
     }
 }
 
 /// Prints for each section the names that no scheduler here knows, and what was probably meant.
-pub fn names(host: &CheckedHost<'_>) {
+pub fn names(host: &CheckedHost<'_>, rows: &mut Rows) {
     let sections: Vec<Named<'_>> = host.loaded.named().collect();
     let mut all = KnownNames::default();
     for part in schedulers::ALL {
         part.add_names(host, &sections, &mut all);
     }
     for line in sections.iter().flat_map(|section| all.unknown_of(section)) {
-        println!("section        {line}");
+        rows.remark("section", line);
     }
 }

@@ -6,10 +6,11 @@ use std::path::Path;
 use jobfence::config::{Config, StoreUsage};
 use jobfence::report::usage_log::UsageLog;
 
+use super::rows::Rows;
 use crate::schedulers::slurm::store;
 
 /// Prints it for each of these keys.
-pub fn say(config: &Config) {
+pub fn say(rows: &mut Rows, config: &Config) {
     let of = |key: &str, what: Option<String>| what.map(|what| format!("{key}: {what}"));
     let lines = [
         of("UsageLog", UsageLog::from_config(config).and_then(|log| no_log(&log))),
@@ -18,7 +19,7 @@ pub fn say(config: &Config) {
         of("SampleInterval", no_series(config)),
     ];
     for line in lines.into_iter().flatten() {
-        println!("usage          {line}");
+        rows.remark("usage", line);
     }
 }
 

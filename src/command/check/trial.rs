@@ -139,6 +139,7 @@ impl Planned {
         }
         let mut errors = Vec::new();
         if self.can_be_tried(places) {
+            refuse_within_a_job(host).map_err(|error| (Cause::Here, error))?;
             for scope in places.each() {
                 errors.extend(self.run_in(host, slurm, scope).map_err(|error| (Cause::Step, error))?);
             }
@@ -148,7 +149,6 @@ impl Planned {
 
     fn run_in(&self, host: &Host, slurm: Option<&Slurm>, scope: Option<&Dir>) -> Result<Vec<LimitError>> {
         let _later = Signals::held();
-        refuse_within_a_job(host)?;
         let key = key()?;
         let mut likeness = Likeness::default();
         let made = slurm.map_or(Ok(()), |slurm| likeness.make(host, slurm, &key, scope));
@@ -191,9 +191,18 @@ fn a_core(host: &Host, places: &SlurmDirs, topology: &Topology) -> CpuList {
 
 /// A uid that no user has, so that no user's own limits are affected.
 fn key() -> Result<JobKey> {
-    let pid = std::process::id();
-    let job = Id::new(format!("check-{pid}"))?;
-    Ok(JobKey { node: None, uid: u32::MAX - 1 - pid, job, step: Id::new("0")? })
+    let job = Id::new(format!("check-{}", std::process::id()))?;
+    Ok(JobKey { node: None, uid: nobodys_uid(), job, step: Id::new("0")? })
+}
+
+fn nobodys_uid() -> u32 {
+    u32::MAX - 1 - std::process::id()
+}
+
+/// A text about a trial, such that each process's is the same.
+pub fn of_any_process(text: &str) -> String {
+    let text = text.replace(&format!("check-{}", std::process::id()), "check-PID");
+    text.replace(&format!("uid_{}", nobodys_uid()), "uid_UID")
 }
 
 /// A trial must not run in Slurm's directory of another step.

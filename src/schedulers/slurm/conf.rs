@@ -19,13 +19,21 @@ pub static INCLUDES_ARE_BESIDE: AtomicBool = AtomicBool::new(false);
 /// slurmd fetches in configless mode.
 const SLURM_CONF: [&str; 3] = ["/etc/slurm/slurm.conf", "/usr/local/etc/slurm.conf", "/run/slurm/conf/slurm.conf"];
 
-/// This host's slurm.conf: the file that `SLURM_CONF` names (slurmd sets it for its step daemons), or the one beside `ours`, or the one at
-/// a usual place. `None`: there is none.
+/// This host's slurm.conf: the file that `SLURM_CONF` names (slurmd sets it for its step daemons), or the one in Slurm's directory by
+/// `ours`, or the one at a usual place. `None`: there is none.
 pub fn find(ours: Option<&Path>) -> Option<PathBuf> {
     let named = std::env::var_os("SLURM_CONF").map(PathBuf::from);
-    let sibling = ours.map(|ours| ours.with_file_name("slurm.conf"));
+    let sibling = ours.map(|ours| directory(Some(ours)).join("slurm.conf"));
     let known = SLURM_CONF.iter().map(PathBuf::from);
     named.into_iter().chain(sibling).chain(known).find(|file| file.is_file())
+}
+
+/// Slurm's directory, by the place of jobfence.conf: the directory `slurm` beside a directory `jobfence`, or else that of jobfence.conf
+/// itself. `None`: jobfence.conf is at its usual place.
+pub fn directory(ours: Option<&Path>) -> PathBuf {
+    let directory = ours.unwrap_or(Path::new(SLURM_CONF[0])).parent().unwrap_or(Path::new("/"));
+    let slurms = directory.with_file_name("slurm");
+    if directory.ends_with("jobfence") && slurms.is_dir() { slurms } else { directory.to_owned() }
 }
 
 /// The files that are read because one file includes others. A file is never read within itself, and the total is bounded: files that
@@ -346,6 +354,20 @@ pub fn threads_per_core(lines: &Lines, node: &str) -> Option<(usize, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slurms_directory_is_beside_ours() {
+        let temp = tempfile::tempdir().unwrap();
+        let [own, slurms, other] =
+            ["jobfence", "slurm", "other"].map(|name| temp.path().join(name).join("jobfence.conf"));
+        // A directory of this name may have been all that there is.
+        assert_eq!(directory(Some(&own)), own.parent().unwrap());
+        std::fs::create_dir(slurms.parent().unwrap()).unwrap();
+        for (ours, slurms) in [(&own, &slurms), (&slurms, &slurms), (&other, &other)] {
+            assert_eq!(directory(Some(ours)), slurms.parent().unwrap());
+        }
+        assert_eq!(directory(None), Path::new("/etc/slurm"));
+    }
 
     #[test]
     fn threads_are_those_of_the_nodes_own_line_or_of_the_defaults_before_it() {

@@ -75,6 +75,29 @@ pub fn find(file: &Path) -> PlugstackLookup {
     }
 }
 
+/// Whether Slurm would read this file, which need not exist yet, because a plugstack.conf includes it.
+pub fn would_read(plugstack: &Path, file: &Path) -> bool {
+    includes(&mut Files::new(), plugstack, file)
+}
+
+fn includes(files: &mut Files, by: &Path, file: &Path) -> bool {
+    let matches = |pattern: &Path| {
+        let [pattern, file] = [pattern, file].map(|path| CString::new(path.as_os_str().as_bytes()).unwrap_or_default());
+        // SAFETY: both texts end with a NUL.
+        unsafe { libc::fnmatch(pattern.as_ptr(), file.as_ptr(), libc::FNM_PATHNAME | libc::FNM_PERIOD) == 0 }
+    };
+    let found = files.read(by, |files, text| {
+        text.lines().any(|line| {
+            let line = line.split(['#', '\0']).next().unwrap_or_default();
+            let mut words = line.split([' ', '\t']).filter(|word| !word.is_empty());
+            let (Some("include"), Some(pattern)) = (words.next(), words.next()) else { return false };
+            let pattern = by.parent().unwrap_or(Path::new("/")).join(pattern);
+            matches(&pattern) || files.may_include() && glob(&pattern).iter().any(|by| includes(files, by, file))
+        })
+    });
+    found.unwrap_or(false)
+}
+
 #[derive(Default)]
 struct Search {
     line: Option<PlugstackLine>,
@@ -218,6 +241,28 @@ mod tests {
         // Files that include each other come to an end.
         std::fs::write(path("plugstack.conf"), "include *.conf\ninclude conf.d/more/*.conf\n").unwrap();
         assert_eq!(find(), "required /x/libjobfence.so (conf.d/more/50-jobfence.conf:2)");
+    }
+
+    #[test]
+    fn a_file_that_does_not_exist_yet_would_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let would = |text: &str| {
+            std::fs::write(path("plugstack.conf"), text).unwrap();
+            would_read(&path("plugstack.conf"), &path("plugstack.conf.d/jobfence.conf"))
+        };
+        let whole = format!("include {}/*.conf\n", path("plugstack.conf.d").display());
+        std::fs::write(path("more"), &whole).unwrap();
+        for text in [&whole, "include plugstack.conf.d/*\n", " include\tplugstack.conf.d/*.conf # x", "include mo*\n"] {
+            assert!(would(text), "{text}");
+        }
+        for text in
+            ["", "# include plugstack.conf.d/*\n", "include *\n", "include plugstack.conf.d/x*\n", "include none\n"]
+        {
+            std::fs::write(path("more"), "").unwrap();
+            assert!(!would(text), "{text}");
+        }
+        assert!(!would_read(&path("none"), &path("plugstack.conf.d/jobfence.conf")));
     }
 
     #[test]

@@ -6,4 +6,4 @@ Beside `release=True` stands which case notices the same, or what takes too long
 
 from contract import cases  # noqa: F401
 
-from . import amounts, daemons, docker, docker_limits, docker_restarts, failure, gpus, health, life, limits, local, requests_and_cards, schedds, transfers, whose  # noqa: F401
+from . import amounts, daemons, docker, docker_limits, docker_restarts, failure, gpus, health, life, limits, local, requests_and_cards, schedds, set_up, transfers, whose  # noqa: F401

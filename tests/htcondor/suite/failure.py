@@ -46,7 +46,7 @@ def hook_of_the_sites(site):
         expect_in("-local-name slot_type_1", kernel.command_line(site.starter(fenced(site, jobid))), "the starter's arguments")
         site.remove(jobid)
         site.configure("CPUQuotaPercnt=90\n")
-        reasons, refused = {}, "cannot be fenced: /etc/slurm/jobfence.conf:1:1"
+        reasons, refused = {}, "cannot be fenced: /etc/jobfence/jobfence.conf:1:1"
         for keys in forms:
             with site.changed(**keys):
                 jobid = site.submit("alice", "touch ran.$JOB_ID")

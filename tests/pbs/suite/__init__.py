@@ -3,4 +3,4 @@
 
 from contract import cases  # noqa: F401
 
-from . import plain, limits, life, tasks, sessions, moms, used, failure, preempted, way_back, hosts, released, waits, devices, swap, scripts, words  # noqa: F401
+from . import plain, limits, life, tasks, sessions, moms, used, failure, preempted, way_back, hosts, released, waits, devices, swap, scripts, words, set_up  # noqa: F401

@@ -196,3 +196,63 @@ def turned_on_and_off(site):
         left = sorted(str(path.relative_to(installation.prefix)) for path in installation.prefix.rglob("*"))
         expect_equal(left, ["etc", "etc/slurm", "etc/slurm/jobfence.conf"], "what is left")
         expect_not_drained(site)
+
+@case(on=("private",), layout=False)
+def set_up_and_taken_back(site):
+    """By 'jobfence setup', which also has a job run: it is fenced, a second time there is nothing to do, and --undo leaves each file as it was."""
+    installation, user = Installation(site), site.users[0]
+    expect_equal(installation.make("put")[0], 0, "exit status of the installation")
+    journal = site.top / "journal/setup"
+    journal.parent.mkdir(exist_ok=True)
+
+    def setup(expected, *arguments):
+        status, said = installation.run("setup", "--scheduler", "slurm", "--journal", journal, *arguments)
+        expect_equal(status, expected, f"exit status of jobfence setup {' '.join(arguments)} ({said})")
+        return said
+
+    def where():
+        return site.srun(user, "-n1", "--mem=50", "cat", "/proc/self/cgroup").stdout
+
+    def files():
+        found = [*site.top.glob("*.conf"), *installation.prefix.rglob("*")]
+        return {str(path): (path.lstat().st_mode, hash(path.read_bytes())) for path in found if path.is_file()}
+
+    with plugstack(site, "# of this site\n") as conf:
+        conf.chmod(0o664)
+        before = files()
+        expect("/step_0" not in where(), "a step is fenced, and nobody has turned that on")
+        expect_in(f"+include {installation.line.parent}/*.conf\n", setup(2, "--dry-run"), "what would be done")
+        expect_equal(files(), before, "files after --dry-run")
+        said = setup(2)
+        last = said.splitlines()[-1]
+        expect(re.fullmatch(r"set up +Slurm: job \d+ ran in .*/step_0", last), f"jobfence setup ends in {last!r}:\n{said}")
+        expect_in("/step_0", where(), "where a step is")
+        expect_equal(oct(conf.stat().st_mode & 0o777), "0o664", "mode of plugstack.conf")
+        on = files()
+        expect_in("unchanged ", setup(0), "a second jobfence setup")
+        expect_equal(files(), on, "files after the second jobfence setup")
+        # Slurm goes on beside, and the one thing that is to be done is said.
+        site.configure(IOMax='"/nonexistent rbps=1M"')
+        expect_in("to do          Slurm: no job would be fenced", setup(1), "what is to be done")
+        site.configure()
+        # The steps that run keep their fence, and no new one has one.
+        go = site.directory(user) / "go"
+        go.unlink(missing_ok=True)
+        jobid, step = running(site, user, f"until [ -e {go} ]; do sleep 0.1; done", "-c1", "--mem=50")
+        expect_in(f"step {jobid}.batch (process ", setup(1, "--undo"), "jobfence setup --undo beside a job")
+        expect_equal(step.cpu_limit(), 1.0, "the CPU limit of what runs")
+        expect("/step_0" not in where(), "a step is fenced after that was taken back")
+        expect_equal(files(), before, "files after --undo")
+        go.touch()
+        expect_equal(site.wait(jobid), "COMPLETED", "state of the job")
+        until(lambda: not site.step_daemons(jobid), 10, "the end of the step daemon")
+        status, said = installation.run("disable")
+        expect_equal(status, 0, f"exit status of jobfence disable ({said})")
+        # Nothing runs: then --undo leaves nothing at all.
+        setup(2)
+        setup(2, "--undo")
+        expect_equal(files(), before, "files after --undo")
+        expect(not site.run_directory().exists() and not journal.parent.exists(), "RunDir or the journal is left")
+        expect_not_drained(site)
+    status, said = installation.make("remove")
+    expect_equal(status, 0, f"exit status of the removal ({said})")

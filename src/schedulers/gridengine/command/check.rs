@@ -9,6 +9,7 @@ use jobfence::schedulers::gridengine::complexes::{Complex, Counted, value_of};
 use jobfence::schedulers::gridengine::spool::is_of_execd;
 
 use crate::check::daemon::{DaemonKind, NotRun, SchedulerDaemon, not_ours, runs};
+use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
 use crate::schedulers::slurm::pam;
@@ -18,7 +19,7 @@ pub const EXECD: DaemonKind =
     DaemonKind { program: "sge_execd", variables: &["SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"] };
 
 /// The values that the load sensor reports, as in docs/install/gridengine.md.
-const COMPLEXES: [&str; 5] =
+pub const COMPLEXES: [&str; 5] =
     ["jobfence_threads", "jobfence_mem", "jobfence_vmem", "jobfence_free", "jobfence_pressure"];
 
 /// Words of jsv_allowed_mod: changes by qalter(1) that make the JSV's notes wrong, and the qalter options that they allow.
@@ -30,11 +31,12 @@ const DAEMONS: [&str; 3] = ["rsh_daemon", "rlogin_daemon", "qlogin_daemon"];
 /// The words of execd_params that make execd itself move jobs into cgroups: those of 8.1.9, and of Open Cluster Scheduler.
 const MOVES: [&str; 2] = ["USE_CGROUPS", "ENABLE_SYSTEMD"];
 
-/// Prints Grid Engine's state on this host. `verdict` gets each reason why no job would be fenced. `too_much` finds excess grants.
+/// Says Grid Engine's state on this host. `verdict` gets each reason why no job would be fenced. `too_much` finds excess grants.
 pub fn look(
     execd: &SchedulerDaemon,
     loaded: &Loaded,
     pam: (&Path, &str),
+    rows: &mut Rows,
     too_much: impl Fn(&Config, &str) -> Result<Vec<String>, Failure>,
     verdict: &mut Verdict,
 ) {
@@ -42,9 +44,10 @@ pub fn look(
     let global = match execd.ask(&["qconf", "-sconf", "global"]) {
         Ok(global) => global,
         Err(why) => {
-            say(&format!("what its configuration says is not known: {why}"));
-            return verdict
-                .no("NO job is known to be fenced here: Grid Engine does not say what starts its jobs".to_owned());
+            rows.fault("gridengine", format!("what its configuration says is not known: {why}"));
+            return verdict.unknown(
+                "NO job is known to be fenced here: Grid Engine does not say what starts its jobs".to_owned(),
+            );
         }
     };
     let host = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
@@ -53,49 +56,64 @@ pub fn look(
     let value =
         |key: &str| value_of(&local, key).or_else(|| value_of(&global, key)).unwrap_or_else(|| "none".to_owned());
     let shepherd = value("shepherd_cmd");
-    say(&format!("shepherd_cmd is {shepherd}"));
-    if let Some(why) = not_ours(&shepherd) {
+    let why = not_ours(&shepherd);
+    let text = format!("shepherd_cmd is {shepherd}");
+    if why.is_some() {
+        rows.fault("gridengine", text)
+    } else {
+        rows.fact("gridengine", text)
+    }
+    if let Some(why) = why {
         verdict.no(format!("NO job would be fenced here: shepherd_cmd of Grid Engine is {shepherd}, {why}"));
     }
     let jsv = value("jsv_url");
     let needs_jsv = requests.all().any(|(_, request)| !is_of_execd(&request.name));
     let found = runs(program_of(&jsv), "jsv");
     match (&found, needs_jsv) {
-        (Ok(()), _) => say(&format!("jsv_url is {jsv}")),
+        (Ok(()), _) => rows.fact("gridengine", format!("jsv_url is {jsv}")),
         (Err(NotRun::Missing), _) => {
-            say(&format!(
-                "jsv_url is {jsv}: no such file is here, so what it is can be seen on the host of qmaster alone"
-            ));
+            rows.fact(
+                "gridengine",
+                format!(
+                    "jsv_url is {jsv}: no such file is here, so what it is can be seen on the host of qmaster alone"
+                ),
+            );
         }
-        (Err(NotRun::Other(_)), false) => say(&format!(
-            "jsv_url is {jsv}: only what execd says (h_vmem, h_rss) counts as memory, and no job has GPUs"
-        )),
+        (Err(NotRun::Other(_)), false) => rows.remark(
+            "gridengine",
+            format!("jsv_url is {jsv}: only what execd says (h_vmem, h_rss) counts as memory, and no job has GPUs"),
+        ),
         (Err(NotRun::Other(why)), true) => {
-            say(&format!("jsv_url is {jsv}, {why}, and SlotCPUs, SlotMemory and SlotGPUs need it"));
+            rows.fault("gridengine", format!("jsv_url is {jsv}, {why}, and SlotCPUs, SlotMemory and SlotGPUs need it"));
             verdict.no(format!("NO job would be fenced here as configured: jsv_url of Grid Engine is {jsv}, {why}"));
         }
     }
-    if !matches!(found, Err(NotRun::Other(_))) && needs_jsv {
-        changes(&value("jsv_allowed_mod")).iter().for_each(|line| say(line));
+    if !rows.are_wanted() {
+        return;
     }
-    DAEMONS.iter().filter_map(|key| begun_by(key, &value(key), pam)).for_each(|line| say(&line));
-    own_cgroups(&value("execd_params")).iter().for_each(|line| say(line));
+    let mut remark = |line: &str| rows.remark("gridengine", line);
+    if !matches!(found, Err(NotRun::Other(_))) && needs_jsv {
+        changes(&value("jsv_allowed_mod")).iter().for_each(|line| remark(line));
+    }
+    DAEMONS.iter().filter_map(|key| begun_by(key, &value(key), pam)).for_each(|line| remark(&line));
+    own_cgroups(&value("execd_params")).iter().for_each(|line| remark(line));
     if let Some(unit) = &execd.unit
         && let Ok(mode) = execd.ask(&["systemctl", "show", "--property=KillMode", "--value", unit])
     {
-        ends_with_execd(unit, mode.trim()).iter().for_each(|line| say(line));
+        ends_with_execd(unit, mode.trim()).iter().for_each(|line| remark(line));
     }
     let sensor = value("load_sensor");
     match sensor.split([',', ' ']).any(|program| runs(program, "host").is_ok()) {
-        true => say(&format!("load_sensor is {sensor}")),
-        false => say(&format!("load_sensor is {sensor}: qmaster does not learn what jobs can have of this host")),
+        true => rows.fact("gridengine", format!("load_sensor is {sensor}")),
+        false => remark(&format!("load_sensor is {sensor}: qmaster does not learn what jobs can have of this host")),
     }
-    to_do(execd, loaded).iter().for_each(|line| say(line));
+    let mut remark = |line: &str| rows.remark("gridengine", line);
+    to_do(execd, loaded).iter().for_each(|line| remark(line));
     let more =
         execd.ask(&["qconf", "-se", &host]).map_err(Into::into).and_then(|known| too_much(&loaded.config, &known));
     match more {
-        Ok(lines) => lines.iter().for_each(|line| say(line)),
-        Err(why) => say(&format!("whether qmaster grants more than this host has is not known: {why}")),
+        Ok(lines) => lines.iter().for_each(|line| remark(line)),
+        Err(why) => remark(&format!("whether qmaster grants more than this host has is not known: {why}")),
     }
 }
 
@@ -109,10 +127,6 @@ pub fn to_do(execd: &SchedulerDaemon, loaded: &Loaded) -> Vec<String> {
             [unknown].into_iter().chain(requests.unsaid()).collect()
         }
     }
-}
-
-fn say(what: &str) {
-    println!("gridengine     {what}");
 }
 
 /// The line about a daemon of qrsh or qlogin: whether its sessions stay in the job. `None` for those of Grid Engine itself.
@@ -133,7 +147,7 @@ fn begun_by(key: &str, daemon: &str, (directory, line): (&Path, &str)) -> Option
 }
 
 /// Lines about settings that make execd itself move jobs into cgroups.
-fn own_cgroups(params: &str) -> Vec<String> {
+pub fn own_cgroups(params: &str) -> Vec<String> {
     let words = params.split([',', ' ']).filter_map(|word| word.split_once('='));
     let is_off = |value: &str| ["0", "false", "no", "none"].iter().any(|off| value.eq_ignore_ascii_case(off));
     let is_one =

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The parts of the `jobfence` command that are for Grid Engine alone. They are not in the library.
 
+use std::time::Instant;
+
 use jobfence::config::{Named, SectionKind};
 use jobfence::sys::dir::Dir;
 
 use crate::check::claims::Claims;
 use crate::check::daemon::SchedulerDaemon;
 use crate::check::names::{KnownNames, have};
+use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
+use crate::command::Failure;
 use crate::job_match::{JobMatch, of_parts};
 use crate::part::{CheckedHost, SchedulersPart};
+use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
 use check::EXECD;
 
 pub mod check;
@@ -17,6 +22,7 @@ pub mod host;
 pub mod jsv;
 pub mod qconf;
 pub mod sensor;
+pub mod setup;
 pub mod shepherd;
 
 /// Grid Engine's part of the command.
@@ -32,9 +38,10 @@ impl SchedulersPart for GridEnginePart {
         SchedulerDaemon::find(proc, EXECD).map(|_| Claims { kinds: &["[Account="], remedy })
     }
 
-    fn check(&self, host: &CheckedHost<'_>, verdict: &mut Verdict) {
+    fn check(&self, host: &CheckedHost<'_>, rows: &mut Rows, verdict: &mut Verdict) {
         if let Some(execd) = SchedulerDaemon::find(host.proc, EXECD) {
-            check::look(&execd, host.loaded, host.pam, host::too_much, verdict);
+            let execd = execd.with_patience(rows.patience());
+            check::look(&execd, host.loaded, host.pam, rows, host::too_much, verdict);
         }
     }
 
@@ -46,6 +53,14 @@ impl SchedulersPart for GridEnginePart {
             known.environments = ask("-spl");
             known.partitions.push(ask("-sql"));
         }
+    }
+
+    fn plan(&self, host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
+        setup::plan(host)
+    }
+
+    fn try_job(&self, host: &SetupHost, deadline: Instant) -> JobTried {
+        setup::try_job(host, deadline)
     }
 
     fn means(&self, text: &str, id: &str) -> Option<JobMatch> {

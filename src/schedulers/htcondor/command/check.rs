@@ -8,9 +8,15 @@ use jobfence::requests::REQUESTS;
 use jobfence::schedulers::htcondor::{asked, environment};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
-use crate::check::daemon::{SchedulerDaemon, is_ours, not_ours};
+use crate::check::daemon::{DaemonKind, SchedulerDaemon, is_ours, not_ours};
+use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 
+/// The daemon of a host that runs jobs.
+pub const STARTD: DaemonKind = DaemonKind { program: "condor_startd", variables: &["CONDOR_CONFIG"] };
+
+/// The daemon of a host from which jobs are submitted.
+pub const SCHEDD: DaemonKind = DaemonKind { program: "condor_schedd", ..STARTD };
 /// The name of the link under which jobfence runs a job and writes its card.
 const WRAPPER: &str = "htcondor-job";
 /// The settings that are looked up for the starters.
@@ -27,23 +33,31 @@ const OF_STARTER: [&str; 8] = [
 /// The settings that are looked up for the schedd.
 const OF_SCHEDD: [&str; 2] = ["START_SCHEDULER_UNIVERSE", "QUEUE_SUPER_USERS"];
 /// The attributes that tell jobfence more of a job's user and account, if the slot's ad has them.
-const WHOSE: [&str; 3] = ["AcctGroup", "OsUser", "RunAsOwner"];
+pub const WHOSE: [&str; 3] = ["AcctGroup", "OsUser", "RunAsOwner"];
 
-/// Prints whether the startd starts jobs by this program, and what else of jobfence its configuration has.
-pub fn look(startd: &SchedulerDaemon, verdict: &mut Verdict) {
-    let say = |what: &str| println!("htcondor       {what}");
+/// Says whether the startd starts jobs by this program, and what else of jobfence its configuration has.
+pub fn look(startd: &SchedulerDaemon, rows: &mut Rows, verdict: &mut Verdict) {
     match startd.ask(&["condor_config_val", "STARTER"]) {
         Ok(starter) => {
             let starter = starter.trim();
-            say(&format!("STARTER is {starter}"));
-            if let Some(why) = not_ours(starter) {
+            let why = not_ours(starter);
+            let text = format!("STARTER is {starter}");
+            if why.is_some() {
+                rows.fault("htcondor", text)
+            } else {
+                rows.fact("htcondor", text)
+            }
+            if let Some(why) = why {
                 verdict.no(format!("NO job would be fenced here: STARTER of HTCondor is {starter}, {why}"));
             }
         }
         Err(why) => {
-            say(&format!("what its configuration says is not known: {why}"));
-            verdict.no("NO job is known to be fenced here: HTCondor does not say what starts its jobs".to_owned());
+            rows.fault("htcondor", format!("what its configuration says is not known: {why}"));
+            verdict.unknown("NO job is known to be fenced here: HTCondor does not say what starts its jobs".to_owned());
         }
+    }
+    if !rows.are_wanted() {
+        return;
     }
     let list = startd.ask(&["condor_config_val", "STARTD_CRON_JOBLIST"]).unwrap_or_default();
     let has_ours = |name: &str| {
@@ -52,29 +66,32 @@ pub fn look(startd: &SchedulerDaemon, verdict: &mut Verdict) {
     };
     let mut names = list.split(|c: char| c == ',' || c.is_whitespace()).filter(|name| !name.is_empty());
     match names.find(|name| has_ours(name)) {
-        Some(name) => say(&format!("STARTD_CRON_JOBLIST has {name}")),
-        None => say("STARTD_CRON_JOBLIST has no jobfence: the slots do not say what jobs can have of this host"),
+        Some(name) => rows.fact("htcondor", format!("STARTD_CRON_JOBLIST has {name}")),
+        None => rows.remark(
+            "htcondor",
+            "STARTD_CRON_JOBLIST has no jobfence: the slots do not say what jobs can have of this host",
+        ),
     }
     match startd.ask(&["condor_config_val", "START"]) {
-        Ok(start) if start.to_ascii_lowercase().contains("jobfencehealthy") => say("START asks for JobfenceHealthy"),
-        Ok(_) => say(
+        Ok(start) if start.to_ascii_lowercase().contains("jobfencehealthy") => rows.fact("htcondor", "START asks for JobfenceHealthy"),
+        Ok(_) => rows.remark("htcondor",
             "START does not ask for JobfenceHealthy: where this host can fence no job, it puts one after the other on hold",
         ),
         Err(_) => {}
     }
     let in_cgroups = startd.ask(&["condor_config_val", "CGROUP_ALL_DAEMONS"]).unwrap_or_default();
     if ["true", "yes", "t", "y", "1"].iter().any(|yes| in_cgroups.trim().eq_ignore_ascii_case(yes)) {
-        say(
+        rows.remark("htcondor",
             "CGROUP_ALL_DAEMONS is on: CpusUsage and CondorLoadAvg of the slots do not have the load of jobs, and a policy by \
              NonCondorLoadAvg takes it for others'",
         );
     }
-    docker_universe(startd);
+    docker_universe(startd, rows);
 }
 
-/// Prints whether containers are fenced. Not part of the verdict: few sites have such jobs, and other jobs are fenced without it. Without
+/// Says whether containers are fenced. Not part of the verdict: few sites have such jobs, and other jobs are fenced without it. Without
 /// Docker nothing is printed.
-fn docker_universe(startd: &SchedulerDaemon) {
+fn docker_universe(startd: &SchedulerDaemon, rows: &mut Rows) {
     let Ok(client) = startd.ask(&["condor_config_val", "DOCKER"]) else { return };
     let client = client.trim();
     // The starter's configuration may run the client through sudo(8).
@@ -93,30 +110,35 @@ fn docker_universe(startd: &SchedulerDaemon) {
             Err(why) => format!(": Docker does not say whether its containers can be fenced: {why}"),
         }
     };
-    println!("htcondor       DOCKER is {client}{unless}");
+    let text = format!("DOCKER is {client}{unless}");
+    if unless.is_empty() { rows.fact("htcondor", text) } else { rows.remark("htcondor", text) }
 }
 
-/// Prints whether jobs of the local universe are fenced. Not part of the verdict: few sites have such jobs, and each job of a slot is
+/// Says whether jobs of the local universe are fenced. Not part of the verdict: few sites have such jobs, and each job of a slot is
 /// fenced without it.
-pub fn local_universe(schedd: &SchedulerDaemon) {
+pub fn local_universe(schedd: &SchedulerDaemon, rows: &mut Rows) {
     let Ok(starter) = schedd.ask(&["condor_config_val", "STARTER_LOCAL"]) else { return };
     let starter = starter.trim();
     let unless = not_ours(starter).map(|why| format!(", {why}: jobs of the local universe are not fenced"));
-    println!("htcondor       STARTER_LOCAL is {starter}{}", unless.unwrap_or_default());
+    match unless {
+        None => rows.fact("htcondor", format!("STARTER_LOCAL is {starter}")),
+        Some(unless) => rows.remark("htcondor", format!("STARTER_LOCAL is {starter}{unless}")),
+    }
 }
 
-/// Prints what the startd's jobs get, and what they lack.
-pub fn of_startd(startd: &SchedulerDaemon) {
+/// Says what the startd's jobs get, and what they lack.
+pub fn of_startd(startd: &SchedulerDaemon, rows: &mut Rows) {
     let is_tmpfs = |path: &str| statfs(Path::new(path)).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC);
-    said(startd, "STARTER", &OF_STARTER, |value| starter_lines(value, is_tmpfs));
+    said(rows, startd, "STARTER", &OF_STARTER, |value| starter_lines(value, is_tmpfs));
 }
 
-/// Prints what the schedd runs by itself.
-pub fn of_schedd(schedd: &SchedulerDaemon) {
-    said(schedd, "SCHEDD", &OF_SCHEDD, schedd_lines);
+/// Says what the schedd runs by itself.
+pub fn of_schedd(schedd: &SchedulerDaemon, rows: &mut Rows) {
+    said(rows, schedd, "SCHEDD", &OF_SCHEDD, schedd_lines);
 }
 
 fn said(
+    rows: &mut Rows,
     daemon: &SchedulerDaemon,
     subsystem: &str,
     keys: &[&str],
@@ -126,12 +148,12 @@ fn said(
     words.extend(keys.iter().map(|key| format!("{key} = $({key})")));
     let answer = daemon.ask(&words.iter().map(String::as_str).collect::<Vec<_>>());
     match answer {
-        Ok(answer) => lines(&|key| value_in(&answer, key)).iter().for_each(|line| println!("htcondor       {line}")),
-        Err(why) => println!("htcondor       what changes for this site is not known: {why}"),
+        Ok(answer) => lines(&|key| value_in(&answer, key)).iter().for_each(|line| rows.remark("htcondor", line)),
+        Err(why) => rows.remark("htcondor", format!("what changes for this site is not known: {why}")),
     }
 }
 
-fn value_in(answer: &str, key: &str) -> String {
+pub fn value_in(answer: &str, key: &str) -> String {
     let mut pairs = answer.lines().filter_map(|line| line.split_once('='));
     let found = pairs.rfind(|(found, _)| found.trim() == key);
     found.map(|(_, value)| value.trim().to_owned()).unwrap_or_default()

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the `jobfence` command does for HTCondor alone. It is compiled into the command, not into the library.
 
+use std::time::Instant;
+
 use jobfence::sys::dir::Dir;
 
 use crate::check::claims::Claims;
-use crate::check::daemon::{DaemonKind, SchedulerDaemon};
+use crate::check::daemon::SchedulerDaemon;
+use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
+use crate::command::Failure;
 use crate::job_match::{JobMatch, of_parts};
-use crate::part::{CheckedHost, SchedulersPart};
+use crate::part::{AfterUndo, CheckedHost, SchedulersPart};
+use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
+use check::{SCHEDD, STARTD};
 
 pub mod check;
 pub mod docker;
 pub mod job;
 pub mod monitor;
+pub mod setup;
 pub mod starter;
-
-/// The daemon of a host that runs jobs.
-const STARTD: DaemonKind = DaemonKind { program: "condor_startd", variables: &["CONDOR_CONFIG"] };
-
-/// The daemon of a host from which jobs are submitted.
-const SCHEDD: DaemonKind = DaemonKind { program: "condor_schedd", ..STARTD };
 
 /// HTCondor's part of the command.
 pub struct HtCondorPart;
@@ -34,15 +35,30 @@ impl SchedulersPart for HtCondorPart {
         SchedulerDaemon::find(proc, STARTD).map(|_| Claims { kinds: &["[Account="], remedy })
     }
 
-    fn check(&self, host: &CheckedHost<'_>, verdict: &mut Verdict) {
+    fn check(&self, host: &CheckedHost<'_>, rows: &mut Rows, verdict: &mut Verdict) {
         if let Some(startd) = SchedulerDaemon::find(host.proc, STARTD) {
-            check::look(&startd, verdict);
-            check::of_startd(&startd);
+            let startd = startd.with_patience(rows.patience());
+            check::look(&startd, rows, verdict);
+            if rows.are_wanted() {
+                check::of_startd(&startd, rows);
+            }
         }
-        if let Some(schedd) = SchedulerDaemon::find(host.proc, SCHEDD) {
-            check::local_universe(&schedd);
-            check::of_schedd(&schedd);
+        if let Some(schedd) = SchedulerDaemon::find(host.proc, SCHEDD).filter(|_| rows.are_wanted()) {
+            check::local_universe(&schedd, rows);
+            check::of_schedd(&schedd, rows);
         }
+    }
+
+    fn plan(&self, host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
+        setup::plan(host)
+    }
+
+    fn try_job(&self, host: &SetupHost, _: Instant) -> JobTried {
+        setup::try_job(host)
+    }
+
+    fn after_undo(&self, host: &SetupHost) -> Option<AfterUndo> {
+        setup::after_undo(host)
     }
 
     fn means(&self, text: &str, id: &str) -> Option<JobMatch> {

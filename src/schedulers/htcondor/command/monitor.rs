@@ -5,8 +5,6 @@
 //! The startd runs the monitor as HTCondor's own user, which cannot read root's records. So it reads the directories alone. The usage is
 //! for people, and decides nothing.
 
-use std::fs::File;
-use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,7 +12,7 @@ use jobfence::cgroup;
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::layout::{Hierarchy, Layout, MOUNTPOINT};
 use jobfence::cgroup::usage::Depth;
-use jobfence::config::{DEFAULT_FILE, Mode, OnError};
+use jobfence::config::{Mode, OnError};
 use jobfence::error::Result;
 use jobfence::fence::IDLE;
 use jobfence::figures::Usage;
@@ -46,11 +44,9 @@ pub fn unified() -> Option<Hierarchy> {
 /// Why this host can fence no job at all. `Ok`: no reason is known. `None`: not known, because only root can read the configuration.
 pub fn health(configured: &Configured) -> Option<Result<(), String>> {
     let is_borne = |mode, general| mode == Mode::Off || general == OnError::Warn;
-    let file = configured.config.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
-    let is_denied = || File::open(file).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
     let loaded = match configured.load() {
         Err(errors) if is_borne(errors.mode, errors.on_error.within(errors.mode).general()) => return Some(Ok(())),
-        Err(_) if !geteuid().is_root() && is_denied() => return None,
+        Err(errors) if !geteuid().is_root() && errors.to_string().contains("EACCES") => return None,
         Err(errors) => return Some(Err(errors.to_string())),
         Ok(loaded) => loaded,
     };

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use jobfence::config::OWN_FILE;
 use jobfence::printable::printable;
 use jobfence::schedulers::pbs::tasks;
 use jobfence::sys::dir::Dir;
@@ -60,6 +61,7 @@ fn of_this_host(printed: &str) -> Vec<String> {
     let Ok(proc) = Dir::open("/proc") else { return Vec::new() };
     let conf = ForMom {
         file: None,
+        by_default: None,
         sections: printed.lines().filter(|line| line.starts_with('[')).collect(),
         has_gpus: printed.contains("\nGPUDevice="),
     };
@@ -94,7 +96,7 @@ fn in_words(note: &SiteNote) -> String {
 fn printed(file: &str, converted: &Converted) -> String {
     let mut out = String::new();
     comment(&mut out, "# ", &format!("Made by 'jobfence pbs-config' from {file}."));
-    comment(&mut out, "# ", "Copy it to each node as /etc/slurm/jobfence.conf, and run 'jobfence check' there.");
+    comment(&mut out, "# ", &format!("Copy it to each node as {OWN_FILE}, and run 'jobfence check' there."));
     if !converted.notes.is_empty() {
         out.push_str("#\n# What is done otherwise than by pbs_cgroups:\n");
     }

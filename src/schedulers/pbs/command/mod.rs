@@ -1,26 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The parts of the `jobfence` command that are for OpenPBS alone. They are not in the library.
 
+use std::time::Instant;
+
 use jobfence::config::{Config, Named, SectionKind};
 use jobfence::host::Host;
 use jobfence::schedulers::pbs::{strays, tasks};
 use jobfence::sys::dir::Dir;
 
 use crate::check::claims::Claims;
-use crate::check::daemon::{DaemonKind, SchedulerDaemon};
+use crate::check::daemon::SchedulerDaemon;
 use crate::check::names::{KnownNames, have};
+use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
+use crate::command::Failure;
 use crate::fetched::report;
 use crate::job_match::{JobMatch, is_number};
 use crate::part::{CheckedHost, Chore, SchedulersPart};
+use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
+use check::MOM;
 
 pub mod check;
 pub mod config;
 pub mod mom;
 pub mod node;
-
-/// The daemon of a node.
-const MOM: DaemonKind = DaemonKind { program: "pbs_mom", variables: &["PBS_CONF_FILE"] };
+pub mod setup;
 
 /// OpenPBS's part of the command.
 pub struct PbsPart;
@@ -35,9 +39,9 @@ impl SchedulersPart for PbsPart {
         SchedulerDaemon::find(proc, MOM).map(|_| Claims { kinds: &["[Account=", "[Project="], remedy })
     }
 
-    fn check(&self, host: &CheckedHost<'_>, verdict: &mut Verdict) {
+    fn check(&self, host: &CheckedHost<'_>, rows: &mut Rows, verdict: &mut Verdict) {
         if let Some(mom) = SchedulerDaemon::find(host.proc, MOM) {
-            check::look(&mom, host.loaded, verdict);
+            check::look(&mom, host.loaded, rows, verdict);
         }
     }
 
@@ -46,6 +50,14 @@ impl SchedulersPart for PbsPart {
         if let Some(mom) = needed.then(|| SchedulerDaemon::find(host.proc, MOM)).flatten() {
             known.partitions.push(mom.ask(&["qstat", "-Q", "-f"]).ok().map(|text| queues(&text)));
         }
+    }
+
+    fn plan(&self, host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
+        setup::plan(host)
+    }
+
+    fn try_job(&self, host: &SetupHost, deadline: Instant) -> JobTried {
+        setup::try_job(host, deadline)
     }
 
     fn means(&self, text: &str, id: &str) -> Option<JobMatch> {

@@ -4,23 +4,23 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// A hook that MoM has.
+/// A hook that MoM has, or the server.
 #[derive(Debug)]
-struct MomHook {
-    name: String,
+pub struct MomHook {
+    pub name: String,
     keys: BTreeMap<String, String>,
-    is_ours: bool,
+    pub is_ours: bool,
 }
 
 impl MomHook {
-    fn value(&self, key: &str) -> &str {
+    pub fn value(&self, key: &str) -> &str {
         self.keys.get(key).map_or("", String::as_str)
     }
 
     /// A hook is enabled unless its attributes say otherwise.
-    fn is_enabled(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         !self.value("enabled").eq_ignore_ascii_case("false")
     }
 
@@ -38,12 +38,16 @@ pub enum MomSays {
     Hint(String),
     /// A reason why no job is fenced as configured.
     Fault(String),
+    /// What is still to be done before any job is fenced.
+    NotYet(String),
 }
 
 /// The parts of jobfence.conf that matter here.
 pub struct ForMom<'a> {
     /// The file itself, if it is known.
     pub file: Option<&'a Path>,
+    /// The file that counts if none is named.
+    pub by_default: Option<PathBuf>,
     /// The headers of its sections.
     pub sections: Vec<&'a str>,
     /// Whether it sets GPUDevice.
@@ -99,8 +103,8 @@ pub fn lines(mom_priv: &Path, conf: &ForMom<'_>) -> Vec<MomSays> {
     said
 }
 
-/// The hooks that MoM has. `None`: their directory cannot be read.
-fn hooks(mom_priv: &Path) -> Option<Vec<MomHook>> {
+/// The hooks that MoM has in `mom_priv`, or the server in `server_priv`. `None`: their directory cannot be read.
+pub fn hooks(mom_priv: &Path) -> Option<Vec<MomHook>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(mom_priv.join("hooks")).ok()?.flatten() {
         let Some(name) = entry.file_name().to_str().and_then(|name| name.strip_suffix(".HK")).map(str::to_owned) else {
@@ -127,32 +131,41 @@ fn of_our_hook(mom_priv: &Path, ours: Option<&MomHook>, conf: &ForMom<'_>) -> Ve
             "MoM has no hook of jobfence's in {}: no job is fenced until the server sends it",
             directory.display()
         );
-        return vec![MomSays::Fact(what)];
+        return vec![MomSays::NotYet(what)];
     };
     if !hook.is_enabled() {
-        return vec![MomSays::Fact(format!("the hook {} is not enabled: no job is fenced until it is", hook.name))];
+        return vec![MomSays::NotYet(format!("the hook {} is not enabled: no job is fenced until it is", hook.name))];
     }
     let text = fs::read_to_string(directory.join(format!("{}.CF", hook.name))).unwrap_or_default();
-    // The defaults are those of the hook's DEFAULTS.
-    let value = |key: &str, default: &str| {
+    let value = |key: &str| {
         let of = |line: &str| Some(line.trim().strip_prefix(key)?.trim_start().strip_prefix('=')?.trim().to_owned());
-        text.lines().filter_map(of).next_back().unwrap_or_else(|| default.to_owned())
+        text.lines().filter_map(of).next_back()
     };
-    let library = value("Library", "/usr/local/lib/slurm/libjobfence.so");
-    let file = value("Config", jobfence::config::DEFAULT_FILE);
+    // The default is that of the hook's DEFAULTS.
+    let library = value("Library").unwrap_or_else(|| "/usr/local/lib/slurm/libjobfence.so".to_owned());
+    let named = value("Config").filter(|file| !file.is_empty()).map(PathBuf::from);
+    let file = named.as_ref().or(conf.by_default.as_ref());
+    let by = file.map_or_else(|| "the defaults".to_owned(), |file| file.display().to_string());
     let mut said =
-        vec![MomSays::Fact(format!("the hook {} puts each job into a fence, by {library} and {file}", hook.name))];
+        vec![MomSays::Fact(format!("the hook {} puts each job into a fence, by {library} and {by}", hook.name))];
     if !Path::new(&library).is_file() {
         said.push(MomSays::Fault(format!(
             "the hook's library, {library}, is not there: Library in its configuration names it"
         )));
     }
+    if let Some(named) = named.as_ref().filter(|named| !named.is_file()) {
+        said.push(MomSays::Fault(format!(
+            "the hook's configuration names {}, which is not there: put it there, or take the line Config= out, so that each host \
+             reads its own",
+            named.display()
+        )));
+    }
     let is_that = |checked: &Path| {
-        checked == Path::new(&file)
-            || fs::canonicalize(checked).is_ok_and(|path| Some(path) == fs::canonicalize(&file).ok())
+        let real = |path: &Path| fs::canonicalize(path).ok();
+        file.is_some_and(|file| checked == file || real(checked).is_some_and(|path| Some(path) == real(file)))
     };
     if let Some(checked) = conf.file.filter(|checked| !is_that(checked)) {
-        said.push(MomSays::Hint(format!("this check has read {}, and the hook reads {file}", checked.display())));
+        said.push(MomSays::Hint(format!("this check has read {}, and the hook reads {by}", checked.display())));
     }
     let missing: Vec<&str> = EVENTS.into_iter().filter(|event| !hook.has(event)).collect();
     if !missing.is_empty() {
@@ -166,7 +179,8 @@ fn of_our_hook(mom_priv: &Path, ours: Option<&MomHook>, conf: &ForMom<'_>) -> Ve
 }
 
 /// The events that the hook needs: without one of them, a job can be outside its fence.
-const EVENTS: [&str; 5] = ["execjob_begin", "execjob_prologue", "execjob_launch", "execjob_end", "exechost_periodic"];
+pub const EVENTS: [&str; 5] =
+    ["execjob_begin", "execjob_prologue", "execjob_launch", "execjob_end", "exechost_periodic"];
 
 fn of_scripts(mom_priv: &Path, hooks: &[MomHook], ours: Option<&MomHook>) -> Vec<MomSays> {
     let mut said = Vec::new();
@@ -218,7 +232,7 @@ mod tests {
     use super::*;
 
     fn conf<'a>(file: Option<&'a Path>, sections: &[&'a str]) -> ForMom<'a> {
-        ForMom { file, sections: sections.to_vec(), has_gpus: false }
+        ForMom { file, by_default: Some("/d".into()), sections: sections.to_vec(), has_gpus: false }
     }
 
     #[test]
@@ -231,9 +245,12 @@ mod tests {
         };
         let library = mom.join("lib.so").display().to_string();
         let all = |sections: &[&str]| lines(mom, &conf(None, sections));
-        let fact = || MomSays::Fact(format!("the hook fence puts each job into a fence, by {library} and /c"));
+        let file = mom.join("c").display().to_string();
+        let by =
+            |file: &str| MomSays::Fact(format!("the hook fence puts each job into a fence, by {library} and {file}"));
+        let fact = || by(&file);
         let says = |what: &MomSays, begins: &str| match what {
-            MomSays::Fact(text) | MomSays::Hint(text) | MomSays::Fault(text) => {
+            MomSays::Fact(text) | MomSays::Hint(text) | MomSays::Fault(text) | MomSays::NotYet(text) => {
                 assert!(text.contains(begins), "{text}")
             }
         };
@@ -243,13 +260,18 @@ mod tests {
         says(&all(&[])[0], "MoM has no hook of jobfence's");
         let attributes = format!("enabled=true\nevent={}\nalarm=60\n", EVENTS.join(","));
         write("hooks/fence.PY", "version = self.so.jobfence_abi_version\n");
-        write("hooks/fence.CF", &format!("# ours\nLibrary = {library}\nConfig=/c\n"));
+        write("hooks/fence.CF", &format!("# ours\nLibrary = {library}\nConfig={file}\n"));
         write("hooks/fence.HK", &attributes.replace("true", "false"));
-        assert_eq!(all(&[]), [MomSays::Fact("the hook fence is not enabled: no job is fenced until it is".to_owned())]);
+        assert_eq!(
+            all(&[]),
+            [MomSays::NotYet("the hook fence is not enabled: no job is fenced until it is".to_owned())]
+        );
         write("hooks/fence.HK", &attributes);
         assert_eq!(all(&[])[0], fact());
         says(&all(&[])[1], "is not there: Library in its configuration");
         write("lib.so", "");
+        says(&all(&[])[1], "/c, which is not there: put it there, or take the line Config= out");
+        write("c", "");
         assert_eq!(all(&[]), [fact()]);
         write("hooks/fence.HK", &attributes.replace(",execjob_end", ""));
         assert_eq!(
@@ -283,7 +305,13 @@ mod tests {
         says(&lines(mom, &ForMom { has_gpus: true, ..conf(None, &[]) })[2], "'resources:' of sched_config");
         says(
             &lines(mom, &conf(Some(Path::new("/another")), &[]))[1],
-            "this check has read /another, and the hook reads /c",
+            &format!("this check has read /another, and the hook reads {file}"),
         );
+        fs::remove_file(mom.join("config.d/vnodes")).unwrap();
+        // A hook that names no file reads what the check reads without --config.
+        write("hooks/fence.CF", &format!("Library={library}\n#Config=/x\n"));
+        assert_eq!(lines(mom, &conf(Some(Path::new("/d")), &[])), [by("/d")]);
+        says(&lines(mom, &conf(Some(Path::new("/another")), &[]))[1], "and the hook reads /d");
+        assert_eq!(lines(mom, &ForMom { by_default: None, ..conf(None, &[]) }), [by("the defaults")]);
     }
 }

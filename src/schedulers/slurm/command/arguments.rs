@@ -4,11 +4,13 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use jobfence::config::{self, Candidate, KEYS, Loaded};
+use jobfence::config::{self, Candidate, KEYS, LoadError, Loaded};
 use jobfence::schedulers::slurm::plugins::Slurm;
 use jobfence::schedulers::slurm::plugstack::{self, PlugstackLine, PlugstackLookup};
 
+use crate::check::rows::Rows;
 use crate::configured::Configured;
+use crate::schedulers::slurm::line::library;
 use crate::schedulers::slurm::load;
 
 /// The line by which Slurm would load the plugin, in `file` or in the file of slurm.conf. `None`: there is no Slurm.
@@ -25,13 +27,12 @@ fn of(found: Option<&(PathBuf, PlugstackLookup)>) -> Option<&PlugstackLine> {
     }
 }
 
-/// Prints what Slurm would do with the line. Returns why it would load nothing, if so.
-pub fn look((file, found): &(PathBuf, PlugstackLookup), slurm: Option<&Slurm>) -> Option<String> {
+/// Says what Slurm would do with the line. Returns why it would load nothing, if so.
+pub fn look(rows: &mut Rows, (file, found): &(PathBuf, PlugstackLookup), slurm: Option<&Slurm>) -> Option<String> {
     match found {
         PlugstackLookup::Line(line) if line.is_cut => {
-            println!(
-                "plugin         {line}: is longer than 4095 bytes, after which Slurm begins another line; put keys into jobfence.conf"
-            );
+            rows.fault("plugin", format!("{line}: is longer than 4095 bytes, after which Slurm begins another line; put keys into jobfence.conf"
+            ));
             Some(format!("NO job would be fenced here: Slurm cuts {}", line.place()))
         }
         PlugstackLookup::Line(line) => match load::load(line, slurm.and_then(Slurm::plugin_dir)) {
@@ -41,22 +42,25 @@ pub fn look((file, found): &(PathBuf, PlugstackLookup), slurm: Option<&Slurm>) -
                 } else {
                     format!(": is {}", loaded.display())
                 };
-                println!("plugin         {line}{is}");
+                rows.fact("plugin", format!("{line}{is}"));
                 for place in &line.again {
-                    println!(
-                        "plugin         {place}: names the plugin again, and what stands there does not count; remove one of the lines"
-                    );
+                    rows.remark("plugin", format!("{place}: names the plugin again, and what stands there does not count; remove one of the lines"
+                    ));
                 }
                 let (what, remedy) = closed(&loaded)?;
-                println!(
-                    "plugin         {what}: srun and sbatch load the plugin as the job's user, and users may not read \
-                     this; {remedy}"
+                let text = format!(
+                    "{what}: srun and sbatch load the plugin as the job's user, and users may not read this; {remedy}"
                 );
+                if line.required {
+                    rows.fault("plugin", text)
+                } else {
+                    rows.remark("plugin", text)
+                }
                 line.required
                     .then(|| "NO user could start a job here: srun and sbatch cannot load the plugin".to_owned())
             }
             Err(why) => {
-                println!("plugin         {line}: {why}");
+                rows.fault("plugin", format!("{line}: {why}"));
                 let then = match line.required {
                     true => "Slurm cannot load the plugin, and starts no job without it",
                     false => "Slurm cannot load the plugin, and starts jobs without it (the line says optional)",
@@ -71,14 +75,14 @@ pub fn look((file, found): &(PathBuf, PlugstackLookup), slurm: Option<&Slurm>) -
                     format!("; Slurm ignores {}, which does not begin with 'required' or 'optional'", places.join(", "))
                 }
             };
-            println!("plugin         no line of {} loads libjobfence.so{ignored}", file.display());
+            rows.fault("plugin", format!("no line of {} loads libjobfence.so{ignored}", file.display()));
             Some(
                 "NO job would be fenced here: Slurm does not load the plugin; 'jobfence enable' adds its line"
                     .to_owned(),
             )
         }
         PlugstackLookup::Unseen(error) => {
-            println!("plugin         {error}: whether Slurm loads the plugin was not seen");
+            rows.remark("plugin", format!("{error}: whether Slurm loads the plugin was not seen"));
             None
         }
     }
@@ -97,15 +101,10 @@ fn closed(file: &Path) -> Option<(String, String)> {
 
 /// The PAM line that fences sessions with this configuration: the file that Slurm loads, with the same arguments.
 pub fn of_pam(configured: &Configured, found: Option<&(PathBuf, PlugstackLookup)>) -> String {
-    let default_plugin = || {
-        let program = std::env::current_exe().unwrap_or_default();
-        let found = program.ancestors().nth(2).map(|prefix| prefix.join("lib/slurm/libjobfence.so"));
-        found.filter(|file| file.is_file()).unwrap_or_else(|| PathBuf::from("/usr/lib/slurm/libjobfence.so"))
-    };
     let (file, mut arguments) = match of(found) {
         Some(line) if line.plugin.starts_with('/') => (PathBuf::from(&line.plugin), line.arguments.clone()),
-        Some(line) => (default_plugin(), line.arguments.clone()),
-        None => (default_plugin(), Vec::new()),
+        Some(line) => (library(), line.arguments.clone()),
+        None => (library(), Vec::new()),
     };
     if let Some(config) = &configured.config {
         let config = std::path::absolute(config).unwrap_or_else(|_| config.clone());
@@ -140,12 +139,11 @@ impl PluginArguments {
     }
 
     /// Reads the configuration as the plugin does.
-    pub fn load(&self) -> Result<Loaded, Vec<String>> {
+    pub fn load(&self) -> Result<Loaded, LoadError> {
         let arguments: Vec<&[u8]> = self.0.iter().map(|(argument, _)| argument.as_slice()).collect();
         let name =
             |number: usize| self.0.get(number.saturating_sub(1)).map_or_else(String::new, |(_, who)| who.clone());
         config::load_named(&arguments, &name)
-            .map_err(|errors| errors.errors().iter().map(ToString::to_string).collect())
     }
 
     /// The settings of these keys that apply to a job: `KEY=VALUE (PLACE)`.

@@ -25,6 +25,8 @@ use jobfence::schedulers::slurm::plugins::{ByConfig, Slurm};
 use jobfence::schedulers::slurm::units;
 use jobfence::sys::dir::Dir;
 
+use crate::check::rows::Rows;
+
 /// The prefix of their name, followed by the pid of the process that made them.
 const NAME: &str = "jobfence-check-";
 
@@ -64,10 +66,10 @@ impl SlurmDirs {
     }
 
     /// Prints the controllers of Slurm's scopes.
-    pub fn describe(&self, host: &Host, candidates: &[Candidate]) {
+    pub fn describe(&self, rows: &mut Rows, host: &Host, candidates: &[Candidate]) {
         for scope in &self.scopes {
             let given = scope.read_value("cgroup.controllers").unwrap_or_default();
-            println!("scope          {} has {}", scope.path().display(), given.trim());
+            rows.fact("scope", format!("{} has {}", scope.path().display(), given.trim()));
             // A trial needs root, but anybody can read this.
             let Some(unified) = host.layout.unified().filter(|_| !nix::unistd::geteuid().is_root()) else { continue };
             let mut wanted: Vec<&str> =
@@ -76,11 +78,11 @@ impl SlurmDirs {
             wanted.dedup();
             let handed = wanted.into_iter().filter(|controller| unified.hands_down(controller));
             for error in handed.filter_map(|controller| not_given(scope, unified, controller, host.systemd)) {
-                println!("scope          {error}");
+                rows.remark("scope", error);
             }
         }
         if self.are_unknown() {
-            println!("scope          Slurm has none yet: it makes one when slurmd starts");
+            rows.remark("scope", "Slurm has none yet: it makes one when slurmd starts");
         }
     }
 

@@ -19,12 +19,13 @@ use jobfence::schedulers::slurm::daemons;
 use jobfence::schedulers::slurm::plugins::Slurm;
 use jobfence::schedulers::{ALL, KEPT};
 use jobfence::sys::dir::Dir;
+use jobfence::sys::systemd::is_systemd;
 
 use crate::command::{Failure, require_root};
-use crate::hold::systemds_own;
+use crate::part::AfterUndo;
 use crate::schedulers::slurm::line::{self, InstalledLine};
-use crate::systemd::{self, Service};
-use crate::{metrics, series};
+use crate::systemd::{self, Service, systemds_own};
+use crate::{metrics_file, series};
 
 /// The exit status if jobfence is off, but something of it is still needed.
 const STILL_NEEDED: u8 = 3;
@@ -40,8 +41,12 @@ pub struct DisableOptions {
     /// Take the plugin's line from this file [default: PREFIX/share/jobfence/plugstack.conf]
     #[arg(long, value_name = "FILE")]
     line: Option<PathBuf>,
+    /// Leave jobfence.service, and all else that jobs of another scheduler on this node need
+    #[arg(long)]
+    keep_service: bool,
 }
 
+/// Fails only while the plugin is still on.
 pub fn disable(options: &DisableOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence disable'")?;
     let line = InstalledLine::installed(options.line.as_deref());
@@ -49,14 +54,22 @@ pub fn disable(options: &DisableOptions) -> Result<ExitCode, Failure> {
     let config = config(if line.active.is_file() { &line.active } else { line.candidate() });
     let loaded_from = plugins(&line);
     turn_off(&line)?;
-    let host = Host::read_what_there_is(&config)?.0;
+    clear(&config, &loaded_from, options.keep_service).or_else(|error| {
+        println!("disabled       no new step is fenced, but something is left: {error}");
+        Ok(ExitCode::from(STILL_NEEDED))
+    })
+}
+
+/// Removes what no step needs, when Slurm does not load the plugin any more.
+fn clear(config: &Config, loaded_from: &[String], keep_service: bool) -> Result<ExitCode, Failure> {
+    let host = Host::read_what_there_is(config)?.0;
     std::thread::sleep(LOADING);
-    let mut needed = still_loaded(&host.proc, &loaded_from)?;
-    if needed.is_empty() {
-        needed = still_recorded(&host, &config)?;
+    let mut needed = still_loaded(&host.proc, loaded_from)?;
+    if needed.is_empty() && !keep_service {
+        needed = still_recorded(&host, config)?;
     }
     if !needed.is_empty() {
-        if host.systemd {
+        if host.systemd && !keep_service {
             Service::disable()?;
         }
         println!(
@@ -64,6 +77,10 @@ pub fn disable(options: &DisableOptions) -> Result<ExitCode, Failure> {
         );
         needed.iter().for_each(|what| println!("               {what}"));
         return Ok(ExitCode::from(STILL_NEEDED));
+    }
+    if keep_service {
+        println!("disabled       no step of Slurm is fenced; jobfence.service and what it needs stay");
+        return Ok(ExitCode::SUCCESS);
     }
     if host.systemd {
         Service::stop()?;
@@ -76,11 +93,26 @@ pub fn disable(options: &DisableOptions) -> Result<ExitCode, Failure> {
         );
         return Ok(ExitCode::from(STILL_NEEDED));
     }
-    for left in [metrics::forget(&config), series::remove_all(&config.run_dir).map_err(|error| error.to_string())] {
+    for left in [metrics_file::forget(config), series::remove_all(&config.run_dir).map_err(|error| error.to_string())] {
         left.unwrap_or_else(|why| println!("kept           {why}"));
     }
     println!("disabled       no step is fenced; nothing of jobfence runs, and nothing but its files is left");
     Ok(ExitCode::SUCCESS)
+}
+
+/// For `jobfence setup --undo`: the same, if neither Slurm nor jobfence.service needs anything of it afterwards.
+pub fn after_undo(line: &InstalledLine) -> AfterUndo {
+    let config = config(if line.active.is_file() { &line.active } else { line.candidate() });
+    let (loaded_from, ours) = (plugins(line), line.config.clone());
+    Box::new(move || {
+        let is_on = Slurm::read(ours.as_deref()).is_some_and(|slurm| line::loading(&slurm).is_some());
+        // Without RunDir no step was ever fenced.
+        if is_on || !config.run_dir.exists() || is_systemd() && systemd::state().is_some_and(|service| service.active) {
+            return Ok(None);
+        }
+        let is_clear = clear(&config, &loaded_from, false)? == ExitCode::SUCCESS;
+        Ok((!is_clear).then(|| "when these have ended, run 'jobfence disable', which removes the rest".to_owned()))
+    })
 }
 
 /// The configuration, which says where fences are. A file with mistakes must not prevent disabling.
@@ -105,7 +137,7 @@ fn turn_off(line: &InstalledLine) -> Result<(), Failure> {
     if let Some(kept) = line.deactivate()? {
         println!("kept           the changed line is in {}; 'jobfence enable' takes it from there", kept.display());
     }
-    let Some(slurm) = Slurm::read(Some(&line.config)) else { return Ok(()) };
+    let Some(slurm) = Slurm::read(line.config.as_deref()) else { return Ok(()) };
     if let Some(line) = line::loading(&slurm) {
         return Err(format!("jobfence is still on, by another line: {line}. Remove that, and run this again").into());
     }

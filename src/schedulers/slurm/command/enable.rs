@@ -38,7 +38,7 @@ pub fn enable(options: &EnableOptions) -> Result<ExitCode, Failure> {
             format!("no line of {file} loads libjobfence.so: install jobfence, or name the file with --line").into()
         );
     }
-    let slurm = Slurm::read(Some(&line.config))
+    let slurm = Slurm::read(line.config.as_deref())
         .ok_or("slurm.conf was not found: set SLURM_CONF to its path, as slurmd has it, and run this again")?;
     let service = is_systemd().then(Service::start).transpose()?;
     let turned_on = match line::loading(&slurm) {

@@ -173,7 +173,7 @@ fn quoted(text: &str) -> String {
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The variables by which Slurm's commands find their cluster and authenticate. Others would select fields, jobs and clusters.
-const KEPT: &[&str] = &["SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_SOCKET"];
+pub const KEPT: &[&str] = &["SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_SOCKET"];
 
 fn squeue(which: &str, format: &str) -> Result<String, Silence> {
     run("squeue", &["--all", "--noheader", "--states=all", "--jobs", which, "--format", format])

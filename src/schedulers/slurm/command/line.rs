@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use jobfence::config::DEFAULT_FILE;
+use jobfence::schedulers::slurm::conf;
 use jobfence::schedulers::slurm::plugins::Slurm;
 use jobfence::schedulers::slurm::plugstack::{self, PlugstackLookup};
 
@@ -19,14 +19,29 @@ const TEMPLATE: &str = "share/jobfence/plugstack.conf";
 /// The comment above an 'include' that jobfence wrote.
 const OURS: &str = "# Written by 'jobfence enable'.";
 
+/// The library of this command's installation: the file that the installed line loads, or else the one where 'make install' or a package
+/// has put it.
+pub fn library() -> PathBuf {
+    let program = std::env::current_exe().unwrap_or_default();
+    library_below(program.ancestors().nth(2).unwrap_or(Path::new("/usr")))
+}
+
+fn library_below(prefix: &Path) -> PathBuf {
+    let of_a_package = format!("lib/{}-linux-gnu/jobfence", std::env::consts::ARCH);
+    let usual = ["lib/slurm", &of_a_package, "lib64/jobfence"].map(|place| prefix.join(place).join("libjobfence.so"));
+    let of_the_line = InstalledLine::installed(Some(&prefix.join(TEMPLATE))).plugin;
+    let found = of_the_line.into_iter().chain(usual).find(|file| file.is_file());
+    found.unwrap_or_else(|| PathBuf::from("/usr/lib/slurm/libjobfence.so"))
+}
+
 /// The line that 'make install' provided, and the paths that belong to it.
 pub struct InstalledLine {
     /// The installed file. Slurm does not read it.
     pub template: PathBuf,
     /// The plugin that the line loads. `None`: the line is missing.
     pub plugin: Option<PathBuf>,
-    /// The configuration that the line makes the plugin read.
-    pub config: PathBuf,
+    /// The configuration that the line names.
+    pub config: Option<PathBuf>,
     /// The file that Slurm reads.
     pub active: PathBuf,
     /// The administrator's version, after 'jobfence disable'. Slurm's `include plugstack.conf.d/*` must not match it.
@@ -42,9 +57,10 @@ impl InstalledLine {
         let text = fs::read_to_string(&template).unwrap_or_default();
         let mut words = words(&text).unwrap_or_default().into_iter();
         let plugin = words.next().map(PathBuf::from);
-        let config = words.find_map(|word| config(&word)).unwrap_or_else(|| DEFAULT_FILE.into());
-        let active = config.with_file_name("plugstack.conf.d").join("jobfence.conf");
-        let kept = config.with_file_name("jobfence.plugstack.disabled");
+        let config = words.find_map(|word| config(&word));
+        let slurms = conf::directory(config.as_deref());
+        let active = slurms.join("plugstack.conf.d").join("jobfence.conf");
+        let kept = slurms.join("jobfence.plugstack.disabled");
         Self { template, plugin, config, active, kept }
     }
 
@@ -102,11 +118,16 @@ impl InstalledLine {
 
     /// Adds this include to a plugstack.conf.
     pub fn add_include(&self, plugstack: &Path) -> Result<(), Failure> {
+        put(plugstack, self.with_include(plugstack)?.as_bytes())
+    }
+
+    /// A plugstack.conf with this include.
+    pub fn with_include(&self, plugstack: &Path) -> Result<String, Failure> {
         let mut text = read_if_there(plugstack)?;
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
-        put(plugstack, format!("{text}{OURS}\n{}\n", self.include()).as_bytes())
+        Ok(format!("{text}{OURS}\n{}\n", self.include()))
     }
 
     /// Removes the include, unless it loads other plugins by now; also the file and directory that were made for it, if they are empty.
@@ -225,6 +246,26 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
+
+    #[test]
+    fn the_library_is_found_where_it_was_put() {
+        let temp = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| {
+            let file = temp.path().join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(&file, text).unwrap();
+            file
+        };
+        assert_eq!(library_below(temp.path()), Path::new("/usr/lib/slurm/libjobfence.so"));
+        let of_a_package = format!("lib/{}-linux-gnu/jobfence/libjobfence.so", std::env::consts::ARCH);
+        for place in ["lib64/jobfence/libjobfence.so", &of_a_package, "lib/slurm/libjobfence.so"] {
+            let file = put(place, "");
+            assert_eq!(library_below(temp.path()), file);
+        }
+        let file = put("elsewhere/libjobfence.so", "");
+        put(TEMPLATE, &format!("required {}\n", file.display()));
+        assert_eq!(library_below(temp.path()), file);
+    }
 
     #[test]
     fn a_file_is_whole_at_every_moment() {

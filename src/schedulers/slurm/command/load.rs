@@ -18,6 +18,8 @@ use jobfence::sys::dir::Dir;
 use jobfence::sys::process;
 use jobfence::sys::program::AskedProgram;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY, RTLD_LOCAL, Symbol};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 
 /// The plugin loads this library only at a panic: src/sys/unwinder.rs.
@@ -45,6 +47,8 @@ pub fn load(line: &PlugstackLine, plugin_dir: Option<&str>) -> Result<PathBuf, S
 
 /// Runs in the child.
 fn as_slurm(plugin: &str, plugin_dir: Option<&str>, library: Option<&Path>) -> Result<PathBuf, String> {
+    // The check may be ended while a file of a dead server is opened here.
+    let _ = set_pdeathsig(Signal::SIGKILL);
     // As in slurmstepd, where a loaded file finds Slurm's functions.
     // SAFETY: Slurm's own library, whose initialisers run in every program of Slurm's.
     let slurm = library.and_then(|library| unsafe { Library::open(Some(library), RTLD_LAZY | RTLD_GLOBAL) }.ok());
@@ -154,18 +158,30 @@ fn slurms_library() -> Option<PathBuf> {
     path.split(" (").next().map(PathBuf::from).filter(|file| file.is_file())
 }
 
+/// What the slurmd of this host says about its release. `None`: there is no slurmd.
+pub fn release() -> Option<String> {
+    let said = AskedProgram::new(slurmd()?, &["-V"], &[]).ask(Instant::now() + Duration::from_secs(10));
+    said.ok().map(|said| said.trim().to_owned())
+}
+
+/// Whether root's slurmd runs here.
+pub fn runs(proc: &Dir) -> bool {
+    running(proc).is_some()
+}
+
+fn running(proc: &Dir) -> Option<i32> {
+    let is_slurmd = |pid| process::uid(proc, pid) == Some(0) && process::name(proc, pid).as_deref() == Some("slurmd");
+    process::all(proc).ok()?.iter().map(|one| one.id.pid).find(|pid| is_slurmd(*pid))
+}
+
 /// The slurmd that runs, or else one at a usual place. It must be root's, since root starts it here.
 fn slurmd() -> Option<PathBuf> {
     let is_roots = |file: &PathBuf| {
         std::fs::metadata(file).is_ok_and(|file| file.is_file() && file.uid() == 0 && file.mode() & 0o022 == 0)
     };
     let running = || {
-        let proc = Dir::open("/proc").ok()?;
-        let is_slurmd =
-            |pid| process::uid(&proc, pid) == Some(0) && process::name(&proc, pid).as_deref() == Some("slurmd");
-        let all = process::all(&proc).ok()?;
-        let slurmd = all.iter().find(|one| is_slurmd(one.id.pid))?;
-        std::fs::read_link(format!("/proc/{}/exe", slurmd.id.pid)).ok().filter(is_roots)
+        let slurmd = running(&Dir::open("/proc").ok()?)?;
+        std::fs::read_link(format!("/proc/{slurmd}/exe")).ok().filter(is_roots)
     };
     let path = std::env::var_os("PATH").unwrap_or_default();
     let known = ["/usr/sbin", "/usr/local/sbin", "/opt/slurm/sbin"].map(PathBuf::from);

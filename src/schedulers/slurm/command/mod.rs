@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the `jobfence` command does for Slurm alone. It is compiled into the command, not into the library.
 
+use std::time::Instant;
+
 use jobfence::config::{Named, SectionKind};
 use jobfence::job::Id;
 use jobfence::schedulers::slurm::conf::{self, Checked, Lines};
@@ -8,9 +10,11 @@ use jobfence::schedulers::slurm::plugins::Slurm;
 
 use crate::check::claims::claimed;
 use crate::check::names::{KnownNames, have};
+use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
-use crate::part::{CheckedHost, Chore, SchedulersPart};
+use crate::part::{AfterUndo, CheckedHost, Chore, SchedulersPart};
+use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
 use crate::table::printable;
 use name::SlurmName;
 
@@ -27,6 +31,7 @@ pub mod name;
 pub mod node;
 pub mod pam;
 pub mod prolog;
+pub mod setup;
 pub mod store;
 
 /// Slurm's part of the command.
@@ -41,23 +46,35 @@ impl SchedulersPart for SlurmPart {
         "Slurm"
     }
 
-    fn check(&self, host: &CheckedHost<'_>, _: &mut Verdict) {
-        if let Some(file) = conf::find(Some(host.file)) {
+    fn check(&self, host: &CheckedHost<'_>, rows: &mut Rows, _: &mut Verdict) {
+        if let Some(file) = conf::find(host.named) {
             let Checked { account, qos } = Checked::by(&Lines::read(&file));
             let kinds = [("[Account=", account), ("[QOS=", qos)].into_iter().filter(|(_, is_checked)| !is_checked);
             let kinds: Vec<&str> = kinds.map(|(kind, _)| kind).collect();
-            claimed(host.loaded, "Slurm", &kinds, ENFORCE);
+            claimed(rows, host.loaded, "Slurm", &kinds, ENFORCE);
         }
     }
 
     fn add_names(&self, host: &CheckedHost<'_>, sections: &[Named<'_>], known: &mut KnownNames) {
-        let Some(slurm) = conf::find(Some(host.file)).map(|file| Slurm::from_file(&file)) else { return };
+        let Some(slurm) = conf::find(host.named).map(|file| Slurm::from_file(&file)) else { return };
         if have(sections, &[SectionKind::Partition, SectionKind::Node]) {
             known::of_conf(slurm.file(), known);
         }
         if slurm.has_database() {
             known::of_database(sections, known);
         }
+    }
+
+    fn plan(&self, host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
+        setup::plan(host)
+    }
+
+    fn try_job(&self, host: &SetupHost, deadline: Instant) -> JobTried {
+        setup::try_job(host, deadline)
+    }
+
+    fn after_undo(&self, host: &SetupHost) -> Option<AfterUndo> {
+        Some(disable::after_undo(&setup::installed(host)))
     }
 
     fn id_of(&self, name: &str, ids: &[String]) -> Option<Result<Id, Failure>> {

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `jobfence setup`: does what the page of each scheduler tells to do on a node, and takes it back.
+//!
+//! Each scheduler's part plans, and changes nothing. All of it is shown before anything is done. What is done is recorded first: `journal`.
+
+mod apply;
+mod journal;
+pub mod plan;
+mod real_job;
+pub mod sleeping_job;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use jobfence::printable::printable_lines;
+use jobfence::sys::dir::Dir;
+use similar::TextDiff;
+
+use crate::check;
+use crate::command::{Failure, require_root};
+use crate::configured::Configured;
+use crate::part::SchedulersPart;
+use crate::schedulers::ALL;
+use apply::LookedAtStep;
+use journal::{MadeChange, SetupEntry, SetupJournal};
+use plan::{JobTried, SetupAction, SetupHost};
+
+/// The exit status if something was changed, or would be.
+const CHANGED: u8 = 2;
+
+/// How long the real job of each scheduler may take.
+const JOB: Duration = Duration::from_secs(60);
+
+#[derive(Args)]
+pub struct SetupOptions {
+    /// Show what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Take back what 'jobfence setup' has done
+    ///
+    /// Each file becomes what it was before, unless somebody has changed it since. Such a file stays, and the command names it.
+    #[arg(long)]
+    undo: bool,
+    /// Only for this scheduler: slurm, gridengine, openpbs or htcondor [default: all that are here]
+    ///
+    /// May be repeated.
+    #[arg(long, value_name = "NAME")]
+    scheduler: Vec<String>,
+    /// Do what reaches more than this node, too
+    ///
+    /// Such steps are commands for the scheduler's server, and files that nodes share. They are otherwise only shown.
+    #[arg(long)]
+    central: bool,
+    /// Where the changes are recorded
+    #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/jobfence/setup", hide = true)]
+    journal: PathBuf,
+    /// Where the scheduler's files of this installation are
+    #[arg(long, value_name = "DIRECTORY", hide = true)]
+    data: Option<PathBuf>,
+}
+
+/// A scheduler that is here.
+struct FoundScheduler {
+    part: &'static dyn SchedulersPart,
+    config: Option<PathBuf>,
+    is_bystander: bool,
+    /// What is to be done, or the one thing that the administrator has to do before.
+    steps: Result<Vec<LookedAtStep>, String>,
+}
+
+/// What came of everything.
+#[derive(Default)]
+struct Outcome {
+    is_changed: bool,
+    /// What has gone well.
+    good: Vec<String>,
+    /// What the administrator has to do.
+    to_do: Vec<String>,
+}
+
+/// 0: nothing to change; 2: changed, or undone, or with `--dry-run` it would be; 1: failed, or the administrator has to do something.
+pub fn setup(options: &SetupOptions) -> Result<ExitCode, Failure> {
+    require_root("'jobfence setup'")?;
+    let parts = chosen(&options.scheduler)?;
+    let program = std::env::current_exe().map_err(|error| format!("where this command is cannot be seen: {error}"))?;
+    let data = || program.ancestors().nth(2).unwrap_or(Path::new("/usr")).join("share/jobfence");
+    let data = options.data.clone().unwrap_or_else(data);
+    let host = SetupHost { proc: Dir::open("/proc")?, program, data };
+    let outcome = match (options.undo, options.dry_run) {
+        (true, true) => would_undo(options, &parts)?,
+        (true, false) => undo(options, &host, &parts)?,
+        (false, true) => would_do(&look(&host, &parts, options)?, options.central),
+        (false, false) => {
+            let mut journal = SetupJournal::open(&options.journal)?;
+            let outcome = look(&host, &parts, options).and_then(|found| act(&host, &mut journal, &found, options));
+            journal.close();
+            outcome?
+        }
+    };
+    Ok(outcome.say(options))
+}
+
+impl Outcome {
+    /// The last line, and the exit status.
+    fn say(self, options: &SetupOptions) -> ExitCode {
+        if !self.to_do.is_empty() {
+            say("to do", &self.to_do.join("; "));
+            return ExitCode::FAILURE;
+        }
+        let word = match (self.is_changed, options.undo, options.dry_run) {
+            (true, _, true) => "would change",
+            (true, true, false) => "undone",
+            (true, false, false) => "set up",
+            (false, ..) => "unchanged",
+        };
+        let good = if self.good.is_empty() { "nothing is to be done".to_owned() } else { self.good.join("; ") };
+        say(word, &good);
+        if self.is_changed { ExitCode::from(CHANGED) } else { ExitCode::SUCCESS }
+    }
+}
+
+fn say(label: &str, text: &str) {
+    println!("{label:<14} {}", printable_lines(text, '?'));
+}
+
+/// The name by which `--scheduler` knows it.
+fn word(part: &dyn SchedulersPart) -> String {
+    part.name().to_lowercase().replace(' ', "")
+}
+
+fn chosen(names: &[String]) -> Result<Vec<&'static dyn SchedulersPart>, Failure> {
+    let is_known = |name: &String| ALL.iter().any(|part| word(*part) == name.to_lowercase());
+    if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
+        let known: Vec<String> = ALL.iter().map(|part| word(*part)).collect();
+        return Err(format!("--scheduler: {unknown:?} is none of {}", known.join(", ")).into());
+    }
+    let is_chosen =
+        |part: &&dyn SchedulersPart| names.is_empty() || names.iter().any(|name| name.to_lowercase() == word(*part));
+    Ok(ALL.iter().copied().filter(is_chosen).collect())
+}
+
+/// Asks the parts what is here and to be done, and shows all of it.
+fn look(
+    host: &SetupHost,
+    parts: &[&'static dyn SchedulersPart],
+    options: &SetupOptions,
+) -> Result<Vec<FoundScheduler>, Failure> {
+    let mut all = Vec::new();
+    for part in parts {
+        let label = word(*part);
+        let Some(plan) = part.plan(host).map_err(|error| format!("{}: {error}", part.name()))? else {
+            if !options.scheduler.is_empty() {
+                return Err(format!("{} was not found on this host", part.name()).into());
+            }
+            continue;
+        };
+        plan.found.iter().for_each(|found| say(&label, found));
+        let (config, is_bystander) = (plan.config.clone(), plan.is_bystander);
+        let steps = match plan.obstacle.clone() {
+            Some(obstacle) => Err(obstacle),
+            None => apply::see(plan).map_err(|error| error.to_string()),
+        };
+        steps.iter().flatten().for_each(|seen| show(seen, options.central));
+        all.push(FoundScheduler { part: *part, config, is_bystander, steps });
+    }
+    if all.is_empty() {
+        let known: Vec<&str> = parts.iter().map(|part| part.name()).collect();
+        return Err(format!("no scheduler was found on this host: looked for {}", known.join(", ")).into());
+    }
+    Ok(all)
+}
+
+fn show(seen: &LookedAtStep, central: bool) {
+    let step = &seen.step;
+    let label = match (&step.action, seen.is_done, step.is_central) {
+        (SetupAction::Remark, ..) => return say("by hand", &step.why),
+        (SetupAction::Condition(_), ..) => return say("if", &step.why),
+        (_, true, _) => "as it should be",
+        (_, false, true) if !central => "central",
+        (_, false, _) => "to change",
+    };
+    say(label, &format!("{}: {}", step.about(), step.why));
+    match &step.action {
+        _ if seen.is_done => {}
+        SetupAction::File(file) => {
+            let text = |text: Option<&Vec<u8>>| String::from_utf8_lossy(text.map_or(&[], Vec::as_slice)).into_owned();
+            let (before, after) = (text(seen.before.as_ref().map(|(text, _)| text)), text(file.text.as_ref()));
+            let name = |is_there: bool| if is_there { file.path.display().to_string() } else { "/dev/null".to_owned() };
+            let diff = TextDiff::from_lines(&before, &after);
+            let mut diff = diff.unified_diff();
+            let diff = diff.header(&name(seen.before.is_some()), &name(file.text.is_some())).to_string();
+            // A tab is part of a diff.
+            let lines = diff.split('\t').map(|part| printable_lines(part, '?')).collect::<Vec<_>>();
+            print!("{}", lines.join("\t"));
+        }
+        SetupAction::Command(command) => {
+            if let Some((name, text)) = &command.run.file {
+                println!("# {name}:\n{}", printable_lines(text.trim_end(), '?'));
+            }
+        }
+        SetupAction::Condition(_) | SetupAction::Remark => {}
+    }
+}
+
+/// What `--dry-run` says.
+fn would_do(found: &[FoundScheduler], central: bool) -> Outcome {
+    let mut outcome = Outcome::default();
+    for one in found {
+        let Ok(steps) = note(one, &mut outcome) else { continue };
+        let to_do =
+            |is_central: bool| steps.iter().filter(move |seen| !seen.is_done && seen.step.is_central == is_central);
+        let here = to_do(false).count() + if central { to_do(true).count() } else { 0 };
+        if here > 0 {
+            outcome.is_changed = true;
+            outcome.good.push(format!("{}: {here} steps", one.part.name()));
+        }
+        if !central {
+            outcome.to_do.extend(centrally(one.part, to_do(true).count()));
+        }
+    }
+    outcome
+}
+
+/// What stands against it goes to what is to be done.
+fn note<'a>(one: &'a FoundScheduler, outcome: &mut Outcome) -> Result<&'a [LookedAtStep], ()> {
+    match &one.steps {
+        Ok(steps) => Ok(steps),
+        Err(why) => {
+            outcome.to_do.push(format!("{}: {why}", one.part.name()));
+            Err(())
+        }
+    }
+}
+
+fn centrally(part: &dyn SchedulersPart, steps: usize) -> Option<String> {
+    (steps > 0).then(|| {
+        format!(
+            "{}: {steps} steps above ('central') reach more than this node: do them where they belong, or run 'jobfence setup \
+             --central' once; then run this again",
+            part.name()
+        )
+    })
+}
+
+/// Has the scheduler run a real job, and waits for it.
+fn tried(part: &dyn SchedulersPart, host: &SetupHost) -> JobTried {
+    let deadline = Instant::now() + JOB;
+    match part.try_job(host, deadline) {
+        JobTried::Asleep(job) => real_job::try_one(job.as_ref(), deadline),
+        tried => tried,
+    }
+}
+
+/// Has `jobfence check` look at this host, before or after the schedulers' part is done.
+fn checked(plugstack: Option<PathBuf>, config: Option<PathBuf>, is_before: bool) -> Result<bool, Failure> {
+    let configured = Configured { config, overrides: Vec::new() };
+    check::run(&check::CheckOptions { plugstack, is_before, configured, ..Default::default() })
+}
+
+fn act(
+    host: &SetupHost,
+    journal: &mut SetupJournal,
+    found: &[FoundScheduler],
+    options: &SetupOptions,
+) -> Result<Outcome, Failure> {
+    let mut outcome = Outcome::default();
+    journal.settle(|run| {
+        let steps = found.iter().flat_map(|one| one.steps.iter().flatten());
+        let mut commands = steps.filter_map(|seen| match &seen.step.action {
+            SetupAction::Command(command) => Some(command),
+            _ => None,
+        });
+        commands.find(|command| command.run == *run).map(|command| command.is_done)
+    })?;
+    for one in found {
+        let name = one.part.name();
+        let Ok(steps) = note(one, &mut outcome) else { continue };
+        let is_changed = match apply::apply(journal, name, steps, options.central, &|planned| {
+            checked(planned.plugstack, planned.config, true)
+        }) {
+            Ok(is_changed) => is_changed,
+            Err(why) => {
+                outcome.to_do.push(format!("{name}: {why}"));
+                continue;
+            }
+        };
+        outcome.is_changed |= is_changed;
+        let left = steps.iter().filter(|seen| !seen.is_done && seen.step.is_central && !options.central).count();
+        if let Some(left) = centrally(one.part, left) {
+            outcome.to_do.push(left);
+            continue;
+        }
+        if one.is_bystander {
+            continue;
+        }
+        if !checked(None, one.config.clone(), false)? {
+            outcome.to_do.push(format!("{name}: no job would be fenced: the verdict above says why"));
+        } else if is_changed {
+            match tried(one.part, host) {
+                JobTried::Fenced(what) => outcome.good.push(format!("{name}: {what}")),
+                JobTried::Asleep(_) => {}
+                JobTried::NotRun(why) => outcome.good.push(format!("{name}: ready, but no job was tried: {why}")),
+                JobTried::Unfenced(why) => outcome.to_do.push(format!("{name}: {why}")),
+            }
+        }
+    }
+    Ok(outcome)
+}
+
+/// The entries of the chosen schedulers, the last first.
+fn of_parts(entries: Vec<SetupEntry>, parts: &[&dyn SchedulersPart]) -> Vec<SetupEntry> {
+    let is_chosen = |entry: &SetupEntry| parts.iter().any(|part| part.name() == entry.scheduler);
+    entries.into_iter().rev().filter(is_chosen).collect()
+}
+
+fn would_undo(options: &SetupOptions, parts: &[&dyn SchedulersPart]) -> Result<Outcome, Failure> {
+    let entries = of_parts(SetupJournal::read(&options.journal)?, parts);
+    entries.iter().for_each(|entry| say("to undo", &entry.about()));
+    let good = (!entries.is_empty()).then(|| format!("{} steps would be undone", entries.len()));
+    Ok(Outcome { is_changed: !entries.is_empty(), good: good.into_iter().collect(), to_do: Vec::new() })
+}
+
+fn undo(options: &SetupOptions, host: &SetupHost, parts: &[&'static dyn SchedulersPart]) -> Result<Outcome, Failure> {
+    let mut journal = SetupJournal::open(&options.journal)?;
+    let mut outcome = Outcome::default();
+    for part in parts {
+        let entries = of_parts(journal.entries().to_vec(), &[*part]);
+        if entries.is_empty() {
+            continue;
+        }
+        let after = part.after_undo(host);
+        for entry in &entries {
+            match journal.undo(entry) {
+                Ok(()) if matches!(entry.change, MadeChange::Directory(_)) => {}
+                Ok(()) => say("undone", &entry.about()),
+                Err(why) => {
+                    say("kept", &why);
+                    outcome.to_do.push(format!("{}: {} stays: see above", part.name(), entry.about()));
+                }
+            }
+        }
+        outcome.is_changed = true;
+        outcome.good.push(format!("{} is as it was before", part.name()));
+        if let Some(after) = after
+            && let Some(left) = after()?
+        {
+            outcome.to_do.push(format!("{}: {left}", part.name()));
+        }
+    }
+    journal.close();
+    Ok(outcome)
+}

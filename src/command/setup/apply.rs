@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Does the steps of a plan, and takes them back if one of them fails.
+
+use std::path::Path;
+
+use jobfence::error::Error;
+use nix::unistd::UnlinkatFlags;
+
+use super::journal::{MadeChange, SetupJournal};
+use super::plan::{Checker, CommandChange, FileChange, SetupAction, SetupPlan, SetupStep};
+use crate::command::Failure;
+use crate::whole::{self, Ownership};
+
+/// A step whose effect was looked at.
+pub struct LookedAtStep {
+    pub step: SetupStep,
+    /// Whether nothing is to be done for it.
+    pub is_done: bool,
+    /// The file as it is.
+    pub before: Option<(Vec<u8>, Ownership)>,
+}
+
+/// Looks at what each step would change. Fails if a file cannot be changed safely.
+pub fn see(plan: SetupPlan) -> Result<Vec<LookedAtStep>, Failure> {
+    let mut all = Vec::new();
+    for mut step in plan.steps {
+        let (mut before, mut is_done) = (None, true);
+        match &mut step.action {
+            SetupAction::File(file) => {
+                follow(file)?;
+                before = whole::read(&file.path)?;
+                is_done = before.as_ref().map(|(text, _)| text) == file.text.as_ref();
+            }
+            SetupAction::Command(command) => is_done = command.is_done,
+            SetupAction::Condition(_) | SetupAction::Remark => {}
+        }
+        all.push(LookedAtStep { step, is_done, before });
+    }
+    Ok(all)
+}
+
+/// A link is the administrator's, and stays a link: the file that it leads to is changed.
+fn follow(file: &mut FileChange) -> Result<(), Failure> {
+    let Ok(found) = file.path.symlink_metadata() else { return Ok(()) };
+    if found.is_symlink() {
+        let path = file.path.display().to_string();
+        let real = std::fs::canonicalize(&file.path)
+            .map_err(|error| format!("{path} is a link that leads nowhere: {error}"))?;
+        if file.text.is_none() || std::os::unix::fs::MetadataExt::uid(&found) != 0 {
+            return Err(format!("{path} is a link to {}: change it by hand", real.display()).into());
+        }
+        file.path = real;
+    }
+    Ok(())
+}
+
+/// Does those steps that are to be done here. Returns whether something was changed. If a step fails, the others are undone.
+pub fn apply(
+    journal: &mut SetupJournal,
+    scheduler: &str,
+    steps: &[LookedAtStep],
+    central: bool,
+    check: Checker<'_>,
+) -> Result<bool, Failure> {
+    let before = journal.entries().last().map_or(0, |last| last.number);
+    let is_to_do = |seen: &LookedAtStep| !seen.is_done && (central || !seen.step.is_central);
+    if !steps.iter().any(is_to_do) {
+        return Ok(false);
+    }
+    for seen in steps {
+        let done = match &seen.step.action {
+            SetupAction::Condition(holds) => match holds(check) {
+                Ok(true) => Ok(()),
+                Ok(false) => Err(format!("{}: see above", seen.step.why)),
+                Err(error) => Err(error.to_string()),
+            },
+            SetupAction::File(file) if is_to_do(seen) => change(journal, scheduler, file, seen),
+            SetupAction::Command(command) if is_to_do(seen) => run(journal, scheduler, command),
+            _ => Ok(()),
+        };
+        if let Err(why) = done {
+            let mut left = Vec::new();
+            for entry in journal.entries().to_vec().iter().rev().filter(|entry| entry.number > before) {
+                left.extend(journal.undo(entry).err());
+            }
+            left.insert(0, format!("{why}; nothing was changed"));
+            return Err(left.join("; but ").into());
+        }
+        if is_to_do(seen) {
+            println!("{:<14} {}", "changed", seen.step.about());
+        }
+    }
+    Ok(true)
+}
+
+fn change(journal: &mut SetupJournal, scheduler: &str, file: &FileChange, seen: &LookedAtStep) -> Result<(), String> {
+    let failed = |error: Error| error.to_string();
+    let now = whole::read(&file.path).map_err(failed)?;
+    if now != seen.before {
+        return Err(format!("{} was changed meanwhile: run this again", file.path.display()));
+    }
+    for directory in missing(&file.path) {
+        let number =
+            journal.begin(scheduler, MadeChange::Directory(directory.to_owned()), [None, None]).map_err(failed)?;
+        whole::make_directory(directory, 0o755).map_err(failed)?;
+        journal.mark(number, true).map_err(failed)?;
+    }
+    let before = now.as_ref().map(|(_, ownership)| *ownership);
+    let ownership = before.unwrap_or(Ownership::of_root(file.mode));
+    let made = MadeChange::File { path: file.path.clone(), before, after: file.text.as_ref().map(|_| ownership) };
+    let texts = [now.as_ref().map(|(text, _)| text.as_slice()), file.text.as_deref()];
+    let number = journal.begin(scheduler, made, texts).map_err(failed)?;
+    match &file.text {
+        Some(text) => whole::replace_durably(&file.path, text, ownership),
+        None => whole::discard(&file.path, UnlinkatFlags::NoRemoveDir),
+    }
+    .map_err(failed)?;
+    journal.mark(number, true).map_err(failed)
+}
+
+/// The directories above a file that do not exist, the highest first.
+fn missing(file: &Path) -> Vec<&Path> {
+    let mut missing: Vec<&Path> = file.ancestors().skip(1).take_while(|directory| !directory.exists()).collect();
+    missing.reverse();
+    missing
+}
+
+fn run(journal: &mut SetupJournal, scheduler: &str, command: &CommandChange) -> Result<(), String> {
+    let made = MadeChange::Command { run: command.run.clone(), undo: command.undo.clone() };
+    let number = journal.begin(scheduler, made, [None, None]).map_err(|error| error.to_string())?;
+    journal.run(&command.run)?;
+    journal.mark(number, true).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::setup::plan::{PlannedCheck, SetupCommand};
+
+    /// A directory with a journal of its own. `None` without root.
+    fn place() -> Option<(tempfile::TempDir, SetupJournal)> {
+        if !nix::unistd::geteuid().is_root() {
+            crate::skip::skip("needs root");
+            return None;
+        }
+        let temp = tempfile::tempdir().unwrap();
+        fs::create_dir(temp.path().join("state")).unwrap();
+        let journal = SetupJournal::open(&temp.path().join("state/setup")).unwrap();
+        Some((temp, journal))
+    }
+
+    fn seen(steps: Vec<SetupStep>) -> Vec<LookedAtStep> {
+        see(SetupPlan { steps, ..Default::default() }).unwrap()
+    }
+
+    /// A command that adds a line to a file, and one that takes the last line away.
+    fn adds(file: &Path, is_done: bool) -> SetupStep {
+        let [add, take] = ["echo x >> ", "sed -i '$d' "].map(|what| format!("{what}{}", file.display()));
+        let [add, take] = [add, take].map(|script| SetupCommand::new(&["/bin/sh", "-c", &script]));
+        SetupStep::command(add, vec![take], is_done, "a test")
+    }
+
+    fn undo_all(journal: &mut SetupJournal) -> Vec<String> {
+        journal.entries().to_vec().iter().rev().filter_map(|entry| journal.undo(entry).err()).collect()
+    }
+
+    #[test]
+    fn a_step_that_fails_takes_the_others_back() {
+        let Some((temp, mut journal)) = place() else { return };
+        let at = |name: &str| temp.path().join(name);
+        fs::write(at("kept"), "kept\n").unwrap();
+        fs::set_permissions(at("kept"), fs::Permissions::from_mode(0o604)).unwrap();
+        fs::write(at("counted"), "0\n").unwrap();
+        let fails = || SetupStep::command(SetupCommand::new(&["/bin/false"]), vec![], false, "fails");
+        let refused = || SetupStep::condition("it holds", |check| check(PlannedCheck::default()));
+        for last in [fails as fn() -> SetupStep, refused] {
+            let steps = vec![
+                SetupStep::file(at("new/er/file"), "new", "a test"),
+                SetupStep::file(at("kept"), "changed", "a test"),
+                adds(&at("counted"), false),
+                last(),
+                SetupStep::file(at("late"), "late", "a test"),
+            ];
+            let error = apply(&mut journal, "x", &seen(steps), false, &|_| Ok(false)).unwrap_err().to_string();
+            assert!(error.ends_with("; nothing was changed"), "{error}");
+            assert!(!at("new").exists() && !at("late").exists());
+            assert_eq!(fs::read_to_string(at("kept")).unwrap(), "kept\n");
+            assert_eq!(fs::metadata(at("kept")).unwrap().permissions().mode() & 0o7777, 0o604);
+            assert_eq!(fs::read_to_string(at("counted")).unwrap(), "0\n");
+            assert!(journal.entries().is_empty());
+        }
+        journal.close();
+        assert!(!at("state").exists());
+    }
+
+    #[test]
+    fn what_reaches_further_is_done_only_when_it_was_asked_for() {
+        let Some((temp, mut journal)) = place() else { return };
+        let counted = temp.path().join("counted");
+        let steps = || seen(vec![adds(&counted, false).central()]);
+        assert!(!apply(&mut journal, "x", &steps(), false, &|_| Ok(false)).unwrap() && !counted.exists());
+        assert!(
+            !apply(&mut journal, "x", &seen(vec![adds(&counted, true)]), true, &|_| Ok(false)).unwrap()
+                && !counted.exists()
+        );
+        assert!(apply(&mut journal, "x", &steps(), true, &|_| Ok(false)).unwrap());
+        assert_eq!(fs::read_to_string(&counted).unwrap(), "x\n");
+        drop(journal);
+        let mut journal = SetupJournal::open(&temp.path().join("state/setup")).unwrap();
+        assert_eq!(undo_all(&mut journal), [""; 0]);
+        assert_eq!(fs::read_to_string(&counted).unwrap(), "");
+    }
+
+    #[test]
+    fn a_command_has_a_file_by_its_name() {
+        let Some((temp, mut journal)) = place() else { return };
+        let script = format!("cp \"$0\" {0}; echo \"$0\" >> {0}", temp.path().join("got").display());
+        let file = Some(("node1".to_owned(), "slots 4\n".to_owned()));
+        let run = SetupCommand { file, ..SetupCommand::new(&["/bin/sh", "-c", &script]) };
+        let step = SetupStep::command(run.clone(), vec![SetupCommand::new(&["/bin/false"])], false, "a test");
+        assert!(apply(&mut journal, "x", &seen(vec![step]), false, &|_| Ok(false)).unwrap());
+        let got = fs::read_to_string(temp.path().join("got")).unwrap();
+        assert!(got.starts_with("slots 4\n") && got.ends_with("/node1\n"), "{got}");
+        assert!(run.to_string().ends_with(" node1"));
+        // What cannot be undone stays in the journal, with the way to do it by hand.
+        let [why] = &undo_all(&mut journal)[..] else { panic!() };
+        assert!(why.ends_with("it is undone by: /bin/false"), "{why}");
+        assert_eq!(SetupJournal::read(&temp.path().join("state/setup")).unwrap(), journal.entries());
+        // If a process has died in the middle, it may be undone already.
+        let number = journal.entries()[0].number;
+        journal.mark(number, false).unwrap();
+        assert_eq!(undo_all(&mut journal), [""; 0]);
+    }
+
+    #[test]
+    fn what_a_dead_process_has_begun_is_settled() {
+        let Some((temp, mut journal)) = place() else { return };
+        let at = |name: &str| temp.path().join(name);
+        let ownership = Some(Ownership::of_root(0o644));
+        let file = |name: &str| MadeChange::File { path: at(name), before: ownership, after: ownership };
+        let command = |word: &str| MadeChange::Command { run: SetupCommand::new(&[word]), undo: Vec::new() };
+        for (name, text) in [("before", "b"), ("after", "a"), ("other", "o")] {
+            fs::write(at(name), text).unwrap();
+            journal.begin("x", file(name), [Some(b"b"), Some(b"a")]).unwrap();
+        }
+        fs::create_dir(at("made")).unwrap();
+        for change in ["made", "not"].map(|name| MadeChange::Directory(at(name))) {
+            journal.begin("x", change, [None, None]).unwrap();
+        }
+        for change in ["yes", "no", "unknown"].map(command) {
+            journal.begin("x", change, [None, None]).unwrap();
+        }
+        fs::write(at(".after.new"), "of the dead process").unwrap();
+        journal
+            .settle(|run| {
+                [("yes", true), ("no", false)].into_iter().find(|(word, _)| run.argv == [*word]).map(|found| found.1)
+            })
+            .unwrap();
+        let left: Vec<(u64, bool)> = journal.entries().iter().map(|entry| (entry.number, entry.is_done)).collect();
+        assert_eq!(left, [(2, true), (3, false), (4, true), (6, true), (8, false)]);
+        assert!(!at(".after.new").exists());
+    }
+
+    #[test]
+    fn a_journal_that_is_not_understood_is_not_touched() {
+        let Some((temp, journal)) = place() else { return };
+        let directory = temp.path().join("state/setup");
+        drop(journal);
+        for text in ["", "{\"version\":2,\"entries\":[]}", "{\"version\":1,\"entries\":[{\"number\":1}]}"] {
+            fs::write(directory.join("journal.json"), text).unwrap();
+            let error = SetupJournal::open(&directory).err().unwrap().to_string();
+            assert!(error.contains("is of a later release of jobfence, or is broken"), "{error}");
+        }
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(SetupJournal::open(&directory).err().unwrap().to_string().contains("others than root can open"));
+    }
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What `jobfence setup` has done, kept until it is undone, and how it is undone.
+//!
+//! An entry is on disk before its step is done, and says whether the step has been done completely. So a process that dies in the middle
+//! leaves either nothing of a step, or a step that has an entry. Each changed file is here twice, as it was before and after the step: only
+//! a file that is still as the step has left it is restored. A later release of jobfence undoes the entries of an earlier one: `VERSION`.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use jobfence::error::{Error, Result};
+use jobfence::sys::dir::Dir;
+use jobfence::sys::lock::Lock;
+use jobfence::sys::program::AskedProgram;
+use nix::errno::Errno;
+use nix::unistd::UnlinkatFlags;
+use serde_json::{Value, json};
+
+use super::plan::SetupCommand;
+use crate::whole::{self, Ownership};
+
+/// The form of the journal. A journal of a later form is not touched.
+const VERSION: u64 = 1;
+const NAME: &str = "journal.json";
+/// How long another `jobfence setup` may take: it waits for a job.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a command may take. systemd lets a service start for 90 seconds.
+const COMMAND: Duration = Duration::from_secs(120);
+
+/// The journal, which one process has at a time.
+pub struct SetupJournal {
+    directory: PathBuf,
+    entries: Vec<SetupEntry>,
+    _lock: Lock,
+}
+
+/// One step that was begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetupEntry {
+    pub number: u64,
+    /// The scheduler for which it was done.
+    pub scheduler: String,
+    /// Whether it was done completely.
+    pub is_done: bool,
+    pub change: MadeChange,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MadeChange {
+    /// A directory that was made.
+    Directory(PathBuf),
+    /// A file that was changed. What it was before and after is in `NUMBER.before` and `NUMBER.after`, if it was there.
+    File {
+        path: PathBuf,
+        before: Option<Ownership>,
+        after: Option<Ownership>,
+    },
+    Command {
+        run: SetupCommand,
+        undo: Vec<SetupCommand>,
+    },
+}
+
+impl SetupEntry {
+    /// What it is about, for people.
+    pub fn about(&self) -> String {
+        match &self.change {
+            MadeChange::Directory(path) | MadeChange::File { path, .. } => path.display().to_string(),
+            MadeChange::Command { run, .. } => run.to_string(),
+        }
+    }
+}
+
+impl SetupJournal {
+    /// Waits until no other process has it.
+    pub fn open(directory: &Path) -> Result<Self> {
+        let above = directory.parent().unwrap_or(Path::new("/"));
+        for (path, mode) in [(above, 0o755), (directory, 0o700)] {
+            match whole::make_directory(path, mode) {
+                Err(error) if error.kernel_errno() != Some(Errno::EEXIST) => return Err(error),
+                _ => {}
+            }
+        }
+        let above = Dir::open(above)?;
+        let name = directory.file_name().unwrap_or_default();
+        let stat = above.child(name)?.stat()?;
+        // Root runs what is in it.
+        if stat.st_uid != 0 || stat.st_mode & 0o077 != 0 {
+            return Err(Error::new("others than root can open").at(directory).hint("chown root and chmod 0700 it"));
+        }
+        let lock = Lock::on(&above, &name.to_string_lossy(), Instant::now() + PATIENCE)?;
+        Ok(Self { directory: directory.to_owned(), entries: Self::read(directory)?, _lock: lock })
+    }
+
+    /// The entries, without waiting for another process.
+    pub fn read(directory: &Path) -> Result<Vec<SetupEntry>> {
+        let file = directory.join(NAME);
+        let Some((text, _)) = whole::read(&file)? else { return Ok(Vec::new()) };
+        let not_understood = || Error::new("this journal is of a later release of jobfence, or is broken:").at(&file);
+        let found: Value = serde_json::from_slice(&text).map_err(|_| not_understood())?;
+        let entries = found.get("entries").and_then(Value::as_array).filter(|_| found["version"] == VERSION);
+        let entries = entries.ok_or_else(not_understood)?.iter().map(|entry| entry_from(entry));
+        entries.collect::<Option<Vec<_>>>().ok_or_else(not_understood)
+    }
+
+    pub fn entries(&self) -> &[SetupEntry] {
+        &self.entries
+    }
+
+    /// Records that a step begins; `texts` are those of the file before and after it. Returns the number of its entry.
+    pub fn begin(&mut self, scheduler: &str, change: MadeChange, texts: [Option<&[u8]>; 2]) -> Result<u64> {
+        let number = self.entries.last().map_or(1, |last| last.number + 1);
+        for (text, kind) in texts.into_iter().zip(["before", "after"]) {
+            if let Some(text) = text {
+                whole::replace_durably(&self.copy(number, kind), text, Ownership::of_root(0o600))?;
+            }
+        }
+        self.entries.push(SetupEntry { number, scheduler: scheduler.to_owned(), is_done: false, change });
+        self.save()?;
+        Ok(number)
+    }
+
+    /// Records whether the step was done completely.
+    pub fn mark(&mut self, number: u64, is_done: bool) -> Result<()> {
+        self.entries.iter_mut().filter(|entry| entry.number == number).for_each(|entry| entry.is_done = is_done);
+        self.save()
+    }
+
+    /// Nothing of the step is left.
+    fn forget(&mut self, number: u64) -> Result<()> {
+        self.entries.retain(|entry| entry.number != number);
+        self.save()?;
+        for kind in ["before", "after"] {
+            whole::discard(&self.copy(number, kind), UnlinkatFlags::NoRemoveDir)?;
+        }
+        Ok(())
+    }
+
+    /// Finds out what became of the steps that a dead process had begun. `is_in_effect` says it of a command, as far as it knows.
+    pub fn settle(&mut self, is_in_effect: impl Fn(&SetupCommand) -> Option<bool>) -> Result<()> {
+        for entry in self.entries.clone().iter().filter(|entry| !entry.is_done) {
+            let is_done = match &entry.change {
+                MadeChange::Directory(path) => Some(path.is_dir()),
+                MadeChange::File { path, .. } => {
+                    whole::discard_new(path);
+                    let now = whole::read(path)?.map(|(text, _)| text);
+                    if now == self.text(entry, "after")? {
+                        Some(true)
+                    } else {
+                        (now == self.text(entry, "before")?).then_some(false)
+                    }
+                }
+                MadeChange::Command { run, .. } => is_in_effect(run),
+            };
+            match is_done {
+                Some(true) => self.mark(entry.number, true)?,
+                Some(false) => self.forget(entry.number)?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a step back. `Err`: why it stays, as a sentence.
+    pub fn undo(&mut self, entry: &SetupEntry) -> Result<(), String> {
+        let failed = |error: Error| error.to_string();
+        match &entry.change {
+            MadeChange::Directory(path) => match whole::discard(path, UnlinkatFlags::RemoveDir) {
+                // What others have put into it by now stays.
+                Err(error) if error.kernel_errno() != Some(Errno::ENOTEMPTY) => return Err(failed(error)),
+                _ => {}
+            },
+            MadeChange::File { path, before, .. } => self.restore(entry, path, *before)?,
+            MadeChange::Command { undo, .. } => {
+                // If this process dies, or is not the first, one of them may be out of effect already: then it fails, and that is right.
+                self.mark(entry.number, false).map_err(failed)?;
+                for command in undo {
+                    if let Err(why) = self.run(command)
+                        && entry.is_done
+                    {
+                        self.mark(entry.number, true).map_err(failed)?;
+                        return Err(format!("{why}; it is undone by: {}", in_words(undo)));
+                    }
+                }
+            }
+        }
+        self.forget(entry.number).map_err(failed)
+    }
+
+    fn restore(&self, entry: &SetupEntry, path: &Path, before: Option<Ownership>) -> Result<(), String> {
+        let failed = |error: Error| error.to_string();
+        whole::discard_new(path);
+        let now = whole::read(path).map_err(failed)?;
+        let text = self.text(entry, "before").map_err(failed)?;
+        let is = |text: &Option<Vec<u8>>| now.as_ref().map(|(text, _)| text) == text.as_ref();
+        if is(&text) {
+            return Ok(());
+        }
+        if !is(&self.text(entry, "after").map_err(failed)?) {
+            let path = path.display();
+            return Err(match &text {
+                Some(_) => format!(
+                    "{path} was changed after jobfence setup, and stays; as it was before is in {}",
+                    self.copy(entry.number, "before").display()
+                ),
+                None => format!("{path} was changed after jobfence setup, and stays; before, there was no such file"),
+            });
+        }
+        let done = match (text, now.map(|(_, now)| now).or(before)) {
+            (Some(text), Some(ownership)) => whole::replace_durably(path, &text, ownership),
+            _ => whole::discard(path, UnlinkatFlags::NoRemoveDir),
+        };
+        done.map_err(failed)
+    }
+
+    /// Runs a command to its end.
+    pub fn run(&self, command: &SetupCommand) -> Result<(), String> {
+        let [program, arguments @ ..] = command.argv.as_slice() else { return Ok(()) };
+        let mut arguments = arguments.to_vec();
+        let place = self.directory.join("given");
+        let file = command.file.as_ref().map(|(name, text)| (place.join(name), text));
+        if let Some((file, text)) = &file {
+            let made = whole::make_directory(&place, 0o700);
+            if made.as_ref().is_err_and(|error| error.kernel_errno() != Some(Errno::EEXIST)) {
+                return made.map_err(|error| error.to_string());
+            }
+            whole::replace_durably(file, text.as_bytes(), Ownership::of_root(0o600))
+                .map_err(|error| error.to_string())?;
+            arguments.push(file.display().to_string());
+        }
+        let asked = AskedProgram::new(program, &arguments, &[]).ask(Instant::now() + COMMAND);
+        if let Some((file, _)) = &file {
+            let _ = whole::discard(file, UnlinkatFlags::NoRemoveDir);
+            let _ = whole::discard(&place, UnlinkatFlags::RemoveDir);
+        }
+        asked.map(drop).map_err(|why| format!("'{command}' failed: {}", why.to_string().replace('\n', "; ")))
+    }
+
+    /// Removes what an empty journal has on disk.
+    pub fn close(self) {
+        if self.entries.is_empty() {
+            for file in Dir::open(&self.directory).and_then(|dir| dir.list(false)).unwrap_or_default() {
+                let _ = whole::discard(&self.directory.join(file), UnlinkatFlags::NoRemoveDir);
+            }
+            for directory in [Some(self.directory.as_path()), self.directory.parent()].into_iter().flatten() {
+                let _ = whole::discard(directory, UnlinkatFlags::RemoveDir);
+            }
+        }
+    }
+
+    fn copy(&self, number: u64, kind: &str) -> PathBuf {
+        self.directory.join(format!("{number}.{kind}"))
+    }
+
+    /// The file before or after the step. `None`: there was none.
+    fn text(&self, entry: &SetupEntry, kind: &str) -> Result<Option<Vec<u8>>> {
+        let (MadeChange::File { before, after, .. }, path) = (&entry.change, self.copy(entry.number, kind)) else {
+            return Ok(None);
+        };
+        if (if kind == "before" { before } else { after }).is_none() {
+            return Ok(None);
+        }
+        let text = whole::read(&path)?.map(|(text, _)| text);
+        text.ok_or_else(|| Error::new("a file of the journal is missing:").at(&path)).map(Some)
+    }
+
+    fn save(&self) -> Result<()> {
+        let entries: Vec<Value> = self.entries.iter().map(value_of).collect();
+        let text = format!("{:#}\n", json!({"version": VERSION, "entries": entries}));
+        whole::replace_durably(&self.directory.join(NAME), text.as_bytes(), Ownership::of_root(0o600))
+    }
+}
+
+/// Commands as an administrator would type them.
+pub fn in_words(commands: &[SetupCommand]) -> String {
+    commands.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+fn value_of(entry: &SetupEntry) -> Value {
+    let ownership = |of: &Option<Ownership>| of.map(|of| json!([of.mode, of.uid, of.gid]));
+    let command = |command: &SetupCommand| json!({"argv": command.argv, "file": command.file});
+    let change = match &entry.change {
+        MadeChange::Directory(path) => json!({"directory": path.to_string_lossy()}),
+        MadeChange::File { path, before, after } => {
+            json!({"file": path.to_string_lossy(), "before": ownership(before), "after": ownership(after)})
+        }
+        MadeChange::Command { run, undo } => {
+            json!({"run": command(run), "undo": undo.iter().map(command).collect::<Vec<_>>()})
+        }
+    };
+    json!({"number": entry.number, "scheduler": entry.scheduler, "done": entry.is_done, "change": change})
+}
+
+/// `None`: it is no entry.
+fn entry_from(value: &Value) -> Option<SetupEntry> {
+    let change = value.get("change")?;
+    let path = |key: &str| change.get(key)?.as_str().map(PathBuf::from);
+    let ownership = |key: &str| {
+        let of: Vec<u32> = change.get(key)?.as_array()?.iter().filter_map(|it| it.as_u64()?.try_into().ok()).collect();
+        Some(Ownership { mode: *of.first()?, uid: *of.get(1)?, gid: *of.get(2)? })
+    };
+    let change = if let Some(path) = path("directory") {
+        MadeChange::Directory(path)
+    } else if let Some(path) = path("file") {
+        MadeChange::File { path, before: ownership("before"), after: ownership("after") }
+    } else {
+        let undo = change.get("undo")?.as_array()?.iter().map(command_from).collect::<Option<_>>()?;
+        MadeChange::Command { run: command_from(change.get("run")?)?, undo }
+    };
+    Some(SetupEntry {
+        number: value.get("number")?.as_u64()?,
+        scheduler: value.get("scheduler")?.as_str()?.to_owned(),
+        is_done: value.get("done")?.as_bool()?,
+        change,
+    })
+}
+
+fn command_from(value: &Value) -> Option<SetupCommand> {
+    let word = |value: &Value| value.as_str().map(str::to_owned);
+    let argv = value.get("argv")?.as_array()?.iter().map(word).collect::<Option<_>>()?;
+    let file = value.get("file").and_then(Value::as_array);
+    let file = file.and_then(|file| Some((word(file.first()?)?, word(file.get(1)?)?)));
+    Some(SetupCommand { argv, file })
+}

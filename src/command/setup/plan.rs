@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What a scheduler's part of the command wants done on this host. To plan is to read: nothing here changes anything.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use jobfence::sys::dir::Dir;
+use jobfence::sys::systemd::is_systemd;
+use nix::sys::statfs::statfs;
+
+use super::sleeping_job::SleepingJob;
+use crate::command::Failure;
+use crate::systemd;
+
+/// This host, and this installation of jobfence.
+pub struct SetupHost {
+    /// The directory of the processes, `/proc`.
+    pub proc: Dir,
+    /// This command, by the path that a scheduler's configuration can name.
+    pub program: PathBuf,
+    /// `PREFIX/share/jobfence`.
+    pub data: PathBuf,
+}
+
+/// What was found of a scheduler here, and what is to be done, in this order.
+#[derive(Default)]
+pub struct SetupPlan {
+    /// Sentences: the release, the files of its configuration, the placement, and how they were found.
+    pub found: Vec<String>,
+    /// Why nothing can be set up before the administrator has done something, as a sentence that says what. No step is done then.
+    pub obstacle: Option<String>,
+    /// Whether no job runs on this host, such as on a login node. Then nothing is checked at the end.
+    pub is_bystander: bool,
+    /// The configuration that the scheduler names for its jobs, if it names one: `jobfence check` reads it at the end.
+    pub config: Option<PathBuf>,
+    pub steps: Vec<SetupStep>,
+}
+
+/// One thing to be done.
+pub struct SetupStep {
+    /// What it is for, in a few words: "Slurm loads the plugin by it".
+    pub why: String,
+    /// Whether it reaches more than this node. Such a step is only printed, unless `--central` was given.
+    pub is_central: bool,
+    pub action: SetupAction,
+}
+
+pub enum SetupAction {
+    File(FileChange),
+    Command(CommandChange),
+    /// Asked when all steps before it have been done. If the answer is no, which it has printed, they are undone, and the rest is not done.
+    Condition(SetupCondition),
+    /// What the administrator does by hand; `why` says it, and names the page.
+    Remark,
+}
+
+/// Whether the steps after it may be done.
+pub type SetupCondition = Box<dyn Fn(Checker<'_>) -> Result<bool, Failure>>;
+
+/// Has `jobfence check` look at this host, as if the schedulers already started jobs by jobfence. Returns whether a job would be fenced.
+pub type Checker<'a> = &'a dyn Fn(PlannedCheck) -> Result<bool, Failure>;
+
+/// What the check is to read instead of what counts now.
+#[derive(Debug, Default)]
+pub struct PlannedCheck {
+    /// As `--plugstack`.
+    pub plugstack: Option<PathBuf>,
+    /// As `--config`.
+    pub config: Option<PathBuf>,
+}
+
+/// A file as it should be. A step whose file is so already is done. Directories above it are made if they are missing.
+pub struct FileChange {
+    pub path: PathBuf,
+    /// The whole text. `None`: the file should not exist.
+    pub text: Option<Vec<u8>>,
+    /// The mode of a new file. One that exists keeps its mode and owner.
+    pub mode: u32,
+}
+
+/// A command that changes something, and what takes the change back.
+pub struct CommandChange {
+    pub run: SetupCommand,
+    /// In this order. They are run after an upgrade, too: whole paths, and nothing that only this release knows.
+    pub undo: Vec<SetupCommand>,
+    /// Whether the planner has seen that the change is in effect.
+    pub is_done: bool,
+}
+
+/// A command of a scheduler's or of the system's. It gets no environment but PATH; `env NAME=VALUE program …` gives it variables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetupCommand {
+    pub argv: Vec<String>,
+    /// The name and the text of a file that is made for it. The file's path is added as the last argument.
+    pub file: Option<(String, String)>,
+}
+
+/// How a real job ended that `jobfence setup` had run.
+pub enum JobTried {
+    /// In a fence: which job, where.
+    Fenced(String),
+    /// It did not run, and that says nothing about jobfence: the scheduler is down or busy.
+    NotRun(String),
+    /// It ran without a fence, or jobfence refused it: what to do.
+    Unfenced(String),
+    /// It has not run yet: this one is to be submitted and waited for.
+    Asleep(Box<dyn SleepingJob>),
+}
+
+impl SetupCommand {
+    pub fn new(argv: &[&str]) -> Self {
+        Self { argv: argv.iter().map(|word| (*word).to_owned()).collect(), file: None }
+    }
+}
+
+/// As an administrator types it.
+impl fmt::Display for SetupCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.file.iter().map(|(name, _)| name);
+        for (number, word) in self.argv.iter().chain(name).enumerate() {
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@+%".contains(c);
+            let blank = if number > 0 { " " } else { "" };
+            if !word.is_empty() && word.chars().all(is_plain) {
+                write!(f, "{blank}{word}")?;
+            } else {
+                write!(f, "{blank}'{}'", word.replace('\'', "'\\''"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// File systems that several nodes can have mounted, by the magic numbers of statfs(2) and of their own sources: NFS, SMB, Ceph, AFS,
+/// Lustre, GPFS, BeeGFS, and FUSE, by which many more are mounted.
+const SHARED: [u32; 9] =
+    [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x00c3_6400, 0x5346_414f, 0x0bd0_0bd0, 0x4750_4653, 0x1983_0326, 0x6573_5546];
+
+/// Whether several nodes can have this file, or the directory in which it would be made.
+pub fn is_shared(path: &Path) -> bool {
+    let found = path.ancestors().find_map(|directory| statfs(directory).ok());
+    // The kernel's numbers have 32 bits.
+    found.is_some_and(|found| SHARED.contains(&(found.filesystem_type().0 as u32)))
+}
+
+impl SetupStep {
+    /// What it changes, for people.
+    pub fn about(&self) -> String {
+        match &self.action {
+            SetupAction::File(file) => file.path.display().to_string(),
+            SetupAction::Command(command) => command.run.to_string(),
+            SetupAction::Condition(_) | SetupAction::Remark => self.why.clone(),
+        }
+    }
+
+    /// Has this node's file be this text.
+    pub fn file(path: impl Into<PathBuf>, text: impl Into<Vec<u8>>, why: &str) -> Self {
+        let file = FileChange { path: path.into(), text: Some(text.into()), mode: 0o644 };
+        Self { why: why.to_owned(), is_central: false, action: SetupAction::File(file) }
+    }
+
+    pub fn command(run: SetupCommand, undo: Vec<SetupCommand>, is_done: bool, why: &str) -> Self {
+        let command = CommandChange { run, undo, is_done };
+        Self { why: why.to_owned(), is_central: false, action: SetupAction::Command(command) }
+    }
+
+    pub fn condition(why: &str, holds: impl Fn(Checker<'_>) -> Result<bool, Failure> + 'static) -> Self {
+        Self { why: why.to_owned(), is_central: false, action: SetupAction::Condition(Box::new(holds)) }
+    }
+
+    pub fn remark(what: impl Into<String>) -> Self {
+        Self { why: what.into(), is_central: false, action: SetupAction::Remark }
+    }
+
+    /// The same for more than this node.
+    #[must_use]
+    pub fn central(self) -> Self {
+        Self { is_central: true, ..self }
+    }
+
+    /// jobfence.service, now and at every boot. `None`: systemd does not run here, or has no such unit.
+    pub fn service() -> Option<Self> {
+        let was = is_systemd().then(systemd::state).flatten()?;
+        let undo = [("disable", was.enabled), ("stop", was.active)].into_iter().filter(|(_, was)| !was);
+        let systemctl = |verb: &str| SetupCommand::new(&["systemctl", verb, systemd::SERVICE]);
+        let run = SetupCommand::new(&["systemctl", "enable", "--now", systemd::SERVICE]);
+        let undo = undo.map(|(verb, _)| systemctl(verb)).collect();
+        Some(Self::command(run, undo, was.enabled && was.active, "systemd delegates a part of the cgroup tree to it"))
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Waits for the fence of a job that sleeps, and then deletes the job.
+
+use std::time::{Duration, Instant};
+
+use nix::unistd::{Uid, User};
+
+use super::plan::JobTried;
+use super::sleeping_job::{JobState, SleepingJob};
+use crate::configured::Configured;
+use crate::living::LivingView;
+
+/// How often to look.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long a job may run before its fence is seen: the scheduler can say so before it starts anything.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Has it run, and waits for its fence at most until the deadline.
+pub fn try_one(job: &dyn SleepingJob, deadline: Instant) -> JobTried {
+    // Most schedulers run no job of root's.
+    let Some(user) = login() else {
+        return JobTried::NotRun(
+            "no user has logged in, as whom one could be submitted: submit one by hand".to_owned(),
+        );
+    };
+    let configured = Configured { config: job.config(), overrides: Vec::new() };
+    let id = match job.submit(&user) {
+        Ok(id) => id,
+        Err(why) => return JobTried::NotRun(format!("{user} cannot submit one: {}", why.replace('\n', "; "))),
+    };
+    let tried = wait(job, &id, &configured, deadline);
+    job.delete(&user, &id);
+    tried
+}
+
+fn wait(job: &dyn SleepingJob, id: &str, configured: &Configured, deadline: Instant) -> JobTried {
+    let mut since = None;
+    loop {
+        // A job that begins between the two has its fence when it is looked for again.
+        let state = job.state(id);
+        if let Some(path) = fence(configured, id) {
+            return JobTried::Fenced(format!("job {id} ran in {path}"));
+        }
+        match state {
+            JobState::Stuck(why) => return JobTried::Unfenced(format!("job {id} does not run: {why}")),
+            JobState::Runs if since.get_or_insert_with(Instant::now).elapsed() > GRACE => {
+                return JobTried::Unfenced(format!("job {id} ran without a fence: see the log of the node's daemon"));
+            }
+            JobState::Runs | JobState::Waits => {}
+        }
+        if Instant::now() + PAUSE > deadline {
+            return JobTried::NotRun(format!("job {id} did not begin in time, and was deleted"));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// The directory of a job's fence.
+fn fence(configured: &Configured, id: &str) -> Option<String> {
+    let mut view = LivingView::new(configured, None, None).ok()?;
+    view.rows().0.into_iter().find(|row| row.job == id)?.path
+}
+
+/// The user who has logged in, as the kernel notes it, also if root is somebody by sudo(8).
+fn login() -> Option<String> {
+    let uid = std::fs::read_to_string("/proc/self/loginuid").ok()?.trim().parse::<u32>().ok()?;
+    let uid = Some(uid).filter(|uid| ![0, u32::MAX].contains(uid))?;
+    Some(User::from_uid(Uid::from_raw(uid)).ok()??.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct SleepingStub(fn() -> JobState);
+
+    impl SleepingJob for SleepingStub {
+        fn submit(&self, _: &str) -> Result<String, String> {
+            Ok("jobfence-none.1".to_owned())
+        }
+
+        fn state(&self, _: &str) -> JobState {
+            self.0()
+        }
+
+        fn delete(&self, _: &str, _: &str) {}
+    }
+
+    #[test]
+    fn a_job_that_does_not_begin_says_nothing_about_jobfence() {
+        let configured = Configured { config: None, overrides: Vec::new() };
+        let of = |state| wait(&SleepingStub(state), "jobfence-none.1", &configured, Instant::now() + 2 * PAUSE);
+        assert!(matches!(of(|| JobState::Waits), JobTried::NotRun(why) if why.contains("did not begin in time")));
+        assert!(matches!(of(|| JobState::Runs), JobTried::NotRun(_)));
+        assert!(
+            matches!(of(|| JobState::Stuck("held".to_owned())), JobTried::Unfenced(why) if why.ends_with(": held"))
+        );
+    }
+}

@@ -1,0 +1,488 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What `jobfence setup` does on a host of OpenPBS's, as docs/install/pbs.md says. On a host with a MoM it looks for what the hook needs there.
+//! The hook itself is the server's, so it is printed, and made only with `--central`, on the host of the server.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use jobfence::schedulers::pbs::{CONF, CONF_VARIABLE, configured_home};
+
+use super::check::MOM;
+use super::mom::{self, EVENTS, MomHook};
+use super::node;
+use crate::check::daemon::{DaemonKind, SchedulerDaemon};
+use crate::command::Failure;
+use crate::setup::plan::{JobTried, PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep};
+use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
+
+/// The daemon of the central host.
+const SERVER: DaemonKind = DaemonKind { program: "pbs_server.bin", ..MOM };
+
+/// The name of a new hook.
+const NAME: &str = "jobfence";
+
+/// The first release whose hooks run with Python 3.
+const LEAST: u32 = 20;
+
+/// How often to look whether the server has sent the hook.
+const SENT: Duration = Duration::from_secs(1);
+
+/// qmgr reads the hook's configuration from its stdin: some releases accept only a few endings of names.
+const CONFIGURE: &str = r#""$0" -c "import hook $1 application/x-config default -" <"$2""#;
+/// The path of a file that was made for it stands last.
+const IMPORT: &str = r#""$0" -c "import hook $1 application/x-python default $2""#;
+
+/// What is known of OpenPBS on this host.
+#[derive(Debug, Default)]
+struct PbsFacts {
+    /// Such as `23.06.06`.
+    release: String,
+    /// The text of pbs.conf.
+    conf: String,
+    /// Why MoM's Python cannot load the library; empty: it can, or there is no MoM.
+    python: String,
+    /// Whether the library can see which jobs MoM has.
+    has_home: bool,
+    /// Whether this host runs jobs, and whether it has the server.
+    roles: HostRoles,
+    /// The hooks of the server. `None`: it is on another host, or its directory cannot be read.
+    of_server: Option<Vec<MomHook>>,
+    /// The same of MoM's.
+    of_mom: Option<Vec<MomHook>>,
+    /// The directory of those that count.
+    kept_in: PathBuf,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct HostRoles {
+    mom: bool,
+    server: bool,
+}
+
+/// What a hook is made of.
+struct HookFiles {
+    /// `PREFIX/share/jobfence/pbs`.
+    directory: PathBuf,
+    /// The attributes of jobfence.HK, as qmgr takes them.
+    attributes: Vec<(String, String)>,
+    program: Vec<u8>,
+}
+
+impl PbsFacts {
+    fn value(&self, key: &str) -> Option<&str> {
+        value_of(&self.conf, key)
+    }
+
+    /// Why nothing is set up, and what the administrator does first.
+    fn obstacle(&self) -> Option<String> {
+        let number = self.release.split('.').next().and_then(|number| number.parse::<u32>().ok());
+        if number.is_some_and(|number| number < LEAST) {
+            return Some(format!("this is OpenPBS {}, and the hook needs {LEAST}.0 or later", self.release));
+        }
+        if !self.python.is_empty() {
+            return Some(format!("MoM's Python cannot load a library, which the hook does: {}", self.python));
+        }
+        if self.roles.mom && !self.has_home {
+            return Some(
+                "no job would start, since jobfence cannot see which jobs MoM has: pbs.conf must have a line PBS_HOME= or PBS_MOM_HOME=, \
+                 and only root may be able to write to the file"
+                    .to_owned(),
+            );
+        }
+        let all = self.of_server.iter().chain(&self.of_mom).flatten();
+        let stock = all.into_iter().find(|hook| hook.name == "pbs_cgroups" && hook.is_enabled());
+        stock.map(|_| {
+            "the hook pbs_cgroups is enabled, and puts each job into cgroups of its own: take over from it as docs/install/pbs.md says, \
+             and run this again"
+                .to_owned()
+        })
+    }
+
+    /// The configuration that the hook names for jobs, or would.
+    fn config(&self, host: &SetupHost) -> Option<PathBuf> {
+        let of_hook = |hook: &MomHook| self.kept_in.join(format!("{}.CF", hook.name));
+        let file = self.ours().map_or_else(|| host.data.join("pbs/jobfence.CF"), of_hook);
+        let text = fs::read_to_string(file).ok()?;
+        value_of(&text, "Config").map(PathBuf::from).filter(|file| file.exists())
+    }
+
+    /// The hook of jobfence's, whatever its name is. MoM's is that of the server, if the server is elsewhere.
+    fn ours(&self) -> Option<&MomHook> {
+        self.of_server.as_ref().or(self.of_mom.as_ref())?.iter().find(|hook| hook.is_ours)
+    }
+}
+
+impl HookFiles {
+    fn read(directory: PathBuf) -> Result<Self, Failure> {
+        let read = |name: &str| {
+            let file = directory.join(name);
+            fs::read(&file).map_err(|error| {
+                format!(
+                    "read {}: {error}: install the hook (a package jobfence-pbs has it), and run this again",
+                    file.display()
+                )
+            })
+        };
+        let text = String::from_utf8(read("jobfence.HK")?)?;
+        let program = read("jobfence.py")?;
+        read("jobfence.CF")?;
+        let pairs = text.lines().filter_map(|line| line.split_once('='));
+        let attributes = pairs.filter(|(key, _)| !["type", "enabled"].contains(key));
+        let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        Ok(Self { directory, attributes, program })
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.directory.join(name).display().to_string()
+    }
+}
+
+/// A command of qmgr's: its words, and the text of a file whose path stands behind them.
+#[derive(Debug, PartialEq, Eq)]
+enum Qmgr {
+    Line(String),
+    Script(&'static str, Vec<String>, Option<Vec<u8>>),
+}
+
+/// What is done to the hook: why, the command, and what takes it back.
+type HookStep = (&'static str, Qmgr, Vec<Qmgr>);
+
+/// What the hook lacks. Nothing is known of it if there is none.
+fn hook_steps(ours: Option<(&MomHook, Option<&[u8]>)>, files: &HookFiles) -> Vec<HookStep> {
+    let name = ours.map_or(NAME, |(hook, _)| &hook.name);
+    let line = |text: String| Qmgr::Line(text);
+    let program = |path: String| Qmgr::Script(IMPORT, vec![name.to_owned(), path], None);
+    let enable = ("it runs at each job from now on", line(format!("set hook {name} enabled = true")));
+    let Some((hook, has)) = ours else {
+        let attributes: Vec<String> =
+            files.attributes.iter().map(|(key, value)| format!("{key} = \"{value}\"")).collect();
+        let config = Qmgr::Script(CONFIGURE, vec![name.to_owned(), files.path("jobfence.CF")], None);
+        return vec![
+            (
+                "a hook puts each job into a fence",
+                line(format!("create hook {name}")),
+                vec![line(format!("delete hook {name}"))],
+            ),
+            ("when it runs, and as whom", line(format!("set hook {name} {}", attributes.join(", "))), Vec::new()),
+            ("where the hosts have the library and jobfence.conf", config, Vec::new()),
+            ("its program", program(files.path("jobfence.py")), Vec::new()),
+            (enable.0, enable.1, Vec::new()),
+        ];
+    };
+    let mut steps = Vec::new();
+    if EVENTS.iter().any(|event| !hook.value("event").split(',').any(|one| one == *event)) {
+        let event = files.attributes.iter().find(|(key, _)| key == "event").map_or("", |(_, value)| value);
+        let set = |event: &str| line(format!("set hook {name} event = \"{event}\""));
+        steps.push(("a hook without all events leaves jobs outside", set(event), vec![set(hook.value("event"))]));
+    }
+    if let Some(has) = has.filter(|has| *has != files.program) {
+        let before = Qmgr::Script(IMPORT, vec![name.to_owned()], Some(has.to_vec()));
+        steps.push(("its program is that of this release", program(files.path("jobfence.py")), vec![before]));
+    }
+    if !hook.is_enabled() {
+        steps.push((enable.0, enable.1, vec![line(format!("set hook {name} enabled = false"))]));
+    }
+    steps
+}
+
+/// What is to be done on this host. `None`: it has neither a MoM nor the server.
+pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
+    let Some((daemon, facts)) = read(host) else { return Ok(None) };
+    let mut plan = SetupPlan {
+        found: found(&facts, &daemon),
+        obstacle: facts.obstacle(),
+        config: facts.config(host),
+        ..SetupPlan::default()
+    };
+    if plan.obstacle.is_some() {
+        return Ok(Some(plan));
+    }
+    if facts.roles.mom {
+        plan.steps.extend(SetupStep::service());
+        let config = plan.config.clone();
+        plan.steps.push(SetupStep::condition("a job would be fenced here", move |check| {
+            check(PlannedCheck { config: config.clone(), ..Default::default() })
+        }));
+    }
+    // A host without the server has what the server sends it, and there is nothing to compare.
+    if facts.of_server.is_none() && facts.ours().is_some_and(MomHook::is_enabled) {
+        return Ok(Some(plan));
+    }
+    let files = HookFiles::read(host.data.join("pbs"))?;
+    let program = |hook: &MomHook| fs::read(facts.kept_in.join(format!("{}.PY", hook.name))).ok();
+    let ours = facts.ours().map(|hook| (hook, program(hook)));
+    let ours = ours.as_ref().map(|(hook, program)| (*hook, program.as_deref()));
+    for (why, run, undo) in hook_steps(ours, &files) {
+        let (Some(run), Some(undo)) =
+            (command(&daemon, run), undo.into_iter().map(|one| command(&daemon, one)).collect())
+        else {
+            return Err("qmgr was not found: it is one of OpenPBS's commands".into());
+        };
+        plan.steps.push(SetupStep::command(run, undo, false, why).central());
+    }
+    Ok(Some(plan))
+}
+
+/// A job with a chunk of this host, when MoM has the hook.
+pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
+    let mut found = read(host);
+    while let Some((daemon, facts)) = found {
+        if !facts.roles.mom {
+            return JobTried::NotRun("this host runs no jobs".to_owned());
+        }
+        if facts.of_mom.iter().flatten().any(|hook| hook.is_ours && hook.is_enabled()) {
+            return JobTried::Asleep(Box::new(SleepingChunkJob { daemon, config: facts.config(host) }));
+        }
+        if Instant::now() + SENT > deadline {
+            return JobTried::NotRun("the server has not sent the hook to MoM in time".to_owned());
+        }
+        std::thread::sleep(SENT);
+        found = read(host);
+    }
+    JobTried::NotRun("OpenPBS does not run here".to_owned())
+}
+
+/// Its commands find OpenPBS by this daemon.
+struct SleepingChunkJob {
+    daemon: SchedulerDaemon,
+    config: Option<PathBuf>,
+}
+
+impl SleepingJob for SleepingChunkJob {
+    fn config(&self) -> Option<PathBuf> {
+        self.config.clone()
+    }
+
+    fn submit(&self, user: &str) -> Result<String, String> {
+        let node = node::node().map_err(|error| error.to_string())?;
+        let select = format!("select=1:ncpus=1:mem=100mb:host={node}");
+        let quiet = ["-N", "jobfence-setup", "-o", "/dev/null", "-e", "/dev/null", "-l", &select];
+        let argv = [&["qsub"], &quiet[..], &["--", "/bin/sleep", "60"]].concat();
+        let words = self.daemon.words(&argv).ok_or("there is no qsub")?;
+        Ok(self.daemon.ask(&as_user(user, &words))?.trim().to_owned())
+    }
+
+    fn state(&self, id: &str) -> JobState {
+        state_of(&self.daemon.ask(&["qstat", "-fw", id]).unwrap_or_default())
+    }
+
+    fn delete(&self, user: &str, id: &str) {
+        if let Some(words) = self.daemon.words(&["qdel", id]) {
+            let _ = self.daemon.ask(&as_user(user, &words));
+        }
+    }
+}
+
+/// By the attributes that `qstat -f` prints.
+fn state_of(said: &str) -> JobState {
+    let value = |key: &str| said.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(" = "));
+    match value("job_state") {
+        Some("R") => JobState::Runs,
+        Some("H") => JobState::Stuck(value("comment").unwrap_or("it is held").to_owned()),
+        _ => JobState::Waits,
+    }
+}
+
+/// The facts, and the daemon that is asked. `None`: OpenPBS is not here, or only its commands are.
+fn read(host: &SetupHost) -> Option<(SchedulerDaemon, PbsFacts)> {
+    let find = |kind| SchedulerDaemon::find(&host.proc, kind);
+    let (mom, server) = (find(MOM), find(SERVER));
+    let of_shell = std::env::var(CONF_VARIABLE).ok().filter(|file| !file.is_empty());
+    let of_daemon =
+        mom.as_ref().or(server.as_ref()).and_then(|daemon| daemon.variable(CONF_VARIABLE)).map(str::to_owned);
+    let conf = fs::read_to_string(of_daemon.or(of_shell).unwrap_or_else(|| CONF.to_owned())).ok()?;
+    let is_started = |key| value_of(&conf, key) == Some("1");
+    let roles = HostRoles {
+        mom: mom.is_some() || is_started("PBS_START_MOM"),
+        server: server.is_some() || is_started("PBS_START_SERVER"),
+    };
+    if !roles.mom && !roles.server {
+        return None;
+    }
+    let directory = Path::new(value_of(&conf, "PBS_EXEC").unwrap_or("/opt/pbs")).join("sbin");
+    let daemon = mom.or(server).unwrap_or_else(|| SchedulerDaemon::installed(MOM, directory));
+    let home = PathBuf::from(value_of(&conf, "PBS_HOME").unwrap_or("/var/spool/pbs"));
+    let of_mom = value_of(&conf, "PBS_MOM_HOME").map_or_else(|| home.clone(), PathBuf::from);
+    let python = || daemon.ask(&["pbs_python", "-c", "import ctypes"]).unwrap_or_else(|why| why).trim().to_owned();
+    let of_server = roles.server.then(|| mom::hooks(&home.join("server_priv"))).flatten();
+    let kept_in = if of_server.is_some() { home.join("server_priv/hooks") } else { of_mom.join("mom_priv/hooks") };
+    let facts = PbsFacts {
+        release: daemon.ask(&["pbs_mom", "--version"]).ok().and_then(|text| release(&text)).unwrap_or_default(),
+        python: if roles.mom { python() } else { String::new() },
+        has_home: configured_home().is_some(),
+        roles,
+        of_server,
+        kept_in,
+        of_mom: roles.mom.then(|| mom::hooks(&of_mom.join("mom_priv"))).flatten(),
+        conf,
+    };
+    Some((daemon, facts))
+}
+
+fn command(daemon: &SchedulerDaemon, qmgr: Qmgr) -> Option<SetupCommand> {
+    match qmgr {
+        Qmgr::Line(line) => Some(SetupCommand { argv: daemon.words(&["qmgr", "-c", &line])?, file: None }),
+        Qmgr::Script(script, arguments, file) => {
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            let file = file.map(|text| (format!("{NAME}.py"), String::from_utf8_lossy(&text).into_owned()));
+            Some(SetupCommand { argv: daemon.script("qmgr", script, &arguments)?, file })
+        }
+    }
+}
+
+fn found(facts: &PbsFacts, daemon: &SchedulerDaemon) -> Vec<String> {
+    let conf = daemon.variable(CONF_VARIABLE).unwrap_or(CONF);
+    let server = facts.value("PBS_SERVER").unwrap_or("not named");
+    let does = [(facts.roles.mom, "runs jobs"), (facts.roles.server, "has the server")];
+    let does: Vec<&str> = does.into_iter().filter(|(is_so, _)| *is_so).map(|(_, what)| what).collect();
+    let mut found = vec![
+        format!("OpenPBS {}, by {conf}; its server is {server}", facts.release),
+        format!("this host {}", does.join(", and ")),
+    ];
+    found.push(match facts.ours() {
+        Some(hook) if hook.is_enabled() => format!("the hook {} puts jobs into fences", hook.name),
+        Some(hook) => format!("the hook {} is not enabled", hook.name),
+        None if facts.of_server.is_some() => "the server has no hook of jobfence's".to_owned(),
+        None => "MoM has no hook of jobfence's: the server makes it, by 'jobfence setup --central' there".to_owned(),
+    });
+    found
+}
+
+/// The number in `pbs_version = 23.06.06`.
+fn release(text: &str) -> Option<String> {
+    text.lines().find_map(|line| line.split_once('=')).map(|(_, number)| number.trim().to_owned())
+}
+
+/// The value of a key of pbs.conf, of which the last line counts.
+fn value_of<'a>(conf: &'a str, key: &str) -> Option<&'a str> {
+    let value = |line: &'a str| Some(line.trim().strip_prefix(key)?.trim_start().strip_prefix('=')?.trim());
+    conf.lines().filter_map(value).next_back().filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pbs.conf that pbs_postinstall of 23.06.06 has written, on a host with all daemons.
+    const CONF: &str = "PBS_EXEC=/opt/pbs\nPBS_HOME=/var/spool/pbs\nPBS_SERVER=node1\nPBS_START_SERVER=1\nPBS_START_SCHED=1\n\
+                        PBS_START_COMM=1\nPBS_START_MOM=1\nPBS_CORE_LIMIT=unlimited\n";
+    /// What the server of 23.06.06 has written of the hook, as it keeps it.
+    const HK: &str = "hook_name=jobfence\nevent=execjob_begin,execjob_prologue,execjob_epilogue,execjob_end,execjob_preterm,execjob_launch,\
+                      execjob_attach,execjob_resize,execjob_abort,execjob_postsuspend,execjob_preresume,exechost_periodic,exechost_startup\n\
+                      order=100\nalarm=60\nfreq=60\n";
+
+    fn files() -> HookFiles {
+        HookFiles::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks/pbs")).unwrap()
+    }
+
+    /// The hooks of a directory with this one.
+    fn hooks(name: &str, attributes: &str, program: &str) -> Vec<MomHook> {
+        let temp = tempfile::tempdir().unwrap();
+        let directory = temp.path().join("hooks");
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join(format!("{name}.HK")), attributes).unwrap();
+        fs::write(directory.join(format!("{name}.PY")), program).unwrap();
+        mom::hooks(temp.path()).unwrap()
+    }
+
+    fn facts(of_server: Vec<MomHook>) -> PbsFacts {
+        let release = release("pbs_version = 23.06.06\n").unwrap();
+        let roles = HostRoles { mom: true, server: true };
+        PbsFacts {
+            release,
+            conf: CONF.to_owned(),
+            has_home: true,
+            roles,
+            of_server: Some(of_server),
+            ..PbsFacts::default()
+        }
+    }
+
+    fn lines(steps: &[HookStep]) -> Vec<String> {
+        let text = |qmgr: &Qmgr| match qmgr {
+            Qmgr::Line(line) => line.clone(),
+            Qmgr::Script(script, arguments, _) => format!("{script} {}", arguments.join(" ")),
+        };
+        steps.iter().map(|(_, run, _)| text(run)).collect()
+    }
+
+    #[test]
+    fn a_server_without_the_hook_gets_it() {
+        let steps = hook_steps(None, &files());
+        let said = lines(&steps);
+        assert_eq!(said.len(), 5, "{said:?}");
+        assert_eq!(said[0], "create hook jobfence");
+        assert!(
+            said[1]
+                .starts_with("set hook jobfence debug = \"false\", user = \"pbsadmin\", event = \"exechost_startup,"),
+            "{said:?}"
+        );
+        assert!(!said[1].contains("type") && !said[1].contains("enabled"), "{said:?}");
+        assert!(said[2].ends_with("hooks/pbs/jobfence.CF") && said[3].ends_with("hooks/pbs/jobfence.py"), "{said:?}");
+        assert_eq!(said[4], "set hook jobfence enabled = true");
+        let undo: Vec<&Vec<Qmgr>> = steps.iter().map(|(_, _, undo)| undo).filter(|undo| !undo.is_empty()).collect();
+        assert_eq!(undo, [&vec![Qmgr::Line("delete hook jobfence".to_owned())]]);
+    }
+
+    #[test]
+    fn what_is_so_already_is_left_alone() {
+        let files = files();
+        let program = String::from_utf8(files.program.clone()).unwrap();
+        let of = |name: &str, attributes: &str, program: &str| {
+            let facts = facts(hooks(name, attributes, program));
+            let steps = hook_steps(Some((facts.ours().unwrap(), Some(program.as_bytes()))), &files);
+            lines(&steps)
+        };
+        assert!(of("jobfence", HK, &program).is_empty());
+        assert_eq!(of("fence", &format!("{HK}enabled=false\n"), &program), ["set hook fence enabled = true"]);
+        let old = format!("{program}# old\n");
+        assert!(of("jobfence", HK, &old)[0].ends_with("hooks/pbs/jobfence.py"));
+        let events = of("jobfence", &HK.replace("execjob_end,", ""), &program);
+        assert!(
+            events.len() == 1 && events[0].starts_with("set hook jobfence event = \"exechost_startup,"),
+            "{events:?}"
+        );
+        // The old program comes back.
+        let facts = facts(hooks("jobfence", HK, &old));
+        let steps = hook_steps(Some((facts.ours().unwrap(), Some(old.as_bytes()))), &files);
+        assert_eq!(steps[0].2, [Qmgr::Script(IMPORT, vec!["jobfence".to_owned()], Some(old.into_bytes()))]);
+    }
+
+    #[test]
+    fn what_stands_in_the_way_is_said() {
+        assert_eq!(facts(Vec::new()).obstacle(), None);
+        assert_eq!(facts(hooks("pbs_cgroups", "event=execjob_begin\nenabled=false\n", "x")).obstacle(), None);
+        let stock = facts(hooks("pbs_cgroups", "event=execjob_begin\n", "x"));
+        assert!(stock.obstacle().unwrap().starts_with("the hook pbs_cgroups is enabled"));
+        let old = PbsFacts { release: "19.1.3".to_owned(), ..facts(Vec::new()) };
+        assert_eq!(old.obstacle().unwrap(), "this is OpenPBS 19.1.3, and the hook needs 20.0 or later");
+        let python = PbsFacts { python: "ImportError".to_owned(), ..facts(Vec::new()) };
+        assert!(python.obstacle().unwrap().ends_with("ImportError"));
+        let without = PbsFacts { has_home: false, ..facts(Vec::new()) };
+        assert!(without.obstacle().unwrap().contains("PBS_MOM_HOME="));
+        let server = PbsFacts { has_home: false, roles: HostRoles { mom: false, server: true }, ..facts(Vec::new()) };
+        assert_eq!(server.obstacle(), None);
+    }
+
+    #[test]
+    fn qstat_says_what_becomes_of_a_job() {
+        let of = |state: &str| {
+            state_of(&format!(
+                "Job Id: 17.node1\n    Job_Name = jobfence-setup\n    job_state = {state}\n    comment = x y\n"
+            ))
+        };
+        assert!(matches!(of("Q"), JobState::Waits));
+        assert!(matches!(of("R"), JobState::Runs));
+        assert!(matches!(of("H"), JobState::Stuck(why) if why == "x y"));
+        assert!(matches!(state_of(""), JobState::Waits));
+    }
+
+    #[test]
+    fn the_last_line_of_pbs_conf_counts() {
+        assert_eq!(value_of(CONF, "PBS_SERVER"), Some("node1"));
+        assert_eq!(value_of("PBS_EXEC=/a\n PBS_EXEC = /b\n#PBS_EXEC=/c\n", "PBS_EXEC"), Some("/b"));
+        assert_eq!(value_of(CONF, "PBS_START"), None);
+        assert_eq!(value_of("PBS_MOM_HOME=\n", "PBS_MOM_HOME"), None);
+    }
+}

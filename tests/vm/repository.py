@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What 'make deb' makes of files that are built, and the same packages once more with a higher version."""
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+PACKAGES = "jobfence", "libjobfence", "jobfence-slurm", "jobfence-pbs", "jobfence-gridengine", "jobfence-htcondor"
+MORE = "+newer"
+
+
+def make(place, so, program):
+    """Repositories of apt below this place: 'made', and 'newer' with a higher version. Returns the two versions."""
+    made, newer = place / "made", place / "newer"
+    newer.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as directory:
+        archive = Path(directory, "archive.tar.xz")
+        # Without the crates, of which nothing is packed up.
+        subprocess.run(f"git ls-files -z --cached --others --exclude-standard | tar --null --files-from=- --transform=s,^,jobfence/, -cJf {archive}",
+                       shell=True, cwd=TOP, check=True)  # fmt: skip
+        environment = {**os.environ, "OUT": str(made), "ARCHIVE": str(archive), "SO": str(so), "BIN": str(program)}
+        subprocess.run([TOP / "packaging/deb"], env=environment, stdout=subprocess.DEVNULL, check=True)
+    version = next(made.glob("libjobfence_*.deb")).name.split("_")[1]
+    for deb in made.glob("*.deb"):
+        with tempfile.TemporaryDirectory() as unpacked:
+            subprocess.run(["dpkg-deb", "--raw-extract", deb, unpacked], check=True)
+            control = Path(unpacked, "DEBIAN/control")
+            control.write_text(control.read_text().replace(version, version + MORE))
+            subprocess.run(["dpkg-deb", "--build", "--root-owner-group", "-Zgzip", unpacked, newer / deb.name.replace(version, version + MORE)],
+                           stdout=subprocess.DEVNULL, check=True)  # fmt: skip
+    listed = subprocess.run(["dpkg-scanpackages", "."], cwd=newer, capture_output=True, text=True, check=True)
+    (newer / "Packages").write_text(listed.stdout)
+    return version, version + MORE
+
+
+def apt(place):
+    """apt-get with the repositories at this place, and no others."""
+    return ("apt-get -qq -o Dir::Etc::sourceparts=- -o APT::Sandbox::User=root -o Dpkg::Use-Pty=0 --yes --allow-downgrades "
+            f"--no-install-recommends -o Dir::Etc::sourcelist={place}/list")  # fmt: skip
+
+
+def named(version, packages=PACKAGES):
+    return " ".join(f"{package}={version}" for package in packages)
+
+
+def sources(place):
+    return "".join(f"deb [trusted=yes] file:{place}/{name} ./\n" for name in ("made", "newer"))
