@@ -45,6 +45,9 @@ LONG_ROLL = "src/record/roll.rs"
 SLOT_AD = "src/schedulers/htcondor/slot_ad.rs"
 JOB_AD = "src/schedulers/htcondor/job_ad.rs"
 SETTINGS = "src/schedulers/htcondor/settings.rs"
+CONDOR_SETUP = "src/schedulers/htcondor/command/setup.rs"
+GRIDENGINE_SETUP = "src/schedulers/gridengine/command/setup.rs"
+PBS_SETUP = "src/schedulers/pbs/command/setup.rs"
 STARTER = "src/schedulers/htcondor/command/starter.rs"
 CARD_DOOR = "src/schedulers/slurm/spank/card.rs"
 C_ABI = "src/doors/c_abi.rs"
@@ -1062,6 +1065,11 @@ BREAKS = (
     Break("many_who_die_are_signalled", "src/cgroup/kill.rs", "FEW < left && left <", "left > left && left <", "unit kill"),
     Break("who_does_not_die_is_waited_for", "src/cgroup/kill.rs", "FEW < left && left <", "FEW < left || left <", "unit kill"),
     Break("a_lock_that_nobody_wants", EARLY_MOVE, "if !is_asked {", "if false {", "unit early_move"),
+    Break("setup_replaces_a_sites_starter", CONDOR_SETUP, "&& !is_stock && !is_ours(&value)", "&& is_stock && !is_ours(&value)", "unit htcondor::setup"),
+    Break("setup_forgets_its_own_line", CONDOR_SETUP, "(!is_done || has_line(key))", "!is_done", "unit htcondor::setup"),
+    Break("setup_takes_back_anothers_line", GRIDENGINE_SETUP, r'None => format!("{ours}d")', r'None => format!("/^{key} /d")', "unit gridengine::setup"),
+    Break("setup_breaks_a_list", GRIDENGINE_SETUP, "s/, *\\\\\\n */,/;", "", "unit gridengine::setup"),
+    Break("setup_beside_pbs_cgroups", PBS_SETUP, r'hook.name == "pbs_cgroups" && hook.is_enabled()', r'hook.name == "pbs_cgroups" && !hook.is_enabled()', "unit pbs::setup"),
     Break("half_a_message", SLOT_AD, "if *is_last == 1 {", "if *is_last <= 1 {", "unit htcondor::slot_ad"),
     Break("the_first_of_two", SLOT_AD, "self.0.iter().rev().find(", "self.0.iter().find(", "unit htcondor::slot_ad"),
     Break("a_text_that_goes_on", "src/schedulers/htcondor/value.rs", "is_escaped = *c == '\\\\' && !is_escaped;", "is_escaped = false;", "unit htcondor::slot_ad"),

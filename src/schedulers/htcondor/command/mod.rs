@@ -6,12 +6,13 @@ use std::time::Instant;
 use jobfence::sys::dir::Dir;
 
 use crate::check::claims::Claims;
-use crate::check::daemon::{DaemonKind, SchedulerDaemon};
+use crate::check::daemon::SchedulerDaemon;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
 use crate::job_match::{JobMatch, of_parts};
 use crate::part::{AfterUndo, CheckedHost, SchedulersPart};
 use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
+use check::{SCHEDD, STARTD};
 
 pub mod check;
 pub mod docker;
@@ -19,12 +20,6 @@ pub mod job;
 pub mod monitor;
 pub mod setup;
 pub mod starter;
-
-/// The daemon of a host that runs jobs.
-const STARTD: DaemonKind = DaemonKind { program: "condor_startd", variables: &["CONDOR_CONFIG"] };
-
-/// The daemon of a host from which jobs are submitted.
-const SCHEDD: DaemonKind = DaemonKind { program: "condor_schedd", ..STARTD };
 
 /// HTCondor's part of the command.
 pub struct HtCondorPart;

@@ -5,8 +5,11 @@ use jobfence::config::Loaded;
 use jobfence::schedulers::pbs;
 
 use super::mom::{self, ForMom, MomSays};
-use crate::check::daemon::SchedulerDaemon;
+use crate::check::daemon::{DaemonKind, SchedulerDaemon};
 use crate::check::verdict::Verdict;
+
+/// The daemon of a node.
+pub const MOM: DaemonKind = DaemonKind { program: "pbs_mom", variables: &["PBS_CONF_FILE"] };
 
 /// Checks this MoM. It works in `mom_priv` of the directory that it was started with.
 pub fn look(mom: &SchedulerDaemon, loaded: &Loaded, verdict: &mut Verdict) {
