@@ -39,7 +39,7 @@ PAGES = ("README.md", "docs/install/slurm.md", "docs/install/shell.md", "docs/in
          "docs/install/gridengine.md")
 RUN = ("console", "sh", "ini")
 GROUPS = ("students",)  # of users, in the pages' examples
-HIDDEN = ("/etc", "/usr/local", "/var/log", "/srv")
+HIDDEN = ("/etc", "/usr/local", "/var/lib", "/var/log", "/srv")
 NOTE = re.compile(r"<!-- (not run: \S.*|run last|ends with \d) -->")
 LACKS = 77  # for check.py: this machine lacks something
 
@@ -170,8 +170,8 @@ class Machine:
                 until(lambda: self.site.command("scontrol", "show", "slurmd").returncode == 0, 30, "slurmd")
             if self.verbose:
                 print(output, end="", flush=True)
-            expected = int(block.note[-1]) if block.note.startswith("ends with") else 0
-            if status != expected:
+            right = int(block.note[-1]) if block.note.startswith("ends with") else 0
+            if status != right:
                 raise Untrue(f"{block.where}: '{command}' has ended with exit status {status}:\n{output}")
             if command.startswith("grep") and expected:
                 # A step's last line comes when its srun has ended.

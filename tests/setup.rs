@@ -174,7 +174,7 @@ mod dies {
         let back = run(&site, &["--undo"], None);
         assert_eq!((back.status, site.files()), (WaitStatus::Exited(back.pid, 2), before.clone()));
         let [there, back] = [whole, back].map(|traced| changes(&site, &traced.points));
-        assert!(there.len() >= 12 && back.len() >= 12, "{} {}", there.len(), back.len());
+        assert!(there.len() > 5 && back.len() > 5, "{} {}", there.len(), back.len());
 
         let killed = |more: &[&str], fault: &Fault| {
             let traced = run(&site, more, Some(fault));
