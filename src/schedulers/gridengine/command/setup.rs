@@ -447,6 +447,10 @@ mod tests {
         let broken = before.with(&ours).replace("/opt/c,", "/opt/c, \\\n                             ");
         assert!(broken.contains("\\\n"), "{broken}");
         assert_eq!(edited(Some(&broken), &before.taken_back(&ours)), back);
+        // Grid Engine reads a value up to the first blank.
+        let theirs = broken.replace(SENSOR, "/opt/theirs");
+        let kept = edited(Some(&theirs), &before.taken_back(&ours)).unwrap();
+        assert!(kept.contains("load_sensor /opt/a&b,/opt/c,/opt/theirs\n"), "{kept}");
         // What somebody has changed since is theirs.
         let changed = before.with(&ours).replace(&format!("shepherd_cmd {PROGRAM}"), "shepherd_cmd /opt/other");
         assert!(edited(Some(&changed), &before.taken_back(&ours)).unwrap().contains("shepherd_cmd /opt/other\n"));
