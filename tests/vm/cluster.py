@@ -171,7 +171,8 @@ def drains():
     conf = Path("/etc/jobfence/jobfence.conf")
     text = conf.read_text()
     conf.write_text("MaxProceses=1\n")
-    sh("/etc/slurm/health")
+    # As slurmd runs it.
+    sh("SLURMD_NODENAME=$(hostname -s) /etc/slurm/health")
     expect(re.search(r"drain.* unfenced: .*MaxProceses", sh(state)), "a node on which each job fails is drained, with the reason")
     conf.write_text(text)
     sh("scontrol update NodeName=$(hostname -s) State=resume")
