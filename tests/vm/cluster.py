@@ -133,6 +133,8 @@ def before(command):
         sh(f"mount -t overlay -o lowerdir=/,upperdir=/scratch/image/upper,workdir=/scratch/image/work none {IMAGE}")
     if command.startswith("cp -r packaging/ansible"):
         expect(not Path("/usr/sbin/jobfence").exists(), "this machine has no jobfence yet")
+        # In check mode, Ansible reads no list of packages.
+        sh("apt-get update")
         Path("/srv/ansible/hosts").write_text("[compute]\nlocalhost ansible_connection=local\n")
     if command == "apt-get update":
         for file in Path("/", NEWER).iterdir():
@@ -169,7 +171,8 @@ def drains():
     conf = Path("/etc/jobfence/jobfence.conf")
     text = conf.read_text()
     conf.write_text("MaxProceses=1\n")
-    sh("/etc/slurm/health")
+    # As slurmd runs it.
+    sh("SLURMD_NODENAME=$(hostname -s) /etc/slurm/health")
     expect(re.search(r"drain.* unfenced: .*MaxProceses", sh(state)), "a node on which each job fails is drained, with the reason")
     conf.write_text(text)
     sh("scontrol update NodeName=$(hostname -s) State=resume")
@@ -187,7 +190,12 @@ def write(block):
         expect(path.read_text() == (IN_GUEST / "jobfence" / SNIPPET).read_text(), f"the page shows {SNIPPET}")
         import yaml
 
-        for line in yaml.safe_load(path.read_text())["runcmd"]:
+        # As cloud-init does it: packages, then what is deferred, then the commands.
+        data = yaml.safe_load(path.read_text())
+        sh(f"apt-get update; apt-get install -y --no-install-recommends {' '.join(data['packages'])}")
+        for file in data["write_files"]:
+            Path(file["path"]).write_text(file["content"])
+        for line in data["runcmd"]:
             print(f"  runcmd: {line}", flush=True)
             sh(line)
         expect(is_fenced(), "a job is fenced after cloud-init's commands")
