@@ -94,9 +94,9 @@ SYSTEMS = {
 }
 # Which a system has before.
 DIRECTORIES = (
-    "bin", "dev", "etc/pam.d", "etc/slurm", "root", "tmp", "usr/bin", "usr/include", "usr/lib/systemd/system", "usr/lib/systemd/system-preset",
-    "usr/lib64", "usr/libexec", "usr/sbin", "usr/share/doc", "usr/share/licenses", "usr/share/man/man5", "usr/share/man/man8", "var/tmp",
-    "var/lib/rpm",
+    "bin", "dev", "etc/pam.d", "etc/slurm", "root", "tmp", "usr/bin", "usr/include", "usr/lib/systemd/system",
+    "usr/lib/systemd/system-preset", "usr/lib64", "usr/libexec", "usr/sbin", "usr/share/doc", "usr/share/licenses", "usr/share/man/man5",
+    "usr/share/man/man8", "var/tmp", "var/lib/rpm",
 )
 # Those of RHEL 8's rpm.
 RPMLIB = "CompressedFileNames", "FileDigests", "PayloadFilesHavePrefix", "PayloadIsXz"
@@ -206,7 +206,7 @@ class Root:
 
     def rpm(self, *words, fails=False):
         done = subprocess.run(["rpm", "--root", self.directory, "--dbpath", "/var/lib/rpm", *map(str, words)], stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=120)
+                              stderr=subprocess.STDOUT, text=True, timeout=900)
         assert (done.returncode != 0) == fails, f"{words}: {done.returncode}: {done.stdout}"
         return "\n".join(line for line in done.stdout.splitlines() if not line.startswith("rpm: "))
 
@@ -238,10 +238,11 @@ def root(site, **options):
         yield Root(Path(directory), site.binary, **options)
 
 
-def licences(*package):
+def licences(package):
     """Of all crates that are linked into this, as an expression."""
-    crates = output("cargo", "tree", "--locked", "--offline", "--edges", "no-build,no-dev,no-proc-macro", "--prefix", "none", "--format", "{l}",
-                    *(word for arch in ("x86_64", "aarch64") for word in ("--target", f"{arch}-unknown-linux-gnu")), "--package", *package, cwd=TOP)
+    targets = [f"--target={arch}-unknown-linux-gnu" for arch in ("x86_64", "aarch64")]
+    crates = output("cargo", "tree", "--locked", "--offline", "--edges=no-build,no-dev,no-proc-macro", "--prefix=none", "--format={l}", *targets,
+                    "--package", package, cwd=TOP)
     ours = "GPL-2.0-or-later"
     # The same words in another order are the same licence.
     lines = {line.removesuffix(" (*)").replace("/", " OR ") for line in crates.splitlines()} - {ours, ""}
@@ -281,8 +282,8 @@ def each_needs_little(site):
             elif found := re.match(rf"({libraries})\((GLIBC_(\d+)\.(\d+))?", line):
                 assert not found[3] or (int(found[4]), int(found[5])) <= (2, 28), f"{name}: {line}"
             else:
-                assert re.fullmatch(r"/bin/sh|grep|sed|rtld\(GNU_HASH\)|(config\()?(lib)?jobfence(\)|\(x86-64\)|\(aarch-64\))? = \S+", line), \
-                    f"{name}: {line}"
+                ours = r"(config\()?(lib)?jobfence(\)|\(x86-64\)|\(aarch-64\))? = \S+"
+                assert re.fullmatch(rf"/bin/sh|grep|sed|rtld\(GNU_HASH\)|{ours}", line), f"{name}: {line}"
         assert ".so" not in output("rpm", "-qp", "--provides", packages.file(name)), f"{name} is taken for a library to link with"
 
 
@@ -314,11 +315,13 @@ def each_system_has_its_places_and_macros(site):
         text = "".join(scripts.values())
         assert "restart" not in text, f"an upgrade restarts a service of {name}: {text}"
         assert "%" not in re.sub(r"%\* |%% ", "", text), f"a macro that {name} lacks: {text}"
-        for word in ("service_add_pre", "service_add_post", "service_del_preun") if is_suse else ("preset", "disable") if name == "rhel8" else \
-                ("install-system-units", "remove-system-units"):
-            assert f"{word} jobfence.service" in scripts["jobfence"] or f"{word} --now jobfence.service" in scripts["jobfence"], f"{name}: no {word}"
+        calls = ("service_add_pre", "service_add_post", "service_del_preun") if is_suse else \
+            ("preset", "disable --now") if name == "rhel8" else ("install-system-units", "remove-system-units")
+        for call in calls:
+            assert f"{call} jobfence.service" in scripts["jobfence"], f"{name}: no {call}"
         place = "/usr/bin" if name == "fedora" else "/usr/sbin"
-        service = output("sh", "-c", f"rpm2cpio {packages.file('jobfence')} | cpio -i --quiet --to-stdout ./usr/lib/systemd/system/jobfence.service")
+        unpack = f"rpm2cpio {packages.file('jobfence')} | cpio -i --quiet --to-stdout ./usr/lib/systemd/system/jobfence.service"
+        service = output("sh", "-c", unpack)
         assert f"ExecStart={place}/jobfence hold\n" in service, service
 
 
@@ -330,7 +333,8 @@ def with_crates_of_a_distribution(site):
         return output("rpmspec", f"--load={file}", "-P", *words, SPEC)
 
     theirs = parsed(SYSTEMS["fedora"], "--without", "vendor")
-    for line in "rm -rf vendor Cargo.lock\ncargo_prep\n", "\ncargo_generate_buildrequires\n", "\ncargo_build\ncargo_license >LICENCES.txt\n":
+    for line in ("rm -rf vendor Cargo.lock\ncargo_prep\n", "\ncargo_generate_buildrequires\n",
+                 "\ncargo_build\ncargo_license >LICENCES.txt\n"):
         assert line in theirs, theirs
     assert "BuildRequires:  cargo-rpm-macros" in theirs and "BuildRequires:  rust" not in theirs
     for name, macros in SYSTEMS.items():
@@ -360,7 +364,7 @@ def without_systemd(site):
     """As in an image that is being made."""
     with root(site, has_systemd=False) as system:
         assert system.install(site.packages()) == "jobfence: no job is fenced yet. Next: jobfence setup"
-        assert system.install(site.packages("new"), ) == ""
+        assert system.install(site.packages("new")) == ""
         system.rpm("-e", *NAMES)
         assert not system.installed()
 
@@ -429,17 +433,17 @@ def nothing_goes_from_under_a_line(site):
         home = system.path("opt/pbs/mom_priv/hooks")
         home.mkdir(parents=True)
         system.path("etc/pbs.conf").write_text("PBS_EXEC=/opt/exec\nPBS_HOME=/opt/pbs\n")
-        for file, text, kept in (
-            ("etc/pam.d/sshd", f"session required {LIBRARY}", ("jobfence", "libjobfence", "jobfence-slurm")),
-            ("etc/slurm/plugstack.conf", "optional  /usr/lib64/slurm/libjobfence.so Mode=off", ("jobfence", "libjobfence", "jobfence-slurm")),
-            ("etc/slurm/plugstack.conf", "required libjobfence.so", ("jobfence", "libjobfence", "jobfence-slurm")),
-            ("opt/pbs/mom_priv/hooks/jobfence.CF", f"Library={LIBRARY}", ("jobfence", "libjobfence", "jobfence-slurm")),
+        for file, text in (
+            ("etc/pam.d/sshd", f"session required {LIBRARY}"),
+            ("etc/slurm/plugstack.conf", "optional  /usr/lib64/slurm/libjobfence.so Mode=off"),
+            ("etc/slurm/plugstack.conf", "required libjobfence.so"),
+            ("opt/pbs/mom_priv/hooks/jobfence.CF", f"Library={LIBRARY}"),
         ):
             system.path(file).write_text(f"# {LIBRARY}\n{text}\n")
             system.called()
             said = system.rpm("-e", *NAMES, fails=True)
             assert f"/{file}:{text}\njobfence: the lines above load jobfence's library." in said, said
-            assert set(kept) <= system.installed(), f"{text}: only {system.installed()} stay"
+            assert {"jobfence", "libjobfence", "jobfence-slurm"} <= system.installed(), f"{text}: only {system.installed()} stay"
             assert system.path(LIBRARY).exists() and not system.called(), f"{text}: the service is stopped"
             system.path(file).unlink()
             system.install(site.packages(), "--replacepkgs")
@@ -460,7 +464,8 @@ def where_sbin_is_bin(site):
 CASES = (
     the_version_is_cargos, the_licence_is_that_of_all_crates, each_has_its_files, each_needs_little, rpmlint_is_content, the_same_bytes_again,
     each_system_has_its_places_and_macros, with_crates_of_a_distribution, installed_and_removed_without_a_trace, without_systemd,
-    an_upgrade_leaves_service_and_configuration, the_line_goes_before_what_it_names, what_was_set_up_is_undone, nothing_goes_from_under_a_line, where_sbin_is_bin,
+    an_upgrade_leaves_service_and_configuration, the_line_goes_before_what_it_names, what_was_set_up_is_undone,
+    nothing_goes_from_under_a_line, where_sbin_is_bin,
 )
 
 
