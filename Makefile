@@ -78,7 +78,7 @@ slice: cargo
 	python3 -B tests/check.py --slice $(SLICE)
 
 check-all: cargo
-	tests/need build host browser slurm accounting vm release deb rpm
+	tests/need build host browser slurm accounting vm release deb rpm cluster
 	JOBFENCE_FAULTS=all python3 -B tests/check.py --tier all
 
 mutants: cargo

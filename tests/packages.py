@@ -153,6 +153,10 @@ def contents(site):
         expect(depends == DEPENDS[package].replace("VERSION", version), f"{package} depends on {depends}")
     expect(sorted(found) == CONTENTS.split("\n")[1:-1], "other files: " + "\n".join(set(found) ^ set(CONTENTS.split("\n")[1:-1])))
     expect(run("dpkg-deb", "--info", site.deb("jobfence"), "conffiles")[1] == f"/{CONFIG}\n", "conffiles")
+    # What debhelper has added: an upgrade neither stops nor restarts the service.
+    postinst, prerm = (run("dpkg-deb", "--info", site.deb("jobfence"), script)[1] for script in ("postinst", "prerm"))
+    expect("deb-systemd-invoke start" in postinst and "restart" not in postinst, postinst)
+    expect(re.search(r"^if .* remove .*\n\s*deb-systemd-invoke stop", prerm, re.M) and prerm.count("invoke") == 1, prerm)
     for name in "Packages", "Sources", "Release":
         expect("jobfence" in (site.made / name).read_text(), f"{name} does not name jobfence")
 

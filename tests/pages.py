@@ -14,7 +14,7 @@ a namespace and a Slurm of its own. What a page may contain:
   ```text       Anything else. It is not run.
 
 A comment above a block says what is different: <!-- not run: REASON -->, or <!-- run last -->: when the rest of the page
-has been run. Every command must end with exit status 0.
+has been run. Every command must end with exit status 0, and behind <!-- ends with N --> with N.
 """
 
 import argparse
@@ -40,8 +40,8 @@ PAGES = ("README.md", "docs/install/slurm.md", "docs/install/shell.md", "docs/in
 RUN = ("console", "sh", "ini")
 CONFIG = Path("/etc/jobfence/jobfence.conf")
 GROUPS = ("students",)  # of users, in the pages' examples
-HIDDEN = ("/etc", "/usr/local", "/var/log", "/srv")
-NOTE = re.compile(r"<!-- (not run: \S.*|run last) -->")
+HIDDEN = ("/etc", "/usr/local", "/var/lib", "/var/log", "/srv")
+NOTE = re.compile(r"<!-- (not run: \S.*|run last|ends with \d) -->")
 LACKS = 77  # for check.py: this machine lacks something
 
 
@@ -171,7 +171,8 @@ class Machine:
                 until(lambda: self.site.command("scontrol", "show", "slurmd").returncode == 0, 30, "slurmd")
             if self.verbose:
                 print(output, end="", flush=True)
-            if status != 0:
+            right = int(block.note[-1]) if block.note.startswith("ends with") else 0
+            if status != right:
                 raise Untrue(f"{block.where}: '{command}' has ended with exit status {status}:\n{output}")
             if command.startswith("grep") and expected:
                 # A step's last line comes when its srun has ended.

@@ -34,6 +34,7 @@ use crate::schedulers::slurm::arguments::{self, PluginArguments};
 use crate::schedulers::slurm::dirs::SlurmDirs;
 use crate::schedulers::slurm::node;
 use crate::schedulers::slurm::pam;
+pub use document::SCHEMA;
 use rows::{Form, Rows};
 use verdict::{Cause, Fault, Judgement, Verdict, Word, without_root};
 
@@ -51,6 +52,9 @@ pub struct CheckOptions {
     /// For health checks of nodes: print that line within 4 seconds, and fail only if a job would be unfenced or could not start
     #[arg(long, conflicts_with = "keys")]
     pub health: bool,
+    /// After how many seconds --health says that nothing is known
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, hide = true)]
+    pub within: u32,
     /// Read this plugstack.conf, and not the one that Slurm reads
     ///
     /// The check then says whether jobs would be fenced if Slurm read this file.
@@ -75,9 +79,9 @@ pub struct CheckOptions {
 impl Default for CheckOptions {
     fn default() -> Self {
         let configured = Configured { config: None, overrides: Vec::new() };
-        let (keys, json, brief, health, is_before) = Default::default();
+        let (keys, json, brief, health, is_before, within) = Default::default();
         let (plugstack, node, pam_directory) = (None, None, PathBuf::from(pam::DIRECTORY));
-        Self { keys, json, brief, health, plugstack, node, pam_directory, is_before, configured }
+        Self { keys, json, brief, health, within, plugstack, node, pam_directory, is_before, configured }
     }
 }
 

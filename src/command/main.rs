@@ -69,6 +69,9 @@ enum Command {
     /// Say whether a job would be fenced here, how, and if not, why not.
     Check(check::CheckOptions),
     /// Find the schedulers of this node, have them fence jobs, and try it; or take that back.
+    #[command(
+        after_help = "Exit status: 0 if there was nothing to change, 2 if something was changed, 1 if something failed or is left to do."
+    )]
     Setup(setup::SetupOptions),
     /// Check whether jobs can be fenced here, and then have Slurm load the plugin.
     Enable(slurm::enable::EnableOptions),

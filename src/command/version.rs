@@ -9,7 +9,7 @@ use jobfence::{config, record};
 
 use crate::host::grantable;
 use crate::schedulers::slurm;
-use crate::{living, report, series};
+use crate::{check, living, report, series};
 
 /// Behind the name of the command.
 pub fn long() -> &'static str {
@@ -19,7 +19,7 @@ pub fn long() -> &'static str {
 
 fn text() -> String {
     let records = record::FORMS.iter().map(|form| form.trim_end()).chain([nodes::MAGIC]).collect::<Vec<_>>().join(", ");
-    let schemas = [account::SCHEMA, living::SCHEMA, report::SCHEMA, series::SCHEMA].join(", ");
+    let schemas = [account::SCHEMA, check::SCHEMA, living::SCHEMA, report::SCHEMA, series::SCHEMA].join(", ");
     let lines = [
         jobfence::VERSION.to_owned(),
         format!("built for: {}", jobfence::BUILT_FOR),

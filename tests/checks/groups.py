@@ -153,6 +153,9 @@ GROUPS = (
     # By apt, beside a Slurm with jobs.
     *(Group(f"vm {cell} packaged", ((*PYTHON, "tests/vm/cell.py", cell, "--packaged"),), about=300, **PACKAGED_GUEST, tiers=("all",))
       for cell in PACKAGED),
+    # The page on clusters, with Ansible and the packages.
+    Group("vm cluster", ((*PYTHON, "tests/vm/cluster.py"),), about=400, tiers=("all",),
+          **GUEST | {"programs": (*GUEST["programs"], "dh", "apt-ftparchive", "ansible-playbook", "cloud-init")}),
     # Every case in every cell, after those which have more to look at.
     Group("matrix", ((*PYTHON, "tests/vm/matrix.py", "--jobs", "2"),), stage="matrix", **GUEST | {"seconds": 12 * 3600}, tiers=("all",)),
 )

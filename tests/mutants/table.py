@@ -37,6 +37,7 @@ SLURM_CONF = "src/schedulers/slurm/conf.rs"
 ADVICE = "src/report/card/advice.rs"
 CARDS_WORDS = "src/report/card/words.rs"
 SPOOL = "src/schedulers/gridengine/spool.rs"
+SETUP_JOURNAL = "src/command/setup/journal.rs"
 CLIENT = "src/schedulers/gridengine/client.rs"
 EARLY_MOVE = "src/launch/early_move.rs"
 LAYOUT = "src/cgroup/layout.rs"
@@ -44,6 +45,9 @@ LONG_ROLL = "src/record/roll.rs"
 SLOT_AD = "src/schedulers/htcondor/slot_ad.rs"
 JOB_AD = "src/schedulers/htcondor/job_ad.rs"
 SETTINGS = "src/schedulers/htcondor/settings.rs"
+CONDOR_SETUP = "src/schedulers/htcondor/command/setup.rs"
+GRIDENGINE_SETUP = "src/schedulers/gridengine/command/setup.rs"
+PBS_SETUP = "src/schedulers/pbs/command/setup.rs"
 STARTER = "src/schedulers/htcondor/command/starter.rs"
 CARD_DOOR = "src/schedulers/slurm/spank/card.rs"
 C_ABI = "src/doors/c_abi.rs"
@@ -1073,6 +1077,11 @@ BREAKS = (
     Break("many_who_die_are_signalled", "src/cgroup/kill.rs", "FEW < left && left <", "left > left && left <", "unit kill"),
     Break("who_does_not_die_is_waited_for", "src/cgroup/kill.rs", "FEW < left && left <", "FEW < left || left <", "unit kill"),
     Break("a_lock_that_nobody_wants", EARLY_MOVE, "if !is_asked {", "if false {", "unit early_move"),
+    Break("setup_replaces_a_sites_starter", CONDOR_SETUP, "&& !is_stock && !is_ours(&value)", "&& is_stock && !is_ours(&value)", "unit htcondor::setup"),
+    Break("setup_forgets_its_own_line", CONDOR_SETUP, "(!is_done || has_line(key))", "!is_done", "unit htcondor::setup"),
+    Break("setup_takes_back_anothers_line", GRIDENGINE_SETUP, r'None => format!("{ours}d")', r'None => format!("/^{key} /d")', "unit gridengine::setup"),
+    Break("setup_breaks_a_list", GRIDENGINE_SETUP, "s/, *\\\\\\n */,/;", "", "unit gridengine::setup"),
+    Break("setup_beside_pbs_cgroups", PBS_SETUP, r'hook.name == "pbs_cgroups" && hook.is_enabled()', r'hook.name == "pbs_cgroups" && !hook.is_enabled()', "unit pbs::setup"),
     Break("half_a_message", SLOT_AD, "if *is_last == 1 {", "if *is_last <= 1 {", "unit htcondor::slot_ad"),
     Break("the_first_of_two", SLOT_AD, "self.0.iter().rev().find(", "self.0.iter().find(", "unit htcondor::slot_ad"),
     Break("a_text_that_goes_on", "src/schedulers/htcondor/value.rs", "is_escaped = *c == '\\\\' && !is_escaped;", "is_escaped = false;", "unit htcondor::slot_ad"),
@@ -1165,6 +1174,13 @@ BREAKS = (
     Break("a_startd_that_is_asked_once", "src/schedulers/htcondor/command/starter/late.rs", "for pause in pauses {", "for pause in &pauses[..1] {",
           "unit a_startd_that_is_busy"),
     Break("a_starter_without_room_of_its_own", STARTER, "room: Some(Room {", "room: (limits_memory).then_some(Room {", "unit the_starter_has_room"),
+    # A check for programs and for health checks.
+    Break("a_health_check_fails_for_what_is_unknown", "src/command/check/health.rs", "judged.short().0 == Word::Unfenced",
+          "!judged.short().0.is_good()", "host cli a_health_check_asks a_health_check_fails_only"),
+    Break("what_stands_below_a_row_is_for_people_alone", "src/command/check/rows.rs",
+          "self.rows.push(Row { name, value, kind: RowKind::Remark });", "let _ = name;", "host cli check_says_the_same"),
+    Break("a_line_with_quotes", "src/command/check/document.rs", "let plain = |c: &char| !matches!(c, '\\'' |", "let plain = |c: &char| !matches!(c, '\\t' |",
+          "unit check::document"),
     Break("a_shells_htcondor", "src/command/check/daemon.rs", "{ self.kind.variables } else { &[] }", "{ self.kind.variables } else { self.kind.variables }",
           "unit what_the_shell_has"),
     Break("a_default_for_a_job_that_was_granted_more", POLICY, "(None, default_memory) } else", "(default_memory, None) } else", "unit policy::"),
@@ -1375,9 +1391,77 @@ BREAKS = (
         "- `no job on this node can be fenced: ...`: ", "- ",
         "host messages every_message_for_an_administrator",
     ),
+    # Which file counts.
+    Break(
+        "own_file_before_slurms", "src/config/load.rs",
+        '["/etc/slurm/jobfence.conf", OWN_FILE]', '[OWN_FILE, "/etc/slurm/jobfence.conf"]',
+        "host cli the_check_names_the_file_that_counts_and_those_that_do_not",
+    ),
+    Break(
+        "unreadable_file_is_passed_over", "src/config/load.rs",
+        "file::read(path, may_be_missing)?", "file::read(path, may_be_missing).unwrap_or(None)",
+        "unit the_first_default_file_that_exists_counts",
+    ),
+    Break(
+        "one_file_by_two_names_is_shadowed", "src/command/check.rs",
+        "(real(other).is_none() || real(other) != real(read))", "true",
+        "host cli the_check_names_the_file_that_counts_and_those_that_do_not",
+    ),
+    Break(
+        "hook_names_a_file", HOOK,
+        'settings["Config"].encode() or None', '(settings["Config"] or "/etc/slurm/jobfence.conf").encode()',
+        "hook where_the_configuration_is",
+    ),
+    Break(
+        "slurms_directory_is_ours", SLURM_CONF,
+        'directory.ends_with("jobfence") && slurms.is_dir()', "false",
+        "unit slurms_directory_is_beside_ours",
+    ),
     # What --version says.
     Break("commit_as_long_as_git_says_it", "src/version/build.rs", "commit.chars().take(SHORT).collect()", "commit.to_owned()",
           "host version the_commit_is_known_with_git_and_without"),
     Break("a_schema_that_version_does_not_say", "src/command/version.rs", "living::SCHEMA, report::SCHEMA, ", "report::SCHEMA, ",
           "host version each_number_is_said"),
+    Break(
+        "a_step_is_done_before_its_entry_is_on_disk", SETUP_JOURNAL,
+        "        self.save()?;\n        Ok(number)",
+        "        Ok(number)",
+        "host setup dies::it_may_die_at_each_change",
+    ),
+    Break(
+        "setup_overwrites_what_somebody_has_changed", SETUP_JOURNAL,
+        'if !is(&self.text(entry, "after").map_err(failed)?) {',
+        'if !is(&self.text(entry, "after").map_err(failed)?) && false {',
+        "host setup what_somebody_has_changed_since_stays",
+    ),
+    Break(
+        "setup_leaves_the_steps_before_the_one_that_failed", "src/command/setup/apply.rs",
+        ".filter(|entry| entry.number > before)",
+        ".filter(|entry| entry.number < before)",
+        "unit a_step_that_fails_takes_the_others_back",
+    ),
+    Break(
+        "setup_reaches_other_nodes_unasked", "src/command/setup/apply.rs",
+        "!seen.is_done && (central || !seen.step.is_central)",
+        "!seen.is_done",
+        "unit what_reaches_further_is_done_only_when_it_was_asked_for",
+    ),
+    Break(
+        "a_file_of_the_administrators_becomes_roots", "src/command/whole.rs",
+        "fchown(&file, Some(to.uid), Some(to.gid))",
+        "fchown(&file, None, None).map(|()| drop(to))",
+        "host setup one_command_sets_it_up_and_takes_it_back",
+    ),
+    Break(
+        "setup_checks_no_node_that_is_set_up", "src/command/setup.rs",
+        "if one.is_bystander {",
+        "if one.is_bystander || !is_changed {",
+        "slurm set_up_and_taken_back",
+    ),
+    Break(
+        "an_include_of_one_directory_includes_all", "src/schedulers/slurm/plugstack.rs",
+        "libc::FNM_PATHNAME | libc::FNM_PERIOD",
+        "libc::FNM_PERIOD",
+        "unit a_file_that_does_not_exist_yet_would_be_read",
+    ),
 )

@@ -17,9 +17,12 @@ def make(place, so, program):
     newer.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as directory:
         archive = Path(directory, "archive.tar.xz")
-        # Without the crates, of which nothing is packed up.
-        subprocess.run(f"git ls-files -z --cached --others --exclude-standard | tar --null --files-from=- --transform=s,^,jobfence/, -cJf {archive}",
-                       shell=True, cwd=TOP, check=True)  # fmt: skip
+        # Of the crates, of which nothing is packed up, one file, of a name that debhelper does not like.
+        crate = Path(directory, "vendor/crate-1.0.0/Cargo.toml.orig")
+        crate.parent.mkdir(parents=True)
+        crate.write_text("[package]\n")
+        subprocess.run(f"git ls-files -z --cached --others --exclude-standard | tar --transform=s,^,jobfence/, -cJf {archive} --null "
+                       f"--files-from=- -C {directory} vendor", shell=True, cwd=TOP, check=True)  # fmt: skip
         environment = {**os.environ, "OUT": str(made), "ARCHIVE": str(archive), "SO": str(so), "BIN": str(program)}
         subprocess.run([TOP / "packaging/deb"], env=environment, stdout=subprocess.DEVNULL, check=True)
     version = next(made.glob("libjobfence_*.deb")).name.split("_")[1]

@@ -22,14 +22,13 @@ use super::rows::{Form, Rows};
 use super::verdict::Word;
 use super::{CheckOptions, document, look, told};
 
-/// How long the work may take, and how long it may take to remove its directories after that: NHC waits for a check for 5 seconds, by
-/// default.
-const LONGEST: Duration = Duration::from_secs(3);
+/// How long the work may then take to remove its directories. By default the whole is less than the 5 seconds for which NHC waits.
 const TO_END: Duration = Duration::from_secs(1);
 
 /// Prints the line, and fails only if jobs are not as they are configured to be.
 pub fn check(options: &CheckOptions) -> ExitCode {
-    let deadline = Instant::now() + LONGEST;
+    let longest = Duration::from_secs(options.within.into());
+    let deadline = Instant::now() + longest;
     let asked = child::ask(|| {
         // NHC may end this process.
         let _ = set_pdeathsig(Signal::SIGTERM);
@@ -38,14 +37,19 @@ pub fn check(options: &CheckOptions) -> ExitCode {
             let _ = dup2_stdout(&null);
             let _ = dup2_stderr(&null);
         }
-        let judged = told(look(options, &mut Rows::new(Form::Health)));
+        let mut rows = Rows::new(Form::Health);
+        // One asks twice.
+        rows.patience = longest / 3;
+        let judged = told(look(options, &mut rows));
         let fails = judged.short().0 == Word::Unfenced;
         format!("{}{}", u8::from(fails), document::line(&judged)).into_bytes()
     });
     let said = match asked {
         Err(errno) => Err(format!("no process can be started: {errno}")),
         Ok((pid, pipe)) => {
-            let said = read(pipe, deadline);
+            let said = read(pipe, deadline).and_then(|said| {
+                said.ok_or_else(|| format!("the check was not done after {} seconds", options.within))
+            });
             end(pid);
             said
         }
@@ -59,15 +63,13 @@ pub fn check(options: &CheckOptions) -> ExitCode {
     if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// All that is written into the pipe by the deadline.
-fn read(pipe: OwnedFd, deadline: Instant) -> Result<String, String> {
+/// All that is written into the pipe; `None`: it was still open at the deadline.
+fn read(pipe: OwnedFd, deadline: Instant) -> Result<Option<String>, String> {
     let mut pipe = File::from(pipe);
     let mut said = Vec::new();
     let mut some = [0; 4096];
     loop {
-        let Some(left) = deadline.checked_duration_since(Instant::now()) else {
-            return Err(format!("the check was not done after {} seconds", LONGEST.as_secs()));
-        };
+        let Some(left) = deadline.checked_duration_since(Instant::now()) else { return Ok(None) };
         let mut ready = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
         match poll(&mut ready, PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO)) {
             Ok(0) | Err(Errno::EINTR) => continue,
@@ -75,7 +77,7 @@ fn read(pipe: OwnedFd, deadline: Instant) -> Result<String, String> {
             Err(errno) => return Err(format!("the check cannot be read: {errno}")),
         }
         match pipe.read(&mut some) {
-            Ok(0) => return Ok(String::from_utf8_lossy(&said).into_owned()),
+            Ok(0) => return Ok(Some(String::from_utf8_lossy(&said).into_owned())),
             Ok(length) => said.extend_from_slice(some.get(..length).unwrap_or_default()),
             Err(error) => return Err(format!("the check cannot be read: {error}")),
         }

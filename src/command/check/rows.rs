@@ -37,29 +37,22 @@ struct Row {
 }
 
 /// The rows of a check.
-#[derive(Default)]
 pub struct Rows {
     form: Form,
     rows: Vec<Row>,
+    /// How long a scheduler's command may take: it asks its server.
+    pub patience: Duration,
 }
 
 impl Rows {
     /// None yet.
     pub fn new(form: Form) -> Self {
-        Self { form, rows: Vec::new() }
+        Self { form, rows: Vec::new(), patience: PATIENCE }
     }
 
     /// Whether rows are wanted that the verdict does not depend on. One line has none, and what they need is not asked for.
     pub fn are_wanted(&self) -> bool {
         matches!(self.form, Form::Text | Form::Json)
-    }
-
-    /// How long a scheduler's command may take: it asks its server.
-    pub fn patience(&self) -> Duration {
-        match self.form {
-            Form::Health => Duration::from_secs(1),
-            Form::Text | Form::Json | Form::Brief => PATIENCE,
-        }
     }
 
     /// What is so, and neither wrong nor surprising.

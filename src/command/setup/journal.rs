@@ -99,7 +99,7 @@ impl SetupJournal {
         let not_understood = || Error::new("this journal is of a later release of jobfence, or is broken:").at(&file);
         let found: Value = serde_json::from_slice(&text).map_err(|_| not_understood())?;
         let entries = found.get("entries").and_then(Value::as_array).filter(|_| found["version"] == VERSION);
-        let entries = entries.ok_or_else(not_understood)?.iter().map(|entry| entry_from(entry));
+        let entries = entries.ok_or_else(not_understood)?.iter().map(entry_from);
         entries.collect::<Option<Vec<_>>>().ok_or_else(not_understood)
     }
 

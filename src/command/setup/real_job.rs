@@ -12,8 +12,10 @@ use crate::living::LivingView;
 
 /// How often to look.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long a job may run before its fence is seen: the scheduler can say so before it starts anything.
-const GRACE: Duration = Duration::from_secs(10);
+/// How long a job may run before its fence is seen: HTCondor says so before it has started anything.
+const GRACE: Duration = Duration::from_secs(30);
+/// How long a deleted job may take to end.
+const END: Duration = Duration::from_secs(30);
 
 /// Has it run, and waits for its fence at most until the deadline.
 pub fn try_one(job: &dyn SleepingJob, deadline: Instant) -> JobTried {
@@ -30,6 +32,11 @@ pub fn try_one(job: &dyn SleepingJob, deadline: Instant) -> JobTried {
     };
     let tried = wait(job, &id, &configured, deadline);
     job.delete(&user, &id);
+    // If jobfence is taken out of the scheduler next, nothing else ends the fence soon.
+    let late = Instant::now() + END;
+    while fence(&configured, &id).is_some() && Instant::now() < late {
+        std::thread::sleep(PAUSE);
+    }
     tried
 }
 

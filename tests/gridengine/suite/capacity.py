@@ -345,6 +345,8 @@ def checked(site):
         return done.returncode, done.stdout
     status, said = verdict()
     expect_equal(status, 0, f"the status of a good check ({said})")
+    healthy = site.command(str(site.jobfence), "check", "--health")
+    expect(healthy.returncode == 0 and healthy.stdout.startswith("ok: jobfence "), f"what a health check says of it: {healthy.stdout}")
     expect_in("gridengine     load_sensor is none: qmaster does not learn", said, "what is missing")
     for lacking in "complexes", "consumable":
         expect(lacking not in said, f"all complexes are as they should be: {said}")
@@ -374,6 +376,8 @@ def checked(site):
     site.configure()
     with site.changed(["-sconf", "global"], ["-Mconf"], shepherd_cmd="none"):
         status, said = verdict()
+        healthy = site.command(str(site.jobfence), "check", "--health")
+        expect(healthy.returncode == 1 and healthy.stdout.startswith("unfenced: "), f"what a health check says of it: {healthy.stdout}")
     expect(status == 1 and "NO job would be fenced here: shepherd_cmd of Grid Engine is none, and not jobfence" in said, said)
     gone = site.home / "jobfence"
     for why in "and no such file is here", "which is not executable":

@@ -40,7 +40,7 @@ impl SchedulersPart for GridEnginePart {
 
     fn check(&self, host: &CheckedHost<'_>, rows: &mut Rows, verdict: &mut Verdict) {
         if let Some(execd) = SchedulerDaemon::find(host.proc, EXECD) {
-            let execd = execd.with_patience(rows.patience());
+            let execd = execd.with_patience(rows.patience);
             check::look(&execd, host.loaded, host.pam, rows, host::too_much, verdict);
         }
     }

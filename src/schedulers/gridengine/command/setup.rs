@@ -18,12 +18,20 @@ use crate::command::Failure;
 use crate::setup::plan::{JobTried, PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep};
 use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
 
-/// Edits the configuration of the host `$1` by the program `$2` of sed(1). One without lines is removed.
-const EDIT: &str = r#""$0" -sconf global >/dev/null || exit
+/// Adds (`-Aconf`) or changes (`-Mconf`) the configuration of a host in the file `$2`. An execd that has none yet does not know its version,
+/// and asks for it only when that of the cluster changes. So the cluster's is written anew as it is.
+const PUT: &str = r#""$0" "$1" "$2" || exit
 d=$(mktemp -d) || exit
-if "$0" -sconf "$1" >"$d/was" 2>/dev/null; then
+"$0" -sconf global >"$d/global" && "$0" -Mconf "$d/global"
+s=$?; rm -r "$d"; exit $s"#;
+/// Edits the configuration of the host `$1` by the program `$2` of sed(1). One without lines is removed. execd notices that in the same way.
+const EDIT: &str = r#"d=$(mktemp -d) || exit
+if "$0" -sconf global >"$d/global" && "$0" -sconf "$1" >"$d/was" 2>/dev/null; then
     sed -e :join -e '/\\$/{N;s/, *\\\n */,/;s/ *\\\n */ /;bjoin' -e '}' -e '/^#/d' -e '/^$/d' -e "$2" "$d/was" >"$d/$1" &&
-        if [ -s "$d/$1" ]; then "$0" -Mconf "$d/$1"; else "$0" -dconf "$1"; fi
+        if [ -s "$d/$1" ]; then "$0" -Mconf "$d/$1"; else "$0" -dconf "$1"; fi &&
+        "$0" -Mconf "$d/global"
+else
+    "$0" -sconf global >/dev/null
 fi
 s=$?; rm -r "$d"; exit $s"#;
 
@@ -247,10 +255,10 @@ fn state_of(rows: &str, id: &str) -> JobState {
     }
 }
 
-/// A time of Grid Engine's, such as 00:00:40, and a second more.
+/// A time of Grid Engine's, such as 00:00:40, and a little more.
 fn seconds(text: &str) -> Duration {
     let parts = text.split(':').map(|part| part.trim().parse::<u64>().unwrap_or(0));
-    Duration::from_secs(parts.fold(0_u64, |all, part| all.saturating_mul(60).saturating_add(part)).saturating_add(1))
+    Duration::from_secs(parts.fold(0_u64, |all, part| all.saturating_mul(60).saturating_add(part)).saturating_add(3))
 }
 
 /// The step about the configuration of this host.
@@ -263,8 +271,8 @@ fn configuration(
     let has_sensor = |list: &str| list.split([',', ' ']).any(|program| runs(program, "host").is_ok());
     let settings = facts.settings(program, sensor, &has_sensor);
     let option = if facts.local.is_some() { "-Mconf" } else { "-Aconf" };
-    let file = Some((facts.host.clone(), facts.with(&settings)));
-    let run = SetupCommand { argv: daemon.words(&["qconf", option])?, file };
+    let argv = daemon.script("qconf", PUT, &[option]);
+    let run = SetupCommand { argv: argv?, file: Some((facts.host.clone(), facts.with(&settings))) };
     let undo = daemon.script("qconf", EDIT, &[&facts.host, &facts.taken_back(&settings)])?;
     let undo = vec![SetupCommand { argv: undo, file: None }];
     let why = "execd of this host starts each job by jobfence, and asks it what jobs can have; it reads this with its next load report";
@@ -397,8 +405,8 @@ mod tests {
         assert!(matches!(of("r "), JobState::Runs));
         assert!(matches!(of("Eqw"), JobState::Stuck(_)));
         assert!(matches!(state_of("", "7"), JobState::Waits));
-        assert_eq!(seconds("00:00:40").as_secs(), 41);
-        assert_eq!(seconds("0:1:5").as_secs(), 66);
+        assert_eq!(seconds("00:00:40").as_secs(), 43);
+        assert_eq!(seconds("0:1:5").as_secs(), 68);
     }
 
     /// Runs a script with a qconf that keeps two files, and returns the configuration of the host after it.
@@ -406,7 +414,8 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         let (qconf, conf) = (top.path().join("qconf"), top.path().join("conf"));
         let script = format!(
-            "#!/bin/sh\ncase $1 in -sconf) [ $2 = global ] || {{ [ -e {c} ] && cat {c}; }} ;; -Mconf) cp $2 {c} ;; -dconf) rm {c} ;; esac\n",
+            "#!/bin/sh\ncase $1$2 in -sconfglobal) echo all ;; -sconf*) cat {c} ;; -Mconf*/global) cat $2 >{c}.global ;; -Mconf*) cp $2 {c} ;; -dconf*) \
+             rm {c} ;; esac\n",
             c = conf.display()
         );
         std::fs::write(&qconf, script).unwrap();

@@ -8,10 +8,15 @@ use jobfence::requests::REQUESTS;
 use jobfence::schedulers::htcondor::{asked, environment};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
-use crate::check::daemon::{SchedulerDaemon, is_ours, not_ours};
+use crate::check::daemon::{DaemonKind, SchedulerDaemon, is_ours, not_ours};
 use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 
+/// The daemon of a host that runs jobs.
+pub const STARTD: DaemonKind = DaemonKind { program: "condor_startd", variables: &["CONDOR_CONFIG"] };
+
+/// The daemon of a host from which jobs are submitted.
+pub const SCHEDD: DaemonKind = DaemonKind { program: "condor_schedd", ..STARTD };
 /// The name of the link under which jobfence runs a job and writes its card.
 const WRAPPER: &str = "htcondor-job";
 /// The settings that are looked up for the starters.

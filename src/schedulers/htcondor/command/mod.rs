@@ -6,13 +6,14 @@ use std::time::Instant;
 use jobfence::sys::dir::Dir;
 
 use crate::check::claims::Claims;
-use crate::check::daemon::{DaemonKind, SchedulerDaemon};
+use crate::check::daemon::SchedulerDaemon;
 use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
 use crate::job_match::{JobMatch, of_parts};
 use crate::part::{AfterUndo, CheckedHost, SchedulersPart};
 use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
+use check::{SCHEDD, STARTD};
 
 pub mod check;
 pub mod docker;
@@ -20,12 +21,6 @@ pub mod job;
 pub mod monitor;
 pub mod setup;
 pub mod starter;
-
-/// The daemon of a host that runs jobs.
-const STARTD: DaemonKind = DaemonKind { program: "condor_startd", variables: &["CONDOR_CONFIG"] };
-
-/// The daemon of a host from which jobs are submitted.
-const SCHEDD: DaemonKind = DaemonKind { program: "condor_schedd", ..STARTD };
 
 /// HTCondor's part of the command.
 pub struct HtCondorPart;
@@ -42,7 +37,7 @@ impl SchedulersPart for HtCondorPart {
 
     fn check(&self, host: &CheckedHost<'_>, rows: &mut Rows, verdict: &mut Verdict) {
         if let Some(startd) = SchedulerDaemon::find(host.proc, STARTD) {
-            let startd = startd.with_patience(rows.patience());
+            let startd = startd.with_patience(rows.patience);
             check::look(&startd, rows, verdict);
             if rows.are_wanted() {
                 check::of_startd(&startd, rows);

@@ -9,8 +9,8 @@ use jobfence::requests::REQUESTS;
 use jobfence::schedulers::htcondor::asked;
 use jobfence::sys::dir::Dir;
 
-use super::check::{WHOSE, value_in};
-use super::{SCHEDD, STARTD, monitor};
+use super::check::{SCHEDD, STARTD, WHOSE, value_in};
+use super::monitor;
 use crate::check::daemon::{SchedulerDaemon, not_ours};
 use crate::command::Failure;
 use crate::configured::Configured;

@@ -5,9 +5,12 @@ use jobfence::config::{Loaded, default_files};
 use jobfence::schedulers::pbs;
 
 use super::mom::{self, ForMom, MomSays};
-use crate::check::daemon::SchedulerDaemon;
+use crate::check::daemon::{DaemonKind, SchedulerDaemon};
 use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
+
+/// The daemon of a node.
+pub const MOM: DaemonKind = DaemonKind { program: "pbs_mom", variables: &["PBS_CONF_FILE"] };
 
 /// Checks this MoM. It works in `mom_priv` of the directory that it was started with.
 pub fn look(mom: &SchedulerDaemon, loaded: &Loaded, rows: &mut Rows, verdict: &mut Verdict) {

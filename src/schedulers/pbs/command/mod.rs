@@ -9,7 +9,7 @@ use jobfence::schedulers::pbs::{strays, tasks};
 use jobfence::sys::dir::Dir;
 
 use crate::check::claims::Claims;
-use crate::check::daemon::{DaemonKind, SchedulerDaemon};
+use crate::check::daemon::SchedulerDaemon;
 use crate::check::names::{KnownNames, have};
 use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
@@ -18,15 +18,13 @@ use crate::fetched::report;
 use crate::job_match::{JobMatch, is_number};
 use crate::part::{CheckedHost, Chore, SchedulersPart};
 use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
+use check::MOM;
 
 pub mod check;
 pub mod config;
 pub mod mom;
 pub mod node;
 pub mod setup;
-
-/// The daemon of a node.
-const MOM: DaemonKind = DaemonKind { program: "pbs_mom", variables: &["PBS_CONF_FILE"] };
 
 /// OpenPBS's part of the command.
 pub struct PbsPart;

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use jobfence::schedulers::pbs::{CONF, CONF_VARIABLE, configured_home};
 
+use super::check::MOM;
 use super::mom::{self, EVENTS, MomHook};
-use super::{MOM, node};
+use super::node;
 use crate::check::daemon::{DaemonKind, SchedulerDaemon};
 use crate::command::Failure;
 use crate::setup::plan::{JobTried, PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep};

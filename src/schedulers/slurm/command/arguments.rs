@@ -10,6 +10,7 @@ use jobfence::schedulers::slurm::plugstack::{self, PlugstackLine, PlugstackLooku
 
 use crate::check::rows::Rows;
 use crate::configured::Configured;
+use crate::schedulers::slurm::line::library;
 use crate::schedulers::slurm::load;
 
 /// The line by which Slurm would load the plugin, in `file` or in the file of slurm.conf. `None`: there is no Slurm.
@@ -100,15 +101,10 @@ fn closed(file: &Path) -> Option<(String, String)> {
 
 /// The PAM line that fences sessions with this configuration: the file that Slurm loads, with the same arguments.
 pub fn of_pam(configured: &Configured, found: Option<&(PathBuf, PlugstackLookup)>) -> String {
-    let default_plugin = || {
-        let program = std::env::current_exe().unwrap_or_default();
-        let found = program.ancestors().nth(2).map(|prefix| prefix.join("lib/slurm/libjobfence.so"));
-        found.filter(|file| file.is_file()).unwrap_or_else(|| PathBuf::from("/usr/lib/slurm/libjobfence.so"))
-    };
     let (file, mut arguments) = match of(found) {
         Some(line) if line.plugin.starts_with('/') => (PathBuf::from(&line.plugin), line.arguments.clone()),
-        Some(line) => (default_plugin(), line.arguments.clone()),
-        None => (default_plugin(), Vec::new()),
+        Some(line) => (library(), line.arguments.clone()),
+        None => (library(), Vec::new()),
     };
     if let Some(config) = &configured.config {
         let config = std::path::absolute(config).unwrap_or_else(|_| config.clone());

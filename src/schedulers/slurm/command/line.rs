@@ -19,6 +19,21 @@ const TEMPLATE: &str = "share/jobfence/plugstack.conf";
 /// The comment above an 'include' that jobfence wrote.
 const OURS: &str = "# Written by 'jobfence enable'.";
 
+/// The library of this command's installation: the file that the installed line loads, or else the one where 'make install' or a package
+/// has put it.
+pub fn library() -> PathBuf {
+    let program = std::env::current_exe().unwrap_or_default();
+    library_below(program.ancestors().nth(2).unwrap_or(Path::new("/usr")))
+}
+
+fn library_below(prefix: &Path) -> PathBuf {
+    let of_a_package = format!("lib/{}-linux-gnu/jobfence", std::env::consts::ARCH);
+    let usual = ["lib/slurm", &of_a_package, "lib64/jobfence"].map(|place| prefix.join(place).join("libjobfence.so"));
+    let of_the_line = InstalledLine::installed(Some(&prefix.join(TEMPLATE))).plugin;
+    let found = of_the_line.into_iter().chain(usual).find(|file| file.is_file());
+    found.unwrap_or_else(|| PathBuf::from("/usr/lib/slurm/libjobfence.so"))
+}
+
 /// The line that 'make install' provided, and the paths that belong to it.
 pub struct InstalledLine {
     /// The installed file. Slurm does not read it.
@@ -231,6 +246,26 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
+
+    #[test]
+    fn the_library_is_found_where_it_was_put() {
+        let temp = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| {
+            let file = temp.path().join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(&file, text).unwrap();
+            file
+        };
+        assert_eq!(library_below(temp.path()), Path::new("/usr/lib/slurm/libjobfence.so"));
+        let of_a_package = format!("lib/{}-linux-gnu/jobfence/libjobfence.so", std::env::consts::ARCH);
+        for place in ["lib64/jobfence/libjobfence.so", &of_a_package, "lib/slurm/libjobfence.so"] {
+            let file = put(place, "");
+            assert_eq!(library_below(temp.path()), file);
+        }
+        let file = put("elsewhere/libjobfence.so", "");
+        put(TEMPLATE, &format!("required {}\n", file.display()));
+        assert_eq!(library_below(temp.path()), file);
+    }
 
     #[test]
     fn a_file_is_whole_at_every_moment() {
