@@ -36,7 +36,7 @@ use crate::schedulers::slurm::node;
 use crate::schedulers::slurm::pam;
 pub use document::SCHEMA;
 use rows::{Form, Rows};
-use verdict::{Cause, Fault, Judgement, Verdict, Word, without_root};
+use verdict::{Cause, Fault, Judgement, Verdict, VerdictWord, without_root};
 
 #[derive(Args)]
 pub struct CheckOptions {
@@ -99,7 +99,7 @@ impl CheckOptions {
 /// Fails unless a job would be fenced as configured.
 pub fn check(options: &CheckOptions) -> Result<ExitCode, Failure> {
     if options.health {
-        return Ok(health::check(options));
+        return Ok(health::check(options.within, |rows| judgement(look(options, rows))));
     }
     run(options).map(|fenced| if fenced { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -115,18 +115,18 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
                 [] => println!("verdict        {}", judged.text),
                 mistakes => mistakes.iter().for_each(|mistake| eprintln!("jobfence: {mistake}")),
             }
-            if let (false, Word::Unknown) = (judged.mistakes.is_empty(), judged.word) {
+            if let (false, VerdictWord::Unknown) = (judged.mistakes.is_empty(), judged.word) {
                 eprintln!("jobfence: {UNSEEN}");
             }
             Ok(judged.word.is_good())
         }
         Form::Json => {
-            let judged = told(judged);
+            let judged = judgement(judged);
             println!("{}", document::document(&rows, &judged));
             Ok(judged.short().0.is_good())
         }
         Form::Brief | Form::Health => {
-            let judged = told(judged);
+            let judged = judgement(judged);
             println!("{}", document::line(&judged));
             Ok(judged.short().0.is_good())
         }
@@ -137,8 +137,8 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
 const UNSEEN: &str = "files that only root may read were not seen; run 'jobfence check' as root";
 
 /// What an error of the check itself is for programs and in one line: it keeps jobs from nothing.
-fn told(judged: Result<Judgement, Failure>) -> Judgement {
-    judged.unwrap_or_else(|error| Judgement::new(Word::Unknown, error.to_string()))
+fn judgement(judged: Result<Judgement, Failure>) -> Judgement {
+    judged.unwrap_or_else(|error| Judgement::new(VerdictWord::Unknown, error.to_string()))
 }
 
 /// Looks at all that is wanted.
@@ -158,7 +158,7 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
     describe::sections(rows, &loaded, slurm.as_ref(), options.keys);
     let (candidates, untried) = candidates(&loaded, node);
     if candidates.iter().all(|candidate| candidate.config.mode == Mode::Off) {
-        return Ok(Judgement::new(Word::Off, "Mode=off: no job is fenced here"));
+        return Ok(Judgement::new(VerdictWord::Off, "Mode=off: no job is fenced here"));
     }
     let enforces = candidates.iter().any(|candidate| candidate.config.mode == Mode::Enforce);
     let config = &loaded.config;

@@ -72,7 +72,7 @@ pub fn line(judged: &Judgement) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::verdict::Word;
+    use super::super::verdict::VerdictWord;
     use super::*;
 
     #[test]
@@ -93,7 +93,7 @@ mod tests {
     fn a_line_is_one_line_without_quotes_and_without_this_process() {
         let pid = std::process::id();
         let text = format!("NO job: '/c/uid_{}/job_check-{pid}'\n\"a\" `b` $c \u{1b}", u32::MAX - 1 - pid);
-        let said = line(&Judgement::new(Word::Unfenced, text));
+        let said = line(&Judgement::new(VerdictWord::Unfenced, text));
         assert_eq!(said, "unfenced: NO job: /c/uid_UID/job_check-PID; a b c ?");
     }
 }

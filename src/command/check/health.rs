@@ -18,16 +18,16 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stderr, dup2_stdout};
 
+use super::document;
 use super::rows::{Form, Rows};
-use super::verdict::Word;
-use super::{CheckOptions, document, look, told};
+use super::verdict::{Judgement, VerdictWord};
 
 /// How long the work may then take to remove its directories. By default the whole is less than the 5 seconds for which NHC waits.
 const TO_END: Duration = Duration::from_secs(1);
 
-/// Prints the line, and fails only if jobs are not as they are configured to be.
-pub fn check(options: &CheckOptions) -> ExitCode {
-    let longest = Duration::from_secs(options.within.into());
+/// Prints the line of what `judge` finds within so many seconds, and fails only if jobs are not as they are configured to be.
+pub fn check(within: u32, judge: impl FnOnce(&mut Rows) -> Judgement) -> ExitCode {
+    let longest = Duration::from_secs(within.into());
     let deadline = Instant::now() + longest;
     let asked = child::ask(|| {
         // NHC may end this process.
@@ -40,24 +40,23 @@ pub fn check(options: &CheckOptions) -> ExitCode {
         let mut rows = Rows::new(Form::Health);
         // One asks twice.
         rows.patience = longest / 3;
-        let judged = told(look(options, &mut rows));
-        let fails = judged.short().0 == Word::Unfenced;
+        let judged = judge(&mut rows);
+        let fails = judged.short().0 == VerdictWord::Unfenced;
         format!("{}{}", u8::from(fails), document::line(&judged)).into_bytes()
     });
     let said = match asked {
         Err(errno) => Err(format!("no process can be started: {errno}")),
         Ok((pid, pipe)) => {
-            let said = read(pipe, deadline).and_then(|said| {
-                said.ok_or_else(|| format!("the check was not done after {} seconds", options.within))
-            });
+            let said = read(pipe, deadline)
+                .and_then(|said| said.ok_or_else(|| format!("the check was not done after {within} seconds")));
             end(pid);
             said
         }
     };
     let (fails, line) = match said.as_deref().map(|text| text.split_at_checked(1)) {
         Ok(Some((fails, line))) => (fails == "1", line.to_owned()),
-        Ok(None) => (false, format!("{}: the check ended before it was done", Word::Unknown)),
-        Err(why) => (false, format!("{}: {why}", Word::Unknown)),
+        Ok(None) => (false, format!("{}: the check ended before it was done", VerdictWord::Unknown)),
+        Err(why) => (false, format!("{}: {why}", VerdictWord::Unknown)),
     };
     println!("{line}");
     if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS }

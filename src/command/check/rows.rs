@@ -30,7 +30,7 @@ enum RowKind {
     Fault,
 }
 
-struct Row {
+struct CheckRow {
     name: String,
     value: String,
     kind: RowKind,
@@ -39,7 +39,7 @@ struct Row {
 /// The rows of a check.
 pub struct Rows {
     form: Form,
-    rows: Vec<Row>,
+    rows: Vec<CheckRow>,
     /// How long a scheduler's command may take: it asks its server.
     pub patience: Duration,
 }
@@ -74,11 +74,11 @@ impl Rows {
     pub fn more(&mut self, value: impl Display) {
         let (value, name) = (value.to_string(), self.rows.last().map(|row| row.name.clone()).unwrap_or_default());
         self.print("", &value);
-        self.rows.push(Row { name, value, kind: RowKind::Remark });
+        self.rows.push(CheckRow { name, value, kind: RowKind::Remark });
     }
 
     fn add(&mut self, name: &str, value: impl Display, kind: RowKind) {
-        let row = Row { name: name.to_owned(), value: value.to_string(), kind };
+        let row = CheckRow { name: name.to_owned(), value: value.to_string(), kind };
         self.print(name, &row.value);
         self.rows.push(row);
     }
@@ -96,7 +96,7 @@ impl Rows {
             RowKind::Remark => "remark",
             RowKind::Fault => "fault",
         };
-        let one = |row: &Row| json!({"name": row.name, "value": row.value, "kind": kind(row.kind)});
+        let one = |row: &CheckRow| json!({"name": row.name, "value": row.value, "kind": kind(row.kind)});
         self.rows.iter().map(one).collect()
     }
 }

@@ -72,7 +72,7 @@ impl Fault<'_> {
 
 /// What a check says in the end: the first word of its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Word {
+pub enum VerdictWord {
     /// A job would be fenced.
     Ok,
     /// A job would be observed.
@@ -87,14 +87,14 @@ pub enum Word {
     Unknown,
 }
 
-impl Word {
+impl VerdictWord {
     /// Whether jobs are as they are configured to be.
     pub fn is_good(self) -> bool {
         matches!(self, Self::Ok | Self::Observe | Self::Off)
     }
 }
 
-impl fmt::Display for Word {
+impl fmt::Display for VerdictWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Ok => "ok",
@@ -109,7 +109,7 @@ impl fmt::Display for Word {
 
 /// The end of a check.
 pub struct Judgement {
-    pub word: Word,
+    pub word: VerdictWord,
     /// For people: the whole sentence.
     pub text: String,
     /// What equal nodes have in common, for the line of a node on which all is well.
@@ -121,7 +121,7 @@ pub struct Judgement {
 }
 
 impl Judgement {
-    pub fn new(word: Word, text: impl Into<String>) -> Self {
+    pub fn new(word: VerdictWord, text: impl Into<String>) -> Self {
         Self { word, text: text.into(), like: None, not_yet: None, mistakes: Vec::new() }
     }
 
@@ -129,9 +129,9 @@ impl Judgement {
     pub fn wrong(errors: &LoadError, is_unseen: bool) -> Self {
         let mistakes = errors.errors().to_vec();
         let word = match errors.mode {
-            _ if is_unseen => Word::Unknown,
-            Mode::Enforce => Word::Unfenced,
-            Mode::Observe | Mode::Off => Word::Unobserved,
+            _ if is_unseen => VerdictWord::Unknown,
+            Mode::Enforce => VerdictWord::Unfenced,
+            Mode::Observe | Mode::Off => VerdictWord::Unobserved,
         };
         let text = mistakes.first().map(ToString::to_string).unwrap_or_default();
         Self { mistakes, ..Self::new(word, text) }
@@ -143,9 +143,9 @@ impl Judgement {
     }
 
     /// For programs and for one line: the word, and why.
-    pub fn short(&self) -> (Word, &str) {
+    pub fn short(&self) -> (VerdictWord, &str) {
         match (&self.not_yet, &self.like) {
-            (Some(why), _) if self.word.is_good() => (Word::Unfenced, why),
+            (Some(why), _) if self.word.is_good() => (VerdictWord::Unfenced, why),
             (_, Some(like)) if self.word.is_good() => (self.word, like),
             _ => (self.word, &self.text),
         }
@@ -156,7 +156,7 @@ impl Judgement {
 #[derive(Default)]
 pub struct Verdict {
     /// The reason, as a whole sentence: the first one that is certain to unfence jobs, or else the first one.
-    no: Option<(Word, String)>,
+    no: Option<(VerdictWord, String)>,
     not_yet: Option<String>,
 }
 
@@ -167,12 +167,12 @@ impl Verdict {
 
     /// No job would be fenced.
     pub fn no(&mut self, why: String) {
-        self.found(Word::Unfenced, why);
+        self.found(VerdictWord::Unfenced, why);
     }
 
     /// Whether a job would be fenced is not known.
     pub fn unknown(&mut self, why: String) {
-        self.found(Word::Unknown, why);
+        self.found(VerdictWord::Unknown, why);
     }
 
     /// No job is fenced until the administrator goes on with the installation.
@@ -180,10 +180,10 @@ impl Verdict {
         self.not_yet.get_or_insert(why);
     }
 
-    fn found(&mut self, word: Word, why: String) {
+    fn found(&mut self, word: VerdictWord, why: String) {
         match &self.no {
-            Some((Word::Unfenced, _)) => {}
-            Some(_) if word != Word::Unfenced => {}
+            Some((VerdictWord::Unfenced, _)) => {}
+            Some(_) if word != VerdictWord::Unfenced => {}
             _ => self.no = Some((word, why)),
         }
     }
@@ -199,7 +199,7 @@ impl Verdict {
         }
         match (config.mode, config.on_error.general()) {
             (Mode::Observe, _) => self.found(
-                Word::Unobserved,
+                VerdictWord::Unobserved,
                 format!("NO {jobs} would be observed here; jobs run as if there were no jobfence: {error}"),
             ),
             (_, OnError::Warn) => self.no(format!(
@@ -212,21 +212,21 @@ impl Verdict {
     /// The end. `enforces`: whether any job is to be limited. `fine`: what to say if nothing was found.
     pub fn judge(self, enforces: bool, fine: impl FnOnce() -> Judgement) -> Judgement {
         let Some((word, why)) = self.no else { return Judgement { not_yet: self.not_yet, ..fine() } };
-        Judgement::new(if word == Word::Unfenced && !enforces { Word::Unobserved } else { word }, why)
+        Judgement::new(if word == VerdictWord::Unfenced && !enforces { VerdictWord::Unobserved } else { word }, why)
     }
 }
 
 /// The end of a check without root that has found no fault.
 pub fn without_root() -> Judgement {
     let text = "only root can see whether a job would be fenced here; no obstacle was found so far: run 'jobfence check' as root";
-    Judgement::new(Word::Unknown, text)
+    Judgement::new(VerdictWord::Unknown, text)
 }
 
 /// The end of a check that has found no fault. `own`: whether any directory of jobs is jobfence's.
 pub fn good(host: &Host, loaded: &Loaded, own: bool, places: &SlurmDirs) -> Judgement {
     let (word, done) = match loaded.config.mode {
-        Mode::Enforce => (Word::Ok, "fenced"),
-        Mode::Observe | Mode::Off => (Word::Observe, "observed"),
+        Mode::Enforce => (VerdictWord::Ok, "fenced"),
+        Mode::Observe | Mode::Off => (VerdictWord::Observe, "observed"),
     };
     let whose = match own {
         true => {
