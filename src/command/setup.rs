@@ -14,9 +14,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use diffy::DiffOptions;
 use jobfence::printable::printable_lines;
 use jobfence::sys::dir::Dir;
-use similar::TextDiff;
 
 use crate::check;
 use crate::command::{Failure, require_root};
@@ -188,9 +188,9 @@ fn show(seen: &LookedAtStep, central: bool) {
             let text = |text: Option<&Vec<u8>>| String::from_utf8_lossy(text.map_or(&[], Vec::as_slice)).into_owned();
             let (before, after) = (text(seen.before.as_ref().map(|(text, _)| text)), text(file.text.as_ref()));
             let name = |is_there: bool| if is_there { file.path.display().to_string() } else { "/dev/null".to_owned() };
-            let diff = TextDiff::from_lines(&before, &after);
-            let mut diff = diff.unified_diff();
-            let diff = diff.header(&name(seen.before.is_some()), &name(file.text.is_some())).to_string();
+            let mut diff = DiffOptions::new();
+            diff.set_original_filename(name(seen.before.is_some())).set_modified_filename(name(file.text.is_some()));
+            let diff = diff.create_patch(&before, &after).to_string();
             // A tab is part of a diff.
             let lines = diff.split('\t').map(|part| printable_lines(part, '?')).collect::<Vec<_>>();
             print!("{}", lines.join("\t"));

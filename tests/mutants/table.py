@@ -1175,10 +1175,10 @@ BREAKS = (
           "unit a_startd_that_is_busy"),
     Break("a_starter_without_room_of_its_own", STARTER, "room: Some(Room {", "room: (limits_memory).then_some(Room {", "unit the_starter_has_room"),
     # A check for programs and for health checks.
-    Break("a_health_check_fails_for_what_is_unknown", "src/command/check/health.rs", "judged.short().0 == Word::Unfenced",
+    Break("a_health_check_fails_for_what_is_unknown", "src/command/check/health.rs", "judged.short().0 == VerdictWord::Unfenced",
           "!judged.short().0.is_good()", "host cli a_health_check_asks a_health_check_fails_only"),
     Break("what_stands_below_a_row_is_for_people_alone", "src/command/check/rows.rs",
-          "self.rows.push(Row { name, value, kind: RowKind::Remark });", "let _ = name;", "host cli check_says_the_same"),
+          "self.rows.push(CheckRow { name, value, kind: RowKind::Remark });", "let _ = name;", "host cli check_says_the_same"),
     Break("a_line_with_quotes", "src/command/check/document.rs", "let plain = |c: &char| !matches!(c, '\\'' |", "let plain = |c: &char| !matches!(c, '\\t' |",
           "unit check::document"),
     Break("a_shells_htcondor", "src/command/check/daemon.rs", "{ self.kind.variables } else { &[] }", "{ self.kind.variables } else { self.kind.variables }",
