@@ -61,15 +61,20 @@ fn one_command_turns_it_on_and_one_off() {
 fn what_is_left_does_not_keep_the_line() {
     let Some(site) = Site::new("enable", "left") else { return };
     let before = site.files();
-    site.says(&["enable"], 0, "enabled");
-    site.says(&["disable", "--keep-service"], 0, "no step of Slurm is fenced; jobfence.service and what it needs stay");
+    says(&site, &["enable"], 0, "enabled");
+    says(
+        &site,
+        &["disable", "--keep-service"],
+        0,
+        "no step of Slurm is fenced; jobfence.service and what it needs stay",
+    );
     assert_eq!(site.files(), before);
     assert!(site.path("run").is_dir(), "RunDir is gone");
 
-    site.says(&["enable"], 0, "enabled");
+    says(&site, &["enable"], 0, "enabled");
     fs::remove_dir_all(site.path("run")).unwrap();
     fs::write(site.path("run"), "").unwrap();
-    site.says(&["disable"], 3, "no new step is fenced, but something is left: ");
+    says(&site, &["disable"], 3, "no new step is fenced, but something is left: ");
     assert_eq!(site.files(), before);
 }
 
