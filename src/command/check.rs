@@ -222,7 +222,7 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
     if verdict.is_good() && rows.are_wanted() {
         attach::say(rows, &host, config, slurm.as_ref(), &places, own.any);
     }
-    Ok(verdict.judge(enforces, || verdict::good(&host, &loaded, own.any, &places)))
+    Ok(verdict.judge(enforces, || verdict::good(&host, &loaded, enforces, own.any, &places)))
 }
 
 /// The configuration, after saying its origin. An error: what is wrong with it.

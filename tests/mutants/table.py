@@ -1175,6 +1175,9 @@ BREAKS = (
           "unit a_startd_that_is_busy"),
     Break("a_starter_without_room_of_its_own", STARTER, "room: Some(Room {", "room: (limits_memory).then_some(Room {", "unit the_starter_has_room"),
     # A check for programs and for health checks.
+    Break("a_health_check_fails_where_jobs_are_only_observed", "src/command/check/verdict.rs",
+          "VerdictWord::Observe => (VerdictWord::Unobserved, why)", "VerdictWord::Observe => (VerdictWord::Unfenced, why)",
+          "host cli a_health_check_asks_the_daemons"),
     Break("a_health_check_fails_for_what_is_unknown", "src/command/check/health.rs", "judged.short().0 == VerdictWord::Unfenced",
           "!judged.short().0.is_good()", "host cli a_health_check_asks a_health_check_fails_only"),
     Break("what_stands_below_a_row_is_for_people_alone", "src/command/check/rows.rs",

@@ -145,6 +145,7 @@ impl Judgement {
     /// For programs and for one line: the word, and why.
     pub fn short(&self) -> (VerdictWord, &str) {
         match (&self.not_yet, &self.like) {
+            (Some(why), _) if self.word == VerdictWord::Observe => (VerdictWord::Unobserved, why),
             (Some(why), _) if self.word.is_good() => (VerdictWord::Unfenced, why),
             (_, Some(like)) if self.word.is_good() => (self.word, like),
             _ => (self.word, &self.text),
@@ -222,12 +223,11 @@ pub fn without_root() -> Judgement {
     Judgement::new(VerdictWord::Unknown, text)
 }
 
-/// The end of a check that has found no fault. `own`: whether any directory of jobs is jobfence's.
-pub fn good(host: &Host, loaded: &Loaded, own: bool, places: &SlurmDirs) -> Judgement {
-    let (word, done) = match loaded.config.mode {
-        Mode::Enforce => (VerdictWord::Ok, "fenced"),
-        Mode::Observe | Mode::Off => (VerdictWord::Observe, "observed"),
-    };
+/// The end of a check that has found no fault. `enforces`: whether any job is to be limited. `own`: whether any directory of jobs is
+/// jobfence's.
+pub fn good(host: &Host, loaded: &Loaded, enforces: bool, own: bool, places: &SlurmDirs) -> Judgement {
+    let word = if enforces { VerdictWord::Ok } else { VerdictWord::Observe };
+    let done = if loaded.config.mode == Mode::Enforce { "fenced" } else { "observed" };
     let whose = match own {
         true => {
             format!(
