@@ -241,25 +241,121 @@ def what_others_load_stays(site):
             expect(debian.has(library[1:]) and debian.has("usr/sbin/jobfence"), f"removed in spite of {file}")
         debian.write(file, f"{before or ''}# {line}\n")
     debian.apt("install jobfence-slurm")
+    # The link is its own, and is looked for before anything is undone.
+    debian.write(LINE, debian.read("usr/share/jobfence/plugstack.conf"))
+    link = f"usr/lib/{site.triplet}/slurm-wlm/libjobfence.so"
+    debian.write("etc/pam.d/sshd", f"session required /{link}\n")
+    debian.apt("remove jobfence-slurm", 100)
+    expect(debian.has(link) and debian.has(LINE), "a login needs the link")
+    debian.write("etc/pam.d/sshd", f"session required {library}\n")
+    debian.apt("remove jobfence-slurm")
+    debian.write("etc/pam.d/sshd", "")
     debian.apt("remove libjobfence jobfence")
     expect(not debian.has(library[1:]) and not debian.has("usr/sbin/jobfence"), "a comment keeps the packages")
 
 
+def what_starts_the_command_stays(site):
+    """Jobs would fail, or the node would drain."""
+    debian = slurm(site)
+    command, shepherd = "/usr/sbin/jobfence", "/usr/share/jobfence/gridengine/jsv"
+    debian.write("etc/slurm/slurm.conf", debian.read("etc/slurm/slurm.conf") + 'Epilog="/opt/site/*.sh"\n')
+    hosts = "var/lib/gridengine/default/common/local_conf"
+    for package, file, line in (
+        ("jobfence", "etc/slurm/prolog", f"[ $# = 0 ] && exec {command} prolog"),
+        ("jobfence", "etc/slurm/prolog.d/10", f"{command} prolog"), ("jobfence", "opt/site/epilog.sh", "/usr/bin/jobfence epilog"),
+        ("jobfence", "etc/condor/config.d/90-jobfence", f"STARTER = {command}"), ("jobfence", "etc/pam.d/sshd", f"session required pam_exec.so {command}"),
+        ("jobfence", f"{hosts}/{os.uname().nodename}", f"shepherd_cmd {command}"),
+        ("jobfence-htcondor", "etc/condor/condor_config.local", "DOCKER=/usr/libexec/jobfence/docker"),
+        ("jobfence-gridengine", "var/lib/gridengine/default/common/configuration", f"jsv_url   {shepherd}"),
+    ):  # fmt: skip
+        before = debian.read(file) if debian.has(file) else None
+        debian.write(file, f"{before or ''}{line}\n")
+        said = debian.apt(f"remove {package}", 100)
+        expect(f"/{file}:{line}" in said, f"{file} is not named:\n{said}")
+        installed = debian.sh(f"dpkg-query --show --showformat '${{db:Status-Status}}' {package}")
+        expect(installed == "installed", f"{package} is {installed} in spite of {file}")
+        debian.apt("install " + repository.named(site.versions[0]))
+        others = line.replace("/usr/", "/usr/local/")
+        debian.write(file, f"{before or ''}# {line}\n{others}\n")
+    debian.write(f"{hosts}/another", f"shepherd_cmd {command}\n")
+    debian.apt("remove '~njobfence'")
+    expect(not debian.has(command[1:]), "comments, another installation or another host keep the packages")
+
+
+def what_cannot_be_undone_stays(site):
+    """The scheduler is down, and would go on to use what is removed."""
+    debian = slurm(site)
+    debian.sh("mkdir -p -m 0700 /var/lib/jobfence/setup")
+    command = '{"number": 1, "scheduler": "%s", "done": true, "change": {"run": {"argv": ["true"]}, "undo": [{"argv": ["%s"]}]}}'
+    for name, program, status in (("Grid Engine", "/bin/false", 100), ("Grid Engine", "/no/qconf", 0), ("Slurm", "/bin/false", 100)):
+        debian.write("var/lib/jobfence/setup/journal.json", '{"version": 1, "entries": [%s]}' % (command % (name, program)))
+        package = f"jobfence-{name.lower().replace(' ', '')}"
+        said = debian.apt(f"remove {package}", status)
+        expect(("rm -r /var/lib/jobfence/setup" in said) == (status != 0), said)
+        debian.apt(f"install {package}={site.versions[0]}")
+    debian.sh("rm -r /var/lib/jobfence/setup")
+    debian.apt("remove '~njobfence'")
+
+
 def of_usr_local(site):
     """'make install' before: what it has turned on is no package's."""
-    line = "required /usr/local/lib/slurm/libjobfence.so\n"
-    debian = slurm(site, line)
+    theirs = "required /usr/local/lib/slurm/libjobfence.so\n"
+    debian = slurm(site, theirs)
+    debian.write("usr/local/lib/systemd/system/jobfence.service", "[Service]\nExecStart=/usr/local/sbin/jobfence hold\n")
+    journal = "var/lib/jobfence/setup/journal.json"
+    debian.write(journal, '{"version": 1, "entries": [{"number": 1, "scheduler": "Slurm", "done": true, "change": {"file": "/%s", '
+                 '"before": null, "after": [420, 0, 0]}}]}' % LINE)  # fmt: skip
+    debian.write("var/lib/jobfence/setup/1.after", theirs)
+    debian.sh("chmod 0700 /var/lib/jobfence/setup")
+    debian.write(KEPT, theirs)
     debian.apt("install " + repository.named(site.versions[1]))
     debian.apt("purge '~njobfence'")
-    expect(debian.read(LINE) == line, "the line of another installation was changed")
+    expect(debian.read(LINE) == theirs and debian.has(KEPT), "the line of another installation was changed")
+    expect(debian.has(journal), "what another installation has recorded is gone")
+    expect(debian.has(UNIT), "the service of another installation is disabled")
+    # In plugstack.conf itself.
+    alone = slurm(site, "# nothing\n")
+    alone.write("etc/slurm/plugstack.conf", theirs)
+    alone.apt("remove '~njobfence'")
+    expect(alone.read("etc/slurm/plugstack.conf") == theirs, "the line of another installation was changed")
 
 
-CASES = contents, clean, only_the_command, all_of_them, the_line_goes_first, what_others_load_stays, of_usr_local
+def its_removal_leaves_a_package(site):
+    """'make uninstall' after the installation of packages."""
+    debian = site.debian()
+    debian.apt("install jobfence")
+    for name in "plugstack", "hooks":
+        shutil.copytree(TOP / name, debian.top / "srv/source" / name)
+    debian.sh("/srv/source/plugstack/installation remove")
+    expect(debian.has(CONFIG), "the conffile of a package is gone")
+    debian.apt("purge jobfence")
+    debian.write(CONFIG, (TOP / "plugstack/jobfence.conf").read_text())
+    debian.sh("/srv/source/plugstack/installation remove")
+    expect(not debian.has(CONFIG), "its own example stays")
+
+
+def a_build_of_a_part(site):
+    """Of the packages for all machines alone; and a directory of others is left alone."""
+    place = site.place / "part"
+    place.mkdir()
+    environment = {**os.environ, "SO": str(site.so.resolve()), "BIN": str(site.program.resolve())}
+    for words in ["dpkg-source", "--extract", next(site.made.glob("*.dsc")), "source"], \
+            ["sh", "-c", "cd source && dpkg-buildpackage --build=all --no-sign --no-check-builddeps"]:
+        status, said = run(*words, cwd=place, env=environment)
+        expect(status == 0, said)
+    expect(len(list(place.glob("*_all.deb"))) == 2, "not the two packages")
+    status, said = run(TOP / "packaging/deb", env={**environment, "JOBFENCE_OUT": str(place)})
+    expect(status == 1 and "JOBFENCE_OUT" in said and (place / "source").exists(), f"a directory of others: {said}")
+
+
+CASES = contents, clean, only_the_command, all_of_them, the_line_goes_first, what_others_load_stays, what_starts_the_command_stays, \
+    what_cannot_be_undone_stays, of_usr_local, its_removal_leaves_a_package, a_build_of_a_part
 
 
 class Site:
     def __init__(self, lower, place, so, program):
         self.lower, self.place, self.packages, self.count = lower, place, place / "deb", 0
+        self.so, self.program = so, program
         self.made = self.packages / "made"
         self.triplet = run("dpkg-architecture", "-qDEB_HOST_MULTIARCH")[1].strip()
         self.versions = repository.make(self.packages, so, program)

@@ -169,7 +169,7 @@ class Site:
         key = (name, change, directory)
         if key not in self.built:
             out = self.scratch / (directory or f"rpm{len(self.built)}")
-            environment = {**os.environ, "OUT": str(out), "SOURCE_DATE_EPOCH": str(EPOCH)}
+            environment = {**os.environ, "JOBFENCE_OUT": str(out), "SOURCE_DATE_EPOCH": str(EPOCH)}
             if macros:
                 file = self.scratch / f"macros-{name}"
                 file.write_text(macros)
@@ -192,7 +192,7 @@ class Root:
             (directory / "usr/sbin").rmdir()
             (directory / "usr/sbin").symlink_to("bin")
         os.mknod(directory / "dev/null", 0o20666, os.makedev(1, 3))
-        programs = {name: Path(shutil.which(name)).resolve() for name in ("sh", "grep", "sed", "tail", "cat")}
+        programs = {name: Path(shutil.which(name)).resolve() for name in ("sh", "grep", "sed", "tail", "cat", "uname")}
         for name, program in programs.items():
             shutil.copy(program, directory / "bin" / name)
         # The libraries of these, and of the command, where this host has them.
@@ -283,7 +283,7 @@ def each_needs_little(site):
                 assert not found[3] or (int(found[4]), int(found[5])) <= (2, 28), f"{name}: {line}"
             else:
                 ours = r"(config\()?(lib)?jobfence(\)|\(x86-64\)|\(aarch-64\))? = \S+"
-                assert re.fullmatch(rf"/bin/sh|grep|sed|rtld\(GNU_HASH\)|{ours}", line), f"{name}: {line}"
+                assert re.fullmatch(rf"/bin/sh|coreutils|grep|sed|rtld\(GNU_HASH\)|{ours}", line), f"{name}: {line}"
         assert ".so" not in output("rpm", "-qp", "--provides", packages.file(name)), f"{name} is taken for a library to link with"
 
 
@@ -435,6 +435,7 @@ def nothing_goes_from_under_a_line(site):
         system.path("etc/pbs.conf").write_text("PBS_EXEC=/opt/exec\nPBS_HOME=/opt/pbs\n")
         for file, text in (
             ("etc/pam.d/sshd", f"session required {LIBRARY}"),
+            ("etc/pam.d/sshd", "session required /usr/lib64/slurm/libjobfence.so"),
             ("etc/slurm/plugstack.conf", "optional  /usr/lib64/slurm/libjobfence.so Mode=off"),
             ("etc/slurm/plugstack.conf", "required libjobfence.so"),
             ("opt/pbs/mom_priv/hooks/jobfence.CF", f"Library={LIBRARY}"),
@@ -442,13 +443,98 @@ def nothing_goes_from_under_a_line(site):
             system.path(file).write_text(f"# {LIBRARY}\n{text}\n")
             system.called()
             said = system.rpm("-e", *NAMES, fails=True)
-            assert f"/{file}:{text}\njobfence: the lines above load jobfence's library." in said, said
-            assert {"jobfence", "libjobfence", "jobfence-slurm"} <= system.installed(), f"{text}: only {system.installed()} stay"
+            assert f"/{file}:{text}\njobfence: the lines above need what is removed." in said, said
+            assert {"jobfence", "libjobfence"} <= system.installed(), f"{text}: only {system.installed()} stay"
+            # Of a file that is not its own, another package says it.
+            assert ("jobfence-slurm" in system.installed()) == (LIBRARY not in text), f"{text}: {system.installed()} stay"
             assert system.path(LIBRARY).exists() and not system.called(), f"{text}: the service is stopped"
             system.path(file).unlink()
             system.install(site.packages(), "--replacepkgs")
         system.path("etc/pam.d/sshd").write_text(f"#session required {LIBRARY}\nsession required /usr/local/lib/slurm/libjobfence.so\n")
         system.rpm("-e", *NAMES)
+
+
+def says(system, script):
+    """The command does this instead."""
+    system.path("usr/sbin/jobfence").write_text(f'#!/bin/sh\necho "$@" >>/tmp/jobfence\n{script}\n')
+
+
+def a_package_stays_with_those_it_needs(site):
+    """rpm goes on with its list after a package that refuses."""
+    with root(site) as system:
+        for call, said, packages in (
+            ("disable", f"jobfence is still on, by another line: required {LIBRARY} (/opt/plugstack:1)", {"jobfence-slurm", "libjobfence"}),
+            ("setup*slurm", "kept           'x' failed: busy; it is undone by: x", {"jobfence-slurm", "libjobfence"}),
+            ("setup*pbs", "kept           'x' failed: busy; it is undone by: x", {"jobfence-pbs", "libjobfence"}),
+            ("setup*htcondor", "to do          HTCondor: run condor_reconfig: busy", {"jobfence-htcondor"}),
+        ):
+            system.install(site.packages(), "--replacepkgs")
+            system.path("var/lib/jobfence/setup").mkdir(parents=True, exist_ok=True)
+            says(system, f'case "$*" in {call}*) echo "{said}" && exit 1 ;; esac')
+            assert said in system.rpm("-e", *NAMES, fails=True)
+            same(call, system.installed(), {"jobfence", *packages})
+        system.install(site.packages(), "--replacepkgs")
+        says(system, """case "$*" in
+            disable*) echo "by another line: required /usr/local/lib/slurm/libjobfence.so (/etc/slurm/plugstack.conf:1)" ;;
+            *) echo "kept           /etc/x was changed after jobfence setup, and stays"; echo "kept  'qconf' failed: not found; it is undone by: x" ;;
+        esac; exit 1""")
+        system.rpm("-e", *NAMES)
+
+
+def the_link_is_looked_for_first(site):
+    with root(site) as system:
+        system.install(site.packages())
+        says(system, "")
+        system.path("var/lib/jobfence/setup").mkdir(parents=True)
+        system.path("etc/pam.d/sshd").write_text("session required /usr/lib64/slurm/libjobfence.so\n")
+        system.rpm("-e", "jobfence-slurm", fails=True)
+        assert not system.path("tmp/jobfence").exists(), system.path("tmp/jobfence").read_text()
+
+
+def what_starts_the_command_stays(site):
+    """Jobs would fail, or the node would drain."""
+    with root(site) as system:
+        system.path("etc/slurm/slurm.conf").write_text('Epilog="/opt/site/*.sh"\n')
+        for package, file, line in (
+            ("jobfence", "etc/slurm/prolog", "[ $# = 0 ] && exec /usr/sbin/jobfence prolog"),
+            ("jobfence", "opt/site/epilog.sh", "/usr/bin/jobfence epilog"),
+            ("jobfence", "etc/condor/config.d/90-jobfence", "STARTER = /usr/sbin/jobfence"),
+            ("jobfence-htcondor", "etc/condor/condor_config.local", "DOCKER=/usr/libexec/jobfence/docker"),
+            ("jobfence-gridengine", "usr/share/gridengine/default/common/configuration", "jsv_url /usr/share/jobfence/gridengine/jsv"),
+        ):
+            system.install(site.packages(), "--replacepkgs")
+            path = system.path(file)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(line + "\n")
+            assert f"/{file}:{line}\n" in system.rpm("-e", *NAMES, fails=True)
+            assert {"jobfence", package} <= system.installed(), f"{line}: only {system.installed()} stay"
+            path.write_text(f"# {line}\n{line.replace('/usr/', '/usr/local/')}\n")
+        system.rpm("-e", *system.installed())
+
+
+def another_installation_goes_on(site):
+    """'make install' has put one into /usr/local."""
+    with root(site) as system:
+        unit = system.path("usr/local/lib/systemd/system/jobfence.service")
+        unit.parent.mkdir(parents=True)
+        unit.touch()
+        setup = system.path("var/lib/jobfence/setup")
+        setup.mkdir(parents=True)
+        (setup / "1.after").write_text("required /usr/local/lib/slurm/libjobfence.so\n")
+        system.install(site.packages())
+        system.called()
+        says(system, "")
+        system.rpm("-e", *NAMES)
+        assert not [line for line in system.called() if line != "daemon-reload"], "its service is stopped"
+        same("called", system.path("tmp/jobfence").read_text().splitlines(), ["disable --keep-service"])
+
+
+def only_a_repository_is_written_over(site):
+    place = site.scratch / "of others"
+    place.mkdir()
+    (place / "file").touch()
+    done = subprocess.run([TOP / "packaging/rpm/build", site.archive()], env={**os.environ, "JOBFENCE_OUT": str(place)}, stderr=subprocess.PIPE)
+    assert done.returncode == 1 and (place / "file").exists() and b"JOBFENCE_OUT" in done.stderr, done.stderr
 
 
 def where_sbin_is_bin(site):
@@ -465,7 +551,8 @@ CASES = (
     the_version_is_cargos, the_licence_is_that_of_all_crates, each_has_its_files, each_needs_little, rpmlint_is_content, the_same_bytes_again,
     each_system_has_its_places_and_macros, with_crates_of_a_distribution, installed_and_removed_without_a_trace, without_systemd,
     an_upgrade_leaves_service_and_configuration, the_line_goes_before_what_it_names, what_was_set_up_is_undone,
-    nothing_goes_from_under_a_line, where_sbin_is_bin,
+    nothing_goes_from_under_a_line, a_package_stays_with_those_it_needs, the_link_is_looked_for_first, what_starts_the_command_stays,
+    another_installation_goes_on, only_a_repository_is_written_over, where_sbin_is_bin,
 )
 
 

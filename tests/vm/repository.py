@@ -23,7 +23,7 @@ def make(place, so, program):
         crate.write_text("[package]\n")
         subprocess.run(f"git ls-files -z --cached --others --exclude-standard | tar --transform=s,^,jobfence/, -cJf {archive} --null "
                        f"--files-from=- -C {directory} vendor", shell=True, cwd=TOP, check=True)  # fmt: skip
-        environment = {**os.environ, "OUT": str(made), "ARCHIVE": str(archive), "SO": str(so), "BIN": str(program)}
+        environment = {**os.environ, "JOBFENCE_OUT": str(made), "ARCHIVE": str(archive), "SO": str(so), "BIN": str(program)}
         subprocess.run([TOP / "packaging/deb"], env=environment, stdout=subprocess.DEVNULL, check=True)
     version = next(made.glob("libjobfence_*.deb")).name.split("_")[1]
     for deb in made.glob("*.deb"):
