@@ -27,6 +27,17 @@ IN_GUEST = Path("/opt/jobfence-tests")
 REPOSITORY, NEWER = "srv/jobfence", "srv/newer"
 SNIPPET = "packaging/cloud-init/jobfence.yaml"
 IMAGE = Path("/srv/image")
+# For Debian's Python: as the part of cloud-init behind a site's own, the snippet takes nothing away.
+MERGED = """
+import sys, types
+from cloudinit.handlers.cloud_config import CloudConfigPartHandler
+handler = CloudConfigPartHandler(types.SimpleNamespace(get_ipath=lambda name: None))
+own = "#cloud-config\\n{packages: [vim], runcmd: [date], write_files: [{path: /etc/own}], package_update: true}"
+for part in own, open(sys.argv[1]).read():
+    handler.handle_part(None, "text/cloud-config", "part", part, None, {})
+for name, first in ("packages", "vim"), ("runcmd", "date"), ("write_files", {"path": "/etc/own"}):
+    assert handler.cloud_buf[name][0] == first and len(handler.cloud_buf[name]) > 1, handler.cloud_buf
+"""
 # With what these need. The guest has the same release of Debian.
 ANSIBLE = ("ansible-core", "python3-jinja2", "python3-markupsafe", "python3-yaml", "libyaml-0-2", "python3-packaging", "python3-resolvelib",
            "python3-cryptography", "python3-cffi-backend", "python3-apt", "python-apt-common")
@@ -77,7 +88,7 @@ def on_this_machine():
     schema = subprocess.run(["cloud-init", "schema", "--config-file", top / SNIPPET], check=False) if shutil.which("cloud-init") else None
     if schema is None:
         lack("cloud-init is missing: tests/need cluster")
-    if schema.returncode != 0:
+    if schema.returncode != 0 or subprocess.run(["/usr/bin/python3", "-c", MERGED, top / SNIPPET], check=False).returncode != 0:
         return 1
     with tempfile.TemporaryDirectory(prefix="jobfence-payload-") as directory:
         payload(top, Path(directory))
