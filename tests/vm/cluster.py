@@ -27,6 +27,7 @@ IN_GUEST = Path("/opt/jobfence-tests")
 REPOSITORY, NEWER = "srv/jobfence", "srv/newer"
 SNIPPET = "packaging/cloud-init/jobfence.yaml"
 IMAGE = Path("/srv/image")
+SOURCES = Path("/etc/apt/sources.list.d/jobfence.list")
 # For Debian's Python: as the part of cloud-init behind a site's own, the snippet takes nothing away.
 MERGED = """
 import sys, types
@@ -56,8 +57,6 @@ def payload(top, directory):
             lack(f"{program} is missing: tests/need deb")
     version, _ = repository.make(directory / "repositories", *(top / "target/release" / name for name in ("libjobfence.so", "jobfence")))
     made, newer = (directory / "repositories" / name for name in ("made", "newer"))
-    # Both releases in one directory, when the newer one comes.
-    (newer / "Packages").write_text((made / "Packages").read_text() + (newer / "Packages").read_text())
     (directory / REPOSITORY).parent.mkdir()
     made.rename(directory / REPOSITORY)
     newer.rename(directory / NEWER)
@@ -148,8 +147,8 @@ def before(command):
         sh("apt-get update")
         Path("/srv/ansible/hosts").write_text("[compute]\nlocalhost ansible_connection=local\n")
     if command == "apt-get update":
-        for file in Path("/", NEWER).iterdir():
-            shutil.move(file, Path("/", REPOSITORY, file.name))
+        with SOURCES.open("a") as sources:
+            sources.write(f"deb [trusted=yes] file:/{NEWER} ./\n")
 
 
 def behind(command, said):
@@ -177,13 +176,15 @@ def behind(command, said):
 
 def drains():
     """The page's program drains a node on which each job would fail, and says why."""
+    # As slurmd runs it, which gives it nothing else, not even PATH.
+    health = "env -i SLURMD_NODENAME=$(hostname -s) /etc/slurm/health"
     state = "sinfo --noheader --format='%T %E'"
+    sh(health)
     expect("drain" not in sh(state), "a node on which all is well is not drained")
     conf = Path("/etc/jobfence/jobfence.conf")
     text = conf.read_text()
     conf.write_text("MaxProceses=1\n")
-    # As slurmd runs it.
-    sh("SLURMD_NODENAME=$(hostname -s) /etc/slurm/health")
+    sh(health)
     expect(re.search(r"drain.* unfenced: .*MaxProceses", sh(state)), "a node on which each job fails is drained, with the reason")
     conf.write_text(text)
     sh("scontrol update NodeName=$(hostname -s) State=resume")
