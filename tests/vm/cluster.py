@@ -27,6 +27,18 @@ IN_GUEST = Path("/opt/jobfence-tests")
 REPOSITORY, NEWER = "srv/jobfence", "srv/newer"
 SNIPPET = "packaging/cloud-init/jobfence.yaml"
 IMAGE = Path("/srv/image")
+SOURCES = Path("/etc/apt/sources.list.d/jobfence.list")
+# For Debian's Python: as the part of cloud-init behind a site's own, the snippet takes nothing away.
+MERGED = """
+import sys, types
+from cloudinit.handlers.cloud_config import CloudConfigPartHandler
+handler = CloudConfigPartHandler(types.SimpleNamespace(get_ipath=lambda name: None))
+own = "#cloud-config\\n{packages: [vim], runcmd: [date], write_files: [{path: /etc/own}], package_update: true}"
+for part in own, open(sys.argv[1]).read():
+    handler.handle_part(None, "text/cloud-config", "part", part, None, {})
+for name, first in ("packages", "vim"), ("runcmd", "date"), ("write_files", {"path": "/etc/own"}):
+    assert handler.cloud_buf[name][0] == first and len(handler.cloud_buf[name]) > 1, handler.cloud_buf
+"""
 # With what these need. The guest has the same release of Debian.
 ANSIBLE = ("ansible-core", "python3-jinja2", "python3-markupsafe", "python3-yaml", "libyaml-0-2", "python3-packaging", "python3-resolvelib",
            "python3-cryptography", "python3-cffi-backend", "python3-apt", "python-apt-common")
@@ -45,8 +57,6 @@ def payload(top, directory):
             lack(f"{program} is missing: tests/need deb")
     version, _ = repository.make(directory / "repositories", *(top / "target/release" / name for name in ("libjobfence.so", "jobfence")))
     made, newer = (directory / "repositories" / name for name in ("made", "newer"))
-    # Both releases in one directory, when the newer one comes.
-    (newer / "Packages").write_text((made / "Packages").read_text() + (newer / "Packages").read_text())
     (directory / REPOSITORY).parent.mkdir()
     made.rename(directory / REPOSITORY)
     newer.rename(directory / NEWER)
@@ -77,7 +87,7 @@ def on_this_machine():
     schema = subprocess.run(["cloud-init", "schema", "--config-file", top / SNIPPET], check=False) if shutil.which("cloud-init") else None
     if schema is None:
         lack("cloud-init is missing: tests/need cluster")
-    if schema.returncode != 0:
+    if schema.returncode != 0 or subprocess.run(["/usr/bin/python3", "-c", MERGED, top / SNIPPET], check=False).returncode != 0:
         return 1
     with tempfile.TemporaryDirectory(prefix="jobfence-payload-") as directory:
         payload(top, Path(directory))
@@ -137,8 +147,8 @@ def before(command):
         sh("apt-get update")
         Path("/srv/ansible/hosts").write_text("[compute]\nlocalhost ansible_connection=local\n")
     if command == "apt-get update":
-        for file in Path("/", NEWER).iterdir():
-            shutil.move(file, Path("/", REPOSITORY, file.name))
+        with SOURCES.open("a") as sources:
+            sources.write(f"deb [trusted=yes] file:/{NEWER} ./\n")
 
 
 def behind(command, said):
@@ -166,13 +176,15 @@ def behind(command, said):
 
 def drains():
     """The page's program drains a node on which each job would fail, and says why."""
+    # As slurmd runs it, which gives it nothing else, not even PATH.
+    health = "env -i SLURMD_NODENAME=$(hostname -s) /etc/slurm/health"
     state = "sinfo --noheader --format='%T %E'"
+    sh(health)
     expect("drain" not in sh(state), "a node on which all is well is not drained")
     conf = Path("/etc/jobfence/jobfence.conf")
     text = conf.read_text()
     conf.write_text("MaxProceses=1\n")
-    # As slurmd runs it.
-    sh("SLURMD_NODENAME=$(hostname -s) /etc/slurm/health")
+    sh(health)
     expect(re.search(r"drain.* unfenced: .*MaxProceses", sh(state)), "a node on which each job fails is drained, with the reason")
     conf.write_text(text)
     sh("scontrol update NodeName=$(hostname -s) State=resume")

@@ -31,6 +31,9 @@ def make(place, so, program):
             subprocess.run(["dpkg-deb", "--raw-extract", deb, unpacked], check=True)
             control = Path(unpacked, "DEBIAN/control")
             control.write_text(control.read_text().replace(version, version + MORE))
+            conffile = Path(unpacked, "etc/jobfence/jobfence.conf")
+            if conffile.exists():
+                conffile.write_text(conffile.read_text() + "# of the newer release\n")
             subprocess.run(["dpkg-deb", "--build", "--root-owner-group", "-Zgzip", unpacked, newer / deb.name.replace(version, version + MORE)],
                            stdout=subprocess.DEVNULL, check=True)  # fmt: skip
     listed = subprocess.run(["dpkg-scanpackages", "."], cwd=newer, capture_output=True, text=True, check=True)
