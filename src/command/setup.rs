@@ -23,6 +23,7 @@ use crate::command::{Failure, require_root};
 use crate::configured::Configured;
 use crate::part::SchedulersPart;
 use crate::schedulers::ALL;
+use crate::systemd::SERVICE;
 use apply::LookedAtStep;
 use journal::{MadeChange, SetupEntry, SetupJournal};
 use plan::{JobTried, SetupAction, SetupHost};
@@ -317,6 +318,8 @@ fn of_parts(entries: Vec<SetupEntry>, parts: &[&dyn SchedulersPart]) -> Vec<Setu
 
 fn would_undo(options: &SetupOptions, parts: &[&dyn SchedulersPart]) -> Result<Outcome, Failure> {
     let entries = of_parts(SetupJournal::read(&options.journal)?, parts);
+    let (services, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(SetupEntry::is_service);
+    let entries = [entries, services].concat();
     entries.iter().for_each(|entry| say("to undo", &entry.about()));
     let good = (!entries.is_empty()).then(|| format!("{} steps would be undone", entries.len()));
     Ok(Outcome { is_changed: !entries.is_empty(), good: good.into_iter().collect(), to_do: Vec::new() })
@@ -325,11 +328,14 @@ fn would_undo(options: &SetupOptions, parts: &[&dyn SchedulersPart]) -> Result<O
 fn undo(options: &SetupOptions, host: &SetupHost, parts: &[&'static dyn SchedulersPart]) -> Result<Outcome, Failure> {
     let mut journal = SetupJournal::open(&options.journal)?;
     let mut outcome = Outcome::default();
+    let mut services = Vec::new();
     for part in parts {
         let entries = of_parts(journal.entries().to_vec(), &[*part]);
         if entries.is_empty() {
             continue;
         }
+        let (of_service, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(SetupEntry::is_service);
+        services.extend(of_service);
         let after = part.after_undo(host);
         for entry in &entries {
             match journal.undo(entry) {
@@ -347,6 +353,19 @@ fn undo(options: &SetupOptions, host: &SetupHost, parts: &[&'static dyn Schedule
             && let Some(left) = after()?
         {
             outcome.to_do.push(format!("{}: {left}", part.name()));
+        }
+    }
+    // All else comes first: without the service each job that a scheduler starts by jobfence is refused.
+    for service in &services {
+        match journal.undo_service(service, |name| parts.iter().any(|part| part.name() == name)) {
+            Ok(None) => {
+                say("undone", &format!("{SERVICE}, which runs on until the next boot, or 'systemctl stop {SERVICE}'"))
+            }
+            Ok(Some(needed)) => say("kept", &apply::still_needed(&needed)),
+            Err(why) => {
+                say("kept", &why);
+                outcome.to_do.push(format!("{SERVICE} stays: see above"));
+            }
         }
     }
     journal.close();

@@ -6,9 +6,10 @@ use std::path::Path;
 use jobfence::error::Error;
 use nix::unistd::UnlinkatFlags;
 
-use super::journal::{MadeChange, SetupJournal};
+use super::journal::{MadeChange, SetupEntry, SetupJournal};
 use super::plan::{Checker, CommandChange, FileChange, SetupAction, SetupPlan, SetupStep};
 use crate::command::Failure;
+use crate::systemd::SERVICE;
 use crate::whole::{self, Ownership};
 
 /// A step whose effect was looked at.
@@ -79,11 +80,8 @@ pub fn apply(
             _ => Ok(()),
         };
         if let Err(why) = done {
-            let mut left = Vec::new();
-            for entry in journal.entries().to_vec().iter().rev().filter(|entry| entry.number > before) {
-                left.extend(journal.undo(entry).err());
-            }
-            left.insert(0, format!("{why}; nothing was changed"));
+            let mut left = vec![format!("{why}; nothing was changed")];
+            left.extend(roll_back(journal, scheduler, before));
             return Err(left.join("; but ").into());
         }
         if is_to_do(seen) {
@@ -91,6 +89,26 @@ pub fn apply(
         }
     }
     Ok(true)
+}
+
+/// Takes back what was done after this entry. Returns what stays.
+fn roll_back(journal: &mut SetupJournal, scheduler: &str, before: u64) -> Vec<String> {
+    let entries = journal.entries().to_vec().into_iter().rev().filter(|entry| entry.number > before);
+    let (services, entries): (Vec<_>, Vec<_>) = entries.partition(SetupEntry::is_service);
+    let mut left: Vec<String> = entries.iter().filter_map(|entry| journal.undo(entry).err()).collect();
+    for service in &services {
+        match journal.undo_service(service, |other| other == scheduler) {
+            Ok(None) => {}
+            Ok(Some(needed)) => left.push(still_needed(&needed)),
+            Err(why) => left.push(why),
+        }
+    }
+    left
+}
+
+/// Why jobfence.service stays.
+pub fn still_needed(scheduler: &str) -> String {
+    format!("{SERVICE} stays enabled, since {scheduler} may still start jobs by jobfence")
 }
 
 fn change(journal: &mut SetupJournal, scheduler: &str, file: &FileChange, seen: &LookedAtStep) -> Result<(), String> {
@@ -194,6 +212,47 @@ mod tests {
         }
         journal.close();
         assert!(!at("state").exists());
+    }
+
+    /// As `SetupStep::service`: undone, it leaves a file.
+    fn service(undone: &Path) -> SetupStep {
+        let undo = format!("echo x > {}", undone.display());
+        let [run, undo] = ["true", &undo].map(|script| SetupCommand::new(&["/bin/sh", "-c", script, SERVICE]));
+        SetupStep::command(run, vec![undo], false, "a test")
+    }
+
+    #[test]
+    fn the_service_stays_as_long_as_something_may_need_it() {
+        let Some((temp, mut journal)) = place() else { return };
+        let at = |name: &str| temp.path().join(name);
+        let fails = || SetupStep::command(SetupCommand::new(&["/bin/false"]), vec![], false, "fails");
+        let mut fail = |journal: &mut SetupJournal, more: Vec<SetupStep>| {
+            let steps = [service(&at("undone"))].into_iter().chain(more).chain([fails()]).collect();
+            apply(journal, "x", &seen(steps), false, &|_| Ok(false)).unwrap_err().to_string()
+        };
+        fail(&mut journal, vec![]);
+        assert!(at("undone").exists() && journal.entries().is_empty());
+        fs::remove_file(at("undone")).unwrap();
+        // Something of this scheduler stays, which cannot be undone.
+        let stuck = SetupCommand::new(&["/bin/false"]);
+        let stuck = SetupStep::command(SetupCommand::new(&["/bin/true"]), vec![stuck], false, "stuck");
+        let why = fail(&mut journal, vec![stuck]);
+        assert!(why.ends_with("jobfence.service stays enabled, since x may still start jobs by jobfence"), "{why}");
+        assert!(!at("undone").exists() && journal.entries().len() == 2);
+        // Something of another stays: then its undo takes the service back.
+        for entry in journal.entries().to_vec() {
+            journal.mark(entry.number, true).unwrap();
+        }
+        let [service, stuck] = &journal.entries().to_vec()[..] else { panic!() };
+        assert_eq!(journal.undo_service(service, |other| other != "x"), Ok(Some("x".to_owned())));
+        journal.begin("y", MadeChange::Directory(at("of y")), [None, None]).unwrap();
+        journal.forget(stuck.number).unwrap();
+        assert_eq!(journal.undo_service(service, |other| other == "x"), Ok(Some("y".to_owned())));
+        let of_y = journal.entries().to_vec();
+        assert!(of_y.iter().all(|entry| entry.scheduler == "y") && !at("undone").exists());
+        journal.forget(of_y[1].number).unwrap();
+        assert_eq!(journal.undo_service(&of_y[0], |other| other == "y"), Ok(None));
+        assert!(at("undone").exists() && journal.entries().is_empty());
     }
 
     #[test]

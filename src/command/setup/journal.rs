@@ -17,6 +17,7 @@ use nix::unistd::UnlinkatFlags;
 use serde_json::{Value, json};
 
 use super::plan::SetupCommand;
+use crate::systemd;
 use crate::whole::{self, Ownership};
 
 /// The form of the journal. A journal of a later form is not touched.
@@ -68,6 +69,11 @@ impl SetupEntry {
             MadeChange::Directory(path) | MadeChange::File { path, .. } => path.display().to_string(),
             MadeChange::Command { run, .. } => run.to_string(),
         }
+    }
+
+    /// Whether it is jobfence.service, which all schedulers have in common.
+    pub fn is_service(&self) -> bool {
+        matches!(&self.change, MadeChange::Command { run, .. } if run.argv.last().is_some_and(|word| word == systemd::SERVICE))
     }
 }
 
@@ -127,7 +133,7 @@ impl SetupJournal {
     }
 
     /// Nothing of the step is left.
-    fn forget(&mut self, number: u64) -> Result<()> {
+    pub(super) fn forget(&mut self, number: u64) -> Result<()> {
         self.entries.retain(|entry| entry.number != number);
         self.save()?;
         for kind in ["before", "after"] {
@@ -185,6 +191,26 @@ impl SetupJournal {
             }
         }
         self.forget(entry.number).map_err(failed)
+    }
+
+    /// Takes a step of jobfence.service back when all else is. It stays as long as anything else does that may start jobs by jobfence, since
+    /// without the service each of them would be refused. Returns the scheduler for which it stays. `Err`: as `undo`.
+    pub fn undo_service(
+        &mut self,
+        entry: &SetupEntry,
+        is_chosen: impl Fn(&str) -> bool,
+    ) -> Result<Option<String>, String> {
+        let needs = |other: &&SetupEntry| !other.is_service() || !is_chosen(&other.scheduler);
+        let Some(needed) = self.entries.iter().find(needs).map(|other| other.scheduler.clone()) else {
+            return self.undo(entry).map(|()| None);
+        };
+        // Then the undo of that scheduler's entries takes it back.
+        self.entries
+            .iter_mut()
+            .filter(|other| other.number == entry.number)
+            .for_each(|entry| entry.scheduler.clone_from(&needed));
+        self.save().map_err(|error| error.to_string())?;
+        Ok(Some(needed))
     }
 
     fn restore(&self, entry: &SetupEntry, path: &Path, before: Option<Ownership>) -> Result<(), String> {
