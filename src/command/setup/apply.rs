@@ -76,7 +76,7 @@ pub fn apply(
                 Err(error) => Err(error.to_string()),
             },
             SetupAction::File(file) if is_to_do(seen) => change(journal, scheduler, file, seen),
-            SetupAction::Command(command) if is_to_do(seen) => run(journal, scheduler, command),
+            SetupAction::Command(command) if is_to_do(seen) => run(journal, scheduler, command, seen.step.is_central),
             _ => Ok(()),
         };
         if let Err(why) = done {
@@ -117,9 +117,11 @@ fn change(journal: &mut SetupJournal, scheduler: &str, file: &FileChange, seen: 
     if now != seen.before {
         return Err(format!("{} was changed meanwhile: run this again", file.path.display()));
     }
+    let is_central = seen.step.is_central;
     for directory in missing(&file.path) {
-        let number =
-            journal.begin(scheduler, MadeChange::Directory(directory.to_owned()), [None, None]).map_err(failed)?;
+        let number = journal
+            .begin(scheduler, is_central, MadeChange::Directory(directory.to_owned()), [None, None])
+            .map_err(failed)?;
         whole::make_directory(directory, 0o755).map_err(failed)?;
         journal.mark(number, true).map_err(failed)?;
     }
@@ -127,7 +129,7 @@ fn change(journal: &mut SetupJournal, scheduler: &str, file: &FileChange, seen: 
     let ownership = before.unwrap_or(Ownership::of_root(file.mode));
     let made = MadeChange::File { path: file.path.clone(), before, after: file.text.as_ref().map(|_| ownership) };
     let texts = [now.as_ref().map(|(text, _)| text.as_slice()), file.text.as_deref()];
-    let number = journal.begin(scheduler, made, texts).map_err(failed)?;
+    let number = journal.begin(scheduler, is_central, made, texts).map_err(failed)?;
     match &file.text {
         Some(text) => whole::replace_durably(&file.path, text, ownership),
         None => whole::discard(&file.path, UnlinkatFlags::NoRemoveDir),
@@ -143,9 +145,9 @@ fn missing(file: &Path) -> Vec<&Path> {
     missing
 }
 
-fn run(journal: &mut SetupJournal, scheduler: &str, command: &CommandChange) -> Result<(), String> {
+fn run(journal: &mut SetupJournal, scheduler: &str, command: &CommandChange, is_central: bool) -> Result<(), String> {
     let made = MadeChange::Command { run: command.run.clone(), undo: command.undo.clone() };
-    let number = journal.begin(scheduler, made, [None, None]).map_err(|error| error.to_string())?;
+    let number = journal.begin(scheduler, is_central, made, [None, None]).map_err(|error| error.to_string())?;
     journal.run(&command.run)?;
     journal.mark(number, true).map_err(|error| error.to_string())
 }
@@ -226,7 +228,7 @@ mod tests {
         let Some((temp, mut journal)) = place() else { return };
         let at = |name: &str| temp.path().join(name);
         let fails = || SetupStep::command(SetupCommand::new(&["/bin/false"]), vec![], false, "fails");
-        let mut fail = |journal: &mut SetupJournal, more: Vec<SetupStep>| {
+        let fail = |journal: &mut SetupJournal, more: Vec<SetupStep>| {
             let steps = [service(&at("undone"))].into_iter().chain(more).chain([fails()]).collect();
             apply(journal, "x", &seen(steps), false, &|_| Ok(false)).unwrap_err().to_string()
         };
@@ -245,7 +247,7 @@ mod tests {
         }
         let [service, stuck] = &journal.entries().to_vec()[..] else { panic!() };
         assert_eq!(journal.undo_service(service, |other| other != "x"), Ok(Some("x".to_owned())));
-        journal.begin("y", MadeChange::Directory(at("of y")), [None, None]).unwrap();
+        journal.begin("y", false, MadeChange::Directory(at("of y")), [None, None]).unwrap();
         journal.forget(stuck.number).unwrap();
         assert_eq!(journal.undo_service(service, |other| other == "x"), Ok(Some("y".to_owned())));
         let of_y = journal.entries().to_vec();
@@ -303,14 +305,14 @@ mod tests {
         let command = |word: &str| MadeChange::Command { run: SetupCommand::new(&[word]), undo: Vec::new() };
         for (name, text) in [("before", "b"), ("after", "a"), ("other", "o")] {
             fs::write(at(name), text).unwrap();
-            journal.begin("x", file(name), [Some(b"b"), Some(b"a")]).unwrap();
+            journal.begin("x", false, file(name), [Some(b"b"), Some(b"a")]).unwrap();
         }
         fs::create_dir(at("made")).unwrap();
         for change in ["made", "not"].map(|name| MadeChange::Directory(at(name))) {
-            journal.begin("x", change, [None, None]).unwrap();
+            journal.begin("x", false, change, [None, None]).unwrap();
         }
         for change in ["yes", "no", "unknown"].map(command) {
-            journal.begin("x", change, [None, None]).unwrap();
+            journal.begin("x", false, change, [None, None]).unwrap();
         }
         fs::write(at(".after.new"), "of the dead process").unwrap();
         journal
@@ -333,6 +335,11 @@ mod tests {
             let error = SetupJournal::open(&directory).err().unwrap().to_string();
             assert!(error.contains("is of a later release of jobfence, or is broken"), "{error}");
         }
+        // An earlier one says not whether a step reaches further.
+        let earlier =
+            r#"{"version":1,"entries":[{"number":1,"scheduler":"x","done":true,"change":{"directory":"/x"}}]}"#;
+        fs::write(directory.join("journal.json"), earlier).unwrap();
+        assert!(!SetupJournal::read(&directory).unwrap()[0].is_central);
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
         assert!(SetupJournal::open(&directory).err().unwrap().to_string().contains("others than root can open"));
     }

@@ -41,6 +41,8 @@ pub struct SetupEntry {
     pub number: u64,
     /// The scheduler for which it was done.
     pub scheduler: String,
+    /// Whether it reaches more than this node.
+    pub is_central: bool,
     /// Whether it was done completely.
     pub is_done: bool,
     pub change: MadeChange,
@@ -114,14 +116,21 @@ impl SetupJournal {
     }
 
     /// Records that a step begins; `texts` are those of the file before and after it. Returns the number of its entry.
-    pub fn begin(&mut self, scheduler: &str, change: MadeChange, texts: [Option<&[u8]>; 2]) -> Result<u64> {
+    pub fn begin(
+        &mut self,
+        scheduler: &str,
+        is_central: bool,
+        change: MadeChange,
+        texts: [Option<&[u8]>; 2],
+    ) -> Result<u64> {
         let number = self.entries.last().map_or(1, |last| last.number + 1);
         for (text, kind) in texts.into_iter().zip(["before", "after"]) {
             if let Some(text) = text {
                 whole::replace_durably(&self.copy(number, kind), text, Ownership::of_root(0o600))?;
             }
         }
-        self.entries.push(SetupEntry { number, scheduler: scheduler.to_owned(), is_done: false, change });
+        let scheduler = scheduler.to_owned();
+        self.entries.push(SetupEntry { number, scheduler, is_central, is_done: false, change });
         self.save()?;
         Ok(number)
     }
@@ -314,7 +323,9 @@ fn value_of(entry: &SetupEntry) -> Value {
             json!({"run": command(run), "undo": undo.iter().map(command).collect::<Vec<_>>()})
         }
     };
-    json!({"number": entry.number, "scheduler": entry.scheduler, "done": entry.is_done, "change": change})
+    json!({
+        "number": entry.number, "scheduler": entry.scheduler, "central": entry.is_central, "done": entry.is_done, "change": change
+    })
 }
 
 /// `None`: it is no entry.
@@ -336,6 +347,7 @@ fn entry_from(value: &Value) -> Option<SetupEntry> {
     Some(SetupEntry {
         number: value.get("number")?.as_u64()?,
         scheduler: value.get("scheduler")?.as_str()?.to_owned(),
+        is_central: value.get("central").and_then(Value::as_bool).unwrap_or(false),
         is_done: value.get("done")?.as_bool()?,
         change,
     })
