@@ -333,6 +333,15 @@ fn left_centrally(steps: usize) -> Option<String> {
     })
 }
 
+/// Whether the scheduler says that this command is not in effect.
+fn is_out_of_effect(part: &dyn SchedulersPart, host: &SetupHost, entry: &SetupEntry) -> bool {
+    let MadeChange::Command { run, .. } = &entry.change else { return false };
+    let steps = part.plan(host).ok().flatten().map(|plan| plan.steps).unwrap_or_default();
+    steps
+        .iter()
+        .any(|step| matches!(&step.action, SetupAction::Command(command) if command.run == *run && !command.is_done))
+}
+
 fn would_undo(options: &SetupOptions, parts: &[&dyn SchedulersPart]) -> Result<Outcome, Failure> {
     let entries = of_parts(SetupJournal::read(&options.journal)?, parts);
     let (services, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(SetupEntry::is_service);
@@ -362,6 +371,8 @@ fn undo(options: &SetupOptions, host: &SetupHost, parts: &[&'static dyn Schedule
             match journal.undo(entry) {
                 Ok(()) if matches!(entry.change, MadeChange::Directory(_)) => {}
                 Ok(()) => say("undone", &entry.about()),
+                // The process that had begun it, or its undo, has died, and nothing is left of it.
+                Err(_) if !entry.is_done && is_out_of_effect(*part, host, entry) => journal.forget(entry.number)?,
                 Err(why) => {
                     say("kept", &why);
                     outcome.to_do.push(format!("{}: {} stays: see above", part.name(), entry.about()));
@@ -449,6 +460,34 @@ mod tests {
             SetupStep::file(host.data.join("shared/file"), "x", "a test").central(),
         ];
         Ok(Some(SetupPlan { steps, ..Default::default() }))
+    }
+
+    #[test]
+    fn what_a_dead_process_has_undone_is_forgotten() {
+        let Some((temp, host, options)) = place() else { return };
+        let cannot_be_undone = |_: &SetupHost| {
+            let [run, undo] = ["true", "false"].map(|program| SetupCommand::new(&[program]));
+            let steps = vec![SetupStep::command(run, vec![undo], false, "a test")];
+            Ok(Some(SetupPlan { steps, ..Default::default() }))
+        };
+        static PARTS: [FakePart; 2] =
+            [FakePart { name: "A", plan: |_| Ok(None) }, FakePart { name: "A", plan: |_| Err("it is down".into()) }];
+        let knows = Box::leak(Box::new(FakePart { name: "A", plan: cannot_be_undone }));
+        let steps = apply::see(cannot_be_undone(&host).unwrap().unwrap()).unwrap();
+        let mut journal = SetupJournal::open(&options.journal).unwrap();
+        apply::apply(&mut journal, "A", &steps, false, &|_| Ok(true)).unwrap();
+        let number = journal.entries()[0].number;
+        for is_done in [true, false] {
+            journal.mark(number, is_done).unwrap();
+            drop(journal);
+            for part in &PARTS {
+                assert_eq!(undo(&options, &host, &[part]).unwrap().to_do.len(), 1);
+            }
+            journal = SetupJournal::open(&options.journal).unwrap();
+        }
+        drop(journal);
+        assert!(undo(&options, &host, &[knows]).unwrap().to_do.is_empty());
+        assert!(!temp.path().join("state").exists());
     }
 
     #[test]

@@ -80,9 +80,9 @@ pub fn apply(
             _ => Ok(()),
         };
         if let Err(why) = done {
-            let mut left = vec![format!("{why}; nothing was changed")];
-            left.extend(roll_back(journal, scheduler, before));
-            return Err(left.join("; but ").into());
+            let left = roll_back(journal, scheduler, before);
+            let left = if left.is_empty() { "nothing was changed".to_owned() } else { left.join("; ") };
+            return Err(format!("{why}; {left}").into());
         }
         if is_to_do(seen) {
             println!("{:<14} {}", "changed", seen.step.about());
@@ -290,10 +290,31 @@ mod tests {
         let [why] = &undo_all(&mut journal)[..] else { panic!() };
         assert!(why.ends_with("it is undone by: /bin/false"), "{why}");
         assert_eq!(SetupJournal::read(&temp.path().join("state/setup")).unwrap(), journal.entries());
-        // If a process has died in the middle, it may be undone already.
+        // If a process has died in the middle, it may be undone already, or not: then that is said, and nothing is forgotten.
         let number = journal.entries()[0].number;
         journal.mark(number, false).unwrap();
-        assert_eq!(undo_all(&mut journal), [""; 0]);
+        let [why] = &undo_all(&mut journal)[..] else { panic!() };
+        assert!(why.ends_with("it may be in effect, and is undone by: /bin/false"), "{why}");
+        assert!(!journal.entries()[0].is_done);
+    }
+
+    #[test]
+    fn a_command_that_fails_may_be_in_effect() {
+        let Some((temp, mut journal)) = place() else { return };
+        let script = |script: &str| {
+            SetupCommand::new(&["/bin/sh", "-c", &script.replace("AT", &temp.path().display().to_string())])
+        };
+        let fail = |journal: &mut SetupJournal, undo: &[&str]| {
+            let undo = undo.iter().map(|undo| script(undo)).collect();
+            let step = SetupStep::command(script("echo > AT/half; exit 1"), undo, false, "fails");
+            apply(journal, "x", &seen(vec![step]), false, &|_| Ok(false)).unwrap_err().to_string()
+        };
+        let why = fail(&mut journal, &["rm AT/half"]);
+        assert!(why.ends_with("nothing was changed") && journal.entries().is_empty(), "{why}");
+        let why = fail(&mut journal, &["exit 3", "rm AT/half"]);
+        assert!(why.contains("it may be in effect, and is undone by: /bin/sh -c 'exit 3'; "), "{why}");
+        assert!(!why.contains("nothing was changed") && journal.entries().len() == 1, "{why}");
+        assert!(!temp.path().join("half").exists());
     }
 
     #[test]

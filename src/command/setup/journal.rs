@@ -187,15 +187,21 @@ impl SetupJournal {
             },
             MadeChange::File { path, before, .. } => self.restore(entry, path, *before)?,
             MadeChange::Command { undo, .. } => {
-                // If this process dies, or is not the first, one of them may be out of effect already: then it fails, and that is right.
                 self.mark(entry.number, false).map_err(failed)?;
+                let mut left = None;
                 for command in undo {
-                    if let Err(why) = self.run(command)
-                        && entry.is_done
-                    {
-                        self.mark(entry.number, true).map_err(failed)?;
-                        return Err(format!("{why}; it is undone by: {}", in_words(undo)));
+                    if let Err(why) = self.run(command) {
+                        left.get_or_insert(why);
+                        // What was done only in part may be undone in part.
+                        if entry.is_done {
+                            break;
+                        }
                     }
+                }
+                if let Some(why) = left {
+                    self.mark(entry.number, entry.is_done).map_err(failed)?;
+                    let still = if entry.is_done { "it is undone by" } else { "it may be in effect, and is undone by" };
+                    return Err(format!("{why}; {still}: {}", in_words(undo)));
                 }
             }
         }
