@@ -131,9 +131,21 @@ impl fmt::Display for SetupCommand {
 }
 
 /// File systems that several nodes can have mounted, by the magic numbers of statfs(2) and of their own sources: NFS, SMB, Ceph, AFS,
-/// Lustre, GPFS, BeeGFS, and FUSE, by which many more are mounted.
-const SHARED: [u32; 9] =
-    [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x00c3_6400, 0x5346_414f, 0x0bd0_0bd0, 0x4750_4653, 0x1983_0326, 0x6573_5546];
+/// Lustre, GPFS, BeeGFS, OCFS2, GFS2, 9p, and FUSE, by which many more are mounted.
+const SHARED: [u32; 12] = [
+    0x6969,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x00c3_6400,
+    0x5346_414f,
+    0x0bd0_0bd0,
+    0x4750_4653,
+    0x1983_0326,
+    0x7461_636f,
+    0x0116_1970,
+    0x0102_1997,
+    0x6573_5546,
+];
 
 /// Whether several nodes can have this file, or the directory in which it would be made.
 pub fn is_shared(path: &Path) -> bool {
