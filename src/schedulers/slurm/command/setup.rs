@@ -223,12 +223,20 @@ pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
         }
     }
     match said {
-        Ok(said) => match said.trim().split_once(' ') {
-            Some((id, cgroup)) => JobTried::Fenced(format!("job {id} ran in {cgroup}")),
-            None => JobTried::Unfenced(format!("job {} ran without a fence: see slurmd's log", said.trim())),
-        },
+        Ok(said) => by_output(&said),
         Err(why) if was_not_accepted(&why) => JobTried::NotRun(one_line(&why)),
         Err(why) => JobTried::Unfenced(format!("a job failed: {}", one_line(&why))),
+    }
+}
+
+/// By the job's last line, which is its own: a TaskProlog may print others before.
+fn by_output(said: &str) -> JobTried {
+    let line = said.trim_end().lines().next_back().unwrap_or_default();
+    let (id, cgroup) = line.split_once(' ').unwrap_or((line, ""));
+    if cgroup.starts_with('/') {
+        JobTried::Fenced(format!("job {id} ran in {cgroup}"))
+    } else {
+        JobTried::Unfenced(format!("job {id} ran without a fence: see slurmd's log"))
     }
 }
 
@@ -247,6 +255,24 @@ fn one_line(why: &Silence) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_jobs_own_line_counts() {
+        for (said, fenced) in [
+            ("12 /a/b/step_0\n", true),
+            ("a word of TaskProlog /x\n\n12 /a/b/step_0\n", true),
+            ("12 \n", false),
+            ("12\n", false),
+            ("a word of TaskProlog\n12 \n", false),
+            ("all /is /well\n12 \n", false),
+            ("12 is no cgroup\n", false),
+            ("", false),
+        ] {
+            let (JobTried::Fenced(what) | JobTried::Unfenced(what)) = by_output(said) else { panic!() };
+            let ran = if fenced { "job 12 ran in /a/b/step_0" } else { "ran without a fence" };
+            assert!(what.contains(ran), "{said:?}: {what}");
+        }
+    }
 
     #[test]
     fn each_file_that_nodes_share_is_central() {
