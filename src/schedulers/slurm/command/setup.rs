@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What `jobfence setup` does for Slurm: what `jobfence enable` does, as steps that can be shown before and taken back after.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use jobfence::config::Mode;
@@ -111,15 +111,32 @@ fn turn_on(line: &InstalledLine, slurm: &Slurm, plan: &mut SetupPlan) -> Result<
         }
         files.push(SetupStep::file(plugstack, line.with_include(plugstack)?, "Slurm reads the line"));
     }
-    if is_shared(line.directory()) {
-        plan.found.push(format!(
+    let (files, shared) = by_place(files, is_shared);
+    plan.found.extend(shared.iter().map(|path| {
+        format!(
             "{} is on a file system that nodes share: the line turns jobfence on for all of them, so first install it on each",
-            line.directory().display()
-        ));
-        files = files.into_iter().map(SetupStep::central).collect();
-    }
+            path.display()
+        )
+    }));
     plan.steps.extend(files);
     Ok(())
+}
+
+/// Has each file that nodes share be a central step: it may be a link out of a directory that they do not share. Returns those files, too.
+fn by_place(files: Vec<SetupStep>, is_shared: impl Fn(&Path) -> bool) -> (Vec<SetupStep>, Vec<PathBuf>) {
+    let mut shared = Vec::new();
+    let mut steps = Vec::new();
+    for step in files {
+        let SetupAction::File(file) = &step.action else { continue };
+        let is_shared = is_shared(&file.path);
+        // The administrator's version of the line goes only when the line is there.
+        let is_central = is_shared || file.text.is_none() && !shared.is_empty();
+        if is_shared {
+            shared.push(file.path.clone());
+        }
+        steps.push(if is_central { step.central() } else { step });
+    }
+    (steps, shared)
 }
 
 /// What setup leaves to the administrator: slurm.conf and PAM's configuration.
@@ -206,12 +223,20 @@ pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
         }
     }
     match said {
-        Ok(said) => match said.trim().split_once(' ') {
-            Some((id, cgroup)) => JobTried::Fenced(format!("job {id} ran in {cgroup}")),
-            None => JobTried::Unfenced(format!("job {} ran without a fence: see slurmd's log", said.trim())),
-        },
+        Ok(said) => by_output(&said),
         Err(why) if was_not_accepted(&why) => JobTried::NotRun(one_line(&why)),
         Err(why) => JobTried::Unfenced(format!("a job failed: {}", one_line(&why))),
+    }
+}
+
+/// By the job's last line, which is its own: a TaskProlog may print others before.
+fn by_output(said: &str) -> JobTried {
+    let line = said.trim_end().lines().next_back().unwrap_or_default();
+    let (id, cgroup) = line.split_once(' ').unwrap_or((line, ""));
+    if cgroup.starts_with('/') {
+        JobTried::Fenced(format!("job {id} ran in {cgroup}"))
+    } else {
+        JobTried::Unfenced(format!("job {id} ran without a fence: see slurmd's log"))
     }
 }
 
@@ -225,4 +250,46 @@ fn was_not_accepted(why: &Silence) -> bool {
 
 fn one_line(why: &Silence) -> String {
     why.to_string().replace('\n', "; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_jobs_own_line_counts() {
+        for (said, fenced) in [
+            ("12 /a/b/step_0\n", true),
+            ("a word of TaskProlog /x\n\n12 /a/b/step_0\n", true),
+            ("12 \n", false),
+            ("12\n", false),
+            ("a word of TaskProlog\n12 \n", false),
+            ("all /is /well\n12 \n", false),
+            ("12 is no cgroup\n", false),
+            ("", false),
+        ] {
+            let (JobTried::Fenced(what) | JobTried::Unfenced(what)) = by_output(said) else { panic!() };
+            let ran = if fenced { "job 12 ran in /a/b/step_0" } else { "ran without a fence" };
+            assert!(what.contains(ran), "{said:?}: {what}");
+        }
+    }
+
+    #[test]
+    fn each_file_that_nodes_share_is_central() {
+        let files = || {
+            let kept = FileChange { path: "/etc/kept".into(), text: None, mode: 0 };
+            let kept = SetupStep { why: String::new(), is_central: false, action: SetupAction::File(kept) };
+            vec![SetupStep::file("/etc/line", "x", "a"), kept, SetupStep::file("/etc/plugstack.conf", "x", "a")]
+        };
+        for (at, central) in [
+            ("nowhere", [false; 3]),
+            ("/etc/plugstack.conf", [false, false, true]),
+            // What its text came from stays with it.
+            ("/etc/line", [true, true, false]),
+        ] {
+            let (steps, shared) = by_place(files(), |path| path == Path::new(at));
+            assert_eq!(steps.iter().map(|step| step.is_central).collect::<Vec<_>>(), central, "{at}");
+            assert!(shared.iter().all(|path| path == Path::new(at)) && shared.is_empty() == (central == [false; 3]));
+        }
+    }
 }
