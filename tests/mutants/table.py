@@ -1078,6 +1078,7 @@ BREAKS = (
     Break("who_does_not_die_is_waited_for", "src/cgroup/kill.rs", "FEW < left && left <", "FEW < left || left <", "unit kill"),
     Break("a_lock_that_nobody_wants", EARLY_MOVE, "if !is_asked {", "if false {", "unit early_move"),
     Break("setup_replaces_a_sites_starter", CONDOR_SETUP, "&& !is_stock && !is_ours(&value)", "&& is_stock && !is_ours(&value)", "unit htcondor::setup"),
+    Break("setup_overwrites_a_sites_lines", CONDOR_SETUP, "!self.file.is_empty() && !is_own", "false && !is_own", "unit htcondor::setup"),
     Break("setup_forgets_its_own_line", CONDOR_SETUP, "(!is_done || has_line(key))", "!is_done", "unit htcondor::setup"),
     Break("setup_takes_back_anothers_line", GRIDENGINE_SETUP, r'None => format!("{ours}d")', r'None => format!("/^{key} /d")', "unit gridengine::setup"),
     Break("setup_breaks_a_list", GRIDENGINE_SETUP, "s/, *\\\\\\n */,/;", "", "unit gridengine::setup"),
