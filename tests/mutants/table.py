@@ -1083,6 +1083,7 @@ BREAKS = (
     Break("setup_takes_back_anothers_line", GRIDENGINE_SETUP, r'None => format!("{ours}d")', r'None => format!("/^{key} /d")', "unit gridengine::setup"),
     Break("setup_breaks_a_list", GRIDENGINE_SETUP, "s/, *\\\\\\n */,/;", "", "unit gridengine::setup"),
     Break("setup_commands_the_server_from_any_host", PBS_SETUP, "if !facts.roles.server {", "if false {", "unit pbs::setup"),
+    Break("setup_deletes_a_sites_hook", PBS_SETUP, "self.roles.server && self.ours().is_none() &&", "false &&", "unit pbs::setup"),
     Break("setup_beside_pbs_cgroups", PBS_SETUP, r'hook.name == "pbs_cgroups" && hook.is_enabled()', r'hook.name == "pbs_cgroups" && !hook.is_enabled()', "unit pbs::setup"),
     Break("half_a_message", SLOT_AD, "if *is_last == 1 {", "if *is_last <= 1 {", "unit htcondor::slot_ad"),
     Break("the_first_of_two", SLOT_AD, "self.0.iter().rev().find(", "self.0.iter().find(", "unit htcondor::slot_ad"),

@@ -96,6 +96,14 @@ impl PbsFacts {
                 self.kept_in.display()
             ));
         }
+        // A hook without a program is not among the server's.
+        if self.roles.server && self.ours().is_none() && self.kept_in.join(format!("{NAME}.HK")).exists() {
+            return Some(format!(
+                "the server has another hook named {NAME}: its program is not jobfence's, or it has none. If an interrupted 'jobfence setup' \
+                 has made it, 'jobfence setup --undo --central' deletes it. If not, look at it (qmgr -c 'list hook {NAME}'), delete it if \
+                 the site can do without it, and run this again"
+            ));
+        }
         let all = self.of_server.iter().chain(&self.of_mom).flatten();
         let stock = all.into_iter().find(|hook| hook.name == "pbs_cgroups" && hook.is_enabled());
         stock.map(|_| {
@@ -483,6 +491,21 @@ mod tests {
         assert!(without.obstacle().unwrap().contains("PBS_MOM_HOME="));
         let server = PbsFacts { has_home: false, roles: HostRoles { mom: false, server: true }, ..facts(Vec::new()) };
         assert_eq!(server.obstacle(), None);
+    }
+
+    #[test]
+    fn another_hook_of_this_name_is_not_replaced() {
+        let temp = tempfile::tempdir().unwrap();
+        let of = |of_server| PbsFacts { kept_in: temp.path().to_owned(), ..facts(of_server) };
+        fs::write(temp.path().join("fence.HK"), HK).unwrap();
+        assert_eq!(of(Vec::new()).obstacle(), None);
+        fs::write(temp.path().join("jobfence.HK"), HK).unwrap();
+        for other in [Vec::new(), hooks("jobfence", HK, "import pbs\n")] {
+            assert!(of(other).obstacle().unwrap().starts_with("the server has another hook named jobfence: "));
+        }
+        let program = String::from_utf8(files().program).unwrap();
+        assert_eq!(of(hooks("jobfence", HK, &program)).obstacle(), None);
+        assert_eq!(of(hooks("fence", HK, &program)).obstacle(), None);
     }
 
     #[test]
