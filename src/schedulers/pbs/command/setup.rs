@@ -96,6 +96,15 @@ impl PbsFacts {
                 self.kept_in.display()
             ));
         }
+        // qmgr shows no such hook, and makes none of its name.
+        let is_going = |hook: &&MomHook| hook.is_ours && !["", "0"].contains(&hook.value("pending_delete"));
+        if let Some(going) = self.of_server.iter().flatten().find(is_going) {
+            return Some(format!(
+                "the hook {} was deleted, and the server keeps its name until each MoM has heard of that: start the MoMs that are down \
+                 (pbsnodes -l), and run this again",
+                going.name
+            ));
+        }
         // A hook without a program is not among the server's.
         if self.roles.server && self.ours().is_none() && self.kept_in.join(format!("{NAME}.HK")).exists() {
             return Some(format!(
@@ -506,6 +515,14 @@ mod tests {
         let program = String::from_utf8(files().program).unwrap();
         assert_eq!(of(hooks("jobfence", HK, &program)).obstacle(), None);
         assert_eq!(of(hooks("fence", HK, &program)).obstacle(), None);
+    }
+
+    #[test]
+    fn a_hook_that_is_being_deleted_does_not_count() {
+        let program = String::from_utf8(files().program).unwrap();
+        let of = |line: &str| facts(hooks("jobfence", &format!("{HK}{line}"), &program)).obstacle();
+        assert!(of("pending_delete=1\n").unwrap().starts_with("the hook jobfence was deleted, and the server keeps"));
+        assert_eq!(of("pending_delete=0\n"), None);
     }
 
     #[test]
