@@ -155,7 +155,7 @@ fn pieces(program: &str) -> [(&'static str, String); 5] {
                  STARTD_CRON_JOBFENCE_METRICS = PEAK:JobfenceMemory, PEAK:JobfenceCache, PEAK:JobfenceCpuTime\n"
             ),
         ),
-        ("START", "START = $(START) && (JobfenceHealthy =!= False)\n".to_owned()),
+        ("START", "START = ($(START)) && (JobfenceHealthy =!= False)\n".to_owned()),
     ]
 }
 
@@ -369,6 +369,8 @@ mod tests {
             "START",
         ];
         assert_eq!(keys, expected);
+        // A macro is text, and && binds more than || in the site's expression.
+        assert!(wanted.contains("\nSTART = ($(START)) && ("), "{wanted}");
         // Each line but those of another program is word by word on the page.
         let page = include_str!("../../../../docs/install/htcondor.md").replace("\\\n    ", "");
         for line in wanted.lines().filter(|line| !line.starts_with('#')) {
