@@ -227,7 +227,12 @@ pub fn after_undo(host: &SetupHost) -> Option<AfterUndo> {
     (!facts.file.is_empty()).then(|| -> AfterUndo {
         Box::new(move || {
             let failed = daemon.ask(&["condor_reconfig"]).err();
-            Ok(failed.map(|why| format!("run condor_reconfig: {why}")))
+            Ok(failed.map(|why| {
+                format!(
+                    "the daemons start jobs by jobfence until they read their configuration, and condor_reconfig has failed: {why}: run \
+                     condor_reconfig before jobfence.service is stopped, and before jobfence is removed"
+                )
+            }))
         })
     })
 }
