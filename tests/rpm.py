@@ -420,7 +420,7 @@ def what_was_set_up_is_undone(site):
         command.write_text('#!/bin/sh\necho "$@" >>/tmp/jobfence\n')
         system.rpm("-e", *NAMES)
         called = system.path("tmp/jobfence").read_text().splitlines()
-        undone = [f"setup --undo --scheduler {name}" for name in ("openpbs", "gridengine", "htcondor")]
+        undone = [f"setup --undo --scheduler {name}" for name in ("openpbs", "gridengine --central", "htcondor")]
         same("called", called, [*undone, "setup --undo --scheduler slurm", "disable --keep-service", "disable"])
         of_slurm = called.index("setup --undo --scheduler slurm")
         assert called[of_slurm:][1] == "disable --keep-service" and called[-1] == "disable", called

@@ -23,6 +23,7 @@ use crate::command::{Failure, require_root};
 use crate::configured::Configured;
 use crate::part::SchedulersPart;
 use crate::schedulers::ALL;
+use crate::systemd::SERVICE;
 use apply::LookedAtStep;
 use journal::{MadeChange, SetupEntry, SetupJournal};
 use plan::{JobTried, SetupAction, SetupHost};
@@ -315,26 +316,63 @@ fn of_parts(entries: Vec<SetupEntry>, parts: &[&dyn SchedulersPart]) -> Vec<Setu
     entries.into_iter().rev().filter(is_chosen).collect()
 }
 
+/// Splits off what reaches more than this node, unless `--central` was given, and shows it.
+fn without_central(entries: Vec<SetupEntry>, central: bool) -> (Vec<SetupEntry>, usize) {
+    let (left, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.is_central && !central);
+    left.iter().for_each(|entry| say("central", &entry.about()));
+    (entries, left.len())
+}
+
+/// No failure: a node that is taken out of the cluster leaves the others as they are.
+fn left_centrally(steps: usize) -> Option<String> {
+    (steps > 0).then(|| {
+        format!(
+            "{steps} steps above ('central') reach more than this node, and stay: run 'jobfence setup --undo --central' when no \
+             node needs them"
+        )
+    })
+}
+
+/// Whether the scheduler says that this command is not in effect.
+fn is_out_of_effect(part: &dyn SchedulersPart, host: &SetupHost, entry: &SetupEntry) -> bool {
+    let MadeChange::Command { run, .. } = &entry.change else { return false };
+    let steps = part.plan(host).ok().flatten().map(|plan| plan.steps).unwrap_or_default();
+    steps
+        .iter()
+        .any(|step| matches!(&step.action, SetupAction::Command(command) if command.run == *run && !command.is_done))
+}
+
 fn would_undo(options: &SetupOptions, parts: &[&dyn SchedulersPart]) -> Result<Outcome, Failure> {
     let entries = of_parts(SetupJournal::read(&options.journal)?, parts);
+    let (services, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(SetupEntry::is_service);
+    let (entries, left) = without_central(entries, options.central);
+    let entries = [entries, if left > 0 { Vec::new() } else { services }].concat();
     entries.iter().for_each(|entry| say("to undo", &entry.about()));
     let good = (!entries.is_empty()).then(|| format!("{} steps would be undone", entries.len()));
-    Ok(Outcome { is_changed: !entries.is_empty(), good: good.into_iter().collect(), to_do: Vec::new() })
+    let good = good.into_iter().chain(left_centrally(left)).collect();
+    Ok(Outcome { is_changed: !entries.is_empty(), good, to_do: Vec::new() })
 }
 
 fn undo(options: &SetupOptions, host: &SetupHost, parts: &[&'static dyn SchedulersPart]) -> Result<Outcome, Failure> {
     let mut journal = SetupJournal::open(&options.journal)?;
     let mut outcome = Outcome::default();
+    let mut services = Vec::new();
     for part in parts {
         let entries = of_parts(journal.entries().to_vec(), &[*part]);
-        if entries.is_empty() {
+        let (of_service, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(SetupEntry::is_service);
+        let (entries, left) = without_central(entries, options.central);
+        outcome.good.extend(left_centrally(left).map(|left| format!("{}: {left}", part.name())));
+        if entries.is_empty() && (of_service.is_empty() || left > 0) {
             continue;
         }
+        services.extend(of_service);
         let after = part.after_undo(host);
         for entry in &entries {
             match journal.undo(entry) {
                 Ok(()) if matches!(entry.change, MadeChange::Directory(_)) => {}
                 Ok(()) => say("undone", &entry.about()),
+                // The process that had begun it, or its undo, has died, and nothing is left of it.
+                Err(_) if !entry.is_done && is_out_of_effect(*part, host, entry) => journal.forget(entry.number)?,
                 Err(why) => {
                     say("kept", &why);
                     outcome.to_do.push(format!("{}: {} stays: see above", part.name(), entry.about()));
@@ -342,13 +380,141 @@ fn undo(options: &SetupOptions, host: &SetupHost, parts: &[&'static dyn Schedule
             }
         }
         outcome.is_changed = true;
-        outcome.good.push(format!("{} is as it was before", part.name()));
+        if left == 0 {
+            outcome.good.push(format!("{} is as it was before", part.name()));
+        }
         if let Some(after) = after
             && let Some(left) = after()?
         {
             outcome.to_do.push(format!("{}: {left}", part.name()));
         }
     }
+    // All else comes first: without the service each job that a scheduler starts by jobfence is refused.
+    for service in &services {
+        match journal.undo_service(service, |name| parts.iter().any(|part| part.name() == name)) {
+            Ok(None) => {
+                say("undone", &format!("{SERVICE}, which runs on until the next boot, or 'systemctl stop {SERVICE}'"))
+            }
+            Ok(Some(needed)) => say("kept", &apply::still_needed(&needed)),
+            Err(why) => {
+                say("kept", &why);
+                outcome.to_do.push(format!("{SERVICE} stays: see above"));
+            }
+        }
+    }
     journal.close();
     Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plan::{SetupCommand, SetupPlan, SetupStep};
+
+    /// A scheduler that nobody has.
+    struct FakePart {
+        name: &'static str,
+        plan: fn(&SetupHost) -> Result<Option<SetupPlan>, Failure>,
+    }
+
+    impl SchedulersPart for FakePart {
+        fn name(&self) -> &'static str {
+            self.name
+        }
+
+        fn plan(&self, host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
+            (self.plan)(host)
+        }
+    }
+
+    /// Options whose journal is in a directory of its own. `None` without root.
+    fn place() -> Option<(tempfile::TempDir, SetupHost, SetupOptions)> {
+        if !nix::unistd::geteuid().is_root() {
+            crate::skip::skip("needs root");
+            return None;
+        }
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir(temp.path().join("state")).unwrap();
+        let journal = temp.path().join("state/setup");
+        let options =
+            SetupOptions { dry_run: false, undo: false, scheduler: Vec::new(), central: false, journal, data: None };
+        let host = SetupHost {
+            proc: Dir::open("/proc").unwrap(),
+            program: "/usr/sbin/jobfence".into(),
+            data: temp.path().to_owned(),
+        };
+        Some((temp, host, options))
+    }
+
+    fn makes_files(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
+        let command = |script: &str, undo: &str| {
+            let [run, undo] = [script, undo].map(|script| {
+                let script = script.replace("DIR", &host.data.display().to_string());
+                SetupCommand::new(&["/bin/sh", "-c", &script, SERVICE])
+            });
+            SetupStep::command(run, vec![undo], false, "a test")
+        };
+        let steps = vec![
+            command("echo > DIR/service", "rm DIR/service"),
+            SetupStep::file(host.data.join("here/file"), "x", "a test"),
+            SetupStep::file(host.data.join("shared/file"), "x", "a test").central(),
+        ];
+        Ok(Some(SetupPlan { steps, ..Default::default() }))
+    }
+
+    #[test]
+    fn what_a_dead_process_has_undone_is_forgotten() {
+        let Some((temp, host, options)) = place() else { return };
+        let cannot_be_undone = |_: &SetupHost| {
+            let [run, undo] = ["true", "false"].map(|program| SetupCommand::new(&[program]));
+            let steps = vec![SetupStep::command(run, vec![undo], false, "a test")];
+            Ok(Some(SetupPlan { steps, ..Default::default() }))
+        };
+        static PARTS: [FakePart; 2] =
+            [FakePart { name: "A", plan: |_| Ok(None) }, FakePart { name: "A", plan: |_| Err("it is down".into()) }];
+        let knows = Box::leak(Box::new(FakePart { name: "A", plan: cannot_be_undone }));
+        let steps = apply::see(cannot_be_undone(&host).unwrap().unwrap()).unwrap();
+        let mut journal = SetupJournal::open(&options.journal).unwrap();
+        apply::apply(&mut journal, "A", &steps, false, &|_| Ok(true)).unwrap();
+        let number = journal.entries()[0].number;
+        for is_done in [true, false] {
+            journal.mark(number, is_done).unwrap();
+            drop(journal);
+            for part in &PARTS {
+                assert_eq!(undo(&options, &host, &[part]).unwrap().to_do.len(), 1);
+            }
+            journal = SetupJournal::open(&options.journal).unwrap();
+        }
+        drop(journal);
+        assert!(undo(&options, &host, &[knows]).unwrap().to_do.is_empty());
+        assert!(!temp.path().join("state").exists());
+    }
+
+    #[test]
+    fn undo_reaches_further_only_when_it_is_asked_to() {
+        let Some((_temp, host, mut options)) = place() else { return };
+        let part: &FakePart = &FakePart { name: "A", plan: makes_files };
+        let parts: [&'static dyn SchedulersPart; 1] = [part];
+        let at = |name: &str| host.data.join(name).exists();
+        let steps = apply::see(makes_files(&host).unwrap().unwrap()).unwrap();
+        let mut journal = SetupJournal::open(&options.journal).unwrap();
+        assert!(apply::apply(&mut journal, "A", &steps, true, &|_| Ok(true)).unwrap());
+        drop(journal);
+        assert!(at("here/file") && at("shared/file") && at("service"));
+
+        for is_changed in [true, false] {
+            let would = would_undo(&options, &parts).unwrap();
+            let done = undo(&options, &host, &parts).unwrap();
+            for outcome in [would, done] {
+                assert_eq!(outcome.is_changed, is_changed);
+                assert!(outcome.to_do.is_empty() && outcome.good.iter().any(|good| good.contains("2 steps above")));
+            }
+            // The service goes on for those jobs that the shared file still has started.
+            assert!(!at("here") && at("shared/file") && at("service"));
+        }
+        options.central = true;
+        let done = undo(&options, &host, &parts).unwrap();
+        assert!(done.is_changed && done.good == ["A is as it was before"] && done.to_do.is_empty());
+        assert!(!at("shared") && !at("service") && !at("state"));
+    }
 }

@@ -6,9 +6,10 @@ use std::path::Path;
 use jobfence::error::Error;
 use nix::unistd::UnlinkatFlags;
 
-use super::journal::{MadeChange, SetupJournal};
+use super::journal::{MadeChange, SetupEntry, SetupJournal};
 use super::plan::{Checker, CommandChange, FileChange, SetupAction, SetupPlan, SetupStep};
 use crate::command::Failure;
+use crate::systemd::SERVICE;
 use crate::whole::{self, Ownership};
 
 /// A step whose effect was looked at.
@@ -75,16 +76,13 @@ pub fn apply(
                 Err(error) => Err(error.to_string()),
             },
             SetupAction::File(file) if is_to_do(seen) => change(journal, scheduler, file, seen),
-            SetupAction::Command(command) if is_to_do(seen) => run(journal, scheduler, command),
+            SetupAction::Command(command) if is_to_do(seen) => run(journal, scheduler, command, seen.step.is_central),
             _ => Ok(()),
         };
         if let Err(why) = done {
-            let mut left = Vec::new();
-            for entry in journal.entries().to_vec().iter().rev().filter(|entry| entry.number > before) {
-                left.extend(journal.undo(entry).err());
-            }
-            left.insert(0, format!("{why}; nothing was changed"));
-            return Err(left.join("; but ").into());
+            let left = roll_back(journal, scheduler, before);
+            let left = if left.is_empty() { "nothing was changed".to_owned() } else { left.join("; ") };
+            return Err(format!("{why}; {left}").into());
         }
         if is_to_do(seen) {
             println!("{:<14} {}", "changed", seen.step.about());
@@ -93,15 +91,37 @@ pub fn apply(
     Ok(true)
 }
 
+/// Takes back what was done after this entry. Returns what stays.
+fn roll_back(journal: &mut SetupJournal, scheduler: &str, before: u64) -> Vec<String> {
+    let entries = journal.entries().to_vec().into_iter().rev().filter(|entry| entry.number > before);
+    let (services, entries): (Vec<_>, Vec<_>) = entries.partition(SetupEntry::is_service);
+    let mut left: Vec<String> = entries.iter().filter_map(|entry| journal.undo(entry).err()).collect();
+    for service in &services {
+        match journal.undo_service(service, |other| other == scheduler) {
+            Ok(None) => {}
+            Ok(Some(needed)) => left.push(still_needed(&needed)),
+            Err(why) => left.push(why),
+        }
+    }
+    left
+}
+
+/// Why jobfence.service stays.
+pub fn still_needed(scheduler: &str) -> String {
+    format!("{SERVICE} stays enabled, since {scheduler} may still start jobs by jobfence")
+}
+
 fn change(journal: &mut SetupJournal, scheduler: &str, file: &FileChange, seen: &LookedAtStep) -> Result<(), String> {
     let failed = |error: Error| error.to_string();
     let now = whole::read(&file.path).map_err(failed)?;
     if now != seen.before {
         return Err(format!("{} was changed meanwhile: run this again", file.path.display()));
     }
+    let is_central = seen.step.is_central;
     for directory in missing(&file.path) {
-        let number =
-            journal.begin(scheduler, MadeChange::Directory(directory.to_owned()), [None, None]).map_err(failed)?;
+        let number = journal
+            .begin(scheduler, is_central, MadeChange::Directory(directory.to_owned()), [None, None])
+            .map_err(failed)?;
         whole::make_directory(directory, 0o755).map_err(failed)?;
         journal.mark(number, true).map_err(failed)?;
     }
@@ -109,7 +129,7 @@ fn change(journal: &mut SetupJournal, scheduler: &str, file: &FileChange, seen: 
     let ownership = before.unwrap_or(Ownership::of_root(file.mode));
     let made = MadeChange::File { path: file.path.clone(), before, after: file.text.as_ref().map(|_| ownership) };
     let texts = [now.as_ref().map(|(text, _)| text.as_slice()), file.text.as_deref()];
-    let number = journal.begin(scheduler, made, texts).map_err(failed)?;
+    let number = journal.begin(scheduler, is_central, made, texts).map_err(failed)?;
     match &file.text {
         Some(text) => whole::replace_durably(&file.path, text, ownership),
         None => whole::discard(&file.path, UnlinkatFlags::NoRemoveDir),
@@ -125,9 +145,9 @@ fn missing(file: &Path) -> Vec<&Path> {
     missing
 }
 
-fn run(journal: &mut SetupJournal, scheduler: &str, command: &CommandChange) -> Result<(), String> {
+fn run(journal: &mut SetupJournal, scheduler: &str, command: &CommandChange, is_central: bool) -> Result<(), String> {
     let made = MadeChange::Command { run: command.run.clone(), undo: command.undo.clone() };
-    let number = journal.begin(scheduler, made, [None, None]).map_err(|error| error.to_string())?;
+    let number = journal.begin(scheduler, is_central, made, [None, None]).map_err(|error| error.to_string())?;
     journal.run(&command.run)?;
     journal.mark(number, true).map_err(|error| error.to_string())
 }
@@ -196,6 +216,47 @@ mod tests {
         assert!(!at("state").exists());
     }
 
+    /// As `SetupStep::service`: undone, it leaves a file.
+    fn service(undone: &Path) -> SetupStep {
+        let undo = format!("echo x > {}", undone.display());
+        let [run, undo] = ["true", &undo].map(|script| SetupCommand::new(&["/bin/sh", "-c", script, SERVICE]));
+        SetupStep::command(run, vec![undo], false, "a test")
+    }
+
+    #[test]
+    fn the_service_stays_as_long_as_something_may_need_it() {
+        let Some((temp, mut journal)) = place() else { return };
+        let at = |name: &str| temp.path().join(name);
+        let fails = || SetupStep::command(SetupCommand::new(&["/bin/false"]), vec![], false, "fails");
+        let fail = |journal: &mut SetupJournal, more: Vec<SetupStep>| {
+            let steps = [service(&at("undone"))].into_iter().chain(more).chain([fails()]).collect();
+            apply(journal, "x", &seen(steps), false, &|_| Ok(false)).unwrap_err().to_string()
+        };
+        fail(&mut journal, vec![]);
+        assert!(at("undone").exists() && journal.entries().is_empty());
+        fs::remove_file(at("undone")).unwrap();
+        // Something of this scheduler stays, which cannot be undone.
+        let stuck = SetupCommand::new(&["/bin/false"]);
+        let stuck = SetupStep::command(SetupCommand::new(&["/bin/true"]), vec![stuck], false, "stuck");
+        let why = fail(&mut journal, vec![stuck]);
+        assert!(why.ends_with("jobfence.service stays enabled, since x may still start jobs by jobfence"), "{why}");
+        assert!(!at("undone").exists() && journal.entries().len() == 2);
+        // Something of another stays: then its undo takes the service back.
+        for entry in journal.entries().to_vec() {
+            journal.mark(entry.number, true).unwrap();
+        }
+        let [service, stuck] = &journal.entries().to_vec()[..] else { panic!() };
+        assert_eq!(journal.undo_service(service, |other| other != "x"), Ok(Some("x".to_owned())));
+        journal.begin("y", false, MadeChange::Directory(at("of y")), [None, None]).unwrap();
+        journal.forget(stuck.number).unwrap();
+        assert_eq!(journal.undo_service(service, |other| other == "x"), Ok(Some("y".to_owned())));
+        let of_y = journal.entries().to_vec();
+        assert!(of_y.iter().all(|entry| entry.scheduler == "y") && !at("undone").exists());
+        journal.forget(of_y[1].number).unwrap();
+        assert_eq!(journal.undo_service(&of_y[0], |other| other == "y"), Ok(None));
+        assert!(at("undone").exists() && journal.entries().is_empty());
+    }
+
     #[test]
     fn what_reaches_further_is_done_only_when_it_was_asked_for() {
         let Some((temp, mut journal)) = place() else { return };
@@ -229,10 +290,31 @@ mod tests {
         let [why] = &undo_all(&mut journal)[..] else { panic!() };
         assert!(why.ends_with("it is undone by: /bin/false"), "{why}");
         assert_eq!(SetupJournal::read(&temp.path().join("state/setup")).unwrap(), journal.entries());
-        // If a process has died in the middle, it may be undone already.
+        // If a process has died in the middle, it may be undone already, or not: then that is said, and nothing is forgotten.
         let number = journal.entries()[0].number;
         journal.mark(number, false).unwrap();
-        assert_eq!(undo_all(&mut journal), [""; 0]);
+        let [why] = &undo_all(&mut journal)[..] else { panic!() };
+        assert!(why.ends_with("it may be in effect, and is undone by: /bin/false"), "{why}");
+        assert!(!journal.entries()[0].is_done);
+    }
+
+    #[test]
+    fn a_command_that_fails_may_be_in_effect() {
+        let Some((temp, mut journal)) = place() else { return };
+        let script = |script: &str| {
+            SetupCommand::new(&["/bin/sh", "-c", &script.replace("AT", &temp.path().display().to_string())])
+        };
+        let fail = |journal: &mut SetupJournal, undo: &[&str]| {
+            let undo = undo.iter().map(|undo| script(undo)).collect();
+            let step = SetupStep::command(script("echo > AT/half; exit 1"), undo, false, "fails");
+            apply(journal, "x", &seen(vec![step]), false, &|_| Ok(false)).unwrap_err().to_string()
+        };
+        let why = fail(&mut journal, &["rm AT/half"]);
+        assert!(why.ends_with("nothing was changed") && journal.entries().is_empty(), "{why}");
+        let why = fail(&mut journal, &["exit 3", "rm AT/half"]);
+        assert!(why.contains("it may be in effect, and is undone by: /bin/sh -c 'exit 3'; "), "{why}");
+        assert!(!why.contains("nothing was changed") && journal.entries().len() == 1, "{why}");
+        assert!(!temp.path().join("half").exists());
     }
 
     #[test]
@@ -244,14 +326,14 @@ mod tests {
         let command = |word: &str| MadeChange::Command { run: SetupCommand::new(&[word]), undo: Vec::new() };
         for (name, text) in [("before", "b"), ("after", "a"), ("other", "o")] {
             fs::write(at(name), text).unwrap();
-            journal.begin("x", file(name), [Some(b"b"), Some(b"a")]).unwrap();
+            journal.begin("x", false, file(name), [Some(b"b"), Some(b"a")]).unwrap();
         }
         fs::create_dir(at("made")).unwrap();
         for change in ["made", "not"].map(|name| MadeChange::Directory(at(name))) {
-            journal.begin("x", change, [None, None]).unwrap();
+            journal.begin("x", false, change, [None, None]).unwrap();
         }
         for change in ["yes", "no", "unknown"].map(command) {
-            journal.begin("x", change, [None, None]).unwrap();
+            journal.begin("x", false, change, [None, None]).unwrap();
         }
         fs::write(at(".after.new"), "of the dead process").unwrap();
         journal
@@ -274,6 +356,11 @@ mod tests {
             let error = SetupJournal::open(&directory).err().unwrap().to_string();
             assert!(error.contains("is of a later release of jobfence, or is broken"), "{error}");
         }
+        // An earlier one says not whether a step reaches further.
+        let earlier =
+            r#"{"version":1,"entries":[{"number":1,"scheduler":"x","done":true,"change":{"directory":"/x"}}]}"#;
+        fs::write(directory.join("journal.json"), earlier).unwrap();
+        assert!(!SetupJournal::read(&directory).unwrap()[0].is_central);
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
         assert!(SetupJournal::open(&directory).err().unwrap().to_string().contains("others than root can open"));
     }

@@ -17,6 +17,7 @@ use nix::unistd::UnlinkatFlags;
 use serde_json::{Value, json};
 
 use super::plan::SetupCommand;
+use crate::systemd;
 use crate::whole::{self, Ownership};
 
 /// The form of the journal. A journal of a later form is not touched.
@@ -40,6 +41,8 @@ pub struct SetupEntry {
     pub number: u64,
     /// The scheduler for which it was done.
     pub scheduler: String,
+    /// Whether it reaches more than this node.
+    pub is_central: bool,
     /// Whether it was done completely.
     pub is_done: bool,
     pub change: MadeChange,
@@ -68,6 +71,11 @@ impl SetupEntry {
             MadeChange::Directory(path) | MadeChange::File { path, .. } => path.display().to_string(),
             MadeChange::Command { run, .. } => run.to_string(),
         }
+    }
+
+    /// Whether it is jobfence.service, which all schedulers have in common.
+    pub fn is_service(&self) -> bool {
+        matches!(&self.change, MadeChange::Command { run, .. } if run.argv.last().is_some_and(|word| word == systemd::SERVICE))
     }
 }
 
@@ -108,14 +116,21 @@ impl SetupJournal {
     }
 
     /// Records that a step begins; `texts` are those of the file before and after it. Returns the number of its entry.
-    pub fn begin(&mut self, scheduler: &str, change: MadeChange, texts: [Option<&[u8]>; 2]) -> Result<u64> {
+    pub fn begin(
+        &mut self,
+        scheduler: &str,
+        is_central: bool,
+        change: MadeChange,
+        texts: [Option<&[u8]>; 2],
+    ) -> Result<u64> {
         let number = self.entries.last().map_or(1, |last| last.number + 1);
         for (text, kind) in texts.into_iter().zip(["before", "after"]) {
             if let Some(text) = text {
                 whole::replace_durably(&self.copy(number, kind), text, Ownership::of_root(0o600))?;
             }
         }
-        self.entries.push(SetupEntry { number, scheduler: scheduler.to_owned(), is_done: false, change });
+        let scheduler = scheduler.to_owned();
+        self.entries.push(SetupEntry { number, scheduler, is_central, is_done: false, change });
         self.save()?;
         Ok(number)
     }
@@ -127,7 +142,7 @@ impl SetupJournal {
     }
 
     /// Nothing of the step is left.
-    fn forget(&mut self, number: u64) -> Result<()> {
+    pub(super) fn forget(&mut self, number: u64) -> Result<()> {
         self.entries.retain(|entry| entry.number != number);
         self.save()?;
         for kind in ["before", "after"] {
@@ -172,19 +187,45 @@ impl SetupJournal {
             },
             MadeChange::File { path, before, .. } => self.restore(entry, path, *before)?,
             MadeChange::Command { undo, .. } => {
-                // If this process dies, or is not the first, one of them may be out of effect already: then it fails, and that is right.
                 self.mark(entry.number, false).map_err(failed)?;
+                let mut left = None;
                 for command in undo {
-                    if let Err(why) = self.run(command)
-                        && entry.is_done
-                    {
-                        self.mark(entry.number, true).map_err(failed)?;
-                        return Err(format!("{why}; it is undone by: {}", in_words(undo)));
+                    if let Err(why) = self.run(command) {
+                        left.get_or_insert(why);
+                        // What was done only in part may be undone in part.
+                        if entry.is_done {
+                            break;
+                        }
                     }
+                }
+                if let Some(why) = left {
+                    self.mark(entry.number, entry.is_done).map_err(failed)?;
+                    let still = if entry.is_done { "it is undone by" } else { "it may be in effect, and is undone by" };
+                    return Err(format!("{why}; {still}: {}", in_words(undo)));
                 }
             }
         }
         self.forget(entry.number).map_err(failed)
+    }
+
+    /// Takes a step of jobfence.service back when all else is. It stays as long as anything else does that may start jobs by jobfence, since
+    /// without the service each of them would be refused. Returns the scheduler for which it stays. `Err`: as `undo`.
+    pub fn undo_service(
+        &mut self,
+        entry: &SetupEntry,
+        is_chosen: impl Fn(&str) -> bool,
+    ) -> Result<Option<String>, String> {
+        let needs = |other: &&SetupEntry| !other.is_service() || !is_chosen(&other.scheduler);
+        let Some(needed) = self.entries.iter().find(needs).map(|other| other.scheduler.clone()) else {
+            return self.undo(entry).map(|()| None);
+        };
+        // Then the undo of that scheduler's entries takes it back.
+        self.entries
+            .iter_mut()
+            .filter(|other| other.number == entry.number)
+            .for_each(|entry| entry.scheduler.clone_from(&needed));
+        self.save().map_err(|error| error.to_string())?;
+        Ok(Some(needed))
     }
 
     fn restore(&self, entry: &SetupEntry, path: &Path, before: Option<Ownership>) -> Result<(), String> {
@@ -288,7 +329,9 @@ fn value_of(entry: &SetupEntry) -> Value {
             json!({"run": command(run), "undo": undo.iter().map(command).collect::<Vec<_>>()})
         }
     };
-    json!({"number": entry.number, "scheduler": entry.scheduler, "done": entry.is_done, "change": change})
+    json!({
+        "number": entry.number, "scheduler": entry.scheduler, "central": entry.is_central, "done": entry.is_done, "change": change
+    })
 }
 
 /// `None`: it is no entry.
@@ -310,6 +353,7 @@ fn entry_from(value: &Value) -> Option<SetupEntry> {
     Some(SetupEntry {
         number: value.get("number")?.as_u64()?,
         scheduler: value.get("scheduler")?.as_str()?.to_owned(),
+        is_central: value.get("central").and_then(Value::as_bool).unwrap_or(false),
         is_done: value.get("done")?.as_bool()?,
         change,
     })

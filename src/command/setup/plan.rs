@@ -10,7 +10,7 @@ use nix::sys::statfs::statfs;
 
 use super::sleeping_job::SleepingJob;
 use crate::command::Failure;
-use crate::systemd;
+use crate::systemd::{self, Service};
 
 /// This host, and this installation of jobfence.
 pub struct SetupHost {
@@ -179,11 +179,32 @@ impl SetupStep {
 
     /// jobfence.service, now and at every boot. `None`: systemd does not run here, or has no such unit.
     pub fn service() -> Option<Self> {
-        let was = is_systemd().then(systemd::state).flatten()?;
-        let undo = [("disable", was.enabled), ("stop", was.active)].into_iter().filter(|(_, was)| !was);
-        let systemctl = |verb: &str| SetupCommand::new(&["systemctl", verb, systemd::SERVICE]);
+        is_systemd().then(systemd::state).flatten().as_ref().map(Self::service_that)
+    }
+
+    fn service_that(was: &Service) -> Self {
         let run = SetupCommand::new(&["systemctl", "enable", "--now", systemd::SERVICE]);
-        let undo = undo.map(|(verb, _)| systemctl(verb)).collect();
-        Some(Self::command(run, undo, was.enabled && was.active, "systemd delegates a part of the cgroup tree to it"))
+        // It is never stopped: each job of a scheduler that starts jobs by jobfence for a while yet would be refused.
+        let disable = (!was.enabled).then(|| SetupCommand::new(&["systemctl", "disable", systemd::SERVICE]));
+        let is_done = was.enabled && was.active;
+        Self::command(run, disable.into_iter().collect(), is_done, "systemd delegates a part of the cgroup tree to it")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_service_is_never_stopped() {
+        for (enabled, active) in [(false, false), (false, true), (true, false), (true, true)] {
+            let SetupAction::Command(step) = SetupStep::service_that(&Service { enabled, active }).action else {
+                panic!()
+            };
+            assert_eq!(step.is_done, enabled && active);
+            let undo: Vec<String> = step.undo.iter().map(ToString::to_string).collect();
+            let disable: &[&str] = if enabled { &[] } else { &["systemctl disable jobfence.service"] };
+            assert_eq!(undo, disable);
+        }
     }
 }

@@ -58,10 +58,10 @@ def set_up(site):
             status, said = setup(site, *words)
             expect_equal(status, 0, f"the status of the second time, {words}: {said}")
         expect_equal(all_of(site), after, "what qmaster has then")
-        status, said = setup(site, "--undo")
+        status, said = setup(site, "--undo", "--central")
         expect_equal(status, 2, f"the status of --undo: {said}")
         expect_equal(all_of(site), before, "what qmaster has then")
-        expect_equal(setup(site, "--undo")[0], 0, "the status of the second --undo")
+        expect_equal(setup(site, "--undo", "--central")[0], 0, "the status of the second --undo")
         until(lambda: not runs_fenced(site), 60, "a job without a fence")
     read_again(site)
 
@@ -92,7 +92,7 @@ def set_up_beside_others(site):
             expect(sensor.startswith("/opt/site/one,") and sensor.endswith("/gridengine/load-sensor"), f"load_sensor is {sensor}")
             expect_equal((found["mailer"], found["shepherd_cmd"]), ("/opt/site/mail", str(site.jobfence)), "the others")
             host(**{**found, "mailer": "/opt/site/other"})
-            status, said = setup(site, "--undo")
+            status, said = setup(site, "--undo", "--central")
             expect_equal(status, 2, f"the status of --undo: {said}")
             expect_equal(values(), {"mailer": "/opt/site/other", "load_sensor": "/opt/site/one"}, "what the host has then")
         finally:
