@@ -380,7 +380,7 @@ fn found(facts: &PbsFacts, daemon: &SchedulerDaemon) -> Vec<String> {
         Some(hook) if hook.is_enabled() => format!("the hook {} puts jobs into fences", hook.name),
         Some(hook) => format!("the hook {} is not enabled", hook.name),
         None if facts.of_server.is_some() => "the server has no hook of jobfence's".to_owned(),
-        None => "MoM has no hook of jobfence's: the server makes it, by 'jobfence setup --central' there".to_owned(),
+        None => "MoM has no hook of jobfence's".to_owned(),
     });
     found
 }
