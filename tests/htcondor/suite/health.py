@@ -8,7 +8,7 @@ from ..harness import check
 from .life import reported
 
 # As docs/install/htcondor.md has it.
-GUARDED = {"START": "$(START) && (JobfenceHealthy =!= False)"}
+GUARDED = {"START": "($(START)) && (JobfenceHealthy =!= False)"}
 
 
 def health(site):

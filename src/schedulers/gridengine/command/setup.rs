@@ -19,17 +19,18 @@ use crate::setup::plan::{JobTried, PlannedCheck, SetupCommand, SetupHost, SetupP
 use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
 
 /// Adds (`-Aconf`) or changes (`-Mconf`) the configuration of a host in the file `$2`. An execd that has none yet does not know its version,
-/// and asks for it only when that of the cluster changes. So the cluster's is written anew as it is.
+/// and asks for it only when that of the cluster changes. So the cluster's is written anew as it is. qmaster
+/// does not say whether somebody has changed it in between, so nothing stands between reading and writing.
 const PUT: &str = r#""$0" "$1" "$2" || exit
 d=$(mktemp -d) || exit
 "$0" -sconf global >"$d/global" && "$0" -Mconf "$d/global"
 s=$?; rm -r "$d"; exit $s"#;
 /// Edits the configuration of the host `$1` by the program `$2` of sed(1). One without lines is removed. execd notices that in the same way.
 const EDIT: &str = r#"d=$(mktemp -d) || exit
-if "$0" -sconf global >"$d/global" && "$0" -sconf "$1" >"$d/was" 2>/dev/null; then
+if "$0" -sconf global >/dev/null && "$0" -sconf "$1" >"$d/was" 2>/dev/null; then
     sed -e :join -e '/\\$/{N;s/, *\\\n */,/;s/ *\\\n */ /;bjoin' -e '}' -e '/^#/d' -e '/^$/d' -e "$2" "$d/was" >"$d/$1" &&
         if [ -s "$d/$1" ]; then "$0" -Mconf "$d/$1"; else "$0" -dconf "$1"; fi &&
-        "$0" -Mconf "$d/global"
+        "$0" -sconf global >"$d/global" && "$0" -Mconf "$d/global"
 else
     "$0" -sconf global >/dev/null
 fi
@@ -275,7 +276,8 @@ fn configuration(
     let run = SetupCommand { argv: argv?, file: Some((facts.host.clone(), facts.with(&settings))) };
     let undo = daemon.script("qconf", EDIT, &[&facts.host, &facts.taken_back(&settings)])?;
     let undo = vec![SetupCommand { argv: undo, file: None }];
-    let why = "execd of this host starts each job by jobfence, and asks it what jobs can have; it reads this with its next load report";
+    let why = "execd of this host starts each job by jobfence, and asks it what jobs can have; so that execd reads this with its next load \
+               report, the cluster's configuration is written anew, too, as it is";
     (!settings.is_empty()).then(|| SetupStep::command(run, undo, false, why).central())
 }
 
@@ -414,11 +416,13 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         let (qconf, conf) = (top.path().join("qconf"), top.path().join("conf"));
         let script = format!(
-            "#!/bin/sh\ncase $1$2 in -sconfglobal) echo all ;; -sconf*) cat {c} ;; -Mconf*/global) cat $2 >{c}.global ;; -Mconf*) cp $2 {c} ;; -dconf*) \
-             rm {c} ;; esac\n",
+            "#!/bin/sh\ncase $1$2 in -sconfglobal) cat {c}.global ;; -sconf*) cat {c} ;; -Mconf*/global) cp $2 {c}.global ;; *) echo meanwhile \
+             >>{c}.global ;; esac || exit\ncase $1$2 in -Mconf*/node1) cp $2 {c} ;; -dconf*) rm {c} ;; esac\n",
             c = conf.display()
         );
         std::fs::write(&qconf, script).unwrap();
+        let global = conf.with_extension("global");
+        std::fs::write(&global, "all\n").unwrap();
         if let Some(local) = local {
             std::fs::write(&conf, local).unwrap();
         }
@@ -426,6 +430,9 @@ mod tests {
         let argv = argv.map(|word| if word == "sh" { qconf.to_str().unwrap() } else { word });
         std::fs::set_permissions(&qconf, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         assert!(Command::new("sh").args(argv).status().unwrap().success());
+        // What somebody changes in the cluster's configuration stays.
+        let expected = if local.is_some() { "all\nmeanwhile\n" } else { "all\n" };
+        assert_eq!(std::fs::read_to_string(global).unwrap(), expected);
         std::fs::read_to_string(conf).ok()
     }
 

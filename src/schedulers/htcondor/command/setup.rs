@@ -3,6 +3,7 @@
 //! daemons of this host read that. Nothing is restarted.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use jobfence::requests::REQUESTS;
@@ -11,7 +12,7 @@ use jobfence::sys::dir::Dir;
 
 use super::check::{SCHEDD, STARTD, WHOSE, value_in};
 use super::monitor;
-use crate::check::daemon::{SchedulerDaemon, not_ours};
+use crate::check::daemon::{SchedulerDaemon, is_ours, not_ours};
 use crate::command::Failure;
 use crate::configured::Configured;
 use crate::part::AfterUndo;
@@ -61,7 +62,11 @@ impl CondorFacts {
         };
         let ours = words_of(&facts.value("STARTD_CRON_JOBLIST")).filter(has_ours).map(str::to_owned).collect();
         facts.ours_in_cron = ours;
-        facts.file = facts.path().and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+        facts.file = match facts.path().map(fs::read) {
+            Some(Ok(text)) => String::from_utf8_lossy(&text).into_owned(),
+            Some(Err(error)) if error.kind() != ErrorKind::NotFound => return Err(format!("read its {FILE}: {error}")),
+            _ => String::new(),
+        };
         Ok(facts)
     }
 
@@ -82,42 +87,23 @@ impl CondorFacts {
     fn wanted(&self, program: &str, is_ours: &dyn Fn(&str) -> bool) -> String {
         let has_line =
             |key: &str| self.file.lines().any(|line| line.split('=').next().is_some_and(|at| at.trim() == key));
-        let attributes: Vec<String> =
-            WHOSE.into_iter().map(str::to_owned).chain(REQUESTS.iter().map(asked::attribute)).collect();
-        let listed = self.value("STARTD_JOB_ATTRS");
-        let lists = |name: &String| words_of(&listed).any(|found| found.eq_ignore_ascii_case(name));
         let (jobs, own) = (self.starts("STARTD"), self.starts("SCHEDD"));
-        let is_reported = !self.ours_in_cron.is_empty();
-        let start = self.value("START").to_ascii_lowercase();
         let mut text = String::new();
-        let mut add = |key: &str, is_here: bool, is_done: bool, lines: &str| {
+        for (key, lines) in pieces(program) {
+            let value = self.value(key);
+            let lists = |name: &String| words_of(&value).any(|found| found.eq_ignore_ascii_case(name));
+            let is_done = match key {
+                "STARTD_JOB_ATTRS" => attributes().iter().all(lists),
+                "STARTD_CRON_JOBLIST" => !self.ours_in_cron.is_empty(),
+                // Without START, HTCondor would not understand the line.
+                "START" => value.is_empty() || value.to_ascii_lowercase().contains("jobfencehealthy"),
+                _ => is_ours(&value),
+            };
+            let is_here = if key == "STARTER_LOCAL" { own } else { jobs };
             if is_here && (!is_done || has_line(key)) {
-                text.push_str(lines);
+                text.push_str(&lines);
             }
-        };
-        add("STARTER", jobs, is_ours(&self.value("STARTER")), &format!("STARTER = {program}\n"));
-        add("STARTER_LOCAL", own, is_ours(&self.value("STARTER_LOCAL")), &format!("STARTER_LOCAL = {program}\n"));
-        add(
-            "STARTD_JOB_ATTRS",
-            jobs,
-            attributes.iter().all(lists),
-            &format!("STARTD_JOB_ATTRS = $(STARTD_JOB_ATTRS) {}\n", attributes.join(" ")),
-        );
-        add(
-            "STARTD_CRON_JOBLIST",
-            jobs,
-            is_reported,
-            &format!(
-                "STARTD_CRON_JOBLIST = $(STARTD_CRON_JOBLIST) JOBFENCE\n\
-                 STARTD_CRON_JOBFENCE_EXECUTABLE = {program}\n\
-                 STARTD_CRON_JOBFENCE_ARGS = host --htcondor\n\
-                 STARTD_CRON_JOBFENCE_PERIOD = 1m\n\
-                 STARTD_CRON_JOBFENCE_METRICS = PEAK:JobfenceMemory, PEAK:JobfenceCache, PEAK:JobfenceCpuTime\n"
-            ),
-        );
-        // Without START, HTCondor would not understand the line.
-        let is_done = start.is_empty() || start.contains("jobfencehealthy");
-        add("START", jobs, is_done, "START = $(START) && (JobfenceHealthy =!= False)\n");
+        }
         if text.is_empty() { text } else { format!("{HEAD}{text}") }
     }
 
@@ -127,6 +113,13 @@ impl CondorFacts {
         if (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < LEAST {
             let (major, minor) = LEAST;
             return Some(format!("this is HTCondor {}, and jobfence needs {major}.{minor} or later", self.release));
+        }
+        let is_own = self.file.strip_prefix(HEAD).is_some_and(|lines| lines.lines().all(is_own));
+        if let Some(path) = self.path().filter(|_| !self.file.is_empty() && !is_own) {
+            return Some(format!(
+                "{} has lines that are not of 'jobfence setup': move them to another file, such as 95-site.conf, and run this again",
+                path.display()
+            ));
         }
         for (daemon, key) in [("STARTD", "STARTER"), ("SCHEDD", "STARTER_LOCAL")] {
             let value = self.value(key);
@@ -144,6 +137,45 @@ impl CondorFacts {
                 .to_owned()
         })
     }
+}
+
+/// All that the file can have: the key that says whether the configuration has it already, and the lines.
+fn pieces(program: &str) -> [(&'static str, String); 5] {
+    [
+        ("STARTER", format!("STARTER = {program}\n")),
+        ("STARTER_LOCAL", format!("STARTER_LOCAL = {program}\n")),
+        ("STARTD_JOB_ATTRS", format!("STARTD_JOB_ATTRS = $(STARTD_JOB_ATTRS) {}\n", attributes().join(" "))),
+        (
+            "STARTD_CRON_JOBLIST",
+            format!(
+                "STARTD_CRON_JOBLIST = $(STARTD_CRON_JOBLIST) JOBFENCE\n\
+                 STARTD_CRON_JOBFENCE_EXECUTABLE = {program}\n\
+                 STARTD_CRON_JOBFENCE_ARGS = host --htcondor\n\
+                 STARTD_CRON_JOBFENCE_PERIOD = 1m\n\
+                 STARTD_CRON_JOBFENCE_METRICS = PEAK:JobfenceMemory, PEAK:JobfenceCache, PEAK:JobfenceCpuTime\n"
+            ),
+        ),
+        ("START", "START = ($(START)) && (JobfenceHealthy =!= False)\n".to_owned()),
+    ]
+}
+
+/// What jobfence reads in a slot's ad.
+fn attributes() -> Vec<String> {
+    WHOSE.into_iter().map(str::to_owned).chain(REQUESTS.iter().map(asked::attribute)).collect()
+}
+
+/// Whether this command has written a line, also of another release or at another place.
+fn is_own(line: &str) -> bool {
+    let Some((key, value)) = line.split_once(" = ") else { return false };
+    let is_asked = |word: &str| WHOSE.contains(&word) || word.starts_with("Jobfence");
+    let is_written_as = |own: &str| match own.split_once(" = ") {
+        Some((own, "")) => own == key && is_ours(value),
+        Some((own @ "STARTD_JOB_ATTRS", _)) => {
+            own == key && value.strip_prefix("$(STARTD_JOB_ATTRS) ").is_some_and(|list| words_of(list).all(is_asked))
+        }
+        _ => own == line,
+    };
+    pieces("").iter().flat_map(|(_, lines)| lines.lines()).any(is_written_as)
 }
 
 /// What is to be done on this host. `None`: HTCondor starts no job here.
@@ -195,7 +227,12 @@ pub fn after_undo(host: &SetupHost) -> Option<AfterUndo> {
     (!facts.file.is_empty()).then(|| -> AfterUndo {
         Box::new(move || {
             let failed = daemon.ask(&["condor_reconfig"]).err();
-            Ok(failed.map(|why| format!("run condor_reconfig: {why}")))
+            Ok(failed.map(|why| {
+                format!(
+                    "the daemons start jobs by jobfence until they read their configuration, and condor_reconfig has failed: {why}: run \
+                     condor_reconfig before jobfence.service is stopped, and before jobfence is removed"
+                )
+            }))
         })
     })
 }
@@ -337,6 +374,8 @@ mod tests {
             "START",
         ];
         assert_eq!(keys, expected);
+        // A macro is text, and && binds more than || in the site's expression.
+        assert!(wanted.contains("\nSTART = ($(START)) && ("), "{wanted}");
         // Each line but those of another program is word by word on the page.
         let page = include_str!("../../../../docs/install/htcondor.md").replace("\\\n    ", "");
         for line in wanted.lines().filter(|line| !line.starts_with('#')) {
@@ -354,6 +393,29 @@ mod tests {
         let moved = |value: &str| value == "/opt/sbin/jobfence";
         assert_eq!(facts.obstacle(&moved), None);
         assert_eq!(facts.wanted("/opt/sbin/jobfence", &moved), facts.file.replace(PROGRAM, "/opt/sbin/jobfence"));
+    }
+
+    #[test]
+    fn lines_of_others_are_not_overwritten() {
+        let with = |file: String| CondorFacts { file, ..set_up() }.obstacle(&is_ours);
+        let file = set_up().file;
+        let changed = [
+            file.replace(HEAD, ""),
+            format!("{file}DOCKER = /usr/local/libexec/jobfence/htcondor-docker\n"),
+            format!("{file}# why\n"),
+            file.replace("PERIOD = 1m", "PERIOD = 5m"),
+            file.replace(&format!("STARTER = {PROGRAM}"), "STARTER = /opt/wrapper"),
+            file.replace("$(STARTD_JOB_ATTRS) ", "$(STARTD_JOB_ATTRS) Department "),
+            file.replace("$(STARTD_JOB_ATTRS) ", ""),
+        ];
+        for other in changed {
+            assert_ne!(other, file);
+            let why = with(other.clone()).unwrap_or_else(|| panic!("{other}"));
+            assert!(why.starts_with("/etc/condor/config.d/90-jobfence.conf has lines that are not of "), "{why}");
+        }
+        // Those of another release, and of another place.
+        assert_eq!(with(file.replace(PROGRAM, "/opt/sbin/jobfence").replace("JobfenceCpuLimit", "JobfenceNew")), None);
+        assert_eq!(with(file.replace(" JobfenceCpuLimit", "")), None);
     }
 
     #[test]

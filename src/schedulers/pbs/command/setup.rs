@@ -90,6 +90,29 @@ impl PbsFacts {
                     .to_owned(),
             );
         }
+        if self.roles.server && self.of_server.is_none() {
+            return Some(format!(
+                "which hooks the server has cannot be seen, since {} cannot be read: start the server, and run this again",
+                self.kept_in.display()
+            ));
+        }
+        // qmgr shows no such hook, and makes none of its name.
+        let is_going = |hook: &&MomHook| hook.is_ours && !["", "0"].contains(&hook.value("pending_delete"));
+        if let Some(going) = self.of_server.iter().flatten().find(is_going) {
+            return Some(format!(
+                "the hook {} was deleted, and the server keeps its name until each MoM has heard of that: start the MoMs that are down \
+                 (pbsnodes -l), and run this again",
+                going.name
+            ));
+        }
+        // A hook without a program is not among the server's.
+        if self.roles.server && self.ours().is_none() && self.kept_in.join(format!("{NAME}.HK")).exists() {
+            return Some(format!(
+                "the server has another hook named {NAME}: its program is not jobfence's, or it has none. If an interrupted 'jobfence setup' \
+                 has made it, 'jobfence setup --undo --central' deletes it. If not, look at it (qmgr -c 'list hook {NAME}'), delete it if \
+                 the site can do without it, and run this again"
+            ));
+        }
         let all = self.of_server.iter().chain(&self.of_mom).flatten();
         let stock = all.into_iter().find(|hook| hook.name == "pbs_cgroups" && hook.is_enabled());
         stock.map(|_| {
@@ -205,23 +228,36 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
             check(PlannedCheck { config: config.clone(), ..Default::default() })
         }));
     }
-    // A host without the server has what the server sends it, and there is nothing to compare.
-    if facts.of_server.is_none() && facts.ours().is_some_and(MomHook::is_enabled) {
-        return Ok(Some(plan));
+    plan.steps.extend(steps(&facts, &daemon, host.data.join("pbs"))?);
+    Ok(Some(plan))
+}
+
+/// The steps about the hook. A host without the server gets it from the server, and root of that host may not be its manager.
+fn steps(facts: &PbsFacts, daemon: &SchedulerDaemon, directory: PathBuf) -> Result<Vec<SetupStep>, Failure> {
+    if !facts.roles.server {
+        let by_hand = || {
+            let server = facts.value("PBS_SERVER").unwrap_or("not named in pbs.conf");
+            SetupStep::remark(format!(
+                "the hook is the server's: run 'jobfence setup --central' on its host ({server})"
+            ))
+        };
+        let has_it = facts.ours().is_some_and(MomHook::is_enabled);
+        return Ok((!has_it).then(by_hand).into_iter().collect());
     }
-    let files = HookFiles::read(host.data.join("pbs"))?;
+    let files = HookFiles::read(directory)?;
     let program = |hook: &MomHook| fs::read(facts.kept_in.join(format!("{}.PY", hook.name))).ok();
     let ours = facts.ours().map(|hook| (hook, program(hook)));
     let ours = ours.as_ref().map(|(hook, program)| (*hook, program.as_deref()));
+    let mut steps = Vec::new();
     for (why, run, undo) in hook_steps(ours, &files) {
         let (Some(run), Some(undo)) =
-            (command(&daemon, run), undo.into_iter().map(|one| command(&daemon, one)).collect())
+            (command(daemon, run), undo.into_iter().map(|one| command(daemon, one)).collect())
         else {
             return Err("qmgr was not found: it is one of OpenPBS's commands".into());
         };
-        plan.steps.push(SetupStep::command(run, undo, false, why).central());
+        steps.push(SetupStep::command(run, undo, false, why).central());
     }
-    Ok(Some(plan))
+    Ok(steps)
 }
 
 /// A job with a chunk of this host, when MoM has the hook.
@@ -306,7 +342,7 @@ fn read(host: &SetupHost) -> Option<(SchedulerDaemon, PbsFacts)> {
     let of_mom = value_of(&conf, "PBS_MOM_HOME").map_or_else(|| home.clone(), PathBuf::from);
     let python = || daemon.ask(&["pbs_python", "-c", "import ctypes"]).unwrap_or_else(|why| why).trim().to_owned();
     let of_server = roles.server.then(|| mom::hooks(&home.join("server_priv"))).flatten();
-    let kept_in = if of_server.is_some() { home.join("server_priv/hooks") } else { of_mom.join("mom_priv/hooks") };
+    let kept_in = if roles.server { home.join("server_priv/hooks") } else { of_mom.join("mom_priv/hooks") };
     let facts = PbsFacts {
         release: daemon.ask(&["pbs_mom", "--version"]).ok().and_then(|text| release(&text)).unwrap_or_default(),
         python: if roles.mom { python() } else { String::new() },
@@ -344,7 +380,7 @@ fn found(facts: &PbsFacts, daemon: &SchedulerDaemon) -> Vec<String> {
         Some(hook) if hook.is_enabled() => format!("the hook {} puts jobs into fences", hook.name),
         Some(hook) => format!("the hook {} is not enabled", hook.name),
         None if facts.of_server.is_some() => "the server has no hook of jobfence's".to_owned(),
-        None => "MoM has no hook of jobfence's: the server makes it, by 'jobfence setup --central' there".to_owned(),
+        None => "MoM has no hook of jobfence's".to_owned(),
     });
     found
 }
@@ -363,6 +399,7 @@ fn value_of<'a>(conf: &'a str, key: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::setup::plan::SetupAction;
 
     /// A pbs.conf that pbs_postinstall of 23.06.06 has written, on a host with all daemons.
     const CONF: &str = "PBS_EXEC=/opt/pbs\nPBS_HOME=/var/spool/pbs\nPBS_SERVER=node1\nPBS_START_SERVER=1\nPBS_START_SCHED=1\n\
@@ -463,6 +500,48 @@ mod tests {
         assert!(without.obstacle().unwrap().contains("PBS_MOM_HOME="));
         let server = PbsFacts { has_home: false, roles: HostRoles { mom: false, server: true }, ..facts(Vec::new()) };
         assert_eq!(server.obstacle(), None);
+    }
+
+    #[test]
+    fn another_hook_of_this_name_is_not_replaced() {
+        let temp = tempfile::tempdir().unwrap();
+        let of = |of_server| PbsFacts { kept_in: temp.path().to_owned(), ..facts(of_server) };
+        fs::write(temp.path().join("fence.HK"), HK).unwrap();
+        assert_eq!(of(Vec::new()).obstacle(), None);
+        fs::write(temp.path().join("jobfence.HK"), HK).unwrap();
+        for other in [Vec::new(), hooks("jobfence", HK, "import pbs\n")] {
+            assert!(of(other).obstacle().unwrap().starts_with("the server has another hook named jobfence: "));
+        }
+        let program = String::from_utf8(files().program).unwrap();
+        assert_eq!(of(hooks("jobfence", HK, &program)).obstacle(), None);
+        assert_eq!(of(hooks("fence", HK, &program)).obstacle(), None);
+    }
+
+    #[test]
+    fn a_hook_that_is_being_deleted_does_not_count() {
+        let program = String::from_utf8(files().program).unwrap();
+        let of = |line: &str| facts(hooks("jobfence", &format!("{HK}{line}"), &program)).obstacle();
+        assert!(of("pending_delete=1\n").unwrap().starts_with("the hook jobfence was deleted, and the server keeps"));
+        assert_eq!(of("pending_delete=0\n"), None);
+    }
+
+    #[test]
+    fn what_is_the_servers_is_done_on_its_host() {
+        let nowhere = || PathBuf::from("/no/such/directory");
+        let daemon = SchedulerDaemon::installed(MOM, nowhere());
+        let roles = HostRoles { mom: true, server: false };
+        let of_mom = |hooks| PbsFacts { roles, of_server: None, of_mom: Some(hooks), ..facts(Vec::new()) };
+        let without = steps(&of_mom(Vec::new()), &daemon, nowhere()).unwrap();
+        assert!(matches!(&without[..], [SetupStep { is_central: false, action: SetupAction::Remark, .. }]));
+        assert_eq!(without[0].why, "the hook is the server's: run 'jobfence setup --central' on its host (node1)");
+        let program = String::from_utf8(files().program).unwrap();
+        let disabled = of_mom(hooks("jobfence", &format!("{HK}enabled=false\n"), &program));
+        assert_eq!(steps(&disabled, &daemon, nowhere()).unwrap().len(), 1);
+        assert!(steps(&of_mom(hooks("fence", HK, &program)), &daemon, nowhere()).unwrap().is_empty());
+        // On its host the files are needed.
+        assert!(steps(&facts(Vec::new()), &daemon, nowhere()).is_err());
+        let unseen = PbsFacts { of_server: None, ..facts(Vec::new()) };
+        assert!(unseen.obstacle().unwrap().starts_with("which hooks the server has cannot be seen"));
     }
 
     #[test]
