@@ -314,7 +314,8 @@ def of_usr_local(site):
     expect(debian.has(journal), "what another installation has recorded is gone")
     expect(debian.has(UNIT), "the service of another installation is disabled")
     # In plugstack.conf itself.
-    alone = slurm(site, "# nothing\n")
+    alone = slurm(site)
+    (alone.top / LINE).unlink()
     alone.write("etc/slurm/plugstack.conf", theirs)
     alone.apt("remove '~njobfence'")
     expect(alone.read("etc/slurm/plugstack.conf") == theirs, "the line of another installation was changed")
