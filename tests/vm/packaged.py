@@ -45,6 +45,15 @@ def went_well(number):
     until(lambda: "JobState=COMPLETED" in sh(f"scontrol show job {number}"), "the job's success")
 
 
+def set_up():
+    said = sh("jobfence setup", 2)
+    expect("/step_0" in said.splitlines()[-1], f"setup does not say that its job was fenced: {said}")
+    sh(f"systemctl is-enabled {SERVICE}")
+    sh(f"systemctl is-active {SERVICE}")
+    expect(is_fenced(), "a job is not fenced after setup")
+    expect("unchanged" in sh("jobfence setup"), "a second setup has changed something")
+
+
 def main():
     job()
     Path(PLACE, "list").write_text(repository.sources(PLACE))
@@ -91,8 +100,14 @@ def main():
     until(lambda: not any("scope" in each for each in cgroups()), "the end of the scope")
 
     install(NEWER)
-    sh("jobfence setup", 2)
-    expect(is_fenced(), "a job is not fenced after another installation")
+    # What the package has done with the service, setup does where somebody has undone it, and takes it back.
+    sh(f"systemctl disable --now {SERVICE}")
+    set_up()
+    sh("jobfence setup --undo", 2)
+    sh(f"systemctl is-enabled {SERVICE}", 1)
+    sh(f"systemctl is-active {SERVICE}", 3)
+    expect(not is_fenced(), "a job is fenced after setup was taken back")
+    set_up()
     apt("purge '~njobfence'")
     restart()
     expect(not is_fenced(), "a job is fenced")

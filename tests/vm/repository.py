@@ -42,9 +42,9 @@ def make(place, so, program):
 
 
 def apt(place):
-    """apt-get with the repositories at this place, and no others."""
+    """apt-get with the repositories at this place, and no others. A conffile that was changed stays: nobody can answer dpkg."""
     return ("apt-get -qq -o Dir::Etc::sourceparts=- -o APT::Sandbox::User=root -o Dpkg::Use-Pty=0 --yes --allow-downgrades "
-            f"--no-install-recommends -o Dir::Etc::sourcelist={place}/list")  # fmt: skip
+            f"--no-install-recommends -o Dpkg::Options::=--force-confold -o Dir::Etc::sourcelist={place}/list")  # fmt: skip
 
 
 def named(version, packages=PACKAGES):
