@@ -123,6 +123,29 @@ fn nothing_is_changed_where_jobs_would_be_refused() {
 }
 
 #[test]
+fn the_line_of_another_release_is_taken_out() {
+    let Some(site) = site("release") else { return };
+    site.write("etc/plugstack.conf", "# of this site\n");
+    let before = site.files();
+    says(&site, &[], 2, "set up");
+    // As a package of another release, or 'make install', replaces both.
+    let newer = site.read("share/plugstack.conf").replace("# installed", "# installed later");
+    site.write("share/plugstack.conf", &newer);
+    site.write(LINE, &newer);
+    says(&site, &["--undo"], 2, "undone         Slurm is as it was before");
+    assert!(!site.path(LINE).exists());
+    site.write("share/plugstack.conf", &newer.replace("# installed later", "# installed"));
+    assert_eq!(site.files(), before);
+    // With a change of the administrator's it stays.
+    says(&site, &[], 2, "set up");
+    site.write("share/plugstack.conf", &newer);
+    site.write(LINE, &(newer.clone() + "# of this site\n"));
+    let (status, said) = site.with(&arguments(&site, &["--undo"]).iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(status == Some(1) && said.contains("jobfence.conf was changed after jobfence setup, and stays"), "{said}");
+    assert!(site.path(LINE).exists());
+}
+
+#[test]
 fn a_line_of_another_installation_or_hand_stays() {
     let Some(site) = site("there") else { return };
     site.write("etc/plugstack.conf", &site.read("share/plugstack.conf"));

@@ -368,7 +368,7 @@ fn undo(options: &SetupOptions, host: &SetupHost, parts: &[&'static dyn Schedule
         services.extend(of_service);
         let after = part.after_undo(host);
         for entry in &entries {
-            match journal.undo(entry) {
+            match journal.undo_unless_changed(entry, |file| part.is_as_installed(host, file)) {
                 Ok(()) if matches!(entry.change, MadeChange::Directory(_)) => {}
                 Ok(()) => say("undone", &entry.about()),
                 // The process that had begun it, or its undo, has died, and nothing is left of it.
