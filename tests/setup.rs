@@ -116,6 +116,8 @@ fn nothing_is_changed_where_jobs_would_be_refused() {
     std::os::unix::fs::lchown(site.path("etc/plugstack.conf"), Some(4242), None).unwrap();
     says(&site, &[], 1, "change it by hand");
     fs::remove_file(site.path("etc/plugstack.conf")).unwrap();
+    // 2 would say that something was changed.
+    says(&site, &["--dryrun"], 1, "unexpected argument '--dryrun'");
     says(&site, &["--scheduler", "torque"], 1, "is none of slurm, gridengine, openpbs, htcondor");
 }
 
