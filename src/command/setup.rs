@@ -151,11 +151,16 @@ fn look(
     let mut all = Vec::new();
     for part in parts {
         let label = word(*part);
-        let Some(plan) = part.plan(host).map_err(|error| format!("{}: {error}", part.name()))? else {
-            if !options.scheduler.is_empty() {
-                return Err(format!("{} was not found on this host", part.name()).into());
+        let plan = match part.plan(host) {
+            Ok(Some(plan)) => plan,
+            Ok(None) if options.scheduler.is_empty() => continue,
+            Ok(None) => return Err(format!("{} was not found on this host", part.name()).into()),
+            // The others of the host are set up all the same.
+            Err(why) => {
+                let steps = Err(why.to_string());
+                all.push(FoundScheduler { part: *part, config: None, is_bystander: false, steps });
+                continue;
             }
-            continue;
         };
         plan.found.iter().for_each(|found| say(&label, found));
         let (config, is_bystander) = (plan.config.clone(), plan.is_bystander);
@@ -296,15 +301,16 @@ fn act(
         if one.is_bystander {
             continue;
         }
-        if !checked(None, one.config.clone(), false)? {
-            outcome.to_do.push(format!("{name}: no job would be fenced: the verdict above says why"));
-        } else if is_changed {
-            match tried(one.part, host) {
+        match checked(None, one.config.clone(), false) {
+            Ok(true) if is_changed => match tried(one.part, host) {
                 JobTried::Fenced(what) => outcome.good.push(format!("{name}: {what}")),
                 JobTried::Asleep(_) => {}
                 JobTried::NotRun(why) => outcome.good.push(format!("{name}: ready, but no job was tried: {why}")),
                 JobTried::Unfenced(why) => outcome.to_do.push(format!("{name}: {why}")),
-            }
+            },
+            Ok(true) => {}
+            Ok(false) => outcome.to_do.push(format!("{name}: no job would be fenced: the verdict above says why")),
+            Err(why) => outcome.to_do.push(format!("{name}: {why}")),
         }
     }
     Ok(outcome)
@@ -383,9 +389,7 @@ fn undo(options: &SetupOptions, host: &SetupHost, parts: &[&'static dyn Schedule
         if left == 0 {
             outcome.good.push(format!("{} is as it was before", part.name()));
         }
-        if let Some(after) = after
-            && let Some(left) = after()?
-        {
+        if let Some(left) = after.and_then(|after| after().unwrap_or_else(|why| Some(why.to_string()))) {
             outcome.to_do.push(format!("{}: {left}", part.name()));
         }
     }
@@ -488,6 +492,21 @@ mod tests {
         drop(journal);
         assert!(undo(&options, &host, &[knows]).unwrap().to_do.is_empty());
         assert!(!temp.path().join("state").exists());
+    }
+
+    #[test]
+    fn one_that_cannot_be_looked_at_leaves_the_others() {
+        let Some((_temp, host, options)) = place() else { return };
+        static PARTS: [FakePart; 2] = [
+            FakePart { name: "A", plan: |_| Err("its file is broken".into()) },
+            FakePart { name: "B", plan: makes_files },
+        ];
+        let found = look(&host, &[&PARTS[0], &PARTS[1]], &options).unwrap();
+        let outcome = would_do(&found, true);
+        assert_eq!(
+            (&outcome.to_do[..], &outcome.good[..]),
+            (&["A: its file is broken".into()][..], &["B: 3 steps".into()][..])
+        );
     }
 
     #[test]
