@@ -31,7 +31,7 @@ fn site(test: &str) -> Option<Site> {
 
 fn arguments(site: &Site, more: &[&str]) -> Vec<String> {
     let [journal, data] = ["var/setup", "share"].map(|name| site.path(name).to_str().unwrap().to_owned());
-    let words = ["setup", "--scheduler", "slurm", "--journal", &journal, "--data", &data];
+    let words = ["setup", "--any-program", "--scheduler", "slurm", "--journal", &journal, "--data", &data];
     words.iter().chain(more).map(|word| (*word).to_owned()).collect()
 }
 
