@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
 
 // All of these two is used by tests/faults.rs.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -32,7 +31,7 @@ fn site(test: &str) -> Option<Site> {
 
 fn arguments(site: &Site, more: &[&str]) -> Vec<String> {
     let [journal, data] = ["var/setup", "share"].map(|name| site.path(name).to_str().unwrap().to_owned());
-    let words = ["setup", "--scheduler", "slurm", "--journal", &journal, "--data", &data];
+    let words = ["setup", "--any-program", "--scheduler", "slurm", "--journal", &journal, "--data", &data];
     words.iter().chain(more).map(|word| (*word).to_owned()).collect()
 }
 
@@ -117,9 +116,55 @@ fn nothing_is_changed_where_jobs_would_be_refused() {
     std::os::unix::fs::lchown(site.path("etc/plugstack.conf"), Some(4242), None).unwrap();
     says(&site, &[], 1, "change it by hand");
     fs::remove_file(site.path("etc/plugstack.conf")).unwrap();
-    fs::create_dir(site.path("etc/conf-cache")).unwrap();
-    assert!(!Path::new("/etc/slurm/slurm.conf").exists() || !site.path("var/setup").exists());
+    // 2 would say that something was changed.
+    says(&site, &["--dryrun"], 1, "unexpected argument '--dryrun'");
     says(&site, &["--scheduler", "torque"], 1, "is none of slurm, gridengine, openpbs, htcondor");
+}
+
+#[test]
+fn the_controllers_plugstack_conf_is_not_written() {
+    let Some(site) = site("configless") else { return };
+    // As slurmd keeps what it fetches, in SlurmdSpoolDir.
+    let cache = |name: &str| format!("etc/conf-cache/{name}");
+    site.write(&cache("slurm.conf"), &site.read("etc/slurm.conf"));
+    site.write(&cache("plugstack.conf"), "# of the controller\n");
+    let before = site.files();
+    let sets_up = |status: i32, part: &str| {
+        let mut command = site.command(&[]);
+        let done =
+            command.args(arguments(&site, &[])).env("SLURM_CONF", site.path(&cache("slurm.conf"))).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(done.status.code() == Some(status) && said.contains(part), "{:?}: {said}", done.status);
+    };
+    sets_up(
+        1,
+        "the controller serves a plugstack.conf that does not include this node's line. Add to the controller's: include /",
+    );
+    assert_eq!(site.files(), before);
+    assert!(!site.path("var/setup").exists());
+}
+
+#[test]
+fn the_line_of_another_release_is_taken_out() {
+    let Some(site) = site("release") else { return };
+    site.write("etc/plugstack.conf", "# of this site\n");
+    let before = site.files();
+    says(&site, &[], 2, "set up");
+    // As a package of another release, or 'make install', replaces both.
+    let newer = site.read("share/plugstack.conf").replace("# installed", "# installed later");
+    site.write("share/plugstack.conf", &newer);
+    site.write(LINE, &newer);
+    says(&site, &["--undo"], 2, "undone         Slurm is as it was before");
+    assert!(!site.path(LINE).exists());
+    site.write("share/plugstack.conf", &newer.replace("# installed later", "# installed"));
+    assert_eq!(site.files(), before);
+    // With a change of the administrator's it stays.
+    says(&site, &[], 2, "set up");
+    site.write("share/plugstack.conf", &newer);
+    site.write(LINE, &(newer.clone() + "# of this site\n"));
+    let (status, said) = site.with(&arguments(&site, &["--undo"]).iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(status == Some(1) && said.contains("jobfence.conf was changed after jobfence setup, and stays"), "{said}");
+    assert!(site.path(LINE).exists());
 }
 
 #[test]

@@ -123,6 +123,16 @@ enum Command {
     Hold(hold::HoldOptions),
 }
 
+/// Says that the command line is wrong, or what it asks for, such as the help.
+fn refuse(error: &clap::Error) -> ! {
+    // That of clap says of `jobfence setup` that it has changed something.
+    if error.use_stderr() && std::env::args_os().nth(1).is_some_and(|word| word == "setup") {
+        let _ = error.print();
+        std::process::exit(1);
+    }
+    error.exit()
+}
+
 fn main() -> ExitCode {
     // A reader that is gone (`jobfence check | head`) must not cause a panic.
     // SAFETY: the default action runs no code of this program, and nothing else runs yet.
@@ -146,8 +156,8 @@ fn main() -> ExitCode {
     {
         return status;
     }
-    let matches = readable(Cli::command()).get_matches();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let matches = readable(Cli::command()).try_get_matches().unwrap_or_else(|error| refuse(&error));
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| refuse(&error));
     // qmaster denies a job for a line of its JSV's on stderr, and execd has nobody read that of a load sensor.
     match &cli.command {
         Command::Jsv(_) => SyslogOfDaemon::begin(),

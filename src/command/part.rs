@@ -57,6 +57,12 @@ pub trait SchedulersPart: Sync {
         None
     }
 
+    /// For `jobfence setup --undo`: whether the file is as this installation has it, which need not be the one that has set it up. Nothing of
+    /// the administrator's is in it then.
+    fn is_as_installed(&self, _host: &SetupHost, _file: &Path) -> bool {
+        false
+    }
+
     /// The work that `jobfence hold` does for the scheduler at each of its looks.
     fn chore(&self) -> Option<Box<dyn Chore>> {
         None

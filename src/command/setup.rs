@@ -9,6 +9,7 @@ pub mod plan;
 mod real_job;
 pub mod sleeping_job;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -57,6 +58,9 @@ pub struct SetupOptions {
     /// Where the changes are recorded
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/jobfence/setup", hide = true)]
     journal: PathBuf,
+    /// Let the schedulers start this program, also if others than root can replace it: for tests
+    #[arg(long, hide = true)]
+    any_program: bool,
     /// Where the scheduler's files of this installation are
     #[arg(long, value_name = "DIRECTORY", hide = true)]
     data: Option<PathBuf>,
@@ -86,6 +90,9 @@ pub fn setup(options: &SetupOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence setup'")?;
     let parts = chosen(&options.scheduler)?;
     let program = std::env::current_exe().map_err(|error| format!("where this command is cannot be seen: {error}"))?;
+    if !options.undo && !options.any_program {
+        only_roots(&program)?;
+    }
     let data = || program.ancestors().nth(2).unwrap_or(Path::new("/usr")).join("share/jobfence");
     let data = options.data.clone().unwrap_or_else(data);
     let host = SetupHost { proc: Dir::open("/proc")?, program, data };
@@ -101,6 +108,25 @@ pub fn setup(options: &SetupOptions) -> Result<ExitCode, Failure> {
         }
     };
     Ok(outcome.say(options))
+}
+
+/// A scheduler's daemon starts this program as root, so nobody else may put another in its place.
+fn only_roots(program: &Path) -> Result<(), Failure> {
+    for path in program.ancestors() {
+        let found = path.symlink_metadata().map_err(|error| format!("look at {}: {error}", path.display()))?;
+        // In a sticky directory, others cannot replace root's. The group of Debian's /usr/local is that of those who may install.
+        let open = if found.is_dir() { if found.mode() & 0o1000 == 0 { 0o002 } else { 0 } } else { 0o022 };
+        if found.uid() != 0 || found.mode() & open != 0 {
+            return Err(format!(
+                "others than root can change {}, and root's daemons would start {}: install jobfence where only root can, and run \
+                 'jobfence setup' of there",
+                path.display(),
+                program.display()
+            )
+            .into());
+        }
+    }
+    Ok(())
 }
 
 impl Outcome {
@@ -151,11 +177,16 @@ fn look(
     let mut all = Vec::new();
     for part in parts {
         let label = word(*part);
-        let Some(plan) = part.plan(host).map_err(|error| format!("{}: {error}", part.name()))? else {
-            if !options.scheduler.is_empty() {
-                return Err(format!("{} was not found on this host", part.name()).into());
+        let plan = match part.plan(host) {
+            Ok(Some(plan)) => plan,
+            Ok(None) if options.scheduler.is_empty() => continue,
+            Ok(None) => return Err(format!("{} was not found on this host", part.name()).into()),
+            // The others of the host are set up all the same.
+            Err(why) => {
+                let steps = Err(why.to_string());
+                all.push(FoundScheduler { part: *part, config: None, is_bystander: false, steps });
+                continue;
             }
-            continue;
         };
         plan.found.iter().for_each(|found| say(&label, found));
         let (config, is_bystander) = (plan.config.clone(), plan.is_bystander);
@@ -296,15 +327,16 @@ fn act(
         if one.is_bystander {
             continue;
         }
-        if !checked(None, one.config.clone(), false)? {
-            outcome.to_do.push(format!("{name}: no job would be fenced: the verdict above says why"));
-        } else if is_changed {
-            match tried(one.part, host) {
+        match checked(None, one.config.clone(), false) {
+            Ok(true) if is_changed => match tried(one.part, host) {
                 JobTried::Fenced(what) => outcome.good.push(format!("{name}: {what}")),
                 JobTried::Asleep(_) => {}
                 JobTried::NotRun(why) => outcome.good.push(format!("{name}: ready, but no job was tried: {why}")),
                 JobTried::Unfenced(why) => outcome.to_do.push(format!("{name}: {why}")),
-            }
+            },
+            Ok(true) => {}
+            Ok(false) => outcome.to_do.push(format!("{name}: no job would be fenced: the verdict above says why")),
+            Err(why) => outcome.to_do.push(format!("{name}: {why}")),
         }
     }
     Ok(outcome)
@@ -368,7 +400,7 @@ fn undo(options: &SetupOptions, host: &SetupHost, parts: &[&'static dyn Schedule
         services.extend(of_service);
         let after = part.after_undo(host);
         for entry in &entries {
-            match journal.undo(entry) {
+            match journal.undo_unless_changed(entry, |file| part.is_as_installed(host, file)) {
                 Ok(()) if matches!(entry.change, MadeChange::Directory(_)) => {}
                 Ok(()) => say("undone", &entry.about()),
                 // The process that had begun it, or its undo, has died, and nothing is left of it.
@@ -383,9 +415,7 @@ fn undo(options: &SetupOptions, host: &SetupHost, parts: &[&'static dyn Schedule
         if left == 0 {
             outcome.good.push(format!("{} is as it was before", part.name()));
         }
-        if let Some(after) = after
-            && let Some(left) = after()?
-        {
+        if let Some(left) = after.and_then(|after| after().unwrap_or_else(|why| Some(why.to_string()))) {
             outcome.to_do.push(format!("{}: {left}", part.name()));
         }
     }
@@ -436,8 +466,15 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         std::fs::create_dir(temp.path().join("state")).unwrap();
         let journal = temp.path().join("state/setup");
-        let options =
-            SetupOptions { dry_run: false, undo: false, scheduler: Vec::new(), central: false, journal, data: None };
+        let options = SetupOptions {
+            dry_run: false,
+            undo: false,
+            scheduler: Vec::new(),
+            central: false,
+            journal,
+            any_program: false,
+            data: None,
+        };
         let host = SetupHost {
             proc: Dir::open("/proc").unwrap(),
             program: "/usr/sbin/jobfence".into(),
@@ -488,6 +525,53 @@ mod tests {
         drop(journal);
         assert!(undo(&options, &host, &[knows]).unwrap().to_do.is_empty());
         assert!(!temp.path().join("state").exists());
+    }
+
+    #[test]
+    fn one_that_cannot_be_looked_at_leaves_the_others() {
+        let Some((_temp, host, options)) = place() else { return };
+        static PARTS: [FakePart; 2] = [
+            FakePart { name: "A", plan: |_| Err("its file is broken".into()) },
+            FakePart { name: "B", plan: makes_files },
+        ];
+        let found = look(&host, &[&PARTS[0], &PARTS[1]], &options).unwrap();
+        let outcome = would_do(&found, true);
+        assert_eq!(
+            (&outcome.to_do[..], &outcome.good[..]),
+            (&["A: its file is broken".into()][..], &["B: 3 steps".into()][..])
+        );
+    }
+
+    #[test]
+    fn nobody_but_root_may_replace_what_root_starts() {
+        use std::fs::{Permissions, set_permissions};
+        use std::os::unix::fs::{PermissionsExt, chown};
+        let Some((temp, ..)) = place() else { return };
+        let [directory, program] = ["bin", "bin/jobfence"].map(|name| temp.path().join(name));
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::write(&program, "").unwrap();
+        let is_refused = |path: &Path, mode: u32, owner: u32| {
+            for path in [&directory, &program] {
+                chown(path, Some(0), None).unwrap();
+                set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+            }
+            chown(path, Some(owner), None).unwrap();
+            set_permissions(path, Permissions::from_mode(mode)).unwrap();
+            let said = only_roots(&program).err().map(|why| why.to_string());
+            said.is_some_and(|why| why.starts_with(&format!("others than root can change {},", path.display())))
+        };
+        for (path, mode, owner, refused) in [
+            (&program, 0o755, 0, false),
+            (&program, 0o775, 0, true),
+            (&program, 0o757, 0, true),
+            (&program, 0o755, 4242, true),
+            (&directory, 0o755, 4242, true),
+            (&directory, 0o777, 0, true),
+            (&directory, 0o1777, 0, false),
+            (&directory, 0o2775, 0, false),
+        ] {
+            assert_eq!(is_refused(path, mode, owner), refused, "{} {mode:o} {owner}", path.display());
+        }
     }
 
     #[test]

@@ -347,6 +347,24 @@ mod tests {
     }
 
     #[test]
+    fn one_process_at_a_time_has_the_journal() {
+        let Some((temp, mut journal)) = place() else { return };
+        let directory = temp.path().join("state/setup");
+        let (has, had) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let journal = SetupJournal::open(&directory).unwrap();
+                has.send(journal.entries().len()).unwrap();
+            });
+            assert!(had.recv_timeout(std::time::Duration::from_millis(500)).is_err(), "two have it");
+            journal.begin("x", false, MadeChange::Directory(temp.path().join("made")), [None, None]).unwrap();
+            drop(journal);
+            // It has read what the first has written.
+            assert_eq!(had.recv_timeout(std::time::Duration::from_secs(60)), Ok(1));
+        });
+    }
+
+    #[test]
     fn a_journal_that_is_not_understood_is_not_touched() {
         let Some((temp, journal)) = place() else { return };
         let directory = temp.path().join("state/setup");

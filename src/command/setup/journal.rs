@@ -178,6 +178,11 @@ impl SetupJournal {
 
     /// Takes a step back. `Err`: why it stays, as a sentence.
     pub fn undo(&mut self, entry: &SetupEntry) -> Result<(), String> {
+        self.undo_unless_changed(entry, |_| false)
+    }
+
+    /// The same. A file that is not as the step has left it stays, unless `is_ours` says that the installation has replaced it.
+    pub fn undo_unless_changed(&mut self, entry: &SetupEntry, is_ours: impl Fn(&Path) -> bool) -> Result<(), String> {
         let failed = |error: Error| error.to_string();
         match &entry.change {
             MadeChange::Directory(path) => match whole::discard(path, UnlinkatFlags::RemoveDir) {
@@ -185,7 +190,7 @@ impl SetupJournal {
                 Err(error) if error.kernel_errno() != Some(Errno::ENOTEMPTY) => return Err(failed(error)),
                 _ => {}
             },
-            MadeChange::File { path, before, .. } => self.restore(entry, path, *before)?,
+            MadeChange::File { path, before, .. } => self.restore(entry, path, *before, is_ours)?,
             MadeChange::Command { undo, .. } => {
                 self.mark(entry.number, false).map_err(failed)?;
                 let mut left = None;
@@ -228,7 +233,13 @@ impl SetupJournal {
         Ok(Some(needed))
     }
 
-    fn restore(&self, entry: &SetupEntry, path: &Path, before: Option<Ownership>) -> Result<(), String> {
+    fn restore(
+        &self,
+        entry: &SetupEntry,
+        path: &Path,
+        before: Option<Ownership>,
+        is_ours: impl Fn(&Path) -> bool,
+    ) -> Result<(), String> {
         let failed = |error: Error| error.to_string();
         whole::discard_new(path);
         let now = whole::read(path).map_err(failed)?;
@@ -237,7 +248,7 @@ impl SetupJournal {
         if is(&text) {
             return Ok(());
         }
-        if !is(&self.text(entry, "after").map_err(failed)?) {
+        if !is(&self.text(entry, "after").map_err(failed)?) && !is_ours(path) {
             let path = path.display();
             return Err(match &text {
                 Some(_) => format!(

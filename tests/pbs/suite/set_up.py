@@ -31,7 +31,7 @@ def set_up(site):
 
     def setup(*words):
         places = "--data", str(data), "--journal", str(journal)
-        done = site.command(*logged_in("alice"), str(site.jobfence), "setup", "--scheduler", "openpbs", *places, *words, timeout=120)
+        done = site.command(*logged_in("alice"), str(site.jobfence), "setup", "--any-program", "--scheduler", "openpbs", *places, *words, timeout=120)
         return done.returncode, done.stdout + done.stderr
     before = hooks(site)
     site.qmgr("set hook pbs_cgroups enabled = true")

@@ -206,7 +206,7 @@ def set_up_and_taken_back(site):
     journal.parent.mkdir(exist_ok=True)
 
     def setup(expected, *arguments):
-        status, said = installation.run("setup", "--scheduler", "slurm", "--journal", journal, *arguments)
+        status, said = installation.run("setup", "--any-program", "--scheduler", "slurm", "--journal", journal, *arguments)
         expect_equal(status, expected, f"exit status of jobfence setup {' '.join(arguments)} ({said})")
         return said
 

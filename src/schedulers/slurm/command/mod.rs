@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the `jobfence` command does for Slurm alone. It is compiled into the command, not into the library.
 
+use std::path::Path;
 use std::time::Instant;
 
 use jobfence::config::{Named, SectionKind};
@@ -75,6 +76,11 @@ impl SchedulersPart for SlurmPart {
 
     fn after_undo(&self, host: &SetupHost) -> Option<AfterUndo> {
         Some(disable::after_undo(&setup::installed(host)))
+    }
+
+    fn is_as_installed(&self, host: &SetupHost, file: &Path) -> bool {
+        let line = setup::installed(host);
+        file == line.active && line.is_unchanged()
     }
 
     fn id_of(&self, name: &str, ids: &[String]) -> Option<Result<Id, Failure>> {
