@@ -90,11 +90,13 @@ def blocks(page, text):
 
 
 def commands(block):
-    """(who, command, expected output) of a console block."""
+    """(who, command, expected output) of a console block. A command that ends in a backslash goes on behind '> '."""
     found = []
     for line in block.lines:
         if line[:2] in ("$ ", "# "):
             found.append((line[0], line[2:], []))
+        elif found and found[-1][1].endswith("\\") and line.startswith("> "):
+            found[-1] = (found[-1][0], f"{found[-1][1]}\n{line[2:]}", [])
         elif found:
             found[-1][2].append(line)
         else:
