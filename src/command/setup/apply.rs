@@ -362,6 +362,16 @@ mod tests {
             // It has read what the first has written.
             assert_eq!(had.recv_timeout(std::time::Duration::from_secs(60)), Ok(1));
         });
+        // The first may remove an empty one.
+        fs::remove_dir_all(temp.path().join("state")).unwrap();
+        fs::create_dir(temp.path().join("state")).unwrap();
+        let journal = SetupJournal::open(&directory).unwrap();
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| SetupJournal::open(&directory).map(SetupJournal::close));
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            journal.close();
+            assert_eq!(second.join().unwrap(), Ok(()));
+        });
     }
 
     #[test]

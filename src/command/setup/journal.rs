@@ -82,6 +82,14 @@ impl SetupEntry {
 impl SetupJournal {
     /// Waits until no other process has it.
     pub fn open(directory: &Path) -> Result<Self> {
+        match Self::open_once(directory) {
+            // The process that had it has left nothing in it, and has removed it.
+            Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => Self::open_once(directory),
+            opened => opened,
+        }
+    }
+
+    fn open_once(directory: &Path) -> Result<Self> {
         let above = directory.parent().unwrap_or(Path::new("/"));
         for (path, mode) in [(above, 0o755), (directory, 0o700)] {
             match whole::make_directory(path, mode) {
@@ -97,6 +105,8 @@ impl SetupJournal {
             return Err(Error::new("others than root can open").at(directory).hint("chown root and chmod 0700 it"));
         }
         let lock = Lock::on(&above, &name.to_string_lossy(), Instant::now() + PATIENCE)?;
+        // It was not removed just before the lock was there.
+        above.child(name)?;
         Ok(Self { directory: directory.to_owned(), entries: Self::read(directory)?, _lock: lock })
     }
 
