@@ -135,12 +135,15 @@ def is_installed(package):
 
 
 def before(command):
-    if command.startswith("chroot") and not IMAGE.exists():
+    if str(IMAGE) in command and not IMAGE.exists():
         # A tree with what this machine has, and without its /run, /proc and /sys.
         for name in "upper", "work":
             Path("/scratch/image", name).mkdir(parents=True)
         IMAGE.mkdir(parents=True)
         sh(f"mount -t overlay -o lowerdir=/,upperdir=/scratch/image/upper,workdir=/scratch/image/work none {IMAGE}")
+        # It knows nothing of the repository.
+        (IMAGE / SOURCES.relative_to("/")).unlink()
+        shutil.rmtree(IMAGE / REPOSITORY)
     if command.startswith("cp -r packaging/ansible"):
         expect(not Path("/usr/sbin/jobfence").exists(), "this machine has no jobfence yet")
         # In check mode, Ansible reads no list of packages.
