@@ -349,8 +349,22 @@ def a_build_of_a_part(site):
     expect(status == 1 and "JOBFENCE_OUT" in said and (place / "source").exists(), f"a directory of others: {said}")
 
 
+def the_same_bytes(site):
+    """Once more, from the source package, in another directory, later, and by a careful administrator."""
+    place = site.place / "elsewhere/of/another/length"
+    place.mkdir(parents=True)
+    environment = {**os.environ, "SO": str(site.so.resolve()), "BIN": str(site.program.resolve()), "TZ": "Asia/Tokyo", "LC_ALL": "C.UTF-8"}
+    script = 'umask 077; dpkg-source --extract "$0" source && cd source && dpkg-buildpackage --build=binary --no-sign --no-check-builddeps'
+    status, said = run("sh", "-c", script, next(site.made.glob("*.dsc")), cwd=place, env=environment)
+    expect(status == 0, said)
+    made = sorted(place.glob("*.deb"))
+    expect(len(made) == len(repository.PACKAGES), f"the packages are {made}")
+    other = [deb.name for deb in made if deb.read_bytes() != (site.made / deb.name).read_bytes()]
+    expect(not other, f"other bytes: {other}")
+
+
 CASES = contents, clean, only_the_command, all_of_them, the_line_goes_first, what_others_load_stays, what_starts_the_command_stays, \
-    what_cannot_be_undone_stays, of_usr_local, its_removal_leaves_a_package, a_build_of_a_part
+    what_cannot_be_undone_stays, of_usr_local, its_removal_leaves_a_package, a_build_of_a_part, the_same_bytes
 
 
 class Site:
