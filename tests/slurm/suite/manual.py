@@ -14,7 +14,9 @@ from .granted import accounted
 from .life import start_again
 from .sections import record_of
 
-PAGE = Path(__file__).resolve().parents[3] / "docs/man/jobfence.8"
+# In a guest, the project is beside the suites.
+PAGE = next(top / "docs/man/jobfence.8" for top in (Path(__file__).resolve().parents[3], Path(__file__).resolve().parents[2] / "jobfence")
+            if (top / "docs").is_dir())
 # As roff(7) has them.
 CHARACTERS = {r"\-": "-", r"\e": "\\", r"\(ha": "^", r"\(aq": "'", r"\(dq": '"', r"\fI": "", r"\fB": "", r"\fP": ""}
 
