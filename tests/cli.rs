@@ -335,7 +335,6 @@ fn check_shows_sections_as_they_are_read() {
 
 #[test]
 fn check_names_what_sections_name_and_is_not_there() {
-    let _one = one_sees_all();
     let site = Site::new("names");
     let temp = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(temp.path().join(name), text).unwrap();
@@ -393,7 +392,6 @@ const SCHEDULERS: [(&str, &str, &str); 2] = [
 
 #[test]
 fn what_sections_name_is_asked_of_the_daemons_that_run_here() {
-    let _one = one_sees_all();
     if !nix::unistd::geteuid().is_root() {
         return common::skip("only root's daemons count");
     }
@@ -1014,7 +1012,6 @@ fn check_says_the_same_to_people_and_to_programs() {
 
 #[test]
 fn a_health_check_fails_only_for_what_unfences_a_job() {
-    let _one = one_sees_all();
     let slurms = Slurms::new("health");
     let so = common::shared_object();
     let with = |arguments: &str| format!("required {} {}", so.display(), slurms.given(arguments));
@@ -1058,7 +1055,6 @@ fn a_health_check_fails_only_for_what_unfences_a_job() {
 /// A file that is never opened stands for one of a dead server. Nothing of the check stays, and the reader of its output need not wait.
 #[test]
 fn a_health_check_ends_though_a_file_cannot_be_read() {
-    let _one = one_sees_all();
     let slurms = Slurms::new("hung");
     let fifo = slurms.files.path().join("libjobfence.so");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).unwrap();
@@ -1077,7 +1073,6 @@ fn a_health_check_ends_though_a_file_cannot_be_read() {
 /// What a health check says of the other schedulers, whose daemons and commands are stand-ins.
 #[test]
 fn a_health_check_asks_the_daemons_that_run_here_and_waits_for_none() {
-    let _one = one_sees_all();
     if !nix::unistd::geteuid().is_root() {
         return common::skip("only root's daemons count");
     }
@@ -1167,16 +1162,9 @@ fn a_health_check_asks_the_daemons_that_run_here_and_waits_for_none() {
     }
 }
 
-/// A check that sees only its own processes takes another's directories for those of a dead one. So such tests take turns.
-fn one_sees_all() -> std::sync::MutexGuard<'static, ()> {
-    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
 /// A check leaves nothing behind: neither one that is ended midway nor, after another check and the janitor, one that was killed.
 #[test]
 fn check_leaves_nothing_behind() {
-    let _one = one_sees_all();
     let slurms = Slurms::new("behind");
     let overlay = "ProctrackType=proctrack/cgroup\nTaskPlugin=task/cgroup\nJobAcctGatherType=jobacct_gather/cgroup\n";
     slurms.write("slurm.conf", overlay);
@@ -1185,18 +1173,29 @@ fn check_leaves_nothing_behind() {
     let left = |pid: u32| {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let tops = mounts.lines().filter(|line| line.contains(" - cgroup")).map(|line| line.split(' ').nth(4).unwrap());
-        let mine = [format!("slurm_jobfence-check-{pid}"), format!("uid_{}", u32::MAX - 1 - pid)];
-        let found = tops.flat_map(|top| {
-            let base = Path::new(top).join(&slurms.site.base.name);
-            [PathBuf::from(top), base].map(|dir| mine.clone().map(|name| dir.join(name)))
-        });
-        found.flatten().filter(|dir| dir.exists()).collect::<Vec<_>>()
+        let mine = [format!("slurm_jobfence-check-{pid}."), format!("uid_{}", u32::MAX - 1 - pid)];
+        let places = tops.flat_map(|top| [PathBuf::from(top), Path::new(top).join(&slurms.site.base.name)]);
+        let names = places.flat_map(|place| fs::read_dir(place).into_iter().flatten().flatten());
+        let is_mine = |name: &str| name.starts_with(&mine[0]) || name == mine[1];
+        names
+            .filter(|entry| is_mine(&entry.file_name().to_string_lossy()))
+            .map(|entry| entry.path())
+            .collect::<Vec<_>>()
     };
     let start = || {
         let mut check = Command::new(env!("CARGO_BIN_EXE_jobfence"));
         let check = check.arg("check").env("SLURM_CONF", slurms.place("slurm.conf"));
         check.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     };
+    // One whose process only another pid namespace knows stays.
+    if let Some(freezer) = Some(Path::new("/sys/fs/cgroup/freezer")).filter(|place| place.join("cgroup.procs").exists())
+    {
+        let others = freezer.join(format!("slurm_jobfence-check-{}.1", u32::MAX));
+        fs::create_dir(&others).unwrap();
+        let (passed, said) = slurms.check_with("");
+        fs::remove_dir(&others).unwrap_or_else(|error| panic!("{error}: {said}"));
+        assert!(passed, "{said}");
+    }
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGKILL] {
         for round in 0..20 {
             let mut check = start();

@@ -1178,6 +1178,8 @@ BREAKS = (
           "unit a_startd_that_is_busy"),
     Break("a_starter_without_room_of_its_own", STARTER, "room: Some(Room {", "room: (limits_memory).then_some(Room {", "unit the_starter_has_room"),
     # A check for programs and for health checks.
+    Break("a_check_of_another_pid_namespace_is_dead", "src/schedulers/slurm/command/dirs.rs",
+          "rest.strip_suffix(&of_namespace(host))", "rest.split('.').next()", "host cli check_leaves_nothing_behind"),
     Break("a_health_check_fails_where_jobs_are_only_observed", "src/command/check/verdict.rs",
           "VerdictWord::Observe => (VerdictWord::Unobserved, why)", "VerdictWord::Observe => (VerdictWord::Unfenced, why)",
           "host cli a_health_check_asks_the_daemons"),

@@ -145,10 +145,10 @@ def check(site):
 
 def left_by(done):
     """Directories of these checks that are still there."""
-    names = [f"jobfence-check-{pid}" for pid in re.findall(r"^pid=(\d+)$", done.stderr, re.M)]
+    names = [f"jobfence-check-{pid}." for pid in re.findall(r"^pid=(\d+)$", done.stderr, re.M)]
     expect(names, f"no check has begun: {done.stderr}")
     return [place for top in kernel.hierarchies().values() for place in kernel.directories_below(top.mount_point)
-            if place.name.removeprefix("slurm_") in names]
+            if place.name.removeprefix("slurm_").startswith(tuple(names))]
 
 
 @case

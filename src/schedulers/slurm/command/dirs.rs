@@ -2,8 +2,8 @@
 //! Trial directories like those that Slurm's own cgroup plugins make for a step, but of no job: they show whether limits can be written to
 //! Slurm's.
 //!
-//! On cgroup2 they are in Slurm's scope, which has exactly the controllers that Slurm has; `SCOPE/jobfence-check-PID` takes the place of a
-//! job. Slurm reads no directory there except its own jobs' (src/plugins/cgroup/v2 of 22.05 to 26.11). On v1 `slurm_jobfence-check-PID` is
+//! On cgroup2 they are in Slurm's scope, which has exactly the controllers that Slurm has; `SCOPE/jobfence-check-PID.NAMESPACE` takes the
+//! place of a job. Slurm reads no directory there except its own jobs' (src/plugins/cgroup/v2 of 22.05 to 26.11). On v1 `slurm_jobfence-check-…` is
 //! beside Slurm's own at the top of each hierarchy, as another node's would be.
 
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ use jobfence::sys::dir::Dir;
 
 use crate::check::rows::Rows;
 
-/// The prefix of their name, followed by the pid of the process that made them.
+/// The prefix of their name. The pid of the process that made them follows, and the number of its pid namespace.
 const NAME: &str = "jobfence-check-";
 
 /// Where Slurm has, or will have, directories of its own.
@@ -124,10 +124,10 @@ impl Likeness {
             match (hierarchy.version, scope) {
                 _ if !is_overlay(Some(hierarchy), slurm) => {}
                 (Version::V2, Some(scope)) if host.layout.kind() == LayoutKind::Unified => {
-                    self.make_in_scope(hierarchy, slurm, key, scope, task)?;
+                    self.make_in_scope(host, hierarchy, slurm, key, scope, task)?;
                 }
                 (Version::V2, _) => {}
-                (Version::V1, _) => self.make_on_v1(hierarchy, slurm, key)?,
+                (Version::V1, _) => self.make_on_v1(host, hierarchy, slurm, key)?,
             }
         }
         Ok(())
@@ -135,14 +135,15 @@ impl Likeness {
 
     fn make_in_scope(
         &mut self,
+        host: &Host,
         hierarchy: &Hierarchy,
         slurm: &Slurm,
         key: &JobKey,
         scope: &Dir,
         task: &str,
     ) -> Result<()> {
-        remove_dead(Dir::open("/proc")?, scope, NAME);
-        let name = format!("{NAME}{}", std::process::id());
+        remove_dead(host, scope, NAME);
+        let name = name(host, NAME);
         let top = again(scope)?;
         let job = top.ensure(&name)?;
         self.made.push((top, name.clone()));
@@ -158,11 +159,11 @@ impl Likeness {
         Ok(())
     }
 
-    fn make_on_v1(&mut self, hierarchy: &Hierarchy, slurm: &Slurm, key: &JobKey) -> Result<()> {
+    fn make_on_v1(&mut self, host: &Host, hierarchy: &Hierarchy, slurm: &Slurm, key: &JobKey) -> Result<()> {
         let root = hierarchy.open()?;
         let prefix = format!("slurm_{NAME}");
-        remove_dead(Dir::open("/proc")?, &root, &prefix);
-        let name = format!("{prefix}{}", std::process::id());
+        remove_dead(host, &root, &prefix);
+        let name = name(host, &prefix);
         let mut dir = root.ensure(&name)?;
         fill(&root, &dir, hierarchy, true)?;
         self.made.push((root, name));
@@ -214,11 +215,21 @@ fn again(dir: &Dir) -> Result<Dir> {
     Ok(dir.child(".")?.named(dir.path().to_path_buf()))
 }
 
-/// Removes what a killed check left.
-fn remove_dead(proc: Dir, parent: &Dir, prefix: &str) {
+fn name(host: &Host, prefix: &str) -> String {
+    format!("{prefix}{}{}", std::process::id(), of_namespace(host))
+}
+
+fn of_namespace(host: &Host) -> String {
+    let number = host.pid_namespace.trim_start_matches("pid:[").trim_end_matches(']');
+    format!(".{number}")
+}
+
+/// Removes what a killed check left. Of a process in another pid namespace, nobody here knows whether it lives.
+fn remove_dead(host: &Host, parent: &Dir, prefix: &str) {
     for name in parent.list(true).unwrap_or_default() {
-        let Some(pid) = name.strip_prefix(prefix).filter(|pid| pid.parse::<u32>().is_ok()) else { continue };
-        if proc.child(pid).is_err() {
+        let pid = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(&of_namespace(host)));
+        let Some(pid) = pid.filter(|pid| pid.parse::<u32>().is_ok()) else { continue };
+        if host.proc.child(pid).is_err() {
             let deadline = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
             // The killed check's process ends a moment after it.
             while walk::remove(parent, &name, deadline).is_err() && Instant::now() < deadline {
