@@ -361,7 +361,7 @@ impl<'a> Values<'a> {
                 None => !before.starts_with(ARGUMENT) || key.starts_with(ARGUMENT) || key == BEHIND_ARGUMENTS,
             };
             if !is_expected {
-                return Err(asked(Error::new(format!("behind {before} stands {:?}", short(line)))));
+                return Err(asked(Error::new(format!("behind {} stands {:?}", short(before), short(line)))));
             }
             all.push((key, value));
             before = key;
