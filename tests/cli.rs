@@ -558,6 +558,24 @@ fn a_host_says_what_jobs_can_be_granted() {
     };
     assert!(set("mem").ends_with("kb") && set("vmem") == set("mem") && set("ncpus").parse::<u32>().is_ok());
     assert_eq!(commands.len(), 3, "{commands:?}");
+    // A line of slurm.conf: no more than slurmd itself finds.
+    let line = host(&["--slurm", "--node", "n1"]);
+    let (reasons, lines): (Vec<_>, Vec<_>) = line.lines().partition(|line| line.starts_with("# "));
+    assert!(reasons.iter().any(|line| line.starts_with("# mem ")) && lines.len() == 1, "{line}");
+    let field = |line: &str, name: &str| -> Option<u64> {
+        line.split_whitespace().find_map(|word| word.strip_prefix(name))?.parse().ok()
+    };
+    assert!(lines[0].starts_with("NodeName=n1 ") && field(lines[0], "RealMemory=").is_some(), "{line}");
+    match Command::new("slurmd").arg("-C").output() {
+        Ok(found) if found.status.success() => {
+            let found = out(&found);
+            assert!(field(lines[0], "RealMemory=") < field(&found, "RealMemory="), "{line}{found}");
+            if let Some(cpus) = field(lines[0], "CPUs=") {
+                assert_eq!(Some(cpus), field(&found, "CPUs="), "{line}{found}");
+            }
+        }
+        _ => _ = common::skip("slurmd is not installed here: its own line was not compared"),
+    }
     let named = tempfile::tempdir().unwrap();
     fs::write(named.path().join("pbs.conf"), "PBS_MOM_NODE_NAME=mom-7\n").unwrap();
     let by_conf = Command::new(env!("CARGO_BIN_EXE_jobfence"))
@@ -568,6 +586,7 @@ fn a_host_says_what_jobs_can_be_granted() {
     assert!(out(&by_conf).contains("\nset node mom-7 resources_available.mem = "), "{by_conf:?}");
     for (args, expected) in [
         (&["--pbs", "--json"][..], "cannot be used with"),
+        (&["--slurm", "--json"], "cannot be used with"),
         (&["--node", "n1"], "--pbs"),
         (&["--pbs", "--node", "n1; delete node n2"], "expected the name of a node of PBS"),
         (&["--reserve", "all"], "expected a size of at least 1M, such as 2G, or a percentage below 100"),

@@ -13,12 +13,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use jobfence::host::Host;
+use jobfence::schedulers::slurm::conf;
 
 use crate::command::Failure;
 use crate::configured::Configured;
 use crate::schedulers::gridengine;
 use crate::schedulers::htcondor::monitor;
-use crate::schedulers::pbs;
+use crate::schedulers::{pbs, slurm};
 use grantable::{Grantable, Reserve, reserve};
 
 #[derive(Args)]
@@ -28,12 +29,18 @@ pub struct HostOptions {
     /// A plain number is MiB. A percentage is a whole number.
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = reserve)]
     reserve: Option<Reserve>,
+    /// Print what this node's line in slurm.conf should say, with the reasons as comments
+    ///
+    /// CPUs and RealMemory go to the line of this node. The other fields are as 'slurmd -C' prints them.
+    #[arg(long, conflicts_with_all = ["json", "pbs", "gridengine", "htcondor"], group = "named")]
+    slurm: bool,
     /// Print commands for qmgr of OpenPBS, with the reasons as comments
     ///
     /// The commands set mem, vmem and ncpus of this node. On the server, pipe them into qmgr: ssh node1 jobfence host --pbs | qmgr.
     #[arg(long, conflicts_with = "json", group = "named")]
     pbs: bool,
-    /// The host's name in PBS or Grid Engine [default: PBS_MOM_NODE_NAME of pbs.conf, or the host's short name; with --apply its name]
+    /// The host's name in the scheduler [default: that of slurm.conf, or PBS_MOM_NODE_NAME of pbs.conf, or the host's short name; with
+    /// --apply its name]
     #[arg(long, value_name = "NAME", value_parser = pbs::node::name, requires = "named")]
     node: Option<String>,
     /// Be a load sensor of Grid Engine: report for each line on stdin, until "quit"
@@ -91,10 +98,15 @@ pub fn host(options: &HostOptions) -> Result<ExitCode, Failure> {
     if options.json {
         writeln!(text, "{}", grantable.json())?;
     } else {
-        let mark = if options.pbs { "# " } else { "" };
+        let mark = if options.pbs || options.slurm { "# " } else { "" };
         for line in grantable.reasons(no_cgroups.map(|error| error.to_string())) {
             writeln!(text, "{mark}{line}")?;
         }
+    }
+    if options.slurm {
+        let slurm_conf = conf::find(options.configured.config.as_deref());
+        let node = slurm::node::name(options.node.as_deref(), slurm_conf.as_deref());
+        text += &slurm::node::line(&node.unwrap_or_else(slurm::node::host), &grantable);
     }
     if options.pbs {
         let node = options.node.clone().map_or_else(pbs::node::node, Ok)?;

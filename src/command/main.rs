@@ -9,6 +9,7 @@ mod completions;
 mod configured;
 mod explain;
 mod fetched;
+mod help;
 mod hold;
 mod host;
 mod job_match;
@@ -56,7 +57,7 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use schedulers::{gridengine, htcondor, pbs, slurm};
 use syslog::SyslogOfDaemon;
 
-/// Fences batch jobs in cgroups: the administrator's command.
+/// Fences batch jobs in cgroups, and tells what they use.
 #[derive(Parser)]
 #[command(name = "jobfence", version = jobfence::VERSION, long_version = version::long(), arg_required_else_help = true)]
 struct Cli {
@@ -156,7 +157,7 @@ fn main() -> ExitCode {
     {
         return status;
     }
-    let matches = readable(Cli::command()).try_get_matches().unwrap_or_else(|error| refuse(&error));
+    let matches = help::readable(Cli::command()).try_get_matches().unwrap_or_else(|error| refuse(&error));
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| refuse(&error));
     // qmaster denies a job for a line of its JSV's on stderr, and execd has nobody read that of a load sensor.
     match &cli.command {
@@ -197,32 +198,6 @@ fn main() -> ExitCode {
         log::error!("{error}");
         ExitCode::FAILURE
     })
-}
-
-/// The long texts of `--help` in lines of a terminal, since clap alone wraps none.
-fn readable(program: clap::Command) -> clap::Command {
-    program.mut_subcommands(|command| {
-        if command.get_arguments().all(|argument| argument.get_long_help().is_none()) {
-            return command;
-        }
-        command.mut_args(|argument| {
-            let text = argument.get_long_help().or(argument.get_help()).map(ToString::to_string).unwrap_or_default();
-            argument.long_help(text.split('\n').map(wrapped).collect::<Vec<_>>().join("\n"))
-        })
-    })
-}
-
-/// A paragraph in lines of at most 70 characters: clap indents them by 10.
-fn wrapped(paragraph: &str) -> String {
-    let mut lines = vec![String::new()];
-    for word in paragraph.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= 70 => *line += &format!(" {word}"),
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines.join("\n")
 }
 
 /// Prints the library's messages.

@@ -176,7 +176,7 @@ fn the_manual_has_the_commands_and_options_as_they_are_defined() {
 /// A terminal has 80 columns, and clap wraps nothing.
 #[test]
 fn long_help_has_place_in_80_columns() {
-    let mut program = crate::readable(crate::Cli::command());
+    let mut program = crate::help::readable(crate::Cli::command());
     for command in program.get_subcommands_mut() {
         let is_long = shown(command).any(|argument| argument.get_long_help().is_some());
         let help = command.render_long_help().to_string();

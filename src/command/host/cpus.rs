@@ -39,13 +39,18 @@ impl UsableCpus {
         self.usable.len()
     }
 
+    /// Whether jobs may use each that is online.
+    pub fn are_all(&self) -> bool {
+        self.usable == self.online
+    }
+
     pub fn list(&self) -> String {
         self.usable.to_string()
     }
 
     /// Why so many, in words.
     pub fn why(&self) -> String {
-        if self.usable == self.online {
+        if self.are_all() {
             return format!("the hardware threads {} are online", self.online);
         }
         format!("of the hardware threads {} that are online, jobs may use {}", self.online, self.usable)

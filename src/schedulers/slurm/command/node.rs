@@ -6,6 +6,8 @@ use std::path::Path;
 
 use jobfence::schedulers::slurm::conf::{self, Lines};
 
+use crate::host::grantable::Grantable;
+
 /// The given name, or the one by slurm.conf, or, without slurm.conf, the host's. `None`: slurm.conf has no node of this host, or several.
 pub fn name(given: Option<&str>, slurm_conf: Option<&Path>) -> Option<String> {
     let found = || match slurm_conf {
@@ -19,6 +21,20 @@ pub fn name(given: Option<&str>, slurm_conf: Option<&Path>) -> Option<String> {
 pub fn host() -> String {
     let full = nix::unistd::gethostname().unwrap_or_default();
     full.to_string_lossy().split('.').next().unwrap_or_default().to_owned()
+}
+
+/// What a node's line in slurm.conf(5) should say, with comments. RealMemory is in MiB.
+pub fn line(name: &str, grantable: &Grantable) -> String {
+    let memory = grantable.mem >> 20;
+    let cpus = &grantable.cpus;
+    if cpus.are_all() {
+        return format!("NodeName={name} CPUs={} RealMemory={memory}\n", cpus.count());
+    }
+    // slurm.conf(5): CPUs is the number of all sockets, cores or threads.
+    format!(
+        "# CPUs is left out: slurmd counts all hardware threads, and CpuSpecList= takes out those that jobs may not use\n\
+         NodeName={name} RealMemory={memory}\n"
+    )
 }
 
 unsafe extern "C" {
@@ -44,4 +60,15 @@ fn aliases(host: &str) -> Vec<String> {
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::grantable::tests::{GIB, grantable};
+
+    #[test]
+    fn the_line_has_what_slurm_grants() {
+        assert_eq!(line("n1", &grantable(GIB)), "NodeName=n1 CPUs=4 RealMemory=15360\n");
+    }
 }
