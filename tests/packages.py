@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import traceback
@@ -163,6 +164,14 @@ def contents(site):
     expect(re.search(r"^if .* remove .*\n\s*deb-systemd-invoke stop", prerm, re.M) and prerm.count("invoke") == 1, prerm)
     for name in "Packages", "Sources", "Release":
         expect("jobfence" in (site.made / name).read_text(), f"{name} does not name jobfence")
+
+
+def what_vanishes_is_left_out(site):
+    """Other tests' files come and go while the source is packed up."""
+    archive, here = site.place / "vanished.tar.xz", TOP / "Makefile"
+    repository.pack(archive, {"gone": site.place / "gone", "Makefile": here})
+    with tarfile.open(archive) as tar:
+        expect(tar.getnames() == ["jobfence/Makefile"] and tar.extractfile("jobfence/Makefile").read() == here.read_bytes(), "another archive")
 
 
 def clean(site):
@@ -415,9 +424,9 @@ def the_same_bytes(site):
     expect(not other, f"other bytes: {other}")
 
 
-CASES = contents, clean, only_the_command, all_of_them, the_line_goes_first, what_others_load_stays, what_starts_the_command_stays, \
-    what_a_daemon_reads_is_looked_at, what_a_scheduler_would_go_on_to_use_stays, what_a_server_keeps_is_asked_for, of_usr_local, \
-    its_removal_leaves_a_package, a_build_of_a_part, the_same_bytes
+CASES = contents, what_vanishes_is_left_out, clean, only_the_command, all_of_them, the_line_goes_first, what_others_load_stays, \
+    what_starts_the_command_stays, what_a_daemon_reads_is_looked_at, what_a_scheduler_would_go_on_to_use_stays, \
+    what_a_server_keeps_is_asked_for, of_usr_local, its_removal_leaves_a_package, a_build_of_a_part, the_same_bytes
 
 
 class Site:
