@@ -326,19 +326,23 @@ def answers(debian, call, status, said="kept"):
 
 
 def what_a_scheduler_would_go_on_to_use_stays(site):
-    """By the exit status of 'jobfence setup --undo', whatever it prints."""
+    """By the exit status of 'jobfence setup --undo', whatever it prints. Under Slurm, 'jobfence disable' has the last word."""
     debian = slurm(site)
     debian.sh("mkdir -p -m 0700 /var/lib/jobfence/setup")
     said = r"kept           qconf failed: not found\c; it is undone by: systemctl"
     for package, words in (("slurm", "slurm"), ("pbs", "openpbs"), ("htcondor", "htcondor"), ("gridengine", "gridengine --central")):
         for status in (3,) if package != "gridengine" else (3, 0, 1, 2):
             answers(debian, f"setup --undo --scheduler {words}", status, said)
-            printed = debian.apt(f"remove jobfence-{package}", 100 if status == 3 else 0)
+            stays = status == 3 and package != "slurm"
+            printed = debian.apt(f"remove jobfence-{package}", 100 if stays else 0)
             expect(f"{said}\n" in printed, f"other words than {said}: {printed}")
-            expect(("rm -r /var/lib/jobfence/setup" in printed) == (status == 3), f"{package}, {status}: {printed}")
-            expect(debian.is_installed(f"jobfence-{package}") == (status == 3), f"{package} after {status}")
+            expect(("rm -r /var/lib/jobfence/setup" in printed) == stays, f"{package}, {status}: {printed}")
+            expect(debian.is_installed(f"jobfence-{package}") == stays, f"{package} after {status}")
             debian.apt(f"install jobfence-{package}={site.versions[0]}")
+    answers(debian, "disable --keep-service", 1)
+    debian.apt("remove jobfence-slurm", 100)
     debian.sh("rm -r /var/lib/jobfence/setup")
+    answers(debian, "disable --keep-service", 0)
     (debian.top / LINE).unlink()
     debian.apt("remove '~njobfence'")
 
