@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import traceback
@@ -17,8 +18,9 @@ from pathlib import Path
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 TOP = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TOP / "tests/vm")]
+sys.path[:0] = [str(TOP / "tests"), str(TOP / "tests/vm")]
 import image  # noqa: E402
+import removal  # noqa: E402
 import repository  # noqa: E402
 import tree  # noqa: E402
 
@@ -116,6 +118,9 @@ class Debian:
     def apt(self, words, status=0):
         return self.sh(f"{repository.apt('/srv/deb')} {words}", status)
 
+    def is_installed(self, package):
+        return "installed" == self.sh(f"dpkg-query --show --showformat '${{db:Status-Status}}' {package} || true")
+
     def changed(self):
         """Each name that is not as in the tree, but those of accounts."""
         found = []
@@ -159,6 +164,14 @@ def contents(site):
     expect(re.search(r"^if .* remove .*\n\s*deb-systemd-invoke stop", prerm, re.M) and prerm.count("invoke") == 1, prerm)
     for name in "Packages", "Sources", "Release":
         expect("jobfence" in (site.made / name).read_text(), f"{name} does not name jobfence")
+
+
+def what_vanishes_is_left_out(site):
+    """Other tests' files come and go while the source is packed up."""
+    archive, here = site.place / "vanished.tar.xz", TOP / "Makefile"
+    repository.pack(archive, {"gone": site.place / "gone", "Makefile": here})
+    with tarfile.open(archive) as tar:
+        expect(tar.getnames() == ["jobfence/Makefile"] and tar.extractfile("jobfence/Makefile").read() == here.read_bytes(), "another archive")
 
 
 def clean(site):
@@ -272,8 +285,7 @@ def what_starts_the_command_stays(site):
         debian.write(file, f"{before or ''}{line}\n")
         said = debian.apt(f"remove {package}", 100)
         expect(f"/{file}:{line}" in said, f"{file} is not named:\n{said}")
-        installed = debian.sh(f"dpkg-query --show --showformat '${{db:Status-Status}}' {package}")
-        expect(installed == "installed", f"{package} is {installed} in spite of {file}")
+        expect(debian.is_installed(package), f"{package} is removed in spite of {file}")
         debian.apt("install " + repository.named(site.versions[0]))
         others = line.replace("/usr/", "/usr/local/")
         debian.write(file, f"{before or ''}# {line}\n{others}\n")
@@ -282,19 +294,72 @@ def what_starts_the_command_stays(site):
     expect(not debian.has(command[1:]), "comments, another installation or another host keep the packages")
 
 
-def what_cannot_be_undone_stays(site):
-    """The scheduler is down, and would go on to use what is removed."""
+def what_a_daemon_reads_is_looked_at(site):
+    """And nothing else: a removal must not be refused for a copy, nor wait for a FIFO."""
+    debian, cell, host = site.debian(), "var/lib/gridengine/default/common", os.uname().nodename
+    debian.write("etc/slurm/slurm.conf", removal.SLURM)
+    debian.apt("install jobfence")
+    for file, line in removal.read(cell, host):
+        debian.write(file, f"{line}\n")
+        said = debian.apt("remove jobfence", 100)
+        expect(f"/{file}:{line}\n" in said and debian.is_installed("jobfence"), f"{file} is not named:\n{said}")
+        (debian.top / file).unlink()
+    for file, line in removal.unread(cell, host):
+        debian.write(file, f"{line}\n")
+    with removal.fifo(debian.top / "etc/pam.d/fifo", f"{removal.PLUGIN}\n"), removal.fifo(debian.top / "etc/slurm/prolog", f"{removal.COMMAND}\n"):
+        debian.apt("remove jobfence")
+    # By its name, the command is that of /usr/local.
+    debian.apt("install jobfence")
+    debian.write("etc/nhc/nhc.conf", f"{removal.HEALTH}\n")
+    debian.write("usr/local/lib/systemd/system/jobfence.service", "")
+    debian.apt("remove jobfence")
+    # A host may be known without its domain.
+    debian.write("bin/uname", f"#!/bin/sh\necho {host}.example.org\n")
+    debian.apt("install jobfence")
+    debian.write(f"{cell}/local_conf/{host}", f"shepherd_cmd {removal.COMMAND}\n")
+    debian.apt("remove jobfence", 100)
+
+
+def answers(debian, call, status, said="kept"):
+    """The command answers a call so, and any other with nothing."""
+    debian.write("usr/sbin/jobfence", f"#!/bin/sh\n[ \"$*\" = '{call}' ] || exit 0\nprintf '%s\\n' '{said}'\nexit {status}\n")
+
+
+def what_a_scheduler_would_go_on_to_use_stays(site):
+    """By the exit status of 'jobfence setup --undo', whatever it prints. Under Slurm, 'jobfence disable' has the last word."""
     debian = slurm(site)
     debian.sh("mkdir -p -m 0700 /var/lib/jobfence/setup")
-    command = '{"number": 1, "scheduler": "%s", "done": true, "change": {"run": {"argv": ["true"]}, "undo": [{"argv": ["%s"]}]}}'
-    for name, program, status in (("Grid Engine", "/bin/false", 100), ("Grid Engine", "/no/qconf", 0), ("Slurm", "/bin/false", 100)):
-        debian.write("var/lib/jobfence/setup/journal.json", '{"version": 1, "entries": [%s]}' % (command % (name, program)))
-        package = f"jobfence-{name.lower().replace(' ', '')}"
-        said = debian.apt(f"remove {package}", status)
-        expect(("rm -r /var/lib/jobfence/setup" in said) == (status != 0), said)
-        debian.apt(f"install {package}={site.versions[0]}")
+    said = r"kept           qconf failed: not found\c; it is undone by: systemctl"
+    for package, words in (("slurm", "slurm"), ("pbs", "openpbs"), ("htcondor", "htcondor"), ("gridengine", "gridengine --central")):
+        for status in (3,) if package != "gridengine" else (3, 0, 1, 2):
+            answers(debian, f"setup --undo --scheduler {words}", status, said)
+            stays = status == 3 and package != "slurm"
+            printed = debian.apt(f"remove jobfence-{package}", 100 if stays else 0)
+            expect(f"{said}\n" in printed, f"other words than {said}: {printed}")
+            expect(("rm -r /var/lib/jobfence/setup" in printed) == stays, f"{package}, {status}: {printed}")
+            expect(debian.is_installed(f"jobfence-{package}") == stays, f"{package} after {status}")
+            debian.apt(f"install jobfence-{package}={site.versions[0]}")
+    answers(debian, "disable --keep-service", 1)
+    debian.apt("remove jobfence-slurm", 100)
     debian.sh("rm -r /var/lib/jobfence/setup")
+    answers(debian, "disable --keep-service", 0)
+    (debian.top / LINE).unlink()
     debian.apt("remove '~njobfence'")
+
+
+def what_a_server_keeps_is_asked_for(site):
+    """Such as Grid Engine's shepherd_cmd in a database, with the package of the command alone."""
+    debian, unit = site.debian(), "usr/local/lib/systemd/system/jobfence.service"
+    for status in 3, 0, 1, 2:
+        debian.apt(f"install jobfence={site.versions[0]}")
+        answers(debian, "setup --undo --dry-run", status)
+        printed = debian.apt("remove jobfence", 100 if status == 3 else 0)
+        expect(debian.is_installed("jobfence") == (status == 3), f"{status}: {printed}")
+        expect(("kept\n" in printed and "setup --undo --central" in printed) == (status == 3), f"{status}: {printed}")
+        if status == 3:
+            debian.write(unit, "")
+            debian.apt("remove jobfence")
+            (debian.top / unit).unlink()
 
 
 def of_usr_local(site):
@@ -363,8 +428,9 @@ def the_same_bytes(site):
     expect(not other, f"other bytes: {other}")
 
 
-CASES = contents, clean, only_the_command, all_of_them, the_line_goes_first, what_others_load_stays, what_starts_the_command_stays, \
-    what_cannot_be_undone_stays, of_usr_local, its_removal_leaves_a_package, a_build_of_a_part, the_same_bytes
+CASES = contents, what_vanishes_is_left_out, clean, only_the_command, all_of_them, the_line_goes_first, what_others_load_stays, \
+    what_starts_the_command_stays, what_a_daemon_reads_is_looked_at, what_a_scheduler_would_go_on_to_use_stays, \
+    what_a_server_keeps_is_asked_for, of_usr_local, its_removal_leaves_a_package, a_build_of_a_part, the_same_bytes
 
 
 class Site:

@@ -18,6 +18,10 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
+
+import removal  # noqa: E402
+
 TOP = Path(__file__).resolve().parents[1]
 SPEC = TOP / "packaging/rpm/jobfence.spec"
 LACKS = 77  # for check.py: this machine lacks something
@@ -210,8 +214,8 @@ class Root:
         assert (done.returncode != 0) == fails, f"{words}: {done.returncode}: {done.stdout}"
         return "\n".join(line for line in done.stdout.splitlines() if not line.startswith("rpm: "))
 
-    def install(self, packages, *words, fails=False):
-        return self.rpm("-U", "--nodeps", "--nosignature", *words, *packages.files(), fails=fails)
+    def install(self, packages, *words, names=NAMES, fails=False):
+        return self.rpm("-U", "--nodeps", "--nosignature", *words, *map(packages.file, names), fails=fails)
 
     def called(self):
         """How systemctl was called since the last time."""
@@ -314,7 +318,7 @@ def each_system_has_its_places_and_macros(site):
         scripts = packages.scripts()
         text = "".join(scripts.values())
         assert "restart" not in text, f"an upgrade restarts a service of {name}: {text}"
-        assert "%" not in re.sub(r"%\* |%% ", "", text), f"a macro that {name} lacks: {text}"
+        assert "%" not in re.sub(r"%\* |%% |'%s\\n'", "", text), f"a macro that {name} lacks: {text}"
         calls = ("service_add_pre", "service_add_post", "service_del_preun") if is_suse else \
             ("preset", "disable --now") if name == "rhel8" else ("install-system-units", "remove-system-units")
         for call in calls:
@@ -421,9 +425,10 @@ def what_was_set_up_is_undone(site):
         system.rpm("-e", *NAMES)
         called = system.path("tmp/jobfence").read_text().splitlines()
         undone = [f"setup --undo --scheduler {name}" for name in ("openpbs", "gridengine --central", "htcondor")]
-        same("called", called, [*undone, "setup --undo --scheduler slurm", "disable --keep-service", "disable"])
+        last = ["setup --undo --dry-run", "disable"]
+        same("called", called, [*undone, "setup --undo --scheduler slurm", "disable --keep-service", *last])
         of_slurm = called.index("setup --undo --scheduler slurm")
-        assert called[of_slurm:][1] == "disable --keep-service" and called[-1] == "disable", called
+        assert called[of_slurm:][1] == "disable --keep-service" and called[-2:] == last, called
 
 
 def nothing_goes_from_under_a_line(site):
@@ -464,21 +469,83 @@ def a_package_stays_with_those_it_needs(site):
     with root(site) as system:
         for call, said, packages in (
             ("disable", f"jobfence is still on, by another line: required {LIBRARY} (/opt/plugstack:1)", {"jobfence-slurm", "libjobfence"}),
-            ("setup*slurm", "kept           'x' failed: busy; it is undone by: x", {"jobfence-slurm", "libjobfence"}),
-            ("setup*pbs", "kept           'x' failed: busy; it is undone by: x", {"jobfence-pbs", "libjobfence"}),
-            ("setup*htcondor", "to do          HTCondor: run condor_reconfig: busy", {"jobfence-htcondor"}),
+            ("setup*pbs", r"not found\c; systemctl", {"jobfence-pbs", "libjobfence"}), ("setup*gridengine*--central", "kept", {"jobfence-gridengine"}), ("setup*htcondor", "kept", {"jobfence-htcondor"}),
         ):
             system.install(site.packages(), "--replacepkgs")
             system.path("var/lib/jobfence/setup").mkdir(parents=True, exist_ok=True)
-            says(system, f'case "$*" in {call}*) echo "{said}" && exit 1 ;; esac')
-            assert said in system.rpm("-e", *NAMES, fails=True)
+            says(system, f'case "$*" in {call}*) printf "%s\\n" "{said}" && exit {1 if call == "disable" else 3} ;; esac')
+            assert f"{said}\n" in system.rpm("-e", *NAMES, fails=True)
             same(call, system.installed(), {"jobfence", *packages})
+        # Any other status of it keeps nothing, whatever it prints.
+        for status in 0, 1, 2:
+            system.install(site.packages(), "--replacepkgs")
+            says(system, f"""case "$*" in
+                disable*) echo "by another line: required /usr/local/lib/slurm/libjobfence.so (/etc/slurm/plugstack.conf:1)"; exit 1 ;;
+                *) echo "kept           'qconf' failed: busy; it is undone by: x"; exit {status} ;;
+            esac""")
+            system.rpm("-e", *NAMES)
+        # Under Slurm, 'jobfence disable' has the last word.
         system.install(site.packages(), "--replacepkgs")
-        says(system, """case "$*" in
-            disable*) echo "by another line: required /usr/local/lib/slurm/libjobfence.so (/etc/slurm/plugstack.conf:1)" ;;
-            *) echo "kept           /etc/x was changed after jobfence setup, and stays"; echo "kept  'qconf' failed: not found; it is undone by: x" ;;
-        esac; exit 1""")
+        says(system, 'case "$*" in setup*slurm*) echo kept; exit 3 ;; esac')
+        assert "kept" in system.rpm("-e", *NAMES)
+
+
+def what_a_server_keeps_is_asked_for(site):
+    """Such as Grid Engine's shepherd_cmd in a database, with the package of the command alone."""
+    with root(site) as system:
+        for status in 3, 0, 1, 2:
+            system.install(site.packages(), names=["jobfence"])
+            says(system, f"[ \"$*\" = 'setup --undo --dry-run' ] || exit 0; echo kept; exit {status}")
+            said = system.rpm("-e", "jobfence", fails=status == 3)
+            assert ("kept\n" in said and "setup --undo --central" in said) == (status == 3), f"{status}: {said}"
+            if status == 3:
+                unit = system.path("usr/local/lib/systemd/system/jobfence.service")
+                unit.parent.mkdir(parents=True)
+                unit.touch()
+                system.rpm("-e", "jobfence")
+                unit.unlink()
+
+
+def a_file_of_the_site_keeps_no_package(site):
+    """In a directory of ours, which stays with it."""
+    with root(site) as system:
+        system.install(site.packages())
+        for directory in "usr/share/jobfence/pbs", "usr/share/jobfence/gridengine", "usr/libexec/jobfence":
+            system.path(f"{directory}/site").touch()
         system.rpm("-e", *NAMES)
+        assert not system.installed()
+
+
+def what_a_daemon_reads_is_looked_at(site):
+    """And nothing else: a removal must not be refused for a copy, nor wait for a FIFO."""
+    cell, host = "usr/share/gridengine/default/common", os.uname().nodename
+    with root(site) as system:
+        def write(file, text):
+            system.path(file).parent.mkdir(parents=True, exist_ok=True)
+            system.path(file).write_text(f"{text}\n")
+
+        write("etc/slurm/slurm.conf", removal.SLURM)
+        system.install(site.packages(), names=["jobfence"])
+        for file, line in removal.read(cell, host):
+            write(file, line)
+            said = system.rpm("-e", "jobfence", fails=True)
+            assert f"/{file}:{line}\n" in said, f"{file} is not named: {said}"
+            system.path(file).unlink()
+        for file, line in removal.unread(cell, host):
+            write(file, line)
+        fifos = ("etc/pam.d/fifo", removal.PLUGIN), ("etc/slurm/prolog", removal.COMMAND)
+        with removal.fifo(system.path(fifos[0][0]), f"{fifos[0][1]}\n"), removal.fifo(system.path(fifos[1][0]), f"{fifos[1][1]}\n"):
+            system.rpm("-e", "jobfence")
+        # By its name, the command is that of /usr/local.
+        system.install(site.packages(), names=["jobfence"])
+        write("etc/nhc/nhc.conf", removal.HEALTH)
+        write("usr/local/lib/systemd/system/jobfence.service", "")
+        system.rpm("-e", "jobfence")
+        # A host may be known without its domain.
+        write("bin/uname", f"#!/bin/sh\necho {host}.example.org")
+        system.install(site.packages(), names=["jobfence"])
+        write(f"{cell}/local_conf/{host}", f"shepherd_cmd {removal.COMMAND}")
+        system.rpm("-e", "jobfence", fails=True)
 
 
 def the_link_is_looked_for_first(site):
@@ -529,12 +596,28 @@ def another_installation_goes_on(site):
         same("called", system.path("tmp/jobfence").read_text().splitlines(), ["disable --keep-service"])
 
 
-def only_a_repository_is_written_over(site):
-    place = site.scratch / "of others"
-    place.mkdir()
-    (place / "file").touch()
-    done = subprocess.run([TOP / "packaging/rpm/build", site.archive()], env={**os.environ, "JOBFENCE_OUT": str(place)}, stderr=subprocess.PIPE)
-    assert done.returncode == 1 and (place / "file").exists() and b"JOBFENCE_OUT" in done.stderr, done.stderr
+def only_its_own_files_are_written_over(site):
+    """A site collects releases in such a directory, and may call createrepo_c there."""
+    packages = site.packages(directory="collected")
+    made, hidden = packages.files(), packages.directory / ".site"
+    hidden.touch()
+    for name in "file", "jobfence-slurm-0.0.9-1.x86_64.rpm", "site-jobfence-0.1.0-1.x86_64.rpm", "build":
+        other = packages.directory / name
+        other.touch()
+        environment = {**os.environ, "JOBFENCE_OUT": str(packages.directory)}
+        done = subprocess.run([TOP / "packaging/rpm/build", site.archive()], env=environment, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 1 and other.exists() and f"{other} " in done.stderr and "JOBFENCE_OUT" in done.stderr, done.stderr
+        assert all(file.exists() for file in made)
+        other.unlink()
+    # Once more, over a build that has failed. What is older than the release is not of this build.
+    (packages.directory / "build/SOURCES").mkdir(parents=True)
+    shutil.copy(site.archive(), packages.directory / "build/SOURCES")
+    stale = packages.directory / packages.file("jobfence").name.replace("-1.", "-0.")
+    stale.touch()
+    del site.built["", "", "collected"]
+    site.packages(directory="collected")
+    assert hidden.exists() and not stale.exists()
+    assert len(packages.files()) == len(NAMES)
 
 
 def where_sbin_is_bin(site):
@@ -551,8 +634,9 @@ CASES = (
     the_version_is_cargos, the_licence_is_that_of_all_crates, each_has_its_files, each_needs_little, rpmlint_is_content, the_same_bytes_again,
     each_system_has_its_places_and_macros, with_crates_of_a_distribution, installed_and_removed_without_a_trace, without_systemd,
     an_upgrade_leaves_service_and_configuration, the_line_goes_before_what_it_names, what_was_set_up_is_undone,
-    nothing_goes_from_under_a_line, a_package_stays_with_those_it_needs, the_link_is_looked_for_first, what_starts_the_command_stays,
-    another_installation_goes_on, only_a_repository_is_written_over, where_sbin_is_bin,
+    nothing_goes_from_under_a_line, a_package_stays_with_those_it_needs, what_a_server_keeps_is_asked_for,
+    a_file_of_the_site_keeps_no_package, the_link_is_looked_for_first, what_starts_the_command_stays, what_a_daemon_reads_is_looked_at,
+    another_installation_goes_on, only_its_own_files_are_written_over, where_sbin_is_bin,
 )
 
 

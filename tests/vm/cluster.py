@@ -162,6 +162,9 @@ def behind(command, said):
         sh(f"umount {IMAGE}")
     elif command.endswith("site.yml --check"):
         expect(changes(said) > 0 and not Path("/usr/sbin/jobfence").exists(), "a check of the play tells of changes and makes none")
+        sh(command.replace("--check", "--tags packages"))
+        expect(Path("/etc/jobfence/jobfence.conf").read_text() == "Mode=observe\n", "the packages come with the site's jobfence.conf")
+        expect(not is_fenced(), "the packages turn nothing on")
     elif command.endswith("site.yml"):
         expect(changes(said) > 0 and is_fenced(), "the play turns jobfence on")
         expect(changes(sh(command)) == 0, "a second play changes nothing")

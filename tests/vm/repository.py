@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What 'make deb' makes of files that are built, and the same packages once more with a higher version."""
 
+import io
 import os
 import subprocess
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -11,18 +13,32 @@ PACKAGES = "jobfence", "libjobfence", "jobfence-slurm", "jobfence-pbs", "jobfenc
 MORE = "+newer"
 
 
+def pack(archive, files):
+    """Packs up files, by the names that they get. What is gone meanwhile, such as another test's, is left out."""
+    with tarfile.open(archive, "w:xz", preset=0) as tar:
+        for name, file in files.items():
+            try:
+                member = tar.gettarinfo(file, f"jobfence/{name}")
+                text = file.read_bytes() if member.isreg() else b""
+            except FileNotFoundError:
+                continue
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text))
+
+
 def make(place, so, program):
     """Repositories of apt below this place: 'made', and 'newer' with a higher version. Returns the two versions."""
     made, newer = place / "made", place / "newer"
     newer.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as directory:
         archive = Path(directory, "archive.tar.xz")
+        listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=TOP, stdout=subprocess.PIPE, text=True,
+                                check=True)  # fmt: skip
         # Of the crates, of which nothing is packed up, one file, of a name that debhelper does not like.
-        crate = Path(directory, "vendor/crate-1.0.0/Cargo.toml.orig")
-        crate.parent.mkdir(parents=True)
+        crate = Path(directory, "Cargo.toml.orig")
         crate.write_text("[package]\n")
-        subprocess.run(f"git ls-files -z --cached --others --exclude-standard | tar --transform=s,^,jobfence/, -cJf {archive} --null "
-                       f"--files-from=- -C {directory} vendor", shell=True, cwd=TOP, check=True)  # fmt: skip
+        files = {name: TOP / name for name in listed.stdout.split("\0")[:-1]}
+        pack(archive, files | {f"vendor/crate-1.0.0/{crate.name}": crate})
         environment = {**os.environ, "JOBFENCE_OUT": str(made), "ARCHIVE": str(archive), "SO": str(so), "BIN": str(program)}
         subprocess.run([TOP / "packaging/deb"], env=environment, stdout=subprocess.DEVNULL, check=True)
     version = next(made.glob("libjobfence_*.deb")).name.split("_")[1]
