@@ -69,19 +69,29 @@ pub struct CheckOptions {
     /// Where PAM's services are configured
     #[arg(long, value_name = "DIRECTORY", default_value = pam::DIRECTORY, hide = true)]
     pub pam_directory: PathBuf,
-    /// Whether the schedulers are yet to be told to start jobs by jobfence, so that what they do now is no fault.
     #[arg(skip)]
-    pub is_before: bool,
+    pub stage: CheckStage,
     #[command(flatten)]
     pub configured: Configured,
+}
+
+/// When a check is run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CheckStage {
+    #[default]
+    ByItself,
+    /// The schedulers are yet to be told to start jobs by jobfence, so what they do now is no fault.
+    BeforeSetup,
+    /// They have been told to, so the verdict says what keeps jobs from being fenced until the installation is finished.
+    AfterSetup,
 }
 
 impl Default for CheckOptions {
     fn default() -> Self {
         let configured = Configured { config: None, overrides: Vec::new() };
-        let (keys, json, brief, health, is_before, within) = Default::default();
+        let (keys, json, brief, health, stage, within) = Default::default();
         let (plugstack, node, pam_directory) = (None, None, PathBuf::from(pam::DIRECTORY));
-        Self { keys, json, brief, health, within, plugstack, node, pam_directory, is_before, configured }
+        Self { keys, json, brief, health, within, plugstack, node, pam_directory, stage, configured }
     }
 }
 
@@ -112,6 +122,7 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
         Form::Text => {
             let judged = judged?;
             match judged.mistakes.as_slice() {
+                [] if options.stage == CheckStage::AfterSetup => println!("verdict        {}", judged.whole()),
                 [] => println!("verdict        {}", judged.text),
                 mistakes => mistakes.iter().for_each(|mistake| eprintln!("jobfence: {mistake}")),
             }
@@ -194,7 +205,11 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
         verdict.no(why);
     }
     let mut of_schedulers = Verdict::default();
-    doors::look(&checked, rows, if options.is_before { &mut of_schedulers } else { &mut verdict });
+    doors::look(
+        &checked,
+        rows,
+        if options.stage == CheckStage::BeforeSetup { &mut of_schedulers } else { &mut verdict },
+    );
     if rows.are_wanted() {
         observation::say(rows, config);
         describe::io(rows, &host, config);

@@ -13,6 +13,7 @@ use super::mom::{self, EVENTS, MomHook};
 use super::node;
 use crate::check::daemon::{DaemonKind, SchedulerDaemon};
 use crate::command::Failure;
+use crate::part::StartsJobs;
 use crate::setup::plan::{JobTried, PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep};
 use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
 
@@ -28,6 +29,11 @@ const LEAST: u32 = 20;
 /// How often to look whether the server has sent the hook.
 const SENT: Duration = Duration::from_secs(1);
 
+/// Deletes the hook that was made, also before it has got a program. In `$2` is its program: the site may have another hook of this name by now.
+const DELETE: &str = r#"if [ -s "$2" ] && ! grep -q jobfence_abi_version "$2"; then
+    echo "the hook $1 is not jobfence's any more: its program is another" >&2; exit 1
+fi
+exec "$0" -c "delete hook $1""#;
 /// qmgr reads the hook's configuration from its stdin: some releases accept only a few endings of names.
 const CONFIGURE: &str = r#""$0" -c "import hook $1 application/x-config default -" <"$2""#;
 /// The path of a file that was made for it stands last.
@@ -130,6 +136,24 @@ impl PbsFacts {
         value_of(&text, "Config").map(PathBuf::from).filter(|file| file.exists())
     }
 
+    /// The hook of jobfence's by which MoM starts jobs.
+    fn of_mom(&self) -> Option<&MomHook> {
+        self.of_mom.iter().flatten().find(|hook| hook.is_ours && hook.is_enabled())
+    }
+
+    fn starts_jobs(&self) -> StartsJobs {
+        match (self.roles.mom, self.of_mom()) {
+            (true, Some(hook)) => StartsJobs::Yes {
+                by: format!("MoM has the hook {}, which its server sends and deletes", hook.name),
+                files: Vec::new(),
+            },
+            (true, None) if self.of_mom.is_none() => {
+                StartsJobs::Unknown("the directory of MoM's hooks cannot be read".to_owned())
+            }
+            _ => StartsJobs::No,
+        }
+    }
+
     /// The hook of jobfence's, whatever its name is. MoM's is that of the server, if the server is elsewhere.
     fn ours(&self) -> Option<&MomHook> {
         self.of_server.as_ref().or(self.of_mom.as_ref())?.iter().find(|hook| hook.is_ours)
@@ -171,8 +195,12 @@ enum Qmgr {
 /// What is done to the hook: why, the command, and what takes it back.
 type HookStep = (&'static str, Qmgr, Vec<Qmgr>);
 
+fn program_of(directory: &Path, hook: &str) -> PathBuf {
+    directory.join(format!("{hook}.PY"))
+}
+
 /// What the hook lacks. Nothing is known of it if there is none.
-fn hook_steps(ours: Option<(&MomHook, Option<&[u8]>)>, files: &HookFiles) -> Vec<HookStep> {
+fn hook_steps(ours: Option<(&MomHook, Option<&[u8]>)>, files: &HookFiles, kept_in: &Path) -> Vec<HookStep> {
     let name = ours.map_or(NAME, |(hook, _)| &hook.name);
     let line = |text: String| Qmgr::Line(text);
     let program = |path: String| Qmgr::Script(IMPORT, vec![name.to_owned(), path], None);
@@ -185,7 +213,11 @@ fn hook_steps(ours: Option<(&MomHook, Option<&[u8]>)>, files: &HookFiles) -> Vec
             (
                 "a hook puts each job into a fence",
                 line(format!("create hook {name}")),
-                vec![line(format!("delete hook {name}"))],
+                vec![Qmgr::Script(
+                    DELETE,
+                    vec![name.to_owned(), program_of(kept_in, name).display().to_string()],
+                    None,
+                )],
             ),
             ("when it runs, and as whom", line(format!("set hook {name} {}", attributes.join(", "))), Vec::new()),
             ("where the hosts have the library and jobfence.conf", config, Vec::new()),
@@ -215,6 +247,7 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
     let mut plan = SetupPlan {
         found: found(&facts, &daemon),
         obstacle: facts.obstacle(),
+        is_bystander: !facts.roles.mom,
         config: facts.config(host),
         ..SetupPlan::default()
     };
@@ -245,11 +278,11 @@ fn steps(facts: &PbsFacts, daemon: &SchedulerDaemon, directory: PathBuf) -> Resu
         return Ok((!has_it).then(by_hand).into_iter().collect());
     }
     let files = HookFiles::read(directory)?;
-    let program = |hook: &MomHook| fs::read(facts.kept_in.join(format!("{}.PY", hook.name))).ok();
+    let program = |hook: &MomHook| fs::read(program_of(&facts.kept_in, &hook.name)).ok();
     let ours = facts.ours().map(|hook| (hook, program(hook)));
     let ours = ours.as_ref().map(|(hook, program)| (*hook, program.as_deref()));
     let mut steps = Vec::new();
-    for (why, run, undo) in hook_steps(ours, &files) {
+    for (why, run, undo) in hook_steps(ours, &files, &facts.kept_in) {
         let (Some(run), Some(undo)) =
             (command(daemon, run), undo.into_iter().map(|one| command(daemon, one)).collect())
         else {
@@ -260,15 +293,23 @@ fn steps(facts: &PbsFacts, daemon: &SchedulerDaemon, directory: PathBuf) -> Resu
     Ok(steps)
 }
 
+/// Whether MoM has the hook, wherever the server is.
+pub fn starts_jobs(host: &SetupHost) -> StartsJobs {
+    match read(host) {
+        Some((daemon, facts)) if daemon.words(&["pbs_mom"]).is_some() => facts.starts_jobs(),
+        _ => StartsJobs::No,
+    }
+}
+
 /// A job with a chunk of this host, when MoM has the hook.
 pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
     let mut found = read(host);
     while let Some((daemon, facts)) = found {
-        if !facts.roles.mom {
-            return JobTried::NotRun("this host runs no jobs".to_owned());
-        }
-        if facts.of_mom.iter().flatten().any(|hook| hook.is_ours && hook.is_enabled()) {
+        if facts.of_mom().is_some() {
             return JobTried::Asleep(Box::new(SleepingChunkJob { daemon, config: facts.config(host) }));
+        }
+        if !facts.roles.server {
+            return JobTried::NotRun("the server sends the hook to MoM when it has one".to_owned());
         }
         if Instant::now() + SENT > deadline {
             return JobTried::NotRun("the server has not sent the hook to MoM in time".to_owned());
@@ -446,7 +487,7 @@ mod tests {
 
     #[test]
     fn a_server_without_the_hook_gets_it() {
-        let steps = hook_steps(None, &files());
+        let steps = hook_steps(None, &files(), Path::new("/hooks"));
         let said = lines(&steps);
         assert_eq!(said.len(), 5, "{said:?}");
         assert_eq!(said[0], "create hook jobfence");
@@ -459,7 +500,42 @@ mod tests {
         assert!(said[2].ends_with("hooks/pbs/jobfence.CF") && said[3].ends_with("hooks/pbs/jobfence.py"), "{said:?}");
         assert_eq!(said[4], "set hook jobfence enabled = true");
         let undo: Vec<&Vec<Qmgr>> = steps.iter().map(|(_, _, undo)| undo).filter(|undo| !undo.is_empty()).collect();
-        assert_eq!(undo, [&vec![Qmgr::Line("delete hook jobfence".to_owned())]]);
+        let words = ["jobfence", "/hooks/jobfence.PY"].map(str::to_owned);
+        assert_eq!(undo, [&vec![Qmgr::Script(DELETE, words.to_vec(), None)]]);
+    }
+
+    #[test]
+    fn the_hook_is_deleted_only_while_it_is_ours() {
+        let temp = tempfile::tempdir().unwrap();
+        let program = program_of(temp.path(), "jobfence");
+        let delete = || {
+            let done = std::process::Command::new("sh").args(["-c", DELETE, "echo", "jobfence"]).arg(&program).output();
+            let done = done.unwrap();
+            String::from_utf8([done.stdout, done.stderr].concat()).unwrap()
+        };
+        // A setup that was killed has left it without a program.
+        assert_eq!(delete(), "-c delete hook jobfence\n");
+        for (text, said) in [
+            (String::new(), "-c delete hook jobfence\n"),
+            (String::from_utf8(files().program).unwrap(), "-c delete hook jobfence\n"),
+            ("import pbs\n".to_owned(), "the hook jobfence is not jobfence's any more: its program is another\n"),
+        ] {
+            fs::write(&program, text).unwrap();
+            assert_eq!(delete(), said);
+        }
+    }
+
+    #[test]
+    fn mom_starts_jobs_by_the_hook_that_it_has() {
+        let of = |mom, of_mom| PbsFacts { roles: HostRoles { mom, server: true }, of_mom, ..facts(Vec::new()) };
+        let program = String::from_utf8(files().program).unwrap();
+        let ours = |line: &str| Some(hooks("fence", &format!("{HK}{line}"), &program));
+        let StartsJobs::Yes { by, files } = of(true, ours("")).starts_jobs() else { panic!() };
+        assert!(by.starts_with("MoM has the hook fence, ") && files.is_empty(), "{by}");
+        for none in [of(true, ours("enabled=false\n")), of(true, Some(hooks("fence", HK, "x"))), of(false, ours(""))] {
+            assert_eq!(none.starts_jobs(), StartsJobs::No);
+        }
+        assert!(matches!(of(true, None).starts_jobs(), StartsJobs::Unknown(_)));
     }
 
     #[test]
@@ -468,7 +544,8 @@ mod tests {
         let program = String::from_utf8(files.program.clone()).unwrap();
         let of = |name: &str, attributes: &str, program: &str| {
             let facts = facts(hooks(name, attributes, program));
-            let steps = hook_steps(Some((facts.ours().unwrap(), Some(program.as_bytes()))), &files);
+            let steps =
+                hook_steps(Some((facts.ours().unwrap(), Some(program.as_bytes()))), &files, Path::new("/hooks"));
             lines(&steps)
         };
         assert!(of("jobfence", HK, &program).is_empty());
@@ -482,7 +559,7 @@ mod tests {
         );
         // The old program comes back.
         let facts = facts(hooks("jobfence", HK, &old));
-        let steps = hook_steps(Some((facts.ours().unwrap(), Some(old.as_bytes()))), &files);
+        let steps = hook_steps(Some((facts.ours().unwrap(), Some(old.as_bytes()))), &files, Path::new("/hooks"));
         assert_eq!(steps[0].2, [Qmgr::Script(IMPORT, vec!["jobfence".to_owned()], Some(old.into_bytes()))]);
     }
 
