@@ -232,6 +232,41 @@ fn a_host_that_gets_the_hook_from_elsewhere() {
     says(&["--undo"], 0, "unchanged");
 }
 
+/// The host of the server, on which no job runs.
+#[test]
+fn a_host_of_the_server_alone() {
+    let Some(site) = site("server") else { return };
+    let top = site.path("").display().to_string().trim_end_matches('/').to_owned();
+    let qmgr = format!("#!/bin/sh\necho \"$2\" >>{top}/called\n[ ! -e {top}/gone ]\n");
+    site.write("bin/qmgr", &qmgr);
+    fs::set_permissions(site.path("bin/qmgr"), fs::Permissions::from_mode(0o755)).unwrap();
+    site.write("sbin/nothing", "");
+    for name in ["jobfence.HK", "jobfence.CF", "jobfence.py"] {
+        let text = fs::read_to_string(format!("{}/hooks/pbs/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        site.write(&format!("share/pbs/{name}"), &text);
+    }
+    site.write("pbs/server_priv/hooks/nothing", "");
+    site.write("etc/pbs.conf", &format!("PBS_EXEC={top}\nPBS_HOME={top}/pbs\nPBS_SERVER=here\nPBS_START_SERVER=1\n"));
+    let says = |words: &[&str], status: i32, part: &str| {
+        let [journal, data] = ["var/setup", "share"].map(|name| site.path(name).display().to_string());
+        let words = [&["setup", "--any-program", "--scheduler", "openpbs", "--central"], words].concat();
+        let mut command = site.command(&words);
+        command.args(["--journal", &journal, "--data", &data]).env("PBS_CONF_FILE", site.path("etc/pbs.conf"));
+        let done = command.output().unwrap();
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(done.status.code() == Some(status) && said.contains(part), "{words:?}: {:?}: {said}", done.status);
+        assert!(!said.contains("verdict"), "{said}");
+    };
+    says(&[], 2, "set up         OpenPBS: done; no job runs on this host");
+    says(&["--undo"], 2, "undone         OpenPBS is as it was before");
+    assert!(site.read("called").ends_with("delete hook jobfence\n"), "{}", site.read("called"));
+    says(&[], 2, "set up");
+    // The administrator has deleted the hook by hand.
+    site.write("gone", "");
+    says(&["--undo"], 2, "create hook jobfence': somebody has taken it back already");
+    says(&["--undo"], 0, "unchanged");
+}
+
 /// Killed before and after each call by which it changes a file: then either it can go on, or take everything back.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod dies {

@@ -86,6 +86,12 @@ pub enum CheckStage {
     AfterSetup,
 }
 
+impl CheckStage {
+    fn sentence(self, judged: &Judgement) -> &str {
+        if self == Self::AfterSetup { judged.whole() } else { &judged.text }
+    }
+}
+
 impl Default for CheckOptions {
     fn default() -> Self {
         let configured = Configured { config: None, overrides: Vec::new() };
@@ -122,8 +128,7 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
         Form::Text => {
             let judged = judged?;
             match judged.mistakes.as_slice() {
-                [] if options.stage == CheckStage::AfterSetup => println!("verdict        {}", judged.whole()),
-                [] => println!("verdict        {}", judged.text),
+                [] => println!("verdict        {}", options.stage.sentence(&judged)),
                 mistakes => mistakes.iter().for_each(|mistake| eprintln!("jobfence: {mistake}")),
             }
             if let (false, VerdictWord::Unknown) = (judged.mistakes.is_empty(), judged.word) {
@@ -349,5 +354,19 @@ impl Look<'_> {
             (Some(what), count) => Some(format!("{what}; and so for each of {count} kinds of jobs, by their sections")),
             (None, _) => None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_setup_the_verdict_says_what_is_missing() {
+        let mut verdict = Verdict::default();
+        verdict.not_yet("NO job is fenced here: the hook is missing".to_owned());
+        let judged = verdict.judge(true, || Judgement::new(VerdictWord::Ok, "a job would be fenced here"));
+        assert_eq!(CheckStage::ByItself.sentence(&judged), "a job would be fenced here");
+        assert_eq!(CheckStage::AfterSetup.sentence(&judged), "NO job is fenced here: the hook is missing");
     }
 }

@@ -440,6 +440,18 @@ mod tests {
     }
 
     #[test]
+    fn a_host_without_jobs_is_not_checked() {
+        let Some((_temp, host, options)) = place() else { return };
+        let options = SetupOptions { central: true, ..options };
+        let mut found = look(&host, &[&FakePart { plan: makes_a_file, ..FAKE }], &options).unwrap();
+        found[0].is_bystander = true;
+        let mut journal = SetupJournal::open(&options.journal).unwrap();
+        let outcome = act(&host, &mut journal, &found, &options).unwrap();
+        assert!(outcome.is_changed && outcome.to_do.is_empty());
+        assert_eq!(outcome.good, ["A: done; no job runs on this host"]);
+    }
+
+    #[test]
     fn nobody_but_root_may_replace_what_root_starts() {
         use std::fs::{Permissions, set_permissions};
         use std::os::unix::fs::{PermissionsExt, chown};

@@ -141,6 +141,15 @@ impl PbsFacts {
         self.of_mom.iter().flatten().find(|hook| hook.is_ours && hook.is_enabled())
     }
 
+    /// Whether MoM has the hook. `Err`: it does not get one soon.
+    fn has_hook(&self) -> Result<bool, String> {
+        match (self.of_mom(), self.roles.server) {
+            (Some(_), _) => Ok(true),
+            (None, true) => Ok(false),
+            (None, false) => Err("MoM has no hook of jobfence's, and gets one when the server has it".to_owned()),
+        }
+    }
+
     fn starts_jobs(&self) -> StartsJobs {
         match (self.roles.mom, self.of_mom()) {
             (true, Some(hook)) => StartsJobs::Yes {
@@ -305,11 +314,12 @@ pub fn starts_jobs(host: &SetupHost) -> StartsJobs {
 pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
     let mut found = read(host);
     while let Some((daemon, facts)) = found {
-        if facts.of_mom().is_some() {
-            return JobTried::Asleep(Box::new(SleepingChunkJob { daemon, config: facts.config(host) }));
-        }
-        if !facts.roles.server {
-            return JobTried::NotRun("the server sends the hook to MoM when it has one".to_owned());
+        match facts.has_hook() {
+            Ok(true) => {
+                return JobTried::Asleep(Box::new(SleepingChunkJob { daemon, config: facts.config(host) }));
+            }
+            Ok(false) => {}
+            Err(why) => return JobTried::NotRun(why),
         }
         if Instant::now() + SENT > deadline {
             return JobTried::NotRun("the server has not sent the hook to MoM in time".to_owned());
@@ -536,6 +546,10 @@ mod tests {
             assert_eq!(none.starts_jobs(), StartsJobs::No);
         }
         assert!(matches!(of(true, None).starts_jobs(), StartsJobs::Unknown(_)));
+        // Only where the server is, it is on its way.
+        assert_eq!((of(true, ours("")).has_hook(), of(true, Some(Vec::new())).has_hook()), (Ok(true), Ok(false)));
+        let elsewhere = PbsFacts { roles: HostRoles { mom: true, server: false }, ..of(true, Some(Vec::new())) };
+        assert!(elsewhere.has_hook().is_err());
     }
 
     #[test]
