@@ -186,12 +186,6 @@ fn a_line_of_another_installation_or_hand_stays() {
     site.write("sbin/slurmd", "#!/bin/sh\n");
     fs::set_permissions(site.path("sbin/slurmd"), fs::Permissions::from_mode(0o755)).unwrap();
     undo(3, "to do          Slurm still starts jobs of this node by jobfence, so leave its programs here: required /");
-    let conf = site.read("etc/slurm.conf");
-    site.write("etc/slurm.conf", "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nNodeName=another\n");
-    let login = site.files();
-    let (status, said) = site.with(&arguments(&site, &["--undo"]).iter().map(String::as_str).collect::<Vec<_>>());
-    assert!(status == Some(0) && said.contains("unchanged") && site.files() == login, "{said}");
-    site.write("etc/slurm.conf", &conf);
 }
 
 /// A host whose MoM has the hook of a server elsewhere.
