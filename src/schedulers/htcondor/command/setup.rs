@@ -2,6 +2,8 @@
 //! What `jobfence setup` does on a host of HTCondor's, as docs/install/htcondor.md says: it writes one file of the configuration, and has the
 //! daemons of this host read that. Nothing is restarted.
 
+mod sleeping;
+
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -19,7 +21,7 @@ use crate::part::{AfterUndo, StartsJobs};
 use crate::setup::plan::{
     Checker, JobTried, PlannedCheck, SetupAction, SetupCommand, SetupHost, SetupPlan, SetupStep, is_shared,
 };
-use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
+use sleeping::SleepingSlotJob;
 
 /// The name of the file. HTCondor reads the files of a directory in the order of their names, and of two lines the later one counts.
 const FILE: &str = "90-jobfence.conf";
@@ -292,42 +294,6 @@ pub fn try_job(host: &SetupHost) -> JobTried {
     }
 }
 
-/// Its commands find HTCondor by this daemon.
-struct SleepingSlotJob(SchedulerDaemon);
-
-impl SleepingJob for SleepingSlotJob {
-    fn submit(&self, user: &str) -> Result<String, String> {
-        let host = self.0.ask(&["condor_config_val", "FULL_HOSTNAME"])?;
-        let requirements = format!("requirements = TARGET.Machine =?= \"{}\"", host.trim());
-        let lines = ["executable = /bin/sleep", "arguments = 60", "transfer_executable = false", "request_memory = 50"];
-        let lines = [&lines[..], &[requirements.as_str(), "queue"]].concat();
-        let script = r#"printf '%s\n' "$@" | "$0" -terse -"#;
-        let words = self.0.script("condor_submit", script, &lines).ok_or("there is no condor_submit")?;
-        let said = self.0.ask(&as_user(user, &words))?;
-        said.split_whitespace().next().map(str::to_owned).ok_or_else(|| "condor_submit has said no id".to_owned())
-    }
-
-    fn state(&self, id: &str) -> JobState {
-        let said = self.0.ask(&["condor_q", id, "-af", "JobStatus", "HoldReason"]).unwrap_or_default();
-        state_of(&said)
-    }
-
-    fn delete(&self, user: &str, id: &str) {
-        if let Some(words) = self.0.words(&["condor_rm", id]) {
-            let _ = self.0.ask(&as_user(user, &words));
-        }
-    }
-}
-
-/// By the `JobStatus` and the `HoldReason` that condor_q prints.
-fn state_of(said: &str) -> JobState {
-    match said.trim().split_once(' ').unwrap_or((said.trim(), "")) {
-        ("2", _) => JobState::Runs,
-        ("5", why) => JobState::Stuck(why.to_owned()),
-        _ => JobState::Waits,
-    }
-}
-
 /// The daemon whose configuration it is, and whether it runs.
 fn daemon(proc: &Dir) -> Option<(SchedulerDaemon, bool)> {
     let running = SchedulerDaemon::find(proc, STARTD).or_else(|| SchedulerDaemon::find(proc, SCHEDD));
@@ -503,14 +469,6 @@ mod tests {
         assert_eq!(central("", false), [false, false]);
         assert_eq!(central("", true), [true, true]);
         assert_eq!(central("STARTER = x", true), [true, false]);
-    }
-
-    #[test]
-    fn a_job_on_hold_says_why() {
-        assert!(matches!(state_of("1 undefined\n"), JobState::Waits));
-        assert!(matches!(state_of("2 undefined\n"), JobState::Runs));
-        assert!(matches!(state_of("5 cannot be fenced: x\n"), JobState::Stuck(why) if why == "cannot be fenced: x"));
-        assert!(matches!(state_of(""), JobState::Waits));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //! What `jobfence setup` does on a host of OpenPBS's, as docs/install/pbs.md says. On a host with a MoM it looks for what the hook needs there.
 //! The hook itself is the server's, so it is printed, and made only with `--central`, on the host of the server.
 
+mod sleeping;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,12 +12,11 @@ use jobfence::schedulers::pbs::{CONF, CONF_VARIABLE, configured_home};
 
 use super::check::MOM;
 use super::mom::{self, EVENTS, MomHook};
-use super::node;
 use crate::check::daemon::{DaemonKind, SchedulerDaemon};
 use crate::command::Failure;
 use crate::part::StartsJobs;
 use crate::setup::plan::{JobTried, PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep};
-use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
+use sleeping::SleepingChunkJob;
 
 /// The daemon of the central host.
 const SERVER: DaemonKind = DaemonKind { program: "pbs_server.bin", ..MOM };
@@ -330,47 +331,6 @@ pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
     JobTried::NotRun("OpenPBS does not run here".to_owned())
 }
 
-/// Its commands find OpenPBS by this daemon.
-struct SleepingChunkJob {
-    daemon: SchedulerDaemon,
-    config: Option<PathBuf>,
-}
-
-impl SleepingJob for SleepingChunkJob {
-    fn config(&self) -> Option<PathBuf> {
-        self.config.clone()
-    }
-
-    fn submit(&self, user: &str) -> Result<String, String> {
-        let node = node::node().map_err(|error| error.to_string())?;
-        let select = format!("select=1:ncpus=1:mem=100mb:host={node}");
-        let quiet = ["-N", "jobfence-setup", "-o", "/dev/null", "-e", "/dev/null", "-l", &select];
-        let argv = [&["qsub"], &quiet[..], &["--", "/bin/sleep", "60"]].concat();
-        let words = self.daemon.words(&argv).ok_or("there is no qsub")?;
-        Ok(self.daemon.ask(&as_user(user, &words))?.trim().to_owned())
-    }
-
-    fn state(&self, id: &str) -> JobState {
-        state_of(&self.daemon.ask(&["qstat", "-fw", id]).unwrap_or_default())
-    }
-
-    fn delete(&self, user: &str, id: &str) {
-        if let Some(words) = self.daemon.words(&["qdel", id]) {
-            let _ = self.daemon.ask(&as_user(user, &words));
-        }
-    }
-}
-
-/// By the attributes that `qstat -f` prints.
-fn state_of(said: &str) -> JobState {
-    let value = |key: &str| said.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(" = "));
-    match value("job_state") {
-        Some("R") => JobState::Runs,
-        Some("H") => JobState::Stuck(value("comment").unwrap_or("it is held").to_owned()),
-        _ => JobState::Waits,
-    }
-}
-
 /// The facts, and the daemon that is asked. `None`: OpenPBS is not here, or only its commands are.
 fn read(host: &SetupHost) -> Option<(SchedulerDaemon, PbsFacts)> {
     let find = |kind| SchedulerDaemon::find(&host.proc, kind);
@@ -633,19 +593,6 @@ mod tests {
         assert!(steps(&facts(Vec::new()), &daemon, nowhere()).is_err());
         let unseen = PbsFacts { of_server: None, ..facts(Vec::new()) };
         assert!(unseen.obstacle().unwrap().starts_with("which hooks the server has cannot be seen"));
-    }
-
-    #[test]
-    fn qstat_says_what_becomes_of_a_job() {
-        let of = |state: &str| {
-            state_of(&format!(
-                "Job Id: 17.node1\n    Job_Name = jobfence-setup\n    job_state = {state}\n    comment = x y\n"
-            ))
-        };
-        assert!(matches!(of("Q"), JobState::Waits));
-        assert!(matches!(of("R"), JobState::Runs));
-        assert!(matches!(of("H"), JobState::Stuck(why) if why == "x y"));
-        assert!(matches!(state_of(""), JobState::Waits));
     }
 
     #[test]
