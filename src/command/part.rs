@@ -57,7 +57,8 @@ pub trait SchedulersPart: Sync {
         StartsJobs::No
     }
 
-    /// For `jobfence setup --undo`: what has the daemons notice that files and commands are as they were. Asked before; `None`: nothing.
+    /// For `jobfence setup --undo`: what has the daemons notice that files and commands are as they were. As long as something of it is left
+    /// to do, they start jobs by jobfence. Asked before; `None`: nothing.
     fn after_undo(&self, _host: &SetupHost) -> Option<AfterUndo> {
         None
     }
@@ -87,8 +88,10 @@ pub enum StartsJobs {
     Yes {
         /// By what, for people.
         by: String,
-        /// The files that it would not do so without. None: commands have told its server to.
+        /// The files that it would not do so without.
         files: Vec<PathBuf>,
+        /// What is in each command after which it does not.
+        commands: &'static [&'static str],
     },
     /// Why this cannot be seen.
     Unknown(String),

@@ -52,14 +52,14 @@ fn is_out_of_effect(part: Part, host: &SetupHost, entry: &SetupEntry) -> bool {
         .any(|step| matches!(&step.action, SetupAction::Command(command) if command.run == *run && !command.is_done))
 }
 
-/// By what a scheduler starts jobs of this node by jobfence, and by which files. If that cannot be seen, it does if it was set up here.
-fn starts(part: Part, host: &SetupHost, entries: &[SetupEntry]) -> Option<(String, Vec<PathBuf>)> {
+/// By what a scheduler starts jobs of this node by jobfence when these steps are undone. If that cannot be seen, it does if it was set up.
+fn starts(part: Part, host: &SetupHost, entries: &[SetupEntry], undone: &[SetupEntry]) -> Option<String> {
     match part.starts_jobs(host) {
         StartsJobs::No => None,
-        StartsJobs::Yes { by, files } => Some((by, files)),
+        StartsJobs::Yes { by, files, commands } => (!would_stop(undone, &files, commands)).then_some(by),
         StartsJobs::Unknown(why) => {
             let is_set_up = entries.iter().any(|entry| entry.scheduler == part.name());
-            is_set_up.then(|| (format!("this cannot be seen ({why}), and it was set up to"), Vec::new()))
+            is_set_up.then(|| format!("this cannot be seen ({why}), and it was set up to"))
         }
     }
 }
@@ -71,7 +71,7 @@ fn still(part: Part, by: &str) -> String {
 /// Why jobfence.service stays: without it, each job that a scheduler starts by jobfence is refused. `entries` are those that are left.
 fn needed(entries: &[SetupEntry], others: &[Part], host: &SetupHost) -> Option<String> {
     let left = entries.iter().find(|entry| !entry.is_service()).map(|entry| entry.scheduler.clone());
-    let starts = |part: &&Part| starts(**part, host, entries).is_some();
+    let starts = |part: &&Part| starts(**part, host, entries, &[]).is_some();
     left.or_else(|| others.iter().find(starts).map(|part| part.name().to_owned()))
 }
 
@@ -84,12 +84,15 @@ fn has_any(entries: &[SetupEntry], parts: &[Part]) -> bool {
     entries.iter().any(|entry| parts.iter().any(|part| part.name() == entry.scheduler))
 }
 
-/// Whether these files or commands are what the scheduler starts jobs by jobfence for.
-fn would_stop(undone: &[SetupEntry], files: &[PathBuf]) -> bool {
+/// Whether the undo of one of these takes back what has the scheduler start jobs by jobfence.
+fn would_stop(undone: &[SetupEntry], files: &[PathBuf], commands: &[&str]) -> bool {
     let real = |path: &Path| std::fs::canonicalize(path).unwrap_or(path.to_owned());
     undone.iter().any(|entry| match &entry.change {
         MadeChange::File { path, .. } => files.iter().any(|file| real(file) == real(path)),
-        MadeChange::Command { .. } => files.is_empty() && !entry.is_nothing(),
+        MadeChange::Command { undo, .. } => {
+            let mut words = undo.iter().flat_map(|command| &command.argv);
+            words.any(|word| commands.iter().any(|command| word.contains(command)))
+        }
         MadeChange::Directory(_) => false,
     })
 }
@@ -112,9 +115,7 @@ pub fn would_undo(options: &SetupOptions, host: &SetupHost, parts: &[Part], all:
                 }
             }
         }
-        if let Some((by, _)) = starts(*part, host, journal.entries()).filter(|(_, files)| !would_stop(&its, files)) {
-            outcome.still.push(still(*part, &by));
-        }
+        outcome.still.extend(starts(*part, host, journal.entries(), &its).map(|by| still(*part, &by)));
         undone.extend(its);
     }
     let left: Vec<SetupEntry> = journal.entries().iter().filter(|entry| !undone.contains(entry)).cloned().collect();
@@ -139,6 +140,7 @@ pub fn undo(options: &SetupOptions, host: &SetupHost, parts: &[Part], all: &[Par
     let before = journal.entries().to_vec();
     let mut outcome = Outcome::default();
     let mut clear_ups: Vec<(Part, AfterUndo)> = Vec::new();
+    let mut needed = None;
     for part in parts {
         let (entries, left) = of_part(&journal, *part, options.central);
         outcome.good.extend(left_centrally(*part, left));
@@ -166,9 +168,11 @@ pub fn undo(options: &SetupOptions, host: &SetupHost, parts: &[Part], all: &[Par
         if left == 0 {
             outcome.good.push(format!("{} is as it was before", part.name()));
         }
-        outcome.to_do.extend(said(*part, after));
+        if let Some(left) = said(*part, after) {
+            outcome.still.push(left);
+            needed.get_or_insert_with(|| part.name().to_owned());
+        }
     }
-    let mut needed = None;
     for part in parts {
         let is_its = |entry: &SetupEntry| entry.scheduler == part.name() && !entry.is_service();
         let is_undone = before.iter().any(is_its) && !journal.entries().iter().any(is_its);
@@ -176,7 +180,7 @@ pub fn undo(options: &SetupOptions, host: &SetupHost, parts: &[Part], all: &[Par
         while is_undone && matches!(part.starts_jobs(host), StartsJobs::Yes { .. }) && Instant::now() < deadline {
             std::thread::sleep(PAUSE);
         }
-        if let Some((by, _)) = starts(*part, host, &before) {
+        if let Some(by) = starts(*part, host, &before, &[]) {
             outcome.still.push(still(*part, &by));
             needed.get_or_insert_with(|| part.name().to_owned());
         }
@@ -253,11 +257,15 @@ mod tests {
 
     fn by_file(host: &SetupHost) -> StartsJobs {
         let files = vec![host.data.join("shared/file")];
-        if files[0].exists() { StartsJobs::Yes { by: "a file".to_owned(), files } } else { StartsJobs::No }
+        if files[0].exists() {
+            StartsJobs::Yes { by: "a file".to_owned(), files, commands: &[] }
+        } else {
+            StartsJobs::No
+        }
     }
 
     fn yes(_: &SetupHost) -> StartsJobs {
-        StartsJobs::Yes { by: "its server".to_owned(), files: Vec::new() }
+        StartsJobs::Yes { by: "its server".to_owned(), files: Vec::new(), commands: &["take it back"] }
     }
 
     /// What a dry run and the undo itself have in common.
@@ -337,6 +345,24 @@ mod tests {
         std::fs::write(&shared, "x").unwrap();
         assert!(both(&options, &host, &parts, &parts).still.is_empty());
         assert!(!host.data.join("service").exists());
+    }
+
+    #[test]
+    fn a_dry_run_knows_which_command_it_is() {
+        let Some((_temp, host, options)) = place() else { return };
+        static A: FakePart = FakePart { starts_jobs: yes, ..FAKE };
+        for (number, undo) in ["true # the rest", "true # take it back"].iter().enumerate() {
+            set_up(
+                &options,
+                "A",
+                vec![command(&host, "true", "true"), {
+                    let [run, undo] = ["true", undo].map(|script| SetupCommand::new(&["/bin/sh", "-c", script]));
+                    SetupStep::command(run, vec![undo], false, "a test")
+                }],
+            );
+            let would = would_undo(&options, &host, &[&A], &[]).unwrap();
+            assert_eq!(would.still.len(), 1 - number, "{undo}");
+        }
     }
 
     #[test]

@@ -86,7 +86,11 @@ impl GridEngineFacts {
     fn starts_jobs(&self) -> StartsJobs {
         let shepherd = self.value("shepherd_cmd");
         match is_ours(&shepherd) {
-            true => StartsJobs::Yes { by: format!("shepherd_cmd is {shepherd}"), files: Vec::new() },
+            true => StartsJobs::Yes {
+                by: format!("shepherd_cmd is {shepherd}"),
+                files: Vec::new(),
+                commands: &["^shepherd_cmd "],
+            },
             false => StartsJobs::No,
         }
     }
@@ -425,7 +429,10 @@ mod tests {
         assert_eq!(of(Some("shepherd_cmd none\n")), StartsJobs::No);
         assert_eq!(facts(None).starts_jobs(), StartsJobs::No);
         let own = facts(Some("shepherd_cmd /usr/sbin/jobfence\n")).starts_jobs();
-        assert!(matches!(own, StartsJobs::Yes { files, .. } if files.is_empty()));
+        let StartsJobs::Yes { commands, .. } = own else { panic!() };
+        let undo =
+            |facts: &GridEngineFacts| commands.iter().all(|word| facts.taken_back(&settings(facts)).contains(word));
+        assert!(undo(&facts(None)) && !undo(&facts(Some("shepherd_cmd /proc/self/exe\n"))));
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl CondorFacts {
         });
         let Some((key, value)) = found else { return StartsJobs::No };
         let files = self.path().into_iter().filter(|_| self.has_line(key)).collect();
-        StartsJobs::Yes { by: format!("{key} is {}", value.trim()), files }
+        StartsJobs::Yes { by: format!("{key} is {}", value.trim()), files, commands: &[] }
     }
 
     /// Whether our file sets it.
@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn what_a_daemon_has_read_counts_beside_the_configuration() {
         let starts = |facts: CondorFacts, now: &str| match facts.starts_jobs(|_, _| Some(now.to_owned())) {
-            StartsJobs::Yes { by, files } => format!("{by} {}", files.len()),
+            StartsJobs::Yes { by, files, .. } => format!("{by} {}", files.len()),
             other => format!("{other:?}"),
         };
         let stock_starter = "/usr/sbin/condor_starter";

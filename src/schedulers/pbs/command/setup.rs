@@ -156,6 +156,7 @@ impl PbsFacts {
             (true, Some(hook)) => StartsJobs::Yes {
                 by: format!("MoM has the hook {}, which its server sends and deletes", hook.name),
                 files: Vec::new(),
+                commands: &["delete hook", "enabled = false"],
             },
             (true, None) if self.of_mom.is_none() => {
                 StartsJobs::Unknown("the directory of MoM's hooks cannot be read".to_owned())
@@ -353,6 +354,11 @@ fn read(host: &SetupHost) -> Option<(SchedulerDaemon, PbsFacts)> {
     let of_mom = value_of(&conf, "PBS_MOM_HOME").map_or_else(|| home.clone(), PathBuf::from);
     let python = || daemon.ask(&["pbs_python", "-c", "import ctypes"]).unwrap_or_else(|why| why).trim().to_owned();
     let of_server = roles.server.then(|| mom::hooks(&home.join("server_priv"))).flatten();
+    let hooks_of_mom = |directory: &Path| match directory.join("hooks").try_exists() {
+        // MoM was never started.
+        Ok(false) => Some(Vec::new()),
+        _ => mom::hooks(directory),
+    };
     let kept_in = if roles.server { home.join("server_priv/hooks") } else { of_mom.join("mom_priv/hooks") };
     let facts = PbsFacts {
         release: daemon.ask(&["pbs_mom", "--version"]).ok().and_then(|text| release(&text)).unwrap_or_default(),
@@ -361,7 +367,7 @@ fn read(host: &SetupHost) -> Option<(SchedulerDaemon, PbsFacts)> {
         roles,
         of_server,
         kept_in,
-        of_mom: roles.mom.then(|| mom::hooks(&of_mom.join("mom_priv"))).flatten(),
+        of_mom: roles.mom.then(|| hooks_of_mom(&of_mom.join("mom_priv"))).flatten(),
         conf,
     };
     Some((daemon, facts))
@@ -500,8 +506,8 @@ mod tests {
         let of = |mom, of_mom| PbsFacts { roles: HostRoles { mom, server: true }, of_mom, ..facts(Vec::new()) };
         let program = String::from_utf8(files().program).unwrap();
         let ours = |line: &str| Some(hooks("fence", &format!("{HK}{line}"), &program));
-        let StartsJobs::Yes { by, files } = of(true, ours("")).starts_jobs() else { panic!() };
-        assert!(by.starts_with("MoM has the hook fence, ") && files.is_empty(), "{by}");
+        let StartsJobs::Yes { by, commands, .. } = of(true, ours("")).starts_jobs() else { panic!() };
+        assert!(by.starts_with("MoM has the hook fence, ") && DELETE.contains(commands[0]), "{by}");
         for none in [of(true, ours("enabled=false\n")), of(true, Some(hooks("fence", HK, "x"))), of(false, ours(""))] {
             assert_eq!(none.starts_jobs(), StartsJobs::No);
         }

@@ -175,7 +175,9 @@ pub fn starts_jobs(host: &SetupHost) -> StartsJobs {
     let is_node = |slurm: &Slurm| node::name(None, Some(slurm.file())).is_some() || load::runs(&host.proc);
     let slurm = Slurm::read(installed(host).config.as_deref()).filter(|slurm| load::is_installed() && is_node(slurm));
     match slurm.and_then(|slurm| Some((line::found(&slurm)?, slurm.plugstack().to_owned()))) {
-        Some((line, plugstack)) => StartsJobs::Yes { by: line.to_string(), files: vec![line.file, plugstack] },
+        Some((line, plugstack)) => {
+            StartsJobs::Yes { by: line.to_string(), files: vec![line.file, plugstack], commands: &[] }
+        }
         None => StartsJobs::No,
     }
 }
