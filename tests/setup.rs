@@ -174,8 +174,91 @@ fn a_line_of_another_installation_or_hand_stays() {
     let before = site.files();
     says(&site, &[], 0, "Slurm loads the plugin already");
     assert_eq!(site.files(), before);
-    says(&site, &["--undo"], 0, "unchanged");
-    assert_eq!(site.files(), before);
+    // A package that has the plugin stays, then, where slurmd can start jobs.
+    let undo = |status: i32, part: &str| {
+        let words = arguments(&site, &["--undo"]);
+        let mut command = site.command(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        let done = command.env("PATH", site.path("sbin")).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(done.status.code() == Some(status) && said.contains(part), "{:?}: {said}", done.status);
+        assert_eq!(site.files(), before);
+    };
+    site.write("sbin/slurmd", "#!/bin/sh\n");
+    fs::set_permissions(site.path("sbin/slurmd"), fs::Permissions::from_mode(0o755)).unwrap();
+    undo(3, "to do          Slurm still starts jobs of this node by jobfence, so leave its programs here: required /");
+}
+
+/// A host whose MoM has the hook of a server elsewhere.
+#[test]
+fn a_host_that_gets_the_hook_from_elsewhere() {
+    let Some(site) = site("mom") else { return };
+    let tools = [("sbin/pbs_mom", "echo pbs_version = 23.06.06"), ("bin/pbs_python", "")];
+    for (name, script) in tools {
+        site.write(name, &format!("#!/bin/sh\n{script}\n"));
+        fs::set_permissions(site.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let conf = format!(
+        "PBS_EXEC={0}\nPBS_HOME={0}/pbs\nPBS_SERVER=elsewhere\nPBS_START_MOM=1\nPBS_START_SERVER=0\n",
+        site.path("").display().to_string().trim_end_matches('/')
+    );
+    site.write("etc/pbs.conf", &conf);
+    site.write("pbs/mom_priv/hooks/other.PY", "import pbs\n");
+    let says = |words: &[&str], status: i32, part: &str| {
+        let journal = site.path("var/setup").display().to_string();
+        let mut command = site.command(&["setup", "--any-program", "--scheduler", "openpbs", "--journal", &journal]);
+        let done = command.args(words).env("PBS_CONF_FILE", site.path("etc/pbs.conf")).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(done.status.code() == Some(status) && said.contains(part), "{words:?}: {:?}: {said}", done.status);
+    };
+    says(&["--dry-run"], 0, "unchanged      nothing is to be done but what stands above ('by hand')");
+    says(&["--undo"], 0, "unchanged      nothing is to be done\n");
+    site.write("pbs/mom_priv/hooks/jobfence.HK", "event=execjob_begin\n");
+    site.write("pbs/mom_priv/hooks/jobfence.PY", "self.so.jobfence_abi_version\n");
+    for words in [&["--undo"][..], &["--undo", "--dry-run"]] {
+        says(
+            words,
+            3,
+            "OpenPBS still starts jobs of this node by jobfence, so leave its programs here: MoM has the hook",
+        );
+    }
+    // Without its programs no job begins here.
+    fs::remove_file(site.path("sbin/pbs_mom")).unwrap();
+    says(&["--undo"], 0, "unchanged");
+}
+
+/// The host of the server, on which no job runs.
+#[test]
+fn a_host_of_the_server_alone() {
+    let Some(site) = site("server") else { return };
+    let top = site.path("").display().to_string().trim_end_matches('/').to_owned();
+    let qmgr = format!("#!/bin/sh\necho \"$2\" >>{top}/called\n[ ! -e {top}/gone ]\n");
+    site.write("bin/qmgr", &qmgr);
+    fs::set_permissions(site.path("bin/qmgr"), fs::Permissions::from_mode(0o755)).unwrap();
+    site.write("sbin/nothing", "");
+    for name in ["jobfence.HK", "jobfence.CF", "jobfence.py"] {
+        let text = fs::read_to_string(format!("{}/hooks/pbs/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        site.write(&format!("share/pbs/{name}"), &text);
+    }
+    site.write("pbs/server_priv/hooks/nothing", "");
+    site.write("etc/pbs.conf", &format!("PBS_EXEC={top}\nPBS_HOME={top}/pbs\nPBS_SERVER=here\nPBS_START_SERVER=1\n"));
+    let says = |words: &[&str], status: i32, part: &str| {
+        let [journal, data] = ["var/setup", "share"].map(|name| site.path(name).display().to_string());
+        let words = [&["setup", "--any-program", "--scheduler", "openpbs", "--central"], words].concat();
+        let mut command = site.command(&words);
+        command.args(["--journal", &journal, "--data", &data]).env("PBS_CONF_FILE", site.path("etc/pbs.conf"));
+        let done = command.output().unwrap();
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(done.status.code() == Some(status) && said.contains(part), "{words:?}: {:?}: {said}", done.status);
+        assert!(!said.contains("verdict"), "{said}");
+    };
+    says(&[], 2, "set up         OpenPBS: done; no job runs on this host");
+    says(&["--undo"], 2, "undone         OpenPBS is as it was before");
+    assert!(site.read("called").ends_with("delete hook jobfence\n"), "{}", site.read("called"));
+    says(&[], 2, "set up");
+    // The administrator has deleted the hook by hand.
+    site.write("gone", "");
+    says(&["--undo"], 2, "create hook jobfence': somebody has taken it back already");
+    says(&["--undo"], 0, "unchanged");
 }
 
 /// Killed before and after each call by which it changes a file: then either it can go on, or take everything back.

@@ -69,19 +69,35 @@ pub struct CheckOptions {
     /// Where PAM's services are configured
     #[arg(long, value_name = "DIRECTORY", default_value = pam::DIRECTORY, hide = true)]
     pub pam_directory: PathBuf,
-    /// Whether the schedulers are yet to be told to start jobs by jobfence, so that what they do now is no fault.
     #[arg(skip)]
-    pub is_before: bool,
+    pub stage: CheckStage,
     #[command(flatten)]
     pub configured: Configured,
+}
+
+/// When a check is run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CheckStage {
+    #[default]
+    ByItself,
+    /// The schedulers are yet to be told to start jobs by jobfence, so what they do now is no fault.
+    BeforeSetup,
+    /// They have been told to, so the verdict says what keeps jobs from being fenced until the installation is finished.
+    AfterSetup,
+}
+
+impl CheckStage {
+    fn sentence(self, judged: &Judgement) -> &str {
+        if self == Self::AfterSetup { judged.whole() } else { &judged.text }
+    }
 }
 
 impl Default for CheckOptions {
     fn default() -> Self {
         let configured = Configured { config: None, overrides: Vec::new() };
-        let (keys, json, brief, health, is_before, within) = Default::default();
+        let (keys, json, brief, health, stage, within) = Default::default();
         let (plugstack, node, pam_directory) = (None, None, PathBuf::from(pam::DIRECTORY));
-        Self { keys, json, brief, health, within, plugstack, node, pam_directory, is_before, configured }
+        Self { keys, json, brief, health, within, plugstack, node, pam_directory, stage, configured }
     }
 }
 
@@ -112,7 +128,7 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
         Form::Text => {
             let judged = judged?;
             match judged.mistakes.as_slice() {
-                [] => println!("verdict        {}", judged.text),
+                [] => println!("verdict        {}", options.stage.sentence(&judged)),
                 mistakes => mistakes.iter().for_each(|mistake| eprintln!("jobfence: {mistake}")),
             }
             if let (false, VerdictWord::Unknown) = (judged.mistakes.is_empty(), judged.word) {
@@ -194,7 +210,11 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
         verdict.no(why);
     }
     let mut of_schedulers = Verdict::default();
-    doors::look(&checked, rows, if options.is_before { &mut of_schedulers } else { &mut verdict });
+    doors::look(
+        &checked,
+        rows,
+        if options.stage == CheckStage::BeforeSetup { &mut of_schedulers } else { &mut verdict },
+    );
     if rows.are_wanted() {
         observation::say(rows, config);
         describe::io(rows, &host, config);
@@ -334,5 +354,19 @@ impl Look<'_> {
             (Some(what), count) => Some(format!("{what}; and so for each of {count} kinds of jobs, by their sections")),
             (None, _) => None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_setup_the_verdict_says_what_is_missing() {
+        let mut verdict = Verdict::default();
+        verdict.not_yet("NO job is fenced here: the hook is missing".to_owned());
+        let judged = verdict.judge(true, || Judgement::new(VerdictWord::Ok, "a job would be fenced here"));
+        assert_eq!(CheckStage::ByItself.sentence(&judged), "a job would be fenced here");
+        assert_eq!(CheckStage::AfterSetup.sentence(&judged), "NO job is fenced here: the hook is missing");
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the subcommands ask of a scheduler's part of the command. `schedulers` has the table; the subcommands name no scheduler.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use jobfence::config::{Config, Loaded, Named};
@@ -52,8 +52,20 @@ pub trait SchedulersPart: Sync {
         JobTried::NotRun(format!("no job was tried under {}", self.name()))
     }
 
-    /// For `jobfence setup --undo`: what is left to do when files and commands are as they were. Asked before; `None`: nothing.
+    /// For `jobfence setup --undo`: whether this scheduler starts jobs of this node by jobfence now, whoever has told it to.
+    fn starts_jobs(&self, _host: &SetupHost) -> StartsJobs {
+        StartsJobs::No
+    }
+
+    /// For `jobfence setup --undo`: what has the daemons notice that files and commands are as they were. As long as something of it is left
+    /// to do, they start jobs by jobfence. Asked before; `None`: nothing.
     fn after_undo(&self, _host: &SetupHost) -> Option<AfterUndo> {
+        None
+    }
+
+    /// For `jobfence setup --undo`: what removes the rest when no scheduler starts jobs of this node by jobfence any more. Asked before;
+    /// `None`: nothing.
+    fn clear_up(&self, _host: &SetupHost) -> Option<AfterUndo> {
         None
     }
 
@@ -69,7 +81,23 @@ pub trait SchedulersPart: Sync {
     }
 }
 
-/// What removes the rest. Returns what is left to do for the administrator, if something is.
+/// Whether a scheduler starts jobs of a node by jobfence.
+#[derive(Debug, PartialEq, Eq)]
+pub enum StartsJobs {
+    No,
+    Yes {
+        /// By what, for people.
+        by: String,
+        /// The files that it would not do so without.
+        files: Vec<PathBuf>,
+        /// What is in each command after which it does not.
+        commands: &'static [&'static str],
+    },
+    /// Why this cannot be seen.
+    Unknown(String),
+}
+
+/// What is done behind an undo. Returns what is left to do for the administrator, if something is.
 pub type AfterUndo = Box<dyn FnOnce() -> Result<Option<String>, Failure>>;
 
 /// Work that is done again and again. It may remember what it has logged.

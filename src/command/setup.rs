@@ -8,6 +8,7 @@ mod journal;
 pub mod plan;
 mod real_job;
 pub mod sleeping_job;
+mod undo;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -19,18 +20,20 @@ use diffy::DiffOptions;
 use jobfence::printable::printable_lines;
 use jobfence::sys::dir::Dir;
 
-use crate::check;
+use crate::check::{self, CheckStage};
 use crate::command::{Failure, require_root};
 use crate::configured::Configured;
 use crate::part::SchedulersPart;
 use crate::schedulers::ALL;
-use crate::systemd::SERVICE;
 use apply::LookedAtStep;
-use journal::{MadeChange, SetupEntry, SetupJournal};
+use journal::SetupJournal;
 use plan::{JobTried, SetupAction, SetupHost};
 
 /// The exit status if something was changed, or would be.
 const CHANGED: u8 = 2;
+
+/// The exit status if a scheduler would go on to start jobs by jobfence. Package scripts read it: the programs must stay.
+const STILL_STARTS: u8 = 3;
 
 /// How long the real job of each scheduler may take.
 const JOB: Duration = Duration::from_secs(60);
@@ -42,7 +45,8 @@ pub struct SetupOptions {
     dry_run: bool,
     /// Take back what 'jobfence setup' has done
     ///
-    /// Each file becomes what it was before, unless somebody has changed it since. Such a file stays, and the command names it.
+    /// Each file becomes what it was before, unless somebody has changed it since. Such a file stays, and the command names it. The exit
+    /// status is 3 if a scheduler still starts jobs of this node by jobfence then, by whatever setting: do not remove the programs.
     #[arg(long)]
     undo: bool,
     /// Only for this scheduler: slurm, gridengine, openpbs or htcondor [default: all that are here]
@@ -81,11 +85,16 @@ struct Outcome {
     is_changed: bool,
     /// What has gone well.
     good: Vec<String>,
+    /// Whether something is shown that is done by hand.
+    is_by_hand: bool,
     /// What the administrator has to do.
     to_do: Vec<String>,
+    /// The chosen schedulers that start jobs by jobfence after an undo, and by what.
+    still: Vec<String>,
 }
 
-/// 0: nothing to change; 2: changed, or undone, or with `--dry-run` it would be; 1: failed, or the administrator has to do something.
+/// 0: nothing to change; 2: changed, or undone, or with `--dry-run` it would be; 1: failed, or the administrator has to do something; 3:
+/// undone as far as it goes, and a scheduler still starts jobs by jobfence.
 pub fn setup(options: &SetupOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence setup'")?;
     let parts = chosen(&options.scheduler)?;
@@ -97,8 +106,8 @@ pub fn setup(options: &SetupOptions) -> Result<ExitCode, Failure> {
     let data = options.data.clone().unwrap_or_else(data);
     let host = SetupHost { proc: Dir::open("/proc")?, program, data };
     let outcome = match (options.undo, options.dry_run) {
-        (true, true) => would_undo(options, &parts)?,
-        (true, false) => undo(options, &host, &parts)?,
+        (true, true) => undo::would_undo(options, &host, &parts, ALL)?,
+        (true, false) => undo::undo(options, &host, &parts, ALL)?,
         (false, true) => would_do(&look(&host, &parts, options)?, options.central),
         (false, false) => {
             let mut journal = SetupJournal::open(&options.journal)?;
@@ -132,9 +141,9 @@ fn only_roots(program: &Path) -> Result<(), Failure> {
 impl Outcome {
     /// The last line, and the exit status.
     fn say(self, options: &SetupOptions) -> ExitCode {
-        if !self.to_do.is_empty() {
-            say("to do", &self.to_do.join("; "));
-            return ExitCode::FAILURE;
+        if !self.still.is_empty() || !self.to_do.is_empty() {
+            say("to do", &[self.still.as_slice(), &self.to_do].concat().join("; "));
+            return if self.still.is_empty() { ExitCode::FAILURE } else { ExitCode::from(STILL_STARTS) };
         }
         let word = match (self.is_changed, options.undo, options.dry_run) {
             (true, _, true) => "would change",
@@ -142,7 +151,11 @@ impl Outcome {
             (true, false, false) => "set up",
             (false, ..) => "unchanged",
         };
-        let good = if self.good.is_empty() { "nothing is to be done".to_owned() } else { self.good.join("; ") };
+        let good = match (self.good.is_empty(), self.is_by_hand) {
+            (true, false) => "nothing is to be done".to_owned(),
+            (true, true) => "nothing is to be done but what stands above ('by hand')".to_owned(),
+            (false, _) => self.good.join("; "),
+        };
         say(word, &good);
         if self.is_changed { ExitCode::from(CHANGED) } else { ExitCode::SUCCESS }
     }
@@ -238,7 +251,7 @@ fn show(seen: &LookedAtStep, central: bool) {
 
 /// What `--dry-run` says.
 fn would_do(found: &[FoundScheduler], central: bool) -> Outcome {
-    let mut outcome = Outcome::default();
+    let mut outcome = Outcome { is_by_hand: has_remark(found), ..Outcome::default() };
     for one in found {
         let Ok(steps) = note(one, &mut outcome) else { continue };
         let to_do =
@@ -253,6 +266,11 @@ fn would_do(found: &[FoundScheduler], central: bool) -> Outcome {
         }
     }
     outcome
+}
+
+fn has_remark(found: &[FoundScheduler]) -> bool {
+    let mut steps = found.iter().flat_map(|one| one.steps.iter().flatten());
+    steps.any(|seen| matches!(seen.step.action, SetupAction::Remark))
 }
 
 /// What stands against it goes to what is to be done.
@@ -288,7 +306,8 @@ fn tried(part: &dyn SchedulersPart, host: &SetupHost) -> JobTried {
 /// Has `jobfence check` look at this host, before or after the schedulers' part is done.
 fn checked(plugstack: Option<PathBuf>, config: Option<PathBuf>, is_before: bool) -> Result<bool, Failure> {
     let configured = Configured { config, overrides: Vec::new() };
-    check::run(&check::CheckOptions { plugstack, is_before, configured, ..Default::default() })
+    let stage = if is_before { CheckStage::BeforeSetup } else { CheckStage::AfterSetup };
+    check::run(&check::CheckOptions { plugstack, stage, configured, ..Default::default() })
 }
 
 fn act(
@@ -297,7 +316,7 @@ fn act(
     found: &[FoundScheduler],
     options: &SetupOptions,
 ) -> Result<Outcome, Failure> {
-    let mut outcome = Outcome::default();
+    let mut outcome = Outcome { is_by_hand: has_remark(found), ..Outcome::default() };
     journal.settle(|run| {
         let steps = found.iter().flat_map(|one| one.steps.iter().flatten());
         let mut commands = steps.filter_map(|seen| match &seen.step.action {
@@ -325,6 +344,9 @@ fn act(
             continue;
         }
         if one.is_bystander {
+            if is_changed {
+                outcome.good.push(format!("{name}: done; no job runs on this host"));
+            }
             continue;
         }
         match checked(None, one.config.clone(), false) {
@@ -342,110 +364,20 @@ fn act(
     Ok(outcome)
 }
 
-/// The entries of the chosen schedulers, the last first.
-fn of_parts(entries: Vec<SetupEntry>, parts: &[&dyn SchedulersPart]) -> Vec<SetupEntry> {
-    let is_chosen = |entry: &SetupEntry| parts.iter().any(|part| part.name() == entry.scheduler);
-    entries.into_iter().rev().filter(is_chosen).collect()
-}
-
-/// Splits off what reaches more than this node, unless `--central` was given, and shows it.
-fn without_central(entries: Vec<SetupEntry>, central: bool) -> (Vec<SetupEntry>, usize) {
-    let (left, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.is_central && !central);
-    left.iter().for_each(|entry| say("central", &entry.about()));
-    (entries, left.len())
-}
-
-/// No failure: a node that is taken out of the cluster leaves the others as they are.
-fn left_centrally(steps: usize) -> Option<String> {
-    (steps > 0).then(|| {
-        format!(
-            "{steps} steps above ('central') reach more than this node, and stay: run 'jobfence setup --undo --central' when no \
-             node needs them"
-        )
-    })
-}
-
-/// Whether the scheduler says that this command is not in effect.
-fn is_out_of_effect(part: &dyn SchedulersPart, host: &SetupHost, entry: &SetupEntry) -> bool {
-    let MadeChange::Command { run, .. } = &entry.change else { return false };
-    let steps = part.plan(host).ok().flatten().map(|plan| plan.steps).unwrap_or_default();
-    steps
-        .iter()
-        .any(|step| matches!(&step.action, SetupAction::Command(command) if command.run == *run && !command.is_done))
-}
-
-fn would_undo(options: &SetupOptions, parts: &[&dyn SchedulersPart]) -> Result<Outcome, Failure> {
-    let entries = of_parts(SetupJournal::read(&options.journal)?, parts);
-    let (services, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(SetupEntry::is_service);
-    let (entries, left) = without_central(entries, options.central);
-    let entries = [entries, if left > 0 { Vec::new() } else { services }].concat();
-    entries.iter().for_each(|entry| say("to undo", &entry.about()));
-    let good = (!entries.is_empty()).then(|| format!("{} steps would be undone", entries.len()));
-    let good = good.into_iter().chain(left_centrally(left)).collect();
-    Ok(Outcome { is_changed: !entries.is_empty(), good, to_do: Vec::new() })
-}
-
-fn undo(options: &SetupOptions, host: &SetupHost, parts: &[&'static dyn SchedulersPart]) -> Result<Outcome, Failure> {
-    let mut journal = SetupJournal::open(&options.journal)?;
-    let mut outcome = Outcome::default();
-    let mut services = Vec::new();
-    for part in parts {
-        let entries = of_parts(journal.entries().to_vec(), &[*part]);
-        let (of_service, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(SetupEntry::is_service);
-        let (entries, left) = without_central(entries, options.central);
-        outcome.good.extend(left_centrally(left).map(|left| format!("{}: {left}", part.name())));
-        if entries.is_empty() && (of_service.is_empty() || left > 0) {
-            continue;
-        }
-        services.extend(of_service);
-        let after = part.after_undo(host);
-        for entry in &entries {
-            match journal.undo_unless_changed(entry, |file| part.is_as_installed(host, file)) {
-                Ok(()) if matches!(entry.change, MadeChange::Directory(_)) => {}
-                Ok(()) => say("undone", &entry.about()),
-                // The process that had begun it, or its undo, has died, and nothing is left of it.
-                Err(_) if !entry.is_done && is_out_of_effect(*part, host, entry) => journal.forget(entry.number)?,
-                Err(why) => {
-                    say("kept", &why);
-                    outcome.to_do.push(format!("{}: {} stays: see above", part.name(), entry.about()));
-                }
-            }
-        }
-        outcome.is_changed = true;
-        if left == 0 {
-            outcome.good.push(format!("{} is as it was before", part.name()));
-        }
-        if let Some(left) = after.and_then(|after| after().unwrap_or_else(|why| Some(why.to_string()))) {
-            outcome.to_do.push(format!("{}: {left}", part.name()));
-        }
-    }
-    // All else comes first: without the service each job that a scheduler starts by jobfence is refused.
-    for service in &services {
-        match journal.undo_service(service, |name| parts.iter().any(|part| part.name() == name)) {
-            Ok(None) => {
-                say("undone", &format!("{SERVICE}, which runs on until the next boot, or 'systemctl stop {SERVICE}'"))
-            }
-            Ok(Some(needed)) => say("kept", &apply::still_needed(&needed)),
-            Err(why) => {
-                say("kept", &why);
-                outcome.to_do.push(format!("{SERVICE} stays: see above"));
-            }
-        }
-    }
-    journal.close();
-    Ok(outcome)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plan::{SetupCommand, SetupPlan, SetupStep};
+    use crate::part::StartsJobs;
+    use plan::{SetupPlan, SetupStep};
 
     /// A scheduler that nobody has.
-    struct FakePart {
-        name: &'static str,
-        plan: fn(&SetupHost) -> Result<Option<SetupPlan>, Failure>,
+    pub(super) struct FakePart {
+        pub(super) name: &'static str,
+        pub(super) plan: fn(&SetupHost) -> Result<Option<SetupPlan>, Failure>,
+        pub(super) starts_jobs: fn(&SetupHost) -> StartsJobs,
     }
+
+    pub(super) const FAKE: FakePart = FakePart { name: "A", plan: |_| Ok(None), starts_jobs: |_| StartsJobs::No };
 
     impl SchedulersPart for FakePart {
         fn name(&self) -> &'static str {
@@ -455,10 +387,14 @@ mod tests {
         fn plan(&self, host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
             (self.plan)(host)
         }
+
+        fn starts_jobs(&self, host: &SetupHost) -> StartsJobs {
+            (self.starts_jobs)(host)
+        }
     }
 
     /// Options whose journal is in a directory of its own. `None` without root.
-    fn place() -> Option<(tempfile::TempDir, SetupHost, SetupOptions)> {
+    pub(super) fn place() -> Option<(tempfile::TempDir, SetupHost, SetupOptions)> {
         if !nix::unistd::geteuid().is_root() {
             crate::skip::skip("needs root");
             return None;
@@ -483,63 +419,36 @@ mod tests {
         Some((temp, host, options))
     }
 
-    fn makes_files(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
-        let command = |script: &str, undo: &str| {
-            let [run, undo] = [script, undo].map(|script| {
-                let script = script.replace("DIR", &host.data.display().to_string());
-                SetupCommand::new(&["/bin/sh", "-c", &script, SERVICE])
-            });
-            SetupStep::command(run, vec![undo], false, "a test")
-        };
-        let steps = vec![
-            command("echo > DIR/service", "rm DIR/service"),
-            SetupStep::file(host.data.join("here/file"), "x", "a test"),
-            SetupStep::file(host.data.join("shared/file"), "x", "a test").central(),
-        ];
+    fn makes_a_file(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
+        let steps = vec![SetupStep::file(host.data.join("here/file"), "x", "a test").central()];
         Ok(Some(SetupPlan { steps, ..Default::default() }))
-    }
-
-    #[test]
-    fn what_a_dead_process_has_undone_is_forgotten() {
-        let Some((temp, host, options)) = place() else { return };
-        let cannot_be_undone = |_: &SetupHost| {
-            let [run, undo] = ["true", "false"].map(|program| SetupCommand::new(&[program]));
-            let steps = vec![SetupStep::command(run, vec![undo], false, "a test")];
-            Ok(Some(SetupPlan { steps, ..Default::default() }))
-        };
-        static PARTS: [FakePart; 2] =
-            [FakePart { name: "A", plan: |_| Ok(None) }, FakePart { name: "A", plan: |_| Err("it is down".into()) }];
-        let knows = Box::leak(Box::new(FakePart { name: "A", plan: cannot_be_undone }));
-        let steps = apply::see(cannot_be_undone(&host).unwrap().unwrap()).unwrap();
-        let mut journal = SetupJournal::open(&options.journal).unwrap();
-        apply::apply(&mut journal, "A", &steps, false, &|_| Ok(true)).unwrap();
-        let number = journal.entries()[0].number;
-        for is_done in [true, false] {
-            journal.mark(number, is_done).unwrap();
-            drop(journal);
-            for part in &PARTS {
-                assert_eq!(undo(&options, &host, &[part]).unwrap().to_do.len(), 1);
-            }
-            journal = SetupJournal::open(&options.journal).unwrap();
-        }
-        drop(journal);
-        assert!(undo(&options, &host, &[knows]).unwrap().to_do.is_empty());
-        assert!(!temp.path().join("state").exists());
     }
 
     #[test]
     fn one_that_cannot_be_looked_at_leaves_the_others() {
         let Some((_temp, host, options)) = place() else { return };
         static PARTS: [FakePart; 2] = [
-            FakePart { name: "A", plan: |_| Err("its file is broken".into()) },
-            FakePart { name: "B", plan: makes_files },
+            FakePart { plan: |_| Err("its file is broken".into()), ..FAKE },
+            FakePart { name: "B", plan: makes_a_file, ..FAKE },
         ];
         let found = look(&host, &[&PARTS[0], &PARTS[1]], &options).unwrap();
         let outcome = would_do(&found, true);
         assert_eq!(
             (&outcome.to_do[..], &outcome.good[..]),
-            (&["A: its file is broken".into()][..], &["B: 3 steps".into()][..])
+            (&["A: its file is broken".into()][..], &["B: 1 steps".into()][..])
         );
+    }
+
+    #[test]
+    fn a_host_without_jobs_is_not_checked() {
+        let Some((_temp, host, options)) = place() else { return };
+        let options = SetupOptions { central: true, ..options };
+        let mut found = look(&host, &[&FakePart { plan: makes_a_file, ..FAKE }], &options).unwrap();
+        found[0].is_bystander = true;
+        let mut journal = SetupJournal::open(&options.journal).unwrap();
+        let outcome = act(&host, &mut journal, &found, &options).unwrap();
+        assert!(outcome.is_changed && outcome.to_do.is_empty());
+        assert_eq!(outcome.good, ["A: done; no job runs on this host"]);
     }
 
     #[test]
@@ -572,33 +481,5 @@ mod tests {
         ] {
             assert_eq!(is_refused(path, mode, owner), refused, "{} {mode:o} {owner}", path.display());
         }
-    }
-
-    #[test]
-    fn undo_reaches_further_only_when_it_is_asked_to() {
-        let Some((_temp, host, mut options)) = place() else { return };
-        let part: &FakePart = &FakePart { name: "A", plan: makes_files };
-        let parts: [&'static dyn SchedulersPart; 1] = [part];
-        let at = |name: &str| host.data.join(name).exists();
-        let steps = apply::see(makes_files(&host).unwrap().unwrap()).unwrap();
-        let mut journal = SetupJournal::open(&options.journal).unwrap();
-        assert!(apply::apply(&mut journal, "A", &steps, true, &|_| Ok(true)).unwrap());
-        drop(journal);
-        assert!(at("here/file") && at("shared/file") && at("service"));
-
-        for is_changed in [true, false] {
-            let would = would_undo(&options, &parts).unwrap();
-            let done = undo(&options, &host, &parts).unwrap();
-            for outcome in [would, done] {
-                assert_eq!(outcome.is_changed, is_changed);
-                assert!(outcome.to_do.is_empty() && outcome.good.iter().any(|good| good.contains("2 steps above")));
-            }
-            // The service goes on for those jobs that the shared file still has started.
-            assert!(!at("here") && at("shared/file") && at("service"));
-        }
-        options.central = true;
-        let done = undo(&options, &host, &parts).unwrap();
-        assert!(done.is_changed && done.good == ["A is as it was before"] && done.to_do.is_empty());
-        assert!(!at("shared") && !at("service") && !at("state"));
     }
 }

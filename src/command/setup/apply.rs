@@ -80,7 +80,7 @@ pub fn apply(
             _ => Ok(()),
         };
         if let Err(why) = done {
-            let left = roll_back(journal, scheduler, before);
+            let left = roll_back(journal, before);
             let left = if left.is_empty() { "nothing was changed".to_owned() } else { left.join("; ") };
             return Err(format!("{why}; {left}").into());
         }
@@ -92,16 +92,13 @@ pub fn apply(
 }
 
 /// Takes back what was done after this entry. Returns what stays.
-fn roll_back(journal: &mut SetupJournal, scheduler: &str, before: u64) -> Vec<String> {
+fn roll_back(journal: &mut SetupJournal, before: u64) -> Vec<String> {
     let entries = journal.entries().to_vec().into_iter().rev().filter(|entry| entry.number > before);
     let (services, entries): (Vec<_>, Vec<_>) = entries.partition(SetupEntry::is_service);
     let mut left: Vec<String> = entries.iter().filter_map(|entry| journal.undo(entry).err()).collect();
-    for service in &services {
-        match journal.undo_service(service, |other| other == scheduler) {
-            Ok(None) => {}
-            Ok(Some(needed)) => left.push(still_needed(&needed)),
-            Err(why) => left.push(why),
-        }
+    match journal.entries().iter().find(|entry| !services.contains(entry)) {
+        Some(other) if !services.is_empty() => left.push(still_needed(&other.scheduler)),
+        _ => left.extend(services.iter().filter_map(|service| journal.undo(service).err())),
     }
     left
 }
@@ -241,20 +238,19 @@ mod tests {
         let why = fail(&mut journal, vec![stuck]);
         assert!(why.ends_with("jobfence.service stays enabled, since x may still start jobs by jobfence"), "{why}");
         assert!(!at("undone").exists() && journal.entries().len() == 2);
-        // Something of another stays: then its undo takes the service back.
+        // The same of what was there before.
+        let why = fail(&mut journal, vec![]);
+        assert!(why.contains("stays enabled, since x may") && !at("undone").exists(), "{why}");
         for entry in journal.entries().to_vec() {
-            journal.mark(entry.number, true).unwrap();
+            journal.forget(entry.number).unwrap();
         }
-        let [service, stuck] = &journal.entries().to_vec()[..] else { panic!() };
-        assert_eq!(journal.undo_service(service, |other| other != "x"), Ok(Some("x".to_owned())));
-        journal.begin("y", false, MadeChange::Directory(at("of y")), [None, None]).unwrap();
-        journal.forget(stuck.number).unwrap();
-        assert_eq!(journal.undo_service(service, |other| other == "x"), Ok(Some("y".to_owned())));
-        let of_y = journal.entries().to_vec();
-        assert!(of_y.iter().all(|entry| entry.scheduler == "y") && !at("undone").exists());
-        journal.forget(of_y[1].number).unwrap();
-        assert_eq!(journal.undo_service(&of_y[0], |other| other == "y"), Ok(None));
-        assert!(at("undone").exists() && journal.entries().is_empty());
+        // One that was enabled before stays so, and nothing is said of it.
+        let enabled = SetupStep::command(SetupCommand::new(&["true", SERVICE]), vec![], false, "a test");
+        let other = MadeChange::Directory(at("of y"));
+        journal.begin("y", false, other, [None, None]).unwrap();
+        let steps = seen(vec![enabled, fails()]);
+        let why = apply(&mut journal, "x", &steps, false, &|_| Ok(false)).unwrap_err().to_string();
+        assert!(why.ends_with("; nothing was changed") && journal.entries().len() == 1, "{why}");
     }
 
     #[test]

@@ -32,7 +32,8 @@ const COMMAND: Duration = Duration::from_secs(120);
 pub struct SetupJournal {
     directory: PathBuf,
     entries: Vec<SetupEntry>,
-    _lock: Lock,
+    /// `None`: it is only looked at.
+    _lock: Option<Lock>,
 }
 
 /// One step that was begun.
@@ -73,9 +74,15 @@ impl SetupEntry {
         }
     }
 
-    /// Whether it is jobfence.service, which all schedulers have in common.
+    /// Whether its undo disables jobfence.service, which all schedulers have in common.
     pub fn is_service(&self) -> bool {
-        matches!(&self.change, MadeChange::Command { run, .. } if run.argv.last().is_some_and(|word| word == systemd::SERVICE))
+        let is_it = |run: &SetupCommand| run.argv.last().is_some_and(|word| word == systemd::SERVICE);
+        matches!(&self.change, MadeChange::Command { run, undo } if is_it(run) && !undo.is_empty())
+    }
+
+    /// Whether nothing takes it back, since nothing has to.
+    pub fn is_nothing(&self) -> bool {
+        matches!(&self.change, MadeChange::Command { undo, .. } if undo.is_empty())
     }
 }
 
@@ -107,10 +114,15 @@ impl SetupJournal {
         let lock = Lock::on(&above, &name.to_string_lossy(), Instant::now() + PATIENCE)?;
         // It was not removed just before the lock was there.
         above.child(name)?;
-        Ok(Self { directory: directory.to_owned(), entries: Self::read(directory)?, _lock: lock })
+        Ok(Self { directory: directory.to_owned(), entries: Self::read(directory)?, _lock: Some(lock) })
     }
 
-    /// The entries, without waiting for another process.
+    /// Only to look at it, without waiting for another process.
+    pub fn look_at(directory: &Path) -> Result<Self> {
+        Ok(Self { directory: directory.to_owned(), entries: Self::read(directory)?, _lock: None })
+    }
+
+    /// The entries.
     pub fn read(directory: &Path) -> Result<Vec<SetupEntry>> {
         let file = directory.join(NAME);
         let Some((text, _)) = whole::read(&file)? else { return Ok(Vec::new()) };
@@ -194,13 +206,14 @@ impl SetupJournal {
     /// The same. A file that is not as the step has left it stays, unless `is_ours` says that the installation has replaced it.
     pub fn undo_unless_changed(&mut self, entry: &SetupEntry, is_ours: impl Fn(&Path) -> bool) -> Result<(), String> {
         let failed = |error: Error| error.to_string();
+        self.can_be_undone(entry, is_ours)?;
         match &entry.change {
             MadeChange::Directory(path) => match whole::discard(path, UnlinkatFlags::RemoveDir) {
                 // What others have put into it by now stays.
                 Err(error) if error.kernel_errno() != Some(Errno::ENOTEMPTY) => return Err(failed(error)),
                 _ => {}
             },
-            MadeChange::File { path, before, .. } => self.restore(entry, path, *before, is_ours)?,
+            MadeChange::File { path, before, .. } => self.restore(entry, path, *before).map_err(failed)?,
             MadeChange::Command { undo, .. } => {
                 self.mark(entry.number, false).map_err(failed)?;
                 let mut left = None;
@@ -223,56 +236,36 @@ impl SetupJournal {
         self.forget(entry.number).map_err(failed)
     }
 
-    /// Takes a step of jobfence.service back when all else is. It stays as long as anything else does that may start jobs by jobfence, since
-    /// without the service each of them would be refused. Returns the scheduler for which it stays. `Err`: as `undo`.
-    pub fn undo_service(
-        &mut self,
-        entry: &SetupEntry,
-        is_chosen: impl Fn(&str) -> bool,
-    ) -> Result<Option<String>, String> {
-        let needs = |other: &&SetupEntry| !other.is_service() || !is_chosen(&other.scheduler);
-        let Some(needed) = self.entries.iter().find(needs).map(|other| other.scheduler.clone()) else {
-            return self.undo(entry).map(|()| None);
-        };
-        // Then the undo of that scheduler's entries takes it back.
-        self.entries
-            .iter_mut()
-            .filter(|other| other.number == entry.number)
-            .for_each(|entry| entry.scheduler.clone_from(&needed));
-        self.save().map_err(|error| error.to_string())?;
-        Ok(Some(needed))
-    }
-
-    fn restore(
-        &self,
-        entry: &SetupEntry,
-        path: &Path,
-        before: Option<Ownership>,
-        is_ours: impl Fn(&Path) -> bool,
-    ) -> Result<(), String> {
+    /// Looks whether a step can be taken back. `Err`: why it stays.
+    pub fn can_be_undone(&self, entry: &SetupEntry, is_ours: impl Fn(&Path) -> bool) -> Result<(), String> {
         let failed = |error: Error| error.to_string();
-        whole::discard_new(path);
-        let now = whole::read(path).map_err(failed)?;
-        let text = self.text(entry, "before").map_err(failed)?;
-        let is = |text: &Option<Vec<u8>>| now.as_ref().map(|(text, _)| text) == text.as_ref();
-        if is(&text) {
+        let MadeChange::File { path, .. } = &entry.change else { return Ok(()) };
+        let now = whole::read(path).map_err(failed)?.map(|(text, _)| text);
+        let before = self.text(entry, "before").map_err(failed)?;
+        if now == before || now == self.text(entry, "after").map_err(failed)? || is_ours(path) {
             return Ok(());
         }
-        if !is(&self.text(entry, "after").map_err(failed)?) && !is_ours(path) {
-            let path = path.display();
-            return Err(match &text {
-                Some(_) => format!(
-                    "{path} was changed after jobfence setup, and stays; as it was before is in {}",
-                    self.copy(entry.number, "before").display()
-                ),
-                None => format!("{path} was changed after jobfence setup, and stays; before, there was no such file"),
-            });
+        let path = path.display();
+        Err(match before {
+            Some(_) => format!(
+                "{path} was changed after jobfence setup, and stays; as it was before is in {}",
+                self.copy(entry.number, "before").display()
+            ),
+            None => format!("{path} was changed after jobfence setup, and stays; before, there was no such file"),
+        })
+    }
+
+    fn restore(&self, entry: &SetupEntry, path: &Path, before: Option<Ownership>) -> Result<()> {
+        whole::discard_new(path);
+        let now = whole::read(path)?;
+        let text = self.text(entry, "before")?;
+        if now.as_ref().map(|(text, _)| text) == text.as_ref() {
+            return Ok(());
         }
-        let done = match (text, now.map(|(_, now)| now).or(before)) {
+        match (text, now.map(|(_, now)| now).or(before)) {
             (Some(text), Some(ownership)) => whole::replace_durably(path, &text, ownership),
             _ => whole::discard(path, UnlinkatFlags::NoRemoveDir),
-        };
-        done.map_err(failed)
+        }
     }
 
     /// Runs a command to its end.

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use jobfence::config::Mode;
 use nix::unistd::{Uid, User};
 
 use super::plan::JobTried;
@@ -19,13 +20,16 @@ const END: Duration = Duration::from_secs(30);
 
 /// Has it run, and waits for its fence at most until the deadline.
 pub fn try_one(job: &dyn SleepingJob, deadline: Instant) -> JobTried {
+    let configured = Configured { config: job.config(), overrides: Vec::new() };
+    if configured.load().is_ok_and(|loaded| loaded.config.mode == Mode::Off) {
+        return JobTried::NotRun("Mode=off".to_owned());
+    }
     // Most schedulers run no job of root's.
     let Some(user) = login() else {
         return JobTried::NotRun(
             "no user has logged in, as whom one could be submitted: submit one by hand".to_owned(),
         );
     };
-    let configured = Configured { config: job.config(), overrides: Vec::new() };
     let id = match job.submit(&user) {
         Ok(id) => id,
         Err(why) => return JobTried::NotRun(format!("{user} cannot submit one: {}", why.replace('\n', "; "))),
@@ -91,6 +95,30 @@ mod tests {
         }
 
         fn delete(&self, _: &str, _: &str) {}
+    }
+
+    #[test]
+    fn a_job_without_a_fence_is_not_tried() {
+        struct OffStub(std::path::PathBuf);
+        impl SleepingJob for OffStub {
+            fn submit(&self, _: &str) -> Result<String, String> {
+                panic!("it is submitted")
+            }
+
+            fn state(&self, _: &str) -> JobState {
+                JobState::Waits
+            }
+
+            fn delete(&self, _: &str, _: &str) {}
+
+            fn config(&self) -> Option<std::path::PathBuf> {
+                Some(self.0.clone())
+            }
+        }
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("jobfence.conf");
+        std::fs::write(&file, "Mode=off\n").unwrap();
+        assert!(matches!(try_one(&OffStub(file), Instant::now()), JobTried::NotRun(why) if why == "Mode=off"));
     }
 
     #[test]

@@ -70,7 +70,7 @@ def set_up(site):
     expect(has.endswith("# of another release\n"), "the hook has not the new program")
     expect_in("order = 7", site.command("qmgr", "-c", "list hook jobfence").stdout, "the attributes of the site")
     status, said = setup("--undo")
-    expect_equal(status, 0, f"the status of --undo, which leaves what is the server's: {said}")
+    expect_equal(status, 3, f"the status of --undo, which leaves what is the server's: {said}")
     expect_in("qmgr -c 'create hook jobfence'", said, "what it leaves")
     expect("jobfence" in hooks(site), "the hook is gone from all hosts")
     status, said = setup("--undo", "--central")

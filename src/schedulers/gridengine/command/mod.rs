@@ -13,7 +13,7 @@ use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
 use crate::job_match::{JobMatch, of_parts};
-use crate::part::{CheckedHost, SchedulersPart};
+use crate::part::{CheckedHost, SchedulersPart, StartsJobs};
 use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
 use check::EXECD;
 
@@ -61,6 +61,10 @@ impl SchedulersPart for GridEnginePart {
 
     fn try_job(&self, host: &SetupHost, deadline: Instant) -> JobTried {
         setup::try_job(host, deadline)
+    }
+
+    fn starts_jobs(&self, host: &SetupHost) -> StartsJobs {
+        setup::starts_jobs(host)
     }
 
     fn means(&self, text: &str, id: &str) -> Option<JobMatch> {

@@ -15,6 +15,7 @@ use nix::unistd::gethostname;
 use super::check::{COMPLEXES, EXECD, own_cgroups};
 use crate::check::daemon::{SchedulerDaemon, is_ours, not_ours, runs};
 use crate::command::Failure;
+use crate::part::StartsJobs;
 use crate::setup::plan::{JobTried, PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep};
 use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
 
@@ -80,6 +81,18 @@ impl GridEngineFacts {
     fn value(&self, key: &str) -> String {
         let local = self.local.as_deref().and_then(|local| value_of(local, key));
         local.or_else(|| value_of(&self.global, key)).unwrap_or_else(|| "none".to_owned())
+    }
+
+    fn starts_jobs(&self) -> StartsJobs {
+        let shepherd = self.value("shepherd_cmd");
+        match is_ours(&shepherd) {
+            true => StartsJobs::Yes {
+                by: format!("shepherd_cmd is {shepherd}"),
+                files: Vec::new(),
+                commands: &["^shepherd_cmd "],
+            },
+            false => StartsJobs::No,
+        }
     }
 
     /// Why nothing is set up, and what the administrator does first.
@@ -157,14 +170,27 @@ impl GridEngineFacts {
     }
 }
 
+/// The execd that runs here, or is installed.
+fn daemon(host: &SetupHost) -> Option<SchedulerDaemon> {
+    SchedulerDaemon::find(&host.proc, EXECD).or_else(|| {
+        let installed = SchedulerDaemon::installed(EXECD, PathBuf::from("/usr/sbin"));
+        let has = |program| installed.words(&[program]).is_some();
+        (has("sge_execd") && has("qconf")).then_some(installed)
+    })
+}
+
+/// Whether execd starts each job by this program, by the configuration of this host or of the cluster.
+pub fn starts_jobs(host: &SetupHost) -> StartsJobs {
+    match daemon(host).map(|daemon| GridEngineFacts::read(&daemon)) {
+        Some(Ok(facts)) => facts.starts_jobs(),
+        Some(Err(why)) => StartsJobs::Unknown(why),
+        None => StartsJobs::No,
+    }
+}
+
 /// What is to be done on this host. `None`: it is no execution host.
 pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
-    let running = SchedulerDaemon::find(&host.proc, EXECD);
-    let runs_here = running.is_some();
-    let daemon = running.unwrap_or_else(|| SchedulerDaemon::installed(EXECD, PathBuf::from("/usr/sbin")));
-    if !runs_here && (daemon.words(&["sge_execd"]).is_none() || daemon.words(&["qconf"]).is_none()) {
-        return Ok(None);
-    }
+    let Some(daemon) = daemon(host) else { return Ok(None) };
     let facts = match GridEngineFacts::read(&daemon) {
         Ok(facts) => facts,
         Err(why) => {
@@ -393,6 +419,20 @@ mod tests {
         assert!(relative.obstacle().unwrap().starts_with("this is OCS 9.0.1, "));
         let odd = GridEngineFacts { host: "a b".to_owned(), ..facts(None) };
         assert!(odd.obstacle().is_some());
+    }
+
+    #[test]
+    fn what_the_host_has_counts_before_what_the_cluster_has() {
+        let global = GLOBAL.replace("shepherd_cmd                 none", "shepherd_cmd /opt/sbin/jobfence");
+        let of = |local: Option<&str>| GridEngineFacts { global: global.clone(), ..facts(local) }.starts_jobs();
+        assert!(matches!(of(None), StartsJobs::Yes { by, .. } if by == "shepherd_cmd is /opt/sbin/jobfence"));
+        assert_eq!(of(Some("shepherd_cmd none\n")), StartsJobs::No);
+        assert_eq!(facts(None).starts_jobs(), StartsJobs::No);
+        let own = facts(Some("shepherd_cmd /usr/sbin/jobfence\n")).starts_jobs();
+        let StartsJobs::Yes { commands, .. } = own else { panic!() };
+        let undo =
+            |facts: &GridEngineFacts| commands.iter().all(|word| facts.taken_back(&settings(facts)).contains(word));
+        assert!(undo(&facts(None)) && !undo(&facts(Some("shepherd_cmd /proc/self/exe\n"))));
     }
 
     #[test]

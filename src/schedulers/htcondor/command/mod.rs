@@ -11,7 +11,7 @@ use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
 use crate::job_match::{JobMatch, of_parts};
-use crate::part::{AfterUndo, CheckedHost, SchedulersPart};
+use crate::part::{AfterUndo, CheckedHost, SchedulersPart, StartsJobs};
 use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
 use check::{SCHEDD, STARTD};
 
@@ -55,6 +55,10 @@ impl SchedulersPart for HtCondorPart {
 
     fn try_job(&self, host: &SetupHost, _: Instant) -> JobTried {
         setup::try_job(host)
+    }
+
+    fn starts_jobs(&self, host: &SetupHost) -> StartsJobs {
+        setup::starts_jobs(host)
     }
 
     fn after_undo(&self, host: &SetupHost) -> Option<AfterUndo> {

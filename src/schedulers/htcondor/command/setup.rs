@@ -2,6 +2,8 @@
 //! What `jobfence setup` does on a host of HTCondor's, as docs/install/htcondor.md says: it writes one file of the configuration, and has the
 //! daemons of this host read that. Nothing is restarted.
 
+mod sleeping;
+
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -15,9 +17,11 @@ use super::monitor;
 use crate::check::daemon::{SchedulerDaemon, is_ours, not_ours};
 use crate::command::Failure;
 use crate::configured::Configured;
-use crate::part::AfterUndo;
-use crate::setup::plan::{Checker, JobTried, PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep, is_shared};
-use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
+use crate::part::{AfterUndo, StartsJobs};
+use crate::setup::plan::{
+    Checker, JobTried, PlannedCheck, SetupAction, SetupCommand, SetupHost, SetupPlan, SetupStep, is_shared,
+};
+use sleeping::SleepingSlotJob;
 
 /// The name of the file. HTCondor reads the files of a directory in the order of their names, and of two lines the later one counts.
 const FILE: &str = "90-jobfence.conf";
@@ -29,6 +33,9 @@ const LEAST: (u32, u32) = (23, 9);
 /// The settings that are looked up.
 const KEYS: [&str; 6] =
     ["STARTER", "STARTER_LOCAL", "STARTD_JOB_ATTRS", "STARTD_CRON_JOBLIST", "START", "LOCAL_CONFIG_DIR"];
+
+/// The daemons that start jobs, each with the option by which it is asked, and the setting that names the program.
+const STARTERS: [(&str, &str, &str); 2] = [("STARTD", "-startd", "STARTER"), ("SCHEDD", "-schedd", "STARTER_LOCAL")];
 
 /// What is known of HTCondor on this host.
 #[derive(Debug, Default)]
@@ -85,8 +92,6 @@ impl CondorFacts {
 
     /// The file as it should be: what the configuration lacks without it. Empty: nothing.
     fn wanted(&self, program: &str, is_ours: &dyn Fn(&str) -> bool) -> String {
-        let has_line =
-            |key: &str| self.file.lines().any(|line| line.split('=').next().is_some_and(|at| at.trim() == key));
         let (jobs, own) = (self.starts("STARTD"), self.starts("SCHEDD"));
         let mut text = String::new();
         for (key, lines) in pieces(program) {
@@ -100,11 +105,28 @@ impl CondorFacts {
                 _ => is_ours(&value),
             };
             let is_here = if key == "STARTER_LOCAL" { own } else { jobs };
-            if is_here && (!is_done || has_line(key)) {
+            if is_here && (!is_done || self.has_line(key)) {
                 text.push_str(&lines);
             }
         }
         if text.is_empty() { text } else { format!("{HEAD}{text}") }
+    }
+
+    /// By the configuration, or else by what a daemon has read of it.
+    fn starts_jobs(&self, read: impl Fn(&str, &str) -> Option<String>) -> StartsJobs {
+        let here = STARTERS.iter().filter(|(daemon, ..)| self.starts(daemon));
+        let found = here.into_iter().find_map(|(_, option, key)| {
+            let now = [Some(self.value(key)), read(option, key)].into_iter().flatten();
+            Some((key, now.into_iter().find(|value| is_ours(value.trim()))?))
+        });
+        let Some((key, value)) = found else { return StartsJobs::No };
+        let files = self.path().into_iter().filter(|_| self.has_line(key)).collect();
+        StartsJobs::Yes { by: format!("{key} is {}", value.trim()), files, commands: &[] }
+    }
+
+    /// Whether our file sets it.
+    fn has_line(&self, key: &str) -> bool {
+        self.file.lines().any(|line| line.split('=').next().is_some_and(|at| at.trim() == key))
     }
 
     /// Why the file is not written, and what the administrator does first.
@@ -121,7 +143,7 @@ impl CondorFacts {
                 path.display()
             ));
         }
-        for (daemon, key) in [("STARTD", "STARTER"), ("SCHEDD", "STARTER_LOCAL")] {
+        for (daemon, _, key) in STARTERS {
             let value = self.value(key);
             let is_stock =
                 value.is_empty() || Path::new(&value).file_name().is_some_and(|name| name == "condor_starter");
@@ -196,20 +218,47 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
         SetupPlan { found: found(&facts, &read), obstacle: facts.obstacle(&is_ours), ..SetupPlan::default() };
     let (None, Some(path)) = (&plan.obstacle, facts.path()) else { return Ok(Some(plan)) };
     let wanted = facts.wanted(program, &is_ours);
-    let is_written = wanted == facts.file;
     plan.steps.extend(SetupStep::service());
     plan.steps.push(SetupStep::condition("a job would be fenced here", can_fence));
-    if !wanted.is_empty() {
-        let step = SetupStep::file(&path, wanted, "HTCondor starts each job by jobfence, and hears what the host has");
-        plan.steps.push(if is_shared(&path) { step.central() } else { step });
-    }
-    if let Some(words) = runs.then(|| daemon.words(&["condor_reconfig"])).flatten() {
-        let is_read = is_written && in_effect(&daemon, &facts);
-        let run = SetupCommand { argv: words, file: None };
-        let why = "the daemons here read it; none is started anew, and jobs go on";
-        plan.steps.push(SetupStep::command(run, Vec::new(), is_read, why));
-    }
+    let reconfigure = runs.then(|| daemon.words(&["condor_reconfig"])).flatten();
+    plan.steps.extend(steps(&path, &facts.file, wanted, is_shared(&path), reconfigure, || in_effect(&daemon, &facts)));
     Ok(Some(plan))
+}
+
+/// The file, and the command by which the daemons that run read it.
+fn steps(
+    path: &Path,
+    has: &str,
+    wanted: String,
+    is_shared: bool,
+    reconfigure: Option<Vec<String>>,
+    in_effect: impl Fn() -> bool,
+) -> Vec<SetupStep> {
+    let is_written = wanted == has;
+    let mut steps = Vec::new();
+    if !wanted.is_empty() {
+        steps.push(SetupStep::file(path, wanted, "HTCondor starts each job by jobfence, and hears what the host has"));
+    }
+    if let Some(argv) = reconfigure {
+        let run = SetupCommand { argv, file: None };
+        let why = "the daemons here read it; none is started anew, and jobs go on";
+        steps.push(SetupStep::command(run, Vec::new(), is_written && in_effect(), why));
+    }
+    // There is nothing to read before somebody has written the file for all hosts.
+    let is_central = |step: &SetupStep| is_shared && (!is_written || matches!(step.action, SetupAction::File(_)));
+    steps.into_iter().map(|step| if is_central(&step) { step.central() } else { step }).collect()
+}
+
+/// Whether the startd or the schedd starts jobs by this program, or will when it reads its configuration.
+pub fn starts_jobs(host: &SetupHost) -> StartsJobs {
+    let Some((daemon, runs)) = daemon(&host.proc) else { return StartsJobs::No };
+    match CondorFacts::read(&daemon) {
+        Ok(facts) => {
+            facts.starts_jobs(|option, key| daemon.ask(&["condor_config_val", option, key]).ok().filter(|_| runs))
+        }
+        Err(why) if runs => StartsJobs::Unknown(why),
+        Err(_) => StartsJobs::No,
+    }
 }
 
 /// Whether jobs can be fenced here, whatever starts them until now.
@@ -245,42 +294,6 @@ pub fn try_job(host: &SetupHost) -> JobTried {
     }
 }
 
-/// Its commands find HTCondor by this daemon.
-struct SleepingSlotJob(SchedulerDaemon);
-
-impl SleepingJob for SleepingSlotJob {
-    fn submit(&self, user: &str) -> Result<String, String> {
-        let host = self.0.ask(&["condor_config_val", "FULL_HOSTNAME"])?;
-        let requirements = format!("requirements = TARGET.Machine =?= \"{}\"", host.trim());
-        let lines = ["executable = /bin/sleep", "arguments = 60", "transfer_executable = false", "request_memory = 50"];
-        let lines = [&lines[..], &[requirements.as_str(), "queue"]].concat();
-        let script = r#"printf '%s\n' "$@" | "$0" -terse -"#;
-        let words = self.0.script("condor_submit", script, &lines).ok_or("there is no condor_submit")?;
-        let said = self.0.ask(&as_user(user, &words))?;
-        said.split_whitespace().next().map(str::to_owned).ok_or_else(|| "condor_submit has said no id".to_owned())
-    }
-
-    fn state(&self, id: &str) -> JobState {
-        let said = self.0.ask(&["condor_q", id, "-af", "JobStatus", "HoldReason"]).unwrap_or_default();
-        state_of(&said)
-    }
-
-    fn delete(&self, user: &str, id: &str) {
-        if let Some(words) = self.0.words(&["condor_rm", id]) {
-            let _ = self.0.ask(&as_user(user, &words));
-        }
-    }
-}
-
-/// By the `JobStatus` and the `HoldReason` that condor_q prints.
-fn state_of(said: &str) -> JobState {
-    match said.trim().split_once(' ').unwrap_or((said.trim(), "")) {
-        ("2", _) => JobState::Runs,
-        ("5", why) => JobState::Stuck(why.to_owned()),
-        _ => JobState::Waits,
-    }
-}
-
 /// The daemon whose configuration it is, and whether it runs.
 fn daemon(proc: &Dir) -> Option<(SchedulerDaemon, bool)> {
     let running = SchedulerDaemon::find(proc, STARTD).or_else(|| SchedulerDaemon::find(proc, SCHEDD));
@@ -293,7 +306,7 @@ fn daemon(proc: &Dir) -> Option<(SchedulerDaemon, bool)> {
 
 /// Whether the daemons that run have read the file. One that does not say so is believed to have.
 fn in_effect(daemon: &SchedulerDaemon, facts: &CondorFacts) -> bool {
-    [("STARTD", "-startd", "STARTER"), ("SCHEDD", "-schedd", "STARTER_LOCAL")].iter().all(|(name, option, key)| {
+    STARTERS.iter().all(|(name, option, key)| {
         let said = facts.starts(name).then(|| daemon.ask(&["condor_config_val", option, key]));
         said.is_none_or(|said| said.is_err() || said.is_ok_and(|value| value.trim() == facts.value(key)))
     })
@@ -429,11 +442,33 @@ mod tests {
     }
 
     #[test]
-    fn a_job_on_hold_says_why() {
-        assert!(matches!(state_of("1 undefined\n"), JobState::Waits));
-        assert!(matches!(state_of("2 undefined\n"), JobState::Runs));
-        assert!(matches!(state_of("5 cannot be fenced: x\n"), JobState::Stuck(why) if why == "cannot be fenced: x"));
-        assert!(matches!(state_of(""), JobState::Waits));
+    fn what_a_daemon_has_read_counts_beside_the_configuration() {
+        let starts = |facts: CondorFacts, now: &str| match facts.starts_jobs(|_, _| Some(now.to_owned())) {
+            StartsJobs::Yes { by, files, .. } => format!("{by} {}", files.len()),
+            other => format!("{other:?}"),
+        };
+        let stock_starter = "/usr/sbin/condor_starter";
+        assert_eq!(starts(set_up(), stock_starter), "STARTER is /usr/sbin/jobfence 1");
+        assert_eq!(starts(stock(), stock_starter), "No");
+        // It has not read yet that the file is gone.
+        assert_eq!(starts(stock(), "/usr/sbin/jobfence\n"), "STARTER is /usr/sbin/jobfence 0");
+        let by_hand = CondorFacts { file: String::new(), ..set_up() };
+        assert_eq!(starts(by_hand, stock_starter), "STARTER is /usr/sbin/jobfence 0");
+        let schedd = || CondorFacts { daemons: "SCHEDD".to_owned(), ..set_up() };
+        assert_eq!(starts(schedd(), stock_starter), "STARTER_LOCAL is /usr/sbin/jobfence 1");
+        assert_eq!(starts(CondorFacts { daemons: "MASTER".to_owned(), ..set_up() }, "/usr/sbin/jobfence"), "No");
+    }
+
+    #[test]
+    fn a_file_of_all_hosts_is_read_when_somebody_has_written_it() {
+        let central = |has: &str, is_shared| {
+            let reconfigure = Some(vec!["condor_reconfig".to_owned()]);
+            let steps = steps(Path::new("/x"), has, "STARTER = x".to_owned(), is_shared, reconfigure, || false);
+            steps.iter().map(|step| step.is_central).collect::<Vec<_>>()
+        };
+        assert_eq!(central("", false), [false, false]);
+        assert_eq!(central("", true), [true, true]);
+        assert_eq!(central("STARTER = x", true), [true, false]);
     }
 
     #[test]

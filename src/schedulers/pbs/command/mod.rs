@@ -16,7 +16,7 @@ use crate::check::verdict::Verdict;
 use crate::command::Failure;
 use crate::fetched::report;
 use crate::job_match::{JobMatch, is_number};
-use crate::part::{CheckedHost, Chore, SchedulersPart};
+use crate::part::{CheckedHost, Chore, SchedulersPart, StartsJobs};
 use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
 use check::MOM;
 
@@ -58,6 +58,10 @@ impl SchedulersPart for PbsPart {
 
     fn try_job(&self, host: &SetupHost, deadline: Instant) -> JobTried {
         setup::try_job(host, deadline)
+    }
+
+    fn starts_jobs(&self, host: &SetupHost) -> StartsJobs {
+        setup::starts_jobs(host)
     }
 
     fn means(&self, text: &str, id: &str) -> Option<JobMatch> {

@@ -2,6 +2,8 @@
 //! What `jobfence setup` does on a host of OpenPBS's, as docs/install/pbs.md says. On a host with a MoM it looks for what the hook needs there.
 //! The hook itself is the server's, so it is printed, and made only with `--central`, on the host of the server.
 
+mod sleeping;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,11 +12,11 @@ use jobfence::schedulers::pbs::{CONF, CONF_VARIABLE, configured_home};
 
 use super::check::MOM;
 use super::mom::{self, EVENTS, MomHook};
-use super::node;
 use crate::check::daemon::{DaemonKind, SchedulerDaemon};
 use crate::command::Failure;
+use crate::part::StartsJobs;
 use crate::setup::plan::{JobTried, PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep};
-use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
+use sleeping::SleepingChunkJob;
 
 /// The daemon of the central host.
 const SERVER: DaemonKind = DaemonKind { program: "pbs_server.bin", ..MOM };
@@ -28,6 +30,11 @@ const LEAST: u32 = 20;
 /// How often to look whether the server has sent the hook.
 const SENT: Duration = Duration::from_secs(1);
 
+/// Deletes the hook that was made, also before it has got a program. In `$2` is its program: the site may have another hook of this name by now.
+const DELETE: &str = r#"if [ -s "$2" ] && ! grep -q jobfence_abi_version "$2"; then
+    echo "the hook $1 is not jobfence's any more: its program is another" >&2; exit 1
+fi
+exec "$0" -c "delete hook $1""#;
 /// qmgr reads the hook's configuration from its stdin: some releases accept only a few endings of names.
 const CONFIGURE: &str = r#""$0" -c "import hook $1 application/x-config default -" <"$2""#;
 /// The path of a file that was made for it stands last.
@@ -130,6 +137,34 @@ impl PbsFacts {
         value_of(&text, "Config").map(PathBuf::from).filter(|file| file.exists())
     }
 
+    /// The hook of jobfence's by which MoM starts jobs.
+    fn of_mom(&self) -> Option<&MomHook> {
+        self.of_mom.iter().flatten().find(|hook| hook.is_ours && hook.is_enabled())
+    }
+
+    /// Whether MoM has the hook. `Err`: it does not get one soon.
+    fn has_hook(&self) -> Result<bool, String> {
+        match (self.of_mom(), self.roles.server) {
+            (Some(_), _) => Ok(true),
+            (None, true) => Ok(false),
+            (None, false) => Err("MoM has no hook of jobfence's, and gets one when the server has it".to_owned()),
+        }
+    }
+
+    fn starts_jobs(&self) -> StartsJobs {
+        match (self.roles.mom, self.of_mom()) {
+            (true, Some(hook)) => StartsJobs::Yes {
+                by: format!("MoM has the hook {}, which its server sends and deletes", hook.name),
+                files: Vec::new(),
+                commands: &["delete hook", "enabled = false"],
+            },
+            (true, None) if self.of_mom.is_none() => {
+                StartsJobs::Unknown("the directory of MoM's hooks cannot be read".to_owned())
+            }
+            _ => StartsJobs::No,
+        }
+    }
+
     /// The hook of jobfence's, whatever its name is. MoM's is that of the server, if the server is elsewhere.
     fn ours(&self) -> Option<&MomHook> {
         self.of_server.as_ref().or(self.of_mom.as_ref())?.iter().find(|hook| hook.is_ours)
@@ -171,8 +206,12 @@ enum Qmgr {
 /// What is done to the hook: why, the command, and what takes it back.
 type HookStep = (&'static str, Qmgr, Vec<Qmgr>);
 
+fn program_of(directory: &Path, hook: &str) -> PathBuf {
+    directory.join(format!("{hook}.PY"))
+}
+
 /// What the hook lacks. Nothing is known of it if there is none.
-fn hook_steps(ours: Option<(&MomHook, Option<&[u8]>)>, files: &HookFiles) -> Vec<HookStep> {
+fn hook_steps(ours: Option<(&MomHook, Option<&[u8]>)>, files: &HookFiles, kept_in: &Path) -> Vec<HookStep> {
     let name = ours.map_or(NAME, |(hook, _)| &hook.name);
     let line = |text: String| Qmgr::Line(text);
     let program = |path: String| Qmgr::Script(IMPORT, vec![name.to_owned(), path], None);
@@ -185,7 +224,11 @@ fn hook_steps(ours: Option<(&MomHook, Option<&[u8]>)>, files: &HookFiles) -> Vec
             (
                 "a hook puts each job into a fence",
                 line(format!("create hook {name}")),
-                vec![line(format!("delete hook {name}"))],
+                vec![Qmgr::Script(
+                    DELETE,
+                    vec![name.to_owned(), program_of(kept_in, name).display().to_string()],
+                    None,
+                )],
             ),
             ("when it runs, and as whom", line(format!("set hook {name} {}", attributes.join(", "))), Vec::new()),
             ("where the hosts have the library and jobfence.conf", config, Vec::new()),
@@ -215,6 +258,7 @@ pub fn plan(host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
     let mut plan = SetupPlan {
         found: found(&facts, &daemon),
         obstacle: facts.obstacle(),
+        is_bystander: !facts.roles.mom,
         config: facts.config(host),
         ..SetupPlan::default()
     };
@@ -245,11 +289,11 @@ fn steps(facts: &PbsFacts, daemon: &SchedulerDaemon, directory: PathBuf) -> Resu
         return Ok((!has_it).then(by_hand).into_iter().collect());
     }
     let files = HookFiles::read(directory)?;
-    let program = |hook: &MomHook| fs::read(facts.kept_in.join(format!("{}.PY", hook.name))).ok();
+    let program = |hook: &MomHook| fs::read(program_of(&facts.kept_in, &hook.name)).ok();
     let ours = facts.ours().map(|hook| (hook, program(hook)));
     let ours = ours.as_ref().map(|(hook, program)| (*hook, program.as_deref()));
     let mut steps = Vec::new();
-    for (why, run, undo) in hook_steps(ours, &files) {
+    for (why, run, undo) in hook_steps(ours, &files, &facts.kept_in) {
         let (Some(run), Some(undo)) =
             (command(daemon, run), undo.into_iter().map(|one| command(daemon, one)).collect())
         else {
@@ -260,15 +304,24 @@ fn steps(facts: &PbsFacts, daemon: &SchedulerDaemon, directory: PathBuf) -> Resu
     Ok(steps)
 }
 
+/// Whether MoM has the hook, wherever the server is.
+pub fn starts_jobs(host: &SetupHost) -> StartsJobs {
+    match read(host) {
+        Some((daemon, facts)) if daemon.words(&["pbs_mom"]).is_some() => facts.starts_jobs(),
+        _ => StartsJobs::No,
+    }
+}
+
 /// A job with a chunk of this host, when MoM has the hook.
 pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
     let mut found = read(host);
     while let Some((daemon, facts)) = found {
-        if !facts.roles.mom {
-            return JobTried::NotRun("this host runs no jobs".to_owned());
-        }
-        if facts.of_mom.iter().flatten().any(|hook| hook.is_ours && hook.is_enabled()) {
-            return JobTried::Asleep(Box::new(SleepingChunkJob { daemon, config: facts.config(host) }));
+        match facts.has_hook() {
+            Ok(true) => {
+                return JobTried::Asleep(Box::new(SleepingChunkJob { daemon, config: facts.config(host) }));
+            }
+            Ok(false) => {}
+            Err(why) => return JobTried::NotRun(why),
         }
         if Instant::now() + SENT > deadline {
             return JobTried::NotRun("the server has not sent the hook to MoM in time".to_owned());
@@ -277,47 +330,6 @@ pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
         found = read(host);
     }
     JobTried::NotRun("OpenPBS does not run here".to_owned())
-}
-
-/// Its commands find OpenPBS by this daemon.
-struct SleepingChunkJob {
-    daemon: SchedulerDaemon,
-    config: Option<PathBuf>,
-}
-
-impl SleepingJob for SleepingChunkJob {
-    fn config(&self) -> Option<PathBuf> {
-        self.config.clone()
-    }
-
-    fn submit(&self, user: &str) -> Result<String, String> {
-        let node = node::node().map_err(|error| error.to_string())?;
-        let select = format!("select=1:ncpus=1:mem=100mb:host={node}");
-        let quiet = ["-N", "jobfence-setup", "-o", "/dev/null", "-e", "/dev/null", "-l", &select];
-        let argv = [&["qsub"], &quiet[..], &["--", "/bin/sleep", "60"]].concat();
-        let words = self.daemon.words(&argv).ok_or("there is no qsub")?;
-        Ok(self.daemon.ask(&as_user(user, &words))?.trim().to_owned())
-    }
-
-    fn state(&self, id: &str) -> JobState {
-        state_of(&self.daemon.ask(&["qstat", "-fw", id]).unwrap_or_default())
-    }
-
-    fn delete(&self, user: &str, id: &str) {
-        if let Some(words) = self.daemon.words(&["qdel", id]) {
-            let _ = self.daemon.ask(&as_user(user, &words));
-        }
-    }
-}
-
-/// By the attributes that `qstat -f` prints.
-fn state_of(said: &str) -> JobState {
-    let value = |key: &str| said.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(" = "));
-    match value("job_state") {
-        Some("R") => JobState::Runs,
-        Some("H") => JobState::Stuck(value("comment").unwrap_or("it is held").to_owned()),
-        _ => JobState::Waits,
-    }
 }
 
 /// The facts, and the daemon that is asked. `None`: OpenPBS is not here, or only its commands are.
@@ -342,6 +354,11 @@ fn read(host: &SetupHost) -> Option<(SchedulerDaemon, PbsFacts)> {
     let of_mom = value_of(&conf, "PBS_MOM_HOME").map_or_else(|| home.clone(), PathBuf::from);
     let python = || daemon.ask(&["pbs_python", "-c", "import ctypes"]).unwrap_or_else(|why| why).trim().to_owned();
     let of_server = roles.server.then(|| mom::hooks(&home.join("server_priv"))).flatten();
+    let hooks_of_mom = |directory: &Path| match directory.join("hooks").try_exists() {
+        // MoM was never started.
+        Ok(false) => Some(Vec::new()),
+        _ => mom::hooks(directory),
+    };
     let kept_in = if roles.server { home.join("server_priv/hooks") } else { of_mom.join("mom_priv/hooks") };
     let facts = PbsFacts {
         release: daemon.ask(&["pbs_mom", "--version"]).ok().and_then(|text| release(&text)).unwrap_or_default(),
@@ -350,7 +367,7 @@ fn read(host: &SetupHost) -> Option<(SchedulerDaemon, PbsFacts)> {
         roles,
         of_server,
         kept_in,
-        of_mom: roles.mom.then(|| mom::hooks(&of_mom.join("mom_priv"))).flatten(),
+        of_mom: roles.mom.then(|| hooks_of_mom(&of_mom.join("mom_priv"))).flatten(),
         conf,
     };
     Some((daemon, facts))
@@ -446,7 +463,7 @@ mod tests {
 
     #[test]
     fn a_server_without_the_hook_gets_it() {
-        let steps = hook_steps(None, &files());
+        let steps = hook_steps(None, &files(), Path::new("/hooks"));
         let said = lines(&steps);
         assert_eq!(said.len(), 5, "{said:?}");
         assert_eq!(said[0], "create hook jobfence");
@@ -459,7 +476,46 @@ mod tests {
         assert!(said[2].ends_with("hooks/pbs/jobfence.CF") && said[3].ends_with("hooks/pbs/jobfence.py"), "{said:?}");
         assert_eq!(said[4], "set hook jobfence enabled = true");
         let undo: Vec<&Vec<Qmgr>> = steps.iter().map(|(_, _, undo)| undo).filter(|undo| !undo.is_empty()).collect();
-        assert_eq!(undo, [&vec![Qmgr::Line("delete hook jobfence".to_owned())]]);
+        let words = ["jobfence", "/hooks/jobfence.PY"].map(str::to_owned);
+        assert_eq!(undo, [&vec![Qmgr::Script(DELETE, words.to_vec(), None)]]);
+    }
+
+    #[test]
+    fn the_hook_is_deleted_only_while_it_is_ours() {
+        let temp = tempfile::tempdir().unwrap();
+        let program = program_of(temp.path(), "jobfence");
+        let delete = || {
+            let done = std::process::Command::new("sh").args(["-c", DELETE, "echo", "jobfence"]).arg(&program).output();
+            let done = done.unwrap();
+            String::from_utf8([done.stdout, done.stderr].concat()).unwrap()
+        };
+        // A setup that was killed has left it without a program.
+        assert_eq!(delete(), "-c delete hook jobfence\n");
+        for (text, said) in [
+            (String::new(), "-c delete hook jobfence\n"),
+            (String::from_utf8(files().program).unwrap(), "-c delete hook jobfence\n"),
+            ("import pbs\n".to_owned(), "the hook jobfence is not jobfence's any more: its program is another\n"),
+        ] {
+            fs::write(&program, text).unwrap();
+            assert_eq!(delete(), said);
+        }
+    }
+
+    #[test]
+    fn mom_starts_jobs_by_the_hook_that_it_has() {
+        let of = |mom, of_mom| PbsFacts { roles: HostRoles { mom, server: true }, of_mom, ..facts(Vec::new()) };
+        let program = String::from_utf8(files().program).unwrap();
+        let ours = |line: &str| Some(hooks("fence", &format!("{HK}{line}"), &program));
+        let StartsJobs::Yes { by, commands, .. } = of(true, ours("")).starts_jobs() else { panic!() };
+        assert!(by.starts_with("MoM has the hook fence, ") && DELETE.contains(commands[0]), "{by}");
+        for none in [of(true, ours("enabled=false\n")), of(true, Some(hooks("fence", HK, "x"))), of(false, ours(""))] {
+            assert_eq!(none.starts_jobs(), StartsJobs::No);
+        }
+        assert!(matches!(of(true, None).starts_jobs(), StartsJobs::Unknown(_)));
+        // Only where the server is, it is on its way.
+        assert_eq!((of(true, ours("")).has_hook(), of(true, Some(Vec::new())).has_hook()), (Ok(true), Ok(false)));
+        let elsewhere = PbsFacts { roles: HostRoles { mom: true, server: false }, ..of(true, Some(Vec::new())) };
+        assert!(elsewhere.has_hook().is_err());
     }
 
     #[test]
@@ -468,7 +524,8 @@ mod tests {
         let program = String::from_utf8(files.program.clone()).unwrap();
         let of = |name: &str, attributes: &str, program: &str| {
             let facts = facts(hooks(name, attributes, program));
-            let steps = hook_steps(Some((facts.ours().unwrap(), Some(program.as_bytes()))), &files);
+            let steps =
+                hook_steps(Some((facts.ours().unwrap(), Some(program.as_bytes()))), &files, Path::new("/hooks"));
             lines(&steps)
         };
         assert!(of("jobfence", HK, &program).is_empty());
@@ -482,7 +539,7 @@ mod tests {
         );
         // The old program comes back.
         let facts = facts(hooks("jobfence", HK, &old));
-        let steps = hook_steps(Some((facts.ours().unwrap(), Some(old.as_bytes()))), &files);
+        let steps = hook_steps(Some((facts.ours().unwrap(), Some(old.as_bytes()))), &files, Path::new("/hooks"));
         assert_eq!(steps[0].2, [Qmgr::Script(IMPORT, vec!["jobfence".to_owned()], Some(old.into_bytes()))]);
     }
 
@@ -542,19 +599,6 @@ mod tests {
         assert!(steps(&facts(Vec::new()), &daemon, nowhere()).is_err());
         let unseen = PbsFacts { of_server: None, ..facts(Vec::new()) };
         assert!(unseen.obstacle().unwrap().starts_with("which hooks the server has cannot be seen"));
-    }
-
-    #[test]
-    fn qstat_says_what_becomes_of_a_job() {
-        let of = |state: &str| {
-            state_of(&format!(
-                "Job Id: 17.node1\n    Job_Name = jobfence-setup\n    job_state = {state}\n    comment = x y\n"
-            ))
-        };
-        assert!(matches!(of("Q"), JobState::Waits));
-        assert!(matches!(of("R"), JobState::Runs));
-        assert!(matches!(of("H"), JobState::Stuck(why) if why == "x y"));
-        assert!(matches!(state_of(""), JobState::Waits));
     }
 
     #[test]

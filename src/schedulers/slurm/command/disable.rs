@@ -100,14 +100,13 @@ fn clear(config: &Config, loaded_from: &[String], keep_service: bool) -> Result<
     Ok(ExitCode::SUCCESS)
 }
 
-/// For `jobfence setup --undo`: the same, if neither Slurm nor jobfence.service needs anything of it afterwards.
-pub fn after_undo(line: &InstalledLine) -> AfterUndo {
+/// For `jobfence setup --undo`: the same, if jobfence.service does not need anything of it afterwards.
+pub fn clear_up(line: &InstalledLine) -> AfterUndo {
     let config = config(if line.active.is_file() { &line.active } else { line.candidate() });
-    let (loaded_from, ours) = (plugins(line), line.config.clone());
+    let loaded_from = plugins(line);
     Box::new(move || {
-        let is_on = Slurm::read(ours.as_deref()).is_some_and(|slurm| line::loading(&slurm).is_some());
         // Without RunDir no step was ever fenced.
-        if is_on || !config.run_dir.exists() || is_systemd() && systemd::state().is_some_and(|service| service.active) {
+        if !config.run_dir.exists() || is_systemd() && systemd::state().is_some_and(|service| service.active) {
             return Ok(None);
         }
         let is_clear = clear(&config, &loaded_from, false)? == ExitCode::SUCCESS;

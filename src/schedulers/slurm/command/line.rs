@@ -166,7 +166,7 @@ fn config(argument: &str) -> Option<PathBuf> {
 }
 
 /// The line by which Slurm loads the plugin now.
-fn found(slurm: &Slurm) -> Option<plugstack::PlugstackLine> {
+pub fn found(slurm: &Slurm) -> Option<plugstack::PlugstackLine> {
     match plugstack::find(slurm.plugstack()) {
         PlugstackLookup::Line(line) => Some(line),
         PlugstackLookup::Nothing(_) | PlugstackLookup::Unseen(_) => None,

@@ -164,6 +164,11 @@ pub fn release() -> Option<String> {
     said.ok().map(|said| said.trim().to_owned())
 }
 
+/// Whether this host has a slurmd.
+pub fn is_installed() -> bool {
+    slurmd().is_some()
+}
+
 /// Whether root's slurmd runs here.
 pub fn runs(proc: &Dir) -> bool {
     running(proc).is_some()

@@ -14,7 +14,7 @@ use crate::check::names::{KnownNames, have};
 use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
-use crate::part::{AfterUndo, CheckedHost, Chore, SchedulersPart};
+use crate::part::{AfterUndo, CheckedHost, Chore, SchedulersPart, StartsJobs};
 use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
 use crate::table::printable;
 use name::SlurmName;
@@ -74,8 +74,12 @@ impl SchedulersPart for SlurmPart {
         setup::try_job(host, deadline)
     }
 
-    fn after_undo(&self, host: &SetupHost) -> Option<AfterUndo> {
-        Some(disable::after_undo(&setup::installed(host)))
+    fn starts_jobs(&self, host: &SetupHost) -> StartsJobs {
+        setup::starts_jobs(host)
+    }
+
+    fn clear_up(&self, host: &SetupHost) -> Option<AfterUndo> {
+        Some(disable::clear_up(&setup::installed(host)))
     }
 
     fn is_as_installed(&self, host: &SetupHost, file: &Path) -> bool {

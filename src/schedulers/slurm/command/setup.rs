@@ -15,6 +15,7 @@ use super::job::KEPT;
 use super::line::{self, InstalledLine};
 use super::{load, node, pam};
 use crate::command::Failure;
+use crate::part::StartsJobs;
 use crate::setup::plan::{FileChange, JobTried, PlannedCheck, SetupAction, SetupHost, SetupPlan, SetupStep, is_shared};
 
 /// The name of the line that the package or 'make install' has put into `PREFIX/share/jobfence`.
@@ -167,6 +168,18 @@ fn by_hand(host: &SetupHost, line: &InstalledLine, slurm: &Slurm, plan: &mut Set
     let plugin = line.plugin.as_deref().unwrap_or(Path::new("libjobfence.so"));
     let faults = pam::faults(Path::new(pam::DIRECTORY), &format!("session required {}", plugin.display()), own);
     plan.steps.extend(faults.into_iter().map(SetupStep::remark));
+}
+
+/// Whether this host is a node whose steps load the plugin.
+pub fn starts_jobs(host: &SetupHost) -> StartsJobs {
+    let is_node = |slurm: &Slurm| node::name(None, Some(slurm.file())).is_some() || load::runs(&host.proc);
+    let slurm = Slurm::read(installed(host).config.as_deref()).filter(|slurm| load::is_installed() && is_node(slurm));
+    match slurm.and_then(|slurm| Some((line::found(&slurm)?, slurm.plugstack().to_owned()))) {
+        Some((line, plugstack)) => {
+            StartsJobs::Yes { by: line.to_string(), files: vec![line.file, plugstack], commands: &[] }
+        }
+        None => StartsJobs::No,
+    }
 }
 
 /// Has Slurm run a job on this node: as the user who has logged in, if the kernel knows one, or else as root.
