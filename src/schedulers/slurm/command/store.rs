@@ -26,8 +26,9 @@ use summary::Summary;
 /// How many jobs one call is about.
 const AT_ONCE: usize = 100;
 
-/// From so many jobs on, two calls are made whenever they are there: one asks, and one tells. So there is at most a call for ten jobs.
-const MANY: usize = 20;
+/// From so many jobs on, calls are made whenever they are there. A job of many nodes takes the most calls, four: it gets its turn, is asked
+/// about, told, and looked at again. So there is at most a call for ten jobs.
+const MANY: usize = 40;
 
 /// How many `ReapInterval`s fewer jobs wait for others.
 const ROUNDS: u32 = 20;
@@ -63,7 +64,7 @@ pub struct Store {
     /// The last reported error: each is reported once.
     said: Option<String>,
     /// What was said once of all jobs.
-    said_lack: Option<&'static str>,
+    said_lack: BTreeSet<&'static str>,
 }
 
 impl Chore for Store {
@@ -97,6 +98,10 @@ impl Store {
                 let wait = if job.is_over { part_of(patience / 2, random()) } else { patience };
                 job.due = Some(now + wait);
             }
+            if !self.can_store && known.jobs.values().any(|job| !job.is_done) {
+                can_store()?;
+                self.can_store = true;
+            }
             if next > now { Ok(()) } else { self.store(&mut known, patience, now + PATIENCE_TOGETHER) }
         });
         if done.is_err() {
@@ -115,10 +120,6 @@ impl Store {
             let ids = waiting(known, now);
             if ids.is_empty() || ids.len() < MANY && self.next_few.is_some_and(|next| next > now) {
                 break;
-            }
-            if !self.can_store {
-                can_store()?;
-                self.can_store = true;
             }
             self.next_few = Some(now + patience);
             let mut found = Found::default();
@@ -158,12 +159,11 @@ impl Store {
                 match job.step(*id, node, found, patience, now) {
                     Ok(Some(summary)) => {
                         if let Some(lack) = summary.lack()
-                            && self.said_lack != Some(lack)
+                            && self.said_lack.insert(lack)
                         {
                             log::info!(
                                 "job {id}: jobstats is shown nothing of jobs like it, as this is not known: {lack}"
                             );
-                            self.said_lack = Some(lack);
                         }
                         new = Some(summary);
                     }
@@ -452,7 +452,7 @@ mod tests {
         assert!(bring(&mut first, &[7], &record(&both[0].1), &[]).0.is_empty());
         assert!(!first.jobs[&job()].is_done);
         first.jobs.get_mut(&job()).unwrap().written = Instant::now().checked_sub(SETTLED);
-        bring(&mut first, &[7], &record(&both[0].1), &[]);
+        assert!(bring(&mut first, &[7], &record(&both[0].1), &[]).0.is_empty());
         assert!(first.jobs[&job()].is_done);
         // Many nodes take turns.
         let mut one_of_many = known(&[line(7, "n1", "batch", "00:01:00", 1.0)]);
