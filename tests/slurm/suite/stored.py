@@ -291,7 +291,7 @@ def many_jobs_are_few_calls(site):
         calls(site)
         def comments():
             done = site.command("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", str(array), "--format", "AdminComment")
-            return sum(line.startswith("JS1:") for line in done.stdout.splitlines())
+            return sum(line.startswith(("JS1:", "JF1:")) for line in done.stdout.splitlines())
         with held(site, place) as (_, said):
             until(lambda: comments() == 60, PATIENCE, "all comments")
             time.sleep(3)

@@ -162,14 +162,14 @@ impl Store {
                             && self.said_lack.insert(lack)
                         {
                             log::info!(
-                                "job {id}: jobstats is shown nothing of jobs like it, as this is not known: {lack}"
+                                "job {id}: jobstats is shown nothing of jobs like it, since their summary lacks {lack}"
                             );
                         }
                         new = Some(summary);
                     }
                     Ok(None) => {}
                     Err(why) => {
-                        log::info!("job {id}: {why}");
+                        log::info!("{why}");
                         job.is_done = true;
                     }
                 }
@@ -235,9 +235,11 @@ impl KnownJob {
         found: &mut Found,
         patience: Duration,
         now: Instant,
-    ) -> Result<Option<Summary>, &'static str> {
+    ) -> Result<Option<Summary>, String> {
         if found.too_long.contains(&id) {
-            return Err("cannot store what its nodes have used: sacct says too much about the job and its array");
+            return Err(format!(
+                "job {id}: cannot store what its nodes have used: sacct says too much about the job and its array"
+            ));
         }
         let Some(record) = found.jobs.get_mut(&id) else {
             self.later(patience, now);
@@ -257,7 +259,8 @@ impl KnownJob {
             self.later(patience, now);
             return Ok(None);
         };
-        let summary = Summary::of_comment(&record.comment).ok_or("its AdminComment has another text, which stays")?;
+        let summary = Summary::of_comment(&record.comment)
+            .ok_or_else(|| format!("job {id}: its AdminComment has another text, which stays"))?;
         let mut summary = summary.of_run(record.submitted, record.gpus);
         if !summary.put(node, &part, ended.saturating_sub(record.started.unwrap_or(ended))) {
             match self.written.map(|written| written + SETTLED) {

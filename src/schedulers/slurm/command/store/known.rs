@@ -13,6 +13,7 @@ use std::time::Instant;
 use jobfence::report::account::{REAPED, SCHEMA};
 use jobfence::report::usage_log::UsageLog;
 use jobfence::schedulers::slurm::HOLDER;
+use nix::unistd::{getegid, geteuid};
 use serde_json::{Value, json};
 
 use super::database::Record;
@@ -135,7 +136,8 @@ impl KnownJobs {
     pub fn save(&mut self, usage_log: &UsageLog<'_>) -> Result<(), String> {
         if self.is_changed {
             let text = self.json().to_string();
-            whole::replace_durably(&place(usage_log), text.as_bytes(), Ownership::of_root(0o600))
+            let ours = Ownership { mode: 0o600, uid: geteuid().as_raw(), gid: getegid().as_raw() };
+            whole::replace_durably(&place(usage_log), text.as_bytes(), ours)
                 .map_err(|error| format!("what is stored is asked again after a restart: {error}"))?;
             self.is_changed = false;
         }
@@ -273,4 +275,69 @@ impl KnownJobs {
 fn place(usage_log: &UsageLog<'_>) -> PathBuf {
     let name = usage_log.path().file_name().unwrap_or_default();
     usage_log.path().with_file_name(Path::new(&format!(".{}.stored", name.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use jobfence::config::Config;
+
+    use super::*;
+
+    fn line(job: u32) -> String {
+        format!(
+            "{{\"schema\":\"{SCHEMA}\",\"holder\":\"{HOLDER}\",\"job\":\"{job}\",\"node\":\"n1\",\"step\":\"batch\",\
+             \"ended\":\"2026-11-25T03:00:10Z\",\"wall_seconds\":9.5,\"cpu_seconds\":1.5,\"cpus_limit\":2}}\n"
+        )
+    }
+
+    #[test]
+    fn what_is_known_outlives_a_restart_and_the_log_goes_on_in_another_file() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("usage.jsonl");
+        let config = Config { usage_log: Some(path.clone()), ..Config::default() };
+        let usage_log = UsageLog::from_config(&config).unwrap();
+        let ids = |known: &KnownJobs| known.jobs.keys().map(|(id, _)| *id).collect::<Vec<_>>();
+        fs::write(&path, line(1) + &line(2) + "{\"half").unwrap();
+        let mut known = KnownJobs::load(&usage_log);
+        known.read_on(&usage_log).unwrap();
+        assert_eq!(ids(&known), [1, 2]);
+        known.jobs.get_mut(&(1, "n1".to_owned())).unwrap().is_done = true;
+        known.save(&usage_log).unwrap();
+
+        let mut again = KnownJobs::load(&usage_log);
+        assert_eq!((&again.jobs, again.read), (&known.jobs, known.read));
+        again.read_on(&usage_log).unwrap();
+        assert!(again.jobs == known.jobs && !again.is_changed);
+        // The log is set aside, and the next file has another line.
+        fs::write(&path, line(1) + &line(2) + &line(3)).unwrap();
+        fs::rename(&path, temp.path().join("usage.jsonl-20261125T030011Z")).unwrap();
+        fs::write(&path, line(4)).unwrap();
+        again.read_on(&usage_log).unwrap();
+        assert_eq!(ids(&again), [1, 2, 3, 4]);
+        assert!(again.jobs[&(1, "n1".to_owned())].is_done && again.is_changed);
+        again.save(&usage_log).unwrap();
+        assert!(!again.is_changed);
+        // If the file that was read is gone, or what is known cannot be read, all of the log comes again.
+        fs::rename(&path, temp.path().join("elsewhere")).unwrap();
+        fs::write(&path, line(6)).unwrap();
+        again.read_on(&usage_log).unwrap();
+        assert_eq!(ids(&again), [1, 2, 3, 6]);
+        assert!(!again.jobs[&(1, "n1".to_owned())].is_done);
+        for text in ["", "{\"version\":2,\"read\":[1,2],\"jobs\":[]}", "{\"version\":1,\"read\":[1,2],\"jobs\":[[1]]}"]
+        {
+            fs::write(place(&usage_log), text).unwrap();
+            assert_eq!(KnownJobs::load(&usage_log).read, None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_stored_is_forgotten_and_what_is_not_stays_longer() {
+        let mut known = KnownJobs::default();
+        let ended = 100 * 86_400;
+        for (id, ago, is_done) in [(1, 0, true), (2, 3600, true), (3, 3600, false), (4, 30 * 86_400, false)] {
+            known.jobs.insert((id, String::new()), KnownJob { ended: ended - ago, is_done, ..KnownJob::default() });
+        }
+        known.forget();
+        assert_eq!(known.jobs.keys().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 3]);
+    }
 }
