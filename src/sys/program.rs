@@ -7,7 +7,8 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
@@ -37,6 +39,15 @@ const KEPT: &[&str] = &["PATH", "LD_LIBRARY_PATH"];
 
 /// A program to run for its output.
 pub struct AskedProgram(Command);
+
+/// What a program that was told something has printed, however it ended.
+#[derive(Debug)]
+pub struct Told {
+    /// Its output.
+    pub said: String,
+    /// Why it failed, if it did.
+    pub complaint: Option<String>,
+}
 
 /// Why a program has not answered. The answer is not known then.
 #[derive(Debug)]
@@ -96,8 +107,22 @@ impl AskedProgram {
     }
 
     /// Runs it, and returns what it prints by the deadline.
-    pub fn ask(mut self, deadline: Instant) -> Result<String, Silence> {
-        let command = self.0.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    pub fn ask(self, deadline: Instant) -> Result<String, Silence> {
+        let told = self.run(Stdio::null(), deadline)?;
+        told.complaint.map_or(Ok(told.said), |complaint| Err(Silence::Failed(complaint)))
+    }
+
+    /// Runs it with this text as its input. What it prints counts also if it fails: it may have done a part.
+    pub fn tell(self, text: &str, deadline: Instant) -> Result<Told, Silence> {
+        // A file, and no pipe: nobody has to write while its output is read.
+        let mut input = File::from(memfd_create("input", MFdFlags::MFD_CLOEXEC).map_err(io::Error::from)?);
+        input.write_all(text.as_bytes())?;
+        input.rewind()?;
+        self.run(input.into(), deadline)
+    }
+
+    fn run(mut self, input: Stdio, deadline: Instant) -> Result<Told, Silence> {
+        let command = self.0.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let leave = || {
             // A program is asked all the same.
             let _ = leave_descriptors();
@@ -111,11 +136,12 @@ impl AskedProgram {
         let (mut said, mut complaints) = (Vec::new(), Vec::new());
         child.read(&mut said, &mut complaints, deadline)?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        match child.end(deadline)? {
-            WaitStatus::Exited(_, 0) => Ok(text(&said)),
-            WaitStatus::Signaled(_, signal, _) => Err(Silence::Failed(format!("{signal} has ended it"))),
-            _ => Err(Silence::Failed(text(&complaints).trim().to_owned())),
-        }
+        let complaint = match child.end(deadline)? {
+            WaitStatus::Exited(_, 0) => None,
+            WaitStatus::Signaled(_, signal, _) => Some(format!("{signal} has ended it")),
+            _ => Some(text(&complaints).trim().to_owned()),
+        };
+        Ok(Told { said: text(&said), complaint })
     }
 }
 
@@ -244,6 +270,15 @@ mod tests {
         assert_eq!(sh("echo x; echo no such job >&2; exit 1", LONG).unwrap_err().to_string(), "no such job");
         assert_eq!(sh("kill -9 $$", LONG).unwrap_err().to_string(), "SIGKILL has ended it");
         assert!(matches!(AskedProgram::new("/none", NONE, NONE).ask(Instant::now() + LONG), Err(Silence::Start(_))));
+    }
+
+    #[test]
+    fn it_reads_what_it_is_told_and_what_it_did_before_it_failed_counts() {
+        let cat = |script: &str| AskedProgram::new("/bin/sh", &["-c", script], NONE);
+        let long = "x".repeat(3_000_000);
+        let told = cat("cat; echo one line is wrong >&2; exit 1").tell(&long, Instant::now() + LONG).unwrap();
+        assert_eq!((told.said == long, told.complaint.as_deref()), (true, Some("one line is wrong")));
+        assert_eq!(cat("true").tell(&long, Instant::now() + LONG).unwrap().complaint, None);
     }
 
     #[test]

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -17,14 +18,61 @@ from ..harness import expect_not_drained
 from ..sites import InstalledSite
 from .granted import accounted
 from .left_behind import jobfence, stepd_dies
+from .life import start_again
 from .newer import release, since
 from .with_systemd import systemctl
 
 BURN = f"{PYTHON} -S -c 'import time\nb = b\"x\" * (60 << 20)\nwhile time.process_time() < %s: pass'"
 
 
+# Slurm 22.05 makes each comment lower case before it sends it, and is otherwise as later releases are.
+AS_WRITTEN = """\
+#include <stdint.h>
+static int32_t table[384];
+static const int32_t *same = table + 128;
+const int32_t **__ctype_tolower_loc(void)
+{
+    for (int c = -128; c < 256; c++)
+        table[c + 128] = c;
+    return &same;
+}
+"""
+# How long it takes with ReapInterval=1: a restart, a job, and fewer jobs than many wait for others.
+PATIENCE = 90
+
+
+def commands(site):
+    """Where Slurm's commands for the database are that note down how often they are called, and what they are told: the directory."""
+    place, old = site.home / "commands", release(site) < (23, 2)
+    place.mkdir(exist_ok=True)
+    preload = ""
+    if old:
+        compiler = shutil.which("cc") or shutil.which("gcc")
+        if not compiler:
+            raise Skip("Slurm has this since 23.02, and a stand-in for that needs a C compiler")
+        done = subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-x", "c", "-", "-o", place / "as_written.so"],
+                              input=AS_WRITTEN, capture_output=True, text=True, check=False)
+        expect_equal((done.returncode, done.stderr), (0, ""), "the compiler")
+        preload = f"[ \"$1\" = --version ] && echo 'slurm 23.02.0' && exit\nLD_PRELOAD={place}/as_written.so\nexport LD_PRELOAD\n"
+    for name in ("sacct", "sacctmgr"):
+        real = shutil.which(name, path=sites.PATH)
+        script = place / name
+        script.write_text(f"#!/bin/sh\n[ \"$1\" = --version ] || echo {name} \"$@\" >>{place}/calls\n"
+                          f"{preload if name == 'sacctmgr' else ''}exec {real} \"$@\"\n")
+        script.chmod(0o755)
+    return place
+
+
+def calls(site):
+    """What was asked and told since the last time."""
+    place = site.home / "commands/calls"
+    said = kernel.read(place).splitlines() if place.exists() else []
+    place.unlink(missing_ok=True)
+    return said
+
+
 @contextlib.contextmanager
-def held(site, **keys):
+def held(site, place=None, **keys):
     """The usage log is on, and somebody stores what comes, every second: where the log is, and what he says (but a service)."""
     log, said = site.home / "usage", site.home / "hold.said"
     site.configure(UsageLog=f"{log}/usage.jsonl", StoreUsage="admincomment", ReapInterval=1, **keys)
@@ -36,9 +84,10 @@ def held(site, **keys):
         if Path("/run/systemd/system").is_dir():
             # The scope belongs to the service, so this one sees no systemd.
             command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run/systemd && exec "$@"', "sh", *command]
+        environment = {**site.environment, "PATH": f"{place}:{sites.PATH}"} if place else site.environment
         with open(said, "w") as words:
             hold = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words,
-                                    env=site.environment, preexec_fn=die_with_parent)
+                                    env=environment, preexec_fn=die_with_parent)
     try:
         yield log, said
     finally:
@@ -53,8 +102,12 @@ def held(site, **keys):
 @contextlib.contextmanager
 def storing(site):
     """As `held`, where Slurm has a database, and commands that do not spoil what they store."""
-    since(site, 23, 2)
-    with accounted(site) as records, site.reconfigured(**records.keys), held(site) as (log, _):
+    place = None
+    if isinstance(site, InstalledSite):
+        since(site, 23, 2)
+    else:
+        place = commands(site)
+    with accounted(site) as records, site.reconfigured(**records.keys), held(site, place) as (log, _):
         yield log
 
 
@@ -74,7 +127,11 @@ def settled(site, jobid, nodes=1):
     def found():
         summary = summary_of(site, jobid)
         return summary and len(summary["nodes"]) == nodes and summary
-    summary = until(found, 20, f"the AdminComment of job {jobid}")
+    try:
+        summary = until(found, PATIENCE, f"the AdminComment of job {jobid}")
+    except AssertionError as error:
+        said = site.home / "hold.said"
+        raise AssertionError(f"{error}; hold says: {kernel.read(said) if said.exists() else ''}; calls: {calls(site)}") from None
     time.sleep(2.5)
     expect_equal(summary_of(site, jobid)["nodes"].keys(), summary["nodes"].keys(), "the nodes, later")
     return summary_of(site, jobid)
@@ -149,7 +206,11 @@ def a_comment_of_somebody_elses_stays(site):
         site.wait(jobid)
         until(lambda: any(f'"job":"{jobid}"' in kernel.read(file) for file in log.glob("usage.jsonl*")), 10, "the job's line")
         until(lambda: comment_of(site, jobid), 20, "the comment in the database")
-        time.sleep(3)
+        if isinstance(site, InstalledSite):
+            time.sleep(60)
+        else:
+            said = site.home / "hold.said"
+            until(lambda: f"job {jobid}: its AdminComment has another text" in kernel.read(said), PATIENCE, "hold's words")
         expect_equal(comment_of(site, jobid), "approved|by root", "AdminComment")
 
 
@@ -164,7 +225,7 @@ def each_of_an_array_has_its_own(site):
                                 "--format", "JobID,AdminComment")
             found = dict(line.split("|") for line in done.stdout.splitlines())
             return len(found) == 2 and all(found.values()) and found
-        found = until(rows, 40, "both comments")
+        found = until(rows, PATIENCE, "both comments")
         time.sleep(2.5)
         found = rows()
     times = [next(iter(json.loads(gzip.decompress(base64.b64decode(found[f"{array}_{task}"][4:])))["nodes"].values()))["total_time"]
@@ -186,6 +247,70 @@ def summary_of_two_nodes(site):
         most = 2 + 2 * sites.PATIENCE
         expect(1 <= part["total_time"] <= most, f"total_time on {node} is {part['total_time']}")
         expect_in("used_memory", part, node)
+
+
+@case(on=["private"], layout=False)
+def runs_of_a_requeued_job_are_apart(site):
+    """The newest run's record has what that run has used; a record of a run before has nothing."""
+    user = site.users[0]
+    with storing(site):
+        script = f"[ -n \"$SLURM_RESTART_COUNT\" ] || {{ {BURN % 3}; touch burnt; sleep 300; }}\n{BURN % 1}"
+        jobid = site.submit(user, script, "--mem=200", "-n1", "--requeue", "--open-mode=append")
+        burnt = site.directory(user) / "burnt"
+        until(burnt.exists, 60, "three seconds of CPU time")
+        burnt.unlink()
+        start_again(site, jobid, 1)
+        expect_equal(site.wait(jobid), "COMPLETED", f"state ({site.output(jobid)})")
+        summary = settled(site, jobid)
+        done = site.command("sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", "--jobs", str(jobid),
+                            "--format", "State,ElapsedRaw,AdminComment")
+    runs = [line.split("|") for line in done.stdout.splitlines()]
+    expect_equal([(state, bool(comment)) for state, _, comment in runs], [("REQUEUED", False), ("COMPLETED", True)], "the records")
+    (part,) = summary["nodes"].values()
+    expect(1 <= part["total_time"] < 3, f"the CPU time of the second run is {part['total_time']} s, and should be 1")
+    expect(abs(summary["total_time"] - int(runs[1][1])) <= 1, f"total_time is {summary['total_time']} s, and Slurm says {runs[1][1]}")
+
+
+@case(on=["private"], layout=False, patient=True)
+def many_jobs_are_few_calls(site):
+    """Sixty jobs that ended before are three calls at most; a restart asks about none of them; more output than a pipe holds is read."""
+    user = site.users[0]
+    place = commands(site)
+    with accounted(site) as records, site.reconfigured(**records.keys):
+        with held(site, place):
+            pass
+        log = site.home / "usage"
+        site.configure(UsageLog=f"{log}/usage.jsonl")
+        array = site.submit(user, "true", "--mem=50", "--array=0-59")
+        site.wait(array)
+        def ended():
+            done = site.command("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", str(array), "--format", "JobIDRaw,End")
+            rows = [line.split("|") for line in done.stdout.splitlines()]
+            return len(rows) == 60 and all(end != "Unknown" for _, end in rows) and {job for job, _ in rows}
+        until(ended, 240, "the end of all of the array")
+        calls(site)
+        def comments():
+            done = site.command("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", str(array), "--format", "AdminComment")
+            return sum(line.startswith(("JS1:", "JF1:")) for line in done.stdout.splitlines())
+        with held(site, place) as (_, said):
+            until(lambda: comments() == 60, PATIENCE, "all comments")
+            time.sleep(3)
+            first = calls(site)
+            expect(len(first) <= 6, f"for 60 jobs there were {len(first)} calls: {first}; hold says: {kernel.read(said)}")
+        text = "x" * 2000
+        done = site.command("sacctmgr", "--immediate", "modify", "job", "where", f"jobid={array}", "set", f"AdminComment={text}")
+        expect_equal(done.returncode, 0, f"sacctmgr ({done.stderr})")
+        with held(site, place) as (_, said):
+            time.sleep(45)
+            expect_equal(calls(site), [], f"the calls after a restart; hold says: {kernel.read(said)}")
+        # Without what it has noted down, it asks about all again, and sacct says more than a pipe holds.
+        (log / ".usage.jsonl.stored").unlink()
+        with held(site, place) as (_, said):
+            jobid = site.submit(user, BURN % 1, "--mem=200")
+            settled(site, jobid)
+            again = calls(site)
+            expect(len(again) <= 6, f"then there were {len(again)} calls: {again}; hold says: {kernel.read(said)}")
+    return f"{len(first)} calls, then {len(again)}"
 
 
 @case(on=("private",), layout=False)

@@ -1,85 +1,70 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `StoreUsage=admincomment`: `jobfence hold` writes the usage of Slurm jobs into their records in Slurm's database.
 //!
-//! The usage comes from the usage log, and each node adds its own part. If two nodes write at the same moment, one part is lost: so each
-//! node checks again later, until it has seen its part twice. The controller accepts no comment for an ended job, so slurmdbd is asked and
-//! told.
+//! The usage comes from the usage log, and each node adds its own part to that of the others. If two nodes write at the same moment, one
+//! part is lost: so a node of several looks again later. The controller accepts no comment for an ended job, so slurmdbd is asked and
+//! told. All nodes of a cluster ask the same slurmdbd: so each asks rarely, and about many jobs at once.
 
+mod database;
+mod known;
 pub mod summary;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant};
 
 use jobfence::config::{Config, StoreUsage};
-use jobfence::report::account::{REAPED, SCHEMA};
 use jobfence::report::usage_log::UsageLog;
-use jobfence::schedulers::slurm::HOLDER;
-use jobfence::sys::program::Silence;
 
-use crate::logged::LoggedStep;
-use crate::moment::seconds_of;
 use crate::part::Chore;
 use crate::schedulers::slurm::job::run_until;
 use crate::schedulers::slurm::name::SlurmName;
-use summary::{NodePart, Summary};
+use database::{Comment, Found, PATIENCE};
+use known::{KnownJob, KnownJobs};
+use summary::Summary;
 
-/// How many jobs sacct is asked about at once.
+/// How many jobs one call is about.
 const AT_ONCE: usize = 100;
+
+/// From so many jobs on, calls are made whenever they are there. A job of many nodes takes the most calls, four: it gets its turn, is asked
+/// about, told, and looked at again. So there is at most a call for ten jobs.
+const MANY: usize = 40;
+
+/// How many `ReapInterval`s fewer jobs wait for others.
+const ROUNDS: u32 = 20;
 
 /// How old slurmdbd's answer may be when it is overwritten: another node may have written meanwhile.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// How long one Slurm command may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// After that, each node that had read before this one wrote has written, too.
+const SETTLED: Duration = FRESH.saturating_add(PATIENCE);
 
-/// How long all of them together may keep the janitor from its work.
+/// How long all calls together may keep the janitor from its work.
 const PATIENCE_TOGETHER: Duration = Duration::from_secs(20);
 
-/// How often slurmdbd may not know a job: it learns of a new one within moments.
-const MISSES: u8 = 30;
+/// How often a job is tried again, each time after twice the time: with 60 seconds, for two weeks.
+const TRIES: u32 = 10;
 
 /// The longest comment: 1,000 nodes need about 30 KiB.
 const LONGEST: usize = 60_000;
 
-/// What a node knows about a job.
-#[derive(Debug, Default)]
-struct StoredJob {
-    part: NodePart,
-    /// From the first step's beginning to the last one's end, in seconds since 1970.
-    began: Option<u64>,
-    ended: u64,
-    /// How often the part was seen to be stored, each time so late that no node can still overwrite what was seen.
-    seen: u8,
-    /// When it was last written or seen.
-    looked: Option<Instant>,
-    /// How often sacctmgr refused it. Such a job comes behind the others.
-    refused: u32,
-    /// How often slurmdbd did not know the job.
-    misses: u8,
-    /// Whether nothing more is to be tried.
-    is_given_up: bool,
-}
-
-impl StoredJob {
-    fn is_done(&self) -> bool {
-        self.seen >= 2 || self.is_given_up
-    }
-}
+/// From so many nodes on, they take turns.
+const SEVERAL: u64 = 4;
 
 /// What has been read so far, and what of it is stored.
 #[derive(Debug, Default)]
 pub struct Store {
-    /// The file that is being read, and the offset in it.
-    read: Option<(u64, u64)>,
-    /// By number and node: several slurmd of a host share a log.
-    jobs: BTreeMap<(u32, String), StoredJob>,
+    /// `None`: not begun.
+    known: Option<KnownJobs>,
+    /// When slurmdbd is asked next about fewer jobs than [`MANY`], and when about any.
+    next_few: Option<Instant>,
+    next: Option<Instant>,
     /// Whether Slurm's commands here are known to support it.
     can_store: bool,
     /// The last reported error: each is reported once.
     said: Option<String>,
+    /// What was said once of all jobs.
+    said_lack: BTreeSet<&'static str>,
 }
 
 impl Chore for Store {
@@ -89,8 +74,8 @@ impl Chore for Store {
             *self = Self::default();
             return;
         };
-        let done = self.read_on(&usage_log).and_then(|()| self.write(Instant::now() + PATIENCE_TOGETHER));
-        match done {
+        let patience = config.reap_interval.unwrap_or(Duration::from_secs(60)) * ROUNDS;
+        match self.look(&usage_log, patience) {
             Ok(()) => self.said = None,
             Err(error) if self.said.as_ref() == Some(&error) => {}
             Err(error) => {
@@ -102,223 +87,224 @@ impl Chore for Store {
 }
 
 impl Store {
-    fn read_on(&mut self, usage_log: &UsageLog<'_>) -> Result<(), String> {
-        let files = usage_log.files().map_err(|error| error.to_string())?;
-        let before = self.read;
-        let inode = |path: &std::path::PathBuf| fs::metadata(path).map(|found| found.ino()).ok();
-        // At first all files; later the one that was read last, and newer ones.
-        let from = before.and_then(|(ino, _)| files.iter().position(|path| inode(path) == Some(ino)));
-        for path in files.iter().skip(from.unwrap_or(0)) {
-            let Ok(mut file) = File::open(path) else { continue };
-            let Ok(ino) = file.metadata().map(|found| found.ino()) else { continue };
-            let mut at = before.filter(|(read, _)| *read == ino).map_or(0, |(_, at)| at);
-            file.seek(SeekFrom::Start(at)).map_err(|error| format!("{}: {error}", path.display()))?;
-            let mut lines = BufReader::new(file);
-            let mut line = String::new();
-            loop {
-                line.clear();
-                match lines.read_line(&mut line) {
-                    Ok(0) | Err(_) => break,
-                    // The line is still being written, or was cut short.
-                    Ok(_) if !line.ends_with('\n') => break,
-                    Ok(length) => at += u64::try_from(length).unwrap_or_default(),
+    fn look(&mut self, usage_log: &UsageLog<'_>, patience: Duration) -> Result<(), String> {
+        let now = Instant::now();
+        // After a power failure all nodes of a cluster begin at once.
+        let next = *self.next.get_or_insert_with(|| now + part_of(patience, random()));
+        let mut known = self.known.take().unwrap_or_else(|| KnownJobs::load(usage_log));
+        let done = known.read_on(usage_log).and_then(|()| {
+            for job in known.jobs.values_mut().filter(|job| !job.is_done && job.due.is_none()) {
+                // The nodes of a job that has ended do not ask all at once either.
+                let wait = if job.is_over { part_of(patience / 2, random()) } else { patience };
+                job.due = Some(now + wait);
+            }
+            if !self.can_store && known.jobs.values().any(|job| !job.is_done) {
+                can_store()?;
+                self.can_store = true;
+            }
+            if next > now { Ok(()) } else { self.store(&mut known, patience, now + PATIENCE_TOGETHER) }
+        });
+        if done.is_err() {
+            // slurmdbd may have too much to do, or begin again.
+            self.next = Some(now + part_of(patience, 0.5 + random() / 2.0));
+        }
+        let saved = known.save(usage_log);
+        self.known = Some(known);
+        done.and(saved)
+    }
+
+    fn store(&mut self, known: &mut KnownJobs, patience: Duration, deadline: Instant) -> Result<(), String> {
+        let mut refused = Ok(());
+        while Instant::now() < deadline {
+            let now = Instant::now();
+            let ids = waiting(known, now);
+            if ids.is_empty() || ids.len() < MANY && self.next_few.is_some_and(|next| next > now) {
+                break;
+            }
+            self.next_few = Some(now + patience);
+            let mut found = Found::default();
+            found.ask(&ids, &mut |ids| database::sacct(ids))?;
+            let (stored, some_refused) = self.bring(known, &ids, &mut found, patience, &mut |comments| {
+                // Else the next look asks again.
+                if now.elapsed() > FRESH {
+                    (BTreeSet::new(), Ok(()))
+                } else {
+                    database::store(comments, &mut database::sacctmgr)
                 }
-                self.add(&line);
-            }
-            self.read = Some((ino, at));
-        }
-        Ok(())
-    }
-
-    /// Adds a step to its job. A line that is not understood is not jobfence's.
-    fn add(&mut self, line: &str) {
-        let Ok(step) = serde_json::from_str(line).map(LoggedStep::new) else { return };
-        let is_ours = step.schema.as_deref() == Some(SCHEMA) && step.holder.as_deref() == Some(HOLDER);
-        let (Some(Ok(id)), Some(ended)) =
-            (step.job.as_ref().map(|id| id.parse()), step.ended.as_deref().and_then(seconds_of))
-        else {
-            return;
-        };
-        if !is_ours {
-            return;
-        }
-        let mut node = step.node.as_deref().unwrap_or_default();
-        // The janitor knows only the host's name. By default Slurm names the node by that, up to the first dot.
-        if step.end.as_deref() == Some(REAPED) {
-            node = node.split('.').next().unwrap_or_default();
-        }
-        let wall = step.wall_seconds.unwrap_or_default();
-        // Whole seconds are as exact as the controller's own.
-        let began = ended.saturating_sub(wall.as_secs() + u64::from(wall.subsec_nanos() > 0));
-        let job = self.jobs.entry((id, node.to_owned())).or_default();
-        // Job numbers start again at some point: an old job is unrelated to a new one.
-        if began > job.ended + 7 * 86_400 {
-            *job = StoredJob::default();
-        }
-        let part = &mut job.part;
-        part.cpu_seconds += step.usage.cpu.unwrap_or_default().as_secs_f64();
-        part.memory_peak = part.memory_peak.max(step.job_memory_peak_bytes).max(step.usage.memory_peak);
-        part.memory = part.memory.max(step.memory_granted_bytes.or(step.memory_limit_bytes));
-        let cpus = step.cpus_granted.or(step.cpus_limit);
-        part.cpus = part.cpus.max(cpus.map(|cpus| cpus.thousandths().div_ceil(1000)));
-        job.began = Some(job.began.map_or(began, |before| before.min(began)));
-        job.ended = job.ended.max(ended);
-        job.seen = 0;
-    }
-
-    fn write(&mut self, deadline: Instant) -> Result<(), String> {
-        if self.jobs.values().all(StoredJob::is_done) {
-            return Ok(());
-        }
-        if !self.can_store {
-            can_store()?;
-            self.can_store = true;
-        }
-        let mut ids: Vec<(u32, u32)> = Vec::new();
-        for ((id, _), job) in self.jobs.iter().filter(|(_, job)| !job.is_done()) {
-            match ids.last_mut() {
-                Some((refused, last)) if last == id => *refused = job.refused.max(*refused),
-                _ => ids.push((job.refused, *id)),
+            });
+            known.is_changed = true;
+            refused = refused.and(some_refused);
+            if stored == 0 && refused.is_err() {
+                break;
             }
         }
-        ids.sort_unstable();
-        let ids: Vec<u32> = ids.into_iter().map(|(_, id)| id).collect();
-        let (mut left, mut refused) = (ids.as_slice(), Ok(()));
-        while !left.is_empty() && Instant::now() < deadline {
-            let (some, _) = left.split_at(left.len().min(AT_ONCE));
-            let (asked, mut found) = (Instant::now(), Found::default());
-            found.ask(some, &mut |ids| sacct(ids))?;
-            let mut done = 0;
-            while let Some(id) = some.get(done)
-                && (done == 0 || asked.elapsed() < FRESH)
-            {
-                done += 1;
-                let ours = self.jobs.range_mut((*id, String::new())..).take_while(|((of, _), _)| of == id);
-                for ((_, node), job) in ours.filter(|(_, job)| !job.is_done()) {
-                    if let Err(error) = job.bring(*id, node, &mut found, &mut store) {
-                        job.refused += 1;
-                        refused = refused.and(Err(error));
+        refused
+    }
+
+    /// Adds this host's parts to what slurmdbd has about these jobs. Returns how many were written, and the first reason why one was not.
+    fn bring(
+        &mut self,
+        known: &mut KnownJobs,
+        ids: &[u32],
+        found: &mut Found,
+        patience: Duration,
+        store: &mut impl FnMut(&[Comment]) -> (BTreeSet<u32>, Result<(), String>),
+    ) -> (usize, Result<(), String>) {
+        let now = Instant::now();
+        let mut comments = Vec::new();
+        for id in ids {
+            let mut new = None;
+            let ours = known.jobs.range_mut((*id, String::new())..).take_while(|((of, _), _)| of == id);
+            for ((_, node), job) in ours.filter(|(_, job)| !job.is_done) {
+                match job.step(*id, node, found, patience, now) {
+                    Ok(Some(summary)) => {
+                        if let Some(lack) = summary.lack()
+                            && self.said_lack.insert(lack)
+                        {
+                            log::info!(
+                                "job {id}: jobstats is shown nothing of jobs like it, since their summary lacks {lack}"
+                            );
+                        }
+                        new = Some(summary);
+                    }
+                    Ok(None) => {}
+                    Err(why) => {
+                        log::info!("{why}");
+                        job.is_done = true;
                     }
                 }
             }
-            left = left.get(done..).unwrap_or_default();
+            if let (Some(summary), Some(record)) = (new, found.jobs.get(id)) {
+                match summary.comment() {
+                    Ok(text) if text.len() <= LONGEST => {
+                        comments.push(Comment { id: *id, name: record.name.clone(), text })
+                    }
+                    Ok(_) => {
+                        log::info!("job {id}: what its nodes have used is too long for an AdminComment");
+                        give_up(known, *id);
+                    }
+                    Err(error) => log::error!("job {id}: {error}"),
+                }
+            }
         }
-        // What is stored is not needed any more once the log has dropped it, too.
-        let newest = self.jobs.values().map(|job| job.ended).max().unwrap_or_default();
-        self.jobs.retain(|_, job| job.ended + 30 * 86_400 > newest);
-        refused
+        // What other nodes write, too, comes first: it is the more likely to be still as it was read.
+        comments.sort_by_key(|comment| found.jobs.get(&comment.id).is_none_or(|record| record.nodes == 1));
+        let (stored, refused) = if comments.is_empty() { (BTreeSet::new(), Ok(())) } else { store(&comments) };
+        for comment in &comments {
+            let is_alone = found.jobs.get(&comment.id).is_some_and(|record| record.nodes == 1);
+            let ours = known.jobs.range_mut((comment.id, String::new())..).take_while(|((of, _), _)| *of == comment.id);
+            for (_, job) in ours.filter(|(_, job)| !job.is_done && job.due.is_none()) {
+                if !stored.contains(&comment.id) {
+                    job.later(patience, now);
+                } else if is_alone {
+                    job.is_done = true;
+                } else {
+                    job.written = Some(now);
+                    job.due = Some(now + patience.max(SETTLED));
+                }
+            }
+        }
+        (stored.len(), refused)
     }
 }
 
-impl StoredJob {
-    /// Adds the node's part to what slurmdbd has about the job, or notices that it is there already.
-    fn bring(
+/// The jobs whose turn it is, at most as many as one call is about; the newest first.
+fn waiting(known: &KnownJobs, now: Instant) -> Vec<u32> {
+    let is_due = |job: &KnownJob| !job.is_done && job.due.is_some_and(|due| due <= now);
+    let mut ids: Vec<(u32, u64, u32)> =
+        known.jobs.iter().filter(|(_, job)| is_due(job)).map(|((id, _), job)| (job.tries, job.ended, *id)).collect();
+    // What was refused comes behind the others.
+    ids.sort_unstable_by_key(|(tries, ended, id)| (*tries, u64::MAX - ended, *id));
+    let mut seen = BTreeSet::new();
+    ids.into_iter().map(|(.., id)| id).filter(|id| seen.insert(*id)).take(AT_ONCE).collect()
+}
+
+fn give_up(known: &mut KnownJobs, id: u32) {
+    for (_, job) in known.jobs.range_mut((id, String::new())..).take_while(|((of, _), _)| *of == id) {
+        job.is_done = true;
+    }
+}
+
+impl KnownJob {
+    /// Looks at what slurmdbd has of the job. Returns what is to be written; then nothing is due until that is done. An error says why the
+    /// job is not stored.
+    fn step(
         &mut self,
         id: u32,
         node: &str,
         found: &mut Found,
-        store: &mut impl FnMut(&str, &str) -> Result<(), String>,
-    ) -> Result<(), String> {
+        patience: Duration,
+        now: Instant,
+    ) -> Result<Option<Summary>, String> {
         if found.too_long.contains(&id) {
-            log::warn!(
+            return Err(format!(
                 "job {id}: cannot store what its nodes have used: sacct says too much about the job and its array"
-            );
-            self.is_given_up = true;
-            return Ok(());
+            ));
         }
-        let Some(Stored { name, comment }) = found.jobs.get_mut(&id) else {
-            self.misses += 1;
-            self.is_given_up = self.misses > MISSES;
-            return Ok(());
+        let Some(record) = found.jobs.get_mut(&id) else {
+            self.later(patience, now);
+            return Ok(None);
         };
-        let Some(mut summary) = Summary::of_comment(comment) else {
-            log::info!("job {id}: its AdminComment has another text, which stays");
-            self.is_given_up = true;
-            return Ok(());
+        // slurmdbd does not know the newest run yet, and this is the one before.
+        if self.stretches.last().is_some_and(|last| record.is_over_at(last.began)) {
+            self.later(patience, now);
+            return Ok(None);
+        }
+        // Of a run before the newest one nothing can be stored.
+        let Some(part) = self.part(record) else {
+            self.is_done = true;
+            return Ok(None);
         };
-        let elapsed = self.ended.saturating_sub(self.began.unwrap_or(self.ended));
-        if !summary.put(node, &self.part, elapsed) {
-            // By then, any node that read before this one wrote has written, too.
-            if self.looked.is_none_or(|looked| looked.elapsed() > 2 * FRESH) {
-                self.seen += 1;
-                self.looked = Some(Instant::now());
+        let Some(ended) = record.ended else {
+            self.later(patience, now);
+            return Ok(None);
+        };
+        let summary = Summary::of_comment(&record.comment)
+            .ok_or_else(|| format!("job {id}: its AdminComment has another text, which stays"))?;
+        let mut summary = summary.of_run(record.submitted, record.gpus);
+        if !summary.put(node, &part, ended.saturating_sub(record.started.unwrap_or(ended))) {
+            match self.written.map(|written| written + SETTLED) {
+                // Another node that had read before can still overwrite it.
+                Some(settled) if settled > now => self.due = Some(settled),
+                _ => self.is_done = true,
             }
-            return Ok(());
+            return Ok(None);
         }
-        let new = summary.comment()?;
-        if new.len() > LONGEST {
-            log::info!("job {id}: what its nodes have used is too long for an AdminComment");
-            self.is_given_up = true;
-            return Ok(());
+        if record.nodes > SEVERAL && !self.has_turn {
+            // The more nodes, the later: two of them rarely write at the same moment.
+            self.has_turn = true;
+            let nodes = f64::from(u32::try_from(record.nodes).unwrap_or(u32::MAX));
+            self.due = Some(now + part_of(patience, random() * (nodes / 100.0).min(24.0)));
+            return Ok(None);
         }
-        self.seen = 0;
-        store(name, &new)?;
-        (self.looked, self.refused) = (Some(Instant::now()), 0);
+        self.due = None;
         // Another node of this host may come next.
-        *comment = new;
-        Ok(())
+        record.comment = summary.comment().unwrap_or_default();
+        Ok(Some(summary))
+    }
+
+    /// Not now: the job runs on, slurmdbd does not know it yet, or sacctmgr refused it.
+    fn later(&mut self, patience: Duration, now: Instant) {
+        self.due = Some(now + patience * 2u32.saturating_pow(self.tries));
+        self.tries += 1;
+        self.is_done = self.tries > TRIES;
     }
 }
 
-/// A job in slurmdbd.
-struct Stored {
-    /// Its name for sacctmgr: the number of an array's last job is also that of the whole array.
-    name: String,
-    comment: String,
+/// A number from 0 to 1.
+fn random() -> f64 {
+    let random = RandomState::new().build_hasher().finish();
+    f64::from(u32::try_from(random >> 32).unwrap_or_default()) / f64::from(u32::MAX)
 }
 
-/// What slurmdbd has about some jobs. A job in neither field is not known to it yet.
-#[derive(Default)]
-struct Found {
-    jobs: BTreeMap<u32, Stored>,
-    /// Jobs with a longer answer than is read: the number of an array's last job is also that of the whole array.
-    too_long: BTreeSet<u32>,
-}
-
-impl Found {
-    /// Asks about all in one call; in halves if the answer is too long.
-    fn ask(&mut self, ids: &[u32], sacct: &mut impl FnMut(&[u32]) -> Result<String, Silence>) -> Result<(), String> {
-        match sacct(ids) {
-            Ok(said) => self.add(ids, &said),
-            Err(Silence::Long) => match ids {
-                [id] => drop(self.too_long.insert(*id)),
-                _ => {
-                    let (one, other) = ids.split_at(ids.len() / 2);
-                    self.ask(one, sacct)?;
-                    self.ask(other, sacct)?;
-                }
-            },
-            Err(silence) => return Err(format!("sacct: {silence}")),
-        }
-        Ok(())
-    }
-
-    fn add(&mut self, ids: &[u32], said: &str) {
-        for line in said.lines() {
-            let Some((id, (name, comment))) =
-                line.split_once('|').and_then(|(id, rest)| Some((id, rest.split_once('|')?)))
-            else {
-                continue;
-            };
-            if let Some(id) = id.parse().ok().filter(|id| ids.contains(id)) {
-                let stored = || Stored { name: name.to_owned(), comment: comment.trim().to_owned() };
-                self.jobs.entry(id).or_insert_with(stored);
-            }
-        }
-    }
-}
-
-fn sacct(ids: &[u32]) -> Result<String, Silence> {
-    let ids = ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-    // The comment comes last: it can contain any text.
-    let fields = "--format=JobIDRaw,JobID,AdminComment";
-    let words = ["--noheader", "--parsable2", "--allocations", "--jobs", &ids, fields];
-    run_until("sacct", &words, Instant::now() + PATIENCE)
+fn part_of(time: Duration, part: f64) -> Duration {
+    Duration::try_from_secs_f64(time.as_secs_f64() * part).unwrap_or(time)
 }
 
 /// Why Slurm's commands here cannot store anything.
 pub fn can_store() -> Result<(), String> {
-    check_release(&asked("sacctmgr", &["--version"])?)
+    let said = run_until("sacctmgr", &["--version"], Instant::now() + PATIENCE);
+    check_release(&said.map_err(|silence| format!("sacctmgr: {silence}"))?)
 }
 
 /// Checks the output of 'sacctmgr --version', `slurm 24.11.5`, or `slurm-wlm` on Debian. Until 22.05 it makes every comment lower case
@@ -332,27 +318,61 @@ fn check_release(said: &str) -> Result<(), String> {
     }
 }
 
-/// What the database has about a job of Slurm. `None`: nothing of jobfence's.
+/// What the database has about the newest run of a job of Slurm. `None`: nothing of jobfence's.
 pub fn summary_of(job: &str) -> Option<Summary> {
     let is_slurms = SlurmName::parse(job).is_some_and(|name| name.step.is_none());
-    let arguments = ["--noheader", "--parsable2", "--allocations", "--jobs", job, "--format=AdminComment"];
-    let said = is_slurms.then(|| asked("sacct", &arguments))?;
-    let said = said.inspect_err(|error| log::debug!("Slurm's accounting says nothing: {error}")).ok()?;
-    Summary::of_comment(said.lines().next()?.trim()).filter(|summary| summary.nodes().next().is_some())
-}
-
-fn store(name: &str, comment: &str) -> Result<(), String> {
-    let (job, set) = (format!("jobid={name}"), format!("AdminComment={comment}"));
-    asked("sacctmgr", &["--immediate", "modify", "job", "where", &job, "set", &set]).map(drop)
-}
-
-fn asked(program: &str, arguments: &[&str]) -> Result<String, String> {
-    run_until(program, arguments, Instant::now() + PATIENCE).map_err(|silence| format!("{program}: {silence}"))
+    let said = is_slurms.then(|| database::comment_of(job))?;
+    let (submitted, comment) =
+        said.inspect_err(|error| log::debug!("Slurm's accounting says nothing: sacct: {error}")).ok()??;
+    let summary = Summary::of_comment(&comment).filter(|summary| summary.is_of_run(submitted))?;
+    let is_any = summary.nodes().next().is_some();
+    is_any.then_some(summary)
 }
 
 #[cfg(test)]
 mod tests {
+    use jobfence::report::account::{REAPED, SCHEMA};
+    use jobfence::schedulers::slurm::HOLDER;
+
+    use super::database::Record;
+    use super::summary::NodePart;
     use super::*;
+
+    const PATIENT: Duration = Duration::from_secs(20);
+
+    fn line(job: u32, node: &str, step: &str, ended: &str, cpu: f64) -> String {
+        format!(
+            "{{\"schema\":\"{SCHEMA}\",\"holder\":\"{HOLDER}\",\"job\":\"{job}\",\"node\":\"{node}\",\"step\":\"{step}\",\
+             \"ended\":\"1970-01-01T{ended}Z\",\"wall_seconds\":9.5,\"cpu_seconds\":{cpu},\"cpus_limit\":1.5,\
+             \"memory_limit_bytes\":100,\"memory_peak_bytes\":40,\"job_memory_peak_bytes\":null}}"
+        )
+    }
+
+    /// A store whose jobs are all due.
+    fn known(lines: &[String]) -> KnownJobs {
+        let mut known = KnownJobs::default();
+        lines.iter().for_each(|line| known.add(line));
+        known.jobs.values_mut().for_each(|job| job.due = Some(Instant::now()));
+        known
+    }
+
+    fn bring(
+        known: &mut KnownJobs,
+        ids: &[u32],
+        said: &str,
+        refuse: &[u32],
+    ) -> (Vec<(String, String)>, Result<(), String>) {
+        let mut found = Found::default();
+        found.add(ids, said);
+        found.too_long.extend(ids.iter().filter(|id| **id == 99));
+        let mut told = Vec::new();
+        let (_, refused) = Store::default().bring(known, ids, &mut found, PATIENT, &mut |comments| {
+            told.extend(comments.iter().map(|one| (one.name.clone(), one.text.clone())));
+            let stored = comments.iter().map(|one| one.id).filter(|id| !refuse.contains(id)).collect();
+            (stored, if refuse.is_empty() { Ok(()) } else { Err("refused".to_owned()) })
+        });
+        (told, refused)
+    }
 
     #[test]
     fn releases_that_spoil_a_comment_are_refused() {
@@ -365,73 +385,118 @@ mod tests {
     }
 
     #[test]
-    fn one_job_of_which_too_much_is_said_does_not_keep_the_others() {
-        let (mut found, mut calls) = (Found::default(), 0);
-        let mut sacct = |ids: &[u32]| {
-            calls += 1;
-            let line = |id: &u32| format!("{id}|5_{id}|of {id}\n1{id}|7_1|another's\n{id}|5_9|not this\n");
-            if ids.contains(&5) { Err(Silence::Long) } else { Ok(ids.iter().map(line).collect()) }
-        };
-        found.ask(&(1..=8).collect::<Vec<_>>(), &mut sacct).unwrap();
-        assert_eq!(calls, 7);
-        assert_eq!(found.too_long, BTreeSet::from([5]));
-        let names: Vec<String> = found.jobs.values().map(|job| format!("{} {}", job.name, job.comment)).collect();
-        assert_eq!(names, [1, 2, 3, 4, 6, 7, 8].map(|id| format!("5_{id} of {id}")));
-        assert!(Found::default().ask(&[1, 2], &mut |_| Err(Silence::Late)).is_err());
+    fn runs_of_a_requeued_job_are_never_added_up() {
+        let two = [line(7, "n1", "batch", "00:01:00", 70_000.0), line(7, "n1", "batch", "00:10:00", 5.0)];
+        let second = "7|7|61|500|610|COMPLETED|1||\n7|7|40|45|60|REQUEUED|1||\n";
+        let mut both = known(&two);
+        let (told, _) = bring(&mut both, &[7], second, &[]);
+        let summary = Summary::of_comment(&told[0].1).unwrap();
+        let part = NodePart { cpus: Some(2), memory: Some(100), memory_peak: Some(40), cpu_seconds: 5.0 };
+        assert_eq!((summary.nodes().collect::<Vec<_>>(), summary.seconds()), (vec![("n1", part)], 110));
+        assert!(both.jobs[&(7, "n1".to_owned())].is_done);
+        // Of the first run alone: before the second one has ended, and after it, elsewhere.
+        for said in [second, "7|7|61|Unknown|Unknown|PENDING|1||\n7|7|40|45|60|REQUEUED|1||\n"] {
+            let mut first = known(&two[..1]);
+            assert!(bring(&mut first, &[7], said, &[]).0.is_empty(), "{said}");
+            assert!(first.jobs[&(7, "n1".to_owned())].is_done);
+        }
+        // slurmdbd does not know the second one yet.
+        let mut early = known(&two);
+        assert!(bring(&mut early, &[7], "7|7|40|45|60|REQUEUED|1||\n", &[]).0.is_empty());
+        assert!(!early.jobs[&(7, "n1".to_owned())].is_done);
+        // What was stored of the first run does not stay.
+        let earlier = told[0].1.clone();
+        let third = format!("7|7|611|700|900|COMPLETED|1||{earlier}\n7|7|61|500|610|REQUEUED|1||{earlier}\n");
+        let mut late = known(&[line(7, "n2", "batch", "00:12:00", 1.0)]);
+        let (told, _) = bring(&mut late, &[7], &third, &[]);
+        let nodes = Summary::of_comment(&told[0].1).unwrap();
+        assert_eq!(nodes.nodes().map(|(node, _)| node).collect::<Vec<_>>(), ["n2"]);
+    }
+
+    #[test]
+    fn a_job_that_runs_on_is_not_stored_and_asked_about_less_and_less() {
+        let mut jobs = known(&[line(7, "n1", "0", "00:01:00", 1.0)]);
+        let mut waits = Vec::new();
+        for _ in 0..3 {
+            let now = Instant::now();
+            assert!(bring(&mut jobs, &[7], "7|7|1|2|Unknown|RUNNING|1||\n", &[]).0.is_empty());
+            waits.push(jobs.jobs.values().next().unwrap().due.unwrap().duration_since(now).as_secs() / 20);
+        }
+        assert_eq!(waits, [1, 2, 4]);
+        // Its end comes at once, whatever was before.
+        jobs.add(&line(7, "n1", "batch", "00:02:00", 1.0));
+        let job = jobs.jobs.values().next().unwrap();
+        assert!(job.is_over && job.due.is_none() && job.tries == 0);
     }
 
     #[test]
     fn what_is_refused_of_one_job_or_too_long_is_of_this_one_alone() {
-        let mut found = Found::default();
-        found.add(&[1, 2, 3], "1|1|\n2|2|by a site\n3|3|\n");
-        found.too_long.insert(4);
-        let mut jobs = [1, 2, 3, 4, 5].map(|id| (id, StoredJob::default()));
-        let mut stored = Vec::new();
-        let mut store = |name: &str, comment: &str| match name {
-            "3" => Err("refused".to_owned()),
-            _ => {
-                stored.push(format!("{name} {}", comment.get(..4).unwrap_or_default()));
-                Ok(())
-            }
-        };
-        let results = jobs.each_mut().map(|(id, job)| job.bring(*id, "n1", &mut found, &mut store).is_ok());
-        assert_eq!(results, [true, true, false, true, true]);
-        let given_up = jobs.each_ref().map(|(_, job)| job.is_given_up);
-        assert_eq!(given_up, [false, true, false, true, false]);
-        assert_eq!(jobs[4].1.misses, 1);
-        // It is there, but another node could still overwrite it.
-        jobs[0].1.bring(1, "n1", &mut found, &mut store).unwrap();
-        assert_eq!(jobs[0].1.seen, 0);
-        // Another node's part is added, and overwrites nothing.
-        StoredJob::default().bring(1, "n2", &mut found, &mut store).unwrap();
-        assert_eq!(Summary::of_comment(&found.jobs[&1].comment).unwrap().nodes().count(), 2);
-        assert_eq!(stored, ["1 JS1:", "1 JS1:"]);
+        let mut jobs = known(&[1, 2, 3, 99, 5].map(|id| line(id, "n1", "batch", "00:01:00", 1.0)));
+        let of = |id: u32, comment: &str| format!("{id}|{id}|1|2|60|COMPLETED|1||{comment}\n");
+        let said = of(1, "") + &of(2, "by a site") + &of(3, "");
+        let (told, refused) = bring(&mut jobs, &[1, 2, 3, 99, 5], &said, &[3]);
+        assert_eq!(told.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["1", "3"]);
+        assert!(refused.is_err());
+        let done: Vec<(bool, u32)> = jobs.jobs.values().map(|job| (job.is_done, job.tries)).collect();
+        assert_eq!(done, [(true, 0), (true, 0), (false, 1), (false, 1), (true, 0)]);
+    }
+
+    #[test]
+    fn nodes_add_their_parts_and_look_again() {
+        let record = |comment: &str| format!("7|7|1|2|60|COMPLETED|2||{comment}\n");
+        let mut first = known(&[line(7, "n1", "batch", "00:01:00", 1.0)]);
+        let (told, _) = bring(&mut first, &[7], &record(""), &[]);
+        let job = || (7, "n1".to_owned());
+        assert!(!first.jobs[&job()].is_done && first.jobs[&job()].due.unwrap() > Instant::now());
+        let mut second = known(&[line(7, "n2", "0", "00:01:00", 2.0)]);
+        let (both, _) = bring(&mut second, &[7], &record(&told[0].1), &[]);
+        assert_eq!(Summary::of_comment(&both[0].1).unwrap().nodes().count(), 2);
+        // It is there, but another node could still overwrite it; and later no more.
+        assert!(bring(&mut first, &[7], &record(&both[0].1), &[]).0.is_empty());
+        assert!(!first.jobs[&job()].is_done);
+        first.jobs.get_mut(&job()).unwrap().written = Instant::now().checked_sub(SETTLED);
+        assert!(bring(&mut first, &[7], &record(&both[0].1), &[]).0.is_empty());
+        assert!(first.jobs[&job()].is_done);
+        // Many nodes take turns.
+        let mut one_of_many = known(&[line(7, "n1", "batch", "00:01:00", 1.0)]);
+        let many = record("").replace("|2||", "|500||");
+        assert!(bring(&mut one_of_many, &[7], &many, &[]).0.is_empty());
+        assert_eq!(bring(&mut one_of_many, &[7], &many, &[]).0.len(), 1);
     }
 
     #[test]
     fn steps_of_a_job_are_added_up() {
-        let mut store = Store::default();
-        let line = |job: &str, holder: &str, cpu: f64, peak: u64| {
-            format!(
-                "{{\"schema\":\"{SCHEMA}\",\"holder\":\"{holder}\",\"job\":\"{job}\",\"node\":\"n1\",\
-                 \"ended\":\"2026-11-25T03:00:10Z\",\"wall_seconds\":9.5,\"cpu_seconds\":{cpu},\"cpus_limit\":1.5,\
-                 \"memory_limit_bytes\":100,\"memory_peak_bytes\":{peak},\"job_memory_peak_bytes\":null}}"
-            )
-        };
-        for text in [
-            line("7", HOLDER, 1.5, 40),
-            line("7", HOLDER, 2.0, 30),
-            line("8", "manual", 2.0, 30),
-            line("x", HOLDER, 2.0, 30),
+        let jobs = known(&[
+            line(7, "n1", "0", "03:00:05", 1.5),
+            line(7, "n1", "batch", "03:00:10", 2.0),
+            line(8, "n1", "0", "03:00:10", 2.0).replace(HOLDER, "manual"),
+            line(9, "n1", "0", "03:00:10", 2.0).replace("\"9\"", "\"x\""),
             // As the janitor writes it.
-            line("7", HOLDER, 0.5, 20).replace("\"n1\"", "\"n1.cluster\",\"end\":\"reaped\""),
+            line(7, "n1.cluster", "1", "03:00:10", 0.5).replace("\"wall", &format!("\"end\":\"{REAPED}\",\"wall")),
             "{\"schema\":".to_owned(),
-        ] {
-            store.add(&text);
-        }
-        assert_eq!(store.jobs.keys().cloned().collect::<Vec<_>>(), [(7, "n1".to_owned())]);
-        let job = store.jobs.values().next().unwrap();
+        ]);
+        assert_eq!(jobs.jobs.keys().cloned().collect::<Vec<_>>(), [(7, "n1".to_owned())]);
+        let job = jobs.jobs.values().next().unwrap();
         let part = NodePart { cpus: Some(2), memory: Some(100), memory_peak: Some(40), cpu_seconds: 4.0 };
-        assert_eq!((&job.part, job.ended - job.began.unwrap()), (&part, 10));
+        assert_eq!(job.part(&Record::default()), Some(part));
+        // However many there are, what is kept of them is bounded.
+        let many = known(
+            &(0..300)
+                .map(|at| line(7, "n1", "0", &format!("{:02}:{:02}:00", at / 60, at % 60), 1.0))
+                .collect::<Vec<_>>(),
+        );
+        let job = many.jobs.values().next().unwrap();
+        assert!(job.stretches.len() <= 64);
+        assert_eq!(job.part(&Record::default()).unwrap().cpu_seconds, 300.0);
+    }
+
+    #[test]
+    fn the_newest_come_first_and_at_most_as_many_as_one_call_asks_about() {
+        let lines: Vec<String> =
+            (1..=300).map(|id| line(id, "n1", "batch", &format!("{:02}:{:02}:00", id / 60, id % 60), 1.0)).collect();
+        let mut jobs = known(&lines);
+        jobs.jobs.get_mut(&(300, "n1".to_owned())).unwrap().tries = 1;
+        let ids = waiting(&jobs, Instant::now());
+        assert_eq!((ids.len(), ids.first(), ids.last()), (100, Some(&299), Some(&200)));
     }
 }

@@ -3,6 +3,9 @@
 //!
 //! Its readers (jobstats, Open OnDemand's helper, seff-like tools) use the members that they know and ignore the rest. The member
 //! `jobfence` marks a summary of jobfence, to which another node may add its part; any other text is not jobfence's.
+//!
+//! Some readers fail where a number is missing (reportseff), and jobstats does not ask Prometheus for what a summary lacks, such as GPUs.
+//! So a summary that lacks what they need begins with another mark, which they all ignore. Only jobfence reads it.
 
 use std::io::{Read, Write};
 
@@ -13,8 +16,11 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
 
-/// Precedes the summary.
+/// Precedes a summary that has all that its readers need.
 const MARK: &str = "JS1:";
+
+/// Precedes one that lacks something.
+const OWN_MARK: &str = "JF1:";
 
 /// jobfence writes no summary that unpacks to more.
 const LONGEST: u64 = 4 << 20;
@@ -44,38 +50,94 @@ const MEMBERS: [(&str, NodeNumber); 3] = [
 
 type NodeNumber = fn(&mut NodePart) -> &mut Option<u64>;
 
+/// What jobstats needs of a node of a job with GPUs: objects with a value for each GPU.
+const GPU_MEMBERS: [&str; 3] = ["gpu_utilization", "gpu_used_memory", "gpu_total_memory"];
+
+impl NodePart {
+    /// The part as jobstats has it.
+    pub fn entry(&self) -> Value {
+        let mut entry = Map::new();
+        // Rounded to the millisecond, so that parsing and writing again gives the same text.
+        entry.insert(CPU.to_owned(), json!((self.cpu_seconds * 1000.0).round() / 1000.0));
+        for (name, of) in MEMBERS {
+            entry.extend(of(&mut self.clone()).map(|value| (name.to_owned(), json!(value))));
+        }
+        Value::Object(entry)
+    }
+
+    /// Reads what [`Self::entry`] makes.
+    pub fn of_entry(entry: &Value) -> Self {
+        let cpu_seconds = entry.get(CPU).and_then(Value::as_f64).unwrap_or_default();
+        let mut part = Self { cpu_seconds, ..Self::default() };
+        for (name, of) in MEMBERS {
+            *of(&mut part) = entry.get(name).and_then(Value::as_u64);
+        }
+        part
+    }
+
+    /// Adds what another step used, or the same job earlier.
+    pub fn add(&mut self, other: &Self) {
+        self.cpu_seconds += other.cpu_seconds;
+        for (_, of) in MEMBERS {
+            let more = *of(&mut other.clone());
+            let most = of(self);
+            *most = (*most).max(more);
+        }
+    }
+}
+
 /// What a job used on all nodes that have reported.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Summary {
     nodes: Map<String, Value>,
     seconds: u64,
+    /// When the run was submitted, in seconds since 1970: a requeued job has a record for each run. 0: not known.
+    run: u64,
+    /// How many GPUs the job was granted on all its nodes.
+    gpus: u64,
 }
 
 impl Summary {
     /// Parses a comment. An empty one has no nodes. `None`: the comment is not jobfence's.
     pub fn of_comment(comment: &str) -> Option<Self> {
         if comment.is_empty() {
-            return Some(Self { nodes: Map::new(), seconds: 0 });
+            return Some(Self::default());
         }
-        let packed = STANDARD.decode(comment.strip_prefix(MARK)?).ok()?;
+        let packed = comment.strip_prefix(MARK).or_else(|| comment.strip_prefix(OWN_MARK))?;
         let mut text = String::new();
-        GzDecoder::new(packed.as_slice()).take(LONGEST).read_to_string(&mut text).ok()?;
+        GzDecoder::new(STANDARD.decode(packed).ok()?.as_slice()).take(LONGEST).read_to_string(&mut text).ok()?;
         let summary: Value = serde_json::from_str(&text).ok()?;
-        summary.get("jobfence")?;
-        let nodes = summary.get("nodes")?.as_object()?.clone();
-        Some(Self { nodes, seconds: summary.get("total_time")?.as_u64()? })
+        let ours = summary.get("jobfence")?;
+        let number = |of: &Value, name: &str| of.get(name).and_then(Value::as_u64);
+        Some(Self {
+            nodes: summary.get("nodes")?.as_object()?.clone(),
+            seconds: number(&summary, "total_time")?,
+            run: number(ours, "submitted").unwrap_or_default(),
+            gpus: number(&summary, "gpus").unwrap_or_default(),
+        })
     }
 
-    /// Adds a node's part. Returns whether that changes anything.
-    pub fn put(&mut self, node: &str, part: &NodePart, seconds: u64) -> bool {
-        let mut entry = Map::new();
-        // Rounded to the millisecond, so that parsing and writing again gives the same text.
-        entry.insert(CPU.to_owned(), json!((part.cpu_seconds * 1000.0).round() / 1000.0));
-        for (name, of) in MEMBERS {
-            entry.extend(of(&mut part.clone()).map(|value| (name.to_owned(), json!(value))));
+    /// Makes it that of the run with this record: what was stored of another run goes.
+    #[must_use]
+    pub fn of_run(self, submitted: u64, gpus: u64) -> Self {
+        match self.run {
+            0 => Self { run: submitted, gpus, ..self },
+            run if run == submitted => Self { gpus, ..self },
+            _ => Self { run: submitted, gpus, ..Self::default() },
         }
-        let entry = Value::Object(entry);
-        if self.nodes.get(node) == Some(&entry) && self.seconds >= seconds {
+    }
+
+    /// Whether it is of the run with this record.
+    pub fn is_of_run(&self, submitted: u64) -> bool {
+        [0, submitted].contains(&self.run)
+    }
+
+    /// Adds a node's part. Returns whether that changes anything. What is stored never becomes less: a part only grows.
+    pub fn put(&mut self, node: &str, part: &NodePart, seconds: u64) -> bool {
+        let entry = part.entry();
+        let stored = self.nodes.get(node);
+        let is_less = stored.is_some_and(|stored| NodePart::of_entry(stored).cpu_seconds > part.cpu_seconds + 0.001);
+        if is_less || stored == Some(&entry) && self.seconds >= seconds {
             return false;
         }
         self.nodes.insert(node.to_owned(), entry);
@@ -83,16 +145,32 @@ impl Summary {
         true
     }
 
+    /// What its readers would miss. `None`: nothing.
+    pub fn lack(&self) -> Option<&'static str> {
+        let each = |name: &str, is_known: fn(&Value) -> bool| {
+            self.nodes.values().all(|node| node.get(name).is_some_and(is_known))
+        };
+        let number = |name| each(name, |value| value.as_u64().is_some_and(|number| number > 0));
+        let of_each_gpu = |name| each(name, |gpus| gpus.as_object().is_some_and(|gpus| !gpus.is_empty()));
+        if !number("total_memory") {
+            return Some("the granted memory");
+        }
+        if !number("cpus") {
+            return Some("the granted CPUs");
+        }
+        if !each("used_memory", Value::is_u64) {
+            return Some("the most memory in use");
+        }
+        if self.gpus > 0 && !GPU_MEMBERS.into_iter().all(of_each_gpu) {
+            return Some("the use of its GPUs");
+        }
+        // They divide by it.
+        (self.seconds == 0).then_some("a run time of at least a second")
+    }
+
     /// Each node's part, by its name.
     pub fn nodes(&self) -> impl Iterator<Item = (&str, NodePart)> {
-        self.nodes.iter().map(|(node, entry)| {
-            let cpu_seconds = entry.get(CPU).and_then(Value::as_f64).unwrap_or_default();
-            let mut part = NodePart { cpu_seconds, ..NodePart::default() };
-            for (name, of) in MEMBERS {
-                *of(&mut part) = entry.get(name).and_then(Value::as_u64);
-            }
-            (node.as_str(), part)
-        })
+        self.nodes.iter().map(|(node, entry)| (node.as_str(), NodePart::of_entry(entry)))
     }
 
     /// The job's run time, in seconds.
@@ -102,11 +180,12 @@ impl Summary {
 
     /// The comment's text.
     pub fn comment(&self) -> Result<String, String> {
-        // jobstats needs the number of GPUs; jobfence does not measure their use.
-        let summary = json!({ "gpus": 0, "jobfence": 1, "nodes": self.nodes, "total_time": self.seconds });
+        let ours = json!({ "submitted": self.run });
+        let summary = json!({ "gpus": self.gpus, "jobfence": ours, "nodes": self.nodes, "total_time": self.seconds });
+        let mark = if self.lack().is_none() { MARK } else { OWN_MARK };
         let mut packer = GzEncoder::new(Vec::new(), Compression::best());
         let packed = packer.write_all(summary.to_string().as_bytes()).and_then(|()| packer.finish());
-        Ok(MARK.to_owned() + &STANDARD.encode(packed.map_err(|error| format!("pack a summary: {error}"))?))
+        Ok(mark.to_owned() + &STANDARD.encode(packed.map_err(|error| format!("pack a summary: {error}"))?))
     }
 }
 
@@ -132,6 +211,45 @@ mod tests {
         let expected = [("n1", part(1.0)), ("n2", part(2.0))];
         assert_eq!(all.nodes().collect::<Vec<_>>(), expected);
         assert_eq!(all.seconds(), 12);
+    }
+
+    #[test]
+    fn a_summary_that_lacks_what_readers_need_is_none_of_theirs() {
+        let comment = |part: NodePart, seconds, gpus| {
+            let mut summary = Summary::of_comment("").unwrap().of_run(9, gpus);
+            summary.put("n1", &self::part(1.0), seconds);
+            summary.put("n2", &part, seconds);
+            (summary.lack(), summary.comment().unwrap(), summary)
+        };
+        for (part, seconds, gpus, lack) in [
+            (part(2.0), 10, 0, None),
+            (NodePart { memory: None, ..part(2.0) }, 10, 0, Some("the granted memory")),
+            (NodePart { memory: Some(0), ..part(2.0) }, 10, 0, Some("the granted memory")),
+            (NodePart { cpus: None, ..part(2.0) }, 10, 0, Some("the granted CPUs")),
+            (NodePart { memory_peak: None, ..part(2.0) }, 10, 0, Some("the most memory in use")),
+            (part(2.0), 10, 2, Some("the use of its GPUs")),
+            (part(2.0), 0, 0, Some("a run time of at least a second")),
+        ] {
+            let (found, comment, summary) = comment(part, seconds, gpus);
+            assert_eq!(found, lack);
+            assert_eq!(comment.starts_with("JS1:"), lack.is_none(), "{lack:?}: {comment}");
+            // jobfence reads both.
+            assert_eq!(Summary::of_comment(&comment), Some(summary));
+        }
+    }
+
+    #[test]
+    fn what_was_stored_of_another_run_goes() {
+        let mut first = Summary::of_comment("").unwrap().of_run(100, 0);
+        first.put("n1", &part(70_000.0), 3600);
+        let stored = Summary::of_comment(&first.comment().unwrap()).unwrap();
+        assert!(stored.is_of_run(100) && !stored.is_of_run(200));
+        assert_eq!(stored.clone().of_run(100, 0), first);
+        let mut second = stored.of_run(200, 0);
+        assert!(second.put("n1", &part(5.0), 10));
+        assert_eq!((second.nodes().collect::<Vec<_>>(), second.seconds()), (vec![("n1", part(5.0))], 10));
+        // A late line of a job that is forgotten is not the whole part.
+        assert!(!second.put("n1", &part(4.0), 10));
     }
 
     #[test]
