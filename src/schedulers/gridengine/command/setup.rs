@@ -5,6 +5,8 @@
 //! The complexes of the load sensor are the site's to make: qmaster keeps the last value that a host has reported, also when the sensor is
 //! gone and when qmaster is started anew, and removes no complex that has a value. So nothing could take them back.
 
+mod sleeping;
+
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -17,7 +19,7 @@ use crate::check::daemon::{SchedulerDaemon, is_ours, not_ours, runs};
 use crate::command::Failure;
 use crate::part::StartsJobs;
 use crate::setup::plan::{JobTried, PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep};
-use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
+use sleeping::SleepingQueueJob;
 
 /// Adds (`-Aconf`) or changes (`-Mconf`) the configuration of a host in the file `$2`. An execd that has none yet does not know its version,
 /// and asks for it only when that of the cluster changes. So the cluster's is written anew as it is. qmaster
@@ -248,40 +250,6 @@ pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
     JobTried::Asleep(Box::new(SleepingQueueJob(execd, facts.host)))
 }
 
-/// Its commands find Grid Engine by this daemon, whose host bears this name.
-struct SleepingQueueJob(SchedulerDaemon, String);
-
-impl SleepingJob for SleepingQueueJob {
-    fn submit(&self, user: &str) -> Result<String, String> {
-        let place = format!("hostname={}", self.1);
-        let quiet = ["-terse", "-b", "y", "-N", "jobfence-setup", "-o", "/dev/null", "-e", "/dev/null"];
-        let argv = [&["qsub"], &quiet[..], &["-l", &place, "/bin/sleep", "60"]].concat();
-        let words = self.0.words(&argv).ok_or("there is no qsub")?;
-        Ok(self.0.ask(&as_user(user, &words))?.trim().to_owned())
-    }
-
-    fn state(&self, id: &str) -> JobState {
-        state_of(&self.0.ask(&["qstat", "-u", "*"]).unwrap_or_default(), id)
-    }
-
-    fn delete(&self, user: &str, id: &str) {
-        if let Some(words) = self.0.words(&["qdel", id]) {
-            let _ = self.0.ask(&as_user(user, &words));
-        }
-    }
-}
-
-/// By the rows of qstat, of which the first column is the id and the fifth the state.
-fn state_of(rows: &str, id: &str) -> JobState {
-    let rows = rows.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let row = rows.into_iter().find(|row| row.first() == Some(&id));
-    match row.and_then(|row| row.get(4).copied()).unwrap_or_default() {
-        state if state.contains('E') => JobState::Stuck(format!("it is in the state {state}: qstat -j {id} says why")),
-        state if state.contains('r') => JobState::Runs,
-        _ => JobState::Waits,
-    }
-}
-
 /// A time of Grid Engine's, such as 00:00:40, and a little more.
 fn seconds(text: &str) -> Duration {
     let parts = text.split(':').map(|part| part.trim().parse::<u64>().unwrap_or(0));
@@ -436,17 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn qstat_says_what_becomes_of_a_job() {
-        let of = |state: &str| {
-            let head = "job-ID  prior   name       user         state submit/start at     queue                          slots ja-task-ID\n---\n";
-            let row =
-                format!("      7 0.55500 jobfence-s alice        {state}     11/28/2026 19:09:46 all.q@node1    1\n");
-            state_of(&format!("{head}{row}"), "7")
-        };
-        assert!(matches!(of("qw"), JobState::Waits));
-        assert!(matches!(of("r "), JobState::Runs));
-        assert!(matches!(of("Eqw"), JobState::Stuck(_)));
-        assert!(matches!(state_of("", "7"), JobState::Waits));
+    fn a_time_of_theirs_is_understood() {
         assert_eq!(seconds("00:00:40").as_secs(), 43);
         assert_eq!(seconds("0:1:5").as_secs(), 68);
     }
