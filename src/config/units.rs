@@ -112,6 +112,25 @@ pub(super) fn seconds(text: &str, range: RangeInclusive<u64>) -> Result<Duration
     if range.contains(&seconds) { Ok(Duration::from_secs(seconds)) } else { Err(Wrong::Range) }
 }
 
+/// The units of longer times, the longest first, in seconds.
+const TIMES: [(char, u64); 3] = [('h', 3600), ('m', 60), ('s', 1)];
+
+/// From a minute to a week.
+pub(super) fn idle_time(text: &str) -> Result<Duration, Wrong> {
+    let lower = text.to_ascii_lowercase();
+    let with_unit = TIMES.iter().find_map(|(unit, seconds)| Some((lower.strip_suffix(*unit)?, *seconds)));
+    let (digits, unit) = with_unit.unwrap_or((&lower, 1));
+    let seconds = number(digits)?.checked_mul(unit).filter(|seconds| (60..=7 * DAY).contains(seconds));
+    seconds.map(Duration::from_secs).ok_or(Wrong::Range)
+}
+
+/// As [`idle_time`] reads it, in the longest unit that fits.
+pub(super) fn idle_time_text(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let fits = TIMES.iter().find(|(_, unit)| seconds.is_multiple_of(*unit));
+    fits.map_or_else(|| seconds.to_string(), |(name, unit)| format!("{}{name}", seconds / unit))
+}
+
 /// A day in seconds.
 pub(super) const DAY: u64 = 86_400;
 
