@@ -14,6 +14,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::answer::{Answer, Question};
 use super::probe::WORD;
+use crate::table::printable;
 
 /// How long a probe may take for an answer. The driver may have to be loaded, or eight GPUs to wake up.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -51,6 +52,12 @@ struct Running {
     asked: Option<Instant>,
 }
 
+impl Running {
+    fn has_ended(&mut self) -> bool {
+        self.asked.is_none() && matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+}
+
 impl Default for Prober {
     fn default() -> Self {
         Self {
@@ -69,6 +76,10 @@ impl Prober {
     /// Asks, and returns whether an answer is to be expected. An earlier question that is not answered yet goes on.
     pub fn ask(&mut self, question: &Question) -> bool {
         self.look();
+        // One whose library was of no use has ended after its answer.
+        if self.running.as_mut().is_some_and(|running| running.has_ended()) {
+            self.running = None;
+        }
         if self.running.is_none() && !self.start() {
             return false;
         }
@@ -143,7 +154,7 @@ impl Prober {
         if let Some(trouble) = &trouble
             && self.said.as_ref() != Some(trouble)
         {
-            log::warn!("figures of GPUs are missing: {}", printable(&trouble));
+            log::warn!("figures of GPUs are missing: {}", printable(trouble));
         }
         self.said = trouble;
     }
@@ -240,6 +251,20 @@ mod tests {
         assert_eq!(prober.running.as_ref().unwrap().child.id(), pid);
         prober.rest();
         assert!(prober.running.is_none());
+    }
+
+    #[test]
+    fn one_that_has_ended_after_its_answer_is_no_failure() {
+        let mut prober = prober(&format!("read line; echo '{ANSWER}'"));
+        prober.patience = Duration::from_secs(60);
+        for _ in 0..2 {
+            assert!(prober.ask(&Question::default()));
+            assert_eq!(outcome(&mut prober), Some(Answer::default()));
+            // Its end is seen at once, or with the next question.
+            while !prober.running.as_mut().unwrap().has_ended() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
     }
 
     #[test]
