@@ -138,7 +138,10 @@ fn each_error_of_each_function_leaves_the_rest() {
             let is_said = answer["trouble"].to_string().contains(&format!("{function}: "));
             if !member.is_empty() {
                 assert_eq!(is_said, is_supported, "{function} {code}: {answer}");
-                assert!(gpu[member].is_null() != (member == "is_divided" && !is_supported), "{function} {code}: {answer}");
+                assert!(
+                    gpu[member].is_null() != (member == "is_divided" && !is_supported),
+                    "{function} {code}: {answer}"
+                );
             }
         }
     }
@@ -330,7 +333,7 @@ fn what_a_job_uses_is_shown_while_it_runs_and_reported_when_it_has_ended() {
     let report: Value = serde_json::from_str(&site.out(&["report", "7", "--json"])).unwrap();
     assert_eq!(report["runs"][0]["gpus"]["gpus"][0]["busy_seconds"], 5.0);
     let text = site.out(&["report", "7"]);
-    assert!(text.contains("  GPUs      1 GPU, busy "), "{text}");
+    assert!(text.contains("  GPUs      1, busy "), "{text}");
     assert!(site.out(&["report", "7", "--html", "-"]).contains("What the job's GPUs did"));
     // Nobody has a GPU any more, so nothing keeps the devices open.
     let deadline = common::soon();
@@ -357,16 +360,16 @@ fn a_call_that_never_returns_delays_nothing() {
     // Samples go on as if nothing were, while the same probe waits.
     let before = points(&site.shown("7"));
     let shown = site.until("7", |shown| points(shown) >= before + 3);
-    let at: Vec<f64> = shown["series"]["at_seconds"].as_array().unwrap().iter().map(|at| at.as_f64().unwrap()).collect();
+    let at: Vec<f64> =
+        shown["series"]["at_seconds"].as_array().unwrap().iter().map(|at| at.as_f64().unwrap()).collect();
     assert_eq!((site.probes(), probes.len()), (probes.clone(), 1));
     assert_eq!(shown["gpus"], Value::Null, "unknown is unknown");
     assert!(at.windows(2).all(|pair| pair[1] - pair[0] < 10.0), "{at:?}");
     // It ends at once, too, and the probe with it.
     assert!(site.end_hold() < Duration::from_secs(10));
     let deadline = common::soon();
-    let is_gone = |pid: &i32| {
-        fs::read_to_string(format!("/proc/{pid}/cmdline")).map_or(true, |text| !text.contains("gpu-probe"))
-    };
+    let is_gone =
+        |pid: &i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).map_or(true, |text| !text.contains("gpu-probe"));
     while !probes.iter().all(is_gone) {
         assert!(Instant::now() < deadline, "{probes:?}");
         std::thread::sleep(Duration::from_millis(20));

@@ -250,9 +250,11 @@ const GPU_GAUGES: &[GpuGauge] = &[
     }),
     ("jobfence_job_gpu_memory_total_bytes", "Memory of the GPU that the job has.", |gpu, _| text(gpu.memory_total)),
     ("jobfence_job_gpu_energy_joules_total", "Energy that the GPU has used for the job.", |gpu, _| text(gpu.energy)),
-    ("jobfence_job_gpu_slowed_seconds_total", "Time in which the GPU's clocks were slow for lack of power or cooling.", |gpu, _| {
-        text(gpu.slowed)
-    }),
+    (
+        "jobfence_job_gpu_slowed_seconds_total",
+        "Time in which the GPU's clocks were slow for lack of power or cooling.",
+        |gpu, _| text(gpu.slowed),
+    ),
     ("jobfence_job_gpu_idle_seconds", "How long the job's GPU has done nothing.", |gpu, looked| {
         text((!gpu.is_shared && gpu.percent_now.is_some()).then(|| gpu.idle(looked).unwrap_or(0.0)))
     }),

@@ -103,9 +103,8 @@ impl Answer {
 
 impl NvidiaGpu {
     fn json(&self) -> Value {
-        let accounted = |one: &Accounted| {
-            json!([one.pid, one.begun, one.percent, one.memory, one.milliseconds, one.is_running])
-        };
+        let accounted =
+            |one: &Accounted| json!([one.pid, one.begun, one.percent, one.memory, one.milliseconds, one.is_running]);
         json!({
             "minor": self.minor,
             "uuid": self.uuid,

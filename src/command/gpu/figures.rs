@@ -405,7 +405,8 @@ mod tests {
     fn of_a_shared_gpu_only_the_jobs_processes_count() {
         let mut used = GpuUse::new("/dev/nvidia0");
         used.add_nvidia(&gpu(50.0, 70, 5_000), true, NOBODY, moment(110.0, 10.0), 100.0);
-        let shared = NvidiaGpu { processes: Some(vec![(7, Some(20)), (8, Some(40)), (9, Some(3))]), ..gpu(90.0, 80, 9_000) };
+        let shared =
+            NvidiaGpu { processes: Some(vec![(7, Some(20)), (8, Some(40)), (9, Some(3))]), ..gpu(90.0, 80, 9_000) };
         used.add_nvidia(&shared, false, &|pid| pid == 7 || pid == 9, moment(120.0, 10.0), 100.0);
         assert_eq!((used.percent(), used.percent_now, used.energy, used.idle_since), (None, None, None, None));
         assert_eq!((used.memory_now, used.memory_peak, used.memory_total), (Some(23), Some(23), None));
@@ -490,7 +491,10 @@ mod tests {
             let gpu = job.of(&format!("/dev/nvidia{number}"));
             (gpu.observed, gpu.busy, gpu.memory_peak) = (10.0, f64::from(number) / 2.0, Some(number.into()));
         }
-        assert_eq!(job.gpus.iter().map(|gpu| gpu.device.as_str()).collect::<Vec<_>>(), ["/dev/nvidia2", "/dev/nvidia10"]);
+        assert_eq!(
+            job.gpus.iter().map(|gpu| gpu.device.as_str()).collect::<Vec<_>>(),
+            ["/dev/nvidia2", "/dev/nvidia10"]
+        );
         assert_eq!((job.percent(), job.sum(|gpu| gpu.memory_peak)), (Some(30.0), Some(12)));
         job.of("/dev/nvidia2").idle_since = Some(30.0);
         assert_eq!(job.idle(), None);

@@ -163,9 +163,8 @@ impl Counters {
             Some(numbers(all))
         };
         let counted = value.get("counted")?.as_array()?.iter();
-        let counted: Option<BTreeSet<_>> = counted
-            .map(|pair| Some((u32::try_from(pair.get(0)?.as_u64()?).ok()?, pair.get(1)?.as_u64()?)))
-            .collect();
+        let counted: Option<BTreeSet<_>> =
+            counted.map(|pair| Some((u32::try_from(pair.get(0)?.as_u64()?).ok()?, pair.get(1)?.as_u64()?))).collect();
         let counters = Self {
             energy: number(value, "energy"),
             engines: engines("engines")?,

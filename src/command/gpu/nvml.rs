@@ -215,13 +215,10 @@ impl Nvml {
     /// The GPU at a place.
     pub fn device(&self, at: u32) -> Said<Device> {
         let mut device = std::ptr::null_mut();
-        self.call(
-            "nvmlDeviceGetHandleByIndex_v2",
-            |ask: unsafe extern "C" fn(c_uint, *mut *mut c_void) -> c_int| {
-                // SAFETY: the pointer outlives the call.
-                unsafe { ask(at, &raw mut device) }
-            },
-        )?;
+        self.call("nvmlDeviceGetHandleByIndex_v2", |ask: unsafe extern "C" fn(c_uint, *mut *mut c_void) -> c_int| {
+            // SAFETY: the pointer outlives the call.
+            unsafe { ask(at, &raw mut device) }
+        })?;
         Ok(Device(device))
     }
 
@@ -340,13 +337,10 @@ impl Nvml {
         let mut room: Vec<T> = vec![T::default(); 64];
         loop {
             let mut count = room.len() as c_uint;
-            let done = self.call(
-                function,
-                |ask: unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut T) -> c_int| {
-                    // SAFETY: there is room for so many, each with the layout of nvml.h.
-                    unsafe { ask(device.0, &raw mut count, room.as_mut_ptr()) }
-                },
-            );
+            let done = self.call(function, |ask: unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut T) -> c_int| {
+                // SAFETY: there is room for so many, each with the layout of nvml.h.
+                unsafe { ask(device.0, &raw mut count, room.as_mut_ptr()) }
+            });
             match done {
                 Err(error) if error.code == INSUFFICIENT_SIZE && room.len() < MOST => {
                     let wanted = (count as usize).max(room.len()).saturating_mul(2).min(MOST);

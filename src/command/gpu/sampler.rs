@@ -261,12 +261,7 @@ fn live_jobs(
 }
 
 /// The devices of a step's job. `None`: it is not known which they are.
-fn devices_of(
-    config: &Config,
-    host: &Host,
-    noted: Option<&JobRecords>,
-    step: &LivingStep<'_>,
-) -> Option<Vec<String>> {
+fn devices_of(config: &Config, host: &Host, noted: Option<&JobRecords>, step: &LivingStep<'_>) -> Option<Vec<String>> {
     let shared = step.record.as_ref().and_then(|record| record.shared.as_ref());
     if let Some(shared) = shared.filter(|shared| !shared.gpus.is_empty()) {
         return Some(shared.gpus.clone());
@@ -295,7 +290,8 @@ fn question(config: &Config, host: &Host, jobs: &BTreeMap<String, LiveJob>) -> Q
     let devices = || jobs.values().flat_map(|job| job.devices.iter().flatten());
     let drm: BTreeSet<&str> = devices().filter_map(|device| drm_name(device)).collect();
     let minors: BTreeSet<u32> = devices().filter_map(|device| nvidias(device)).collect();
-    let has_driver = || host.proc.child("driver/nvidia/gpus").and_then(|dir| dir.list(true)).is_ok_and(|l| !l.is_empty());
+    let has_driver =
+        || host.proc.child("driver/nvidia/gpus").and_then(|dir| dir.list(true)).is_ok_and(|l| !l.is_empty());
     let with_drm = |job: &&LiveJob| job.devices.iter().flatten().any(|device| drm_name(device).is_some());
     Question {
         nvidia: minors.into_iter().collect(),

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use jobfence::bytes::mebibytes;
-use jobfence::report::card::several;
 
 use super::figures::{GpuUse, JobGpus};
 use crate::table::{NONE, clock, printable};
@@ -20,41 +19,36 @@ impl GpuUse {
         self.source.word()
     }
 
-    fn memory(&self) -> String {
-        memory(self.memory_peak, self.memory_total)
-    }
-
-    fn in_words(&self, looked: f64) -> String {
-        let now = percent(self.percent_now);
+    /// In lines of a narrow page.
+    fn in_words(&self, looked: f64) -> Vec<String> {
         let mean = match self.percent() {
-            Some(mean) => format!("; {mean:.1} % so far, by {}", self.source.word()),
-            None if self.is_shared => " (not this job's alone)".to_owned(),
+            Some(mean) => format!(", {mean:.1} % so far (by {})", self.source.word()),
+            None if self.is_shared => "; not this job's alone".to_owned(),
             None => String::new(),
         };
-        let energy = self.energy.map(|joules| format!("; {}", watt_hours(joules))).unwrap_or_default();
+        let memory = memory(self.memory_peak, self.memory_total);
+        let mut lines =
+            vec![format!("{} busy {} now{mean}", self.name(), percent(self.percent_now)), memory + &energy(self.energy)];
         let slowed = self.slowed.filter(|seconds| *seconds > 0.0).map(|seconds| {
             let reasons: Vec<&str> = self.slowed_by.iter().map(String::as_str).collect();
-            format!("; slowed for {} ({})", time(seconds), reasons.join(", "))
+            format!("slowed for {} by {}", time(seconds), reasons.join(", "))
         });
         let idle = self.idle(looked).filter(|seconds| *seconds >= 1.0);
-        let idle = idle.map(|seconds| format!("; idle for {}", time(seconds))).unwrap_or_default();
-        format!(
-            "{} busy {now} now{mean}; memory {}{energy}{}{idle}",
-            self.name(),
-            self.memory(),
-            slowed.unwrap_or_default()
-        )
+        lines.extend(idle.map(|seconds| format!("idle for {}", time(seconds))));
+        lines.extend(slowed);
+        lines
     }
 }
 
-/// A line for each of a live job's GPUs: its head and its text.
+/// Lines for each of a live job's GPUs: the head and the text of each.
 pub fn in_words(gpus: &JobGpus) -> Vec<(&'static str, String)> {
-    gpus.gpus.iter().map(|gpu| ("GPU", gpu.in_words(gpus.looked))).collect()
+    let of_gpu = |gpu: &GpuUse| gpu.in_words(gpus.looked).into_iter().enumerate();
+    gpus.gpus.iter().flat_map(of_gpu).map(|(at, text)| (if at == 0 { "GPU" } else { "" }, text)).collect()
 }
 
-/// All of a job's GPUs in one line.
-pub fn of_all(gpus: &JobGpus) -> String {
-    let count = several(gpus.granted.unwrap_or(gpus.gpus.len() as u64), "GPU", "GPUs");
+/// All of a job's GPUs: how busy they were, and their memory.
+pub fn of_all(gpus: &JobGpus) -> [String; 2] {
+    let count = gpus.granted.unwrap_or(gpus.gpus.len() as u64);
     let mut sources: Vec<&str> =
         gpus.gpus.iter().filter(|gpu| gpu.percent().is_some()).map(|gpu| gpu.source.word()).collect();
     sources.dedup();
@@ -63,8 +57,11 @@ pub fn of_all(gpus: &JobGpus) -> String {
         None => "busy for an unknown time".to_owned(),
     };
     let memory = memory(gpus.sum(|gpu| gpu.memory_peak), gpus.sum(|gpu| gpu.memory_total));
-    let energy = gpus.sum(|gpu| gpu.energy).map(|joules| format!(", {}", watt_hours(joules))).unwrap_or_default();
-    format!("{count}, {busy}, memory {memory}{energy}")
+    [format!("{count}, {busy}{}", energy(gpus.sum(|gpu| gpu.energy))), memory]
+}
+
+fn energy(joules: Option<f64>) -> String {
+    joules.map(|joules| format!(", {:.1} Wh", joules / 3600.0)).unwrap_or_default()
 }
 
 fn memory(peak: Option<u64>, total: Option<u64>) -> String {
@@ -81,10 +78,6 @@ fn time(seconds: f64) -> String {
     clock(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
-fn watt_hours(joules: f64) -> String {
-    format!("{:.1} Wh", joules / 3600.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,15 +90,17 @@ mod tests {
         (gpu.memory_peak, gpu.memory_total) = (Some(1 << 30), Some(4 << 30));
         (gpu.energy, gpu.slowed, gpu.idle_since) = (Some(7200.0), Some(61.0), Some(40.0));
         gpu.slowed_by.insert("temperature".into());
-        let one = "0 busy 0 % now; 25.0 % so far, by samples; memory 1024.0 MiB of 4096.0 MiB at the most; 2.0 Wh; \
-                   slowed for 1:01 (temperature); idle for 1:00";
-        assert_eq!(in_words(&job), [("GPU", one.to_owned())]);
-        assert_eq!(
-            of_all(&job),
-            "1 GPU, busy 25.0 % (by samples), memory 1024.0 MiB of 4096.0 MiB at the most, 2.0 Wh"
-        );
+        let lines = [
+            ("GPU", "0 busy 0 % now, 25.0 % so far (by samples)"),
+            ("", "1024.0 MiB of 4096.0 MiB at the most, 2.0 Wh"),
+            ("", "idle for 1:00"),
+            ("", "slowed for 1:01 by temperature"),
+        ];
+        assert_eq!(in_words(&job), lines.map(|(head, text)| (head, text.to_owned())));
+        assert_eq!(of_all(&job), ["1, busy 25.0 % (by samples), 2.0 Wh", "1024.0 MiB of 4096.0 MiB at the most"]);
         job.of("/dev/nvidia1").is_shared = true;
-        assert_eq!(in_words(&job)[1].1, "1 busy - now (not this job's alone); memory - at the most");
-        assert_eq!(of_all(&job), "2 GPUs, busy for an unknown time, memory - at the most");
+        let lines = in_words(&job);
+        assert_eq!((lines[4].1.as_str(), lines[5].1.as_str()), ("1 busy - now; not this job's alone", "- at the most"));
+        assert_eq!(of_all(&job), ["2, busy for an unknown time", "- at the most"]);
     }
 }

@@ -16,9 +16,9 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::runs::JobRun;
 use super::total::{FACTS, Total, cpus_of, efficiency, name_and_user, said};
+use crate::gpu::JobGpus;
 use crate::logged::LoggedStep;
 use crate::schedulers::slurm::store::summary::Summary;
-use crate::gpu::JobGpus;
 use crate::series::Series;
 use crate::table::printable;
 

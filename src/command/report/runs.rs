@@ -176,7 +176,9 @@ mod tests {
     fn gpus_are_those_of_the_runs_time_and_user() {
         let line = |second: u64| format!("2026-11-25T03:31:{second:0>2}Z");
         let step = |begin: u64, end: u64| {
-            LoggedStep::new(serde_json::json!({"job": "7", "step": "0", "uid": 1, "started": line(begin), "ended": line(end)}))
+            LoggedStep::new(
+                serde_json::json!({"job": "7", "step": "0", "uid": 1, "started": line(begin), "ended": line(end)}),
+            )
         };
         let gpus = |uid: u32, begin: u64, end: u64, energy: f64| {
             let at = |second: u64| seconds_of(&line(second)).unwrap() as f64;

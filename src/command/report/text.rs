@@ -157,7 +157,9 @@ fn head(run: &JobRun) -> Vec<String> {
         line("killed", format!("{kills} for lack of memory"));
     }
     if let Some(gpus) = &run.gpus {
-        line("GPUs", gpu::of_all(gpus));
+        let [busy, memory] = gpu::of_all(gpus);
+        line("GPUs", busy);
+        line("", memory);
     }
     if let (Some(read), Some(written)) = (total.usage.read, total.usage.written) {
         let unwritten = total.usage.memory_unwritten.map(|bytes| format!(", {} yet to be written", mebibytes(bytes)));
@@ -195,7 +197,8 @@ fn mail_head(run: &JobRun) -> Vec<String> {
     }
     lines.push(format!("Job Wall-clock time: {}", clock_of(total.wall)));
     if let Some(gpus) = &run.gpus {
-        lines.push(format!("GPUs: {}", gpu::of_all(gpus)));
+        let [busy, memory] = gpu::of_all(gpus);
+        lines.extend([format!("GPUs: {busy}"), format!("GPU Memory Utilized: {memory}")]);
     }
     lines.push(format!("Memory Utilized: {}", total.usage.memory_peak.map_or_else(|| NONE.to_owned(), mebibytes)));
     if let (Some(share), Some(limit)) = (total.memory_share(), total.memory_limit) {
