@@ -128,7 +128,7 @@ fn each_error_of_each_function_leaves_the_rest() {
             let gpu = &answer["nvidia"][0];
             for (name, value) in whole.as_object().unwrap() {
                 // Without a member, the function has a predecessor.
-                let is_lost = name == member || function == "nvmlDeviceGetMigMode" && name == member;
+                let is_lost = name == member;
                 let is_allowed = function == "nvmlDeviceGetMemoryInfo_v2" && name.starts_with("memory");
                 if !is_lost && !is_allowed {
                     assert_eq!(&gpu[name], value, "{function} {code}: {answer}");
@@ -390,6 +390,10 @@ fn a_driver_that_comes_back_is_asked_again() {
     site.driver.says(ONE);
     site.until("7", |shown| shown["gpus"]["utilization_percent"] == 50.0);
     assert_eq!(site.said().matches("different releases").count(), 1, "{}", site.said());
+    // What is not known any more is not shown as if it were.
+    site.driver.says(&format!("{ONE}nvmlInit_v2 18\nnvmlDeviceGetCount_v2 18\n"));
+    let shown = site.until("7", |shown| shown["gpus"]["utilization_now_percent"].is_null());
+    assert_eq!(shown["gpus"]["utilization_percent"], 50.0);
 }
 
 #[test]

@@ -266,6 +266,11 @@ impl GpuUse {
         }
     }
 
+    /// Its driver does not answer: what it does now is unknown, and nothing of what it did changes.
+    pub fn forget_now(&mut self) {
+        (self.percent_now, self.memory_now, self.idle_since) = (None, None, None);
+    }
+
     /// Adds what an earlier or parallel part of the same job has used of the same GPU.
     pub fn merge(&mut self, other: &Self) {
         let sum = |one: Option<f64>, other: Option<f64>| one.map(|one| one + other.unwrap_or(0.0)).or(other);

@@ -17,7 +17,7 @@ use jobfence::record::job::JobRecords;
 use jobfence::report::usage_log::UsageLog;
 
 use super::answer::{Answer, NvidiaGpu, Question};
-use super::figures::{JobGpus, Moment};
+use super::figures::{GpuUse, JobGpus, Moment};
 use super::prober::Prober;
 use super::{drm_name, files, nvidias};
 use crate::living::{described, user_name};
@@ -65,15 +65,23 @@ impl GpuSampler {
     pub fn look(&mut self, (config, loaded): (&Config, Option<&Loaded>), host: &Host, steps: &[LivingStep<'_>]) {
         self.take_over(&config.run_dir);
         let Some(interval) = config.sample_interval else { return };
-        let jobs = live_jobs((config, loaded), host, steps);
+        let mut jobs = match may_have_gpus(config, host, steps) {
+            true => live_jobs((config, loaded), host, steps),
+            false => BTreeMap::new(),
+        };
         self.end_others(config, &jobs);
-        let question = question(config, host, &jobs);
+        let mut question = question(config, host, &jobs);
         if question.is_empty() {
             self.prober.rest();
-        } else if self.prober.ask(&question) {
-            let (at, run_dir) = (now(), config.run_dir.clone());
-            self.asked = Some(Asked { at, interval: interval.as_secs_f64(), run_dir, jobs });
+            return;
         }
+        add_processes(&mut jobs, steps);
+        question.pids = pids_of(&jobs);
+        if !self.prober.ask(&question) {
+            return;
+        }
+        let (at, run_dir) = (now(), config.run_dir.clone());
+        self.asked = Some(Asked { at, interval: interval.as_secs_f64(), run_dir, jobs });
     }
 
     /// What becomes readable with an answer.
@@ -88,8 +96,19 @@ impl GpuSampler {
 
     /// Adds the answer, if it has arrived.
     pub fn hear(&mut self) {
-        let Some(answer) = self.prober.hear() else { return };
+        let answer = self.prober.hear();
+        if answer.is_none() && self.prober.patience().is_some() {
+            return;
+        }
         let Some(asked) = self.asked.take() else { return };
+        let answer = answer.filter(|answer| !answer.nvidia.is_empty() || !answer.drm.is_empty());
+        let Some(answer) = answer else {
+            for job in self.jobs.values_mut() {
+                job.gpus.iter_mut().for_each(GpuUse::forget_now);
+                keep(&asked.run_dir, job);
+            }
+            return;
+        };
         for (key, live) in &asked.jobs {
             self.add(key, live, &asked, &answer);
         }
@@ -156,12 +175,14 @@ impl GpuSampler {
             let pids = gpu.processes.iter().flatten().filter_map(|(pid, _)| i32::try_from(*pid).ok());
             pids.into_iter().any(|pid| others().any(|other| other.pids.contains(&pid)))
         };
+        let mut heard = BTreeSet::new();
         for gpu in &answer.nvidia {
             let is_this = |device: &&String| nvidias(device) == Some(gpu.minor);
             match live.devices.as_ref().map(|devices| devices.iter().find(is_this)) {
                 Some(Some(device)) => {
                     let is_whole = is_only_ones(device) && gpu.is_divided == Some(false) && !is_anothers(gpu);
                     job.of(device).add_nvidia(gpu, is_whole, &has, moment, live.started);
+                    heard.insert(device.clone());
                 }
                 // A GPU of another job.
                 Some(None) => {}
@@ -169,6 +190,7 @@ impl GpuSampler {
                     if gpu.processes.iter().flatten().any(|(pid, _)| has(*pid)) {
                         let device = format!("/dev/nvidia{}", gpu.minor);
                         job.of(&device).add_nvidia(gpu, false, &has, moment, live.started);
+                        heard.insert(device);
                     }
                 }
             }
@@ -180,16 +202,56 @@ impl GpuSampler {
             let clients = answer.clients.iter().filter(|client| live.pids.contains(&client.pid));
             let clients: Vec<_> = clients.filter(|client| gpu.address.as_ref() == Some(&client.address)).collect();
             job.of(device).add_drm(gpu, is_only_ones(device), &clients, moment);
+            heard.insert(device.clone());
         }
         if job.gpus.is_empty() {
             self.jobs.remove(key);
             return;
         }
+        // One that has fallen off the bus, or that the job has left.
+        job.gpus.iter_mut().filter(|gpu| !heard.contains(&gpu.device)).for_each(GpuUse::forget_now);
         say_if_idle(job);
-        if let Err(error) = files::write(&asked.run_dir, job) {
-            log::debug!("the figures of a job's GPUs are not kept: {error}");
+        keep(&asked.run_dir, job);
+    }
+}
+
+fn keep(run_dir: &Path, job: &JobGpus) {
+    if let Err(error) = files::write(run_dir, job) {
+        log::debug!("the figures of a job's GPUs are not kept: {error}");
+    }
+}
+
+/// Whether a job of this node can have a GPU. Where none can, a look costs two system calls.
+fn may_have_gpus(config: &Config, host: &Host, steps: &[LivingStep<'_>]) -> bool {
+    let has_chosen = |step: &LivingStep<'_>| {
+        step.record.as_ref().and_then(|record| record.shared.as_ref()).is_some_and(|shared| !shared.gpus.is_empty())
+    };
+    let is_one_here = || config.gpu_device.is_some() || has_driver(host) || Path::new("/dev/dri").exists();
+    !steps.is_empty() && (is_one_here() || steps.iter().any(has_chosen))
+}
+
+/// Whether NVIDIA's driver has GPUs here.
+fn has_driver(host: &Host) -> bool {
+    host.proc.child("driver/nvidia/gpus").and_then(|dir| dir.list(true)).is_ok_and(|all| !all.is_empty())
+}
+
+fn key_of(step: &LivingStep<'_>) -> String {
+    files::key(step.node.as_deref(), step.uid, &step.job)
+}
+
+/// Adds the jobs' processes: of each, since one may compute on the GPU of another.
+fn add_processes(jobs: &mut BTreeMap<String, LiveJob>, steps: &[LivingStep<'_>]) {
+    for step in steps {
+        if let Some(job) = jobs.get_mut(&key_of(step)) {
+            job.pids.extend(step.processes().unwrap_or_default().iter().map(|process| process.pid));
         }
     }
+}
+
+/// The processes that the question names: those of jobs with GPUs of other makers than NVIDIA.
+fn pids_of(jobs: &BTreeMap<String, LiveJob>) -> Vec<i32> {
+    let has_others = |job: &&LiveJob| job.devices.iter().flatten().any(|device| drm_name(device).is_some());
+    jobs.values().filter(has_others).flat_map(|job| &job.pids).copied().take(MOST_PROCESSES).collect()
 }
 
 /// Once for each time that a GPU is idle for too long.
@@ -232,32 +294,36 @@ fn live_jobs(
     let mut jobs: BTreeMap<String, LiveJob> = BTreeMap::new();
     for step in steps {
         let started = described(step).started.map_or_else(now, since_1970);
-        let key = files::key(step.node.as_deref(), step.uid, &step.job);
-        let job = jobs.entry(key).or_insert_with(|| {
-            let mut facts = step.allocated().noted.facts();
-            if let Some(uid) = step.uid {
-                facts.uid = Fact::Known(uid);
-            }
-            let resolved = loaded.and_then(|loaded| life::resolve(loaded, facts).ok());
-            LiveJob {
-                node: step.node.clone(),
-                uid: step.uid,
-                job: step.job.clone(),
-                directory: step.places.first().map(|place| place.job.clone()).unwrap_or_default(),
-                started,
-                granted: step.allocated().gpus,
-                idle_after: resolved.map_or(config.gpu_idle_after, |resolved| resolved.config.gpu_idle_after),
-                ..LiveJob::default()
-            }
+        let job = jobs.entry(key_of(step)).or_insert_with(|| LiveJob {
+            node: step.node.clone(),
+            uid: step.uid,
+            job: step.job.clone(),
+            directory: step.places.first().map(|place| place.job.clone()).unwrap_or_default(),
+            started,
+            granted: step.allocated().gpus,
+            idle_after: idle_after((config, loaded), step),
+            ..LiveJob::default()
         });
         job.started = job.started.min(started);
         job.devices = job.devices.take().or_else(|| devices_of(config, host, noted.as_ref(), step));
-        job.pids.extend(step.processes().unwrap_or_default().iter().map(|process| process.pid));
     }
     for job in jobs.values_mut() {
         job.granted = job.granted.or(job.devices.as_ref().and_then(|devices| u64::try_from(devices.len()).ok()));
     }
     jobs
+}
+
+/// `GPUIdleAfter` of a step's job. What sections the job has is only found out if one of them has the key.
+fn idle_after((config, loaded): (&Config, Option<&Loaded>), step: &LivingStep<'_>) -> Option<Duration> {
+    let has_key = |loaded: &&Loaded| {
+        loaded.sections().flat_map(|(_, settings)| settings).any(|setting| setting.key().name == "GPUIdleAfter")
+    };
+    let Some(loaded) = loaded.filter(has_key) else { return config.gpu_idle_after };
+    let mut facts = step.allocated().noted.facts();
+    if let Some(uid) = step.uid {
+        facts.uid = Fact::Known(uid);
+    }
+    life::resolve(loaded, facts).map_or(config.gpu_idle_after, |resolved| resolved.config.gpu_idle_after)
 }
 
 /// The devices of a step's job. `None`: it is not known which they are.
@@ -290,15 +356,12 @@ fn question(config: &Config, host: &Host, jobs: &BTreeMap<String, LiveJob>) -> Q
     let devices = || jobs.values().flat_map(|job| job.devices.iter().flatten());
     let drm: BTreeSet<&str> = devices().filter_map(|device| drm_name(device)).collect();
     let minors: BTreeSet<u32> = devices().filter_map(|device| nvidias(device)).collect();
-    let has_driver =
-        || host.proc.child("driver/nvidia/gpus").and_then(|dir| dir.list(true)).is_ok_and(|l| !l.is_empty());
-    let with_drm = |job: &&LiveJob| job.devices.iter().flatten().any(|device| drm_name(device).is_some());
     Question {
         nvidia: minors.into_iter().collect(),
-        nvidia_all: jobs.values().any(|job| job.devices.is_none()) && has_driver(),
+        nvidia_all: jobs.values().any(|job| job.devices.is_none()) && has_driver(host),
         accounting: config.gpu_accounting,
         drm: drm.into_iter().map(str::to_owned).collect(),
-        pids: jobs.values().filter(with_drm).flat_map(|job| &job.pids).copied().take(MOST_PROCESSES).collect(),
+        pids: pids_of(jobs),
     }
 }
 

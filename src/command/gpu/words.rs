@@ -27,8 +27,10 @@ impl GpuUse {
             None => String::new(),
         };
         let memory = memory(self.memory_peak, self.memory_total);
-        let mut lines =
-            vec![format!("{} busy {} now{mean}", self.name(), percent(self.percent_now)), memory + &energy(self.energy)];
+        let mut lines = vec![
+            format!("{} busy {} now{mean}", self.name(), percent(self.percent_now)),
+            memory + &energy(self.energy),
+        ];
         let slowed = self.slowed.filter(|seconds| *seconds > 0.0).map(|seconds| {
             let reasons: Vec<&str> = self.slowed_by.iter().map(String::as_str).collect();
             format!("slowed for {} by {}", time(seconds), reasons.join(", "))
