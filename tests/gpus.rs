@@ -229,13 +229,22 @@ impl Site {
         let said = fs::File::options().create(true).append(true).open(self.driver.path("said")).unwrap();
         let mut hold = self.command(&["hold"]);
         self.driver.driven(&mut hold);
-        self.hold = Some(hold.stderr(said).spawn().unwrap());
+        self.hold = Some(hold.stdout(Stdio::null()).stderr(said).spawn().unwrap());
     }
 
     /// Tells it to end, and returns how long that took.
     fn end_hold(&mut self) -> Duration {
         let (mut hold, begun) = (self.hold.take().unwrap(), Instant::now());
         kill(Pid::from_raw(hold.id() as i32), Signal::SIGTERM).unwrap();
+        let deadline = common::soon();
+        while hold.try_wait().unwrap().is_none() {
+            if Instant::now() > deadline {
+                hold.kill().unwrap();
+                hold.wait().unwrap();
+                panic!("it does not end");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
         assert!(hold.wait().unwrap().success());
         begun.elapsed()
     }

@@ -164,11 +164,13 @@ impl Prober {
         self.stop();
         self.not_before = Some(Instant::now() + self.pause);
         self.pause = (self.pause * 2).min(PAUSES[1]);
-        let why = format!("no figures of GPUs: the process that asks their drivers was given up, {why}");
-        if self.said.as_ref() != Some(&why) {
-            log::error!("{why}; 'nvidia-smi' and 'dmesg' may say what is wrong with a GPU");
+        if self.said.as_deref() != Some(why) {
+            log::error!(
+                "no figures of GPUs: the process that asks their drivers was given up, {why}; 'nvidia-smi' and 'dmesg' may say what is \
+                 wrong with a GPU"
+            );
         }
-        self.said = Some(why);
+        self.said = Some(why.to_owned());
         false
     }
 
