@@ -281,6 +281,32 @@ mod tests {
     use Wrong::{Form, Overflow, Range};
 
     #[test]
+    fn times_of_idleness() {
+        let seconds = |text: &str| idle_time(text).map(|time| time.as_secs());
+        for (text, is) in [
+            ("60", Ok(60)),
+            ("90s", Ok(90)),
+            ("30m", Ok(1800)),
+            ("2H", Ok(7200)),
+            ("168h", Ok(604_800)),
+            ("59", Err(Range)),
+            ("0m", Err(Range)),
+            ("169h", Err(Range)),
+            ("99999999999999999999h", Err(Overflow)),
+            ("9999999999999999999h", Err(Range)),
+            ("1.5h", Err(Form)),
+            ("h", Err(Form)),
+            ("1d", Err(Form)),
+        ] {
+            assert_eq!(seconds(text), is, "{text}");
+        }
+        assert_eq!(
+            [60, 61, 3600, 5400].map(|seconds| idle_time_text(Duration::from_secs(seconds))),
+            ["1m", "61s", "1h", "90m"]
+        );
+    }
+
+    #[test]
     fn percentages() {
         for (text, value) in [
             ("1", Ok(Percent(100))),

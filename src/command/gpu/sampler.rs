@@ -452,6 +452,35 @@ mod tests {
     }
 
     #[test]
+    fn an_idle_job_is_said_once_each_time() {
+        let mut job = JobGpus { looked: 200.0, idle_after: Some(60), ..JobGpus::default() };
+        job.of("/dev/nvidia0").idle_since = Some(150.0);
+        let mut said = |since: Option<f64>| {
+            job.of("/dev/nvidia0").idle_since = since;
+            say_if_idle(&mut job);
+            job.is_idle_said
+        };
+        assert_eq!(
+            [Some(150.0), Some(140.0), Some(140.0), None, Some(100.0)].map(&mut said),
+            [false, true, true, false, true]
+        );
+    }
+
+    #[test]
+    fn a_gpu_that_the_driver_has_lost_does_nothing_known_now() {
+        let temp = tempfile::tempdir().unwrap();
+        let (key, lost) = live(temp.path(), "lost", Some(&["/dev/nvidia0", "/dev/nvidia1"]), &[]);
+        let mut sampler = GpuSampler { has_taken_over: true, ..GpuSampler::default() };
+        let asked = |at: f64| Asked { at, interval: 10.0, run_dir: temp.path().join("run"), jobs: BTreeMap::new() };
+        for (at, gpus) in [(110.0, vec![gpu(0, &[]), gpu(1, &[])]), (120.0, vec![gpu(1, &[])])] {
+            sampler.add(&key, &lost, &asked(at), &Answer { nvidia: gpus, ..Answer::default() });
+        }
+        let now: Vec<_> = sampler.jobs[&key].gpus.iter().map(|gpu| (gpu.percent_now, gpu.observed)).collect();
+        assert_eq!(now, [(None, 10.0), (Some(50.0), 20.0)]);
+        assert_eq!(files::all_living(&temp.path().join("run")).unwrap().len(), 1);
+    }
+
+    #[test]
     fn without_a_job_that_may_have_a_gpu_nothing_is_asked() {
         let temp = tempfile::tempdir().unwrap();
         let config = Config::default();
