@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Parser};
 use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
-use jobfence::config::{Config, Mode};
+use jobfence::config::{Config, Loaded, Mode};
 use jobfence::doors::take_back;
 use jobfence::error::Result;
 use jobfence::host::{Host, SYSTEMD_BASE};
@@ -188,17 +188,21 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     let mut watching = Vec::new();
     let (mut sampler, mut next) = (Sampler::default(), Instant::now());
     let mut moves: Option<EarlyMoves> = None;
+    // With its sections, which may differ from job to job.
+    let mut sections: Option<Loaded> = None;
     loop {
         if next > Instant::now() {
-            sampler.look(&config);
-            if is_asked_to_end(&ends, moves.as_ref(), patience(next, &sampler, &config))? {
+            sampler.look(&config, sections.as_ref());
+            let patience = patience(next, &sampler, &config);
+            if is_asked_to_end(&ends, moves.as_ref(), &mut sampler, patience)? {
                 return Ok(());
             }
             continue;
         }
         // If the file has mistakes, its previous settings stay.
         if let Ok(loaded) = configured.load() {
-            config = loaded.config;
+            config = loaded.config.clone();
+            sections = Some(loaded);
         }
         if config.reap_interval.is_some() && config.mode != Mode::Off {
             watching.extend(tracked::watch(&config.run_dir).ok().flatten());
@@ -229,7 +233,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
 /// The time until the janitor's next run or the next sample.
 fn patience(next: Instant, sampler: &Sampler, config: &Config) -> Duration {
     let left = next.saturating_duration_since(Instant::now());
-    sampler.wait(config).map_or(left, |wait| wait.min(left))
+    [sampler.wait(config), sampler.gpus.patience()].into_iter().flatten().fold(left, Duration::min)
 }
 
 const WHEN_NEVER: Duration = Duration::from_secs(600);
@@ -277,13 +281,19 @@ fn expect_moves(config: &Config) -> Option<EarlyMoves> {
     expected.inspect_err(|error| log::debug!("launches are not helped: {error}")).ok()
 }
 
-/// Waits this long, and returns whether one of the signals has arrived. Meanwhile it helps launches.
-fn is_asked_to_end(ends: &SignalFd, moves: Option<&EarlyMoves>, patience: Duration) -> Result<bool, Failure> {
+/// Waits this long, and returns whether one of the signals has arrived. Meanwhile it helps launches, and hears what GPUs' drivers say.
+fn is_asked_to_end(
+    ends: &SignalFd,
+    moves: Option<&EarlyMoves>,
+    sampler: &mut Sampler,
+    patience: Duration,
+) -> Result<bool, Failure> {
     let deadline = Instant::now() + patience;
     loop {
         if ends.read_signal()?.is_some() {
             return Ok(true);
         }
+        sampler.gpus.hear();
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(false);
@@ -291,6 +301,7 @@ fn is_asked_to_end(ends: &SignalFd, moves: Option<&EarlyMoves>, patience: Durati
         let timeout = PollTimeout::try_from(left.min(Duration::from_secs(60)) + Duration::from_millis(1))?;
         let mut fds = vec![PollFd::new(ends.as_fd(), PollFlags::POLLIN)];
         fds.extend(moves.map(|moves| PollFd::new(moves.fd(), PollFlags::POLLIN)));
+        fds.extend(sampler.gpus.fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         let _ = poll(&mut fds, timeout);
         if let Some(moves) = moves
             && let Err(error) = moves.make()

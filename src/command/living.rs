@@ -20,6 +20,7 @@ use nix::unistd::User;
 use crate::asked;
 use crate::command::Failure;
 use crate::configured::Configured;
+use crate::gpu::{self, JobGpus};
 use crate::job_name;
 use crate::table::{self, Column, NONE, mib, number, numbers, printable, texts};
 
@@ -82,6 +83,8 @@ pub struct LivingRow {
     /// CPUs used since it was last read.
     pub cpus_now: Option<f64>,
     pub current: CurrentUse,
+    /// What its job uses of GPUs on this node.
+    pub gpus: Option<JobGpus>,
 }
 
 impl LivingView {
@@ -148,9 +151,11 @@ impl LivingView {
         let before: HashMap<_, _> = steps.iter().filter_map(time_of).collect();
         std::thread::sleep(MEASURED.saturating_sub(begun.elapsed()));
         let rows = steps.iter().map(|step| row(step, &before, &mut users, &mut HashMap::new()));
-        let rows = rows.filter(|row| row.current.usage.cpu.is_some() || !before.contains_key(&row.name)).collect();
+        let mut rows: Vec<LivingRow> =
+            rows.filter(|row| row.current.usage.cpu.is_some() || !before.contains_key(&row.name)).collect();
         drop(steps);
         self.users = users;
+        rows.iter_mut().for_each(|row| self.add_gpus(row));
         (rows, unseen)
     }
 
@@ -159,11 +164,18 @@ impl LivingView {
         let mut users = std::mem::take(&mut self.users);
         let (steps, unseen) = self.steps();
         let mut after = HashMap::with_capacity(steps.len());
-        let rows = steps.iter().map(|step| row(step, &self.before, &mut users, &mut after)).collect();
+        let rows = steps.iter().map(|step| row(step, &self.before, &mut users, &mut after));
+        let mut rows: Vec<LivingRow> = rows.collect();
         drop(steps);
         self.users = users;
         self.before = after;
+        rows.iter_mut().for_each(|row| self.add_gpus(row));
         (rows, unseen)
+    }
+
+    /// Adds what `jobfence hold` has last heard of the GPUs of the row's job.
+    pub fn add_gpus(&self, row: &mut LivingRow) {
+        row.gpus = gpu::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
     }
 }
 
@@ -219,6 +231,7 @@ pub fn described(step: &LivingStep<'_>) -> LivingRow {
         uptime: started.and_then(|started| SystemTime::now().duration_since(started).ok()),
         cpus_now: None,
         current: CurrentUse::default(),
+        gpus: None,
     }
 }
 
@@ -288,7 +301,8 @@ impl LivingRow {
             .text("path", self.path.as_deref())
             .text("started", self.started.map(utc).as_deref())
             .seconds("uptime_seconds", self.uptime)
-            .number("cpus_now", self.cpus_now.map(|cpus| format!("{cpus:.3}")));
+            .number("cpus_now", self.cpus_now.map(|cpus| format!("{cpus:.3}")))
+            .number("gpus", self.gpus.as_ref().map(JobGpus::json));
         now(object, &self.current);
     }
 
@@ -313,14 +327,32 @@ pub fn now(object: &mut Object, current: &CurrentUse) {
         .number("processes_limit", current.limits.processes);
 }
 
+/// Before this column stands that of GPUs, if a job has some.
+const BEHIND_GPUS: usize = 5;
+
 /// A table of these fences: with their paths if the page is wide enough.
 pub fn rows_in_lines(rows: &[LivingRow], width: usize) -> Vec<String> {
-    let cells: Vec<Vec<String>> = rows.iter().map(LivingRow::cells).collect();
-    let whole = table::lines(&COLUMNS, &cells, None);
+    let mut cells: Vec<Vec<String>> = rows.iter().map(LivingRow::cells).collect();
+    let mut columns = COLUMNS.to_vec();
+    if rows.iter().any(|row| row.gpus.is_some()) {
+        columns.insert(BEHIND_GPUS, numbers("GPU%"));
+        rows.iter().zip(&mut cells).for_each(|(row, cells)| cells.insert(BEHIND_GPUS, gpu_cell(row)));
+    }
+    let whole = table::lines(&columns, &cells, None);
     if whole.iter().all(|line| line.chars().count() <= width) {
         return whole;
     }
-    table::lines(COLUMNS.split_last().map_or(&[], |(_, but_last)| but_last), &cells, None)
+    table::lines(columns.split_last().map_or(&[], |(_, but_last)| but_last), &cells, None)
+}
+
+/// How busy the job's GPUs were at the last sample, in percent; `idle` if one of them has done nothing for too long.
+fn gpu_cell(row: &LivingRow) -> String {
+    let Some(gpus) = &row.gpus else { return NONE.to_owned() };
+    let now = gpus.percent_now();
+    if gpus.idle().is_some() {
+        return "idle".to_owned();
+    }
+    now.map_or_else(|| NONE.to_owned(), |percent| format!("{percent:.0}"))
 }
 
 /// The whole printed object, from objects of fences.

@@ -9,6 +9,7 @@ mod completions;
 mod configured;
 mod explain;
 mod fetched;
+mod gpu;
 mod help;
 mod hold;
 mod host;
@@ -138,6 +139,9 @@ fn main() -> ExitCode {
     // A reader that is gone (`jobfence check | head`) must not cause a panic.
     // SAFETY: the default action runs no code of this program, and nothing else runs yet.
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
+    if gpu::probe::is_asked_for() {
+        return gpu::probe::probe();
+    }
     if htcondor::docker::is_asked_for() {
         return htcondor::docker::docker();
     }

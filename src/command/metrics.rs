@@ -19,6 +19,7 @@ use jobfence::record::job::JobRecords;
 use jobfence::record::noted::Allocated;
 use jobfence::schedulers::ALL;
 
+use crate::gpu::{self, GpuUse, JobGpus};
 use crate::living::user_name;
 use crate::whole;
 
@@ -40,6 +41,8 @@ pub struct JobMetrics {
     pub steps: u64,
     /// What it uses now, what its steps used, including ended ones, and its limits.
     pub current: CurrentUse,
+    /// What it uses of GPUs.
+    pub gpus: Option<JobGpus>,
 }
 
 /// Writes the file, if there is to be one.
@@ -67,6 +70,7 @@ fn living_jobs(config: &Config, host: &Host) -> Vec<JobMetrics> {
             user: step.uid.map_or_else(String::new, user_name),
             partition: partition(noted.as_ref(), host, step).unwrap_or_default(),
             current: step.of_job(),
+            gpus: gpu::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job),
             ..JobMetrics::default()
         });
         job.steps += 1;
@@ -152,6 +156,7 @@ pub fn page(jobs: &[JobMetrics], counters: &Counters) -> String {
         figures(&mut page, name, help, shown, |job| figure(job, at));
     }
     pressure(&mut page, shown);
+    of_gpus(&mut page, shown);
     let hidden = jobs.len() - shown.len();
     one(&mut page, "jobfence_jobs", "gauge", "Jobs that have fences on this node now.", jobs.len());
     one(&mut page, "jobfence_jobs_hidden", "gauge", "Jobs on this node that this file leaves out.", hidden);
@@ -220,6 +225,54 @@ fn pressure(page: &mut String, jobs: &[JobMetrics]) {
         for (resource, kind, value) in of_job(job) {
             let labels = labels(job);
             let _ = writeln!(page, "{NAME}{{{labels},resource=\"{resource}\",kind=\"{kind}\"}} {value}");
+        }
+    }
+}
+
+/// A metric of each of a job's GPUs. The moment is that of the last sample.
+type GpuGauge = (&'static str, &'static str, fn(&GpuUse, f64) -> Option<String>);
+
+/// Each is absent for a GPU of which it is not known, such as one that several jobs share.
+const GPU_GAUGES: &[GpuGauge] = &[
+    (
+        "jobfence_job_gpu_utilization_ratio",
+        "Share of the time at the last sample in which the job's GPU was busy.",
+        |gpu, _| text(gpu.percent_now.map(|percent| percent / 100.0)),
+    ),
+    (
+        "jobfence_job_gpu_mean_utilization_ratio",
+        "Share of the job's time so far in which its GPU was busy, as far as that is known.",
+        |gpu, _| text(gpu.percent().map(|percent| percent / 100.0)),
+    ),
+    ("jobfence_job_gpu_memory_used_bytes", "Memory of the GPU that the job has in use.", |gpu, _| text(gpu.memory_now)),
+    ("jobfence_job_gpu_memory_peak_bytes", "Most memory of the GPU that the job has had in use.", |gpu, _| {
+        text(gpu.memory_peak)
+    }),
+    ("jobfence_job_gpu_memory_total_bytes", "Memory of the GPU that the job has.", |gpu, _| text(gpu.memory_total)),
+    ("jobfence_job_gpu_energy_joules_total", "Energy that the GPU has used for the job.", |gpu, _| text(gpu.energy)),
+    (
+        "jobfence_job_gpu_slowed_seconds_total",
+        "Time in which the GPU's clocks were slow for lack of power or cooling.",
+        |gpu, _| text(gpu.slowed),
+    ),
+    ("jobfence_job_gpu_idle_seconds", "How long the job's GPU has done nothing.", |gpu, looked| {
+        text((!gpu.is_shared && gpu.percent_now.is_some()).then(|| gpu.idle(looked).unwrap_or(0.0)))
+    }),
+];
+
+fn of_gpus(page: &mut String, jobs: &[JobMetrics]) {
+    for (name, help, of) in GPU_GAUGES {
+        let mut lines = String::new();
+        for job in jobs {
+            let gpus = job.gpus.iter().flat_map(|job| job.gpus.iter().map(|gpu| (gpu, job.looked)));
+            for (gpu, value) in gpus.filter_map(|(gpu, looked)| Some((gpu, of(gpu, looked)?))) {
+                let labels = labels(job);
+                let _ = writeln!(lines, "{name}{{{labels},gpu=\"{}\"}} {value}", gpu.name());
+            }
+        }
+        if !lines.is_empty() {
+            head(page, name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
+            page.push_str(&lines);
         }
     }
 }
@@ -304,6 +357,28 @@ mod tests {
         let count = names.len();
         names.dedup();
         assert_eq!(names.len(), count, "{helps:?}");
+    }
+
+    #[test]
+    fn each_gpu_of_a_job_has_what_is_known_of_it() {
+        let mut gpus = JobGpus { looked: 100.0, ..JobGpus::default() };
+        let gpu = gpus.of("/dev/nvidia3");
+        (gpu.percent_now, gpu.memory_now, gpu.energy) = (Some(25.0), Some(5), Some(1.5));
+        let gpu = gpus.of("/dev/nvidia1");
+        (gpu.is_shared, gpu.memory_now) = (true, Some(7));
+        let text = page(&[JobMetrics { gpus: Some(gpus), ..job("7") }, job("8")], &Counters::default());
+        for line in [
+            "# TYPE jobfence_job_gpu_energy_joules_total counter\n",
+            "jobfence_job_gpu_utilization_ratio{jobid=\"7\",partition=\"p\",user=\"alice\",gpu=\"3\"} 0.25\n",
+            "jobfence_job_gpu_energy_joules_total{jobid=\"7\",partition=\"p\",user=\"alice\",gpu=\"3\"} 1.5\n",
+            "jobfence_job_gpu_idle_seconds{jobid=\"7\",partition=\"p\",user=\"alice\",gpu=\"3\"} 0\n",
+            "jobfence_job_gpu_memory_used_bytes{jobid=\"7\",partition=\"p\",user=\"alice\",gpu=\"1\"} 7\n",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+        let of_shared = text.lines().filter(|line| line.contains("gpu=\"1\""));
+        assert_eq!(of_shared.count(), 1, "{text}");
+        assert!(!text.contains("gpu_memory_total"), "{text}");
     }
 
     fn limited(cpus: Option<u32>, processes: Option<u64>) -> CurrentUse {

@@ -18,6 +18,7 @@ use jobfence::report::usage_log::UsageLog;
 
 use crate::command::Failure;
 use crate::configured::Configured;
+use crate::gpu;
 use crate::job_name;
 use crate::living::{LivingRow, LivingView, job_id};
 use crate::series;
@@ -110,6 +111,11 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
     };
     lines.retain(|line| own.is_root() || line.uid == Some(u64::from(own.as_raw())));
     let mut runs = runs_of(lines);
+    let gpus = gpu::ended(&usage_log, job.as_str()).unwrap_or_else(|error| {
+        eprintln!("jobfence: cannot read what GPUs did: {error}");
+        Vec::new()
+    });
+    runs.iter_mut().for_each(|run| run.add_gpus(&gpus, &config.run_dir));
     let of_log = runs.len();
     // The newest comes first.
     runs.reverse();

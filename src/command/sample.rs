@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use jobfence::cgroup::usage::Depth;
-use jobfence::config::{Config, Mode};
+use jobfence::config::{Config, Loaded, Mode};
 use jobfence::fence::living::{LivingStep, Recorded, WantedSteps, find};
 use jobfence::host::Host;
 use jobfence::report::account::utc;
 use jobfence::report::usage_log::UsageLog;
 use jobfence::schedulers::ALL;
 
+use crate::gpu::GpuSampler;
 use crate::living::described;
 use crate::series::{self, Point, Series};
 
@@ -32,6 +33,8 @@ pub struct Sampler {
     has_taken_over: bool,
     /// The last error that was reported.
     said: Option<String>,
+    /// The GPUs of their jobs.
+    pub gpus: GpuSampler,
 }
 
 impl Sampler {
@@ -42,7 +45,7 @@ impl Sampler {
     }
 
     /// Samples, if due.
-    pub fn look(&mut self, config: &Config) {
+    pub fn look(&mut self, config: &Config, loaded: Option<&Loaded>) {
         let interval = interval_of(config);
         let now = Instant::now();
         if interval.is_some() && self.next.is_some_and(|next| now < next) {
@@ -51,10 +54,11 @@ impl Sampler {
         // After a long pause no samples are made up for.
         self.next = interval.map(|interval| self.next.map_or(now, |next| next + interval).max(now + interval / 2));
         let done = self.take_over(config).and_then(|()| match interval {
-            Some(_) => self.sample(config),
+            Some(_) => self.sample(config, loaded),
             None => {
                 // Sampling was switched off: what was sampled so far is kept.
                 self.series.drain().for_each(|(_, series)| finish(config, &series));
+                self.gpus.end(config);
                 Ok(())
             }
         });
@@ -77,7 +81,7 @@ impl Sampler {
     }
 
     /// An error leaves the remaining series unchanged.
-    fn sample(&mut self, config: &Config) -> Result<(), String> {
+    fn sample(&mut self, config: &Config, loaded: Option<&Loaded>) -> Result<(), String> {
         let (wanted, mut unseen) = (WantedSteps::default(), Vec::new());
         let recorded = Recorded::read(&config.run_dir, &wanted, &mut unseen);
         let (host, _) = Host::read_what_there_is(config).map_err(|error| error.to_string())?;
@@ -108,6 +112,7 @@ impl Sampler {
             }
             !is_over
         });
+        self.gpus.look((config, loaded), &host, steps.get(..MOST_STEPS).unwrap_or(&steps));
         unseen.extend(more);
         let unseen = unseen.first().map(|error| format!("not all steps can be seen: {error}"));
         problem.or(unseen).map_or(Ok(()), Err)

@@ -32,6 +32,9 @@ pub const MOST_POINTS: usize = 120;
 /// jobfence writes no longer series, in bytes.
 const LONGEST: u64 = 1 << 20;
 
+/// No file beside the series is longer: what is known of eight GPUs with 4000 records of processes each.
+const LONGEST_FILE: u64 = 8 << 20;
+
 /// How many seconds two texts for the start of a step may differ: the start is computed from the age of a process.
 const SAME_START: u64 = 2;
 
@@ -223,15 +226,30 @@ fn is_same_start(one: &str, other: &str) -> bool {
 
 /// Where series of ended steps go, if there is a usage log.
 pub fn log_of(usage_log: &UsageLog<'_>) -> PathBuf {
+    beside(usage_log, LOG_ENDING)
+}
+
+const LOG_ENDING: &str = ".series";
+
+/// Another log beside the usage log: its name has this behind it.
+pub fn beside(usage_log: &UsageLog<'_>, ending: &str) -> PathBuf {
     let mut name = usage_log.path().file_name().unwrap_or_default().to_owned();
-    name.push(".series");
+    name.push(ending);
     usage_log.path().with_file_name(name)
 }
 
 /// The series of a job's ended steps.
 pub fn finished(usage_log: &UsageLog<'_>, job: &str) -> io::Result<Vec<Series>> {
     let mut all = Vec::new();
-    let files = usage_log.at(&log_of(usage_log)).files().map_err(io::Error::other)?;
+    each_line(usage_log, LOG_ENDING, job, &mut |value| {
+        all.extend(Series::of_json(value).filter(|series| series.job == job));
+    })?;
+    Ok(all)
+}
+
+/// Calls this with each object of such a log that has the job's name.
+pub fn each_line(usage_log: &UsageLog<'_>, ending: &str, job: &str, each: &mut dyn FnMut(&Value)) -> io::Result<()> {
+    let files = usage_log.at(&beside(usage_log, ending)).files().map_err(io::Error::other)?;
     let member = format!("\"job\":{}", json!(job));
     for path in &files {
         let mut file = match File::open(path) {
@@ -242,14 +260,15 @@ pub fn finished(usage_log: &UsageLog<'_>, job: &str) -> io::Result<Vec<Series>> 
         let mut line = Vec::new();
         while Read::take(&mut file, LONGEST).read_until(b'\n', &mut line)? > 0 {
             let text = std::str::from_utf8(&line).unwrap_or_default();
-            if text.contains(&member) {
-                let read = serde_json::from_str(text).ok().and_then(|value| Series::of_json(&value));
-                all.extend(read.filter(|series| series.job == job));
+            if text.contains(&member)
+                && let Ok(value) = serde_json::from_str(text)
+            {
+                each(&value);
             }
             line.clear();
         }
     }
-    Ok(all)
+    Ok(())
 }
 
 /// Where the files of live steps are. Users cannot enter `RunDir` itself.
@@ -264,10 +283,17 @@ const ENDING: &str = ".json";
 
 /// The name of a step's file reveals nothing, but each user can find their own.
 fn file_of(uid: Option<u32>, name: &str) -> String {
+    file_with((uid, name, ENDING))
+}
+
+/// What a file beside the series is of: its user, a name of its own, and the ending of the file's name.
+pub type Beside<'a> = (Option<u32>, &'a str, &'static str);
+
+fn file_with((uid, name, ending): Beside<'_>) -> String {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
     let user = uid.map_or_else(|| "unknown".to_owned(), |uid| uid.to_string());
-    format!("{user}-{:016x}{ENDING}", hasher.finish())
+    format!("{user}-{:016x}{ending}", hasher.finish())
 }
 
 /// The series of a live step, if it was sampled and may be read.
@@ -278,15 +304,50 @@ pub fn living(run_dir: &Path, uid: Option<u32>, name: &str) -> Option<Series> {
 
 /// `None`: there is no such file, or it has no series.
 fn read(dir: &Dir, name: &str) -> Result<Option<Series>> {
+    Ok(read_object(dir, name)?.as_ref().and_then(Series::of_json))
+}
+
+/// `None`: there is no such file, or none of root's with an object.
+fn read_object(dir: &Dir, name: &str) -> Result<Option<Value>> {
     let file = match dir.open_file(name, OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK) {
         Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ELOOP)) => return Ok(None),
         other => File::from(other?),
     };
     let mut text = String::new();
     let is_roots = file.metadata().is_ok_and(|found| found.is_file() && found.uid() == 0);
-    let is_text = is_roots && file.take(LONGEST).read_to_string(&mut text).is_ok();
-    let value = serde_json::from_str(&text).ok().filter(|_| is_text);
-    Ok(value.as_ref().and_then(Series::of_json))
+    let is_text = is_roots && file.take(LONGEST_FILE).read_to_string(&mut text).is_ok();
+    Ok(serde_json::from_str(&text).ok().filter(|_| is_text))
+}
+
+/// The object in a file beside the series, if it may be read.
+pub fn read_beside(run_dir: &Path, what: Beside<'_>) -> Option<Value> {
+    read_object(&Dir::open(directory_of(run_dir)).ok()?, &file_with(what)).ok()?
+}
+
+/// Writes such a file, as `write` does.
+pub fn write_beside(run_dir: &Path, what: Beside<'_>, text: &str) -> Result<()> {
+    put(&writable(run_dir)?, &file_with(what), text, what.0)
+}
+
+/// Removes it.
+pub fn remove_beside(run_dir: &Path, what: Beside<'_>) {
+    if let Ok(dir) = writable(run_dir) {
+        let name = file_with(what);
+        [new_of(&name), name].iter().for_each(|name| discard(&dir, name));
+    }
+}
+
+/// The objects of all files with this ending.
+pub fn all_beside(run_dir: &Path, ending: &str) -> Result<Vec<Value>> {
+    let dir = match Dir::open(directory_of(run_dir)) {
+        Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut all = Vec::new();
+    for name in dir.list(false)?.iter().filter(|name| name.ends_with(ending)) {
+        all.extend(read_object(&dir, name)?);
+    }
+    Ok(all)
 }
 
 /// The series of all steps with a file, whether they are alive or not. A file that is not root's is removed: earlier releases gave each to
@@ -327,7 +388,7 @@ fn writable(run_dir: &Path) -> Result<Dir> {
 /// Writes the file of a live step anew. It is root's, so that no user can fill the file system that holds the records. The step's user can
 /// read it.
 pub fn write(run_dir: &Path, series: &Series) -> Result<()> {
-    put(&writable(run_dir)?, &file_of(series.uid, &series.name), &series.json().to_string(), series.uid)
+    write_beside(run_dir, (series.uid, &series.name, ENDING), &series.json().to_string())
 }
 
 /// The name of a file until it is complete.
@@ -376,10 +437,7 @@ fn discard(dir: &Dir, name: &str) {
 
 /// Removes the files of an ended step.
 pub fn remove(run_dir: &Path, series: &Series) {
-    if let Ok(dir) = writable(run_dir) {
-        let name = file_of(series.uid, &series.name);
-        [new_of(&name), name].iter().for_each(|name| discard(&dir, name));
-    }
+    remove_beside(run_dir, (series.uid, &series.name, ENDING));
 }
 
 /// Removes all files and their directory, when no step is alive any more.

@@ -16,6 +16,7 @@ use jobfence::sys::process;
 
 use crate::command::Failure;
 use crate::configured::Configured;
+use crate::gpu;
 use crate::living::{
     LivingRow, LivingView, MEASURED, described, document, job_id, now, say_none, user_name, version, warn_of,
 };
@@ -100,7 +101,8 @@ impl<'a> SeenStep<'a> {
             name: proc.read_value(&format!("{pid}/comm")).ok().map(|name| name.trim_end_matches('\n').to_owned()),
         };
         let processes = step.processes().unwrap_or_default().into_iter();
-        let row = described(step);
+        let mut row = described(step);
+        view.add_gpus(&mut row);
         let started = row.started.map(utc).unwrap_or_default();
         let series = series::living(&view.run_dir, row.uid, &row.name)
             // A user may see another start time than root.
@@ -168,6 +170,7 @@ impl<'a> SeenStep<'a> {
             );
         }
         self.amounts(&mut line);
+        self.row.gpus.iter().flat_map(gpu::in_words).for_each(|(head, text)| line(head, text));
         self.over_time(&mut line);
         for (level, path, value) in self.step.limits() {
             // The directories are printed above.

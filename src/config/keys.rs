@@ -199,6 +199,11 @@ keys! {
         StoreUsage: store_usage: StoreUsage = StoreUsage::None, kinds::STORE_USAGE, node;
         /// How often `jobfence hold` (jobfence.service) notes down what each step uses: CPU time, memory, processes and disks.
         SampleInterval: sample_interval: Option<Duration> = None, kinds::INTERVAL, node;
+        /// Whether `jobfence hold` has NVIDIA's driver keep a record of each process that has used a GPU (accounting mode).
+        GPUAccounting: gpu_accounting: bool = false, kinds::YES_NO, node;
+        /// When a job's GPU has done nothing for so long, it counts as held but idle.
+        // `least_limit`: this is no limit, and a job is only said to be idle.
+        GPUIdleAfter: gpu_idle_after: Option<Duration> = None, kinds::IDLE_TIME, jobs(least_limit);
         /// A file for the textfile collector of Prometheus's node_exporter.
         /// `jobfence hold` (jobfence.service) writes it every `ReapInterval`.
         MetricsFile: metrics_file: Option<PathBuf> = None, kinds::PATH_OR_NONE, node;
@@ -454,7 +459,7 @@ mod tests {
     fn the_keys_of_the_node_are_these() {
         let of_the_node: Vec<&str> = KEYS.iter().filter(|key| !key.is_per_job()).map(|key| key.name).collect();
         let expected = "CgroupMountpoint CgroupBase RunDir CleanupTimeout ReapInterval ReapSchedulerLeftovers EarlyMoves \
-                        TrustAccount UsageLog UsageLogSize UsageLogAge StoreUsage SampleInterval MetricsFile CPUsPerSlot \
+                        TrustAccount UsageLog UsageLogSize UsageLogAge StoreUsage SampleInterval GPUAccounting MetricsFile CPUsPerSlot \
                         SlotMemory SlotGPUs";
         let sorted = |names: Vec<&str>| BTreeSet::from_iter(names.into_iter().map(str::to_owned));
         assert_eq!(sorted(of_the_node), sorted(expected.split(' ').collect()));

@@ -120,6 +120,10 @@ kinds! {
         |text| if text.eq_ignore_ascii_case(NEVER) { Ok(None) } else { seconds(text, 1..=86_400).map(Some) },
         |interval| Some(interval.map_or_else(|| NEVER.to_owned(), |interval| interval.as_secs().to_string())),
         any prop::option::of((1_u64..=86_400).prop_map(Duration::from_secs));
+    IDLE_TIME: Option<Duration> = "a whole number of seconds, or with the unit s, m or h, from 1m to 168h, or never",
+        |text| if text.eq_ignore_ascii_case(NEVER) { Ok(None) } else { units::idle_time(text).map(Some) },
+        |time| Some(time.map_or_else(|| NEVER.to_owned(), units::idle_time_text)),
+        any prop::option::of((60_u64..=7 * DAY).prop_map(Duration::from_secs));
     PERIOD: Period = "a whole number of microseconds, or with the unit us, ms or s, from 1ms to 1s",
         units::period, |period| Some(period.to_string()),
         any (1_000_u32..=1_000_000).prop_map(|micros| Period::from_micros(micros).unwrap());

@@ -112,6 +112,25 @@ pub(super) fn seconds(text: &str, range: RangeInclusive<u64>) -> Result<Duration
     if range.contains(&seconds) { Ok(Duration::from_secs(seconds)) } else { Err(Wrong::Range) }
 }
 
+/// The units of longer times, the longest first, in seconds.
+const TIMES: [(char, u64); 3] = [('h', 3600), ('m', 60), ('s', 1)];
+
+/// From a minute to a week.
+pub(super) fn idle_time(text: &str) -> Result<Duration, Wrong> {
+    let lower = text.to_ascii_lowercase();
+    let with_unit = TIMES.iter().find_map(|(unit, seconds)| Some((lower.strip_suffix(*unit)?, *seconds)));
+    let (digits, unit) = with_unit.unwrap_or((&lower, 1));
+    let seconds = number(digits)?.checked_mul(unit).filter(|seconds| (60..=7 * DAY).contains(seconds));
+    seconds.map(Duration::from_secs).ok_or(Wrong::Range)
+}
+
+/// As [`idle_time`] reads it, in the longest unit that fits.
+pub(super) fn idle_time_text(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let fits = TIMES.iter().find(|(_, unit)| seconds.is_multiple_of(*unit));
+    fits.map_or_else(|| seconds.to_string(), |(name, unit)| format!("{}{name}", seconds / unit))
+}
+
 /// A day in seconds.
 pub(super) const DAY: u64 = 86_400;
 
@@ -260,6 +279,32 @@ mod tests {
     use crate::cgroup::io::IoRules;
     use crate::requests::{REQUESTS, Requests};
     use Wrong::{Form, Overflow, Range};
+
+    #[test]
+    fn times_of_idleness() {
+        let seconds = |text: &str| idle_time(text).map(|time| time.as_secs());
+        for (text, is) in [
+            ("60", Ok(60)),
+            ("90s", Ok(90)),
+            ("30m", Ok(1800)),
+            ("2H", Ok(7200)),
+            ("168h", Ok(604_800)),
+            ("59", Err(Range)),
+            ("0m", Err(Range)),
+            ("169h", Err(Range)),
+            ("99999999999999999999h", Err(Overflow)),
+            ("9999999999999999999h", Err(Range)),
+            ("1.5h", Err(Form)),
+            ("h", Err(Form)),
+            ("1d", Err(Form)),
+        ] {
+            assert_eq!(seconds(text), is, "{text}");
+        }
+        assert_eq!(
+            [60, 61, 3600, 5400].map(|seconds| idle_time_text(Duration::from_secs(seconds))),
+            ["1m", "61s", "1h", "90m"]
+        );
+    }
 
     #[test]
     fn percentages() {

@@ -16,6 +16,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::runs::JobRun;
 use super::total::{FACTS, Total, cpus_of, efficiency, name_and_user, said};
+use crate::gpu::JobGpus;
 use crate::logged::LoggedStep;
 use crate::schedulers::slurm::store::summary::Summary;
 use crate::series::Series;
@@ -121,7 +122,7 @@ fn of_run(job: &str, run: &JobRun, is_one_of_several: bool, series: &[Series]) -
     let (verdict, class) = verdict(run, &total);
     let (advice, reserve) = advice::of(run, &total);
     let sentences: Vec<String> = run.steps.iter().flat_map(|step| &step.sentences).map(|one| printable(one)).collect();
-    let unknown = unknown(&total);
+    let unknown = unknown(&total, run.gpus.as_ref());
     html! {
         article {
             header {
@@ -161,6 +162,7 @@ fn of_run(job: &str, run: &JobRun, is_one_of_several: bool, series: &[Series]) -
             }
             @if let Some(waits) = waits(run) { section { h2 { "Time spent waiting" } (waits) } }
             @if let Some(disks) = disks(run) { section { h2 { "Disks" } (disks) } }
+            @if let Some(gpus) = &run.gpus { section { h2 { "GPUs" } (of_gpus(gpus)) } }
             section {
                 h2 { "Not known here" }
                 ul { @for what in &unknown { li { (what) } } }
@@ -427,7 +429,27 @@ fn disks(run: &JobRun) -> Option<Markup> {
     (!rows.is_empty()).then(|| table("What went between memory and each disk", &heads, rows))
 }
 
-fn unknown(total: &Total) -> Vec<String> {
+fn of_gpus(gpus: &JobGpus) -> Markup {
+    let heads = ["GPU", "Busy", "By", "Memory at the most", "Energy in Wh", "Slowed"];
+    let rows = gpus.gpus.iter().map(|gpu| {
+        let share = gpu.percent();
+        let by = share.map_or(String::new(), |_| gpu.source_in_words().to_owned());
+        let total = gpu.memory_total.map(binary);
+        let energy = gpu.energy.map(|joules| format!("{:.1}", joules / 3600.0));
+        let busy = share.map_or_else(|| UNKNOWN.to_owned(), |share| percent(Some(share)));
+        vec![
+            Cell::text(gpu.name()),
+            Cell::with_bar(busy, share),
+            Cell::text(by),
+            Cell::number(Some(of(bytes(gpu.memory_peak), total))),
+            Cell::number(energy),
+            Cell::number(gpu.slowed.map(seconds)),
+        ]
+    });
+    table("What the job's GPUs did", &heads, rows)
+}
+
+fn unknown(total: &Total, gpus: Option<&JobGpus>) -> Vec<String> {
     let usage = &total.usage;
     let figures = [
         (usage.cpu.is_none(), "The CPU time."),
@@ -438,7 +460,13 @@ fn unknown(total: &Total) -> Vec<String> {
     ];
     let mut all: Vec<String> = figures.iter().filter(|(is_so, _)| *is_so).map(|(_, what)| (*what).to_owned()).collect();
     all.push("What the job did on other nodes, if it had any: each node has a log of its own.".to_owned());
-    all.push("What GPUs did.".to_owned());
+    match gpus {
+        None => all.push("What GPUs did, if it had any.".to_owned()),
+        Some(gpus) if gpus.percent().is_none() => {
+            all.push("What all GPUs did: other jobs used one, too, or its driver does not tell.".to_owned());
+        }
+        Some(_) => {}
+    }
     all
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Groups the usage log's lines into runs of a job: a scheduler may start its numbers again, and a job may run again.
 
+use std::path::Path;
 use std::time::Duration;
 
+use crate::gpu::{self, JobGpus};
 use crate::logged::LoggedStep;
 use crate::moment::seconds_of;
 
@@ -16,6 +18,8 @@ pub struct JobRun {
     /// Whether another run of the same user had the same id at the same time, as jobs of two schedds can. Then the log's figures for the
     /// whole job belong to both.
     pub is_beside_another: bool,
+    /// What its GPUs did, as far as it is known.
+    pub gpus: Option<JobGpus>,
 }
 
 /// When a step began, if its line says so. Such times are compared as text.
@@ -53,6 +57,26 @@ impl JobRun {
         Some(if longest + Duration::from_secs(1) > passed { longest } else { passed })
     }
 
+    /// Adds what the GPUs of the job did in its time: the lines of the log about them and, until `jobfence hold` has written that of a job
+    /// which has just ended, what it has so far.
+    pub fn add_gpus(&mut self, logged: &[JobGpus], run_dir: &Path) {
+        let Some(first) = self.steps.first().filter(|_| !self.is_beside_another) else { return };
+        let uid = first.uid.and_then(|uid| u32::try_from(uid).ok());
+        let (Some(began), Some(ended)) = (seconds_of(self.began()), seconds_of(self.ended())) else { return };
+        let kept = first.job.as_deref().and_then(|job| gpu::living(run_dir, None, uid, job));
+        let is_its = |gpus: &&JobGpus| {
+            gpus.uid == uid && gpus.started < (ended + 1) as f64 && gpus.looked > began.saturating_sub(1) as f64
+        };
+        let mut all: Option<JobGpus> = None;
+        for gpus in logged.iter().chain(&kept).filter(is_its) {
+            match &mut all {
+                Some(all) => all.merge(gpus),
+                None => all = Some(gpus.clone()),
+            }
+        }
+        self.gpus = all;
+    }
+
     /// Whether two runs of one user overlapped.
     fn is_beside(&self, other: &Self) -> bool {
         let uid = |run: &Self| run.steps.first().and_then(|step| step.uid);
@@ -87,7 +111,7 @@ pub fn runs_of(mut lines: Vec<LoggedStep>) -> Vec<JobRun> {
         let earlier = runs.iter_mut().rev().skip(1).find(|run| began(&line) <= run.ended() && !run.is_anothers(&line));
         match earlier {
             Some(run) => run.steps.push(line),
-            None => runs.push(JobRun { steps: vec![line], is_beside_another: false }),
+            None => runs.push(JobRun { steps: vec![line], is_beside_another: false, gpus: None }),
         }
     }
     runs.sort_by(|one, other| (one.ended(), one.began()).cmp(&(other.ended(), other.began())));
@@ -146,6 +170,33 @@ mod tests {
         // One after the other; another user's job has a directory of its own.
         assert_eq!(together(line(2, "T5", "T8", 1)), [false, false]);
         assert_eq!(together(line(2, "T4", "T8", 7)), [false, false]);
+    }
+
+    #[test]
+    fn gpus_are_those_of_the_runs_time_and_user() {
+        let line = |second: u64| format!("2026-11-25T03:31:{second:0>2}Z");
+        let step = |begin: u64, end: u64| {
+            LoggedStep::new(
+                serde_json::json!({"job": "7", "step": "0", "uid": 1, "started": line(begin), "ended": line(end)}),
+            )
+        };
+        let gpus = |uid: u32, begin: u64, end: u64, energy: f64| {
+            let at = |second: u64| seconds_of(&line(second)).unwrap() as f64;
+            let mut gpus = JobGpus { uid: Some(uid), started: at(begin), looked: at(end), ..JobGpus::default() };
+            gpus.of("/dev/nvidia0").energy = Some(energy);
+            gpus
+        };
+        let logged = [gpus(1, 1, 9, 1.0), gpus(1, 9, 10, 2.0), gpus(1, 30, 40, 4.0), gpus(2, 1, 9, 8.0)];
+        let mut runs = runs_of(vec![step(1, 10), step(30, 41), step(50, 51)]);
+        let nowhere = Path::new("/nonexistent/run");
+        runs.iter_mut().for_each(|run| run.add_gpus(&logged, nowhere));
+        let energy = |run: &JobRun| run.gpus.as_ref().and_then(|gpus| gpus.sum(|gpu| gpu.energy));
+        assert_eq!(runs.iter().map(energy).collect::<Vec<_>>(), [Some(3.0), Some(4.0), None]);
+        // Of two at the same time it is not known whose they are.
+        runs[0].gpus = None;
+        runs[0].is_beside_another = true;
+        runs[0].add_gpus(&logged, nowhere);
+        assert_eq!(runs[0].gpus, None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::runs::{JobRun, ended};
 use super::total::{FACTS, Total, cache_share, cpus_of, decimal, efficiency, exit, name_and_user, said};
+use crate::gpu::{self, JobGpus};
 use crate::living::{LivingRow, rows_in_lines, user_name};
 use crate::logged::LoggedStep;
 use crate::table::{self, Column, NONE, clock, lines, mib, numbers, printable, texts, time};
@@ -155,6 +156,11 @@ fn head(run: &JobRun) -> Vec<String> {
     if let Some(kills) = total.usage.oom_kills.filter(|kills| *kills > 0) {
         line("killed", format!("{kills} for lack of memory"));
     }
+    if let Some(gpus) = &run.gpus {
+        let [busy, memory] = gpu::of_all(gpus);
+        line("GPUs", busy);
+        line("", memory);
+    }
     if let (Some(read), Some(written)) = (total.usage.read, total.usage.written) {
         let unwritten = total.usage.memory_unwritten.map(|bytes| format!(", {} yet to be written", mebibytes(bytes)));
         line(
@@ -190,6 +196,10 @@ fn mail_head(run: &JobRun) -> Vec<String> {
         lines.push(format!("CPU Efficiency: {share:.2}% of {} core-walltime", clock_of(granted)));
     }
     lines.push(format!("Job Wall-clock time: {}", clock_of(total.wall)));
+    if let Some(gpus) = &run.gpus {
+        let [busy, memory] = gpu::of_all(gpus);
+        lines.extend([format!("GPUs: {busy}"), format!("GPU Memory Utilized: {memory}")]);
+    }
     lines.push(format!("Memory Utilized: {}", total.usage.memory_peak.map_or_else(|| NONE.to_owned(), mebibytes)));
     if let (Some(share), Some(limit)) = (total.memory_share(), total.memory_limit) {
         lines.push(format!("Memory Efficiency: {share:.2}% of {}", mebibytes(limit)));
@@ -238,6 +248,7 @@ pub fn json(job: &Id, runs: &[JobRun], of_log: usize, living: &[LivingRow]) -> V
             "read_bytes": total.usage.read,
             "written_bytes": total.usage.written,
             "unwritten_bytes": total.usage.memory_unwritten,
+            "gpus": run.gpus.as_ref().map(JobGpus::json),
             "steps": steps,
         })
     };
@@ -270,6 +281,7 @@ mod tests {
     #[test]
     fn a_run_is_the_sum_of_its_steps() {
         let run = JobRun {
+            gpus: None,
             is_beside_another: false,
             steps: vec![step("batch", 40_000.0, 100 << 20, 300 << 20), step("0", 46_520.0, 1, 200 << 20)],
         };
@@ -302,7 +314,7 @@ mod tests {
                 "cpus_granted": 2, "cpus_limit": 1, "memory_unwritten_bytes": 30 << 20, "read_bytes": 0, "written_bytes": 0,
             }))
         };
-        let run = |steps| JobRun { is_beside_another: false, steps };
+        let run = |steps| JobRun { is_beside_another: false, gpus: None, steps };
         let only = run(vec![step("0", 60.9, 62.9, 2.0)]);
         let total = Total::from_run(&only);
         // Like its only step.
@@ -327,6 +339,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_no_zero() {
         let run = JobRun {
+            gpus: None,
             is_beside_another: false,
             steps: vec![LoggedStep::new(json!({"job": "7", "step": "0", "ended": "2024-03-01T00:01:00Z"}))],
         };

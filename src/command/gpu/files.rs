@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Where what jobs use of GPUs is kept: of a job that runs in a file beside the series of its steps, which its user can read; of one that
+//! has ended in a line of a third log beside the usage log.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use jobfence::error::Result;
+use jobfence::report::account::utc;
+use jobfence::report::usage_log::UsageLog;
+use serde_json::{Map, Value, json};
+
+use super::figures::{Counters, GpuUse, JobGpus, SOURCES};
+use crate::series;
+
+/// The name of the objects' format. A program that reads them checks it first.
+const SCHEMA: &str = "jobfence-gpus-1";
+
+/// The ending of a file's name, and what stands behind the usage log's.
+const ENDING: &str = ".gpus";
+
+impl JobGpus {
+    /// What tells the job from others that live on this host.
+    pub fn key(&self) -> String {
+        key(self.node.as_deref(), self.uid, &self.job)
+    }
+
+    /// The object without what is for `jobfence hold` alone.
+    pub fn json(&self) -> Value {
+        json!({
+            "schema": SCHEMA,
+            "job": self.job,
+            "uid": self.uid,
+            "node": self.node,
+            "started": moment(self.started),
+            "looked": moment(self.looked),
+            "granted": self.granted,
+            "idle_after_seconds": self.idle_after,
+            "utilization_percent": self.percent().map(decimal),
+            "utilization_now_percent": self.percent_now().map(decimal),
+            "memory_peak_bytes": self.sum(|gpu| gpu.memory_peak),
+            "memory_total_bytes": self.sum(|gpu| gpu.memory_total),
+            "energy_joules": self.sum(|gpu| gpu.energy).map(decimal),
+            "idle_seconds": self.idle().map(decimal),
+            "gpus": self.gpus.iter().map(|gpu| gpu.json(self.looked)).collect::<Vec<_>>(),
+        })
+    }
+
+    /// All of it.
+    fn state(&self) -> Value {
+        let mut state = self.json();
+        state["state"] = json!({
+            "directory": self.directory,
+            "inode": self.inode,
+            "started": self.started,
+            "looked": self.looked,
+            "is_idle_said": self.is_idle_said,
+            "gpus": self.gpus.iter().map(|gpu| gpu.counters.json(gpu.idle_since)).collect::<Vec<_>>(),
+        });
+        state
+    }
+
+    /// Parses what `json` or `state` wrote. `None`: it is something else.
+    pub fn of_json(value: &Value) -> Option<Self> {
+        if value.get("schema")?.as_str()? != SCHEMA {
+            return None;
+        }
+        let seconds = |member: &str| seconds_of(value.get(member)?.as_str()?);
+        let mut all = Self {
+            node: text(value, "node"),
+            uid: value.get("uid").and_then(Value::as_u64).and_then(|uid| u32::try_from(uid).ok()),
+            job: text(value, "job")?,
+            started: seconds("started")?,
+            looked: seconds("looked")?,
+            granted: number(value, "granted"),
+            idle_after: number(value, "idle_after_seconds"),
+            gpus: value.get("gpus")?.as_array()?.iter().filter_map(|gpu| GpuUse::of_json(gpu, 0.0)).collect(),
+            ..Self::default()
+        };
+        let looked = all.looked;
+        let Some(state) = value.get("state") else {
+            all.gpus = value["gpus"].as_array()?.iter().filter_map(|gpu| GpuUse::of_json(gpu, looked)).collect();
+            return Some(all);
+        };
+        all.directory = text(state, "directory")?;
+        all.inode = number(state, "inode")?;
+        all.started = state.get("started")?.as_f64()?;
+        all.looked = state.get("looked")?.as_f64()?;
+        all.is_idle_said = state.get("is_idle_said")?.as_bool()?;
+        for (gpu, state) in all.gpus.iter_mut().zip(state.get("gpus")?.as_array()?) {
+            (gpu.counters, gpu.idle_since) = Counters::of_json(state)?;
+        }
+        Some(all)
+    }
+}
+
+impl GpuUse {
+    fn json(&self, looked: f64) -> Value {
+        json!({
+            "gpu": super::number_of(&self.device),
+            "device": self.device,
+            "uuid": self.uuid,
+            "is_shared": self.is_shared,
+            "utilization_percent": self.percent().map(decimal),
+            "utilization_now_percent": self.percent_now.map(decimal),
+            "utilization_source": self.percent().map(|_| self.source.word()),
+            "observed_seconds": decimal(self.observed),
+            "busy_seconds": decimal(self.busy),
+            "memory_now_bytes": self.memory_now,
+            "memory_peak_bytes": self.memory_peak,
+            "memory_total_bytes": self.memory_total,
+            "energy_joules": self.energy.map(decimal),
+            "slowed_seconds": self.slowed.map(decimal),
+            "slowed_by": self.slowed_by,
+            "idle_seconds": self.idle(looked).map(decimal),
+        })
+    }
+
+    fn of_json(value: &Value, looked: f64) -> Option<Self> {
+        let decimal = |member: &str| value.get(member).and_then(Value::as_f64);
+        let source = text(value, "utilization_source");
+        let source = SOURCES.iter().find(|(_, word)| source.as_deref() == Some(word));
+        let reasons = value.get("slowed_by").and_then(Value::as_array).into_iter().flatten();
+        Some(Self {
+            device: text(value, "device")?,
+            uuid: text(value, "uuid"),
+            is_shared: value.get("is_shared")?.as_bool()?,
+            observed: decimal("observed_seconds")?,
+            busy: decimal("busy_seconds")?,
+            source: source.map(|(source, _)| *source).unwrap_or_default(),
+            percent_now: decimal("utilization_now_percent"),
+            memory_now: number(value, "memory_now_bytes"),
+            memory_peak: number(value, "memory_peak_bytes"),
+            memory_total: number(value, "memory_total_bytes"),
+            energy: decimal("energy_joules"),
+            slowed: decimal("slowed_seconds"),
+            slowed_by: reasons.filter_map(|reason| Some(reason.as_str()?.to_owned())).collect(),
+            idle_since: decimal("idle_seconds").map(|idle| looked - idle),
+            counters: Counters::default(),
+        })
+    }
+}
+
+impl Counters {
+    fn json(&self, idle_since: Option<f64>) -> Value {
+        json!({
+            "energy": self.energy,
+            "engines": self.engines,
+            "engines_sum": self.engines_sum,
+            "counted": self.counted,
+            "ended_busy": self.ended_busy,
+            "ended": self.ended,
+            "sampled_busy": self.sampled_busy,
+            "idle_since": idle_since,
+        })
+    }
+
+    fn of_json(value: &Value) -> Option<(Self, Option<f64>)> {
+        let engines = |member: &str| {
+            let all = value.get(member)?.as_object()?;
+            Some(numbers(all))
+        };
+        let counted = value.get("counted")?.as_array()?.iter();
+        let counted: Option<BTreeSet<_>> =
+            counted.map(|pair| Some((u32::try_from(pair.get(0)?.as_u64()?).ok()?, pair.get(1)?.as_u64()?))).collect();
+        let counters = Self {
+            energy: number(value, "energy"),
+            engines: engines("engines")?,
+            engines_sum: engines("engines_sum")?,
+            counted: counted?,
+            ended_busy: value.get("ended_busy")?.as_f64()?,
+            ended: number(value, "ended")?,
+            sampled_busy: value.get("sampled_busy")?.as_f64()?,
+        };
+        Some((counters, value.get("idle_since").and_then(Value::as_f64)))
+    }
+}
+
+fn numbers(all: &Map<String, Value>) -> BTreeMap<String, u64> {
+    all.iter().filter_map(|(name, value)| Some((name.clone(), value.as_u64()?))).collect()
+}
+
+fn number(value: &Value, member: &str) -> Option<u64> {
+    value.get(member)?.as_u64()
+}
+
+fn text(value: &Value, member: &str) -> Option<String> {
+    Some(value.get(member)?.as_str()?.to_owned())
+}
+
+/// Rounded to the millisecond: more is not known.
+fn decimal(number: f64) -> f64 {
+    (number * 1000.0).round() / 1000.0
+}
+
+fn moment(seconds: f64) -> String {
+    utc(UNIX_EPOCH + Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}
+
+fn seconds_of(moment: &str) -> Option<f64> {
+    crate::moment::seconds_of(moment).map(|seconds| seconds as f64)
+}
+
+/// See [`JobGpus::key`].
+pub fn key(node: Option<&str>, uid: Option<u32>, job: &str) -> String {
+    format!("{} {} {job}", node.unwrap_or_default(), uid.map(|uid| uid.to_string()).unwrap_or_default())
+}
+
+/// Writes the file of a job that runs.
+pub fn write(run_dir: &Path, gpus: &JobGpus) -> Result<()> {
+    series::write_beside(run_dir, (gpus.uid, &gpus.key(), ENDING), &gpus.state().to_string())
+}
+
+/// Removes it.
+pub fn remove(run_dir: &Path, gpus: &JobGpus) {
+    series::remove_beside(run_dir, (gpus.uid, &gpus.key(), ENDING));
+}
+
+/// What a job that runs has used, if it was looked at and may be read.
+pub fn living(run_dir: &Path, node: Option<&str>, uid: Option<u32>, job: &str) -> Option<JobGpus> {
+    let key = key(node, uid, job);
+    let value = series::read_beside(run_dir, (uid, &key, ENDING))?;
+    JobGpus::of_json(&value).filter(|gpus| gpus.key() == key)
+}
+
+/// All jobs with a file, whether they are alive or not.
+pub fn all_living(run_dir: &Path) -> Result<Vec<JobGpus>> {
+    Ok(series::all_beside(run_dir, ENDING)?.iter().filter_map(JobGpus::of_json).collect())
+}
+
+/// Adds the line of a job that has ended.
+pub fn log(usage_log: &UsageLog<'_>, gpus: &JobGpus) {
+    usage_log.at(&series::beside(usage_log, ENDING)).add(&gpus.json().to_string());
+}
+
+/// What a job's GPUs did, by the lines about it.
+pub fn ended(usage_log: &UsageLog<'_>, job: &str) -> io::Result<Vec<JobGpus>> {
+    let mut all = Vec::new();
+    series::each_line(usage_log, ENDING, job, &mut |value| {
+        all.extend(JobGpus::of_json(value).filter(|gpus| gpus.job == job));
+    })?;
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::figures::Utilization;
+
+    #[test]
+    fn what_is_kept_is_read_the_same() {
+        let temp = tempfile::tempdir().unwrap();
+        let run_dir = temp.path().join("run");
+        let mut gpus = JobGpus {
+            node: Some("n1".into()),
+            uid: Some(nix::unistd::getuid().as_raw()),
+            job: "7\"<".into(),
+            directory: "/sys/fs/cgroup/j".into(),
+            inode: 9,
+            started: 1_800_000_000.25,
+            looked: 1_800_000_100.5,
+            granted: Some(2),
+            idle_after: Some(50),
+            is_idle_said: true,
+            gpus: Vec::new(),
+        };
+        let gpu = gpus.of("/dev/nvidia1");
+        (gpu.observed, gpu.busy, gpu.source) = (10.5, 5.25, Utilization::Accounted);
+        (gpu.memory_peak, gpu.energy, gpu.idle_since) = (Some(5), Some(2.5), Some(1_800_000_050.5));
+        gpu.slowed_by.insert("temperature".into());
+        gpu.counters.counted.insert((7, 8));
+        gpu.counters.engines.insert("a 1 gfx".into(), 3);
+        gpu.counters.sampled_busy = 1.0;
+        gpus.of("/dev/nvidia0").is_shared = true;
+        let place = |job: &str| living(&run_dir, Some("n1"), gpus.uid, job);
+        assert_eq!(place("7\"<"), None);
+        write(&run_dir, &gpus).unwrap();
+        write(&run_dir, &gpus).unwrap();
+        assert_eq!(place("7\"<"), Some(gpus.clone()));
+        assert_eq!(place("7"), None);
+        assert_eq!(all_living(&run_dir).unwrap(), [gpus.clone()]);
+        // Of another release, or of nobody.
+        assert_eq!(JobGpus::of_json(&json!({"schema": "jobfence-gpus-2"})), None);
+        remove(&run_dir, &gpus);
+        assert_eq!(all_living(&run_dir).unwrap(), []);
+        // A line has no state, and the same figures.
+        let line = gpus.json();
+        assert_eq!((&line["utilization_percent"], &line["idle_seconds"]), (&Value::Null, &json!(50.0)));
+        let read = JobGpus::of_json(&line).unwrap();
+        assert_eq!((read.json(), read.gpus[1].percent()), (line, Some(50.0)));
+    }
+}

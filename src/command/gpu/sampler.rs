@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Which GPUs are which job's, and when their drivers are asked: with each sample of the steps, while a job may have GPUs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use jobfence::config::{Config, Loaded};
+use jobfence::doors::life;
+use jobfence::facts::{Fact, Gpus};
+use jobfence::fence::living::LivingStep;
+use jobfence::host::Host;
+use jobfence::job::{Id, JobOnNode, Name};
+use jobfence::record::job::JobRecords;
+use jobfence::report::usage_log::UsageLog;
+
+use super::answer::{Answer, NvidiaGpu, Question};
+use super::figures::{GpuUse, JobGpus, Moment};
+use super::prober::Prober;
+use super::{drm_name, files, nvidias};
+use crate::living::{described, user_name};
+use crate::table::{clock, printable};
+
+/// The most processes that a question names: it has to fit into a pipe at once.
+const MOST_PROCESSES: usize = 6000;
+
+/// What `jobfence hold` knows of the GPUs of live jobs.
+#[derive(Default)]
+pub struct GpuSampler {
+    prober: Prober,
+    /// By their keys.
+    jobs: BTreeMap<String, JobGpus>,
+    /// What the last question was about.
+    asked: Option<Asked>,
+    has_taken_over: bool,
+}
+
+/// The jobs at the time of a question.
+struct Asked {
+    at: f64,
+    interval: f64,
+    run_dir: PathBuf,
+    jobs: BTreeMap<String, LiveJob>,
+}
+
+/// A job that lives.
+#[derive(Debug, Default)]
+struct LiveJob {
+    node: Option<String>,
+    uid: Option<u32>,
+    job: String,
+    directory: PathBuf,
+    started: f64,
+    granted: Option<u64>,
+    idle_after: Option<Duration>,
+    /// Its GPUs' devices. `None`: it is not known which it has.
+    devices: Option<Vec<String>>,
+    pids: BTreeSet<i32>,
+}
+
+impl GpuSampler {
+    /// Asks for the GPUs of these steps' jobs, and ends what was kept of jobs that are gone.
+    pub fn look(&mut self, (config, loaded): (&Config, Option<&Loaded>), host: &Host, steps: &[LivingStep<'_>]) {
+        self.take_over(&config.run_dir);
+        let Some(interval) = config.sample_interval else { return };
+        let mut jobs = match may_have_gpus(config, host, steps) {
+            true => live_jobs((config, loaded), host, steps),
+            false => BTreeMap::new(),
+        };
+        self.end_others(config, &jobs);
+        let mut question = question(config, host, &jobs);
+        if question.is_empty() {
+            self.prober.rest();
+            return;
+        }
+        add_processes(&mut jobs, steps);
+        question.pids = pids_of(&jobs);
+        if !self.prober.ask(&question) {
+            return;
+        }
+        let (at, run_dir) = (now(), config.run_dir.clone());
+        self.asked = Some(Asked { at, interval: interval.as_secs_f64(), run_dir, jobs });
+    }
+
+    /// What becomes readable with an answer.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.prober.fd()
+    }
+
+    /// How long an answer may still take.
+    pub fn patience(&self) -> Option<Duration> {
+        self.prober.patience()
+    }
+
+    /// Adds the answer, if it has arrived.
+    pub fn hear(&mut self) {
+        let answer = self.prober.hear();
+        if answer.is_none() && self.prober.patience().is_some() {
+            return;
+        }
+        let Some(asked) = self.asked.take() else { return };
+        let answer = answer.filter(|answer| !answer.nvidia.is_empty() || !answer.drm.is_empty());
+        let Some(answer) = answer else {
+            for job in self.jobs.values_mut() {
+                job.gpus.iter_mut().for_each(GpuUse::forget_now);
+                keep(&asked.run_dir, job);
+            }
+            return;
+        };
+        for (key, live) in &asked.jobs {
+            self.add(key, live, &asked, &answer);
+        }
+    }
+
+    /// Sampling is off: what is known so far is kept.
+    pub fn end(&mut self, config: &Config) {
+        self.take_over(&config.run_dir);
+        self.asked = None;
+        self.prober.rest();
+        std::mem::take(&mut self.jobs).values().for_each(|job| finish(config, job));
+    }
+
+    /// Continues what an earlier process began.
+    fn take_over(&mut self, run_dir: &Path) {
+        if !std::mem::replace(&mut self.has_taken_over, true) {
+            let begun = files::all_living(run_dir).unwrap_or_else(|error| {
+                log::error!("cannot go on with the figures of GPUs: {error}");
+                Vec::new()
+            });
+            self.jobs = begun.into_iter().map(|job| (job.key(), job)).collect();
+        }
+    }
+
+    /// Ends jobs that are gone. One that was not found may still be alive: its directory says that.
+    fn end_others(&mut self, config: &Config, living: &BTreeMap<String, LiveJob>) {
+        self.jobs.retain(|key, job| {
+            let inode = std::fs::symlink_metadata(&job.directory).map(|found| found.ino());
+            let is_over = match inode {
+                // Another run of the job has a new directory of the same name.
+                Ok(inode) => inode != job.inode && living.contains_key(key),
+                Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+            };
+            if is_over {
+                finish(config, job);
+            }
+            !is_over
+        });
+    }
+
+    fn add(&mut self, key: &str, live: &LiveJob, asked: &Asked, answer: &Answer) {
+        let others = || asked.jobs.iter().filter(|(other, _)| *other != key).map(|(_, job)| job);
+        let Some(inode) = std::fs::symlink_metadata(&live.directory).ok().map(|found| found.ino()) else { return };
+        let new = !self.jobs.contains_key(key);
+        let job = self.jobs.entry(key.to_owned()).or_insert_with(|| JobGpus {
+            node: live.node.clone(),
+            uid: live.uid,
+            job: live.job.clone(),
+            directory: live.directory.display().to_string(),
+            inode,
+            started: live.started,
+            looked: live.started,
+            ..JobGpus::default()
+        });
+        // Of a pause of this program's nothing is known, except for what counters tell.
+        let most = if new { asked.interval } else { 2.0 * asked.interval };
+        let passed = (asked.at - job.looked).clamp(0.0, most);
+        let moment = Moment { at: asked.at, passed };
+        (job.looked, job.granted) = (asked.at, live.granted);
+        job.idle_after = live.idle_after.map(|after| after.as_secs());
+        let has = |pid: u32| i32::try_from(pid).is_ok_and(|pid| live.pids.contains(&pid));
+        let is_only_ones = |device: &String| !others().any(|other| other.devices.iter().flatten().any(|o| o == device));
+        let is_anothers = |gpu: &NvidiaGpu| {
+            let pids = gpu.processes.iter().flatten().filter_map(|(pid, _)| i32::try_from(*pid).ok());
+            pids.into_iter().any(|pid| others().any(|other| other.pids.contains(&pid)))
+        };
+        let mut heard = BTreeSet::new();
+        for gpu in &answer.nvidia {
+            let is_this = |device: &&String| nvidias(device) == Some(gpu.minor);
+            match live.devices.as_ref().map(|devices| devices.iter().find(is_this)) {
+                Some(Some(device)) => {
+                    let is_whole = is_only_ones(device) && gpu.is_divided == Some(false) && !is_anothers(gpu);
+                    job.of(device).add_nvidia(gpu, is_whole, &has, moment, live.started);
+                    heard.insert(device.clone());
+                }
+                // A GPU of another job.
+                Some(None) => {}
+                None => {
+                    if gpu.processes.iter().flatten().any(|(pid, _)| has(*pid)) {
+                        let device = format!("/dev/nvidia{}", gpu.minor);
+                        job.of(&device).add_nvidia(gpu, false, &has, moment, live.started);
+                        heard.insert(device);
+                    }
+                }
+            }
+        }
+        for gpu in &answer.drm {
+            let Some(device) = live.devices.iter().flatten().find(|device| drm_name(device) == Some(&gpu.name)) else {
+                continue;
+            };
+            let clients = answer.clients.iter().filter(|client| live.pids.contains(&client.pid));
+            let clients: Vec<_> = clients.filter(|client| gpu.address.as_ref() == Some(&client.address)).collect();
+            job.of(device).add_drm(gpu, is_only_ones(device), &clients, moment);
+            heard.insert(device.clone());
+        }
+        if job.gpus.is_empty() {
+            self.jobs.remove(key);
+            return;
+        }
+        // One that has fallen off the bus, or that the job has left.
+        job.gpus.iter_mut().filter(|gpu| !heard.contains(&gpu.device)).for_each(GpuUse::forget_now);
+        say_if_idle(job);
+        keep(&asked.run_dir, job);
+    }
+}
+
+fn keep(run_dir: &Path, job: &JobGpus) {
+    if let Err(error) = files::write(run_dir, job) {
+        log::debug!("the figures of a job's GPUs are not kept: {error}");
+    }
+}
+
+/// Whether a job of this node can have a GPU. Where none can, a look costs two system calls.
+fn may_have_gpus(config: &Config, host: &Host, steps: &[LivingStep<'_>]) -> bool {
+    let has_chosen = |step: &LivingStep<'_>| {
+        step.record.as_ref().and_then(|record| record.shared.as_ref()).is_some_and(|shared| !shared.gpus.is_empty())
+    };
+    let is_one_here = || config.gpu_device.is_some() || has_driver(host) || Path::new("/dev/dri").exists();
+    !steps.is_empty() && (is_one_here() || steps.iter().any(has_chosen))
+}
+
+/// Whether NVIDIA's driver has GPUs here.
+fn has_driver(host: &Host) -> bool {
+    host.proc.child("driver/nvidia/gpus").and_then(|dir| dir.list(true)).is_ok_and(|all| !all.is_empty())
+}
+
+fn key_of(step: &LivingStep<'_>) -> String {
+    files::key(step.node.as_deref(), step.uid, &step.job)
+}
+
+/// Adds the jobs' processes: of each, since one may compute on the GPU of another.
+fn add_processes(jobs: &mut BTreeMap<String, LiveJob>, steps: &[LivingStep<'_>]) {
+    for step in steps {
+        if let Some(job) = jobs.get_mut(&key_of(step)) {
+            job.pids.extend(step.processes().unwrap_or_default().iter().map(|process| process.pid));
+        }
+    }
+}
+
+/// The processes that the question names: those of jobs with GPUs of other makers than NVIDIA.
+fn pids_of(jobs: &BTreeMap<String, LiveJob>) -> Vec<i32> {
+    let has_others = |job: &&LiveJob| job.devices.iter().flatten().any(|device| drm_name(device).is_some());
+    jobs.values().filter(has_others).flat_map(|job| &job.pids).copied().take(MOST_PROCESSES).collect()
+}
+
+/// Once for each time that a GPU is idle for too long.
+fn say_if_idle(job: &mut JobGpus) {
+    let idle = job.idle();
+    if let Some(idle) = idle.filter(|_| !job.is_idle_said) {
+        let user = job.uid.map_or_else(|| "an unknown user".to_owned(), user_name);
+        log::warn!(
+            "job {} of {user} has held a GPU for {} that did nothing (GPUIdleAfter in jobfence.conf)",
+            printable(&job.job),
+            clock(Duration::try_from_secs_f64(idle).unwrap_or_default())
+        );
+    }
+    job.is_idle_said = idle.is_some();
+}
+
+/// Called for an ended job: writes its line to the log, if there is one.
+fn finish(config: &Config, job: &JobGpus) {
+    if let Some(usage_log) = UsageLog::from_config(config) {
+        files::log(&usage_log, job);
+    }
+    files::remove(&config.run_dir, job);
+}
+
+fn now() -> f64 {
+    since_1970(SystemTime::now())
+}
+
+fn since_1970(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// The jobs of these steps.
+fn live_jobs(
+    (config, loaded): (&Config, Option<&Loaded>),
+    host: &Host,
+    steps: &[LivingStep<'_>],
+) -> BTreeMap<String, LiveJob> {
+    let noted = JobRecords::existing(&config.run_dir).ok().flatten();
+    let mut jobs: BTreeMap<String, LiveJob> = BTreeMap::new();
+    for step in steps {
+        let started = described(step).started.map_or_else(now, since_1970);
+        let job = jobs.entry(key_of(step)).or_insert_with(|| LiveJob {
+            node: step.node.clone(),
+            uid: step.uid,
+            job: step.job.clone(),
+            directory: step.places.first().map(|place| place.job.clone()).unwrap_or_default(),
+            started,
+            granted: step.allocated().gpus,
+            idle_after: idle_after((config, loaded), step),
+            ..LiveJob::default()
+        });
+        job.started = job.started.min(started);
+        job.devices = job.devices.take().or_else(|| devices_of(config, host, noted.as_ref(), step));
+    }
+    for job in jobs.values_mut() {
+        job.granted = job.granted.or(job.devices.as_ref().and_then(|devices| u64::try_from(devices.len()).ok()));
+    }
+    jobs
+}
+
+/// `GPUIdleAfter` of a step's job. What sections the job has is only found out if one of them has the key.
+fn idle_after((config, loaded): (&Config, Option<&Loaded>), step: &LivingStep<'_>) -> Option<Duration> {
+    let has_key = |loaded: &&Loaded| {
+        loaded.sections().flat_map(|(_, settings)| settings).any(|setting| setting.key().name == "GPUIdleAfter")
+    };
+    let Some(loaded) = loaded.filter(has_key) else { return config.gpu_idle_after };
+    let mut facts = step.allocated().noted.facts();
+    if let Some(uid) = step.uid {
+        facts.uid = Fact::Known(uid);
+    }
+    life::resolve(loaded, facts).map_or(config.gpu_idle_after, |resolved| resolved.config.gpu_idle_after)
+}
+
+/// The devices of a step's job. `None`: it is not known which they are.
+fn devices_of(config: &Config, host: &Host, noted: Option<&JobRecords>, step: &LivingStep<'_>) -> Option<Vec<String>> {
+    let shared = step.record.as_ref().and_then(|record| record.shared.as_ref());
+    if let Some(shared) = shared.filter(|shared| !shared.gpus.is_empty()) {
+        return Some(shared.gpus.clone());
+    }
+    let node = step.node.as_deref().map(Name::new).transpose().ok()?;
+    let id = JobOnNode { node, job: Id::new(step.job.as_str()).ok()? };
+    let gpus = match noted.and_then(|noted| noted.read(&id, host).ok().flatten()) {
+        Some(record) => record.gpus,
+        // Under a scheduler that gives only their number, all GPUs that jobfence gives to jobs are in records.
+        None if shared.is_some() && config.gpu_device.is_some() => Gpus::None,
+        None => return None,
+    };
+    match (gpus, &config.gpu_device) {
+        (Gpus::None, _) => Some(Vec::new()),
+        (Gpus::Devices(devices), _) => Some(devices.into_iter().map(|(_, path)| path).collect()),
+        (gpus, Some(gpu)) => {
+            let numbers = gpu.numbers_of(&gpus).ok()?;
+            Some(numbers.into_iter().map(|number| gpu.path(number).display().to_string()).collect())
+        }
+        (_, None) => None,
+    }
+}
+
+/// What is to be asked about these jobs. Without a job that may have a GPU, nothing.
+fn question(config: &Config, host: &Host, jobs: &BTreeMap<String, LiveJob>) -> Question {
+    let devices = || jobs.values().flat_map(|job| job.devices.iter().flatten());
+    let drm: BTreeSet<&str> = devices().filter_map(|device| drm_name(device)).collect();
+    let minors: BTreeSet<u32> = devices().filter_map(|device| nvidias(device)).collect();
+    Question {
+        nvidia: minors.into_iter().collect(),
+        nvidia_all: jobs.values().any(|job| job.devices.is_none()) && has_driver(host),
+        accounting: config.gpu_accounting,
+        drm: drm.into_iter().map(str::to_owned).collect(),
+        pids: pids_of(jobs),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::answer::NvidiaGpu;
+
+    fn live(temp: &Path, job: &str, devices: Option<&[&str]>, pids: &[i32]) -> (String, LiveJob) {
+        let directory = temp.join(job);
+        std::fs::create_dir_all(&directory).unwrap();
+        let live = LiveJob {
+            uid: Some(nix::unistd::getuid().as_raw()),
+            job: job.to_owned(),
+            directory,
+            started: 100.0,
+            devices: devices.map(|all| all.iter().map(|device| (*device).to_owned()).collect()),
+            pids: pids.iter().copied().collect(),
+            ..LiveJob::default()
+        };
+        (files::key(None, live.uid, job), live)
+    }
+
+    fn gpu(minor: u32, processes: &[(u32, u64)]) -> NvidiaGpu {
+        NvidiaGpu {
+            minor,
+            percent: Some(50.0),
+            most_percent: Some(50.0),
+            memory: Some(1000),
+            is_divided: Some(false),
+            processes: Some(processes.iter().map(|(pid, memory)| (*pid, Some(*memory))).collect()),
+            ..NvidiaGpu::default()
+        }
+    }
+
+    /// What each of these jobs has of each GPU after one look.
+    fn after(temp: &Path, jobs: Vec<(String, LiveJob)>, nvidia: Vec<NvidiaGpu>) -> BTreeMap<String, JobGpus> {
+        let mut sampler = GpuSampler { has_taken_over: true, ..GpuSampler::default() };
+        let jobs = jobs.into_iter().collect();
+        let asked = Asked { at: 110.0, interval: 10.0, run_dir: temp.join("run"), jobs };
+        let answer = Answer { nvidia, ..Answer::default() };
+        for (key, live) in &asked.jobs {
+            sampler.add(key, live, &asked, &answer);
+        }
+        sampler.jobs.into_values().map(|job| (job.job.clone(), job)).collect()
+    }
+
+    /// The utilization and the memory of each of a job's GPUs.
+    fn figures(job: &JobGpus) -> Vec<(&str, Option<f64>, Option<u64>)> {
+        job.gpus.iter().map(|gpu| (gpu.device.as_str(), gpu.percent(), gpu.memory_peak)).collect()
+    }
+
+    #[test]
+    fn a_gpu_is_a_jobs_only_if_nobody_else_has_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let temp = temp.path();
+        let (zero, one) = ("/dev/nvidia0", "/dev/nvidia1");
+        let jobs = vec![
+            live(temp, "whole", Some(&[zero]), &[10]),
+            live(temp, "shard1", Some(&[one]), &[20]),
+            live(temp, "shard2", Some(&[one]), &[30]),
+            live(temp, "none", Some(&[]), &[40]),
+        ];
+        let gpus = vec![gpu(0, &[(10, 7)]), gpu(1, &[(20, 3), (30, 4), (30, 5)]), gpu(2, &[(40, 1)])];
+        let found = after(temp, jobs, gpus);
+        assert_eq!(figures(&found["whole"]), [(zero, Some(50.0), Some(1000))]);
+        assert_eq!(figures(&found["shard1"]), [(one, None, Some(3))]);
+        assert_eq!(figures(&found["shard2"]), [(one, None, Some(9))]);
+        assert_eq!(found.len(), 3);
+    }
+
+    #[test]
+    fn what_is_not_certain_is_by_process() {
+        let temp = tempfile::tempdir().unwrap();
+        let temp = temp.path();
+        let zero = "/dev/nvidia0";
+        // Which GPUs the first has is not known; it computes on that of the second, too.
+        let jobs = vec![live(temp, "unknown", None, &[10]), live(temp, "owner", Some(&[zero]), &[20])];
+        let found = after(temp, jobs, vec![gpu(0, &[(10, 7), (20, 8)]), gpu(3, &[(10, 1)]), gpu(4, &[])]);
+        assert_eq!(figures(&found["unknown"]), [(zero, None, Some(7)), ("/dev/nvidia3", None, Some(1))]);
+        assert_eq!(figures(&found["owner"]), [(zero, None, Some(8))]);
+        // A divided GPU, and one that does not say whether it is.
+        for is_divided in [Some(true), None] {
+            let jobs = vec![live(temp, "mig", Some(&[zero]), &[10])];
+            let found = after(temp, jobs, vec![NvidiaGpu { is_divided, ..gpu(0, &[(10, 7)]) }]);
+            assert_eq!(figures(&found["mig"]), [(zero, None, Some(7))], "{is_divided:?}");
+        }
+    }
+
+    #[test]
+    fn an_idle_job_is_said_once_each_time() {
+        let mut job = JobGpus { looked: 200.0, idle_after: Some(60), ..JobGpus::default() };
+        job.of("/dev/nvidia0").idle_since = Some(150.0);
+        let mut said = |since: Option<f64>| {
+            job.of("/dev/nvidia0").idle_since = since;
+            say_if_idle(&mut job);
+            job.is_idle_said
+        };
+        assert_eq!(
+            [Some(150.0), Some(140.0), Some(140.0), None, Some(100.0)].map(&mut said),
+            [false, true, true, false, true]
+        );
+    }
+
+    #[test]
+    fn a_gpu_that_the_driver_has_lost_does_nothing_known_now() {
+        let temp = tempfile::tempdir().unwrap();
+        let (key, lost) = live(temp.path(), "lost", Some(&["/dev/nvidia0", "/dev/nvidia1"]), &[]);
+        let mut sampler = GpuSampler { has_taken_over: true, ..GpuSampler::default() };
+        let asked = |at: f64| Asked { at, interval: 10.0, run_dir: temp.path().join("run"), jobs: BTreeMap::new() };
+        for (at, gpus) in [(110.0, vec![gpu(0, &[]), gpu(1, &[])]), (120.0, vec![gpu(1, &[])])] {
+            sampler.add(&key, &lost, &asked(at), &Answer { nvidia: gpus, ..Answer::default() });
+        }
+        let now: Vec<_> = sampler.jobs[&key].gpus.iter().map(|gpu| (gpu.percent_now, gpu.observed)).collect();
+        assert_eq!(now, [(None, 10.0), (Some(50.0), 20.0)]);
+        assert_eq!(files::all_living(&temp.path().join("run")).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn without_a_job_that_may_have_a_gpu_nothing_is_asked() {
+        let temp = tempfile::tempdir().unwrap();
+        let config = Config::default();
+        let Ok((host, _)) = Host::read_what_there_is(&config) else {
+            return crate::skip::skip("this machine has no cgroups");
+        };
+        let ask = |jobs: Vec<(String, LiveJob)>| question(&config, &host, &jobs.into_iter().collect());
+        assert!(ask(vec![live(temp.path(), "none", Some(&[]), &[1])]).is_empty());
+        let all = ask(vec![
+            live(temp.path(), "a", Some(&["/dev/nvidia3", "/dev/other"]), &[1]),
+            live(temp.path(), "b", Some(&["/dev/dri/renderD128"]), &[2]),
+        ]);
+        assert_eq!((all.nvidia, all.nvidia_all), (vec![3], false));
+        assert_eq!((all.drm, all.pids), (vec!["renderD128".to_owned()], vec![2]));
+    }
+}
