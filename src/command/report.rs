@@ -26,8 +26,8 @@ use crate::table::{self, printable};
 use crate::whole;
 use log::{LoggedSteps, jobs_with, read};
 use runs::runs_of;
-use summary::{Output, SummaryOptions};
 pub use summary::SCHEMA as SUMMARY_SCHEMA;
+use summary::{Output, SummaryOptions};
 pub use text::SCHEMA;
 
 /// The width of a mail.

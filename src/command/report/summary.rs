@@ -112,7 +112,12 @@ pub struct Prices {
 }
 
 /// Prints the summary.
-pub fn summary(options: &SummaryOptions, by: By, configured: &Configured, output: &Output<'_>) -> Result<ExitCode, Failure> {
+pub fn summary(
+    options: &SummaryOptions,
+    by: By,
+    configured: &Configured,
+    output: &Output<'_>,
+) -> Result<ExitCode, Failure> {
     let own = nix::unistd::getuid();
     let uid = (!own.is_root()).then(|| u64::from(own.as_raw()));
     let found = match &options.logs {

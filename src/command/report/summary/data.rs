@@ -146,4 +146,3 @@ fn line(text: &mut String, cells: impl Iterator<Item = String>) {
     }
     text.push_str("\r\n");
 }
-

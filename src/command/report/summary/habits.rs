@@ -73,7 +73,8 @@ impl Need {
         let was_held_back = periods.flatten().any(|(periods, throttled)| is_held_back(throttled, periods));
         let busy = cpu.zip(wall.filter(|wall| *wall > 0)).map(|(cpu, wall)| u128::from(cpu) * 1000 / u128::from(wall));
         let busy = busy.map(|busy| u64::try_from(busy).unwrap_or(u64::MAX));
-        let cpus = busy.zip(cpus).map(|(busy, granted)| (if was_held_back { busy.max(granted) } else { busy }, granted));
+        let cpus =
+            busy.zip(cpus).map(|(busy, granted)| (if was_held_back { busy.max(granted) } else { busy }, granted));
         let hours = |wall: u64| wall as f64 / 3.6e9;
         Self {
             memory,
@@ -244,7 +245,9 @@ impl Habits {
 
     /// The most that was tried, if even that did not hold.
     pub fn refuted(&self) -> [Option<Held>; 2] {
-        self.held.each_ref().map(|held| held.last().copied().filter(|last| last.runs > 0 && !held.iter().any(Held::is_good)))
+        self.held
+            .each_ref()
+            .map(|held| held.last().copied().filter(|last| last.runs > 0 && !held.iter().any(Held::is_good)))
     }
 
     /// The advice, with what would have been saved most first; of memory, and of CPUs.
@@ -265,5 +268,99 @@ impl Habits {
             pieces.sort_by(|one, other| other.saved.total_cmp(&one.saved).then_with(|| one.user.cmp(&other.user)));
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::line::Line;
+    use super::super::names::Names;
+    use super::super::runs::{By, Runs, tests::line};
+    use super::*;
+
+    /// The habits after runs of one job name, with these peaks in MiB of 4 GiB and busy CPUs of 8, each for an hour.
+    fn habits(runs: &[(u64, f64)]) -> Habits {
+        let (mut names, mut habits, mut open) = (Names::default(), Habits::new(), Runs::new());
+        for (at, (peak, busy)) in runs.iter().enumerate() {
+            let job = at.to_string();
+            let line = Line {
+                job: job.as_str().into(),
+                job_name: Some("solve".into()),
+                is_success: Some(true),
+                cpus_granted: Some(8000),
+                cpu: Some((busy * 3.6e9) as u64),
+                memory_granted: Some(4 << 30),
+                memory_limit: Some(4 << 30),
+                memory_peak: Some(peak << 20),
+                swap_peak: Some(0),
+                kept_down: Some(0),
+                oom_kills: Some(0),
+                ..line("a/batch 0-3600")
+            };
+            open.add(&line, line.ended, &mut names, By::User);
+            open.end().iter().for_each(|run| habits.add(run));
+        }
+        habits
+    }
+
+    #[test]
+    fn advice_is_what_the_card_would_say_of_the_run_that_needed_most() {
+        let habits = habits(&[(1000, 1.5), (800, 1.9), (900, 1.2), (700, 1.0), (600, 1.0), (500, 1.0)]);
+        let [memory, cpus] = habits.advice();
+        // 25 % more than 1000 MiB, as the card rounds it; 2 of 8 CPUs.
+        assert_eq!(memory.iter().map(|piece| piece.ask).collect::<Vec<_>>(), [Ask::Memory(1280 << 20, 4 << 30)]);
+        assert_eq!(cpus.iter().map(|piece| piece.ask).collect::<Vec<_>>(), [Ask::Cpus(2, 8000)]);
+        assert!(
+            (memory[0].saved - 6.0 * 2.75).abs() < 1e-9 && (cpus[0].saved - 36.0).abs() < 1e-9,
+            "{memory:?} {cpus:?}"
+        );
+        assert_eq!(
+            habits.held(),
+            [Some(Held { reserve: 25, runs: 1, broken: 0 }), Some(Held { reserve: 0, runs: 1, broken: 0 })]
+        );
+    }
+
+    #[test]
+    fn advice_that_would_have_broken_later_runs_is_not_given() {
+        let calm = [(1000, 1.0); 6];
+        // Within a larger reserve.
+        let more = habits(&[&calm[..], &[(1400, 1.0)]].concat());
+        assert_eq!(more.held()[0], Some(Held { reserve: 50, runs: 2, broken: 0 }));
+        // Beyond each.
+        let beyond = habits(&[&calm[..], &[(4000, 7.0)]].concat());
+        assert_eq!(beyond.held(), [None, None]);
+        assert_eq!(beyond.advice(), [vec![], vec![]]);
+        assert_eq!(beyond.refuted()[1], Some(Held { reserve: 100, runs: 2, broken: 1 }));
+        // One in a thousand may break, and not more.
+        let mut many = vec![(1000, 1.0); 1004];
+        many.push((4000, 1.0));
+        let held = habits(&many).held()[0].unwrap();
+        assert_eq!((held.reserve, held.runs, held.broken), (25, 1000, 1));
+        many.remove(0);
+        assert_eq!(habits(&many).held()[0], None);
+    }
+
+    #[test]
+    fn too_few_runs_and_runs_that_were_kept_down_are_no_basis() {
+        assert_eq!(habits(&[(1000, 1.0); 5]).advice(), [vec![], vec![]]);
+        // Its limit was reached: it may have needed more.
+        let reached = habits(&[&[(4095, 1.0)][..], &[(1000, 1.0); 8]].concat());
+        assert_eq!((reached.advice()[0].len(), reached.advice()[1].len()), (0, 1));
+    }
+
+    #[test]
+    fn not_too_many_are_kept() {
+        let mut habits = Habits::new();
+        let mut names = Names::default();
+        for number in 0..(MOST as u64 + 10) {
+            let name = number.to_string();
+            let line = Line { job_name: Some(name.as_str().into()), ..line("a/0 0-100") };
+            let mut open = Runs::new();
+            open.add(&line, line.ended, &mut names, By::User);
+            let mut run = open.end().remove(0);
+            run.alike = number;
+            habits.add(&run);
+        }
+        assert!(habits.all.len() <= MOST && habits.has_dropped, "{}", habits.all.len());
     }
 }

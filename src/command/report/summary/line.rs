@@ -448,7 +448,8 @@ mod tests {
             let cut = read(&whole.as_bytes()[..length], "");
             assert_eq!(cut, Read::Foreign, "{length}");
         }
-        for foreign in ["", "{}", "[]", "nothing", "{\"schema\":1}", "{\"schema\":\"jobfence-series-1\",\"job\":\"7\"}"] {
+        for foreign in ["", "{}", "[]", "nothing", "{\"schema\":1}", "{\"schema\":\"jobfence-series-1\",\"job\":\"7\"}"]
+        {
             assert_eq!(read(foreign.as_bytes(), ""), Read::Foreign, "{foreign}");
         }
         assert_eq!(read((whole.clone() + "x").as_bytes(), ""), Read::Foreign);

@@ -229,17 +229,9 @@ pub struct Runs {
     whole: Vec<Run>,
 }
 
-
 impl Runs {
     pub fn new() -> Self {
-        Self {
-            open: HashMap::new(),
-            hasher: RandomState::new(),
-            patience: 1024,
-            again: 0,
-            early: 0,
-            whole: Vec::new(),
-        }
+        Self { open: HashMap::new(), hasher: RandomState::new(), patience: 1024, again: 0, early: 0, whole: Vec::new() }
     }
 
     /// Adds a line. `sure`: no line that ended before that time follows. The runs that are whole are returned.
@@ -354,5 +346,94 @@ impl By {
     /// The same as data have it.
     pub fn member(self) -> &'static str {
         if self == Self::Qos { "qos" } else { self.word() }
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+
+    /// A line `NODE/STEP BEGIN-END` of job 5, in seconds.
+    pub fn line(text: &str) -> Line<'_> {
+        let (place, times) = text.split_once(' ').unwrap();
+        let (node, step) = place.split_once('/').unwrap();
+        let (began, ended) = times.split_once('-').unwrap();
+        let micros = |text: &str| text.parse::<u64>().unwrap() * 1_000_000;
+        Line {
+            node: Some(Cow::Borrowed(node)),
+            job: "5".into(),
+            step: step.into(),
+            uid: Some(7),
+            began: Some(micros(began)),
+            ended: micros(ended),
+            is_exact: true,
+            cpus_granted: Some(2000),
+            cpu: Some(1_000_000),
+            ..Line::default()
+        }
+    }
+
+    /// The runs of these lines: the nodes, each with how many steps it has.
+    fn joined(lines: &[&str]) -> (Vec<String>, u64) {
+        let (mut names, mut runs, mut all) = (Names::default(), Runs::new(), Vec::new());
+        for text in lines {
+            let line = line(text);
+            all.extend(runs.add(&line, line.ended, &mut names, By::User));
+        }
+        all.extend(runs.end());
+        let part = |part: &Part| format!("{}:{}", names.text(part.node).unwrap(), part.steps.len());
+        let of = |run: &Run| run.parts.iter().map(part).collect::<Vec<_>>().join(" ");
+        (all.iter().map(of).collect(), runs.again)
+    }
+
+    #[test]
+    fn a_job_on_several_nodes_is_one() {
+        let two = ["a/0 10-90", "b/0 10-90", "a/batch 0-100", "b/extern 0-100", "a/extern 0-101"];
+        assert_eq!(joined(&two).0, ["a:3 b:2"]);
+        // All lines of one node, and then all of the other one.
+        assert_eq!(joined(&["a/0 10-90", "a/batch 0-100", "b/0 10-90", "b/extern 0-100"]).0, ["a:2 b:2"]);
+        // The number was used again, elsewhere or there.
+        assert_eq!(joined(&["a/batch 0-100", "b/batch 200-300"]).0, ["a:1", "b:1"]);
+        assert_eq!(joined(&["a/0 0-100", "b/0 200-300"]).0, ["a:1", "b:1"]);
+        assert_eq!(joined(&["a/batch 0-100", "a/batch 200-300"]).0, ["a:1", "a:1"]);
+        assert_eq!(joined(&["a/batch 0-100", "a/0 200-300"]).0, ["a:1", "a:1"]);
+    }
+
+    #[test]
+    fn a_line_that_is_there_twice_counts_once() {
+        let (all, again) = joined(&["a/0 10-90", "a/batch 0-100", "a/0 10-90", "a/batch 0-100"]);
+        assert_eq!((all, again), (vec!["a:2".to_owned()], 2));
+    }
+
+    #[test]
+    fn not_too_many_runs_are_open() {
+        let (mut names, mut runs) = (Names::default(), Runs::new());
+        let (mut most, mut whole) = (0, 0);
+        for number in 0..200_000_u64 {
+            let job = number.to_string();
+            // A job of each second; the step does not say that it is over.
+            let line = Line { job: job.as_str().into(), ended: number * 1_000_000, ..line("a/0 0-1") };
+            whole += runs.add(&line, line.ended, &mut names, By::User).len();
+            most = most.max(runs.open.len());
+        }
+        assert_eq!(whole + runs.end().len(), 200_000);
+        assert!(most <= MOST, "{most}");
+        assert_eq!(runs.early, 0);
+    }
+
+    #[test]
+    fn it_lasts_from_its_first_step_to_its_last_one() {
+        let (mut names, mut runs) = (Names::default(), Runs::new());
+        for text in ["a/0 10-90", "b/0 20-110", "a/batch 5-100"] {
+            let line = line(text);
+            assert_eq!(runs.add(&line, line.ended, &mut names, By::User).len(), 0);
+        }
+        let [run] = &runs.end()[..] else { panic!("not one run") };
+        assert_eq!(run.wall(), Some(105_000_000));
+        assert_eq!(run.parts.iter().map(|part| part.wall().unwrap() / 1_000_000).collect::<Vec<_>>(), [95, 90]);
+        assert_eq!(run.parts[0].cpu, Some(2_000_000));
+        assert_eq!(run.is_success(), None);
     }
 }

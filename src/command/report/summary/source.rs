@@ -106,7 +106,8 @@ impl Found {
                 }
                 Some(Type::File) => match openat(&dir, name.as_c_str(), flags, Mode::empty()) {
                     Ok(file) => {
-                        let is_file = fstat(&file).is_ok_and(|stat| stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits());
+                        let is_file =
+                            fstat(&file).is_ok_and(|stat| stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits());
                         if is_file {
                             self.add_below(path, File::from(file));
                         }

@@ -214,3 +214,71 @@ pub fn monday(week: u64) -> String {
     text.truncate(10);
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::line::Line;
+    use super::super::names::Names;
+    use super::super::runs::{Runs, tests::line};
+    use super::*;
+
+    fn tally(by: By, lines: &[Line<'_>]) -> (Tally, Names) {
+        let (mut names, mut runs, mut tally) = (Names::default(), Runs::new(), Tally::new(by, 0));
+        let mut all = Vec::new();
+        for line in lines {
+            all.extend(runs.add(line, line.ended, &mut names, by));
+        }
+        all.extend(runs.end());
+        all.iter().for_each(|run| assert!(tally.add(run)));
+        (tally, names)
+    }
+
+    #[test]
+    fn hours_are_those_of_all_nodes() {
+        let hour = |text, cpu| Line {
+            cpu: Some(cpu),
+            memory_granted: Some(4 << 30),
+            memory_peak: Some(1 << 30),
+            gpus_granted: Some(1),
+            ..line(text)
+        };
+        // Two CPUs on each of two nodes for an hour: one used more than it was granted.
+        let lines = [hour("a/batch 0-3600", 3_600_000_000), hour("b/extern 0-3600", 9_000_000_000)];
+        let (tally, names) = super::tests::tally(By::Node, &lines);
+        let total = &tally.total;
+        assert_eq!((total.jobs, total.cpu_reserved, total.cpu_used, total.cpu_wasted), (1, 4.0, 3.5, 0.5));
+        assert_eq!((total.memory_reserved, total.memory_used, total.gpu_reserved), (8.0, 2.0, 2.0));
+        let of = |node: &str| tally.groups.iter().find(|(name, _)| names.text(**name) == Some(node)).unwrap().1;
+        assert_eq!((of("a").jobs, of("a").cpu_wasted, of("b").jobs, of("b").cpu_wasted), (1, 1.0, 1, 0.0));
+    }
+
+    #[test]
+    fn what_is_not_known_is_no_zero() {
+        let unknown = Line { cpu: None, ..line("a/0 0-3600") };
+        let known = Line { job: "6".into(), oom_kills: Some(1), is_success: Some(false), ..line("a/0 0-3600") };
+        let (one, _) = tally(By::User, std::slice::from_ref(&unknown));
+        let total = &one.total;
+        assert_eq!((total.cpu_reserved(), total.cpu_wasted(), total.cpu_share()), (None, None, None));
+        assert_eq!(
+            (total.memory_used(), total.gpu_reserved(), total.failed(), total.out_of_memory()),
+            (None, None, None, None)
+        );
+        assert_eq!(total.throttled_share(), None);
+        let (both, _) = tally(By::User, &[unknown, known]);
+        let total = &both.total;
+        // The hours of the one of which nothing was counted are left out on both sides.
+        assert_eq!((total.jobs, total.cpu_unknown, total.cpu_reserved()), (2, 1, Some(2.0)));
+        assert_eq!((total.failed(), total.exit_unknown, total.out_of_memory()), (Some(1), 1, Some(1)));
+    }
+
+    #[test]
+    fn a_week_begins_on_monday() {
+        assert_eq!((monday(0), monday(2926)), ("1970-01-05".to_owned(), "2026-02-02".to_owned()));
+        // From Sunday to Monday.
+        let sunday = 1_770_595_199;
+        let at = |second: u64| Line { ended: second * 1_000_000, began: Some(0), ..line("a/0 0-1") };
+        let (tally, _) = tally(By::User, &[at(sunday), Line { job: "6".into(), ..at(sunday + 1) }]);
+        let weeks: Vec<String> = tally.weeks.keys().map(|week| monday(*week)).collect();
+        assert_eq!(weeks, ["2026-02-02", "2026-02-09"]);
+    }
+}

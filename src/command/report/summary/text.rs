@@ -33,7 +33,11 @@ const COLUMNS: [Shows; 9] = [
     Shows { head: "OOM", rank: 5, cell: |_, sums| dash(sums.out_of_memory().map(|count| grouped(count as f64))) },
     Shows { head: "FAILED", rank: 6, cell: |_, sums| dash(sums.failed().map(|count| grouped(count as f64))) },
     Shows { head: "GPU-HOURS", rank: 7, cell: |_, sums| dash(sums.gpu_reserved().map(|all| hours(Some(all)))) },
-    Shows { head: "COST", rank: 8, cell: |shown, sums| dash(shown.summary.prices.cost(sums).map(|(all, _)| grouped(all))) },
+    Shows {
+        head: "COST",
+        rank: 8,
+        cell: |shown, sums| dash(shown.summary.prices.cost(sums).map(|(all, _)| grouped(all))),
+    },
 ];
 
 fn dash(text: Option<String>) -> String {
@@ -98,14 +102,27 @@ fn head(shown: &Shown<'_>) -> Vec<String> {
     let (from, to) = shown.from_to();
     let whose = if shown.summary.is_of_all { "all jobs" } else { "your own jobs" };
     let of_jobs = |count: Option<u64>| {
-        count.map_or_else(|| super::words::UNKNOWN.to_owned(), |count| {
-            format!("{} ({})", grouped(count as f64), percent(super::tally::share(count as f64, total.jobs as f64)))
-        })
+        count.map_or_else(
+            || super::words::UNKNOWN.to_owned(),
+            |count| {
+                format!("{} ({})", grouped(count as f64), percent(super::tally::share(count as f64, total.jobs as f64)))
+            },
+        )
     };
     let mut all = vec![
         format!("{whose} that ended from {from} to {to}, by {}", shown.summary.by.word()),
-        format!("  jobs      {}, failed {}, out of memory {}", grouped(total.jobs as f64), of_jobs(total.failed()), of_jobs(total.out_of_memory())),
-        format!("  CPU       used {} of {} CPU-hours ({})", hours(total.cpu_used()), hours(total.cpu_reserved()), percent(total.cpu_share())),
+        format!(
+            "  jobs      {}, failed {}, out of memory {}",
+            grouped(total.jobs as f64),
+            of_jobs(total.failed()),
+            of_jobs(total.out_of_memory())
+        ),
+        format!(
+            "  CPU       used {} of {} CPU-hours ({})",
+            hours(total.cpu_used()),
+            hours(total.cpu_reserved()),
+            percent(total.cpu_share())
+        ),
     ];
     let idle = shown.idle_cpus().map(|cpus| format!(", as if {} CPUs had always stood idle", grouped(cpus)));
     all.push(format!("  wasted    {} CPU-hours{}", hours(total.cpu_wasted()), idle.unwrap_or_default()));
@@ -149,10 +166,12 @@ fn table(shown: &Shown<'_>, first: &str, rows: &[(String, &Sums)], width: usize)
     let heads: Vec<Column> =
         std::iter::once(texts(head)).chain(columns.iter().map(|(column, _)| numbers(column.head))).collect();
     let titled = std::iter::once(first.to_owned()).chain(names);
-    let cells = |at: usize| columns.iter().map(move |(column, cells)| match at {
-        0 => column.head.to_owned(),
-        _ => cells.get(at - 1).cloned().unwrap_or_default(),
-    });
+    let cells = |at: usize| {
+        columns.iter().map(move |(column, cells)| match at {
+            0 => column.head.to_owned(),
+            _ => cells.get(at - 1).cloned().unwrap_or_default(),
+        })
+    };
     let all: Vec<Vec<String>> =
         titled.enumerate().map(|(at, name)| std::iter::once(name).chain(cells(at)).collect()).collect();
     lines(&heads, &all, None).into_iter().skip(1).collect()
@@ -174,4 +193,3 @@ fn wrapped(text: &str, width: usize, first: &str, rest: &str) -> Vec<String> {
     }
     all
 }
-

@@ -82,7 +82,9 @@ impl<'a> Shown<'a> {
         let who = text(piece.user).map_or_else(|| UNKNOWN.to_owned(), user);
         match (&piece.name, text(piece.partition)) {
             (Some(name), _) => format!("{who}, jobs named {}", printable(name)),
-            (None, Some(partition)) => format!("{who}, {} alike in partition {}", jobs(piece.runs), printable(partition)),
+            (None, Some(partition)) => {
+                format!("{who}, {} alike in partition {}", jobs(piece.runs), printable(partition))
+            }
             (None, None) => format!("{who}, {} alike", jobs(piece.runs)),
         }
     }
@@ -123,7 +125,9 @@ impl<'a> Shown<'a> {
                 grouped(last.runs as f64),
                 fine_percent(last.share()),
             ),
-            (None, None) => format!("{what}: no advice, since too few jobs are alike, or how they ended is not known, or they used what they had."),
+            (None, None) => format!(
+                "{what}: no advice, since too few jobs are alike, or how they ended is not known, or they used what they had."
+            ),
         };
         let [memory, cpus] = held;
         let [no_memory, no_cpus] = refuted;
@@ -241,7 +245,6 @@ impl Prices {
         let all = cpu.into_iter().chain(gpu).reduce(|one, other| one + other)?;
         Some((all, product(self.cpu, sums.cpu_wasted()).unwrap_or(0.0)))
     }
-
 
     pub fn money(&self, amount: f64) -> String {
         let amount = if amount < 999.995 { format!("{amount:.2}") } else { grouped(amount) };
