@@ -15,6 +15,7 @@ mod tally;
 mod text;
 mod words;
 
+use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -41,6 +42,7 @@ use tally::Tally;
 /// So many files that could not be read are named.
 const NAMED: usize = 5;
 
+// Each option excludes a job by itself: clap does not ask for a required option that something else excludes.
 #[derive(Args)]
 pub struct SummaryOptions {
     /// Sum up what all jobs used of what they reserved, for each account, user, partition, QOS or node
@@ -50,25 +52,25 @@ pub struct SummaryOptions {
     #[arg(long, value_name = "WHAT", conflicts_with_all = ["job", "all", "mail", "stored"])]
     pub by: Option<By>,
     /// Count jobs that ended since then, such as 6months, 4weeks, 30days or 2026-01-31 [default: all]
-    #[arg(long, value_name = "WHEN", requires = "by", value_parser = since::since)]
+    #[arg(long, value_name = "WHEN", conflicts_with = "job", requires = "by", value_parser = since::since)]
     since: Option<Since>,
     /// Read all usage logs below this directory, and not that of this node
     ///
     /// Logs may be plain, or packed by gzip or zstd, and their names do not matter. Symbolic links are not followed. A job that ran on
     /// several nodes is one job.
-    #[arg(long, value_name = "DIRECTORY", requires = "by")]
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "job", requires = "by")]
     logs: Option<PathBuf>,
     /// Print a line of comma-separated values for each account, user and so on
-    #[arg(long, requires = "by", conflicts_with_all = ["json", "html"])]
+    #[arg(long, requires = "by", conflicts_with_all = ["job", "json", "html"])]
     csv: bool,
     /// The price of an hour of one CPU, to say what jobs have cost
-    #[arg(long, value_name = "PRICE", requires = "by", value_parser = price)]
+    #[arg(long, value_name = "PRICE", conflicts_with = "job", requires = "by", value_parser = price)]
     price_cpu_hour: Option<f64>,
     /// The price of an hour of one GPU
-    #[arg(long, value_name = "PRICE", requires = "by", value_parser = price)]
+    #[arg(long, value_name = "PRICE", conflicts_with = "job", requires = "by", value_parser = price)]
     price_gpu_hour: Option<f64>,
     /// The currency of the prices, such as EUR
-    #[arg(long, value_name = "CURRENCY", requires = "by")]
+    #[arg(long, value_name = "CURRENCY", conflicts_with = "job", requires = "by")]
     currency: Option<String>,
 }
 
@@ -144,15 +146,17 @@ pub fn summary(
         eprintln!("jobfence: the usage logs have no job in this time that you may see");
         return Ok(ExitCode::FAILURE);
     }
+    let mut out = BufWriter::new(std::io::stdout());
     if let Some(file) = output.html {
         put(file, &page::page(&summary))?;
     } else if output.json {
-        println!("{}", data::json(&summary));
+        data::json(&summary, &mut out)?;
     } else if options.csv {
-        print!("{}", data::csv(&summary));
+        data::csv(&summary, &mut out)?;
     } else {
-        print!("{}", text::in_words(&summary, table::width()));
+        out.write_all(text::in_words(&summary, table::width()).as_bytes())?;
     }
+    out.flush()?;
     Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

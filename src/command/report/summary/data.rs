@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The summary for programs: one JSON object, or a line of comma-separated values for each group.
 
+use std::io::{self, Write};
+
 use serde_json::{Map, Value, json};
 
 use super::habits::{Ask, Held, Piece};
@@ -45,8 +47,8 @@ fn object(sums: &Sums, prices: &Prices, first: (&str, Value)) -> Map<String, Val
     std::iter::once((first.0.to_owned(), first.1)).chain(figures).collect()
 }
 
-/// The object. Texts are as the log has them.
-pub fn json(summary: &Summary) -> Value {
+/// Writes the object. Texts are as the log has them. There can be many groups, so each is written when it is made.
+pub fn json(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
     let advice = summary.habits.advice();
     let shown = Shown::new(summary, &advice);
     let text = |name| json!(summary.names.text(name));
@@ -85,7 +87,7 @@ pub fn json(summary: &Summary) -> Value {
         let since_1970 = |micros| std::time::UNIX_EPOCH + std::time::Duration::from_micros(micros);
         micros.map(|micros| jobfence::report::account::utc(since_1970(micros)))
     };
-    json!({
+    let head = json!({
         "schema": SCHEMA,
         "by": summary.by.member(),
         "since": summary.since,
@@ -97,23 +99,26 @@ pub fn json(summary: &Summary) -> Value {
         "lines_again": summary.again,
         "jobs_counted_early": summary.early,
         "total": object(&summary.tally.total, &summary.prices, ("name", Value::Null)),
-        "groups": shown.rows.iter().map(group).collect::<Vec<_>>(),
         "weeks": weeks.map(|(week, sums)| object(sums, &summary.prices, ("begins", monday(*week).into()))).collect::<Vec<_>>(),
         "advice": advice.iter().rev().flat_map(|pieces| pieces.iter().take(MOST_PIECES)).map(piece).collect::<Vec<_>>(),
         "advice_held": { "memory": held(memory_held), "cpus": held(cpus_held) },
-    })
+    }).to_string();
+    write!(out, "{},\"groups\":[", head.strip_suffix('}').unwrap_or(&head))?;
+    for (at, row) in shown.rows.iter().enumerate() {
+        write!(out, "{}{}", if at > 0 { "," } else { "" }, Value::Object(group(row)))?;
+    }
+    writeln!(out, "]}}")
 }
 
 /// So many pieces of advice of each kind are in the object.
 const MOST_PIECES: usize = 100;
 
 /// A head, and a line for each group. Lines end as RFC 4180 says.
-pub fn csv(summary: &Summary) -> String {
+pub fn csv(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
     let advice = Default::default();
     let shown = Shown::new(summary, &advice);
-    let mut text = String::new();
     let names = figures(&Sums::default(), &summary.prices).map(|(name, _)| name);
-    line(&mut text, std::iter::once(summary.by.member().to_owned()).chain(names.map(str::to_owned)));
+    line(out, std::iter::once(summary.by.member().to_owned()).chain(names.map(str::to_owned)))?;
     for row in &shown.rows {
         // A name that is not known is empty, as a figure is.
         let name = summary.names.text(row.name).map(crate::table::printable).unwrap_or_default();
@@ -123,12 +128,13 @@ pub fn csv(summary: &Summary) -> String {
             other => other.to_string(),
         };
         let cells = figures(row.sums, &summary.prices).map(|(_, value)| cell(value));
-        line(&mut text, std::iter::once(name).chain(cells));
+        line(out, std::iter::once(name).chain(cells))?;
     }
-    text
+    Ok(())
 }
 
-fn line(text: &mut String, cells: impl Iterator<Item = String>) {
+fn line(out: &mut impl Write, cells: impl Iterator<Item = String>) -> io::Result<()> {
+    let mut text = String::new();
     for (at, cell) in cells.enumerate() {
         if at > 0 {
             text.push(',');
@@ -145,4 +151,5 @@ fn line(text: &mut String, cells: impl Iterator<Item = String>) {
         }
     }
     text.push_str("\r\n");
+    out.write_all(text.as_bytes())
 }

@@ -16,7 +16,7 @@ use super::names::Name;
 use super::runs::{Part, Run};
 
 /// The most users and job names that are kept; those with the fewest reserved hours go first.
-const MOST: usize = 1 << 15;
+const MOST: usize = 1 << 14;
 
 /// So many runs of a user and job name must have ended well before there is advice.
 pub const ENOUGH: u64 = 5;

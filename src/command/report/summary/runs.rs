@@ -12,7 +12,7 @@ use super::line::Line;
 use super::names::{Name, Names};
 
 /// The most runs that are kept open.
-pub const MOST: usize = 1 << 16;
+pub const MOST: usize = 1 << 15;
 
 /// How long after the end of its batch or extern step a run may get lines of other nodes, in microseconds.
 const SLACK: u64 = 3600 * 1_000_000;
