@@ -143,10 +143,14 @@ fn in_jobs(count: Option<u64>) -> String {
 /// A column for each week, what was wasted above what was used, and the same as a table.
 fn weeks(summary: &Summary) -> Markup {
     let known = |sums: &Sums| sums.cpu_reserved().map(|_| (sums.cpu_reserved - sums.cpu_wasted, sums.cpu_wasted));
-    let all: Vec<(String, &Sums)> = summary.tally.weeks.iter().map(|(week, sums)| (monday(*week), sums)).collect();
+    let of = &summary.tally.weeks;
+    let all: Vec<(String, &Sums)> = of.iter().map(|(week, sums)| (monday(*week), sums)).collect();
+    let begin = of.keys().next().copied().unwrap_or(0);
+    let count = of.keys().last().map_or(1, |last| last - begin + 1);
     let most = all.iter().filter_map(|(_, sums)| known(sums)).map(|(used, wasted)| used + wasted).fold(0.0, f64::max);
     let most = if most > 0.0 { most } else { 1.0 };
-    let wide = 600.0 / all.len().max(1) as f64;
+    // A week without a job keeps its place.
+    let wide = 600.0 / count as f64;
     let high = |amount: f64| 190.0 * amount / most;
     let (first, last) = (all.first().map(|(monday, _)| monday.as_str()), all.last().map(|(monday, _)| monday.as_str()));
     let said = format!(
@@ -161,9 +165,9 @@ fn weeks(summary: &Summary) -> Markup {
                 (hours(Some(most))) " reserved" }
             svg.weeks viewBox="0 0 600 200" preserveAspectRatio="none" role="img" aria-label=(said) {
                 @for line in [10, 105, 200] { line.grid x1="0" x2="600" y1=(line) y2=(line) {} }
-                @for (at, (_, sums)) in all.iter().enumerate() {
+                @for (week, sums) in of {
                     @if let Some((used, wasted)) = known(sums) {
-                        @let x = format!("{:.2}", wide * (at as f64 + 0.1));
+                        @let x = format!("{:.2}", wide * ((week - begin) as f64 + 0.1));
                         @let width = format!("{:.2}", wide * 0.8);
                         rect.used x=(x) width=(width) y=(format!("{:.2}", 200.0 - high(used))) height=(format!("{:.2}", high(used))) {}
                         rect.wasted x=(x) width=(width) y=(format!("{:.2}", 200.0 - high(used + wasted)))
@@ -209,7 +213,8 @@ fn groups(shown: &Shown<'_>, by: &str) -> Markup {
     let total = &shown.summary.tally.total;
     let has_cost = prices.cost(total).is_some();
     let has_gpus = total.gpu_reserved().is_some();
-    let mut heads = vec!["Name", "Jobs", "Used CPU-hours", "Wasted CPU-hours", "Memory", "Out of memory", "Failed"];
+    let mut heads =
+        vec!["Name", "Jobs", "Used CPU-hours", "Wasted CPU-hours", "Used GiB-hours", "Out of memory", "Failed"];
     heads.extend(has_gpus.then_some("GPU-hours"));
     heads.extend(has_cost.then_some("Cost"));
     let has_advice = shown.rows.iter().any(|row| row.advice.is_some());
@@ -223,7 +228,7 @@ fn groups(shown: &Shown<'_>, by: &str) -> Markup {
             Cell::with_bar(hours(sums.cpu_used()), sums.cpu_share()),
             Cell::number(Some(hours(sums.cpu_wasted()))),
             match sums.memory_share() {
-                Some(share) => Cell::with_bar(format!("{} GiB-hours", hours(sums.memory_used())), Some(share)),
+                Some(share) => Cell::with_bar(hours(sums.memory_used()), Some(share)),
                 None => Cell::number(None),
             },
             count(sums.out_of_memory()),
