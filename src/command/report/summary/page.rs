@@ -24,7 +24,7 @@ pub fn page(summary: &Summary) -> String {
     let by = summary.by.word();
     let [memory, cpus] = &advice;
     let pieces: Vec<&Piece> = cpus.iter().take(PIECES).chain(memory.iter().take(PIECES)).collect();
-    let (from, to) = shown.from_to();
+    let (from, to) = shown.days();
     let whose = if summary.is_of_all { "All jobs" } else { "Your own jobs" };
     let best = shown.best();
     let body = html! {

@@ -99,7 +99,7 @@ fn in_one(shown: &Shown<'_>, piece: &Piece) -> String {
 
 fn head(shown: &Shown<'_>) -> Vec<String> {
     let total = &shown.summary.tally.total;
-    let (from, to) = shown.from_to();
+    let (from, to) = shown.days();
     let whose = if shown.summary.is_of_all { "all jobs" } else { "your own jobs" };
     let of_jobs = |count: Option<u64>| {
         count.map_or_else(

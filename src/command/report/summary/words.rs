@@ -96,7 +96,7 @@ impl<'a> Shown<'a> {
         (hours >= 24.0).then(|| tally.total.cpu_wasted / hours).filter(|cpus| *cpus >= 1.0)
     }
 
-    pub fn from_to(&self) -> (String, String) {
+    pub fn days(&self) -> (String, String) {
         let day = |micros: Option<u64>| {
             let time = std::time::UNIX_EPOCH + std::time::Duration::from_micros(micros.unwrap_or(0));
             let mut text = jobfence::report::account::utc(time);
