@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The page of 'jobfence report --html' in a real browser: browser.py --bin FILE [--keep DIRECTORY]
+"""The pages of 'jobfence report --html' in a real browser: browser.py --bin FILE [--keep DIRECTORY]
 
 Chromium renders it narrow and wide, light and dark, and prints it. With --keep, the pictures stay there to be looked at.
 """
@@ -21,7 +21,7 @@ LACKS = 77  # for check.py: this machine lacks something
 GIB, MIB = 1 << 30, 1 << 20
 HOSTILE = "al<script>window.hurt=1</script>ice\u202e\u0007", "physics'\"><img src=x onerror=window.hurt=1>", "&lt;b&gt; <b>"
 STORED = "4714"
-NARROW, WIDE = 360, 1280
+NARROW, MIDDLE, WIDE = 360, 800, 1280
 LEAST_CONTRAST = 4.5  # of text to what is behind it, by WCAG 2.2, level AA
 
 # Each element with text of its own: the colours of the text and of what is behind it.
@@ -211,6 +211,27 @@ def of_stored(said):
                  "on node<2>", "36 s (0.5 %)", "1.0 GiB (25.0 %)")
 
 
+def summary(binary, top, by):
+    """The page about all jobs of a site, with a hostile name among those of its users."""
+    logs = top / "logs"
+    if not logs.exists():
+        logs.mkdir()
+        made = [sys.executable, "-B", str(Path(__file__).parent / "usage_log.py"), "--lines", "20000", str(logs / "site.jsonl")]
+        subprocess.run(made, check=True, timeout=300)
+        (logs / "hostile.jsonl").write_text("".join(json.dumps(one) + "\n" for one in log()))
+    page = top / f"by-{by}.html"
+    command = [binary, "report", "--by", by, "--logs", logs, "--price-cpu-hour", "0.02", "--currency", "EUR", "--html", page]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    expect(done.returncode == 0, f"{' '.join(map(str, command))} has ended with {done.returncode}: {done.stderr}")
+    return page
+
+
+def of_summary(said):
+    expect_texts(said, "What jobs used, by ", "All jobs that ended from 2026-03-25 to", "% of the CPU time that they reserved.",
+                 "stood idle day and night", "Week by week", "Wasted most", "Used most of what they reserved", "ask for ",
+                 "later runs that such advice would have given less", "A CPU-hour costs 0.02 EUR", "GPUs that were held: known of no job")
+
+
 def printed(browser, page, keep):
     """On A4 paper: nothing is cut off, and no large dark part costs ink."""
     browser.open(page, WIDE, "dark")
@@ -302,6 +323,16 @@ def main():
                             keep(f"{page.stem}-{width}-{scheme}.png", base64.b64decode(picture["data"]))
                         check(f"job {job}, {width} pixels, {scheme}", body)
                 check(f"job {job}, printed", lambda page=page: f"{printed(browser, page, keep)} pages")
+            for by in "account", "user", "node":
+                page = summary(options.bin, top, by)
+                for width in NARROW, MIDDLE, WIDE:
+                    for scheme in "light", "dark":
+                        def body(page=page, width=width, scheme=scheme):
+                            of_summary(look(browser, page, width, scheme))
+                            picture = browser.command("Page.captureScreenshot", captureBeyondViewport=True)
+                            keep(f"{page.stem}-{width}-{scheme}.png", base64.b64decode(picture["data"]))
+                        check(f"all jobs by {by}, {width} pixels, {scheme}", body)
+                check(f"all jobs by {by}, printed", lambda page=page: f"{printed(browser, page, keep)} pages")
         finally:
             browser.driver.quit()
     print(f"\n{count - failed} passed, {failed} failed, 0 skipped")

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence report`: what a finished job used, from the usage log of this node.
+//! `jobfence report`: what a finished job used, from the usage log of this node, or what all jobs used, from the logs of many nodes.
 
 mod log;
 mod page;
 mod runs;
 mod stored;
+mod summary;
 mod text;
 mod total;
 
@@ -26,6 +27,8 @@ use crate::table::{self, printable};
 use crate::whole;
 use log::{LoggedSteps, jobs_with, read};
 use runs::runs_of;
+pub use summary::SCHEMA as SUMMARY_SCHEMA;
+use summary::{Output, SummaryOptions};
 pub use text::SCHEMA;
 
 /// The width of a mail.
@@ -34,8 +37,8 @@ const MAIL: usize = 76;
 #[derive(Args)]
 pub struct ReportOptions {
     /// The job, as its batch system writes it
-    #[arg(value_name = "JOB", value_parser = job_id)]
-    job: Id,
+    #[arg(value_name = "JOB", value_parser = job_id, required_unless_present = "by")]
+    job: Option<Id>,
     /// Report each run of this id that the log has [default: the newest]
     #[arg(long)]
     all: bool,
@@ -64,19 +67,30 @@ pub struct ReportOptions {
     #[arg(long, conflicts_with = "all")]
     stored: bool,
     #[command(flatten)]
+    summary: SummaryOptions,
+    #[command(flatten)]
     configured: Configured,
 }
 
 /// Prints the report.
 pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
+    let output = Output { json: options.json, html: options.html.as_deref() };
+    match (&options.job, options.summary.by) {
+        (_, Some(by)) => summary::summary(&options.summary, by, &options.configured, &output),
+        (Some(job), None) => of_job(options, job),
+        (None, None) => Err("name a job, or sum up all jobs with --by".into()),
+    }
+}
+
+fn of_job(options: &ReportOptions, job: &Id) -> Result<ExitCode, Failure> {
     // A login node may have no jobfence.conf, or one that is not meant for it.
     let config = options.configured.load();
     let usage_log = config.as_ref().ok().and_then(|loaded| UsageLog::from_config(&loaded.config));
     if options.stored || usage_log.is_none() {
-        match (stored(options), options.stored, config) {
+        match (stored(options, job), options.stored, config) {
             (Some(done), ..) => return done,
             (None, true, _) => {
-                let job = printable(options.job.as_str());
+                let job = printable(job.as_str());
                 return Err(format!(
                     "Slurm's accounting has nothing of jobfence's about job {job}: nodes put it there with StoreUsage in \
                      jobfence.conf, and 'sacct --jobs {job} --format AdminComment' shows it"
@@ -94,12 +108,13 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
     let config = config?.config;
     let usage_log = UsageLog::from_config(&config).ok_or("this node keeps no usage log")?;
     let own = nix::unistd::getuid();
-    let logged = read(&usage_log, &options.job);
+    let asked = job;
+    let logged = read(&usage_log, asked);
     let job = match &logged {
-        Ok(logged) if logged.lines.is_empty() => &resolved(options, &usage_log)?,
-        _ => &options.job,
+        Ok(logged) if logged.lines.is_empty() => &resolved(options, asked, &usage_log)?,
+        _ => asked,
     };
-    let logged = if job == &options.job { logged } else { read(&usage_log, job) };
+    let logged = if job == asked { logged } else { read(&usage_log, job) };
     let living = LivingView::new(&options.configured, None, Some(job.clone())).map(|mut view| view.measured());
     let living: Vec<LivingRow> = living.map(|(rows, _)| rows).unwrap_or_default();
     let logged = logged.map_err(|error| refused(&config, &error));
@@ -107,7 +122,7 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
         Ok(logged) => (logged, None),
         // Live fences can still be shown.
         Err(error) if !living.is_empty() => (LoggedSteps::default(), Some(error)),
-        Err(error) => return stored(options).unwrap_or(Err(error)),
+        Err(error) => return stored(options, asked).unwrap_or(Err(error)),
     };
     lines.retain(|line| own.is_root() || line.uid == Some(u64::from(own.as_raw())));
     let mut runs = runs_of(lines);
@@ -153,16 +168,16 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
 }
 
 /// The id of a job that is in the log under another name.
-fn resolved(options: &ReportOptions, usage_log: &UsageLog<'_>) -> Result<Id, Failure> {
+fn resolved(options: &ReportOptions, job: &Id, usage_log: &UsageLog<'_>) -> Result<Id, Failure> {
     let living = LivingView::new(&options.configured, None, None).map(|view| view.jobs()).unwrap_or_default();
-    let number = options.job.as_str().split(['.', '[']).next().unwrap_or_default();
+    let number = job.as_str().split(['.', '[']).next().unwrap_or_default();
     let logged = jobs_with(usage_log, number).unwrap_or_default();
-    job_name::resolve(&options.job, living.into_iter().chain(logged))
+    job_name::resolve(job, living.into_iter().chain(logged))
 }
 
 /// The report from Slurm's accounting, if that has anything about the job.
-fn stored(options: &ReportOptions) -> Option<Result<ExitCode, Failure>> {
-    let job = options.job.as_str();
+fn stored(options: &ReportOptions, job: &Id) -> Option<Result<ExitCode, Failure>> {
+    let job = job.as_str();
     let summary = crate::schedulers::slurm::store::summary_of(job)?;
     if let Some(file) = &options.html {
         if let Err(failure) = put(file, &page::of_summary(job, &summary)) {

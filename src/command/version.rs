@@ -19,7 +19,9 @@ pub fn long() -> &'static str {
 
 fn text() -> String {
     let records = record::FORMS.iter().map(|form| form.trim_end()).chain([nodes::MAGIC]).collect::<Vec<_>>().join(", ");
-    let schemas = [account::SCHEMA, check::SCHEMA, living::SCHEMA, report::SCHEMA, series::SCHEMA].join(", ");
+    let schemas =
+        [account::SCHEMA, check::SCHEMA, living::SCHEMA, report::SCHEMA, series::SCHEMA, report::SUMMARY_SCHEMA]
+            .join(", ");
     let lines = [
         jobfence::VERSION.to_owned(),
         format!("built for: {}", jobfence::BUILT_FOR),

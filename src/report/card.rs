@@ -3,7 +3,7 @@
 //!
 //! A figure that is not known is reported as unknown.
 
-mod advice;
+pub mod advice;
 mod figures;
 mod words;
 

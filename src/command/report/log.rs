@@ -51,7 +51,7 @@ pub fn jobs_with(usage_log: &UsageLog<'_>, name: &str) -> Result<BTreeSet<String
 }
 
 /// A file that is set aside meanwhile is read under its old or its new name.
-fn open_all(usage_log: &UsageLog<'_>) -> Result<Vec<(PathBuf, File)>> {
+pub fn open_all(usage_log: &UsageLog<'_>) -> Result<Vec<(PathBuf, File)>> {
     let mut names = usage_log.files()?;
     for _ in 0..TRIES {
         let mut files = Vec::with_capacity(names.len());
@@ -139,23 +139,27 @@ impl Reading {
     }
 
     fn in_words(&self) -> Option<String> {
-        let lines = |count: u64, what: &str| match count {
-            0 => None,
-            1 => Some(format!("1 line {what}")),
-            count => Some(format!("{count} lines {what}")),
-        };
-        let all = [
-            lines(self.half, "without an end"),
-            lines(self.foreign, "that jobfence has not written"),
-            lines(self.newer, "of another release"),
-        ];
-        let all: Vec<String> = all.into_iter().flatten().collect();
-        (!all.is_empty()).then(|| format!("passed over in the usage log: {}", all.join(", ")))
+        passed_over(&[
+            (self.half, "without an end"),
+            (self.foreign, "that jobfence has not written"),
+            (self.newer, "of another release"),
+        ])
     }
 }
 
+/// The lines that were passed over, in words: how many, and why.
+pub fn passed_over(counts: &[(u64, &str)]) -> Option<String> {
+    let lines = |(count, what): &(u64, &str)| match count {
+        0 => None,
+        1 => Some(format!("1 line {what}")),
+        count => Some(format!("{count} lines {what}")),
+    };
+    let all: Vec<String> = counts.iter().filter_map(lines).collect();
+    (!all.is_empty()).then(|| format!("passed over in the usage log: {}", all.join(", ")))
+}
+
 /// Skips to the end of the line, without keeping it.
-fn skip_line(file: &mut impl BufRead) -> std::io::Result<()> {
+pub fn skip_line(file: &mut impl BufRead) -> std::io::Result<()> {
     loop {
         let piece = file.fill_buf()?;
         let end = piece.iter().position(|byte| *byte == b'\n');

@@ -90,7 +90,7 @@ pub fn of_summary(job: &str, summary: &Summary) -> String {
     page(&format!("Job {job}"), &body)
 }
 
-fn page(title: &str, body: &Markup) -> String {
+pub(super) fn page(title: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -255,7 +255,7 @@ fn bars(rows: &[Bar]) -> Markup {
     }
 }
 
-fn bar(share: Option<f64>) -> Markup {
+pub(super) fn bar(share: Option<f64>) -> Markup {
     let Some(share) = share else { return html! {} };
     let width = format!("{:.1}", share.clamp(0.0, 100.0));
     html! {
@@ -267,28 +267,28 @@ fn bar(share: Option<f64>) -> Markup {
 }
 
 /// A cell of a table.
-struct Cell {
+pub(super) struct Cell {
     text: String,
     is_number: bool,
     share: Option<f64>,
 }
 
 impl Cell {
-    fn text(text: String) -> Self {
+    pub(super) fn text(text: String) -> Self {
         Self { text, is_number: false, share: None }
     }
 
-    fn number(text: Option<String>) -> Self {
+    pub(super) fn number(text: Option<String>) -> Self {
         Self { text: text.unwrap_or_else(|| UNKNOWN.to_owned()), is_number: true, share: None }
     }
 
-    fn with_bar(text: String, share: Option<f64>) -> Self {
+    pub(super) fn with_bar(text: String, share: Option<f64>) -> Self {
         Self { text, is_number: true, share }
     }
 }
 
 /// On a narrow page each cell is a line with the name of its column; the roles then still mark it as a table.
-fn table(caption: &str, heads: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>) -> Markup {
+pub(super) fn table(caption: &str, heads: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>) -> Markup {
     html! {
         table role="table" {
             caption { (caption) }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::figures::{Figures, LITTLE, LONG, REACHED, SHORT, percent};
+use super::figures::{Figures, LITTLE, LONG, MATTERS, REACHED, SHORT, percent};
 use super::words::{decimal, duration};
 use crate::bytes::binary;
 use crate::report::account::Exit;
@@ -78,9 +78,7 @@ impl Figures<'_> {
             && !was_kept_down(self.usage.memory_max_events)
             && !is_reached;
         let less = asked(u128::from(peak) * WITH_RESERVE / 100)?;
-        let saved = granted.saturating_sub(less);
-        let is_worth_it = saved >= granted / 5 && saved >= 256 << 20;
-        (self.could_have_less() && is_all_seen && is_worth_it)
+        (self.could_have_less() && is_all_seen && is_memory_worth_it(granted, less))
             .then(|| (less, format!("peak was {} of {}; 25 % reserve", binary(peak), binary(most))))
     }
 
@@ -109,6 +107,47 @@ impl Figures<'_> {
         (self.exit.is_some_and(Exit::is_success) && !self.was_stopped() && is_less)
             .then(|| (enough, format!("ran {}; 25 % reserve", duration(wall))))
     }
+}
+
+/// The memory to ask for on each node if so much was used at the most, with a reserve in percent of it. `None`: more than can be said.
+pub fn memory_to_ask(peak: u64, reserve: u64) -> Option<u64> {
+    rounded(u128::from(peak).checked_mul(100 + u128::from(reserve))? / 100)
+}
+
+/// Whether asking for so much less memory is worth a sentence.
+pub fn is_memory_worth_it(granted: u64, less: u64) -> bool {
+    let saved = granted.saturating_sub(less);
+    saved >= granted / 5 && saved >= 256 << 20
+}
+
+/// The CPUs to ask for if so many were busy on average, both in thousandths, except that the result is whole.
+pub fn cpus_to_ask(busy: u64) -> u64 {
+    busy.saturating_sub(NO_OTHER).div_ceil(1000).max(1)
+}
+
+/// Whether so many busy CPUs would not have fitted into these.
+pub fn is_above(busy: u64, cpus: u64) -> bool {
+    busy > cpus.saturating_mul(1000).saturating_add(NO_OTHER)
+}
+
+/// Whether so many busy CPUs, in thousandths, are little of those that were granted.
+pub fn is_little(busy: u64, granted: u64) -> bool {
+    percent(busy.into(), granted.into()).is_some_and(|share| share < LITTLE)
+}
+
+/// Whether a peak may have reached its limit.
+pub fn is_reached(peak: u64, limit: u64) -> bool {
+    percent(peak.into(), limit.into()).is_some_and(|share| share >= REACHED)
+}
+
+/// Whether a quota held processes back in so many of its periods that they needed more.
+pub fn is_held_back(throttled: u64, periods: u64) -> bool {
+    percent(throttled.into(), periods.into()).is_some_and(|share| share >= MATTERS)
+}
+
+/// Whether a job was too short for its figures to be a basis.
+pub fn is_too_short(wall: Duration) -> bool {
+    wall < SHORT
 }
 
 /// Rounds up to amounts that people write: multiples of 64 MiB, then 256 MiB, then 1 GiB.

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `jobfence report --by`: what all jobs used of what they reserved, by account, user, partition, QOS or node.
+//!
+//! The log is read once. Memory depends on how many groups and open runs there are, which are bounded, and not on how long the log is.
+
+mod data;
+mod habits;
+mod line;
+mod names;
+mod page;
+mod runs;
+mod since;
+mod source;
+mod tally;
+mod text;
+mod words;
+
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use clap::Args;
+use jobfence::error::Error;
+use jobfence::report::account::utc;
+use jobfence::report::usage_log::UsageLog;
+
+use super::{log, put, refused};
+use crate::command::Failure;
+use crate::configured::Configured;
+use crate::table;
+pub use data::SCHEMA;
+use habits::Habits;
+use line::Read;
+use names::Names;
+pub use runs::By;
+use runs::Runs;
+use since::Since;
+use source::{Found, Next};
+use tally::Tally;
+
+/// So many files that could not be read are named.
+const NAMED: usize = 5;
+
+// Each option excludes a job by itself: clap does not ask for a required option that something else excludes.
+#[derive(Args)]
+pub struct SummaryOptions {
+    /// Sum up what all jobs used of what they reserved, for each account, user, partition, QOS or node
+    ///
+    /// The summary has hours of CPUs, memory and GPUs, what was wasted, jobs that failed or ran out of memory, a trend by week, and the
+    /// advice that would have mattered most. A user sees the own jobs, and root all.
+    #[arg(long, value_name = "WHAT", conflicts_with_all = ["job", "all", "mail", "stored"])]
+    pub by: Option<By>,
+    /// Count jobs that ended since then, such as 6months, 4weeks, 30days or 2026-01-31 [default: all]
+    #[arg(long, value_name = "WHEN", conflicts_with = "job", requires = "by", value_parser = since::since)]
+    since: Option<Since>,
+    /// Read all usage logs below this directory, and not that of this node
+    ///
+    /// Logs may be plain, or packed by gzip or zstd, and their names do not matter. Symbolic links are not followed. A job that ran on
+    /// several nodes is one job.
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "job", requires = "by")]
+    logs: Option<PathBuf>,
+    /// Print a line of comma-separated values for each account, user and so on
+    #[arg(long, requires = "by", conflicts_with_all = ["job", "json", "html"])]
+    csv: bool,
+    /// The price of an hour of one CPU, to say what jobs have cost
+    #[arg(long, value_name = "PRICE", conflicts_with = "job", requires = "by", value_parser = price)]
+    price_cpu_hour: Option<f64>,
+    /// The price of an hour of one GPU
+    #[arg(long, value_name = "PRICE", conflicts_with = "job", requires = "by", value_parser = price)]
+    price_gpu_hour: Option<f64>,
+    /// The currency of the prices, such as EUR
+    #[arg(long, value_name = "CURRENCY", conflicts_with = "job", requires = "by")]
+    currency: Option<String>,
+}
+
+fn price(text: &str) -> Result<f64, String> {
+    let price: Option<f64> = text.parse().ok().filter(|price| (0.0..=1e9).contains(price));
+    price.ok_or_else(|| "write an amount of money, such as 0.02".to_owned())
+}
+
+/// How the summary is shown.
+pub struct Output<'a> {
+    pub json: bool,
+    pub html: Option<&'a std::path::Path>,
+}
+
+/// What the log has said.
+pub struct Summary {
+    pub by: By,
+    /// `None`: all.
+    pub since: Option<String>,
+    pub names: Names,
+    pub tally: Tally,
+    pub habits: Habits,
+    pub prices: Prices,
+    pub is_of_all: bool,
+    pub files: u64,
+    pub lines: u64,
+    /// Lines that were there twice.
+    pub again: u64,
+    /// Runs that may have been counted in two.
+    pub early: u64,
+    /// What was passed over, in words.
+    pub passed_over: Option<String>,
+}
+
+/// What an hour costs.
+#[derive(Debug, Clone, Default)]
+pub struct Prices {
+    pub cpu: Option<f64>,
+    pub gpu: Option<f64>,
+    pub currency: Option<String>,
+}
+
+/// Prints the summary.
+pub fn summary(
+    options: &SummaryOptions,
+    by: By,
+    configured: &Configured,
+    output: &Output<'_>,
+) -> Result<ExitCode, Failure> {
+    let own = nix::unistd::getuid();
+    let uid = (!own.is_root()).then(|| u64::from(own.as_raw()));
+    let found = match &options.logs {
+        Some(directory) => Found::below(directory)?,
+        None => {
+            let config = configured.load()?.config;
+            let usage_log = UsageLog::from_config(&config).ok_or(
+                "this node keeps no usage log: set UsageLog in jobfence.conf, or name a directory with logs by --logs",
+            )?;
+            Found::of_node(log::open_all(&usage_log).map_err(|error| refused(&config, &error))?)
+        }
+    };
+    let (summary, errors) = read(found, by, options, uid);
+    for error in errors.iter().take(NAMED) {
+        ::log::error!("{error}");
+    }
+    if errors.len() > NAMED {
+        ::log::error!("{} more files or directories could not be read", errors.len() - NAMED);
+    }
+    if let Some(passed_over) = &summary.passed_over {
+        eprintln!("jobfence: {passed_over}");
+    }
+    if summary.tally.total.jobs == 0 {
+        eprintln!("jobfence: the usage logs have no job in this time that you may see");
+        return Ok(ExitCode::FAILURE);
+    }
+    let mut out = BufWriter::new(std::io::stdout());
+    if let Some(file) = output.html {
+        put(file, &page::page(&summary))?;
+    } else if output.json {
+        data::json(&summary, &mut out)?;
+    } else if options.csv {
+        data::csv(&summary, &mut out)?;
+    } else {
+        out.write_all(text::in_words(&summary, table::width()).as_bytes())?;
+    }
+    out.flush()?;
+    Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Reads the files. `uid`: only the lines of this user.
+fn read(found: Found, by: By, options: &SummaryOptions, uid: Option<u64>) -> (Summary, Vec<Error>) {
+    let since = options.since.map(|since| since.seconds(SystemTime::now()));
+    let moment = |seconds: u64| utc(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds));
+    let since_micros = since.unwrap_or(0).saturating_mul(1_000_000);
+    // A step can have ended long before its job.
+    let earliest = since.map(|since| moment(since.saturating_sub(runs::LONGEST / 1_000_000))).unwrap_or_default();
+    let mut names = Names::default();
+    let mut tally = Tally::new(by, since_micros);
+    let mut habits = Habits::new();
+    let mut open = Runs::new();
+    let mut count = |run: &runs::Run| {
+        if tally.add(run) {
+            habits.add(run);
+        }
+    };
+    let Found { sources, mut errors, others } = found;
+    let (mut files, mut lines, mut half, mut foreign, mut newer) = (0, 0, 0, 0, 0);
+    let firsts: Vec<u64> = sources.iter().map(|source| source.first).collect();
+    for (at, source) in sources.into_iter().enumerate() {
+        // What later files can still have.
+        let next = firsts.get(at + 1).copied().unwrap_or(u64::MAX);
+        let path = source.path.clone();
+        let failed = |error| Error::new(format!("cannot read a usage log to its end: {error}")).at(&path);
+        let mut file = match source.lines() {
+            Ok(file) => file,
+            Err(error) => {
+                errors.push(error);
+                continue;
+            }
+        };
+        files += 1;
+        loop {
+            let text = match file.next() {
+                Ok(None) => break,
+                Ok(Some(Next::Whole(text))) => text,
+                Ok(Some(Next::Half)) => {
+                    half += 1;
+                    continue;
+                }
+                Ok(Some(Next::TooLong)) => {
+                    foreign += 1;
+                    continue;
+                }
+                Err(error) => {
+                    errors.push(failed(error));
+                    break;
+                }
+            };
+            match line::read(text, &earliest) {
+                Read::Line(line) => {
+                    if uid.is_some() && line.uid != uid {
+                        continue;
+                    }
+                    lines += 1;
+                    for run in open.add(&line, line.ended.min(next), &mut names, by) {
+                        count(&run);
+                    }
+                }
+                Read::Earlier => {}
+                Read::Newer => newer += 1,
+                Read::Foreign => foreign += 1,
+            }
+        }
+    }
+    for run in open.end() {
+        count(&run);
+    }
+    let passed_over = log::passed_over(&[
+        (half, "without an end"),
+        (foreign, "that jobfence has not written"),
+        (newer, "of another release"),
+        (open.again, "that were there twice"),
+    ]);
+    let no_logs = (others > 0).then(|| format!("{others} files that are no usage logs"));
+    let passed_over = match (passed_over, no_logs) {
+        (Some(lines), Some(files)) => Some(format!("{lines}, {files}")),
+        (None, Some(files)) => Some(format!("passed over: {files}")),
+        (lines, None) => lines,
+    };
+    let prices = Prices {
+        cpu: options.price_cpu_hour,
+        gpu: options.price_gpu_hour,
+        currency: options.currency.as_deref().map(table::printable),
+    };
+    let summary = Summary {
+        by,
+        since: since.map(moment),
+        names,
+        prices,
+        is_of_all: uid.is_none(),
+        files,
+        lines,
+        again: open.again,
+        early: open.early,
+        passed_over,
+        tally,
+        habits,
+    };
+    (summary, errors)
+}

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What users could ask for in the future, from what runs of one user and job name have used, and whether that would have held.
+//!
+//! The rule is that of the job's card, for the most that any earlier run used, with a reserve. Each run is first compared with the advice
+//! that the runs before it would have given: so the log itself says how many later runs would have broken. The reserve is the smallest of
+//! [`RESERVES`] with which that was at most one run in a thousand. Otherwise there is no advice.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use jobfence::report::card::advice::{
+    cpus_to_ask, is_above, is_held_back, is_little, is_memory_worth_it, is_reached, is_too_short, memory_to_ask,
+};
+
+use super::names::Name;
+use super::runs::{Part, Run};
+
+/// The most users and job names that are kept; those with the fewest reserved hours go first.
+const MOST: usize = 1 << 14;
+
+/// So many runs of a user and job name must have ended well before there is advice.
+pub const ENOUGH: u64 = 5;
+
+/// Reserves in percent, of memory and of CPUs.
+const RESERVES: [[u64; 4]; 2] = [[25, 50, 100, 200], [0, 25, 50, 100]];
+
+/// Of so many later runs at most one may break.
+const MAY_BREAK: u64 = 1000;
+
+const GIB: f64 = 1_073_741_824.0;
+
+/// The needs of a run. `None`: not known.
+struct Need {
+    /// Memory on the node that needed most, and what each node was granted.
+    memory: Option<(u64, u64)>,
+    /// CPUs that were busy on average, and CPUs that were granted, in thousandths.
+    cpus: Option<(u64, u64)>,
+    /// Whether the run is a basis for advice on memory, and on CPUs.
+    is_basis: [bool; 2],
+    /// Whether it could have broken.
+    is_test: bool,
+    wall: f64,
+    node_hours: f64,
+}
+
+impl Need {
+    fn new(run: &Run) -> Self {
+        let parts = || run.parts.iter();
+        let wall = run.wall();
+        let is_success = run.is_success();
+        let was_stopped = parts().any(|part| part.was_stopped || part.oom_kills.is_some_and(|kills| kills > 0));
+        let is_long = wall.is_some_and(|wall| !is_too_short(Duration::from_micros(wall)));
+        let could_have_less = is_success == Some(true) && !was_stopped && is_long;
+        let peak = parts().map(|part| part.memory_peak).collect::<Option<Vec<_>>>();
+        let granted = parts().map(Part::memory).collect::<Option<Vec<_>>>();
+        let mut has_all_memory = Some(true);
+        for part in parts() {
+            has_all_memory = match (has_all_memory, part.has_all_memory) {
+                (Some(false), _) | (_, Some(false)) => Some(false),
+                (one, other) => one.and(other),
+            };
+        }
+        let memory = peak.and_then(|peak| peak.into_iter().max()).zip(granted.and_then(|all| all.into_iter().max()));
+        let memory = memory.map(|(peak, granted)| {
+            let limit = parts().filter_map(|part| part.memory_limit).min().unwrap_or(granted);
+            // A run whose memory was kept down counts as one that needed all that it had.
+            let is_all = has_all_memory == Some(false) || is_reached(peak, limit);
+            (if is_all { peak.max(granted) } else { peak }, granted)
+        });
+        let cpu = parts().map(|part| part.cpu).sum::<Option<u64>>();
+        let cpus = parts().map(Part::cpus).sum::<Option<u64>>();
+        let periods = parts().map(|part| part.periods.zip(part.throttled_periods));
+        let was_held_back = periods.flatten().any(|(periods, throttled)| is_held_back(throttled, periods));
+        let busy = cpu.zip(wall.filter(|wall| *wall > 0)).map(|(cpu, wall)| u128::from(cpu) * 1000 / u128::from(wall));
+        let busy = busy.map(|busy| u64::try_from(busy).unwrap_or(u64::MAX));
+        let cpus =
+            busy.zip(cpus).map(|(busy, granted)| (if was_held_back { busy.max(granted) } else { busy }, granted));
+        let hours = |wall: u64| wall as f64 / 3.6e9;
+        Self {
+            memory,
+            // How busy a short run was says little.
+            cpus: cpus.filter(|_| is_long),
+            is_basis: [could_have_less && has_all_memory.is_some(), could_have_less],
+            is_test: is_success != Some(false),
+            wall: wall.map_or(0.0, hours),
+            node_hours: parts().filter_map(Part::wall).map(hours).sum(),
+        }
+    }
+}
+
+/// Of one resource of a habit.
+#[derive(Debug, Clone, Default)]
+struct Resource {
+    /// How many runs are a basis.
+    basis: u64,
+    /// The most that a run needed.
+    most: u64,
+    /// What the last run was granted.
+    granted: u64,
+    /// What was reserved: GiB-hours or CPU-hours.
+    reserved: f64,
+    /// For how long: hours of each node, or of the job.
+    hours: f64,
+}
+
+/// The runs of one user and job name.
+#[derive(Debug, Clone)]
+struct Habit {
+    key: Name,
+    user: Name,
+    partition: Name,
+    name: Option<Box<str>>,
+    runs: u64,
+    of: [Resource; 2],
+}
+
+/// How advice with one reserve would have held.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Held {
+    pub reserve: u64,
+    /// The later runs that it would have given less.
+    pub runs: u64,
+    pub broken: u64,
+}
+
+impl Held {
+    fn is_good(&self) -> bool {
+        self.runs > 0 && self.broken.saturating_mul(MAY_BREAK) <= self.runs
+    }
+
+    /// In percent.
+    pub fn share(&self) -> f64 {
+        100.0 * self.broken as f64 / self.runs.max(1) as f64
+    }
+}
+
+/// What to ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// Bytes on each node, in place of so many.
+    Memory(u64, u64),
+    /// CPUs of the whole job, in place of so many thousandths.
+    Cpus(u64, u64),
+}
+
+/// Advice for the runs of one user and job name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Piece {
+    pub key: Name,
+    pub user: Name,
+    pub partition: Name,
+    pub name: Option<Box<str>>,
+    pub ask: Ask,
+    /// GiB-hours or CPU-hours that it would at least have saved.
+    pub saved: f64,
+    pub runs: u64,
+}
+
+/// All habits, and how advice has held.
+pub struct Habits {
+    all: HashMap<u64, Habit>,
+    held: [[Held; 4]; 2],
+    /// Whether the log has names of jobs.
+    pub has_names: bool,
+    /// Whether too many were there.
+    pub has_dropped: bool,
+}
+
+/// The advice that a resource leads to. `None`: none is worth it.
+fn asked(of: usize, resource: &Resource, reserve: u64) -> Option<u64> {
+    if resource.basis < ENOUGH {
+        return None;
+    }
+    if of == 0 {
+        memory_to_ask(resource.most, reserve).filter(|less| is_memory_worth_it(resource.granted, *less))
+    } else {
+        let busy = resource.most.saturating_mul(100 + reserve) / 100;
+        let less = cpus_to_ask(busy);
+        (less.saturating_mul(1000) < resource.granted && is_little(resource.most, resource.granted)).then_some(less)
+    }
+}
+
+impl Habits {
+    pub fn new() -> Self {
+        let held = RESERVES.map(|reserves| reserves.map(|reserve| Held { reserve, ..Held::default() }));
+        Self { all: HashMap::new(), held, has_names: false, has_dropped: false }
+    }
+
+    pub fn add(&mut self, run: &Run) {
+        let need = Need::new(run);
+        self.has_names |= run.name.is_some();
+        if self.all.len() >= MOST && !self.all.contains_key(&run.alike) {
+            self.forget();
+        }
+        let habit = self.all.entry(run.alike).or_insert_with(|| Habit {
+            key: run.key,
+            user: run.user,
+            partition: run.partition,
+            name: run.name.clone(),
+            runs: 0,
+            of: Default::default(),
+        });
+        habit.key = run.key;
+        habit.partition = run.partition;
+        habit.runs += 1;
+        let hours = [need.node_hours, need.wall];
+        for (of, needed) in [need.memory, need.cpus].into_iter().enumerate() {
+            let (Some((needed, granted)), Some(resource), Some(held)) =
+                (needed, habit.of.get_mut(of), self.held.get_mut(of))
+            else {
+                continue;
+            };
+            let is_more = |less: u64| if of == 0 { less < granted } else { less.saturating_mul(1000) < granted };
+            let is_too_little = |less: u64| if of == 0 { needed > less } else { is_above(needed, less) };
+            for one in held.iter_mut().filter(|_| need.is_test) {
+                if let Some(less) = asked(of, resource, one.reserve).filter(|less| is_more(*less)) {
+                    one.runs += 1;
+                    one.broken += u64::from(is_too_little(less));
+                }
+            }
+            let (unit, hours) = (if of == 0 { GIB } else { 1000.0 }, hours.get(of).copied().unwrap_or(0.0));
+            resource.basis += u64::from(need.is_basis.get(of).copied().unwrap_or(false));
+            resource.most = resource.most.max(needed);
+            resource.granted = granted;
+            resource.reserved += granted as f64 / unit * hours;
+            resource.hours += hours;
+        }
+    }
+
+    /// Forgets those that matter least, so that a log with a name for each job cannot fill the memory.
+    fn forget(&mut self) {
+        self.has_dropped = true;
+        let weight = |habit: &Habit| habit.of.iter().map(|of| of.reserved).sum::<f64>();
+        let mut all: Vec<f64> = self.all.values().map(weight).collect();
+        let half = all.len() / 2;
+        let (_, median, _) = all.select_nth_unstable_by(half, f64::total_cmp);
+        let median = *median;
+        self.all.retain(|_, habit| weight(habit) > median);
+    }
+
+    /// How advice on memory, and on CPUs, has held. `None`: there is no such advice.
+    pub fn held(&self) -> [Option<Held>; 2] {
+        self.held.each_ref().map(|held| held.iter().copied().find(Held::is_good))
+    }
+
+    /// The most that was tried, if even that did not hold.
+    pub fn refuted(&self) -> [Option<Held>; 2] {
+        self.held
+            .each_ref()
+            .map(|held| held.last().copied().filter(|last| last.runs > 0 && !held.iter().any(Held::is_good)))
+    }
+
+    /// The advice, with what would have been saved most first; of memory, and of CPUs.
+    pub fn advice(&self) -> [Vec<Piece>; 2] {
+        let mut all: [Vec<Piece>; 2] = Default::default();
+        for (of, (pieces, held)) in all.iter_mut().zip(self.held()).enumerate() {
+            let Some(held) = held else { continue };
+            let piece = |habit: &Habit| {
+                let resource = habit.of.get(of)?;
+                let less = asked(of, resource, held.reserve)?;
+                let unit = if of == 0 { less as f64 / GIB } else { less as f64 };
+                let saved = resource.reserved - unit * resource.hours;
+                let ask = if of == 0 { Ask::Memory(less, resource.granted) } else { Ask::Cpus(less, resource.granted) };
+                let Habit { key, user, partition, name, runs, .. } = habit.clone();
+                (saved > 0.0).then_some(Piece { key, user, partition, name, ask, saved, runs })
+            };
+            pieces.extend(self.all.values().filter_map(piece));
+            pieces.sort_by(|one, other| other.saved.total_cmp(&one.saved).then_with(|| one.user.cmp(&other.user)));
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::line::Line;
+    use super::super::names::Names;
+    use super::super::runs::{By, Runs, tests::line};
+    use super::*;
+
+    /// The habits after runs of one job name, with these peaks in MiB of 4 GiB and busy CPUs of 8, each for an hour.
+    fn habits(runs: &[(u64, f64)]) -> Habits {
+        let (mut names, mut habits, mut open) = (Names::default(), Habits::new(), Runs::new());
+        for (at, (peak, busy)) in runs.iter().enumerate() {
+            let job = at.to_string();
+            let line = Line {
+                job: job.as_str().into(),
+                job_name: Some("solve".into()),
+                is_success: Some(true),
+                cpus_granted: Some(8000),
+                cpu: Some((busy * 3.6e9) as u64),
+                memory_granted: Some(4 << 30),
+                memory_limit: Some(4 << 30),
+                memory_peak: Some(peak << 20),
+                swap_peak: Some(0),
+                kept_down: Some(0),
+                oom_kills: Some(0),
+                ..line("a/batch 0-3600")
+            };
+            open.add(&line, line.ended, &mut names, By::User);
+            open.end().iter().for_each(|run| habits.add(run));
+        }
+        habits
+    }
+
+    #[test]
+    fn advice_is_what_the_card_would_say_of_the_run_that_needed_most() {
+        let habits = habits(&[(1000, 1.5), (800, 1.9), (900, 1.2), (700, 1.0), (600, 1.0), (500, 1.0)]);
+        let [memory, cpus] = habits.advice();
+        // 25 % more than 1000 MiB, as the card rounds it; 2 of 8 CPUs.
+        assert_eq!(memory.iter().map(|piece| piece.ask).collect::<Vec<_>>(), [Ask::Memory(1280 << 20, 4 << 30)]);
+        assert_eq!(cpus.iter().map(|piece| piece.ask).collect::<Vec<_>>(), [Ask::Cpus(2, 8000)]);
+        assert!(
+            (memory[0].saved - 6.0 * 2.75).abs() < 1e-9 && (cpus[0].saved - 36.0).abs() < 1e-9,
+            "{memory:?} {cpus:?}"
+        );
+        assert_eq!(
+            habits.held(),
+            [Some(Held { reserve: 25, runs: 1, broken: 0 }), Some(Held { reserve: 0, runs: 1, broken: 0 })]
+        );
+    }
+
+    #[test]
+    fn advice_that_would_have_broken_later_runs_is_not_given() {
+        let calm = [(1000, 1.0); 6];
+        // Within a larger reserve.
+        let more = habits(&[&calm[..], &[(1400, 1.0)]].concat());
+        assert_eq!(more.held()[0], Some(Held { reserve: 50, runs: 2, broken: 0 }));
+        // Beyond each.
+        let beyond = habits(&[&calm[..], &[(4000, 7.0)]].concat());
+        assert_eq!(beyond.held(), [None, None]);
+        assert_eq!(beyond.advice(), [vec![], vec![]]);
+        assert_eq!(beyond.refuted()[1], Some(Held { reserve: 100, runs: 2, broken: 1 }));
+        // One in a thousand may break, and not more.
+        let mut many = vec![(1000, 1.0); 1004];
+        many.push((4000, 1.0));
+        let held = habits(&many).held()[0].unwrap();
+        assert_eq!((held.reserve, held.runs, held.broken), (25, 1000, 1));
+        many.remove(0);
+        assert_eq!(habits(&many).held()[0], None);
+    }
+
+    #[test]
+    fn too_few_runs_and_runs_that_were_kept_down_are_no_basis() {
+        assert_eq!(habits(&[(1000, 1.0); 5]).advice(), [vec![], vec![]]);
+        // Its limit was reached: it may have needed more.
+        let reached = habits(&[&[(4095, 1.0)][..], &[(1000, 1.0); 8]].concat());
+        assert_eq!((reached.advice()[0].len(), reached.advice()[1].len()), (0, 1));
+    }
+
+    #[test]
+    fn not_too_many_are_kept() {
+        let mut habits = Habits::new();
+        let mut names = Names::default();
+        for number in 0..(MOST as u64 + 10) {
+            let name = number.to_string();
+            let line = Line { job_name: Some(name.as_str().into()), ..line("a/0 0-100") };
+            let mut open = Runs::new();
+            open.add(&line, line.ended, &mut names, By::User);
+            let mut run = open.end().remove(0);
+            run.alike = number;
+            habits.add(&run);
+        }
+        assert!(habits.all.len() <= MOST && habits.has_dropped, "{}", habits.all.len());
+    }
+}

@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Joins the lines of a job: those of its steps, and those of its nodes. The rules are those of [`crate::report`] for one job, but the log
+//! is read once and forwards, and what is kept is bounded.
+//!
+//! A run is whole when an hour has passed since the end of a step that lasts as long as its job, or else 15 days since its last line. If
+//! [`MOST`] runs are open, those whose last line is the oldest are taken to be whole.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+use super::line::Line;
+use super::names::{Name, Names};
+
+/// The most runs that are kept open.
+pub const MOST: usize = 1 << 15;
+
+/// How long after the end of its batch or extern step a run may get lines of other nodes, in microseconds.
+const SLACK: u64 = 3600 * 1_000_000;
+
+/// How long a step may outlive another one of its run, in microseconds, if no step says that the run is over.
+pub const LONGEST: u64 = 15 * 86_400 * 1_000_000;
+
+/// So many steps of a part are remembered, to know one again.
+const STEPS: usize = 512;
+
+/// Under Slurm these steps last as long as their job.
+const LAST_AS_LONG: [&str; 3] = ["batch", "extern", "interactive"];
+
+/// What a job used on one node. Units are those of [`Line`].
+#[derive(Debug, Default)]
+pub struct Part {
+    pub node: Name,
+    pub began: Option<u64>,
+    pub ended: u64,
+    is_exact: bool,
+    longest: u64,
+    pub cpus_granted: Option<u64>,
+    pub cpus_limit: Option<u64>,
+    pub memory_granted: Option<u64>,
+    pub memory_limit: Option<u64>,
+    pub gpus_granted: Option<u64>,
+    pub cpu: Option<u64>,
+    pub memory_peak: Option<u64>,
+    pub periods: Option<u64>,
+    pub throttled_periods: Option<u64>,
+    pub oom_kills: Option<u64>,
+    pub was_stopped: bool,
+    /// Whether its memory certainly was not kept below its need. `None`: not known.
+    pub has_all_memory: Option<bool>,
+    /// Whether a step was there that lasts as long as the job.
+    is_over: bool,
+    /// The names of the last steps, hashed, and when each ended.
+    steps: Vec<(u64, u64)>,
+}
+
+impl Part {
+    /// How long it lasted, in microseconds.
+    pub fn wall(&self) -> Option<u64> {
+        let passed = self.ended.checked_sub(self.began?)?;
+        // As for the report of one job: times to the second are less exact than what a step lasted.
+        let is_rough = !self.is_exact && self.longest.saturating_add(1_000_000) > passed;
+        Some(if is_rough { self.longest } else { passed })
+    }
+
+    /// What nobody else could have: what was granted, or else what it could use.
+    pub fn cpus(&self) -> Option<u64> {
+        self.cpus_granted.or(self.cpus_limit)
+    }
+
+    /// The same of memory.
+    pub fn memory(&self) -> Option<u64> {
+        self.memory_granted.or(self.memory_limit)
+    }
+
+    fn add(&mut self, line: &Line<'_>, step: u64) {
+        let sum = |sum: &mut Option<u64>, more: Option<u64>| {
+            *sum = sum.map_or(more, |sum| Some(sum.saturating_add(more.unwrap_or(0))));
+        };
+        let is_first = self.steps.is_empty();
+        self.is_exact = line.is_exact && (is_first || self.is_exact);
+        self.began = self.began.into_iter().chain(line.began).min();
+        self.ended = self.ended.max(line.ended);
+        self.longest = self.longest.max(line.wall.unwrap_or(0));
+        self.cpus_granted = self.cpus_granted.max(line.cpus_granted);
+        self.cpus_limit = self.cpus_limit.max(line.cpus_limit);
+        self.memory_granted = self.memory_granted.max(line.memory_granted);
+        self.memory_limit = self.memory_limit.max(line.memory_limit);
+        self.gpus_granted = self.gpus_granted.max(line.gpus_granted);
+        sum(&mut self.cpu, line.cpu);
+        sum(&mut self.periods, line.periods);
+        sum(&mut self.throttled_periods, line.throttled_periods);
+        sum(&mut self.oom_kills, line.oom_kills);
+        self.memory_peak = self.memory_peak.max(line.memory_peak).max(line.job_memory_peak);
+        self.was_stopped |= line.was_stopped;
+        let has_all = match (line.swap_peak, line.kept_down) {
+            (Some(swap), _) if swap > 0 => Some(false),
+            (_, Some(kept_down)) if kept_down > 0 => Some(false),
+            (swap, kept_down) => swap.and(kept_down).map(|_| true),
+        };
+        // Of two steps, the one that was kept down counts, and then the one of which nothing is known.
+        self.has_all_memory = match (self.has_all_memory, has_all) {
+            _ if is_first => has_all,
+            (Some(false), _) | (_, Some(false)) => Some(false),
+            (one, other) => one.and(other),
+        };
+        self.is_over |= LAST_AS_LONG.contains(&&*line.step);
+        if self.steps.len() == STEPS {
+            self.steps.remove(0);
+        }
+        self.steps.push((step, line.ended));
+    }
+
+    fn has(&self, step: u64) -> bool {
+        self.steps.iter().any(|(known, _)| *known == step)
+    }
+}
+
+/// One run of a job.
+#[derive(Debug)]
+pub struct Run {
+    /// By what the summary groups.
+    pub key: Name,
+    pub user: Name,
+    /// What is alike in the runs that advice is for.
+    pub alike: u64,
+    /// The job's name, if the log has it.
+    pub name: Option<Box<str>>,
+    pub partition: Name,
+    /// On each node.
+    pub parts: Vec<Part>,
+    /// How the script ended, if there was one.
+    script: Option<Option<bool>>,
+    /// How the last of the other steps of which that is known ended, and when.
+    last: Option<(u64, bool)>,
+}
+
+impl Run {
+    pub fn ended(&self) -> u64 {
+        self.parts.iter().map(|part| part.ended).max().unwrap_or(0)
+    }
+
+    fn began(&self) -> u64 {
+        self.parts.iter().map(|part| part.began.unwrap_or(part.ended)).min().unwrap_or(0)
+    }
+
+    /// How long it lasted on all its nodes.
+    pub fn wall(&self) -> Option<u64> {
+        match &self.parts[..] {
+            [only] => only.wall(),
+            all => {
+                let began = all.iter().map(|part| part.began).collect::<Option<Vec<_>>>()?.into_iter().min()?;
+                self.ended().checked_sub(began)
+            }
+        }
+    }
+
+    /// Whether it ended well: as its script did, or else as its last step.
+    pub fn is_success(&self) -> Option<bool> {
+        self.script.unwrap_or(self.last.map(|(_, is_success)| is_success))
+    }
+
+    fn is_over(&self) -> bool {
+        self.parts.iter().all(|part| part.is_over)
+    }
+
+    fn add(&mut self, line: &Line<'_>, node: Name, step: u64) {
+        let part = match self.parts.iter().position(|part| part.node == node) {
+            Some(at) => self.parts.get_mut(at),
+            None => {
+                self.parts.push(Part { node, ..Part::default() });
+                self.parts.last_mut()
+            }
+        };
+        if let Some(part) = part {
+            part.add(line, step);
+        }
+        if line.step == "batch" {
+            self.script = Some(line.is_success);
+        } else if let Some(is_success) = line.is_success
+            && self.last.is_none_or(|(ended, _)| ended <= line.ended)
+        {
+            self.last = Some((line.ended, is_success));
+        }
+    }
+
+    /// What a line of the same job is to this run.
+    fn relation(&self, line: &Line<'_>, node: Name, step: u64) -> Relation {
+        let began = line.began.unwrap_or(line.ended);
+        if let Some(part) = self.parts.iter().find(|part| part.node == node) {
+            if part.steps.contains(&(step, line.ended)) {
+                return Relation::Again;
+            }
+            // A step of the same name, or one that began after the run was over, is of another run.
+            let is_anothers = part.has(step) || part.is_over && began > part.ended;
+            return if is_anothers { Relation::Anothers } else { Relation::Own };
+        }
+        let is_apart = began > self.ended() || line.ended < self.began();
+        let is_anothers = is_apart && self.parts.iter().any(|part| part.is_over || part.has(step));
+        if is_anothers { Relation::Anothers } else { Relation::Own }
+    }
+}
+
+enum Relation {
+    Own,
+    Anothers,
+    /// The line was there before: the log was copied.
+    Again,
+}
+
+/// By what a run is known.
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    uid: Option<u64>,
+    run: u64,
+    /// Of the id, and of the global id if there is one.
+    job: u64,
+}
+
+/// The runs whose lines are being read.
+pub struct Runs {
+    open: HashMap<Key, Run>,
+    hasher: RandomState,
+    /// How many may be open before it is looked which of them are whole.
+    patience: usize,
+    /// Lines that were there twice.
+    pub again: u64,
+    /// Runs that were taken to be whole because too many were open, although no step said so.
+    pub early: u64,
+    whole: Vec<Run>,
+}
+
+impl Runs {
+    pub fn new() -> Self {
+        Self { open: HashMap::new(), hasher: RandomState::new(), patience: 1024, again: 0, early: 0, whole: Vec::new() }
+    }
+
+    /// Adds a line. `sure`: no line that ended before that time follows. The runs that are whole are returned.
+    pub fn add(&mut self, line: &Line<'_>, sure: u64, names: &mut Names, by: By) -> std::vec::Drain<'_, Run> {
+        let key = Key { uid: line.uid, run: line.run, job: self.hasher.hash_one((&line.job, &line.global_job)) };
+        let node = names.of(line.node.as_deref());
+        let step = self.hasher.hash_one(&*line.step);
+        match self.open.get_mut(&key) {
+            Some(run) => match run.relation(line, node, step) {
+                Relation::Own => run.add(line, node, step),
+                Relation::Again => self.again += 1,
+                Relation::Anothers => {
+                    let mut next = self.new_run(line, names, by);
+                    next.add(line, node, step);
+                    self.whole.extend(self.open.insert(key, next));
+                }
+            },
+            None => {
+                let mut run = self.new_run(line, names, by);
+                run.add(line, node, step);
+                self.open.insert(key, run);
+                if self.open.len() > self.patience {
+                    self.sweep(sure);
+                }
+            }
+        }
+        self.whole.drain(..)
+    }
+
+    fn new_run(&self, line: &Line<'_>, names: &mut Names, by: By) -> Run {
+        let uid = line.uid.map(|uid| uid.to_string());
+        let user = names.of(line.user.as_deref().or(uid.as_deref()));
+        let name = line.job_name.as_deref().filter(|name| !name.is_empty());
+        let request = (&line.partition, line.cpus_granted, line.memory_granted);
+        Run {
+            key: match by {
+                By::User => user,
+                By::Account => names.of(line.account.as_deref()),
+                By::Partition => names.of(line.partition.as_deref()),
+                By::Qos => names.of(line.qos.as_deref()),
+                By::Node => Name::default(),
+            },
+            user,
+            alike: match name {
+                Some(name) => self.hasher.hash_one((line.uid, name)),
+                None => self.hasher.hash_one((line.uid, request)),
+            },
+            name: name.map(|name| name.chars().take(64).collect::<String>().into()),
+            partition: names.of(line.partition.as_deref()),
+            parts: Vec::with_capacity(1),
+            script: None,
+            last: None,
+        }
+    }
+
+    /// Closes the runs that are whole, and the oldest if that was not enough.
+    fn sweep(&mut self, sure: u64) {
+        let is_whole = |run: &Run| {
+            let patience = if run.is_over() { SLACK } else { LONGEST };
+            run.ended().saturating_add(patience) < sure
+        };
+        let before = self.whole.len();
+        self.whole.extend(self.open.extract_if(|_, run| is_whole(run)).map(|(_, run)| run));
+        if self.open.len() > MOST / 4 * 3 {
+            let mut ends: Vec<u64> = self.open.values().map(Run::ended).collect();
+            let half = ends.len() / 2;
+            let (_, median, _) = ends.select_nth_unstable(half);
+            let median = *median;
+            let early = &mut self.early;
+            self.whole.extend(self.open.extract_if(|_, run| run.ended() <= median).map(|(_, run)| {
+                // One that ended long ago was whole, as far as can be said where no step lasts as long as its job.
+                *early += u64::from(run.ended().saturating_add(SLACK) >= sure);
+                run
+            }));
+        }
+        // In the order in which they ended.
+        if let Some(new) = self.whole.get_mut(before..) {
+            new.sort_by_key(Run::ended);
+        }
+        self.patience = (self.open.len() * 2).clamp(1024, MOST);
+    }
+
+    /// The runs that are left at the end of the log.
+    pub fn end(&mut self) -> Vec<Run> {
+        let mut all: Vec<Run> = self.open.drain().map(|(_, run)| run).collect();
+        all.sort_by_key(Run::ended);
+        all
+    }
+}
+
+/// By what runs are grouped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum By {
+    Account,
+    User,
+    Partition,
+    Qos,
+    Node,
+}
+
+impl By {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Account => "account",
+            Self::User => "user",
+            Self::Partition => "partition",
+            Self::Qos => "QOS",
+            Self::Node => "node",
+        }
+    }
+
+    /// The same as data have it.
+    pub fn member(self) -> &'static str {
+        if self == Self::Qos { "qos" } else { self.word() }
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+
+    /// A line `NODE/STEP BEGIN-END` of job 5, in seconds.
+    pub fn line(text: &str) -> Line<'_> {
+        let (place, times) = text.split_once(' ').unwrap();
+        let (node, step) = place.split_once('/').unwrap();
+        let (began, ended) = times.split_once('-').unwrap();
+        let micros = |text: &str| text.parse::<u64>().unwrap() * 1_000_000;
+        Line {
+            node: Some(Cow::Borrowed(node)),
+            job: "5".into(),
+            step: step.into(),
+            uid: Some(7),
+            began: Some(micros(began)),
+            ended: micros(ended),
+            is_exact: true,
+            cpus_granted: Some(2000),
+            cpu: Some(1_000_000),
+            ..Line::default()
+        }
+    }
+
+    /// The runs of these lines: the nodes, each with how many steps it has.
+    fn joined(lines: &[&str]) -> (Vec<String>, u64) {
+        let (mut names, mut runs, mut all) = (Names::default(), Runs::new(), Vec::new());
+        for text in lines {
+            let line = line(text);
+            all.extend(runs.add(&line, line.ended, &mut names, By::User));
+        }
+        all.extend(runs.end());
+        let part = |part: &Part| format!("{}:{}", names.text(part.node).unwrap(), part.steps.len());
+        let of = |run: &Run| run.parts.iter().map(part).collect::<Vec<_>>().join(" ");
+        (all.iter().map(of).collect(), runs.again)
+    }
+
+    #[test]
+    fn a_job_on_several_nodes_is_one() {
+        let two = ["a/0 10-90", "b/0 10-90", "a/batch 0-100", "b/extern 0-100", "a/extern 0-101"];
+        assert_eq!(joined(&two).0, ["a:3 b:2"]);
+        // All lines of one node, and then all of the other one.
+        assert_eq!(joined(&["a/0 10-90", "a/batch 0-100", "b/0 10-90", "b/extern 0-100"]).0, ["a:2 b:2"]);
+        // The number was used again, elsewhere or there.
+        assert_eq!(joined(&["a/batch 0-100", "b/batch 200-300"]).0, ["a:1", "b:1"]);
+        assert_eq!(joined(&["a/0 0-100", "b/0 200-300"]).0, ["a:1", "b:1"]);
+        assert_eq!(joined(&["a/batch 0-100", "a/batch 200-300"]).0, ["a:1", "a:1"]);
+        assert_eq!(joined(&["a/batch 0-100", "a/0 200-300"]).0, ["a:1", "a:1"]);
+    }
+
+    #[test]
+    fn a_line_that_is_there_twice_counts_once() {
+        let (all, again) = joined(&["a/0 10-90", "a/batch 0-100", "a/0 10-90", "a/batch 0-100"]);
+        assert_eq!((all, again), (vec!["a:2".to_owned()], 2));
+    }
+
+    #[test]
+    fn not_too_many_runs_are_open() {
+        let (mut names, mut runs) = (Names::default(), Runs::new());
+        let (mut most, mut whole) = (0, 0);
+        for number in 0..200_000_u64 {
+            let job = number.to_string();
+            // A job of each second; the step does not say that it is over.
+            let line = Line { job: job.as_str().into(), ended: number * 1_000_000, ..line("a/0 0-1") };
+            whole += runs.add(&line, line.ended, &mut names, By::User).len();
+            most = most.max(runs.open.len());
+        }
+        assert_eq!(whole + runs.end().len(), 200_000);
+        assert!(most <= MOST, "{most}");
+        assert_eq!(runs.early, 0);
+    }
+
+    #[test]
+    fn it_lasts_from_its_first_step_to_its_last_one() {
+        let (mut names, mut runs) = (Names::default(), Runs::new());
+        for text in ["a/0 10-90", "b/0 20-110", "a/batch 5-100"] {
+            let line = line(text);
+            assert_eq!(runs.add(&line, line.ended, &mut names, By::User).len(), 0);
+        }
+        let [run] = &runs.end()[..] else { panic!("not one run") };
+        assert_eq!(run.wall(), Some(105_000_000));
+        assert_eq!(run.parts.iter().map(|part| part.wall().unwrap() / 1_000_000).collect::<Vec<_>>(), [95, 90]);
+        assert_eq!(run.parts[0].cpu, Some(2_000_000));
+        assert_eq!(run.is_success(), None);
+    }
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What runs used, added up: of each group, of each week, and of all.
+//!
+//! A figure of a run counts only if both what was reserved and what was used are known; otherwise the run is counted as unknown.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::names::Name;
+use super::runs::{By, Part, Run};
+
+/// The most weeks; a log with more of them has wrong times.
+const WEEKS: usize = 1040;
+
+/// Sums over runs. Hours are of CPUs, GiB and GPUs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Sums {
+    pub jobs: u64,
+    pub cpu_reserved: f64,
+    pub cpu_used: f64,
+    /// What was reserved and not used; what one run used above its reservation makes up for nothing of another one.
+    pub cpu_wasted: f64,
+    pub cpu_unknown: u64,
+    pub memory_reserved: f64,
+    pub memory_used: f64,
+    pub memory_unknown: u64,
+    pub gpu_reserved: f64,
+    pub gpu_unknown: u64,
+    pub out_of_memory: u64,
+    pub out_of_memory_unknown: u64,
+    pub failed: u64,
+    pub exit_unknown: u64,
+    pub periods: u64,
+    pub throttled_periods: u64,
+}
+
+const HOUR: f64 = 3600.0 * 1e6;
+const GIB: f64 = 1_073_741_824.0;
+
+/// What a run used on its nodes, or on one of them.
+fn sums_of<'a>(parts: impl Iterator<Item = &'a Part> + Clone, is_success: Option<bool>) -> Sums {
+    let all = |of: fn(&Part) -> Option<(f64, f64)>| {
+        parts.clone().map(of).try_fold((0.0, 0.0), |sum, part| {
+            let (reserved, used) = part?;
+            Some((sum.0 + reserved, sum.1 + used))
+        })
+    };
+    let hours = |part: &Part| part.wall().map(|wall| wall as f64 / HOUR);
+    let cpu = all(|part| {
+        let hours = part.wall()? as f64 / HOUR;
+        Some((part.cpus()? as f64 / 1000.0 * hours, part.cpu? as f64 / HOUR))
+    });
+    let memory = all(|part| {
+        let hours = part.wall()? as f64 / HOUR;
+        Some((part.memory()? as f64 / GIB * hours, part.memory_peak? as f64 / GIB * hours))
+    });
+    let gpu: Option<f64> = parts.clone().map(|part| Some(part.gpus_granted? as f64 * hours(part)?)).sum();
+    let kills = parts.clone().filter_map(|part| part.oom_kills).reduce(u64::saturating_add);
+    let sum = |of: fn(&Part) -> Option<u64>| parts.clone().filter_map(of).fold(0, u64::saturating_add);
+    Sums {
+        jobs: 1,
+        cpu_reserved: cpu.map_or(0.0, |(reserved, _)| reserved),
+        cpu_used: cpu.map_or(0.0, |(_, used)| used),
+        cpu_wasted: cpu.map_or(0.0, |(reserved, used)| (reserved - used).max(0.0)),
+        cpu_unknown: u64::from(cpu.is_none()),
+        memory_reserved: memory.map_or(0.0, |(reserved, _)| reserved),
+        memory_used: memory.map_or(0.0, |(_, used)| used),
+        memory_unknown: u64::from(memory.is_none()),
+        gpu_reserved: gpu.unwrap_or(0.0),
+        gpu_unknown: u64::from(gpu.is_none()),
+        out_of_memory: u64::from(kills.is_some_and(|kills| kills > 0)),
+        out_of_memory_unknown: u64::from(kills.is_none()),
+        failed: u64::from(is_success == Some(false)),
+        exit_unknown: u64::from(is_success.is_none()),
+        periods: sum(|part| part.periods.filter(|_| part.throttled_periods.is_some())),
+        throttled_periods: sum(|part| part.throttled_periods.filter(|_| part.periods.is_some())),
+    }
+}
+
+impl Sums {
+    pub fn add(&mut self, more: &Self) {
+        self.jobs += more.jobs;
+        self.cpu_reserved += more.cpu_reserved;
+        self.cpu_used += more.cpu_used;
+        self.cpu_wasted += more.cpu_wasted;
+        self.cpu_unknown += more.cpu_unknown;
+        self.memory_reserved += more.memory_reserved;
+        self.memory_used += more.memory_used;
+        self.memory_unknown += more.memory_unknown;
+        self.gpu_reserved += more.gpu_reserved;
+        self.gpu_unknown += more.gpu_unknown;
+        self.out_of_memory += more.out_of_memory;
+        self.out_of_memory_unknown += more.out_of_memory_unknown;
+        self.failed += more.failed;
+        self.exit_unknown += more.exit_unknown;
+        self.periods = self.periods.saturating_add(more.periods);
+        self.throttled_periods = self.throttled_periods.saturating_add(more.throttled_periods);
+    }
+
+    /// An amount, unless nothing is known of any job.
+    fn known(&self, amount: f64, unknown: u64) -> Option<f64> {
+        (unknown < self.jobs).then_some(amount)
+    }
+
+    pub fn cpu_reserved(&self) -> Option<f64> {
+        self.known(self.cpu_reserved, self.cpu_unknown)
+    }
+
+    pub fn cpu_used(&self) -> Option<f64> {
+        self.known(self.cpu_used, self.cpu_unknown)
+    }
+
+    pub fn cpu_wasted(&self) -> Option<f64> {
+        self.known(self.cpu_wasted, self.cpu_unknown)
+    }
+
+    /// How much of the CPU time was used, in percent.
+    pub fn cpu_share(&self) -> Option<f64> {
+        share(self.cpu_used()?, self.cpu_reserved()?)
+    }
+
+    pub fn memory_reserved(&self) -> Option<f64> {
+        self.known(self.memory_reserved, self.memory_unknown)
+    }
+
+    pub fn memory_used(&self) -> Option<f64> {
+        self.known(self.memory_used, self.memory_unknown)
+    }
+
+    pub fn memory_share(&self) -> Option<f64> {
+        share(self.memory_used()?, self.memory_reserved()?)
+    }
+
+    pub fn gpu_reserved(&self) -> Option<f64> {
+        self.known(self.gpu_reserved, self.gpu_unknown)
+    }
+
+    /// Jobs of which a process was killed for lack of memory.
+    pub fn out_of_memory(&self) -> Option<u64> {
+        (self.out_of_memory_unknown < self.jobs).then_some(self.out_of_memory)
+    }
+
+    pub fn failed(&self) -> Option<u64> {
+        (self.exit_unknown < self.jobs).then_some(self.failed)
+    }
+
+    /// In how many of the periods in which a quota counted it held processes back, in percent.
+    pub fn throttled_share(&self) -> Option<f64> {
+        share(self.throttled_periods as f64, self.periods as f64)
+    }
+}
+
+/// In percent. `None`: of nothing.
+pub fn share(part: f64, of: f64) -> Option<f64> {
+    (of > 0.0).then(|| 100.0 * part / of)
+}
+
+/// The sums of a summary.
+pub struct Tally {
+    by: By,
+    since: u64,
+    pub groups: HashMap<Name, Sums>,
+    pub total: Sums,
+    /// By the number of the week since 1970-01-05, a Monday. A run is of the week in which it ended.
+    pub weeks: BTreeMap<u64, Sums>,
+    /// When the first of the runs began or ended, and when the last one ended, in microseconds.
+    pub first: Option<u64>,
+    pub last: Option<u64>,
+}
+
+impl Tally {
+    /// `since`: runs that ended earlier do not count, in microseconds.
+    pub fn new(by: By, since: u64) -> Self {
+        Self {
+            by,
+            since,
+            groups: HashMap::new(),
+            total: Sums::default(),
+            weeks: BTreeMap::new(),
+            first: None,
+            last: None,
+        }
+    }
+
+    /// Adds a run. Whether it counts is returned.
+    pub fn add(&mut self, run: &Run) -> bool {
+        let ended = run.ended();
+        if ended < self.since {
+            return false;
+        }
+        self.first = self.first.into_iter().chain([ended]).min();
+        self.last = self.last.max(Some(ended));
+        let sums = sums_of(run.parts.iter(), run.is_success());
+        if self.by == By::Node {
+            for part in &run.parts {
+                let of_part = sums_of(std::iter::once(part), run.is_success());
+                self.groups.entry(part.node).or_default().add(&of_part);
+            }
+        } else {
+            self.groups.entry(run.key).or_default().add(&sums);
+        }
+        let week = (ended / 1_000_000 / 86_400).saturating_sub(4) / 7;
+        if self.weeks.len() < WEEKS || self.weeks.contains_key(&week) {
+            self.weeks.entry(week).or_default().add(&sums);
+        }
+        self.total.add(&sums);
+        true
+    }
+}
+
+/// The date of the Monday with which a week begins, as `2026-06-01`.
+pub fn monday(week: u64) -> String {
+    let begin = std::time::UNIX_EPOCH + std::time::Duration::from_secs((week * 7 + 4) * 86_400);
+    let mut text = jobfence::report::account::utc(begin);
+    text.truncate(10);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::line::Line;
+    use super::super::names::Names;
+    use super::super::runs::{Runs, tests::line};
+    use super::*;
+
+    fn tally(by: By, lines: &[Line<'_>]) -> (Tally, Names) {
+        let (mut names, mut runs, mut tally) = (Names::default(), Runs::new(), Tally::new(by, 0));
+        let mut all = Vec::new();
+        for line in lines {
+            all.extend(runs.add(line, line.ended, &mut names, by));
+        }
+        all.extend(runs.end());
+        all.iter().for_each(|run| assert!(tally.add(run)));
+        (tally, names)
+    }
+
+    #[test]
+    fn hours_are_those_of_all_nodes() {
+        let hour = |text, cpu| Line {
+            cpu: Some(cpu),
+            memory_granted: Some(4 << 30),
+            memory_peak: Some(1 << 30),
+            gpus_granted: Some(1),
+            ..line(text)
+        };
+        // Two CPUs on each of two nodes for an hour: one used more than it was granted.
+        let lines = [hour("a/batch 0-3600", 3_600_000_000), hour("b/extern 0-3600", 9_000_000_000)];
+        let (tally, names) = super::tests::tally(By::Node, &lines);
+        let total = &tally.total;
+        assert_eq!((total.jobs, total.cpu_reserved, total.cpu_used, total.cpu_wasted), (1, 4.0, 3.5, 0.5));
+        assert_eq!((total.memory_reserved, total.memory_used, total.gpu_reserved), (8.0, 2.0, 2.0));
+        let of = |node: &str| tally.groups.iter().find(|(name, _)| names.text(**name) == Some(node)).unwrap().1;
+        assert_eq!((of("a").jobs, of("a").cpu_wasted, of("b").jobs, of("b").cpu_wasted), (1, 1.0, 1, 0.0));
+    }
+
+    #[test]
+    fn what_is_not_known_is_no_zero() {
+        let unknown = Line { cpu: None, ..line("a/0 0-3600") };
+        let known = Line { job: "6".into(), oom_kills: Some(1), is_success: Some(false), ..line("a/0 0-3600") };
+        let (one, _) = tally(By::User, std::slice::from_ref(&unknown));
+        let total = &one.total;
+        assert_eq!((total.cpu_reserved(), total.cpu_wasted(), total.cpu_share()), (None, None, None));
+        assert_eq!(
+            (total.memory_used(), total.gpu_reserved(), total.failed(), total.out_of_memory()),
+            (None, None, None, None)
+        );
+        assert_eq!(total.throttled_share(), None);
+        let (both, _) = tally(By::User, &[unknown, known]);
+        let total = &both.total;
+        // The hours of the one of which nothing was counted are left out on both sides.
+        assert_eq!((total.jobs, total.cpu_unknown, total.cpu_reserved()), (2, 1, Some(2.0)));
+        assert_eq!((total.failed(), total.exit_unknown, total.out_of_memory()), (Some(1), 1, Some(1)));
+    }
+
+    #[test]
+    fn a_week_begins_on_monday() {
+        assert_eq!((monday(0), monday(2926)), ("1970-01-05".to_owned(), "2026-02-02".to_owned()));
+        // From Sunday to Monday.
+        let sunday = 1_770_595_199;
+        let at = |second: u64| Line { ended: second * 1_000_000, began: Some(0), ..line("a/0 0-1") };
+        let (tally, _) = tally(By::User, &[at(sunday), Line { job: "6".into(), ..at(sunday + 1) }]);
+        let weeks: Vec<String> = tally.weeks.keys().map(|week| monday(*week)).collect();
+        assert_eq!(weeks, ["2026-02-02", "2026-02-09"]);
+    }
+}
