@@ -15,6 +15,9 @@ macro_rules! members {
     ($($name:ident)*) => {
         const NAMES: &[&str] = &[$(stringify!($name)),*];
 
+        /// The same with what is around it in a line.
+        const WRITTEN: &[&str] = &[$(concat!("\"", stringify!($name), "\":")),*];
+
         #[allow(non_camel_case_types, dead_code, reason = "the names of the members; most are passed over")]
         #[derive(Clone, Copy)]
         enum Member { $($name),* }
@@ -130,12 +133,16 @@ impl<'a> Values<'a> {
             return None;
         }
         loop {
-            let name = at.text()?;
-            let name = name.get(1..name.len() - 1)?;
-            at.expect(b':')?;
+            let found = match WRITTEN.get(next).filter(|written| at.pass(written.as_bytes())) {
+                Some(_) => Some(next),
+                None => {
+                    let name = at.text()?;
+                    let name = name.get(1..name.len() - 1)?;
+                    at.expect(b':')?;
+                    NAMES.iter().position(|known| known.as_bytes() == name)
+                }
+            };
             let value = at.value()?;
-            let is_next = NAMES.get(next).is_some_and(|known| known.as_bytes() == name);
-            let found = if is_next { Some(next) } else { NAMES.iter().position(|known| known.as_bytes() == name) };
             if let Some(found) = found {
                 *self.0.get_mut(found)? = Some(value);
                 next = found + 1;
@@ -243,6 +250,15 @@ impl<'a> Place<'a> {
 
     fn expect(&mut self, byte: u8) -> Option<()> {
         (self.next()? == byte).then_some(())
+    }
+
+    /// Goes behind these bytes, if they are here.
+    fn pass(&mut self, bytes: &[u8]) -> bool {
+        let is_here = self.line.get(self.at..).is_some_and(|rest| rest.starts_with(bytes));
+        if is_here {
+            self.at += bytes.len();
+        }
+        is_here
     }
 
     fn is_end(&mut self) -> bool {
