@@ -1346,7 +1346,7 @@ BREAKS = (
           "slurm called_as_in_squeue"),
     Break("an_array_is_its_first_job", "src/command/job_name.rs", "([(id, _)], _) => Ok", "([(id, _)], _) | ([], [(id, _), ..]) => Ok",
           "unit of_several_one_has_to_be_said"),
-    Break("squeue_outranks_the_record", "src/command/explain.rs", "None if !present.steps.is_empty() => {", "None if false => {",
+    Break("squeue_outranks_the_record", "src/command/explain/asking.rs", "None if !present.steps.is_empty() => {", "None if false => {",
           "slurm explained_as_its_steps_know_it"),
     Break("what_a_user_writes_is_known", "src/command/check/claims.rs", "if kinds.contains(&kind) =>", "if kinds.is_empty() =>",
           "unit what_a_user_writes_is_claimed"),
