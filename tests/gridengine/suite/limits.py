@@ -207,8 +207,10 @@ def epilog_out_of_memory(site):
     epilog = site.home / "epilog"
     epilog.write_text(f"#!/bin/bash\n{HALF}; {EAT % 9}; exit 0\n")
     epilog.chmod(0o755)
+    # The shepherd is in the job's own fence until the job has begun, and so would be an epilog that begins as soon.
+    moved = "until grep -q step_shepherd /proc/$PPID/cgroup; do sleep 0.1; done"
     with site.queue(epilog=str(epilog)):
-        jobid = site.submit("alice", "true", *ask(1, 125))
+        jobid = site.submit("alice", moved, *ask(1, 125))
         site.wait(jobid)
     told = until(lambda: site.told(jobid), 10, "a sentence")
     expect_match(rf"jobfence: job {jobid} step shepherd: process \d+ \(python3\) was killed", told.replace("\n    ", " "), "what the user reads")
