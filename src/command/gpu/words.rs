@@ -9,9 +9,14 @@ use super::figures::{GpuUse, JobGpus};
 use crate::table::{NONE, clock, printable};
 
 impl GpuUse {
+    /// Its number, if it has one.
+    pub fn number(&self) -> Option<u32> {
+        super::number_of(&self.device)
+    }
+
     /// Its number or, if it has none, its device.
     pub fn name(&self) -> String {
-        super::number_of(&self.device).map_or_else(|| printable(&self.device), |number| number.to_string())
+        self.number().map_or_else(|| printable(&self.device), |number| number.to_string())
     }
 
     /// Where its utilization comes from.

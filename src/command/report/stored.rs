@@ -6,13 +6,16 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::text::SCHEMA;
-use crate::schedulers::slurm::store::summary::{NodePart, Summary};
+use crate::schedulers::slurm::store::summary::{GpuPart, NodePart, Summary};
 use crate::table::{Column, NONE, lines, mib, number, numbers, printable, texts, time};
 
 const COLUMNS: [Column; 6] =
     [texts("NODE"), numbers("CPU-TIME"), numbers("CPUS"), numbers("EFF%"), numbers("PEAK/MiB"), numbers("GRANTED/MiB")];
 
-/// A line for each node.
+const GPU_COLUMNS: [Column; 5] =
+    [texts("NODE"), numbers("GPU"), numbers("BUSY%"), numbers("PEAK/MiB"), numbers("TOTAL/MiB")];
+
+/// A line for each node, and for each of its GPUs.
 pub fn in_words(job: &str, summary: &Summary, width: usize) -> String {
     let elapsed = Duration::from_secs(summary.seconds());
     let row = |(node, part): (&str, NodePart)| {
@@ -33,18 +36,44 @@ pub fn in_words(job: &str, summary: &Summary, width: usize) -> String {
         text.push_str(&line);
         text.push('\n');
     }
+    let gpus = summary.nodes().flat_map(|(node, part)| {
+        let row = move |(number, gpu): (u32, GpuPart)| {
+            let busy = format!("{:.1}", gpu.percent);
+            vec![printable(node), number.to_string(), busy, mib(Some(gpu.memory_peak)), mib(Some(gpu.memory))]
+        };
+        part.gpus.into_iter().map(row)
+    });
+    let rows: Vec<Vec<String>> = gpus.collect();
+    if !rows.is_empty() {
+        text.push('\n');
+        for line in lines(&GPU_COLUMNS, &rows, Some(width)) {
+            text.push_str(&line);
+            text.push('\n');
+        }
+    }
     text
 }
 
 /// An object in the report's format, without steps.
 pub fn json(job: &str, summary: &Summary) -> Value {
     let node = |(name, part): (&str, NodePart)| {
-        let value = json!({
+        let mut value = json!({
             "cpu_seconds": part.cpu_seconds,
             "cpus_granted": part.cpus,
             "memory_granted_bytes": part.memory,
             "job_memory_peak_bytes": part.memory_peak,
         });
+        if !part.gpus.is_empty() {
+            let gpu = |(number, gpu): (&u32, &GpuPart)| {
+                json!({
+                    "gpu": number,
+                    "utilization_percent": gpu.percent,
+                    "memory_peak_bytes": gpu.memory_peak,
+                    "memory_total_bytes": gpu.memory,
+                })
+            };
+            value["gpus"] = part.gpus.iter().map(gpu).collect();
+        }
         (name.to_owned(), value)
     };
     let nodes: Map<String, Value> = summary.nodes().map(node).collect();
@@ -58,7 +87,13 @@ mod tests {
     #[test]
     fn each_node_has_its_line() {
         let mut summary = Summary::of_comment("").unwrap();
-        let part = NodePart { cpus: Some(2), memory: Some(200 << 20), memory_peak: Some(50 << 20), cpu_seconds: 30.0 };
+        let part = NodePart {
+            cpus: Some(2),
+            memory: Some(200 << 20),
+            memory_peak: Some(50 << 20),
+            cpu_seconds: 30.0,
+            ..NodePart::default()
+        };
         summary.put("n1", &part, 60);
         summary.put("n2\u{1b}[2J", &NodePart { cpu_seconds: 1.0, ..NodePart::default() }, 60);
         let text = in_words("7", &summary, 80);
@@ -67,5 +102,13 @@ mod tests {
         assert!(lines[4].starts_with("n1") && lines[4].ends_with("30.0s    2 25.0     50.0       200.0"), "{text}");
         assert!(lines[5].starts_with("n2?[2J") && lines[5].ends_with("1.0s    -    -        -           -"), "{text}");
         assert_eq!(json("7", &summary)["stored"]["nodes"]["n1"]["cpus_granted"], 2);
+        assert!(json("7", &summary)["stored"]["nodes"]["n1"].get("gpus").is_none());
+        let gpu = GpuPart { percent: 12.5, memory_peak: 1 << 30, memory: 4 << 30 };
+        summary.put("n1", &NodePart { gpus: [(3, gpu)].into(), ..part }, 60);
+        let text = in_words("7", &summary, 80);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[7], "NODE GPU BUSY% PEAK/MiB TOTAL/MiB", "{text}");
+        assert_eq!(lines[8], "n1     3  12.5   1024.0    4096.0", "{text}");
+        assert_eq!(json("7", &summary)["stored"]["nodes"]["n1"]["gpus"][0]["utilization_percent"], 12.5);
     }
 }

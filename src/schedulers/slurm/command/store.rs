@@ -6,12 +6,13 @@
 //! told. All nodes of a cluster ask the same slurmdbd: so each asks rarely, and about many jobs at once.
 
 mod database;
+mod gpus;
 mod known;
 pub mod summary;
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use jobfence::config::{Config, StoreUsage};
 use jobfence::report::usage_log::UsageLog;
@@ -20,6 +21,7 @@ use crate::part::Chore;
 use crate::schedulers::slurm::job::run_until;
 use crate::schedulers::slurm::name::SlurmName;
 use database::{Comment, Found, PATIENCE};
+use gpus::LoggedGpus;
 use known::{KnownJob, KnownJobs};
 use summary::Summary;
 
@@ -75,7 +77,7 @@ impl Chore for Store {
             return;
         };
         let patience = config.reap_interval.unwrap_or(Duration::from_secs(60)) * ROUNDS;
-        match self.look(&usage_log, patience) {
+        match self.look(&usage_log, patience, config.sample_interval) {
             Ok(()) => self.said = None,
             Err(error) if self.said.as_ref() == Some(&error) => {}
             Err(error) => {
@@ -87,7 +89,7 @@ impl Chore for Store {
 }
 
 impl Store {
-    fn look(&mut self, usage_log: &UsageLog<'_>, patience: Duration) -> Result<(), String> {
+    fn look(&mut self, usage_log: &UsageLog<'_>, patience: Duration, interval: Option<Duration>) -> Result<(), String> {
         let now = Instant::now();
         // After a power failure all nodes of a cluster begin at once.
         let next = *self.next.get_or_insert_with(|| now + part_of(patience, random()));
@@ -102,7 +104,11 @@ impl Store {
                 can_store()?;
                 self.can_store = true;
             }
-            if next > now { Ok(()) } else { self.store(&mut known, patience, now + PATIENCE_TOGETHER) }
+            let gpus = |found: &Found| {
+                let with_gpus = found.jobs.iter().filter(|(_, record)| record.gpus > 0);
+                LoggedGpus::read(usage_log, interval, with_gpus.map(|(id, _)| *id))
+            };
+            if next > now { Ok(()) } else { self.store(&mut known, patience, now + PATIENCE_TOGETHER, &gpus) }
         });
         if done.is_err() {
             // slurmdbd may have too much to do, or begin again.
@@ -113,7 +119,13 @@ impl Store {
         done.and(saved)
     }
 
-    fn store(&mut self, known: &mut KnownJobs, patience: Duration, deadline: Instant) -> Result<(), String> {
+    fn store(
+        &mut self,
+        known: &mut KnownJobs,
+        patience: Duration,
+        deadline: Instant,
+        gpus: &dyn Fn(&Found) -> LoggedGpus,
+    ) -> Result<(), String> {
         let mut refused = Ok(());
         while Instant::now() < deadline {
             let now = Instant::now();
@@ -124,6 +136,7 @@ impl Store {
             self.next_few = Some(now + patience);
             let mut found = Found::default();
             found.ask(&ids, &mut |ids| database::sacct(ids))?;
+            found.gpus = gpus(&found);
             let (stored, some_refused) = self.bring(known, &ids, &mut found, patience, &mut |comments| {
                 // Else the next look asks again.
                 if now.elapsed() > FRESH {
@@ -251,7 +264,7 @@ impl KnownJob {
             return Ok(None);
         }
         // Of a run before the newest one nothing can be stored.
-        let Some(part) = self.part(record) else {
+        let Some(mut part) = self.part(record) else {
             self.is_done = true;
             return Ok(None);
         };
@@ -259,6 +272,15 @@ impl KnownJob {
             self.later(patience, now);
             return Ok(None);
         };
+        if record.gpus > 0 {
+            let of_gpus = found.gpus.of_run(id, node, self, record);
+            let wait = found.gpus.wait.map_or(Duration::ZERO, |wait| left(ended.max(self.ended), wait));
+            if of_gpus.is_none() && !wait.is_zero() {
+                self.due = Some(now + wait);
+                return Ok(None);
+            }
+            part.gpus = of_gpus.unwrap_or_default();
+        }
         let summary = Summary::of_comment(&record.comment)
             .ok_or_else(|| format!("job {id}: its AdminComment has another text, which stays"))?;
         let mut summary = summary.of_run(record.submitted, record.gpus);
@@ -289,6 +311,12 @@ impl KnownJob {
         self.tries += 1;
         self.is_done = self.tries > TRIES;
     }
+}
+
+/// What is left of this time after a moment, in seconds since 1970.
+fn left(since: u64, time: Duration) -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (Duration::from_secs(since) + time).saturating_sub(now)
 }
 
 /// A number from 0 to 1.
@@ -391,7 +419,13 @@ mod tests {
         let mut both = known(&two);
         let (told, _) = bring(&mut both, &[7], second, &[]);
         let summary = Summary::of_comment(&told[0].1).unwrap();
-        let part = NodePart { cpus: Some(2), memory: Some(100), memory_peak: Some(40), cpu_seconds: 5.0 };
+        let part = NodePart {
+            cpus: Some(2),
+            memory: Some(100),
+            memory_peak: Some(40),
+            cpu_seconds: 5.0,
+            ..NodePart::default()
+        };
         assert_eq!((summary.nodes().collect::<Vec<_>>(), summary.seconds()), (vec![("n1", part)], 110));
         assert!(both.jobs[&(7, "n1".to_owned())].is_done);
         // Of the first run alone: before the second one has ended, and after it, elsewhere.
@@ -465,6 +499,26 @@ mod tests {
     }
 
     #[test]
+    fn a_job_with_gpus_waits_for_their_line_for_a_while() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let step = |ended: u64, wait: Option<Duration>| {
+            let mut found = Found::default();
+            found.add(&[7], &format!("7|7|1|2|{ended}|COMPLETED|1|gres/gpu=1|\n"));
+            found.gpus.wait = wait;
+            let mut jobs = known(&[line(7, "n1", "batch", "00:01:00", 1.0)]);
+            let job = jobs.jobs.values_mut().next().unwrap();
+            let stored = job.step(7, "n1", &mut found, PATIENT, Instant::now()).unwrap();
+            assert_eq!((job.tries, job.is_done), (0, false));
+            (stored.map(|summary| summary.lack()), job.due.is_some())
+        };
+        let wait = Some(Duration::from_secs(3600));
+        let lacking = (Some(Some("the use of its GPUs")), false);
+        assert_eq!(step(now, wait), (None, true));
+        assert_eq!(step(now - 7200, wait), lacking);
+        assert_eq!(step(now, None), lacking);
+    }
+
+    #[test]
     fn steps_of_a_job_are_added_up() {
         let jobs = known(&[
             line(7, "n1", "0", "03:00:05", 1.5),
@@ -477,7 +531,13 @@ mod tests {
         ]);
         assert_eq!(jobs.jobs.keys().cloned().collect::<Vec<_>>(), [(7, "n1".to_owned())]);
         let job = jobs.jobs.values().next().unwrap();
-        let part = NodePart { cpus: Some(2), memory: Some(100), memory_peak: Some(40), cpu_seconds: 4.0 };
+        let part = NodePart {
+            cpus: Some(2),
+            memory: Some(100),
+            memory_peak: Some(40),
+            cpu_seconds: 4.0,
+            ..NodePart::default()
+        };
         assert_eq!(job.part(&Record::default()), Some(part));
         // However many there are, what is kept of them is bounded.
         let many = known(

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use jobfence::sys::program::{AskedProgram, Silence};
 
+use super::gpus::LoggedGpus;
 use crate::schedulers::slurm::job::KEPT;
 
 /// How long one Slurm command may take.
@@ -51,6 +52,12 @@ impl Record {
         }
     }
 
+    /// Whether what a node knows from one moment to another belongs to the run.
+    pub fn has_lasted(&self, began: u64, until: u64) -> bool {
+        let is_late = self.started.is_none_or(|started| until + APART >= started);
+        self.has(began) && is_late && !self.is_over_at(began)
+    }
+
     /// Whether the run had ended when this began.
     pub fn is_over_at(&self, began: u64) -> bool {
         self.ended.is_some_and(|ended| began > ended + APART)
@@ -66,6 +73,8 @@ pub struct Found {
     pub jobs: BTreeMap<u32, Record>,
     /// Jobs with a longer answer than is read: the number of an array's last job is also that of the whole array.
     pub too_long: BTreeSet<u32>,
+    /// What the GPUs of these jobs did on this host.
+    pub gpus: LoggedGpus,
 }
 
 impl Found {

@@ -56,6 +56,8 @@ pub struct KnownJob {
     pub stretches: Vec<Stretch>,
     /// The end of its last step, in seconds since 1970.
     pub ended: u64,
+    /// Whose it is, if its lines say so.
+    pub uid: Option<u64>,
     /// Whether the job itself has ended here, as far as its steps tell.
     pub is_over: bool,
     /// Whether nothing is to be done until another step comes.
@@ -148,7 +150,7 @@ impl KnownJobs {
         let stretch = |one: &Stretch| json!([one.began, one.ended, one.part.entry()]);
         let job = |((id, node), job): (&(u32, String), &KnownJob)| {
             let stretches: Vec<Value> = job.stretches.iter().map(stretch).collect();
-            json!([id, node, job.ended, job.is_over, job.is_done, stretches])
+            json!([id, node, job.ended, job.is_over, job.is_done, stretches, job.uid])
         };
         json!({"version": VERSION, "read": self.read, "jobs": self.jobs.iter().map(job).collect::<Vec<_>>()})
     }
@@ -165,6 +167,8 @@ impl KnownJobs {
                 is_over: one.get(3)?.as_bool()?,
                 is_done: one.get(4)?.as_bool()?,
                 stretches: one.get(5)?.as_array()?.iter().map(stretch).collect::<Option<_>>()?,
+                // Earlier releases wrote none.
+                uid: one.get(6).and_then(Value::as_u64),
                 ..KnownJob::default()
             };
             Some((key, known))
@@ -246,10 +250,12 @@ impl KnownJobs {
             memory: step.memory_granted_bytes.or(step.memory_limit_bytes),
             memory_peak: step.job_memory_peak_bytes.max(step.usage.memory_peak),
             cpu_seconds: step.usage.cpu.unwrap_or_default().as_secs_f64(),
+            ..NodePart::default()
         };
         // The janitor may come when the job's next run has begun, and says nothing of the step's end.
         job.add(Stretch { began, ended: if is_reaped { began } else { ended }, part });
         job.ended = job.ended.max(ended);
+        job.uid = step.uid.or(job.uid);
         // Steps by numbers end while their job runs on.
         job.is_over |= is_reaped || step.step.as_ref().is_none_or(|step| step.parse::<u32>().is_err());
         (job.is_done, job.due, job.tries) = (false, None, 0);
@@ -285,7 +291,7 @@ mod tests {
 
     fn line(job: u32) -> String {
         format!(
-            "{{\"schema\":\"{SCHEMA}\",\"holder\":\"{HOLDER}\",\"job\":\"{job}\",\"node\":\"n1\",\"step\":\"batch\",\
+            "{{\"schema\":\"{SCHEMA}\",\"holder\":\"{HOLDER}\",\"job\":\"{job}\",\"node\":\"n1\",\"step\":\"batch\",\"uid\":1000,\
              \"ended\":\"2026-11-25T03:00:10Z\",\"wall_seconds\":9.5,\"cpu_seconds\":1.5,\"cpus_limit\":2}}\n"
         )
     }

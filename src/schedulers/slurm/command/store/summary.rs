@@ -7,6 +7,7 @@
 //! Some readers fail where a number is missing (reportseff), and jobstats does not ask Prometheus for what a summary lacks, such as GPUs.
 //! So a summary that lacks what they need begins with another mark, which they all ignore. Only jobfence reads it.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 
 use base64::Engine;
@@ -36,6 +37,19 @@ pub struct NodePart {
     pub memory_peak: Option<u64>,
     /// CPU time in seconds.
     pub cpu_seconds: f64,
+    /// Its GPUs by their numbers. Empty: not all of them are known.
+    pub gpus: BTreeMap<u32, GpuPart>,
+}
+
+/// What a job used of one GPU.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GpuPart {
+    /// How busy it was, in percent.
+    pub percent: f64,
+    /// The most memory in use at once, in bytes.
+    pub memory_peak: u64,
+    /// All of its memory, in bytes.
+    pub memory: u64,
 }
 
 /// A node's CPU time in seconds, in jobstats' format.
@@ -62,6 +76,14 @@ impl NodePart {
         for (name, of) in MEMBERS {
             entry.extend(of(&mut self.clone()).map(|value| (name.to_owned(), json!(value))));
         }
+        if !self.gpus.is_empty() {
+            let each = |of: &dyn Fn(&GpuPart) -> Value| {
+                self.gpus.iter().map(|(number, gpu)| (number.to_string(), of(gpu))).collect::<Map<_, _>>()
+            };
+            let percent = |gpu: &GpuPart| json!((gpu.percent * 10.0).round() / 10.0);
+            let all = [each(&percent), each(&|gpu| json!(gpu.memory_peak)), each(&|gpu| json!(gpu.memory))];
+            entry.extend(GPU_MEMBERS.into_iter().map(str::to_owned).zip(all.into_iter().map(Value::Object)));
+        }
         Value::Object(entry)
     }
 
@@ -72,6 +94,13 @@ impl NodePart {
         for (name, of) in MEMBERS {
             *of(&mut part) = entry.get(name).and_then(Value::as_u64);
         }
+        let [percent, memory_peak, memory] = GPU_MEMBERS.map(|name| entry.get(name));
+        let gpu = |(number, percent): (&String, &Value)| {
+            let bytes = |all: Option<&Value>| all?.get(number)?.as_u64();
+            let gpu = GpuPart { percent: percent.as_f64()?, memory_peak: bytes(memory_peak)?, memory: bytes(memory)? };
+            Some((number.parse().ok()?, gpu))
+        };
+        part.gpus = percent.and_then(Value::as_object).into_iter().flatten().filter_map(gpu).collect();
         part
     }
 
@@ -82,6 +111,12 @@ impl NodePart {
             let more = *of(&mut other.clone());
             let most = of(self);
             *most = (*most).max(more);
+        }
+        for (number, more) in &other.gpus {
+            let gpu = self.gpus.entry(*number).or_default();
+            gpu.percent = gpu.percent.max(more.percent);
+            gpu.memory_peak = gpu.memory_peak.max(more.memory_peak);
+            gpu.memory = gpu.memory.max(more.memory);
         }
     }
 }
@@ -134,9 +169,15 @@ impl Summary {
 
     /// Adds a node's part. Returns whether that changes anything. What is stored never becomes less: a part only grows.
     pub fn put(&mut self, node: &str, part: &NodePart, seconds: u64) -> bool {
-        let entry = part.entry();
         let stored = self.nodes.get(node);
-        let is_less = stored.is_some_and(|stored| NodePart::of_entry(stored).cpu_seconds > part.cpu_seconds + 0.001);
+        let before = stored.map(NodePart::of_entry).unwrap_or_default();
+        let is_less = before.cpu_seconds > part.cpu_seconds + 0.001;
+        let mut part = part.clone();
+        if part.gpus.is_empty() {
+            // The line about them may be gone.
+            part.gpus = before.gpus;
+        }
+        let entry = part.entry();
         if is_less || stored == Some(&entry) && self.seconds >= seconds {
             return false;
         }
@@ -194,7 +235,13 @@ mod tests {
     use super::*;
 
     fn part(cpu_seconds: f64) -> NodePart {
-        NodePart { cpus: Some(2), memory: Some(1 << 30), memory_peak: Some(5 << 20), cpu_seconds }
+        NodePart {
+            cpus: Some(2),
+            memory: Some(1 << 30),
+            memory_peak: Some(5 << 20),
+            cpu_seconds,
+            ..NodePart::default()
+        }
     }
 
     #[test]
@@ -236,6 +283,29 @@ mod tests {
             // jobfence reads both.
             assert_eq!(Summary::of_comment(&comment), Some(summary));
         }
+    }
+
+    #[test]
+    fn gpus_are_read_as_they_were_written_and_stay() {
+        let gpu = GpuPart { percent: 33.3, memory_peak: 5, memory: 9 };
+        let with = NodePart { gpus: BTreeMap::from([(0, gpu.clone()), (3, gpu)]), ..part(1.0) };
+        let entry = with.entry();
+        assert_eq!(entry["gpu_utilization"], json!({"0": 33.3, "3": 33.3}));
+        assert_eq!(entry["gpu_used_memory"], json!({"0": 5, "3": 5}));
+        assert_eq!(entry["gpu_total_memory"], json!({"0": 9, "3": 9}));
+        assert_eq!(NodePart::of_entry(&entry), with);
+        let mut summary = Summary::of_comment("").unwrap().of_run(9, 2);
+        assert!(summary.put("n1", &part(1.0), 10));
+        assert_eq!(summary.lack(), Some("the use of its GPUs"));
+        assert!(summary.put("n1", &with, 10));
+        assert_eq!(summary.lack(), None);
+        assert!(!summary.put("n1", &part(1.0), 10), "what is stored never becomes less");
+        let mut more = with.clone();
+        more.add(&NodePart {
+            gpus: BTreeMap::from([(3, GpuPart { percent: 50.0, memory_peak: 4, memory: 9 })]),
+            ..NodePart::default()
+        });
+        assert_eq!(more.gpus[&3], GpuPart { percent: 50.0, memory_peak: 5, memory: 9 });
     }
 
     #[test]
