@@ -228,7 +228,12 @@ fn what_others_have_written_is_made_printable_in_one_place() {
 }
 
 /// Texts whose number of CPUs is never 1, or has a decimal point. `Cpus::in_words` writes all others.
-const NEVER_ONE: [&str; 2] = ["{} of {granted} CPUs were busy on average", "{cpus:.2} CPUs"];
+const NEVER_ONE: [&str; 4] = [
+    "NodeName={name} CPUs={}",
+    "{} of {granted} CPUs were busy on average",
+    "{cpus:.2} CPUs",
+    "cpus => format!(\", as if {} CPUs",
+];
 
 #[test]
 fn one_cpu_is_no_cpus() {

@@ -172,7 +172,9 @@ impl Drop for Site {
 
 fn column(series: &Value, name: &str) -> Vec<f64> {
     let all = series[name].as_array().unwrap_or_else(|| panic!("{name} in {series}"));
-    all.iter().map(|value| value.as_f64().unwrap_or_else(|| panic!("{name} in {series}"))).collect()
+    // The first look may come while the fence is being made.
+    let of = |(at, value): (usize, &Value)| if at == 0 && value.is_null() { Some(0.0) } else { value.as_f64() };
+    all.iter().enumerate().map(|value| of(value).unwrap_or_else(|| panic!("{name} in {series}"))).collect()
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! `jobfence report`: what a finished job used, from the usage log of this node, or what all jobs used, from the logs of many nodes.
 
 mod log;
+mod output;
 mod page;
 mod runs;
 mod stored;
@@ -9,11 +10,10 @@ mod summary;
 mod text;
 mod total;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use jobfence::config::Config;
 use jobfence::job::Id;
 use jobfence::report::usage_log::UsageLog;
 
@@ -24,8 +24,8 @@ use crate::job_name;
 use crate::living::{LivingRow, LivingView, job_id};
 use crate::series;
 use crate::table::{self, printable};
-use crate::whole;
 use log::{LoggedSteps, jobs_with, read};
+use output::{put, refused};
 use runs::runs_of;
 pub use summary::SCHEMA as SUMMARY_SCHEMA;
 use summary::{Output, SummaryOptions};
@@ -189,26 +189,4 @@ fn stored(options: &ReportOptions, job: &Id) -> Option<Result<ExitCode, Failure>
         print!("{}", stored::in_words(job, &summary, if options.mail { MAIL } else { table::width() }));
     }
     Some(Ok(ExitCode::SUCCESS))
-}
-
-/// Writes a page to its destination.
-fn put(file: &Path, page: &str) -> Result<(), Failure> {
-    if file == Path::new("-") {
-        print!("{page}");
-        return Ok(());
-    }
-    whole::replace(file, page.as_bytes(), None).map_err(|error| format!("{error}; --html=- writes to stdout").into())
-}
-
-/// Why the log could not be read, for a user without the right to.
-fn refused(config: &Config, error: &jobfence::error::Error) -> Failure {
-    if nix::unistd::geteuid().is_root() {
-        return error.to_string().into();
-    }
-    let path = config.usage_log.as_deref().unwrap_or_else(|| std::path::Path::new("")).display();
-    format!(
-        "only root can read the usage log ({path}): ask your administrator for the report. For a job that runs: \
-         'jobfence show JOB'"
-    )
-    .into()
 }

@@ -226,13 +226,13 @@ fn is_same_start(one: &str, other: &str) -> bool {
 
 /// Where series of ended steps go, if there is a usage log.
 pub fn log_of(usage_log: &UsageLog<'_>) -> PathBuf {
-    beside(usage_log, LOG_ENDING)
+    log_with(usage_log, LOG_ENDING)
 }
 
 const LOG_ENDING: &str = ".series";
 
 /// Another log beside the usage log: its name has this behind it.
-pub fn beside(usage_log: &UsageLog<'_>, ending: &str) -> PathBuf {
+pub fn log_with(usage_log: &UsageLog<'_>, ending: &str) -> PathBuf {
     let mut name = usage_log.path().file_name().unwrap_or_default().to_owned();
     name.push(ending);
     usage_log.path().with_file_name(name)
@@ -249,7 +249,7 @@ pub fn finished(usage_log: &UsageLog<'_>, job: &str) -> io::Result<Vec<Series>> 
 
 /// Calls this with each object of such a log that has the job's name.
 pub fn each_line(usage_log: &UsageLog<'_>, ending: &str, job: &str, each: &mut dyn FnMut(&Value)) -> io::Result<()> {
-    let files = usage_log.at(&beside(usage_log, ending)).files().map_err(io::Error::other)?;
+    let files = usage_log.at(&log_with(usage_log, ending)).files().map_err(io::Error::other)?;
     let member = format!("\"job\":{}", json!(job));
     for path in &files {
         let mut file = match File::open(path) {
@@ -287,9 +287,9 @@ fn file_of(uid: Option<u32>, name: &str) -> String {
 }
 
 /// What a file beside the series is of: its user, a name of its own, and the ending of the file's name.
-pub type Beside<'a> = (Option<u32>, &'a str, &'static str);
+pub type SeriesFile<'a> = (Option<u32>, &'a str, &'static str);
 
-fn file_with((uid, name, ending): Beside<'_>) -> String {
+fn file_with((uid, name, ending): SeriesFile<'_>) -> String {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
     let user = uid.map_or_else(|| "unknown".to_owned(), |uid| uid.to_string());
@@ -320,17 +320,17 @@ fn read_object(dir: &Dir, name: &str) -> Result<Option<Value>> {
 }
 
 /// The object in a file beside the series, if it may be read.
-pub fn read_beside(run_dir: &Path, what: Beside<'_>) -> Option<Value> {
+pub fn read_file(run_dir: &Path, what: SeriesFile<'_>) -> Option<Value> {
     read_object(&Dir::open(directory_of(run_dir)).ok()?, &file_with(what)).ok()?
 }
 
 /// Writes such a file, as `write` does.
-pub fn write_beside(run_dir: &Path, what: Beside<'_>, text: &str) -> Result<()> {
+pub fn write_file(run_dir: &Path, what: SeriesFile<'_>, text: &str) -> Result<()> {
     put(&writable(run_dir)?, &file_with(what), text, what.0)
 }
 
 /// Removes it.
-pub fn remove_beside(run_dir: &Path, what: Beside<'_>) {
+pub fn remove_file(run_dir: &Path, what: SeriesFile<'_>) {
     if let Ok(dir) = writable(run_dir) {
         let name = file_with(what);
         [new_of(&name), name].iter().for_each(|name| discard(&dir, name));
@@ -338,7 +338,7 @@ pub fn remove_beside(run_dir: &Path, what: Beside<'_>) {
 }
 
 /// The objects of all files with this ending.
-pub fn all_beside(run_dir: &Path, ending: &str) -> Result<Vec<Value>> {
+pub fn all_files(run_dir: &Path, ending: &str) -> Result<Vec<Value>> {
     let dir = match Dir::open(directory_of(run_dir)) {
         Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(Vec::new()),
         other => other?,
@@ -388,7 +388,7 @@ fn writable(run_dir: &Path) -> Result<Dir> {
 /// Writes the file of a live step anew. It is root's, so that no user can fill the file system that holds the records. The step's user can
 /// read it.
 pub fn write(run_dir: &Path, series: &Series) -> Result<()> {
-    write_beside(run_dir, (series.uid, &series.name, ENDING), &series.json().to_string())
+    write_file(run_dir, (series.uid, &series.name, ENDING), &series.json().to_string())
 }
 
 /// The name of a file until it is complete.
@@ -437,7 +437,7 @@ fn discard(dir: &Dir, name: &str) {
 
 /// Removes the files of an ended step.
 pub fn remove(run_dir: &Path, series: &Series) {
-    remove_beside(run_dir, (series.uid, &series.name, ENDING));
+    remove_file(run_dir, (series.uid, &series.name, ENDING));
 }
 
 /// Removes all files and their directory, when no step is alive any more.

@@ -5,6 +5,7 @@
 
 mod apply;
 mod journal;
+mod outcome;
 pub mod plan;
 mod real_job;
 pub mod sleeping_job;
@@ -15,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use clap::Args;
 use diffy::DiffOptions;
 use jobfence::printable::printable_lines;
 use jobfence::sys::dir::Dir;
@@ -27,48 +27,12 @@ use crate::part::SchedulersPart;
 use crate::schedulers::ALL;
 use apply::LookedAtStep;
 use journal::SetupJournal;
+pub use outcome::SetupOptions;
+use outcome::{Outcome, say};
 use plan::{JobTried, SetupAction, SetupHost};
-
-/// The exit status if something was changed, or would be.
-const CHANGED: u8 = 2;
-
-/// The exit status if a scheduler would go on to start jobs by jobfence. Package scripts read it: the programs must stay.
-const STILL_STARTS: u8 = 3;
 
 /// How long the real job of each scheduler may take.
 const JOB: Duration = Duration::from_secs(60);
-
-#[derive(Args)]
-pub struct SetupOptions {
-    /// Show what would be done, and do nothing
-    #[arg(long)]
-    dry_run: bool,
-    /// Take back what 'jobfence setup' has done
-    ///
-    /// Each file becomes what it was before, unless somebody has changed it since. Such a file stays, and the command names it. The exit
-    /// status is 3 if a scheduler still starts jobs of this node by jobfence then, by whatever setting: do not remove the programs.
-    #[arg(long)]
-    undo: bool,
-    /// Only for this scheduler: slurm, gridengine, openpbs or htcondor [default: all that are here]
-    ///
-    /// May be repeated.
-    #[arg(long, value_name = "NAME")]
-    scheduler: Vec<String>,
-    /// Do what reaches more than this node, too
-    ///
-    /// Such steps are commands for the scheduler's server, and files that nodes share. They are otherwise only shown.
-    #[arg(long)]
-    central: bool,
-    /// Where the changes are recorded
-    #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/jobfence/setup", hide = true)]
-    journal: PathBuf,
-    /// Let the schedulers start this program, also if others than root can replace it: for tests
-    #[arg(long, hide = true)]
-    any_program: bool,
-    /// Where the scheduler's files of this installation are
-    #[arg(long, value_name = "DIRECTORY", hide = true)]
-    data: Option<PathBuf>,
-}
 
 /// A scheduler that is here.
 struct FoundScheduler {
@@ -77,20 +41,6 @@ struct FoundScheduler {
     is_bystander: bool,
     /// What is to be done, or the one thing that the administrator has to do before.
     steps: Result<Vec<LookedAtStep>, String>,
-}
-
-/// What came of everything.
-#[derive(Default)]
-struct Outcome {
-    is_changed: bool,
-    /// What has gone well.
-    good: Vec<String>,
-    /// Whether something is shown that is done by hand.
-    is_by_hand: bool,
-    /// What the administrator has to do.
-    to_do: Vec<String>,
-    /// The chosen schedulers that start jobs by jobfence after an undo, and by what.
-    still: Vec<String>,
 }
 
 /// 0: nothing to change; 2: changed, or undone, or with `--dry-run` it would be; 1: failed, or the administrator has to do something; 3:
@@ -106,8 +56,8 @@ pub fn setup(options: &SetupOptions) -> Result<ExitCode, Failure> {
     let data = options.data.clone().unwrap_or_else(data);
     let host = SetupHost { proc: Dir::open("/proc")?, program, data };
     let outcome = match (options.undo, options.dry_run) {
-        (true, true) => undo::would_undo(options, &host, &parts, ALL)?,
-        (true, false) => undo::undo(options, &host, &parts, ALL)?,
+        (true, true) => undo::or_asked(undo::would_undo(options, &host, &parts, ALL), &host, &parts)?,
+        (true, false) => undo::or_asked(undo::undo(options, &host, &parts, ALL), &host, &parts)?,
         (false, true) => would_do(&look(&host, &parts, options)?, options.central),
         (false, false) => {
             let mut journal = SetupJournal::open(&options.journal)?;
@@ -136,33 +86,6 @@ fn only_roots(program: &Path) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-impl Outcome {
-    /// The last line, and the exit status.
-    fn say(self, options: &SetupOptions) -> ExitCode {
-        if !self.still.is_empty() || !self.to_do.is_empty() {
-            say("to do", &[self.still.as_slice(), &self.to_do].concat().join("; "));
-            return if self.still.is_empty() { ExitCode::FAILURE } else { ExitCode::from(STILL_STARTS) };
-        }
-        let word = match (self.is_changed, options.undo, options.dry_run) {
-            (true, _, true) => "would change",
-            (true, true, false) => "undone",
-            (true, false, false) => "set up",
-            (false, ..) => "unchanged",
-        };
-        let good = match (self.good.is_empty(), self.is_by_hand) {
-            (true, false) => "nothing is to be done".to_owned(),
-            (true, true) => "nothing is to be done but what stands above ('by hand')".to_owned(),
-            (false, _) => self.good.join("; "),
-        };
-        say(word, &good);
-        if self.is_changed { ExitCode::from(CHANGED) } else { ExitCode::SUCCESS }
-    }
-}
-
-fn say(label: &str, text: &str) {
-    println!("{label:<14} {}", printable_lines(text, '?'));
 }
 
 /// The name by which `--scheduler` knows it.

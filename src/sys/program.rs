@@ -42,7 +42,7 @@ pub struct AskedProgram(Command);
 
 /// What a program that was told something has printed, however it ended.
 #[derive(Debug)]
-pub struct Told {
+pub struct Printed {
     /// Its output.
     pub said: String,
     /// Why it failed, if it did.
@@ -108,12 +108,12 @@ impl AskedProgram {
 
     /// Runs it, and returns what it prints by the deadline.
     pub fn ask(self, deadline: Instant) -> Result<String, Silence> {
-        let told = self.run(Stdio::null(), deadline)?;
-        told.complaint.map_or(Ok(told.said), |complaint| Err(Silence::Failed(complaint)))
+        let heard = self.run(Stdio::null(), deadline)?;
+        heard.complaint.map_or(Ok(heard.said), |complaint| Err(Silence::Failed(complaint)))
     }
 
     /// Runs it with this text as its input. What it prints counts also if it fails: it may have done a part.
-    pub fn tell(self, text: &str, deadline: Instant) -> Result<Told, Silence> {
+    pub fn tell(self, text: &str, deadline: Instant) -> Result<Printed, Silence> {
         // A file, and no pipe: nobody has to write while its output is read.
         let mut input = File::from(memfd_create("input", MFdFlags::MFD_CLOEXEC).map_err(io::Error::from)?);
         input.write_all(text.as_bytes())?;
@@ -121,7 +121,7 @@ impl AskedProgram {
         self.run(input.into(), deadline)
     }
 
-    fn run(mut self, input: Stdio, deadline: Instant) -> Result<Told, Silence> {
+    fn run(mut self, input: Stdio, deadline: Instant) -> Result<Printed, Silence> {
         let command = self.0.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let leave = || {
             // A program is asked all the same.
@@ -141,7 +141,7 @@ impl AskedProgram {
             WaitStatus::Signaled(_, signal, _) => Some(format!("{signal} has ended it")),
             _ => Some(text(&complaints).trim().to_owned()),
         };
-        Ok(Told { said: text(&said), complaint })
+        Ok(Printed { said: text(&said), complaint })
     }
 }
 
@@ -273,11 +273,11 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_what_it_is_told_and_what_it_did_before_it_failed_counts() {
+    fn it_reads_what_it_is_given_and_what_it_did_before_it_failed_counts() {
         let cat = |script: &str| AskedProgram::new("/bin/sh", &["-c", script], NONE);
         let long = "x".repeat(3_000_000);
-        let told = cat("cat; echo one line is wrong >&2; exit 1").tell(&long, Instant::now() + LONG).unwrap();
-        assert_eq!((told.said == long, told.complaint.as_deref()), (true, Some("one line is wrong")));
+        let heard = cat("cat; echo one line is wrong >&2; exit 1").tell(&long, Instant::now() + LONG).unwrap();
+        assert_eq!((heard.said == long, heard.complaint.as_deref()), (true, Some("one line is wrong")));
         assert_eq!(cat("true").tell(&long, Instant::now() + LONG).unwrap().complaint, None);
     }
 

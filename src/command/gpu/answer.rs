@@ -10,7 +10,7 @@ use super::nvml::Accounted;
 
 /// Which GPUs are asked for.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Question {
+pub struct ProbeQuestion {
     /// NVIDIA's with these numbers.
     pub nvidia: Vec<u32>,
     /// All of NVIDIA's: it is not known which are the jobs'.
@@ -46,7 +46,7 @@ pub struct NvidiaGpu {
 
 /// What the probe answers.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Answer {
+pub struct ProbeAnswer {
     /// What went wrong, for the log.
     pub trouble: Vec<String>,
     pub nvidia: Vec<NvidiaGpu>,
@@ -54,7 +54,7 @@ pub struct Answer {
     pub clients: Vec<DrmClient>,
 }
 
-impl Question {
+impl ProbeQuestion {
     pub fn json(&self) -> Value {
         json!({
             "nvidia": self.nvidia,
@@ -81,7 +81,7 @@ impl Question {
     }
 }
 
-impl Answer {
+impl ProbeAnswer {
     pub fn json(&self) -> Value {
         json!({
             "trouble": self.trouble,
@@ -214,14 +214,14 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_the_same() {
-        let question = Question {
+        let question = ProbeQuestion {
             nvidia: vec![3, 0],
             nvidia_all: true,
             accounting: true,
             drm: vec!["renderD128".into()],
             pids: vec![7, 1 << 22],
         };
-        assert_eq!(Question::of_json(&question.json()), Some(question));
+        assert_eq!(ProbeQuestion::of_json(&question.json()), Some(question));
         let record = Accounted { pid: 7, begun: 9, percent: None, memory: Some(5), milliseconds: 50, is_running: true };
         let gpu = NvidiaGpu {
             minor: 3,
@@ -240,7 +240,7 @@ mod tests {
             engines: BTreeMap::from([("gfx".into(), 9)]),
             memory: None,
         };
-        let answer = Answer {
+        let answer = ProbeAnswer {
             trouble: vec!["it\n".into()],
             nvidia: vec![gpu, NvidiaGpu::default()],
             drm: vec![device],
@@ -248,7 +248,7 @@ mod tests {
         };
         let line = answer.json().to_string();
         assert!(!line.contains('\n'));
-        assert_eq!(Answer::of_json(&serde_json::from_str(&line).unwrap()), Some(answer));
-        assert_eq!(Answer::of_json(&json!({})), None);
+        assert_eq!(ProbeAnswer::of_json(&serde_json::from_str(&line).unwrap()), Some(answer));
+        assert_eq!(ProbeAnswer::of_json(&json!({})), None);
     }
 }

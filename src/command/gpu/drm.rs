@@ -5,9 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-/// The most descriptors of a process that are looked at.
-const MOST_DESCRIPTORS: usize = 1 << 16;
+/// The most descriptors of all processes that are looked at, and the most clients.
+const MOST_DESCRIPTORS: usize = 1 << 18;
+const MOST_CLIENTS: usize = 4096;
+
+/// How long looking may take: whoever asks waits no longer than 20 s for all.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The memory of a client that is its GPU's own begins with one of these. The rest is the host's, and in the job's cgroup.
 const OWN_MEMORY: [&str; 2] = ["vram", "local"];
@@ -47,7 +52,13 @@ pub struct DrmClient {
 /// The GPU with this name.
 pub fn device(sys: &Path, name: &str) -> DrmDevice {
     let device = sys.join("class/drm").join(name).join("device");
-    let number = |file: &Path| fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<u64>().ok());
+    // A card that is divided says of each part what all of it does.
+    let partition = fs::read_to_string(device.join("current_compute_partition")).ok();
+    let is_divided = partition.is_some_and(|partition| partition.trim() != "SPX");
+    let number = |file: &Path| {
+        let text = fs::read_to_string(file).ok().filter(|_| !is_divided)?;
+        text.trim().parse::<u64>().ok()
+    };
     let of_hwmon = |files: &[&str], scale: u64| {
         let monitors = fs::read_dir(device.join("hwmon")).ok()?.flatten().map(|entry| entry.path());
         let mut monitors: Vec<PathBuf> = monitors.collect();
@@ -67,13 +78,18 @@ pub fn device(sys: &Path, name: &str) -> DrmDevice {
     }
 }
 
-/// The clients of these processes, each once.
-pub fn clients(proc: &Path, pids: &[i32]) -> Vec<DrmClient> {
-    let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
+/// The clients of these processes, each once. `None`: there are too many.
+pub fn clients(proc: &Path, pids: &[i32]) -> Option<Vec<DrmClient>> {
+    let (mut all, mut seen, mut looked) = (Vec::new(), BTreeSet::new(), 0);
+    let deadline = Instant::now() + PATIENCE;
     for pid in pids {
         let of_process = proc.join(pid.to_string());
         let Ok(descriptors) = fs::read_dir(of_process.join("fd")) else { continue };
-        for descriptor in descriptors.flatten().take(MOST_DESCRIPTORS) {
+        for descriptor in descriptors.flatten() {
+            looked += 1;
+            if looked > MOST_DESCRIPTORS || all.len() > MOST_CLIENTS || Instant::now() > deadline {
+                return None;
+            }
             // The text of any other descriptor costs more than its name.
             if !fs::read_link(descriptor.path()).is_ok_and(|target| target.starts_with("/dev/dri")) {
                 continue;
@@ -83,7 +99,7 @@ pub fn clients(proc: &Path, pids: &[i32]) -> Vec<DrmClient> {
             all.extend(client);
         }
     }
-    all
+    Some(all)
 }
 
 fn client(pid: i32, text: &str) -> Option<DrmClient> {
@@ -156,7 +172,7 @@ mod tests {
         open(temp.path(), 11, 5, "/dev/dri/renderD129", INTEL);
         open(temp.path(), 11, 6, "/home/u/fake", AMD.replace("\t7", "\t8").as_str());
         open(temp.path(), 12, 3, "/dev/dri/card0", "drm-driver:\tx\n");
-        let mut found = clients(temp.path(), &[10, 11, 12, 13]);
+        let mut found = clients(temp.path(), &[10, 11, 12, 13]).unwrap();
         found.sort_by(|one, other| one.address.cmp(&other.address));
         let engines = |all: &[(&str, u64)]| all.iter().map(|(name, busy)| ((*name).to_owned(), *busy)).collect();
         let amd = DrmClient {

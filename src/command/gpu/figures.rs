@@ -74,12 +74,12 @@ pub struct GpuUse {
     pub slowed_by: BTreeSet<String>,
     /// Since when it does nothing, in seconds since 1970.
     pub idle_since: Option<f64>,
-    pub counters: Counters,
+    pub counters: GpuCounters,
 }
 
 /// What was last read, from which the next look measures. It is for `jobfence hold` alone.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Counters {
+pub struct GpuCounters {
     /// In mJ.
     pub energy: Option<u64>,
     /// By address, client and engine, in ns.
@@ -150,10 +150,13 @@ impl GpuUse {
         let (began, before) = ((began * 1e6) as u64, self.counters.ended);
         let ours = || records.iter().filter(|record| record.begun.saturating_add(SAME_MOMENT) >= began);
         let mut running = Some(0.0);
+        // What was before the first look is in no sample, and must not be in one figure with them.
+        let first = moment.at - self.observed;
         for record in ours() {
+            let begun = record.begun as f64 / 1e6;
             let seconds = match record.is_running {
-                true => moment.at - record.begun as f64 / 1e6,
-                false => record.milliseconds as f64 / 1000.0,
+                true => moment.at - begun.max(first),
+                false => (begun + record.milliseconds as f64 / 1000.0 - begun.max(first)).max(0.0),
             };
             let busy = record.percent.map(|percent| percent as f64 / 100.0 * seconds.max(0.0));
             self.memory_peak = self.memory_peak.max(record.memory);
@@ -170,13 +173,13 @@ impl GpuUse {
             // It may have worked between two samples.
             self.idle_since = None;
         }
-        // A running process of unknown share: the samples count as long as it runs.
-        match running {
-            Some(running) => {
-                (self.source, self.busy) = (Utilization::Accounted, self.counters.ended_busy + running);
-            }
-            None => (self.source, self.busy) = (Utilization::Sampled, self.counters.sampled_busy),
-        }
+        // The driver has no record of a process that was there before accounting was on, and none but a zero of one that lived for less
+        // than a second. So the samples count where they say more, and where a running process has an unknown share.
+        let sampled = self.counters.sampled_busy;
+        (self.source, self.busy) = match running.map(|running| self.counters.ended_busy + running) {
+            Some(accounted) if accounted >= sampled && accounted > 0.0 => (Utilization::Accounted, accounted),
+            _ => (Utilization::Sampled, sampled),
+        };
         self.busy = self.busy.min(self.observed);
     }
 
@@ -193,8 +196,8 @@ impl GpuUse {
                 *self.counters.engines_sum.entry(engine.clone()).or_default() += busy.saturating_sub(last);
             }
         }
-        let ids: BTreeSet<String> = clients.iter().map(|client| format!("{} {} ", client.address, client.id)).collect();
-        self.counters.engines.retain(|place, _| ids.iter().any(|id| place.starts_with(id.as_str())));
+        let ids: BTreeSet<String> = clients.iter().map(|client| format!("{} {}", client.address, client.id)).collect();
+        self.counters.engines.retain(|place, _| place.rsplit_once(' ').is_some_and(|(id, _)| ids.contains(id)));
         let after = self.counters.engines_sum.values().copied().max();
         let is_device_known = is_whole && !self.is_shared && device.percent.is_some();
         if !is_whole {
@@ -246,8 +249,9 @@ impl GpuUse {
     fn add_energy(&mut self, counter: Option<u64>) {
         // A counter that has gone back is that of a driver that was loaded anew.
         let passed = counter.zip(self.counters.energy).and_then(|(now, last)| now.checked_sub(last));
-        if counter.is_some() {
-            self.energy = Some(self.energy.unwrap_or(0.0) + passed.unwrap_or(0) as f64 / 1000.0);
+        // One counter alone says nothing yet.
+        if let Some(passed) = passed {
+            self.energy = Some(self.energy.unwrap_or(0.0) + passed as f64 / 1000.0);
         }
         self.counters.energy = counter.or(self.counters.energy);
     }

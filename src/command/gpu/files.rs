@@ -12,7 +12,7 @@ use jobfence::report::account::utc;
 use jobfence::report::usage_log::UsageLog;
 use serde_json::{Map, Value, json};
 
-use super::figures::{Counters, GpuUse, JobGpus, SOURCES};
+use super::figures::{GpuCounters, GpuUse, JobGpus, SOURCES};
 use crate::series;
 
 /// The name of the objects' format. A program that reads them checks it first.
@@ -90,7 +90,7 @@ impl JobGpus {
         all.looked = state.get("looked")?.as_f64()?;
         all.is_idle_said = state.get("is_idle_said")?.as_bool()?;
         for (gpu, state) in all.gpus.iter_mut().zip(state.get("gpus")?.as_array()?) {
-            (gpu.counters, gpu.idle_since) = Counters::of_json(state)?;
+            (gpu.counters, gpu.idle_since) = GpuCounters::of_json(state)?;
         }
         Some(all)
     }
@@ -138,12 +138,12 @@ impl GpuUse {
             slowed: decimal("slowed_seconds"),
             slowed_by: reasons.filter_map(|reason| Some(reason.as_str()?.to_owned())).collect(),
             idle_since: decimal("idle_seconds").map(|idle| looked - idle),
-            counters: Counters::default(),
+            counters: GpuCounters::default(),
         })
     }
 }
 
-impl Counters {
+impl GpuCounters {
     fn json(&self, idle_since: Option<f64>) -> Value {
         json!({
             "energy": self.energy,
@@ -210,29 +210,29 @@ pub fn key(node: Option<&str>, uid: Option<u32>, job: &str) -> String {
 
 /// Writes the file of a job that runs.
 pub fn write(run_dir: &Path, gpus: &JobGpus) -> Result<()> {
-    series::write_beside(run_dir, (gpus.uid, &gpus.key(), ENDING), &gpus.state().to_string())
+    series::write_file(run_dir, (gpus.uid, &gpus.key(), ENDING), &gpus.state().to_string())
 }
 
 /// Removes it.
 pub fn remove(run_dir: &Path, gpus: &JobGpus) {
-    series::remove_beside(run_dir, (gpus.uid, &gpus.key(), ENDING));
+    series::remove_file(run_dir, (gpus.uid, &gpus.key(), ENDING));
 }
 
 /// What a job that runs has used, if it was looked at and may be read.
 pub fn living(run_dir: &Path, node: Option<&str>, uid: Option<u32>, job: &str) -> Option<JobGpus> {
     let key = key(node, uid, job);
-    let value = series::read_beside(run_dir, (uid, &key, ENDING))?;
+    let value = series::read_file(run_dir, (uid, &key, ENDING))?;
     JobGpus::of_json(&value).filter(|gpus| gpus.key() == key)
 }
 
 /// All jobs with a file, whether they are alive or not.
 pub fn all_living(run_dir: &Path) -> Result<Vec<JobGpus>> {
-    Ok(series::all_beside(run_dir, ENDING)?.iter().filter_map(JobGpus::of_json).collect())
+    Ok(series::all_files(run_dir, ENDING)?.iter().filter_map(JobGpus::of_json).collect())
 }
 
 /// Adds the line of a job that has ended.
 pub fn log(usage_log: &UsageLog<'_>, gpus: &JobGpus) {
-    usage_log.at(&series::beside(usage_log, ENDING)).add(&gpus.json().to_string());
+    usage_log.at(&series::log_with(usage_log, ENDING)).add(&gpus.json().to_string());
 }
 
 /// What a job's GPUs did, by the lines about it.

@@ -75,11 +75,11 @@ impl fmt::Display for NvmlError {
 }
 
 /// What a call returns.
-pub type Said<T> = Result<T, NvmlError>;
+pub type NvmlResult<T> = Result<T, NvmlError>;
 
 /// A GPU. It is the library's, and valid as long as that.
 #[derive(Debug, Clone, Copy)]
-pub struct Device(*mut c_void);
+pub struct NvmlDevice(*mut c_void);
 
 /// `nvmlUtilization_t`
 #[repr(C)]
@@ -138,7 +138,7 @@ struct Sample {
 /// `nvmlAccountingStats_t`
 #[repr(C)]
 #[derive(Default)]
-struct Stats {
+struct AccountingStats {
     gpu: c_uint,
     memory: c_uint,
     most_memory: c_ulonglong,
@@ -181,7 +181,7 @@ impl Nvml {
     }
 
     /// Calls a function of the library. `F` is its type by nvml.h.
-    fn call<F: Copy>(&self, function: &'static str, call: impl FnOnce(F) -> c_int) -> Said<()> {
+    fn call<F: Copy>(&self, function: &'static str, call: impl FnOnce(F) -> c_int) -> NvmlResult<()> {
         // SAFETY: each caller names the type that nvml.h gives the function; it is called while the library is open.
         let found = unsafe { self.0.get::<F>(function.as_bytes()) };
         let code = found.map_or(FUNCTION_NOT_FOUND, |found| call(*found));
@@ -189,12 +189,12 @@ impl Nvml {
     }
 
     /// Asks a GPU for one value.
-    fn of<T: Default>(&self, device: Device, function: &'static str) -> Said<T> {
+    fn of<T: Default>(&self, device: NvmlDevice, function: &'static str) -> NvmlResult<T> {
         self.of_with(device, function, T::default())
     }
 
     /// Likewise, with something in the value before.
-    fn of_with<T>(&self, device: Device, function: &'static str, mut value: T) -> Said<T> {
+    fn of_with<T>(&self, device: NvmlDevice, function: &'static str, mut value: T) -> NvmlResult<T> {
         self.call(function, |ask: unsafe extern "C" fn(*mut c_void, *mut T) -> c_int| {
             // SAFETY: the value has the layout of nvml.h, and outlives the call.
             unsafe { ask(device.0, &raw mut value) }
@@ -203,7 +203,7 @@ impl Nvml {
     }
 
     /// How many GPUs there are.
-    pub fn count(&self) -> Said<u32> {
+    pub fn count(&self) -> NvmlResult<u32> {
         let mut count = 0;
         self.call("nvmlDeviceGetCount_v2", |ask: unsafe extern "C" fn(*mut c_uint) -> c_int| {
             // SAFETY: the number outlives the call.
@@ -213,21 +213,21 @@ impl Nvml {
     }
 
     /// The GPU at a place.
-    pub fn device(&self, at: u32) -> Said<Device> {
+    pub fn device(&self, at: u32) -> NvmlResult<NvmlDevice> {
         let mut device = std::ptr::null_mut();
         self.call("nvmlDeviceGetHandleByIndex_v2", |ask: unsafe extern "C" fn(c_uint, *mut *mut c_void) -> c_int| {
             // SAFETY: the pointer outlives the call.
             unsafe { ask(at, &raw mut device) }
         })?;
-        Ok(Device(device))
+        Ok(NvmlDevice(device))
     }
 
     /// The N of its /dev/nvidiaN.
-    pub fn minor(&self, device: Device) -> Said<u32> {
+    pub fn minor(&self, device: NvmlDevice) -> NvmlResult<u32> {
         self.of::<c_uint>(device, "nvmlDeviceGetMinorNumber")
     }
 
-    pub fn uuid(&self, device: Device) -> Said<String> {
+    pub fn uuid(&self, device: NvmlDevice) -> NvmlResult<String> {
         let mut text = [0; TEXT];
         self.call("nvmlDeviceGetUUID", |ask: unsafe extern "C" fn(*mut c_void, *mut c_char, c_uint) -> c_int| {
             // SAFETY: the room is as long as it says, less the last byte, which stays NUL.
@@ -239,7 +239,7 @@ impl Nvml {
 
     /// How busy it was of late, in percent: the mean of what the driver has sampled since `seen`, and the highest. Then the time of the
     /// last one, to be given the next time.
-    pub fn utilization(&self, device: Device, seen: u64) -> Said<(f64, f64, u64)> {
+    pub fn utilization(&self, device: NvmlDevice, seen: u64) -> NvmlResult<(f64, f64, u64)> {
         match self.samples(device, seen) {
             Ok(samples) if !samples.is_empty() => {
                 let values = || samples.iter().map(|sample| f64::from(sample.value[0]));
@@ -254,17 +254,18 @@ impl Nvml {
         }
     }
 
-    fn samples(&self, device: Device, seen: u64) -> Said<Vec<Sample>> {
-        type Ask = unsafe extern "C" fn(*mut c_void, c_int, c_ulonglong, *mut c_int, *mut c_uint, *mut Sample) -> c_int;
+    fn samples(&self, device: NvmlDevice, seen: u64) -> NvmlResult<Vec<Sample>> {
+        type AskSamples =
+            unsafe extern "C" fn(*mut c_void, c_int, c_ulonglong, *mut c_int, *mut c_uint, *mut Sample) -> c_int;
         const FUNCTION: &str = "nvmlDeviceGetSamples";
         let (mut kind, mut count) = (UNSIGNED, 0);
-        self.call(FUNCTION, |ask: Ask| {
+        self.call(FUNCTION, |ask: AskSamples| {
             // SAFETY: without room, it says how many there are.
             unsafe { ask(device.0, UTILIZATION_SAMPLES, seen, &raw mut kind, &raw mut count, std::ptr::null_mut()) }
         })?;
         let mut samples = vec![Sample::default(); (count as usize).min(MOST)];
         count = samples.len() as c_uint;
-        self.call(FUNCTION, |ask: Ask| {
+        self.call(FUNCTION, |ask: AskSamples| {
             // SAFETY: there is room for so many.
             unsafe { ask(device.0, UTILIZATION_SAMPLES, seen, &raw mut kind, &raw mut count, samples.as_mut_ptr()) }
         })?;
@@ -275,7 +276,7 @@ impl Nvml {
     }
 
     /// The memory in use, without what the driver reserves, and all of it: in bytes.
-    pub fn memory(&self, device: Device) -> Said<(u64, u64)> {
+    pub fn memory(&self, device: NvmlDevice) -> NvmlResult<(u64, u64)> {
         let version = (2 << 24) | size_of::<Memory2>() as c_uint;
         let new = self.of_with(device, "nvmlDeviceGetMemoryInfo_v2", Memory2 { version, ..Memory2::default() });
         match new {
@@ -290,19 +291,19 @@ impl Nvml {
     }
 
     /// The energy since the driver was loaded, in mJ.
-    pub fn energy(&self, device: Device) -> Said<u64> {
+    pub fn energy(&self, device: NvmlDevice) -> NvmlResult<u64> {
         self.of::<c_ulonglong>(device, "nvmlDeviceGetTotalEnergyConsumption")
     }
 
     /// Why its clocks are slow now: `nvmlClocksEventReasons`.
-    pub fn slowed(&self, device: Device) -> Said<u64> {
+    pub fn slowed(&self, device: NvmlDevice) -> NvmlResult<u64> {
         let new = self.of::<c_ulonglong>(device, "nvmlDeviceGetCurrentClocksEventReasons");
         // Its name before release 535.
         new.or_else(|_| self.of::<c_ulonglong>(device, "nvmlDeviceGetCurrentClocksThrottleReasons"))
     }
 
     /// Whether it is divided into instances (MIG).
-    pub fn is_divided(&self, device: Device) -> Said<bool> {
+    pub fn is_divided(&self, device: NvmlDevice) -> NvmlResult<bool> {
         let (mut now, mut later) = (0, 0);
         let done = self.call(
             "nvmlDeviceGetMigMode",
@@ -320,7 +321,7 @@ impl Nvml {
     }
 
     /// The processes that compute on it, each with its memory in bytes.
-    pub fn processes(&self, device: Device) -> Said<Vec<(u32, Option<u64>)>> {
+    pub fn processes(&self, device: NvmlDevice) -> NvmlResult<Vec<(u32, Option<u64>)>> {
         let known = |memory: u64| Some(memory).filter(|memory| *memory != NOT_AVAILABLE);
         for function in ["nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"] {
             match self.list::<Process2>(device, function) {
@@ -333,7 +334,7 @@ impl Nvml {
     }
 
     /// A list of a GPU's. It may grow between two calls.
-    fn list<T: Copy + Default>(&self, device: Device, function: &'static str) -> Said<Vec<T>> {
+    fn list<T: Copy + Default>(&self, device: NvmlDevice, function: &'static str) -> NvmlResult<Vec<T>> {
         let mut room: Vec<T> = vec![T::default(); 64];
         loop {
             let mut count = room.len() as c_uint;
@@ -356,12 +357,12 @@ impl Nvml {
     }
 
     /// Whether the driver keeps a record of each process.
-    pub fn accounts(&self, device: Device) -> Said<bool> {
+    pub fn accounts(&self, device: NvmlDevice) -> NvmlResult<bool> {
         Ok(self.of::<c_uint>(device, "nvmlDeviceGetAccountingMode")? == 1)
     }
 
     /// Has the driver keep them.
-    pub fn begin_accounting(&self, device: Device) -> Said<()> {
+    pub fn begin_accounting(&self, device: NvmlDevice) -> NvmlResult<()> {
         self.call("nvmlDeviceSetAccountingMode", |set: unsafe extern "C" fn(*mut c_void, c_uint) -> c_int| {
             // SAFETY: it takes a number.
             unsafe { set(device.0, 1) }
@@ -369,14 +370,14 @@ impl Nvml {
     }
 
     /// The driver's records of processes, ended ones included.
-    pub fn accounted(&self, device: Device) -> Said<Vec<Accounted>> {
+    pub fn accounted(&self, device: NvmlDevice) -> NvmlResult<Vec<Accounted>> {
         let pids = self.list::<c_uint>(device, "nvmlDeviceGetAccountingPids")?;
         let mut all = Vec::with_capacity(pids.len());
         for pid in pids {
-            let mut stats = Stats::default();
+            let mut stats = AccountingStats::default();
             let done = self.call(
                 "nvmlDeviceGetAccountingStats",
-                |ask: unsafe extern "C" fn(*mut c_void, c_uint, *mut Stats) -> c_int| {
+                |ask: unsafe extern "C" fn(*mut c_void, c_uint, *mut AccountingStats) -> c_int| {
                     // SAFETY: the record has the layout of nvml.h, and outlives the call.
                     unsafe { ask(device.0, pid, &raw mut stats) }
                 },

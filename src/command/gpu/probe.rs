@@ -11,14 +11,14 @@ use std::process::ExitCode;
 
 use nix::sys::signal::Signal;
 
-use super::answer::{Answer, NvidiaGpu, Question};
+use super::answer::{NvidiaGpu, ProbeAnswer, ProbeQuestion};
 use super::drm;
-use super::nvml::{Device, LIBRARY, Nvml, NvmlError, Said};
+use super::nvml::{LIBRARY, Nvml, NvmlDevice, NvmlError, NvmlResult};
 
 /// The word after the program's name.
 pub const WORD: &str = "gpu-probe";
 
-/// Tests name another library here. Only a process of root's environment becomes the probe of root.
+/// Tests name another library here, for a program that was built for tests.
 const LIBRARY_OF_TESTS: &str = "JOBFENCE_TEST_NVML";
 
 /// Whether this process is to be the probe.
@@ -33,17 +33,22 @@ pub fn probe() -> ExitCode {
     let _ = std::env::set_current_dir("/");
     // jobfence.service is spared when memory is short, and what it starts would be, too.
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
-    let library = std::env::var(LIBRARY_OF_TESTS).unwrap_or_else(|_| LIBRARY.to_owned());
+    let of_tests = std::env::var(LIBRARY_OF_TESTS).ok().filter(|_| cfg!(debug_assertions));
+    let library = of_tests.unwrap_or_else(|| LIBRARY.to_owned());
     let mut nvidia = Nvidia { library, nvml: None, seen: HashMap::new() };
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { break };
-        let question = serde_json::from_str(&line).ok().as_ref().and_then(Question::of_json);
+        let question = serde_json::from_str(&line).ok().as_ref().and_then(ProbeQuestion::of_json);
         let Some(question) = question else { return ExitCode::FAILURE };
-        let mut answer = Answer::default();
+        let mut answer = ProbeAnswer::default();
         let is_useful = nvidia.answer(&question, &mut answer);
         answer.drm = question.drm.iter().map(|name| drm::device(Path::new("/sys"), name)).collect();
         if !question.drm.is_empty() {
-            answer.clients = drm::clients(Path::new("/proc"), &question.pids);
+            match drm::clients(Path::new("/proc"), &question.pids) {
+                Some(clients) => answer.clients = clients,
+                // What not all processes tell is unknown, and not less.
+                None => answer.drm.clear(),
+            }
         }
         let mut stdout = std::io::stdout().lock();
         let written = stdout.write_all(format!("{}\n", answer.json()).as_bytes()).and_then(|()| stdout.flush());
@@ -64,7 +69,7 @@ struct Nvidia {
 
 impl Nvidia {
     /// Returns whether the library is still of use.
-    fn answer(&mut self, question: &Question, answer: &mut Answer) -> bool {
+    fn answer(&mut self, question: &ProbeQuestion, answer: &mut ProbeAnswer) -> bool {
         if question.nvidia.is_empty() && !question.nvidia_all {
             return true;
         }
@@ -105,13 +110,13 @@ impl Nvidia {
 /// What the driver says of one GPU. Fails only with the whole library.
 fn gpu(
     nvml: &Nvml,
-    (device, minor): (Device, u32),
-    question: &Question,
+    (device, minor): (NvmlDevice, u32),
+    question: &ProbeQuestion,
     seen: &mut HashMap<u32, u64>,
     trouble: &mut Vec<String>,
-) -> Said<NvidiaGpu> {
+) -> NvmlResult<NvidiaGpu> {
     let mut gpu = NvidiaGpu { minor, ..NvidiaGpu::default() };
-    let mut note = |error: NvmlError| -> Said<()> {
+    let mut note = |error: NvmlError| -> NvmlResult<()> {
         if error.is_of_library() {
             return Err(error);
         }

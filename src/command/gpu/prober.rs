@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-use super::answer::{Answer, Question};
+use super::answer::{ProbeAnswer, ProbeQuestion};
 use super::probe::WORD;
 use crate::table::printable;
 
@@ -74,7 +74,7 @@ impl Default for Prober {
 
 impl Prober {
     /// Asks, and returns whether an answer is to be expected. An earlier question that is not answered yet goes on.
-    pub fn ask(&mut self, question: &Question) -> bool {
+    pub fn ask(&mut self, question: &ProbeQuestion) -> bool {
         self.look();
         // One whose library was of no use has ended after its answer.
         if self.running.as_mut().is_some_and(|running| running.has_ended()) {
@@ -108,7 +108,7 @@ impl Prober {
     }
 
     /// The answer, if it has arrived.
-    pub fn hear(&mut self) -> Option<Answer> {
+    pub fn hear(&mut self) -> Option<ProbeAnswer> {
         let patience = self.patience()?;
         let running = self.running.as_mut()?;
         let mut piece = [0; 1 << 16];
@@ -124,7 +124,7 @@ impl Prober {
                 Err(error) => break format!("cannot read its answer: {error}"),
             }
             if running.heard.last() == Some(&b'\n') {
-                let answer = serde_json::from_slice(&running.heard).ok().as_ref().and_then(Answer::of_json);
+                let answer = serde_json::from_slice(&running.heard).ok().as_ref().and_then(ProbeAnswer::of_json);
                 running.heard.clear();
                 running.asked = None;
                 let Some(answer) = answer else { break "its answer is not understood".to_owned() };
@@ -147,7 +147,7 @@ impl Prober {
         }
     }
 
-    fn heard(&mut self, answer: &Answer) {
+    fn heard(&mut self, answer: &ProbeAnswer) {
         self.pause = PAUSES[0];
         // Each trouble is said once, and again if another one came between.
         let trouble = (!answer.trouble.is_empty()).then(|| answer.trouble.join("; "));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     /// Waits for what comes of a question: an answer, or that the probe is given up.
-    fn outcome(prober: &mut Prober) -> Option<Answer> {
+    fn outcome(prober: &mut Prober) -> Option<ProbeAnswer> {
         while prober.patience().is_some() {
             if let Some(answer) = prober.hear() {
                 return Some(answer);
@@ -244,12 +244,12 @@ mod tests {
         let mut prober = prober(&format!("while read line; do echo '{ANSWER}'; done"));
         prober.patience = Duration::from_secs(60);
         assert!(prober.fd().is_none() && prober.hear().is_none());
-        assert!(prober.ask(&Question::default()));
-        assert!(!prober.ask(&Question::default()), "it was asked");
-        assert_eq!(outcome(&mut prober), Some(Answer::default()));
+        assert!(prober.ask(&ProbeQuestion::default()));
+        assert!(!prober.ask(&ProbeQuestion::default()), "it was asked");
+        assert_eq!(outcome(&mut prober), Some(ProbeAnswer::default()));
         let pid = prober.running.as_ref().unwrap().child.id();
-        assert!(prober.ask(&Question::default()));
-        assert_eq!(outcome(&mut prober), Some(Answer::default()));
+        assert!(prober.ask(&ProbeQuestion::default()));
+        assert_eq!(outcome(&mut prober), Some(ProbeAnswer::default()));
         assert_eq!(prober.running.as_ref().unwrap().child.id(), pid);
         prober.rest();
         assert!(prober.running.is_none());
@@ -260,8 +260,8 @@ mod tests {
         let mut prober = prober(&format!("read line; echo '{ANSWER}'"));
         prober.patience = Duration::from_secs(60);
         for _ in 0..2 {
-            assert!(prober.ask(&Question::default()));
-            assert_eq!(outcome(&mut prober), Some(Answer::default()));
+            assert!(prober.ask(&ProbeQuestion::default()));
+            assert_eq!(outcome(&mut prober), Some(ProbeAnswer::default()));
             // Its end is seen at once, or with the next question.
             while !prober.running.as_mut().unwrap().has_ended() {
                 std::thread::sleep(Duration::from_millis(5));
@@ -273,21 +273,21 @@ mod tests {
     fn one_that_does_not_answer_is_given_up_and_nobody_waits_for_it() {
         let mut prober = prober("exec sleep 1000");
         let begun = Instant::now();
-        assert!(prober.ask(&Question::default()));
+        assert!(prober.ask(&ProbeQuestion::default()));
         assert_eq!(prober.hear(), None);
         assert!(begun.elapsed() < prober.patience, "asking waits for nothing");
         assert_eq!(outcome(&mut prober), None);
         assert!(prober.running.is_none() && prober.said.as_ref().unwrap().contains("not answered"));
         assert_eq!(prober.pause, PAUSES[0] * 2);
         // Not before its time.
-        assert!(!prober.ask(&Question::default()));
+        assert!(!prober.ask(&ProbeQuestion::default()));
         // As long as the killed one lives there is no other, even then.
         prober.not_before = None;
         prober.stuck = Some(Command::new("sleep").arg("1000").spawn().unwrap());
-        assert!(!prober.ask(&Question::default()) && prober.running.is_none());
+        assert!(!prober.ask(&ProbeQuestion::default()) && prober.running.is_none());
         prober.stuck.as_mut().unwrap().kill().unwrap();
         prober.stuck.as_mut().unwrap().wait().unwrap();
-        assert!(prober.ask(&Question::default()));
+        assert!(prober.ask(&ProbeQuestion::default()));
         prober.stop();
     }
 
@@ -296,7 +296,7 @@ mod tests {
         for script in ["exit 3", "echo nonsense; exec sleep 1000", "read line; echo '{}'; exec sleep 1000"] {
             let mut prober = prober(script);
             prober.patience = Duration::from_secs(60);
-            if prober.ask(&Question::default()) {
+            if prober.ask(&ProbeQuestion::default()) {
                 assert_eq!(outcome(&mut prober), None, "{script}");
             }
             assert!(prober.running.is_none() && prober.not_before.is_some(), "{script}");

@@ -16,7 +16,7 @@ use jobfence::job::{Id, JobOnNode, Name};
 use jobfence::record::job::JobRecords;
 use jobfence::report::usage_log::UsageLog;
 
-use super::answer::{Answer, NvidiaGpu, Question};
+use super::answer::{NvidiaGpu, ProbeAnswer, ProbeQuestion};
 use super::figures::{GpuUse, JobGpus, Moment};
 use super::prober::Prober;
 use super::{drm_name, files, nvidias};
@@ -33,12 +33,12 @@ pub struct GpuSampler {
     /// By their keys.
     jobs: BTreeMap<String, JobGpus>,
     /// What the last question was about.
-    asked: Option<Asked>,
+    asked: Option<AskedGpus>,
     has_taken_over: bool,
 }
 
 /// The jobs at the time of a question.
-struct Asked {
+struct AskedGpus {
     at: f64,
     interval: f64,
     run_dir: PathBuf,
@@ -77,11 +77,16 @@ impl GpuSampler {
         }
         add_processes(&mut jobs, steps);
         question.pids = pids_of(&jobs);
+        if question.pids.len() > MOST_PROCESSES {
+            // What not all processes tell is unknown, and not less.
+            question.pids.clear();
+            question.drm.clear();
+        }
         if !self.prober.ask(&question) {
             return;
         }
         let (at, run_dir) = (now(), config.run_dir.clone());
-        self.asked = Some(Asked { at, interval: interval.as_secs_f64(), run_dir, jobs });
+        self.asked = Some(AskedGpus { at, interval: interval.as_secs_f64(), run_dir, jobs });
     }
 
     /// What becomes readable with an answer.
@@ -149,7 +154,7 @@ impl GpuSampler {
         });
     }
 
-    fn add(&mut self, key: &str, live: &LiveJob, asked: &Asked, answer: &Answer) {
+    fn add(&mut self, key: &str, live: &LiveJob, asked: &AskedGpus, answer: &ProbeAnswer) {
         let others = || asked.jobs.iter().filter(|(other, _)| *other != key).map(|(_, job)| job);
         let Some(inode) = std::fs::symlink_metadata(&live.directory).ok().map(|found| found.ino()) else { return };
         let new = !self.jobs.contains_key(key);
@@ -251,7 +256,7 @@ fn add_processes(jobs: &mut BTreeMap<String, LiveJob>, steps: &[LivingStep<'_>])
 /// The processes that the question names: those of jobs with GPUs of other makers than NVIDIA.
 fn pids_of(jobs: &BTreeMap<String, LiveJob>) -> Vec<i32> {
     let has_others = |job: &&LiveJob| job.devices.iter().flatten().any(|device| drm_name(device).is_some());
-    jobs.values().filter(has_others).flat_map(|job| &job.pids).copied().take(MOST_PROCESSES).collect()
+    jobs.values().filter(has_others).flat_map(|job| &job.pids).copied().collect()
 }
 
 /// Once for each time that a GPU is idle for too long.
@@ -352,11 +357,11 @@ fn devices_of(config: &Config, host: &Host, noted: Option<&JobRecords>, step: &L
 }
 
 /// What is to be asked about these jobs. Without a job that may have a GPU, nothing.
-fn question(config: &Config, host: &Host, jobs: &BTreeMap<String, LiveJob>) -> Question {
+fn question(config: &Config, host: &Host, jobs: &BTreeMap<String, LiveJob>) -> ProbeQuestion {
     let devices = || jobs.values().flat_map(|job| job.devices.iter().flatten());
     let drm: BTreeSet<&str> = devices().filter_map(|device| drm_name(device)).collect();
     let minors: BTreeSet<u32> = devices().filter_map(|device| nvidias(device)).collect();
-    Question {
+    ProbeQuestion {
         nvidia: minors.into_iter().collect(),
         nvidia_all: jobs.values().any(|job| job.devices.is_none()) && has_driver(host),
         accounting: config.gpu_accounting,
@@ -401,8 +406,8 @@ mod tests {
     fn after(temp: &Path, jobs: Vec<(String, LiveJob)>, nvidia: Vec<NvidiaGpu>) -> BTreeMap<String, JobGpus> {
         let mut sampler = GpuSampler { has_taken_over: true, ..GpuSampler::default() };
         let jobs = jobs.into_iter().collect();
-        let asked = Asked { at: 110.0, interval: 10.0, run_dir: temp.join("run"), jobs };
-        let answer = Answer { nvidia, ..Answer::default() };
+        let asked = AskedGpus { at: 110.0, interval: 10.0, run_dir: temp.join("run"), jobs };
+        let answer = ProbeAnswer { nvidia, ..ProbeAnswer::default() };
         for (key, live) in &asked.jobs {
             sampler.add(key, live, &asked, &answer);
         }
@@ -471,9 +476,9 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let (key, lost) = live(temp.path(), "lost", Some(&["/dev/nvidia0", "/dev/nvidia1"]), &[]);
         let mut sampler = GpuSampler { has_taken_over: true, ..GpuSampler::default() };
-        let asked = |at: f64| Asked { at, interval: 10.0, run_dir: temp.path().join("run"), jobs: BTreeMap::new() };
+        let asked = |at: f64| AskedGpus { at, interval: 10.0, run_dir: temp.path().join("run"), jobs: BTreeMap::new() };
         for (at, gpus) in [(110.0, vec![gpu(0, &[]), gpu(1, &[])]), (120.0, vec![gpu(1, &[])])] {
-            sampler.add(&key, &lost, &asked(at), &Answer { nvidia: gpus, ..Answer::default() });
+            sampler.add(&key, &lost, &asked(at), &ProbeAnswer { nvidia: gpus, ..ProbeAnswer::default() });
         }
         let now: Vec<_> = sampler.jobs[&key].gpus.iter().map(|gpu| (gpu.percent_now, gpu.observed)).collect();
         assert_eq!(now, [(None, 10.0), (Some(50.0), 20.0)]);

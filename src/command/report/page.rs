@@ -461,7 +461,7 @@ fn unknown(total: &Total, gpus: Option<&JobGpus>) -> Vec<String> {
     let mut all: Vec<String> = figures.iter().filter(|(is_so, _)| *is_so).map(|(_, what)| (*what).to_owned()).collect();
     all.push("What the job did on other nodes, if it had any: each node has a log of its own.".to_owned());
     match gpus {
-        None => all.push("What GPUs did, if it had any.".to_owned()),
+        None => all.push("What GPUs did.".to_owned()),
         Some(gpus) if gpus.percent().is_none() => {
             all.push("What all GPUs did: other jobs used one, too, or its driver does not tell.".to_owned());
         }

@@ -11,6 +11,7 @@ mod page;
 mod runs;
 mod since;
 mod source;
+mod summed;
 mod tally;
 mod text;
 mod words;
@@ -25,7 +26,8 @@ use jobfence::error::Error;
 use jobfence::report::account::utc;
 use jobfence::report::usage_log::UsageLog;
 
-use super::{log, put, refused};
+use super::log;
+use super::output::{put, refused};
 use crate::command::Failure;
 use crate::configured::Configured;
 use crate::table;
@@ -34,9 +36,10 @@ use habits::Habits;
 use line::Read;
 use names::Names;
 pub use runs::By;
-use runs::Runs;
+use runs::JoinedRuns;
 use since::Since;
-use source::{Found, Next};
+use source::{FoundLogs, Next};
+use summed::{Prices, SummedUp};
 use tally::Tally;
 
 /// So many files that could not be read are named.
@@ -85,34 +88,6 @@ pub struct Output<'a> {
     pub html: Option<&'a std::path::Path>,
 }
 
-/// What the log has said.
-pub struct Summary {
-    pub by: By,
-    /// `None`: all.
-    pub since: Option<String>,
-    pub names: Names,
-    pub tally: Tally,
-    pub habits: Habits,
-    pub prices: Prices,
-    pub is_of_all: bool,
-    pub files: u64,
-    pub lines: u64,
-    /// Lines that were there twice.
-    pub again: u64,
-    /// Runs that may have been counted in two.
-    pub early: u64,
-    /// What was passed over, in words.
-    pub passed_over: Option<String>,
-}
-
-/// What an hour costs.
-#[derive(Debug, Clone, Default)]
-pub struct Prices {
-    pub cpu: Option<f64>,
-    pub gpu: Option<f64>,
-    pub currency: Option<String>,
-}
-
 /// Prints the summary.
 pub fn summary(
     options: &SummaryOptions,
@@ -123,13 +98,13 @@ pub fn summary(
     let own = nix::unistd::getuid();
     let uid = (!own.is_root()).then(|| u64::from(own.as_raw()));
     let found = match &options.logs {
-        Some(directory) => Found::below(directory)?,
+        Some(directory) => FoundLogs::below(directory)?,
         None => {
             let config = configured.load()?.config;
             let usage_log = UsageLog::from_config(&config).ok_or(
                 "this node keeps no usage log: set UsageLog in jobfence.conf, or name a directory with logs by --logs",
             )?;
-            Found::of_node(log::open_all(&usage_log).map_err(|error| refused(&config, &error))?)
+            FoundLogs::of_node(log::open_all(&usage_log).map_err(|error| refused(&config, &error))?)
         }
     };
     let (summary, errors) = read(found, by, options, uid);
@@ -161,7 +136,7 @@ pub fn summary(
 }
 
 /// Reads the files. `uid`: only the lines of this user.
-fn read(found: Found, by: By, options: &SummaryOptions, uid: Option<u64>) -> (Summary, Vec<Error>) {
+fn read(found: FoundLogs, by: By, options: &SummaryOptions, uid: Option<u64>) -> (SummedUp, Vec<Error>) {
     let since = options.since.map(|since| since.seconds(SystemTime::now()));
     let moment = |seconds: u64| utc(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds));
     let since_micros = since.unwrap_or(0).saturating_mul(1_000_000);
@@ -170,13 +145,13 @@ fn read(found: Found, by: By, options: &SummaryOptions, uid: Option<u64>) -> (Su
     let mut names = Names::default();
     let mut tally = Tally::new(by, since_micros);
     let mut habits = Habits::new();
-    let mut open = Runs::new();
-    let mut count = |run: &runs::Run| {
+    let mut open = JoinedRuns::new();
+    let mut count = |run: &runs::JoinedRun| {
         if tally.add(run) {
             habits.add(run);
         }
     };
-    let Found { sources, mut errors, others } = found;
+    let FoundLogs { sources, mut errors, others } = found;
     let (mut files, mut lines, mut half, mut foreign, mut newer) = (0, 0, 0, 0, 0);
     let firsts: Vec<u64> = sources.iter().map(|source| source.first).collect();
     for (at, source) in sources.into_iter().enumerate() {
@@ -245,7 +220,7 @@ fn read(found: Found, by: By, options: &SummaryOptions, uid: Option<u64>) -> (Su
         gpu: options.price_gpu_hour,
         currency: options.currency.as_deref().map(table::printable),
     };
-    let summary = Summary {
+    let summary = SummedUp {
         by,
         since: since.map(moment),
         names,

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::apply::still_needed;
 use super::journal::{MadeChange, SetupEntry, SetupJournal};
+use super::outcome::{Outcome, SetupOptions, say};
 use super::plan::{SetupAction, SetupHost};
-use super::{Outcome, SetupOptions, say};
 use crate::command::Failure;
 use crate::part::{AfterUndo, SchedulersPart, StartsJobs};
 use crate::systemd::SERVICE;
@@ -17,10 +17,10 @@ const NOTICED: Duration = Duration::from_secs(15);
 /// How often to look.
 const PAUSE: Duration = Duration::from_millis(500);
 
-type Part = &'static dyn SchedulersPart;
+type AnyPart = &'static dyn SchedulersPart;
 
 /// What of a scheduler's is undone, the last first, and how many steps reach more than this node and stay. Those are shown.
-fn of_part(journal: &SetupJournal, part: Part, central: bool) -> (Vec<SetupEntry>, usize) {
+fn of_part(journal: &SetupJournal, part: AnyPart, central: bool) -> (Vec<SetupEntry>, usize) {
     let is_its = |entry: &&SetupEntry| entry.scheduler == part.name() && !entry.is_service();
     let entries = journal.entries().iter().rev().filter(is_its).cloned();
     let (left, entries): (Vec<_>, Vec<_>) = entries.partition(|entry| entry.is_central && !central);
@@ -29,7 +29,7 @@ fn of_part(journal: &SetupJournal, part: Part, central: bool) -> (Vec<SetupEntry
 }
 
 /// No failure: a node that is taken out of the cluster leaves the others as they are.
-fn left_centrally(part: Part, steps: usize) -> Option<String> {
+fn left_centrally(part: AnyPart, steps: usize) -> Option<String> {
     (steps > 0).then(|| {
         format!(
             "{}: {steps} steps above ('central') reach more than this node, and stay: run 'jobfence setup --undo --central' when no \
@@ -39,12 +39,12 @@ fn left_centrally(part: Part, steps: usize) -> Option<String> {
     })
 }
 
-fn stays(part: Part, entry: &SetupEntry) -> String {
+fn stays(part: AnyPart, entry: &SetupEntry) -> String {
     format!("{}: {} stays: see above", part.name(), entry.about())
 }
 
 /// Whether the scheduler says that this command is not in effect.
-fn is_out_of_effect(part: Part, host: &SetupHost, entry: &SetupEntry) -> bool {
+fn is_out_of_effect(part: AnyPart, host: &SetupHost, entry: &SetupEntry) -> bool {
     let MadeChange::Command { run, .. } = &entry.change else { return false };
     let steps = part.plan(host).ok().flatten().map(|plan| plan.steps).unwrap_or_default();
     steps
@@ -53,7 +53,7 @@ fn is_out_of_effect(part: Part, host: &SetupHost, entry: &SetupEntry) -> bool {
 }
 
 /// By what a scheduler starts jobs of this node by jobfence when these steps are undone. If that cannot be seen, it does if it was set up.
-fn starts(part: Part, host: &SetupHost, entries: &[SetupEntry], undone: &[SetupEntry]) -> Option<String> {
+fn starts(part: AnyPart, host: &SetupHost, entries: &[SetupEntry], undone: &[SetupEntry]) -> Option<String> {
     match part.starts_jobs(host) {
         StartsJobs::No => None,
         StartsJobs::Yes { by, files, commands } => (!would_stop(undone, &files, commands)).then_some(by),
@@ -64,23 +64,23 @@ fn starts(part: Part, host: &SetupHost, entries: &[SetupEntry], undone: &[SetupE
     }
 }
 
-fn still(part: Part, by: &str) -> String {
+fn still(part: AnyPart, by: &str) -> String {
     format!("{} still starts jobs of this node by jobfence, so leave its programs here: {by}", part.name())
 }
 
 /// Why jobfence.service stays: without it, each job that a scheduler starts by jobfence is refused. `entries` are those that are left.
-fn needed(entries: &[SetupEntry], others: &[Part], host: &SetupHost) -> Option<String> {
+fn needed(entries: &[SetupEntry], others: &[AnyPart], host: &SetupHost) -> Option<String> {
     let left = entries.iter().find(|entry| !entry.is_service()).map(|entry| entry.scheduler.clone());
-    let starts = |part: &&Part| starts(**part, host, entries, &[]).is_some();
+    let starts = |part: &&AnyPart| starts(**part, host, entries, &[]).is_some();
     left.or_else(|| others.iter().find(starts).map(|part| part.name().to_owned()))
 }
 
 /// The schedulers that were not chosen.
-fn others(parts: &[Part], all: &[Part]) -> Vec<Part> {
+fn others(parts: &[AnyPart], all: &[AnyPart]) -> Vec<AnyPart> {
     all.iter().copied().filter(|part| !parts.iter().any(|one| one.name() == part.name())).collect()
 }
 
-fn has_any(entries: &[SetupEntry], parts: &[Part]) -> bool {
+fn has_any(entries: &[SetupEntry], parts: &[AnyPart]) -> bool {
     entries.iter().any(|entry| parts.iter().any(|part| part.name() == entry.scheduler))
 }
 
@@ -98,7 +98,12 @@ fn would_stop(undone: &[SetupEntry], files: &[PathBuf], commands: &[&str]) -> bo
 }
 
 /// What `--dry-run` says. `all` are all schedulers.
-pub fn would_undo(options: &SetupOptions, host: &SetupHost, parts: &[Part], all: &[Part]) -> Result<Outcome, Failure> {
+pub fn would_undo(
+    options: &SetupOptions,
+    host: &SetupHost,
+    parts: &[AnyPart],
+    all: &[AnyPart],
+) -> Result<Outcome, Failure> {
     let journal = SetupJournal::look_at(&options.journal)?;
     let mut outcome = Outcome::default();
     let mut undone: Vec<SetupEntry> = Vec::new();
@@ -135,11 +140,11 @@ pub fn would_undo(options: &SetupOptions, host: &SetupHost, parts: &[Part], all:
 }
 
 /// Takes it back. `all` are all schedulers.
-pub fn undo(options: &SetupOptions, host: &SetupHost, parts: &[Part], all: &[Part]) -> Result<Outcome, Failure> {
+pub fn undo(options: &SetupOptions, host: &SetupHost, parts: &[AnyPart], all: &[AnyPart]) -> Result<Outcome, Failure> {
     let mut journal = SetupJournal::open(&options.journal)?;
     let before = journal.entries().to_vec();
     let mut outcome = Outcome::default();
-    let mut clear_ups: Vec<(Part, AfterUndo)> = Vec::new();
+    let mut clear_ups: Vec<(AnyPart, AfterUndo)> = Vec::new();
     let mut needed = None;
     for part in parts {
         let (entries, left) = of_part(&journal, *part, options.central);
@@ -194,8 +199,29 @@ pub fn undo(options: &SetupOptions, host: &SetupHost, parts: &[Part], all: &[Par
     Ok(outcome)
 }
 
+/// If nothing could be undone, the schedulers are asked all the same: the administrator must know before the programs are removed.
+pub fn or_asked(done: Result<Outcome, Failure>, host: &SetupHost, parts: &[AnyPart]) -> Result<Outcome, Failure> {
+    done.or_else(|why| {
+        let by = |part: AnyPart| match part.starts_jobs(host) {
+            StartsJobs::Yes { by, .. } | StartsJobs::Unknown(by) => Some(still(part, &by)),
+            StartsJobs::No => None,
+        };
+        let still: Vec<String> = parts.iter().filter_map(|part| by(*part)).collect();
+        if still.is_empty() {
+            Err(why)
+        } else {
+            Ok(Outcome { to_do: vec![why.to_string()], still, ..Outcome::default() })
+        }
+    })
+}
+
 /// What an undo ends with, unless a scheduler needs what a fence needs.
-fn end(journal: &mut SetupJournal, outcome: &mut Outcome, needed: Option<String>, clear_ups: Vec<(Part, AfterUndo)>) {
+fn end(
+    journal: &mut SetupJournal,
+    outcome: &mut Outcome,
+    needed: Option<String>,
+    clear_ups: Vec<(AnyPart, AfterUndo)>,
+) {
     let services: Vec<SetupEntry> =
         journal.entries().iter().rev().filter(|entry| entry.is_service()).cloned().collect();
     if let Some(needed) = needed {
@@ -220,7 +246,7 @@ fn end(journal: &mut SetupJournal, outcome: &mut Outcome, needed: Option<String>
 }
 
 /// Runs it. Returns what is left to do for the administrator.
-fn said(part: Part, after: Option<AfterUndo>) -> Option<String> {
+fn said(part: AnyPart, after: Option<AfterUndo>) -> Option<String> {
     let left = after?().unwrap_or_else(|why| Some(why.to_string()))?;
     Some(format!("{}: {left}", part.name()))
 }
@@ -269,7 +295,7 @@ mod tests {
     }
 
     /// What a dry run and the undo itself have in common.
-    fn both(options: &SetupOptions, host: &SetupHost, parts: &[Part], all: &[Part]) -> Outcome {
+    fn both(options: &SetupOptions, host: &SetupHost, parts: &[AnyPart], all: &[AnyPart]) -> Outcome {
         let would = would_undo(options, host, parts, all).unwrap();
         let outcome = undo(options, host, parts, all).unwrap();
         let of = |outcome: &Outcome| (outcome.is_changed, outcome.to_do.clone(), outcome.still.clone());
@@ -308,7 +334,7 @@ mod tests {
     fn undo_reaches_further_only_when_it_is_asked_to() {
         let Some((_temp, host, mut options)) = place() else { return };
         static PART: FakePart = FakePart { plan: makes_files, ..FAKE };
-        let parts: [Part; 1] = [&PART];
+        let parts: [AnyPart; 1] = [&PART];
         let at = |name: &str| host.data.join(name).exists();
         set_up(&options, "A", makes_files(&host).unwrap().unwrap().steps);
         assert!(at("here/file") && at("shared/file") && at("service"));
@@ -331,7 +357,7 @@ mod tests {
     fn one_that_still_starts_jobs_is_named() {
         let Some((_temp, host, mut options)) = place() else { return };
         static BY_FILE: FakePart = FakePart { plan: makes_files, starts_jobs: by_file, ..FAKE };
-        let parts: [Part; 1] = [&BY_FILE];
+        let parts: [AnyPart; 1] = [&BY_FILE];
         set_up(&options, "A", makes_files(&host).unwrap().unwrap().steps);
         let said = "A still starts jobs of this node by jobfence, so leave its programs here: a file";
         assert_eq!(both(&options, &host, &parts, &parts).still, [said]);
@@ -379,7 +405,7 @@ mod tests {
         let is_on = || host.data.join("service").exists();
         let service = || command(&host, "echo > DIR/service", "rm -f DIR/service");
         let file = |name: &str| SetupStep::file(host.data.join(name), "x", "a test");
-        let both = |parts: &[Part], all: &[Part]| both(&options, &host, parts, all);
+        let both = |parts: &[AnyPart], all: &[AnyPart]| both(&options, &host, parts, all);
 
         set_up(&options, "A", vec![service(), file("a")]);
         let done = both(&[&A], &[&A, starts]);

@@ -5,10 +5,10 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
-use super::habits::{Ask, Held, Piece};
+use super::habits::{AskFor, HeldHours, Piece};
+use super::summed::{Prices, SummedUp};
 use super::tally::{Sums, monday};
-use super::words::{Row, Shown};
-use super::{Prices, Summary};
+use super::words::{Shown, SummaryRow};
 
 /// The name of the object's format. A program that reads it checks it first.
 pub const SCHEMA: &str = "jobfence-summary-1";
@@ -48,14 +48,14 @@ fn object(sums: &Sums, prices: &Prices, first: (&str, Value)) -> Map<String, Val
 }
 
 /// Writes the object. Texts are as the log has them. There can be many groups, so each is written when it is made.
-pub fn json(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
+pub fn json(summary: &SummedUp, out: &mut impl Write) -> io::Result<()> {
     let advice = summary.habits.advice();
     let shown = Shown::new(summary, &advice);
     let text = |name| json!(summary.names.text(name));
     let piece = |piece: &Piece| {
         let (memory, cpus) = match piece.ask {
-            Ask::Memory(less, granted) => (Some((less, granted)), None),
-            Ask::Cpus(less, granted) => (None, Some((less, granted))),
+            AskFor::Memory(less, granted) => (Some((less, granted)), None),
+            AskFor::Cpus(less, granted) => (None, Some((less, granted))),
         };
         json!({
             summary.by.member(): text(piece.key),
@@ -71,12 +71,12 @@ pub fn json(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
             "memory_gib_hours_saved": memory.map(|_| piece.saved),
         })
     };
-    let group = |row: &Row<'_>| {
+    let group = |row: &SummaryRow<'_>| {
         let mut group = object(row.sums, &summary.prices, ("name", text(row.name)));
         group.insert("advice".to_owned(), row.advice.map_or(Value::Null, piece));
         group
     };
-    let held = |held: Option<Held>| {
+    let held = |held: Option<HeldHours>| {
         held.map(|held| {
             json!({"reserve_percent": held.reserve, "jobs": held.runs, "jobs_broken": held.broken, "broken_percent": held.share()})
         })
@@ -114,7 +114,7 @@ pub fn json(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
 const MOST_PIECES: usize = 100;
 
 /// A head, and a line for each group. Lines end as RFC 4180 says.
-pub fn csv(summary: &Summary, out: &mut impl Write) -> io::Result<()> {
+pub fn csv(summary: &SummedUp, out: &mut impl Write) -> io::Result<()> {
     let advice = Default::default();
     let shown = Shown::new(summary, &advice);
     let names = figures(&Sums::default(), &summary.prices).map(|(name, _)| name);

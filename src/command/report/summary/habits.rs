@@ -12,8 +12,8 @@ use jobfence::report::card::advice::{
     cpus_to_ask, is_above, is_held_back, is_little, is_memory_worth_it, is_reached, is_too_short, memory_to_ask,
 };
 
-use super::names::Name;
-use super::runs::{Part, Run};
+use super::names::NameId;
+use super::runs::{JoinedRun, RunOnNode};
 
 /// The most users and job names that are kept; those with the fewest reserved hours go first.
 const MOST: usize = 1 << 14;
@@ -44,7 +44,7 @@ struct Need {
 }
 
 impl Need {
-    fn new(run: &Run) -> Self {
+    fn new(run: &JoinedRun) -> Self {
         let parts = || run.parts.iter();
         let wall = run.wall();
         let is_success = run.is_success();
@@ -52,7 +52,7 @@ impl Need {
         let is_long = wall.is_some_and(|wall| !is_too_short(Duration::from_micros(wall)));
         let could_have_less = is_success == Some(true) && !was_stopped && is_long;
         let peak = parts().map(|part| part.memory_peak).collect::<Option<Vec<_>>>();
-        let granted = parts().map(Part::memory).collect::<Option<Vec<_>>>();
+        let granted = parts().map(RunOnNode::memory).collect::<Option<Vec<_>>>();
         let mut has_all_memory = Some(true);
         for part in parts() {
             has_all_memory = match (has_all_memory, part.has_all_memory) {
@@ -68,7 +68,7 @@ impl Need {
             (if is_all { peak.max(granted) } else { peak }, granted)
         });
         let cpu = parts().map(|part| part.cpu).sum::<Option<u64>>();
-        let cpus = parts().map(Part::cpus).sum::<Option<u64>>();
+        let cpus = parts().map(RunOnNode::cpus).sum::<Option<u64>>();
         let periods = parts().map(|part| part.periods.zip(part.throttled_periods));
         let was_held_back = periods.flatten().any(|(periods, throttled)| is_held_back(throttled, periods));
         let busy = cpu.zip(wall.filter(|wall| *wall > 0)).map(|(cpu, wall)| u128::from(cpu) * 1000 / u128::from(wall));
@@ -76,14 +76,21 @@ impl Need {
         let cpus =
             busy.zip(cpus).map(|(busy, granted)| (if was_held_back { busy.max(granted) } else { busy }, granted));
         let hours = |wall: u64| wall as f64 / 3.6e9;
+        // Where the site gives less than is granted, a lesser request gives less than it says: what would be enough is not known.
+        let has_all_it_was_granted = parts().all(|part| {
+            let is_less = |limit: Option<u64>, granted: Option<u64>| {
+                limit.zip(granted).is_some_and(|(limit, granted)| limit < granted)
+            };
+            !is_less(part.memory_limit, part.memory()) && !is_less(part.cpus_limit, part.cpus())
+        });
         Self {
-            memory,
+            memory: memory.filter(|_| has_all_it_was_granted),
             // How busy a short run was says little.
-            cpus: cpus.filter(|_| is_long),
+            cpus: cpus.filter(|_| is_long && has_all_it_was_granted),
             is_basis: [could_have_less && has_all_memory.is_some(), could_have_less],
             is_test: is_success != Some(false),
             wall: wall.map_or(0.0, hours),
-            node_hours: parts().filter_map(Part::wall).map(hours).sum(),
+            node_hours: parts().filter_map(RunOnNode::wall).map(hours).sum(),
         }
     }
 }
@@ -106,9 +113,9 @@ struct Resource {
 /// The runs of one user and job name.
 #[derive(Debug, Clone)]
 struct Habit {
-    key: Name,
-    user: Name,
-    partition: Name,
+    key: NameId,
+    user: NameId,
+    partition: NameId,
     name: Option<Box<str>>,
     runs: u64,
     of: [Resource; 2],
@@ -116,14 +123,14 @@ struct Habit {
 
 /// How advice with one reserve would have held.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldHours {
     pub reserve: u64,
     /// The later runs that it would have given less.
     pub runs: u64,
     pub broken: u64,
 }
 
-impl Held {
+impl HeldHours {
     fn is_good(&self) -> bool {
         self.runs > 0 && self.broken.saturating_mul(MAY_BREAK) <= self.runs
     }
@@ -136,7 +143,7 @@ impl Held {
 
 /// What to ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
+pub enum AskFor {
     /// Bytes on each node, in place of so many.
     Memory(u64, u64),
     /// CPUs of the whole job, in place of so many thousandths.
@@ -146,11 +153,11 @@ pub enum Ask {
 /// Advice for the runs of one user and job name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Piece {
-    pub key: Name,
-    pub user: Name,
-    pub partition: Name,
+    pub key: NameId,
+    pub user: NameId,
+    pub partition: NameId,
     pub name: Option<Box<str>>,
-    pub ask: Ask,
+    pub ask: AskFor,
     /// GiB-hours or CPU-hours that it would at least have saved.
     pub saved: f64,
     pub runs: u64,
@@ -159,7 +166,7 @@ pub struct Piece {
 /// All habits, and how advice has held.
 pub struct Habits {
     all: HashMap<u64, Habit>,
-    held: [[Held; 4]; 2],
+    held: [[HeldHours; 4]; 2],
     /// Whether the log has names of jobs.
     pub has_names: bool,
     /// Whether too many were there.
@@ -182,11 +189,11 @@ fn asked(of: usize, resource: &Resource, reserve: u64) -> Option<u64> {
 
 impl Habits {
     pub fn new() -> Self {
-        let held = RESERVES.map(|reserves| reserves.map(|reserve| Held { reserve, ..Held::default() }));
+        let held = RESERVES.map(|reserves| reserves.map(|reserve| HeldHours { reserve, ..HeldHours::default() }));
         Self { all: HashMap::new(), held, has_names: false, has_dropped: false }
     }
 
-    pub fn add(&mut self, run: &Run) {
+    pub fn add(&mut self, run: &JoinedRun) {
         let need = Need::new(run);
         self.has_names |= run.name.is_some();
         if self.all.len() >= MOST && !self.all.contains_key(&run.alike) {
@@ -239,15 +246,15 @@ impl Habits {
     }
 
     /// How advice on memory, and on CPUs, has held. `None`: there is no such advice.
-    pub fn held(&self) -> [Option<Held>; 2] {
-        self.held.each_ref().map(|held| held.iter().copied().find(Held::is_good))
+    pub fn held(&self) -> [Option<HeldHours>; 2] {
+        self.held.each_ref().map(|held| held.iter().copied().find(HeldHours::is_good))
     }
 
     /// The most that was tried, if even that did not hold.
-    pub fn refuted(&self) -> [Option<Held>; 2] {
+    pub fn refuted(&self) -> [Option<HeldHours>; 2] {
         self.held
             .each_ref()
-            .map(|held| held.last().copied().filter(|last| last.runs > 0 && !held.iter().any(Held::is_good)))
+            .map(|held| held.last().copied().filter(|last| last.runs > 0 && !held.iter().any(HeldHours::is_good)))
     }
 
     /// The advice, with what would have been saved most first; of memory, and of CPUs.
@@ -260,7 +267,8 @@ impl Habits {
                 let less = asked(of, resource, held.reserve)?;
                 let unit = if of == 0 { less as f64 / GIB } else { less as f64 };
                 let saved = resource.reserved - unit * resource.hours;
-                let ask = if of == 0 { Ask::Memory(less, resource.granted) } else { Ask::Cpus(less, resource.granted) };
+                let ask =
+                    if of == 0 { AskFor::Memory(less, resource.granted) } else { AskFor::Cpus(less, resource.granted) };
                 let Habit { key, user, partition, name, runs, .. } = habit.clone();
                 (saved > 0.0).then_some(Piece { key, user, partition, name, ask, saved, runs })
             };
@@ -275,12 +283,12 @@ impl Habits {
 mod tests {
     use super::super::line::Line;
     use super::super::names::Names;
-    use super::super::runs::{By, Runs, tests::line};
+    use super::super::runs::{By, JoinedRuns, tests::line};
     use super::*;
 
     /// The habits after runs of one job name, with these peaks in MiB of 4 GiB and busy CPUs of 8, each for an hour.
     fn habits(runs: &[(u64, f64)]) -> Habits {
-        let (mut names, mut habits, mut open) = (Names::default(), Habits::new(), Runs::new());
+        let (mut names, mut habits, mut open) = (Names::default(), Habits::new(), JoinedRuns::new());
         for (at, (peak, busy)) in runs.iter().enumerate() {
             let job = at.to_string();
             let line = Line {
@@ -308,15 +316,15 @@ mod tests {
         let habits = habits(&[(1000, 1.5), (800, 1.9), (900, 1.2), (700, 1.0), (600, 1.0), (500, 1.0)]);
         let [memory, cpus] = habits.advice();
         // 25 % more than 1000 MiB, as the card rounds it; 2 of 8 CPUs.
-        assert_eq!(memory.iter().map(|piece| piece.ask).collect::<Vec<_>>(), [Ask::Memory(1280 << 20, 4 << 30)]);
-        assert_eq!(cpus.iter().map(|piece| piece.ask).collect::<Vec<_>>(), [Ask::Cpus(2, 8000)]);
+        assert_eq!(memory.iter().map(|piece| piece.ask).collect::<Vec<_>>(), [AskFor::Memory(1280 << 20, 4 << 30)]);
+        assert_eq!(cpus.iter().map(|piece| piece.ask).collect::<Vec<_>>(), [AskFor::Cpus(2, 8000)]);
         assert!(
             (memory[0].saved - 6.0 * 2.75).abs() < 1e-9 && (cpus[0].saved - 36.0).abs() < 1e-9,
             "{memory:?} {cpus:?}"
         );
         assert_eq!(
             habits.held(),
-            [Some(Held { reserve: 25, runs: 1, broken: 0 }), Some(Held { reserve: 0, runs: 1, broken: 0 })]
+            [Some(HeldHours { reserve: 25, runs: 1, broken: 0 }), Some(HeldHours { reserve: 0, runs: 1, broken: 0 })]
         );
     }
 
@@ -325,12 +333,12 @@ mod tests {
         let calm = [(1000, 1.0); 6];
         // Within a larger reserve.
         let more = habits(&[&calm[..], &[(1400, 1.0)]].concat());
-        assert_eq!(more.held()[0], Some(Held { reserve: 50, runs: 2, broken: 0 }));
+        assert_eq!(more.held()[0], Some(HeldHours { reserve: 50, runs: 2, broken: 0 }));
         // Beyond each.
         let beyond = habits(&[&calm[..], &[(4000, 7.0)]].concat());
         assert_eq!(beyond.held(), [None, None]);
         assert_eq!(beyond.advice(), [vec![], vec![]]);
-        assert_eq!(beyond.refuted()[1], Some(Held { reserve: 100, runs: 2, broken: 1 }));
+        assert_eq!(beyond.refuted()[1], Some(HeldHours { reserve: 100, runs: 2, broken: 1 }));
         // One in a thousand may break, and not more.
         let mut many = vec![(1000, 1.0); 1004];
         many.push((4000, 1.0));
@@ -355,7 +363,7 @@ mod tests {
         for number in 0..(MOST as u64 + 10) {
             let name = number.to_string();
             let line = Line { job_name: Some(name.as_str().into()), ..line("a/0 0-100") };
-            let mut open = Runs::new();
+            let mut open = JoinedRuns::new();
             open.add(&line, line.ended, &mut names, By::User);
             let mut run = open.end().remove(0);
             run.alike = number;

@@ -101,7 +101,7 @@ pub fn read<'a>(line: &'a [u8], since: &str) -> Read<'a> {
     if moment.is_some_and(|moment| moment < since.as_bytes()) && line.ends_with(b"}") {
         return Read::Earlier;
     }
-    let mut values = Values([None; NAMES.len()]);
+    let mut values = LineValues([None; NAMES.len()]);
     if values.fill(line).is_none() {
         return Read::Foreign;
     }
@@ -121,12 +121,12 @@ pub fn read<'a>(line: &'a [u8], since: &str) -> Read<'a> {
 }
 
 /// The value of each member as the line has it, with the quotes of a text.
-struct Values<'a>([Option<&'a [u8]>; NAMES.len()]);
+struct LineValues<'a>([Option<&'a [u8]>; NAMES.len()]);
 
-impl<'a> Values<'a> {
+impl<'a> LineValues<'a> {
     /// Finds the values. `None`: it is no object, or not whole.
     fn fill(&mut self, line: &'a [u8]) -> Option<()> {
-        let mut at = Place { line, at: 0 };
+        let mut at = PlaceInLine { line, at: 0 };
         at.expect(b'{')?;
         let mut next = 0;
         if at.peek()? == b'}' {
@@ -224,12 +224,12 @@ impl<'a> Values<'a> {
 }
 
 /// A place in a line.
-struct Place<'a> {
+struct PlaceInLine<'a> {
     line: &'a [u8],
     at: usize,
 }
 
-impl<'a> Place<'a> {
+impl<'a> PlaceInLine<'a> {
     fn here(&self) -> Option<u8> {
         self.line.get(self.at).copied()
     }

@@ -12,9 +12,9 @@ const LONGEST: usize = 128;
 
 /// A name. The default: not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Name(u32);
+pub struct NameId(u32);
 
-impl Name {
+impl NameId {
     pub const UNKNOWN: Self = Self(0);
     pub const OTHERS: Self = Self(1);
 }
@@ -22,30 +22,30 @@ impl Name {
 /// All names of a summary.
 #[derive(Default)]
 pub struct Names {
-    known: HashMap<Rc<str>, Name>,
+    known: HashMap<Rc<str>, NameId>,
     texts: Vec<Rc<str>>,
 }
 
 impl Names {
     /// The name with this text; an empty one is none.
-    pub fn of(&mut self, text: Option<&str>) -> Name {
-        let Some(text) = text.filter(|text| !text.is_empty()) else { return Name::UNKNOWN };
+    pub fn of(&mut self, text: Option<&str>) -> NameId {
+        let Some(text) = text.filter(|text| !text.is_empty()) else { return NameId::UNKNOWN };
         let end = (0..=LONGEST.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
         let text = end.and_then(|end| text.get(..end)).unwrap_or(text);
         if let Some(name) = self.known.get(text) {
             return *name;
         }
         let Some(number) = u32::try_from(self.texts.len()).ok().filter(|_| self.texts.len() < MOST) else {
-            return Name::OTHERS;
+            return NameId::OTHERS;
         };
-        let (text, name) = (Rc::<str>::from(text), Name(number + 2));
+        let (text, name) = (Rc::<str>::from(text), NameId(number + 2));
         self.texts.push(Rc::clone(&text));
         self.known.insert(text, name);
         name
     }
 
     /// The text of a name. `None`: it has none, or is one of too many.
-    pub fn text(&self, name: Name) -> Option<&str> {
+    pub fn text(&self, name: NameId) -> Option<&str> {
         let at = usize::try_from(name.0.checked_sub(2)?).ok()?;
         self.texts.get(at).map(|text| &**text)
     }
@@ -60,11 +60,11 @@ mod tests {
         let mut names = Names::default();
         let alice = names.of(Some("alice"));
         assert_eq!((names.of(Some("alice")), names.text(alice)), (alice, Some("alice")));
-        assert_eq!((names.of(None), names.of(Some(""))), (Name::UNKNOWN, Name::UNKNOWN));
+        assert_eq!((names.of(None), names.of(Some(""))), (NameId::UNKNOWN, NameId::UNKNOWN));
         for number in 0..MOST {
             names.of(Some(&number.to_string()));
         }
-        assert_eq!((names.of(Some("new")), names.text(Name::OTHERS)), (Name::OTHERS, None));
+        assert_eq!((names.of(Some("new")), names.text(NameId::OTHERS)), (NameId::OTHERS, None));
         assert_eq!(names.of(Some("alice")), alice);
         let long = "ä".repeat(100);
         let mut names = Names::default();

@@ -6,10 +6,10 @@
 use maud::{Markup, html};
 
 use super::super::page::{Cell, page as whole, table};
-use super::Summary;
 use super::habits::Piece;
+use super::summed::SummedUp;
 use super::tally::{Sums, monday, share};
-use super::words::{Row, Shown, TEN, ask, grouped, hours, jobs, percent, saved};
+use super::words::{Shown, SummaryRow, TEN, ask, grouped, hours, jobs, percent, saved};
 
 /// The page has no more groups; the data have all.
 const GROUPS: usize = 200;
@@ -18,7 +18,7 @@ const GROUPS: usize = 200;
 const PIECES: usize = 10;
 
 /// The page.
-pub fn page(summary: &Summary) -> String {
+pub fn page(summary: &SummedUp) -> String {
     let advice = summary.habits.advice();
     let shown = Shown::new(summary, &advice);
     let by = summary.by.word();
@@ -141,7 +141,7 @@ fn in_jobs(count: Option<u64>) -> String {
 }
 
 /// A column for each week, what was wasted above what was used, and the same as a table.
-fn weeks(summary: &Summary) -> Markup {
+fn weeks(summary: &SummedUp) -> Markup {
     let known = |sums: &Sums| sums.cpu_reserved().map(|_| (sums.cpu_reserved - sums.cpu_wasted, sums.cpu_wasted));
     let of = &summary.tally.weeks;
     let all: Vec<(String, &Sums)> = of.iter().map(|(week, sums)| (monday(*week), sums)).collect();
@@ -192,14 +192,14 @@ fn weeks(summary: &Summary) -> Markup {
 }
 
 /// A short list with bars.
-fn ranks(shown: &Shown<'_>, rows: &[&Row<'_>], is_waste: bool) -> Markup {
+fn ranks(shown: &Shown<'_>, rows: &[&SummaryRow<'_>], is_waste: bool) -> Markup {
     let all = shown.summary.tally.total.cpu_wasted;
     let (caption, head) = if is_waste {
         ("Their shares of all wasted CPU-hours", "Wasted CPU-hours")
     } else {
         ("Of those with a thousandth of all reserved CPU-hours or more", "Used CPU-hours")
     };
-    let cell = |row: &Row<'_>| match is_waste {
+    let cell = |row: &SummaryRow<'_>| match is_waste {
         true => {
             Cell::with_bar(hours(row.sums.cpu_wasted()), row.sums.cpu_wasted().and_then(|wasted| share(wasted, all)))
         }
@@ -245,7 +245,7 @@ fn groups(shown: &Shown<'_>, by: &str) -> Markup {
 }
 
 /// What the cost leaves out.
-fn costs(summary: &Summary) -> [(String, bool); 2] {
+fn costs(summary: &SummedUp) -> [(String, bool); 2] {
     let prices = &summary.prices;
     let price = |price: Option<f64>| price.map(|price| prices.money(price)).unwrap_or_default();
     [

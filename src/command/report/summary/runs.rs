@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use super::line::Line;
-use super::names::{Name, Names};
+use super::names::{NameId, Names};
 
 /// The most runs that are kept open.
 pub const MOST: usize = 1 << 15;
@@ -28,8 +28,8 @@ const LAST_AS_LONG: [&str; 3] = ["batch", "extern", "interactive"];
 
 /// What a job used on one node. Units are those of [`Line`].
 #[derive(Debug, Default)]
-pub struct Part {
-    pub node: Name,
+pub struct RunOnNode {
+    pub node: NameId,
     pub began: Option<u64>,
     pub ended: u64,
     is_exact: bool,
@@ -53,7 +53,7 @@ pub struct Part {
     steps: Vec<(u64, u64)>,
 }
 
-impl Part {
+impl RunOnNode {
     /// How long it lasted, in microseconds.
     pub fn wall(&self) -> Option<u64> {
         let passed = self.ended.checked_sub(self.began?)?;
@@ -117,24 +117,24 @@ impl Part {
 
 /// One run of a job.
 #[derive(Debug)]
-pub struct Run {
+pub struct JoinedRun {
     /// By what the summary groups.
-    pub key: Name,
-    pub user: Name,
+    pub key: NameId,
+    pub user: NameId,
     /// What is alike in the runs that advice is for.
     pub alike: u64,
     /// The job's name, if the log has it.
     pub name: Option<Box<str>>,
-    pub partition: Name,
+    pub partition: NameId,
     /// On each node.
-    pub parts: Vec<Part>,
+    pub parts: Vec<RunOnNode>,
     /// How the script ended, if there was one.
     script: Option<Option<bool>>,
     /// How the last of the other steps of which that is known ended, and when.
     last: Option<(u64, bool)>,
 }
 
-impl Run {
+impl JoinedRun {
     pub fn ended(&self) -> u64 {
         self.parts.iter().map(|part| part.ended).max().unwrap_or(0)
     }
@@ -163,11 +163,11 @@ impl Run {
         self.parts.iter().all(|part| part.is_over)
     }
 
-    fn add(&mut self, line: &Line<'_>, node: Name, step: u64) {
+    fn add(&mut self, line: &Line<'_>, node: NameId, step: u64) {
         let part = match self.parts.iter().position(|part| part.node == node) {
             Some(at) => self.parts.get_mut(at),
             None => {
-                self.parts.push(Part { node, ..Part::default() });
+                self.parts.push(RunOnNode { node, ..RunOnNode::default() });
                 self.parts.last_mut()
             }
         };
@@ -184,7 +184,7 @@ impl Run {
     }
 
     /// What a line of the same job is to this run.
-    fn relation(&self, line: &Line<'_>, node: Name, step: u64) -> Relation {
+    fn relation(&self, line: &Line<'_>, node: NameId, step: u64) -> Relation {
         let began = line.began.unwrap_or(line.ended);
         if let Some(part) = self.parts.iter().find(|part| part.node == node) {
             if part.steps.contains(&(step, line.ended)) {
@@ -209,7 +209,7 @@ enum Relation {
 
 /// By what a run is known.
 #[derive(PartialEq, Eq, Hash)]
-struct Key {
+struct RunKey {
     uid: Option<u64>,
     run: u64,
     /// Of the id, and of the global id if there is one.
@@ -217,8 +217,8 @@ struct Key {
 }
 
 /// The runs whose lines are being read.
-pub struct Runs {
-    open: HashMap<Key, Run>,
+pub struct JoinedRuns {
+    open: HashMap<RunKey, JoinedRun>,
     hasher: RandomState,
     /// How many may be open before it is looked which of them are whole.
     patience: usize,
@@ -226,17 +226,17 @@ pub struct Runs {
     pub again: u64,
     /// Runs that were taken to be whole because too many were open, although no step said so.
     pub early: u64,
-    whole: Vec<Run>,
+    whole: Vec<JoinedRun>,
 }
 
-impl Runs {
+impl JoinedRuns {
     pub fn new() -> Self {
         Self { open: HashMap::new(), hasher: RandomState::new(), patience: 1024, again: 0, early: 0, whole: Vec::new() }
     }
 
     /// Adds a line. `sure`: no line that ended before that time follows. The runs that are whole are returned.
-    pub fn add(&mut self, line: &Line<'_>, sure: u64, names: &mut Names, by: By) -> std::vec::Drain<'_, Run> {
-        let key = Key { uid: line.uid, run: line.run, job: self.hasher.hash_one((&line.job, &line.global_job)) };
+    pub fn add(&mut self, line: &Line<'_>, sure: u64, names: &mut Names, by: By) -> std::vec::Drain<'_, JoinedRun> {
+        let key = RunKey { uid: line.uid, run: line.run, job: self.hasher.hash_one((&line.job, &line.global_job)) };
         let node = names.of(line.node.as_deref());
         let step = self.hasher.hash_one(&*line.step);
         match self.open.get_mut(&key) {
@@ -261,18 +261,18 @@ impl Runs {
         self.whole.drain(..)
     }
 
-    fn new_run(&self, line: &Line<'_>, names: &mut Names, by: By) -> Run {
+    fn new_run(&self, line: &Line<'_>, names: &mut Names, by: By) -> JoinedRun {
         let uid = line.uid.map(|uid| uid.to_string());
         let user = names.of(line.user.as_deref().or(uid.as_deref()));
         let name = line.job_name.as_deref().filter(|name| !name.is_empty());
         let request = (&line.partition, line.cpus_granted, line.memory_granted);
-        Run {
+        JoinedRun {
             key: match by {
                 By::User => user,
                 By::Account => names.of(line.account.as_deref()),
                 By::Partition => names.of(line.partition.as_deref()),
                 By::Qos => names.of(line.qos.as_deref()),
-                By::Node => Name::default(),
+                By::Node => NameId::default(),
             },
             user,
             alike: match name {
@@ -289,14 +289,14 @@ impl Runs {
 
     /// Closes the runs that are whole, and the oldest if that was not enough.
     fn sweep(&mut self, sure: u64) {
-        let is_whole = |run: &Run| {
+        let is_whole = |run: &JoinedRun| {
             let patience = if run.is_over() { SLACK } else { LONGEST };
             run.ended().saturating_add(patience) < sure
         };
         let before = self.whole.len();
         self.whole.extend(self.open.extract_if(|_, run| is_whole(run)).map(|(_, run)| run));
         if self.open.len() > MOST / 4 * 3 {
-            let mut ends: Vec<u64> = self.open.values().map(Run::ended).collect();
+            let mut ends: Vec<u64> = self.open.values().map(JoinedRun::ended).collect();
             let half = ends.len() / 2;
             let (_, median, _) = ends.select_nth_unstable(half);
             let median = *median;
@@ -309,15 +309,15 @@ impl Runs {
         }
         // In the order in which they ended.
         if let Some(new) = self.whole.get_mut(before..) {
-            new.sort_by_key(Run::ended);
+            new.sort_by_key(JoinedRun::ended);
         }
         self.patience = (self.open.len() * 2).clamp(1024, MOST);
     }
 
     /// The runs that are left at the end of the log.
-    pub fn end(&mut self) -> Vec<Run> {
-        let mut all: Vec<Run> = self.open.drain().map(|(_, run)| run).collect();
-        all.sort_by_key(Run::ended);
+    pub fn end(&mut self) -> Vec<JoinedRun> {
+        let mut all: Vec<JoinedRun> = self.open.drain().map(|(_, run)| run).collect();
+        all.sort_by_key(JoinedRun::ended);
         all
     }
 }
@@ -377,14 +377,14 @@ pub mod tests {
 
     /// The runs of these lines: the nodes, each with how many steps it has.
     fn joined(lines: &[&str]) -> (Vec<String>, u64) {
-        let (mut names, mut runs, mut all) = (Names::default(), Runs::new(), Vec::new());
+        let (mut names, mut runs, mut all) = (Names::default(), JoinedRuns::new(), Vec::new());
         for text in lines {
             let line = line(text);
             all.extend(runs.add(&line, line.ended, &mut names, By::User));
         }
         all.extend(runs.end());
-        let part = |part: &Part| format!("{}:{}", names.text(part.node).unwrap(), part.steps.len());
-        let of = |run: &Run| run.parts.iter().map(part).collect::<Vec<_>>().join(" ");
+        let part = |part: &RunOnNode| format!("{}:{}", names.text(part.node).unwrap(), part.steps.len());
+        let of = |run: &JoinedRun| run.parts.iter().map(part).collect::<Vec<_>>().join(" ");
         (all.iter().map(of).collect(), runs.again)
     }
 
@@ -409,7 +409,7 @@ pub mod tests {
 
     #[test]
     fn not_too_many_runs_are_open() {
-        let (mut names, mut runs) = (Names::default(), Runs::new());
+        let (mut names, mut runs) = (Names::default(), JoinedRuns::new());
         let (mut most, mut whole) = (0, 0);
         for number in 0..200_000_u64 {
             let job = number.to_string();
@@ -425,7 +425,7 @@ pub mod tests {
 
     #[test]
     fn it_lasts_from_its_first_step_to_its_last_one() {
-        let (mut names, mut runs) = (Names::default(), Runs::new());
+        let (mut names, mut runs) = (Names::default(), JoinedRuns::new());
         for text in ["a/0 10-90", "b/0 20-110", "a/batch 5-100"] {
             let line = line(text);
             assert_eq!(runs.add(&line, line.ended, &mut names, By::User).len(), 0);

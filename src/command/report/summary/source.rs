@@ -30,7 +30,7 @@ const PIECE: usize = 1 << 17;
 
 /// A file that may have lines.
 #[derive(Debug)]
-pub struct Source {
+pub struct LogSource {
     pub path: PathBuf,
     /// An open file, for those of this node: they may get other names.
     file: Option<File>,
@@ -40,14 +40,14 @@ pub struct Source {
 
 /// The files below a directory, and what could not be read.
 #[derive(Debug, Default)]
-pub struct Found {
-    pub sources: Vec<Source>,
+pub struct FoundLogs {
+    pub sources: Vec<LogSource>,
     pub errors: Vec<Error>,
     /// Files that are no usage logs.
     pub others: u64,
 }
 
-impl Found {
+impl FoundLogs {
     /// The files of this node's log.
     pub fn of_node(files: Vec<(PathBuf, File)>) -> Self {
         let mut found = Self::default();
@@ -132,7 +132,7 @@ impl Found {
     /// Adds a file if its first whole line is one of a usage log.
     fn add(&mut self, path: PathBuf, file: File) {
         match first_of(&file) {
-            Ok(Some(first)) => self.sources.push(Source { path, file: Some(file), first }),
+            Ok(Some(first)) => self.sources.push(LogSource { path, file: Some(file), first }),
             Ok(None) => self.others += 1,
             Err(error) => self.errors.push(Error::new(format!("cannot read a usage log: {error}")).at(&path)),
         }
@@ -141,7 +141,7 @@ impl Found {
 
 /// When the step of the first line ended. `None`: it is no usage log.
 fn first_of(file: &File) -> io::Result<Option<u64>> {
-    let mut lines = Lines::new(file.try_clone()?)?;
+    let mut lines = LogLines::new(file.try_clone()?)?;
     let mut first = None;
     // Half a line at the beginning, or one of others, does not hide the rest.
     for _ in 0..16 {
@@ -161,9 +161,9 @@ fn first_of(file: &File) -> io::Result<Option<u64>> {
     Ok(first)
 }
 
-impl Source {
+impl LogSource {
     /// The lines, from the first.
-    pub fn lines(self) -> Result<Lines> {
+    pub fn lines(self) -> Result<LogLines> {
         let failed = |error: io::Error| Error::new(format!("cannot open a usage log: {error}")).at(&self.path);
         let file = match self.file {
             Some(file) => file,
@@ -173,7 +173,7 @@ impl Source {
                 File::options().read(true).custom_flags(flags).open(&self.path).map_err(failed)?
             }
         };
-        Lines::new(file).map_err(failed)
+        LogLines::new(file).map_err(failed)
     }
 }
 
@@ -186,12 +186,12 @@ pub enum Next<'a> {
 }
 
 /// The lines of a file.
-pub struct Lines {
+pub struct LogLines {
     file: BufReader<Box<dyn Read>>,
     line: Vec<u8>,
 }
 
-impl Lines {
+impl LogLines {
     fn new(mut file: File) -> io::Result<Self> {
         let mut magic = [0; 4];
         let mut length = 0;

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::names::Name;
-use super::runs::{By, Part, Run};
+use super::names::NameId;
+use super::runs::{By, JoinedRun, RunOnNode};
 
 /// The most weeks; a log with more of them has wrong times.
 const WEEKS: usize = 1040;
@@ -37,14 +37,14 @@ const HOUR: f64 = 3600.0 * 1e6;
 const GIB: f64 = 1_073_741_824.0;
 
 /// What a run used on its nodes, or on one of them.
-fn sums_of<'a>(parts: impl Iterator<Item = &'a Part> + Clone, is_success: Option<bool>) -> Sums {
-    let all = |of: fn(&Part) -> Option<(f64, f64)>| {
+fn sums_of<'a>(parts: impl Iterator<Item = &'a RunOnNode> + Clone, is_success: Option<bool>) -> Sums {
+    let all = |of: fn(&RunOnNode) -> Option<(f64, f64)>| {
         parts.clone().map(of).try_fold((0.0, 0.0), |sum, part| {
             let (reserved, used) = part?;
             Some((sum.0 + reserved, sum.1 + used))
         })
     };
-    let hours = |part: &Part| part.wall().map(|wall| wall as f64 / HOUR);
+    let hours = |part: &RunOnNode| part.wall().map(|wall| wall as f64 / HOUR);
     let cpu = all(|part| {
         let hours = part.wall()? as f64 / HOUR;
         Some((part.cpus()? as f64 / 1000.0 * hours, part.cpu? as f64 / HOUR))
@@ -55,7 +55,7 @@ fn sums_of<'a>(parts: impl Iterator<Item = &'a Part> + Clone, is_success: Option
     });
     let gpu: Option<f64> = parts.clone().map(|part| Some(part.gpus_granted? as f64 * hours(part)?)).sum();
     let kills = parts.clone().filter_map(|part| part.oom_kills).reduce(u64::saturating_add);
-    let sum = |of: fn(&Part) -> Option<u64>| parts.clone().filter_map(of).fold(0, u64::saturating_add);
+    let sum = |of: fn(&RunOnNode) -> Option<u64>| parts.clone().filter_map(of).fold(0, u64::saturating_add);
     Sums {
         jobs: 1,
         cpu_reserved: cpu.map_or(0.0, |(reserved, _)| reserved),
@@ -158,7 +158,7 @@ pub fn share(part: f64, of: f64) -> Option<f64> {
 pub struct Tally {
     by: By,
     since: u64,
-    pub groups: HashMap<Name, Sums>,
+    pub groups: HashMap<NameId, Sums>,
     pub total: Sums,
     /// By the number of the week since 1970-01-05, a Monday. A run is of the week in which it ended.
     pub weeks: BTreeMap<u64, Sums>,
@@ -182,7 +182,7 @@ impl Tally {
     }
 
     /// Adds a run. Whether it counts is returned.
-    pub fn add(&mut self, run: &Run) -> bool {
+    pub fn add(&mut self, run: &JoinedRun) -> bool {
         let ended = run.ended();
         if ended < self.since {
             return false;
@@ -219,11 +219,11 @@ pub fn monday(week: u64) -> String {
 mod tests {
     use super::super::line::Line;
     use super::super::names::Names;
-    use super::super::runs::{Runs, tests::line};
+    use super::super::runs::{JoinedRuns, tests::line};
     use super::*;
 
     fn tally(by: By, lines: &[Line<'_>]) -> (Tally, Names) {
-        let (mut names, mut runs, mut tally) = (Names::default(), Runs::new(), Tally::new(by, 0));
+        let (mut names, mut runs, mut tally) = (Names::default(), JoinedRuns::new(), Tally::new(by, 0));
         let mut all = Vec::new();
         for line in lines {
             all.extend(runs.add(line, line.ended, &mut names, by));

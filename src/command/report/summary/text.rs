@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The summary for a terminal.
 
-use super::Summary;
 use super::habits::Piece;
+use super::summed::SummedUp;
 use super::tally::{Sums, monday};
-use super::words::{Row, Shown, ask, grouped, hours, percent, saved};
+use super::words::{Shown, SummaryRow, ask, grouped, hours, percent, saved};
 use crate::table::{Column, NONE, cut, lines, numbers, texts};
 
 /// More groups than this are not all listed.
@@ -49,7 +49,7 @@ fn share(share: f64) -> String {
 }
 
 /// The whole text, with lines of at most `width` characters.
-pub fn in_words(summary: &Summary, width: usize) -> String {
+pub fn in_words(summary: &SummedUp, width: usize) -> String {
     let advice = summary.habits.advice();
     let shown = Shown::new(summary, &advice);
     let mut all = head(&shown);
@@ -59,13 +59,13 @@ pub fn in_words(summary: &Summary, width: usize) -> String {
         all.push(String::new());
         all.extend(table(&shown, &by, &rows, width));
     } else {
-        let of = |rows: &[&Row<'_>]| {
+        let of = |rows: &[&SummaryRow<'_>]| {
             let mut listed: Vec<(String, Sums)> =
                 rows.iter().map(|row| (shown.name(row.name), row.sums.clone())).collect();
             listed.push(("(all)".to_owned(), summary.tally.total.clone()));
             listed
         };
-        let worst: Vec<&Row<'_>> = shown.worst().iter().collect();
+        let worst: Vec<&SummaryRow<'_>> = shown.worst().iter().collect();
         for (title, rows) in [("wasted most", worst), ("used most of what they reserved", shown.best())] {
             let listed = of(&rows);
             let listed: Vec<(String, &Sums)> = listed.iter().map(|(name, sums)| (name.clone(), sums)).collect();
@@ -124,7 +124,10 @@ fn head(shown: &Shown<'_>) -> Vec<String> {
             percent(total.cpu_share())
         ),
     ];
-    let idle = shown.idle_cpus().map(|cpus| format!(", as if {} CPUs had always stood idle", grouped(cpus)));
+    let idle = shown.idle_cpus().map(|cpus| match cpus {
+        cpus if cpus < 1.5 => ", as if 1 CPU had always stood idle".to_owned(),
+        cpus => format!(", as if {} CPUs had always stood idle", grouped(cpus)),
+    });
     all.push(format!("  wasted    {} CPU-hours{}", hours(total.cpu_wasted()), idle.unwrap_or_default()));
     all.push(format!(
         "  memory    used {} of {} GiB-hours ({})",

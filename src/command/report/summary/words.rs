@@ -7,11 +7,11 @@ use jobfence::bytes::binary;
 use jobfence::job::Cpus;
 use jobfence::report::card::several;
 
-use super::habits::{Ask, Held, Piece};
-use super::names::Name;
+use super::habits::{AskFor, HeldHours, Piece};
+use super::names::NameId;
 use super::runs::By;
+use super::summed::{Prices, SummedUp};
 use super::tally::Sums;
-use super::{Prices, Summary};
 use crate::living::user_name;
 use crate::table::printable;
 
@@ -19,31 +19,31 @@ use crate::table::printable;
 pub const UNKNOWN: &str = "unknown";
 
 /// A group, and the piece of advice that would have mattered most to it.
-pub struct Row<'a> {
-    pub name: Name,
+pub struct SummaryRow<'a> {
+    pub name: NameId,
     pub sums: &'a Sums,
     pub advice: Option<&'a Piece>,
 }
 
 /// What the three forms of a summary have in common.
 pub struct Shown<'a> {
-    pub summary: &'a Summary,
+    pub summary: &'a SummedUp,
     /// What wasted most comes first.
-    pub rows: Vec<Row<'a>>,
+    pub rows: Vec<SummaryRow<'a>>,
 }
 
 /// Pieces of advice: of memory, and of CPUs.
-pub type Advice = [Vec<Piece>; 2];
+pub type WordedAdvice = [Vec<Piece>; 2];
 
 impl<'a> Shown<'a> {
-    pub fn new(summary: &'a Summary, advice: &'a Advice) -> Self {
+    pub fn new(summary: &'a SummedUp, advice: &'a WordedAdvice) -> Self {
         // CPU-hours are what the summary is about: memory is second.
-        let mut best: HashMap<Name, &Piece> = HashMap::new();
+        let mut best: HashMap<NameId, &Piece> = HashMap::new();
         for piece in advice.iter().rev().flatten() {
             best.entry(piece.key).or_insert(piece);
         }
-        let row = |(name, sums): (&Name, &'a Sums)| Row { name: *name, sums, advice: best.get(name).copied() };
-        let mut rows: Vec<Row<'a>> = summary.tally.groups.iter().map(row).collect();
+        let row = |(name, sums): (&NameId, &'a Sums)| SummaryRow { name: *name, sums, advice: best.get(name).copied() };
+        let mut rows: Vec<SummaryRow<'a>> = summary.tally.groups.iter().map(row).collect();
         rows.sort_by(|one, other| {
             let wasted = other.sums.cpu_wasted.total_cmp(&one.sums.cpu_wasted);
             wasted.then_with(|| summary.names.text(one.name).cmp(&summary.names.text(other.name)))
@@ -52,9 +52,9 @@ impl<'a> Shown<'a> {
     }
 
     /// The name of a group, printable.
-    pub fn name(&self, name: Name) -> String {
+    pub fn name(&self, name: NameId) -> String {
         let Some(text) = self.summary.names.text(name) else {
-            return if name == Name::OTHERS { "(all others)" } else { "(unknown)" }.to_owned();
+            return if name == NameId::OTHERS { "(all others)" } else { "(unknown)" }.to_owned();
         };
         if self.summary.by == By::User {
             return user(text);
@@ -63,22 +63,22 @@ impl<'a> Shown<'a> {
     }
 
     /// Those that used most of what they reserved. What reserved less than a thousandth of all is too little to be named.
-    pub fn best(&self) -> Vec<&Row<'a>> {
+    pub fn best(&self) -> Vec<&SummaryRow<'a>> {
         let least = self.summary.tally.total.cpu_reserved / 1000.0;
-        let is_there = |row: &&Row<'_>| row.sums.cpu_share().is_some() && row.sums.cpu_reserved >= least;
-        let mut all: Vec<&Row<'_>> = self.rows.iter().filter(is_there).collect();
+        let is_there = |row: &&SummaryRow<'_>| row.sums.cpu_share().is_some() && row.sums.cpu_reserved >= least;
+        let mut all: Vec<&SummaryRow<'_>> = self.rows.iter().filter(is_there).collect();
         all.sort_by(|one, other| other.sums.cpu_share().unwrap_or(0.0).total_cmp(&one.sums.cpu_share().unwrap_or(0.0)));
         all.truncate(TEN);
         all
     }
 
-    pub fn worst(&self) -> &[Row<'a>] {
+    pub fn worst(&self) -> &[SummaryRow<'a>] {
         self.rows.get(..TEN).unwrap_or(&self.rows)
     }
 
     /// Whose jobs a piece of advice is for.
     pub fn whose(&self, piece: &Piece) -> String {
-        let text = |name: Name| self.summary.names.text(name);
+        let text = |name: NameId| self.summary.names.text(name);
         let who = text(piece.user).map_or_else(|| UNKNOWN.to_owned(), user);
         match (&piece.name, text(piece.partition)) {
             (Some(name), _) => format!("{who}, jobs named {}", printable(name)),
@@ -110,7 +110,7 @@ impl<'a> Shown<'a> {
     pub fn proof(&self) -> Vec<String> {
         let held = self.summary.habits.held();
         let refuted = self.summary.habits.refuted();
-        let of = |what: &str, held: Option<Held>, refuted: Option<Held>| match (held, refuted) {
+        let of = |what: &str, held: Option<HeldHours>, refuted: Option<HeldHours>| match (held, refuted) {
             (Some(held), _) => format!(
                 "{what}, with {} % in reserve: of {} later runs that such advice would have given less, {} would have needed more ({}).",
                 held.reserve,
@@ -184,17 +184,17 @@ fn user(text: &str) -> String {
 /// What to ask for, in words.
 pub fn ask(piece: &Piece) -> String {
     match piece.ask {
-        Ask::Cpus(less, granted) => {
+        AskFor::Cpus(less, granted) => {
             let granted = u32::try_from(granted).map_or(Cpus::ZERO, |granted| Cpus::from_thousandths(granted.into()));
             format!("ask for {less} of {}", granted.in_words())
         }
-        Ask::Memory(less, granted) => format!("ask for {} of {} of memory", binary(less), binary(granted)),
+        AskFor::Memory(less, granted) => format!("ask for {} of {} of memory", binary(less), binary(granted)),
     }
 }
 
 /// What it would have saved, in words.
 pub fn saved(piece: &Piece) -> String {
-    let unit = if matches!(piece.ask, Ask::Cpus(..)) { "CPU-hours" } else { "GiB-hours" };
+    let unit = if matches!(piece.ask, AskFor::Cpus(..)) { "CPU-hours" } else { "GiB-hours" };
     format!("{} {unit}", hours(Some(piece.saved)))
 }
 

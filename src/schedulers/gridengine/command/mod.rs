@@ -13,7 +13,7 @@ use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
 use crate::job_match::{JobMatch, of_parts};
-use crate::part::{CheckedHost, SchedulersPart, StartsJobs};
+use crate::part::{AfterUndo, CheckedHost, SchedulersPart, StartsJobs};
 use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
 use check::EXECD;
 
@@ -61,6 +61,10 @@ impl SchedulersPart for GridEnginePart {
 
     fn try_job(&self, host: &SetupHost, deadline: Instant) -> JobTried {
         setup::try_job(host, deadline)
+    }
+
+    fn after_undo(&self, host: &SetupHost) -> Option<AfterUndo> {
+        setup::after_undo(host)
     }
 
     fn starts_jobs(&self, host: &SetupHost) -> StartsJobs {

@@ -17,7 +17,7 @@ use nix::unistd::gethostname;
 use super::check::{COMPLEXES, EXECD, own_cgroups};
 use crate::check::daemon::{SchedulerDaemon, is_ours, not_ours, runs};
 use crate::command::Failure;
-use crate::part::StartsJobs;
+use crate::part::{AfterUndo, StartsJobs};
 use crate::setup::plan::{JobTried, PlannedCheck, SetupCommand, SetupHost, SetupPlan, SetupStep};
 use sleeping::SleepingQueueJob;
 
@@ -56,6 +56,9 @@ struct GridEngineFacts {
     /// What `qconf -sc` prints.
     complexes: String,
 }
+
+/// No undo waits longer for execd: with a longer load_report_time it starts jobs by jobfence for some time yet.
+const LONGEST_REPORT: Duration = Duration::from_secs(90);
 
 /// A line of the host's configuration.
 #[derive(Debug, PartialEq, Eq)]
@@ -188,6 +191,22 @@ pub fn starts_jobs(host: &SetupHost) -> StartsJobs {
         Some(Err(why)) => StartsJobs::Unknown(why),
         None => StartsJobs::No,
     }
+}
+
+/// If execd starts jobs by this program now: waits until it must have read that it does so no longer. qmaster knows that at once.
+pub fn after_undo(host: &SetupHost) -> Option<AfterUndo> {
+    let execd = SchedulerDaemon::find(&host.proc, EXECD)?;
+    let before = GridEngineFacts::read(&execd).ok()?;
+    matches!(before.starts_jobs(), StartsJobs::Yes { .. }).then(|| {
+        let wait = seconds(&before.value("load_report_time")).min(LONGEST_REPORT);
+        let after: AfterUndo = Box::new(move || {
+            if GridEngineFacts::read(&execd).is_ok_and(|now| matches!(now.starts_jobs(), StartsJobs::No)) {
+                std::thread::sleep(wait);
+            }
+            Ok(None)
+        });
+        after
+    })
 }
 
 /// What is to be done on this host. `None`: it is no execution host.

@@ -8,6 +8,7 @@
 mod database;
 mod gpus;
 mod known;
+mod record;
 pub mod summary;
 
 use std::collections::BTreeSet;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use jobfence::config::{Config, StoreUsage};
 use jobfence::report::usage_log::UsageLog;
+use jobfence::sys::program::Silence;
 
 use crate::part::Chore;
 use crate::schedulers::slurm::job::run_until;
@@ -61,6 +63,8 @@ pub struct Store {
     /// When slurmdbd is asked next about fewer jobs than [`MANY`], and when about any.
     next_few: Option<Instant>,
     next: Option<Instant>,
+    /// How many jobs the next call is about; 0 for the most. Fewer, if an answer came late.
+    at_once: usize,
     /// Whether Slurm's commands here are known to support it.
     can_store: bool,
     /// The last reported error: each is reported once.
@@ -129,22 +133,34 @@ impl Store {
         let mut refused = Ok(());
         while Instant::now() < deadline {
             let now = Instant::now();
-            let ids = waiting(known, now);
+            let ids = waiting(known, now, if self.at_once == 0 { AT_ONCE } else { self.at_once });
             if ids.is_empty() || ids.len() < MANY && self.next_few.is_some_and(|next| next > now) {
                 break;
             }
             self.next_few = Some(now + patience);
             let mut found = Found::default();
-            found.ask(&ids, &mut |ids| database::sacct(ids))?;
+            let mut is_late = false;
+            let asked = found.ask(&ids, &mut |ids| {
+                let said = if is_late { Err(Silence::Late) } else { database::sacct(ids) };
+                is_late |= matches!(said, Err(Silence::Late));
+                said
+            });
+            if is_late {
+                // One of these may be of a large array: the others are not to wait for it.
+                self.at_once = (ids.len() / 2).max(1);
+                put_back(known, &ids, patience, now);
+            }
+            asked?;
             found.gpus = gpus(&found);
             let (stored, some_refused) = self.bring(known, &ids, &mut found, patience, &mut |comments| {
-                // Else the next look asks again.
+                // Else a later look asks again, about fewer.
                 if now.elapsed() > FRESH {
-                    (BTreeSet::new(), Ok(()))
+                    (BTreeSet::new(), Err(format!("sacct took more than {} s", FRESH.as_secs())))
                 } else {
-                    database::store(comments, &mut database::sacctmgr)
+                    database::store(comments, &|| now.elapsed() <= FRESH, &mut database::sacctmgr)
                 }
             });
+            self.at_once = if now.elapsed() > FRESH { (ids.len() / 2).max(1) } else { AT_ONCE };
             known.is_changed = true;
             refused = refused.and(some_refused);
             if stored == 0 && refused.is_err() {
@@ -222,14 +238,24 @@ impl Store {
 }
 
 /// The jobs whose turn it is, at most as many as one call is about; the newest first.
-fn waiting(known: &KnownJobs, now: Instant) -> Vec<u32> {
+fn waiting(known: &KnownJobs, now: Instant, most: usize) -> Vec<u32> {
     let is_due = |job: &KnownJob| !job.is_done && job.due.is_some_and(|due| due <= now);
     let mut ids: Vec<(u32, u64, u32)> =
         known.jobs.iter().filter(|(_, job)| is_due(job)).map(|((id, _), job)| (job.tries, job.ended, *id)).collect();
     // What was refused comes behind the others.
     ids.sort_unstable_by_key(|(tries, ended, id)| (*tries, u64::MAX - ended, *id));
     let mut seen = BTreeSet::new();
-    ids.into_iter().map(|(.., id)| id).filter(|id| seen.insert(*id)).take(AT_ONCE).collect()
+    ids.into_iter().map(|(.., id)| id).filter(|id| seen.insert(*id)).take(most).collect()
+}
+
+/// Has these wait behind the others.
+fn put_back(known: &mut KnownJobs, ids: &[u32], patience: Duration, now: Instant) {
+    known.is_changed = true;
+    for ((id, _), job) in known.jobs.iter_mut().filter(|(_, job)| !job.is_done) {
+        if ids.contains(id) {
+            job.later(patience, now);
+        }
+    }
 }
 
 fn give_up(known: &mut KnownJobs, id: u32) {
@@ -260,6 +286,11 @@ impl KnownJob {
         };
         // slurmdbd does not know the newest run yet, and this is the one before.
         if self.stretches.last().is_some_and(|last| record.is_over_at(last.began)) {
+            self.later(patience, now);
+            return Ok(None);
+        }
+        // It does not know yet that the newest run has begun.
+        if record.started.is_none() && self.stretches.last().is_some_and(|last| last.began >= record.submitted) {
             self.later(patience, now);
             return Ok(None);
         }
@@ -362,7 +393,7 @@ mod tests {
     use jobfence::report::account::{REAPED, SCHEMA};
     use jobfence::schedulers::slurm::HOLDER;
 
-    use super::database::Record;
+    use super::record::RunRecord;
     use super::summary::NodePart;
     use super::*;
 
@@ -538,7 +569,7 @@ mod tests {
             cpu_seconds: 4.0,
             ..NodePart::default()
         };
-        assert_eq!(job.part(&Record::default()), Some(part));
+        assert_eq!(job.part(&RunRecord::default()), Some(part));
         // However many there are, what is kept of them is bounded.
         let many = known(
             &(0..300)
@@ -547,7 +578,7 @@ mod tests {
         );
         let job = many.jobs.values().next().unwrap();
         assert!(job.stretches.len() <= 64);
-        assert_eq!(job.part(&Record::default()).unwrap().cpu_seconds, 300.0);
+        assert_eq!(job.part(&RunRecord::default()).unwrap().cpu_seconds, 300.0);
     }
 
     #[test]
@@ -556,7 +587,12 @@ mod tests {
             (1..=300).map(|id| line(id, "n1", "batch", &format!("{:02}:{:02}:00", id / 60, id % 60), 1.0)).collect();
         let mut jobs = known(&lines);
         jobs.jobs.get_mut(&(300, "n1".to_owned())).unwrap().tries = 1;
-        let ids = waiting(&jobs, Instant::now());
+        let now = Instant::now();
+        let ids = waiting(&jobs, now, AT_ONCE);
         assert_eq!((ids.len(), ids.first(), ids.last()), (100, Some(&299), Some(&200)));
+        // About these the database did not answer in time.
+        put_back(&mut jobs, &ids, Duration::ZERO, now);
+        let ids = waiting(&jobs, now, AT_ONCE / 2);
+        assert_eq!((ids.len(), ids.first(), ids.last()), (50, Some(&199), Some(&150)));
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use jobfence::sys::program::{AskedProgram, Silence};
 
 use super::gpus::LoggedGpus;
+use super::record::RunRecord;
 use crate::schedulers::slurm::job::KEPT;
 
 /// How long one Slurm command may take.
@@ -25,52 +26,10 @@ const FIELDS: &str = "--format=JobIDRaw,JobID,Submit,Start,End,State,NNodes,Allo
 /// The state of a record that goes on in the next one, since the job's size was changed.
 const RESIZED: &str = "RESIZING";
 
-/// The newest record of a job.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Record {
-    /// Its name for sacctmgr: the number of an array's last job is also that of the whole array.
-    pub name: String,
-    /// In seconds since 1970, as are the others.
-    pub submitted: u64,
-    pub started: Option<u64>,
-    pub ended: Option<u64>,
-    /// When the run before ended, if there was one.
-    pub before: Option<u64>,
-    pub nodes: u64,
-    pub gpus: u64,
-    pub comment: String,
-}
-
-impl Record {
-    /// Whether what began on a node at this moment belongs to the run. Clocks of hosts differ, so the middle of the time between the runs
-    /// is the border.
-    pub fn has(&self, began: u64) -> bool {
-        match (self.before, self.started) {
-            (None, _) => true,
-            (Some(_), None) => false,
-            (Some(before), Some(started)) => began >= before.midpoint(started.max(before)),
-        }
-    }
-
-    /// Whether what a node knows from one moment to another belongs to the run.
-    pub fn has_lasted(&self, began: u64, until: u64) -> bool {
-        let is_late = self.started.is_none_or(|started| until + APART >= started);
-        self.has(began) && is_late && !self.is_over_at(began)
-    }
-
-    /// Whether the run had ended when this began.
-    pub fn is_over_at(&self, began: u64) -> bool {
-        self.ended.is_some_and(|ended| began > ended + APART)
-    }
-}
-
-/// How far the clocks of hosts may be apart, in seconds.
-const APART: u64 = 5;
-
 /// What slurmdbd has about some jobs. A job in neither field is not known to it yet.
 #[derive(Default)]
 pub struct Found {
-    pub jobs: BTreeMap<u32, Record>,
+    pub jobs: BTreeMap<u32, RunRecord>,
     /// Jobs with a longer answer than is read: the number of an array's last job is also that of the whole array.
     pub too_long: BTreeSet<u32>,
     /// What the GPUs of these jobs did on this host.
@@ -100,7 +59,7 @@ impl Found {
     }
 
     pub(super) fn add(&mut self, ids: &[u32], said: &str) {
-        let mut of_job: BTreeMap<u32, Vec<(Record, bool)>> = BTreeMap::new();
+        let mut of_job: BTreeMap<u32, Vec<(RunRecord, bool)>> = BTreeMap::new();
         for line in said.lines() {
             if let Some((id, record, is_resized)) = read(line)
                 && ids.contains(&id)
@@ -125,11 +84,11 @@ impl Found {
     }
 }
 
-fn read(line: &str) -> Option<(u32, Record, bool)> {
+fn read(line: &str) -> Option<(u32, RunRecord, bool)> {
     let words: Vec<&str> = line.splitn(9, '|').collect();
     let [id, name, submitted, started, ended, state, nodes, granted, comment] = words.as_slice() else { return None };
     let gpus = granted.split(',').find_map(|one| one.strip_prefix("gres/gpu=")?.parse().ok());
-    let record = Record {
+    let record = RunRecord {
         name: (*name).to_owned(),
         submitted: submitted.parse().ok()?,
         started: started.parse().ok().filter(|started| *started > 0),
@@ -165,13 +124,22 @@ pub struct Comment {
     pub text: String,
 }
 
-/// Stores comments: a call for all that fit into a line of sacctmgr's, and a call for each other one. Returns the jobs that have theirs.
+/// Stores comments: a call for each that does not fit into a line of sacctmgr's, and one for all others. Those of many nodes are the long
+/// ones, and come first: other nodes write them, too. Nothing is written any more when the answer to which it belongs is not fresh. Returns
+/// the jobs that have theirs.
 pub fn store(
     comments: &[Comment],
+    is_fresh: &dyn Fn() -> bool,
     sacctmgr: &mut impl FnMut(&[&str], &str) -> Result<(String, Option<String>), Silence>,
 ) -> (BTreeSet<u32>, Result<(), String>) {
     let (mut stored, mut refused) = (BTreeSet::new(), Ok(()));
     let mut tell = |arguments: &[&str], text: &str| {
+        if !is_fresh() {
+            if refused.is_ok() {
+                refused = Err("sacctmgr takes too long".to_owned());
+            }
+            return;
+        }
         let complaint = match sacctmgr(arguments, text) {
             Ok((said, complaint)) => {
                 stored.extend(said.lines().filter_map(changed));
@@ -193,11 +161,11 @@ pub fn store(
         .iter()
         .map(words)
         .partition(|words| words.iter().map(|word| word.len() + 1).sum::<usize>() < LONGEST_LINE);
-    if !short.is_empty() {
-        tell(&[], &short.iter().map(|words| words.join(" ") + "\n").collect::<String>());
-    }
     for words in &long {
         tell(&words.each_ref().map(String::as_str), "");
+    }
+    if !short.is_empty() {
+        tell(&[], &short.iter().map(|words| words.join(" ") + "\n").collect::<String>());
     }
     (stored, refused)
 }
@@ -210,11 +178,11 @@ fn changed(line: &str) -> Option<u32> {
 /// Runs sacctmgr with these arguments, or with these lines to read.
 pub fn sacctmgr(arguments: &[&str], text: &str) -> Result<(String, Option<String>), Silence> {
     let all: Vec<&str> = ["--immediate"].iter().chain(arguments).copied().collect();
-    let told = program("sacctmgr", &all)
+    let heard = program("sacctmgr", &all)
         // readline reads the settings of a user's terminal otherwise.
         .with([("INPUTRC", "/dev/null".to_owned()), ("TERM", "dumb".to_owned())])
         .tell(text, Instant::now() + PATIENCE)?;
-    Ok((told.said, told.complaint))
+    Ok((heard.said, heard.complaint))
 }
 
 fn program(name: &str, arguments: &[&str]) -> AskedProgram {
@@ -280,11 +248,14 @@ mod tests {
             Ok((said.to_owned(), arguments.is_empty().then(|| "Error with request".to_owned())))
         };
         let all = [comment(1, "a"), comment(2, "b"), comment(3, "c"), comment(4, &long)];
-        let (stored, refused) = store(&all, &mut sacctmgr);
+        let (stored, refused) = store(&all, &|| true, &mut sacctmgr);
         assert_eq!((stored, refused), (BTreeSet::from([1, 2, 4]), Err("sacctmgr: Error with request".to_owned())));
         let line = |id: u32, text: &str| format!("modify job where jobid=5_{id} set AdminComment={text}\n");
-        assert_eq!(calls, [(0, line(1, "a") + &line(2, "b") + &line(3, "c")), (6, String::new())]);
-        let (stored, refused) = store(&all, &mut |_, _| Err(Silence::Late));
+        assert_eq!(calls, [(6, String::new()), (0, line(1, "a") + &line(2, "b") + &line(3, "c"))]);
+        let (stored, refused) = store(&all, &|| true, &mut |_, _| Err(Silence::Late));
         assert!(stored.is_empty() && refused.is_err());
+        // Another node may have written meanwhile.
+        let late = store(&all, &|| false, &mut |_, _| panic!("nothing is written any more"));
+        assert_eq!(late, (BTreeSet::new(), Err("sacctmgr takes too long".to_owned())));
     }
 }

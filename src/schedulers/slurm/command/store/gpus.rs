@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use jobfence::report::usage_log::UsageLog;
 
-use super::database::Record;
 use super::known::KnownJob;
+use super::record::RunRecord;
 use super::summary::GpuPart;
 use crate::gpu::{self, GpuUse, JobGpus};
 
@@ -36,7 +36,7 @@ impl LoggedGpus {
     }
 
     /// What the GPUs of a run did on this node; empty if not all of it is known. `None`: the run has no line.
-    pub fn of_run(&self, id: u32, node: &str, job: &KnownJob, record: &Record) -> Option<BTreeMap<u32, GpuPart>> {
+    pub fn of_run(&self, id: u32, node: &str, job: &KnownJob, record: &RunRecord) -> Option<BTreeMap<u32, GpuPart>> {
         let is_its = |gpus: &&JobGpus| {
             gpus.node.as_deref().is_none_or(|of| of == node)
                 && job.uid.is_none_or(|uid| gpus.uid.map(u64::from) == Some(uid))
@@ -76,13 +76,13 @@ mod tests {
             job
         };
         let logged = |jobs: &[JobGpus]| LoggedGpus { jobs: BTreeMap::from([(7, jobs.to_vec())]), wait: None };
-        let record = Record {
+        let record = RunRecord {
             submitted: 61,
             started: Some(500),
             ended: Some(610),
             before: Some(60),
             gpus: 2,
-            ..Record::default()
+            ..RunRecord::default()
         };
         let job = KnownJob { uid: Some(1), ..KnownJob::default() };
         let of = |lines: &[JobGpus]| logged(lines).of_run(7, "n1", &job, &record);

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use jobfence::report::account::{REAPED, SCHEMA};
 use jobfence::report::usage_log::UsageLog;
@@ -16,7 +16,7 @@ use jobfence::schedulers::slurm::HOLDER;
 use nix::unistd::{getegid, geteuid};
 use serde_json::{Value, json};
 
-use super::database::Record;
+use super::record::RunRecord;
 use super::summary::NodePart;
 use crate::logged::LoggedStep;
 use crate::moment::seconds_of;
@@ -27,6 +27,9 @@ const VERSION: u64 = 1;
 
 /// The longest file that is read.
 const LONGEST: u64 = 64 << 20;
+
+/// jobfence writes no longer line, in bytes.
+const LONGEST_LINE: u64 = 1 << 20;
 
 /// The most jobs that are remembered. Then the oldest are forgotten.
 const MOST_JOBS: usize = 50_000;
@@ -74,7 +77,7 @@ pub struct KnownJob {
 
 impl KnownJob {
     /// What the run with this record used here. `None`: it had no step here.
-    pub fn part(&self, record: &Record) -> Option<NodePart> {
+    pub fn part(&self, record: &RunRecord) -> Option<NodePart> {
         let mut of_run = self.stretches.iter().filter(|stretch| record.has(stretch.began)).map(|stretch| &stretch.part);
         let first = of_run.next()?.clone();
         Some(of_run.fold(first, |mut all, part| {
@@ -200,16 +203,17 @@ impl KnownJobs {
             let mut at = before.filter(|(read, _)| *read == ino).map_or(0, |(_, at)| at);
             file.seek(SeekFrom::Start(at)).map_err(|error| format!("{}: {error}", path.display()))?;
             let mut lines = BufReader::new(file);
-            let mut line = String::new();
+            let mut line = Vec::new();
             loop {
                 line.clear();
-                match lines.read_line(&mut line) {
-                    Ok(0) | Err(_) => break,
-                    // The line is still being written, or was cut short.
-                    Ok(_) if !line.ends_with('\n') => break,
-                    Ok(length) => at += u64::try_from(length).unwrap_or_default(),
+                let read = lines.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line);
+                let length = read.map_err(|error| format!("{}: {error}", path.display()))?;
+                // The line is still being written, or was cut short.
+                if !line.ends_with(b"\n") && length < LONGEST_LINE as usize {
+                    break;
                 }
-                self.add(&line);
+                at += length as u64;
+                self.add(&String::from_utf8_lossy(&line));
             }
             self.is_changed |= self.read != Some((ino, at));
             self.read = Some((ino, at));
@@ -263,7 +267,9 @@ impl KnownJobs {
 
     /// Forgets what is stored once no late step is expected, and what is too old or too much.
     fn forget(&mut self) {
-        let newest = self.jobs.values().map(|job| job.ended).max().unwrap_or_default();
+        // A clock that was wrong must not make all other jobs old.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let newest = self.jobs.values().map(|job| job.ended).filter(|ended| *ended <= now).max().unwrap_or_default();
         let before = self.jobs.len();
         self.jobs.retain(|_, job| job.ended + if job.is_done { REMEMBERED } else { TOO_OLD } > newest);
         if self.jobs.len() > MOST_JOBS {
@@ -345,5 +351,24 @@ mod tests {
         }
         known.forget();
         assert_eq!(known.jobs.keys().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 3]);
+        // One that ended by a clock that was wrong makes no other old.
+        known.jobs.insert((5, String::new()), KnownJob { ended: u64::from(u32::MAX), ..KnownJob::default() });
+        known.forget();
+        assert_eq!(known.jobs.keys().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 3, 5]);
+    }
+
+    #[test]
+    fn a_line_that_is_no_text_or_too_long_is_passed_over() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("usage.jsonl");
+        let config = Config { usage_log: Some(path.clone()), ..Config::default() };
+        let usage_log = UsageLog::from_config(&config).unwrap();
+        let long = "x".repeat(3 << 20) + "\n";
+        let all = [line(1).as_bytes(), b"{\"job\":\"\xff\xfe\n", long.as_bytes(), line(2).as_bytes()].concat();
+        fs::write(&path, &all).unwrap();
+        let mut known = KnownJobs::default();
+        known.read_on(&usage_log).unwrap();
+        assert_eq!(known.jobs.keys().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(known.read.map(|(_, at)| at), Some(all.len() as u64));
     }
 }

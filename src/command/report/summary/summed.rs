@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the log has said, and what an hour costs.
+
+use super::habits::Habits;
+use super::names::Names;
+use super::runs::By;
+use super::tally::Tally;
+
+/// What the log has said.
+pub struct SummedUp {
+    pub by: By,
+    /// `None`: all.
+    pub since: Option<String>,
+    pub names: Names,
+    pub tally: Tally,
+    pub habits: Habits,
+    pub prices: Prices,
+    pub is_of_all: bool,
+    pub files: u64,
+    pub lines: u64,
+    /// Lines that were there twice.
+    pub again: u64,
+    /// Runs that may have been counted in two.
+    pub early: u64,
+    /// What was passed over, in words.
+    pub passed_over: Option<String>,
+}
+
+/// What an hour costs.
+#[derive(Debug, Clone, Default)]
+pub struct Prices {
+    pub cpu: Option<f64>,
+    pub gpu: Option<f64>,
+    pub currency: Option<String>,
+}
