@@ -139,6 +139,68 @@ fn logs_of_many_nodes_are_one_summary() {
     assert!(missing.is_empty(), "not in jobfence(8): {missing:?}");
 }
 
+/// Each node has a file of its own, and they cover the same time: more jobs than are kept open.
+#[test]
+fn a_file_for_each_node_is_as_one_file_of_all() {
+    let temp = tempfile::tempdir().unwrap();
+    if !nix::unistd::getuid().is_root() {
+        return skip::skip("no root, who sees all");
+    }
+    let nodes = ["n1", "n2", "n3"].map(|node| (1..=30_000).map(|job| line(node, job, &json!({}))).collect::<Vec<_>>());
+    let (apart, together) = (temp.path().join("apart"), temp.path().join("together"));
+    fs::create_dir(&together).unwrap();
+    fs::create_dir(&apart).unwrap();
+    let all: String = (0..30_000).flat_map(|at| nodes.each_ref().map(|lines| lines[at].as_str())).collect();
+    fs::write(together.join("usage.jsonl"), all).unwrap();
+    for (at, lines) in nodes.iter().enumerate() {
+        fs::write(apart.join(format!("{at}.jsonl")), lines.concat()).unwrap();
+    }
+    // A copy is known again.
+    fs::copy(apart.join("0.jsonl"), apart.join("copy.jsonl")).unwrap();
+    let of = |directory: &Path| object(directory, &["--by", "account", "--json"]);
+    let (apart, together) = (of(&apart), of(&together));
+    assert_eq!((&apart["total"], &apart["total"]["jobs"]), (&together["total"], &30_000.into()));
+    assert_eq!(
+        (&apart["files"], &apart["lines_again"], &together["lines_again"]),
+        (&4.into(), &30_000.into(), &0.into())
+    );
+    assert_eq!((&apart["jobs_counted_early"], &apart["lines_late"]), (&0.into(), &0.into()));
+}
+
+/// What cannot be right spoils nothing else, and what is not known is not zero.
+#[test]
+fn wrong_clocks_late_lines_and_unknown_times_are_said() {
+    let temp = tempfile::tempdir().unwrap();
+    if !nix::unistd::getuid().is_root() {
+        return skip::skip("no root, who sees all");
+    }
+    let ahead = json!({"ended": "2099-01-01T00:00:00Z", "ended_unix_seconds": 4_070_908_800_u64});
+    let since_1970 = json!({"started": "1970-01-01T00:00:10Z", "started_unix_seconds": 10});
+    let unknown = json!({"cpu_seconds": null});
+    let of_extern = json!({"step": "extern", "cpu_seconds": 0.01});
+    let lines = [
+        line("n1", 1, &json!({})),
+        line("n1", 2, &ahead),
+        line("n1", 3, &since_1970),
+        line("n1", 4, &unknown),
+        line("n1", 4, &of_extern),
+        line("n1", 2000, &json!({})),
+        line("n1", 5, &json!({})),
+    ];
+    fs::write(temp.path().join("usage.jsonl"), lines.concat()).unwrap();
+    let done = report(temp.path(), &["--by", "account", "--json"]);
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert!(said.contains("2 lines that a wrong clock has dated"), "{said}");
+    let all: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let total = &all["total"];
+    assert_eq!(
+        (&total["jobs"], &total["jobs_cpu_unknown"], &all["lines_late"]),
+        (&4.into(), &1.into(), &1.into()),
+        "{all}"
+    );
+    assert_eq!((&total["cpu_hours_reserved"], &total["cpu_hours_used"]), (&6.0.into(), &3.0.into()), "{total}");
+}
+
 fn members(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(object) => object.iter().for_each(|(name, value)| {

@@ -6,6 +6,7 @@
 mod data;
 mod habits;
 mod line;
+mod merged;
 mod names;
 mod page;
 mod runs;
@@ -34,11 +35,12 @@ use crate::table;
 pub use data::SCHEMA;
 use habits::Habits;
 use line::Read;
+use merged::MergedLogs;
 use names::Names;
 pub use runs::By;
 use runs::JoinedRuns;
 use since::Since;
-use source::{FoundLogs, Next};
+use source::FoundLogs;
 use summed::{Prices, SummedUp};
 use tally::Tally;
 
@@ -135,6 +137,12 @@ pub fn summary(
     Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// In microseconds since 1970.
+fn micros(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// Reads the files. `uid`: only the lines of this user.
 fn read(found: FoundLogs, by: By, options: &SummaryOptions, uid: Option<u64>) -> (SummedUp, Vec<Error>) {
     let since = options.since.map(|since| since.seconds(SystemTime::now()));
@@ -152,62 +160,44 @@ fn read(found: FoundLogs, by: By, options: &SummaryOptions, uid: Option<u64>) ->
         }
     };
     let FoundLogs { sources, mut errors, others } = found;
-    let (mut files, mut lines, mut half, mut foreign, mut newer) = (0, 0, 0, 0, 0);
-    let firsts: Vec<u64> = sources.iter().map(|source| source.first).collect();
-    for (at, source) in sources.into_iter().enumerate() {
-        // What later files can still have.
-        let next = firsts.get(at + 1).copied().unwrap_or(u64::MAX);
-        let path = source.path.clone();
-        let failed = |error| Error::new(format!("cannot read a usage log to its end: {error}")).at(&path);
-        let mut file = match source.lines() {
-            Ok(file) => file,
-            Err(error) => {
-                errors.push(error);
-                continue;
-            }
-        };
-        files += 1;
-        loop {
-            let text = match file.next() {
-                Ok(None) => break,
-                Ok(Some(Next::Whole(text))) => text,
-                Ok(Some(Next::Half)) => {
-                    half += 1;
+    let (mut lines, mut foreign, mut newer, mut late, mut wrong_clock) = (0, 0, 0, 0, 0);
+    let now = micros(SystemTime::now());
+    // No line that ended before follows, but for those of a file that is not in order.
+    let mut sure = 0_u64;
+    let mut logs = MergedLogs::new(sources);
+    while let Some(text) = logs.next() {
+        match line::read(text, &earliest) {
+            Read::Line(line) => {
+                if uid.is_some() && line.uid != uid {
                     continue;
                 }
-                Ok(Some(Next::TooLong)) => {
-                    foreign += 1;
+                if !line.is_dated_right(now) {
+                    wrong_clock += 1;
                     continue;
                 }
-                Err(error) => {
-                    errors.push(failed(error));
-                    break;
+                lines += 1;
+                late += u64::from(line.ended.saturating_add(runs::SLACK) < sure);
+                sure = sure.max(line.ended);
+                for run in open.add(&line, sure, &mut names, by) {
+                    count(&run);
                 }
-            };
-            match line::read(text, &earliest) {
-                Read::Line(line) => {
-                    if uid.is_some() && line.uid != uid {
-                        continue;
-                    }
-                    lines += 1;
-                    for run in open.add(&line, line.ended.min(next), &mut names, by) {
-                        count(&run);
-                    }
-                }
-                Read::Earlier => {}
-                Read::Newer => newer += 1,
-                Read::Foreign => foreign += 1,
             }
+            Read::Earlier => {}
+            Read::Newer => newer += 1,
+            Read::Foreign => foreign += 1,
         }
     }
+    let (files, half, too_long) = (logs.files, logs.counts.half, logs.counts.too_long);
+    errors.append(&mut logs.errors);
     for run in open.end() {
         count(&run);
     }
     let passed_over = log::passed_over(&[
         (half, "without an end"),
-        (foreign, "that jobfence has not written"),
+        (foreign + too_long, "that jobfence has not written"),
         (newer, "of another release"),
         (open.again, "that were there twice"),
+        (wrong_clock, "that a wrong clock has dated"),
     ]);
     let no_logs = (others > 0).then(|| format!("{others} files that are no usage logs"));
     let passed_over = match (passed_over, no_logs) {
@@ -230,6 +220,7 @@ fn read(found: FoundLogs, by: By, options: &SummaryOptions, uid: Option<u64>) ->
         lines,
         again: open.again,
         early: open.early,
+        late,
         passed_over,
         tally,
         habits,

@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use crate::check::daemon::SchedulerDaemon;
+
 /// What a scheduler says of a job.
 pub enum JobState {
     Waits,
@@ -21,6 +23,13 @@ pub trait SleepingJob {
     fn config(&self) -> Option<PathBuf> {
         None
     }
+}
+
+/// Asks a program of the daemon's scheduler as a user.
+pub fn ask_as(daemon: &SchedulerDaemon, user: &str, argv: &[&str]) -> Result<String, String> {
+    let program = argv.first().copied().unwrap_or_default();
+    let words = daemon.words(argv).ok_or_else(|| format!("there is no {program}"))?;
+    Ok(daemon.ask(&as_user(user, &words))?.trim().to_owned())
 }
 
 /// The words that run these as a user, where the user can be.

@@ -98,6 +98,7 @@ pub fn json(summary: &SummedUp, out: &mut impl Write) -> io::Result<()> {
         "passed_over": summary.passed_over,
         "lines_again": summary.again,
         "jobs_counted_early": summary.early,
+        "lines_late": summary.late,
         "total": object(&summary.tally.total, &summary.prices, ("name", Value::Null)),
         "weeks": weeks.map(|(week, sums)| object(sums, &summary.prices, ("begins", monday(*week).into()))).collect::<Vec<_>>(),
         "advice": advice.iter().rev().flat_map(|pieces| pieces.iter().take(MOST_PIECES)).map(piece).collect::<Vec<_>>(),

@@ -3,7 +3,7 @@
 //!
 //! The rule is that of the job's card, for the most that any earlier run used, with a reserve. Each run is first compared with the advice
 //! that the runs before it would have given: so the log itself says how many later runs would have broken. The reserve is the smallest of
-//! [`RESERVES`] with which that was at most one run in a thousand. Otherwise there is no advice.
+//! [`RESERVES`] with which that was at most one run in a thousand, of all and of those that the advice is for. Otherwise there is none.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -43,6 +43,14 @@ struct Need {
     node_hours: f64,
 }
 
+/// What a run would have had to request for so much: the site may give it less than is granted, as with CPUQuotaPercent.
+fn in_request(needed: u64, granted: u64, limit: u64) -> u64 {
+    if limit == 0 || limit >= granted {
+        return needed;
+    }
+    u64::try_from((u128::from(needed) * u128::from(granted)).div_ceil(u128::from(limit))).unwrap_or(u64::MAX)
+}
+
 impl Need {
     fn new(run: &JoinedRun) -> Self {
         let parts = || run.parts.iter();
@@ -65,7 +73,7 @@ impl Need {
             let limit = parts().filter_map(|part| part.memory_limit).min().unwrap_or(granted);
             // A run whose memory was kept down counts as one that needed all that it had.
             let is_all = has_all_memory == Some(false) || is_reached(peak, limit);
-            (if is_all { peak.max(granted) } else { peak }, granted)
+            (if is_all { peak.max(granted) } else { in_request(peak, granted, limit) }, granted)
         });
         let cpu = parts().map(|part| part.cpu).sum::<Option<u64>>();
         let cpus = parts().map(RunOnNode::cpus).sum::<Option<u64>>();
@@ -73,20 +81,15 @@ impl Need {
         let was_held_back = periods.flatten().any(|(periods, throttled)| is_held_back(throttled, periods));
         let busy = cpu.zip(wall.filter(|wall| *wall > 0)).map(|(cpu, wall)| u128::from(cpu) * 1000 / u128::from(wall));
         let busy = busy.map(|busy| u64::try_from(busy).unwrap_or(u64::MAX));
-        let cpus =
-            busy.zip(cpus).map(|(busy, granted)| (if was_held_back { busy.max(granted) } else { busy }, granted));
-        let hours = |wall: u64| wall as f64 / 3.6e9;
-        // Where the site gives less than is granted, a lesser request gives less than it says: what would be enough is not known.
-        let has_all_it_was_granted = parts().all(|part| {
-            let is_less = |limit: Option<u64>, granted: Option<u64>| {
-                limit.zip(granted).is_some_and(|(limit, granted)| limit < granted)
-            };
-            !is_less(part.memory_limit, part.memory()) && !is_less(part.cpus_limit, part.cpus())
+        let cpus = busy.zip(cpus).map(|(busy, granted)| {
+            let limit = parts().map(|part| part.cpus_limit.or(part.cpus())).sum::<Option<u64>>().unwrap_or(granted);
+            (if was_held_back { busy.max(granted) } else { in_request(busy, granted, limit) }, granted)
         });
+        let hours = |wall: u64| wall as f64 / 3.6e9;
         Self {
-            memory: memory.filter(|_| has_all_it_was_granted),
+            memory,
             // How busy a short run was says little.
-            cpus: cpus.filter(|_| is_long && has_all_it_was_granted),
+            cpus: cpus.filter(|_| is_long),
             is_basis: [could_have_less && has_all_memory.is_some(), could_have_less],
             is_test: is_success != Some(false),
             wall: wall.map_or(0.0, hours),
@@ -108,6 +111,15 @@ struct Resource {
     reserved: f64,
     /// For how long: hours of each node, or of the job.
     hours: f64,
+    /// With each reserve: its later runs that would have been given less, and those that would have broken.
+    tried: [(u32, u32); 4],
+}
+
+impl Resource {
+    /// Whether this reserve has held for these runs, too, and not only for those of all users together.
+    fn has_held(&self, reserve: usize) -> bool {
+        self.tried.get(reserve).is_some_and(|(runs, broken)| u64::from(*broken) * MAY_BREAK <= u64::from(*runs))
+    }
 }
 
 /// The runs of one user and job name.
@@ -219,10 +231,15 @@ impl Habits {
             };
             let is_more = |less: u64| if of == 0 { less < granted } else { less.saturating_mul(1000) < granted };
             let is_too_little = |less: u64| if of == 0 { needed > less } else { is_above(needed, less) };
-            for one in held.iter_mut().filter(|_| need.is_test) {
+            for (at, one) in held.iter_mut().enumerate().filter(|_| need.is_test) {
                 if let Some(less) = asked(of, resource, one.reserve).filter(|less| is_more(*less)) {
+                    let is_broken = is_too_little(less);
                     one.runs += 1;
-                    one.broken += u64::from(is_too_little(less));
+                    one.broken += u64::from(is_broken);
+                    if let Some((runs, broken)) = resource.tried.get_mut(at) {
+                        *runs = runs.saturating_add(1);
+                        *broken = broken.saturating_add(u32::from(is_broken));
+                    }
                 }
             }
             let (unit, hours) = (if of == 0 { GIB } else { 1000.0 }, hours.get(of).copied().unwrap_or(0.0));
@@ -264,7 +281,8 @@ impl Habits {
             let Some(held) = held else { continue };
             let piece = |habit: &Habit| {
                 let resource = habit.of.get(of)?;
-                let less = asked(of, resource, held.reserve)?;
+                let reserve = RESERVES.get(of)?.iter().position(|reserve| *reserve == held.reserve)?;
+                let less = asked(of, resource, held.reserve).filter(|_| resource.has_held(reserve))?;
                 let unit = if of == 0 { less as f64 / GIB } else { less as f64 };
                 let saved = resource.reserved - unit * resource.hours;
                 let ask =
@@ -346,6 +364,38 @@ mod tests {
         assert_eq!((held.reserve, held.runs, held.broken), (25, 1000, 1));
         many.remove(0);
         assert_eq!(habits(&many).held()[0], None);
+    }
+
+    #[test]
+    fn advice_is_for_those_of_whom_it_has_held() {
+        // One whose jobs grow is a part in a thousand of all, but all of that user.
+        let (mut names, mut habits, mut open) = (Names::default(), Habits::new(), JoinedRuns::new());
+        let mut add = |uid: u64, peak: u64| {
+            let line = Line {
+                uid: Some(uid),
+                is_success: Some(true),
+                memory_granted: Some(64 << 30),
+                memory_limit: Some(64 << 30),
+                memory_peak: Some(peak << 30),
+                swap_peak: Some(0),
+                kept_down: Some(0),
+                oom_kills: Some(0),
+                ..line("a/batch 0-3600")
+            };
+            open.add(&line, line.ended, &mut names, By::User);
+            open.end().iter().for_each(|run| habits.add(run));
+        };
+        (0..4000).for_each(|_| add(1, 4));
+        [1, 1, 1, 1, 1, 10, 10, 10, 40, 10].into_iter().for_each(|peak| add(2, peak));
+        let [memory, _] = habits.advice();
+        assert!(habits.held()[0].is_some_and(|held| held.broken > 0), "{:?}", habits.held());
+        assert_eq!(memory.iter().map(|piece| piece.ask).collect::<Vec<_>>(), [AskFor::Memory(5 << 30, 64 << 30)]);
+    }
+
+    #[test]
+    fn where_less_is_given_than_granted_more_is_asked_for() {
+        assert_eq!([in_request(10, 40, 20), in_request(10, 40, 40), in_request(10, 40, 0)], [20, 10, 10]);
+        assert_eq!(in_request(u64::MAX, u64::MAX, 1), u64::MAX);
     }
 
     #[test]

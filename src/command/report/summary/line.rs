@@ -76,6 +76,18 @@ pub struct Line<'a> {
     pub was_stopped: bool,
 }
 
+/// A line may be dated so far ahead, and a step may have lasted so long, in microseconds.
+const MAY_BE_AHEAD: u64 = 86_400 * 1_000_000;
+const LONGEST_STEP: u64 = 366 * MAY_BE_AHEAD;
+
+impl Line<'_> {
+    /// Whether its times can be right. A node whose clock was wrong counts for nothing else.
+    pub fn is_dated_right(&self, now: u64) -> bool {
+        let lasted = self.wall.into_iter().chain(self.began.map(|began| self.ended.saturating_sub(began))).max();
+        self.ended <= now.saturating_add(MAY_BE_AHEAD) && lasted.is_none_or(|lasted| lasted <= LONGEST_STEP)
+    }
+}
+
 /// What a line is.
 #[derive(Debug, PartialEq)]
 pub enum Read<'a> {
@@ -91,8 +103,24 @@ pub enum Read<'a> {
 /// The beginning of a line as jobfence writes it, up to the time at which the step ended.
 const BEGIN: &[u8] = b"{\"schema\":\"jobfence-usage-1\",\"ended\":\"";
 
+/// What is before that time.
+const ENDED: &[u8] = b"\"ended\":\"";
+
 /// The length of `2026-11-25T03:31:01Z`.
 const MOMENT: usize = 20;
+
+/// When a step ended, as the log writes it. Such texts are in the order of their times.
+pub type EndText = [u8; MOMENT];
+
+/// When the step of a line ended, if the line is one of jobfence's.
+pub fn moment_of(line: &[u8]) -> Option<EndText> {
+    let rest = match line.strip_prefix(BEGIN) {
+        Some(rest) => rest,
+        // A collector can have written the line anew.
+        None => line.get(line.windows(ENDED.len()).position(|some| some == ENDED)? + ENDED.len()..)?,
+    };
+    rest.get(..MOMENT)?.try_into().ok().filter(|moment: &EndText| moment.is_ascii())
+}
 
 /// Reads a line. `since`: the earliest time of interest, as the log writes it; empty: all.
 pub fn read<'a>(line: &'a [u8], since: &str) -> Read<'a> {

@@ -15,7 +15,7 @@ use super::names::{NameId, Names};
 pub const MOST: usize = 1 << 15;
 
 /// How long after the end of its batch or extern step a run may get lines of other nodes, in microseconds.
-const SLACK: u64 = 3600 * 1_000_000;
+pub const SLACK: u64 = 3600 * 1_000_000;
 
 /// How long a step may outlive another one of its run, in microseconds, if no step says that the run is over.
 pub const LONGEST: u64 = 15 * 86_400 * 1_000_000;
@@ -49,6 +49,8 @@ pub struct RunOnNode {
     pub has_all_memory: Option<bool>,
     /// Whether a step was there that lasts as long as the job.
     is_over: bool,
+    /// Whether a step used CPU time that is not known.
+    is_cpu_unknown: bool,
     /// The names of the last steps, hashed, and when each ended.
     steps: Vec<(u64, u64)>,
 }
@@ -87,6 +89,11 @@ impl RunOnNode {
         self.memory_limit = self.memory_limit.max(line.memory_limit);
         self.gpus_granted = self.gpus_granted.max(line.gpus_granted);
         sum(&mut self.cpu, line.cpu);
+        // The extern step's own processes only wait.
+        self.is_cpu_unknown |= line.cpu.is_none() && line.step != "extern";
+        if self.is_cpu_unknown {
+            self.cpu = None;
+        }
         sum(&mut self.periods, line.periods);
         sum(&mut self.throttled_periods, line.throttled_periods);
         sum(&mut self.oom_kills, line.oom_kills);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The files of usage logs: this node's, or all below a directory, plain or packed by gzip or zstd.
 //!
-//! Files are read one after another, in the order of their first lines. So no line that ended before the first line of a file follows.
+//! A file is a log if one of its first lines is.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek};
@@ -15,7 +15,7 @@ use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
-use super::line::{self, Read as LineRead};
+use super::line::{self, EndText, Read as LineRead, moment_of};
 
 /// jobfence writes no longer line, in bytes.
 const LONGEST: u64 = 1 << 20;
@@ -26,7 +26,11 @@ const DEEPEST: usize = 32;
 /// What a frame of zstd may demand of memory, in bytes. It is what zstd itself uses at most, unless it is told --long or --ultra.
 const WINDOW: u64 = 8 << 20;
 
-const PIECE: usize = 1 << 17;
+/// The first lines are read in such pieces.
+const PIECE: usize = 1 << 13;
+
+/// So many lines are looked at.
+const FIRST_LINES: usize = 16;
 
 /// A file that may have lines.
 #[derive(Debug)]
@@ -34,8 +38,8 @@ pub struct LogSource {
     pub path: PathBuf,
     /// An open file, for those of this node: they may get other names.
     file: Option<File>,
-    /// When the step of the first line ended, in microseconds.
-    pub first: u64,
+    /// When the step of the first line ended.
+    pub first: EndText,
 }
 
 /// The files below a directory, and what could not be read.
@@ -54,7 +58,6 @@ impl FoundLogs {
         for (path, file) in files {
             found.add(path, file);
         }
-        // They are in order already, and one without a line stays where it is.
         found
     }
 
@@ -140,20 +143,19 @@ impl FoundLogs {
 }
 
 /// When the step of the first line ended. `None`: it is no usage log.
-fn first_of(file: &File) -> io::Result<Option<u64>> {
-    let mut lines = LogLines::new(file.try_clone()?)?;
+fn first_of(file: &File) -> io::Result<Option<EndText>> {
+    let mut lines = LogLines::new(file.try_clone()?, PIECE)?;
     let mut first = None;
-    // Half a line at the beginning, or one of others, does not hide the rest.
-    for _ in 0..16 {
-        match lines.next()? {
-            Some(Next::Whole(text)) => {
-                if let LineRead::Line(line) = line::read(text, "") {
-                    first = Some(line.ended);
+    // Half a line at the beginning, or one of others, does not hide the rest. A log has no line of any length.
+    for _ in 0..FIRST_LINES {
+        match lines.read()? {
+            Some(Next::Whole) => {
+                if matches!(line::read(lines.line(), ""), LineRead::Line(_) | LineRead::Newer) {
+                    first = moment_of(lines.line());
                     break;
                 }
             }
-            Some(Next::TooLong) => {}
-            Some(Next::Half) | None => break,
+            Some(Next::TooLong | Next::Half) | None => break,
         }
     }
     let mut file = file;
@@ -163,7 +165,7 @@ fn first_of(file: &File) -> io::Result<Option<u64>> {
 
 impl LogSource {
     /// The lines, from the first.
-    pub fn lines(self) -> Result<LogLines> {
+    pub fn lines(self, piece: usize) -> Result<LogLines> {
         let failed = |error: io::Error| Error::new(format!("cannot open a usage log: {error}")).at(&self.path);
         let file = match self.file {
             Some(file) => file,
@@ -173,13 +175,14 @@ impl LogSource {
                 File::options().read(true).custom_flags(flags).open(&self.path).map_err(failed)?
             }
         };
-        LogLines::new(file).map_err(failed)
+        LogLines::new(file, piece).map_err(failed)
     }
 }
 
 /// What comes next in a file.
-pub enum Next<'a> {
-    Whole(&'a [u8]),
+pub enum Next {
+    /// [`LogLines::line`] has it.
+    Whole,
     /// The end of the file, without the end of a line.
     Half,
     TooLong,
@@ -187,12 +190,15 @@ pub enum Next<'a> {
 
 /// The lines of a file.
 pub struct LogLines {
-    file: BufReader<Box<dyn Read>>,
+    /// `None`: closed.
+    file: Option<BufReader<Box<dyn Read>>>,
     line: Vec<u8>,
+    /// Whether the rest of a line is still to be passed over.
+    is_within: bool,
 }
 
 impl LogLines {
-    fn new(mut file: File) -> io::Result<Self> {
+    fn new(mut file: File, piece: usize) -> io::Result<Self> {
         let mut magic = [0; 4];
         let mut length = 0;
         while let Some(rest) = magic.get_mut(length..).filter(|rest| !rest.is_empty()) {
@@ -203,28 +209,40 @@ impl LogLines {
         }
         file.rewind()?;
         let reader: Box<dyn Read> = match magic {
-            [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(BufReader::with_capacity(PIECE, file))),
-            [0x28, 0xb5, 0x2f, 0xfd] => Box::new(Zstd::new(BufReader::with_capacity(PIECE, file))?),
+            [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(BufReader::with_capacity(piece, file))),
+            [0x28, 0xb5, 0x2f, 0xfd] => Box::new(Zstd::new(BufReader::with_capacity(piece, file))?),
             _ => Box::new(file),
         };
-        Ok(Self { file: BufReader::with_capacity(PIECE, reader), line: Vec::new() })
+        let file = Some(BufReader::with_capacity(piece, reader));
+        Ok(Self { file, line: Vec::new(), is_within: false })
     }
 
-    /// The next line, without its end.
-    pub fn next(&mut self) -> io::Result<Option<Next<'_>>> {
+    /// Reads the next line. `None`: there is none.
+    pub fn read(&mut self) -> io::Result<Option<Next>> {
+        let Some(file) = &mut self.file else { return Ok(None) };
+        if std::mem::take(&mut self.is_within) {
+            super::super::log::skip_line(file)?;
+        }
         self.line.clear();
-        let read = Read::take(&mut self.file, LONGEST).read_until(b'\n', &mut self.line)?;
+        let read = Read::take(&mut *file, LONGEST).read_until(b'\n', &mut self.line)?;
         if read == 0 {
             return Ok(None);
         }
-        if self.line.last() != Some(&b'\n') {
-            if self.line.len() as u64 != LONGEST {
-                return Ok(Some(Next::Half));
-            }
-            super::super::log::skip_line(&mut self.file)?;
-            return Ok(Some(Next::TooLong));
+        if self.line.pop_if(|last| *last == b'\n').is_some() {
+            return Ok(Some(Next::Whole));
         }
-        Ok(self.line.strip_suffix(b"\n").map(Next::Whole))
+        self.is_within = self.line.len() as u64 == LONGEST;
+        Ok(Some(if self.is_within { Next::TooLong } else { Next::Half }))
+    }
+
+    /// The line that was read, without its end.
+    pub fn line(&self) -> &[u8] {
+        &self.line
+    }
+
+    /// Gives back the file and its memory.
+    pub fn close(&mut self) {
+        (self.file, self.line) = (None, Vec::new());
     }
 }
 

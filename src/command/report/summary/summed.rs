@@ -22,6 +22,8 @@ pub struct SummedUp {
     pub again: u64,
     /// Runs that may have been counted in two.
     pub early: u64,
+    /// Lines that came so late that their jobs may have been counted already.
+    pub late: u64,
     /// What was passed over, in words.
     pub passed_over: Option<String>,
 }

@@ -160,6 +160,12 @@ impl<'a> Shown<'a> {
         if total.gpu_unknown < total.jobs {
             all.push("What GPUs did: only how long they were held is known.".to_owned());
         }
+        if self.summary.late > 0 {
+            all.push(format!(
+                "{} lines came more than an hour late: their jobs may be counted as two.",
+                grouped(self.summary.late as f64)
+            ));
+        }
         if self.summary.early > 0 {
             all.push(format!("{} may be counted as two: too many ran at once.", jobs(self.summary.early)));
         }

@@ -2,7 +2,7 @@
 //! The job that `jobfence setup` tries under Grid Engine.
 
 use crate::check::daemon::SchedulerDaemon;
-use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
+use crate::setup::sleeping_job::{JobState, SleepingJob, ask_as};
 
 /// Its commands find Grid Engine by this daemon, whose host bears this name.
 pub struct SleepingQueueJob(pub SchedulerDaemon, pub String);
@@ -12,8 +12,7 @@ impl SleepingJob for SleepingQueueJob {
         let place = format!("hostname={}", self.1);
         let quiet = ["-terse", "-b", "y", "-N", "jobfence-setup", "-o", "/dev/null", "-e", "/dev/null"];
         let argv = [&["qsub"], &quiet[..], &["-l", &place, "/bin/sleep", "60"]].concat();
-        let words = self.0.words(&argv).ok_or("there is no qsub")?;
-        Ok(self.0.ask(&as_user(user, &words))?.trim().to_owned())
+        ask_as(&self.0, user, &argv)
     }
 
     fn state(&self, id: &str) -> JobState {
@@ -21,9 +20,7 @@ impl SleepingJob for SleepingQueueJob {
     }
 
     fn delete(&self, user: &str, id: &str) {
-        if let Some(words) = self.0.words(&["qdel", id]) {
-            let _ = self.0.ask(&as_user(user, &words));
-        }
+        let _ = ask_as(&self.0, user, &["qdel", id]);
     }
 }
 

@@ -2,7 +2,7 @@
 //! The job that `jobfence setup` tries under HTCondor.
 
 use crate::check::daemon::SchedulerDaemon;
-use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
+use crate::setup::sleeping_job::{JobState, SleepingJob, as_user, ask_as};
 
 /// Its commands find HTCondor by this daemon.
 pub struct SleepingSlotJob(pub SchedulerDaemon);
@@ -25,9 +25,7 @@ impl SleepingJob for SleepingSlotJob {
     }
 
     fn delete(&self, user: &str, id: &str) {
-        if let Some(words) = self.0.words(&["condor_rm", id]) {
-            let _ = self.0.ask(&as_user(user, &words));
-        }
+        let _ = ask_as(&self.0, user, &["condor_rm", id]);
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::check::daemon::SchedulerDaemon;
 use crate::schedulers::pbs::node;
-use crate::setup::sleeping_job::{JobState, SleepingJob, as_user};
+use crate::setup::sleeping_job::{JobState, SleepingJob, ask_as};
 
 /// Its commands find OpenPBS by this daemon.
 pub struct SleepingChunkJob {
@@ -23,8 +23,7 @@ impl SleepingJob for SleepingChunkJob {
         let select = format!("select=1:ncpus=1:mem=100mb:host={node}");
         let quiet = ["-N", "jobfence-setup", "-o", "/dev/null", "-e", "/dev/null", "-l", &select];
         let argv = [&["qsub"], &quiet[..], &["--", "/bin/sleep", "60"]].concat();
-        let words = self.daemon.words(&argv).ok_or("there is no qsub")?;
-        Ok(self.daemon.ask(&as_user(user, &words))?.trim().to_owned())
+        ask_as(&self.daemon, user, &argv)
     }
 
     fn state(&self, id: &str) -> JobState {
@@ -32,9 +31,7 @@ impl SleepingJob for SleepingChunkJob {
     }
 
     fn delete(&self, user: &str, id: &str) {
-        if let Some(words) = self.daemon.words(&["qdel", id]) {
-            let _ = self.daemon.ask(&as_user(user, &words));
-        }
+        let _ = ask_as(&self.daemon, user, &["qdel", id]);
     }
 }
 

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The lines of all files in the order in which their steps ended: a job of several nodes has its lines in several files.
+//!
+//! A file is open from its first line's time to its end. So of files that follow one another, as those of one node, one is open.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::path::PathBuf;
+use std::time::SystemTime;
+use std::vec::IntoIter;
+
+use jobfence::error::Error;
+use jobfence::report::account::utc;
+
+use super::line::{EndText, moment_of};
+use super::source::{LogLines, LogSource, Next};
+
+/// How much all files together may read ahead, in bytes, and each at least and at most.
+const AHEAD: usize = 16 << 20;
+const PIECES: [usize; 2] = [1 << 13, 1 << 17];
+
+/// The files, with the line of each that comes next.
+pub struct MergedLogs {
+    /// Those that are not open yet, the earliest first.
+    waiting: std::iter::Peekable<IntoIter<LogSource>>,
+    open: Vec<OpenLog>,
+    /// The place in `open` by when the step of its next line ended.
+    order: BinaryHeap<Reverse<(EndText, usize)>>,
+    /// The file whose line was handed out last.
+    last: Option<usize>,
+    piece: usize,
+    now: EndText,
+    /// How many files were opened.
+    pub files: u64,
+    pub counts: PassedOver,
+    pub errors: Vec<Error>,
+}
+
+/// Lines that are none.
+#[derive(Debug, Default)]
+pub struct PassedOver {
+    /// Without an end.
+    pub half: u64,
+    /// Longer than jobfence writes one.
+    pub too_long: u64,
+}
+
+struct OpenLog {
+    path: PathBuf,
+    lines: LogLines,
+    /// When the step of the line ended; if a line does not say it, or by a clock that is ahead, as the line before.
+    moment: EndText,
+}
+
+impl MergedLogs {
+    /// Of files in the order of their first lines.
+    pub fn new(sources: Vec<LogSource>) -> Self {
+        let piece = (AHEAD / sources.len().max(1)).clamp(PIECES[0], PIECES[1]);
+        Self {
+            waiting: sources.into_iter().peekable(),
+            open: Vec::new(),
+            order: BinaryHeap::new(),
+            last: None,
+            piece,
+            now: utc(SystemTime::now()).as_bytes().try_into().unwrap_or([b'9'; 20]),
+            files: 0,
+            counts: PassedOver::default(),
+            errors: Vec::new(),
+        }
+    }
+
+    /// The next line.
+    pub fn next(&mut self) -> Option<&[u8]> {
+        if let Some(last) = self.last.take() {
+            self.go_on(last);
+        }
+        loop {
+            let front = self.order.peek().map(|Reverse((moment, _))| *moment);
+            match self.waiting.next_if(|source| front.is_none_or(|front| source.first <= front)) {
+                Some(source) => self.open(source),
+                None => break,
+            }
+        }
+        let Reverse((_, at)) = self.order.pop()?;
+        self.last = Some(at);
+        self.open.get(at).map(|log| log.lines.line())
+    }
+
+    fn open(&mut self, source: LogSource) {
+        let (path, moment) = (source.path.clone(), source.first);
+        match source.lines(self.piece) {
+            Ok(lines) => {
+                self.files += 1;
+                self.open.push(OpenLog { path, lines, moment });
+                self.go_on(self.open.len() - 1);
+            }
+            Err(error) => self.errors.push(error),
+        }
+    }
+
+    /// Reads the next line of a file, or closes it.
+    fn go_on(&mut self, at: usize) {
+        let Some(log) = self.open.get_mut(at) else { return };
+        loop {
+            match log.lines.read() {
+                Ok(Some(Next::Whole)) => {
+                    log.moment = moment_of(log.lines.line()).filter(|moment| *moment <= self.now).unwrap_or(log.moment);
+                    self.order.push(Reverse((log.moment, at)));
+                    return;
+                }
+                Ok(Some(Next::Half)) => self.counts.half += 1,
+                Ok(Some(Next::TooLong)) => self.counts.too_long += 1,
+                Ok(None) => break,
+                Err(error) => {
+                    let what = format!("cannot read a usage log to its end: {error}");
+                    self.errors.push(Error::new(what).at(&log.path));
+                    break;
+                }
+            }
+        }
+        log.lines.close();
+    }
+}
