@@ -82,13 +82,13 @@ def log():
 
 
 def stored(top):
-    """A sacct that has one job of two nodes, in the format of jobstats."""
+    """A sacct that has one job of two nodes: when it was submitted, and its comment in the format of jobstats."""
     nodes = {"node1": {"total_time": 3600.0, "cpus": 2, "total_memory": 4 * GIB, "used_memory": GIB},
              "node<2>": {"total_time": 36.0, "cpus": 2, "total_memory": 4 * GIB, "used_memory": 3 * GIB}}
     summary = {"nodes": nodes, "total_time": 3600, "gpus": False, "jobfence": 1}
     comment = "JS1:" + base64.b64encode(gzip.compress(json.dumps(summary).encode())).decode()
     (top / "bin").mkdir()
-    (top / "bin/sacct").write_text(f"#!/bin/sh\necho '{comment}'\n")
+    (top / "bin/sacct").write_text(f"#!/bin/sh\necho '1764041011|{comment}'\n")
     (top / "bin/sacct").chmod(0o755)
 
 

@@ -84,7 +84,7 @@ impl Driver {
 }
 
 fn question(minors: &[u32], accounting: bool) -> Value {
-    json!({"nvidia": minors, "nvidia_all": false, "accounting": accounting, "drm": [], "pids": []})
+    json!({"nvidia": minors, "began": [], "nvidia_all": false, "accounting": accounting, "drm": [], "pids": []})
 }
 
 #[test]

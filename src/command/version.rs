@@ -9,7 +9,7 @@ use jobfence::{config, record};
 
 use crate::host::grantable;
 use crate::schedulers::slurm;
-use crate::{check, living, report, series};
+use crate::{check, gpu, living, report, series};
 
 /// Behind the name of the command.
 pub fn long() -> &'static str {
@@ -19,9 +19,16 @@ pub fn long() -> &'static str {
 
 fn text() -> String {
     let records = record::FORMS.iter().map(|form| form.trim_end()).chain([nodes::MAGIC]).collect::<Vec<_>>().join(", ");
-    let schemas =
-        [account::SCHEMA, check::SCHEMA, living::SCHEMA, report::SCHEMA, series::SCHEMA, report::SUMMARY_SCHEMA]
-            .join(", ");
+    let schemas = [
+        account::SCHEMA,
+        check::SCHEMA,
+        living::SCHEMA,
+        report::SCHEMA,
+        series::SCHEMA,
+        gpu::SCHEMA,
+        report::SUMMARY_SCHEMA,
+    ]
+    .join(", ");
     let lines = [
         jobfence::VERSION.to_owned(),
         format!("built for: {}", jobfence::BUILT_FOR),

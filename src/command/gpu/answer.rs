@@ -13,6 +13,8 @@ use super::nvml::Accounted;
 pub struct ProbeQuestion {
     /// NVIDIA's with these numbers.
     pub nvidia: Vec<u32>,
+    /// When the last of the jobs began that have each of these, in microseconds since 1970.
+    pub began: Vec<u64>,
     /// All of NVIDIA's: it is not known which are the jobs'.
     pub nvidia_all: bool,
     /// Whether the driver is to keep a record of each process.
@@ -58,6 +60,7 @@ impl ProbeQuestion {
     pub fn json(&self) -> Value {
         json!({
             "nvidia": self.nvidia,
+            "began": self.began,
             "nvidia_all": self.nvidia_all,
             "accounting": self.accounting,
             "drm": self.drm,
@@ -68,6 +71,7 @@ impl ProbeQuestion {
     pub fn of_json(value: &Value) -> Option<Self> {
         Some(Self {
             nvidia: all(value, "nvidia", |minor| u32::try_from(minor.as_u64()?).ok())?,
+            began: all(value, "began", Value::as_u64)?,
             nvidia_all: value.get("nvidia_all")?.as_bool()?,
             accounting: value.get("accounting")?.as_bool()?,
             drm: all(value, "drm", text)?,
@@ -216,6 +220,7 @@ mod tests {
     fn what_is_written_is_read_the_same() {
         let question = ProbeQuestion {
             nvidia: vec![3, 0],
+            began: vec![5, 1 << 50],
             nvidia_all: true,
             accounting: true,
             drm: vec!["renderD128".into()],

@@ -16,7 +16,7 @@ use super::figures::{GpuCounters, GpuUse, JobGpus, SOURCES};
 use crate::series;
 
 /// The name of the objects' format. A program that reads them checks it first.
-const SCHEMA: &str = "jobfence-gpus-1";
+pub const SCHEMA: &str = "jobfence-gpus-1";
 
 /// The ending of a file's name, and what stands behind the usage log's.
 const ENDING: &str = ".gpus";

@@ -135,7 +135,10 @@ fn gpu(
     }
     ask!(nvml.uuid(device), uuid => gpu.uuid = Some(uuid));
     ask!(nvml.is_divided(device), is_divided => gpu.is_divided = Some(is_divided));
-    ask!(nvml.utilization(device, seen.get(&minor).copied().unwrap_or(0)), (mean, most, last) => {
+    let began =
+        question.nvidia.iter().zip(&question.began).find(|(of, _)| **of == minor).map_or(0, |(_, began)| *began);
+    let since = seen.get(&minor).copied().unwrap_or(0).max(began);
+    ask!(nvml.utilization(device, since), (mean, most, last) => {
         (gpu.percent, gpu.most_percent) = (Some(mean), Some(most));
         seen.insert(minor, last);
     });

@@ -184,6 +184,11 @@ impl GpuSampler {
         for gpu in &answer.nvidia {
             let is_this = |device: &&String| nvidias(device) == Some(gpu.minor);
             match live.devices.as_ref().map(|devices| devices.iter().find(is_this)) {
+                // Without them it is not known whether another job's is there. What it does now is unknown then.
+                Some(Some(device)) if gpu.processes.is_none() => {
+                    job.of(device).forget_now();
+                    heard.insert(device.clone());
+                }
                 Some(Some(device)) => {
                     let is_whole = is_only_ones(device) && gpu.is_divided == Some(false) && !is_anothers(gpu);
                     job.of(device).add_nvidia(gpu, is_whole, &has, moment, live.started);
@@ -206,7 +211,9 @@ impl GpuSampler {
             };
             let clients = answer.clients.iter().filter(|client| live.pids.contains(&client.pid));
             let clients: Vec<_> = clients.filter(|client| gpu.address.as_ref() == Some(&client.address)).collect();
-            job.of(device).add_drm(gpu, is_only_ones(device), &clients, moment);
+            // One of which it is not known what GPUs it has may have this.
+            let is_whole = is_only_ones(device) && others().all(|other| other.devices.is_some());
+            job.of(device).add_drm(gpu, is_whole, &clients, moment);
             heard.insert(device.clone());
         }
         if job.gpus.is_empty() {
@@ -361,7 +368,11 @@ fn question(config: &Config, host: &Host, jobs: &BTreeMap<String, LiveJob>) -> P
     let devices = || jobs.values().flat_map(|job| job.devices.iter().flatten());
     let drm: BTreeSet<&str> = devices().filter_map(|device| drm_name(device)).collect();
     let minors: BTreeSet<u32> = devices().filter_map(|device| nvidias(device)).collect();
+    let has = |job: &&LiveJob, minor: u32| job.devices.iter().flatten().any(|device| nvidias(device) == Some(minor));
+    // What a GPU did before is that of the job before.
+    let began = |minor: u32| jobs.values().filter(|job| has(job, minor)).map(|job| job.started).fold(0.0, f64::max);
     ProbeQuestion {
+        began: minors.iter().map(|minor| (began(*minor) * 1e6) as u64).collect(),
         nvidia: minors.into_iter().collect(),
         nvidia_all: jobs.values().any(|job| job.devices.is_none()) && has_driver(host),
         accounting: config.gpu_accounting,

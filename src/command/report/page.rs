@@ -48,7 +48,7 @@ pub fn of_summary(job: &str, summary: &Summary) -> String {
     let parts: Vec<_> = summary.nodes().collect();
     let share = |used: Option<f64>, of: Option<f64>| Some(100.0 * used? / of.filter(|of| *of > 0.0)?);
     let cpus = parts.iter().map(|(_, part)| part.cpus).sum::<Option<u64>>();
-    let used: f64 = parts.iter().map(|(_, part)| part.cpu_seconds).sum();
+    let used = parts.iter().map(|(_, part)| part.cpu_seconds).sum::<Option<f64>>();
     let granted = cpus.map(|cpus| cpus as f64 * wall as f64);
     let fullest = parts.iter().filter_map(|(node, part)| Some((node, part.memory_peak?, part.memory)));
     let fullest = fullest.max_by_key(|(_, peak, _)| *peak);
@@ -61,7 +61,7 @@ pub fn of_summary(job: &str, summary: &Summary) -> String {
         section aria-labelledby="used" {
             h2 #used { "Used of what was granted" }
             (bars(&[
-                Bar { name: "CPU time", share: share(Some(used), granted), text: of(seconds(used), granted.map(seconds)) },
+                Bar { name: "CPU time", share: share(used, granted), text: used.map_or_else(|| UNKNOWN.to_owned(), |used| of(seconds(used), granted.map(seconds))) },
                 Bar {
                     name: "Memory",
                     share: fullest.and_then(|(_, peak, most)| share(Some(peak as f64), most.map(|most| most as f64))),
@@ -75,7 +75,7 @@ pub fn of_summary(job: &str, summary: &Summary) -> String {
             h2 #nodes { "Nodes" }
             (table("What each node has said", &["Node", "CPU time", "CPUs", "Peak of memory", "Memory granted"], parts.iter().map(|(node, part)| vec![
                 Cell::text(printable(node)),
-                Cell::with_bar(seconds(part.cpu_seconds), share(Some(part.cpu_seconds), part.cpus.map(|cpus| cpus as f64 * wall as f64))),
+                Cell::with_bar(part.cpu_seconds.map_or_else(|| UNKNOWN.to_owned(), seconds), share(part.cpu_seconds, part.cpus.map(|cpus| cpus as f64 * wall as f64))),
                 Cell::number(part.cpus.map(|cpus| cpus.to_string())),
                 Cell::with_bar(bytes(part.memory_peak), share(part.memory_peak.map(|peak| peak as f64), part.memory.map(|most| most as f64))),
                 Cell::number(part.memory.map(binary)),

@@ -20,10 +20,11 @@ pub fn in_words(job: &str, summary: &Summary, width: usize) -> String {
     let elapsed = Duration::from_secs(summary.seconds());
     let row = |(node, part): (&str, NodePart)| {
         let efficiency = part.cpus.map(|cpus| cpus as f64 * elapsed.as_secs_f64()).filter(|granted| *granted > 0.0);
-        let efficiency = efficiency.map(|granted| format!("{:.1}", 100.0 * part.cpu_seconds / granted));
+        let efficiency =
+            efficiency.zip(part.cpu_seconds).map(|(granted, used)| format!("{:.1}", 100.0 * used / granted));
         vec![
             printable(node),
-            time(Duration::try_from_secs_f64(part.cpu_seconds).ok()),
+            time(part.cpu_seconds.and_then(|used| Duration::try_from_secs_f64(used).ok())),
             number(part.cpus),
             efficiency.unwrap_or_else(|| NONE.to_owned()),
             mib(part.memory_peak),
@@ -91,11 +92,11 @@ mod tests {
             cpus: Some(2),
             memory: Some(200 << 20),
             memory_peak: Some(50 << 20),
-            cpu_seconds: 30.0,
+            cpu_seconds: Some(30.0),
             ..NodePart::default()
         };
         summary.put("n1", &part, 60);
-        summary.put("n2\u{1b}[2J", &NodePart { cpu_seconds: 1.0, ..NodePart::default() }, 60);
+        summary.put("n2\u{1b}[2J", &NodePart { cpu_seconds: Some(1.0), ..NodePart::default() }, 60);
         let text = in_words("7", &summary, 80);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[..2], ["job 7, from Slurm's accounting", "  time      1:00"]);

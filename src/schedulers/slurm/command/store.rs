@@ -454,7 +454,7 @@ mod tests {
             cpus: Some(2),
             memory: Some(100),
             memory_peak: Some(40),
-            cpu_seconds: 5.0,
+            cpu_seconds: Some(5.0),
             ..NodePart::default()
         };
         assert_eq!((summary.nodes().collect::<Vec<_>>(), summary.seconds()), (vec![("n1", part)], 110));
@@ -566,7 +566,7 @@ mod tests {
             cpus: Some(2),
             memory: Some(100),
             memory_peak: Some(40),
-            cpu_seconds: 4.0,
+            cpu_seconds: Some(4.0),
             ..NodePart::default()
         };
         assert_eq!(job.part(&RunRecord::default()), Some(part));
@@ -578,7 +578,7 @@ mod tests {
         );
         let job = many.jobs.values().next().unwrap();
         assert!(job.stretches.len() <= 64);
-        assert_eq!(job.part(&RunRecord::default()).unwrap().cpu_seconds, 300.0);
+        assert_eq!(job.part(&RunRecord::default()).unwrap().cpu_seconds, Some(300.0));
     }
 
     #[test]

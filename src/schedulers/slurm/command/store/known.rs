@@ -253,7 +253,11 @@ impl KnownJobs {
             cpus: cpus.map(|cpus| cpus.thousandths().div_ceil(1000)),
             memory: step.memory_granted_bytes.or(step.memory_limit_bytes),
             memory_peak: step.job_memory_peak_bytes.max(step.usage.memory_peak),
-            cpu_seconds: step.usage.cpu.unwrap_or_default().as_secs_f64(),
+            // The extern step's own processes only wait.
+            cpu_seconds: match (step.usage.cpu, step.step.as_deref()) {
+                (None, Some("extern")) => Some(0.0),
+                (cpu, _) => cpu.map(|cpu| cpu.as_secs_f64()),
+            },
             ..NodePart::default()
         };
         // The janitor may come when the job's next run has begun, and says nothing of the step's end.

@@ -36,7 +36,7 @@ pub struct NodePart {
     /// The most memory in use at once, in bytes.
     pub memory_peak: Option<u64>,
     /// CPU time in seconds.
-    pub cpu_seconds: f64,
+    pub cpu_seconds: Option<f64>,
     /// Its GPUs by their numbers. Empty: not all of them are known.
     pub gpus: BTreeMap<u32, GpuPart>,
 }
@@ -72,7 +72,8 @@ impl NodePart {
     pub fn entry(&self) -> Value {
         let mut entry = Map::new();
         // Rounded to the millisecond, so that parsing and writing again gives the same text.
-        entry.insert(CPU.to_owned(), json!((self.cpu_seconds * 1000.0).round() / 1000.0));
+        let cpu = self.cpu_seconds.map(|cpu| json!((cpu * 1000.0).round() / 1000.0));
+        entry.extend(cpu.map(|cpu| (CPU.to_owned(), cpu)));
         for (name, of) in MEMBERS {
             entry.extend(of(&mut self.clone()).map(|value| (name.to_owned(), json!(value))));
         }
@@ -89,7 +90,7 @@ impl NodePart {
 
     /// Reads what [`Self::entry`] makes.
     pub fn of_entry(entry: &Value) -> Self {
-        let cpu_seconds = entry.get(CPU).and_then(Value::as_f64).unwrap_or_default();
+        let cpu_seconds = entry.get(CPU).and_then(Value::as_f64);
         let mut part = Self { cpu_seconds, ..Self::default() };
         for (name, of) in MEMBERS {
             *of(&mut part) = entry.get(name).and_then(Value::as_u64);
@@ -106,7 +107,8 @@ impl NodePart {
 
     /// Adds what another step used, or the same job earlier.
     pub fn add(&mut self, other: &Self) {
-        self.cpu_seconds += other.cpu_seconds;
+        // What a step used that is not known is not nothing.
+        self.cpu_seconds = self.cpu_seconds.zip(other.cpu_seconds).map(|(one, other)| one + other);
         for (_, of) in MEMBERS {
             let more = *of(&mut other.clone());
             let most = of(self);
@@ -171,7 +173,7 @@ impl Summary {
     pub fn put(&mut self, node: &str, part: &NodePart, seconds: u64) -> bool {
         let stored = self.nodes.get(node);
         let before = stored.map(NodePart::of_entry).unwrap_or_default();
-        let is_less = before.cpu_seconds > part.cpu_seconds + 0.001;
+        let is_less = before.cpu_seconds.zip(part.cpu_seconds).is_some_and(|(before, now)| before > now + 0.001);
         let mut part = part.clone();
         if part.gpus.is_empty() {
             // The line about them may be gone.
@@ -198,6 +200,9 @@ impl Summary {
         }
         if !number("cpus") {
             return Some("the granted CPUs");
+        }
+        if !each(CPU, Value::is_number) {
+            return Some("the CPU time");
         }
         if !each("used_memory", Value::is_u64) {
             return Some("the most memory in use");
@@ -234,12 +239,12 @@ impl Summary {
 mod tests {
     use super::*;
 
-    fn part(cpu_seconds: f64) -> NodePart {
+    fn part(cpu: f64) -> NodePart {
         NodePart {
             cpus: Some(2),
             memory: Some(1 << 30),
             memory_peak: Some(5 << 20),
-            cpu_seconds,
+            cpu_seconds: Some(cpu),
             ..NodePart::default()
         }
     }
