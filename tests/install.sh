@@ -57,7 +57,7 @@ rm -f "$stage.list"
 # 22 KB after them: CPUs are chosen where a scheduler only counts them (ConstrainCores), and huge pages that were granted are a limit.
 # 4 more: a command's end by a signal for real time, spools that are only root's, and what a file with mistakes may not say.
 # 0.2 more: a step that is made while its job gives CPUs back has none of those. 5 less: figures are a table, and what forks is one file.
-# 1.8 after that: GPUAccounting and GPUIdleAfter, which the file may have wherever it is read. jobfence hold alone acts on them.
+# 2.5 after that: GPUAccounting, GPUIdleAfter and CarbonIntensity, which the file may have wherever it is read. jobfence hold alone acts on them.
 size=$(stat -c %s "$stage/usr/lib/slurm/libjobfence.so")
 [ "$(uname -m)" != x86_64 ] || [ "$size" -le 1571000 ] || fail "libjobfence.so has $size bytes, more than 1571000"
 # Each crate in it runs as root in a scheduler's daemon, and is read by an administrator who asks what that is. Two are ours.

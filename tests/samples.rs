@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -73,6 +73,16 @@ impl Site {
 
     fn hold_with(&mut self, args: &[&str]) {
         let mut hold = self.command(&[&["hold", "-o", "ReapInterval=1"], args].concat());
+        self.hold = Some(hold.stderr(fs::File::create(self.path("said")).unwrap()).spawn().unwrap());
+    }
+
+    /// Where this directory is /sys/class.
+    fn hold_below(&mut self, class: &Path, args: &[&str]) {
+        let command = self.command(&[&["hold", "-o", "ReapInterval=1", "-o", "SampleInterval=1"], args].concat());
+        let mut hold = Command::new("unshare");
+        hold.args(["--mount", "--propagation", "private", "sh", "-c"]);
+        hold.args(["mount --bind \"$0\" /sys/class && exec \"$@\""]).arg(class);
+        hold.arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
         self.hold = Some(hold.stderr(fs::File::create(self.path("said")).unwrap()).spawn().unwrap());
     }
 
@@ -236,6 +246,49 @@ fn a_series_shows_what_a_job_did_when() {
     assert_eq!((metadata.uid(), metadata.mode() & 0o777), (0, 0o600));
     let page = site.out(&["report", "7", "--html=-"]);
     assert!(page.contains("<h2>Over time</h2>") && page.contains("CPUs over time"), "{page}");
+}
+
+#[test]
+fn the_energy_of_the_node_is_divided() {
+    let Some(mut site) = Site::new("energy") else { return };
+    let (class, metrics) = (site.path("class"), site.path("jobfence.prom"));
+    let zone = class.join("powercap/intel-rapl:0");
+    fs::create_dir_all(&zone).unwrap();
+    fs::write(zone.join("name"), "package-0\n").unwrap();
+    fs::write(zone.join("max_energy_range_uj"), "262143328850\n").unwrap();
+    let counter = |microjoules: u64| {
+        fs::write(zone.join("next"), format!("{microjoules}\n")).unwrap();
+        fs::rename(zone.join("next"), zone.join("energy_uj")).unwrap();
+    };
+    counter(262_143_000_000);
+    site.hold_below(&class, &["-o", &format!("MetricsFile={}", metrics.display())]);
+    site.run("7");
+    site.children[0].stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    site.points("7", 3);
+    // The counter has begun anew at 0, and there it stays.
+    counter(3_599_671_150);
+    let parts = || -> Vec<f64> {
+        let text = fs::read_to_string(&metrics).unwrap_or_default();
+        let lines = text.lines().filter_map(|line| line.strip_prefix("jobfence_node_energy_joules_total{part="));
+        lines.map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap()).collect()
+    };
+    common::until("energy is known", || parts().iter().sum::<f64>() > 0.0);
+    let [jobs, others, idle] = parts()[..] else { panic!("{:?}", parts()) };
+    assert!((jobs + others + idle - 3600.0).abs() < 0.01, "{jobs} + {others} + {idle}");
+    assert!(jobs > 0.0, "{jobs} + {others} + {idle}");
+    let shown = site.out(&["show", "7"]);
+    assert!(shown.lines().any(|line| line.starts_with("  energy ") && line.contains(" Wh")), "{shown}");
+    site.out(&["close", "--job", "7"]);
+    site.no_files();
+    let report: Value = serde_json::from_str(&site.out(&["report", "7", "--json"])).unwrap();
+    let run = &report["runs"][0];
+    let (energy, of_cpu) = (run["energy_joules"].as_f64().unwrap(), run["energy_cpu_seconds"].as_f64().unwrap());
+    // Other tests have jobs of their own, but see no counter.
+    assert!(energy > 0.0 && energy <= jobs + 0.01, "{energy} of {jobs}: {run}");
+    assert!(of_cpu > 0.0 && of_cpu <= run["cpu_seconds"].as_f64().unwrap() + 0.01, "{run}");
+    let text = site.out(&["report", "7", "-o", "CarbonIntensity=400"]);
+    assert!(text.contains("  energy    ") && text.contains(" of its CPU time\n"), "{text}");
+    assert!(text.contains("  carbon    ") && text.contains(" g of CO2\n"), "{text}");
 }
 
 #[test]

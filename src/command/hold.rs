@@ -211,7 +211,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
             chores.iter_mut().for_each(|chore| chore.once(&config));
             let written = Host::read_what_there_is(&config)
                 .map_err(|error| error.to_string())
-                .and_then(|(host, _)| metrics::look(&config, &host));
+                .and_then(|(host, _)| metrics::look(&config, &host, sampler.energy.node));
             match written {
                 Ok(()) => unwritten = None,
                 Err(error) if unwritten.as_ref() == Some(&error) => {}

@@ -7,6 +7,7 @@ mod check;
 mod command;
 mod completions;
 mod configured;
+mod energy;
 mod explain;
 mod fetched;
 mod gpu;

@@ -19,6 +19,7 @@ use jobfence::record::job::JobRecords;
 use jobfence::record::noted::Allocated;
 use jobfence::schedulers::ALL;
 
+use crate::energy::NodeEnergy;
 use crate::gpu::{self, GpuUse, JobGpus};
 use crate::living::user_name;
 use crate::whole;
@@ -46,10 +47,11 @@ pub struct JobMetrics {
 }
 
 /// Writes the file, if there is to be one.
-pub fn look(config: &Config, host: &Host) -> Result<(), String> {
+pub fn look(config: &Config, host: &Host, energy: Option<NodeEnergy>) -> Result<(), String> {
     let Some(path) = &config.metrics_file else { return Ok(()) };
     let counters = Counters::read(&config.run_dir).map_err(|error| error.to_string())?;
-    let text = page(&living_jobs(config, host), &counters);
+    let mut text = page(&living_jobs(config, host), &counters);
+    of_energy(&mut text, energy);
     // The collector does not run as root.
     whole::replace(path, text.as_bytes(), Some(0o644)).map_err(|error| error.to_string())
 }
@@ -274,6 +276,20 @@ fn of_gpus(page: &mut String, jobs: &[JobMetrics]) {
             head(page, name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
             page.push_str(&lines);
         }
+    }
+}
+
+fn of_energy(page: &mut String, energy: Option<NodeEnergy>) {
+    const NAME: &str = "jobfence_node_energy_joules_total";
+    let Some(energy) = energy else { return };
+    head(
+        page,
+        NAME,
+        "counter",
+        "Energy of the node's processors and memory since jobfence.service began, by what used it.",
+    );
+    for (part, joules) in [("jobs", energy.steps), ("others", energy.others), ("idle", energy.idle)] {
+        let _ = writeln!(page, "{NAME}{{part=\"{part}\"}} {joules:.3}");
     }
 }
 

@@ -131,6 +131,12 @@ fn of_job(options: &ReportOptions, job: &Id) -> Result<ExitCode, Failure> {
         Vec::new()
     });
     runs.iter_mut().for_each(|run| run.add_gpus(&gpus, &config.run_dir));
+    // The report is complete without them, too.
+    let series = series::finished(&usage_log, job.as_str()).unwrap_or_else(|error| {
+        eprintln!("jobfence: cannot read the samples: {error}");
+        Vec::new()
+    });
+    runs.iter_mut().for_each(|run| run.add_energy(&series, config.carbon_intensity));
     let of_log = runs.len();
     // The newest comes first.
     runs.reverse();
@@ -143,11 +149,6 @@ fn of_job(options: &ReportOptions, job: &Id) -> Result<ExitCode, Failure> {
     if let Some(file) = &options.html {
         // The log has only ended steps: for a job that has just begun there is nothing to show, and no page.
         if !runs.is_empty() {
-            // The page is complete without it, too.
-            let series = series::finished(&usage_log, job.as_str()).unwrap_or_else(|error| {
-                eprintln!("jobfence: cannot read the samples: {error}");
-                Vec::new()
-            });
             put(file, &page::of_runs(job.as_str(), &runs, of_log, &series))?;
         }
     } else if options.json {

@@ -12,6 +12,7 @@ use jobfence::report::account::utc;
 use jobfence::report::usage_log::UsageLog;
 use jobfence::schedulers::ALL;
 
+use crate::energy::{EnergyMeter, StepAtSample};
 use crate::gpu::GpuSampler;
 use crate::living::described;
 use crate::series::{self, Point, Series};
@@ -35,13 +36,17 @@ pub struct Sampler {
     said: Option<String>,
     /// The GPUs of their jobs.
     pub gpus: GpuSampler,
+    /// The node's energy.
+    pub energy: EnergyMeter,
 }
 
 impl Sampler {
     /// The time until the next sample. `None`: there will be none.
     pub fn wait(&self, config: &Config) -> Option<Duration> {
         let interval = interval_of(config)?;
-        Some(self.next.map_or(Duration::ZERO, |next| next.saturating_duration_since(Instant::now())).min(interval))
+        let next =
+            self.next.map_or(Duration::ZERO, |next| next.saturating_duration_since(Instant::now())).min(interval);
+        Some(self.energy.wait().map_or(next, |wait| next.min(wait)))
     }
 
     /// Samples, if due.
@@ -49,6 +54,7 @@ impl Sampler {
         let interval = interval_of(config);
         let now = Instant::now();
         if interval.is_some() && self.next.is_some_and(|next| now < next) {
+            self.energy.look();
             return;
         }
         // After a long pause no samples are made up for.
@@ -59,6 +65,7 @@ impl Sampler {
                 // Sampling was switched off: what was sampled so far is kept.
                 self.series.drain().for_each(|(_, series)| finish(config, &series));
                 self.gpus.end(config);
+                self.energy = EnergyMeter::default();
                 Ok(())
             }
         });
@@ -87,8 +94,8 @@ impl Sampler {
         let (host, _) = Host::read_what_there_is(config).map_err(|error| error.to_string())?;
         let (steps, more) = find(&host, ALL, &recorded, &wanted);
         let mut problem = (steps.len() > MOST_STEPS).then(|| format!("more than {MOST_STEPS} steps live"));
-        for new in steps.iter().take(MOST_STEPS).filter_map(begun) {
-            let (mut new, point) = new;
+        let mut points: Vec<(String, Point)> = Vec::new();
+        for (mut new, point) in steps.iter().take(MOST_STEPS).filter_map(begun) {
             self.know_again(config, &mut new);
             if let Some(before) = self.series.remove(&new.name) {
                 if before.is_of(&new.job, &new.step, new.run, &new.started) {
@@ -97,12 +104,22 @@ impl Sampler {
                     finish(config, &before);
                 }
             }
-            new.add(point);
-            if new.skipped == 0 {
-                let failed = series::write(&config.run_dir, &new).err();
+            points.push((new.name.clone(), point));
+            self.series.insert(new.name.clone(), new);
+        }
+        let at =
+            points.iter().map(|(name, point)| StepAtSample { name, cpu_seconds: point.cpu_seconds, age: point.at });
+        let energy = self.energy.divide(&at.collect::<Vec<_>>());
+        for (name, point) in points {
+            let Some(series) = self.series.get_mut(&name) else { continue };
+            series.add(point);
+            if let Some(energy) = energy.get(&name) {
+                series.energy.get_or_insert_default().add(*energy);
+            }
+            if series.skipped == 0 {
+                let failed = series::write(&config.run_dir, series).err();
                 problem = failed.map(|error| error.to_string()).or(problem);
             }
-            self.series.insert(new.name.clone(), new);
         }
         // A step that was not found may still be alive: its directories say whether it has ended.
         self.series.retain(|_, series| {

@@ -21,6 +21,8 @@ use nix::unistd::{UnlinkatFlags, mkdir, unlinkat};
 use serde_json::{Value, json};
 
 use crate::acl;
+use crate::energy::StepEnergy;
+use crate::logged::LoggedStep;
 use crate::moment::seconds_of;
 
 /// The name of the objects' format. A program that reads them checks it first.
@@ -94,6 +96,8 @@ pub struct Series {
     pub skipped: u64,
     /// In ascending order.
     pub points: Vec<Point>,
+    /// What it has used of the node's energy, if that is known.
+    pub energy: Option<StepEnergy>,
 }
 
 impl Series {
@@ -122,6 +126,12 @@ impl Series {
     /// Whether the series is this step's.
     pub fn is_of(&self, job: &str, step: &str, run: u64, started: &str) -> bool {
         self.job == job && self.step == step && self.run == run && is_same_start(&self.started, started)
+    }
+
+    /// The one of a step in the usage log.
+    pub fn of_logged<'a>(all: &'a [Self], step: &LoggedStep) -> Option<&'a Self> {
+        let (job, name, started) = (step.job.as_deref()?, step.step.as_deref()?, step.started.as_deref()?);
+        all.iter().find(|series| series.is_of(job, name, step.run.unwrap_or(0), started))
     }
 
     /// Whether its directories include all of the other one's.
@@ -155,6 +165,8 @@ impl Series {
             "processes": column(|point| json!(point.processes)),
             "read_bytes": column(|point| json!(point.read_bytes)),
             "written_bytes": column(|point| json!(point.written_bytes)),
+            "energy_joules": self.energy.map(|energy| rounded(energy.joules)),
+            "energy_cpu_seconds": self.energy.map(|energy| rounded(energy.cpu_seconds)),
         })
     }
 
@@ -187,6 +199,11 @@ impl Series {
             stride: value.get("stride")?.as_u64()?.max(1),
             skipped: 0,
             points: points.collect::<Option<_>>()?,
+            energy: {
+                let number = |member: &str| value.get(member).and_then(Value::as_f64).filter(|number| *number >= 0.0);
+                let energy = number("energy_joules").zip(number("energy_cpu_seconds"));
+                energy.map(|(joules, cpu_seconds)| StepEnergy { joules, cpu_seconds })
+            },
         })
     }
 

@@ -171,6 +171,9 @@ impl<'a> SeenStep<'a> {
         }
         self.amounts(&mut line);
         self.row.gpus.iter().flat_map(gpu::in_words).for_each(|(head, text)| line(head, text));
+        if let Some(energy) = self.series.as_ref().and_then(|series| series.energy) {
+            line("energy", energy.in_words(self.row.current.usage.cpu));
+        }
         self.over_time(&mut line);
         for (level, path, value) in self.step.limits() {
             // The directories are printed above.

@@ -204,6 +204,8 @@ keys! {
         /// When a job's GPU has done nothing for so long, it counts as held but idle.
         // `least_limit`: this is no limit, and a job is only said to be idle.
         GPUIdleAfter: gpu_idle_after: Option<Duration> = None, kinds::IDLE_TIME, jobs(least_limit);
+        /// How many grams of CO2 a kilowatt-hour costs here, for the report of a job whose energy is known.
+        CarbonIntensity: carbon_intensity: Option<u64> = None, kinds::CARBON_INTENSITY, node;
         /// A file for the textfile collector of Prometheus's node_exporter.
         /// `jobfence hold` (jobfence.service) writes it every `ReapInterval`.
         MetricsFile: metrics_file: Option<PathBuf> = None, kinds::PATH_OR_NONE, node;
@@ -459,7 +461,8 @@ mod tests {
     fn the_keys_of_the_node_are_these() {
         let of_the_node: Vec<&str> = KEYS.iter().filter(|key| !key.is_per_job()).map(|key| key.name).collect();
         let expected = "CgroupMountpoint CgroupBase RunDir CleanupTimeout ReapInterval ReapSchedulerLeftovers EarlyMoves \
-                        TrustAccount UsageLog UsageLogSize UsageLogAge StoreUsage SampleInterval GPUAccounting MetricsFile CPUsPerSlot \
+                        TrustAccount UsageLog UsageLogSize UsageLogAge StoreUsage SampleInterval GPUAccounting CarbonIntensity MetricsFile \
+                        CPUsPerSlot \
                         SlotMemory SlotGPUs";
         let sorted = |names: Vec<&str>| BTreeSet::from_iter(names.into_iter().map(str::to_owned));
         assert_eq!(sorted(of_the_node), sorted(expected.split(' ').collect()));

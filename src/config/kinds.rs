@@ -124,6 +124,8 @@ kinds! {
         |text| if text.eq_ignore_ascii_case(NEVER) { Ok(None) } else { units::idle_time(text).map(Some) },
         |time| Some(time.map_or_else(|| NEVER.to_owned(), units::idle_time_text)),
         any prop::option::of((60_u64..=7 * DAY).prop_map(Duration::from_secs));
+    CARBON_INTENSITY: Option<u64> = "a whole number of grams from 1 to 10000, or none",
+        |text| none_or(text, units::weight), |grams| Some(text_or_none(*grams)), any prop::option::of(1_u64..=10_000);
     PERIOD: Period = "a whole number of microseconds, or with the unit us, ms or s, from 1ms to 1s",
         units::period, |period| Some(period.to_string()),
         any (1_000_u32..=1_000_000).prop_map(|micros| Period::from_micros(micros).unwrap());

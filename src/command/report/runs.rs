@@ -4,9 +4,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::energy::{self, StepEnergy};
 use crate::gpu::{self, JobGpus};
 use crate::logged::LoggedStep;
 use crate::moment::seconds_of;
+use crate::series::Series;
 
 /// Under Slurm these steps last as long as their job.
 const LAST_AS_LONG: [&str; 3] = ["batch", "extern", "interactive"];
@@ -20,6 +22,10 @@ pub struct JobRun {
     pub is_beside_another: bool,
     /// What its GPUs did, as far as it is known.
     pub gpus: Option<JobGpus>,
+    /// What it has used of the node's energy, without that of its GPUs, as far as it is known.
+    pub energy: Option<StepEnergy>,
+    /// The CO2 of all its energy in grams, if the site says what a kilowatt-hour costs.
+    pub carbon_grams: Option<f64>,
 }
 
 /// When a step began, if its line says so. Such times are compared as text.
@@ -77,6 +83,19 @@ impl JobRun {
         self.gpus = all;
     }
 
+    /// Adds up the energy of its steps, and says what it costs. That of the GPUs is known before.
+    pub fn add_energy(&mut self, all: &[Series], carbon_intensity: Option<u64>) {
+        let of_step = |step: &LoggedStep| Series::of_logged(all, step)?.energy;
+        self.energy = self.steps.iter().filter_map(of_step).reduce(|mut sum, energy| {
+            sum.add(energy);
+            sum
+        });
+        let of_gpus = self.gpus.as_ref().and_then(|gpus| gpus.sum(|gpu| gpu.energy));
+        let known: Vec<f64> = self.energy.map(|energy| energy.joules).into_iter().chain(of_gpus).collect();
+        let of_kwh = carbon_intensity.filter(|_| !known.is_empty());
+        self.carbon_grams = of_kwh.map(|of_kwh| energy::carbon(known.iter().sum(), of_kwh));
+    }
+
     /// Whether two runs of one user overlapped.
     fn is_beside(&self, other: &Self) -> bool {
         let uid = |run: &Self| run.steps.first().and_then(|step| step.uid);
@@ -111,7 +130,13 @@ pub fn runs_of(mut lines: Vec<LoggedStep>) -> Vec<JobRun> {
         let earlier = runs.iter_mut().rev().skip(1).find(|run| began(&line) <= run.ended() && !run.is_anothers(&line));
         match earlier {
             Some(run) => run.steps.push(line),
-            None => runs.push(JobRun { steps: vec![line], is_beside_another: false, gpus: None }),
+            None => runs.push(JobRun {
+                steps: vec![line],
+                is_beside_another: false,
+                gpus: None,
+                energy: None,
+                carbon_grams: None,
+            }),
         }
     }
     runs.sort_by(|one, other| (one.ended(), one.began()).cmp(&(other.ended(), other.began())));

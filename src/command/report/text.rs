@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::runs::{JobRun, ended};
 use super::total::{FACTS, Total, cache_share, cpus_of, decimal, efficiency, exit, name_and_user, said};
+use crate::energy;
 use crate::gpu::{self, JobGpus};
 use crate::living::{LivingRow, rows_in_lines, user_name};
 use crate::logged::LoggedStep;
@@ -161,6 +162,12 @@ fn head(run: &JobRun) -> Vec<String> {
         line("GPUs", busy);
         line("", memory);
     }
+    if let Some(energy) = run.energy {
+        line("energy", energy.in_words(total.usage.cpu));
+    }
+    if let Some(carbon) = run.carbon_grams {
+        line("carbon", energy::grams(carbon));
+    }
     if let (Some(read), Some(written)) = (total.usage.read, total.usage.written) {
         let unwritten = total.usage.memory_unwritten.map(|bytes| format!(", {} yet to be written", mebibytes(bytes)));
         line(
@@ -249,6 +256,9 @@ pub fn json(job: &Id, runs: &[JobRun], of_log: usize, living: &[LivingRow]) -> V
             "written_bytes": total.usage.written,
             "unwritten_bytes": total.usage.memory_unwritten,
             "gpus": run.gpus.as_ref().map(JobGpus::json),
+            "energy_joules": run.energy.map(|energy| energy.joules),
+            "energy_cpu_seconds": run.energy.map(|energy| energy.cpu_seconds),
+            "carbon_grams": run.carbon_grams,
             "steps": steps,
         })
     };
@@ -282,6 +292,8 @@ mod tests {
     fn a_run_is_the_sum_of_its_steps() {
         let run = JobRun {
             gpus: None,
+            energy: None,
+            carbon_grams: None,
             is_beside_another: false,
             steps: vec![step("batch", 40_000.0, 100 << 20, 300 << 20), step("0", 46_520.0, 1, 200 << 20)],
         };
@@ -314,7 +326,7 @@ mod tests {
                 "cpus_granted": 2, "cpus_limit": 1, "memory_unwritten_bytes": 30 << 20, "read_bytes": 0, "written_bytes": 0,
             }))
         };
-        let run = |steps| JobRun { is_beside_another: false, gpus: None, steps };
+        let run = |steps| JobRun { is_beside_another: false, gpus: None, energy: None, carbon_grams: None, steps };
         let only = run(vec![step("0", 60.9, 62.9, 2.0)]);
         let total = Total::from_run(&only);
         // Like its only step.
@@ -340,6 +352,8 @@ mod tests {
     fn what_is_not_known_is_no_zero() {
         let run = JobRun {
             gpus: None,
+            energy: None,
+            carbon_grams: None,
             is_beside_another: false,
             steps: vec![LoggedStep::new(json!({"job": "7", "step": "0", "ended": "2024-03-01T00:01:00Z"}))],
         };

@@ -20,11 +20,8 @@ const HIGH: f64 = 100.0;
 
 /// The series of a run's steps. `None`: there are none.
 pub fn of(run: &JobRun, all: &[Series]) -> Option<Markup> {
-    let of_step = |step: &LoggedStep| {
-        let (job, name, started) = (step.job.as_deref()?, step.step.as_deref()?, step.started.as_deref()?);
-        let series = all.iter().find(|series| series.is_of(job, name, step.run.unwrap_or(0), started))?;
-        Some((printable(name), figures(step, series)))
-    };
+    let of_step =
+        |step: &LoggedStep| Some((printable(step.step.as_deref()?), figures(step, Series::of_logged(all, step)?)));
     let found: Vec<_> = run.steps.iter().filter_map(of_step).collect();
     (!found.is_empty()).then(|| {
         html! {
