@@ -7,6 +7,7 @@ mod check;
 mod command;
 mod completions;
 mod configured;
+mod course;
 mod explain;
 mod fetched;
 mod gpu;
@@ -18,6 +19,7 @@ mod job_name;
 mod journal;
 mod life;
 mod living;
+mod local_time;
 mod logged;
 mod ls;
 #[cfg(test)]
