@@ -221,9 +221,19 @@ fn a_series_shows_what_a_job_did_when() {
     let seen = site.as_user(user(), &["show", "7"]);
     let text = String::from_utf8(seen.stdout).unwrap();
     let line = text.lines().find(|line| line.contains("over time")).unwrap_or_else(|| panic!("{text}"));
-    assert!(line.contains('█') && line.contains("CPUs") && text.contains(" at most 6"), "{text}");
-    let of_series = text.lines().skip_while(|line| !line.contains("over time")).take(3);
-    assert!(of_series.into_iter().all(|line| line.chars().count() <= 80), "{text}");
+    // The quota held it back, and its memory is at a third of the limit.
+    assert!(line.contains('!') && line.contains("CPUs") && line.contains(" of 0.50"), "{text}");
+    let of_series: Vec<&str> = text.lines().skip_while(|line| !line.contains("over time")).take(4).collect();
+    let memory = of_series.iter().find(|line| line.contains(" of 200.0 MiB")).unwrap_or_else(|| panic!("{text}"));
+    assert!(memory.contains(" at most 6") && memory.contains('▃') && !memory.contains('!'), "{text}");
+    assert!(of_series.iter().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(of_series.iter().any(|line| line.contains("! at the limit")), "{text}");
+    // On v1 a sample does not add up what each directory below has counted.
+    for name in ["oom_kills", "memory_max_events"] {
+        assert!([Value::Null, 0.into()].contains(&series[name][last]), "{name} in {series}");
+    }
+    let [periods, throttled] = ["periods", "throttled_periods"].map(|name| column(&series, name)[last]);
+    assert!(throttled > 0.0 && periods >= throttled, "{series}");
     let file = site.shown();
     for (uid, can_read) in [(stranger(), false), (user(), true)] {
         // The stranger is in the user's group.
@@ -289,6 +299,8 @@ fn the_energy_of_the_node_is_divided() {
     let text = site.out(&["report", "7", "-o", "CarbonIntensity=400"]);
     assert!(text.contains("  energy    ") && text.contains(" of its CPU time\n"), "{text}");
     assert!(text.contains("  carbon    ") && text.contains(" g of CO2\n"), "{text}");
+    let page = site.out(&["report", "7", "-o", "CarbonIntensity=400", "--html=-"]);
+    assert!(page.contains("Energy") && page.contains(" of its CPU time; ") && page.contains(" g of CO2"), "{page}");
 }
 
 #[test]

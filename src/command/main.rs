@@ -7,6 +7,7 @@ mod check;
 mod command;
 mod completions;
 mod configured;
+mod course;
 mod energy;
 mod explain;
 mod fetched;
@@ -19,6 +20,7 @@ mod job_name;
 mod journal;
 mod life;
 mod living;
+mod local_time;
 mod logged;
 mod ls;
 #[cfg(test)]

@@ -60,6 +60,14 @@ pub struct Point {
     pub read_bytes: Option<u64>,
     /// Written so far, in bytes.
     pub written_bytes: Option<u64>,
+    /// Processes that were killed for lack of memory so far.
+    pub oom_kills: Option<u64>,
+    /// How often the limit of memory was reached so far.
+    pub memory_max_events: Option<u64>,
+    /// Periods of the CPU quota so far.
+    pub periods: Option<u64>,
+    /// In how many of them the quota held processes back.
+    pub throttled_periods: Option<u64>,
 }
 
 impl Point {
@@ -74,6 +82,10 @@ impl Point {
             processes: current.processes,
             read_bytes: usage.read,
             written_bytes: usage.written,
+            oom_kills: usage.oom_kills,
+            memory_max_events: usage.memory_max_events,
+            periods: usage.periods,
+            throttled_periods: usage.throttled_periods,
         }
     }
 }
@@ -165,6 +177,10 @@ impl Series {
             "processes": column(|point| json!(point.processes)),
             "read_bytes": column(|point| json!(point.read_bytes)),
             "written_bytes": column(|point| json!(point.written_bytes)),
+            "oom_kills": column(|point| json!(point.oom_kills)),
+            "memory_max_events": column(|point| json!(point.memory_max_events)),
+            "periods": column(|point| json!(point.periods)),
+            "throttled_periods": column(|point| json!(point.throttled_periods)),
             "energy_joules": self.energy.map(|energy| rounded(energy.joules)),
             "energy_cpu_seconds": self.energy.map(|energy| rounded(energy.cpu_seconds)),
         })
@@ -187,6 +203,10 @@ impl Series {
                 processes: number("processes"),
                 read_bytes: number("read_bytes"),
                 written_bytes: number("written_bytes"),
+                oom_kills: number("oom_kills"),
+                memory_max_events: number("memory_max_events"),
+                periods: number("periods"),
+                throttled_periods: number("throttled_periods"),
             })
         });
         Some(Self {
@@ -468,30 +488,6 @@ pub fn remove_all(run_dir: &Path) -> Result<()> {
     std::fs::remove_dir(&path).map_err(|error| Error::new(format!("remove the directory: {error}")).at(path))
 }
 
-/// Values over time as this many characters. Unknown values are blanks. The largest value has the full height.
-pub fn sparkline(values: &[(f64, Option<f64>)], cells: usize, is_utf8: bool) -> String {
-    let signs: &[char] =
-        if is_utf8 { &['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'] } else { &['_', '.', '-', '=', '#'] };
-    let most = values.iter().filter_map(|(_, value)| *value).fold(0.0, f64::max);
-    let (Some(first), Some(last)) = (values.first(), values.last()) else { return String::new() };
-    let span = last.0 - first.0;
-    let cells = cells.min(values.len()).max(1);
-    let cell = |number: usize| {
-        let (from, to) = (number as f64 / cells as f64, (number + 1) as f64 / cells as f64);
-        let here = values.iter().filter(|(at, _)| {
-            let place = if span > 0.0 { (at - first.0) / span } else { 0.0 };
-            place >= from && (place < to || number + 1 == cells)
-        });
-        let highest = here.filter_map(|(_, value)| *value).reduce(f64::max);
-        highest.map_or(' ', |value| {
-            let share = if most > 0.0 { value / most } else { 0.0 };
-            let at = (share * signs.len() as f64).ceil() as usize;
-            signs.get(at.saturating_sub(1)).copied().unwrap_or(' ')
-        })
-    };
-    (0..cells).map(cell).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -543,7 +539,7 @@ mod tests {
     fn what_is_written_is_read_again() {
         let mut written = series();
         written.add(Point::default());
-        written.add(point(3));
+        written.add(Point { oom_kills: Some(1), periods: Some(9), ..point(3) });
         written.skipped = 0;
         assert_eq!(Series::of_json(&written.json()), Some(written.clone()));
         assert_eq!(Series::of_json(&json!({"schema": "other"})), None);
@@ -561,15 +557,6 @@ mod tests {
         series.add(Point { cpu_seconds: None, ..point(1) });
         series.add(Point { cpu_seconds: None, ..point(2) });
         assert_eq!(series.cpus(), [(2.0, None)]);
-        assert_eq!(sparkline(&series.cpus(), 40, true), " ");
         assert_eq!(series.json()["cpu_seconds"], json!([null, null]));
-    }
-
-    #[test]
-    fn a_sparkline_shows_the_highest() {
-        let values: Vec<_> = (0..8).map(|at| (f64::from(at), Some(f64::from(at)))).collect();
-        assert_eq!(sparkline(&values, 40, true), "▁▂▃▄▅▆▇█");
-        assert_eq!(sparkline(&values, 2, false), "-#");
-        assert_eq!(sparkline(&[], 40, true), "");
     }
 }

@@ -8,7 +8,7 @@ use clap::Args;
 use jobfence::bytes::mebibytes;
 use jobfence::cgroup::usage::Depth;
 use jobfence::fence::living::{LivingStep, LivingTask};
-use jobfence::job::Id;
+use jobfence::job::{Cpus, Id};
 use jobfence::report::account::utc;
 use jobfence::report::card::is_utf8;
 use jobfence::report::json::{Object, array};
@@ -16,18 +16,19 @@ use jobfence::sys::process;
 
 use crate::command::Failure;
 use crate::configured::Configured;
+use crate::course::{AT_LIMIT, Course, KILLED};
 use crate::gpu;
 use crate::living::{
     LivingRow, LivingView, MEASURED, described, document, job_id, now, say_none, user_name, version, warn_of,
 };
-use crate::series::{self, Amounts, Series};
+use crate::series::{self, Series};
 use crate::table::{self, NONE, clock, mib, number, numbers, printable, texts, time};
 
 /// The most processes of a step that are printed.
 const MOST_PROCESSES: usize = 200;
 
-/// The width of a sparkline, in characters.
-const SPARKS: usize = 36;
+/// The width of what is drawn over time, in characters: beside it there is room for amounts of a terabyte.
+const SPARKS: usize = 24;
 
 #[derive(Args)]
 pub struct ShowOptions {
@@ -197,21 +198,8 @@ impl<'a> SeenStep<'a> {
 
     fn over_time(&self, line: &mut dyn FnMut(&str, String)) {
         let Some(series) = &self.series else { return };
-        let is_utf8 = is_utf8(|name| std::env::var(name).ok());
-        let memory: Amounts =
-            series.points.iter().map(|point| (point.at, point.memory_bytes.map(|b| b as f64))).collect();
-        let mut head = "over time";
-        let mut add = |name: &str, values: &Amounts, in_words: fn(f64) -> String| {
-            let known = values.iter().filter_map(|(_, value)| *value);
-            if let Some(most) = known.reduce(f64::max) {
-                let drawn = series::sparkline(values, SPARKS, is_utf8);
-                line(head, format!("{name:<6} {drawn} at most {}", in_words(most)));
-                head = "";
-            }
-        };
-        add("CPUs", &series.cpus(), |cpus| format!("{cpus:.2}"));
-        add("memory", &memory, |bytes| mebibytes(bytes as u64));
-        add("disks", &series.disk_rates(), |bytes| format!("{}/s", mebibytes(bytes as u64)));
+        let limits = &self.row.current.limits;
+        over_time(series, limits.cpus, limits.memory, is_utf8(|name| std::env::var(name).ok()), line);
     }
 
     fn amounts(&self, line: &mut dyn FnMut(&str, String)) {
@@ -285,6 +273,37 @@ impl<'a> SeenStep<'a> {
     }
 }
 
+/// The drawings, each up to its limit, or else up to its highest value.
+fn over_time(
+    series: &Series,
+    cpus: Option<Cpus>,
+    memory: Option<u64>,
+    is_utf8: bool,
+    line: &mut dyn FnMut(&str, String),
+) {
+    let mut head = "over time";
+    let mut marks = String::new();
+    let mut add = |name: &str, course: &Course, most: fn(f64) -> String, unit: &str| {
+        if let Some(highest) = course.most() {
+            let drawn = course.in_characters(SPARKS, is_utf8);
+            let of = course.limit.map_or_else(String::new, |limit| format!(" of {}", most(limit)));
+            line(head, format!("{name:<6} {drawn} at most {}{of}{unit}", most(highest)));
+            marks.push_str(&drawn);
+            head = "";
+        }
+    };
+    let mib = |bytes: f64| table::mib(Some(bytes as u64));
+    add("CPUs", &Course::cpus(series, None, cpus), |cpus| format!("{cpus:.2}"), "");
+    add("memory", &Course::memory(series, None, memory), mib, " MiB");
+    add("disks", &Course::disks(series), mib, " MiB/s");
+    let meanings = [(AT_LIMIT, "at the limit"), (KILLED, "processes killed")];
+    let meanings = meanings.iter().filter(|(mark, _)| marks.contains(*mark));
+    let meanings: Vec<String> = meanings.map(|(mark, what)| format!("{mark} {what}")).collect();
+    if !meanings.is_empty() {
+        line("", format!("{:<6} {}", "", meanings.join(", ")));
+    }
+}
+
 const TASK_COLUMNS: [table::Column; 8] = [
     texts("TASK"),
     numbers("CPU-TIME"),
@@ -319,5 +338,47 @@ impl NamedProcess {
             self.uid.map_or_else(|| NONE.to_owned(), user_name),
             self.name.as_deref().map_or_else(|| NONE.to_owned(), printable),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::series::Point;
+
+    #[test]
+    fn what_is_drawn_reaches_to_the_limit() {
+        let point = |at: u64, memory: u64, kills: u64| Point {
+            at: at as f64,
+            cpu_seconds: Some(at as f64 / 2.0),
+            memory_bytes: Some(memory << 20),
+            memory_max_events: Some(kills),
+            oom_kills: Some(kills),
+            read_bytes: Some(at << 20),
+            written_bytes: Some(0),
+            ..Point::default()
+        };
+        let drawn = |points: Vec<Point>, cpus, memory| {
+            let (series, mut lines) = (Series { points, ..Series::default() }, Vec::new());
+            over_time(&series, cpus, memory, true, &mut |head, text| lines.push(format!("{head:<10} {text}")));
+            lines
+        };
+        let points = || vec![point(0, 100, 0), point(10, 310, 0), point(20, 250, 0)];
+        assert_eq!(
+            drawn(points(), Some(Cpus::whole(4)), Some(1000 << 20)),
+            [
+                "over time  CPUs   ▁▁ at most 0.50 of 4.00",
+                "           memory ▁▃▂ at most 310.0 of 1000.0 MiB",
+                "           disks  ██ at most 1.0 MiB/s",
+            ]
+        );
+        // Without a limit, and with one that was reached.
+        assert_eq!(drawn(points(), None, None)[1], "           memory ▃█▇ at most 310.0 MiB");
+        let killed = drawn([points(), vec![point(30, 1000, 0), point(40, 1, 1)]].concat(), None, Some(1000 << 20));
+        assert_eq!(killed[1], "           memory ▁▃▂!x at most 1000.0 of 1000.0 MiB");
+        assert_eq!(killed[3], "                  ! at the limit, x processes killed");
+        let most = 999_999 << 20;
+        let widest = drawn((0..100).map(|at| point(at, 999_999, 0)).collect(), None, Some(most + 1));
+        assert!(widest.iter().all(|line| line.chars().count() <= 78), "{widest:?}");
     }
 }

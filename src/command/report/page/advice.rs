@@ -19,8 +19,19 @@ pub fn exit_of(run: &JobRun) -> Option<Exit> {
     }
 }
 
-/// The options with their reasons, and a remark about them.
-pub fn of(run: &JobRun, total: &Total) -> (Vec<(String, String)>, &'static str) {
+/// What the card would say about a job.
+pub struct Judged {
+    /// The options with their reasons.
+    pub advice: Vec<(String, String)>,
+    /// A remark about them, or why there are none.
+    pub reserve: &'static str,
+    pub is_wasteful: bool,
+    /// Whether it was too short to say what it needs.
+    pub is_short: bool,
+}
+
+/// Judges a job by the figures of all steps.
+pub fn of(run: &JobRun, total: &Total) -> Judged {
     // Unknown if one step's line does not have it.
     let swap_peak = run.steps.iter().map(|step| step.usage.swap_peak).sum::<Option<u64>>();
     let usage = Usage { swap_peak, ..total.usage.clone() };
@@ -68,5 +79,5 @@ pub fn of(run: &JobRun, total: &Total) -> (Vec<(String, String)>, &'static str) 
     } else {
         "No advice: the job used what was granted to it, or the log does not say enough of it."
     };
-    (all, why)
+    Judged { is_wasteful: figures.is_wasteful(), advice: all, reserve: why, is_short }
 }

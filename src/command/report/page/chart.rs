@@ -1,105 +1,355 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What steps used over time, as charts with the same information in words.
+//! What steps used over time, as drawings with the same information in words.
+//!
+//! The scale reaches to what was granted, so that two drawings can be compared: one of a job that died at its limit, and one of a job at
+//! a third of it.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use jobfence::bytes::binary;
-use jobfence::report::card::duration as in_words;
 use maud::{Markup, html};
 
-use super::super::runs::JobRun;
 use super::super::total::cpus_of;
+use super::parts::seconds;
+use super::steps::name;
+use crate::course::{Course, Kills};
+use crate::local_time::LocalTime;
 use crate::logged::LoggedStep;
 use crate::series::{Amounts, Series};
-use crate::table::printable;
 
-/// The size of a chart in its own units.
+/// The size of a drawing in its own units.
 const WIDE: f64 = 600.0;
 const HIGH: f64 = 100.0;
 
-/// The series of a run's steps. `None`: there are none.
-pub fn of(run: &JobRun, all: &[Series]) -> Option<Markup> {
-    let of_step =
-        |step: &LoggedStep| Some((printable(step.step.as_deref()?), figures(step, Series::of_logged(all, step)?)));
-    let found: Vec<_> = run.steps.iter().filter_map(of_step).collect();
-    (!found.is_empty()).then(|| {
+/// How much of the height lies above the end of the scale, so that a line there can be seen.
+const ROOM: f64 = 0.06;
+
+/// So many steps have large drawings; the others have a small one in their table.
+const LARGE: usize = 3;
+
+/// A small drawing has at most this many points.
+const SMALL_POINTS: usize = 48;
+
+/// A label of the scale needs this share of its height.
+const LABEL: f64 = 0.17;
+
+/// What was sampled of a step.
+pub struct StepCourses<'a> {
+    step: &'a LoggedStep,
+    cpus: Course,
+    memory: Course,
+    cache: Amounts,
+    disks: Course,
+    /// In seconds since the start.
+    end: f64,
+}
+
+impl<'a> StepCourses<'a> {
+    /// `None`: nothing was sampled of this step.
+    pub fn of(step: &'a LoggedStep, all: &[Series]) -> Option<Self> {
+        let series = Series::of_logged(all, step)?;
+        let last = series.points.last()?.at;
+        let wall = step.wall_seconds.map(|wall| wall.as_secs_f64());
+        let memory = Course::memory(series, step.memory_granted_bytes, step.memory_limit_bytes);
+        Some(Self {
+            step,
+            cpus: Course::cpus(series, step.cpus_granted, cpus_of(step)),
+            memory: memory.until(wall, step.usage.oom_kills, series),
+            cache: series.points.iter().map(|point| (point.at, point.file_bytes.map(|bytes| bytes as f64))).collect(),
+            disks: Course::disks(series),
+            end: wall.unwrap_or(last).max(last).max(f64::MIN_POSITIVE),
+        })
+    }
+
+    /// The steps that matter most come first: those with kills, then those with the most CPU time.
+    fn weight(&self) -> (bool, Option<std::time::Duration>) {
+        (self.step.usage.oom_kills.is_some_and(|kills| kills > 0), self.step.usage.cpu)
+    }
+}
+
+/// Whether more steps were sampled than have large drawings.
+pub fn are_many(all: &[Option<StepCourses<'_>>]) -> bool {
+    all.iter().flatten().count() > LARGE
+}
+
+/// The large drawings, of the steps that matter most. `None`: nothing was sampled.
+pub fn large(all: &[Option<StepCourses<'_>>]) -> Option<Markup> {
+    let known: Vec<&StepCourses<'_>> = all.iter().flatten().collect();
+    let mut chosen: Vec<usize> = (0..known.len()).collect();
+    chosen.sort_by_key(|at| std::cmp::Reverse(known.get(*at).map(|one| one.weight())));
+    chosen.truncate(LARGE);
+    // In the order of the table.
+    chosen.sort_unstable();
+    let others = known.len() - chosen.len();
+    (!known.is_empty()).then(|| {
         html! {
-            @for (step, figures) in &found { h3 { "Step " (step) } (figures) }
+            @for one in chosen.iter().filter_map(|at| known.get(*at)) { h3 { "Step " (name(one.step)) } (figures(one)) }
+            @if others == 1 { p.note { "The other step has small curves in the table of the steps." } }
+            @if others > 1 { p.note { "The other " (others) " steps have small curves in the table of the steps." } }
             p.note { "jobfence hold sampled these amounts. The peaks above are the kernel's own, and can be higher." }
         }
     })
 }
 
-fn figures(step: &LoggedStep, series: &Series) -> Markup {
-    let granted = |text: Option<String>| text.map(|text| format!("; {text} granted")).unwrap_or_default();
-    let cpus = series.cpus();
-    let memory: Amounts =
-        series.points.iter().map(|point| (point.at, point.memory_bytes.map(|bytes| bytes as f64))).collect();
-    let cache: Amounts =
-        series.points.iter().map(|point| (point.at, point.file_bytes.map(|bytes| bytes as f64))).collect();
-    let disks = series.disk_rates();
-    let number = |cpus: f64| format!("{cpus:.2}");
-    let bytes = |bytes: f64| binary(bytes as u64);
+fn number(cpus: f64) -> String {
+    let text = format!("{cpus:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn in_bytes(bytes: f64) -> String {
+    binary(bytes as u64)
+}
+
+fn figures(of: &StepCourses<'_>) -> Markup {
+    let cache = of.cache.iter().filter_map(|(_, bytes)| *bytes).reduce(f64::max).filter(|most| *most > 0.0);
+    let cache_in_words = cache.map(|most| format!("; at most {} of page cache, the grey part", in_bytes(most)));
+    let killed = killed(&of.memory.kills, of.step.usage.oom_kills);
+    let memory = in_short(&of.memory, in_bytes)
+        .map(|text| text + &cache_in_words.unwrap_or_default() + &at_limit(&of.memory, "at the limit") + &killed);
+    let cpus = in_short(&of.cpus, number).map(|text| text + &at_limit(&of.cpus, "held back by the quota"));
+    let disks = in_short(&of.disks, |rate| format!("{} a second", in_bytes(rate)));
+    let disks = disks.filter(|_| of.disks.most().is_some_and(|most| most > 0.0));
     html! {
-        (figure("CPUs", &cpus, None, &in_short(&cpus, number).map(|text| text + &granted(cpus_of(step).map(|cpus| cpus.to_string())))))
-        (figure("Memory", &memory, Some(&cache), &in_short(&memory, bytes).map(|text| {
-            let cache = most(&cache).map(|cache| format!("; at most {} of page cache, the grey part", binary(cache as u64)));
-            text + &cache.unwrap_or_default() + &granted(step.memory_limit_bytes.map(binary))
-        })))
-        (figure("Disks", &disks, None, &in_short(&disks, |rate| format!("{} a second", bytes(rate)))))
+        div.charts {
+            (figure(of, "CPUs", &of.cpus, None, cpus, number))
+            (figure(of, "Memory", &of.memory, cache.map(|_| &of.cache), memory, in_bytes))
+            (figure(of, "Disks", &of.disks, None, disks, in_bytes))
+        }
     }
 }
 
-/// A chart; empty if no value is known.
-fn figure(name: &str, amounts: &Amounts, part: Option<&Amounts>, text: &Option<String>) -> Markup {
-    let (Some(text), Some((first, _)), Some((last, _))) = (text, amounts.first(), amounts.last()) else {
-        return html! {};
+/// The smallest and the largest value and the bounds, as text. `None`: no value is known.
+fn in_short(course: &Course, in_words: impl Fn(f64) -> String) -> Option<String> {
+    let (least, most) = (course.least()?, course.most()?);
+    let limit = course.limit.map_or_else(String::new, |limit| format!(" of {}", in_words(limit)));
+    let granted = course.granted.filter(|granted| course.limit != Some(*granted));
+    let granted = granted.map_or_else(String::new, |granted| format!("; {} granted", in_words(granted)));
+    Some(format!("{} to {}{limit}{granted}", in_words(least), in_words(most)))
+}
+
+fn at_limit(course: &Course, what: &str) -> String {
+    match course.time_at_limit() {
+        _ if !course.was_at_limit() => String::new(),
+        0.0 => format!("; {what}"),
+        time => format!("; {what} within {}", seconds(time)),
+    }
+}
+
+/// When processes were killed. `all`: how many in the whole step.
+fn killed(kills: &[Kills], all: Option<u64>) -> String {
+    const MOST: usize = 3;
+    let one = |kills: &Kills| {
+        let when = match kills.after {
+            Some(after) => format!("between {} and {}", seconds(after), seconds(kills.before)),
+            None => format!("in the first {}", seconds(kills.before)),
+        };
+        format!("; ✕ {} killed {when}", processes(kills.count))
     };
-    let highest = most(amounts).filter(|most| *most > 0.0).unwrap_or(1.0);
-    let place = |at: f64, value: f64| {
-        let span = (last - first).max(f64::MIN_POSITIVE);
-        (WIDE * (at - first) / span, HIGH * (1.0 - 0.96 * (value / highest).min(1.0)))
+    let more = kills.get(MOST..).unwrap_or_default().iter().map(|kills| kills.count).sum::<u64>();
+    let more = if more > 0 { format!("; ✕ {} killed later", processes(more)) } else { String::new() };
+    let placed = kills.iter().map(|kills| kills.count).sum::<u64>();
+    let unplaced = all.and_then(|all| all.checked_sub(placed)).filter(|count| *count > 0);
+    let unplaced = unplaced.map(|count| format!("; {} killed, it is not known when", processes(count)));
+    kills.iter().take(MOST).map(one).collect::<String>() + &more + &unplaced.unwrap_or_default()
+}
+
+fn processes(count: u64) -> String {
+    jobfence::report::card::several(count, "process", "processes")
+}
+
+/// Where values are drawn.
+struct Frame {
+    end: f64,
+    top: f64,
+}
+
+impl Frame {
+    fn x(&self, at: f64) -> f64 {
+        WIDE * (at / self.end).clamp(0.0, 1.0)
+    }
+
+    /// The share of the height that is above this value.
+    fn above(&self, value: f64) -> f64 {
+        1.0 - (1.0 - ROOM) * (value / self.top).clamp(0.0, 1.0)
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        HIGH * self.above(value)
+    }
+}
+
+/// A drawing with its scale; empty if no value is known.
+fn figure(
+    of: &StepCourses<'_>,
+    name: &str,
+    course: &Course,
+    part: Option<&Amounts>,
+    text: Option<String>,
+    in_words: fn(f64) -> String,
+) -> Markup {
+    let Some(text) = text else { return html! {} };
+    let frame = Frame { end: of.end, top: course.top() };
+    let labels = labels(course);
+    let at = |kills: &Kills| {
+        // At the edges, too, the sign is within the drawing.
+        format!("left: clamp(.55em, {:.2}%, 100% - .55em)", 100.0 * (kills.before / frame.end).clamp(0.0, 1.0))
     };
     html! {
         figure {
             figcaption { strong { (name) } ": " (text) }
-            svg.chart viewBox="0 0 600 100" preserveAspectRatio="none" role="img" aria-label={ (name) " over time: " (text) } {
-                @if let Some(part) = part { @for path in paths(part, place, true) { path.area d=(path) {} } }
-                @for path in paths(amounts, place, false) { path.line d=(path) {} }
+            div.plot {
+                div.scale aria-hidden="true" {
+                    @for (value, what) in &labels {
+                        span style=(format!("top: {:.2}%", 100.0 * frame.above(*value))) { (what) (in_words(*value)) }
+                    }
+                }
+                div.canvas {
+                    svg.chart viewBox="0 0 600 100" preserveAspectRatio="none" role="img" aria-label={ (name) " over time: " (text) } {
+                        @for (value, _) in &labels { path.grid d=(format!("M0 {:.1}H600", frame.y(*value))) {} }
+                        (drawn(course, part, &frame))
+                    }
+                    @for kills in &course.kills { span.mark aria-hidden="true" style=(at(kills)) { "✕" } }
+                }
+                (times(of))
             }
-            p.axis { span { (moment(*first)) } span { (moment(*last)) } }
+        }
+    }
+}
+
+/// The lines within a drawing, of either size.
+fn drawn(course: &Course, part: Option<&Amounts>, frame: &Frame) -> Markup {
+    let bounds = course.limit.or(course.granted);
+    let kills = course.kills.iter().map(|kills| format!("M{:.1} 0V{HIGH}", frame.x(kills.before)));
+    html! {
+        @for path in paths(&course.values, frame, true) { path.under d=(path) {} }
+        @if let Some(part) = part { @for path in paths(part, frame, true) { path.area d=(path) {} } }
+        @if let Some(bound) = bounds { path.limit d=(format!("M0 {:.1}H600", frame.y(bound))) {} }
+        @for path in paths(&course.values, frame, false) { path.line d=(path) {} }
+        @for path in at_the_limit(course, frame) { path.reached d=(path) {} }
+        @for path in kills { path.kill d=(path) {} }
+    }
+}
+
+/// The labels of the scale, each where there is room: its value, and what it is.
+fn labels(course: &Course) -> Vec<(f64, &'static str)> {
+    let top = course.top();
+    let wanted = [
+        course.limit.map(|limit| (limit, "limit ")),
+        Some((0.0, "")),
+        course.granted.map(|granted| (granted, "granted ")),
+        Some((top, "")),
+        Some((top / 2.0, "")),
+    ];
+    let mut labels: Vec<(f64, &'static str)> = Vec::new();
+    for (value, what) in wanted.into_iter().flatten() {
+        if labels.iter().all(|(other, _)| (value - other).abs() > LABEL * top) {
+            labels.push((value, what));
+        }
+    }
+    labels
+}
+
+/// When the step began and ended, by the clock and by its own time.
+fn times(of: &StepCourses<'_>) -> Markup {
+    let (from, to) = (of.step.started.as_deref(), of.step.ended.as_deref());
+    let local = |moment: Option<&str>| moment.and_then(LocalTime::of);
+    let (from, to) = (local(from), local(to));
+    let is_of_one_day = from.as_ref().zip(to.as_ref()).is_some_and(|(from, to)| from.date == to.date);
+    let clock = |local: &Option<LocalTime>| {
+        let Some(local) = local else { return String::new() };
+        let date = if is_of_one_day { String::new() } else { format!("{} ", local.date) };
+        format!("{date}{}{}", local.clock, if local.is_utc { " UTC" } else { "" })
+    };
+    html! {
+        p.axis {
+            span { (clock(&from)) }
+            span { "after " (seconds(of.end / 2.0)) }
+            span { (clock(&to)) " (" (seconds(of.end)) ")" }
         }
     }
 }
 
 /// A path for each stretch in which the amount is known.
-fn paths(amounts: &Amounts, place: impl Fn(f64, f64) -> (f64, f64), is_area: bool) -> Vec<String> {
+fn paths(amounts: &Amounts, frame: &Frame, is_area: bool) -> Vec<String> {
     let mut all = Vec::new();
     for stretch in amounts.split(|(_, value)| value.is_none()) {
         let mut path = String::new();
         for (at, value) in stretch {
-            let (x, y) = place(*at, value.unwrap_or(0.0));
+            let (x, y) = (frame.x(*at), frame.y(value.unwrap_or(0.0)));
             let _ = write!(path, "{}{x:.1} {y:.1}", if path.is_empty() { "M" } else { "L" });
         }
+        if let ([_], false) = (stretch, is_area) {
+            // One value between unknown ones is a dot.
+            path.push_str("h.1");
+        }
         if let (true, Some((first, _)), Some((last, _))) = (is_area, stretch.first(), stretch.last()) {
-            let _ = write!(path, "L{:.1} {HIGH}L{:.1} {HIGH}Z", place(*last, 0.0).0, place(*first, 0.0).0);
+            let _ = write!(path, "L{:.1} {HIGH}L{:.1} {HIGH}Z", frame.x(*last), frame.x(*first));
         }
         all.extend((!path.is_empty()).then_some(path));
     }
     all
 }
 
-fn most(amounts: &Amounts) -> Option<f64> {
-    amounts.iter().filter_map(|(_, value)| *value).reduce(f64::max)
+/// The stretches in which the limit was reached: at the limit itself, since a sample may miss the moment, and along the curve.
+fn at_the_limit(course: &Course, frame: &Frame) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut before: Option<(f64, Option<f64>)> = None;
+    for ((at, value), is_reached) in course.values.iter().zip(&course.reached) {
+        if *is_reached {
+            let from = before.map_or(*at, |(from, _)| from);
+            let known = |value: Option<f64>| value.or(course.limit);
+            let curve = before.and_then(|(_, value)| known(value)).zip(known(*value));
+            if let Some((start, end)) = curve {
+                all.push(format!(
+                    "M{:.1} {:.1}L{:.1} {:.1}",
+                    frame.x(from),
+                    frame.y(start),
+                    frame.x(*at),
+                    frame.y(end)
+                ));
+            }
+            if let Some(limit) = course.limit {
+                all.push(format!("M{:.1} {:.1}H{:.1}", frame.x(from), frame.y(limit), frame.x(*at) + 0.1));
+            }
+        }
+        before = Some((*at, *value));
+    }
+    all
 }
 
-/// The smallest and the largest value, as text.
-fn in_short(amounts: &Amounts, in_words: impl Fn(f64) -> String) -> Option<String> {
-    let least = amounts.iter().filter_map(|(_, value)| *value).reduce(f64::min)?;
-    Some(format!("{} to {}", in_words(least), in_words(most(amounts)?)))
+/// CPUs over time, for a cell of a table.
+pub fn small_cpus(of: &StepCourses<'_>) -> Option<Markup> {
+    small(of, "CPUs", &of.cpus, &in_short(&of.cpus, number)?)
 }
 
-fn moment(seconds: f64) -> String {
-    format!("after {}", in_words(Duration::try_from_secs_f64(seconds).unwrap_or_default()))
+/// Memory over time, for a cell of a table.
+pub fn small_memory(of: &StepCourses<'_>) -> Option<Markup> {
+    let text = in_short(&of.memory, in_bytes)? + &killed(&of.memory.kills, of.step.usage.oom_kills);
+    small(of, "Memory", &of.memory, &text)
+}
+
+fn small(of: &StepCourses<'_>, name: &str, course: &Course, text: &str) -> Option<Markup> {
+    let course = thinned(course);
+    let frame = Frame { end: of.end, top: course.top() };
+    Some(html! {
+        svg.small viewBox="0 0 600 100" preserveAspectRatio="none" role="img" aria-label={ (name) " over time: " (text) } {
+            (drawn(&course, None, &frame))
+        }
+    })
+}
+
+/// Of neighbouring values the largest.
+fn thinned(course: &Course) -> Course {
+    let each = course.values.len().div_ceil(SMALL_POINTS).max(1);
+    let largest = |chunk: &[(f64, Option<f64>)]| {
+        let order = |one: &&(f64, Option<f64>), other: &&(f64, Option<f64>)| {
+            one.1.unwrap_or(-1.0).total_cmp(&other.1.unwrap_or(-1.0))
+        };
+        chunk.iter().max_by(order).copied()
+    };
+    Course {
+        values: course.values.chunks(each).filter_map(largest).collect(),
+        reached: course.reached.chunks(each).map(|chunk| chunk.contains(&true)).collect(),
+        ..course.clone()
+    }
 }
