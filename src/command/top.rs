@@ -35,7 +35,7 @@ use screen::{Heard, Screen};
 pub struct TopOptions {
     #[command(flatten)]
     filter: FilterOptions,
-    /// Column by which the fences are sorted
+    /// Column by which the jobs are sorted
     #[arg(long, value_name = "COLUMN", default_value = "cpu")]
     sort: SortColumn,
     /// Seconds between two readings, 0.2 to 3600

@@ -86,6 +86,7 @@ fn head(list: &TopList) -> Vec<PartOfLine> {
         Some(memory) => format!("granted {}{}", at_least(is_all_memory), gibibytes(memory)),
         None => format!("granted {NONE}"),
     };
+    let all_cpus = node.cpus.map_or_else(|| format!("{NONE} CPUs"), |cpus| several(cpus as u64, "CPU", "CPUs"));
     let all_memory = known(node.memory.map(gibibytes));
     vec![
         (0, node.name.clone()),
@@ -93,7 +94,7 @@ fn head(list: &TopList) -> Vec<PartOfLine> {
         (5, format!("memory {} of {all_memory} GiB", known(node.memory_used.map(gibibytes)))),
         (1, several(list.jobs.len() as u64, "job", "jobs")),
         (2, if list.unseen > 0 { format!("{} not seen", list.unseen) } else { String::new() }),
-        (3, format!("{granted_cpus} of {} CPUs", known(node.cpus.map(|cpus| cpus.to_string())))),
+        (3, format!("{granted_cpus} of {all_cpus}")),
         (6, format!("{granted_memory} of {all_memory} GiB")),
     ]
 }

@@ -146,7 +146,7 @@ impl TopList {
         self.chosen = lines.get(to).filter(|_| to > 0).and_then(|line| self.identity(*line));
     }
 
-    fn to_first(&mut self) {
+    fn first_line(&mut self) {
         (self.chosen, self.cursor, self.scrolled) = (None, 0, 0);
     }
 
@@ -250,19 +250,19 @@ impl TopList {
             }
             KeyCode::Char('r') => {
                 self.is_reversed = !self.is_reversed;
-                self.to_first();
+                self.first_line();
             }
             KeyCode::Char(letter) => {
                 if let Some((_, column, _)) = SORT_KEYS.iter().find(|(key, ..)| *key == letter) {
                     (self.sorted_by, self.is_reversed) = (*column, false);
-                    self.to_first();
+                    self.first_line();
                 }
             }
             KeyCode::Down => self.move_by(1),
             KeyCode::Up => self.move_by(-1),
             KeyCode::PageDown => self.move_by(page),
             KeyCode::PageUp => self.move_by(-page),
-            KeyCode::Home => self.to_first(),
+            KeyCode::Home => self.first_line(),
             KeyCode::End => self.move_by(isize::MAX),
             _ => {}
         }
