@@ -514,6 +514,13 @@ impl Terminal {
         Self { ours, child, cells, at: (0, 0), rest: String::new(), commands: Vec::new() }
     }
 
+    /// Makes it so many columns wide.
+    fn resize(&mut self, columns: u16) {
+        let size = libc::winsize { ws_row: 12, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: the size is read.
+        assert_eq!(unsafe { libc::ioctl(self.ours.as_raw_fd(), libc::TIOCSWINSZ, &size) }, 0);
+    }
+
     fn type_keys(&mut self, keys: &str) {
         self.ours.write_all(keys.as_bytes()).unwrap();
     }
@@ -559,6 +566,7 @@ impl Terminal {
                     self.at = (line.parse::<usize>().unwrap() - 1, column.parse::<usize>().unwrap() - 1);
                 }
                 "K" => self.cells[self.at.0].iter_mut().skip(self.at.1).for_each(|cell| *cell = ' '),
+                "J" => self.cells.iter_mut().flatten().for_each(|cell| *cell = ' '),
                 _ => {}
             }
             left = &behind[end + 1..];
@@ -603,15 +611,16 @@ impl Drop for Terminal {
     }
 }
 
-/// The jobs on a screen, from the top.
+/// The jobs on a screen of 'jobfence top', from its first line on.
 fn jobs(lines: &[String]) -> String {
-    let rows = lines.iter().skip(2).take(9).filter_map(|line| line.split_whitespace().next());
+    let is_job = |line: &&String| line.starts_with("+ ") || line.starts_with("- ");
+    let rows = lines.iter().filter(is_job).filter_map(|line| line.split_whitespace().nth(1));
     rows.collect::<Vec<_>>().join(" ")
 }
 
-#[test]
-fn top_is_sorted_by_keys() {
-    let Some(mut site) = Site::new("top") else { return };
+/// Jobs 7, which uses CPU time, and 8, which uses memory, and one whose name has commands for a terminal.
+fn site_with_jobs(test: &str) -> Option<(Site, Terminal)> {
+    let mut site = Site::new(test)?;
     site.open("7", user(), &["--cpus", "0.5"]);
     site.open("8", user(), &[]);
     site.open(HOSTILE, user(), &[]);
@@ -621,34 +630,74 @@ fn top_is_sorted_by_keys() {
         "0",
         "b = bytearray(90 << 20)\nprint(flush=True)\nsys.stdin.readline()\nimport time\ntime.sleep(1000)",
     );
-    let mut terminal = Terminal::start(site.command(&["top", "--interval", "0.3", "--user", &user().to_string()]));
-    let is_there = |lines: &[String]| lines[1].starts_with("JOB ") && jobs(lines).contains('8');
+    let terminal = Terminal::start(site.command(&["top", "--interval", "0.3", "--user", &user().to_string()]));
+    Some((site, terminal))
+}
+
+#[test]
+fn top_is_sorted_by_keys() {
+    let Some((site, mut terminal)) = site_with_jobs("top") else { return };
+    let is_there = |lines: &[String]| lines[1].starts_with("  JOB ") && jobs(lines).contains('8');
     let screen = terminal.wait_for("the busiest first", |lines| is_there(lines) && jobs(lines).starts_with("7 "));
-    assert!(screen[0].contains(" UTC  3 fences, ") && screen[0].ends_with(", by CPU"), "{screen:#?}");
-    assert!(screen[11].starts_with("sort: c CPU  m memory") && screen[11].contains("q quit"), "{screen:#?}");
-    assert!(screen.iter().any(|line| line.starts_with("7?[2J?")), "{screen:#?}");
+    assert!(screen[0].contains("  load ") && screen[0].contains("  3 jobs  granted "), "{screen:#?}");
+    assert!(screen[11].starts_with("1 to 3 of 3  by CPU  ") && screen[11].ends_with("q quit"), "{screen:#?}");
+    assert!(screen.iter().any(|line| line.starts_with("+ 7?[2J?")), "{screen:#?}");
     // In place, and on a screen of its own.
     assert!(terminal.commands.iter().any(|command| command == "?1049h"));
+    let is_by = |lines: &[String], what: &str| lines[11].contains(&format!("  by {what}  "));
     terminal.type_keys("m");
-    terminal.wait_for("by memory", |lines| jobs(lines).starts_with("8 ") && lines[0].ends_with(", by memory"));
+    terminal.wait_for("by memory", |lines| jobs(lines).starts_with("8 ") && is_by(lines, "memory"));
     terminal.type_keys("r");
-    terminal
-        .wait_for("the other way", |lines| jobs(lines).ends_with(" 8") && lines[0].ends_with(", by memory, reversed"));
+    terminal.wait_for("the other way", |lines| jobs(lines).ends_with(" 8") && is_by(lines, "memory, reversed"));
     terminal.type_keys("j");
-    terminal.wait_for("by job", |lines| jobs(lines).ends_with(" 8") && lines[0].ends_with(", by job"));
+    terminal.wait_for("by job", |lines| jobs(lines).ends_with(" 8") && is_by(lines, "job"));
     // The figures are the present ones.
     terminal.type_keys("c");
     site.close("7");
     terminal.wait_for("without the job that has ended", |lines| {
-        !jobs(lines).starts_with("7 ") && lines[0].contains(" 2 fences, ")
+        !jobs(lines).starts_with("7 ") && lines[0].contains("  2 jobs  ")
+    });
+    // No cell was written with what a name says to a terminal.
+    assert!(!terminal.commands.iter().any(|command| command == "2J"), "{:?}", terminal.commands);
+    terminal.resize(40);
+    terminal.wait_for("a narrow screen", |lines| {
+        is_by(lines, "CPU") && jobs(lines).contains('8') && lines.iter().all(|line| line.chars().count() <= 40)
     });
     terminal.type_keys("q");
     assert_eq!(terminal.ends(), Some(0));
     for command in ["?1049l", "?25h"] {
         assert!(terminal.commands.iter().any(|given| given == command), "{command} in {:?}", terminal.commands);
     }
-    // No cell was written with what a name says to a terminal.
-    assert!(!terminal.commands.iter().any(|command| command == "2J"), "{:?}", terminal.commands);
+}
+
+#[test]
+fn top_shows_steps_and_all_of_a_job() {
+    let Some((site, mut terminal)) = site_with_jobs("keys") else { return };
+    terminal.wait_for("the jobs", |lines| jobs(lines).starts_with("7 ") && jobs(lines).contains('8'));
+    terminal.type_keys("j/7?");
+    terminal
+        .wait_for("a filter", |lines| lines[11].starts_with("/7?_  1 to 1 of 1  ") && jobs(lines).starts_with("7?"));
+    terminal.type_keys("\r");
+    terminal.wait_for("the filter kept", |lines| lines[11].starts_with("1 to 1 of 1  /7?  by job  "));
+    terminal.type_keys("\u{1b}");
+    terminal.wait_for("all jobs", |lines| lines[11].starts_with("1 to 3 of 3  by job  "));
+    terminal.type_keys("\u{1b}[F ");
+    terminal.wait_for("the steps of the last", |lines| lines.iter().any(|line| line.starts_with("    0 ")));
+    terminal.type_keys("\u{1b}[B\r");
+    let screen = terminal.wait_for("all of it", |lines| lines[0] == "jobfence show 8" && lines[11].contains("q back"));
+    assert!(screen.iter().any(|line| line.starts_with("job 8 step ")), "{screen:#?}");
+    site.close("8");
+    terminal.wait_for("its end", |lines| lines[1].contains("does not run here any more"));
+    assert!(terminal.lines()[2].ends_with("jobfence report 8"), "{:#?}", terminal.lines());
+    terminal.type_keys("q");
+    terminal.wait_for("the others", |lines| lines[11].starts_with("1 to 2 of 2  by job  "));
+    terminal.type_keys("?");
+    terminal.wait_for("the keys", |lines| lines[0] == "Help" && lines.iter().any(|line| line.starts_with("Enter ")));
+    // One step back at a time.
+    terminal.type_keys("\u{1b}");
+    terminal.wait_for("the list", |lines| lines[11].starts_with("1 to 2 of 2  by job  "));
+    terminal.type_keys("\u{1b}");
+    assert_eq!(terminal.ends(), Some(0));
 }
 
 #[test]
@@ -656,7 +705,7 @@ fn top_puts_the_terminal_right_when_a_signal_ends_it() {
     let Some(site) = Site::new("signal") else { return };
     for (signal, keys) in [(Some(nix::sys::signal::Signal::SIGTERM), ""), (None, "\u{3}"), (None, "\u{1b}")] {
         let mut terminal = Terminal::start(site.command(&["top", "--user", &idler().to_string()]));
-        terminal.wait_for("the first screen", |lines| lines[0].contains(" UTC  0 fences, "));
+        terminal.wait_for("the first screen", |lines| lines[0].contains("  0 jobs  "));
         match signal {
             Some(signal) => {
                 let pid = nix::unistd::Pid::from_raw(terminal.child.id().cast_signed());
@@ -681,7 +730,7 @@ fn top_ends_with_its_terminal() {
             command = wrapped;
         }
         let mut terminal = Terminal::start(command);
-        terminal.wait_for("the first screen", |lines| lines[0].contains(" UTC  0 fences, "));
+        terminal.wait_for("the first screen", |lines| lines[0].contains("  0 jobs  "));
         let null = fs::File::options().read(true).write(true).open("/dev/null").unwrap();
         drop(std::mem::replace(&mut terminal.ours, null));
         let deadline = common::soon();

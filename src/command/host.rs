@@ -3,7 +3,7 @@
 //!
 //! A scheduler that grants all of a node's memory lets its jobs take what the system needs, and the kernel then kills at random.
 
-mod cpus;
+pub mod cpus;
 pub mod grantable;
 pub mod memory;
 mod way;

@@ -10,8 +10,11 @@ use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::usage::Depth;
 use jobfence::error::Error;
 use jobfence::fence::living::{CurrentUse, LivingStep, Recorded, WantedSteps, find};
+use jobfence::figures::LimitedTo;
 use jobfence::host::Host;
-use jobfence::job::Id;
+use jobfence::job::{Id, JobOnNode, Name};
+use jobfence::record::job::JobRecords;
+use jobfence::record::noted::Allocated;
 use jobfence::report::account::{since_boot, utc};
 use jobfence::report::json::{Object, array};
 use jobfence::schedulers::ALL;
@@ -85,6 +88,9 @@ pub struct LivingRow {
     pub current: CurrentUse,
     /// What its job uses of GPUs on this node.
     pub gpus: Option<JobGpus>,
+    /// The partition or queue of its job, and what its job was granted; only in [`LivingView::rows`].
+    pub partition: Option<String>,
+    pub granted: LimitedTo,
 }
 
 impl LivingView {
@@ -164,7 +170,21 @@ impl LivingView {
         let mut users = std::mem::take(&mut self.users);
         let (steps, unseen) = self.steps();
         let mut after = HashMap::with_capacity(steps.len());
-        let rows = steps.iter().map(|step| row(step, &self.before, &mut users, &mut after));
+        let noted = JobRecords::existing(&self.run_dir).ok().flatten();
+        let rows = steps.iter().map(|step| {
+            let row = row(step, &self.before, &mut users, &mut after);
+            let Allocated { noted: said, .. } = step.allocated();
+            let partition = said.facts().partition.known().cloned();
+            let of_job = row.current.limits_of_job;
+            // The kernel's limits may have room for the scheduler's own processes.
+            let granted =
+                LimitedTo { cpus: said.cpus.or(of_job.cpus), memory: said.memory.or(of_job.memory), ..of_job };
+            LivingRow {
+                partition: partition.or_else(|| partition_of(noted.as_ref(), &self.host, step)),
+                granted,
+                ..row
+            }
+        });
         let mut rows: Vec<LivingRow> = rows.collect();
         drop(steps);
         self.users = users;
@@ -173,10 +193,25 @@ impl LivingView {
         (rows, unseen)
     }
 
+    /// Looks with this at one job alone.
+    pub fn with_job<T>(&mut self, job: Id, look: impl FnOnce(&Self) -> T) -> T {
+        let before = self.wanted.job.replace(job);
+        let seen = look(self);
+        self.wanted.job = before;
+        seen
+    }
+
     /// Adds what `jobfence hold` has last heard of the GPUs of the row's job.
     pub fn add_gpus(&self, row: &mut LivingRow) {
         row.gpus = gpu::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
     }
+}
+
+/// The partition of a step's job, as recorded by `jobfence prolog` or the batch step.
+pub fn partition_of(noted: Option<&JobRecords>, host: &Host, step: &LivingStep<'_>) -> Option<String> {
+    let node = step.node.as_deref().map(Name::new).transpose().ok()?;
+    let id = JobOnNode { node, job: Id::new(step.job.as_str()).ok()? };
+    noted?.read(&id, host).ok()??.partition.known().cloned()
 }
 
 /// CPU times of steps, each with the time when it was read.
@@ -232,6 +267,8 @@ pub fn described(step: &LivingStep<'_>) -> LivingRow {
         cpus_now: None,
         current: CurrentUse::default(),
         gpus: None,
+        partition: None,
+        granted: LimitedTo::default(),
     }
 }
 
@@ -336,7 +373,7 @@ pub fn rows_in_lines(rows: &[LivingRow], width: usize) -> Vec<String> {
     let mut columns = COLUMNS.to_vec();
     if rows.iter().any(|row| row.gpus.is_some()) {
         columns.insert(BEHIND_GPUS, numbers("GPU%"));
-        rows.iter().zip(&mut cells).for_each(|(row, cells)| cells.insert(BEHIND_GPUS, gpu_cell(row)));
+        rows.iter().zip(&mut cells).for_each(|(row, cells)| cells.insert(BEHIND_GPUS, gpu_cell(row.gpus.as_ref())));
     }
     let whole = table::lines(&columns, &cells, None);
     if whole.iter().all(|line| line.chars().count() <= width) {
@@ -346,8 +383,8 @@ pub fn rows_in_lines(rows: &[LivingRow], width: usize) -> Vec<String> {
 }
 
 /// How busy the job's GPUs were at the last sample, in percent; `idle` if one of them has done nothing for too long.
-fn gpu_cell(row: &LivingRow) -> String {
-    let Some(gpus) = &row.gpus else { return NONE.to_owned() };
+pub fn gpu_cell(gpus: Option<&JobGpus>) -> String {
+    let Some(gpus) = gpus else { return NONE.to_owned() };
     let now = gpus.percent_now();
     if gpus.idle().is_some() {
         return "idle".to_owned();

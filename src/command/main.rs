@@ -112,7 +112,7 @@ enum Command {
     Ls(ls::LsOptions),
     /// Show all that is known of a job that runs on this node.
     Show(show::ShowOptions),
-    /// Show the fences of this node continuously, sorted by usage.
+    /// Show the jobs of this node continuously, sorted by usage.
     Top(top::TopOptions),
     /// Report what a finished job used, from the usage log.
     Report(report::ReportOptions),

@@ -9,10 +9,9 @@ use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
 use jobfence::config::Config;
-use jobfence::fence::living::{CurrentUse, LivingStep, Recorded, WantedSteps, find};
+use jobfence::fence::living::{CurrentUse, Recorded, WantedSteps, find};
 use jobfence::figures::{FIGURES, METRICS, Unit};
 use jobfence::host::Host;
-use jobfence::job::{Id, JobOnNode, Name};
 use jobfence::printable::is_printable;
 use jobfence::record::counters::{BOUNDS_MS, Counters};
 use jobfence::record::job::JobRecords;
@@ -21,7 +20,7 @@ use jobfence::schedulers::ALL;
 
 use crate::energy::NodeEnergy;
 use crate::gpu::{self, GpuUse, JobGpus};
-use crate::living::user_name;
+use crate::living::{partition_of, user_name};
 use crate::whole;
 
 /// The most jobs in the file: a node has fewer, unless something is wrong.
@@ -70,7 +69,7 @@ fn living_jobs(config: &Config, host: &Host) -> Vec<JobMetrics> {
         let job = jobs.entry((step.node.clone(), step.uid, step.job.clone())).or_insert_with(|| JobMetrics {
             job: step.job.clone(),
             user: step.uid.map_or_else(String::new, user_name),
-            partition: partition(noted.as_ref(), host, step).unwrap_or_default(),
+            partition: partition_of(noted.as_ref(), host, step).unwrap_or_default(),
             current: step.of_job(),
             gpus: gpu::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job),
             ..JobMetrics::default()
@@ -93,13 +92,6 @@ impl JobMetrics {
         limits.processes = limits.processes.map(|limit| limit.min(processes_limit.unwrap_or(limit)));
         self
     }
-}
-
-/// As recorded by `jobfence prolog` or the batch step.
-fn partition(noted: Option<&JobRecords>, host: &Host, step: &LivingStep<'_>) -> Option<String> {
-    let node = step.node.as_deref().map(Name::new).transpose().ok()?;
-    let id = JobOnNode { node, job: Id::new(step.job.as_str()).ok()? };
-    noted?.read(&id, host).ok()??.partition.known().cloned()
 }
 
 /// A metric: its name, its help text, and its value for a job.

@@ -63,16 +63,25 @@ pub fn show(options: &ShowOptions) -> Result<ExitCode, Failure> {
         eprintln!("jobfence: for a job that has ended: 'jobfence report {}'", printable(options.job.as_str()));
         return Ok(ExitCode::FAILURE);
     }
-    let before: Vec<Option<Duration>> = steps.iter().map(LivingStep::cpu_time).collect();
-    std::thread::sleep(MEASURED);
-    let seen = steps.iter().zip(before).map(|(step, before)| SeenStep::look(step, before, &view));
     if options.json {
-        println!("{}", document(seen.map(|step| step.json())));
+        println!("{}", document(look(&steps, &view).map(|step| step.json())));
     } else {
-        let texts: Vec<String> = seen.map(|step| step.in_words()).collect();
-        print!("{}", texts.join("\n"));
+        print!("{}", in_words(&steps, &view));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// All that the kernel says about these steps of the view, in words.
+pub fn in_words(steps: &[LivingStep<'_>], view: &LivingView) -> String {
+    let texts: Vec<String> = look(steps, view).map(|step| step.in_words()).collect();
+    texts.join("\n")
+}
+
+/// Looks at each, after a time long enough to measure CPU time.
+fn look<'a>(steps: &'a [LivingStep<'a>], view: &LivingView) -> impl Iterator<Item = SeenStep<'a>> {
+    let before: Vec<Option<Duration>> = steps.iter().map(LivingStep::cpu_time).collect();
+    std::thread::sleep(MEASURED);
+    steps.iter().zip(before).map(|(step, before)| SeenStep::look(step, before, view))
 }
 
 /// A step at one time.

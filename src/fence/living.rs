@@ -121,6 +121,8 @@ pub struct CurrentUse {
     pub processes: Option<u64>,
     /// What the step and its job may have.
     pub limits: LimitedTo,
+    /// What its job may have.
+    pub limits_of_job: LimitedTo,
 }
 
 /// One task's directories.
@@ -381,12 +383,14 @@ impl LivingStep<'_> {
             if let Ok(dir) = Dir::open(&place.step) {
                 current.add(place.hierarchy, &dir, depth);
             }
-            for around in place.around.iter().chain([&place.job]) {
-                if let Ok(dir) = Dir::open(around) {
-                    current.limits.lower(place.hierarchy, &dir);
-                }
+            if let Some(Ok(around)) = place.around.as_ref().map(Dir::open) {
+                current.limits.lower(place.hierarchy, &around);
+            }
+            if let Ok(job) = Dir::open(&place.job) {
+                current.limits_of_job.lower(place.hierarchy, &job);
             }
         }
+        current.limits = current.limits.least(current.limits_of_job);
         if current.processes.is_none() {
             let count = self.places.first().and_then(|place| place.processes().ok()).map(|all| all.len());
             current.processes = count.and_then(|count| u64::try_from(count).ok());

@@ -85,7 +85,7 @@ impl MemoryOfNode {
 }
 
 /// A line of `/proc/meminfo`, in bytes (proc_meminfo(5)).
-fn of_meminfo(text: &str, name: &str) -> Result<u64> {
+pub fn of_meminfo(text: &str, name: &str) -> Result<u64> {
     let of_line =
         |line: &str| line.strip_prefix(name)?.strip_prefix(':')?.trim().strip_suffix("kB")?.trim().parse().ok();
     let kb: Option<u64> = text.lines().find_map(of_line);
