@@ -7,11 +7,11 @@
 use std::fmt::Write as _;
 
 use jobfence::bytes::binary;
+use jobfence::report::card::several;
 use maud::{Markup, html};
 
 use super::super::total::cpus_of;
-use super::parts::seconds;
-use super::steps::name;
+use super::parts::{seconds, step_name};
 use crate::course::{Course, Kills};
 use crate::local_time::LocalTime;
 use crate::logged::LoggedStep;
@@ -62,9 +62,8 @@ impl<'a> StepCourses<'a> {
         })
     }
 
-    /// The steps that matter most come first: those with kills, then those with the most CPU time.
-    fn weight(&self) -> (bool, Option<std::time::Duration>) {
-        (self.step.usage.oom_kills.is_some_and(|kills| kills > 0), self.step.usage.cpu)
+    fn has_kills(&self) -> bool {
+        self.step.usage.oom_kills.is_some_and(|kills| kills > 0)
     }
 }
 
@@ -77,16 +76,23 @@ pub fn are_many(all: &[Option<StepCourses<'_>>]) -> bool {
 pub fn large(all: &[Option<StepCourses<'_>>]) -> Option<Markup> {
     let known: Vec<&StepCourses<'_>> = all.iter().flatten().collect();
     let mut chosen: Vec<usize> = (0..known.len()).collect();
-    chosen.sort_by_key(|at| std::cmp::Reverse(known.get(*at).map(|one| one.weight())));
-    chosen.truncate(LARGE);
-    // In the order of the table.
-    chosen.sort_unstable();
+    if are_many(all) {
+        // Those with kills, if there are any, and else those with the most CPU time.
+        let has_kills = |at: &usize| known.get(*at).is_some_and(|one| one.has_kills());
+        if chosen.iter().any(has_kills) {
+            chosen.retain(has_kills);
+        }
+        chosen.sort_by_key(|at| std::cmp::Reverse(known.get(*at).map(|one| one.step.usage.cpu)));
+        chosen.truncate(LARGE);
+        chosen.sort_unstable();
+    }
     let others = known.len() - chosen.len();
     (!known.is_empty()).then(|| {
         html! {
-            @for one in chosen.iter().filter_map(|at| known.get(*at)) { h3 { "Step " (name(one.step)) } (figures(one)) }
-            @if others == 1 { p.note { "The other step has small curves in the table of the steps." } }
-            @if others > 1 { p.note { "The other " (others) " steps have small curves in the table of the steps." } }
+            @for one in chosen.iter().filter_map(|at| known.get(*at)) { h3 { "Step " (step_name(one.step)) } (figures(one)) }
+            @if others > 0 {
+                p.note { (several(others as u64, "more step has", "more steps have")) " small curves in the table of the steps." }
+            }
             p.note { "jobfence hold sampled these amounts. The peaks above are the kernel's own, and can be higher." }
         }
     })
@@ -155,7 +161,7 @@ fn killed(kills: &[Kills], all: Option<u64>) -> String {
 }
 
 fn processes(count: u64) -> String {
-    jobfence::report::card::several(count, "process", "processes")
+    several(count, "process", "processes")
 }
 
 /// Where values are drawn.

@@ -7,6 +7,9 @@ use jobfence::bytes::binary;
 use jobfence::report::card::duration as in_words;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use crate::logged::LoggedStep;
+use crate::table::printable;
+
 const STYLE: &str = include_str!("style.css");
 
 /// The page must not load or run anything.
@@ -142,6 +145,11 @@ pub fn folded(title: &str, in_short: &str, body: &Markup) -> Markup {
             (body)
         }
     }
+}
+
+/// The name of a step as text.
+pub fn step_name(step: &LoggedStep) -> String {
+    printable(step.step.as_deref().unwrap_or(UNKNOWN))
 }
 
 pub fn of(used: String, granted: Option<String>) -> String {
