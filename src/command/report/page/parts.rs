@@ -124,7 +124,7 @@ pub fn table(caption: &str, heads: &[&str], rows: impl IntoIterator<Item = Vec<C
                             @if at == 0 {
                                 th role="rowheader" scope="row" { (cell.text) }
                             } @else {
-                                td.number[cell.is_number].wide[is_wide(cell)] role="cell" data-label=(head) {
+                                td.number[cell.is_number].wide[is_wide(cell)].over[cell.is_bad] role="cell" data-label=(head) {
                                     span.bad[cell.is_bad] { (cell.text) @if let Some(share) = cell.share { " " span.whole { "(" (percent(Some(share))) ")" } } }
                                     @match &cell.drawing { Some(drawing) => (drawing), None => (bar(cell.share)) }
                                 }

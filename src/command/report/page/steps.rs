@@ -109,7 +109,8 @@ pub fn steps(steps: &[&LoggedStep], courses: &[Option<StepCourses<'_>>]) -> Mark
                 of(bytes(peak), limit.filter(|_| memory.is_none()).map(binary)),
                 peak.zip(limit).map(|(peak, limit)| 100.0 * peak as f64 / limit as f64),
             )
-            .with_drawing(courses.and_then(chart::small_memory)),
+            .with_drawing(courses.and_then(chart::small_memory))
+            .bad_if(kills.is_some()),
             Cell::number(usage.processes_peak.map(|peak| peak.to_string())),
         ];
         cells.extend(disks.iter().map(|(_, of)| Cell::number(of(step).map(binary))));
