@@ -256,7 +256,7 @@ def of_job(said, drawn, rows):
         "Processes 0.9 % 9 of 1000 at the most", "15.0 GiB read, 1.5 GiB written", "Held back 2.5 % 7 s",
         "#SBATCH --mem=1280M peak was 1000.0 MiB of 4.0 GiB; 25 % reserve", "1.2 of 4 CPUs were busy on average",
         "Step 0 CPUs: 1.5 to 1.5 of 4", "Memory: 0 B to 891.0 MiB of 4.0 GiB; at most 99.0 MiB of page cache",
-        "limit 4.0 GiB", "2.0 GiB", "08:53:30", "09:50:00 (56 min 30 s)", "0, task 3", "400.0 MiB", "450.0 MiB", "disk 8:0", "What GPUs did.",
+        "limit 4.0 GiB", "2.0 GiB", "08:53:30", "09:50:00 56 min 30 s", "0, task 3", "400.0 MiB", "450.0 MiB", "disk 8:0", "What GPUs did.",
     )
     # With few steps, each has large ones.
     expect([one["large"] for one in drawn] == [True, True], f"the drawings are {drawn}")

@@ -84,7 +84,7 @@ pub fn steps(steps: &[&LoggedStep], courses: &[Option<StepCourses<'_>>]) -> Mark
     let mut heads = vec!["Step", "Ended", "Time", "CPU time", "Peak of memory", "Processes"];
     heads.extend(disks.iter().map(|(head, _)| *head));
     // What is the same in each row is said once.
-    let cpus = same(steps, |step| cpus_of(step));
+    let cpus = same(steps, cpus_of);
     let memory = same(steps, limit_of);
     let granted = [cpus.map(|cpus| cpus.in_words()), memory.map(binary)].into_iter().flatten().collect::<Vec<_>>();
     let granted = if granted.is_empty() { "what it was granted".to_owned() } else { granted.join(" and ") };
