@@ -56,7 +56,7 @@ const STILL_NAME_ONE: &[(&str, &str)] = &[
     ("command::explain", "the placement as slurm.conf says it"),
     ("command::explain::asking", "a job that Slurm's controller knows is explained before it runs"),
     ("command::report", "what StoreUsage has stored with Slurm"),
-    ("command::report::page", "the same"),
+    ("command::report::page::stored", "the same"),
     ("command::report::stored", "the same"),
 ];
 

@@ -5,11 +5,11 @@
 
 mod advice;
 mod chart;
+mod headline;
 mod more;
 mod parts;
 mod steps;
 mod stored;
-mod verdict;
 
 use jobfence::bytes::binary;
 use jobfence::report::card::duration as in_words;
@@ -25,20 +25,21 @@ use crate::series::Series;
 use crate::table::printable;
 use advice::Judged;
 use chart::StepCourses;
+use headline::Headline;
 use more::{DiskNames, FoldedPart};
 use parts::{Bar, UNKNOWN, bars, bytes, of};
 pub(super) use parts::{Cell, page, table};
 pub use stored::of_summary;
-use verdict::Verdict;
 
-/// The page of these runs of a job. `of_log`: how many runs the log has.
-pub fn of_runs(job: &str, runs: &[JobRun], of_log: usize, series: &[Series]) -> String {
+/// The page of these runs of a job. `of_log`: how many runs the log has. `site_line`: what the site tells all users.
+pub fn of_runs(job: &str, runs: &[JobRun], of_log: usize, series: &[Series], site_line: Option<&str>) -> String {
     let job = printable(job);
     let body = html! {
         @for run in runs { (of_run(&job, run, runs.len() > 1, series)) }
         @if of_log > runs.len() {
             p.note { "The log has " (of_log - runs.len()) " more of this job's runs. The option --all shows them." }
         }
+        @if let Some(line) = site_line { p.site { (with_links(&printable(line))) } }
     };
     page(&format!("Job {job}"), &body)
 }
@@ -61,7 +62,7 @@ fn of_run(job: &str, run: &JobRun, is_one_of_several: bool, series: &[Series]) -
     let unknown = unknown(&total, &folded[0].1, run.gpus.as_ref());
     html! {
         article {
-            (header(job, run, &total, is_one_of_several, &Verdict::of(run, &total, &judged)))
+            (header(job, run, &total, is_one_of_several, &Headline::of(run, &total, &judged)))
             @if !sentences.is_empty() {
                 section.happened aria-label="What happened" {
                     @for sentence in &sentences { p { (sentence) } }
@@ -101,7 +102,7 @@ fn of_run(job: &str, run: &JobRun, is_one_of_several: bool, series: &[Series]) -
 }
 
 /// Which job it is, when it ran, and whether all is well with it.
-fn header(job: &str, run: &JobRun, total: &Total, is_one_of_several: bool, verdict: &Verdict) -> Markup {
+fn header(job: &str, run: &JobRun, total: &Total, is_one_of_several: bool, headline: &Headline) -> Markup {
     let (_, user) = name_and_user(run);
     let facts = FACTS.iter().filter_map(|(text, name)| Some(format!("{name} {}", printable(said(run, *text)?))));
     let node = said(run, |line| line.node.as_ref()).map_or_else(|| UNKNOWN.to_owned(), printable);
@@ -115,7 +116,7 @@ fn header(job: &str, run: &JobRun, total: &Total, is_one_of_several: bool, verdi
                 @if let Some(name) = job_name(run) { " " span.name { (name) } }
                 @if is_one_of_several { span.run { " from " (printable(run.began())) } }
             }
-            (verdict.markup())
+            (headline.markup())
             p.facts { (user) " on node " (node) @for fact in facts { ", " (fact) } }
             @if let Some(local) = &local {
                 p.facts { (local) (wall) }
@@ -123,6 +124,17 @@ fn header(job: &str, run: &JobRun, total: &Total, is_one_of_several: bool, verdi
             } @else {
                 p.facts { (utc) (wall) }
             }
+        }
+    }
+}
+
+/// The text with its addresses as links. It is the administrator's, and no user's.
+fn with_links(text: &str) -> Markup {
+    let is_address = |word: &str| word.starts_with("https://") || word.starts_with("http://");
+    html! {
+        @for (at, word) in text.split(' ').enumerate() {
+            @if at > 0 { " " }
+            @if is_address(word) { a href=(word) rel="noreferrer" { (word) } } @else { (word) }
         }
     }
 }
@@ -198,4 +210,32 @@ fn unknown(total: &Total, memory: &FoldedPart, gpus: Option<&JobGpus>) -> Vec<St
         Some(_) => {}
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn names_of_users_and_the_sites_line_are_text() {
+        let step = LoggedStep::new(json!({
+            "job": "7", "step": "0", "started": "2026-11-25T03:00:00Z", "ended": "2026-11-25T04:00:00Z",
+            "job_name": "<i>\u{202e}solve", "read_bytes": 0, "written_bytes": 0, "disks": [], "memory_anonymous_bytes": 0,
+        }));
+        let run = JobRun { steps: vec![step], is_beside_another: false, gpus: None };
+        let site = "Help: https://hpc.example/?a=\"b <b>us</b>\u{1b}";
+        let page = of_runs("7", &[run], 1, &[], Some(site));
+        for part in [
+            "<span class=\"name\">&lt;i&gt;?solve</span>",
+            "Help: <a href=\"https://hpc.example/?a=&quot;b\" rel=\"noreferrer\">https://hpc.example/?a=&quot;b</a> &lt;b&gt;us&lt;/b&gt;?",
+            "Left out, since all of it is zero: memory at the end, disks.",
+            "CPU time</dt><dd><span class=\"share\"></span><span class=\"of\">unknown</span>",
+        ] {
+            assert!(page.contains(part), "{part} in {page}");
+        }
+        let unsaid = of_runs("7", &[JobRun { steps: Vec::new(), is_beside_another: false, gpus: None }], 1, &[], None);
+        assert!(!unsaid.contains("class=\"site\"") && !unsaid.contains("class=\"name\""), "{unsaid}");
+    }
 }

@@ -7,11 +7,11 @@
 use std::fmt::Write as _;
 
 use jobfence::bytes::binary;
+use jobfence::report::card::several;
 use maud::{Markup, html};
 
 use super::super::total::cpus_of;
-use super::parts::seconds;
-use super::steps::name;
+use super::parts::{seconds, step_name};
 use crate::course::{Course, Kills};
 use crate::local_time::LocalTime;
 use crate::logged::LoggedStep;
@@ -61,9 +61,8 @@ impl<'a> StepCourses<'a> {
         })
     }
 
-    /// The steps that matter most come first: those with kills, then those with the most CPU time.
-    fn weight(&self) -> (bool, Option<std::time::Duration>) {
-        (self.step.usage.oom_kills.is_some_and(|kills| kills > 0), self.step.usage.cpu)
+    fn has_kills(&self) -> bool {
+        self.step.usage.oom_kills.is_some_and(|kills| kills > 0)
     }
 }
 
@@ -76,16 +75,23 @@ pub fn are_many(all: &[Option<StepCourses<'_>>]) -> bool {
 pub fn large(all: &[Option<StepCourses<'_>>]) -> Option<Markup> {
     let known: Vec<&StepCourses<'_>> = all.iter().flatten().collect();
     let mut chosen: Vec<usize> = (0..known.len()).collect();
-    chosen.sort_by_key(|at| std::cmp::Reverse(known.get(*at).map(|one| one.weight())));
-    chosen.truncate(LARGE);
-    // In the order of the table.
-    chosen.sort_unstable();
+    if are_many(all) {
+        // Those with kills, if there are any, and else those with the most CPU time.
+        let has_kills = |at: &usize| known.get(*at).is_some_and(|one| one.has_kills());
+        if chosen.iter().any(has_kills) {
+            chosen.retain(has_kills);
+        }
+        chosen.sort_by_key(|at| std::cmp::Reverse(known.get(*at).map(|one| one.step.usage.cpu)));
+        chosen.truncate(LARGE);
+        chosen.sort_unstable();
+    }
     let others = known.len() - chosen.len();
     (!known.is_empty()).then(|| {
         html! {
-            @for one in chosen.iter().filter_map(|at| known.get(*at)) { h3 { "Step " (name(one.step)) } (figures(one)) }
-            @if others == 1 { p.note { "The other step has small curves in the table of the steps." } }
-            @if others > 1 { p.note { "The other " (others) " steps have small curves in the table of the steps." } }
+            @for one in chosen.iter().filter_map(|at| known.get(*at)) { h3 { "Step " (step_name(one.step)) } (figures(one)) }
+            @if others > 0 {
+                p.note { (several(others as u64, "more step has", "more steps have")) " small curves in the table of the steps." }
+            }
             p.note { "jobfence hold sampled these amounts. The peaks above are the kernel's own, and can be higher." }
         }
     })
@@ -154,7 +160,7 @@ fn killed(kills: &[Kills], all: Option<u64>) -> String {
 }
 
 fn processes(count: u64) -> String {
-    jobfence::report::card::several(count, "process", "processes")
+    several(count, "process", "processes")
 }
 
 /// Where values are drawn.
@@ -262,9 +268,9 @@ fn times(of: &StepCourses<'_>) -> Markup {
     };
     html! {
         p.axis {
-            span { (clock(&from)) }
-            span { "after " (seconds(of.end / 2.0)) }
-            span { (clock(&to)) " (" (seconds(of.end)) ")" }
+            span { (clock(&from)) br; "0 s" }
+            span { (seconds(of.end / 2.0)) }
+            span { (clock(&to)) br; (seconds(of.end)) }
         }
     }
 }
@@ -351,5 +357,105 @@ fn thinned(course: &Course) -> Course {
         values: course.values.chunks(each).filter_map(largest).collect(),
         reached: course.reached.chunks(each).map(|chunk| chunk.contains(&true)).collect(),
         ..course.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::series::Point;
+
+    fn step(name: &str, kills: u64, cpu: u64) -> LoggedStep {
+        LoggedStep::new(json!({
+            "job": "7", "step": name, "run": 0, "started": "2026-11-25T03:00:00Z", "ended": "2026-11-25T03:01:40Z",
+            "wall_seconds": 100, "memory_granted_bytes": 2000, "memory_limit_bytes": 1000, "oom_kills": kills,
+            "cpu_seconds": cpu,
+        }))
+    }
+
+    fn series(name: &str) -> Series {
+        let point = |at: u8, memory: u64, kills: u64| Point {
+            at: f64::from(at),
+            memory_bytes: Some(memory),
+            oom_kills: Some(kills),
+            ..Point::default()
+        };
+        Series {
+            job: "7".to_owned(),
+            step: name.to_owned(),
+            started: "2026-11-25T03:00:00Z".to_owned(),
+            points: vec![point(0, 100, 0), point(50, 1000, 0), point(90, 300, 1)],
+            ..Series::default()
+        }
+    }
+
+    fn drawings(steps: &[LoggedStep]) -> String {
+        let all: Vec<Series> = steps.iter().map(|step| series(step.step.as_deref().unwrap())).collect();
+        let courses: Vec<_> = steps.iter().map(|step| StepCourses::of(step, &all)).collect();
+        large(&courses).unwrap().into_string()
+    }
+
+    #[test]
+    fn a_kill_and_the_time_at_the_limit_are_drawn_and_said() {
+        let drawn = drawings(&[step("0", 2, 1)]);
+        for part in [
+            "Memory</strong>: 100 B to 1000 B of 1000 B; 1.9 KiB granted; at the limit within 50 s; ✕ 1 process killed between \
+             50 s and 1 min 30 s; ✕ 1 process killed between 1 min 30 s and 1 min 40 s",
+            // The scale reaches to the grant, twice the limit, with a little room above.
+            "top: 6.00%\">granted 1.9 KiB",
+            "top: 53.00%\">limit 1000 B",
+            "<path class=\"limit\" d=\"M0 53.0H600\">",
+            "<path class=\"reached\" d=\"M0.0 53.0H300.1\">",
+            "<path class=\"kill\" d=\"M540.0 0V100\"></path><path class=\"kill\" d=\"M600.0 0V100\">",
+            "style=\"left: clamp(.55em, 90.00%, 100% - .55em)\">✕",
+        ] {
+            assert!(drawn.contains(part), "{part} in {drawn}");
+        }
+        // CPU time was not sampled, and so there is no drawing of it.
+        assert!(!drawn.contains("CPUs"), "{drawn}");
+        let unplaced = drawings(&[step("0", 3, 1)]);
+        assert!(!unplaced.contains("it is not known when"), "the last kills were after the last sample: {unplaced}");
+    }
+
+    #[test]
+    fn of_many_steps_those_that_matter_have_large_drawings() {
+        let heads = |steps: &[LoggedStep]| {
+            let drawn = drawings(steps);
+            let heads = drawn.split("<h3>Step ").skip(1).filter_map(|part| part.split('<').next());
+            heads.collect::<Vec<_>>().join(" ")
+        };
+        let five = |kills: [u64; 5]| {
+            let steps: Vec<_> = (0..).zip(kills).map(|(at, kills)| step(&at.to_string(), kills, at)).collect();
+            heads(&steps)
+        };
+        assert_eq!([five([0; 5]), five([0, 1, 0, 1, 0])], ["2 3 4", "1 3"]);
+        assert_eq!(heads(&[step("0", 0, 1), step("1", 1, 1)]), "0 1", "few have all");
+        let many: Vec<_> = (0..5).map(|at| step(&at.to_string(), 0, at)).collect();
+        assert!(drawings(&many).contains("2 more steps have small curves"));
+    }
+
+    #[test]
+    fn labels_of_the_scale_have_room() {
+        let of = |granted, limit| {
+            let values = vec![(0.0, Some(1.0))];
+            labels(&Course { values, granted, limit, ..Course::default() })
+        };
+        assert_eq!(of(Some(100.0), Some(95.0)), [(95.0, "limit "), (0.0, ""), (50.0, "")]);
+        assert_eq!(of(Some(100.0), None), [(0.0, ""), (100.0, "granted "), (50.0, "")]);
+        assert_eq!(of(None, None), [(0.0, ""), (1.0, ""), (0.5, "")]);
+    }
+
+    #[test]
+    fn a_small_drawing_keeps_what_happened() {
+        let mut values: Amounts = (0..1000).map(|at| (f64::from(at), Some(1.0))).collect();
+        values[500].1 = Some(9.0);
+        let reached = (0..1000).map(|at| at == 700).collect();
+        let thin = thinned(&Course { values, reached, ..Course::default() });
+        assert!(thin.values.len() <= SMALL_POINTS && thin.reached.len() == thin.values.len());
+        assert_eq!((thin.most(), thin.was_at_limit()), (Some(9.0), true));
+        let unknown = Course { values: vec![(0.0, None); 100], ..Course::default() };
+        assert_eq!(thinned(&unknown).most(), None);
     }
 }

@@ -10,8 +10,7 @@ use jobfence::report::card::duration as in_words;
 use jobfence::sys::dir::Dir;
 use maud::Markup;
 
-use super::parts::{Cell, UNKNOWN, bytes, folded, of, percent, seconds, table};
-use super::steps::name;
+use super::parts::{Cell, UNKNOWN, bytes, folded, of, percent, seconds, step_name, table};
 use crate::gpu::JobGpus;
 use crate::logged::LoggedStep;
 use crate::table::printable;
@@ -34,12 +33,12 @@ impl FoldedPart {
 }
 
 /// A figure of a step, with the head of its column.
-type Figure<T> = (&'static str, fn(&LoggedStep) -> Option<T>);
+type StepFigure<T> = (&'static str, fn(&LoggedStep) -> Option<T>);
 
 /// The steps with a figure that is not zero, and the figures that are not zero in all of them, as a table.
 fn of_steps<T: Copy + Default + PartialEq>(
     steps: &[&LoggedStep],
-    figures: &[Figure<T>],
+    figures: &[StepFigure<T>],
     caption: &str,
     in_words: fn(T) -> String,
     shown: impl FnOnce(&[&LoggedStep], Markup) -> Markup,
@@ -53,18 +52,18 @@ fn of_steps<T: Copy + Default + PartialEq>(
         return if is_known { FoldedPart::Zero } else { FoldedPart::Unknown };
     }
     let kept = figures.iter().filter(|(_, of)| !used.iter().all(|step| is_zero(of(step))));
-    let kept: Vec<&Figure<T>> = kept.collect();
+    let kept: Vec<&StepFigure<T>> = kept.collect();
     let heads: Vec<&str> = std::iter::once("Step").chain(kept.iter().map(|(head, _)| *head)).collect();
     let rows = used.iter().map(|step| {
         let cells = kept.iter().map(|(_, of)| Cell::number(of(step).map(in_words)));
-        std::iter::once(Cell::text(name(step))).chain(cells).collect()
+        std::iter::once(Cell::text(step_name(step))).chain(cells).collect()
     });
     let body = table(caption, &heads, rows);
     FoldedPart::Shown(shown(&used, body))
 }
 
 pub fn memory(steps: &[&LoggedStep]) -> FoldedPart {
-    const PARTS: [Figure<u64>; 5] = [
+    const PARTS: [StepFigure<u64>; 5] = [
         ("Programs", |step| step.usage.memory_anonymous),
         ("Page cache", |step| step.usage.memory_file),
         ("Shared", |step| step.usage.memory_shared),
@@ -78,7 +77,7 @@ pub fn memory(steps: &[&LoggedStep]) -> FoldedPart {
     })
 }
 
-const TIMES: [Figure<Duration>; 4] = [
+const TIMES: [StepFigure<Duration>; 4] = [
     ("For the quota", |step| step.usage.throttled),
     ("For a CPU", |step| step.usage.cpu_pressure_some),
     ("For memory", |step| step.usage.memory_pressure_some),
@@ -134,7 +133,7 @@ pub fn disks(steps: &[&LoggedStep], names: &DiskNames) -> FoldedPart {
     let heads = ["Step and disk", "Read", "Written", "Reads", "Writes"];
     let rows = used.iter().map(|(step, DiskIo { disk, read, written, reads, writes })| {
         vec![
-            Cell::text(format!("{}, {}", name(step), names.name(*disk))),
+            Cell::text(format!("{}, {}", step_name(step), names.name(*disk))),
             Cell::number(Some(binary(*read))),
             Cell::number(Some(binary(*written))),
             Cell::number(Some(reads.to_string())),

@@ -7,6 +7,9 @@ use jobfence::bytes::binary;
 use jobfence::report::card::duration as in_words;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use crate::logged::LoggedStep;
+use crate::table::printable;
+
 const STYLE: &str = include_str!("style.css");
 
 /// The page must not load or run anything.
@@ -121,7 +124,7 @@ pub fn table(caption: &str, heads: &[&str], rows: impl IntoIterator<Item = Vec<C
                             @if at == 0 {
                                 th role="rowheader" scope="row" { (cell.text) }
                             } @else {
-                                td.number[cell.is_number].wide[is_wide(cell)] role="cell" data-label=(head) {
+                                td.number[cell.is_number].wide[is_wide(cell)].over[cell.is_bad] role="cell" data-label=(head) {
                                     span.bad[cell.is_bad] { (cell.text) @if let Some(share) = cell.share { " " span.whole { "(" (percent(Some(share))) ")" } } }
                                     @match &cell.drawing { Some(drawing) => (drawing), None => (bar(cell.share)) }
                                 }
@@ -142,6 +145,11 @@ pub fn folded(title: &str, in_short: &str, body: &Markup) -> Markup {
             (body)
         }
     }
+}
+
+/// The name of a step as text.
+pub fn step_name(step: &LoggedStep) -> String {
+    printable(step.step.as_deref().unwrap_or(UNKNOWN))
 }
 
 pub fn of(used: String, granted: Option<String>) -> String {

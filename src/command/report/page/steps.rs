@@ -11,9 +11,8 @@ use maud::{Markup, html};
 use super::super::runs::JobRun;
 use super::super::total::{cpus_of, efficiency};
 use super::chart::{self, StepCourses};
-use super::parts::{Cell, UNKNOWN, bytes, folded, of, table, time};
+use super::parts::{Cell, UNKNOWN, bytes, folded, of, step_name, table, time};
 use crate::logged::LoggedStep;
-use crate::table::printable;
 
 /// The steps that Slurm makes itself, in the order in which sacct lists them, before all others.
 const FIRST: [&str; 3] = ["batch", "interactive", "extern"];
@@ -62,11 +61,6 @@ fn digits_of(text: &str) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// The name of a step as text.
-pub fn name(step: &LoggedStep) -> String {
-    printable(step.step.as_deref().unwrap_or(UNKNOWN))
-}
-
 /// A column that says something: not all of its values are zero, and not all unknown.
 fn is_used(steps: &[&LoggedStep], of: fn(&LoggedStep) -> Option<u64>) -> bool {
     steps.iter().any(|step| of(step).is_some_and(|value| value > 0))
@@ -84,9 +78,9 @@ fn same<T: Copy + PartialEq>(steps: &[&LoggedStep], of: impl Fn(&LoggedStep) -> 
 
 /// The table of the steps, which are in this order.
 pub fn steps(steps: &[&LoggedStep], courses: &[Option<StepCourses<'_>>]) -> Markup {
-    type Column = (&'static str, fn(&LoggedStep) -> Option<u64>);
-    const DISKS: [Column; 2] = [("Read", |step| step.usage.read), ("Written", |step| step.usage.written)];
-    let disks: Vec<Column> = DISKS.into_iter().filter(|(_, of)| is_used(steps, *of)).collect();
+    type DiskColumn = (&'static str, fn(&LoggedStep) -> Option<u64>);
+    const DISKS: [DiskColumn; 2] = [("Read", |step| step.usage.read), ("Written", |step| step.usage.written)];
+    let disks: Vec<DiskColumn> = DISKS.into_iter().filter(|(_, of)| is_used(steps, *of)).collect();
     let mut heads = vec!["Step", "Ended", "Time", "CPU time", "Peak of memory", "Processes"];
     heads.extend(disks.iter().map(|(head, _)| *head));
     // What is the same in each row is said once.
@@ -106,7 +100,7 @@ pub fn steps(steps: &[&LoggedStep], courses: &[Option<StepCourses<'_>>]) -> Mark
         let ended = ended + &kills.map_or_else(String::new, |kills| format!("; {kills} killed for lack of memory"));
         let has_failed = kills.is_some() || step.exit.is_some_and(|exit| !exit.is_success());
         let mut cells = vec![
-            Cell::text(name(step)),
+            Cell::text(step_name(step)),
             Cell::text(ended).bad_if(has_failed),
             Cell::number(step.wall_seconds.map(in_words)),
             Cell::with_bar(time(usage.cpu) + &of_cpus, efficiency(step))
@@ -115,7 +109,8 @@ pub fn steps(steps: &[&LoggedStep], courses: &[Option<StepCourses<'_>>]) -> Mark
                 of(bytes(peak), limit.filter(|_| memory.is_none()).map(binary)),
                 peak.zip(limit).map(|(peak, limit)| 100.0 * peak as f64 / limit as f64),
             )
-            .with_drawing(courses.and_then(chart::small_memory)),
+            .with_drawing(courses.and_then(chart::small_memory))
+            .bad_if(kills.is_some()),
             Cell::number(usage.processes_peak.map(|peak| peak.to_string())),
         ];
         cells.extend(disks.iter().map(|(_, of)| Cell::number(of(step).map(binary))));
@@ -150,7 +145,7 @@ pub fn tasks(steps: &[&LoggedStep]) -> Option<Markup> {
     let rows = all.iter().map(|(step, task)| {
         let usage = &task.usage;
         vec![
-            Cell::text(format!("{}, task {}", name(step), task.number)),
+            Cell::text(format!("{}, task {}", step_name(step), task.number)),
             Cell::text(how(task.exit, None)).bad_if(task.exit.is_some_and(|exit| !exit.is_success())),
             Cell::number(usage.cpu.map(in_words)),
             Cell::number(usage.memory_peak.map(binary)),
@@ -179,7 +174,7 @@ mod tests {
         let order = |names: &[&str]| {
             let steps = names.iter().map(|name| LoggedStep::new(json!({"step": name}))).collect();
             let run = JobRun { steps, is_beside_another: false, gpus: None, energy: None, carbon_grams: None };
-            in_order(&run).iter().map(|step| name(step)).collect::<Vec<_>>().join(" ")
+            in_order(&run).iter().map(|step| step_name(step)).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(order(&["0", "10", "extern", "2", "11", "batch", "1", "3"]), "batch extern 0 1 2 3 10 11");
         assert_eq!(order(&["node10.2", "interactive", "node9.10", "node9.9"]), "interactive node9.9 node9.10 node10.2");

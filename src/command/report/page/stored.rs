@@ -7,6 +7,7 @@ use jobfence::bytes::binary;
 use jobfence::report::card::{duration as in_words, several};
 use maud::html;
 
+use super::headline::{self, Headline};
 use super::parts::{Bar, Cell, UNKNOWN, bars, bytes, of, page, seconds, table};
 use crate::schedulers::slurm::store::summary::Summary;
 use crate::table::printable;
@@ -22,9 +23,11 @@ pub fn of_summary(job: &str, summary: &Summary) -> String {
     let granted = cpus.map(|cpus| cpus as f64 * wall as f64);
     let fullest = parts.iter().filter_map(|(node, part)| Some((node, part.memory_peak?, part.memory)));
     let fullest = fullest.max_by_key(|(_, peak, _)| *peak);
+    let memory = fullest.and_then(|(_, peak, most)| share(Some(peak as f64), most.map(|most| most as f64)));
     let body = html! {
         header {
             h1 { "Job " (job) }
+            (Headline::open(&headline::used(share(used, granted), memory)).markup())
             p.facts { "From Slurm's accounting. It ran for " (in_words(Duration::from_secs(wall))) " on "
                 (several(parts.len() as u64, "node", "nodes")) "." }
         }
@@ -39,7 +42,7 @@ pub fn of_summary(job: &str, summary: &Summary) -> String {
                 },
                 Bar {
                     name: "Memory",
-                    share: fullest.and_then(|(_, peak, most)| share(Some(peak as f64), most.map(|most| most as f64))),
+                    share: memory,
                     text: fullest.map_or_else(|| UNKNOWN.to_owned(), |(node, peak, most)| {
                         format!("{} at the most, on {}", of(binary(peak), most.map(binary)), printable(node))
                     }),

@@ -11,7 +11,7 @@ use super::advice::{Judged, exit_of};
 
 /// The judgement of a job.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Headline {
     /// The colour's name in the style.
     class: &'static str,
     sign: &'static str,
@@ -19,16 +19,23 @@ pub struct Verdict {
     text: String,
 }
 
-impl Verdict {
+const HOW_IS_UNKNOWN: &str = "how the job ended is not known";
+
+impl Headline {
+    /// Of a job of which it is not known how it ended, with what else can be said.
+    pub fn open(more: &str) -> Self {
+        Self { class: "open", sign: "?", word: "Ended", text: format!("{HOW_IS_UNKNOWN}.{more}") }
+    }
+
     pub fn of(run: &JobRun, total: &Total, judged: &Judged) -> Self {
         let exit = exit_of(run);
         let counted = |count: Option<u64>| count.filter(|count| *count > 0);
         let after = total.wall.map(|wall| format!(" after {}", in_words(wall))).unwrap_or_default();
         let how = match exit {
-            Some(Exit::Status(0)) => "it completed".to_owned(),
-            Some(Exit::Status(status)) => format!("it failed with exit status {status}"),
-            Some(Exit::Signal(signal)) => format!("it was ended by signal {signal}"),
-            None => "how it ended is not known".to_owned(),
+            Some(Exit::Status(0)) => "the job completed".to_owned(),
+            Some(Exit::Status(status)) => format!("the job failed with exit status {status}"),
+            Some(Exit::Signal(signal)) => format!("the job was ended by signal {signal}"),
+            None => HOW_IS_UNKNOWN.to_owned(),
         };
         let bad = |word, text| Self { class: "bad", sign: "✕", word, text };
         if let Some(kills) = counted(total.usage.oom_kills) {
@@ -48,16 +55,13 @@ impl Verdict {
             return bad("Refused", format!("{refused} could not start because of the limit; {how}{after}."));
         }
         if exit.is_none() {
-            return Self { class: "open", sign: "?", word: "Ended", text: format!("{how}.") };
+            return Self::open("");
         }
-        let share = |share: Option<f64>, of: &str| share.map(|share| format!("{share:.0} % of its {of}"));
-        let shares = [share(total.cpu_efficiency(), "CPU time"), share(total.memory_share(), "memory")];
-        let shares: Vec<String> = shares.into_iter().flatten().collect();
-        let used = if shares.is_empty() { String::new() } else { format!(" It used {}.", shares.join(" and ")) };
+        let used = used(total.cpu_efficiency(), total.memory_share());
         let text = format!("{how}{after}.{used}");
         if judged.is_wasteful {
             Self { class: "waste", sign: "!", word: "Wasteful", text }
-        } else if judged.is_short || shares.is_empty() {
+        } else if judged.is_short || used.is_empty() {
             Self { class: "good", sign: "✓", word: "Completed", text: format!("{}.{used}", after.trim_start()) }
         } else {
             Self { class: "good", sign: "✓", word: "Fine", text }
@@ -67,6 +71,14 @@ impl Verdict {
     pub fn markup(&self) -> Markup {
         html! { p class={ "verdict " (self.class) } { strong { span aria-hidden="true" { (self.sign) " " } (self.word) } ": " (self.text) } }
     }
+}
+
+/// A sentence about the shares of the grant, in percent, as far as they are known.
+pub fn used(cpu: Option<f64>, memory: Option<f64>) -> String {
+    let shares = [(cpu, "CPU time"), (memory, "memory")].into_iter();
+    let shares = shares.filter_map(|(share, of)| Some(format!("{:.0} % of its {of}", share?)));
+    let shares: Vec<String> = shares.collect();
+    if shares.is_empty() { String::new() } else { format!(" It used {}.", shares.join(" and ")) }
 }
 
 #[cfg(test)]
@@ -96,26 +108,26 @@ mod tests {
             carbon_grams: None,
         };
         let total = Total::from_run(&run);
-        let found = Verdict::of(&run, &total, &advice::of(&run, &total));
+        let found = Headline::of(&run, &total, &advice::of(&run, &total));
         (found.word, found.text)
     }
 
     #[test]
     fn a_job_is_judged_in_a_word() {
-        let fine = "it completed after 1 h 0 min. It used 83 % of its CPU time and 75 % of its memory.";
+        let fine = "the job completed after 1 h 0 min. It used 83 % of its CPU time and 75 % of its memory.";
         assert_eq!(verdict(&json!({})), ("Fine", fine.to_owned()));
         let idle = verdict(&json!({"cpu_seconds": 1000}));
         assert_eq!(idle.0, "Wasteful");
         assert!(idle.1.contains("It used 7 % of its CPU time"), "{idle:?}");
         let killed = verdict(&json!({"oom_kills": 2, "exit_status": null, "exit_signal": 9}));
-        let text = "2 processes were killed for lack of memory; it was ended by signal 9 after 1 h 0 min.";
+        let text = "2 processes were killed for lack of memory; the job was ended by signal 9 after 1 h 0 min.";
         assert_eq!(killed, ("Killed", text.to_owned()));
         // A script that does not check how its programs end.
-        assert!(verdict(&json!({"oom_kills": 1})).1.ends_with("lack of memory; it completed after 1 h 0 min."));
+        assert!(verdict(&json!({"oom_kills": 1})).1.ends_with("lack of memory; the job completed after 1 h 0 min."));
         assert_eq!(verdict(&json!({"exit_status": 3})).0, "Failed");
         assert_eq!(verdict(&json!({"exit_status": null, "exit_signal": 15})).0, "Stopped");
         assert_eq!(verdict(&json!({"forks_refused": 1})).0, "Refused");
-        let text = "how it ended is not known.";
+        let text = "how the job ended is not known.";
         assert_eq!(verdict(&json!({"exit_status": null})), ("Ended", text.to_owned()));
         // Of a few seconds nothing follows, and what is not known is no zero.
         let short = json!({"ended_unix_seconds": 9, "wall_seconds": 9, "cpu_seconds": 1, "memory_peak_bytes": null});
