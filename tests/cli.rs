@@ -328,8 +328,8 @@ fn check_shows_sections_as_they_are_read() {
     assert!(!check(&[]).contains("Prolog="));
     // The output is a valid configuration for the same sections.
     let long = check(&["--keys"]);
+    assert!(long.starts_with("verdict        Mode=off: "), "{long}");
     let (_, sections) = long.split_once("[Partition").unwrap();
-    let sections = sections.split_once("verdict").unwrap().0.to_owned();
     assert_eq!(format!("MaxProcesses=1000\n[Partition{sections}"), text);
 }
 
@@ -990,7 +990,10 @@ fn check_says_the_same_to_people_and_to_programs() {
         let rows = json["rows"].as_array().unwrap();
         let mut expected: Vec<_> = rows.iter().map(|row| (text_of(&row["name"]), text_of(&row["value"]))).collect();
         kinds.extend(rows.iter().map(|row| text_of(&row["kind"])));
-        expected.push(("verdict".to_owned(), text_of(&json["verdict"]["text"])));
+        // For people, the verdict and its reasons stand first.
+        let is_fault = |name: &str| rows.iter().any(|row| row["name"] == name && row["kind"] == "fault");
+        expected.sort_by_key(|(name, _)| !is_fault(name));
+        expected.insert(0, ("verdict".to_owned(), text_of(&json["verdict"]["text"])));
         // Times are others each time.
         let timeless = |rows: Vec<(String, String)>| -> Vec<(String, String)> {
             let is_time = |name: &str| ["attach", "favordynmods"].contains(&name);

@@ -28,8 +28,8 @@ SHOWN = {
             "that it may have. The second takes too much memory and is killed. A card after each says what it used."),
     "card": ("A card in the output of a job", "A terminal with the output of a Slurm job: why a process was killed, and a card with "
              "bars of the CPU time and the memory that the job used of its grant, and what to ask for next time."),
-    "top": ("jobfence top", "A terminal with a table of the jobs on a node: for each its use of CPU time, memory and processes, and its limits."),
-    "check": ("jobfence check", "A terminal. jobfence check says line by line what it found on a node, and its verdict: a job would be fenced."),
+    "top": ("jobfence top", "A terminal with a table of the jobs on a node: for each its use of CPU time and memory, with bars of its grant."),
+    "check": ("jobfence check", "A terminal. jobfence check says its verdict, a job would be fenced, and line by line what it found on a node."),
     "report": ("A page of jobfence report --html", "A page in a browser about a job: bars of what it used of its grant, its steps, and "
                "what to ask for next time."),
 }

@@ -701,6 +701,22 @@ fn top_shows_steps_and_all_of_a_job() {
 }
 
 #[test]
+fn check_has_its_verdict_first_and_colours_on_a_terminal_alone() {
+    let Some(site) = Site::new("verdict") else { return };
+    for (unwanted, has_colours) in [("", true), ("1", false)] {
+        let mut command = site.command(&["check"]);
+        command.env("NO_COLOR", unwanted);
+        let mut terminal = Terminal::start(command);
+        assert!(terminal.ends().is_some());
+        assert!(terminal.lines()[0].starts_with("verdict        "), "{:#?}", terminal.lines());
+        let coloured = terminal.commands.iter().any(|command| command.starts_with("38;5;"));
+        assert_eq!(coloured, has_colours, "{:?}", terminal.commands);
+    }
+    let printed = String::from_utf8(site.done(&["check"]).stdout).unwrap();
+    assert!(printed.starts_with("verdict        ") && !printed.contains('\u{1b}'), "{printed:?}");
+}
+
+#[test]
 fn top_puts_the_terminal_right_when_a_signal_ends_it() {
     let Some(site) = Site::new("signal") else { return };
     for (signal, keys) in [(Some(nix::sys::signal::Signal::SIGTERM), ""), (None, "\u{3}"), (None, "\u{1b}")] {

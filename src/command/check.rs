@@ -34,8 +34,9 @@ use crate::schedulers::slurm::arguments::{self, PluginArguments};
 use crate::schedulers::slurm::dirs::SlurmDirs;
 use crate::schedulers::slurm::node;
 use crate::schedulers::slurm::pam;
+use crate::table::has_colours;
 pub use document::SCHEMA;
-use rows::{Form, Rows};
+use rows::{Form, Rows, coloured};
 use verdict::{Cause, Fault, Judgement, Verdict, VerdictWord, without_root};
 
 #[derive(Args)]
@@ -90,6 +91,11 @@ impl CheckStage {
     fn sentence(self, judged: &Judgement) -> &str {
         if self == Self::AfterSetup { judged.whole() } else { &judged.text }
     }
+
+    /// The word for that sentence.
+    fn word(self, judged: &Judgement) -> VerdictWord {
+        if self == Self::AfterSetup { judged.short().0 } else { judged.word }
+    }
 }
 
 impl Default for CheckOptions {
@@ -120,20 +126,25 @@ pub fn check(options: &CheckOptions) -> Result<ExitCode, Failure> {
     run(options).map(|fenced| if fenced { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether a job would be fenced as configured; prints all that is found.
+/// Whether a job would be fenced as configured; prints that, and then all that was found.
 pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     let mut rows = Rows::new(options.form());
     let judged = look(options, &mut rows);
     match options.form() {
         Form::Text => {
-            let judged = judged?;
+            let has_colours = has_colours();
+            let judged = judged.inspect_err(|_| print!("{}", rows.text(has_colours)))?;
             match judged.mistakes.as_slice() {
-                [] => println!("verdict        {}", options.stage.sentence(&judged)),
+                [] => {
+                    let colour = Some(options.stage.word(&judged).colour()).filter(|_| has_colours);
+                    println!("verdict        {}", coloured(options.stage.sentence(&judged), colour));
+                }
                 mistakes => mistakes.iter().for_each(|mistake| eprintln!("jobfence: {mistake}")),
             }
             if let (false, VerdictWord::Unknown) = (judged.mistakes.is_empty(), judged.word) {
                 eprintln!("jobfence: {UNSEEN}");
             }
+            print!("{}", rows.text(has_colours));
             Ok(judged.word.is_good())
         }
         Form::Json => {
@@ -368,5 +379,7 @@ mod tests {
         let judged = verdict.judge(true, || Judgement::new(VerdictWord::Ok, "a job would be fenced here"));
         assert_eq!(CheckStage::ByItself.sentence(&judged), "a job would be fenced here");
         assert_eq!(CheckStage::AfterSetup.sentence(&judged), "NO job is fenced here: the hook is missing");
+        let words = [CheckStage::ByItself, CheckStage::AfterSetup].map(|stage| stage.word(&judged));
+        assert_eq!(words, [VerdictWord::Ok, VerdictWord::Unfenced]);
     }
 }

@@ -37,6 +37,11 @@ pub fn width() -> usize {
     crossterm::terminal::window_size().map_or(PAGE, |size| usize::from(size.columns)).max(40)
 }
 
+/// Whether colours are to be on stdout: on a terminal alone, and not where NO_COLOR says otherwise (https://no-color.org).
+pub fn has_colours() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
 /// The lines of a table, without newlines. If it is wider than the page, the remaining columns follow below, with the first one repeated.
 /// `None`: any width.
 pub fn lines(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {

@@ -23,7 +23,7 @@ use jobfence::report::card::is_utf8;
 use crate::command::Failure;
 use crate::living::{FilterOptions, LivingView, MEASURED, print, warn_of};
 use crate::show;
-use crate::table::printable;
+use crate::table::{has_colours, printable};
 use draw::{Manner, draw};
 use jobs::{AmountsNow, SortColumn, sort};
 use list::{TopList, Wish};
@@ -67,8 +67,7 @@ pub fn top(options: &TopOptions) -> Result<ExitCode, Failure> {
 }
 
 fn show_until_the_end(mut screen: Screen, view: &mut LivingView, options: &TopOptions) -> Result<(), Failure> {
-    let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let manner = Manner { has_colours, is_utf8: is_utf8(|name| std::env::var(name).ok()) };
+    let manner = Manner { has_colours: has_colours(), is_utf8: is_utf8(|name| std::env::var(name).ok()) };
     let mut list = TopList::new(options.sort);
     list.node = NodeNow::read(&view.host);
     view.begin();

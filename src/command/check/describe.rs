@@ -22,15 +22,15 @@ use super::rows::Rows;
 use crate::schedulers::slurm::dirs;
 use crate::schedulers::slurm::node;
 
-/// Prints the sections; with `keys` the whole configuration as a file.
+/// Says the sections; with `keys` the whole configuration as a file.
 pub fn sections(rows: &mut Rows, loaded: &Loaded, slurm: Option<&Slurm>, keys: bool) {
     if keys {
-        print!("{}", loaded.config);
+        rows.keys = loaded.config.to_string();
     }
     for (header, settings) in loaded.sections() {
         if keys {
-            println!("{header}");
-            settings.iter().for_each(|setting| println!("{setting}"));
+            rows.keys += &format!("{header}\n");
+            settings.iter().for_each(|setting| rows.keys += &format!("{setting}\n"));
         } else {
             let keys: Vec<&str> = settings.iter().map(|setting| setting.key().name).collect();
             rows.fact("section", format!("{header} {}", keys.join(", ")));

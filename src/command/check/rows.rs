@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a check finds, row by row: printed at once for people, kept for programs, or left out of one line.
+//! What a check finds, row by row: printed below the verdict for people, kept for programs, or left out of one line.
 
-use std::fmt::Display;
+use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
+use crossterm::style::{Attribute, Color, SetAttribute, SetForegroundColor};
 use serde_json::{Value, json};
 
 use super::daemon::PATIENCE;
@@ -34,12 +35,16 @@ struct CheckRow {
     name: String,
     value: String,
     kind: RowKind,
+    /// Whether it is a remark on the row before it.
+    is_more: bool,
 }
 
 /// The rows of a check.
 pub struct Rows {
     form: Form,
     rows: Vec<CheckRow>,
+    /// The configuration as a file, where that is wanted.
+    pub keys: String,
     /// How long a scheduler's command may take: it asks its server.
     pub patience: Duration,
 }
@@ -47,7 +52,7 @@ pub struct Rows {
 impl Rows {
     /// None yet.
     pub fn new(form: Form) -> Self {
-        Self { form, rows: Vec::new(), patience: PATIENCE }
+        Self { form, rows: Vec::new(), keys: String::new(), patience: PATIENCE }
     }
 
     /// Whether rows are wanted that the verdict does not depend on. One line has none, and what they need is not asked for.
@@ -73,20 +78,31 @@ impl Rows {
     /// A remark on the row before it.
     pub fn more(&mut self, value: impl Display) {
         let (value, name) = (value.to_string(), self.rows.last().map(|row| row.name.clone()).unwrap_or_default());
-        self.print("", &value);
-        self.rows.push(CheckRow { name, value, kind: RowKind::Remark });
+        self.rows.push(CheckRow { name, value, kind: RowKind::Remark, is_more: true });
     }
 
     fn add(&mut self, name: &str, value: impl Display, kind: RowKind) {
-        let row = CheckRow { name: name.to_owned(), value: value.to_string(), kind };
-        self.print(name, &row.value);
-        self.rows.push(row);
+        self.rows.push(CheckRow { name: name.to_owned(), value: value.to_string(), kind, is_more: false });
     }
 
-    fn print(&self, name: &str, value: &str) {
-        if self.form == Form::Text {
-            println!("{name:<14} {value}");
+    /// The rows for people, faults first, since they are why the verdict is bad; and then the configuration.
+    pub fn text(&self, has_colours: bool) -> String {
+        let mut texts = [String::new(), String::new()];
+        let mut is_fault = false;
+        for row in &self.rows {
+            // A remark on a row stays below it.
+            is_fault = row.kind == RowKind::Fault || row.is_more && is_fault;
+            let colour = match row.kind {
+                RowKind::Fact => None,
+                RowKind::Remark => Some(Color::Yellow),
+                RowKind::Fault => Some(Color::Red),
+            };
+            let name = if row.is_more { "" } else { &row.name };
+            let name = coloured(&format!("{name:<14}"), colour.filter(|_| has_colours));
+            let [of_faults, of_others] = &mut texts;
+            let _ = writeln!(if is_fault { of_faults } else { of_others }, "{name} {}", row.value);
         }
+        texts.concat() + &self.keys
     }
 
     /// The rows as an array.
@@ -98,5 +114,42 @@ impl Rows {
         };
         let one = |row: &CheckRow| json!({"name": row.name, "value": row.value, "kind": kind(row.kind)});
         self.rows.iter().map(one).collect()
+    }
+}
+
+/// The text in bold and in a colour, if there is to be one.
+pub fn coloured(text: &str, colour: Option<Color>) -> String {
+    colour.map_or_else(
+        || text.to_owned(),
+        |colour| {
+            let (bold, reset) = (SetAttribute(Attribute::Bold), SetAttribute(Attribute::Reset));
+            format!("{bold}{}{text}{reset}", SetForegroundColor(colour))
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_a_verdict_is_bad_stands_first() {
+        let mut rows = Rows::new(Form::Text);
+        rows.fact("layout", "unified");
+        rows.more("with a remark");
+        rows.fault("records", "EROFS");
+        rows.more("of its own");
+        rows.remark("pam", "something");
+        rows.keys = "Mode=off\n".to_owned();
+        assert_eq!(
+            rows.text(false),
+            "records        EROFS\n               of its own\nlayout         unified\n               with a remark\n\
+             pam            something\nMode=off\n"
+        );
+        let seen = rows.text(true);
+        assert!(seen.starts_with("\u{1b}[1m\u{1b}[38;5;9mrecords       \u{1b}[0m EROFS\n"), "{seen:?}");
+        assert!(seen.contains("\nlayout         unified\n") && seen.contains("38;5;11mpam "), "{seen:?}");
+        // Programs get the rows as they were found.
+        assert_eq!(rows.json()[0]["name"], "layout");
     }
 }

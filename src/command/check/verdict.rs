@@ -4,6 +4,7 @@
 use std::fmt;
 use std::path::Path;
 
+use crossterm::style::Color;
 use jobfence::cgroup::layout::LayoutKind;
 use jobfence::config::{Candidate, ConfigError, Limit, LoadError, Loaded, Mode, OnError};
 use jobfence::error::Error;
@@ -91,6 +92,15 @@ impl VerdictWord {
     /// Whether jobs are as they are configured to be.
     pub fn is_good(self) -> bool {
         matches!(self, Self::Ok | Self::Observe | Self::Off)
+    }
+
+    /// Of the sentence on a terminal. It says the same by itself.
+    pub fn colour(self) -> Color {
+        match self {
+            Self::Ok | Self::Observe | Self::Off => Color::Green,
+            Self::Unfenced | Self::Unobserved => Color::Red,
+            Self::Unknown => Color::Yellow,
+        }
     }
 }
 
