@@ -23,13 +23,13 @@ use crate::config::{Config, KEYS, Limit, LimitNumbers, Mode, Percent, SwapSpace,
 use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::fence::Fence;
-use crate::figures::LimitedTo;
+use crate::figures::{GrantedTo, LimitedTo};
 use crate::host::Host;
 use crate::job::{Cpus, Grant, Id, JobKey};
 use crate::launch::{self, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, end};
 use crate::policy::{self, Plan};
 use crate::report;
-use crate::report::account::{End, Ending, Exit, GrantedTo};
+use crate::report::account::{End, Ending, Exit};
 use crate::report::card::{self, Figures, Words};
 use crate::requests::UserRequests;
 use crate::schedulers::ALL;
@@ -96,7 +96,6 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         holder: None,
         gpus: &[],
         noted: None,
-        gpu_count: None,
     };
     let Begun { mut fence, plan, .. } =
         begin.open(|| with_one_quota(policy::plan(config, &grant))).map_err(in_words)?;
@@ -117,7 +116,7 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         holder: "run",
         run: 0,
         facts: &Facts { user: request.user.as_ref().map(|user| user.name.clone()).into(), ..Facts::default() },
-        granted: GrantedTo { cpus: request.cpus, memory: request.memory },
+        granted: GrantedTo { cpus: request.cpus, memory: request.memory, gpus: None },
         limits: launch::limited_to(&fence, config),
         started,
         exit,

@@ -466,7 +466,7 @@ def usage_log(mom, user):
     """Each step has a line, with the queue that the first event has said, though other processes have closed it."""
     log = mom.top / "usage/usage.jsonl"
     mom.write_config(f"UsageLog={log}")
-    job = mom.begun(user, number="30", queue="express", project="p 1")
+    job = mom.begun(user, number="30", queue="express", project="p 1", Job_Name="solve \"1")
     # The clock of the process has run while it was the starter, outside the step.
     mom.start(job, "exec python3 -S -c 'import time\nend = time.process_time() + 0.5\nwhile time.process_time() < end: pass'")
     job.wait()
@@ -476,8 +476,9 @@ def usage_log(mom, user):
     lines = {line["step"]: line for line in map(json.loads, text.splitlines())}
     expect_equal(sorted(lines), ["1", "extern"], "steps in the usage log")
     for line in lines.values():
-        found = [line[key] for key in ("job", "run", "uid", "user", "partition", "project", "holder", "end", "memory_granted_bytes")]
-        expect_equal(found, ["30.server", 1, job.uid, user, "express", "p 1", "scheduler OpenPBS", "closed", 200 * MIB], "line")
+        found = [line[key] for key in ("job", "job_name", "run", "uid", "user", "partition", "project", "holder", "end")]
+        expect_equal(found, ["30.server", "solve \"1", 1, job.uid, user, "express", "p 1", "scheduler OpenPBS", "closed"], "line")
+        expect_equal((line["memory_granted_bytes"], line["gpus_granted"]), (200 * MIB, 0), "what was granted")
     # Beside half a second the interpreter starts, for which an emulated processor takes its time.
     expect(0.5 <= lines["1"]["cpu_seconds"] <= 2, f"cpu_seconds: {lines['1']}")
 

@@ -15,7 +15,7 @@ use crate::config::{Config, Mode, OnError, OnErrors, Resolved, UsageCard};
 use crate::error::Result;
 use crate::facts::{Facts, Gpus};
 use crate::fence::Fence;
-use crate::figures::LimitedTo;
+use crate::figures::{GrantedTo, LimitedTo};
 use crate::host::Host;
 use crate::janitor;
 use crate::job::{Grant, JobKey};
@@ -26,7 +26,7 @@ use crate::record::job::{JobRecord, JobRecords};
 use crate::record::noted::Noted;
 use crate::record::tracked::{self, Tracker};
 use crate::report;
-use crate::report::account::{End, Ending, Exit, GrantedTo, Task};
+use crate::report::account::{End, Ending, Exit, Task};
 use crate::requests::UserRequests;
 use crate::schedulers::ALL;
 use crate::schedulers::slurm;
@@ -224,6 +224,7 @@ fn build(
     };
     let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
 
+    let gpus = facts.gpus.count();
     let begin = Begin {
         host,
         config,
@@ -233,8 +234,7 @@ fn build(
         daemon: Some(&daemon),
         holder: None,
         gpus: &[],
-        noted: Some(&Noted::new(facts, grant.job_cpus, grant.job_memory)),
-        gpu_count: facts.gpus.count(),
+        noted: Some(&Noted::new(facts, GrantedTo { cpus: grant.job_cpus, memory: grant.job_memory, gpus })),
     };
     let has_tasks = *kind != StepKind::Extern;
     let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, topology);
@@ -270,7 +270,7 @@ fn build(
         reported: Reported::default(),
         sentences: Vec::new(),
         facts,
-        granted: GrantedTo { cpus: grant.step_cpus, memory: grant.step_memory },
+        granted: GrantedTo { cpus: grant.step_cpus, memory: grant.step_memory, gpus },
         limits: None,
         started: SystemTime::now(),
         exit: None,
