@@ -126,6 +126,7 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
     };
     let figures = Figures {
         job: key.job.as_str(),
+        name: None,
         node: None,
         is_array_task: false,
         exit,
@@ -143,13 +144,12 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         tasks: Some(1),
         nodes: Some(1),
         others: None,
-        has_gpus: false,
         // They are shown before the card.
         sentences: &[],
         is_utf8: card::is_utf8(|name| std::env::var(name).ok()),
         words: &WORDS,
     };
-    let card = request.card.map_or_else(|| figures.card(), |when| card::lines(when, &figures));
+    let card = request.card.map_or_else(|| figures.card(), |when| card::lines(when, None, &figures));
     let line = launch::account(&fence, config, &usage, &ending);
     let remains = end::close(&mut fence, Instant::now() + config.cleanup_timeout, |_| false);
     launch::write_down(config, line.as_deref().filter(|_| remains.is_none()));

@@ -85,6 +85,11 @@ impl Exit {
         }
     }
 
+    /// Whether this signal ended the process, or one that a shell has waited for and then ended.
+    pub fn is_by(self, signal: i32) -> bool {
+        self == Self::Signal(signal) || self == Self::Status(128 + signal)
+    }
+
     /// Whether the process succeeded.
     pub fn is_success(self) -> bool {
         self == Self::Status(0)

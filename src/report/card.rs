@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The card: what a job used of its grant, and what its user can request next time.
 //!
-//! A figure that is not known is reported as unknown.
+//! A figure that no job of the node has has no row; what is not known of one job is said. So no line is the same on all cards of a site.
 
 pub mod advice;
 mod figures;
@@ -16,7 +16,7 @@ pub use advice::Advice;
 pub use figures::{Figures, NEUTRAL, Words};
 use figures::{MATTERS, SHORT, percent};
 pub use words::{WIDTH, duration, several};
-use words::{cut, printable, shown, wrapped};
+use words::{cut, printable, shown, site_lines, wrapped};
 
 use crate::bytes::binary;
 use crate::config::UsageCard;
@@ -31,8 +31,8 @@ pub fn is_utf8(get: impl Fn(&str) -> Option<String>) -> bool {
     })
 }
 
-/// The lines for the user: none, one, or a card.
-pub fn lines(when: UsageCard, figures: &Figures<'_>) -> Vec<String> {
+/// The lines for the user: none, one, or a card. `site_text`: what `UsageCardText` says.
+pub fn lines(when: UsageCard, site_text: Option<&str>, figures: &Figures<'_>) -> Vec<String> {
     let went_wrong = figures.has_failed() || figures.was_stopped();
     let is_wanted = match when {
         UsageCard::Never => false,
@@ -48,7 +48,12 @@ pub fn lines(when: UsageCard, figures: &Figures<'_>) -> Vec<String> {
         || !figures.waits().is_empty()
         || figures.is_wasteful()
         || is_long && (figures.has_failed() || !figures.is_array_task);
-    if says_something { figures.card() } else { vec![figures.line()] }
+    if says_something {
+        let of_site = site_text.map(|text| site_lines(text, &printable(figures.job)));
+        figures.card().into_iter().chain(of_site.into_iter().flatten()).collect()
+    } else {
+        vec![figures.line()]
+    }
 }
 
 impl Figures<'_> {

@@ -956,7 +956,7 @@ BREAKS = (
     ),
     Break(
         "a_card_for_each_short_job", CARD,
-        "if says_something { figures.card() }", "if true { figures.card() }",
+        "    if says_something {\n", "    if true {\n",
         "slurm cards_of_an_array",
     ),
     Break("a_line_that_is_too_long", CARDS_WORDS, "if used + word.len() <= WIDTH {", "if used + word.len() <= WIDTH + 1 {", "unit report::card"),
@@ -1318,7 +1318,7 @@ BREAKS = (
     Break("a_summary_shows_users_the_jobs_of_others", "src/command/report/summary.rs",
           "if uid.is_some() && line.uid != uid {", "if uid.is_some() && line.uid.is_none() {",
           "host summary users_see_their_own"),
-    Break("a_job_that_lost_its_program_completed", "src/report/card/title.rs", "match (self.exit, self.killed()) {", "match (self.exit, None::<u64>) {",
+    Break("a_job_that_lost_its_program_completed", "src/report/card/title.rs", "match (self.killed(), self.exit) {", "match (None::<u64>, self.exit) {",
           "unit a_job_that_was_killed_for_want"),
     Break(
         "wall_time_in_whole_seconds", "src/command/report/runs.rs",

@@ -12,16 +12,16 @@ impl Figures<'_> {
         let usage = self.usage;
         let mut all: Vec<String> = self.sentences.iter().map(|sentence| printable(sentence)).collect();
         if all.is_empty() {
-            all.extend(self.killed().map(|kills| {
-                format!("The kernel killed {} for lack of memory.", several(kills, "process", "processes"))
-            }));
+            // Otherwise the title says how many.
+            let kills = self.killed().filter(|kills| *kills > 1 && self.was_killed());
+            all.extend(kills.map(|kills| format!("The kernel killed {kills} processes for lack of memory.")));
             all.extend(usage.forks_refused.filter(|refused| *refused > 0).map(|refused| {
                 let most = self.processes.map(|most| format!(" of {most} at once")).unwrap_or_default();
                 let refused = several(refused, "process or thread", "processes or threads");
                 format!("{refused} could not start because of the limit{most}.")
             }));
         }
-        if self.exit == Some(Exit::Signal(libc::SIGTERM)) {
+        if self.exit == Some(Exit::Signal(libc::SIGTERM)) && self.ended_at_its_time_limit().is_none() {
             all.extend(self.words.signal_15.map(str::to_owned));
         }
         if let Some(share) = self.throttled() {
@@ -65,17 +65,9 @@ impl Figures<'_> {
         all
     }
 
+    /// What is not known of this job. What no job's card of the site can say has no row, and no remark either.
     fn unknown(&self) -> Vec<String> {
-        let usage = self.usage;
-        let figures = [
-            (usage.cpu.is_none(), "the CPU time"),
-            (usage.memory_peak.is_none(), "the peak of memory"),
-            (usage.processes_peak.is_none(), "the peak of processes"),
-            (usage.read.is_none(), "what went to disks"),
-            (self.time_limit.is_none() && self.words.time.is_some(), "the time limit"),
-        ];
-        let mut all: Vec<String> =
-            figures.into_iter().filter(|(unknown, _)| *unknown).map(|(_, what)| what.to_owned()).collect();
+        let mut all = Vec::new();
         match (self.others, self.nodes) {
             (Some(nodes), _) => {
                 all.extend(silent(&nodes.silent));
@@ -83,14 +75,10 @@ impl Figures<'_> {
                     all.push("the use of steps that may still run on other nodes".to_owned());
                 }
             }
-            (None, Some(0 | 1)) => {}
+            (None, None | Some(0 | 1)) => {}
             (None, Some(nodes)) => {
                 all.push(format!("the use of the {}", several((nodes - 1).into(), "other node", "other nodes")))
             }
-            (None, None) => all.push("whether it had other nodes".to_owned()),
-        }
-        if self.has_gpus {
-            all.push("the use of its GPUs".to_owned());
         }
         all
     }

@@ -54,6 +54,7 @@ fn with_disk(usage: Usage, disk: DiskIo) -> Usage {
 fn figures(usage: &Usage) -> Figures<'_> {
     Figures {
         job: "1234",
+        name: None,
         node: Some("n1"),
         is_array_task: false,
         exit: Some(Exit::Status(0)),
@@ -71,7 +72,6 @@ fn figures(usage: &Usage) -> Figures<'_> {
         tasks: Some(1),
         nodes: Some(1),
         others: None,
-        has_gpus: false,
         sentences: &[],
         is_utf8: false,
         words: &WORDS,
@@ -88,7 +88,7 @@ fn bars_are_ascii_unless_the_locale_is_utf8() {
 }
 
 fn card(figures: &Figures<'_>) -> String {
-    lines(UsageCard::Always, figures).join("\n") + "\n"
+    lines(UsageCard::Always, None, figures).join("\n") + "\n"
 }
 
 /// Less is advised only if the usage on every node is known.
@@ -130,7 +130,6 @@ jobfence: job 1234 on n1 completed after 20 min 5 s
   memory    #################...   83 %  peak 3.3 GiB of 4.0 GiB
   processes                              peak 9, threads counted
   disks                                  read 5.0 GiB, wrote 512.0 MiB
-  Not known here: the time limit.
   Next time:
   --time=1560                  ran 20 min 5 s; 25 % reserve
 "
@@ -171,18 +170,16 @@ jobfence: job 1234 on n1 completed after 20 min 5 s
   memory    ###.................   12 %  peak 500.0 MiB of 4.0 GiB
   processes                              peak 9, threads counted
   disks                                  read 5.0 GiB, wrote 512.0 MiB
-  Not known here: the time limit.
   Next time:
   --mem=640M                   peak was 500.0 MiB of 4.0 GiB; 25 % reserve
   --cpus=2                     1.2 of 4 CPUs were busy on average; slower if a
                                part used more
 "
     );
-    let of_tasks = Figures { tasks: Some(4), has_gpus: true, ..wasteful.clone() };
+    let of_tasks = Figures { tasks: Some(4), ..wasteful.clone() };
     assert!(
         card(&of_tasks).ends_with(
             "\
-  Not known here: the time limit; the use of its GPUs.
   Next time:
   --mem=640M                   peak was 500.0 MiB of 4.0 GiB; 25 % reserve
   2 CPUs in all                --tasks times --cpus: 1.2 of 4 CPUs were busy on
@@ -197,7 +194,7 @@ jobfence: job 1234 on n1 completed after 20 min 5 s
     assert!(
         card(&of_nodes).ends_with(
             "\
-  Not known here: the time limit; the use of the 3 other nodes.
+  Not known here: the use of the 3 other nodes.
   Next time:
   --time=1560                  ran 20 min 5 s; 25 % reserve
 "
@@ -211,9 +208,11 @@ jobfence: job 1234 on n1 completed after 20 min 5 s
     let swapped = Figures { usage: &swapped, is_without_swap: false, ..wasteful.clone() };
     assert_eq!(swapped.advice().memory, None);
     for when in [UsageCard::Wasteful, UsageCard::Always] {
-        assert_eq!(lines(when, &Figures { is_array_task: true, ..wasteful.clone() }).len(), 10, "{when:?}");
+        assert_eq!(lines(when, None, &Figures { is_array_task: true, ..wasteful.clone() }).len(), 9, "{when:?}");
     }
-    assert!(lines(UsageCard::Failed, &wasteful).is_empty() && lines(UsageCard::Never, &wasteful).is_empty());
+    assert!(
+        lines(UsageCard::Failed, None, &wasteful).is_empty() && lines(UsageCard::Never, None, &wasteful).is_empty()
+    );
     // Each threshold, and what is not the job's fault.
     let is_wasteful = |cpu, mib: u64, change: fn(&mut Figures<'_>)| {
         let usage = Usage { cpu: Some(seconds(cpu)), memory_peak: Some(mib << 20), ..usage.clone() };
@@ -244,15 +243,13 @@ fn a_job_that_was_killed_for_want_of_memory() {
     };
     let killed = Figures { exit: Some(Exit::Status(137)), wall: Some(seconds(5)), ..figures(&usage) };
     assert_eq!(
-        lines(UsageCard::Failed, &killed).join("\n"),
+        lines(UsageCard::Failed, None, &killed).join("\n"),
         "\
-jobfence: job 1234 on n1 failed with exit status 137 after 5 s
+jobfence: job 1234 on n1 was killed for lack of memory after 5 s
   CPU       ####................   20 %  0.80 of 4 CPUs on average
   memory    ####################  100 %  peak 4.0 GiB of 4.0 GiB
   processes                              peak 9, threads counted
   disks                                  read 5.0 GiB, wrote 512.0 MiB
-  The kernel killed 1 process for lack of memory.
-  Not known here: the time limit.
   Next time:
   --mem=6G                     4.0 GiB was not enough; the need is not known"
     );
@@ -261,9 +258,9 @@ jobfence: job 1234 on n1 failed with exit status 137 after 5 s
     assert_eq!(Figures { usage: &elsewhere, ..killed.clone() }.advice(), Advice::default());
     // The job went on, and ended well.
     let survived = Figures { exit: Some(Exit::Status(0)), ..killed };
-    let said = lines(UsageCard::Failed, &survived);
-    assert_eq!(said[0], "jobfence: job 1234 on n1 lost 1 process and ended with exit status 0 after 5 s");
-    assert_eq!(said.len(), 9);
+    let said = lines(UsageCard::Failed, None, &survived);
+    assert_eq!(said[0], "jobfence: job 1234 on n1 lost 1 process for lack of memory, and ended with exit");
+    assert_eq!((said[1].as_str(), said.len()), ("  status 0 after 5 s", 8));
     let sentences =
         ["A sentence\u{1b}[1m with what a user wrote \u{202e} in it, and that is long enough for a break.".to_owned()];
     let said = card(&Figures { sentences: &sentences, ..survived });
@@ -271,7 +268,92 @@ jobfence: job 1234 on n1 failed with exit status 137 after 5 s
         said.contains("\n  A sentence?[1m with what a user wrote ? in it, and that is long enough for a\n  break.\n"),
         "{said}"
     );
-    assert!(!said.contains("lack of memory"), "{said}");
+    assert_eq!(said.matches("lack of memory").count(), 1, "{said}");
+}
+
+#[test]
+fn what_killed_a_job_is_in_the_first_line() {
+    let usage = usage();
+    let title = |change: fn(&mut Figures<'_>)| {
+        let mut figures = Figures { exit: Some(Exit::Signal(15)), ..figures(&usage) };
+        figures.time_limit = Some(seconds(1200));
+        change(&mut figures);
+        let card = figures.card();
+        let is_about_15 = card.iter().any(|line| line.contains("signal 15"));
+        (card[0].clone(), is_about_15)
+    };
+    let at_its_limit = ("jobfence: job 1234 on n1 was ended at its time limit of 20 min 0 s".to_owned(), false);
+    assert_eq!(title(|_| {}), at_its_limit);
+    for exit in [Exit::Signal(9), Exit::Status(143), Exit::Status(137)] {
+        let figures = Figures { exit: Some(exit), time_limit: Some(seconds(1200)), ..figures(&usage) };
+        assert_eq!(figures.card()[0], at_its_limit.0, "{exit:?}");
+    }
+    // Cancelled before, or with another end.
+    let cancelled = ("jobfence: job 1234 on n1 was ended by signal 15 after 20 min 5 s".to_owned(), true);
+    assert_eq!(title(|figures| figures.time_limit = Some(seconds(1300))), cancelled);
+    assert_eq!(title(|figures| figures.time_limit = None), cancelled);
+    let failed = title(|figures| figures.exit = Some(Exit::Status(1)));
+    assert_eq!(failed.0, "jobfence: job 1234 on n1 failed with exit status 1 after 20 min 5 s");
+    // The kernel killed some of its processes, and that was its end, or not.
+    let killed = |kills, exit| {
+        let usage = Usage { oom_kills: Some(kills), ..usage.clone() };
+        Figures { exit, time_limit: Some(seconds(1200)), wall: Some(seconds(1205)), ..figures(&usage) }
+            .card()
+            .join("\n")
+    };
+    let by_kernel = killed(3, Some(Exit::Signal(9)));
+    let title = "jobfence: job 1234 on n1 was killed for lack of memory after 20 min 5 s\n";
+    assert!(by_kernel.starts_with(title), "{by_kernel}");
+    assert!(by_kernel.ends_with("\n  The kernel killed 3 processes for lack of memory."), "{by_kernel}");
+    let went_on = killed(1, Some(Exit::Status(2)));
+    let title = "jobfence: job 1234 on n1 lost 1 process for lack of memory, and ended with exit\n  status 2 after 20 min 5 s\n";
+    assert!(went_on.starts_with(title) && went_on.matches("lack of memory").count() == 1, "{went_on}");
+    assert!(
+        killed(1, None).starts_with("jobfence: job 1234 on n1 lost 1 process for lack of memory, and ended after 20\n")
+    );
+}
+
+#[test]
+fn a_jobs_name_is_its_users_text() {
+    let usage = usage();
+    let title = |name| Figures { name: Some(name), ..figures(&usage) }.card()[0].clone();
+    assert_eq!(title("solve it"), "jobfence: job 1234 (solve it) on n1 completed after 20 min 5 s");
+    assert_eq!(title("\u{1b}[1m\u{e4}"), "jobfence: job 1234 (?[1m?) on n1 completed after 20 min 5 s");
+    assert_eq!(title(" \t"), "jobfence: job 1234 (?) on n1 completed after 20 min 5 s");
+    assert_eq!(title(""), title("  "));
+    assert!(title(&"n".repeat(200)).contains(&format!(" ({}...) on n1 ", "n".repeat(24))));
+}
+
+#[test]
+fn the_sites_text_is_the_last_line_of_a_card() {
+    let usage = usage();
+    let last = |text: &str, job: &str| {
+        let figures = Figures { job, ..figures(&usage) };
+        let lines = lines(UsageCard::Always, Some(text), &figures);
+        let without = figures.card().len();
+        lines.get(without..).unwrap().join("|")
+    };
+    let page = "https://hpc.example.org/jobs/";
+    assert_eq!(last("Help: https://hpc.example.org/jobs/%j", "12_7"), format!("  Help: {page}12_7"));
+    assert_eq!(last("%%j is 100 %% %j%j", "%j%%"), "  %j is 100 % %j%%%j%%");
+    assert_eq!(last("%j", "\u{1b}[1m\u{e4}"), "  ?[1m?");
+    // An address can be used only as a whole.
+    let long = "a".repeat(90);
+    assert_eq!(last(&format!("Read this: {long} %j"), "7"), format!("  Read this:|  {long}|  7"));
+    let words = "w ".repeat(50);
+    assert!(last(&words, "7").split('|').all(|line| line.len() <= WIDTH));
+    let short = Figures { wall: Some(seconds(2)), ..figures(&usage) };
+    assert_eq!(lines(UsageCard::Always, Some("text"), &short), [short.line()]);
+}
+
+#[test]
+fn a_serial_program_is_advised_one_cpu() {
+    // With the shell, and with a daemon that waits.
+    for (cpus, busy) in [(2, 1180), (2, 1210), (2, 1260), (4, 1200), (4, 1262), (64, 1210)] {
+        let used = Usage { cpu: Some(seconds(busy)), ..usage() };
+        let serial = Figures { cpus: Some(Cpus::whole(cpus)), cpus_limit: Some(Cpus::whole(cpus)), ..figures(&used) };
+        assert_eq!(serial.advice().cpus.map(|(cpus, _)| cpus), Some(1), "{busy} s in {cpus} CPUs");
+    }
 }
 
 #[test]
@@ -303,7 +385,6 @@ jobfence: job 1234 on n1 was ended by signal 15 after 20 min 5 s
   or ask for more CPUs.
   Its processes waited for memory in 33 % of the time.
   Up to 1.0 GiB was in swap.
-  Not known here: the time limit.
 "
     );
 }
@@ -326,7 +407,6 @@ jobfence: job 1234 on n1 completed after 20 min 5 s
   At the end, 3.0 GiB was page cache, which the kernel takes back.
   Reading on disk 8:0 is limited to 10.0 MiB a second; 42 % of that was used on
   average.
-  Not known here: the time limit.
   Next time:
   --time=1560                  ran 20 min 5 s; 25 % reserve
 "
@@ -334,7 +414,7 @@ jobfence: job 1234 on n1 completed after 20 min 5 s
 }
 
 #[test]
-fn what_nobody_knows_is_said() {
+fn what_nobody_knows_has_no_row() {
     let usage = Usage::default();
     let unknown = Figures {
         node: None,
@@ -346,14 +426,7 @@ fn what_nobody_knows_is_said() {
         tasks: None,
         ..figures(&usage)
     };
-    assert_eq!(
-        card(&unknown),
-        "\
-jobfence: job 1234 ended after 20 min 5 s
-  Not known here: the CPU time; the peak of memory; the peak of processes; what
-  went to disks; the time limit; whether it had other nodes.
-"
-    );
+    assert_eq!(card(&unknown), "jobfence: job 1234 ended after 20 min 5 s\n");
     // cgroup v1: no peak of processes, and no disks.
     let of_v1 = Usage { processes_peak: None, read: None, disks: None, swap_peak: None, ..self::usage() };
     assert_eq!(
@@ -362,7 +435,6 @@ jobfence: job 1234 ended after 20 min 5 s
 jobfence: job 1234 on n1 completed after 20 min 5 s
   CPU       ###################.   93 %  3.7 of 4 CPUs on average
   memory                                 peak 3.3 GiB, not limited
-  Not known here: the peak of processes; what went to disks; the time limit.
   Next time:
   --time=1560                  ran 20 min 5 s; 25 % reserve
 "
@@ -392,16 +464,14 @@ fn numbers_have_no_end() {
     assert_eq!(
         card(&most),
         "\
-jobfence: job 1234 on n1 lost 18446744073709551615 processes and ended with exit
-  status 0 after 213503982334601 d 7 h
+jobfence: job 1234 on n1 lost 18446744073709551615 processes for lack of memory,
+  and ended with exit status 0 after 213503982334601 d 7 h
   CPU       #####...............   25 %  1.0 of 4 CPUs on average
   memory    ####################  100 %  peak 16777215.9 TiB of 16777215.9 TiB
   processes ####################  100 %  peak 18446744073709551615 of
                                          18446744073709551615, threads counted
   disks                                  read 16777215.9 TiB, wrote 16777215.9
                                          TiB
-  The kernel killed 18446744073709551615 processes for lack of memory.
-  Not known here: the time limit.
 "
     );
 }
@@ -411,20 +481,20 @@ fn short_jobs_and_tasks_of_arrays_have_one_line() {
     let used = Usage { cpu: Some(Duration::from_millis(1900)), ..usage() };
     let short = Figures { wall: Some(seconds(2)), ..figures(&used) };
     let line = "jobfence: job 1234: ok, 2 s, 23 % of 4 CPUs, memory 83 % of 4.0 GiB";
-    assert_eq!(lines(UsageCard::Always, &short), [line]);
-    assert!(lines(UsageCard::Wasteful, &short).is_empty() && lines(UsageCard::Failed, &short).is_empty());
+    assert_eq!(lines(UsageCard::Always, None, &short), [line]);
+    assert!(lines(UsageCard::Wasteful, None, &short).is_empty() && lines(UsageCard::Failed, None, &short).is_empty());
     let failed = Figures { exit: Some(Exit::Status(1)), ..short };
-    assert_eq!(lines(UsageCard::Failed, &failed), [line.replace("ok", "status 1")]);
+    assert_eq!(lines(UsageCard::Failed, None, &failed), [line.replace("ok", "status 1")]);
     let long = usage();
     let task = Figures { job: "1234_7", is_array_task: true, ..figures(&long) };
     let line = "jobfence: job 1234_7: ok, 20 min 5 s, 93 % of 4 CPUs, memory 83 % of 4.0 GiB";
-    assert_eq!(lines(UsageCard::Always, &task), [line]);
+    assert_eq!(lines(UsageCard::Always, None, &task), [line]);
     let failed = Figures { exit: Some(Exit::Status(1)), ..task };
-    assert!(lines(UsageCard::Failed, &failed).len() > 1);
+    assert!(lines(UsageCard::Failed, None, &failed).len() > 1);
     // What does not fit is omitted.
     let long = "x".repeat(1024);
     let unlimited = Figures { job: &long, usage: &used, memory: None, memory_limit: None, ..failed.clone() };
-    let lines = lines(UsageCard::Always, &Figures { wall: Some(seconds(2)), ..unlimited });
+    let lines = lines(UsageCard::Always, None, &Figures { wall: Some(seconds(2)), ..unlimited });
     assert_eq!(lines, [format!("jobfence: job {}...: status 1, 2 s, 23 % of 4 CPUs", "x".repeat(24))]);
 }
 
@@ -543,6 +613,7 @@ proptest! {
         }).collect();
         let figures = Figures {
             job: &texts.0,
+            name: texts.1.as_deref(),
             node: texts.1.as_deref(),
             is_array_task: yes[0],
             exit,
@@ -560,13 +631,12 @@ proptest! {
             tasks: shape.0,
             nodes: shape.1,
             others: None,
-            has_gpus: yes[2],
-            sentences: &texts.2,
+                sentences: &texts.2,
             is_utf8: yes[3],
             words: &WORDS,
         };
         for when in [UsageCard::Never, UsageCard::Failed, UsageCard::Wasteful, UsageCard::Always] {
-            for line in lines(when, &figures) {
+            for line in lines(when, None, &figures) {
                 prop_assert!(line.chars().count() <= WIDTH, "{line}");
                 let is_fine = |c: char| c.is_ascii_graphic() || c == ' ' || yes[3] && "█░".contains(c);
                 prop_assert!(line.chars().all(is_fine), "{line}");

@@ -29,6 +29,7 @@ pub fn of(run: &JobRun, total: &Total) -> (Vec<(String, String)>, &'static str) 
         .map_or(&NEUTRAL, words_of);
     let figures = Figures {
         job: "",
+        name: None,
         node: None,
         is_array_task: false,
         exit: exit_of(run),
@@ -46,7 +47,6 @@ pub fn of(run: &JobRun, total: &Total) -> (Vec<(String, String)>, &'static str) 
         tasks: None,
         nodes: Some(1),
         others: None,
-        has_gpus: false,
         sentences: &[],
         is_utf8: false,
         words,

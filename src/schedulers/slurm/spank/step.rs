@@ -13,7 +13,7 @@ use crate::cgroup::events::KernelLog;
 use crate::cgroup::membership::Membership;
 use crate::config::{Config, Mode, OnError, OnErrors, Resolved, UsageCard};
 use crate::error::Result;
-use crate::facts::{Facts, Gpus};
+use crate::facts::Facts;
 use crate::fence::Fence;
 use crate::figures::{GrantedTo, LimitedTo};
 use crate::host::Host;
@@ -248,7 +248,7 @@ fn build(
     let note = job.note(config);
     let Job { kind, host, facts, .. } = job;
     let when = requests.usage_card().unwrap_or(resolved.config.usage_card);
-    let card = CardOrder::from_spank(spank, kind, when, &grant, facts.gpus != Gpus::None);
+    let card = CardOrder::from_spank(spank, kind, when, &grant);
     let hand_over = (matches!(kind, StepKind::Regular(_)) && when != UsageCard::Never)
         .then(|| HandOver::from_spank(spank).filter(HandOver::is_elsewhere))
         .flatten()
@@ -476,8 +476,9 @@ pub fn task_ended(spank: &Spank) {
     }
     // Its script is a batch step's only task.
     if let Some(card) = fenced.card.as_ref().filter(|_| fenced.exited == 0) {
-        let Fenced { host, fence, plan, config, started, exit, reported, .. } = &**fenced;
-        let end = BatchEnd { started: *started, exit: *exit, reported: *reported };
+        let Fenced { host, fence, plan, config, started, exit, reported, facts, .. } = &**fenced;
+        let name = facts.job_name.said().map(String::as_str);
+        let end = BatchEnd { name, started: *started, exit: *exit, reported: *reported };
         tell_user_lines(&card.lines(spank, host, fence, (plan, config), &end));
     }
     fenced.exited = fenced.exited.saturating_add(1);
