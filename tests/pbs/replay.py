@@ -492,7 +492,7 @@ def card(mom, user):
     said = {}
     for number, (settings, attributes) in enumerate((
         ("UsageCard=always", {}),
-        ("UsageCard=always", {"Variable_List": {"PBS_O_LANG": "de_DE.UTF-8", "LANG": "C"}, "Exit_status": 0}),
+        ("UsageCard=always\nUsageCardText=\"Ask us: %j\"", {"Variable_List": {"PBS_O_LANG": "de_DE.UTF-8", "LANG": "C"}, "Exit_status": 0}),
         ("UsageCard=failed", {"Exit_status": 0}),
         ("", {}),
         ("UsageCard=always", {"is_first": False}),
@@ -517,6 +517,7 @@ def card(mom, user):
         expect(max(map(len, lines)) <= 80, f"lines too long:\n{said[number]}")
     expect_equal([said[number] for number in (2, 3, 4)], ["", "", ""], "what is no card")
     expect("PBS sends signal 15" in said[0], f"nothing about the signal:\n{said[0]}")
+    expect_equal([number for number, text in said.items() if text.endswith(f"\n  Ask us: {40 + number}.server\n")], [1], "the site's text")
     limits = [number for number, text in said.items() if "PBS has ended the job at its limit of walltime." in text]
     expect_equal(limits, [6], "whose card says that the time was up")
     # Without it the end is as ever.

@@ -352,7 +352,7 @@ fn a_serial_program_is_advised_one_cpu() {
     for (cpus, busy) in [(2, 1180), (2, 1210), (2, 1260), (4, 1200), (4, 1262), (64, 1210)] {
         let used = Usage { cpu: Some(seconds(busy)), ..usage() };
         let serial = Figures { cpus: Some(Cpus::whole(cpus)), cpus_limit: Some(Cpus::whole(cpus)), ..figures(&used) };
-        assert_eq!(serial.advice().cpus.map(|(cpus, _)| cpus), Some(1), "{busy} s in {cpus} CPUs");
+        assert_eq!(serial.advice().cpus.map(|(cpus, _)| cpus), Some(1), "{busy} s, {cpus}");
     }
 }
 

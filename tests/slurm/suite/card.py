@@ -73,7 +73,7 @@ def amount(text):
 def card_of_a_failed_job(site):
     """It names what the kernel has counted for all steps of the job, those that have ended included."""
     user = site.users[0]
-    site.configure(UsageCard="failed", MaxProcesses="20")
+    site.configure(UsageCard="failed", MaxProcesses="20", UsageCardText="https://hpc.example.org/jobs/%j?from=card%%20")
     jobid = site.submit(user, f"""
         srun -n1 {BUSY}
         {FORKS}
@@ -97,6 +97,7 @@ def card_of_a_failed_job(site):
     expect(site.output(jobid).index("the last word") < site.output(jobid).index(text), "the card is not at the end")
     title = expect_match(r"^jobfence: job (\S+) \(\?\[31mred\) on \S+ failed with exit status 3 after (?:(\d+) min )?(\d+) s", text, "the card")
     expect_equal(title.group(1), str(jobid), "the job")
+    expect_equal(card[-1], f"  https://hpc.example.org/jobs/{jobid}?from=card%20", "the line of the site's own")
     # The first release that tells a job its times.
     if release(site) >= (23, 2):
         expect_match(r" of 10 min 0 s$", row(card, "time")[1], "time")
