@@ -34,7 +34,8 @@ pub fn gather(spank: &Spank, kind: StepKind, asked: &FactsNeeded, record: Option
     let uid = spank.u32(spank_item::S_JOB_UID)?;
     let mut facts = Facts { uid: Fact::Known(uid), ..Facts::default() }.of_no_project_vnode_or_pe();
     if kind != StepKind::Extern {
-        facts.job_name = job_name(&spank.getenv(c"SLURM_JOB_NAME")?.unwrap_or_default());
+        // One that cannot be read, such as one of more than a KiB, is no reason to refuse the step.
+        facts.job_name = job_name(&spank.getenv(c"SLURM_JOB_NAME").ok().flatten().unwrap_or_default());
     }
     if let Some(record) = record {
         record.add_to(&mut facts);
