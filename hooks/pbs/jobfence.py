@@ -238,7 +238,7 @@ class Job:
         if is_alone and not memory and not virtual and self.settings["ExclhostMemory"] == "host":
             given.memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # and not the default of the site
         given.gpus = gpus
-        # Its user's text, which only the usage log shows: no letter of it stops the job.
+        # Its user's text, which only the card and the usage log show: no letter of it stops the job.
         given.job_name = str(self.job.Job_Name or "").encode(errors="replace")
         page = pages is not None and default_page_size()
         if page:
