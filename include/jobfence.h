@@ -139,6 +139,8 @@ struct jobfence_grant {
     /* Huge pages on this node, as 2M:4G,1G:0: for each size how much memory may be in them, see MaxHugePages
      * of jobfence.conf(5). It counts only with ConstrainHugePages there. */
     const char *huge_pages;
+    /* What the job's user calls it, for the card and the usage log. Of a longer text, the first 200 bytes count. */
+    const char *job_name;
 };
 
 /* For a member of the next struct: the kernel does not say it. */

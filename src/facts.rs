@@ -83,6 +83,16 @@ impl Gpus {
     }
 }
 
+/// The most bytes of a job's name that are kept.
+const LONGEST_JOB_NAME: usize = 200;
+
+/// A job's name, which its user has chosen. Of a long one, this is the beginning; an empty one is none.
+pub fn job_name(text: &str) -> Fact<String> {
+    let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
+    let end = ends.take_while(|end| *end <= LONGEST_JOB_NAME).last();
+    end.and_then(|end| text.get(..end)).map_or(Fact::Unknown, |name| Fact::Claimed(name.to_owned()))
+}
+
 /// What is known about a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
@@ -94,6 +104,8 @@ pub struct Facts {
     pub account: Fact<String>,
     /// Its project, if the scheduler has projects.
     pub project: Fact<String>,
+    /// What its user calls it: see [`job_name`].
+    pub job_name: Fact<String>,
     /// Its name among the jobs of all submitting hosts, where its id is one of several.
     pub global_job: Fact<String>,
     /// The types of its parts of this node, if the scheduler has such types. Empty: there certainly are none.
@@ -152,4 +164,19 @@ pub struct FactsNeeded {
     pub groups: Vec<String>,
     /// The node.
     pub node: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jobs_name_is_its_users_and_bounded() {
+        let name = |text: &str| job_name(text).said().cloned();
+        assert_eq!(job_name("a \n\u{1b}"), Fact::Claimed("a \n\u{1b}".to_owned()));
+        assert_eq!(name(""), None);
+        assert_eq!(name(&"n".repeat(200)).map(|name| name.len()), Some(200));
+        // Two bytes each: none is cut in the middle.
+        assert_eq!(name(&format!("n{}", "ä".repeat(200))).map(|name| name.len()), Some(199));
+    }
 }

@@ -190,6 +190,25 @@ pub struct DiskIo {
     pub writes: u64,
 }
 
+/// What a job was granted on this node; of a step that has less than its job, CPUs and memory are the step's. `None`: not known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GrantedTo {
+    /// CPUs.
+    pub cpus: Option<Cpus>,
+    /// Memory, in bytes.
+    pub memory: Option<u64>,
+    /// The number of GPUs.
+    pub gpus: Option<u64>,
+}
+
+impl GrantedTo {
+    /// Adds what `other` knows and this one does not.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self { cpus: self.cpus.or(other.cpus), memory: self.memory.or(other.memory), gpus: self.gpus.or(other.gpus) }
+    }
+}
+
 /// The limits of a step. `None`: not limited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LimitedTo {

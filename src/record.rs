@@ -37,7 +37,8 @@ mod tests {
     use super::holder::Holder;
     use super::noted::Noted;
     use super::*;
-    use crate::facts::{Fact, Facts};
+    use crate::facts::{Fact, Facts, job_name};
+    use crate::figures::GrantedTo;
     use crate::job::{Cpus, Id, JobKey, Name};
     use crate::policy::Plan;
 
@@ -54,8 +55,10 @@ mod tests {
 
     fn noted() -> Noted {
         let known = |text: &str| Fact::Known(text.to_owned());
-        let facts = Facts { user: known("u"), partition: known("q =\n"), project: known("p"), ..Facts::default() };
-        Noted::new(&facts, Some(Cpus::from_thousandths(1500)), Some(9))
+        let job_name = job_name("=\n\"");
+        let facts =
+            Facts { user: known("u"), partition: known("q =\n"), project: known("p"), job_name, ..Facts::default() };
+        Noted::new(&facts, GrantedTo { cpus: Some(Cpus::from_thousandths(1500)), memory: Some(9), gpus: Some(2) })
     }
 
     /// Its holder is no process, and its names are the longest that there are.
@@ -86,11 +89,13 @@ mod tests {
     #[test]
     fn what_is_noted_of_a_job_is_known_again() {
         let noted = noted();
-        assert_eq!(Noted::new(&noted.facts(), noted.cpus, noted.memory), noted);
-        let newer = Noted::new(&Facts { qos: Fact::Known("q".into()), ..Facts::default() }, None, Some(8));
+        assert_eq!(Noted::new(&noted.facts(), noted.granted), noted);
+        let granted = GrantedTo { memory: Some(8), ..GrantedTo::default() };
+        let newer = Noted::new(&Facts { qos: Fact::Known("q".into()), ..Facts::default() }, granted);
         let both = newer.or(&noted);
         assert_eq!((both.facts().qos, both.facts().user), (Fact::Known("q".into()), Fact::Known("u".into())));
-        assert_eq!((both.cpus, both.memory), (noted.cpus, Some(8)));
+        assert_eq!(both.granted, GrantedTo { memory: Some(8), ..noted.granted });
+        assert_eq!(noted.facts().job_name, Fact::Known("=\n\"".into()));
     }
 
     #[test]

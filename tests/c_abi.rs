@@ -132,7 +132,8 @@ fn layouts() -> [Layout; 5] {
             vnode_type,
             memory_swap,
             gpus,
-            huge_pages
+            huge_pages,
+            job_name
         ),
         layout!(
             CTotals,

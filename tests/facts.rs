@@ -137,7 +137,7 @@ fn limits(job: &SpooledJob) -> (u32, u32, Option<u64>, Option<u64>, u64, Request
         memory("mem_free"),
         job.gpus(&of("gpu")),
         job.asked.clone(),
-        job.facts.clone(),
+        unnamed(job.facts.clone()),
     )
 }
 
@@ -261,9 +261,9 @@ fn with<'a>(ad: &'a [(&str, &str)], key: &str, value: &str, is_one: impl Fn(&str
     ad.iter().filter(|(name, _)| is_one(name)).map(of).collect()
 }
 
-/// A name for reports, by which nothing is limited.
+/// Without the names for reports, by which nothing is limited.
 fn unnamed(facts: Facts) -> Facts {
-    Facts { global_job: Fact::Unknown, ..facts }
+    Facts { global_job: Fact::Unknown, job_name: Fact::Unknown, ..facts }
 }
 
 /// All that limits the job in a slot.

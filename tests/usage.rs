@@ -265,8 +265,11 @@ fn how_it_ended_and_what_stopped_it() {
 fn what_is_known_of_a_job_outlives_each_process_of_its_life() {
     let Some(site) = Site::new("life") else { return };
     let facts = ["--partition", "queue one", "--account", "a", "--project", "p\"q", "--cpus", "1.5", "--mem", "300M"];
+    // Longer than a line has it, with a character of two bytes at the end of what it has.
+    let job_name = format!("a \"\n\u{1b}{}", "ä".repeat(200));
+    let facts = [&facts[..], &["--job-name", &job_name, "--gpus", "0"]].concat();
     let open = |job: &str, more: &[&str]| {
-        site.done(&[&["open", "--job", job, "--user", "65534"], more, &facts].concat());
+        site.done(&[&["open", "--job", job, "--user", "65534"], more, facts.as_slice()].concat());
     };
     let spin = |job: &str| {
         let mut child = Command::new(PYTHON);
@@ -287,6 +290,7 @@ fn what_is_known_of_a_job_outlives_each_process_of_its_life() {
         for (member, value) in [
             ("schema", Value::from("jobfence-usage-1")),
             ("job", job.into()),
+            ("job_name", format!("a \"\n\u{1b}{}", "ä".repeat(97)).into()),
             ("end", end.into()),
             ("uid", 65534.into()),
             ("partition", "queue one".into()),
@@ -295,6 +299,7 @@ fn what_is_known_of_a_job_outlives_each_process_of_its_life() {
             ("qos", Value::Null),
             ("cpus_granted", 1.5.into()),
             ("memory_granted_bytes", (300u64 << 20).into()),
+            ("gpus_granted", 0.into()),
             ("memory_limit_bytes", (300u64 << 20).into()),
         ] {
             assert_eq!(line[member], value, "{member} in {line}");
@@ -326,7 +331,7 @@ fn what_is_known_of_a_job_outlives_each_process_of_its_life() {
     assert_eq!(site.lines().len(), 3);
     // Without a log none of this is in the record: an older release understands it.
     let mut plain = site.command("open", false);
-    assert!(plain.args(["--job", "4", "--user", "65534"]).args(facts).status().unwrap().success());
+    assert!(plain.args(["--job", "4", "--user", "65534"]).args(&facts).status().unwrap().success());
     let is_record = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("uid_"));
     let records = || fs::read_dir(site.top.path().join("run")).unwrap().flatten().map(|entry| entry.path());
     let text = fs::read_to_string(records().find(is_record).unwrap()).unwrap();

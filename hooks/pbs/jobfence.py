@@ -92,7 +92,7 @@ class Grant(ctypes.Structure):
             "user", "partition", "qos", "account", "cpu_limit", "cpu_burst", "mem_high", "pids_max", "io_max",
             "project", "vnode_type",
         )
-    ] + [("memory_swap", ctypes.c_uint64), ("gpus", ctypes.c_uint64), ("huge_pages", ctypes.c_char_p)]
+    ] + [("memory_swap", ctypes.c_uint64), ("gpus", ctypes.c_uint64), ("huge_pages", ctypes.c_char_p), ("job_name", ctypes.c_char_p)]
 
 
 class Totals(ctypes.Structure):
@@ -238,6 +238,8 @@ class Job:
         if is_alone and not memory and not virtual and self.settings["ExclhostMemory"] == "host":
             given.memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # and not the default of the site
         given.gpus = gpus
+        # Its user's text, which only the card and the usage log show: no letter of it stops the job.
+        given.job_name = str(self.job.Job_Name or "").encode(errors="replace")
         page = pages is not None and default_page_size()
         if page:
             given.huge_pages = b"%dK:%dK" % (page, pages // 1024)

@@ -10,7 +10,7 @@ use jobfence::doors::life::{self, HowClosed, Seen};
 use jobfence::doors::opening::{Granted, HeldBy, MOST_GPUS, OpenRequest};
 use jobfence::doors::recorded::{self, WantedFences};
 use jobfence::doors::{seen, user};
-use jobfence::facts::{Fact, Facts};
+use jobfence::facts::{self, Fact, Facts};
 use jobfence::janitor;
 use jobfence::job::{Cpus, Id};
 use jobfence::launch::Answer;
@@ -77,6 +77,9 @@ struct GrantOptions {
     /// See ConstrainHugePages in jobfence.conf(5).
     #[arg(long, value_name = "SIZE:LIMIT", value_parser = huge_pages)]
     huge_pages: Option<HugePages>,
+    /// What the job's user calls it, for the usage log [default: unknown]
+    #[arg(long, value_name = "NAME")]
+    job_name: Option<String>,
     #[command(flatten)]
     facts: asked::FactOptions,
     #[command(flatten)]
@@ -273,6 +276,7 @@ impl FenceOptions {
 impl GrantOptions {
     fn read(&self, facts: Facts) -> Result<Granted, Failure> {
         let requests = UserRequests { job: self.asked.read()?, step: Requests::default() };
+        let name = self.job_name.as_deref();
         Ok(Granted {
             cpus: self.cpus,
             memory: self.mem,
@@ -280,7 +284,7 @@ impl GrantOptions {
             gpus: self.gpus,
             huge_pages: self.huge_pages.clone().map(HugePages::into_sizes),
             requests,
-            facts: self.facts.add_to(facts),
+            facts: Facts { job_name: name.map_or(Fact::Unknown, facts::job_name), ..self.facts.add_to(facts) },
             chooses_cores: true,
             is_of_step: false,
         })

@@ -60,9 +60,9 @@ mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
     use jobfence::facts::{Fact, Facts};
-    use jobfence::figures::{DiskIo, LimitedTo, Usage};
+    use jobfence::figures::{DiskIo, GrantedTo, LimitedTo, Usage};
     use jobfence::job::{Cpus, Id, JobKey};
-    use jobfence::report::account::{Account, End, Ending, Exit, GrantedTo, SCHEMA, Task};
+    use jobfence::report::account::{Account, End, Ending, Exit, SCHEMA, Task};
 
     use super::*;
 
@@ -70,9 +70,9 @@ mod tests {
     const LINE: &str = concat!(
         r#"{"schema":"jobfence-usage-1","ended":"1970-01-01T00:00:02Z","started":"1970-01-01T00:00:01Z","#,
         r#""started_unix_seconds":1.250000,"ended_unix_seconds":2.500000,"wall_seconds":1.250000,"#,
-        r#""node":"n1","job":"5","step":"0","run":3,"uid":7,"user":"u","partition":"p","account":"a","qos":"q","#,
+        r#""node":"n1","job":"5","job_name":"n","step":"0","run":3,"uid":7,"user":"u","partition":"p","account":"a","qos":"q","#,
         r#""project":"r","global_job":"g","holder":"manual","end":"reaped","exit_status":null,"exit_signal":9,"#,
-        r#""cpus_granted":2,"memory_granted_bytes":7,"cpus_limit":1.5,"memory_limit_bytes":8,"processes_limit":9,"#,
+        r#""cpus_granted":2,"memory_granted_bytes":7,"gpus_granted":6,"cpus_limit":1.5,"memory_limit_bytes":8,"processes_limit":9,"#,
         r#""cpu_seconds":0.000001,"cpu_user_seconds":0.000002,"cpu_system_seconds":0.000003,"periods":4,"#,
         r#""throttled_periods":5,"throttled_seconds":0.000006,"memory_peak_bytes":7,"swap_peak_bytes":8,"#,
         r#""memory_anonymous_bytes":9,"memory_file_bytes":10,"memory_unwritten_bytes":11,"#,
@@ -99,6 +99,7 @@ mod tests {
             qos: known("q"),
             project: known("r"),
             global_job: known("g"),
+            job_name: known("n"),
             ..Facts::default()
         };
         let numbers = Usage::default().numbers();
@@ -109,7 +110,7 @@ mod tests {
             holder: "manual",
             run: 3,
             facts: &facts,
-            granted: GrantedTo { cpus: Some(Cpus::whole(2)), memory: Some(7) },
+            granted: GrantedTo { cpus: Some(Cpus::whole(2)), memory: Some(7), gpus: Some(6) },
             limits: LimitedTo { cpus: Some(Cpus::from_thousandths(1500)), memory: Some(8), processes: Some(9) },
             started: Some(UNIX_EPOCH + Duration::from_millis(1250)),
             exit: Some(Exit::Signal(9)),
@@ -141,6 +142,8 @@ mod tests {
             qos: text("q"),
             project: text("r"),
             global_job: text("g"),
+            job_name: text("n"),
+            gpus_granted: Some(6),
             holder: text("manual"),
             end: text("reaped"),
             exit: ending.exit,

@@ -104,17 +104,17 @@ const GAUGES: &[Gauge] = &[
         text(job.current.limits.cpus)
     }),
     ("jobfence_job_cpu_granted_cpus", "CPUs that the scheduler has granted to the job on this node.", |job| {
-        text(job.allocated.noted.cpus)
+        text(job.allocated.noted.granted.cpus)
     }),
     ("jobfence_job_memory_bytes", "Memory that the job has in use now, with page cache.", |job| {
         text(job.current.memory)
     }),
     ("jobfence_job_memory_limit_bytes", "Memory that the job may have.", |job| text(job.current.limits.memory)),
     ("jobfence_job_memory_granted_bytes", "Memory that the scheduler has granted to the job on this node.", |job| {
-        text(job.allocated.noted.memory)
+        text(job.allocated.noted.granted.memory)
     }),
     ("jobfence_job_gpus_granted", "GPUs that the scheduler has granted to the job on this node.", |job| {
-        text(job.allocated.gpus)
+        text(job.allocated.noted.granted.gpus)
     }),
     ("jobfence_job_processes", "Processes and threads of the job.", |job| text(job.current.processes)),
     ("jobfence_job_processes_limit", "Processes and threads that the job may have.", |job| {
@@ -320,7 +320,7 @@ fn escaped(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use jobfence::facts::{Fact, Facts};
-    use jobfence::figures::{LimitedTo, Usage};
+    use jobfence::figures::{GrantedTo, LimitedTo, Usage};
     use jobfence::job::Cpus;
     use jobfence::record::noted::Noted;
 
@@ -397,8 +397,9 @@ mod tests {
     #[test]
     fn limits_are_without_room_for_daemons_and_what_was_granted_is_there() {
         let known = |text: &str| Fact::Known(text.to_owned());
-        let noted = Noted::new(&Facts { partition: known("short"), ..Facts::default() }, Some(Cpus::whole(2)), Some(9));
-        let allocated = Allocated::new(&noted, Some(1), (Some(Cpus::whole(2)), Some(100)));
+        let granted = GrantedTo { cpus: Some(Cpus::whole(2)), memory: Some(9), gpus: Some(1) };
+        let noted = Noted::new(&Facts { partition: known("short"), ..Facts::default() }, granted);
+        let allocated = Allocated::new(&noted, (Some(Cpus::whole(2)), Some(100)));
         let of_scheduler =
             JobMetrics { partition: String::new(), current: limited(Some(3), Some(164)), allocated, ..job("7") };
         let text = page(&[of_scheduler.clone().by_what_is_noted()], &Counters::default());

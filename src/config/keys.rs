@@ -195,6 +195,9 @@ keys! {
         /// The card says what the job used of what was granted to it, what stopped it, and what to ask for next time.
         // `first`: a card is no limit, and others do not see it.
         UsageCard: usage_card: UsageCard = UsageCard::Never, kinds::USAGE_CARD, jobs(first);
+        /// The last line of each card, such as the address of a page that helps.
+        /// `%j` stands for the job's id as the card has it, and `%%` for a percent sign.
+        UsageCardText: usage_card_text: Option<String> = None, kinds::CARD_TEXT, jobs(first);
         /// Where Slurm keeps a summary of what each job has used.
         StoreUsage: store_usage: StoreUsage = StoreUsage::None, kinds::STORE_USAGE, node;
         /// How often `jobfence hold` (jobfence.service) notes down what each step uses: CPU time, memory, processes and disks.
@@ -448,7 +451,7 @@ mod tests {
                 assert_eq!(key.set(&mut config, &value), Ok(()), "{}", key.name);
             }
             assert_eq!(config, Config::default(), "{}", key.name);
-            let wrong = key.set(&mut config, "?");
+            let wrong = key.set(&mut config, "%");
             assert!(matches!(wrong, Err(Wrong::Form | Wrong::Because(_))), "{}: {wrong:?}", key.name);
         }
         let unset: Vec<_> = KEYS.iter().filter(|key| key.default_value().is_none()).map(|key| key.name).collect();

@@ -110,6 +110,11 @@ kinds! {
         |text| units::base(text).map(Some), Clone::clone,
         any prop::option::of(text_like("[A-Za-z0-9_-]{1,9}(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,9}){0,3}"));
 
+    CARD_TEXT: Option<String> = "none, or at most 200 characters of ASCII without double quotes, where each % is part of %j or %%",
+        |text| none_or(text, units::card_text), |text| Some(text_or_none(text.as_ref())),
+        any prop::option::of(text_like("[!$&-~]([ !$&-~]|%%|%j){0,30}[!$&-~]")
+            .prop_filter("a word", |text| !text.eq_ignore_ascii_case(NONE)));
+
     TIMEOUT: Duration = "a whole number of seconds from 1 to 600",
         |text| seconds(text, 1..=600), |timeout| Some(timeout.as_secs().to_string()),
         any (1_u64..=600).prop_map(Duration::from_secs);
@@ -301,6 +306,14 @@ mod tests {
         reads(&ON_ERRORS, "warn,ram:fail", &OnErrors::all(OnError::Warn).with(Limit::Ram, OnError::Fail));
         reads(&STORE_USAGE, "AdminComment", &StoreUsage::AdminComment);
         reads(&USAGE_CARD, "Wasteful", &UsageCard::Wasteful);
+        reads(&CARD_TEXT, "Help: https://a/%j#b", &Some("Help: https://a/%j#b".to_owned()));
+        for (text, wrong) in
+            [("100 %", Wrong::Form), ("%u", Wrong::Form), ("%%%", Wrong::Form), ("\u{e4}", Wrong::Form)]
+        {
+            assert_eq!((CARD_TEXT.read)(text), Err(wrong), "{text}");
+        }
+        assert_eq!((CARD_TEXT.read)("%%j %j%%"), Ok(Some("%%j %j%%".to_owned())));
+        assert_eq!([200, 201].map(|count| (CARD_TEXT.read)(&"x".repeat(count)).is_ok()), [true, false]);
         reads(&CPU_POLICY, "Both", &CpuPolicy::Both);
         reads(&ABSOLUTE_PATH, "/run/x y", &"/run/x y".into());
         reads(&PATH_OR_NONE, "/m/x.prom", &Some("/m/x.prom".into()));

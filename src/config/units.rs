@@ -246,6 +246,18 @@ pub(super) fn path(text: &str) -> Result<PathBuf, Wrong> {
     if sound && text.split('/').all(|part| part != "..") { Ok(PathBuf::from(text)) } else { Err(Wrong::Form) }
 }
 
+/// The most bytes of the site's text on a card.
+const LONGEST_CARD_TEXT: usize = 200;
+
+/// The site's text on a card, with `%j` for the job and `%%` for a percent sign.
+pub(super) fn card_text(text: &str) -> Result<String, Wrong> {
+    let is_plain = text.chars().all(|c| matches!(c, ' '..='~') && c != '"') && !text.trim().is_empty();
+    if !is_plain || text.split("%%").flat_map(|part| part.split("%j")).any(|part| part.contains('%')) {
+        return Err(Wrong::Form);
+    }
+    if text.len() <= LONGEST_CARD_TEXT { Ok(text.to_owned()) } else { Err(Wrong::Range) }
+}
+
 /// A relative path of one to four plain names.
 pub(super) fn base(text: &str) -> Result<String, Wrong> {
     let plain = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b));

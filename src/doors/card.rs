@@ -77,6 +77,7 @@ pub fn card(loaded: &Loaded, which: &WantedFences, granted: &Granted, end: &JobE
     let started = records.iter().filter_map(|record| since_boot(record.shared.as_ref()?.opener.start)).min();
     let figures = Figures {
         job: which.job.as_str(),
+        name: granted.facts.job_name.said().map(String::as_str),
         node: facts.node.known().map(String::as_str),
         is_array_task: end.is_array_task,
         exit: end.exit,
@@ -95,13 +96,12 @@ pub fn card(loaded: &Loaded, which: &WantedFences, granted: &Granted, end: &JobE
         tasks: end.tasks,
         nodes: end.nodes,
         others: None,
-        has_gpus: granted.gpus.is_some_and(|gpus| gpus > 0),
         // The caller has shown them.
         sentences: &[],
         is_utf8: end.is_utf8,
         words,
     };
-    Ok(Some(card::lines(wanted, &figures)))
+    Ok(Some(card::lines(wanted, config.usage_card_text.as_deref(), &figures)))
 }
 
 #[cfg(test)]

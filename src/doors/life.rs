@@ -26,7 +26,7 @@ use crate::policy::{self, CoreMap, variables};
 use crate::record::holder::Holder;
 use crate::record::noted::Noted;
 use crate::record::{Record, Records};
-use crate::report::account::{End, Ending, GrantedTo, since_boot};
+use crate::report::account::{End, Ending, since_boot};
 use crate::requests::UserRequests;
 use crate::schedulers::ALL;
 use crate::sys::process::{self, Owner};
@@ -200,19 +200,8 @@ fn make<T>(
         let chosen = gpus::of_run((&host, config), (&request.job, request.run), of_scheduler)?;
         let cores = cores_of_run((&host, config), (&request.job, request.run), &request.granted)?;
         let (gpus, noted) = (&chosen.devices, Some(&noted(&facts, &request.granted)));
-        let gpu_count = request.granted.gpu_count();
-        let begin = Begin {
-            host: &host,
-            config,
-            schedulers: ALL,
-            key: &key,
-            requests,
-            daemon: None,
-            holder,
-            gpus,
-            noted,
-            gpu_count,
-        };
+        let begin =
+            Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder, gpus, noted };
         let mut of_job = policy::Limits::default();
         let planned = || {
             let (mut plan, errors) = plan(&resolved, &request.granted, gpus, &cores);
@@ -285,7 +274,7 @@ pub fn resolve(loaded: &Loaded, facts: Facts) -> Result<Resolved> {
 
 /// What a later process must know about the job.
 fn noted(facts: &Facts, granted: &Granted) -> Noted {
-    Noted::new(facts, granted.cpus, granted.memory)
+    Noted::new(facts, granted.for_the_log())
 }
 
 fn cores_of_run(here: (&Host, &Config), whose: (&Id, u32), granted: &Granted) -> Result<ChosenCores> {
@@ -337,7 +326,7 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &WantedFences, granted: &
         let has_log = resolved.config.usage_log.is_some();
         let all = noted(&granted.facts, granted);
         if resolved.config.metrics_file.is_some() {
-            fence.note_allocated(&all, granted.gpu_count());
+            fence.note_allocated(&all);
         }
         let noted = if has_log { all } else { Noted::default() };
         fence.hand_over(AskedProcesses::below_the_sites(&granted.requests, &resolved.config), noted)?;
@@ -456,7 +445,7 @@ fn line_of(fence: &Fence, config: &Config, record: &Record, seen: &Seen) -> Opti
         holder: &seen.holder.to_string(),
         run: seen.run,
         facts: &noted.facts(),
-        granted: GrantedTo { cpus: noted.cpus, memory: noted.memory },
+        granted: noted.granted,
         limits: seen.limits,
         started: record.shared.as_ref().and_then(|shared| since_boot(shared.opener.start)),
         exit: None,

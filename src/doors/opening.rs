@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::recorded::WantedFences;
 use crate::error::{Error, Result};
 use crate::facts::Facts;
+use crate::figures::GrantedTo;
 use crate::host::Host;
 use crate::job::{Cpus, HugePage, Id};
 use crate::record::holder::Holder;
@@ -103,9 +104,10 @@ pub struct Granted {
 }
 
 impl Granted {
-    pub(super) fn gpu_count(&self) -> Option<u64> {
+    /// What the usage log and the metrics say of it.
+    pub(super) fn for_the_log(&self) -> GrantedTo {
         let said = self.gpus.and_then(|gpus| u64::try_from(gpus).ok());
-        said.or_else(|| self.facts.gpus.count())
+        GrantedTo { cpus: self.cpus, memory: self.memory, gpus: said.or_else(|| self.facts.gpus.count()) }
     }
 }
 

@@ -23,13 +23,13 @@ use crate::config::{Config, KEYS, Limit, LimitNumbers, Mode, Percent, SwapSpace,
 use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::fence::Fence;
-use crate::figures::LimitedTo;
+use crate::figures::{GrantedTo, LimitedTo};
 use crate::host::Host;
 use crate::job::{Cpus, Grant, Id, JobKey};
 use crate::launch::{self, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, end};
 use crate::policy::{self, Plan};
 use crate::report;
-use crate::report::account::{End, Ending, Exit, GrantedTo};
+use crate::report::account::{End, Ending, Exit};
 use crate::report::card::{self, Figures, Words};
 use crate::requests::UserRequests;
 use crate::schedulers::ALL;
@@ -96,7 +96,6 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         holder: None,
         gpus: &[],
         noted: None,
-        gpu_count: None,
     };
     let Begun { mut fence, plan, .. } =
         begin.open(|| with_one_quota(policy::plan(config, &grant))).map_err(in_words)?;
@@ -117,7 +116,7 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         holder: "run",
         run: 0,
         facts: &Facts { user: request.user.as_ref().map(|user| user.name.clone()).into(), ..Facts::default() },
-        granted: GrantedTo { cpus: request.cpus, memory: request.memory },
+        granted: GrantedTo { cpus: request.cpus, memory: request.memory, gpus: None },
         limits: launch::limited_to(&fence, config),
         started,
         exit,
@@ -127,6 +126,7 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
     };
     let figures = Figures {
         job: key.job.as_str(),
+        name: None,
         node: None,
         is_array_task: false,
         exit,
@@ -144,13 +144,12 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         tasks: Some(1),
         nodes: Some(1),
         others: None,
-        has_gpus: false,
         // They are shown before the card.
         sentences: &[],
         is_utf8: card::is_utf8(|name| std::env::var(name).ok()),
         words: &WORDS,
     };
-    let card = request.card.map_or_else(|| figures.card(), |when| card::lines(when, &figures));
+    let card = request.card.map_or_else(|| figures.card(), |when| card::lines(when, None, &figures));
     let line = launch::account(&fence, config, &usage, &ending);
     let remains = end::close(&mut fence, Instant::now() + config.cleanup_timeout, |_| false);
     launch::write_down(config, line.as_deref().filter(|_| remains.is_none()));

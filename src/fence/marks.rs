@@ -31,11 +31,11 @@ impl Fence {
     }
 
     /// Notes on the step's directories what its job was granted and is limited to; on a scheduler's as soon as they are known.
-    pub fn note_allocated(&mut self, noted: &Noted, gpus: Option<u64>) {
+    pub fn note_allocated(&mut self, noted: &Noted) {
         let job = self.limits.plan.as_ref().map(|plan| &plan.job);
         let limits =
             (job.and_then(|job| job.cpu).map(CpuQuota::cpus), job.and_then(|job| job.numbers.get(Limit::Processes)));
-        let text = Allocated::new(noted, gpus, limits).to_string();
+        let text = Allocated::new(noted, limits).to_string();
         // One of jobfence's directories is enough, as for the mark.
         if let Some(step) = self.trees.iter().find_map(|tree| tree.own()?.step()) {
             own::put_allocated(step, &text);

@@ -9,12 +9,13 @@ use std::time::SystemTime;
 use crate::cgroup::usage::Used;
 use crate::config::Config;
 use crate::facts::Facts;
+use crate::figures::GrantedTo;
 use crate::host::Host;
 use crate::job::JobKey;
 use crate::record::holder::Holder;
 use crate::record::job::JobRecords;
 use crate::record::{Owner, Record};
-use crate::report::account::{Account, End, Ending, GrantedTo, since_boot};
+use crate::report::account::{Account, End, Ending, since_boot};
 use crate::report::usage_log::UsageLog;
 use crate::scheduler::Schedulers;
 
@@ -51,7 +52,7 @@ impl DeadStep {
             run: shared.map_or(0, |shared| shared.run),
             holder,
             facts: noted.facts(),
-            granted: GrantedTo { cpus: noted.cpus, memory: noted.memory },
+            granted: noted.granted,
             used,
         })
     }

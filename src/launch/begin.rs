@@ -42,8 +42,6 @@ pub struct Begin<'a> {
     pub gpus: &'a [String],
     /// What those processes must know about the job, for the usage log and the metrics.
     pub noted: Option<&'a Noted>,
-    /// How many GPUs it was granted. `None`: not known.
-    pub gpu_count: Option<u64>,
 }
 
 /// A step that is fenced.
@@ -69,7 +67,7 @@ impl Begin<'_> {
     ///
     /// `plan` is called after the leftovers of dead step daemons were removed.
     pub fn open(&self, plan: impl FnOnce() -> (Plan, Vec<LimitError>)) -> Result<Begun, NotFenced> {
-        let Self { host, config, schedulers, key, requests, daemon, holder, gpus, noted, gpu_count } = *self;
+        let Self { host, config, schedulers, key, requests, daemon, holder, gpus, noted } = *self;
         // As early as possible. If the directories are the scheduler's, the scheduler moves the process.
         early_move::ask(&config.run_dir);
         let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));
@@ -90,7 +88,7 @@ impl Begin<'_> {
         }
         let asked = AskedProcesses::below_the_sites(requests, config);
         if let Some(noted) = noted.filter(|_| config.metrics_file.is_some()) {
-            fence.note_allocated(noted, gpu_count);
+            fence.note_allocated(noted);
         }
         let noted = noted.filter(|_| config.usage_log.is_some()).cloned().unwrap_or_default();
         match bear(key, config, requests, errors).and_then(|()| Ok(fence.hand_over(asked, noted)?)) {

@@ -2,7 +2,8 @@
 //! What the process that opens a shared fence knows of its job, for the line of the usage log that another process writes.
 //!
 //! One line for each that is known, in this order: `noted.user`, `noted.partition`, `noted.account`, `noted.qos`, `noted.project`,
-//! `noted.global_job`, each escaped as an id is; `noted.cpus` in thousandths, and `noted.memory` in bytes. Only where there is a usage log.
+//! `noted.global_job`, `noted.job_name`, each escaped as an id is; `noted.cpus` in thousandths, `noted.memory` in bytes, and `noted.gpus`. Only
+//! where there is a usage log.
 //!
 //! And what `MetricsFile` says of each job beside what the kernel knows. With such a file, the step's directory has it as an extended
 //! attribute.
@@ -10,37 +11,44 @@
 use std::fmt;
 
 use crate::facts::{Fact, Facts};
+use crate::figures::GrantedTo;
 use crate::job::{Cpus, Id};
 
 /// What is noted of a job: see the beginning of this file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Noted {
-    /// The user's name, the partition, the account, the QOS, the project and the job's global name, in this order.
-    texts: [Option<Id>; 6],
-    /// The CPUs that were granted.
-    pub cpus: Option<Cpus>,
-    /// The memory that was granted, in bytes.
-    pub memory: Option<u64>,
+    /// The user's name, the partition, the account, the QOS, the project, the job's global name and its name, in this order.
+    texts: [Option<Id>; 7],
+    /// What was granted.
+    pub granted: GrantedTo,
 }
 
-const TEXTS: [&str; 6] =
-    ["noted.user=", "noted.partition=", "noted.account=", "noted.qos=", "noted.project=", "noted.global_job="];
+const TEXTS: [&str; 7] = [
+    "noted.user=",
+    "noted.partition=",
+    "noted.account=",
+    "noted.qos=",
+    "noted.project=",
+    "noted.global_job=",
+    "noted.job_name=",
+];
 const CPUS: &str = "noted.cpus=";
 const MEMORY: &str = "noted.memory=";
+const GPUS: &str = "noted.gpus=";
 
 impl Noted {
     /// Takes what goes into a record from these facts.
-    pub fn new(facts: &Facts, cpus: Option<Cpus>, memory: Option<u64>) -> Self {
-        let Facts { user, partition, account, qos, project, global_job, .. } = facts;
+    pub fn new(facts: &Facts, granted: GrantedTo) -> Self {
+        let Facts { user, partition, account, qos, project, global_job, job_name, .. } = facts;
         let text = |fact: &Fact<String>| fact.said().and_then(|text| Id::new(text.clone()).ok());
-        Self { texts: [user, partition, account, qos, project, global_job].map(text), cpus, memory }
+        Self { texts: [user, partition, account, qos, project, global_job, job_name].map(text), granted }
     }
 
     /// What is noted, as facts.
     pub fn facts(&self) -> Facts {
-        let [user, partition, account, qos, project, global_job] =
+        let [user, partition, account, qos, project, global_job, job_name] =
             self.texts.each_ref().map(|text| Fact::from(text.as_ref().map(|text| text.as_str().to_owned())));
-        Facts { user, partition, account, qos, project, global_job, ..Facts::default() }
+        Facts { user, partition, account, qos, project, global_job, job_name, ..Facts::default() }
     }
 
     /// Adds what `other` knows and this one does not.
@@ -50,7 +58,7 @@ impl Noted {
         for (text, theirs) in texts.iter_mut().zip(&other.texts) {
             *text = text.take().or_else(|| theirs.clone());
         }
-        Self { texts, cpus: self.cpus.or(other.cpus), memory: self.memory.or(other.memory) }
+        Self { texts, granted: self.granted.or(other.granted) }
     }
 
     /// Reads the lines at the beginning of a text, and returns what follows them.
@@ -74,8 +82,8 @@ impl Noted {
             Some(value) => value.parse().ok().map(Some),
             None => Some(None),
         };
-        noted.cpus = number(CPUS)?.map(Cpus::from_thousandths);
-        noted.memory = number(MEMORY)?;
+        let cpus = number(CPUS)?.map(Cpus::from_thousandths);
+        noted.granted = GrantedTo { cpus, memory: number(MEMORY)?, gpus: number(GPUS)? };
         Some((noted, rest))
     }
 }
@@ -87,11 +95,11 @@ impl fmt::Display for Noted {
                 writeln!(f, "{key}{}", text.escaped())?;
             }
         }
-        if let Some(cpus) = self.cpus {
-            writeln!(f, "{CPUS}{}", cpus.thousandths())?;
-        }
-        if let Some(memory) = self.memory {
-            writeln!(f, "{MEMORY}{memory}")?;
+        let GrantedTo { cpus, memory, gpus } = self.granted;
+        for (key, value) in [(CPUS, cpus.map(Cpus::thousandths)), (MEMORY, memory), (GPUS, gpus)] {
+            if let Some(value) = value {
+                writeln!(f, "{key}{value}")?;
+            }
         }
         Ok(())
     }
@@ -100,26 +108,23 @@ impl fmt::Display for Noted {
 /// What a job was granted, and its limits without headroom for the scheduler's daemons. `None`: not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allocated {
-    /// The partition, CPUs and memory.
+    /// The partition, and what was granted.
     pub noted: Noted,
-    /// GPUs.
-    pub gpus: Option<u64>,
     /// The limit of CPU time.
     pub cpus_limit: Option<Cpus>,
     /// The limit of processes and threads.
     pub processes_limit: Option<u64>,
 }
 
-const GPUS: &str = "gpus=";
 const CPUS_LIMIT: &str = "cpus_limit=";
 const PROCESSES_LIMIT: &str = "processes_limit=";
 
 impl Allocated {
     /// Takes what the metrics need: there is little room in an attribute.
-    pub fn new(noted: &Noted, gpus: Option<u64>, (cpus_limit, processes_limit): (Option<Cpus>, Option<u64>)) -> Self {
+    pub fn new(noted: &Noted, (cpus_limit, processes_limit): (Option<Cpus>, Option<u64>)) -> Self {
         let [_, partition, ..] = noted.texts.clone();
-        let noted = Noted { texts: [None, partition, None, None, None, None], ..*noted };
-        Self { noted, gpus, cpus_limit, processes_limit }
+        let noted = Noted { texts: [None, partition, None, None, None, None, None], ..*noted };
+        Self { noted, cpus_limit, processes_limit }
     }
 
     /// Reads what `Display` writes. What cannot be read counts as not known.
@@ -128,7 +133,6 @@ impl Allocated {
         let number = |key| rest.lines().find_map(|line| line.strip_prefix(key)?.parse().ok());
         Self {
             noted,
-            gpus: number(GPUS),
             cpus_limit: number(CPUS_LIMIT).map(Cpus::from_thousandths),
             processes_limit: number(PROCESSES_LIMIT),
         }
@@ -139,7 +143,6 @@ impl Allocated {
     pub fn or(self, other: &Self) -> Self {
         Self {
             noted: self.noted.or(&other.noted),
-            gpus: self.gpus.or(other.gpus),
             cpus_limit: self.cpus_limit.or(other.cpus_limit),
             processes_limit: self.processes_limit.or(other.processes_limit),
         }
@@ -150,7 +153,7 @@ impl fmt::Display for Allocated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.noted)?;
         let cpus_limit = self.cpus_limit.map(Cpus::thousandths);
-        for (key, value) in [(GPUS, self.gpus), (CPUS_LIMIT, cpus_limit), (PROCESSES_LIMIT, self.processes_limit)] {
+        for (key, value) in [(CPUS_LIMIT, cpus_limit), (PROCESSES_LIMIT, self.processes_limit)] {
             if let Some(value) = value {
                 writeln!(f, "{key}{value}")?;
             }
@@ -167,16 +170,16 @@ mod tests {
     fn what_was_allocated_is_known_again() {
         let known = |text: &str| Fact::Known(text.to_owned());
         let facts = Facts { user: known("u"), partition: known("a b"), ..Facts::default() };
-        let noted = Noted::new(&facts, Some(Cpus::whole(2)), Some(9));
-        let all = Allocated::new(&noted, Some(1), (Some(Cpus::whole(1)), Some(100)));
+        let granted = GrantedTo { cpus: Some(Cpus::whole(2)), memory: Some(9), gpus: Some(1) };
+        let noted = Noted::new(&facts, granted);
+        let all = Allocated::new(&noted, (Some(Cpus::whole(1)), Some(100)));
         assert_eq!((all.noted.facts().partition, all.noted.facts().user), (known("a b"), Fact::Unknown));
+        assert_eq!(all.noted.granted, granted);
         assert_eq!(Allocated::parse(&all.to_string()), all);
         assert_eq!(Allocated::parse(""), Allocated::default());
         assert_eq!(Allocated::parse("noted.cpus=x\n"), Allocated::default());
-        let less = Allocated { gpus: None, ..Allocated::parse("noted.cpus=1000\n") };
-        assert_eq!(
-            less.or(&all),
-            Allocated { noted: Noted { cpus: Some(Cpus::whole(1)), ..all.noted.clone() }, ..all }
-        );
+        let less = Allocated::parse("noted.cpus=1000\n");
+        let granted = GrantedTo { cpus: Some(Cpus::whole(1)), ..granted };
+        assert_eq!(less.or(&all), Allocated { noted: Noted { granted, ..all.noted.clone() }, ..all });
     }
 }

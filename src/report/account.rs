@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::facts::{Fact, Facts};
-use crate::figures::{LimitedTo, Usage};
+use crate::figures::{GrantedTo, LimitedTo, Usage};
 use crate::job::{Cpus, JobKey};
 use crate::report::json::{Given, Object, array};
 
@@ -57,15 +57,6 @@ pub struct Ending<'a> {
     pub end: End,
 }
 
-/// What a step was granted. `None`: not known.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct GrantedTo {
-    /// CPUs.
-    pub cpus: Option<Cpus>,
-    /// Memory, in bytes.
-    pub memory: Option<u64>,
-}
-
 /// How a fence came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -92,6 +83,11 @@ impl Exit {
         } else {
             Self::Status(libc::WEXITSTATUS(status))
         }
+    }
+
+    /// Whether this signal ended the process, or one that a shell has waited for and then ended.
+    pub fn is_by(self, signal: i32) -> bool {
+        self == Self::Signal(signal) || self == Self::Status(128 + signal)
     }
 
     /// Whether the process succeeded.
@@ -172,6 +168,7 @@ line! { account, ending:
     wall_seconds: seconds = ending.started.and_then(|started| account.ended.duration_since(started).ok());
     node: text = ending.facts.node.known().map(String::as_str);
     job: text = Some(account.key.job.as_str());
+    job_name: text = said(&ending.facts.job_name);
     step: text = Some(account.key.step.as_str());
     run: number = Some(ending.run);
     uid: number = Some(account.key.uid);
@@ -186,6 +183,7 @@ line! { account, ending:
     exit: exit = ending.exit;
     cpus_granted: cpus = ending.granted.cpus;
     memory_granted_bytes: number = ending.granted.memory;
+    gpus_granted: number = ending.granted.gpus;
     cpus_limit: cpus = ending.limits.cpus;
     memory_limit_bytes: number = ending.limits.memory;
     processes_limit: number = ending.limits.processes;
@@ -301,7 +299,7 @@ mod tests {
                 holder: "manual",
                 run: 1,
                 facts: &Facts { partition: Fact::Known("a\\b".to_owned()), ..Facts::default() },
-                granted: GrantedTo { cpus: None, memory: Some(7) },
+                granted: GrantedTo { memory: Some(7), ..GrantedTo::default() },
                 limits: LimitedTo { cpus: Some(Cpus::from_thousandths(1500)), ..LimitedTo::default() },
                 started: Some(UNIX_EPOCH),
                 exit: Some(Exit::of_wait(2 << 8)),

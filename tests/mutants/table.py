@@ -934,6 +934,26 @@ BREAKS = (
     ),
     # A card that is wrong, or that nobody wanted.
     Break(
+        "a_long_name_of_a_job_stops_it", "src/schedulers/slurm/spank/facts.rs",
+        'spank.getenv(c"SLURM_JOB_NAME").ok().flatten()', 'spank.getenv(c"SLURM_JOB_NAME")?',
+        "host card a_jobs_name",
+    ),
+    Break(
+        "a_name_of_a_job_without_bound", "src/facts.rs",
+        "const LONGEST_JOB_NAME: usize = 200;", "const LONGEST_JOB_NAME: usize = 2000;",
+        "unit a_jobs_name_is_its_users_and_bounded",
+    ),
+    Break(
+        "a_steps_name_for_the_jobs", "src/command/report/summary/runs.rs",
+        "run.name.is_none() || line.step == SCRIPT", "run.name.is_none()",
+        "unit the_name_of_a_run_is_that_of_its_script",
+    ),
+    Break(
+        "a_percent_sign_is_no_jobs_id", CARDS_WORDS,
+        'text.split("%%").map(|part| part.replace("%j", job))', 'text.split("%%").map(str::to_owned)',
+        "unit the_sites_text_is_the_last_line_of_a_card",
+    ),
+    Break(
         "a_card_of_the_batch_step_alone", "src/fence/observe.rs",
         "let (Ok(job), hierarchy) = (tree.job(), tree.hierarchy())", "let (Ok(job), hierarchy) = (tree.step(), tree.hierarchy())",
         "slurm card_of_a_failed_job",
@@ -956,7 +976,7 @@ BREAKS = (
     ),
     Break(
         "a_card_for_each_short_job", CARD,
-        "if says_something { figures.card() }", "if true { figures.card() }",
+        "    if says_something {\n", "    if true {\n",
         "slurm cards_of_an_array",
     ),
     Break("a_line_that_is_too_long", CARDS_WORDS, "if used + word.len() <= WIDTH {", "if used + word.len() <= WIDTH + 1 {", "unit report::card"),
@@ -1318,7 +1338,7 @@ BREAKS = (
     Break("a_summary_shows_users_the_jobs_of_others", "src/command/report/summary.rs",
           "if uid.is_some() && line.uid != uid {", "if uid.is_some() && line.uid.is_none() {",
           "host summary users_see_their_own"),
-    Break("a_job_that_lost_its_program_completed", CARD, "match (self.exit, self.killed()) {", "match (self.exit, None::<u64>) {",
+    Break("a_job_that_lost_its_program_completed", "src/report/card/title.rs", "match (self.killed(), self.exit) {", "match (None::<u64>, self.exit) {",
           "unit a_job_that_was_killed_for_want"),
     Break(
         "wall_time_in_whole_seconds", "src/command/report/runs.rs",

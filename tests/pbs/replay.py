@@ -466,7 +466,7 @@ def usage_log(mom, user):
     """Each step has a line, with the queue that the first event has said, though other processes have closed it."""
     log = mom.top / "usage/usage.jsonl"
     mom.write_config(f"UsageLog={log}")
-    job = mom.begun(user, number="30", queue="express", project="p 1")
+    job = mom.begun(user, number="30", queue="express", project="p 1", Job_Name="solve \"1")
     # The clock of the process has run while it was the starter, outside the step.
     mom.start(job, "exec python3 -S -c 'import time\nend = time.process_time() + 0.5\nwhile time.process_time() < end: pass'")
     job.wait()
@@ -476,8 +476,9 @@ def usage_log(mom, user):
     lines = {line["step"]: line for line in map(json.loads, text.splitlines())}
     expect_equal(sorted(lines), ["1", "extern"], "steps in the usage log")
     for line in lines.values():
-        found = [line[key] for key in ("job", "run", "uid", "user", "partition", "project", "holder", "end", "memory_granted_bytes")]
-        expect_equal(found, ["30.server", 1, job.uid, user, "express", "p 1", "scheduler OpenPBS", "closed", 200 * MIB], "line")
+        found = [line[key] for key in ("job", "job_name", "run", "uid", "user", "partition", "project", "holder", "end")]
+        expect_equal(found, ["30.server", "solve \"1", 1, job.uid, user, "express", "p 1", "scheduler OpenPBS", "closed"], "line")
+        expect_equal((line["memory_granted_bytes"], line["gpus_granted"]), (200 * MIB, 0), "what was granted")
     # Beside half a second the interpreter starts, for which an emulated processor takes its time.
     expect(0.5 <= lines["1"]["cpu_seconds"] <= 2, f"cpu_seconds: {lines['1']}")
 
@@ -491,7 +492,7 @@ def card(mom, user):
     said = {}
     for number, (settings, attributes) in enumerate((
         ("UsageCard=always", {}),
-        ("UsageCard=always", {"Variable_List": {"PBS_O_LANG": "de_DE.UTF-8", "LANG": "C"}, "Exit_status": 0}),
+        ("UsageCard=always\nUsageCardText=\"Ask us: %j\"", {"Variable_List": {"PBS_O_LANG": "de_DE.UTF-8", "LANG": "C"}, "Exit_status": 0}),
         ("UsageCard=failed", {"Exit_status": 0}),
         ("", {}),
         ("UsageCard=always", {"is_first": False}),
@@ -516,6 +517,7 @@ def card(mom, user):
         expect(max(map(len, lines)) <= 80, f"lines too long:\n{said[number]}")
     expect_equal([said[number] for number in (2, 3, 4)], ["", "", ""], "what is no card")
     expect("PBS sends signal 15" in said[0], f"nothing about the signal:\n{said[0]}")
+    expect_equal([number for number, text in said.items() if text.endswith(f"\n  Ask us: {40 + number}.server\n")], [1], "the site's text")
     limits = [number for number, text in said.items() if "PBS has ended the job at its limit of walltime." in text]
     expect_equal(limits, [6], "whose card says that the time was up")
     # Without it the end is as ever.

@@ -109,7 +109,7 @@ impl<'a> Asking<'a> {
         Ok(Some(ExplainedJob {
             id: job.clone(),
             step,
-            grant: Grant::whole(noted.cpus, noted.memory),
+            grant: Grant::whole(noted.granted.cpus, noted.granted.memory),
             facts,
             present,
             known_by: Some("the fence's record, written when the fence was opened or its limits changed".to_owned()),

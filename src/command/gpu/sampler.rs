@@ -312,7 +312,7 @@ fn live_jobs(
             job: step.job.clone(),
             directory: step.places.first().map(|place| place.job.clone()).unwrap_or_default(),
             started,
-            granted: step.allocated().gpus,
+            granted: step.allocated().noted.granted.gpus,
             idle_after: idle_after((config, loaded), step),
             ..LiveJob::default()
         });

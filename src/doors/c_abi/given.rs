@@ -12,7 +12,7 @@ use crate::doors::card::JobEnd;
 use crate::doors::opening::{Granted, MOST_GPUS, vnode_types};
 use crate::doors::recorded::WantedFences;
 use crate::doors::user;
-use crate::facts::{Fact, Facts};
+use crate::facts::{Fact, Facts, job_name};
 use crate::job::{Cpus, Id};
 use crate::report::account::Exit;
 use crate::requests::{REQUESTS, Requests};
@@ -51,6 +51,7 @@ pub struct CGrant {
     pub memory_swap: u64,
     pub gpus: u64,
     pub huge_pages: *const c_char,
+    pub job_name: *const c_char,
 }
 
 /// `struct jobfence_reaped`.
@@ -254,6 +255,8 @@ pub(super) unsafe fn granted(
         let claimed = |given, name| unsafe { text(given, name) }.map(claim);
         granted.facts.account = claimed(grant.account, "account")?;
         granted.facts.project = claimed(grant.project, "project")?;
+        // SAFETY: as this function's own contract.
+        granted.facts.job_name = job_name(unsafe { text(grant.job_name, "job_name") }?.unwrap_or_default());
         // No caller can name it, and such jobs have none.
         granted.facts.pe = Fact::Known(String::new());
         // SAFETY: as this function's own contract.

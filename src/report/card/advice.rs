@@ -89,12 +89,16 @@ impl Figures<'_> {
         let less = asked.checked_div(most.thousandths().into())?.div_ceil(1000);
         let less = u64::try_from(less).ok()?.max(1);
         let is_less = less.checked_mul(1000).is_some_and(|less| less < granted.thousandths());
-        let is_little = self.cpu_share().is_some_and(|share| share < LITTLE);
-        (self.could_have_less() && is_less && is_little && self.throttled().is_none()).then(|| {
-            let reason =
-                format!("{} of {} were busy on average; slower if a part used more", decimal(busy), most.in_words());
-            (less, reason)
-        })
+        (self.could_have_less() && is_less && is_little(busy, most.thousandths()) && self.throttled().is_none()).then(
+            || {
+                let reason = format!(
+                    "{} of {} were busy on average; slower if a part used more",
+                    decimal(busy),
+                    most.in_words()
+                );
+                (less, reason)
+            },
+        )
     }
 
     fn advice_on_time(&self) -> Option<(Duration, String)> {
@@ -130,9 +134,9 @@ pub fn is_above(busy: u64, cpus: u64) -> bool {
     busy > cpus.saturating_mul(1000).saturating_add(NO_OTHER)
 }
 
-/// Whether so many busy CPUs, in thousandths, are little of those that were granted.
+/// Whether so many busy CPUs, in thousandths, are little of those that were granted. A program that is busy on one of two has too many.
 pub fn is_little(busy: u64, granted: u64) -> bool {
-    percent(busy.into(), granted.into()).is_some_and(|share| share < LITTLE)
+    percent(busy.saturating_sub(NO_OTHER).into(), granted.into()).is_some_and(|share| share < LITTLE)
 }
 
 /// Whether a peak may have reached its limit.

@@ -58,6 +58,8 @@ pub static NEUTRAL: Words = Words {
 pub struct Figures<'a> {
     /// Its id, as its user knows it.
     pub job: &'a str,
+    /// What its user calls it.
+    pub name: Option<&'a str>,
     /// The node's name.
     pub node: Option<&'a str>,
     /// Whether it is one of many similar jobs.
@@ -92,8 +94,6 @@ pub struct Figures<'a> {
     pub nodes: Option<u32>,
     /// The nodes that all these figures include. `None`: only this one.
     pub others: Option<&'a Nodes>,
-    /// Whether it has GPUs, whose use is not known.
-    pub has_gpus: bool,
     /// The limits at which it was stopped, unless its user has just read that.
     pub sentences: &'a [String],
     /// Whether the user's locale is UTF-8.

@@ -46,6 +46,22 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     }
 }
 
+/// The site's text, with the job's id for `%j`. It is broken only between words: an address stays whole.
+pub(super) fn site_lines(text: &str, job: &str) -> Vec<String> {
+    let text = text.split("%%").map(|part| part.replace("%j", job)).collect::<Vec<_>>().join("%");
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut().filter(|line| line.len() + 1 + word.len() <= WIDTH) {
+            Some(line) => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            None => lines.push(format!("  {word}")),
+        }
+    }
+    lines
+}
+
 /// Lines of at most [`WIDTH`], broken between words if possible. The first begins with `first`, all others with `rest`.
 pub(super) fn wrapped(text: &str, first: &str, rest: &str) -> Vec<String> {
     let mut lines = Vec::new();

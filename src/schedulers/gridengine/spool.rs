@@ -18,7 +18,7 @@ use nix::unistd::User;
 
 use crate::config::{PerSlot, SlotRequest};
 use crate::error::{Error, Result};
-use crate::facts::{Fact, Facts};
+use crate::facts::{Fact, Facts, job_name};
 use crate::job::{Cpus, Id};
 use crate::launch::NotFenced;
 use crate::printable::is_printable;
@@ -208,6 +208,7 @@ impl SpooledJob {
         let facts = Facts {
             partition: Fact::Known(named("queue")?),
             account: Fact::Claimed(named("account")?),
+            job_name: job_name(config.find("job_name")?.unwrap_or_default()),
             project: Fact::Known(named("acct_project")?),
             pe: Fact::Known(named("pe")?),
             vnode_types: Fact::Known(Vec::new()),

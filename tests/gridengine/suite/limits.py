@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A job is limited to what it was granted, and its user is told."""
 
+import json
 import os
 import re
 import resource
@@ -98,7 +99,7 @@ def called_as_in_qstat(site):
     """Each command knows a task of an array by JOB.TASK; all of the array is several, and no command takes that."""
     site.configure(f"MaxProcesses=300\nUsageLog={site.home}/called/usage.jsonl\n[Queue=all.q]\nMaxProcesses=77\n")
     (site.home / "called").mkdir(mode=0o700, exist_ok=True)
-    jobid = site.submit("alice", "sleep 1000", "-t", "1-2", *ask(1, 100))
+    jobid = site.submit("alice", "sleep 1000", "-t", "1-2", "-N", "called.as", *ask(1, 100))
     tasks = [f"{jobid}.{task}" for task in (1, 2)]
     until(lambda: len(jobfence(site, "ls", "--json")[1].split('"step":"job"')) == 3, 60, "both tasks")
     for name in tasks:
@@ -121,6 +122,9 @@ def called_as_in_qstat(site):
     for name in tasks:
         status, said = jobfence(site, "report", name)
         expect_equal((status, f"job {name}" in said), (0, True), f"report {name}: {said}")
+    log = (site.home / "called").glob("usage.jsonl*")
+    named = {(line["job"], line["job_name"]) for file in log for line in map(json.loads, file.read_text().splitlines())}
+    expect_equal(named, {(name, "called.as") for name in tasks}, "names of the jobs in the usage log")
     expect_equal(jobfence(site, "report", jobid), (1, several), "report of all")
 
 

@@ -63,7 +63,7 @@ def card(site):
     said = site.told(jobid)
     cput, wall = seconds_of(job["resources_used.cput"]), seconds_of(job["resources_used.walltime"])
     expect_equal(job["Exit_status"], "0", f"Exit_status of the job that said {said!r}")
-    expect_match(rf"jobfence: job {re.escape(jobid)} on {os.uname().nodename} completed after 1 min", said, "its stderr")
+    expect_match(rf"jobfence: job {re.escape(jobid)} \(STDIN\) on {os.uname().nodename} completed after 1 min", said, "its stderr")
     found = expect_match(r"CPU .* (\d+\.\d+) of 2 CPUs on average", said, "its stderr")
     expect(abs(float(found[1]) - cput / wall) <= 0.03, f"{found[1]} CPUs, but cput {cput} s in {wall} s")
     found = expect_match(r"memory .* peak ([\d.]+) MiB of ([\d.]+) MiB", said, "its stderr")

@@ -29,7 +29,7 @@ for pid in children:
     os.kill(pid, signal.SIGKILL)
     os.wait()'"""
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-ENDED = r"jobfence: job \S+ on \S+( and \d+ other nodes?)? (completed|failed|was ended|lost)"
+ENDED = r"jobfence: job \S+( \(.*\))? on \S+( and \d+ other nodes?)? (completed|failed|was (ended|killed)|lost)"
 
 
 def card_of(site, jobid):
@@ -73,7 +73,7 @@ def amount(text):
 def card_of_a_failed_job(site):
     """It names what the kernel has counted for all steps of the job, those that have ended included."""
     user = site.users[0]
-    site.configure(UsageCard="failed", MaxProcesses="20")
+    site.configure(UsageCard="failed", MaxProcesses="20", UsageCardText="https://hpc.example.org/jobs/%j?from=card%%20")
     jobid = site.submit(user, f"""
         srun -n1 {BUSY}
         {FORKS}
@@ -95,13 +95,14 @@ def card_of_a_failed_job(site):
     expect(card, f"the output has no card:\n{site.output(jobid)}")
     expect_readable(text)
     expect(site.output(jobid).index("the last word") < site.output(jobid).index(text), "the card is not at the end")
-    title = expect_match(r"^jobfence: job (\S+) on \S+ failed with exit status 3 after (?:(\d+) min )?(\d+) s", text, "the card")
+    title = expect_match(r"^jobfence: job (\S+) \(\?\[31mred\) on \S+ failed with exit status 3 after (?:(\d+) min )?(\d+) s", text, "the card")
     expect_equal(title.group(1), str(jobid), "the job")
+    expect_equal(card[-1], f"  https://hpc.example.org/jobs/{jobid}?from=card%20", "the line of the site's own")
     # The first release that tells a job its times.
     if release(site) >= (23, 2):
         expect_match(r" of 10 min 0 s$", row(card, "time")[1], "time")
     else:
-        expect_in("the time limit", text, "the card")
+        expect("\n  time " not in text, f"a time limit that nobody has said:\n{text}")
     share, said = row(card, "CPU")
     busy = float(expect_match(r"^([\d.]+) of 1 CPU on average(, step daemons)?$", said, "CPU time").group(1))
     seconds = 60 * int(title.group(2) or 0) + int(title.group(3)) + 0.5
@@ -157,14 +158,13 @@ def card_after_a_kill(site):
     card = card_of(site, jobid)
     text = "\n".join(card)
     expect_readable(text, ascii=False)
-    expect_match(r"^jobfence: job \d+ on \S+ failed with exit status 137 after", text, "the card")
-    expect_in("  The kernel killed 1 process for lack of memory.", text, "the card")
+    expect_match(r"^jobfence: job \d+( \(.*\))? on \S+ was killed for lack of memory after", text, "the card")
     # A script that does not look at how its program ended.
     careless = site.submit(site.users[0], f"{EAT}\nexit 0", "-c1", "--mem=200")
     site.wait(careless)
-    expect_match(r"^jobfence: job \d+ on \S+ lost 1 process and ended with exit status 0 after",
-                 "\n".join(card_of(site, careless)), "the card of a job that lost its program")
-    if "the peak of memory" not in text:
+    expect_match(r"^jobfence: job \d+( \(.*\))? on \S+ lost 1 process for lack of memory, and ended with exit status 0 after",
+                 " ".join(" ".join(card_of(site, careless)).split()), "the card of a job that lost its program")
+    if "\n  memory " in text:
         expect_match(r"--mem=320M +200\.0 MiB was not enough", text, "the card")
     # The sentence that names the process stands before it.
     expect_match(r"was killed: the (job|step) reached its memory limit", site.output(jobid).split(card[0])[0],

@@ -67,6 +67,10 @@ print(json.dumps({"cpu_seconds": count()}))
 """
 
 
+# A job's name as a user may choose it. (Slurm stores a quote as another character.)
+NAMED = "of {mine}, \\: \u00e4"
+
+
 def run(program):
     """A command that runs this program."""
     return f"{PYTHON} -S - <<'program'\n{program}\nprogram\ntimes"
@@ -167,7 +171,8 @@ def usage_is_exact(site):
             site.configure(UsageLog=log_of(site))
         said, jobs = [], {}
         for name, program in ("cpu", CPU), ("memory", MEMORY), ("io", IO), ("many", MANY):
-            jobid, line, own = measured(site, lines, program)
+            jobid, line, own = measured(site, lines, program, f"--job-name={NAMED} {name}")
+            expect_equal(line["job_name"], f"{NAMED} {name}", f"the name of job {jobid}")
             jobs[name] = jobid, line
             for member in own:
                 if line[member] is None:
@@ -194,7 +199,8 @@ def unknown(site):
 
 def beside_sacct(site, name, jobid, line):
     """Both figures, side by side."""
-    rows = site.accounting.rows([jobid], ("TotalCPU", "MaxRSS", "MaxDiskRead", "MaxDiskWrite"))
+    rows = site.accounting.rows([jobid], ("JobName", "TotalCPU", "MaxRSS", "MaxDiskRead", "MaxDiskWrite"))
+    expect_equal(rows[0]["JobName"], line["job_name"], f"the name of job {jobid} by sacct, and in its line")
     found = [row for row in rows if row["JobID"].endswith(".batch")]
     theirs = {key: value for key, value in (found[0] if found else {}).items() if key != "JobID"}
     ours = f"{line['cpu_seconds']:.2f} s"
@@ -214,9 +220,9 @@ def usage_of_steps(site):
             wait
             srun -n1 --overlap --mem=50 {spin}
             srun -n1 --overlap --mem=50 sh -c 'kill -9 $$'
-            srun -n1 --overlap --mem=50 sh -c 'exit 3'
+            srun -n1 --overlap --mem=50 -J part sh -c 'exit 3'
             exit 0
-            """.replace("\n            ", "\n"), "-c1", "--mem=200")
+            """.replace("\n            ", "\n"), "-c1", "--mem=200", "--job-name=whole")
         expect_equal(site.wait(jobid), "COMPLETED", f"state of job {jobid}, which said {site.output(jobid)!r}")
         batch = line_of(lines, jobid)
         steps = [line_of(lines, jobid, str(number)) for number in range(5)]
@@ -224,6 +230,7 @@ def usage_of_steps(site):
             expect(0.98 <= line["cpu_seconds"] <= 1.3, f"cpu_seconds of step {line['step']}: {line['cpu_seconds']}")
         expect_equal([(line["exit_status"], line["exit_signal"]) for line in steps],
                      [(0, None)] * 3 + [(None, 9), (3, None)], "how the steps have ended")
+        expect_equal([line["job_name"] for line in [batch, *steps]], ["whole"] * 5 + ["part"], "the names of the job and its steps")
         whole = sum(line["cpu_seconds"] for line in [batch, *steps])
         # In directories of ours the job's lives as long as one of its steps; the batch step ends last, but for the extern step.
         job = batch["job_cpu_seconds"]

@@ -40,6 +40,7 @@ pub fn of(run: &JobRun, total: &Total) -> Judged {
         .map_or(&NEUTRAL, words_of);
     let figures = Figures {
         job: "",
+        name: None,
         node: None,
         is_array_task: false,
         exit: exit_of(run),
@@ -57,7 +58,6 @@ pub fn of(run: &JobRun, total: &Total) -> Judged {
         tasks: None,
         nodes: Some(1),
         others: None,
-        has_gpus: false,
         sentences: &[],
         is_utf8: false,
         words,

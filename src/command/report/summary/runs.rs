@@ -181,7 +181,7 @@ impl JoinedRun {
         if let Some(part) = part {
             part.add(line, step);
         }
-        if line.step == "batch" {
+        if line.step == SCRIPT {
             self.script = Some(line.is_success);
         } else if let Some(is_success) = line.is_success
             && self.last.is_none_or(|(ended, _)| ended <= line.ended)
@@ -212,6 +212,17 @@ enum Relation {
     Anothers,
     /// The line was there before: the log was copied.
     Again,
+}
+
+/// The step of a job's script, where scripts are steps.
+const SCRIPT: &str = "batch";
+
+fn name_in<'a>(line: &'a Line<'_>) -> Option<&'a str> {
+    line.job_name.as_deref().filter(|name| !name.is_empty())
+}
+
+fn shown(name: &str) -> Box<str> {
+    name.chars().take(64).collect::<String>().into()
 }
 
 /// By what a run is known.
@@ -248,7 +259,15 @@ impl JoinedRuns {
         let step = self.hasher.hash_one(&*line.step);
         match self.open.get_mut(&key) {
             Some(run) => match run.relation(line, node, step) {
-                Relation::Own => run.add(line, node, step),
+                Relation::Own => {
+                    run.add(line, node, step);
+                    // A step can have a name of its own, or none; the script's is that of the job.
+                    let is_jobs = |run: &JoinedRun| run.name.is_none() || line.step == SCRIPT;
+                    if let Some(name) = name_in(line).filter(|_| is_jobs(run)) {
+                        run.alike = self.hasher.hash_one((line.uid, name));
+                        run.name = Some(shown(name));
+                    }
+                }
                 Relation::Again => self.again += 1,
                 Relation::Anothers => {
                     let mut next = self.new_run(line, names, by);
@@ -271,7 +290,7 @@ impl JoinedRuns {
     fn new_run(&self, line: &Line<'_>, names: &mut Names, by: By) -> JoinedRun {
         let uid = line.uid.map(|uid| uid.to_string());
         let user = names.of(line.user.as_deref().or(uid.as_deref()));
-        let name = line.job_name.as_deref().filter(|name| !name.is_empty());
+        let name = name_in(line);
         let request = (&line.partition, line.cpus_granted, line.memory_granted);
         JoinedRun {
             key: match by {
@@ -286,7 +305,7 @@ impl JoinedRuns {
                 Some(name) => self.hasher.hash_one((line.uid, name)),
                 None => self.hasher.hash_one((line.uid, request)),
             },
-            name: name.map(|name| name.chars().take(64).collect::<String>().into()),
+            name: name.map(shown),
             partition: names.of(line.partition.as_deref()),
             parts: Vec::with_capacity(1),
             script: None,
@@ -393,6 +412,24 @@ pub mod tests {
         let part = |part: &RunOnNode| format!("{}:{}", names.text(part.node).unwrap(), part.steps.len());
         let of = |run: &JoinedRun| run.parts.iter().map(part).collect::<Vec<_>>().join(" ");
         (all.iter().map(of).collect(), runs.again)
+    }
+
+    #[test]
+    fn the_name_of_a_run_is_that_of_its_script() {
+        let (mut names, mut runs) = (Names::default(), JoinedRuns::new());
+        let mut name_after = |text, name: Option<&'static str>| {
+            let line = Line { job_name: name.map(Cow::Borrowed), ..line(text) };
+            assert_eq!(runs.add(&line, line.ended, &mut names, By::User).count(), 0);
+            let run = runs.open.values().next().unwrap();
+            (run.name.as_deref().map(str::to_owned), run.alike)
+        };
+        let (none, by_request) = name_after("a/extern 0-80", None);
+        let (of_step, by_step) = name_after("a/0 10-90", Some("part"));
+        assert_eq!((none.as_deref(), of_step.as_deref()), (None, Some("part")));
+        assert_eq!(name_after("a/1 10-91", Some("other")), (of_step, by_step));
+        let (of_job, by_job) = name_after("a/batch 0-100", Some("solve"));
+        assert_eq!(of_job.as_deref(), Some("solve"));
+        assert!(by_job != by_step && by_step != by_request);
     }
 
     #[test]

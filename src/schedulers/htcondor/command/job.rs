@@ -143,6 +143,7 @@ fn lines(hierarchy: &Hierarchy, place: &Place, when: UsageCard, how: Exit, began
     let node = gethostname().ok().and_then(|name| name.into_string().ok());
     let figures = Figures {
         job: &place.job,
+        name: None,
         node: node.as_deref(),
         is_array_task: false,
         exit: Some(how),
@@ -160,12 +161,11 @@ fn lines(hierarchy: &Hierarchy, place: &Place, when: UsageCard, how: Exit, began
         tasks: Some(1),
         nodes: Some(nodes),
         others: None,
-        has_gpus: variable("_CONDOR_AssignedGPUs").is_some_and(|gpus| !gpus.is_empty()),
         sentences: &[],
         is_utf8: card::is_utf8(variable),
         words: &WORDS,
     };
-    Some(card::lines(when, &figures))
+    Some(card::lines(when, None, &figures))
 }
 
 #[cfg(test)]

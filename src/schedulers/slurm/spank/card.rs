@@ -34,7 +34,6 @@ use crate::sys::shared::SharedNumber;
 pub struct CardOrder {
     when: UsageCard,
     grant: Grant,
-    has_gpus: bool,
     /// The job's other nodes, if it has any.
     others: Option<HandOver>,
     /// The time limit in seconds, set by the task.
@@ -46,7 +45,7 @@ const NO_LIMIT: u64 = 365 * 86_400;
 
 impl CardOrder {
     /// For a batch script, if the user, or else the site, wants a card. No other step sees all of its job.
-    pub fn from_spank(spank: &Spank, kind: StepKind, when: UsageCard, grant: &Grant, has_gpus: bool) -> Option<Self> {
+    pub fn from_spank(spank: &Spank, kind: StepKind, when: UsageCard, grant: &Grant) -> Option<Self> {
         let is_wanted = kind == StepKind::Batch && when != UsageCard::Never;
         is_wanted.then(|| {
             let time_limit = SharedNumber::new().inspect_err(|error| log::debug!("no time limit on the card: {error}"));
@@ -54,7 +53,7 @@ impl CardOrder {
             if let Some(others) = &others {
                 others.prepare();
             }
-            Self { when, grant: grant.clone(), has_gpus, others, time_limit: time_limit.ok() }
+            Self { when, grant: grant.clone(), others, time_limit: time_limit.ok() }
         })
     }
 
@@ -76,7 +75,7 @@ impl CardOrder {
         host: &Host,
         fence: &Fence,
         (plan, config): (&Plan, &Config),
-        end: &BatchEnd,
+        end: &BatchEnd<'_>,
     ) -> Vec<String> {
         let mut found = fence.job_for_a_card(&host.proc);
         found.usage.oom_kills = found.usage.oom_kills.or(Some(end.reported.kills));
@@ -95,6 +94,7 @@ impl CardOrder {
         let is_set = |name| variable(spank, name).is_some_and(|value| !value.is_empty());
         let figures = Figures {
             job: &job,
+            name: end.name,
             node: node.as_deref(),
             is_array_task,
             exit: end.exit,
@@ -117,7 +117,6 @@ impl CardOrder {
             tasks: variable(spank, c"SLURM_TASKS_PER_NODE").and_then(|text| leading_number(&text)),
             nodes: variable(spank, c"SLURM_JOB_NUM_NODES").and_then(|text| text.parse().ok()),
             others: nodes.as_ref(),
-            has_gpus: self.has_gpus || is_set(c"SLURM_JOB_GPUS") || is_set(c"SLURM_GPUS_ON_NODE"),
             // The sentences are printed just above the card.
             sentences: &[],
             is_utf8: card::is_utf8(|name| variable(spank, &CString::new(name).ok()?)),
@@ -127,12 +126,14 @@ impl CardOrder {
                 (false, false) => &WORDS,
             },
         };
-        card::lines(self.when, &figures)
+        card::lines(self.when, config.usage_card_text.as_deref(), &figures)
     }
 }
 
 /// What the batch step knows at its end.
-pub struct BatchEnd {
+pub struct BatchEnd<'a> {
+    /// The job's name.
+    pub name: Option<&'a str>,
     pub started: SystemTime,
     pub exit: Option<Exit>,
     /// How many of its processes the kernel killed for lack of memory, and how many forks it refused.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is known about a step's job, and its sources. Nothing here comes from where a user can write.
+//! What is known about a step's job, and its sources. No section depends on what a user can write.
 //!
 //! - The user and the user's groups: Slurm's items, from the credential; their names from the node's own database.
 //! - The node: `SLURMD_NODENAME` in the daemon's own environment.
@@ -11,13 +11,17 @@
 //!   Account and QOS cannot be read like this. slurmd writes them only if the job has one, so that a job without one keeps what its user
 //!   wrote. Up to 25.11 it returns before that if it cannot lay out the tasks, which a user can cause (`SLURM_ARBITRARY_NODELIST`). And
 //!   22.05 writes the QOS's description.
+//! - The job's name: `SLURM_JOB_NAME` of the environment, which is its user's text in each release. sbatch sets it. slurmctld adds one that
+//!   is missing since 24.05, and since 24.11 writes the present name over it (`_set_job_env` in src/slurmctld/job_scheduler.c). So before
+//!   that, a name that scontrol(1) has changed is not seen. In a step it is the name that srun(1) gives the step, which without `-J` is the
+//!   job's. slurmd sets none for the extern step.
 //! - Slurm has neither projects nor types of vnodes, so the job is known to have none.
 //! - The environment of any other step is its user's. It can only make GPUs unknown.
 
 use nix::unistd::User;
 
 use crate::error::{Result, in_words};
-use crate::facts::{Fact, Facts, FactsNeeded, Gpus};
+use crate::facts::{Fact, Facts, FactsNeeded, Gpus, job_name};
 use crate::log;
 use crate::record::job::{JobRecord, is_name};
 use crate::schedulers::slurm::spank::api::Spank;
@@ -29,6 +33,10 @@ use crate::sys::group;
 pub fn gather(spank: &Spank, kind: StepKind, asked: &FactsNeeded, record: Option<&JobRecord>) -> Result<Facts> {
     let uid = spank.u32(spank_item::S_JOB_UID)?;
     let mut facts = Facts { uid: Fact::Known(uid), ..Facts::default() }.of_no_project_vnode_or_pe();
+    if kind != StepKind::Extern {
+        // One that cannot be read, such as one of more than a KiB, is no reason to refuse the step.
+        facts.job_name = job_name(&spank.getenv(c"SLURM_JOB_NAME").ok().flatten().unwrap_or_default());
+    }
     if let Some(record) = record {
         record.add_to(&mut facts);
     } else if kind == StepKind::Batch && asked.job {

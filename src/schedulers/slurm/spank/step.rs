@@ -13,9 +13,9 @@ use crate::cgroup::events::KernelLog;
 use crate::cgroup::membership::Membership;
 use crate::config::{Config, Mode, OnError, OnErrors, Resolved, UsageCard};
 use crate::error::Result;
-use crate::facts::{Facts, Gpus};
+use crate::facts::Facts;
 use crate::fence::Fence;
-use crate::figures::LimitedTo;
+use crate::figures::{GrantedTo, LimitedTo};
 use crate::host::Host;
 use crate::janitor;
 use crate::job::{Grant, JobKey};
@@ -26,7 +26,7 @@ use crate::record::job::{JobRecord, JobRecords};
 use crate::record::noted::Noted;
 use crate::record::tracked::{self, Tracker};
 use crate::report;
-use crate::report::account::{End, Ending, Exit, GrantedTo, Task};
+use crate::report::account::{End, Ending, Exit, Task};
 use crate::requests::UserRequests;
 use crate::schedulers::ALL;
 use crate::schedulers::slurm;
@@ -224,6 +224,7 @@ fn build(
     };
     let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
 
+    let gpus = facts.gpus.count();
     let begin = Begin {
         host,
         config,
@@ -233,8 +234,7 @@ fn build(
         daemon: Some(&daemon),
         holder: None,
         gpus: &[],
-        noted: Some(&Noted::new(facts, grant.job_cpus, grant.job_memory)),
-        gpu_count: facts.gpus.count(),
+        noted: Some(&Noted::new(facts, GrantedTo { cpus: grant.job_cpus, memory: grant.job_memory, gpus })),
     };
     let has_tasks = *kind != StepKind::Extern;
     let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, topology);
@@ -248,7 +248,7 @@ fn build(
     let note = job.note(config);
     let Job { kind, host, facts, .. } = job;
     let when = requests.usage_card().unwrap_or(resolved.config.usage_card);
-    let card = CardOrder::from_spank(spank, kind, when, &grant, facts.gpus != Gpus::None);
+    let card = CardOrder::from_spank(spank, kind, when, &grant);
     let hand_over = (matches!(kind, StepKind::Regular(_)) && when != UsageCard::Never)
         .then(|| HandOver::from_spank(spank).filter(HandOver::is_elsewhere))
         .flatten()
@@ -270,7 +270,7 @@ fn build(
         reported: Reported::default(),
         sentences: Vec::new(),
         facts,
-        granted: GrantedTo { cpus: grant.step_cpus, memory: grant.step_memory },
+        granted: GrantedTo { cpus: grant.step_cpus, memory: grant.step_memory, gpus },
         limits: None,
         started: SystemTime::now(),
         exit: None,
@@ -476,8 +476,9 @@ pub fn task_ended(spank: &Spank) {
     }
     // Its script is a batch step's only task.
     if let Some(card) = fenced.card.as_ref().filter(|_| fenced.exited == 0) {
-        let Fenced { host, fence, plan, config, started, exit, reported, .. } = &**fenced;
-        let end = BatchEnd { started: *started, exit: *exit, reported: *reported };
+        let Fenced { host, fence, plan, config, started, exit, reported, facts, .. } = &**fenced;
+        let name = facts.job_name.said().map(String::as_str);
+        let end = BatchEnd { name, started: *started, exit: *exit, reported: *reported };
         tell_user_lines(&card.lines(spank, host, fence, (plan, config), &end));
     }
     fenced.exited = fenced.exited.saturating_add(1);
