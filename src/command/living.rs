@@ -178,7 +178,7 @@ impl LivingView {
             let of_job = row.current.limits_of_job;
             // The kernel's limits may have room for the scheduler's own processes.
             let granted =
-                LimitedTo { cpus: said.cpus.or(of_job.cpus), memory: said.memory.or(of_job.memory), ..of_job };
+                LimitedTo { cpus: said.granted.cpus.or(of_job.cpus), memory: said.granted.memory.or(of_job.memory), ..of_job };
             LivingRow {
                 partition: partition.or_else(|| partition_of(noted.as_ref(), &self.host, step)),
                 granted,
