@@ -208,6 +208,7 @@ fn unknown(total: &Total, memory: &FoldedPart, gpus: Option<&JobGpus>) -> Vec<St
 mod tests {
     use serde_json::json;
 
+    use super::super::runs::runs_of;
     use super::*;
 
     #[test]
@@ -216,9 +217,9 @@ mod tests {
             "job": "7", "step": "0", "started": "2026-11-25T03:00:00Z", "ended": "2026-11-25T04:00:00Z",
             "job_name": "<i>\u{202e}solve", "read_bytes": 0, "written_bytes": 0, "disks": [], "memory_anonymous_bytes": 0,
         }));
-        let run = JobRun { steps: vec![step], is_beside_another: false, gpus: None };
+        let unnamed = LoggedStep::new(json!({"job": "7", "step": "0", "ended": "2026-11-25T04:00:00Z"}));
         let site = "Help: https://hpc.example/?a=\"b <b>us</b>\u{1b}";
-        let page = of_runs("7", &[run], 1, &[], Some(site));
+        let page = of_runs("7", &runs_of(vec![step]), 1, &[], Some(site));
         for part in [
             "<span class=\"name\">&lt;i&gt;?solve</span>",
             "Help: <a href=\"https://hpc.example/?a=&quot;b\" rel=\"noreferrer\">https://hpc.example/?a=&quot;b</a> &lt;b&gt;us&lt;/b&gt;?",
@@ -227,7 +228,7 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part} in {page}");
         }
-        let unsaid = of_runs("7", &[JobRun { steps: Vec::new(), is_beside_another: false, gpus: None }], 1, &[], None);
+        let unsaid = of_runs("7", &runs_of(vec![unnamed]), 1, &[], None);
         assert!(!unsaid.contains("class=\"site\"") && !unsaid.contains("class=\"name\""), "{unsaid}");
     }
 }
