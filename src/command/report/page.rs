@@ -93,7 +93,7 @@ fn of_run(job: &str, run: &JobRun, is_one_of_several: bool, series: &[Series]) -
                 ul { @for what in &unknown { li { (what) } } }
             }
             @if !zero.is_empty() {
-                p.note { "Left out, since all of it is zero: " (zero.join(", ")) ". "
+                p.note { "Left out, since all that is known of it is zero: " (zero.join(", ")) ". "
                     code { "jobfence report " (job) " --json" } " has all figures." }
             }
         }
@@ -223,7 +223,7 @@ mod tests {
         for part in [
             "<span class=\"name\">&lt;i&gt;?solve</span>",
             "Help: <a href=\"https://hpc.example/?a=&quot;b\" rel=\"noreferrer\">https://hpc.example/?a=&quot;b</a> &lt;b&gt;us&lt;/b&gt;?",
-            "Left out, since all of it is zero: memory at the end, disks.",
+            "Left out, since all that is known of it is zero: memory at the end, disks.",
             "CPU time</dt><dd><span class=\"share\"></span><span class=\"of\">unknown</span>",
         ] {
             assert!(page.contains(part), "{part} in {page}");
