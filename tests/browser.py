@@ -272,7 +272,7 @@ def of_killed(said, drawn, rows):
                  "signal 9; 2 killed for lack of memory", "Disks unknown", "The peak of processes.",
                  "at the limit within 6 min 0 s; ✕ 1 process killed between 26 min 42 s and 27 min 0 s; ✕ 1 process killed between",
                  "29 min 42 s and 30 min 0 s", "held back by the quota within 14 min 42 s",
-                 "Left out, since all of it is zero: memory at the end, time spent waiting. jobfence report 4712 --json has all figures.")
+                 "Left out, since all that is known of it is zero: memory at the end, time spent waiting. jobfence report 4712 --json has all figures.")
     expect("What the memory of each step" not in said, "zeros are shown")
     cpus, memory = drawn[:2]
     expect(abs(memory["share"] - 1) < 0.03, f"the line does not reach the limit: {memory}")

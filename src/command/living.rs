@@ -177,8 +177,11 @@ impl LivingView {
             let partition = said.facts().partition.known().cloned();
             let of_job = row.current.limits_of_job;
             // The kernel's limits may have room for the scheduler's own processes.
-            let granted =
-                LimitedTo { cpus: said.granted.cpus.or(of_job.cpus), memory: said.granted.memory.or(of_job.memory), ..of_job };
+            let granted = LimitedTo {
+                cpus: said.granted.cpus.or(of_job.cpus),
+                memory: said.granted.memory.or(of_job.memory),
+                ..of_job
+            };
             LivingRow {
                 partition: partition.or_else(|| partition_of(noted.as_ref(), &self.host, step)),
                 granted,

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use jobfence::config::{Config, KEYS};
 use jobfence::job::Id;
+use jobfence::report::card;
 use jobfence::report::usage_log::UsageLog;
 
 use crate::command::Failure;
@@ -150,8 +150,8 @@ fn of_job(options: &ReportOptions, job: &Id) -> Result<ExitCode, Failure> {
     if let Some(file) = &options.html {
         // The log has only ended steps: for a job that has just begun there is nothing to show, and no page.
         if !runs.is_empty() {
-            let site_line = site_line(&config);
-            put(file, &page::of_runs(job.as_str(), &runs, of_log, &series, site_line.as_deref()))?;
+            let site_text = config.usage_card_text.as_deref().map(|text| card::site_text(text, job.as_str()));
+            put(file, &page::of_runs(job.as_str(), &runs, of_log, &series, site_text.as_deref()))?;
         }
     } else if options.json {
         println!("{}", text::json(job, &runs, of_log, &living));
@@ -168,12 +168,6 @@ fn of_job(options: &ReportOptions, job: &Id) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The line of the site's own, which its cards have, too.
-fn site_line(config: &Config) -> Option<String> {
-    let key = KEYS.iter().find(|key| key.name == "UsageCardText")?;
-    key.get(config).filter(|text| Some(text) != key.default_value().as_ref())
 }
 
 /// The id of a job that is in the log under another name.

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub use advice::Advice;
 pub use figures::{Figures, NEUTRAL, Words};
 use figures::{MATTERS, SHORT, percent};
-pub use words::{WIDTH, duration, several};
+pub use words::{WIDTH, duration, several, site_text};
 use words::{cut, printable, shown, site_lines, wrapped};
 
 use crate::bytes::binary;

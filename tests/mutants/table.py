@@ -1461,7 +1461,7 @@ BREAKS = (
     # What --version says.
     Break("commit_as_long_as_git_says_it", "src/version/build.rs", "commit.chars().take(SHORT).collect()", "commit.to_owned()",
           "host version the_commit_is_known_with_git_and_without"),
-    Break("a_schema_that_version_does_not_say", "src/command/version.rs", "living::SCHEMA, report::SCHEMA, ", "report::SCHEMA, ",
+    Break("a_schema_that_version_does_not_say", "src/command/version.rs", "        living::SCHEMA,\n", "",
           "host version each_number_is_said"),
     Break(
         "a_step_is_done_before_its_entry_is_on_disk", SETUP_JOURNAL,

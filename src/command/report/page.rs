@@ -31,15 +31,15 @@ use parts::{Bar, UNKNOWN, bars, bytes, of};
 pub(super) use parts::{Cell, page, table};
 pub use stored::of_summary;
 
-/// The page of these runs of a job. `of_log`: how many runs the log has. `site_line`: what the site tells all users.
-pub fn of_runs(job: &str, runs: &[JobRun], of_log: usize, series: &[Series], site_line: Option<&str>) -> String {
+/// The page of these runs of a job. `of_log`: how many runs the log has. `site_text`: what the site tells all users.
+pub fn of_runs(job: &str, runs: &[JobRun], of_log: usize, series: &[Series], site_text: Option<&str>) -> String {
     let job = printable(job);
     let body = html! {
         @for run in runs { (of_run(&job, run, runs.len() > 1, series)) }
         @if of_log > runs.len() {
             p.note { "The log has " (of_log - runs.len()) " more of this job's runs. The option --all shows them." }
         }
-        @if let Some(line) = site_line { p.site { (with_links(&printable(line))) } }
+        @if let Some(line) = site_text { p.site { (with_links(&printable(line))) } }
     };
     page(&format!("Job {job}"), &body)
 }
@@ -94,7 +94,7 @@ fn of_run(job: &str, run: &JobRun, is_one_of_several: bool, series: &[Series]) -
                 ul { @for what in &unknown { li { (what) } } }
             }
             @if !zero.is_empty() {
-                p.note { "Left out, since all of it is zero: " (zero.join(", ")) ". "
+                p.note { "Left out, since all that is known of it is zero: " (zero.join(", ")) ". "
                     code { "jobfence report " (job) " --json" } " has all figures." }
             }
         }
@@ -216,6 +216,7 @@ fn unknown(total: &Total, memory: &FoldedPart, gpus: Option<&JobGpus>) -> Vec<St
 mod tests {
     use serde_json::json;
 
+    use super::super::runs::runs_of;
     use super::*;
 
     #[test]
@@ -224,18 +225,18 @@ mod tests {
             "job": "7", "step": "0", "started": "2026-11-25T03:00:00Z", "ended": "2026-11-25T04:00:00Z",
             "job_name": "<i>\u{202e}solve", "read_bytes": 0, "written_bytes": 0, "disks": [], "memory_anonymous_bytes": 0,
         }));
-        let run = JobRun { steps: vec![step], is_beside_another: false, gpus: None };
+        let unnamed = LoggedStep::new(json!({"job": "7", "step": "0", "ended": "2026-11-25T04:00:00Z"}));
         let site = "Help: https://hpc.example/?a=\"b <b>us</b>\u{1b}";
-        let page = of_runs("7", &[run], 1, &[], Some(site));
+        let page = of_runs("7", &runs_of(vec![step]), 1, &[], Some(site));
         for part in [
             "<span class=\"name\">&lt;i&gt;?solve</span>",
             "Help: <a href=\"https://hpc.example/?a=&quot;b\" rel=\"noreferrer\">https://hpc.example/?a=&quot;b</a> &lt;b&gt;us&lt;/b&gt;?",
-            "Left out, since all of it is zero: memory at the end, disks.",
+            "Left out, since all that is known of it is zero: memory at the end, disks.",
             "CPU time</dt><dd><span class=\"share\"></span><span class=\"of\">unknown</span>",
         ] {
             assert!(page.contains(part), "{part} in {page}");
         }
-        let unsaid = of_runs("7", &[JobRun { steps: Vec::new(), is_beside_another: false, gpus: None }], 1, &[], None);
+        let unsaid = of_runs("7", &runs_of(vec![unnamed]), 1, &[], None);
         assert!(!unsaid.contains("class=\"site\"") && !unsaid.contains("class=\"name\""), "{unsaid}");
     }
 }

@@ -46,9 +46,14 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// The site's text, with the job's id for `%j`. It is broken only between words: an address stays whole.
+/// The site's text (`UsageCardText`), with the job's id for `%j`.
+pub fn site_text(text: &str, job: &str) -> String {
+    text.split("%%").map(|part| part.replace("%j", job)).collect::<Vec<_>>().join("%")
+}
+
+/// The same in lines. They are broken only between words: an address stays whole.
 pub(super) fn site_lines(text: &str, job: &str) -> Vec<String> {
-    let text = text.split("%%").map(|part| part.replace("%j", job)).collect::<Vec<_>>().join("%");
+    let text = site_text(text, job);
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut().filter(|line| line.len() + 1 + word.len() <= WIDTH) {

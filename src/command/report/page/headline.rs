@@ -85,6 +85,7 @@ pub fn used(cpu: Option<f64>, memory: Option<f64>) -> String {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::super::runs::runs_of;
     use super::super::advice;
     use super::*;
     use crate::logged::LoggedStep;
@@ -100,13 +101,7 @@ mod tests {
         for (member, value) in changes.as_object().unwrap() {
             line[member] = value.clone();
         }
-        let run = JobRun {
-            steps: vec![LoggedStep::new(line)],
-            is_beside_another: false,
-            gpus: None,
-            energy: None,
-            carbon_grams: None,
-        };
+        let run = runs_of(vec![LoggedStep::new(line)]).remove(0);
         let total = Total::from_run(&run);
         let found = Headline::of(&run, &total, &advice::of(&run, &total));
         (found.word, found.text)

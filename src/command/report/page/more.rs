@@ -121,11 +121,15 @@ impl DiskNames {
 
 pub fn disks(steps: &[&LoggedStep], names: &DiskNames) -> FoldedPart {
     let is_used = |disk: &&DiskIo| [disk.read, disk.written, disk.reads, disk.writes].iter().any(|count| *count > 0);
-    let is_known = steps.iter().any(|step| step.usage.disks.is_some());
+    let sums = |step: &LoggedStep| [step.usage.read, step.usage.written];
+    // An earlier release has written only the sums.
+    let is_more =
+        steps.iter().any(|step| step.usage.disks.is_none() && sums(step).iter().flatten().any(|sum| *sum > 0));
+    let is_known = steps.iter().any(|step| step.usage.disks.is_some() || sums(step).iter().any(Option::is_some));
     let all = steps.iter().flat_map(|step| step.usage.disks.iter().flatten().map(move |disk| (step, disk)));
     let used: Vec<_> = all.filter(|(_, disk)| is_used(disk)).collect();
     if used.is_empty() {
-        return if is_known { FoldedPart::Zero } else { FoldedPart::Unknown };
+        return if is_known && !is_more { FoldedPart::Zero } else { FoldedPart::Unknown };
     }
     let mut known: Vec<String> = used.iter().map(|(_, disk)| names.name(disk.disk)).collect();
     known.sort_unstable();
@@ -184,6 +188,30 @@ mod tests {
         // With the row of the heads.
         assert_eq!([part([Some(5), Some(0)]), part([Some(5), None])], ["2", "2"]);
         assert_eq!([part([Some(0), None]), part([None, None])], ["zero", "unknown"]);
+    }
+
+    #[test]
+    fn disks_without_use_have_no_rows() {
+        let disk = |bytes: u64| json!([{"disk": "8:0", "read_bytes": bytes, "written_bytes": 0, "read_operations": 0, "write_operations": 0}]);
+        let part = |disks: serde_json::Value, read: Option<u64>| {
+            let step = LoggedStep::new(json!({"step": "0", "disks": disks, "read_bytes": read, "written_bytes": read}));
+            match disks_of(&step) {
+                FoldedPart::Shown(_) => "shown",
+                FoldedPart::Zero => "zero",
+                FoldedPart::Unknown => "unknown",
+            }
+        };
+        let unknown = serde_json::Value::Null;
+        assert_eq!(
+            [part(disk(5), Some(5)), part(disk(0), Some(0)), part(json!([]), Some(0))],
+            ["shown", "zero", "zero"]
+        );
+        let sums = [part(unknown.clone(), Some(0)), part(unknown.clone(), Some(5)), part(unknown, None)];
+        assert_eq!(sums, ["zero", "unknown", "unknown"]);
+    }
+
+    fn disks_of(step: &LoggedStep) -> FoldedPart {
+        disks(&[step], &DiskNames::of_node(None))
     }
 
     #[test]

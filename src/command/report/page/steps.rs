@@ -167,14 +167,14 @@ pub fn tasks(steps: &[&LoggedStep]) -> Option<Markup> {
 mod tests {
     use serde_json::json;
 
+    use super::super::super::runs::runs_of;
     use super::*;
 
     #[test]
     fn steps_are_in_the_order_of_their_numbers() {
         let order = |names: &[&str]| {
             let steps = names.iter().map(|name| LoggedStep::new(json!({"step": name}))).collect();
-            let run = JobRun { steps, is_beside_another: false, gpus: None, energy: None, carbon_grams: None };
-            in_order(&run).iter().map(|step| step_name(step)).collect::<Vec<_>>().join(" ")
+            in_order(&runs_of(steps).remove(0)).iter().map(|step| step_name(step)).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(order(&["0", "10", "extern", "2", "11", "batch", "1", "3"]), "batch extern 0 1 2 3 10 11");
         assert_eq!(order(&["node10.2", "interactive", "node9.10", "node9.9"]), "interactive node9.9 node9.10 node10.2");
