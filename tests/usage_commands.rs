@@ -566,7 +566,7 @@ impl Terminal {
                     self.at = (line.parse::<usize>().unwrap() - 1, column.parse::<usize>().unwrap() - 1);
                 }
                 "K" => self.cells[self.at.0].iter_mut().skip(self.at.1).for_each(|cell| *cell = ' '),
-                "J" => self.cells.iter_mut().flatten().for_each(|cell| *cell = ' '),
+                "J" if arguments == "2" => self.cells.iter_mut().flatten().for_each(|cell| *cell = ' '),
                 _ => {}
             }
             left = &behind[end + 1..];
@@ -709,7 +709,7 @@ fn check_has_its_verdict_first_and_colours_on_a_terminal_alone() {
         let mut terminal = Terminal::start(command);
         assert!(terminal.ends().is_some());
         assert!(terminal.lines()[0].starts_with("verdict        "), "{:#?}", terminal.lines());
-        let coloured = terminal.commands.iter().any(|command| command.starts_with("38;5;"));
+        let coloured = terminal.commands.iter().any(|command| command.starts_with("1;38;5;"));
         assert_eq!(coloured, has_colours, "{:?}", terminal.commands);
     }
     let printed = String::from_utf8(site.done(&["check"]).stdout).unwrap();

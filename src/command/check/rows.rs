@@ -4,7 +4,6 @@
 use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
-use crossterm::style::{Attribute, Color, SetAttribute, SetForegroundColor};
 use serde_json::{Value, json};
 
 use super::daemon::PATIENCE;
@@ -94,8 +93,8 @@ impl Rows {
             is_fault = row.kind == RowKind::Fault || row.is_more && is_fault;
             let colour = match row.kind {
                 RowKind::Fact => None,
-                RowKind::Remark => Some(Color::Yellow),
-                RowKind::Fault => Some(Color::Red),
+                RowKind::Remark => Some(YELLOW),
+                RowKind::Fault => Some(RED),
             };
             let name = if row.is_more { "" } else { &row.name };
             let name = coloured(&format!("{name:<14}"), colour.filter(|_| has_colours));
@@ -117,15 +116,14 @@ impl Rows {
     }
 }
 
+/// Colours of terminals, as they number them.
+pub const RED: u8 = 9;
+pub const GREEN: u8 = 10;
+pub const YELLOW: u8 = 11;
+
 /// The text in bold and in a colour, if there is to be one.
-pub fn coloured(text: &str, colour: Option<Color>) -> String {
-    colour.map_or_else(
-        || text.to_owned(),
-        |colour| {
-            let (bold, reset) = (SetAttribute(Attribute::Bold), SetAttribute(Attribute::Reset));
-            format!("{bold}{}{text}{reset}", SetForegroundColor(colour))
-        },
-    )
+pub fn coloured(text: &str, colour: Option<u8>) -> String {
+    colour.map_or_else(|| text.to_owned(), |colour| format!("\u{1b}[1;38;5;{colour}m{text}\u{1b}[0m"))
 }
 
 #[cfg(test)]
@@ -147,7 +145,7 @@ mod tests {
              pam            something\nMode=off\n"
         );
         let seen = rows.text(true);
-        assert!(seen.starts_with("\u{1b}[1m\u{1b}[38;5;9mrecords       \u{1b}[0m EROFS\n"), "{seen:?}");
+        assert!(seen.starts_with("\u{1b}[1;38;5;9mrecords       \u{1b}[0m EROFS\n"), "{seen:?}");
         assert!(seen.contains("\nlayout         unified\n") && seen.contains("38;5;11mpam "), "{seen:?}");
         // Programs get the rows as they were found.
         assert_eq!(rows.json()[0]["name"], "layout");

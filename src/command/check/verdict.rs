@@ -4,13 +4,13 @@
 use std::fmt;
 use std::path::Path;
 
-use crossterm::style::Color;
 use jobfence::cgroup::layout::LayoutKind;
 use jobfence::config::{Candidate, ConfigError, Limit, LoadError, Loaded, Mode, OnError};
 use jobfence::error::Error;
 use jobfence::fence::rules;
 use jobfence::host::Host;
 
+use super::rows::{GREEN, RED, YELLOW};
 use crate::schedulers::slurm::arguments::PluginArguments;
 use crate::schedulers::slurm::dirs::SlurmDirs;
 
@@ -95,11 +95,11 @@ impl VerdictWord {
     }
 
     /// Of the sentence on a terminal. It says the same by itself.
-    pub fn colour(self) -> Color {
+    pub fn colour(self) -> u8 {
         match self {
-            Self::Ok | Self::Observe | Self::Off => Color::Green,
-            Self::Unfenced | Self::Unobserved => Color::Red,
-            Self::Unknown => Color::Yellow,
+            Self::Ok | Self::Observe | Self::Off => GREEN,
+            Self::Unfenced | Self::Unobserved => RED,
+            Self::Unknown => YELLOW,
         }
     }
 }

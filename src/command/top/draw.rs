@@ -86,7 +86,7 @@ fn head(list: &TopList) -> Vec<PartOfLine> {
         Some(memory) => format!("granted {}{}", at_least(is_all_memory), gibibytes(memory)),
         None => format!("granted {NONE}"),
     };
-    let all_cpus = node.cpus.map_or_else(|| format!("{NONE} CPUs"), |cpus| several(cpus as u64, "CPU", "CPUs"));
+    let all_cpus = node.cpus.map_or_else(|| NONE.to_owned() + " CPUs", |cpus| several(cpus as u64, "CPU", "CPUs"));
     let all_memory = known(node.memory.map(gibibytes));
     vec![
         (0, node.name.clone()),

@@ -72,7 +72,7 @@ impl Drop for Screen {
 impl Screen {
     pub fn open() -> Result<Self, Failure> {
         for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
-            handle(signal, end)?;
+            handle(signal, end, SaFlags::empty())?;
         }
         let stdin = io::stdin();
         let keys = if stdin.is_terminal() {
@@ -93,7 +93,8 @@ impl Screen {
         end_soon(LAST_MOMENT);
         event::poll(Duration::ZERO)?;
         end_soon(0);
-        handle(Signal::SIGWINCH, resized)?;
+        // It ends a wait for keys, and no reading of the node.
+        handle(Signal::SIGWINCH, resized, SaFlags::SA_RESTART)?;
         Ok(screen)
     }
 
@@ -147,8 +148,8 @@ impl Screen {
     }
 }
 
-fn handle(signal: Signal, handler: extern "C" fn(nix::libc::c_int)) -> nix::Result<()> {
-    let action = SigAction::new(SigHandler::Handler(handler), SaFlags::empty(), SigSet::empty());
+fn handle(signal: Signal, handler: extern "C" fn(nix::libc::c_int), flags: SaFlags) -> nix::Result<()> {
+    let action = SigAction::new(SigHandler::Handler(handler), flags, SigSet::empty());
     // SAFETY: the handlers do nothing, or store into an atomic variable and call alarm(2).
     unsafe { sigaction(signal, &action).map(drop) }
 }
