@@ -542,6 +542,10 @@ impl Terminal {
                 left = &left[c.len_utf8()..];
                 match c {
                     '\r' => self.at.1 = 0,
+                    '\n' if self.at.0 + 1 == self.cells.len() => {
+                        self.cells.remove(0);
+                        self.cells.push(vec![' '; 80]);
+                    }
                     '\n' => self.at.0 += 1,
                     c => {
                         if let Some(cell) = self.cells.get_mut(self.at.0).and_then(|line| line.get_mut(self.at.1)) {
