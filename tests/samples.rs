@@ -296,6 +296,11 @@ fn the_energy_of_the_node_is_divided() {
     // Other tests have jobs of their own, but see no counter.
     assert!(energy > 0.0 && energy <= jobs + 0.01, "{energy} of {jobs}: {run}");
     assert!(of_cpu > 0.0 && of_cpu <= run["cpu_seconds"].as_f64().unwrap() + 0.01, "{run}");
+    // The CO2 is that of all of it.
+    let carbon = site.out(&["report", "7", "--json", "-o", "CarbonIntensity=400"]);
+    let carbon: Value = serde_json::from_str(&carbon).unwrap();
+    let grams = carbon["runs"][0]["carbon_grams"].as_f64().unwrap();
+    assert!((grams - energy / 3.6e6 * 400.0).abs() < 1e-6, "{grams} for {energy}");
     let text = site.out(&["report", "7", "-o", "CarbonIntensity=400"]);
     assert!(text.contains("  energy    ") && text.contains(" of its CPU time\n"), "{text}");
     assert!(text.contains("  carbon    ") && text.contains(" g of CO2\n"), "{text}");

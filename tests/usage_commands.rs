@@ -480,6 +480,8 @@ struct Terminal {
     ours: fs::File,
     child: Child,
     cells: Vec<Vec<char>>,
+    /// Lines that have left it at the top.
+    above: Vec<String>,
     at: (usize, usize),
     /// Received bytes that do not form a whole terminal command yet.
     rest: String,
@@ -511,7 +513,7 @@ impl Terminal {
         // The command keeps its own descriptors of the terminal.
         drop(command);
         let cells = vec![vec![' '; 80]; 12];
-        Self { ours, child, cells, at: (0, 0), rest: String::new(), commands: Vec::new() }
+        Self { ours, child, cells, above: Vec::new(), at: (0, 0), rest: String::new(), commands: Vec::new() }
     }
 
     /// Makes it so many columns wide.
@@ -543,7 +545,8 @@ impl Terminal {
                 match c {
                     '\r' => self.at.1 = 0,
                     '\n' if self.at.0 + 1 == self.cells.len() => {
-                        self.cells.remove(0);
+                        let line: String = self.cells.remove(0).iter().collect();
+                        self.above.push(line.trim_end().to_owned());
                         self.cells.push(vec![' '; 80]);
                     }
                     '\n' => self.at.0 += 1,
@@ -712,7 +715,8 @@ fn check_has_its_verdict_first_and_colours_on_a_terminal_alone() {
         command.env("NO_COLOR", unwanted);
         let mut terminal = Terminal::start(command);
         assert!(terminal.ends().is_some());
-        assert!(terminal.lines()[0].starts_with("verdict        "), "{:#?}", terminal.lines());
+        let lines = [terminal.above.clone(), terminal.lines()].concat();
+        assert!(lines[0].starts_with("verdict        "), "{lines:#?}");
         let coloured = terminal.commands.iter().any(|command| command.starts_with("1;38;5;"));
         assert_eq!(coloured, has_colours, "{:?}", terminal.commands);
     }

@@ -132,19 +132,20 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     let judged = look(options, &mut rows);
     match options.form() {
         Form::Text => {
-            let has_colours = has_colours();
+            let (has_colours, mut first) = (has_colours(), String::new());
             let judged = judged.inspect_err(|_| print!("{}", rows.text(has_colours)))?;
             match judged.mistakes.as_slice() {
                 [] => {
                     let colour = Some(options.stage.word(&judged).colour()).filter(|_| has_colours);
-                    println!("verdict        {}", coloured(options.stage.sentence(&judged), colour));
+                    first = format!("verdict        {}\n", coloured(options.stage.sentence(&judged), colour));
                 }
                 mistakes => mistakes.iter().for_each(|mistake| eprintln!("jobfence: {mistake}")),
             }
             if let (false, VerdictWord::Unknown) = (judged.mistakes.is_empty(), judged.word) {
                 eprintln!("jobfence: {UNSEEN}");
             }
-            print!("{}", rows.text(has_colours));
+            // At once: a reader of the first line alone may go away.
+            print!("{first}{}", rows.text(has_colours));
             Ok(judged.word.is_good())
         }
         Form::Json => {
@@ -220,12 +221,12 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
     if let Some(why) = found.as_ref().and_then(|found| arguments::look(rows, found, slurm.as_ref())) {
         verdict.no(why);
     }
-    let mut of_schedulers = Verdict::default();
-    doors::look(
-        &checked,
-        rows,
-        if options.stage == CheckStage::BeforeSetup { &mut of_schedulers } else { &mut verdict },
-    );
+    if options.stage == CheckStage::BeforeSetup {
+        // What they say now is what setup changes.
+        rows.as_remarks(|rows| doors::look(&checked, rows, &mut Verdict::default()));
+    } else {
+        doors::look(&checked, rows, &mut verdict);
+    }
     if rows.are_wanted() {
         observation::say(rows, config);
         describe::io(rows, &host, config);

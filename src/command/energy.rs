@@ -12,6 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use counters::EnergyCounters;
+use nix::time::{ClockId, clock_gettime};
 
 /// Where the kernel has the counters.
 const CLASS: &str = "/sys/class";
@@ -114,8 +115,8 @@ struct NodeCpus {
 /// Divides a node's energy.
 #[derive(Default)]
 pub struct EnergyMeter {
-    /// The last reading.
-    read: Option<(Instant, EnergyCounters)>,
+    /// The last reading, and for how long the node had been suspended by then.
+    read: Option<(Instant, Duration, EnergyCounters)>,
     /// The energy since the last division, in joules. `None`: it is not known.
     gathered: Option<f64>,
     /// The last division.
@@ -127,22 +128,24 @@ pub struct EnergyMeter {
 impl EnergyMeter {
     /// The time until the counters have to be read again. `None`: there are none.
     pub fn wait(&self) -> Option<Duration> {
-        let (at, _) = self.read.as_ref()?;
+        let (at, ..) = self.read.as_ref()?;
         Some(MOST_WAIT.saturating_sub(at.elapsed()))
     }
 
     /// Reads the counters, if that is due.
     pub fn look(&mut self) {
         if self.wait().is_some_and(|wait| wait.is_zero()) {
-            self.gather(EnergyCounters::read(Path::new(CLASS)), Instant::now());
+            self.gather(EnergyCounters::read(Path::new(CLASS)), (Instant::now(), suspended()));
         }
     }
 
-    fn gather(&mut self, counters: Option<EnergyCounters>, now: Instant) {
+    fn gather(&mut self, counters: Option<EnergyCounters>, (now, suspended): (Instant, Duration)) {
         let used = self.read.as_ref().zip(counters.as_ref());
-        let used = used.and_then(|((at, before), counters)| counters.since(before, now.duration_since(*at)));
+        // A processor that was without power begins to count anew.
+        let used = used.filter(|((_, before, _), _)| suspended.abs_diff(*before) < Duration::from_secs(1));
+        let used = used.and_then(|((at, _, before), counters)| counters.since(before, now.duration_since(*at)));
         self.gathered = self.gathered.zip(used).map(|(gathered, used)| gathered + used);
-        self.read = counters.map(|counters| (now, counters));
+        self.read = counters.map(|counters| (now, suspended, counters));
     }
 
     /// What each of these steps has used since the last division. Of what is not known there is nothing.
@@ -153,17 +156,17 @@ impl EnergyMeter {
         }
         let counters = EnergyCounters::read(Path::new(CLASS));
         let cpus = counters.as_ref().and_then(|_| node_cpus());
-        self.divide_at(now, counters, cpus, steps)
+        self.divide_at((now, suspended()), counters, cpus, steps)
     }
 
     fn divide_at(
         &mut self,
-        now: Instant,
+        (now, suspended): (Instant, Duration),
         counters: Option<EnergyCounters>,
         cpus: Option<NodeCpus>,
         steps: &[StepAtSample<'_>],
     ) -> HashMap<String, StepEnergy> {
-        self.gather(counters, now);
+        self.gather(counters, (now, suspended));
         let joules = self.gathered.take();
         // From here on it is known again.
         self.gathered = self.read.is_some().then_some(0.0);
@@ -194,6 +197,13 @@ impl EnergyMeter {
         let energy = |cpu_seconds: f64| StepEnergy { joules: cost * cpu_seconds, cpu_seconds };
         used.into_iter().map(|(name, seconds)| (name.to_owned(), energy(seconds))).collect()
     }
+}
+
+/// For how long the node was suspended since it booted.
+fn suspended() -> Duration {
+    let of = |clock| clock_gettime(clock).map(Duration::from).unwrap_or_default();
+    // This clock goes on meanwhile.
+    of(ClockId::CLOCK_BOOTTIME).saturating_sub(of(ClockId::CLOCK_MONOTONIC))
 }
 
 /// From /proc/stat, proc_stat(5). `None`: it is not known.
@@ -237,7 +247,7 @@ mod tests {
     #[test]
     fn the_parts_are_all_of_what_the_counter_says() {
         let (mut meter, start) = (EnergyMeter::default(), Instant::now());
-        let at = |seconds| start + Duration::from_secs(seconds);
+        let at = |seconds| (start + Duration::from_secs(seconds), Duration::ZERO);
         assert_eq!(meter.wait(), None);
         assert_eq!(
             meter.divide_at(at(0), counters(1000.0), cpus(50.0), &[step("a", Some(5.0), 100.0)]),
@@ -265,7 +275,7 @@ mod tests {
     #[test]
     fn what_was_not_measured_is_nobodys() {
         let (mut meter, start) = (EnergyMeter::default(), Instant::now());
-        let at = |seconds| start + Duration::from_secs(seconds);
+        let at = |seconds| (start + Duration::from_secs(seconds), Duration::ZERO);
         let seen = |cpu| [step("a", Some(cpu), 1000.0)];
         assert_eq!(meter.divide_at(at(0), None, cpus(0.0), &seen(0.0)), HashMap::new());
         assert_eq!(meter.divide_at(at(10), counters(100.0), cpus(1.0), &seen(1.0)), HashMap::new());
@@ -278,8 +288,12 @@ mod tests {
         assert_eq!(meter.wait(), None);
         assert_eq!(meter.divide_at(at(40), counters(90.0), cpus(4.0), &seen(4.0)), HashMap::new());
         assert_eq!(meter.divide_at(at(50), counters(130.0), cpus(5.0), &seen(5.0))["a"].joules, 1.0);
+        // The node was suspended.
+        let later = (at(55).0, Duration::from_secs(3600));
+        assert_eq!(meter.divide_at(later, counters(150.0), cpus(5.0), &seen(5.0)), HashMap::new());
+        let at = |seconds| (at(seconds).0, later.1);
         // More CPU time of steps than the node has had: it is read a moment later.
-        let divided = meter.divide_at(at(60), counters(170.0), cpus(15.0), &seen(55.0));
+        let divided = meter.divide_at(at(65), counters(190.0), cpus(15.0), &seen(55.0));
         assert_eq!(divided["a"], StepEnergy { joules: 40.0, cpu_seconds: 50.0 });
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `jobfence open`, `attach`, `limit`, `usage`, `freeze`, `thaw` and `close`: a fence's life, one command for each stage.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -78,8 +79,8 @@ struct GrantOptions {
     #[arg(long, value_name = "SIZE:LIMIT", value_parser = huge_pages)]
     huge_pages: Option<HugePages>,
     /// What the job's user calls it, for the usage log [default: unknown]
-    #[arg(long, value_name = "NAME")]
-    job_name: Option<String>,
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
+    job_name: Option<OsString>,
     #[command(flatten)]
     facts: asked::FactOptions,
     #[command(flatten)]
@@ -276,7 +277,7 @@ impl FenceOptions {
 impl GrantOptions {
     fn read(&self, facts: Facts) -> Result<Granted, Failure> {
         let requests = UserRequests { job: self.asked.read()?, step: Requests::default() };
-        let name = self.job_name.as_deref();
+        let name = self.job_name.as_ref().map(|name| name.to_string_lossy());
         Ok(Granted {
             cpus: self.cpus,
             memory: self.mem,
@@ -284,7 +285,10 @@ impl GrantOptions {
             gpus: self.gpus,
             huge_pages: self.huge_pages.clone().map(HugePages::into_sizes),
             requests,
-            facts: Facts { job_name: name.map_or(Fact::Unknown, facts::job_name), ..self.facts.add_to(facts) },
+            facts: Facts {
+                job_name: name.map_or(Fact::Unknown, |name| facts::job_name(&name)),
+                ..self.facts.add_to(facts)
+            },
             chooses_cores: true,
             is_of_step: false,
         })

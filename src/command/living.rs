@@ -64,6 +64,8 @@ pub struct LivingView {
     wanted: WantedSteps,
     /// The CPU time of each when last read.
     before: CpuTimes,
+    /// When that was.
+    looked: Option<Instant>,
     users: HashMap<u32, String>,
 }
 
@@ -107,6 +109,7 @@ impl LivingView {
             run_dir: config.run_dir,
             wanted: WantedSteps { uid, job, other_name: None },
             before: HashMap::new(),
+            looked: None,
             users: HashMap::new(),
         };
         view.wanted.job = view.wanted.job.as_ref().map(|job| view.resolved(job)).transpose()?;
@@ -146,6 +149,7 @@ impl LivingView {
     pub fn begin(&mut self) {
         let (steps, _) = self.steps();
         self.before = steps.iter().filter_map(time_of).collect();
+        self.looked = Some(Instant::now());
     }
 
     /// Reads the fences once, after a time long enough to measure CPU time.
@@ -171,8 +175,9 @@ impl LivingView {
         let (steps, unseen) = self.steps();
         let mut after = HashMap::with_capacity(steps.len());
         let noted = JobRecords::existing(&self.run_dir).ok().flatten();
+        let (looked, now) = (self.looked, Instant::now());
         let rows = steps.iter().map(|step| {
-            let row = row(step, &self.before, &mut users, &mut after);
+            let row = row(step, &self.before, &mut users, &mut after).since_it_began(looked);
             let Allocated { noted: said, .. } = step.allocated();
             let partition = said.facts().partition.known().cloned();
             let of_job = row.current.limits_of_job;
@@ -188,10 +193,14 @@ impl LivingView {
                 ..row
             }
         });
-        let mut rows: Vec<LivingRow> = rows.collect();
+        // A step that has ended meanwhile has no figures any more.
+        let before = &self.before;
+        let mut rows: Vec<LivingRow> =
+            rows.filter(|row| row.current.usage.cpu.is_some() || !before.contains_key(&row.name)).collect();
         drop(steps);
         self.users = users;
         self.before = after;
+        self.looked = Some(now);
         rows.iter_mut().for_each(|row| self.add_gpus(row));
         (rows, unseen)
     }
@@ -238,6 +247,16 @@ fn row(step: &LivingStep<'_>, before: &CpuTimes, users: &mut HashMap<u32, String
     let user = step.uid.map(|uid| users.entry(uid).or_insert_with(|| user_name(uid)).clone());
     let user = user.unwrap_or_else(|| NONE.to_owned());
     LivingRow { cpus_now: since, user, current, ..described(step) }
+}
+
+impl LivingRow {
+    /// A step that began after the last look has used all of its CPU time since then.
+    fn since_it_began(mut self, looked: Option<Instant>) -> Self {
+        let is_new = |uptime: &Duration| looked.is_some_and(|at| !uptime.is_zero() && *uptime <= at.elapsed());
+        let used = self.current.usage.cpu.zip(self.uptime.filter(is_new));
+        self.cpus_now = self.cpus_now.or(used.map(|(cpu, uptime)| cpu.as_secs_f64() / uptime.as_secs_f64()));
+        self
+    }
 }
 
 /// What is known about a step without measuring.

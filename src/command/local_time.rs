@@ -44,7 +44,8 @@ impl LocalTime {
             date: format!("{:04}-{:02}-{:02}", i64::from(found.tm_year) + 1900, found.tm_mon + 1, found.tm_mday),
             clock: format!("{:02}:{:02}:{:02}", found.tm_hour, found.tm_min, found.tm_sec),
             zone: if is_name { format!("{}, {offset}", printable(name)) } else { offset },
-            is_utc: minutes == 0 && !is_name,
+            // Without a zone of its name, the C library takes UTC under that name.
+            is_utc: minutes == 0,
         }
     }
 }

@@ -278,7 +278,7 @@ fn of_energy(page: &mut String, energy: Option<NodeEnergy>) {
         page,
         NAME,
         "counter",
-        "Energy of the node's processors and memory since jobfence.service began, by what used it.",
+        "Energy of the node's processors and memory since jobfence.service began, by what has used it: sampled steps, all else, idle CPUs.",
     );
     for (part, joules) in [("jobs", energy.steps), ("others", energy.others), ("idle", energy.idle)] {
         let _ = writeln!(page, "{NAME}{{part=\"{part}\"}} {joules:.3}");

@@ -23,7 +23,7 @@ use crate::configured::Configured;
 use crate::gpu;
 use crate::job_name;
 use crate::living::{LivingRow, LivingView, job_id};
-use crate::series;
+use crate::series::{self, Series};
 use crate::table::{self, printable};
 use log::{LoggedSteps, jobs_with, read};
 use output::{put, refused};
@@ -137,7 +137,10 @@ fn of_job(options: &ReportOptions, job: &Id) -> Result<ExitCode, Failure> {
         eprintln!("jobfence: cannot read the samples: {error}");
         Vec::new()
     });
-    runs.iter_mut().for_each(|run| run.add_energy(&series, config.carbon_intensity));
+    // 'jobfence hold' has not yet put away that of a step which has just ended.
+    let kept = series::all_living(&config.run_dir).unwrap_or_default();
+    let all: Vec<Series> = series.iter().chain(kept.iter().filter(|kept| kept.job == job.as_str())).cloned().collect();
+    runs.iter_mut().for_each(|run| run.add_energy(&all, config.carbon_intensity));
     let of_log = runs.len();
     // The newest comes first.
     runs.reverse();

@@ -113,10 +113,12 @@ impl Sampler {
         for (name, point) in points {
             let Some(series) = self.series.get_mut(&name) else { continue };
             series.add(point);
-            if let Some(energy) = energy.get(&name) {
+            let energy = energy.get(&name);
+            if let Some(energy) = energy {
                 series.energy.get_or_insert_default().add(*energy);
             }
-            if series.skipped == 0 {
+            // The kernel does not add that up for the next process.
+            if series.skipped == 0 || energy.is_some() {
                 let failed = series::write(&config.run_dir, series).err();
                 problem = failed.map(|error| error.to_string()).or(problem);
             }
@@ -180,7 +182,9 @@ fn begun(step: &LivingStep<'_>) -> Option<(Series, Point)> {
 
 /// Called for an ended step: writes its series to the log, if there is one.
 fn finish(config: &Config, series: &Series) {
-    if let Some(usage_log) = UsageLog::from_config(config).filter(|_| series.points.len() >= LEAST_POINTS) {
+    if let Some(usage_log) =
+        UsageLog::from_config(config).filter(|_| series.points.len() >= LEAST_POINTS || series.energy.is_some())
+    {
         usage_log.at(&series::log_of(&usage_log)).add(&series.json().to_string());
     }
     series::remove(&config.run_dir, series);

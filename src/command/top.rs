@@ -111,9 +111,9 @@ fn show_until_the_end(mut screen: Screen, view: &mut LivingView, options: &TopOp
 
 /// What 'jobfence show' says of the job.
 fn all_of(view: &mut LivingView, job: &Id) -> String {
-    let in_words = view.with_job(job.clone(), |view| {
-        let (steps, _) = view.steps();
-        (!steps.is_empty()).then(|| show::in_words(&steps, view))
+    let in_words = view.with_job(job.clone(), |view| match view.steps() {
+        (steps, _) if !steps.is_empty() => Some(show::in_words(&steps, view)),
+        (_, unseen) => unseen.first().map(|error| format!("It cannot be seen whether the job runs: {error}")),
     });
     in_words.unwrap_or_else(|| {
         let job = printable(job.as_str());

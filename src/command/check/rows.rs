@@ -80,6 +80,14 @@ impl Rows {
         self.rows.push(CheckRow { name, value, kind: RowKind::Remark, is_more: true });
     }
 
+    /// Adds what this adds, and none of it as a fault.
+    pub fn as_remarks(&mut self, add: impl FnOnce(&mut Self)) {
+        let before = self.rows.len();
+        add(self);
+        let faults = self.rows.iter_mut().skip(before).filter(|row| row.kind == RowKind::Fault);
+        faults.for_each(|row| row.kind = RowKind::Remark);
+    }
+
     fn add(&mut self, name: &str, value: impl Display, kind: RowKind) {
         self.rows.push(CheckRow { name: name.to_owned(), value: value.to_string(), kind, is_more: false });
     }

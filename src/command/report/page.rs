@@ -134,15 +134,26 @@ fn with_links(text: &str) -> Markup {
     html! {
         @for (at, word) in text.split(' ').enumerate() {
             @if at > 0 { " " }
-            @if is_address(word) { a href=(word) rel="noreferrer" { (word) } } @else { (word) }
+            @let inner = word.trim_start_matches(['(', '<']);
+            @let address = inner.trim_end_matches(['.', ',', ';', ':', ')', '>']);
+            @if is_address(address) {
+                (word.get(..word.len() - inner.len()).unwrap_or_default())
+                a href=(address) rel="noreferrer" { (address) }
+                (inner.get(address.len()..).unwrap_or_default())
+            } @else { (word) }
         }
     }
 }
 
 /// The name that the job's user gave it, if the log has one.
 fn job_name(run: &JobRun) -> Option<String> {
-    let name = |step: &LoggedStep| step.json.get("job_name")?.as_str().map(str::to_owned);
-    run.steps.iter().find_map(name).filter(|name| !name.is_empty()).map(|name| printable(&name))
+    let name = |step: &LoggedStep| {
+        let name = step.json.get("job_name")?.as_str().filter(|name| !name.is_empty())?;
+        Some(printable(name))
+    };
+    // Another step can have a name of its own.
+    let of_script = run.steps.iter().find(|step| step.step.as_deref() == Some("batch"));
+    of_script.and_then(name).or_else(|| run.steps.iter().find_map(name))
 }
 
 fn rows(run: &JobRun, total: &Total) -> Vec<Bar> {
@@ -182,7 +193,7 @@ fn rows(run: &JobRun, total: &Total) -> Vec<Bar> {
     }
     let energy = run.energy.map(|energy| energy.in_words(usage.cpu));
     let carbon =
-        run.carbon_grams.map(|carbon| energy::grams(carbon) + if run.gpus.is_some() { ", with the GPUs" } else { "" });
+        run.carbon_grams.map(|carbon| energy::grams(carbon) + if run.gpus.is_some() { " with its GPUs" } else { "" });
     let known: Vec<String> = energy.into_iter().chain(carbon).collect();
     if !known.is_empty() {
         all.push(bar("Energy", None, known.join("; ")));
@@ -236,6 +247,19 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part} in {page}");
         }
+        // A step can begin in the same second as the script, and have a name of its own.
+        let named = |step: &str, ended: &str, name: &str| {
+            let times =
+                json!({"job": "7", "step": step, "started": "2026-11-25T03:00:00Z", "ended": ended, "job_name": name});
+            LoggedStep::new(times)
+        };
+        let both = vec![named("0", "2026-11-25T03:30:00Z", "part"), named("batch", "2026-11-25T04:00:00Z", "whole")];
+        let page = of_runs("7", &runs_of(both), 1, &[], Some("See (https://hpc.example/7)."));
+        assert!(page.contains("<span class=\"name\">whole</span>"), "{page}");
+        assert!(
+            page.contains("See (<a href=\"https://hpc.example/7\" rel=\"noreferrer\">https://hpc.example/7</a>)."),
+            "{page}"
+        );
         let unsaid = of_runs("7", &runs_of(vec![unnamed]), 1, &[], None);
         assert!(!unsaid.contains("class=\"site\"") && !unsaid.contains("class=\"name\""), "{unsaid}");
     }

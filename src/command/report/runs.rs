@@ -24,7 +24,7 @@ pub struct JobRun {
     pub gpus: Option<JobGpus>,
     /// What it has used of the node's energy, without that of its GPUs, as far as it is known.
     pub energy: Option<StepEnergy>,
-    /// The CO2 of all its energy in grams, if the site says what a kilowatt-hour costs.
+    /// The CO2 of all its energy in grams, if the site says what a kilowatt-hour costs, and all is known.
     pub carbon_grams: Option<f64>,
 }
 
@@ -90,10 +90,12 @@ impl JobRun {
             sum.add(energy);
             sum
         });
-        let of_gpus = self.gpus.as_ref().and_then(|gpus| gpus.sum(|gpu| gpu.energy));
-        let known: Vec<f64> = self.energy.map(|energy| energy.joules).into_iter().chain(of_gpus).collect();
-        let of_kwh = carbon_intensity.filter(|_| !known.is_empty());
-        self.carbon_grams = of_kwh.map(|of_kwh| energy::carbon(known.iter().sum(), of_kwh));
+        let of_gpus = match &self.gpus {
+            Some(gpus) => gpus.sum(|gpu| gpu.energy),
+            None => Some(0.0),
+        };
+        let all = self.energy.zip(of_gpus).map(|(energy, of_gpus)| energy.joules + of_gpus);
+        self.carbon_grams = all.zip(carbon_intensity).map(|(joules, of_kwh)| energy::carbon(joules, of_kwh));
     }
 
     /// Whether two runs of one user overlapped.

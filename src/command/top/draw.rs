@@ -64,8 +64,11 @@ pub fn draw(list: &mut TopList, screen: &mut Buffer, manner: Manner, now: System
     let foot = foot(list, &range(first, of(shown.end).saturating_sub(first), of(jobs.len())));
     pen.last(in_lines(foot, width, 1), head.len(), height);
     if lines.is_empty() && place > 0 {
-        let nothing =
-            if list.jobs.is_empty() { "no job that you may see runs on this node" } else { "no job is found" };
+        let nothing = match (list.has_looked, list.jobs.is_empty()) {
+            (false, _) => "looking ...",
+            (true, true) => "no job that you may see runs on this node",
+            (true, false) => "no job is found",
+        };
         pen.line(head.len() + 1, nothing, Modifier::empty());
     }
 }
@@ -93,7 +96,7 @@ fn head(list: &TopList) -> Vec<PartOfLine> {
         (4, format!("load {}", known(node.load.clone()))),
         (5, format!("memory {} of {all_memory} GiB", known(node.memory_used.map(gibibytes)))),
         (1, several(list.jobs.len() as u64, "job", "jobs")),
-        (2, if list.unseen > 0 { format!("{} not seen", list.unseen) } else { String::new() }),
+        (2, if list.unseen > 0 { "not all can be seen".to_owned() } else { String::new() }),
         (3, format!("{granted_cpus} of {all_cpus}")),
         (6, format!("{granted_memory} of {all_memory} GiB")),
     ]

@@ -205,7 +205,7 @@ fn the_first_line_tells_of_the_node_and_the_last_one_what_is_shown() {
     let lines = drawn(&mut list, 200, 6);
     assert_eq!(
         lines[0],
-        "n  load -  memory - of - GiB  0 jobs  2 not seen  granted 0 of - CPUs  granted 0.0 of - GiB  01:01:01 UTC"
+        "n  load -  memory - of - GiB  0 jobs  not all can be seen  granted 0 of - CPUs  granted 0.0 of - GiB  01:01:01 UTC"
     );
     assert_eq!((&*lines[2], &lines[5][..9]), ("no job that you may see runs on this node", "0 of 0  b"));
 }

@@ -44,6 +44,8 @@ pub struct TopList {
     pub jobs: Vec<ListedJob>,
     /// How many errors may hide more jobs.
     pub unseen: usize,
+    /// Whether there was a look at the jobs.
+    pub has_looked: bool,
     pub sorted_by: SortColumn,
     pub is_reversed: bool,
     pub filter: String,
@@ -67,6 +69,7 @@ impl TopList {
             node: NodeNow::default(),
             jobs: Vec::new(),
             unseen: 0,
+            has_looked: false,
             sorted_by,
             is_reversed: false,
             filter: String::new(),
@@ -82,7 +85,7 @@ impl TopList {
 
     /// Takes what was seen at a look.
     pub fn take(&mut self, node: NodeNow, rows: Vec<LivingRow>, unseen: usize) {
-        (self.node, self.jobs, self.unseen) = (node, jobs_of(rows), unseen);
+        (self.node, self.jobs, self.unseen, self.has_looked) = (node, jobs_of(rows), unseen, true);
         self.unfolded.retain(|identity| self.jobs.iter().any(|job| job.identity == *identity));
     }
 

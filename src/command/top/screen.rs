@@ -42,6 +42,13 @@ fn end_soon(seconds: nix::libc::c_uint) {
     unsafe { nix::libc::alarm(seconds) };
 }
 
+/// Cancels that, unless a signal has asked for it.
+fn go_on() {
+    if !IS_ENDED.load(Ordering::Relaxed) {
+        end_soon(0);
+    }
+}
+
 /// What may come from the terminal.
 #[derive(PartialEq, Eq)]
 pub enum Heard {
@@ -92,7 +99,7 @@ impl Screen {
         // only with the next key: so the signal is taken from it.
         end_soon(LAST_MOMENT);
         event::poll(Duration::ZERO)?;
-        end_soon(0);
+        go_on();
         // It ends a wait for keys, and no reading of the node.
         handle(Signal::SIGWINCH, resized, SaFlags::SA_RESTART)?;
         Ok(screen)
@@ -122,7 +129,7 @@ impl Screen {
             is_some = true;
             is_end = matches!(event::read()?, Event::Key(key) if is_last(&key));
         }
-        end_soon(0);
+        go_on();
         Ok(is_some)
     }
 
@@ -156,7 +163,9 @@ fn handle(signal: Signal, handler: extern "C" fn(nix::libc::c_int), flags: SaFla
 
 /// A screen of the terminal's size, without anything on it.
 fn empty() -> io::Result<Buffer> {
-    let (width, height) = terminal::size()?;
+    // A serial console knows neither.
+    let or = |found, usual| if found == 0 { usual } else { found };
+    let (width, height) = terminal::size().map(|(width, height)| (or(width, 80), or(height, 24)))?;
     Ok(Buffer::empty(Rect::new(0, 0, width, height)))
 }
 

@@ -255,8 +255,10 @@ pub(super) unsafe fn granted(
         let claimed = |given, name| unsafe { text(given, name) }.map(claim);
         granted.facts.account = claimed(grant.account, "account")?;
         granted.facts.project = claimed(grant.project, "project")?;
-        // SAFETY: as this function's own contract.
-        granted.facts.job_name = job_name(unsafe { text(grant.job_name, "job_name") }?.unwrap_or_default());
+        // SAFETY: it is NULL or a text, by this function's own contract.
+        let name = (!grant.job_name.is_null()).then(|| unsafe { CStr::from_ptr(grant.job_name) });
+        // No letter of what a user calls a job stops it.
+        granted.facts.job_name = job_name(&name.unwrap_or_default().to_string_lossy());
         // No caller can name it, and such jobs have none.
         granted.facts.pe = Fact::Known(String::new());
         // SAFETY: as this function's own contract.

@@ -292,6 +292,8 @@ fn what_killed_a_job_is_in_the_first_line() {
     let cancelled = ("jobfence: job 1234 on n1 was ended by signal 15 after 20 min 5 s".to_owned(), true);
     assert_eq!(title(|figures| figures.time_limit = Some(seconds(1300))), cancelled);
     assert_eq!(title(|figures| figures.time_limit = None), cancelled);
+    // Its limit was extended, or it was suspended.
+    assert_eq!(title(|figures| figures.time_limit = Some(seconds(600))), cancelled);
     let failed = title(|figures| figures.exit = Some(Exit::Status(1)));
     assert_eq!(failed.0, "jobfence: job 1234 on n1 failed with exit status 1 after 20 min 5 s");
     // The kernel killed some of its processes, and that was its end, or not.
@@ -305,6 +307,9 @@ fn what_killed_a_job_is_in_the_first_line() {
     let title = "jobfence: job 1234 on n1 was killed for lack of memory after 20 min 5 s\n";
     assert!(by_kernel.starts_with(title), "{by_kernel}");
     assert!(by_kernel.ends_with("\n  The kernel killed 3 processes for lack of memory."), "{by_kernel}");
+    let at_limit = killed(1, Some(Exit::Signal(15)));
+    let title = "jobfence: job 1234 on n1 lost 1 process for lack of memory, and was ended at its\n  time limit of 20 min 0 s\n";
+    assert!(at_limit.starts_with(title), "{at_limit}");
     let went_on = killed(1, Some(Exit::Status(2)));
     let title = "jobfence: job 1234 on n1 lost 1 process for lack of memory, and ended with exit\n  status 2 after 20 min 5 s\n";
     assert!(went_on.starts_with(title) && went_on.matches("lack of memory").count() == 1, "{went_on}");

@@ -25,7 +25,9 @@ impl Figures<'_> {
     /// How the job ended, and after which time: what killed it comes first.
     fn how(&self, after: &str) -> String {
         if let Some(limit) = self.ended_at_its_time_limit() {
-            return format!("was ended at its time limit of {}", duration(limit));
+            let lost = self.killed().map(|kills| several(kills, "process", "processes"));
+            let lost = lost.map(|lost| format!("lost {lost} for lack of memory, and ")).unwrap_or_default();
+            return format!("{lost}was ended at its time limit of {}", duration(limit));
         }
         let with = match self.exit {
             Some(Exit::Status(status)) => format!(" with exit status {status}"),
@@ -54,8 +56,13 @@ impl Figures<'_> {
     pub(super) fn ended_at_its_time_limit(&self) -> Option<Duration> {
         // The limit counts from the grant, and the script begins a little later.
         const LATER: Duration = Duration::from_secs(5);
-        let is_over = |limit: &Duration| self.wall.is_some_and(|wall| wall + LATER >= *limit);
-        let is_ended = |exit: Exit| exit.is_by(libc::SIGTERM) || exit.is_by(libc::SIGKILL);
-        self.time_limit.filter(is_over).filter(|_| self.exit.is_some_and(is_ended) && self.killed().is_none())
+        // A job that has run on for longer had its limit extended, or was suspended, and something else has ended it.
+        const MOST: Duration = Duration::from_secs(300);
+        let is_over = |limit: &Duration| {
+            self.wall.is_some_and(|wall| wall + LATER >= *limit && wall <= limit.saturating_add(MOST))
+        };
+        // After a kill by the kernel, signal 9 is that.
+        let is_ended = |exit: Exit| exit.is_by(libc::SIGTERM) || exit.is_by(libc::SIGKILL) && self.killed().is_none();
+        self.time_limit.filter(is_over).filter(|_| self.exit.is_some_and(is_ended))
     }
 }

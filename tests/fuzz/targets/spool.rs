@@ -3,6 +3,7 @@
 //! that counts changes by it.
 
 use jobfence::config::{PerSlot, SlotRequest};
+use jobfence::facts::{Fact, Facts};
 use jobfence::schedulers::gridengine::amount::bytes;
 use jobfence::schedulers::gridengine::spool::SpooledJob;
 
@@ -51,9 +52,11 @@ pub fn run(data: &[u8]) {
     if let Ok(named) = of_user(&text) {
         let memory = |job: &SpooledJob| job.memory(&[SlotRequest::new("h_vmem", PerSlot::AsCounted)]);
         assert_eq!((&named.job, named.uid, named.slots), (&plain.job, plain.uid, plain.slots));
+        // The name itself is its user's.
+        let facts = |job: &SpooledJob| Facts { job_name: Fact::Unknown, ..job.facts.clone() };
         assert_eq!(
-            (memory(&named), &named.facts, &named.errors_path),
-            (memory(&plain), &plain.facts, &plain.errors_path)
+            (memory(&named), facts(&named), &named.errors_path),
+            (memory(&plain), facts(&plain), &plain.errors_path)
         );
         assert_eq!((&named.slave_task, named.is_stopped_at_once), (&None, true));
     }

@@ -196,7 +196,7 @@ def commands_of_the_manual(site):
             command = by_this_command(site, command).replace("alice", user)
             done = site.command("sh", "-c", command)
             expect_equal(done.returncode, 0, f"exit status of {command}, which says {done.stdout}{done.stderr}")
-    # The verdict stands at the end; the keys are what was asked for.
+    # The verdict stands at the beginning; the keys are what was asked for.
     expect_in("CPUQuotaPeriod=10", done.stdout, command)
     (site.directory(user) / "Makefile").write_text("all:\n\t@cat /proc/self/cgroup\n")
     (command,) = commands("# jobfence run -v")

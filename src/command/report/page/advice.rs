@@ -67,7 +67,7 @@ pub fn of(run: &JobRun, total: &Total) -> Judged {
     let cpus = cpus.map(|(count, reason)| (format!("{} ({})", several(count, "CPU", "CPUs"), words.all_cpus), reason));
     let time = time.zip(words.time).map(|((time, reason), word)| (word(time), reason));
     let all: Vec<_> = [memory, cpus, time].into_iter().flatten().collect();
-    let is_short = total.wall.is_none_or(|wall| wall < Duration::from_secs(60));
+    let is_short = total.wall.is_some_and(|wall| wall < Duration::from_secs(60));
     let why = if !all.is_empty() {
         "This holds if the job ran on this node alone."
     } else if exit_of(run).is_none() {

@@ -10,7 +10,6 @@ use jobfence::bytes::binary;
 use jobfence::report::card::several;
 use maud::{Markup, html};
 
-use super::super::total::cpus_of;
 use super::parts::{seconds, step_name};
 use crate::course::{Course, Kills};
 use crate::local_time::LocalTime;
@@ -53,7 +52,7 @@ impl<'a> StepCourses<'a> {
         let memory = Course::memory(series, step.memory_granted_bytes, step.memory_limit_bytes);
         Some(Self {
             step,
-            cpus: Course::cpus(series, step.cpus_granted, cpus_of(step)),
+            cpus: Course::cpus(series, step.cpus_granted, step.cpus_limit),
             memory: memory.until(wall, step.usage.oom_kills, series),
             cache: series.points.iter().map(|point| (point.at, point.file_bytes.map(|bytes| bytes as f64))).collect(),
             disks: Course::disks(series),
@@ -395,6 +394,17 @@ mod tests {
         let all: Vec<Series> = steps.iter().map(|step| series(step.step.as_deref().unwrap())).collect();
         let courses: Vec<_> = steps.iter().map(|step| StepCourses::of(step, &all)).collect();
         large(&courses).unwrap().into_string()
+    }
+
+    #[test]
+    fn what_was_granted_is_no_limit() {
+        let step = LoggedStep::new(json!({
+            "job": "7", "step": "0", "run": 0, "started": "2026-11-25T03:00:00Z", "wall_seconds": 100, "cpus_granted": 4,
+        }));
+        let mut series = series("0");
+        series.points.iter_mut().for_each(|point| point.cpu_seconds = Some(2.0 * point.at));
+        let drawn = large(&[StepCourses::of(&step, &[series])]).unwrap().into_string();
+        assert!(drawn.contains("granted 4") && !drawn.contains("limit 4"), "{drawn}");
     }
 
     #[test]

@@ -61,6 +61,8 @@ impl Headline {
         let text = format!("{how}{after}.{used}");
         if judged.is_wasteful {
             Self { class: "waste", sign: "!", word: "Wasteful", text }
+        } else if total.wall.is_none() {
+            Self { class: "good", sign: "✓", word: "Completed", text }
         } else if judged.is_short || used.is_empty() {
             Self { class: "good", sign: "✓", word: "Completed", text: format!("{}.{used}", after.trim_start()) }
         } else {
@@ -127,5 +129,9 @@ mod tests {
         // Of a few seconds nothing follows, and what is not known is no zero.
         let short = json!({"ended_unix_seconds": 9, "wall_seconds": 9, "cpu_seconds": 1, "memory_peak_bytes": null});
         assert_eq!(verdict(&short), ("Completed", "after 9 s. It used 3 % of its CPU time.".to_owned()));
+        // The clock was set back meanwhile.
+        let backwards = json!({"ended": "2026-11-25T02:00:00Z", "ended_unix_seconds": -5, "wall_seconds": null});
+        let (word, text) = verdict(&backwards);
+        assert!(word == "Completed" && text.starts_with("the job completed."), "{word}: {text}");
     }
 }
