@@ -173,7 +173,10 @@ def lines_of(picture):
 
 
 class Texts(HTMLParser):
-    """The texts of a page, but not its style."""
+    """The texts of a page, but not its style, and without what is only there if a figure of that very run is not zero."""
+
+    UNSEEN = ("style", "title", "desc", "details")
+    BY_CHANCE = ("Held back", "Left out, ")
 
     def __init__(self, page):
         super().__init__()
@@ -181,13 +184,13 @@ class Texts(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag, attrs):
-        self.hidden += tag in ("style", "title", "desc")
+        self.hidden += tag in self.UNSEEN
 
     def handle_endtag(self, tag):
-        self.hidden -= tag in ("style", "title", "desc")
+        self.hidden -= tag in self.UNSEEN
 
     def handle_data(self, data):
-        if not self.hidden:
+        if not self.hidden and not data.startswith(self.BY_CHANCE) and "by the CPU quota" not in data:
             self.texts.append(data)
 
 

@@ -106,8 +106,7 @@ pub struct Granted {
 impl Granted {
     /// What the usage log and the metrics say of it.
     pub(super) fn for_the_log(&self) -> GrantedTo {
-        // A caller that knows of none says the same as one that does not know.
-        let said = self.gpus.and_then(|gpus| u64::try_from(gpus).ok()).filter(|gpus| *gpus > 0);
+        let said = self.gpus.and_then(|gpus| u64::try_from(gpus).ok());
         GrantedTo { cpus: self.cpus, memory: self.memory, gpus: said.or_else(|| self.facts.gpus.count()) }
     }
 }

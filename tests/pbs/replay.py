@@ -664,7 +664,7 @@ def nonsense(mom, user):
     """Of each fact that PBS says, nonsense becomes what docs/facts.md says, with OnError=warn, too."""
     bad = "nonsense"
     chunk = {name: {"exec_vnode": f"({HOST}:ncpus=1:mem=200mb:{name}={bad})"} for name in ("ncpus", "mem", "vmem", "ngpus", "hpmem")}
-    simple = {name: {name: bad} for name in ("euser", "run_version", "queue", "Account_Name", "project", "Join_Path")}
+    simple = {name: {name: bad} for name in ("euser", "run_version", "queue", "Account_Name", "project", "Join_Path", "Job_Name")}
     given = chunk | simple | {
         "vntype": {}, "sharing": {}, "place": {"Resource_List": {"place": bad}}, "Variable_List": {"Variable_List": {"LANG": bad}}}
     rows = rows_of_facts()
