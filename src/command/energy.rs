@@ -2,7 +2,7 @@
 //! The energy that a node uses, divided among the steps that run on it.
 //!
 //! `jobfence hold` does that with its samples. A second of a CPU costs the same, whatever it does: the node's energy in that time, divided
-//! by all seconds that its CPUs had. A step pays for the seconds that it used. What is left is that of other programs, and what the idle
+//! by all seconds that its CPUs had. A step pays for the seconds that it used. What is left is that of all else, and what the idle
 //! CPUs' seconds cost. So the parts add up to what the node's counters say.
 
 mod counters;
@@ -68,7 +68,7 @@ pub fn grams(grams: f64) -> String {
 pub fn watt_hours(joules: f64) -> String {
     let amount = joules / 3600.0;
     match amount {
-        amount if amount < 0.1 => format!("{amount:.4} Wh"),
+        amount if amount > 0.0 && amount < 0.1 => format!("{amount:.4} Wh"),
         amount if amount < 1000.0 => format!("{amount:.1} Wh"),
         amount => format!("{:.1} kWh", amount / 1000.0),
     }
@@ -79,7 +79,7 @@ pub fn watt_hours(joules: f64) -> String {
 pub struct NodeEnergy {
     /// What was divided among the steps.
     pub steps: f64,
-    /// The other programs' part.
+    /// That of all else that ran.
     pub others: f64,
     /// That of CPUs which did nothing.
     pub idle: f64,
@@ -315,6 +315,6 @@ mod tests {
             [0.01, 12.0, 50_000.0].map(|kwh| grams(carbon(kwh * 3.6e6, 400))),
             ["4.00 g of CO2", "4800 g of CO2", "20000.0 kg of CO2"]
         );
-        assert_eq!([watt_hours(18.0), watt_hours(7.2e6)], ["0.0050 Wh", "2.0 kWh"]);
+        assert_eq!([0.0, 18.0, 7.2e6].map(watt_hours), ["0.0 Wh", "0.0050 Wh", "2.0 kWh"]);
     }
 }

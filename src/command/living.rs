@@ -177,7 +177,8 @@ impl LivingView {
         let noted = JobRecords::existing(&self.run_dir).ok().flatten();
         let (looked, now) = (self.looked, Instant::now());
         let rows = steps.iter().map(|step| {
-            let row = row(step, &self.before, &mut users, &mut after).since_it_began(looked);
+            let row = row(step, &self.before, &mut users, &mut after);
+            let of_new = || cpus_of_new(row.current.usage.cpu, row.uptime, looked.map(|at| at.elapsed()));
             let Allocated { noted: said, .. } = step.allocated();
             let partition = said.facts().partition.known().cloned();
             let of_job = row.current.limits_of_job;
@@ -190,6 +191,7 @@ impl LivingView {
             LivingRow {
                 partition: partition.or_else(|| partition_of(noted.as_ref(), &self.host, step)),
                 granted,
+                cpus_now: row.cpus_now.or_else(of_new),
                 ..row
             }
         });
@@ -249,14 +251,10 @@ fn row(step: &LivingStep<'_>, before: &CpuTimes, users: &mut HashMap<u32, String
     LivingRow { cpus_now: since, user, current, ..described(step) }
 }
 
-impl LivingRow {
-    /// A step that began after the last look has used all of its CPU time since then.
-    fn since_it_began(mut self, looked: Option<Instant>) -> Self {
-        let is_new = |uptime: &Duration| looked.is_some_and(|at| !uptime.is_zero() && *uptime <= at.elapsed());
-        let used = self.current.usage.cpu.zip(self.uptime.filter(is_new));
-        self.cpus_now = self.cpus_now.or(used.map(|(cpu, uptime)| cpu.as_secs_f64() / uptime.as_secs_f64()));
-        self
-    }
+/// The CPUs that a step uses which began after the last look, so long ago: it has used all of its CPU time since then.
+fn cpus_of_new(cpu: Option<Duration>, uptime: Option<Duration>, looked: Option<Duration>) -> Option<f64> {
+    let uptime = uptime.filter(|uptime| !uptime.is_zero() && looked.is_some_and(|looked| *uptime <= looked))?;
+    Some(cpu?.as_secs_f64() / uptime.as_secs_f64())
 }
 
 /// What is known about a step without measuring.
@@ -460,4 +458,22 @@ pub fn say_none(job: Option<&Id>) {
 /// The name of a version of the kernel's interface.
 pub fn version(version: Version) -> &'static str {
     if version == Version::V1 { "v1" } else { "v2" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_new_step_uses_is_known_at_once() {
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(cpus_of_new(seconds(3), seconds(2), seconds(2)), Some(1.5));
+        // It was there at the last look, or there was none.
+        assert_eq!(cpus_of_new(seconds(3), seconds(3), seconds(2)), None);
+        assert_eq!(cpus_of_new(seconds(3), seconds(2), None), None);
+        assert_eq!(
+            [cpus_of_new(None, seconds(1), seconds(2)), cpus_of_new(seconds(1), seconds(0), seconds(2))],
+            [None; 2]
+        );
+    }
 }

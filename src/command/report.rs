@@ -10,6 +10,7 @@ mod summary;
 mod text;
 mod total;
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -23,7 +24,7 @@ use crate::configured::Configured;
 use crate::gpu;
 use crate::job_name;
 use crate::living::{LivingRow, LivingView, job_id};
-use crate::series::{self, Series};
+use crate::series;
 use crate::table::{self, printable};
 use log::{LoggedSteps, jobs_with, read};
 use output::{put, refused};
@@ -132,15 +133,17 @@ fn of_job(options: &ReportOptions, job: &Id) -> Result<ExitCode, Failure> {
         Vec::new()
     });
     runs.iter_mut().for_each(|run| run.add_gpus(&gpus, &config.run_dir));
-    // The report is complete without them, too.
-    let series = series::finished(&usage_log, job.as_str()).unwrap_or_else(|error| {
-        eprintln!("jobfence: cannot read the samples: {error}");
+    // 'jobfence hold' has not yet put away that of a step which has just ended. It does so before it removes the file.
+    let kept = series::all_living(&config.run_dir).unwrap_or_default();
+    // The report is complete without them, too. A site may have its users read the usage log alone.
+    let mut series = series::finished(&usage_log, job.as_str()).unwrap_or_else(|error| {
+        if options.html.is_some() || error.kind() != ErrorKind::PermissionDenied {
+            eprintln!("jobfence: cannot read the samples: {error}");
+        }
         Vec::new()
     });
-    // 'jobfence hold' has not yet put away that of a step which has just ended.
-    let kept = series::all_living(&config.run_dir).unwrap_or_default();
-    let all: Vec<Series> = series.iter().chain(kept.iter().filter(|kept| kept.job == job.as_str())).cloned().collect();
-    runs.iter_mut().for_each(|run| run.add_energy(&all, config.carbon_intensity));
+    series.extend(kept.into_iter().filter(|kept| kept.job == job.as_str()));
+    runs.iter_mut().for_each(|run| run.add_energy(&series, config.carbon_intensity));
     let of_log = runs.len();
     // The newest comes first.
     runs.reverse();

@@ -139,6 +139,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn before_a_setup_nothing_of_a_scheduler_is_a_fault() {
+        let mut rows = Rows::new(Form::Text);
+        rows.fault("pam", "a");
+        rows.as_remarks(|rows| rows.fault("htcondor", "b"));
+        let kinds: Vec<RowKind> = rows.rows.iter().map(|row| row.kind).collect();
+        assert_eq!(kinds, [RowKind::Fault, RowKind::Remark]);
+    }
+
+    #[test]
     fn why_a_verdict_is_bad_stands_first() {
         let mut rows = Rows::new(Form::Text);
         rows.fact("layout", "unified");

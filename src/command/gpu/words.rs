@@ -6,6 +6,7 @@ use std::time::Duration;
 use jobfence::bytes::mebibytes;
 
 use super::figures::{GpuUse, JobGpus};
+use crate::energy::watt_hours;
 use crate::table::{NONE, clock, printable};
 
 impl GpuUse {
@@ -68,7 +69,7 @@ pub fn of_all(gpus: &JobGpus) -> [String; 2] {
 }
 
 fn energy(joules: Option<f64>) -> String {
-    joules.map(|joules| format!(", {:.1} Wh", joules / 3600.0)).unwrap_or_default()
+    joules.map(|joules| format!(", {}", watt_hours(joules))).unwrap_or_default()
 }
 
 fn memory(peak: Option<u64>, total: Option<u64>) -> String {

@@ -155,6 +155,35 @@ pub fn runs_of(mut lines: Vec<LoggedStep>) -> Vec<JobRun> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_co2_is_that_of_all_or_unknown() {
+        let line = serde_json::json!({"job": "7", "step": "0", "started": "2026-11-25T03:00:00Z", "ended": "2026-11-25T04:00:00Z"});
+        let series = Series {
+            job: "7".to_owned(),
+            step: "0".to_owned(),
+            started: "2026-11-25T03:00:00Z".to_owned(),
+            energy: Some(StepEnergy { joules: 3.6e6, cpu_seconds: 1.0 }),
+            ..Series::default()
+        };
+        let carbon = |gpus: Option<&[Option<f64>]>, all: &[Series], of_kwh| {
+            let mut run = runs_of(vec![LoggedStep::new(line.clone())]).remove(0);
+            run.gpus = gpus.map(|energies| {
+                let mut gpus = JobGpus::default();
+                for (number, energy) in energies.iter().enumerate() {
+                    gpus.of(&format!("/dev/nvidia{number}")).energy = *energy;
+                }
+                gpus
+            });
+            run.add_energy(all, of_kwh);
+            run.carbon_grams
+        };
+        let known = [series];
+        assert_eq!(carbon(None, &known, Some(400)), Some(400.0));
+        assert_eq!(carbon(Some(&[Some(1.8e6), Some(1.8e6)]), &known, Some(400)), Some(800.0));
+        assert_eq!(carbon(Some(&[Some(1.8e6), None]), &known, Some(400)), None);
+        assert_eq!([carbon(Some(&[Some(1.8e6)]), &[], Some(400)), carbon(None, &known, None)], [None; 2]);
+    }
+
     /// Steps as `NAME BEGIN-END`, in seconds; behind a slash the run, and behind a colon the user.
     fn runs(steps: &[&str]) -> Vec<String> {
         let moment = |second: &str| format!("2026-11-25T03:31:{second:0>2}Z");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The terminal while `jobfence top` uses it. However the program ends, the terminal is as before.
+//! The terminal while `jobfence top` uses it. When the program ends, the terminal is as before, unless this process hangs in a look at jobs
+//! and SIGALRM has to end it.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
