@@ -39,6 +39,10 @@ const int32_t **__ctype_tolower_loc(void)
 """
 # How long it takes with ReapInterval=1: a restart, a job, and fewer jobs than many wait for others.
 PATIENCE = 90
+# In how many seconds the database's commands answer, or hold asks again, about half. Less than `FRESH`, since a call ends before its caller.
+IN_TIME = 2
+# Three calls to ask and three to tell are by design for sixty jobs.
+FEW = 6
 
 
 def commands(site):
@@ -57,8 +61,10 @@ def commands(site):
     for name in ("sacct", "sacctmgr"):
         real = shutil.which(name, path=sites.PATH)
         script = place / name
-        script.write_text(f"#!/bin/sh\n[ \"$1\" = --version ] || echo {name} \"$@\" >>{place}/calls\n"
-                          f"{preload if name == 'sacctmgr' else ''}exec {real} \"$@\"\n")
+        preloaded = preload if name == "sacctmgr" else ""
+        script.write_text(f"#!/bin/sh\n[ \"$1\" = --version ] && {{ {preloaded}exec {real} \"$@\"; }}\n"
+                          f"echo {name} \"$@\" >>{place}/calls\nbegan=$(date +%s%N)\n{preloaded}{real} \"$@\"\ncode=$?\n"
+                          f"[ $(($(date +%s%N) - began)) -gt {IN_TIME}000000000 ] || echo {name} >>{place}/in_time\nexit $code\n")
         script.chmod(0o755)
     return place
 
@@ -68,7 +74,16 @@ def calls(site):
     place = site.home / "commands/calls"
     said = kernel.read(place).splitlines() if place.exists() else []
     place.unlink(missing_ok=True)
+    place.with_name("in_time").unlink(missing_ok=True)
     return said
+
+
+def calls_by_design(site):
+    """The calls since the last time, and how many there may be: a call that a busy machine answered late is made again, about half."""
+    place = site.home / "commands/in_time"
+    in_time = len(kernel.read(place).splitlines()) if place.exists() else 0
+    said = calls(site)
+    return said, FEW + 2 * (len(said) - in_time)
 
 
 @contextlib.contextmanager
@@ -295,8 +310,8 @@ def many_jobs_are_few_calls(site):
         with held(site, place) as (_, said):
             until(lambda: comments() == 60, PATIENCE, "all comments")
             time.sleep(3)
-            first = calls(site)
-            expect(len(first) <= 6, f"for 60 jobs there were {len(first)} calls: {first}; hold says: {kernel.read(said)}")
+            first, most = calls_by_design(site)
+            expect(len(first) <= most, f"for 60 jobs there were {len(first)} calls: {first}; hold says: {kernel.read(said)}")
         text = "x" * 2000
         done = site.command("sacctmgr", "--immediate", "modify", "job", "where", f"jobid={array}", "set", f"AdminComment={text}")
         expect_equal(done.returncode, 0, f"sacctmgr ({done.stderr})")
@@ -308,9 +323,9 @@ def many_jobs_are_few_calls(site):
         with held(site, place) as (_, said):
             jobid = site.submit(user, BURN % 1, "--mem=200")
             settled(site, jobid)
-            again = calls(site)
-            expect(len(again) <= 6, f"then there were {len(again)} calls: {again}; hold says: {kernel.read(said)}")
-    return f"{len(first)} calls, then {len(again)}"
+            again, most_again = calls_by_design(site)
+            expect(len(again) <= most_again, f"then there were {len(again)} calls: {again}; hold says: {kernel.read(said)}")
+    return f"{len(first)} calls of at most {most}, then {len(again)} of at most {most_again}"
 
 
 @case(on=("private",), layout=False)
