@@ -148,6 +148,19 @@ mod tests {
         assert!(shared.entry().name.len() + ",2147483647.18446744073709551615".len() <= 255, "the name of a file");
     }
 
+    #[test]
+    fn what_a_later_release_notes_beside_it_stays() {
+        let shared = shared();
+        let text = shared.to_string().replace("noted.gpus=2\n", "noted.gpus=2\nnoted.queue=q+20\nnoted.x=\n");
+        let later = Record::parse(&text).unwrap();
+        assert_eq!((later.to_string(), later.noted().facts()), (text.clone(), shared.noted().facts()));
+        assert_eq!(later.noted().or(&Noted::default()), later.noted());
+        assert_eq!(Noted::default().or(&later.noted()), later.noted());
+        for wrong in ["noted.gpus=3\n", "noted.x\n", "later.x=1\n"] {
+            assert!(Record::parse(&text.replace("noted.x=\n", wrong)).is_err(), "{wrong}");
+        }
+    }
+
     /// As the previous release reads a record: it must not act on one that is not its own.
     #[test]
     fn an_older_release_takes_what_is_shared_for_that_of_a_living_process() {

@@ -3,7 +3,8 @@
 //!
 //! One line for each that is known, in this order: `noted.user`, `noted.partition`, `noted.account`, `noted.qos`, `noted.project`,
 //! `noted.global_job`, `noted.job_name`, each escaped as an id is; `noted.cpus` in thousandths, `noted.memory` in bytes, and `noted.gpus`. Only
-//! where there is a usage log.
+//! where there is a usage log. A later release may write more lines behind these, `noted.KEY=VALUE`. They stay as they are, so that a
+//! node that goes back to this release closes the fences of the later one.
 //!
 //! And what `MetricsFile` says of each job beside what the kernel knows. With such a file, the step's directory has it as an extended
 //! attribute.
@@ -21,8 +22,12 @@ pub struct Noted {
     texts: [Option<Id>; 7],
     /// What was granted.
     pub granted: GrantedTo,
+    /// The lines of a later release.
+    later: String,
 }
 
+/// How each line begins.
+const NOTED: &str = "noted.";
 const TEXTS: [&str; 7] = [
     "noted.user=",
     "noted.partition=",
@@ -41,7 +46,8 @@ impl Noted {
     pub fn new(facts: &Facts, granted: GrantedTo) -> Self {
         let Facts { user, partition, account, qos, project, global_job, job_name, .. } = facts;
         let text = |fact: &Fact<String>| fact.said().and_then(|text| Id::new(text.clone()).ok());
-        Self { texts: [user, partition, account, qos, project, global_job, job_name].map(text), granted }
+        let texts = [user, partition, account, qos, project, global_job, job_name].map(text);
+        Self { texts, granted, later: String::new() }
     }
 
     /// What is noted, as facts.
@@ -58,7 +64,8 @@ impl Noted {
         for (text, theirs) in texts.iter_mut().zip(&other.texts) {
             *text = text.take().or_else(|| theirs.clone());
         }
-        Self { texts, granted: self.granted.or(other.granted) }
+        let later = if self.later.is_empty() { other.later.clone() } else { self.later };
+        Self { texts, granted: self.granted.or(other.granted), later }
     }
 
     /// Reads the lines at the beginning of a text, and returns what follows them.
@@ -84,6 +91,17 @@ impl Noted {
         };
         let cpus = number(CPUS)?.map(Cpus::from_thousandths);
         noted.granted = GrantedTo { cpus, memory: number(MEMORY)?, gpus: number(GPUS)? };
+        while rest.starts_with(NOTED) {
+            let (line, behind) = rest.split_once('\n')?;
+            let (key, _) = line.split_once('=')?;
+            // One that is known stands further above, and only once.
+            if TEXTS.iter().chain(&[CPUS, MEMORY, GPUS]).any(|known| known.strip_suffix('=') == Some(key)) {
+                return None;
+            }
+            noted.later.push_str(line);
+            noted.later.push('\n');
+            rest = behind;
+        }
         Some((noted, rest))
     }
 }
@@ -101,7 +119,7 @@ impl fmt::Display for Noted {
                 writeln!(f, "{key}{value}")?;
             }
         }
-        Ok(())
+        f.write_str(&self.later)
     }
 }
 
@@ -123,7 +141,11 @@ impl Allocated {
     /// Takes what the metrics need: there is little room in an attribute.
     pub fn new(noted: &Noted, (cpus_limit, processes_limit): (Option<Cpus>, Option<u64>)) -> Self {
         let [_, partition, ..] = noted.texts.clone();
-        let noted = Noted { texts: [None, partition, None, None, None, None, None], ..*noted };
+        let noted = Noted {
+            texts: [None, partition, None, None, None, None, None],
+            granted: noted.granted,
+            later: String::new(),
+        };
         Self { noted, cpus_limit, processes_limit }
     }
 
