@@ -70,7 +70,7 @@ quick: cargo
 	python3 -B tests/check.py --tier quick
 
 check: cargo
-	tests/need build host browser slurm accounting vm release deb rpm
+	tests/need build host browser collector slurm accounting vm release deb rpm
 	python3 -B tests/check.py
 
 slice: cargo
@@ -78,7 +78,7 @@ slice: cargo
 	python3 -B tests/check.py --slice $(SLICE)
 
 check-all: cargo
-	tests/need build host browser slurm accounting vm release deb rpm cluster
+	tests/need build host browser collector slurm accounting vm release deb rpm cluster
 	JOBFENCE_FAULTS=all python3 -B tests/check.py --tier all
 
 mutants: cargo

@@ -317,7 +317,9 @@ def many_jobs_are_few_calls(site):
         expect_equal(done.returncode, 0, f"sacctmgr ({done.stderr})")
         with held(site, place) as (_, said):
             time.sleep(45)
-            expect_equal(calls(site), [], f"the calls after a restart; hold says: {kernel.read(said)}")
+            # What a call has written that was answered late is not known to be written.
+            restarted = calls(site)
+            expect(len(restarted) <= most - FEW, f"the calls after a restart: {restarted}; hold says: {kernel.read(said)}")
         # Without what it has noted down, it asks about all again, and sacct says more than a pipe holds.
         (log / ".usage.jsonl.stored").unlink()
         with held(site, place) as (_, said):

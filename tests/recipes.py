@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The recipes of docs/usage.md for other programs that read the usage log, as printed there: recipes.py --bin FILE [NAME...].
+
+Nothing of a site's is asked: a stand-in for Elasticsearch takes what rsyslog sends.
+"""
+
+import argparse
+import collections
+import contextlib
+import http.server
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
+TOP = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TOP / "tests"))
+from contract.harness import Skip, expect, expect_equal  # noqa: E402
+
+PAGE = TOP / "docs/usage.md"
+PATIENCE = 120
+
+
+def block(language):
+    """What the page prints in this language."""
+    found = re.findall(rf"(?ms)^```{language}\n(.*?)^```$", PAGE.read_text())
+    expect_equal(len(found), 1, f"blocks of {language} in {PAGE.name}")
+    return found[0]
+
+
+def replaced(text, *pairs):
+    for old, new in pairs:
+        expect_equal(text.count(old), 1, f"how often the recipe has {old}")
+        text = text.replace(old, str(new))
+    return text
+
+
+def lines(top, count, seed, nodes=1):
+    """Of a usage log as a site has it."""
+    path = top / "made.jsonl"
+    words = "--lines", count, "--seed", seed, "--nodes", nodes, "--days", 60, path
+    subprocess.run([sys.executable, "-B", TOP / "tests/usage_log.py", *map(str, words)], check=True)
+    return path.read_text().splitlines()
+
+
+def until(is_so, what, said):
+    deadline = time.monotonic() + PATIENCE
+    while not is_so():
+        expect(time.monotonic() < deadline, f"{what}: not after {PATIENCE} s; {said()}")
+        time.sleep(0.05)
+
+
+class Store:
+    """What Elasticsearch does here: it keeps documents by their ids, while it is up."""
+
+    def __init__(self):
+        store, self.documents, self.wrong, self.lines = self, {}, [], 0
+
+        class Asked(http.server.BaseHTTPRequestHandler):
+            def answer(self, status, value):
+                text = json.dumps(value).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def do_GET(self):
+                self.answer(200, {"status": "green"})
+
+            do_HEAD = do_GET
+
+            def do_POST(self):
+                text = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                rows = text.splitlines()
+                for action, line in zip(rows[::2], rows[1::2], strict=True):
+                    action = json.loads(action)
+                    if self.path != "/_bulk" or list(action) != ["index"] or sorted(action["index"]) != ["_id", "_index"]:
+                        store.wrong.append((self.path, action))
+                    store.lines += 1
+                    store.documents[action["index"]["_id"]] = line
+                self.answer(200, {"errors": False, "items": [{"index": {"status": 201}}] * (len(rows) // 2)})
+
+            def log_message(self, *_):
+                pass
+
+        self.handler, self.port = Asked, 0
+
+    @contextlib.contextmanager
+    def up(self):
+        with http.server.HTTPServer(("127.0.0.1", self.port), self.handler) as server:
+            self.port = server.server_address[1]
+            serving = threading.Thread(target=server.serve_forever, args=(0.05,))
+            serving.start()
+            try:
+                yield
+            finally:
+                server.shutdown()
+                serving.join()
+
+
+def rsyslog_sends_each_line_once(top, _):
+    """Over a server that is down, a restart, a log that is set aside, a line as long as they get, and a log that is read again."""
+    rsyslogd = shutil.which("rsyslogd", path="/usr/sbin:/usr/bin")
+    if not rsyslogd or not list(Path("/usr/lib").glob("**/rsyslog/omelasticsearch.so")):
+        raise Skip("needs rsyslog and rsyslog-elasticsearch")
+    log, conf, said = top / "log/usage.jsonl", top / "jobfence.conf", top / "said"
+    log.parent.mkdir()
+    (top / "spool").mkdir()
+    all_lines = lines(top, 400, 1)
+    task = json.dumps({"task": 1, "sentence": "x" * 400})
+    all_lines[150] = all_lines[150].replace('"tasks":[]', f'"tasks":[{",".join([task] * 64)}]')
+    expect(len(all_lines[150]) > 25_000, "the long line")
+
+    def add(some):
+        with open(log, "a") as file:
+            file.writelines(f"{line}\n" for line in some)
+
+    @contextlib.contextmanager
+    def rsyslog():
+        with open(said, "a") as words:
+            daemon = subprocess.Popen([rsyslogd, "-n", "-f", conf, "-i", top / "pid"], stdin=subprocess.DEVNULL, stdout=words, stderr=words)
+        try:
+            yield daemon
+        finally:
+            daemon.terminate()
+            daemon.wait(PATIENCE)
+
+    def has(count):
+        until(lambda: len(store.documents) >= count, f"{count} lines",
+              lambda: f"there are {len(store.documents)}; rsyslog says {said.read_text()}")
+
+    store = Store()
+    add(all_lines[:100])
+    with contextlib.ExitStack() as down:
+        down.enter_context(store.up())
+        conf.write_text(replaced(block("rsyslog"), ("/var/spool/rsyslog", top / "spool"), ("/var/log/jobfence/usage.jsonl", log),
+                                 ("logs.example.org", "127.0.0.1"), ("9200", store.port), ('usehttps="on"', 'usehttps="off"')))
+        with rsyslog():
+            has(100)
+            add(all_lines[100:200])
+            has(200)
+            # As jobfence does it.
+            log.rename(log.with_name("usage.jsonl-20260921T141320Z"))
+            add(all_lines[200:250])
+            has(250)
+            down.close()
+            add(all_lines[250:300])
+            until(lambda: "suspending" in said.read_text(), "a server that cannot be reached", said.read_text)
+            with store.up():
+                has(300)
+    add(all_lines[300:400])
+    with store.up(), rsyslog():
+        has(400)
+    (log.parent / "usage.jsonl-20260921T141320Z").rename(log)
+    shutil.rmtree(top / "spool")
+    (top / "spool").mkdir()
+    sent = store.lines
+    with store.up(), rsyslog():
+        until(lambda: store.lines >= sent + 200, "the first lines once more", said.read_text)
+    expect_equal(store.wrong, [], "what Elasticsearch 8 would refuse")
+    lost, other = set(all_lines) - set(store.documents.values()), set(store.documents.values()) - set(all_lines)
+    expect_equal((len(store.documents), len(lost), len(other)), (400, 0, 0), "the documents, lines that are lost, and others")
+
+
+def duckdb_has_the_same_hours(top, command):
+    """As `jobfence report --by account`."""
+    try:
+        import duckdb
+    except ImportError as error:
+        raise Skip("needs the Python package duckdb") from error
+    logs = top / "logs"
+    logs.mkdir()
+    made = [(line, json.loads(line)) for line in lines(top, 6000, 2, 8)]
+    nodes = collections.defaultdict(set)
+    for _, value in made:
+        nodes[value["job"]].add(value["node"])
+    # As the page says it: of these the two agree.
+    alone = [line for line, value in made if len(nodes[value["job"]]) == 1]
+    (logs / "usage.jsonl").write_text("\n".join(alone) + "\n")
+    done = subprocess.run([command, "report", "--by", "account", "--since", "100years", "--logs", logs, "--json"],
+                          capture_output=True, text=True, check=False)
+    expect_equal(done.returncode, 0, f"report ({done.stderr})")
+    ours = {row["name"]: row for row in json.loads(done.stdout)["groups"]}
+    theirs = duckdb.sql(replaced(block("sql"), ("/srv/usage-logs", logs))).fetchall()
+    expect_equal({row[0] for row in theirs}, set(ours), "the accounts")
+    for account, jobs, *hours in theirs:
+        expect_equal(jobs, ours[account]["jobs"], f"the jobs of {account}")
+        for name, found in zip(("reserved", "used", "wasted"), hours, strict=True):
+            wanted = ours[account][f"cpu_hours_{name}"]
+            expect(abs(found - wanted) <= 1e-4 * (1 + wanted), f"of {account} are {found} h {name}, and report has {wanted}")
+    expect(len(theirs) > 10, f"{len(theirs)} accounts")
+
+
+CASES = rsyslog_sends_each_line_once, duckdb_has_the_same_hours
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bin", type=Path, required=True)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    options = parser.parse_args()
+    counts = {"ok": 0, "FAIL": 0, "skip": 0}
+    for case in (case for case in CASES if not options.names or case.__name__ in options.names):
+        began, more = time.monotonic(), ""
+        with tempfile.TemporaryDirectory(prefix="jobfence-recipes.") as top:
+            try:
+                more, verdict = case(Path(top), options.bin.resolve()), "ok"
+            except AssertionError as error:
+                verdict = "FAIL"
+                print(f"     {error}")
+            except Skip as reason:
+                more, verdict = reason, "skip"
+        counts[verdict] += 1
+        print(f"{verdict:4} {case.__name__} {time.monotonic() - began:.1f} s" + (f"  ({more})" if more else ""), flush=True)
+    print(f"\n{counts['ok']} passed, {counts['FAIL']} failed, {counts['skip']} skipped")
+    return 1 if counts["FAIL"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
