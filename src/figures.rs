@@ -139,6 +139,11 @@ figures! {
     io_pressure_some: Seconds, Sum, Card;
     /// Time during which all processes waited for disks.
     io_pressure_full: Seconds, Sum;
+    /// What system calls have read: files of each kind, also on NFS and Lustre and from the page cache, and pipes. No cgroup counts this;
+    /// see [`crate::sys::call_bytes`].
+    rchar: Bytes, Sum;
+    /// What system calls have written, likewise.
+    wchar: Bytes, Sum;
 }
 
 /// The description of a figure.
