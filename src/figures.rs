@@ -251,6 +251,15 @@ impl Usage {
         }
     }
 
+    /// What system calls have read and written, if that is much, and disks tell little of it.
+    pub fn moved_beside_disks(&self) -> Option<(u64, u64)> {
+        const MUCH: u64 = 1 << 30;
+        let (read, written) = self.rchar.zip(self.wchar)?;
+        let moved = read.saturating_add(written);
+        let disks = self.read.unwrap_or(0).saturating_add(self.written.unwrap_or(0));
+        (moved >= MUCH && moved / 2 > disks).then_some((read, written))
+    }
+
     /// The sum of all: `with` combines each with the sum so far.
     #[inline(never)]
     pub fn sum<'a>(all: &mut dyn Iterator<Item = &'a Self>, with: fn(&Self, &Self) -> Self) -> Self {

@@ -186,7 +186,7 @@ fn rows(run: &JobRun, total: &Total) -> Vec<Bar> {
             all.push(bar("Disks", None, format!("{} read, {} written", bytes(read), bytes(written))));
         }
     }
-    if let Some((read, written)) = usage.rchar.zip(usage.wchar) {
+    if let Some((read, written)) = usage.moved_beside_disks() {
         let text = format!("{} read, {} written: disks, network, cache and pipes", binary(read), binary(written));
         all.push(bar("All files", None, text));
     }

@@ -56,7 +56,7 @@ impl Figures<'_> {
             let share = self.busiest().map(|(share, _)| share);
             add("disks", share, format!("read {}, wrote {}", binary(read), binary(written)));
         }
-        if let Some((read, written)) = self.far_above_disks() {
+        if let Some((read, written)) = usage.moved_beside_disks() {
             add("all files", None, format!("read {}, wrote {} with pipes", binary(read), binary(written)));
         }
         // Without a limit, the title says it all.
@@ -65,15 +65,6 @@ impl Figures<'_> {
             add("time", share, format!("{} of {}", duration(wall), duration(limit)));
         }
         rows
-    }
-
-    /// What system calls have read and written, if that is much, and if disks tell little of it.
-    fn far_above_disks(&self) -> Option<(u64, u64)> {
-        const MUCH: u64 = 1 << 30;
-        let moved = self.usage.rchar?.saturating_add(self.usage.wchar?);
-        let disks = self.usage.read.unwrap_or(0).saturating_add(self.usage.written.unwrap_or(0));
-        let is_far = moved >= MUCH && moved / 2 > disks;
-        self.usage.rchar.zip(self.usage.wchar).filter(|_| is_far)
     }
 
     /// The node on which memory was nearest to its limit, if the job has several nodes.
