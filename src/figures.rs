@@ -139,6 +139,11 @@ figures! {
     io_pressure_some: Seconds, Sum, Card;
     /// Time during which all processes waited for disks.
     io_pressure_full: Seconds, Sum;
+    /// What system calls have read: files of each kind, also on NFS and Lustre and from the page cache, and pipes. No cgroup counts this;
+    /// see [`crate::sys::call_bytes`].
+    rchar: Bytes, Sum;
+    /// What system calls have written, likewise.
+    wchar: Bytes, Sum;
 }
 
 /// The description of a figure.
@@ -244,6 +249,15 @@ impl Usage {
             disks: Some(disks),
             ..Self::default()
         }
+    }
+
+    /// What system calls have read and written, if that is much, and disks tell little of it.
+    pub fn moved_beside_disks(&self) -> Option<(u64, u64)> {
+        const MUCH: u64 = 1 << 30;
+        let (read, written) = self.rchar.zip(self.wchar)?;
+        let moved = read.saturating_add(written);
+        let disks = self.read.unwrap_or(0).saturating_add(self.written.unwrap_or(0));
+        (moved >= MUCH && moved / 2 > disks).then_some((read, written))
     }
 
     /// The sum of all: `with` combines each with the sum so far.

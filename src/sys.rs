@@ -4,6 +4,7 @@
 //! Nothing here knows what a cgroup or a job is.
 
 pub mod as_user;
+pub mod call_bytes;
 pub mod child;
 pub mod dir;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -87,6 +87,38 @@ for pid in children: os.kill(pid, 9)
 for pid in children: os.waitpid(pid, 0)
 "#;
 
+/// What it, its child and its child's child move without any disk. Nobody below it waits for the last process, whose parent is gone.
+const MOVED: &str = r#"
+import json, os
+def move(megabytes):
+    zero, null, piece = os.open("/dev/zero", os.O_RDONLY), os.open("/dev/null", os.O_WRONLY), bytearray(1 << 20)
+    for one in range(megabytes):
+        os.readv(zero, [piece])
+        os.write(null, piece[:1 << 19])
+def forked(what):
+    pid = os.fork()
+    if pid == 0:
+        what()
+        os._exit(0)
+    return pid
+def child():
+    move(32)
+    os.waitpid(forked(lambda: move(64)), 0)
+def orphan():
+    os.read(ready, 1)
+    move(128)
+    os.close(over)
+move(16)
+os.waitpid(forked(child), 0)
+(ready, gone), (end, over) = os.pipe(), os.pipe()
+os.waitpid(forked(lambda: forked(orphan)), 0)
+os.write(gone, b"!")
+os.close(over)
+os.read(end, 1)
+own = dict(line.split(": ") for line in open("/proc/self/io").read().splitlines())
+print(json.dumps({"rchar_bytes": int(own["rchar"]), "wchar_bytes": int(own["wchar"])}))
+"#;
+
 struct Site {
     top: tempfile::TempDir,
     base: common::Base,
@@ -215,6 +247,26 @@ fn bytes_are_counted_where_they_go_to_a_disk() {
     assert_eq!(Some(sum), line["read_bytes"].as_f64());
     // Operations of one MiB each, or less.
     assert!(line["read_operations"].as_f64().unwrap() >= 32.0, "{line}");
+}
+
+#[test]
+fn bytes_of_system_calls_are_those_of_all_that_were_waited_for() {
+    let Some(site) = Site::new("calls-of-children") else { return };
+    let (own, line) = site.run(&[], MOVED, &[]);
+    for (member, least) in [("rchar_bytes", 112.0 * MIB), ("wchar_bytes", 56.0 * MIB)] {
+        let [own, found] = [&own, &line].map(|of| of[member].as_f64().unwrap_or_else(|| panic!("{member} in {of}")));
+        println!("{member}: {found} in the log, {own} by its own count");
+        // What the program moves after its count, and jobfence itself: far less than the least part of one process.
+        assert!(
+            own >= least && (own..own + 0.5 * MIB).contains(&found),
+            "{member}: {found}, and {own} by its own count"
+        );
+    }
+    // A fence that others open and close says nothing of it.
+    site.done(&["open", "--job", "1", "--user", "65534"]);
+    site.done(&["close", "--job", "1"]);
+    let line = site.last();
+    assert_eq!((&line["job"], &line["rchar_bytes"], &line["wchar_bytes"]), (&"1".into(), &Value::Null, &Value::Null));
 }
 
 #[test]

@@ -83,7 +83,7 @@ mod tests {
         r#""read_operations":3,"write_operations":4}],"cpu_pressure_some_seconds":0.000026,"#,
         r#""cpu_pressure_full_seconds":0.000027,"memory_pressure_some_seconds":0.000028,"#,
         r#""memory_pressure_full_seconds":0.000029,"io_pressure_some_seconds":0.000030,"#,
-        r#""io_pressure_full_seconds":0.000031,"job_cpu_seconds":0.000001,"job_memory_peak_bytes":7,"#,
+        r#""io_pressure_full_seconds":0.000031,"rchar_bytes":32,"wchar_bytes":33,"job_cpu_seconds":0.000001,"job_memory_peak_bytes":7,"#,
         r#""tasks":["#
     );
 

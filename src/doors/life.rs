@@ -29,6 +29,7 @@ use crate::record::{Record, Records};
 use crate::report::account::{End, Ending, since_boot};
 use crate::requests::UserRequests;
 use crate::schedulers::ALL;
+use crate::sys::call_bytes::Moved;
 use crate::sys::process::{self, Owner};
 
 /// How long a fence may take to freeze or thaw.
@@ -411,6 +412,11 @@ pub fn freeze(config: &Config, which: &WantedFences, is_frozen: bool) -> Result<
 /// Ends the processes in these fences and removes them. Returns the result for each; an error with one does not affect the others. Empty:
 /// there was none, which is no error.
 pub fn close(config: &Config, which: &WantedFences) -> Result<Vec<Result<HowClosed>>> {
+    close_counted(config, which, (None, None))
+}
+
+/// As [`close`], for one fence whose processes this process has waited for: they have moved so much.
+pub fn close_counted(config: &Config, which: &WantedFences, moved: Moved) -> Result<Vec<Result<HowClosed>>> {
     let found = records(config, which)?;
     // As in `usage`.
     if found.is_empty() {
@@ -419,13 +425,19 @@ pub fn close(config: &Config, which: &WantedFences) -> Result<Vec<Result<HowClos
     let host = Host::read(config)?;
     // One deadline for all, and a little time for each: a process that does not die must not keep the other fences from closing.
     let deadline = Instant::now() + config.cleanup_timeout;
-    let one = |record| close_one(&host, config, record, deadline.max(Instant::now() + LEAST_TO_CLOSE));
+    let one = |record| close_one(&host, config, record, moved, deadline.max(Instant::now() + LEAST_TO_CLOSE));
     Ok(found.iter().map(one).collect())
 }
 
-fn close_one(host: &Host, config: &Config, record: &Record, deadline: Instant) -> Result<HowClosed> {
+fn close_one(
+    host: &Host,
+    config: &Config,
+    record: &Record,
+    (rchar, wchar): Moved,
+    deadline: Instant,
+) -> Result<HowClosed> {
     let fence = resumed(host, config, record).ok();
-    let seen = fence.as_ref().map(see);
+    let seen = fence.as_ref().map(see).map(|seen| Seen { usage: Usage { rchar, wchar, ..seen.usage }, ..seen });
     let line = fence.as_ref().zip(seen.as_ref()).and_then(|(fence, seen)| line_of(fence, config, record, seen));
     let closed = resume::close(host, ALL, Records::open(&config.run_dir)?, record, deadline)?;
     // If another process has closed the fence, that process wrote the line.

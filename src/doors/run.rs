@@ -23,7 +23,7 @@ use crate::config::{Config, KEYS, Limit, LimitNumbers, Mode, Percent, SwapSpace,
 use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::fence::Fence;
-use crate::figures::{GrantedTo, LimitedTo};
+use crate::figures::{GrantedTo, LimitedTo, Usage};
 use crate::host::Host;
 use crate::job::{Cpus, Grant, Id, JobKey};
 use crate::launch::{self, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, end};
@@ -33,6 +33,7 @@ use crate::report::account::{End, Ending, Exit};
 use crate::report::card::{self, Figures, Words};
 use crate::requests::UserRequests;
 use crate::schedulers::ALL;
+use crate::sys::call_bytes::CallBytes;
 use crate::sys::child::{PlacedChild, leave_descriptors};
 
 /// What to run, as which user, within which limits.
@@ -106,8 +107,10 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         fenced(fence);
         Ok(())
     };
+    let call_bytes = CallBytes::begin(&host.proc);
     let how = spawn(|pid| attach(&mut fence, pid), request.user.as_ref(), &command, WaitPidFlag::WUNTRACED);
-    let usage = fence.usage();
+    let (rchar, wchar) = CallBytes::since(call_bytes.as_ref());
+    let usage = Usage { rchar, wchar, ..fence.usage() };
     let used = report::ended(fence.key(), &usage);
     let asked = request.processes.map(|most| AskedProcesses { most, option: "--processes" });
     let (sentences, _) = launch::tell(&fence, kernel_log.as_ref(), asked, Reported::default(), Some("--mem"));

@@ -225,7 +225,7 @@ mod tests {
             "\"cpu_user_seconds\":null,",
             "\"read_bytes\":1,\"written_bytes\":2,\"read_operations\":3,\"write_operations\":4,",
             "\"disks\":[{\"disk\":\"8:0\",\"read_bytes\":1,",
-            "\"io_pressure_full_seconds\":null}",
+            "\"io_pressure_full_seconds\":null,\"rchar_bytes\":null,\"wchar_bytes\":null}",
         ] {
             assert!(json.contains(member), "{member} in {json}");
         }

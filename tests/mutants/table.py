@@ -459,6 +459,24 @@ BREAKS = (
         "host usage bytes_are_counted_where_they_go_to_a_disk processes_of_5_ms_are_counted_all",
     ),
     Break(
+        "children_move_nothing", "src/sys/call_bytes.rs",
+        'proc.open_file("self/io", OFlag::O_RDONLY)',
+        'proc.open_file("thread-self/io", OFlag::O_RDONLY)',
+        "host usage bytes_of_system_calls_are_those_of_all_that_were_waited_for",
+    ),
+    Break(
+        "what_was_moved_before_counts", "src/sys/call_bytes.rs",
+        "now.0.checked_sub(before.0)?",
+        "now.0.max(before.0)",
+        "unit what_a_childs_child_reads_and_writes_counts",
+    ),
+    Break(
+        "adopted_processes_have_moved_nothing", "src/schedulers/slurm/spank/step.rs",
+        "Some(_) if has_tasks => CallBytes::begin",
+        "Some(_) => CallBytes::begin",
+        "slurm usage_of_system_calls",
+    ),
+    Break(
         "cached_files_are_taken_for_need", "src/cgroup/events.rs",
         "Some(self.file?.saturating_sub(self.shared?))",
         "{ let _ = self.shared; self.file.map(|_| 0) }",

@@ -186,6 +186,10 @@ fn rows(run: &JobRun, total: &Total) -> Vec<Bar> {
             all.push(bar("Disks", None, format!("{} read, {} written", bytes(read), bytes(written))));
         }
     }
+    if let Some((read, written)) = usage.moved_beside_disks() {
+        let text = format!("{} read, {} written: disks, network, cache and pipes", binary(read), binary(written));
+        all.push(bar("All files", None, text));
+    }
     if let Some(throttled) = usage.throttled.filter(|throttled| !throttled.is_zero()) {
         let periods = usage.throttled_periods.zip(usage.periods.filter(|periods| *periods > 0));
         let text = format!("{} by the CPU quota; the bar is the share of its periods", in_words(throttled));
@@ -235,6 +239,7 @@ mod tests {
         let step = LoggedStep::new(json!({
             "job": "7", "step": "0", "started": "2026-11-25T03:00:00Z", "ended": "2026-11-25T04:00:00Z",
             "job_name": "<i>\u{202e}solve", "read_bytes": 0, "written_bytes": 0, "disks": [], "memory_anonymous_bytes": 0,
+            "rchar_bytes": 12_u64 << 30, "wchar_bytes": 3_u64 << 30,
         }));
         let unnamed = LoggedStep::new(json!({"job": "7", "step": "0", "ended": "2026-11-25T04:00:00Z"}));
         let site = "Help: https://hpc.example/?a=\"b <b>us</b>\u{1b}";
@@ -244,6 +249,7 @@ mod tests {
             "Help: <a href=\"https://hpc.example/?a=&quot;b\" rel=\"noreferrer\">https://hpc.example/?a=&quot;b</a> &lt;b&gt;us&lt;/b&gt;?",
             "Left out, since all that is known of it is zero: memory at the end, disks.",
             "CPU time</dt><dd><span class=\"share\"></span><span class=\"of\">unknown</span>",
+            "All files</dt><dd><span class=\"share\"></span><span class=\"of\">12.0 GiB read, 3.0 GiB written: disks, network, cache and pipes<",
         ] {
             assert!(page.contains(part), "{part} in {page}");
         }

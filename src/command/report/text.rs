@@ -175,6 +175,10 @@ fn head(run: &JobRun) -> Vec<String> {
             format!("read {}, written {}{}", mebibytes(read), mebibytes(written), unwritten.unwrap_or_default()),
         );
     }
+    if let (Some(read), Some(written)) = (total.usage.rchar, total.usage.wchar) {
+        let (read, written) = (mebibytes(read), mebibytes(written));
+        line("all files", format!("read {read}, written {written}: disks, network, cache, pipes"));
+    }
     lines
 }
 
@@ -255,6 +259,8 @@ pub fn json(job: &Id, runs: &[JobRun], of_log: usize, living: &[LivingRow]) -> V
             "read_bytes": total.usage.read,
             "written_bytes": total.usage.written,
             "unwritten_bytes": total.usage.memory_unwritten,
+            "rchar_bytes": total.usage.rchar,
+            "wchar_bytes": total.usage.wchar,
             "gpus": run.gpus.as_ref().map(JobGpus::json),
             "energy_joules": run.energy.map(|energy| energy.joules),
             "energy_cpu_seconds": run.energy.map(|energy| energy.cpu_seconds),
@@ -324,6 +330,7 @@ mod tests {
                 "job": "7", "step": name, "started": "2024-03-01T00:01:00Z", "ended": "2024-03-01T00:01:02Z",
                 "started_unix_seconds": began, "ended_unix_seconds": ended, "wall_seconds": wall, "cpu_seconds": 1.4,
                 "cpus_granted": 2, "cpus_limit": 1, "memory_unwritten_bytes": 30 << 20, "read_bytes": 0, "written_bytes": 0,
+                "rchar_bytes": 12_u64 << 30, "wchar_bytes": 3_u64 << 30,
             }))
         };
         let run = |steps| JobRun { is_beside_another: false, gpus: None, energy: None, carbon_grams: None, steps };
@@ -333,12 +340,21 @@ mod tests {
         assert_eq!((total.cpu_efficiency(), efficiency(&only.steps[0])), (Some(70.0), Some(70.0)));
         assert_eq!((total.cpus, total.cpus_granted), (Some(Cpus::whole(1)), Some(Cpus::whole(2))));
         let text = in_words(std::slice::from_ref(&only), 1, &[], 80, false);
-        for part in ["1.4s of 2.0s (70.0 %), 1 of 2 CPUs\n", "written 0.0 MiB, 30.0 MiB yet to be written\n"] {
+        for part in [
+            "1.4s of 2.0s (70.0 %), 1 of 2 CPUs\n",
+            "written 0.0 MiB, 30.0 MiB yet to be written\n",
+            "  all files read 12288.0 MiB, written 3072.0 MiB: disks, network, cache, pipes\n",
+        ] {
             assert!(text.contains(part), "{part} in {text}");
         }
         assert!(in_words(&[only], 1, &[], 80, true).contains("CPUs: 1 of 2\n"));
-        let two = run(vec![step("0", 60.25, 61.5, 1.25), step("1", 61.5, 62.75, 1.25)]);
+        let mut two = run(vec![step("0", 60.25, 61.5, 1.25), step("1", 61.5, 62.75, 1.25)]);
         assert_eq!(two.wall(), Some(Duration::from_millis(2500)));
+        // The extern step never says what was read and written.
+        two.steps
+            .push(LoggedStep::new(json!({"job": "7", "step": "extern", "rchar_bytes": null, "wchar_bytes": null})));
+        let usage = Total::from_run(&two).usage;
+        assert_eq!((usage.rchar, usage.wchar), (Some(24 << 30), Some(6 << 30)));
         // As earlier releases write it.
         let old = |wall: f64| {
             let mut old = step("0", 0.0, 0.0, wall).json;

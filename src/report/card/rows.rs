@@ -56,6 +56,9 @@ impl Figures<'_> {
             let share = self.busiest().map(|(share, _)| share);
             add("disks", share, format!("read {}, wrote {}", binary(read), binary(written)));
         }
+        if let Some((read, written)) = usage.moved_beside_disks() {
+            add("all files", None, format!("read {}, wrote {} with pipes", binary(read), binary(written)));
+        }
         // Without a limit, the title says it all.
         if let (Some(wall), Some(limit)) = (self.wall, self.time_limit) {
             let share = percent(wall.as_micros(), limit.as_micros());

@@ -120,6 +120,21 @@ fn without_a_nodes_figures_nothing_less_is_advised() {
 }
 
 #[test]
+fn files_have_a_row_where_disks_tell_little_of_much() {
+    let row = |rchar, wchar, disks: u64| {
+        let disk = DiskIo { disk: (8, 0), read: disks, written: 0, reads: 9, writes: 9 };
+        let usage = Usage { rchar, wchar, ..with_disk(usage(), disk) };
+        let text = card(&figures(&usage));
+        text.lines().find(|line| line.contains("files")).map(str::to_owned)
+    };
+    let shown = "  all files                              read 12.0 GiB, wrote 3.0 GiB with pipes";
+    assert_eq!(row(Some(12 * GIB), Some(3 * GIB), GIB).as_deref(), Some(shown));
+    assert_eq!(row(Some(12 * GIB), Some(3 * GIB), 8 * GIB), None, "most of it is in the row above");
+    assert_eq!(row(Some(GIB / 2), Some(GIB / 4), 0), None, "little");
+    assert_eq!([row(None, None, 0), row(None, Some(9 * GIB), 0)], [None, None], "not known");
+}
+
+#[test]
 fn a_job_that_used_what_it_had() {
     let usage = usage();
     assert_eq!(

@@ -129,6 +129,29 @@ def called_as_in_qstat(site):
 
 
 @case
+def bytes_of_system_calls(site):
+    """The usage log has what the job's processes and their children have read and written without any disk."""
+    (site.home / "moved").mkdir(mode=0o700, exist_ok=True)
+    site.configure(f"UsageLog={site.home}/moved/usage.jsonl\n")
+    jobid = site.submit("alice", f"sh -c 'head -c {96 << 20} /dev/zero >/dev/null; :'", *ask(1, 100))
+    site.wait(jobid)
+
+    def lines():
+        log = (site.home / "moved").glob("usage.jsonl*")
+        found = {line["step"]: line for file in log for line in map(json.loads, file.read_text().splitlines()) if line["job"] == jobid}
+        return len(found) == 2 and found
+    found = until(lines, 20, "both lines of the job")
+    said = []
+    for member in "rchar_bytes", "wchar_bytes":
+        job, shepherd = found["job"][member], found["shepherd"][member]
+        # The shepherd and the shell read and write little.
+        expect(job is not None and 96 << 20 <= job <= 104 << 20, f"{member}: {job}")
+        expect_equal(shepherd, None, f"{member} of the shepherd, whose figures are in the job's")
+        said.append(f"{member} {job - (96 << 20):+}")
+    return ", ".join(said)
+
+
+@case
 def explained_as_the_door_takes_it(site):
     """The account that a user writes is no fact for explain either."""
     for trust, limit in (("no", 44), ("yes", 300)):

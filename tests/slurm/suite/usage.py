@@ -67,6 +67,26 @@ print(json.dumps({"cpu_seconds": count()}))
 """
 
 
+# Without any disk, and in a child of a child; a pipe of the shell's counts once more. Then what the step daemon passes on to srun.
+MOVED = """import json, os
+def move(megabytes):
+    zero, null, piece = os.open("/dev/zero", os.O_RDONLY), os.open("/dev/null", os.O_WRONLY), bytearray(1 << 20)
+    for one in range(megabytes):
+        os.readv(zero, [piece])
+        os.write(null, piece[:1 << 19])
+def forked(what):
+    pid = os.fork()
+    if pid == 0:
+        what()
+        os._exit(0)
+    os.waitpid(pid, 0)
+move(16)
+forked(lambda: forked(lambda: move(32)))
+"""
+# The step daemon's own reading, the interpreter's and the shell's.
+BESIDE = 8 * MIB
+
+
 # A job's name as a user may choose it. (Slurm stores a quote as another character.)
 NAMED = "of {mine}, \\: \u00e4"
 
@@ -237,6 +257,38 @@ def usage_of_steps(site):
         # In Slurm's own on v2 its daemons count, too.
         expect(job is not None and job >= whole * 0.98, f"job_cpu_seconds is {job}, and its steps have used {whole}")
     return f"job {job:.2f} s, its steps {whole:.2f} s"
+
+
+@case
+def usage_of_system_calls(site):
+    """What tasks and their children move without any disk is in the line of their step, with what srun is passed of their output."""
+    with site.reconfigured(PrologFlags="Contain"), with_log(site) as lines:
+        moved = run(MOVED)
+        passed = f"srun -n1 --overlap --mem=50 head -c {32 * MIB} /dev/zero | cat >/dev/null"
+        jobid = site.submit(site.users[0], f"{moved}\ncat >moved.py <<'program'\n{MOVED}\nprogram\n"
+                            f"srun -n2 --overcommit --overlap --mem=50 {PYTHON} -S moved.py\n{passed}\nrm moved.py",
+                            "-n1", "--mem=200")
+        expect_equal(site.wait(jobid), "COMPLETED", f"state of job {jobid}, which said {site.output(jobid)!r}")
+        batch, two, relayed, extern = (line_of(lines, jobid, name) for name in ("batch", "0", "1", "extern"))
+
+        def expect_moved(line, member, least, most):
+            found = line[member]
+            expect(found is not None and least * MIB <= found <= most * MIB + BESIDE,
+                   f"{member} of step {line['step']}: {found}, and should be {least} to {most} MiB")
+            return f"{line['step']}: {member} {found / MIB - least:+.2f} MiB"
+        said = [
+            # The output of srun goes through srun and the pipe to 'cat', which both are the batch script's. With Slurm's TLS it
+            # goes over a socket by send(2) and recv(2), which do not count.
+            expect_moved(batch, "rchar_bytes", 48 + 32, 48 + 64),
+            expect_moved(batch, "wchar_bytes", 24 + 64, 24 + 64),
+            expect_moved(two, "rchar_bytes", 96, 96),
+            expect_moved(two, "wchar_bytes", 48, 48),
+            # Read by the task and by its step daemon, which both write it.
+            expect_moved(relayed, "rchar_bytes", 32 + 32, 32 + 32),
+            expect_moved(relayed, "wchar_bytes", 32, 32 + 32),
+        ]
+        expect_equal((extern["rchar_bytes"], extern["wchar_bytes"]), (None, None), "what adopted processes have moved")
+    return "; ".join(said)
 
 
 @case

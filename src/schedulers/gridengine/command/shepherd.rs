@@ -39,6 +39,8 @@ use jobfence::requests::{Requests, UserRequests};
 use jobfence::schedulers::gridengine::card::WORDS;
 use jobfence::schedulers::gridengine::spool::SpooledJob;
 use jobfence::schedulers::gridengine::{JOBS_STEP, SHEPHERD, SHEPHERDS_STEP};
+use jobfence::sys::call_bytes::{CallBytes, Moved};
+use jobfence::sys::dir::Dir;
 use nix::unistd::Pid;
 
 use crate::command::{fenced, ignore_sigpipe};
@@ -163,7 +165,7 @@ impl FencedJob {
                 Ok(Some(Self { loaded, spooled, job: (job, of_job), shepherd: (shepherd, of_shepherd) }))
             }
             other => {
-                close(&loaded.config, &spooled.job, &[(&shepherd, false)]);
+                close(&loaded.config, &spooled.job, &[(&shepherd, None)]);
                 other.map(|_| None)
             }
         }
@@ -178,10 +180,12 @@ impl FencedJob {
         if let Err(error) = self.tell(spool) {
             log::warn!("job {}: cannot tell it of its limits: {error}", self.spooled.job);
         }
+        let call_bytes = Dir::open("/proc").ok().and_then(|proc| CallBytes::begin(&proc));
         let started = ShepherdProcess::start(program, name, spool.user, |pid| attach(&mut self.job.1, pid));
         let how = started.and_then(|mut child| self.watch(spool, &mut child));
+        let moved = CallBytes::since(call_bytes.as_ref());
         let card = self.card(spool);
-        let fences = [(&self.job.0, true), (&self.shepherd.0, false)];
+        let fences = [(&self.job.0, Some(moved)), (&self.shepherd.0, None)];
         let ended = close(self.config(), &self.spooled.job, &fences);
         if let Some(Err(error)) = ended.usage.map(|used| usage::raise(spool, &used)) {
             log::warn!("job {}: cannot say what it used: {error}", self.spooled.job);
@@ -267,12 +271,12 @@ fn attach(live: &mut LiveFence, child: Pid) -> Result<(), Error> {
     fenced(live.attach(child)).map(drop).map_err(Error::new)
 }
 
-/// Ends these fences; each flag says whether the fence is the job's. Records are read anew: another process may have changed them.
-fn close(config: &Config, job: &Id, fences: &[(&WantedFences, bool)]) -> BothFences {
+/// Ends these fences, the job's with what it and its shepherd have moved. Records are read anew: another process may have changed them.
+fn close(config: &Config, job: &Id, fences: &[(&WantedFences, Option<Moved>)]) -> BothFences {
     let mut ended = BothFences::default();
-    for (which, is_of_job) in fences {
-        let closed = life::close(config, which).unwrap_or_else(|error| vec![Err(error)]);
-        ended.add(job, *is_of_job, closed);
+    for (which, moved) in fences {
+        let closed = life::close_counted(config, which, moved.unwrap_or_default());
+        ended.add(job, moved.is_some(), closed.unwrap_or_else(|error| vec![Err(error)]));
     }
     ended
 }

@@ -26,6 +26,7 @@ use jobfence::figures::Usage;
 use jobfence::report::account::Exit;
 use jobfence::report::card::{self, Figures};
 use jobfence::schedulers::htcondor::card::WORDS;
+use jobfence::sys::call_bytes::CallBytes;
 use jobfence::sys::dir::Dir;
 use nix::unistd::{execvp, gethostname};
 
@@ -52,8 +53,11 @@ pub fn job() -> ExitCode {
         return not_run(&error);
     };
     // CPU time used before the job began is not the job's.
-    let began =
-        Began { at: Instant::now(), cpu: unified().and_then(|hierarchy| cpu(&hierarchy, &place.open(&hierarchy)?)) };
+    let began = Began {
+        at: Instant::now(),
+        cpu: unified().and_then(|hierarchy| cpu(&hierarchy, &place.open(&hierarchy)?)),
+        call_bytes: Dir::open("/proc").ok().and_then(|proc| CallBytes::begin(&proc)),
+    };
     match run::unfenced(&words) {
         Ok(how) => {
             let lines = card_of(&place, when, how, &began);
@@ -121,10 +125,13 @@ impl Place {
     }
 }
 
-/// When the job began, and what CPU time its directory had counted then.
+/// When the job began, and what was counted then.
 struct Began {
     at: Instant,
+    /// CPU time of its directory.
     cpu: Option<Duration>,
+    /// What this process and its children have moved.
+    call_bytes: Option<CallBytes>,
 }
 
 fn card_of(place: &Place, when: UsageCard, how: Exit, began: &Began) -> Vec<String> {
@@ -133,7 +140,8 @@ fn card_of(place: &Place, when: UsageCard, how: Exit, began: &Began) -> Vec<Stri
 
 fn lines(hierarchy: &Hierarchy, place: &Place, when: UsageCard, how: Exit, began: &Began) -> Option<Vec<String>> {
     let root = hierarchy.open().ok()?;
-    let mut usage = Usage::read(hierarchy, &place.open(hierarchy)?, Depth::Card);
+    let (rchar, wchar) = CallBytes::since(began.call_bytes.as_ref());
+    let mut usage = Usage { rchar, wchar, ..Usage::read(hierarchy, &place.open(hierarchy)?, Depth::Card) };
     usage.cpu = usage.cpu.map(|cpu| cpu.saturating_sub(began.cpu.unwrap_or_default()));
     let memory_limit = place.least(&root, |dir| memory_limit(dir, memory_files(Version::V2).0));
     let cpus_limit = place.least(&root, |dir| Ok(cpu_quota(dir, Version::V2)?.map(|quota| quota.cpus())));

@@ -15,7 +15,7 @@ use crate::config::{Config, Mode, OnError, OnErrors, Resolved, UsageCard};
 use crate::error::Result;
 use crate::facts::Facts;
 use crate::fence::Fence;
-use crate::figures::{GrantedTo, LimitedTo};
+use crate::figures::{GrantedTo, LimitedTo, Usage};
 use crate::host::Host;
 use crate::janitor;
 use crate::job::{Grant, JobKey};
@@ -44,6 +44,7 @@ use crate::schedulers::slurm::spank::rights::Rights;
 use crate::schedulers::slurm::spank::unfenced::UnfencedProcesses;
 use crate::schedulers::slurm::spank::{environment, options, waiting_tasks};
 use crate::sys::as_user::AsUser;
+use crate::sys::call_bytes::CallBytes;
 use crate::sys::process::{Owner, is_ending};
 
 /// The state of this process's step.
@@ -102,6 +103,8 @@ struct Fenced {
     exited: u32,
     /// When usage was last read for a task that had ended.
     looked: Option<Instant>,
+    /// What its tasks read and write by system calls. `None`: nobody asks, or other processes than tasks are in it.
+    call_bytes: Option<CallBytes>,
     /// The card at the end of a batch script's output.
     card: Option<CardOrder>,
     /// Where another step hands over this node's figures, and what the job was granted here.
@@ -256,6 +259,11 @@ fn build(
     if let Some((hand_over, _)) = &hand_over {
         hand_over.begin(&fence);
     }
+    let call_bytes = match resolved.config.usage_log {
+        // What is adopted into the extern step is not this process's child.
+        Some(_) if has_tasks => CallBytes::begin(&host.proc),
+        _ => None,
+    };
     Ok(Fenced {
         daemon: Pid::this(),
         unfenced_processes: UnfencedProcesses::new(daemon),
@@ -278,6 +286,7 @@ fn build(
         attached: Vec::new(),
         exited: 0,
         looked: None,
+        call_bytes,
         card,
         hand_over,
         ended: false,
@@ -535,7 +544,8 @@ pub fn end() {
         }
         StepState::New | StepState::Read(_) | StepState::Off | StepState::Refused { .. } | StepState::Ended => return,
     };
-    let usage = fenced.fence.usage();
+    let (rchar, wchar) = CallBytes::since(fenced.call_bytes.take().as_ref());
+    let usage = Usage { rchar, wchar, ..fenced.fence.usage() };
     log::info!("{}", report::ended(fenced.fence.key(), &usage));
     let ending = Ending {
         holder: slurm::HOLDER,
