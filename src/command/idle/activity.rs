@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_job_that_was_idle_for_days_works_as_soon_as_any_other() {
         let asleep = std::iter::repeat_n(counters(0.0, 0), 1000);
-        let mut all = idle(asleep.chain([counters(9.0, 0), counters(11.0, 0)]));
+        let mut all = idle(asleep.chain([counters(1.0, 0), counters(12.0, 0)]));
         assert_eq!((all.pop(), all.pop()), (Some(Some(0.0)), Some(Some(100_000.0))));
     }
 
