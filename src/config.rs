@@ -59,7 +59,8 @@ pub use suggest::nearest;
 pub(crate) use units::SIZE;
 pub use units::{Percent, Period, Wrong};
 pub use values::{
-    CpuPolicy, DeniedDevices, GrantedHugePages, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard,
+    CpuPolicy, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus,
+    UsageCard,
 };
 
 use crate::job::Cpus;

@@ -472,6 +472,13 @@ fn check_says_what_is_not_observed() {
             "SampleInterval: without UsageLog, the samples of a step go when it ends",
         ]
     );
+    assert_eq!(
+        check(&["IdleAfter=30m", "GPUIdleAfter=1h"]),
+        [
+            "IdleAfter: no job is seen to be idle without SampleInterval",
+            "GPUIdleAfter: no job is seen to be idle without SampleInterval",
+        ]
+    );
     fs::create_dir(temp.path().join("open")).unwrap();
     fs::set_permissions(temp.path().join("open"), fs::Permissions::from_mode(0o777)).unwrap();
     let said = check(&["UsageLog=@/open/usage.jsonl"]);

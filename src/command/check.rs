@@ -228,7 +228,7 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
         doors::look(&checked, rows, &mut verdict);
     }
     if rows.are_wanted() {
-        observation::say(rows, config);
+        observation::say(rows, &loaded);
         describe::io(rows, &host, config);
         describe::huge_pages(rows, &host);
         if slurm.is_some() {

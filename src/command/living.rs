@@ -24,6 +24,7 @@ use crate::asked;
 use crate::command::Failure;
 use crate::configured::Configured;
 use crate::gpu::{self, JobGpus};
+use crate::idle::{self, JobIdle};
 use crate::job_name;
 use crate::table::{self, Column, NONE, mib, number, numbers, printable, texts};
 
@@ -90,6 +91,8 @@ pub struct LivingRow {
     pub current: CurrentUse,
     /// What its job uses of GPUs on this node.
     pub gpus: Option<JobGpus>,
+    /// For how long its job has done nothing.
+    pub idle: Option<JobIdle>,
     /// The partition or queue of its job, and what its job was granted; only in [`LivingView::rows`].
     pub partition: Option<String>,
     pub granted: LimitedTo,
@@ -215,8 +218,9 @@ impl LivingView {
         seen
     }
 
-    /// Adds what `jobfence hold` has last heard of the GPUs of the row's job.
+    /// Adds what `jobfence hold` has last heard of the GPUs of the row's job, and what it has last seen the job do.
     pub fn add_gpus(&self, row: &mut LivingRow) {
+        row.idle = idle::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
         row.gpus = gpu::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
     }
 }
@@ -287,6 +291,7 @@ pub fn described(step: &LivingStep<'_>) -> LivingRow {
         cpus_now: None,
         current: CurrentUse::default(),
         gpus: None,
+        idle: None,
         partition: None,
         granted: LimitedTo::default(),
     }
@@ -320,6 +325,20 @@ pub const COLUMNS: [Column; 12] = [
 ];
 
 impl LivingRow {
+    /// For how long its job has used almost no CPU time, if that is too long, in seconds.
+    pub fn idle(&self) -> Option<f64> {
+        self.idle.as_ref().and_then(JobIdle::idle)
+    }
+
+    /// These CPUs that its job or it uses now; `idle` if the job has used almost none for too long.
+    pub fn cpus_cell(&self, cpus: Option<f64>) -> String {
+        match (self.idle(), cpus) {
+            (Some(_), _) => IDLE.to_owned(),
+            (None, Some(cpus)) => format!("{cpus:.2}"),
+            (None, None) => NONE.to_owned(),
+        }
+    }
+
     /// The row's cells.
     pub fn cells(&self) -> Vec<String> {
         let current = &self.current;
@@ -333,7 +352,7 @@ impl LivingRow {
             table::cut(&printable(&step), 16),
             table::cut(&self.user, 16),
             self.uptime.map_or_else(|| NONE.to_owned(), table::clock),
-            self.cpus_now.map_or_else(|| NONE.to_owned(), |cpus| format!("{cpus:.2}")),
+            self.cpus_cell(self.cpus_now),
             number(current.limits.cpus),
             mib(current.memory),
             mib(current.usage.memory_peak),
@@ -359,7 +378,8 @@ impl LivingRow {
             .text("started", self.started.map(utc).as_deref())
             .seconds("uptime_seconds", self.uptime)
             .number("cpus_now", self.cpus_now.map(|cpus| format!("{cpus:.3}")))
-            .number("gpus", self.gpus.as_ref().map(JobGpus::json));
+            .number("gpus", self.gpus.as_ref().map(JobGpus::json))
+            .number("idle_seconds", self.idle().map(|idle| format!("{idle:.3}")));
         now(object, &self.current);
     }
 
@@ -384,6 +404,9 @@ pub fn now(object: &mut Object, current: &CurrentUse) {
         .number("processes_limit", current.limits.processes);
 }
 
+/// The mark of a job that holds what it does not use.
+const IDLE: &str = "idle";
+
 /// Before this column stands that of GPUs, if a job has some.
 const BEHIND_GPUS: usize = 5;
 
@@ -407,7 +430,7 @@ pub fn gpu_cell(gpus: Option<&JobGpus>) -> String {
     let Some(gpus) = gpus else { return NONE.to_owned() };
     let now = gpus.percent_now();
     if gpus.idle().is_some() {
-        return "idle".to_owned();
+        return IDLE.to_owned();
     }
     now.map_or_else(|| NONE.to_owned(), |percent| format!("{percent:.0}"))
 }

@@ -15,6 +15,7 @@ mod gpu;
 mod help;
 mod hold;
 mod host;
+mod idle;
 mod job_match;
 mod job_name;
 mod journal;

@@ -20,6 +20,7 @@ use jobfence::schedulers::ALL;
 
 use crate::energy::NodeEnergy;
 use crate::gpu::{self, GpuUse, JobGpus};
+use crate::idle;
 use crate::living::{partition_of, user_name};
 use crate::whole;
 
@@ -43,6 +44,8 @@ pub struct JobMetrics {
     pub current: CurrentUse,
     /// What it uses of GPUs.
     pub gpus: Option<JobGpus>,
+    /// For how long it has used almost no CPU time, in seconds.
+    pub idle: Option<f64>,
 }
 
 /// Writes the file, if there is to be one.
@@ -72,6 +75,8 @@ fn living_jobs(config: &Config, host: &Host) -> Vec<JobMetrics> {
             partition: partition_of(noted.as_ref(), host, step).unwrap_or_default(),
             current: step.of_job(),
             gpus: gpu::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job),
+            idle: idle::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job)
+                .and_then(|idle| idle.activity.idle()),
             ..JobMetrics::default()
         });
         job.steps += 1;
@@ -119,6 +124,9 @@ const GAUGES: &[Gauge] = &[
     ("jobfence_job_processes", "Processes and threads of the job.", |job| text(job.current.processes)),
     ("jobfence_job_processes_limit", "Processes and threads that the job may have.", |job| {
         text(job.current.limits.processes)
+    }),
+    ("jobfence_job_idle_seconds", "How long the job has used almost no CPU time.", |job| {
+        job.idle.map(|idle| format!("{idle:.3}"))
     }),
 ];
 

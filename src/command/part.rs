@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use jobfence::config::{Config, Loaded, Named};
+use jobfence::config::{Config, IdleAction, Loaded, Named};
 use jobfence::job::Id;
 use jobfence::sys::dir::Dir;
 
@@ -75,10 +75,37 @@ pub trait SchedulersPart: Sync {
         false
     }
 
+    /// For `jobfence hold`: finds a job of this node at the scheduler, if that lets root on any node tell its user something, and end it.
+    /// `None`: it does not, or the job is none of its own. The error is why the job cannot be reached now.
+    fn reach(&self, _job: &JobHere<'_>, _deadline: Instant) -> Option<Result<Box<dyn ReachedJob>, String>> {
+        None
+    }
+
     /// The work that `jobfence hold` does for the scheduler at each of its looks.
     fn chore(&self) -> Option<Box<dyn Chore>> {
         None
     }
+}
+
+/// A job that runs on this node.
+#[derive(Debug, Clone, Copy)]
+pub struct JobHere<'a> {
+    pub id: &'a str,
+    pub uid: u32,
+    /// Whether a program has opened its fence for the scheduler, and not the scheduler's own step daemon.
+    pub is_opened: bool,
+}
+
+/// A running job as its scheduler knows it.
+pub trait ReachedJob {
+    /// Whether this is its only node.
+    fn is_here_alone(&self) -> bool;
+
+    /// Tells its user something, where the job's terminal or output shows it.
+    fn tell(&self, text: &str, deadline: Instant) -> Result<(), String>;
+
+    /// Sends SIGTERM to its processes, or cancels it.
+    fn end(&self, how: IdleAction, deadline: Instant) -> Result<(), String>;
 }
 
 /// Whether a scheduler starts jobs of a node by jobfence.

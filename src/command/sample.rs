@@ -14,6 +14,7 @@ use jobfence::schedulers::ALL;
 
 use crate::energy::{EnergyMeter, StepAtSample};
 use crate::gpu::GpuSampler;
+use crate::idle::IdleSampler;
 use crate::living::described;
 use crate::series::{self, Point, Series};
 
@@ -36,6 +37,8 @@ pub struct Sampler {
     said: Option<String>,
     /// The GPUs of their jobs.
     pub gpus: GpuSampler,
+    /// For how long jobs do nothing.
+    idle: IdleSampler,
     /// The node's energy.
     pub energy: EnergyMeter,
 }
@@ -65,6 +68,7 @@ impl Sampler {
                 // Sampling was switched off: what was sampled so far is kept.
                 self.series.drain().for_each(|(_, series)| finish(config, &series));
                 self.gpus.end(config);
+                self.idle.end(config);
                 self.energy = EnergyMeter::default();
                 Ok(())
             }
@@ -131,7 +135,9 @@ impl Sampler {
             }
             !is_over
         });
-        self.gpus.look((config, loaded), &host, steps.get(..MOST_STEPS).unwrap_or(&steps));
+        let living = steps.get(..MOST_STEPS).unwrap_or(&steps);
+        self.gpus.look((config, loaded), &host, living);
+        self.idle.look((config, loaded), &host, living, &self.gpus);
         unseen.extend(more);
         let unseen = unseen.first().map(|error| format!("not all steps can be seen: {error}"));
         problem.or(unseen).map_or(Ok(()), Err)

@@ -180,6 +180,10 @@ impl<'a> SeenStep<'a> {
             );
         }
         self.amounts(&mut line);
+        if let Some(idle) = self.row.idle() {
+            let idle = clock(Duration::try_from_secs_f64(idle).unwrap_or_default());
+            line("idle", format!("the job has used almost no CPU time for {idle}"));
+        }
         self.row.gpus.iter().flat_map(gpu::in_words).for_each(|(head, text)| line(head, text));
         if let Some(energy) = self.series.as_ref().and_then(|series| series.energy) {
             line("energy", energy.in_words(self.row.current.usage.cpu));

@@ -15,7 +15,7 @@ use super::slot_request::{PerSlot, SlotRequest};
 use super::strictness::{self, first, least, least_limit, most};
 use super::units::{DAY, Percent, Period, Wrong, or_unlimited, text_or_unlimited};
 use super::values::{
-    CpuPolicy, DeniedDevices, GrantedHugePages, Mode, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard,
+    CpuPolicy, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard,
 };
 use crate::cgroup::devices::{DeviceRule, GpuDevice};
 use crate::cgroup::huge_pages::HugePages;
@@ -205,8 +205,15 @@ keys! {
         /// Whether `jobfence hold` has NVIDIA's driver keep a record of each process that has used a GPU (accounting mode).
         GPUAccounting: gpu_accounting: bool = false, kinds::YES_NO, node;
         /// When a job's GPU has done nothing for so long, it counts as held but idle.
-        // `least_limit`: this is no limit, and a job is only said to be idle.
+        // `least_limit`: this is no limit, and by itself a job is only said to be idle.
         GPUIdleAfter: gpu_idle_after: Option<Duration> = None, kinds::IDLE_TIME, jobs(least_limit);
+        /// What happens to a job whose GPUs stay idle for as long again after that was said.
+        // `least`: nothing is done to a job unless the site has certainly asked for it.
+        GPUIdleAction: gpu_idle_action: IdleAction = IdleAction::Warn, kinds::IDLE_ACTION, jobs(least);
+        /// When a job has used almost no CPU time for so long, it counts as idle.
+        IdleAfter: idle_after: Option<Duration> = None, kinds::IDLE_TIME, jobs(least_limit);
+        /// What happens to a job that stays so for as long again after that was said.
+        IdleAction: idle_action: IdleAction = IdleAction::Warn, kinds::IDLE_ACTION, jobs(least);
         /// How many grams of CO2 a kilowatt-hour costs here, for the report of a job whose energy is known.
         CarbonIntensity: carbon_intensity: Option<u64> = None, kinds::CARBON_INTENSITY, node;
         /// A file for the textfile collector of Prometheus's node_exporter.

@@ -16,7 +16,8 @@ use super::units::{
     or_unlimited, seconds, text_or_none, text_or_unlimited,
 };
 use super::values::{
-    CpuPolicy, DeniedDevices, GrantedHugePages, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard,
+    CpuPolicy, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus,
+    UsageCard,
 };
 use crate::bytes;
 use crate::cgroup::devices::{self, DeviceRule, GpuDevice};
@@ -81,6 +82,8 @@ words! {
         &[("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
     STORE_USAGE: StoreUsage = "none or admincomment",
         &[(NONE, StoreUsage::None), ("admincomment", StoreUsage::AdminComment)];
+    IDLE_ACTION: IdleAction = "warn, signal or cancel",
+        &[("warn", IdleAction::Warn), ("signal", IdleAction::Signal), ("cancel", IdleAction::Cancel)];
     USAGE_CARD: UsageCard = USAGE_CARD_EXPECTS, USAGE_CARDS;
     CPU_POLICY: CpuPolicy = "quota, weight or both",
         &[("quota", CpuPolicy::Quota), ("weight", CpuPolicy::Weight), ("both", CpuPolicy::Both)];
@@ -305,6 +308,7 @@ mod tests {
         reads(&MODE, "OBSERVE", &Mode::Observe);
         reads(&ON_ERRORS, "warn,ram:fail", &OnErrors::all(OnError::Warn).with(Limit::Ram, OnError::Fail));
         reads(&STORE_USAGE, "AdminComment", &StoreUsage::AdminComment);
+        reads(&IDLE_ACTION, "Cancel", &IdleAction::Cancel);
         reads(&USAGE_CARD, "Wasteful", &UsageCard::Wasteful);
         reads(&CARD_TEXT, "Help: https://a/%j#b", &Some("Help: https://a/%j#b".to_owned()));
         for (text, wrong) in

@@ -28,6 +28,17 @@ pub enum UsageCard {
     Always,
 }
 
+/// What becomes of a job that stays idle for as long again after it was said to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum IdleAction {
+    /// Nothing more.
+    Warn,
+    /// Its processes get SIGTERM.
+    Signal,
+    /// It is cancelled.
+    Cancel,
+}
+
 /// Where the scheduler keeps what a job has used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreUsage {

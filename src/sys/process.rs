@@ -74,6 +74,11 @@ pub fn is_dead(proc: &Dir, pid: i32) -> bool {
     stat(proc, pid).is_ok_and(|stat| stat.is_none_or(|stat| matches!(stat.state, 'Z' | 'X')))
 }
 
+/// The state of a process's first thread, as in proc_pid_stat(5). `None`: it is gone, or that cannot be seen.
+pub fn state(proc: &Dir, pid: i32) -> Option<char> {
+    stat(proc, pid).ok().flatten().map(|stat| stat.state)
+}
+
 fn start_of(proc: &Dir, pid: i32) -> Result<Option<u64>> {
     Ok(stat(proc, pid)?.filter(|stat| !has_ended(stat)).map(|stat| stat.starttime))
 }

@@ -2,21 +2,25 @@
 //! Keys for observing jobs, and what would not work. Jobs are fenced all the same, so this is not part of the verdict.
 
 use std::path::Path;
+use std::time::Duration;
 
-use jobfence::config::{Config, StoreUsage};
+use jobfence::config::{Config, Loaded, StoreUsage};
 use jobfence::report::usage_log::UsageLog;
 
 use super::rows::Rows;
 use crate::schedulers::slurm::store;
 
 /// Prints it for each of these keys.
-pub fn say(rows: &mut Rows, config: &Config) {
+pub fn say(rows: &mut Rows, loaded: &Loaded) {
+    let config = &loaded.config;
     let of = |key: &str, what: Option<String>| what.map(|what| format!("{key}: {what}"));
     let lines = [
         of("UsageLog", UsageLog::from_config(config).and_then(|log| no_log(&log))),
         of("MetricsFile", config.metrics_file.as_deref().and_then(no_metrics)),
         of("StoreUsage", not_stored(config)),
         of("SampleInterval", no_series(config)),
+        of("IdleAfter", not_seen(loaded, "IdleAfter", config.idle_after)),
+        of("GPUIdleAfter", not_seen(loaded, "GPUIdleAfter", config.gpu_idle_after)),
     ];
     for line in lines.into_iter().flatten() {
         rows.remark("usage", line);
@@ -49,6 +53,14 @@ fn not_stored(config: &Config) -> Option<String> {
         (StoreUsage::AdminComment, None) => Some("nothing is stored without UsageLog".to_owned()),
         (StoreUsage::AdminComment, Some(_)) => store::can_store().err(),
     }
+}
+
+/// Why no job would be found idle.
+fn not_seen(loaded: &Loaded, key: &str, of_all: Option<Duration>) -> Option<String> {
+    let mut in_sections = loaded.sections().flat_map(|(_, settings)| settings);
+    let is_asked = of_all.is_some() || in_sections.any(|setting| setting.key().name == key);
+    let is_lost = is_asked && loaded.config.sample_interval.is_none();
+    is_lost.then(|| "no job is seen to be idle without SampleInterval".to_owned())
 }
 
 /// What would be lost.

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::answer::NvidiaGpu;
 use super::drm::{DrmClient, DrmDevice};
 use super::nvml::Accounted;
+use crate::idle::Decision;
 
 /// NVML's reasons for slow clocks that mean less work, each with its word. A GPU that is idle or set to lower clocks is not slowed.
 const SLOWED: [(u64, &str); 4] =
@@ -305,7 +306,8 @@ pub struct JobGpus {
     pub granted: Option<u64>,
     /// After which time an idle GPU is said to be, in seconds.
     pub idle_after: Option<u64>,
-    pub is_idle_said: bool,
+    /// What was said and done about that.
+    pub decision: Decision,
     /// In the order of their numbers.
     pub gpus: Vec<GpuUse>,
 }
@@ -326,6 +328,19 @@ impl JobGpus {
     pub fn idle(&self) -> Option<f64> {
         let longest = self.gpus.iter().filter_map(|gpu| gpu.idle(self.looked)).reduce(f64::max)?;
         (longest >= self.idle_after? as f64).then_some(longest)
+    }
+
+    /// For how long all of its GPUs have done nothing, in seconds. `None`: one works, or that is not known.
+    pub fn all_idle(&self) -> Option<f64> {
+        let all: Option<Vec<f64>> = self.gpus.iter().map(|gpu| gpu.idle(self.looked)).collect();
+        all?.into_iter().reduce(f64::min)
+    }
+
+    /// Of so many seconds nothing is known: they are no idle time of its GPUs. If the clock was set back, all of that is unknown.
+    pub fn leave_out(&mut self, seconds: f64) {
+        for gpu in &mut self.gpus {
+            gpu.idle_since = gpu.idle_since.filter(|_| seconds >= 0.0).map(|since| since + seconds);
+        }
     }
 
     /// The mean over its GPUs and their time, in percent. `None` if one of them is unknown.

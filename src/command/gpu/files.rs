@@ -13,6 +13,7 @@ use jobfence::report::usage_log::UsageLog;
 use serde_json::{Map, Value, json};
 
 use super::figures::{GpuCounters, GpuUse, JobGpus, SOURCES};
+use crate::idle::Decision;
 use crate::series;
 
 /// The name of the objects' format. A program that reads them checks it first.
@@ -56,7 +57,7 @@ impl JobGpus {
             "inode": self.inode,
             "started": self.started,
             "looked": self.looked,
-            "is_idle_said": self.is_idle_said,
+            "idle_decision": self.decision.json(),
             "gpus": self.gpus.iter().map(|gpu| gpu.counters.json(gpu.idle_since)).collect::<Vec<_>>(),
         });
         state
@@ -88,7 +89,7 @@ impl JobGpus {
         all.inode = number(state, "inode")?;
         all.started = state.get("started")?.as_f64()?;
         all.looked = state.get("looked")?.as_f64()?;
-        all.is_idle_said = state.get("is_idle_said")?.as_bool()?;
+        all.decision = Decision::of_json(state.get("idle_decision")?);
         for (gpu, state) in all.gpus.iter_mut().zip(state.get("gpus")?.as_array()?) {
             (gpu.counters, gpu.idle_since) = GpuCounters::of_json(state)?;
         }
@@ -263,7 +264,7 @@ mod tests {
             looked: 1_800_000_100.5,
             granted: Some(2),
             idle_after: Some(50),
-            is_idle_said: true,
+            decision: Decision::of_json(&json!({"told": 2, "since_told": 7.5})),
             gpus: Vec::new(),
         };
         let gpu = gpus.of("/dev/nvidia1");

@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use jobfence::config::{Config, Loaded};
-use jobfence::doors::life;
-use jobfence::facts::{Fact, Gpus};
+use jobfence::facts::Gpus;
 use jobfence::fence::living::LivingStep;
 use jobfence::host::Host;
 use jobfence::job::{Id, JobOnNode, Name};
@@ -20,8 +19,8 @@ use super::answer::{NvidiaGpu, ProbeAnswer, ProbeQuestion};
 use super::figures::{GpuUse, JobGpus, Moment};
 use super::prober::Prober;
 use super::{drm_name, files, nvidias};
-use crate::living::{described, user_name};
-use crate::table::{clock, printable};
+use crate::idle::{IdleJob, IdleKeys, IdleKind, IdleLook, follow, keys_of, states, time_between};
+use crate::living::described;
 
 /// The most processes that a question names: it has to fit into a pipe at once.
 const MOST_PROCESSES: usize = 6000;
@@ -40,8 +39,8 @@ pub struct GpuSampler {
 /// The jobs at the time of a question.
 struct AskedGpus {
     at: f64,
-    interval: f64,
-    run_dir: PathBuf,
+    interval: Duration,
+    config: Config,
     jobs: BTreeMap<String, LiveJob>,
 }
 
@@ -54,7 +53,9 @@ struct LiveJob {
     directory: PathBuf,
     started: f64,
     granted: Option<u64>,
-    idle_after: Option<Duration>,
+    idle_keys: IdleKeys,
+    /// Whether its processes are stopped or frozen.
+    is_stopped: bool,
     /// Its GPUs' devices. `None`: it is not known which it has.
     devices: Option<Vec<String>>,
     pids: BTreeSet<i32>,
@@ -75,7 +76,7 @@ impl GpuSampler {
             self.prober.rest();
             return;
         }
-        add_processes(&mut jobs, steps);
+        add_processes(&mut jobs, steps, host);
         question.pids = pids_of(&jobs);
         if question.pids.len() > MOST_PROCESSES {
             // What not all processes tell is unknown, and not less.
@@ -85,8 +86,12 @@ impl GpuSampler {
         if !self.prober.ask(&question) {
             return;
         }
-        let (at, run_dir) = (now(), config.run_dir.clone());
-        self.asked = Some(AskedGpus { at, interval: interval.as_secs_f64(), run_dir, jobs });
+        self.asked = Some(AskedGpus { at: now(), interval, config: config.clone(), jobs });
+    }
+
+    /// What is known of the job with this key.
+    pub fn of_job(&self, key: &str) -> Option<&JobGpus> {
+        self.jobs.get(key)
     }
 
     /// What becomes readable with an answer.
@@ -110,12 +115,13 @@ impl GpuSampler {
         let Some(answer) = answer else {
             for job in self.jobs.values_mut() {
                 job.gpus.iter_mut().for_each(GpuUse::forget_now);
-                keep(&asked.run_dir, job);
+                keep(&asked.config.run_dir, job);
             }
             return;
         };
+        let deadline = Instant::now() + crate::idle::PATIENCE;
         for (key, live) in &asked.jobs {
-            self.add(key, live, &asked, &answer);
+            self.add(key, live, &asked, &answer, deadline);
         }
     }
 
@@ -154,7 +160,7 @@ impl GpuSampler {
         });
     }
 
-    fn add(&mut self, key: &str, live: &LiveJob, asked: &AskedGpus, answer: &ProbeAnswer) {
+    fn add(&mut self, key: &str, live: &LiveJob, asked: &AskedGpus, answer: &ProbeAnswer, deadline: Instant) {
         let others = || asked.jobs.iter().filter(|(other, _)| *other != key).map(|(_, job)| job);
         let Some(inode) = std::fs::symlink_metadata(&live.directory).ok().map(|found| found.ino()) else { return };
         let new = !self.jobs.contains_key(key);
@@ -169,11 +175,12 @@ impl GpuSampler {
             ..JobGpus::default()
         });
         // Of a pause of this program's nothing is known, except for what counters tell.
-        let most = if new { asked.interval } else { 2.0 * asked.interval };
-        let passed = (asked.at - job.looked).clamp(0.0, most);
+        let (counted, is_next) = time_between(job.looked, asked.at, asked.interval);
+        let passed = if new { counted.min(asked.interval.as_secs_f64()) } else { counted };
+        job.leave_out(asked.at - job.looked - passed);
         let moment = Moment { at: asked.at, passed };
         (job.looked, job.granted) = (asked.at, live.granted);
-        job.idle_after = live.idle_after.map(|after| after.as_secs());
+        job.idle_after = live.idle_keys.gpu_after.map(|after| after.as_secs());
         let has = |pid: u32| i32::try_from(pid).is_ok_and(|pid| live.pids.contains(&pid));
         let is_only_ones = |device: &String| !others().any(|other| other.devices.iter().flatten().any(|o| o == device));
         let is_anothers = |gpu: &NvidiaGpu| {
@@ -222,8 +229,18 @@ impl GpuSampler {
         }
         // One that has fallen off the bus, or that the job has left.
         job.gpus.iter_mut().filter(|gpu| !heard.contains(&gpu.device)).for_each(GpuUse::forget_now);
-        say_if_idle(job);
-        keep(&asked.run_dir, job);
+        if live.is_stopped {
+            // It cannot use them.
+            job.gpus.iter_mut().for_each(|gpu| gpu.idle_since = None);
+        }
+        let look = IdleLook { idle: job.idle(), all_idle: job.all_idle(), passed, is_next };
+        let (after, action) = (live.idle_keys.gpu_after.unwrap_or_default(), live.idle_keys.gpu_action);
+        if let Some(step) = job.decision.look(look, after, action) {
+            let which = IdleJob { node: job.node.clone(), uid: job.uid, job: job.job.clone() };
+            let what = (IdleKind::Gpu, look.idle.unwrap_or_default(), after);
+            follow(&asked.config, &which, what, (step, action), &mut job.decision, deadline);
+        }
+        keep(&asked.config.run_dir, job);
     }
 }
 
@@ -252,7 +269,11 @@ fn key_of(step: &LivingStep<'_>) -> String {
 }
 
 /// Adds the jobs' processes: of each, since one may compute on the GPU of another.
-fn add_processes(jobs: &mut BTreeMap<String, LiveJob>, steps: &[LivingStep<'_>]) {
+fn add_processes(jobs: &mut BTreeMap<String, LiveJob>, steps: &[LivingStep<'_>], host: &Host) {
+    for (key, job) in jobs.iter_mut().filter(|(_, job)| job.idle_keys.gpu_after.is_some()) {
+        let own: Vec<&LivingStep<'_>> = steps.iter().filter(|step| key_of(step) == *key).collect();
+        job.is_stopped = states(&own, host).0;
+    }
     for step in steps {
         if let Some(job) = jobs.get_mut(&key_of(step)) {
             job.pids.extend(step.processes().unwrap_or_default().iter().map(|process| process.pid));
@@ -264,20 +285,6 @@ fn add_processes(jobs: &mut BTreeMap<String, LiveJob>, steps: &[LivingStep<'_>])
 fn pids_of(jobs: &BTreeMap<String, LiveJob>) -> Vec<i32> {
     let has_others = |job: &&LiveJob| job.devices.iter().flatten().any(|device| drm_name(device).is_some());
     jobs.values().filter(has_others).flat_map(|job| &job.pids).copied().collect()
-}
-
-/// Once for each time that a GPU is idle for too long.
-fn say_if_idle(job: &mut JobGpus) {
-    let idle = job.idle();
-    if let Some(idle) = idle.filter(|_| !job.is_idle_said) {
-        let user = job.uid.map_or_else(|| "an unknown user".to_owned(), user_name);
-        log::warn!(
-            "job {} of {user} has held a GPU for {} that did nothing (GPUIdleAfter in jobfence.conf)",
-            printable(&job.job),
-            clock(Duration::try_from_secs_f64(idle).unwrap_or_default())
-        );
-    }
-    job.is_idle_said = idle.is_some();
 }
 
 /// Called for an ended job: writes its line to the log, if there is one.
@@ -313,7 +320,7 @@ fn live_jobs(
             directory: step.places.first().map(|place| place.job.clone()).unwrap_or_default(),
             started,
             granted: step.allocated().noted.granted.gpus,
-            idle_after: idle_after((config, loaded), step),
+            idle_keys: keys_of((config, loaded), (noted.as_ref(), host), step),
             ..LiveJob::default()
         });
         job.started = job.started.min(started);
@@ -323,19 +330,6 @@ fn live_jobs(
         job.granted = job.granted.or(job.devices.as_ref().and_then(|devices| u64::try_from(devices.len()).ok()));
     }
     jobs
-}
-
-/// `GPUIdleAfter` of a step's job. What sections the job has is only found out if one of them has the key.
-fn idle_after((config, loaded): (&Config, Option<&Loaded>), step: &LivingStep<'_>) -> Option<Duration> {
-    let has_key = |loaded: &&Loaded| {
-        loaded.sections().flat_map(|(_, settings)| settings).any(|setting| setting.key().name == "GPUIdleAfter")
-    };
-    let Some(loaded) = loaded.filter(has_key) else { return config.gpu_idle_after };
-    let mut facts = step.allocated().noted.facts();
-    if let Some(uid) = step.uid {
-        facts.uid = Fact::Known(uid);
-    }
-    life::resolve(loaded, facts).map_or(config.gpu_idle_after, |resolved| resolved.config.gpu_idle_after)
 }
 
 /// The devices of a step's job. `None`: it is not known which they are.
@@ -413,14 +407,19 @@ mod tests {
         }
     }
 
+    fn asked(temp: &Path, at: f64, jobs: BTreeMap<String, LiveJob>) -> AskedGpus {
+        let config = Config { run_dir: temp.join("run"), ..Config::default() };
+        AskedGpus { at, interval: Duration::from_secs(10), config, jobs }
+    }
+
     /// What each of these jobs has of each GPU after one look.
     fn after(temp: &Path, jobs: Vec<(String, LiveJob)>, nvidia: Vec<NvidiaGpu>) -> BTreeMap<String, JobGpus> {
         let mut sampler = GpuSampler { has_taken_over: true, ..GpuSampler::default() };
         let jobs = jobs.into_iter().collect();
-        let asked = AskedGpus { at: 110.0, interval: 10.0, run_dir: temp.join("run"), jobs };
+        let asked = asked(temp, 110.0, jobs);
         let answer = ProbeAnswer { nvidia, ..ProbeAnswer::default() };
         for (key, live) in &asked.jobs {
-            sampler.add(key, live, &asked, &answer);
+            sampler.add(key, live, &asked, &answer, Instant::now());
         }
         sampler.jobs.into_values().map(|job| (job.job.clone(), job)).collect()
     }
@@ -468,28 +467,14 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_job_is_said_once_each_time() {
-        let mut job = JobGpus { looked: 200.0, idle_after: Some(60), ..JobGpus::default() };
-        job.of("/dev/nvidia0").idle_since = Some(150.0);
-        let mut said = |since: Option<f64>| {
-            job.of("/dev/nvidia0").idle_since = since;
-            say_if_idle(&mut job);
-            job.is_idle_said
-        };
-        assert_eq!(
-            [Some(150.0), Some(140.0), Some(140.0), None, Some(100.0)].map(&mut said),
-            [false, true, true, false, true]
-        );
-    }
-
-    #[test]
     fn a_gpu_that_the_driver_has_lost_does_nothing_known_now() {
         let temp = tempfile::tempdir().unwrap();
         let (key, lost) = live(temp.path(), "lost", Some(&["/dev/nvidia0", "/dev/nvidia1"]), &[]);
         let mut sampler = GpuSampler { has_taken_over: true, ..GpuSampler::default() };
-        let asked = |at: f64| AskedGpus { at, interval: 10.0, run_dir: temp.path().join("run"), jobs: BTreeMap::new() };
+        let asked = |at: f64| asked(temp.path(), at, BTreeMap::new());
         for (at, gpus) in [(110.0, vec![gpu(0, &[]), gpu(1, &[])]), (120.0, vec![gpu(1, &[])])] {
-            sampler.add(&key, &lost, &asked(at), &ProbeAnswer { nvidia: gpus, ..ProbeAnswer::default() });
+            let answer = ProbeAnswer { nvidia: gpus, ..ProbeAnswer::default() };
+            sampler.add(&key, &lost, &asked(at), &answer, Instant::now());
         }
         let now: Vec<_> = sampler.jobs[&key].gpus.iter().map(|gpu| (gpu.percent_now, gpu.observed)).collect();
         assert_eq!(now, [(None, 10.0), (Some(50.0), 20.0)]);

@@ -57,7 +57,7 @@ const COLUMNS: [ListColumn; 17] = [
     }),
     numbers("STEPS", 9, |line| line.of_job(|job| job.steps.len().to_string())),
     numbers("UPTIME", 8, |line| line.amounts.uptime.map_or_else(|| NONE.to_owned(), clock)),
-    numbers("CPU", 6, |line| line.amounts.cpus.map_or_else(|| NONE.to_owned(), |cpus| format!("{cpus:.2}"))),
+    numbers("CPU", 6, |line| line.cpus()),
     numbers("CPUS", 11, |line| number(line.amounts.granted.cpus)),
     of_grant(texts("OF GRANT", 4, |line| line.bar(line.amounts.cpu_percent())), of_cpu),
     of_grant(numbers("CPU%", 1, |line| number(line.amounts.cpu_percent())), of_cpu),
@@ -90,6 +90,10 @@ impl LineInFull<'_> {
         };
         let run = step.run.filter(|run| *run > 1).map(|run| format!(".{run}")).unwrap_or_default();
         format!("    {}", shortened(&printable(&format!("{}{run}", step.step)), 16, self.is_utf8))
+    }
+
+    fn cpus(&self) -> String {
+        self.step.or(self.job.steps.first()).map_or_else(|| NONE.to_owned(), |row| row.cpus_cell(self.amounts.cpus))
     }
 
     /// What a step shares with its job stands in the job's line alone.

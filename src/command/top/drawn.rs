@@ -46,6 +46,7 @@ fn row(job: &str, step: &str, user: &str, cpus: Option<f64>, memory: Option<u64>
             ..CurrentUse::default()
         },
         gpus: None,
+        idle: None,
         partition: None,
         granted: limits,
     }

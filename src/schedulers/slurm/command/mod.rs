@@ -14,7 +14,7 @@ use crate::check::names::{KnownNames, have};
 use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
-use crate::part::{AfterUndo, CheckedHost, Chore, SchedulersPart, StartsJobs};
+use crate::part::{AfterUndo, CheckedHost, Chore, JobHere, ReachedJob, SchedulersPart, StartsJobs};
 use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
 use crate::table::printable;
 use name::SlurmName;
@@ -24,6 +24,7 @@ pub mod arguments;
 pub mod dirs;
 pub mod disable;
 pub mod enable;
+mod idle;
 pub mod job;
 mod known;
 pub mod line;
@@ -95,6 +96,10 @@ impl SchedulersPart for SlurmPart {
             name if name.is_part && name.step.is_none() => Some(number(&name)),
             _ => None,
         }
+    }
+
+    fn reach(&self, job: &JobHere<'_>, deadline: Instant) -> Option<Result<Box<dyn ReachedJob>, String>> {
+        idle::reach(job, deadline)
     }
 
     fn chore(&self) -> Option<Box<dyn Chore>> {

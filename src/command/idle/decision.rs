@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What follows from a job's idle time: a sentence when it is too long, and what the site wants when it is as long again.
+//!
+//! Only time that was looked at counts. So a clock that is set, a node that sleeps and a pause of `jobfence hold` bring nothing nearer, and
+//! at the first look after them nothing is done.
+
+use std::time::Duration;
+
+use jobfence::config::IdleAction;
+use serde_json::{Value, json};
+
+/// How long a job has from SIGTERM to SIGKILL, in seconds: as Slurm's KillWait has it by default.
+const PATIENCE: f64 = 30.0;
+
+/// What is known of a job's idle time at a look.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct IdleLook {
+    /// For how long it is idle, in seconds. `None`: it is not, or that is not known.
+    pub idle: Option<f64>,
+    /// For how long it is so as a whole, in seconds: of several GPUs, one may work.
+    pub all_idle: Option<f64>,
+    /// Seconds since the last look, as far as this was not longer ago than looks usually are.
+    pub passed: f64,
+    /// Whether the look before was as long ago as usual.
+    pub is_next: bool,
+}
+
+/// What is to be done now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdleStep {
+    /// Say it.
+    Tell,
+    /// Signal the job, or cancel it.
+    Act(IdleAction),
+    /// Kill what has not ended.
+    Kill,
+}
+
+/// What was done so far in this idle time.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Decision {
+    /// What the job's user was told would be done, if it was said.
+    told: Option<IdleAction>,
+    /// How long ago, in seconds.
+    since_told: f64,
+    is_done: bool,
+    /// How long ago the job was cancelled by SIGTERM, whose remainder is to be killed.
+    since_ended: Option<f64>,
+}
+
+impl Decision {
+    /// Decides at a look.
+    pub fn look(&mut self, look: IdleLook, after: Duration, action: IdleAction) -> Option<IdleStep> {
+        let after = after.as_secs_f64();
+        if let Some(since) = &mut self.since_ended {
+            // Whatever a cancelled job does now, it has had its time.
+            *since += look.passed;
+            if *since < PATIENCE {
+                return None;
+            }
+            self.since_ended = None;
+            return Some(IdleStep::Kill);
+        }
+        if look.idle.is_none_or(|idle| idle < after) {
+            *self = Self::default();
+            return None;
+        }
+        if self.told != Some(action) {
+            *self = Self { told: Some(action), ..Self::default() };
+            return Some(IdleStep::Tell);
+        }
+        self.since_told += look.passed;
+        let is_due = self.since_told >= after && look.all_idle.is_some_and(|idle| idle >= after);
+        if action == IdleAction::Warn || self.is_done || !is_due || !look.is_next {
+            return None;
+        }
+        self.is_done = true;
+        Some(IdleStep::Act(action))
+    }
+
+    /// Nothing could be done: it is tried again after the same time.
+    pub fn put_off(&mut self) {
+        (self.is_done, self.since_told) = (false, 0.0);
+    }
+
+    /// The job's processes have got SIGTERM: those that are left are killed later.
+    pub fn kill_later(&mut self) {
+        self.since_ended = Some(0.0);
+    }
+
+    pub fn json(&self) -> Value {
+        json!({
+            "told": self.told.map(|action| action as u8),
+            "since_told": self.since_told,
+            "is_done": self.is_done,
+            "since_ended": self.since_ended,
+        })
+    }
+
+    /// What `json` wrote; if it is something else, nothing was said yet.
+    pub fn of_json(value: &Value) -> Self {
+        let told = value.get("told").and_then(Value::as_u64);
+        let all = [IdleAction::Warn, IdleAction::Signal, IdleAction::Cancel];
+        Self {
+            told: all.into_iter().find(|action| told == Some(u64::from(*action as u8))),
+            since_told: value.get("since_told").and_then(Value::as_f64).unwrap_or(0.0),
+            is_done: value.get("is_done").and_then(Value::as_bool).unwrap_or(false),
+            since_ended: value.get("since_ended").and_then(Value::as_f64),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use IdleAction::{Cancel, Signal, Warn};
+
+    const AFTER: Duration = Duration::from_secs(60);
+
+    fn look(idle: f64) -> IdleLook {
+        IdleLook { idle: Some(idle), all_idle: Some(idle), passed: 20.0, is_next: true }
+    }
+
+    const BUSY: IdleLook = IdleLook { idle: None, all_idle: None, passed: 20.0, is_next: true };
+
+    fn steps(action: IdleAction, looks: &[IdleLook]) -> Vec<Option<IdleStep>> {
+        let mut decision = Decision::default();
+        looks.iter().map(|look| decision.look(*look, AFTER, action)).collect()
+    }
+
+    fn idle_for(looks: u8) -> Vec<IdleLook> {
+        (1..=looks).map(|at| look(20.0 * f64::from(at))).collect()
+    }
+
+    #[test]
+    fn it_is_said_once_and_done_once_after_as_long_again() {
+        let at = |action| -> Vec<(usize, IdleStep)> {
+            let steps = steps(action, &idle_for(20)).into_iter().enumerate();
+            steps.filter_map(|(at, step)| Some((20 * (at + 1), step?))).collect()
+        };
+        assert_eq!(at(Warn), [(60, IdleStep::Tell)]);
+        for action in [Signal, Cancel] {
+            assert_eq!(at(action), [(60, IdleStep::Tell), (120, IdleStep::Act(action))]);
+        }
+    }
+
+    #[test]
+    fn a_job_that_works_again_is_spared_and_told_again() {
+        let mut looks = idle_for(5);
+        looks.push(BUSY);
+        looks.extend(idle_for(5));
+        let found: Vec<_> = steps(Cancel, &looks).into_iter().flatten().collect();
+        assert_eq!(found, [IdleStep::Tell, IdleStep::Tell]);
+        // The same if its time is short again, without a look between.
+        let mut looks = idle_for(5);
+        looks.extend(idle_for(5));
+        assert_eq!(steps(Cancel, &looks).into_iter().flatten().count(), 2);
+    }
+
+    #[test]
+    fn nothing_is_done_right_after_a_pause_or_while_a_part_works() {
+        let long = look(7200.0);
+        let pause = IdleLook { is_next: false, ..long };
+        let working = IdleLook { all_idle: Some(0.0), ..long };
+        let unknown = IdleLook { all_idle: None, ..long };
+        for other in [pause, working, unknown] {
+            let mut looks = vec![long; 3];
+            looks.extend([other, other, long]);
+            let steps = steps(Cancel, &looks);
+            assert_eq!(steps[0], Some(IdleStep::Tell));
+            assert_eq!(steps[1..5], [None; 4], "{other:?}");
+            assert_eq!(steps[5], Some(IdleStep::Act(Cancel)), "{other:?}");
+        }
+        // Time that was not looked at does not count, however long the job is said to be idle.
+        let slept = IdleLook { passed: 0.0, ..long };
+        assert_eq!(steps(Cancel, &[long, slept, slept, slept, slept])[1..], [None; 4]);
+    }
+
+    #[test]
+    fn nobody_is_cancelled_who_was_told_of_less() {
+        let mut decision = Decision::default();
+        let long = look(7200.0);
+        let mut step = |action| decision.look(long, AFTER, action);
+        assert_eq!([Warn, Warn, Warn, Warn, Warn].map(&mut step)[1..], [None; 4]);
+        assert_eq!(
+            [Cancel, Cancel, Cancel, Cancel, Cancel].map(&mut step),
+            [Some(IdleStep::Tell), None, None, Some(IdleStep::Act(Cancel)), None]
+        );
+    }
+
+    #[test]
+    fn what_failed_is_tried_again_later_and_what_is_left_is_killed() {
+        let mut decision = Decision::default();
+        let long = look(7200.0);
+        let until =
+            |decision: &mut Decision, look| (1..20).find_map(|at| Some((at, decision.look(look, AFTER, Cancel)?)));
+        until(&mut decision, long);
+        assert_eq!(until(&mut decision, long), Some((3, IdleStep::Act(Cancel))));
+        decision.put_off();
+        assert_eq!(until(&mut decision, long), Some((3, IdleStep::Act(Cancel))));
+        decision.kill_later();
+        let kept = Decision::of_json(&decision.json());
+        assert_eq!(kept, decision);
+        // A job that works while it ends is not spared any more.
+        assert_eq!(until(&mut decision, BUSY), Some((2, IdleStep::Kill)));
+        assert_eq!(Decision::of_json(&Value::Null), Decision::default());
+    }
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Where the idle time of a job that runs is kept: in a file beside the series of its steps, which its user can read.
+
+use std::path::Path;
+
+use jobfence::error::Result;
+use serde_json::{Value, json};
+
+use super::activity::Activity;
+use super::decision::Decision;
+use crate::gpu;
+use crate::series;
+
+/// The name of the objects' format.
+const SCHEMA: &str = "jobfence-idle-1";
+
+const ENDING: &str = ".idle";
+
+/// The idle time of a job on this node.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct JobIdle {
+    pub node: Option<String>,
+    pub uid: Option<u32>,
+    pub job: String,
+    /// The directory of the job that is watched, and its number there: another job of the same name has another.
+    pub directory: String,
+    pub inode: u64,
+    /// When it was last looked at, in seconds since 1970.
+    pub looked: f64,
+    /// After which time it counts as idle, in seconds.
+    pub after: u64,
+    pub activity: Activity,
+    pub decision: Decision,
+}
+
+impl JobIdle {
+    /// What tells the job from others that live on this host.
+    pub fn key(&self) -> String {
+        gpu::key(self.node.as_deref(), self.uid, &self.job)
+    }
+
+    /// For how long the job has used almost no CPU time, if that is longer than the site allows.
+    pub fn idle(&self) -> Option<f64> {
+        self.activity.idle().filter(|idle| *idle >= self.after as f64)
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "schema": SCHEMA,
+            "job": self.job,
+            "uid": self.uid,
+            "node": self.node,
+            "directory": self.directory,
+            "inode": self.inode,
+            "looked": self.looked,
+            "after": self.after,
+            "activity": self.activity.json(),
+            "decision": self.decision.json(),
+        })
+    }
+
+    /// Parses what `json` wrote. `None`: it is something else.
+    fn of_json(value: &Value) -> Option<Self> {
+        let text = |member: &str| Some(value.get(member)?.as_str()?.to_owned());
+        if text("schema")? != SCHEMA {
+            return None;
+        }
+        Some(Self {
+            node: text("node"),
+            uid: value.get("uid").and_then(Value::as_u64).and_then(|uid| u32::try_from(uid).ok()),
+            job: text("job")?,
+            directory: text("directory")?,
+            inode: value.get("inode")?.as_u64()?,
+            looked: value.get("looked")?.as_f64()?,
+            after: value.get("after")?.as_u64()?,
+            activity: Activity::of_json(value.get("activity")?),
+            decision: Decision::of_json(value.get("decision")?),
+        })
+    }
+}
+
+/// Writes the file of a job that runs.
+pub fn write(run_dir: &Path, idle: &JobIdle) -> Result<()> {
+    series::write_file(run_dir, (idle.uid, &idle.key(), ENDING), &idle.json().to_string())
+}
+
+/// Removes it.
+pub fn remove(run_dir: &Path, idle: &JobIdle) {
+    series::remove_file(run_dir, (idle.uid, &idle.key(), ENDING));
+}
+
+/// What is known of a job that runs, if it was looked at and may be read.
+pub fn living(run_dir: &Path, node: Option<&str>, uid: Option<u32>, job: &str) -> Option<JobIdle> {
+    let key = gpu::key(node, uid, job);
+    let value = series::read_file(run_dir, (uid, &key, ENDING))?;
+    JobIdle::of_json(&value).filter(|idle| idle.key() == key)
+}
+
+/// All jobs with a file, whether they are alive or not.
+pub fn all_living(run_dir: &Path) -> Result<Vec<JobIdle>> {
+    Ok(series::all_files(run_dir, ENDING)?.iter().filter_map(JobIdle::of_json).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_the_same() {
+        let temp = tempfile::tempdir().unwrap();
+        let run_dir = temp.path().join("run");
+        let idle = JobIdle {
+            node: Some("n1".into()),
+            uid: Some(nix::unistd::getuid().as_raw()),
+            job: "7\"<".into(),
+            directory: "/sys/fs/cgroup/j".into(),
+            inode: 9,
+            looked: 1_800_000_100.5,
+            after: 60,
+            ..JobIdle::default()
+        };
+        let place = |job: &str| living(&run_dir, Some("n1"), idle.uid, job);
+        assert_eq!(place("7\"<"), None);
+        if !nix::unistd::geteuid().is_root() {
+            return crate::skip::skip("only root's files are read");
+        }
+        write(&run_dir, &idle).unwrap();
+        assert_eq!((place("7\"<"), place("7")), (Some(idle.clone()), None));
+        assert_eq!(all_living(&run_dir).unwrap(), [idle.clone()]);
+        remove(&run_dir, &idle);
+        assert_eq!(all_living(&run_dir).unwrap(), []);
+        assert_eq!(JobIdle::of_json(&json!({"schema": "jobfence-idle-2"})), None);
+    }
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `IdleAfter`: `jobfence hold` looks with each sample of the steps whether their jobs do anything.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use jobfence::config::{Config, Loaded};
+use jobfence::fence::living::LivingStep;
+use jobfence::host::Host;
+use jobfence::record::job::JobRecords;
+use jobfence::sys::process;
+
+use super::PATIENCE;
+use super::act::{IdleJob, IdleKind, follow};
+use super::activity::Seen;
+use super::decision::IdleLook;
+use super::files::{self, JobIdle};
+use super::keys::keys_of;
+use crate::gpu::{self, GpuSampler};
+
+/// What `jobfence hold` knows of the idle time of live jobs.
+#[derive(Default)]
+pub struct IdleSampler {
+    /// By their keys.
+    jobs: BTreeMap<String, JobIdle>,
+    has_taken_over: bool,
+    /// The last error that was reported.
+    said: Option<String>,
+}
+
+impl IdleSampler {
+    /// Looks at the jobs of these steps.
+    pub fn look(
+        &mut self,
+        (config, loaded): (&Config, Option<&Loaded>),
+        host: &Host,
+        steps: &[LivingStep<'_>],
+        gpus: &GpuSampler,
+    ) {
+        let Some(interval) = config.sample_interval else { return };
+        self.take_over(&config.run_dir);
+        let noted = JobRecords::existing(&config.run_dir).ok().flatten();
+        let mut jobs: BTreeMap<String, Vec<&LivingStep<'_>>> = BTreeMap::new();
+        for step in steps {
+            let key = gpu::key(step.node.as_deref(), step.uid, &step.job);
+            jobs.entry(key).or_default().push(step);
+        }
+        let mut wanted = BTreeMap::new();
+        for (key, steps) in &jobs {
+            let keys = steps.first().map(|step| keys_of((config, loaded), (noted.as_ref(), host), step));
+            wanted.extend(keys.and_then(|keys| Some((key, (keys.cpu_after?, keys.cpu_action)))));
+        }
+        self.end_others(&config.run_dir, |key| wanted.contains_key(&key.to_owned()));
+        let deadline = Instant::now() + PATIENCE;
+        for (key, (after, action)) in wanted {
+            let Some((first, steps)) = jobs.get(key).and_then(|steps| Some((*steps.first()?, steps))) else { continue };
+            let Some(job) = self.job(key, first).filter(|_| Instant::now() < deadline) else { continue };
+            let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+            let (passed, is_next) = time_between(job.looked, at, interval);
+            (job.looked, job.after) = (at, after.as_secs());
+            let seen = seen(steps, host, gpus.of_job(key));
+            job.activity.look(seen, passed, after);
+            let idle = job.activity.idle();
+            let look = IdleLook { idle, all_idle: idle, passed, is_next };
+            if let Some(step) = job.decision.look(look, after, action) {
+                let which = IdleJob { node: first.node.clone(), uid: first.uid, job: first.job.clone() };
+                let what = (IdleKind::Cpu, idle.unwrap_or_default(), after);
+                follow(config, &which, what, (step, action), &mut job.decision, deadline);
+                job.activity.count_anew(seen);
+            }
+            self.said = match files::write(&config.run_dir, job) {
+                Ok(()) => None,
+                Err(error) => {
+                    let error = error.to_string();
+                    if self.said.as_ref() != Some(&error) {
+                        log::debug!("the idle time of a job is not kept: {error}");
+                    }
+                    Some(error)
+                }
+            };
+        }
+    }
+
+    /// Sampling is off.
+    pub fn end(&mut self, config: &Config) {
+        self.take_over(&config.run_dir);
+        std::mem::take(&mut self.jobs).values().for_each(|job| files::remove(&config.run_dir, job));
+    }
+
+    /// Continues what an earlier process began.
+    fn take_over(&mut self, run_dir: &Path) {
+        if !std::mem::replace(&mut self.has_taken_over, true) {
+            let begun = files::all_living(run_dir).unwrap_or_else(|error| {
+                log::error!("cannot go on with the idle times of jobs: {error}");
+                Vec::new()
+            });
+            self.jobs = begun.into_iter().map(|job| (job.key(), job)).collect();
+        }
+    }
+
+    /// Forgets jobs that are gone, and those that are never idle. One that was not found may still be alive: its directory says that.
+    fn end_others(&mut self, run_dir: &Path, is_wanted: impl Fn(&str) -> bool) {
+        self.jobs.retain(|key, job| {
+            let is_there = std::fs::symlink_metadata(&job.directory).is_ok_and(|found| found.ino() == job.inode);
+            let stays = is_there && is_wanted(key);
+            if !stays {
+                files::remove(run_dir, job);
+            }
+            stays
+        });
+    }
+
+    /// What is known of the job of this step. `None`: it is gone.
+    fn job(&mut self, key: &str, step: &LivingStep<'_>) -> Option<&mut JobIdle> {
+        let directory: PathBuf = step.places.first()?.job.clone();
+        let inode = std::fs::symlink_metadata(&directory).ok()?.ino();
+        let new = || JobIdle {
+            node: step.node.clone(),
+            uid: step.uid,
+            job: step.job.clone(),
+            directory: directory.display().to_string(),
+            inode,
+            ..JobIdle::default()
+        };
+        Some(self.jobs.entry(key.to_owned()).or_insert_with(new))
+    }
+}
+
+/// How much of the time between two looks counts, in seconds, and whether it was as long as usual. Of a pause of this program, of a clock
+/// that was set, and of a node that slept nothing is known.
+pub fn time_between(before: f64, at: f64, interval: Duration) -> (f64, bool) {
+    let most = 2.0 * interval.as_secs_f64();
+    let passed = at - before;
+    match before {
+        0.0 => (0.0, false),
+        _ => (passed.clamp(0.0, most), passed > 0.0 && passed <= most),
+    }
+}
+
+fn seen(steps: &[&LivingStep<'_>], host: &Host, gpus: Option<&gpu::JobGpus>) -> Seen {
+    let Some(first) = steps.first() else { return Seen::Nothing };
+    let usage = first.of_job().usage;
+    let Some(cpu) = usage.cpu else { return Seen::Nothing };
+    let has_gpus = steps.iter().any(|step| {
+        let chosen = step.record.as_ref().and_then(|record| record.shared.as_ref());
+        chosen.is_some_and(|shared| !shared.gpus.is_empty()) || step.allocated().noted.granted.gpus.unwrap_or(0) > 0
+    });
+    let gpu_works = match gpus {
+        Some(gpus) if gpus.gpus.iter().all(|gpu| gpu.idle_since.is_some()) => false,
+        Some(gpus) if gpus.gpus.iter().any(|gpu| gpu.percent_now.is_some()) => true,
+        // What its GPUs do is not known.
+        Some(_) => return Seen::Nothing,
+        None if has_gpus => return Seen::Nothing,
+        None => false,
+    };
+    let (is_stopped, waits) = states(steps, host);
+    if is_stopped {
+        return Seen::Nothing;
+    }
+    let bytes = usage.read.unwrap_or(0).saturating_add(usage.written.unwrap_or(0));
+    Seen::Counters { cpu: cpu.as_secs_f64(), bytes, is_busy: gpu_works || waits }
+}
+
+/// Whether all processes of these steps are stopped or frozen, and whether one of them waits for a disk or a file system.
+pub fn states(steps: &[&LivingStep<'_>], host: &Host) -> (bool, bool) {
+    let (mut stopped, mut others, mut waits) = (false, false, false);
+    for step in steps {
+        if step.is_frozen() {
+            stopped = true;
+            continue;
+        }
+        for process in step.processes().unwrap_or_default() {
+            match process::state(&host.proc, process.pid) {
+                Some('T' | 't') => stopped = true,
+                Some('D') => waits = true,
+                Some('Z' | 'X') | None => {}
+                Some(_) => others = true,
+            }
+        }
+    }
+    (stopped && !others && !waits, waits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_time_that_was_looked_at_counts() {
+        let interval = Duration::from_secs(10);
+        let between = |before: f64, at: f64| time_between(before, at, interval);
+        assert_eq!(between(100.0, 110.0), (10.0, true));
+        // The first look, one after a pause or at a clock that was set, and one at a clock that was set back.
+        assert_eq!(between(0.0, 110.0), (0.0, false));
+        assert_eq!(between(100.0, 4000.0), (20.0, false));
+        assert_eq!(between(4000.0, 110.0), (0.0, false));
+    }
+}
