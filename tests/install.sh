@@ -37,6 +37,7 @@ diff - "$stage.list" <<END || fail "other files than expected"
 ./usr/share/jobfence/pbs/jobfence.HK
 ./usr/share/jobfence/pbs/jobfence.py
 ./usr/share/jobfence/plugstack.conf
+./usr/share/man/man1/jobfence.1
 ./usr/share/man/man5/jobfence.conf.5
 ./usr/share/man/man8/jobfence.8
 ./usr/share/zsh/site-functions/_jobfence

@@ -58,6 +58,7 @@ const STILL_NAME_ONE: &[(&str, &str)] = &[
     ("command::report", "what StoreUsage has stored with Slurm"),
     ("command::report::page::stored", "the same"),
     ("command::report::stored", "the same"),
+    ("command::report::summary::stored", "the same, of all jobs"),
 ];
 
 /// Names of schedulers, in addition to the folders in src/schedulers/.

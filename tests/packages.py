@@ -37,6 +37,7 @@ jobfence /usr/sbin/jobfence
 jobfence /usr/share/bash-completion/completions/jobfence
 jobfence /usr/share/fish/vendor_completions.d/jobfence.fish
 jobfence /usr/share/lintian/overrides/jobfence
+jobfence /usr/share/man/man1/jobfence.1.gz
 jobfence /usr/share/man/man5/jobfence.conf.5.gz
 jobfence /usr/share/man/man8/jobfence.8.gz
 jobfence /usr/share/zsh/vendor-completions/_jobfence

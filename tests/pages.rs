@@ -164,7 +164,7 @@ fn said_by(program: &str, arguments: &[&str]) -> Option<String> {
     Some(said)
 }
 
-const PAGES: [&str; 2] = ["docs/man/jobfence.8", "docs/man/jobfence.conf.5"];
+const PAGES: [&str; 3] = ["docs/man/jobfence.1", "docs/man/jobfence.8", "docs/man/jobfence.conf.5"];
 
 /// man(1) leaves two of a terminal's 80 columns free.
 #[test]

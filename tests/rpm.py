@@ -38,7 +38,8 @@ CONTENTS = {
         /usr/share/bash-completion /usr/share/bash-completion/completions /usr/share/bash-completion/completions/jobfence
         /usr/share/doc/jobfence /usr/share/fish /usr/share/fish/vendor_completions.d /usr/share/fish/vendor_completions.d/jobfence.fish
         /usr/share/jobfence /usr/share/licenses/jobfence /usr/share/licenses/jobfence/LICENSE /usr/share/licenses/jobfence/LICENCES.txt
-        /usr/share/man/man5/jobfence.conf.5.gz /usr/share/man/man8/jobfence.8.gz /usr/share/zsh /usr/share/zsh/site-functions
+        /usr/share/man/man1/jobfence.1.gz /usr/share/man/man5/jobfence.conf.5.gz
+        /usr/share/man/man8/jobfence.8.gz /usr/share/zsh /usr/share/zsh/site-functions
         /usr/share/zsh/site-functions/_jobfence""",
     "libjobfence": f"""
         /usr/include/jobfence.h /usr/lib64/jobfence {LIBRARY} /usr/share/licenses/libjobfence /usr/share/licenses/libjobfence/LICENSE
@@ -99,8 +100,8 @@ SYSTEMS = {
 # Which a system has before.
 DIRECTORIES = (
     "bin", "dev", "etc/pam.d", "etc/slurm", "root", "tmp", "usr/bin", "usr/include", "usr/lib/systemd/system",
-    "usr/lib/systemd/system-preset", "usr/lib64", "usr/libexec", "usr/sbin", "usr/share/doc", "usr/share/licenses", "usr/share/man/man5",
-    "usr/share/man/man8", "var/tmp", "var/lib/rpm",
+    "usr/lib/systemd/system-preset", "usr/lib64", "usr/libexec", "usr/sbin", "usr/share/doc", "usr/share/licenses", "usr/share/man/man1",
+    "usr/share/man/man5", "usr/share/man/man8", "var/tmp", "var/lib/rpm",
 )
 # Those of RHEL 8's rpm.
 RPMLIB = "CompressedFileNames", "FileDigests", "PayloadFilesHavePrefix", "PayloadIsXz"

@@ -267,7 +267,7 @@ fn a_job_and_a_summary_exclude_each_other() {
         &["--by", "user", "--csv", "--json"],
         &["--by", "user", "--json", "--html", "-"],
         &["--by", "user", "--mail"],
-        &["--by", "user", "--stored"],
+        &["--by", "user", "--stored", "--logs", "/"],
         &["--by", "color"],
         &["--by", "user", "--since", "yesterday"],
         &["--by", "user", "--price-cpu-hour", "-1"],

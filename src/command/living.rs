@@ -13,7 +13,7 @@ use jobfence::fence::living::{CurrentUse, LivingStep, Recorded, WantedSteps, fin
 use jobfence::figures::LimitedTo;
 use jobfence::host::Host;
 use jobfence::job::{Id, JobOnNode, Name};
-use jobfence::record::job::JobRecords;
+use jobfence::record::job::{JobRecord, JobRecords};
 use jobfence::record::noted::Allocated;
 use jobfence::report::account::{since_boot, utc};
 use jobfence::report::json::{Object, array};
@@ -226,10 +226,15 @@ impl LivingView {
 }
 
 /// The partition of a step's job, as recorded by `jobfence prolog` or the batch step.
-pub fn partition_of(noted: Option<&JobRecords>, host: &Host, step: &LivingStep<'_>) -> Option<String> {
+fn partition_of(noted: Option<&JobRecords>, host: &Host, step: &LivingStep<'_>) -> Option<String> {
+    facts_of(noted, host, step)?.partition.known().cloned()
+}
+
+/// What `jobfence prolog` or the batch step has recorded of a step's job.
+pub fn facts_of(noted: Option<&JobRecords>, host: &Host, step: &LivingStep<'_>) -> Option<JobRecord> {
     let node = step.node.as_deref().map(Name::new).transpose().ok()?;
     let id = JobOnNode { node, job: Id::new(step.job.as_str()).ok()? };
-    noted?.read(&id, host).ok()??.partition.known().cloned()
+    noted?.read(&id, host).ok()?
 }
 
 /// CPU times of steps, each with the time when it was read.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The parts of jobfence(8) that come from the definition of the command line: usage and options of each command.
+//! The parts of jobfence(8) and jobfence(1) that come from the definition of the command line: usage and options of each command.
 //!
-//! In the page such a part stands between two comments, `.\" usage of COMMAND` or `.\" options of COMMAND`, and `.\" end`. The test fails
-//! if a part is not what the definition says. With `WRITE_MANUAL=1` in its environment it writes the parts anew.
+//! In a page such a part stands between two comments, `.\" usage of COMMAND`, `.\" options of COMMAND` or `.\" brief options of COMMAND`,
+//! and `.\" end`. The test fails if a part is not what the definition says. With `WRITE_MANUAL=1` in its environment it writes the parts anew.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,6 +10,8 @@ use std::fs;
 use clap::{Arg, Command, CommandFactory};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/man/jobfence.8");
+/// The page for users.
+const BRIEF: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/man/jobfence.1");
 const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/man/jobfence.conf.5");
 /// The command whose options all others share: these have a section of their own in the page.
 const COMMON: &str = "reap";
@@ -136,40 +138,86 @@ fn the_manual_has_the_commands_and_options_as_they_are_defined() {
     let named = |name: &str| program.find_subcommand(name).unwrap_or_else(|| panic!("jobfence has no {name}"));
     let mut before = HashMap::new();
     let common = options(named(COMMON), &keys, &mut before);
-    let (mut written, mut rest) = (String::new(), page.as_str());
     let mut with_usage = Vec::new();
-    while let Some((text, tail)) = rest.split_once("\n.\\\" ") {
-        let (mark, tail) = tail.split_once('\n').unwrap();
-        written += &format!("{text}\n.\\\" {mark}\n");
-        rest = tail;
-        let part = match mark.split_once(" of ") {
-            Some(("usage", name)) => {
-                with_usage.push(name);
-                usage(named(name), &keys)
-            }
-            Some(("options", COMMON)) => common.clone(),
-            Some(("options", name)) => options(named(name), &keys, &mut before),
-            _ => continue,
-        };
-        let (_, tail) = rest.split_once(".\\\" end\n").unwrap_or_else(|| panic!("{mark}: no end"));
-        written += &(part + ".\\\" end");
-        rest = &rest[rest.len() - tail.len() - 1..];
-    }
-    written += rest;
+    let written = filled(&page, &mut |what, name| match what {
+        "usage" => {
+            with_usage.push(name.to_owned());
+            Some(usage(named(name), &keys))
+        }
+        "options" if name == COMMON => Some(common.clone()),
+        "options" => Some(options(named(name), &keys, &mut before)),
+        _ => None,
+    });
     let all = || program.get_subcommands().map(Command::get_name);
-    let without: Vec<_> = all().filter(|name| !with_usage.contains(name)).collect();
+    let without: Vec<_> = all().filter(|name| !with_usage.iter().any(|known| known == name)).collect();
     assert!(without.is_empty(), "jobfence(8) has no usage of {without:?}");
     let is_new = |argument: &Arg| !before.contains_key(&(typed(argument), described(argument, &keys)));
     let without: Vec<_> = all().filter(|name| shown(named(name)).any(is_new)).collect();
     assert!(without.is_empty(), "jobfence(8) has not all options of {without:?}");
+    same(PAGE, &page, &written);
+}
+
+#[test]
+fn the_page_for_users_has_their_commands_as_they_are_defined() {
+    let (page, keys) = (fs::read_to_string(BRIEF).unwrap(), fs::read_to_string(KEYS).unwrap());
+    let program = crate::Cli::command();
+    let named = |name: &str| program.find_subcommand(name).unwrap_or_else(|| panic!("jobfence has no {name}"));
+    let mut commons = HashMap::new();
+    options(named(COMMON), &keys, &mut commons);
+    let mut found = Vec::new();
+    let written = filled(&page, &mut |what, name| {
+        found.push(format!("{what} of {name}"));
+        match what {
+            "usage" => Some(usage(named(name), &keys)),
+            "brief options" => Some(brief(named(name), &keys, &commons)),
+            _ => None,
+        }
+    });
+    assert!(found.iter().any(|part| part == "brief options of report"), "{found:?}");
+    same(BRIEF, &page, &written);
+}
+
+/// The options of a command in a line each, without those that all commands have, and the same once.
+fn brief(command: &Command, keys: &str, commons: &HashMap<(String, String), String>) -> String {
+    let is_own = |argument: &&Arg| {
+        !argument.is_positional() && !commons.contains_key(&(typed(argument), described(argument, keys)))
+    };
+    let line = |argument: &Arg| {
+        let help = argument.get_help().expect("a text").to_string();
+        format!(
+            ".TP\n{}\n{}",
+            typed(argument),
+            in_lines(&format!("{}.", help.trim_end_matches('.')), &values(argument), keys)
+        )
+    };
+    shown(command).filter(is_own).map(line).collect()
+}
+
+/// A page with the parts that `part` makes of what stands before and after ` of ` in a mark. `None`: it is no mark.
+fn filled(page: &str, part: &mut dyn FnMut(&str, &str) -> Option<String>) -> String {
+    let (mut written, mut rest) = (String::new(), page);
+    while let Some((text, tail)) = rest.split_once("\n.\\\" ") {
+        let (mark, tail) = tail.split_once('\n').unwrap();
+        written += &format!("{text}\n.\\\" {mark}\n");
+        rest = tail;
+        let Some(part) = mark.split_once(" of ").and_then(|(what, name)| part(what, name)) else { continue };
+        let (_, tail) = rest.split_once(".\\\" end\n").unwrap_or_else(|| panic!("{mark}: no end"));
+        written += &(part + ".\\\" end");
+        rest = &rest[rest.len() - tail.len() - 1..];
+    }
+    written + rest
+}
+
+/// Writes the page if that is wanted, and fails if it was another one.
+fn same(place: &str, page: &str, written: &str) {
     if std::env::var_os("WRITE_MANUAL").is_some() {
-        fs::write(PAGE, &written).unwrap();
+        fs::write(place, written).unwrap();
     }
     let is_other = |(left, right): &(&str, &str)| left != right;
     let other = page.lines().zip(written.lines()).find(is_other);
     assert!(
         page == written,
-        "docs/man/jobfence.8 is not what the definition says; `WRITE_MANUAL=1 cargo test --bin jobfence manual` writes it: {other:?}"
+        "{place} is not what the definition says; `WRITE_MANUAL=1 cargo test --bin jobfence manual` writes it: {other:?}"
     );
 }
 

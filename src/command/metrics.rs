@@ -2,13 +2,14 @@
 //! `MetricsFile`: the present usage of jobs, and counters of jobfence, for the textfile collector of Prometheus's node_exporter.
 //!
 //! The text format is that of https://prometheus.io/docs/instrumenting/exposition_formats/: names end with their unit, and counters with
-//! `_total`. Labels have only values that a user cannot choose freely: the job's number, the user's name, the partition.
+//! `_total`. A job has one value of each label: its number, the user's name, the partition, and the account.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
 use jobfence::config::Config;
+use jobfence::facts::Fact;
 use jobfence::fence::living::{CurrentUse, Recorded, WantedSteps, find};
 use jobfence::figures::{FIGURES, METRICS, Unit};
 use jobfence::host::Host;
@@ -21,7 +22,7 @@ use jobfence::schedulers::ALL;
 use crate::energy::NodeEnergy;
 use crate::gpu::{self, GpuUse, JobGpus};
 use crate::idle;
-use crate::living::{partition_of, user_name};
+use crate::living::{facts_of, user_name};
 use crate::whole;
 
 /// The most jobs in the file: a node has fewer, unless something is wrong.
@@ -36,6 +37,8 @@ pub struct JobMetrics {
     pub user: String,
     /// Its partition or queue; empty if not known.
     pub partition: String,
+    /// Its project if it has one, or else its account; empty if neither is known.
+    pub account: String,
     /// What it was granted, if known.
     pub allocated: Allocated,
     /// How many steps it has now.
@@ -69,15 +72,20 @@ fn living_jobs(config: &Config, host: &Host) -> Vec<JobMetrics> {
     let noted = JobRecords::existing(&config.run_dir).ok().flatten();
     let mut jobs: BTreeMap<(Option<String>, Option<u32>, String), JobMetrics> = BTreeMap::new();
     for step in &steps {
-        let job = jobs.entry((step.node.clone(), step.uid, step.job.clone())).or_insert_with(|| JobMetrics {
-            job: step.job.clone(),
-            user: step.uid.map_or_else(String::new, user_name),
-            partition: partition_of(noted.as_ref(), host, step).unwrap_or_default(),
-            current: step.of_job(),
-            gpus: gpu::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job),
-            idle: idle::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job)
-                .and_then(|idle| idle.activity.idle()),
-            ..JobMetrics::default()
+        let job = jobs.entry((step.node.clone(), step.uid, step.job.clone())).or_insert_with(|| {
+            let known = facts_of(noted.as_ref(), host, step);
+            let (partition, account) = known.map(|known| (known.partition, known.account)).unwrap_or_default();
+            JobMetrics {
+                job: step.job.clone(),
+                user: step.uid.map_or_else(String::new, user_name),
+                partition: partition.known().cloned().unwrap_or_default(),
+                account: account.said().cloned().unwrap_or_default(),
+                current: step.of_job(),
+                gpus: gpu::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job),
+                idle: idle::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job)
+                    .and_then(|idle| idle.activity.idle()),
+                ..JobMetrics::default()
+            }
         });
         job.steps += 1;
         job.allocated = std::mem::take(&mut job.allocated).or(&step.allocated());
@@ -91,6 +99,15 @@ impl JobMetrics {
         let Allocated { noted, cpus_limit, processes_limit, .. } = &self.allocated;
         if let Some(partition) = noted.facts().partition.known().filter(|_| self.partition.is_empty()) {
             self.partition.clone_from(partition);
+        }
+        // A scheduler that has projects checks who may use one, and an account often stands there unasked.
+        let facts = noted.facts();
+        let name = |fact: &Fact<String>| fact.said().filter(|name| !name.is_empty()).cloned();
+        // With an underscore begins a scheduler's own name for none.
+        if let Some(project) = name(&facts.project).filter(|name| !name.starts_with('_')) {
+            self.account = project;
+        } else if self.account.is_empty() {
+            self.account = name(&facts.account).unwrap_or_default();
         }
         let limits = &mut self.current.limits;
         limits.cpus = limits.cpus.map(|limit| limit.min(cpus_limit.unwrap_or(limit)));
@@ -307,7 +324,8 @@ fn histogram(page: &mut String, counters: &Counters) {
 }
 
 fn labels(job: &JobMetrics) -> String {
-    let all: BTreeMap<_, _> = [("jobid", &job.job), ("user", &job.user), ("partition", &job.partition)].into();
+    // In the order of their names.
+    let all = [("account", &job.account), ("jobid", &job.job), ("partition", &job.partition), ("user", &job.user)];
     let all: Vec<String> = all.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
     all.join(",")
 }
@@ -327,7 +345,7 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use jobfence::facts::{Fact, Facts};
+    use jobfence::facts::Facts;
     use jobfence::figures::{GrantedTo, LimitedTo, Usage};
     use jobfence::job::Cpus;
     use jobfence::record::noted::Noted;
@@ -340,6 +358,7 @@ mod tests {
             job: name.to_owned(),
             user: "alice".to_owned(),
             partition: "p".to_owned(),
+            account: "physics".to_owned(),
             ..JobMetrics::default()
         }
     }
@@ -354,9 +373,9 @@ mod tests {
             Counters { fenced: 4, began_us: 12_000, began_within: [0, 1, 2, 0, 0, 0, 0, 0, 0], ..Counters::default() };
         let page = page(&jobs, &counters);
         for line in [
-            "jobfence_job_cpu_seconds_total{jobid=\"7\",partition=\"p\",user=\"alice\"} 1.500000\n",
-            "jobfence_job_cpu_limit_cpus{jobid=\"7\",partition=\"p\",user=\"alice\"} 1.5\n",
-            "jobfence_job_steps{jobid=\"8\",partition=\"p\",user=\"alice\"} 0\n",
+            "jobfence_job_cpu_seconds_total{account=\"physics\",jobid=\"7\",partition=\"p\",user=\"alice\"} 1.500000\n",
+            "jobfence_job_cpu_limit_cpus{account=\"physics\",jobid=\"7\",partition=\"p\",user=\"alice\"} 1.5\n",
+            "jobfence_job_steps{account=\"physics\",jobid=\"8\",partition=\"p\",user=\"alice\"} 0\n",
             "# TYPE jobfence_job_oom_kills_total counter\n",
             "jobfence_begun_steps_total{outcome=\"fenced\"} 4\n",
             "jobfence_begin_seconds_bucket{le=\"0.002\"} 1\njobfence_begin_seconds_bucket{le=\"0.005\"} 3\n",
@@ -385,10 +404,10 @@ mod tests {
         let text = page(&[JobMetrics { gpus: Some(gpus), ..job("7") }, job("8")], &Counters::default());
         for line in [
             "# TYPE jobfence_job_gpu_energy_joules_total counter\n",
-            "jobfence_job_gpu_utilization_ratio{jobid=\"7\",partition=\"p\",user=\"alice\",gpu=\"3\"} 0.25\n",
-            "jobfence_job_gpu_energy_joules_total{jobid=\"7\",partition=\"p\",user=\"alice\",gpu=\"3\"} 1.5\n",
-            "jobfence_job_gpu_idle_seconds{jobid=\"7\",partition=\"p\",user=\"alice\",gpu=\"3\"} 0\n",
-            "jobfence_job_gpu_memory_used_bytes{jobid=\"7\",partition=\"p\",user=\"alice\",gpu=\"1\"} 7\n",
+            "jobfence_job_gpu_utilization_ratio{account=\"physics\",jobid=\"7\",partition=\"p\",user=\"alice\",gpu=\"3\"} 0.25\n",
+            "jobfence_job_gpu_energy_joules_total{account=\"physics\",jobid=\"7\",partition=\"p\",user=\"alice\",gpu=\"3\"} 1.5\n",
+            "jobfence_job_gpu_idle_seconds{account=\"physics\",jobid=\"7\",partition=\"p\",user=\"alice\",gpu=\"3\"} 0\n",
+            "jobfence_job_gpu_memory_used_bytes{account=\"physics\",jobid=\"7\",partition=\"p\",user=\"alice\",gpu=\"1\"} 7\n",
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }
@@ -406,10 +425,20 @@ mod tests {
     fn limits_are_without_room_for_daemons_and_what_was_granted_is_there() {
         let known = |text: &str| Fact::Known(text.to_owned());
         let granted = GrantedTo { cpus: Some(Cpus::whole(2)), memory: Some(9), gpus: Some(1) };
-        let noted = Noted::new(&Facts { partition: known("short"), ..Facts::default() }, granted);
+        let noted = Noted::new(
+            &Facts { partition: known("short"), account: known("lab"), project: known("biology"), ..Facts::default() },
+            granted,
+        );
+        // An attribute has the partition alone, and the step's record the rest.
         let allocated = Allocated::new(&noted, (Some(Cpus::whole(2)), Some(100)));
-        let of_scheduler =
-            JobMetrics { partition: String::new(), current: limited(Some(3), Some(164)), allocated, ..job("7") };
+        let allocated = allocated.or(&Allocated { noted, ..Allocated::default() });
+        let of_scheduler = JobMetrics {
+            partition: String::new(),
+            account: String::new(),
+            current: limited(Some(3), Some(164)),
+            allocated,
+            ..job("7")
+        };
         let text = page(&[of_scheduler.clone().by_what_is_noted()], &Counters::default());
         for (name, value) in [
             ("cpu_limit_cpus", 2),
@@ -418,7 +447,7 @@ mod tests {
             ("memory_granted_bytes", 9),
             ("gpus_granted", 1),
         ] {
-            let line = format!("jobfence_job_{name}{{jobid=\"7\",partition=\"short\",");
+            let line = format!("jobfence_job_{name}{{account=\"biology\",jobid=\"7\",partition=\"short\",");
             let line = text.lines().find_map(|known| known.strip_prefix(&line));
             assert!(line.is_some_and(|line| line.ends_with(&format!(" {value}"))), "{name}: {text}");
         }
@@ -431,7 +460,7 @@ mod tests {
     #[test]
     fn no_label_breaks_the_file() {
         let page = page(&[job("a\"b\\c\nd\u{1b}[0m")], &Counters::default());
-        assert!(page.contains("{jobid=\"a\\\"b\\\\c\\nd?[0m\","), "{page}");
+        assert!(page.contains("{account=\"physics\",jobid=\"a\\\"b\\\\c\\nd?[0m\","), "{page}");
     }
 
     #[test]

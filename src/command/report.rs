@@ -65,7 +65,10 @@ pub struct ReportOptions {
     ///
     /// The nodes put it there with StoreUsage=admincomment in jobfence.conf(5).
     /// This works on each host where sacct(1) does, also on a login node, and for a user's own jobs.
-    /// Where the host has no usage log, or the user may not read it, the report is this one.
+    /// Where the host has no usage log, or the user may not read it, the report of a job is this one.
+    ///
+    /// With --by, the summary is of all jobs that Slurm's accounting has. sacct is asked for a day at a time, with pauses, and --since
+    /// says from when on. What a job reserved is known of each, and what it used if the nodes have put it there.
     #[arg(long, conflicts_with = "all")]
     stored: bool,
     #[command(flatten)]
@@ -78,7 +81,7 @@ pub struct ReportOptions {
 pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
     let output = Output { json: options.json, html: options.html.as_deref() };
     match (&options.job, options.summary.by) {
-        (_, Some(by)) => summary::summary(&options.summary, by, &options.configured, &output),
+        (_, Some(by)) => summary::summary(&options.summary, by, &options.configured, options.stored, &output),
         (Some(job), None) => of_job(options, job),
         (None, None) => Err("name a job, or sum up all jobs with --by".into()),
     }

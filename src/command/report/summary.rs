@@ -12,6 +12,7 @@ mod page;
 mod runs;
 mod since;
 mod source;
+mod stored;
 mod summed;
 mod tally;
 mod text;
@@ -54,16 +55,16 @@ pub struct SummaryOptions {
     ///
     /// The summary has hours of CPUs, memory and GPUs, what was wasted, jobs that failed or ran out of memory, a trend by week, and the
     /// advice that would have mattered most. A user sees the own jobs, and root all.
-    #[arg(long, value_name = "WHAT", conflicts_with_all = ["job", "all", "mail", "stored"])]
+    #[arg(long, value_name = "WHAT", conflicts_with_all = ["job", "all", "mail"])]
     pub by: Option<By>,
-    /// Count jobs that ended since then, such as 6months, 4weeks, 30days or 2026-01-31 [default: all]
+    /// Count jobs that ended since then, such as 6months, 4weeks, 30days or 2026-01-31 [default: all; --stored needs it]
     #[arg(long, value_name = "WHEN", conflicts_with = "job", requires = "by", value_parser = since::since)]
     since: Option<Since>,
     /// Read all usage logs below this directory, and not that of this node
     ///
     /// Logs may be plain, or packed by gzip or zstd, and their names do not matter. Symbolic links are not followed. A job that ran on
     /// several nodes is one job.
-    #[arg(long, value_name = "DIRECTORY", conflicts_with = "job", requires = "by")]
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["job", "stored"], requires = "by")]
     logs: Option<PathBuf>,
     /// Print a line of comma-separated values for each account, user and so on
     #[arg(long, requires = "by", conflicts_with_all = ["job", "json", "html"])]
@@ -95,8 +96,12 @@ pub fn summary(
     options: &SummaryOptions,
     by: By,
     configured: &Configured,
+    is_stored: bool,
     output: &Output<'_>,
 ) -> Result<ExitCode, Failure> {
+    if is_stored {
+        return of_accounting(options, by, output);
+    }
     let own = nix::unistd::getuid();
     let uid = (!own.is_root()).then(|| u64::from(own.as_raw()));
     let found = match &options.logs {
@@ -123,18 +128,63 @@ pub fn summary(
         eprintln!("jobfence: the usage logs have no job in this time that you may see");
         return Ok(ExitCode::FAILURE);
     }
+    show(&summary, options, output)?;
+    Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The summary of what is stored with the scheduler. A period of which nothing is known makes it a failure.
+fn of_accounting(options: &SummaryOptions, by: By, output: &Output<'_>) -> Result<ExitCode, Failure> {
+    let since = options.since.ok_or(stored::SAY_SINCE)?;
+    let is_of_all = nix::unistd::getuid().is_root();
+    let since = since.seconds(SystemTime::now());
+    let stored::StoredJobs { names, tally, habits, records, missing } = stored::read(by, since, is_of_all)?;
+    missing.iter().for_each(|missing| ::log::error!("{missing}"));
+    if tally.total.jobs == 0 {
+        eprintln!("jobfence: {}", stored::NONE);
+        return Ok(ExitCode::FAILURE);
+    }
+    let summary = SummedUp {
+        by,
+        since: Some(utc(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(since))),
+        names,
+        prices: prices(options),
+        is_of_all,
+        is_stored: true,
+        files: 0,
+        lines: records,
+        again: 0,
+        early: 0,
+        late: 0,
+        passed_over: (!missing.is_empty()).then(|| missing.join("; ")),
+        tally,
+        habits,
+    };
+    show(&summary, options, output)?;
+    Ok(if missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn prices(options: &SummaryOptions) -> Prices {
+    Prices {
+        cpu: options.price_cpu_hour,
+        gpu: options.price_gpu_hour,
+        currency: options.currency.as_deref().map(table::printable),
+    }
+}
+
+/// Prints or writes it in the wanted form.
+fn show(summary: &SummedUp, options: &SummaryOptions, output: &Output<'_>) -> Result<(), Failure> {
     let mut out = BufWriter::new(std::io::stdout());
     if let Some(file) = output.html {
-        put(file, &page::page(&summary))?;
+        put(file, &page::page(summary))?;
     } else if output.json {
-        data::json(&summary, &mut out)?;
+        data::json(summary, &mut out)?;
     } else if options.csv {
-        data::csv(&summary, &mut out)?;
+        data::csv(summary, &mut out)?;
     } else {
-        out.write_all(text::in_words(&summary, table::width()).as_bytes())?;
+        out.write_all(text::in_words(summary, table::width()).as_bytes())?;
     }
     out.flush()?;
-    Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(())
 }
 
 /// In microseconds since 1970.
@@ -205,17 +255,13 @@ fn read(found: FoundLogs, by: By, options: &SummaryOptions, uid: Option<u64>) ->
         (None, Some(files)) => Some(format!("passed over: {files}")),
         (lines, None) => lines,
     };
-    let prices = Prices {
-        cpu: options.price_cpu_hour,
-        gpu: options.price_gpu_hour,
-        currency: options.currency.as_deref().map(table::printable),
-    };
     let summary = SummedUp {
         by,
         since: since.map(moment),
         names,
-        prices,
+        prices: prices(options),
         is_of_all: uid.is_none(),
+        is_stored: false,
         files,
         lines,
         again: open.again,

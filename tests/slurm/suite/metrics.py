@@ -95,7 +95,7 @@ def metrics_say_what_was_granted(site):
         for name, value in {"cpu_limit_cpus": 1.0, "cpu_granted_cpus": 2.0, "processes_limit": 100.0,
                             "memory_granted_bytes": 200.0 * MIB}.items():
             expect_equal(found[f"jobfence_job_{name}"], value, name)
-        expect(re.search(rf'jobid="{jobid}",partition="[^"]+"', text), f"no partition: {text}")
+        expect(re.search(rf'account="[^"]*",jobid="{jobid}",partition="[^"]+"', text), f"no partition: {text}")
         site.end(jobid)
 
 

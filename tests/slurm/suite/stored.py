@@ -330,6 +330,42 @@ def many_jobs_are_few_calls(site):
     return f"{len(first)} calls of at most {most}, then {len(again)} of at most {most_again}"
 
 
+@case(on=["private"], layout=False, patient=True)
+def all_jobs_from_the_database(site):
+    """The hours of sixty jobs by two users in two accounts are those of sacct, and a user sees the own ones."""
+    users, accounts = site.users[:2], ("physics", "biology")
+    with storing(site):
+        arrays = []
+        for user, account in zip(users, accounts):
+            for words in (("account", account), ("user", user, f"account={account}")):
+                done = site.command("sacctmgr", "--immediate", "add", *words)
+                expect_equal(done.returncode, 0, f"sacctmgr add {words}: {done.stdout} {done.stderr}")
+            arrays.append(site.submit(user, BURN % 0.5, "--mem=100", f"--account={account}", "--array=0-29"))
+        def records(array):
+            done = site.command("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", str(array),
+                                "--format", "JobIDRaw,End,CPUTimeRAW,AdminComment")
+            return [line.split("|") for line in done.stdout.splitlines()]
+        def stored():
+            rows = [row for array in arrays for row in records(array)]
+            return len(rows) == 60 and all(end != "Unknown" and comment.startswith("JS1:") for _, end, _, comment in rows)
+        until(stored, 240 + PATIENCE, "the summaries of all jobs")
+        asked = jobfence(site, "report", "--since", "1day", "--by", "account", "--stored", "--json")
+        done = site.command(*asked)
+        expect_equal(done.returncode, 0, f"report ({done.stderr})")
+        said = json.loads(done.stdout)
+        groups = {group["name"]: group for group in said["groups"]}
+        for array, account in zip(arrays, accounts):
+            hours = sum(int(seconds) for _, _, seconds, _ in records(array)) / 3600
+            group = groups[account]
+            expect_equal(group["jobs"], 30, f"jobs of {account}")
+            expect(abs(group["cpu_hours_reserved"] + group["cpu_hours_unmeasured"] - hours) < 1e-4, f"sacct has {hours} CPU-hours: {group}")
+            expect_equal(group["jobs_cpu_unknown"], 0, f"{account}: {group}")
+            expect(30 * 0.4 / 3600 < group["cpu_hours_used"] < 30 * 20 / 3600, f"{account} used half a second in each job: {group}")
+        done = site.as_user(users[1], asked)
+        own = json.loads(done.stdout or "{}")
+        expect_equal([group["name"] for group in own.get("groups", [])], [accounts[1]], f"what a user sees ({done.stderr})")
+
+
 @case(on=("private",), layout=False)
 def check_asks_the_database(site):
     """QOS and accounts that slurmdbd does not have are named, and none that it has."""

@@ -14,7 +14,7 @@ use super::words::{Shown, SummaryRow};
 pub const SCHEMA: &str = "jobfence-summary-1";
 
 /// The figures of a group: the member, and its value. Unknown is null.
-fn figures(sums: &Sums, prices: &Prices) -> [(&'static str, Value); 20] {
+fn figures(sums: &Sums, prices: &Prices) -> [(&'static str, Value); 21] {
     // What is below a millionth of an hour is not worth its digits.
     let hours = |hours: Option<f64>| hours.map_or(Value::Null, |hours| json!((hours * 1e6).round() / 1e6));
     let cost = prices.cost(sums);
@@ -39,6 +39,7 @@ fn figures(sums: &Sums, prices: &Prices) -> [(&'static str, Value); 20] {
         ("cost", hours(cost.map(|(all, _)| all))),
         ("cost_wasted", hours(cost.map(|(_, wasted)| wasted))),
         ("currency", json!(prices.currency)),
+        ("cpu_hours_unmeasured", hours(Some(sums.cpu_unmeasured))),
     ]
 }
 
@@ -93,6 +94,7 @@ pub fn json(summary: &SummedUp, out: &mut impl Write) -> io::Result<()> {
         "since": summary.since,
         "first_ended": moment(summary.tally.first),
         "last_ended": moment(summary.tally.last),
+        "stored": summary.is_stored,
         "files": summary.files,
         "lines": summary.lines,
         "passed_over": summary.passed_over,

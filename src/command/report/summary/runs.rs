@@ -56,6 +56,18 @@ pub struct RunOnNode {
 }
 
 impl RunOnNode {
+    /// Of a record that says when the run ended, and how long it lasted, in microseconds.
+    pub fn of_record(node: NameId, ended: u64, lasted: u64) -> Self {
+        Self {
+            node,
+            ended,
+            began: Some(ended.saturating_sub(lasted)),
+            is_exact: true,
+            is_over: true,
+            ..Self::default()
+        }
+    }
+
     /// How long it lasted, in microseconds.
     pub fn wall(&self) -> Option<u64> {
         let passed = self.ended.checked_sub(self.began?)?;
@@ -142,6 +154,20 @@ pub struct JoinedRun {
 }
 
 impl JoinedRun {
+    /// Of a record that has the whole run.
+    pub fn of_record(
+        key: NameId,
+        user: NameId,
+        alike: u64,
+        name: Option<&str>,
+        partition: NameId,
+        parts: Vec<RunOnNode>,
+        is_success: bool,
+    ) -> Self {
+        let (name, script) = (name.map(shown), Some(Some(is_success)));
+        Self { key, user, alike, name, partition, parts, script, last: None }
+    }
+
     pub fn ended(&self) -> u64 {
         self.parts.iter().map(|part| part.ended).max().unwrap_or(0)
     }

@@ -16,6 +16,9 @@ pub struct SummedUp {
     pub habits: Habits,
     pub prices: Prices,
     pub is_of_all: bool,
+    /// Whether it is from a scheduler's accounting, and not from usage logs.
+    pub is_stored: bool,
+    /// Files that were read.
     pub files: u64,
     pub lines: u64,
     /// Lines that were there twice.

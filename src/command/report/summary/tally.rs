@@ -20,6 +20,8 @@ pub struct Sums {
     /// What was reserved and not used; what one run used above its reservation makes up for nothing of another one.
     pub cpu_wasted: f64,
     pub cpu_unknown: u64,
+    /// What runs reserved of which it is not known what they used.
+    pub cpu_unmeasured: f64,
     pub memory_reserved: f64,
     pub memory_used: f64,
     pub memory_unknown: u64,
@@ -49,6 +51,7 @@ fn sums_of<'a>(parts: impl Iterator<Item = &'a RunOnNode> + Clone, is_success: O
         let hours = part.wall()? as f64 / HOUR;
         Some((part.cpus()? as f64 / 1000.0 * hours, part.cpu? as f64 / HOUR))
     });
+    let granted: Option<f64> = parts.clone().map(|part| Some(part.cpus()? as f64 / 1000.0 * hours(part)?)).sum();
     let memory = all(|part| {
         let hours = part.wall()? as f64 / HOUR;
         Some((part.memory()? as f64 / GIB * hours, part.memory_peak? as f64 / GIB * hours))
@@ -62,6 +65,7 @@ fn sums_of<'a>(parts: impl Iterator<Item = &'a RunOnNode> + Clone, is_success: O
         cpu_used: cpu.map_or(0.0, |(_, used)| used),
         cpu_wasted: cpu.map_or(0.0, |(reserved, used)| (reserved - used).max(0.0)),
         cpu_unknown: u64::from(cpu.is_none()),
+        cpu_unmeasured: granted.filter(|_| cpu.is_none()).unwrap_or(0.0),
         memory_reserved: memory.map_or(0.0, |(reserved, _)| reserved),
         memory_used: memory.map_or(0.0, |(_, used)| used),
         memory_unknown: u64::from(memory.is_none()),
@@ -83,6 +87,7 @@ impl Sums {
         self.cpu_used += more.cpu_used;
         self.cpu_wasted += more.cpu_wasted;
         self.cpu_unknown += more.cpu_unknown;
+        self.cpu_unmeasured += more.cpu_unmeasured;
         self.memory_reserved += more.memory_reserved;
         self.memory_used += more.memory_used;
         self.memory_unknown += more.memory_unknown;
@@ -179,6 +184,12 @@ impl Tally {
             first: None,
             last: None,
         }
+    }
+
+    /// Makes it unknown which GPUs the runs held.
+    pub fn forget_gpus(&mut self) {
+        let all = self.groups.values_mut().chain(self.weeks.values_mut()).chain([&mut self.total]);
+        all.for_each(|sums| sums.gpu_unknown = sums.jobs);
     }
 
     /// Adds a run. Whether it counts is returned.

@@ -10,6 +10,7 @@ use jobfence::report::card::several;
 use super::habits::{AskFor, HeldHours, Piece};
 use super::names::NameId;
 use super::runs::By;
+use super::stored;
 use super::summed::{Prices, SummedUp};
 use super::tally::Sums;
 use crate::living::user_name;
@@ -148,7 +149,12 @@ impl<'a> Shown<'a> {
             some => Some(format!("{what}: unknown of {} of {}.", grouped(some as f64), jobs(total.jobs))),
         };
         let mut all: Vec<String> = [
-            lacks(total.cpu_unknown, "CPU-hours"),
+            lacks(total.cpu_unknown, "CPU-hours").map(|sentence| match hours(Some(total.cpu_unmeasured)) {
+                reserved if total.cpu_unmeasured > 0.0 => {
+                    format!("{} These reserved {reserved} CPU-hours, which no sum has.", sentence)
+                }
+                _ => sentence,
+            }),
             lacks(total.memory_unknown, "Memory"),
             lacks(total.gpu_unknown, "GPUs that were held"),
             lacks(total.out_of_memory_unknown, "Kills for lack of memory"),
@@ -159,6 +165,9 @@ impl<'a> Shown<'a> {
         .collect();
         if total.gpu_unknown < total.jobs {
             all.push("What GPUs did: only how long they were held is known.".to_owned());
+        }
+        if self.summary.is_stored {
+            all.extend(stored::NOTES.map(str::to_owned));
         }
         if self.summary.late > 0 {
             all.push(format!(

@@ -8,6 +8,7 @@
 mod database;
 mod gpus;
 mod known;
+pub mod period;
 mod record;
 pub mod summary;
 

@@ -185,7 +185,8 @@ pub fn sacctmgr(arguments: &[&str], text: &str) -> Result<(String, Option<String
     Ok((heard.said, heard.complaint))
 }
 
-fn program(name: &str, arguments: &[&str]) -> AskedProgram {
+/// A command of Slurm's, which prints times as seconds since 1970.
+pub(super) fn program(name: &str, arguments: &[&str]) -> AskedProgram {
     AskedProgram::new(name, arguments, KEPT).with([("SLURM_TIME_FORMAT", "%s".to_owned())])
 }
 

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The summary of all jobs from Slurm's accounting: what each was granted, and what it used if `StoreUsage` has stored it.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{IsTerminal, Write};
+use std::ops::Range;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use jobfence::hostlist::HostList;
+use jobfence::report::account::utc;
+
+use super::habits::Habits;
+use super::names::{NameId, Names};
+use super::runs::{By, JoinedRun, RunOnNode};
+use super::tally::Tally;
+use crate::command::Failure;
+use crate::schedulers::slurm::store::period::{AccountedJob, AskedPeriod, DAY, MissingPeriod, sacct};
+use crate::schedulers::slurm::store::summary::NodePart;
+
+/// A job on more nodes than this is not split up by node.
+const MOST_NODES: usize = 1 << 15;
+
+/// Where the figures are from, as the page says it.
+pub const SOURCE: &str = "Slurm's accounting";
+
+/// What a reader is told who has not said from when on.
+pub const SAY_SINCE: &str = "say by --since from when on jobs count, such as --since 30days: Slurm's accounting can reach back for \
+                             years, and all of them are asked for";
+
+/// What a reader is told for whom there is nothing.
+pub const NONE: &str = "Slurm's accounting has no job that ended in this time and that you may see";
+
+/// What to know of the figures.
+pub const NOTES: [&str; 3] = [
+    "What a job used is known if StoreUsage was on where it ran, and each of its nodes has stored its part.",
+    "Out of memory is a job whose state in Slurm is OUT_OF_MEMORY, and failed is one whose state is not COMPLETED.",
+    "Slurm's accounting has no steps, and does not say whether a limit held memory down: there is no advice on memory.",
+];
+
+/// What Slurm's accounting has said.
+pub struct StoredJobs {
+    pub names: Names,
+    pub tally: Tally,
+    pub habits: Habits,
+    pub records: u64,
+    pub missing: Vec<String>,
+}
+
+/// Asks Slurm's accounting about the jobs that ended since then.
+pub fn read(by: By, since: u64, is_of_all: bool) -> Result<StoredJobs, Failure> {
+    let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs().saturating_add(1);
+    let mut counting = Counting::new(by, since);
+    let progress =
+        Progress { days: (until.saturating_sub(since)).div_ceil(DAY), is_shown: std::io::stderr().is_terminal() };
+    let mut asked = AskedPeriod {
+        sacct: &mut |piece, mark| sacct(piece, mark, is_of_all),
+        rest: &mut |took, left| {
+            progress.say(left);
+            std::thread::sleep(took);
+        },
+    };
+    let missing = asked.each(since..until, &mut |jobs| counting.add(jobs));
+    progress.end();
+    if counting.records == 0
+        && let Some(MissingPeriod { why, .. }) = missing.first()
+    {
+        return Err(format!(
+            "cannot ask Slurm's accounting about the jobs: sacct: {why}. See that sacct is in the PATH, that slurm.conf has \
+             AccountingStorageType=accounting_storage/slurmdbd, and that slurmdbd runs: 'sacct --allocations' says the same"
+        )
+        .into());
+    }
+    Ok(counting.end(missing))
+}
+
+/// How far it is, for a person who waits.
+struct Progress {
+    days: u64,
+    is_shown: bool,
+}
+
+impl Progress {
+    fn say(&self, left: &Range<u64>) {
+        if self.is_shown {
+            let done = self.days.saturating_sub((left.end - left.start).div_ceil(DAY));
+            let _ = write!(std::io::stderr(), "\rjobfence: sacct has answered for {done} of {} days", self.days);
+        }
+    }
+
+    fn end(&self) {
+        if self.is_shown {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// Counts jobs as they come.
+struct Counting {
+    by: By,
+    names: Names,
+    tally: Tally,
+    habits: Habits,
+    hasher: RandomState,
+    /// The records of jobs that go on with another size.
+    resized: HashMap<String, Vec<RunOnNode>>,
+    records: u64,
+}
+
+impl Counting {
+    fn new(by: By, since: u64) -> Self {
+        Self {
+            by,
+            names: Names::default(),
+            tally: Tally::new(by, since.saturating_mul(1_000_000)),
+            habits: Habits::new(),
+            hasher: RandomState::new(),
+            resized: HashMap::new(),
+            records: 0,
+        }
+    }
+
+    fn add(&mut self, mut jobs: Vec<AccountedJob>) {
+        // A job's records follow one another.
+        jobs.sort_by_key(|job| job.ended);
+        for mut job in jobs {
+            self.records += 1;
+            if job.is_resized {
+                job.summary = None;
+                let parts = self.parts(&job);
+                self.resized.entry(job.id).or_default().extend(parts);
+                continue;
+            }
+            let before = self.resized.remove(&job.id).unwrap_or_default();
+            if !before.is_empty() {
+                // What is stored is of the whole run, and its grant was another one in between.
+                job.summary = None;
+            }
+            let run = self.run(&job, before);
+            if self.tally.add(&run) {
+                self.habits.add(&run);
+            }
+        }
+    }
+
+    fn run(&mut self, job: &AccountedJob, mut parts: Vec<RunOnNode>) -> JoinedRun {
+        parts.extend(self.parts(job));
+        let mut name = |text: &str| self.names.of(Some(text));
+        let (user, account, partition, qos) =
+            (name(&job.user), name(&job.account), name(&job.partition), name(&job.qos));
+        let key = match self.by {
+            By::User => user,
+            By::Account => account,
+            By::Partition => partition,
+            By::Qos => qos,
+            By::Node => NameId::default(),
+        };
+        let alike = self.hasher.hash_one((job.uid, &job.name));
+        let job_name = Some(&*job.name).filter(|name| !name.is_empty());
+        JoinedRun::of_record(key, user, alike, job_name, partition, parts, job.is_success)
+    }
+
+    /// What the job used on each node; on all together, where what is known does not say more.
+    fn parts(&mut self, job: &AccountedJob) -> Vec<RunOnNode> {
+        let kills = u64::from(job.is_out_of_memory);
+        let part = |node: NameId, cpus: Option<u64>, memory: Option<u64>, used: &NodePart| {
+            let ended = job.ended.saturating_mul(1_000_000);
+            let mut part = RunOnNode::of_record(node, ended, job.elapsed.saturating_mul(1_000_000));
+            part.cpus_granted = cpus.map(|cpus| cpus.saturating_mul(1000));
+            part.memory_granted = memory;
+            part.cpu = used.cpu_seconds.filter(|seconds| *seconds >= 0.0).map(|seconds| (seconds * 1e6) as u64);
+            part.memory_peak = used.memory_peak;
+            part.oom_kills = Some(kills);
+            part
+        };
+        let known: Vec<(&str, NodePart)> = job.summary.iter().flat_map(|summary| summary.nodes()).collect();
+        // While a node has not said its part, what the job used is not known.
+        let known = if known.len() as u64 == job.nodes { known } else { Vec::new() };
+        let mut parts: Vec<RunOnNode> = match &known[..] {
+            [(node, used)] => {
+                vec![part(self.names.of(Some(node)), job.cpus.or(used.cpus), job.memory.or(used.memory), used)]
+            }
+            // Slurm's accounting says what is reserved. What the nodes were told must be that.
+            several
+                if !several.is_empty()
+                    && several.iter().map(|(_, used)| used.cpus).sum::<Option<u64>>() == job.cpus =>
+            {
+                several
+                    .iter()
+                    .map(|(node, used)| part(self.names.of(Some(node)), used.cpus, used.memory, used))
+                    .collect()
+            }
+            _ => Vec::new(),
+        };
+        if parts.is_empty() {
+            let nodes = match job.nodes {
+                1 => vec![job.node_list.clone()],
+                _ if self.by == By::Node => {
+                    HostList::parse(&job.node_list).and_then(|list| list.names(MOST_NODES)).unwrap_or_default()
+                }
+                _ => Vec::new(),
+            };
+            let all = known.iter().fold(None, |sum: Option<NodePart>, (_, used)| {
+                let sum = sum.map_or_else(
+                    || used.clone(),
+                    |sum| NodePart {
+                        cpu_seconds: sum.cpu_seconds.zip(used.cpu_seconds).map(|(one, other)| one + other),
+                        memory_peak: sum
+                            .memory_peak
+                            .zip(used.memory_peak)
+                            .map(|(one, other)| one.saturating_add(other)),
+                        ..NodePart::default()
+                    },
+                );
+                Some(sum)
+            });
+            let all = all.unwrap_or_default();
+            parts = match &nodes[..] {
+                [] => vec![part(NameId::default(), job.cpus, job.memory, &all)],
+                [only] => vec![part(self.names.of(Some(only)), job.cpus, job.memory, &all)],
+                // How much of the grant is on which node is not known.
+                several => several
+                    .iter()
+                    .map(|node| part(self.names.of(Some(node)), None, None, &NodePart::default()))
+                    .collect(),
+            };
+        }
+        // GPUs are known for the job as a whole: the first part has them.
+        for (at, part) in parts.iter_mut().enumerate() {
+            let is_split = self.by == By::Node && job.nodes > 1;
+            part.gpus_granted = match job.gpus {
+                Some(gpus) if !is_split => Some(if at == 0 { gpus } else { 0 }),
+                Some(_) => None,
+                None => Some(0),
+            };
+        }
+        parts
+    }
+
+    fn end(mut self, missing: Vec<MissingPeriod>) -> StoredJobs {
+        // A cluster that does not count GPUs names none in any record: then none is not 0.
+        if self.tally.total.gpu_reserved == 0.0 && self.tally.total.gpu_unknown == 0 {
+            self.tally.forget_gpus();
+        }
+        let moment = |seconds: u64| utc(UNIX_EPOCH + Duration::from_secs(seconds));
+        let missing = missing.into_iter().map(|MissingPeriod { period, why }| {
+            format!("jobs that ended from {} to {} are missing: sacct: {why}", moment(period.start), moment(period.end))
+        });
+        StoredJobs {
+            names: self.names,
+            tally: self.tally,
+            habits: self.habits,
+            records: self.records,
+            missing: missing.collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::schedulers::slurm::store::summary::Summary;
+
+    use super::*;
+
+    /// A job of alice's of an hour with 4 CPUs on so many nodes, which have used so many seconds.
+    fn job(id: &str, nodes: u64, used: &[f64]) -> AccountedJob {
+        let summary = (!used.is_empty()).then(|| {
+            let mut summary = Summary::of_comment("").unwrap();
+            for (at, seconds) in used.iter().enumerate() {
+                let part = NodePart {
+                    cpus: Some(4 / nodes),
+                    memory: Some(1 << 30),
+                    memory_peak: Some(1 << 29),
+                    cpu_seconds: Some(*seconds),
+                    ..NodePart::default()
+                };
+                summary.put(&format!("n{}", at + 1), &part, 3600);
+            }
+            summary
+        });
+        AccountedJob {
+            id: id.to_owned(),
+            ended: 1_780_000_000,
+            elapsed: 3600,
+            is_resized: false,
+            is_success: true,
+            is_out_of_memory: false,
+            nodes,
+            node_list: if nodes == 1 { "n1".to_owned() } else { format!("n[1-{nodes}]") },
+            cpus: Some(4),
+            memory: Some(nodes << 30),
+            gpus: None,
+            uid: Some(7),
+            user: "alice".to_owned(),
+            account: "physics".to_owned(),
+            partition: "short".to_owned(),
+            qos: "normal".to_owned(),
+            name: "solve".to_owned(),
+            summary,
+        }
+    }
+
+    fn counted(by: By, jobs: Vec<AccountedJob>) -> StoredJobs {
+        let mut counting = Counting::new(by, 0);
+        counting.add(jobs);
+        counting.end(Vec::new())
+    }
+
+    #[test]
+    fn a_job_without_a_summary_is_without_figures_and_never_used_nothing() {
+        let all = counted(By::Account, vec![job("1", 1, &[7200.0]), job("2", 1, &[]), job("3", 2, &[10.0])]);
+        let total = &all.tally.total;
+        assert_eq!((total.jobs, total.cpu_unknown, total.memory_unknown), (3, 2, 2));
+        assert_eq!((total.cpu_reserved, total.cpu_used, total.cpu_unmeasured), (4.0, 2.0, 8.0));
+        assert_eq!((total.memory_reserved, total.memory_used), (1.0, 0.5));
+        assert_eq!(total.gpu_reserved(), None, "no record names a GPU: they may not be counted");
+    }
+
+    #[test]
+    fn several_nodes_are_one_job_and_each_node_has_its_part() {
+        let all = counted(By::Node, vec![job("1", 2, &[3600.0, 1800.0])]);
+        let of = |node: &str| {
+            let found = all.tally.groups.iter().find(|(name, _)| all.names.text(**name) == Some(node));
+            found.map(|(_, sums)| (sums.jobs, sums.cpu_reserved, sums.cpu_used)).unwrap()
+        };
+        assert_eq!((of("n1"), of("n2")), ((1, 2.0, 1.0), (1, 2.0, 0.5)));
+        assert_eq!((all.tally.total.jobs, all.tally.total.cpu_reserved), (1, 4.0));
+        // What is reserved on which node is unknown without a summary.
+        let none = counted(By::Node, vec![job("1", 2, &[])]);
+        assert_eq!((none.tally.groups.len(), none.tally.total.cpu_unknown), (2, 1));
+        let odd = AccountedJob { cpus: Some(6), ..job("1", 2, &[3600.0, 1800.0]) };
+        let odd = counted(By::User, vec![odd]).tally.total;
+        assert_eq!((odd.cpu_reserved, odd.cpu_used), (6.0, 1.5), "what sacct says counts");
+    }
+
+    #[test]
+    fn a_job_that_became_larger_is_one_and_what_it_used_of_which_grant_is_unknown() {
+        let first = AccountedJob { is_resized: true, cpus: Some(1), ..job("1", 1, &[]) };
+        let last = AccountedJob { ended: 1_780_003_600, ..job("1", 1, &[9.0]) };
+        let total = counted(By::User, vec![last, first]).tally.total;
+        assert_eq!((total.jobs, total.cpu_unknown, total.cpu_unmeasured), (1, 1, 5.0));
+    }
+
+    #[test]
+    fn gpus_and_kills_are_those_of_the_records() {
+        let with =
+            AccountedJob { gpus: Some(2), is_out_of_memory: true, is_success: false, ..job("1", 2, &[1.0, 1.0]) };
+        let total = counted(By::User, vec![with, job("2", 1, &[1.0])]).tally.total;
+        assert_eq!((total.gpu_reserved(), total.gpu_unknown), (Some(2.0), 0));
+        assert_eq!((total.out_of_memory(), total.failed()), (Some(1), Some(1)));
+    }
+}
