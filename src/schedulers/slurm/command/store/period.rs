@@ -86,10 +86,13 @@ pub struct MissingPeriod {
     pub why: String,
 }
 
+/// What sacct says about a piece, with a mark after each field.
+type Answers<'a> = dyn FnMut(&Range<u64>, &str) -> Result<String, Silence> + 'a;
+
 /// How a period is asked for.
 pub struct AskedPeriod<'a> {
     /// What answers about the jobs of a piece, with the mark that ends each field.
-    pub sacct: &'a mut dyn FnMut(&Range<u64>, &str) -> Result<String, Silence>,
+    pub sacct: &'a mut Answers<'a>,
     /// What is done after each piece: a pause of at least this time. It gets what is still to be asked for, too.
     pub rest: &'a mut dyn FnMut(Duration, &Range<u64>),
 }
@@ -302,11 +305,10 @@ mod tests {
         );
     }
 
+    type AskedPieces = (Vec<Range<u64>>, usize, Vec<(Range<u64>, String)>);
+
     /// The pieces that were asked for, the pauses, and what is missing, if such an answer comes for a piece.
-    fn asked(
-        period: Range<u64>,
-        mut answer: impl FnMut(&Range<u64>) -> Result<String, Silence>,
-    ) -> (Vec<Range<u64>>, usize, Vec<(Range<u64>, String)>) {
+    fn asked(period: Range<u64>, mut answer: impl FnMut(&Range<u64>) -> Result<String, Silence>) -> AskedPieces {
         let (mut pieces, mut pauses) = (Vec::new(), 0);
         let mut sacct = |piece: &Range<u64>, _: &str| {
             pieces.push(piece.clone());
