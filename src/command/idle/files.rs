@@ -126,7 +126,7 @@ mod tests {
         }
         write(&run_dir, &idle).unwrap();
         assert_eq!((place("7\"<"), place("7")), (Some(idle.clone()), None));
-        assert_eq!(all_living(&run_dir).unwrap(), [idle.clone()]);
+        assert_eq!(all_living(&run_dir).unwrap(), std::slice::from_ref(&idle));
         remove(&run_dir, &idle);
         assert_eq!(all_living(&run_dir).unwrap(), []);
         assert_eq!(JobIdle::of_json(&json!({"schema": "jobfence-idle-2"})), None);

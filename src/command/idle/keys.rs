@@ -54,11 +54,11 @@ pub fn keys_of(
     if let Some(record) = noted.and_then(|noted| noted.read(&job_on_node(step)?, host).ok().flatten()) {
         record.add_to(&mut facts);
     }
+    // Not the account of the note: some schedulers take the user's word for it.
     let said = step.allocated().noted.facts();
     for (known, said) in [
         (&mut facts.partition, said.partition),
         (&mut facts.qos, said.qos),
-        (&mut facts.account, said.account),
         (&mut facts.project, said.project),
         (&mut facts.user, said.user),
     ] {
