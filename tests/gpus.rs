@@ -328,7 +328,7 @@ fn what_a_job_uses_is_shown_while_it_runs_and_reported_when_it_has_ended() {
     assert_eq!(gpu["memory_peak_bytes"], 3000);
     site.until("7", |shown| shown["gpus"]["gpus"][0]["busy_seconds"] == 5.0);
     let metrics = fs::read_to_string(site.driver.path("metrics.prom")).unwrap();
-    assert!(metrics.contains("jobfence_job_gpu_memory_total_bytes{jobid=\"7\""), "{metrics}");
+    assert!(metrics.contains("jobfence_job_gpu_memory_total_bytes{account=\"\",jobid=\"7\""), "{metrics}");
     site.out(&["close", "--job", "7"]);
     let log = site.driver.path("log/usage.jsonl.gpus");
     let deadline = common::soon();

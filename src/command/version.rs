@@ -9,7 +9,7 @@ use jobfence::{config, record};
 
 use crate::host::grantable;
 use crate::schedulers::slurm;
-use crate::{check, gpu, living, report, series};
+use crate::{check, gpu, idle, living, report, series};
 
 /// Behind the name of the command.
 pub fn long() -> &'static str {
@@ -26,6 +26,7 @@ fn text() -> String {
         report::SCHEMA,
         series::SCHEMA,
         gpu::SCHEMA,
+        idle::SCHEMA,
         report::SUMMARY_SCHEMA,
     ]
     .join(", ");

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::answer::NvidiaGpu;
 use super::drm::{DrmClient, DrmDevice};
 use super::nvml::Accounted;
-use crate::idle::Decision;
+use crate::idle::IdleDecision;
 
 /// NVML's reasons for slow clocks that mean less work, each with its word. A GPU that is idle or set to lower clocks is not slowed.
 const SLOWED: [(u64, &str); 4] =
@@ -307,7 +307,7 @@ pub struct JobGpus {
     /// After which time an idle GPU is said to be, in seconds.
     pub idle_after: Option<u64>,
     /// What was said and done about that.
-    pub decision: Decision,
+    pub decision: IdleDecision,
     /// In the order of their numbers.
     pub gpus: Vec<GpuUse>,
 }

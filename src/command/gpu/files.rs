@@ -13,7 +13,7 @@ use jobfence::report::usage_log::UsageLog;
 use serde_json::{Map, Value, json};
 
 use super::figures::{GpuCounters, GpuUse, JobGpus, SOURCES};
-use crate::idle::Decision;
+use crate::idle::IdleDecision;
 use crate::series;
 
 /// The name of the objects' format. A program that reads them checks it first.
@@ -89,7 +89,7 @@ impl JobGpus {
         all.inode = number(state, "inode")?;
         all.started = state.get("started")?.as_f64()?;
         all.looked = state.get("looked")?.as_f64()?;
-        all.decision = Decision::of_json(state.get("idle_decision")?);
+        all.decision = IdleDecision::of_json(state.get("idle_decision")?);
         for (gpu, state) in all.gpus.iter_mut().zip(state.get("gpus")?.as_array()?) {
             (gpu.counters, gpu.idle_since) = GpuCounters::of_json(state)?;
         }
@@ -264,7 +264,7 @@ mod tests {
             looked: 1_800_000_100.5,
             granted: Some(2),
             idle_after: Some(50),
-            decision: Decision::of_json(&json!({"told": 2, "since_told": 7.5})),
+            decision: IdleDecision::of_json(&json!({"told": 2, "since_told": 7.5})),
             gpus: Vec::new(),
         };
         let gpu = gpus.of("/dev/nvidia1");

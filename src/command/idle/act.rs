@@ -19,7 +19,7 @@ use jobfence::sys::process::{self, pidfd_open, send};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use super::decision::{Decision, IdleStep};
+use super::decision::{IdleDecision, IdleStep};
 use crate::living::user_name;
 use crate::local_time::LocalTime;
 use crate::part::{JobHere, ReachedJob};
@@ -77,7 +77,7 @@ pub fn follow(
     job: &IdleJob,
     (kind, idle, after): (IdleKind, f64, Duration),
     (step, action): (IdleStep, IdleAction),
-    decision: &mut Decision,
+    decision: &mut IdleDecision,
     deadline: Instant,
 ) {
     let deadline = deadline.min(Instant::now() + PATIENCE);
@@ -106,8 +106,8 @@ pub fn follow(
             let when = LocalTime::of(&utc(when)).map_or_else(|| utc(when), |when| when.clock);
             let node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
             let text = kind.sentence(&job.job, &node, idle, then.map(|action| (action, when)));
-            let told = reached.map(|reached| reached.and_then(|reached| reached.tell(&text, deadline)));
-            if let Some(Err(why)) = told {
+            let announced = reached.map(|reached| reached.and_then(|reached| reached.tell(&text, deadline)));
+            if let Some(Err(why)) = announced {
                 log::error!("cannot tell the user of job {id} that it is idle: {why}");
             }
         }

@@ -17,7 +17,7 @@ const BYTES: f64 = 10.0 * 1024.0;
 
 /// What a look at a job has found.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Seen {
+pub enum SeenActivity {
     Counters {
         /// In seconds.
         cpu: f64,
@@ -46,8 +46,8 @@ impl Activity {
     }
 
     /// Adds a look, so many seconds after the last one.
-    pub fn look(&mut self, seen: Seen, passed: f64, after: Duration) {
-        let Seen::Counters { cpu, bytes, is_busy } = seen else {
+    pub fn look(&mut self, seen: SeenActivity, passed: f64, after: Duration) {
+        let SeenActivity::Counters { cpu, bytes, is_busy } = seen else {
             *self = Self::default();
             return;
         };
@@ -70,8 +70,8 @@ impl Activity {
     }
 
     /// Counts from now on: what the job does from here is not added to what it did before.
-    pub fn count_anew(&mut self, seen: Seen) {
-        if let (Some(base), Seen::Counters { cpu, bytes, .. }) = (&mut self.base, seen) {
+    pub fn count_anew(&mut self, seen: SeenActivity) {
+        if let (Some(base), SeenActivity::Counters { cpu, bytes, .. }) = (&mut self.base, seen) {
             *base = (cpu, bytes, 0.0);
         }
     }
@@ -95,12 +95,12 @@ mod tests {
 
     const AFTER: Duration = Duration::from_secs(1000);
 
-    fn counters(cpu: f64, bytes: u64) -> Seen {
-        Seen::Counters { cpu, bytes, is_busy: false }
+    fn counters(cpu: f64, bytes: u64) -> SeenActivity {
+        SeenActivity::Counters { cpu, bytes, is_busy: false }
     }
 
     /// The idle time after each of these looks, with a hundred seconds between them.
-    fn idle(looks: impl IntoIterator<Item = Seen>) -> Vec<Option<f64>> {
+    fn idle(looks: impl IntoIterator<Item = SeenActivity>) -> Vec<Option<f64>> {
         let mut activity = Activity::default();
         let look = |seen| {
             activity.look(seen, 100.0, AFTER);
@@ -130,13 +130,13 @@ mod tests {
     fn disks_are_work_and_so_is_waiting_for_them() {
         let read = |bytes: u64| idle([counters(0.0, 0), counters(0.0, 0), counters(0.0, bytes)]).pop().flatten();
         assert_eq!((read(5 << 20), read(50 << 20)), (Some(200.0), Some(0.0)));
-        let waits = Seen::Counters { cpu: 0.0, bytes: 0, is_busy: true };
+        let waits = SeenActivity::Counters { cpu: 0.0, bytes: 0, is_busy: true };
         assert_eq!(idle([counters(0.0, 0), counters(0.0, 0), waits])[2], Some(0.0));
     }
 
     #[test]
     fn what_is_not_known_and_what_cannot_work_is_not_idle() {
-        let all = idle([counters(5.0, 0), counters(5.0, 0), Seen::Nothing, counters(5.0, 0), counters(5.0, 0)]);
+        let all = idle([counters(5.0, 0), counters(5.0, 0), SeenActivity::Nothing, counters(5.0, 0), counters(5.0, 0)]);
         assert_eq!(all, [Some(0.0), Some(100.0), None, Some(0.0), Some(100.0)]);
         // Another directory of the same name.
         assert_eq!(idle([counters(5.0, 0), counters(5.0, 0), counters(1.0, 0)])[2], Some(0.0));

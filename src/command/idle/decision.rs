@@ -38,9 +38,9 @@ pub enum IdleStep {
 
 /// What was done so far in this idle time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Decision {
+pub struct IdleDecision {
     /// What the job's user was told would be done, if it was said.
-    told: Option<IdleAction>,
+    announced: Option<IdleAction>,
     /// How long ago, in seconds.
     since_told: f64,
     is_done: bool,
@@ -48,7 +48,7 @@ pub struct Decision {
     since_ended: Option<f64>,
 }
 
-impl Decision {
+impl IdleDecision {
     /// Decides at a look.
     pub fn look(&mut self, look: IdleLook, after: Duration, action: IdleAction) -> Option<IdleStep> {
         let after = after.as_secs_f64();
@@ -65,8 +65,8 @@ impl Decision {
             *self = Self::default();
             return None;
         }
-        if self.told != Some(action) {
-            *self = Self { told: Some(action), ..Self::default() };
+        if self.announced != Some(action) {
+            *self = Self { announced: Some(action), ..Self::default() };
             return Some(IdleStep::Tell);
         }
         self.since_told += look.passed;
@@ -90,7 +90,7 @@ impl Decision {
 
     pub fn json(&self) -> Value {
         json!({
-            "told": self.told.map(|action| action as u8),
+            "announced": self.announced.map(|action| action as u8),
             "since_told": self.since_told,
             "is_done": self.is_done,
             "since_ended": self.since_ended,
@@ -99,10 +99,10 @@ impl Decision {
 
     /// What `json` wrote; if it is something else, nothing was said yet.
     pub fn of_json(value: &Value) -> Self {
-        let told = value.get("told").and_then(Value::as_u64);
+        let announced = value.get("announced").and_then(Value::as_u64);
         let all = [IdleAction::Warn, IdleAction::Signal, IdleAction::Cancel];
         Self {
-            told: all.into_iter().find(|action| told == Some(u64::from(*action as u8))),
+            announced: all.into_iter().find(|action| announced == Some(u64::from(*action as u8))),
             since_told: value.get("since_told").and_then(Value::as_f64).unwrap_or(0.0),
             is_done: value.get("is_done").and_then(Value::as_bool).unwrap_or(false),
             since_ended: value.get("since_ended").and_then(Value::as_f64),
@@ -124,7 +124,7 @@ mod tests {
     const BUSY: IdleLook = IdleLook { idle: None, all_idle: None, passed: 20.0, is_next: true };
 
     fn steps(action: IdleAction, looks: &[IdleLook]) -> Vec<Option<IdleStep>> {
-        let mut decision = Decision::default();
+        let mut decision = IdleDecision::default();
         looks.iter().map(|look| decision.look(*look, AFTER, action)).collect()
     }
 
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn nobody_is_cancelled_who_was_told_of_less() {
-        let mut decision = Decision::default();
+        let mut decision = IdleDecision::default();
         let long = look(7200.0);
         let mut step = |action| decision.look(long, AFTER, action);
         assert_eq!([Warn, Warn, Warn, Warn, Warn].map(&mut step)[1..], [None; 4]);
@@ -190,19 +190,19 @@ mod tests {
 
     #[test]
     fn what_failed_is_tried_again_later_and_what_is_left_is_killed() {
-        let mut decision = Decision::default();
+        let mut decision = IdleDecision::default();
         let long = look(7200.0);
         let until =
-            |decision: &mut Decision, look| (1..20).find_map(|at| Some((at, decision.look(look, AFTER, Cancel)?)));
+            |decision: &mut IdleDecision, look| (1..20).find_map(|at| Some((at, decision.look(look, AFTER, Cancel)?)));
         until(&mut decision, long);
         assert_eq!(until(&mut decision, long), Some((3, IdleStep::Act(Cancel))));
         decision.put_off();
         assert_eq!(until(&mut decision, long), Some((3, IdleStep::Act(Cancel))));
         decision.kill_later();
-        let kept = Decision::of_json(&decision.json());
+        let kept = IdleDecision::of_json(&decision.json());
         assert_eq!(kept, decision);
         // A job that works while it ends is not spared any more.
         assert_eq!(until(&mut decision, BUSY), Some((2, IdleStep::Kill)));
-        assert_eq!(Decision::of_json(&Value::Null), Decision::default());
+        assert_eq!(IdleDecision::of_json(&Value::Null), IdleDecision::default());
     }
 }

@@ -7,12 +7,12 @@ use jobfence::error::Result;
 use serde_json::{Value, json};
 
 use super::activity::Activity;
-use super::decision::Decision;
+use super::decision::IdleDecision;
 use crate::gpu;
 use crate::series;
 
 /// The name of the objects' format.
-const SCHEMA: &str = "jobfence-idle-1";
+pub const SCHEMA: &str = "jobfence-idle-1";
 
 const ENDING: &str = ".idle";
 
@@ -30,7 +30,7 @@ pub struct JobIdle {
     /// After which time it counts as idle, in seconds.
     pub after: u64,
     pub activity: Activity,
-    pub decision: Decision,
+    pub decision: IdleDecision,
 }
 
 impl JobIdle {
@@ -74,7 +74,7 @@ impl JobIdle {
             looked: value.get("looked")?.as_f64()?,
             after: value.get("after")?.as_u64()?,
             activity: Activity::of_json(value.get("activity")?),
-            decision: Decision::of_json(value.get("decision")?),
+            decision: IdleDecision::of_json(value.get("decision")?),
         })
     }
 }

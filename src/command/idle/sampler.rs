@@ -4,20 +4,20 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use jobfence::config::{Config, Loaded};
 use jobfence::fence::living::LivingStep;
 use jobfence::host::Host;
 use jobfence::record::job::JobRecords;
-use jobfence::sys::process;
 
 use super::PATIENCE;
 use super::act::{IdleJob, IdleKind, follow};
-use super::activity::Seen;
+use super::activity::SeenActivity;
 use super::decision::IdleLook;
 use super::files::{self, JobIdle};
 use super::keys::keys_of;
+use super::pauses::{states, time_between};
 use crate::gpu::{self, GpuSampler};
 
 /// What `jobfence hold` knows of the idle time of live jobs.
@@ -128,21 +128,10 @@ impl IdleSampler {
     }
 }
 
-/// How much of the time between two looks counts, in seconds, and whether it was as long as usual. Of a pause of this program, of a clock
-/// that was set, and of a node that slept nothing is known.
-pub fn time_between(before: f64, at: f64, interval: Duration) -> (f64, bool) {
-    let most = 2.0 * interval.as_secs_f64();
-    let passed = at - before;
-    match before {
-        0.0 => (0.0, false),
-        _ => (passed.clamp(0.0, most), passed > 0.0 && passed <= most),
-    }
-}
-
-fn seen(steps: &[&LivingStep<'_>], host: &Host, gpus: Option<&gpu::JobGpus>) -> Seen {
-    let Some(first) = steps.first() else { return Seen::Nothing };
+fn seen(steps: &[&LivingStep<'_>], host: &Host, gpus: Option<&gpu::JobGpus>) -> SeenActivity {
+    let Some(first) = steps.first() else { return SeenActivity::Nothing };
     let usage = first.of_job().usage;
-    let Some(cpu) = usage.cpu else { return Seen::Nothing };
+    let Some(cpu) = usage.cpu else { return SeenActivity::Nothing };
     let has_gpus = steps.iter().any(|step| {
         let chosen = step.record.as_ref().and_then(|record| record.shared.as_ref());
         chosen.is_some_and(|shared| !shared.gpus.is_empty()) || step.allocated().noted.granted.gpus.unwrap_or(0) > 0
@@ -151,50 +140,14 @@ fn seen(steps: &[&LivingStep<'_>], host: &Host, gpus: Option<&gpu::JobGpus>) -> 
         Some(gpus) if gpus.gpus.iter().all(|gpu| gpu.idle_since.is_some()) => false,
         Some(gpus) if gpus.gpus.iter().any(|gpu| gpu.percent_now.is_some()) => true,
         // What its GPUs do is not known.
-        Some(_) => return Seen::Nothing,
-        None if has_gpus => return Seen::Nothing,
+        Some(_) => return SeenActivity::Nothing,
+        None if has_gpus => return SeenActivity::Nothing,
         None => false,
     };
     let (is_stopped, waits) = states(steps, host);
     if is_stopped {
-        return Seen::Nothing;
+        return SeenActivity::Nothing;
     }
     let bytes = usage.read.unwrap_or(0).saturating_add(usage.written.unwrap_or(0));
-    Seen::Counters { cpu: cpu.as_secs_f64(), bytes, is_busy: gpu_works || waits }
-}
-
-/// Whether all processes of these steps are stopped or frozen, and whether one of them waits for a disk or a file system.
-pub fn states(steps: &[&LivingStep<'_>], host: &Host) -> (bool, bool) {
-    let (mut stopped, mut others, mut waits) = (false, false, false);
-    for step in steps {
-        if step.is_frozen() {
-            stopped = true;
-            continue;
-        }
-        for process in step.processes().unwrap_or_default() {
-            match process::state(&host.proc, process.pid) {
-                Some('T' | 't') => stopped = true,
-                Some('D') => waits = true,
-                Some('Z' | 'X') | None => {}
-                Some(_) => others = true,
-            }
-        }
-    }
-    (stopped && !others && !waits, waits)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_time_that_was_looked_at_counts() {
-        let interval = Duration::from_secs(10);
-        let between = |before: f64, at: f64| time_between(before, at, interval);
-        assert_eq!(between(100.0, 110.0), (10.0, true));
-        // The first look, one after a pause or at a clock that was set, and one at a clock that was set back.
-        assert_eq!(between(0.0, 110.0), (0.0, false));
-        assert_eq!(between(100.0, 4000.0), (20.0, false));
-        assert_eq!(between(4000.0, 110.0), (0.0, false));
-    }
+    SeenActivity::Counters { cpu: cpu.as_secs_f64(), bytes, is_busy: gpu_works || waits }
 }

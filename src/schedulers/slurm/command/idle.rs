@@ -64,8 +64,8 @@ impl ReachedJob for RunningJob {
     }
 
     fn tell(&self, text: &str, deadline: Instant) -> Result<(), String> {
-        let told = run_until("scontrol", &["notify", &self.number, text], deadline);
-        told.map(drop).map_err(|error| in_words("scontrol notify", &error))
+        let announced = run_until("scontrol", &["notify", &self.number, text], deadline);
+        announced.map(drop).map_err(|error| in_words("scontrol notify", &error))
     }
 
     fn end(&self, how: IdleAction, deadline: Instant) -> Result<(), String> {

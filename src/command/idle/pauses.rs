@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Time in which a job could not work, or nobody looked: it makes no job idle.
+
+use std::time::Duration;
+
+use jobfence::fence::living::LivingStep;
+use jobfence::host::Host;
+use jobfence::sys::process;
+
+/// How much of the time between two looks counts, in seconds, and whether it was as long as usual. Of a pause of this program, of a clock
+/// that was set, and of a node that slept nothing is known.
+pub fn time_between(before: f64, at: f64, interval: Duration) -> (f64, bool) {
+    let most = 2.0 * interval.as_secs_f64();
+    let passed = at - before;
+    match before {
+        0.0 => (0.0, false),
+        _ => (passed.clamp(0.0, most), passed > 0.0 && passed <= most),
+    }
+}
+
+/// Whether all processes of these steps are stopped or frozen, and whether one of them waits for a disk or a file system.
+pub fn states(steps: &[&LivingStep<'_>], host: &Host) -> (bool, bool) {
+    let (mut stopped, mut others, mut waits) = (false, false, false);
+    for step in steps {
+        if step.is_frozen() {
+            stopped = true;
+            continue;
+        }
+        for process in step.processes().unwrap_or_default() {
+            match process::state(&host.proc, process.pid) {
+                Some('T' | 't') => stopped = true,
+                Some('D') => waits = true,
+                Some('Z' | 'X') | None => {}
+                Some(_) => others = true,
+            }
+        }
+    }
+    (stopped && !others && !waits, waits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_time_that_was_looked_at_counts() {
+        let interval = Duration::from_secs(10);
+        let between = |before: f64, at: f64| time_between(before, at, interval);
+        assert_eq!(between(100.0, 110.0), (10.0, true));
+        // The first look, one after a pause or at a clock that was set, and one at a clock that was set back.
+        assert_eq!(between(0.0, 110.0), (0.0, false));
+        assert_eq!(between(100.0, 4000.0), (20.0, false));
+        assert_eq!(between(4000.0, 110.0), (0.0, false));
+    }
+}
