@@ -141,7 +141,8 @@ GROUPS = (
     Group("browser", (("/usr/bin/python3", "-B", "tests/browser.py", "--bin", BIN),), about=30, builds=(RELEASE,),
           programs=("chromedriver",)),
     # Other programs that read the usage log, as docs/usage.md says.
-    Group("recipes", ((*PYTHON, "tests/recipes.py", "--bin", BIN),), about=30, units=HALF, builds=(RELEASE,)),
+    Group("recipes", ((*PYTHON, "tests/recipes.py", "--bin", BIN),), about=30, units=HALF, builds=(RELEASE,),
+          programs=("rsyslogd",)),
     # What README.md and docs/install tell an administrator to type.
     Group("pages", ((*PYTHON, "tests/pages.py", *FILES),), about=50, units=HALF, **PRIVATE_SLURM),
     # The example of a scheduler that only runs commands.
