@@ -74,9 +74,18 @@ pub fn is_dead(proc: &Dir, pid: i32) -> bool {
     stat(proc, pid).is_ok_and(|stat| stat.is_none_or(|stat| matches!(stat.state, 'Z' | 'X')))
 }
 
-/// The state of a process's first thread, as in proc_pid_stat(5). `None`: it is gone, or that cannot be seen.
-pub fn state(proc: &Dir, pid: i32) -> Option<char> {
-    stat(proc, pid).ok().flatten().map(|stat| stat.state)
+/// The most threads of a process that are looked at.
+const MOST_THREADS: usize = 1000;
+
+/// The states of a process's threads, as in proc_pid_stat(5), but of [`MOST_THREADS`] at most. Empty: it is gone.
+pub fn states(proc: &Dir, pid: i32) -> Vec<char> {
+    let tasks = proc.child(&format!("{pid}/task")).and_then(|tasks| tasks.list(true)).unwrap_or_default();
+    let of = |thread: &String| {
+        let text = proc.read_value(&format!("{pid}/task/{thread}/stat")).ok()?;
+        // The name can have parentheses, too.
+        text.rsplit_once(')')?.1.trim_start().chars().next()
+    };
+    tasks.iter().take(MOST_THREADS).filter_map(of).collect()
 }
 
 fn start_of(proc: &Dir, pid: i32) -> Result<Option<u64>> {

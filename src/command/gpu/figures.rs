@@ -330,8 +330,11 @@ impl JobGpus {
         (longest >= self.idle_after? as f64).then_some(longest)
     }
 
-    /// For how long all of its GPUs have done nothing, in seconds. `None`: one works, or that is not known.
+    /// For how long all of its GPUs have done nothing, in seconds. `None`: one works, or that is not known of each that was granted.
     pub fn all_idle(&self) -> Option<f64> {
+        if self.granted.is_some_and(|granted| usize::try_from(granted).is_ok_and(|granted| self.gpus.len() < granted)) {
+            return None;
+        }
         let all: Option<Vec<f64>> = self.gpus.iter().map(|gpu| gpu.idle(self.looked)).collect();
         all?.into_iter().reduce(f64::min)
     }

@@ -58,6 +58,8 @@ impl JobGpus {
             "started": self.started,
             "looked": self.looked,
             "idle_decision": self.decision.json(),
+            // An older build reads the file only with it.
+            "is_idle_said": self.decision.is_announced(),
             "gpus": self.gpus.iter().map(|gpu| gpu.counters.json(gpu.idle_since)).collect::<Vec<_>>(),
         });
         state
@@ -89,7 +91,7 @@ impl JobGpus {
         all.inode = number(state, "inode")?;
         all.started = state.get("started")?.as_f64()?;
         all.looked = state.get("looked")?.as_f64()?;
-        all.decision = IdleDecision::of_json(state.get("idle_decision")?);
+        all.decision = state.get("idle_decision").map(IdleDecision::of_json).unwrap_or_default();
         for (gpu, state) in all.gpus.iter_mut().zip(state.get("gpus")?.as_array()?) {
             (gpu.counters, gpu.idle_since) = GpuCounters::of_json(state)?;
         }

@@ -272,7 +272,7 @@ fn key_of(step: &LivingStep<'_>) -> String {
 fn add_processes(jobs: &mut BTreeMap<String, LiveJob>, steps: &[LivingStep<'_>], host: &Host) {
     for (key, job) in jobs.iter_mut().filter(|(_, job)| job.idle_keys.gpu_after.is_some()) {
         let own: Vec<&LivingStep<'_>> = steps.iter().filter(|step| key_of(step) == *key).collect();
-        job.is_stopped = states(&own, host).0;
+        job.is_stopped = states(&own, host).is_none_or(|(is_stopped, _)| is_stopped);
     }
     for step in steps {
         if let Some(job) = jobs.get_mut(&key_of(step)) {

@@ -100,7 +100,8 @@ pub fn follow(
         IdleStep::Tell => {
             let reached = reach(job, &steps, deadline);
             let is_several = matches!(&reached, Some(Ok(reached)) if !reached.is_here_alone());
-            let then = (action != IdleAction::Warn && !is_several).then_some(action);
+            let is_unreached = matches!(&reached, Some(Err(_)));
+            let then = (action != IdleAction::Warn && !is_several && !is_unreached).then_some(action);
             say(&id, &user, (kind, idle, after), then);
             let when = SystemTime::now() + after;
             let when = LocalTime::of(&utc(when)).map_or_else(|| utc(when), |when| when.clock);
@@ -108,6 +109,7 @@ pub fn follow(
             let text = kind.sentence(&job.job, &node, idle, then.map(|action| (action, when)));
             let announced = reached.map(|reached| reached.and_then(|reached| reached.tell(&text, deadline)));
             if let Some(Err(why)) = announced {
+                decision.not_heard();
                 log::error!("cannot tell the user of job {id} that it is idle: {why}");
             }
         }
@@ -118,11 +120,14 @@ pub fn follow(
                     return;
                 }
                 Some(reached) => reached.and_then(|reached| reached.end(how, deadline)),
-                None => signal(&steps, &host.proc, job.uid, Signal::SIGTERM).map(|()| {
-                    if how == IdleAction::Cancel {
+                None => match signal(&steps, &host.proc, job.uid, Signal::SIGTERM) {
+                    Ok(0) => Err("none of its processes here is its user's".to_owned()),
+                    Ok(_) if how == IdleAction::Cancel => {
                         decision.kill_later();
+                        Ok(())
                     }
-                }),
+                    other => other.map(drop),
+                },
             };
             match (done, how) {
                 (Ok(()), IdleAction::Cancel) => log::warn!("job {id} of {user} is cancelled, since {reason}"),
@@ -134,7 +139,8 @@ pub fn follow(
             }
         }
         IdleStep::Kill => match signal(&steps, &host.proc, job.uid, Signal::SIGKILL) {
-            Ok(()) => log::warn!("what is left of job {id} of {user} gets SIGKILL, since it was idle and is cancelled"),
+            Ok(0) => {}
+            Ok(_) => log::warn!("what is left of job {id} of {user} gets SIGKILL, since it was idle and is cancelled"),
             Err(why) => log::error!("job {id} of {user} is cancelled, and some of it is left: {why}"),
         },
     }
@@ -166,9 +172,10 @@ fn reach(job: &IdleJob, steps: &[LivingStep<'_>], deadline: Instant) -> Option<R
     schedulers::ALL.iter().find_map(|part| part.reach(&here, deadline))
 }
 
-/// Sends this to all processes of the user in these steps.
-fn signal(steps: &[LivingStep<'_>], proc: &Dir, uid: Option<u32>, signal: Signal) -> Result<(), String> {
-    let uid = uid.ok_or("its user is not known")?;
+/// Sends this to all processes of the user in these steps. Returns how many there are. Root's can be the scheduler's.
+fn signal(steps: &[LivingStep<'_>], proc: &Dir, uid: Option<u32>, signal: Signal) -> Result<usize, String> {
+    let uid = uid.filter(|uid| *uid != 0).ok_or("its user is root, or not known")?;
+    let mut count = 0;
     let holders: BTreeSet<i32> = steps.iter().flat_map(holders).collect();
     for step in steps {
         let found = step.processes().map_err(|error| error.to_string())?;
@@ -183,10 +190,11 @@ fn signal(steps: &[LivingStep<'_>], proc: &Dir, uid: Option<u32>, signal: Signal
         for (pid, handle) in handles {
             if still.contains(&pid) && process::uid(proc, pid) == Some(uid) {
                 send(Pid::from_raw(pid), handle.as_ref(), signal).map_err(|error| error.to_string())?;
+                count += 1;
             }
         }
     }
-    Ok(())
+    Ok(count)
 }
 
 /// The processes that hold a step's fence: they belong to the scheduler.

@@ -3,7 +3,8 @@
 //!
 //! The counters are those of the job's directory, so steps that begin and end between two looks count. They are counted from a base.
 //! If a job exceeds in less than `IdleAfter` what it may use in that time, it works, and its idle time begins anew. The base moves on after
-//! each such time: otherwise a job that was idle for days could work for an hour before anyone saw it.
+//! each such time: otherwise a job that was idle for days could work for an hour before anyone saw it. A job that has used ten times as much
+//! since the last look works, too: its user may have come back.
 
 use std::time::Duration;
 
@@ -15,13 +16,16 @@ const CPUS: f64 = 0.01;
 /// What it reads and writes, in bytes per second: a shell's history, or a log that goes on.
 const BYTES: f64 = 10.0 * 1024.0;
 
+/// So many times as much since the last look is work.
+const AT_ONCE: f64 = 10.0;
+
 /// What a look at a job has found.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SeenActivity {
     Counters {
         /// In seconds.
         cpu: f64,
-        /// Read and written, in bytes; 0 where the kernel does not count that.
+        /// Read and written, in bytes; 0 where the kernel does not count that: then nothing is done to the job.
         bytes: u64,
         /// Whether it works though the counters do not say so: a process waits for a disk or a file system, or a GPU computes.
         is_busy: bool,
@@ -35,6 +39,8 @@ pub enum SeenActivity {
 pub struct Activity {
     /// From where is counted: the CPU time, the bytes, and how long ago that was. `None`: nothing is known yet.
     base: Option<(f64, u64, f64)>,
+    /// The CPU time and the bytes at the last look.
+    last: Option<(f64, u64)>,
     /// For how long it has done nothing, in seconds.
     idle: f64,
 }
@@ -51,7 +57,8 @@ impl Activity {
             *self = Self::default();
             return;
         };
-        let new = Self { base: Some((cpu, bytes, 0.0)), idle: 0.0 };
+        let last = self.last.replace((cpu, bytes));
+        let new = Self { base: Some((cpu, bytes, 0.0)), idle: 0.0, last: self.last };
         let Some((cpu_before, bytes_before, ago)) = self.base else {
             *self = new;
             return;
@@ -60,7 +67,11 @@ impl Activity {
         // Counters that have gone back are another directory's.
         let is_same = cpu >= cpu_before && bytes >= bytes_before;
         let used = (cpu - cpu_before, bytes.saturating_sub(bytes_before) as f64);
-        if !is_same || is_busy || used.0 > CPUS * after || used.1 > BYTES * after {
+        let is_back = last.is_some_and(|(cpu_last, bytes_last)| {
+            let bytes = bytes.saturating_sub(bytes_last) as f64;
+            cpu - cpu_last > AT_ONCE * CPUS * passed || bytes > AT_ONCE * BYTES * passed
+        });
+        if !is_same || is_busy || is_back || used.0 > CPUS * after || used.1 > BYTES * after {
             *self = new;
             return;
         }
@@ -77,7 +88,8 @@ impl Activity {
     }
 
     pub fn json(&self) -> Value {
-        json!({"idle": self.idle, "base": self.base.map(|(cpu, bytes, ago)| json!([cpu, bytes, ago]))})
+        let base = self.base.map(|(cpu, bytes, ago)| json!([cpu, bytes, ago]));
+        json!({"idle": self.idle, "base": base, "last": self.last.map(|(cpu, bytes)| json!([cpu, bytes]))})
     }
 
     /// What `json` wrote; nothing is known if it is something else.
@@ -85,7 +97,8 @@ impl Activity {
         let base = value
             .get("base")
             .and_then(|base| Some((base.get(0)?.as_f64()?, base.get(1)?.as_u64()?, base.get(2)?.as_f64()?)));
-        Self { base, idle: value.get("idle").and_then(Value::as_f64).unwrap_or(0.0) }
+        let last = value.get("last").and_then(|last| Some((last.get(0)?.as_f64()?, last.get(1)?.as_u64()?)));
+        Self { base, last, idle: value.get("idle").and_then(Value::as_f64).unwrap_or(0.0) }
     }
 }
 
@@ -124,6 +137,13 @@ mod tests {
         let asleep = std::iter::repeat_n(counters(0.0, 0), 1000);
         let mut all = idle(asleep.chain([counters(1.0, 0), counters(12.0, 0)]));
         assert_eq!((all.pop(), all.pop()), (Some(Some(0.0)), Some(Some(100_000.0))));
+    }
+
+    #[test]
+    fn a_user_who_comes_back_works_at_once() {
+        let idle_after = |cpu: f64, bytes: u64| idle([counters(0.0, 0), counters(0.5, 0), counters(cpu, bytes)])[2];
+        assert_eq!((idle_after(9.0, 0), idle_after(11.0, 0)), (Some(200.0), Some(0.0)));
+        assert_eq!((idle_after(1.0, 10 << 20), idle_after(1.0, 9 << 20)), (Some(0.0), Some(200.0)));
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub struct IdleDecision {
     announced: Option<IdleAction>,
     /// How long ago, in seconds.
     since_told: f64,
+    /// Whether the sentence could not be said: then it is tried again, and nothing is done before it was.
+    is_unheard: bool,
     is_done: bool,
     /// How long ago the job was cancelled by SIGTERM, whose remainder is to be killed.
     since_ended: Option<f64>,
@@ -70,12 +72,26 @@ impl IdleDecision {
             return Some(IdleStep::Tell);
         }
         self.since_told += look.passed;
+        if self.is_unheard && self.since_told >= after {
+            (self.is_unheard, self.since_told) = (false, 0.0);
+            return Some(IdleStep::Tell);
+        }
         let is_due = self.since_told >= after && look.all_idle.is_some_and(|idle| idle >= after);
         if action == IdleAction::Warn || self.is_done || !is_due || !look.is_next {
             return None;
         }
         self.is_done = true;
         Some(IdleStep::Act(action))
+    }
+
+    /// The user could not be told.
+    pub fn not_heard(&mut self) {
+        self.is_unheard = true;
+    }
+
+    /// Whether it was said in this idle time.
+    pub fn is_announced(&self) -> bool {
+        self.announced.is_some()
     }
 
     /// Nothing could be done: it is tried again after the same time.
@@ -92,6 +108,7 @@ impl IdleDecision {
         json!({
             "announced": self.announced.map(|action| action as u8),
             "since_told": self.since_told,
+            "is_unheard": self.is_unheard,
             "is_done": self.is_done,
             "since_ended": self.since_ended,
         })
@@ -103,6 +120,7 @@ impl IdleDecision {
         let all = [IdleAction::Warn, IdleAction::Signal, IdleAction::Cancel];
         Self {
             announced: all.into_iter().find(|action| announced == Some(u64::from(*action as u8))),
+            is_unheard: value.get("is_unheard").and_then(Value::as_bool).unwrap_or(false),
             since_told: value.get("since_told").and_then(Value::as_f64).unwrap_or(0.0),
             is_done: value.get("is_done").and_then(Value::as_bool).unwrap_or(false),
             since_ended: value.get("since_ended").and_then(Value::as_f64),
@@ -174,6 +192,25 @@ mod tests {
         // Time that was not looked at does not count, however long the job is said to be idle.
         let slept = IdleLook { passed: 0.0, ..long };
         assert_eq!(steps(Cancel, &[long, slept, slept, slept, slept])[1..], [None; 4]);
+    }
+
+    #[test]
+    fn nothing_is_done_before_the_user_was_told() {
+        let mut decision = IdleDecision::default();
+        let long = look(7200.0);
+        let mut found = Vec::new();
+        for at in 1..12 {
+            if let Some(step) = decision.look(long, AFTER, Cancel) {
+                if at < 5 {
+                    decision.not_heard();
+                }
+                found.push((at, step));
+            }
+        }
+        assert_eq!(
+            found[..],
+            [(1, IdleStep::Tell), (4, IdleStep::Tell), (7, IdleStep::Tell), (10, IdleStep::Act(Cancel))]
+        );
     }
 
     #[test]

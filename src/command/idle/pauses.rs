@@ -18,24 +18,28 @@ pub fn time_between(before: f64, at: f64, interval: Duration) -> (f64, bool) {
     }
 }
 
-/// Whether all processes of these steps are stopped or frozen, and whether one of them waits for a disk or a file system.
-pub fn states(steps: &[&LivingStep<'_>], host: &Host) -> (bool, bool) {
+/// Whether all of the user's processes in these steps are stopped or frozen, and whether a thread in them waits for a disk or a file system.
+/// `None`: that cannot be seen.
+pub fn states(steps: &[&LivingStep<'_>], host: &Host) -> Option<(bool, bool)> {
     let (mut stopped, mut others, mut waits) = (false, false, false);
     for step in steps {
         if step.is_frozen() {
             stopped = true;
             continue;
         }
-        for process in step.processes().unwrap_or_default() {
-            match process::state(&host.proc, process.pid) {
-                Some('T' | 't') => stopped = true,
-                Some('D') => waits = true,
-                Some('Z' | 'X') | None => {}
-                Some(_) => others = true,
+        for process in step.processes().ok()? {
+            let states = process::states(&host.proc, process.pid);
+            waits |= states.contains(&'D');
+            // The scheduler's daemons run on while a job is suspended.
+            if step.uid.is_some() && process::uid(&host.proc, process.pid) != step.uid {
+                continue;
             }
+            let runs = |state: &char| !matches!(state, 'T' | 't' | 'Z' | 'X');
+            stopped |= states.iter().any(|state| matches!(state, 'T' | 't'));
+            others |= states.iter().any(runs);
         }
     }
-    (stopped && !others && !waits, waits)
+    Some((stopped && !others, waits))
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `IdleAfter`: `jobfence hold` looks with each sample of the steps whether their jobs do anything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use jobfence::config::{Config, Loaded};
+use jobfence::config::{Config, IdleAction, Loaded};
 use jobfence::fence::living::LivingStep;
 use jobfence::host::Host;
 use jobfence::record::job::JobRecords;
@@ -60,7 +60,9 @@ impl IdleSampler {
             let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
             let (passed, is_next) = time_between(job.looked, at, interval);
             (job.looked, job.after) = (at, after.as_secs());
-            let seen = seen(steps, host, gpus.of_job(key));
+            let (seen, knows_disks) = seen(steps, host, gpus.of_job(key)).unwrap_or((SeenActivity::Nothing, true));
+            // A job that reads may use less CPU time than that.
+            let action = if knows_disks { action } else { IdleAction::Warn };
             job.activity.look(seen, passed, after);
             let idle = job.activity.idle();
             let look = IdleLook { idle, all_idle: idle, passed, is_next };
@@ -128,26 +130,30 @@ impl IdleSampler {
     }
 }
 
-fn seen(steps: &[&LivingStep<'_>], host: &Host, gpus: Option<&gpu::JobGpus>) -> SeenActivity {
-    let Some(first) = steps.first() else { return SeenActivity::Nothing };
+/// What the job does now, and whether that includes its disks. `None`: it is not known, or the job cannot work.
+fn seen(steps: &[&LivingStep<'_>], host: &Host, gpus: Option<&gpu::JobGpus>) -> Option<(SeenActivity, bool)> {
+    let first = steps.first()?;
+    let directories: BTreeSet<_> = steps.iter().map(|step| step.places.first().map(|place| &place.job)).collect();
+    if directories.len() > 1 {
+        // Its counters are in two places.
+        return None;
+    }
     let usage = first.of_job().usage;
-    let Some(cpu) = usage.cpu else { return SeenActivity::Nothing };
+    let cpu = usage.cpu?;
     let has_gpus = steps.iter().any(|step| {
         let chosen = step.record.as_ref().and_then(|record| record.shared.as_ref());
         chosen.is_some_and(|shared| !shared.gpus.is_empty()) || step.allocated().noted.granted.gpus.unwrap_or(0) > 0
     });
     let gpu_works = match gpus {
-        Some(gpus) if gpus.gpus.iter().all(|gpu| gpu.idle_since.is_some()) => false,
+        Some(gpus) if gpus.all_idle().is_some() => false,
         Some(gpus) if gpus.gpus.iter().any(|gpu| gpu.percent_now.is_some()) => true,
         // What its GPUs do is not known.
-        Some(_) => return SeenActivity::Nothing,
-        None if has_gpus => return SeenActivity::Nothing,
+        Some(_) => return None,
+        None if has_gpus => return None,
         None => false,
     };
-    let (is_stopped, waits) = states(steps, host);
-    if is_stopped {
-        return SeenActivity::Nothing;
-    }
+    let Some((false, waits)) = states(steps, host) else { return None };
+    let knows_disks = usage.read.is_some() && usage.written.is_some();
     let bytes = usage.read.unwrap_or(0).saturating_add(usage.written.unwrap_or(0));
-    SeenActivity::Counters { cpu: cpu.as_secs_f64(), bytes, is_busy: gpu_works || waits }
+    Some((SeenActivity::Counters { cpu: cpu.as_secs_f64(), bytes, is_busy: gpu_works || waits }, knows_disks))
 }
