@@ -19,18 +19,24 @@ if [ "$calls" -ge "$(cat "$here/fails")" ]; then
     echo "sacct: error: Problem talking to the database: Connection refused" >&2
     exit 1
 fi
+if [ -e "$here/loses" ]; then
+    echo "sacct: error: slurmdbd: Getting response to message type: DBD_GET_JOBS_COND" >&2
+    exit 0
+fi
 for word; do
     case $word in
         --delimiter=*) m=${word#*=} ;;
+        --state=*) states=${word#*=} ;;
         --starttime=uts*) from=${word#*=uts} ;;
     esac
 done
+case ,$states, in *,RUNNING,* | *,PENDING,* | ,,) exit 1 ;; esac
 [ "$calls" = 1 ] || exit 0
 end=$((from + 3600))
 row() { for field; do printf '%s%s' "$field" "$m"; done; echo; }
 row 7 "$from" "$from" "$end" 3600 COMPLETED 1 n1 billing=2,cpu=2,mem=4G,node=1 1001 alice physics short normal "$(cat "$here/comment")" solve
 row 8 "$from" "$from" "$end" 3600 "CANCELLED by 0" 1 n1 billing=4,cpu=4,mem=4G,node=1 1002 bob biology short normal "" "$(printf 'a\n9|b')"
-row 9 "$from" "$from" Unknown 60 RUNNING 1 n1 billing=1,cpu=1,mem=4G,node=1 1002 bob biology short normal "" now
+[ ! -e "$here/marked" ] || row 9 "$from" "$from" "$end" 60 COMPLETED 1 n1 billing=1,cpu=1,mem=4G,node=1 1002 bob biology short normal "" "a${m}b"
 "#;
 
 fn site(fails_from: u32) -> tempfile::TempDir {
@@ -88,7 +94,13 @@ fn all_jobs_are_summed_up_and_a_day_is_one_call() {
     // Three days, and the second in which it was asked.
     let calls = calls(temp.path());
     assert_eq!(calls.len(), 4, "{calls:#?}");
-    let parts = ["--noheader", "--parsable", "--allocations", "--duplicates", "--starttime=uts", "--endtime=uts"];
+    let parts =
+        ["--noheader", "--parsable", "--allocations", "--duplicates", "--local", "--starttime=uts", "--endtime=uts"];
+    let states = "--state=COMPLETED,CANCELLED,FAILED,TIMEOUT,NODE_FAIL,PREEMPTED,BOOT_FAIL,DEADLINE,OUT_OF_MEMORY,REQUEUED,RESIZING,REVOKED";
+    assert!(calls.iter().all(|call| call.contains(states)), "{calls:#?}");
+    let marks: std::collections::BTreeSet<&str> =
+        calls.iter().filter_map(|call| call.split(' ').find(|word| word.starts_with("--delimiter="))).collect();
+    assert_eq!(marks.len(), calls.len(), "users can read the mark of a call that runs");
     assert!(calls.iter().all(|call| parts.iter().all(|part| call.contains(part))), "{calls:#?}");
     assert_eq!(calls[0].contains("--allusers"), nix::unistd::getuid().is_root());
 }
@@ -127,6 +139,19 @@ fn what_fails_is_named_and_is_a_failure() {
     let err = String::from_utf8_lossy(&done.stderr);
     assert_eq!((done.status.code(), done.stdout.len()), (Some(1), 0), "{err}");
     assert!(err.contains("cannot ask Slurm's accounting") && err.contains("slurmdbd runs"), "{err}");
+    // slurmdbd's answer is lost, and sacct ends as if there were no jobs.
+    let temp = site(1000);
+    fs::write(temp.path().join("loses"), "").unwrap();
+    let done = report(temp.path(), &["--by", "user", "--since", "1day"]);
+    let err = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.code() == Some(1) && err.contains("Getting response"), "{err}");
+    // A name shifts the records of the first day; of the others it is known that nothing ended.
+    let temp = site(1000);
+    fs::write(temp.path().join("marked"), "").unwrap();
+    let done = report(temp.path(), &["--by", "user", "--since", "3days"]);
+    let err = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.code() == Some(1) && err.contains("whole records"), "{err}");
+    assert!(err.contains("a part of this time") && !err.contains("slurmdbd runs"), "{err}");
     // There is no sacct.
     let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
     let done = command

@@ -47,6 +47,8 @@ pub struct Printed {
     pub said: String,
     /// Why it failed, if it did.
     pub complaint: Option<String>,
+    /// What it has written to stderr, also if it did not fail.
+    pub stderr: String,
 }
 
 /// Why a program has not answered. The answer is not known then.
@@ -136,12 +138,13 @@ impl AskedProgram {
         let (mut said, mut complaints) = (Vec::new(), Vec::new());
         child.read(&mut said, &mut complaints, deadline)?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let stderr = text(&complaints).trim().to_owned();
         let complaint = match child.end(deadline)? {
             WaitStatus::Exited(_, 0) => None,
             WaitStatus::Signaled(_, signal, _) => Some(format!("{signal} has ended it")),
-            _ => Some(text(&complaints).trim().to_owned()),
+            _ => Some(stderr.clone()),
         };
-        Ok(Printed { said: text(&said), complaint })
+        Ok(Printed { said: text(&said), complaint, stderr })
     }
 }
 
@@ -279,6 +282,8 @@ mod tests {
         let heard = cat("cat; echo one line is wrong >&2; exit 1").tell(&long, Instant::now() + LONG).unwrap();
         assert_eq!((heard.said == long, heard.complaint.as_deref()), (true, Some("one line is wrong")));
         assert_eq!(cat("true").tell(&long, Instant::now() + LONG).unwrap().complaint, None);
+        let heard = cat("echo half of it is lost >&2").tell("", Instant::now() + LONG).unwrap();
+        assert_eq!((heard.complaint, &*heard.stderr), (None, "half of it is lost"));
     }
 
     #[test]

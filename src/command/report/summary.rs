@@ -140,7 +140,7 @@ fn of_accounting(options: &SummaryOptions, by: By, output: &Output<'_>) -> Resul
     let stored::StoredJobs { names, tally, habits, records, missing } = stored::read(by, since, is_of_all)?;
     missing.iter().for_each(|missing| ::log::error!("{missing}"));
     if tally.total.jobs == 0 {
-        eprintln!("jobfence: {}", stored::NONE);
+        eprintln!("jobfence: {}", if missing.is_empty() { stored::NONE } else { stored::NONE_KNOWN });
         return Ok(ExitCode::FAILURE);
     }
     let summary = SummedUp {

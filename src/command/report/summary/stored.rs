@@ -31,11 +31,15 @@ pub const SAY_SINCE: &str = "say by --since from when on jobs count, such as --s
 /// What a reader is told for whom there is nothing.
 pub const NONE: &str = "Slurm's accounting has no job that ended in this time and that you may see";
 
+/// The same, if a part of the time is missing.
+pub const NONE_KNOWN: &str = "Slurm's accounting has said nothing about a part of this time, and has no job that ended in the rest and \
+                              that you may see";
+
 /// What to know of the figures.
 pub const NOTES: [&str; 3] = [
     "What a job used is known if StoreUsage was on where it ran, and each of its nodes has stored its part.",
     "Out of memory is a job whose state in Slurm is OUT_OF_MEMORY, and failed is one whose state is not COMPLETED.",
-    "Slurm's accounting has no steps, and does not say whether a limit held memory down: there is no advice on memory.",
+    "Slurm's accounting does not say whether a limit held memory down: there is no advice on memory.",
 ];
 
 /// What Slurm's accounting has said.
@@ -62,7 +66,8 @@ pub fn read(by: By, since: u64, is_of_all: bool) -> Result<StoredJobs, Failure> 
     };
     let missing = asked.each(since..until, &mut |jobs| counting.add(jobs));
     progress.end();
-    if counting.records == 0
+    let missed: u64 = missing.iter().map(|missing| missing.period.end - missing.period.start).sum();
+    if missed >= until.saturating_sub(since)
         && let Some(MissingPeriod { why, .. }) = missing.first()
     {
         return Err(format!(
@@ -94,6 +99,15 @@ impl Progress {
     }
 }
 
+/// What a job used.
+#[derive(Default)]
+struct Parts {
+    /// As far as it is known of the job as a whole.
+    whole: Vec<RunOnNode>,
+    /// On each of several nodes, if that is asked for.
+    by_node: Vec<RunOnNode>,
+}
+
 /// Counts jobs as they come.
 struct Counting {
     by: By,
@@ -102,7 +116,7 @@ struct Counting {
     habits: Habits,
     hasher: RandomState,
     /// The records of jobs that go on with another size.
-    resized: HashMap<String, Vec<RunOnNode>>,
+    resized: HashMap<String, Parts>,
     records: u64,
 }
 
@@ -126,24 +140,32 @@ impl Counting {
             self.records += 1;
             if job.is_resized {
                 job.summary = None;
-                let parts = self.parts(&job);
-                self.resized.entry(job.id).or_default().extend(parts);
+                let mut parts = self.resized.remove(&job.id).unwrap_or_default();
+                self.put(&job, &mut parts);
+                self.resized.insert(job.id, parts);
                 continue;
             }
-            let before = self.resized.remove(&job.id).unwrap_or_default();
-            if !before.is_empty() {
+            let mut parts = self.resized.remove(&job.id).unwrap_or_default();
+            if !parts.whole.is_empty() {
                 // What is stored is of the whole run, and its grant was another one in between.
                 job.summary = None;
             }
-            let run = self.run(&job, before);
-            if self.tally.add(&run) {
+            self.put(&job, &mut parts);
+            let run = self.run(&job, parts.whole);
+            if self.tally.add_split(&run, &parts.by_node) {
                 self.habits.add(&run);
             }
         }
     }
 
-    fn run(&mut self, job: &AccountedJob, mut parts: Vec<RunOnNode>) -> JoinedRun {
-        parts.extend(self.parts(job));
+    fn put(&mut self, job: &AccountedJob, parts: &mut Parts) {
+        parts.whole.extend(self.parts(job, false));
+        if self.by == By::Node {
+            parts.by_node.extend(self.parts(job, true));
+        }
+    }
+
+    fn run(&mut self, job: &AccountedJob, parts: Vec<RunOnNode>) -> JoinedRun {
         let mut name = |text: &str| self.names.of(Some(text));
         let (user, account, partition, qos) =
             (name(&job.user), name(&job.account), name(&job.partition), name(&job.qos));
@@ -159,8 +181,8 @@ impl Counting {
         JoinedRun::of_record(key, user, alike, job_name, partition, parts, job.is_success)
     }
 
-    /// What the job used on each node; on all together, where what is known does not say more.
-    fn parts(&mut self, job: &AccountedJob) -> Vec<RunOnNode> {
+    /// What the job used on each node; on all together, where what is known does not say more. `is_by_node`: on each node in any case.
+    fn parts(&mut self, job: &AccountedJob, is_by_node: bool) -> Vec<RunOnNode> {
         let kills = u64::from(job.is_out_of_memory);
         let part = |node: NameId, cpus: Option<u64>, memory: Option<u64>, used: &NodePart| {
             let ended = job.ended.saturating_mul(1_000_000);
@@ -194,7 +216,7 @@ impl Counting {
         if parts.is_empty() {
             let nodes = match job.nodes {
                 1 => vec![job.node_list.clone()],
-                _ if self.by == By::Node => {
+                _ if is_by_node => {
                     HostList::parse(&job.node_list).and_then(|list| list.names(MOST_NODES)).unwrap_or_default()
                 }
                 _ => Vec::new(),
@@ -226,7 +248,7 @@ impl Counting {
         }
         // GPUs are known for the job as a whole: the first part has them.
         for (at, part) in parts.iter_mut().enumerate() {
-            let is_split = self.by == By::Node && job.nodes > 1;
+            let is_split = is_by_node && job.nodes > 1;
             part.gpus_granted = match job.gpus {
                 Some(gpus) if !is_split => Some(if at == 0 { gpus } else { 0 }),
                 Some(_) => None,
@@ -327,9 +349,13 @@ mod tests {
         // What is reserved on which node is unknown without a summary.
         let none = counted(By::Node, vec![job("1", 2, &[])]);
         assert_eq!((none.tally.groups.len(), none.tally.total.cpu_unknown), (2, 1));
+        let all_weeks: f64 = none.tally.weeks.values().map(|sums| sums.cpu_unmeasured).sum();
+        assert_eq!((none.tally.total.cpu_unmeasured, all_weeks), (4.0, 4.0), "the job's reservation is known");
         let odd = AccountedJob { cpus: Some(6), ..job("1", 2, &[3600.0, 1800.0]) };
-        let odd = counted(By::User, vec![odd]).tally.total;
-        assert_eq!((odd.cpu_reserved, odd.cpu_used), (6.0, 1.5), "what sacct says counts");
+        for by in [By::User, By::Node] {
+            let odd = counted(by, vec![odd.clone()]).tally.total;
+            assert_eq!((odd.cpu_reserved, odd.cpu_used), (6.0, 1.5), "what sacct says counts");
+        }
     }
 
     #[test]

@@ -194,6 +194,11 @@ impl Tally {
 
     /// Adds a run. Whether it counts is returned.
     pub fn add(&mut self, run: &JoinedRun) -> bool {
+        self.add_split(run, &run.parts)
+    }
+
+    /// The same, where less is known of each node than of the run.
+    pub fn add_split(&mut self, run: &JoinedRun, by_node: &[RunOnNode]) -> bool {
         let ended = run.ended();
         if ended < self.since {
             return false;
@@ -202,7 +207,7 @@ impl Tally {
         self.last = self.last.max(Some(ended));
         let sums = sums_of(run.parts.iter(), run.is_success());
         if self.by == By::Node {
-            for part in &run.parts {
+            for part in by_node {
                 let of_part = sums_of(std::iter::once(part), run.is_success());
                 self.groups.entry(part.node).or_default().add(&of_part);
             }

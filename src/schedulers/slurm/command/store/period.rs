@@ -9,7 +9,7 @@ use std::hash::BuildHasher;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use jobfence::sys::program::Silence;
+use jobfence::sys::program::{Printed, Silence};
 
 use super::database::program;
 use super::summary::Summary;
@@ -47,6 +47,14 @@ const FIELDS: [&str; 15] = [
 
 /// How many fields a record has.
 const COUNT: usize = FIELDS.len() + 1;
+
+/// The states of jobs that have ended, which each of these releases knows. With them, slurmdbd looks for jobs that ended in the piece, and
+/// not for all that wait or run, too.
+const STATES: &str =
+    "COMPLETED,CANCELLED,FAILED,TIMEOUT,NODE_FAIL,PREEMPTED,BOOT_FAIL,DEADLINE,OUT_OF_MEMORY,REQUEUED,RESIZING,REVOKED";
+
+/// What is stored of a run lasts no longer than its record, but for clocks that differ, in seconds.
+const SLACK: u64 = 300;
 
 /// The state of a record that goes on in the next one, since the job's size was changed.
 const RESIZED: &str = "RESIZING";
@@ -100,26 +108,28 @@ pub struct AskedPeriod<'a> {
 impl AskedPeriod<'_> {
     /// Hands over the jobs that ended in the period, in the order of the pieces. What could not be asked for is returned.
     pub fn each(&mut self, period: Range<u64>, with: &mut dyn FnMut(Vec<AccountedJob>)) -> Vec<MissingPeriod> {
-        let mark = mark();
-        let (mut from, mut length, mut failed) = (period.start, DAY, 0);
+        let (mut from, mut length, mut most, mut failed) = (period.start, DAY, DAY, 0);
         let mut missing: Vec<MissingPeriod> = Vec::new();
         while from < period.end {
             let piece = from..from.saturating_add(length).min(period.end);
             let began = Instant::now();
+            let mark = mark();
             let said = (self.sacct)(&piece, &mark);
             let took = began.elapsed();
+            let said = said.and_then(|said| Ok((jobs(&said, &mark, &piece)?, said.len())));
             let asked_for = piece.end - piece.start;
             match said {
-                Ok(said) => {
-                    with(jobs(&said, &mark, &piece));
+                Ok((jobs, bytes)) => {
+                    with(jobs);
                     (from, failed) = (piece.end, 0);
-                    // Twice as much again, once it has become quiet: a long answer is read and thrown away.
-                    if said.len() < QUIET {
-                        length = (length * 2).min(DAY);
-                    }
+                    length = next_length(length, most, bytes, took);
                 }
                 Err(Silence::Long) if asked_for > 1 => length = asked_for / 2,
-                Err(Silence::Late) if asked_for / 2 >= SHORTEST_AFTER_LATE => length = asked_for / 2,
+                Err(Silence::Late) if asked_for / 2 >= SHORTEST_AFTER_LATE => {
+                    length = asked_for / 2;
+                    // What was late once is not asked for again.
+                    most = length;
+                }
                 Err(silence) => {
                     failed += 1;
                     from =
@@ -142,32 +152,60 @@ impl AskedPeriod<'_> {
 /// An answer shorter than this, in bytes, may be twice as long the next time.
 const QUIET: usize = 4 << 20;
 
-/// What ends each field. A user cannot know it, so no name of a job forges a record.
+/// How long the next piece is: twice as long, once it has become quiet. A long answer would be read and thrown away, and a late one costs
+/// the database most.
+fn next_length(length: u64, most: u64, bytes: usize, took: Duration) -> u64 {
+    let is_quiet = bytes < QUIET && took < PATIENCE / 4;
+    if is_quiet { (length * 2).min(most) } else { length }
+}
+
+/// What ends each field. It is another one in each call, since users can read the arguments of the sacct that runs: a user has no more than
+/// the time of one call to give a job a name that contains it.
 fn mark() -> String {
     format!("|{:016x}|", RandomState::new().hash_one(std::process::id()))
 }
 
 /// Asks slurmdbd about the jobs of a piece. `is_of_all`: also those of others.
 pub fn sacct(piece: &Range<u64>, mark: &str, is_of_all: bool) -> Result<String, Silence> {
-    // slurmdbd takes jobs that ended at the first moment, or were eligible before the last one.
+    // slurmdbd takes jobs that ended at the first moment or at the last one, or in between.
     let (from, to) =
         (format!("--starttime=uts{}", piece.start.max(EARLIEST)), format!("--endtime=uts{}", piece.end.max(EARLIEST)));
     let (format, mark) = (format!("--format={}", FIELDS.join(",")), format!("--delimiter={mark}"));
-    let mut arguments = vec!["--noheader", "--parsable", "--allocations", "--duplicates", &mark, &from, &to, &format];
+    let states = format!("--state={STATES}");
+    // Another cluster of a federation has ids of its own, and may be large.
+    let mut arguments = vec!["--noheader", "--parsable", "--allocations", "--duplicates", "--local"];
+    arguments.extend([&*mark, &from, &to, &format, &states]);
     if is_of_all {
         arguments.push("--allusers");
     }
-    program("sacct", &arguments).ask(Instant::now() + PATIENCE)
+    answer(program("sacct", &arguments).tell("", Instant::now() + PATIENCE)?)
+}
+
+/// If slurmdbd's answer is lost, sacct before 23.11.4 says so on stderr, and ends as if there were no jobs.
+fn answer(heard: Printed) -> Result<String, Silence> {
+    let lost = || heard.stderr.contains("error: ").then(|| heard.stderr.clone());
+    heard.complaint.or_else(lost).map_or(Ok(heard.said), |complaint| Err(Silence::Failed(complaint)))
 }
 
 /// Slurm takes no earlier number for a time.
 const EARLIEST: u64 = 1_000_000;
 
-/// The jobs that ended in the piece. A job that was there, but ended later, comes in a later piece.
-fn jobs(said: &str, mark: &str, piece: &Range<u64>) -> Vec<AccountedJob> {
+/// The jobs that ended in the piece. One that ended at its very end comes in the next piece, too, and counts there.
+///
+/// If the fields are not those of whole records, nothing of the answer counts: a field that contains the mark shifts all that follow.
+fn jobs(said: &str, mark: &str, piece: &Range<u64>) -> Result<Vec<AccountedJob>, Silence> {
     let fields: Vec<&str> = said.split(mark).collect();
-    let (records, _) = fields.as_chunks::<COUNT>();
-    records.iter().filter_map(job).filter(|job| piece.contains(&job.ended)).collect()
+    let (records, rest) = fields.as_chunks::<COUNT>();
+    let is_id = |(at, [id, ..]): (usize, &[&str; COUNT])| {
+        let id = if at == 0 { Some(*id) } else { id.strip_prefix('\n') };
+        id.is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let is_whole = rest == if records.is_empty() { [""] } else { ["\n"] };
+    if !is_whole || !records.iter().enumerate().all(is_id) {
+        let broken = format!("its answer of {} bytes does not consist of whole records: ask again", said.len());
+        return Err(Silence::Failed(broken));
+    }
+    Ok(records.iter().filter_map(job).filter(|job| piece.contains(&job.ended)).collect())
 }
 
 /// `None`: it has not ended, or never began.
@@ -191,15 +229,19 @@ fn job(fields: &[&str; COUNT]) -> Option<AccountedJob> {
         name,
     ] = *fields;
     let number = |text: &str| text.parse::<u64>().ok();
-    number(started).filter(|started| *started > 0)?;
+    let started = number(started).filter(|started| *started > 0)?;
+    let ended = number(ended).filter(|ended| *ended > 0)?;
     let granted = |what: &str| granted.split(',').find_map(|one| one.strip_prefix(what)?.strip_prefix('='));
     let submitted = number(submitted)?;
     let summary = Summary::of_comment(comment.trim()).filter(|summary| summary.is_of_run(submitted));
+    // The record of a job that was resized begins later than the run, of all of which its nodes have stored what it used.
+    let is_of_record = |summary: &Summary| summary.seconds() <= ended.saturating_sub(started).saturating_add(SLACK);
+    let summary = summary.filter(is_of_record);
     // A cancelled job's state has who has cancelled it.
     let state = state.split(' ').next().unwrap_or_default();
     let job = AccountedJob {
         id: id.trim_start().to_owned(),
-        ended: number(ended).filter(|ended| *ended > 0)?,
+        ended,
         elapsed: number(elapsed)?,
         is_resized: state == RESIZED,
         is_success: state == "COMPLETED",
@@ -280,7 +322,7 @@ mod tests {
             ),
             record("|m|", 5, "170", "OUT_OF_MEMORY", "", "c"),
         ];
-        let found = jobs(&all.concat(), "|m|", &(100..200));
+        let found = jobs(&all.concat(), "|m|", &(100..200)).unwrap();
         let ids: Vec<&str> = found.iter().map(|job| &*job.id).collect();
         assert_eq!(ids, ["1", "4", "5"]);
         assert_eq!((found[0].cpus, found[0].memory, found[0].gpus), (Some(2), Some(3 << 29), None));
@@ -294,7 +336,71 @@ mod tests {
     #[test]
     fn what_never_began_is_no_job_that_used_nothing() {
         let waited = record("|m|", 1, "150", "CANCELLED by 7", "", "a").replace("|m|100|m|", "|m|None|m|");
-        assert_eq!(jobs(&waited, "|m|", &(100..200)), []);
+        assert_eq!(jobs(&waited, "|m|", &(100..200)).unwrap(), []);
+    }
+
+    #[test]
+    fn an_answer_that_is_not_of_whole_records_has_none() {
+        let named = |name: &str| record("|m|", 1, "150", "COMPLETED", "", name);
+        let piece = 100..200;
+        assert_eq!(jobs("", "|m|", &piece).unwrap(), []);
+        let (one, whole) = (named("a"), named("a").repeat(2));
+        assert_eq!(jobs(&whole, "|m|", &piece).unwrap().len(), 2);
+        let sixteen_more = format!("a{}", "|m|x".repeat(COUNT));
+        for broken in [
+            whole.trim_end().to_owned(),
+            whole[..whole.len() - 5].to_owned(),
+            format!("{whole}more"),
+            format!("{}{one}", named("a|m|b")),
+            format!("{}{one}", named(&sixteen_more)),
+            "no records".to_owned(),
+        ] {
+            assert!(matches!(jobs(&broken, "|m|", &piece), Err(Silence::Failed(_))), "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_was_lost_is_not_one_without_jobs() {
+        let heard = |stderr: &str| answer(Printed { said: String::new(), complaint: None, stderr: stderr.to_owned() });
+        assert!(heard("").is_ok() && heard("sacct: slurm.conf is old").is_ok());
+        let lost = heard("sacct: error: slurmdbd: Getting response to message type: DBD_GET_JOBS_COND");
+        assert!(lost.unwrap_err().to_string().contains("Getting response"));
+    }
+
+    #[test]
+    fn what_is_stored_of_more_than_the_record_is_not_what_the_record_used() {
+        let mut summary = Summary::of_comment("").unwrap();
+        summary.put("n1", &Default::default(), 1000);
+        let comment = summary.of_run(90, 0).comment().unwrap();
+        let found = |ended: &str| {
+            let said = record("|m|", 1, ended, "COMPLETED", &comment, "a");
+            jobs(&said, "|m|", &(100..2000)).unwrap()[0].summary.is_some()
+        };
+        assert_eq!((found("1100"), found("150")), (true, false));
+    }
+
+    #[test]
+    fn a_database_that_was_late_is_asked_for_less_from_then_on() {
+        let late = |piece: &Range<u64>| {
+            if piece.end - piece.start > DAY / 4 { Err(Silence::Late) } else { Ok(String::new()) }
+        };
+        let pieces = asked(0..3 * DAY, late).0;
+        assert!(pieces[2..].iter().all(|piece| piece.end - piece.start <= DAY / 4), "{pieces:?}");
+        let moment = Duration::from_secs(1);
+        assert_eq!(next_length(10, 100, 0, moment), 20);
+        assert_eq!(next_length(60, 100, 0, moment), 100);
+        assert_eq!((next_length(10, 100, QUIET, moment), next_length(10, 100, 0, PATIENCE / 4)), (10, 10));
+    }
+
+    #[test]
+    fn each_call_has_another_mark() {
+        let mut marks = std::collections::HashSet::new();
+        let mut sacct = |_: &Range<u64>, mark: &str| {
+            marks.insert(mark.to_owned());
+            Ok(String::new())
+        };
+        AskedPeriod { sacct: &mut sacct, rest: &mut |_, _| {} }.each(0..9 * DAY, &mut |_| {});
+        assert_eq!(marks.len(), 9);
     }
 
     #[test]
