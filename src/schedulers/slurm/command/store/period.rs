@@ -181,9 +181,10 @@ pub fn sacct(piece: &Range<u64>, mark: &str, is_of_all: bool) -> Result<String, 
     answer(program("sacct", &arguments).tell("", Instant::now() + PATIENCE)?)
 }
 
-/// If slurmdbd's answer is lost, sacct before 23.11.4 says so on stderr, and ends as if there were no jobs.
+/// If slurmdbd's answer is lost, sacct before 23.11.4 says so on stderr, and ends as if there were no jobs. What it says beside records is
+/// of something else, such as a line of slurm.conf.
 fn answer(heard: Printed) -> Result<String, Silence> {
-    let lost = || heard.stderr.contains("error: ").then(|| heard.stderr.clone());
+    let lost = || (heard.said.is_empty() && heard.stderr.contains("error: ")).then(|| heard.stderr.clone());
     heard.complaint.or_else(lost).map_or(Ok(heard.said), |complaint| Err(Silence::Failed(complaint)))
 }
 
@@ -365,6 +366,8 @@ mod tests {
         assert!(heard("").is_ok() && heard("sacct: slurm.conf is old").is_ok());
         let lost = heard("sacct: error: slurmdbd: Getting response to message type: DBD_GET_JOBS_COND");
         assert!(lost.unwrap_err().to_string().contains("Getting response"));
+        let stderr = "sacct: error: Ignoring obsolete FastSchedule=1 option".to_owned();
+        assert!(answer(Printed { said: "1".to_owned(), complaint: None, stderr }).is_ok());
     }
 
     #[test]
