@@ -215,7 +215,8 @@ impl Drop for Shepherds {
 
 /// `/proc`, `RunDir` and the kernel's log.
 const SLURM: &[(&str, usize)] = &[("file", 3)];
-/// The same, and the pipe with which it waits for its command.
-const RUN: &[(&str, usize)] = &[("file", 3), ("pipe", 1)];
-/// The spool; of the shepherd's fence and of the job's `/proc` and `RunDir` each; and the signalfd with which it waits for its shepherd.
-const GRID_ENGINE: &[(&str, usize)] = &[("file", 5), ("signalfd", 1)];
+/// The same, its own `/proc/PID/io`, and the pipe with which it waits for its command.
+const RUN: &[(&str, usize)] = &[("file", 4), ("pipe", 1)];
+/// The spool; its own `/proc/PID/io`; of the shepherd's fence and of the job's `/proc` and `RunDir` each; and the signalfd with which it
+/// waits for its shepherd.
+const GRID_ENGINE: &[(&str, usize)] = &[("file", 6), ("signalfd", 1)];
