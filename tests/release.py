@@ -17,7 +17,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import tomllib
 from pathlib import Path
@@ -25,14 +24,13 @@ from pathlib import Path
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 TOP = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TOP / "tests"), str(TOP / "tests/vm")]
+from checks import plain  # noqa: E402
+from checks.plain import Skip  # noqa: E402
+
 FILES = "libjobfence.so", "jobfence"
 
 
 class Untrue(AssertionError):
-    pass
-
-
-class Skip(Exception):
     pass
 
 
@@ -245,21 +243,7 @@ CASES = {
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=CASES, nargs="+")
-    counts = {"ok": 0, "FAIL": 0, "skip": 0}
-    for case in (case for what in parser.parse_args().what for case in CASES[what]):
-        began, more = time.monotonic(), ""
-        with tempfile.TemporaryDirectory(prefix="jobfence-release.") as top:
-            try:
-                more, verdict = case(Path(top)), "ok"
-            except Untrue as error:
-                verdict = "FAIL"
-                print(f"     {error}")
-            except Skip as reason:
-                more, verdict = reason, "skip"
-        counts[verdict] += 1
-        print(f"{verdict:4} {case.__name__} {time.monotonic() - began:.1f} s" + (f"  ({more})" if more else ""), flush=True)
-    print(f"\n{counts['ok']} passed, {counts['FAIL']} failed, {counts['skip']} skipped")
-    return 1 if counts["FAIL"] else 0
+    return plain.run([case for what in parser.parse_args().what for case in CASES[what]], "jobfence-release.")
 
 
 if __name__ == "__main__":

@@ -24,27 +24,27 @@ def an_idle_job_is_told_and_cancelled(site):
     """The shortest time of all is a minute, so this takes two: the sentence after one, the end after another."""
     user = site.users[0]
     with held(site, SampleInterval=2, IdleAfter="1m", IdleAction="cancel") as (_, said):
+        began = time.monotonic()
         sleeps = site.submit(user, "sleep 900", "--mem=50", "-n1")
         works = site.submit(user, BUSY, "--mem=50", "-n1")
         for jobid in (sleeps, works):
             site.wait_running(jobid)
-        began = time.monotonic()
         words = f"job {sleeps} of {user} has used almost no CPU time for 1:0"
-        until(lambda: words in kernel.read(said), 120, "the sentence in hold's log")
-        expect(time.monotonic() - began >= 50, "it came too early")
-        until(lambda: "If that stays so, the job will be cancelled at about" in site.output(sleeps), 20, "the user's sentence")
+        until(lambda: words in kernel.read(said), 300, "the sentence in hold's log")
+        expect(time.monotonic() - began >= 60, "it came too early")
+        until(lambda: "If that stays so, the job will be cancelled at about" in site.output(sleeps), 300, "the user's sentence")
         fences = json.loads(shown(site, "ls", "--json"))["fences"]
         idle = {fence["job"]: fence["idle_seconds"] for fence in fences if fence["step"] != "extern"}
         expect(idle[str(sleeps)] >= 60, f"idle_seconds: {idle}")
         expect_equal(idle[str(works)], None, "idle_seconds of the one that works")
         expect_in("the job has used almost no CPU time for 1:", shown(site, "show", str(sleeps)), "show")
         expect(" idle " in shown(site, "ls", "--job", str(sleeps)), "ls has no mark")
-        until(lambda: f"job {sleeps} of {user} is cancelled, since it has used almost no CPU time for 2:" in kernel.read(said), 120,
-              "hold's words at the end")
+        end = f"job {sleeps} of {user} is cancelled, since it has used almost no CPU time for "
+        until(lambda: end in kernel.read(said), 600, "hold's words at the end")
         expect_equal(site.wait(sleeps), "CANCELLED", f"the state; hold says: {kernel.read(said)}")
         expect_equal(site.job(works).get("JobState"), "RUNNING", f"the other; hold says: {kernel.read(said)}")
         log = kernel.read(said)
-        expect_equal([log.count(f"job {jobid} of") for jobid in (sleeps, works)], [2, 0], f"what hold says: {log}")
+        expect_equal([log.count(text) for text in (words, end, f"job {works} of")], [1, 1, 0], f"what hold says: {log}")
         site.command("scancel", str(works))
         site.end(works)
     expect_not_drained(site)
