@@ -83,7 +83,7 @@ def commands(noticer, users):
     built = ["--so", debug / "libjobfence.so", "--bin", debug / "jobfence"]
     if kind == "hook":
         only = ["--only", *words] if words else []
-        return build, [sys.executable, "-B", "tests/pbs/replay.py", *built, "--patience", "10", *only]
+        return build, [sys.executable, "-B", "tests/pbs/replay.py", *built, *only]
     cases = [sys.executable, "-B", "tests/slurm/cases.py", *built]
     chosen = ["--only", *words] if words else ["--no-patient", "--no-release"]
     if kind == "nodes":

@@ -125,7 +125,7 @@ GROUPS = (
           builds=BUILT, tiers=QUICK, **CGROUPS),
     Group("faults", (("cargo", "test", "--locked", "--no-fail-fast", *LONG),), about=600, **FAULTS),
     # The hook of OpenPBS without OpenPBS.
-    Group("hook", ((*PYTHON, "tests/pbs/replay.py", *FILES, "--patience", "3"),), about=40, units=HALF, builds=(RELEASE,), root=True,
+    Group("hook", ((*PYTHON, "tests/pbs/replay.py", *FILES),), about=40, units=HALF, builds=(RELEASE,), root=True,
           controllers=("cpu", "memory", "freezer"), tiers=QUICK),
     *(Group(f"slurm {part}/{PARTS}", ((*CHECKED_CASES, "--no-patient", "--slice", f"{part}/{PARTS}"),), about=200, units=HALF,
             **PRIVATE_SLURM) for part in range(1, PARTS + 1)),

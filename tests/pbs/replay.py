@@ -1691,13 +1691,16 @@ def small_address_space(mom, user):
     job.ended()
 
 
+EMPTY_HOOK = "import pbs\npbs.event().accept()\n"
+
+
 @case
 def time_of_an_event(mom, user):
-    """At most 10 ms more than a hook that does nothing, each as fast as it ever was."""
+    """At most three and a half times as long as a hook that does nothing, each as fast as it ever was. It is twice as long."""
     # This machine's other work is nothing to it.
     mom.is_realtime = True
     empty, ours = mom.top / "empty.py", mom.hook
-    empty.write_text("import pbs\npbs.event().accept()\n")
+    empty.write_text(EMPTY_HOOK)
     fastest = {}
     for number in range(15):
         job = Job(mom, user, number=str(number + 1))
@@ -1709,9 +1712,9 @@ def time_of_an_event(mom, user):
                     mom.accepted(event, **of)
                     taken = time.monotonic() - began
                 fastest[event, mom.hook] = min(taken, fastest.get((event, mom.hook), taken))
-    extra = {event: (taken - fastest[event, empty]) * 1000 for (event, hook), taken in fastest.items() if hook == ours}
-    print("     more than an empty hook: " + ", ".join(f"{event} {more:.1f} ms" for event, more in extra.items()))
-    slow = {event: more for event, more in extra.items() if more > 10 * mom.options.patience}
+    ratios = {event: taken / fastest[event, empty] for (event, hook), taken in fastest.items() if hook == ours}
+    print("     an empty hook's time: " + ", ".join(f"{event} {ratio:.2f}" for event, ratio in ratios.items()))
+    slow = {event: ratio for event, ratio in ratios.items() if ratio > 3.5}
     expect(not slow, f"too slow: {slow}")
 
 
@@ -1724,14 +1727,21 @@ STANDS_STILL = {
 
 @case
 def time_in_the_library(mom, user):
-    """MoM stands still for some events: the library's part of each is at most 10 ms, at the median."""
+    """MoM stands still for some events: the library's part of each is shorter than a hook that does nothing, at the median.
+    A move between cgroups waits for the kernel in each hierarchy: it may take three times as long."""
     mom.is_realtime = True
-    taken, parts = {event: [] for event in STANDS_STILL}, {}
+    taken, parts, whole = {event: [] for event in STANDS_STILL}, {}, []
+    empty, ours = mom.top / "empty.py", mom.hook
+    empty.write_text(EMPTY_HOOK)
     # Another job is there meanwhile, as on a node in use.
     beside = mom.begun(user, number="1")
     for number in range(15):
         job = Job(mom, user, number=str(number + 2))
         stranger = mom.stray(user)
+        mom.hook, began = empty, time.monotonic()
+        mom.accepted("EXECJOB_PRETERM", job)
+        whole.append((time.monotonic() - began) * 1000)
+        mom.hook = ours
         for event, of in STANDS_STILL.items():
             job.more.update(of)
             answer = mom.accepted(event, None if "HOST" in event else job, timed=True, pid=stranger.pid)
@@ -1750,8 +1760,9 @@ def time_in_the_library(mom, user):
         of = {name.removeprefix("jobfence_"): statistics.median(times) for name, times in parts[event].items()}
         calls = ", ".join(f"{name} {part:.2f}" for name, part in of.items() if part >= 0.05)
         print(f"     in the library: {event} {median:.2f} ms: {calls}")
-    slow = {event: median for event, median in medians.items() if median > 10 * mom.options.patience}
-    expect(not slow, f"too slow: {slow}")
+    least = statistics.median(whole)
+    slow = {event: median for event, median in medians.items() if median > least * (3 if event == "EXECJOB_ATTACH" else 1)}
+    expect(not slow, f"too slow beside {least:.2f} ms of an empty hook: {slow}")
     # Each asks for the usage of the steps, and that is as long as the rest.
     asking = [event for event in ("EXECJOB_RESIZE", "EXECJOB_EPILOGUE") if "jobfence_usage" in parts[event]]
     expect_equal(asking, [], "the events that ask for what is not needed")
@@ -1763,7 +1774,6 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--hook", default=TESTS.parent / "hooks/pbs/jobfence.py")
     parser.add_argument("--user", help="whose the jobs are; without this, one with nothing to do")
-    parser.add_argument("--patience", type=float, default=1, help="how much slower than a machine of its own this one may be")
     parser.add_argument("--realtime", action="store_true", help="as the two cases that measure: this machine's other work disturbs no hook")
     parser.add_argument("--only", nargs="*", metavar="CASE")
     options = parser.parse_args()
