@@ -47,7 +47,7 @@ mod values;
 
 pub use error::ConfigError;
 pub use keys::{Config, KEYS, Key};
-pub use kinds::{USAGE_CARD_EXPECTS, usage_card, usage_card_text};
+pub use kinds::{USAGE_CARD_EXPECTS, usage_card, usage_card_text, yes_no};
 pub(crate) use limits::joined;
 pub use limits::{Limit, LimitNumbers, NUMBERS, Number};
 pub use load::{DEFAULT_FILES, LoadError, OWN_FILE, default_files, load, load_named, parse};
@@ -59,8 +59,8 @@ pub use suggest::nearest;
 pub(crate) use units::SIZE;
 pub use units::{Percent, Period, Wrong};
 pub use values::{
-    CpuPolicy, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus,
-    UsageCard,
+    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnError, OnErrors, StoreUsage, SwapSpace,
+    TaskCpus, UsageCard,
 };
 
 use crate::job::Cpus;

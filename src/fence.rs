@@ -8,6 +8,7 @@
 mod attach;
 pub mod branches;
 mod close;
+pub mod delegation;
 pub mod explain;
 mod fenced;
 mod limit;

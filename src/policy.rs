@@ -9,7 +9,8 @@ use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::limits::{CpuQuota, SwapLimit};
 use crate::config::{
-    Candidate, Config, DeniedDevices, GrantedHugePages, Limit, LimitNumbers, Percent, Resolved, SwapSpace, TaskCpus,
+    Candidate, Config, Delegation, DeniedDevices, GrantedHugePages, Limit, LimitNumbers, Percent, Resolved, SwapSpace,
+    TaskCpus,
 };
 use crate::cpu_list::CpuList;
 use crate::error::Error;
@@ -123,6 +124,8 @@ pub struct Plan {
     pub scavenger: bool,
     /// Whether CPU time is shared by weight, so that a user's weight is the sum of the jobs'.
     pub weighs: bool,
+    /// Whether the step's user may divide the step's cgroup.
+    pub delegate: bool,
 }
 
 /// The directories that are limited, the outermost first.
@@ -192,6 +195,7 @@ impl Plan {
             task: self.task.at_most(other.task),
             scavenger: self.scavenger || other.scavenger,
             weighs: self.weighs || other.weighs,
+            delegate: self.delegate && other.delegate,
         }
     }
 }
@@ -429,6 +433,7 @@ pub fn of_step<Map: CoreMap>(
         errors.extend(pinned.err().map(|error| (Limit::Cores, error)));
     }
     errors.extend(obey(&mut plan, &resolved.config, requests));
+    plan.delegate = has_tasks && delegates(&resolved.config, requests);
     if !has_tasks {
         // On cgroup2 this step could hold no process beside directories of tasks.
         plan.task = Limits::default();
@@ -439,6 +444,15 @@ pub fn of_step<Map: CoreMap>(
         }
     }
     (plan, errors)
+}
+
+/// Whether the step's user may divide the step's cgroup: only if the site allows it, and the user does not decline.
+pub fn delegates(config: &Config, requests: &UserRequests) -> bool {
+    match config.delegate {
+        Delegation::No => false,
+        Delegation::Request => requests.delegate() == Some(true),
+        Delegation::Yes => requests.delegate() != Some(false),
+    }
 }
 
 /// As [`plan`], if it may not be known which sections of the configuration a job has: the lowest of each limit among all candidates. A

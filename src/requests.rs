@@ -5,7 +5,7 @@
 //! and may be forged. No I/O, and no scheduler.
 
 use crate::bytes;
-use crate::config::{Limit, Percent, USAGE_CARD_EXPECTS, UsageCard, usage_card, usage_card_text};
+use crate::config::{Limit, Percent, USAGE_CARD_EXPECTS, UsageCard, usage_card, usage_card_text, yes_no};
 use std::fmt;
 
 use crate::cgroup::io::{IoRules, Malformed, Rate};
@@ -45,6 +45,8 @@ pub struct Requests {
     pub io_max: IoRules,
     /// When the job's output ends with a card of its usage: no limit, and the user's own choice.
     pub usage_card: Option<UsageCard>,
+    /// Whether the user wants to divide the step's cgroup: no limit, and the site decides whether the user may.
+    pub delegate: Option<bool>,
 }
 
 /// Why a value was refused.
@@ -167,6 +169,16 @@ pub static REQUESTS: &[Request] = &[
         set: |requests, text| put(&mut requests.usage_card, usage_card(text)),
         get: |requests| requests.usage_card.map(|card| usage_card_text(card).to_owned()),
     },
+    Request {
+        name: "delegate",
+        limit: None,
+        argument: "YES",
+        usage: "let the job make cgroups of its own below its limits, if the site allows it: yes or no",
+        expects: "yes or no",
+        example: "yes",
+        set: |requests, text| put(&mut requests.delegate, yes_no(text)),
+        get: |requests| requests.delegate.map(|wanted| if wanted { "yes" } else { "no" }.to_owned()),
+    },
 ];
 
 fn put<T>(request: &mut Option<T>, value: Result<T, Wrong>) -> Result<(), Refusal> {
@@ -232,6 +244,7 @@ impl Requests {
             pids_max: least(self.pids_max, other.pids_max),
             io_max: self.io_max.at_most(&other.io_max),
             usage_card: self.usage_card.or(other.usage_card),
+            delegate: self.delegate.or(other.delegate),
         }
     }
 }
@@ -287,6 +300,11 @@ impl UserRequests {
     /// When the step's user wants a card. `None`: the site decides.
     pub fn usage_card(&self) -> Option<UsageCard> {
         self.step.usage_card.or(self.job.usage_card)
+    }
+
+    /// Whether the user wants to divide the step's cgroup. `None`: the site decides.
+    pub fn delegate(&self) -> Option<bool> {
+        self.step.delegate.or(self.job.delegate)
     }
 
     /// The controllers that it needs.

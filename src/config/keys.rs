@@ -15,7 +15,8 @@ use super::slot_request::{PerSlot, SlotRequest};
 use super::strictness::{self, first, least, least_limit, most};
 use super::units::{DAY, Percent, Period, Wrong, or_unlimited, text_or_unlimited};
 use super::values::{
-    CpuPolicy, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard,
+    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnErrors, StoreUsage, SwapSpace,
+    TaskCpus, UsageCard,
 };
 use crate::cgroup::devices::{DeviceRule, GpuDevice};
 use crate::cgroup::huge_pages::HugePages;
@@ -312,6 +313,12 @@ keys! {
         OOMKillStep: oom_kill_step: bool = false, kinds::YES_NO, jobs(most);
     }
     after numbers: {
+        /// Whether a step's user may divide the step's cgroup: make cgroups in it, and limit CPU time, memory and processes there.
+        /// With `request`, the user may if the job asks for it by `--delegate`.
+        /// The limits of the step, the job and the user stay above, and the user cannot reach them.
+        /// This needs cgroup v2.
+        // `least`: nothing is given to a user unless the site has certainly said so.
+        Delegate: delegate: Delegation = Delegation::No, kinds::DELEGATION, jobs(least);
         /// How fast a job may read and write on the node, and each of its steps.
         /// A process that wants more waits.
         /// Nothing fails, and no process is killed.

@@ -16,8 +16,8 @@ use super::units::{
     or_unlimited, seconds, text_or_none, text_or_unlimited,
 };
 use super::values::{
-    CpuPolicy, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus,
-    UsageCard,
+    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnError, OnErrors, StoreUsage, SwapSpace,
+    TaskCpus, UsageCard,
 };
 use crate::bytes;
 use crate::cgroup::devices::{self, DeviceRule, GpuDevice};
@@ -82,6 +82,8 @@ words! {
         &[("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
     STORE_USAGE: StoreUsage = "none or admincomment",
         &[(NONE, StoreUsage::None), ("admincomment", StoreUsage::AdminComment)];
+    DELEGATION: Delegation = "no, request or yes",
+        &[("no", Delegation::No), ("request", Delegation::Request), ("yes", Delegation::Yes)];
     IDLE_ACTION: IdleAction = "warn, signal or cancel",
         &[("warn", IdleAction::Warn), ("signal", IdleAction::Signal), ("cancel", IdleAction::Cancel)];
     USAGE_CARD: UsageCard = USAGE_CARD_EXPECTS, USAGE_CARDS;
@@ -234,6 +236,11 @@ pub fn usage_card_text(card: UsageCard) -> &'static str {
     keyword_of(card, USAGE_CARDS)
 }
 
+/// Reads yes or no.
+pub fn yes_no(text: &str) -> Result<bool, Wrong> {
+    keyword(text, &[("yes", true), ("no", false)])
+}
+
 /// A number of CPUs above zero.
 fn some_cpus(text: &str) -> Result<Cpus, Wrong> {
     cpus(text).and_then(|cpus| if cpus.thousandths() == 0 { Err(Wrong::Range) } else { Ok(cpus) })
@@ -308,6 +315,7 @@ mod tests {
         reads(&MODE, "OBSERVE", &Mode::Observe);
         reads(&ON_ERRORS, "warn,ram:fail", &OnErrors::all(OnError::Warn).with(Limit::Ram, OnError::Fail));
         reads(&STORE_USAGE, "AdminComment", &StoreUsage::AdminComment);
+        reads(&DELEGATION, "Request", &Delegation::Request);
         reads(&IDLE_ACTION, "Cancel", &IdleAction::Cancel);
         reads(&USAGE_CARD, "Wasteful", &UsageCard::Wasteful);
         reads(&CARD_TEXT, "Help: https://a/%j#b", &Some("Help: https://a/%j#b".to_owned()));

@@ -39,6 +39,17 @@ pub enum IdleAction {
     Cancel,
 }
 
+/// Whether a step's user may divide the step's cgroup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Delegation {
+    /// The user may not.
+    No,
+    /// The user may if the job asks for it.
+    Request,
+    /// The user may, unless the job does not want it.
+    Yes,
+}
+
 /// Where the scheduler keeps what a job has used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreUsage {

@@ -3,9 +3,10 @@
 
 use nix::errno::Errno;
 
+use super::delegation;
 use super::fenced::{Fence, Tree};
 use super::limiting::{self, LimitError};
-use super::names::own_task;
+use super::names::{DELEGATED, own_task};
 use super::own::Own;
 use crate::cgroup::affinity::Affinity;
 use crate::cgroup::base;
@@ -90,6 +91,10 @@ impl Fence {
             if let Some(plan) = &self.limits.plan {
                 self.reclaim_again(overlay, plan, &mut errors);
             }
+            if self.delegates() && overlay.hierarchy.version == Version::V2 {
+                overlay.enable(&delegation::CONTROLLERS, &overlay.step()?, true)?;
+                delegation::give(&overlay.step()?, &overlay.task(&before)?, &overlay.hierarchy, self.key().uid)?;
+            }
             let Some(plan) = self.limits.plan_of_task(task) else { continue };
             match overlay.task(&before) {
                 Ok(dir) => self.limit_task(tree, &dir, plan, &mut errors),
@@ -118,12 +123,21 @@ impl Fence {
         (task, leaf): (Option<(&Plan, u32)>, Option<&str>),
         errors: &mut Vec<LimitError>,
     ) -> Result<()> {
-        let name = task.map(|(_, number)| own_task(number)).or_else(|| leaf.map(str::to_owned));
+        let limited = task.map(|(_, number)| own_task(number)).or_else(|| leaf.map(str::to_owned));
+        let name = |tree: &Tree| limited.clone().or_else(|| self.is_divided(tree).then(|| DELEGATED.to_owned()));
         let mut bound = None;
         for tree in &self.trees {
             let Some(step) = tree.own().and_then(Own::step) else { continue };
             // The directory is not kept open: with contain_spank this process shares the step daemon's memory but not its descriptors.
-            let dir = name.as_ref().map(|name| step.ensure(name)).transpose()?;
+            let dir = name(tree).map(|name| step.ensure_new(&name)).transpose()?;
+            if let Some((dir, true)) = &dir
+                && leaf.is_none()
+                && self.delegates()
+                && tree.hierarchy().version == Version::V2
+            {
+                delegation::give(step, dir, tree.hierarchy(), self.key().uid)?;
+            }
+            let dir = dir.map(|(dir, _)| dir);
             if let (Some(dir), Some((plan, _))) = (&dir, task) {
                 base::fill(step, dir, tree.hierarchy(), false)?;
                 self.limit_task(tree, dir, plan, errors);
@@ -149,14 +163,14 @@ impl Fence {
             let error = Error::new(format!("cannot bind process {pid} again to the CPUs that it was bound to"));
             log::warn!("{}", error.errno(errno));
         }
-        let mut own = self.trees.iter().filter_map(Tree::own).peekable();
-        if own.peek().is_none() {
+        if self.trees.iter().all(|tree| tree.own().is_none()) {
             return Ok(());
         }
         let after = Membership::read(&host.proc, pid)?;
-        for own in own {
+        for tree in &self.trees {
+            let Some(own) = tree.own() else { continue };
             let mut expected = own.hierarchy.in_proc(&self.ours.path);
-            if let Some(name) = &name {
+            if let Some(name) = name(tree) {
                 expected = format!("{expected}/{name}");
             }
             if after.path_in(&own.hierarchy) != Some(expected.as_str()) {
@@ -166,6 +180,23 @@ impl Fence {
             }
         }
         Ok(())
+    }
+
+    /// Whether the step's user may divide the step's cgroup.
+    fn delegates(&self) -> bool {
+        self.limits.plan.as_ref().is_some_and(|plan| plan.delegate)
+    }
+
+    /// Whether the step's processes live in a directory of their user's below the step's. Of another process's step, the directory says
+    /// it: the step's own can hold no process then.
+    fn is_divided(&self, tree: &Tree) -> bool {
+        if tree.hierarchy().version != Version::V2 {
+            return false;
+        }
+        match &self.limits.plan {
+            Some(plan) => plan.delegate,
+            None => tree.step().is_ok_and(|step| step.has(DELEGATED)),
+        }
     }
 
     /// Returns an error if a scheduler tracks a process with this membership in one of the fence's hierarchies.

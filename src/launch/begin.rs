@@ -4,10 +4,10 @@
 use std::time::Instant;
 
 use crate::cgroup::membership::Membership;
-use crate::config::{Config, Loaded, Mode, Resolved};
-use crate::error::Result;
+use crate::config::{Config, Delegation, Loaded, Mode, Resolved};
+use crate::error::{Error, Result};
 use crate::facts::Facts;
-use crate::fence::{self, Fence, LimitError, Opening};
+use crate::fence::{self, Fence, LimitError, Opening, delegation};
 use crate::host::Host;
 use crate::janitor;
 use crate::job::JobKey;
@@ -72,15 +72,20 @@ impl Begin<'_> {
         early_move::ask(&config.run_dir);
         let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));
         let (plan, mut errors) = plan();
+        let asked = requests.controllers();
+        let mut more = asked.clone();
+        if plan.delegate && config.mode == Mode::Enforce {
+            more.extend(delegation::CONTROLLERS.into_iter().filter(|one| !asked.contains(one)));
+        }
+        refuse_delegation(host, config, requests, &plan)?;
         if !requests.options().is_empty() {
             log::info!("{key}: the user asked for {requests}; each limit above that is lowered to it");
         }
-        let more = requests.controllers();
         let (holder, run) = holder.map_or((None, 0), |(holder, run)| (Some(holder), run));
         let opening =
             Opening { more: &more, daemon, holder, run, gpus, ..janitor::opening(host, config, schedulers, key) };
         let mut fence = Fence::open(&opening)
-            .map_err(|error| NotFenced::of_open(error, requests, &more, &fence::controllers(config)))?;
+            .map_err(|error| NotFenced::of_open(error, requests, &asked, &fence::controllers(config)))?;
         if config.mode == Mode::Enforce {
             errors.extend(fence.limit(&plan));
         } else {
@@ -98,6 +103,21 @@ impl Begin<'_> {
                 Err(why)
             }
         }
+    }
+}
+
+/// Refuses a step whose cgroup cannot be divided, or whose user may not divide it.
+fn refuse_delegation(host: &Host, config: &Config, requests: &UserRequests, plan: &Plan) -> Result<(), NotFenced> {
+    if config.mode != Mode::Enforce {
+        return Ok(());
+    }
+    if requests.delegate() == Some(true) && config.delegate == Delegation::No {
+        let error = "--delegate=yes: this site lets this job make no cgroups of its own (Delegate=no in jobfence.conf)";
+        return Err(NotFenced::Asked(Error::new(error)));
+    }
+    match delegation::impossible(&host.layout).filter(|_| plan.delegate) {
+        Some(error) => Err(NotFenced::Limit { limit: None, error, asked: Some("--delegate".into()) }),
+        None => Ok(()),
     }
 }
 

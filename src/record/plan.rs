@@ -24,7 +24,7 @@ pub fn lines(plan: &Plan) -> String {
     for level in [Level::User, Level::Job, Level::Step, Level::Task] {
         write_limits(&mut text, level, plan.of(level));
     }
-    for (key, is_so) in [("scavenger", plan.scavenger), ("weighs", plan.weighs)] {
+    for (key, is_so) in [("scavenger", plan.scavenger), ("weighs", plan.weighs), ("delegate", plan.delegate)] {
         if is_so {
             let _ = writeln!(text, "{key}=yes");
         }
@@ -82,6 +82,7 @@ pub fn parse(text: &str) -> Option<Plan> {
         match (name, value) {
             ("scavenger", "yes") => plan.scavenger = true,
             ("weighs", "yes") => plan.weighs = true,
+            ("delegate", "yes") => plan.delegate = true,
             _ => {
                 let (level, key) = name.split_once('.')?;
                 let limits = match level {

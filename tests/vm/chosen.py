@@ -21,7 +21,7 @@ V2_OVERLAY, V1_OVERLAY = "forky-v2-overlay", "debian12-hybrid-overlay"
 CHOSEN = {
     # The files of cgroup v2 where the directories are ours, by the oldest kernel.
     (V2_OWN, "installed"): """
-        tree_and_limits memory_oom fork_bomb swap_limit io_limits slowed_then_killed
+        tree_and_limits memory_oom fork_bomb swap_limit io_limits slowed_then_killed divided_by_its_user divided_without_end
         devices_denied_and_allowed devices_beside_a_program_that_admits_none
     """,
     # Of the hook of OpenPBS, what ends and stops jobs, and all files that it writes.
@@ -45,7 +45,7 @@ CHOSEN = {
         nothing_of_ours_in_slurms daemon_lives_in_the_job headroom_changes
         check_says_placement needs_no_scope controller_not_handed_to_slurm dollars_are_not_expanded
         task_is_elsewhere slurms_directories extern_daemon_is_killed
-        waits_for_children plugins_in_the_container mpi usage_over_time
+        waits_for_children plugins_in_the_container mpi usage_over_time divided_by_its_user divided_without_end
         slurms_files_are_read_as_slurm_reads_them a_node_is_found_as_slurmd_finds_it
     """,
     # Slurm's directories on cgroup v1, and those that track the processes, which are ours: two placements in one job.

@@ -52,6 +52,7 @@ mod tests {
             "JobfencePidsMax",
             "JobfenceIoMax",
             "JobfenceUsageCard",
+            "JobfenceDelegate",
         ];
         assert_eq!(names, expected);
     }

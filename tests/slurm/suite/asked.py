@@ -23,6 +23,7 @@ OPTIONS = {
     "--io-max": ("RULES", ["/scratch", "scratch rbps=1M", "/scratch rbps=1M; /scratch rbps=2M", "/scratch speed=1",
                            "/scratch rbps=1023K", "/scratch riops=99"]),
     "--usage-card": ("WHEN", ["sometimes", "always ", "yes"]),
+    "--delegate": ("YES", ["maybe", "yes "]),
 }
 # Slurm's own name for an option of a plugin in the environment of its commands.
 VARIABLE = "SLURM_SPANK__SLURM_SPANK_OPTION_jobfence_{}"

@@ -156,7 +156,8 @@ mod tests {
                 "JOBFENCE_MEM_HIGH",
                 "JOBFENCE_PIDS_MAX",
                 "JOBFENCE_IO_MAX",
-                "JOBFENCE_USAGE_CARD"
+                "JOBFENCE_USAGE_CARD",
+                "JOBFENCE_DELEGATE"
             ]
         );
     }
