@@ -7,7 +7,7 @@
 //! has both places in it.
 
 use nix::fcntl::AtFlags;
-use nix::unistd::{Uid, fchown, fchownat};
+use nix::unistd::{Uid, fchownat};
 
 use crate::cgroup::handing_down::enable;
 use crate::cgroup::layout::{Hierarchy, Layout, Version};
@@ -28,12 +28,9 @@ pub fn impossible(layout: &Layout) -> Option<Error> {
     let is_v2 =
         |controller: &&str| layout.with_controller(controller).is_some_and(|found| found.version == Version::V2);
     let lacking = CONTROLLERS.iter().find(|controller| !is_v2(controller))?;
-    let hint = "ask for no cgroups of the job's own, or use a node with cgroup v2";
-    Some(
-        Error::new("a job can divide its cgroup only on cgroup v2, which does not have here the controller")
-            .value(lacking)
-            .hint(hint),
-    )
+    let error =
+        format!("a job can divide its cgroup only on cgroup v2, which has no {lacking} controller on this node");
+    Some(Error::new(error).hint("with --delegate=no the job can run here"))
 }
 
 /// Gives the directory `given`, in a step's directory, to the step's user.
@@ -42,9 +39,9 @@ pub(super) fn give(step: &Dir, given: &Dir, hierarchy: &Hierarchy, uid: u32) -> 
     MOST.into_iter().try_for_each(|(file, most)| given.write(file, most))?;
     let uid = Some(Uid::from_raw(uid));
     let failed = |errno| Error::os("give to the step's user", given.path(), errno);
-    for file in FILES {
+    for file in FILES.into_iter().chain(["."]) {
         // The directory is root's until the end: nothing in it is the user's yet, and a link is not followed.
         fchownat(given, file, uid, None, AtFlags::AT_SYMLINK_NOFOLLOW).map_err(failed)?;
     }
-    fchown(given, uid, None).map_err(failed)
+    Ok(())
 }

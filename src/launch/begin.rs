@@ -116,7 +116,7 @@ fn refuse_delegation(host: &Host, config: &Config, requests: &UserRequests, plan
         return Err(NotFenced::Asked(Error::new(error)));
     }
     match delegation::impossible(&host.layout).filter(|_| plan.delegate) {
-        Some(error) => Err(NotFenced::Limit { limit: None, error, asked: Some("--delegate".into()) }),
+        Some(error) => Err(NotFenced::Asked(error)),
         None => Ok(()),
     }
 }

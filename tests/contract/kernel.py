@@ -17,7 +17,7 @@ V1_UNLIMITED = 1 << 62
 
 # A step's directory, and below it those of its tasks, where a task is limited.
 # Behind the step: a task's own directory, or what is in a starter's fence under HTCondor (`site`: in_another_directory).
-OURS = re.compile(r"^(.*/uid_\d+/job_[^/]+/step_[^/]+)(?:/task_\d+|/starter|/(?:htcondor|docker|site)/.*)?$")
+OURS = re.compile(r"^(.*/uid_\d+/job_[^/]+/step_[^/]+)(?:/task_\d+|/starter|/user(?:/.*)?|/(?:htcondor|docker|site)/.*)?$")
 # In the flags of /proc/PID/stat (include/linux/sched.h).
 PF_EXITING = 0x4
 # What Slurm's own plugins make: the step's directory, and on v2 what holds its tasks.
