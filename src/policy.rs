@@ -540,6 +540,16 @@ mod tests {
     }
 
     #[test]
+    fn a_job_divides_itself_only_if_the_site_and_the_user_want_it() {
+        let asks = |delegate| UserRequests { job: Requests { delegate, ..Requests::default() }, ..Default::default() };
+        let found = [Delegation::No, Delegation::Request, Delegation::Yes].map(|delegate| {
+            let config = Config { delegate, ..Config::default() };
+            [None, Some(false), Some(true)].map(|asked| delegates(&config, &asks(asked)))
+        });
+        assert_eq!(found, [[false; 3], [false, false, true], [true, false, true]]);
+    }
+
+    #[test]
     fn the_defaults_are_what_was_granted_without_swap() {
         let (plan, errors) = plan(&Config::default(), &granted(3, 200));
         assert!(errors.is_empty());
@@ -783,8 +793,7 @@ mod tests {
             cpu_burst: burst.map(Percent::from_hundredths),
             mem_high: high,
             pids_max: pids,
-            io_max: IoRules::default(),
-            usage_card: None,
+            ..Requests::default()
         }
     }
 

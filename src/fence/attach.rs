@@ -183,7 +183,7 @@ impl Fence {
     }
 
     /// Whether the step's user may divide the step's cgroup.
-    fn delegates(&self) -> bool {
+    pub fn delegates(&self) -> bool {
         self.limits.plan.as_ref().is_some_and(|plan| plan.delegate)
     }
 

@@ -170,7 +170,7 @@ mod tests {
 
     fn plan() -> Plan {
         let job = Limits { oom_group: false, swap_yields: false, ..limits() };
-        Plan { job, step: limits(), task: limits(), scavenger: true, weighs: true, ..Plan::default() }
+        Plan { job, step: limits(), task: limits(), scavenger: true, weighs: true, delegate: true, ..Plan::default() }
     }
 
     #[test]
