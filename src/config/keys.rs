@@ -313,12 +313,6 @@ keys! {
         OOMKillStep: oom_kill_step: bool = false, kinds::YES_NO, jobs(most);
     }
     after numbers: {
-        /// Whether a step's user may divide the step's cgroup: make cgroups in it, and limit CPU time, memory and processes there.
-        /// With `request`, the user may if the job asks for it by `--delegate`.
-        /// The limits of the step, the job and the user stay above, and the user cannot reach them.
-        /// This needs cgroup v2.
-        // `least`: nothing is given to a user unless the site has certainly said so.
-        Delegate: delegate: Delegation = Delegation::No, kinds::DELEGATION, jobs(least);
         /// How fast a job may read and write on the node, and each of its steps.
         /// A process that wants more waits.
         /// Nothing fails, and no process is killed.
@@ -354,6 +348,12 @@ keys! {
         DeviceAllow: device_allow: Vec<DeviceRule> = Vec::new(), kinds::DEVICE_RULES, jobs(first);
         /// How the devices of this node's GPUs are called.
         GPUDevice: gpu_device: Option<GpuDevice> = None, kinds::GPU_DEVICE, jobs(first);
+        /// Whether a step's user may divide the step's cgroup: make cgroups in it, and limit CPU time, memory and processes there.
+        /// With `request`, the user may if the job asks for it by `--delegate`.
+        /// The limits of the step, the job and the user stay above, and the user cannot reach them.
+        /// This needs cgroup v2.
+        // `least`: nothing is given to a user unless the site has certainly said so.
+        Delegate: delegate: Delegation = Delegation::No, kinds::DELEGATION, jobs(least);
     }
 }
 

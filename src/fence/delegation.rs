@@ -23,8 +23,8 @@ const FILES: [&str; 3] = ["cgroup.procs", "cgroup.threads", "cgroup.subtree_cont
 /// How many directories a user can make in it, and how deep. The kernel keeps memory for each, and jobfence removes them at the end.
 const MOST: [(&str, &str); 2] = [("cgroup.max.descendants", "10000"), ("cgroup.max.depth", "128")];
 
-/// Whether the host can delegate. `Some`: why not.
-pub fn impossible(layout: &Layout) -> Option<Error> {
+/// What keeps the host from delegating. `None`: nothing.
+pub fn obstacle(layout: &Layout) -> Option<Error> {
     let is_v2 =
         |controller: &&str| layout.with_controller(controller).is_some_and(|found| found.version == Version::V2);
     let lacking = CONTROLLERS.iter().find(|controller| !is_v2(controller))?;

@@ -115,7 +115,7 @@ fn refuse_delegation(host: &Host, config: &Config, requests: &UserRequests, plan
         let error = "--delegate=yes: this site lets this job make no cgroups of its own (Delegate=no in jobfence.conf)";
         return Err(NotFenced::Asked(Error::new(error)));
     }
-    match delegation::impossible(&host.layout).filter(|_| plan.delegate) {
+    match delegation::obstacle(&host.layout).filter(|_| plan.delegate) {
         Some(error) => Err(NotFenced::Asked(error)),
         None => Ok(()),
     }
