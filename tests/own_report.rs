@@ -253,6 +253,7 @@ fn hostile_users_hold_nobody_up() {
         let shown: Value = serde_json::from_str(&site.out(&["show", "9", "--json"])).unwrap();
         shown["fences"][0]["series"]["at_seconds"].as_array().is_some_and(|at| at.len() > 1)
     });
+    assert!(site.out_of(user(), &["report", "7"]).starts_with("job 7 "));
     let pid = site.hold.as_ref().unwrap().id();
     let tellers = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     assert!(tellers.split_whitespace().count() <= 2, "more than one answer to one user: {tellers}");

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use jobfence::config::Config;
 use jobfence::error::{Error, Result};
+use nix::errno::Errno;
 
 use super::{REFUSED, SOCKET, peer, teller};
 use crate::series;
@@ -23,6 +24,9 @@ use crate::series;
 /// So many connections are taken at once. Then there is a pause.
 const AT_ONCE: usize = 8;
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// So many connections wait in the kernel, so that a flood of them keeps nobody waiting for long.
+const BACKLOG: libc::c_int = 16;
 
 /// So many answers may be under way.
 const MOST: usize = 16;
@@ -60,6 +64,9 @@ impl OwnReports {
         let at = dir.handle_path().join(SOCKET);
         let failed = |error: std::io::Error| Error::new(format!("cannot listen: {error}")).at(dir.path().join(SOCKET));
         let socket = UnixListener::bind(&at).map_err(failed)?;
+        // SAFETY: the descriptor is open. Of a socket that listens, this changes how many wait.
+        let limited = Errno::result(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) });
+        limited.map_err(|errno| failed(errno.into()))?;
         socket.set_nonblocking(true).map_err(failed)?;
         std::fs::set_permissions(&at, PermissionsExt::from_mode(0o666)).map_err(failed)?;
         Ok(Some(Self {
