@@ -22,7 +22,7 @@ pub use teller::{is_asked_for, tell};
 const SOCKET: &str = "reports";
 
 /// The name of the format of questions and answers.
-const SCHEMA: &str = "jobfence-own-1";
+pub const SCHEMA: &str = "jobfence-own-1";
 
 /// The last line of an answer: without it, the answer was cut short.
 const END: &str = ".";
