@@ -21,7 +21,7 @@ use nix::errno::Errno;
 use super::{REFUSED, SOCKET, peer, teller};
 use crate::series;
 
-/// So many connections are taken at once. Then there is a pause.
+/// So many connections are taken in the time of a pause. Then there is one.
 const AT_ONCE: usize = 8;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -50,6 +50,8 @@ pub struct OwnReports {
     tellers: Vec<(u32, Child)>,
     /// When each user was last answered.
     answered: HashMap<u32, Instant>,
+    /// How many connections were taken since when.
+    taken: (usize, Instant),
     /// No connection is taken before.
     not_before: Instant,
 }
@@ -75,6 +77,7 @@ impl OwnReports {
             socket,
             tellers: Vec::new(),
             answered: HashMap::new(),
+            taken: (0, Instant::now()),
             not_before: Instant::now(),
         }))
     }
@@ -100,17 +103,29 @@ impl OwnReports {
             return;
         }
         self.tellers.retain_mut(|(_, teller)| matches!(teller.try_wait(), Ok(None)));
-        for _ in 0..AT_ONCE {
+        while self.may_take(Instant::now()) {
             match self.socket.accept() {
                 Ok((stream, _)) => self.answer(stream),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) => {
-                    log::debug!("a user's question is not heard: {error}");
-                    break;
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.taken.0 = self.taken.0.saturating_sub(1);
+                    return;
                 }
+                Err(error) => log::debug!("a user's question is not heard: {error}"),
             }
         }
-        self.not_before = Instant::now() + PAUSE;
+    }
+
+    /// Whether a connection may be taken now, and counts it. One after the other costs as much as many at once.
+    fn may_take(&mut self, now: Instant) -> bool {
+        if now.saturating_duration_since(self.taken.1) >= PAUSE {
+            self.taken = (0, now);
+        }
+        if self.taken.0 >= AT_ONCE {
+            self.not_before = now + PAUSE;
+            return false;
+        }
+        self.taken.0 += 1;
+        true
     }
 
     fn answer(&mut self, stream: UnixStream) {
@@ -196,6 +211,11 @@ mod tests {
         assert!(reports.answered.is_empty(), "what is remembered does not grow");
         reports.tellers.pop().map(|(_, mut child)| child.kill().and_then(|()| child.wait()));
         assert_eq!(reports.admit(7, later), Ok(()));
+        // Also those that come one after the other, a little later each.
+        reports.taken = (0, now);
+        let taken = (0..50).filter(|at| reports.may_take(now + Duration::from_millis(*at))).count();
+        assert_eq!(taken, AT_ONCE);
+        assert!(reports.not_before > now && reports.may_take(now + PAUSE * 2));
         drop(reports);
         assert!(!temp.path().join("run-series/reports").exists());
     }
