@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -226,8 +227,14 @@ impl Site {
     }
 
     fn hold(&mut self) {
+        self.hold_with(&[]);
+    }
+
+    fn hold_with(&mut self, more: &[&str]) {
         let said = fs::File::options().create(true).append(true).open(self.driver.path("said")).unwrap();
-        let mut hold = self.command(&["hold"]);
+        let mut hold = self.command(&[&["hold"], more].concat());
+        // Only idle time passes faster.
+        hold.env("JOBFENCE_TEST_IDLE_SPEED", "20");
         self.driver.driven(&mut hold);
         self.hold = Some(hold.stdout(Stdio::null()).stderr(said).spawn().unwrap());
     }
@@ -257,8 +264,13 @@ impl Site {
     }
 
     fn run(&mut self, job: &str, gpus: &str) {
-        self.out(&["open", "--job", job, "--user", "0", "--mem", "200M", "--gpus", gpus]);
-        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        self.run_as(0, job, gpus);
+    }
+
+    fn run_as(&mut self, uid: u32, job: &str, gpus: &str) {
+        self.out(&["open", "--job", job, "--user", &uid.to_string(), "--mem", "200M", "--gpus", gpus]);
+        let mut command = Command::new("sleep");
+        let child = command.arg("1000").uid(uid).gid(uid).stdout(Stdio::null()).spawn().unwrap();
         self.out(&["attach", "--job", job, &child.id().to_string()]);
         self.children.push(child);
     }
@@ -352,6 +364,28 @@ fn what_a_job_uses_is_shown_while_it_runs_and_reported_when_it_has_ended() {
     }
     let files: Vec<_> = fs::read_dir(site.driver.path("run-series")).unwrap().flatten().collect();
     assert!(files.is_empty(), "{files:?}");
+}
+
+#[test]
+fn a_job_whose_gpus_stay_idle_is_cancelled_and_one_that_computes_is_not() {
+    let Some(mut site) = Site::new("idle") else { return };
+    site.driver.says(&(ONE.replace("count 1", "count 2").replace("percent 0 50", "percent 0 0") + "percent 1 50\n"));
+    for job in ["7", "8"] {
+        site.run_as(common::uids(), job, "1");
+    }
+    site.hold_with(&["-o", "GPUIdleAction=cancel"]);
+    // The first job has the first GPU.
+    common::until("SIGTERM", || {
+        site.said().contains("job 7 of") && site.said().contains("is cancelled, since its GPUs")
+    });
+    let ended = site.children[0].wait().unwrap();
+    assert_eq!(ended.signal(), Some(Signal::SIGTERM as i32), "{}", site.said());
+    assert!(site.said().contains("it is cancelled in 1:00 if that stays so"), "{}", site.said());
+    common::until("what was done", || {
+        site.out(&["show", "7"]).contains("the job's GPUs had done nothing; it is cancelled for that")
+    });
+    assert_eq!(site.children[1].try_wait().unwrap(), None);
+    assert!(!site.said().contains("job 8 of"), "{}", site.said());
 }
 
 #[test]

@@ -104,6 +104,7 @@ const ONE_WAY: &[OneWay] = &[
                 "the other JSV of a site, which is talked with as long as qmaster talks with ours",
             ),
             ("command::hold", "becomes systemd-run, and runs nothing"),
+            ("command::own_report::listener", "what answers a user, who may take a minute: nobody waits for it"),
             ("command::gpu::prober", "the probe, which is asked again and again, and given up without a wait"),
             ("command::completions", "clap's Command, which is no program"),
         ],

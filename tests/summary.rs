@@ -307,3 +307,30 @@ fn a_long_log_takes_no_more_memory() {
     let all: Value = serde_json::from_slice(&done.stdout).unwrap();
     assert_eq!(all["total"]["jobs"], 100_000);
 }
+
+#[test]
+fn bytes_of_all_files_are_summed_up_where_they_are_known() {
+    let temp = tempfile::tempdir().unwrap();
+    let known = |job: u64, user: &str, gib: u64| {
+        let bytes = json!({"user": user, "rchar_bytes": gib << 30, "wchar_bytes": 1_u64 << 30});
+        // The extern step's are never known, and its processes only wait.
+        line("n1", job, &bytes)
+            + &line("n1", job, &json!({"user": user, "step": "extern", "rchar_bytes": null, "wchar_bytes": null}))
+    };
+    let unknown = line("n1", 3, &json!({"user": "bob"}));
+    fs::write(temp.path().join("usage.jsonl"), known(1, "alice", 5) + &known(2, "alice", 2) + &unknown).unwrap();
+    let all = object(temp.path(), &["--by", "user", "--json"]);
+    let of =
+        |sums: &Value| [&sums["rchar_bytes"], &sums["wchar_bytes"], &sums["jobs_rchar_unknown"]].map(Value::as_u64);
+    assert_eq!(of(&all["total"]), [Some(7 << 30), Some(2 << 30), Some(1)], "{all}");
+    let group = |name: &str| of(all["groups"].as_array().unwrap().iter().find(|group| group["name"] == name).unwrap());
+    assert_eq!([group("alice"), group("bob")], [[Some(7 << 30), Some(2 << 30), Some(0)], [None, None, Some(1)]]);
+    let text = out(temp.path(), &["--by", "user"]);
+    assert!(text.contains("\n  all files read 7.0 GiB, written 2.0 GiB: disks, network, cache, pipes\n"), "{text}");
+    let page = out(temp.path(), &["--by", "user", "--html", "-"]);
+    assert!(page.contains("data-label=\"GiB of all files\"><span class=\"\">9.0</span>"), "{page}");
+    // Where nothing is known of it, nothing stands of it.
+    fs::write(temp.path().join("usage.jsonl"), &unknown).unwrap();
+    assert!(!out(temp.path(), &["--by", "user"]).contains("all files"));
+    assert!(!out(temp.path(), &["--by", "user", "--html", "-"]).contains("all files"));
+}

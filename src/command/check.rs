@@ -11,6 +11,7 @@ mod describe;
 mod document;
 pub mod doors;
 mod health;
+mod lustre;
 pub mod names;
 mod observation;
 pub mod rows;
@@ -231,6 +232,7 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
         observation::say(rows, &loaded);
         describe::io(rows, &host, config);
         describe::huge_pages(rows, &host);
+        lustre::say(rows, &checked);
         if slurm.is_some() {
             describe::cores(rows, &loaded, node);
         }

@@ -31,6 +31,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use crate::command::{Failure, ignore_sigpipe, require_root};
 use crate::configured::Configured;
 use crate::fetched::report;
+use crate::own_report::OwnReports;
 use crate::sample::Sampler;
 use crate::schedulers;
 use crate::systemd::systemds_own;
@@ -188,13 +189,14 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     let mut watching = Vec::new();
     let (mut sampler, mut next) = (Sampler::default(), Instant::now());
     let mut moves: Option<EarlyMoves> = None;
+    let (mut reports, mut unheard): (Option<OwnReports>, Option<String>) = (None, None);
     // With its sections, which may differ from job to job.
     let mut sections: Option<Loaded> = None;
     loop {
         if next > Instant::now() {
             sampler.look(&config, sections.as_ref());
             let patience = patience(next, &sampler, &config);
-            if is_asked_to_end(&ends, moves.as_ref(), &mut sampler, patience)? {
+            if is_asked_to_end(&ends, moves.as_ref(), &mut sampler, &mut reports, patience)? {
                 return Ok(());
             }
             continue;
@@ -225,6 +227,10 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
         }
         moves =
             moves.filter(|moves| config.early_moves && moves.is_in(&config.run_dir)).or_else(|| expect_moves(&config));
+        reports = match reports.take().filter(|reports| reports.is_of(&config)) {
+            Some(reports) => Some(reports),
+            None => expect_users(&config, &mut unheard),
+        };
         // If ReapInterval is off, check later whether it has changed.
         next = Instant::now() + config.reap_interval.unwrap_or(WHEN_NEVER);
     }
@@ -281,11 +287,24 @@ fn expect_moves(config: &Config) -> Option<EarlyMoves> {
     expected.inspect_err(|error| log::debug!("launches are not helped: {error}")).ok()
 }
 
-/// Waits this long, and returns whether one of the signals has arrived. Meanwhile it helps launches, and hears what GPUs' drivers say.
+/// Users who ask for their reports. A failure that stays is reported once.
+fn expect_users(config: &Config, said: &mut Option<String>) -> Option<OwnReports> {
+    let expected = OwnReports::expect(config).map_err(|error| error.to_string());
+    let failed = expected.as_ref().err().cloned();
+    if let Some(error) = failed.as_ref().filter(|_| *said != failed) {
+        log::error!("users cannot ask for the reports of their jobs: {error}");
+    }
+    *said = failed;
+    expected.ok().flatten()
+}
+
+/// Waits this long, and returns whether one of the signals has arrived. Meanwhile it helps launches, hears what GPUs' drivers say, and has
+/// users answered.
 fn is_asked_to_end(
     ends: &SignalFd,
     moves: Option<&EarlyMoves>,
     sampler: &mut Sampler,
+    reports: &mut Option<OwnReports>,
     patience: Duration,
 ) -> Result<bool, Failure> {
     let deadline = Instant::now() + patience;
@@ -298,11 +317,16 @@ fn is_asked_to_end(
         if left.is_zero() {
             return Ok(false);
         }
-        let timeout = PollTimeout::try_from(left.min(Duration::from_secs(60)) + Duration::from_millis(1))?;
+        let rest = reports.as_ref().map(OwnReports::pause).filter(|rest| !rest.is_zero()).unwrap_or(Duration::MAX);
+        let timeout = PollTimeout::try_from(left.min(rest).min(Duration::from_secs(60)) + Duration::from_millis(1))?;
         let mut fds = vec![PollFd::new(ends.as_fd(), PollFlags::POLLIN)];
         fds.extend(moves.map(|moves| PollFd::new(moves.fd(), PollFlags::POLLIN)));
         fds.extend(sampler.gpus.fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        fds.extend(reports.as_ref().and_then(OwnReports::fd).map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         let _ = poll(&mut fds, timeout);
+        if let Some(reports) = reports {
+            reports.hear();
+        }
         if let Some(moves) = moves
             && let Err(error) = moves.make()
         {

@@ -20,7 +20,7 @@ pub use act::{IdleJob, IdleKind, follow};
 pub use decision::{IdleDecision, IdleLook};
 pub use files::{JobIdle, SCHEMA, living};
 pub use keys::{IdleKeys, keys_of};
-pub use pauses::{states, time_between};
+pub use pauses::{speed, states, time_between};
 pub use sampler::IdleSampler;
 
 /// How long the schedulers' programs may keep `jobfence hold` from its work at each look. Jobs that are left have their turn at the next.

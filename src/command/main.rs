@@ -29,6 +29,8 @@ mod manual;
 mod metrics;
 mod metrics_file;
 mod moment;
+mod node_logs;
+mod own_report;
 mod part;
 mod reap;
 mod report;
@@ -145,6 +147,9 @@ fn main() -> ExitCode {
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
     if gpu::probe::is_asked_for() {
         return gpu::probe::probe();
+    }
+    if own_report::is_asked_for() {
+        return own_report::tell();
     }
     if htcondor::docker::is_asked_for() {
         return htcondor::docker::docker();

@@ -32,6 +32,11 @@ pub trait SchedulersPart: Sync {
     /// For `jobfence check`: adds the names that the scheduler knows here, as far as sections need them.
     fn add_names(&self, _host: &CheckedHost<'_>, _sections: &[Named<'_>], _known: &mut KnownNames) {}
 
+    /// The variable that has the id of each job, if the scheduler runs here and sets one.
+    fn job_variable(&self, _host: &CheckedHost<'_>) -> Option<&'static str> {
+        None
+    }
+
     /// How a text matches an id, if the id can be this scheduler's and is longer than the name that people use.
     fn means(&self, _text: &str, _id: &str) -> Option<JobMatch> {
         None

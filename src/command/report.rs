@@ -10,11 +10,11 @@ mod summary;
 mod text;
 mod total;
 
-use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use jobfence::error::Error;
 use jobfence::job::Id;
 use jobfence::report::card;
 use jobfence::report::usage_log::UsageLog;
@@ -24,6 +24,8 @@ use crate::configured::Configured;
 use crate::gpu;
 use crate::job_name;
 use crate::living::{LivingRow, LivingView, job_id};
+use crate::node_logs::{GPUS, SERIES};
+use crate::own_report::ReadableLogs;
 use crate::series;
 use crate::table::{self, printable};
 use log::{LoggedSteps, jobs_with, read};
@@ -114,12 +116,16 @@ fn of_job(options: &ReportOptions, job: &Id) -> Result<ExitCode, Failure> {
     let usage_log = UsageLog::from_config(&config).ok_or("this node keeps no usage log")?;
     let own = nix::unistd::getuid();
     let asked = job;
-    let logged = read(&usage_log, asked);
-    let job = match &logged {
-        Ok(logged) if logged.lines.is_empty() => &resolved(options, asked, &usage_log)?,
+    let logs = ReadableLogs::of(&config, usage_log, Some(asked.as_str()));
+    let logged = logs.as_ref().map_err(Error::clone).and_then(|logs| read(logs, asked));
+    let job = match (&logged, &logs) {
+        (Ok(logged), Ok(logs)) if logged.lines.is_empty() => &resolved(options, asked, logs)?,
         _ => asked,
     };
-    let logged = if job == asked { logged } else { read(&usage_log, job) };
+    let logged = match &logs {
+        Ok(logs) if job != asked => read(logs, job),
+        _ => logged,
+    };
     let living = LivingView::new(&options.configured, None, Some(job.clone())).map(|mut view| view.measured());
     let living: Vec<LivingRow> = living.map(|(rows, _)| rows).unwrap_or_default();
     let logged = logged.map_err(|error| refused(&config, &error));
@@ -131,18 +137,16 @@ fn of_job(options: &ReportOptions, job: &Id) -> Result<ExitCode, Failure> {
     };
     lines.retain(|line| own.is_root() || line.uid == Some(u64::from(own.as_raw())));
     let mut runs = runs_of(lines);
-    let gpus = gpu::ended(&usage_log, job.as_str()).unwrap_or_else(|error| {
+    let open = |log| logs.as_ref().map_or_else(|_| Ok(Vec::new()), |logs| logs.open(log));
+    let gpus = open(GPUS).and_then(|files| gpu::ended(files, job.as_str())).unwrap_or_else(|error| {
         eprintln!("jobfence: cannot read what GPUs did: {error}");
         Vec::new()
     });
     runs.iter_mut().for_each(|run| run.add_gpus(&gpus, &config.run_dir));
     // 'jobfence hold' has not yet put away that of a step which has just ended. It does so before it removes the file.
     let kept = series::all_living(&config.run_dir).unwrap_or_default();
-    // The report is complete without them, too. A site may have its users read the usage log alone.
-    let mut series = series::finished(&usage_log, job.as_str()).unwrap_or_else(|error| {
-        if options.html.is_some() || error.kind() != ErrorKind::PermissionDenied {
-            eprintln!("jobfence: cannot read the samples: {error}");
-        }
+    let mut series = open(SERIES).and_then(|files| series::finished(files, job.as_str())).unwrap_or_else(|error| {
+        eprintln!("jobfence: cannot read the samples: {error}");
         Vec::new()
     });
     series.extend(kept.into_iter().filter(|kept| kept.job == job.as_str()));
@@ -180,10 +184,10 @@ fn of_job(options: &ReportOptions, job: &Id) -> Result<ExitCode, Failure> {
 }
 
 /// The id of a job that is in the log under another name.
-fn resolved(options: &ReportOptions, job: &Id, usage_log: &UsageLog<'_>) -> Result<Id, Failure> {
+fn resolved(options: &ReportOptions, job: &Id, logs: &ReadableLogs<'_>) -> Result<Id, Failure> {
     let living = LivingView::new(&options.configured, None, None).map(|view| view.jobs()).unwrap_or_default();
     let number = job.as_str().split(['.', '[']).next().unwrap_or_default();
-    let logged = jobs_with(usage_log, number).unwrap_or_default();
+    let logged = jobs_with(logs, number).unwrap_or_default();
     job_name::resolve(job, living.into_iter().chain(logged))
 }
 

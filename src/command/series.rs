@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +24,7 @@ use crate::acl;
 use crate::energy::StepEnergy;
 use crate::logged::LoggedStep;
 use crate::moment::seconds_of;
+use crate::node_logs::{SERIES, log_with};
 
 /// The name of the objects' format. A program that reads them checks it first.
 pub const SCHEMA: &str = "jobfence-series-1";
@@ -263,39 +264,29 @@ fn is_same_start(one: &str, other: &str) -> bool {
 
 /// Where series of ended steps go, if there is a usage log.
 pub fn log_of(usage_log: &UsageLog<'_>) -> PathBuf {
-    log_with(usage_log, LOG_ENDING)
+    log_with(usage_log, SERIES)
 }
 
-const LOG_ENDING: &str = ".series";
-
-/// Another log beside the usage log: its name has this behind it.
-pub fn log_with(usage_log: &UsageLog<'_>, ending: &str) -> PathBuf {
-    let mut name = usage_log.path().file_name().unwrap_or_default().to_owned();
-    name.push(ending);
-    usage_log.path().with_file_name(name)
-}
-
-/// The series of a job's ended steps.
-pub fn finished(usage_log: &UsageLog<'_>, job: &str) -> io::Result<Vec<Series>> {
+/// The series of a job's ended steps, in the files of their log.
+pub fn finished(files: Vec<(PathBuf, File)>, job: &str) -> Result<Vec<Series>> {
     let mut all = Vec::new();
-    each_line(usage_log, LOG_ENDING, job, &mut |value| {
+    each_line(files, job, &mut |value| {
         all.extend(Series::of_json(value).filter(|series| series.job == job));
     })?;
     Ok(all)
 }
 
 /// Calls this with each object of such a log that has the job's name.
-pub fn each_line(usage_log: &UsageLog<'_>, ending: &str, job: &str, each: &mut dyn FnMut(&Value)) -> io::Result<()> {
-    let files = usage_log.at(&log_with(usage_log, ending)).files().map_err(io::Error::other)?;
+pub fn each_line(files: Vec<(PathBuf, File)>, job: &str, each: &mut dyn FnMut(&Value)) -> Result<()> {
     let member = format!("\"job\":{}", json!(job));
-    for path in &files {
-        let mut file = match File::open(path) {
-            Ok(file) => BufReader::new(file),
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
+    for (path, file) in files {
+        let mut file = BufReader::new(file);
         let mut line = Vec::new();
-        while Read::take(&mut file, LONGEST).read_until(b'\n', &mut line)? > 0 {
+        let mut read = |line: &mut Vec<u8>| {
+            let read = Read::take(&mut file, LONGEST).read_until(b'\n', line);
+            read.map_err(|error| Error::new(format!("cannot read the log: {error}")).at(&path))
+        };
+        while read(&mut line)? > 0 {
             let text = std::str::from_utf8(&line).unwrap_or_default();
             if text.contains(&member)
                 && let Ok(value) = serde_json::from_str(text)
@@ -308,8 +299,8 @@ pub fn each_line(usage_log: &UsageLog<'_>, ending: &str, job: &str, each: &mut d
     Ok(())
 }
 
-/// Where the files of live steps are. Users cannot enter `RunDir` itself.
-fn directory_of(run_dir: &Path) -> PathBuf {
+/// Where the files of live steps are, and where users ask for their reports. Users cannot enter `RunDir` itself.
+pub fn directory_of(run_dir: &Path) -> PathBuf {
     let mut name = run_dir.file_name().unwrap_or_default().to_owned();
     name.push("-series");
     run_dir.with_file_name(name)
@@ -408,7 +399,7 @@ pub fn all_living(run_dir: &Path) -> Result<Vec<Series>> {
 }
 
 /// The directory for files of live steps: only root can write there, and users cannot list it.
-fn writable(run_dir: &Path) -> Result<Dir> {
+pub fn writable(run_dir: &Path) -> Result<Dir> {
     let path = directory_of(run_dir);
     match mkdir(&path, Mode::from_bits_truncate(0o711)) {
         Ok(()) | Err(Errno::EEXIST) => {}
@@ -464,12 +455,12 @@ fn fill(mut file: File, dir: &Dir, text: &str, reader: Option<u32>) -> Result<()
     })
 }
 
-/// Truncates the file, too, so that a process that has it open keeps only an empty one.
-fn discard(dir: &Dir, name: &str) {
+/// Truncates the file, too, so that a process that has it open keeps only an empty one. A socket cannot be opened.
+pub fn discard(dir: &Dir, name: &str) {
     if let Ok(file) = dir.open_file(name, OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK) {
         let _ = File::from(file).set_len(0);
-        let _ = unlinkat(dir, name, UnlinkatFlags::NoRemoveDir);
     }
+    let _ = unlinkat(dir, name, UnlinkatFlags::NoRemoveDir);
 }
 
 /// Removes the files of an ended step.

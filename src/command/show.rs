@@ -180,9 +180,17 @@ impl<'a> SeenStep<'a> {
             );
         }
         self.amounts(&mut line);
+        let done = self.row.idle.as_ref().and_then(|idle| idle.decision.done());
+        let then = done.map_or_else(String::new, |done| format!("; {done}"));
         if let Some(idle) = self.row.idle() {
             let idle = clock(Duration::try_from_secs_f64(idle).unwrap_or_default());
-            line("idle", format!("the job has used almost no CPU time for {idle}"));
+            line("idle", format!("the job has used almost no CPU time for {idle}{then}"));
+        } else if done.is_some() {
+            // It works at its end.
+            line("idle", format!("the job had used almost no CPU time{then}"));
+        }
+        if let Some(done) = self.row.gpus.as_ref().and_then(|gpus| gpus.decision.done()) {
+            line("idle", format!("the job's GPUs had done nothing; {done}"));
         }
         self.row.gpus.iter().flat_map(gpu::in_words).for_each(|(head, text)| line(head, text));
         if let Some(energy) = self.series.as_ref().and_then(|series| series.energy) {

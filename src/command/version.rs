@@ -9,7 +9,7 @@ use jobfence::{config, record};
 
 use crate::host::grantable;
 use crate::schedulers::slurm;
-use crate::{check, gpu, idle, living, report, series};
+use crate::{check, gpu, idle, living, own_report, report, series};
 
 /// Behind the name of the command.
 pub fn long() -> &'static str {
@@ -27,6 +27,7 @@ fn text() -> String {
         series::SCHEMA,
         gpu::SCHEMA,
         idle::SCHEMA,
+        own_report::SCHEMA,
         report::SUMMARY_SCHEMA,
     ]
     .join(", ");

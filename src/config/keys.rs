@@ -192,6 +192,9 @@ keys! {
         /// A file of the usage log whose last line is older is removed when a file is next set aside.
         /// That is each day, and when a file is full.
         UsageLogAge: usage_log_age: Duration = Duration::from_secs(90 * DAY), kinds::DAYS, node;
+        /// Whether `jobfence hold` (jobfence.service) tells each user the lines of the user's own jobs in the usage log.
+        /// Then `jobfence report` of such a job needs neither root nor Slurm's accounting.
+        UserReports: user_reports: bool = false, kinds::YES_NO, node;
         /// Which batch jobs have a card at the end of their output.
         /// The card says what the job used of what was granted to it, what stopped it, and what to ask for next time.
         // `first`: a card is no limit, and others do not see it.
@@ -478,7 +481,7 @@ mod tests {
     fn the_keys_of_the_node_are_these() {
         let of_the_node: Vec<&str> = KEYS.iter().filter(|key| !key.is_per_job()).map(|key| key.name).collect();
         let expected = "CgroupMountpoint CgroupBase RunDir CleanupTimeout ReapInterval ReapSchedulerLeftovers EarlyMoves \
-                        TrustAccount UsageLog UsageLogSize UsageLogAge StoreUsage SampleInterval GPUAccounting CarbonIntensity MetricsFile \
+                        TrustAccount UsageLog UsageLogSize UsageLogAge UserReports StoreUsage SampleInterval GPUAccounting CarbonIntensity MetricsFile \
                         CPUsPerSlot \
                         SlotMemory SlotGPUs";
         let sorted = |names: Vec<&str>| BTreeSet::from_iter(names.into_iter().map(str::to_owned));

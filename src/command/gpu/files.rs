@@ -3,8 +3,8 @@
 //! has ended in a line of a third log beside the usage log.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::path::Path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use jobfence::error::Result;
@@ -14,12 +14,13 @@ use serde_json::{Map, Value, json};
 
 use super::figures::{GpuCounters, GpuUse, JobGpus, SOURCES};
 use crate::idle::IdleDecision;
+use crate::node_logs::{GPUS, log_with};
 use crate::series;
 
 /// The name of the objects' format. A program that reads them checks it first.
 pub const SCHEMA: &str = "jobfence-gpus-1";
 
-/// The ending of a file's name, and what stands behind the usage log's.
+/// The ending of a file's name.
 const ENDING: &str = ".gpus";
 
 impl JobGpus {
@@ -235,13 +236,13 @@ pub fn all_living(run_dir: &Path) -> Result<Vec<JobGpus>> {
 
 /// Adds the line of a job that has ended.
 pub fn log(usage_log: &UsageLog<'_>, gpus: &JobGpus) {
-    usage_log.at(&series::log_with(usage_log, ENDING)).add(&gpus.json().to_string());
+    usage_log.at(&log_with(usage_log, GPUS)).add(&gpus.json().to_string());
 }
 
-/// What a job's GPUs did, by the lines about it.
-pub fn ended(usage_log: &UsageLog<'_>, job: &str) -> io::Result<Vec<JobGpus>> {
+/// What a job's GPUs did, by the lines about it in the files of their log.
+pub fn ended(files: Vec<(PathBuf, File)>, job: &str) -> Result<Vec<JobGpus>> {
     let mut all = Vec::new();
-    series::each_line(usage_log, ENDING, job, &mut |value| {
+    series::each_line(files, job, &mut |value| {
         all.extend(JobGpus::of_json(value).filter(|gpus| gpus.job == job));
     })?;
     Ok(all)

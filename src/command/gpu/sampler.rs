@@ -19,7 +19,7 @@ use super::answer::{NvidiaGpu, ProbeAnswer, ProbeQuestion};
 use super::figures::{GpuUse, JobGpus, Moment};
 use super::prober::Prober;
 use super::{drm_name, files, nvidias};
-use crate::idle::{IdleJob, IdleKeys, IdleKind, IdleLook, follow, keys_of, states, time_between};
+use crate::idle::{IdleJob, IdleKeys, IdleKind, IdleLook, follow, keys_of, speed, states, time_between};
 use crate::living::described;
 
 /// The most processes that a question names: it has to fit into a pipe at once.
@@ -233,7 +233,8 @@ impl GpuSampler {
             // It cannot use them.
             job.gpus.iter_mut().for_each(|gpu| gpu.idle_since = None);
         }
-        let look = IdleLook { idle: job.idle(), all_idle: job.all_idle(), passed, is_next };
+        let (idle, all_idle) = (job.idle(), job.all_idle());
+        let look = IdleLook { idle, all_idle, passed: passed * speed(), is_next };
         let (after, action) = (live.idle_keys.gpu_after.unwrap_or_default(), live.idle_keys.gpu_action);
         if let Some(step) = job.decision.look(look, after, action) {
             let which = IdleJob { node: job.node.clone(), uid: job.uid, job: job.job.clone() };

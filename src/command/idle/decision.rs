@@ -94,6 +94,15 @@ impl IdleDecision {
         self.announced.is_some()
     }
 
+    /// What was done to the job, as the end of a sentence about it. What was tried in vain was not done.
+    pub fn done(&self) -> Option<&'static str> {
+        match self.announced.filter(|_| self.is_done)? {
+            IdleAction::Warn => None,
+            IdleAction::Signal => Some("its processes have got SIGTERM for that"),
+            IdleAction::Cancel => Some("it is cancelled for that"),
+        }
+    }
+
     /// Nothing could be done: it is tried again after the same time.
     pub fn put_off(&mut self) {
         (self.is_done, self.since_told) = (false, 0.0);

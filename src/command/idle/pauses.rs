@@ -7,6 +7,15 @@ use jobfence::fence::living::LivingStep;
 use jobfence::host::Host;
 use jobfence::sys::process;
 
+/// Tests let idle time pass faster by this, in a program that was built for tests.
+const SPEED_OF_TESTS: &str = "JOBFENCE_TEST_IDLE_SPEED";
+
+/// How fast idle time passes.
+pub fn speed() -> f64 {
+    let of_tests = std::env::var(SPEED_OF_TESTS).ok().filter(|_| cfg!(debug_assertions));
+    of_tests.and_then(|speed| speed.parse().ok()).unwrap_or(1.0)
+}
+
 /// How much of the time between two looks counts, in seconds, and whether it was as long as usual. Of a pause of this program, of a clock
 /// that was set, and of a node that slept nothing is known.
 pub fn time_between(before: f64, at: f64, interval: Duration) -> (f64, bool) {

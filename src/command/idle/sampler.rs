@@ -17,7 +17,7 @@ use super::activity::SeenActivity;
 use super::decision::IdleLook;
 use super::files::{self, JobIdle};
 use super::keys::keys_of;
-use super::pauses::{states, time_between};
+use super::pauses::{speed, states, time_between};
 use crate::gpu::{self, GpuSampler};
 
 /// What `jobfence hold` knows of the idle time of live jobs.
@@ -59,6 +59,7 @@ impl IdleSampler {
             let Some(job) = self.job(key, first).filter(|_| Instant::now() < deadline) else { continue };
             let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
             let (passed, is_next) = time_between(job.looked, at, interval);
+            let passed = passed * speed();
             (job.looked, job.after) = (at, after.as_secs());
             let (seen, knows_disks) = seen(steps, host, gpus.of_job(key)).unwrap_or((SeenActivity::Nothing, true));
             // A job that reads may use less CPU time than that.

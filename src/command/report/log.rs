@@ -2,23 +2,19 @@
 //! The lines of the usage log about one job. Lines that jobfence did not write are skipped and reported.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 
 use jobfence::error::{Error, Result};
 use jobfence::job::Id;
 use jobfence::report::account::SCHEMA;
 use jobfence::report::json::text;
-use jobfence::report::usage_log::UsageLog;
 
 use crate::logged::LoggedStep;
+use crate::node_logs::USAGE;
+use crate::own_report::ReadableLogs;
 
 /// jobfence writes no longer line, in bytes.
 const LONGEST: u64 = 1 << 20;
-
-/// How often the list of files is read again, if a file is renamed meanwhile.
-const TRIES: usize = 3;
 
 /// What the log has about one job.
 #[derive(Default)]
@@ -30,9 +26,9 @@ pub struct LoggedSteps {
 }
 
 /// Reads all files of the log, the oldest first.
-pub fn read(usage_log: &UsageLog<'_>, job: &Id) -> Result<LoggedSteps> {
+pub fn read(logs: &ReadableLogs<'_>, job: &Id) -> Result<LoggedSteps> {
     let mut reading = Reading::new(job);
-    for (path, file) in open_all(usage_log)? {
+    for (path, file) in logs.open(USAGE)? {
         reading
             .add(BufReader::with_capacity(1 << 16, file))
             .map_err(|error| Error::new(format!("cannot read the usage log: {error}")).at(&path))?;
@@ -41,35 +37,13 @@ pub fn read(usage_log: &UsageLog<'_>, job: &Id) -> Result<LoggedSteps> {
 }
 
 /// The jobs with this text in their lines, one of which may be the named one.
-pub fn jobs_with(usage_log: &UsageLog<'_>, name: &str) -> Result<BTreeSet<String>> {
+pub fn jobs_with(logs: &ReadableLogs<'_>, name: &str) -> Result<BTreeSet<String>> {
     let mut reading = Reading { job: None, member: text(name).trim_matches('"').to_owned(), ..Reading::default() };
-    for (path, file) in open_all(usage_log)? {
+    for (path, file) in logs.open(USAGE)? {
         let read = reading.add(BufReader::with_capacity(1 << 16, file));
         read.map_err(|error| Error::new(format!("cannot read the usage log: {error}")).at(&path))?;
     }
     Ok(reading.lines.iter().filter_map(|line| line.job.clone()).collect())
-}
-
-/// A file that is set aside meanwhile is read under its old or its new name.
-pub fn open_all(usage_log: &UsageLog<'_>) -> Result<Vec<(PathBuf, File)>> {
-    let mut names = usage_log.files()?;
-    for _ in 0..TRIES {
-        let mut files = Vec::with_capacity(names.len());
-        for path in &names {
-            match File::open(path) {
-                Ok(file) => files.push((path.clone(), file)),
-                // The file was too old and has been removed.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => return Err(Error::new(format!("cannot open the usage log: {error}")).at(path)),
-            }
-        }
-        let now = usage_log.files()?;
-        if now == names {
-            return Ok(files);
-        }
-        names = now;
-    }
-    Err(Error::new("the files of the usage log get other names all the time").hint("run the command again"))
 }
 
 #[derive(Default)]

@@ -22,10 +22,14 @@ pub fn refused(config: &Config, error: &jobfence::error::Error) -> Failure {
     if nix::unistd::geteuid().is_root() {
         return error.to_string().into();
     }
+    // The reason is that of `jobfence hold`, which the user has asked.
+    if config.user_reports {
+        return error.to_string().into();
+    }
     let path = config.usage_log.as_deref().unwrap_or_else(|| Path::new("")).display();
     format!(
-        "only root can read the usage log ({path}): ask your administrator for the report. For a job that runs: \
-         'jobfence show JOB'"
+        "only root can read the usage log ({path}): ask your administrator for the report, or to set UserReports=yes in \
+         jobfence.conf, with which each user has that of the own jobs. For a job that runs: 'jobfence show JOB'"
     )
     .into()
 }

@@ -249,6 +249,7 @@ mod tests {
             "Help: <a href=\"https://hpc.example/?a=&quot;b\" rel=\"noreferrer\">https://hpc.example/?a=&quot;b</a> &lt;b&gt;us&lt;/b&gt;?",
             "Left out, since all that is known of it is zero: memory at the end, disks.",
             "CPU time</dt><dd><span class=\"share\"></span><span class=\"of\">unknown</span>",
+            "data-label=\"Read of all files\"><span class=\"\">12.0 GiB</span>",
             "All files</dt><dd><span class=\"share\"></span><span class=\"of\">12.0 GiB read, 3.0 GiB written: disks, network, cache and pipes<",
         ] {
             assert!(page.contains(part), "{part} in {page}");

@@ -32,6 +32,8 @@ use super::log;
 use super::output::{put, refused};
 use crate::command::Failure;
 use crate::configured::Configured;
+use crate::node_logs::USAGE;
+use crate::own_report::ReadableLogs;
 use crate::table;
 pub use data::SCHEMA;
 use habits::Habits;
@@ -111,7 +113,8 @@ pub fn summary(
             let usage_log = UsageLog::from_config(&config).ok_or(
                 "this node keeps no usage log: set UsageLog in jobfence.conf, or name a directory with logs by --logs",
             )?;
-            FoundLogs::of_node(log::open_all(&usage_log).map_err(|error| refused(&config, &error))?)
+            let files = ReadableLogs::of(&config, usage_log, None).and_then(|logs| logs.open(USAGE));
+            FoundLogs::of_node(files.map_err(|error| refused(&config, &error))?)
         }
     };
     let (summary, errors) = read(found, by, options, uid);

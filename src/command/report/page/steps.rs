@@ -78,11 +78,17 @@ fn same<T: Copy + PartialEq>(steps: &[&LoggedStep], of: impl Fn(&LoggedStep) -> 
 
 /// The table of the steps, which are in this order.
 pub fn steps(steps: &[&LoggedStep], courses: &[Option<StepCourses<'_>>]) -> Markup {
-    type DiskColumn = (&'static str, fn(&LoggedStep) -> Option<u64>);
-    const DISKS: [DiskColumn; 2] = [("Read", |step| step.usage.read), ("Written", |step| step.usage.written)];
-    let disks: Vec<DiskColumn> = DISKS.into_iter().filter(|(_, of)| is_used(steps, *of)).collect();
+    type BytesColumn = (&'static str, fn(&LoggedStep) -> Option<u64>);
+    const DISKS: [BytesColumn; 2] = [("Read", |step| step.usage.read), ("Written", |step| step.usage.written)];
+    const ALL_FILES: [BytesColumn; 2] =
+        [("Read of all files", |step| step.usage.rchar), ("Written to all files", |step| step.usage.wchar)];
+    let mut moved: Vec<BytesColumn> = DISKS.into_iter().filter(|(_, of)| is_used(steps, *of)).collect();
+    // As in the head: only where disks have seen little of it.
+    if steps.iter().any(|step| step.usage.moved_beside_disks().is_some()) {
+        moved.extend(ALL_FILES);
+    }
     let mut heads = vec!["Step", "Ended", "Time", "CPU time", "Peak of memory", "Processes"];
-    heads.extend(disks.iter().map(|(head, _)| *head));
+    heads.extend(moved.iter().map(|(head, _)| *head));
     // What is the same in each row is said once.
     let cpus = same(steps, cpus_of);
     let memory = same(steps, limit_of);
@@ -113,7 +119,7 @@ pub fn steps(steps: &[&LoggedStep], courses: &[Option<StepCourses<'_>>]) -> Mark
             .bad_if(kills.is_some()),
             Cell::number(usage.processes_peak.map(|peak| peak.to_string())),
         ];
-        cells.extend(disks.iter().map(|(_, of)| Cell::number(of(step).map(binary))));
+        cells.extend(moved.iter().map(|(_, of)| Cell::number(of(step).map(binary))));
         cells
     };
     html! {

@@ -14,7 +14,7 @@ use super::words::{Shown, SummaryRow};
 pub const SCHEMA: &str = "jobfence-summary-1";
 
 /// The figures of a group: the member, and its value. Unknown is null.
-fn figures(sums: &Sums, prices: &Prices) -> [(&'static str, Value); 21] {
+fn figures(sums: &Sums, prices: &Prices) -> [(&'static str, Value); 24] {
     // What is below a millionth of an hour is not worth its digits.
     let hours = |hours: Option<f64>| hours.map_or(Value::Null, |hours| json!((hours * 1e6).round() / 1e6));
     let cost = prices.cost(sums);
@@ -40,6 +40,9 @@ fn figures(sums: &Sums, prices: &Prices) -> [(&'static str, Value); 21] {
         ("cost_wasted", hours(cost.map(|(_, wasted)| wasted))),
         ("currency", json!(prices.currency)),
         ("cpu_hours_unmeasured", hours(Some(sums.cpu_unmeasured))),
+        ("rchar_bytes", json!(sums.files().map(|(read, _)| read))),
+        ("wchar_bytes", json!(sums.files().map(|(_, written)| written))),
+        ("jobs_rchar_unknown", sums.files_unknown.into()),
     ]
 }
 

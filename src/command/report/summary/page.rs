@@ -10,7 +10,7 @@ use super::habits::Piece;
 use super::stored;
 use super::summed::SummedUp;
 use super::tally::{Sums, monday, share};
-use super::words::{Shown, SummaryRow, TEN, ask, grouped, hours, jobs, percent, saved};
+use super::words::{Shown, SummaryRow, TEN, ask, gib, grouped, hours, jobs, percent, saved};
 
 /// The page has no more groups; the data have all.
 const GROUPS: usize = 200;
@@ -217,6 +217,7 @@ fn groups(shown: &Shown<'_>, by: &str) -> Markup {
     let mut heads =
         vec!["Name", "Jobs", "Used CPU-hours", "Wasted CPU-hours", "Used GiB-hours", "Out of memory", "Failed"];
     heads.extend(has_gpus.then_some("GPU-hours"));
+    heads.extend(total.files().map(|_| "GiB of all files"));
     heads.extend(has_cost.then_some("Cost"));
     let has_advice = shown.rows.iter().any(|row| row.advice.is_some());
     heads.extend(has_advice.then_some("Best advice"));
@@ -236,6 +237,9 @@ fn groups(shown: &Shown<'_>, by: &str) -> Markup {
             count(sums.failed()),
         ];
         cells.extend(has_gpus.then(|| Cell::number(Some(hours(sums.gpu_reserved())))));
+        cells.extend(
+            total.files().map(|_| Cell::number(sums.files().map(|(read, written)| gib(read.saturating_add(written))))),
+        );
         cells.extend(has_cost.then(|| Cell::number(prices.cost(sums).map(|(cost, _)| prices.money(cost)))));
         cells.extend(has_advice.then(|| {
             Cell::text(row.advice.map_or_else(String::new, |piece| format!("{}: {}", ask(piece), saved(piece))))

@@ -40,6 +40,8 @@ pub struct RunOnNode {
     pub memory_limit: Option<u64>,
     pub gpus_granted: Option<u64>,
     pub cpu: Option<u64>,
+    /// What system calls have read and written.
+    pub moved: Option<(u64, u64)>,
     pub memory_peak: Option<u64>,
     pub periods: Option<u64>,
     pub throttled_periods: Option<u64>,
@@ -51,6 +53,8 @@ pub struct RunOnNode {
     is_over: bool,
     /// Whether a step used CPU time that is not known.
     is_cpu_unknown: bool,
+    /// Whether it is not known what a step moved.
+    is_moved_unknown: bool,
     /// The names of the last steps, hashed, and when each ended.
     steps: Vec<(u64, u64)>,
 }
@@ -105,6 +109,14 @@ impl RunOnNode {
         self.is_cpu_unknown |= line.cpu.is_none() && line.step != "extern";
         if self.is_cpu_unknown {
             self.cpu = None;
+        }
+        self.moved = match (self.moved, line.moved) {
+            (Some(sum), Some(more)) => Some((sum.0.saturating_add(more.0), sum.1.saturating_add(more.1))),
+            (one, other) => one.or(other),
+        };
+        self.is_moved_unknown |= line.moved.is_none() && line.step != "extern";
+        if self.is_moved_unknown {
+            self.moved = None;
         }
         sum(&mut self.periods, line.periods);
         sum(&mut self.throttled_periods, line.throttled_periods);

@@ -27,6 +27,10 @@ pub struct Sums {
     pub memory_unknown: u64,
     pub gpu_reserved: f64,
     pub gpu_unknown: u64,
+    /// What system calls have read and written, in bytes.
+    pub files_read: u64,
+    pub files_written: u64,
+    pub files_unknown: u64,
     pub out_of_memory: u64,
     pub out_of_memory_unknown: u64,
     pub failed: u64,
@@ -57,6 +61,10 @@ fn sums_of<'a>(parts: impl Iterator<Item = &'a RunOnNode> + Clone, is_success: O
         Some((part.memory()? as f64 / GIB * hours, part.memory_peak? as f64 / GIB * hours))
     });
     let gpu: Option<f64> = parts.clone().map(|part| Some(part.gpus_granted? as f64 * hours(part)?)).sum();
+    let moved = parts.clone().map(|part| part.moved).try_fold((0_u64, 0_u64), |sum, moved| {
+        let (read, written) = moved?;
+        Some((sum.0.saturating_add(read), sum.1.saturating_add(written)))
+    });
     let kills = parts.clone().filter_map(|part| part.oom_kills).reduce(u64::saturating_add);
     let sum = |of: fn(&RunOnNode) -> Option<u64>| parts.clone().filter_map(of).fold(0, u64::saturating_add);
     Sums {
@@ -71,6 +79,9 @@ fn sums_of<'a>(parts: impl Iterator<Item = &'a RunOnNode> + Clone, is_success: O
         memory_unknown: u64::from(memory.is_none()),
         gpu_reserved: gpu.unwrap_or(0.0),
         gpu_unknown: u64::from(gpu.is_none()),
+        files_read: moved.map_or(0, |(read, _)| read),
+        files_written: moved.map_or(0, |(_, written)| written),
+        files_unknown: u64::from(moved.is_none()),
         out_of_memory: u64::from(kills.is_some_and(|kills| kills > 0)),
         out_of_memory_unknown: u64::from(kills.is_none()),
         failed: u64::from(is_success == Some(false)),
@@ -93,6 +104,9 @@ impl Sums {
         self.memory_unknown += more.memory_unknown;
         self.gpu_reserved += more.gpu_reserved;
         self.gpu_unknown += more.gpu_unknown;
+        self.files_read = self.files_read.saturating_add(more.files_read);
+        self.files_written = self.files_written.saturating_add(more.files_written);
+        self.files_unknown += more.files_unknown;
         self.out_of_memory += more.out_of_memory;
         self.out_of_memory_unknown += more.out_of_memory_unknown;
         self.failed += more.failed;
@@ -137,6 +151,11 @@ impl Sums {
 
     pub fn gpu_reserved(&self) -> Option<f64> {
         self.known(self.gpu_reserved, self.gpu_unknown)
+    }
+
+    /// What system calls have read and written, in bytes.
+    pub fn files(&self) -> Option<(u64, u64)> {
+        (self.files_unknown < self.jobs).then_some((self.files_read, self.files_written))
     }
 
     /// Jobs of which a process was killed for lack of memory.

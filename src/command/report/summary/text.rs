@@ -4,7 +4,7 @@
 use super::habits::Piece;
 use super::summed::SummedUp;
 use super::tally::{Sums, monday};
-use super::words::{Shown, SummaryRow, ask, grouped, hours, percent, saved};
+use super::words::{Shown, SummaryRow, ask, gib, grouped, hours, percent, saved};
 use crate::table::{Column, NONE, cut, lines, numbers, texts};
 
 /// More groups than this are not all listed.
@@ -24,7 +24,7 @@ struct Shows {
 }
 
 /// In the order in which they stand.
-const COLUMNS: [Shows; 9] = [
+const COLUMNS: [Shows; 10] = [
     Shows { head: "JOBS", rank: 3, cell: |_, sums| grouped(sums.jobs as f64) },
     Shows { head: "CPU-HOURS", rank: 2, cell: |_, sums| dash(sums.cpu_reserved().map(|all| hours(Some(all)))) },
     Shows { head: "WASTED", rank: 0, cell: |_, sums| dash(sums.cpu_wasted().map(|all| hours(Some(all)))) },
@@ -37,6 +37,11 @@ const COLUMNS: [Shows; 9] = [
         head: "COST",
         rank: 8,
         cell: |shown, sums| dash(shown.summary.prices.cost(sums).map(|(all, _)| grouped(all))),
+    },
+    Shows {
+        head: "FILES/GiB",
+        rank: 9,
+        cell: |_, sums| dash(sums.files().map(|(read, written)| gib(read.saturating_add(written)))),
     },
 ];
 
@@ -137,6 +142,10 @@ fn head(shown: &Shown<'_>) -> Vec<String> {
     ));
     if let Some(gpus) = total.gpu_reserved() {
         all.push(format!("  GPUs      held for {} GPU-hours", hours(Some(gpus))));
+    }
+    if let Some((read, written)) = total.files() {
+        let (read, written) = (gib(read), gib(written));
+        all.push(format!("  all files read {read} GiB, written {written} GiB: disks, network, cache, pipes"));
     }
     if let Some(throttled) = total.throttled_share() {
         all.push(format!("  throttled {} of the quotas' periods", percent(Some(throttled))));

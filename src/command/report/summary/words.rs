@@ -232,6 +232,11 @@ pub fn grouped(number: f64) -> String {
     text
 }
 
+/// Bytes as GiB, likewise.
+pub fn gib(bytes: u64) -> String {
+    hours(Some(bytes as f64 / 1_073_741_824.0))
+}
+
 /// An amount of hours, with a decimal if it is small.
 pub fn hours(hours: Option<f64>) -> String {
     match hours {

@@ -38,6 +38,10 @@ impl SchedulersPart for GridEnginePart {
         SchedulerDaemon::find(proc, EXECD).map(|_| Claims { kinds: &["[Account="], remedy })
     }
 
+    fn job_variable(&self, host: &CheckedHost<'_>) -> Option<&'static str> {
+        SchedulerDaemon::find(host.proc, EXECD).map(|_| "JOB_ID")
+    }
+
     fn check(&self, host: &CheckedHost<'_>, rows: &mut Rows, verdict: &mut Verdict) {
         if let Some(execd) = SchedulerDaemon::find(host.proc, EXECD) {
             let execd = execd.with_patience(rows.patience);

@@ -39,6 +39,10 @@ impl SchedulersPart for PbsPart {
         SchedulerDaemon::find(proc, MOM).map(|_| Claims { kinds: &["[Account=", "[Project="], remedy })
     }
 
+    fn job_variable(&self, host: &CheckedHost<'_>) -> Option<&'static str> {
+        SchedulerDaemon::find(host.proc, MOM).map(|_| tasks::OF_A_JOB)
+    }
+
     fn check(&self, host: &CheckedHost<'_>, rows: &mut Rows, verdict: &mut Verdict) {
         if let Some(mom) = SchedulerDaemon::find(host.proc, MOM) {
             check::look(&mom, host.loaded, rows, verdict);

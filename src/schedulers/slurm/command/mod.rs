@@ -48,6 +48,10 @@ impl SchedulersPart for SlurmPart {
         "Slurm"
     }
 
+    fn job_variable(&self, host: &CheckedHost<'_>) -> Option<&'static str> {
+        conf::find(host.named).map(|_| "SLURM_JOB_ID")
+    }
+
     fn check(&self, host: &CheckedHost<'_>, rows: &mut Rows, _: &mut Verdict) {
         if let Some(file) = conf::find(host.named) {
             let Checked { account, qos } = Checked::by(&Lines::read(&file));

@@ -10,6 +10,7 @@ use super::known::KnownJob;
 use super::record::RunRecord;
 use super::summary::GpuPart;
 use crate::gpu::{self, GpuUse, JobGpus};
+use crate::node_logs;
 
 /// How long a line is waited for at least.
 const LEAST_WAIT: Duration = Duration::from_secs(60);
@@ -26,7 +27,8 @@ impl LoggedGpus {
     /// Reads those of these jobs.
     pub fn read(usage_log: &UsageLog<'_>, interval: Option<Duration>, ids: impl Iterator<Item = u32>) -> Self {
         let of_job = |id: u32| {
-            let lines = gpu::ended(usage_log, &id.to_string());
+            let files = node_logs::open(usage_log, node_logs::GPUS);
+            let lines = files.and_then(|files| gpu::ended(files, &id.to_string()));
             lines.inspect_err(|error| log::debug!("job {id}: what its GPUs did is not known: {error}")).ok()
         };
         Self {
