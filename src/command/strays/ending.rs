@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Ends strays, by handles: a signal reaches the process that was judged, or none.
+
+use std::time::{Duration, Instant};
+
+use jobfence::config::StraysAction;
+use jobfence::error::Result;
+use jobfence::host::Host;
+use jobfence::sys::process::{self, Owner, ProcessHandle};
+use nix::sys::signal::Signal;
+
+use super::search::{Stray, StraysSearch};
+
+/// How long killed processes have to end.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Sends SIGTERM to one that is still what it was. Returns whether it was sent.
+pub fn ask_to_end(host: &Host, search: &StraysSearch<'_>, stray: &Stray) -> Result<bool> {
+    let Some(handle) = ProcessHandle::open(&host.proc, stray.id)? else { return Ok(false) };
+    if !is_to_end(search, stray.id, stray.uid) {
+        return Ok(false);
+    }
+    handle.signal(Signal::SIGTERM)?;
+    Ok(true)
+}
+
+/// Kills all strays of a user's. They are stopped first, until no new one is found: some may start others as fast as they die.
+pub fn kill(host: &Host, search: &StraysSearch<'_>, uid: u32) -> Result<usize> {
+    let of_user = || {
+        let found = search.find()?.all;
+        Ok(found.into_iter().filter(|stray| stray.uid == uid && ends(stray)).map(|stray| stray.id).collect())
+    };
+    process::end_all(&host.proc, of_user, Instant::now() + PATIENCE)
+}
+
+/// Whether it is to be ended.
+fn ends(stray: &Stray) -> bool {
+    stray.action() == Some(StraysAction::Kill)
+}
+
+/// Asked after the handle is open: what is found now is true of the handle's process.
+fn is_to_end(search: &StraysSearch<'_>, id: Owner, uid: u32) -> bool {
+    search.judge(id.pid).is_some_and(|now| now.id == id && now.uid == uid && ends(&now))
+}
