@@ -302,11 +302,11 @@ fn hostile_strays_are_killed_and_all_others_are_spared() {
         assert!(!lives(*pid), "{what}");
     }
     assert!(
-        says(&said, &format!(" of {name} are in no fence (Strays in jobfence.conf), and got SIGTERM: ")),
+        says(&said, &format!(" of {name} were in no fence (Strays in jobfence.conf), and got SIGTERM: ")),
         "{}",
         fs::read_to_string(&said).unwrap()
     );
-    until("the words", || says(&said, &format!(" of {name} got SIGKILL, since they stayed in no fence after SIGTERM")));
+    until("the words", || says(&said, &format!(" of {name} got SIGKILL: they stayed in no fence after SIGTERM")));
     // After another round, too.
     let next = site.run(&["sleep", "2000"]);
     until("the next one ends", || !lives(next));
@@ -344,7 +344,12 @@ fn a_stray_goes_into_its_users_newest_job() {
     let job = site.job("8");
     until("it is in the job", || job.has(pid));
     until("and so is its child, and nothing is left", || site.listed().is_empty());
-    until("the words", || says(&said, &format!("process {pid} (sh) of {name} was in no fence")));
+    until("the words", || {
+        says(
+            &said,
+            &format!(" of {name} were in no fence (Strays in jobfence.conf), and went into a job: {pid} sh in /"),
+        )
+    });
     let complaints = fs::read_to_string(&said).unwrap().matches("stay in no fence").count();
     assert_eq!(complaints, 1, "{}", fs::read_to_string(&said).unwrap());
 }
@@ -388,7 +393,7 @@ fn nothing_is_done_on_a_node_without_a_scheduler() {
     let words = ["--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", &script];
     let done = Command::new("unshare").args(words).stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8(done.stdout).unwrap();
-    let why = "no daemon of a scheduler is seen on this node";
+    let why = "no daemon is seen that starts jobs on this node";
     assert!(
         text.contains(&format!("\"action\":\"report\",\"why\":\"and nothing more, since {why}\"")),
         "{text} {:?}",

@@ -84,7 +84,7 @@ pub trait SchedulersPart: Sync {
     }
 
     /// The programs of the scheduler's daemons, by the beginnings of their names: what such a daemon of a system account starts is the
-    /// scheduler's.
+    /// scheduler's. The first is the one that starts the jobs of a node.
     fn daemons(&self) -> &'static [&'static str];
 
     /// Whether the scheduler itself keeps processes of jobs in a cgroup of this path, as far as its names tell.

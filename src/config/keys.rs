@@ -482,6 +482,7 @@ mod tests {
         let of_the_node: Vec<&str> = KEYS.iter().filter(|key| !key.is_per_job()).map(|key| key.name).collect();
         let expected = "CgroupMountpoint CgroupBase RunDir CleanupTimeout ReapInterval ReapSchedulerLeftovers EarlyMoves \
                         TrustAccount UsageLog UsageLogSize UsageLogAge StoreUsage SampleInterval GPUAccounting CarbonIntensity MetricsFile \
+                        StraysGrace StraysMinUID StraysAllow \
                         CPUsPerSlot \
                         SlotMemory SlotGPUs";
         let sorted = |names: Vec<&str>| BTreeSet::from_iter(names.into_iter().map(str::to_owned));

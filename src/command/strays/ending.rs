@@ -27,8 +27,9 @@ pub fn ask_to_end(host: &Host, search: &StraysSearch<'_>, stray: &Stray) -> Resu
 /// Kills all strays of a user's. They are stopped first, until no new one is found: some may start others as fast as they die.
 pub fn kill(host: &Host, search: &StraysSearch<'_>, uid: u32) -> Result<usize> {
     let of_user = || {
-        let found = search.find()?.all;
-        Ok(found.into_iter().filter(|stray| stray.uid == uid && ends(stray)).map(|stray| stray.id).collect())
+        let found = search.find()?;
+        let all = if found.doubt.is_none() { found.all } else { Vec::new() };
+        Ok(all.into_iter().filter(|stray| stray.uid == uid && ends(stray)).map(|stray| stray.id).collect())
     };
     process::end_all(&host.proc, of_user, Instant::now() + PATIENCE)
 }

@@ -2,7 +2,7 @@
 //! What the schedulers' daemons of this host have to do with a process: one that a daemon has started is the scheduler's, and so is one in
 //! the cgroup of a daemon's unit, which no user can enter.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use jobfence::cgroup::layout::Hierarchy;
@@ -27,6 +27,8 @@ pub struct Lineage<'a> {
     known: RefCell<BTreeMap<Owner, bool>>,
     /// The cgroups of daemons.
     places: RefCell<Vec<Membership>>,
+    /// Whether one of them starts the jobs of this node.
+    has_nodes_daemon: Cell<bool>,
     /// That of the first process: what every process has says nothing.
     first: Option<Membership>,
 }
@@ -34,29 +36,41 @@ pub struct Lineage<'a> {
 impl<'a> Lineage<'a> {
     pub fn new(host: &'a Host, accounts: &'a StrayAccounts<'a>) -> Self {
         let first = Membership::read(&host.proc, 1).ok();
-        Self { host, accounts, known: RefCell::default(), places: RefCell::default(), first }
+        Self {
+            host,
+            accounts,
+            known: RefCell::default(),
+            places: RefCell::default(),
+            has_nodes_daemon: Cell::new(false),
+            first,
+        }
     }
 
     /// Notes a daemon's cgroups, if the process is one.
     pub fn note(&self, pid: i32, place: &Membership) {
-        let is_new = !self.places.borrow().contains(place);
-        if is_new && self.is_daemon(pid, false) {
+        let daemons = || schedulers::ALL.iter().flat_map(|part| part.daemons());
+        if !self.is_daemon(pid, daemons()) {
+            return;
+        }
+        if !self.places.borrow().contains(place) {
             self.places.borrow_mut().push(place.clone());
+        }
+        let nodes = schedulers::ALL.iter().filter_map(|part| part.daemons().first());
+        if !self.has_nodes_daemon.get() && self.is_daemon(pid, nodes) {
+            self.has_nodes_daemon.set(true);
         }
     }
 
-    /// Whether a scheduler's daemon was seen.
-    pub fn has_daemon(&self) -> bool {
-        !self.places.borrow().is_empty()
+    /// Whether a daemon was seen that starts jobs on this node.
+    pub fn has_nodes_daemon(&self) -> bool {
+        self.has_nodes_daemon.get()
     }
 
     /// Whether the process runs the program of a daemon, for a system account: a user can give any name to a program of the user's own, and
     /// by a link also to a set-user-ID program.
-    fn is_daemon(&self, pid: i32, or_ours: bool) -> bool {
+    fn is_daemon<'n>(&self, pid: i32, mut names: impl Iterator<Item = &'n &'static str>) -> bool {
         let proc = &self.host.proc;
-        let Some(program) = process::program(proc, pid) else { return false };
-        let mut names = schedulers::ALL.iter().flat_map(|part| part.daemons());
-        (or_ours && program == OURS || names.any(|name| program.starts_with(name)))
+        process::program(proc, pid).is_some_and(|program| names.any(|name| program.starts_with(name)))
             && process::uid(proc, pid).is_some_and(|uid| self.accounts.is_systems(uid))
             && !process::is_contained(proc, pid)
     }
@@ -66,6 +80,7 @@ impl<'a> Lineage<'a> {
         let proc = &self.host.proc;
         let (mut way, mut here) = (Vec::new(), id.pid);
         let mut start = id.start;
+        let daemons = || schedulers::ALL.iter().flat_map(|part| part.daemons()).chain([&OURS]);
         let found = loop {
             if here <= 1 {
                 break false;
@@ -79,7 +94,7 @@ impl<'a> Lineage<'a> {
             if let Some(known) = self.known.borrow().get(&this.id) {
                 break *known;
             }
-            if way.len() >= LONGEST || self.is_daemon(here, true) {
+            if way.len() >= LONGEST || self.is_daemon(here, daemons()) {
                 break true;
             }
             way.push(this.id);

@@ -276,8 +276,8 @@ impl<'a> StraysSearch<'a> {
     }
 
     fn doubt(&self) -> Option<String> {
-        if !self.lineage.has_daemon() {
-            return Some("no daemon of a scheduler is seen on this node".to_owned());
+        if !self.lineage.has_nodes_daemon() {
+            return Some("no daemon is seen that starts jobs on this node".to_owned());
         }
         doubt(self.config, self.loaded)
     }

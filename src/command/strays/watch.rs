@@ -154,7 +154,7 @@ impl StraysWatch {
 fn report(clock: &mut StraysClock, strays: &[Stray], left: Option<&String>) {
     if !std::mem::replace(&mut clock.is_reported, true) {
         let left = left.map(|why| format!("; nothing more is done, since {why}")).unwrap_or_default();
-        log::warn!("{} in no fence (Strays in jobfence.conf): {}{left}", of_user(strays), named(strays));
+        log::warn!("{} in no fence (Strays in jobfence.conf): {}{left}", of_user(strays, ["is", "are"]), named(strays));
     }
 }
 
@@ -166,28 +166,31 @@ fn adopt_all(
     uid: u32,
     mut strays: Vec<Stray>,
 ) -> u64 {
-    let mut count = 0;
+    let (mut adopted, mut last) = (Vec::new(), String::new());
     for _ in 0..MOST_ROUNDS {
-        let before = count;
+        let before = adopted.len();
         for stray in &strays {
-            let what = format!("process {} ({}) of {}", stray.id.pid, printable(&stray.name), stray.user);
             match adopt(host, config, (stray.id, uid)) {
                 Ok(said) => {
-                    count += 1;
-                    log::warn!("{what} was in no fence (Strays in jobfence.conf): {said}");
+                    last = said;
+                    adopted.push(stray.clone());
                 }
                 Err(_) if !stray.id.is_alive(&host.proc).unwrap_or(true) => {}
                 Err(error) => clock.complain(format!("processes of {} stay in no fence: {error}", stray.user)),
             }
         }
-        if count == before {
+        if adopted.len() == before {
             break;
         }
         let Ok(found) = search.find() else { break };
-        strays = found.all;
+        strays = if found.doubt.is_none() { found.all } else { Vec::new() };
         strays.retain(|stray| stray.uid == uid && stray.action() == Some(StraysAction::Adopt));
     }
-    count
+    if !adopted.is_empty() {
+        let were = of_user(&adopted, ["was", "were"]);
+        log::warn!("{were} in no fence (Strays in jobfence.conf), and went into a job: {}; {last}", named(&adopted));
+    }
+    u64::try_from(adopted.len()).unwrap_or(0)
 }
 
 /// Asks those to end that were not asked yet, and kills all if there are any after the time. Returns how many got a signal.
@@ -203,7 +206,9 @@ fn end(
         match ending::kill(host, search, uid) {
             Ok(0) => {}
             Ok(count) => {
-                log::warn!("{} of {user} got SIGKILL, since they stayed in no fence after SIGTERM", processes(count));
+                log::warn!("{} of {user} got SIGKILL: they stayed in no fence after SIGTERM", processes(count));
+                // Whatever comes next has its time, too.
+                *clock = StraysClock::new(clock.action);
                 return u64::try_from(count).unwrap_or(0);
             }
             Err(error) => clock.complain(format!("processes of {user} in no fence cannot be killed: {error}")),
@@ -226,7 +231,11 @@ fn end(
         }
     }
     if !sent.is_empty() {
-        log::warn!("{} in no fence (Strays in jobfence.conf), and got SIGTERM: {}", of_user(&sent), named(&sent));
+        log::warn!(
+            "{} in no fence (Strays in jobfence.conf), and got SIGTERM: {}",
+            of_user(&sent, ["was", "were"]),
+            named(&sent)
+        );
     }
     u64::try_from(sent.len()).unwrap_or(0)
 }
@@ -236,9 +245,9 @@ fn processes(count: usize) -> String {
 }
 
 /// `2 processes of alice are`.
-fn of_user(strays: &[Stray]) -> String {
+fn of_user(strays: &[Stray], [one, several]: [&str; 2]) -> String {
     let user = strays.first().map(|stray| stray.user.as_str()).unwrap_or_default();
-    format!("{} of {user} {}", processes(strays.len()), if strays.len() == 1 { "is" } else { "are" })
+    format!("{} of {user} {}", processes(strays.len()), if strays.len() == 1 { one } else { several })
 }
 
 fn named(strays: &[Stray]) -> String {

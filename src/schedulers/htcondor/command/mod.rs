@@ -66,7 +66,7 @@ impl SchedulersPart for HtCondorPart {
     }
 
     fn daemons(&self) -> &'static [&'static str] {
-        &["condor_"]
+        &["condor_startd", "condor_"]
     }
 
     fn keeps(&self, path: &str) -> bool {
