@@ -337,7 +337,7 @@ fn a_stray_goes_into_its_users_newest_job() {
     site.configure("Strays=off StraysGrace=1", "Strays=adopt");
     let pid = site.run(&["sh", "-c", "sleep 1000 & wait"]);
     until("its child", || site.listed().len() >= 2);
-    assert_eq!(site.listed()[&pid].1, "its user has no job with a fence on this node");
+    assert_eq!(site.listed()[&pid].1, "its user has no job on this node that it can go into");
     let said = site.hold();
     let name = site.user.name.clone();
     until("the complaint", || says(&said, &format!("processes of {name} stay in no fence: ")));

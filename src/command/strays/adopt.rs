@@ -31,7 +31,7 @@ pub fn adopt(host: &Host, config: &Config, (id, uid): (Owner, u32)) -> Result<St
             return Ok(said);
         }
     }
-    let none = || Error::new("its user has no job with a fence on this node");
+    let none = || Error::new("its user has no job on this node that it can go into");
     let record = opened(host, config, uid)?.ok_or_else(none)?;
     let mut fence = life::go_on(host, config, &record)?;
     match fence.attach_this(host, id, None)?.into_iter().next() {

@@ -32,7 +32,7 @@ pub struct StraysOptions {
 }
 
 /// What would be done with one.
-struct Planned {
+struct PlannedForStray {
     action: &'static str,
     why: String,
     job: Option<Id>,
@@ -69,9 +69,9 @@ fn planned(
     stray: &Stray,
     doubt: Option<&str>,
     job: &mut dyn FnMut(u32) -> Result<Option<Id>, String>,
-) -> Planned {
+) -> PlannedForStray {
     let after = config.strays_grace.as_secs();
-    let plain = |action, why: String| Planned { action, why, job: None };
+    let plain = |action, why: String| PlannedForStray { action, why, job: None };
     match (&stray.judged, doubt) {
         (Err(why), _) => plain("nothing", why.clone()),
         (Ok(StraysAction::Off), _) => plain("nothing", "Strays=off".to_owned()),
@@ -81,14 +81,16 @@ fn planned(
             plain("kill", format!("SIGTERM after {after} s, SIGKILL after {after} s more"))
         }
         (Ok(StraysAction::Adopt), None) => match job(stray.uid) {
-            Ok(Some(id)) => Planned { action: "adopt", why: format!("into job {id} after {after} s"), job: Some(id) },
-            Ok(None) => plain("report", "its user has no job with a fence on this node".to_owned()),
+            Ok(Some(id)) => {
+                PlannedForStray { action: "adopt", why: format!("into job {id} after {after} s"), job: Some(id) }
+            }
+            Ok(None) => plain("report", "its user has no job on this node that it can go into".to_owned()),
             Err(why) => plain("report", why),
         },
     }
 }
 
-fn print(rows: &[(&Stray, Planned)], doubt: Option<&str>) {
+fn print(rows: &[(&Stray, PlannedForStray)], doubt: Option<&str>) {
     if rows.is_empty() {
         eprintln!("jobfence: no process of a user's is in no fence on this node");
     }
@@ -114,8 +116,8 @@ fn print(rows: &[(&Stray, Planned)], doubt: Option<&str>) {
     }
 }
 
-fn document(rows: &[(&Stray, Planned)], doubt: Option<&str>) -> String {
-    let one = |(stray, planned): &(&Stray, Planned)| {
+fn document(rows: &[(&Stray, PlannedForStray)], doubt: Option<&str>) -> String {
+    let one = |(stray, planned): &(&Stray, PlannedForStray)| {
         Object::new()
             .add("pid", stray.id.pid)
             .add("uid", stray.uid)

@@ -247,7 +247,7 @@ impl<'a> StraysSearch<'a> {
         }
         let tracked = self.tracked.as_ref().map_err(|error| format!("jobs without a fence are not known: {error}"))?;
         let this = process::of(proc, id.pid).map_err(|error| error.to_string())?.ok_or("it has ended")?;
-        if tracked::is_of(self.host, tracked, &this) {
+        if !tracked.is_empty() && tracked::is_of(self.host, tracked, &this) {
             return Err("it is a job's that runs without a fence".to_owned());
         }
         if status.tracer != 0 {
