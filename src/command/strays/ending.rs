@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use jobfence::config::StraysAction;
 use jobfence::error::Result;
 use jobfence::host::Host;
-use jobfence::sys::process::{self, Owner, ProcessHandle};
+use jobfence::sys::process::{self, ProcessHandle};
 use nix::sys::signal::Signal;
 
 use super::search::{Stray, StraysSearch};
@@ -17,7 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Sends SIGTERM to one that is still what it was. Returns whether it was sent.
 pub fn ask_to_end(host: &Host, search: &StraysSearch<'_>, stray: &Stray) -> Result<bool> {
     let Some(handle) = ProcessHandle::open(&host.proc, stray.id)? else { return Ok(false) };
-    if !is_to_end(search, stray.id, stray.uid) {
+    // What is found now is true of the handle's process.
+    if !search.is_still(stray, StraysAction::Kill) {
         return Ok(false);
     }
     handle.signal(Signal::SIGTERM)?;
@@ -29,17 +30,11 @@ pub fn kill(host: &Host, search: &StraysSearch<'_>, uid: u32) -> Result<usize> {
     let of_user = || {
         let found = search.find()?;
         let all = if found.doubt.is_none() { found.all } else { Vec::new() };
-        Ok(all.into_iter().filter(|stray| stray.uid == uid && ends(stray)).map(|stray| stray.id).collect())
+        Ok(all
+            .into_iter()
+            .filter(|stray| stray.uid == uid && stray.action() == Some(StraysAction::Kill))
+            .map(|stray| stray.id)
+            .collect())
     };
     process::end_all(&host.proc, of_user, Instant::now() + PATIENCE)
-}
-
-/// Whether it is to be ended.
-fn ends(stray: &Stray) -> bool {
-    stray.action() == Some(StraysAction::Kill)
-}
-
-/// Asked after the handle is open: what is found now is true of the handle's process.
-fn is_to_end(search: &StraysSearch<'_>, id: Owner, uid: u32) -> bool {
-    search.judge(id.pid).is_some_and(|now| now.id == id && now.uid == uid && ends(&now))
 }

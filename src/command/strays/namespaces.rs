@@ -12,11 +12,6 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 
-/// As in linux/nsfs.h; the numbers are the same on each architecture that Rust's `_IO` of Linux has.
-const NS_GET_USERNS: libc::c_ulong = 0xb701;
-const NS_GET_PARENT: libc::c_ulong = 0xb702;
-const NS_GET_OWNER_UID: libc::c_ulong = 0xb704;
-
 /// The kernel nests no deeper.
 const DEEPEST: usize = 33;
 
@@ -74,7 +69,7 @@ impl HostNamespaces {
         }
         for (kind, hosts) in KINDS.iter().zip(self.others) {
             if Namespace::of(proc, pid, kind)? != hosts {
-                makers.push(self.outermost(asked(&open(proc, pid, kind)?, NS_GET_USERNS)?)?);
+                makers.push(self.outermost(asked(&open(proc, pid, kind)?, libc::NS_GET_USERNS)?)?);
             }
         }
         Ok(match makers.split_first() {
@@ -93,7 +88,7 @@ impl HostNamespaces {
             if self.is_hosts(&namespace)? {
                 return Ok(None);
             }
-            let parent = asked(&namespace, NS_GET_PARENT)?;
+            let parent = asked(&namespace, libc::NS_GET_PARENT)?;
             if self.is_hosts(&parent)? {
                 return owner(&namespace).map(|uid| Some(uid).filter(|uid| *uid != 0));
             }
@@ -115,7 +110,7 @@ fn open(proc: &Dir, pid: i32, kind: &str) -> Result<OwnedFd> {
         .map_err(|errno| Error::os("open the namespace", proc.path().join(name), errno))
 }
 
-fn asked(namespace: &OwnedFd, request: libc::c_ulong) -> Result<OwnedFd> {
+fn asked(namespace: &OwnedFd, request: libc::Ioctl) -> Result<OwnedFd> {
     // SAFETY: both requests take no argument, and return a new descriptor or -1.
     let fd = unsafe { libc::ioctl(namespace.as_raw_fd(), request) };
     Errno::result(fd).map_err(|errno| Error::new("ask for the namespace around a namespace").errno(errno))?;
@@ -126,7 +121,7 @@ fn asked(namespace: &OwnedFd, request: libc::c_ulong) -> Result<OwnedFd> {
 fn owner(namespace: &OwnedFd) -> Result<u32> {
     let mut uid: libc::uid_t = 0;
     // SAFETY: this request writes one uid, and the pointer is to one.
-    let done = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID, &raw mut uid) };
+    let done = unsafe { libc::ioctl(namespace.as_raw_fd(), libc::NS_GET_OWNER_UID, &raw mut uid) };
     Errno::result(done).map_err(|errno| Error::new("ask for the owner of a user namespace").errno(errno))?;
     Ok(uid)
 }

@@ -15,6 +15,7 @@ use jobfence::record::tracked;
 use jobfence::scheduler::placement;
 use jobfence::schedulers::ALL;
 use jobfence::sys::process::{self, Owner};
+use nix::unistd::Pid;
 
 use super::accounts::{StrayAccount, StrayAccounts};
 use super::lineage::Lineage;
@@ -172,6 +173,12 @@ impl<'a> StraysSearch<'a> {
         })
     }
 
+    /// Whether a stray is what it was, and the site wants this of it.
+    pub fn is_still(&self, stray: &Stray, action: StraysAction) -> bool {
+        let now = self.judge(stray.id.pid);
+        now.is_some_and(|now| now.id == stray.id && now.uid == stray.uid && now.action() == Some(action))
+    }
+
     /// What a process is now, if it is a user's in no fence.
     pub fn judge(&self, pid: i32) -> Option<Stray> {
         let proc = &self.host.proc;
@@ -278,6 +285,9 @@ impl<'a> StraysSearch<'a> {
     fn doubt(&self) -> Option<String> {
         if !self.lineage.has_nodes_daemon() {
             return Some("no daemon is seen that starts jobs on this node".to_owned());
+        }
+        if !matches!(process::pidfd_open(Pid::this()), Ok(Some(Some(_)))) {
+            return Some("this kernel has no handles of processes (pidfd_open, from Linux 5.3 on)".to_owned());
         }
         doubt(self.config, self.loaded)
     }

@@ -22,6 +22,9 @@ use crate::table::printable;
 const SHORTEST: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(15);
 
+/// How long all that is done in a look may take for one user.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// So many processes are named in a line of the log.
 const MOST_NAMED: usize = 5;
 
@@ -167,9 +170,14 @@ fn adopt_all(
     mut strays: Vec<Stray>,
 ) -> u64 {
     let (mut adopted, mut last) = (Vec::new(), String::new());
+    let deadline = Instant::now() + PATIENCE;
     for _ in 0..MOST_ROUNDS {
         let before = adopted.len();
-        for stray in &strays {
+        // The rest has its turn at the next look.
+        for stray in strays.iter().take_while(|_| Instant::now() < deadline) {
+            if !search.is_still(stray, StraysAction::Adopt) {
+                continue;
+            }
             match adopt(host, config, (stray.id, uid)) {
                 Ok(said) => {
                     last = said;
@@ -179,7 +187,7 @@ fn adopt_all(
                 Err(error) => clock.complain(format!("processes of {} stay in no fence: {error}", stray.user)),
             }
         }
-        if adopted.len() == before {
+        if adopted.len() == before || Instant::now() >= deadline {
             break;
         }
         let Ok(found) = search.find() else { break };
@@ -216,7 +224,8 @@ fn end(
         return 0;
     }
     let mut sent = Vec::new();
-    for stray in strays.iter().filter(|stray| stray.action() == Some(StraysAction::Kill)) {
+    let deadline = Instant::now() + PATIENCE;
+    for stray in strays.iter().take_while(|_| Instant::now() < deadline) {
         if clock.signalled.contains(&stray.id) {
             continue;
         }
