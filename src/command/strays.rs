@@ -17,6 +17,6 @@ mod status;
 mod watch;
 
 pub use figures::StraysFigures;
-pub use list::{StraysOptions, strays};
+pub use list::{SCHEMA, StraysOptions, strays};
 pub use search::doubt;
 pub use watch::StraysWatch;

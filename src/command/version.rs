@@ -9,7 +9,7 @@ use jobfence::{config, record};
 
 use crate::host::grantable;
 use crate::schedulers::slurm;
-use crate::{check, gpu, idle, living, report, series};
+use crate::{check, gpu, idle, living, report, series, strays};
 
 /// Behind the name of the command.
 pub fn long() -> &'static str {
@@ -27,6 +27,7 @@ fn text() -> String {
         series::SCHEMA,
         gpu::SCHEMA,
         idle::SCHEMA,
+        strays::SCHEMA,
         report::SUMMARY_SCHEMA,
     ]
     .join(", ");

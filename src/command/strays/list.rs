@@ -20,7 +20,7 @@ use crate::configured::Configured;
 use crate::table::{self, cut, numbers, printable, texts};
 
 /// The name of the printed object's format.
-const SCHEMA: &str = "jobfence-strays-1";
+pub const SCHEMA: &str = "jobfence-strays-1";
 
 #[derive(Args)]
 pub struct StraysOptions {
