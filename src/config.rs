@@ -51,6 +51,7 @@ pub use kinds::{USAGE_CARD_EXPECTS, usage_card, usage_card_text, yes_no};
 pub(crate) use limits::joined;
 pub use limits::{Limit, LimitNumbers, NUMBERS, Number};
 pub use load::{DEFAULT_FILES, LoadError, OWN_FILE, default_files, load, load_named, parse};
+pub use pattern::at_or_above;
 pub use resolve::{Candidate, Loaded, Named, Resolved};
 pub use sections::SectionKind;
 pub use setting::{Origin, Setting};
@@ -59,8 +60,8 @@ pub use suggest::nearest;
 pub(crate) use units::SIZE;
 pub use units::{Percent, Period, Wrong};
 pub use values::{
-    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnError, OnErrors, StoreUsage, SwapSpace,
-    TaskCpus, UsageCard,
+    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnError, OnErrors, StoreUsage,
+    StraysAction, SwapSpace, TaskCpus, UsageCard,
 };
 
 use crate::job::Cpus;

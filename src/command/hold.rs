@@ -34,6 +34,7 @@ use crate::fetched::report;
 use crate::own_report::OwnReports;
 use crate::sample::Sampler;
 use crate::schedulers;
+use crate::strays::StraysWatch;
 use crate::systemd::systemds_own;
 use crate::{journal, metrics};
 
@@ -188,6 +189,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     // All are kept: the directory may be deleted, and made anew.
     let mut watching = Vec::new();
     let (mut sampler, mut next) = (Sampler::default(), Instant::now());
+    let mut strays = StraysWatch::default();
     let mut moves: Option<EarlyMoves> = None;
     let (mut reports, mut unheard): (Option<OwnReports>, Option<String>) = (None, None);
     // With its sections, which may differ from job to job.
@@ -195,7 +197,9 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     loop {
         if next > Instant::now() {
             sampler.look(&config, sections.as_ref());
+            strays.look(&config, sections.as_ref());
             let patience = patience(next, &sampler, &config);
+            let patience = strays.wait(&config, sections.as_ref()).map_or(patience, |wait| patience.min(wait));
             if is_asked_to_end(&ends, moves.as_ref(), &mut sampler, &mut reports, patience)? {
                 return Ok(());
             }
@@ -211,9 +215,10 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
             look(&config, &mut said);
             fetch_back(&config, &mut said_back);
             chores.iter_mut().for_each(|chore| chore.once(&config));
-            let written = Host::read_what_there_is(&config)
-                .map_err(|error| error.to_string())
-                .and_then(|(host, _)| metrics::look(&config, &host, sampler.energy.node));
+            let written = Host::read_what_there_is(&config).map_err(|error| error.to_string()).and_then(|(host, _)| {
+                let strays = strays.figures(&config, sections.as_ref());
+                metrics::look(&config, &host, sampler.energy.node, strays)
+            });
             match written {
                 Ok(()) => unwritten = None,
                 Err(error) if unwritten.as_ref() == Some(&error) => {}

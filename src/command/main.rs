@@ -42,6 +42,7 @@ mod setup;
 mod show;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod start;
+mod strays;
 mod syslog;
 mod systemd;
 mod table;
@@ -127,6 +128,8 @@ enum Command {
     PbsConfig(pbs::config::PbsConfigOptions),
     /// Print a script with which a shell completes this command.
     Completions(completions::CompletionsOptions),
+    /// Say which processes of users are in no fence, and what would be done with each.
+    Strays(strays::StraysOptions),
     /// For jobfence.service: keep the delegated scope alive, and run the janitor.
     Hold(hold::HoldOptions),
 }
@@ -205,6 +208,7 @@ fn main() -> ExitCode {
         Command::Host(options) => host::host(&options),
         Command::Jsv(options) => gridengine::jsv::jsv(&options),
         Command::PbsConfig(options) => pbs::config::pbs_config(&options),
+        Command::Strays(options) => strays::strays(&options),
         Command::Hold(options) => hold::hold(&options),
     };
     result.unwrap_or_else(|error| {

@@ -23,6 +23,7 @@ use crate::energy::NodeEnergy;
 use crate::gpu::{self, GpuUse, JobGpus};
 use crate::idle;
 use crate::living::{facts_of, user_name};
+use crate::strays::StraysFigures;
 use crate::whole;
 
 /// The most jobs in the file: a node has fewer, unless something is wrong.
@@ -52,11 +53,17 @@ pub struct JobMetrics {
 }
 
 /// Writes the file, if there is to be one.
-pub fn look(config: &Config, host: &Host, energy: Option<NodeEnergy>) -> Result<(), String> {
+pub fn look(
+    config: &Config,
+    host: &Host,
+    energy: Option<NodeEnergy>,
+    strays: Option<&StraysFigures>,
+) -> Result<(), String> {
     let Some(path) = &config.metrics_file else { return Ok(()) };
     let counters = Counters::read(&config.run_dir).map_err(|error| error.to_string())?;
     let mut text = page(&living_jobs(config, host), &counters);
     of_energy(&mut text, energy);
+    text.extend(strays.map(StraysFigures::page));
     // The collector does not run as root.
     whole::replace(path, text.as_bytes(), Some(0o644)).map_err(|error| error.to_string())
 }

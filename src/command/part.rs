@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use jobfence::config::{Config, IdleAction, Loaded, Named};
+use jobfence::host::Host;
 use jobfence::job::Id;
+use jobfence::record::Owner;
 use jobfence::sys::dir::Dir;
 
 use crate::check::claims::Claims;
@@ -84,6 +86,25 @@ pub trait SchedulersPart: Sync {
     /// `None`: it does not, or the job is none of its own. The error is why the job cannot be reached now.
     fn reach(&self, _job: &JobHere<'_>, _deadline: Instant) -> Option<Result<Box<dyn ReachedJob>, String>> {
         None
+    }
+
+    /// The programs of the scheduler's daemons, by the beginnings of their names: what such a daemon of a system account starts is the
+    /// scheduler's. The first is the one that starts the jobs of a node.
+    fn daemons(&self) -> &'static [&'static str];
+
+    /// Whether the scheduler itself keeps processes of jobs in a cgroup of this path, as far as its names tell.
+    fn keeps(&self, _path: &str) -> bool {
+        false
+    }
+
+    /// The job into which the scheduler's own way would put a process of this user's. `None`: it has no such way, or the user no job.
+    fn newest_job(&self, _host: &Host, _config: &Config, _uid: u32) -> jobfence::error::Result<Option<Id>> {
+        Ok(None)
+    }
+
+    /// Puts a process there, and returns what is said of it.
+    fn adopt(&self, _host: &Host, _config: &Config, _id: Owner) -> jobfence::error::Result<Option<String>> {
+        Ok(None)
     }
 
     /// The work that `jobfence hold` does for the scheduler at each of its looks.

@@ -307,6 +307,10 @@ mod tests {
             self.name
         }
 
+        fn daemons(&self) -> &'static [&'static str] {
+            &[]
+        }
+
         fn plan(&self, host: &SetupHost) -> Result<Option<SetupPlan>, Failure> {
             (self.plan)(host)
         }

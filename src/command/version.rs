@@ -9,7 +9,7 @@ use jobfence::{config, record};
 
 use crate::host::grantable;
 use crate::schedulers::slurm;
-use crate::{check, gpu, idle, living, own_report, report, series};
+use crate::{check, gpu, idle, living, own_report, report, series, strays};
 
 /// Behind the name of the command.
 pub fn long() -> &'static str {
@@ -28,6 +28,7 @@ fn text() -> String {
         gpu::SCHEMA,
         idle::SCHEMA,
         own_report::SCHEMA,
+        strays::SCHEMA,
         report::SUMMARY_SCHEMA,
     ]
     .join(", ");

@@ -15,8 +15,8 @@ use super::slot_request::{PerSlot, SlotRequest};
 use super::strictness::{self, first, least, least_limit, most};
 use super::units::{DAY, Percent, Period, Wrong, or_unlimited, text_or_unlimited};
 use super::values::{
-    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnErrors, StoreUsage, SwapSpace,
-    TaskCpus, UsageCard,
+    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnErrors, StoreUsage, StraysAction,
+    SwapSpace, TaskCpus, UsageCard,
 };
 use crate::cgroup::devices::{DeviceRule, GpuDevice};
 use crate::cgroup::huge_pages::HugePages;
@@ -218,6 +218,15 @@ keys! {
         IdleAfter: idle_after: Option<Duration> = None, kinds::IDLE_TIME, jobs(least_limit);
         /// What happens to a job that stays so for as long again after that was said.
         IdleAction: idle_action: IdleAction = IdleAction::Warn, kinds::IDLE_ACTION, jobs(least);
+        /// What `jobfence hold` does with processes of users that are in no fence, on a node where the scheduler alone gives access.
+        // `least`: nothing is done to a process unless the site has certainly asked for it.
+        Strays: strays: StraysAction = StraysAction::Off, kinds::STRAYS_ACTION, jobs(least);
+        /// How long, in seconds, a user has processes in no fence before something is done with them.
+        StraysGrace: strays_grace: Duration = Duration::from_secs(60), kinds::TIMEOUT, node;
+        /// Accounts with a lower uid are the system's, and their processes are left alone.
+        StraysMinUID: strays_min_uid: Option<u32> = None, kinds::MIN_UID, node;
+        /// Processes in these cgroups, or below them, are left alone.
+        StraysAllow: strays_allow: Vec<String> = Vec::new(), kinds::CGROUP_PATHS, node;
         /// How many grams of CO2 a kilowatt-hour costs here, for the report of a job whose energy is known.
         CarbonIntensity: carbon_intensity: Option<u64> = None, kinds::CARBON_INTENSITY, node;
         /// A file for the textfile collector of Prometheus's node_exporter.
@@ -482,6 +491,7 @@ mod tests {
         let of_the_node: Vec<&str> = KEYS.iter().filter(|key| !key.is_per_job()).map(|key| key.name).collect();
         let expected = "CgroupMountpoint CgroupBase RunDir CleanupTimeout ReapInterval ReapSchedulerLeftovers EarlyMoves \
                         TrustAccount UsageLog UsageLogSize UsageLogAge UserReports StoreUsage SampleInterval GPUAccounting CarbonIntensity MetricsFile \
+                        StraysGrace StraysMinUID StraysAllow \
                         CPUsPerSlot \
                         SlotMemory SlotGPUs";
         let sorted = |names: Vec<&str>| BTreeSet::from_iter(names.into_iter().map(str::to_owned));

@@ -10,14 +10,15 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::limits::{LIMITS, ON_ERROR_EXPECTS};
+use super::pattern;
 use super::slot_request::{self, SlotRequest};
 use super::units::{
     self, DAY, NONE, Percent, Period, SIZE_OR_UNLIMITED, UNLIMITED, Wrong, cpus, keyword, keyword_of, none_or,
     or_unlimited, seconds, text_or_none, text_or_unlimited,
 };
 use super::values::{
-    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnError, OnErrors, StoreUsage, SwapSpace,
-    TaskCpus, UsageCard,
+    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnError, OnErrors, StoreUsage,
+    StraysAction, SwapSpace, TaskCpus, UsageCard,
 };
 use crate::bytes;
 use crate::cgroup::devices::{self, DeviceRule, GpuDevice};
@@ -86,6 +87,11 @@ words! {
         &[("no", Delegation::No), ("request", Delegation::Request), ("yes", Delegation::Yes)];
     IDLE_ACTION: IdleAction = "warn, signal or cancel",
         &[("warn", IdleAction::Warn), ("signal", IdleAction::Signal), ("cancel", IdleAction::Cancel)];
+    STRAYS_ACTION: StraysAction = "off, report, adopt or kill",
+        &[
+            ("off", StraysAction::Off), ("report", StraysAction::Report), ("adopt", StraysAction::Adopt),
+            ("kill", StraysAction::Kill),
+        ];
     USAGE_CARD: UsageCard = USAGE_CARD_EXPECTS, USAGE_CARDS;
     CPU_POLICY: CpuPolicy = "quota, weight or both",
         &[("quota", CpuPolicy::Quota), ("weight", CpuPolicy::Weight), ("both", CpuPolicy::Both)];
@@ -123,6 +129,15 @@ kinds! {
     TIMEOUT: Duration = "a whole number of seconds from 1 to 600",
         |text| seconds(text, 1..=600), |timeout| Some(timeout.as_secs().to_string()),
         any (1_u64..=600).prop_map(Duration::from_secs);
+    MIN_UID: Option<u32> = "a uid from 1 to 61183, or auto",
+        |text| if text.eq_ignore_ascii_case(AUTO) { Ok(None) } else { units::uid(text, 1..=61_183).map(Some) },
+        |uid| Some(uid.map_or_else(|| AUTO.to_owned(), |uid| uid.to_string())),
+        any prop::option::of(1_u32..=61_183);
+    CGROUP_PATHS: Vec<String> = "absolute paths of cgroups with commas between them, where * and ? stand for parts of one name, or none",
+        |text| none_or(text, pattern::paths).map(Option::unwrap_or_default),
+        |paths| Some(text_or_none((!paths.is_empty()).then(|| paths.join(",")))),
+        any prop::collection::vec(text_like("(/[a-z@*?.-]{1,9}){1,3}")
+            .prop_filter("has dots alone", |text| pattern::paths(text).is_ok()), 0..3);
     DAYS: Duration = "a whole number of days from 1 to 3650",
         |text| units::days(text, 1..=3650), |age| Some((age.as_secs() / DAY).to_string()),
         any (1_u64..=3650).prop_map(|days| Duration::from_secs(days * DAY));
@@ -212,6 +227,7 @@ kinds! {
 }
 
 const NEVER: &str = "never";
+const AUTO: &str = "auto";
 const GRANTED: &str = "granted";
 /// As in `DevicePolicy=closed` of systemd.resource-control(5): only what every job may use and what is listed is allowed.
 const CLOSED: &str = "closed";
@@ -317,6 +333,16 @@ mod tests {
         reads(&STORE_USAGE, "AdminComment", &StoreUsage::AdminComment);
         reads(&DELEGATION, "Request", &Delegation::Request);
         reads(&IDLE_ACTION, "Cancel", &IdleAction::Cancel);
+        reads(&STRAYS_ACTION, "Kill", &StraysAction::Kill);
+        reads(&MIN_UID, "500", &Some(500));
+        reads(&MIN_UID, "Auto", &None);
+        assert_eq!(["0", "61184", "x"].map(|text| (MIN_UID.read)(text).is_ok()), [false; 3]);
+        let paths = ["/system.slice/a@*.service", "/user.slice"].map(str::to_owned).to_vec();
+        reads(&CGROUP_PATHS, "/system.slice/a@*.service,/user.slice", &paths);
+        reads(&CGROUP_PATHS, "None", &Vec::new());
+        for wrong in ["", "a", "/", "//a", "/a/", "/a/..", "/a,", "/a, /b"] {
+            assert!((CGROUP_PATHS.read)(wrong).is_err(), "{wrong}");
+        }
         reads(&USAGE_CARD, "Wasteful", &UsageCard::Wasteful);
         reads(&CARD_TEXT, "Help: https://a/%j#b", &Some("Help: https://a/%j#b".to_owned()));
         for (text, wrong) in

@@ -106,6 +106,12 @@ pub(super) fn weight(text: &str) -> Result<u64, Wrong> {
     number(text).and_then(|weight| if (1..=10_000).contains(&weight) { Ok(weight) } else { Err(Wrong::Range) })
 }
 
+/// A uid from `range`.
+pub(super) fn uid(text: &str, range: RangeInclusive<u32>) -> Result<u32, Wrong> {
+    let uid = number(text)?;
+    u32::try_from(uid).ok().filter(|uid| range.contains(uid)).ok_or(Wrong::Range)
+}
+
 /// A whole number of seconds from `range`.
 pub(super) fn seconds(text: &str, range: RangeInclusive<u64>) -> Result<Duration, Wrong> {
     let seconds = number(text)?;

@@ -50,6 +50,19 @@ pub enum Delegation {
     Yes,
 }
 
+/// What is done with a user's process that is in no fence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StraysAction {
+    /// Nothing.
+    Off,
+    /// The log and the metrics say so.
+    Report,
+    /// It is put into the fence of its user's newest job on this node.
+    Adopt,
+    /// It gets SIGTERM, and later SIGKILL.
+    Kill,
+}
+
 /// Where the scheduler keeps what a job has used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreUsage {

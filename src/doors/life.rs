@@ -504,7 +504,7 @@ pub(super) fn resumed(host: &Host, config: &Config, record: &Record) -> Result<F
 }
 
 /// Resumes a fence that processes can be put into.
-pub(crate) fn go_on(host: &Host, config: &Config, record: &Record) -> Result<Fence> {
+pub fn go_on(host: &Host, config: &Config, record: &Record) -> Result<Fence> {
     let fence = resumed(host, config, record)?;
     fence.check_whole(host)?;
     Ok(fence)

@@ -57,3 +57,23 @@ pub fn alone() -> Lease {
 pub fn beside_others() -> Lease {
     lock("janitors", FlockArg::LockShared).expect("a lock that is waited for")
 }
+
+/// An account of the system with nothing to do, which only this test uses as long as the lease exists: tests/contract/sites.py takes its users
+/// by the same files. `None`: all that there are have processes, or are another test's.
+pub fn account() -> Option<(Lease, nix::unistd::User)> {
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap();
+    let busy: Vec<u32> = std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| std::fs::metadata(entry.ok()?.path()).ok())
+        .map(|process| std::os::unix::fs::MetadataExt::uid(&process))
+        .collect();
+    passwd.lines().rev().find_map(|line| {
+        let name = line.split(':').next()?;
+        let user = nix::unistd::User::from_name(name).ok().flatten()?;
+        let uid = user.uid.as_raw();
+        // Those below have names in other tests.
+        let is_free = (6..1000).contains(&uid) && line.ends_with("/nologin") && !busy.contains(&uid);
+        let lease = is_free.then(|| lock(&format!("name.{name}.0"), FlockArg::LockExclusiveNonblock)).flatten()?;
+        Some((lease, user))
+    })
+}

@@ -21,7 +21,7 @@ mod plugin;
 #[allow(dead_code)]
 mod skip;
 #[allow(unused_imports)]
-pub use leases::{Lease, UIDS, alone, beside_others, uids};
+pub use leases::{Lease, UIDS, account, alone, beside_others, uids};
 #[allow(unused_imports)]
 pub use number::{Stopped, opened_until, opened_until_its_move, start_under};
 #[allow(unused_imports)]

@@ -6,8 +6,10 @@ runs all of them, but for those that stand in the tables.
 """
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 from . import kernel
@@ -17,7 +19,7 @@ from .harness import (
     reaped, running, uid,
 )
 from .kernel import Group
-from .sites import until
+from .sites import die_with_parent, until
 
 OF_ITS_OWN = "its own suite has it, with more: "
 # By case and scheduler: why it does not run there.
@@ -38,6 +40,7 @@ NOT_FOR = {
     "out_of_memory": {"slurm": OF_ITS_OWN + "memory_oom"},
     "processes": {"slurm": OF_ITS_OWN + "fork_bomb"},
     "array": {"shell": "it has no arrays", "htcondor": "the jobs of a cluster: two_at_once"},
+    "strays": {"shell": "it has no daemon, so nothing is done on its node"},
     "killed_outright": {"openpbs": "a job outlives its MoM, and the next one finds it: job_ends_without_mom, mom_forgets_her_jobs"},
 }
 # By scheduler and case: what 'make check' runs that notices the same.
@@ -298,3 +301,67 @@ def observed(site):
     if site.LOGS_NOTICES:
         until(lambda: "would" in site.said_since(mark), 20, "what it would be limited to, in the log")
     site.end(jobid)
+
+
+@case(release=True)
+def strays(site):
+    """What a user has in no fence ends, or goes into the job. Nothing of a job's is touched, and nothing of another user's."""
+    user, other = site.users
+    jobid, group, who = escaping(site, user, "sleep 1000 & wait", cpus=1, mib=100)
+    of_job = {pid: kernel.identity(pid) for pid in site.job_pids(jobid)}
+    for action in "kill", "adopt":
+        site.configure_raw(f"StraysGrace=1\nStraysMinUID=1\n[User={user}]\nStrays={action}\n[User={other}]\nStrays=off\n")
+        with outside(site, user) as stray, outside(site, other) as others:
+            planned = strays_of(site)
+            expect(not set(of_job) & set(planned), f"processes of the job are among {planned}")
+            expect_equal(planned[others]["action"], "nothing", "what is done to another user's")
+            word = planned[stray]["action"]
+            # A job of Slurm's takes sessions only into its extern step: stray_goes_into_the_extern_step.
+            expect(word == action or action == "adopt" and site.SCHEDULER == "slurm", f"what is done: {planned[stray]}")
+            with holding(site) as said:
+                if action == "kill":
+                    until(lambda: not kernel.is_alive(stray), 60, f"the end of {stray}; it says {kernel.read(said)}")
+                elif word == action:
+                    until(lambda: stray not in strays_of(site), 60, f"a fence for {stray}; it says {kernel.read(said)}")
+                    expect(Group.of(stray), f"{stray} is in {kernel.cgroups_of(stray)}")
+            expect(kernel.is_alive(others), "another user's process has ended")
+        expect(kernel.is_alive(who[0]) and all(map(kernel.is_alive, of_job)), f"a process of the job has ended: {kernel.read(said)}")
+    site.end(jobid)
+    site.until_gone(group.parent)
+
+
+@contextlib.contextmanager
+def outside(site, user):
+    """The number of a process of the user's that is no job's."""
+    process = site.as_user(user, ["sleep", "1000"], start=True)
+    try:
+        until(lambda: kernel.read(f"/proc/{process.pid}/comm").strip() == "sleep", 20, "its program")
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def strays_of(site):
+    done = site.command(str(site.jobfence), "strays", "--json", "--config", str(site.config))
+    expect_equal((done.returncode, done.stderr), (0, ""), "exit status and stderr of 'jobfence strays'")
+    return {one["pid"]: one for one in json.loads(done.stdout)["processes"]}
+
+
+@contextlib.contextmanager
+def holding(site):
+    """Meanwhile `jobfence hold` runs with the site's configuration; what it says is in this file."""
+    said = site.home / "strays.said"
+    command = [str(site.jobfence), "hold", "--config", str(site.config)]
+    if Path("/run/systemd/system").is_dir():
+        # The scope belongs to the service, so this one sees no systemd.
+        command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run/systemd && exec "$@"', "sh", *command]
+    with open(said, "w") as words:
+        hold = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words, preexec_fn=die_with_parent)
+    try:
+        yield said
+    finally:
+        hold.terminate()
+        hold.wait(120)

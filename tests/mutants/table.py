@@ -1537,4 +1537,28 @@ BREAKS = (
         "libc::FNM_PERIOD",
         "unit a_file_that_does_not_exist_yet_would_be_read",
     ),
+    Break(
+        "a_program_with_roots_rights_is_a_stray", "src/command/strays/search.rs",
+        "if status.uids.iter().any(|uid| self.accounts.is_systems(*uid)) {",
+        "if false {",
+        "host strays hostile_strays_are_killed_and_all_others_are_spared",
+    ),
+    Break(
+        "a_containers_process_is_a_stray", "src/command/strays/search.rs",
+        "NamespaceMaker::Host => Ok((uid, account)),",
+        "NamespaceMaker::Host | NamespaceMaker::Another => Ok((uid, account)),",
+        "host strays hostile_strays_are_killed_and_all_others_are_spared",
+    ),
+    Break(
+        "strays_end_where_no_scheduler_is", "src/command/strays/search.rs",
+        "if !self.lineage.has_nodes_daemon() {",
+        "if false {",
+        "host strays nothing_is_done_on_a_node_without_a_scheduler",
+    ),
+    Break(
+        "what_a_daemon_has_started_is_a_stray", "src/command/strays/search.rs",
+        "if self.lineage.is_of_a_daemon(id) {",
+        "if false {",
+        "host strays hostile_strays_are_killed_and_all_others_are_spared",
+    ),
 )

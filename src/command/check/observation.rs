@@ -4,11 +4,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use jobfence::config::{Config, Loaded, StoreUsage};
+use jobfence::config::{Config, Loaded, StoreUsage, StraysAction};
 use jobfence::report::usage_log::UsageLog;
 
 use super::rows::Rows;
 use crate::schedulers::slurm::store;
+use crate::strays;
 
 /// Prints it for each of these keys.
 pub fn say(rows: &mut Rows, loaded: &Loaded) {
@@ -24,6 +25,11 @@ pub fn say(rows: &mut Rows, loaded: &Loaded) {
     ];
     for line in lines.into_iter().flatten() {
         rows.remark("usage", line);
+    }
+    if config.strays > StraysAction::Report
+        && let Some(why) = strays::doubt(config, Some(loaded))
+    {
+        rows.remark("strays", format!("Strays: processes in no fence are only reported, since {why}"));
     }
 }
 

@@ -25,7 +25,7 @@ use crate::fence::{self, Fence};
 use crate::host::Host;
 use crate::job::{Id, JobKey};
 use crate::launch::{self, Answer, NotFenced};
-use crate::record::{Record, Records};
+use crate::record::{Owner, Record, Records};
 use crate::scheduler;
 use crate::schedulers::ALL;
 use crate::sorted;
@@ -38,6 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct AdoptRequest {
     /// The process. `None`, only under PAM: the one that opens the session.
     pub pid: Option<i32>,
+    /// If the caller knows when the process has started: another one with its pid is not adopted.
+    pub id: Option<Owner>,
     /// The job. `None`: the user's job that began last.
     pub job: Option<Id>,
     /// What PAM says, if PAM called.
@@ -175,6 +177,9 @@ pub fn adopt(host: &Host, config: &Config, request: &AdoptRequest) -> Result<Ado
     let caller = request.pam.as_ref().map(|pam| pam.caller);
     let pid = request.pid.or(caller).ok_or_else(|| Error::new("no process is named: use --pid PID"))?;
     let process = Adoptee::open(&host.proc, pid)?;
+    if request.id.is_some_and(|id| id != process.this) {
+        return Err(Error::new(format!("there is no process {pid} any more")));
+    }
     let before = Membership::read(&host.proc, pid)?;
     if caller == Some(pid)
         && let Some(back) = take_back::session(host, config, &process, (request.began.as_ref(), &before))?
@@ -296,6 +301,11 @@ fn extern_steps(host: &Host, config: &Config, uid: u32, request: &AdoptRequest) 
         Some(failure) if found.is_empty() => Err(failure),
         _ => Ok(found),
     }
+}
+
+/// The job into which a process of this user's goes if none is named: the one whose extern step began last. `None`: the user has none.
+pub fn newest(host: &Host, config: &Config, uid: u32) -> Result<Option<Id>> {
+    Ok(extern_steps(host, config, uid, &AdoptRequest::default())?.into_iter().next().map(|step| step.key.job))
 }
 
 /// The user and the job of an extern step with these directories.

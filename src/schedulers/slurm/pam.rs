@@ -94,7 +94,7 @@ fn open(user: &str, began: Option<Membership>, arguments: &[&[u8]], tell: impl F
     let pid = std::process::id().cast_signed();
     let pam = Pam { kind: "open_session".to_owned(), user: user.to_owned(), caller: pid };
     let stay = arguments.iter().position(|argument| *argument == STAY);
-    let request = AdoptRequest { pid: Some(pid), pam: Some(pam), began, stays: stay.is_some(), job: None };
+    let request = AdoptRequest { pid: Some(pid), pam: Some(pam), began, stays: stay.is_some(), ..Default::default() };
     let mut arguments = arguments.to_vec();
     arguments.retain(|argument| *argument != STAY);
     let as_given = |number: usize| number + usize::from(stay.is_some_and(|stay| stay < number));

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from contract import kernel, sites
+from contract.cases import holding, strays_of
 from contract.harness import EAT, Skip, case, expect, expect_all_dead, expect_equal, expect_in, fenced, fenced_in_all, logged
 from contract.kernel import Group
 from contract.logins import SERVICE, logged_in, login, service_says
@@ -116,6 +117,24 @@ def adopted_into_the_last_job(site):
     with session(site, user, "sleep 300") as (process, _):
         adopted(site, process.pid, extern_of(job_on(site, user, first, "n1")))
     site.scancel(first)
+
+
+@case(on=["two-nodes"])
+def stray_goes_into_the_extern_step(site):
+    """`Strays=adopt`: `jobfence hold` does by itself what the line of PAM does for a session."""
+    user = site.users[0]
+    jobid, step = job_with_extern(site, user, "-c1", "--mem=100")
+    with session(site, user, "sleep 300") as (process, go):
+        go.touch()
+        site.configure_raw(f"StraysGrace=1\nStraysMinUID=1\n[User={user}]\nStrays=adopt\n")
+        planned = strays_of(site)
+        expect_equal((planned[process.pid]["action"], planned[process.pid]["job"]), ("adopt", str(jobid)), "what is done")
+        of_job = set(site.job_pids(jobid))
+        expect(not of_job & set(planned), f"processes of the job are among {planned}")
+        with holding(site) as said:
+            until(lambda: process.pid in step.members(), 60, f"it is in {step.path}: {kernel.read(said)}")
+        site.configure()
+    site.end(jobid)
 
 
 @case(on=["two-nodes"])

@@ -75,6 +75,10 @@ impl SchedulersPart for GridEnginePart {
         setup::starts_jobs(host)
     }
 
+    fn daemons(&self) -> &'static [&'static str] {
+        &["sge_execd", "sge_shepherd"]
+    }
+
     fn means(&self, text: &str, id: &str) -> Option<JobMatch> {
         of_parts(text, id)
     }

@@ -65,6 +65,14 @@ impl SchedulersPart for HtCondorPart {
         setup::after_undo(host)
     }
 
+    fn daemons(&self) -> &'static [&'static str] {
+        &["condor_startd", "condor_"]
+    }
+
+    fn keeps(&self, path: &str) -> bool {
+        path.split('/').any(|name| name.starts_with("htcondor") || name.starts_with("condor_"))
+    }
+
     fn means(&self, text: &str, id: &str) -> Option<JobMatch> {
         of_parts(text, id)
     }

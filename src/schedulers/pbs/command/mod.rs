@@ -68,6 +68,14 @@ impl SchedulersPart for PbsPart {
         setup::starts_jobs(host)
     }
 
+    fn daemons(&self) -> &'static [&'static str] {
+        &["pbs_mom", "pbs_demux"]
+    }
+
+    fn keeps(&self, path: &str) -> bool {
+        path.split('/').any(|name| name.starts_with("pbs_jobs") || name.starts_with("pbspro"))
+    }
+
     fn means(&self, text: &str, id: &str) -> Option<JobMatch> {
         means(text, id)
     }

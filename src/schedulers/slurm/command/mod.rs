@@ -4,8 +4,10 @@
 use std::path::Path;
 use std::time::Instant;
 
-use jobfence::config::{Named, SectionKind};
+use jobfence::config::{Config, Named, SectionKind};
+use jobfence::host::Host;
 use jobfence::job::Id;
+use jobfence::record::Owner;
 use jobfence::schedulers::slurm::conf::{self, Checked, Lines};
 use jobfence::schedulers::slurm::plugins::Slurm;
 
@@ -104,6 +106,20 @@ impl SchedulersPart for SlurmPart {
 
     fn reach(&self, job: &JobHere<'_>, deadline: Instant) -> Option<Result<Box<dyn ReachedJob>, String>> {
         idle::reach(job, deadline)
+    }
+
+    fn daemons(&self) -> &'static [&'static str] {
+        &["slurmd", "slurmstepd"]
+    }
+
+    fn newest_job(&self, host: &Host, config: &Config, uid: u32) -> jobfence::error::Result<Option<Id>> {
+        jobfence::schedulers::slurm::adopt::newest(host, config, uid)
+    }
+
+    fn adopt(&self, host: &Host, config: &Config, id: Owner) -> jobfence::error::Result<Option<String>> {
+        use jobfence::schedulers::slurm::adopt::{AdoptRequest, adopt};
+        let request = AdoptRequest { pid: Some(id.pid), id: Some(id), ..AdoptRequest::default() };
+        adopt(host, config, &request).map(|done| Some(done.to_string()))
     }
 
     fn chore(&self) -> Option<Box<dyn Chore>> {

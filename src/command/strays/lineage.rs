@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the schedulers' daemons of this host have to do with a process: one that a daemon has started is the scheduler's, and so is one in
+//! the cgroup of a daemon's unit, which no user can enter.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use jobfence::cgroup::layout::Hierarchy;
+use jobfence::cgroup::membership::Membership;
+use jobfence::host::Host;
+use jobfence::sys::process::{self, Owner};
+
+use super::accounts::StrayAccounts;
+use crate::schedulers;
+
+/// jobfence itself stands before the programs of some schedulers.
+const OURS: &str = "jobfence";
+
+/// More processes than any stand between one and init.
+const LONGEST: usize = 4096;
+
+/// A process that lives now, and what is known of those above it.
+pub struct Lineage<'a> {
+    host: &'a Host,
+    accounts: &'a StrayAccounts<'a>,
+    /// For each process that was looked at, whether a daemon is above it or it is one.
+    known: RefCell<BTreeMap<Owner, bool>>,
+    /// The cgroups of daemons.
+    places: RefCell<Vec<Membership>>,
+    /// Whether one of them starts the jobs of this node.
+    has_nodes_daemon: Cell<bool>,
+    /// That of the first process: what every process has says nothing.
+    first: Option<Membership>,
+}
+
+impl<'a> Lineage<'a> {
+    pub fn new(host: &'a Host, accounts: &'a StrayAccounts<'a>) -> Self {
+        let first = Membership::read(&host.proc, 1).ok();
+        Self {
+            host,
+            accounts,
+            known: RefCell::default(),
+            places: RefCell::default(),
+            has_nodes_daemon: Cell::new(false),
+            first,
+        }
+    }
+
+    /// Notes a daemon's cgroups, if the process is one.
+    pub fn note(&self, pid: i32, place: &Membership) {
+        let daemons = || schedulers::ALL.iter().flat_map(|part| part.daemons());
+        if !self.is_daemon(pid, daemons()) {
+            return;
+        }
+        if !self.places.borrow().contains(place) {
+            self.places.borrow_mut().push(place.clone());
+        }
+        let nodes = schedulers::ALL.iter().filter_map(|part| part.daemons().first());
+        if !self.has_nodes_daemon.get() && self.is_daemon(pid, nodes) {
+            self.has_nodes_daemon.set(true);
+        }
+    }
+
+    /// Whether a daemon was seen that starts jobs on this node.
+    pub fn has_nodes_daemon(&self) -> bool {
+        self.has_nodes_daemon.get()
+    }
+
+    /// Whether the process runs the program of a daemon, for a system account: a user can give any name to a program of the user's own, and
+    /// by a link also to a set-user-ID program.
+    fn is_daemon<'n>(&self, pid: i32, mut names: impl Iterator<Item = &'n &'static str>) -> bool {
+        let proc = &self.host.proc;
+        process::program(proc, pid).is_some_and(|program| names.any(|name| program.starts_with(name)))
+            && process::uid(proc, pid).is_some_and(|uid| self.accounts.is_systems(uid))
+            && !process::is_contained(proc, pid)
+    }
+
+    /// Whether a daemon has started the process, or what started it. Also `true` if that cannot be seen.
+    pub fn is_of_a_daemon(&self, id: Owner) -> bool {
+        let proc = &self.host.proc;
+        let (mut way, mut here) = (Vec::new(), id.pid);
+        let mut start = id.start;
+        let daemons = || schedulers::ALL.iter().flat_map(|part| part.daemons()).chain([&OURS]);
+        let found = loop {
+            if here <= 1 {
+                break false;
+            }
+            let this = match process::of(proc, here) {
+                // One that is younger than its child is another process.
+                Ok(Some(this)) if this.id.start <= start => this,
+                Ok(_) => break way.is_empty(),
+                Err(_) => break true,
+            };
+            if let Some(known) = self.known.borrow().get(&this.id) {
+                break *known;
+            }
+            if way.len() >= LONGEST || self.is_daemon(here, daemons()) {
+                break true;
+            }
+            way.push(this.id);
+            (here, start) = (this.parent, this.id.start);
+        };
+        self.known.borrow_mut().extend(way.into_iter().map(|id| (id, found)));
+        found
+    }
+
+    /// Whether the process is in a cgroup that is a daemon's.
+    pub fn is_in_a_daemons_cgroup(&self, place: &Membership) -> bool {
+        let places = self.places.borrow();
+        self.host.layout.hierarchies.iter().any(|hierarchy| {
+            place.path_in(hierarchy).is_some_and(|path| {
+                places.iter().filter_map(|daemon| self.telling(daemon, hierarchy)).any(|daemon| is_below(path, daemon))
+            })
+        })
+    }
+
+    /// The daemon's cgroup, if that tells the daemon from others.
+    fn telling<'d>(&self, daemon: &'d Membership, hierarchy: &Hierarchy) -> Option<&'d str> {
+        let path = daemon.path_in(hierarchy)?;
+        let first = self.first.as_ref().and_then(|first| first.path_in(hierarchy)).unwrap_or("/");
+        // An administrator may have started it in a session, or by a program that has started the sessions of users, too.
+        let is_units = path.ends_with(".service") && !path.split('/').any(|name| name == "user.slice");
+        (is_units && !is_below(first, path)).then_some(path)
+    }
+}
+
+/// Whether a path is the other one, or below it.
+fn is_below(path: &str, above: &str) -> bool {
+    let above = above.trim_end_matches('/');
+    path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_below_itself_and_below_the_root() {
+        assert!(is_below("/a/b", "/a") && is_below("/a", "/a") && is_below("/a", "/") && is_below("/", "/"));
+        assert!(!is_below("/ab", "/a") && !is_below("/", "/a"));
+    }
+}

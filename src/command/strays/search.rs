@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Finds the processes of users that are in no fence, and judges each.
+//!
+//! Most processes of a busy node are in fences, and of each of these only its cgroups are read. A process that ends while it is looked at
+//! may have started another, so the list of processes is read again then.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use jobfence::cgroup::membership::Membership;
+use jobfence::config::{Config, Loaded, Mode, OnError, StraysAction, at_or_above};
+use jobfence::error::{Error, Result};
+use jobfence::host::Host;
+use jobfence::record::tracked;
+use jobfence::scheduler::placement;
+use jobfence::schedulers::ALL;
+use jobfence::sys::process::{self, Owner};
+use nix::unistd::Pid;
+
+use super::accounts::{StrayAccount, StrayAccounts};
+use super::lineage::Lineage;
+use super::namespaces::{HostNamespaces, NamespaceMaker};
+use super::status::ProcessStatus;
+use crate::schedulers;
+
+/// How long one look may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often the list of processes is read in one look.
+const MOST_LISTS: usize = 20;
+
+/// A process of a user's that is in no fence.
+#[derive(Debug, Clone)]
+pub struct Stray {
+    pub id: Owner,
+    /// Whose it is.
+    pub uid: u32,
+    pub user: String,
+    /// What it calls itself.
+    pub name: String,
+    /// Its cgroup, where that tells most.
+    pub cgroup: String,
+    /// What the site wants. The error: why nothing is done to this process.
+    pub judged: std::result::Result<StraysAction, String>,
+}
+
+impl Stray {
+    /// What is to be done with it, if anything.
+    pub fn action(&self) -> Option<StraysAction> {
+        self.judged.as_ref().ok().copied()
+    }
+}
+
+/// All of them.
+pub struct FoundStrays {
+    pub all: Vec<Stray>,
+    /// Why nothing is done to any process now.
+    pub doubt: Option<String>,
+    /// Whether all processes were looked at.
+    pub is_whole: bool,
+}
+
+/// One look at the processes of this host.
+pub struct StraysSearch<'a> {
+    host: &'a Host,
+    config: &'a Config,
+    loaded: Option<&'a Loaded>,
+    accounts: &'a StrayAccounts<'a>,
+    lineage: Lineage<'a>,
+    namespaces: Result<HostNamespaces>,
+    /// Processes of jobs without a fence.
+    tracked: Result<BTreeSet<Owner>>,
+}
+
+impl<'a> StraysSearch<'a> {
+    pub fn new(
+        host: &'a Host,
+        (config, loaded): (&'a Config, Option<&'a Loaded>),
+        accounts: &'a StrayAccounts<'a>,
+    ) -> Self {
+        Self {
+            host,
+            config,
+            loaded,
+            accounts,
+            lineage: Lineage::new(host, accounts),
+            namespaces: HostNamespaces::read(&host.proc),
+            tracked: tracked::of_living(host, &config.run_dir),
+        }
+    }
+
+    /// Looks at every process. An error: none can be seen.
+    pub fn find(&self) -> Result<FoundStrays> {
+        if !self.host.has_cgroups() {
+            return Err(Error::new("no cgroups can be seen, so no process is known to be in no fence"));
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let mut candidates: Vec<i32> = Vec::new();
+        let mut seen: BTreeSet<i32> = BTreeSet::new();
+        let mut is_whole = true;
+        for _ in 0..MOST_LISTS {
+            let mut pids: Vec<i32> = self.host.proc.list(true)?.iter().filter_map(|name| name.parse().ok()).collect();
+            pids.retain(|pid| !seen.contains(pid));
+            // The last ones are the youngest, and may end first.
+            pids.reverse();
+            let mut has_vanished = false;
+            for pid in pids {
+                if Instant::now() >= deadline {
+                    is_whole = false;
+                    break;
+                }
+                seen.insert(pid);
+                match self.is_candidate(pid) {
+                    Ok(Some(true)) => candidates.push(pid),
+                    Ok(Some(false)) => {}
+                    Ok(None) | Err(_) => has_vanished = true,
+                }
+            }
+            if !has_vanished || !is_whole {
+                break;
+            }
+        }
+        // A daemon can be among those that were not looked at.
+        let doubt =
+            if is_whole { self.doubt() } else { Some("not all processes could be looked at in time".to_owned()) };
+        candidates.sort_unstable();
+        process::in_turn(&mut candidates, &self.host.proc);
+        let mut all = BTreeMap::new();
+        for pid in candidates {
+            if Instant::now() >= deadline {
+                is_whole = false;
+                break;
+            }
+            if let Some(stray) = self.judge(pid) {
+                all.insert(stray.id, stray);
+            }
+        }
+        Ok(FoundStrays { all: all.into_values().collect(), doubt, is_whole })
+    }
+
+    /// Whether a process can be a stray at all. Notes the schedulers' daemons. `None`: it is gone.
+    fn is_candidate(&self, pid: i32) -> Result<Option<bool>> {
+        let Some(place) = self.place(pid)? else { return Ok(None) };
+        if self.is_placed(&place) {
+            return Ok(Some(false));
+        }
+        let Some(status) = ProcessStatus::read(&self.host.proc, pid)? else { return Ok(None) };
+        if self.accounts.is_systems(status.uid()) {
+            self.lineage.note(pid, &place);
+            return Ok(Some(false));
+        }
+        Ok(Some(true))
+    }
+
+    fn place(&self, pid: i32) -> Result<Option<Membership>> {
+        match Membership::read(&self.host.proc, pid) {
+            Ok(place) => Ok(Some(place)),
+            Err(error) if error.is_gone() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a process with these cgroups is in a fence, or where a scheduler keeps jobs.
+    fn is_placed(&self, place: &Membership) -> bool {
+        self.host.layout.hierarchies.iter().any(|hierarchy| {
+            let Some(path) = place.path_in(hierarchy) else { return false };
+            let below = hierarchy.below_mount(path).and_then(|below| below.strip_prefix(&self.host.base));
+            below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                || placement(ALL, place, hierarchy).is_some()
+                // What is below user.slice can have been named by a user.
+                || !path.split('/').any(|name| name == "user.slice")
+                    && schedulers::ALL.iter().any(|part| part.keeps(path))
+        })
+    }
+
+    /// Whether a stray is what it was, and the site wants this of it.
+    pub fn is_still(&self, stray: &Stray, action: StraysAction) -> bool {
+        let now = self.judge(stray.id.pid);
+        now.is_some_and(|now| now.id == stray.id && now.uid == stray.uid && now.action() == Some(action))
+    }
+
+    /// What a process is now, if it is a user's in no fence.
+    pub fn judge(&self, pid: i32) -> Option<Stray> {
+        let proc = &self.host.proc;
+        let id = Owner::from_pid(proc, pid).ok().flatten()?;
+        let place = self.place(pid).ok().flatten().filter(|place| !self.is_placed(place))?;
+        let status = ProcessStatus::read(proc, pid).ok().flatten()?;
+        if self.accounts.is_systems(status.uid()) {
+            return None;
+        }
+        let (uid, judged) = match self.owner(pid, &status) {
+            Ok((uid, account)) => (uid, self.wanted(id, &status, (&place, uid), &account)),
+            Err(why) => (status.uid(), Err(why)),
+        };
+        let account = self.accounts.get(uid);
+        let stray = Stray {
+            id,
+            uid,
+            user: account.name.unwrap_or_else(|| uid.to_string()),
+            name: status.name.clone(),
+            cgroup: self.telling(&place),
+            judged,
+        };
+        // All of that is of one process, which has not become another user's meanwhile.
+        let same = Owner::from_pid(proc, pid) == Ok(Some(id))
+            && ProcessStatus::read(proc, pid).is_ok_and(|now| now.is_some_and(|now| now.uids == status.uids));
+        same.then_some(stray)
+    }
+
+    /// Whose the process is. An error: that is not certain, and why.
+    fn owner(&self, pid: i32, status: &ProcessStatus) -> std::result::Result<(u32, StrayAccount), String> {
+        let uid = status.uid();
+        if status.uids.iter().any(|uid| self.accounts.is_systems(*uid)) {
+            return Err("it runs a set-user-ID program of a system account".to_owned());
+        }
+        let account = self.accounts.get(uid);
+        let maker = self.namespaces.as_ref().map_err(ToString::to_string)?.maker(&self.host.proc, pid);
+        match maker.map_err(|error| error.to_string())? {
+            NamespaceMaker::Host if account.name.is_none() => Err("this node knows no account with its uid".to_owned()),
+            NamespaceMaker::Host => Ok((uid, account)),
+            NamespaceMaker::User(maker) if maker == uid && account.name.is_some() => Ok((uid, account)),
+            // A uid that newuidmap(1) has lent to the user.
+            NamespaceMaker::User(maker) if !self.accounts.is_systems(maker) && account.name.is_none() => {
+                let account = self.accounts.get(maker);
+                match (&account.name, &account.action) {
+                    (None, _) => Err("this node knows no account with its uid".to_owned()),
+                    (_, Ok(StraysAction::Adopt)) => {
+                        Err("it has a subordinate uid, and no job of its user has a place for that".to_owned())
+                    }
+                    _ => Ok((maker, account)),
+                }
+            }
+            NamespaceMaker::User(_) => Err("its namespaces are another user's".to_owned()),
+            NamespaceMaker::Another => {
+                Err("root has made its namespaces: it can be a container's, or a service's".to_owned())
+            }
+        }
+    }
+
+    /// What is to be done. An error: why nothing is.
+    fn wanted(
+        &self,
+        id: Owner,
+        status: &ProcessStatus,
+        (place, uid): (&Membership, u32),
+        account: &StrayAccount,
+    ) -> std::result::Result<StraysAction, String> {
+        let proc = &self.host.proc;
+        if self.lineage.is_of_a_daemon(id) {
+            return Err("a scheduler's daemon has started it, or what started it".to_owned());
+        }
+        if self.lineage.is_in_a_daemons_cgroup(place) {
+            return Err("it is in the cgroup of a scheduler's daemon".to_owned());
+        }
+        let tracked = self.tracked.as_ref().map_err(|error| format!("jobs without a fence are not known: {error}"))?;
+        let this = process::of(proc, id.pid).map_err(|error| error.to_string())?.ok_or("it has ended")?;
+        if !tracked.is_empty() && tracked::is_of(self.host, tracked, &this) {
+            return Err("it is a job's that runs without a fence".to_owned());
+        }
+        if status.tracer != 0 {
+            let tracer = ProcessStatus::read(proc, status.tracer).ok().flatten();
+            if tracer.is_none_or(|tracer| tracer.uids != status.uids) {
+                return Err("a process that is not its user's traces it".to_owned());
+            }
+        }
+        let allowed = self.paths(place).find_map(|path| at_or_above(&self.config.strays_allow, path));
+        if let Some(allowed) = allowed {
+            return Err(format!("StraysAllow has {allowed}"));
+        }
+        match account.action.clone()? {
+            StraysAction::Off => Err(format!("Strays=off holds for uid {uid}")),
+            action => Ok(action),
+        }
+    }
+
+    fn paths<'p>(&'p self, place: &'p Membership) -> impl Iterator<Item = &'p str> {
+        self.host.layout.hierarchies.iter().filter_map(|hierarchy| place.path_in(hierarchy))
+    }
+
+    /// The longest of its paths: a hierarchy that nobody uses has all processes at the top.
+    fn telling(&self, place: &Membership) -> String {
+        self.paths(place).max_by_key(|path| path.len()).unwrap_or("/").to_owned()
+    }
+
+    fn doubt(&self) -> Option<String> {
+        if !self.lineage.has_nodes_daemon() {
+            return Some("no daemon is seen that starts jobs on this node".to_owned());
+        }
+        if !matches!(process::pidfd_open(Pid::this()), Ok(Some(Some(_)))) {
+            return Some("this kernel has no handles of processes (pidfd_open, from Linux 5.3 on)".to_owned());
+        }
+        doubt(self.config, self.loaded)
+    }
+}
+
+/// Why, by the configuration, a process in no fence can be a job's.
+pub fn doubt(config: &Config, loaded: Option<&Loaded>) -> Option<String> {
+    let of = |config: &Config| match (config.mode, config.on_error.general()) {
+        (Mode::Off, _) => Some("Mode=off, so jobs run without a fence"),
+        (Mode::Observe, _) => Some("Mode=observe"),
+        (_, OnError::Warn) => Some("OnError=warn, so a job can run without a fence"),
+        _ => None,
+    };
+    let in_a_section = || {
+        loaded?.one_by_one().find_map(|candidate| {
+            let why = of(&candidate.config)?;
+            Some(format!("{why} ({})", candidate.sections.join(", ")))
+        })
+    };
+    of(config).map(str::to_owned).or_else(in_a_section)
+}

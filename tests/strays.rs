@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Strays: users' processes that are in no fence, on a host with a scheduler's daemon. The daemon is a program with the name of one.
+//!
+//! Other tests run beside these: only of one leased account anything is asked, by a section of the configuration.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use jobfence::cgroup::layout::Layout;
+use jobfence::config::Config;
+use jobfence::fence::Fence;
+use jobfence::host::Host;
+use jobfence::job::{Cpus, Grant, Id, JobKey};
+use jobfence::policy;
+use jobfence::sys::dir::Dir;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, User};
+
+mod common;
+
+use common::until;
+
+struct Site {
+    top: tempfile::TempDir,
+    base: common::Base,
+    user: User,
+    _lease: common::Lease,
+    /// Ended with the test, in any case.
+    children: Vec<Child>,
+}
+
+impl Site {
+    /// `None`: the test is skipped.
+    fn new(test: &str) -> Option<Self> {
+        let base = common::Base::if_root("strays", test)?;
+        let Some((lease, user)) = common::account() else {
+            common::skip("all accounts of the system are in use");
+            return None;
+        };
+        let top = tempfile::tempdir().unwrap();
+        fs::set_permissions(top.path(), Permissions::from_mode(0o755)).unwrap();
+        fs::create_dir(top.path().join("home")).unwrap();
+        nix::unistd::chown(&top.path().join("home"), Some(user.uid), Some(user.gid)).unwrap();
+        let mut site = Self { top, base, user, _lease: lease, children: Vec::new() };
+        let daemon = site.program("/bin/sleep", "slurmd");
+        site.start(Command::new(daemon).arg("3000"));
+        Some(site)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.top.path().join(name)
+    }
+
+    /// A copy of a program under another name.
+    fn program(&self, from: &str, name: &str) -> PathBuf {
+        let to = self.path(name);
+        // By a program: another test's child would have the file open for writing, so that nobody could run it.
+        assert!(Command::new("cp").args(["-L", from]).arg(&to).status().unwrap().success());
+        to
+    }
+
+    /// What the file says of all, and of the user.
+    fn configure(&self, all: &str, of_user: &str) -> PathBuf {
+        let (base, run, name) = (&self.base.name, self.path("run"), &self.user.name);
+        let text =
+            format!("CgroupBase={base} RunDir={} StraysMinUID=1 {all}\n[User={name}]\n{of_user}\n", run.display());
+        let file = self.path("jobfence.conf");
+        fs::write(&file, text).unwrap();
+        file
+    }
+
+    fn jobfence(&self, subcommand: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
+        command.arg(subcommand).arg("--config").arg(self.path("jobfence.conf")).stdin(Stdio::null());
+        command
+    }
+
+    fn start(&mut self, command: &mut Command) -> i32 {
+        // A group of its own, to end what it starts.
+        let child = command.stdin(Stdio::null()).process_group(0).spawn().unwrap();
+        let pid = child.id().cast_signed();
+        self.children.push(child);
+        pid
+    }
+
+    /// A process of the user's.
+    fn run(&mut self, words: &[&str]) -> i32 {
+        let (uid, gid) = (self.user.uid.as_raw(), self.user.gid.as_raw());
+        let home = self.path("home");
+        self.start(Command::new(words[0]).args(&words[1..]).uid(uid).gid(gid).current_dir(home))
+    }
+
+    /// `jobfence hold`, and what it says.
+    fn hold(&mut self) -> PathBuf {
+        let said = self.path("said");
+        let mut hold = self.jobfence("hold");
+        hold.stdout(Stdio::null()).stderr(File::create(&said).unwrap());
+        self.start(&mut hold);
+        said
+    }
+
+    /// What would be done with each process of the user's, and why.
+    fn listed(&self) -> BTreeMap<i32, (String, String)> {
+        let done = self.jobfence("strays").arg("--json").output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        let found: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+        let one = |value: &serde_json::Value| {
+            let pid = i32::try_from(value["pid"].as_i64().unwrap()).unwrap();
+            (pid, (text(&value["action"]), text(&value["why"])))
+        };
+        let all = found["processes"].as_array().unwrap().iter();
+        all.filter(|value| value["uid"].as_u64() == Some(self.user.uid.as_raw().into())).map(one).collect()
+    }
+
+    fn host(&self) -> (Host, Config) {
+        let config =
+            Config { cgroup_base: Some(self.base.name.clone()), run_dir: self.path("run"), ..Config::default() };
+        (Host::read(&config).unwrap(), config)
+    }
+
+    /// The user's job, as Slurm's extern step has it. This process is its daemon.
+    fn job(&self, job: &str) -> LiveJob {
+        let (host, config) = self.host();
+        let uid = self.user.uid.as_raw();
+        let key = JobKey { node: None, uid, job: Id::new(job).unwrap(), step: Id::new("extern").unwrap() };
+        let mut fence = common::open(&host, &config, &key, None).unwrap();
+        let grant = Grant::whole(Some(Cpus::whole(1)), Some(100 << 20));
+        assert!(fence.limit(&policy::plan(&config, &grant).0).is_empty());
+        LiveJob { path: fence.path().unwrap(), host, fence }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // The last one is `jobfence hold`, if there is one.
+        for child in self.children.iter_mut().rev() {
+            let _ = kill(Pid::from_raw(-child.id().cast_signed()), Signal::SIGKILL);
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+struct LiveJob {
+    host: Host,
+    fence: Fence,
+    path: String,
+}
+
+impl LiveJob {
+    fn has(&self, pid: i32) -> bool {
+        fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text.contains(&self.path))
+    }
+
+    fn take(&mut self, pid: i32) {
+        let errors = self.fence.attach(&self.host, pid, None).unwrap();
+        assert!(errors.is_empty(), "{errors:?}");
+    }
+}
+
+impl Drop for LiveJob {
+    fn drop(&mut self) {
+        let _ = self.fence.close(common::soon());
+    }
+}
+
+/// Whether a process is there, and has not ended.
+fn lives(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X'])))
+}
+
+fn says(said: &Path, words: &str) -> bool {
+    fs::read_to_string(said).is_ok_and(|text| text.contains(words))
+}
+
+#[test]
+fn a_stray_is_reported_once_and_lives() {
+    let Some(mut site) = Site::new("reported") else { return };
+    let metrics = site.path("jobfence.prom");
+    let all = format!("Strays=off StraysGrace=1 ReapInterval=1 MetricsFile={}", metrics.display());
+    site.configure(&all, "Strays=report");
+    let pid = site.run(&["sleep", "1000"]);
+    assert_eq!(site.listed()[&pid], ("report".to_owned(), "after 1 s".to_owned()));
+    let said = site.hold();
+    let name = site.user.name.clone();
+    let words = format!("1 process of {name} is in no fence (Strays in jobfence.conf): {pid} sleep in /");
+    until("the line in the log", || says(&said, &words));
+    let line = format!("jobfence_stray_processes{{user=\"{name}\"}} 1\n");
+    until("the metric", || says(&metrics, &line));
+    // The metrics are written again each second: by then there was another look.
+    fs::remove_file(&metrics).unwrap();
+    until("more metrics", || says(&metrics, &line));
+    assert_eq!(fs::read_to_string(&said).unwrap().matches(&words).count(), 1);
+    assert!(lives(pid));
+}
+
+#[test]
+fn hostile_strays_are_killed_and_all_others_are_spared() {
+    let Some(mut site) = Site::new("killed") else { return };
+    let (uid, name) = (site.user.uid.as_raw(), site.user.name.clone());
+    // A cgroup that the site allows.
+    let layout = Layout::read(&Dir::open("/proc").unwrap(), Path::new("/sys/fs/cgroup")).unwrap();
+    let top = layout.hierarchies.iter().find(|one| one.has("freezer") || one.has("pids")).unwrap();
+    let allowed = format!("jobfence-strays-allowed-{}", std::process::id());
+    fs::create_dir(top.mount.join(&allowed)).unwrap();
+    let below = top.in_proc(&format!("/{}", allowed.replace("allowed", "a*d")));
+    site.configure(&format!("Strays=off StraysGrace=1 StraysAllow={below}"), "Strays=kill");
+
+    let mut spared: Vec<(&str, i32, &str)> = Vec::new();
+    let mut job = site.job("7");
+    let fenced = site.run(&["sleep", "1001"]);
+    job.take(fenced);
+    let in_allowed = site.run(&["sleep", "1002"]);
+    fs::write(top.mount.join(&allowed).join("cgroup.procs"), in_allowed.to_string()).unwrap();
+    spared.push(("allowed", in_allowed, "StraysAllow has /"));
+    // A set-user-ID program of root's; `su` waits in the same way.
+    let setuid = site.program("/bin/sleep", "setuid");
+    fs::set_permissions(&setuid, Permissions::from_mode(0o4755)).unwrap();
+    let is_nosuid = || common_flags(site.top.path());
+    if !is_nosuid() {
+        let pid = site.run(&[setuid.to_str().unwrap(), "1003"]);
+        until("root's rights", || {
+            fs::read_to_string(format!("/proc/{pid}/status")).unwrap().contains(&format!("Uid:\t{uid}\t0"))
+        });
+        spared.push(("set-user-ID", pid, "it runs a set-user-ID program"));
+    }
+    // What a scheduler's daemon starts, although that has no fence; its parent is gone from it by a double fork.
+    let shepherd = site.program("/bin/bash", "sge_shepherd");
+    let note = site.path("home/of_daemon");
+    let script = format!(
+        "setpriv --reuid={uid} --regid={uid} --clear-groups sh -c 'echo $$ >{}; exec sleep 1004' & wait",
+        note.display()
+    );
+    site.start(Command::new(&shepherd).args(["-c", &script]));
+    spared.push(("the daemon's", pid_in(&note), "a scheduler's daemon has started it"));
+    // A container's, as root has made it.
+    let note = site.path("home/in_container");
+    let script = format!(
+        "setpriv --reuid={uid} --regid={uid} --clear-groups sh -c 'echo $$ >{}; exec sleep 1005'",
+        note.display()
+    );
+    site.start(Command::new("unshare").args(["--mount", "--propagation", "slave", "sh", "-c", &script]));
+    spared.push(("in root's namespace", pid_in(&note), "root has made its namespaces"));
+    for (what, pid, why) in &spared {
+        let listed = site.listed();
+        let (action, said) = listed.get(pid).unwrap_or_else(|| panic!("{what}: {pid} is not in {listed:?}"));
+        assert!(action == "nothing" && said.starts_with(why), "{what}: {action}, {said}");
+    }
+    assert!(!site.listed().contains_key(&fenced));
+
+    let mut ended: Vec<(&str, i32)> = Vec::new();
+    ended.push(("plain", site.run(&["sleep", "1010"])));
+    ended.push(("deaf", site.run(&["sh", "-c", "trap '' TERM HUP; while :; do sleep 1; done"])));
+    // It bears a daemon's name, as process and as program, and so does what is below it.
+    let renamed = site.program("/bin/bash", "slurmstepd");
+    ended.push(("renamed", site.run(&[renamed.to_str().unwrap(), "-c", "sleep 1011; :"])));
+    ended.push(("nested", site.run(&["unshare", "--user", "--map-root-user", "--mount", "sleep", "1012"])));
+    ended.push((
+        "init of its own",
+        site.run(&["unshare", "--user", "--map-root-user", "--pid", "--fork", "sleep", "1013"]),
+    ));
+    let traced = "import ctypes, os, signal\n\
+        child = os.fork()\n\
+        if not child:\n    ctypes.CDLL(None).ptrace(0, 0, 0, 0)\n    os.kill(os.getpid(), signal.SIGSTOP)\n    signal.pause()\n\
+        os.waitpid(child, 0x40000000)\n\
+        while True: signal.pause()\n";
+    ended.push(("tracer", site.run(&["python3", "-S", "-c", traced])));
+    // Each lives for a moment only, in a session of its own, and leaves another one behind.
+    let chain = "import os, time\n\
+        while True:\n\
+        \x20   if os.fork(): os._exit(0)\n\
+        \x20   os.setsid()\n\
+        \x20   time.sleep(0.02)\n";
+    ended.push(("chain", site.run(&["python3", "-S", "-c", chain])));
+    let of_user = move || -> Vec<i32> {
+        let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        pids.filter(|pid: &i32| {
+            lives(*pid)
+                && fs::read_to_string(format!("/proc/{pid}/status"))
+                    .is_ok_and(|text| text.contains(&format!("Uid:\t{uid}\t{uid}\t")))
+        })
+        .collect()
+    };
+    until("the tracer's child", || {
+        of_user().iter().any(|pid| {
+            fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|text| !text.contains("TracerPid:\t0"))
+        })
+    });
+    assert!(site.listed().values().filter(|(action, _)| action == "kill").count() >= ended.len());
+
+    let said = site.hold();
+    let left: Vec<i32> = [fenced].into_iter().chain(spared.iter().map(|(_, pid, _)| *pid)).collect();
+    // The parents of those that are spared are root's.
+    until("only those that are spared are left", || of_user().iter().all(|pid| left.contains(pid)));
+    for (what, pid) in &ended {
+        assert!(!lives(*pid), "{what}");
+    }
+    assert!(
+        says(&said, &format!(" of {name} were in no fence (Strays in jobfence.conf), and got SIGTERM: ")),
+        "{}",
+        fs::read_to_string(&said).unwrap()
+    );
+    until("the words", || says(&said, &format!(" of {name} got SIGKILL: they stayed in no fence after SIGTERM")));
+    // After another round, too.
+    let next = site.run(&["sleep", "2000"]);
+    until("the next one ends", || !lives(next));
+    for (what, pid, _) in &spared {
+        assert!(lives(*pid), "{what}: {}", fs::read_to_string(&said).unwrap());
+    }
+    assert!(lives(fenced) && job.has(fenced));
+    drop(site);
+    until("the allowed cgroup is empty", || fs::remove_dir(top.mount.join(&allowed)).is_ok());
+}
+
+/// Whether set-user-ID programs do nothing there.
+fn common_flags(path: &Path) -> bool {
+    nix::sys::statvfs::statvfs(path).unwrap().flags().contains(nix::sys::statvfs::FsFlags::ST_NOSUID)
+}
+
+fn pid_in(note: &Path) -> i32 {
+    let read = || fs::read_to_string(note).ok().filter(|text| text.ends_with('\n'));
+    until("the process has noted its number", || read().is_some());
+    let pid = read().unwrap().trim().parse().unwrap();
+    until("its program", || fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "sleep"));
+    pid
+}
+
+#[test]
+fn a_stray_goes_into_its_users_newest_job() {
+    let Some(mut site) = Site::new("adopted") else { return };
+    site.configure("Strays=off StraysGrace=1", "Strays=adopt");
+    let pid = site.run(&["sh", "-c", "sleep 1000 & wait"]);
+    until("its child", || site.listed().len() >= 2);
+    assert_eq!(site.listed()[&pid].1, "its user has no job on this node that it can go into");
+    let said = site.hold();
+    let name = site.user.name.clone();
+    until("the complaint", || says(&said, &format!("processes of {name} stay in no fence: ")));
+    let job = site.job("8");
+    until("it is in the job", || job.has(pid));
+    until("and so is its child, and nothing is left", || site.listed().is_empty());
+    until("the words", || {
+        says(
+            &said,
+            &format!(" of {name} were in no fence (Strays in jobfence.conf), and went into a job: {pid} sh in /"),
+        )
+    });
+    let complaints = fs::read_to_string(&said).unwrap().matches("stay in no fence").count();
+    assert_eq!(complaints, 1, "{}", fs::read_to_string(&said).unwrap());
+}
+
+#[test]
+fn what_may_be_a_jobs_is_only_reported() {
+    let Some(mut site) = Site::new("doubt") else { return };
+    let pid = site.run(&["sleep", "1000"]);
+    for (all, more, why) in [
+        ("Mode=observe", "", "Mode=observe"),
+        ("OnError=warn", "", "OnError=warn, so a job can run without a fence"),
+        ("", "\n[Partition=x]\nOnError=warn", "OnError=warn, so a job can run without a fence ([Partition=x])"),
+    ] {
+        site.configure(&format!("Strays=off StraysGrace=1 {all}"), &format!("Strays=kill{more}"));
+        assert_eq!(site.listed()[&pid], ("report".to_owned(), format!("and nothing more, since {why}")));
+    }
+    let said = site.hold();
+    until("the line in the log", || says(&said, "; nothing more is done, since OnError=warn, so a job"));
+    assert!(lives(pid));
+    let check = site.jobfence("check").output().unwrap();
+    site.configure("Strays=kill Mode=observe", "Strays=off");
+    let with = site.jobfence("check").output().unwrap();
+    let has = |output: &std::process::Output| {
+        String::from_utf8_lossy(&output.stdout).contains("are only reported, since Mode=observe")
+    };
+    assert_eq!([has(&check), has(&with)], [false, true]);
+}
+
+/// Where no daemon of a scheduler is, the processes of users are the node's purpose.
+#[test]
+fn nothing_is_done_on_a_node_without_a_scheduler() {
+    let Some(site) = Site::new("login") else { return };
+    site.configure("Strays=off StraysGrace=1", "Strays=kill");
+    let uid = site.user.uid.as_raw();
+    let script = format!(
+        "setpriv --reuid={uid} --regid={uid} --clear-groups sleep 1000 & \
+         while ! grep -q sleep /proc/$!/comm; do sleep 0.1; done; {} strays --json --config {}; kill $!",
+        env!("CARGO_BIN_EXE_jobfence"),
+        site.path("jobfence.conf").display()
+    );
+    let words = ["--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", &script];
+    let done = Command::new("unshare").args(words).stdin(Stdio::null()).output().unwrap();
+    let text = String::from_utf8(done.stdout).unwrap();
+    let why = "no daemon is seen that starts jobs on this node";
+    assert!(
+        text.contains(&format!("\"action\":\"report\",\"why\":\"and nothing more, since {why}\"")),
+        "{text} {:?}",
+        done.stderr
+    );
+}
+
+#[test]
+fn a_user_cannot_ask_what_others_run() {
+    let Some(mut site) = Site::new("asked") else { return };
+    site.configure("Strays=kill", "Strays=kill");
+    let program = site.program(env!("CARGO_BIN_EXE_jobfence"), "jobfence");
+    let pid = site.run(&[program.to_str().unwrap(), "strays", "-o", "Strays=kill"]);
+    let child = site.children.iter_mut().find(|child| child.id().cast_signed() == pid).unwrap();
+    assert!(!child.wait().unwrap().success());
+}
