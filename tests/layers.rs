@@ -22,6 +22,7 @@ const LAYERS: &[&[&str]] = &[
     &["config", "requests", "policy", "host"],
     &["scheduler"],
     &["record"],
+    &["private"],
     &["fence"],
     &["report"],
     &["janitor"],

@@ -202,7 +202,7 @@ fn make<T>(
         let cores = cores_of_run((&host, config), (&request.job, request.run), &request.granted)?;
         let (gpus, noted) = (&chosen.devices, Some(&noted(&facts, &request.granted)));
         let begin =
-            Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder, gpus, noted };
+            Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder, gpus, noted, owner: None };
         let mut of_job = policy::Limits::default();
         let planned = || {
             let (mut plan, errors) = plan(&resolved, &request.granted, gpus, &cores);

@@ -5,17 +5,19 @@ use std::time::Instant;
 
 use crate::cgroup::membership::Membership;
 use crate::config::{Config, Loaded, Mode, Resolved};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::fence::{self, Fence, LimitError, Opening};
 use crate::host::Host;
 use crate::janitor;
 use crate::job::JobKey;
-use crate::launch::early_move;
+use crate::launch::{early_move, end};
 use crate::launch::refuse::{NotFenced, bear};
 use crate::launch::tell::AskedProcesses;
 use crate::log;
 use crate::policy::Plan;
+use crate::private::{self, JobsUser, PrivateDirs};
+use crate::record::Records;
 use crate::record::holder::Holder;
 use crate::record::noted::Noted;
 use crate::requests::UserRequests;
@@ -42,6 +44,9 @@ pub struct Begin<'a> {
     pub gpus: &'a [String],
     /// What those processes must know about the job, for the usage log and the metrics.
     pub noted: Option<&'a Noted>,
+    /// The user to whom the job's own directories belong. `None`: the entry point does not start the job's processes, so it cannot put them
+    /// where these directories are.
+    pub owner: Option<JobsUser>,
 }
 
 /// A step that is fenced.
@@ -53,6 +58,8 @@ pub struct Begun {
     pub plan: Plan,
     /// Whether something that a dead step daemon left could not be removed.
     pub leftovers: bool,
+    /// The job's own directories, which each of its processes must enter.
+    pub private: Option<PrivateDirs>,
 }
 
 /// The configuration for a job with these facts.
@@ -67,7 +74,7 @@ impl Begin<'_> {
     ///
     /// `plan` is called after the leftovers of dead step daemons were removed.
     pub fn open(&self, plan: impl FnOnce() -> (Plan, Vec<LimitError>)) -> Result<Begun, NotFenced> {
-        let Self { host, config, schedulers, key, requests, daemon, holder, gpus, noted } = *self;
+        let Self { host, config, schedulers, key, requests, daemon, holder, gpus, noted, owner } = *self;
         // As early as possible. If the directories are the scheduler's, the scheduler moves the process.
         early_move::ask(&config.run_dir);
         let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));
@@ -91,8 +98,12 @@ impl Begin<'_> {
             fence.note_allocated(noted);
         }
         let noted = noted.filter(|_| config.usage_log.is_some()).cloned().unwrap_or_default();
-        match bear(key, config, requests, errors).and_then(|()| Ok(fence.hand_over(asked, noted)?)) {
-            Ok(()) => Ok(Begun { fence, plan, leftovers }),
+        let done = bear(key, config, requests, errors).and_then(|()| {
+            fence.hand_over(asked, noted)?;
+            Ok(own_directories(config, key, owner)?)
+        });
+        match done {
+            Ok(private) => Ok(Begun { fence, plan, leftovers, private }),
             Err(why) => {
                 abandon(&mut fence, config);
                 Err(why)
@@ -101,9 +112,27 @@ impl Begin<'_> {
     }
 }
 
+/// The job's own directories, if the site wants them.
+fn own_directories(config: &Config, key: &JobKey, owner: Option<JobsUser>) -> Result<Option<PrivateDirs>> {
+    if !private::is_wanted(config) {
+        return Ok(None);
+    }
+    let owner = owner.ok_or_else(|| {
+        Error::new("PrivateTmp does not work here: the job's processes are not started by jobfence")
+            .hint("set PrivateTmp=none in jobfence.conf on this node")
+    })?;
+    PrivateDirs::make(config, &Records::open(&config.run_dir)?, &key.parents(), owner).map(Some)
+}
+
 /// Removes a fence of a refused step; no process has been in it.
 pub fn abandon(fence: &mut Fence, config: &Config) {
-    let _ = fence.close(Instant::now() + config.cleanup_timeout);
+    let deadline = Instant::now() + config.cleanup_timeout;
+    let _ = fence.close(deadline);
+    if private::is_wanted(config)
+        && let Ok(Some(private)) = PrivateDirs::find(config, &fence.key().parents())
+    {
+        end::remove_private(&private, fence, deadline);
+    }
 }
 
 /// Removes what dead step daemons left: only jobfence does, and a launch is an opportunity. Returns whether something could not be removed.

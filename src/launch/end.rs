@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The end of a step: nothing is left of it, or a sentence says what is.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::fence::Fence;
+use crate::log;
+use crate::private::PrivateDirs;
+use crate::record::Records;
 
 /// Ends the processes in the fence and removes it. Returns a sentence if something remains for the janitor.
 ///
@@ -16,5 +19,16 @@ pub fn close(fence: &mut Fence, deadline: Instant, mut again: impl FnMut(&Error)
             Err(error) if again(&error) => {}
             Err(error) => return Some(format!("{}: cannot remove the step's directories yet: {error}", fence.key())),
         }
+    }
+}
+
+/// How long the end of a step may be busy with the job's own directories. What is left is the janitor's.
+const PATIENCE_TO_REMOVE: Duration = Duration::from_secs(2);
+
+/// Removes the job's own directories behind its last step, whose fence is closed.
+pub fn remove_private(private: &PrivateDirs, fence: &Fence, deadline: Instant) {
+    let deadline = deadline.min(Instant::now() + PATIENCE_TO_REMOVE);
+    if let Err(error) = Records::open(private.run_dir()).and_then(|records| private.end(&records, deadline)) {
+        log::error!("{}: cannot remove the job's own directories yet: {error}", fence.key());
     }
 }

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Makes a job's own directories, and finds them again.
+
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::AtFlags;
+use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
+use nix::unistd::{Gid, Uid, fchownat, geteuid, gethostname};
+
+use super::space;
+use crate::config::{Config, Mode as ConfigMode};
+use crate::error::{Error, Result};
+use crate::record::{Records, make_directory};
+use crate::sys::dir::Dir;
+use crate::sys::mount;
+
+/// In `RunDir`: a tmpfs with a directory for each job that has its own directories.
+pub(super) const DIRECTORY: &str = "private";
+/// In such a directory: which paths are the job's own.
+const NOTE: &str = "paths";
+/// Likewise: the job's tmpfs.
+pub(super) const TMPFS: &str = "tmpfs";
+/// The first line of a note.
+const VERSION: &str = "jobfence-private 1";
+/// How long another process may have the lock.
+pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Directories of which only root gets into the next one.
+const ROOTS: Mode = Mode::S_IRWXU;
+/// As on the host: for a program that runs as another user within the job.
+const USERS: Mode = Mode::from_bits_truncate(0o1777);
+
+/// Whether jobs with this configuration have directories of their own.
+pub fn is_wanted(config: &Config) -> bool {
+    !config.private_tmp.is_empty() && config.mode == ConfigMode::Enforce
+}
+
+/// The user of a job, to whom its directories belong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobsUser {
+    /// The user.
+    pub uid: u32,
+    /// The user's group in the job.
+    pub gid: u32,
+}
+
+/// The directories of one job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrivateDirs {
+    /// `RunDir`.
+    pub(super) run_dir: PathBuf,
+    /// The directories above the job's steps, by which the records name the job.
+    pub(super) parents: Vec<String>,
+    pub(super) note: PrivateNote,
+    pub(super) shares: Vec<PathBuf>,
+}
+
+/// What is kept about a job's directories, since the configuration may change while it runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct PrivateNote {
+    /// The job's directory on disk.
+    pub(super) disk: Option<PathBuf>,
+    /// The paths that are on disk.
+    pub(super) on_disk: Vec<PathBuf>,
+    /// The paths that are in the tmpfs.
+    pub(super) in_tmpfs: Vec<PathBuf>,
+}
+
+impl PrivateNote {
+    fn text(&self) -> String {
+        let line = |key: &'static str| move |path: &PathBuf| format!("{key}={}\n", path.display());
+        let lines: String = (self.disk.iter().map(line("disk")))
+            .chain(self.on_disk.iter().map(line("on_disk")))
+            .chain(self.in_tmpfs.iter().map(line("in_tmpfs")))
+            .collect();
+        format!("{VERSION}\n{lines}end\n")
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let lines = text.strip_prefix(VERSION)?.strip_prefix('\n')?.strip_suffix("end\n")?;
+        let mut note = Self::default();
+        for line in lines.lines() {
+            let (key, path) = line.split_once("=/")?;
+            let path = Path::new("/").join(path);
+            match key {
+                "disk" => note.disk = Some(path),
+                "on_disk" => note.on_disk.push(path),
+                "in_tmpfs" => note.in_tmpfs.push(path),
+                _ => return None,
+            }
+        }
+        Some(note)
+    }
+
+    /// `None`: there is none, since the job's directories are not complete.
+    pub(super) fn read(jobs: &Dir) -> Result<Option<Self>> {
+        if !jobs.has(NOTE) {
+            return Ok(None);
+        }
+        let unknown = || {
+            Error::new("another release of jobfence has made the job's own directories:").at(jobs.path().join(NOTE))
+        };
+        Self::parse(&jobs.read(NOTE)?).map(Some).ok_or_else(unknown)
+    }
+}
+
+/// Opens, or makes, a directory that only root can use.
+pub(super) fn roots_own(parent: &Dir, name: &str) -> Result<Dir> {
+    match mkdirat(parent, name, ROOTS) {
+        Ok(()) | Err(Errno::EEXIST) => checked(parent.child(name)?),
+        Err(errno) => Err(Error::os("make the directory", parent.path().join(name), errno)),
+    }
+}
+
+fn checked(dir: Dir) -> Result<Dir> {
+    let stat = dir.stat()?;
+    if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
+        return Err(Error::new("jobs' own directories must be in one of root's with mode 0700:")
+            .at(dir.path())
+            .hint("remove it, or set PrivateTmpBase in jobfence.conf to another directory"));
+    }
+    Ok(dir)
+}
+
+/// The directory of all jobs in `RunDir`. It is a mount of its own, so that no other namespace gets what is mounted below it.
+pub(super) fn all_in_run_dir(run_dir: &Path) -> Result<Dir> {
+    let below = make_directory(run_dir, DIRECTORY)?;
+    let parent = Dir::open(run_dir)?;
+    if below.stat()?.st_dev == parent.stat()?.st_dev {
+        mount::tmpfs(&below, c"mode=0700,size=64m")?;
+    }
+    let all = checked(parent.child(DIRECTORY)?)?;
+    mount::keep_private(&all)?;
+    Ok(all)
+}
+
+/// As [`all_in_run_dir`], but makes nothing. `None`: no job has had directories of its own since boot.
+pub(super) fn existing_in_run_dir(run_dir: &Path) -> Result<Option<Dir>> {
+    match Dir::open(run_dir).and_then(|parent| parent.child(DIRECTORY)) {
+        Err(error) if error.is_gone() => Ok(None),
+        dir => checked(dir?).map(Some),
+    }
+}
+
+/// The name of this host's directory below `PrivateTmpBase`, which several hosts may share, and several `RunDir`.
+pub(super) fn name_of_host(run_dir: &Path) -> Result<String> {
+    let host = gethostname().map_err(|errno| Error::new("look for the host's name").errno(errno))?;
+    Ok(format!("jobfence-{}{}", host.display(), run_dir.display().to_string().replace('/', ":")))
+}
+
+/// The directory of all jobs on disk.
+fn all_on_disk(base: &Path, run_dir: &Path) -> Result<Dir> {
+    let hint = "make it, as a directory of root's into which no one else may write, or set PrivateTmpBase in jobfence.conf to another";
+    let dir = Dir::open(base).map_err(|error| error.hint(hint))?;
+    let stat = dir.stat()?;
+    if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o022 != 0 {
+        return Err(Error::new("users may write into PrivateTmpBase:").at(base).hint(hint));
+    }
+    roots_own(&dir, &name_of_host(run_dir)?)
+}
+
+/// Whether a path is in memory on every host, so that programs count on its speed.
+fn is_memory(path: &Path) -> bool {
+    path.starts_with("/dev")
+}
+
+/// The name of the directory for a path.
+pub(super) fn name_of(path: &Path) -> String {
+    path.display().to_string().trim_start_matches('/').replace('/', "+")
+}
+
+/// The name of a job's directories.
+pub(super) fn name_of_job(parents: &[String]) -> String {
+    parents.join(",")
+}
+
+impl PrivateDirs {
+    /// Makes the directories of a job of which a step is recorded already. Another step of the job may have made them: then these are as
+    /// they were then.
+    pub fn make(config: &Config, records: &Records, parents: &[String], user: JobsUser) -> Result<Self> {
+        let _lock = records.lock_private(Instant::now() + LOCK_TIMEOUT)?;
+        let all = all_in_run_dir(&config.run_dir)?;
+        let name = name_of_job(parents);
+        let jobs = roots_own(&all, &name)?;
+        let note = match PrivateNote::read(&jobs)? {
+            Some(note) => note,
+            None => make_all(config, &jobs, &name, user)?,
+        };
+        Ok(Self {
+            run_dir: config.run_dir.clone(),
+            parents: parents.to_vec(),
+            note,
+            shares: config.private_tmp_share.clone(),
+        })
+    }
+
+    /// Finds the directories of a job. `None`: it has none.
+    pub fn find(config: &Config, parents: &[String]) -> Result<Option<Self>> {
+        let Some(all) = existing_in_run_dir(&config.run_dir)? else { return Ok(None) };
+        let jobs = match all.child(&name_of_job(parents)) {
+            Err(error) if error.is_gone() => return Ok(None),
+            jobs => jobs?,
+        };
+        let (run_dir, shares) = (config.run_dir.clone(), config.private_tmp_share.clone());
+        Ok(PrivateNote::read(&jobs)?.map(|note| Self { run_dir, parents: parents.to_vec(), note, shares }))
+    }
+
+    /// `RunDir`, in which the job's steps are recorded.
+    pub fn run_dir(&self) -> &Path {
+        &self.run_dir
+    }
+
+    /// The job's user.
+    pub(super) fn uid(&self) -> Option<u32> {
+        self.parents.iter().find_map(|level| level.strip_prefix("uid_")?.parse().ok())
+    }
+
+    /// The job's directory in `RunDir`.
+    pub(super) fn in_run_dir(&self) -> PathBuf {
+        self.run_dir.join(DIRECTORY).join(name_of_job(&self.parents))
+    }
+
+    /// Each path with the directory that takes its place.
+    pub(super) fn pairs(&self) -> Vec<(&Path, PathBuf)> {
+        let tmpfs = self.in_run_dir().join(TMPFS);
+        let on_disk = self.note.disk.iter().flat_map(|disk| {
+            self.note.on_disk.iter().map(move |path| (path.as_path(), disk.join(name_of(path))))
+        });
+        on_disk.chain(self.note.in_tmpfs.iter().map(|path| (path.as_path(), tmpfs.join(name_of(path))))).collect()
+    }
+
+    /// Sentences about those of the job's directories that are full now.
+    pub fn full(&self) -> Vec<String> {
+        let of = |paths: &[PathBuf]| -> Option<String> {
+            let (_, from) = self.pairs().into_iter().find(|(path, _)| paths.first().is_some_and(|first| first == path))?;
+            space::is_full(&from).then(|| {
+                let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+                format!(
+                    "the job's own {} is full: programs that write there get \"No space left on device\". PrivateTmpSpace in \
+                     jobfence.conf says how much space a job has there",
+                    names.join(" and ")
+                )
+            })
+        };
+        [&self.note.on_disk, &self.note.in_tmpfs].into_iter().filter_map(|paths| of(paths)).collect()
+    }
+}
+
+/// Nothing of it is seen before the note is there, so an earlier attempt that stopped midway does no harm.
+fn make_all(config: &Config, jobs: &Dir, name: &str, user: JobsUser) -> Result<PrivateNote> {
+    let (in_tmpfs, on_disk): (Vec<PathBuf>, Vec<PathBuf>) =
+        config.private_tmp.iter().cloned().partition(|path| config.private_tmp_base.is_none() || is_memory(path));
+    let mut note = PrivateNote { disk: None, on_disk, in_tmpfs };
+    if let Some(base) = config.private_tmp_base.as_ref().filter(|_| !note.on_disk.is_empty()) {
+        let disk = roots_own(&all_on_disk(base, &config.run_dir)?, name)?;
+        if let Some(bytes) = config.private_tmp_space {
+            space::limit(&disk, bytes)?;
+        }
+        note.on_disk.iter().try_for_each(|path| make_users(&disk, path, user))?;
+        note.disk = Some(disk.path().to_path_buf());
+    }
+    if !note.in_tmpfs.is_empty() {
+        let below = roots_own(jobs, TMPFS)?;
+        if below.stat()?.st_dev == jobs.stat()?.st_dev {
+            let size = config.private_tmp_space.map(|bytes| format!(",size={bytes}")).unwrap_or_default();
+            mount::tmpfs(&below, &CString::new(format!("mode=0700{size}")).unwrap_or_default())?;
+        }
+        let tmpfs = jobs.child(TMPFS)?;
+        note.in_tmpfs.iter().try_for_each(|path| make_users(&tmpfs, path, user))?;
+    }
+    jobs.replace_file(NOTE, note.text().as_bytes())?;
+    Ok(note)
+}
+
+/// Makes the user's directory for a path, in one of root's.
+fn make_users(parent: &Dir, path: &Path, user: JobsUser) -> Result<()> {
+    let name = name_of(path);
+    let failed = |op| move |errno| Error::os(op, parent.path().join(name_of(path)), errno);
+    match mkdirat(parent, name.as_str(), ROOTS) {
+        Ok(()) | Err(Errno::EEXIST) => {}
+        Err(errno) => return Err(failed("make the directory")(errno)),
+    }
+    let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+    fchownat(parent, name.as_str(), Some(uid), Some(gid), AtFlags::AT_SYMLINK_NOFOLLOW)
+        .map_err(failed("change the owner of"))?;
+    fchmodat(parent, name.as_str(), USERS, FchmodatFlags::FollowSymlink).map_err(failed("change the mode of"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_understood_again_and_nothing_less() {
+        let note = PrivateNote {
+            disk: Some("/x/jobfence-n:run/uid_1,job_2".into()),
+            on_disk: vec!["/tmp".into(), "/var/tmp".into()],
+            in_tmpfs: vec!["/dev/shm".into()],
+        };
+        let text = note.text();
+        assert_eq!(PrivateNote::parse(&text), Some(note));
+        for end in 0..text.len() - 1 {
+            assert_eq!(PrivateNote::parse(&text[..end]), None, "{end}");
+        }
+        assert_eq!(PrivateNote::parse(&text.replace("on_disk", "elsewhere")), None);
+        assert_eq!([name_of(Path::new("/var/tmp")), name_of(Path::new("/tmp"))], ["var+tmp", "tmp"]);
+    }
+}
