@@ -128,6 +128,7 @@ fn own_directories(config: &Config, key: &JobKey, owner: Option<JobsUser>) -> Re
 pub fn abandon(fence: &mut Fence, config: &Config) {
     let deadline = Instant::now() + config.cleanup_timeout;
     let _ = fence.close(deadline);
+    // They may be those of another step, which has not ended.
     if private::is_wanted(config)
         && let Ok(Some(private)) = PrivateDirs::find(config, &fence.key().parents())
     {

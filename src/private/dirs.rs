@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::AtFlags;
+use nix::fcntl::{AtFlags, renameat};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
 use nix::unistd::{Gid, Uid, fchownat, geteuid, gethostname};
 
-use super::space;
+use super::{end, space};
 use crate::config::{Config, Mode as ConfigMode};
 use crate::error::{Error, Result};
 use crate::record::{Records, make_directory};
@@ -21,6 +21,8 @@ use crate::sys::mount;
 pub(super) const DIRECTORY: &str = "private";
 /// In such a directory: which paths are the job's own.
 const NOTE: &str = "paths";
+/// The same while they are made, by which they are found if that stops midway.
+const BEGUN: &str = "begun";
 /// Likewise: the job's tmpfs.
 pub(super) const TMPFS: &str = "tmpfs";
 /// The first line of a note.
@@ -94,15 +96,24 @@ impl PrivateNote {
         Some(note)
     }
 
-    /// `None`: there is none, since the job's directories are not complete.
-    pub(super) fn read(jobs: &Dir) -> Result<Option<Self>> {
-        if !jobs.has(NOTE) {
+    /// `None`: the job's directories are not complete.
+    fn read(jobs: &Dir) -> Result<Option<Self>> {
+        Self::read_named(jobs, NOTE)
+    }
+
+    /// As `read`, also of directories that are not complete.
+    pub(super) fn read_any(jobs: &Dir) -> Result<Option<Self>> {
+        Self::read(jobs)?.map_or_else(|| Self::read_named(jobs, BEGUN), |note| Ok(Some(note)))
+    }
+
+    fn read_named(jobs: &Dir, name: &str) -> Result<Option<Self>> {
+        if !jobs.has(name) {
             return Ok(None);
         }
         let unknown = || {
-            Error::new("another release of jobfence has made the job's own directories:").at(jobs.path().join(NOTE))
+            Error::new("another release of jobfence has made the job's own directories:").at(jobs.path().join(name))
         };
-        Self::parse(&jobs.read(NOTE)?).map(Some).ok_or_else(unknown)
+        Self::parse(&jobs.read(name)?).map(Some).ok_or_else(unknown)
     }
 }
 
@@ -186,7 +197,13 @@ impl PrivateDirs {
         let jobs = roots_own(&all, &name)?;
         let note = match PrivateNote::read(&jobs)? {
             Some(note) => note,
-            None => make_all(config, &jobs, &name, user)?,
+            None => make_all(config, &jobs, &name, user).inspect_err(|_| {
+                // No process has seen them.
+                drop(jobs);
+                if let Ok(Some(gone)) = end::set_aside(&all, &name) {
+                    let _ = end::finish(&all, &gone, Instant::now() + LOCK_TIMEOUT);
+                }
+            })?,
         };
         Ok(Self {
             run_dir: config.run_dir.clone(),
@@ -253,13 +270,16 @@ fn make_all(config: &Config, jobs: &Dir, name: &str, user: JobsUser) -> Result<P
     let (in_tmpfs, on_disk): (Vec<PathBuf>, Vec<PathBuf>) =
         config.private_tmp.iter().cloned().partition(|path| config.private_tmp_base.is_none() || is_memory(path));
     let mut note = PrivateNote { disk: None, on_disk, in_tmpfs };
-    if let Some(base) = config.private_tmp_base.as_ref().filter(|_| !note.on_disk.is_empty()) {
-        let disk = roots_own(&all_on_disk(base, &config.run_dir)?, name)?;
+    let base = config.private_tmp_base.as_ref().filter(|_| !note.on_disk.is_empty());
+    let on_disk = base.map(|base| all_on_disk(base, &config.run_dir)).transpose()?;
+    note.disk = on_disk.as_ref().map(|all| all.path().join(name));
+    jobs.replace_file(BEGUN, note.text().as_bytes())?;
+    if let Some(all) = on_disk {
+        let disk = roots_own(&all, name)?;
         if let Some(bytes) = config.private_tmp_space {
             space::limit(&disk, bytes)?;
         }
         note.on_disk.iter().try_for_each(|path| make_users(&disk, path, user))?;
-        note.disk = Some(disk.path().to_path_buf());
     }
     if !note.in_tmpfs.is_empty() {
         let below = roots_own(jobs, TMPFS)?;
@@ -270,7 +290,7 @@ fn make_all(config: &Config, jobs: &Dir, name: &str, user: JobsUser) -> Result<P
         let tmpfs = jobs.child(TMPFS)?;
         note.in_tmpfs.iter().try_for_each(|path| make_users(&tmpfs, path, user))?;
     }
-    jobs.replace_file(NOTE, note.text().as_bytes())?;
+    renameat(jobs, BEGUN, jobs, NOTE).map_err(|errno| Error::os("write", jobs.path().join(NOTE), errno))?;
     Ok(note)
 }
 

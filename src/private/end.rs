@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use nix::fcntl::renameat;
 
 use super::dirs::{LOCK_TIMEOUT, PrivateDirs, PrivateNote, TMPFS, existing_in_run_dir, name_of_job};
+use super::leavings;
 use super::removal::{Emptied, empty};
 use crate::error::{Error, Result};
 use crate::record::Records;
@@ -29,10 +30,12 @@ impl PrivateDirs {
             }
             set_aside(&all, &name_of_job(&self.parents))?
         };
-        match gone {
-            Some(gone) => finish(&all, &gone, deadline).map(drop),
-            None => Ok(()),
+        if let Some(gone) = gone {
+            finish(&all, &gone, deadline)?;
         }
+        drop(all);
+        let _lock = records.lock_private(deadline.max(Instant::now() + LOCK_TIMEOUT))?;
+        leavings::forget_all(&self.run_dir).map(drop)
     }
 }
 
@@ -44,7 +47,7 @@ pub(super) fn set_aside(all: &Dir, name: &str) -> Result<Option<String>> {
     };
     let gone = new_name();
     // On disk first: its place is known by the note, which is here.
-    if let Some(disk) = PrivateNote::read(&jobs)?.and_then(|note| note.disk) {
+    if let Some(disk) = PrivateNote::read_any(&jobs)?.and_then(|note| note.disk) {
         rename_disk(&disk, &gone)?;
     }
     rename(all, name, &gone)?;
@@ -81,7 +84,7 @@ pub(super) fn finish(all: &Dir, gone: &str, deadline: Instant) -> Result<bool> {
         Err(error) if error.is_gone() => return Ok(true),
         jobs => jobs?,
     };
-    if let Some(parent) = PrivateNote::read(&jobs)?.and_then(|note| note.disk?.parent().map(Path::to_path_buf)) {
+    if let Some(parent) = PrivateNote::read_any(&jobs)?.and_then(|note| note.disk?.parent().map(Path::to_path_buf)) {
         match Dir::open(&parent) {
             Ok(parent) if !finish_disk(&parent, gone, deadline)? => return Ok(false),
             Err(error) if !error.is_gone() => return Err(error),

@@ -174,3 +174,155 @@ fn clear_flags(from: &impl std::os::fd::AsFd, name: &CStr) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::path::Path;
+    use std::process::Command;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(300)
+    }
+
+    fn emptied(path: &Path) {
+        assert_eq!(empty(&Dir::open(path).unwrap(), soon()), Ok(Emptied::Whole));
+        assert_eq!(fs::read_dir(path).unwrap().count(), 0);
+    }
+
+    /// A tree deeper than a path can be long, and than there are descriptors.
+    fn deep(within: &Path, levels: usize) {
+        let mut dir = Dir::open(within).unwrap();
+        for _ in 0..levels {
+            dir = dir.ensure("a-name-of-some-length").unwrap();
+        }
+        dir.replace_file("file", b"x").unwrap();
+    }
+
+    #[test]
+    fn a_tree_has_no_depth_at_which_it_stays() {
+        let temp = tempfile::tempdir().unwrap();
+        deep(temp.path(), 5000);
+        fs::create_dir(temp.path().join("0")).unwrap();
+        fs::write(temp.path().join("0/file"), "").unwrap();
+        emptied(temp.path());
+    }
+
+    #[test]
+    fn names_of_all_kinds_go_and_what_they_point_to_stays() {
+        let (temp, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(kept.path().join("file"), "kept").unwrap();
+        let dir = temp.path().join("tmp");
+        fs::create_dir_all(dir.join("closed/in")).unwrap();
+        symlink(kept.path(), dir.join("link")).unwrap();
+        symlink(kept.path(), temp.path().join("link")).unwrap();
+        fs::hard_link(kept.path().join("file"), dir.join("hard")).unwrap();
+        for name in ["-rf", "a\nb", "..c", "\\", "*"] {
+            fs::write(dir.join(name), "").unwrap();
+        }
+        nix::unistd::mkfifo(&dir.join("fifo"), Mode::S_IRWXU).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(dir.join("socket")).unwrap());
+        fs::set_permissions(dir.join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
+        emptied(temp.path());
+        assert_eq!(fs::read_to_string(kept.path().join("file")).unwrap(), "kept");
+    }
+
+    #[test]
+    fn attributes_keep_nothing() {
+        let temp = tempfile::tempdir_in("/var/tmp").unwrap();
+        let dir = temp.path().join("tmp/appended/to");
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("file"), "").unwrap();
+        for (flag, path) in [("+i", dir.join("file")), ("+a", dir.clone()), ("+i", dir.parent().unwrap().into())] {
+            if !Command::new("chattr").arg(flag).arg(&path).status().is_ok_and(|status| status.success()) {
+                let _ = Command::new("chattr").args(["-R", "-ia"]).arg(temp.path()).status();
+                return crate::skip::skip("this file system, or this user, has no immutable files");
+            }
+        }
+        assert!(fs::remove_dir_all(&dir).is_err(), "the attributes are there");
+        emptied(temp.path());
+    }
+
+    #[test]
+    fn what_is_mounted_stays_and_is_named() {
+        let temp = tempfile::tempdir().unwrap();
+        let (kept, place) = (tempfile::tempdir().unwrap(), temp.path().join("tmp/x/y"));
+        fs::create_dir_all(&place).unwrap();
+        fs::write(temp.path().join("tmp/file"), "").unwrap();
+        fs::write(kept.path().join("file"), "kept").unwrap();
+        let of_kept = Dir::open(kept.path()).unwrap();
+        if crate::sys::mount::bind(&of_kept, &Dir::open(&place).unwrap(), 0).is_err() {
+            return crate::skip::skip("needs root");
+        }
+        let error = empty(&Dir::open(temp.path()).unwrap(), soon()).unwrap_err();
+        crate::sys::mount::detach(&Dir::open(temp.path().join("0/y")).or_else(|_| Dir::open(&place)).unwrap()).unwrap();
+        assert!(error.kernel_errno() == Some(Errno::EBUSY), "{error}");
+        assert!(error.to_string().contains("unmount what is mounted in it"), "{error}");
+        assert!(kept.path().join("file").exists() && !temp.path().join("tmp/file").exists());
+        emptied(temp.path());
+    }
+
+    #[test]
+    fn there_is_an_end_at_the_deadline() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("tmp");
+        fs::create_dir(&dir).unwrap();
+        (0..1000).for_each(|n| fs::write(dir.join(n.to_string()), "").unwrap());
+        let root = Dir::open(temp.path()).unwrap();
+        assert_eq!(empty(&root, Instant::now()), Ok(Emptied::Partly));
+        let left = fs::read_dir(&dir).unwrap().count();
+        assert!((1..1000).contains(&left), "{left} of 1000");
+        emptied(temp.path());
+    }
+
+    /// A process of the user's that has outlived its fence has handles of directories in the tree. It puts links to what must stay in the
+    /// place of directories, and directories in the place of links, moves directories into each other, and makes new ones.
+    #[test]
+    fn a_race_against_links_and_renames_removes_nothing_else() {
+        let (temp, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::create_dir(kept.path().join("dir")).unwrap();
+        fs::write(kept.path().join("dir/file"), "kept").unwrap();
+        let dir = temp.path().join("tmp");
+        fs::create_dir(&dir).unwrap();
+        let ends = AtomicBool::new(false);
+        let handle = Dir::open(&dir).unwrap();
+        let at = |path: &str| handle.handle_path().join(path);
+        let hostile = |mut seed: u64| {
+            let mut next = move |below: u64| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (seed >> 33) % below
+            };
+            while !ends.load(Ordering::Relaxed) {
+                let (one, other) = (format!("d{}", next(8)), format!("d{}", next(8)));
+                let _ = match next(6) {
+                    0 => fs::create_dir_all(at(&one).join("x/y")),
+                    1 => symlink(kept.path(), at(&one)),
+                    2 => fs::rename(at(&one), at(&other)),
+                    3 => fs::rename(at(&one), at(&other).join("x")),
+                    4 => fs::remove_file(at(&one)).and_then(|()| fs::create_dir_all(at(&one).join("z"))),
+                    _ => symlink("..", at(&one).join("x").join("up")),
+                };
+            }
+        };
+        std::thread::scope(|scope| {
+            for seed in 1..3 {
+                let hostile = &hostile;
+                scope.spawn(move || hostile(seed));
+            }
+            let root = Dir::open(temp.path()).unwrap();
+            for _ in 0..300 {
+                let _ = empty(&root, Instant::now() + Duration::from_millis(10));
+                // The tree may be gone, with all that is done to it.
+                let _ = fs::create_dir(temp.path().join("tmp"));
+            }
+            ends.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(fs::read_to_string(kept.path().join("dir/file")).unwrap(), "kept");
+        emptied(temp.path());
+    }
+}
