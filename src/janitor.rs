@@ -123,8 +123,9 @@ pub fn reap(
         Ok(entries) => living.extend(entries),
         Err(error) => reaped.failed.push(error.to_string()),
     }
-    if !is_launch {
-        let (removed, failed) = private::leavings::remove(&config.run_dir, config.private_tmp_base.as_deref(), &records, deadline);
+    if matches!(who, JanitorCaller::Command(_)) || private::is_wanted(config) && !is_launch {
+        let (removed, failed) =
+            private::leavings::remove(&config.run_dir, config.private_tmp_base.as_deref(), &records, deadline);
         reaped.removed.extend(removed.into_iter().map(|name| format!("{name}'s own directories")));
         reaped.failed.extend(failed);
     }

@@ -17,3 +17,4 @@ mod removal;
 mod space;
 
 pub use dirs::{JobsUser, PrivateDirs, is_wanted};
+pub use end::end;

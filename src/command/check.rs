@@ -13,6 +13,7 @@ pub mod doors;
 mod health;
 pub mod names;
 mod observation;
+pub mod private;
 pub mod rows;
 mod trial;
 pub mod verdict;
@@ -227,6 +228,7 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
     } else {
         doors::look(&checked, rows, &mut verdict);
     }
+    private::say(rows, &candidates, &mut verdict);
     if rows.are_wanted() {
         observation::say(rows, &loaded);
         describe::io(rows, &host, config);

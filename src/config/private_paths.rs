@@ -73,7 +73,9 @@ mod tests {
     fn none_is_in_another_and_none_is_the_kernels() {
         assert_eq!(read("/tmp/, /var/tmp"), Ok(vec!["/tmp".into(), "/var/tmp".into()]));
         assert_eq!(read("none"), Ok(Vec::new()));
-        for wrong in ["", "tmp", "/", "/dev", "/proc/1", "/sys", "/tmp,/tmp", "/tmp,/tmp/a", "/a/b,/a", "/a/../b", "/a,"] {
+        for wrong in
+            ["", "tmp", "/", "/dev", "/proc/1", "/sys", "/tmp,/tmp", "/tmp,/tmp/a", "/a/b,/a", "/a/../b", "/a,"]
+        {
             assert_eq!(read(wrong), Err(Wrong::Form), "{wrong}");
         }
         assert_eq!(read_patterns("/tmp/.X*"), Ok(vec!["/tmp/.X*".into()]));

@@ -98,7 +98,10 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         holder: None,
         gpus: &[],
         noted: None,
-        owner: Some(JobsUser { uid: uid.as_raw(), gid: request.user.as_ref().map_or_else(getgid, |user| user.gid).as_raw() }),
+        owner: Some(JobsUser {
+            uid: uid.as_raw(),
+            gid: request.user.as_ref().map_or_else(getgid, |user| user.gid).as_raw(),
+        }),
     };
     let Begun { mut fence, plan, private, .. } =
         begin.open(|| with_one_quota(policy::plan(config, &grant))).map_err(in_words)?;
@@ -110,7 +113,8 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         Ok(())
     };
     let call_bytes = CallBytes::begin(&host.proc);
-    let how = spawn(|pid| attach(&mut fence, pid), private.as_ref(), request.user.as_ref(), &command, WaitPidFlag::WUNTRACED);
+    let how =
+        spawn(|pid| attach(&mut fence, pid), private.as_ref(), request.user.as_ref(), &command, WaitPidFlag::WUNTRACED);
     let (rchar, wchar) = CallBytes::since(call_bytes.as_ref());
     let usage = Usage { rchar, wchar, ..fence.usage() };
     let used = report::ended(fence.key(), &usage);
@@ -159,7 +163,7 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
     let line = launch::account(&fence, config, &usage, &ending);
     let deadline = Instant::now() + config.cleanup_timeout;
     let remains = end::close(&mut fence, deadline, |_| false);
-    private.iter().for_each(|private| end::remove_private(private, &fence, deadline));
+    private.iter().for_each(|_| end::remove_private(config, &fence, deadline));
     launch::write_down(config, line.as_deref().filter(|_| remains.is_none()));
     Ok(Ended { how: how?, used, sentences, card, remains })
 }

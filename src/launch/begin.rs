@@ -11,9 +11,9 @@ use crate::fence::{self, Fence, LimitError, Opening};
 use crate::host::Host;
 use crate::janitor;
 use crate::job::JobKey;
-use crate::launch::{early_move, end};
 use crate::launch::refuse::{NotFenced, bear};
 use crate::launch::tell::AskedProcesses;
+use crate::launch::{early_move, end};
 use crate::log;
 use crate::policy::Plan;
 use crate::private::{self, JobsUser, PrivateDirs};
@@ -128,11 +128,8 @@ fn own_directories(config: &Config, key: &JobKey, owner: Option<JobsUser>) -> Re
 pub fn abandon(fence: &mut Fence, config: &Config) {
     let deadline = Instant::now() + config.cleanup_timeout;
     let _ = fence.close(deadline);
-    // They may be those of another step, which has not ended.
-    if private::is_wanted(config)
-        && let Ok(Some(private)) = PrivateDirs::find(config, &fence.key().parents())
-    {
-        end::remove_private(&private, fence, deadline);
+    if private::is_wanted(config) {
+        end::remove_private(config, fence, deadline);
     }
 }
 

@@ -3,10 +3,11 @@
 
 use std::time::{Duration, Instant};
 
+use crate::config::Config;
 use crate::error::Error;
 use crate::fence::Fence;
 use crate::log;
-use crate::private::PrivateDirs;
+use crate::private;
 use crate::record::Records;
 
 /// Ends the processes in the fence and removes it. Returns a sentence if something remains for the janitor.
@@ -26,9 +27,11 @@ pub fn close(fence: &mut Fence, deadline: Instant, mut again: impl FnMut(&Error)
 const PATIENCE_TO_REMOVE: Duration = Duration::from_secs(2);
 
 /// Removes the job's own directories behind its last step, whose fence is closed.
-pub fn remove_private(private: &PrivateDirs, fence: &Fence, deadline: Instant) {
+pub fn remove_private(config: &Config, fence: &Fence, deadline: Instant) {
     let deadline = deadline.min(Instant::now() + PATIENCE_TO_REMOVE);
-    if let Err(error) = Records::open(private.run_dir()).and_then(|records| private.end(&records, deadline)) {
+    let records = Records::open(&config.run_dir);
+    let done = records.and_then(|records| private::end(&config.run_dir, &fence.key().parents(), &records, deadline));
+    if let Err(error) = done {
         log::error!("{}: cannot remove the job's own directories yet: {error}", fence.key());
     }
 }

@@ -110,9 +110,8 @@ impl PrivateNote {
         if !jobs.has(name) {
             return Ok(None);
         }
-        let unknown = || {
-            Error::new("another release of jobfence has made the job's own directories:").at(jobs.path().join(name))
-        };
+        let unknown =
+            || Error::new("another release of jobfence has made the job's own directories:").at(jobs.path().join(name));
         Self::parse(&jobs.read(name)?).map(Some).ok_or_else(unknown)
     }
 }
@@ -161,21 +160,50 @@ pub(super) fn name_of_host(run_dir: &Path) -> Result<String> {
     Ok(format!("jobfence-{}{}", host.display(), run_dir.display().to_string().replace('/', ":")))
 }
 
-/// The directory of all jobs on disk.
-fn all_on_disk(base: &Path, run_dir: &Path) -> Result<Dir> {
+/// `PrivateTmpBase`, if users cannot write into it.
+fn checked_base(base: &Path) -> Result<Dir> {
     let hint = "make it, as a directory of root's into which no one else may write, or set PrivateTmpBase in jobfence.conf to another";
     let dir = Dir::open(base).map_err(|error| error.hint(hint))?;
     let stat = dir.stat()?;
     if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o022 != 0 {
         return Err(Error::new("users may write into PrivateTmpBase:").at(base).hint(hint));
     }
-    roots_own(&dir, &name_of_host(run_dir)?)
+    Ok(dir)
+}
+
+/// The directory of all jobs on disk.
+fn all_on_disk(base: &Path, run_dir: &Path) -> Result<Dir> {
+    roots_own(&checked_base(base)?, &name_of_host(run_dir)?)
 }
 
 /// Whether a path is in memory on every host, so that programs count on its speed.
 fn is_memory(path: &Path) -> bool {
     path.starts_with("/dev")
 }
+
+/// The paths that are in a tmpfs, and those that are on disk.
+pub fn divided(config: &Config) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    config.private_tmp.iter().cloned().partition(|path| config.private_tmp_base.is_none() || is_memory(path))
+}
+
+/// Why each job with this configuration would be refused on this host, as far as that is seen without a job.
+pub fn faults(config: &Config) -> Vec<Error> {
+    let missing = config.private_tmp.iter().filter_map(|path| Dir::open(path).err());
+    let share = config.private_tmp_share.iter().filter(|share| {
+        let is_in = |path: &&PathBuf| share.starts_with(path);
+        config.private_tmp.iter().any(|path| is_in(&path))
+            && !config.private_tmp.iter().any(|path| share.parent() == Some(path))
+    });
+    let share = share.map(|share| Error::new(NOT_DIRECTLY).at(share));
+    let on_disk = || -> Result<()> {
+        let base = config.private_tmp_base.as_ref().filter(|_| !divided(config).1.is_empty());
+        base.map_or(Ok(()), |base| checked_base(base).map(drop))
+    };
+    missing.chain(share).chain(on_disk().err()).collect()
+}
+
+/// What is wrong with a share.
+pub(super) const NOT_DIRECTLY: &str = "PrivateTmpShare names what is not directly in a directory of PrivateTmp:";
 
 /// The name of the directory for a path.
 pub(super) fn name_of(path: &Path) -> String {
@@ -224,11 +252,6 @@ impl PrivateDirs {
         Ok(PrivateNote::read(&jobs)?.map(|note| Self { run_dir, parents: parents.to_vec(), note, shares }))
     }
 
-    /// `RunDir`, in which the job's steps are recorded.
-    pub fn run_dir(&self) -> &Path {
-        &self.run_dir
-    }
-
     /// The job's user.
     pub(super) fn uid(&self) -> Option<u32> {
         self.parents.iter().find_map(|level| level.strip_prefix("uid_")?.parse().ok())
@@ -242,16 +265,19 @@ impl PrivateDirs {
     /// Each path with the directory that takes its place.
     pub(super) fn pairs(&self) -> Vec<(&Path, PathBuf)> {
         let tmpfs = self.in_run_dir().join(TMPFS);
-        let on_disk = self.note.disk.iter().flat_map(|disk| {
-            self.note.on_disk.iter().map(move |path| (path.as_path(), disk.join(name_of(path))))
-        });
+        let on_disk = self
+            .note
+            .disk
+            .iter()
+            .flat_map(|disk| self.note.on_disk.iter().map(move |path| (path.as_path(), disk.join(name_of(path)))));
         on_disk.chain(self.note.in_tmpfs.iter().map(|path| (path.as_path(), tmpfs.join(name_of(path))))).collect()
     }
 
     /// Sentences about those of the job's directories that are full now.
     pub fn full(&self) -> Vec<String> {
         let of = |paths: &[PathBuf]| -> Option<String> {
-            let (_, from) = self.pairs().into_iter().find(|(path, _)| paths.first().is_some_and(|first| first == path))?;
+            let (_, from) =
+                self.pairs().into_iter().find(|(path, _)| paths.first().is_some_and(|first| first == path))?;
             space::is_full(&from).then(|| {
                 let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
                 format!(
@@ -267,8 +293,7 @@ impl PrivateDirs {
 
 /// Nothing of it is seen before the note is there, so an earlier attempt that stopped midway does no harm.
 fn make_all(config: &Config, jobs: &Dir, name: &str, user: JobsUser) -> Result<PrivateNote> {
-    let (in_tmpfs, on_disk): (Vec<PathBuf>, Vec<PathBuf>) =
-        config.private_tmp.iter().cloned().partition(|path| config.private_tmp_base.is_none() || is_memory(path));
+    let (in_tmpfs, on_disk) = divided(config);
     let mut note = PrivateNote { disk: None, on_disk, in_tmpfs };
     let base = config.private_tmp_base.as_ref().filter(|_| !note.on_disk.is_empty());
     let on_disk = base.map(|base| all_on_disk(base, &config.run_dir)).transpose()?;

@@ -7,9 +7,10 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use nix::errno::Errno;
 use nix::fcntl::renameat;
 
-use super::dirs::{LOCK_TIMEOUT, PrivateDirs, PrivateNote, TMPFS, existing_in_run_dir, name_of_job};
+use super::dirs::{LOCK_TIMEOUT, PrivateNote, TMPFS, existing_in_run_dir, name_of_job};
 use super::leavings;
 use super::removal::{Emptied, empty};
+use super::space;
 use crate::error::{Error, Result};
 use crate::record::Records;
 use crate::sys::dir::Dir;
@@ -18,25 +19,24 @@ use crate::sys::mount;
 /// How the name of what no job uses any more begins. No job's name begins so.
 pub(super) const GONE: &str = "gone.";
 
-impl PrivateDirs {
-    /// Removes the directories if no step of the job is recorded, until the deadline. To be called when the own step's record is gone. The
-    /// janitor removes what is left.
-    pub fn end(&self, records: &Records, deadline: Instant) -> Result<()> {
-        let Some(all) = existing_in_run_dir(&self.run_dir)? else { return Ok(()) };
-        let gone = {
-            let _lock = records.lock_private(deadline.max(Instant::now() + LOCK_TIMEOUT))?;
-            if records.has_step_of(&self.parents)? {
-                return Ok(());
-            }
-            set_aside(&all, &name_of_job(&self.parents))?
-        };
-        if let Some(gone) = gone {
-            finish(&all, &gone, deadline)?;
+/// Removes the directories of a job if none of its steps is recorded, until the deadline. To be called when the own step's record is gone.
+/// The janitor removes what is left.
+pub fn end(run_dir: &Path, parents: &[String], records: &Records, deadline: Instant) -> Result<()> {
+    let Some(all) = existing_in_run_dir(run_dir)? else { return Ok(()) };
+    let lock = || records.lock_private(deadline.max(Instant::now() + LOCK_TIMEOUT));
+    let gone = {
+        let _lock = lock()?;
+        if records.has_step_of(parents)? {
+            return Ok(());
         }
-        drop(all);
-        let _lock = records.lock_private(deadline.max(Instant::now() + LOCK_TIMEOUT))?;
-        leavings::forget_all(&self.run_dir).map(drop)
+        set_aside(&all, &name_of_job(parents))?
+    };
+    if let Some(gone) = gone {
+        finish(&all, &gone, deadline)?;
     }
+    drop(all);
+    let _lock = lock()?;
+    leavings::forget_all(run_dir).map(drop)
 }
 
 /// Gives a job's directories a name under which no job looks for them. To be called with the lock. `None`: there are none.
@@ -116,6 +116,7 @@ pub(super) fn finish_disk(all: &Dir, gone: &str, deadline: Instant) -> Result<bo
     if empty(&jobs, deadline)? == Emptied::Partly {
         return Ok(false);
     }
+    space::forget(&jobs);
     all.remove(gone)?;
     Ok(true)
 }

@@ -10,7 +10,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat, stat};
 use nix::sys::statvfs::fstatvfs;
 use nix::unistd::chdir;
 
-use super::dirs::PrivateDirs;
+use super::dirs::{NOT_DIRECTLY, PrivateDirs};
 use crate::config::is_shared;
 use crate::error::{Error, Result};
 use crate::log;
@@ -32,7 +32,7 @@ impl PrivateDirs {
     ///
     /// After an error, this process sees the host's directories.
     pub fn enter(&self, more: &[PathBuf]) -> Result<()> {
-        let here = std::env::current_dir().ok();
+        let here = std::env::current_dir().ok().and_then(|path| Some((id_of(stat(".").ok()?), path)));
         mount::leave_hosts()?;
         let pairs = self.pairs();
         let shares = self.shares(&pairs, more)?;
@@ -67,9 +67,13 @@ impl PrivateDirs {
                 log::warn!("the job does not see what PrivateTmpShare shares: {error}");
             }
         }
-        // The working directory is still the host's.
-        if let Some(path) = here.and_then(|here| pairs.iter().map(|(path, _)| *path).find(|path| here.starts_with(path))) {
-            chdir(path).map_err(|errno| Error::os("change the working directory to", path, errno))?;
+        // The working directory is still the host's, which may be visible no longer.
+        if let Some((id, here)) = here
+            && let Some((path, _)) = pairs.iter().find(|(path, _)| here.starts_with(path))
+        {
+            let is_same = stat(&here).is_ok_and(|stat| id_of(stat) == id);
+            let wanted = if is_same { here.as_path() } else { path };
+            chdir(wanted).map_err(|errno| Error::os("change the working directory to", wanted, errno))?;
         }
         Ok(())
     }
@@ -85,8 +89,7 @@ impl PrivateDirs {
     pub fn replaced_by_another(&self, other: i32) -> Option<PathBuf> {
         let is_another = |path: &Path| {
             let theirs = PathBuf::from(format!("/proc/{other}/root{}", path.display()));
-            let id = |stat: FileStat| (stat.st_dev, stat.st_ino);
-            stat(path).ok().map(id) != stat(&theirs).ok().map(id)
+            stat(path).ok().map(id_of) != stat(&theirs).ok().map(id_of)
         };
         self.pairs().into_iter().map(|(path, _)| path).find(|path| is_another(path)).map(Path::to_path_buf)
     }
@@ -100,7 +103,7 @@ impl PrivateDirs {
                 continue;
             }
             if !pairs.iter().any(|(path, _)| parent == *path) {
-                return Err(Error::new("PrivateTmpShare names what is not directly in a directory of PrivateTmp:").at(share));
+                return Err(Error::new(NOT_DIRECTLY).at(share));
             }
             let dir = Dir::open(parent)?;
             let name = share.file_name().unwrap_or_default().to_string_lossy();
@@ -171,20 +174,33 @@ fn is_directory(handle: &OwnedFd) -> nix::Result<bool> {
 fn handle(path: &Path) -> Result<OwnedFd> {
     open(path, HANDLE | OFlag::O_DIRECTORY, Mode::empty()).map_err(|errno| {
         let error = Error::os("open the directory", path, errno);
-        if errno == Errno::ENOENT { error.hint("make it, or take it out of PrivateTmp in jobfence.conf") } else { error }
+        if errno == Errno::ENOENT {
+            error.hint("make it, or take it out of PrivateTmp in jobfence.conf")
+        } else {
+            error
+        }
     })
 }
 
 fn identity(place: &OwnedFd, path: &Path) -> Result<(libc::dev_t, libc::ino_t)> {
     let stat = fstat(place).map_err(|errno| Error::os("look at", path, errno))?;
-    Ok((stat.st_dev, stat.st_ino))
+    Ok(id_of(stat))
+}
+
+fn id_of(stat: FileStat) -> (libc::dev_t, libc::ino_t) {
+    (stat.st_dev, stat.st_ino)
 }
 
 /// What mount(2) must be given so that no program gains rights by the other place.
 fn flags(place: &impl AsFd) -> libc::c_ulong {
     let has = fstatvfs(place).map_or(0, |vfs| vfs.flags().bits());
-    [(libc::ST_RDONLY, libc::MS_RDONLY), (libc::ST_NOSUID, libc::MS_NOSUID), (libc::ST_NODEV, libc::MS_NODEV), (libc::ST_NOEXEC, libc::MS_NOEXEC)]
-        .into_iter()
-        .filter(|(flag, _)| has & flag != 0)
-        .fold(0, |all, (_, flag)| all | flag)
+    [
+        (libc::ST_RDONLY, libc::MS_RDONLY),
+        (libc::ST_NOSUID, libc::MS_NOSUID),
+        (libc::ST_NODEV, libc::MS_NODEV),
+        (libc::ST_NOEXEC, libc::MS_NOEXEC),
+    ]
+    .into_iter()
+    .filter(|(flag, _)| has & flag != 0)
+    .fold(0, |all, (_, flag)| all | flag)
 }

@@ -15,9 +15,9 @@ use super::dir::Dir;
 use crate::error::{Error, Result};
 
 /// Gives this process a mount namespace of its own. What the host mounts later appears in it, and nothing that is mounted in it appears
-/// on the host. The process must have one thread.
+/// on the host. Other threads of the process would stay where they are, so it must have one.
 pub fn leave_hosts() -> Result<()> {
-    // SAFETY: a flag. The kernel refuses if threads share what is to be this process's own.
+    // SAFETY: a flag.
     Errno::result(unsafe { libc::unshare(libc::CLONE_NEWNS) })
         .map_err(|errno| Error::new("make a mount namespace").errno(errno))?;
     change(c"/", libc::MS_SLAVE | libc::MS_REC).map_err(|errno| Error::os("keep mounts from the host at", "/", errno))

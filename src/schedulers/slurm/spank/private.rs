@@ -81,9 +81,4 @@ impl PrivateStep {
         self.is_said = !full.is_empty();
         full
     }
-
-    /// The directories.
-    pub fn dirs(&self) -> &PrivateDirs {
-        &self.dirs
-    }
 }

@@ -301,14 +301,16 @@ fn build(
 /// Called in a task's own process, before it becomes the user's.
 pub fn admit(spank: &Spank) -> ReturnCode {
     let (reason, daemon) = match step().as_deref() {
-        Some(StepState::Fenced(fenced)) => match fenced.private.as_ref().map_or(Ok(()), |step| step.enter(fenced.daemon)) {
-            Ok(()) => return ReturnCode::Good,
-            Err(error) if fenced.config.on_error.general() == OnError::Warn => {
-                log::error!("a task runs in the host's directories of PrivateTmp (OnError=warn): {error}");
-                return ReturnCode::Good;
+        Some(StepState::Fenced(fenced)) => {
+            match fenced.private.as_ref().map_or(Ok(()), |step| step.enter(fenced.daemon)) {
+                Ok(()) => return ReturnCode::Good,
+                Err(error) if fenced.config.on_error.general() == OnError::Warn => {
+                    log::error!("a task runs in the host's directories of PrivateTmp (OnError=warn): {error}");
+                    return ReturnCode::Good;
+                }
+                Err(error) => (NotFenced::from(error).for_user(), Some(fenced.daemon)),
             }
-            Err(error) => (NotFenced::from(error).for_user(), Some(fenced.daemon)),
-        },
+        }
         Some(StepState::Unfenced(_) | StepState::Off) => return ReturnCode::Good,
         Some(StepState::Refused { reason, daemon }) => (reason.clone(), Some(*daemon)),
         Some(StepState::New | StepState::Read(_) | StepState::Ended) | None => (UNFINISHED.to_owned(), None),
@@ -587,8 +589,8 @@ pub fn end() {
         None => launch::write_down(&fenced.config, line.as_deref()),
         Some(remains) => log::error!("{remains}"),
     }
-    if let Some(private) = &fenced.private {
-        launch::end::remove_private(private.dirs(), &fenced.fence, deadline);
+    if fenced.private.is_some() {
+        launch::end::remove_private(&fenced.config, &fenced.fence, deadline);
     }
     let Fenced { unfenced_processes, host, config, fence, .. } = &mut *fenced;
     unfenced_processes.end(host, config, fence.key(), deadline);
