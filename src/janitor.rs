@@ -124,8 +124,7 @@ pub fn reap(
         Err(error) => reaped.failed.push(error.to_string()),
     }
     if matches!(who, JanitorCaller::Command(_)) || private::is_wanted(config) && !is_launch {
-        let (removed, failed) =
-            private::leavings::remove(&config.run_dir, config.private_tmp_base.as_deref(), &records, deadline);
+        let (removed, failed) = private::leavings::remove(host, config, &records, deadline);
         reaped.removed.extend(removed.into_iter().map(|name| format!("{name}'s own directories")));
         reaped.failed.extend(failed);
     }

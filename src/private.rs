@@ -12,6 +12,7 @@
 pub mod dirs;
 mod end;
 mod enter;
+mod holders;
 pub mod leavings;
 mod removal;
 mod space;

@@ -163,7 +163,12 @@ impl LiveFence {
     /// Removes them, when all fences of the job are closed.
     pub fn remove_private(&self) {
         if self.private.is_some() {
-            launch::end::remove_private(&self.config, &self.fence, Instant::now() + self.config.cleanup_timeout);
+            launch::end::remove_private(
+                &self.host,
+                &self.config,
+                &self.fence,
+                Instant::now() + self.config.cleanup_timeout,
+            );
         }
     }
 
@@ -252,7 +257,7 @@ fn make<T>(
             }
             launch::refuse::bear(&key, config, requests, errors)
         };
-        finish().inspect_err(|_| begin::abandon(&mut fence, config))?;
+        finish().inspect_err(|_| begin::abandon(&host, &mut fence, config))?;
         let visible_gpus = gpus::visible_in(&fence, &host, config);
         let usage_card = requests.usage_card().unwrap_or(config.usage_card);
         let opened = Opened { path: fence.path(), visible_gpus, usage_card };

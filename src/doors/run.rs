@@ -163,7 +163,7 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
     let line = launch::account(&fence, config, &usage, &ending);
     let deadline = Instant::now() + config.cleanup_timeout;
     let remains = end::close(&mut fence, deadline, |_| false);
-    private.iter().for_each(|_| end::remove_private(config, &fence, deadline));
+    private.iter().for_each(|_| end::remove_private(&host, config, &fence, deadline));
     launch::write_down(config, line.as_deref().filter(|_| remains.is_none()));
     Ok(Ended { how: how?, used, sentences, card, remains })
 }

@@ -17,7 +17,6 @@ use crate::launch::{early_move, end};
 use crate::log;
 use crate::policy::Plan;
 use crate::private::{self, JobsUser, PrivateDirs};
-use crate::record::Records;
 use crate::record::holder::Holder;
 use crate::record::noted::Noted;
 use crate::requests::UserRequests;
@@ -100,12 +99,12 @@ impl Begin<'_> {
         let noted = noted.filter(|_| config.usage_log.is_some()).cloned().unwrap_or_default();
         let done = bear(key, config, requests, errors).and_then(|()| {
             fence.hand_over(asked, noted)?;
-            Ok(own_directories(config, key, owner)?)
+            Ok(own_directories(host, config, key, owner)?)
         });
         match done {
             Ok(private) => Ok(Begun { fence, plan, leftovers, private }),
             Err(why) => {
-                abandon(&mut fence, config);
+                abandon(host, &mut fence, config);
                 Err(why)
             }
         }
@@ -113,7 +112,7 @@ impl Begin<'_> {
 }
 
 /// The job's own directories, if the site wants them.
-fn own_directories(config: &Config, key: &JobKey, owner: Option<JobsUser>) -> Result<Option<PrivateDirs>> {
+fn own_directories(host: &Host, config: &Config, key: &JobKey, owner: Option<JobsUser>) -> Result<Option<PrivateDirs>> {
     if !private::is_wanted(config) {
         return Ok(None);
     }
@@ -121,15 +120,15 @@ fn own_directories(config: &Config, key: &JobKey, owner: Option<JobsUser>) -> Re
         Error::new("PrivateTmp does not work here: the job's processes are not started by jobfence")
             .hint("set PrivateTmp=none in jobfence.conf on this node")
     })?;
-    PrivateDirs::make(config, &Records::open(&config.run_dir)?, &key.parents(), owner).map(Some)
+    PrivateDirs::make(host, config, &key.parents(), owner).map(Some)
 }
 
 /// Removes a fence of a refused step; no process has been in it.
-pub fn abandon(fence: &mut Fence, config: &Config) {
+pub fn abandon(host: &Host, fence: &mut Fence, config: &Config) {
     let deadline = Instant::now() + config.cleanup_timeout;
     let _ = fence.close(deadline);
     if private::is_wanted(config) {
-        end::remove_private(config, fence, deadline);
+        end::remove_private(host, config, fence, deadline);
     }
 }
 

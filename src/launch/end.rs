@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::config::Config;
 use crate::error::Error;
 use crate::fence::Fence;
+use crate::host::Host;
 use crate::log;
 use crate::private;
 use crate::record::Records;
@@ -27,10 +28,11 @@ pub fn close(fence: &mut Fence, deadline: Instant, mut again: impl FnMut(&Error)
 const PATIENCE_TO_REMOVE: Duration = Duration::from_secs(2);
 
 /// Removes the job's own directories behind its last step, whose fence is closed.
-pub fn remove_private(config: &Config, fence: &Fence, deadline: Instant) {
+pub fn remove_private(host: &Host, config: &Config, fence: &Fence, deadline: Instant) {
     let deadline = deadline.min(Instant::now() + PATIENCE_TO_REMOVE);
     let records = Records::open(&config.run_dir);
-    let done = records.and_then(|records| private::end(&config.run_dir, &fence.key().parents(), &records, deadline));
+    let done =
+        records.and_then(|records| private::end(host, &config.run_dir, &fence.key().parents(), &records, deadline));
     if let Err(error) = done {
         log::error!("{}: cannot remove the job's own directories yet: {error}", fence.key());
     }

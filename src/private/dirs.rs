@@ -10,9 +10,10 @@ use nix::fcntl::{AtFlags, renameat};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
 use nix::unistd::{Gid, Uid, fchownat, geteuid, gethostname};
 
-use super::{end, space};
+use super::{end, holders, space};
 use crate::config::{Config, Mode as ConfigMode};
 use crate::error::{Error, Result};
+use crate::host::Host;
 use crate::record::{Records, make_directory};
 use crate::sys::dir::Dir;
 use crate::sys::mount;
@@ -216,13 +217,15 @@ pub(super) fn name_of_job(parents: &[String]) -> String {
 }
 
 impl PrivateDirs {
-    /// Makes the directories of a job of which a step is recorded already. Another step of the job may have made them: then these are as
-    /// they were then.
-    pub fn make(config: &Config, records: &Records, parents: &[String], user: JobsUser) -> Result<Self> {
+    /// Makes the directories of a job for a step that this process holds. Another step of the job may have made them: then these are as they
+    /// were then.
+    pub fn make(host: &Host, config: &Config, parents: &[String], user: JobsUser) -> Result<Self> {
+        let records = Records::open(&config.run_dir)?;
         let _lock = records.lock_private(Instant::now() + LOCK_TIMEOUT)?;
         let all = all_in_run_dir(&config.run_dir)?;
         let name = name_of_job(parents);
         let jobs = roots_own(&all, &name)?;
+        holders::add(host, &jobs)?;
         let note = match PrivateNote::read(&jobs)? {
             Some(note) => note,
             None => make_all(config, &jobs, &name, user).inspect_err(|_| {
@@ -281,7 +284,7 @@ impl PrivateDirs {
             space::is_full(&from).then(|| {
                 let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
                 format!(
-                    "the job's own {} is full: programs that write there get \"No space left on device\". PrivateTmpSpace in \
+                    "the job's own {} is full: programs that write there get \"No space left on device\" or \"Disk quota exceeded\". PrivateTmpSpace in \
                      jobfence.conf says how much space a job has there",
                     names.join(" and ")
                 )

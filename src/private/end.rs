@@ -8,10 +8,11 @@ use nix::errno::Errno;
 use nix::fcntl::renameat;
 
 use super::dirs::{LOCK_TIMEOUT, PrivateNote, TMPFS, existing_in_run_dir, name_of_job};
-use super::leavings;
 use super::removal::{Emptied, empty};
 use super::space;
+use super::{holders, leavings};
 use crate::error::{Error, Result};
+use crate::host::Host;
 use crate::record::Records;
 use crate::sys::dir::Dir;
 use crate::sys::mount;
@@ -19,14 +20,15 @@ use crate::sys::mount;
 /// How the name of what no job uses any more begins. No job's name begins so.
 pub(super) const GONE: &str = "gone.";
 
-/// Removes the directories of a job if none of its steps is recorded, until the deadline. To be called when the own step's record is gone.
-/// The janitor removes what is left.
-pub fn end(run_dir: &Path, parents: &[String], records: &Records, deadline: Instant) -> Result<()> {
+/// Removes the directories of a job if it has no other step than this process's, until the deadline. To be called when that step's record is
+/// gone. The janitor removes what is left.
+pub fn end(host: &Host, run_dir: &Path, parents: &[String], records: &Records, deadline: Instant) -> Result<()> {
     let Some(all) = existing_in_run_dir(run_dir)? else { return Ok(()) };
     let lock = || records.lock_private(deadline.max(Instant::now() + LOCK_TIMEOUT));
     let gone = {
         let _lock = lock()?;
-        if records.has_step_of(parents)? {
+        holders::take_out(host, &all, parents)?;
+        if holders::has_step(host, records, &all, parents)? {
             return Ok(());
         }
         set_aside(&all, &name_of_job(parents))?

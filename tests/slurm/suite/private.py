@@ -3,7 +3,9 @@
 
 import contextlib
 import os
+import shutil
 import signal
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -24,8 +26,7 @@ def own_directories(site, paths=PATHS, disk=True, **keys):
     with tempfile.TemporaryDirectory(**IN_VAR) as base:
         os.chmod(base, 0o755)
         place = {"PrivateTmpBase": base} if disk else {}
-        top = site.home.parent
-        share = {"PrivateTmpShare": top} if top.is_relative_to("/tmp") and top.parent == Path("/tmp") else {}
+        share = {"PrivateTmpShare": Path(*site.home.parts[:3])} if site.home.is_relative_to("/tmp") else {}
         site.configure(PrivateTmp=paths, **place, **share, **keys)
         yield Path(base)
         until(lambda: not left(site, Path(base)), 20, f"the removal of jobs' own directories, such as {left(site, Path(base))}")
@@ -106,6 +107,43 @@ def private_space_is_never_unlimited(site):
         expect_match(r"not started[\s\S]*PrivateTmpSpace cannot be held", site.output(jobid), "what its user is told")
 
 
+@contextlib.contextmanager
+def with_project_quotas():
+    """A file system of 64 MiB that has them."""
+    with tempfile.TemporaryDirectory(**IN_VAR) as top:
+        image, place = Path(top) / "image", Path(top) / "mounted"
+        place.mkdir()
+        with image.open("wb") as file:
+            file.truncate(64 << 20)
+        program = shutil.which("mkfs.ext4", path="/usr/sbin:/sbin")
+        if not program:
+            raise Skip("no mkfs.ext4")
+        made = subprocess.run([program, "-q", "-O", "project,quota", "-E", "quotatype=prjquota", image], capture_output=True)
+        if made.returncode or subprocess.run(["mount", "-o", "loop,prjquota", image, place], capture_output=True).returncode:
+            raise Skip("this kernel mounts no file system with project quotas")
+        try:
+            yield place
+        finally:
+            subprocess.run(["umount", place], check=True)
+
+
+@case
+def private_space_on_disk(site):
+    """A project quota holds what a job writes; df shows it; each job has its own, and its number is free afterwards."""
+    user = site.users[0]
+    with with_project_quotas() as base:
+        site.configure(PrivateTmp="/var/lib/games", PrivateTmpBase=base, PrivateTmpSpace="8M")
+        Path("/var/lib/games").mkdir(exist_ok=True)
+        for _ in range(2):
+            jobid = site.submit(user, """cd /var/lib/games; df -B1M --output=size . | tail -1; head -c 4M /dev/zero >a && echo wrote
+                head -c 8M /dev/zero >b""", "-c1", "--mem=100")
+            expect_equal(site.wait(jobid), "FAILED", "state of the job that writes more")
+            said = site.output(jobid)
+            expect_match(r"(?m)^ *8\nwrote\n[\s\S]*(No space left|Disk quota exceeded)", said, "what it met")
+            expect_match(r"the job's own /var/lib/games is full", said, "what its user is told")
+            until(lambda: not list(base.glob("*/*")), 20, "the removal of its directories")
+
+
 @case
 def private_directories_fail(site):
     """A job that cannot be isolated is refused with a sentence, unless OnError says otherwise."""
@@ -117,7 +155,7 @@ def private_directories_fail(site):
         expect(not (site.directory(user) / f"ran.{jobid}").exists(), "it has run")
     with own_directories(site, paths="/tmp,/no/such/directory", OnError="warn"):
         jobid, group = running(site, user, "sleep 300", "-c1", "--mem=100")
-        expect(not any(" /tmp " in line for line in mounts_of(next(iter(group.members())))), "half of the directories are its own")
+        expect(not any("uid_" in line.split()[3] for line in mounts_of(next(iter(group.members())))), "half of the directories are its own")
         site.end(jobid)
 
 

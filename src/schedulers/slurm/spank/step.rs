@@ -248,7 +248,7 @@ fn build(
     let Begun { mut fence, plan, leftovers, private } = begin.open(plan)?;
     let mark = |fence: &Fence| spank.setenv(environment::STEP, &tracked::mark(&host.boot_id, fence.owner()));
     if let Err(error) = environment::tell(spank, config, &plan, &fence).and_then(|()| mark(&fence)) {
-        launch::begin::abandon(&mut fence, config);
+        launch::begin::abandon(host, &mut fence, config);
         return Err(error.into());
     }
     let kernel_log = KernelLog::open().inspect_err(|error| log::debug!("OOM kills will not name the process: {error}"));
@@ -590,7 +590,7 @@ pub fn end() {
         Some(remains) => log::error!("{remains}"),
     }
     if fenced.private.is_some() {
-        launch::end::remove_private(&fenced.config, &fenced.fence, deadline);
+        launch::end::remove_private(&fenced.host, &fenced.config, &fenced.fence, deadline);
     }
     let Fenced { unfenced_processes, host, config, fence, .. } = &mut *fenced;
     unfenced_processes.end(host, config, fence.key(), deadline);
