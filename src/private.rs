@@ -14,6 +14,7 @@ mod end;
 mod enter;
 mod holders;
 pub mod leavings;
+pub mod places;
 mod removal;
 mod space;
 

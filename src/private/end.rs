@@ -7,18 +7,15 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use nix::errno::Errno;
 use nix::fcntl::renameat;
 
-use super::dirs::{LOCK_TIMEOUT, PrivateNote, TMPFS, existing_in_run_dir, name_of_job};
+use super::holders;
+use super::places::{GONE, LOCK_TIMEOUT, PrivateNote, TMPFS, existing_in_run_dir, forget_all, name_of_job};
 use super::removal::{Emptied, empty};
 use super::space;
-use super::{holders, leavings};
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::record::Records;
 use crate::sys::dir::Dir;
 use crate::sys::mount;
-
-/// How the name of what no job uses any more begins. No job's name begins so.
-pub(super) const GONE: &str = "gone.";
 
 /// Removes the directories of a job if it has no other step than this process's, until the deadline. To be called when that step's record is
 /// gone. The janitor removes what is left.
@@ -38,7 +35,7 @@ pub fn end(host: &Host, run_dir: &Path, parents: &[String], records: &Records, d
     }
     drop(all);
     let _lock = lock()?;
-    leavings::forget_all(run_dir).map(drop)
+    forget_all(run_dir).map(drop)
 }
 
 /// Gives a job's directories a name under which no job looks for them. To be called with the lock. `None`: there are none.

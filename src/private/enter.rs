@@ -21,7 +21,7 @@ use crate::sys::mount;
 const HANDLE: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
 
 /// What of the host's stays visible.
-struct Share {
+struct SharedPath {
     path: PathBuf,
     handle: OwnedFd,
 }
@@ -95,7 +95,7 @@ impl PrivateDirs {
     }
 
     /// Opens what of the host's stays visible, before it is covered.
-    fn shares(&self, pairs: &[(&Path, PathBuf)], more: &[PathBuf]) -> Result<Vec<Share>> {
+    fn shares(&self, pairs: &[(&Path, PathBuf)], more: &[PathBuf]) -> Result<Vec<SharedPath>> {
         let mut found = Vec::new();
         for share in self.shares.iter().chain(more) {
             let Some(parent) = share.parent() else { continue };
@@ -114,7 +114,7 @@ impl PrivateDirs {
             for name in names.iter().filter(|name| is_shared(share, name)) {
                 match openat(&dir, name.as_str(), HANDLE | OFlag::O_NOFOLLOW, Mode::empty()) {
                     Ok(handle) if more.contains(share) && !self.is_users(&handle) => {}
-                    Ok(handle) => found.push(Share { path: parent.join(name), handle }),
+                    Ok(handle) => found.push(SharedPath { path: parent.join(name), handle }),
                     Err(Errno::ENOENT) => {}
                     Err(errno) => return Err(Error::os("open", parent.join(name), errno)),
                 }
@@ -136,7 +136,7 @@ impl PrivateDirs {
     }
 }
 
-impl Share {
+impl SharedPath {
     /// Shows it in the job's own directory. The user may have put anything in its place, so nothing is followed.
     fn show(&self) -> Result<()> {
         let (Some(parent), Some(name)) = (self.path.parent(), self.path.file_name()) else { return Ok(()) };

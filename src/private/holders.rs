@@ -2,7 +2,7 @@
 //! The processes that hold steps of a job with directories of its own. A step in a scheduler's own cgroups has no record in `RunDir`, and a
 //! step that others hold has no process, so both are looked for.
 
-use super::dirs::name_of_job;
+use super::places::name_of_job;
 use crate::error::Result;
 use crate::host::Host;
 use crate::record::{Owner, Records};

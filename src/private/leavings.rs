@@ -2,18 +2,16 @@
 //! What is left of jobs' own directories: of jobs whose step daemons have died, of an earlier boot, and where there was no time.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Instant;
 
-use super::dirs::{DIRECTORY, LOCK_TIMEOUT, existing_in_run_dir, name_of_host};
-use super::end::{GONE, finish, finish_disk, new_name, rename, set_aside};
+use super::end::{finish, finish_disk, new_name, rename, set_aside};
 use super::holders;
+use super::places::{GONE, LOCK_TIMEOUT, existing_in_run_dir, forget_all, name_of_host};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::record::Records;
 use crate::sys::dir::Dir;
-use crate::sys::mount;
 
 /// Removes the directories of jobs that have no step any more, until the deadline. Returns the names of those that are gone, and what
 /// stood in the way of others.
@@ -82,18 +80,4 @@ fn all_set_aside(
         }
     }
     Ok(found)
-}
-
-/// Takes the directory of all jobs away from an empty `RunDir`, which is being removed. `Ok(false)`: a job has directories in it.
-pub fn forget_all(run_dir: &Path) -> Result<bool> {
-    let Some(all) = existing_in_run_dir(run_dir)? else { return Ok(true) };
-    if !all.list(true)?.is_empty() {
-        return Ok(false);
-    }
-    let parent = Dir::open(run_dir)?;
-    if all.stat()?.st_dev != parent.stat()?.st_dev {
-        mount::detach(&all).map_err(|errno| Error::os("unmount", all.path(), errno))?;
-    }
-    drop(all);
-    parent.remove(DIRECTORY).map(|_| true)
 }

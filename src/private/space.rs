@@ -35,7 +35,7 @@ const BLOCK: u64 = 1024;
 /// `struct fsxattr` of linux/fs.h.
 #[repr(C)]
 #[derive(Default)]
-struct Attributes {
+struct ProjectAttributes {
     flags: u32,
     extent: u32,
     extents: u32,
@@ -47,7 +47,7 @@ struct Attributes {
 /// `struct if_dqblk` of linux/quota.h.
 #[repr(C)]
 #[derive(Default)]
-struct Quota {
+struct ProjectQuota {
     hard: u64,
     soft: u64,
     space: u64,
@@ -73,7 +73,7 @@ pub(super) fn limit(dir: &Dir, bytes: u64) -> Result<()> {
         0 => free_project(dir, &file).map_err(refused)?,
         project => project,
     };
-    let quota = Quota { hard: bytes.div_ceil(BLOCK), valid: LIMITS_OF_SPACE, ..Quota::default() };
+    let quota = ProjectQuota { hard: bytes.div_ceil(BLOCK), valid: LIMITS_OF_SPACE, ..ProjectQuota::default() };
     change(dir, &file, project, quota).map_err(refused)?;
     // A limit that was not seen in the kernel was not set.
     let (seen, of) = (read(dir, &file, project).map_err(refused)?, project_of(&file).map_err(refused)?);
@@ -86,7 +86,7 @@ pub(super) fn forget(dir: &Dir) {
     if let Ok(project) = project_of(&file)
         && (FIRST..FIRST + COUNT).contains(&project)
     {
-        let _ = change(dir, &file, project, Quota { valid: LIMITS_OF_SPACE, ..Quota::default() });
+        let _ = change(dir, &file, project, ProjectQuota { valid: LIMITS_OF_SPACE, ..ProjectQuota::default() });
     }
 }
 
@@ -101,8 +101,8 @@ fn opened(dir: &Dir) -> nix::Result<OwnedFd> {
     openat(dir, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
 }
 
-fn attributes(file: &OwnedFd) -> nix::Result<Attributes> {
-    let mut attributes = Attributes::default();
+fn attributes(file: &OwnedFd) -> nix::Result<ProjectAttributes> {
+    let mut attributes = ProjectAttributes::default();
     // SAFETY: an open file, and a place of the size that the request is declared with.
     Errno::result(unsafe { libc::ioctl(file.as_raw_fd(), GET_ATTRIBUTES, &raw mut attributes) })?;
     Ok(attributes)
@@ -119,8 +119,8 @@ fn free_project(dir: &Dir, file: &OwnedFd) -> nix::Result<u32> {
         if (quota.hard, quota.soft, quota.space, quota.inodes) != (0, 0, 0, 0) {
             continue;
         }
-        let wanted = Attributes { project, ..attributes(file)? };
-        let wanted = Attributes { flags: wanted.flags | INHERIT, ..wanted };
+        let wanted = ProjectAttributes { project, ..attributes(file)? };
+        let wanted = ProjectAttributes { flags: wanted.flags | INHERIT, ..wanted };
         // SAFETY: an open file, and attributes of the size that the request is declared with.
         Errno::result(unsafe { libc::ioctl(file.as_raw_fd(), SET_ATTRIBUTES, &raw const wanted) })?;
         return Ok(project);
@@ -128,23 +128,23 @@ fn free_project(dir: &Dir, file: &OwnedFd) -> nix::Result<u32> {
     Err(Errno::ENOSPC)
 }
 
-fn read(dir: &Dir, file: &OwnedFd, project: u32) -> nix::Result<Quota> {
-    let mut quota = Quota::default();
+fn read(dir: &Dir, file: &OwnedFd, project: u32) -> nix::Result<ProjectQuota> {
+    let mut quota = ProjectQuota::default();
     match control(dir, file, GET, project, &mut quota) {
         // xfs, which has none for a number that was never used.
-        Err(Errno::ENOENT) => Ok(Quota::default()),
+        Err(Errno::ENOENT) => Ok(ProjectQuota::default()),
         done => done.map(|()| quota),
     }
 }
 
-fn change(dir: &Dir, file: &OwnedFd, project: u32, mut quota: Quota) -> nix::Result<()> {
+fn change(dir: &Dir, file: &OwnedFd, project: u32, mut quota: ProjectQuota) -> nix::Result<()> {
     control(dir, file, SET, project, &mut quota)
 }
 
 /// By the file's own handle, or before Linux 5.14 by the device.
-fn control(dir: &Dir, file: &OwnedFd, command: u32, project: u32, quota: &mut Quota) -> nix::Result<()> {
+fn control(dir: &Dir, file: &OwnedFd, command: u32, project: u32, quota: &mut ProjectQuota) -> nix::Result<()> {
     let command = (command << 8) | OF_PROJECTS;
-    let quota: *mut Quota = quota;
+    let quota: *mut ProjectQuota = quota;
     // SAFETY: an open file, a command, a number, and a place of the size that both commands are declared with.
     match Errno::result(unsafe { libc::syscall(libc::SYS_quotactl_fd, file.as_raw_fd(), command, project, quota) }) {
         Err(Errno::ENOSYS) => {}
