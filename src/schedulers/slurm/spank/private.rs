@@ -3,6 +3,7 @@
 //! visible.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::unistd::Pid;
 
@@ -55,6 +56,11 @@ impl PrivateStep {
 
     /// In a task's process, which is root's.
     pub fn enter(&self, daemon: Pid) -> Result<()> {
+        // Set in a task's own process alone: plugstack.conf may list the plugin twice.
+        static HAS_ENTERED: AtomicBool = AtomicBool::new(false);
+        if HAS_ENTERED.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
         if let Some(path) = self.dirs.replaced_by_another(daemon.as_raw()) {
             return Err(Error::new("another plugin has already given the job a directory of its own:")
                 .at(path)
