@@ -17,6 +17,7 @@ def own_directories(site, **keys):
         share = {"PrivateTmpShare": site.home} if site.home.parent == Path("/tmp") else {}
         site.configure(**{"PrivateTmp": "/tmp,/dev/shm", "PrivateTmpBase": base, **share, **keys})
         yield Path(base)
+        site.configure()
         until(lambda: not left(site, Path(base)), 20, f"the removal of jobs' own directories, such as {left(site, Path(base))}")
 
 

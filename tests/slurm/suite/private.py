@@ -29,6 +29,7 @@ def own_directories(site, paths=PATHS, disk=True, **keys):
         share = {"PrivateTmpShare": Path(*site.home.parts[:3])} if site.home.is_relative_to("/tmp") else {}
         site.configure(PrivateTmp=paths, **place, **share, **keys)
         yield Path(base)
+        site.configure()
         until(lambda: not left(site, Path(base)), 20, f"the removal of jobs' own directories, such as {left(site, Path(base))}")
 
 
