@@ -34,6 +34,7 @@ mod load;
 mod manual;
 mod parser;
 mod pattern;
+mod private_paths;
 mod resolve;
 #[cfg(test)]
 mod samples;
@@ -52,6 +53,7 @@ pub(crate) use limits::joined;
 pub use limits::{Limit, LimitNumbers, NUMBERS, Number};
 pub use load::{DEFAULT_FILES, LoadError, OWN_FILE, default_files, load, load_named, parse};
 pub use pattern::at_or_above;
+pub(crate) use private_paths::is_shared;
 pub use resolve::{Candidate, Loaded, Named, Resolved};
 pub use sections::SectionKind;
 pub use setting::{Origin, Setting};

@@ -12,6 +12,7 @@ use crate::fence;
 use crate::host::Host;
 use crate::job::{JobOnNode, Name, job_dir};
 use crate::log;
+use crate::private;
 use crate::record::job::JobRecords;
 use crate::record::roll::{Entry, EntryKind, Roll, State};
 use crate::record::tracked::{self, Others, TrackedRecords};
@@ -121,6 +122,11 @@ pub fn reap(
     match reap_tracked(host, config, schedulers, who, &mut reaped, to_look()) {
         Ok(entries) => living.extend(entries),
         Err(error) => reaped.failed.push(error.to_string()),
+    }
+    if matches!(who, JanitorCaller::Command(_)) || private::is_wanted(config) && !is_launch {
+        let (removed, failed) = private::leavings::remove(host, config, &records, deadline);
+        reaped.removed.extend(removed.into_iter().map(|name| format!("{name}'s own directories")));
+        reaped.failed.extend(failed);
     }
     match roll {
         // Otherwise everything is examined again next time.

@@ -27,6 +27,7 @@ pub mod launch;
 pub mod log;
 pub mod policy;
 pub mod printable;
+pub mod private;
 pub mod record;
 pub mod report;
 pub mod requests;

@@ -12,6 +12,7 @@ mod glibc;
 pub mod group;
 pub mod guard;
 pub mod lock;
+pub mod mount;
 pub mod nvidia;
 pub mod process;
 pub mod program;

@@ -19,6 +19,7 @@ use jobfence::fence::{self, Fence};
 use jobfence::host::Host;
 use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::policy;
+use jobfence::private::{JobsUser, PrivateDirs};
 use jobfence::record::{Owner, Records};
 use jobfence::schedulers::slurm::adopt::{AdoptRequest, Adoption, Pam, adopt};
 use jobfence::sys::dir::Dir;
@@ -656,6 +657,30 @@ fn pam_puts_the_session_into_the_users_job() {
         step.close();
         assert_eq!(session.child.wait().unwrap().signal(), Some(libc::SIGKILL));
     }
+}
+
+/// The module runs in the session's own process, and pam_exec's command does not.
+#[test]
+fn pam_puts_the_session_into_the_jobs_own_directories() {
+    let site = Site::new("private");
+    let [module, _] = site.doors(&[]);
+    let mut step = site.step(NOBODY, "1", "extern");
+    let config = Config { private_tmp: vec!["/var/tmp".into()], ..site.config.clone() };
+    let records = Records::open(&config.run_dir).unwrap();
+    let parents = [format!("uid_{NOBODY}"), "job_1".to_owned()];
+    let user = JobsUser { uid: NOBODY, gid: NOBODY };
+    let host = Host::read(&config).unwrap();
+    PrivateDirs::make(&host, &config, &parents, user).unwrap();
+    let session = site.session("nobody", &module.line, &[]);
+    assert_eq!(session.opened, GRANTED);
+    let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", session.pid())).unwrap();
+    assert!(mounts.lines().any(|line| line.contains("/var+tmp /var/tmp ")), "{mounts}");
+    assert_eq!(session.close(), GRANTED);
+    step.close();
+    let deadline = Instant::now() + common::PATIENCE;
+    jobfence::private::end(&host, &config.run_dir, &parents, &records, deadline).unwrap();
+    let left = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!left.contains(config.run_dir.to_str().unwrap()), "{left}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod health;
 mod lustre;
 pub mod names;
 mod observation;
+pub mod private;
 pub mod rows;
 mod trial;
 pub mod verdict;
@@ -228,6 +229,7 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
     } else {
         doors::look(&checked, rows, &mut verdict);
     }
+    private::say(rows, &candidates, &mut verdict);
     if rows.are_wanted() {
         observation::say(rows, &loaded);
         describe::io(rows, &host, config);

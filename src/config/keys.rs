@@ -11,6 +11,7 @@ use proptest::prelude::*;
 
 use super::kinds::{self, ValueKind, percent};
 use super::limits::{Limit, LimitNumbers, NUMBERS, Number, joined};
+use super::private_paths;
 use super::slot_request::{PerSlot, SlotRequest};
 use super::strictness::{self, first, least, least_limit, most};
 use super::units::{DAY, Percent, Period, Wrong, or_unlimited, text_or_unlimited};
@@ -366,6 +367,16 @@ keys! {
         /// This needs cgroup v2.
         // `least`: nothing is given to a user unless the site has certainly said so.
         Delegate: delegate: Delegation = Delegation::No, kinds::DELEGATION, jobs(least);
+        /// The directories of which each job has its own: empty at its start, and removed at its end.
+        // More are stricter.
+        PrivateTmp: private_tmp: Vec<PathBuf> = Vec::new(), kinds::PRIVATE_PATHS, jobs(private_paths::all);
+        /// The directory below which jobs' own directories are on disk.
+        /// `none`: they are in a tmpfs, within the memory limit of the job.
+        PrivateTmpBase: private_tmp_base: Option<PathBuf> = None, kinds::PATH_OR_NONE, node;
+        /// How much space a job has in its own directories.
+        PrivateTmpSpace: private_tmp_space: Option<u64> = None, kinds::OPTIONAL_SIZE, jobs(least_limit);
+        /// What of the host's stays visible in a job's own directories.
+        PrivateTmpShare: private_tmp_share: Vec<PathBuf> = Vec::new(), kinds::PRIVATE_SHARES, jobs(private_paths::common);
     }
 }
 
@@ -493,7 +504,7 @@ mod tests {
                         TrustAccount UsageLog UsageLogSize UsageLogAge UserReports StoreUsage SampleInterval GPUAccounting CarbonIntensity MetricsFile \
                         StraysGrace StraysMinUID StraysAllow \
                         CPUsPerSlot \
-                        SlotMemory SlotGPUs";
+                        SlotMemory SlotGPUs PrivateTmpBase";
         let sorted = |names: Vec<&str>| BTreeSet::from_iter(names.into_iter().map(str::to_owned));
         assert_eq!(sorted(of_the_node), sorted(expected.split(' ').collect()));
     }

@@ -10,7 +10,6 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::limits::{LIMITS, ON_ERROR_EXPECTS};
-use super::pattern;
 use super::slot_request::{self, SlotRequest};
 use super::units::{
     self, DAY, NONE, Percent, Period, SIZE_OR_UNLIMITED, UNLIMITED, Wrong, cpus, keyword, keyword_of, none_or,
@@ -20,6 +19,7 @@ use super::values::{
     CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnError, OnErrors, StoreUsage,
     StraysAction, SwapSpace, TaskCpus, UsageCard,
 };
+use super::{pattern, private_paths};
 use crate::bytes;
 use crate::cgroup::devices::{self, DeviceRule, GpuDevice};
 use crate::cgroup::huge_pages::HugePages;
@@ -184,6 +184,16 @@ kinds! {
     SLOT_REQUESTS: Vec<SlotRequest> = "names of requests with commas between them, each at most once, and with :slot, :host or :job \
                                        behind it if need be, or none",
         slot_request::read, |requests| Some(slot_request::text(requests)), any slot_request::any();
+
+    PRIVATE_PATHS: Vec<PathBuf> = private_paths::PATHS,
+        private_paths::read, |paths| Some(private_paths::text(paths)), any {
+            prop::collection::btree_set(text_like("/[a-n]{3,5}/[a-z]{1,4}"), 0..4)
+                .prop_map(|paths| paths.into_iter().map(PathBuf::from).collect())
+        };
+    PRIVATE_SHARES: Vec<PathBuf> = private_paths::PATTERNS,
+        private_paths::read_patterns, |paths| Some(private_paths::text(paths)), any {
+            prop::collection::vec(text_like("/[a-z]{1,3}/[a-z*?]{1,4}").prop_map(PathBuf::from), 0..3)
+        };
 
     IO_RULES: IoRules = IoRules::EXPECTS,
         |text| IoRules::parse(text).map_err(|_| Wrong::Form), |rules| Some(rules.to_string()), any {

@@ -23,6 +23,7 @@ use crate::job::{Grant, Id, JobKey};
 use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, begin};
 use crate::log;
 use crate::policy::{self, CoreMap, variables};
+use crate::private::PrivateDirs;
 use crate::record::holder::Holder;
 use crate::record::noted::Noted;
 use crate::record::{Record, Records};
@@ -128,6 +129,8 @@ pub struct LiveFence {
     fence: Fence,
     host: Host,
     config: Config,
+    /// The job's own directories.
+    private: Option<PrivateDirs>,
     /// What opening the fence returned.
     pub opened: Opened,
 }
@@ -156,6 +159,23 @@ impl LiveFence {
     /// Usage and limits.
     pub fn seen(&self) -> Seen {
         see(&self.fence)
+    }
+
+    /// The job's own directories, which each process that is started for the job must enter.
+    pub fn private(&self) -> Option<&PrivateDirs> {
+        self.private.as_ref()
+    }
+
+    /// Removes them, when all fences of the job are closed.
+    pub fn remove_private(&self) {
+        if self.private.is_some() {
+            launch::end::remove_private(
+                &self.host,
+                &self.config,
+                &self.fence,
+                Instant::now() + self.config.cleanup_timeout,
+            );
+        }
     }
 
     /// Freezes or thaws all processes of the fence.
@@ -207,8 +227,18 @@ fn make<T>(
         let chosen = gpus::of_run((&host, config), (&request.job, request.run), of_scheduler)?;
         let cores = cores_of_run((&host, config), (&request.job, request.run), &request.granted)?;
         let (gpus, noted) = (&chosen.devices, Some(&noted(&facts, &request.granted)));
-        let begin =
-            Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder, gpus, noted };
+        let begin = Begin {
+            host: &host,
+            config,
+            schedulers: ALL,
+            key: &key,
+            requests,
+            daemon: None,
+            holder,
+            gpus,
+            noted,
+            owner: request.owner,
+        };
         let mut of_job = policy::Limits::default();
         let planned = || {
             let (mut plan, errors) = plan(&resolved, &request.granted, gpus, &cores);
@@ -220,7 +250,7 @@ fn make<T>(
             }
             (plan, errors)
         };
-        let Begun { mut fence, mut plan, .. } = begin.open(planned)?;
+        let Begun { mut fence, mut plan, private, .. } = begin.open(planned)?;
         let mut finish = || -> Result<(), NotFenced> {
             let mut errors = Vec::new();
             if let Some(left) = cores.left((&host, config), (&request.job, request.run), &request.step)? {
@@ -233,11 +263,11 @@ fn make<T>(
             }
             launch::refuse::bear(&key, config, requests, errors)
         };
-        finish().inspect_err(|_| begin::abandon(&mut fence, config))?;
+        finish().inspect_err(|_| begin::abandon(&host, &mut fence, config))?;
         let visible_gpus = gpus::visible_in(&fence, &host, config);
         let usage_card = requests.usage_card().unwrap_or(config.usage_card);
         let opened = Opened { path: fence.path(), visible_gpus, usage_card };
-        Ok(keep(LiveFence { fence, host, config: resolved.config, opened }))
+        Ok(keep(LiveFence { fence, host, config: resolved.config, private, opened }))
     })
 }
 

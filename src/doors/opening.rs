@@ -10,6 +10,7 @@ use crate::facts::Facts;
 use crate::figures::GrantedTo;
 use crate::host::Host;
 use crate::job::{Cpus, HugePage, Id};
+use crate::private::JobsUser;
 use crate::record::holder::Holder;
 use crate::requests::UserRequests;
 use crate::scheduler::{Runs, Schedulers};
@@ -134,6 +135,8 @@ pub struct OpenRequest {
     /// Starts a program that asks systemd for a unit's current start. `None` in a host program, which must start none: then a unit cannot
     /// hold the fence.
     pub ask_unit: Option<AskInvocation>,
+    /// The user to whom the job's own directories belong, if the caller starts the job's processes and puts them there.
+    pub owner: Option<JobsUser>,
 }
 
 /// Returns which start of this unit is active now.

@@ -13,7 +13,7 @@ use std::time::{Instant, SystemTime};
 use nix::errno::Errno;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, pthread_sigmask, sigaction};
 use nix::sys::wait::WaitPidFlag;
-use nix::unistd::{Pid, User, execvp, initgroups, setgid, setsid, setuid};
+use nix::unistd::{Pid, User, execvp, getgid, initgroups, setgid, setsid, setuid};
 
 use crate::bytes;
 use crate::cgroup::events::KernelLog;
@@ -28,6 +28,7 @@ use crate::host::Host;
 use crate::job::{Cpus, Grant, Id, JobKey};
 use crate::launch::{self, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, end};
 use crate::policy::{self, Plan};
+use crate::private::{JobsUser, PrivateDirs};
 use crate::report;
 use crate::report::account::{End, Ending, Exit};
 use crate::report::card::{self, Figures, Words};
@@ -73,7 +74,7 @@ pub struct Ended {
 /// Runs a command beside this process, in no fence of its own, and waits for its end. There is no shell that would let this process go on, so it
 /// does not stop when the command stops.
 pub fn unfenced(command: &[OsString]) -> Result<Exit> {
-    spawn(|_| Ok(()), None, &c_strings(command)?, WaitPidFlag::empty())
+    spawn(|_| Ok(()), None, None, &c_strings(command)?, WaitPidFlag::empty())
 }
 
 /// Runs the command in its fence and waits for its end. Processes that it leaves in the fence are killed then. `fenced` is called when
@@ -97,8 +98,12 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         holder: None,
         gpus: &[],
         noted: None,
+        owner: Some(JobsUser {
+            uid: uid.as_raw(),
+            gid: request.user.as_ref().map_or_else(getgid, |user| user.gid).as_raw(),
+        }),
     };
-    let Begun { mut fence, plan, .. } =
+    let Begun { mut fence, plan, private, .. } =
         begin.open(|| with_one_quota(policy::plan(config, &grant))).map_err(in_words)?;
     let (kernel_log, started) = (KernelLog::open().ok(), Some(SystemTime::now()));
     let attach = |fence: &mut Fence, pid: Pid| {
@@ -108,12 +113,14 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         Ok(())
     };
     let call_bytes = CallBytes::begin(&host.proc);
-    let how = spawn(|pid| attach(&mut fence, pid), request.user.as_ref(), &command, WaitPidFlag::WUNTRACED);
+    let how =
+        spawn(|pid| attach(&mut fence, pid), private.as_ref(), request.user.as_ref(), &command, WaitPidFlag::WUNTRACED);
     let (rchar, wchar) = CallBytes::since(call_bytes.as_ref());
     let usage = Usage { rchar, wchar, ..fence.usage() };
     let used = report::ended(fence.key(), &usage);
     let asked = request.processes.map(|most| AskedProcesses { most, option: "--processes" });
-    let (sentences, _) = launch::tell(&fence, kernel_log.as_ref(), asked, Reported::default(), Some("--mem"));
+    let (mut sentences, _) = launch::tell(&fence, kernel_log.as_ref(), asked, Reported::default(), Some("--mem"));
+    sentences.extend(private.iter().flat_map(PrivateDirs::full));
     let exit = how.as_ref().ok().copied();
     let ending = Ending {
         holder: "run",
@@ -154,7 +161,9 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
     };
     let card = request.card.map_or_else(|| figures.card(), |when| card::lines(when, None, &figures));
     let line = launch::account(&fence, config, &usage, &ending);
-    let remains = end::close(&mut fence, Instant::now() + config.cleanup_timeout, |_| false);
+    let deadline = Instant::now() + config.cleanup_timeout;
+    let remains = end::close(&mut fence, deadline, |_| false);
+    private.iter().for_each(|_| end::remove_private(&host, config, &fence, deadline));
     launch::write_down(config, line.as_deref().filter(|_| remains.is_none()));
     Ok(Ended { how: how?, used, sentences, card, remains })
 }
@@ -315,6 +324,7 @@ const WATCHED: [Signal; 17] = [
 
 fn spawn(
     attach: impl FnOnce(Pid) -> Result<()>,
+    private: Option<&PrivateDirs>,
     user: Option<&User>,
     command: &[CString],
     also: WaitPidFlag,
@@ -330,6 +340,7 @@ fn spawn(
     // SAFETY: the default action runs no code of this program.
     unsafe { sigaction(Signal::SIGCHLD, &default) }.map_err(os("watch for the end of the command"))?;
     let child = PlacedChild::start(attach, || {
+        private.map_or(Ok(()), |private| private.enter(&[]))?;
         let program = command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
         become_command(user, command, &before).map_err(|errno| Error::os("cannot run", program, errno))
     })?;

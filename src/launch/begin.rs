@@ -11,11 +11,12 @@ use crate::fence::{self, Fence, LimitError, Opening, delegation};
 use crate::host::Host;
 use crate::janitor;
 use crate::job::JobKey;
-use crate::launch::early_move;
 use crate::launch::refuse::{NotFenced, bear};
 use crate::launch::tell::AskedProcesses;
+use crate::launch::{early_move, end};
 use crate::log;
 use crate::policy::Plan;
+use crate::private::{self, JobsUser, PrivateDirs};
 use crate::record::holder::Holder;
 use crate::record::noted::Noted;
 use crate::requests::UserRequests;
@@ -42,6 +43,9 @@ pub struct Begin<'a> {
     pub gpus: &'a [String],
     /// What those processes must know about the job, for the usage log and the metrics.
     pub noted: Option<&'a Noted>,
+    /// The user to whom the job's own directories belong. `None`: the entry point does not start the job's processes, so it cannot put them
+    /// where these directories are.
+    pub owner: Option<JobsUser>,
 }
 
 /// A step that is fenced.
@@ -53,6 +57,8 @@ pub struct Begun {
     pub plan: Plan,
     /// Whether something that a dead step daemon left could not be removed.
     pub leftovers: bool,
+    /// The job's own directories, which each of its processes must enter.
+    pub private: Option<PrivateDirs>,
 }
 
 /// The configuration for a job with these facts.
@@ -67,7 +73,7 @@ impl Begin<'_> {
     ///
     /// `plan` is called after the leftovers of dead step daemons were removed.
     pub fn open(&self, plan: impl FnOnce() -> (Plan, Vec<LimitError>)) -> Result<Begun, NotFenced> {
-        let Self { host, config, schedulers, key, requests, daemon, holder, gpus, noted } = *self;
+        let Self { host, config, schedulers, key, requests, daemon, holder, gpus, noted, owner } = *self;
         // As early as possible. If the directories are the scheduler's, the scheduler moves the process.
         early_move::ask(&config.run_dir);
         let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));
@@ -96,10 +102,14 @@ impl Begin<'_> {
             fence.note_allocated(noted);
         }
         let noted = noted.filter(|_| config.usage_log.is_some()).cloned().unwrap_or_default();
-        match bear(key, config, requests, errors).and_then(|()| Ok(fence.hand_over(asked, noted)?)) {
-            Ok(()) => Ok(Begun { fence, plan, leftovers }),
+        let done = bear(key, config, requests, errors).and_then(|()| {
+            fence.hand_over(asked, noted)?;
+            Ok(own_directories(host, config, key, owner)?)
+        });
+        match done {
+            Ok(private) => Ok(Begun { fence, plan, leftovers, private }),
             Err(why) => {
-                abandon(&mut fence, config);
+                abandon(host, &mut fence, config);
                 Err(why)
             }
         }
@@ -121,9 +131,25 @@ fn refuse_delegation(host: &Host, config: &Config, requests: &UserRequests, plan
     }
 }
 
+/// The job's own directories, if the site wants them.
+fn own_directories(host: &Host, config: &Config, key: &JobKey, owner: Option<JobsUser>) -> Result<Option<PrivateDirs>> {
+    if !private::is_wanted(config) {
+        return Ok(None);
+    }
+    let owner = owner.ok_or_else(|| {
+        Error::new("PrivateTmp does not work here: the job's processes are not started by jobfence")
+            .hint("set PrivateTmp=none in jobfence.conf on this node")
+    })?;
+    PrivateDirs::make(host, config, &key.parents(), owner).map(Some)
+}
+
 /// Removes a fence of a refused step; no process has been in it.
-pub fn abandon(fence: &mut Fence, config: &Config) {
-    let _ = fence.close(Instant::now() + config.cleanup_timeout);
+pub fn abandon(host: &Host, fence: &mut Fence, config: &Config) {
+    let deadline = Instant::now() + config.cleanup_timeout;
+    let _ = fence.close(deadline);
+    if private::is_wanted(config) {
+        end::remove_private(host, config, fence, deadline);
+    }
 }
 
 /// Removes what dead step daemons left: only jobfence does, and a launch is an opportunity. Returns whether something could not be removed.

@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use super::files::{checked, checked_run_dir, unlink};
-use super::steps::{CARDS, CORES, GPUS, LIMITS, NEW, Records};
+use super::steps::{CARDS, CORES, GPUS, LIMITS, NEW, PRIVATE, Records};
 use super::{counters, job, roll, tracked};
 use crate::error::Result;
 use crate::sys::dir::Dir;
@@ -29,7 +29,7 @@ impl Records {
             dir.remove(records)?;
         }
         // The last one is of earlier releases.
-        for name in [LIMITS, GPUS, CORES, CARDS, "whole"] {
+        for name in [LIMITS, GPUS, CORES, CARDS, PRIVATE, "whole"] {
             dir.remove(name)?;
         }
         match parent.remove(name) {

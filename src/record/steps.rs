@@ -34,6 +34,8 @@ pub(super) const GPUS: &str = "gpus.lock";
 pub(super) const CORES: &str = "cores.lock";
 /// Likewise, for handing figures on to another node's card.
 pub(super) const CARDS: &str = "cards.lock";
+/// Likewise, for jobs' own directories.
+pub(super) const PRIVATE: &str = "private.lock";
 /// In `RunDir`, for records that have no name yet.
 pub(super) const NEW: &str = "new";
 
@@ -192,6 +194,17 @@ impl Records {
     /// that.
     pub fn lock_cards(&self, deadline: Instant) -> Result<Lock> {
         self.lock(CARDS, deadline)
+    }
+
+    /// Waits for the lock of jobs' own directories: it is held while they are made, and while it is found out whether a job needs them.
+    pub fn lock_private(&self, deadline: Instant) -> Result<Lock> {
+        self.lock(PRIVATE, deadline)
+    }
+
+    /// Whether a step of the job with these directories above its steps' is recorded.
+    pub fn has_step_of(&self, parents: &[String]) -> Result<bool> {
+        let is_of = |levels: &Vec<String>| levels.split_last().is_some_and(|(_, above)| above == parents);
+        Ok(self.list()?.iter().any(is_of))
     }
 
     fn lock(&self, name: &str, deadline: Instant) -> Result<Lock> {

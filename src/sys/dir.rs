@@ -232,6 +232,14 @@ impl Dir {
         done
     }
 
+    /// Removes a file in this directory. No error if there is none.
+    pub fn remove_file(&self, name: &str) -> Result<()> {
+        match unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(Error::os("remove", self.path.join(name), errno)),
+        }
+    }
+
     /// Whether a file or directory of this name exists.
     pub fn has(&self, name: &str) -> bool {
         fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok()

@@ -13,7 +13,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollTimeout, poll};
-use nix::unistd::{Uid, User};
+use nix::unistd::{Pid, Uid, User};
 
 use crate::cgroup::layout::Hierarchy;
 use crate::cgroup::membership::Membership;
@@ -25,6 +25,7 @@ use crate::fence::{self, Fence};
 use crate::host::Host;
 use crate::job::{Id, JobKey};
 use crate::launch::{self, Answer, NotFenced};
+use crate::private::PrivateDirs;
 use crate::record::{Owner, Record, Records};
 use crate::scheduler;
 use crate::schedulers::ALL;
@@ -150,7 +151,15 @@ pub fn answer(loaded: Result<Loaded, LoadError>, request: &AdoptRequest) -> Answ
     let of_every_job = |loaded: &Loaded| Ok((Resolved::plain(loaded.config.clone()), ()));
     let answer = launch::answer(loaded, of_every_job, |resolved, ()| {
         let host = Host::read(&resolved.config)?;
-        Ok(adopt(&host, &resolved.config, request)?)
+        let adoption = adopt(&host, &resolved.config, request)?;
+        // Of another process no program can change what it sees.
+        if let Adoption::Adopted { pid, key, .. } = &adoption
+            && *pid == Pid::this().as_raw()
+            && let Some(private) = PrivateDirs::find(&resolved.config, &key.parents())?
+        {
+            private.enter(&[])?;
+        }
+        Ok(adoption)
     });
     match answer {
         Answer::Unfenced { why, .. } if request.pam.is_none() => Answer::Refused(why),

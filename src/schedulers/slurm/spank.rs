@@ -19,6 +19,7 @@ mod job;
 mod log;
 mod node_files;
 mod options;
+mod private;
 mod rights;
 mod slurmd;
 mod step;

@@ -19,7 +19,7 @@ mod spool;
 mod usage;
 
 use std::ffi::{CString, OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use jobfence::config::{Config, LoadError, Loaded, SlotRequest};
@@ -33,6 +33,7 @@ use jobfence::error::Error;
 use jobfence::host::Host;
 use jobfence::job::{Cpus, Id};
 use jobfence::launch::Answer;
+use jobfence::private::{JobsUser, PrivateDirs};
 use jobfence::record::job::JobRecords;
 use jobfence::report::account::Exit;
 use jobfence::requests::{Requests, UserRequests};
@@ -41,7 +42,7 @@ use jobfence::schedulers::gridengine::spool::SpooledJob;
 use jobfence::schedulers::gridengine::{JOBS_STEP, SHEPHERD, SHEPHERDS_STEP};
 use jobfence::sys::call_bytes::{CallBytes, Moved};
 use jobfence::sys::dir::Dir;
-use nix::unistd::Pid;
+use nix::unistd::{Pid, Uid, User};
 
 use crate::command::{fenced, ignore_sigpipe};
 use crate::configured::Configured;
@@ -181,12 +182,17 @@ impl FencedJob {
             log::warn!("job {}: cannot tell it of its limits: {error}", self.spooled.job);
         }
         let call_bytes = Dir::open("/proc").ok().and_then(|proc| CallBytes::begin(&proc));
-        let started = ShepherdProcess::start(program, name, spool.user, |pid| attach(&mut self.job.1, pid));
+        let private = self.job.1.private().cloned();
+        let enter = || private.as_ref().map_or(Ok(()), |private| private.enter(&scratch(&self.spooled, private)));
+        let live = &mut self.job.1;
+        let started = ShepherdProcess::start(program, name, spool.user, |pid| attach(live, pid), enter);
         let how = started.and_then(|mut child| self.watch(spool, &mut child));
         let moved = CallBytes::since(call_bytes.as_ref());
         let card = self.card(spool);
         let fences = [(&self.job.0, Some(moved)), (&self.shepherd.0, None)];
-        let ended = close(self.config(), &self.spooled.job, &fences);
+        let mut ended = close(self.config(), &self.spooled.job, &fences);
+        ended.sentences.extend(private.iter().flat_map(PrivateDirs::full));
+        self.job.1.remove_private();
         if let Some(Err(error)) = ended.usage.map(|used| usage::raise(spool, &used)) {
             log::warn!("job {}: cannot say what it used: {error}", self.spooled.job);
         }
@@ -265,6 +271,13 @@ impl FencedJob {
             log::warn!("job {}: {error}", self.spooled.job);
         }
     }
+}
+
+/// The job's `TMPDIR`, which execd has made and removes.
+fn scratch(spooled: &SpooledJob, private: &PrivateDirs) -> Vec<PathBuf> {
+    let task = if spooled.is_array_task { "" } else { ".1" };
+    let queue = spooled.facts.partition.known().map_or("", String::as_str);
+    private.paths().map(|path| path.join(format!("{}{task}.{queue}", spooled.job))).collect()
 }
 
 fn attach(live: &mut LiveFence, child: Pid) -> Result<(), Error> {
@@ -349,6 +362,10 @@ fn open(loaded: Result<Loaded, LoadError>, spooled: &SpooledJob, which: &WantedF
         granted,
         holder: HeldBy::Process(Pid::this().as_raw()),
         ask_unit: None,
+        owner: User::from_uid(Uid::from_raw(spooled.uid))
+            .ok()
+            .flatten()
+            .map(|user| JobsUser { uid: spooled.uid, gid: user.gid.as_raw() }),
     };
     life::open_live(loaded, &request, None)
 }

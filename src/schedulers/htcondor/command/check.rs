@@ -4,11 +4,13 @@
 
 use std::path::Path;
 
+use jobfence::config::Loaded;
 use jobfence::requests::REQUESTS;
 use jobfence::schedulers::htcondor::{asked, environment};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
 use crate::check::daemon::{DaemonKind, SchedulerDaemon, is_ours, not_ours};
+use crate::check::private;
 use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 
@@ -36,7 +38,14 @@ const OF_SCHEDD: [&str; 2] = ["START_SCHEDULER_UNIVERSE", "QUEUE_SUPER_USERS"];
 pub const WHOSE: [&str; 3] = ["AcctGroup", "OsUser", "RunAsOwner"];
 
 /// Says whether the startd starts jobs by this program, and what else of jobfence its configuration has.
-pub fn look(startd: &SchedulerDaemon, rows: &mut Rows, verdict: &mut Verdict) {
+pub fn look(startd: &SchedulerDaemon, loaded: &Loaded, rows: &mut Rows, verdict: &mut Verdict) {
+    private::refuse(
+        loaded,
+        "HTCondor",
+        "HTCondor has MOUNT_UNDER_SCRATCH and MOUNT_PRIVATE_DEV_SHM for that",
+        rows,
+        verdict,
+    );
     match startd.ask(&["condor_config_val", "STARTER"]) {
         Ok(starter) => {
             let starter = starter.trim();

@@ -38,7 +38,7 @@ impl SchedulersPart for HtCondorPart {
     fn check(&self, host: &CheckedHost<'_>, rows: &mut Rows, verdict: &mut Verdict) {
         if let Some(startd) = SchedulerDaemon::find(host.proc, STARTD) {
             let startd = startd.with_patience(rows.patience);
-            check::look(&startd, rows, verdict);
+            check::look(&startd, host.loaded, rows, verdict);
             if rows.are_wanted() {
                 check::of_startd(&startd, rows);
             }

@@ -316,7 +316,16 @@ impl Run {
             is_of_step: true,
         };
         let holder = HeldBy::Process(Pid::this().as_raw());
-        OpenRequest { uid: self.uid, job: self.job, step: self.step, run: number, granted, holder, ask_unit: None }
+        OpenRequest {
+            uid: self.uid,
+            job: self.job,
+            step: self.step,
+            run: number,
+            granted,
+            holder,
+            ask_unit: None,
+            owner: None,
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use jobfence::schedulers::pbs;
 
 use super::mom::{self, ForMom, MomSays};
 use crate::check::daemon::{DaemonKind, SchedulerDaemon};
+use crate::check::private;
 use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 
@@ -21,6 +22,13 @@ pub fn look(mom: &SchedulerDaemon, loaded: &Loaded, rows: &mut Rows, verdict: &m
         sections: loaded.sections().map(|(header, _)| header).collect(),
         has_gpus: loaded.config.gpu_device.is_some(),
     };
+    private::refuse(
+        loaded,
+        "OpenPBS",
+        "MoM starts the job's processes, and no program of jobfence's does",
+        rows,
+        verdict,
+    );
     for said in mom::lines(&mom.cwd, &conf) {
         match said {
             MomSays::Fact(what) => rows.fact("openpbs", what),

@@ -14,6 +14,7 @@ use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::config::Config;
 use jobfence::host::Host;
 use jobfence::janitor::{self, JanitorCaller};
+use jobfence::private::places;
 use jobfence::record::Records;
 use jobfence::schedulers::slurm::daemons;
 use jobfence::schedulers::slurm::plugins::Slurm;
@@ -86,7 +87,7 @@ fn clear(config: &Config, loaded_from: &[String], keep_service: bool) -> Result<
         Service::stop()?;
     }
     remove_directories(&host)?;
-    if !Records::remove(&config.run_dir, &KEPT)? {
+    if !places::forget_all(&config.run_dir)? || !Records::remove(&config.run_dir, &KEPT)? {
         println!(
             "disabled       something still writes into {}: does Prolog= in slurm.conf call 'jobfence prolog'?",
             config.run_dir.display()

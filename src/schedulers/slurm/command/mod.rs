@@ -34,6 +34,7 @@ pub mod load;
 pub mod name;
 pub mod node;
 pub mod pam;
+mod private;
 pub mod prolog;
 pub mod setup;
 pub mod store;
@@ -60,6 +61,7 @@ impl SchedulersPart for SlurmPart {
             let kinds = [("[Account=", account), ("[QOS=", qos)].into_iter().filter(|(_, is_checked)| !is_checked);
             let kinds: Vec<&str> = kinds.map(|(kind, _)| kind).collect();
             claimed(rows, host.loaded, "Slurm", &kinds, ENFORCE);
+            private::say(rows, host.loaded, &Lines::read(&file));
         }
     }
 

@@ -40,6 +40,7 @@ use crate::schedulers::slurm::spank::hand_over::HandOver;
 use crate::schedulers::slurm::spank::job::{Job, key_of};
 use crate::schedulers::slurm::spank::log::{tell_user, tell_user_lines};
 use crate::schedulers::slurm::spank::node_files::NodeFiles;
+use crate::schedulers::slurm::spank::private::{self, PrivateStep};
 use crate::schedulers::slurm::spank::rights::Rights;
 use crate::schedulers::slurm::spank::unfenced::UnfencedProcesses;
 use crate::schedulers::slurm::spank::{environment, options, waiting_tasks};
@@ -111,6 +112,8 @@ struct Fenced {
     hand_over: Option<(HandOver, Grant)>,
     /// Whether one of its tasks could not be fenced, so that none may run.
     ended: bool,
+    /// The job's own directories.
+    private: Option<PrivateStep>,
 }
 
 /// A step without a fence. Its processes are tracked as far as possible.
@@ -238,13 +241,14 @@ fn build(
         holder: None,
         gpus: &[],
         noted: Some(&Noted::new(facts, GrantedTo { cpus: grant.job_cpus, memory: grant.job_memory, gpus })),
+        owner: private::owner(spank, config, key)?,
     };
     let has_tasks = *kind != StepKind::Extern;
     let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, topology);
-    let Begun { mut fence, plan, leftovers } = begin.open(plan)?;
+    let Begun { mut fence, plan, leftovers, private } = begin.open(plan)?;
     let mark = |fence: &Fence| spank.setenv(environment::STEP, &tracked::mark(&host.boot_id, fence.owner()));
     if let Err(error) = environment::tell(spank, config, &plan, &fence).and_then(|()| mark(&fence)) {
-        launch::begin::abandon(&mut fence, config);
+        launch::begin::abandon(host, &mut fence, config);
         return Err(error.into());
     }
     let kernel_log = KernelLog::open().inspect_err(|error| log::debug!("OOM kills will not name the process: {error}"));
@@ -290,13 +294,24 @@ fn build(
         card,
         hand_over,
         ended: false,
+        private: private.map(|dirs| PrivateStep::from_spank(spank, dirs)),
     })
 }
 
 /// Called in a task's own process, before it becomes the user's.
 pub fn admit(spank: &Spank) -> ReturnCode {
     let (reason, daemon) = match step().as_deref() {
-        Some(StepState::Fenced(_) | StepState::Unfenced(_) | StepState::Off) => return ReturnCode::Good,
+        Some(StepState::Fenced(fenced)) => {
+            match fenced.private.as_ref().map_or(Ok(()), |step| step.enter(fenced.daemon)) {
+                Ok(()) => return ReturnCode::Good,
+                Err(error) if fenced.config.on_error.general() == OnError::Warn => {
+                    log::error!("a task runs in the host's directories of PrivateTmp (OnError=warn): {error}");
+                    return ReturnCode::Good;
+                }
+                Err(error) => (NotFenced::from(error).for_user(), Some(fenced.daemon)),
+            }
+        }
+        Some(StepState::Unfenced(_) | StepState::Off) => return ReturnCode::Good,
         Some(StepState::Refused { reason, daemon }) => (reason.clone(), Some(*daemon)),
         Some(StepState::New | StepState::Read(_) | StepState::Ended) | None => (UNFINISHED.to_owned(), None),
     };
@@ -320,6 +335,9 @@ pub fn tell_task(spank: &Spank) {
     let Some(StepState::Fenced(fenced)) = step.as_deref_mut() else { return };
     if let Some(card) = &fenced.card {
         card.tell_time_limit(spank);
+    }
+    if let Some(private) = &fenced.private {
+        private.go_where_asked(spank);
     }
     let Ok(member) = Membership::read(&fenced.host.proc, Pid::this().as_raw()) else { return };
     fenced.fence.look_from(&member);
@@ -483,6 +501,11 @@ pub fn task_ended(spank: &Spank) {
         fenced.fence.take_usage();
         tell_what_happened(fenced);
     }
+    if let Some(private) = fenced.private.as_mut().filter(|_| !others_live) {
+        let full = private.full();
+        full.iter().for_each(|sentence| tell_user(sentence));
+        fenced.sentences.extend(full);
+    }
     // Its script is a batch step's only task.
     if let Some(card) = fenced.card.as_ref().filter(|_| fenced.exited == 0) {
         let Fenced { host, fence, plan, config, started, exit, reported, facts, .. } = &**fenced;
@@ -565,6 +588,9 @@ pub fn end() {
     match launch::end::close(&mut fenced.fence, deadline, |error| rights.take_back(error)) {
         None => launch::write_down(&fenced.config, line.as_deref()),
         Some(remains) => log::error!("{remains}"),
+    }
+    if fenced.private.is_some() {
+        launch::end::remove_private(&fenced.host, &fenced.config, &fenced.fence, deadline);
     }
     let Fenced { unfenced_processes, host, config, fence, .. } = &mut *fenced;
     unfenced_processes.end(host, config, fence.key(), deadline);

@@ -72,7 +72,7 @@ fn write_to(address: &str, line: &str) -> Result<()> {
 /// Runs a shepherd with the replaced files of the spool. It needs no fence, since nothing of the job's user runs in it. It ends with its
 /// client, and at qdel, as each shepherd does.
 fn by_shepherd(spool: &Spool, program: &CString, name: &OsStr) -> Result<bool> {
-    let mut child = ShepherdProcess::start(program, name, spool.user, |_| Ok(()))?;
+    let mut child = ShepherdProcess::start(program, name, spool.user, |_| Ok(()), || Ok(()))?;
     loop {
         match child.next()? {
             ShepherdEvent::Ended(how) => {

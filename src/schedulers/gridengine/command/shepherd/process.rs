@@ -164,12 +164,13 @@ impl SpoolWatch {
 }
 
 impl ShepherdProcess {
-    /// Starts the shepherd. `attach` puts it into its fence before it executes anything.
+    /// Starts the shepherd. `attach` puts it into its fence before it executes anything, and `enter` is called in its own process then.
     pub fn start(
         program: &CString,
         name: &OsStr,
         user: SpoolUser,
         attach: impl FnOnce(Pid) -> Result<()>,
+        enter: impl FnOnce() -> Result<()>,
     ) -> Result<Self> {
         let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
         // execd looks for this name with ps(1).
@@ -184,6 +185,7 @@ impl ShepherdProcess {
             .map_err(os("watch for signals"))?;
         let spool = SpoolWatch::new(Path::new("."));
         let child = PlacedChild::start(attach, || {
+            enter()?;
             pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None).map_err(os("unblock signals"))?;
             exec(program, name, user)
         })?;

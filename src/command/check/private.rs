@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Says which directories are a job's own, and why a job would be refused for them.
+
+use std::path::Path;
+
+use jobfence::config::{Candidate, Loaded};
+use jobfence::private::{self, dirs};
+
+use super::rows::Rows;
+use super::verdict::Verdict;
+
+/// The row of each kind of jobs.
+const ROW: &str = "private";
+
+/// Says it for each combination of sections, each sentence once.
+pub fn say(rows: &mut Rows, candidates: &[Candidate], verdict: &mut Verdict) {
+    let (mut facts, mut faults) = (Vec::new(), Vec::new());
+    for candidate in candidates.iter().filter(|candidate| private::is_wanted(&candidate.config)) {
+        let config = &candidate.config;
+        let (in_tmpfs, on_disk) = dirs::divided(config);
+        let base = config.private_tmp_base.as_deref().unwrap_or(Path::new("/"));
+        let kinds = [(in_tmpfs, "in a tmpfs".to_owned()), (on_disk, format!("below {}", base.display()))];
+        let parts = kinds.iter().filter(|(paths, _)| !paths.is_empty()).map(|(paths, place)| {
+            let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+            format!("{} ({place})", names.join(", "))
+        });
+        facts.push(format!("a job has its own {}", parts.collect::<Vec<_>>().join(" and ")));
+        faults.extend(dirs::faults(config).into_iter().map(|error| error.to_string()));
+    }
+    facts.dedup();
+    faults.dedup();
+    facts.iter().for_each(|fact| rows.fact(ROW, fact));
+    for fault in faults {
+        rows.fault(ROW, &fault);
+        verdict.no(format!("a job would be REFUSED here: {fault}"));
+    }
+}
+
+/// For a scheduler under which no job has directories of its own: jobs are refused if they should have.
+pub fn refuse(loaded: &Loaded, scheduler: &str, why: &str, rows: &mut Rows, verdict: &mut Verdict) {
+    if loaded.one_by_one().any(|candidate| private::is_wanted(&candidate.config)) {
+        rows.fault(ROW, format!("PrivateTmp does not work under {scheduler}: {why}"));
+        verdict.no(format!("jobs of {scheduler} would be REFUSED here: PrivateTmp does not work under it"));
+    }
+}

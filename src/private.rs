@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A job's own directories in the place of the host's (`PrivateTmp`).
+//!
+//! Root makes them where no user gets by another way, in one directory for each job: on disk below `PrivateTmpBase`, and in a tmpfs of the
+//! job's below `RunDir`. Each process that root starts for the job makes a mount namespace of its own, and binds them over the host's
+//! paths there ([`enter`]). So all tasks and steps share them, no process and no file keeps a namespace, and when a process has died its
+//! namespace has gone with it.
+//!
+//! They go with the job's last step on the node ([`end`]). Whatever is left of them has a name under which no job looks for it, and the
+//! janitor removes the rest ([`leavings`]).
+
+pub mod dirs;
+mod end;
+mod enter;
+mod holders;
+pub mod leavings;
+pub mod places;
+mod removal;
+mod space;
+
+pub use dirs::{JobsUser, PrivateDirs, is_wanted};
+pub use end::end;

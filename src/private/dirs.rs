@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Makes a job's own directories, and finds them again.
+
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, renameat};
+use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
+use nix::unistd::{Gid, Uid, fchownat, geteuid};
+
+use super::places::{
+    BEGUN, DIRECTORY, LOCK_TIMEOUT, NOTE, PrivateNote, ROOTS, TMPFS, all_in_run_dir, existing_in_run_dir, name_of,
+    name_of_host, name_of_job, roots_own,
+};
+use super::{end, holders, space};
+use crate::config::{Config, Mode as ConfigMode};
+use crate::error::{Error, Result};
+use crate::host::Host;
+use crate::record::Records;
+use crate::sys::dir::Dir;
+use crate::sys::mount;
+
+/// As on the host: for a program that runs as another user within the job.
+const USERS: Mode = Mode::from_bits_truncate(0o1777);
+
+/// Whether jobs with this configuration have directories of their own.
+pub fn is_wanted(config: &Config) -> bool {
+    !config.private_tmp.is_empty() && config.mode == ConfigMode::Enforce
+}
+
+/// The user of a job, to whom its directories belong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobsUser {
+    /// The user.
+    pub uid: u32,
+    /// The user's group in the job.
+    pub gid: u32,
+}
+
+/// The directories of one job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrivateDirs {
+    /// `RunDir`.
+    pub(super) run_dir: PathBuf,
+    /// The directories above the job's steps, by which the records name the job.
+    pub(super) parents: Vec<String>,
+    pub(super) note: PrivateNote,
+    pub(super) shares: Vec<PathBuf>,
+}
+
+/// `PrivateTmpBase`, if users cannot write into it.
+fn checked_base(base: &Path) -> Result<Dir> {
+    let hint = "make it, as a directory of root's into which no one else may write, or set PrivateTmpBase in jobfence.conf to another";
+    let dir = Dir::open(base).map_err(|error| error.hint(hint))?;
+    let stat = dir.stat()?;
+    if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o022 != 0 {
+        return Err(Error::new("users may write into PrivateTmpBase:").at(base).hint(hint));
+    }
+    Ok(dir)
+}
+
+/// The directory of all jobs on disk.
+fn all_on_disk(base: &Path, run_dir: &Path) -> Result<Dir> {
+    roots_own(&checked_base(base)?, &name_of_host(run_dir)?)
+}
+
+/// Whether a path is in memory on every host, so that programs count on its speed.
+fn is_memory(path: &Path) -> bool {
+    path.starts_with("/dev")
+}
+
+/// The paths that are in a tmpfs, and those that are on disk.
+pub fn divided(config: &Config) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    config.private_tmp.iter().cloned().partition(|path| config.private_tmp_base.is_none() || is_memory(path))
+}
+
+/// Why each job with this configuration would be refused on this host, as far as that is seen without a job.
+pub fn faults(config: &Config) -> Vec<Error> {
+    let missing = config.private_tmp.iter().filter_map(|path| Dir::open(path).err());
+    let share = config.private_tmp_share.iter().filter(|share| {
+        let is_in = |path: &&PathBuf| share.starts_with(path);
+        config.private_tmp.iter().any(|path| is_in(&path))
+            && !config.private_tmp.iter().any(|path| share.parent() == Some(path))
+    });
+    let share = share.map(|share| Error::new(NOT_DIRECTLY).at(share));
+    let on_disk = || -> Result<()> {
+        let base = config.private_tmp_base.as_ref().filter(|_| !divided(config).1.is_empty());
+        base.map_or(Ok(()), |base| checked_base(base).map(drop))
+    };
+    missing.chain(share).chain(on_disk().err()).collect()
+}
+
+/// What is wrong with a share.
+pub(super) const NOT_DIRECTLY: &str = "PrivateTmpShare names what is not directly in a directory of PrivateTmp:";
+
+impl PrivateDirs {
+    /// Makes the directories of a job for a step that this process holds. Another step of the job may have made them: then these are as they
+    /// were then.
+    pub fn make(host: &Host, config: &Config, parents: &[String], user: JobsUser) -> Result<Self> {
+        let records = Records::open(&config.run_dir)?;
+        let _lock = records.lock_private(Instant::now() + LOCK_TIMEOUT)?;
+        let all = all_in_run_dir(&config.run_dir)?;
+        let name = name_of_job(parents);
+        let jobs = roots_own(&all, &name)?;
+        holders::add(host, &jobs)?;
+        let note = match PrivateNote::read(&jobs)? {
+            Some(note) => note,
+            None => make_all(config, &jobs, &name, user).inspect_err(|_| {
+                // No process has seen them.
+                drop(jobs);
+                if let Ok(Some(gone)) = end::set_aside(&all, &name) {
+                    let _ = end::finish(&all, &gone, Instant::now() + LOCK_TIMEOUT);
+                }
+            })?,
+        };
+        Ok(Self {
+            run_dir: config.run_dir.clone(),
+            parents: parents.to_vec(),
+            note,
+            shares: config.private_tmp_share.clone(),
+        })
+    }
+
+    /// Finds the directories of a job. `None`: it has none.
+    pub fn find(config: &Config, parents: &[String]) -> Result<Option<Self>> {
+        let Some(all) = existing_in_run_dir(&config.run_dir)? else { return Ok(None) };
+        let jobs = match all.child(&name_of_job(parents)) {
+            Err(error) if error.is_gone() => return Ok(None),
+            jobs => jobs?,
+        };
+        let (run_dir, shares) = (config.run_dir.clone(), config.private_tmp_share.clone());
+        Ok(PrivateNote::read(&jobs)?.map(|note| Self { run_dir, parents: parents.to_vec(), note, shares }))
+    }
+
+    /// The job's user.
+    pub(super) fn uid(&self) -> Option<u32> {
+        self.parents.iter().find_map(|level| level.strip_prefix("uid_")?.parse().ok())
+    }
+
+    /// The job's directory in `RunDir`.
+    pub(super) fn in_run_dir(&self) -> PathBuf {
+        self.run_dir.join(DIRECTORY).join(name_of_job(&self.parents))
+    }
+
+    /// Each path with the directory that takes its place.
+    pub(super) fn pairs(&self) -> Vec<(&Path, PathBuf)> {
+        let tmpfs = self.in_run_dir().join(TMPFS);
+        let on_disk = self
+            .note
+            .disk
+            .iter()
+            .flat_map(|disk| self.note.on_disk.iter().map(move |path| (path.as_path(), disk.join(name_of(path)))));
+        on_disk.chain(self.note.in_tmpfs.iter().map(|path| (path.as_path(), tmpfs.join(name_of(path))))).collect()
+    }
+
+    /// Sentences about those of the job's directories that are full now.
+    pub fn full(&self) -> Vec<String> {
+        let of = |paths: &[PathBuf]| -> Option<String> {
+            let (_, from) =
+                self.pairs().into_iter().find(|(path, _)| paths.first().is_some_and(|first| first == path))?;
+            space::is_full(&from).then(|| {
+                let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+                format!(
+                    "the job's own {} is full: programs that write there get \"No space left on device\" or \"Disk quota exceeded\". PrivateTmpSpace in \
+                     jobfence.conf says how much space a job has there",
+                    names.join(" and ")
+                )
+            })
+        };
+        [&self.note.on_disk, &self.note.in_tmpfs].into_iter().filter_map(|paths| of(paths)).collect()
+    }
+}
+
+/// Nothing of it is seen before the note is there, so an earlier attempt that stopped midway does no harm.
+fn make_all(config: &Config, jobs: &Dir, name: &str, user: JobsUser) -> Result<PrivateNote> {
+    let (in_tmpfs, on_disk) = divided(config);
+    let mut note = PrivateNote { disk: None, on_disk, in_tmpfs };
+    let base = config.private_tmp_base.as_ref().filter(|_| !note.on_disk.is_empty());
+    let on_disk = base.map(|base| all_on_disk(base, &config.run_dir)).transpose()?;
+    note.disk = on_disk.as_ref().map(|all| all.path().join(name));
+    jobs.replace_file(BEGUN, note.text().as_bytes())?;
+    if let Some(all) = on_disk {
+        let disk = roots_own(&all, name)?;
+        if let Some(bytes) = config.private_tmp_space {
+            space::limit(&disk, bytes)?;
+        }
+        note.on_disk.iter().try_for_each(|path| make_users(&disk, path, user))?;
+    }
+    if !note.in_tmpfs.is_empty() {
+        let below = roots_own(jobs, TMPFS)?;
+        if below.stat()?.st_dev == jobs.stat()?.st_dev {
+            let size = config.private_tmp_space.map(|bytes| format!(",size={bytes}")).unwrap_or_default();
+            mount::tmpfs(&below, &CString::new(format!("mode=0700{size}")).unwrap_or_default())?;
+        }
+        let tmpfs = jobs.child(TMPFS)?;
+        note.in_tmpfs.iter().try_for_each(|path| make_users(&tmpfs, path, user))?;
+    }
+    renameat(jobs, BEGUN, jobs, NOTE).map_err(|errno| Error::os("write", jobs.path().join(NOTE), errno))?;
+    Ok(note)
+}
+
+/// Makes the user's directory for a path, in one of root's.
+fn make_users(parent: &Dir, path: &Path, user: JobsUser) -> Result<()> {
+    let name = name_of(path);
+    let failed = |op| move |errno| Error::os(op, parent.path().join(name_of(path)), errno);
+    match mkdirat(parent, name.as_str(), ROOTS) {
+        Ok(()) | Err(Errno::EEXIST) => {}
+        Err(errno) => return Err(failed("make the directory")(errno)),
+    }
+    let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+    fchownat(parent, name.as_str(), Some(uid), Some(gid), AtFlags::AT_SYMLINK_NOFOLLOW)
+        .map_err(failed("change the owner of"))?;
+    fchmodat(parent, name.as_str(), USERS, FchmodatFlags::FollowSymlink).map_err(failed("change the mode of"))
+}

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""PrivateTmp: a job's own directories, what it can still see of its neighbour, and that nothing of them is left."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from contract import kernel
+from contract.harness import (
+    IN_VAR, MIB, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, running,
+)
+from contract.sites import until
+from ..harness import fences_well
+from .steps import mpi
+
+PATHS = "/tmp,/dev/shm"
+
+
+@contextlib.contextmanager
+def own_directories(site, paths=PATHS, disk=True, **keys):
+    """Jobs have directories of their own. The files of a site in /tmp stay visible."""
+    with tempfile.TemporaryDirectory(**IN_VAR) as base:
+        os.chmod(base, 0o755)
+        place = {"PrivateTmpBase": base} if disk else {}
+        share = {"PrivateTmpShare": Path(*site.home.parts[:3])} if site.home.is_relative_to("/tmp") else {}
+        site.configure(PrivateTmp=paths, **place, **share, **keys)
+        yield Path(base)
+        site.configure()
+        until(lambda: not left(site, Path(base)), 20, f"the removal of jobs' own directories, such as {left(site, Path(base))}")
+
+
+def left(site, base):
+    """What is there of jobs' own directories: in RunDir, on disk, and mounted in this namespace."""
+    mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines()
+              if str(base) in line or str(site.run_directory()) in line]
+    return [*mounts, *(site.run_directory() / "private").glob("*"), *base.glob("*/*")]
+
+
+def mounts_of(process):
+    return Path(f"/proc/{process}/mountinfo").read_text().splitlines()
+
+
+@case
+def private_directories(site):
+    """Two jobs of one user and a third of another see nothing of each other's files, and the steps of each share theirs."""
+    user, other = site.users
+    mark = Path(f"/tmp/jobfence-mark-{os.getpid()}")
+    mark.touch()
+    try:
+        with own_directories(site):
+            before = mounts_of("self")
+            script = """
+                ls /tmp /dev/shm; echo $SLURM_JOB_ID >/tmp/whose; echo $SLURM_JOB_ID >/dev/shm/whose
+                srun sh -c 'cat /tmp/whose /dev/shm/whose; echo step >/tmp/from_step; stat -c "%U %a" /tmp /dev/shm'
+                cat /tmp/from_step; mkdir -p /tmp/w && cd /tmp/w && srun pwd
+                ls -l /proc/self/fd; sleep 300"""
+# Two at a time: there may be no more CPUs.
+            for pair in ((user, user), (user, other)):
+                jobs = {site.submit(whose, script, "-c1", "--mem=100"): whose for whose in pair}
+                for jobid, whose in jobs.items():
+                    until(lambda: "/proc/" in site.output(jobid), 30, f"the output of job {jobid}")
+                    said = site.output(jobid)
+                    expect(mark.name not in said, f"job {jobid} sees the host's /tmp: {said}")
+                    expect_in(f"{jobid}\n{jobid}\n{whose} 1777\n{whose} 1777\nstep\n/tmp/w\n", said, "what the steps share, and where they begin")
+                    for another in jobs:
+                        expect(another == jobid or f"\n{another}\n" not in said, f"{jobid} sees {another}'s: {said}")
+                group = fenced(site, next(iter(jobs)))
+                inside = mounts_of(next(iter(group.members())))
+                expect(any(" /dev/shm " in line and "shared:" not in line for line in inside), f"mounts: {inside}")
+                added = [line for line in mounts_of("self") if line not in before]
+                expect(all(str(site.run_directory()) in line for line in added), f"mounts on the host: {added}")
+                for jobid in jobs:
+                    site.end(jobid)
+    finally:
+        mark.unlink()
+
+
+@case
+def private_space(site):
+    """A tmpfs has a size, which df shows; a job that fills it is told, and its pages are the job's memory."""
+    user = site.users[0]
+    with own_directories(site, disk=False, PrivateTmpSpace="16M"):
+        jobid, group = running(site, user, """
+            df -B1M --output=size,target /tmp | tail -1; head -c 8M /dev/zero >/tmp/a; echo wrote; sleep 300""", "-c1", "--mem=100")
+        until(lambda: "wrote" in site.output(jobid), 20, "a file in the job's own /tmp")
+        expect_match(r"16 /tmp\b", site.output(jobid), "what df says")
+        directory = group.limits_directory("memory").parent
+        used = next(int(kernel.read(path)) for path in (directory / "memory.current", directory / "memory.usage_in_bytes") if path.exists())
+        expect(used >= 8 * MIB, f"the pages are not the job's, which uses {used} bytes")
+        site.end(jobid)
+        jobid = site.submit(user, "head -c 32M /dev/zero >/dev/shm/a", "-c1", "--mem=100")
+        expect_equal(site.wait(jobid), "FAILED", "state of the job that writes more")
+        expect_match(r"No space left on device[\s\S]*the job's own /tmp and /dev/shm is full", site.output(jobid), "what its user is told")
+
+
+@case
+def private_space_is_never_unlimited(site):
+    """Without project quotas no job runs with a limit on disk that nothing holds."""
+    user = site.users[0]
+    with own_directories(site, PrivateTmpSpace="16M"):
+        jobid = site.submit(user, "touch ran", "-c1", "--mem=100")
+        if site.wait(jobid) == "COMPLETED":
+            raise Skip("this disk has project quotas")
+        expect_match(r"not started[\s\S]*PrivateTmpSpace cannot be held", site.output(jobid), "what its user is told")
+
+
+@contextlib.contextmanager
+def with_project_quotas():
+    """A file system of 64 MiB that has them."""
+    with tempfile.TemporaryDirectory(**IN_VAR) as top:
+        image, place = Path(top) / "image", Path(top) / "mounted"
+        place.mkdir()
+        with image.open("wb") as file:
+            file.truncate(64 << 20)
+        program = shutil.which("mkfs.ext4", path="/usr/sbin:/sbin")
+        if not program:
+            raise Skip("no mkfs.ext4")
+        made = subprocess.run([program, "-q", "-O", "project,quota", "-E", "quotatype=prjquota", image], capture_output=True)
+        if made.returncode or subprocess.run(["mount", "-o", "loop,prjquota", image, place], capture_output=True).returncode:
+            raise Skip("this kernel mounts no file system with project quotas")
+        try:
+            yield place
+        finally:
+            subprocess.run(["umount", place], check=True)
+
+
+@case
+def private_space_on_disk(site):
+    """A project quota holds what a job writes; df shows it; each job has its own, and its number is free afterwards."""
+    user = site.users[0]
+    with with_project_quotas() as base:
+        site.configure(PrivateTmp="/var/lib/games", PrivateTmpBase=base, PrivateTmpSpace="8M")
+        Path("/var/lib/games").mkdir(exist_ok=True)
+        for _ in range(2):
+            jobid = site.submit(user, """cd /var/lib/games; df -B1M --output=size . | tail -1; head -c 4M /dev/zero >a && echo wrote
+                head -c 8M /dev/zero >b""", "-c1", "--mem=100")
+            expect_equal(site.wait(jobid), "FAILED", "state of the job that writes more")
+            said = site.output(jobid)
+            expect_match(r"(?m)^ *8\nwrote\n[\s\S]*(No space left|Disk quota exceeded)", said, "what it met")
+            expect_match(r"the job's own /var/lib/games is full", said, "what its user is told")
+            until(lambda: not list(base.glob("*/*")), 20, "the removal of its directories")
+
+
+@case
+def private_directories_fail(site):
+    """A job that cannot be isolated is refused with a sentence, unless OnError says otherwise."""
+    user = site.users[0]
+    with own_directories(site, paths="/tmp,/no/such/directory"):
+        jobid = site.submit(user, "touch ran.$SLURM_JOB_ID", "-c1", "--mem=100")
+        expect_equal(site.wait(jobid), "FAILED", "state of the job")
+        expect_match(r"not started[\s\S]*/no/such/directory", site.output(jobid), "what its user is told")
+        expect(not (site.directory(user) / f"ran.{jobid}").exists(), "it has run")
+    with own_directories(site, paths="/tmp,/no/such/directory", OnError="warn"):
+        jobid, group = running(site, user, "sleep 300", "-c1", "--mem=100")
+        expect(not any("uid_" in line.split()[3] for line in mounts_of(next(iter(group.members())))), "half of the directories are its own")
+        site.end(jobid)
+
+
+@case
+def private_directories_of_a_dead_daemon(site):
+    """kill -9 of the step daemon: the janitor removes what is left, of a job that leaves what is hard to remove."""
+    user = site.users[0]
+    with own_directories(site) as base:
+        jobid, group = running(site, user, """
+            cd /tmp; d=x; for i in 1 2 3 4 5 6; do d=$d/$d; done; mkdir -p $d; ln -s /etc $d/etc; mkfifo fifo
+            touch -- -rf "$(printf 'a\\nb')"; chmod 000 x; touch /dev/shm/a; touch ready; exec sleep 300""", "-c1", "--mem=100")
+        members = group.members()
+        until(lambda: list(base.glob("*/*/tmp/ready")), 20, "its files")
+        for pid in site.step_daemons(jobid):
+            os.kill(pid, signal.SIGKILL)
+        site.scancel(jobid)
+        until(lambda: not site.step_daemons(jobid), 20, "the end of its daemon")
+        done = site.command(str(site.jobfence), "reap", "--config", str(site.config))
+        expect_equal(done.returncode, 0, f"jobfence reap ({done.stdout}{done.stderr})")
+        until(lambda: not any(map(kernel.is_alive, members)), 10, "its end")
+        expect(Path("/etc/passwd").exists(), "a link was followed")
+    fences_well(site, user)
+
+
+@case
+def private_directories_and_mpi(site):
+    """What Slurm's mpi/pmix puts into TmpFS stays visible, and ranks share the job's /dev/shm."""
+    with own_directories(site):
+        return mpi(site)
