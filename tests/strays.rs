@@ -31,6 +31,8 @@ struct Site {
     _lease: common::Lease,
     /// Ended with the test, in any case.
     children: Vec<Child>,
+    /// A cgroup beside the fences, which goes with them.
+    allowed: Option<PathBuf>,
 }
 
 impl Site {
@@ -45,7 +47,7 @@ impl Site {
         fs::set_permissions(top.path(), Permissions::from_mode(0o755)).unwrap();
         fs::create_dir(top.path().join("home")).unwrap();
         nix::unistd::chown(&top.path().join("home"), Some(user.uid), Some(user.gid)).unwrap();
-        let mut site = Self { top, base, user, _lease: lease, children: Vec::new() };
+        let mut site = Self { top, base, user, _lease: lease, children: Vec::new(), allowed: None };
         let daemon = site.program("/bin/sleep", "slurmd");
         site.start(Command::new(daemon).arg("3000"));
         Some(site)
@@ -143,6 +145,12 @@ impl Drop for Site {
             let _ = child.kill();
             let _ = child.wait();
         }
+        // What has left those groups; it may end as something else begins, and this gets all of it at once.
+        let (uid, gid) = (self.user.uid.as_raw(), self.user.gid.as_raw());
+        let _ = Command::new("sh").args(["-c", "kill -9 -1"]).uid(uid).gid(gid).status();
+        if let Some(allowed) = &self.allowed {
+            until("its cgroup is empty", || fs::remove_dir(allowed).is_ok());
+        }
     }
 }
 
@@ -209,6 +217,7 @@ fn hostile_strays_are_killed_and_all_others_are_spared() {
     let top = layout.hierarchies.iter().find(|one| one.has("freezer") || one.has("pids")).unwrap();
     let allowed = format!("jobfence-strays-allowed-{}", std::process::id());
     fs::create_dir(top.mount.join(&allowed)).unwrap();
+    site.allowed = Some(top.mount.join(&allowed));
     let below = top.in_proc(&format!("/{}", allowed.replace("allowed", "a*d")));
     site.configure(&format!("Strays=off StraysGrace=1 StraysAllow={below}"), "Strays=kill");
 
@@ -314,8 +323,6 @@ fn hostile_strays_are_killed_and_all_others_are_spared() {
         assert!(lives(*pid), "{what}: {}", fs::read_to_string(&said).unwrap());
     }
     assert!(lives(fenced) && job.has(fenced));
-    drop(site);
-    until("the allowed cgroup is empty", || fs::remove_dir(top.mount.join(&allowed)).is_ok());
 }
 
 /// Whether set-user-ID programs do nothing there.

@@ -19,6 +19,9 @@ const OURS: &str = "jobfence";
 /// More processes than any stand between one and init.
 const LONGEST: usize = 4096;
 
+/// How often the way up is tried while processes on it end.
+const TRIES: usize = 3;
+
 /// A process that lives now, and what is known of those above it.
 pub struct Lineage<'a> {
     host: &'a Host,
@@ -77,6 +80,11 @@ impl<'a> Lineage<'a> {
 
     /// Whether a daemon has started the process, or what started it. Also `true` if that cannot be seen.
     pub fn is_of_a_daemon(&self, id: Owner) -> bool {
+        (0..TRIES).find_map(|_| self.walk(id)).unwrap_or(true)
+    }
+
+    /// `None`: a process has ended on the way, so its children have another parent now.
+    fn walk(&self, id: Owner) -> Option<bool> {
         let proc = &self.host.proc;
         let (mut way, mut here) = (Vec::new(), id.pid);
         let mut start = id.start;
@@ -88,7 +96,7 @@ impl<'a> Lineage<'a> {
             let this = match process::of(proc, here) {
                 // One that is younger than its child is another process.
                 Ok(Some(this)) if this.id.start <= start => this,
-                Ok(_) => break way.is_empty(),
+                Ok(_) => return None,
                 Err(_) => break true,
             };
             if let Some(known) = self.known.borrow().get(&this.id) {
@@ -101,7 +109,7 @@ impl<'a> Lineage<'a> {
             (here, start) = (this.parent, this.id.start);
         };
         self.known.borrow_mut().extend(way.into_iter().map(|id| (id, found)));
-        found
+        Some(found)
     }
 
     /// Whether the process is in a cgroup that is a daemon's.
