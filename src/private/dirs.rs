@@ -87,7 +87,9 @@ pub fn faults(config: &Config) -> Vec<Error> {
     let share = share.map(|share| Error::new(NOT_DIRECTLY).at(share));
     let on_disk = || -> Result<()> {
         let base = config.private_tmp_base.as_ref().filter(|_| !divided(config).1.is_empty());
-        base.map_or(Ok(()), |base| checked_base(base).map(drop))
+        let Some(base) = base else { return Ok(()) };
+        let base = checked_base(base)?;
+        if config.private_tmp_space.is_some() { space::limit(&base) } else { Ok(()) }
     };
     missing.chain(share).chain(on_disk().err()).collect()
 }
@@ -163,7 +165,7 @@ impl PrivateDirs {
             space::is_full(&from).then(|| {
                 let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
                 format!(
-                    "the job's own {} is full: programs that write there get \"No space left on device\" or \"Disk quota exceeded\". PrivateTmpSpace in \
+                    "the job's own {} is full: programs that write there get \"No space left on device\". PrivateTmpSpace in \
                      jobfence.conf says how much space a job has there",
                     names.join(" and ")
                 )
@@ -183,8 +185,8 @@ fn make_all(config: &Config, jobs: &Dir, name: &str, user: JobsUser) -> Result<P
     jobs.replace_file(BEGUN, note.text().as_bytes())?;
     if let Some(all) = on_disk {
         let disk = roots_own(&all, name)?;
-        if let Some(bytes) = config.private_tmp_space {
-            space::limit(&disk, bytes)?;
+        if config.private_tmp_space.is_some() {
+            space::limit(&disk)?;
         }
         note.on_disk.iter().try_for_each(|path| make_users(&disk, path, user))?;
     }

@@ -10,7 +10,6 @@ use nix::fcntl::renameat;
 use super::holders;
 use super::places::{GONE, LOCK_TIMEOUT, PrivateNote, TMPFS, existing_in_run_dir, forget_all, name_of_job};
 use super::removal::{Emptied, empty};
-use super::space;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::record::Records;
@@ -115,7 +114,6 @@ pub(super) fn finish_disk(all: &Dir, gone: &str, deadline: Instant) -> Result<bo
     if empty(&jobs, deadline)? == Emptied::Partly {
         return Ok(false);
     }
-    space::forget(&jobs);
     all.remove(gone)?;
     Ok(true)
 }

@@ -417,9 +417,15 @@ BREAKS = (
     ),
     Break(
         "a_fence_without_its_limits_stays", "src/launch/begin.rs",
-        "let _ = fence.close(Instant::now() + config.cleanup_timeout);",
-        "let _ = (fence, config);",
+        "let _ = fence.close(deadline);",
+        "let _ = (fence.key(), deadline);",
         "host life a_fence_that_cannot_be_limited_is_taken_back",
+    ),
+    Break(
+        "a_link_leads_the_removal", "src/private/removal.rs",
+        "OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK",
+        "OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NONBLOCK",
+        "unit names_of_all_kinds_go_and_what_they_point_to_stays",
     ),
     Break(
         "a_message_that_the_page_does_not_have", "src/report.rs",
@@ -1433,8 +1439,8 @@ BREAKS = (
     ),
     Break(
         "a_lock_keeps_run_dir", "src/record/removal.rs",
-        "[LIMITS, GPUS, CORES, CARDS, \"whole\"]",
-        "[LIMITS, GPUS, CORES, \"whole\"]",
+        "[LIMITS, GPUS, CORES, CARDS, PRIVATE, \"whole\"]",
+        "[LIMITS, GPUS, CORES, PRIVATE, \"whole\"]",
         "unit locks_are_removed_with_the_directory",
     ),
     Break(

@@ -3,15 +3,13 @@
 
 import contextlib
 import os
-import shutil
 import signal
-import subprocess
 import tempfile
 from pathlib import Path
 
 from contract import kernel
 from contract.harness import (
-    IN_VAR, MIB, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, running,
+    IN_VAR, MIB, case, expect, expect_equal, expect_in, expect_match, fenced, running,
 )
 from contract.sites import until
 from ..harness import fences_well
@@ -99,50 +97,12 @@ def private_space(site):
 
 @case
 def private_space_is_never_unlimited(site):
-    """Without project quotas no job runs with a limit on disk that nothing holds."""
+    """No job runs with a limit on disk that nothing holds."""
     user = site.users[0]
     with own_directories(site, PrivateTmpSpace="16M"):
         jobid = site.submit(user, "touch ran", "-c1", "--mem=100")
-        if site.wait(jobid) == "COMPLETED":
-            raise Skip("this disk has project quotas")
+        expect_equal(site.wait(jobid), "FAILED", "state of the job")
         expect_match(r"not started[\s\S]*PrivateTmpSpace cannot be held", site.output(jobid), "what its user is told")
-
-
-@contextlib.contextmanager
-def with_project_quotas():
-    """A file system of 64 MiB that has them."""
-    with tempfile.TemporaryDirectory(**IN_VAR) as top:
-        image, place = Path(top) / "image", Path(top) / "mounted"
-        place.mkdir()
-        with image.open("wb") as file:
-            file.truncate(64 << 20)
-        program = shutil.which("mkfs.ext4", path="/usr/sbin:/sbin")
-        if not program:
-            raise Skip("no mkfs.ext4")
-        made = subprocess.run([program, "-q", "-O", "project,quota", "-E", "quotatype=prjquota", image], capture_output=True)
-        if made.returncode or subprocess.run(["mount", "-o", "loop,prjquota", image, place], capture_output=True).returncode:
-            raise Skip("this kernel mounts no file system with project quotas")
-        try:
-            yield place
-        finally:
-            subprocess.run(["umount", place], check=True)
-
-
-@case
-def private_space_on_disk(site):
-    """A project quota holds what a job writes; df shows it; each job has its own, and its number is free afterwards."""
-    user = site.users[0]
-    with with_project_quotas() as base:
-        site.configure(PrivateTmp="/var/lib/games", PrivateTmpBase=base, PrivateTmpSpace="8M")
-        Path("/var/lib/games").mkdir(exist_ok=True)
-        for _ in range(2):
-            jobid = site.submit(user, """cd /var/lib/games; df -B1M --output=size . | tail -1; head -c 4M /dev/zero >a && echo wrote
-                head -c 8M /dev/zero >b""", "-c1", "--mem=100")
-            expect_equal(site.wait(jobid), "FAILED", "state of the job that writes more")
-            said = site.output(jobid)
-            expect_match(r"(?m)^ *8\nwrote\n[\s\S]*(No space left|Disk quota exceeded)", said, "what it met")
-            expect_match(r"the job's own /var/lib/games is full", said, "what its user is told")
-            until(lambda: not list(base.glob("*/*")), 20, "the removal of its directories")
 
 
 @case
