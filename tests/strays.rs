@@ -385,27 +385,37 @@ fn what_may_be_a_jobs_is_only_reported() {
     assert_eq!([has(&check), has(&with)], [false, true]);
 }
 
-/// Where no daemon of a scheduler is, the processes of users are the node's purpose.
+/// Where no daemon of a scheduler is, the processes of users are the node's purpose. Beside schedulers of which no test has shown that their
+/// jobs are told from strays, nothing is done either.
 #[test]
-fn nothing_is_done_on_a_node_without_a_scheduler() {
+fn strays_are_only_reported_where_they_may_be_something_else() {
     let Some(site) = Site::new("login") else { return };
     site.configure("Strays=off StraysGrace=1", "Strays=kill");
     let uid = site.user.uid.as_raw();
-    let script = format!(
-        "setpriv --reuid={uid} --regid={uid} --clear-groups sleep 1000 & \
-         while ! grep -q sleep /proc/$!/comm; do sleep 0.1; done; {} strays --json --config {}; kill $!",
-        env!("CARGO_BIN_EXE_jobfence"),
-        site.path("jobfence.conf").display()
-    );
-    let words = ["--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", &script];
-    let done = Command::new("unshare").args(words).stdin(Stdio::null()).output().unwrap();
-    let text = String::from_utf8(done.stdout).unwrap();
-    let why = "no daemon is seen that starts jobs on this node";
-    assert!(
-        text.contains(&format!("\"action\":\"report\",\"why\":\"and nothing more, since {why}\"")),
-        "{text} {:?}",
-        done.stderr
-    );
+    let said = |daemon: &str| {
+        let script = format!(
+            "{daemon} setpriv --reuid={uid} --regid={uid} --clear-groups sleep 1000 & stray=$!
+             while ! grep -q sleep /proc/$stray/comm; do sleep 0.1; done; {} strays --json --config {}",
+            env!("CARGO_BIN_EXE_jobfence"),
+            site.path("jobfence.conf").display()
+        );
+        let words = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script];
+        let done = Command::new("unshare").args(words).stdin(Stdio::null()).output().unwrap();
+        format!("{} {}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr))
+    };
+    let only_reported = |text: &str, why: &str| {
+        let wanted = format!("\"action\":\"report\",\"why\":\"and nothing more, since {why}\"");
+        assert!(text.contains(&wanted), "{text}");
+    };
+    only_reported(&said(""), "no daemon is seen that starts jobs on this node");
+    let beside = |name: &str| {
+        let daemon = site.program("/bin/sleep", name);
+        let daemon = daemon.display();
+        said(&format!("{daemon} 1000 & while [ \"$(readlink /proc/$!/exe)\" != {daemon} ]; do sleep 0.1; done;"))
+    };
+    only_reported(&beside("condor_startd"), "under HTCondor, strays are only reported");
+    only_reported(&beside("pbs_mom"), "under OpenPBS, strays are only reported");
+    assert!(beside("sge_execd").contains("\"action\":\"kill\""));
 }
 
 #[test]

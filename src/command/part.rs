@@ -92,6 +92,11 @@ pub trait SchedulersPart: Sync {
     /// scheduler's. The first is the one that starts the jobs of a node.
     fn daemons(&self) -> &'static [&'static str];
 
+    /// Whether tests have shown that no process of its jobs is taken for a stray. Otherwise strays are only reported beside it.
+    fn tells_strays(&self) -> bool {
+        false
+    }
+
     /// Whether the scheduler itself keeps processes of jobs in a cgroup of this path, as far as its names tell.
     fn keeps(&self, _path: &str) -> bool {
         false

@@ -40,7 +40,11 @@ NOT_FOR = {
     "out_of_memory": {"slurm": OF_ITS_OWN + "memory_oom"},
     "processes": {"slurm": OF_ITS_OWN + "fork_bomb"},
     "array": {"shell": "it has no arrays", "htcondor": "the jobs of a cluster: two_at_once"},
-    "strays": {"shell": "it has no daemon, so nothing is done on its node"},
+    "strays": {
+        "shell": "it has no daemon, so nothing is done on its node",
+        "htcondor": "strays are only reported there",
+        "openpbs": "strays are only reported there",
+    },
     "killed_outright": {"openpbs": "a job outlives its MoM, and the next one finds it: job_ends_without_mom, mom_forgets_her_jobs"},
 }
 # By scheduler and case: what 'make check' runs that notices the same.

@@ -1559,7 +1559,7 @@ BREAKS = (
         "strays_end_where_no_scheduler_is", "src/command/strays/search.rs",
         "if !self.lineage.has_nodes_daemon() {",
         "if false {",
-        "host strays nothing_is_done_on_a_node_without_a_scheduler",
+        "host strays strays_are_only_reported_where_they_may_be_something_else",
     ),
     Break(
         "what_a_daemon_has_started_is_a_stray", "src/command/strays/search.rs",

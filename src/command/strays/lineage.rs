@@ -32,6 +32,8 @@ pub struct Lineage<'a> {
     places: RefCell<Vec<Membership>>,
     /// Whether one of them starts the jobs of this node.
     has_nodes_daemon: Cell<bool>,
+    /// A scheduler whose jobs may be taken for strays.
+    unsure: Cell<Option<&'static str>>,
     /// That of the first process: what every process has says nothing.
     first: Option<Membership>,
 }
@@ -45,6 +47,7 @@ impl<'a> Lineage<'a> {
             known: RefCell::default(),
             places: RefCell::default(),
             has_nodes_daemon: Cell::new(false),
+            unsure: Cell::new(None),
             first,
         }
     }
@@ -58,15 +61,24 @@ impl<'a> Lineage<'a> {
         if !self.places.borrow().contains(place) {
             self.places.borrow_mut().push(place.clone());
         }
-        let nodes = schedulers::ALL.iter().filter_map(|part| part.daemons().first());
-        if !self.has_nodes_daemon.get() && self.is_daemon(pid, nodes) {
-            self.has_nodes_daemon.set(true);
+        for part in schedulers::ALL {
+            if self.is_daemon(pid, part.daemons().first().into_iter()) {
+                self.has_nodes_daemon.set(true);
+                if !part.tells_strays() {
+                    self.unsure.set(Some(part.name()));
+                }
+            }
         }
     }
 
     /// Whether a daemon was seen that starts jobs on this node.
     pub fn has_nodes_daemon(&self) -> bool {
         self.has_nodes_daemon.get()
+    }
+
+    /// The scheduler of this node whose jobs may be taken for strays, if there is one.
+    pub fn unsure(&self) -> Option<&'static str> {
+        self.unsure.get()
     }
 
     /// Whether the process runs the program of a daemon, for a system account: a user can give any name to a program of the user's own, and

@@ -286,6 +286,9 @@ impl<'a> StraysSearch<'a> {
         if !self.lineage.has_nodes_daemon() {
             return Some("no daemon is seen that starts jobs on this node".to_owned());
         }
+        if let Some(scheduler) = self.lineage.unsure() {
+            return Some(format!("under {scheduler}, strays are only reported"));
+        }
         if !matches!(process::pidfd_open(Pid::this()), Ok(Some(Some(_)))) {
             return Some("this kernel has no handles of processes (pidfd_open, from Linux 5.3 on)".to_owned());
         }

@@ -75,6 +75,10 @@ impl SchedulersPart for GridEnginePart {
         setup::starts_jobs(host)
     }
 
+    fn tells_strays(&self) -> bool {
+        true
+    }
+
     fn daemons(&self) -> &'static [&'static str] {
         &["sge_execd", "sge_shepherd"]
     }

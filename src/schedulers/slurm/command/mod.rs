@@ -110,6 +110,10 @@ impl SchedulersPart for SlurmPart {
         idle::reach(job, deadline)
     }
 
+    fn tells_strays(&self) -> bool {
+        true
+    }
+
     fn daemons(&self) -> &'static [&'static str] {
         &["slurmd", "slurmstepd"]
     }
