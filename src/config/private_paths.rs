@@ -61,6 +61,7 @@ pub(super) fn all(paths: &mut Vec<PathBuf>, other: &Vec<PathBuf>) {
 }
 
 /// What both lists share.
+#[expect(clippy::ptr_arg, reason = "the table of keys calls it by this type")]
 pub(super) fn common(shares: &mut Vec<PathBuf>, other: &Vec<PathBuf>) {
     shares.retain(|share| other.contains(share));
 }

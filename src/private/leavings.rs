@@ -19,7 +19,7 @@ pub fn remove(host: &Host, config: &Config, records: &Records, deadline: Instant
     let (run_dir, base) = (config.run_dir.as_path(), config.private_tmp_base.as_deref());
     let (mut removed, mut failed) = (Vec::new(), Vec::new());
     let in_run_dir = existing_in_run_dir(run_dir);
-    let on_disk = match base.map(|base| Ok(Dir::open(base)?.child(&name_of_host(run_dir)?)?)) {
+    let on_disk = match base.map(|base| Dir::open(base)?.child(&name_of_host(run_dir)?)) {
         Some(Err(error)) if Error::is_gone(&error) => Ok(None),
         dir => dir.transpose(),
     };

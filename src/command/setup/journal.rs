@@ -86,13 +86,19 @@ impl SetupEntry {
     }
 }
 
+/// How often a directory is made again that another process removes.
+const TRIES: u32 = 100;
+
 impl SetupJournal {
     /// Waits until no other process has it.
     pub fn open(directory: &Path) -> Result<Self> {
-        match Self::open_once(directory) {
-            // The process that had it has left nothing in it, and has removed it.
-            Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => Self::open_once(directory),
-            opened => opened,
+        let mut tries = 0;
+        loop {
+            match Self::open_once(directory) {
+                // The process that had it has left nothing in it, and has removed it, and then the directory above.
+                Err(error) if error.kernel_errno() == Some(Errno::ENOENT) && tries < TRIES => tries += 1,
+                opened => return opened,
+            }
         }
     }
 
