@@ -145,12 +145,6 @@ impl LiveFence {
 
     /// Puts this process into a directory of this name below the step's.
     pub fn enter(&mut self, leaf: &str) -> Answer<()> {
-        if self.fence.delegates() {
-            let error =
-                Error::new("the scheduler itself makes the cgroups of this job, so the job cannot divide its own")
-                    .hint("it needs Delegate=no, or --delegate=no where the job can ask for that");
-            return launch::decided(self.config.clone(), Err(NotFenced::Asked(error)));
-        }
         let errors = self.fence.attach_in(&self.host, Pid::this().as_raw(), leaf).map_err(NotFenced::from);
         let bear = |errors| launch::refuse::bear(self.fence.key(), &self.config, &UserRequests::default(), errors);
         launch::decided(self.config.clone(), errors.and_then(bear))

@@ -91,9 +91,8 @@ impl Fence {
             if let Some(plan) = &self.limits.plan {
                 self.reclaim_again(overlay, plan, &mut errors);
             }
-            if self.delegates() && overlay.hierarchy.version == Version::V2 {
-                overlay.enable(&delegation::CONTROLLERS, &overlay.step()?, true)?;
-                delegation::give(&overlay.step()?, &overlay.task(&before)?, &overlay.hierarchy, self.key().uid)?;
+            if let Some(error) = self.undivided() {
+                return Err(error);
             }
             let Some(plan) = self.limits.plan_of_task(task) else { continue };
             match overlay.task(&before) {
@@ -129,15 +128,11 @@ impl Fence {
         for tree in &self.trees {
             let Some(step) = tree.own().and_then(Own::step) else { continue };
             // The directory is not kept open: with contain_spank this process shares the step daemon's memory but not its descriptors.
-            let dir = name(tree).map(|name| step.ensure_new(&name)).transpose()?;
-            if let Some((dir, true)) = &dir
-                && leaf.is_none()
-                && self.delegates()
-                && tree.hierarchy().version == Version::V2
-            {
-                delegation::give(step, dir, tree.hierarchy(), self.key().uid)?;
+            let dir = name(tree).map(|name| step.ensure(&name)).transpose()?;
+            let given = dir.as_ref().filter(|_| leaf.is_none() && self.is_divided(tree));
+            if let Some(given) = given {
+                delegation::prepare(step, tree.job().as_deref().ok(), given, tree.hierarchy())?;
             }
-            let dir = dir.map(|(dir, _)| dir);
             if let (Some(dir), Some((plan, _))) = (&dir, task) {
                 base::fill(step, dir, tree.hierarchy(), false)?;
                 self.limit_task(tree, dir, plan, errors);
@@ -148,12 +143,15 @@ impl Fence {
             if id.is_some_and(|id| !id.is_alive(&host.proc).unwrap_or(true)) {
                 return Err(Error::new("the process has ended:").value(pid));
             }
-            dir.as_ref().unwrap_or(step).write("cgroup.procs", &pid.to_string()).map_err(|error| {
-                match error.kernel_errno() {
-                    Some(Errno::EOPNOTSUPP) => error.hint("the cgroup, or one above it, is threaded"),
-                    _ => error,
-                }
+            let moved = match given {
+                Some(given) => delegation::enter(given, pid),
+                None => dir.as_ref().unwrap_or(step).write("cgroup.procs", &pid.to_string()),
+            };
+            moved.map_err(|error| match error.kernel_errno() {
+                Some(Errno::EOPNOTSUPP) => error.hint("the cgroup, or one above it, is threaded"),
+                _ => error,
             })?;
+            given.map_or(Ok(()), |given| delegation::give(given, self.key().uid))?;
         }
         if let Some(bound) = bound
             && Affinity::from_pid(pid).is_some_and(|now| now != bound)
@@ -173,7 +171,9 @@ impl Fence {
             if let Some(name) = name(tree) {
                 expected = format!("{expected}/{name}");
             }
-            if after.path_in(&own.hierarchy) != Some(expected.as_str()) {
+            let found = after.path_in(&own.hierarchy);
+            let is_late = found.and_then(|found| found.strip_prefix(&expected)).is_some_and(delegation::is_late);
+            if found != Some(expected.as_str()) && !(is_late && self.is_divided(tree)) {
                 return Err(Error::new(format!("process {pid} was attached, but the kernel shows it elsewhere in"))
                     .at(&own.hierarchy.mount)
                     .value(after.path_in(&own.hierarchy).unwrap_or("nowhere")));
@@ -182,21 +182,19 @@ impl Fence {
         Ok(())
     }
 
-    /// Whether the step's user may divide the step's cgroup.
-    pub fn delegates(&self) -> bool {
-        self.limits.plan.as_ref().is_some_and(|plan| plan.delegate)
+    /// Whether the step's processes live in a directory of their user's below the step's.
+    fn is_divided(&self, tree: &Tree) -> bool {
+        tree.hierarchy().version == Version::V2 && self.limits.plan.as_ref().is_some_and(|plan| plan.delegate)
     }
 
-    /// Whether the step's processes live in a directory of their user's below the step's. Of another process's step, the directory says
-    /// it: the step's own can hold no process then.
-    fn is_divided(&self, tree: &Tree) -> bool {
-        if tree.hierarchy().version != Version::V2 {
-            return false;
-        }
-        match &self.limits.plan {
-            Some(plan) => plan.delegate,
-            None => tree.step().is_ok_and(|step| step.has(DELEGATED)),
-        }
+    /// Why the step's user cannot divide the step's cgroup, as the plan wants it: a scheduler that finds the processes by its own
+    /// directories would lose them.
+    pub fn undivided(&self) -> Option<Error> {
+        let overlay = self.trees.iter().find(|tree| tree.own().is_none() && self.is_divided(tree))?;
+        let error = Error::new(
+            "the scheduler itself has the job's processes in cgroups, and would lose them if the job divided these, in",
+        );
+        Some(error.at(&overlay.hierarchy().mount).hint(delegation::HINT))
     }
 
     /// Returns an error if a scheduler tracks a process with this membership in one of the fence's hierarchies.

@@ -7,6 +7,7 @@ use nix::errno::Errno;
 use nix::poll::{PollTimeout, poll};
 
 use super::branches::{child, each_step, found_or_noted};
+use super::delegation;
 use super::names::IDLE;
 use crate::cgroup::base::{self, fill};
 use crate::cgroup::handing_down::enable;
@@ -420,6 +421,7 @@ pub fn remove(trees: &[&Own], levels: &[String], deadline: Instant) -> Result<()
 fn kill_members(trees: &[&Own], deadline: Instant) -> Result<()> {
     let step_in = |test: fn(&Hierarchy) -> bool| trees.iter().find(|tree| test(&tree.hierarchy)).and_then(|t| t.step());
     let Some(any) = trees.first().and_then(|tree| tree.step()) else { return Ok(()) };
+    step_in(|h| h.version == Version::V2).into_iter().for_each(|step| delegation::lift_quotas(step, deadline));
     let unified = step_in(|h| h.version == Version::V2);
     kill::kill_all(Members { unified, freezer: step_in(|h| h.has("freezer")), any }, deadline)
 }

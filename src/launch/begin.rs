@@ -83,7 +83,7 @@ impl Begin<'_> {
         if plan.delegate && config.mode == Mode::Enforce {
             more.extend(delegation::CONTROLLERS.into_iter().filter(|one| !asked.contains(one)));
         }
-        refuse_delegation(host, config, requests, &plan)?;
+        refuse_delegation(host, config, requests, plan.delegate.then_some(daemon.is_some()))?;
         if !requests.options().is_empty() {
             log::info!("{key}: the user asked for {requests}; each limit above that is lowered to it");
         }
@@ -102,7 +102,8 @@ impl Begin<'_> {
             fence.note_allocated(noted);
         }
         let noted = noted.filter(|_| config.usage_log.is_some()).cloned().unwrap_or_default();
-        let done = bear(key, config, requests, errors).and_then(|()| {
+        let undivided = fence.undivided().map_or(Ok(()), |error| Err(NotFenced::Asked(error)));
+        let done = undivided.and_then(|()| bear(key, config, requests, errors)).and_then(|()| {
             fence.hand_over(asked, noted)?;
             Ok(own_directories(host, config, key, owner)?)
         });
@@ -116,8 +117,14 @@ impl Begin<'_> {
     }
 }
 
-/// Refuses a step whose cgroup cannot be divided, or whose user may not divide it.
-fn refuse_delegation(host: &Host, config: &Config, requests: &UserRequests, plan: &Plan) -> Result<(), NotFenced> {
+/// Refuses a step whose cgroup cannot be divided, or whose user may not divide it. `wanted`: it is to be divided; whether it has a step
+/// daemon.
+fn refuse_delegation(
+    host: &Host,
+    config: &Config,
+    requests: &UserRequests,
+    wanted: Option<bool>,
+) -> Result<(), NotFenced> {
     if config.mode != Mode::Enforce {
         return Ok(());
     }
@@ -125,10 +132,15 @@ fn refuse_delegation(host: &Host, config: &Config, requests: &UserRequests, plan
         let error = "--delegate=yes: this site lets this job make no cgroups of its own (Delegate=no in jobfence.conf)";
         return Err(NotFenced::Asked(Error::new(error)));
     }
-    match delegation::obstacle(&host.layout).filter(|_| plan.delegate) {
-        Some(error) => Err(NotFenced::Asked(error)),
-        None => Ok(()),
-    }
+    let obstacle = match wanted {
+        None => None,
+        // A daemon of root's would be in the directory that is the user's.
+        Some(false) => {
+            Some(Error::new("the jobs of this scheduler cannot divide their cgroups").hint(delegation::HINT))
+        }
+        Some(true) => delegation::obstacle(&host.layout),
+    };
+    obstacle.map_or(Ok(()), |error| Err(NotFenced::Asked(error)))
 }
 
 /// The job's own directories, if the site wants them.

@@ -24,7 +24,7 @@ pub fn lines(plan: &Plan) -> String {
     for level in [Level::User, Level::Job, Level::Step, Level::Task] {
         write_limits(&mut text, level, plan.of(level));
     }
-    for (key, is_so) in [("scavenger", plan.scavenger), ("weighs", plan.weighs), ("delegate", plan.delegate)] {
+    for (key, is_so) in [("scavenger", plan.scavenger), ("weighs", plan.weighs)] {
         if is_so {
             let _ = writeln!(text, "{key}=yes");
         }
@@ -82,7 +82,6 @@ pub fn parse(text: &str) -> Option<Plan> {
         match (name, value) {
             ("scavenger", "yes") => plan.scavenger = true,
             ("weighs", "yes") => plan.weighs = true,
-            ("delegate", "yes") => plan.delegate = true,
             _ => {
                 let (level, key) = name.split_once('.')?;
                 let limits = match level {
@@ -170,7 +169,7 @@ mod tests {
 
     fn plan() -> Plan {
         let job = Limits { oom_group: false, swap_yields: false, ..limits() };
-        Plan { job, step: limits(), task: limits(), scavenger: true, weighs: true, delegate: true, ..Plan::default() }
+        Plan { job, step: limits(), task: limits(), scavenger: true, weighs: true, ..Plan::default() }
     }
 
     #[test]

@@ -45,7 +45,7 @@ CHOSEN = {
         nothing_of_ours_in_slurms daemon_lives_in_the_job headroom_changes
         check_says_placement needs_no_scope controller_not_handed_to_slurm dollars_are_not_expanded
         task_is_elsewhere slurms_directories extern_daemon_is_killed
-        waits_for_children plugins_in_the_container mpi usage_over_time divided_by_its_user divided_without_end
+        waits_for_children plugins_in_the_container mpi usage_over_time not_divided
         slurms_files_are_read_as_slurm_reads_them a_node_is_found_as_slurmd_finds_it
     """,
     # Slurm's directories on cgroup v1, and those that track the processes, which are ours: two placements in one job.
