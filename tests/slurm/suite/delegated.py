@@ -5,7 +5,7 @@ from contract import kernel
 from contract.harness import HAS_RUN, MIB, PYTHON, Skip, case, expect, expect_equal, expect_gone, expect_in, fenced, has_run
 from contract.sites import until
 
-from ..harness import placed
+from .failure import placed
 
 # What a pilot does: leaves the directory that it was started in, turns controllers on, and gives a payload less than it has itself.
 DIVIDE = f"""cat >divide.py <<'EOF'
@@ -111,14 +111,14 @@ def divided_without_end(site):
 @case
 def not_divided(site):
     """A user does not get it from a site that gives it to nobody, nor where the kernel cannot do it. A job may decline it."""
-    user = site.users[0]
+    user, slurms = site.users[0], placed(site).slurms
     done = site.srun(user, "--mem=50", "--delegate=yes", "true")
     expect(done.returncode != 0, "a job has divided its cgroup although the site does not allow it")
     expect_in("this site lets this job make no cgroups of its own", done.stderr, "what srun says")
     site.configure(Delegate="yes")
     reason = "a job can divide its cgroup only on cgroup v2"
     if kernel.has_v2_controllers():
-        reason = placed(site).slurms and "the scheduler itself has the job's processes in cgroups"
+        reason = slurms and "the scheduler itself has the job's processes in cgroups"
     if reason:
         done = site.srun(user, "--mem=50", "true")
         expect(done.returncode != 0, "a job ran that should divide its cgroup, and cannot")
