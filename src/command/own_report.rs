@@ -31,7 +31,7 @@ const END: &str = ".";
 const REFUSED: char = '!';
 
 /// The user at the other end of a socket, at the moment of connect(2) or listen(2): unix(7). No process can say another one.
-fn peer(socket: BorrowedFd<'_>) -> nix::Result<u32> {
+fn peer(socket: BorrowedFd<'_>) -> nix::Result<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes into `peer`, which has as many.
@@ -44,5 +44,5 @@ fn peer(socket: BorrowedFd<'_>) -> nix::Result<u32> {
             &raw mut length,
         )
     };
-    Errno::result(done).map(|_| peer.uid)
+    Errno::result(done).map(|_| peer)
 }

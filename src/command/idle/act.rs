@@ -117,6 +117,7 @@ pub fn follow(
             let done = match reach(job, &steps, deadline) {
                 Some(Ok(reached)) if !reached.is_here_alone() => {
                     log::warn!("job {id} of {user} goes on, although {reason}: it has other nodes, where it may work");
+                    decision.spare();
                     return;
                 }
                 Some(reached) => reached.and_then(|reached| reached.end(how, deadline)),

@@ -46,6 +46,8 @@ pub struct IdleDecision {
     /// Whether the sentence could not be said: then it is tried again, and nothing is done before it was.
     is_unheard: bool,
     is_done: bool,
+    /// Whether nothing was done when it was time, since the job may work elsewhere.
+    is_spared: bool,
     /// How long ago the job was cancelled by SIGTERM, whose remainder is to be killed.
     since_ended: Option<f64>,
 }
@@ -96,11 +98,16 @@ impl IdleDecision {
 
     /// What was done to the job, as the end of a sentence about it. What was tried in vain was not done.
     pub fn done(&self) -> Option<&'static str> {
-        match self.announced.filter(|_| self.is_done)? {
+        match self.announced.filter(|_| self.is_done && !self.is_spared)? {
             IdleAction::Warn => None,
             IdleAction::Signal => Some("its processes have got SIGTERM for that"),
             IdleAction::Cancel => Some("it is cancelled for that"),
         }
+    }
+
+    /// Nothing is done in this idle time.
+    pub fn spare(&mut self) {
+        self.is_spared = true;
     }
 
     /// Nothing could be done: it is tried again after the same time.
@@ -119,6 +126,7 @@ impl IdleDecision {
             "since_told": self.since_told,
             "is_unheard": self.is_unheard,
             "is_done": self.is_done,
+            "is_spared": self.is_spared,
             "since_ended": self.since_ended,
         })
     }
@@ -132,6 +140,7 @@ impl IdleDecision {
             is_unheard: value.get("is_unheard").and_then(Value::as_bool).unwrap_or(false),
             since_told: value.get("since_told").and_then(Value::as_f64).unwrap_or(0.0),
             is_done: value.get("is_done").and_then(Value::as_bool).unwrap_or(false),
+            is_spared: value.get("is_spared").and_then(Value::as_bool).unwrap_or(false),
             since_ended: value.get("since_ended").and_then(Value::as_f64),
         }
     }
@@ -244,6 +253,10 @@ mod tests {
         assert_eq!(until(&mut decision, long), Some((3, IdleStep::Act(Cancel))));
         decision.put_off();
         assert_eq!(until(&mut decision, long), Some((3, IdleStep::Act(Cancel))));
+        let mut spared = decision;
+        assert!(spared.done().is_some());
+        spared.spare();
+        assert_eq!((spared.done(), IdleDecision::of_json(&spared.json())), (None, spared));
         decision.kill_later();
         let kept = IdleDecision::of_json(&decision.json());
         assert_eq!(kept, decision);

@@ -129,8 +129,15 @@ impl OwnReports {
     }
 
     fn answer(&mut self, stream: UnixStream) {
-        let Ok(uid) = peer(stream.as_fd()) else { return };
-        if let Err(why) = self.admit(uid, Instant::now()) {
+        let Ok(asker) = peer(stream.as_fd()) else { return };
+        let uid = asker.uid;
+        let admitted = if is_of_the_host(asker.pid) {
+            self.admit(uid, Instant::now())
+        } else {
+            // With subordinate uids, one user would be many.
+            Err("it cannot be asked for from a user namespace")
+        };
+        if let Err(why) = admitted {
             // The connection is new, so there is room for one line. It never waits.
             let _ = stream.set_nonblocking(true);
             let _ = (&stream).write_all(format!("{REFUSED}{why}\n").as_bytes());
@@ -166,6 +173,13 @@ impl OwnReports {
         self.answered.insert(uid, now);
         Ok(())
     }
+}
+
+/// Whether the process that has connected is in no other user namespace than this one.
+fn is_of_the_host(pid: libc::pid_t) -> bool {
+    let namespace = |of: String| std::fs::read_link(format!("/proc/{of}/ns/user")).ok();
+    let asker = namespace(pid.to_string());
+    asker.is_some() && asker == namespace("self".to_owned())
 }
 
 impl Drop for OwnReports {

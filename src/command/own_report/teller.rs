@@ -51,7 +51,7 @@ pub fn tell() -> ExitCode {
     let done = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).and_then(|user| {
         user.set_read_timeout(Some(PATIENCE))?;
         user.set_write_timeout(Some(PATIENCE))?;
-        let uid = peer(user.as_fd())?;
+        let uid = peer(user.as_fd())?.uid;
         let log = UsageLog::from_config(&config).ok_or(io::ErrorKind::InvalidInput)?;
         answer(&user, uid, &log)
     });

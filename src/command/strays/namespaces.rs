@@ -68,8 +68,15 @@ impl HostNamespaces {
             makers.push(self.outermost(open(proc, pid, "user")?)?);
         }
         for (kind, hosts) in KINDS.iter().zip(self.others) {
-            if Namespace::of(proc, pid, kind)? != hosts {
-                makers.push(self.outermost(asked(&open(proc, pid, kind)?, libc::NS_GET_USERNS)?)?);
+            if Namespace::of(proc, pid, kind)? == hosts {
+                continue;
+            }
+            // What a user has made within a container's is a container's. Only PID namespaces say what is around them.
+            let mut around = Some(open(proc, pid, kind)?);
+            for _ in 0..DEEPEST {
+                let Some(namespace) = around.filter(|around| stat_of(around) != Ok(hosts)) else { break };
+                makers.push(self.outermost(asked(&namespace, libc::NS_GET_USERNS)?)?);
+                around = (*kind == "pid").then(|| asked(&namespace, libc::NS_GET_PARENT)).transpose()?;
             }
         }
         Ok(match makers.split_first() {
@@ -98,9 +105,13 @@ impl HostNamespaces {
     }
 
     fn is_hosts(&self, namespace: &OwnedFd) -> Result<bool> {
-        let stat = fstat(namespace.as_fd()).map_err(|errno| Error::new("see a user namespace").errno(errno))?;
-        Ok(Namespace::of_stat(&stat) == self.user)
+        stat_of(namespace).map(|found| found == self.user)
     }
+}
+
+fn stat_of(namespace: &OwnedFd) -> Result<Namespace> {
+    let stat = fstat(namespace.as_fd()).map_err(|errno| Error::new("see a namespace").errno(errno))?;
+    Ok(Namespace::of_stat(&stat))
 }
 
 fn open(proc: &Dir, pid: i32, kind: &str) -> Result<OwnedFd> {
@@ -181,6 +192,41 @@ mod tests {
         }
         let made = of(&by_root);
         end(by_root);
+        assert_eq!(made, Ok(NamespaceMaker::Another));
+    }
+
+    #[test]
+    fn what_a_user_makes_in_a_container_is_the_containers() {
+        if !nix::unistd::geteuid().is_root() {
+            return crate::skip::skip("only root sees the namespaces of others");
+        }
+        let proc = Dir::open("/proc").unwrap();
+        let host = HostNamespaces::read(&proc).unwrap();
+        let user = "exec setpriv --reuid=4242 --regid=4242 --clear-groups -- \
+                    unshare --user --map-root-user --mount --pid --fork --kill-child sh -c 'echo here; exec sleep 600'";
+        let mut child = Command::new("unshare")
+            .args(["--mount", "--propagation", "slave", "--pid", "--fork", "--kill-child", "sh", "-c", user])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        if line != "here\n" {
+            end(child);
+            return crate::skip::skip("no user can make a user namespace here");
+        }
+        // The innermost is the child of a child of a child of the one that was started here.
+        let children = |pid: i32| {
+            let all = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+            all.split_whitespace().filter_map(|pid| pid.parse().ok()).next()
+        };
+        let mut pid = i32::try_from(child.id()).unwrap();
+        while let Some(below) = children(pid) {
+            pid = below;
+        }
+        let made = host.maker(&proc, pid);
+        end(child);
         assert_eq!(made, Ok(NamespaceMaker::Another));
     }
 }

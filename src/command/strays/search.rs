@@ -4,9 +4,11 @@
 //! Most processes of a busy node are in fences, and of each of these only its cgroups are read. A process that ends while it is looked at
 //! may have started another, so the list of processes is read again then.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use jobfence::cgroup::mark;
 use jobfence::cgroup::membership::Membership;
 use jobfence::config::{Config, Loaded, Mode, OnError, StraysAction, at_or_above};
 use jobfence::error::{Error, Result};
@@ -15,6 +17,8 @@ use jobfence::record::tracked;
 use jobfence::scheduler::placement;
 use jobfence::schedulers::ALL;
 use jobfence::sys::process::{self, Owner};
+use nix::fcntl::AtFlags;
+use nix::sys::stat::{FileStat, fstatat};
 use nix::unistd::Pid;
 
 use super::accounts::{StrayAccount, StrayAccounts};
@@ -70,6 +74,8 @@ pub struct StraysSearch<'a> {
     namespaces: Result<HostNamespaces>,
     /// Processes of jobs without a fence.
     tracked: Result<BTreeSet<Owner>>,
+    /// The services in which processes of the system live.
+    services: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> StraysSearch<'a> {
@@ -86,6 +92,7 @@ impl<'a> StraysSearch<'a> {
             lineage: Lineage::new(host, accounts),
             namespaces: HostNamespaces::read(&host.proc),
             tracked: tracked::of_living(host, &config.run_dir),
+            services: RefCell::default(),
         }
     }
 
@@ -147,6 +154,7 @@ impl<'a> StraysSearch<'a> {
         let Some(status) = ProcessStatus::read(&self.host.proc, pid)? else { return Ok(None) };
         if self.accounts.is_systems(status.uid()) {
             self.lineage.note(pid, &place);
+            self.services.borrow_mut().extend(self.paths(&place).filter_map(service_of).map(str::to_owned));
             return Ok(Some(false));
         }
         Ok(Some(true))
@@ -252,6 +260,17 @@ impl<'a> StraysSearch<'a> {
         if self.lineage.is_in_a_daemons_cgroup(place) {
             return Err("it is in the cgroup of a scheduler's daemon".to_owned());
         }
+        // A site may have given the uid of a person to munged. What cron has started is beside cron itself.
+        let services = self.services.borrow();
+        if let Some(service) = self.paths(place).filter_map(service_of).find(|service| !services.contains(*service)) {
+            return Err(format!("it is of {service}, which runs as a user"));
+        }
+        if self.is_marked(place) {
+            return Err("it is in a fence of another CgroupBase".to_owned());
+        }
+        if self.is_user_manager(id.pid, (place, uid)) {
+            return Err("it is the service manager of its user".to_owned());
+        }
         let tracked = self.tracked.as_ref().map_err(|error| format!("jobs without a fence are not known: {error}"))?;
         let this = process::of(proc, id.pid).map_err(|error| error.to_string())?.ok_or("it has ended")?;
         if !tracked.is_empty() && tracked::is_of(self.host, tracked, &this) {
@@ -271,6 +290,30 @@ impl<'a> StraysSearch<'a> {
             StraysAction::Off => Err(format!("Strays=off holds for uid {uid}")),
             action => Ok(action),
         }
+    }
+
+    /// Whether a cgroup of these, or one above it, has jobfence's mark, which only root can set.
+    fn is_marked(&self, place: &Membership) -> bool {
+        self.host.layout.hierarchies.iter().any(|hierarchy| {
+            let mut path = place.path_in(hierarchy).unwrap_or_default();
+            while let Some((above, name)) = path.rsplit_once('/').filter(|(_, name)| !name.is_empty()) {
+                let dir = hierarchy.dir_of(&format!("{above}/{name}"));
+                if dir.is_ok_and(|dir| !matches!(mark::get(&dir), Ok(None))) {
+                    return true;
+                }
+                path = above;
+            }
+            false
+        })
+    }
+
+    /// Whether the process is `systemd --user`, or the helper with its name in brackets: systemd's own program, where pam_systemd has it.
+    fn is_user_manager(&self, pid: i32, (place, uid): (&Membership, u32)) -> bool {
+        let scope = format!("/user@{uid}.service/init.scope");
+        let program = |pid: i32| fstatat(&self.host.proc, format!("{pid}/exe").as_str(), AtFlags::empty());
+        let is_first =
+            |stat: FileStat| program(1).is_ok_and(|first| (first.st_dev, first.st_ino) == (stat.st_dev, stat.st_ino));
+        self.paths(place).any(|path| path.ends_with(&scope)) && program(pid).is_ok_and(is_first)
     }
 
     fn paths<'p>(&'p self, place: &'p Membership) -> impl Iterator<Item = &'p str> {
@@ -296,6 +339,15 @@ impl<'a> StraysSearch<'a> {
     }
 }
 
+/// The service of systemd that has this cgroup, if a user cannot have named it.
+fn service_of(path: &str) -> Option<&str> {
+    if path.split('/').any(|name| name == "user.slice") {
+        return None;
+    }
+    let end = path.find(".service/").map(|at| at + ".service".len());
+    end.or_else(|| path.ends_with(".service").then_some(path.len())).and_then(|end| path.get(..end))
+}
+
 /// Why, by the configuration, a process in no fence can be a job's.
 pub fn doubt(config: &Config, loaded: Option<&Loaded>) -> Option<String> {
     let of = |config: &Config| match (config.mode, config.on_error.general()) {
@@ -311,4 +363,18 @@ pub fn doubt(config: &Config, loaded: Option<&Loaded>) -> Option<String> {
         })
     };
     of(config).map(str::to_owned).or_else(in_a_section)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::service_of;
+
+    #[test]
+    fn a_service_is_found_where_no_user_names_cgroups() {
+        assert_eq!(service_of("/system.slice/munge.service"), Some("/system.slice/munge.service"));
+        assert_eq!(service_of("/system.slice/a.service/b/c.service"), Some("/system.slice/a.service"));
+        for other in ["/", "/user.slice/user-7.slice/user@7.service/app.slice/x.service", "/system.slice/a.scope/b"] {
+            assert_eq!(service_of(other), None, "{other}");
+        }
+    }
 }
