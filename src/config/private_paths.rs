@@ -7,8 +7,10 @@ use super::pattern;
 use super::units::{self, Wrong, none_or, text_or_none};
 
 /// What each part of a list must be.
-pub(super) const PATHS: &str = "none, or absolute paths with commas between them, as /tmp,/var/tmp,/dev/shm: none is /, /dev, or in /proc \
-                                or /sys, and none is in another";
+pub(super) const PATHS: &str = "none, or absolute paths with commas between them, as /tmp,/var/tmp,/dev/shm: none is in another, none \
+                                is /, /dev, /var, and none is in a directory of the kernel's or the system's, as /proc or /etc";
+/// Without these of the host's, root's programs in the job would do what its user wants.
+const TREES: [&str; 9] = ["/proc", "/sys", "/etc", "/usr", "/bin", "/sbin", "/boot", "/run", "/root"];
 /// The same, with patterns.
 pub(super) const PATTERNS: &str =
     "none, or absolute paths with commas between them, where * and ? may stand in the last part, as /tmp/.X11-unix";
@@ -16,13 +18,14 @@ pub(super) const PATTERNS: &str =
 /// Directories that are a job's own.
 pub(super) fn read(text: &str) -> Result<Vec<PathBuf>, Wrong> {
     let paths = list(text)?;
-    let is_kernels = |path: &PathBuf| {
-        ["/", "/dev"].iter().any(|whole| path == Path::new(whole))
-            || ["/proc", "/sys"].iter().any(|tree| path.starts_with(tree))
+    let is_systems = |path: &PathBuf| {
+        ["/", "/dev", "/var"].iter().any(|whole| path == Path::new(whole))
+            || TREES.iter().any(|tree| path.starts_with(tree))
+            || path.iter().nth(1).is_some_and(|top| top.as_encoded_bytes().starts_with(b"lib"))
     };
     let is_in_another =
         |path: &PathBuf| paths.iter().filter(|other| path.starts_with(other) || other.starts_with(path)).count() > 1;
-    if paths.iter().any(|path| is_kernels(path) || is_in_another(path)) { Err(Wrong::Form) } else { Ok(paths) }
+    if paths.iter().any(|path| is_systems(path) || is_in_another(path)) { Err(Wrong::Form) } else { Ok(paths) }
 }
 
 /// What of the host's stays visible.
@@ -73,10 +76,27 @@ mod tests {
     #[test]
     fn none_is_in_another_and_none_is_the_kernels() {
         assert_eq!(read("/tmp/, /var/tmp"), Ok(vec!["/tmp".into(), "/var/tmp".into()]));
+        assert_eq!(read("/home,/opt/a,/var/lib"), Ok(vec!["/home".into(), "/opt/a".into(), "/var/lib".into()]));
         assert_eq!(read("none"), Ok(Vec::new()));
-        for wrong in
-            ["", "tmp", "/", "/dev", "/proc/1", "/sys", "/tmp,/tmp", "/tmp,/tmp/a", "/a/b,/a", "/a/../b", "/a,"]
-        {
+        for wrong in [
+            "",
+            "tmp",
+            "/",
+            "/dev",
+            "/proc/1",
+            "/sys",
+            "/tmp,/tmp",
+            "/tmp,/tmp/a",
+            "/a/b,/a",
+            "/a/../b",
+            "/a,",
+            "/etc",
+            "/usr/bin",
+            "/lib64",
+            "/run/x",
+            "/var",
+            "/root",
+        ] {
             assert_eq!(read(wrong), Err(Wrong::Form), "{wrong}");
         }
         assert_eq!(read_patterns("/tmp/.X*"), Ok(vec!["/tmp/.X*".into()]));

@@ -24,7 +24,7 @@ pub struct PrivateStep {
     is_said: bool,
 }
 
-/// The user to whom they belong, read only if they are wanted.
+/// The user whose tasks enter them, read only if they are wanted.
 pub fn owner(spank: &Spank, config: &Config, key: &JobKey) -> Result<Option<JobsUser>> {
     match is_wanted(config) {
         true => Ok(Some(JobsUser { uid: key.uid, gid: spank.u32(spank_item::S_JOB_GID)? })),
@@ -48,6 +48,8 @@ impl PrivateStep {
             && let file = PathBuf::from(file)
             && dirs.paths().any(|dir| file.parent() == Some(dir))
             && file.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".Xauthority-"))
+            // Not a directory of the user's, which two jobs would share.
+            && file.symlink_metadata().is_ok_and(|file| file.is_file())
         {
             slurms.push(file);
         }
