@@ -687,11 +687,10 @@ fn unclear_files(directory: &Path, wrong: &mut Vec<String>) {
 
 /// Files whose code changes the owner of a file, and why. No user may own space on RunDir's file system: when it is full, each step on the
 /// node is refused.
-const CHANGES_OWNERS: [(&str, &str); 4] = [
+const CHANGES_OWNERS: [(&str, &str); 3] = [
     ("command::schedulers::slurm::line", "a file of the administrator's keeps its owner when it is replaced"),
     ("command::whole", "the same"),
     ("fence::delegation", "a directory of cgroup2, which is on no disk"),
-    ("private::dirs", "a job's own directories, on the disk that the site names and in a tmpfs of the job's"),
 ];
 
 #[test]

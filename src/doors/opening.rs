@@ -135,7 +135,7 @@ pub struct OpenRequest {
     /// Starts a program that asks systemd for a unit's current start. `None` in a host program, which must start none: then a unit cannot
     /// hold the fence.
     pub ask_unit: Option<AskInvocation>,
-    /// The user to whom the job's own directories belong, if the caller starts the job's processes and puts them there.
+    /// The job's user, if the caller starts the job's processes and puts them into the job's own directories.
     pub owner: Option<JobsUser>,
 }
 

@@ -192,6 +192,11 @@ impl Fence {
         self.claim.owner
     }
 
+    /// The directories by which the step's record is named, outermost first.
+    pub fn levels(&self) -> &[String] {
+        &self.ours.levels
+    }
+
     /// Whose step this is.
     pub fn key(&self) -> &JobKey {
         &self.key

@@ -43,7 +43,7 @@ pub struct Begin<'a> {
     pub gpus: &'a [String],
     /// What those processes must know about the job, for the usage log and the metrics.
     pub noted: Option<&'a Noted>,
-    /// The user to whom the job's own directories belong. `None`: the entry point does not start the job's processes, so it cannot put them
+    /// The user whose processes enter the job's own directories. `None`: the entry point does not start the job's processes, so it cannot put them
     /// where these directories are.
     pub owner: Option<JobsUser>,
 }
@@ -105,7 +105,7 @@ impl Begin<'_> {
         let undivided = fence.undivided().map_or(Ok(()), |error| Err(NotFenced::Asked(error)));
         let done = undivided.and_then(|()| bear(key, config, requests, errors)).and_then(|()| {
             fence.hand_over(asked, noted)?;
-            Ok(own_directories(host, config, key, owner)?)
+            Ok(own_directories(host, config, &fence, owner)?)
         });
         match done {
             Ok(private) => Ok(Begun { fence, plan, leftovers, private }),
@@ -144,15 +144,20 @@ fn refuse_delegation(
 }
 
 /// The job's own directories, if the site wants them.
-fn own_directories(host: &Host, config: &Config, key: &JobKey, owner: Option<JobsUser>) -> Result<Option<PrivateDirs>> {
+fn own_directories(
+    host: &Host,
+    config: &Config,
+    fence: &Fence,
+    owner: Option<JobsUser>,
+) -> Result<Option<PrivateDirs>> {
     if !private::is_wanted(config) {
         return Ok(None);
     }
-    let owner = owner.ok_or_else(|| {
-        Error::new("PrivateTmp does not work here: the job's processes are not started by jobfence")
-            .hint("set PrivateTmp=none in jobfence.conf on this node")
-    })?;
-    PrivateDirs::make(host, config, &key.parents(), owner).map(Some)
+    if owner.is_none() {
+        return Err(Error::new("PrivateTmp does not work here: the job's processes are not started by jobfence")
+            .hint("set PrivateTmp=none in jobfence.conf on this node"));
+    }
+    PrivateDirs::make(host, config, &fence.key().parents(), fence.levels()).map(Some)
 }
 
 /// Removes a fence of a refused step; no process has been in it.

@@ -3,16 +3,16 @@
 
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, renameat};
+use nix::fcntl::renameat;
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat};
-use nix::unistd::{Gid, Uid, fchownat, geteuid};
+use nix::unistd::geteuid;
 
 use super::places::{
-    BEGUN, DIRECTORY, LOCK_TIMEOUT, NOTE, PrivateNote, ROOTS, TMPFS, all_in_run_dir, existing_in_run_dir, name_of,
-    name_of_host, name_of_job, roots_own,
+    BEGUN, DIRECTORY, LOCK_TIMEOUT, NOTE, PrivateNote, ROOTS, TMPFS, all_in_run_dir, check_place, existing_in_run_dir,
+    name_of, name_of_host, name_of_job, roots_own,
 };
 use super::{end, holders, space};
 use crate::config::{Config, Mode as ConfigMode};
@@ -22,15 +22,19 @@ use crate::record::Records;
 use crate::sys::dir::Dir;
 use crate::sys::mount;
 
-/// As on the host: for a program that runs as another user within the job.
-const USERS: Mode = Mode::from_bits_truncate(0o1777);
+/// As on the host, where they are root's, too. A directory's owner is an exception of the kernel's `protected_symlinks`, `protected_regular`
+/// and `protected_fifos`: if the user owned it, root's epilog would follow the user's links there.
+const EVERYONES: Mode = Mode::from_bits_truncate(0o1777);
+
+/// How long a step may be busy with what an earlier run of its job has left.
+const PATIENCE_WITH_EARLIER: Duration = Duration::from_secs(2);
 
 /// Whether jobs with this configuration have directories of their own.
 pub fn is_wanted(config: &Config) -> bool {
     !config.private_tmp.is_empty() && config.mode == ConfigMode::Enforce
 }
 
-/// The user of a job, to whom its directories belong.
+/// The user of a job whose processes the caller starts, and puts into the job's own directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobsUser {
     /// The user.
@@ -78,7 +82,7 @@ pub fn divided(config: &Config) -> (Vec<PathBuf>, Vec<PathBuf>) {
 
 /// Why each job with this configuration would be refused on this host, as far as that is seen without a job.
 pub fn faults(config: &Config) -> Vec<Error> {
-    let missing = config.private_tmp.iter().filter_map(|path| Dir::open(path).err());
+    let missing = config.private_tmp.iter().filter_map(|path| Dir::open(path).and_then(|_| check_place(path)).err());
     let share = config.private_tmp_share.iter().filter(|share| {
         let is_in = |path: &&PathBuf| share.starts_with(path);
         config.private_tmp.iter().any(|path| is_in(&path))
@@ -99,17 +103,22 @@ pub(super) const NOT_DIRECTLY: &str = "PrivateTmpShare names what is not directl
 
 impl PrivateDirs {
     /// Makes the directories of a job for a step that this process holds. Another step of the job may have made them: then these are as they
-    /// were then.
-    pub fn make(host: &Host, config: &Config, parents: &[String], user: JobsUser) -> Result<Self> {
+    /// were then. `step` are the directories by which this step's own record is named.
+    pub fn make(host: &Host, config: &Config, parents: &[String], step: &[String]) -> Result<Self> {
         let records = Records::open(&config.run_dir)?;
-        let _lock = records.lock_private(Instant::now() + LOCK_TIMEOUT)?;
+        let lock = records.lock_private(Instant::now() + LOCK_TIMEOUT)?;
         let all = all_in_run_dir(&config.run_dir)?;
         let name = name_of_job(parents);
+        // Of an earlier run of the job, whose step daemons have died.
+        let left = match holders::has_step(host, &records, Some(&all), parents, Some(step))? {
+            true => None,
+            false => end::set_aside(&all, &name)?,
+        };
         let jobs = roots_own(&all, &name)?;
         holders::add(host, &jobs)?;
         let note = match PrivateNote::read(&jobs)? {
             Some(note) => note,
-            None => make_all(config, &jobs, &name, user).inspect_err(|_| {
+            None => make_all(config, &jobs, &name).inspect_err(|_| {
                 // No process has seen them.
                 drop(jobs);
                 if let Ok(Some(gone)) = end::set_aside(&all, &name) {
@@ -117,6 +126,11 @@ impl PrivateDirs {
                 }
             })?,
         };
+        drop(lock);
+        if let Some(gone) = left {
+            // The janitor removes the rest.
+            let _ = end::finish(&all, &gone, Instant::now() + PATIENCE_WITH_EARLIER);
+        }
         Ok(Self {
             run_dir: config.run_dir.clone(),
             parents: parents.to_vec(),
@@ -176,7 +190,7 @@ impl PrivateDirs {
 }
 
 /// Nothing of it is seen before the note is there, so an earlier attempt that stopped midway does no harm.
-fn make_all(config: &Config, jobs: &Dir, name: &str, user: JobsUser) -> Result<PrivateNote> {
+fn make_all(config: &Config, jobs: &Dir, name: &str) -> Result<PrivateNote> {
     let (in_tmpfs, on_disk) = divided(config);
     let mut note = PrivateNote { disk: None, on_disk, in_tmpfs };
     let base = config.private_tmp_base.as_ref().filter(|_| !note.on_disk.is_empty());
@@ -184,11 +198,13 @@ fn make_all(config: &Config, jobs: &Dir, name: &str, user: JobsUser) -> Result<P
     note.disk = on_disk.as_ref().map(|all| all.path().join(name));
     jobs.replace_file(BEGUN, note.text().as_bytes())?;
     if let Some(all) = on_disk {
+        // No job that `RunDir` knows has it: it is of an earlier boot, or a process died when it had renamed only one of the two.
+        end::rename(&all, name, &end::new_name())?;
         let disk = roots_own(&all, name)?;
         if config.private_tmp_space.is_some() {
             space::limit(&disk)?;
         }
-        note.on_disk.iter().try_for_each(|path| make_users(&disk, path, user))?;
+        note.on_disk.iter().try_for_each(|path| make_place(&disk, path))?;
     }
     if !note.in_tmpfs.is_empty() {
         let below = roots_own(jobs, TMPFS)?;
@@ -197,22 +213,19 @@ fn make_all(config: &Config, jobs: &Dir, name: &str, user: JobsUser) -> Result<P
             mount::tmpfs(&below, &CString::new(format!("mode=0700{size}")).unwrap_or_default())?;
         }
         let tmpfs = jobs.child(TMPFS)?;
-        note.in_tmpfs.iter().try_for_each(|path| make_users(&tmpfs, path, user))?;
+        note.in_tmpfs.iter().try_for_each(|path| make_place(&tmpfs, path))?;
     }
     renameat(jobs, BEGUN, jobs, NOTE).map_err(|errno| Error::os("write", jobs.path().join(NOTE), errno))?;
     Ok(note)
 }
 
-/// Makes the user's directory for a path, in one of root's.
-fn make_users(parent: &Dir, path: &Path, user: JobsUser) -> Result<()> {
+/// Makes the directory that takes a path's place, in one that only root can use.
+fn make_place(parent: &Dir, path: &Path) -> Result<()> {
     let name = name_of(path);
     let failed = |op| move |errno| Error::os(op, parent.path().join(name_of(path)), errno);
     match mkdirat(parent, name.as_str(), ROOTS) {
         Ok(()) | Err(Errno::EEXIST) => {}
         Err(errno) => return Err(failed("make the directory")(errno)),
     }
-    let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
-    fchownat(parent, name.as_str(), Some(uid), Some(gid), AtFlags::AT_SYMLINK_NOFOLLOW)
-        .map_err(failed("change the owner of"))?;
-    fchmodat(parent, name.as_str(), USERS, FchmodatFlags::FollowSymlink).map_err(failed("change the mode of"))
+    fchmodat(parent, name.as_str(), EVERYONES, FchmodatFlags::FollowSymlink).map_err(failed("change the mode of"))
 }

@@ -24,7 +24,7 @@ pub fn end(host: &Host, run_dir: &Path, parents: &[String], records: &Records, d
     let gone = {
         let _lock = lock()?;
         holders::take_out(host, &all, parents)?;
-        if holders::has_step(host, records, &all, parents)? {
+        if holders::has_step(host, records, Some(&all), parents, None)? {
             return Ok(());
         }
         set_aside(&all, &name_of_job(parents))?

@@ -11,6 +11,7 @@ use nix::sys::statvfs::fstatvfs;
 use nix::unistd::chdir;
 
 use super::dirs::{NOT_DIRECTLY, PrivateDirs};
+use super::places::check_place;
 use crate::config::is_shared;
 use crate::error::{Error, Result};
 use crate::log;
@@ -19,6 +20,9 @@ use crate::sys::mount;
 
 /// A handle that opens nothing: no device, no FIFO.
 const HANDLE: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
+
+/// How many names a pattern of `PrivateTmpShare` can show: each takes a handle and a mount.
+const MAX_MATCHES: usize = 64;
 
 /// What of the host's stays visible.
 struct SharedPath {
@@ -32,9 +36,12 @@ impl PrivateDirs {
     ///
     /// After an error, this process sees the host's directories.
     pub fn enter(&self, more: &[PathBuf]) -> Result<()> {
-        let here = std::env::current_dir().ok().and_then(|path| Some((id_of(stat(".").ok()?), path)));
+        let here = std::env::current_dir().map(|path| (stat(".").ok().map(id_of), path));
         mount::leave_hosts()?;
         let pairs = self.pairs();
+        // A place may be a link, and the kernel says where the working directory is without links.
+        let canonical: Vec<(&Path, PathBuf)> =
+            pairs.iter().filter_map(|(path, _)| Some((*path, path.canonicalize().ok()?))).collect();
         let shares = self.shares(&pairs, more)?;
         let mut done: Vec<&Path> = Vec::new();
         let mut all = || -> Result<()> {
@@ -42,6 +49,7 @@ impl PrivateDirs {
             // All are opened before the first is covered. Two paths may be one directory: /var/tmp is a link to /tmp on some hosts.
             for (path, from) in &pairs {
                 let (from, place) = (handle(from)?, handle(path)?);
+                check_place(path)?;
                 let is = identity(&place, path)?;
                 if !places.iter().any(|(_, _, _, other)| *other == is) {
                     places.push((*path, from, place, is));
@@ -68,19 +76,24 @@ impl PrivateDirs {
             }
         }
         // The working directory is still the host's, which may be visible no longer.
-        if let Some((id, here)) = here
-            && let Some((path, _)) = pairs.iter().find(|(path, _)| here.starts_with(path))
-        {
-            let is_same = stat(&here).is_ok_and(|stat| id_of(stat) == id);
-            let wanted = if is_same { here.as_path() } else { path };
-            chdir(wanted).map_err(|errno| Error::os("change the working directory to", wanted, errno))?;
-        }
-        Ok(())
+        let wanted = match &here {
+            Ok((id, here)) => canonical.iter().find(|(_, place)| here.starts_with(place)).map(|(path, _)| {
+                let is_same = id.is_some() && stat(here).ok().map(id_of) == *id;
+                if is_same { here.as_path() } else { path }
+            }),
+            // It was removed, and nobody knows where it was.
+            Err(_) => Some(Path::new("/")),
+        };
+        wanted.map_or(Ok(()), |wanted| {
+            chdir(wanted).map_err(|errno| Error::os("change the working directory to", wanted, errno))
+        })
     }
 
     /// The working directory that the user had, if it is in one of the job's own directories. To be called as the user.
     pub fn go_back_to(&self, wanted: &Path) {
-        if self.pairs().iter().any(|(path, _)| wanted.starts_with(path)) {
+        let is_in =
+            |path: &Path| wanted.starts_with(path) || path.canonicalize().is_ok_and(|path| wanted.starts_with(path));
+        if self.pairs().iter().any(|(path, _)| is_in(path)) {
             let _ = chdir(wanted);
         }
     }
@@ -107,17 +120,36 @@ impl PrivateDirs {
             }
             let dir = Dir::open(parent)?;
             let name = share.file_name().unwrap_or_default().to_string_lossy();
-            let names = match name.contains(['*', '?']) {
+            let is_pattern = name.contains(['*', '?']);
+            let names = match is_pattern {
                 true => [dir.list(true)?, dir.list(false)?].concat(),
                 false => vec![name.into_owned()],
             };
+            let (mut shown, mut left_out) = (0, 0_usize);
             for name in names.iter().filter(|name| is_shared(share, name)) {
+                if is_pattern && shown == MAX_MATCHES {
+                    left_out += 1;
+                    continue;
+                }
                 match openat(&dir, name.as_str(), HANDLE | OFlag::O_NOFOLLOW, Mode::empty()) {
+                    // Any user can make a name that matches.
+                    Ok(handle) if is_pattern && !self.is_users(&handle) => left_out += 1,
                     Ok(handle) if more.contains(share) && !self.is_users(&handle) => {}
-                    Ok(handle) => found.push(SharedPath { path: parent.join(name), handle }),
+                    Ok(handle) => {
+                        shown += 1;
+                        found.push(SharedPath { path: parent.join(name), handle });
+                    }
                     Err(Errno::ENOENT) => {}
+                    Err(_) if is_pattern => left_out += 1,
                     Err(errno) => return Err(Error::os("open", parent.join(name), errno)),
                 }
+            }
+            if left_out > 0 {
+                log::info!(
+                    "{left_out} of the names that PrivateTmpShare={} matches stay hidden: the job sees at most {MAX_MATCHES}, and \
+                     only what belongs to root or to its user",
+                    share.display()
+                );
             }
         }
         Ok(found)

@@ -29,11 +29,19 @@ pub(super) fn take_out(host: &Host, all: &Dir, parents: &[String]) -> Result<()>
     }
 }
 
-/// Whether the job has a step: one that is recorded, or one whose holder lives. What is not known counts as alive.
-pub(super) fn has_step(host: &Host, records: &Records, all: &Dir, parents: &[String]) -> Result<bool> {
-    if records.has_step_of(parents)? {
+/// Whether the job has a step other than `except`: one that is recorded, or one whose holder lives. What is not known counts as alive.
+/// `all` is the directory of all jobs in `RunDir`.
+pub(super) fn has_step(
+    host: &Host,
+    records: &Records,
+    all: Option<&Dir>,
+    parents: &[String],
+    except: Option<&[String]>,
+) -> Result<bool> {
+    if records.has_step_of(parents, except)? {
         return Ok(true);
     }
+    let Some(all) = all else { return Ok(false) };
     let names = match all.child(&name_of_job(parents)) {
         Ok(jobs) => jobs.list(false)?,
         Err(error) if error.is_gone() => return Ok(false),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::stat::{Mode, mkdirat};
+use nix::sys::stat::{Mode, mkdirat, stat};
 use nix::unistd::{geteuid, gethostname};
 
 use crate::error::{Error, Result};
@@ -125,6 +125,23 @@ pub(super) fn existing_in_run_dir(run_dir: &Path) -> Result<Option<Dir>> {
     }
 }
 
+/// Refuses a path of `PrivateTmp` in whose place a user could put something else.
+pub(super) fn check_place(path: &Path) -> Result<()> {
+    let real = path
+        .canonicalize()
+        .map_err(|error| Error::os("look for", path, Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))))?;
+    let Some(parent) = real.parent() else { return Ok(()) };
+    let look = |path: &Path| stat(path).map_err(|errno| Error::os("look at", path, errno));
+    let (above, place) = (look(parent)?, look(&real)?);
+    let is_users = above.st_mode & 0o022 != 0 && (above.st_mode & 0o1000 == 0 || place.st_uid != 0);
+    if above.st_uid != 0 || is_users {
+        return Err(Error::new("users may exchange what is named in PrivateTmp:")
+            .at(path)
+            .hint("take it out of PrivateTmp in jobfence.conf, or let only root write into the directory above it"));
+    }
+    Ok(())
+}
+
 /// The name of this host's directory below `PrivateTmpBase`, which several hosts may share, and several `RunDir`.
 pub(super) fn name_of_host(run_dir: &Path) -> Result<String> {
     let host = gethostname().map_err(|errno| Error::new("look for the host's name").errno(errno))?;
@@ -158,6 +175,24 @@ pub fn forget_all(run_dir: &Path) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_place_that_users_may_exchange_is_refused() {
+        if !geteuid().is_root() {
+            return crate::skip::skip("needs root");
+        }
+        let temp = tempfile::tempdir().unwrap();
+        let place = temp.path().join("place");
+        std::fs::create_dir(&place).unwrap();
+        let mut is_taken = |mode: u32, above: u32, owner: u32| {
+            std::os::unix::fs::chown(temp.path(), Some(above), None).unwrap();
+            std::os::unix::fs::chown(&place, Some(owner), None).unwrap();
+            std::fs::set_permissions(temp.path(), std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+            check_place(&place).is_ok()
+        };
+        assert!(is_taken(0o755, 0, 65_534) && is_taken(0o1777, 0, 0));
+        assert!(!is_taken(0o777, 0, 0) && !is_taken(0o1777, 0, 65_534) && !is_taken(0o755, 65_534, 0));
+    }
 
     #[test]
     fn a_note_is_understood_again_and_nothing_less() {

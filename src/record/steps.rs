@@ -201,9 +201,11 @@ impl Records {
         self.lock(PRIVATE, deadline)
     }
 
-    /// Whether a step of the job with these directories above its steps' is recorded.
-    pub fn has_step_of(&self, parents: &[String]) -> Result<bool> {
-        let is_of = |levels: &Vec<String>| levels.split_last().is_some_and(|(_, above)| above == parents);
+    /// Whether a step of the job with these directories above its steps' is recorded, other than the one with the directories `except`.
+    pub fn has_step_of(&self, parents: &[String], except: Option<&[String]>) -> Result<bool> {
+        let is_of = |levels: &Vec<String>| {
+            levels.split_last().is_some_and(|(_, above)| above == parents) && except != Some(levels.as_slice())
+        };
         Ok(self.list()?.iter().any(is_of))
     }
 

@@ -40,7 +40,7 @@ def private_directories(site):
                 site.wait(jobid)
                 said = site.output(jobid)
                 expect(mark.name not in said and "whose" not in said, f"job {jobid} sees what is not its own: {said}")
-                expect_in("a\nalice 1777\n", said, "its TMPDIR, and its /tmp")
+                expect_in("a\nroot 1777\n", said, "its TMPDIR, and its /tmp")
     finally:
         mark.unlink()
 

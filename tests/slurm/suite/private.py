@@ -63,7 +63,7 @@ def private_directories(site):
                     until(lambda: "/proc/" in site.output(jobid), 30, f"the output of job {jobid}")
                     said = site.output(jobid)
                     expect(mark.name not in said, f"job {jobid} sees the host's /tmp: {said}")
-                    expect_in(f"{jobid}\n{jobid}\n{whose} 1777\n{whose} 1777\nstep\n/tmp/w\n", said, "what the steps share, and where they begin")
+                    expect_in(f"{jobid}\n{jobid}\nroot 1777\nroot 1777\nstep\n/tmp/w\n", said, "what the steps share, and where they begin")
                     for another in jobs:
                         expect(another == jobid or f"\n{another}\n" not in said, f"{jobid} sees {another}'s: {said}")
                 group = fenced(site, next(iter(jobs)))
