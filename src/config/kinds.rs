@@ -187,7 +187,7 @@ kinds! {
 
     PRIVATE_PATHS: Vec<PathBuf> = private_paths::PATHS,
         private_paths::read, |paths| Some(private_paths::text(paths)), any {
-            prop::collection::btree_set(text_like("/[a-n]{3,5}/[a-z]{1,4}"), 0..4)
+            prop::collection::btree_set(text_like("/x[a-n]{3,5}/[a-z]{1,4}"), 0..4)
                 .prop_map(|paths| paths.into_iter().map(PathBuf::from).collect())
         };
     PRIVATE_SHARES: Vec<PathBuf> = private_paths::PATTERNS,
