@@ -91,13 +91,16 @@ class Cache(unittest.TestCase):
         waiting = [self.other(), self.other()]
         for each in waiting:
             self.assertIn("waiting", each.stderr.readline())
-            each.stdin.write("\n")
+            # It ends when it has it: the one that builds may have it before the other asks again.
+            each.stdin.write("\n\n")
             each.stdin.flush()
         one.send_signal(signal.SIGKILL)
         said = []
         for each in waiting:
             # One of them builds it, and no more than one.
-            said += iter(each.stdout.readline, "has built\n")
+            for line in iter(each.stdout.readline, "has built\n"):
+                self.assertNotEqual(line, "", f"it has ended: {each.poll()}, {line!r}: {each.stderr.read() if not line else ''}")
+                said.append(line)
         self.assertEqual(said, ["begun\n"])
         self.assertEqual(self.names(), ["thing-k", "thing-k.lock"])
 
