@@ -184,7 +184,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let place = temp.path().join("place");
         std::fs::create_dir(&place).unwrap();
-        let mut is_taken = |mode: u32, above: u32, owner: u32| {
+        let is_taken = |mode: u32, above: u32, owner: u32| {
             std::os::unix::fs::chown(temp.path(), Some(above), None).unwrap();
             std::os::unix::fs::chown(&place, Some(owner), None).unwrap();
             std::fs::set_permissions(temp.path(), std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
