@@ -18,5 +18,5 @@ pub mod places;
 mod removal;
 mod space;
 
-pub use dirs::{JobsUser, PrivateDirs, is_wanted};
+pub use dirs::{PrivateDirs, is_wanted};
 pub use end::end;

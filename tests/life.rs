@@ -724,8 +724,16 @@ fn a_job_has_no_part_of_the_room_beside_it() {
     let loaded = config::load(&words).unwrap();
     let [job, step] = ["12.0", "slot1_1"].map(|id| Id::new(id).unwrap());
     let granted = Granted { memory: Some(100 << 20), is_of_step: true, ..Granted::default() };
-    let request =
-        OpenRequest { uid: 65_534, job, step, run: 1, granted, holder: HeldBy::Manual, ask_unit: None, owner: None };
+    let request = OpenRequest {
+        uid: 65_534,
+        job,
+        step,
+        run: 1,
+        granted,
+        holder: HeldBy::Manual,
+        ask_unit: None,
+        starts_processes: false,
+    };
     let room = Room { more: 1 << 20, branches: vec!["htcondor".to_owned(), "docker".to_owned()] };
     let Answer::Fenced(live) = life::open_live(Ok(loaded.clone()), &request, Some(&room)) else { panic!("no fence") };
     let which = WantedFences { job: request.job.clone(), step: Some(request.step.clone()), run: Some(1) };

@@ -161,7 +161,7 @@ pub fn open(options: &OpenOptions) -> Result<ExitCode, Failure> {
         granted,
         holder: options.holder.clone(),
         ask_unit: Some(janitor::invocation_of),
-        owner: None,
+        starts_processes: false,
     };
     answered(life::open(loaded, &request), |seen| println!("{}", seen.path.unwrap_or_default()))
 }

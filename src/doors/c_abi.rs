@@ -267,8 +267,16 @@ unsafe fn open(
         // SAFETY: as this function's own contract.
         let granted = unsafe { granted(grant, Some(uid), loaded) }?;
         let (job, step) = (which.job.clone(), which.step.clone().map_or_else(|| Id::new("0"), Ok)?);
-        let request =
-            OpenRequest { uid, job, step, run: which.run.unwrap_or(1), granted, holder, ask_unit: None, owner: None };
+        let request = OpenRequest {
+            uid,
+            job,
+            step,
+            run: which.run.unwrap_or(1),
+            granted,
+            holder,
+            ask_unit: None,
+            starts_processes: false,
+        };
         let seen = answered(life::open_again(loaded.clone(), &request))?;
         // SAFETY: as this function's own contract.
         unsafe {

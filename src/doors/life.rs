@@ -231,7 +231,7 @@ fn make<T>(
             holder,
             gpus,
             noted,
-            owner: request.owner,
+            starts_processes: request.starts_processes,
         };
         let mut of_job = policy::Limits::default();
         let planned = || {

@@ -10,7 +10,6 @@ use crate::facts::Facts;
 use crate::figures::GrantedTo;
 use crate::host::Host;
 use crate::job::{Cpus, HugePage, Id};
-use crate::private::JobsUser;
 use crate::record::holder::Holder;
 use crate::requests::UserRequests;
 use crate::scheduler::{Runs, Schedulers};
@@ -135,8 +134,8 @@ pub struct OpenRequest {
     /// Starts a program that asks systemd for a unit's current start. `None` in a host program, which must start none: then a unit cannot
     /// hold the fence.
     pub ask_unit: Option<AskInvocation>,
-    /// The job's user, if the caller starts the job's processes and puts them into the job's own directories.
-    pub owner: Option<JobsUser>,
+    /// Whether the caller starts the job's processes, so that each can be put into the job's own directories.
+    pub starts_processes: bool,
 }
 
 /// Returns which start of this unit is active now.

@@ -13,7 +13,7 @@ use std::time::{Instant, SystemTime};
 use nix::errno::Errno;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, pthread_sigmask, sigaction};
 use nix::sys::wait::WaitPidFlag;
-use nix::unistd::{Pid, User, execvp, getgid, initgroups, setgid, setsid, setuid};
+use nix::unistd::{Pid, User, execvp, initgroups, setgid, setsid, setuid};
 
 use crate::bytes;
 use crate::cgroup::events::KernelLog;
@@ -28,7 +28,7 @@ use crate::host::Host;
 use crate::job::{Cpus, Grant, Id, JobKey};
 use crate::launch::{self, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, end};
 use crate::policy::{self, Plan};
-use crate::private::{JobsUser, PrivateDirs};
+use crate::private::PrivateDirs;
 use crate::report;
 use crate::report::account::{End, Ending, Exit};
 use crate::report::card::{self, Figures, Words};
@@ -98,10 +98,7 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         holder: None,
         gpus: &[],
         noted: None,
-        owner: Some(JobsUser {
-            uid: uid.as_raw(),
-            gid: request.user.as_ref().map_or_else(getgid, |user| user.gid).as_raw(),
-        }),
+        starts_processes: true,
     };
     let Begun { mut fence, plan, private, .. } =
         begin.open(|| with_one_quota(policy::plan(config, &grant))).map_err(in_words)?;

@@ -16,7 +16,7 @@ use crate::launch::tell::AskedProcesses;
 use crate::launch::{early_move, end};
 use crate::log;
 use crate::policy::Plan;
-use crate::private::{self, JobsUser, PrivateDirs};
+use crate::private::{self, PrivateDirs};
 use crate::record::holder::Holder;
 use crate::record::noted::Noted;
 use crate::requests::UserRequests;
@@ -43,9 +43,8 @@ pub struct Begin<'a> {
     pub gpus: &'a [String],
     /// What those processes must know about the job, for the usage log and the metrics.
     pub noted: Option<&'a Noted>,
-    /// The user whose processes enter the job's own directories. `None`: the entry point does not start the job's processes, so it cannot put them
-    /// where these directories are.
-    pub owner: Option<JobsUser>,
+    /// Whether the caller starts the job's processes, so that each can be put into the job's own directories.
+    pub starts_processes: bool,
 }
 
 /// A step that is fenced.
@@ -73,7 +72,7 @@ impl Begin<'_> {
     ///
     /// `plan` is called after the leftovers of dead step daemons were removed.
     pub fn open(&self, plan: impl FnOnce() -> (Plan, Vec<LimitError>)) -> Result<Begun, NotFenced> {
-        let Self { host, config, schedulers, key, requests, daemon, holder, gpus, noted, owner } = *self;
+        let Self { host, config, schedulers, key, requests, daemon, holder, gpus, noted, starts_processes } = *self;
         // As early as possible. If the directories are the scheduler's, the scheduler moves the process.
         early_move::ask(&config.run_dir);
         let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));
@@ -105,7 +104,7 @@ impl Begin<'_> {
         let undivided = fence.undivided().map_or(Ok(()), |error| Err(NotFenced::Asked(error)));
         let done = undivided.and_then(|()| bear(key, config, requests, errors)).and_then(|()| {
             fence.hand_over(asked, noted)?;
-            Ok(own_directories(host, config, &fence, owner)?)
+            Ok(own_directories(host, config, &fence, starts_processes)?)
         });
         match done {
             Ok(private) => Ok(Begun { fence, plan, leftovers, private }),
@@ -144,16 +143,11 @@ fn refuse_delegation(
 }
 
 /// The job's own directories, if the site wants them.
-fn own_directories(
-    host: &Host,
-    config: &Config,
-    fence: &Fence,
-    owner: Option<JobsUser>,
-) -> Result<Option<PrivateDirs>> {
+fn own_directories(host: &Host, config: &Config, fence: &Fence, starts_processes: bool) -> Result<Option<PrivateDirs>> {
     if !private::is_wanted(config) {
         return Ok(None);
     }
-    if owner.is_none() {
+    if !starts_processes {
         return Err(Error::new("PrivateTmp does not work here: the job's processes are not started by jobfence")
             .hint("set PrivateTmp=none in jobfence.conf on this node"));
     }

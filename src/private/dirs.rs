@@ -34,15 +34,6 @@ pub fn is_wanted(config: &Config) -> bool {
     !config.private_tmp.is_empty() && config.mode == ConfigMode::Enforce
 }
 
-/// The user of a job whose processes the caller starts, and puts into the job's own directories.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct JobsUser {
-    /// The user.
-    pub uid: u32,
-    /// The user's group in the job.
-    pub gid: u32,
-}
-
 /// The directories of one job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrivateDirs {
@@ -228,4 +219,56 @@ fn make_place(parent: &Dir, path: &Path) -> Result<()> {
         Err(errno) => return Err(failed("make the directory")(errno)),
     }
     fchmodat(parent, name.as_str(), EVERYONES, FchmodatFlags::FollowSymlink).map_err(failed("change the mode of"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// The step daemons of an earlier run of the job were killed, and the job runs again on this node: nobody has removed anything.
+    #[test]
+    fn a_job_that_runs_again_begins_with_empty_directories() {
+        if !geteuid().is_root() {
+            return crate::skip::skip("only root can mount the tmpfs of a job");
+        }
+        let temp = tempfile::tempdir().unwrap();
+        let config = Config {
+            run_dir: temp.path().join("run"),
+            private_tmp: vec!["/dev/shm".into(), "/var/tmp".into()],
+            private_tmp_base: Some(temp.path().join("base")),
+            ..Config::default()
+        };
+        fs::create_dir(temp.path().join("base")).unwrap();
+        let (host, _) = Host::read_what_there_is(&config).unwrap();
+        let parents = ["uid_7", "job_9"].map(str::to_owned);
+        let step = [&parents[..], &["step_0".to_owned()]].concat();
+        let made = || PrivateDirs::make(&host, &config, &parents, &step).unwrap();
+        let files = |dirs: &PrivateDirs| -> Vec<PathBuf> {
+            dirs.pairs().into_iter().map(|(_, place)| place.join("file")).collect()
+        };
+        let there = |dirs: &PrivateDirs| files(dirs).iter().filter(|file| file.exists()).count();
+        let first = made();
+        files(&first).iter().for_each(|file| fs::write(file, "x").unwrap());
+        // Another step of the job, while the first lives, and then one when the first has been killed.
+        assert_eq!(there(&made()), 2);
+        let holders = || fs::read_dir(first.in_run_dir()).unwrap().map(|entry| entry.unwrap().path());
+        let holder = holders().find(|path| path.to_string_lossy().contains("holder ")).unwrap();
+        let dead = holder.to_string_lossy().replace(&format!(" {} ", std::process::id()), " 4194304 ");
+        fs::rename(&holder, dead).unwrap();
+        assert_eq!(there(&made()), 0);
+        // What is left on disk when the machine has booted, and `RunDir` with it is gone.
+        let records = Records::open(&config.run_dir).unwrap();
+        let soon = || Instant::now() + Duration::from_secs(300);
+        let second = made();
+        let disk = second.note.disk.clone().unwrap();
+        end::end(&host, &config.run_dir, &parents, &records, soon()).unwrap();
+        assert!(!first.in_run_dir().exists() && !disk.exists());
+        fs::create_dir_all(disk.join("file")).unwrap();
+        let third = made();
+        assert!(!disk.join("file").exists());
+        end::end(&host, &config.run_dir, &parents, &records, soon()).unwrap();
+        assert!(!third.in_run_dir().exists());
+    }
 }

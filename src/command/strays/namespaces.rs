@@ -156,9 +156,15 @@ mod tests {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
+        heard(&mut child);
+        child
+    }
+
+    /// Whether it has said that it is there. It has ended otherwise.
+    fn heard(child: &mut Child) -> bool {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        child
+        line == "here\n"
     }
 
     fn end(mut child: Child) {
@@ -210,9 +216,7 @@ mod tests {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        if line != "here\n" {
+        if !heard(&mut child) {
             end(child);
             return crate::skip::skip("no user can make a user namespace here");
         }

@@ -33,7 +33,7 @@ use jobfence::error::Error;
 use jobfence::host::Host;
 use jobfence::job::{Cpus, Id};
 use jobfence::launch::Answer;
-use jobfence::private::{JobsUser, PrivateDirs};
+use jobfence::private::PrivateDirs;
 use jobfence::record::job::JobRecords;
 use jobfence::report::account::Exit;
 use jobfence::requests::{Requests, UserRequests};
@@ -42,7 +42,7 @@ use jobfence::schedulers::gridengine::spool::SpooledJob;
 use jobfence::schedulers::gridengine::{JOBS_STEP, SHEPHERD, SHEPHERDS_STEP};
 use jobfence::sys::call_bytes::{CallBytes, Moved};
 use jobfence::sys::dir::Dir;
-use nix::unistd::{Pid, Uid, User};
+use nix::unistd::Pid;
 
 use crate::command::{fenced, ignore_sigpipe};
 use crate::configured::Configured;
@@ -362,10 +362,7 @@ fn open(loaded: Result<Loaded, LoadError>, spooled: &SpooledJob, which: &WantedF
         granted,
         holder: HeldBy::Process(Pid::this().as_raw()),
         ask_unit: None,
-        owner: User::from_uid(Uid::from_raw(spooled.uid))
-            .ok()
-            .flatten()
-            .map(|user| JobsUser { uid: spooled.uid, gid: user.gid.as_raw() }),
+        starts_processes: true,
     };
     life::open_live(loaded, &request, None)
 }

@@ -324,7 +324,7 @@ impl Run {
             granted,
             holder,
             ask_unit: None,
-            owner: None,
+            starts_processes: false,
         }
     }
 }

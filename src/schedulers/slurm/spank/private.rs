@@ -7,10 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::unistd::Pid;
 
-use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::job::JobKey;
-use crate::private::{JobsUser, PrivateDirs, is_wanted};
+use crate::private::PrivateDirs;
 use crate::schedulers::slurm::spank::api::Spank;
 use crate::schedulers::slurm::spank::bindings::spank_item;
 
@@ -22,14 +20,6 @@ pub struct PrivateStep {
     slurms: Vec<PathBuf>,
     /// Whether the user was told that they are full.
     is_said: bool,
-}
-
-/// The user whose tasks enter them, read only if they are wanted.
-pub fn owner(spank: &Spank, config: &Config, key: &JobKey) -> Result<Option<JobsUser>> {
-    match is_wanted(config) {
-        true => Ok(Some(JobsUser { uid: key.uid, gid: spank.u32(spank_item::S_JOB_GID)? })),
-        false => Ok(None),
-    }
 }
 
 impl PrivateStep {

@@ -40,7 +40,7 @@ use crate::schedulers::slurm::spank::hand_over::HandOver;
 use crate::schedulers::slurm::spank::job::{Job, key_of};
 use crate::schedulers::slurm::spank::log::{tell_user, tell_user_lines};
 use crate::schedulers::slurm::spank::node_files::NodeFiles;
-use crate::schedulers::slurm::spank::private::{self, PrivateStep};
+use crate::schedulers::slurm::spank::private::PrivateStep;
 use crate::schedulers::slurm::spank::rights::Rights;
 use crate::schedulers::slurm::spank::unfenced::UnfencedProcesses;
 use crate::schedulers::slurm::spank::{environment, options, waiting_tasks};
@@ -241,7 +241,7 @@ fn build(
         holder: None,
         gpus: &[],
         noted: Some(&Noted::new(facts, GrantedTo { cpus: grant.job_cpus, memory: grant.job_memory, gpus })),
-        owner: private::owner(spank, config, key)?,
+        starts_processes: true,
     };
     let has_tasks = *kind != StepKind::Extern;
     let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, topology);
