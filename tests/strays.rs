@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use jobfence::cgroup::layout::Layout;
+use jobfence::cgroup::mark;
 use jobfence::config::Config;
 use jobfence::fence::Fence;
 use jobfence::host::Host;
@@ -31,8 +32,8 @@ struct Site {
     _lease: common::Lease,
     /// Ended with the test, in any case.
     children: Vec<Child>,
-    /// A cgroup beside the fences, which goes with them.
-    allowed: Option<PathBuf>,
+    /// Cgroups beside the fences, which go with them.
+    cgroups: Vec<PathBuf>,
 }
 
 impl Site {
@@ -47,7 +48,7 @@ impl Site {
         fs::set_permissions(top.path(), Permissions::from_mode(0o755)).unwrap();
         fs::create_dir(top.path().join("home")).unwrap();
         nix::unistd::chown(&top.path().join("home"), Some(user.uid), Some(user.gid)).unwrap();
-        let mut site = Self { top, base, user, _lease: lease, children: Vec::new(), allowed: None };
+        let mut site = Self { top, base, user, _lease: lease, children: Vec::new(), cgroups: Vec::new() };
         let daemon = site.program("/bin/sleep", "slurmd");
         site.start(Command::new(daemon).arg("3000"));
         Some(site)
@@ -148,8 +149,8 @@ impl Drop for Site {
         // What has left those groups; it may end as something else begins, and this gets all of it at once.
         let (uid, gid) = (self.user.uid.as_raw(), self.user.gid.as_raw());
         let _ = Command::new("sh").args(["-c", "kill -9 -1"]).uid(uid).gid(gid).status();
-        if let Some(allowed) = &self.allowed {
-            until("its cgroup is empty", || fs::remove_dir(allowed).is_ok());
+        for cgroup in &self.cgroups {
+            until("its cgroup is empty", || fs::remove_dir(cgroup).is_ok());
         }
     }
 }
@@ -216,8 +217,14 @@ fn hostile_strays_are_killed_and_all_others_are_spared() {
     let layout = Layout::read(&Dir::open("/proc").unwrap(), Path::new("/sys/fs/cgroup")).unwrap();
     let top = layout.hierarchies.iter().find(|one| one.has("freezer") || one.has("pids")).unwrap();
     let allowed = format!("jobfence-strays-allowed-{}", std::process::id());
-    fs::create_dir(top.mount.join(&allowed)).unwrap();
-    site.allowed = Some(top.mount.join(&allowed));
+    let service = allowed.replace("-allowed-", "-") + ".service";
+    let marked = allowed.replace("allowed", "marked");
+    for name in [&allowed, &service, &marked] {
+        let cgroup = top.mount.join(name);
+        fs::create_dir(&cgroup).unwrap();
+        site.cgroups.push(cgroup);
+    }
+    mark::set(&Dir::open(top.mount.join(&marked)).unwrap(), "a fence of another base").unwrap();
     let below = top.in_proc(&format!("/{}", allowed.replace("allowed", "a*d")));
     site.configure(&format!("Strays=off StraysGrace=1 StraysAllow={below}"), "Strays=kill");
 
@@ -228,6 +235,14 @@ fn hostile_strays_are_killed_and_all_others_are_spared() {
     let in_allowed = site.run(&["sleep", "1002"]);
     fs::write(top.mount.join(&allowed).join("cgroup.procs"), in_allowed.to_string()).unwrap();
     spared.push(("allowed", in_allowed, "StraysAllow has /"));
+    // A service with the uid of a person, such as munged at some sites; and a fence of another installation.
+    for (what, name, why) in
+        [("a service's", &service, "it is of /"), ("marked", &marked, "it is in a fence of another CgroupBase")]
+    {
+        let pid = site.run(&["sleep", "1010"]);
+        fs::write(top.mount.join(name).join("cgroup.procs"), pid.to_string()).unwrap();
+        spared.push((what, pid, why));
+    }
     // A set-user-ID program of root's; `su` waits in the same way.
     let setuid = site.program("/bin/sleep", "setuid");
     fs::set_permissions(&setuid, Permissions::from_mode(0o4755)).unwrap();

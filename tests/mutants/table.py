@@ -1567,4 +1567,34 @@ BREAKS = (
         "if false {",
         "host strays hostile_strays_are_killed_and_all_others_are_spared",
     ),
+    Break(
+        "a_service_that_runs_as_a_user_is_a_stray", "src/command/strays/search.rs",
+        ".find(|service| !services.contains(*service))",
+        ".find(|_| false)",
+        "host strays hostile_strays_are_killed_and_all_others_are_spared",
+    ),
+    Break(
+        "a_fence_of_another_base_is_a_stray", "src/command/strays/search.rs",
+        "if self.is_marked(place) {",
+        "if false {",
+        "host strays hostile_strays_are_killed_and_all_others_are_spared",
+    ),
+    Break(
+        "what_a_user_nests_in_a_container_is_the_users", "src/command/strays/namespaces.rs",
+        """(*kind == "pid").then""",
+        "false.then",
+        "unit what_a_user_makes_in_a_container",
+    ),
+    Break(
+        "a_job_runs_again_in_its_old_directories", "src/private/dirs.rs",
+        "false => end::set_aside(&all, &name)?,",
+        "false => None::<String>,",
+        "unit a_job_that_runs_again_begins",
+    ),
+    Break(
+        "a_job_divides_itself_against_the_site", "src/launch/begin.rs",
+        "if requests.delegate() == Some(true) && config.delegate == Delegation::No {",
+        "if false {",
+        "slurm not_divided",
+    ),
 )
