@@ -313,9 +313,9 @@ fn bytes_of_all_files_are_summed_up_where_they_are_known() {
     let temp = tempfile::tempdir().unwrap();
     let known = |job: u64, user: &str, gib: u64| {
         let bytes = json!({"user": user, "rchar_bytes": gib << 30, "wchar_bytes": 1_u64 << 30});
-        // The extern step's are never known, and its processes only wait.
-        line("n1", job, &bytes)
-            + &line("n1", job, &json!({"user": user, "step": "extern", "rchar_bytes": null, "wchar_bytes": null}))
+        // Those of the extern step and of Grid Engine's shepherd are never known, and their processes only wait.
+        let of_step = |step| line("n1", job, &json!({"user": user, "step": step, "rchar_bytes": null}));
+        line("n1", job, &bytes) + &of_step("extern") + &of_step("shepherd")
     };
     let unknown = line("n1", 3, &json!({"user": "bob"}));
     fs::write(temp.path().join("usage.jsonl"), known(1, "alice", 5) + &known(2, "alice", 2) + &unknown).unwrap();

@@ -2,6 +2,8 @@
 //! Puts a stray into the fence of its user's job that began last on this node: as sessions of ssh are, where the scheduler has such a way,
 //! and otherwise into a fence that was opened for the scheduler.
 
+use std::cmp::Reverse;
+
 use jobfence::config::Config;
 use jobfence::doors::life;
 use jobfence::error::{Error, Result};
@@ -19,7 +21,7 @@ pub fn newest_job(host: &Host, config: &Config, uid: u32) -> Result<Option<Id>> 
             return Ok(Some(job));
         }
     }
-    Ok(opened(host, config, uid)?.and_then(|record| record.job()))
+    Ok(opened(host, config, uid)?.first().and_then(Record::job))
 }
 
 /// Puts the process there, and says where that is.
@@ -32,18 +34,25 @@ pub fn adopt(host: &Host, config: &Config, (id, uid): (Owner, u32)) -> Result<St
         }
     }
     let none = || Error::new("its user has no job on this node that it can go into");
-    let record = opened(host, config, uid)?.ok_or_else(none)?;
-    let mut fence = life::go_on(host, config, &record)?;
+    let mut fence = Err(none());
+    for record in opened(host, config, uid)? {
+        fence = life::go_on(host, config, &record);
+        if fence.is_ok() {
+            break;
+        }
+        // That one may be just being closed.
+    }
+    let mut fence = fence?;
     match fence.attach_this(host, id, None)?.into_iter().next() {
         None => Ok(format!("process {} is in {} now", id.pid, fence.key())),
         Some((_, error)) => Err(error),
     }
 }
 
-/// The record of the fence of this user's that was opened last. Those of the schedulers' daemons themselves are none.
-fn opened(host: &Host, config: &Config, uid: u32) -> Result<Option<Record>> {
+/// The records of this user's fences, the one that was opened last first. Those of the schedulers' daemons themselves are none.
+fn opened(host: &Host, config: &Config, uid: u32) -> Result<Vec<Record>> {
     let records = match Records::open(&config.run_dir) {
-        Err(error) if error.is_gone() => return Ok(None),
+        Err(error) if error.is_gone() => return Ok(Vec::new()),
         records => records?,
     };
     let mut found = Vec::new();
@@ -57,5 +66,6 @@ fn opened(host: &Host, config: &Config, uid: u32) -> Result<Option<Record>> {
         });
         found.extend(record.and_then(|record| Some((record.shared.as_ref()?.opener.start, record))));
     }
-    Ok(found.into_iter().max_by_key(|(start, _)| *start).map(|(_, record)| record))
+    found.sort_by_key(|(start, _)| Reverse(*start));
+    Ok(found.into_iter().map(|(_, record)| record).collect())
 }

@@ -8,6 +8,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
+use jobfence::schedulers::jobs_step;
+
 use super::line::Line;
 use super::names::{NameId, Names};
 
@@ -114,7 +116,9 @@ impl RunOnNode {
             (Some(sum), Some(more)) => Some((sum.0.saturating_add(more.0), sum.1.saturating_add(more.1))),
             (one, other) => one.or(other),
         };
-        self.is_moved_unknown |= line.moved.is_none() && line.step != "extern";
+        // Nor are those of a daemon known that the scheduler has in a step of its own.
+        let is_daemons = line.step == "extern" || jobs_step(&format!("step_{}", line.step)).is_some();
+        self.is_moved_unknown |= line.moved.is_none() && !is_daemons;
         if self.is_moved_unknown {
             self.moved = None;
         }
