@@ -20,3 +20,4 @@ mod space;
 
 pub use dirs::{PrivateDirs, is_wanted};
 pub use end::end;
+pub use places::FORM;

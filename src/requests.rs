@@ -80,6 +80,8 @@ pub struct Request {
     pub usage: &'static str,
     /// The limit that it lowers. `None`: it is no limit.
     pub limit: Option<Limit>,
+    /// Whether jobs of every scheduler can ask for it: by options, variables or attributes.
+    pub is_everywhere: bool,
     /// The valid values, with unit and range; completes "expected ...".
     expects: &'static str,
     /// An example value.
@@ -93,6 +95,7 @@ pub static REQUESTS: &[Request] = &[
     Request {
         name: "cpu-limit",
         limit: Some(Limit::Cpu),
+        is_everywhere: true,
         argument: "CPUS",
         usage: "limit CPU time on each node to this number of CPUs, such as 0.5, if more were allocated",
         expects: "a number of CPUs from 0.001 to 1024 with at most three decimals",
@@ -110,6 +113,7 @@ pub static REQUESTS: &[Request] = &[
     Request {
         name: "cpu-burst",
         limit: Some(Limit::Burst),
+        is_everywhere: true,
         argument: "PERCENT",
         usage: "save at most this share of the CPU quota for later, if the site allows more",
         expects: "a percentage from 0 to 100 with at most two decimals",
@@ -120,6 +124,7 @@ pub static REQUESTS: &[Request] = &[
     Request {
         name: "mem-high",
         limit: Some(Limit::MemoryHigh),
+        is_everywhere: true,
         argument: "SIZE",
         usage: "reclaim memory above this size on each node, before the limit at which processes are killed",
         expects: SIZE,
@@ -130,6 +135,7 @@ pub static REQUESTS: &[Request] = &[
     Request {
         name: "pids-max",
         limit: Some(Limit::Processes),
+        is_everywhere: true,
         argument: "COUNT",
         usage: "allow at most this number of processes and threads on each node",
         expects: "a whole number of processes from 1 to 4194304",
@@ -140,6 +146,7 @@ pub static REQUESTS: &[Request] = &[
     Request {
         name: "io-max",
         limit: Some(Limit::Io),
+        is_everywhere: true,
         argument: "RULES",
         usage: "limit reading and writing on each node, by disk or by a path on it: \"/scratch rbps=200M wiops=1000\", more of \
                 these after a semicolon",
@@ -162,6 +169,7 @@ pub static REQUESTS: &[Request] = &[
     Request {
         name: "usage-card",
         limit: None,
+        is_everywhere: true,
         argument: "WHEN",
         usage: "end the job's output with a card of what was used: never, failed, wasteful or always",
         expects: USAGE_CARD_EXPECTS,
@@ -172,6 +180,7 @@ pub static REQUESTS: &[Request] = &[
     Request {
         name: "delegate",
         limit: None,
+        is_everywhere: false,
         argument: "YES",
         usage: "let the job make cgroups of its own below its limits, if the site allows it: yes or no",
         expects: "yes or no",
@@ -180,6 +189,11 @@ pub static REQUESTS: &[Request] = &[
         get: |requests| requests.delegate.map(|wanted| if wanted { "yes" } else { "no" }.to_owned()),
     },
 ];
+
+/// Those that jobs of every scheduler can ask for.
+pub fn everywhere() -> impl Iterator<Item = &'static Request> {
+    REQUESTS.iter().filter(|request| request.is_everywhere)
+}
 
 fn put<T>(request: &mut Option<T>, value: Result<T, Wrong>) -> Result<(), Refusal> {
     *request = Some(value?);

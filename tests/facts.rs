@@ -16,7 +16,7 @@ use jobfence::hostlist::HostList;
 use jobfence::job::Name;
 use jobfence::launch::{Answer, NotFenced};
 use jobfence::record::job::JobRecord;
-use jobfence::requests::{REQUESTS, Requests};
+use jobfence::requests::{self, REQUESTS, Requests};
 use jobfence::schedulers::gridengine::spool::{OF_EXECD, SpooledJob};
 use jobfence::schedulers::htcondor::asked;
 use jobfence::schedulers::htcondor::job_ad::JobAd;
@@ -205,7 +205,8 @@ fn each_key_that_is_read_has_a_row() {
     let more = ["JOBFENCE_REQUESTED", "stdout_path", "stderr_path"].into_iter().chain(OF_EXECD).map(str::to_owned);
     let more = more.chain(["h_vmem_is_consumable_job".to_owned()]);
     let read = read.into_iter().map(str::to_owned);
-    let read: BTreeSet<String> = read.chain(more).chain(REQUESTS.iter().map(|request| request.variable())).collect();
+    let read: BTreeSet<String> =
+        read.chain(more).chain(requests::everywhere().map(|request| request.variable())).collect();
     assert_eq!(read, keys(rows()));
 }
 
@@ -462,7 +463,7 @@ fn each_attribute_that_is_read_has_a_row() {
     let job = source("schedulers/htcondor/job_ad.rs");
     let read = read_in(&slot, &["text(\"", "number(\"", "find(\""]);
     let read = read.union(&read_in(&job, &["find(\""])).map(|key| (*key).to_owned()).collect::<BTreeSet<String>>();
-    let read: BTreeSet<String> = read.into_iter().chain(REQUESTS.iter().map(asked::attribute)).collect();
+    let read: BTreeSet<String> = read.into_iter().chain(requests::everywhere().map(asked::attribute)).collect();
     assert_eq!(read, keys(rows_of("## HTCondor")));
 }
 

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use jobfence::doors::{c_abi, seen};
 use jobfence::report::{account, nodes};
-use jobfence::{config, record};
+use jobfence::{config, private, record};
 
 use crate::host::grantable;
 use crate::schedulers::slurm;
@@ -18,7 +18,12 @@ pub fn long() -> &'static str {
 }
 
 fn text() -> String {
-    let records = record::FORMS.iter().map(|form| form.trim_end()).chain([nodes::MAGIC]).collect::<Vec<_>>().join(", ");
+    let records = record::FORMS
+        .iter()
+        .map(|form| form.trim_end())
+        .chain([nodes::MAGIC, private::FORM])
+        .collect::<Vec<_>>()
+        .join(", ");
     let schemas = [
         account::SCHEMA,
         check::SCHEMA,

@@ -134,9 +134,10 @@ fn refuse_delegation(
     let obstacle = match wanted {
         None => None,
         // A daemon of root's would be in the directory that is the user's.
-        Some(false) => {
-            Some(Error::new("the jobs of this scheduler cannot divide their cgroups").hint(delegation::HINT))
-        }
+        Some(false) => Some(
+            Error::new("the jobs of this scheduler cannot divide their cgroups")
+                .hint("they can run here with Delegate=no in jobfence.conf"),
+        ),
         Some(true) => delegation::obstacle(&host.layout),
     };
     obstacle.map_or(Ok(()), |error| Err(NotFenced::Asked(error)))

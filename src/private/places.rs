@@ -22,7 +22,7 @@ pub(super) const BEGUN: &str = "begun";
 /// Likewise: the job's tmpfs.
 pub(super) const TMPFS: &str = "tmpfs";
 /// The first line of a note.
-const VERSION: &str = "jobfence-private 1";
+pub const FORM: &str = "jobfence-private 1";
 /// How long another process may have the lock.
 pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Directories of which only root gets into the next one.
@@ -48,11 +48,11 @@ impl PrivateNote {
             .chain(self.on_disk.iter().map(line("on_disk")))
             .chain(self.in_tmpfs.iter().map(line("in_tmpfs")))
             .collect();
-        format!("{VERSION}\n{lines}end\n")
+        format!("{FORM}\n{lines}end\n")
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let lines = text.strip_prefix(VERSION)?.strip_prefix('\n')?.strip_suffix("end\n")?;
+        let lines = text.strip_prefix(FORM)?.strip_prefix('\n')?.strip_suffix("end\n")?;
         let mut note = Self::default();
         for line in lines.lines() {
             let (key, path) = line.split_once("=/")?;

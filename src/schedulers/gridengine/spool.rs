@@ -23,7 +23,7 @@ use crate::job::{Cpus, Id};
 use crate::launch::NotFenced;
 use crate::printable::is_printable;
 use crate::report::card;
-use crate::requests::{REQUESTS, Requests};
+use crate::requests::{self, Requests};
 use crate::schedulers::gridengine::amount::{number, whole};
 use crate::schedulers::gridengine::card::time;
 use crate::schedulers::gridengine::complexes::{Counted, Debits};
@@ -170,7 +170,7 @@ impl SpooledJob {
     pub fn with_environment(self, text: &str) -> Result<Self, NotFenced> {
         let environment = Values::from_text(text);
         let mut asked = Requests::default();
-        for request in REQUESTS {
+        for request in requests::everywhere() {
             let name = request.variable();
             if let Some(value) = environment.find(&name)?.filter(|value| !value.is_empty()) {
                 request.read(&name, value.as_bytes(), &mut asked).map_err(NotFenced::Asked)?;

@@ -5,7 +5,7 @@
 
 use super::value::{short, text_of};
 use crate::error::{Error, Result};
-use crate::requests::{REQUESTS, Request, Requests};
+use crate::requests::{self, Request, Requests};
 
 /// The attribute of a request, such as `JobfenceCpuLimit`.
 pub fn attribute(request: &Request) -> String {
@@ -19,7 +19,7 @@ pub fn attribute(request: &Request) -> String {
 /// The requests of an ad. `find` returns the value of an attribute.
 pub(super) fn requests_in<'a>(find: impl Fn(&str) -> Option<&'a str>) -> Result<Requests> {
     let mut asked = Requests::default();
-    for request in REQUESTS {
+    for request in requests::everywhere() {
         let name = attribute(request);
         let Some(value) = find(&name).filter(|value| !value.eq_ignore_ascii_case("undefined")) else { continue };
         let text = text_of(value).or_else(|| number_in(value)).ok_or_else(|| {
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn each_has_an_attribute_of_its_own() {
-        let names: Vec<String> = REQUESTS.iter().map(attribute).collect();
+        let names: Vec<String> = requests::everywhere().map(attribute).collect();
         let expected = [
             "JobfenceCpuLimit",
             "JobfenceCpuBurst",
@@ -52,7 +52,6 @@ mod tests {
             "JobfencePidsMax",
             "JobfenceIoMax",
             "JobfenceUsageCard",
-            "JobfenceDelegate",
         ];
         assert_eq!(names, expected);
     }

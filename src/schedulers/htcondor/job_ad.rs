@@ -10,7 +10,7 @@ use super::slot_ad::{Attributes, group_of, short, text_of};
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts};
 use crate::launch::NotFenced;
-use crate::requests::{REQUESTS, Requests};
+use crate::requests::{self, Requests};
 
 /// What jobfence reads of a local job's ad.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl JobAd {
         let user = find("User")?.map(|user| without_domain(&user).to_owned());
         let (owner, global_job) = (find("Owner")?, find("GlobalJobId")?);
         let (group, acct_group) = (find("AccountingGroup")?, find("AcctGroup")?);
-        for name in REQUESTS.iter().map(asked::attribute) {
+        for name in requests::everywhere().map(asked::attribute) {
             once(&name)?;
         }
         let asked = asked::requests_in(|name| ad.find(name))?;

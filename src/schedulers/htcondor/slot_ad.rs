@@ -12,7 +12,7 @@
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
-use crate::requests::{REQUESTS, Requests};
+use crate::requests::{self, Requests};
 use crate::schedulers::htcondor::asked;
 use crate::schedulers::htcondor::slot_gpus::SlotGpus;
 pub(super) use crate::schedulers::htcondor::value::{short, text_of};
@@ -88,7 +88,7 @@ pub struct SlotJob {
 impl SlotJob {
     /// Attributes that `parse` reads, with commas between them.
     pub fn attributes() -> String {
-        let asked = REQUESTS.iter().map(asked::attribute).collect::<Vec<_>>().join(",");
+        let asked = requests::everywhere().map(asked::attribute).collect::<Vec<_>>().join(",");
         format!("JobId,RemoteUser,AccountingGroup,AcctGroup,OsUser,RunAsOwner,GlobalJobId,{asked}")
     }
 

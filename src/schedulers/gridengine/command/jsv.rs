@@ -18,7 +18,7 @@ use clap::Args;
 use jobfence::bytes::mebibytes;
 use jobfence::config::{Config, Loaded, SlotRequest};
 use jobfence::error::Error;
-use jobfence::requests::{REQUESTS, Requests};
+use jobfence::requests::{self, Requests};
 use jobfence::schedulers::gridengine::amount::{bytes, number};
 use jobfence::schedulers::gridengine::spool::REQUESTED;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -170,7 +170,7 @@ impl Asked {
 
     fn hear_variable(&mut self, variable: &str) {
         let (name, value) = variable.split_once(' ').unwrap_or((variable, ""));
-        let known = REQUESTS.iter().find(|request| request.variable() == name && !value.is_empty());
+        let known = requests::everywhere().find(|request| request.variable() == name && !value.is_empty());
         match known.and_then(|request| request.read(name, value.as_bytes(), &mut Requests::default()).err()) {
             Some(error) => drop(self.refused.insert(name.to_owned(), error)),
             None => drop(self.refused.remove(name)),

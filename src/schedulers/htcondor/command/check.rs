@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use jobfence::config::Loaded;
-use jobfence::requests::REQUESTS;
+use jobfence::requests;
 use jobfence::schedulers::htcondor::{asked, environment};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
@@ -185,7 +185,7 @@ fn starter_lines(value: &dyn Fn(&str) -> String, is_tmpfs: impl Fn(&str) -> bool
     });
     let attributes = value("STARTD_JOB_ATTRS").to_ascii_lowercase();
     let has = |name: &str| attributes.split([',', ' ']).any(|found| found == name.to_ascii_lowercase());
-    let unheard: Vec<String> = REQUESTS.iter().map(asked::attribute).filter(|name| !has(name)).collect();
+    let unheard: Vec<String> = requests::everywhere().map(asked::attribute).filter(|name| !has(name)).collect();
     if !unheard.is_empty() {
         lines.push(format!(
             "STARTD_JOB_ATTRS has no {}: what a job of a slot asks for by it is not heard",
@@ -255,7 +255,7 @@ mod tests {
             "{stock}"
         );
         assert_eq!(stock.lines().count(), 3, "{stock}");
-        let all = REQUESTS.iter().map(asked::attribute).collect::<Vec<_>>().join(" ");
+        let all = requests::everywhere().map(asked::attribute).collect::<Vec<_>>().join(" ");
         let attributes = format!("STARTD_JOB_ATTRS = {all} acctgroup,OsUser RunAsOwner\n");
         let quiet = of_starter(&format!("USER_JOB_WRAPPER = /etc/wrapper\n{attributes}"));
         assert_eq!(quiet, ["USER_JOB_WRAPPER is /etc/wrapper: a job ends with a card only if that runs htcondor-job"]);

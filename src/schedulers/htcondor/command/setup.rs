@@ -8,7 +8,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use jobfence::requests::REQUESTS;
+use jobfence::requests;
 use jobfence::schedulers::htcondor::asked;
 use jobfence::sys::dir::Dir;
 
@@ -183,7 +183,7 @@ fn pieces(program: &str) -> [(&'static str, String); 5] {
 
 /// What jobfence reads in a slot's ad.
 fn attributes() -> Vec<String> {
-    WHOSE.into_iter().map(str::to_owned).chain(REQUESTS.iter().map(asked::attribute)).collect()
+    WHOSE.into_iter().map(str::to_owned).chain(requests::everywhere().map(asked::attribute)).collect()
 }
 
 /// Whether this command has written a line, also of another release or at another place.
