@@ -290,6 +290,11 @@ impl KnownJob {
             self.later(patience, now);
             return Ok(None);
         }
+        // sacctmgr would write what is of this run into the record of the next one, as soon as there is that.
+        if record.is_requeued {
+            self.later(patience, now);
+            return Ok(None);
+        }
         // It does not know yet that the newest run has begun.
         if record.started.is_none() && self.stretches.last().is_some_and(|last| last.began >= record.submitted) {
             self.later(patience, now);
@@ -470,6 +475,10 @@ mod tests {
         let mut early = known(&two);
         assert!(bring(&mut early, &[7], "7|7|40|45|60|REQUEUED|1||\n", &[]).0.is_empty());
         assert!(!early.jobs[&(7, "n1".to_owned())].is_done);
+        // Nor when the first one is all that this host knows: what is written may reach the record of the second one.
+        let mut first = known(&two[..1]);
+        assert!(bring(&mut first, &[7], "7|7|40|45|60|REQUEUED|1||\n", &[]).0.is_empty());
+        assert!(!first.jobs[&(7, "n1".to_owned())].is_done);
         // What was stored of the first run does not stay.
         let earlier = told[0].1.clone();
         let third = format!("7|7|611|700|900|COMPLETED|1||{earlier}\n7|7|61|500|610|REQUEUED|1||{earlier}\n");

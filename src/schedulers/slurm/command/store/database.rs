@@ -26,6 +26,9 @@ const FIELDS: &str = "--format=JobIDRaw,JobID,Submit,Start,End,State,NNodes,Allo
 /// The state of a record that goes on in the next one, since the job's size was changed.
 const RESIZED: &str = "RESIZING";
 
+/// The state of a record that is followed by one of another run.
+const REQUEUED: &str = "REQUEUED";
+
 /// What slurmdbd has about some jobs. A job in neither field is not known to it yet.
 #[derive(Default)]
 pub struct Found {
@@ -94,6 +97,7 @@ fn read(line: &str) -> Option<(u32, RunRecord, bool)> {
         started: started.parse().ok().filter(|started| *started > 0),
         ended: ended.parse().ok().filter(|ended| *ended > 0),
         before: None,
+        is_requeued: *state == REQUEUED,
         nodes: nodes.parse().unwrap_or(1),
         gpus: gpus.unwrap_or_default(),
         comment: comment.trim().to_owned(),

@@ -15,6 +15,8 @@ pub struct RunRecord {
     pub ended: Option<u64>,
     /// When the run before ended, if there was one.
     pub before: Option<u64>,
+    /// Whether another run follows it. slurmdbd may not know that one yet.
+    pub is_requeued: bool,
     pub nodes: u64,
     pub gpus: u64,
     pub comment: String,
