@@ -5,12 +5,14 @@
 //! and may be forged. No I/O, and no scheduler.
 
 use crate::bytes;
-use crate::config::{Limit, Percent, USAGE_CARD_EXPECTS, UsageCard, usage_card, usage_card_text, yes_no};
+use crate::config::{
+    Limit, Percent, SignalAt, USAGE_CARD_EXPECTS, UsageCard, signal_at, usage_card, usage_card_text, yes_no,
+};
 use std::fmt;
 
 use crate::cgroup::io::{IoRules, Malformed, Rate};
 use crate::config::SIZE;
-use crate::config::units::{Wrong, cpus, percent, processes, size};
+use crate::config::units::{Wrong, cpus, none_or, percent, processes, size, text_or_none};
 use crate::error::{Error, Result};
 use crate::job::Cpus;
 
@@ -47,6 +49,8 @@ pub struct Requests {
     pub usage_card: Option<UsageCard>,
     /// Whether the user wants to divide the step's cgroup: no limit, and the site decides whether the user may.
     pub delegate: Option<bool>,
+    /// When the job is told that its memory comes near its limit: no limit, and the user's own choice.
+    pub signal_at: Option<Option<SignalAt>>,
 }
 
 /// Why a value was refused.
@@ -188,6 +192,18 @@ pub static REQUESTS: &[Request] = &[
         set: |requests, text| put(&mut requests.delegate, yes_no(text)),
         get: |requests| requests.delegate.map(|wanted| if wanted { "yes" } else { "no" }.to_owned()),
     },
+    Request {
+        name: "signal-at",
+        limit: None,
+        is_everywhere: false,
+        argument: "SHARE",
+        usage: "when memory passes this share of its limit, write a sentence to stderr and perhaps send a signal: mem:90%, \
+                mem:90%:USR1, or B:mem:90%:USR1 for the batch shell alone",
+        expects: signal_at::EXPECTS,
+        example: "mem:90%:USR1",
+        set: |requests, text| put(&mut requests.signal_at, none_or(text, signal_at::read)),
+        get: |requests| requests.signal_at.map(text_or_none),
+    },
 ];
 
 /// Those that jobs of every scheduler can ask for.
@@ -259,6 +275,7 @@ impl Requests {
             io_max: self.io_max.at_most(&other.io_max),
             usage_card: self.usage_card.or(other.usage_card),
             delegate: self.delegate.or(other.delegate),
+            signal_at: self.signal_at.or(other.signal_at),
         }
     }
 }
@@ -319,6 +336,11 @@ impl UserRequests {
     /// Whether the user wants to divide the step's cgroup. `None`: the site decides.
     pub fn delegate(&self) -> Option<bool> {
         self.step.delegate.or(self.job.delegate)
+    }
+
+    /// When the step is told that its memory comes near its limit. `None`: the site decides.
+    pub fn signal_at(&self) -> Option<Option<SignalAt>> {
+        self.step.signal_at.or(self.job.signal_at)
     }
 
     /// The controllers that it needs.

@@ -71,6 +71,9 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     if config.mode != Mode::Enforce {
         println!("mode       {}: none of this is written", words::mode_of(config));
     }
+    if config.signal_at.is_some() {
+        println!("told       by {}: needs jobfence.service", words::setting("SignalAt", &resolved));
+    }
     let slurm = Slurm::read(loaded.file.as_deref());
     if config.constrain_cores && slurm.is_none() && options.cores.is_none() && left.is_none() {
         errors.retain(|(limit, _)| *limit != Limit::Cores);

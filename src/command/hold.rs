@@ -28,6 +28,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use crate::armed::ArmedWatch;
 use crate::command::{Failure, ignore_sigpipe, require_root};
 use crate::configured::Configured;
 use crate::fetched::report;
@@ -190,6 +191,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     let mut watching = Vec::new();
     let (mut sampler, mut next) = (Sampler::default(), Instant::now());
     let mut strays = StraysWatch::default();
+    let mut armed = ArmedWatch::default();
     let mut moves: Option<EarlyMoves> = None;
     let (mut reports, mut unheard): (Option<OwnReports>, Option<String>) = (None, None);
     // With its sections, which may differ from job to job.
@@ -198,9 +200,10 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
         if next > Instant::now() {
             sampler.look(&config, sections.as_ref());
             strays.look(&config, sections.as_ref());
-            let patience = patience(next, &sampler, &config);
+            armed.look(&config);
+            let patience = patience(next, &sampler, &config).min(armed.wait().unwrap_or(Duration::MAX));
             let patience = strays.wait(&config, sections.as_ref()).map_or(patience, |wait| patience.min(wait));
-            if is_asked_to_end(&ends, moves.as_ref(), &mut sampler, &mut reports, patience)? {
+            if is_asked_to_end(&ends, moves.as_ref(), (&mut sampler, &mut armed), &mut reports, patience)? {
                 return Ok(());
             }
             continue;
@@ -213,6 +216,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
         if config.reap_interval.is_some() && config.mode != Mode::Off {
             watching.extend(tracked::watch(&config.run_dir).ok().flatten());
             look(&config, &mut said);
+            armed.search_soon();
             fetch_back(&config, &mut said_back);
             chores.iter_mut().for_each(|chore| chore.once(&config));
             let written = Host::read_what_there_is(&config).map_err(|error| error.to_string()).and_then(|(host, _)| {
@@ -303,12 +307,12 @@ fn expect_users(config: &Config, said: &mut Option<String>) -> Option<OwnReports
     expected.ok().flatten()
 }
 
-/// Waits this long, and returns whether one of the signals has arrived. Meanwhile it helps launches, hears what GPUs' drivers say, and has
-/// users answered.
+/// Waits this long, or until the kernel tells of a step's memory, and returns whether one of the signals has arrived. Meanwhile it helps
+/// launches, hears what GPUs' drivers say, and has users answered.
 fn is_asked_to_end(
     ends: &SignalFd,
     moves: Option<&EarlyMoves>,
-    sampler: &mut Sampler,
+    (sampler, armed): (&mut Sampler, &mut ArmedWatch),
     reports: &mut Option<OwnReports>,
     patience: Duration,
 ) -> Result<bool, Failure> {
@@ -328,14 +332,30 @@ fn is_asked_to_end(
         fds.extend(moves.map(|moves| PollFd::new(moves.fd(), PollFlags::POLLIN)));
         fds.extend(sampler.gpus.fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         fds.extend(reports.as_ref().and_then(OwnReports::fd).map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        let others = fds.len();
+        fds.extend(armed.events().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         let _ = poll(&mut fds, timeout);
+        let told: Vec<bool> = fds.iter().skip(others).map(|fd| fd.any().unwrap_or(false)).collect();
         if let Some(reports) = reports {
             reports.hear();
         }
-        if let Some(moves) = moves
-            && let Err(error) = moves.make()
-        {
-            log::debug!("a launch is not helped: {error}");
+        let mut has_begun = false;
+        if let Some(moves) = moves {
+            let (is_armed, made) = moves.make();
+            has_begun = is_armed;
+            if let Err(error) = made {
+                log::debug!("a launch is not helped: {error}");
+            }
+        }
+        if has_begun {
+            armed.ring();
+        }
+        if told.contains(&true) {
+            armed.hear(&told);
+        }
+        // The caller looks.
+        if has_begun || told.contains(&true) {
+            return Ok(ends.read_signal()?.is_some());
         }
     }
 }

@@ -2,6 +2,7 @@
 //! The `jobfence` command: see jobfence(8).
 
 mod acl;
+mod armed;
 mod asked;
 mod check;
 mod command;

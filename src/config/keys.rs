@@ -12,8 +12,9 @@ use proptest::prelude::*;
 use super::kinds::{self, ValueKind, percent};
 use super::limits::{Limit, LimitNumbers, NUMBERS, Number, joined};
 use super::private_paths;
+use super::signal_at::SignalAt;
 use super::slot_request::{PerSlot, SlotRequest};
-use super::strictness::{self, first, least, least_limit, most};
+use super::strictness::{self, first, if_each, least, least_limit, most};
 use super::units::{DAY, Percent, Period, Wrong, or_unlimited, text_or_unlimited};
 use super::values::{
     CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnErrors, StoreUsage, StraysAction,
@@ -219,6 +220,10 @@ keys! {
         IdleAfter: idle_after: Option<Duration> = None, kinds::IDLE_TIME, jobs(least_limit);
         /// What happens to a job that stays so for as long again after that was said.
         IdleAction: idle_action: IdleAction = IdleAction::Warn, kinds::IDLE_ACTION, jobs(least);
+        /// At which share of its memory limit a job is told so, while it runs: by a sentence, and perhaps by a signal.
+        /// Memory is counted without page cache that the kernel can take back at once.
+        // `if_each`: no job gets a signal unless the site has certainly asked for it.
+        SignalAt: signal_at: Option<SignalAt> = None, kinds::SIGNAL_AT, jobs(if_each);
         /// What `jobfence hold` does with processes of users that are in no fence, on a node where the scheduler alone gives access.
         // `least`: nothing is done to a process unless the site has certainly asked for it.
         Strays: strays: StraysAction = StraysAction::Off, kinds::STRAYS_ACTION, jobs(least);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::limits::{LIMITS, ON_ERROR_EXPECTS};
+use super::signal_at::{self, SignalAt};
 use super::slot_request::{self, SlotRequest};
 use super::units::{
     self, DAY, NONE, Percent, Period, SIZE_OR_UNLIMITED, UNLIMITED, Wrong, cpus, keyword, keyword_of, none_or,
@@ -149,6 +150,8 @@ kinds! {
         |text| if text.eq_ignore_ascii_case(NEVER) { Ok(None) } else { units::idle_time(text).map(Some) },
         |time| Some(time.map_or_else(|| NEVER.to_owned(), units::idle_time_text)),
         any prop::option::of((60_u64..=7 * DAY).prop_map(Duration::from_secs));
+    SIGNAL_AT: Option<SignalAt> = signal_at::EXPECTS,
+        |text| none_or(text, signal_at::read), |value| Some(text_or_none(*value)), any prop::option::of(signal_at::any());
     CARBON_INTENSITY: Option<u64> = "a whole number of grams from 1 to 10000, or none",
         |text| none_or(text, units::weight), |grams| Some(text_or_none(*grams)), any prop::option::of(1_u64..=10_000);
     PERIOD: Period = "a whole number of microseconds, or with the unit us, ms or s, from 1ms to 1s",

@@ -26,6 +26,11 @@ pub(super) fn least_limit<T: Ord + Copy>(value: &mut Option<T>, other: &Option<T
     }
 }
 
+/// Nothing, unless each wants something: then the first one's.
+pub(super) fn if_each<T: Copy>(value: &mut Option<T>, other: &Option<T>) {
+    *value = value.filter(|_| other.is_some());
+}
+
 /// The first one's stays.
 pub(super) fn first<T>(_: &mut T, _: &T) {}
 

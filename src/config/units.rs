@@ -197,12 +197,12 @@ pub(super) fn text_or_unlimited(value: Option<impl fmt::Display>) -> String {
 pub(super) const NONE: &str = "none";
 
 /// A value, or nothing.
-pub(super) fn none_or<T>(text: &str, read: impl Fn(&str) -> Result<T, Wrong>) -> Result<Option<T>, Wrong> {
+pub(crate) fn none_or<T>(text: &str, read: impl Fn(&str) -> Result<T, Wrong>) -> Result<Option<T>, Wrong> {
     if text.eq_ignore_ascii_case(NONE) { Ok(None) } else { read(text).map(Some) }
 }
 
 /// The reverse of [`none_or`].
-pub(super) fn text_or_none(value: Option<impl fmt::Display>) -> String {
+pub(crate) fn text_or_none(value: Option<impl fmt::Display>) -> String {
     value.map_or_else(|| NONE.to_owned(), |value| value.to_string())
 }
 

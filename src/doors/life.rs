@@ -356,8 +356,9 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &WantedFences, granted: &
         }
         let has_log = resolved.config.usage_log.is_some();
         let all = noted(&granted.facts, granted);
-        if resolved.config.metrics_file.is_some() {
-            fence.note_allocated(&all);
+        let signal_at = granted.requests.signal_at().unwrap_or(resolved.config.signal_at);
+        if resolved.config.metrics_file.is_some() || signal_at.is_some() {
+            fence.note_allocated(&all, signal_at.filter(|_| resolved.config.mode == Mode::Enforce));
         }
         let noted = if has_log { all } else { Noted::default() };
         fence.hand_over(AskedProcesses::below_the_sites(&granted.requests, &resolved.config), noted)?;

@@ -179,10 +179,10 @@ pub(super) fn put_mark(dir: &Dir, text: &str) -> bool {
     done.is_ok()
 }
 
-/// Notes what the job was granted. It serves metrics alone, so a failure is only logged.
+/// Notes what the job was granted. It serves metrics and `SignalAt` alone, so a failure is only logged.
 pub(super) fn put_allocated(dir: &Dir, text: &str) {
     if let Err(error) = mark::set_allocated(dir, text) {
-        log::debug!("MetricsFile will not say what the job was granted: {error}");
+        log::debug!("MetricsFile and SignalAt do not know of the job: {error}");
     }
 }
 

@@ -97,8 +97,12 @@ impl Begin<'_> {
             log::info!("{key}: Mode=observe: would limit {plan}");
         }
         let asked = AskedProcesses::below_the_sites(requests, config);
-        if let Some(noted) = noted.filter(|_| config.metrics_file.is_some()) {
-            fence.note_allocated(noted);
+        let signal_at = requests.signal_at().unwrap_or(config.signal_at).filter(|_| config.mode == Mode::Enforce);
+        if let Some(noted) = noted.filter(|_| config.metrics_file.is_some() || signal_at.is_some()) {
+            fence.note_allocated(noted, signal_at);
+            if signal_at.is_some() {
+                early_move::tell_of_armed(&config.run_dir);
+            }
         }
         let noted = noted.filter(|_| config.usage_log.is_some()).cloned().unwrap_or_default();
         let undivided = fence.undivided().map_or(Ok(()), |error| Err(NotFenced::Asked(error)));

@@ -10,6 +10,7 @@
 //! (`/sys/kernel/rcu_expedited`): less than a millisecond, in which each busy CPU is interrupted once.
 //!
 //! An empty datagram tells `hold`, and there is no answer to wait for. If `hold` does not run, the launch itself waits for the kernel.
+//! One that is not empty only says that a step with `SignalAt` has begun.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
@@ -45,9 +46,19 @@ const NORMAL: &str = "rcu_normal";
 
 /// Tells `hold` that a process will be moved soon.
 pub fn ask(run_dir: &Path) {
+    tell(run_dir, &[]);
+}
+
+/// Tells `hold` that a step wants to know when its memory comes near its limit (`SignalAt`).
+pub fn tell_of_armed(run_dir: &Path) {
+    tell(run_dir, b"!");
+}
+
+#[inline(never)]
+fn tell(run_dir: &Path, what: &[u8]) {
     let Ok(socket) = UnixDatagram::unbound() else { return };
     if socket.set_nonblocking(true).is_ok() {
-        let _ = socket.send_to(&[], run_dir.join(WATCHER).join(SOCKET));
+        let _ = socket.send_to(what, run_dir.join(WATCHER).join(SOCKET));
     }
 }
 
@@ -92,15 +103,17 @@ impl EarlyMoves {
         self.socket.as_fd()
     }
 
-    /// Takes the lock for all requests so far, and again while tasks may come: moves this process to its own cgroup.
-    pub fn make(&self) -> Result<()> {
-        let mut is_asked = false;
-        while self.socket.recv(&mut [0]).is_ok() {
-            is_asked = true;
+    /// Takes the lock for all requests so far, and again while tasks may come: moves this process to its own cgroup. Returns whether a
+    /// step with `SignalAt` has begun.
+    pub fn make(&self) -> (bool, Result<()>) {
+        let (mut is_asked, mut is_armed) = (false, false);
+        while let Ok(length) = self.socket.recv(&mut [0]) {
+            (is_asked, is_armed) = (is_asked || length == 0, is_armed || length > 0);
         }
-        if !is_asked {
-            return Ok(());
-        }
+        (is_armed, if is_asked { self.take_lock_for_a_while() } else { Ok(()) })
+    }
+
+    fn take_lock_for_a_while(&self) -> Result<()> {
         let hurry = Dir::open(KERNEL).ok().and_then(|kernel| Hurry::new(kernel, &self.directory));
         self.take_lock(hurry.as_ref())?;
         for _ in 1..TIMES {
@@ -217,14 +230,14 @@ mod tests {
         let moves = expect();
         assert!(std::fs::metadata(&socket).unwrap().file_type().is_socket() && moves.is_in(run_dir));
         let written = || std::fs::read_to_string(run_dir.join("cgroup.procs")).unwrap();
-        moves.make().unwrap();
+        moves.make().1.unwrap();
         assert_eq!(written(), "", "nobody has asked");
         ask(run_dir);
         ask(run_dir);
-        moves.make().unwrap();
+        moves.make().1.unwrap();
         assert_eq!(written(), "0");
         std::fs::write(run_dir.join("cgroup.procs"), "").unwrap();
-        moves.make().unwrap();
+        moves.make().1.unwrap();
         assert_eq!(written(), "", "it was for both");
     }
 

@@ -7,10 +7,11 @@
 //! node that goes back to this release closes the fences of the later one.
 //!
 //! And what `MetricsFile` says of each job beside what the kernel knows. With such a file, the step's directory has it as an extended
-//! attribute.
+//! attribute. So it has if the job is to be told that its memory comes near its limit: then `jobfence hold` reads there when.
 
 use std::fmt;
 
+use crate::config::SignalAt;
 use crate::facts::{Fact, Facts};
 use crate::figures::GrantedTo;
 use crate::job::{Cpus, Id};
@@ -132,10 +133,13 @@ pub struct Allocated {
     pub cpus_limit: Option<Cpus>,
     /// The limit of processes and threads.
     pub processes_limit: Option<u64>,
+    /// When the step is told that its memory comes near its limit.
+    pub signal_at: Option<SignalAt>,
 }
 
 const CPUS_LIMIT: &str = "cpus_limit=";
 const PROCESSES_LIMIT: &str = "processes_limit=";
+const SIGNAL_AT: &str = "signal_at=";
 
 impl Allocated {
     /// Takes what the metrics need: there is little room in an attribute.
@@ -146,7 +150,7 @@ impl Allocated {
             granted: noted.granted,
             later: String::new(),
         };
-        Self { noted, cpus_limit, processes_limit }
+        Self { noted, cpus_limit, processes_limit, signal_at: None }
     }
 
     /// Reads what `Display` writes. What cannot be read counts as not known.
@@ -157,6 +161,7 @@ impl Allocated {
             noted,
             cpus_limit: number(CPUS_LIMIT).map(Cpus::from_thousandths),
             processes_limit: number(PROCESSES_LIMIT),
+            signal_at: rest.lines().find_map(|line| SignalAt::parse(line.strip_prefix(SIGNAL_AT)?)),
         }
     }
 
@@ -167,6 +172,7 @@ impl Allocated {
             noted: self.noted.or(&other.noted),
             cpus_limit: self.cpus_limit.or(other.cpus_limit),
             processes_limit: self.processes_limit.or(other.processes_limit),
+            signal_at: self.signal_at.or(other.signal_at),
         }
     }
 }
@@ -180,7 +186,7 @@ impl fmt::Display for Allocated {
                 writeln!(f, "{key}{value}")?;
             }
         }
-        Ok(())
+        self.signal_at.map_or(Ok(()), |signal_at| writeln!(f, "{SIGNAL_AT}{signal_at}"))
     }
 }
 
@@ -198,6 +204,9 @@ mod tests {
         assert_eq!((all.noted.facts().partition, all.noted.facts().user), (known("a b"), Fact::Unknown));
         assert_eq!(all.noted.granted, granted);
         assert_eq!(Allocated::parse(&all.to_string()), all);
+        let told = Allocated { signal_at: SignalAt::parse("B:mem:90%:USR1"), ..all.clone() };
+        assert_eq!((Allocated::parse(&told.to_string()), told.signal_at.is_some()), (told.clone(), true));
+        assert_eq!(Allocated::parse("signal_at=mem:90%:KILL\n").signal_at, None);
         assert_eq!(Allocated::parse(""), Allocated::default());
         assert_eq!(Allocated::parse("noted.cpus=x\n"), Allocated::default());
         let less = Allocated::parse("noted.cpus=1000\n");

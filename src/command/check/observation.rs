@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use jobfence::config::{Config, Loaded, StoreUsage, StraysAction};
+use jobfence::record::tracked;
 use jobfence::report::usage_log::UsageLog;
 
 use super::rows::Rows;
@@ -21,6 +22,7 @@ pub fn say(rows: &mut Rows, loaded: &Loaded) {
         of("StoreUsage", not_stored(config)),
         of("SampleInterval", no_series(config)),
         of("IdleAfter", not_seen(loaded, "IdleAfter", config.idle_after)),
+        of("SignalAt", nobody_tells(loaded)),
         of("GPUIdleAfter", not_seen(loaded, "GPUIdleAfter", config.gpu_idle_after)),
     ];
     for line in lines.into_iter().flatten() {
@@ -67,6 +69,14 @@ fn not_seen(loaded: &Loaded, key: &str, of_all: Option<Duration>) -> Option<Stri
     let is_asked = of_all.is_some() || in_sections.any(|setting| setting.key().name == key);
     let is_lost = is_asked && loaded.config.sample_interval.is_none();
     is_lost.then(|| "no job is seen to be idle without SampleInterval".to_owned())
+}
+
+/// Why no job would be told that its memory comes near its limit.
+fn nobody_tells(loaded: &Loaded) -> Option<String> {
+    let mut in_sections = loaded.sections().flat_map(|(_, settings)| settings);
+    let is_asked = loaded.config.signal_at.is_some() || in_sections.any(|setting| setting.key().name == "SignalAt");
+    let is_lost = is_asked && !tracked::is_watched(&loaded.config.run_dir);
+    is_lost.then(|| "no job is told, since 'jobfence hold' (jobfence.service) does not run".to_owned())
 }
 
 /// What would be lost.

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The memory of one step, at the levels that limit it: the job's directory and the step's.
+//!
+//! On v1 the kernel tells of a threshold (`cgroup.event_control`, cgroup-v1/memory.rst, "Memory thresholds"). It counts page cache, so it
+//! tells too early and never too late. v2 has nothing like it: `memory.high` would slow the job, and pressure begins only at the limit.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use jobfence::cgroup::layout::Version;
+use jobfence::cgroup::limits::{memory_files, memory_in_use, memory_limit};
+use jobfence::config::Percent;
+use jobfence::fence::living::LivingStep;
+use jobfence::sys::dir::Dir;
+use nix::fcntl::OFlag;
+
+use super::crossing::Level;
+
+/// The directories of a step that limit its memory.
+#[derive(Debug)]
+pub struct StepMemory {
+    version: Version,
+    /// Each with its number: another directory may get the name.
+    directories: Vec<(PathBuf, u64)>,
+    told: Option<Told>,
+}
+
+/// What the kernel tells of.
+#[derive(Debug)]
+struct Told {
+    event: OwnedFd,
+    /// The limits for which it does.
+    limits: Vec<u64>,
+}
+
+/// A look at a step.
+#[derive(Debug, Default)]
+pub struct Look {
+    /// The levels with a limit.
+    pub levels: Vec<Level>,
+    /// Whether the kernel tells when to look again.
+    pub is_told: bool,
+}
+
+impl StepMemory {
+    /// `None`: its memory is not in any hierarchy that can be seen.
+    pub fn of_step(step: &LivingStep<'_>) -> Option<Self> {
+        let place = step.places.iter().find(|place| place.hierarchy.has("memory"))?;
+        let numbered = |path: &PathBuf| Some((path.clone(), number(path)?));
+        let directories: Vec<_> =
+            [Some(&place.job), place.around.as_ref(), Some(&place.step)].into_iter().flatten().filter_map(numbered).collect();
+        let version = place.hierarchy.version;
+        (!directories.is_empty()).then_some(Self { version, directories, told: None })
+    }
+
+    /// The step's own directory.
+    pub fn directory(&self) -> Option<&(PathBuf, u64)> {
+        self.directories.last()
+    }
+
+    /// Looks once; with `may_be_told` the kernel is asked to tell. `None`: the step has ended.
+    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Option<Look> {
+        if self.directories.iter().any(|(path, inode)| number(path) != Some(*inode)) {
+            return None;
+        }
+        let mut look = Look::default();
+        let mut is_below = true;
+        let mut limited = Vec::new();
+        for (path, _) in &self.directories {
+            let Ok(dir) = Dir::open(path) else { continue };
+            let Some(limit) = memory_limit(&dir, memory_files(self.version).0).ok().flatten() else { continue };
+            let Some(used) = memory_in_use(&dir, self.version) else { continue };
+            is_below &= used < share.of(limit);
+            // The rest of the file is read only if the amount could matter.
+            let cached = if used < share.of(limit) / 2 { 0 } else { cached(&dir, self.version) };
+            look.levels.push(Level { used: used.saturating_sub(cached), limit });
+            limited.push((dir, limit));
+        }
+        if self.version == Version::V1 && is_below && may_be_told {
+            look.is_told = self.ask(share, &limited);
+        }
+        Some(look)
+    }
+
+    /// Has the kernel tell when the share is crossed. It may have been crossed meanwhile: then nothing tells of it.
+    fn ask(&mut self, share: Percent, limited: &[(Dir, u64)]) -> bool {
+        let limits: Vec<u64> = limited.iter().map(|(_, limit)| *limit).collect();
+        if self.told.as_ref().is_none_or(|told| told.limits != limits) {
+            // Closing the earlier one takes its thresholds back.
+            self.told = None;
+            let Some(event) = new_event() else { return false };
+            if !limited.iter().all(|(dir, limit)| threshold(dir, &event, share.of(*limit))) {
+                return false;
+            }
+            self.told = Some(Told { event, limits });
+        }
+        limited.iter().all(|(dir, limit)| memory_in_use(dir, self.version).is_some_and(|used| used < share.of(*limit)))
+    }
+
+    /// Readable when the kernel tells.
+    pub fn event(&self) -> Option<BorrowedFd<'_>> {
+        self.told.as_ref().map(|told| told.event.as_fd())
+    }
+
+    /// Takes what the kernel has told.
+    pub fn hear(&self) {
+        if let Some(event) = self.event() {
+            let _ = nix::unistd::read(event, &mut [0; 8]);
+        }
+    }
+}
+
+fn number(path: &Path) -> Option<u64> {
+    std::fs::symlink_metadata(path).ok().map(|found| found.ino())
+}
+
+/// Page cache that the kernel takes back first.
+fn cached(dir: &Dir, version: Version) -> u64 {
+    let key = if version == Version::V2 { "inactive_file " } else { "total_inactive_file " };
+    let text = dir.read_table("memory.stat").unwrap_or_default();
+    text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok()).unwrap_or(0)
+}
+
+fn new_event() -> Option<OwnedFd> {
+    // SAFETY: eventfd takes two numbers, and returns a new descriptor or -1.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    // SAFETY: the kernel has just made this descriptor, and it has no other owner.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn threshold(dir: &Dir, event: &OwnedFd, bytes: u64) -> bool {
+    let usage = dir.open_file("memory.usage_in_bytes", OFlag::O_RDONLY);
+    let asked = usage.and_then(|usage| {
+        dir.write("cgroup.event_control", &format!("{} {} {bytes}", event.as_raw_fd(), usage.as_raw_fd()))
+    });
+    asked.inspect_err(|error| log::debug!("the kernel does not tell of memory: {error}")).is_ok()
+}

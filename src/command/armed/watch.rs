@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The steps of this node with `SignalAt`, between the other work of `jobfence hold`. Without such a step there is no wake-up.
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use jobfence::bytes::mebibytes;
+use jobfence::config::{Config, Mode, SignalAt};
+use jobfence::fence::living::{LivingStep, Recorded, WantedSteps, find};
+use jobfence::host::Host;
+use jobfence::schedulers::ALL;
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::crossing::{Crossing, LONGEST, Level, SHORTEST, pause};
+use super::memory::{Look, StepMemory};
+use super::word::{self, Word};
+use crate::living::user_name;
+use crate::table::printable;
+
+/// When to look for new steps after one has begun: a scheduler may make its directories later.
+const SEARCHES: [Duration; 4] =
+    [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(3), Duration::from_secs(8)];
+
+/// The most steps that are watched, and the most of them of which the kernel tells, each with a descriptor: systemd gives a service 1024.
+const MOST: usize = 4000;
+const MOST_TOLD: usize = 700;
+
+/// The most processes that speak at once.
+const MOST_SPEAKING: usize = 64;
+
+/// Slurm's names of the step of the batch script, and of the one without tasks.
+const BATCH: &str = "batch";
+const EXTERN: &str = "extern";
+
+/// All steps with `SignalAt`.
+#[derive(Default)]
+pub struct ArmedWatch {
+    /// By the number and the path of their directories.
+    steps: BTreeMap<(PathBuf, u64), ArmedStep>,
+    /// When to look for new ones.
+    searches: Vec<Instant>,
+    /// The processes that speak now, each with the step's name.
+    speaking: Vec<(Pid, String)>,
+}
+
+struct ArmedStep {
+    job: String,
+    step: String,
+    uid: u32,
+    /// Whether its fence is one of `jobfence open`: its scheduler has no batch step beside it.
+    is_opened: bool,
+    signal_at: SignalAt,
+    memory: StepMemory,
+    crossing: Crossing,
+    /// When to look at it. `None`: when the kernel tells.
+    next: Option<Instant>,
+}
+
+impl ArmedWatch {
+    /// A step with `SignalAt` has begun.
+    pub fn ring(&mut self) {
+        let now = Instant::now();
+        self.searches = SEARCHES.iter().map(|wait| now + *wait).collect();
+    }
+
+    /// Looks for such steps once, also for those of which nobody told.
+    pub fn search_soon(&mut self) {
+        self.searches.push(Instant::now());
+    }
+
+    /// The time until something is to be done. `None`: nothing is.
+    pub fn wait(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let speaking = (!self.speaking.is_empty()).then_some(SHORTEST);
+        let due = self.steps.values().filter_map(|step| step.next).chain(self.searches.iter().copied());
+        due.map(|due| due.saturating_duration_since(now)).chain(speaking).min()
+    }
+
+    /// What becomes readable when the kernel tells of a step that is not looked at otherwise.
+    pub fn events(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.steps.values().filter(|step| step.next.is_none()).filter_map(|step| step.memory.event())
+    }
+
+    /// The kernel has told, of these of the steps in `events`.
+    pub fn hear(&mut self, told: &[bool]) {
+        let now = Instant::now();
+        let waiting = self.steps.values_mut().filter(|step| step.next.is_none() && step.memory.event().is_some());
+        for (step, _) in waiting.zip(told).filter(|(_, is_told)| **is_told) {
+            step.memory.hear();
+            step.next = Some(now);
+        }
+    }
+
+    /// Does what is due.
+    pub fn look(&mut self, config: &Config) {
+        self.reap();
+        if config.mode != Mode::Enforce {
+            self.steps.clear();
+            self.searches.clear();
+            return;
+        }
+        let now = Instant::now();
+        let is_due = |due: &Instant| *due <= now;
+        if self.searches.iter().any(is_due) {
+            self.searches.retain(|due| !is_due(due));
+            self.search(config);
+        }
+        let mut told = self.events().count();
+        let due: Vec<_> =
+            self.steps.iter().filter(|(_, step)| step.next.as_ref().is_some_and(is_due)).map(|(key, _)| key.clone()).collect();
+        for key in due {
+            let others = self.steps.values().any(|step| self.steps.get(&key).is_some_and(|own| step.is_beside(own)));
+            let Some(step) = self.steps.get_mut(&key) else { continue };
+            let Some(look) = step.memory.look(step.signal_at.share, told < MOST_TOLD) else {
+                self.steps.remove(&key);
+                continue;
+            };
+            told += usize::from(look.is_told);
+            let crossed = step.follow(&look);
+            // A batch script whose steps are told reads it only if it gets the signal.
+            if let Some(level) = crossed.filter(|_| !others || step.signals().is_some()) {
+                let (word, name) = (step.word(level), step.name());
+                self.speak(&word, name);
+            }
+        }
+    }
+
+    fn search(&mut self, config: &Config) {
+        let Ok((host, _)) = Host::read_what_there_is(config) else { return };
+        let recorded = Recorded::read(&config.run_dir, &WantedSteps::default(), &mut Vec::new());
+        let (steps, _) = find(&host, ALL, &recorded, &WantedSteps::default());
+        for step in steps.iter().filter(|step| step.step != EXTERN) {
+            if self.steps.len() < MOST
+                && let Some(armed) = ArmedStep::of_living(step)
+                && let Some(key) = armed.memory.directory()
+            {
+                self.steps.entry(key.clone()).or_insert(armed);
+            }
+        }
+    }
+
+    fn speak(&mut self, word: &Word, name: String) {
+        let signal = word.signal.map_or_else(String::new, |signal| format!("; it gets {signal}"));
+        log::info!("{name} of {}: its memory comes near its limit (SignalAt){signal}", user_name(word.uid));
+        if self.speaking.len() >= MOST_SPEAKING {
+            log::error!("{name}: its user is not told, since {MOST_SPEAKING} others are being told and do not read");
+            return;
+        }
+        match word::start(word) {
+            Ok(child) => self.speaking.push((child, name)),
+            Err(errno) => log::error!("{name}: its user is not told: fork: {}", errno.desc()),
+        }
+    }
+
+    fn reap(&mut self) {
+        self.speaking.retain(|(child, name)| match waitpid(*child, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => true,
+            Err(_) => false,
+            Ok(status) => {
+                if let Some(why) = word::failure(status) {
+                    log::warn!("{name}: SignalAt: {why}");
+                }
+                false
+            }
+        });
+    }
+}
+
+impl ArmedStep {
+    /// `None`: it is not to be told.
+    fn of_living(step: &LivingStep<'_>) -> Option<Self> {
+        let signal_at = step.allocated().signal_at?;
+        Some(Self {
+            job: step.job.clone(),
+            step: step.step.clone(),
+            uid: step.uid.filter(|uid| *uid != 0)?,
+            is_opened: step.record.as_ref().is_some_and(|record| record.shared.is_some()),
+            signal_at,
+            memory: StepMemory::of_step(step)?,
+            crossing: Crossing::default(),
+            next: Some(Instant::now()),
+        })
+    }
+
+    /// Whether this is a step with tasks of the job whose batch script is `other`.
+    fn is_beside(&self, other: &Self) -> bool {
+        other.step == BATCH && self.step != BATCH && self.job == other.job && self.uid == other.uid
+    }
+
+    /// What follows from a look.
+    fn follow(&mut self, look: &Look) -> Option<Level> {
+        let (now, share) = (Instant::now(), self.signal_at.share);
+        self.next = (!look.is_told).then(|| now + pause(&look.levels, share).min(LONGEST));
+        self.crossing.look(&look.levels, share, now)
+    }
+
+    /// Which signal its processes get: under Slurm either the batch shell or the tasks.
+    fn signals(&self) -> Option<Signal> {
+        let is_meant = self.is_opened || (self.step == BATCH) == self.signal_at.to_batch_shell;
+        self.signal_at.signal.filter(|_| is_meant).and_then(|signal| Signal::try_from(signal).ok())
+    }
+
+    fn name(&self) -> String {
+        format!("job {} step {}", printable(&self.job), printable(&self.step))
+    }
+
+    fn word(&self, level: Level) -> Word {
+        let node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+        let signal = self.signals();
+        Word {
+            uid: self.uid,
+            directory: self.memory.directory().map(|(path, _)| path.clone()).unwrap_or_default(),
+            sentence: sentence(&self.name(), &node, level, self.signal_at, signal),
+            signal,
+            to_first_alone: self.signal_at.to_batch_shell,
+        }
+    }
+}
+
+fn sentence(name: &str, node: &str, level: Level, signal_at: SignalAt, signal: Option<Signal>) -> String {
+    let (used, limit) = (mebibytes(level.used), mebibytes(level.limit));
+    let then = signal.map_or_else(String::new, |signal| format!(" It gets {signal} now."));
+    format!(
+        "jobfence: {name} uses {used} of {limit} of memory on {}, more than {} of its limit. At the limit the kernel kills it.{then}",
+        printable(node),
+        signal_at.share
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sentence_has_the_figures_and_says_what_follows() {
+        let level = Level { used: 181 << 20, limit: 200 << 20 };
+        let said = |text: &str, signal| sentence("job 7 step 0", "n1", level, SignalAt::parse(text).unwrap(), signal);
+        let first = "jobfence: job 7 step 0 uses 181.0 MiB of 200.0 MiB of memory on n1, more than 90% of its limit. At the limit the \
+                     kernel kills it.";
+        assert_eq!(said("mem:90%", None), first);
+        assert_eq!(said("mem:90%:USR1", Some(Signal::SIGUSR1)), format!("{first} It gets SIGUSR1 now."));
+    }
+}

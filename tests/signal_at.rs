@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `SignalAt`: a program that grows reads a sentence and gets its signal before the kernel kills it, and one that only fills the page
+//! cache is left alone.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+mod common;
+
+/// Grows to three fifths of 200 MiB, waits for the signal as long as it takes, and grows on until it is killed.
+const GROWS: &str = "
+import signal
+kept = []
+signal.signal(signal.SIGUSR1, lambda *_: print('saved', flush=True))
+print('ready', flush=True)
+input()
+while len(kept) < 12:
+    kept.append(b'x' * (10 << 20))
+signal.pause()
+while True:
+    kept.append(b'x' * (10 << 20))
+";
+
+/// Has three quarters of 200 MiB in the page cache, and almost nothing else.
+const READS: &str = "
+import os, sys, time
+print('ready', flush=True)
+input()
+with open(sys.argv[1], 'wb') as file:
+    for _ in range(150):
+        file.write(bytes(1 << 20))
+    os.fsync(file.fileno())
+print('cached', flush=True)
+time.sleep(1000)
+";
+
+struct Site {
+    temp: tempfile::TempDir,
+    base: common::Base,
+    user: u32,
+    hold: Option<Child>,
+    children: Vec<Child>,
+}
+
+impl Site {
+    fn new(test: &str) -> Option<Self> {
+        let base = common::Base::if_root("signal_at", test)?;
+        let temp = tempfile::tempdir().unwrap();
+        fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        Some(Self { temp, base, user: common::uids(), hold: None, children: Vec::new() })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.temp.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
+        command.args(args).arg("-o").arg(format!("CgroupBase={}", self.base.name));
+        command.arg("-o").arg(format!("RunDir={}", self.path("run").display())).stdin(Stdio::null());
+        command
+    }
+
+    fn out(&self, args: &[&str]) -> String {
+        let done = self.command(args).output().unwrap();
+        assert!(done.status.success(), "{args:?}: {done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    }
+
+    /// Its janitor does not run again, so that it hears of a step by the step's own word alone.
+    fn hold(&mut self) {
+        let mut hold = self.command(&["hold", "-o", "ReapInterval=86400"]);
+        self.hold = Some(hold.stderr(fs::File::create(self.path("hold")).unwrap()).spawn().unwrap());
+        common::until("hold", || self.path("run/hold.lock/early_move").exists());
+    }
+
+    /// A file that the user may write.
+    fn file(&self, name: &str) -> fs::File {
+        let file = fs::File::create(self.path(name)).unwrap();
+        file.set_permissions(fs::Permissions::from_mode(0o666)).unwrap();
+        file
+    }
+
+    /// Starts a program in a fence, with the next file for its errors.
+    fn run(&mut self, job: &str, program: &str, signal_at: &str) -> usize {
+        let (user, setting) = (self.user.to_string(), format!("SignalAt={signal_at}"));
+        self.out(&["open", "--job", job, "--user", &user, "--mem", "200M", "--cpus", "1", "-o", &setting]);
+        let errors = self.file(&format!("errors.{job}"));
+        self.file("cached");
+        let mut command = Command::new("/usr/bin/python3");
+        command.args(["-c", program]).arg(self.path("cached")).uid(self.user).gid(self.user).current_dir("/");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+        self.out(&["attach", "--job", job, &child.id().to_string()]);
+        child.stdin.take().map(|mut input| std::io::Write::write_all(&mut input, b"\n").unwrap());
+        self.children.push(child);
+        self.children.len() - 1
+    }
+
+    fn errors(&self, job: &str) -> String {
+        fs::read_to_string(self.path(&format!("errors.{job}"))).unwrap()
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.path("hold")).unwrap()
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().chain(&mut self.hold) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for job in ["7", "8"] {
+            let _ = self.command(&["close", "--job", job]).output();
+        }
+    }
+}
+
+#[test]
+fn a_program_that_grows_has_its_signal_and_a_sentence_before_it_is_killed() {
+    let Some(mut site) = Site::new("grows") else { return };
+    site.hold();
+    let reads = site.run("8", READS, "mem:50%:TERM");
+    let mut cached = [0; 7];
+    site.children[reads].stdout.as_mut().unwrap().read_exact(&mut cached).unwrap();
+    assert_eq!(&cached, b"cached\n");
+    let grows = site.run("7", GROWS, "mem:50%:USR1");
+    assert!(site.out(&["show", "7"]).contains("mem:50%:USR1"));
+    let mut said = String::new();
+    site.children[grows].stdout.as_mut().unwrap().read_to_string(&mut said).unwrap();
+    let ended = site.children[grows].wait().unwrap();
+    assert_eq!((said.as_str(), ended.signal()), ("saved\n", Some(9)), "{}\n{}", site.errors("7"), site.said());
+    let errors = site.errors("7");
+    let begins = errors.starts_with("jobfence: job 7 step 0 uses ") && errors.contains(" of 200.0 MiB of memory on ");
+    assert!(begins && errors.ends_with("more than 50% of its limit. At the limit the kernel kills it. It gets SIGUSR1 now.\n"), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    // It has had at least as much time as the other.
+    assert_eq!((site.errors("8").as_str(), site.children[reads].try_wait().unwrap()), ("", None), "{}", site.said());
+}
+
+#[test]
+fn without_a_signal_there_is_a_sentence_alone() {
+    let Some(mut site) = Site::new("sentence") else { return };
+    site.hold();
+    let grows = site.run("7", GROWS, "mem:50%");
+    common::until("the sentence", || !site.errors("7").is_empty());
+    assert!(site.errors("7").ends_with("At the limit the kernel kills it.\n"), "{}", site.errors("7"));
+    assert_eq!(site.children[grows].try_wait().unwrap(), None);
+}
