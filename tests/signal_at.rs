@@ -13,14 +13,15 @@ mod common;
 
 /// Grows to three fifths of 200 MiB, waits for the signal as long as it takes, and grows on until it is killed.
 const GROWS: &str = "
-import signal
-kept = []
-signal.signal(signal.SIGUSR1, lambda *_: print('saved', flush=True))
+import signal, time
+kept, saved = [], []
+signal.signal(signal.SIGUSR1, lambda *_: saved.append(print('saved', flush=True)))
 print('ready', flush=True)
 input()
 while len(kept) < 12:
     kept.append(b'x' * (10 << 20))
-signal.pause()
+while not saved:
+    time.sleep(0.01)
 while True:
     kept.append(b'x' * (10 << 20))
 ";
@@ -138,7 +139,11 @@ fn a_program_that_grows_has_its_signal_and_a_sentence_before_it_is_killed() {
     assert_eq!((said.as_str(), ended.signal()), ("saved\n", Some(9)), "{}\n{}", site.errors("7"), site.said());
     let errors = site.errors("7");
     let begins = errors.starts_with("jobfence: job 7 step 0 uses ") && errors.contains(" of 200.0 MiB of memory on ");
-    assert!(begins && errors.ends_with("more than 50% of its limit. At the limit the kernel kills it. It gets SIGUSR1 now.\n"), "{errors}");
+    assert!(
+        begins
+            && errors.ends_with("more than 50% of its limit. At the limit the kernel kills it. It gets SIGUSR1 now.\n"),
+        "{errors}"
+    );
     assert_eq!(errors.lines().count(), 1, "{errors}");
     // It has had at least as much time as the other.
     assert_eq!((site.errors("8").as_str(), site.children[reads].try_wait().unwrap()), ("", None), "{}", site.said());

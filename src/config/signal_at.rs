@@ -101,7 +101,8 @@ mod tests {
             assert_eq!(SignalAt::parse(same), read(text).ok());
         }
         assert_eq!(read("B:mem:90%:USR2").unwrap().signal, Some(12));
-        for text in ["", "mem", "mem:", "90%", "mem:90%:", "mem:90%:SIG", "mem:90%:KILL", "mem:90%:STOP", "mem:90%:10"] {
+        for text in ["", "mem", "mem:", "90%", "mem:90%:", "mem:90%:SIG", "mem:90%:KILL", "mem:90%:STOP", "mem:90%:10"]
+        {
             assert_eq!(said(text), Err(Wrong::Form), "{text}");
         }
         for text in ["B:mem:90%", "B:", "pids:90%", "mem:90%:USR1:USR2", " mem:90%", "mem:90% :USR1"] {

@@ -1597,4 +1597,39 @@ BREAKS = (
         "if false {",
         "slurm not_divided",
     ),
+    Break(
+        "a_word_at_each_look", "src/command/armed/crossing.rs",
+        "if !is_new || !may_say {", "if !may_say {",
+        "unit it_is_said_once_for_each_crossing",
+    ),
+    Break(
+        "a_word_as_often_as_memory_goes_to_and_fro", "src/command/armed/crossing.rs",
+        "if !is_new || !may_say {", "if !is_new {",
+        "unit a_step_in_a_circle_is_told_once_a_minute",
+    ),
+    Break(
+        "a_word_without_hysteresis", "src/command/armed/crossing.rs",
+        "const HYSTERESIS: u32 = 500;", "const HYSTERESIS: u32 = 0;",
+        "unit it_is_said_once_for_each_crossing",
+    ),
+    Break(
+        "page_cache_is_memory_that_ends", "src/command/armed/memory.rs",
+        "used.saturating_sub(cached)", "used.max(cached)",
+        "host signal_at a_program_that_grows_has_its_signal",
+    ),
+    Break(
+        "the_script_has_the_signal_of_its_tasks", "src/command/armed/watch.rs",
+        "self.is_opened || (self.step == BATCH) == self.signal_at.to_batch_shell", "true",
+        "slurm a_word_before_memory_ends",
+    ),
+    Break(
+        "children_of_the_shell_have_its_signal", "src/command/armed/word.rs",
+        "if to_first_alone {", "if false {",
+        "unit the_groups_of_tasks_get_the_signal",
+    ),
+    Break(
+        "a_signal_that_no_program_can_catch", "src/config/signal_at.rs",
+        "if found.is_none() && (to_batch_shell || rest.contains(':')) {", "if false {",
+        "unit values_as_people_write_them",
+    ),
 )

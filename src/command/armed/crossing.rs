@@ -47,7 +47,8 @@ impl Crossing {
     pub fn look(&mut self, levels: &[Level], share: Percent, now: Instant) -> Option<Level> {
         let crossed = levels.iter().copied().filter(|level| level.left(share) == 0);
         let Some(highest) = crossed.min_by_key(|level| level.limit.saturating_sub(level.used)) else {
-            let below = Percent::from_hundredths(share.of(10_000).try_into().unwrap_or(u32::MAX).saturating_sub(HYSTERESIS));
+            let below =
+                Percent::from_hundredths(share.of(10_000).try_into().unwrap_or(u32::MAX).saturating_sub(HYSTERESIS));
             self.is_above &= levels.iter().any(|level| level.left(below) == 0);
             return None;
         };
@@ -85,7 +86,8 @@ mod tests {
     fn said(used: impl IntoIterator<Item = u64>) -> Vec<u64> {
         let (mut crossing, begin) = (Crossing::default(), Instant::now());
         let each = (0..).zip(used);
-        let look = |(second, used)| crossing.look(&at(used), SHARE, begin + Duration::from_secs(second)).map(|_| second);
+        let look =
+            |(second, used)| crossing.look(&at(used), SHARE, begin + Duration::from_secs(second)).map(|_| second);
         each.filter_map(look).collect()
     }
 

@@ -48,8 +48,11 @@ impl StepMemory {
     pub fn of_step(step: &LivingStep<'_>) -> Option<Self> {
         let place = step.places.iter().find(|place| place.hierarchy.has("memory"))?;
         let numbered = |path: &PathBuf| Some((path.clone(), number(path)?));
-        let directories: Vec<_> =
-            [Some(&place.job), place.around.as_ref(), Some(&place.step)].into_iter().flatten().filter_map(numbered).collect();
+        let directories: Vec<_> = [Some(&place.job), place.around.as_ref(), Some(&place.step)]
+            .into_iter()
+            .flatten()
+            .filter_map(numbered)
+            .collect();
         let version = place.hierarchy.version;
         (!directories.is_empty()).then_some(Self { version, directories, told: None })
     }

@@ -111,8 +111,12 @@ impl ArmedWatch {
             self.search(config);
         }
         let mut told = self.events().count();
-        let due: Vec<_> =
-            self.steps.iter().filter(|(_, step)| step.next.as_ref().is_some_and(is_due)).map(|(key, _)| key.clone()).collect();
+        let due: Vec<_> = self
+            .steps
+            .iter()
+            .filter(|(_, step)| step.next.as_ref().is_some_and(is_due))
+            .map(|(key, _)| key.clone())
+            .collect();
         for key in due {
             let others = self.steps.values().any(|step| self.steps.get(&key).is_some_and(|own| step.is_beside(own)));
             let Some(step) = self.steps.get_mut(&key) else { continue };

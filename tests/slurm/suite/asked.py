@@ -24,6 +24,7 @@ OPTIONS = {
                            "/scratch rbps=1023K", "/scratch riops=99"]),
     "--usage-card": ("WHEN", ["sometimes", "always ", "yes"]),
     "--delegate": ("YES", ["maybe", "yes "]),
+    "--signal-at": ("SHARE", ["mem:100%", "90%", "mem:90%:KILL", "B:mem:90%"]),
 }
 # Slurm's own name for an option of a plugin in the environment of its commands.
 VARIABLE = "SLURM_SPANK__SLURM_SPANK_OPTION_jobfence_{}"

@@ -157,7 +157,8 @@ mod tests {
                 "JOBFENCE_PIDS_MAX",
                 "JOBFENCE_IO_MAX",
                 "JOBFENCE_USAGE_CARD",
-                "JOBFENCE_DELEGATE"
+                "JOBFENCE_DELEGATE",
+                "JOBFENCE_SIGNAL_AT"
             ]
         );
     }

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""--signal-at: a job hears that its memory comes near its limit, before the kernel kills it."""
+
+from contract.harness import PYTHON, case, expect, expect_equal, expect_in, expect_match
+from ..harness import expect_not_drained
+from .stored import held
+
+# Has three fifths of 200 MiB, and waits for the signal as long as it takes.
+PROGRAM = """
+cat >grows.$SLURM_JOB_ID.py <<'EOF'
+import signal, time
+kept, saved = [], []
+signal.signal(signal.SIGUSR1, lambda *_: saved.append(print("saved", flush=True)))
+while len(kept) < 12:
+    kept.append(b"x" * (10 << 20))
+until = time.monotonic() + 300
+while not saved and time.monotonic() < until:
+    time.sleep(0.05)
+EOF
+"""
+RUN = f"{PYTHON} -S grows.$SLURM_JOB_ID.py"
+SENTENCE = r"jobfence: job {} step {} uses 1[0-9]+\.\d MiB of 200\.0 MiB of memory on \S+, more than 50% of its limit\. " \
+           r"At the limit the kernel kills it\. It gets SIGUSR1 now\."
+
+
+@case(layout=False, patient=True)
+def a_word_before_memory_ends(site):
+    """The task has the signal and the sentence, and the shell of the script goes on; with B: the shell alone has it."""
+    user = site.users[0]
+    with held(site):
+        of_tasks = site.submit(user, f"{PROGRAM}srun {RUN}\necho the shell goes on", "-n1", "--mem=200", "--signal-at=mem:50%:USR1")
+        state = site.wait(of_tasks, timeout=400)
+        said = site.output(of_tasks)
+        expect_equal(state, "COMPLETED", f"the job whose task is told: {said}")
+        expect_match(SENTENCE.format(of_tasks, 0), said, "what the task reads")
+        expect_equal([said.count(text) for text in ("saved\n", "the shell goes on", " uses ")], [1, 1, 1], f"what is said: {said}")
+        of_shell = site.submit(user, f"{PROGRAM}trap 'echo trapped; kill $!' USR1\n{RUN} &\nwait $!\nwait", "-n1", "--mem=200",
+                               "--signal-at=B:mem:50%:USR1")
+        site.wait(of_shell, timeout=400)
+        said = site.output(of_shell)
+        expect_in("trapped\n", said, "what the shell does")
+        expect("saved" not in said, f"a child of the shell has had its signal: {said}")
+        expect_match(SENTENCE.format(of_shell, "batch"), said, "what the script reads")
+    expect_not_drained(site)
