@@ -3,7 +3,7 @@
 //! cache is left alone.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -97,7 +97,7 @@ impl Site {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
         self.out(&["attach", "--job", job, &child.id().to_string()]);
-        child.stdin.take().map(|mut input| std::io::Write::write_all(&mut input, b"\n").unwrap());
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
         self.children.push(child);
         self.children.len() - 1
     }

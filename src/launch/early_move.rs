@@ -239,6 +239,9 @@ mod tests {
         std::fs::write(run_dir.join("cgroup.procs"), "").unwrap();
         moves.make().1.unwrap();
         assert_eq!(written(), "", "it was for both");
+        tell_of_armed(run_dir);
+        assert!(moves.make().0 && !moves.make().0);
+        assert_eq!(written(), "", "no task comes of it");
     }
 
     #[test]
