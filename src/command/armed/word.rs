@@ -77,19 +77,23 @@ fn say(word: &Word) -> i32 {
         let tried = first.iter().take(MOST_TRIED);
         i32::from(!tried.into_iter().any(|process| write(&proc, process.id.pid, &word.sentence)))
     });
-    let is_heard = |flag| teller.is_ok_and(|teller| matches!(waitpid(teller, flag), Ok(WaitStatus::Exited(_, 0))));
-    let mut told = false;
+    // `None`: it has not ended.
+    let is_heard = |flag| match teller.and_then(|teller| waitpid(teller, flag)) {
+        Ok(WaitStatus::StillAlive) => None,
+        ended => Some(matches!(ended, Ok(WaitStatus::Exited(_, 0)))),
+    };
+    let mut heard = None;
     if let Some(signal) = word.signal {
         let until = Instant::now() + PATIENCE;
-        while !told && Instant::now() < until {
+        while heard.is_none() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
-            told = is_heard(Some(WaitPidFlag::WNOHANG));
+            heard = is_heard(Some(WaitPidFlag::WNOHANG));
         }
         if signal_all(&proc, word, signal) == 0 {
             return NOT_SENT;
         }
     }
-    if told || is_heard(None) { 0 } else { NOT_HEARD }
+    if heard.or_else(|| is_heard(None)) == Some(true) { 0 } else { NOT_HEARD }
 }
 
 /// The user's processes in the step.
