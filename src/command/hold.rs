@@ -335,7 +335,7 @@ fn is_asked_to_end(
         let others = fds.len();
         fds.extend(armed.events().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         let _ = poll(&mut fds, timeout);
-        let told: Vec<bool> = fds.iter().skip(others).map(|fd| fd.any().unwrap_or(false)).collect();
+        let ready: Vec<bool> = fds.iter().skip(others).map(|fd| fd.any().unwrap_or(false)).collect();
         if let Some(reports) = reports {
             reports.hear();
         }
@@ -350,11 +350,11 @@ fn is_asked_to_end(
         if has_begun {
             armed.ring();
         }
-        if told.contains(&true) {
-            armed.hear(&told);
+        if ready.contains(&true) {
+            armed.hear(&ready);
         }
         // The caller looks.
-        if has_begun || told.contains(&true) {
+        if has_begun || ready.contains(&true) {
             return Ok(ends.read_signal()?.is_some());
         }
     }

@@ -22,13 +22,13 @@ const GROWTH: u64 = 4 << 30;
 
 /// Memory at one look, and its limit: of the job, or of the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Level {
+pub struct MemoryUse {
     /// Without page cache that the kernel can take back at once.
     pub used: u64,
     pub limit: u64,
 }
 
-impl Level {
+impl MemoryUse {
     /// How much more it has until it reaches the share.
     fn left(self, share: Percent) -> u64 {
         share.of(self.limit).saturating_sub(self.used)
@@ -44,7 +44,7 @@ pub struct Crossing {
 
 impl Crossing {
     /// The level that has just crossed the share, if that is to be said. Where two have, the one with less left.
-    pub fn look(&mut self, levels: &[Level], share: Percent, now: Instant) -> Option<Level> {
+    pub fn look(&mut self, levels: &[MemoryUse], share: Percent, now: Instant) -> Option<MemoryUse> {
         let crossed = levels.iter().copied().filter(|level| level.left(share) == 0);
         let Some(highest) = crossed.min_by_key(|level| level.limit.saturating_sub(level.used)) else {
             let below =
@@ -64,7 +64,7 @@ impl Crossing {
 }
 
 /// How long the step need not be looked at: the closer it is to the share, the shorter.
-pub fn pause(levels: &[Level], share: Percent) -> Duration {
+pub fn pause(levels: &[MemoryUse], share: Percent) -> Duration {
     let Some(left) = levels.iter().map(|level| level.left(share)).min() else { return LONGEST };
     let is_far = levels.iter().all(|level| level.used < share.of(level.limit) / 2);
     let reached = Duration::from_millis(left.saturating_mul(1000) / GROWTH);
@@ -78,8 +78,8 @@ mod tests {
 
     const SHARE: Percent = Percent::from_hundredths(9_000);
 
-    fn at(used: u64) -> [Level; 1] {
-        [Level { used, limit: 1000 }]
+    fn at(used: u64) -> [MemoryUse; 1] {
+        [MemoryUse { used, limit: 1000 }]
     }
 
     /// The seconds at which it is said, if memory is so at each.
@@ -108,20 +108,20 @@ mod tests {
 
     #[test]
     fn the_level_that_is_nearest_to_its_limit_is_named() {
-        let (job, step) = (Level { used: 950, limit: 1000 }, Level { used: 99, limit: 100 });
+        let (job, step) = (MemoryUse { used: 950, limit: 1000 }, MemoryUse { used: 99, limit: 100 });
         assert_eq!(Crossing::default().look(&[job, step], SHARE, Instant::now()), Some(step));
         assert_eq!(Crossing::default().look(&[], SHARE, Instant::now()), None);
         // A step far below its own limit is above as long as its job is.
         let mut crossing = Crossing::default();
-        let (low, now) = (Level { used: 9, limit: 100 }, Instant::now());
+        let (low, now) = (MemoryUse { used: 9, limit: 100 }, Instant::now());
         assert_eq!(crossing.look(&[job, low], SHARE, now), Some(job));
-        assert_eq!(crossing.look(&[low, Level { used: 860, ..job }], SHARE, now), None);
+        assert_eq!(crossing.look(&[low, MemoryUse { used: 860, ..job }], SHARE, now), None);
         assert_eq!(crossing.look(&[low, job], SHARE, now + LEAST), None);
     }
 
     #[test]
     fn who_is_near_is_looked_at_more_often() {
-        let gib = |used: u64, limit: u64| pause(&[Level { used: used << 30, limit: limit << 30 }], SHARE);
+        let gib = |used: u64, limit: u64| pause(&[MemoryUse { used: used << 30, limit: limit << 30 }], SHARE);
         assert_eq!([gib(0, 1), gib(89, 200), gib(180, 200), gib(200, 200)], [LONGEST, LONGEST, SHORTEST, SHORTEST]);
         assert_eq!(gib(178, 200), Duration::from_millis(500));
         assert_eq!((pause(&[], SHARE), pause(&at(450), SHARE), pause(&at(449), SHARE)), (LONGEST, SHORTEST, LONGEST));

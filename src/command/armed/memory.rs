@@ -15,7 +15,7 @@ use jobfence::fence::living::LivingStep;
 use jobfence::sys::dir::Dir;
 use nix::fcntl::OFlag;
 
-use super::crossing::Level;
+use super::crossing::MemoryUse;
 
 /// The directories of a step that limit its memory.
 #[derive(Debug)]
@@ -23,12 +23,12 @@ pub struct StepMemory {
     version: Version,
     /// Each with its number: another directory may get the name.
     directories: Vec<(PathBuf, u64)>,
-    told: Option<Told>,
+    notice: Option<Notice>,
 }
 
 /// What the kernel tells of.
 #[derive(Debug)]
-struct Told {
+struct Notice {
     event: OwnedFd,
     /// The limits for which it does.
     limits: Vec<u64>,
@@ -36,9 +36,9 @@ struct Told {
 
 /// A look at a step.
 #[derive(Debug, Default)]
-pub struct Look {
+pub struct MemoryLook {
     /// The levels with a limit.
-    pub levels: Vec<Level>,
+    pub levels: Vec<MemoryUse>,
     /// Whether the kernel tells when to look again.
     pub is_told: bool,
 }
@@ -54,7 +54,7 @@ impl StepMemory {
             .filter_map(numbered)
             .collect();
         let version = place.hierarchy.version;
-        (!directories.is_empty()).then_some(Self { version, directories, told: None })
+        (!directories.is_empty()).then_some(Self { version, directories, notice: None })
     }
 
     /// The step's own directory.
@@ -63,11 +63,11 @@ impl StepMemory {
     }
 
     /// Looks once; with `may_be_told` the kernel is asked to tell. `None`: the step has ended.
-    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Option<Look> {
+    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Option<MemoryLook> {
         if self.directories.iter().any(|(path, inode)| number(path) != Some(*inode)) {
             return None;
         }
-        let mut look = Look::default();
+        let mut look = MemoryLook::default();
         let mut is_below = true;
         let mut limited = Vec::new();
         for (path, _) in &self.directories {
@@ -77,7 +77,7 @@ impl StepMemory {
             is_below &= used < share.of(limit);
             // The rest of the file is read only if the amount could matter.
             let cached = if used < share.of(limit) / 2 { 0 } else { cached(&dir, self.version) };
-            look.levels.push(Level { used: used.saturating_sub(cached), limit });
+            look.levels.push(MemoryUse { used: used.saturating_sub(cached), limit });
             limited.push((dir, limit));
         }
         if self.version == Version::V1 && is_below && may_be_told {
@@ -89,21 +89,21 @@ impl StepMemory {
     /// Has the kernel tell when the share is crossed. It may have been crossed meanwhile: then nothing tells of it.
     fn ask(&mut self, share: Percent, limited: &[(Dir, u64)]) -> bool {
         let limits: Vec<u64> = limited.iter().map(|(_, limit)| *limit).collect();
-        if self.told.as_ref().is_none_or(|told| told.limits != limits) {
+        if self.notice.as_ref().is_none_or(|notice| notice.limits != limits) {
             // Closing the earlier one takes its thresholds back.
-            self.told = None;
+            self.notice = None;
             let Some(event) = new_event() else { return false };
             if !limited.iter().all(|(dir, limit)| threshold(dir, &event, share.of(*limit))) {
                 return false;
             }
-            self.told = Some(Told { event, limits });
+            self.notice = Some(Notice { event, limits });
         }
         limited.iter().all(|(dir, limit)| memory_in_use(dir, self.version).is_some_and(|used| used < share.of(*limit)))
     }
 
     /// Readable when the kernel tells.
     pub fn event(&self) -> Option<BorrowedFd<'_>> {
-        self.told.as_ref().map(|told| told.event.as_fd())
+        self.notice.as_ref().map(|notice| notice.event.as_fd())
     }
 
     /// Takes what the kernel has told.

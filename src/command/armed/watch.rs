@@ -16,9 +16,9 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::crossing::{Crossing, LONGEST, Level, SHORTEST, pause};
-use super::memory::{Look, StepMemory};
-use super::word::{self, Word};
+use super::crossing::{Crossing, LONGEST, MemoryUse, SHORTEST, pause};
+use super::memory::{MemoryLook, StepMemory};
+use super::word::{self, Announcement};
 use crate::living::user_name;
 use crate::table::printable;
 
@@ -28,7 +28,7 @@ const SEARCHES: [Duration; 4] =
 
 /// The most steps that are watched, and the most of them of which the kernel tells, each with a descriptor: systemd gives a service 1024.
 const MOST: usize = 4000;
-const MOST_TOLD: usize = 700;
+const MOST_NOTICED: usize = 700;
 
 /// The most processes that speak at once.
 const MOST_SPEAKING: usize = 64;
@@ -87,10 +87,10 @@ impl ArmedWatch {
     }
 
     /// The kernel has told, of these of the steps in `events`.
-    pub fn hear(&mut self, told: &[bool]) {
+    pub fn hear(&mut self, ready: &[bool]) {
         let now = Instant::now();
         let waiting = self.steps.values_mut().filter(|step| step.next.is_none() && step.memory.event().is_some());
-        for (step, _) in waiting.zip(told).filter(|(_, is_told)| **is_told) {
+        for (step, _) in waiting.zip(ready).filter(|(_, is_ready)| **is_ready) {
             step.memory.hear();
             step.next = Some(now);
         }
@@ -110,7 +110,7 @@ impl ArmedWatch {
             self.searches.retain(|due| !is_due(due));
             self.search(config);
         }
-        let mut told = self.events().count();
+        let mut noticed = self.events().count();
         let due: Vec<_> = self
             .steps
             .iter()
@@ -120,11 +120,11 @@ impl ArmedWatch {
         for key in due {
             let others = self.steps.values().any(|step| self.steps.get(&key).is_some_and(|own| step.is_beside(own)));
             let Some(step) = self.steps.get_mut(&key) else { continue };
-            let Some(look) = step.memory.look(step.signal_at.share, told < MOST_TOLD) else {
+            let Some(look) = step.memory.look(step.signal_at.share, noticed < MOST_NOTICED) else {
                 self.steps.remove(&key);
                 continue;
             };
-            told += usize::from(look.is_told);
+            noticed += usize::from(look.is_told);
             let crossed = step.follow(&look);
             // A batch script whose steps are told reads it only if it gets the signal.
             if let Some(level) = crossed.filter(|_| !others || step.signals().is_some()) {
@@ -148,7 +148,7 @@ impl ArmedWatch {
         }
     }
 
-    fn speak(&mut self, word: &Word, name: String) {
+    fn speak(&mut self, word: &Announcement, name: String) {
         let signal = word.signal.map_or_else(String::new, |signal| format!("; it gets {signal}"));
         log::info!("{name} of {}: its memory comes near its limit (SignalAt){signal}", user_name(word.uid));
         if self.speaking.len() >= MOST_SPEAKING {
@@ -197,7 +197,7 @@ impl ArmedStep {
     }
 
     /// What follows from a look.
-    fn follow(&mut self, look: &Look) -> Option<Level> {
+    fn follow(&mut self, look: &MemoryLook) -> Option<MemoryUse> {
         let (now, share) = (Instant::now(), self.signal_at.share);
         self.next = (!look.is_told).then(|| now + pause(&look.levels, share).min(LONGEST));
         self.crossing.look(&look.levels, share, now)
@@ -213,10 +213,10 @@ impl ArmedStep {
         format!("job {} step {}", printable(&self.job), printable(&self.step))
     }
 
-    fn word(&self, level: Level) -> Word {
+    fn word(&self, level: MemoryUse) -> Announcement {
         let node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
         let signal = self.signals();
-        Word {
+        Announcement {
             uid: self.uid,
             directory: self.memory.directory().map(|(path, _)| path.clone()).unwrap_or_default(),
             sentence: sentence(&self.name(), &node, level, self.signal_at, signal),
@@ -226,7 +226,7 @@ impl ArmedStep {
     }
 }
 
-fn sentence(name: &str, node: &str, level: Level, signal_at: SignalAt, signal: Option<Signal>) -> String {
+fn sentence(name: &str, node: &str, level: MemoryUse, signal_at: SignalAt, signal: Option<Signal>) -> String {
     let (used, limit) = (mebibytes(level.used), mebibytes(level.limit));
     let then = signal.map_or_else(String::new, |signal| format!(" It gets {signal} now."));
     format!(
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn the_sentence_has_the_figures_and_says_what_follows() {
-        let level = Level { used: 181 << 20, limit: 200 << 20 };
+        let level = MemoryUse { used: 181 << 20, limit: 200 << 20 };
         let said = |text: &str, signal| sentence("job 7 step 0", "n1", level, SignalAt::parse(text).unwrap(), signal);
         let first = "jobfence: job 7 step 0 uses 181.0 MiB of 200.0 MiB of memory on n1, more than 90% of its limit. At the limit the \
                      kernel kills it.";

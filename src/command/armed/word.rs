@@ -29,7 +29,7 @@ const MOST_TRIED: usize = 3;
 
 /// What is to be done.
 #[derive(Debug)]
-pub struct Word {
+pub struct Announcement {
     /// The user, never root.
     pub uid: u32,
     /// The step's directory, with all below it.
@@ -59,11 +59,11 @@ pub fn failure(status: WaitStatus) -> Option<&'static str> {
 }
 
 /// Starts the process. Only in a program of one thread.
-pub fn start(word: &Word) -> nix::Result<Pid> {
+pub fn start(word: &Announcement) -> nix::Result<Pid> {
     child::start(|| say(word))
 }
 
-fn say(word: &Word) -> i32 {
+fn say(word: &Announcement) -> i32 {
     nix::unistd::alarm::set(SECONDS);
     let Ok(proc) = Dir::open("/proc") else { return NO_PROCESS };
     let found = processes(&proc, word);
@@ -97,7 +97,7 @@ fn say(word: &Word) -> i32 {
 }
 
 /// The user's processes in the step.
-fn processes(proc: &Dir, word: &Word) -> Vec<Process> {
+fn processes(proc: &Dir, word: &Announcement) -> Vec<Process> {
     let soon = Instant::now() + Duration::from_secs(2);
     let mut pids = Vec::new();
     // What was found counts, also if not all was seen.
@@ -156,7 +156,7 @@ fn write(proc: &Dir, pid: i32, sentence: &str) -> bool {
 }
 
 /// Returns how many processes have got the signal.
-fn signal_all(proc: &Dir, word: &Word, signal: Signal) -> usize {
+fn signal_all(proc: &Dir, word: &Announcement, signal: Signal) -> usize {
     let mut handles = Vec::new();
     for process in meant(&processes(proc, word), word.to_first_alone) {
         // The handle first: what is then found of the process is certainly of the one that gets the signal.
