@@ -1597,4 +1597,16 @@ BREAKS = (
         "if false {",
         "slurm not_divided",
     ),
+    Break(
+        "a_steps_ipc_is_the_hosts", "src/schedulers/slurm/spank/step.rs",
+        "ipc::enter(has_tasks && ipc::is_wanted(config))",
+        "ipc::enter(false && has_tasks && ipc::is_wanted(config))",
+        "slurm ipc_of_its_own",
+    ),
+    Break(
+        "ipc_of_its_own_has_the_kernels_bounds", "src/private/ipc.rs",
+        "let before = BOUNDS.map(bound);",
+        "let before = BOUNDS.map(|_| None::<String>);",
+        "host cli with_an_ipc_namespace_of_its_own",
+    ),
 )
