@@ -107,7 +107,7 @@ fn a_card_says_what_was_held_and_not_used() {
         let settings = site.command(&[]);
         command.args(["run", "--cpus", "1", "--usage-card", "wasteful"]);
         command.args(settings.get_args()).args(more).args(program);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).current_dir("/");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         child

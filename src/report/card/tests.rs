@@ -659,6 +659,7 @@ proptest! {
             disk: Device { major: 8, minor: 0 },
             rates: IoRates { rbps: Some(bytes), wiops: Some(count), ..IoRates::default() },
         }).collect();
+        let noted = texts.1.as_deref().map(|text| format!("GPUs\t44\t{text}\n\t\t{text}")).unwrap_or_default();
         let figures = Figures {
             job: &texts.0,
             name: texts.1.as_deref(),
@@ -680,7 +681,7 @@ proptest! {
             nodes: shape.1,
             others: None,
                 sentences: &texts.2,
-            noted: texts.1.as_deref().unwrap_or_default(),
+            noted: &noted,
             is_utf8: yes[3],
             words: &WORDS,
         };
