@@ -44,7 +44,7 @@ impl Held {
 
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(self.path("jobfence"));
-        command.args(args).stdin(Stdio::null());
+        command.args(args).env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
         self.settings.iter().for_each(|setting| {
             command.arg("-o").arg(setting);
         });
@@ -58,7 +58,7 @@ impl Held {
     }
 
     pub fn as_user(&self, uid: u32, args: &[&str]) -> Output {
-        self.command(args).uid(uid).gid(uid).env("LC_ALL", "C.UTF-8").output().unwrap()
+        self.command(args).uid(uid).gid(uid).output().unwrap()
     }
 
     /// Starts `jobfence hold` by this command.

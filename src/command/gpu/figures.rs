@@ -547,6 +547,15 @@ mod tests {
         assert_eq!(job.idle(), None);
         job.idle_after = Some(70);
         assert_eq!(job.idle(), Some(70.0));
+        // The longest time stays.
+        let longest = |job: &mut JobGpus| {
+            job.note_idle();
+            job.gpus.iter().map(|gpu| gpu.longest_idle).collect::<Vec<_>>()
+        };
+        job.of("/dev/nvidia10").idle_since = Some(31.0);
+        assert_eq!(longest(&mut job), [Some(70.0), None]);
+        job.gpus.iter_mut().for_each(|gpu| gpu.idle_since = None);
+        assert_eq!(longest(&mut job), [Some(70.0), None]);
         let mut both = job.clone();
         both.merge(&job);
         assert_eq!((both.gpus.len(), both.percent(), both.sum(|gpu| gpu.memory_peak)), (2, Some(30.0), Some(12)));
