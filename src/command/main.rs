@@ -3,6 +3,7 @@
 
 mod acl;
 mod asked;
+mod card_notes;
 mod check;
 mod command;
 mod completions;
@@ -19,6 +20,7 @@ mod idle;
 mod job_match;
 mod job_name;
 mod journal;
+mod kept;
 mod life;
 mod living;
 mod local_time;

@@ -1592,6 +1592,18 @@ BREAKS = (
         "unit a_job_that_runs_again_begins",
     ),
     Break(
+        "a_card_without_what_the_service_knows", "src/fence/observe.rs",
+        "mark::card(&*tree.job().ok()?).ok().flatten()",
+        "mark::card(&*tree.job().ok()?).ok().flatten().filter(|_| false)",
+        "host idle a_card_says_what_was_held_and_not_used",
+    ),
+    Break(
+        "an_idle_gpu_of_any_time_is_waste", "src/command/gpu/figures.rs",
+        "let idle = gpu.idle(self.looked).filter(|idle| *idle >= after as f64);",
+        "let idle = gpu.idle(self.looked);",
+        "unit a_job_is_the_sum_of_its_gpus",
+    ),
+    Break(
         "a_job_divides_itself_against_the_site", "src/launch/begin.rs",
         "if requests.delegate() == Some(true) && config.delegate == Delegation::No {",
         "if false {",
