@@ -6,6 +6,8 @@
 //! paths there ([`enter`]). So all tasks and steps share them, no process and no file keeps a namespace, and when a process has died its
 //! namespace has gone with it.
 //!
+//! What is in an IPC namespace ([`ipc`]) is a step's own instead: the kernel makes and removes it.
+//!
 //! They go with the job's last step on the node ([`end`]). Whatever is left of them has a name under which no job looks for it, and the
 //! janitor removes the rest ([`leavings`]).
 
@@ -13,6 +15,7 @@ pub mod dirs;
 mod end;
 mod enter;
 mod holders;
+pub mod ipc;
 pub mod leavings;
 pub mod places;
 mod removal;

@@ -61,6 +61,31 @@ fn the_first_process_of_a_pid_namespace_is_fenced() {
     assert_eq!((out(&done).as_str(), err(&done).as_str()), ("1\n", ""));
 }
 
+/// A new IPC namespace has the kernel's bounds, and not those of the site.
+#[test]
+fn with_an_ipc_namespace_of_its_own_a_command_keeps_the_sites_bounds() {
+    let Some(base) = common::Base::if_root("cli", "ipc") else { return };
+    let site = Site { base, run: tempfile::tempdir().unwrap() };
+    // The "site" is an IPC namespace, so nothing of this machine changes.
+    let script = "cd /proc/sys && echo 20480 >kernel/msgmnb && echo '300 4000 90 70' >kernel/sem && echo 7 >fs/mqueue/msg_max \
+                  && readlink /proc/self/ns/ipc && exec \"$0\" \"$@\"";
+    let look = "readlink /proc/self/ns/ipc; cd /proc/sys; cat kernel/msgmnb kernel/sem fs/mqueue/msg_max";
+    for is_private in [true, false] {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--ipc", "sh", "-c", script, env!("CARGO_BIN_EXE_jobfence")]).args(site.command("run").get_args());
+        unshare.args(["-o", if is_private { "PrivateIPC=yes" } else { "PrivateIPC=no" }]);
+        let done = unshare.args(["--", "sh", "-c", look]).output().unwrap();
+        if err(&done).contains("unshare failed") {
+            return common::skip("no IPC namespace");
+        }
+        let said = out(&done);
+        let lines: Vec<&str> = said.lines().collect();
+        let [before, inside, bounds @ ..] = &lines[..] else { panic!("{said}{}", err(&done)) };
+        assert_eq!(before != inside, is_private, "{said}");
+        assert_eq!(bounds.join(" ").split_whitespace().collect::<Vec<_>>(), ["20480", "300", "4000", "90", "70", "7"]);
+    }
+}
+
 /// Runs in a mount namespace of its own, in whose `/etc` these shell lines have made files in empty directories `slurm` and `jobfence`.
 fn with_etc(made: &str, args: &str) -> Option<Output> {
     let kept = "passwd group nsswitch.conf";

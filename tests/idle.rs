@@ -2,11 +2,9 @@
 //! `IdleAction` where no scheduler's program tells the user and ends the job: SIGTERM to the job's processes, and then SIGKILL. Time passes
 //! faster here, in a program that was built for tests.
 
-use std::fs;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 mod common;
@@ -29,38 +27,26 @@ while True:
     time.sleep(1000)
 ";
 
-struct Site {
-    temp: tempfile::TempDir,
-    base: common::Base,
-    hold: Option<Child>,
-    children: Vec<Child>,
+struct Site(common::Held);
+
+impl Deref for Site {
+    type Target = common::Held;
+
+    fn deref(&self) -> &common::Held {
+        &self.0
+    }
+}
+
+impl DerefMut for Site {
+    fn deref_mut(&mut self) -> &mut common::Held {
+        &mut self.0
+    }
 }
 
 impl Site {
+    // Without a log, disks are not counted, and then nothing is done to a job.
     fn new(test: &str) -> Option<Self> {
-        let base = common::Base::if_root("idle", test)?;
-        let temp = tempfile::tempdir().unwrap();
-        fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        Some(Self { temp, base, hold: None, children: Vec::new() })
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.temp.path().join(name)
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
-        command.args(args).arg("-o").arg(format!("CgroupBase={}", self.base.name));
-        command.arg("-o").arg(format!("RunDir={}", self.path("run").display()));
-        // Without disks, whose bytes are only counted for a log or a limit, nothing is done to a job.
-        command.arg("-o").arg(format!("UsageLog={}", self.path("log/usage.jsonl").display())).stdin(Stdio::null());
-        command
-    }
-
-    fn out(&self, args: &[&str]) -> String {
-        let done = self.command(args).output().unwrap();
-        assert!(done.status.success(), "{args:?}: {done:?}");
-        String::from_utf8(done.stdout).unwrap()
+        common::Held::new("idle", test, &["7", "8"]).map(Self)
     }
 
     fn hold(&mut self, action: &str) {
@@ -68,7 +54,7 @@ impl Site {
         let more = ["-o", "ReapInterval=1", "-o", "SampleInterval=1", "-o", "IdleAfter=1m", "-o", &action];
         let mut hold = self.command(&[&["hold"][..], &more].concat());
         hold.env("JOBFENCE_TEST_IDLE_SPEED", "20");
-        self.hold = Some(hold.stderr(fs::File::create(self.path("said")).unwrap()).spawn().unwrap());
+        self.start_hold(hold);
     }
 
     fn run(&mut self, job: &str, how: &str) {
@@ -79,22 +65,6 @@ impl Site {
         child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
         self.out(&["attach", "--job", job, &child.id().to_string()]);
         self.children.push(child);
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(self.path("said")).unwrap_or_default()
-    }
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        for child in self.children.iter_mut().chain(&mut self.hold) {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        for job in ["7", "8"] {
-            let _ = self.command(&["close", "--job", job]).output();
-        }
     }
 }
 
@@ -109,7 +79,8 @@ fn an_idle_job_is_told_and_what_does_not_end_is_killed() {
             site.said().contains(&format!("job {job} of")) && site.said().contains("is cancelled, since it")
         });
         let mut told = String::new();
-        let mut child = site.children.remove(child.min(site.children.len() - 1));
+        let last = site.children.len() - 1;
+        let mut child = site.children.remove(child.min(last));
         child.stdout.take().unwrap().read_to_string(&mut told).unwrap();
         assert_eq!(told, "told\n", "once");
         let status = child.wait().unwrap();
@@ -122,6 +93,38 @@ fn an_idle_job_is_told_and_what_does_not_end_is_killed() {
     assert!(said.contains("it is cancelled in 1:00 if that stays so"), "{said}");
     let shown = site.out(&["show", "7"]);
     assert!(shown.contains("it is cancelled for that"), "{shown}");
+}
+
+#[test]
+fn a_card_says_what_was_held_and_not_used() {
+    let Some(mut site) = Site::new("card") else { return };
+    site.hold("warn");
+    let sampled = ["-o", "SampleInterval=1"];
+    let run = |site: &Site, more: &[&str]| {
+        let program = ["--", "/usr/bin/python3", "-c", "print(flush=True)\nimport sys\nsys.stdin.readline()"];
+        // What stands behind `--` is the program's.
+        let mut command = Command::new(site.path("jobfence"));
+        let settings = site.command(&[]);
+        command.args(["run", "--cpus", "1", "--usage-card", "wasteful"]);
+        command.args(settings.get_args()).args(more).args(program);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        child
+    };
+    let (idle, unread) = (run(&site, &sampled), run(&site, &[]));
+    common::until("both are idle", || site.said().matches("has used almost no CPU time").count() == 2);
+    // What a sample finds, it notes.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let card = |child: Child| {
+        let done = child.wait_with_output().unwrap();
+        String::from_utf8_lossy(&done.stderr).into_owned()
+    };
+    let said = card(idle);
+    let line = said.lines().find(|line| line.starts_with("  It used almost no CPU time for "));
+    assert!(line.is_some_and(|line| line.ends_with(" at a time.")), "{said}\n{}", site.said());
+    // Without SampleInterval nobody has noted anything, and nothing is looked for.
+    assert!(!card(unread).contains("It used almost no CPU time"));
 }
 
 #[test]

@@ -3,10 +3,11 @@
 
 use std::fs;
 use std::io::Read;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -61,54 +62,29 @@ while True:
     hold.close()
 ";
 
-struct Site {
-    temp: tempfile::TempDir,
-    base: common::Base,
-    hold: Option<Child>,
-    children: Vec<Child>,
+const WANTED: &str = "UserReports=yes";
+
+struct Site(common::Held);
+
+impl Deref for Site {
+    type Target = common::Held;
+
+    fn deref(&self) -> &common::Held {
+        &self.0
+    }
+}
+
+impl DerefMut for Site {
+    fn deref_mut(&mut self) -> &mut common::Held {
+        &mut self.0
+    }
 }
 
 impl Site {
     fn new(test: &str) -> Option<Self> {
-        let base = common::Base::if_root("own-report", test)?;
-        let temp = tempfile::tempdir().unwrap();
-        // Users run the command, too.
-        fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_jobfence")).arg(temp.path().join("jobfence")).status();
-        assert!(copied.unwrap().success());
-        Some(Self { temp, base, hold: None, children: Vec::new() })
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.temp.path().join(name)
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        self.command_if("yes", args)
-    }
-
-    fn command_if(&self, user_reports: &str, args: &[&str]) -> Command {
-        let mut command = Command::new(self.path("jobfence"));
-        command.args(args).env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
-        for setting in [
-            format!("CgroupBase={}", self.base.name),
-            format!("RunDir={}", self.path("run").display()),
-            format!("UsageLog={}", self.path("log/usage.jsonl").display()),
-            format!("UserReports={user_reports}"),
-        ] {
-            command.arg("-o").arg(setting);
-        }
-        command
-    }
-
-    fn out(&self, args: &[&str]) -> String {
-        let done = self.command(args).output().unwrap();
-        assert!(done.status.success(), "{args:?}: {done:?}");
-        String::from_utf8(done.stdout).unwrap()
-    }
-
-    fn as_user(&self, uid: u32, args: &[&str]) -> Output {
-        self.command(args).uid(uid).gid(uid).output().unwrap()
+        let mut held = common::Held::new("own-report", test, &[])?;
+        held.settings.push(WANTED.to_owned());
+        Some(Self(held))
     }
 
     /// The output of a command that must succeed for a user.
@@ -125,9 +101,8 @@ impl Site {
     }
 
     fn hold(&mut self) {
-        let said = fs::File::options().create(true).append(true).open(self.path("said")).unwrap();
-        let mut hold = self.command(&["hold", "-o", "ReapInterval=1", "-o", "SampleInterval=1"]);
-        self.hold = Some(hold.stderr(said).spawn().unwrap());
+        let hold = self.command(&["hold", "-o", "ReapInterval=1", "-o", "SampleInterval=1"]);
+        self.start_hold(hold);
         let socket = self.socket();
         common::until("it listens", || {
             // Its mode is set last.
@@ -153,15 +128,6 @@ impl Site {
     }
 }
 
-impl Drop for Site {
-    fn drop(&mut self) {
-        for child in self.children.iter_mut().chain(&mut self.hold) {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -174,7 +140,9 @@ fn users_have_the_reports_of_their_own_jobs() {
     for (job, uid) in [("7", user()), ("77", user()), ("8", stranger()), (&forged, stranger())] {
         site.job(job, uid);
     }
-    let refused = site.command_if("no", &["report", "7"]).uid(user()).gid(user()).output().unwrap();
+    site.settings.retain(|setting| setting != WANTED);
+    let refused = site.as_user(user(), &["report", "7"]);
+    site.settings.push(WANTED.to_owned());
     assert!(
         err(&refused).contains("only root can read the usage log") && err(&refused).contains("set UserReports=yes")
     );

@@ -3,10 +3,11 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -27,44 +28,25 @@ const HOSTILE: &str = "7\u{1b}[2J<script>\n\u{202e}x";
 /// First a little memory and no CPU time, until it is told to go on; then more of both.
 const PROGRAM: &str = "print(flush=True)\nsys.stdin.readline()\nb = bytearray(60 << 20)\nwhile True: pass";
 
-struct Site {
-    temp: tempfile::TempDir,
-    base: common::Base,
-    children: Vec<Child>,
-    hold: Option<Child>,
+struct Site(common::Held);
+
+impl Deref for Site {
+    type Target = common::Held;
+
+    fn deref(&self) -> &common::Held {
+        &self.0
+    }
+}
+
+impl DerefMut for Site {
+    fn deref_mut(&mut self) -> &mut common::Held {
+        &mut self.0
+    }
 }
 
 impl Site {
     fn new(test: &str) -> Option<Self> {
-        let base = common::Base::if_root("samples", test)?;
-        let temp = tempfile::tempdir().unwrap();
-        // Users run the command, too.
-        fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_jobfence")).arg(temp.path().join("jobfence")).status();
-        assert!(copied.unwrap().success());
-        Some(Self { temp, base, children: Vec::new(), hold: None })
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.temp.path().join(name)
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(self.path("jobfence"));
-        command.args(args).arg("-o").arg(format!("CgroupBase={}", self.base.name));
-        command.arg("-o").arg(format!("RunDir={}", self.path("run").display()));
-        command.arg("-o").arg(format!("UsageLog={}", self.path("log/usage.jsonl").display())).stdin(Stdio::null());
-        command
-    }
-
-    fn out(&self, args: &[&str]) -> String {
-        let done = self.command(args).output().unwrap();
-        assert!(done.status.success(), "{args:?}: {done:?}");
-        String::from_utf8(done.stdout).unwrap()
-    }
-
-    fn as_user(&self, uid: u32, args: &[&str]) -> Output {
-        self.command(args).uid(uid).gid(uid).env("LC_ALL", "C.UTF-8").output().unwrap()
+        common::Held::new("samples", test, &["7", "8", HOSTILE]).map(Self)
     }
 
     fn hold(&mut self, interval: &str) {
@@ -72,8 +54,8 @@ impl Site {
     }
 
     fn hold_with(&mut self, args: &[&str]) {
-        let mut hold = self.command(&[&["hold", "-o", "ReapInterval=1"], args].concat());
-        self.hold = Some(hold.stderr(fs::File::create(self.path("said")).unwrap()).spawn().unwrap());
+        let hold = self.command(&[&["hold", "-o", "ReapInterval=1"], args].concat());
+        self.start_hold(hold);
     }
 
     /// Where this directory is /sys/class.
@@ -83,7 +65,7 @@ impl Site {
         hold.args(["--mount", "--propagation", "private", "sh", "-c"]);
         hold.args(["mount --bind \"$0\" /sys/class && exec \"$@\""]).arg(class);
         hold.arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
-        self.hold = Some(hold.stderr(fs::File::create(self.path("said")).unwrap()).spawn().unwrap());
+        self.start_hold(hold);
     }
 
     /// Waits until no step has a file.
@@ -165,18 +147,6 @@ impl Site {
         let pid = self.hold.as_ref().unwrap().id().to_string();
         let done = Command::new("prlimit").args(["--pid", &pid, &format!("--nofile={files}:")]).status().unwrap();
         assert!(done.success());
-    }
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        for child in self.children.iter_mut().chain(&mut self.hold) {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        for job in ["7", "8", HOSTILE] {
-            let _ = self.command(&["close", "--job", job]).output();
-        }
     }
 }
 

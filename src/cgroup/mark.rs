@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
+use super::layout::{Hierarchy, Version};
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
 
@@ -15,6 +16,9 @@ const NAME: &CStr = c"trusted.jobfence";
 
 /// What the directory's job was granted, see `record::noted`. It goes with the directory, so it need not be removed.
 const ALLOCATED: &CStr = c"trusted.jobfence.allocated";
+
+/// What jobfence.service knows of the directory's job for its card, see `report::card::noted`. It goes with the directory, too.
+const CARD: &CStr = c"trusted.jobfence.card";
 
 /// More than any mark has, in bytes.
 const LONGEST: usize = 4096;
@@ -30,6 +34,16 @@ pub fn set(dir: &Dir, text: &str) -> Result<()> {
 /// Notes what the directory's job was granted.
 pub fn set_allocated(dir: &Dir, text: &str) -> Result<()> {
     set_named(dir, ALLOCATED, text)
+}
+
+/// Notes what the card of the directory's job is to say. The place is the job's directory in each hierarchy that [`bears_cards`].
+pub fn set_card(dir: &Dir, text: &str) -> Result<()> {
+    set_named(dir, CARD, text)
+}
+
+/// Whether notes for cards are in this hierarchy. Each fence is in one of these.
+pub fn bears_cards(hierarchy: &Hierarchy) -> bool {
+    hierarchy.version == Version::V2 || hierarchy.has("cpuacct")
 }
 
 fn set_named(dir: &Dir, name: &CStr, text: &str) -> Result<()> {
@@ -48,6 +62,11 @@ pub fn get(dir: &Dir) -> Result<Option<String>> {
 /// What is noted of the job's grant; `None` as in [`get`].
 pub fn allocated(dir: &Dir) -> Result<Option<String>> {
     get_named(dir, ALLOCATED)
+}
+
+/// What the card of the directory's job is to say; `None` as in [`get`].
+pub fn card(dir: &Dir) -> Result<Option<String>> {
+    get_named(dir, CARD)
 }
 
 fn get_named(dir: &Dir, name: &CStr) -> Result<Option<String>> {

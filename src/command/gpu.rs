@@ -16,7 +16,7 @@ mod sampler;
 mod words;
 
 pub use figures::{GpuUse, JobGpus};
-pub use files::{SCHEMA, ended, key, living};
+pub use files::{SCHEMA, ended};
 pub use sampler::GpuSampler;
 pub use words::{in_words, of_all};
 

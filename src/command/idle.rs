@@ -18,7 +18,7 @@ use std::time::Duration;
 
 pub use act::{IdleJob, IdleKind, follow};
 pub use decision::{IdleDecision, IdleLook};
-pub use files::{JobIdle, SCHEMA, living};
+pub use files::{JobIdle, SCHEMA};
 pub use keys::{IdleKeys, keys_of};
 pub use pauses::{speed, states, time_between};
 pub use sampler::IdleSampler;

@@ -23,9 +23,10 @@ use nix::unistd::User;
 use crate::asked;
 use crate::command::Failure;
 use crate::configured::Configured;
-use crate::gpu::{self, JobGpus};
-use crate::idle::{self, JobIdle};
+use crate::gpu::JobGpus;
+use crate::idle::JobIdle;
 use crate::job_name;
+use crate::kept;
 use crate::table::{self, Column, NONE, mib, number, numbers, printable, texts};
 
 /// The name of the objects' format. A program that reads them checks it first.
@@ -220,8 +221,8 @@ impl LivingView {
 
     /// Adds what `jobfence hold` has last heard of the GPUs of the row's job, and what it has last seen the job do.
     pub fn add_gpus(&self, row: &mut LivingRow) {
-        row.idle = idle::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
-        row.gpus = gpu::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
+        row.idle = kept::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
+        row.gpus = kept::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
     }
 }
 

@@ -4,6 +4,7 @@
 mod acl;
 mod armed;
 mod asked;
+mod card_notes;
 mod check;
 mod command;
 mod completions;
@@ -20,6 +21,7 @@ mod idle;
 mod job_match;
 mod job_name;
 mod journal;
+mod kept;
 mod life;
 mod living;
 mod local_time;

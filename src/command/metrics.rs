@@ -20,8 +20,9 @@ use jobfence::record::noted::Allocated;
 use jobfence::schedulers::ALL;
 
 use crate::energy::NodeEnergy;
-use crate::gpu::{self, GpuUse, JobGpus};
-use crate::idle;
+use crate::gpu::{GpuUse, JobGpus};
+use crate::idle::JobIdle;
+use crate::kept;
 use crate::living::{facts_of, user_name};
 use crate::strays::StraysFigures;
 use crate::whole;
@@ -88,9 +89,9 @@ fn living_jobs(config: &Config, host: &Host) -> Vec<JobMetrics> {
                 partition: partition.known().cloned().unwrap_or_default(),
                 account: account.said().cloned().unwrap_or_default(),
                 current: step.of_job(),
-                gpus: gpu::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job),
-                idle: idle::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job)
-                    .and_then(|idle| idle.activity.idle()),
+                gpus: kept::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job),
+                idle: kept::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job)
+                    .and_then(|idle: JobIdle| idle.activity.idle()),
                 ..JobMetrics::default()
             }
         });

@@ -12,9 +12,11 @@ use jobfence::report::account::utc;
 use jobfence::report::usage_log::UsageLog;
 use jobfence::schedulers::ALL;
 
+use crate::card_notes::{CardNotes, StepOfAJob};
 use crate::energy::{EnergyMeter, StepAtSample};
 use crate::gpu::GpuSampler;
 use crate::idle::IdleSampler;
+use crate::kept;
 use crate::living::described;
 use crate::series::{self, Point, Series};
 
@@ -39,6 +41,8 @@ pub struct Sampler {
     pub gpus: GpuSampler,
     /// For how long jobs do nothing.
     idle: IdleSampler,
+    /// What their cards are to say.
+    cards: CardNotes,
     /// The node's energy.
     pub energy: EnergyMeter,
 }
@@ -99,7 +103,9 @@ impl Sampler {
         let (steps, more) = find(&host, ALL, &recorded, &wanted);
         let mut problem = (steps.len() > MOST_STEPS).then(|| format!("more than {MOST_STEPS} steps live"));
         let mut points: Vec<(String, Point)> = Vec::new();
-        for (mut new, point) in steps.iter().take(MOST_STEPS).filter_map(begun) {
+        let mut of_jobs = Vec::new();
+        for step in steps.iter().take(MOST_STEPS) {
+            let Some((mut new, point)) = begun(step) else { continue };
             self.know_again(config, &mut new);
             if let Some(before) = self.series.remove(&new.name) {
                 if before.is_of(&new.job, &new.step, new.run, &new.started) {
@@ -108,6 +114,8 @@ impl Sampler {
                     finish(config, &before);
                 }
             }
+            let key = kept::key(step.node.as_deref(), step.uid, &step.job);
+            of_jobs.push(StepOfAJob { step, key, name: new.name.clone() });
             points.push((new.name.clone(), point));
             self.series.insert(new.name.clone(), new);
         }
@@ -127,6 +135,10 @@ impl Sampler {
                 problem = failed.map(|error| error.to_string()).or(problem);
             }
         }
+        let living = steps.get(..MOST_STEPS).unwrap_or(&steps);
+        self.gpus.look((config, loaded), &host, living);
+        self.idle.look((config, loaded), &host, living, &self.gpus);
+        self.cards.look(config, &of_jobs, (&energy, &self.series), (&self.gpus, &self.idle));
         // A step that was not found may still be alive: its directories say whether it has ended.
         self.series.retain(|_, series| {
             let is_over = series.has_ended();
@@ -135,9 +147,6 @@ impl Sampler {
             }
             !is_over
         });
-        let living = steps.get(..MOST_STEPS).unwrap_or(&steps);
-        self.gpus.look((config, loaded), &host, living);
-        self.idle.look((config, loaded), &host, living, &self.gpus);
         unseen.extend(more);
         let unseen = unseen.first().map(|error| format!("not all steps can be seen: {error}"));
         problem.or(unseen).map_or(Ok(()), Err)

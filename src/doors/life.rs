@@ -23,7 +23,7 @@ use crate::job::{Grant, Id, JobKey};
 use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, begin};
 use crate::log;
 use crate::policy::{self, CoreMap, variables};
-use crate::private::PrivateDirs;
+use crate::private::{self, PrivateDirs};
 use crate::record::holder::Holder;
 use crate::record::noted::Noted;
 use crate::record::{Record, Records};
@@ -158,6 +158,11 @@ impl LiveFence {
     /// The job's own directories, which each process that is started for the job must enter.
     pub fn private(&self) -> Option<&PrivateDirs> {
         self.private.as_ref()
+    }
+
+    /// Whether each process that is started for the job must enter an IPC namespace of its own.
+    pub fn is_ipc_private(&self) -> bool {
+        private::ipc::is_wanted(&self.config)
     }
 
     /// Removes them, when all fences of the job are closed.

@@ -28,7 +28,7 @@ use crate::host::Host;
 use crate::job::{Cpus, Grant, Id, JobKey};
 use crate::launch::{self, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, end};
 use crate::policy::{self, Plan};
-use crate::private::PrivateDirs;
+use crate::private::{PrivateDirs, ipc};
 use crate::report;
 use crate::report::account::{End, Ending, Exit};
 use crate::report::card::{self, Figures, Words};
@@ -74,7 +74,7 @@ pub struct Ended {
 /// Runs a command beside this process, in no fence of its own, and waits for its end. There is no shell that would let this process go on, so it
 /// does not stop when the command stops.
 pub fn unfenced(command: &[OsString]) -> Result<Exit> {
-    spawn(|_| Ok(()), None, None, &c_strings(command)?, WaitPidFlag::empty())
+    spawn(|_| Ok(()), || Ok(()), None, &c_strings(command)?, WaitPidFlag::empty())
 }
 
 /// Runs the command in its fence and waits for its end. Processes that it leaves in the fence are killed then. `fenced` is called when
@@ -110,8 +110,11 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         Ok(())
     };
     let call_bytes = CallBytes::begin(&host.proc);
-    let how =
-        spawn(|pid| attach(&mut fence, pid), private.as_ref(), request.user.as_ref(), &command, WaitPidFlag::WUNTRACED);
+    let isolate = || {
+        ipc::enter(ipc::is_wanted(config))?;
+        private.as_ref().map_or(Ok(()), |private| private.enter(&[]))
+    };
+    let how = spawn(|pid| attach(&mut fence, pid), isolate, request.user.as_ref(), &command, WaitPidFlag::WUNTRACED);
     let (rchar, wchar) = CallBytes::since(call_bytes.as_ref());
     let usage = Usage { rchar, wchar, ..fence.usage() };
     let used = report::ended(fence.key(), &usage);
@@ -153,6 +156,7 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         others: None,
         // They are shown before the card.
         sentences: &[],
+        noted: &fence.noted_for_a_card(config.sample_interval.is_some()),
         is_utf8: card::is_utf8(|name| std::env::var(name).ok()),
         words: &WORDS,
     };
@@ -321,7 +325,7 @@ const WATCHED: [Signal; 17] = [
 
 fn spawn(
     attach: impl FnOnce(Pid) -> Result<()>,
-    private: Option<&PrivateDirs>,
+    isolate: impl FnOnce() -> Result<()>,
     user: Option<&User>,
     command: &[CString],
     also: WaitPidFlag,
@@ -337,7 +341,7 @@ fn spawn(
     // SAFETY: the default action runs no code of this program.
     unsafe { sigaction(Signal::SIGCHLD, &default) }.map_err(os("watch for the end of the command"))?;
     let child = PlacedChild::start(attach, || {
-        private.map_or(Ok(()), |private| private.enter(&[]))?;
+        isolate()?;
         let program = command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
         become_command(user, command, &before).map_err(|errno| Error::os("cannot run", program, errno))
     })?;

@@ -376,6 +376,18 @@ impl LivingStep<'_> {
         self.places.iter().find_map(of_place)
     }
 
+    /// The CPU time of its job, with that of ended steps.
+    pub fn cpu_time_of_job(&self) -> Option<Duration> {
+        let of_place = |place: &StepPlace<'_>| usage::cpu(place.hierarchy, &Dir::open(&place.job).ok()?);
+        self.places.iter().find_map(of_place)
+    }
+
+    /// Notes what its job's card is to say.
+    pub fn note_for_a_card(&self, text: &str) -> Result<()> {
+        let mut places = self.places.iter().filter(|place| mark::bears_cards(place.hierarchy));
+        places.try_for_each(|place| mark::set_card(&Dir::open(&place.job)?, text))
+    }
+
     /// What it uses now, what it has used, and its limits.
     pub fn current(&self, depth: Depth) -> CurrentUse {
         let mut current = CurrentUse::default();

@@ -14,8 +14,8 @@ use crate::cgroup::devices::Devices;
 use crate::cgroup::huge_pages::{self, HugePages};
 use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::layout::Version;
-use crate::cgroup::limits;
 use crate::cgroup::usage::{Depth, forks_refused, forks_refused_here, memory_peak_file, oom_kills};
+use crate::cgroup::{limits, mark};
 use crate::config::{Limit, Percent};
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
@@ -74,6 +74,13 @@ impl Fence {
             found.is_without_swap = !has_swap_by(proc);
         }
         found
+    }
+
+    /// What jobfence.service has noted for the job's card. It does so only if it samples.
+    pub fn noted_for_a_card(&self, samples: bool) -> String {
+        let tree = self.trees.iter().find(|tree| samples && mark::bears_cards(tree.hierarchy()));
+        let noted = tree.and_then(|tree| mark::card(&*tree.job().ok()?).ok().flatten());
+        noted.unwrap_or_default()
     }
 
     /// The CPUs that the quotas of the job and its user allow, as the kernel has them; `None` when unlimited.

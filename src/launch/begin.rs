@@ -108,6 +108,7 @@ impl Begin<'_> {
         let undivided = fence.undivided().map_or(Ok(()), |error| Err(NotFenced::Asked(error)));
         let done = undivided.and_then(|()| bear(key, config, requests, errors)).and_then(|()| {
             fence.hand_over(asked, noted)?;
+            refuse_ipc(config, starts_processes)?;
             Ok(own_directories(host, config, &fence, starts_processes)?)
         });
         match done {
@@ -145,6 +146,15 @@ fn refuse_delegation(
         Some(true) => delegation::obstacle(&host.layout),
     };
     obstacle.map_or(Ok(()), |error| Err(NotFenced::Asked(error)))
+}
+
+/// Refuses a step that should have an IPC namespace of its own where jobfence does not start its processes.
+fn refuse_ipc(config: &Config, starts_processes: bool) -> Result<()> {
+    if starts_processes || !private::ipc::is_wanted(config) {
+        return Ok(());
+    }
+    Err(Error::new("PrivateIPC does not work here: the job's processes are not started by jobfence")
+        .hint("set PrivateIPC=no in jobfence.conf on this node"))
 }
 
 /// The job's own directories, if the site wants them.

@@ -5,6 +5,7 @@
 
 pub mod advice;
 mod figures;
+mod noted;
 mod remarks;
 mod rows;
 mod title;
@@ -34,10 +35,12 @@ pub fn is_utf8(get: impl Fn(&str) -> Option<String>) -> bool {
 /// The lines for the user: none, one, or a card. `site_text`: what `UsageCardText` says.
 pub fn lines(when: UsageCard, site_text: Option<&str>, figures: &Figures<'_>) -> Vec<String> {
     let went_wrong = figures.has_failed() || figures.was_stopped();
+    // What was held and not used is waste, however the job ended.
+    let is_wasteful = figures.is_wasteful() || figures.noted_remarks().next().is_some();
     let is_wanted = match when {
         UsageCard::Never => false,
         UsageCard::Failed => went_wrong,
-        UsageCard::Wasteful => went_wrong || figures.is_wasteful(),
+        UsageCard::Wasteful => went_wrong || is_wasteful,
         UsageCard::Always => true,
     };
     if !is_wanted {
@@ -46,7 +49,7 @@ pub fn lines(when: UsageCard, site_text: Option<&str>, figures: &Figures<'_>) ->
     let is_long = figures.wall.is_none_or(|wall| wall >= SHORT);
     let says_something = figures.was_stopped()
         || !figures.waits().is_empty()
-        || figures.is_wasteful()
+        || is_wasteful
         || is_long && (figures.has_failed() || !figures.is_array_task);
     if says_something {
         let of_site = site_text.map(|text| site_lines(text, &printable(figures.job)));

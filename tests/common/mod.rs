@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 // Not every test file needs it.
 #[allow(dead_code)]
+mod held;
+#[allow(dead_code)]
 mod leases;
 #[allow(dead_code)]
 mod number;
@@ -20,6 +22,8 @@ mod patience;
 mod plugin;
 #[allow(dead_code)]
 mod skip;
+#[allow(unused_imports)]
+pub use held::Held;
 #[allow(unused_imports)]
 pub use leases::{Lease, UIDS, account, alone, beside_others, uids};
 #[allow(unused_imports)]

@@ -45,6 +45,11 @@ NOT_FOR = {
         "htcondor": "strays are only reported there",
         "openpbs": "strays are only reported there",
     },
+    "ipc_of_its_own": {
+        "shell": "with PrivateIPC its jobs are refused: jobfence does not start their processes",
+        "htcondor": "with PrivateIPC its jobs are refused: HTCondor starts their processes",
+        "openpbs": "with PrivateIPC its jobs are refused: MoM starts their processes",
+    },
     "killed_outright": {"openpbs": "a job outlives its MoM, and the next one finds it: job_ends_without_mom, mom_forgets_her_jobs"},
 }
 # By scheduler and case: what 'make check' runs that notices the same.
@@ -58,6 +63,9 @@ ONLY_FOR_A_RELEASE = {
 }
 # 70 MiB each: a scheduler that limits the address space of a process lets one pass.
 EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (70 << 20); time.sleep(%d)'"
+# With these flags of shmget(2): a segment of this key, or -1.
+SEGMENT_KEY = 0x4A464E43
+SEGMENT = f"{PYTHON} -S -c 'import ctypes; print(ctypes.CDLL(None).shmget({SEGMENT_KEY}, 4096, %s))'"
 TOO_MUCH, TOO_MUCH_FOR = f"{EAT % 9} & {EAT % 9} & wait; exit 7", 125
 
 
@@ -81,6 +89,27 @@ def as_granted(site):
     site.expect_beside(group, jobid)
     site.end(jobid)
     site.until_gone(group.parent)
+
+
+@case
+def ipc_of_its_own(site):
+    """With PrivateIPC, System V memory of a job is seen neither by its user's other job nor on the host, and is gone when the job is killed."""
+    site.configure("PrivateIPC=yes\n")
+    def on_host():
+        rows = (line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:])
+        return [row for row in rows if int(row[0]) == SEGMENT_KEY]
+    expect_equal(on_host(), [], "segments of another test on the host")
+    look, make = SEGMENT % "0o600", SEGMENT % "0o1600"
+    jobs = []
+    for _ in range(min(2, os.cpu_count())):
+        jobs.append(site.submit(site.users[0], f"{look}; {make}; {look}; echo made; sleep 1000", cpus=1, mib=100))
+        said = until(lambda: "made" in site.output(jobs[-1]) and site.output(jobs[-1]), 120, f"the segment of job {jobs[-1]}")
+        before, made, after, _ = said.split()[-4:]
+        expect_equal((before, after), ("-1", made), f"what job {jobs[-1]} sees before and after it makes a segment")
+        expect(int(made) >= 0, f"the segment that it made: {said}")
+    expect_equal(on_host(), [], "what the host sees of them")
+    site.end(*jobs)
+    expect_equal(on_host(), [], "what is left of them")
 
 
 @case

@@ -1592,6 +1592,18 @@ BREAKS = (
         "unit a_job_that_runs_again_begins",
     ),
     Break(
+        "a_card_without_what_the_service_knows", "src/fence/observe.rs",
+        "mark::card(&*tree.job().ok()?).ok().flatten()",
+        "mark::card(&*tree.job().ok()?).ok().flatten().filter(|_| false)",
+        "host idle a_card_says_what_was_held_and_not_used",
+    ),
+    Break(
+        "an_idle_gpu_of_any_time_is_waste", "src/command/gpu/figures.rs",
+        "let idle = gpu.idle(self.looked).filter(|idle| *idle >= after as f64);",
+        "let idle = gpu.idle(self.looked);",
+        "unit a_job_is_the_sum_of_its_gpus",
+    ),
+    Break(
         "a_job_divides_itself_against_the_site", "src/launch/begin.rs",
         "if requests.delegate() == Some(true) && config.delegate == Delegation::No {",
         "if false {",
@@ -1631,5 +1643,17 @@ BREAKS = (
         "a_signal_that_no_program_can_catch", "src/config/signal_at.rs",
         "if found.is_none() && (to_batch_shell || rest.contains(':')) {", "if false {",
         "unit values_as_people_write_them",
+    ),
+    Break(
+        "a_steps_ipc_is_the_hosts", "src/schedulers/slurm/spank/step.rs",
+        "ipc::enter(has_tasks && ipc::is_wanted(config))",
+        "ipc::enter(false && has_tasks && ipc::is_wanted(config))",
+        "slurm ipc_of_its_own",
+    ),
+    Break(
+        "ipc_of_its_own_has_the_kernels_bounds", "src/private/ipc.rs",
+        "let before = BOUNDS.map(bound);",
+        "let before = BOUNDS.map(|_| None::<String>);",
+        "host cli with_an_ipc_namespace_of_its_own",
     ),
 )

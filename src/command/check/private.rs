@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use jobfence::config::{Candidate, Loaded};
-use jobfence::private::{self, dirs};
+use jobfence::config::{Candidate, Config, Loaded};
+use jobfence::private::{self, dirs, ipc};
 
 use super::rows::Rows;
 use super::verdict::Verdict;
@@ -27,6 +27,12 @@ pub fn say(rows: &mut Rows, candidates: &[Candidate], verdict: &mut Verdict) {
         facts.push(format!("a job has its own {}", parts.collect::<Vec<_>>().join(" and ")));
         faults.extend(dirs::faults(config).into_iter().map(|error| error.to_string()));
     }
+    if candidates.iter().any(|candidate| ipc::is_wanted(&candidate.config)) {
+        facts.push("a step has its own System V and POSIX IPC (PrivateIPC)".to_owned());
+        if !Path::new("/proc/self/ns/ipc").exists() {
+            faults.push("this kernel has no IPC namespaces, and PrivateIPC needs them".to_owned());
+        }
+    }
     facts.dedup();
     faults.dedup();
     facts.iter().for_each(|fact| rows.fact(ROW, fact));
@@ -38,8 +44,11 @@ pub fn say(rows: &mut Rows, candidates: &[Candidate], verdict: &mut Verdict) {
 
 /// For a scheduler under which no job has directories of its own: jobs are refused if they should have.
 pub fn refuse(loaded: &Loaded, scheduler: &str, why: &str, rows: &mut Rows, verdict: &mut Verdict) {
-    if loaded.one_by_one().any(|candidate| private::is_wanted(&candidate.config)) {
-        rows.fault(ROW, format!("PrivateTmp does not work under {scheduler}: {why}"));
-        verdict.no(format!("jobs of {scheduler} would be REFUSED here: PrivateTmp does not work under it"));
+    let keys: [(&str, fn(&Config) -> bool); 2] = [("PrivateTmp", private::is_wanted), ("PrivateIPC", ipc::is_wanted)];
+    for (key, is_wanted) in keys {
+        if loaded.one_by_one().any(|candidate| is_wanted(&candidate.config)) {
+            rows.fault(ROW, format!("{key} does not work under {scheduler}: {why}"));
+            verdict.no(format!("jobs of {scheduler} would be REFUSED here: {key} does not work under it"));
+        }
     }
 }

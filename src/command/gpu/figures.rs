@@ -75,6 +75,8 @@ pub struct GpuUse {
     pub slowed_by: BTreeSet<String>,
     /// Since when it does nothing, in seconds since 1970.
     pub idle_since: Option<f64>,
+    /// The longest time for which it did nothing, in seconds, if that was longer than the site allows.
+    pub longest_idle: Option<f64>,
     pub counters: GpuCounters,
 }
 
@@ -236,6 +238,7 @@ impl GpuUse {
         }
         self.is_shared = true;
         (self.percent_now, self.energy, self.slowed, self.idle_since) = (None, None, None, None);
+        self.longest_idle = None;
         (self.memory_peak, self.memory_now, self.memory_total) = (None, None, None);
         (self.observed, self.busy, self.counters.sampled_busy) = (0.0, 0.0, 0.0);
         self.slowed_by.clear();
@@ -287,7 +290,13 @@ impl GpuUse {
         self.energy = sum(self.energy, other.energy);
         self.slowed = sum(self.slowed, other.slowed);
         self.slowed_by.extend(other.slowed_by.iter().cloned());
+        // Of one that was shared, no time in which it did nothing is the job's.
+        self.longest_idle = longest(self.longest_idle, other.longest_idle).filter(|_| !self.is_shared);
     }
+}
+
+fn longest(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    one.into_iter().chain(other).reduce(f64::max)
 }
 
 /// What a job has used of the GPUs of this node.
@@ -328,6 +337,15 @@ impl JobGpus {
     pub fn idle(&self) -> Option<f64> {
         let longest = self.gpus.iter().filter_map(|gpu| gpu.idle(self.looked)).reduce(f64::max)?;
         (longest >= self.idle_after? as f64).then_some(longest)
+    }
+
+    /// Notes of each GPU for how long it did nothing, if that is longer than the site allows.
+    pub fn note_idle(&mut self) {
+        let Some(after) = self.idle_after else { return };
+        for gpu in &mut self.gpus {
+            let idle = gpu.idle(self.looked).filter(|idle| *idle >= after as f64);
+            gpu.longest_idle = longest(gpu.longest_idle, idle);
+        }
     }
 
     /// For how long all of its GPUs have done nothing, in seconds. `None`: one works, or that is not known of each that was granted.
@@ -529,6 +547,15 @@ mod tests {
         assert_eq!(job.idle(), None);
         job.idle_after = Some(70);
         assert_eq!(job.idle(), Some(70.0));
+        // The longest time stays.
+        let longest = |job: &mut JobGpus| {
+            job.note_idle();
+            job.gpus.iter().map(|gpu| gpu.longest_idle).collect::<Vec<_>>()
+        };
+        job.of("/dev/nvidia10").idle_since = Some(31.0);
+        assert_eq!(longest(&mut job), [Some(70.0), None]);
+        job.gpus.iter_mut().for_each(|gpu| gpu.idle_since = None);
+        assert_eq!(longest(&mut job), [Some(70.0), None]);
         let mut both = job.clone();
         both.merge(&job);
         assert_eq!((both.gpus.len(), both.percent(), both.sum(|gpu| gpu.memory_peak)), (2, Some(30.0), Some(12)));

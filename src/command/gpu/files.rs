@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
 use jobfence::error::Result;
@@ -14,21 +14,14 @@ use serde_json::{Map, Value, json};
 
 use super::figures::{GpuCounters, GpuUse, JobGpus, SOURCES};
 use crate::idle::IdleDecision;
+use crate::kept::KeptJob;
 use crate::node_logs::{GPUS, log_with};
 use crate::series;
 
 /// The name of the objects' format. A program that reads them checks it first.
 pub const SCHEMA: &str = "jobfence-gpus-1";
 
-/// The ending of a file's name.
-const ENDING: &str = ".gpus";
-
 impl JobGpus {
-    /// What tells the job from others that live on this host.
-    pub fn key(&self) -> String {
-        key(self.node.as_deref(), self.uid, &self.job)
-    }
-
     /// The object without what is for `jobfence hold` alone.
     pub fn json(&self) -> Value {
         json!({
@@ -49,8 +42,15 @@ impl JobGpus {
             "gpus": self.gpus.iter().map(|gpu| gpu.json(self.looked)).collect::<Vec<_>>(),
         })
     }
+}
 
-    /// All of it.
+impl KeptJob for JobGpus {
+    const ENDING: &'static str = ".gpus";
+
+    fn job(&self) -> (Option<&str>, Option<u32>, &str) {
+        (self.node.as_deref(), self.uid, &self.job)
+    }
+
     fn state(&self) -> Value {
         let mut state = self.json();
         state["state"] = json!({
@@ -66,8 +66,8 @@ impl JobGpus {
         state
     }
 
-    /// Parses what `json` or `state` wrote. `None`: it is something else.
-    pub fn of_json(value: &Value) -> Option<Self> {
+    /// Parses what `json` wrote, too.
+    fn of_json(value: &Value) -> Option<Self> {
         if value.get("schema")?.as_str()? != SCHEMA {
             return None;
         }
@@ -119,6 +119,7 @@ impl GpuUse {
             "slowed_seconds": self.slowed.map(decimal),
             "slowed_by": self.slowed_by,
             "idle_seconds": self.idle(looked).map(decimal),
+            "longest_idle_seconds": self.longest_idle.map(decimal),
         })
     }
 
@@ -142,6 +143,7 @@ impl GpuUse {
             slowed: decimal("slowed_seconds"),
             slowed_by: reasons.filter_map(|reason| Some(reason.as_str()?.to_owned())).collect(),
             idle_since: decimal("idle_seconds").map(|idle| looked - idle),
+            longest_idle: decimal("longest_idle_seconds"),
             counters: GpuCounters::default(),
         })
     }
@@ -207,33 +209,6 @@ fn seconds_of(moment: &str) -> Option<f64> {
     crate::moment::seconds_of(moment).map(|seconds| seconds as f64)
 }
 
-/// See [`JobGpus::key`].
-pub fn key(node: Option<&str>, uid: Option<u32>, job: &str) -> String {
-    format!("{} {} {job}", node.unwrap_or_default(), uid.map(|uid| uid.to_string()).unwrap_or_default())
-}
-
-/// Writes the file of a job that runs.
-pub fn write(run_dir: &Path, gpus: &JobGpus) -> Result<()> {
-    series::write_file(run_dir, (gpus.uid, &gpus.key(), ENDING), &gpus.state().to_string())
-}
-
-/// Removes it.
-pub fn remove(run_dir: &Path, gpus: &JobGpus) {
-    series::remove_file(run_dir, (gpus.uid, &gpus.key(), ENDING));
-}
-
-/// What a job that runs has used, if it was looked at and may be read.
-pub fn living(run_dir: &Path, node: Option<&str>, uid: Option<u32>, job: &str) -> Option<JobGpus> {
-    let key = key(node, uid, job);
-    let value = series::read_file(run_dir, (uid, &key, ENDING))?;
-    JobGpus::of_json(&value).filter(|gpus| gpus.key() == key)
-}
-
-/// All jobs with a file, whether they are alive or not.
-pub fn all_living(run_dir: &Path) -> Result<Vec<JobGpus>> {
-    Ok(series::all_files(run_dir, ENDING)?.iter().filter_map(JobGpus::of_json).collect())
-}
-
 /// Adds the line of a job that has ended.
 pub fn log(usage_log: &UsageLog<'_>, gpus: &JobGpus) {
     usage_log.at(&log_with(usage_log, GPUS)).add(&gpus.json().to_string());
@@ -252,6 +227,7 @@ pub fn ended(files: Vec<(PathBuf, File)>, job: &str) -> Result<Vec<JobGpus>> {
 mod tests {
     use super::*;
     use crate::gpu::figures::Utilization;
+    use crate::kept::{all_living, living, remove, write};
 
     #[test]
     fn what_is_kept_is_read_the_same() {
@@ -273,22 +249,23 @@ mod tests {
         let gpu = gpus.of("/dev/nvidia1");
         (gpu.observed, gpu.busy, gpu.source) = (10.5, 5.25, Utilization::Accounted);
         (gpu.memory_peak, gpu.energy, gpu.idle_since) = (Some(5), Some(2.5), Some(1_800_000_050.5));
+        gpu.longest_idle = Some(70.5);
         gpu.slowed_by.insert("temperature".into());
         gpu.counters.counted.insert((7, 8));
         gpu.counters.engines.insert("a 1 gfx".into(), 3);
         gpu.counters.sampled_busy = 1.0;
         gpus.of("/dev/nvidia0").is_shared = true;
-        let place = |job: &str| living(&run_dir, Some("n1"), gpus.uid, job);
+        let place = |job: &str| living::<JobGpus>(&run_dir, Some("n1"), gpus.uid, job);
         assert_eq!(place("7\"<"), None);
         write(&run_dir, &gpus).unwrap();
         write(&run_dir, &gpus).unwrap();
         assert_eq!(place("7\"<"), Some(gpus.clone()));
         assert_eq!(place("7"), None);
-        assert_eq!(all_living(&run_dir).unwrap(), [gpus.clone()]);
+        assert_eq!(all_living::<JobGpus>(&run_dir).unwrap(), [gpus.clone()]);
         // Of another release, or of nobody.
         assert_eq!(JobGpus::of_json(&json!({"schema": "jobfence-gpus-2"})), None);
         remove(&run_dir, &gpus);
-        assert_eq!(all_living(&run_dir).unwrap(), []);
+        assert_eq!(all_living::<JobGpus>(&run_dir).unwrap(), []);
         // A line has no state, and the same figures.
         let line = gpus.json();
         assert_eq!((&line["utilization_percent"], &line["idle_seconds"]), (&Value::Null, &json!(50.0)));

@@ -20,6 +20,7 @@ use super::figures::{GpuUse, JobGpus, Moment};
 use super::prober::Prober;
 use super::{drm_name, files, nvidias};
 use crate::idle::{IdleJob, IdleKeys, IdleKind, IdleLook, follow, keys_of, speed, states, time_between};
+use crate::kept::{self, KeptJob};
 use crate::living::described;
 
 /// The most processes that a question names: it has to fit into a pipe at once.
@@ -136,7 +137,7 @@ impl GpuSampler {
     /// Continues what an earlier process began.
     fn take_over(&mut self, run_dir: &Path) {
         if !std::mem::replace(&mut self.has_taken_over, true) {
-            let begun = files::all_living(run_dir).unwrap_or_else(|error| {
+            let begun: Vec<JobGpus> = kept::all_living(run_dir).unwrap_or_else(|error| {
                 log::error!("cannot go on with the figures of GPUs: {error}");
                 Vec::new()
             });
@@ -233,6 +234,7 @@ impl GpuSampler {
             // It cannot use them.
             job.gpus.iter_mut().for_each(|gpu| gpu.idle_since = None);
         }
+        job.note_idle();
         let (idle, all_idle) = (job.idle(), job.all_idle());
         let look = IdleLook { idle, all_idle, passed: passed * speed(), is_next };
         let (after, action) = (live.idle_keys.gpu_after.unwrap_or_default(), live.idle_keys.gpu_action);
@@ -246,7 +248,7 @@ impl GpuSampler {
 }
 
 fn keep(run_dir: &Path, job: &JobGpus) {
-    if let Err(error) = files::write(run_dir, job) {
+    if let Err(error) = kept::write(run_dir, job) {
         log::debug!("the figures of a job's GPUs are not kept: {error}");
     }
 }
@@ -266,7 +268,7 @@ fn has_driver(host: &Host) -> bool {
 }
 
 fn key_of(step: &LivingStep<'_>) -> String {
-    files::key(step.node.as_deref(), step.uid, &step.job)
+    kept::key(step.node.as_deref(), step.uid, &step.job)
 }
 
 /// Adds the jobs' processes: of each, since one may compute on the GPU of another.
@@ -293,7 +295,7 @@ fn finish(config: &Config, job: &JobGpus) {
     if let Some(usage_log) = UsageLog::from_config(config) {
         files::log(&usage_log, job);
     }
-    files::remove(&config.run_dir, job);
+    kept::remove(&config.run_dir, job);
 }
 
 fn now() -> f64 {
@@ -393,7 +395,7 @@ mod tests {
             pids: pids.iter().copied().collect(),
             ..LiveJob::default()
         };
-        (files::key(None, live.uid, job), live)
+        (kept::key(None, live.uid, job), live)
     }
 
     fn gpu(minor: u32, processes: &[(u32, u64)]) -> NvidiaGpu {
@@ -479,7 +481,7 @@ mod tests {
         }
         let now: Vec<_> = sampler.jobs[&key].gpus.iter().map(|gpu| (gpu.percent_now, gpu.observed)).collect();
         assert_eq!(now, [(None, 10.0), (Some(50.0), 20.0)]);
-        assert_eq!(files::all_living(&temp.path().join("run")).unwrap().len(), 1);
+        assert_eq!(kept::all_living::<JobGpus>(&temp.path().join("run")).unwrap().len(), 1);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use jobfence::bytes::mebibytes;
+use jobfence::report::card;
 
 use super::figures::{GpuUse, JobGpus};
 use crate::energy::watt_hours;
@@ -45,6 +46,23 @@ impl GpuUse {
         lines.extend(idle.map(|seconds| format!("idle for {}", time(seconds))));
         lines.extend(slowed);
         lines
+    }
+}
+
+impl JobGpus {
+    /// Which of its GPUs did nothing for longer than the site allows, and for how long, as a sentence.
+    pub fn held_idle(&self) -> Option<String> {
+        let idle: Vec<(&GpuUse, f64)> =
+            self.gpus.iter().filter_map(|gpu| gpu.longest_idle.map(|longest| (gpu, longest))).collect();
+        let longest = idle.iter().map(|(_, longest)| *longest).reduce(f64::max)?;
+        let longest = card::duration(Duration::try_from_secs_f64(longest).ok()?);
+        let names: Vec<String> = idle.iter().map(|(gpu, _)| gpu.name()).collect();
+        Some(match (&names[..], self.gpus.len()) {
+            ([_], 1) => format!("Its GPU did nothing for {longest} at a time"),
+            ([name], _) => format!("GPU {name} did nothing for {longest} at a time"),
+            (names, all) if names.len() == all => format!("Each of its GPUs did nothing for up to {longest} at a time"),
+            (names, _) => format!("GPUs {} did nothing for up to {longest} at a time", names.join(", ")),
+        })
     }
 }
 

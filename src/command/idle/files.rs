@@ -1,20 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Where the idle time of a job that runs is kept: in a file beside the series of its steps, which its user can read.
 
-use std::path::Path;
-
-use jobfence::error::Result;
 use serde_json::{Value, json};
 
 use super::activity::Activity;
 use super::decision::IdleDecision;
-use crate::gpu;
-use crate::series;
+use crate::kept::KeptJob;
 
 /// The name of the objects' format.
 pub const SCHEMA: &str = "jobfence-idle-1";
-
-const ENDING: &str = ".idle";
 
 /// The idle time of a job on this node.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -30,21 +24,31 @@ pub struct JobIdle {
     /// After which time it counts as idle, in seconds.
     pub after: u64,
     pub activity: Activity,
+    /// The longest time for which it has used almost no CPU time, in seconds.
+    pub longest: f64,
     pub decision: IdleDecision,
 }
 
 impl JobIdle {
-    /// What tells the job from others that live on this host.
-    pub fn key(&self) -> String {
-        gpu::key(self.node.as_deref(), self.uid, &self.job)
-    }
-
     /// For how long the job has used almost no CPU time, if that is longer than the site allows.
     pub fn idle(&self) -> Option<f64> {
         self.activity.idle().filter(|idle| *idle >= self.after as f64)
     }
 
-    fn json(&self) -> Value {
+    /// The longest time for which it has used almost no CPU time, if that is longer than the site allows.
+    pub fn longest(&self) -> Option<f64> {
+        Some(self.longest).filter(|longest| *longest >= self.after as f64)
+    }
+}
+
+impl KeptJob for JobIdle {
+    const ENDING: &'static str = ".idle";
+
+    fn job(&self) -> (Option<&str>, Option<u32>, &str) {
+        (self.node.as_deref(), self.uid, &self.job)
+    }
+
+    fn state(&self) -> Value {
         json!({
             "schema": SCHEMA,
             "job": self.job,
@@ -55,11 +59,11 @@ impl JobIdle {
             "looked": self.looked,
             "after": self.after,
             "activity": self.activity.json(),
+            "longest": self.longest,
             "decision": self.decision.json(),
         })
     }
 
-    /// Parses what `json` wrote. `None`: it is something else.
     fn of_json(value: &Value) -> Option<Self> {
         let text = |member: &str| Some(value.get(member)?.as_str()?.to_owned());
         if text("schema")? != SCHEMA {
@@ -74,36 +78,16 @@ impl JobIdle {
             looked: value.get("looked")?.as_f64()?,
             after: value.get("after")?.as_u64()?,
             activity: Activity::of_json(value.get("activity")?),
+            longest: value.get("longest").and_then(Value::as_f64).unwrap_or(0.0),
             decision: IdleDecision::of_json(value.get("decision")?),
         })
     }
 }
 
-/// Writes the file of a job that runs.
-pub fn write(run_dir: &Path, idle: &JobIdle) -> Result<()> {
-    series::write_file(run_dir, (idle.uid, &idle.key(), ENDING), &idle.json().to_string())
-}
-
-/// Removes it.
-pub fn remove(run_dir: &Path, idle: &JobIdle) {
-    series::remove_file(run_dir, (idle.uid, &idle.key(), ENDING));
-}
-
-/// What is known of a job that runs, if it was looked at and may be read.
-pub fn living(run_dir: &Path, node: Option<&str>, uid: Option<u32>, job: &str) -> Option<JobIdle> {
-    let key = gpu::key(node, uid, job);
-    let value = series::read_file(run_dir, (uid, &key, ENDING))?;
-    JobIdle::of_json(&value).filter(|idle| idle.key() == key)
-}
-
-/// All jobs with a file, whether they are alive or not.
-pub fn all_living(run_dir: &Path) -> Result<Vec<JobIdle>> {
-    Ok(series::all_files(run_dir, ENDING)?.iter().filter_map(JobIdle::of_json).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kept::{all_living, living, remove, write};
 
     #[test]
     fn what_is_kept_is_read_the_same() {
@@ -117,18 +101,19 @@ mod tests {
             inode: 9,
             looked: 1_800_000_100.5,
             after: 60,
+            longest: 70.5,
             ..JobIdle::default()
         };
-        let place = |job: &str| living(&run_dir, Some("n1"), idle.uid, job);
+        let place = |job: &str| living::<JobIdle>(&run_dir, Some("n1"), idle.uid, job);
         assert_eq!(place("7\"<"), None);
         if !nix::unistd::geteuid().is_root() {
             return crate::skip::skip("only root's files are read");
         }
         write(&run_dir, &idle).unwrap();
         assert_eq!((place("7\"<"), place("7")), (Some(idle.clone()), None));
-        assert_eq!(all_living(&run_dir).unwrap(), std::slice::from_ref(&idle));
+        assert_eq!(all_living::<JobIdle>(&run_dir).unwrap(), std::slice::from_ref(&idle));
         remove(&run_dir, &idle);
-        assert_eq!(all_living(&run_dir).unwrap(), []);
+        assert_eq!(all_living::<JobIdle>(&run_dir).unwrap(), []);
         assert_eq!(JobIdle::of_json(&json!({"schema": "jobfence-idle-2"})), None);
     }
 }

@@ -15,10 +15,11 @@ use super::PATIENCE;
 use super::act::{IdleJob, IdleKind, follow};
 use super::activity::SeenActivity;
 use super::decision::IdleLook;
-use super::files::{self, JobIdle};
+use super::files::JobIdle;
 use super::keys::keys_of;
 use super::pauses::{speed, states, time_between};
 use crate::gpu::{self, GpuSampler};
+use crate::kept::{self, KeptJob};
 
 /// What `jobfence hold` knows of the idle time of live jobs.
 #[derive(Default)]
@@ -44,7 +45,7 @@ impl IdleSampler {
         let noted = JobRecords::existing(&config.run_dir).ok().flatten();
         let mut jobs: BTreeMap<String, Vec<&LivingStep<'_>>> = BTreeMap::new();
         for step in steps {
-            let key = gpu::key(step.node.as_deref(), step.uid, &step.job);
+            let key = kept::key(step.node.as_deref(), step.uid, &step.job);
             jobs.entry(key).or_default().push(step);
         }
         let mut wanted = BTreeMap::new();
@@ -66,6 +67,7 @@ impl IdleSampler {
             let action = if knows_disks { action } else { IdleAction::Warn };
             job.activity.look(seen, passed, after);
             let idle = job.activity.idle();
+            job.longest = job.longest.max(idle.unwrap_or(0.0));
             let look = IdleLook { idle, all_idle: idle, passed, is_next };
             if let Some(step) = job.decision.look(look, after, action) {
                 let which = IdleJob { node: first.node.clone(), uid: first.uid, job: first.job.clone() };
@@ -73,7 +75,7 @@ impl IdleSampler {
                 follow(config, &which, what, (step, action), &mut job.decision, deadline);
                 job.activity.count_anew(seen);
             }
-            self.said = match files::write(&config.run_dir, job) {
+            self.said = match kept::write(&config.run_dir, job) {
                 Ok(()) => None,
                 Err(error) => {
                     let error = error.to_string();
@@ -86,16 +88,21 @@ impl IdleSampler {
         }
     }
 
+    /// What is known of the job with this key.
+    pub fn of_job(&self, key: &str) -> Option<&JobIdle> {
+        self.jobs.get(key)
+    }
+
     /// Sampling is off.
     pub fn end(&mut self, config: &Config) {
         self.take_over(&config.run_dir);
-        std::mem::take(&mut self.jobs).values().for_each(|job| files::remove(&config.run_dir, job));
+        std::mem::take(&mut self.jobs).values().for_each(|job| kept::remove(&config.run_dir, job));
     }
 
     /// Continues what an earlier process began.
     fn take_over(&mut self, run_dir: &Path) {
         if !std::mem::replace(&mut self.has_taken_over, true) {
-            let begun = files::all_living(run_dir).unwrap_or_else(|error| {
+            let begun: Vec<JobIdle> = kept::all_living(run_dir).unwrap_or_else(|error| {
                 log::error!("cannot go on with the idle times of jobs: {error}");
                 Vec::new()
             });
@@ -109,7 +116,7 @@ impl IdleSampler {
             let is_there = std::fs::symlink_metadata(&job.directory).is_ok_and(|found| found.ino() == job.inode);
             let stays = is_there && is_wanted(key);
             if !stays {
-                files::remove(run_dir, job);
+                kept::remove(run_dir, job);
             }
             stays
         });

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::energy::{self, StepEnergy};
-use crate::gpu::{self, JobGpus};
+use crate::gpu::JobGpus;
+use crate::kept;
 use crate::logged::LoggedStep;
 use crate::moment::seconds_of;
 use crate::series::Series;
@@ -69,7 +70,7 @@ impl JobRun {
         let Some(first) = self.steps.first().filter(|_| !self.is_beside_another) else { return };
         let uid = first.uid.and_then(|uid| u32::try_from(uid).ok());
         let (Some(began), Some(ended)) = (seconds_of(self.began()), seconds_of(self.ended())) else { return };
-        let kept = first.job.as_deref().and_then(|job| gpu::living(run_dir, None, uid, job));
+        let kept: Option<JobGpus> = first.job.as_deref().and_then(|job| kept::living(run_dir, None, uid, job));
         let is_its = |gpus: &&JobGpus| {
             gpus.uid == uid && gpus.started < (ended + 1) as f64 && gpus.looked > began.saturating_sub(1) as f64
         };

@@ -161,6 +161,7 @@ fn head(run: &JobRun) -> Vec<String> {
         let [busy, memory] = gpu::of_all(gpus);
         line("GPUs", busy);
         line("", memory);
+        gpus.held_idle().into_iter().for_each(|idle| line("", idle));
     }
     if let Some(energy) = run.energy {
         line("energy", energy.in_words(total.usage.cpu));

@@ -96,6 +96,8 @@ pub struct Figures<'a> {
     pub others: Option<&'a Nodes>,
     /// The limits at which it was stopped, unless its user has just read that.
     pub sentences: &'a [String],
+    /// What jobfence.service has noted, see `noted`. Empty: nothing.
+    pub noted: &'a str,
     /// Whether the user's locale is UTF-8.
     pub is_utf8: bool,
     /// The scheduler's words for requests.

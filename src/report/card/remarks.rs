@@ -34,6 +34,7 @@ impl Figures<'_> {
                 None => held + " Start fewer threads, or ask for more CPUs.",
             });
         }
+        all.extend(self.noted_remarks().map(printable));
         for (what, share) in self.waits() {
             all.push(format!("Its processes waited for {what} in {share} % of the time."));
         }

@@ -8,8 +8,8 @@ use crate::cgroup::io::DiskLimit;
 use crate::report::nodes::Nodes;
 
 /// The usage of one resource.
-struct Row {
-    label: &'static str,
+struct Row<'a> {
+    label: &'a str,
     /// In percent. `None`: it has no limit.
     share: Option<u64>,
     text: String,
@@ -20,7 +20,7 @@ impl Figures<'_> {
         self.rows().iter().flat_map(|row| self.lines_of(row)).collect()
     }
 
-    fn rows(&self) -> Vec<Row> {
+    fn rows(&self) -> Vec<Row<'_>> {
         let usage = self.usage;
         let mut rows = Vec::new();
         let mut add = |label, share, text| rows.push(Row { label, share, text });
@@ -58,6 +58,10 @@ impl Figures<'_> {
         }
         if let Some((read, written)) = usage.moved_beside_disks() {
             add("all files", None, format!("read {}, wrote {} with pipes", binary(read), binary(written)));
+        }
+        for (label, share, text) in self.noted_rows() {
+            let here = if self.nodes.is_some_and(|nodes| nodes > 1) { " on this node" } else { "" };
+            add(label, share, printable(text) + here);
         }
         // Without a limit, the title says it all.
         if let (Some(wall), Some(limit)) = (self.wall, self.time_limit) {
@@ -98,7 +102,7 @@ impl Figures<'_> {
         self.disks.iter().flat_map(of_disk).flatten().max_by_key(|(share, _)| *share)
     }
 
-    fn lines_of(&self, row: &Row) -> Vec<String> {
+    fn lines_of(&self, row: &Row<'_>) -> Vec<String> {
         const CELLS: u64 = 20;
         let (full, empty) = if self.is_utf8 { ('█', '░') } else { ('#', '.') };
         let (bar, share) = match row.share {

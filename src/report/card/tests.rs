@@ -73,6 +73,7 @@ fn figures(usage: &Usage) -> Figures<'_> {
         nodes: Some(1),
         others: None,
         sentences: &[],
+        noted: "",
         is_utf8: false,
         words: &WORDS,
     }
@@ -132,6 +133,33 @@ fn files_have_a_row_where_disks_tell_little_of_much() {
     assert_eq!(row(Some(12 * GIB), Some(3 * GIB), 8 * GIB), None, "most of it is in the row above");
     assert_eq!(row(Some(GIB / 2), Some(GIB / 4), 0), None, "little");
     assert_eq!([row(None, None, 0), row(None, Some(9 * GIB), 0)], [None, None], "not known");
+}
+
+#[test]
+fn what_only_the_service_knows_is_on_the_card() {
+    let usage = usage();
+    let noted = "GPUs\t44\t0.88 of 2 GPUs on average\nenergy\t\t2.0 Wh\n\t\tGPU 1 did \x1b nothing.\nhalf\t9";
+    let text = card(&Figures { noted, ..figures(&usage) });
+    for line in [
+        "  GPUs      #########...........   44 %  0.88 of 2 GPUs on average\n",
+        "  energy                                 2.0 Wh\n",
+        "  GPU 1 did ? nothing.\n",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    assert!(!text.contains("half"), "{text}");
+    let several = card(&Figures { noted, nodes: Some(2), ..figures(&usage) });
+    assert!(several.contains("  2.0 Wh on this node\n"), "{several}");
+    // What was held and did nothing is waste, also of a short job, and of one that was cancelled for that.
+    let of = |noted| {
+        let cancelled = Some(Exit::Status(0));
+        lines(
+            UsageCard::Wasteful,
+            None,
+            &Figures { noted, exit: cancelled, wall: Some(seconds(30)), ..figures(&usage) },
+        )
+    };
+    assert!(of("GPUs\t44\tx").is_empty() && of("\t\tIdle.").contains(&"  Idle.".to_owned()));
 }
 
 #[test]
@@ -631,6 +659,7 @@ proptest! {
             disk: Device { major: 8, minor: 0 },
             rates: IoRates { rbps: Some(bytes), wiops: Some(count), ..IoRates::default() },
         }).collect();
+        let noted = texts.1.as_deref().map(|text| format!("GPUs\t44\t{text}\n\t\t{text}")).unwrap_or_default();
         let figures = Figures {
             job: &texts.0,
             name: texts.1.as_deref(),
@@ -652,6 +681,7 @@ proptest! {
             nodes: shape.1,
             others: None,
                 sentences: &texts.2,
+            noted: &noted,
             is_utf8: yes[3],
             words: &WORDS,
         };

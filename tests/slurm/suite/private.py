@@ -9,7 +9,7 @@ from pathlib import Path
 
 from contract import kernel
 from contract.harness import (
-    IN_VAR, MIB, case, expect, expect_equal, expect_in, expect_match, fenced, running,
+    IN_VAR, MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, fenced, running,
 )
 from contract.sites import until
 from ..harness import fences_well
@@ -146,3 +146,26 @@ def private_directories_and_mpi(site):
     """What Slurm's mpi/pmix puts into TmpFS stays visible, and ranks share the job's /dev/shm."""
     with own_directories(site):
         return mpi(site)
+
+
+# The tasks of a step find each other's segment, whichever comes first.
+TASK = f"""{PYTHON} -S -c '
+import ctypes, os, time
+get = lambda flags: ctypes.CDLL(None).shmget(0x4A464E44, 4096, flags)
+if os.environ["SLURM_PROCID"] == "0":
+    print("sees" if get(0o600) >= 0 else "alone")
+    get(0o1600)
+else:
+    while get(0o600) < 0:
+        time.sleep(0.1)
+    print("shared")
+'"""
+
+
+@case
+def ipc_of_a_step(site):
+    """With PrivateIPC, the tasks of a step share System V memory, and another step of the job has none of it."""
+    site.configure(PrivateIPC="yes")
+    jobid = site.submit(site.users[0], f"for step in 1 2; do srun -n2 {TASK}; done", "-n2", "--mem-per-cpu=100")
+    expect_equal(site.wait(jobid), "COMPLETED", f"state ({site.output(jobid)})")
+    expect_equal(sorted(site.output(jobid).split()), ["alone", "alone", "shared", "shared"], "what the tasks of two steps see")

@@ -59,6 +59,7 @@ pub fn of(run: &JobRun, total: &Total) -> Judged {
         nodes: Some(1),
         others: None,
         sentences: &[],
+        noted: "",
         is_utf8: false,
         words,
     };

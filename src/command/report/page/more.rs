@@ -8,7 +8,7 @@ use jobfence::cgroup::disk::{Device, Disks};
 use jobfence::figures::DiskIo;
 use jobfence::report::card::duration as in_words;
 use jobfence::sys::dir::Dir;
-use maud::Markup;
+use maud::{Markup, html};
 
 use super::parts::{Cell, UNKNOWN, bytes, folded, of, percent, seconds, step_name, table};
 use crate::gpu::JobGpus;
@@ -165,7 +165,10 @@ pub fn gpus(gpus: &JobGpus) -> Markup {
             Cell::number(gpu.slowed.map(seconds)),
         ]
     });
-    table("What the job's GPUs did", &heads, rows)
+    html! {
+        (table("What the job's GPUs did", &heads, rows))
+        @if let Some(idle) = gpus.held_idle() { p { (idle) "." } }
+    }
 }
 
 #[cfg(test)]

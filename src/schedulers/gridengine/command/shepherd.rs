@@ -33,7 +33,7 @@ use jobfence::error::Error;
 use jobfence::host::Host;
 use jobfence::job::{Cpus, Id};
 use jobfence::launch::Answer;
-use jobfence::private::PrivateDirs;
+use jobfence::private::{PrivateDirs, ipc};
 use jobfence::record::job::JobRecords;
 use jobfence::report::account::Exit;
 use jobfence::requests::{Requests, UserRequests};
@@ -182,8 +182,11 @@ impl FencedJob {
             log::warn!("job {}: cannot tell it of its limits: {error}", self.spooled.job);
         }
         let call_bytes = Dir::open("/proc").ok().and_then(|proc| CallBytes::begin(&proc));
-        let private = self.job.1.private().cloned();
-        let enter = || private.as_ref().map_or(Ok(()), |private| private.enter(&scratch(&self.spooled, private)));
+        let (private, is_ipc_private) = (self.job.1.private().cloned(), self.job.1.is_ipc_private());
+        let enter = || {
+            ipc::enter(is_ipc_private)?;
+            private.as_ref().map_or(Ok(()), |private| private.enter(&scratch(&self.spooled, private)))
+        };
         let live = &mut self.job.1;
         let started = ShepherdProcess::start(program, name, spool.user, |pid| attach(live, pid), enter);
         let how = started.and_then(|mut child| self.watch(spool, &mut child));

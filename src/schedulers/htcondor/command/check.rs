@@ -42,7 +42,7 @@ pub fn look(startd: &SchedulerDaemon, loaded: &Loaded, rows: &mut Rows, verdict:
     private::refuse(
         loaded,
         "HTCondor",
-        "HTCondor has MOUNT_UNDER_SCRATCH and MOUNT_PRIVATE_DEV_SHM for that",
+        "HTCondor itself starts the job's processes, and has MOUNT_UNDER_SCRATCH and MOUNT_PRIVATE_DEV_SHM for directories",
         rows,
         verdict,
     );

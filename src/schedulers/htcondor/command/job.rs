@@ -170,6 +170,8 @@ fn lines(hierarchy: &Hierarchy, place: &Place, when: UsageCard, how: Exit, began
         nodes: Some(nodes),
         others: None,
         sentences: &[],
+        // Only root can read it, and this is the job's user.
+        noted: "",
         is_utf8: card::is_utf8(variable),
         words: &WORDS,
     };

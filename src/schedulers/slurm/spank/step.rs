@@ -22,6 +22,7 @@ use crate::job::{Grant, JobKey};
 use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported};
 use crate::log;
 use crate::policy::{self, Plan};
+use crate::private::ipc;
 use crate::record::job::{JobRecord, JobRecords};
 use crate::record::noted::Noted;
 use crate::record::tracked::{self, Tracker};
@@ -245,9 +246,12 @@ fn build(
     };
     let has_tasks = *kind != StepKind::Extern;
     let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, topology);
-    let Begun { mut fence, plan, leftovers, private } = begin.open(plan)?;
+    let Begun { mut fence, plan, leftovers, private: dirs } = begin.open(plan)?;
     let mark = |fence: &Fence| spank.setenv(environment::STEP, &tracked::mark(&host.boot_id, fence.owner()));
-    if let Err(error) = environment::tell(spank, config, &plan, &fence).and_then(|()| mark(&fence)) {
+    // The tasks are forked by this thread.
+    let own_ipc = || ipc::enter(has_tasks && ipc::is_wanted(config));
+    let told = environment::tell(spank, config, &plan, &fence).and_then(|()| mark(&fence));
+    if let Err(error) = told.and_then(|()| own_ipc()) {
         launch::begin::abandon(host, &mut fence, config);
         return Err(error.into());
     }
@@ -294,7 +298,7 @@ fn build(
         card,
         hand_over,
         ended: false,
-        private: private.map(|dirs| PrivateStep::from_spank(spank, dirs)),
+        private: dirs.map(|dirs| PrivateStep::from_spank(spank, dirs)),
     })
 }
 
