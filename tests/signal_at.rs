@@ -35,6 +35,11 @@ with open(sys.argv[1], 'wb') as file:
     for _ in range(150):
         file.write(bytes(1 << 20))
     os.fsync(file.fileno())
+for _ in range(3):
+    # What is read again is active, and the kernel takes it back all the same.
+    with open(sys.argv[1], 'rb') as file:
+        while file.read(1 << 20):
+            pass
 print('cached', flush=True)
 time.sleep(1000)
 ";

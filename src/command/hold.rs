@@ -317,17 +317,21 @@ fn is_asked_to_end(
     patience: Duration,
 ) -> Result<bool, Failure> {
     let deadline = Instant::now() + patience;
+    let mut has_heard = false;
     loop {
         if ends.read_signal()?.is_some() {
             return Ok(true);
         }
         sampler.gpus.hear();
         let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        // However much there is to do: each time, all are heard once.
+        if left.is_zero() && std::mem::replace(&mut has_heard, true) {
             return Ok(false);
         }
         let rest = reports.as_ref().map(OwnReports::pause).filter(|rest| !rest.is_zero()).unwrap_or(Duration::MAX);
-        let timeout = PollTimeout::try_from(left.min(rest).min(Duration::from_secs(60)) + Duration::from_millis(1))?;
+        let wait = left.min(rest).min(Duration::from_secs(60));
+        let timeout = if left.is_zero() { Duration::ZERO } else { wait + Duration::from_millis(1) };
+        let timeout = PollTimeout::try_from(timeout)?;
         let mut fds = vec![PollFd::new(ends.as_fd(), PollFlags::POLLIN)];
         fds.extend(moves.map(|moves| PollFd::new(moves.fd(), PollFlags::POLLIN)));
         fds.extend(sampler.gpus.fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));

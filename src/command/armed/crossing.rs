@@ -52,13 +52,12 @@ impl Crossing {
             self.is_above &= levels.iter().any(|level| level.left(below) == 0);
             return None;
         };
-        // A step that is above when its minute is over is told nothing new.
-        let is_new = !std::mem::replace(&mut self.is_above, true);
+        // Another crossing within the minute is said when the minute is over, if memory is still there.
         let may_say = self.said.is_none_or(|said| now.saturating_duration_since(said) >= LEAST);
-        if !is_new || !may_say {
+        if self.is_above || !may_say {
             return None;
         }
-        self.said = Some(now);
+        (self.is_above, self.said) = (true, Some(now));
         Some(highest)
     }
 }
@@ -104,6 +103,8 @@ mod tests {
     fn a_step_in_a_circle_is_told_once_a_minute() {
         let circle = (0..600).map(|second| if second % 2 == 0 { 950 } else { 0 });
         assert_eq!(said(circle), (0..10).map(|minute| 60 * minute).collect::<Vec<_>>());
+        let again_and_above = [950, 0].into_iter().chain(std::iter::repeat_n(950, 200));
+        assert_eq!(said(again_and_above), [0, 60], "a crossing within the minute is said late, and not never");
     }
 
     #[test]

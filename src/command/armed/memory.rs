@@ -80,7 +80,8 @@ impl StepMemory {
             look.levels.push(MemoryUse { used: used.saturating_sub(cached), limit });
             limited.push((dir, limit));
         }
-        if self.version == Version::V1 && is_below && may_be_told {
+        // Without a limit there is no threshold, and one may be set later.
+        if self.version == Version::V1 && is_below && may_be_told && !limited.is_empty() {
             look.is_told = self.ask(share, &limited);
         }
         Some(look)
@@ -118,11 +119,17 @@ fn number(path: &Path) -> Option<u64> {
     std::fs::symlink_metadata(path).ok().map(|found| found.ino())
 }
 
-/// Page cache that the kernel takes back first.
+/// Page cache of files, all of which the kernel takes back before it kills. What is read again and again is active. Files in tmpfs are not
+/// in these figures.
 fn cached(dir: &Dir, version: Version) -> u64 {
-    let key = if version == Version::V2 { "inactive_file " } else { "total_inactive_file " };
+    let before = if version == Version::V2 { "" } else { "total_" };
     let text = dir.read_table("memory.stat").unwrap_or_default();
-    text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok()).unwrap_or(0)
+    let bytes = |line: &str| {
+        let (key, bytes) = line.split_once(' ')?;
+        let key = key.strip_prefix(before)?;
+        matches!(key, "inactive_file" | "active_file").then(|| bytes.trim().parse::<u64>().ok())?
+    };
+    text.lines().filter_map(bytes).sum()
 }
 
 fn new_event() -> Option<OwnedFd> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The steps of this node with `SignalAt`, between the other work of `jobfence hold`. Without such a step there is no wake-up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -26,6 +26,12 @@ use crate::table::printable;
 const SEARCHES: [Duration; 4] =
     [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(3), Duration::from_secs(8)];
 
+/// The time between two searches: each reads all records.
+const BETWEEN: Duration = Duration::from_secs(1);
+
+/// After looks at many steps, so many times as long as they took is for other work.
+const REST: u32 = 4;
+
 /// The most steps that are watched, and the most of them of which the kernel tells, each with a descriptor: systemd gives a service 1024.
 const MOST: usize = 4000;
 const MOST_NOTICED: usize = 700;
@@ -44,6 +50,8 @@ pub struct ArmedWatch {
     steps: BTreeMap<(PathBuf, u64), ArmedStep>,
     /// When to look for new ones.
     searches: Vec<Instant>,
+    /// When that was done last.
+    searched: Option<Instant>,
     /// The processes that speak now, each with the step's name.
     speaking: Vec<(Pid, String)>,
 }
@@ -59,18 +67,25 @@ struct ArmedStep {
     crossing: Crossing,
     /// When to look at it. `None`: when the kernel tells.
     next: Option<Instant>,
+    /// When that was done last.
+    looked: Option<Instant>,
 }
 
 impl ArmedWatch {
     /// A step with `SignalAt` has begun.
     pub fn ring(&mut self) {
-        let now = Instant::now();
-        self.searches = SEARCHES.iter().map(|wait| now + *wait).collect();
+        let begin = self.next_search();
+        self.searches = SEARCHES.iter().map(|wait| begin + *wait).collect();
     }
 
     /// Looks for such steps once, also for those of which nobody told.
     pub fn search_soon(&mut self) {
-        self.searches.push(Instant::now());
+        self.searches.push(self.next_search());
+    }
+
+    fn next_search(&self) -> Instant {
+        let now = Instant::now();
+        self.searched.map_or(now, |searched| now.max(searched + BETWEEN))
     }
 
     /// The time until something is to be done. `None`: nothing is.
@@ -92,7 +107,8 @@ impl ArmedWatch {
         let waiting = self.steps.values_mut().filter(|step| step.next.is_none() && step.memory.event().is_some());
         for (step, _) in waiting.zip(ready).filter(|(_, is_ready)| **is_ready) {
             step.memory.hear();
-            step.next = Some(now);
+            // It tells of each crossing in both directions, and a program can cross as often as it likes.
+            step.next = Some(step.looked.map_or(now, |looked| now.max(looked + SHORTEST)));
         }
     }
 
@@ -109,6 +125,7 @@ impl ArmedWatch {
         if self.searches.iter().any(is_due) {
             self.searches.retain(|due| !is_due(due));
             self.search(config);
+            self.searched = Some(Instant::now());
         }
         let mut noticed = self.events().count();
         let due: Vec<_> = self
@@ -117,34 +134,53 @@ impl ArmedWatch {
             .filter(|(_, step)| step.next.as_ref().is_some_and(is_due))
             .map(|(key, _)| key.clone())
             .collect();
-        for key in due {
-            let others = self.steps.values().any(|step| self.steps.get(&key).is_some_and(|own| step.is_beside(own)));
-            let Some(step) = self.steps.get_mut(&key) else { continue };
+        let with_tasks = if due.is_empty() { BTreeSet::new() } else { self.jobs_with_tasks() };
+        for key in &due {
+            let Some(step) = self.steps.get_mut(key) else { continue };
             let Some(look) = step.memory.look(step.signal_at.share, noticed < MOST_NOTICED) else {
-                self.steps.remove(&key);
+                self.steps.remove(key);
                 continue;
             };
             noticed += usize::from(look.is_told);
-            let crossed = step.follow(&look);
             // A batch script whose steps are told reads it only if it gets the signal.
-            if let Some(level) = crossed.filter(|_| !others || step.signals().is_some()) {
+            let is_told_by_others = step.step == BATCH && with_tasks.contains(&(step.job.clone(), step.uid));
+            if let Some(level) = step.follow(&look, !is_told_by_others || step.signals().is_some()) {
                 let (word, name) = (step.word(level), step.name());
                 self.speak(&word, name);
             }
         }
+        let rested = Instant::now() + now.elapsed() * REST;
+        for key in &due {
+            if let Some(next) = self.steps.get_mut(key).and_then(|step| step.next.as_mut()) {
+                *next = rested.max(*next);
+            }
+        }
+    }
+
+    /// The jobs with a step beside their batch script.
+    fn jobs_with_tasks(&self) -> BTreeSet<(String, u32)> {
+        let beside = self.steps.values().filter(|step| step.step != BATCH);
+        beside.map(|step| (step.job.clone(), step.uid)).collect()
     }
 
     fn search(&mut self, config: &Config) {
         let Ok((host, _)) = Host::read_what_there_is(config) else { return };
         let recorded = Recorded::read(&config.run_dir, &WantedSteps::default(), &mut Vec::new());
-        let (steps, _) = find(&host, ALL, &recorded, &WantedSteps::default());
+        let (steps, unseen) = find(&host, ALL, &recorded, &WantedSteps::default());
+        let mut found = BTreeSet::new();
         for step in steps.iter().filter(|step| step.step != EXTERN) {
-            if self.steps.len() < MOST
-                && let Some(armed) = ArmedStep::of_living(step)
-                && let Some(key) = armed.memory.directory()
-            {
-                self.steps.entry(key.clone()).or_insert(armed);
+            let Some(armed) = ArmedStep::of_living(step) else { continue };
+            let Some(key) = armed.memory.directory().cloned() else { continue };
+            found.insert(key.clone());
+            if let Some(known) = self.steps.get_mut(&key) {
+                known.take_over(armed.signal_at);
+            } else if self.steps.len() < MOST {
+                self.steps.insert(key, armed);
             }
+        }
+        // The kernel does not tell of the end of a step whose job goes on.
+        if unseen.is_empty() {
+            self.steps.retain(|key, _| found.contains(key));
         }
     }
 
@@ -188,19 +224,22 @@ impl ArmedStep {
             memory: StepMemory::of_step(step)?,
             crossing: Crossing::default(),
             next: Some(Instant::now()),
+            looked: None,
         })
     }
 
-    /// Whether this is a step with tasks of the job whose batch script is `other`.
-    fn is_beside(&self, other: &Self) -> bool {
-        other.step == BATCH && self.step != BATCH && self.job == other.job && self.uid == other.uid
+    /// It was found again. The site may have changed what holds for it, and its limits may have changed, too.
+    fn take_over(&mut self, signal_at: SignalAt) {
+        self.signal_at = signal_at;
+        self.next = Some(self.next.map_or_else(Instant::now, |next| next.min(Instant::now())));
     }
 
-    /// What follows from a look.
-    fn follow(&mut self, look: &MemoryLook) -> Option<MemoryUse> {
+    /// What follows from a look. `is_heard`: whether its user would be told.
+    fn follow(&mut self, look: &MemoryLook, is_heard: bool) -> Option<MemoryUse> {
         let (now, share) = (Instant::now(), self.signal_at.share);
+        self.looked = Some(now);
         self.next = (!look.is_told).then(|| now + pause(&look.levels, share).min(LONGEST));
-        self.crossing.look(&look.levels, share, now)
+        is_heard.then(|| self.crossing.look(&look.levels, share, now))?
     }
 
     /// Which signal its processes get: under Slurm either the batch shell or the tasks.
