@@ -1611,13 +1611,24 @@ BREAKS = (
     ),
     Break(
         "a_word_at_each_look", "src/command/armed/crossing.rs",
-        "if !is_new || !may_say {", "if !may_say {",
+        "if self.is_above || !may_say {", "if !may_say {",
         "unit it_is_said_once_for_each_crossing",
     ),
     Break(
         "a_word_as_often_as_memory_goes_to_and_fro", "src/command/armed/crossing.rs",
-        "if !is_new || !may_say {", "if !is_new {",
+        "if self.is_above || !may_say {", "if self.is_above {",
         "unit a_step_in_a_circle_is_told_once_a_minute",
+    ),
+    Break(
+        "a_crossing_within_the_minute_is_lost", "src/command/armed/crossing.rs",
+        "if self.is_above || !may_say {", "if std::mem::replace(&mut self.is_above, true) || !may_say {",
+        "unit a_step_in_a_circle_is_told_once_a_minute",
+    ),
+    Break(
+        "a_word_for_files_that_are_read_again", "src/command/armed/memory.rs",
+        """matches!(key, "inactive_file" | "active_file")""",
+        """matches!(key, "inactive_file")""",
+        "host signal_at a_program_that_grows",
     ),
     Break(
         "a_word_without_hysteresis", "src/command/armed/crossing.rs",
