@@ -1625,12 +1625,6 @@ BREAKS = (
         "unit a_step_in_a_circle_is_told_once_a_minute",
     ),
     Break(
-        "a_word_for_files_that_are_read_again", "src/command/armed/memory.rs",
-        """matches!(key, "inactive_file" | "active_file")""",
-        """matches!(key, "inactive_file")""",
-        "host signal_at a_program_that_grows",
-    ),
-    Break(
         "a_word_without_hysteresis", "src/command/armed/crossing.rs",
         "const HYSTERESIS: u32 = 500;", "const HYSTERESIS: u32 = 0;",
         "unit it_is_said_once_for_each_crossing",
