@@ -72,7 +72,9 @@ fn with_an_ipc_namespace_of_its_own_a_command_keeps_the_sites_bounds() {
     let look = "readlink /proc/self/ns/ipc; cd /proc/sys; cat kernel/msgmnb kernel/sem fs/mqueue/msg_max";
     for is_private in [true, false] {
         let mut unshare = Command::new("unshare");
-        unshare.args(["--ipc", "sh", "-c", script, env!("CARGO_BIN_EXE_jobfence")]).args(site.command("run").get_args());
+        unshare
+            .args(["--ipc", "sh", "-c", script, env!("CARGO_BIN_EXE_jobfence")])
+            .args(site.command("run").get_args());
         unshare.args(["-o", if is_private { "PrivateIPC=yes" } else { "PrivateIPC=no" }]);
         let done = unshare.args(["--", "sh", "-c", look]).output().unwrap();
         if err(&done).contains("unshare failed") {

@@ -1640,6 +1640,26 @@ BREAKS = (
         "unit the_groups_of_tasks_get_the_signal",
     ),
     Break(
+        "a_user_stops_all_who_speak", "src/command/armed/speakers.rs",
+        "self.speaking.len() < MOST && of_user < MOST_OF_USER", "self.speaking.len() < MOST",
+        "unit a_user_who_stops_those_who_speak",
+    ),
+    Break(
+        "a_stopped_speaker_is_never_ended", "src/command/armed/speakers.rs",
+        "if self.begun.elapsed() >= AT_MOST {", "if false {",
+        "unit a_user_who_stops_those_who_speak",
+    ),
+    Break(
+        "a_handle_for_each_process_at_once", "src/command/armed/word.rs",
+        "meant.chunks(handles_at_once())", "meant.chunks(1 << 20)",
+        "unit a_step_with_more_processes_than_descriptors",
+    ),
+    Break(
+        "another_step_of_the_name_has_the_signal", "src/command/armed/word.rs",
+        "stat.st_ino == word.inode", "true",
+        "unit a_step_with_more_processes_than_descriptors",
+    ),
+    Break(
         "a_signal_that_no_program_can_catch", "src/config/signal_at.rs",
         "if found.is_none() && (to_batch_shell || rest.contains(':')) {", "if false {",
         "unit values_as_people_write_them",

@@ -11,14 +11,12 @@ use jobfence::config::{Config, Mode, SignalAt};
 use jobfence::fence::living::{LivingStep, Recorded, WantedSteps, find};
 use jobfence::host::Host;
 use jobfence::schedulers::ALL;
-use nix::errno::Errno;
 use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
 
 use super::crossing::{Crossing, LONGEST, MemoryUse, SHORTEST, pause};
 use super::memory::{MemoryLook, StepMemory};
-use super::word::{self, Announcement};
+use super::speakers::Speakers;
+use super::word::Announcement;
 use crate::living::user_name;
 use crate::table::printable;
 
@@ -29,9 +27,6 @@ const SEARCHES: [Duration; 4] =
 /// The most steps that are watched, and the most of them of which the kernel tells, each with a descriptor: systemd gives a service 1024.
 const MOST: usize = 4000;
 const MOST_NOTICED: usize = 700;
-
-/// The most processes that speak at once.
-const MOST_SPEAKING: usize = 64;
 
 /// Slurm's names of the step of the batch script, and of the one without tasks.
 const BATCH: &str = "batch";
@@ -44,8 +39,8 @@ pub struct ArmedWatch {
     steps: BTreeMap<(PathBuf, u64), ArmedStep>,
     /// When to look for new ones.
     searches: Vec<Instant>,
-    /// The processes that speak now, each with the step's name.
-    speaking: Vec<(Pid, String)>,
+    /// The processes that speak now.
+    speakers: Speakers,
 }
 
 struct ArmedStep {
@@ -76,7 +71,7 @@ impl ArmedWatch {
     /// The time until something is to be done. `None`: nothing is.
     pub fn wait(&self) -> Option<Duration> {
         let now = Instant::now();
-        let speaking = (!self.speaking.is_empty()).then_some(SHORTEST);
+        let speaking = self.speakers.are_busy().then_some(SHORTEST);
         let due = self.steps.values().filter_map(|step| step.next).chain(self.searches.iter().copied());
         due.map(|due| due.saturating_duration_since(now)).chain(speaking).min()
     }
@@ -98,7 +93,7 @@ impl ArmedWatch {
 
     /// Does what is due.
     pub fn look(&mut self, config: &Config) {
-        self.reap();
+        self.speakers.look();
         if config.mode != Mode::Enforce {
             self.steps.clear();
             self.searches.clear();
@@ -129,7 +124,7 @@ impl ArmedWatch {
             // A batch script whose steps are told reads it only if it gets the signal.
             if let Some(level) = crossed.filter(|_| !others || step.signals().is_some()) {
                 let (word, name) = (step.word(level), step.name());
-                self.speak(&word, name);
+                self.speak(word, name);
             }
         }
     }
@@ -148,30 +143,10 @@ impl ArmedWatch {
         }
     }
 
-    fn speak(&mut self, word: &Announcement, name: String) {
+    fn speak(&mut self, word: Announcement, name: String) {
         let signal = word.signal.map_or_else(String::new, |signal| format!("; it gets {signal}"));
         log::info!("{name} of {}: its memory comes near its limit (SignalAt){signal}", user_name(word.uid));
-        if self.speaking.len() >= MOST_SPEAKING {
-            log::error!("{name}: its user is not told, since {MOST_SPEAKING} others are being told and do not read");
-            return;
-        }
-        match word::start(word) {
-            Ok(child) => self.speaking.push((child, name)),
-            Err(errno) => log::error!("{name}: its user is not told: fork: {}", errno.desc()),
-        }
-    }
-
-    fn reap(&mut self) {
-        self.speaking.retain(|(child, name)| match waitpid(*child, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => true,
-            Err(_) => false,
-            Ok(status) => {
-                if let Some(why) = word::failure(status) {
-                    log::warn!("{name}: SignalAt: {why}");
-                }
-                false
-            }
-        });
+        self.speakers.add(word, name);
     }
 }
 
@@ -216,9 +191,11 @@ impl ArmedStep {
     fn word(&self, level: MemoryUse) -> Announcement {
         let node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
         let signal = self.signals();
+        let (directory, inode) = self.memory.directory().cloned().unwrap_or_default();
         Announcement {
             uid: self.uid,
-            directory: self.memory.directory().map(|(path, _)| path.clone()).unwrap_or_default(),
+            directory,
+            inode,
             sentence: sentence(&self.name(), &node, level, self.signal_at, signal),
             signal,
             to_first_alone: self.signal_at.to_batch_shell,
