@@ -1631,8 +1631,13 @@ BREAKS = (
     ),
     Break(
         "the_script_has_the_signal_of_its_tasks", "src/command/armed/watch.rs",
-        "self.is_opened || (self.step == BATCH) == self.signal_at.to_batch_shell", "true",
+        "is_opened || is_shell(step) == to_shell", "true",
         "slurm a_word_before_memory_ends",
+    ),
+    Break(
+        "the_shell_of_salloc_has_the_signal_of_its_tasks", "src/command/armed/watch.rs",
+        'const SHELLS: [&str; 2] = ["batch", "interactive"];', 'const SHELLS: [&str; 2] = ["batch", "batch"];',
+        "unit a_shell_gets_the_signal_if_that_is_asked_for",
     ),
     Break(
         "children_of_the_shell_have_its_signal", "src/command/armed/word.rs",

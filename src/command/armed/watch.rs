@@ -28,8 +28,10 @@ const SEARCHES: [Duration; 4] =
 const MOST: usize = 4000;
 const MOST_NOTICED: usize = 700;
 
-/// Slurm's names of the step of the batch script, and of the one without tasks.
-const BATCH: &str = "batch";
+/// Slurm's names of the steps of a shell, which starts the steps with tasks: of the batch script, and of `salloc`.
+const SHELLS: [&str; 2] = ["batch", "interactive"];
+
+/// Its name of the step without tasks.
 const EXTERN: &str = "extern";
 
 /// All steps with `SignalAt`.
@@ -166,9 +168,9 @@ impl ArmedStep {
         })
     }
 
-    /// Whether this is a step with tasks of the job whose batch script is `other`.
+    /// Whether this is a step with tasks of the job whose shell is `other`.
     fn is_beside(&self, other: &Self) -> bool {
-        other.step == BATCH && self.step != BATCH && self.job == other.job && self.uid == other.uid
+        is_shell(&other.step) && !is_shell(&self.step) && self.job == other.job && self.uid == other.uid
     }
 
     /// What follows from a look.
@@ -178,9 +180,9 @@ impl ArmedStep {
         self.crossing.look(&look.levels, share, now)
     }
 
-    /// Which signal its processes get: under Slurm either the batch shell or the tasks.
+    /// Which signal its processes get.
     fn signals(&self) -> Option<Signal> {
-        let is_meant = self.is_opened || (self.step == BATCH) == self.signal_at.to_batch_shell;
+        let is_meant = is_meant(&self.step, self.is_opened, self.signal_at.to_batch_shell);
         self.signal_at.signal.filter(|_| is_meant).and_then(|signal| Signal::try_from(signal).ok())
     }
 
@@ -201,6 +203,15 @@ impl ArmedStep {
             to_first_alone: self.signal_at.to_batch_shell,
         }
     }
+}
+
+fn is_shell(step: &str) -> bool {
+    SHELLS.contains(&step)
+}
+
+/// Whether a step's processes get the signal: under Slurm either the shell or the tasks.
+fn is_meant(step: &str, is_opened: bool, to_shell: bool) -> bool {
+    is_opened || is_shell(step) == to_shell
 }
 
 fn sentence(name: &str, node: &str, level: MemoryUse, signal_at: SignalAt, signal: Option<Signal>) -> String {
@@ -225,5 +236,13 @@ mod tests {
                      kernel kills it.";
         assert_eq!(said("mem:90%", None), first);
         assert_eq!(said("mem:90%:USR1", Some(Signal::SIGUSR1)), format!("{first} It gets SIGUSR1 now."));
+    }
+
+    #[test]
+    fn a_shell_gets_the_signal_if_that_is_asked_for_and_tasks_otherwise() {
+        let meant = |to_shell| ["batch", "interactive", "0", "17"].map(|step| is_meant(step, false, to_shell));
+        assert_eq!(meant(false), [false, false, true, true]);
+        assert_eq!(meant(true), [true, true, false, false]);
+        assert!(is_meant("0", true, true) && is_meant("0", true, false), "other schedulers have no steps");
     }
 }
