@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 
 mod common;
 
-/// Grows to three fifths of 200 MiB, waits for the signal as long as it takes, and grows on until it is killed.
+/// Grows to three fifths of 200 MiB, waits for the signal and for a line as long as it takes, and grows on until it is killed.
 const GROWS: &str = "
 import signal, time
 kept, saved = [], []
@@ -22,6 +22,7 @@ while len(kept) < 12:
     kept.append(b'x' * (10 << 20))
 while not saved:
     time.sleep(0.01)
+input()
 while True:
     kept.append(b'x' * (10 << 20))
 ";
@@ -102,9 +103,13 @@ impl Site {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
         self.out(&["attach", "--job", job, &child.id().to_string()]);
-        child.stdin.take().unwrap().write_all(b"\n").unwrap();
         self.children.push(child);
+        self.go_on(self.children.len() - 1);
         self.children.len() - 1
+    }
+
+    fn go_on(&mut self, program: usize) {
+        self.children[program].stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 
     fn errors(&self, job: &str) -> String {
@@ -138,7 +143,10 @@ fn a_program_that_grows_has_its_signal_and_a_sentence_before_it_is_killed() {
     assert_eq!(&cached, b"cached\n");
     let grows = site.run("7", GROWS, "mem:50%:USR1");
     assert!(site.out(&["show", "7"]).contains("mem:50%:USR1"));
+    // The sentence and the signal come in any order.
+    common::until("the sentence", || !site.errors("7").is_empty());
     let mut said = String::new();
+    site.go_on(grows);
     site.children[grows].stdout.as_mut().unwrap().read_to_string(&mut said).unwrap();
     let ended = site.children[grows].wait().unwrap();
     assert_eq!((said.as_str(), ended.signal()), ("saved\n", Some(9)), "{}\n{}", site.errors("7"), site.said());
@@ -152,14 +160,16 @@ fn a_program_that_grows_has_its_signal_and_a_sentence_before_it_is_killed() {
     assert_eq!(errors.lines().count(), 1, "{errors}");
     // It has had at least as much time as the other.
     assert_eq!((site.errors("8").as_str(), site.children[reads].try_wait().unwrap()), ("", None), "{}", site.said());
+    assert!(!site.said().contains("job 8 "), "{}", site.said());
 }
 
 #[test]
 fn without_a_signal_there_is_a_sentence_alone() {
     let Some(mut site) = Site::new("sentence") else { return };
     site.hold();
-    let grows = site.run("7", GROWS, "mem:50%");
+    site.run("7", GROWS, "mem:50%");
     common::until("the sentence", || !site.errors("7").is_empty());
     assert!(site.errors("7").ends_with("At the limit the kernel kills it.\n"), "{}", site.errors("7"));
-    assert_eq!(site.children[grows].try_wait().unwrap(), None);
+    let said = site.said();
+    assert!(said.contains("its memory comes near its limit (SignalAt)") && !said.contains("it gets"), "{said}");
 }

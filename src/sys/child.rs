@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, Pid, getppid, pipe2, read, setsid, write};
+use nix::unistd::{ForkResult, Pid, SysconfVar, getppid, pipe2, read, setsid, sysconf, write};
 
 use super::dir::Dir;
 use crate::error::{Error, Result};
@@ -91,6 +91,20 @@ pub fn leave_descriptors() -> nix::Result<()> {
         unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
     done
+}
+
+/// To be called in a child that becomes no program: closes all descriptors but the first three, also those that are closed at an exec.
+pub fn close_descriptors() {
+    // SAFETY: close_range takes two numbers and no flags. The child uses no descriptor of its parent's after this.
+    if unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) } == 0 {
+        return;
+    }
+    // Before Linux 5.9, or a filter forbids it.
+    let most = sysconf(SysconfVar::OPEN_MAX).ok().flatten().and_then(|most| i32::try_from(most).ok());
+    for fd in 3..most.unwrap_or(1024).min(1 << 20) {
+        // SAFETY: close takes a number, whether or not it is a descriptor. As above, nothing of the child uses it.
+        unsafe { libc::close(fd) };
+    }
 }
 
 /// A child that runs nothing before its parent has placed it, and then becomes a program.

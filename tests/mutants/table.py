@@ -1636,13 +1636,38 @@ BREAKS = (
     ),
     Break(
         "the_script_has_the_signal_of_its_tasks", "src/command/armed/watch.rs",
-        "self.is_opened || (self.step == BATCH) == self.signal_at.to_batch_shell", "true",
+        "is_opened || is_shell(step) == to_shell", "true",
         "slurm a_word_before_memory_ends",
+    ),
+    Break(
+        "the_shell_of_salloc_has_the_signal_of_its_tasks", "src/command/armed/watch.rs",
+        'const SHELLS: [&str; 2] = ["batch", "interactive"];', 'const SHELLS: [&str; 2] = ["batch", "batch"];',
+        "unit a_shell_gets_the_signal_if_that_is_asked_for",
     ),
     Break(
         "children_of_the_shell_have_its_signal", "src/command/armed/word.rs",
         "if to_first_alone {", "if false {",
         "unit the_groups_of_tasks_get_the_signal",
+    ),
+    Break(
+        "a_user_stops_all_who_speak", "src/command/armed/speakers.rs",
+        "self.speaking.len() < MOST && of_user < MOST_OF_USER", "self.speaking.len() < MOST",
+        "unit a_user_who_stops_those_who_speak",
+    ),
+    Break(
+        "a_stopped_speaker_is_never_ended", "src/command/armed/speakers.rs",
+        "if self.begun.elapsed() >= AT_MOST {", "if false {",
+        "unit a_user_who_stops_those_who_speak",
+    ),
+    Break(
+        "a_handle_for_each_process_at_once", "src/command/armed/word.rs",
+        "meant.chunks(handles_at_once())", "meant.chunks(1 << 20)",
+        "unit a_step_with_more_processes_than_descriptors",
+    ),
+    Break(
+        "another_step_of_the_name_has_the_signal", "src/command/armed/word.rs",
+        "stat.st_ino == word.inode", "true",
+        "unit a_step_with_more_processes_than_descriptors",
     ),
     Break(
         "a_signal_that_no_program_can_catch", "src/config/signal_at.rs",

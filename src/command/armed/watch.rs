@@ -11,14 +11,12 @@ use jobfence::config::{Config, Mode, SignalAt};
 use jobfence::fence::living::{LivingStep, Recorded, WantedSteps, find};
 use jobfence::host::Host;
 use jobfence::schedulers::ALL;
-use nix::errno::Errno;
 use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
 
 use super::crossing::{Crossing, LONGEST, MemoryUse, SHORTEST, pause};
 use super::memory::{MemoryLook, StepMemory};
-use super::word::{self, Announcement};
+use super::speakers::Speakers;
+use super::word::Announcement;
 use crate::living::user_name;
 use crate::table::printable;
 
@@ -36,11 +34,10 @@ const REST: u32 = 4;
 const MOST: usize = 4000;
 const MOST_NOTICED: usize = 700;
 
-/// The most processes that speak at once.
-const MOST_SPEAKING: usize = 64;
+/// Slurm's names of the steps of a shell, which starts the steps with tasks: of the batch script, and of `salloc`.
+const SHELLS: [&str; 2] = ["batch", "interactive"];
 
-/// Slurm's names of the step of the batch script, and of the one without tasks.
-const BATCH: &str = "batch";
+/// Its name of the step without tasks.
 const EXTERN: &str = "extern";
 
 /// All steps with `SignalAt`.
@@ -52,8 +49,8 @@ pub struct ArmedWatch {
     searches: Vec<Instant>,
     /// When that was done last.
     searched: Option<Instant>,
-    /// The processes that speak now, each with the step's name.
-    speaking: Vec<(Pid, String)>,
+    /// The processes that speak now.
+    speakers: Speakers,
 }
 
 struct ArmedStep {
@@ -91,7 +88,7 @@ impl ArmedWatch {
     /// The time until something is to be done. `None`: nothing is.
     pub fn wait(&self) -> Option<Duration> {
         let now = Instant::now();
-        let speaking = (!self.speaking.is_empty()).then_some(SHORTEST);
+        let speaking = self.speakers.are_busy().then_some(SHORTEST);
         let due = self.steps.values().filter_map(|step| step.next).chain(self.searches.iter().copied());
         due.map(|due| due.saturating_duration_since(now)).chain(speaking).min()
     }
@@ -114,7 +111,7 @@ impl ArmedWatch {
 
     /// Does what is due.
     pub fn look(&mut self, config: &Config) {
-        self.reap();
+        self.speakers.look();
         if config.mode != Mode::Enforce {
             self.steps.clear();
             self.searches.clear();
@@ -143,10 +140,10 @@ impl ArmedWatch {
             };
             noticed += usize::from(look.is_told);
             // A batch script whose steps are told reads it only if it gets the signal.
-            let is_told_by_others = step.step == BATCH && with_tasks.contains(&(step.job.clone(), step.uid));
+            let is_told_by_others = is_shell(&step.step) && with_tasks.contains(&(step.job.clone(), step.uid));
             if let Some(level) = step.follow(&look, !is_told_by_others || step.signals().is_some()) {
                 let (word, name) = (step.word(level), step.name());
-                self.speak(&word, name);
+                self.speak(word, name);
             }
         }
         let rested = Instant::now() + now.elapsed() * REST;
@@ -157,9 +154,9 @@ impl ArmedWatch {
         }
     }
 
-    /// The jobs with a step beside their batch script.
+    /// The jobs with a step beside their shell.
     fn jobs_with_tasks(&self) -> BTreeSet<(String, u32)> {
-        let beside = self.steps.values().filter(|step| step.step != BATCH);
+        let beside = self.steps.values().filter(|step| !is_shell(&step.step));
         beside.map(|step| (step.job.clone(), step.uid)).collect()
     }
 
@@ -184,30 +181,10 @@ impl ArmedWatch {
         }
     }
 
-    fn speak(&mut self, word: &Announcement, name: String) {
+    fn speak(&mut self, word: Announcement, name: String) {
         let signal = word.signal.map_or_else(String::new, |signal| format!("; it gets {signal}"));
         log::info!("{name} of {}: its memory comes near its limit (SignalAt){signal}", user_name(word.uid));
-        if self.speaking.len() >= MOST_SPEAKING {
-            log::error!("{name}: its user is not told, since {MOST_SPEAKING} others are being told and do not read");
-            return;
-        }
-        match word::start(word) {
-            Ok(child) => self.speaking.push((child, name)),
-            Err(errno) => log::error!("{name}: its user is not told: fork: {}", errno.desc()),
-        }
-    }
-
-    fn reap(&mut self) {
-        self.speaking.retain(|(child, name)| match waitpid(*child, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => true,
-            Err(_) => false,
-            Ok(status) => {
-                if let Some(why) = word::failure(status) {
-                    log::warn!("{name}: SignalAt: {why}");
-                }
-                false
-            }
-        });
+        self.speakers.add(word, name);
     }
 }
 
@@ -242,9 +219,9 @@ impl ArmedStep {
         is_heard.then(|| self.crossing.look(&look.levels, share, now))?
     }
 
-    /// Which signal its processes get: under Slurm either the batch shell or the tasks.
+    /// Which signal its processes get.
     fn signals(&self) -> Option<Signal> {
-        let is_meant = self.is_opened || (self.step == BATCH) == self.signal_at.to_batch_shell;
+        let is_meant = is_meant(&self.step, self.is_opened, self.signal_at.to_batch_shell);
         self.signal_at.signal.filter(|_| is_meant).and_then(|signal| Signal::try_from(signal).ok())
     }
 
@@ -255,14 +232,25 @@ impl ArmedStep {
     fn word(&self, level: MemoryUse) -> Announcement {
         let node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
         let signal = self.signals();
+        let (directory, inode) = self.memory.directory().cloned().unwrap_or_default();
         Announcement {
             uid: self.uid,
-            directory: self.memory.directory().map(|(path, _)| path.clone()).unwrap_or_default(),
+            directory,
+            inode,
             sentence: sentence(&self.name(), &node, level, self.signal_at, signal),
             signal,
             to_first_alone: self.signal_at.to_batch_shell,
         }
     }
+}
+
+fn is_shell(step: &str) -> bool {
+    SHELLS.contains(&step)
+}
+
+/// Whether a step's processes get the signal: under Slurm either the shell or the tasks.
+fn is_meant(step: &str, is_opened: bool, to_shell: bool) -> bool {
+    is_opened || is_shell(step) == to_shell
 }
 
 fn sentence(name: &str, node: &str, level: MemoryUse, signal_at: SignalAt, signal: Option<Signal>) -> String {
@@ -287,5 +275,13 @@ mod tests {
                      kernel kills it.";
         assert_eq!(said("mem:90%", None), first);
         assert_eq!(said("mem:90%:USR1", Some(Signal::SIGUSR1)), format!("{first} It gets SIGUSR1 now."));
+    }
+
+    #[test]
+    fn a_shell_gets_the_signal_if_that_is_asked_for_and_tasks_otherwise() {
+        let meant = |to_shell| ["batch", "interactive", "0", "17"].map(|step| is_meant(step, false, to_shell));
+        assert_eq!(meant(false), [false, false, true, true]);
+        assert_eq!(meant(true), [true, true, false, false]);
+        assert!(is_meant("0", true, true) && is_meant("0", true, false), "other schedulers have no steps");
     }
 }

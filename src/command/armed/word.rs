@@ -3,23 +3,26 @@
 //!
 //! It is a child of `jobfence hold`, which does not wait for it. It takes the user's rights first, and has no others then: so whatever the
 //! user has made of stderr is opened and written as the user could, and a signal reaches no process of another user. Opening may hang on a
-//! dead file system, so a second child writes, and the first sends the signal after a moment at the latest. An alarm ends both.
+//! dead file system, so a second child writes, and the first sends the signal after a moment at the latest. An alarm ends both,
+//! and `hold` if the user stops them.
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use jobfence::cgroup::walk;
 use jobfence::sys::child;
 use jobfence::sys::dir::Dir;
-use jobfence::sys::process::{self, Process, pidfd_open, send};
+use jobfence::sys::process::{self, Owner, Process, pidfd_open, send};
 use nix::fcntl::OFlag;
+use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Gid, Pid, Uid, setgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Pid, SysconfVar, Uid, getppid, setgroups, setresgid, setresuid, sysconf};
 
 /// After so many seconds each of the processes is ended by its alarm.
-const SECONDS: u32 = 10;
+pub const SECONDS: u32 = 10;
 
 /// How long the signal waits for the sentence.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -27,13 +30,17 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// The most processes whose stderr is tried.
 const MOST_TRIED: usize = 3;
 
+/// The most handles of processes at once.
+const MOST_HANDLES: usize = 512;
+
 /// What is to be done.
 #[derive(Debug)]
 pub struct Announcement {
     /// The user, never root.
     pub uid: u32,
-    /// The step's directory, with all below it.
+    /// The step's directory, with all below it, and its number: another step may get the name.
     pub directory: PathBuf,
+    pub inode: u64,
     pub sentence: String,
     pub signal: Option<Signal>,
     /// Whether only the first process of the step gets the signal, and not its process group.
@@ -60,22 +67,25 @@ pub fn failure(status: WaitStatus) -> Option<&'static str> {
 
 /// Starts the process. Only in a program of one thread.
 pub fn start(word: &Announcement) -> nix::Result<Pid> {
-    child::start(|| say(word))
+    let hold = Pid::this();
+    child::start(|| say(word, hold))
 }
 
-fn say(word: &Announcement) -> i32 {
+fn say(word: &Announcement, hold: Pid) -> i32 {
     nix::unistd::alarm::set(SECONDS);
+    leave_holds();
     let Ok(proc) = Dir::open("/proc") else { return NO_PROCESS };
     let found = processes(&proc, word);
     let first = firsts(&found);
     let Some(one) = first.first() else { return NO_PROCESS };
-    if !become_user(&proc, one.id.pid, word.uid) {
+    if !become_user(&proc, one.id.pid, word.uid) || !is_bound_to(hold) {
         return NO_RIGHTS;
     }
+    let this = Pid::this();
     let teller = child::start(|| {
         nix::unistd::alarm::set(SECONDS);
         let tried = first.iter().take(MOST_TRIED);
-        i32::from(!tried.into_iter().any(|process| write(&proc, process.id.pid, &word.sentence)))
+        i32::from(!is_bound_to(this) || !tried.into_iter().any(|one| write(&proc, one.id.pid, &word.sentence)))
     });
     // `None`: it has not ended.
     let is_heard = |flag| match teller.and_then(|teller| waitpid(teller, flag)) {
@@ -96,19 +106,37 @@ fn say(word: &Announcement) -> i32 {
     if heard.or_else(|| is_heard(None)) == Some(true) { 0 } else { NOT_HEARD }
 }
 
+/// What `hold` has, and a process with a user's rights must not have: its descriptors, and that the kernel spares it when memory is short.
+fn leave_holds() {
+    child::close_descriptors();
+    let _ = std::fs::write("/proc/self/oom_score_adj", "0");
+}
+
+/// The user may stop this process, but not trace it, and it ends with its parent. To be called with the user's rights, since the kernel
+/// forgets the second at a change of them (prctl(2)). `false`: the parent has ended already.
+fn is_bound_to(parent: Pid) -> bool {
+    let is_bound = prctl::set_dumpable(false).is_ok() && prctl::set_pdeathsig(Signal::SIGKILL).is_ok();
+    is_bound && getppid() == parent
+}
+
 /// The user's processes in the step.
 fn processes(proc: &Dir, word: &Announcement) -> Vec<Process> {
+    let is_users = |pid: &i32| process::uid(proc, *pid) == Some(word.uid);
+    pids(word).into_iter().filter(is_users).filter_map(|pid| process::of(proc, pid).ok().flatten()).collect()
+}
+
+/// All processes in the step. What was found counts, also if not all was seen.
+fn pids(word: &Announcement) -> BTreeSet<i32> {
     let soon = Instant::now() + Duration::from_secs(2);
-    let mut pids = Vec::new();
-    // What was found counts, also if not all was seen.
-    let _ = Dir::open(&word.directory).and_then(|dir| {
-        walk::visit(&dir, soon, &mut |dir| {
+    let mut pids = BTreeSet::new();
+    let Ok(dir) = Dir::open(&word.directory) else { return pids };
+    if dir.stat().is_ok_and(|stat| stat.st_ino == word.inode) {
+        let _ = walk::visit(&dir, soon, &mut |dir| {
             pids.extend(dir.read("cgroup.procs")?.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
             Ok(true)
-        })
-    });
-    let is_users = |pid: &i32| process::uid(proc, *pid) == Some(word.uid);
-    pids.into_iter().filter(is_users).filter_map(|pid| process::of(proc, pid).ok().flatten()).collect()
+        });
+    }
+    pids
 }
 
 /// Those that no other process of the step has started: the tasks, or the batch shell. The oldest comes first.
@@ -157,16 +185,28 @@ fn write(proc: &Dir, pid: i32, sentence: &str) -> bool {
 
 /// Returns how many processes have got the signal.
 fn signal_all(proc: &Dir, word: &Announcement, signal: Signal) -> usize {
-    let mut handles = Vec::new();
-    for process in meant(&processes(proc, word), word.to_first_alone) {
-        // The handle first: what is then found of the process is certainly of the one that gets the signal.
-        if let Ok(Some(handle)) = pidfd_open(Pid::from_raw(process.id.pid)) {
-            handles.push((process.id, handle));
-        }
-    }
-    let still: BTreeSet<_> = processes(proc, word).iter().map(|process| process.id).collect();
-    let sent = |(id, handle): (process::Owner, Option<std::os::fd::OwnedFd>)| {
-        still.contains(&id) && send(Pid::from_raw(id.pid), handle.as_ref(), signal).is_ok()
+    let meant = meant(&processes(proc, word), word.to_first_alone);
+    meant.chunks(handles_at_once()).map(|some| signal_some(proc, word, signal, some)).sum()
+}
+
+/// Each process costs a descriptor. Most are left for the walk through the step's directories.
+fn handles_at_once() -> usize {
+    let most = sysconf(SysconfVar::OPEN_MAX).ok().flatten().and_then(|most| usize::try_from(most).ok());
+    most.map_or(MOST_HANDLES, |most| (most / 4).clamp(1, MOST_HANDLES))
+}
+
+fn signal_some(proc: &Dir, word: &Announcement, signal: Signal, some: &[Process]) -> usize {
+    // The handles first: what is then found of a process is certainly of the one that gets the signal.
+    let handles: Vec<_> = some
+        .iter()
+        .filter_map(|process| Some((process.id, pidfd_open(Pid::from_raw(process.id.pid)).ok().flatten()?)))
+        .collect();
+    let there = pids(word);
+    let is_still = |id: Owner| {
+        there.contains(&id.pid) && process::uid(proc, id.pid) == Some(word.uid) && id.is_alive(proc).unwrap_or(false)
+    };
+    let sent = |(id, handle): (Owner, Option<OwnedFd>)| {
+        is_still(id) && send(Pid::from_raw(id.pid), handle.as_ref(), signal).is_ok()
     };
     handles.into_iter().map(sent).filter(|is_sent| *is_sent).count()
 }
@@ -174,13 +214,14 @@ fn signal_all(proc: &Dir, word: &Announcement, signal: Signal) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use jobfence::sys::process::Owner;
+    use std::os::unix::fs::MetadataExt;
+    use std::process::{Command, Stdio};
 
     fn process(pid: i32, parent: i32, group: i32) -> Process {
         Process { id: Owner { pid, start: u64::from(pid.unsigned_abs()) }, parent, group, session: group }
     }
 
-    fn pids(all: &[Process]) -> Vec<i32> {
+    fn numbers(all: &[Process]) -> Vec<i32> {
         all.iter().map(|process| process.id.pid).collect()
     }
 
@@ -188,9 +229,44 @@ mod tests {
     fn the_groups_of_tasks_get_the_signal_or_the_batch_shell_alone() {
         // Two tasks, each with a child; the child of one has a group of its own.
         let all = [process(30, 20, 20), process(20, 1, 20), process(21, 1, 21), process(31, 21, 31)];
-        assert_eq!(pids(&firsts(&all)), [20, 21]);
-        assert_eq!(pids(&meant(&all, false)), [30, 20, 21]);
-        assert_eq!(pids(&meant(&all, true)), [20]);
+        assert_eq!(numbers(&firsts(&all)), [20, 21]);
+        assert_eq!(numbers(&meant(&all, false)), [30, 20, 21]);
+        assert_eq!(numbers(&meant(&all, true)), [20]);
         assert!(meant(&[], false).is_empty() && meant(&[], true).is_empty());
+    }
+
+    #[test]
+    fn a_step_with_more_processes_than_descriptors_gets_its_signal() {
+        let temp = tempfile::tempdir().unwrap();
+        let sleep = || Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().unwrap();
+        let mut all: Vec<_> = (0..40).map(|_| sleep()).collect();
+        let procs: String = all.iter().map(|child| format!("{}\n", child.id())).collect();
+        std::fs::write(temp.path().join("cgroup.procs"), procs).unwrap();
+        let word = Announcement {
+            uid: nix::unistd::getuid().as_raw(),
+            directory: temp.path().to_path_buf(),
+            inode: std::fs::metadata(temp.path()).unwrap().ino(),
+            sentence: String::new(),
+            signal: None,
+            to_first_alone: false,
+        };
+        // A directory of the same name, with another number.
+        let other =
+            Announcement { inode: word.inode + 1, directory: word.directory.clone(), sentence: String::new(), ..word };
+        assert!(pids(&other).is_empty());
+        let child = child::start(|| {
+            child::close_descriptors();
+            let most = libc::rlimit { rlim_cur: 32, rlim_max: 32 };
+            // SAFETY: the call reads the two numbers.
+            let limited = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const most) } == 0;
+            let Ok(proc) = Dir::open("/proc") else { return 1 };
+            i32::from(!limited || signal_all(&proc, &word, Signal::SIGTERM) != 40)
+        });
+        let done = waitpid(child.unwrap(), None).unwrap();
+        for child in &mut all {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        assert!(matches!(done, WaitStatus::Exited(_, 0)), "{done:?}");
     }
 }

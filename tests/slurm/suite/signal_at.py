@@ -5,19 +5,22 @@ from contract.harness import PYTHON, case, expect, expect_equal, expect_in, expe
 from ..harness import expect_not_drained
 from .stored import held
 
-# Has three fifths of 200 MiB, and waits for the signal as long as it takes.
+# Has three fifths of 200 MiB, and waits for the signal and for the sentence as long as it takes: they come in any order, and what a
+# program's stderr gets when the program has ended is not read.
 PROGRAM = """
+export OUTPUT=$(readlink /proc/$$/fd/1)
 cat >grows.$SLURM_JOB_ID.py <<'EOF'
-import signal, time
+import os, signal, time
 kept, saved = [], []
 signal.signal(signal.SIGUSR1, lambda *_: saved.append(print("saved", flush=True)))
 while len(kept) < 12:
     kept.append(b"x" * (10 << 20))
 until = time.monotonic() + 300
-while not saved and time.monotonic() < until:
+while not (saved and " uses " in open(os.environ["OUTPUT"]).read()) and time.monotonic() < until:
     time.sleep(0.05)
 EOF
 """
+WAIT = 'for _ in $(seq 3000); do grep -q " uses " "$OUTPUT" && break; sleep 0.1; done'
 RUN = f"{PYTHON} -S grows.$SLURM_JOB_ID.py"
 SENTENCE = r"jobfence: job {} step {} uses 1[0-9]+\.\d MiB of 200\.0 MiB of memory on \S+, more than 50% of its limit\. " \
            r"At the limit the kernel kills it\. It gets SIGUSR1 now\."
@@ -34,7 +37,7 @@ def a_word_before_memory_ends(site):
         expect_equal(state, "COMPLETED", f"the job whose task is told: {said}")
         expect_match(SENTENCE.format(of_tasks, 0), said, "what the task reads")
         expect_equal([said.count(text) for text in ("saved\n", "the shell goes on", " uses ")], [1, 1, 1], f"what is said: {said}")
-        of_shell = site.submit(user, f"{PROGRAM}trap 'echo trapped; kill $!' USR1\n{RUN} &\nwait $!\nwait", "-n1", "--mem=200",
+        of_shell = site.submit(user, f"{PROGRAM}trap 'echo trapped; kill $!' USR1\n{RUN} &\nwait $!\nwait\n{WAIT}", "-n1", "--mem=200",
                                "--signal-at=B:mem:50%:USR1")
         site.wait(of_shell, timeout=400)
         said = site.output(of_shell)
