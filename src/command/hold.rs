@@ -31,6 +31,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use crate::command::{Failure, ignore_sigpipe, require_root};
 use crate::configured::Configured;
 use crate::fetched::report;
+use crate::login::LoginWatch;
 use crate::own_report::OwnReports;
 use crate::sample::Sampler;
 use crate::schedulers;
@@ -190,6 +191,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     let mut watching = Vec::new();
     let (mut sampler, mut next) = (Sampler::default(), Instant::now());
     let mut strays = StraysWatch::default();
+    let mut logins = LoginWatch::default();
     let mut moves: Option<EarlyMoves> = None;
     let (mut reports, mut unheard): (Option<OwnReports>, Option<String>) = (None, None);
     // With its sections, which may differ from job to job.
@@ -198,9 +200,12 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
         if next > Instant::now() {
             sampler.look(&config, sections.as_ref());
             strays.look(&config, sections.as_ref());
+            logins.look(&config, sections.as_ref());
             let patience = patience(next, &sampler, &config);
             let patience = strays.wait(&config, sections.as_ref()).map_or(patience, |wait| patience.min(wait));
+            let patience = logins.wait(&config).map_or(patience, |wait| patience.min(wait));
             if is_asked_to_end(&ends, moves.as_ref(), &mut sampler, &mut reports, patience)? {
+                logins.end(&config);
                 return Ok(());
             }
             continue;

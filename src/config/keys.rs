@@ -16,8 +16,8 @@ use super::slot_request::{PerSlot, SlotRequest};
 use super::strictness::{self, first, least, least_limit, most};
 use super::units::{DAY, Percent, Period, Wrong, or_unlimited, text_or_unlimited};
 use super::values::{
-    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnErrors, StoreUsage, StraysAction,
-    SwapSpace, TaskCpus, UsageCard,
+    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, LoginBudget, LoginLimits, Mode, OnErrors,
+    StoreUsage, StraysAction, SwapSpace, TaskCpus, UsageCard,
 };
 use crate::cgroup::devices::{DeviceRule, GpuDevice};
 use crate::cgroup::huge_pages::HugePages;
@@ -228,6 +228,14 @@ keys! {
         StraysMinUID: strays_min_uid: Option<u32> = None, kinds::MIN_UID, node;
         /// Processes in these cgroups, or below them, are left alone.
         StraysAllow: strays_allow: Vec<String> = Vec::new(), kinds::CGROUP_PATHS, node;
+        /// Whether `jobfence hold` makes each user of this node one fence, with the limits `MaxCPUsPerUser`, `MaxRAMPerUser`,
+        /// `MaxProcessesPerUser` and `IOMaxPerUser`.
+        /// It is for nodes on which users log in, and no scheduler starts jobs.
+        LoginLimits: login_limits: LoginLimits = LoginLimits::No, kinds::LOGIN_LIMITS, node;
+        /// With `LoginLimits`: how much CPU time a user has in a window, and how many CPUs once that is used.
+        LoginBudget: login_budget: Option<LoginBudget> = None, kinds::LOGIN_BUDGET, jobs(least_limit);
+        /// How long the window of `LoginBudget` is.
+        LoginWindow: login_window: Duration = Duration::from_secs(DAY), kinds::LOGIN_WINDOW, node;
         /// How many grams of CO2 a kilowatt-hour costs here, for the report of a job whose energy is known.
         CarbonIntensity: carbon_intensity: Option<u64> = None, kinds::CARBON_INTENSITY, node;
         /// A file for the textfile collector of Prometheus's node_exporter.

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What `jobfence check` says of login limits.
+
+use jobfence::config::{Config, LoginLimits, Mode};
+use jobfence::host::Host;
+
+use super::watch::obstacle;
+use crate::strays::{StrayAccounts, StraysSearch, adopting};
+
+/// Whether users are limited on this node, and where. `None`: the site does not ask for it.
+pub fn here(config: &Config) -> Option<String> {
+    if config.login_limits == LoginLimits::No {
+        return None;
+    }
+    let found = || -> jobfence::error::Result<String> {
+        let (host, _) = Host::read_what_there_is(config)?;
+        let adopting = adopting(config);
+        let accounts = StrayAccounts::new(&adopting, None);
+        let found = StraysSearch::new(&host, (&adopting, None), &accounts).find()?;
+        Ok(match obstacle(config, found.has_nodes_daemon) {
+            Some(why) => format!("no user is limited, since {why}"),
+            None if config.mode == Mode::Observe => {
+                "jobfence.service counts what users use, and limits nobody".to_owned()
+            }
+            None if host.systemd => "jobfence.service limits each user in systemd's slice of that user".to_owned(),
+            None => "'jobfence hold' limits each user in a fence of our own".to_owned(),
+        })
+    };
+    Some(found().unwrap_or_else(|error| format!("it is not known whether users are limited: {error}")))
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Gives limits back: nobody stays limited by a program that does not run.
+
+use std::time::{Duration, Instant};
+
+use jobfence::config::Config;
+use jobfence::host::Host;
+use jobfence::sys::process::Owner;
+
+use super::files::{self, LimitedPlace, LoginUser};
+use super::{slices, tree};
+use crate::living::user_name;
+
+/// How long the processes of one user may take to leave their fence.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Gives back what the user had before. What was used of the budget is kept.
+pub fn give_back(host: &Host, config: &Config, user: &mut LoginUser) -> Result<(), String> {
+    match &user.place {
+        None => {}
+        Some(LimitedPlace::Slice(back)) => slices::set(&slices::systemctl, user.uid, back)?,
+        Some(LimitedPlace::Fence(from)) => tree::give_back(host, config, (user.uid, from), Instant::now() + PATIENCE)?,
+    }
+    (user.place, user.keeper) = (None, None);
+    user.set.clear();
+    (user.limits, user.until) = (None, None);
+    Ok(())
+}
+
+/// For `jobfence reap`: gives back what a `jobfence hold` has left that does not live any more. Returns whose limits, and what failed.
+pub fn reap(host: &Host, config: &Config) -> (Vec<String>, Vec<String>) {
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    let all = files::all(&config.run_dir).unwrap_or_else(|error| {
+        failed.push(error.to_string());
+        Vec::new()
+    });
+    for mut user in all {
+        if user.boot_id != host.boot_id {
+            files::remove(&config.run_dir, user.uid);
+            continue;
+        }
+        let lives = |keeper: Owner| keeper.is_alive(&host.proc).unwrap_or(true);
+        if user.place.is_none() || user.keeper.is_some_and(lives) {
+            continue;
+        }
+        let name = user_name(user.uid);
+        let given = give_back(host, config, &mut user);
+        let given = given.and_then(|()| files::write(&config.run_dir, &user).map_err(|error| error.to_string()));
+        match given {
+            Ok(()) => done.push(format!("the login limits of {name}")),
+            Err(why) => failed.push(format!("the login limits of {name} stay: {why}")),
+        }
+    }
+    (done, failed)
+}

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! When `jobfence hold` limits the users of a node for logins, and when it gives the limits back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant, SystemTime};
+
+use jobfence::config::{Config, Loaded, LoginLimits, Mode};
+use jobfence::error::Result;
+use jobfence::fence::Fence;
+use jobfence::host::Host;
+use jobfence::report::account::utc;
+use jobfence::sys::process::{self, Owner};
+
+use super::budget::BudgetStep;
+use super::files::{self, LimitedPlace, LoginUser};
+use super::limits::{UserLimits, WantedOfUser, wanted};
+use super::{slices, terminals, tidy, tree};
+use crate::idle::speed;
+use crate::living::user_name;
+use crate::local_time::LocalTime;
+use crate::strays::{FoundStrays, Stray, StrayAccounts, StraysSearch, adopting};
+use crate::table::clock;
+
+/// The time between two looks.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// How long one look may take for all users, and what is moved for one.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE_FOR_ONE: Duration = Duration::from_secs(5);
+
+/// What `jobfence hold` knows of the users of this node.
+#[derive(Default)]
+pub struct LoginWatch {
+    /// When the next look is due. `None`: at once.
+    next: Option<Instant>,
+    users: BTreeMap<u32, LoginUser>,
+    has_taken_over: bool,
+    /// Failures that were reported.
+    said: BTreeSet<String>,
+}
+
+/// A user at one look.
+struct UserLook<'a> {
+    host: &'a Host,
+    config: &'a Config,
+    search: &'a StraysSearch<'a>,
+    wanted: WantedOfUser,
+    /// The user's processes that are in no fence.
+    strays: Vec<Stray>,
+    /// Seconds since boot.
+    now: f64,
+}
+
+fn is_on(config: &Config) -> bool {
+    config.mode != Mode::Off && config.login_limits != LoginLimits::No
+}
+
+/// Why nobody is limited on this node, if a daemon of a scheduler starts jobs here.
+pub fn obstacle(config: &Config, has_nodes_daemon: bool) -> Option<String> {
+    let is_refused = config.login_limits == LoginLimits::Yes && has_nodes_daemon;
+    is_refused.then(|| {
+        "a scheduler's daemon starts jobs on this node, and their processes are the scheduler's; LoginLimits=always \
+         limits users all the same"
+            .to_owned()
+    })
+}
+
+impl LoginWatch {
+    /// The time until the next look. `None`: there will be none.
+    pub fn wait(&self, config: &Config) -> Option<Duration> {
+        let has_work = is_on(config) || !self.has_taken_over;
+        has_work.then(|| self.next.map_or(Duration::ZERO, |next| next.saturating_duration_since(Instant::now())))
+    }
+
+    /// Looks, if that is due.
+    pub fn look(&mut self, config: &Config, loaded: Option<&Loaded>) {
+        if self.next.is_some_and(|next| Instant::now() < next)
+            || !is_on(config) && self.has_taken_over && self.users.is_empty()
+        {
+            return;
+        }
+        let interval = INTERVAL.div_f64(speed().max(1.0)).max(Duration::from_secs(1));
+        let done = Host::read_what_there_is(config).and_then(|(host, _)| {
+            self.take_over(&host, config);
+            if is_on(config) {
+                self.look_at(&host, (config, loaded))
+            } else {
+                Ok(self.give_all_back(&host, config, true))
+            }
+        });
+        self.next = Some(Instant::now() + interval);
+        if let Err(error) = done {
+            self.complain(format!("cannot limit the users of this node: {error}"));
+        }
+    }
+
+    /// The program ends: nobody stays limited. What was used is kept for the next start.
+    pub fn end(&mut self, config: &Config) {
+        if self.users.values().all(|user| user.place.is_none()) {
+            return;
+        }
+        match Host::read_what_there_is(config) {
+            Ok((host, _)) => self.give_all_back(&host, config, false),
+            Err(error) => self.complain(format!("login limits stay, see 'jobfence reap': {error}")),
+        }
+    }
+
+    fn complain(&mut self, what: String) {
+        if self.said.len() < 100 && self.said.insert(what.clone()) {
+            log::error!("{what}");
+        }
+    }
+
+    /// Continues what an earlier program began.
+    fn take_over(&mut self, host: &Host, config: &Config) {
+        if std::mem::replace(&mut self.has_taken_over, true) {
+            return;
+        }
+        let begun = files::all(&config.run_dir).unwrap_or_else(|error| {
+            self.complain(format!("cannot go on with the budgets of users: {error}"));
+            Vec::new()
+        });
+        for user in begun {
+            if user.boot_id == host.boot_id {
+                self.users.insert(user.uid, user);
+            } else {
+                files::remove(&config.run_dir, user.uid);
+            }
+        }
+    }
+
+    fn give_all_back(&mut self, host: &Host, config: &Config, forgets: bool) {
+        let mut failed = Vec::new();
+        self.users.retain(|uid, user| {
+            match tidy::give_back(host, config, user) {
+                Err(why) => failed.push(format!("the login limits of {} stay: {why}", user_name(*uid))),
+                Ok(()) if forgets => {
+                    files::remove(&config.run_dir, *uid);
+                    return false;
+                }
+                Ok(()) => {}
+            }
+            let written = files::write(&config.run_dir, user);
+            failed.extend(written.err().map(|error| format!("what a user has used is not kept: {error}")));
+            true
+        });
+        failed.into_iter().for_each(|what| self.complain(what));
+    }
+
+    /// The site limits this user no more.
+    fn leave(&mut self, host: &Host, config: &Config, uid: u32) {
+        let Some(user) = self.users.get_mut(&uid) else { return };
+        match tidy::give_back(host, config, user) {
+            Ok(()) => {
+                files::remove(&config.run_dir, uid);
+                self.users.remove(&uid);
+            }
+            Err(why) => self.complain(format!("the login limits of {} stay: {why}", user_name(uid))),
+        }
+    }
+
+    fn look_at(&mut self, host: &Host, (config, loaded): (&Config, Option<&Loaded>)) -> Result<()> {
+        let adopting = adopting(config);
+        let accounts = StrayAccounts::new(&adopting, None);
+        let search = StraysSearch::new(host, (&adopting, None), &accounts);
+        let FoundStrays { all, has_nodes_daemon, is_whole, .. } = search.find()?;
+        if let Some(why) = obstacle(config, has_nodes_daemon) {
+            self.complain(format!("LoginLimits=yes does nothing here: {why}"));
+            self.give_all_back(host, config, true);
+            return Ok(());
+        }
+        if !is_whole {
+            self.complain("not all processes could be looked at in time, so no user is limited anew".to_owned());
+            return Ok(());
+        }
+        let mut by_user: BTreeMap<u32, Vec<Stray>> = BTreeMap::new();
+        for stray in all.into_iter().filter(|stray| stray.action().is_some()) {
+            by_user.entry(stray.uid).or_default().push(stray);
+        }
+        let has_slices = host.systemd;
+        let present: BTreeSet<u32> =
+            if has_slices { slices::uids(host)?.into_iter().collect() } else { by_user.keys().copied().collect() };
+        let uids: BTreeSet<u32> = present.iter().chain(self.users.keys()).copied().collect();
+        let deadline = Instant::now() + PATIENCE;
+        for uid in uids.into_iter().filter(|uid| !accounts.is_systems(*uid)).take_while(|_| Instant::now() < deadline) {
+            let wanted = match wanted((config, loaded), uid) {
+                Ok(wanted) => wanted,
+                Err(why) => {
+                    self.complain(format!("the login limits of {} stay as they are: {why}", user_name(uid)));
+                    continue;
+                }
+            };
+            if !wanted.is_any() {
+                self.leave(host, config, uid);
+                continue;
+            }
+            let strays = by_user.remove(&uid).unwrap_or_default();
+            let now = seconds_since_boot(host) * speed();
+            let user = self.users.entry(uid).or_insert_with(|| LoginUser::new(uid, &host.boot_id));
+            let done = UserLook { host, config, search: &search, wanted, strays, now }.look(user);
+            let written = files::write(&config.run_dir, user).map_err(|error| error.to_string());
+            for why in [done, written].into_iter().filter_map(std::result::Result::err) {
+                self.complain(format!("the login limits of {}: {why}", user_name(uid)));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn seconds_since_boot(host: &Host) -> f64 {
+    // Ticks of proc_pid_stat(5): a hundredth of a second on every architecture that we build for.
+    process::now(&host.proc).unwrap_or(0) as f64 / 100.0
+}
+
+impl UserLook<'_> {
+    /// Counts, decides, limits and tells.
+    fn look(&self, user: &mut LoginUser) -> std::result::Result<(), String> {
+        let Self { host, config, wanted, now, .. } = self;
+        let mut fence = if host.systemd { None } else { self.fence(user)? };
+        let counter = match &fence {
+            Some(fence) => tree::counter(fence),
+            None if host.systemd => slices::counter(host, user.uid),
+            None => None,
+        };
+        // systemd 219 forgets what it was told of a slice when its user logs out.
+        let is_new_slice = host.systemd && counter.map(|(number, _)| number) != user.counter.map(|(number, _)| number);
+        let used = user.count(counter) * speed();
+        let step = user.used.look(*now, used, wanted.budget.map(|budget| budget.time), config.login_window);
+        let lowered = wanted.budget.filter(|_| user.used.is_limited()).map(|budget| budget.cpus);
+        let limits = wanted.limits.within(lowered);
+        user.is_observed = wanted.mode != Mode::Enforce;
+        user.keeper = Owner::this(&host.proc).ok();
+        self.set(user, (fence.as_mut(), is_new_slice), &limits)?;
+        user.limits = limits.in_words();
+        user.budget = wanted.budget.map(|budget| (budget.time.as_secs(), budget.cpus.to_string()));
+        user.window = config.login_window.as_secs();
+        user.until = user.used.until(config.login_window).map(|until| moment((until - now) / speed()));
+        self.say(user, step);
+        Ok(())
+    }
+
+    /// The user's fence, with all of the user's processes in it. `None`: the user has none.
+    fn fence(&self, user: &mut LoginUser) -> std::result::Result<Option<Fence>, String> {
+        let Self { host, config, search, wanted, strays, .. } = self;
+        let config = &Config { mode: wanted.mode, ..(*config).clone() };
+        let existing = tree::existing(host, config, user.uid).map_err(|error| error.to_string())?;
+        let mut fence = match (existing, strays.first()) {
+            (Some(fence), _) => fence,
+            (None, None) => return Ok(None),
+            (None, Some(first)) => {
+                let lowered = wanted.budget.filter(|_| user.used.is_limited()).map(|budget| budget.cpus);
+                let limits = wanted.limits.within(lowered);
+                let from = tree::cgroups_of(host, first.id.pid).ok_or("its first process has ended")?;
+                let fence = tree::open(host, config, user.uid, &limits)?;
+                user.place = Some(LimitedPlace::Fence(from));
+                user.set = words(&limits, wanted.mode);
+                log::info!("the processes of {} go into {}", user_name(user.uid), fence.key());
+                // If this program is killed now, another one must find what it has begun.
+                files::write(&config.run_dir, user).map_err(|error| error.to_string())?;
+                fence
+            }
+        };
+        let deadline = Instant::now() + PATIENCE_FOR_ONE;
+        let (_, failed) = tree::take(host, search, (&mut fence, user.uid), strays.clone(), deadline);
+        failed.map_or(Ok(Some(fence)), Err)
+    }
+
+    /// Sets the limits, if they are not those that were set last.
+    fn set(
+        &self,
+        user: &mut LoginUser,
+        (fence, is_new_slice): (Option<&mut Fence>, bool),
+        limits: &UserLimits,
+    ) -> std::result::Result<(), String> {
+        let Self { host, config, wanted, .. } = self;
+        let is_enforced = wanted.mode == Mode::Enforce;
+        if !host.systemd {
+            let Some(fence) = fence else { return Ok(()) };
+            let words = words(limits, wanted.mode);
+            if user.set != words {
+                tree::change(fence, &Config { mode: wanted.mode, ..(*config).clone() }, limits)?;
+                log::info!("{} has {}", user_name(user.uid), limits.in_words().unwrap_or("no limits".to_owned()));
+                user.set = words;
+            }
+            return Ok(());
+        }
+        if !is_enforced {
+            return tidy::give_back(host, config, user);
+        }
+        let disks = slices::disks(host, limits)?;
+        let assignments = slices::assignments(limits, &disks, wanted.budget, slices::version(host));
+        if user.set == assignments && !is_new_slice {
+            return Ok(());
+        }
+        let names = |all: &[String]| -> BTreeSet<String> {
+            all.iter().filter_map(|one| one.split_once('=')).map(|(name, _)| name.to_owned()).collect()
+        };
+        if names(&user.set) != names(&assignments) {
+            // Other properties: those that are not limited any more get their old values back.
+            let keeper = user.keeper;
+            tidy::give_back(host, config, user)?;
+            user.keeper = keeper;
+            let back = slices::now(&slices::systemctl, user.uid, &assignments)?;
+            user.place = (!assignments.is_empty()).then_some(LimitedPlace::Slice(back));
+            // As above.
+            files::write(&config.run_dir, user).map_err(|error| error.to_string())?;
+        }
+        slices::set(&slices::systemctl, user.uid, &assignments)?;
+        let limits = limits.in_words().unwrap_or("no limits".to_owned());
+        log::info!("{} of {} has {limits}", slices::name(user.uid), user_name(user.uid));
+        user.set = assignments;
+        Ok(())
+    }
+
+    /// Says what has changed, to the log and to the user.
+    fn say(&self, user: &mut LoginUser, step: Option<BudgetStep>) {
+        let Some(budget) = self.wanted.budget else {
+            user.is_told = false;
+            return;
+        };
+        let (name, window) = (user_name(user.uid), clock(self.config.login_window));
+        let node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+        let (time, cpus, until) = (clock(budget.time), budget.cpus.in_words(), user.until.clone().unwrap_or_default());
+        match step {
+            Some(BudgetStep::Begin) if user.is_observed => {
+                log::warn!(
+                    "{name} has used {time} of CPU time within {window} (LoginBudget); Mode=observe: nothing is limited"
+                );
+            }
+            Some(BudgetStep::Begin) => {
+                log::warn!(
+                    "{name} has used {time} of CPU time within {window} (LoginBudget), and has {cpus} until {until}"
+                );
+            }
+            Some(BudgetStep::End) => log::info!("{name} has the whole login limits again"),
+            None => {}
+        }
+        if user.is_observed || user.is_told == user.used.is_limited() {
+            return;
+        }
+        user.is_told = user.used.is_limited();
+        let lines = if user.is_told {
+            [
+                format!("jobfence: you have used {time} of CPU time on {node} within {window}."),
+                format!("All your processes on {node} together have {cpus} until {until}."),
+            ]
+        } else {
+            let has = user.limits.as_ref().map_or("are not limited".to_owned(), |limits| format!("have {limits}"));
+            [
+                format!("jobfence: you have {time} of CPU time on {node} within {window} again."),
+                format!("All your processes on {node} together {has}."),
+            ]
+        };
+        match terminals::tell(&self.host.proc, user.uid, &lines) {
+            Ok(count) => log::debug!("{name} was told at {count} terminals"),
+            Err(why) => log::error!("cannot tell {name} of the login limits: {why}"),
+        }
+    }
+}
+
+/// What was set, to be compared.
+fn words(limits: &UserLimits, mode: Mode) -> Vec<String> {
+    if mode == Mode::Enforce { limits.in_words().into_iter().collect() } else { vec!["observed".to_owned()] }
+}
+
+/// The time in so many seconds, as people of this node write it.
+fn moment(seconds: f64) -> String {
+    let when = utc(SystemTime::now() + Duration::try_from_secs_f64(seconds).unwrap_or_default());
+    LocalTime::of(&when).map_or(when, |local| format!("{} {}", local.date, local.clock))
+}
