@@ -108,6 +108,15 @@ impl Site {
         serde_json::from_slice(&done.stdout).unwrap()
     }
 
+    /// The program that keeps the limits, as the file of the user has it.
+    fn keeper(&self) -> Option<i64> {
+        let files = fs::read_dir(self.path("run-series")).ok()?;
+        let file =
+            files.flatten().map(|entry| entry.path()).find(|path| path.extension().is_some_and(|it| it == "login"))?;
+        let value: serde_json::Value = serde_json::from_str(&fs::read_to_string(file).ok()?).ok()?;
+        value["keeper"][0].as_i64()
+    }
+
     /// The quotas of the fence, in thousandths of a CPU.
     fn quota(&self, pid: i32) -> Option<i64> {
         let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
@@ -158,6 +167,7 @@ os.chmod(name, 0o620 if sys.argv[3] == 'y' else 0o600)
 if not os.fork():
     os.setsid()
     fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+    os.set_inheritable(slave, True)
     os.setgroups([]); os.setgid(gid); os.setuid(uid)
     os.execvp('sleep', ['sleep', '3000'])
 os.close(slave)
@@ -225,7 +235,7 @@ fn what_was_used_outlives_the_program_and_reap_gives_limits_back() {
     assert!(site.is_inside(session));
     // Another one goes on, and the user has no new budget.
     let (hold, said) = site.hold();
-    until("it is looked at", || site.asked()["users"][0]["until"].is_string());
+    until("the second program has looked", || site.keeper() == Some(hold.into()));
     assert_eq!(site.quota(session), Some(250));
     site.end(hold, Signal::SIGKILL);
     let reaped = site.jobfence("reap").output().unwrap();

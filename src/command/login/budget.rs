@@ -32,7 +32,8 @@ pub struct UsedBudget {
 impl UsedBudget {
     /// What counts now.
     pub fn used(&self) -> f64 {
-        self.parts.values().sum()
+        // Not `sum`, which is -0 of nothing.
+        self.parts.values().fold(0.0, |sum, used| sum + used)
     }
 
     pub fn is_limited(&self) -> bool {

@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(limits(cpus(4000)).within(cpus(500)), limits(cpus(500)));
         assert_eq!(limits(cpus(100)).within(cpus(500)), limits(cpus(100)));
         assert_eq!(limits(cpus(100)).within(None), limits(cpus(100)));
-        assert_eq!(limits(cpus(500)).in_words().as_deref(), Some("0.5 CPUs, 1 GiB of memory"));
+        assert_eq!(limits(cpus(500)).in_words().as_deref(), Some("0.5 CPUs, 1.0 GiB of memory"));
         assert_eq!(UserLimits::default().in_words(), None);
     }
 }

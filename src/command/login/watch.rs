@@ -243,20 +243,30 @@ impl UserLook<'_> {
     fn fence(&self, user: &mut LoginUser) -> std::result::Result<Option<Fence>, String> {
         let Self { host, config, search, wanted, strays, .. } = self;
         let config = &Config { mode: wanted.mode, ..(*config).clone() };
+        let is_other = user.set.first() != words(&wanted.limits, wanted.mode).first();
+        if matches!(user.place, Some(LimitedPlace::Fence(_))) && is_other {
+            // On v1 a fence has only the limits that it was opened with. The next look opens another.
+            tidy::give_back(host, config, user)?;
+            return Ok(None);
+        }
         let existing = tree::existing(host, config, user.uid).map_err(|error| error.to_string())?;
         let mut fence = match (existing, strays.first()) {
-            (Some(fence), _) => fence,
+            (Some(fence), _) => {
+                // Its file is lost.
+                user.place.get_or_insert_with(|| LimitedPlace::Fence(String::new()));
+                fence
+            }
             (None, None) => return Ok(None),
             (None, Some(first)) => {
                 let lowered = wanted.budget.filter(|_| user.used.is_limited()).map(|budget| budget.cpus);
                 let limits = wanted.limits.within(lowered);
                 let from = tree::cgroups_of(host, first.id.pid).ok_or("its first process has ended")?;
-                let fence = tree::open(host, config, user.uid, &limits)?;
+                // If this program is killed now, another one must find what it has begun.
                 user.place = Some(LimitedPlace::Fence(from));
+                files::write(&config.run_dir, user).map_err(|error| error.to_string())?;
+                let fence = tree::open(host, config, user.uid, &limits).inspect_err(|_| user.place = None)?;
                 user.set = words(&limits, wanted.mode);
                 log::info!("the processes of {} go into {}", user_name(user.uid), fence.key());
-                // If this program is killed now, another one must find what it has begun.
-                files::write(&config.run_dir, user).map_err(|error| error.to_string())?;
                 fence
             }
         };
@@ -279,7 +289,7 @@ impl UserLook<'_> {
             let words = words(limits, wanted.mode);
             if user.set != words {
                 tree::change(fence, &Config { mode: wanted.mode, ..(*config).clone() }, limits)?;
-                log::info!("{} has {}", user_name(user.uid), limits.in_words().unwrap_or("no limits".to_owned()));
+                said(user.uid, limits);
                 user.set = words;
             }
             return Ok(());
@@ -306,8 +316,7 @@ impl UserLook<'_> {
             files::write(&config.run_dir, user).map_err(|error| error.to_string())?;
         }
         slices::set(&slices::systemctl, user.uid, &assignments)?;
-        let limits = limits.in_words().unwrap_or("no limits".to_owned());
-        log::info!("{} of {} has {limits}", slices::name(user.uid), user_name(user.uid));
+        said(user.uid, limits);
         user.set = assignments;
         Ok(())
     }
@@ -358,9 +367,22 @@ impl UserLook<'_> {
     }
 }
 
-/// What was set, to be compared.
+fn said(uid: u32, limits: &UserLimits) {
+    let limits = limits.in_words().unwrap_or_else(|| "none".to_owned());
+    log::info!("the login limits of {} are now: {limits}", user_name(uid));
+}
+
+/// What was set, to be compared: first, which limits the fence was opened with.
 fn words(limits: &UserLimits, mode: Mode) -> Vec<String> {
-    if mode == Mode::Enforce { limits.in_words().into_iter().collect() } else { vec!["observed".to_owned()] }
+    let kinds = [
+        ("observed", mode != Mode::Enforce),
+        ("memory", limits.memory.is_some()),
+        ("processes", limits.processes.is_some()),
+        ("io", !limits.io.is_empty()),
+    ];
+    let kinds = kinds.iter().filter(|(_, is_there)| *is_there).map(|(name, _)| *name).collect::<Vec<_>>().join(" ");
+    let of_enforced = limits.in_words().filter(|_| mode == Mode::Enforce);
+    [kinds].into_iter().chain(of_enforced).collect()
 }
 
 /// The time in so many seconds, as people of this node write it.
