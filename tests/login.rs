@@ -169,7 +169,7 @@ if not os.fork():
     fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
     os.set_inheritable(slave, True)
     os.setgroups([]); os.setgid(gid); os.setuid(uid)
-    os.execvp('sleep', ['sleep', '3000'])
+    os.execv('/bin/sleep', ['sleep', '3000'])
 os.close(slave)
 out = open(sys.argv[4], 'wb', buffering=0)
 while True: out.write(os.read(master, 4096))

@@ -228,8 +228,7 @@ keys! {
         StraysMinUID: strays_min_uid: Option<u32> = None, kinds::MIN_UID, node;
         /// Processes in these cgroups, or below them, are left alone.
         StraysAllow: strays_allow: Vec<String> = Vec::new(), kinds::CGROUP_PATHS, node;
-        /// Whether `jobfence hold` makes each user of this node one fence, with the limits `MaxCPUsPerUser`, `MaxRAMPerUser`,
-        /// `MaxProcessesPerUser` and `IOMaxPerUser`.
+        /// Whether `jobfence hold` makes each user of this node one fence.
         /// It is for nodes on which users log in, and no scheduler starts jobs.
         LoginLimits: login_limits: LoginLimits = LoginLimits::No, kinds::LOGIN_LIMITS, node;
         /// With `LoginLimits`: how much CPU time a user has in a window, and how many CPUs once that is used.
@@ -510,7 +509,7 @@ mod tests {
         let of_the_node: Vec<&str> = KEYS.iter().filter(|key| !key.is_per_job()).map(|key| key.name).collect();
         let expected = "CgroupMountpoint CgroupBase RunDir CleanupTimeout ReapInterval ReapSchedulerLeftovers EarlyMoves \
                         TrustAccount UsageLog UsageLogSize UsageLogAge UserReports StoreUsage SampleInterval GPUAccounting CarbonIntensity MetricsFile \
-                        StraysGrace StraysMinUID StraysAllow \
+                        StraysGrace StraysMinUID StraysAllow LoginLimits LoginWindow \
                         CPUsPerSlot \
                         SlotMemory SlotGPUs PrivateTmpBase";
         let sorted = |names: Vec<&str>| BTreeSet::from_iter(names.into_iter().map(str::to_owned));
