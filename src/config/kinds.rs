@@ -152,8 +152,8 @@ kinds! {
         |time| Some(time.map_or_else(|| NEVER.to_owned(), units::idle_time_text)),
         any prop::option::of((60_u64..=7 * DAY).prop_map(Duration::from_secs));
     LOGIN_BUDGET: Option<LoginBudget> = "CPU time from 1m to 168h, a colon and a number of CPUs from 0.01, as 4h:0.5, or none",
-        |text| none_or(text, units::login_budget),
-        |budget| Some(text_or_none(budget.map(units::login_budget_text))),
+        |text| none_or(text, login_budget),
+        |budget| Some(text_or_none(budget.map(login_budget_text))),
         any prop::option::of((60_u64..=7 * DAY, 10_u64..=1_024_000).prop_map(|(time, cpus)| LoginBudget {
             time: Duration::from_secs(time), cpus: Cpus::from_thousandths(cpus),
         }));
@@ -280,6 +280,17 @@ pub fn yes_no(text: &str) -> Result<bool, Wrong> {
 /// A number of CPUs above zero.
 fn some_cpus(text: &str) -> Result<Cpus, Wrong> {
     cpus(text).and_then(|cpus| if cpus.thousandths() == 0 { Err(Wrong::Range) } else { Ok(cpus) })
+}
+
+/// CPU time and the CPUs that follow, as `4h:0.5`.
+fn login_budget(text: &str) -> Result<LoginBudget, Wrong> {
+    let (time, cpus) = text.split_once(':').ok_or(Wrong::Form)?;
+    let (time, cpus) = (units::idle_time(time)?, units::cpus(cpus)?);
+    if cpus.thousandths() < 10 { Err(Wrong::Range) } else { Ok(LoginBudget { time, cpus }) }
+}
+
+fn login_budget_text(LoginBudget { time, cpus }: LoginBudget) -> String {
+    format!("{}:{cpus}", units::idle_time_text(time))
 }
 
 fn on_errors(text: &str) -> Result<OnErrors, Wrong> {

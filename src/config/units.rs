@@ -7,7 +7,6 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::values::LoginBudget;
 use crate::bytes;
 use crate::cgroup::limits::MOST_PROCESSES;
 use crate::job::Cpus;
@@ -136,17 +135,6 @@ pub(super) fn idle_time_text(time: Duration) -> String {
     let seconds = time.as_secs();
     let fits = TIMES.iter().find(|(_, unit)| seconds.is_multiple_of(*unit));
     fits.map_or_else(|| seconds.to_string(), |(name, unit)| format!("{}{name}", seconds / unit))
-}
-
-/// CPU time and the CPUs that follow, as `4h:0.5`.
-pub(super) fn login_budget(text: &str) -> Result<LoginBudget, Wrong> {
-    let (time, cpus) = text.split_once(':').ok_or(Wrong::Form)?;
-    let (time, cpus) = (idle_time(time)?, self::cpus(cpus)?);
-    if cpus.thousandths() < 10 { Err(Wrong::Range) } else { Ok(LoginBudget { time, cpus }) }
-}
-
-pub(super) fn login_budget_text(LoginBudget { time, cpus }: LoginBudget) -> String {
-    format!("{}:{cpus}", idle_time_text(time))
 }
 
 /// A day in seconds.

@@ -20,8 +20,8 @@ fn page_of(users: &[(String, LoginUser)]) -> String {
     let budget = |user: &LoginUser| user.budget.as_ref().map(|(seconds, _)| *seconds as f64);
     let used = |user: &LoginUser| user.budget.as_ref().map(|_| user.used.used());
     let limited = |user: &LoginUser| user.budget.as_ref().map(|_| f64::from(u8::from(user.used.is_limited())));
-    type Figure<'a> = (&'a str, &'a str, &'a str, &'a dyn Fn(&LoginUser) -> Option<f64>);
-    let figures: [Figure<'_>; 4] = [
+    type LoginFigure<'a> = (&'a str, &'a str, &'a str, &'a dyn Fn(&LoginUser) -> Option<f64>);
+    let figures: [LoginFigure<'_>; 4] = [
         ("jobfence_login_cpu_seconds_total", "counter", "CPU time of a user's sessions on this node.", &cpu),
         ("jobfence_login_budget_seconds", "gauge", "CPU time that a user has in a window.", &budget),
         ("jobfence_login_budget_used_seconds", "gauge", "CPU time that a user has used of it.", &used),

@@ -29,6 +29,9 @@ use crate::table::printable;
 /// How long all of a user's terminals may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// And how many seconds the child has, if this process ends before it.
+const PATIENCE_OF_CHILD: u32 = 5;
+
 /// No user has more of them.
 const MOST: usize = 64;
 
@@ -74,12 +77,14 @@ pub fn tell(proc: &Dir, uid: u32, lines: &[String]) -> Result<usize, String> {
     let text: String = lines.iter().map(|line| format!("\r\n{}", printable(line))).chain(["\r\n".into()]).collect();
     let deadline = Instant::now() + PATIENCE;
     let (child, pipe) = child::ask(|| {
+        // The first goes with root's rights.
         let _ = set_pdeathsig(Signal::SIGKILL);
+        nix::unistd::alarm::set(PATIENCE_OF_CHILD);
         if become_user(uid, gid).is_err() {
             return Vec::new();
         }
-        let told = terminals.iter().take(MOST).filter(|(device, path)| write_to(**device, path, uid, &text).is_ok());
-        vec![u8::try_from(told.count()).unwrap_or(u8::MAX)]
+        let reached = terminals.iter().take(MOST).filter(|(device, path)| write_to(**device, path, uid, &text).is_ok());
+        vec![u8::try_from(reached.count()).unwrap_or(u8::MAX)]
     })
     .map_err(|errno| format!("no process can be started: {errno}"))?;
     let mut pipe = File::from(pipe);
