@@ -47,7 +47,7 @@ mod tests {
     fn each_user_has_a_line() {
         let mut user = LoginUser { counter: Some((1, 7.5)), ..LoginUser::new(1000, "boot") };
         assert!(!page_of(&[("a".to_owned(), user.clone())]).contains("budget_seconds{"));
-        user.budget = Some((60, "0.5".to_owned()));
+        user.budget = Some((60, jobfence::job::Cpus::whole(1)));
         user.used.look(100.0, 5.0, Some(Duration::from_secs(60)), Duration::from_secs(60));
         let page = page_of(&[("a\"b".to_owned(), user)]);
         for line in [

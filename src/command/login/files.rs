@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use jobfence::error::Result;
+use jobfence::job::Cpus;
 use jobfence::sys::process::Owner;
 use serde_json::{Value, json};
 
@@ -44,9 +45,9 @@ pub struct LoginUser {
     pub counter: Option<(u64, f64)>,
     /// Whether the user was told of a limit that has not ended.
     pub is_told: bool,
-    /// For those who ask: what holds now, in words, the budget in seconds and in CPUs, and the window in seconds.
+    /// For those who ask: what holds now, in words, the budget in seconds, and the CPUs after it, and the window in seconds.
     pub limits: Option<String>,
-    pub budget: Option<(u64, String)>,
+    pub budget: Option<(u64, Cpus)>,
     pub window: u64,
     /// When the user has the whole limits again, as people write it.
     pub until: Option<String>,
@@ -90,7 +91,7 @@ impl LoginUser {
             "counter": self.counter.map(|(directory, seconds)| json!([directory, seconds])),
             "told": self.is_told,
             "limits": self.limits,
-            "budget": self.budget.as_ref().map(|(seconds, cpus)| json!([seconds, cpus])),
+            "budget": self.budget.map(|(seconds, cpus)| json!([seconds, cpus.thousandths()])),
             "window": self.window,
             "until": self.until,
             "observed": self.is_observed,
@@ -121,7 +122,7 @@ impl LoginUser {
             counter: counter[0].as_u64().zip(counter[1].as_f64()),
             is_told: value["told"] == true,
             limits: text(&value["limits"]),
-            budget: value["budget"][0].as_u64().zip(text(&value["budget"][1])),
+            budget: value["budget"][0].as_u64().zip(value["budget"][1].as_u64().map(Cpus::from_thousandths)),
             window: value["window"].as_u64().unwrap_or(0),
             until: text(&value["until"]),
             is_observed: value["observed"] == true,
@@ -161,7 +162,7 @@ mod tests {
             counter: Some((3, 1.5)),
             is_told: true,
             limits: Some("2 CPUs".into()),
-            budget: Some((3600, "0.5".into())),
+            budget: Some((3600, Cpus::from_thousandths(500))),
             window: 7200,
             until: Some("15:04".into()),
             is_observed: true,

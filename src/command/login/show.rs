@@ -66,10 +66,13 @@ fn lines(user: &LoginUser, name: &str) -> Vec<String> {
         (false, None) => format!("{name} is not limited now"),
         (false, Some(_)) => format!("{name} has, for all processes together: {limits}"),
     }];
-    let Some((seconds, cpus)) = &user.budget else { return lines };
-    let (budget, window) = (time(*seconds as f64), time(user.window as f64));
+    let Some((seconds, cpus)) = user.budget else { return lines };
+    let (budget, window) = (time(seconds as f64), time(user.window as f64));
     lines.push(match &user.until {
-        Some(until) => format!("  {budget} of CPU time within {window} are used up: {cpus} CPUs until {until}"),
+        Some(until) => {
+            let cpus = cpus.in_words();
+            format!("  {budget} of CPU time within {window} are used up: {cpus} until {until}")
+        }
         None => format!("  used {} of {budget} of CPU time within {window}", time(user.used.used())),
     });
     lines
@@ -78,7 +81,7 @@ fn lines(user: &LoginUser, name: &str) -> Vec<String> {
 fn document(users: &[LoginUser]) -> String {
     let node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     let one = |user: &LoginUser| {
-        let budget = user.budget.as_ref();
+        let budget = user.budget;
         Object::new()
             .add("uid", user.uid)
             .text("user", Some(&user_name(user.uid)))
@@ -86,7 +89,7 @@ fn document(users: &[LoginUser]) -> String {
             .add("observed", user.is_observed)
             .add("limited", user.place.is_some() && !user.is_observed)
             .add("budget_seconds", budget.map_or_else(|| "null".to_owned(), |(seconds, _)| seconds.to_string()))
-            .text("budget_cpus", budget.map(|(_, cpus)| cpus.as_str()))
+            .add("budget_cpus", budget.map_or_else(|| "null".to_owned(), |(_, cpus)| cpus.to_string()))
             .add("window_seconds", user.window)
             .add("used_seconds", user.used.used().floor())
             .text("until", user.until.as_deref())
@@ -109,7 +112,7 @@ mod tests {
         assert_eq!(lines(&user, "a"), ["a is not limited now"]);
         user.place = Some(files::LimitedPlace::Fence(String::new()));
         assert_eq!(lines(&user, "a"), ["a has, for all processes together: 2 CPUs"]);
-        user.budget = Some((14_400, "0.5".to_owned()));
+        user.budget = Some((14_400, jobfence::job::Cpus::from_thousandths(500)));
         assert_eq!(lines(&user, "a")[1], "  used 0:00 of 4:00:00 of CPU time within 1-00:00:00");
         user.until = Some("2026-11-30 15:04:05".to_owned());
         let expected = "  4:00:00 of CPU time within 1-00:00:00 are used up: 0.5 CPUs until 2026-11-30 15:04:05";

@@ -85,7 +85,8 @@ impl LoginWatch {
             if is_on(config) {
                 self.look_at(&host, (config, loaded))
             } else {
-                Ok(self.give_all_back(&host, config, true))
+                self.give_all_back(&host, config, true);
+                Ok(())
             }
         });
         self.next = Some(Instant::now() + interval);
@@ -232,7 +233,7 @@ impl UserLook<'_> {
         user.keeper = Owner::this(&host.proc).ok();
         self.set(user, (fence.as_mut(), is_new_slice), &limits)?;
         user.limits = limits.in_words();
-        user.budget = wanted.budget.map(|budget| (budget.time.as_secs(), budget.cpus.to_string()));
+        user.budget = wanted.budget.map(|budget| (budget.time.as_secs(), budget.cpus));
         user.window = config.login_window.as_secs();
         user.until = user.used.until(config.login_window).map(|until| moment((until - now) / speed()));
         self.say(user, step);
