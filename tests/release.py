@@ -132,7 +132,8 @@ def licence_that_is_not_allowed(_):
     expect(sbom.refused([crate]) == [], "an exception of deny.toml does not count")
     others = [crate | {"name": "other"}, crate | {"license": None}, crate | {"license": "GPL-3.0-only"}]
     expect(len(sbom.refused(others)) == 3, sbom.refused(others))
-    metadata = json.loads(run("cargo", "metadata", "--locked", "--offline", "--format-version", "1", cwd=TOP))
+    words = [word for target in sbom.TARGETS for word in ("--filter-platform", target)]
+    metadata = json.loads(run("cargo", "metadata", "--locked", "--offline", "--format-version", "1", *words, cwd=TOP))
     # Cargo.lock also has crates of other targets, and of features that nothing here switches on.
     used = run("cargo", "tree", "--locked", "--offline", "--workspace", "--edges", "all", "--prefix", "none", "--format", "{p}", cwd=TOP)
     used = {line.split()[0] for line in used.splitlines() if line.strip()}

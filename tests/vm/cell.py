@@ -102,7 +102,7 @@ python3 -B /{TESTS}/slurm/cases.py --site two-nodes --so /usr/lib/slurm/libjobfe
 # The hook of OpenPBS without OpenPBS: it is run as MoM runs it.
 HOOK = f"""
 python3 -B /{TESTS}/pbs/replay.py --so /usr/lib/slurm/libjobfence.so --bin /usr/sbin/jobfence \\
-    --hook /{TESTS}/jobfence/hooks/pbs/jobfence.py --patience 20 $HOOK_CASES || status=1
+    --hook /{TESTS}/jobfence/hooks/pbs/jobfence.py $HOOK_CASES || status=1
 """
 # A scheduler that is not Slurm: what starts it, and its cases, are in its folder.
 OTHERS = f"""

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Ends strays, by handles: a signal reaches the process that was judged, or none.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use jobfence::config::StraysAction;
 use jobfence::error::Result;
@@ -10,9 +10,6 @@ use jobfence::sys::process::{self, ProcessHandle};
 use nix::sys::signal::Signal;
 
 use super::search::{Stray, StraysSearch};
-
-/// How long killed processes have to end.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Sends SIGTERM to one that is still what it was. Returns whether it was sent.
 pub fn ask_to_end(host: &Host, search: &StraysSearch<'_>, stray: &Stray) -> Result<bool> {
@@ -26,7 +23,7 @@ pub fn ask_to_end(host: &Host, search: &StraysSearch<'_>, stray: &Stray) -> Resu
 }
 
 /// Kills all strays of a user's. They are stopped first, until no new one is found: some may start others as fast as they die.
-pub fn kill(host: &Host, search: &StraysSearch<'_>, uid: u32) -> Result<usize> {
+pub fn kill(host: &Host, search: &StraysSearch<'_>, uid: u32, deadline: Instant) -> Result<usize> {
     let of_user = || {
         let found = search.find()?;
         let all = if found.doubt.is_none() { found.all } else { Vec::new() };
@@ -36,5 +33,5 @@ pub fn kill(host: &Host, search: &StraysSearch<'_>, uid: u32) -> Result<usize> {
             .map(|stray| stray.id)
             .collect())
     };
-    process::end_all(&host.proc, of_user, Instant::now() + PATIENCE)
+    process::end_all(&host.proc, of_user, deadline)
 }

@@ -22,8 +22,9 @@ use crate::table::printable;
 const SHORTEST: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(15);
 
-/// How long all that is done in a look may take for one user.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long all that is done in a look may take, for all users together: `jobfence hold` has other work. The rest has its turn at the next
+/// look.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// So many processes are named in a line of the log.
 const MOST_NAMED: usize = 5;
@@ -37,6 +38,8 @@ pub struct StraysWatch {
     /// When the next look is due. `None`: at once.
     next: Option<Instant>,
     users: BTreeMap<u32, StraysClock>,
+    /// The user with whom the next look begins: the first one for whom the last look had no time.
+    turn: u32,
     figures: StraysFigures,
     said: Option<String>,
 }
@@ -128,7 +131,13 @@ impl StraysWatch {
             let is_here = by_user.contains_key(uid) || !is_whole;
             is_here || !std::mem::replace(&mut clock.is_missed, true)
         });
-        for (uid, strays) in by_user {
+        let deadline = Instant::now() + PATIENCE;
+        let others = by_user.split_off(&std::mem::take(&mut self.turn));
+        for (uid, strays) in others.into_iter().chain(by_user) {
+            if Instant::now() >= deadline {
+                self.turn = uid;
+                break;
+            }
             let Some(wanted) = strays.first().and_then(Stray::action) else { continue };
             let action = if doubt.is_some() { StraysAction::Report } else { wanted };
             let clock = self.users.entry(uid).or_insert_with(|| StraysClock::new(action));
@@ -143,9 +152,12 @@ impl StraysWatch {
             match action {
                 StraysAction::Off => {}
                 StraysAction::Report => report(clock, &strays, left),
-                StraysAction::Adopt => self.figures.adopted += adopt_all((host, config), &search, clock, uid, strays),
+                StraysAction::Adopt => {
+                    self.figures.adopted += adopt_all((host, config), (&search, deadline), clock, uid, strays);
+                }
                 StraysAction::Kill => {
-                    self.figures.ended += end(host, &search, clock, (uid, config.strays_grace), &strays);
+                    let grace = config.strays_grace;
+                    self.figures.ended += end(host, (&search, deadline), clock, (uid, grace), &strays);
                 }
             }
         }
@@ -164,16 +176,14 @@ fn report(clock: &mut StraysClock, strays: &[Stray], left: Option<&String>) {
 /// Adopts all, and those that they have started meanwhile. Returns how many.
 fn adopt_all(
     (host, config): (&Host, &Config),
-    search: &StraysSearch<'_>,
+    (search, deadline): (&StraysSearch<'_>, Instant),
     clock: &mut StraysClock,
     uid: u32,
     mut strays: Vec<Stray>,
 ) -> u64 {
     let (mut adopted, mut last) = (Vec::new(), String::new());
-    let deadline = Instant::now() + PATIENCE;
     for _ in 0..MOST_ROUNDS {
         let before = adopted.len();
-        // The rest has its turn at the next look.
         for stray in strays.iter().take_while(|_| Instant::now() < deadline) {
             if !search.is_still(stray, StraysAction::Adopt) {
                 continue;
@@ -204,14 +214,14 @@ fn adopt_all(
 /// Asks those to end that were not asked yet, and kills all if there are any after the time. Returns how many got a signal.
 fn end(
     host: &Host,
-    search: &StraysSearch<'_>,
+    (search, deadline): (&StraysSearch<'_>, Instant),
     clock: &mut StraysClock,
     (uid, grace): (u32, Duration),
     strays: &[Stray],
 ) -> u64 {
     let user = strays.first().map(|stray| stray.user.clone()).unwrap_or_default();
     if clock.asked.is_some_and(|asked| asked.elapsed() >= grace) {
-        match ending::kill(host, search, uid) {
+        match ending::kill(host, search, uid, deadline) {
             Ok(0) => {}
             Ok(count) => {
                 log::warn!("{} of {user} got SIGKILL: they stayed in no fence after SIGTERM", processes(count));
@@ -224,7 +234,6 @@ fn end(
         return 0;
     }
     let mut sent = Vec::new();
-    let deadline = Instant::now() + PATIENCE;
     for stray in strays.iter().take_while(|_| Instant::now() < deadline) {
         if clock.signalled.contains(&stray.id) {
             continue;
