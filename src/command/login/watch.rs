@@ -224,7 +224,8 @@ impl UserLook<'_> {
             None => None,
         };
         // systemd 219 forgets what it was told of a slice when its user logs out.
-        let is_new_slice = host.systemd && counter.map(|(number, _)| number) != user.counter.map(|(number, _)| number);
+        let known = user.counter.map(|(number, _)| number);
+        let is_new_slice = host.systemd && counter.is_some_and(|(number, _)| known != Some(number));
         let used = user.count(counter) * speed();
         let step = user.used.look(*now, used, wanted.budget.map(|budget| budget.time), config.login_window);
         let lowered = wanted.budget.filter(|_| user.used.is_limited()).map(|budget| budget.cpus);
