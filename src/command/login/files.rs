@@ -53,11 +53,13 @@ pub struct LoginUser {
     pub until: Option<String>,
     /// Whether nothing is set (Mode=observe).
     pub is_observed: bool,
+    /// Whether no file of this user was there: it may be lost. Not kept.
+    pub is_new: bool,
 }
 
 impl LoginUser {
     pub fn new(uid: u32, boot_id: &str) -> Self {
-        Self { uid, boot_id: boot_id.to_owned(), ..Self::default() }
+        Self { uid, boot_id: boot_id.to_owned(), is_new: true, ..Self::default() }
     }
 
     /// Takes the counter, and returns what was used since the last look, in seconds. Use from before the first look does not count.
@@ -126,6 +128,7 @@ impl LoginUser {
             window: value["window"].as_u64().unwrap_or(0),
             until: text(&value["until"]),
             is_observed: value["observed"] == true,
+            is_new: false,
         })
     }
 }
@@ -166,6 +169,7 @@ mod tests {
             window: 7200,
             until: Some("15:04".into()),
             is_observed: true,
+            is_new: false,
             ..LoginUser::new(1000, "boot")
         };
         user.used.look(100.0, 5.0, Some(Duration::from_secs(60)), Duration::from_secs(60));

@@ -4,6 +4,7 @@
 use jobfence::config::{Config, LoginLimits, Mode};
 use jobfence::host::Host;
 
+use super::slices;
 use super::watch::obstacle;
 use crate::strays::{StrayAccounts, StraysSearch, adopting};
 
@@ -22,7 +23,13 @@ pub fn here(config: &Config) -> Option<String> {
             None if config.mode == Mode::Observe => {
                 "jobfence.service counts what users use, and limits nobody".to_owned()
             }
-            None if host.systemd => "jobfence.service limits each user in systemd's slice of that user".to_owned(),
+            None if host.systemd => {
+                let limited = "jobfence.service limits each user in systemd's slice of that user";
+                match slices::count_outside(&found.all) {
+                    0 => limited.to_owned(),
+                    count => format!("{limited}; {count} processes of users are in no slice, and are not limited"),
+                }
+            }
             None => "'jobfence hold' limits each user in a fence of our own".to_owned(),
         })
     };

@@ -5,7 +5,7 @@
 //! `systemctl set-property --runtime` keeps a value until the next boot, also while the user is not logged in, and needs no daemon-reload,
 //! which would write the limits of all other units again. The properties are those of systemd.resource-control(5).
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::time::{Duration, Instant};
 
 use jobfence::cgroup::disk::Disks;
@@ -16,8 +16,10 @@ use jobfence::config::LoginBudget;
 use jobfence::error::Error;
 use jobfence::host::Host;
 use jobfence::sys::program::AskedProgram;
+use nix::sys::stat::makedev;
 
 use super::limits::UserLimits;
+use crate::strays::Stray;
 use crate::systemd::systemds_own;
 
 /// systemd's slice of all users.
@@ -32,10 +34,12 @@ const QUOTA: [&str; 2] = ["CPUQuotaPerSecUSec", "CPUQuota"];
 /// Runs `systemctl` with these words, and returns what it prints.
 pub type Systemctl<'a> = &'a dyn Fn(&[&str]) -> Result<String, String>;
 
-/// The program itself.
-pub fn systemctl(words: &[&str]) -> Result<String, String> {
-    let asked = AskedProgram::new("systemctl", words, &[]).ask(Instant::now() + PATIENCE);
-    asked.map_err(|why| format!("'systemctl {}' failed: {why}", words.join(" ")))
+/// The program itself, with one bound of time for all that it is asked: a systemd that does not answer stops one look, and not each user.
+pub fn systemctl_until(deadline: Instant) -> impl Fn(&[&str]) -> Result<String, String> {
+    move |words| {
+        let asked = AskedProgram::new("systemctl", words, &[]).ask(deadline.min(Instant::now() + PATIENCE));
+        asked.map_err(|why| format!("'systemctl {}' failed: {why}", words.join(" ")))
+    }
 }
 
 pub fn name(uid: u32) -> String {
@@ -50,6 +54,12 @@ pub fn uids(host: &Host) -> Result<Vec<u32>, Error> {
         other => other?.list(true)?,
     };
     Ok(slices.iter().filter_map(|name| name.strip_prefix("user-")?.strip_suffix(".slice")?.parse().ok()).collect())
+}
+
+/// How many processes of users are in none: their sessions began without pam_systemd, or cron or a daemon has started them.
+pub fn count_outside(all: &[Stray]) -> usize {
+    let is_outside = |stray: &&Stray| !stray.cgroup.split('/').any(|part| part == name(stray.uid));
+    all.iter().filter(|stray| stray.action().is_some()).filter(is_outside).count()
 }
 
 /// The CPU time of a user's slice, with the number of its directory. `None`: there is none, or the kernel does not count it there.
@@ -119,9 +129,11 @@ const fn property(rate: Rate) -> &'static str {
 fn percent(micros: u64) -> String {
     // Hundredths of a percent, the least that systemd takes.
     let hundredths = micros.div_ceil(100);
-    match hundredths % 100 {
-        0 => format!("{}%", hundredths / 100),
-        part => format!("{}.{part:02}%", hundredths / 100),
+    // Some versions take no more decimals than are needed.
+    match (hundredths / 100, hundredths % 100) {
+        (whole, 0) => format!("{whole}%"),
+        (whole, part) if part % 10 == 0 => format!("{whole}.{}%", part / 10),
+        (whole, part) => format!("{whole}.{part:02}%"),
     }
 }
 
@@ -161,6 +173,91 @@ pub fn now(systemctl: Systemctl<'_>, uid: u32, wanted: &[String]) -> Result<Vec<
         });
     }
     Ok(all)
+}
+
+/// What is set: ours, where the values from before are not tighter. jobfence lifts no limit of the site's.
+pub fn within(assignments: &[String], back: &[String]) -> Vec<String> {
+    let mut all = Vec::new();
+    for one in assignments {
+        let Some((name, value)) = one.split_once('=') else { continue };
+        let mut before = back.iter().filter_map(|old| old.split_once('=')).filter(|(old, _)| *old == name);
+        if name.starts_with("IO") {
+            if value.is_empty() {
+                let ours: Vec<&str> =
+                    assignments.iter().filter_map(|one| one.strip_prefix(name)?.strip_prefix('=')).collect();
+                all.push(one.clone());
+                let lines = lines_within(&ours, &before.map(|(_, value)| value).collect::<Vec<_>>());
+                all.extend(lines.into_iter().map(|line| format!("{name}={line}")));
+            }
+            continue;
+        }
+        all.push(match before.next() {
+            Some((_, old)) if !old.is_empty() && (value.is_empty() || amount(old) < amount(value)) => {
+                format!("{name}={old}")
+            }
+            _ => one.clone(),
+        });
+    }
+    all
+}
+
+/// Lines of one property of disks. A line of the site's with a disk that cannot be told from ours leaves the property to the site.
+fn lines_within(ours: &[&str], before: &[&str]) -> Vec<String> {
+    let parsed = |line: &&str| {
+        let (path, most) = line.rsplit_once(' ')?;
+        Some((device(path)?, amount(most)))
+    };
+    let words = |lines: &[&str]| lines.iter().filter(|line| !line.is_empty()).map(|line| (*line).to_owned()).collect();
+    let theirs: Option<Vec<_>> = before.iter().filter(|line| !line.is_empty()).map(parsed).collect();
+    let Some(theirs) = theirs else { return words(before) };
+    let mut all: Vec<String> = words(ours);
+    all.retain(|line| {
+        let ours = parsed(&line.as_str());
+        !ours.is_some_and(|(disk, most)| theirs.iter().any(|(other, least)| *other == disk && *least < most))
+    });
+    let kept: Vec<u64> = all.iter().filter_map(|line| Some(parsed(&line.as_str())?.0)).collect();
+    let old = before.iter().filter(|line| parsed(line).is_some_and(|(disk, _)| !kept.contains(&disk)));
+    let old: Vec<String> = old.map(|line| (*line).to_owned()).collect();
+    all.extend(old);
+    all
+}
+
+/// The number of the disk with this path. `None`: it is no block device.
+fn device(path: &str) -> Option<u64> {
+    let numbers = path.strip_prefix("/dev/block/").and_then(|numbers| numbers.split_once(':'));
+    if let Some((major, minor)) = numbers.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?))) {
+        return Some(makedev(major, minor));
+    }
+    let found = std::fs::metadata(path).ok()?;
+    found.file_type().is_block_device().then(|| found.rdev())
+}
+
+/// A number, or a percentage, to be compared with another of the same property. What is none is no limit.
+fn amount(value: &str) -> f64 {
+    value.trim_end_matches('%').parse().unwrap_or(f64::INFINITY)
+}
+
+/// The values from before, if nothing is known of this user and systemd was told one of ours at run time: then that is what an earlier
+/// `jobfence hold` has set whose file is lost, and not the site's.
+pub fn without_ours(back: Vec<String>, ours: &[Vec<String>], is_told: &dyn Fn(&str) -> bool) -> Vec<String> {
+    let mut all = Vec::new();
+    for one in back {
+        let name = one.split('=').next().unwrap_or_default();
+        let is_ours = !one.ends_with('=') && ours.iter().any(|ours| ours.contains(&one)) && is_told(name);
+        match (is_ours, name) {
+            (false, _) => all.push(one),
+            (true, "CPUQuota") => all.push(format!("{name}=")),
+            (true, name) if name.starts_with("IO") => {}
+            (true, name) => all.push(format!("{name}=infinity")),
+        }
+    }
+    all
+}
+
+/// Whether systemd was told a value of this property at run time: where `systemctl set-property --runtime` keeps it.
+pub fn is_told(uid: u32, name_of_property: &str) -> bool {
+    let file = format!("/run/systemd/system.control/{}.d/50-{name_of_property}.conf", name(uid));
+    std::fs::symlink_metadata(file).is_ok()
 }
 
 /// Sets all of it.
@@ -210,7 +307,7 @@ mod tests {
         let of = |limits: &UserLimits, budget, version| assignments(limits, &[], budget, version).join(" ");
         assert_eq!(of(&UserLimits::default(), None, Version::V2), "");
         assert_eq!(of(&cpus(500), None, Version::V2), "CPUQuota=50%");
-        assert_eq!(of(&cpus(2001), None, Version::V2), "CPUQuota=200.10%");
+        assert_eq!(of(&cpus(2001), None, Version::V2), "CPUQuota=200.1%");
         assert_eq!(of(&UserLimits::default(), budget, Version::V1), "CPUAccounting=yes CPUQuota=");
         let limits = UserLimits { memory: Some(7 << 20), processes: Some(9), ..cpus(1000) };
         let disk = |minor, rates| DiskLimit { disk: Device { major: 8, minor }, rates };
@@ -301,7 +398,7 @@ mod tests {
         let systemd = StandIn::default();
         let run = |words: &[&str]| systemd.run(words);
         let before: Vec<String> =
-            ["CPUQuota=150%", "MemoryMax=infinity", "TasksMax=10813", "IOReadBandwidthMax=/dev/sda 1000"]
+            ["CPUQuota=150%", "MemoryMax=infinity", "TasksMax=10813", "IOReadBandwidthMax=/dev/block/8:0 1000"]
                 .map(str::to_owned)
                 .to_vec();
         set(&run, 7, &before).unwrap();
@@ -310,9 +407,14 @@ mod tests {
         let disks = [DiskLimit { disk: Device { major: 8, minor: 0 }, rates: IoRates { rbps: Some(5), ..UNLIMITED } }];
         let wanted = assignments(&limits, &disks, None, Version::V2);
         let back = now(&run, 7, &wanted).unwrap();
-        set(&run, 7, &wanted).unwrap();
+        set(&run, 7, &within(&wanted, &back)).unwrap();
         assert_eq!(systemd.values.borrow()[QUOTA[0]], ["500ms"]);
         assert_eq!(systemd.values.borrow()["IOReadBandwidthMax"], ["/dev/block/8:0 5"]);
+        // A budget that is not used up lifts nothing.
+        let budget = Some(LoginBudget { time: Duration::from_secs(60), cpus: Cpus::whole(1) });
+        let unlimited = assignments(&UserLimits::default(), &[], budget, Version::V2);
+        set(&run, 7, &within(&unlimited, &back)).unwrap();
+        assert_eq!(systemd.values.borrow()[QUOTA[0]], ["1500ms"]);
         set(&run, 7, &back).unwrap();
         assert_eq!(*systemd.values.borrow(), first);
         assert!(systemd.words.borrow().iter().skip(1).all(|words| !words.contains("daemon-reload")));
@@ -320,5 +422,41 @@ mod tests {
         set(&run, 7, &["CPUQuota=".to_owned()]).unwrap();
         assert_eq!(now(&run, 7, &["CPUQuota=50%".to_owned()]).unwrap(), ["CPUQuota="]);
         assert!(now(&run, 7, &["CPUWeight=3".to_owned()]).unwrap_err().contains("CPUWeight"));
+    }
+
+    #[test]
+    fn the_sites_tighter_limits_stay() {
+        let of = |ours: &[&str], back: &[&str]| {
+            let owned = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
+            within(&owned(ours), &owned(back)).join(" ")
+        };
+        assert_eq!(of(&["CPUQuota="], &["CPUQuota=200%"]), "CPUQuota=200%");
+        assert_eq!(of(&["CPUQuota=50%"], &["CPUQuota=200%"]), "CPUQuota=50%");
+        assert_eq!(of(&["CPUQuota=250.5%"], &["CPUQuota=200%"]), "CPUQuota=200%");
+        assert_eq!(of(&["CPUQuota=50%"], &["CPUQuota="]), "CPUQuota=50%");
+        assert_eq!(of(&["CPUAccounting=yes", "CPUQuota="], &["CPUQuota="]), "CPUAccounting=yes CPUQuota=");
+        assert_eq!(of(&["MemoryMax=9", "TasksMax=9"], &["MemoryMax=8", "TasksMax=infinity"]), "MemoryMax=8 TasksMax=9");
+        let (a, b) = ("R=/dev/block/8:0", "R=/dev/block/8:16");
+        let io = |ours: &[String], back: &[String]| {
+            let named = |all: &[String]| -> Vec<String> {
+                ["R=".to_owned()].iter().chain(all).map(|one| format!("IO{one}")).collect()
+            };
+            within(&named(ours), &named(back)).join(" ").replace("IO", "")
+        };
+        assert_eq!(io(&[format!("{a} 5")], &[]), format!("R= {a} 5"));
+        assert_eq!(io(&[format!("{a} 5")], &[format!("{a} 4"), format!("{b} 7")]), format!("R= {a} 4 {b} 7"));
+        assert_eq!(io(&[format!("{a} 5")], &[format!("{a} 6"), format!("{b} 7")]), format!("R= {a} 5 {b} 7"));
+        // A path of which no disk is known.
+        assert_eq!(io(&[format!("{a} 5")], &["R=/none 6".to_owned()]), "R= R=/none 6");
+    }
+
+    #[test]
+    fn what_a_lost_file_has_left_is_not_taken_for_the_sites() {
+        let owned = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
+        let back = owned(&["CPUQuota=50%", "MemoryMax=7", "TasksMax=9", "IOReadIOPSMax=", "IOReadIOPSMax=/dev/x 5"]);
+        let ours = [owned(&["CPUQuota=400%"]), owned(&["CPUQuota=50%", "MemoryMax=7", "IOReadIOPSMax=/dev/x 5"])];
+        let expected = owned(&["CPUQuota=", "MemoryMax=infinity", "TasksMax=9", "IOReadIOPSMax="]);
+        assert_eq!(without_ours(back.clone(), &ours, &|_| true), expected);
+        assert_eq!(without_ours(back.clone(), &ours, &|_| false), back);
     }
 }

@@ -11,15 +11,18 @@ use super::files::{self, LimitedPlace, LoginUser};
 use super::{slices, tree};
 use crate::living::user_name;
 
-/// How long the processes of one user may take to leave their fence.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the processes of one user may take to leave their fence, and how long all users together may take.
+const PATIENCE_FOR_ONE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Gives back what the user had before. What was used of the budget is kept.
-pub fn give_back(host: &Host, config: &Config, user: &mut LoginUser) -> Result<(), String> {
+pub fn give_back(host: &Host, config: &Config, user: &mut LoginUser, deadline: Instant) -> Result<(), String> {
     match &user.place {
         None => {}
-        Some(LimitedPlace::Slice(back)) => slices::set(&slices::systemctl, user.uid, back)?,
-        Some(LimitedPlace::Fence(from)) => tree::give_back(host, config, (user.uid, from), Instant::now() + PATIENCE)?,
+        Some(LimitedPlace::Slice(back)) => slices::set(&slices::systemctl_until(deadline), user.uid, back)?,
+        Some(LimitedPlace::Fence(from)) => {
+            tree::give_back(host, config, (user.uid, from), deadline.min(Instant::now() + PATIENCE_FOR_ONE))?;
+        }
     }
     (user.place, user.keeper) = (None, None);
     user.set.clear();
@@ -34,6 +37,7 @@ pub fn reap(host: &Host, config: &Config) -> (Vec<String>, Vec<String>) {
         failed.push(error.to_string());
         Vec::new()
     });
+    let deadline = Instant::now() + PATIENCE;
     for mut user in all {
         if user.boot_id != host.boot_id {
             files::remove(&config.run_dir, user.uid);
@@ -44,7 +48,7 @@ pub fn reap(host: &Host, config: &Config) -> (Vec<String>, Vec<String>) {
             continue;
         }
         let name = user_name(user.uid);
-        let given = give_back(host, config, &mut user);
+        let given = give_back(host, config, &mut user, deadline);
         let given = given.and_then(|()| files::write(&config.run_dir, &user).map_err(|error| error.to_string()));
         match given {
             Ok(()) => done.push(format!("the login limits of {name}")),

@@ -5,14 +5,14 @@
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use jobfence::cgroup::layout::{Layout, Version};
+use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
 use jobfence::cgroup::membership::Membership;
 use jobfence::config::{Config, Limit, LimitNumbers, Mode, StraysAction};
 use jobfence::doors::life;
 use jobfence::doors::recorded::WantedFences;
 use jobfence::error::{Error, Result};
-use jobfence::fence::Fence;
-use jobfence::fence::living::{Recorded, WantedSteps, find};
+use jobfence::fence::living::{LivingStep, Recorded, WantedSteps, find};
+use jobfence::fence::{Fence, put_back_stranger};
 use jobfence::host::Host;
 use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::launch::Begin;
@@ -22,7 +22,8 @@ use jobfence::record::holder::Holder;
 use jobfence::record::noted::Noted;
 use jobfence::requests::UserRequests;
 use jobfence::schedulers::ALL;
-use jobfence::sys::process;
+use jobfence::sys::dir::Dir;
+use jobfence::sys::process::{self, Owner};
 use nix::unistd::{SysconfVar, sysconf};
 
 use super::limits::UserLimits;
@@ -168,35 +169,83 @@ pub fn give_back(
     let job = job(uid).map_err(in_words)?;
     let places = [Membership::parse(from), uppermost(&host.layout)];
     let wanted = WantedSteps { uid: Some(uid), job: Some(job.clone()), other_name: None };
-    let recorded = Recorded::read(&config.run_dir, &wanted, &mut Vec::new());
     loop {
+        let mut unseen = Vec::new();
+        let recorded = Recorded::read(&config.run_dir, &wanted, &mut unseen);
         let (steps, errors) = find(host, ALL, &recorded, &wanted);
-        let mut inside = Vec::new();
-        for step in &steps {
-            inside.extend(step.processes().map_err(in_words)?.into_iter().map(|process| process.pid));
-        }
-        if let Some(error) = errors.first().filter(|_| steps.is_empty()) {
+        // Closing a fence kills what is in it, so all of it must have been seen.
+        if let Some(error) = unseen.into_iter().chain(errors).next() {
             return Err(error.to_string());
         }
-        inside.retain(|pid| !process::is_dead(&host.proc, *pid));
+        let mut inside = Vec::new();
+        for step in &steps {
+            for process in step.processes().map_err(in_words)? {
+                // One whose first thread has ended lives on, and one that is ending is waited for.
+                inside.extend(Owner::from_pid(&host.proc, process.pid).map_err(in_words)?);
+            }
+        }
         if inside.is_empty() {
             break;
         }
         let mut remains = Vec::new();
-        for pid in &inside {
-            let is_left = places.iter().all(|place| !place.restore(&host.layout, &host.proc, *pid).is_empty());
-            remains.extend(is_left.then_some(*pid));
+        for id in inside.iter().take_while(|_| Instant::now() < deadline) {
+            remains.extend((!is_put_back(host, &steps, &places, (uid, *id))).then_some(id.pid));
         }
         if Instant::now() >= deadline {
-            return Err(format!("processes stay in the fence: {inside:?}"));
+            let pids: Vec<i32> = inside.iter().map(|id| id.pid).collect();
+            return Err(format!("processes stay in the fence: {pids:?}"));
         }
         if !remains.is_empty() {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+    // Only root could put a process into an empty fence.
     let which = WantedFences { job, step: None, run: None };
     let closed = life::close(&exact(config, &UserLimits::default()), &which).map_err(in_words)?;
     closed.into_iter().try_for_each(|one| one.map(drop)).map_err(in_words)
+}
+
+/// Moves a process out of the fence in each hierarchy in which it is there: to the first of these places that takes it.
+fn is_put_back(host: &Host, steps: &[LivingStep<'_>], places: &[Membership], (uid, id): (u32, Owner)) -> bool {
+    let is_inside = |hierarchy: &Hierarchy, path: &str| {
+        let Some(below) = hierarchy.below_mount(path) else { return false };
+        let dir = hierarchy.mount.join(below.trim_start_matches('/'));
+        let mut all = steps.iter().flat_map(|step| &step.places);
+        all.any(|place| place.hierarchy.mount == hierarchy.mount && dir.starts_with(&place.job))
+    };
+    let mut is_out = true;
+    for hierarchy in &host.layout.hierarchies {
+        let Ok(now) = membership(&host.proc, id.pid) else { return false };
+        if !now.path_in(hierarchy).is_some_and(|path| is_inside(hierarchy, path)) {
+            continue;
+        }
+        if Owner::from_pid(&host.proc, id.pid) != Ok(Some(id)) {
+            // It has ended. The next look finds who has its number now, if that one is in the fence, too.
+            return true;
+        }
+        let mut targets = places.iter().filter_map(|place| place.path_in(hierarchy));
+        is_out &= targets.any(|path| {
+            let put = || hierarchy.dir_of(path).and_then(|dir| dir.write("cgroup.procs", &id.pid.to_string()));
+            !is_inside(hierarchy, path) && put().is_ok()
+        });
+        if matches!(Owner::from_pid(&host.proc, id.pid), Ok(Some(other)) if other != id) {
+            log::warn!("{}", put_back_stranger(host, uid, id));
+            return true;
+        }
+    }
+    is_out
+}
+
+/// Where a process is. On v1, a first thread that has ended is nowhere, while the others are where they were.
+fn membership(proc: &Dir, pid: i32) -> Result<Membership> {
+    if !process::is_leaderless(proc, pid) {
+        return Membership::read(proc, pid);
+    }
+    let first = pid.to_string();
+    let threads = proc.child(&format!("{pid}/task"))?.list(true)?;
+    let mut others = threads.iter().filter(|thread| **thread != first);
+    let text = others.find_map(|thread| proc.read_table(&format!("{pid}/task/{thread}/cgroup")).ok());
+    text.map_or_else(|| Membership::read(proc, pid), |text| Ok(Membership::parse(&text)))
 }
 
 /// Where the first process of a host is if nobody moves it.

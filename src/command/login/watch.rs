@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime};
 
 use jobfence::config::{Config, Loaded, LoginLimits, Mode};
-use jobfence::error::Result;
+use jobfence::error::{Error, Result};
 use jobfence::fence::Fence;
 use jobfence::host::Host;
 use jobfence::report::account::utc;
@@ -24,9 +24,13 @@ use crate::table::clock;
 /// The time between two looks.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long one look may take for all users, and what is moved for one.
-const PATIENCE: Duration = Duration::from_secs(30);
-const PATIENCE_FOR_ONE: Duration = Duration::from_secs(5);
+/// How long one look may take for all users after the search, and what is moved for one: this program has other work, too. Who was not
+/// looked at comes first at the next look.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE_FOR_ONE: Duration = Duration::from_secs(2);
+
+/// For so long no scheduler's daemon must be seen before users are limited: one that starts again is gone for a moment.
+const WITHOUT_DAEMON: Duration = Duration::from_secs(60);
 
 /// What `jobfence hold` knows of the users of this node.
 #[derive(Default)]
@@ -35,7 +39,12 @@ pub struct LoginWatch {
     next: Option<Instant>,
     users: BTreeMap<u32, LoginUser>,
     has_taken_over: bool,
-    /// Failures that were reported.
+    /// The user who was looked at last.
+    turn: u32,
+    /// Since when it is certain that no scheduler's daemon is here.
+    without_daemon: Option<Instant>,
+    has_daemon: bool,
+    /// Failures that were reported, without their numbers: those of processes differ each time.
     said: BTreeSet<String>,
 }
 
@@ -49,6 +58,9 @@ struct UserLook<'a> {
     strays: Vec<Stray>,
     /// Seconds since boot.
     now: f64,
+    deadline: Instant,
+    /// What could not be done for the user, while the rest was.
+    failed: Option<String>,
 }
 
 fn is_on(config: &Config) -> bool {
@@ -80,12 +92,17 @@ impl LoginWatch {
             return;
         }
         let interval = INTERVAL.div_f64(speed().max(1.0)).max(Duration::from_secs(1));
+        if loaded.is_none() {
+            // No configuration was read yet, since the file has mistakes: what the site wants is not known, so all stays as it is.
+            self.next = Some(Instant::now() + interval);
+            return;
+        }
         let done = Host::read_what_there_is(config).and_then(|(host, _)| {
             self.take_over(&host, config);
             if is_on(config) {
                 self.look_at(&host, (config, loaded))
             } else {
-                self.give_all_back(&host, config, true);
+                self.give_all_back(&host, config, true, Instant::now() + PATIENCE);
                 Ok(())
             }
         });
@@ -101,13 +118,13 @@ impl LoginWatch {
             return;
         }
         match Host::read_what_there_is(config) {
-            Ok((host, _)) => self.give_all_back(&host, config, false),
+            Ok((host, _)) => self.give_all_back(&host, config, false, Instant::now() + tidy::PATIENCE),
             Err(error) => self.complain(format!("login limits stay, see 'jobfence reap': {error}")),
         }
     }
 
     fn complain(&mut self, what: String) {
-        if self.said.len() < 100 && self.said.insert(what.clone()) {
+        if self.said.len() < 100 && self.said.insert(what.replace(|c: char| c.is_ascii_digit(), "")) {
             log::error!("{what}");
         }
     }
@@ -130,10 +147,13 @@ impl LoginWatch {
         }
     }
 
-    fn give_all_back(&mut self, host: &Host, config: &Config, forgets: bool) {
+    fn give_all_back(&mut self, host: &Host, config: &Config, forgets: bool, deadline: Instant) {
         let mut failed = Vec::new();
         self.users.retain(|uid, user| {
-            match tidy::give_back(host, config, user) {
+            if user.place.is_none() && !forgets {
+                return true;
+            }
+            match tidy::give_back(host, config, user, deadline) {
                 Err(why) => failed.push(format!("the login limits of {} stay: {why}", user_name(*uid))),
                 Ok(()) if forgets => {
                     files::remove(&config.run_dir, *uid);
@@ -149,9 +169,9 @@ impl LoginWatch {
     }
 
     /// The site limits this user no more.
-    fn leave(&mut self, host: &Host, config: &Config, uid: u32) {
+    fn leave(&mut self, host: &Host, config: &Config, uid: u32, deadline: Instant) {
         let Some(user) = self.users.get_mut(&uid) else { return };
-        match tidy::give_back(host, config, user) {
+        match tidy::give_back(host, config, user, deadline) {
             Ok(()) => {
                 files::remove(&config.run_dir, uid);
                 self.users.remove(&uid);
@@ -164,26 +184,44 @@ impl LoginWatch {
         let adopting = adopting(config);
         let accounts = StrayAccounts::new(&adopting, None);
         let search = StraysSearch::new(host, (&adopting, None), &accounts);
-        let FoundStrays { all, has_nodes_daemon, is_whole, .. } = search.find()?;
-        if let Some(why) = obstacle(config, has_nodes_daemon) {
-            self.complain(format!("LoginLimits=yes does nothing here: {why}"));
-            self.give_all_back(host, config, true);
-            return Ok(());
+        let found = search.find()?;
+        if config.login_limits == LoginLimits::Yes {
+            let has_daemon = self.has_daemon(&found, Instant::now());
+            if let Some(why) = obstacle(config, has_daemon == Some(true)) {
+                self.complain(format!("LoginLimits=yes does nothing here: {why}"));
+                self.give_all_back(host, config, false, Instant::now() + PATIENCE);
+            }
+            if has_daemon != Some(false) {
+                return Ok(());
+            }
+        }
+        let FoundStrays { all, is_whole, .. } = found;
+        let outside = if host.systemd { slices::count_outside(&all) } else { 0 };
+        if outside > 0 {
+            self.complain(format!("{outside} processes of users are in no slice of systemd's, and are not limited"));
         }
         if !is_whole {
-            self.complain("not all processes could be looked at in time, so no user is limited anew".to_owned());
-            return Ok(());
+            self.complain(
+                "not all processes could be looked at in time, so no process is moved into a fence".to_owned(),
+            );
         }
         let mut by_user: BTreeMap<u32, Vec<Stray>> = BTreeMap::new();
-        for stray in all.into_iter().filter(|stray| stray.action().is_some()) {
+        for stray in all.into_iter().filter(|stray| is_whole && stray.action().is_some()) {
             by_user.entry(stray.uid).or_default().push(stray);
         }
+        let uptime = process::now(&host.proc).ok_or_else(|| Error::new("the time since boot cannot be read"))?;
+        // Ticks of proc_pid_stat(5): a hundredth of a second on every architecture that we build for.
+        let now = uptime as f64 / 100.0 * speed();
         let has_slices = host.systemd;
         let present: BTreeSet<u32> =
             if has_slices { slices::uids(host)?.into_iter().collect() } else { by_user.keys().copied().collect() };
         let uids: BTreeSet<u32> = present.iter().chain(self.users.keys()).copied().collect();
+        let mut uids: Vec<u32> = uids.into_iter().filter(|uid| !accounts.is_systems(*uid)).collect();
+        let first = uids.iter().position(|uid| *uid > self.turn).unwrap_or(0);
+        uids.rotate_left(first);
         let deadline = Instant::now() + PATIENCE;
-        for uid in uids.into_iter().filter(|uid| !accounts.is_systems(*uid)).take_while(|_| Instant::now() < deadline) {
+        for uid in uids.into_iter().take_while(|_| Instant::now() < deadline) {
+            self.turn = uid;
             let wanted = match wanted((config, loaded), uid) {
                 Ok(wanted) => wanted,
                 Err(why) => {
@@ -192,32 +230,53 @@ impl LoginWatch {
                 }
             };
             if !wanted.is_any() {
-                self.leave(host, config, uid);
+                self.leave(host, config, uid, deadline);
                 continue;
             }
             let strays = by_user.remove(&uid).unwrap_or_default();
-            let now = seconds_since_boot(host) * speed();
             let user = self.users.entry(uid).or_insert_with(|| LoginUser::new(uid, &host.boot_id));
-            let done = UserLook { host, config, search: &search, wanted, strays, now }.look(user);
-            let written = files::write(&config.run_dir, user).map_err(|error| error.to_string());
+            let look = UserLook { host, config, search: &search, wanted, strays, now, deadline, failed: None };
+            let done = look.look(user);
+            let is_done_with = !present.contains(&uid)
+                && user.place.is_none()
+                && !user.used.is_limited()
+                && user.used.used() == 0.0
+                && done.is_ok();
+            let written = if is_done_with {
+                files::remove(&config.run_dir, uid);
+                self.users.remove(&uid);
+                Ok(())
+            } else {
+                files::write(&config.run_dir, user).map_err(|error| error.to_string())
+            };
             for why in [done, written].into_iter().filter_map(std::result::Result::err) {
                 self.complain(format!("the login limits of {}: {why}", user_name(uid)));
             }
         }
         Ok(())
     }
-}
 
-fn seconds_since_boot(host: &Host) -> f64 {
-    // Ticks of proc_pid_stat(5): a hundredth of a second on every architecture that we build for.
-    process::now(&host.proc).unwrap_or(0) as f64 / 100.0
+    /// Whether a scheduler's daemon is here. `None`: that is not certain yet. After a look that was not whole, what was certain last holds.
+    fn has_daemon(&mut self, found: &FoundStrays, now: Instant) -> Option<bool> {
+        if found.has_nodes_daemon {
+            (self.has_daemon, self.without_daemon) = (true, None);
+        } else if found.is_whole {
+            self.without_daemon.get_or_insert(now);
+        }
+        match self.without_daemon {
+            None => self.has_daemon.then_some(true),
+            Some(since) => (now.duration_since(since).mul_f64(speed().max(1.0)) >= WITHOUT_DAEMON).then_some(false),
+        }
+    }
 }
 
 impl UserLook<'_> {
     /// Counts, decides, limits and tells.
-    fn look(&self, user: &mut LoginUser) -> std::result::Result<(), String> {
-        let Self { host, config, wanted, now, .. } = self;
-        let mut fence = if host.systemd { None } else { self.fence(user)? };
+    fn look(mut self, user: &mut LoginUser) -> std::result::Result<(), String> {
+        // Before the first file is written: a program that is killed is looked for by it.
+        user.keeper = Owner::this(&self.host.proc).ok();
+        let mut fence = if self.host.systemd { None } else { self.fence(user)? };
+        let Self { host, config, wanted, now, .. } = &self;
         let counter = match &fence {
             Some(fence) => tree::counter(fence),
             None if host.systemd => slices::counter(host, user.uid),
@@ -238,20 +297,29 @@ impl UserLook<'_> {
         user.window = config.login_window.as_secs();
         user.until = user.used.until(config.login_window).map(|until| moment((until - now) / speed()));
         self.say(user, step);
-        Ok(())
+        self.failed.map_or(Ok(()), Err)
     }
 
     /// The user's fence, with all of the user's processes in it. `None`: the user has none.
-    fn fence(&self, user: &mut LoginUser) -> std::result::Result<Option<Fence>, String> {
-        let Self { host, config, search, wanted, strays, .. } = self;
+    fn fence(&mut self, user: &mut LoginUser) -> std::result::Result<Option<Fence>, String> {
+        let Self { host, config, search, wanted, strays, deadline, .. } = &*self;
         let config = &Config { mode: wanted.mode, ..(*config).clone() };
         let is_other = user.set.first() != words(&wanted.limits, wanted.mode).first();
         if matches!(user.place, Some(LimitedPlace::Fence(_))) && is_other {
             // On v1 a fence has only the limits that it was opened with. The next look opens another.
-            tidy::give_back(host, config, user)?;
+            tidy::give_back(host, config, user, *deadline)?;
             return Ok(None);
         }
-        let existing = tree::existing(host, config, user.uid).map_err(|error| error.to_string())?;
+        let existing = match tree::existing(host, config, user.uid) {
+            Ok(existing) => existing,
+            Err(error) => {
+                // A program was killed while it made the fence, or something of it is gone.
+                log::warn!("the login fence of {} is not whole, and is made anew: {error}", user_name(user.uid));
+                user.place.get_or_insert_with(|| LimitedPlace::Fence(String::new()));
+                tidy::give_back(host, config, user, *deadline)?;
+                return Ok(None);
+            }
+        };
         let mut fence = match (existing, strays.first()) {
             (Some(fence), _) => {
                 // Its file is lost.
@@ -272,9 +340,11 @@ impl UserLook<'_> {
                 fence
             }
         };
-        let deadline = Instant::now() + PATIENCE_FOR_ONE;
+        let deadline = (*deadline).min(Instant::now() + PATIENCE_FOR_ONE);
+        // One that cannot be moved must not keep the others from their limits.
         let (_, failed) = tree::take(host, search, (&mut fence, user.uid), strays.clone(), deadline);
-        failed.map_or(Ok(Some(fence)), Err)
+        self.failed = failed;
+        Ok(Some(fence))
     }
 
     /// Sets the limits, if they are not those that were set last.
@@ -297,8 +367,9 @@ impl UserLook<'_> {
             return Ok(());
         }
         if !is_enforced {
-            return tidy::give_back(host, config, user);
+            return tidy::give_back(host, config, user, self.deadline);
         }
+        let systemctl = slices::systemctl_until(self.deadline);
         let disks = slices::disks(host, limits)?;
         let assignments = slices::assignments(limits, &disks, wanted.budget, slices::version(host));
         if user.set == assignments && !is_new_slice {
@@ -307,17 +378,30 @@ impl UserLook<'_> {
         let names = |all: &[String]| -> BTreeSet<String> {
             all.iter().filter_map(|one| one.split_once('=')).map(|(name, _)| name.to_owned()).collect()
         };
-        if names(&user.set) != names(&assignments) {
+        let set = names(&assignments);
+        if names(&user.set) != set {
             // Other properties: those that are not limited any more get their old values back.
             let keeper = user.keeper;
-            tidy::give_back(host, config, user)?;
+            tidy::give_back(host, config, user, self.deadline)?;
             user.keeper = keeper;
-            let back = slices::now(&slices::systemctl, user.uid, &assignments)?;
+            let mut back = slices::now(&systemctl, user.uid, &assignments)?;
+            if std::mem::take(&mut user.is_new) {
+                let of = |limits| slices::assignments(limits, &disks, wanted.budget, slices::version(host));
+                let lowered = wanted.limits.within(wanted.budget.map(|budget| budget.cpus));
+                let ours = [of(&wanted.limits), of(&lowered)];
+                back = slices::without_ours(back, &ours, &|name| slices::is_told(user.uid, name));
+            }
             user.place = (!assignments.is_empty()).then_some(LimitedPlace::Slice(back));
             // As above.
             files::write(&config.run_dir, user).map_err(|error| error.to_string())?;
         }
-        slices::set(&slices::systemctl, user.uid, &assignments)?;
+        let back = match &user.place {
+            Some(LimitedPlace::Slice(back)) => back.clone(),
+            _ => Vec::new(),
+        };
+        // No value that can be: if systemd refuses, the next look tries again, and what was there before stays known.
+        user.set = set.iter().map(|name| format!("{name}=?")).collect();
+        slices::set(&systemctl, user.uid, &slices::within(&assignments, &back))?;
         said(user.uid, limits);
         user.set = assignments;
         Ok(())
