@@ -125,8 +125,20 @@ impl Site {
             let (controllers, path) = (fields.next()?, fields.next()?.trim_start_matches('/').to_owned());
             Some((controllers.to_owned(), path))
         };
-        let (_, path) = text.lines().filter_map(of).find(|(names, _)| names.split(',').any(|name| name == "cpu"))?;
+        let of_cpu = text.lines().filter_map(of).find(|(names, _)| names.split(',').any(|name| name == "cpu"));
+        let path = of_cpu.map(|(_, path)| path).unwrap_or_default();
         let dir = ["/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpu"].map(|top| Path::new(top).join(&path));
+        if path.is_empty() {
+            // cgroup2: `MAX PERIOD`, cgroup-v2.rst.
+            let (_, path) = text.lines().filter_map(of).find(|(names, _)| names.is_empty())?;
+            let fence = Path::new("/sys/fs/cgroup").join(path);
+            let max = fence.ancestors().find_map(|dir| {
+                let text = fs::read_to_string(dir.join("cpu.max")).ok()?;
+                let (quota, period) = text.trim().split_once(' ')?;
+                Some(quota.parse::<i64>().ok()? * 1000 / period.parse::<i64>().ok()?)
+            });
+            return max;
+        }
         let read = |name: &str| -> Option<i64> {
             dir.iter().find_map(|dir| fs::read_to_string(dir.join(name)).ok())?.trim().parse().ok()
         };
@@ -253,6 +265,37 @@ fn what_was_used_outlives_the_program_and_reap_gives_limits_back() {
     until("it has the same limit", || site.quota(session) == Some(250));
     site.end(hold, Signal::SIGTERM);
     assert!(lives(session) && !site.is_inside(session));
+}
+
+/// Ends its first thread once a file is there, while another one goes on.
+const LEADERLESS: &str = "
+import ctypes, os, platform, sys, threading, time
+threading.Thread(target=time.sleep, args=(3000,)).start()
+while not os.path.exists(sys.argv[1]): time.sleep(0.02)
+ctypes.CDLL(None).syscall(60 if platform.machine() == 'x86_64' else 93, 0)
+";
+
+#[test]
+fn a_lost_file_or_a_lost_first_thread_ends_no_session() {
+    let Some(mut site) = Site::new("lost", "", "MaxProcessesPerUser=300") else { return };
+    let go = site.path("go");
+    let session = site.run(&["python3", "-S", "-c", LEADERLESS, go.to_str().unwrap()]);
+    let (hold, _) = site.hold();
+    until("the session is in the fence", || site.is_inside(session));
+    fs::write(&go, "").unwrap();
+    until("its first thread has ended", || !lives(session));
+    site.end(hold, Signal::SIGKILL);
+    // Nothing says any more where it came from.
+    let series = fs::read_dir(site.path("run-series")).unwrap().flatten().map(|entry| entry.path());
+    series.filter(|path| path.extension().is_some_and(|it| it == "login")).for_each(|it| fs::remove_file(it).unwrap());
+    let (hold, said) = site.hold();
+    until("the second program has looked", || site.keeper() == Some(hold.into()));
+    site.end(hold, Signal::SIGTERM);
+    let threads = fs::read_dir(format!("/proc/{session}/task")).unwrap().flatten().map(|entry| entry.path());
+    let others: Vec<_> = threads.filter(|thread| !thread.ends_with(session.to_string())).collect();
+    assert_eq!(others.len(), 1, "{:?}", fs::read_to_string(&said));
+    let place = fs::read_to_string(others[0].join("cgroup")).unwrap();
+    assert!(!place.contains(&format!("job_login-{}/", site.user.uid)), "{place}: {:?}", fs::read_to_string(&said));
 }
 
 #[test]

@@ -232,7 +232,7 @@ keys! {
         /// It is for nodes on which users log in, and no scheduler starts jobs.
         LoginLimits: login_limits: LoginLimits = LoginLimits::No, kinds::LOGIN_LIMITS, node;
         /// With `LoginLimits`: how much CPU time a user has in a window, and how many CPUs once that is used.
-        LoginBudget: login_budget: Option<LoginBudget> = None, kinds::LOGIN_BUDGET, jobs(least_limit);
+        LoginBudget: login_budget: Option<LoginBudget> = None, kinds::LOGIN_BUDGET, jobs(strictness::login_budget);
         /// How long the window of `LoginBudget` is.
         LoginWindow: login_window: Duration = Duration::from_secs(DAY), kinds::LOGIN_WINDOW, node;
         /// How many grams of CO2 a kilowatt-hour costs here, for the report of a job whose energy is known.

@@ -1604,6 +1604,19 @@ BREAKS = (
         "host login beside_a_schedulers_daemon_nobody_is_limited",
     ),
     Break(
+        "a_process_without_its_first_thread_is_not_seen", "src/command/login/tree.rs",
+        "inside.extend(Owner::from_pid(&host.proc, process.pid).map_err(in_words)?);",
+        "inside.extend(Owner::from_pid(&host.proc, process.pid).map_err(in_words)?"
+        ".filter(|id| !process::is_dead(&host.proc, id.pid)));",
+        "host login a_lost_file_or_a_lost_first_thread_ends_no_session",
+    ),
+    Break(
+        "a_budget_lifts_the_sites_limit", "src/command/login/slices.rs",
+        "!old.is_empty() && amount(old) < amount(value)",
+        "false && amount(old) < amount(value)",
+        "unit what_was_there_before_comes_back",
+    ),
+    Break(
         "a_closed_terminal_is_written_to", "src/command/login/terminals.rs",
         " || !takes_messages",
         " && takes_messages",

@@ -192,7 +192,7 @@ pub fn within(assignments: &[String], back: &[String]) -> Vec<String> {
             continue;
         }
         all.push(match before.next() {
-            Some((_, old)) if !old.is_empty() && (value.is_empty() || amount(old) < amount(value)) => {
+            Some((_, old)) if !old.is_empty() && amount(old) < amount(value) => {
                 format!("{name}={old}")
             }
             _ => one.clone(),
