@@ -30,11 +30,24 @@ pub fn give_back(host: &Host, config: &Config, user: &mut LoginUser, deadline: I
     Ok(())
 }
 
+/// All users with a file, and those with a fence whose file is lost: nothing says where their processes came from.
+pub fn known(host: &Host, config: &Config) -> Result<Vec<LoginUser>, String> {
+    let mut all = files::all(&config.run_dir).map_err(|error| error.to_string())?;
+    for uid in tree::uids(host, config).map_err(|error| error.to_string())? {
+        let fence = Some(LimitedPlace::Fence(String::new()));
+        match all.iter_mut().find(|user| user.uid == uid && user.boot_id == host.boot_id) {
+            Some(user) => user.place = user.place.take().or(fence),
+            None => all.push(LoginUser { place: fence, ..LoginUser::new(uid, &host.boot_id) }),
+        }
+    }
+    Ok(all)
+}
+
 /// For `jobfence reap`: gives back what a `jobfence hold` has left that does not live any more. Returns whose limits, and what failed.
 pub fn reap(host: &Host, config: &Config) -> (Vec<String>, Vec<String>) {
     let (mut done, mut failed) = (Vec::new(), Vec::new());
-    let all = files::all(&config.run_dir).unwrap_or_else(|error| {
-        failed.push(error.to_string());
+    let all = known(host, config).unwrap_or_else(|why| {
+        failed.push(why);
         Vec::new()
     });
     let deadline = Instant::now() + PATIENCE;

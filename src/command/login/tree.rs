@@ -17,9 +17,9 @@ use jobfence::host::Host;
 use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::launch::Begin;
 use jobfence::policy::{self, Plan};
-use jobfence::record::Records;
 use jobfence::record::holder::Holder;
 use jobfence::record::noted::Noted;
+use jobfence::record::{Record, Records};
 use jobfence::requests::UserRequests;
 use jobfence::schedulers::ALL;
 use jobfence::sys::dir::Dir;
@@ -38,6 +38,25 @@ const MOST_ROUNDS: usize = 10;
 
 fn job(uid: u32) -> Result<Id> {
     Id::new(format!("login-{uid}"))
+}
+
+/// The users with such a fence: the file of one can be lost.
+pub fn uids(host: &Host, config: &Config) -> Result<Vec<u32>> {
+    let records = match Records::open(&config.run_dir) {
+        Err(error) if error.is_gone() => return Ok(Vec::new()),
+        records => records?,
+    };
+    let mut found = Vec::new();
+    for levels in records.list()? {
+        let mut above = levels.iter().rev().skip(1);
+        let uid = above.next().and_then(|job| job.strip_prefix("job_login-")?.parse().ok());
+        let Some(uid) = uid.filter(|uid| above.next() == Some(&format!("uid_{uid}"))) else { continue };
+        let is_here = |record: &Record| record.boot_id == host.boot_id && record.pid_namespace == host.pid_namespace;
+        if records.read(&levels)?.is_some_and(|record| is_here(&record)) {
+            found.push(uid);
+        }
+    }
+    Ok(found)
 }
 
 /// The user's fence, if there is one.

@@ -134,8 +134,8 @@ impl LoginWatch {
         if std::mem::replace(&mut self.has_taken_over, true) {
             return;
         }
-        let begun = files::all(&config.run_dir).unwrap_or_else(|error| {
-            self.complain(format!("cannot go on with the budgets of users: {error}"));
+        let begun = tidy::known(host, config).unwrap_or_else(|why| {
+            self.complain(format!("cannot go on with the budgets of users: {why}"));
             Vec::new()
         });
         for user in begun {
