@@ -32,6 +32,7 @@ use crate::armed::ArmedWatch;
 use crate::command::{Failure, ignore_sigpipe, require_root};
 use crate::configured::Configured;
 use crate::fetched::report;
+use crate::login::LoginWatch;
 use crate::own_report::OwnReports;
 use crate::sample::Sampler;
 use crate::schedulers;
@@ -192,6 +193,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     let (mut sampler, mut next) = (Sampler::default(), Instant::now());
     let mut strays = StraysWatch::default();
     let mut armed = ArmedWatch::default();
+    let mut logins = LoginWatch::default();
     let mut moves: Option<EarlyMoves> = None;
     let (mut reports, mut unheard): (Option<OwnReports>, Option<String>) = (None, None);
     // With its sections, which may differ from job to job.
@@ -201,9 +203,12 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
             sampler.look(&config, sections.as_ref());
             strays.look(&config, sections.as_ref());
             armed.look(&config);
+            logins.look(&config, sections.as_ref());
             let patience = patience(next, &sampler, &config).min(armed.wait().unwrap_or(Duration::MAX));
             let patience = strays.wait(&config, sections.as_ref()).map_or(patience, |wait| patience.min(wait));
+            let patience = logins.wait(&config).map_or(patience, |wait| patience.min(wait));
             if is_asked_to_end(&ends, moves.as_ref(), (&mut sampler, &mut armed), &mut reports, patience)? {
+                logins.end(&config);
                 return Ok(());
             }
             continue;

@@ -26,6 +26,7 @@ mod life;
 mod living;
 mod local_time;
 mod logged;
+mod login;
 mod ls;
 #[cfg(test)]
 mod manual;
@@ -133,6 +134,8 @@ enum Command {
     Completions(completions::CompletionsOptions),
     /// Say which processes of users are in no fence, and what would be done with each.
     Strays(strays::StraysOptions),
+    /// Say what you are limited to on this node for logins, and what of the budget is used.
+    Login(login::LoginOptions),
     /// For jobfence.service: keep the delegated scope alive, and run the janitor.
     Hold(hold::HoldOptions),
 }
@@ -212,6 +215,7 @@ fn main() -> ExitCode {
         Command::Jsv(options) => gridengine::jsv::jsv(&options),
         Command::PbsConfig(options) => pbs::config::pbs_config(&options),
         Command::Strays(options) => strays::strays(&options),
+        Command::Login(options) => login::login(&options),
         Command::Hold(options) => hold::hold(&options),
     };
     result.unwrap_or_else(|error| {

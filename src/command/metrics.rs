@@ -24,6 +24,7 @@ use crate::gpu::{GpuUse, JobGpus};
 use crate::idle::JobIdle;
 use crate::kept;
 use crate::living::{facts_of, user_name};
+use crate::login;
 use crate::strays::StraysFigures;
 use crate::whole;
 
@@ -65,6 +66,7 @@ pub fn look(
     let mut text = page(&living_jobs(config, host), &counters);
     of_energy(&mut text, energy);
     text.extend(strays.map(StraysFigures::page));
+    text.extend(login::page(&config.run_dir));
     // The collector does not run as root.
     whole::replace(path, text.as_bytes(), Some(0o644)).map_err(|error| error.to_string())
 }

@@ -11,6 +11,7 @@ use jobfence::schedulers::ALL;
 
 use crate::command::{Failure, require_root};
 use crate::configured::Configured;
+use crate::login;
 
 /// Removes what dead owners left, and prints it. Fails if something could not be removed.
 pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {
@@ -21,12 +22,16 @@ pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {
         let _ = writeln!(io::stderr(), "jobfence: only processes of steps without a fence are looked for: {error}");
     }
     let reaped = janitor::reap(&host, &config, ALL, JanitorCaller::command(), Instant::now() + janitor::PATIENCE)?;
+    let (given_back, stay) = login::reap(&host, &config);
     // An output that cannot be written does not change the result.
     let mut stdout = io::stdout().lock();
     for step in &reaped.removed {
         let _ = writeln!(stdout, "removed {step}");
     }
-    for failure in &reaped.failed {
+    for limits in &given_back {
+        let _ = writeln!(stdout, "gave back {limits}");
+    }
+    for failure in reaped.failed.iter().chain(&stay) {
         let _ = writeln!(io::stderr(), "jobfence: {failure}");
     }
     let _ = writeln!(
@@ -36,5 +41,9 @@ pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {
         reaped.alive + reaped.busy,
         reaped.failed.len()
     );
-    Ok(if reaped.failed.is_empty() && no_cgroups.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if reaped.failed.is_empty() && stay.is_empty() && no_cgroups.is_none() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

@@ -16,7 +16,8 @@ mod search;
 mod status;
 mod watch;
 
+pub use accounts::StrayAccounts;
 pub use figures::StraysFigures;
 pub use list::{SCHEMA, StraysOptions, strays};
-pub use search::doubt;
+pub use search::{FoundStrays, Stray, StraysSearch, adopting, doubt};
 pub use watch::StraysWatch;

@@ -17,8 +17,8 @@ use super::slot_request::{PerSlot, SlotRequest};
 use super::strictness::{self, first, if_each, least, least_limit, most};
 use super::units::{DAY, Percent, Period, Wrong, or_unlimited, text_or_unlimited};
 use super::values::{
-    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnErrors, StoreUsage, StraysAction,
-    SwapSpace, TaskCpus, UsageCard,
+    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, LoginBudget, LoginLimits, Mode, OnErrors,
+    StoreUsage, StraysAction, SwapSpace, TaskCpus, UsageCard,
 };
 use crate::cgroup::devices::{DeviceRule, GpuDevice};
 use crate::cgroup::huge_pages::HugePages;
@@ -233,6 +233,13 @@ keys! {
         StraysMinUID: strays_min_uid: Option<u32> = None, kinds::MIN_UID, node;
         /// Processes in these cgroups, or below them, are left alone.
         StraysAllow: strays_allow: Vec<String> = Vec::new(), kinds::CGROUP_PATHS, node;
+        /// Whether `jobfence hold` makes each user of this node one fence.
+        /// It is for nodes on which users log in, and no scheduler starts jobs.
+        LoginLimits: login_limits: LoginLimits = LoginLimits::No, kinds::LOGIN_LIMITS, node;
+        /// With `LoginLimits`: how much CPU time a user has in a window, and how many CPUs once that is used.
+        LoginBudget: login_budget: Option<LoginBudget> = None, kinds::LOGIN_BUDGET, jobs(strictness::login_budget);
+        /// How long the window of `LoginBudget` is.
+        LoginWindow: login_window: Duration = Duration::from_secs(DAY), kinds::LOGIN_WINDOW, node;
         /// How many grams of CO2 a kilowatt-hour costs here, for the report of a job whose energy is known.
         CarbonIntensity: carbon_intensity: Option<u64> = None, kinds::CARBON_INTENSITY, node;
         /// A file for the textfile collector of Prometheus's node_exporter.
@@ -510,7 +517,7 @@ mod tests {
         let of_the_node: Vec<&str> = KEYS.iter().filter(|key| !key.is_per_job()).map(|key| key.name).collect();
         let expected = "CgroupMountpoint CgroupBase RunDir CleanupTimeout ReapInterval ReapSchedulerLeftovers EarlyMoves \
                         TrustAccount UsageLog UsageLogSize UsageLogAge UserReports StoreUsage SampleInterval GPUAccounting CarbonIntensity MetricsFile \
-                        StraysGrace StraysMinUID StraysAllow \
+                        StraysGrace StraysMinUID StraysAllow LoginLimits LoginWindow \
                         CPUsPerSlot \
                         SlotMemory SlotGPUs PrivateTmpBase";
         let sorted = |names: Vec<&str>| BTreeSet::from_iter(names.into_iter().map(str::to_owned));

@@ -17,8 +17,8 @@ use super::units::{
     or_unlimited, seconds, text_or_none, text_or_unlimited,
 };
 use super::values::{
-    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, Mode, OnError, OnErrors, StoreUsage,
-    StraysAction, SwapSpace, TaskCpus, UsageCard,
+    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, LoginBudget, LoginLimits, Mode, OnError,
+    OnErrors, StoreUsage, StraysAction, SwapSpace, TaskCpus, UsageCard,
 };
 use super::{pattern, private_paths};
 use crate::bytes;
@@ -93,6 +93,8 @@ words! {
             ("off", StraysAction::Off), ("report", StraysAction::Report), ("adopt", StraysAction::Adopt),
             ("kill", StraysAction::Kill),
         ];
+    LOGIN_LIMITS: LoginLimits = "yes, no or always",
+        &[("no", LoginLimits::No), ("yes", LoginLimits::Yes), ("always", LoginLimits::Always)];
     USAGE_CARD: UsageCard = USAGE_CARD_EXPECTS, USAGE_CARDS;
     CPU_POLICY: CpuPolicy = "quota, weight or both",
         &[("quota", CpuPolicy::Quota), ("weight", CpuPolicy::Weight), ("both", CpuPolicy::Both)];
@@ -152,6 +154,14 @@ kinds! {
         any prop::option::of((60_u64..=7 * DAY).prop_map(Duration::from_secs));
     SIGNAL_AT: Option<SignalAt> = signal_at::EXPECTS,
         |text| none_or(text, signal_at::read), |value| Some(text_or_none(*value)), any prop::option::of(signal_at::any());
+    LOGIN_BUDGET: Option<LoginBudget> = "CPU time from 1m to 168h, a colon and a number of CPUs from 0.01, as 4h:0.5, or none",
+        |text| none_or(text, login_budget),
+        |budget| Some(text_or_none(budget.map(login_budget_text))),
+        any prop::option::of((60_u64..=7 * DAY, 10_u64..=1_024_000).prop_map(|(time, cpus)| LoginBudget {
+            time: Duration::from_secs(time), cpus: Cpus::from_thousandths(cpus),
+        }));
+    LOGIN_WINDOW: Duration = "a whole number of seconds, or with the unit s, m or h, from 1m to 168h",
+        units::idle_time, |time| Some(units::idle_time_text(*time)), any (60_u64..=7 * DAY).prop_map(Duration::from_secs);
     CARBON_INTENSITY: Option<u64> = "a whole number of grams from 1 to 10000, or none",
         |text| none_or(text, units::weight), |grams| Some(text_or_none(*grams)), any prop::option::of(1_u64..=10_000);
     PERIOD: Period = "a whole number of microseconds, or with the unit us, ms or s, from 1ms to 1s",
@@ -275,6 +285,17 @@ fn some_cpus(text: &str) -> Result<Cpus, Wrong> {
     cpus(text).and_then(|cpus| if cpus.thousandths() == 0 { Err(Wrong::Range) } else { Ok(cpus) })
 }
 
+/// CPU time and the CPUs that follow, as `4h:0.5`.
+fn login_budget(text: &str) -> Result<LoginBudget, Wrong> {
+    let (time, cpus) = text.split_once(':').ok_or(Wrong::Form)?;
+    let (time, cpus) = (units::idle_time(time)?, units::cpus(cpus)?);
+    if cpus.thousandths() < 10 { Err(Wrong::Range) } else { Ok(LoginBudget { time, cpus }) }
+}
+
+fn login_budget_text(LoginBudget { time, cpus }: LoginBudget) -> String {
+    format!("{}:{cpus}", units::idle_time_text(time))
+}
+
 fn on_errors(text: &str) -> Result<OnErrors, Wrong> {
     let mut parts = text.split(',');
     let mut on_errors = OnErrors::all(keyword(parts.next().unwrap_or_default(), ON_ERROR)?);
@@ -347,6 +368,14 @@ mod tests {
         reads(&DELEGATION, "Request", &Delegation::Request);
         reads(&IDLE_ACTION, "Cancel", &IdleAction::Cancel);
         reads(&STRAYS_ACTION, "Kill", &StraysAction::Kill);
+        reads(&LOGIN_LIMITS, "Always", &LoginLimits::Always);
+        let budget = LoginBudget { time: Duration::from_secs(4 * 3600), cpus: Cpus::from_thousandths(500) };
+        reads(&LOGIN_BUDGET, "4h:0.5", &Some(budget));
+        reads(&LOGIN_BUDGET, "None", &None);
+        for wrong in ["4h", "4h:", ":1", "4h:0", "4h:0.001", "30s:1", "4h:1:2", "-4h:1"] {
+            assert!((LOGIN_BUDGET.read)(wrong).is_err(), "{wrong}");
+        }
+        reads(&LOGIN_WINDOW, "12H", &Duration::from_secs(12 * 3600));
         reads(&MIN_UID, "500", &Some(500));
         reads(&MIN_UID, "Auto", &None);
         assert_eq!(["0", "61184", "x"].map(|text| (MIN_UID.read)(text).is_ok()), [false; 3]);

@@ -2,7 +2,7 @@
 //! Which of two values of a key is stricter, if it is not known which of them holds for a job.
 
 use super::limits::LIMITS;
-use super::values::{CpuPolicy, Mode, OnError, OnErrors, TaskCpus};
+use super::values::{CpuPolicy, LoginBudget, Mode, OnError, OnErrors, TaskCpus};
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::{IoRules, least_weight};
 
@@ -29,6 +29,16 @@ pub(super) fn least_limit<T: Ord + Copy>(value: &mut Option<T>, other: &Option<T
 /// Nothing, unless each wants something: then the first one's.
 pub(super) fn if_each<T: Copy>(value: &mut Option<T>, other: &Option<T>) {
     *value = value.filter(|_| other.is_some());
+}
+
+/// Less time and fewer CPUs, also if they are of two budgets.
+pub(super) fn login_budget(budget: &mut Option<LoginBudget>, other: &Option<LoginBudget>) {
+    *budget = match (*budget, *other) {
+        (Some(one), Some(other)) => {
+            Some(LoginBudget { time: one.time.min(other.time), cpus: one.cpus.min(other.cpus) })
+        }
+        (one, other) => one.or(other),
+    };
 }
 
 /// The first one's stays.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the words mean that keys have for values.
 
+use std::time::Duration;
+
 use super::limits::{LIMITS, Limit};
 use crate::job::Cpus;
 
@@ -61,6 +63,26 @@ pub enum StraysAction {
     Adopt,
     /// It gets SIGTERM, and later SIGKILL.
     Kill,
+}
+
+/// Whether each user of this node is one fence, on a node for logins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoginLimits {
+    /// No.
+    No,
+    /// Yes, unless a scheduler's daemon starts jobs on this node.
+    Yes,
+    /// Also beside such a daemon.
+    Always,
+}
+
+/// How much CPU time a user of a login node has in a window, and how many CPUs the user has once that is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LoginBudget {
+    /// The CPU time.
+    pub time: Duration,
+    /// What the user has until a window has passed.
+    pub cpus: Cpus,
 }
 
 /// Where the scheduler keeps what a job has used.

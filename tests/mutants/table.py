@@ -1580,6 +1580,49 @@ BREAKS = (
         "host strays hostile_strays_are_killed_and_all_others_are_spared",
     ),
     Break(
+        "a_login_limit_lasts_for_ever", "src/command/login/budget.rs",
+        "if now - since < window {",
+        "if now < f64::INFINITY {",
+        "unit the_limit_begins_at_the_budget_and_ends_with_the_window",
+    ),
+    Break(
+        "a_stop_leaves_users_limited", "src/command/hold.rs",
+        "                logins.end(&config);\n",
+        "",
+        "host login a_user_is_limited_by_a_budget_and_told_and_loses_no_session",
+    ),
+    Break(
+        "a_restart_is_a_new_budget", "src/command/login/watch.rs",
+        "if user.boot_id == host.boot_id {",
+        "if user.boot_id != host.boot_id {",
+        "host login what_was_used_outlives_the_program_and_reap_gives_limits_back",
+    ),
+    Break(
+        "users_are_limited_beside_a_scheduler", "src/command/login/watch.rs",
+        "config.login_limits == LoginLimits::Yes && has_nodes_daemon",
+        "false && has_nodes_daemon",
+        "host login beside_a_schedulers_daemon_nobody_is_limited",
+    ),
+    Break(
+        "a_process_without_its_first_thread_is_not_seen", "src/command/login/tree.rs",
+        "inside.extend(Owner::from_pid(&host.proc, process.pid).map_err(in_words)?);",
+        "inside.extend(Owner::from_pid(&host.proc, process.pid).map_err(in_words)?"
+        ".filter(|id| !process::is_dead(&host.proc, id.pid)));",
+        "host login a_lost_file_or_a_lost_first_thread_ends_no_session",
+    ),
+    Break(
+        "a_budget_lifts_the_sites_limit", "src/command/login/slices.rs",
+        "!old.is_empty() && amount(old) < amount(value)",
+        "false && amount(old) < amount(value)",
+        "unit what_was_there_before_comes_back",
+    ),
+    Break(
+        "a_closed_terminal_is_written_to", "src/command/login/terminals.rs",
+        " || !takes_messages",
+        " && takes_messages",
+        "host login a_user_is_limited_by_a_budget_and_told_and_loses_no_session",
+    ),
+    Break(
         "what_a_user_nests_in_a_container_is_the_users", "src/command/strays/namespaces.rs",
         """(*kind == "pid").then""",
         "false.then",

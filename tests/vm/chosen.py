@@ -35,6 +35,7 @@ CHOSEN = {
         daemon_reload daemon_reexec service_restart scope_is_stopped controller_not_handed_down held_by_a_unit moves_are_early
         hold_is_heard_where_one_looks
         check_says_placement check_without_root configless a_name_without_a_file slurms_directory_first cores_that_are_uncertain_are_refused
+        login_limits
         pictures
         prolog_in_the_job slurms_files_are_read_as_slurm_reads_them a_node_is_found_as_slurmd_finds_it
     """,

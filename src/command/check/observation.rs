@@ -10,7 +10,7 @@ use jobfence::report::usage_log::UsageLog;
 
 use super::rows::Rows;
 use crate::schedulers::slurm::store;
-use crate::strays;
+use crate::{login, strays};
 
 /// Prints it for each of these keys.
 pub fn say(rows: &mut Rows, loaded: &Loaded) {
@@ -32,6 +32,9 @@ pub fn say(rows: &mut Rows, loaded: &Loaded) {
         && let Some(why) = strays::doubt(config, Some(loaded))
     {
         rows.remark("strays", format!("Strays: processes in no fence are only reported, since {why}"));
+    }
+    if let Some(what) = login::here(config) {
+        rows.remark("login", format!("LoginLimits: {what}"));
     }
 }
 

@@ -62,7 +62,10 @@ impl<'a> Lineage<'a> {
             self.places.borrow_mut().push(place.clone());
         }
         for part in schedulers::ALL {
-            if self.is_daemon(pid, part.daemons().first().into_iter()) {
+            // For those that start jobs, the whole name: slurmdbd is no slurmd.
+            let is_whole =
+                |name: &&&str| process::program(&self.host.proc, pid).is_some_and(|it| is_version(&it, name));
+            if self.is_daemon(pid, part.daemons().first().into_iter().filter(is_whole)) {
                 self.has_nodes_daemon.set(true);
                 if !part.tells_strays() {
                     self.unsure.set(Some(part.name()));
@@ -150,6 +153,11 @@ fn is_below(path: &str, above: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
+/// Whether a program has this name, or that and a version or a suffix behind it.
+fn is_version(program: &str, name: &str) -> bool {
+    program.strip_prefix(name).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,5 +166,11 @@ mod tests {
     fn a_path_is_below_itself_and_below_the_root() {
         assert!(is_below("/a/b", "/a") && is_below("/a", "/a") && is_below("/a", "/") && is_below("/", "/"));
         assert!(!is_below("/ab", "/a") && !is_below("/", "/a"));
+    }
+
+    #[test]
+    fn a_longer_name_is_another_program() {
+        let is = |program| is_version(program, "slurmd");
+        assert_eq!(["slurmd", "slurmd-23.11", "slurmdbd", "slurm"].map(is), [true, true, false, false]);
     }
 }

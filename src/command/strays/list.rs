@@ -48,7 +48,8 @@ pub fn strays(options: &StraysOptions) -> Result<ExitCode, Failure> {
         return Err(error.into());
     }
     let accounts = StrayAccounts::new(config, Some(&loaded));
-    let FoundStrays { all, doubt, is_whole } = StraysSearch::new(&host, (config, Some(&loaded)), &accounts).find()?;
+    let FoundStrays { all, doubt, is_whole, .. } =
+        StraysSearch::new(&host, (config, Some(&loaded)), &accounts).find()?;
     let mut jobs = HashMap::new();
     let mut job =
         |uid| jobs.entry(uid).or_insert_with(|| newest_job(&host, config, uid).map_err(|e| e.to_string())).clone();

@@ -62,6 +62,13 @@ pub struct FoundStrays {
     pub doubt: Option<String>,
     /// Whether all processes were looked at.
     pub is_whole: bool,
+    /// Whether a scheduler's daemon was seen that starts jobs on this node.
+    pub has_nodes_daemon: bool,
+}
+
+/// A configuration with which each user's processes in no fence are to be put into one, whatever the site wants of strays.
+pub fn adopting(config: &Config) -> Config {
+    Config { strays: StraysAction::Adopt, ..config.clone() }
 }
 
 /// One look at the processes of this host.
@@ -142,7 +149,8 @@ impl<'a> StraysSearch<'a> {
                 all.insert(stray.id, stray);
             }
         }
-        Ok(FoundStrays { all: all.into_values().collect(), doubt, is_whole })
+        let has_nodes_daemon = self.lineage.has_nodes_daemon();
+        Ok(FoundStrays { all: all.into_values().collect(), doubt, is_whole, has_nodes_daemon })
     }
 
     /// Whether a process can be a stray at all. Notes the schedulers' daemons. `None`: it is gone.

@@ -120,7 +120,7 @@ impl StraysWatch {
         let (config, loaded) = which;
         let accounts = StrayAccounts::new(config, loaded);
         let search = StraysSearch::new(host, which, &accounts);
-        let FoundStrays { all, doubt, is_whole } = search.find()?;
+        let FoundStrays { all, doubt, is_whole, .. } = search.find()?;
         let mut by_user: BTreeMap<u32, Vec<Stray>> = BTreeMap::new();
         for stray in all.into_iter().filter(|stray| stray.action().is_some()) {
             by_user.entry(stray.uid).or_default().push(stray);

@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import pwd
 import re
 import subprocess
 from pathlib import Path
@@ -236,6 +237,59 @@ def controller_not_handed_to_slurm(site):
         refused_and_named(site, parts)
     expect_equal(site.command("jobfence", "check").returncode, 0, "exit status of jobfence check after it")
     fences_well(site, user)
+
+
+SPINS = ("sh", "-c", "while :; do :; done")
+
+
+def limits_of(uid):
+    done = subprocess.run(["systemctl", "show", "-p", "CPUQuotaPerSecUSec,MemoryMax,TasksMax,IOWriteBandwidthMax", f"user-{uid}.slice"],
+                          capture_output=True, text=True, check=True)
+    return dict(line.split("=", 1) for line in done.stdout.split())
+
+
+@case
+def login_limits(site):
+    """Each user's own slice is limited through systemd, and more so by the budget; and it has what it had before when that ends."""
+    only_with_systemd(site)
+    uid = pwd.getpwnam(site.users[0]).pw_uid
+    session = subprocess.Popen(["systemd-run", "--quiet", "--scope", f"--slice=user-{uid}.slice", f"--uid={uid}", *SPINS])
+    try:
+        until(lambda: slice_of(session.pid) == f"user-{uid}.slice", 30, "the user's slice")
+        systemctl(site, "set-property", "--runtime", f"user-{uid}.slice", "CPUQuota=150%", "TasksMax=900")
+        before = limits_of(uid)
+        keys = {"MaxRAMPerUser": "512M", "MaxProcessesPerUser": "200", "LoginBudget": "1m:0.25", "LoginWindow": "1h"}
+        with service_with(site, LoginLimits="yes", **keys):
+            # slurmd starts jobs here.
+            until(lambda: "does nothing here" in journal(site), 60, "the refusal")
+            expect_equal(limits_of(uid), before, "limits beside slurmd")
+        with service_with(site, LoginLimits="always", **keys):
+            until(lambda: limits_of(uid)["TasksMax"] == "200", 60, "the limits of the slice")
+            expect_equal(limits_of(uid)["MemoryMax"], str(512 << 20), "MemoryMax")
+            until(lambda: limits_of(uid)["CPUQuotaPerSecUSec"] == "250ms", 300, "the end of the budget")
+            said = site.command("jobfence", "login", "--user", str(uid)).stdout
+            expect_in("1:00 of CPU time within 1:00:00 are used up: 0.25 CPUs until 2", said, "jobfence login")
+            systemctl(site, "stop", "jobfence.service")
+            expect_equal(limits_of(uid), before, "limits after the service stopped")
+            # What is still limited when the program is killed is given back by the next one, or by this.
+            systemctl(site, "start", "jobfence.service")
+            until(lambda: limits_of(uid)["CPUQuotaPerSecUSec"] == "250ms", 60, "the same budget after a restart")
+            systemctl(site, "kill", "--signal=KILL", "--kill-whom=main", "jobfence.service")
+            expect_equal(session.poll(), None, "the status of the session")
+        with service_with(site, LoginLimits="no"):
+            until(lambda: limits_of(uid) == before, 60, "the limits from before, after a kill")
+    finally:
+        session.kill()
+        session.wait()
+        site.command("systemctl", "revert", f"user-{uid}.slice")
+
+
+def slice_of(pid):
+    return next((part for part in kernel.read(f"/proc/{pid}/cgroup").split("/") if part.startswith("user-")), None)
+
+
+def journal(site):
+    return site.command("journalctl", "--unit", "jobfence.service", "--boot", "--output=cat").stdout
 
 
 @case

@@ -23,6 +23,7 @@ use jobfence::sys::dir::Dir;
 use jobfence::sys::systemd::is_systemd;
 
 use crate::command::{Failure, require_root};
+use crate::login;
 use crate::part::AfterUndo;
 use crate::schedulers::slurm::line::{self, InstalledLine};
 use crate::systemd::{self, Service, systemds_own};
@@ -66,6 +67,9 @@ fn clear(config: &Config, loaded_from: &[String], keep_service: bool) -> Result<
     let host = Host::read_what_there_is(config)?.0;
     std::thread::sleep(LOADING);
     let mut needed = still_loaded(&host.proc, loaded_from)?;
+    if !keep_service {
+        needed.extend(still_limited(&host, config));
+    }
     if needed.is_empty() && !keep_service {
         needed = still_recorded(&host, config)?;
     }
@@ -85,6 +89,13 @@ fn clear(config: &Config, loaded_from: &[String], keep_service: bool) -> Result<
     }
     if host.systemd {
         Service::stop()?;
+    }
+    let limited = still_limited(&host, config);
+    if !limited.is_empty() {
+        // The files below RunDir say what users had before.
+        println!("disabled       no new step is fenced. Run this again when this is mended:");
+        limited.iter().for_each(|what| println!("               {what}"));
+        return Ok(ExitCode::from(STILL_NEEDED));
     }
     remove_directories(&host)?;
     if !places::forget_all(&config.run_dir)? || !Records::remove(&config.run_dir, &KEPT)? {
@@ -158,6 +169,11 @@ fn still_loaded(proc: &Dir, files: &[String]) -> Result<Vec<String>, Failure> {
         }
     }
     Ok(found)
+}
+
+/// Gives back login limits that a `jobfence hold` has left. Returns those that stay.
+fn still_limited(host: &Host, config: &Config) -> Vec<String> {
+    login::reap(host, config).1
 }
 
 /// Fences of other processes than step daemons (`jobfence run`), and what cannot be removed. Runs the janitor first.
