@@ -201,9 +201,9 @@ fn signal_some(proc: &Dir, word: &Announcement, signal: Signal, some: &[Process]
         .iter()
         .filter_map(|process| Some((process.id, pidfd_open(Pid::from_raw(process.id.pid)).ok().flatten()?)))
         .collect();
-    let there = pids(word);
+    let members = pids(word);
     let is_still = |id: Owner| {
-        there.contains(&id.pid) && process::uid(proc, id.pid) == Some(word.uid) && id.is_alive(proc).unwrap_or(false)
+        members.contains(&id.pid) && process::uid(proc, id.pid) == Some(word.uid) && id.is_alive(proc).unwrap_or(false)
     };
     let sent = |(id, handle): (Owner, Option<OwnedFd>)| {
         is_still(id) && send(Pid::from_raw(id.pid), handle.as_ref(), signal).is_ok()
