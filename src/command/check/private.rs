@@ -44,9 +44,9 @@ pub fn say(rows: &mut Rows, candidates: &[Candidate], verdict: &mut Verdict) {
 
 /// For a scheduler under which no job has directories of its own: jobs are refused if they should have.
 pub fn refuse(loaded: &Loaded, scheduler: &str, why: &str, rows: &mut Rows, verdict: &mut Verdict) {
-    let keys: [(&str, fn(&Config) -> bool); 2] = [("PrivateTmp", private::is_wanted), ("PrivateIPC", ipc::is_wanted)];
-    for (key, is_wanted) in keys {
-        if loaded.one_by_one().any(|candidate| is_wanted(&candidate.config)) {
+    let any = |is_wanted: fn(&Config) -> bool| loaded.one_by_one().any(|candidate| is_wanted(&candidate.config));
+    for (key, is_wanted) in [("PrivateTmp", any(private::is_wanted)), ("PrivateIPC", any(ipc::is_wanted))] {
+        if is_wanted {
             rows.fault(ROW, format!("{key} does not work under {scheduler}: {why}"));
             verdict.no(format!("jobs of {scheduler} would be REFUSED here: {key} does not work under it"));
         }

@@ -250,8 +250,8 @@ fn build(
     let mark = |fence: &Fence| spank.setenv(environment::STEP, &tracked::mark(&host.boot_id, fence.owner()));
     // The tasks are forked by this thread.
     let own_ipc = || ipc::enter(has_tasks && ipc::is_wanted(config));
-    let told = environment::tell(spank, config, &plan, &fence).and_then(|()| mark(&fence));
-    if let Err(error) = told.and_then(|()| own_ipc()) {
+    let environment = environment::tell(spank, config, &plan, &fence).and_then(|()| mark(&fence));
+    if let Err(error) = environment.and_then(|()| own_ipc()) {
         launch::begin::abandon(host, &mut fence, config);
         return Err(error.into());
     }
