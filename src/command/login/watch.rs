@@ -196,9 +196,9 @@ impl LoginWatch {
             }
         }
         let FoundStrays { all, is_whole, .. } = found;
-        let outside = if host.systemd { slices::count_outside(&all) } else { 0 };
-        if outside > 0 {
-            self.complain(format!("{outside} processes of users are in no slice of systemd's, and are not limited"));
+        let unlimited = if host.systemd { slices::count_outside(&all) } else { 0 };
+        if unlimited > 0 {
+            self.complain(format!("{unlimited} processes of users are in no slice of systemd's, and are not limited"));
         }
         if !is_whole {
             self.complain(

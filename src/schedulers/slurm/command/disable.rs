@@ -23,7 +23,6 @@ use jobfence::sys::dir::Dir;
 use jobfence::sys::systemd::is_systemd;
 
 use crate::command::{Failure, require_root};
-use crate::login;
 use crate::part::AfterUndo;
 use crate::schedulers::slurm::line::{self, InstalledLine};
 use crate::systemd::{self, Service, systemds_own};
@@ -67,9 +66,6 @@ fn clear(config: &Config, loaded_from: &[String], keep_service: bool) -> Result<
     let host = Host::read_what_there_is(config)?.0;
     std::thread::sleep(LOADING);
     let mut needed = still_loaded(&host.proc, loaded_from)?;
-    if !keep_service {
-        needed.extend(still_limited(&host, config));
-    }
     if needed.is_empty() && !keep_service {
         needed = still_recorded(&host, config)?;
     }
@@ -171,9 +167,12 @@ fn still_loaded(proc: &Dir, files: &[String]) -> Result<Vec<String>, Failure> {
     Ok(found)
 }
 
-/// Gives back login limits that a `jobfence hold` has left. Returns those that stay.
+/// Login limits that were not given back.
 fn still_limited(host: &Host, config: &Config) -> Vec<String> {
-    login::reap(host, config).1
+    let all = series::all_files(&config.run_dir, ".login").unwrap_or_default();
+    let is_limited = |user: &&serde_json::Value| user["way"].is_string() && user["boot"] == host.boot_id.as_str();
+    let words = |user: &serde_json::Value| format!("login limits of uid {}: say 'jobfence reap'", user["uid"]);
+    all.iter().filter(is_limited).map(words).collect()
 }
 
 /// Fences of other processes than step daemons (`jobfence run`), and what cannot be removed. Runs the janitor first.
