@@ -156,8 +156,8 @@ impl ArmedWatch {
 
     /// The jobs with a step beside their shell.
     fn jobs_with_tasks(&self) -> BTreeSet<(String, u32)> {
-        let beside = self.steps.values().filter(|step| !is_shell(&step.step));
-        beside.map(|step| (step.job.clone(), step.uid)).collect()
+        let tasks = self.steps.values().filter(|step| !is_shell(&step.step));
+        tasks.map(|step| (step.job.clone(), step.uid)).collect()
     }
 
     fn search(&mut self, config: &Config) {
