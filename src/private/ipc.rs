@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A step's own System V shared memory, semaphores and message queues, and its own POSIX message queues (`PrivateIPC`).
+//! A step's own System V shared memory, semaphores and message queues (`PrivateIPC`).
 //!
-//! They are in an IPC namespace: ipc_namespaces(7). The kernel removes them with the last process of the step, so a killed job leaves none
-//! on the host. A new namespace begins with the kernel's own bounds, and not with those that the site has set: these are copied.
+//! They are in an IPC namespace: ipc_namespaces(7). The kernel removes them with the namespace, so a killed job leaves none on the host. A new
+//! namespace begins with the kernel's own bounds, and not with those that the site has set: these are copied.
 
 use std::fs;
+use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use nix::errno::Errno;
 
@@ -28,6 +30,9 @@ const BOUNDS: [&str; 13] = [
     "kernel/shmmni",
 ];
 
+/// The namespace of its own in which a thread of this process is.
+static OWN: OnceLock<PathBuf> = OnceLock::new();
+
 /// Whether steps with this configuration have their own.
 pub fn is_wanted(config: &Config) -> bool {
     config.private_ipc && config.mode == Mode::Enforce
@@ -42,16 +47,34 @@ pub fn enter(is_wanted: bool) -> Result<()> {
     // SAFETY: a flag.
     Errno::result(unsafe { libc::unshare(libc::CLONE_NEWIPC) })
         .map_err(|errno| Error::new("make an IPC namespace (PrivateIPC)").errno(errno))?;
+    let _ = namespace().map(|own| OWN.set(own));
+    let mut done = Ok(());
     for (name, wanted) in BOUNDS.into_iter().zip(before) {
         // A kernel may lack some of them.
         let Some(wanted) = wanted.filter(|wanted| bound(name).as_ref() != Some(wanted)) else { continue };
         let path = place(name);
-        fs::write(&path, &wanted).map_err(|error| {
+        let written = fs::write(&path, &wanted).map_err(|error| {
             let errno = Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
             Error::os("keep the site's bound (PrivateIPC) in", &path, errno).value(wanted.trim_end())
-        })?;
+        });
+        // There is no way back: the others are kept all the same.
+        done = done.and(written);
     }
-    Ok(())
+    done
+}
+
+/// The step's processes are dead: what they have left in shared memory goes now. Else it would stay as long as this process does, or as a
+/// user's handle of the namespace. In another thread, which is in the host's namespace, it does nothing.
+pub fn discard_memory() {
+    if OWN.get().is_some_and(|own| namespace().as_ref() == Some(own)) {
+        // sysctl/kernel: with it, the kernel destroys each segment that nobody has attached and whose maker is dead.
+        let _ = fs::write(place("kernel/shm_rmid_forced"), "1");
+    }
+}
+
+/// That of this thread.
+fn namespace() -> Option<PathBuf> {
+    fs::read_link("/proc/thread-self/ns/ipc").ok()
 }
 
 fn place(name: &str) -> String {

@@ -1724,6 +1724,12 @@ BREAKS = (
         "slurm ipc_of_its_own",
     ),
     Break(
+        "shared_memory_outlives_its_step", "src/schedulers/slurm/spank/step.rs",
+        "    ipc::discard_memory();\n",
+        "",
+        "slurm no_shared_memory_outlives_its_step",
+    ),
+    Break(
         "ipc_of_its_own_has_the_kernels_bounds", "src/private/ipc.rs",
         "let before = BOUNDS.map(bound);",
         "let before = BOUNDS.map(|_| None::<String>);",

@@ -28,7 +28,7 @@ pub fn say(rows: &mut Rows, candidates: &[Candidate], verdict: &mut Verdict) {
         faults.extend(dirs::faults(config).into_iter().map(|error| error.to_string()));
     }
     if candidates.iter().any(|candidate| ipc::is_wanted(&candidate.config)) {
-        facts.push("a step has its own System V and POSIX IPC (PrivateIPC)".to_owned());
+        facts.push("a step has its own System V shared memory, semaphores and queues (PrivateIPC)".to_owned());
         if !Path::new("/proc/self/ns/ipc").exists() {
             faults.push("this kernel has no IPC namespaces, and PrivateIPC needs them".to_owned());
         }

@@ -4,10 +4,12 @@
 import contextlib
 import os
 import signal
+import subprocess
 import tempfile
 from pathlib import Path
 
 from contract import kernel
+from contract.cases import SEGMENT
 from contract.harness import (
     IN_VAR, MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, fenced, running,
 )
@@ -169,3 +171,20 @@ def ipc_of_a_step(site):
     jobid = site.submit(site.users[0], f"for step in 1 2; do srun -n2 {TASK}; done", "-n2", "--mem-per-cpu=100")
     expect_equal(site.wait(jobid), "COMPLETED", f"state ({site.output(jobid)})")
     expect_equal(sorted(site.output(jobid).split()), ["alone", "alone", "shared", "shared"], "what the tasks of two steps see")
+
+
+@case
+def no_shared_memory_outlives_its_step(site):
+    """With PrivateIPC, a segment that a killed step leaves is freed, though somebody holds the namespace."""
+    site.configure(PrivateIPC="yes")
+    jobid = site.submit(site.users[0], f"{SEGMENT % '0o1600'}; echo made; sleep 1000", "-c1", "--mem=100")
+    until(lambda: "made" in site.output(jobid), 60, "the segment")
+    process = until(lambda: site.job_pids(jobid, "sleep"), 20, "its process")[0]
+    with open(f"/proc/{process}/ns/ipc", "rb") as namespace:
+        def segments():
+            command = "nsenter", f"--ipc=/proc/self/fd/{namespace.fileno()}", "cat", "/proc/sysvipc/shm"
+            done = subprocess.run(command, pass_fds=[namespace.fileno()], capture_output=True, text=True, check=True)
+            return done.stdout.splitlines()[1:]
+        expect_equal(len(segments()), 1, "segments while the step runs")
+        site.end(jobid)
+        until(lambda: not segments(), 60, "the end of the segment")

@@ -249,7 +249,13 @@ fn build(
     let Begun { mut fence, plan, leftovers, private: dirs } = begin.open(plan)?;
     let mark = |fence: &Fence| spank.setenv(environment::STEP, &tracked::mark(&host.boot_id, fence.owner()));
     // The tasks are forked by this thread.
-    let own_ipc = || ipc::enter(has_tasks && ipc::is_wanted(config));
+    let own_ipc = || match ipc::enter(has_tasks && ipc::is_wanted(config)) {
+        Err(error) if config.on_error.general() == OnError::Warn => {
+            log::error!("a step has no IPC namespace of its own as PrivateIPC says (OnError=warn): {error}");
+            Ok(())
+        }
+        entered => entered,
+    };
     let environment = environment::tell(spank, config, &plan, &fence).and_then(|()| mark(&fence));
     if let Err(error) = environment.and_then(|()| own_ipc()) {
         launch::begin::abandon(host, &mut fence, config);
@@ -593,6 +599,7 @@ pub fn end() {
         None => launch::write_down(&fenced.config, line.as_deref()),
         Some(remains) => log::error!("{remains}"),
     }
+    ipc::discard_memory();
     if fenced.private.is_some() {
         launch::end::remove_private(&fenced.host, &fenced.config, &fenced.fence, deadline);
     }
