@@ -311,6 +311,19 @@ def mpi_ways(site):
     return ways
 
 
+def answered(site, program):
+    """Runs it, once more where the step daemon says that Slurm's mpi/pmi2 has lost a request: then the ranks wait for it until the time limit.
+
+    On a busy machine a request can reach the plugin in two pieces, and it takes the first for all of it.
+    """
+    for _ in range(3):
+        mark = site.log_mark()
+        done = site.srun(*program)
+        if done.returncode == 0 or "mpi/pmi2: invalid client request" not in site.log_since(mark):
+            break
+    return done
+
+
 @case
 def mpi(site):
     """Ranks of a parallel program find each other, and are in the step."""
@@ -318,12 +331,12 @@ def mpi(site):
     broken, ways = [], mpi_ways(site)
     for library, plugin in ways:
         what = f"{library} by {plugin}"
-        program = user, f"--mpi={plugin}", "-n4", "--overcommit", "--mem=400", PYTHON, "-S", "-c", MPI, library
-        done = site.srun(*program)
+        program = user, f"--mpi={plugin}", "-n4", "--overcommit", "--mem=400", "--time=3", PYTHON, "-S", "-c", MPI, library
+        done = answered(site, program)
         if done.returncode:
             # Slurm's mpi/pmix wants libpmix.so, which an MPI library alone does not bring.
             with site.unplugged():
-                alone = site.srun(*program)
+                alone = answered(site, program)
             if alone.returncode:
                 broken.append(f"{what} fails without jobfence, too: {alone.stderr.splitlines()[:1]}")
                 continue
