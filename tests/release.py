@@ -229,7 +229,8 @@ def built_alike(top):
             shutil.copytree(top / name / "release", Path(kept) / name, ignore=lambda _, names: set(names) - set(FILES))
     expect(sums[0] == sums[1], "differ:", sums)
     content = b"".join((top / "other/release" / file).read_bytes() for file in FILES)
-    for word in str(top), "/src/jobfence", "/out/", "/root", "GCC: ":
+    # "/root" alone is one of the directories that PrivateTmp= refuses.
+    for word in str(top), "/src/jobfence", "/out/", "/root/", "GCC: ":
         expect(word.encode() not in content, "a file has", word)
     return f"{time.monotonic() - began:.0f} s"
 
