@@ -4,6 +4,7 @@
 //! A record is written before its directories are made and removed after them, so whatever exists has a record. Making it also decides
 //! which of two step daemons has a name: `link` of a finished file succeeds for one of them.
 
+pub mod card_note;
 pub mod counters;
 mod files;
 mod header;

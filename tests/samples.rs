@@ -289,6 +289,85 @@ fn the_energy_of_the_node_is_divided() {
     assert!(page.contains("Energy") && page.contains(" of its CPU time; ") && page.contains(" g of CO2"), "{page}");
 }
 
+/// Reads the notes for cards in this site's directories, or writes them all anew.
+const NOTES: &str = "import os, sys
+for place, *_ in os.walk('/sys/fs/cgroup'):
+    if f'/{sys.argv[1]}/' in place and 'trusted.jobfence.card' in os.listxattr(place):
+        for text in sys.argv[2:]:
+            os.setxattr(place, 'trusted.jobfence.card', text.encode())
+        print(os.getxattr(place, 'trusted.jobfence.card').decode())
+";
+
+#[test]
+fn what_a_card_is_to_say_has_an_age_and_is_withdrawn() {
+    let Some(mut site) = Site::new("noted") else { return };
+    let class = site.path("class");
+    let zone = class.join("powercap/intel-rapl:0");
+    fs::create_dir_all(&zone).unwrap();
+    fs::write(zone.join("name"), "package-0\n").unwrap();
+    fs::write(zone.join("max_energy_range_uj"), "262143328850\n").unwrap();
+    let joules = std::cell::Cell::new(0_u64);
+    let burn = |class: &Path| {
+        let zone = class.join("powercap/intel-rapl:0");
+        joules.set(joules.get() + 5_000_000);
+        fs::write(zone.join("next"), format!("{}\n", joules.get())).unwrap();
+        fs::rename(zone.join("next"), zone.join("energy_uj")).unwrap();
+    };
+    burn(&class);
+    let notes = |site: &Site, new: &[&str]| {
+        let done = Command::new("python3").args(["-c", NOTES, &site.base.name]).args(new).output().unwrap();
+        String::from_utf8(done.stdout).unwrap()
+    };
+    let run = |site: &Site| {
+        let mut run = site.command(&["run", "--usage-card=always", "-o", "SampleInterval=1"]);
+        run.args(["--", "sh", "-c", "read line; sleep 0.1"]);
+        run.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let card = |mut job: std::process::Child| {
+        job.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let done = job.wait_with_output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8(done.stderr).unwrap()
+    };
+    let since_boot = || fs::read_to_string("/proc/uptime").unwrap().split('.').next().unwrap().to_owned();
+    for (written, is_old) in [(since_boot(), false), ("0".to_owned(), true)] {
+        site.hold_below(&class, &[]);
+        let job = run(&site);
+        common::until("a note", || {
+            burn(&class);
+            notes(&site, &[]).contains("\nenergy\t")
+        });
+        site.end_hold();
+        let noted = notes(&site, &[]);
+        let [head, lines] = noted.splitn(2, '\n').collect::<Vec<_>>()[..] else { panic!("{noted}") };
+        let ["1", at, clock] = head.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{noted}") };
+        let age = since_boot().parse::<u64>().unwrap() - at.parse::<u64>().unwrap();
+        assert!(age < 300 && clock.len() == "2026-11-30 14:05".len(), "{noted}");
+        // A remark makes a card of what would be a line.
+        notes(&site, &[&format!("1 {written} {clock}\n{}\n\t\tIt waited.", lines.trim_end())]);
+        let said = card(job);
+        assert!(said.contains("\n  energy ") && said.contains("\n  It waited.\n"), "{said}");
+        let as_of = said.lines().find(|line| line.starts_with("  as of "));
+        let is_said = as_of.is_some_and(|line| line.ends_with(&format!(" {clock}: jobfence.service has")));
+        assert_eq!((as_of.is_some(), is_said), (is_old, is_old), "{said}");
+    }
+    // What is no longer known is no longer said.
+    let job = run(&site);
+    site.hold_below(&class, &[]);
+    common::until("a note", || {
+        burn(&class);
+        notes(&site, &[]).contains("\nenergy\t")
+    });
+    site.end_hold();
+    fs::remove_dir_all(&zone).unwrap();
+    fs::create_dir_all(class.join("powercap")).unwrap();
+    let series = fs::read_dir(site.path("run-series")).into_iter().flatten().flatten();
+    series.for_each(|entry| fs::remove_file(entry.path()).unwrap());
+    site.hold_below(&class, &[]);
+    common::until("no note", || notes(&site, &[]).is_empty());
+    assert!(!card(job).contains("energy"));
+}
+
 #[test]
 fn a_series_outlives_jobfence_hold() {
     let Some(mut site) = Site::new("outlives") else { return };

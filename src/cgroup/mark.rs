@@ -17,11 +17,11 @@ const NAME: &CStr = c"trusted.jobfence";
 /// What the directory's job was granted, see `record::noted`. It goes with the directory, so it need not be removed.
 const ALLOCATED: &CStr = c"trusted.jobfence.allocated";
 
-/// What jobfence.service knows of the directory's job for its card, see `report::card::noted`. It goes with the directory, too.
+/// What jobfence.service knows of the directory's job for its card, see `record::card_note`. It goes with the directory, too.
 const CARD: &CStr = c"trusted.jobfence.card";
 
-/// More than any mark has, in bytes.
-const LONGEST: usize = 4096;
+/// The most that is read of a mark, in bytes.
+pub const LONGEST: usize = 4096;
 
 /// `O_PATH` handles give no access to attributes.
 const OPEN: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY);
@@ -39,6 +39,17 @@ pub fn set_allocated(dir: &Dir, text: &str) -> Result<()> {
 /// Notes what the card of the directory's job is to say. The place is the job's directory in each hierarchy that [`bears_cards`].
 pub fn set_card(dir: &Dir, text: &str) -> Result<()> {
     set_named(dir, CARD, text)
+}
+
+/// Withdraws that, if there is any.
+pub fn remove_card(dir: &Dir) -> Result<()> {
+    let fd = dir.open_file(".", OPEN)?;
+    // SAFETY: the name is NUL-terminated.
+    let done = unsafe { libc::fremovexattr(fd.as_raw_fd(), CARD.as_ptr()) };
+    match Errno::result(done) {
+        Ok(_) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),
+        Err(errno) => Err(Error::os("remove a mark of the directory", dir.path(), errno)),
+    }
 }
 
 /// Whether notes for cards are in this hierarchy. Each fence is in one of these.
@@ -107,5 +118,11 @@ mod tests {
         }
         set(&dir, "c\n").unwrap();
         assert_eq!(get(&dir).unwrap().as_deref(), Some("c\n"));
+        let longest = "x".repeat(LONGEST);
+        remove_card(&dir).unwrap();
+        set_card(&dir, &longest).unwrap();
+        assert_eq!(card(&dir).unwrap(), Some(longest));
+        remove_card(&dir).unwrap();
+        assert_eq!((card(&dir).unwrap(), get(&dir).unwrap().as_deref()), (None, Some("c\n")));
     }
 }

@@ -6,16 +6,20 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use jobfence::bytes::binary;
 use jobfence::config::Config;
 use jobfence::fence::living::LivingStep;
+use jobfence::record::card_note;
+use jobfence::report::account::utc;
 use jobfence::report::card::{duration, several};
+use nix::time::{ClockId, clock_gettime};
 
 use crate::energy::{StepEnergy, carbon, grams, watt_hours};
 use crate::gpu::{GpuSampler, JobGpus};
 use crate::idle::IdleSampler;
+use crate::local_time::LocalTime;
 use crate::series::Series;
 
 /// A live step: its job's key, and the name of its series.
@@ -43,6 +47,8 @@ impl CardNotes {
         for step in steps {
             jobs.entry(&step.key).or_default().push(step);
         }
+        let (at, clock) =
+            (clock_gettime(ClockId::CLOCK_BOOTTIME).ok().map(Duration::from), minute(&utc(SystemTime::now())));
         self.0.retain(|key, _| jobs.contains_key(key.as_str()));
         for (key, steps) in &jobs {
             let Some(first) = steps.first() else { continue };
@@ -52,10 +58,9 @@ impl CardNotes {
             let energy = energy.map(|energy| (energy, first.step.cpu_time_of_job()));
             let idle = idle.of_job(key).and_then(|idle| idle.longest());
             let text = text(gpus.of_job(key), energy, config.carbon_intensity, idle);
-            if text.is_empty() {
-                continue;
-            }
-            if let Err(error) = first.step.note_for_a_card(&text) {
+            let note =
+                Some(text).filter(|text| !text.is_empty()).and_then(|text| Some(card_note::note(at?, &clock, &text)));
+            if let Err(error) = first.step.note_for_a_card(note.as_deref()) {
                 log::debug!("a card will not say what is known of its job: {error}");
             }
         }
@@ -81,6 +86,13 @@ impl CardNotes {
         }
         self.0.get(key).map(|(_, energy)| *energy)
     }
+}
+
+/// A time as people on this host read it, without its seconds.
+fn minute(moment: &str) -> String {
+    let local = LocalTime::of(moment).map(|local| format!("{} {}", local.date, local.clock));
+    let local = local.unwrap_or_else(|| moment.replace('T', " "));
+    local.get(..16).unwrap_or_default().to_owned()
 }
 
 fn sum(all: impl Iterator<Item = StepEnergy>) -> Option<StepEnergy> {

@@ -156,7 +156,7 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         others: None,
         // They are shown before the card.
         sentences: &[],
-        noted: &fence.noted_for_a_card(config.sample_interval.is_some()),
+        noted: &fence.noted_for_a_card(config.sample_interval),
         is_utf8: card::is_utf8(|name| std::env::var(name).ok()),
         words: &WORDS,
     };

@@ -382,10 +382,13 @@ impl LivingStep<'_> {
         self.places.iter().find_map(of_place)
     }
 
-    /// Notes what its job's card is to say.
-    pub fn note_for_a_card(&self, text: &str) -> Result<()> {
+    /// Notes what its job's card is to say, in place of what was noted before. `None`: nothing.
+    pub fn note_for_a_card(&self, note: Option<&str>) -> Result<()> {
         let mut places = self.places.iter().filter(|place| mark::bears_cards(place.hierarchy));
-        places.try_for_each(|place| mark::set_card(&Dir::open(&place.job)?, text))
+        places.try_for_each(|place| {
+            let job = Dir::open(&place.job)?;
+            note.map_or_else(|| mark::remove_card(&job), |note| mark::set_card(&job, note))
+        })
     }
 
     /// What it uses now, what it has used, and its limits.

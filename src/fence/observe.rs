@@ -2,7 +2,9 @@
 //! What the step has used, and its limits as the kernel has them.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
 
 use super::fenced::{Fence, OpenDir, Tree};
 use super::names::own_task;
@@ -22,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::figures::{LimitedTo, Usage};
 use crate::job::Cpus;
 use crate::policy::Level;
+use crate::record::card_note;
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 
@@ -76,11 +79,16 @@ impl Fence {
         found
     }
 
-    /// What jobfence.service has noted for the job's card. It does so only if it samples.
-    pub fn noted_for_a_card(&self, samples: bool) -> String {
-        let tree = self.trees.iter().find(|tree| samples && mark::bears_cards(tree.hierarchy()));
-        let noted = tree.and_then(|tree| mark::card(&*tree.job().ok()?).ok().flatten());
-        noted.unwrap_or_default()
+    /// What jobfence.service has noted for the job's card, if it samples at this interval.
+    pub fn noted_for_a_card(&self, interval: Option<Duration>) -> String {
+        let noted = || {
+            let interval = interval?;
+            let tree = self.trees.iter().find(|tree| mark::bears_cards(tree.hierarchy()))?;
+            let note = mark::card(&*tree.job().ok()?).ok()??;
+            let since_boot = clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?;
+            card_note::lines(&note, since_boot.into(), interval)
+        };
+        noted().unwrap_or_default()
     }
 
     /// The CPUs that the quotas of the job and its user allow, as the kernel has them; `None` when unlimited.
