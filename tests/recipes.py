@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The recipes of docs/usage.md for other programs that read the usage log, as printed there: recipes.py --bin FILE [NAME...].
 
-Nothing of a site's is asked: a stand-in for Elasticsearch takes what rsyslog sends.
+Nothing of a site's is asked: stand-ins for Elasticsearch and for a collector of Loki's take what rsyslog sends.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -30,10 +31,10 @@ PAGE = TOP / "docs/usage.md"
 PATIENCE = 300
 
 
-def block(language):
-    """What the page prints in this language."""
-    found = re.findall(rf"(?ms)^```{language}\n(.*?)^```$", PAGE.read_text())
-    expect_equal(len(found), 1, f"blocks of {language} in {PAGE.name}")
+def block(language, word=""):
+    """What the page prints in this language with this word."""
+    found = [text for text in re.findall(rf"(?ms)^```{language}\n(.*?)^```$", PAGE.read_text()) if word in text]
+    expect_equal(len(found), 1, f"blocks of {language} with {word!r} in {PAGE.name}")
     return found[0]
 
 
@@ -110,32 +111,43 @@ class Store:
                 serving.join()
 
 
+RSYSLOGD = shutil.which("rsyslogd", path="/usr/sbin:/usr/bin")
+
+
+@contextlib.contextmanager
+def rsyslog(top):
+    """By the recipe in this directory."""
+    with open(top / "said", "a") as words:
+        daemon = subprocess.Popen([RSYSLOGD, "-n", "-f", top / "jobfence.conf", "-i", top / "pid"],
+                                  stdin=subprocess.DEVNULL, stdout=words, stderr=words)
+    try:
+        yield daemon
+    finally:
+        daemon.terminate()
+        daemon.wait(PATIENCE)
+
+
+def with_a_long_line(top, count):
+    """One that is as long as they get."""
+    all_lines = lines(top, count, 1)
+    task = json.dumps({"task": 1, "sentence": "x" * 400})
+    all_lines[count // 2] = all_lines[count // 2].replace('"tasks":[]', f'"tasks":[{",".join([task] * 64)}]')
+    expect(len(all_lines[count // 2]) > 25_000, "the long line")
+    return all_lines
+
+
 def rsyslog_sends_each_line_once(top, _):
     """Over a server that is down, a restart, a log that is set aside, a line as long as they get, and a log that is read again."""
-    rsyslogd = shutil.which("rsyslogd", path="/usr/sbin:/usr/bin")
-    if not rsyslogd or not list(Path("/usr/lib").glob("**/rsyslog/omelasticsearch.so")):
+    if not RSYSLOGD or not list(Path("/usr/lib").glob("**/rsyslog/omelasticsearch.so")):
         raise Skip("needs rsyslog and rsyslog-elasticsearch")
     log, conf, said = top / "log/usage.jsonl", top / "jobfence.conf", top / "said"
     log.parent.mkdir()
     (top / "spool").mkdir()
-    all_lines = lines(top, 400, 1)
-    task = json.dumps({"task": 1, "sentence": "x" * 400})
-    all_lines[150] = all_lines[150].replace('"tasks":[]', f'"tasks":[{",".join([task] * 64)}]')
-    expect(len(all_lines[150]) > 25_000, "the long line")
+    all_lines = with_a_long_line(top, 400)
 
     def add(some):
         with open(log, "a") as file:
             file.writelines(f"{line}\n" for line in some)
-
-    @contextlib.contextmanager
-    def rsyslog():
-        with open(said, "a") as words:
-            daemon = subprocess.Popen([rsyslogd, "-n", "-f", conf, "-i", top / "pid"], stdin=subprocess.DEVNULL, stdout=words, stderr=words)
-        try:
-            yield daemon
-        finally:
-            daemon.terminate()
-            daemon.wait(PATIENCE)
 
     def has(count):
         until(lambda: len(store.documents) >= count, f"{count} lines",
@@ -145,9 +157,9 @@ def rsyslog_sends_each_line_once(top, _):
     add(all_lines[:100])
     with contextlib.ExitStack() as down:
         down.enter_context(store.up())
-        conf.write_text(replaced(block("rsyslog"), ("/var/spool/rsyslog", top / "spool"), ("/var/log/jobfence/usage.jsonl", log),
+        conf.write_text(replaced(block("rsyslog", "omelasticsearch"), ("/var/spool/rsyslog", top / "spool"), ("/var/log/jobfence/usage.jsonl", log),
                                  ("logs.example.org", store.host), ("9200", store.port), ('usehttps="on"', 'usehttps="off"')))
-        with rsyslog():
+        with rsyslog(top):
             has(100)
             add(all_lines[100:200])
             has(200)
@@ -161,17 +173,63 @@ def rsyslog_sends_each_line_once(top, _):
             with store.up():
                 has(300)
     add(all_lines[300:400])
-    with store.up(), rsyslog():
+    with store.up(), rsyslog(top):
         has(400)
     (log.parent / "usage.jsonl-20260921T141320Z").rename(log)
     shutil.rmtree(top / "spool")
     (top / "spool").mkdir()
     sent = store.lines
-    with store.up(), rsyslog():
+    with store.up(), rsyslog(top):
         until(lambda: store.lines >= sent + 200, "the first lines once more", said.read_text)
     expect_equal(store.wrong, [], "what Elasticsearch 8 would refuse")
     lost, other = set(all_lines) - set(store.documents.values()), set(store.documents.values()) - set(all_lines)
     expect_equal((len(store.documents), len(lost), len(other)), (400, 0, 0), "the documents, lines that are lost, and others")
+
+
+class Listener:
+    """What a collector of Loki's does here: it takes messages of RFC 5424 with their octets counted (RFC 6587), over one connection."""
+
+    MESSAGE = re.compile(r"<\d{1,3}>1 \S+T\S+ \S+ jobfence - - - ?(.*)", re.DOTALL)
+
+    def __init__(self):
+        self.socket, self.lines, self.wrong = socket.create_server(("127.0.0.1", 0)), [], []
+        self.port = self.socket.getsockname()[1]
+
+    def listen(self):
+        connection = self.socket.accept()[0]
+        with connection.makefile("rb") as stream:
+            while True:
+                count = b""
+                while (octet := stream.read(1)).isdigit():
+                    count += octet
+                if not octet:
+                    return
+                message = stream.read(int(count)).decode() if octet == b" " and count else None
+                found = message and self.MESSAGE.fullmatch(message)
+                if not found:
+                    self.wrong.append((count, octet, message))
+                    return
+                self.lines.append(found[1].rstrip("\n"))
+
+
+def rsyslog_sends_what_loki_takes(top, _):
+    """Each line is a message, also one as long as they get."""
+    if not RSYSLOGD:
+        raise Skip("needs rsyslog")
+    listener, log, all_lines = Listener(), top / "usage.jsonl", with_a_long_line(top, 200)
+    (top / "spool").mkdir()
+    log.write_text("".join(f"{line}\n" for line in all_lines))
+    (top / "jobfence.conf").write_text(replaced(
+        block("rsyslog", "omfwd"), ("/var/spool/rsyslog", top / "spool"), ("/var/log/jobfence/usage.jsonl", log),
+        ("logs.example.org", "127.0.0.1"), ("1514", listener.port)))
+    listening = threading.Thread(target=listener.listen, daemon=True)
+    listening.start()
+    with rsyslog(top):
+        until(lambda: len(listener.lines) >= 200 or listener.wrong, "all lines",
+              lambda: f"there are {len(listener.lines)}; rsyslog says {(top / 'said').read_text()}")
+    listening.join(PATIENCE)
+    expect_equal(listener.wrong, [], "what is no message")
+    expect_equal(listener.lines, all_lines, "the lines")
 
 
 def duckdb_has_the_same_hours(top, command):
@@ -203,7 +261,7 @@ def duckdb_has_the_same_hours(top, command):
     expect(len(theirs) > 10, f"{len(theirs)} accounts")
 
 
-CASES = rsyslog_sends_each_line_once, duckdb_has_the_same_hours
+CASES = rsyslog_sends_each_line_once, rsyslog_sends_what_loki_takes, duckdb_has_the_same_hours
 
 
 def main():

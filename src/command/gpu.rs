@@ -6,6 +6,7 @@
 //! `files` keeps it. Nothing here is in the shared object, or runs in a scheduler's daemon.
 
 mod answer;
+mod dmem;
 mod drm;
 mod figures;
 mod files;

@@ -845,6 +845,42 @@ BREAKS = (
     Break("a_sensor_ends_at_what_is_no_text", "src/schedulers/gridengine/command/sensor.rs", "for question in questions.split(b'\\n') {",
           "for question in questions.lines().map(|line| line.map(String::into_bytes)) {", "unit a_report_for_each_line_until_quit"),
     Break(
+        "a_cards_note_has_no_age", "src/record/card_note.rs",
+        "let is_old = age > interval.max(SLOWEST).saturating_mul(3);",
+        "let is_old = age > interval.max(SLOWEST).saturating_mul(3) && false;",
+        "unit a_note_says_its_age_when_it_is_old",
+    ),
+    Break(
+        "a_cards_note_of_another_form", "src/record/card_note.rs",
+        "head.strip_prefix(VERSION)?.strip_prefix(' ')?.split_once(' ')?;",
+        "head.split_once(' ')?.1.split_once(' ')?;",
+        "unit what_another_release_has_noted_is_not_guessed_at",
+    ),
+    Break(
+        "a_cards_note_is_too_long_to_be_read", "src/record/card_note.rs",
+        "if note.len() + 1 + line.len() > crate::cgroup::mark::LONGEST {",
+        "if note.len() > 2 * crate::cgroup::mark::LONGEST {",
+        "unit what_is_too_long_to_be_read_loses_whole_lines",
+    ),
+    Break(
+        "a_cards_note_stays_when_there_is_nothing_to_say", "src/fence/living.rs",
+        "note.map_or_else(|| mark::remove_card(&job), |note| mark::set_card(&job, note))",
+        "note.map_or(Ok(()), |note| mark::set_card(&job, note))",
+        "host samples what_a_card_is_to_say_has_an_age_and_is_withdrawn",
+    ),
+    Break(
+        "the_kernels_count_of_gpu_memory_is_not_taken", "src/command/gpu/sampler.rs",
+        "let counted = gpu.address.as_ref().and_then(|address| live.counted.get(address));",
+        "let counted = gpu.address.as_ref().and_then(|address| live.counted.get(address)).filter(|_| false);",
+        "unit memory_that_the_kernel_has_counted_is_each_jobs_own",
+    ),
+    Break(
+        "one_region_without_a_limit_is_left_out", "src/command/gpu/dmem.rs",
+        "regions.iter().map(|(region, _)| all.get(region).copied().flatten()).sum::<Option<u64>>()",
+        "Some(regions.iter().filter_map(|(region, _)| all.get(region).copied().flatten()).sum::<u64>())",
+        "unit regions_are_summed_by_gpu",
+    ),
+    Break(
         "series_of_a_restart_is_lost", "src/command/sample.rs",
         "if !self.has_taken_over {",
         "if false {",

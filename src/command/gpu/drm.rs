@@ -15,7 +15,7 @@ const MOST_CLIENTS: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The memory of a client that is its GPU's own begins with one of these. The rest is the host's, and in the job's cgroup.
-const OWN_MEMORY: [&str; 2] = ["vram", "local"];
+pub const OWN_MEMORY: [&str; 2] = ["vram", "local"];
 
 /// Of a region's figures the first counts that is there; the second is the first's name of earlier kernels.
 const MEMORY: [&str; 3] = ["drm-resident-", "drm-memory-", "drm-total-"];

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::answer::NvidiaGpu;
+use super::dmem::CountedMemory;
 use super::drm::{DrmClient, DrmDevice};
 use super::nvml::Accounted;
 use crate::idle::IdleDecision;
@@ -68,6 +69,8 @@ pub struct GpuUse {
     pub memory_now: Option<u64>,
     pub memory_peak: Option<u64>,
     pub memory_total: Option<u64>,
+    /// Whether the kernel has counted the job's memory (`dmem`). Otherwise the driver has, and on a shared GPU by process.
+    pub is_memory_counted: bool,
     /// In J.
     pub energy: Option<f64>,
     /// For how long its clocks were slow, in seconds, and why.
@@ -231,6 +234,19 @@ impl GpuUse {
         }
     }
 
+    /// Adds what the kernel has counted in the job's directory, in place of what the driver said at the same look. It is the job's alone.
+    pub fn add_counted(&mut self, counted: CountedMemory) {
+        self.is_memory_counted = true;
+        self.add_memory(Some(counted.now), None);
+        self.memory_peak = self.memory_peak.max(counted.peak);
+        // A limit of the job's directory is what the job could have, though another has the GPU, too.
+        let total = self.memory_total.or(counted.total.filter(|_| !self.is_shared));
+        self.memory_total = match (counted.limit, counted.total) {
+            (Some(limit), Some(of_gpu)) => Some(limit.min(of_gpu)),
+            (limit, _) => limit.or(total),
+        };
+    }
+
     /// From now on only figures by process count.
     fn share(&mut self) {
         if self.is_shared {
@@ -287,6 +303,7 @@ impl GpuUse {
         self.busy += other.busy;
         self.memory_peak = self.memory_peak.max(other.memory_peak);
         self.memory_total = self.memory_total.max(other.memory_total);
+        self.is_memory_counted |= other.is_memory_counted;
         self.energy = sum(self.energy, other.energy);
         self.slowed = sum(self.slowed, other.slowed);
         self.slowed_by.extend(other.slowed_by.iter().cloned());

@@ -21,6 +21,9 @@ use crate::series;
 /// The name of the objects' format. A program that reads them checks it first.
 pub const SCHEMA: &str = "jobfence-gpus-1";
 
+/// The source of memory that the kernel has counted.
+const COUNTED: &str = "dmem";
+
 impl JobGpus {
     /// The object without what is for `jobfence hold` alone.
     pub fn json(&self) -> Value {
@@ -115,6 +118,7 @@ impl GpuUse {
             "memory_now_bytes": self.memory_now,
             "memory_peak_bytes": self.memory_peak,
             "memory_total_bytes": self.memory_total,
+            "memory_source": self.memory_peak.map(|_| if self.is_memory_counted { COUNTED } else { "driver" }),
             "energy_joules": self.energy.map(decimal),
             "slowed_seconds": self.slowed.map(decimal),
             "slowed_by": self.slowed_by,
@@ -139,6 +143,7 @@ impl GpuUse {
             memory_now: number(value, "memory_now_bytes"),
             memory_peak: number(value, "memory_peak_bytes"),
             memory_total: number(value, "memory_total_bytes"),
+            is_memory_counted: text(value, "memory_source").as_deref() == Some(COUNTED),
             energy: decimal("energy_joules"),
             slowed: decimal("slowed_seconds"),
             slowed_by: reasons.filter_map(|reason| Some(reason.as_str()?.to_owned())).collect(),
@@ -255,6 +260,8 @@ mod tests {
         gpu.counters.engines.insert("a 1 gfx".into(), 3);
         gpu.counters.sampled_busy = 1.0;
         gpus.of("/dev/nvidia0").is_shared = true;
+        gpus.of("/dev/dri/renderD128").is_memory_counted = true;
+        gpus.of("/dev/dri/renderD128").memory_peak = Some(3);
         let place = |job: &str| living::<JobGpus>(&run_dir, Some("n1"), gpus.uid, job);
         assert_eq!(place("7\"<"), None);
         write(&run_dir, &gpus).unwrap();

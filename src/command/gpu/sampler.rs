@@ -16,6 +16,7 @@ use jobfence::record::job::JobRecords;
 use jobfence::report::usage_log::UsageLog;
 
 use super::answer::{NvidiaGpu, ProbeAnswer, ProbeQuestion};
+use super::dmem::{self, CountedMemory};
 use super::figures::{GpuUse, JobGpus, Moment};
 use super::prober::Prober;
 use super::{drm_name, files, nvidias};
@@ -60,6 +61,8 @@ struct LiveJob {
     /// Its GPUs' devices. `None`: it is not known which it has.
     devices: Option<Vec<String>>,
     pids: BTreeSet<i32>,
+    /// The memory of GPUs that the kernel has counted, by their addresses.
+    counted: BTreeMap<String, CountedMemory>,
 }
 
 impl GpuSampler {
@@ -78,6 +81,7 @@ impl GpuSampler {
             return;
         }
         add_processes(&mut jobs, steps, host);
+        add_counted(&mut jobs, steps);
         question.pids = pids_of(&jobs);
         if question.pids.len() > MOST_PROCESSES {
             // What not all processes tell is unknown, and not less.
@@ -222,6 +226,8 @@ impl GpuSampler {
             // One of which it is not known what GPUs it has may have this.
             let is_whole = is_only_ones(device) && others().all(|other| other.devices.is_some());
             job.of(device).add_drm(gpu, is_whole, &clients, moment);
+            let counted = gpu.address.as_ref().and_then(|address| live.counted.get(address));
+            counted.into_iter().for_each(|counted| job.of(device).add_counted(*counted));
             heard.insert(device.clone());
         }
         if job.gpus.is_empty() {
@@ -284,10 +290,21 @@ fn add_processes(jobs: &mut BTreeMap<String, LiveJob>, steps: &[LivingStep<'_>],
     }
 }
 
+/// Adds what the kernel has counted of the memory of GPUs whose drivers can let it.
+fn add_counted(jobs: &mut BTreeMap<String, LiveJob>, steps: &[LivingStep<'_>]) {
+    for (key, job) in jobs.iter_mut().filter(|(_, job)| has_drm(job)) {
+        let place = steps.iter().find(|step| key_of(step) == *key).and_then(|step| step.places.first());
+        job.counted = place.map(|place| dmem::of_directory(&place.job, &place.hierarchy.mount)).unwrap_or_default();
+    }
+}
+
+fn has_drm(job: &LiveJob) -> bool {
+    job.devices.iter().flatten().any(|device| drm_name(device).is_some())
+}
+
 /// The processes that the question names: those of jobs with GPUs of other makers than NVIDIA.
 fn pids_of(jobs: &BTreeMap<String, LiveJob>) -> Vec<i32> {
-    let has_others = |job: &&LiveJob| job.devices.iter().flatten().any(|device| drm_name(device).is_some());
-    jobs.values().filter(has_others).flat_map(|job| &job.pids).copied().collect()
+    jobs.values().filter(|job| has_drm(job)).flat_map(|job| &job.pids).copied().collect()
 }
 
 /// Called for an ended job: writes its line to the log, if there is one.
@@ -382,6 +399,7 @@ fn question(config: &Config, host: &Host, jobs: &BTreeMap<String, LiveJob>) -> P
 mod tests {
     use super::*;
     use crate::gpu::answer::NvidiaGpu;
+    use crate::gpu::drm::DrmDevice;
 
     fn live(temp: &Path, job: &str, devices: Option<&[&str]>, pids: &[i32]) -> (String, LiveJob) {
         let directory = temp.join(job);
@@ -417,10 +435,13 @@ mod tests {
 
     /// What each of these jobs has of each GPU after one look.
     fn after(temp: &Path, jobs: Vec<(String, LiveJob)>, nvidia: Vec<NvidiaGpu>) -> BTreeMap<String, JobGpus> {
+        after_answer(temp, jobs, ProbeAnswer { nvidia, ..ProbeAnswer::default() })
+    }
+
+    fn after_answer(temp: &Path, jobs: Vec<(String, LiveJob)>, answer: ProbeAnswer) -> BTreeMap<String, JobGpus> {
         let mut sampler = GpuSampler { has_taken_over: true, ..GpuSampler::default() };
         let jobs = jobs.into_iter().collect();
         let asked = asked(temp, 110.0, jobs);
-        let answer = ProbeAnswer { nvidia, ..ProbeAnswer::default() };
         for (key, live) in &asked.jobs {
             sampler.add(key, live, &asked, &answer, Instant::now());
         }
@@ -467,6 +488,39 @@ mod tests {
             let found = after(temp, jobs, vec![NvidiaGpu { is_divided, ..gpu(0, &[(10, 7)]) }]);
             assert_eq!(figures(&found["mig"]), [(zero, None, Some(7))], "{is_divided:?}");
         }
+    }
+
+    #[test]
+    fn memory_that_the_kernel_has_counted_is_each_jobs_own() {
+        let temp = tempfile::tempdir().unwrap();
+        let shared = "/dev/dri/renderD128";
+        let counted = |now, limit| CountedMemory { now, peak: Some(now + 1), limit, total: Some(50) };
+        let mut jobs = Vec::new();
+        for (job, now, limit) in [("one", 10, None), ("other", 20, Some(30)), ("uncounted", 0, None)] {
+            let (key, mut live) = live(temp.path(), job, Some(&[shared]), &[]);
+            if now > 0 {
+                live.counted.insert("0000:03:00.0".to_owned(), counted(now, limit));
+            }
+            jobs.push((key, live));
+        }
+        let whole = live(temp.path(), "whole", Some(&["/dev/dri/renderD129"]), &[]);
+        let whole = (whole.0, LiveJob { counted: [("0000:04:00.0".to_owned(), counted(7, None))].into(), ..whole.1 });
+        jobs.push(whole);
+        let gpu = |name: &str, address: &str| DrmDevice {
+            name: name.to_owned(),
+            address: Some(address.to_owned()),
+            ..DrmDevice::default()
+        };
+        let drm = vec![gpu("renderD128", "0000:03:00.0"), gpu("renderD129", "0000:04:00.0")];
+        let found = after_answer(temp.path(), jobs, ProbeAnswer { drm, ..ProbeAnswer::default() });
+        let memory = |job: &str| {
+            let gpu = &found[job].gpus[0];
+            (gpu.memory_now, gpu.memory_peak, gpu.memory_total, gpu.is_memory_counted)
+        };
+        assert_eq!(memory("one"), (Some(10), Some(11), None, true));
+        assert_eq!(memory("other"), (Some(20), Some(21), Some(30), true));
+        assert_eq!(memory("uncounted"), (None, None, None, false));
+        assert_eq!(memory("whole"), (Some(7), Some(8), Some(50), true));
     }
 
     #[test]

@@ -10,6 +10,9 @@ use super::figures::{GpuUse, JobGpus};
 use crate::energy::watt_hours;
 use crate::table::{NONE, clock, printable};
 
+/// Said of memory that the kernel has counted.
+const COUNTED: &str = " (by dmem)";
+
 impl GpuUse {
     /// Its number, if it has one.
     pub fn number(&self) -> Option<u32> {
@@ -33,7 +36,7 @@ impl GpuUse {
             None if self.is_shared => "; not this job's alone".to_owned(),
             None => String::new(),
         };
-        let memory = memory(self.memory_peak, self.memory_total);
+        let memory = memory(self.memory_peak, self.memory_total) + if self.is_memory_counted { COUNTED } else { "" };
         let mut lines = vec![
             format!("{} busy {} now{mean}", self.name(), percent(self.percent_now)),
             memory + &energy(self.energy),
@@ -82,7 +85,9 @@ pub fn of_all(gpus: &JobGpus) -> [String; 2] {
         Some(percent) => format!("busy {percent:.1} % (by {})", sources.join(" and ")),
         None => "busy for an unknown time".to_owned(),
     };
+    let are_counted = !gpus.gpus.is_empty() && gpus.gpus.iter().all(|gpu| gpu.is_memory_counted);
     let memory = memory(gpus.sum(|gpu| gpu.memory_peak), gpus.sum(|gpu| gpu.memory_total));
+    let memory = memory + if are_counted { COUNTED } else { "" };
     [format!("{count}, {busy}{}", energy(gpus.sum(|gpu| gpu.energy))), memory]
 }
 
@@ -124,6 +129,9 @@ mod tests {
         ];
         assert_eq!(in_words(&job), lines.map(|(head, text)| (head, text.to_owned())));
         assert_eq!(of_all(&job), ["1, busy 25.0 % (by samples), 2.0 Wh", "1024.0 MiB of 4096.0 MiB at the most"]);
+        job.of("/dev/nvidia0").is_memory_counted = true;
+        assert_eq!(in_words(&job)[1].1, "1024.0 MiB of 4096.0 MiB at the most (by dmem), 2.0 Wh");
+        assert_eq!(of_all(&job)[1], "1024.0 MiB of 4096.0 MiB at the most (by dmem)");
         job.of("/dev/nvidia1").is_shared = true;
         let lines = in_words(&job);
         assert_eq!((lines[4].1.as_str(), lines[5].1.as_str()), ("1 busy - now; not this job's alone", "- at the most"));

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The memory of GPUs that a job's directory has, by the kernel's controller `dmem` (Linux 6.14 and cgroup v2): a line for each region of
+//! each GPU whose driver registers it, `drm/0000:03:00.0/vram0 8514437120`. The kernel answers these files itself, and asks no driver.
+//!
+//! jobfence does not switch the controller on. Where the site has done so, it counts what the job's processes allocate, on a shared GPU,
+//! too, and what they share with each other once.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use super::drm::OWN_MEMORY;
+
+/// The memory of one GPU, in bytes: that of all its regions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CountedMemory {
+    pub now: u64,
+    /// The most so far. Kernels without `dmem.peak` do not say it.
+    pub peak: Option<u64>,
+    /// The limit of the directory itself; `None`: one of its regions has none.
+    pub limit: Option<u64>,
+    pub total: Option<u64>,
+}
+
+/// The memory of each GPU, by its address on the bus. Nothing if the directory has no such controller. `mount`: where the hierarchy is.
+pub fn of_directory(directory: &Path, mount: &Path) -> BTreeMap<String, CountedMemory> {
+    let Some(now) = regions(&directory.join("dmem.current")) else { return BTreeMap::new() };
+    let read = |file: &Path| regions(file).unwrap_or_default();
+    let [peaks, limits] = ["dmem.peak", "dmem.max"].map(|file| read(&directory.join(file)));
+    let totals = read(&mount.join("dmem.capacity"));
+    let mut by_gpu: BTreeMap<String, Vec<(String, u64)>> = BTreeMap::new();
+    for (region, bytes) in now {
+        if let (Some(address), Some(bytes)) = (gpu_of(&region).map(str::to_owned), bytes) {
+            by_gpu.entry(address).or_default().push((region, bytes));
+        }
+    }
+    let of_gpu = |regions: Vec<(String, u64)>| {
+        // A sum of all regions, or nothing.
+        let sum = |all: &BTreeMap<String, Option<u64>>| {
+            regions.iter().map(|(region, _)| all.get(region).copied().flatten()).sum::<Option<u64>>()
+        };
+        CountedMemory {
+            now: regions.iter().map(|(_, bytes)| bytes).sum(),
+            peak: sum(&peaks),
+            limit: sum(&limits),
+            total: sum(&totals),
+        }
+    };
+    by_gpu.into_iter().map(|(address, regions)| (address, of_gpu(regions))).collect()
+}
+
+/// The regions of a file, each with its bytes. `None` of a region: `max`, or what this release does not know.
+fn regions(file: &Path) -> Option<BTreeMap<String, Option<u64>>> {
+    let text = fs::read_to_string(file).ok()?;
+    let lines = text.lines().filter_map(|line| line.rsplit_once(' '));
+    Some(
+        lines.map(|(region, bytes)| (region.to_owned(), bytes.parse().ok().filter(|bytes| *bytes < 1 << 60))).collect(),
+    )
+}
+
+/// The address of the GPU whose own memory a region is.
+fn gpu_of(region: &str) -> Option<&str> {
+    let (address, kind) = region.strip_prefix("drm/")?.rsplit_once('/')?;
+    OWN_MEMORY.iter().any(|own| kind.starts_with(own)).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn regions_are_summed_by_gpu() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mount, job) = (temp.path(), temp.path().join("job_7"));
+        assert_eq!(of_directory(&job, mount), BTreeMap::new());
+        fs::create_dir(&job).unwrap();
+        // As Documentation/admin-guide/cgroup-v2.rst has them; another kind of region; and a driver's that is not a GPU's.
+        let write = |file: &Path, lines: &[(&str, &str)]| {
+            let text: String = lines.iter().map(|(region, bytes)| format!("{region} {bytes}\n")).collect();
+            fs::write(file, text).unwrap();
+        };
+        let [two, other, stolen, dma] =
+            ["drm/0000:03:00.0/vram0", "drm/0000:04:00.0/vram", "drm/0000:03:00.0/stolen", "cma/a"];
+        let second = "drm/0000:03:00.0/vram1";
+        write(
+            &mount.join("dmem.capacity"),
+            &[(two, "8514437120"), (second, "1073741824"), (stolen, "67108864"), (other, "9")],
+        );
+        write(
+            &job.join("dmem.current"),
+            &[(two, "12550144"), (second, "5"), (stolen, "8650752"), (other, "7"), (dma, "3")],
+        );
+        write(&job.join("dmem.max"), &[(two, "1073741824"), (second, "max"), (stolen, "max"), (other, "8")]);
+        let found = of_directory(&job, mount);
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["0000:03:00.0", "0000:04:00.0"]);
+        let both = CountedMemory { now: 12_550_149, peak: None, limit: None, total: Some(8_514_437_120 + GIB) };
+        assert_eq!(found["0000:03:00.0"], both);
+        assert_eq!(found["0000:04:00.0"], CountedMemory { now: 7, peak: None, limit: Some(8), total: Some(9) });
+        write(&job.join("dmem.peak"), &[(two, "20000000"), (second, "6"), (other, "8")]);
+        let peaks: Vec<_> = of_directory(&job, mount).values().map(|memory| memory.peak).collect();
+        assert_eq!(peaks, [Some(20_000_006), Some(8)]);
+        // Without a region, as with a driver that registers none.
+        fs::write(job.join("dmem.current"), "").unwrap();
+        assert_eq!(of_directory(&job, mount), BTreeMap::new());
+    }
+}
