@@ -1672,8 +1672,8 @@ BREAKS = (
     ),
     Break(
         "a_card_without_what_the_service_knows", "src/fence/observe.rs",
-        "mark::card(&*tree.job().ok()?).ok().flatten()",
-        "mark::card(&*tree.job().ok()?).ok().flatten().filter(|_| false)",
+        "let note = mark::card(&*tree.job().ok()?).ok()??;",
+        "let note = mark::card(&*tree.job().ok()?).ok()?.filter(|_| false)?;",
         "host idle a_card_says_what_was_held_and_not_used",
     ),
     Break(
