@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jobfence::bytes::binary;
 use jobfence::config::Config;
@@ -17,7 +17,7 @@ use jobfence::report::card::{duration, several};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::energy::{StepEnergy, carbon, grams, watt_hours};
-use crate::gpu::{GpuSampler, JobGpus};
+use crate::gpu::{GpuSampler, GpuUse, JobGpus};
 use crate::idle::IdleSampler;
 use crate::local_time::LocalTime;
 use crate::series::Series;
@@ -47,8 +47,7 @@ impl CardNotes {
         for step in steps {
             jobs.entry(&step.key).or_default().push(step);
         }
-        let (at, clock) =
-            (clock_gettime(ClockId::CLOCK_BOOTTIME).ok().map(Duration::from), minute(&utc(SystemTime::now())));
+        let (since_boot, now) = (clock_gettime(ClockId::CLOCK_BOOTTIME).ok().map(Duration::from), SystemTime::now());
         self.0.retain(|key, _| jobs.contains_key(key.as_str()));
         for (key, steps) in &jobs {
             let Some(first) = steps.first() else { continue };
@@ -57,9 +56,9 @@ impl CardNotes {
             let energy = self.energy(key, first.step, added, so_far);
             let energy = energy.map(|energy| (energy, first.step.cpu_time_of_job()));
             let idle = idle.of_job(key).and_then(|idle| idle.longest());
-            let text = text(gpus.of_job(key), energy, config.carbon_intensity, idle);
-            let note =
-                Some(text).filter(|text| !text.is_empty()).and_then(|text| Some(card_note::note(at?, &clock, &text)));
+            let gpus = gpus.of_job(key);
+            let text = Some(text(gpus, energy, config.carbon_intensity, idle)).filter(|text| !text.is_empty());
+            let note = text.and_then(|text| Some(note(&text, gpus, since_boot?, now)));
             if let Err(error) = first.step.note_for_a_card(note.as_deref()) {
                 log::debug!("a card will not say what is known of its job: {error}");
             }
@@ -86,6 +85,19 @@ impl CardNotes {
         }
         self.0.get(key).map(|(_, energy)| *energy)
     }
+}
+
+/// The note of these lines. It is as old as what it says of GPUs, which a driver that does not answer leaves as it was.
+fn note(lines: &str, gpus: Option<&JobGpus>, since_boot: Duration, now: SystemTime) -> String {
+    let is_known = |gpu: &GpuUse| {
+        gpu.observed > 0.0 || gpu.memory_peak.is_some() || gpu.energy.is_some() || gpu.longest_idle.is_some()
+    };
+    let gpus = gpus.filter(|gpus| gpus.gpus.iter().any(is_known));
+    let looked = gpus.and_then(|gpus| UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(gpus.looked).ok()?));
+    // A clock that was set back says of none how old it is.
+    let looked = looked.filter(|looked| *looked <= now).unwrap_or(now);
+    let age = now.duration_since(looked).unwrap_or_default();
+    card_note::note(since_boot.saturating_sub(age), &minute(&utc(looked)), lines)
 }
 
 /// A time as people on this host read it, without its seconds.
@@ -177,6 +189,28 @@ mod tests {
             job
         };
         assert_eq!(text(Some(&shared), energy, Some(400), None), "energy\t\t2.0 Wh for 50 % of its CPU time");
+    }
+
+    #[test]
+    fn a_note_is_as_old_as_its_figures_of_gpus() {
+        let (now, since_boot) = (UNIX_EPOCH + Duration::from_secs(1_800_000_000), Duration::from_secs(5000));
+        let head = |gpus: Option<&JobGpus>| note("a\t\tb", gpus, since_boot, now).lines().next().unwrap().to_owned();
+        let of = |seconds: u64| {
+            let at = now - Duration::from_secs(seconds);
+            format!("1 {} {}", 5000 - seconds, minute(&utc(at)))
+        };
+        let looked = |looked| JobGpus { looked, ..gpus([None; 2]) };
+        assert_eq!(head(None), of(0));
+        assert_eq!(head(Some(&looked(1_799_999_000.0))), of(1000));
+        // A clock that was set back; times that are none; GPUs of which nothing is said.
+        for none in [1_800_000_001.0, f64::NAN, -1.0, f64::MAX] {
+            assert_eq!(head(Some(&looked(none))), of(0), "{none}");
+        }
+        let mut unknown = JobGpus { looked: 1_799_999_000.0, ..JobGpus::default() };
+        unknown.of("/dev/nvidia0");
+        assert_eq!(head(Some(&unknown)), of(0));
+        // From before the boot.
+        assert!(note("a", Some(&looked(1.0)), since_boot, now).starts_with("1 0 "));
     }
 
     #[test]

@@ -60,6 +60,10 @@ impl Sampler {
     pub fn look(&mut self, config: &Config, loaded: Option<&Loaded>) {
         let interval = interval_of(config);
         let now = Instant::now();
+        if let Some(interval) = interval {
+            // The site may have set a shorter one.
+            self.next = self.next.map(|next| next.min(now + interval));
+        }
         if interval.is_some() && self.next.is_some_and(|next| now < next) {
             self.energy.look();
             return;
@@ -203,4 +207,21 @@ fn finish(config: &Config, series: &Series) {
         usage_log.at(&series::log_of(&usage_log)).add(&series.json().to_string());
     }
     series::remove(&config.run_dir, series);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shorter_interval_holds_at_once() {
+        let of = |seconds| Config { sample_interval: Some(Duration::from_secs(seconds)), ..Config::default() };
+        let (now, long) = (Instant::now(), Duration::from_secs(600));
+        let mut sampler = Sampler { next: Some(now + long), ..Sampler::default() };
+        sampler.look(&of(6000), None);
+        assert_eq!(sampler.next, Some(now + long));
+        sampler.look(&of(300), None);
+        let next = sampler.next.unwrap();
+        assert!(next >= now + long / 2 && next < now + long, "{:?}", next - now);
+    }
 }

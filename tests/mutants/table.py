@@ -876,9 +876,45 @@ BREAKS = (
     ),
     Break(
         "one_region_without_a_limit_is_left_out", "src/command/gpu/dmem.rs",
-        "regions.iter().map(|(region, _)| all.get(region).copied().flatten()).sum::<Option<u64>>()",
-        "Some(regions.iter().filter_map(|(region, _)| all.get(region).copied().flatten()).sum::<u64>())",
+        "regions.iter().map(|(region, _)| figure(all, region)).sum::<Option<u64>>()",
+        "Some(regions.iter().filter_map(|(region, _)| figure(all, region)).sum::<u64>())",
         "unit regions_are_summed_by_gpu",
+    ),
+    Break(
+        "a_limit_of_gpu_memory_above_what_there_is", "src/command/gpu/dmem.rs",
+        "(Some(limit), Some(all)) => Some(limit.min(all)),",
+        "(Some(limit), Some(_)) => Some(limit),",
+        "unit regions_are_summed_by_gpu",
+    ),
+    Break(
+        "the_drivers_peak_is_called_the_kernels", "src/command/gpu/figures.rs",
+        "self.is_memory_counted || self.memory_peak <= Some(counted.most());",
+        "self.is_memory_counted || counted.most() < u64::MAX;",
+        "unit memory_is_of_the_kernel_or_of_the_driver_and_never_of_both",
+    ),
+    Break(
+        "the_kernels_count_of_a_card_is_that_of_its_part", "src/command/gpu/figures.rs",
+        "counted.filter(|counted| !device.is_divided && is_most(counted));",
+        "counted.filter(|counted| is_most(counted));",
+        "unit memory_is_of_the_kernel_or_of_the_driver_and_never_of_both",
+    ),
+    Break(
+        "all_of_a_shared_gpus_memory_is_each_jobs", "src/command/gpu/figures.rs",
+        "counted.total.filter(|_| counted.is_limited || !self.is_shared);",
+        "counted.total;",
+        "unit a_limit_of_memory_that_was_lifted_is_none",
+    ),
+    Break(
+        "a_cards_note_is_as_young_as_the_services_look", "src/command/card_notes.rs",
+        "card_note::note(since_boot.saturating_sub(age),",
+        "card_note::note(since_boot.saturating_sub(age * 0),",
+        "unit a_note_is_as_old_as_its_figures_of_gpus",
+    ),
+    Break(
+        "a_shorter_interval_waits_for_the_longer", "src/command/sample.rs",
+        "self.next = self.next.map(|next| next.min(now + interval));",
+        "self.next = self.next.filter(|next| *next > now + interval).or(self.next);",
+        "unit a_shorter_interval_holds_at_once",
     ),
     Break(
         "series_of_a_restart_is_lost", "src/command/sample.rs",

@@ -159,6 +159,7 @@ fn device_json(device: &DrmDevice) -> Value {
     json!({
         "name": device.name,
         "address": device.address,
+        "is_divided": device.is_divided,
         "percent": device.percent,
         "memory": device.memory,
         "memory_total": device.memory_total,
@@ -172,6 +173,7 @@ fn device_of(value: &Value) -> Option<DrmDevice> {
     Some(DrmDevice {
         name: value.get("name").and_then(text)?,
         address: value.get("address").and_then(text),
+        is_divided: value.get("is_divided")?.as_bool()?,
         percent: number("percent"),
         memory: number("memory"),
         memory_total: number("memory_total"),
@@ -237,7 +239,7 @@ mod tests {
             is_divided: Some(false),
             ..NvidiaGpu::default()
         };
-        let device = DrmDevice { name: "card0".into(), percent: Some(3), ..DrmDevice::default() };
+        let device = DrmDevice { name: "card0".into(), percent: Some(3), is_divided: true, ..DrmDevice::default() };
         let client = DrmClient {
             pid: 7,
             address: "0".into(),

@@ -17,9 +17,17 @@ pub struct CountedMemory {
     pub now: u64,
     /// The most so far. Kernels without `dmem.peak` do not say it.
     pub peak: Option<u64>,
-    /// The limit of the directory itself; `None`: one of its regions has none.
-    pub limit: Option<u64>,
+    /// What the directory can have: of each region its limit, or all of it.
     pub total: Option<u64>,
+    /// Whether the directory itself has a limit of one of them.
+    pub is_limited: bool,
+}
+
+impl CountedMemory {
+    /// The most that is known.
+    pub fn most(&self) -> u64 {
+        self.peak.unwrap_or(self.now).max(self.now)
+    }
 }
 
 /// The memory of each GPU, by its address on the bus. Nothing if the directory has no such controller. `mount`: where the hierarchy is.
@@ -35,15 +43,20 @@ pub fn of_directory(directory: &Path, mount: &Path) -> BTreeMap<String, CountedM
         }
     }
     let of_gpu = |regions: Vec<(String, u64)>| {
+        let figure = |all: &BTreeMap<String, Option<u64>>, region: &str| all.get(region).copied().flatten();
+        let available = |region: &str| match (figure(&limits, region), figure(&totals, region)) {
+            (Some(limit), Some(all)) => Some(limit.min(all)),
+            (limit, all) => limit.or(all),
+        };
         // A sum of all regions, or nothing.
         let sum = |all: &BTreeMap<String, Option<u64>>| {
-            regions.iter().map(|(region, _)| all.get(region).copied().flatten()).sum::<Option<u64>>()
+            regions.iter().map(|(region, _)| figure(all, region)).sum::<Option<u64>>()
         };
         CountedMemory {
             now: regions.iter().map(|(_, bytes)| bytes).sum(),
             peak: sum(&peaks),
-            limit: sum(&limits),
-            total: sum(&totals),
+            total: regions.iter().map(|(region, _)| available(region)).sum(),
+            is_limited: regions.iter().any(|(region, _)| figure(&limits, region).is_some()),
         }
     };
     by_gpu.into_iter().map(|(address, regions)| (address, of_gpu(regions))).collect()
@@ -95,9 +108,18 @@ mod tests {
         write(&job.join("dmem.max"), &[(two, "1073741824"), (second, "max"), (stolen, "max"), (other, "8")]);
         let found = of_directory(&job, mount);
         assert_eq!(found.keys().collect::<Vec<_>>(), ["0000:03:00.0", "0000:04:00.0"]);
-        let both = CountedMemory { now: 12_550_149, peak: None, limit: None, total: Some(8_514_437_120 + GIB) };
+        // One of its two regions has a limit.
+        let both = CountedMemory { now: 12_550_149, peak: None, total: Some(2 * GIB), is_limited: true };
         assert_eq!(found["0000:03:00.0"], both);
-        assert_eq!(found["0000:04:00.0"], CountedMemory { now: 7, peak: None, limit: Some(8), total: Some(9) });
+        assert_eq!(found["0000:04:00.0"], CountedMemory { now: 7, peak: None, total: Some(8), is_limited: true });
+        // A limit that allows more than there is, and one that was lifted.
+        for (limit, is_limited) in [("10", true), ("max", false)] {
+            write(&job.join("dmem.max"), &[(two, "max"), (second, "max"), (other, limit)]);
+            let found = of_directory(&job, mount);
+            let of = |address: &str| (found[address].total, found[address].is_limited);
+            assert_eq!(of("0000:03:00.0"), (Some(8_514_437_120 + GIB), false));
+            assert_eq!(of("0000:04:00.0"), (Some(9), is_limited));
+        }
         write(&job.join("dmem.peak"), &[(two, "20000000"), (second, "6"), (other, "8")]);
         let peaks: Vec<_> = of_directory(&job, mount).values().map(|memory| memory.peak).collect();
         assert_eq!(peaks, [Some(20_000_006), Some(8)]);

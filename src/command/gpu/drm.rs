@@ -27,6 +27,8 @@ pub struct DrmDevice {
     pub name: String,
     /// Its address on the bus.
     pub address: Option<String>,
+    /// Whether it is a part of a card.
+    pub is_divided: bool,
     pub percent: Option<u64>,
     pub memory: Option<u64>,
     pub memory_total: Option<u64>,
@@ -69,6 +71,7 @@ pub fn device(sys: &Path, name: &str) -> DrmDevice {
     DrmDevice {
         name: name.to_owned(),
         address: fs::canonicalize(&device).ok().and_then(|path| Some(path.file_name()?.to_str()?.to_owned())),
+        is_divided,
         percent: number(&device.join("gpu_busy_percent")).filter(|percent| *percent <= 100),
         memory: number(&device.join("mem_info_vram_used")),
         memory_total: number(&device.join("mem_info_vram_total")),
@@ -210,6 +213,7 @@ mod tests {
         let expected = DrmDevice {
             name: "renderD128".into(),
             address: Some("0000:03:00.0".into()),
+            is_divided: false,
             percent: Some(37),
             memory: Some(1 << 20),
             memory_total: Some(17_163_091_968),
@@ -217,6 +221,11 @@ mod tests {
             power: Some(42_000),
         };
         assert_eq!(device(temp.path(), "renderD128"), expected);
+        for (partition, is_divided) in [("SPX\n", false), ("CPX\n", true)] {
+            fs::write(real.join("current_compute_partition"), partition).unwrap();
+            let found = device(temp.path(), "renderD128");
+            assert_eq!((found.is_divided, found.memory.is_none()), (is_divided, is_divided), "{partition}");
+        }
         let gone = device(temp.path(), "renderD129");
         assert_eq!(gone, DrmDevice { name: "renderD129".into(), ..DrmDevice::default() });
     }

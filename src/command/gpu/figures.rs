@@ -189,8 +189,14 @@ impl GpuUse {
         self.busy = self.busy.min(self.observed);
     }
 
-    /// Adds a look at another maker's. `clients`: the job's, of this GPU.
-    pub fn add_drm(&mut self, device: &DrmDevice, is_whole: bool, clients: &[&DrmClient], moment: Moment) {
+    /// Adds a look at another maker's. `clients`: the job's, of this GPU. `counted`: what the kernel has counted of its memory for the job.
+    pub fn add_drm(
+        &mut self,
+        device: &DrmDevice,
+        is_whole: bool,
+        (clients, counted): (&[&DrmClient], Option<CountedMemory>),
+        moment: Moment,
+    ) {
         let mut memory = None;
         let before = self.counters.engines_sum.values().copied().max();
         for client in clients {
@@ -219,8 +225,8 @@ impl GpuUse {
             let percent = (moment.passed > 0.0).then(|| (100.0 * passed / moment.passed).min(100.0));
             self.add_percent(percent, percent, moment);
         }
-        if is_whole && !self.is_shared {
-            self.add_memory(device.memory.or(memory), device.memory_total);
+        self.add_memory_of_drm(device, memory, counted);
+        if !self.is_shared {
             match (device.energy, device.power) {
                 (Some(energy), _) => self.add_energy(Some(energy)),
                 (None, Some(power)) => {
@@ -229,22 +235,30 @@ impl GpuUse {
                 }
                 (None, None) => {}
             }
-        } else {
-            self.add_memory(memory, None);
         }
     }
 
-    /// Adds what the kernel has counted in the job's directory, in place of what the driver said at the same look. It is the job's alone.
-    pub fn add_counted(&mut self, counted: CountedMemory) {
-        self.is_memory_counted = true;
-        self.add_memory(Some(counted.now), None);
-        self.memory_peak = self.memory_peak.max(counted.peak);
-        // A limit of the job's directory is what the job could have, though another has the GPU, too.
-        let total = self.memory_total.or(counted.total.filter(|_| !self.is_shared));
-        self.memory_total = match (counted.limit, counted.total) {
-            (Some(limit), Some(of_gpu)) => Some(limit.min(of_gpu)),
-            (limit, _) => limit.or(total),
-        };
+    /// What the kernel has counted in the job's directory is the job's alone, and stands in place of what the driver says. `of_clients`: what
+    /// the driver says of the job's processes.
+    fn add_memory_of_drm(&mut self, device: &DrmDevice, of_clients: Option<u64>, counted: Option<CountedMemory>) {
+        // The kernel has no count of a part of a card, nor of what the job had before the site switched the controller on.
+        let is_most = |counted: &CountedMemory| self.is_memory_counted || self.memory_peak <= Some(counted.most());
+        let counted = counted.filter(|counted| !device.is_divided && is_most(counted));
+        let of_gpu = device.memory_total.filter(|_| !self.is_shared);
+        if counted.is_some() || self.is_memory_counted {
+            // A limit that was lifted is none.
+            self.memory_total = None;
+        }
+        self.is_memory_counted = counted.is_some();
+        match counted {
+            Some(counted) => {
+                // A limit of the job's directory is what the job could have, though another has the GPU, too.
+                let total = counted.total.filter(|_| counted.is_limited || !self.is_shared);
+                self.add_memory(Some(counted.now), total.or(of_gpu));
+                self.memory_peak = self.memory_peak.max(counted.peak);
+            }
+            None => self.add_memory(device.memory.filter(|_| !self.is_shared).or(of_clients), of_gpu),
+        }
     }
 
     /// From now on only figures by process count.
@@ -301,9 +315,10 @@ impl GpuUse {
         self.is_shared |= other.is_shared;
         self.observed += other.observed;
         self.busy += other.busy;
-        self.memory_peak = self.memory_peak.max(other.memory_peak);
+        if other.memory_peak > self.memory_peak {
+            (self.memory_peak, self.is_memory_counted) = (other.memory_peak, other.is_memory_counted);
+        }
         self.memory_total = self.memory_total.max(other.memory_total);
-        self.is_memory_counted |= other.is_memory_counted;
         self.energy = sum(self.energy, other.energy);
         self.slowed = sum(self.slowed, other.slowed);
         self.slowed_by.extend(other.slowed_by.iter().cloned());
@@ -525,7 +540,7 @@ mod tests {
         let mut used = GpuUse::new("/dev/dri/renderD128");
         let device = DrmDevice { name: "renderD128".into(), memory_total: Some(99), ..DrmDevice::default() };
         let mut look = |at: f64, clients: &[DrmClient]| {
-            used.add_drm(&device, true, &clients.iter().collect::<Vec<_>>(), moment(at, 10.0));
+            used.add_drm(&device, true, (&clients.iter().collect::<Vec<_>>(), None), moment(at, 10.0));
         };
         look(10.0, &[client(1, SECOND, 4 * SECOND)]);
         look(20.0, &[client(1, SECOND, 6 * SECOND), client(2, SECOND, 0)]);
@@ -536,14 +551,68 @@ mod tests {
         assert_eq!(used.counters.engines.len(), 2, "of clients that are there");
         let mut used = GpuUse::new("/dev/dri/renderD128");
         let device = DrmDevice { percent: Some(40), memory: Some(5), power: Some(2000), ..device };
-        used.add_drm(&device, true, &[], moment(10.0, 10.0));
+        used.add_drm(&device, true, (&[], None), moment(10.0, 10.0));
         assert_eq!((used.percent(), used.energy, used.memory_now), (Some(40.0), Some(20.0), Some(5)));
-        used.add_drm(&device, false, &[], moment(20.0, 10.0));
+        used.add_drm(&device, false, (&[], None), moment(20.0, 10.0));
         assert_eq!((used.percent(), used.energy, used.memory_now), (None, None, None));
         // By process the engines' time is known then, too.
         let own = client(3, SECOND, 0);
-        used.add_drm(&device, false, &[&own], moment(30.0, 10.0));
+        used.add_drm(&device, false, (&[&own], None), moment(30.0, 10.0));
         assert_eq!((used.percent(), used.memory_now, used.memory_total), (Some(10.0), Some(30), None));
+    }
+
+    /// What is known of the memory after these looks at a GPU, of which the driver says 100 of 900 each time, by what the kernel says.
+    fn memory_after(looks: &[(bool, Option<CountedMemory>)]) -> (Option<u64>, Option<u64>, Option<u64>, bool) {
+        let device = DrmDevice { memory: Some(100), memory_total: Some(900), ..DrmDevice::default() };
+        let mut used = GpuUse::new("/dev/dri/renderD128");
+        for (is_divided, counted) in looks {
+            let device = DrmDevice { is_divided: *is_divided, ..device.clone() };
+            used.add_drm(&device, true, (&[], *counted), moment(10.0, 10.0));
+        }
+        (used.memory_now, used.memory_peak, used.memory_total, used.is_memory_counted)
+    }
+
+    #[test]
+    fn memory_is_of_the_kernel_or_of_the_driver_and_never_of_both() {
+        let of = |now, peak| Some(CountedMemory { now, peak: Some(peak), total: Some(800), is_limited: false });
+        let drivers = (Some(100), Some(100), Some(900), false);
+        assert_eq!(memory_after(&[(false, of(7, 8))]), (Some(7), Some(8), Some(800), true));
+        assert_eq!(memory_after(&[(false, None)]), drivers);
+        // Switched off, and switched on: before, the driver had said more.
+        assert_eq!(memory_after(&[(false, of(7, 8)), (false, None)]), drivers);
+        assert_eq!(memory_after(&[(false, None), (false, of(7, 99))]), drivers);
+        assert_eq!(memory_after(&[(false, None), (false, of(7, 100))]), (Some(7), Some(100), Some(800), true));
+        // No kernel's peak says less than was there.
+        let without_peak = |now| Some(CountedMemory { peak: None, ..of(now, 0).unwrap() });
+        let looks = [(false, without_peak(9)), (false, without_peak(7))];
+        assert_eq!(memory_after(&looks), (Some(7), Some(9), Some(800), true));
+        // A part of a card, of which the kernel has no count.
+        assert_eq!(memory_after(&[(true, of(7, 8))]), drivers);
+        let mut parts = [(300, true), (200, false)].map(|(peak, is_memory_counted)| GpuUse {
+            memory_peak: Some(peak),
+            is_memory_counted,
+            ..GpuUse::new("/dev/dri/renderD128")
+        });
+        let (one, other) = (parts[0].clone(), parts[1].clone());
+        parts[0].merge(&other);
+        parts[1].merge(&one);
+        assert_eq!(parts.map(|part| (part.memory_peak, part.is_memory_counted)), [(Some(300), true); 2]);
+    }
+
+    #[test]
+    fn a_limit_of_memory_that_was_lifted_is_none() {
+        let limited = |total| CountedMemory { now: 7, peak: None, total: Some(total), is_limited: true };
+        let lifted = CountedMemory { is_limited: false, ..limited(800) };
+        assert_eq!(memory_after(&[(false, Some(limited(30)))]).2, Some(30));
+        assert_eq!(memory_after(&[(false, Some(limited(30))), (false, Some(lifted))]).2, Some(800));
+        let mut shared = GpuUse::new("/dev/dri/renderD128");
+        for (counted, total) in
+            [(Some(limited(30)), Some(30)), (Some(lifted), None), (Some(limited(20)), Some(20)), (None, None)]
+        {
+            let device = DrmDevice { memory_total: Some(900), ..DrmDevice::default() };
+            shared.add_drm(&device, false, (&[], counted), moment(10.0, 10.0));
+            assert_eq!(shared.memory_total, total, "{counted:?}");
+        }
     }
 
     #[test]

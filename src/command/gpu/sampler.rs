@@ -225,9 +225,8 @@ impl GpuSampler {
             let clients: Vec<_> = clients.filter(|client| gpu.address.as_ref() == Some(&client.address)).collect();
             // One of which it is not known what GPUs it has may have this.
             let is_whole = is_only_ones(device) && others().all(|other| other.devices.is_some());
-            job.of(device).add_drm(gpu, is_whole, &clients, moment);
             let counted = gpu.address.as_ref().and_then(|address| live.counted.get(address));
-            counted.into_iter().for_each(|counted| job.of(device).add_counted(*counted));
+            job.of(device).add_drm(gpu, is_whole, (&clients, counted.copied()), moment);
             heard.insert(device.clone());
         }
         if job.gpus.is_empty() {
@@ -494,7 +493,12 @@ mod tests {
     fn memory_that_the_kernel_has_counted_is_each_jobs_own() {
         let temp = tempfile::tempdir().unwrap();
         let shared = "/dev/dri/renderD128";
-        let counted = |now, limit| CountedMemory { now, peak: Some(now + 1), limit, total: Some(50) };
+        let counted = |now, limit: Option<u64>| CountedMemory {
+            now,
+            peak: Some(now + 1),
+            total: limit.or(Some(50)),
+            is_limited: limit.is_some(),
+        };
         let mut jobs = Vec::new();
         for (job, now, limit) in [("one", 10, None), ("other", 20, Some(30)), ("uncounted", 0, None)] {
             let (key, mut live) = live(temp.path(), job, Some(&[shared]), &[]);
@@ -509,6 +513,8 @@ mod tests {
         let gpu = |name: &str, address: &str| DrmDevice {
             name: name.to_owned(),
             address: Some(address.to_owned()),
+            // Of all jobs, and more than the kernel has counted for one.
+            memory: Some(40),
             ..DrmDevice::default()
         };
         let drm = vec![gpu("renderD128", "0000:03:00.0"), gpu("renderD129", "0000:04:00.0")];
