@@ -285,7 +285,7 @@ for place, *_ in os.walk('/sys/fs/cgroup'):
 
 #[test]
 fn what_a_card_is_to_say_has_an_age_and_is_withdrawn() {
-    let Some(mut site) = Site::new("noted") else { return };
+    let Some(mut site) = site("noted") else { return };
     let class = site.path("class");
     let zone = class.join("powercap/intel-rapl:0");
     fs::create_dir_all(&zone).unwrap();
