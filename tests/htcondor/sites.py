@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The HTCondor of a virtual machine, which `start` has set up: the whole pool is on this host."""
+"""An HTCondor that `start` has set up: the whole pool is on this host, which is a virtual machine, or in private.py a Debian tree."""
 
 import contextlib
 import json
@@ -265,12 +265,16 @@ class InstalledHTCondor(sites.Installed):
     def daemon_pid(self, name):
         return next((pid for pid in kernel.all_pids() if re.match(rf"(\S*/)?{name}\b", kernel.command_line(pid))), None)
 
+    def is_of_the_pool(self, pid):
+        """One of a user's own pool is not."""
+        return kernel.cgroups_of(pid).get("", "").startswith("/system.slice/condor.service")
+
     def daemons(self):
         """What the kernel says of the pool's daemons, by their names."""
         found = {}
         for pid in sorted(kernel.all_pids()):
             name = re.match(r"(?:/\S*/)?condor_(\w+)", kernel.command_line(pid))
-            if name and name[1] in DAEMONS and kernel.cgroups_of(pid).get("", "").startswith("/system.slice/condor.service"):
+            if name and name[1] in DAEMONS and self.is_of_the_pool(pid):
                 # Some fork to answer.
                 found.setdefault(name[1], kernel.identity(pid))
         return found
