@@ -16,9 +16,10 @@ from pathlib import Path
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from contract.harness import CASES  # noqa: E402
 from contract.in_tree import InTreeProgram  # noqa: E402
 from htcondor import suite  # noqa: E402, F401
-from htcondor.private import PrivateHTCondor  # noqa: E402
+from htcondor.private import IN_GUESTS, PrivateHTCondor  # noqa: E402
 from htcondor.sites import InstalledHTCondor  # noqa: E402
 
 
@@ -27,7 +28,14 @@ class HTCondorProgram(InTreeProgram):
     SITES = {"private": lambda options: PrivateHTCondor(options.base), "installed": lambda options: InstalledHTCondor()}
 
     def chosen(self, options):
+        if options.site == "private":
+            self.leave_to_guests()
         return sorted(super().chosen(options), key=lambda one: getattr(one, "restarts", False))
+
+    def leave_to_guests(self):
+        for one in CASES:
+            if one.__name__ in IN_GUESTS or self.is_for_a_release(one):
+                one.sites = ("installed",)
 
 
 if __name__ == "__main__":

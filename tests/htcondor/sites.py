@@ -52,6 +52,8 @@ class InstalledHTCondor(sites.Installed):
     # Its own limit goes on working: it holds the job, as without jobfence.
     KILLED = r"(?i)memory"
     DEAF = {"want_graceful_removal": "False"}
+    # Where cgroup2 is.
+    CGROUP2, HTCONDOR_LIMITS_MEMORY = "/sys/fs/cgroup", True
     # HTCondor gives each job a /tmp of its own.
     PREFIX, WHERE = "jobfence-htcondor-", "/srv"
 
@@ -388,8 +390,7 @@ class InstalledHTCondor(sites.Installed):
     def expect_limits(self, group, cpus, mib):
         """Beside the slot's memory, the fence has the starter's."""
         super().expect_limits(group, cpus, mib + STARTERS_MIB)
-        branch = kernel.read(group.directory("") / "htcondor/memory.max").strip()
-        expect_equal(branch, str(mib << 20), "memory limit of all that HTCondor makes in there")
+        expect_equal(group.step("htcondor").memory_limit(), mib << 20, "memory limit of all that HTCondor makes in there")
 
     def expect_beside(self, group, jobid):
         """HTCondor's own directory is in the fence, and so is the starter; the step has the name of the slot."""

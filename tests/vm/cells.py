@@ -153,7 +153,7 @@ def lacking(cell):
 
 # What 'make check' runs, with the options of cell.py. The one that takes longest begins first. chosen.py has the cases of Slurm.
 CHECKED = (
-    ("debian13-v2-htcondor", ("--no-release",)),
+    ("debian13-v2-htcondor", ("--chosen",)),
     ("debian13-v2-own", ("--installed", "--chosen", "--reboot")),
     ("debian12-v2-own", ("--installed", "--chosen", "--traces", "--hook")),
     ("forky-v2-overlay", ("--installed", "--chosen")),

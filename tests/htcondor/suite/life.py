@@ -29,7 +29,7 @@ def suspended_by_htcondor(site):
     until(lambda: kernel.process_seconds(spinner) > 0.2, 60, "that the spinner runs")
     site.act("suspend", jobid)
     site.wait_state(jobid, "suspended")
-    place = Path(f"/sys/fs/cgroup{kernel.cgroups_of(who[0])['']}")
+    place = Path(f"{site.CGROUP2}{kernel.cgroups_of(who[0])['']}")
     until(lambda: kernel.keyed(kernel.read(place / "cgroup.events"))["frozen"] == "1", 30, f"that {place} is frozen")
     expect_equal(used_in(3), 0.0, "the spinner's CPU time while it is suspended")
     site.act("continue", jobid)
