@@ -105,7 +105,7 @@ GRIDENGINE = in_tree("gridengine", 250) if IN_TREES else [
 ]
 # A guest has the cases that need cgroup v2 or systemd, or all of them.
 HTCONDOR = in_tree("htcondor", 120) if IN_TREES else []
-IN_GUESTS = CHECKED if IN_TREES else [(cell, ("--no-release",) if CELLS[cell].scheduler == "htcondor" else options) for cell, options in CHECKED]
+IN_GUESTS = [(cell, options if IN_TREES or CELLS[cell].scheduler != "htcondor" else ("--no-release",)) for cell, options in CHECKED]
 
 # The archive: it is made twice, and then built on two releases of Debian. 'make check' has them in slices.
 RELEASED = tuple(

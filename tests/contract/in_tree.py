@@ -41,7 +41,8 @@ class InTreeProgram(Program):
         base = f"jobfence-{os.getpid()}"
         binds = [*binds, *((TOP / "tests" / name, f"{TESTS}/{name}") for name in ("contract", self.SCHEDULER, "leases.py"))]
         binds += [(TOP / name, f"{TESTS}/jobfence/{name}") for name in INSTALLED]
-        binds += [(options.so, f"{TESTS}/jobfence/target/release/libjobfence.so"), (options.bin, f"{TESTS}/jobfence/target/release/jobfence")]
+        built = (options.so, "libjobfence.so"), (options.bin, "jobfence")
+        binds += [(path, f"{TESTS}/jobfence/target/release/{name}") for path, name in built]
         argv = ["python3", "-B", f"/{TESTS}/{self.SCHEDULER}/cases.py", "--site", "private", "--base", base]
         argv += ["--patience", str(options.patience)] * bool(options.patience)
         try:

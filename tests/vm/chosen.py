@@ -92,7 +92,8 @@ def mistakes(cases, hooks):
 
 
 def listed_of_htcondor(*options):
-    command = (sys.executable, "-B", str(Path(__file__).resolve().parents[1] / "htcondor/cases.py"), "--list", "--no-release", *options)
+    program = Path(__file__).resolve().parents[1] / "htcondor/cases.py"
+    command = sys.executable, "-B", program, "--list", "--no-release", *options
     return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
 
 
