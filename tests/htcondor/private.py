@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The HTCondor of a Debian tree that vm/place.py runs us in: what systemd and the guest do elsewhere, is done here.
 
-HTCondor 23.9 knows its own cgroup only where cgroup v2 is alone, and jobfence refuses its jobs anywhere else. So it sees nothing but
-cgroup2 here: the hierarchies of this machine are in another directory, which jobfence is told of. Cgroup2 has no memory and no CPU time
-to limit, so HTCondor's own limits are missing. The fence has those of v1, and all processes are where HTCondor would have them.
+jobfence refuses HTCondor's jobs where cgroup v1 is mounted. So HTCondor sees nothing but cgroup2 here: the hierarchies of this machine
+are in another directory, which jobfence is told of. This cgroup2 has no memory and no CPU time to limit, so HTCondor's own limits are
+missing. The fence has those of v1, and HTCondor has its job in a cgroup of its own in the fence, as elsewhere.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ UNIFIED = CGROUPS / "unified"
 # What HTCondor sees of cgroup2, without a job: nobody's processes are there.
 SEEN = "htcondor-sees"
 STARTER, REAL_STARTER = Path("/usr/sbin/condor_starter"), Path("/usr/sbin/condor_starter.real")
-# It is at home in the directory in which systemd would have put its startd. For the starter of a job, that is the fence.
+# HTCondor makes a job's cgroup below what it sees as the root of cgroup2. To the starter of a job, that is the job's fence.
 IN_ITS_FENCE = f"""#!/bin/bash
 own=$(sed -n 's|^0::\\(/.*/step_[^/]*\\)/starter$|\\1|p' /proc/self/cgroup)
 [ "$own" ] || exec -a condor_starter {REAL_STARTER} "$@"
