@@ -12,7 +12,9 @@ GUARDED = {"START": "($(START)) && (JobfenceHealthy =!= False)"}
 
 
 def health(site):
-    return [(ad.get("JobfenceHealthy"), ad.get("JobfenceFault")) for ad in site.ads("condor_status", "-attributes", "Name,JobfenceHealthy,JobfenceFault")]
+    """Of the host's own slot. The ad of a job's slot outlives a startd that was killed, by minutes, and nobody makes it anew."""
+    asked = "-constraint", "PartitionableSlot =?= True", "-attributes", "Name,JobfenceHealthy,JobfenceFault"
+    return [(ad.get("JobfenceHealthy"), ad.get("JobfenceFault")) for ad in site.ads("condor_status", *asked)]
 
 
 @case
