@@ -81,7 +81,6 @@ FAULTS = {"is_alone_on_host": True, "units": HALF, "builds": BUILT, **CGROUPS}
 FILES = "--so", SO, "--bin", BIN
 CASES = (*PYTHON, "tests/slurm/cases.py", *FILES)
 PBS_CASES = (*PYTHON, "tests/pbs/cases.py", *FILES)
-GRIDENGINE_CASES = (*PYTHON, "tests/gridengine/cases.py", "--site", "private", *FILES)
 CHECKED_CASES = (*CASES, "--no-release")
 PARTS, NODES_PARTS = 4, 2  # of the cases of a private Slurm, side by side
 
@@ -92,12 +91,22 @@ HOSTS = sorted({path.stem for path in (TOP / "tests").glob("*.rs")} - set(IS_LON
 SHORT = tuple(word for name in HOSTS for word in ("--test", name))
 
 # In namespaces of its own; where systemd has the cgroups, in a guest.
-GRIDENGINE = [
-    Group(f"gridengine {part}/2", ((*GRIDENGINE_CASES, "--slice", f"{part}/2"),), about=250,
-          **GUEST | {"units": HALF, "seconds": 3000, "controllers": ("cpu", "memory")}) for part in (1, 2)
-] if not Path("/run/systemd/system").is_dir() else [
+IN_TREES = not Path("/run/systemd/system").is_dir()
+
+
+def in_tree(scheduler, about):
+    command = (*PYTHON, f"tests/{scheduler}/cases.py", "--site", "private", *FILES)
+    options = GUEST | {"units": HALF, "seconds": 3000, "controllers": ("cpu", "memory")}
+    return [Group(f"{scheduler} {part}/2", ((*command, "--slice", f"{part}/2"),), about=about, **options) for part in (1, 2)]
+
+
+GRIDENGINE = in_tree("gridengine", 250) if IN_TREES else [
     Group("vm debian12-v2-gridengine", ((*PYTHON, "tests/vm/cell.py", "debian12-v2-gridengine"),), about=900, **GUEST)
 ]
+# It sees cgroup2 alone, and its fences have limits of v1. A guest has the cases that need more, or on another machine all of them.
+IS_HYBRID = IN_TREES and all(Path("/sys/fs/cgroup", name).is_dir() for name in ("memory", "unified"))
+HTCONDOR = in_tree("htcondor", 120) if IS_HYBRID else []
+IN_GUESTS = [(cell, options if IS_HYBRID or CELLS[cell].scheduler != "htcondor" else ("--no-release",)) for cell, options in CHECKED]
 
 # The archive: it is made twice, and then built on two releases of Debian. 'make check' has them in slices.
 RELEASED = tuple(
@@ -156,10 +165,11 @@ GROUPS = (
     Group("shell", ((*PYTHON, "tests/contract/shell.py", *FILES),), about=20, units=HALF, builds=(RELEASE,), **CGROUPS),
     # Each in namespaces of its own.
     *GRIDENGINE,
+    *HTCONDOR,
     Group("openpbs", ((*PBS_CASES, "--site", "private"),), about=600, units=HALF, **PRIVATE_PBS),
     Group("openpbs hosts", ((*PBS_CASES, "--site", "hosts"),), about=300, units=HALF, **PRIVATE_PBS),
     *(Group(f"vm {cell}" + " two nodes" * ("--two-nodes" in options), ((*PYTHON, "tests/vm/cell.py", cell, *options),), about=300, **GUEST)
-      for cell, options in CHECKED),
+      for cell, options in IN_GUESTS),
     # By apt, beside a Slurm with jobs.
     *(Group(f"vm {cell} packaged", ((*PYTHON, "tests/vm/cell.py", cell, "--packaged"),), about=300, **PACKAGED_GUEST, tiers=("all",))
       for cell in PACKAGED),

@@ -139,9 +139,10 @@ class Program:
         parser.set_defaults(site=self.DEFAULT)
         return parser
 
+    def is_for_a_release(self, function):
+        return function.release or function.__name__ in ONLY_FOR_A_RELEASE.get(self.SCHEDULER, ())
+
     def chosen(self, options):
-        def is_for_a_release(function):
-            return function.release or function.__name__ in ONLY_FOR_A_RELEASE.get(self.SCHEDULER, ())
         fitting = [one for one in CASES if options.site in one.sites and is_for(one, self.SCHEDULER)]
         unknown = set(options.cases) - {one.__name__ for one in fitting}
         if unknown:
@@ -149,7 +150,7 @@ class Program:
         part, parts = options.slice
         return [
             one for one in fitting if (not options.cases or one.__name__ in options.cases) and (one.layout or not options.layout)
-            and options.patient in (None, one.patient) and options.release in (None, is_for_a_release(one))
+            and options.patient in (None, one.patient) and options.release in (None, self.is_for_a_release(one))
         ][part - 1::parts]
 
     def entered(self, options, stack):

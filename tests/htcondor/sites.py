@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The HTCondor of a virtual machine, which `start` has set up: the whole pool is on this host."""
+"""An HTCondor that `start` has set up: the whole pool is on this host, which is a virtual machine, or in private.py a Debian tree."""
 
 import contextlib
 import json
@@ -52,6 +52,8 @@ class InstalledHTCondor(sites.Installed):
     # Its own limit goes on working: it holds the job, as without jobfence.
     KILLED = r"(?i)memory"
     DEAF = {"want_graceful_removal": "False"}
+    # Where cgroup2 is.
+    CGROUP2, HTCONDOR_LIMITS_MEMORY = "/sys/fs/cgroup", True
     # HTCondor gives each job a /tmp of its own.
     PREFIX, WHERE = "jobfence-htcondor-", "/srv"
 
@@ -265,12 +267,16 @@ class InstalledHTCondor(sites.Installed):
     def daemon_pid(self, name):
         return next((pid for pid in kernel.all_pids() if re.match(rf"(\S*/)?{name}\b", kernel.command_line(pid))), None)
 
+    def is_of_the_pool(self, pid):
+        """One of a user's own pool is not."""
+        return kernel.cgroups_of(pid).get("", "").startswith("/system.slice/condor.service")
+
     def daemons(self):
         """What the kernel says of the pool's daemons, by their names."""
         found = {}
         for pid in sorted(kernel.all_pids()):
             name = re.match(r"(?:/\S*/)?condor_(\w+)", kernel.command_line(pid))
-            if name and name[1] in DAEMONS and kernel.cgroups_of(pid).get("", "").startswith("/system.slice/condor.service"):
+            if name and name[1] in DAEMONS and self.is_of_the_pool(pid):
                 # Some fork to answer.
                 found.setdefault(name[1], kernel.identity(pid))
         return found
@@ -384,8 +390,7 @@ class InstalledHTCondor(sites.Installed):
     def expect_limits(self, group, cpus, mib):
         """Beside the slot's memory, the fence has the starter's."""
         super().expect_limits(group, cpus, mib + STARTERS_MIB)
-        branch = kernel.read(group.directory("") / "htcondor/memory.max").strip()
-        expect_equal(branch, str(mib << 20), "memory limit of all that HTCondor makes in there")
+        expect_equal(group.step("htcondor").memory_limit(), mib << 20, "memory limit of all that HTCondor makes in there")
 
     def expect_beside(self, group, jobid):
         """HTCondor's own directory is in the fence, and so is the starter; the step has the name of the slot."""

@@ -2,7 +2,7 @@
 """Deliberate breaks of the code, and for each the cheapest test that should notice it.
 
 `old` is in the file exactly once. `noticer` is 'unit FILTER…', 'host FILE TEST…' (a file of tests/), 'hook CASE…' (of
-tests/pbs/replay.py), 'slurm CASE…' (in a private Slurm) or 'nodes CASE…' (in one of two nodes).
+tests/pbs/replay.py), 'slurm CASE…' (in a private Slurm), 'nodes CASE…' (in one of two nodes) or 'htcondor CASE…' (in a private HTCondor).
 """
 
 from typing import NamedTuple
@@ -1297,6 +1297,14 @@ BREAKS = (
           "unit what_was_kept_counts"),
     Break("a_branch_that_the_watcher_does_not_know", "src/schedulers/htcondor/command/starter/watch.rs", "c_string(run)?, c_string(branch)?]",
           "c_string(run)?, c_string(&branch[..0])?]", "unit what_the_watcher_is_told"),
+    Break("a_watcher_that_nobody_starts", STARTER, "Err(error) = watch::start(&which, branch, &environment) {",
+          "Err(error) = Ok::<_, Error>((branch, &environment)).map(drop) {", "htcondor watcher_is_killed"),
+    Break("a_host_to_blame_that_holds_its_jobs", STARTER, "slot_type_in(&arguments), is_taken_out())", "slot_type_in(&arguments), false && is_taken_out())",
+          "htcondor before_the_startd_knows"),
+    Break("a_silent_startd_that_nobody_asks_again", STARTER, "&& let Err(error) = late::start(question, which.job.as_str())",
+          "&& let Err(error) = Ok::<_, Error>((question, which.job.as_str())).map(drop)", "htcondor startd_is_silent"),
+    Break("an_answer_that_is_not_kept", STARTER, "Kept::open(&loaded.config.run_dir)));", "Kept::open(&loaded.config.run_dir).filter(|_| false)));",
+          "htcondor no_program_is_asked"),
     Break("an_answer_about_the_job_after", "src/schedulers/htcondor/command/starter/late.rs", "found.filter(|_| starter.exists())", "found.filter(|_| true)",
           "unit a_startd_that_is_busy"),
     Break("a_startd_that_is_asked_once", "src/schedulers/htcondor/command/starter/late.rs", "for pause in pauses {", "for pause in &pauses[..1] {",

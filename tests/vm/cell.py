@@ -25,7 +25,7 @@ import program  # noqa: E402
 import repository  # noqa: E402
 from pbs import replay  # noqa: E402
 from cells import CELLS, lacking  # noqa: E402
-from chosen import CHOSEN  # noqa: E402
+from chosen import CHOSEN, OF_HTCONDOR  # noqa: E402
 from vm import NEVER_REPORTED, TIMED_OUT  # noqa: E402
 from slurm import reboot, saboteur, suite  # noqa: E402, F401
 from contract.cases import is_for  # noqa: E402
@@ -273,11 +273,13 @@ def arguments():
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.set_defaults(sites=["installed", "two-nodes"])
     options = parser.parse_intermixed_args()
-    if options.chosen:
-        options.cases += [name for site in [*options.sites, *["hook"] * options.hook] for name in CHOSEN[options.cell, site]]
+    is_htcondors = CELLS[options.cell].scheduler == "htcondor"
+    if options.chosen and (is_htcondors or CELLS[options.cell].scheduler == "slurm"):
+        sites = [*options.sites, *["hook"] * options.hook]
+        options.cases += OF_HTCONDOR if is_htcondors else [name for site in sites for name in CHOSEN[options.cell, site]]
     if CELLS[options.cell].scheduler != "slurm":
         for name, value in vars(options).items():
-            if name not in ("bench", "cell", "cases", "counted", "demo", "page", "record", "release", "slice") and value != parser.get_default(name):
+            if name not in ("bench", "cell", "cases", *["chosen"] * is_htcondors, "counted", "demo", "page", "record", "release", "slice") and value != parser.get_default(name):
                 parser.error(f"--{name.replace('_', '-')} is for Slurm's cells")
     if options.record and CELLS[options.cell].scheduler != "htcondor":
         parser.error("--record is for HTCondor's cells")

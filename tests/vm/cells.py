@@ -22,7 +22,8 @@ OPENPBS = (
 GRIDENGINE = ("gridengine-master", "gridengine-exec", "gridengine-client")
 # The Docker of its Docker universe, and what the container of a case is made of.
 DOCKER = ("docker.io", "docker-cli", "containerd", "runc", "iptables", "busybox-static")
-HTCONDOR = ("minicondor", "openssh-server", "openssh-client", *DOCKER)
+POOL = ("minicondor",)
+HTCONDOR = (*POOL, "openssh-server", "openssh-client", *DOCKER)
 # By what a user can leave a job, or tries to: docs/limitations.md has the table.
 SESSIONS = ("libpam-systemd", "openssh-server", "openssh-client", "cron", "at", "tmux", "podman", "uidmap", "crun", "docker.io", "busybox-static")
 # A cluster is made in the guest, since it notes the name of its host.
@@ -152,7 +153,7 @@ def lacking(cell):
 
 # What 'make check' runs, with the options of cell.py. The one that takes longest begins first. chosen.py has the cases of Slurm.
 CHECKED = (
-    ("debian13-v2-htcondor", ("--no-release",)),
+    ("debian13-v2-htcondor", ("--chosen",)),
     ("debian13-v2-own", ("--installed", "--chosen", "--reboot")),
     ("debian12-v2-own", ("--installed", "--chosen", "--traces", "--hook")),
     ("forky-v2-overlay", ("--installed", "--chosen")),

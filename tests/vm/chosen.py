@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which Slurm cases 'make check' runs in which cell: cell.py CELL --chosen. As a program: whether each is a case of its site.
+"""Which cases 'make check' runs in which cell: cell.py CELL --chosen. As a program: whether each is a case of its site.
 
 A private Slurm on this machine runs all cases of 'make check', with Slurm 22.05, directories of ours, and whatever cgroup layout the
 machine has. A case is here only if something else decides its result: the files of cgroup v2, systemd, directories of Slurm's,
 another release of Slurm, or that jobfence is installed. It runs in the one cell that shows it best. Some few, which show
-what a placement is, run in several. 'make check-all' runs every case in every cell.
+what a placement is, run in several. 'make check-all' runs every case in every cell. A private HTCondor is the same to HTCondor's cell.
 """
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -62,6 +63,12 @@ CHOSEN = {
     """,
 }
 CHOSEN = {which: names.split() for which, names in CHOSEN.items()}
+# HTCondor's own limits and accounts of cgroup v2, Docker, units of systemd, and what shows that a fence on cgroup v2 holds and ends.
+OF_HTCONDOR = """
+    as_granted escapee deleted watcher_is_killed variables used
+    out_of_memory out_of_the_fences_memory memory_as_the_site_says local_out_of_memory why_it_is_held
+    card stays_in container gpus service_comes_first
+""".split()
 # It takes a guest's processor for most of a minute. The host's tests open PAM sessions, too.
 LEFT_TO_CHECK_ALL = {"logins_by_pam_slurm_adopt"}
 
@@ -84,12 +91,26 @@ def mistakes(cases, hooks):
                 if set(on) == {"installed"} and name not in here)
 
 
+def listed_of_htcondor(*options):
+    program = Path(__file__).resolve().parents[1] / "htcondor/cases.py"
+    command = sys.executable, "-B", program, "--list", "--no-release", *options
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+
+
+def mistakes_of_htcondor():
+    """Its cases can have the names of Slurm's, so a program of their own lists them."""
+    every, private = listed_of_htcondor(), listed_of_htcondor("--site", "private")
+    yield from (f"{name} is no case of HTCondor in 'make check'" for name in OF_HTCONDOR if name not in every)
+    yield from (f"{name} of HTCondor is there twice" for name in set(OF_HTCONDOR) if OF_HTCONDOR.count(name) > 1)
+    yield from (f"{name} of HTCondor is nowhere in 'make check'" for name in sorted(every - private - set(OF_HTCONDOR)))
+
+
 def main():
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from pbs import replay
     from slurm import suite  # noqa: F401
     from contract.harness import CASES
-    found = list(mistakes(CASES, replay.CASES))
+    found = [*mistakes(CASES, replay.CASES), *mistakes_of_htcondor()]
     print(*(f"FAIL chosen: {line}" for line in found), sep="\n", end="\n" * bool(found))
     print(f"{int(not found)} passed, {int(bool(found))} failed, 0 skipped")
     return 1 if found else 0

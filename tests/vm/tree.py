@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Debian trees: what a scheduler's packages install, for a site in namespaces of its own on this machine.
 
-A tree is never written to, so that any number of sites can use it. As a program: builds that of 'make check'.
+A tree is never written to, so that any number of sites can use it. As a program: builds those of 'make check'.
 """
 
 import hashlib
@@ -14,17 +14,18 @@ sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 import cache
 import image
-from cells import GRIDENGINE, NO_CLUSTER, Image
+from cells import GRIDENGINE, NO_CLUSTER, POOL, Image
 
 # What the cases and the programs of the site want of Debian.
 TOOLS = ("python3", "iproute2", "procps", "passwd", "hostname")
 TREES = {
     "debian12-gridengine": Image("bookworm", TOOLS + GRIDENGINE, answers=(NO_CLUSTER,)),
     "debian13-gridengine": Image("trixie", TOOLS + GRIDENGINE, answers=(NO_CLUSTER,)),
+    "debian13-htcondor": Image("trixie", TOOLS + POOL),
     # With another compiler of C and another C library, as a release can be built anywhere.
     "debian13-compiler": Image("trixie", ("gcc", "libc6-dev", "iproute2")),
 }
-CHECKED = "debian12-gridengine"
+CHECKED = "debian12-gridengine", "debian13-htcondor"
 USERS = "".join(f"useradd --create-home --uid {uid} --user-group --shell /bin/bash {name}\n"
                 for name, uid in (("alice", 1001), ("bob", 1002)))
 
@@ -53,5 +54,6 @@ def used(name):
 
 
 if __name__ == "__main__":
-    with used(CHECKED):
-        pass
+    for name in CHECKED:
+        with used(name):
+            pass

@@ -45,8 +45,8 @@ def hook_of_the_sites(site):
         jobid = site.submit("alice", "sleep 1000")
         expect_in("-local-name slot_type_1", kernel.command_line(site.starter(fenced(site, jobid))), "the starter's arguments")
         site.remove(jobid)
-        site.configure("CPUQuotaPercnt=90\n")
-        reasons, refused = {}, "cannot be fenced: /etc/jobfence/jobfence.conf:1:1"
+        line = site.configure("CPUQuotaPercnt=90\n") + 1
+        reasons, refused = {}, f"cannot be fenced: /etc/jobfence/jobfence.conf:{line}:1"
         for keys in forms:
             with site.changed(**keys):
                 jobid = site.submit("alice", "touch ran.$JOB_ID")
@@ -69,7 +69,7 @@ def debugs_its_starter(site):
 @case
 def starter_is_killed(site):
     """All of its job ends at once, and the job runs again in a fence of its own."""
-    jobid, group, who = escaping(site, "alice", "sleep 1000")
+    jobid, group, who = escaping(site, "alice", "sleep 1000", **FORGOTTEN_SOON)
     before = inode(group)
     os.kill(site.starter(group), signal.SIGKILL)
     expect_dead(who, 20)

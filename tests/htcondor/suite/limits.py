@@ -22,7 +22,7 @@ def in_another_directory(site):
         began = time.time()
         jobid = site.submit("alice", f"cat /proc/self/cgroup; {WAIT}; {EAT % (190, 1)}; echo status $?", mib=100)
         group = fenced(site, jobid)
-        expect_equal(kernel.read(group.directory("") / "site/memory.max").strip(), str(100 * MIB), "the job's part of the fence")
+        expect_equal(group.step("site").memory_limit(), 100 * MIB, "the job's part of the fence")
         let_go(site, jobid)
         reason, code, _ = site.held(jobid)
         expect_equal(code, 34, f"the code of the hold, whose reason is {reason}")
@@ -75,7 +75,7 @@ def out_of_the_fences_memory(site):
     began = time.time()
     jobid, group = running(site, "alice", f"{WAIT}; {EAT % (190, 1)}; echo status $?", mib=200)
     expect_equal(group.memory_limit(), (200 // 2 + STARTERS_MIB) * MIB, "the fence's limit")
-    expect_equal(kernel.read(group.directory("") / "htcondor/memory.max").strip(), str(100 * MIB), "the job's part of it")
+    expect_equal(group.step("htcondor").memory_limit(), 100 * MIB, "the job's part of it")
     let_go(site, jobid)
     said = until(lambda: f"job {jobid}.0 step" in site.said(began) and site.said(began), 60, "the end of the fence")
     expect_match(f"job {jobid}.0 .*memory", said, "the sentence")
@@ -135,7 +135,7 @@ def used(site):
     site.configure(f"UsageLog={log}\n")
     log.parent.chmod(0o755)
     spin = f"{PYTHON} -S -c 'import os, time\nb = bytes([1]) * (60 << 20)\nwhile time.process_time() < 2: pass\nopen(\"spun.\" + os.environ[\"JOB_ID\"], \"w\")'"
-    counted = "grep usage_usec /sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup | sed 's|/htcondor/.*||')/cpu.stat"
+    counted = f"grep usage_usec {site.CGROUP2}$(sed -n 's/^0:://p' /proc/self/cgroup | sed 's|/htcondor/.*||')/cpu.stat"
     script = f"cat >spin.$JOB_ID <<'END'\n{spin}\nEND\nsetsid sh spin.$JOB_ID >/dev/null 2>&1 &\n{WAIT.replace('go', 'spun')}; {counted}"
     began = time.monotonic()
     jobid = site.submit("alice", script, mib=200)

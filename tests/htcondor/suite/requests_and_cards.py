@@ -6,6 +6,7 @@ from contract.harness import MIB, WAIT, case, expect, expect_equal, expect_in, e
 from contract.sites import until
 
 from ..harness import check
+from ..sites import STARTERS_MIB
 from .limits import EAT
 from .local import submit as submit_local
 
@@ -32,7 +33,8 @@ def variables(site):
             site.wait(jobid)
     found = said(site, jobids[0])
     expect_match(rf"/job_{jobids[0]}\.0/step_slot\w+$", found.pop("JOBFENCE_CGROUP"), "JOBFENCE_CGROUP")
-    expected = {"JOBFENCE_CPUS": "2", "JOBFENCE_MAX_PROCESSES": "60", "JOBFENCE_MEMORY_BYTES": str(200 * MIB), "SITE": "a b", "OMP_NUM_THREADS": "2", "SITES_UNIT": startd["INVOCATION_ID"]}
+    memory = (200 if site.HTCONDOR_LIMITS_MEMORY else 200 + STARTERS_MIB) * MIB
+    expected = {"JOBFENCE_CPUS": "2", "JOBFENCE_MAX_PROCESSES": "60", "JOBFENCE_MEMORY_BYTES": str(memory), "SITE": "a b", "OMP_NUM_THREADS": "2", "SITES_UNIT": startd["INVOCATION_ID"]}
     expect_equal(found, expected, "the variables of a job with a slot")
     found = said(site, jobids[1])
     expect_equal((found["JOBFENCE_CPUS"], found["SITE"], "JOBFENCE_MEMORY_BYTES" in found), ("0.5", "a b", False), "those of a local job")
@@ -47,7 +49,7 @@ def asked_for(site):
         wrong = site.submit("alice", "sleep 1000", **{"+JobfenceCpuLimit": "RequestCpus"})
         group = fenced(site, low)
         expect_equal((group.cpu_limit(), group.processes_limit()), (0.5, 50), "what is asked for")
-        expect_equal(kernel.read(group.directory("") / "htcondor/memory.high").strip(), str(80 * MIB), "memory.high of the job's part")
+        expect_equal(group.step("htcondor").memory_high(), 80 * MIB, "memory.high of the job's part")
         expect_equal(fenced(site, high).cpu_limit(), 1.0, "the CPU limit of a job that asks for more than its slot has")
         reason, *_ = site.held(wrong)
         expect_in("JobfenceCpuLimit of the job's ad is neither a number nor a text in quotes", reason, "why it is on hold")
