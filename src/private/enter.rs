@@ -12,6 +12,7 @@ use nix::unistd::chdir;
 
 use super::dirs::{NOT_DIRECTLY, PrivateDirs};
 use super::places::check_place;
+use super::processes::{self, PROC};
 use crate::config::is_shared;
 use crate::error::{Error, Result};
 use crate::log;
@@ -38,10 +39,13 @@ impl PrivateDirs {
     pub fn enter(&self, more: &[PathBuf]) -> Result<()> {
         let here = std::env::current_dir().map(|path| (stat(".").ok().map(id_of), path));
         mount::leave_hosts()?;
-        let pairs = self.pairs();
+        let (pairs, hides_others) = (self.pairs(), self.note.hides_others);
         // A place may be a link, and the kernel says where the working directory is without links.
-        let canonical: Vec<(&Path, PathBuf)> =
+        let mut canonical: Vec<(&Path, PathBuf)> =
             pairs.iter().filter_map(|(path, _)| Some((*path, path.canonicalize().ok()?))).collect();
+        if hides_others {
+            canonical.push((Path::new(PROC), PROC.into()));
+        }
         let shares = self.shares(&pairs, more)?;
         let mut done: Vec<&Path> = Vec::new();
         let mut all = || -> Result<()> {
@@ -60,7 +64,7 @@ impl PrivateDirs {
                     .map_err(|errno| Error::os("put the job's own directory in the place of", path, errno))?;
                 done.push(path);
             }
-            Ok(())
+            if hides_others { processes::hide() } else { Ok(()) }
         };
         let entered = all();
         if entered.is_err() {

@@ -39,6 +39,8 @@ pub(super) struct PrivateNote {
     pub(super) on_disk: Vec<PathBuf>,
     /// The paths that are in the tmpfs.
     pub(super) in_tmpfs: Vec<PathBuf>,
+    /// Whether the job does not see others' processes.
+    pub(super) hides_others: bool,
 }
 
 impl PrivateNote {
@@ -48,7 +50,8 @@ impl PrivateNote {
             .chain(self.on_disk.iter().map(line("on_disk")))
             .chain(self.in_tmpfs.iter().map(line("in_tmpfs")))
             .collect();
-        format!("{FORM}\n{lines}end\n")
+        let hides_others = if self.hides_others { "hides_others=/proc\n" } else { "" };
+        format!("{FORM}\n{lines}{hides_others}end\n")
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -61,6 +64,7 @@ impl PrivateNote {
                 "disk" => note.disk = Some(path),
                 "on_disk" => note.on_disk.push(path),
                 "in_tmpfs" => note.in_tmpfs.push(path),
+                "hides_others" => note.hides_others = true,
                 _ => return None,
             }
         }
@@ -200,6 +204,7 @@ mod tests {
             disk: Some("/x/jobfence-n:run/uid_1,job_2".into()),
             on_disk: vec!["/tmp".into(), "/var/tmp".into()],
             in_tmpfs: vec!["/dev/shm".into()],
+            hides_others: true,
         };
         let text = note.text();
         assert_eq!(PrivateNote::parse(&text), Some(note));

@@ -1735,4 +1735,24 @@ BREAKS = (
         "let before = BOUNDS.map(|_| None::<String>);",
         "host cli with_an_ipc_namespace_of_its_own",
     ),
+    Break(
+        "a_job_sees_processes_of_others", "src/private/enter.rs",
+        "if hides_others { processes::hide() } else { Ok(()) }", "Ok(())",
+        "host cli a_command_sees_no_processes_of_others",
+    ),
+    Break(
+        "a_working_directory_leads_to_the_hosts_proc", "src/private/enter.rs",
+        "        if hides_others {\n            canonical", "        if false {\n            canonical",
+        "host cli a_command_sees_no_processes_of_others",
+    ),
+    Break(
+        "what_is_mounted_below_proc_is_hidden", "src/private/processes.rs",
+        "for point in mounts.lines()", "for point in \"\".lines()",
+        "host cli a_command_sees_no_processes_of_others",
+    ),
+    Break(
+        "half_of_proc_is_shown", "src/private/processes.rs",
+        "Ok(()) | Err(Errno::ENOENT) => shown", "Ok(()) | Err(Errno::ENOENT | Errno::EMFILE) => shown",
+        "host cli a_command_that_would_see_processes_of_others",
+    ),
 )

@@ -188,3 +188,39 @@ def no_shared_memory_outlives_its_step(site):
         expect_equal(len(segments()), 1, "segments while the step runs")
         site.end(jobid)
         until(lambda: not segments(), 60, "the end of the segment")
+
+
+# A sibling of this process's shell: as gdb does with a program that runs.
+TRACE = f"""{PYTHON} -S -c '
+import ctypes, os, sys
+pid = int(sys.argv[1])
+call = ctypes.CDLL(None, use_errno=True).ptrace
+print("attached" if call(16, pid, 0, 0) == 0 and os.waitpid(pid, 0x40000000)[0] == pid else ctypes.get_errno())
+print("maps" if open(f"/proc/{{pid}}/maps").read() else "none", os.readlink(f"/proc/{{pid}}/exe"))
+'"""
+
+
+@case
+def hidden_processes(site):
+    """With HideProcesses, no directory in which a job begins shows more, and all steps of the job see and trace their user's processes."""
+    user = site.users[0]
+    daemon = os.getpid()
+    with own_directories(site, HideProcesses="yes"):
+        script = f"""
+            cat ../{daemon}/comm ./{daemon}/comm /proc/{daemon}/comm; pwd; ls -d /proc/$$
+            sleep 300 & {TRACE} $!; kill $!
+            srun sh -c 'cat /proc/{daemon}/comm; cat /proc/'$$'/comm; ls /tmp'
+            {site.jobfence} show --config {site.config} 2>&1 | grep -c step; echo end"""
+        jobid = site.submit(user, script, "-c1", "--mem=100", "-D", "/proc/sys")
+        expect_equal(site.wait(jobid), "COMPLETED", f"state ({site.output(jobid)})")
+        said = site.output(jobid)
+        expect_match(r"(?m)^/proc\n/proc/\d+\nattached\nmaps .*/sleep\n", said, "its own processes")
+        expect_equal(said.count("No such file or directory"), 4, f"whether it sees this program, in {said}")
+        expect_match(r"(?m)^slurm_script\n", said, "what a step sees of the batch script")
+
+
+@case
+def hidden_processes_and_mpi(site):
+    """Ranks of MPI find each other under HideProcesses."""
+    site.configure(HideProcesses="yes")
+    return mpi(site)

@@ -315,7 +315,9 @@ pub fn admit(spank: &Spank) -> ReturnCode {
             match fenced.private.as_ref().map_or(Ok(()), |step| step.enter(fenced.daemon)) {
                 Ok(()) => return ReturnCode::Good,
                 Err(error) if fenced.config.on_error.general() == OnError::Warn => {
-                    log::error!("a task runs in the host's directories of PrivateTmp (OnError=warn): {error}");
+                    log::error!(
+                        "a task sees the host's directories and processes (PrivateTmp, HideProcesses; OnError=warn): {error}"
+                    );
                     return ReturnCode::Good;
                 }
                 Err(error) => (NotFenced::from(error).for_user(), Some(fenced.daemon)),
