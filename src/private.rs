@@ -30,6 +30,9 @@ pub use places::FORM;
 
 use crate::config::Config;
 
-/// The keys that isolate the processes of jobs, and whether those with a configuration are.
-pub static ISOLATION: [(&str, fn(&Config) -> bool); 3] =
+/// Whether jobs with a configuration are isolated in one way.
+pub type IsIsolated = fn(&Config) -> bool;
+
+/// The keys that isolate the processes of jobs.
+pub static ISOLATION: [(&str, IsIsolated); 3] =
     [("PrivateTmp", dirs::has_own), ("PrivateIPC", ipc::is_wanted), ("HideProcesses", processes::is_wanted)];

@@ -121,7 +121,7 @@ def ipc_of_its_own(site):
 def processes_of_others(site):
     """With HideProcesses, a job sees its own user's processes and no one else's, and what the host has mounted below /proc. The host is as it was."""
     user, other = site.users[:2]
-    secret = subprocess.Popen([*PYTHON.split(), "-c", "input()", "a-secret-argument"], stdin=subprocess.PIPE, user=other, preexec_fn=die_with_parent)
+    secret = subprocess.Popen(["sh", "-c", "read x", "a-secret-argument"], stdin=subprocess.PIPE, user=other, preexec_fn=die_with_parent)
     def on_host():
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
         return sorted(line for line in mounts if line.split()[4].startswith("/proc"))
@@ -129,7 +129,7 @@ def processes_of_others(site):
         return [f"{point} {os.stat(point).st_dev}" for point in points]
     before = on_host()
     points = sorted({line.split()[4] for line in before} - {"/proc"})
-    script = f"""tr '\\0' ' ' </proc/{secret.pid}/cmdline; ls /proc | grep -cx {secret.pid}; ls -d /proc/$$ /proc/self/fd
+    script = f"""tr '\\0' ' ' </proc/{secret.pid}/cmdline; echo; ls /proc | grep -cx {secret.pid}; ls -d /proc/$$ /proc/self/fd
         {PYTHON} -c 'import os, sys; print(*(f"{{x}} {{os.stat(x).st_dev}}" for x in sys.argv[1:]), "end", sep="\\n")' {' '.join(points)}"""
     try:
         for hides in ("yes", "no"):
