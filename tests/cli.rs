@@ -94,7 +94,7 @@ const PROC_OF_A_HOST: &str = "mount --bind \"$2\" /proc/version && mount --bind 
     && mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys";
 
 /// What a program of nobody's sees: another's process by two ways, its own, what the host has mounted, and what it can do about it.
-const LOOK_AT_PROC: &str = "cat /proc/$1/cmdline ../$1/cmdline 2>/dev/null | tr '\\0' ' '; echo; ls /proc | grep -cx $1
+const LOOK_AT_PROC: &str = "cat /proc/$1/cmdline $1/cmdline 2>/dev/null | tr '\\0' ' '; echo; ls /proc | grep -cx $1
     cat /proc/$$/comm /proc/version /proc/fs/in/file; stat -c %t,%T /proc/loadavg; grep ' /proc/sys ' /proc/self/mountinfo | tail -1 | grep -c ' ro'
     unshare -Urm umount /proc 2>/dev/null && echo uncovered; unshare -Urm mount --bind / /mnt 2>/dev/null && echo shown; true";
 
@@ -108,7 +108,7 @@ fn a_command_sees_no_processes_of_others() {
     let mut secret = Command::new("sh").args(["-c", "read x", "a-secret"]).stdin(Stdio::piped()).spawn().unwrap();
     let pid = secret.id().to_string();
     let script = format!(
-        "{PROC_OF_A_HOST}; pid=$1; shift 2; cp /proc/self/mountinfo \"$0.before\"; cd /proc/sys; \"$@\"; cd /
+        "{PROC_OF_A_HOST}; pid=$1; shift 2; cp /proc/self/mountinfo \"$0.before\"; cd /proc; \"$@\"; cd /
          cmp /proc/self/mountinfo \"$0.before\" && setpriv --reuid 65534 --clear-groups ls -d /proc/$pid"
     );
     for is_hidden in [true, false] {
