@@ -26,6 +26,7 @@ mod space;
 
 pub use dirs::{PrivateDirs, is_wanted};
 pub use end::end;
+pub use enter::check_standard_files;
 pub use places::FORM;
 
 use crate::config::Config;
