@@ -214,7 +214,11 @@ mod tests {
             hides_others: true,
         };
         let text = note.text();
-        assert_eq!(PrivateNote::parse(&text), Some(note));
+        assert!(text.starts_with(FORM_THAT_HIDES));
+        assert_eq!(PrivateNote::parse(&text).as_ref(), Some(&note));
+        let seen = PrivateNote { hides_others: false, ..note };
+        assert!(seen.text().starts_with(FORM));
+        assert_eq!(PrivateNote::parse(&seen.text()), Some(seen));
         for end in 0..text.len() - 1 {
             assert_eq!(PrivateNote::parse(&text[..end]), None, "{end}");
         }
