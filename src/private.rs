@@ -26,7 +26,8 @@ mod space;
 
 pub use dirs::{PrivateDirs, is_wanted};
 pub use end::end;
-pub use places::FORM;
+pub use enter::check_standard_files;
+pub use places::{FORM, FORM_THAT_HIDES};
 
 use crate::config::Config;
 

@@ -126,11 +126,24 @@ fn a_command_sees_no_processes_of_others() {
         assert_eq!(said, format!("{seen}sh\na version\ndeep\n1,3\n1\n/proc/{pid}\n"), "{}", err(&done));
     }
     // A container of a user's mounts a proc of its own, if the system lets users do that.
-    let container = |key: &str| {
-        let program = ["unshare", "-Urpf", "--mount-proc", "echo", "in it"];
-        out(&site.command("run").args(["-o", key, "--user", "65534", "--"]).args(program).output().unwrap())
+    let container = |key: &str, prepare: &str| {
+        let mut unshare = Command::new("unshare");
+        unshare.args([
+            "--mount",
+            "sh",
+            "-ec",
+            &format!("{prepare}; exec \"$@\""),
+            "sh",
+            env!("CARGO_BIN_EXE_jobfence"),
+        ]);
+        unshare.args(site.command("run").get_args()).args(["-o", key, "--user", "65534", "--"]);
+        out(&unshare.args(["unshare", "-Urpf", "--mount-proc", "echo", "in it"]).output().unwrap())
     };
-    assert_eq!(container("HideProcesses=yes"), container("HideProcesses=no"));
+    // A host without mounts below /proc, since the kernel refuses a user a new proc where parts of the old one are covered.
+    let bare = "awk '$5 ~ /^.proc./ { print $5 }' /proc/self/mountinfo | sort -r | while read -r point; do umount -l \"$point\"; done";
+    for prepare in ["true", bare] {
+        assert_eq!(container("HideProcesses=yes", prepare), container("HideProcesses=no", prepare), "{prepare}");
+    }
     drop(secret.stdin.take());
     secret.wait().unwrap();
 }
@@ -159,6 +172,7 @@ fn a_command_that_would_see_processes_of_others_does_not_run() {
         ("fsconfig:error=EINVAL:when=1", old),
         ("fsconfig:error=ENOMEM:when=2", "/proc: "),
         ("fsconfig:error=ENOMEM:when=3", "/proc: "),
+        ("fsconfig:error=EINVAL:when=3", "/proc: "),
         ("fsmount:error=EPERM", "/proc: "),
         ("move_mount:error=EPERM:when=1", "/proc: "),
         ("open_tree:error=EMFILE", "/proc/fs"),
@@ -167,7 +181,22 @@ fn a_command_that_would_see_processes_of_others_does_not_run() {
         let done = run(&[fault]);
         assert_eq!((out(&done).as_str(), done.status.success()), ("", false), "{fault}: {}", err(&done));
         assert!(err(&done).contains("HideProcesses") && err(&done).contains(why), "{fault}: {}", err(&done));
+        assert_eq!(err(&done).contains(old), why == old, "{fault}: {}", err(&done));
     }
+    // What is left where the host has covered parts of proc is said before.
+    let check = |faults: &[&str]| {
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-qq", "-o", "/dev/null"]).args(faults.iter().map(|one| format!("-einject={one}")));
+        strace.args([env!("CARGO_BIN_EXE_jobfence"), "check", "-o", "HideProcesses=yes"]);
+        out(&strace.output().unwrap())
+    };
+    for (fault, why) in
+        [("fsopen:error=EPERM", "EPERM"), ("fsconfig:error=EPERM:when=3", "EPERM"), ("fsmount:error=ENOMEM", "ENOMEM")]
+    {
+        let said = check(&[fault]);
+        assert!(said.contains("HideProcesses) on /proc") && said.contains(why), "{fault}: {said}");
+    }
+    assert!(!check(&[]).contains("HideProcesses) on /proc"));
 }
 
 /// Runs in a mount namespace of its own, in whose `/etc` these shell lines have made files in empty directories `slurm` and `jobfence`.

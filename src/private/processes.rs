@@ -10,6 +10,7 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
 use nix::sys::statvfs::fstatvfs;
+use nix::unistd::geteuid;
 
 use crate::cgroup::layout;
 use crate::config::{Config, Mode};
@@ -30,18 +31,25 @@ pub fn is_wanted(config: &Config) -> bool {
 
 /// Why each job would be refused for it on this host, as far as that is seen without a job. Nothing changes by the look.
 pub fn fault() -> Option<Error> {
+    if geteuid().is_root() {
+        return Dir::open(PROC).and_then(|hosts| make(&hosts)).err();
+    }
     // A user may not even ask.
-    mount::prepare_proc().err().filter(|errno| *errno != Errno::EPERM).map(failed)
+    mount::prepare_proc().err().filter(|errno| *errno != Errno::EPERM).map(unprepared)
 }
 
 fn failed(errno: Errno) -> Error {
-    let error = Error::os("mount a proc of the job's own (HideProcesses) on", PROC, errno);
+    Error::os("mount a proc of the job's own (HideProcesses) on", PROC, errno)
+}
+
+/// The error of a call by which an older kernel shows itself.
+fn unprepared(errno: Errno) -> Error {
     match errno {
-        Errno::ENOSYS | Errno::EINVAL => error.hint(
+        Errno::ENOSYS | Errno::EINVAL => failed(errno).hint(
             "it needs Linux 5.8: before, all mounts of proc have the same options. Set HideProcesses=no in jobfence.conf, and mount \
              the host's /proc with hidepid=2",
         ),
-        _ => error,
+        _ => failed(errno),
     }
 }
 
@@ -51,7 +59,8 @@ fn failed(errno: Errno) -> Error {
 pub(super) fn hide() -> Result<()> {
     let hosts = Dir::open(PROC)?;
     let mounts = hosts.read("self/mountinfo")?;
-    let new = cover(&hosts).map_err(failed)?;
+    let new = make(&hosts)?;
+    mount::put(&new, &hosts, c"").map_err(failed)?;
     let mut shown: Vec<String> = Vec::new();
     for point in mounts.lines().filter_map(|line| line.split(' ').nth(4)?.strip_prefix("/proc/")) {
         let point = layout::unescape(point);
@@ -71,12 +80,14 @@ pub(super) fn hide() -> Result<()> {
     Ok(())
 }
 
-fn cover(hosts: &Dir) -> nix::Result<OwnedFd> {
-    let new = mount::make_prepared(&mount::prepare_proc()?, FLAGS | fstatvfs(hosts)?.flags().bits())?;
+/// A proc of the job's own, which is in no namespace yet.
+fn make(hosts: &Dir) -> Result<OwnedFd> {
+    let prepared = mount::prepare_proc().map_err(unprepared)?;
+    let flags = fstatvfs(hosts).map_err(failed)?.flags().bits();
+    let new = mount::make_prepared(&prepared, FLAGS | flags).map_err(failed)?;
     // The kernel may take the option and give the mount that all have.
-    if fstat(&new)?.st_dev == fstat(hosts)?.st_dev {
-        return Err(Errno::EINVAL);
+    if fstat(&new).map_err(failed)?.st_dev == hosts.stat()?.st_dev {
+        return Err(unprepared(Errno::EINVAL));
     }
-    mount::put(&new, hosts, c"")?;
     Ok(new)
 }

@@ -220,6 +220,26 @@ def hidden_processes(site):
 
 
 @case
+def no_input_leads_to_the_host(site):
+    """slurmstepd opens --input on the host. A directory would lead to all that is there, and a file of proc tells of another's process."""
+    user = site.users[0]
+    script = "echo ran; cat /proc/self/fd/0/proc/1/comm /proc/self/fd/0/1/comm; cat"
+    def said(state, path):
+        jobid = site.submit(user, script, "-c1", "--mem=100", f"--input={path}")
+        expect_equal(site.wait(jobid), state, f"state with --input={path} ({site.output(jobid)})")
+        return site.output(jobid)
+    for keys in ({"HideProcesses": "yes"}, {"HideProcesses": "yes", "OnError": "warn"}):
+        site.configure(**keys)
+        for path in ("/", "/proc", "/usr", f"/proc/{os.getpid()}/cmdline"):
+            told = said("FAILED", path)
+            expect_match(r'this task was not started[^\n]*descriptor \(value "0"\)', told, f"what the user is told of --input={path}")
+            expect("ran" not in told, f"it has run with --input={path}: {told}")
+        expect_in("root:", said("COMPLETED", "/etc/passwd"), "what a file has")
+    site.configure()
+    expect_in("ran", said("FAILED", "/proc"), "what the same job says without HideProcesses")
+
+
+@case
 def hidden_processes_and_mpi(site):
     """Ranks of MPI find each other under HideProcesses."""
     site.configure(HideProcesses="yes")
