@@ -6,6 +6,8 @@
 //! paths there ([`enter`]). So all tasks and steps share them, no process and no file keeps a namespace, and when a process has died its
 //! namespace has gone with it.
 //!
+//! There a job may also have a proc that shows no one else's processes ([`processes`]).
+//!
 //! What is in an IPC namespace ([`ipc`]) is a step's own instead: the kernel makes and removes it.
 //!
 //! They go with the job's last step on the node ([`end`]). Whatever is left of them has a name under which no job looks for it, and the
@@ -18,9 +20,20 @@ mod holders;
 pub mod ipc;
 pub mod leavings;
 pub mod places;
+pub mod processes;
 mod removal;
 mod space;
 
 pub use dirs::{PrivateDirs, is_wanted};
 pub use end::end;
-pub use places::FORM;
+pub use enter::check_standard_files;
+pub use places::{FORM, FORM_THAT_HIDES};
+
+use crate::config::Config;
+
+/// Whether jobs with a configuration are isolated in one way.
+pub type IsIsolated = fn(&Config) -> bool;
+
+/// The keys that isolate the processes of jobs.
+pub static ISOLATION: [(&str, IsIsolated); 3] =
+    [("PrivateTmp", dirs::has_own), ("PrivateIPC", ipc::is_wanted), ("HideProcesses", processes::is_wanted)];

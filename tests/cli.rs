@@ -88,6 +88,117 @@ fn with_an_ipc_namespace_of_its_own_a_command_keeps_the_sites_bounds() {
     }
 }
 
+/// The "host" is a mount namespace, in which these are mounted below /proc: a file, a read-only part, a masked file, and one below another.
+const PROC_OF_A_HOST: &str = "mount --bind \"$2\" /proc/version && mount --bind /dev/null /proc/loadavg && mount -t tmpfs none /proc/fs \
+    && mkdir /proc/fs/in && mount -t tmpfs none /proc/fs/in && echo deep >/proc/fs/in/file \
+    && mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys";
+
+/// What a program of nobody's sees: another's process by two ways, its own, what the host has mounted, and what it can do about it.
+const LOOK_AT_PROC: &str = "cat /proc/$1/cmdline $1/cmdline 2>/dev/null | tr '\\0' ' '; echo; ls /proc | grep -cx $1
+    cat /proc/$$/comm /proc/version /proc/fs/in/file; stat -c %t,%T /proc/loadavg; grep ' /proc/sys ' /proc/self/mountinfo | tail -1 | grep -c ' ro'
+    unshare -Urm umount /proc 2>/dev/null && echo uncovered; unshare -Urm mount --bind / /mnt 2>/dev/null && echo shown; true";
+
+/// With `HideProcesses`, and the host as it was.
+#[test]
+fn a_command_sees_no_processes_of_others() {
+    let Some(base) = common::Base::if_root("cli", "hide") else { return };
+    let site = Site { base, run: tempfile::tempdir().unwrap() };
+    let version = site.run.path().join("version");
+    fs::write(&version, "a version\n").unwrap();
+    let mut secret = Command::new("sh").args(["-c", "read x", "a-secret"]).stdin(Stdio::piped()).spawn().unwrap();
+    let pid = secret.id().to_string();
+    let script = format!(
+        "{PROC_OF_A_HOST}; pid=$1; shift 2; cp /proc/self/mountinfo \"$0.before\"; cd /proc; \"$@\"; cd /
+         cmp /proc/self/mountinfo \"$0.before\" && setpriv --reuid 65534 --clear-groups ls -d /proc/$pid"
+    );
+    for is_hidden in [true, false] {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "sh", "-ec", &script]).arg(site.run.path().join("mounts")).arg(&pid).arg(&version);
+        unshare.arg(env!("CARGO_BIN_EXE_jobfence")).args(site.command("run").get_args());
+        unshare.args(["-o", if is_hidden { "HideProcesses=yes" } else { "HideProcesses=no" }, "--user", "65534"]);
+        let done = unshare.args(["--", "sh", "-c", LOOK_AT_PROC, "sh", &pid]).output().unwrap();
+        if err(&done).contains("unshare failed") {
+            common::skip("no mount namespace");
+            break;
+        }
+        let said = out(&done);
+        let seen = if is_hidden { "\n0\n" } else { "sh -c read x a-secret sh -c read x a-secret \n1\n" };
+        assert_eq!(said, format!("{seen}sh\na version\ndeep\n1,3\n1\n/proc/{pid}\n"), "{}", err(&done));
+    }
+    // A container of a user's mounts a proc of its own, if the system lets users do that.
+    let container = |key: &str, prepare: &str| {
+        let mut unshare = Command::new("unshare");
+        unshare.args([
+            "--mount",
+            "sh",
+            "-ec",
+            &format!("{prepare}; exec \"$@\""),
+            "sh",
+            env!("CARGO_BIN_EXE_jobfence"),
+        ]);
+        unshare.args(site.command("run").get_args()).args(["-o", key, "--user", "65534", "--"]);
+        out(&unshare.args(["unshare", "-Urpf", "--mount-proc", "echo", "in it"]).output().unwrap())
+    };
+    // A host without mounts below /proc, since the kernel refuses a user a new proc where parts of the old one are covered.
+    let bare = "awk '$5 ~ /^.proc./ { print $5 }' /proc/self/mountinfo | sort -r | while read -r point; do umount -l \"$point\"; done";
+    for prepare in ["true", bare] {
+        assert_eq!(container("HideProcesses=yes", prepare), container("HideProcesses=no", prepare), "{prepare}");
+    }
+    drop(secret.stdin.take());
+    secret.wait().unwrap();
+}
+
+/// At each call by which proc is mounted, which strace answers.
+#[test]
+fn a_command_that_would_see_processes_of_others_does_not_run() {
+    let Some(base) = common::Base::if_root("cli", "seen") else { return };
+    let site = Site { base, run: tempfile::tempdir().unwrap() };
+    let run = |faults: &[&str]| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "sh", "-ec", "mount -t tmpfs none /proc/fs; exec \"$@\"", "sh"]);
+        unshare.args(["strace", "-f", "-qq", "-o", "/dev/null"]);
+        unshare.args(faults.iter().map(|one| format!("-einject={one}")));
+        unshare.arg(env!("CARGO_BIN_EXE_jobfence")).args(site.command("run").get_args());
+        unshare.args(["-o", "HideProcesses=yes", "--", "echo", "it ran"]).output().unwrap()
+    };
+    let control = run(&[]);
+    if err(&control).contains("unshare failed") || err(&control).contains("strace: ") {
+        return common::skip("no mount namespace, or no strace");
+    }
+    assert_eq!(out(&control), "it ran\n", "{}", err(&control));
+    let old = "Linux 5.8";
+    for (fault, why) in [
+        ("fsopen:error=ENOSYS", old),
+        ("fsconfig:error=EINVAL:when=1", old),
+        ("fsconfig:error=ENOMEM:when=2", "/proc: "),
+        ("fsconfig:error=ENOMEM:when=3", "/proc: "),
+        ("fsconfig:error=EINVAL:when=3", "/proc: "),
+        ("fsmount:error=EPERM", "/proc: "),
+        ("move_mount:error=EPERM:when=1", "/proc: "),
+        ("open_tree:error=EMFILE", "/proc/fs"),
+        ("move_mount:error=ENOMEM:when=2", "/proc/fs"),
+    ] {
+        let done = run(&[fault]);
+        assert_eq!((out(&done).as_str(), done.status.success()), ("", false), "{fault}: {}", err(&done));
+        assert!(err(&done).contains("HideProcesses") && err(&done).contains(why), "{fault}: {}", err(&done));
+        assert_eq!(err(&done).contains(old), why == old, "{fault}: {}", err(&done));
+    }
+    // What is left where the host has covered parts of proc is said before.
+    let check = |faults: &[&str]| {
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-qq", "-o", "/dev/null"]).args(faults.iter().map(|one| format!("-einject={one}")));
+        strace.args([env!("CARGO_BIN_EXE_jobfence"), "check", "-o", "HideProcesses=yes"]);
+        out(&strace.output().unwrap())
+    };
+    for (fault, why) in
+        [("fsopen:error=EPERM", "EPERM"), ("fsconfig:error=EPERM:when=3", "EPERM"), ("fsmount:error=ENOMEM", "ENOMEM")]
+    {
+        let said = check(&[fault]);
+        assert!(said.contains("HideProcesses) on /proc") && said.contains(why), "{fault}: {said}");
+    }
+    assert!(!check(&[]).contains("HideProcesses) on /proc"));
+}
+
 /// Runs in a mount namespace of its own, in whose `/etc` these shell lines have made files in empty directories `slurm` and `jobfence`.
 fn with_etc(made: &str, args: &str) -> Option<Output> {
     let kept = "passwd group nsswitch.conf";

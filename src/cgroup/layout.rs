@@ -321,7 +321,7 @@ const V1_MOUNT_FLAGS: [&str; 9] =
     ["rw", "ro", "none", "seclabel", "xattr", "noprefix", "clone_children", "cpuset_v2_mode", "favordynmods"];
 
 /// mountinfo writes blank, tab, newline and backslash as three octal digits.
-pub(super) fn unescape(field: &str) -> String {
+pub fn unescape(field: &str) -> String {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field.as_bytes();
     while let Some((&byte, tail)) = rest.split_first() {

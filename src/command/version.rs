@@ -21,7 +21,7 @@ fn text() -> String {
     let records = record::FORMS
         .iter()
         .map(|form| form.trim_end())
-        .chain([nodes::MAGIC, private::FORM])
+        .chain([nodes::MAGIC, private::FORM, private::FORM_THAT_HIDES])
         .collect::<Vec<_>>()
         .join(", ");
     let schemas = [

@@ -392,6 +392,9 @@ keys! {
         /// Whether each step has System V shared memory, semaphores and message queues of its own.
         /// They go when the step ends.
         PrivateIPC: private_ipc: bool = false, kinds::YES_NO, jobs(most);
+        /// Whether a job sees in `/proc` only those processes that it may trace: those of its user.
+        /// This needs Linux 5.8.
+        HideProcesses: hide_processes: bool = false, kinds::YES_NO, jobs(most);
     }
 }
 

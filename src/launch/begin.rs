@@ -108,8 +108,8 @@ impl Begin<'_> {
         let undivided = fence.undivided().map_or(Ok(()), |error| Err(NotFenced::Asked(error)));
         let done = undivided.and_then(|()| bear(key, config, requests, errors)).and_then(|()| {
             fence.hand_over(asked, noted)?;
-            refuse_ipc(config, starts_processes)?;
-            Ok(own_directories(host, config, &fence, starts_processes)?)
+            refuse_isolation(config, starts_processes)?;
+            Ok(own_directories(host, config, &fence)?)
         });
         match done {
             Ok(private) => Ok(Begun { fence, plan, leftovers, private }),
@@ -148,25 +148,22 @@ fn refuse_delegation(
     obstacle.map_or(Ok(()), |error| Err(NotFenced::Asked(error)))
 }
 
-/// Refuses a step that should have an IPC namespace of its own where jobfence does not start its processes.
-fn refuse_ipc(config: &Config, starts_processes: bool) -> Result<()> {
-    if starts_processes || !private::ipc::is_wanted(config) {
-        return Ok(());
+/// Refuses a step whose processes should be isolated where jobfence does not start them.
+fn refuse_isolation(config: &Config, starts_processes: bool) -> Result<()> {
+    match private::ISOLATION.iter().find(|(_, is_wanted)| !starts_processes && is_wanted(config)) {
+        None => Ok(()),
+        Some((key, _)) => {
+            Err(Error::new("this does not work here, since the job's processes are not started by jobfence:")
+                .value(key)
+                .hint("take it out of jobfence.conf on this node"))
+        }
     }
-    Err(Error::new("PrivateIPC does not work here: the job's processes are not started by jobfence")
-        .hint("set PrivateIPC=no in jobfence.conf on this node"))
 }
 
 /// The job's own directories, if the site wants them.
-fn own_directories(host: &Host, config: &Config, fence: &Fence, starts_processes: bool) -> Result<Option<PrivateDirs>> {
-    if !private::is_wanted(config) {
-        return Ok(None);
-    }
-    if !starts_processes {
-        return Err(Error::new("PrivateTmp does not work here: the job's processes are not started by jobfence")
-            .hint("set PrivateTmp=none in jobfence.conf on this node"));
-    }
-    PrivateDirs::make(host, config, &fence.key().parents(), fence.levels()).map(Some)
+fn own_directories(host: &Host, config: &Config, fence: &Fence) -> Result<Option<PrivateDirs>> {
+    let is_wanted = private::is_wanted(config);
+    is_wanted.then(|| PrivateDirs::make(host, config, &fence.key().parents(), fence.levels())).transpose()
 }
 
 /// Removes a fence of a refused step; no process has been in it.

@@ -14,7 +14,7 @@ use super::places::{
     BEGUN, DIRECTORY, LOCK_TIMEOUT, NOTE, PrivateNote, ROOTS, TMPFS, all_in_run_dir, check_place, existing_in_run_dir,
     name_of, name_of_host, name_of_job, roots_own,
 };
-use super::{end, holders, space};
+use super::{end, holders, processes, space};
 use crate::config::{Config, Mode as ConfigMode};
 use crate::error::{Error, Result};
 use crate::host::Host;
@@ -29,8 +29,13 @@ const EVERYONES: Mode = Mode::from_bits_truncate(0o1777);
 /// How long a step may be busy with what an earlier run of its job has left.
 const PATIENCE_WITH_EARLIER: Duration = Duration::from_secs(2);
 
-/// Whether jobs with this configuration have directories of their own.
+/// Whether jobs with this configuration see another tree of directories than the host.
 pub fn is_wanted(config: &Config) -> bool {
+    has_own(config) || processes::is_wanted(config)
+}
+
+/// Whether they have directories of their own.
+pub fn has_own(config: &Config) -> bool {
     !config.private_tmp.is_empty() && config.mode == ConfigMode::Enforce
 }
 
@@ -183,7 +188,7 @@ impl PrivateDirs {
 /// Nothing of it is seen before the note is there, so an earlier attempt that stopped midway does no harm.
 fn make_all(config: &Config, jobs: &Dir, name: &str) -> Result<PrivateNote> {
     let (in_tmpfs, on_disk) = divided(config);
-    let mut note = PrivateNote { disk: None, on_disk, in_tmpfs };
+    let mut note = PrivateNote { disk: None, on_disk, in_tmpfs, hides_others: processes::is_wanted(config) };
     let base = config.private_tmp_base.as_ref().filter(|_| !note.on_disk.is_empty());
     let on_disk = base.map(|base| all_on_disk(base, &config.run_dir)).transpose()?;
     note.disk = on_disk.as_ref().map(|all| all.path().join(name));

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Puts this process, which has one thread and root's rights, where the job's own directories are in the place of the host's.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat, stat};
+use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::fstatvfs;
 use nix::unistd::chdir;
 
 use super::dirs::{NOT_DIRECTLY, PrivateDirs};
 use super::places::check_place;
+use super::processes::{self, PROC};
 use crate::config::is_shared;
 use crate::error::{Error, Result};
 use crate::log;
@@ -38,10 +40,13 @@ impl PrivateDirs {
     pub fn enter(&self, more: &[PathBuf]) -> Result<()> {
         let here = std::env::current_dir().map(|path| (stat(".").ok().map(id_of), path));
         mount::leave_hosts()?;
-        let pairs = self.pairs();
+        let (pairs, hides_others) = (self.pairs(), self.note.hides_others);
         // A place may be a link, and the kernel says where the working directory is without links.
-        let canonical: Vec<(&Path, PathBuf)> =
+        let mut canonical: Vec<(&Path, PathBuf)> =
             pairs.iter().filter_map(|(path, _)| Some((*path, path.canonicalize().ok()?))).collect();
+        if hides_others {
+            canonical.push((Path::new(PROC), PROC.into()));
+        }
         let shares = self.shares(&pairs, more)?;
         let mut done: Vec<&Path> = Vec::new();
         let mut all = || -> Result<()> {
@@ -60,7 +65,7 @@ impl PrivateDirs {
                     .map_err(|errno| Error::os("put the job's own directory in the place of", path, errno))?;
                 done.push(path);
             }
-            Ok(())
+            if hides_others { processes::hide() } else { Ok(()) }
         };
         let entered = all();
         if entered.is_err() {
@@ -84,9 +89,13 @@ impl PrivateDirs {
             // It was removed, and nobody knows where it was.
             Err(_) => Some(Path::new("/")),
         };
-        wanted.map_or(Ok(()), |wanted| {
-            chdir(wanted).map_err(|errno| Error::os("change the working directory to", wanted, errno))
-        })
+        let Some(wanted) = wanted else { return Ok(()) };
+        if let Err(errno) = chdir(wanted) {
+            // All is covered by now, so no error may say that this process sees the host's.
+            let error = Error::os("change the working directory to", wanted, errno);
+            chdir("/").map_err(|_| error)?;
+        }
+        Ok(())
     }
 
     /// The working directory that the user had, if it is in one of the job's own directories. To be called as the user.
@@ -154,6 +163,28 @@ impl PrivateDirs {
         }
         Ok(found)
     }
+}
+
+/// Refuses a standard file of this process that leads to the host's directories or processes. To be called in the job's namespace.
+///
+/// The scheduler has opened on the host what the user has named. A directory stays in the mount namespace in which it was opened, with
+/// all that is above and below it.
+pub fn check_standard_files() -> Result<()> {
+    for fd in 0..=2 {
+        // SAFETY: a standard file stays open; where there is none, the calls say EBADF.
+        let file = unsafe { BorrowedFd::borrow_raw(fd) };
+        let Ok(found) = fstat(file) else { continue };
+        let is_in_hosts_proc = || {
+            fstatfs(file).is_ok_and(|of| of.filesystem_type() == PROC_SUPER_MAGIC)
+                && stat(PROC).map_or(true, |here| here.st_dev != found.st_dev)
+        };
+        if SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR || is_in_hosts_proc() {
+            return Err(Error::new("a directory, or a file of the host's /proc, is open as the file descriptor")
+                .value(fd)
+                .hint("name another file, for example with --input: through this one, the job would see what is hidden from it"));
+        }
+    }
+    Ok(())
 }
 
 impl PrivateDirs {

@@ -23,6 +23,8 @@ pub(super) const BEGUN: &str = "begun";
 pub(super) const TMPFS: &str = "tmpfs";
 /// The first line of a note.
 pub const FORM: &str = "jobfence-private 1";
+/// That of a job that does not see others' processes. An older release must not take such a note for one that it knows.
+pub const FORM_THAT_HIDES: &str = "jobfence-private 2";
 /// How long another process may have the lock.
 pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Directories of which only root gets into the next one.
@@ -39,6 +41,8 @@ pub(super) struct PrivateNote {
     pub(super) on_disk: Vec<PathBuf>,
     /// The paths that are in the tmpfs.
     pub(super) in_tmpfs: Vec<PathBuf>,
+    /// Whether the job does not see others' processes.
+    pub(super) hides_others: bool,
 }
 
 impl PrivateNote {
@@ -48,11 +52,17 @@ impl PrivateNote {
             .chain(self.on_disk.iter().map(line("on_disk")))
             .chain(self.in_tmpfs.iter().map(line("in_tmpfs")))
             .collect();
-        format!("{FORM}\n{lines}end\n")
+        let (form, hides_others) =
+            if self.hides_others { (FORM_THAT_HIDES, "hides_others=/proc\n") } else { (FORM, "") };
+        format!("{form}\n{lines}{hides_others}end\n")
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let lines = text.strip_prefix(FORM)?.strip_prefix('\n')?.strip_suffix("end\n")?;
+        let lines = text
+            .strip_prefix(FORM)
+            .or_else(|| text.strip_prefix(FORM_THAT_HIDES))?
+            .strip_prefix('\n')?
+            .strip_suffix("end\n")?;
         let mut note = Self::default();
         for line in lines.lines() {
             let (key, path) = line.split_once("=/")?;
@@ -61,6 +71,7 @@ impl PrivateNote {
                 "disk" => note.disk = Some(path),
                 "on_disk" => note.on_disk.push(path),
                 "in_tmpfs" => note.in_tmpfs.push(path),
+                "hides_others" => note.hides_others = true,
                 _ => return None,
             }
         }
@@ -200,9 +211,14 @@ mod tests {
             disk: Some("/x/jobfence-n:run/uid_1,job_2".into()),
             on_disk: vec!["/tmp".into(), "/var/tmp".into()],
             in_tmpfs: vec!["/dev/shm".into()],
+            hides_others: true,
         };
         let text = note.text();
-        assert_eq!(PrivateNote::parse(&text), Some(note));
+        assert!(text.starts_with(FORM_THAT_HIDES));
+        assert_eq!(PrivateNote::parse(&text).as_ref(), Some(&note));
+        let seen = PrivateNote { hides_others: false, ..note };
+        assert!(seen.text().starts_with(FORM));
+        assert_eq!(PrivateNote::parse(&seen.text()), Some(seen));
         for end in 0..text.len() - 1 {
             assert_eq!(PrivateNote::parse(&text[..end]), None, "{end}");
         }

@@ -4,7 +4,7 @@
 //! A place is named by a handle and never by its path: between a look at a path and its use, a user could put a link there.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -55,6 +55,83 @@ pub fn keep_private(mounted: &Dir) -> Result<()> {
 pub fn detach(mounted: &impl AsFd) -> nix::Result<()> {
     // SAFETY: a NUL-terminated path and a flag.
     Errno::result(unsafe { libc::umount2(by_handle(mounted).as_ptr(), libc::MNT_DETACH) }).map(drop)
+}
+
+/// A proc that is not mounted yet, in which a process sees only those that it may trace. Nothing of the host's changes.
+///
+/// Since Linux 5.8 each mount of proc has options of its own, and knows this value by its name. Before that all mounts share the options,
+/// and the name is refused with `EINVAL`: fs/proc/root.c. Before 5.2 there is no such call: `ENOSYS`.
+pub fn prepare_proc() -> nix::Result<OwnedFd> {
+    // SAFETY: a NUL-terminated text, a flag, and what the kernel does not read.
+    let context = unsafe { new_call(libc::SYS_fsopen, c"proc".as_ptr() as usize, FSOPEN_CLOEXEC, 0, 0, 0) };
+    let context = owned(context)?;
+    // The source is what programs read in the table of mounts.
+    for (key, value) in [(c"hidepid", c"ptraceable"), (c"source", c"proc")] {
+        configure(&context, FSCONFIG_SET_STRING, key.as_ptr() as usize, value.as_ptr() as usize)?;
+    }
+    Ok(context)
+}
+
+/// Makes a mount of what was prepared, which is in no namespace yet. `flags` are those of statvfs(3).
+pub fn make_prepared(context: &OwnedFd, flags: libc::c_ulong) -> nix::Result<OwnedFd> {
+    configure(context, FSCONFIG_CMD_CREATE, 0, 0)?;
+    // The attributes have the numbers of the flags (linux/mount.h).
+    let attributes = flags & (libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC);
+    // SAFETY: an open descriptor, and flags.
+    owned(unsafe { new_call(libc::SYS_fsmount, raw(context), FSMOUNT_CLOEXEC, attributes as usize, 0, 0) })
+}
+
+/// Shows what is mounted at this path below one directory at the same path below another, with what is mounted below it and all flags.
+pub fn copy_tree(from: &impl AsFd, onto: &impl AsFd, path: &str) -> nix::Result<()> {
+    let path = CString::new(path).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: an open descriptor, a NUL-terminated text, and flags.
+    let tree = owned(unsafe { new_call(libc::SYS_open_tree, raw(from), path.as_ptr() as usize, COPY_TREE, 0, 0) })?;
+    put(&tree, onto, &path)
+}
+
+/// Mounts it at this path below a directory. The path is not looked at if it is empty.
+pub fn put(tree: &OwnedFd, within: &impl AsFd, path: &CStr) -> nix::Result<()> {
+    let (from, onto) = (raw(tree), raw(within));
+    // SAFETY: open descriptors, NUL-terminated texts, and flags.
+    Errno::result(unsafe {
+        new_call(libc::SYS_move_mount, from, c"".as_ptr() as usize, onto, path.as_ptr() as usize, MOVE_BY_HANDLES)
+    })
+    .map(drop)
+}
+
+// Of linux/mount.h and linux/fcntl.h.
+const FSOPEN_CLOEXEC: usize = 1;
+const FSCONFIG_SET_STRING: usize = 1;
+const FSCONFIG_CMD_CREATE: usize = 6;
+const FSMOUNT_CLOEXEC: usize = 1;
+/// `MOVE_MOUNT_F_EMPTY_PATH` and `MOVE_MOUNT_T_EMPTY_PATH`.
+const MOVE_BY_HANDLES: usize = 0x4 | 0x40;
+/// `OPEN_TREE_CLONE`, `OPEN_TREE_CLOEXEC`, `AT_RECURSIVE`, and `AT_NO_AUTOMOUNT`: a look mounts nothing on the host.
+const COPY_TREE: usize = 1 | libc::O_CLOEXEC as usize | 0x8000 | 0x800;
+
+fn configure(context: &OwnedFd, command: usize, key: usize, value: usize) -> nix::Result<()> {
+    // SAFETY: an open descriptor, and NUL-terminated texts where the command takes them.
+    Errno::result(unsafe { new_call(libc::SYS_fsconfig, raw(context), command, key, value, 0) }).map(drop)
+}
+
+/// The calls by which a file system is mounted in steps. The C library of older systems has no functions for them.
+///
+/// # Safety
+///
+/// The words must be what the call takes.
+unsafe fn new_call(call: libc::c_long, a: usize, b: usize, c: usize, d: usize, e: usize) -> libc::c_long {
+    // SAFETY: the caller's.
+    unsafe { libc::syscall(call, a, b, c, d, e) }
+}
+
+fn raw(of: &impl AsFd) -> usize {
+    of.as_fd().as_raw_fd().unsigned_abs() as usize
+}
+
+fn owned(made: libc::c_long) -> nix::Result<OwnedFd> {
+    let fd = i32::try_from(Errno::result(made)?).map_err(|_| Errno::EBADF)?;
+    // SAFETY: the kernel has just made this descriptor, and it has no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn by_handle(of: &impl AsFd) -> CString {

@@ -50,6 +50,11 @@ NOT_FOR = {
         "htcondor": "with PrivateIPC its jobs are refused: HTCondor starts their processes",
         "openpbs": "with PrivateIPC its jobs are refused: MoM starts their processes",
     },
+    "processes_of_others": {
+        "shell": "with HideProcesses its jobs are refused: jobfence does not start their processes",
+        "htcondor": "with HideProcesses its jobs are refused: HTCondor starts their processes",
+        "openpbs": "with HideProcesses its jobs are refused: MoM starts their processes",
+    },
     "killed_outright": {"openpbs": "a job outlives its MoM, and the next one finds it: job_ends_without_mom, mom_forgets_her_jobs"},
 }
 # By scheduler and case: what 'make check' runs that notices the same.
@@ -110,6 +115,37 @@ def ipc_of_its_own(site):
     expect_equal(on_host(), [], "what the host sees of them")
     site.end(*jobs)
     expect_equal(on_host(), [], "what is left of them")
+
+
+@case
+def processes_of_others(site):
+    """With HideProcesses, a job sees its own user's processes and no one else's, and what the host has mounted below /proc. The host is as it was."""
+    user, other = site.users[:2]
+    secret = subprocess.Popen(["sh", "-c", "read x", "a-secret-argument"], stdin=subprocess.PIPE, user=other, preexec_fn=die_with_parent)
+    def on_host():
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        return sorted(line for line in mounts if line.split()[4].startswith("/proc"))
+    def devices(points):
+        return [f"{point} {os.stat(point).st_dev}" for point in points]
+    before = on_host()
+    points = sorted({line.split()[4] for line in before} - {"/proc"})
+    script = f"""tr '\\0' ' ' </proc/{secret.pid}/cmdline; echo; ls /proc | grep -cx {secret.pid}; ls -d /proc/$$ /proc/self/fd
+        {PYTHON} -c 'import os, sys; print(*(f"{{x}} {{os.stat(x).st_dev}}" for x in sys.argv[1:]), "end", sep="\\n")' {' '.join(points)}"""
+    try:
+        for hides in ("yes", "no"):
+            site.configure(f"HideProcesses={hides}\n")
+            jobid = site.submit(user, script, cpus=1, mib=100)
+            site.wait(jobid)
+            said = site.output(jobid)
+            expect_equal("a-secret-argument" in said, hides == "no", f"whether it sees the argument of another's process ({said})")
+            expect_match(r"(?m)^0$" if hides == "yes" else r"(?m)^1$", said, "whether it sees the process")
+            expect_match(r"/proc/\d+\n/proc/self/fd\n", said, "its own")
+            expect_in("\n".join([*devices(points), "end"]), said, "what is mounted below /proc")
+            expect_equal(on_host(), before, "the host's mounts of proc")
+            until(lambda: not (site.run_directory() / "private").exists(), 60, "the end of what is kept about the job")
+    finally:
+        secret.stdin.close()
+        secret.wait()
 
 
 @case

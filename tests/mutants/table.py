@@ -1815,4 +1815,44 @@ BREAKS = (
         "let before = BOUNDS.map(|_| None::<String>);",
         "host cli with_an_ipc_namespace_of_its_own",
     ),
+    Break(
+        "a_job_sees_processes_of_others", "src/private/enter.rs",
+        "if hides_others { processes::hide() } else { Ok(()) }", "Ok(())",
+        "host cli a_command_sees_no_processes_of_others",
+    ),
+    Break(
+        "a_working_directory_leads_to_the_hosts_proc", "src/private/enter.rs",
+        "        if hides_others {\n            canonical", "        if false {\n            canonical",
+        "host cli a_command_sees_no_processes_of_others",
+    ),
+    Break(
+        "what_is_mounted_below_proc_is_hidden", "src/private/processes.rs",
+        "for point in mounts.lines()", "for point in \"\".lines()",
+        "host cli a_command_sees_no_processes_of_others",
+    ),
+    Break(
+        "half_of_proc_is_shown", "src/private/processes.rs",
+        "Ok(()) | Err(Errno::ENOENT) => shown", "Ok(()) | Err(Errno::ENOENT | Errno::EMFILE) => shown",
+        "host cli a_command_that_would_see_processes_of_others",
+    ),
+    Break(
+        "an_input_leads_to_the_host", "src/private/enter.rs",
+        "& SFlag::S_IFMT == SFlag::S_IFDIR || is_in_hosts_proc()", "& SFlag::S_IFMT == SFlag::S_IFDIR && is_in_hosts_proc()",
+        "slurm no_input_leads_to_the_host",
+    ),
+    Break(
+        "a_file_of_the_hosts_proc_is_an_input", "src/private/enter.rs",
+        "SFlag::S_IFDIR || is_in_hosts_proc()", "SFlag::S_IFDIR",
+        "slurm no_input_leads_to_the_host",
+    ),
+    Break(
+        "check_does_not_mount_proc", "src/private/processes.rs",
+        "if geteuid().is_root() {\n        return Dir", "if false {\n        return Dir",
+        "host cli a_command_that_would_see_processes_of_others",
+    ),
+    Break(
+        "each_error_of_proc_is_of_an_old_kernel", "src/private/processes.rs",
+        "mount::make_prepared(&prepared, FLAGS | flags).map_err(failed)", "mount::make_prepared(&prepared, FLAGS | flags).map_err(unprepared)",
+        "host cli a_command_that_would_see_processes_of_others",
+    ),
 )

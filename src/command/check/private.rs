@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use jobfence::config::{Candidate, Config, Loaded};
-use jobfence::private::{self, dirs, ipc};
+use jobfence::config::{Candidate, Loaded};
+use jobfence::private::{self, dirs, ipc, processes};
 
 use super::rows::Rows;
 use super::verdict::Verdict;
@@ -15,7 +15,7 @@ const ROW: &str = "private";
 /// Says it for each combination of sections, each sentence once.
 pub fn say(rows: &mut Rows, candidates: &[Candidate], verdict: &mut Verdict) {
     let (mut facts, mut faults) = (Vec::new(), Vec::new());
-    for candidate in candidates.iter().filter(|candidate| private::is_wanted(&candidate.config)) {
+    for candidate in candidates.iter().filter(|candidate| dirs::has_own(&candidate.config)) {
         let config = &candidate.config;
         let (in_tmpfs, on_disk) = dirs::divided(config);
         let base = config.private_tmp_base.as_deref().unwrap_or(Path::new("/"));
@@ -33,6 +33,10 @@ pub fn say(rows: &mut Rows, candidates: &[Candidate], verdict: &mut Verdict) {
             faults.push("this kernel has no IPC namespaces, and PrivateIPC needs them".to_owned());
         }
     }
+    if candidates.iter().any(|candidate| processes::is_wanted(&candidate.config)) {
+        facts.push("a job sees in /proc only the processes of its user (HideProcesses)".to_owned());
+        faults.extend(processes::fault().map(|error| error.to_string()));
+    }
     facts.dedup();
     faults.dedup();
     facts.iter().for_each(|fact| rows.fact(ROW, fact));
@@ -44,11 +48,11 @@ pub fn say(rows: &mut Rows, candidates: &[Candidate], verdict: &mut Verdict) {
 
 /// For a scheduler under which no job has directories of its own: jobs are refused if they should have.
 pub fn refuse(loaded: &Loaded, scheduler: &str, why: &str, rows: &mut Rows, verdict: &mut Verdict) {
-    let any = |is_wanted: fn(&Config) -> bool| loaded.one_by_one().any(|candidate| is_wanted(&candidate.config));
-    for (key, is_wanted) in [("PrivateTmp", any(private::is_wanted)), ("PrivateIPC", any(ipc::is_wanted))] {
-        if is_wanted {
-            rows.fault(ROW, format!("{key} does not work under {scheduler}: {why}"));
-            verdict.no(format!("jobs of {scheduler} would be REFUSED here: {key} does not work under it"));
+    for (key, is_wanted) in private::ISOLATION {
+        if !loaded.one_by_one().any(|candidate| is_wanted(&candidate.config)) {
+            continue;
         }
+        rows.fault(ROW, format!("{key} does not work under {scheduler}: {why}"));
+        verdict.no(format!("jobs of {scheduler} would be REFUSED here: {key} does not work under it"));
     }
 }

@@ -188,3 +188,59 @@ def no_shared_memory_outlives_its_step(site):
         expect_equal(len(segments()), 1, "segments while the step runs")
         site.end(jobid)
         until(lambda: not segments(), 60, "the end of the segment")
+
+
+# A sibling of this process's shell: as gdb does with a program that runs.
+TRACE = f"""{PYTHON} -S -c '
+import ctypes, os, sys
+pid = int(sys.argv[1])
+call = ctypes.CDLL(None, use_errno=True).ptrace
+print("attached" if call(16, pid, 0, 0) == 0 and os.waitpid(pid, 0x40000000)[0] == pid else ctypes.get_errno())
+print("maps" if open(f"/proc/{{pid}}/maps").read() else "none", os.readlink(f"/proc/{{pid}}/exe"))
+'"""
+
+
+@case
+def hidden_processes(site):
+    """With HideProcesses, no directory in which a job begins shows more, and all steps of the job see and trace their user's processes."""
+    user = site.users[0]
+    root = os.getpid()
+    with own_directories(site, HideProcesses="yes"):
+        script = f"""
+            cat {root}/comm ./{root}/comm /proc/{root}/comm; pwd; ls -d /proc/$$
+            sleep 300 & {TRACE} $!; kill $!
+            srun sh -c 'cat /proc/{root}/comm; cat /proc/'$$'/comm; ls /tmp'
+            {site.jobfence} show --config {site.config} $SLURM_JOB_ID"""
+        jobid = site.submit(user, script, "-c1", "--mem=100", "-D", "/proc", f"--output={site.directory(user)}/%j.out")
+        expect_equal(site.wait(jobid), "COMPLETED", f"state ({site.output(jobid)})")
+        said = site.output(jobid)
+        expect_match(r"(?m)^/proc\n/proc/\d+\nattached\nmaps .*/sleep\n", said, "its own processes")
+        expect_equal(said.count("No such file or directory"), 4, f"whether it sees this program, in {said}")
+        expect_match(r"(?m)^slurm_script\n[\s\S]*^job \d+ step batch", said, "what a step sees of the batch script, and 'jobfence show'")
+
+
+@case
+def no_input_leads_to_the_host(site):
+    """slurmstepd opens --input on the host. A directory would lead to all that is there, and a file of proc tells of another's process."""
+    user = site.users[0]
+    script = "echo ran; cat /proc/self/fd/0/proc/1/comm /proc/self/fd/0/1/comm; cat"
+    def said(state, path):
+        jobid = site.submit(user, script, "-c1", "--mem=100", f"--input={path}")
+        expect_equal(site.wait(jobid), state, f"state with --input={path} ({site.output(jobid)})")
+        return site.output(jobid)
+    for keys in ({"HideProcesses": "yes"}, {"HideProcesses": "yes", "OnError": "warn"}):
+        site.configure(**keys)
+        for path in ("/", "/proc", "/usr", f"/proc/{os.getpid()}/cmdline"):
+            told = said("FAILED", path)
+            expect_match(r'this task was not started[^\n]*descriptor \(value "0"\)', told, f"what the user is told of --input={path}")
+            expect("ran" not in told, f"it has run with --input={path}: {told}")
+        expect_in("root:", said("COMPLETED", "/etc/passwd"), "what a file has")
+    site.configure()
+    expect_in("ran", said("FAILED", "/proc"), "what the same job says without HideProcesses")
+
+
+@case
+def hidden_processes_and_mpi(site):
+    """Ranks of MPI find each other under HideProcesses."""
+    site.configure(HideProcesses="yes")
+    return mpi(site)

@@ -2,14 +2,14 @@
 //! What slurm.conf says about jobs' own directories, for `jobfence check`.
 
 use jobfence::config::Loaded;
-use jobfence::private;
+use jobfence::private::dirs;
 use jobfence::schedulers::slurm::conf::Lines;
 
 use crate::check::rows::Rows;
 
 /// Says what of it meets `PrivateTmp`.
 pub fn say(rows: &mut Rows, loaded: &Loaded, slurm_conf: &Lines) {
-    if !loaded.one_by_one().any(|candidate| private::is_wanted(&candidate.config)) {
+    if !loaded.one_by_one().any(|candidate| dirs::has_own(&candidate.config)) {
         return;
     }
     if let Some(plugin) = slurm_conf.last("JobContainerType").filter(|plugin| plugin.value.contains('/')) {

@@ -22,7 +22,7 @@ use crate::job::{Grant, JobKey};
 use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported};
 use crate::log;
 use crate::policy::{self, Plan};
-use crate::private::ipc;
+use crate::private::{check_standard_files, ipc};
 use crate::record::job::{JobRecord, JobRecords};
 use crate::record::noted::Noted;
 use crate::record::tracked::{self, Tracker};
@@ -315,7 +315,9 @@ pub fn admit(spank: &Spank) -> ReturnCode {
             match fenced.private.as_ref().map_or(Ok(()), |step| step.enter(fenced.daemon)) {
                 Ok(()) => return ReturnCode::Good,
                 Err(error) if fenced.config.on_error.general() == OnError::Warn => {
-                    log::error!("a task runs in the host's directories of PrivateTmp (OnError=warn): {error}");
+                    log::error!(
+                        "a task sees the host's directories and processes (PrivateTmp, HideProcesses; OnError=warn): {error}"
+                    );
                     return ReturnCode::Good;
                 }
                 Err(error) => (NotFenced::from(error).for_user(), Some(fenced.daemon)),
@@ -330,12 +332,16 @@ pub fn admit(spank: &Spank) -> ReturnCode {
         tell_user(&format!("this job was not started, since it cannot be fenced: {reason}"));
     }
     if daemon.is_some_and(|daemon| daemon != Pid::this()) {
-        // If the plugin is listed as `optional`, Slurm ignores a failure here and runs the task without a fence. This process is the task,
-        // forked a moment ago; it ends as Slurm ends it when a `required` plugin refuses.
-        // SAFETY: ends this process at once; nothing of it is used afterwards.
-        unsafe { libc::_exit(1) };
+        end_this_task();
     }
     ReturnCode::Bad
+}
+
+/// If the plugin is listed as `optional`, Slurm ignores a failure and runs the task without a fence. This process is the task, forked a
+/// moment ago; it ends as Slurm ends it when a `required` plugin refuses.
+fn end_this_task() -> ! {
+    // SAFETY: ends this process at once; nothing of it is used afterwards.
+    unsafe { libc::_exit(1) }
 }
 
 /// Called in a task's own process, as the user, in its final place. If that is Slurm's directory, the variables set before may be wrong, or
@@ -347,6 +353,11 @@ pub fn tell_task(spank: &Spank) {
         card.tell_time_limit(spank);
     }
     if let Some(private) = &fenced.private {
+        if let Err(error) = check_standard_files() {
+            // Whatever OnError says: no request may get a user out of the fence.
+            tell_user(&format!("this task was not started, since it cannot be fenced: {error}"));
+            end_this_task();
+        }
         private.go_where_asked(spank);
     }
     let Ok(member) = Membership::read(&fenced.host.proc, Pid::this().as_raw()) else { return };
