@@ -237,6 +237,7 @@ const SLOT: [(&str, &str); 19] = [
     ("JobfencePidsMax", "100"),
     ("JobfenceIoMax", "\"/ wbps=100M\""),
     ("JobfenceUsageCard", "\"always\""),
+    ("JobfenceSignalAt", "\"mem:90%,pids:90%\""),
 ];
 const IN_SLOT: [&str; 6] = ["Name", "Cpus", "Memory", "GPUs", "AssignedGPUs", "Start"];
 /// Attributes that may be expressions.

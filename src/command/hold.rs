@@ -342,7 +342,7 @@ fn is_asked_to_end(
         fds.extend(sampler.gpus.fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         fds.extend(reports.as_ref().and_then(OwnReports::fd).map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         let others = fds.len();
-        fds.extend(armed.events().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        fds.extend(armed.events().map(|(fd, of)| PollFd::new(fd, of)));
         let _ = poll(&mut fds, timeout);
         let ready: Vec<bool> = fds.iter().skip(others).map(|fd| fd.any().unwrap_or(false)).collect();
         if let Some(reports) = reports {

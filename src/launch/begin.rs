@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use crate::cgroup::layout::Version;
 use crate::cgroup::membership::Membership;
 use crate::config::{Config, Delegation, Loaded, Mode, Resolved};
 use crate::error::{Error, Result};
@@ -83,6 +84,7 @@ impl Begin<'_> {
             more.extend(delegation::CONTROLLERS.into_iter().filter(|one| !asked.contains(one)));
         }
         refuse_delegation(host, config, requests, plan.delegate.then_some(daemon.is_some()))?;
+        refuse_pressure(host, config, requests)?;
         if !requests.options().is_empty() {
             log::info!("{key}: the user asked for {requests}; each limit above that is lowered to it");
         }
@@ -146,6 +148,16 @@ fn refuse_delegation(
         Some(true) => delegation::obstacle(&host.layout),
     };
     obstacle.map_or(Ok(()), |error| Err(NotFenced::Asked(error)))
+}
+
+/// Refuses a step whose user waits for a word that this kernel never has. What the site has for all jobs refuses none: `check` says it.
+fn refuse_pressure(host: &Host, config: &Config, requests: &UserRequests) -> Result<(), NotFenced> {
+    let told = requests.signal_at().flatten().filter(|_| config.mode == Mode::Enforce);
+    let is_asked = told.is_some_and(|told| told.conditions().any(|condition| condition.watched.is_pressure()));
+    if !is_asked || host.layout.hierarchies.iter().any(|hierarchy| hierarchy.version == Version::V2) {
+        return Ok(());
+    }
+    Err(NotFenced::Asked(Error::new("--signal-at=pressure: cgroup v1 has no pressure")))
 }
 
 /// Refuses a step that should have an IPC namespace of its own where jobfence does not start its processes.

@@ -6,19 +6,19 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use jobfence::bytes::mebibytes;
 use jobfence::config::{Config, Mode, SignalAt};
-use jobfence::fence::living::{LivingStep, Recorded, WantedSteps, find};
+use jobfence::fence::living::{Recorded, WantedSteps, find};
 use jobfence::host::Host;
 use jobfence::schedulers::ALL;
-use nix::sys::signal::Signal;
+use nix::poll::PollFlags;
 
-use super::crossing::{Crossing, LONGEST, MemoryUse, SHORTEST, pause};
-use super::memory::{MemoryLook, StepMemory};
+use super::crossing::Level;
+use super::descriptors;
+use super::pace::SHORTEST;
+use super::sentence::in_short;
 use super::speakers::Speakers;
-use super::word::Announcement;
+use super::step::ArmedStep;
 use crate::living::user_name;
-use crate::table::printable;
 
 /// When to look for new steps after one has begun: a scheduler may make its directories later.
 const SEARCHES: [Duration; 4] =
@@ -30,42 +30,36 @@ const BETWEEN: Duration = Duration::from_secs(1);
 /// After looks at many steps, so many times as long as they took is for other work.
 const REST: u32 = 4;
 
-/// The most steps that are watched, and the most of them of which the kernel tells, each with a descriptor: systemd gives a service 1024.
-const MOST: usize = 4000;
-const MOST_NOTICED: usize = 700;
+/// The most conditions that are watched, and the most of one user's steps, so that no user takes the place of others.
+const MOST: usize = 8000;
+const MOST_OF_USER: usize = 2000;
 
-/// Slurm's names of the steps of a shell, which starts the steps with tasks: of the batch script, and of `salloc`.
-const SHELLS: [&str; 2] = ["batch", "interactive"];
-
-/// Its name of the step without tasks.
+/// Slurm's name of the step without tasks.
 const EXTERN: &str = "extern";
 
-/// All steps with `SignalAt`.
-#[derive(Default)]
+/// All conditions of all steps with `SignalAt`.
 pub struct ArmedWatch {
-    /// By the number and the path of their directories.
-    steps: BTreeMap<(PathBuf, u64), ArmedStep>,
+    /// By the path and the number of their directories, and their place in the value.
+    steps: BTreeMap<Key, ArmedStep>,
     /// When to look for new ones.
     searches: Vec<Instant>,
     /// When that was done last.
     searched: Option<Instant>,
     /// The processes that speak now.
     speakers: Speakers,
+    /// From when whole seconds are counted.
+    begin: Instant,
+    /// The most descriptors by which the kernel tells. `None`: none was needed yet.
+    most_told: Option<usize>,
 }
 
-struct ArmedStep {
-    job: String,
-    step: String,
-    uid: u32,
-    /// Whether its fence is one of `jobfence open`: its scheduler has no batch step beside it.
-    is_opened: bool,
-    signal_at: SignalAt,
-    memory: StepMemory,
-    crossing: Crossing,
-    /// When to look at it. `None`: when the kernel tells.
-    next: Option<Instant>,
-    /// When that was done last.
-    looked: Option<Instant>,
+type Key = (PathBuf, u64, usize);
+
+impl Default for ArmedWatch {
+    fn default() -> Self {
+        let (steps, searches, speakers) = Default::default();
+        Self { steps, searches, searched: None, speakers, begin: Instant::now(), most_told: None }
+    }
 }
 
 impl ArmedWatch {
@@ -93,19 +87,21 @@ impl ArmedWatch {
         due.map(|due| due.saturating_duration_since(now)).chain(speaking).min()
     }
 
-    /// What becomes readable when the kernel tells of a step that is not looked at otherwise.
-    pub fn events(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.steps.values().filter(|step| step.next.is_none()).filter_map(|step| step.memory.event())
+    /// What becomes ready when the kernel tells of a step that is not looked at otherwise.
+    pub fn events(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+        self.steps.values().filter(|step| step.next.is_none()).flat_map(|step| step.source.events())
     }
 
-    /// The kernel has told, of these of the steps in `events`.
+    /// The kernel has told, by these of `events`.
     pub fn hear(&mut self, ready: &[bool]) {
         let now = Instant::now();
-        let waiting = self.steps.values_mut().filter(|step| step.next.is_none() && step.memory.event().is_some());
-        for (step, _) in waiting.zip(ready).filter(|(_, is_ready)| **is_ready) {
-            step.memory.hear();
-            // It tells of each crossing in both directions, and a program can cross as often as it likes.
-            step.next = Some(step.looked.map_or(now, |looked| now.max(looked + SHORTEST)));
+        let mut ready = ready.iter();
+        for step in self.steps.values_mut().filter(|step| step.next.is_none()) {
+            let events = step.source.events().len();
+            let has_told = ready.by_ref().take(events).fold(false, |has_told, is_ready| has_told | is_ready);
+            if has_told {
+                step.hear(now);
+            }
         }
     }
 
@@ -124,26 +120,31 @@ impl ArmedWatch {
             self.search(config);
             self.searched = Some(Instant::now());
         }
-        let mut noticed = self.events().count();
         let due: Vec<_> = self
             .steps
             .iter()
             .filter(|(_, step)| step.next.as_ref().is_some_and(is_due))
             .map(|(key, _)| key.clone())
             .collect();
-        let with_tasks = if due.is_empty() { BTreeSet::new() } else { self.jobs_with_tasks() };
+        if due.is_empty() {
+            return;
+        }
+        let with_tasks = self.jobs_with_tasks();
+        let most_told = *self.most_told.get_or_insert_with(descriptors::most);
+        let mut told: usize = self.steps.values().map(|step| step.source.events().len()).sum();
         for key in &due {
             let Some(step) = self.steps.get_mut(key) else { continue };
-            let Some(look) = step.memory.look(step.signal_at.share, noticed < MOST_NOTICED) else {
+            let before = step.source.events().len();
+            let Some(look) = step.source.look(step.condition.share, before > 0 || told < most_told) else {
                 self.steps.remove(key);
+                told -= before;
                 continue;
             };
-            noticed += usize::from(look.is_told);
+            told = (told + step.source.events().len()).saturating_sub(before);
             // A batch script whose steps are told reads it only if it gets the signal.
-            let is_told_by_others = is_shell(&step.step) && with_tasks.contains(&(step.job.clone(), step.uid));
-            if let Some(level) = step.follow(&look, !is_told_by_others || step.signals().is_some()) {
-                let (word, name) = (step.word(level), step.name());
-                self.speak(word, name);
+            let is_told_by_others = step.is_of_shell() && with_tasks.contains(&(step.job.clone(), step.uid));
+            if let Some(level) = step.follow(&look, !is_told_by_others || step.signals().is_some(), self.begin) {
+                Self::speak(&mut self.speakers, step, level);
             }
         }
         let rested = Instant::now() + now.elapsed() * REST;
@@ -156,7 +157,7 @@ impl ArmedWatch {
 
     /// The jobs with a step beside their shell.
     fn jobs_with_tasks(&self) -> BTreeSet<(String, u32)> {
-        let tasks = self.steps.values().filter(|step| !is_shell(&step.step));
+        let tasks = self.steps.values().filter(|step| !step.is_of_shell());
         tasks.map(|step| (step.job.clone(), step.uid)).collect()
     }
 
@@ -165,14 +166,22 @@ impl ArmedWatch {
         let recorded = Recorded::read(&config.run_dir, &WantedSteps::default(), &mut Vec::new());
         let (steps, unseen) = find(&host, ALL, &recorded, &WantedSteps::default());
         let mut found = BTreeSet::new();
+        let mut of_users: BTreeMap<u32, usize> = BTreeMap::new();
+        self.steps.values().for_each(|step| *of_users.entry(step.uid).or_default() += 1);
         for step in steps.iter().filter(|step| step.step != EXTERN) {
-            let Some(armed) = ArmedStep::of_living(step) else { continue };
-            let Some(key) = armed.memory.directory().cloned() else { continue };
-            found.insert(key.clone());
-            if let Some(known) = self.steps.get_mut(&key) {
-                known.take_over(armed.signal_at);
-            } else if self.steps.len() < MOST {
-                self.steps.insert(key, armed);
+            let conditions = step.allocated().signal_at.iter().flat_map(SignalAt::conditions).collect::<Vec<_>>();
+            for (at, condition) in conditions.into_iter().enumerate() {
+                let Some(armed) = ArmedStep::of_living(step, condition) else { continue };
+                let Some((path, inode)) = armed.source.directory().cloned() else { continue };
+                let (key, of_user) = ((path, inode, at), of_users.entry(armed.uid).or_default());
+                found.insert(key.clone());
+                let known = self.steps.get_mut(&key);
+                if let Some(known) = known.filter(|known| known.condition.watched == condition.watched) {
+                    known.take_over(condition);
+                } else if self.steps.len() < MOST && *of_user < MOST_OF_USER {
+                    *of_user += 1;
+                    self.steps.insert(key, armed);
+                }
             }
         }
         // The kernel does not tell of the end of a step whose job goes on.
@@ -181,107 +190,11 @@ impl ArmedWatch {
         }
     }
 
-    fn speak(&mut self, word: Announcement, name: String) {
+    fn speak(speakers: &mut Speakers, step: &ArmedStep, level: Level) {
+        let (word, name) = (step.word(level), step.name());
         let signal = word.signal.map_or_else(String::new, |signal| format!("; it gets {signal}"));
-        log::info!("{name} of {}: its memory comes near its limit (SignalAt){signal}", user_name(word.uid));
-        self.speakers.add(word, name);
-    }
-}
-
-impl ArmedStep {
-    /// `None`: it is not to be told.
-    fn of_living(step: &LivingStep<'_>) -> Option<Self> {
-        let signal_at = step.allocated().signal_at?;
-        Some(Self {
-            job: step.job.clone(),
-            step: step.step.clone(),
-            uid: step.uid.filter(|uid| *uid != 0)?,
-            is_opened: step.record.as_ref().is_some_and(|record| record.shared.is_some()),
-            signal_at,
-            memory: StepMemory::of_step(step)?,
-            crossing: Crossing::default(),
-            next: Some(Instant::now()),
-            looked: None,
-        })
-    }
-
-    /// It was found again. The site may have changed what holds for it, and its limits may have changed, too.
-    fn take_over(&mut self, signal_at: SignalAt) {
-        self.signal_at = signal_at;
-        self.next = Some(self.next.map_or_else(Instant::now, |next| next.min(Instant::now())));
-    }
-
-    /// What follows from a look. `is_heard`: whether its user would be told.
-    fn follow(&mut self, look: &MemoryLook, is_heard: bool) -> Option<MemoryUse> {
-        let (now, share) = (Instant::now(), self.signal_at.share);
-        self.looked = Some(now);
-        self.next = (!look.is_told).then(|| now + pause(&look.levels, share).min(LONGEST));
-        is_heard.then(|| self.crossing.look(&look.levels, share, now))?
-    }
-
-    /// Which signal its processes get.
-    fn signals(&self) -> Option<Signal> {
-        let is_meant = is_meant(&self.step, self.is_opened, self.signal_at.to_batch_shell);
-        self.signal_at.signal.filter(|_| is_meant).and_then(|signal| Signal::try_from(signal).ok())
-    }
-
-    fn name(&self) -> String {
-        format!("job {} step {}", printable(&self.job), printable(&self.step))
-    }
-
-    fn word(&self, level: MemoryUse) -> Announcement {
-        let node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
-        let signal = self.signals();
-        let (directory, inode) = self.memory.directory().cloned().unwrap_or_default();
-        Announcement {
-            uid: self.uid,
-            directory,
-            inode,
-            sentence: sentence(&self.name(), &node, level, self.signal_at, signal),
-            signal,
-            to_first_alone: self.signal_at.to_batch_shell,
-        }
-    }
-}
-
-fn is_shell(step: &str) -> bool {
-    SHELLS.contains(&step)
-}
-
-/// Whether a step's processes get the signal: under Slurm either the shell or the tasks.
-fn is_meant(step: &str, is_opened: bool, to_shell: bool) -> bool {
-    is_opened || is_shell(step) == to_shell
-}
-
-fn sentence(name: &str, node: &str, level: MemoryUse, signal_at: SignalAt, signal: Option<Signal>) -> String {
-    let (used, limit) = (mebibytes(level.used), mebibytes(level.limit));
-    let then = signal.map_or_else(String::new, |signal| format!(" It gets {signal} now."));
-    format!(
-        "jobfence: {name} uses {used} of {limit} of memory on {}, more than {} of its limit. At the limit the kernel kills it.{then}",
-        printable(node),
-        signal_at.share
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_sentence_has_the_figures_and_says_what_follows() {
-        let level = MemoryUse { used: 181 << 20, limit: 200 << 20 };
-        let said = |text: &str, signal| sentence("job 7 step 0", "n1", level, SignalAt::parse(text).unwrap(), signal);
-        let first = "jobfence: job 7 step 0 uses 181.0 MiB of 200.0 MiB of memory on n1, more than 90% of its limit. At the limit the \
-                     kernel kills it.";
-        assert_eq!(said("mem:90%", None), first);
-        assert_eq!(said("mem:90%:USR1", Some(Signal::SIGUSR1)), format!("{first} It gets SIGUSR1 now."));
-    }
-
-    #[test]
-    fn a_shell_gets_the_signal_if_that_is_asked_for_and_tasks_otherwise() {
-        let meant = |to_shell| ["batch", "interactive", "0", "17"].map(|step| is_meant(step, false, to_shell));
-        assert_eq!(meant(false), [false, false, true, true]);
-        assert_eq!(meant(true), [true, true, false, false]);
-        assert!(is_meant("0", true, true) && is_meant("0", true, false), "other schedulers have no steps");
+        let what = in_short(step.condition.watched);
+        log::info!("{name} of {}: {what} (SignalAt){signal}", user_name(word.uid));
+        speakers.add(word, name);
     }
 }

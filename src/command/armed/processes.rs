@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The processes and threads of one step, at the levels that limit them. The kernel tells only of the limit itself (`pids.events`), and of
+//! nothing before.
+
+use jobfence::cgroup::limits::processes;
+use jobfence::config::Percent;
+use jobfence::fence::living::LivingStep;
+use jobfence::sys::dir::Dir;
+
+use super::crossing::Level;
+use super::directories::Directories;
+use super::pace;
+use super::source::Look;
+
+/// The directories of a step that limit its processes.
+#[derive(Debug)]
+pub struct StepProcesses {
+    pub directories: Directories,
+}
+
+impl StepProcesses {
+    /// `None`: they are not counted in any hierarchy that can be seen.
+    pub fn of_step(step: &LivingStep<'_>) -> Option<Self> {
+        Some(Self { directories: Directories::with_controller(step, "pids")? })
+    }
+
+    /// Looks once. `None`: the step has ended.
+    pub fn look(&self, share: Percent) -> Option<Look> {
+        let levels: Vec<Level> = self.directories.open()?.iter().filter_map(level).collect();
+        let pause = pace::of_processes(&levels, share);
+        Some(Look { levels, is_told: false, pause })
+    }
+}
+
+/// `None`: there is no limit here.
+fn level(dir: &Dir) -> Option<Level> {
+    let limit = processes(dir).ok().flatten()?;
+    Some(Level { used: dir.read_value("pids.current").ok()?.trim().parse().ok()?, limit })
+}

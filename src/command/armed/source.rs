@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What one condition of a step watches: where it is read, and what the kernel tells of it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jobfence::config::{Percent, Watched};
+use jobfence::fence::living::LivingStep;
+use nix::poll::PollFlags;
+
+use super::crossing::Level;
+use super::directories::Directories;
+use super::memory::StepMemory;
+use super::pressure::{StepPressure, waited_for};
+use super::processes::StepProcesses;
+use super::throttling::StepThrottling;
+
+/// A look at a step.
+#[derive(Debug)]
+pub struct Look {
+    /// The levels with a limit.
+    pub levels: Vec<Level>,
+    /// Whether the kernel tells when to look again.
+    pub is_told: bool,
+    /// If not, when that is.
+    pub pause: Duration,
+}
+
+/// What is watched of one step.
+#[derive(Debug)]
+pub enum Source {
+    Memory(StepMemory),
+    Processes(StepProcesses),
+    Throttling(StepThrottling),
+    Pressure(StepPressure),
+}
+
+impl Source {
+    /// `None`: it cannot be seen here.
+    pub fn of_step(step: &LivingStep<'_>, watched: Watched) -> Option<Self> {
+        if let Some(of) = waited_for(watched) {
+            return StepPressure::of_step(step, of).map(Self::Pressure);
+        }
+        match watched {
+            Watched::Memory => StepMemory::of_step(step).map(Self::Memory),
+            Watched::Processes => StepProcesses::of_step(step).map(Self::Processes),
+            _ => StepThrottling::of_step(step).map(Self::Throttling),
+        }
+    }
+
+    /// Whether all such are looked at together, and not when each one needs it.
+    pub fn is_coarse(&self) -> bool {
+        !matches!(self, Self::Memory(_))
+    }
+
+    /// Looks once; with `may_be_told` the kernel is asked to tell. `None`: the step has ended.
+    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Option<Look> {
+        match self {
+            Self::Memory(memory) => memory.look(share, may_be_told),
+            Self::Processes(processes) => processes.look(share),
+            Self::Throttling(throttling) => throttling.look(share, may_be_told),
+            Self::Pressure(pressure) => pressure.look(share, may_be_told),
+        }
+    }
+
+    /// The step's own directory, and its number.
+    pub fn directory(&self) -> Option<&(PathBuf, u64)> {
+        self.directories().of_step()
+    }
+
+    fn directories(&self) -> &Directories {
+        match self {
+            Self::Memory(memory) => &memory.directories,
+            Self::Processes(processes) => &processes.directories,
+            Self::Throttling(throttling) => &throttling.directories,
+            Self::Pressure(pressure) => &pressure.directories,
+        }
+    }
+
+    /// What becomes ready when the kernel tells, and for what it is polled. A file of pressure can always be read.
+    pub fn events(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
+        let of_waiting = |fd| (fd, PollFlags::POLLPRI);
+        match self {
+            Self::Memory(memory) => memory.event().map(|fd| (fd, PollFlags::POLLIN)).into_iter().collect(),
+            Self::Processes(_) => Vec::new(),
+            Self::Throttling(throttling) => throttling.triggers().iter().map(AsFd::as_fd).map(of_waiting).collect(),
+            Self::Pressure(pressure) => pressure.trigger().map(AsFd::as_fd).map(of_waiting).into_iter().collect(),
+        }
+    }
+
+    /// Takes what the kernel has told. Of waiting, being polled has done that.
+    pub fn hear(&self) {
+        if let Self::Memory(memory) = self {
+            memory.hear();
+        }
+    }
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! One condition of one step: when to look, and what is said to whom.
+
+use std::time::Instant;
+
+use jobfence::config::Condition;
+use jobfence::fence::living::LivingStep;
+use nix::sys::signal::Signal;
+
+use super::crossing::{Crossing, Level};
+use super::pace;
+use super::sentence::sentence;
+use super::source::{Look, Source};
+use super::word::Announcement;
+use crate::table::printable;
+
+/// Slurm's names of the steps of a shell, which starts the steps with tasks: of the batch script, and of `salloc`.
+const SHELLS: [&str; 2] = ["batch", "interactive"];
+
+/// One condition of one step.
+pub struct ArmedStep {
+    pub job: String,
+    pub step: String,
+    pub uid: u32,
+    /// Whether its fence is one of `jobfence open`: its scheduler has no batch step beside it.
+    is_opened: bool,
+    pub condition: Condition,
+    pub source: Source,
+    crossing: Crossing,
+    /// When to look at it. `None`: when the kernel tells.
+    pub next: Option<Instant>,
+    /// When that was done last.
+    pub looked: Option<Instant>,
+}
+
+impl ArmedStep {
+    /// `None`: it is not to be told, or this kernel does not count that.
+    pub fn of_living(step: &LivingStep<'_>, condition: Condition) -> Option<Self> {
+        Some(Self {
+            job: step.job.clone(),
+            step: step.step.clone(),
+            uid: step.uid.filter(|uid| *uid != 0)?,
+            is_opened: step.record.as_ref().is_some_and(|record| record.shared.is_some()),
+            condition,
+            source: Source::of_step(step, condition.watched)?,
+            crossing: Crossing::default(),
+            next: Some(Instant::now()),
+            looked: None,
+        })
+    }
+
+    /// It was found again. The site may have changed what holds for it, and its limits may have changed, too.
+    pub fn take_over(&mut self, condition: Condition) {
+        self.condition = condition;
+        self.next = Some(self.next.map_or_else(Instant::now, |next| next.min(Instant::now())));
+    }
+
+    /// What follows from a look. `is_heard`: whether its user would be told; `begin`: from when whole seconds are counted.
+    pub fn follow(&mut self, look: &Look, is_heard: bool, begin: Instant) -> Option<Level> {
+        let now = Instant::now();
+        self.looked = Some(now);
+        let is_coarse = self.source.is_coarse();
+        let next = if is_coarse { pace::together(begin, now, look.pause) } else { now + look.pause };
+        self.next = (!look.is_told).then_some(next);
+        is_heard.then(|| self.crossing.look(&look.levels, self.condition.share, now))?
+    }
+
+    /// The kernel has told. It does so at each crossing in both directions, and a program can cross as often as it likes.
+    pub fn hear(&mut self, now: Instant) {
+        self.source.hear();
+        let rest = if self.source.is_coarse() { pace::COARSE } else { pace::SHORTEST };
+        self.next = Some(self.looked.map_or(now, |looked| now.max(looked + rest)));
+    }
+
+    /// Which signal its processes get.
+    pub fn signals(&self) -> Option<Signal> {
+        let is_meant = is_meant(&self.step, self.is_opened, self.condition.to_batch_shell);
+        self.condition.signal.filter(|_| is_meant).and_then(|signal| Signal::try_from(signal).ok())
+    }
+
+    pub fn is_of_shell(&self) -> bool {
+        SHELLS.contains(&self.step.as_str())
+    }
+
+    pub fn name(&self) -> String {
+        format!("job {} step {}", printable(&self.job), printable(&self.step))
+    }
+
+    pub fn word(&self, level: Level) -> Announcement {
+        let node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+        let signal = self.signals();
+        let (directory, inode) = self.source.directory().cloned().unwrap_or_default();
+        Announcement {
+            uid: self.uid,
+            directory,
+            inode,
+            sentence: sentence(&self.name(), &node, level, self.condition, signal),
+            signal,
+            to_first_alone: self.condition.to_batch_shell,
+        }
+    }
+}
+
+/// Whether a step's processes get the signal: under Slurm either the shell or the tasks.
+fn is_meant(step: &str, is_opened: bool, to_shell: bool) -> bool {
+    is_opened || SHELLS.contains(&step) == to_shell
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_gets_the_signal_if_that_is_asked_for_and_tasks_otherwise() {
+        let meant = |to_shell| ["batch", "interactive", "0", "17"].map(|step| is_meant(step, false, to_shell));
+        assert_eq!(meant(false), [false, false, true, true]);
+        assert_eq!(meant(true), [true, true, false, false]);
+        assert!(is_meant("0", true, true) && is_meant("0", true, false), "other schedulers have no steps");
+    }
+}
