@@ -247,3 +247,22 @@ fn a_program_that_its_quota_stops_is_told_and_one_below_it_is_not() {
     );
     assert_eq!((site.errors("8").as_str(), site.children[waits].try_wait().unwrap()), ("", None), "{}", site.said());
 }
+
+#[test]
+fn a_program_that_waits_is_told_and_one_that_does_not_wait_is_not() {
+    let Some(mut site) = Site::new("pressure") else { return };
+    if !PathBuf::from("/proc/pressure/cpu").exists() || !common::has_cgroup2() {
+        return common::skip("this kernel measures no pressure of cgroups");
+    }
+    site.hold();
+    let calm = site.run("8", FORKS, "pressure:cpu=20%:TERM,pressure:memory=20%:TERM,pressure:io=20%:TERM");
+    let waits = site.run_with(&["--cpu-limit", "0.1"], "7", SPINS, "pressure:memory=20%:TERM,pressure:cpu=20%:USR1");
+    common::until("the sentence", || !site.errors("7").is_empty());
+    site.hears(waits);
+    let errors = site.errors("7");
+    assert!(errors.starts_with("jobfence: job 7 step 0 waited for a CPU in "), "{errors}");
+    assert!(
+        errors.contains("% of the last ten seconds on ") && errors.ends_with(", more than 20%. It gets SIGUSR1 now.\n")
+    );
+    assert_eq!((site.errors("8").as_str(), site.children[calm].try_wait().unwrap()), ("", None), "{}", site.said());
+}

@@ -21,10 +21,9 @@ impl Directories {
         Self::of_place(step.places.iter().find(|place| place.hierarchy.has(controller))?)
     }
 
-    /// On v2, which alone has the pressure of cgroups. The step's own directory is enough: whose processes wait is in it.
+    /// On v2, which alone has the pressure of cgroups, also where v1 has the controllers.
     pub fn with_pressure(step: &LivingStep<'_>) -> Option<Self> {
-        let all = Self::of_place(step.places.iter().find(|place| place.hierarchy.version == Version::V2)?)?;
-        Some(Self { numbered: all.numbered.into_iter().next_back().into_iter().collect(), ..all })
+        Self::of_place(step.places.iter().find(|place| place.hierarchy.version == Version::V2)?)
     }
 
     fn of_place(place: &StepPlace<'_>) -> Option<Self> {

@@ -41,13 +41,12 @@ impl StepPressure {
     /// `None`: this kernel does not measure it.
     pub fn of_step(step: &LivingStep<'_>, of: &'static str) -> Option<Self> {
         let this = Self { directories: Directories::with_pressure(step)?, of, trigger: None };
-        let dirs = this.directories.open()?;
-        dirs.iter().any(|dir| some_avg10(dir, of).is_some()).then_some(this)
+        some_avg10(&this.open()?, of).is_some().then_some(this)
     }
 
     /// Looks once; with `may_be_told` the kernel is asked to tell. `None`: the step has ended.
     pub fn look(&mut self, share: Percent, may_be_told: bool) -> Option<Look> {
-        let dir = self.directories.open()?.into_iter().next()?;
+        let dir = self.open()?;
         if self.trigger.is_none() && may_be_told {
             // Half of the share of two seconds.
             let waited = Duration::from_micros(share.of(1_000_000));
@@ -56,6 +55,11 @@ impl StepPressure {
         let levels: Vec<Level> = some_avg10(&dir, self.of).map(Level::of_time).into_iter().collect();
         let is_calm = levels.iter().all(|level| level.used < share.of(level.limit) / 2);
         Some(Look { is_told: self.trigger.is_some() && is_calm, levels, pause: COARSE })
+    }
+
+    /// The step's own directory: its processes are those that wait.
+    fn open(&self) -> Option<Dir> {
+        self.directories.open()?.pop()
     }
 
     /// What the kernel tells by.

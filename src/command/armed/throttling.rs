@@ -3,7 +3,7 @@
 //!
 //! On v2 the kernel tells when all processes of a directory wait for CPU time, which they do when they are throttled (the comment of
 //! kernel/sched/psi.c on `FULL`). So a step that is not throttled wakes nothing up. They also wait when others have the CPU; then there is
-//! one look. v1 has nothing like it.
+//! one look. v1 has nothing like it; where v2 is mounted beside it, the step's directories there tell.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -30,7 +30,9 @@ pub struct StepThrottling {
     pub directories: Directories,
     /// Of each directory.
     minutes: Vec<Minute>,
-    /// What the kernel tells by: of each directory, or none.
+    /// The directories of which the kernel tells.
+    waiting: Option<Directories>,
+    /// What it tells by: of each of them, or none.
     triggers: Vec<OwnedFd>,
 }
 
@@ -38,7 +40,8 @@ impl StepThrottling {
     /// `None`: its CPU time is not in any hierarchy that can be seen.
     pub fn of_step(step: &LivingStep<'_>) -> Option<Self> {
         let directories = Directories::with_controller(step, "cpu")?;
-        Some(Self { directories, minutes: Vec::new(), triggers: Vec::new() })
+        let waiting = Directories::with_pressure(step);
+        Some(Self { directories, minutes: Vec::new(), waiting, triggers: Vec::new() })
     }
 
     /// Looks once; with `may_be_told` the kernel is asked to tell. `None`: the step has ended.
@@ -46,7 +49,8 @@ impl StepThrottling {
         let dirs = self.directories.open()?;
         if self.triggers.is_empty() && may_be_told {
             let trigger = |dir: &Dir| stall::trigger(dir, "cpu", Waits::All, (WAITED, WINDOW));
-            self.triggers = dirs.iter().map(trigger).collect::<Option<_>>().unwrap_or_default();
+            let waiting = self.waiting.as_ref().and_then(Directories::open).unwrap_or_default();
+            self.triggers = waiting.iter().map(trigger).collect::<Option<_>>().unwrap_or_default();
         }
         self.minutes.resize_with(dirs.len(), Minute::default);
         let now = Instant::now();
