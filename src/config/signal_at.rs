@@ -42,14 +42,15 @@ pub enum Watched {
     IoPressure,
 }
 
-/// As they begin, in capitals.
-const WATCHED: [(&str, Watched); 6] = [
-    ("MEM:", Watched::Memory),
-    ("PIDS:", Watched::Processes),
-    ("CPU:THROTTLED=", Watched::Throttled),
-    ("PRESSURE:MEMORY=", Watched::MemoryPressure),
-    ("PRESSURE:CPU=", Watched::CpuPressure),
-    ("PRESSURE:IO=", Watched::IoPressure),
+/// How each begins, in capitals, and which it is: one text takes less room in a scheduler's daemon than six.
+const BEGINNINGS: &str = "MEM: PIDS: CPU:THROTTLED= PRESSURE:MEMORY= PRESSURE:CPU= PRESSURE:IO=";
+const WATCHED: [Watched; 6] = [
+    Watched::Memory,
+    Watched::Processes,
+    Watched::Throttled,
+    Watched::MemoryPressure,
+    Watched::CpuPressure,
+    Watched::IoPressure,
 ];
 
 /// What a value must be.
@@ -63,16 +64,25 @@ const WRONG: &str = "condition 1 is wrongcondition 2 is wrongcondition 3 is wron
 const EACH: usize = WRONG.len() / MOST;
 
 /// Those that a program may expect. One that no program can catch is no word in time.
-const SIGNALS: [(&str, i32); 8] = [
-    ("HUP", libc::SIGHUP),
-    ("INT", libc::SIGINT),
-    ("QUIT", libc::SIGQUIT),
-    ("USR1", libc::SIGUSR1),
-    ("USR2", libc::SIGUSR2),
-    ("TERM", libc::SIGTERM),
-    ("CONT", libc::SIGCONT),
-    ("XCPU", libc::SIGXCPU),
+const SIGNALS: &str = "HUP INT QUIT USR1 USR2 TERM CONT XCPU";
+const NUMBERS: [i32; 8] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGTERM,
+    libc::SIGCONT,
+    libc::SIGXCPU,
 ];
+
+fn beginnings() -> impl Iterator<Item = (&'static str, Watched)> {
+    BEGINNINGS.split(' ').zip(WATCHED)
+}
+
+fn signals() -> impl Iterator<Item = (&'static str, i32)> {
+    SIGNALS.split(' ').zip(NUMBERS)
+}
 
 /// Reads a value.
 #[inline(never)]
@@ -99,11 +109,11 @@ fn condition(text: &str) -> Result<Condition, Wrong> {
     let rest = text.strip_prefix("B:");
     let to_batch_shell = rest.is_some();
     let rest = rest.unwrap_or(text);
-    let begins = |(name, watched): &(&str, Watched)| Some((*watched, rest.strip_prefix(name)?));
-    let (watched, rest) = WATCHED.iter().find_map(begins).ok_or(Wrong::Form)?;
+    let begins = |(name, watched): (&str, Watched)| Some((watched, rest.strip_prefix(name)?));
+    let (watched, rest) = beginnings().find_map(begins).ok_or(Wrong::Form)?;
     let (share, signal) = rest.split_once(':').unwrap_or((rest, ""));
     let name = signal.strip_prefix("SIG").unwrap_or(signal);
-    let found = SIGNALS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);
+    let found = signals().find(|(known, _)| *known == name).map(|(_, number)| number);
     // Without a signal, nothing goes to the shell.
     if found.is_none() && (to_batch_shell || rest.contains(':')) {
         return Err(Wrong::Form);
@@ -144,10 +154,10 @@ impl fmt::Display for SignalAt {
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.to_batch_shell { "B:" } else { "" })?;
-        let name = WATCHED.iter().find(|(_, watched)| *watched == self.watched).map_or("", |(name, _)| name);
+        let name = beginnings().find(|(_, watched)| *watched == self.watched).map_or("", |(name, _)| name);
         f.write_str(&name.to_ascii_lowercase())?;
         self.share.fmt(f)?;
-        let Some((name, _)) = SIGNALS.iter().find(|(_, number)| Some(*number) == self.signal) else { return Ok(()) };
+        let Some((name, _)) = signals().find(|(_, number)| Some(*number) == self.signal) else { return Ok(()) };
         f.write_str(":")?;
         f.write_str(name)
     }
@@ -157,14 +167,13 @@ impl fmt::Display for Condition {
 #[cfg(test)]
 pub(super) fn any() -> impl proptest::strategy::Strategy<Value = SignalAt> {
     use proptest::prelude::*;
-    let signal = prop::option::of(prop::sample::select(SIGNALS.to_vec()));
+    let signal = prop::option::of(prop::sample::select(NUMBERS.to_vec()));
     let watched = prop::sample::select(WATCHED.to_vec());
-    let condition =
-        (watched, 100_u32..=9_900, signal, any::<bool>()).prop_map(|((_, watched), share, signal, shell)| {
-            let share = Percent::from_hundredths(share);
-            let to_batch_shell = shell && signal.is_some();
-            Condition { watched, share, signal: signal.map(|(_, number)| number), to_batch_shell }
-        });
+    let condition = (watched, 100_u32..=9_900, signal, any::<bool>()).prop_map(|(watched, share, signal, shell)| {
+        let share = Percent::from_hundredths(share);
+        let to_batch_shell = shell && signal.is_some();
+        Condition { watched, share, signal, to_batch_shell }
+    });
     prop::collection::vec(condition, 1..=MOST).prop_map(|all| {
         let mut value = [None; MOST];
         let mut next = value.iter_mut();

@@ -62,12 +62,11 @@ SPIN = f"{PYTHON} -S -c 'while True: pass' &"
 def a_word_about_processes_time_and_waiting(site):
     """A job hears of its processes, of its quota, and where there is cgroup2 of waiting; on v1 alone a job that asks for that is refused."""
     user = site.users[0]
-    site.configure(MaxProcesses=60)
     forks = "for _ in $(seq 40); do sleep 1000 & done"
     with held(site):
         jobs = {
-            r"has [2-9]\d of 60 processes and threads on \S+, more than 35% of its limit\. At the limit it can start no other\.":
-                site.submit(user, TOLD.format(forks), "-n1", "--mem=200", "--signal-at=mem:99%,pids:35%"),
+            r"has [2-9]\d of \d+ processes and threads on \S+, more than 35% of its limit\. At the limit it can start no other\.":
+                site.submit(user, TOLD.format(forks), "-n1", "--mem=200", "--pids-max=60", "--signal-at=mem:99%,pids:35%"),
             r"was throttled in [\d.]+% of the last minute on \S+, more than 3%\. It wants more CPU time than it has been granted\.":
                 site.submit(user, TOLD.format(SPIN), "-n1", "--mem=200", "--cpu-limit=0.1", "--signal-at=cpu:throttled=3%"),
         }
