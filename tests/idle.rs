@@ -3,11 +3,12 @@
 //! faster here, in a program that was built for tests.
 
 use std::io::Read;
-use std::ops::{Deref, DerefMut};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 mod common;
+
+use common::Held as Site;
 
 /// A user that has no jobs in other tests.
 fn user() -> u32 {
@@ -27,28 +28,11 @@ while True:
     time.sleep(1000)
 ";
 
-struct Site(common::Held);
-
-impl Deref for Site {
-    type Target = common::Held;
-
-    fn deref(&self) -> &common::Held {
-        &self.0
-    }
-}
-
-impl DerefMut for Site {
-    fn deref_mut(&mut self) -> &mut common::Held {
-        &mut self.0
-    }
+fn site(test: &str) -> Option<Site> {
+    Site::new("idle", test, &["7", "8"])
 }
 
 impl Site {
-    // Without a log, disks are not counted, and then nothing is done to a job.
-    fn new(test: &str) -> Option<Self> {
-        common::Held::new("idle", test, &["7", "8"]).map(Self)
-    }
-
     fn hold(&mut self, action: &str) {
         let action = format!("IdleAction={action}");
         let more = ["-o", "ReapInterval=1", "-o", "SampleInterval=1", "-o", "IdleAfter=1m", "-o", &action];
@@ -70,7 +54,7 @@ impl Site {
 
 #[test]
 fn an_idle_job_is_told_and_what_does_not_end_is_killed() {
-    let Some(mut site) = Site::new("cancel") else { return };
+    let Some(mut site) = site("cancel") else { return };
     site.run("7", "obeys not");
     site.run("8", "obeys");
     site.hold("cancel");
@@ -97,7 +81,7 @@ fn an_idle_job_is_told_and_what_does_not_end_is_killed() {
 
 #[test]
 fn a_card_says_what_was_held_and_not_used() {
-    let Some(mut site) = Site::new("card") else { return };
+    let Some(mut site) = site("card") else { return };
     site.hold("warn");
     let sampled = ["-o", "SampleInterval=1"];
     let run = |site: &Site, more: &[&str]| {
@@ -129,7 +113,7 @@ fn a_card_says_what_was_held_and_not_used() {
 
 #[test]
 fn with_signal_it_goes_on_if_it_does_not_end_itself() {
-    let Some(mut site) = Site::new("signal") else { return };
+    let Some(mut site) = site("signal") else { return };
     site.run("7", "obeys not");
     site.hold("signal");
     common::until("SIGTERM", || site.said().contains("gets SIGTERM, since it"));

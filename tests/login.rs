@@ -3,89 +3,39 @@
 //!
 //! Other tests run beside these: only one of a leased account has limits, by a section of the configuration.
 
-use std::fs::{self, File, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, User};
+use nix::unistd::Pid;
 
 mod common;
 
-use common::until;
+use common::OfUser as Site;
+use common::{lives, says, until};
 
 /// A second of real time is so many for budgets and windows.
 const SPEED: &str = "600";
 
-struct Site {
-    top: tempfile::TempDir,
-    base: common::Base,
-    user: User,
-    _lease: common::Lease,
-    children: Vec<Child>,
+/// `None`: the test is skipped.
+fn site(test: &str, all: &str, of_user: &str) -> Option<Site> {
+    if Path::new("/run/systemd/system").is_dir() {
+        common::skip("systemd makes slices for users here");
+        return None;
+    }
+    let site = Site::new("login", test)?;
+    site.configure(&format!("LoginLimits=always {all}"), of_user);
+    Some(site)
 }
 
 impl Site {
-    /// `None`: the test is skipped.
-    fn new(test: &str, all: &str, of_user: &str) -> Option<Self> {
-        let base = common::Base::if_root("login", test)?;
-        if Path::new("/run/systemd/system").is_dir() {
-            common::skip("systemd makes slices for users here");
-            return None;
-        }
-        let Some((lease, user)) = common::account() else {
-            common::skip("all accounts of the system are in use");
-            return None;
-        };
-        let top = tempfile::tempdir().unwrap();
-        fs::set_permissions(top.path(), Permissions::from_mode(0o755)).unwrap();
-        let site = Self { top, base, user, _lease: lease, children: Vec::new() };
-        site.configure("always", all, of_user);
-        Some(site)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.top.path().join(name)
-    }
-
-    fn configure(&self, limits: &str, all: &str, of_user: &str) {
-        let (base, run, name) = (&self.base.name, self.path("run"), &self.user.name);
-        // Nobody else has limits, so other tests' users stay where they are.
-        let text = format!(
-            "CgroupBase={base} RunDir={} StraysMinUID=1 LoginLimits={limits} {all}\n[User={name}]\n{of_user}\n",
-            run.display()
-        );
-        fs::write(self.path("new"), text).unwrap();
-        fs::rename(self.path("new"), self.path("jobfence.conf")).unwrap();
-    }
-
-    fn jobfence(&self, subcommand: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
-        command.arg(subcommand).arg("--config").arg(self.path("jobfence.conf")).stdin(Stdio::null());
-        command
-    }
-
-    fn start(&mut self, command: &mut Command) -> i32 {
-        let child = command.stdin(Stdio::null()).process_group(0).spawn().unwrap();
-        let pid = child.id().cast_signed();
-        self.children.push(child);
-        pid
-    }
-
-    /// A process of the user's.
-    fn run(&mut self, words: &[&str]) -> i32 {
-        let (uid, gid) = (self.user.uid.as_raw(), self.user.gid.as_raw());
-        self.start(Command::new(words[0]).args(&words[1..]).uid(uid).gid(gid).current_dir("/"))
-    }
-
     /// `jobfence hold`, and what it says.
     fn hold(&mut self) -> (i32, PathBuf) {
-        let said = self.path(&format!("said-{}", self.children.len()));
         let mut hold = self.jobfence("hold");
-        hold.env("JOBFENCE_TEST_IDLE_SPEED", SPEED).stdout(Stdio::null()).stderr(File::create(&said).unwrap());
-        (self.start(&mut hold), said)
+        hold.env("JOBFENCE_TEST_IDLE_SPEED", SPEED);
+        self.hold_by(hold)
     }
 
     /// Ends one of our processes, and waits for its end.
@@ -146,28 +96,6 @@ impl Site {
     }
 }
 
-impl Drop for Site {
-    fn drop(&mut self) {
-        for child in self.children.iter_mut().rev() {
-            let _ = kill(Pid::from_raw(-child.id().cast_signed()), Signal::SIGKILL);
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        let (uid, gid) = (self.user.uid.as_raw(), self.user.gid.as_raw());
-        let _ = Command::new("sh").args(["-c", "kill -9 -1"]).uid(uid).gid(gid).status();
-        let _ = self.jobfence("reap").output();
-    }
-}
-
-fn says(said: &Path, words: &str) -> bool {
-    fs::read_to_string(said).is_ok_and(|text| text.contains(words))
-}
-
-fn lives(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
-    stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X'])))
-}
-
 /// Keeps a terminal of the user's, and writes down what comes there; the terminal takes messages if the third argument says so.
 const TERMINAL: &str = "
 import fcntl, os, pty, sys, termios
@@ -190,10 +118,10 @@ while True: out.write(os.read(master, 4096))
 #[test]
 fn a_user_is_limited_by_a_budget_and_told_and_loses_no_session() {
     let limits = "MaxCPUsPerUser=1.5\nMaxProcessesPerUser=300\nLoginBudget=10m:0.25";
-    let Some(mut site) = Site::new("budget", "LoginWindow=2h ReapInterval=1", limits) else { return };
+    let Some(mut site) = site("budget", "LoginWindow=2h ReapInterval=1", limits) else { return };
     let metrics = site.path("jobfence.prom");
-    let all = format!("LoginWindow=2h ReapInterval=1 MetricsFile={}", metrics.display());
-    site.configure("always", &all, limits);
+    let all = format!("LoginLimits=always LoginWindow=2h ReapInterval=1 MetricsFile={}", metrics.display());
+    site.configure(&all, limits);
     let (uid, gid) = (site.user.uid.to_string(), site.user.gid.to_string());
     let (heard, unheard) = (site.path("heard"), site.path("unheard"));
     for (file, takes) in [(&heard, "y"), (&unheard, "n")] {
@@ -238,7 +166,7 @@ fn a_user_is_limited_by_a_budget_and_told_and_loses_no_session() {
 #[test]
 fn what_was_used_outlives_the_program_and_reap_gives_limits_back() {
     let limits = "MaxProcessesPerUser=300\nLoginBudget=10m:0.25";
-    let Some(mut site) = Site::new("kept", "LoginWindow=168h", limits) else { return };
+    let Some(mut site) = site("kept", "LoginWindow=168h", limits) else { return };
     let session = site.run(&["sh", "-c", "while :; do :; done"]);
     let before = fs::read_to_string(format!("/proc/{session}/cgroup")).unwrap();
     let (hold, _) = site.hold();
@@ -277,7 +205,7 @@ ctypes.CDLL(None).syscall(60 if platform.machine() == 'x86_64' else 93, 0)
 
 #[test]
 fn a_lost_file_or_a_lost_first_thread_ends_no_session() {
-    let Some(mut site) = Site::new("lost", "", "MaxProcessesPerUser=300") else { return };
+    let Some(mut site) = site("lost", "", "MaxProcessesPerUser=300") else { return };
     let go = site.path("go");
     let session = site.run(&["python3", "-S", "-c", LEADERLESS, go.to_str().unwrap()]);
     let (hold, _) = site.hold();
@@ -304,11 +232,10 @@ fn a_lost_file_or_a_lost_first_thread_ends_no_session() {
 
 #[test]
 fn beside_a_schedulers_daemon_nobody_is_limited() {
-    let Some(mut site) = Site::new("beside", "", "MaxProcessesPerUser=300") else { return };
-    site.configure("yes", "", "MaxProcessesPerUser=300");
-    let daemon = site.path("slurmd");
-    assert!(Command::new("cp").args(["-L", "/bin/sleep"]).arg(&daemon).status().unwrap().success());
-    site.start(Command::new(&daemon).arg("3000"));
+    let Some(mut site) = site("beside", "", "MaxProcessesPerUser=300") else { return };
+    site.configure("LoginLimits=yes", "MaxProcessesPerUser=300");
+    let daemon = site.program("/bin/sleep", "slurmd");
+    site.start(Command::new(daemon).arg("3000"));
     let session = site.run(&["sleep", "3000"]);
     let (hold, said) = site.hold();
     until("the sentence", || {

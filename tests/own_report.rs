@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io::Read;
-use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -12,6 +11,8 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 mod common;
+
+use common::Held as Site;
 
 /// Users that have no jobs in other tests.
 fn user() -> u32 {
@@ -64,29 +65,13 @@ while True:
 
 const WANTED: &str = "UserReports=yes";
 
-struct Site(common::Held);
-
-impl Deref for Site {
-    type Target = common::Held;
-
-    fn deref(&self) -> &common::Held {
-        &self.0
-    }
-}
-
-impl DerefMut for Site {
-    fn deref_mut(&mut self) -> &mut common::Held {
-        &mut self.0
-    }
+fn site(test: &str) -> Option<Site> {
+    let mut site = Site::new("own-report", test, &[])?;
+    site.settings.push(WANTED.to_owned());
+    Some(site)
 }
 
 impl Site {
-    fn new(test: &str) -> Option<Self> {
-        let mut held = common::Held::new("own-report", test, &[])?;
-        held.settings.push(WANTED.to_owned());
-        Some(Self(held))
-    }
-
     /// The output of a command that must succeed for a user.
     fn out_of(&self, uid: u32, args: &[&str]) -> String {
         let done = self.as_user(uid, args);
@@ -134,7 +119,7 @@ fn err(output: &Output) -> String {
 
 #[test]
 fn users_have_the_reports_of_their_own_jobs() {
-    let Some(mut site) = Site::new("own") else { return };
+    let Some(mut site) = site("own") else { return };
     // The id of a job forges what tells whose a line is.
     let forged = format!("7\",\"uid\":{},\"x\":\"", user());
     for (job, uid) in [("7", user()), ("77", user()), ("8", stranger()), (&forged, stranger())] {
@@ -189,7 +174,7 @@ fn users_have_the_reports_of_their_own_jobs() {
 
 #[test]
 fn hostile_users_hold_nobody_up() {
-    let Some(mut site) = Site::new("hostile") else { return };
+    let Some(mut site) = site("hostile") else { return };
     site.job("7", user());
     // An answer that fills more than a socket.
     let log = site.path("log/usage.jsonl");

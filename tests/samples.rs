@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +12,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 mod common;
+
+use common::Held as Site;
 
 /// Users that have no jobs in other tests.
 fn user() -> u32 {
@@ -28,27 +29,11 @@ const HOSTILE: &str = "7\u{1b}[2J<script>\n\u{202e}x";
 /// First a little memory and no CPU time, until it is told to go on; then more of both.
 const PROGRAM: &str = "print(flush=True)\nsys.stdin.readline()\nb = bytearray(60 << 20)\nwhile True: pass";
 
-struct Site(common::Held);
-
-impl Deref for Site {
-    type Target = common::Held;
-
-    fn deref(&self) -> &common::Held {
-        &self.0
-    }
-}
-
-impl DerefMut for Site {
-    fn deref_mut(&mut self) -> &mut common::Held {
-        &mut self.0
-    }
+fn site(test: &str) -> Option<Site> {
+    Site::new("samples", test, &["7", "8", HOSTILE])
 }
 
 impl Site {
-    fn new(test: &str) -> Option<Self> {
-        common::Held::new("samples", test, &["7", "8", HOSTILE]).map(Self)
-    }
-
     fn hold(&mut self, interval: &str) {
         self.hold_with(&["-o", &format!("SampleInterval={interval}")]);
     }
@@ -159,7 +144,7 @@ fn column(series: &Value, name: &str) -> Vec<f64> {
 
 #[test]
 fn a_series_shows_what_a_job_did_when() {
-    let Some(mut site) = Site::new("when") else { return };
+    let Some(mut site) = site("when") else { return };
     site.hold("1");
     site.run("7");
     let asleep = site.points("7", 3)["at_seconds"].as_array().unwrap().len();
@@ -238,7 +223,7 @@ fn a_series_shows_what_a_job_did_when() {
 
 #[test]
 fn the_energy_of_the_node_is_divided() {
-    let Some(mut site) = Site::new("energy") else { return };
+    let Some(mut site) = site("energy") else { return };
     let (class, metrics) = (site.path("class"), site.path("jobfence.prom"));
     let zone = class.join("powercap/intel-rapl:0");
     fs::create_dir_all(&zone).unwrap();
@@ -291,7 +276,7 @@ fn the_energy_of_the_node_is_divided() {
 
 #[test]
 fn a_series_outlives_jobfence_hold() {
-    let Some(mut site) = Site::new("outlives") else { return };
+    let Some(mut site) = site("outlives") else { return };
     site.hold("1");
     site.run("7");
     site.run(HOSTILE);
@@ -314,7 +299,7 @@ fn a_series_outlives_jobfence_hold() {
 
 #[test]
 fn a_step_that_is_seen_in_part_has_one_series() {
-    let Some(mut site) = Site::new("part") else { return };
+    let Some(mut site) = site("part") else { return };
     site.run("7");
     // Without a process in it, a part can be removed.
     site.children.drain(..).for_each(|mut child| {
@@ -337,7 +322,7 @@ fn a_step_that_is_seen_in_part_has_one_series() {
 
 #[test]
 fn a_full_log_of_series_is_set_aside_and_read() {
-    let Some(mut site) = Site::new("rotates") else { return };
+    let Some(mut site) = site("rotates") else { return };
     site.hold_with(&["-o", "SampleInterval=1", "-o", "UsageLogSize=1M"]);
     let log = site.path("log/usage.jsonl.series");
     let mut lines = Vec::new();
@@ -365,7 +350,7 @@ fn a_full_log_of_series_is_set_aside_and_read() {
 
 #[test]
 fn a_sample_that_fails_loses_nothing() {
-    let Some(mut site) = Site::new("fails") else { return };
+    let Some(mut site) = site("fails") else { return };
     site.hold("1");
     site.run("7");
     let before = site.points("7", 3);
@@ -384,7 +369,7 @@ fn a_sample_that_fails_loses_nothing() {
 
 #[test]
 fn a_user_fills_no_file_system_with_a_series() {
-    let Some(mut site) = Site::new("fills") else { return };
+    let Some(mut site) = site("fills") else { return };
     site.hold("1");
     site.run("7");
     let mut points = site.points("7", 2)["at_seconds"].as_array().unwrap().len();
@@ -414,7 +399,7 @@ fn a_user_fills_no_file_system_with_a_series() {
 
 #[test]
 fn a_file_of_a_users_goes() {
-    let Some(mut site) = Site::new("goes") else { return };
+    let Some(mut site) = site("goes") else { return };
     // As earlier releases made them.
     fs::create_dir(site.path("run-series")).unwrap();
     for name in ["1-0.user", "2-0.json"] {
@@ -428,7 +413,7 @@ fn a_file_of_a_users_goes() {
 
 #[test]
 fn a_series_ends_where_it_is_switched_off() {
-    let Some(mut site) = Site::new("switched") else { return };
+    let Some(mut site) = site("switched") else { return };
     site.hold("1");
     site.run("7");
     site.points("7", 3);
@@ -441,7 +426,7 @@ fn a_series_ends_where_it_is_switched_off() {
 
 #[test]
 fn the_key_can_change_while_jobfence_hold_runs() {
-    let Some(mut site) = Site::new("changed") else { return };
+    let Some(mut site) = site("changed") else { return };
     let config = site.path("jobfence.conf");
     let write = |interval: &str| fs::write(&config, format!("SampleInterval={interval}\n")).unwrap();
     write("never");
@@ -485,7 +470,7 @@ impl Drop for Small {
 
 #[test]
 fn a_full_disk_costs_no_point() {
-    let Some(mut site) = Site::new("full") else { return };
+    let Some(mut site) = site("full") else { return };
     let small = Small::mount(site.path("run-series"));
     site.hold("1");
     site.run("7");
@@ -508,7 +493,7 @@ fn a_full_disk_costs_no_point() {
 
 #[test]
 fn a_file_that_a_user_has_planted_is_not_followed() {
-    let Some(mut site) = Site::new("planted") else { return };
+    let Some(mut site) = site("planted") else { return };
     // Any user can write to it: nothing is written there, and the jobs go on.
     fs::create_dir(site.path("run-series")).unwrap();
     fs::set_permissions(site.path("run-series"), fs::Permissions::from_mode(0o777)).unwrap();
@@ -524,7 +509,7 @@ fn a_file_that_a_user_has_planted_is_not_followed() {
 
 #[test]
 fn nothing_is_sampled_unless_it_is_wanted() {
-    let Some(mut site) = Site::new("off") else { return };
+    let Some(mut site) = site("off") else { return };
     site.hold("never");
     site.run("8");
     std::thread::sleep(Duration::from_secs(2));

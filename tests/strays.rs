@@ -4,11 +4,10 @@
 //! Other tests run beside these: only of one leased account anything is asked, by a section of the configuration.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use jobfence::cgroup::layout::Layout;
 use jobfence::cgroup::mark;
@@ -18,92 +17,25 @@ use jobfence::host::Host;
 use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::policy;
 use jobfence::sys::dir::Dir;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, User};
 
 mod common;
 
-use common::until;
+use common::OfUser as Site;
+use common::{lives, says, until};
 
-struct Site {
-    top: tempfile::TempDir,
-    base: common::Base,
-    user: User,
-    _lease: common::Lease,
-    /// Ended with the test, in any case.
-    children: Vec<Child>,
-    /// Cgroups beside the fences, which go with them.
-    cgroups: Vec<PathBuf>,
+/// `None`: the test is skipped.
+fn site(test: &str) -> Option<Site> {
+    let mut site = Site::new("strays", test)?;
+    let daemon = site.program("/bin/sleep", "slurmd");
+    site.start(Command::new(daemon).arg("3000"));
+    Some(site)
 }
 
 impl Site {
-    /// `None`: the test is skipped.
-    fn new(test: &str) -> Option<Self> {
-        let base = common::Base::if_root("strays", test)?;
-        let Some((lease, user)) = common::account() else {
-            common::skip("all accounts of the system are in use");
-            return None;
-        };
-        let top = tempfile::tempdir().unwrap();
-        fs::set_permissions(top.path(), Permissions::from_mode(0o755)).unwrap();
-        fs::create_dir(top.path().join("home")).unwrap();
-        nix::unistd::chown(&top.path().join("home"), Some(user.uid), Some(user.gid)).unwrap();
-        let mut site = Self { top, base, user, _lease: lease, children: Vec::new(), cgroups: Vec::new() };
-        let daemon = site.program("/bin/sleep", "slurmd");
-        site.start(Command::new(daemon).arg("3000"));
-        Some(site)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.top.path().join(name)
-    }
-
-    /// A copy of a program under another name.
-    fn program(&self, from: &str, name: &str) -> PathBuf {
-        let to = self.path(name);
-        // By a program: another test's child would have the file open for writing, so that nobody could run it.
-        assert!(Command::new("cp").args(["-L", from]).arg(&to).status().unwrap().success());
-        to
-    }
-
-    /// What the file says of all, and of the user.
-    fn configure(&self, all: &str, of_user: &str) -> PathBuf {
-        let (base, run, name) = (&self.base.name, self.path("run"), &self.user.name);
-        let text =
-            format!("CgroupBase={base} RunDir={} StraysMinUID=1 {all}\n[User={name}]\n{of_user}\n", run.display());
-        let file = self.path("jobfence.conf");
-        fs::write(&file, text).unwrap();
-        file
-    }
-
-    fn jobfence(&self, subcommand: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
-        command.arg(subcommand).arg("--config").arg(self.path("jobfence.conf")).stdin(Stdio::null());
-        command
-    }
-
-    fn start(&mut self, command: &mut Command) -> i32 {
-        // A group of its own, to end what it starts.
-        let child = command.stdin(Stdio::null()).process_group(0).spawn().unwrap();
-        let pid = child.id().cast_signed();
-        self.children.push(child);
-        pid
-    }
-
-    /// A process of the user's.
-    fn run(&mut self, words: &[&str]) -> i32 {
-        let (uid, gid) = (self.user.uid.as_raw(), self.user.gid.as_raw());
-        let home = self.path("home");
-        self.start(Command::new(words[0]).args(&words[1..]).uid(uid).gid(gid).current_dir(home))
-    }
-
     /// `jobfence hold`, and what it says.
     fn hold(&mut self) -> PathBuf {
-        let said = self.path("said");
-        let mut hold = self.jobfence("hold");
-        hold.stdout(Stdio::null()).stderr(File::create(&said).unwrap());
-        self.start(&mut hold);
-        said
+        let hold = self.jobfence("hold");
+        self.hold_by(hold).1
     }
 
     /// What would be done with each process of the user's, and why.
@@ -138,23 +70,6 @@ impl Site {
     }
 }
 
-impl Drop for Site {
-    fn drop(&mut self) {
-        // The last one is `jobfence hold`, if there is one.
-        for child in self.children.iter_mut().rev() {
-            let _ = kill(Pid::from_raw(-child.id().cast_signed()), Signal::SIGKILL);
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        // What has left those groups; it may end as something else begins, and this gets all of it at once.
-        let (uid, gid) = (self.user.uid.as_raw(), self.user.gid.as_raw());
-        let _ = Command::new("sh").args(["-c", "kill -9 -1"]).uid(uid).gid(gid).status();
-        for cgroup in &self.cgroups {
-            until("its cgroup is empty", || fs::remove_dir(cgroup).is_ok());
-        }
-    }
-}
-
 struct LiveJob {
     host: Host,
     fence: Fence,
@@ -178,19 +93,9 @@ impl Drop for LiveJob {
     }
 }
 
-/// Whether a process is there, and has not ended.
-fn lives(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
-    stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X'])))
-}
-
-fn says(said: &Path, words: &str) -> bool {
-    fs::read_to_string(said).is_ok_and(|text| text.contains(words))
-}
-
 #[test]
 fn a_stray_is_reported_once_and_lives() {
-    let Some(mut site) = Site::new("reported") else { return };
+    let Some(mut site) = site("reported") else { return };
     let metrics = site.path("jobfence.prom");
     let all = format!("Strays=off StraysGrace=1 ReapInterval=1 MetricsFile={}", metrics.display());
     site.configure(&all, "Strays=report");
@@ -211,7 +116,7 @@ fn a_stray_is_reported_once_and_lives() {
 
 #[test]
 fn hostile_strays_are_killed_and_all_others_are_spared() {
-    let Some(mut site) = Site::new("killed") else { return };
+    let Some(mut site) = site("killed") else { return };
     let (uid, name) = (site.user.uid.as_raw(), site.user.name.clone());
     // A cgroup that the site allows.
     let layout = Layout::read(&Dir::open("/proc").unwrap(), Path::new("/sys/fs/cgroup")).unwrap();
@@ -355,7 +260,7 @@ fn pid_in(note: &Path) -> i32 {
 
 #[test]
 fn a_stray_goes_into_its_users_newest_job() {
-    let Some(mut site) = Site::new("adopted") else { return };
+    let Some(mut site) = site("adopted") else { return };
     site.configure("Strays=off StraysGrace=1", "Strays=adopt");
     let pid = site.run(&["sh", "-c", "sleep 1000 & wait"]);
     until("its child", || site.listed().len() >= 2);
@@ -378,7 +283,7 @@ fn a_stray_goes_into_its_users_newest_job() {
 
 #[test]
 fn what_may_be_a_jobs_is_only_reported() {
-    let Some(mut site) = Site::new("doubt") else { return };
+    let Some(mut site) = site("doubt") else { return };
     let pid = site.run(&["sleep", "1000"]);
     for (all, more, why) in [
         ("Mode=observe", "", "Mode=observe"),
@@ -404,7 +309,7 @@ fn what_may_be_a_jobs_is_only_reported() {
 /// jobs are told from strays, nothing is done either.
 #[test]
 fn strays_are_only_reported_where_they_may_be_something_else() {
-    let Some(site) = Site::new("login") else { return };
+    let Some(site) = site("login") else { return };
     site.configure("Strays=off StraysGrace=1", "Strays=kill");
     let uid = site.user.uid.as_raw();
     let said = |daemon: &str| {
@@ -435,7 +340,7 @@ fn strays_are_only_reported_where_they_may_be_something_else() {
 
 #[test]
 fn a_user_cannot_ask_what_others_run() {
-    let Some(mut site) = Site::new("asked") else { return };
+    let Some(mut site) = site("asked") else { return };
     site.configure("Strays=kill", "Strays=kill");
     let program = site.program(env!("CARGO_BIN_EXE_jobfence"), "jobfence");
     let pid = site.run(&[program.to_str().unwrap(), "strays", "-o", "Strays=kill"]);

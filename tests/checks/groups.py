@@ -27,6 +27,7 @@ class Group:
     about: int = 60  # seconds on a quiet machine, where no run has told
     builds: tuple = ()  # first, and not in the time limit
     stage: str = "jobs"  # all of one stage before those of the next
+    is_alone_on_host: bool = False  # beside guests alone
     units: int = WHOLE  # halves of a processor
     root: bool = False
     programs: tuple = ()
@@ -34,6 +35,12 @@ class Group:
     tiers: tuple = ("check", "all")
     given: str = ""  # a variable of the environment without which the group is skipped, with CI=true, too
     seconds: int = 3000  # more than this is a hang
+
+    def may_be_beside(self, other):
+        return any(map(Group.is_a_guest, (self, other))) or not (self.is_alone_on_host or other.is_alone_on_host)
+
+    def is_a_guest(self):
+        return self.name.startswith("vm ")
 
     def lacking(self):
         """Why this machine cannot run the group, or nothing."""
@@ -69,8 +76,8 @@ GUEST = {"builds": (RELEASE,), "root": True, "programs": ("mmdebstrap", "mkfs.ex
 PACKAGED = "debian12-v2-own", "debian13-v2-own", "forky-v2-own"
 PACKAGED_GUEST = GUEST | {"programs": (*GUEST["programs"], "dh", "apt-ftparchive")}
 # It waits for the kernel most of the time. It runs janitors, which look at the directories of Slurm's on the whole machine. So nothing is
-# beside it that has jobs.
-FAULTS = {"stage": "build", "units": HALF, "builds": BUILT, **CGROUPS}
+# beside it that has jobs here.
+FAULTS = {"is_alone_on_host": True, "units": HALF, "builds": BUILT, **CGROUPS}
 FILES = "--so", SO, "--bin", BIN
 CASES = (*PYTHON, "tests/slurm/cases.py", *FILES)
 PBS_CASES = (*PYTHON, "tests/pbs/cases.py", *FILES)

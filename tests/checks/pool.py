@@ -56,14 +56,15 @@ class Pool:
             raise
 
     def run_stage(self, groups):
-        self.waiting = sorted(groups, key=self.expected, reverse=True)
+        # First those beside which little may run: while they wait, they would hold up what may not begin beside them.
+        self.waiting = sorted(groups, key=lambda group: (group.is_alone_on_host, self.expected(group)), reverse=True)
         told = time.monotonic()
         threads = []
         while self.waiting or self.running:
             with self.changed:
                 free = UNITS - sum(group.units for group in self.running)
                 for group in list(self.waiting):
-                    if group.units <= free or not self.running:
+                    if (group.units <= free or not self.running) and all(map(group.may_be_beside, self.running)):
                         free -= group.units
                         self.waiting.remove(group)
                         self.running[group] = time.monotonic()

@@ -141,6 +141,15 @@ class InAPool(unittest.TestCase):
         made, _ = self.run_groups(first, second)
         self.assertEqual([made.results[group].verdict for group in (first, second)], ["pass", "pass"])
 
+    def test_one_that_is_alone_on_the_host_has_guests_beside_it(self):
+        waits = "for try in $(seq 600); do [ -e {} ] && break; sleep 0.1; done"
+        alone = Group("alone", (("sh", "-c", f"touch began; {waits.format('guest')}; [ -e guest ] && touch ended"),), units=1,
+                      is_alone_on_host=True)
+        guest = Group("vm one", (("sh", "-c", f"{waits.format('began')}; touch guest"),), units=1)
+        other = Group("other", (("test", "-e", "ended"),), about=999, units=1)
+        made, _ = self.run_groups(other, alone, guest)
+        self.assertEqual([made.results[group].verdict for group in (alone, guest, other)], ["pass"] * 3)
+
     def test_a_file_that_stays_is_known_with_what_ran(self):
         grace, machine.GRACE = machine.GRACE, 0.2
         try:

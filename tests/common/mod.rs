@@ -15,6 +15,8 @@ mod leases;
 #[allow(dead_code)]
 mod number;
 #[allow(dead_code)]
+mod of_user;
+#[allow(dead_code)]
 mod opened;
 #[allow(dead_code)]
 mod patience;
@@ -28,6 +30,8 @@ pub use held::Held;
 pub use leases::{Lease, UIDS, account, alone, beside_others, uids};
 #[allow(unused_imports)]
 pub use number::{Stopped, opened_until, opened_until_its_move, start_under};
+#[allow(unused_imports)]
+pub use of_user::{OfUser, lives, says};
 #[allow(unused_imports)]
 pub use opened::open;
 #[allow(unused_imports)]
