@@ -384,7 +384,8 @@ const OF_HTCONDOR: [&str; 8] = [
     "src/schedulers/htcondor/command/starter/local.rs",
 ];
 /// What no recording has, and why a test has it all the same.
-const NOT_RECORDED: [(&str, &str); 4] = [
+const NOT_RECORDED: [(&str, &str); 5] = [
+    ("JobfenceSignalAt", "an attribute of the user's own, which came after the recordings"),
     ("A", "an attribute of the user's own"),
     ("Z", "another one"),
     ("CONFIG", "the end of a name"),
@@ -410,7 +411,7 @@ fn said_by_htcondor(names: &[&str], between: &str) -> BTreeSet<String> {
 fn no_stand_in_of_htcondor_knows_what_htcondor_does_not_say() {
     let (ad, answer, local) = (["slot/ad"], ["slot/answer"], ["local/ad"]);
     let says = |files: &[&str], name: &str| said_by_htcondor(files, " =").contains(&name.to_lowercase());
-    for (name, _) in SLOT {
+    for (name, _) in SLOT.into_iter().filter(|(name, _)| !NOT_RECORDED.iter().any(|(other, _)| other == name)) {
         let files = if IN_SLOT.contains(&name) { &ad } else { &answer };
         assert!(says(files, name), "{name} is not in {files:?} of any recording");
     }

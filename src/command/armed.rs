@@ -25,12 +25,12 @@ mod watch;
 mod word;
 
 use jobfence::cgroup::layout::{Layout, Version};
-use jobfence::config::{Condition, SignalAt};
+use jobfence::config::{SignalAt, ToldAt};
 
 pub use watch::ArmedWatch;
 
 /// The conditions of a value that this node cannot see.
-pub fn unseen(signal_at: &SignalAt, layout: &Layout) -> Vec<Condition> {
+pub fn unseen(signal_at: &SignalAt, layout: &Layout) -> Vec<ToldAt> {
     let has_pressure = layout.hierarchies.iter().any(|hierarchy| hierarchy.version == Version::V2);
     signal_at.conditions().filter(|condition| condition.watched.is_pressure() && !has_pressure).collect()
 }

@@ -7,14 +7,14 @@ use super::units::{Percent, Wrong, percent};
 
 /// When a job is told, and how: at most six conditions, each by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SignalAt([Option<Condition>; MOST]);
+pub struct SignalAt([Option<ToldAt>; MOST]);
 
 /// The most conditions of one value.
 const MOST: usize = 6;
 
 /// One condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Condition {
+pub struct ToldAt {
     /// What comes near its end.
     pub watched: Watched,
     /// The share of its limit, or of time.
@@ -94,7 +94,7 @@ pub(crate) fn read(text: &str) -> Result<SignalAt, Wrong> {
         let which = |wrong| if text.contains(',') { Wrong::Because(why) } else { wrong };
         let condition = condition(piece).map_err(which)?;
         // Two of the same share would be said at once.
-        let is_same = |other: &Condition| (other.watched, other.share) == (condition.watched, condition.share);
+        let is_same = |other: &ToldAt| (other.watched, other.share) == (condition.watched, condition.share);
         if found.iter().flatten().any(is_same) {
             return Err(which(Wrong::Form));
         }
@@ -105,7 +105,7 @@ pub(crate) fn read(text: &str) -> Result<SignalAt, Wrong> {
     Ok(SignalAt(found))
 }
 
-fn condition(text: &str) -> Result<Condition, Wrong> {
+fn condition(text: &str) -> Result<ToldAt, Wrong> {
     let rest = text.strip_prefix("B:");
     let to_batch_shell = rest.is_some();
     let rest = rest.unwrap_or(text);
@@ -118,7 +118,7 @@ fn condition(text: &str) -> Result<Condition, Wrong> {
     if found.is_none() && (to_batch_shell || rest.contains(':')) {
         return Err(Wrong::Form);
     }
-    Ok(Condition { watched, share: percent(share, 1..=99)?, signal: found, to_batch_shell })
+    Ok(ToldAt { watched, share: percent(share, 1..=99)?, signal: found, to_batch_shell })
 }
 
 impl Watched {
@@ -130,7 +130,7 @@ impl Watched {
 
 impl SignalAt {
     /// The conditions in their order.
-    pub fn conditions(&self) -> impl Iterator<Item = Condition> {
+    pub fn conditions(&self) -> impl Iterator<Item = ToldAt> {
         self.0.iter().copied().flatten()
     }
 
@@ -151,7 +151,7 @@ impl fmt::Display for SignalAt {
     }
 }
 
-impl fmt::Display for Condition {
+impl fmt::Display for ToldAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.to_batch_shell { "B:" } else { "" })?;
         let name = beginnings().find(|(_, watched)| *watched == self.watched).map_or("", |(name, _)| name);
@@ -172,13 +172,13 @@ pub(super) fn any() -> impl proptest::strategy::Strategy<Value = SignalAt> {
     let condition = (watched, 100_u32..=9_900, signal, any::<bool>()).prop_map(|(watched, share, signal, shell)| {
         let share = Percent::from_hundredths(share);
         let to_batch_shell = shell && signal.is_some();
-        Condition { watched, share, signal, to_batch_shell }
+        ToldAt { watched, share, signal, to_batch_shell }
     });
     prop::collection::vec(condition, 1..=MOST).prop_map(|all| {
         let mut value = [None; MOST];
         let mut next = value.iter_mut();
         for (at, condition) in all.iter().enumerate() {
-            let is_same = |other: &Condition| (other.watched, other.share) == (condition.watched, condition.share);
+            let is_same = |other: &ToldAt| (other.watched, other.share) == (condition.watched, condition.share);
             if !all[..at].iter().any(is_same) {
                 *next.next().unwrap() = Some(*condition);
             }

@@ -152,8 +152,8 @@ fn refuse_delegation(
 
 /// Refuses a step whose user waits for a word that this kernel never has. What the site has for all jobs refuses none: `check` says it.
 fn refuse_pressure(host: &Host, config: &Config, requests: &UserRequests) -> Result<(), NotFenced> {
-    let told = requests.signal_at().flatten().filter(|_| config.mode == Mode::Enforce);
-    let is_asked = told.is_some_and(|told| told.conditions().any(|condition| condition.watched.is_pressure()));
+    let asked = requests.signal_at().flatten().filter(|_| config.mode == Mode::Enforce);
+    let is_asked = asked.is_some_and(|asked| asked.conditions().any(|condition| condition.watched.is_pressure()));
     if !is_asked || host.layout.hierarchies.iter().any(|hierarchy| hierarchy.version == Version::V2) {
         return Ok(());
     }

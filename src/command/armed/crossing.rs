@@ -14,13 +14,13 @@ const LEAST: Duration = Duration::from_secs(60);
 
 /// What there is at one look, and its limit: of the job, or of the step. Of a share of time, both are in hundredths of a percent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Level {
+pub struct UseLevel {
     /// Of memory: without page cache that the kernel can take back at once.
     pub used: u64,
     pub limit: u64,
 }
 
-impl Level {
+impl UseLevel {
     /// So many hundredths of a percent.
     pub fn of_time(hundredths: u64) -> Self {
         Self { used: hundredths, limit: 10_000 }
@@ -32,6 +32,17 @@ impl Level {
     }
 }
 
+/// A look at a step.
+#[derive(Debug)]
+pub struct StepLook {
+    /// The levels with a limit.
+    pub levels: Vec<UseLevel>,
+    /// Whether the kernel tells when to look again.
+    pub is_told: bool,
+    /// If not, when that is.
+    pub pause: Duration,
+}
+
 /// Whether a step is above the share, and when it was last said.
 #[derive(Debug, Clone, Default)]
 pub struct Crossing {
@@ -41,7 +52,7 @@ pub struct Crossing {
 
 impl Crossing {
     /// The level that has just crossed the share, if that is to be said. Where two have, the one with less left.
-    pub fn look(&mut self, levels: &[Level], share: Percent, now: Instant) -> Option<Level> {
+    pub fn look(&mut self, levels: &[UseLevel], share: Percent, now: Instant) -> Option<UseLevel> {
         let crossed = levels.iter().copied().filter(|level| level.left(share) == 0);
         let Some(highest) = crossed.min_by_key(|level| level.limit.saturating_sub(level.used)) else {
             let below = enough_below(share);
@@ -71,8 +82,8 @@ mod tests {
 
     const SHARE: Percent = Percent::from_hundredths(9_000);
 
-    fn at(used: u64) -> [Level; 1] {
-        [Level { used, limit: 1000 }]
+    fn at(used: u64) -> [UseLevel; 1] {
+        [UseLevel { used, limit: 1000 }]
     }
 
     /// The seconds at which it is said, if memory is so at each.
@@ -103,14 +114,14 @@ mod tests {
 
     #[test]
     fn the_level_that_is_nearest_to_its_limit_is_named() {
-        let (job, step) = (Level { used: 950, limit: 1000 }, Level { used: 99, limit: 100 });
+        let (job, step) = (UseLevel { used: 950, limit: 1000 }, UseLevel { used: 99, limit: 100 });
         assert_eq!(Crossing::default().look(&[job, step], SHARE, Instant::now()), Some(step));
         assert_eq!(Crossing::default().look(&[], SHARE, Instant::now()), None);
         // A step far below its own limit is above as long as its job is.
         let mut crossing = Crossing::default();
-        let (low, now) = (Level { used: 9, limit: 100 }, Instant::now());
+        let (low, now) = (UseLevel { used: 9, limit: 100 }, Instant::now());
         assert_eq!(crossing.look(&[job, low], SHARE, now), Some(job));
-        assert_eq!(crossing.look(&[low, Level { used: 860, ..job }], SHARE, now), None);
+        assert_eq!(crossing.look(&[low, UseLevel { used: 860, ..job }], SHARE, now), None);
         assert_eq!(crossing.look(&[low, job], SHARE, now + LEAST), None);
     }
 
@@ -119,8 +130,9 @@ mod tests {
         let below = |share| enough_below(Percent::from_hundredths(share)).of(10_000);
         assert_eq!([9_000, 1_000, 500, 100].map(below), [8_500, 500, 250, 50]);
         let (mut crossing, begin, share) = (Crossing::default(), Instant::now(), Percent::from_hundredths(500));
-        let mut look =
-            |second, used| crossing.look(&[Level::of_time(used)], share, begin + Duration::from_secs(second)).is_some();
+        let mut look = |second, used| {
+            crossing.look(&[UseLevel::of_time(used)], share, begin + Duration::from_secs(second)).is_some()
+        };
         assert_eq!(
             [look(0, 600), look(100, 300), look(200, 600), look(300, 0), look(400, 500)],
             [true, false, false, false, true]

@@ -13,10 +13,9 @@ use jobfence::fence::living::LivingStep;
 use jobfence::sys::dir::Dir;
 use nix::fcntl::OFlag;
 
-use super::crossing::Level;
+use super::crossing::{StepLook, UseLevel};
 use super::directories::Directories;
 use super::pace;
-use super::source::Look;
 
 /// The directories of a step that limit its memory.
 #[derive(Debug)]
@@ -40,7 +39,7 @@ impl StepMemory {
     }
 
     /// Looks once; with `may_be_told` the kernel is asked to tell. `None`: the step has ended.
-    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Option<Look> {
+    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Option<StepLook> {
         let version = self.directories.version;
         let (mut levels, mut limited, mut is_below) = (Vec::new(), Vec::new(), true);
         for dir in self.directories.open()? {
@@ -49,14 +48,14 @@ impl StepMemory {
             is_below &= used < share.of(limit);
             // The rest of the file is read only if the amount could matter.
             let cached = if used < share.of(limit) / 2 { 0 } else { cached(&dir, version) };
-            levels.push(Level { used: used.saturating_sub(cached), limit });
+            levels.push(UseLevel { used: used.saturating_sub(cached), limit });
             limited.push((dir, limit));
         }
         // Without a limit there is no threshold, and one may be set later.
         let may_be_told = version == Version::V1 && is_below && may_be_told && !limited.is_empty();
         let is_told = may_be_told && self.ask(share, &limited);
         let pause = pace::of_memory(&levels, share);
-        Some(Look { levels, is_told, pause })
+        Some(StepLook { levels, is_told, pause })
     }
 
     /// Has the kernel tell when the share is crossed. It may have been crossed meanwhile: then nothing tells of it.

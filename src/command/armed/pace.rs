@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use jobfence::config::Percent;
 
-use super::crossing::Level;
+use super::crossing::UseLevel;
 
 /// The shortest time between two looks at a step's memory.
 pub const SHORTEST: Duration = Duration::from_millis(100);
@@ -24,25 +24,25 @@ const GROWTH: u64 = 4 << 30;
 pub const MINUTE: Duration = Duration::from_secs(60);
 
 /// Whether each level is below half of its share.
-fn is_far(levels: &[Level], share: Percent) -> bool {
+fn is_far(levels: &[UseLevel], share: Percent) -> bool {
     levels.iter().all(|level| level.used < share.of(level.limit) / 2)
 }
 
 /// How long a step's memory need not be looked at.
-pub fn of_memory(levels: &[Level], share: Percent) -> Duration {
+pub fn of_memory(levels: &[UseLevel], share: Percent) -> Duration {
     let Some(left) = levels.iter().map(|level| level.left(share)).min() else { return LONGEST };
     let reached = Duration::from_millis(left.saturating_mul(1000) / GROWTH);
     if is_far(levels, share) { LONGEST } else { reached.clamp(SHORTEST, LONGEST) }
 }
 
 /// How long its processes need not be counted. Who starts them faster than that is at the limit before any word.
-pub fn of_processes(levels: &[Level], share: Percent) -> Duration {
+pub fn of_processes(levels: &[UseLevel], share: Percent) -> Duration {
     if is_far(levels, share) { FEW_PROCESSES } else { COARSE }
 }
 
 /// How long its throttling need not be read: in a second, a minute's share grows by a sixtieth at most. The levels are in hundredths of a
 /// percent.
-pub fn of_throttling(levels: &[Level], share: Percent) -> Duration {
+pub fn of_throttling(levels: &[UseLevel], share: Percent) -> Duration {
     let left = levels.iter().map(|level| level.left(share)).min().unwrap_or_else(|| share.of(10_000));
     (MINUTE * u32::try_from(left).unwrap_or(u32::MAX).min(10_000) / 10_000).max(COARSE)
 }
@@ -60,13 +60,13 @@ mod tests {
 
     const SHARE: Percent = Percent::from_hundredths(9_000);
 
-    fn at(used: u64) -> [Level; 1] {
-        [Level { used, limit: 1000 }]
+    fn at(used: u64) -> [UseLevel; 1] {
+        [UseLevel { used, limit: 1000 }]
     }
 
     #[test]
     fn who_is_near_is_looked_at_more_often() {
-        let gib = |used: u64, limit: u64| of_memory(&[Level { used: used << 30, limit: limit << 30 }], SHARE);
+        let gib = |used: u64, limit: u64| of_memory(&[UseLevel { used: used << 30, limit: limit << 30 }], SHARE);
         assert_eq!([gib(0, 1), gib(89, 200), gib(180, 200), gib(200, 200)], [LONGEST, LONGEST, SHORTEST, SHORTEST]);
         assert_eq!(gib(178, 200), Duration::from_millis(500));
         let far = (of_memory(&[], SHARE), of_memory(&at(450), SHARE), of_memory(&at(449), SHARE));
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn no_share_of_a_minute_is_reached_before_it_is_read() {
-        let of = |used, share| of_throttling(&[Level { used, limit: 10_000 }], Percent::from_hundredths(share));
+        let of = |used, share| of_throttling(&[UseLevel { used, limit: 10_000 }], Percent::from_hundredths(share));
         assert_eq!(
             [of(0, 2_000), of(1_000, 2_000), of(1_990, 2_000), of(9_000, 2_000)].map(|at| at.as_secs()),
             [12, 6, 1, 1]

@@ -11,10 +11,9 @@ use jobfence::config::{Percent, Watched};
 use jobfence::fence::living::LivingStep;
 use jobfence::sys::dir::Dir;
 
-use super::crossing::Level;
+use super::crossing::{StepLook, UseLevel};
 use super::directories::Directories;
 use super::pace::COARSE;
-use super::source::Look;
 use super::stall::{self, Waits};
 
 const WINDOW: Duration = Duration::from_secs(2);
@@ -45,16 +44,16 @@ impl StepPressure {
     }
 
     /// Looks once; with `may_be_told` the kernel is asked to tell. `None`: the step has ended.
-    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Option<Look> {
+    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Option<StepLook> {
         let dir = self.open()?;
         if self.trigger.is_none() && may_be_told {
             // Half of the share of two seconds.
             let waited = Duration::from_micros(share.of(1_000_000));
             self.trigger = stall::trigger(&dir, self.of, Waits::Some, (waited, WINDOW));
         }
-        let levels: Vec<Level> = some_avg10(&dir, self.of).map(Level::of_time).into_iter().collect();
+        let levels: Vec<UseLevel> = some_avg10(&dir, self.of).map(UseLevel::of_time).into_iter().collect();
         let is_calm = levels.iter().all(|level| level.used < share.of(level.limit) / 2);
-        Some(Look { is_told: self.trigger.is_some() && is_calm, levels, pause: COARSE })
+        Some(StepLook { is_told: self.trigger.is_some() && is_calm, levels, pause: COARSE })
     }
 
     /// The step's own directory: its processes are those that wait.

@@ -7,10 +7,9 @@ use jobfence::config::Percent;
 use jobfence::fence::living::LivingStep;
 use jobfence::sys::dir::Dir;
 
-use super::crossing::Level;
+use super::crossing::{StepLook, UseLevel};
 use super::directories::Directories;
 use super::pace;
-use super::source::Look;
 
 /// The directories of a step that limit its processes.
 #[derive(Debug)]
@@ -25,15 +24,15 @@ impl StepProcesses {
     }
 
     /// Looks once. `None`: the step has ended.
-    pub fn look(&self, share: Percent) -> Option<Look> {
-        let levels: Vec<Level> = self.directories.open()?.iter().filter_map(level).collect();
+    pub fn look(&self, share: Percent) -> Option<StepLook> {
+        let levels: Vec<UseLevel> = self.directories.open()?.iter().filter_map(level).collect();
         let pause = pace::of_processes(&levels, share);
-        Some(Look { levels, is_told: false, pause })
+        Some(StepLook { levels, is_told: false, pause })
     }
 }
 
 /// `None`: there is no limit here.
-fn level(dir: &Dir) -> Option<Level> {
+fn level(dir: &Dir) -> Option<UseLevel> {
     let limit = processes(dir).ok().flatten()?;
-    Some(Level { used: dir.read_value("pids.current").ok()?.trim().parse().ok()?, limit })
+    Some(UseLevel { used: dir.read_value("pids.current").ok()?.trim().parse().ok()?, limit })
 }

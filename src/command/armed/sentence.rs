@@ -2,15 +2,15 @@
 //! What the user of a step reads, with the figures of that moment, and what the log says.
 
 use jobfence::bytes::mebibytes;
-use jobfence::config::{Condition, Percent, Watched};
+use jobfence::config::{Percent, ToldAt, Watched};
 use nix::sys::signal::Signal;
 
-use super::crossing::Level;
+use super::crossing::UseLevel;
 use crate::table::printable;
 
 /// For the user. `name` is the step's.
-pub fn sentence(name: &str, node: &str, level: Level, condition: Condition, signal: Option<Signal>) -> String {
-    let Level { used, limit } = level;
+pub fn sentence(name: &str, node: &str, level: UseLevel, condition: ToldAt, signal: Option<Signal>) -> String {
+    let UseLevel { used, limit } = level;
     let (node, share) = (printable(node), condition.share);
     let time = || Percent::from_hundredths(used.try_into().unwrap_or(u32::MAX));
     let waited =
@@ -55,7 +55,7 @@ mod tests {
 
     fn said(text: &str, (used, limit): (u64, u64), signal: Option<Signal>) -> String {
         let condition = SignalAt::parse(text).unwrap().conditions().next().unwrap();
-        sentence("job 7 step 0", "n1", Level { used, limit }, condition, signal)
+        sentence("job 7 step 0", "n1", UseLevel { used, limit }, condition, signal)
     }
 
     #[test]

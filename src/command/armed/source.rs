@@ -3,40 +3,28 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use jobfence::config::{Percent, Watched};
 use jobfence::fence::living::LivingStep;
 use nix::poll::PollFlags;
 
-use super::crossing::Level;
+use super::crossing::StepLook;
 use super::directories::Directories;
 use super::memory::StepMemory;
 use super::pressure::{StepPressure, waited_for};
 use super::processes::StepProcesses;
 use super::throttling::StepThrottling;
 
-/// A look at a step.
-#[derive(Debug)]
-pub struct Look {
-    /// The levels with a limit.
-    pub levels: Vec<Level>,
-    /// Whether the kernel tells when to look again.
-    pub is_told: bool,
-    /// If not, when that is.
-    pub pause: Duration,
-}
-
 /// What is watched of one step.
 #[derive(Debug)]
-pub enum Source {
+pub enum WatchedUse {
     Memory(StepMemory),
     Processes(StepProcesses),
     Throttling(StepThrottling),
     Pressure(StepPressure),
 }
 
-impl Source {
+impl WatchedUse {
     /// `None`: it cannot be seen here.
     pub fn of_step(step: &LivingStep<'_>, watched: Watched) -> Option<Self> {
         if let Some(of) = waited_for(watched) {
@@ -55,7 +43,7 @@ impl Source {
     }
 
     /// Looks once; with `may_be_told` the kernel is asked to tell. `None`: the step has ended.
-    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Option<Look> {
+    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Option<StepLook> {
         match self {
             Self::Memory(memory) => memory.look(share, may_be_told),
             Self::Processes(processes) => processes.look(share),

@@ -3,14 +3,14 @@
 
 use std::time::Instant;
 
-use jobfence::config::Condition;
+use jobfence::config::ToldAt;
 use jobfence::fence::living::LivingStep;
 use nix::sys::signal::Signal;
 
-use super::crossing::{Crossing, Level};
+use super::crossing::{Crossing, StepLook, UseLevel};
 use super::pace;
 use super::sentence::sentence;
-use super::source::{Look, Source};
+use super::source::WatchedUse;
 use super::word::Announcement;
 use crate::table::printable;
 
@@ -24,8 +24,8 @@ pub struct ArmedStep {
     pub uid: u32,
     /// Whether its fence is one of `jobfence open`: its scheduler has no batch step beside it.
     is_opened: bool,
-    pub condition: Condition,
-    pub source: Source,
+    pub condition: ToldAt,
+    pub source: WatchedUse,
     crossing: Crossing,
     /// When to look at it. `None`: when the kernel tells.
     pub next: Option<Instant>,
@@ -35,14 +35,14 @@ pub struct ArmedStep {
 
 impl ArmedStep {
     /// `None`: it is not to be told, or this kernel does not count that.
-    pub fn of_living(step: &LivingStep<'_>, condition: Condition) -> Option<Self> {
+    pub fn of_living(step: &LivingStep<'_>, condition: ToldAt) -> Option<Self> {
         Some(Self {
             job: step.job.clone(),
             step: step.step.clone(),
             uid: step.uid.filter(|uid| *uid != 0)?,
             is_opened: step.record.as_ref().is_some_and(|record| record.shared.is_some()),
             condition,
-            source: Source::of_step(step, condition.watched)?,
+            source: WatchedUse::of_step(step, condition.watched)?,
             crossing: Crossing::default(),
             next: Some(Instant::now()),
             looked: None,
@@ -50,13 +50,13 @@ impl ArmedStep {
     }
 
     /// It was found again. The site may have changed what holds for it, and its limits may have changed, too.
-    pub fn take_over(&mut self, condition: Condition) {
+    pub fn take_over(&mut self, condition: ToldAt) {
         self.condition = condition;
         self.next = Some(self.next.map_or_else(Instant::now, |next| next.min(Instant::now())));
     }
 
     /// What follows from a look. `is_heard`: whether its user would be told; `begin`: from when whole seconds are counted.
-    pub fn follow(&mut self, look: &Look, is_heard: bool, begin: Instant) -> Option<Level> {
+    pub fn follow(&mut self, look: &StepLook, is_heard: bool, begin: Instant) -> Option<UseLevel> {
         let now = Instant::now();
         self.looked = Some(now);
         let is_coarse = self.source.is_coarse();
@@ -86,7 +86,7 @@ impl ArmedStep {
         format!("job {} step {}", printable(&self.job), printable(&self.step))
     }
 
-    pub fn word(&self, level: Level) -> Announcement {
+    pub fn word(&self, level: UseLevel) -> Announcement {
         let node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
         let signal = self.signals();
         let (directory, inode) = self.source.directory().cloned().unwrap_or_default();

@@ -14,10 +14,9 @@ use jobfence::config::Percent;
 use jobfence::fence::living::LivingStep;
 use jobfence::sys::dir::Dir;
 
-use super::crossing::Level;
+use super::crossing::{StepLook, UseLevel};
 use super::directories::Directories;
 use super::pace::{self, MINUTE};
-use super::source::Look;
 use super::stall::{self, Waits};
 
 /// The kernel tells when so much of the window is lost: a step that loses less is not held back.
@@ -45,7 +44,7 @@ impl StepThrottling {
     }
 
     /// Looks once; with `may_be_told` the kernel is asked to tell. `None`: the step has ended.
-    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Option<Look> {
+    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Option<StepLook> {
         let dirs = self.directories.open()?;
         if self.triggers.is_empty() && may_be_told {
             let trigger = |dir: &Dir| stall::trigger(dir, "cpu", Waits::All, (WAITED, WINDOW));
@@ -60,10 +59,10 @@ impl StepThrottling {
             let Some(throttled) = throttled(dir) else { continue };
             let share = minute.look(now, throttled, Duration::from_micros(quota.period_us));
             was_throttled |= share > 0;
-            levels.push(Level::of_time(share));
+            levels.push(UseLevel::of_time(share));
         }
         let pause = pace::of_throttling(&levels, share);
-        Some(Look { levels, is_told: !self.triggers.is_empty() && !was_throttled, pause })
+        Some(StepLook { levels, is_told: !self.triggers.is_empty() && !was_throttled, pause })
     }
 
     /// What the kernel tells by.

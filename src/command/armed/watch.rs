@@ -12,8 +12,7 @@ use jobfence::host::Host;
 use jobfence::schedulers::ALL;
 use nix::poll::PollFlags;
 
-use super::crossing::Level;
-use super::descriptors;
+use super::crossing::UseLevel;
 use super::pace::SHORTEST;
 use super::sentence::in_short;
 use super::speakers::Speakers;
@@ -40,7 +39,7 @@ const EXTERN: &str = "extern";
 /// All conditions of all steps with `SignalAt`.
 pub struct ArmedWatch {
     /// By the path and the number of their directories, and their place in the value.
-    steps: BTreeMap<Key, ArmedStep>,
+    steps: BTreeMap<ArmedKey, ArmedStep>,
     /// When to look for new ones.
     searches: Vec<Instant>,
     /// When that was done last.
@@ -53,7 +52,7 @@ pub struct ArmedWatch {
     most_told: Option<usize>,
 }
 
-type Key = (PathBuf, u64, usize);
+type ArmedKey = (PathBuf, u64, usize);
 
 impl Default for ArmedWatch {
     fn default() -> Self {
@@ -130,17 +129,17 @@ impl ArmedWatch {
             return;
         }
         let with_tasks = self.jobs_with_tasks();
-        let most_told = *self.most_told.get_or_insert_with(descriptors::most);
-        let mut told: usize = self.steps.values().map(|step| step.source.events().len()).sum();
+        let most_told = *self.most_told.get_or_insert_with(super::descriptors::most);
+        let mut descriptors: usize = self.steps.values().map(|step| step.source.events().len()).sum();
         for key in &due {
             let Some(step) = self.steps.get_mut(key) else { continue };
             let before = step.source.events().len();
-            let Some(look) = step.source.look(step.condition.share, before > 0 || told < most_told) else {
+            let Some(look) = step.source.look(step.condition.share, before > 0 || descriptors < most_told) else {
                 self.steps.remove(key);
-                told -= before;
+                descriptors -= before;
                 continue;
             };
-            told = (told + step.source.events().len()).saturating_sub(before);
+            descriptors = (descriptors + step.source.events().len()).saturating_sub(before);
             // A batch script whose steps are told reads it only if it gets the signal.
             let is_told_by_others = step.is_of_shell() && with_tasks.contains(&(step.job.clone(), step.uid));
             if let Some(level) = step.follow(&look, !is_told_by_others || step.signals().is_some(), self.begin) {
@@ -190,7 +189,7 @@ impl ArmedWatch {
         }
     }
 
-    fn speak(speakers: &mut Speakers, step: &ArmedStep, level: Level) {
+    fn speak(speakers: &mut Speakers, step: &ArmedStep, level: UseLevel) {
         let (word, name) = (step.word(level), step.name());
         let signal = word.signal.map_or_else(String::new, |signal| format!("; it gets {signal}"));
         let what = in_short(step.condition.watched);
