@@ -24,13 +24,14 @@ mod throttling;
 mod watch;
 mod word;
 
-use jobfence::cgroup::layout::{Layout, Version};
 use jobfence::config::{SignalAt, ToldAt};
+use jobfence::host::Host;
 
 pub use watch::ArmedWatch;
 
-/// The conditions of a value that this node cannot see.
-pub fn unseen(signal_at: &SignalAt, layout: &Layout) -> Vec<ToldAt> {
-    let has_pressure = layout.hierarchies.iter().any(|hierarchy| hierarchy.version == Version::V2);
-    signal_at.conditions().filter(|condition| condition.watched.is_pressure() && !has_pressure).collect()
+/// The conditions of a value that this node cannot see, and why.
+pub fn unseen(signal_at: &SignalAt, host: &Host) -> Option<(Vec<ToldAt>, &'static str)> {
+    let unseen: Vec<_> = signal_at.conditions().filter(|condition| condition.watched.is_pressure()).collect();
+    let why = host.layout.no_pressure(&host.proc).filter(|_| !unseen.is_empty())?;
+    Some((unseen, why))
 }

@@ -75,8 +75,8 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     if config.signal_at.is_some() {
         println!("told       by {}: needs jobfence.service", words::setting("SignalAt", &resolved));
     }
-    for condition in config.signal_at.iter().flat_map(|signal_at| armed::unseen(signal_at, &host.layout)) {
-        println!("told       not of {condition}: cgroup v1 has no pressure");
+    if let Some((unseen, why)) = config.signal_at.as_ref().and_then(|signal_at| armed::unseen(signal_at, &host)) {
+        unseen.iter().for_each(|condition| println!("told       not of {condition}: {why}"));
     }
     let slurm = Slurm::read(loaded.file.as_deref());
     if config.constrain_cores && slurm.is_none() && options.cores.is_none() && left.is_none() {

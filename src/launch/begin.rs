@@ -3,7 +3,6 @@
 
 use std::time::Instant;
 
-use crate::cgroup::layout::Version;
 use crate::cgroup::membership::Membership;
 use crate::config::{Config, Delegation, Loaded, Mode, Resolved};
 use crate::error::{Error, Result};
@@ -151,13 +150,11 @@ fn refuse_delegation(
 }
 
 /// Refuses a step whose user waits for a word that this kernel never has. What the site has for all jobs refuses none: `check` says it.
-fn refuse_pressure(host: &Host, config: &Config, requests: &UserRequests) -> Result<(), NotFenced> {
+pub fn refuse_pressure(host: &Host, config: &Config, requests: &UserRequests) -> Result<(), NotFenced> {
     let asked = requests.signal_at().flatten().filter(|_| config.mode == Mode::Enforce);
     let is_asked = asked.is_some_and(|asked| asked.conditions().any(|condition| condition.watched.is_pressure()));
-    if !is_asked || host.layout.hierarchies.iter().any(|hierarchy| hierarchy.version == Version::V2) {
-        return Ok(());
-    }
-    Err(NotFenced::Asked(Error::new("--signal-at=pressure: cgroup v1 has no pressure")))
+    let obstacle = host.layout.no_pressure(&host.proc).filter(|_| is_asked);
+    obstacle.map_or(Ok(()), |why| Err(NotFenced::Asked(Error::new(format!("--signal-at=pressure: {why}")))))
 }
 
 /// Refuses a step that should have an IPC namespace of its own where jobfence does not start its processes.

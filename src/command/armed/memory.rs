@@ -8,13 +8,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::limits::{memory_files, memory_in_use, memory_limit};
-use jobfence::config::Percent;
+use jobfence::config::{Percent, Watched};
 use jobfence::fence::living::LivingStep;
 use jobfence::sys::dir::Dir;
 use nix::fcntl::OFlag;
 
 use super::crossing::{StepLook, UseLevel};
-use super::directories::Directories;
+use super::directories::{Directories, Unseen};
 use super::pace;
 
 /// The directories of a step that limit its memory.
@@ -28,18 +28,19 @@ pub struct StepMemory {
 #[derive(Debug)]
 struct Notice {
     event: OwnedFd,
-    /// The limits for which it does.
+    /// The limits for which it does, and of which share.
     limits: Vec<u64>,
+    share: Percent,
 }
 
 impl StepMemory {
     /// `None`: its memory is not in any hierarchy that can be seen.
     pub fn of_step(step: &LivingStep<'_>) -> Option<Self> {
-        Some(Self { directories: Directories::with_controller(step, "memory")?, notice: None })
+        Some(Self { directories: Directories::with_watched(step, Watched::Memory)?, notice: None })
     }
 
-    /// Looks once; with `may_be_told` the kernel is asked to tell. `None`: the step has ended.
-    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Option<StepLook> {
+    /// Looks once; with `may_be_told` the kernel is asked to tell.
+    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Result<StepLook, Unseen> {
         let version = self.directories.version;
         let (mut levels, mut limited, mut is_below) = (Vec::new(), Vec::new(), true);
         for dir in self.directories.open()? {
@@ -55,20 +56,20 @@ impl StepMemory {
         let may_be_told = version == Version::V1 && is_below && may_be_told && !limited.is_empty();
         let is_told = may_be_told && self.ask(share, &limited);
         let pause = pace::of_memory(&levels, share);
-        Some(StepLook { levels, is_told, pause })
+        Ok(StepLook { levels, is_told, pause })
     }
 
     /// Has the kernel tell when the share is crossed. It may have been crossed meanwhile: then nothing tells of it.
     fn ask(&mut self, share: Percent, limited: &[(Dir, u64)]) -> bool {
         let limits: Vec<u64> = limited.iter().map(|(_, limit)| *limit).collect();
-        if self.notice.as_ref().is_none_or(|notice| notice.limits != limits) {
+        if self.notice.as_ref().is_none_or(|notice| (&notice.limits, notice.share) != (&limits, share)) {
             // Closing the earlier one takes its thresholds back.
             self.notice = None;
             let Some(event) = new_event() else { return false };
             if !limited.iter().all(|(dir, limit)| threshold(dir, &event, share.of(*limit))) {
                 return false;
             }
-            self.notice = Some(Notice { event, limits });
+            self.notice = Some(Notice { event, limits, share });
         }
         let version = self.directories.version;
         limited.iter().all(|(dir, limit)| memory_in_use(dir, version).is_some_and(|used| used < share.of(*limit)))

@@ -5,25 +5,32 @@
 //! was as much waiting in some two seconds. The kernel tells of half of that, and until then nothing is looked at.
 
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jobfence::config::{Percent, Watched};
 use jobfence::fence::living::LivingStep;
 use jobfence::sys::dir::Dir;
 
 use super::crossing::{StepLook, UseLevel};
-use super::directories::Directories;
+use super::directories::{Directories, Unseen};
 use super::pace::COARSE;
 use super::stall::{self, Waits};
 
 const WINDOW: Duration = Duration::from_secs(2);
+
+/// So long after the kernel has told, its figure has moved twice, and has been read since: what waits in one burst is in it by then.
+const SETTLED: Duration = Duration::from_secs(6);
 
 /// The directory of a step, and what it waits for.
 #[derive(Debug)]
 pub struct StepPressure {
     pub directories: Directories,
     of: &'static str,
-    trigger: Option<OwnedFd>,
+    pub trigger: Option<OwnedFd>,
+    /// The share of which it tells.
+    told_of: Percent,
+    /// When it told, or was asked to.
+    told: Instant,
 }
 
 /// The first part of the file's name.
@@ -39,32 +46,42 @@ pub fn waited_for(watched: Watched) -> Option<&'static str> {
 impl StepPressure {
     /// `None`: this kernel does not measure it.
     pub fn of_step(step: &LivingStep<'_>, of: &'static str) -> Option<Self> {
-        let this = Self { directories: Directories::with_pressure(step)?, of, trigger: None };
-        some_avg10(&this.open()?, of).is_some().then_some(this)
+        let (directories, told_of) = (Directories::with_pressure(step)?, Percent::from_hundredths(0));
+        some_avg10(&directories.open_step().ok()?, of)?;
+        Some(Self { directories, of, trigger: None, told_of, told: Instant::now() })
     }
 
-    /// Looks once; with `may_be_told` the kernel is asked to tell. `None`: the step has ended.
-    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Option<StepLook> {
-        let dir = self.open()?;
+    /// Looks once; with `may_be_told` the kernel is asked to tell.
+    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Result<StepLook, Unseen> {
+        // Its own processes are those that wait.
+        let dir = self.directories.open_step()?;
         if self.trigger.is_none() && may_be_told {
             // Half of the share of two seconds.
             let waited = Duration::from_micros(share.of(1_000_000));
             self.trigger = stall::trigger(&dir, self.of, Waits::Some, (waited, WINDOW));
+            self.hear();
+            self.told_of = share;
         }
         let levels: Vec<UseLevel> = some_avg10(&dir, self.of).map(UseLevel::of_time).into_iter().collect();
-        let is_calm = levels.iter().all(|level| level.used < share.of(level.limit) / 2);
-        Some(StepLook { is_told: self.trigger.is_some() && is_calm, levels, pause: COARSE })
+        let is_calm =
+            is_settled(self.told.elapsed()) && levels.iter().all(|level| level.used < share.of(level.limit) / 2);
+        Ok(StepLook { is_told: self.trigger.is_some() && is_calm, levels, pause: COARSE })
     }
 
-    /// The step's own directory: its processes are those that wait.
-    fn open(&self) -> Option<Dir> {
-        self.directories.open()?.pop()
+    /// The kernel has told.
+    pub fn hear(&mut self) {
+        self.told = Instant::now();
     }
 
-    /// What the kernel tells by.
-    pub fn trigger(&self) -> Option<&OwnedFd> {
-        self.trigger.as_ref()
+    /// What tells of another share than this one.
+    pub fn take_other(&mut self, share: Percent) -> Option<OwnedFd> {
+        self.trigger.take_if(|_| self.told_of != share)
     }
+}
+
+/// Whether the figure shows all that had happened when the kernel told.
+fn is_settled(since: Duration) -> bool {
+    since >= SETTLED
 }
 
 /// In hundredths of a percent.
@@ -103,6 +120,35 @@ mod tests {
     }
 
     proptest! {
+        /// A burst at any phase of the kernel's two seconds, of its windows, and of the looks: a look sees the share that the figure reaches.
+        #[test]
+        fn a_burst_is_seen_before_it_is_calm(
+            share in 100_u64..9_900, burst in 1_u64..4_000, figure in 1_u64..2_001, window in 1_u64..2_001, look in 1_u64..1_001
+        ) {
+            let (mut average, mut most, mut seen) = (0.0_f64, 0.0_f64, 0.0_f64);
+            let (mut before, mut begun, mut told, mut has_told) = (0, 0, None, false);
+            for now in 1..20_000_u64 {
+                let waited = now.min(burst);
+                if now % 2_000 == figure % 2_000 {
+                    let part = (waited - before) as f64 / 2_000.0 * 10_000.0;
+                    average += (1.0 - (-0.2_f64).exp()) * (part - average);
+                    (before, most) = (waited, most.max(average));
+                }
+                // Once in each window.
+                if !has_told && waited > begun && (waited - begun) * 10_000 >= share * 1_000 {
+                    (told, has_told) = (Some(now), true);
+                }
+                if now % 2_000 == window % 2_000 {
+                    (begun, has_told) = (waited, false);
+                }
+                let looks = told.is_some_and(|told| !is_settled(Duration::from_millis(now - told)));
+                if now % 1_000 == look % 1_000 && looks {
+                    seen = seen.max(average);
+                }
+            }
+            prop_assert!(most < share as f64 || seen >= share as f64, "{most} {seen} {told:?}");
+        }
+
         #[test]
         fn no_text_makes_it_panic(text in ".{0,60}", figure in "some avg10=.{0,20}") {
             let _ = (hundredths(&text), hundredths(&figure));

@@ -3,12 +3,12 @@
 //! nothing before.
 
 use jobfence::cgroup::limits::processes;
-use jobfence::config::Percent;
+use jobfence::config::{Percent, Watched};
 use jobfence::fence::living::LivingStep;
 use jobfence::sys::dir::Dir;
 
 use super::crossing::{StepLook, UseLevel};
-use super::directories::Directories;
+use super::directories::{Directories, Unseen};
 use super::pace;
 
 /// The directories of a step that limit its processes.
@@ -20,14 +20,14 @@ pub struct StepProcesses {
 impl StepProcesses {
     /// `None`: they are not counted in any hierarchy that can be seen.
     pub fn of_step(step: &LivingStep<'_>) -> Option<Self> {
-        Some(Self { directories: Directories::with_controller(step, "pids")? })
+        Some(Self { directories: Directories::with_watched(step, Watched::Processes)? })
     }
 
-    /// Looks once. `None`: the step has ended.
-    pub fn look(&self, share: Percent) -> Option<StepLook> {
+    /// Looks once.
+    pub fn look(&self, share: Percent) -> Result<StepLook, Unseen> {
         let levels: Vec<UseLevel> = self.directories.open()?.iter().filter_map(level).collect();
         let pause = pace::of_processes(&levels, share);
-        Some(StepLook { levels, is_told: false, pause })
+        Ok(StepLook { levels, is_told: false, pause })
     }
 }
 

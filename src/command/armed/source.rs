@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What one condition of a step watches: where it is read, and what the kernel tells of it.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use jobfence::config::{Percent, Watched};
@@ -9,7 +9,7 @@ use jobfence::fence::living::LivingStep;
 use nix::poll::PollFlags;
 
 use super::crossing::StepLook;
-use super::directories::Directories;
+use super::directories::{Directories, Unseen};
 use super::memory::StepMemory;
 use super::pressure::{StepPressure, waited_for};
 use super::processes::StepProcesses;
@@ -42,8 +42,8 @@ impl WatchedUse {
         !matches!(self, Self::Memory(_))
     }
 
-    /// Looks once; with `may_be_told` the kernel is asked to tell. `None`: the step has ended.
-    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Option<StepLook> {
+    /// Looks once; with `may_be_told` the kernel is asked to tell.
+    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Result<StepLook, Unseen> {
         match self {
             Self::Memory(memory) => memory.look(share, may_be_told),
             Self::Processes(processes) => processes.look(share),
@@ -67,20 +67,32 @@ impl WatchedUse {
     }
 
     /// What becomes ready when the kernel tells, and for what it is polled. A file of pressure can always be read.
-    pub fn events(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
+    pub fn event(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let of_waiting = |fd| (fd, PollFlags::POLLPRI);
         match self {
-            Self::Memory(memory) => memory.event().map(|fd| (fd, PollFlags::POLLIN)).into_iter().collect(),
-            Self::Processes(_) => Vec::new(),
-            Self::Throttling(throttling) => throttling.triggers().iter().map(AsFd::as_fd).map(of_waiting).collect(),
-            Self::Pressure(pressure) => pressure.trigger().map(AsFd::as_fd).map(of_waiting).into_iter().collect(),
+            Self::Memory(memory) => memory.event().map(|fd| (fd, PollFlags::POLLIN)),
+            Self::Processes(_) => None,
+            Self::Throttling(throttling) => throttling.trigger.as_ref().map(AsFd::as_fd).map(of_waiting),
+            Self::Pressure(pressure) => pressure.trigger.as_ref().map(AsFd::as_fd).map(of_waiting),
         }
     }
 
     /// Takes what the kernel has told. Of waiting, being polled has done that.
-    pub fn hear(&self) {
-        if let Self::Memory(memory) = self {
-            memory.hear();
+    pub fn hear(&mut self) {
+        match self {
+            Self::Memory(memory) => memory.hear(),
+            Self::Pressure(pressure) => pressure.hear(),
+            Self::Processes(_) | Self::Throttling(_) => {}
+        }
+    }
+
+    /// What tells that processes wait, unless it goes on with this share. To close it takes the kernel tens of milliseconds.
+    pub fn take_trigger(&mut self, goes_on: Option<Percent>) -> Option<OwnedFd> {
+        match (self, goes_on) {
+            (Self::Throttling(throttling), None) => throttling.trigger.take(),
+            (Self::Pressure(pressure), None) => pressure.trigger.take(),
+            (Self::Pressure(pressure), Some(share)) => pressure.take_other(share),
+            _ => None,
         }
     }
 }

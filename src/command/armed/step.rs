@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! One condition of one step: when to look, and what is said to whom.
 
-use std::time::Instant;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
-use jobfence::config::ToldAt;
+use jobfence::config::{ToldAt, Watched};
 use jobfence::fence::living::LivingStep;
 use nix::sys::signal::Signal;
 
@@ -49,10 +50,16 @@ impl ArmedStep {
         })
     }
 
-    /// It was found again. The site may have changed what holds for it, and its limits may have changed, too.
-    pub fn take_over(&mut self, condition: ToldAt) {
+    /// It was found again. The site may have changed what holds for it, and its limits may have changed, too. Returns what is to be closed.
+    pub fn take_over(&mut self, condition: ToldAt) -> Option<OwnedFd> {
         self.condition = condition;
         self.next = Some(self.next.map_or_else(Instant::now, |next| next.min(Instant::now())));
+        self.source.take_trigger(Some(condition.share))
+    }
+
+    /// It could not be looked at this time.
+    pub fn look_later(&mut self, begin: Instant) {
+        self.next = Some(pace::together(begin, Instant::now(), pace::COARSE));
     }
 
     /// What follows from a look. `is_heard`: whether its user would be told; `begin`: from when whole seconds are counted.
@@ -65,11 +72,20 @@ impl ArmedStep {
         is_heard.then(|| self.crossing.look(&look.levels, self.condition.share, now))?
     }
 
-    /// The kernel has told. It does so at each crossing in both directions, and a program can cross as often as it likes.
-    pub fn hear(&mut self, now: Instant) {
+    /// The kernel has told. It does so at each crossing in both directions, and a program can cross as often as it likes. `rested`: until
+    /// when other work has the time.
+    pub fn hear(&mut self, now: Instant, begin: Instant, rested: Instant) {
         self.source.hear();
-        let rest = if self.source.is_coarse() { pace::COARSE } else { pace::SHORTEST };
-        self.next = Some(self.looked.map_or(now, |looked| now.max(looked + rest)));
+        let next = match self.looked {
+            _ if self.source.is_coarse() => pace::together(begin, now, Duration::ZERO),
+            looked => looked.map_or(now, |looked| now.max(looked + pace::SHORTEST)),
+        };
+        self.next = Some(next.max(rested));
+    }
+
+    /// Whether its user reads of it by other steps, if its job has some with tasks.
+    pub fn is_told_by_others(&self) -> bool {
+        is_left_to_others(&self.step, self.condition.watched) && self.signals().is_none()
     }
 
     /// Which signal its processes get.
@@ -101,6 +117,11 @@ impl ArmedStep {
     }
 }
 
+/// Whether it is said of the steps with tasks, and not of the shell that started them: the limits are the job's. Pressure is each step's own.
+fn is_left_to_others(step: &str, watched: Watched) -> bool {
+    SHELLS.contains(&step) && !watched.is_pressure()
+}
+
 /// Whether a step's processes get the signal: under Slurm either the shell or the tasks.
 fn is_meant(step: &str, is_opened: bool, to_shell: bool) -> bool {
     is_opened || SHELLS.contains(&step) == to_shell
@@ -109,6 +130,12 @@ fn is_meant(step: &str, is_opened: bool, to_shell: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_script_itself_waits_for_is_said_to_it() {
+        assert!(is_left_to_others("batch", Watched::Memory) && is_left_to_others("interactive", Watched::Throttled));
+        assert!(!is_left_to_others("0", Watched::Memory) && !is_left_to_others("batch", Watched::IoPressure));
+    }
 
     #[test]
     fn a_shell_gets_the_signal_if_that_is_asked_for_and_tasks_otherwise() {

@@ -3,25 +3,26 @@
 //!
 //! On v2 the kernel tells when all processes of a directory wait for CPU time, which they do when they are throttled (the comment of
 //! kernel/sched/psi.c on `FULL`). So a step that is not throttled wakes nothing up. They also wait when others have the CPU; then there is
-//! one look. v1 has nothing like it; where v2 is mounted beside it, the step's directories there tell.
+//! one look. v1 has nothing like it; where v2 is mounted beside it, the step's directory there tells. Of a job that is throttled, each step
+//! waits, so the kernel tells by the step's own directory alone: whoever removes a directory waits for each file that tells of it.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use jobfence::cgroup::limits::cpu_quota;
-use jobfence::config::Percent;
+use jobfence::config::{Percent, Watched};
 use jobfence::fence::living::LivingStep;
 use jobfence::sys::dir::Dir;
 
 use super::crossing::{StepLook, UseLevel};
-use super::directories::Directories;
+use super::directories::{Directories, Unseen};
 use super::pace::{self, MINUTE};
 use super::stall::{self, Waits};
 
 /// The kernel tells when so much of the window is lost: a step that loses less is not held back.
-const WAITED: Duration = Duration::from_millis(100);
-const WINDOW: Duration = Duration::from_secs(10);
+const WAITED: Duration = Duration::from_millis(20);
+const WINDOW: Duration = Duration::from_secs(2);
 
 /// The directories of a step that may have a quota.
 #[derive(Debug)]
@@ -29,27 +30,26 @@ pub struct StepThrottling {
     pub directories: Directories,
     /// Of each directory.
     minutes: Vec<Minute>,
-    /// The directories of which the kernel tells.
+    /// Where the step's own tells.
     waiting: Option<Directories>,
-    /// What it tells by: of each of them, or none.
-    triggers: Vec<OwnedFd>,
+    /// What it tells by.
+    pub trigger: Option<OwnedFd>,
 }
 
 impl StepThrottling {
     /// `None`: its CPU time is not in any hierarchy that can be seen.
     pub fn of_step(step: &LivingStep<'_>) -> Option<Self> {
-        let directories = Directories::with_controller(step, "cpu")?;
+        let directories = Directories::with_watched(step, Watched::Throttled)?;
         let waiting = Directories::with_pressure(step);
-        Some(Self { directories, minutes: Vec::new(), waiting, triggers: Vec::new() })
+        Some(Self { directories, minutes: Vec::new(), waiting, trigger: None })
     }
 
-    /// Looks once; with `may_be_told` the kernel is asked to tell. `None`: the step has ended.
-    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Option<StepLook> {
+    /// Looks once; with `may_be_told` the kernel is asked to tell.
+    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Result<StepLook, Unseen> {
         let dirs = self.directories.open()?;
-        if self.triggers.is_empty() && may_be_told {
-            let trigger = |dir: &Dir| stall::trigger(dir, "cpu", Waits::All, (WAITED, WINDOW));
-            let waiting = self.waiting.as_ref().and_then(Directories::open).unwrap_or_default();
-            self.triggers = waiting.iter().map(trigger).collect::<Option<_>>().unwrap_or_default();
+        if self.trigger.is_none() && may_be_told {
+            let waiting = self.waiting.as_ref().and_then(|waiting| waiting.open_step().ok());
+            self.trigger = waiting.and_then(|dir| stall::trigger(&dir, "cpu", Waits::All, (WAITED, WINDOW)));
         }
         self.minutes.resize_with(dirs.len(), Minute::default);
         let now = Instant::now();
@@ -62,12 +62,7 @@ impl StepThrottling {
             levels.push(UseLevel::of_time(share));
         }
         let pause = pace::of_throttling(&levels, share);
-        Some(StepLook { levels, is_told: !self.triggers.is_empty() && !was_throttled, pause })
-    }
-
-    /// What the kernel tells by.
-    pub fn triggers(&self) -> &[OwnedFd] {
-        &self.triggers
+        Ok(StepLook { levels, is_told: self.trigger.is_some() && !was_throttled, pause })
     }
 }
 

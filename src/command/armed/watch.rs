@@ -2,22 +2,25 @@
 //! The steps of this node with `SignalAt`, between the other work of `jobfence hold`. Without such a step there is no wake-up.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use jobfence::config::{Config, Mode, SignalAt};
-use jobfence::fence::living::{Recorded, WantedSteps, find};
+use jobfence::config::{Config, Mode, SignalAt, ToldAt};
+use jobfence::fence::living::{LivingStep, Recorded, WantedSteps, find};
 use jobfence::host::Host;
 use jobfence::schedulers::ALL;
 use nix::poll::PollFlags;
 
 use super::crossing::UseLevel;
-use super::pace::SHORTEST;
+use super::descriptors::{self, Told};
+use super::directories::{Unseen, own_directory};
+use super::pace::{SHORTEST, together};
 use super::sentence::in_short;
 use super::speakers::Speakers;
 use super::step::ArmedStep;
 use crate::living::user_name;
+use crate::table::printable;
 
 /// When to look for new steps after one has begun: a scheduler may make its directories later.
 const SEARCHES: [Duration; 4] =
@@ -28,6 +31,9 @@ const BETWEEN: Duration = Duration::from_secs(1);
 
 /// After looks at many steps, so many times as long as they took is for other work.
 const REST: u32 = 4;
+
+/// In one turn, so long anything but memory is looked at, and so long files are closed. Between two turns memory is looked at.
+const TURN: Duration = Duration::from_millis(40);
 
 /// The most conditions that are watched, and the most of one user's steps, so that no user takes the place of others.
 const MOST: usize = 8000;
@@ -44,6 +50,15 @@ pub struct ArmedWatch {
     searches: Vec<Instant>,
     /// When that was done last.
     searched: Option<Instant>,
+    /// Those that cannot be seen here, of which the log has said so.
+    not_seen: BTreeSet<ArmedKey>,
+    /// What told of steps that have ended.
+    ended: Vec<OwnedFd>,
+    /// Until when there is other work than looks at memory, and at all else.
+    rested_of_memory: Instant,
+    rested: Instant,
+    /// From when on the kernel is heard again that told of anything but memory.
+    polled: Instant,
     /// The processes that speak now.
     speakers: Speakers,
     /// From when whole seconds are counted.
@@ -54,10 +69,18 @@ pub struct ArmedWatch {
 
 type ArmedKey = (PathBuf, u64, usize);
 
+/// Whether the kernel is heard of it. `polled`: from when on, of anything but memory.
+fn is_polled(step: &ArmedStep, now: Instant, polled: Instant) -> bool {
+    step.next.is_none() && step.source.event().is_some() && (now >= polled || !step.source.is_coarse())
+}
+
 impl Default for ArmedWatch {
     fn default() -> Self {
-        let (steps, searches, speakers) = Default::default();
-        Self { steps, searches, searched: None, speakers, begin: Instant::now(), most_told: None }
+        let (now, (steps, searches, not_seen, ended, speakers)) = (Instant::now(), Default::default());
+        let (begin, rested, rested_of_memory, polled) = (now, now, now, now);
+        let (searched, most_told) = (None, None);
+        Self { steps, searches, searched, not_seen, ended, rested_of_memory, rested, polled, speakers, begin, most_told }
+    }
     }
 }
 
@@ -81,25 +104,34 @@ impl ArmedWatch {
     /// The time until something is to be done. `None`: nothing is.
     pub fn wait(&self) -> Option<Duration> {
         let now = Instant::now();
-        let speaking = self.speakers.are_busy().then_some(SHORTEST);
-        let due = self.steps.values().filter_map(|step| step.next).chain(self.searches.iter().copied());
-        due.map(|due| due.saturating_duration_since(now)).chain(speaking).min()
+        let at_once = (self.speakers.are_busy() || !self.ended.is_empty()).then_some(SHORTEST);
+        let rested = |step: &ArmedStep| Some(step.next?.max(self.rested(step)));
+        // Until then they are not polled.
+        let polled = self.steps.values().any(|step| step.next.is_none() && step.source.is_coarse());
+        let polled = Some(self.polled).filter(|from| polled && *from > now);
+        let due = self.steps.values().filter_map(rested).chain(self.searches.iter().copied()).chain(polled);
+        due.map(|due| due.saturating_duration_since(now)).chain(at_once).min()
+    }
+
+    /// Until when there is other work.
+    fn rested(&self, step: &ArmedStep) -> Instant {
+        if step.source.is_coarse() { self.rested } else { self.rested_of_memory }
     }
 
     /// What becomes ready when the kernel tells of a step that is not looked at otherwise.
-    pub fn events(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
-        self.steps.values().filter(|step| step.next.is_none()).flat_map(|step| step.source.events())
+    pub fn events(&self, now: Instant) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+        self.steps.values().filter(move |step| is_polled(step, now, self.polled)).filter_map(|step| step.source.event())
     }
 
-    /// The kernel has told, by these of `events`.
-    pub fn hear(&mut self, ready: &[bool]) {
-        let now = Instant::now();
-        let mut ready = ready.iter();
-        for step in self.steps.values_mut().filter(|step| step.next.is_none()) {
-            let events = step.source.events().len();
-            let has_told = ready.by_ref().take(events).fold(false, |has_told, is_ready| has_told | is_ready);
-            if has_told {
-                step.hear(now);
+    /// The kernel has told, by these of the `events` of that moment. However many steps wait, they are one wake-up a second.
+    pub fn hear(&mut self, ready: &[bool], at: Instant) {
+        let (now, begin, polled) = (Instant::now(), self.begin, self.polled);
+        let all = self.steps.values_mut().filter(|step| is_polled(step, at, polled));
+        for (step, _) in all.zip(ready).filter(|(_, is_ready)| **is_ready) {
+            let is_coarse = step.source.is_coarse();
+            step.hear(now, begin, if is_coarse { self.rested } else { self.rested_of_memory });
+            if is_coarse {
+                self.polled = together(begin, now, Duration::ZERO);
             }
         }
     }
@@ -107,11 +139,17 @@ impl ArmedWatch {
     /// Does what is due.
     pub fn look(&mut self, config: &Config) {
         self.speakers.look();
-        if config.mode != Mode::Enforce {
-            self.steps.clear();
+        if config.mode == Mode::Enforce {
+            self.look_at_steps(config);
+        } else {
+            let all: Vec<_> = self.steps.keys().cloned().collect();
+            all.iter().for_each(|key| self.let_go(key));
             self.searches.clear();
-            return;
         }
+        self.close_some();
+    }
+
+    fn look_at_steps(&mut self, config: &Config) {
         let now = Instant::now();
         let is_due = |due: &Instant| *due <= now;
         if self.searches.iter().any(is_due) {
@@ -119,38 +157,67 @@ impl ArmedWatch {
             self.search(config);
             self.searched = Some(Instant::now());
         }
-        let due: Vec<_> = self
-            .steps
-            .iter()
-            .filter(|(_, step)| step.next.as_ref().is_some_and(is_due))
-            .map(|(key, _)| key.clone())
-            .collect();
-        if due.is_empty() {
+        let (memory, others) = (self.due(false), self.due(true));
+        if memory.is_empty() && others.is_empty() {
             return;
         }
-        let with_tasks = self.jobs_with_tasks();
-        let most_told = *self.most_told.get_or_insert_with(super::descriptors::most);
-        let mut descriptors: usize = self.steps.values().map(|step| step.source.events().len()).sum();
-        for key in &due {
-            let Some(step) = self.steps.get_mut(key) else { continue };
-            let before = step.source.events().len();
-            let Some(look) = step.source.look(step.condition.share, before > 0 || descriptors < most_told) else {
-                self.steps.remove(key);
-                descriptors -= before;
-                continue;
-            };
-            descriptors = (descriptors + step.source.events().len()).saturating_sub(before);
-            // A batch script whose steps are told reads it only if it gets the signal.
-            let is_told_by_others = step.is_of_shell() && with_tasks.contains(&(step.job.clone(), step.uid));
-            if let Some(level) = step.follow(&look, !is_told_by_others || step.signals().is_some(), self.begin) {
-                Self::speak(&mut self.speakers, step, level);
-            }
+        let (with_tasks, mut told) = (self.jobs_with_tasks(), Told::default());
+        for step in self.steps.values().filter(|step| step.source.event().is_some()) {
+            told.add(step.uid, step.source.is_coarse());
         }
-        let rested = Instant::now() + now.elapsed() * REST;
-        for key in &due {
-            if let Some(next) = self.steps.get_mut(key).and_then(|step| step.next.as_mut()) {
-                *next = rested.max(*next);
-            }
+        let begun = Instant::now();
+        memory.iter().for_each(|key| self.look_at(key, &mut told, &with_tasks));
+        self.rested_of_memory = Instant::now() + begun.elapsed() * REST;
+        // The rest of them is due at the next turn, and memory between.
+        let begun = Instant::now();
+        others.iter().take_while(|_| begun.elapsed() < TURN).for_each(|key| self.look_at(key, &mut told, &with_tasks));
+        if !others.is_empty() {
+            self.rested = Instant::now() + begun.elapsed() * REST;
+        }
+    }
+
+    /// The steps whose time it is, those first that have waited longest.
+    fn due(&self, is_coarse: bool) -> Vec<ArmedKey> {
+        let now = Instant::now();
+        let of_kind = self.steps.iter().filter(|(_, step)| step.source.is_coarse() == is_coarse);
+        let is_due = |step: &ArmedStep| step.next.filter(|next| (*next).max(self.rested(step)) <= now);
+        let mut due: Vec<_> = of_kind.filter_map(|(key, step)| Some((is_due(step)?, key))).collect();
+        due.sort();
+        due.into_iter().map(|(_, key)| key.clone()).collect()
+    }
+
+    fn look_at(&mut self, key: &ArmedKey, told: &mut Told, with_tasks: &BTreeSet<(String, u32)>) {
+        let most = *self.most_told.get_or_insert_with(descriptors::most);
+        let Some(step) = self.steps.get_mut(key) else { return };
+        let (is_told, of_waiting) = (step.source.event().is_some(), step.source.is_coarse());
+        let may_be_told = is_told || told.has_room(step.uid, of_waiting, most);
+        let look = match step.source.look(step.condition.share, may_be_told) {
+            Ok(look) => look,
+            Err(Unseen::ThisTime) => return step.look_later(self.begin),
+            Err(Unseen::Ended) => return self.let_go(key),
+        };
+        if !is_told && step.source.event().is_some() {
+            told.add(step.uid, of_waiting);
+        }
+        // A batch script whose steps are told reads it only if it gets the signal.
+        let is_heard = !step.is_told_by_others() || !with_tasks.contains(&(step.job.clone(), step.uid));
+        if let Some(level) = step.follow(&look, is_heard, self.begin) {
+            Self::speak(&mut self.speakers, step, level);
+        }
+    }
+
+    /// What tells of its waiting is closed later: there may be hundreds.
+    fn let_go(&mut self, key: &ArmedKey) {
+        self.ended.extend(self.steps.remove(key).and_then(|mut step| step.source.take_trigger(None)));
+    }
+
+    /// Closes what fits into a turn.
+    fn close_some(&mut self) {
+        let begun = Instant::now();
+        while begun.elapsed() < TURN
+            && let Some(ended) = self.ended.pop()
+        {
+            drop(ended);
         }
     }
 
@@ -170,22 +237,44 @@ impl ArmedWatch {
         for step in steps.iter().filter(|step| step.step != EXTERN) {
             let conditions = step.allocated().signal_at.iter().flat_map(SignalAt::conditions).collect::<Vec<_>>();
             for (at, condition) in conditions.into_iter().enumerate() {
-                let Some(armed) = ArmedStep::of_living(step, condition) else { continue };
-                let Some((path, inode)) = armed.source.directory().cloned() else { continue };
-                let (key, of_user) = ((path, inode, at), of_users.entry(armed.uid).or_default());
+                let Some(uid) = step.uid.filter(|uid| *uid != 0) else { continue };
+                let Some((path, inode)) = own_directory(step, condition.watched) else {
+                    let Some(place) = step.places.first() else { continue };
+                    let key = (place.step.clone(), 0, at);
+                    found.insert(key.clone());
+                    self.say_not_seen(step, condition, key);
+                    continue;
+                };
+                let (key, of_user) = ((path, inode, at), of_users.entry(uid).or_default());
                 found.insert(key.clone());
                 let known = self.steps.get_mut(&key);
                 if let Some(known) = known.filter(|known| known.condition.watched == condition.watched) {
-                    known.take_over(condition);
+                    self.ended.extend(known.take_over(condition));
                 } else if self.steps.len() < MOST && *of_user < MOST_OF_USER {
-                    *of_user += 1;
-                    self.steps.insert(key, armed);
+                    self.let_go(&key);
+                    if let Some(armed) = ArmedStep::of_living(step, condition) {
+                        *of_user += 1;
+                        self.steps.insert(key, armed);
+                    } else {
+                        self.say_not_seen(step, condition, key);
+                    }
                 }
             }
         }
         // The kernel does not tell of the end of a step whose job goes on.
         if unseen.is_empty() {
-            self.steps.retain(|key, _| found.contains(key));
+            let gone: Vec<_> = self.steps.keys().filter(|key| !found.contains(*key)).cloned().collect();
+            gone.iter().for_each(|key| self.let_go(key));
+            self.not_seen.retain(|key| found.contains(key));
+        }
+    }
+
+    /// Once, and not of a step that has ended meanwhile.
+    fn say_not_seen(&mut self, step: &LivingStep<'_>, condition: ToldAt, key: ArmedKey) {
+        let is_there = step.places.iter().all(|place| place.step.exists());
+        if is_there && self.not_seen.insert(key) {
+            let name = format!("job {} step {}", printable(&step.job), printable(&step.step));
+            log::warn!("{name}: its user is not told of {condition}, which this node does not measure");
         }
     }
 

@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use jobfence::cgroup::layout::Layout;
 use jobfence::config::{Config, Loaded, SignalAt, StoreUsage, StraysAction};
+use jobfence::host::Host;
 use jobfence::record::tracked;
 use jobfence::report::usage_log::UsageLog;
 
@@ -14,7 +14,7 @@ use crate::schedulers::slurm::store;
 use crate::{armed, login, strays};
 
 /// Prints it for each of these keys.
-pub fn say(rows: &mut Rows, loaded: &Loaded, layout: &Layout) {
+pub fn say(rows: &mut Rows, loaded: &Loaded, host: &Host) {
     let config = &loaded.config;
     let of = |key: &str, what: Option<String>| what.map(|what| format!("{key}: {what}"));
     let lines = [
@@ -24,7 +24,7 @@ pub fn say(rows: &mut Rows, loaded: &Loaded, layout: &Layout) {
         of("SampleInterval", no_series(config)),
         of("IdleAfter", not_seen(loaded, "IdleAfter", config.idle_after)),
         of("SignalAt", nobody_tells(loaded)),
-        of("SignalAt", no_pressure(loaded, layout, Path::new("/proc/pressure"))),
+        of("SignalAt", no_pressure(loaded, host)),
         of("GPUIdleAfter", not_seen(loaded, "GPUIdleAfter", config.gpu_idle_after)),
     ];
     for line in lines.into_iter().flatten() {
@@ -85,17 +85,13 @@ fn nobody_tells(loaded: &Loaded) -> Option<String> {
 }
 
 /// Why no job would be told that it waits.
-fn no_pressure(loaded: &Loaded, layout: &Layout, measured: &Path) -> Option<String> {
+fn no_pressure(loaded: &Loaded, host: &Host) -> Option<String> {
     let in_sections = loaded.sections().flat_map(|(_, settings)| settings);
     let of_sections = in_sections.filter(|setting| setting.key().name == "SignalAt");
     let of_sections = of_sections.filter_map(|setting| SignalAt::parse(setting.value()));
-    let all: Vec<SignalAt> = loaded.config.signal_at.into_iter().chain(of_sections).collect();
-    if all.iter().any(|signal_at| !armed::unseen(signal_at, layout).is_empty()) {
-        return Some("no job is told of pressure, since cgroup v1 has none".to_owned());
-    }
-    let is_asked = all.iter().flat_map(SignalAt::conditions).any(|condition| condition.watched.is_pressure());
-    let is_lost = is_asked && !measured.exists();
-    is_lost.then(|| "no job is told of pressure, since this kernel does not measure it: boot it with psi=1".to_owned())
+    let mut all = loaded.config.signal_at.into_iter().chain(of_sections);
+    let (_, why) = all.find_map(|signal_at| armed::unseen(&signal_at, host))?;
+    Some(format!("no job is told of pressure: {why}"))
 }
 
 /// What would be lost.
