@@ -1693,6 +1693,32 @@ BREAKS = (
         "unit the_kernels_figure_is_read",
     ),
     Break(
+        "a_burst_is_calm_at_once", "src/command/armed/pressure.rs",
+        "const SETTLED: Duration = Duration::from_secs(6);", "const SETTLED: Duration = Duration::from_secs(1);",
+        "unit a_burst_is_seen_before_it_is_calm",
+    ),
+    Break(
+        "a_script_never_reads_of_its_own_pressure", "src/command/armed/step.rs",
+        "SHELLS.contains(&step) && !watched.is_pressure()", "SHELLS.contains(&step)",
+        "unit what_a_script_itself_waits_for",
+    ),
+    Break(
+        "a_user_has_all_descriptors", "src/command/armed/descriptors.rs",
+        "const PART_OF_USER: usize = 4;", "const PART_OF_USER: usize = 1;",
+        "unit no_user_has_all_descriptors",
+    ),
+    Break(
+        "a_user_fills_the_list_of_those_who_wait", "src/command/armed/speakers.rs",
+        "of_user < MOST_WAITING_OF_USER {", "of_user < MOST_WAITING {",
+        "unit the_words_of_one_user_leave_room",
+    ),
+    Break(
+        "half_a_step_is_a_step", "src/command/armed/directories.rs",
+        "map(|(path, _)| Dir::open(path).map_err(|_| Unseen::ThisTime)).collect()",
+        "filter_map(|(path, _)| Dir::open(path).ok().map(Ok)).collect()",
+        "unit a_step_is_seen_whole",
+    ),
+    Break(
         "nobody_hears_that_a_step_waits", "src/command/armed/source.rs",
         "let of_waiting = |fd| (fd, PollFlags::POLLPRI);", "let of_waiting = |fd| (fd, PollFlags::POLLHUP);",
         "host signal_at a_program_that_waits",

@@ -79,8 +79,19 @@ impl Default for ArmedWatch {
         let (now, (steps, searches, not_seen, ended, speakers)) = (Instant::now(), Default::default());
         let (begin, rested, rested_of_memory, polled) = (now, now, now, now);
         let (searched, most_told) = (None, None);
-        Self { steps, searches, searched, not_seen, ended, rested_of_memory, rested, polled, speakers, begin, most_told }
-    }
+        Self {
+            steps,
+            searches,
+            searched,
+            not_seen,
+            ended,
+            rested_of_memory,
+            rested,
+            polled,
+            speakers,
+            begin,
+            most_told,
+        }
     }
 }
 
