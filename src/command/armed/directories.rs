@@ -39,7 +39,7 @@ impl Directories {
     /// `None`: the step's own directory is gone. No other takes its place.
     fn of_place(place: &StepPlace<'_>) -> Option<Self> {
         let above = [Some(&place.job), place.around.as_ref()].into_iter().flatten();
-        let mut numbered: Vec<_> = above.filter_map(numbered).collect();
+        let mut numbered: Vec<_> = above.filter_map(|path| numbered(path)).collect();
         numbered.push(numbered_step(place)?);
         Some(Self { version: place.hierarchy.version, numbered })
     }
@@ -84,8 +84,8 @@ fn numbered_step(place: &StepPlace<'_>) -> Option<(PathBuf, u64)> {
     numbered(&place.step)
 }
 
-fn numbered(path: &PathBuf) -> Option<(PathBuf, u64)> {
-    Some((path.clone(), number(path)?))
+fn numbered(path: &Path) -> Option<(PathBuf, u64)> {
+    Some((path.to_path_buf(), number(path)?))
 }
 
 fn number(path: &Path) -> Option<u64> {
@@ -101,7 +101,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let [job, step] = ["job", "job/step"].map(|name| temp.path().join(name));
         std::fs::create_dir_all(&step).unwrap();
-        let numbered: Vec<_> = [&job, &step].into_iter().filter_map(numbered).collect();
+        let numbered: Vec<_> = [&job, &step].into_iter().filter_map(|path| numbered(path)).collect();
         let directories = Directories { version: Version::V2, numbered };
         assert_eq!(directories.open().unwrap().len(), 2);
         assert_eq!(directories.open_step().unwrap().path(), step);

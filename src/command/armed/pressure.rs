@@ -30,7 +30,7 @@ pub struct StepPressure {
     /// The share of which it tells.
     told_of: Percent,
     /// When it told, or was asked to.
-    told: Instant,
+    heard: Instant,
 }
 
 /// The first part of the file's name.
@@ -48,7 +48,7 @@ impl StepPressure {
     pub fn of_step(step: &LivingStep<'_>, of: &'static str) -> Option<Self> {
         let (directories, told_of) = (Directories::with_pressure(step)?, Percent::from_hundredths(0));
         some_avg10(&directories.open_step().ok()?, of)?;
-        Some(Self { directories, of, trigger: None, told_of, told: Instant::now() })
+        Some(Self { directories, of, trigger: None, told_of, heard: Instant::now() })
     }
 
     /// Looks once; with `may_be_told` the kernel is asked to tell.
@@ -64,13 +64,13 @@ impl StepPressure {
         }
         let levels: Vec<UseLevel> = some_avg10(&dir, self.of).map(UseLevel::of_time).into_iter().collect();
         let is_calm =
-            is_settled(self.told.elapsed()) && levels.iter().all(|level| level.used < share.of(level.limit) / 2);
+            is_settled(self.heard.elapsed()) && levels.iter().all(|level| level.used < share.of(level.limit) / 2);
         Ok(StepLook { is_told: self.trigger.is_some() && is_calm, levels, pause: COARSE })
     }
 
     /// The kernel has told.
     pub fn hear(&mut self) {
-        self.told = Instant::now();
+        self.heard = Instant::now();
     }
 
     /// What tells of another share than this one.
@@ -126,7 +126,7 @@ mod tests {
             share in 100_u64..9_900, burst in 1_u64..4_000, figure in 1_u64..2_001, window in 1_u64..2_001, look in 1_u64..1_001
         ) {
             let (mut average, mut most, mut seen) = (0.0_f64, 0.0_f64, 0.0_f64);
-            let (mut before, mut begun, mut told, mut has_told) = (0, 0, None, false);
+            let (mut before, mut begun, mut heard, mut has_heard) = (0, 0, None, false);
             for now in 1..20_000_u64 {
                 let waited = now.min(burst);
                 if now % 2_000 == figure % 2_000 {
@@ -135,18 +135,18 @@ mod tests {
                     (before, most) = (waited, most.max(average));
                 }
                 // Once in each window.
-                if !has_told && waited > begun && (waited - begun) * 10_000 >= share * 1_000 {
-                    (told, has_told) = (Some(now), true);
+                if !has_heard && waited > begun && (waited - begun) * 10_000 >= share * 1_000 {
+                    (heard, has_heard) = (Some(now), true);
                 }
                 if now % 2_000 == window % 2_000 {
-                    (begun, has_told) = (waited, false);
+                    (begun, has_heard) = (waited, false);
                 }
-                let looks = told.is_some_and(|told| !is_settled(Duration::from_millis(now - told)));
+                let looks = heard.is_some_and(|heard| !is_settled(Duration::from_millis(now - heard)));
                 if now % 1_000 == look % 1_000 && looks {
                     seen = seen.max(average);
                 }
             }
-            prop_assert!(most < share as f64 || seen >= share as f64, "{most} {seen} {told:?}");
+            prop_assert!(most < share as f64 || seen >= share as f64, "{most} {seen} {heard:?}");
         }
 
         #[test]

@@ -172,16 +172,19 @@ impl ArmedWatch {
         if memory.is_empty() && others.is_empty() {
             return;
         }
-        let (with_tasks, mut told) = (self.jobs_with_tasks(), Told::default());
+        let (with_tasks, mut by_kernel) = (self.jobs_with_tasks(), Told::default());
         for step in self.steps.values().filter(|step| step.source.event().is_some()) {
-            told.add(step.uid, step.source.is_coarse());
+            by_kernel.add(step.uid, step.source.is_coarse());
         }
         let begun = Instant::now();
-        memory.iter().for_each(|key| self.look_at(key, &mut told, &with_tasks));
+        memory.iter().for_each(|key| self.look_at(key, &mut by_kernel, &with_tasks));
         self.rested_of_memory = Instant::now() + begun.elapsed() * REST;
         // The rest of them is due at the next turn, and memory between.
         let begun = Instant::now();
-        others.iter().take_while(|_| begun.elapsed() < TURN).for_each(|key| self.look_at(key, &mut told, &with_tasks));
+        others
+            .iter()
+            .take_while(|_| begun.elapsed() < TURN)
+            .for_each(|key| self.look_at(key, &mut by_kernel, &with_tasks));
         if !others.is_empty() {
             self.rested = Instant::now() + begun.elapsed() * REST;
         }
@@ -197,18 +200,18 @@ impl ArmedWatch {
         due.into_iter().map(|(_, key)| key.clone()).collect()
     }
 
-    fn look_at(&mut self, key: &ArmedKey, told: &mut Told, with_tasks: &BTreeSet<(String, u32)>) {
+    fn look_at(&mut self, key: &ArmedKey, by_kernel: &mut Told, with_tasks: &BTreeSet<(String, u32)>) {
         let most = *self.most_told.get_or_insert_with(descriptors::most);
         let Some(step) = self.steps.get_mut(key) else { return };
         let (is_told, of_waiting) = (step.source.event().is_some(), step.source.is_coarse());
-        let may_be_told = is_told || told.has_room(step.uid, of_waiting, most);
+        let may_be_told = is_told || by_kernel.has_room(step.uid, of_waiting, most);
         let look = match step.source.look(step.condition.share, may_be_told) {
             Ok(look) => look,
             Err(Unseen::ThisTime) => return step.look_later(self.begin),
             Err(Unseen::Ended) => return self.let_go(key),
         };
         if !is_told && step.source.event().is_some() {
-            told.add(step.uid, of_waiting);
+            by_kernel.add(step.uid, of_waiting);
         }
         // A batch script whose steps are told reads it only if it gets the signal.
         let is_heard = !step.is_told_by_others() || !with_tasks.contains(&(step.job.clone(), step.uid));
