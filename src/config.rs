@@ -58,7 +58,7 @@ pub(crate) use private_paths::is_shared;
 pub use resolve::{Candidate, Loaded, Named, Resolved};
 pub use sections::SectionKind;
 pub use setting::{Origin, Setting};
-pub use signal_at::SignalAt;
+pub use signal_at::{SignalAt, ToldAt, Watched};
 pub use slot_request::{PerSlot, SlotRequest};
 pub use suggest::nearest;
 pub(crate) use units::SIZE;

@@ -49,7 +49,7 @@ pub struct Requests {
     pub usage_card: Option<UsageCard>,
     /// Whether the user wants to divide the step's cgroup: no limit, and the site decides whether the user may.
     pub delegate: Option<bool>,
-    /// When the job is told that its memory comes near its limit: no limit, and the user's own choice.
+    /// At which shares of its limits the job is told: no limit, and the user's own choice.
     pub signal_at: Option<Option<SignalAt>>,
 }
 
@@ -195,10 +195,10 @@ pub static REQUESTS: &[Request] = &[
     Request {
         name: "signal-at",
         limit: None,
-        is_everywhere: false,
-        argument: "SHARE",
-        usage: "when memory passes this share of its limit, write a sentence to stderr and perhaps send a signal: mem:90%, \
-                mem:90%:USR1, or B:mem:90%:USR1 for the batch shell alone",
+        is_everywhere: true,
+        argument: "SHARES",
+        usage: "when one of these is reached, write a sentence to stderr and perhaps send a signal: mem:90%, mem:90%:USR1, pids:90%, \
+                cpu:throttled=20% or pressure:memory=10%, with commas between them, and with B:mem:90%:USR1 to the batch shell alone",
         expects: signal_at::EXPECTS,
         example: "mem:90%:USR1",
         set: |requests, text| put(&mut requests.signal_at, none_or(text, signal_at::read)),
@@ -338,7 +338,7 @@ impl UserRequests {
         self.step.delegate.or(self.job.delegate)
     }
 
-    /// When the step is told that its memory comes near its limit. `None`: the site decides.
+    /// At which shares of its limits the step is told. `None`: the site decides.
     pub fn signal_at(&self) -> Option<Option<SignalAt>> {
         self.step.signal_at.or(self.job.signal_at)
     }

@@ -45,6 +45,30 @@ print('cached', flush=True)
 time.sleep(1000)
 ";
 
+/// Has sixteen processes, and waits until its input ends.
+const FORKS: &str = "
+import os, signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'heard\\n'))
+print('ready', flush=True)
+input()
+for _ in range(15):
+    if os.fork() == 0:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        os.read(0, 1)
+        os._exit(0)
+sys.stdin.read()
+";
+
+/// Wants a whole CPU.
+const SPINS: &str = "
+import os, signal
+signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'heard\\n'))
+print('ready', flush=True)
+input()
+while True:
+    pass
+";
+
 struct Site {
     temp: tempfile::TempDir,
     base: common::Base,
@@ -94,8 +118,14 @@ impl Site {
 
     /// Starts a program in a fence, with the next file for its errors.
     fn run(&mut self, job: &str, program: &str, signal_at: &str) -> usize {
+        self.run_with(&[], job, program, signal_at)
+    }
+
+    /// The same with more options.
+    fn run_with(&mut self, more: &[&str], job: &str, program: &str, signal_at: &str) -> usize {
         let (user, setting) = (self.user.to_string(), format!("SignalAt={signal_at}"));
-        self.out(&["open", "--job", job, "--user", &user, "--mem", "200M", "--cpus", "1", "-o", &setting]);
+        let open = ["open", "--job", job, "--user", &user, "--mem", "200M", "--cpus", "1", "-o", &setting];
+        self.out(&[&open, more].concat());
         let errors = self.file(&format!("errors.{job}"));
         self.file("cached");
         let mut command = Command::new("/usr/bin/python3");
@@ -110,6 +140,13 @@ impl Site {
 
     fn go_on(&mut self, program: usize) {
         self.children[program].stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    }
+
+    /// Waits until its handler says that the signal is there.
+    fn hears(&mut self, program: usize) {
+        let mut heard = [0; 6];
+        self.children[program].stdout.as_mut().unwrap().read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"heard\n", "{}", self.said());
     }
 
     fn errors(&self, job: &str) -> String {
@@ -172,4 +209,60 @@ fn without_a_signal_there_is_a_sentence_alone() {
     assert!(site.errors("7").ends_with("At the limit the kernel kills it.\n"), "{}", site.errors("7"));
     let said = site.said();
     assert!(said.contains("its memory comes near its limit (SignalAt)") && !said.contains("it gets"), "{said}");
+}
+
+#[test]
+fn a_program_with_many_processes_is_told_and_one_with_few_is_not() {
+    let Some(mut site) = Site::new("processes") else { return };
+    site.hold();
+    let limit = ["-o", "MaxProcesses=20"];
+    let few = site.run_with(&limit, "8", SPINS, "pids:75%:TERM");
+    let many = site.run_with(&limit, "7", FORKS, "mem:90%:TERM,pids:75%:USR1");
+    common::until("the sentence", || !site.errors("7").is_empty());
+    site.hears(many);
+    let errors = site.errors("7");
+    assert!(errors.starts_with("jobfence: job 7 step 0 has 16 of 20 processes and threads on "), "{errors}");
+    assert!(
+        errors.ends_with(", more than 75% of its limit. At the limit it can start no other. It gets SIGUSR1 now.\n")
+    );
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert_eq!((site.errors("8").as_str(), site.children[few].try_wait().unwrap()), ("", None), "{}", site.said());
+}
+
+#[test]
+fn a_program_that_its_quota_stops_is_told_and_one_below_it_is_not() {
+    let Some(mut site) = Site::new("throttled") else { return };
+    site.hold();
+    let waits = site.run("8", FORKS, "cpu:throttled=2%:TERM");
+    let spins = site.run_with(&["--cpu-limit", "0.1"], "7", SPINS, "cpu:throttled=2%:USR1");
+    common::until("the sentence", || !site.errors("7").is_empty());
+    site.hears(spins);
+    let errors = site.errors("7");
+    assert!(
+        errors.starts_with("jobfence: job 7 step 0 was throttled in ") && errors.contains("% of the last minute on ")
+    );
+    assert!(
+        errors.ends_with(", more than 2%. It wants more CPU time than it has been granted. It gets SIGUSR1 now.\n"),
+        "{errors}"
+    );
+    assert_eq!((site.errors("8").as_str(), site.children[waits].try_wait().unwrap()), ("", None), "{}", site.said());
+}
+
+#[test]
+fn a_program_that_waits_is_told_and_one_that_does_not_wait_is_not() {
+    let Some(mut site) = Site::new("pressure") else { return };
+    if !PathBuf::from("/proc/pressure/cpu").exists() || !common::has_cgroup2() {
+        return common::skip("this kernel measures no pressure of cgroups");
+    }
+    site.hold();
+    let calm = site.run("8", FORKS, "pressure:cpu=20%:TERM,pressure:memory=20%:TERM,pressure:io=20%:TERM");
+    let waits = site.run_with(&["--cpu-limit", "0.1"], "7", SPINS, "pressure:memory=20%:TERM,pressure:cpu=20%:USR1");
+    common::until("the sentence", || !site.errors("7").is_empty());
+    site.hears(waits);
+    let errors = site.errors("7");
+    assert!(errors.starts_with("jobfence: job 7 step 0 waited for a CPU in "), "{errors}");
+    assert!(
+        errors.contains("% of the last ten seconds on ") && errors.ends_with(", more than 20%. It gets SIGUSR1 now.\n")
+    );
+    assert_eq!((site.errors("8").as_str(), site.children[calm].try_wait().unwrap()), ("", None), "{}", site.said());
 }

@@ -188,6 +188,14 @@ impl Layout {
         self.hierarchies.iter().find(|h| h.version == Version::V2)
     }
 
+    /// Why no cgroup has pressure. `None`: the kernel measures it. Many distributions build it in, and leave it off.
+    pub fn no_pressure(&self, proc: &Dir) -> Option<&'static str> {
+        if self.unified().is_none() {
+            return Some("cgroup v1 has no pressure");
+        }
+        proc.read("pressure/memory").is_err().then_some("this kernel measures no pressure: boot it with psi=1")
+    }
+
     /// The hierarchy that has the controller.
     pub fn with_controller(&self, controller: &str) -> Option<&Hierarchy> {
         self.hierarchies.iter().find(|h| h.has(controller))

@@ -231,7 +231,7 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
     }
     private::say(rows, &candidates, &mut verdict);
     if rows.are_wanted() {
-        observation::say(rows, &loaded);
+        observation::say(rows, &loaded, &host);
         describe::io(rows, &host, config);
         describe::huge_pages(rows, &host);
         lustre::say(rows, &checked);

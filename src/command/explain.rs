@@ -28,6 +28,7 @@ use jobfence::schedulers::slurm::cores::Topology;
 use jobfence::schedulers::slurm::plugins::{ByConfig, Slurm};
 use jobfence::schedulers::slurm::prolog::gpus::{self, GpuSources};
 
+use crate::armed;
 use crate::command::Failure;
 use crate::schedulers::slurm::node;
 use asking::{Asking, as_said, know_user};
@@ -73,6 +74,9 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     }
     if config.signal_at.is_some() {
         println!("told       by {}: needs jobfence.service", words::setting("SignalAt", &resolved));
+    }
+    if let Some((unseen, why)) = config.signal_at.as_ref().and_then(|signal_at| armed::unseen(signal_at, &host)) {
+        unseen.iter().for_each(|condition| println!("told       not of {condition}: {why}"));
     }
     let slurm = Slurm::read(loaded.file.as_deref());
     if config.constrain_cores && slurm.is_none() && options.cores.is_none() && left.is_none() {

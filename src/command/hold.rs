@@ -342,7 +342,8 @@ fn is_asked_to_end(
         fds.extend(sampler.gpus.fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         fds.extend(reports.as_ref().and_then(OwnReports::fd).map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         let others = fds.len();
-        fds.extend(armed.events().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        let now = Instant::now();
+        fds.extend(armed.events(now).map(|(fd, of)| PollFd::new(fd, of)));
         let _ = poll(&mut fds, timeout);
         let ready: Vec<bool> = fds.iter().skip(others).map(|fd| fd.any().unwrap_or(false)).collect();
         if let Some(reports) = reports {
@@ -360,7 +361,7 @@ fn is_asked_to_end(
             armed.ring();
         }
         if ready.contains(&true) {
-            armed.hear(&ready);
+            armed.hear(&ready, now);
         }
         // The caller looks.
         if has_begun || ready.contains(&true) {

@@ -181,7 +181,7 @@ impl<'a> SeenStep<'a> {
         }
         self.amounts(&mut line);
         if let Some(signal_at) = self.step.allocated().signal_at {
-            line("told", format!("when its memory comes near its limit: {signal_at}"));
+            line("told", format!("at {signal_at}"));
         }
         let done = self.row.idle.as_ref().and_then(|idle| idle.decision.done());
         let then = done.map_or_else(String::new, |done| format!("; {done}"));

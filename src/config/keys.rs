@@ -220,8 +220,8 @@ keys! {
         IdleAfter: idle_after: Option<Duration> = None, kinds::IDLE_TIME, jobs(least_limit);
         /// What happens to a job that stays so for as long again after that was said.
         IdleAction: idle_action: IdleAction = IdleAction::Warn, kinds::IDLE_ACTION, jobs(least);
-        /// At which share of its memory limit a job is told so, while it runs: by a sentence, and perhaps by a signal.
-        /// Memory is counted without page cache that the kernel can take back at once.
+        /// At which shares a job is told so, while it runs: by a sentence, and perhaps by a signal.
+        /// Each condition is watched by itself.
         // `if_each`: no job gets a signal unless the site has certainly asked for it.
         SignalAt: signal_at: Option<SignalAt> = None, kinds::SIGNAL_AT, jobs(if_each);
         /// What `jobfence hold` does with processes of users that are in no fence, on a node where the scheduler alone gives access.

@@ -347,6 +347,7 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &WantedFences, granted: &
         Ok((begin::resolve(loaded, &facts)?, (host, record)))
     };
     launch::answer(loaded, resolve, |resolved, (host, record)| {
+        begin::refuse_pressure(&host, &resolved.config, &granted.requests)?;
         let mut fence = go_on(&host, &resolved.config, &record)?;
         fence.keep_gpus(granted.gpus.unwrap_or(usize::MAX));
         let run = record.shared.as_ref().map_or(0, |shared| shared.run);

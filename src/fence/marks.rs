@@ -30,8 +30,8 @@ impl Fence {
         }
     }
 
-    /// Notes on the step's directories what its job was granted and is limited to, and when it is told that its memory comes near its
-    /// limit; on a scheduler's as soon as they are known.
+    /// Notes on the step's directories what its job was granted and is limited to, and at which shares it is told; on a scheduler's as soon
+    /// as they are known.
     pub fn note_allocated(&mut self, noted: &Noted, signal_at: Option<SignalAt>) {
         let job = self.limits.plan.as_ref().map(|plan| &plan.job);
         let limits =

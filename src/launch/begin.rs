@@ -83,6 +83,7 @@ impl Begin<'_> {
             more.extend(delegation::CONTROLLERS.into_iter().filter(|one| !asked.contains(one)));
         }
         refuse_delegation(host, config, requests, plan.delegate.then_some(daemon.is_some()))?;
+        refuse_pressure(host, config, requests)?;
         if !requests.options().is_empty() {
             log::info!("{key}: the user asked for {requests}; each limit above that is lowered to it");
         }
@@ -146,6 +147,14 @@ fn refuse_delegation(
         Some(true) => delegation::obstacle(&host.layout),
     };
     obstacle.map_or(Ok(()), |error| Err(NotFenced::Asked(error)))
+}
+
+/// Refuses a step whose user waits for a word that this kernel never has. What the site has for all jobs refuses none: `check` says it.
+pub fn refuse_pressure(host: &Host, config: &Config, requests: &UserRequests) -> Result<(), NotFenced> {
+    let asked = requests.signal_at().flatten().filter(|_| config.mode == Mode::Enforce);
+    let is_asked = asked.is_some_and(|asked| asked.conditions().any(|condition| condition.watched.is_pressure()));
+    let obstacle = host.layout.no_pressure(&host.proc).filter(|_| is_asked);
+    obstacle.map_or(Ok(()), |why| Err(NotFenced::Asked(Error::new(format!("--signal-at=pressure: {why}")))))
 }
 
 /// Refuses a step whose processes should be isolated where jobfence does not start them.

@@ -49,7 +49,7 @@ pub fn ask(run_dir: &Path) {
     tell(run_dir, &[]);
 }
 
-/// Tells `hold` that a step wants to know when its memory comes near its limit (`SignalAt`).
+/// Tells `hold` that a step wants to know when something comes near its limit (`SignalAt`).
 pub fn tell_of_armed(run_dir: &Path) {
     tell(run_dir, b"!");
 }

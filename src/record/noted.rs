@@ -7,7 +7,7 @@
 //! node that goes back to this release closes the fences of the later one.
 //!
 //! And what `MetricsFile` says of each job beside what the kernel knows. With such a file, the step's directory has it as an extended
-//! attribute. So it has if the job is to be told that its memory comes near its limit: then `jobfence hold` reads there when.
+//! attribute. So it has if the job is to be told at shares of its limits: then `jobfence hold` reads there of which.
 
 use std::fmt;
 
@@ -133,7 +133,7 @@ pub struct Allocated {
     pub cpus_limit: Option<Cpus>,
     /// The limit of processes and threads.
     pub processes_limit: Option<u64>,
-    /// When the step is told that its memory comes near its limit.
+    /// At which shares of its limits the step is told.
     pub signal_at: Option<SignalAt>,
 }
 
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!((all.noted.facts().partition, all.noted.facts().user), (known("a b"), Fact::Unknown));
         assert_eq!(all.noted.granted, granted);
         assert_eq!(Allocated::parse(&all.to_string()), all);
-        let told = Allocated { signal_at: SignalAt::parse("B:mem:90%:USR1"), ..all.clone() };
+        let told = Allocated { signal_at: SignalAt::parse("B:mem:90%:USR1,pids:90%"), ..all.clone() };
         assert_eq!((Allocated::parse(&told.to_string()), told.signal_at.is_some()), (told.clone(), true));
         assert_eq!(Allocated::parse("signal_at=mem:90%:KILL\n").signal_at, None);
         assert_eq!(Allocated::parse(""), Allocated::default());

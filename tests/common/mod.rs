@@ -166,6 +166,6 @@ fn remove_empty(dir: &Path) {
     let _ = fs::remove_dir(dir);
 }
 
-fn has_cgroup2() -> bool {
+pub fn has_cgroup2() -> bool {
     fs::read_to_string("/proc/self/mountinfo").unwrap().contains(" - cgroup2 ")
 }

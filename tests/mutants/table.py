@@ -1753,17 +1753,78 @@ BREAKS = (
         "unit it_is_said_once_for_each_crossing",
     ),
     Break(
+        "a_small_share_is_crossed_once_and_never_again", "src/command/armed/crossing.rs",
+        "share.saturating_sub(HYSTERESIS).max(share / 2)", "share.saturating_sub(HYSTERESIS)",
+        "unit a_small_share_can_be_crossed_again",
+    ),
+    Break(
+        "each_armed_step_has_wake_ups_of_its_own", "src/command/armed/pace.rs",
+        "begin + Duration::from_secs(seconds)", "begin + Duration::from_secs(seconds) + Duration::from_nanos(1)",
+        "unit steps_that_are_due_in_the_same_second",
+    ),
+    Break(
+        "all_of_a_long_time_counts_for_a_minute", "src/command/armed/throttling.rs",
+        "throttled.saturating_sub(self.before(begin))", "throttled.saturating_sub(self.seen[0].1)",
+        "unit a_minute_has_six_hundred_periods",
+    ),
+    Break(
+        "waiting_of_all_is_waiting_of_some", "src/command/armed/pressure.rs",
+        'line.strip_prefix("some ")', 'line.strip_prefix("full ")',
+        "unit the_kernels_figure_is_read",
+    ),
+    Break(
+        "a_burst_is_calm_at_once", "src/command/armed/pressure.rs",
+        "const SETTLED: Duration = Duration::from_secs(6);", "const SETTLED: Duration = Duration::from_secs(1);",
+        "unit a_burst_is_seen_before_it_is_calm",
+    ),
+    Break(
+        "a_script_never_reads_of_its_own_pressure", "src/command/armed/step.rs",
+        "SHELLS.contains(&step) && !watched.is_pressure()", "SHELLS.contains(&step)",
+        "unit what_a_script_itself_waits_for",
+    ),
+    Break(
+        "a_user_has_all_descriptors", "src/command/armed/descriptors.rs",
+        "const PART_OF_USER: usize = 4;", "const PART_OF_USER: usize = 1;",
+        "unit no_user_has_all_descriptors",
+    ),
+    Break(
+        "a_user_fills_the_list_of_those_who_wait", "src/command/armed/speakers.rs",
+        "of_user < MOST_WAITING_OF_USER {", "of_user < MOST_WAITING {",
+        "unit the_words_of_one_user_leave_room",
+    ),
+    Break(
+        "half_a_step_is_a_step", "src/command/armed/directories.rs",
+        "map(|(path, _)| Dir::open(path).map_err(|_| Unseen::ThisTime)).collect()",
+        "filter_map(|(path, _)| Dir::open(path).ok().map(Ok)).collect()",
+        "unit a_step_is_seen_whole",
+    ),
+    Break(
+        "nobody_hears_that_a_step_waits", "src/command/armed/source.rs",
+        "let of_waiting = |fd| (fd, PollFlags::POLLPRI);", "let of_waiting = |fd| (fd, PollFlags::POLLHUP);",
+        "host signal_at a_program_that_waits",
+    ),
+    Break(
+        "processes_are_never_counted", "src/command/armed/processes.rs",
+        "is_told: false", "is_told: true",
+        "host signal_at a_program_with_many_processes",
+    ),
+    Break(
+        "the_same_condition_twice", "src/config/signal_at.rs",
+        "if found.iter().flatten().any(is_same) {", "if false && found.iter().flatten().any(is_same) {",
+        "unit of_several_the_wrong_one_is_named",
+    ),
+    Break(
         "page_cache_is_memory_that_ends", "src/command/armed/memory.rs",
         "used.saturating_sub(cached)", "used.max(cached)",
         "host signal_at a_program_that_grows_has_its_signal",
     ),
     Break(
-        "the_script_has_the_signal_of_its_tasks", "src/command/armed/watch.rs",
-        "is_opened || is_shell(step) == to_shell", "true",
+        "the_script_has_the_signal_of_its_tasks", "src/command/armed/step.rs",
+        "is_opened || SHELLS.contains(&step) == to_shell", "true",
         "slurm a_word_before_memory_ends",
     ),
     Break(
-        "the_shell_of_salloc_has_the_signal_of_its_tasks", "src/command/armed/watch.rs",
+        "the_shell_of_salloc_has_the_signal_of_its_tasks", "src/command/armed/step.rs",
         'const SHELLS: [&str; 2] = ["batch", "interactive"];', 'const SHELLS: [&str; 2] = ["batch", "batch"];',
         "unit a_shell_gets_the_signal_if_that_is_asked_for",
     ),

@@ -1,38 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! When a step's user is told that memory comes near its limit, and when to look again: numbers alone.
+//! When a step's user is told that something comes near its limit: numbers alone.
 
 use std::time::{Duration, Instant};
 
 use jobfence::config::Percent;
 
-/// How far below the share memory must fall before the next crossing counts, in hundredths of a percent of the limit.
+/// How far below the share it must fall before the next crossing counts, in hundredths of a percent of the limit: so far, or to half of
+/// the share, if that is less.
 const HYSTERESIS: u32 = 500;
 
-/// The least time between two sentences to one step, whatever its memory does.
+/// The least time between two sentences of one condition to one step, whatever the step does.
 const LEAST: Duration = Duration::from_secs(60);
 
-/// The shortest time between two looks at a step.
-pub const SHORTEST: Duration = Duration::from_millis(100);
-
-/// The longest, where the kernel does not say that memory has grown.
-pub const LONGEST: Duration = Duration::from_secs(1);
-
-/// So many bytes a step may have more after a second: programs that fill memory on all cores of a node are seldom faster.
-const GROWTH: u64 = 4 << 30;
-
-/// Memory at one look, and its limit: of the job, or of the step.
+/// What there is at one look, and its limit: of the job, or of the step. Of a share of time, both are in hundredths of a percent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MemoryUse {
-    /// Without page cache that the kernel can take back at once.
+pub struct UseLevel {
+    /// Of memory: without page cache that the kernel can take back at once.
     pub used: u64,
     pub limit: u64,
 }
 
-impl MemoryUse {
-    /// How much more it has until it reaches the share.
-    fn left(self, share: Percent) -> u64 {
+impl UseLevel {
+    /// So many hundredths of a percent.
+    pub fn of_time(hundredths: u64) -> Self {
+        Self { used: hundredths, limit: 10_000 }
+    }
+
+    /// How much more there can be until it reaches the share.
+    pub fn left(self, share: Percent) -> u64 {
         share.of(self.limit).saturating_sub(self.used)
     }
+}
+
+/// A look at a step.
+#[derive(Debug)]
+pub struct StepLook {
+    /// The levels with a limit.
+    pub levels: Vec<UseLevel>,
+    /// Whether the kernel tells when to look again.
+    pub is_told: bool,
+    /// If not, when that is.
+    pub pause: Duration,
 }
 
 /// Whether a step is above the share, and when it was last said.
@@ -44,15 +52,14 @@ pub struct Crossing {
 
 impl Crossing {
     /// The level that has just crossed the share, if that is to be said. Where two have, the one with less left.
-    pub fn look(&mut self, levels: &[MemoryUse], share: Percent, now: Instant) -> Option<MemoryUse> {
+    pub fn look(&mut self, levels: &[UseLevel], share: Percent, now: Instant) -> Option<UseLevel> {
         let crossed = levels.iter().copied().filter(|level| level.left(share) == 0);
         let Some(highest) = crossed.min_by_key(|level| level.limit.saturating_sub(level.used)) else {
-            let below =
-                Percent::from_hundredths(share.of(10_000).try_into().unwrap_or(u32::MAX).saturating_sub(HYSTERESIS));
+            let below = enough_below(share);
             self.is_above &= levels.iter().any(|level| level.left(below) == 0);
             return None;
         };
-        // Another crossing within the minute is said when the minute is over, if memory is still there.
+        // Another crossing within the minute is said when the minute is over, if it is still above.
         let may_say = self.said.is_none_or(|said| now.saturating_duration_since(said) >= LEAST);
         if self.is_above || !may_say {
             return None;
@@ -62,12 +69,10 @@ impl Crossing {
     }
 }
 
-/// How long the step need not be looked at: the closer it is to the share, the shorter.
-pub fn pause(levels: &[MemoryUse], share: Percent) -> Duration {
-    let Some(left) = levels.iter().map(|level| level.left(share)).min() else { return LONGEST };
-    let is_far = levels.iter().all(|level| level.used < share.of(level.limit) / 2);
-    let reached = Duration::from_millis(left.saturating_mul(1000) / GROWTH);
-    if is_far { LONGEST } else { reached.clamp(SHORTEST, LONGEST) }
+/// Below this share, the next crossing counts.
+fn enough_below(share: Percent) -> Percent {
+    let share = u32::try_from(share.of(10_000)).unwrap_or(u32::MAX);
+    Percent::from_hundredths(share.saturating_sub(HYSTERESIS).max(share / 2))
 }
 
 #[cfg(test)]
@@ -77,8 +82,8 @@ mod tests {
 
     const SHARE: Percent = Percent::from_hundredths(9_000);
 
-    fn at(used: u64) -> [MemoryUse; 1] {
-        [MemoryUse { used, limit: 1000 }]
+    fn at(used: u64) -> [UseLevel; 1] {
+        [UseLevel { used, limit: 1000 }]
     }
 
     /// The seconds at which it is said, if memory is so at each.
@@ -109,23 +114,29 @@ mod tests {
 
     #[test]
     fn the_level_that_is_nearest_to_its_limit_is_named() {
-        let (job, step) = (MemoryUse { used: 950, limit: 1000 }, MemoryUse { used: 99, limit: 100 });
+        let (job, step) = (UseLevel { used: 950, limit: 1000 }, UseLevel { used: 99, limit: 100 });
         assert_eq!(Crossing::default().look(&[job, step], SHARE, Instant::now()), Some(step));
         assert_eq!(Crossing::default().look(&[], SHARE, Instant::now()), None);
         // A step far below its own limit is above as long as its job is.
         let mut crossing = Crossing::default();
-        let (low, now) = (MemoryUse { used: 9, limit: 100 }, Instant::now());
+        let (low, now) = (UseLevel { used: 9, limit: 100 }, Instant::now());
         assert_eq!(crossing.look(&[job, low], SHARE, now), Some(job));
-        assert_eq!(crossing.look(&[low, MemoryUse { used: 860, ..job }], SHARE, now), None);
+        assert_eq!(crossing.look(&[low, UseLevel { used: 860, ..job }], SHARE, now), None);
         assert_eq!(crossing.look(&[low, job], SHARE, now + LEAST), None);
     }
 
     #[test]
-    fn who_is_near_is_looked_at_more_often() {
-        let gib = |used: u64, limit: u64| pause(&[MemoryUse { used: used << 30, limit: limit << 30 }], SHARE);
-        assert_eq!([gib(0, 1), gib(89, 200), gib(180, 200), gib(200, 200)], [LONGEST, LONGEST, SHORTEST, SHORTEST]);
-        assert_eq!(gib(178, 200), Duration::from_millis(500));
-        assert_eq!((pause(&[], SHARE), pause(&at(450), SHARE), pause(&at(449), SHARE)), (LONGEST, SHORTEST, LONGEST));
+    fn a_small_share_can_be_crossed_again() {
+        let below = |share| enough_below(Percent::from_hundredths(share)).of(10_000);
+        assert_eq!([9_000, 1_000, 500, 100].map(below), [8_500, 500, 250, 50]);
+        let (mut crossing, begin, share) = (Crossing::default(), Instant::now(), Percent::from_hundredths(500));
+        let mut look = |second, used| {
+            crossing.look(&[UseLevel::of_time(used)], share, begin + Duration::from_secs(second)).is_some()
+        };
+        assert_eq!(
+            [look(0, 600), look(100, 300), look(200, 600), look(300, 0), look(400, 500)],
+            [true, false, false, false, true]
+        );
     }
 
     proptest! {

@@ -5,24 +5,22 @@
 //! tells too early and never too late. v2 has nothing like it: `memory.high` would slow the job, and pressure begins only at the limit.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::limits::{memory_files, memory_in_use, memory_limit};
-use jobfence::config::Percent;
+use jobfence::config::{Percent, Watched};
 use jobfence::fence::living::LivingStep;
 use jobfence::sys::dir::Dir;
 use nix::fcntl::OFlag;
 
-use super::crossing::MemoryUse;
+use super::crossing::{StepLook, UseLevel};
+use super::directories::{Directories, Unseen};
+use super::pace;
 
 /// The directories of a step that limit its memory.
 #[derive(Debug)]
 pub struct StepMemory {
-    version: Version,
-    /// Each with its number: another directory may get the name.
-    directories: Vec<(PathBuf, u64)>,
+    pub directories: Directories,
     notice: Option<Notice>,
 }
 
@@ -30,76 +28,51 @@ pub struct StepMemory {
 #[derive(Debug)]
 struct Notice {
     event: OwnedFd,
-    /// The limits for which it does.
+    /// The limits for which it does, and of which share.
     limits: Vec<u64>,
-}
-
-/// A look at a step.
-#[derive(Debug, Default)]
-pub struct MemoryLook {
-    /// The levels with a limit.
-    pub levels: Vec<MemoryUse>,
-    /// Whether the kernel tells when to look again.
-    pub is_told: bool,
+    share: Percent,
 }
 
 impl StepMemory {
     /// `None`: its memory is not in any hierarchy that can be seen.
     pub fn of_step(step: &LivingStep<'_>) -> Option<Self> {
-        let place = step.places.iter().find(|place| place.hierarchy.has("memory"))?;
-        let numbered = |path: &PathBuf| Some((path.clone(), number(path)?));
-        let directories: Vec<_> = [Some(&place.job), place.around.as_ref(), Some(&place.step)]
-            .into_iter()
-            .flatten()
-            .filter_map(numbered)
-            .collect();
-        let version = place.hierarchy.version;
-        (!directories.is_empty()).then_some(Self { version, directories, notice: None })
+        Some(Self { directories: Directories::with_watched(step, Watched::Memory)?, notice: None })
     }
 
-    /// The step's own directory.
-    pub fn directory(&self) -> Option<&(PathBuf, u64)> {
-        self.directories.last()
-    }
-
-    /// Looks once; with `may_be_told` the kernel is asked to tell. `None`: the step has ended.
-    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Option<MemoryLook> {
-        if self.directories.iter().any(|(path, inode)| number(path) != Some(*inode)) {
-            return None;
-        }
-        let mut look = MemoryLook::default();
-        let mut is_below = true;
-        let mut limited = Vec::new();
-        for (path, _) in &self.directories {
-            let Ok(dir) = Dir::open(path) else { continue };
-            let Some(limit) = memory_limit(&dir, memory_files(self.version).0).ok().flatten() else { continue };
-            let Some(used) = memory_in_use(&dir, self.version) else { continue };
+    /// Looks once; with `may_be_told` the kernel is asked to tell.
+    pub fn look(&mut self, share: Percent, may_be_told: bool) -> Result<StepLook, Unseen> {
+        let version = self.directories.version;
+        let (mut levels, mut limited, mut is_below) = (Vec::new(), Vec::new(), true);
+        for dir in self.directories.open()? {
+            let Some(limit) = memory_limit(&dir, memory_files(version).0).ok().flatten() else { continue };
+            let Some(used) = memory_in_use(&dir, version) else { continue };
             is_below &= used < share.of(limit);
             // The rest of the file is read only if the amount could matter.
-            let cached = if used < share.of(limit) / 2 { 0 } else { cached(&dir, self.version) };
-            look.levels.push(MemoryUse { used: used.saturating_sub(cached), limit });
+            let cached = if used < share.of(limit) / 2 { 0 } else { cached(&dir, version) };
+            levels.push(UseLevel { used: used.saturating_sub(cached), limit });
             limited.push((dir, limit));
         }
         // Without a limit there is no threshold, and one may be set later.
-        if self.version == Version::V1 && is_below && may_be_told && !limited.is_empty() {
-            look.is_told = self.ask(share, &limited);
-        }
-        Some(look)
+        let may_be_told = version == Version::V1 && is_below && may_be_told && !limited.is_empty();
+        let is_told = may_be_told && self.ask(share, &limited);
+        let pause = pace::of_memory(&levels, share);
+        Ok(StepLook { levels, is_told, pause })
     }
 
     /// Has the kernel tell when the share is crossed. It may have been crossed meanwhile: then nothing tells of it.
     fn ask(&mut self, share: Percent, limited: &[(Dir, u64)]) -> bool {
         let limits: Vec<u64> = limited.iter().map(|(_, limit)| *limit).collect();
-        if self.notice.as_ref().is_none_or(|notice| notice.limits != limits) {
+        if self.notice.as_ref().is_none_or(|notice| (&notice.limits, notice.share) != (&limits, share)) {
             // Closing the earlier one takes its thresholds back.
             self.notice = None;
             let Some(event) = new_event() else { return false };
             if !limited.iter().all(|(dir, limit)| threshold(dir, &event, share.of(*limit))) {
                 return false;
             }
-            self.notice = Some(Notice { event, limits });
+            self.notice = Some(Notice { event, limits, share });
         }
-        limited.iter().all(|(dir, limit)| memory_in_use(dir, self.version).is_some_and(|used| used < share.of(*limit)))
+        let version = self.directories.version;
+        limited.iter().all(|(dir, limit)| memory_in_use(dir, version).is_some_and(|used| used < share.of(*limit)))
     }
 
     /// Readable when the kernel tells.
@@ -113,10 +86,6 @@ impl StepMemory {
             let _ = nix::unistd::read(event, &mut [0; 8]);
         }
     }
-}
-
-fn number(path: &Path) -> Option<u64> {
-    std::fs::symlink_metadata(path).ok().map(|found| found.ino())
 }
 
 /// Page cache of files, all of which the kernel takes back before it kills. What is read again and again is active. Files in tmpfs are not

@@ -16,8 +16,9 @@ use super::word::{self, Announcement};
 const MOST: usize = 64;
 const MOST_OF_USER: usize = 8;
 
-/// The most words that wait for room, and how long one may: at the next crossing a step is told anew.
+/// The most words that wait for room, of all and of one user, and how long one may: at the next crossing a step is told anew.
 const MOST_WAITING: usize = 4000;
+const MOST_WAITING_OF_USER: usize = MOST_WAITING / 8;
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// By then its own alarm has ended each child that nobody has stopped.
@@ -54,12 +55,14 @@ impl Speakers {
 
     /// Starts a child that speaks, or does so at one of the next looks.
     pub fn add(&mut self, word: Announcement, name: String) {
-        if self.waiting.len() < MOST_WAITING {
+        let of_user = self.waiting.iter().filter(|waiting| waiting.word.uid == word.uid).count();
+        if of_user == 0 && self.has_room(word.uid) {
+            self.start(&word, name);
+        } else if self.waiting.len() < MOST_WAITING && of_user < MOST_WAITING_OF_USER {
             self.waiting.push(WaitingWord { word, name, since: Instant::now() });
         } else {
-            log::error!("{name}: its user is not told, since {MOST_WAITING} others wait for their word");
+            log::error!("{name}: its user is not told, since {} others wait for their word", self.waiting.len());
         }
-        self.start_waiting();
     }
 
     /// Waits for the children that have ended, ends those that do not, and starts those for which there was no room.
@@ -161,6 +164,24 @@ mod tests {
         assert_eq!((speakers.speaking.len(), speakers.waiting.len()), (MOST_OF_USER + 1, 1), "another user's does not");
         let Some(long_ago) = now.checked_sub(AT_MOST) else { return };
         speakers.speaking.iter_mut().for_each(|speaker| speaker.begun = long_ago);
+        until(|| {
+            speakers.look();
+            !speakers.are_busy()
+        });
+    }
+
+    #[test]
+    fn the_words_of_one_user_leave_room_for_those_of_others() {
+        let mut speakers = Speakers::default();
+        speakers.speaking.extend((0..MOST_OF_USER).map(|_| stopped(1000, Instant::now())));
+        (0..=MOST_WAITING_OF_USER).for_each(|_| speakers.add(word(1000), "job 7 step 0".to_owned()));
+        assert_eq!(speakers.waiting.len(), MOST_WAITING_OF_USER);
+        speakers.add(word(1001), "job 8 step 0".to_owned());
+        assert_eq!(speakers.speaking.len(), MOST_OF_USER + 1);
+        speakers.waiting.clear();
+        for speaker in &speakers.speaking {
+            let _ = nix::sys::signal::kill(speaker.child, Signal::SIGKILL);
+        }
         until(|| {
             speakers.look();
             !speakers.are_busy()

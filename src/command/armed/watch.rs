@@ -2,21 +2,23 @@
 //! The steps of this node with `SignalAt`, between the other work of `jobfence hold`. Without such a step there is no wake-up.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use jobfence::bytes::mebibytes;
-use jobfence::config::{Config, Mode, SignalAt};
+use jobfence::config::{Config, Mode, SignalAt, ToldAt};
 use jobfence::fence::living::{LivingStep, Recorded, WantedSteps, find};
 use jobfence::host::Host;
 use jobfence::schedulers::ALL;
-use nix::sys::signal::Signal;
+use nix::poll::PollFlags;
 
-use super::crossing::{Crossing, LONGEST, MemoryUse, SHORTEST, pause};
-use super::memory::{MemoryLook, StepMemory};
+use super::crossing::UseLevel;
+use super::descriptors::{self, Told};
+use super::directories::{Unseen, own_directory};
+use super::pace::{SHORTEST, together};
+use super::sentence::in_short;
 use super::speakers::Speakers;
-use super::word::Announcement;
+use super::step::ArmedStep;
 use crate::living::user_name;
 use crate::table::printable;
 
@@ -30,42 +32,67 @@ const BETWEEN: Duration = Duration::from_secs(1);
 /// After looks at many steps, so many times as long as they took is for other work.
 const REST: u32 = 4;
 
-/// The most steps that are watched, and the most of them of which the kernel tells, each with a descriptor: systemd gives a service 1024.
-const MOST: usize = 4000;
-const MOST_NOTICED: usize = 700;
+/// In one turn, so long anything but memory is looked at, and so long files are closed. Between two turns memory is looked at.
+const TURN: Duration = Duration::from_millis(40);
 
-/// Slurm's names of the steps of a shell, which starts the steps with tasks: of the batch script, and of `salloc`.
-const SHELLS: [&str; 2] = ["batch", "interactive"];
+/// The most conditions that are watched, and the most of one user's steps, so that no user takes the place of others.
+const MOST: usize = 8000;
+const MOST_OF_USER: usize = 2000;
 
-/// Its name of the step without tasks.
+/// Slurm's name of the step without tasks.
 const EXTERN: &str = "extern";
 
-/// All steps with `SignalAt`.
-#[derive(Default)]
+/// All conditions of all steps with `SignalAt`.
 pub struct ArmedWatch {
-    /// By the number and the path of their directories.
-    steps: BTreeMap<(PathBuf, u64), ArmedStep>,
+    /// By the path and the number of their directories, and their place in the value.
+    steps: BTreeMap<ArmedKey, ArmedStep>,
     /// When to look for new ones.
     searches: Vec<Instant>,
     /// When that was done last.
     searched: Option<Instant>,
+    /// Those that cannot be seen here, of which the log has said so.
+    not_seen: BTreeSet<ArmedKey>,
+    /// What told of steps that have ended.
+    ended: Vec<OwnedFd>,
+    /// Until when there is other work than looks at memory, and at all else.
+    rested_of_memory: Instant,
+    rested: Instant,
+    /// From when on the kernel is heard again that told of anything but memory.
+    polled: Instant,
     /// The processes that speak now.
     speakers: Speakers,
+    /// From when whole seconds are counted.
+    begin: Instant,
+    /// The most descriptors by which the kernel tells. `None`: none was needed yet.
+    most_told: Option<usize>,
 }
 
-struct ArmedStep {
-    job: String,
-    step: String,
-    uid: u32,
-    /// Whether its fence is one of `jobfence open`: its scheduler has no batch step beside it.
-    is_opened: bool,
-    signal_at: SignalAt,
-    memory: StepMemory,
-    crossing: Crossing,
-    /// When to look at it. `None`: when the kernel tells.
-    next: Option<Instant>,
-    /// When that was done last.
-    looked: Option<Instant>,
+type ArmedKey = (PathBuf, u64, usize);
+
+/// Whether the kernel is heard of it. `polled`: from when on, of anything but memory.
+fn is_polled(step: &ArmedStep, now: Instant, polled: Instant) -> bool {
+    step.next.is_none() && step.source.event().is_some() && (now >= polled || !step.source.is_coarse())
+}
+
+impl Default for ArmedWatch {
+    fn default() -> Self {
+        let (now, (steps, searches, not_seen, ended, speakers)) = (Instant::now(), Default::default());
+        let (begin, rested, rested_of_memory, polled) = (now, now, now, now);
+        let (searched, most_told) = (None, None);
+        Self {
+            steps,
+            searches,
+            searched,
+            not_seen,
+            ended,
+            rested_of_memory,
+            rested,
+            polled,
+            speakers,
+            begin,
+            most_told,
+        }
+    }
 }
 
 impl ArmedWatch {
@@ -88,35 +115,52 @@ impl ArmedWatch {
     /// The time until something is to be done. `None`: nothing is.
     pub fn wait(&self) -> Option<Duration> {
         let now = Instant::now();
-        let speaking = self.speakers.are_busy().then_some(SHORTEST);
-        let due = self.steps.values().filter_map(|step| step.next).chain(self.searches.iter().copied());
-        due.map(|due| due.saturating_duration_since(now)).chain(speaking).min()
+        let at_once = (self.speakers.are_busy() || !self.ended.is_empty()).then_some(SHORTEST);
+        let rested = |step: &ArmedStep| Some(step.next?.max(self.rested(step)));
+        // Until then they are not polled.
+        let polled = self.steps.values().any(|step| step.next.is_none() && step.source.is_coarse());
+        let polled = Some(self.polled).filter(|from| polled && *from > now);
+        let due = self.steps.values().filter_map(rested).chain(self.searches.iter().copied()).chain(polled);
+        due.map(|due| due.saturating_duration_since(now)).chain(at_once).min()
     }
 
-    /// What becomes readable when the kernel tells of a step that is not looked at otherwise.
-    pub fn events(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.steps.values().filter(|step| step.next.is_none()).filter_map(|step| step.memory.event())
+    /// Until when there is other work.
+    fn rested(&self, step: &ArmedStep) -> Instant {
+        if step.source.is_coarse() { self.rested } else { self.rested_of_memory }
     }
 
-    /// The kernel has told, of these of the steps in `events`.
-    pub fn hear(&mut self, ready: &[bool]) {
-        let now = Instant::now();
-        let waiting = self.steps.values_mut().filter(|step| step.next.is_none() && step.memory.event().is_some());
-        for (step, _) in waiting.zip(ready).filter(|(_, is_ready)| **is_ready) {
-            step.memory.hear();
-            // It tells of each crossing in both directions, and a program can cross as often as it likes.
-            step.next = Some(step.looked.map_or(now, |looked| now.max(looked + SHORTEST)));
+    /// What becomes ready when the kernel tells of a step that is not looked at otherwise.
+    pub fn events(&self, now: Instant) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+        self.steps.values().filter(move |step| is_polled(step, now, self.polled)).filter_map(|step| step.source.event())
+    }
+
+    /// The kernel has told, by these of the `events` of that moment. However many steps wait, they are one wake-up a second.
+    pub fn hear(&mut self, ready: &[bool], at: Instant) {
+        let (now, begin, polled) = (Instant::now(), self.begin, self.polled);
+        let all = self.steps.values_mut().filter(|step| is_polled(step, at, polled));
+        for (step, _) in all.zip(ready).filter(|(_, is_ready)| **is_ready) {
+            let is_coarse = step.source.is_coarse();
+            step.hear(now, begin, if is_coarse { self.rested } else { self.rested_of_memory });
+            if is_coarse {
+                self.polled = together(begin, now, Duration::ZERO);
+            }
         }
     }
 
     /// Does what is due.
     pub fn look(&mut self, config: &Config) {
         self.speakers.look();
-        if config.mode != Mode::Enforce {
-            self.steps.clear();
+        if config.mode == Mode::Enforce {
+            self.look_at_steps(config);
+        } else {
+            let all: Vec<_> = self.steps.keys().cloned().collect();
+            all.iter().for_each(|key| self.let_go(key));
             self.searches.clear();
-            return;
         }
+        self.close_some();
+    }
+
+    fn look_at_steps(&mut self, config: &Config) {
         let now = Instant::now();
         let is_due = |due: &Instant| *due <= now;
         if self.searches.iter().any(is_due) {
@@ -124,39 +168,76 @@ impl ArmedWatch {
             self.search(config);
             self.searched = Some(Instant::now());
         }
-        let mut noticed = self.events().count();
-        let due: Vec<_> = self
-            .steps
-            .iter()
-            .filter(|(_, step)| step.next.as_ref().is_some_and(is_due))
-            .map(|(key, _)| key.clone())
-            .collect();
-        let with_tasks = if due.is_empty() { BTreeSet::new() } else { self.jobs_with_tasks() };
-        for key in &due {
-            let Some(step) = self.steps.get_mut(key) else { continue };
-            let Some(look) = step.memory.look(step.signal_at.share, noticed < MOST_NOTICED) else {
-                self.steps.remove(key);
-                continue;
-            };
-            noticed += usize::from(look.is_told);
-            // A batch script whose steps are told reads it only if it gets the signal.
-            let is_told_by_others = is_shell(&step.step) && with_tasks.contains(&(step.job.clone(), step.uid));
-            if let Some(level) = step.follow(&look, !is_told_by_others || step.signals().is_some()) {
-                let (word, name) = (step.word(level), step.name());
-                self.speak(word, name);
-            }
+        let (memory, others) = (self.due(false), self.due(true));
+        if memory.is_empty() && others.is_empty() {
+            return;
         }
-        let rested = Instant::now() + now.elapsed() * REST;
-        for key in &due {
-            if let Some(next) = self.steps.get_mut(key).and_then(|step| step.next.as_mut()) {
-                *next = rested.max(*next);
-            }
+        let (with_tasks, mut by_kernel) = (self.jobs_with_tasks(), Told::default());
+        for step in self.steps.values().filter(|step| step.source.event().is_some()) {
+            by_kernel.add(step.uid, step.source.is_coarse());
+        }
+        let begun = Instant::now();
+        memory.iter().for_each(|key| self.look_at(key, &mut by_kernel, &with_tasks));
+        self.rested_of_memory = Instant::now() + begun.elapsed() * REST;
+        // The rest of them is due at the next turn, and memory between.
+        let begun = Instant::now();
+        others
+            .iter()
+            .take_while(|_| begun.elapsed() < TURN)
+            .for_each(|key| self.look_at(key, &mut by_kernel, &with_tasks));
+        if !others.is_empty() {
+            self.rested = Instant::now() + begun.elapsed() * REST;
+        }
+    }
+
+    /// The steps whose time it is, those first that have waited longest.
+    fn due(&self, is_coarse: bool) -> Vec<ArmedKey> {
+        let now = Instant::now();
+        let of_kind = self.steps.iter().filter(|(_, step)| step.source.is_coarse() == is_coarse);
+        let is_due = |step: &ArmedStep| step.next.filter(|next| (*next).max(self.rested(step)) <= now);
+        let mut due: Vec<_> = of_kind.filter_map(|(key, step)| Some((is_due(step)?, key))).collect();
+        due.sort();
+        due.into_iter().map(|(_, key)| key.clone()).collect()
+    }
+
+    fn look_at(&mut self, key: &ArmedKey, by_kernel: &mut Told, with_tasks: &BTreeSet<(String, u32)>) {
+        let most = *self.most_told.get_or_insert_with(descriptors::most);
+        let Some(step) = self.steps.get_mut(key) else { return };
+        let (is_told, of_waiting) = (step.source.event().is_some(), step.source.is_coarse());
+        let may_be_told = is_told || by_kernel.has_room(step.uid, of_waiting, most);
+        let look = match step.source.look(step.condition.share, may_be_told) {
+            Ok(look) => look,
+            Err(Unseen::ThisTime) => return step.look_later(self.begin),
+            Err(Unseen::Ended) => return self.let_go(key),
+        };
+        if !is_told && step.source.event().is_some() {
+            by_kernel.add(step.uid, of_waiting);
+        }
+        // A batch script whose steps are told reads it only if it gets the signal.
+        let is_heard = !step.is_told_by_others() || !with_tasks.contains(&(step.job.clone(), step.uid));
+        if let Some(level) = step.follow(&look, is_heard, self.begin) {
+            Self::speak(&mut self.speakers, step, level);
+        }
+    }
+
+    /// What tells of its waiting is closed later: there may be hundreds.
+    fn let_go(&mut self, key: &ArmedKey) {
+        self.ended.extend(self.steps.remove(key).and_then(|mut step| step.source.take_trigger(None)));
+    }
+
+    /// Closes what fits into a turn.
+    fn close_some(&mut self) {
+        let begun = Instant::now();
+        while begun.elapsed() < TURN
+            && let Some(ended) = self.ended.pop()
+        {
+            drop(ended);
         }
     }
 
     /// The jobs with a step beside their shell.
     fn jobs_with_tasks(&self) -> BTreeSet<(String, u32)> {
-        let tasks = self.steps.values().filter(|step| !is_shell(&step.step));
+        let tasks = self.steps.values().filter(|step| !step.is_of_shell());
         tasks.map(|step| (step.job.clone(), step.uid)).collect()
     }
 
@@ -165,123 +246,57 @@ impl ArmedWatch {
         let recorded = Recorded::read(&config.run_dir, &WantedSteps::default(), &mut Vec::new());
         let (steps, unseen) = find(&host, ALL, &recorded, &WantedSteps::default());
         let mut found = BTreeSet::new();
+        let mut of_users: BTreeMap<u32, usize> = BTreeMap::new();
+        self.steps.values().for_each(|step| *of_users.entry(step.uid).or_default() += 1);
         for step in steps.iter().filter(|step| step.step != EXTERN) {
-            let Some(armed) = ArmedStep::of_living(step) else { continue };
-            let Some(key) = armed.memory.directory().cloned() else { continue };
-            found.insert(key.clone());
-            if let Some(known) = self.steps.get_mut(&key) {
-                known.take_over(armed.signal_at);
-            } else if self.steps.len() < MOST {
-                self.steps.insert(key, armed);
+            let conditions = step.allocated().signal_at.iter().flat_map(SignalAt::conditions).collect::<Vec<_>>();
+            for (at, condition) in conditions.into_iter().enumerate() {
+                let Some(uid) = step.uid.filter(|uid| *uid != 0) else { continue };
+                let Some((path, inode)) = own_directory(step, condition.watched) else {
+                    let Some(place) = step.places.first() else { continue };
+                    let key = (place.step.clone(), 0, at);
+                    found.insert(key.clone());
+                    self.say_not_seen(step, condition, key);
+                    continue;
+                };
+                let (key, of_user) = ((path, inode, at), of_users.entry(uid).or_default());
+                found.insert(key.clone());
+                let known = self.steps.get_mut(&key);
+                if let Some(known) = known.filter(|known| known.condition.watched == condition.watched) {
+                    self.ended.extend(known.take_over(condition));
+                } else if self.steps.len() < MOST && *of_user < MOST_OF_USER {
+                    self.let_go(&key);
+                    if let Some(armed) = ArmedStep::of_living(step, condition) {
+                        *of_user += 1;
+                        self.steps.insert(key, armed);
+                    } else {
+                        self.say_not_seen(step, condition, key);
+                    }
+                }
             }
         }
         // The kernel does not tell of the end of a step whose job goes on.
         if unseen.is_empty() {
-            self.steps.retain(|key, _| found.contains(key));
+            let gone: Vec<_> = self.steps.keys().filter(|key| !found.contains(*key)).cloned().collect();
+            gone.iter().for_each(|key| self.let_go(key));
+            self.not_seen.retain(|key| found.contains(key));
         }
     }
 
-    fn speak(&mut self, word: Announcement, name: String) {
+    /// Once, and not of a step that has ended meanwhile.
+    fn say_not_seen(&mut self, step: &LivingStep<'_>, condition: ToldAt, key: ArmedKey) {
+        let is_there = step.places.iter().all(|place| place.step.exists());
+        if is_there && self.not_seen.insert(key) {
+            let name = format!("job {} step {}", printable(&step.job), printable(&step.step));
+            log::warn!("{name}: its user is not told of {condition}, which this node does not measure");
+        }
+    }
+
+    fn speak(speakers: &mut Speakers, step: &ArmedStep, level: UseLevel) {
+        let (word, name) = (step.word(level), step.name());
         let signal = word.signal.map_or_else(String::new, |signal| format!("; it gets {signal}"));
-        log::info!("{name} of {}: its memory comes near its limit (SignalAt){signal}", user_name(word.uid));
-        self.speakers.add(word, name);
-    }
-}
-
-impl ArmedStep {
-    /// `None`: it is not to be told.
-    fn of_living(step: &LivingStep<'_>) -> Option<Self> {
-        let signal_at = step.allocated().signal_at?;
-        Some(Self {
-            job: step.job.clone(),
-            step: step.step.clone(),
-            uid: step.uid.filter(|uid| *uid != 0)?,
-            is_opened: step.record.as_ref().is_some_and(|record| record.shared.is_some()),
-            signal_at,
-            memory: StepMemory::of_step(step)?,
-            crossing: Crossing::default(),
-            next: Some(Instant::now()),
-            looked: None,
-        })
-    }
-
-    /// It was found again. The site may have changed what holds for it, and its limits may have changed, too.
-    fn take_over(&mut self, signal_at: SignalAt) {
-        self.signal_at = signal_at;
-        self.next = Some(self.next.map_or_else(Instant::now, |next| next.min(Instant::now())));
-    }
-
-    /// What follows from a look. `is_heard`: whether its user would be told.
-    fn follow(&mut self, look: &MemoryLook, is_heard: bool) -> Option<MemoryUse> {
-        let (now, share) = (Instant::now(), self.signal_at.share);
-        self.looked = Some(now);
-        self.next = (!look.is_told).then(|| now + pause(&look.levels, share).min(LONGEST));
-        is_heard.then(|| self.crossing.look(&look.levels, share, now))?
-    }
-
-    /// Which signal its processes get.
-    fn signals(&self) -> Option<Signal> {
-        let is_meant = is_meant(&self.step, self.is_opened, self.signal_at.to_batch_shell);
-        self.signal_at.signal.filter(|_| is_meant).and_then(|signal| Signal::try_from(signal).ok())
-    }
-
-    fn name(&self) -> String {
-        format!("job {} step {}", printable(&self.job), printable(&self.step))
-    }
-
-    fn word(&self, level: MemoryUse) -> Announcement {
-        let node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
-        let signal = self.signals();
-        let (directory, inode) = self.memory.directory().cloned().unwrap_or_default();
-        Announcement {
-            uid: self.uid,
-            directory,
-            inode,
-            sentence: sentence(&self.name(), &node, level, self.signal_at, signal),
-            signal,
-            to_first_alone: self.signal_at.to_batch_shell,
-        }
-    }
-}
-
-fn is_shell(step: &str) -> bool {
-    SHELLS.contains(&step)
-}
-
-/// Whether a step's processes get the signal: under Slurm either the shell or the tasks.
-fn is_meant(step: &str, is_opened: bool, to_shell: bool) -> bool {
-    is_opened || is_shell(step) == to_shell
-}
-
-fn sentence(name: &str, node: &str, level: MemoryUse, signal_at: SignalAt, signal: Option<Signal>) -> String {
-    let (used, limit) = (mebibytes(level.used), mebibytes(level.limit));
-    let then = signal.map_or_else(String::new, |signal| format!(" It gets {signal} now."));
-    format!(
-        "jobfence: {name} uses {used} of {limit} of memory on {}, more than {} of its limit. At the limit the kernel kills it.{then}",
-        printable(node),
-        signal_at.share
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_sentence_has_the_figures_and_says_what_follows() {
-        let level = MemoryUse { used: 181 << 20, limit: 200 << 20 };
-        let said = |text: &str, signal| sentence("job 7 step 0", "n1", level, SignalAt::parse(text).unwrap(), signal);
-        let first = "jobfence: job 7 step 0 uses 181.0 MiB of 200.0 MiB of memory on n1, more than 90% of its limit. At the limit the \
-                     kernel kills it.";
-        assert_eq!(said("mem:90%", None), first);
-        assert_eq!(said("mem:90%:USR1", Some(Signal::SIGUSR1)), format!("{first} It gets SIGUSR1 now."));
-    }
-
-    #[test]
-    fn a_shell_gets_the_signal_if_that_is_asked_for_and_tasks_otherwise() {
-        let meant = |to_shell| ["batch", "interactive", "0", "17"].map(|step| is_meant(step, false, to_shell));
-        assert_eq!(meant(false), [false, false, true, true]);
-        assert_eq!(meant(true), [true, true, false, false]);
-        assert!(is_meant("0", true, true) && is_meant("0", true, false), "other schedulers have no steps");
+        let what = in_short(step.condition.watched);
+        log::info!("{name} of {}: {what} (SignalAt){signal}", user_name(word.uid));
+        speakers.add(word, name);
     }
 }

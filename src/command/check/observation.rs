@@ -4,16 +4,17 @@
 use std::path::Path;
 use std::time::Duration;
 
-use jobfence::config::{Config, Loaded, StoreUsage, StraysAction};
+use jobfence::config::{Config, Loaded, SignalAt, StoreUsage, StraysAction};
+use jobfence::host::Host;
 use jobfence::record::tracked;
 use jobfence::report::usage_log::UsageLog;
 
 use super::rows::Rows;
 use crate::schedulers::slurm::store;
-use crate::{login, strays};
+use crate::{armed, login, strays};
 
 /// Prints it for each of these keys.
-pub fn say(rows: &mut Rows, loaded: &Loaded) {
+pub fn say(rows: &mut Rows, loaded: &Loaded, host: &Host) {
     let config = &loaded.config;
     let of = |key: &str, what: Option<String>| what.map(|what| format!("{key}: {what}"));
     let lines = [
@@ -23,6 +24,7 @@ pub fn say(rows: &mut Rows, loaded: &Loaded) {
         of("SampleInterval", no_series(config)),
         of("IdleAfter", not_seen(loaded, "IdleAfter", config.idle_after)),
         of("SignalAt", nobody_tells(loaded)),
+        of("SignalAt", no_pressure(loaded, host)),
         of("GPUIdleAfter", not_seen(loaded, "GPUIdleAfter", config.gpu_idle_after)),
     ];
     for line in lines.into_iter().flatten() {
@@ -74,12 +76,22 @@ fn not_seen(loaded: &Loaded, key: &str, of_all: Option<Duration>) -> Option<Stri
     is_lost.then(|| "no job is seen to be idle without SampleInterval".to_owned())
 }
 
-/// Why no job would be told that its memory comes near its limit.
+/// Why no job would be told that something comes near its limit.
 fn nobody_tells(loaded: &Loaded) -> Option<String> {
     let mut in_sections = loaded.sections().flat_map(|(_, settings)| settings);
     let is_asked = loaded.config.signal_at.is_some() || in_sections.any(|setting| setting.key().name == "SignalAt");
     let is_lost = is_asked && !tracked::is_watched(&loaded.config.run_dir);
     is_lost.then(|| "no job is told, since 'jobfence hold' (jobfence.service) does not run".to_owned())
+}
+
+/// Why no job would be told that it waits.
+fn no_pressure(loaded: &Loaded, host: &Host) -> Option<String> {
+    let in_sections = loaded.sections().flat_map(|(_, settings)| settings);
+    let of_sections = in_sections.filter(|setting| setting.key().name == "SignalAt");
+    let of_sections = of_sections.filter_map(|setting| SignalAt::parse(setting.value()));
+    let mut all = loaded.config.signal_at.into_iter().chain(of_sections);
+    let (_, why) = all.find_map(|signal_at| armed::unseen(&signal_at, host))?;
+    Some(format!("no job is told of pressure: {why}"))
 }
 
 /// What would be lost.

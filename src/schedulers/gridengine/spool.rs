@@ -784,6 +784,8 @@ mod tests {
         let job = with("JOBFENCE_PIDS_MAX=60\nJOBFENCE_CPU_LIMIT=\nLANG=de_DE.UTF-8\n").unwrap();
         assert_eq!(job.asked, Requests { pids_max: Some(60), ..Requests::default() });
         assert!(job.is_utf8 && !with("LANG=C\n").unwrap().is_utf8);
+        let told = with("JOBFENCE_SIGNAL_AT=mem:90%:USR1,pids:90%\n").unwrap().asked.signal_at;
+        assert_eq!(told.flatten().map(|told| told.to_string()).as_deref(), Some("mem:90%:USR1,pids:90%"));
         let error = with("JOBFENCE_PIDS_MAX=many\n").unwrap_err().to_string();
         assert!(error.contains("JOBFENCE_PIDS_MAX: found \"many\""), "{error}");
     }

@@ -52,6 +52,7 @@ mod tests {
             "JobfencePidsMax",
             "JobfenceIoMax",
             "JobfenceUsageCard",
+            "JobfenceSignalAt",
         ];
         assert_eq!(names, expected);
     }
@@ -70,6 +71,9 @@ mod tests {
         }
         assert_eq!(asked("JobfencePidsMax = 60\nJobfenceCpuLimit = Undefined\n").unwrap().pids_max, Some(60));
         assert_eq!(asked("JobfenceMemHigh = \"2G\"\n").unwrap().mem_high, Some(2 << 30));
+        let told = asked("JobfenceSignalAt = \"mem:90%:USR1,pids:90%\"\n").unwrap().signal_at;
+        assert_eq!(told.flatten().map(|told| told.to_string()).as_deref(), Some("mem:90%:USR1,pids:90%"));
+        assert!(asked("JobfenceSignalAt = \"mem:90%:KILL\"\n").is_err());
         assert_eq!(asked("CpuLimit = 7\n"), Ok(Requests::default()));
         for wrong in ["RequestCpus / 2", "error", "nan", "inf", "-1", "\"\"", "1e300", "true", "{1}", "\"1\" ?: 2", ""]
         {

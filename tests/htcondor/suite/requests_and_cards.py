@@ -12,7 +12,7 @@ from .local import submit as submit_local
 
 WRAPPER = "/usr/libexec/jobfence/htcondor-job"
 # As docs/install/htcondor.md has it.
-ASKED = "JobfenceCpuLimit JobfenceCpuBurst JobfenceMemHigh JobfencePidsMax JobfenceIoMax JobfenceUsageCard"
+ASKED = "JobfenceCpuLimit JobfenceCpuBurst JobfenceMemHigh JobfencePidsMax JobfenceIoMax JobfenceUsageCard JobfenceSignalAt"
 HEARD = {"STARTD_JOB_ATTRS": f"$(STARTD_JOB_ATTRS) {ASKED}"}
 SAY = "env | grep -E '^(JOBFENCE_[CM]|SITE|OMP_NUM)' | sort"
 

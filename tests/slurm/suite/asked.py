@@ -24,7 +24,7 @@ OPTIONS = {
                            "/scratch rbps=1023K", "/scratch riops=99"]),
     "--usage-card": ("WHEN", ["sometimes", "always ", "yes"]),
     "--delegate": ("YES", ["maybe", "yes "]),
-    "--signal-at": ("SHARE", ["mem:100%", "90%", "mem:90%:KILL", "B:mem:90%"]),
+    "--signal-at": ("SHARES", ["mem:100%", "90%", "mem:90%:KILL", "B:mem:90%", "mem:90%,", "pids:90%,pids:90%:USR1", "cpu:20%", "pressure:10%"]),
 }
 # Slurm's own name for an option of a plugin in the environment of its commands.
 VARIABLE = "SLURM_SPANK__SLURM_SPANK_OPTION_jobfence_{}"

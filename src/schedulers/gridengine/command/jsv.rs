@@ -434,6 +434,7 @@ mod tests {
         for (variable, why) in [
             ("JOBFENCE_CPU_LIMIT half", "JOBFENCE_CPU_LIMIT: found \"half\", expected a number of CPUs"),
             ("JOBFENCE_PIDS_MAX 1\\n2", "JOBFENCE_PIDS_MAX: found \"1\\n2\""),
+            ("JOBFENCE_SIGNAL_AT mem:90%:KILL", "JOBFENCE_SIGNAL_AT: found \"mem:90%:KILL\""),
         ] {
             let said = said_of(&format!("ENV ADD A b\nENV ADD {variable}\nENV ADD JOBFENCE_PIDS_MAX 60\n"));
             assert!(said.starts_with(&format!("RESULT STATE REJECT jobfence: {why}")), "{said}");

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! One condition of one step: when to look, and what is said to whom.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use jobfence::config::{ToldAt, Watched};
+use jobfence::fence::living::LivingStep;
+use nix::sys::signal::Signal;
+
+use super::crossing::{Crossing, StepLook, UseLevel};
+use super::pace;
+use super::sentence::sentence;
+use super::source::WatchedUse;
+use super::word::Announcement;
+use crate::table::printable;
+
+/// Slurm's names of the steps of a shell, which starts the steps with tasks: of the batch script, and of `salloc`.
+const SHELLS: [&str; 2] = ["batch", "interactive"];
+
+/// One condition of one step.
+pub struct ArmedStep {
+    pub job: String,
+    pub step: String,
+    pub uid: u32,
+    /// Whether its fence is one of `jobfence open`: its scheduler has no batch step beside it.
+    is_opened: bool,
+    pub condition: ToldAt,
+    pub source: WatchedUse,
+    crossing: Crossing,
+    /// When to look at it. `None`: when the kernel tells.
+    pub next: Option<Instant>,
+    /// When that was done last.
+    pub looked: Option<Instant>,
+}
+
+impl ArmedStep {
+    /// `None`: it is not to be told, or this kernel does not count that.
+    pub fn of_living(step: &LivingStep<'_>, condition: ToldAt) -> Option<Self> {
+        Some(Self {
+            job: step.job.clone(),
+            step: step.step.clone(),
+            uid: step.uid.filter(|uid| *uid != 0)?,
+            is_opened: step.record.as_ref().is_some_and(|record| record.shared.is_some()),
+            condition,
+            source: WatchedUse::of_step(step, condition.watched)?,
+            crossing: Crossing::default(),
+            next: Some(Instant::now()),
+            looked: None,
+        })
+    }
+
+    /// It was found again. The site may have changed what holds for it, and its limits may have changed, too. Returns what is to be closed.
+    pub fn take_over(&mut self, condition: ToldAt) -> Option<OwnedFd> {
+        self.condition = condition;
+        self.next = Some(self.next.map_or_else(Instant::now, |next| next.min(Instant::now())));
+        self.source.take_trigger(Some(condition.share))
+    }
+
+    /// It could not be looked at this time.
+    pub fn look_later(&mut self, begin: Instant) {
+        self.next = Some(pace::together(begin, Instant::now(), pace::COARSE));
+    }
+
+    /// What follows from a look. `is_heard`: whether its user would be told; `begin`: from when whole seconds are counted.
+    pub fn follow(&mut self, look: &StepLook, is_heard: bool, begin: Instant) -> Option<UseLevel> {
+        let now = Instant::now();
+        self.looked = Some(now);
+        let is_coarse = self.source.is_coarse();
+        let next = if is_coarse { pace::together(begin, now, look.pause) } else { now + look.pause };
+        self.next = (!look.is_told).then_some(next);
+        is_heard.then(|| self.crossing.look(&look.levels, self.condition.share, now))?
+    }
+
+    /// The kernel has told. It does so at each crossing in both directions, and a program can cross as often as it likes. `rested`: until
+    /// when other work has the time.
+    pub fn hear(&mut self, now: Instant, begin: Instant, rested: Instant) {
+        self.source.hear();
+        let next = match self.looked {
+            _ if self.source.is_coarse() => pace::together(begin, now, Duration::ZERO),
+            looked => looked.map_or(now, |looked| now.max(looked + pace::SHORTEST)),
+        };
+        self.next = Some(next.max(rested));
+    }
+
+    /// Whether its user reads of it by other steps, if its job has some with tasks.
+    pub fn is_told_by_others(&self) -> bool {
+        is_left_to_others(&self.step, self.condition.watched) && self.signals().is_none()
+    }
+
+    /// Which signal its processes get.
+    pub fn signals(&self) -> Option<Signal> {
+        let is_meant = is_meant(&self.step, self.is_opened, self.condition.to_batch_shell);
+        self.condition.signal.filter(|_| is_meant).and_then(|signal| Signal::try_from(signal).ok())
+    }
+
+    pub fn is_of_shell(&self) -> bool {
+        SHELLS.contains(&self.step.as_str())
+    }
+
+    pub fn name(&self) -> String {
+        format!("job {} step {}", printable(&self.job), printable(&self.step))
+    }
+
+    pub fn word(&self, level: UseLevel) -> Announcement {
+        let node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+        let signal = self.signals();
+        let (directory, inode) = self.source.directory().cloned().unwrap_or_default();
+        Announcement {
+            uid: self.uid,
+            directory,
+            inode,
+            sentence: sentence(&self.name(), &node, level, self.condition, signal),
+            signal,
+            to_first_alone: self.condition.to_batch_shell,
+        }
+    }
+}
+
+/// Whether it is said of the steps with tasks, and not of the shell that started them: the limits are the job's. Pressure is each step's own.
+fn is_left_to_others(step: &str, watched: Watched) -> bool {
+    SHELLS.contains(&step) && !watched.is_pressure()
+}
+
+/// Whether a step's processes get the signal: under Slurm either the shell or the tasks.
+fn is_meant(step: &str, is_opened: bool, to_shell: bool) -> bool {
+    is_opened || SHELLS.contains(&step) == to_shell
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_script_itself_waits_for_is_said_to_it() {
+        assert!(is_left_to_others("batch", Watched::Memory) && is_left_to_others("interactive", Watched::Throttled));
+        assert!(!is_left_to_others("0", Watched::Memory) && !is_left_to_others("batch", Watched::IoPressure));
+    }
+
+    #[test]
+    fn a_shell_gets_the_signal_if_that_is_asked_for_and_tasks_otherwise() {
+        let meant = |to_shell| ["batch", "interactive", "0", "17"].map(|step| is_meant(step, false, to_shell));
+        assert_eq!(meant(false), [false, false, true, true]);
+        assert_eq!(meant(true), [true, true, false, false]);
+        assert!(is_meant("0", true, true) && is_meant("0", true, false), "other schedulers have no steps");
+    }
+}
