@@ -153,7 +153,7 @@ fn refuse_delegation(
 pub fn refuse_pressure(host: &Host, config: &Config, requests: &UserRequests) -> Result<(), NotFenced> {
     let asked = requests.signal_at().flatten().filter(|_| config.mode == Mode::Enforce);
     let is_asked = asked.is_some_and(|asked| asked.conditions().any(|condition| condition.watched.is_pressure()));
-    let obstacle = host.layout.no_pressure(&host.proc).filter(|_| is_asked);
+    let obstacle = is_asked.then(|| host.layout.no_pressure(&host.proc)).flatten();
     obstacle.map_or(Ok(()), |why| Err(NotFenced::Asked(Error::new(format!("--signal-at=pressure: {why}")))))
 }
 
