@@ -136,9 +136,9 @@ GROUPS = (
     Group("fuzz", (("cargo", "test", "--locked", "--test", "fuzz"),), about=60, stage="build", builds=BUILT),
     Group("cost", ((*PYTHON, "tests/cost.py", "--so", SO),), about=20, stage="build", builds=(RELEASE,), **CGROUPS),
     # What is fuzzed has a group of its own, which needs no root. Janitors of jobs would remove what its tests leave in the name of
-    # Slurm, and faults.rs would count what its 'jobfence check' tries there.
-    Group("host", (("cargo", "test", "--locked", "--no-fail-fast", *SHORT, "--", "--skip", "targets::fuzz::"),), about=60, stage="host",
-          builds=BUILT, tiers=QUICK, **CGROUPS),
+    # Slurm, and faults.rs would count what its 'jobfence check' tries there. Most of the time it waits.
+    Group("host", (("cargo", "test", "--locked", "--no-fail-fast", *SHORT, "--", "--skip", "targets::fuzz::"),), about=400,
+          is_alone_on_host=True, units=HALF, builds=BUILT, tiers=QUICK, **CGROUPS),
     Group("faults", (("cargo", "test", "--locked", "--no-fail-fast", *LONG),), about=600, **FAULTS),
     # The hook of OpenPBS without OpenPBS.
     Group("hook", ((*PYTHON, "tests/pbs/replay.py", *FILES),), about=40, units=HALF, builds=(RELEASE,), root=True,
