@@ -5,6 +5,7 @@ A lease is a locked file, PLACE/KIND.NUMBER. Its lock ends with the process that
 a program that it starts does not inherit the descriptor. So nothing is to be tidied up, and the files stay.
 """
 
+import contextlib
 import fcntl
 import os
 
@@ -49,6 +50,18 @@ class Lease:
 def lease(kind, count):
     """Keep what this returns for as long as its 'number' is used: without a reference to it, it is given back."""
     return Lease(kind, count)
+
+
+@contextlib.contextmanager
+def alone(kind):
+    """Waits until nobody has this kind, and has it until the end of the with."""
+    os.makedirs(PLACE, mode=0o700, exist_ok=True)
+    file = os.open(f"{PLACE}/{kind}.0", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
 
 
 def names(names):

@@ -87,8 +87,8 @@ const fn change(number: c_long, name: &'static str, errors: &'static [Errno]) ->
 }
 
 use Errno::{
-    EACCES, EAGAIN, EBUSY, EEXIST, EFAULT, EINTR, EINVAL, EIO, EMFILE, ENFILE, ENODEV, ENOENT, ENOLCK, ENOMEM, ENOSPC,
-    ENOSYS, ENOTEMPTY, EOPNOTSUPP, EPERM, EROFS, ESRCH,
+    EACCES, EAGAIN, EBUSY, ECONNREFUSED, EEXIST, EFAULT, EINTR, EINVAL, EIO, EMFILE, ENFILE, ENODEV, ENOENT, ENOLCK,
+    ENOMEM, ENOSPC, ENOSYS, ENOTEMPTY, EOPNOTSUPP, EPERM, EROFS, ESRCH,
 };
 
 /// The first of each are those that are most often met.
@@ -129,6 +129,7 @@ static CALLS: &[Call] = &[
     // By which 'jobfence hold' is told of a launch: nobody waits for an answer.
     call(libc::SYS_socket, "socket", &[EMFILE, ENFILE, ENOMEM, EACCES]),
     call(libc::SYS_ioctl, "ioctl", &[EINVAL]),
+    call(libc::SYS_connect, "connect", &[EAGAIN, ECONNREFUSED, ENOENT, EACCES]),
     call(libc::SYS_sendto, "sendto", &[EAGAIN, ENOMEM, EACCES, EPERM]),
     call(libc::SYS_poll, "poll", &[EINTR, ENOMEM, EINVAL]),
     call(libc::SYS_ppoll, "ppoll", &[EINTR, ENOMEM, EINVAL]),
@@ -138,6 +139,11 @@ static CALLS: &[Call] = &[
     call(libc::SYS_syslog, "syslog", &[EPERM]),
     call(libc::SYS_uname, "uname", &[EFAULT]),
     call(libc::SYS_fcntl, "fcntl", &[EINVAL, EMFILE]),
+    // The process's own: how long it waits, and how often, differs by the machine's speed.
+    call(libc::SYS_clock_nanosleep, "clock_nanosleep", &[EINTR]),
+    call(libc::SYS_futex, "futex", &[EAGAIN, EINTR]),
+    call(libc::SYS_rt_sigprocmask, "rt_sigprocmask", &[]),
+    call(libc::SYS_prctl, "prctl", &[EINVAL, EPERM]),
     // They do not fail.
     call(libc::SYS_getpid, "getpid", &[]),
     call(libc::SYS_getuid, "getuid", &[]),

@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import leases
 from contract import kernel
 from contract.harness import MIB, expect, expect_equal, expect_in
 from contract.kernel import Job
@@ -98,13 +99,14 @@ def tasks_are_refused(site, **keys):
 @contextlib.contextmanager
 def without_places_of_the_defaults():
     """Where the plugin has no configuration, it uses the places of the defaults, and their directories stay as after a job: takes away those
-    that were not there before and are empty."""
+    that were not there before and are empty. One case at a time has them: another's would be neither new nor empty."""
     tops = {hierarchy.mount_point for hierarchy in kernel.hierarchies().values()}
-    made = [place for place in (Path("/run/jobfence"), *(Path(top) / "jobfence" for top in tops)) if not place.exists()]
-    try:
-        yield
-    finally:
-        for top in made:
-            for place in sorted([top, *top.rglob("*")], reverse=True):
-                with contextlib.suppress(OSError):
-                    place.rmdir()
+    with leases.alone("places-of-the-defaults"):
+        made = [place for place in (Path("/run/jobfence"), *(Path(top) / "jobfence" for top in tops)) if not place.exists()]
+        try:
+            yield
+        finally:
+            for top in made:
+                for place in sorted([top, *top.rglob("*")], reverse=True):
+                    with contextlib.suppress(OSError):
+                        place.rmdir()
