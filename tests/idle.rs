@@ -72,8 +72,10 @@ fn an_idle_job_is_told_and_what_does_not_end_is_killed() {
         let ended = (status.code(), status.signal());
         assert_eq!(ended, if job == "7" { (None, Some(9)) } else { (Some(0), None) }, "job {job}: {}", site.said());
     }
+    // It is said after the signal.
+    common::until("what is left", || site.said().contains("what is left of job 7 of"));
     let said = site.said();
-    assert!(said.contains("what is left of job 7 of") && !said.contains("what is left of job 8 of"), "{said}");
+    assert!(!said.contains("what is left of job 8 of"), "{said}");
     assert!(said.contains("it is cancelled in 1:00 if that stays so"), "{said}");
     let shown = site.out(&["show", "7"]);
     assert!(shown.contains("it is cancelled for that"), "{shown}");
