@@ -118,7 +118,8 @@ def a_node_is_found_as_slurmd_finds_it(site):
     directory.mkdir(exist_ok=True)
     host, conf = hostname(), directory / "slurm.conf"
     (directory / "gres.conf").write_text("")
-    (directory / "jobfence.conf").write_text("")
+    # 'check' tries a step where a job of this site would be.
+    (directory / "jobfence.conf").write_text("".join(f"{key}={value}\n" for key, value in site.own_keys().items()))
     (directory / "hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {host}.example.org {host} alias.of.this\n")
 
     def asked(*command):
