@@ -1865,7 +1865,7 @@ BREAKS = (
         "slurm ipc_of_its_own",
     ),
     Break(
-        "shared_memory_outlives_its_step", "src/schedulers/slurm/spank/step.rs",
+        "shared_memory_outlives_its_step", "src/schedulers/slurm/spank/step/ending.rs",
         "    ipc::discard_memory();\n",
         "",
         "slurm no_shared_memory_outlives_its_step",

@@ -5,49 +5,51 @@
 //! makes a second entry in plugstack.conf harmless: each callback finds its work done.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use nix::unistd::Pid;
 
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::membership::Membership;
-use crate::config::{Config, Mode, OnError, OnErrors, Resolved, UsageCard};
+use crate::config::{Config, Mode, OnError, Resolved, UsageCard};
 use crate::error::Result;
 use crate::facts::Facts;
 use crate::fence::Fence;
-use crate::figures::{GrantedTo, LimitedTo, Usage};
+use crate::figures::{GrantedTo, LimitedTo};
 use crate::host::Host;
-use crate::janitor;
 use crate::job::{Grant, JobKey};
-use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported};
+use crate::launch::{self, Answer, Begin, Begun, NotFenced, Reported};
 use crate::log;
 use crate::policy::{self, Plan};
 use crate::private::{check_standard_files, ipc};
-use crate::record::job::{JobRecord, JobRecords};
+use crate::record::job::JobRecord;
 use crate::record::noted::Noted;
 use crate::record::tracked::{self, Tracker};
-use crate::report;
-use crate::report::account::{End, Ending, Exit, Task};
+use crate::report::account::{Exit, Task};
 use crate::requests::UserRequests;
 use crate::schedulers::ALL;
-use crate::schedulers::slurm;
 use crate::schedulers::slurm::cores::Topology;
 use crate::schedulers::slurm::spank::ReturnCode;
 use crate::schedulers::slurm::spank::api::Spank;
 use crate::schedulers::slurm::spank::bindings::spank_item;
-use crate::schedulers::slurm::spank::card::{BatchEnd, CardOrder};
+use crate::schedulers::slurm::spank::card::CardOrder;
 use crate::schedulers::slurm::spank::grant::{self, StepKind};
 use crate::schedulers::slurm::spank::hand_over::HandOver;
 use crate::schedulers::slurm::spank::job::{Job, key_of};
-use crate::schedulers::slurm::spank::log::{tell_user, tell_user_lines};
+use crate::schedulers::slurm::spank::log::tell_user;
 use crate::schedulers::slurm::spank::node_files::NodeFiles;
 use crate::schedulers::slurm::spank::private::PrivateStep;
-use crate::schedulers::slurm::spank::rights::Rights;
 use crate::schedulers::slurm::spank::unfenced::UnfencedProcesses;
-use crate::schedulers::slurm::spank::{environment, options, waiting_tasks};
+use crate::schedulers::slurm::spank::{environment, options};
 use crate::sys::as_user::AsUser;
 use crate::sys::call_bytes::CallBytes;
-use crate::sys::process::{Owner, is_ending};
+use crate::sys::process::Owner;
+
+mod attaching;
+mod ending;
+
+pub use attaching::{attach, attach_did_not_finish};
+pub use ending::{end, task_ended};
 
 /// The state of this process's step.
 enum StepState {
@@ -126,9 +128,6 @@ struct Unfenced {
 }
 
 static STEP: Mutex<StepState> = Mutex::new(StepState::New);
-
-/// If a task succeeds within this time of another one, and others still run, usage is not read again.
-const TOGETHER: Duration = Duration::from_millis(100);
 
 const UNFINISHED: &str = "jobfence did not finish its preparation. Tell your administrator: slurmd's log says why";
 
@@ -368,271 +367,4 @@ pub fn tell_task(spank: &Spank) {
         let _ = environment::tell(spank, config, plan, fence);
     }
     let _ = environment::hint_threads(spank, config, plan, fence);
-}
-
-/// Called in the step daemon, while all tasks of the step on this node wait before their exec.
-pub fn attach(spank: &Spank) {
-    let mut step = step();
-    let pid = match spank.int(spank_item::S_TASK_PID) {
-        Ok(pid) if pid > 1 => pid,
-        // The extern step has no task, but Slurm makes this call all the same.
-        _ if spank.u32(spank_item::S_JOB_STEPID).is_ok_and(|step| StepKind::from_step_id(step) == StepKind::Extern) => {
-            if let Some(StepState::Fenced(fenced)) = step.as_deref_mut() {
-                settle_extern(fenced);
-            }
-            return;
-        }
-        answer => {
-            let answer = answer.map_or_else(|error| error.to_string(), |pid| format!("it says {pid}"));
-            log::error!("a task runs WITHOUT a fence, since Slurm does not tell its pid ({answer})");
-            // This task cannot be ended, but later ones can.
-            if let Some(StepState::Fenced(fenced)) = step.as_deref_mut() {
-                fenced.ended = fenced.config.on_error.general() == OnError::Fail;
-            }
-            return;
-        }
-    };
-    let failure = match step.as_deref_mut() {
-        Some(StepState::Off | StepState::Refused { .. }) => return,
-        Some(StepState::Unfenced(unfenced)) => {
-            let Unfenced { unfenced_processes, host, config, key } = &mut **unfenced;
-            return unfenced_processes.add(host, config, key, pid);
-        }
-        Some(StepState::Fenced(fenced)) if fenced.ended => return waiting_tasks::end(Some(&fenced.host.proc), &[pid]),
-        Some(StepState::Fenced(fenced)) if fenced.attached.contains(&pid) => return,
-        Some(StepState::Fenced(fenced)) => match fence_task(fenced, spank, pid) {
-            Ok(()) => {
-                if fenced.attached.is_empty()
-                    && let Some(sentence) = launch::tell::gpus_not_allowed(&fenced.fence)
-                {
-                    tell_user(&sentence);
-                }
-                if fenced.attached.is_empty() {
-                    fenced.limits = Some(launch::limited_to(&fenced.fence, &fenced.config));
-                }
-                fenced.attached.push(pid);
-                if fenced.fence.has_overlay() {
-                    fenced.unfenced_processes.task_attached(&fenced.host);
-                }
-                return;
-            }
-            // Another plugin refused the task, or another process killed it: it needs no fence any more.
-            Err(error) if is_ending(&fenced.host.proc, pid) => {
-                log::debug!("task {pid} ended before it could be fenced: {error}");
-                return;
-            }
-            Err(error) if error.is_bearable(fenced.config.on_error.general()) => {
-                let by = OnErrors::softened_by(fenced.config.mode);
-                log::error!("task {pid} runs WITHOUT a fence ({by}): {error}");
-                let Fenced { unfenced_processes, host, config, fence, .. } = &mut **fenced;
-                return unfenced_processes.add(host, config, fence.key(), pid);
-            }
-            Err(error) => {
-                fenced.ended = true;
-                error.for_user()
-            }
-        },
-        Some(StepState::New | StepState::Read(_) | StepState::Ended) | None => UNFINISHED.to_owned(),
-    };
-    refuse_task(step.as_deref(), pid, &failure);
-}
-
-/// Called when [`attach`] panicked: no later callback could refuse the task.
-pub fn attach_did_not_finish(spank: &Spank) {
-    let Some(pid) = spank.int(spank_item::S_TASK_PID).ok().filter(|&pid| pid > 1) else { return };
-    let mut step = step();
-    if let Some(StepState::Fenced(fenced)) = step.as_deref_mut() {
-        fenced.ended = true;
-    }
-    refuse_task(step.as_deref(), pid, UNFINISHED);
-}
-
-/// Ends a task that waits before its exec, and those that were attached before it.
-fn refuse_task(step: Option<&StepState>, pid: i32, failure: &str) {
-    // Before its end: see `waiting_tasks`.
-    tell_user(&format!("this task was not started, since it cannot be fenced: {failure}"));
-    let proc = match step {
-        Some(StepState::Fenced(fenced)) => Some(&fenced.host.proc),
-        _ => None,
-    };
-    waiting_tasks::end(proc, &[pid]);
-    log::error!("task {pid} was ended, since it cannot be fenced: {failure}");
-    // The others would wait for it, perhaps without end; later tasks meet `ended`.
-    if let Some(StepState::Fenced(fenced)) = step
-        && !fenced.attached.is_empty()
-    {
-        log::error!("{}: the step's other tasks {:?} were ended too", fenced.fence.key(), fenced.attached);
-        waiting_tasks::end(proc, &fenced.attached);
-    }
-}
-
-fn fence_task(fenced: &mut Fenced, spank: &Spank, pid: i32) -> Result<(), NotFenced> {
-    let task = spank.u32(spank_item::S_TASK_GLOBAL_ID)?;
-    let joining = Joining { pid, id: None, task: Some(task), is_first: fenced.attached.is_empty() };
-    let Fenced { fence, host, config, requests, .. } = fenced;
-    launch::attach(fence, host, config, requests, joining)
-}
-
-/// Limits what pam_slurm_adopt will put into the extern step, if Slurm made directories for it. No plugin is told of a process in them: the
-/// step daemon itself, or the placeholder that it started (before 25.05), shows where they are.
-fn settle_extern(fenced: &mut Fenced) {
-    let daemon = fenced.daemon.as_raw();
-    let threads =
-        fenced.host.proc.child(&format!("{daemon}/task")).and_then(|tasks| tasks.list(true)).unwrap_or_default();
-    let children = threads.iter().flat_map(|thread| {
-        let children = fenced.host.proc.read(&format!("{daemon}/task/{thread}/children")).unwrap_or_default();
-        children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>()
-    });
-    for pid in std::iter::once(daemon).chain(children.collect::<Vec<_>>()) {
-        let Ok(member) = Membership::read(&fenced.host.proc, pid) else { continue };
-        fenced.fence.mark_others(&fenced.host, &member);
-        let settled = fenced.fence.settle(&member).map_err(NotFenced::from);
-        fenced.fence.mark_located();
-        let settled = settled
-            .and_then(|errors| launch::refuse::bear(fenced.fence.key(), &fenced.config, &fenced.requests, errors));
-        if let Err(error) = settled {
-            // There is no task to refuse: the job's other steps report this to their user.
-            log::error!(
-                "{}: the processes that are adopted into the step are not limited as configured: {error}",
-                fenced.fence.key()
-            );
-        }
-    }
-}
-
-/// Called in the step daemon while the user's stderr is open: reports the limits at which the step's processes were stopped.
-pub fn task_ended(spank: &Spank) {
-    let mut step = step();
-    let fenced = match step.as_deref_mut() {
-        Some(StepState::Fenced(fenced)) => fenced,
-        Some(StepState::Unfenced(unfenced)) => {
-            let Unfenced { unfenced_processes, host, .. } = &mut **unfenced;
-            return unfenced_processes.task_ended(host);
-        }
-        _ => return,
-    };
-    fenced.unfenced_processes.task_ended(&fenced.host);
-    let exit = spank.int(spank_item::S_TASK_EXIT_STATUS).ok().map(Exit::of_wait);
-    let tasks = spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT);
-    note_task(spank, fenced, exit);
-    let others_live = tasks.as_ref().is_ok_and(|tasks| fenced.exited.saturating_add(1) < *tasks);
-    let has_just_looked = fenced.looked.is_some_and(|looked| looked.elapsed() < TOGETHER);
-    if !(others_live && has_just_looked && exit.is_some_and(Exit::is_success)) {
-        fenced.looked = Some(Instant::now());
-        fenced.fence.take_usage();
-        tell_what_happened(fenced);
-    }
-    if let Some(private) = fenced.private.as_mut().filter(|_| !others_live) {
-        let full = private.full();
-        full.iter().for_each(|sentence| tell_user(sentence));
-        fenced.sentences.extend(full);
-    }
-    // Its script is a batch step's only task.
-    if let Some(card) = fenced.card.as_ref().filter(|_| fenced.exited == 0) {
-        let Fenced { host, fence, plan, config, started, exit, reported, facts, .. } = &**fenced;
-        let name = facts.job_name.said().map(String::as_str);
-        let end = BatchEnd { name, started: *started, exit: *exit, reported: *reported };
-        tell_user_lines(&card.lines(spank, host, fence, (plan, config), &end));
-    }
-    fenced.exited = fenced.exited.saturating_add(1);
-    if let Some((hand_over, grant)) = &fenced.hand_over
-        && tasks.as_ref().is_ok_and(|tasks| fenced.exited == *tasks)
-    {
-        hand_over.give(&fenced.fence, &fenced.host.proc, grant);
-    }
-    // While other tasks run, they may need what another plugin started for the step.
-    if !tasks.as_ref().is_ok_and(|tasks| fenced.exited < *tasks) {
-        let Fenced { unfenced_processes, host, config, fence, .. } = &mut **fenced;
-        unfenced_processes.end_after_tasks(host, config, fence.key());
-    }
-    if tasks.is_ok_and(|tasks| fenced.exited == tasks) {
-        let deadline = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
-        if let Err(error) = fenced.fence.end_leaderless(&fenced.host, deadline) {
-            log::debug!("{}: {error}", fenced.fence.key());
-        }
-    }
-}
-
-/// Records what is known about a task only at its end.
-fn note_task(spank: &Spank, fenced: &mut Fenced, exit: Option<Exit>) {
-    if fenced.exit.is_none_or(Exit::is_success) {
-        fenced.exit = exit.or(fenced.exit);
-    }
-    if fenced.config.usage_log.is_some()
-        && fenced.fence.has_own_tasks()
-        && let Ok(number) = spank.u32(spank_item::S_TASK_GLOBAL_ID)
-        && let Some(usage) = fenced.fence.task_usage(number)
-    {
-        fenced.tasks.push(Task { number, exit, usage });
-    }
-}
-
-fn tell_what_happened(fenced: &mut Fenced) {
-    let Fenced { fence, config, requests, kernel_log, reported, .. } = fenced;
-    let asked = AskedProcesses::below_the_sites(requests, config).map(AskedProcesses::by_user);
-    let sentences;
-    (sentences, *reported) = launch::tell(fence, kernel_log.as_ref(), asked, *reported, Some("--mem"));
-    sentences.iter().for_each(|sentence| tell_user(sentence));
-    fenced.sentences.extend(sentences);
-}
-
-/// Called in the step daemon when every task has ended: reports the usage, and removes everything.
-pub fn end() {
-    let Some(mut step) = step() else { return };
-    let mut fenced = match std::mem::replace(&mut *step, StepState::Ended) {
-        StepState::Fenced(fenced) => fenced,
-        StepState::Unfenced(mut unfenced) => {
-            let deadline = Instant::now() + unfenced.config.cleanup_timeout;
-            let Unfenced { unfenced_processes, host, config, key } = &mut *unfenced;
-            return unfenced_processes.end(host, config, key, deadline);
-        }
-        StepState::New | StepState::Read(_) | StepState::Off | StepState::Refused { .. } | StepState::Ended => return,
-    };
-    let (rchar, wchar) = CallBytes::since(fenced.call_bytes.take().as_ref());
-    let usage = Usage { rchar, wchar, ..fenced.fence.usage() };
-    log::info!("{}", report::ended(fenced.fence.key(), &usage));
-    let ending = Ending {
-        holder: slurm::HOLDER,
-        run: 0,
-        facts: &fenced.facts,
-        granted: fenced.granted,
-        limits: fenced.limits.unwrap_or_else(|| launch::limited_to(&fenced.fence, &fenced.config)),
-        started: Some(fenced.started),
-        exit: fenced.exit,
-        tasks: &fenced.tasks,
-        sentences: &fenced.sentences,
-        end: End::Closed,
-    };
-    let line = launch::account(&fenced.fence, &fenced.config, &usage, &ending);
-    let deadline = Instant::now() + fenced.config.cleanup_timeout;
-    let mut rights = Rights::until(deadline);
-    match launch::end::close(&mut fenced.fence, deadline, |error| rights.take_back(error)) {
-        None => launch::write_down(&fenced.config, line.as_deref()),
-        Some(remains) => log::error!("{remains}"),
-    }
-    ipc::discard_memory();
-    if fenced.private.is_some() {
-        launch::end::remove_private(&fenced.host, &fenced.config, &fenced.fence, deadline);
-    }
-    let Fenced { unfenced_processes, host, config, fence, .. } = &mut *fenced;
-    unfenced_processes.end(host, config, fence.key(), deadline);
-    if let Some(seen) = &fenced.note {
-        let forgotten = JobRecords::existing(&fenced.config.run_dir).and_then(|records| {
-            records.map_or(Ok(()), |records| records.forget_this(&fenced.fence.key().on_node(), seen))
-        });
-        if let Err(error) = forgotten {
-            log::error!("{}: cannot remove the job's record yet: {error}", fenced.fence.key());
-        }
-    }
-    // A launch cannot wait for long, and the node's next one may be hours away. Failures were reported at the launch.
-    if fenced.leftovers
-        && Instant::now() + janitor::PATIENCE_AT_LAUNCH + janitor::PATIENCE_WITH_MANY < deadline
-        && let Some(place) = fenced.unfenced_processes.place()
-        && let who =
-            janitor::JanitorCaller::Launch(janitor::Launch { daemon: place, key: Some(fenced.fence.key()), all: true })
-        && let Ok(reaped) =
-            janitor::reap(&fenced.host, &fenced.config, ALL, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH)
-    {
-        janitor::Reaped { failed: Vec::new(), ..reaped }.log();
-    }
 }
