@@ -1888,6 +1888,11 @@ BREAKS = (
         "host cli with_an_ipc_namespace_of_its_own",
     ),
     Break(
+        "a_session_sees_processes_of_others", "src/private/places.rs",
+        '"hides_others" => note.hides_others = true,', '"hides_others" => note.hides_others = false,',
+        "host adopt pam_hides_others",
+    ),
+    Break(
         "a_job_sees_processes_of_others", "src/private/enter.rs",
         "if hides_others { processes::hide() } else { Ok(()) }", "Ok(())",
         "host cli a_command_sees_no_processes_of_others",
