@@ -57,7 +57,7 @@ impl JanitorCaller<'_> {
             Self::Command(ask) => Some(ask),
             Self::Launch(_) | Self::Daemon => None,
         };
-        Holders { schedulers, units }
+        Holders { schedulers, units, leaves_to_closers: true }
     }
 }
 
@@ -261,7 +261,7 @@ pub fn reap_job(host: &Host, config: &Config, id: &JobOnNode, deadline: Instant)
     let records = Records::open(&config.run_dir)?;
     let mut reaped = Reaped::default();
     // Called in a scheduler's prolog and epilog: the fences there are held by processes.
-    let holders = Holders { schedulers: &[], units: None };
+    let holders = Holders { schedulers: &[], units: None, leaves_to_closers: true };
     let job = job_dir(&id.job);
     let is_its = |levels: &[String]| {
         let above: Vec<&str> = levels.iter().rev().skip(1).map(String::as_str).collect();

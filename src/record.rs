@@ -5,6 +5,7 @@
 //! which of two step daemons has a name: `link` of a finished file succeeds for one of them.
 
 pub mod card_note;
+pub mod closer;
 pub mod counters;
 mod files;
 mod header;

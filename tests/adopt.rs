@@ -684,6 +684,40 @@ fn pam_puts_the_session_into_the_jobs_own_directories() {
 }
 
 #[test]
+fn pam_hides_others_processes_from_the_session_of_a_job_with_hidden_ones() {
+    if let Some(why) = jobfence::private::processes::fault() {
+        return common::skip(&why.to_string());
+    }
+    let site = Site::new("hidden");
+    let [module, _] = site.doors(&[]);
+    let nobody = NOBODY.to_string();
+    for hide_processes in [true, false] {
+        let mut step = site.step(NOBODY, "1", "extern");
+        let config = Config { private_tmp: vec!["/var/tmp".into()], hide_processes, ..site.config.clone() };
+        let records = Records::open(&config.run_dir).unwrap();
+        let parents = [format!("uid_{NOBODY}"), "job_1".to_owned()];
+        let host = Host::read(&config).unwrap();
+        let own = [parents[0].clone(), parents[1].clone(), "step_extern".to_owned()];
+        PrivateDirs::make(&host, &config, &parents, &own).unwrap();
+        let session = site.session("nobody", &module.line, &[]);
+        assert_eq!(session.opened, GRANTED);
+        // What the session's user sees of root's process, and of himself.
+        let pid = session.pid().to_string();
+        let sees = |who: &str| {
+            let mut look = Command::new("nsenter");
+            look.args(["--target", &pid, "--mount", "--setuid", &nobody, "--setgid", &nobody]);
+            look.args(["ls", "-d", &format!("/proc/{who}")]).output().unwrap().status.success()
+        };
+        assert!(sees("self"));
+        assert_eq!(sees(&std::process::id().to_string()), !hide_processes);
+        assert_eq!(session.close(), GRANTED);
+        step.close();
+        let deadline = Instant::now() + common::PATIENCE;
+        jobfence::private::end(&host, &config.run_dir, &parents, &records, deadline).unwrap();
+    }
+}
+
+#[test]
 fn pam_denies_a_session_without_a_job_and_says_why() {
     let site = Site::new("deny");
     let step = site.step(GAMES, "1", "extern");

@@ -16,6 +16,7 @@ use jobfence::host::Host;
 use jobfence::janitor::{self, JanitorCaller};
 use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::policy;
+use jobfence::record::closer::Closer;
 use jobfence::record::holder::Holder;
 use jobfence::record::{Record, Records};
 use jobfence::scheduler::{Age, Runs, Schedulers, WithoutCgroups};
@@ -133,6 +134,37 @@ fn id() -> Id {
 
 fn sleep() -> Child {
     Command::new("/bin/sleep").arg("60").spawn().unwrap()
+}
+
+#[test]
+fn a_fence_is_left_to_the_process_that_closes_it_while_that_lives() {
+    let site = Site::new("closer");
+    let mut process = Command::new("/bin/sleep").arg("900").spawn().unwrap();
+    let owner = Owner::from_pid(&site.host().proc, process.id().cast_signed()).unwrap().unwrap();
+    site.open(NOBODY, &Holder::Process(owner));
+    let closer = Closer::of(site.records().dir(), process.id()).unwrap();
+    process.kill().and_then(|()| process.wait()).unwrap();
+    assert_eq!(site.reap(NOBODY, JanitorCaller::Command(no_units)), Vec::<String>::new());
+    assert!(site.is_there());
+    drop(closer);
+    assert_eq!(site.reap(NOBODY, JanitorCaller::Command(no_units)).len(), 1);
+    assert!(!site.is_there());
+}
+
+/// A launch that wants the fence's name cannot wait.
+#[test]
+fn a_name_is_freed_also_while_a_process_lives_that_would_close_its_fence() {
+    let site = Site::new("closer-name");
+    let mut process = Command::new("/bin/sleep").arg("900").spawn().unwrap();
+    let owner = Owner::from_pid(&site.host().proc, process.id().cast_signed()).unwrap().unwrap();
+    site.open(NOBODY, &Holder::Process(owner));
+    let _closer = Closer::of(site.records().dir(), process.id()).unwrap();
+    process.kill().and_then(|()| process.wait()).unwrap();
+    let again = site.try_open(NOBODY, &Holder::Manual, 3).unwrap();
+    drop(again);
+    assert_eq!(site.record().unwrap().shared.unwrap().run, 3);
+    let closed = resume::close(&site.host(), ALL, site.records(), &site.record().unwrap(), soon()).unwrap();
+    assert_eq!(closed, Closed::Removed);
 }
 
 #[test]

@@ -1084,7 +1084,7 @@ fn of_a_step_that_ends_meanwhile_nothing_is_said() {
             (&site.host(), &site.config),
             &records,
             &levels,
-            janitor::Holders { schedulers: ALL, units: None },
+            janitor::Holders { schedulers: ALL, units: None, leaves_to_closers: true },
             (soon(), &mut janitor::Ledger::default())
         ),
         Ok(janitor::ReapOutcome::Gone)

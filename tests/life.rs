@@ -759,3 +759,59 @@ fn a_job_has_no_part_of_the_room_beside_it() {
     life::close(&loaded.config, &which).unwrap();
     assert!(site.is_clean());
 }
+
+/// cgroup v1 limits the sum of RAM and swap, and refuses a sum below the limit of RAM.
+#[test]
+fn a_limit_of_swap_stands_beside_the_room_for_the_scheduler() {
+    use jobfence::config;
+    use jobfence::doors::life::{self, Room};
+    use jobfence::doors::opening::{Granted, HeldBy, OpenRequest};
+    use jobfence::doors::recorded::WantedFences;
+    use jobfence::job::Id;
+    use jobfence::launch::Answer;
+
+    let Some(site) = Site::new("room-swap") else { return };
+    let arguments = [
+        format!("CgroupBase={}", site.base.name),
+        format!("RunDir={}", site.run.path().join("run").display()),
+        "StarterMemory=64M".to_owned(),
+        "ConstrainSwapSpace=yes".to_owned(),
+        "AllowedSwapSpace=50".to_owned(),
+    ];
+    let words: Vec<&[u8]> = arguments.iter().map(String::as_bytes).collect();
+    let loaded = config::load(&words).unwrap();
+    let [job, step] = ["12.0", "slot1_1"].map(|id| Id::new(id).unwrap());
+    let granted = Granted { memory: Some(100 << 20), is_of_step: true, ..Granted::default() };
+    let holder = HeldBy::Manual;
+    let request =
+        OpenRequest { uid: 65_534, job, step, run: 1, granted, holder, ask_unit: None, starts_processes: false };
+    let room = Room { more: 1 << 20, branches: vec!["htcondor".to_owned()] };
+    let live = match life::open_live(Ok(loaded.clone()), &request, Some(&room)) {
+        Answer::Fenced(live) => live,
+        Answer::Refused(why) if why.to_string().contains("memory.memsw") && why.to_string().contains("ENOENT") => {
+            return common::skip("this kernel counts no swap");
+        }
+        other => panic!("{other:?}"),
+    };
+    let path = live.seen().path.unwrap();
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let read = |branch: &str, file: &str| {
+        let places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+        places.filter_map(|mount| fs::read_to_string(format!("{mount}{path}/{branch}{file}")).ok()).next()
+    };
+    let mib = |branch, file| read(branch, file).map(|text| text.trim().parse::<u64>().unwrap() >> 20);
+    match read("", "memory.swap.max") {
+        Some(_) => assert_eq!(mib("", "memory.swap.max"), Some(50)),
+        None => {
+            assert_eq!(
+                (mib("", "memory.limit_in_bytes"), mib("", "memory.memsw.limit_in_bytes")),
+                (Some(165), Some(215))
+            );
+            let of_job = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"].map(|file| mib("htcondor/", file));
+            assert_eq!(of_job, [Some(100), Some(150)]);
+        }
+    }
+    let which = WantedFences { job: request.job.clone(), step: Some(request.step.clone()), run: Some(1) };
+    life::close(&loaded.config, &which).unwrap();
+    assert!(site.is_clean());
+}

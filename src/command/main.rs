@@ -173,6 +173,7 @@ fn main() -> ExitCode {
         return htcondor::starter::starter();
     }
     if let Some(status) = htcondor::starter::watch()
+        .or_else(htcondor::starter::apart)
         .or_else(htcondor::starter::stand_in)
         .or_else(htcondor::starter::ask_late)
         .or_else(htcondor::starter::refuse)

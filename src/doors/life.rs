@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 
+use crate::cgroup::limits::SwapLimit;
 use crate::config::{Config, Limit, LoadError, Loaded, Mode, Resolved, UsageCard};
 use crate::cpu_list::CpuList;
 use crate::doors::cores::{self, ChosenCores};
@@ -243,9 +244,16 @@ fn make<T>(
             let (mut plan, errors) = plan(&resolved, &request.granted, gpus, &cores);
             if let Some(room) = room {
                 let step = &mut plan.step;
-                of_job = policy::Limits { ram: step.ram, high: step.high.take(), ..policy::Limits::default() };
+                of_job = policy::Limits {
+                    ram: step.ram,
+                    high: step.high.take(),
+                    swap: step.swap,
+                    ..policy::Limits::default()
+                };
                 let of_starter = config.starter_memory.saturating_add(room.more);
                 step.ram = step.ram.map(|ram| ram.saturating_add(of_starter));
+                // v1 limits the sum of both.
+                step.swap = step.swap.map(|swap| SwapLimit { ram: swap.ram.saturating_add(of_starter), ..swap });
             }
             (plan, errors)
         };

@@ -304,9 +304,14 @@ impl Fence {
                 errors.push((Limit::Ram, error));
                 continue;
             }
+            // On v2 the step's own limit is one of swap alone, and the job gets no more of that here.
+            let swap = limits.swap.filter(|_| hierarchy.version == Version::V1);
+            let limits = Limits { swap, ..limits.clone() };
             for name in names {
                 match step.ensure(name) {
-                    Ok(dir) => limiting::set(&dir, hierarchy, Level::Task, Placing::Own, limits, |_| true, &mut errors),
+                    Ok(dir) => {
+                        limiting::set(&dir, hierarchy, Level::Task, Placing::Own, &limits, |_| true, &mut errors)
+                    }
                     Err(error) => errors.push((Limit::Ram, error)),
                 }
             }

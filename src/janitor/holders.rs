@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::fence;
 use crate::host::Host;
+use crate::record::closer::Closer;
 use crate::record::holder::Holder;
 use crate::record::{Header, Record, Records};
 use crate::scheduler::{Age, Runs, Schedulers};
@@ -26,13 +27,17 @@ pub struct Holders {
     pub schedulers: Schedulers,
     /// For units. `None` in a scheduler's process, which must start no program: there each unit counts as alive.
     pub units: Option<AskUnit>,
+    /// Whether a fence of a holder that is gone is left to the process that closes it, while that lives. A launch that wants its name
+    /// cannot wait for that.
+    pub leaves_to_closers: bool,
 }
 
 impl Holders {
     /// Whether the holder is certainly gone. `header` is from the record with these names.
     pub(super) fn is_over(self, host: &Host, records: &Records, levels: &[String], header: &Header) -> Result<bool> {
         if header.is_dead(host)? {
-            return Ok(true);
+            let is_left = self.leaves_to_closers && header.is_shared() && header.boot_id == host.boot_id;
+            return Ok(!is_left || !Closer::lives(records.dir(), header.owner.pid.unsigned_abs()));
         }
         if !header.is_shared() || header.pid_namespace != host.pid_namespace {
             return Ok(false);

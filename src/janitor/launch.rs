@@ -109,7 +109,7 @@ impl Launch<'_> {
 impl Work<'_> {
     /// A scheduler's process starts no program to ask about a unit.
     fn holders(&self) -> Holders {
-        Holders { schedulers: self.schedulers, units: None }
+        Holders { schedulers: self.schedulers, units: None, leaves_to_closers: true }
     }
 
     fn reap(&mut self, levels: &[String], deadline: Instant) -> Result<ReapOutcome> {

@@ -23,7 +23,7 @@ pub fn opening<'a>(host: &'a Host, config: &'a Config, schedulers: Schedulers, k
 
 /// For a launch that wants this name.
 fn free_name(opening: &Opening<'_>, records: &Records, levels: &[String]) -> Result<Freed> {
-    let holders = Holders { schedulers: opening.schedulers, units: None };
+    let holders = Holders { schedulers: opening.schedulers, units: None, leaves_to_closers: false };
     let at = (opening.host, opening.config);
     let mut ledger = Ledger::default();
     let outcome = reap_one(at, records, levels, holders, (Instant::now() + PATIENCE_AT_LAUNCH, &mut ledger));

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use nix::sched::{CloneFlags, clone};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, SysconfVar, getppid, pipe2, read, setsid, sysconf, write};
 
@@ -47,6 +48,22 @@ pub fn start(what: impl FnOnce() -> i32) -> nix::Result<Pid> {
     }
 }
 
+/// Bytes of the stack on which a sibling runs until its exec.
+const SIBLINGS_STACK: usize = 256 << 10;
+
+/// Starts a process that ends with the status that `what` returns. Its parent is the parent of this process, from its first moment on. So
+/// whoever looks for the children of this process never finds it.
+pub fn start_sibling(what: impl FnOnce() -> i32) -> nix::Result<Pid> {
+    let mut what = Some(what);
+    let run: Box<dyn FnMut() -> isize + '_> = Box::new(|| match what.take() {
+        Some(what) => end_after(what),
+        None => 1,
+    });
+    let mut stack = vec![0; SIBLINGS_STACK];
+    // SAFETY: without CLONE_VM the process has a copy of all memory, with this stack, and never returns to the code of its parent.
+    unsafe { clone(run, &mut stack, CloneFlags::CLONE_PARENT, None) }
+}
+
 /// Starts a child, and returns it with a pipe that gets its answer. An answer of up to 4096 bytes arrives at once, and whole.
 pub fn ask(answer: impl FnOnce() -> Vec<u8>) -> nix::Result<(Pid, OwnedFd)> {
     let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
@@ -69,10 +86,15 @@ pub fn start_orphan(what: impl FnOnce()) -> Result<()> {
         i32::from(start(of_orphan).is_err())
     };
     let child = start(between).map_err(os("fork"))?;
+    wait(child).map_err(os("wait for the parent of a process without one"))
+}
+
+/// Waits for the end of a child.
+pub fn wait(child: Pid) -> nix::Result<()> {
     loop {
         match waitpid(child, None) {
             Err(Errno::EINTR) => {}
-            done => return done.map(drop).map_err(os("wait for the parent of a process without one")),
+            done => return done.map(drop),
         }
     }
 }

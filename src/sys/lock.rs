@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Locks on directories, which one process has at a time: flock(2).
+//! Locks on directories, which one process has at a time: flock(2). Locks on one byte of a directory, which tell that a process lives:
+//! fcntl(2).
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::ppoll;
 
 use crate::error::{Error, Result};
@@ -67,5 +68,44 @@ impl Drop for Lock {
         // Releases the lock at once, even if a process that was forked meanwhile has a copy of the descriptor.
         // SAFETY: as above.
         unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
+/// A lock on one byte of a directory, beyond whatever is in there. Several processes can have it. The kernel releases it when the process
+/// ends, however that is.
+#[derive(Debug)]
+#[must_use]
+pub struct ByteLock(#[expect(dead_code, reason = "the kernel's lock is the descriptor's")] OwnedFd);
+
+impl ByteLock {
+    /// Takes the lock.
+    pub fn on(dir: &Dir, byte: u32) -> Result<Self> {
+        let fd = opened(dir)?;
+        fcntl(&fd, FcntlArg::F_OFD_SETLK(&lock_at(byte, libc::F_RDLCK)))
+            .map_err(|errno| Error::os("lock", dir.path(), errno).value(format!("at byte {byte}")))?;
+        Ok(Self(fd))
+    }
+
+    /// Whether a process has it. `false` if that cannot be seen.
+    pub fn is_held(dir: &Dir, byte: u32) -> bool {
+        let mut lock = lock_at(byte, libc::F_WRLCK);
+        let is_asked = opened(dir).is_ok_and(|fd| fcntl(&fd, FcntlArg::F_OFD_GETLK(&mut lock)).is_ok());
+        is_asked && i32::from(lock.l_type) != libc::F_UNLCK
+    }
+}
+
+fn opened(dir: &Dir) -> Result<OwnedFd> {
+    dir.open_file(".", OFlag::O_RDONLY | OFlag::O_DIRECTORY)
+}
+
+fn lock_at(byte: u32, kind: libc::c_int) -> libc::flock {
+    // Each of these numbers is small.
+    let short = |number: libc::c_int| libc::c_short::try_from(number).unwrap_or_default();
+    libc::flock {
+        l_type: short(kind),
+        l_whence: short(libc::SEEK_SET),
+        l_start: libc::off_t::from(byte),
+        l_len: 1,
+        l_pid: 0,
     }
 }

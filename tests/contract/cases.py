@@ -71,6 +71,8 @@ EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (70 << 20); time.sleep(%d)
 # With these flags of shmget(2): a segment of this key, or -1.
 SEGMENT_KEY = 0x4A464E43
 SEGMENT = f"{PYTHON} -S -c 'import ctypes; print(ctypes.CDLL(None).shmget({SEGMENT_KEY}, 4096, %s))'"
+# A segment of memory, a message queue and a set of semaphores.
+IPC = f"{PYTHON} -S -c 'import ctypes; c, k, f = ctypes.CDLL(None), {SEGMENT_KEY}, %s; print(c.shmget(k, 4096, f), c.msgget(k, f), c.semget(k, 1, f))'"
 TOO_MUCH, TOO_MUCH_FOR = f"{EAT % 9} & {EAT % 9} & wait; exit 7", 125
 
 
@@ -98,20 +100,20 @@ def as_granted(site):
 
 @case
 def ipc_of_its_own(site):
-    """With PrivateIPC, System V memory of a job is seen neither by its user's other job nor on the host, and is gone when the job is killed."""
+    """With PrivateIPC, a job's memory, queues and semaphores of System V are seen neither by its user's other job nor on the host, and go with it."""
     site.configure("PrivateIPC=yes\n")
     def on_host():
-        rows = (line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:])
+        rows = (line.split() for kind in ("shm", "msg", "sem") for line in Path("/proc/sysvipc", kind).read_text().splitlines()[1:])
         return [row for row in rows if int(row[0]) == SEGMENT_KEY]
-    expect_equal(on_host(), [], "segments of another test on the host")
-    look, make = SEGMENT % "0o600", SEGMENT % "0o1600"
+    expect_equal(on_host(), [], "what another test has on the host")
+    look, make = IPC % "0o600", IPC % "0o1600"
     jobs = []
     for _ in range(min(2, os.cpu_count())):
         jobs.append(site.submit(site.users[0], f"{look}; {make}; {look}; echo made; sleep 1000", cpus=1, mib=100))
         said = until(lambda: "made" in site.output(jobs[-1]) and site.output(jobs[-1]), 120, f"the segment of job {jobs[-1]}")
-        before, made, after, _ = said.split()[-4:]
-        expect_equal((before, after), ("-1", made), f"what job {jobs[-1]} sees before and after it makes a segment")
-        expect(int(made) >= 0, f"the segment that it made: {said}")
+        before, made, after, _ = said.splitlines()[-4:]
+        expect_equal((before, after), ("-1 -1 -1", made), f"what job {jobs[-1]} sees before and after it makes one of each")
+        expect(min(map(int, made.split())) >= 0, f"what it made: {said}")
     expect_equal(on_host(), [], "what the host sees of them")
     site.end(*jobs)
     expect_equal(on_host(), [], "what is left of them")

@@ -89,8 +89,7 @@ class PrivateHTCondor(InstalledHTCondor):
         run("mount", "--bind", seen, USUAL)
 
     def own_keys(self):
-        # HTCondor's jobs have the memory of the slot and of the starter together, and v1 would have to count their swap with it.
-        return {"CgroupBase": self.base, "CgroupMountpoint": CGROUPS, "ConstrainSwapSpace": "no"}
+        return {"CgroupBase": self.base, "CgroupMountpoint": CGROUPS}
 
     def configure_raw(self, text):
         """A case can say otherwise where the hierarchies are."""

@@ -3,6 +3,7 @@
 
 import os
 import signal
+import time
 
 from contract import kernel
 from contract.harness import (
@@ -91,6 +92,46 @@ def watcher_is_killed(site):
     until(lambda: not site.starter(group), 60, "the end of the starter")
     reaped(site, group)
     expect_dead(who, 20)
+
+
+@case
+def janitor_leaves_it_to_the_watcher(site):
+    """Only the watcher says why a job was killed. So the janitor waits until the watcher has closed the fence, or is gone."""
+    jobid, group = running(site, "alice", "sleep 1000")
+    watcher, began = site.watcher(jobid), time.time()
+    os.kill(watcher, signal.SIGSTOP)
+    try:
+        site.remove(jobid)
+        until(lambda: not site.starter(group), 60, "the end of the starter")
+        done = site.command(str(site.jobfence), "reap", *(["--config", str(site.config)] if site.config.exists() else []))
+        expect_equal(done.returncode, 0, f"the status of jobfence reap ({done.stdout}{done.stderr})")
+        expect(group.parent.exists(), f"the janitor has removed {group.parent.path}, and says {done.stdout}{done.stderr}")
+    finally:
+        os.kill(watcher, signal.SIGCONT)
+    expect_gone(group.parent)
+    until(lambda: f"job {jobid}.0 step" in site.said(began), 60, "what the watcher says")
+
+
+@case(release=True)  # tests/watcher.rs and janitor_leaves_it_to_the_watcher, without chance
+@restarts
+def many_begin_and_end_at_once(site):
+    """Each watcher closes its fence and says so: HTCondor takes none for a process of the starter's, and no janitor is faster."""
+    count, turns = 24, 3
+    with site.changed(restart=True, NUM_CPUS=count, MEMORY=50 * count):
+        for _ in range(turns):
+            began = time.time()
+            jobid = site.submit("alice", "exit 0", mib=50, queue=count)
+            until(lambda jobid=jobid: not site.queued(jobid), 300, f"the end of the {count} jobs {jobid}")
+
+            def unsaid(jobid=jobid, began=began):
+                said = site.said(began)
+                return [n for n in range(count) if f"job {jobid}.{n} step" not in said]
+            try:
+                until(lambda unsaid=unsaid: not unsaid(), 120, "what the watchers say")
+            except AssertionError:
+                raise AssertionError(f"of jobs {jobid}.{unsaid()} no watcher has said anything: {site.said(began)}") from None
+            expect("dead step daemon" not in site.said(began), f"a janitor was faster than a watcher: {site.said(began)}")
+    return f"{count * turns} jobs"
 
 
 @case

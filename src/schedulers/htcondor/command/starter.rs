@@ -8,6 +8,7 @@
 //!
 //! The schedd does the same for a job of the local universe, if `STARTER_LOCAL` names this program. Such a job has no slot and no grant.
 
+mod apart;
 mod environment;
 mod family;
 mod job;
@@ -53,6 +54,7 @@ use crate::syslog::SyslogOfDaemon;
 
 use self::kept::Kept;
 
+pub use apart::apart;
 pub use environment::CARD;
 pub use family::stand_in;
 pub use late::ask as ask_late;

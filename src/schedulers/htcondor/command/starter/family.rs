@@ -7,6 +7,7 @@
 //! and with it the starter. The watcher itself moves to the daemon's cgroup, or it would be killed before it has closed the fence.
 
 use std::ffi::{CStr, CString};
+use std::fs::File;
 use std::process::ExitCode;
 
 use jobfence::cgroup::membership::Membership;
@@ -15,7 +16,7 @@ use jobfence::sys::dir::Dir;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, execve, getpid, getppid, pause};
+use nix::unistd::{Pid, dup2_stdin, dup2_stdout, execve, getpid, getppid, pause};
 
 use crate::schedulers::htcondor::monitor::unified;
 
@@ -32,11 +33,11 @@ pub fn daemons_cgroup() -> Option<Dir> {
 }
 
 /// In the child that becomes the watcher, before its exec: starts the stand-in, and moves this process to the daemon's cgroup.
-pub fn leave_stand_in(daemons: &Dir, program: &CStr) {
+pub fn leave_stand_in(daemons: &Dir, program: &CStr, null: &File) {
     let parent = getpid();
     let stand_in = child::start(|| {
         let dies_with_its_parent = set_pdeathsig(Signal::SIGKILL).is_ok();
-        if dies_with_its_parent && getppid() == parent {
+        if dies_with_its_parent && getppid() == parent && dup2_stdin(null).is_ok() && dup2_stdout(null).is_ok() {
             let _ = execve(program, &[STAND_IN], &[] as &[CString]);
         }
         0

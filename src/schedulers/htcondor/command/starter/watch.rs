@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The watcher: the process that outlives the starter, waits for its end, and then closes the fence.
 //!
-//! The watcher is not a child of the starter, which would wait for it. It has nothing of the environment by which HTCondor knows its own
-//! processes, and kills them. It has none of the starter's sockets, so that the processes at their other ends see when the starter is gone.
+//! The watcher is none of the processes that HTCondor takes for the starter's, and kills with it (`apart`). It has none of the starter's sockets, so that the processes at their other ends see when the starter is gone.
 
 use std::ffi::CString;
-use std::fs::OpenOptions;
 use std::process::ExitCode;
 
 use jobfence::bytes::binary;
@@ -15,36 +13,24 @@ use jobfence::doors::life::{self, HowClosed};
 use jobfence::doors::recorded::WantedFences;
 use jobfence::error::{Error, Result};
 use jobfence::job::Id;
+use jobfence::record::Records;
+use jobfence::record::closer::Closer;
 use jobfence::report::INSIDE;
 use jobfence::schedulers::htcondor::CONTAINERS_BRANCH;
-use jobfence::sys::child::{self, leave_descriptors};
-use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout, execve};
 
 use super::family::{self, StandIn};
-use super::{environment, reason};
+use super::{apart, environment, reason};
 use crate::command::ignore_sigpipe;
 use crate::configured::Configured;
 use crate::syslog::SyslogOfDaemon;
 
 /// The first word of the watcher's command line.
 pub const WATCH: &str = "jobfence-watch";
-const THIS: &std::ffi::CStr = c"/proc/self/exe";
 
 /// Starts the watcher of a fence that this process holds, with this environment and no other. `branch`: where HTCondor makes the job's
 /// cgroup.
 pub fn start(which: &WantedFences, branch: &str, environment: &[CString]) -> Result<()> {
-    let words = words(which, branch)?;
-    let null = OpenOptions::new().read(true).write(true).open("/dev/null");
-    let null = null.map_err(|error| Error::new(format!("open /dev/null: {error}")))?;
-    let daemons = family::daemons_cgroup();
-    child::start_orphan(|| {
-        let _ = (dup2_stdin(&null), dup2_stdout(&null), dup2_stderr(&null));
-        let _ = leave_descriptors();
-        if let Some(daemons) = &daemons {
-            family::leave_stand_in(daemons, THIS);
-        }
-        let _ = execve(THIS, &words, environment);
-    })
+    apart::start(&words(which, branch)?, environment, family::daemons_cgroup().as_ref())
 }
 
 /// The watcher's command line.
@@ -70,7 +56,18 @@ pub fn watch() -> Option<ExitCode> {
     ignore_sigpipe();
     SyslogOfDaemon::begin();
     let configured = || Configured { config: None, overrides: Vec::new() }.load();
-    let result = configured().map_err(|errors| errors.to_string()).and_then(|loaded| {
+    let loaded = configured();
+    // Before the starter goes on. Otherwise the janitor of another job that begins could close the fence, and not say what this process
+    // says.
+    let closer = loaded.as_ref().ok().zip(which.run).map(|(loaded, starter)| closer(&loaded.config, starter));
+    if let Some(Err(error)) = &closer {
+        log::warn!(
+            "job {}: a janitor may close its fence first, and does not say why it was killed: {error}",
+            which.job
+        );
+    }
+    apart::say_that_it_runs();
+    let result = loaded.map_err(|errors| errors.to_string()).and_then(|loaded| {
         let ended: Option<fn() -> bool> = match family::look() {
             StandIn::Missing => None,
             StandIn::Living => Some(|| family::look() == StandIn::Killed),
@@ -93,6 +90,11 @@ pub fn watch() -> Option<ExitCode> {
             ExitCode::FAILURE
         }
     })
+}
+
+/// That this process closes the fence of that starter. A fence's run has the number of the starter's process.
+fn closer(config: &Config, starter: u32) -> Result<Closer> {
+    Closer::of(Records::open(&config.run_dir)?.dir(), starter)
 }
 
 fn close(config: &Config, which: &WantedFences, branch: &str) -> Result<()> {
