@@ -13,7 +13,8 @@ use jobfence::error::Error;
 use jobfence::report::account::utc;
 
 use super::line::{EndText, moment_of};
-use super::source::{LogLines, LogSource, Next};
+use super::lines::{LogLines, Next};
+use super::source::LogSource;
 
 /// How much all files together may read ahead, in bytes, and each at least and at most.
 const AHEAD: usize = 16 << 20;
