@@ -7,7 +7,6 @@ mod data;
 mod gpus;
 mod habits;
 mod line;
-mod lines;
 mod merged;
 mod names;
 mod page;

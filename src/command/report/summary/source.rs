@@ -12,10 +12,10 @@ use nix::dir::{Dir, Type};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
+use usage_lines::lines::{LogLines, Next};
 
 use super::gpus::is_gpu_line;
 use super::line::{self, EndText, Read as LineRead, moment_of};
-use super::lines::{LogLines, Next};
 
 /// How deep directories may be in each other.
 const DEEPEST: usize = 32;

@@ -23,6 +23,7 @@ pub enum Next {
     Whole,
     /// The end of the file, without the end of a line.
     Half,
+    /// A line that jobfence has not written. What is left of it is passed over.
     TooLong,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! A log of half a year has millions of lines, so this is what `jobfence report --by` spends its time on. Nothing is allocated, except for
 //! a text with an escape in it, and each byte is looked at once: a name is compared with the one that jobfence writes next, and a value is
-//! passed over until somebody wants it. It is a package, since a package is what can be optimised for speed where the rest is for size.
+//! passed over until somebody wants it.
 
 use std::borrow::Cow;
 
