@@ -334,3 +334,64 @@ fn bytes_of_all_files_are_summed_up_where_they_are_known() {
     assert!(!out(temp.path(), &["--by", "user"]).contains("all files"));
     assert!(!out(temp.path(), &["--by", "user", "--html", "-"]).contains("all files"));
 }
+
+/// The line of a job's two GPUs on a node, as `jobfence hold` writes it beside the usage log: busy for half of the time, and for none.
+fn of_gpus(job: u64, uid: u64) -> String {
+    let moment = |after: u64| {
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_780_000_000 + job * 10 + after);
+        jobfence::report::account::utc(time)
+    };
+    let gpu = |number: u64, busy: f64| {
+        json!({
+            "gpu": number, "device": format!("/dev/nvidia{number}"), "is_shared": false, "observed_seconds": 3570.0,
+            "busy_seconds": busy, "utilization_source": "samples",
+        })
+    };
+    let line = json!({
+        "schema": "jobfence-gpus-1", "job": job.to_string(), "uid": uid, "node": null, "started": moment(0), "looked": moment(3590),
+        "granted": 2, "gpus": [gpu(0, 1785.0), gpu(1, 0.0)],
+    });
+    format!("{line}\n")
+}
+
+#[test]
+fn gpu_hours_are_used_as_the_log_beside_the_usage_log_says() {
+    let temp = tempfile::tempdir().unwrap();
+    if !nix::unistd::getuid().is_root() {
+        return skip::skip("no root, who sees all");
+    }
+    let with_gpus = json!({"gpus_granted": 2});
+    let of_bob = json!({"gpus_granted": 2, "uid": 1002, "user": "bob"});
+    let without = json!({"gpus_granted": 0});
+    // Of job 2 there is no line: it was not measured. Job 4 had no GPU, and another user's line about it is nobody's.
+    let lines = [line("n1", 1, &with_gpus), line("n1", 2, &with_gpus), line("n1", 3, &of_bob), line("n1", 4, &without)];
+    let node = temp.path().join("n1");
+    fs::create_dir(&node).unwrap();
+    fs::write(node.join("usage.jsonl"), lines.concat()).unwrap();
+    fs::write(node.join("usage.jsonl.gpus"), [of_gpus(1, 1001), of_gpus(3, 1002), of_gpus(4, 1002)].concat()).unwrap();
+    let args = ["--by", "user", "--price-cpu-hour", "1", "--price-gpu-hour", "10"];
+    let done = report(temp.path(), &[&args[..], &["--json"]].concat());
+    assert_eq!(String::from_utf8_lossy(&done.stderr), "");
+    let all: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let of = |sums: &Value| {
+        ["reserved", "measured", "used", "wasted"].map(|what| sums[format!("gpu_hours_{what}")].as_f64())
+    };
+    assert_eq!(of(&all["total"]), [Some(6.0), Some(4.0), Some(1.0), Some(3.0)], "{all}");
+    let total = &all["total"];
+    assert_eq!((&total["gpu_efficiency_percent"], &total["jobs_gpu_use_unknown"]), (&25.0.into(), &1.into()));
+    // 4 of 8 CPU-hours, and 3 GPU-hours.
+    assert_eq!((&total["cost"], &total["cost_wasted"]), (&68.0.into(), &34.0.into()));
+    let bob = all["groups"].as_array().unwrap().iter().find(|group| group["name"] == "bob").unwrap();
+    assert_eq!(of(bob), [Some(2.0), Some(2.0), Some(0.5), Some(1.5)], "{bob}");
+    let text = out(temp.path(), &args);
+    let held = "\n  GPUs      held for 6.0 GPU-hours; used 1.0 of the 4.0 that were measured (25.0 %)\n";
+    assert!(text.contains(held) && text.contains("What GPUs did in 2.0 GPU-hours: only how long"), "{text}");
+    assert!(text.contains("for wasted CPU-hours and GPU-hours"), "{text}");
+    let page = out(temp.path(), &["--by", "user", "--html", "-"]);
+    assert!(page.contains("of 4.0 GPU-hours measured; 6.0 were held") && page.contains("Used GPU-hours"), "{page}");
+    // Nothing is said where nothing was measured.
+    fs::remove_file(node.join("usage.jsonl.gpus")).unwrap();
+    let all = object(temp.path(), &["--by", "user", "--json"]);
+    assert_eq!(of(&all["total"]), [Some(6.0), None, None, None]);
+    assert!(!out(temp.path(), &["--by", "user", "--html", "-"]).contains("Used GPU-hours"));
+}

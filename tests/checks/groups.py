@@ -134,7 +134,8 @@ GROUPS = (
           programs=("rpmbuild", "rpmlint", "createrepo_c", "cpio")),
     # All that the host's tests need is built with it.
     Group("fuzz", (("cargo", "test", "--locked", "--test", "fuzz"),), about=60, stage="build", builds=BUILT),
-    Group("cost", ((*PYTHON, "tests/cost.py", "--so", SO),), about=20, stage="build", builds=(RELEASE,), **CGROUPS),
+    Group("cost", ((*PYTHON, "tests/cost.py", "--so", SO), (*PYTHON, "tests/report_cost.py", "--bin", BIN)), about=35, stage="build",
+          builds=(RELEASE,), **CGROUPS),
     # What is fuzzed has a group of its own, which needs no root. Janitors of jobs would remove what its tests leave in the name of
     # Slurm, and faults.rs would count what its 'jobfence check' tries there. Most of the time it waits.
     Group("host", (("cargo", "test", "--locked", "--no-fail-fast", *SHORT, "--", "--skip", "targets::fuzz::"),), about=400,

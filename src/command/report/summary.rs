@@ -4,6 +4,7 @@
 //! The log is read once. Memory depends on how many groups and open runs there are, which are bounded, and not on how long the log is.
 
 mod data;
+mod gpus;
 mod habits;
 mod line;
 mod merged;
@@ -32,10 +33,11 @@ use super::log;
 use super::output::{put, refused};
 use crate::command::Failure;
 use crate::configured::Configured;
-use crate::node_logs::USAGE;
+use crate::node_logs::{GPUS, USAGE};
 use crate::own_report::ReadableLogs;
 use crate::table;
 pub use data::SCHEMA;
+use gpus::WaitingGpus;
 use habits::Habits;
 use line::Read;
 use merged::MergedLogs;
@@ -113,8 +115,10 @@ pub fn summary(
             let usage_log = UsageLog::from_config(&config).ok_or(
                 "this node keeps no usage log: set UsageLog in jobfence.conf, or name a directory with logs by --logs",
             )?;
-            let files = ReadableLogs::of(&config, usage_log, None).and_then(|logs| logs.open(USAGE));
-            FoundLogs::of_node(files.map_err(|error| refused(&config, &error))?)
+            let files = ReadableLogs::of(&config, usage_log, None)
+                .and_then(|logs| Ok((logs.open(USAGE)?, logs.open(GPUS).unwrap_or_default())));
+            let (files, of_gpus) = files.map_err(|error| refused(&config, &error))?;
+            FoundLogs::of_node(files, of_gpus)
         }
     };
     let (summary, errors) = read(found, by, options, uid);
@@ -207,7 +211,9 @@ fn read(found: FoundLogs, by: By, options: &SummaryOptions, uid: Option<u64>) ->
     let mut tally = Tally::new(by, since_micros);
     let mut habits = Habits::new();
     let mut open = JoinedRuns::new();
-    let mut count = |run: &runs::JoinedRun| {
+    let mut gpus = WaitingGpus::new(open.hasher());
+    let mut count = |run: &mut runs::JoinedRun, gpus: &mut WaitingGpus| {
+        run.gpu_used = gpus.used_by(run);
         if tally.add(run) {
             habits.add(run);
         }
@@ -231,19 +237,20 @@ fn read(found: FoundLogs, by: By, options: &SummaryOptions, uid: Option<u64>) ->
                 lines += 1;
                 late += u64::from(line.ended.saturating_add(runs::SLACK) < sure);
                 sure = sure.max(line.ended);
-                for run in open.add(&line, sure, &mut names, by) {
-                    count(&run);
+                for mut run in open.add(&line, sure, &mut names, by) {
+                    count(&mut run, &mut gpus);
                 }
             }
             Read::Earlier => {}
             Read::Newer => newer += 1,
+            Read::Foreign if gpus.add(text, uid) => {}
             Read::Foreign => foreign += 1,
         }
     }
     let (files, half, too_long) = (logs.files, logs.counts.half, logs.counts.too_long);
     errors.append(&mut logs.errors);
-    for run in open.end() {
-        count(&run);
+    for mut run in open.end() {
+        count(&mut run, &mut gpus);
     }
     let passed_over = log::passed_over(&[
         (half, "without an end"),

@@ -14,7 +14,7 @@ use super::words::{Shown, SummaryRow};
 pub const SCHEMA: &str = "jobfence-summary-1";
 
 /// The figures of a group: the member, and its value. Unknown is null.
-fn figures(sums: &Sums, prices: &Prices) -> [(&'static str, Value); 24] {
+fn figures(sums: &Sums, prices: &Prices) -> [(&'static str, Value); 29] {
     // What is below a millionth of an hour is not worth its digits.
     let hours = |hours: Option<f64>| hours.map_or(Value::Null, |hours| json!((hours * 1e6).round() / 1e6));
     let cost = prices.cost(sums);
@@ -43,6 +43,11 @@ fn figures(sums: &Sums, prices: &Prices) -> [(&'static str, Value); 24] {
         ("rchar_bytes", json!(sums.files().map(|(read, _)| read))),
         ("wchar_bytes", json!(sums.files().map(|(_, written)| written))),
         ("jobs_rchar_unknown", sums.files_unknown.into()),
+        ("gpu_hours_measured", hours(sums.gpu_use().map(|(_, measured)| measured))),
+        ("gpu_hours_used", hours(sums.gpu_use().map(|(used, _)| used))),
+        ("gpu_hours_wasted", hours(sums.gpu_wasted())),
+        ("gpu_efficiency_percent", hours(sums.gpu_share())),
+        ("jobs_gpu_use_unknown", sums.gpu_use_unknown.into()),
     ]
 }
 

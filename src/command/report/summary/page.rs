@@ -123,14 +123,27 @@ fn heads(shown: &Shown<'_>) -> Markup {
         ("Failed", percent(of_jobs(total.failed())), in_jobs(total.failed())),
     ];
     if let Some(gpus) = total.gpu_reserved() {
-        all.push(("GPUs held", hours(Some(gpus)), "GPU-hours; what they did is not known".to_owned()));
+        all.push(match total.gpu_use() {
+            Some((_, measured)) => {
+                let of = match hours(Some(gpus)) {
+                    held if held == hours(Some(measured)) => format!("of {held} GPU-hours held"),
+                    held => format!("of {} GPU-hours measured; {held} were held", hours(Some(measured))),
+                };
+                ("GPUs used", percent(total.gpu_share()), of)
+            }
+            None => ("GPUs held", hours(Some(gpus)), "GPU-hours; what they did is not known".to_owned()),
+        });
     }
     if let Some(throttled) = total.throttled_share() {
         all.push(("Held back by quotas", percent(Some(throttled)), "of the quotas' periods".to_owned()));
     }
     if let Some((cost, wasted)) = shown.summary.prices.cost(total) {
         let money = |amount| shown.summary.prices.money(amount);
-        all.push(("Cost", money(cost), format!("of that {} for wasted CPU-hours", money(wasted))));
+        all.push((
+            "Cost",
+            money(cost),
+            format!("of that {} for wasted {}", money(wasted), shown.summary.prices.of_wasted(total)),
+        ));
     }
     html! {
         dl.heads { @for (name, figure, of) in &all { div { dt { (name) } dd { (figure) } dd { (of) } } } }
@@ -217,6 +230,7 @@ fn groups(shown: &Shown<'_>, by: &str) -> Markup {
     let mut heads =
         vec!["Name", "Jobs", "Used CPU-hours", "Wasted CPU-hours", "Used GiB-hours", "Out of memory", "Failed"];
     heads.extend(has_gpus.then_some("GPU-hours"));
+    heads.extend(total.gpu_use().map(|_| "Used GPU-hours"));
     heads.extend(total.files().map(|_| "GiB of all files"));
     heads.extend(has_cost.then_some("Cost"));
     let has_advice = shown.rows.iter().any(|row| row.advice.is_some());
@@ -237,6 +251,10 @@ fn groups(shown: &Shown<'_>, by: &str) -> Markup {
             count(sums.failed()),
         ];
         cells.extend(has_gpus.then(|| Cell::number(Some(hours(sums.gpu_reserved())))));
+        cells.extend(total.gpu_use().map(|_| match sums.gpu_use() {
+            Some((used, _)) => Cell::with_bar(hours(Some(used)), sums.gpu_share()),
+            None => Cell::number(None),
+        }));
         cells.extend(
             total.files().map(|_| Cell::number(sums.files().map(|(read, written)| gib(read.saturating_add(written))))),
         );

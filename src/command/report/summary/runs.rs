@@ -161,6 +161,10 @@ pub struct JoinedRun {
     /// The job's name, if the log has it.
     pub name: Option<Box<str>>,
     pub partition: NameId,
+    /// Of the user and the id: other jobs can have the same one, at other times or in other clusters.
+    pub job: u64,
+    /// The GPU-hours that it used. `None`: not known.
+    pub gpu_used: Option<f64>,
     /// On each node.
     pub parts: Vec<RunOnNode>,
     /// How the script ended, if there was one.
@@ -181,14 +185,15 @@ impl JoinedRun {
         is_success: bool,
     ) -> Self {
         let (name, script) = (name.map(shown), Some(Some(is_success)));
-        Self { key, user, alike, name, partition, parts, script, last: None }
+        Self { key, user, alike, name, partition, job: 0, gpu_used: None, parts, script, last: None }
     }
 
     pub fn ended(&self) -> u64 {
         self.parts.iter().map(|part| part.ended).max().unwrap_or(0)
     }
 
-    fn began(&self) -> u64 {
+    /// When its first part began.
+    pub fn began(&self) -> u64 {
         self.parts.iter().map(|part| part.began.unwrap_or(part.ended)).min().unwrap_or(0)
     }
 
@@ -294,6 +299,11 @@ impl JoinedRuns {
         Self { open: HashMap::new(), hasher: RandomState::new(), patience: 1024, again: 0, early: 0, whole: Vec::new() }
     }
 
+    /// That of [`JoinedRun::job`].
+    pub fn hasher(&self) -> RandomState {
+        self.hasher.clone()
+    }
+
     /// Adds a line. `sure`: no line that ended before that time follows. The runs that are whole are returned.
     pub fn add(&mut self, line: &Line<'_>, sure: u64, names: &mut Names, by: By) -> std::vec::Drain<'_, JoinedRun> {
         let key = RunKey { uid: line.uid, run: line.run, job: self.hasher.hash_one((&line.job, &line.global_job)) };
@@ -349,6 +359,8 @@ impl JoinedRuns {
             },
             name: name.map(shown),
             partition: names.of(line.partition.as_deref()),
+            job: self.hasher.hash_one((line.uid, &*line.job)),
+            gpu_used: None,
             parts: Vec::with_capacity(1),
             script: None,
             last: None,

@@ -1,30 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The files of usage logs: this node's, or all below a directory, plain or packed by gzip or zstd.
+//! The files of usage logs, and of the logs of GPUs beside them: this node's, or all below a directory, plain or packed by gzip or zstd.
 //!
 //! A file is a log if one of its first lines is.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Seek};
+use std::io::{self, Seek};
 use std::path::{Path, PathBuf};
 
-use flate2::read::MultiGzDecoder;
 use jobfence::error::{Error, Result};
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
-use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
+use usage_lines::lines::{LogLines, Next};
 
+use super::gpus::is_gpu_line;
 use super::line::{self, EndText, Read as LineRead, moment_of};
-
-/// jobfence writes no longer line, in bytes.
-const LONGEST: u64 = 1 << 20;
 
 /// How deep directories may be in each other.
 const DEEPEST: usize = 32;
-
-/// What a frame of zstd may demand of memory, in bytes. It is what zstd itself uses at most, unless it is told --long or --ultra.
-const WINDOW: u64 = 8 << 20;
 
 /// The first lines are read in such pieces.
 const PIECE: usize = 1 << 13;
@@ -52,12 +46,19 @@ pub struct FoundLogs {
 }
 
 impl FoundLogs {
-    /// The files of this node's log.
-    pub fn of_node(files: Vec<(PathBuf, File)>) -> Self {
+    /// The files of this node's log, and of that of its GPUs.
+    pub fn of_node(files: Vec<(PathBuf, File)>, of_gpus: Vec<(PathBuf, File)>) -> Self {
         let mut found = Self::default();
         for (path, file) in files {
             found.add(path, file);
         }
+        let others = found.others;
+        for (path, file) in of_gpus {
+            found.add(path, file);
+        }
+        // One without a line is none that somebody has put there.
+        found.others = others;
+        found.sources.sort_by_key(|source| source.first);
         found
     }
 
@@ -150,7 +151,8 @@ fn first_of(file: &File) -> io::Result<Option<EndText>> {
     for _ in 0..FIRST_LINES {
         match lines.read()? {
             Some(Next::Whole) => {
-                if matches!(line::read(lines.line(), ""), LineRead::Line(_) | LineRead::Newer) {
+                let is_usage = matches!(line::read(lines.line(), ""), LineRead::Line(_) | LineRead::Newer);
+                if is_usage || is_gpu_line(lines.line()) {
                     first = moment_of(lines.line());
                     break;
                 }
@@ -176,105 +178,5 @@ impl LogSource {
             }
         };
         LogLines::new(file, piece).map_err(failed)
-    }
-}
-
-/// What comes next in a file.
-pub enum Next {
-    /// [`LogLines::line`] has it.
-    Whole,
-    /// The end of the file, without the end of a line.
-    Half,
-    TooLong,
-}
-
-/// The lines of a file.
-pub struct LogLines {
-    /// `None`: closed.
-    file: Option<BufReader<Box<dyn Read>>>,
-    line: Vec<u8>,
-    /// Whether the rest of a line is still to be passed over.
-    is_within: bool,
-}
-
-impl LogLines {
-    fn new(mut file: File, piece: usize) -> io::Result<Self> {
-        let mut magic = [0; 4];
-        let mut length = 0;
-        while let Some(rest) = magic.get_mut(length..).filter(|rest| !rest.is_empty()) {
-            match file.read(rest)? {
-                0 => break,
-                read => length += read,
-            }
-        }
-        file.rewind()?;
-        let reader: Box<dyn Read> = match magic {
-            [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(BufReader::with_capacity(piece, file))),
-            [0x28, 0xb5, 0x2f, 0xfd] => Box::new(Zstd::new(BufReader::with_capacity(piece, file))?),
-            _ => Box::new(file),
-        };
-        let file = Some(BufReader::with_capacity(piece, reader));
-        Ok(Self { file, line: Vec::new(), is_within: false })
-    }
-
-    /// Reads the next line. `None`: there is none.
-    pub fn read(&mut self) -> io::Result<Option<Next>> {
-        let Some(file) = &mut self.file else { return Ok(None) };
-        if std::mem::take(&mut self.is_within) {
-            super::super::log::skip_line(file)?;
-        }
-        self.line.clear();
-        let read = Read::take(&mut *file, LONGEST).read_until(b'\n', &mut self.line)?;
-        if read == 0 {
-            return Ok(None);
-        }
-        if self.line.pop_if(|last| *last == b'\n').is_some() {
-            return Ok(Some(Next::Whole));
-        }
-        self.is_within = self.line.len() as u64 == LONGEST;
-        Ok(Some(if self.is_within { Next::TooLong } else { Next::Half }))
-    }
-
-    /// The line that was read, without its end.
-    pub fn line(&self) -> &[u8] {
-        &self.line
-    }
-
-    /// Gives back the file and its memory.
-    pub fn close(&mut self) {
-        (self.file, self.line) = (None, Vec::new());
-    }
-}
-
-/// All frames of a file, one after another.
-struct Zstd {
-    /// `None`: the file has ended.
-    frame: Option<StreamingDecoder<BufReader<File>, FrameDecoder>>,
-}
-
-impl Zstd {
-    fn new(file: BufReader<File>) -> io::Result<Self> {
-        let mut decoder = FrameDecoder::new();
-        decoder.set_max_window_size(WINDOW);
-        let frame = StreamingDecoder::new_with_decoder(file, decoder).map_err(io::Error::other)?;
-        Ok(Self { frame: Some(frame) })
-    }
-}
-
-impl Read for Zstd {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let Some(frame) = &mut self.frame else { return Ok(0) };
-            let read = frame.read(buffer)?;
-            if read > 0 || buffer.is_empty() {
-                return Ok(read);
-            }
-            let Some((mut file, decoder)) = self.frame.take().map(StreamingDecoder::into_parts) else { return Ok(0) };
-            if file.fill_buf()?.is_empty() {
-                return Ok(0);
-            }
-            let next = StreamingDecoder::new_with_decoder(file, decoder).map_err(io::Error::other)?;
-            self.frame = Some(next);
-        }
     }
 }

@@ -178,7 +178,9 @@ impl Counting {
         };
         let alike = self.hasher.hash_one((job.uid, &job.name));
         let job_name = Some(&*job.name).filter(|name| !name.is_empty());
-        JoinedRun::of_record(key, user, alike, job_name, partition, parts, job.is_success)
+        let mut run = JoinedRun::of_record(key, user, alike, job_name, partition, parts, job.is_success);
+        run.gpu_used = gpu_used(job);
+        run
     }
 
     /// What the job used on each node; on all together, where what is known does not say more. `is_by_node`: on each node in any case.
@@ -277,9 +279,18 @@ impl Counting {
     }
 }
 
+/// The GPU-hours that a job used, if its nodes have said what each of its GPUs did.
+fn gpu_used(job: &AccountedJob) -> Option<f64> {
+    let parts: Vec<(&str, NodePart)> = job.summary.iter().flat_map(|summary| summary.nodes()).collect();
+    let percent: Vec<f64> =
+        parts.iter().flat_map(|(_, part)| part.gpus.values().map(|gpu| gpu.percent.clamp(0.0, 100.0))).collect();
+    let is_whole = parts.len() as u64 == job.nodes && job.gpus == Some(percent.len() as u64);
+    is_whole.then(|| percent.iter().sum::<f64>() / 100.0 * job.elapsed as f64 / 3600.0)
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::schedulers::slurm::store::summary::Summary;
+    use crate::schedulers::slurm::store::summary::{GpuPart, Summary};
 
     use super::*;
 
@@ -373,5 +384,23 @@ mod tests {
         let total = counted(By::User, vec![with, job("2", 1, &[1.0])]).tally.total;
         assert_eq!((total.gpu_reserved(), total.gpu_unknown), (Some(2.0), 0));
         assert_eq!((total.out_of_memory(), total.failed()), (Some(1), Some(1)));
+        assert_eq!((total.gpu_use(), total.gpu_use_unknown), (None, 1));
+    }
+
+    #[test]
+    fn gpus_were_busy_as_the_nodes_have_said_of_each() {
+        let with = |gpus, percent: &[f64]| {
+            let gpu = |percent: f64| GpuPart { percent, memory_peak: 1, memory: 2 };
+            let gpus_of = percent.iter().map(|percent| gpu(*percent));
+            let part = NodePart { gpus: (0..).zip(gpus_of).collect(), ..NodePart::default() };
+            let mut summary = Summary::of_comment("").unwrap();
+            summary.put("n1", &part, 3600);
+            AccountedJob { gpus, summary: Some(summary), ..job("1", 1, &[]) }
+        };
+        let used = |job: AccountedJob| counted(By::User, vec![job]).tally.total.gpu_use();
+        assert_eq!(used(with(Some(2), &[50.0, 25.0])), Some((0.75, 2.0)));
+        // One of them has no figures; and a node of two has said nothing.
+        assert_eq!(used(with(Some(2), &[50.0])), None);
+        assert_eq!(used(AccountedJob { nodes: 2, ..with(Some(2), &[50.0, 25.0]) }), None);
     }
 }

@@ -27,6 +27,11 @@ pub struct Sums {
     pub memory_unknown: u64,
     pub gpu_reserved: f64,
     pub gpu_unknown: u64,
+    /// What they were busy, of the hours that were reserved by runs of which it is known.
+    pub gpu_used: f64,
+    pub gpu_measured: f64,
+    /// Runs that may have held some, of which it is not known.
+    pub gpu_use_unknown: u64,
     /// What system calls have read and written, in bytes.
     pub files_read: u64,
     pub files_written: u64,
@@ -43,7 +48,11 @@ const HOUR: f64 = 3600.0 * 1e6;
 const GIB: f64 = 1_073_741_824.0;
 
 /// What a run used on its nodes, or on one of them.
-fn sums_of<'a>(parts: impl Iterator<Item = &'a RunOnNode> + Clone, is_success: Option<bool>) -> Sums {
+fn sums_of<'a>(
+    parts: impl Iterator<Item = &'a RunOnNode> + Clone,
+    is_success: Option<bool>,
+    gpu_used: Option<f64>,
+) -> Sums {
     let all = |of: fn(&RunOnNode) -> Option<(f64, f64)>| {
         parts.clone().map(of).try_fold((0.0, 0.0), |sum, part| {
             let (reserved, used) = part?;
@@ -61,6 +70,11 @@ fn sums_of<'a>(parts: impl Iterator<Item = &'a RunOnNode> + Clone, is_success: O
         Some((part.memory()? as f64 / GIB * hours, part.memory_peak? as f64 / GIB * hours))
     });
     let gpu: Option<f64> = parts.clone().map(|part| Some(part.gpus_granted? as f64 * hours(part)?)).sum();
+    let of_gpus = match gpu {
+        // Who had none used none.
+        Some(reserved) if reserved <= 0.0 => Some((0.0, 0.0)),
+        reserved => reserved.zip(gpu_used).map(|(reserved, used)| (reserved, used.min(reserved))),
+    };
     let moved = parts.clone().map(|part| part.moved).try_fold((0_u64, 0_u64), |sum, moved| {
         let (read, written) = moved?;
         Some((sum.0.saturating_add(read), sum.1.saturating_add(written)))
@@ -79,6 +93,9 @@ fn sums_of<'a>(parts: impl Iterator<Item = &'a RunOnNode> + Clone, is_success: O
         memory_unknown: u64::from(memory.is_none()),
         gpu_reserved: gpu.unwrap_or(0.0),
         gpu_unknown: u64::from(gpu.is_none()),
+        gpu_used: of_gpus.map_or(0.0, |(_, used)| used),
+        gpu_measured: of_gpus.map_or(0.0, |(reserved, _)| reserved),
+        gpu_use_unknown: u64::from(of_gpus.is_none()),
         files_read: moved.map_or(0, |(read, _)| read),
         files_written: moved.map_or(0, |(_, written)| written),
         files_unknown: u64::from(moved.is_none()),
@@ -104,6 +121,9 @@ impl Sums {
         self.memory_unknown += more.memory_unknown;
         self.gpu_reserved += more.gpu_reserved;
         self.gpu_unknown += more.gpu_unknown;
+        self.gpu_used += more.gpu_used;
+        self.gpu_measured += more.gpu_measured;
+        self.gpu_use_unknown += more.gpu_use_unknown;
         self.files_read = self.files_read.saturating_add(more.files_read);
         self.files_written = self.files_written.saturating_add(more.files_written);
         self.files_unknown += more.files_unknown;
@@ -151,6 +171,21 @@ impl Sums {
 
     pub fn gpu_reserved(&self) -> Option<f64> {
         self.known(self.gpu_reserved, self.gpu_unknown)
+    }
+
+    /// How long GPUs were busy, and for how long they were held of which that is known, in hours. `None`: of none.
+    pub fn gpu_use(&self) -> Option<(f64, f64)> {
+        (self.gpu_measured > 0.0).then_some((self.gpu_used, self.gpu_measured))
+    }
+
+    /// How much of that time GPUs were busy, in percent.
+    pub fn gpu_share(&self) -> Option<f64> {
+        self.gpu_use().and_then(|(used, measured)| share(used, measured))
+    }
+
+    /// What was held and not used, as far as that is known, in hours.
+    pub fn gpu_wasted(&self) -> Option<f64> {
+        self.gpu_use().map(|(used, measured)| measured - used)
     }
 
     /// What system calls have read and written, in bytes.
@@ -208,7 +243,7 @@ impl Tally {
     /// Makes it unknown which GPUs the runs held.
     pub fn forget_gpus(&mut self) {
         let all = self.groups.values_mut().chain(self.weeks.values_mut()).chain([&mut self.total]);
-        all.for_each(|sums| sums.gpu_unknown = sums.jobs);
+        all.for_each(|sums| (sums.gpu_unknown, sums.gpu_use_unknown) = (sums.jobs, sums.jobs));
     }
 
     /// Adds a run. Whether it counts is returned.
@@ -224,10 +259,12 @@ impl Tally {
         }
         self.first = self.first.into_iter().chain([ended]).min();
         self.last = self.last.max(Some(ended));
-        let sums = sums_of(run.parts.iter(), run.is_success());
+        let sums = sums_of(run.parts.iter(), run.is_success(), run.gpu_used);
         if self.by == By::Node {
             for part in by_node {
-                let of_part = sums_of(std::iter::once(part), run.is_success());
+                // What each node's GPUs did is not known.
+                let gpu_used = run.gpu_used.filter(|_| by_node.len() == 1);
+                let of_part = sums_of(std::iter::once(part), run.is_success(), gpu_used);
                 self.groups.entry(part.node).or_default().add(&of_part);
             }
         } else {

@@ -24,7 +24,7 @@ struct Shows {
 }
 
 /// In the order in which they stand.
-const COLUMNS: [Shows; 10] = [
+const COLUMNS: [Shows; 11] = [
     Shows { head: "JOBS", rank: 3, cell: |_, sums| grouped(sums.jobs as f64) },
     Shows { head: "CPU-HOURS", rank: 2, cell: |_, sums| dash(sums.cpu_reserved().map(|all| hours(Some(all)))) },
     Shows { head: "WASTED", rank: 0, cell: |_, sums| dash(sums.cpu_wasted().map(|all| hours(Some(all)))) },
@@ -33,14 +33,15 @@ const COLUMNS: [Shows; 10] = [
     Shows { head: "OOM", rank: 5, cell: |_, sums| dash(sums.out_of_memory().map(|count| grouped(count as f64))) },
     Shows { head: "FAILED", rank: 6, cell: |_, sums| dash(sums.failed().map(|count| grouped(count as f64))) },
     Shows { head: "GPU-HOURS", rank: 7, cell: |_, sums| dash(sums.gpu_reserved().map(|all| hours(Some(all)))) },
+    Shows { head: "GPU%", rank: 8, cell: |_, sums| dash(sums.gpu_share().map(share)) },
     Shows {
         head: "COST",
-        rank: 8,
+        rank: 9,
         cell: |shown, sums| dash(shown.summary.prices.cost(sums).map(|(all, _)| grouped(all))),
     },
     Shows {
         head: "FILES/GiB",
-        rank: 9,
+        rank: 10,
         cell: |_, sums| dash(sums.files().map(|(read, written)| gib(read.saturating_add(written)))),
     },
 ];
@@ -102,6 +103,23 @@ fn in_one(shown: &Shown<'_>, piece: &Piece) -> String {
     format!("{}: {}: {}", shown.whose(piece), ask(piece), saved(piece))
 }
 
+/// For how long GPUs were held, and what they did as far as it is known.
+fn held(gpus: f64, total: &Sums) -> String {
+    match total.gpu_use() {
+        None => format!("held for {} GPU-hours", hours(Some(gpus))),
+        Some((used, measured)) if hours(Some(measured)) == hours(Some(gpus)) => {
+            format!("used {} of {} GPU-hours ({})", hours(Some(used)), hours(Some(gpus)), percent(total.gpu_share()))
+        }
+        Some((used, measured)) => format!(
+            "held for {} GPU-hours; used {} of the {} that were measured ({})",
+            hours(Some(gpus)),
+            hours(Some(used)),
+            hours(Some(measured)),
+            percent(total.gpu_share())
+        ),
+    }
+}
+
 fn head(shown: &Shown<'_>) -> Vec<String> {
     let total = &shown.summary.tally.total;
     let (from, to) = shown.days();
@@ -141,7 +159,7 @@ fn head(shown: &Shown<'_>) -> Vec<String> {
         percent(total.memory_share())
     ));
     if let Some(gpus) = total.gpu_reserved() {
-        all.push(format!("  GPUs      held for {} GPU-hours", hours(Some(gpus))));
+        all.push(format!("  GPUs      {}", held(gpus, total)));
     }
     if let Some((read, written)) = total.files() {
         let (read, written) = (gib(read), gib(written));
@@ -152,7 +170,8 @@ fn head(shown: &Shown<'_>) -> Vec<String> {
     }
     if let Some((cost, wasted)) = shown.summary.prices.cost(total) {
         let money = |amount| shown.summary.prices.money(amount);
-        all.push(format!("  cost      {}, of that {} for wasted CPU-hours", money(cost), money(wasted)));
+        let of = shown.summary.prices.of_wasted(total);
+        all.push(format!("  cost      {}, of that {} for wasted {of}", money(cost), money(wasted)));
     }
     all
 }

@@ -163,8 +163,11 @@ impl<'a> Shown<'a> {
         .into_iter()
         .flatten()
         .collect();
-        if total.gpu_unknown < total.jobs {
+        let unmeasured = hours(Some(total.gpu_reserved - total.gpu_measured));
+        if total.gpu_unknown < total.jobs && total.gpu_use().is_none() {
             all.push("What GPUs did: only how long they were held is known.".to_owned());
+        } else if total.gpu_unknown < total.jobs && unmeasured != hours(Some(0.0)) {
+            all.push(format!("What GPUs did in {unmeasured} GPU-hours: only how long they were held is known."));
         }
         if self.summary.is_stored {
             all.extend(stored::NOTES.map(str::to_owned));
@@ -263,7 +266,17 @@ impl Prices {
         let cpu = product(self.cpu, sums.cpu_reserved());
         let gpu = product(self.gpu, sums.gpu_reserved());
         let all = cpu.into_iter().chain(gpu).reduce(|one, other| one + other)?;
-        Some((all, product(self.cpu, sums.cpu_wasted()).unwrap_or(0.0)))
+        let wasted = product(self.cpu, sums.cpu_wasted()).into_iter().chain(product(self.gpu, sums.gpu_wasted()));
+        Some((all, wasted.sum()))
+    }
+
+    /// Of which hours the wasted ones count in the cost.
+    pub fn of_wasted(&self, sums: &Sums) -> &'static str {
+        match (self.cpu, self.gpu.and(sums.gpu_wasted())) {
+            (Some(_), Some(_)) => "CPU-hours and GPU-hours",
+            (None, Some(_)) => "GPU-hours",
+            _ => "CPU-hours",
+        }
     }
 
     pub fn money(&self, amount: f64) -> String {
