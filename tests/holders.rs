@@ -151,7 +151,7 @@ fn a_fence_is_left_to_the_process_that_closes_it_while_that_lives() {
     assert!(!site.is_there());
 }
 
-/// A launch that wants the fence's name cannot wait.
+/// A launch that wants the fence's name gets that, and no other.
 #[test]
 fn a_name_is_freed_also_while_a_process_lives_that_would_close_its_fence() {
     let site = Site::new("closer-name");
@@ -162,6 +162,9 @@ fn a_name_is_freed_also_while_a_process_lives_that_would_close_its_fence() {
     process.kill().and_then(|()| process.wait()).unwrap();
     let again = site.try_open(NOBODY, &Holder::Manual, 3).unwrap();
     drop(again);
+    let records = site.records().of_job(&id()).unwrap();
+    let names: Vec<_> = records.iter().filter_map(|record| record.levels.last().map(String::as_str)).collect();
+    assert_eq!(names, ["step_a+2E2"], "the names of the fences");
     assert_eq!(site.record().unwrap().shared.unwrap().run, 3);
     let closed = resume::close(&site.host(), ALL, site.records(), &site.record().unwrap(), soon()).unwrap();
     assert_eq!(closed, Closed::Removed);

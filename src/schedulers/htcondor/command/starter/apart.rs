@@ -2,10 +2,10 @@
 //! Starts a process that HTCondor never takes for one of its starter's.
 //!
 //! HTCondor takes the processes that belong to a starter, and kills them with it. It knows them by a variable in their environment
-//! (`_CONDOR_ANCESTOR_PID`), and by their parent. It looks at all processes of the host whenever any starter begins, and what it has once
-//! taken for a starter's stays the starter's (`ProcFamilyMonitor::snapshot` and `ParentTracker::check_process`, the same in 23.9 and 25.14;
-//! `KillFamily::takesnapshot`, where `USE_PROCD` is false). So a grandchild whose parent ends at once is not enough: if it is seen before
-//! its exec, it has the variable, and if it is seen before its parent's end, it has the parent.
+//! (`_CONDOR_ANCESTOR_…`), and by their parent. It looks at all processes of the host whenever any starter begins, and what it has once
+//! taken for a starter's stays the starter's (`ProcFamilyMonitor::snapshot` and `ParentTracker::check_process`, read in the sources of
+//! 25.x). So a grandchild whose parent ends at once is not enough: if it is seen before its exec, it has the variable, and if it is seen
+//! before its parent's end, it has the parent.
 //!
 //! So there are three processes. The first has an exec that leaves the environment behind. It starts the second, and ends. The second may
 //! be taken for the starter's. It waits until the init process is its parent, and then starts the third as a sibling. The third has init as
