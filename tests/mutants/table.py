@@ -1463,7 +1463,7 @@ BREAKS = (
           "host summary users_see_their_own"),
     Break("gpus_of_another_run_are_busy_for_this_one", "src/command/report/summary/gpus.rs",
           " && used.looked.saturating_add(APART) >= began", "",
-          "unit the_gpus_of_a_run_are_those_of_its_time"),
+          "unit what_is_not_known_of_each_gpu_is_unknown"),
     Break("half_of_the_gpus_are_all", "src/command/report/summary/gpus.rs",
           "busy.filter(|_| Some(count) == granted)", "busy.filter(|_| granted >= Some(count))",
           "unit what_is_not_known_of_each_gpu_is_unknown"),

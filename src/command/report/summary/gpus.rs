@@ -183,6 +183,7 @@ mod tests {
         // A copy counts once; another time is another run's.
         assert_eq!(used(&hour, &[whole.clone(), whole]), [Some(0.75)]);
         assert_eq!(used(&hour, &[gpus(4000.0, 5000.0, &[50.0, 25.0])]), [None]);
+        assert_eq!(used(&["a/batch 7200-10800"], &[gpus(0.0, 3590.0, &[50.0, 25.0])]), [None]);
     }
 
     #[test]
