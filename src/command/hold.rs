@@ -187,7 +187,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     ends.thread_block()?;
     let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     let (mut said, mut said_back, mut unwritten) = (Vec::new(), Vec::new(), None);
-    let mut chores: Vec<_> = schedulers::ALL.iter().filter_map(|part| part.chore()).collect();
+    let mut chores: Vec<_> = schedulers::ALL.iter().flat_map(|part| part.chores()).collect();
     // All are kept: the directory may be deleted, and made anew.
     let mut watching = Vec::new();
     let (mut sampler, mut next) = (Sampler::default(), Instant::now());
@@ -223,7 +223,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
             look(&config, &mut said);
             armed.search_soon();
             fetch_back(&config, &mut said_back);
-            chores.iter_mut().for_each(|chore| chore.once(&config));
+            chores.iter_mut().for_each(|chore| chore.once(&config, sections.as_ref()));
             let written = Host::read_what_there_is(&config).map_err(|error| error.to_string()).and_then(|(host, _)| {
                 let strays = strays.figures(&config, sections.as_ref());
                 metrics::look(&config, &host, sampler.energy.node, strays)

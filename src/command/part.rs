@@ -113,8 +113,8 @@ pub trait SchedulersPart: Sync {
     }
 
     /// The work that `jobfence hold` does for the scheduler at each of its looks.
-    fn chore(&self) -> Option<Box<dyn Chore>> {
-        None
+    fn chores(&self) -> Vec<Box<dyn Chore>> {
+        Vec::new()
     }
 }
 
@@ -160,8 +160,8 @@ pub type AfterUndo = Box<dyn FnOnce() -> Result<Option<String>, Failure>>;
 
 /// Work that is done again and again. It may remember what it has logged.
 pub trait Chore {
-    /// Does the work once, in bounded time.
-    fn once(&mut self, config: &Config);
+    /// Does the work once, in bounded time. `loaded`: the configuration with its sections, if it could be read.
+    fn once(&mut self, config: &Config, loaded: Option<&Loaded>);
 }
 
 /// The host that `jobfence check` looks at.

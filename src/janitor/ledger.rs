@@ -69,6 +69,7 @@ impl DeadStep {
         let ending = Ending {
             holder,
             run: *run,
+            restarts: None,
             facts,
             granted: *granted,
             limits: *limits,

@@ -11,6 +11,7 @@ use jobfence::record::Owner;
 use jobfence::schedulers::slurm::conf::{self, Checked, Lines};
 use jobfence::schedulers::slurm::plugins::Slurm;
 
+use crate::again::AgainChore;
 use crate::check::claims::claimed;
 use crate::check::names::{KnownNames, have};
 use crate::check::rows::Rows;
@@ -22,6 +23,7 @@ use crate::table::printable;
 use name::SlurmName;
 
 pub mod adopt;
+mod again;
 pub mod arguments;
 pub mod dirs;
 pub mod disable;
@@ -128,8 +130,8 @@ impl SchedulersPart for SlurmPart {
         adopt(host, config, &request).map(|done| Some(done.to_string()))
     }
 
-    fn chore(&self) -> Option<Box<dyn Chore>> {
-        Some(Box::new(store::Store::default()))
+    fn chores(&self) -> Vec<Box<dyn Chore>> {
+        vec![Box::new(store::Store::default()), Box::new(AgainChore::new(&again::SlurmAgain))]
     }
 }
 

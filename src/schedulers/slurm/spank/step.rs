@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::unistd::Pid;
 
+use crate::bytes::mebibytes;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::membership::Membership;
 use crate::config::{Config, Mode, OnError, OnErrors, Resolved, UsageCard};
@@ -95,6 +96,8 @@ struct Fenced {
     /// The limits of its first task, kept because the end must cost little.
     limits: Option<LimitedTo>,
     started: SystemTime,
+    /// How often Slurm had started the job again, if this is its batch script.
+    restarts: Option<u32>,
     /// How its tasks ended: the first that failed, or else the last.
     exit: Option<Exit>,
     /// The tasks with directories of their own.
@@ -295,6 +298,7 @@ fn build(
         granted: GrantedTo { cpus: grant.step_cpus, memory: grant.step_memory, gpus },
         limits: None,
         started: SystemTime::now(),
+        restarts: spank.u32(spank_item::S_SLURM_RESTART_COUNT).ok().filter(|_| kind == StepKind::Batch),
         exit: None,
         tasks: Vec::new(),
         attached: Vec::new(),
@@ -402,10 +406,9 @@ pub fn attach(spank: &Spank) {
         Some(StepState::Fenced(fenced)) if fenced.attached.contains(&pid) => return,
         Some(StepState::Fenced(fenced)) => match fence_task(fenced, spank, pid) {
             Ok(()) => {
-                if fenced.attached.is_empty()
-                    && let Some(sentence) = launch::tell::gpus_not_allowed(&fenced.fence)
-                {
-                    tell_user(&sentence);
+                if fenced.attached.is_empty() {
+                    launch::tell::gpus_not_allowed(&fenced.fence).iter().for_each(|sentence| tell_user(sentence));
+                    fenced.tell_of_restart();
                 }
                 if fenced.attached.is_empty() {
                     fenced.limits = Some(launch::limited_to(&fenced.fence, &fenced.config));
@@ -463,6 +466,20 @@ fn refuse_task(step: Option<&StepState>, pid: i32, failure: &str) {
     {
         log::error!("{}: the step's other tasks {:?} were ended too", fenced.fence.key(), fenced.attached);
         waiting_tasks::end(proc, &fenced.attached);
+    }
+}
+
+impl Fenced {
+    /// Slurm truncates the output when a job starts again: so nothing that was written before its start would be read.
+    fn tell_of_restart(&self) {
+        if let (Some(again), Some(restarts @ 1..), Some(memory)) =
+            (self.config.on_out_of_memory, self.restarts, self.granted.memory)
+        {
+            let memory = mebibytes(memory);
+            tell_user(&format!(
+                "this is restart {restarts} of the job, with {memory} of memory (OnOutOfMemory={again})"
+            ));
+        }
     }
 }
 
@@ -594,6 +611,7 @@ pub fn end() {
     let ending = Ending {
         holder: slurm::HOLDER,
         run: 0,
+        restarts: fenced.restarts,
         facts: &fenced.facts,
         granted: fenced.granted,
         limits: fenced.limits.unwrap_or_else(|| launch::limited_to(&fenced.fence, &fenced.config)),
