@@ -43,8 +43,8 @@ pub trait AgainPart {
 pub enum JobNow {
     /// The scheduler does not know yet that the run has ended.
     Ending,
-    /// The run has failed, and the job may be requeued.
-    Failed(AskedMemory, MemoryBounds),
+    /// The run has failed, and the job may be requeued. `restarts`: how often it was restarted before.
+    Failed { restarts: u32, asked: AskedMemory, bounds: MemoryBounds },
     /// The next run waits, and is held since it was requeued.
     Held,
     /// The next run is not held, or has begun.

@@ -70,7 +70,7 @@ mod tests {
     const LINE: &str = concat!(
         r#"{"schema":"jobfence-usage-1","ended":"1970-01-01T00:00:02Z","started":"1970-01-01T00:00:01Z","#,
         r#""started_unix_seconds":1.250000,"ended_unix_seconds":2.500000,"wall_seconds":1.250000,"#,
-        r#""node":"n1","job":"5","job_name":"n","step":"0","run":3,"restarts":2,"uid":7,"user":"u","partition":"p","account":"a","qos":"q","#,
+        r#""node":"n1","job":"5","job_name":"n","step":"0","run":3,"uid":7,"user":"u","partition":"p","account":"a","qos":"q","#,
         r#""project":"r","global_job":"g","holder":"manual","end":"reaped","exit_status":null,"exit_signal":9,"#,
         r#""cpus_granted":2,"memory_granted_bytes":7,"gpus_granted":6,"cpus_limit":1.5,"memory_limit_bytes":8,"processes_limit":9,"#,
         r#""cpu_seconds":0.000001,"cpu_user_seconds":0.000002,"cpu_system_seconds":0.000003,"periods":4,"#,
@@ -109,7 +109,6 @@ mod tests {
         let ending = Ending {
             holder: "manual",
             run: 3,
-            restarts: Some(2),
             facts: &facts,
             granted: GrantedTo { cpus: Some(Cpus::whole(2)), memory: Some(7), gpus: Some(6) },
             limits: LimitedTo { cpus: Some(Cpus::from_thousandths(1500)), memory: Some(8), processes: Some(9) },
@@ -136,7 +135,6 @@ mod tests {
             job: text("5"),
             step: text("0"),
             run: Some(3),
-            restarts: Some(2),
             uid: Some(7),
             user: text("u"),
             partition: text("p"),

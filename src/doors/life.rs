@@ -493,7 +493,6 @@ fn line_of(fence: &Fence, config: &Config, record: &Record, seen: &Seen) -> Opti
     let ending = Ending {
         holder: &seen.holder.to_string(),
         run: seen.run,
-        restarts: None,
         facts: &noted.facts(),
         granted: noted.granted,
         limits: seen.limits,

@@ -125,7 +125,6 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
     let ending = Ending {
         holder: "run",
         run: 0,
-        restarts: None,
         facts: &Facts { user: request.user.as_ref().map(|user| user.name.clone()).into(), ..Facts::default() },
         granted: GrantedTo { cpus: request.cpus, memory: request.memory, gpus: None },
         limits: launch::limited_to(&fence, config),

@@ -69,7 +69,6 @@ impl DeadStep {
         let ending = Ending {
             holder,
             run: *run,
-            restarts: None,
             facts,
             granted: *granted,
             limits: *limits,

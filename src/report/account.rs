@@ -39,8 +39,6 @@ pub struct Ending<'a> {
     pub holder: &'a str,
     /// The run of the step; 0 if runs are not counted.
     pub run: u32,
-    /// How often the scheduler had started the batch job again. `None`: not known, or this is no batch script.
-    pub restarts: Option<u32>,
     /// Partition, account and so on, as far as they are known.
     pub facts: &'a Facts,
     /// What it was granted.
@@ -173,7 +171,6 @@ line! { account, ending:
     job_name: text = said(&ending.facts.job_name);
     step: text = Some(account.key.step.as_str());
     run: number = Some(ending.run);
-    restarts: number = ending.restarts;
     uid: number = Some(account.key.uid);
     user: text = said(&ending.facts.user);
     partition: text = said(&ending.facts.partition);
@@ -301,7 +298,6 @@ mod tests {
             ending: Ending {
                 holder: "manual",
                 run: 1,
-                restarts: None,
                 facts: &Facts { partition: Fact::Known("a\\b".to_owned()), ..Facts::default() },
                 granted: GrantedTo { memory: Some(7), ..GrantedTo::default() },
                 limits: LimitedTo { cpus: Some(Cpus::from_thousandths(1500)), ..LimitedTo::default() },

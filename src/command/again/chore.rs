@@ -13,7 +13,7 @@ use super::AgainPart;
 use super::files::{AgainState, WaitingRun};
 use super::killed::KilledRun;
 use super::steps::{AfterLook, follow};
-use crate::followed;
+use crate::followed::{self, LogPlace};
 use crate::logged::LoggedStep;
 use crate::part::Chore;
 
@@ -25,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The most runs that wait at once. What comes then is not requeued.
 const MOST: usize = 10_000;
+
+/// The place in a log that was not there yet: what comes is read from its beginning. No file has this number.
+const NO_LOG: LogPlace = (0, 0);
 
 /// The key.
 const KEY: &str = "OnOutOfMemory";
@@ -78,30 +81,32 @@ impl AgainChore {
         let mut at = 0..;
         left.retain(|_| at.next().is_some_and(|at| !done.contains(&at)));
         state.waiting = left;
-        let saved = if is_wanted || !state.waiting.is_empty() || !done.is_empty() {
-            state.save(usage_log, &mut self.written)
-        } else {
-            Ok(())
-        };
+        let saved = state.save(usage_log, &mut self.written);
         self.state = Some(state);
         read.and(saved)
     }
 
     /// Reads new lines. At first only what comes from then on: what was before, users know already.
     fn read_on(&self, state: &mut AgainState, usage_log: &UsageLog<'_>) -> Result<(), String> {
-        let is_there = state.place.map(|place| followed::is_there(usage_log, place)).transpose()?;
-        if is_there != Some(true) {
-            // A log that begins now is read from its beginning.
-            state.place = Some(followed::end(usage_log)?.unwrap_or_default());
-            return Ok(());
-        }
+        state.place = match state.place {
+            None => {
+                state.place = Some(followed::end(usage_log)?.unwrap_or(NO_LOG));
+                return Ok(());
+            }
+            Some(NO_LOG) => None,
+            Some(place) if followed::is_there(usage_log, place)? => Some(place),
+            // The file is gone, with all that was not read of it.
+            Some(_) => followed::end(usage_log)?,
+        };
         let (parts, waiting, holder) = (&mut state.parts, &mut state.waiting, self.part.holder());
-        followed::read_on(usage_log, &mut state.place, &mut |line| {
+        let read = followed::read_on(usage_log, &mut state.place, &mut |line| {
             let Ok(line) = serde_json::from_str(line).map(LoggedStep::new) else { return };
             if let Some(run) = parts.add(line, holder).filter(|_| waiting.len() < MOST) {
                 waiting.push(WaitingRun { run, begun: None, tries: 0 });
             }
-        })
+        });
+        state.place = state.place.or(Some(NO_LOG));
+        read
     }
 }
 
@@ -152,4 +157,113 @@ fn config_of(run: &KilledRun, config: &Config, loaded: Option<&Loaded>) -> Confi
 
 fn seconds_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::fs;
+    use std::path::PathBuf;
+
+    use jobfence::config::{Percent, RunAgain};
+    use jobfence::report::account::{SCHEMA, utc};
+    use serde_json::json;
+
+    use super::*;
+    use crate::again::{AgainTrouble, AskedMemory, JobNow};
+
+    thread_local! {
+        static LOOKED_AT: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// Notes down at which jobs it has looked, and has nothing to do for any.
+    struct Noting;
+
+    impl AgainPart for Noting {
+        fn holder(&self) -> &'static str {
+            "h"
+        }
+
+        fn look(&self, run: &KilledRun, _: Instant) -> Result<JobNow, String> {
+            LOOKED_AT.with_borrow_mut(|jobs| jobs.push(run.job.clone()));
+            Ok(JobNow::Next)
+        }
+
+        fn requeue(&self, _: &KilledRun, _: Instant) -> Result<(), AgainTrouble> {
+            unreachable!()
+        }
+
+        fn ask_for(&self, _: &KilledRun, _: AskedMemory, _: Instant) -> Result<(), AgainTrouble> {
+            unreachable!()
+        }
+
+        fn let_go(&self, _: &KilledRun, _: Instant) -> Result<(), AgainTrouble> {
+            unreachable!()
+        }
+
+        fn cancel(&self, _: &KilledRun, _: Instant) -> Result<(), AgainTrouble> {
+            unreachable!()
+        }
+    }
+
+    struct Site {
+        log: PathBuf,
+        config: Config,
+        _temp: tempfile::TempDir,
+    }
+
+    impl Site {
+        fn new() -> Self {
+            let temp = tempfile::tempdir().unwrap();
+            let log = temp.path().join("log/usage.jsonl");
+            fs::create_dir(log.parent().unwrap()).unwrap();
+            let again = RunAgain { share: Percent::from_hundredths(15_000), most: 2 };
+            let config = Config { usage_log: Some(log.clone()), on_out_of_memory: Some(again), ..Config::default() };
+            Self { log, config, _temp: temp }
+        }
+
+        fn killed(&self, job: u32) {
+            let sentence = "job 5 step batch: a process was killed: the job reached its memory limit.";
+            let line = json!({
+                "schema": SCHEMA, "holder": "h", "node": "n", "job": job.to_string(), "uid": 0, "step": "batch", "started_unix_seconds": 1.0,
+                "end": "closed", "ended": utc(SystemTime::now()), "exit_status": 137, "sentences": [sentence],
+            });
+            let before = fs::read_to_string(&self.log).unwrap_or_default();
+            fs::write(&self.log, format!("{before}{line}\n")).unwrap();
+        }
+    }
+
+    /// The jobs that are looked at now.
+    fn looked_at(chore: &mut AgainChore, config: &Config) -> Vec<String> {
+        chore.once(config, None);
+        LOOKED_AT.take()
+    }
+
+    #[test]
+    fn each_kill_is_looked_at_once_from_when_the_key_is_set() {
+        if !nix::unistd::geteuid().is_root() {
+            return crate::skip::skip("the log is root's");
+        }
+        let site = Site::new();
+        let off = Config { on_out_of_memory: None, ..site.config.clone() };
+        let mut chore = AgainChore::new(&Noting);
+        assert!(looked_at(&mut chore, &site.config).is_empty());
+        // The log begins with the first job.
+        site.killed(1);
+        assert_eq!(looked_at(&mut chore, &site.config), ["1"]);
+        assert!(looked_at(&mut chore, &site.config).is_empty());
+        site.killed(2);
+        // Another process.
+        chore = AgainChore::new(&Noting);
+        assert_eq!(looked_at(&mut chore, &site.config), ["2"]);
+        assert!(looked_at(&mut AgainChore::new(&Noting), &site.config).is_empty());
+        // What comes while the key is off is not made up for, by this process or the next.
+        assert!(looked_at(&mut chore, &off).is_empty());
+        site.killed(3);
+        assert!(looked_at(&mut chore, &off).is_empty());
+        assert!(looked_at(&mut AgainChore::new(&Noting), &site.config).is_empty());
+        chore = AgainChore::new(&Noting);
+        site.killed(4);
+        assert_eq!(looked_at(&mut chore, &site.config), ["4"]);
+    }
 }

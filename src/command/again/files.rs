@@ -69,7 +69,7 @@ impl AgainState {
         };
         let waiting = |one: &WaitingRun| {
             let begun = one.begun.map(|begun| json!([unit(begun.unit), begun.mib]));
-            json!({"line": one.run.line.json, "begun": begun, "tries": one.tries})
+            json!({"line": one.run.line.json, "restarts": one.run.restarts, "begun": begun, "tries": one.tries})
         };
         json!({
             "version": VERSION,
@@ -88,8 +88,9 @@ impl AgainState {
         let begun =
             |value: &Value| Some(AskedMemory { unit: unit(value.get(0)?.as_str()?)?, mib: value.get(1)?.as_u64()? });
         let waiting = |one: &Value| {
+            let restarts = one.get("restarts").and_then(Value::as_u64).and_then(|count| u32::try_from(count).ok());
             Some(WaitingRun {
-                run: KilledRun::of(LoggedStep::new(one.get("line")?.clone()))?,
+                run: KilledRun { restarts, ..KilledRun::of(LoggedStep::new(one.get("line")?.clone()))? },
                 begun: one.get("begun").and_then(begun),
                 tries: one.get("tries")?.as_u64()?,
             })

@@ -35,10 +35,12 @@ pub struct KilledRun {
     pub job: String,
     /// Its user.
     pub uid: u32,
-    /// How often it had been restarted before.
-    pub restarts: u32,
-    /// When its script ended, in seconds since 1970.
+    /// When its script began, in seconds since 1970.
+    pub began: u64,
+    /// When it ended, likewise.
     pub ended: u64,
+    /// How often the scheduler had restarted the job, once that was asked: from then on, this tells its runs apart.
+    pub restarts: Option<u32>,
 }
 
 impl KilledRun {
@@ -47,7 +49,8 @@ impl KilledRun {
         Some(Self {
             job: line.job.clone()?,
             uid: u32::try_from(line.uid?).ok()?,
-            restarts: u32::try_from(line.restarts?).ok()?,
+            began: began(&line)?,
+            restarts: None,
             ended: seconds_of(line.ended.as_deref()?)?,
             line,
         })
@@ -174,16 +177,16 @@ mod tests {
         let utc =
             |seconds| jobfence::report::account::utc(std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds));
         LoggedStep::new(json!({
-            "schema": SCHEMA, "holder": "h", "node": "n1", "job": "5", "uid": 7, "step": step, "restarts": 1, "end": "closed",
+            "schema": SCHEMA, "holder": "h", "node": "n1", "job": "5", "uid": 7, "step": step, "end": "closed",
             "started_unix_seconds": began as f64, "ended": utc(ended), "exit_status": status, "sentences": [sentence],
         }))
     }
 
-    fn found(lines: &[LoggedStep]) -> Vec<u32> {
+    fn found(lines: &[LoggedStep]) -> Vec<u64> {
         let mut parts = PartsOfRuns::default();
         let mut runs = Vec::new();
         for line in lines {
-            runs.extend(parts.add(line.clone(), "h").map(|run| run.restarts));
+            runs.extend(parts.add(line.clone(), "h").map(|run| run.began));
             // As after a restart of `jobfence hold`.
             parts = PartsOfRuns::of_json(&parts.json());
         }
@@ -194,11 +197,11 @@ mod tests {
     fn the_script_decides_and_any_step_may_have_been_killed() {
         let script = |status, sentence| line("batch", (1000, 1100), status, sentence);
         let step = |sentence| line("0", (1010, 1090), Some(1), sentence);
-        assert_eq!(found(&[script(Some(137), KILLED)]), [1]);
+        assert_eq!(found(&[script(Some(137), KILLED)]), [1000]);
         // The lines come in any order.
-        assert_eq!(found(&[step(KILLED), script(Some(1), "")]), [1]);
-        assert_eq!(found(&[script(Some(1), ""), step(KILLED)]), [1]);
-        assert_eq!(found(&[step(KILLED), script(Some(1), KILLED), step(KILLED)]), [1]);
+        assert_eq!(found(&[step(KILLED), script(Some(1), "")]), [1000]);
+        assert_eq!(found(&[script(Some(1), ""), step(KILLED)]), [1000]);
+        assert_eq!(found(&[step(KILLED), script(Some(1), KILLED), step(KILLED)]), [1000]);
         for lines in [
             // The script went on, and succeeded.
             vec![script(Some(0), KILLED)],
@@ -232,8 +235,7 @@ mod tests {
             ("schema", "jobfence-usage-2".into()),
             ("holder", "manual".into()),
             ("end", REAPED.into()),
-            // As an earlier release has written it.
-            ("restarts", Value::Null),
+            ("started_unix_seconds", Value::Null),
             ("uid", Value::Null),
             ("ended", "x".into()),
         ] {

@@ -2,8 +2,8 @@
 //! One killed run after the other: what is done at its scheduler, and what is said of it.
 //!
 //! The job is requeued and held, asks for more, and is let go. Each of these is done only after a look that says that it is still to be done,
-//! and what was decided is kept before the first. So whenever `jobfence hold` ends, the next one goes on from there. The scheduler's own count
-//! of restarts says which run it was: it grows with each requeue, so no kill leads to two.
+//! and what was decided is kept before the first, with the scheduler's own count of restarts. So whenever `jobfence hold` ends, the next one
+//! goes on from there. The count grows with each requeue, so no kill leads to two.
 
 use std::time::Instant;
 
@@ -44,6 +44,9 @@ pub fn follow(
         AfterLook::Done
     };
     let is_late = waiting.run.ended.saturating_add(PATIENCE) < now;
+    if waiting.begun.is_none() && config.on_out_of_memory.is_none() {
+        return AfterLook::Done;
+    }
     let found = match part.look(&waiting.run, deadline) {
         Ok(found) => found,
         Err(why) if is_late || waiting.tries >= TRIES => return as_today(&why),
@@ -55,19 +58,19 @@ pub fn follow(
     };
     match (found, waiting.begun) {
         (JobNow::Other(why), _) => as_today(&why),
-        (JobNow::Ending | JobNow::Failed(..), None) if is_late => as_today("it has ended more than an hour ago"),
+        (JobNow::Ending | JobNow::Failed { .. }, None) if is_late => as_today("it has ended more than an hour ago"),
         (JobNow::Ending, _) => AfterLook::Later,
-        (JobNow::Failed(asked, bounds), None) => {
+        (JobNow::Failed { restarts, asked, bounds }, None) => {
             let Some(again) = config.on_out_of_memory else { return AfterLook::Done };
-            match size::next(again, waiting.run.restarts, asked, &bounds) {
+            match size::next(again, restarts, asked, &bounds) {
                 Err(why) => as_today(&why),
                 Ok(more) if config.mode != Mode::Enforce => {
                     as_today(&format!("Mode=observe. Otherwise it would ask for {more}"))
                 }
                 Ok(more) => {
-                    waiting.begun = Some(more);
+                    (waiting.begun, waiting.run.restarts) = (Some(more), Some(restarts));
                     if let Err(why) = keep(waiting) {
-                        waiting.begun = None;
+                        (waiting.begun, waiting.run.restarts) = (None, None);
                         waiting.tries += 1;
                         return if waiting.tries < TRIES { AfterLook::Later } else { as_today(&why) };
                     }
@@ -75,7 +78,7 @@ pub fn follow(
                 }
             }
         }
-        (JobNow::Failed(..), Some(_)) => requeue(waiting, part, &job, deadline),
+        (JobNow::Failed { .. }, Some(_)) => requeue(waiting, part, &job, deadline),
         (JobNow::Held, Some(_)) => ask_and_let_go(waiting, part, &job, deadline),
         (JobNow::Held, None) => as_today("it was requeued and is held, and not by this node"),
         (JobNow::Next, begun) => {
@@ -93,7 +96,7 @@ fn requeue(waiting: &mut WaitingRun, part: &dyn AgainPart, job: &str, deadline: 
         Err(AgainTrouble::Refused(why)) => match part.look(&waiting.run, deadline) {
             // An earlier command was late.
             Ok(JobNow::Held) => ask_and_let_go(waiting, part, job, deadline),
-            Ok(JobNow::Failed(..) | JobNow::Other(_)) => {
+            Ok(JobNow::Failed { .. } | JobNow::Other(_)) => {
                 log::warn!("{job} failed at its memory limit, and is not requeued: {}", printable(&why));
                 AfterLook::Done
             }
@@ -123,7 +126,7 @@ fn ask_and_let_go(waiting: &mut WaitingRun, part: &dyn AgainPart, job: &str, dea
     }
     match part.let_go(&waiting.run, deadline) {
         Ok(()) => {
-            let restart = waiting.run.restarts.saturating_add(1);
+            let restart = waiting.run.restarts.unwrap_or_default().saturating_add(1);
             log::warn!("{job} failed at its memory limit and is requeued: it asks for {more} now (restart {restart})");
             AfterLook::Done
         }
@@ -217,11 +220,12 @@ mod tests {
             }
             Ok(if self.is_cancelled.get() {
                 JobNow::Other("it is cancelled".to_owned())
-            } else if self.restarts.get() == run.restarts {
+            } else if self.restarts.get() == run.restarts.unwrap_or(1) {
                 let asked = AskedMemory { unit: MemoryUnit::Node, mib: self.mib.get() };
                 let bounds = MemoryBounds { per_node: self.most, ..MemoryBounds::default() };
-                if self.has_failed.get() { JobNow::Failed(asked, bounds) } else { JobNow::Ending }
-            } else if self.is_held.get() && self.restarts.get() == run.restarts + 1 {
+                let restarts = self.restarts.get();
+                if self.has_failed.get() { JobNow::Failed { restarts, asked, bounds } } else { JobNow::Ending }
+            } else if self.is_held.get() && Some(self.restarts.get()) == run.restarts.map(|count| count + 1) {
                 JobNow::Held
             } else {
                 JobNow::Next
@@ -253,7 +257,7 @@ mod tests {
     }
 
     fn waiting() -> WaitingRun {
-        let line = json!({"job": "12", "uid": 0, "restarts": 1, "ended": "2025-11-25T03:00:10Z"});
+        let line = json!({"job": "12", "uid": 0, "started_unix_seconds": 1.0, "ended": "2025-11-25T03:00:10Z"});
         WaitingRun { run: KilledRun::of(LoggedStep::new(line)).unwrap(), begun: None, tries: 0 }
     }
 

@@ -411,7 +411,6 @@ mod tests {
         let ending = Ending {
             holder: "manual",
             run: 3,
-            restarts: None,
             facts: &facts,
             granted: GrantedTo { cpus: Some(Cpus::whole(2)), memory: Some(70), gpus: Some(6) },
             limits: LimitedTo { cpus: Some(Cpus::from_thousandths(1500)), memory: Some(80), processes: Some(9) },

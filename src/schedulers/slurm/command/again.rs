@@ -24,13 +24,16 @@ pub struct SlurmAgain;
 
 /// The fields of squeue. They are the same in all releases from 22.05 to 26.05.
 const FIELDS: &str =
-    "--Format=JobID:|,JobArrayID:|,UserID:|,State:|,RestartCnt:|,Requeue:|,Partition:|,NodeList:|,Reason:|";
+    "--Format=JobID:|,JobArrayID:|,UserID:|,State:|,RestartCnt:|,Requeue:|,Partition:|,NodeList:|,StartTime:|,Reason:|";
 
 /// What slurmctld says of a job that `requeuehold` has put back (`_job_requeue_op`). Nobody else can have it say so.
 const HELD: &str = "job requeued in held state";
 
 /// States in which a run has failed by itself. A job that was cancelled, or ran into its time limit, is in another.
 const FAILED: [&str; 2] = ["FAILED", "OUT_OF_MEMORY"];
+
+/// How far the clocks of a node and of the controller may differ, in seconds.
+const CLOCKS: u64 = 60;
 
 /// States of a run that slurmctld takes for one that has not ended.
 const ENDING: [&str; 5] = ["RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED"];
@@ -44,6 +47,8 @@ struct QueuedRun {
     restarts: u32,
     partition: String,
     nodes: String,
+    /// When its last run began, in seconds since 1970 by the controller's clock.
+    began: Option<u64>,
     is_held: bool,
 }
 
@@ -58,7 +63,7 @@ impl AgainPart for SlurmAgain {
             Ok(Err(why)) => return Ok(JobNow::Other(why)),
             Err(why) => return Err(why),
         };
-        match state(&job, run.restarts) {
+        match state(&job, run) {
             Some(now) => Ok(now),
             None => failed(&job, run, deadline),
         }
@@ -133,7 +138,9 @@ fn cannot_reach(said: &str) -> bool {
 /// The job, or why it is none of which anything can be done.
 fn queued(run: &KilledRun, deadline: Instant) -> Result<Result<QueuedRun, String>, String> {
     let options = ["--all", "--noheader", "--states=all", FIELDS, "--jobs", run.job.as_str()];
-    match run_until("squeue", &options, deadline) {
+    // In seconds since 1970, whatever the administrator's own format is.
+    let asked = AskedProgram::new("squeue", &options, KEPT).with([("SLURM_TIME_FORMAT", "%s".to_owned())]);
+    match asked.ask(deadline) {
         Ok(said) => Ok(find(&said, run)),
         Err(Silence::Failed(said)) if said.contains("Invalid job id") => Ok(Err(PURGED.to_owned())),
         Err(error) => Err(format!("squeue: {}", printable(&error.to_string()))),
@@ -145,7 +152,7 @@ const PURGED: &str = "Slurm does not know it any more (MinJobAge in slurm.conf)"
 /// The job among the lines of its array.
 fn find(said: &str, run: &KilledRun) -> Result<QueuedRun, String> {
     for line in said.lines() {
-        let [number, name, uid, state, restarts, requeue, partition, nodes, reason, _] =
+        let [number, name, uid, state, restarts, requeue, partition, nodes, began, reason, _] =
             line.split('|').collect::<Vec<_>>()[..]
         else {
             continue;
@@ -169,6 +176,7 @@ fn find(said: &str, run: &KilledRun) -> Result<QueuedRun, String> {
             restarts,
             partition: partition.to_owned(),
             nodes: nodes.to_owned(),
+            began: began.parse().ok(),
             is_held: reason == HELD,
         });
     }
@@ -176,19 +184,24 @@ fn find(said: &str, run: &KilledRun) -> Result<QueuedRun, String> {
 }
 
 /// What follows from its state. `None`: the run has failed, and more must be asked.
-fn state(job: &QueuedRun, restarts: u32) -> Option<JobNow> {
-    if job.restarts == restarts {
-        return match job.state.as_str() {
-            state if FAILED.contains(&state) => None,
-            state if ENDING.contains(&state) => Some(JobNow::Ending),
-            state => Some(JobNow::Other(format!("Slurm says that it is {}", printable(state)))),
-        };
+fn state(job: &QueuedRun, run: &KilledRun) -> Option<JobNow> {
+    let says = |state: &str| JobNow::Other(format!("Slurm says that it is {}", printable(state)));
+    let is_this_run = match run.restarts {
+        Some(restarts) => job.restarts == restarts,
+        // A script begins after its job, and the next run of the job behind its end, usually two minutes later.
+        None => job.state == "PENDING" || job.began.is_some_and(|began| began <= run.began.saturating_add(CLOCKS)),
+    };
+    match job.state.as_str() {
+        "CANCELLED" => Some(says("CANCELLED")),
+        "PENDING" if job.is_held && run.restarts.is_some_and(|count| count.checked_add(1) == Some(job.restarts)) => {
+            Some(JobNow::Held)
+        }
+        "PENDING" => Some(JobNow::Next),
+        _ if !is_this_run => Some(JobNow::Next),
+        state if FAILED.contains(&state) => None,
+        state if ENDING.contains(&state) => Some(JobNow::Ending),
+        state => Some(says(state)),
     }
-    Some(match job.state.as_str() {
-        "CANCELLED" => JobNow::Other("Slurm says that it is CANCELLED".to_owned()),
-        "PENDING" if job.is_held && restarts.checked_add(1) == Some(job.restarts) => JobNow::Held,
-        _ => JobNow::Next,
-    })
 }
 
 /// What it has asked for, and what it can have.
@@ -211,7 +224,8 @@ fn failed(job: &QueuedRun, run: &KilledRun, deadline: Instant) -> Result<JobNow,
     let node = show(&["node", &job.nodes])?.lines().map(memory_of).min().flatten();
     let node =
         node.ok_or_else(|| format!("scontrol show node {} does not tell their memory", printable(&job.nodes)))?;
-    Ok(JobNow::Failed(asked, MemoryBounds { per_node, per_cpu, node: Some(node), cpus: run.cpus() }))
+    let bounds = MemoryBounds { per_node, per_cpu, node: Some(node), cpus: run.cpus() };
+    Ok(JobNow::Failed { restarts: job.restarts, asked, bounds })
 }
 
 /// What the job has asked for, by `scontrol show job` (`slurm_sprint_job_info`). The error is why that is not known.
@@ -283,22 +297,23 @@ mod tests {
 
     fn run(granted: u64, cpus: u64) -> KilledRun {
         let line = json!({
-            "job": "12", "uid": 7, "restarts": 1, "ended": "2026-11-25T03:00:10Z", "memory_granted_bytes": granted << 20,
+            "job": "12", "uid": 7, "started_unix_seconds": 1000.5, "ended": "2026-11-25T03:00:10Z", "memory_granted_bytes": granted << 20,
             "cpus_granted": cpus,
         });
         KilledRun::of(LoggedStep::new(line)).unwrap()
     }
 
     fn job(state: &str, restarts: u32, reason: &str) -> String {
-        format!("12|12_2|7|{state}|{restarts}|1|all|n[1-2]|{reason}|\n")
+        format!("12|12_2|7|{state}|{restarts}|1|all|n[1-2]|1000|{reason}|\n")
     }
 
     #[test]
     fn the_state_of_the_run_decides() {
-        let of = |said: &str| find(said, &run(100, 1)).map(|job| state(&job, 1));
+        let begun = KilledRun { restarts: Some(1), ..run(100, 1) };
+        let of = |said: &str| find(said, &begun).map(|job| state(&job, &begun));
         let other = |state: &str| Ok(Some(JobNow::Other(format!("Slurm says that it is {state}"))));
         // The last of an array has the array's number.
-        let array = "13|12_1|7|RUNNING|0|1|all|n1|None|\n".to_owned() + &job("FAILED", 1, "NonZeroExitCode");
+        let array = "13|12_1|7|RUNNING|0|1|all|n1|1000|None|\n".to_owned() + &job("FAILED", 1, "NonZeroExitCode");
         assert_eq!(of(&array), Ok(None));
         assert_eq!(find(&array, &run(100, 1)).unwrap().name, "12_2");
         for (said, expected) in [
@@ -319,17 +334,37 @@ mod tests {
             assert_eq!(of(&said), expected, "{said}");
         }
         for (said, why) in [
-            ("12|12|8|FAILED|1|1|all|n1|None|\n", "Slurm says that it is of the user 8"),
-            ("12|12+0|7|FAILED|1|1|all|n1|None|\n", "it is a component of a heterogeneous job"),
+            ("12|12|8|FAILED|1|1|all|n1|1000|None|\n", "Slurm says that it is of the user 8"),
+            ("12|12+0|7|FAILED|1|1|all|n1|1000|None|\n", "it is a component of a heterogeneous job"),
             (
-                "12|12|7|FAILED|1|0|all|n1|None|\n",
+                "12|12|7|FAILED|1|0|all|n1|1000|None|\n",
                 "it may not be requeued (--no-requeue, or JobRequeue=0 in slurm.conf)",
             ),
-            ("12|12|7|FAILED|x|1|all|n1|None|\n", "squeue answers \"x\" for its restarts"),
-            ("13|13|7|FAILED|1|1|all|n1|None|\nx\n", PURGED),
+            ("12|12|7|FAILED|x|1|all|n1|1000|None|\n", "squeue answers \"x\" for its restarts"),
+            ("13|13|7|FAILED|1|1|all|n1|1000|None|\nx\n", PURGED),
         ] {
             assert_eq!(of(said), Err(why.to_owned()));
         }
+    }
+
+    #[test]
+    fn another_run_is_told_by_its_time_until_its_number_is_known() {
+        let of = |began: &str, state_of: &str| {
+            let said = format!("12|12|7|{state_of}|4|1|all|n1|{began}|None|\n");
+            find(&said, &run(100, 1)).map(|job| state(&job, &run(100, 1))).unwrap()
+        };
+        for began in ["1", "1000", "1060"] {
+            assert_eq!((of(began, "FAILED"), of(began, "COMPLETING")), (None, Some(JobNow::Ending)), "{began}");
+        }
+        for began in ["1061", "9000", "N/A", ""] {
+            assert_eq!(
+                (of(began, "FAILED"), of(began, "RUNNING")),
+                (Some(JobNow::Next), Some(JobNow::Next)),
+                "{began}"
+            );
+        }
+        // Somebody else has requeued it.
+        assert_eq!(of("N/A", "PENDING"), Some(JobNow::Next));
     }
 
     #[test]

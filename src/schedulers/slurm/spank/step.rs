@@ -96,8 +96,6 @@ struct Fenced {
     /// The limits of its first task, kept because the end must cost little.
     limits: Option<LimitedTo>,
     started: SystemTime,
-    /// How often Slurm had started the job again, if this is its batch script.
-    restarts: Option<u32>,
     /// How its tasks ended: the first that failed, or else the last.
     exit: Option<Exit>,
     /// The tasks with directories of their own.
@@ -298,7 +296,6 @@ fn build(
         granted: GrantedTo { cpus: grant.step_cpus, memory: grant.step_memory, gpus },
         limits: None,
         started: SystemTime::now(),
-        restarts: spank.u32(spank_item::S_SLURM_RESTART_COUNT).ok().filter(|_| kind == StepKind::Batch),
         exit: None,
         tasks: Vec::new(),
         attached: Vec::new(),
@@ -364,6 +361,7 @@ pub fn tell_task(spank: &Spank) {
         }
         private.go_where_asked(spank);
     }
+    fenced.tell_of_restart(spank);
     let Ok(member) = Membership::read(&fenced.host.proc, Pid::this().as_raw()) else { return };
     fenced.fence.look_from(&member);
     // Only this process's environment, and only for information.
@@ -372,6 +370,23 @@ pub fn tell_task(spank: &Spank) {
         let _ = environment::tell(spank, config, plan, fence);
     }
     let _ = environment::hint_threads(spank, config, plan, fence);
+}
+
+impl Fenced {
+    /// Slurm truncates the output of a job that runs again: so nothing that was written before its start would be read. The count is in this
+    /// process's environment alone: `S_SLURM_RESTART_COUNT` is always 0 (`slurmd_job->restart_cnt`, 22.05 to 26.05).
+    fn tell_of_restart(&self, spank: &Spank) {
+        let Some(again) = self.config.on_out_of_memory.filter(|_| self.fence.key().step.as_str() == "batch") else {
+            return;
+        };
+        let restarts = spank.getenv(c"SLURM_RESTART_COUNT").ok().flatten().and_then(|count| count.parse::<u16>().ok());
+        if let (Some(restarts @ 1..), Some(memory)) = (restarts, self.granted.memory) {
+            let memory = mebibytes(memory);
+            tell_user(&format!(
+                "this is restart {restarts} of the job, with {memory} of memory (OnOutOfMemory={again})"
+            ));
+        }
+    }
 }
 
 /// Called in the step daemon, while all tasks of the step on this node wait before their exec.
@@ -408,7 +423,6 @@ pub fn attach(spank: &Spank) {
             Ok(()) => {
                 if fenced.attached.is_empty() {
                     launch::tell::gpus_not_allowed(&fenced.fence).iter().for_each(|sentence| tell_user(sentence));
-                    fenced.tell_of_restart();
                 }
                 if fenced.attached.is_empty() {
                     fenced.limits = Some(launch::limited_to(&fenced.fence, &fenced.config));
@@ -466,20 +480,6 @@ fn refuse_task(step: Option<&StepState>, pid: i32, failure: &str) {
     {
         log::error!("{}: the step's other tasks {:?} were ended too", fenced.fence.key(), fenced.attached);
         waiting_tasks::end(proc, &fenced.attached);
-    }
-}
-
-impl Fenced {
-    /// Slurm truncates the output when a job starts again: so nothing that was written before its start would be read.
-    fn tell_of_restart(&self) {
-        if let (Some(again), Some(restarts @ 1..), Some(memory)) =
-            (self.config.on_out_of_memory, self.restarts, self.granted.memory)
-        {
-            let memory = mebibytes(memory);
-            tell_user(&format!(
-                "this is restart {restarts} of the job, with {memory} of memory (OnOutOfMemory={again})"
-            ));
-        }
     }
 }
 
@@ -611,7 +611,6 @@ pub fn end() {
     let ending = Ending {
         holder: slurm::HOLDER,
         run: 0,
-        restarts: fenced.restarts,
         facts: &fenced.facts,
         granted: fenced.granted,
         limits: fenced.limits.unwrap_or_else(|| launch::limited_to(&fenced.fence, &fenced.config)),
