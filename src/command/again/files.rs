@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use jobfence::report::usage_log::UsageLog;
 use nix::unistd::{getegid, geteuid};
@@ -54,7 +54,8 @@ impl AgainState {
     /// Writes it down. `written`: what was written last.
     pub fn save(&self, usage_log: &UsageLog<'_>, written: &mut String) -> Result<(), String> {
         let text = self.json().to_string();
-        if text != *written {
+        // The directory is made with the log's first line. Before that nothing is known.
+        if text != *written && usage_log.path().parent().is_some_and(Path::is_dir) {
             let ours = Ownership { mode: 0o600, uid: geteuid().as_raw(), gid: getegid().as_raw() };
             whole::replace_durably(&place(usage_log), text.as_bytes(), ours).map_err(|error| error.to_string())?;
             *written = text;

@@ -7,7 +7,6 @@ The controller lets a requeued job wait for two minutes: here each is told to st
 import contextlib
 import re
 import shutil
-import sys
 
 from contract import kernel, sites
 from contract.harness import PYTHON, case, expect, expect_equal, expect_in, uid
@@ -101,7 +100,7 @@ def a_job_has_no_more_than_its_partition(site):
             until_said(said, not_requeued(user, jobid, why))
             expect_equal((site.wait(jobid), site.job(jobid)["Restarts"]), ("FAILED", "1"), "its end")
         finally:
-            scontrol(site, "update", "PartitionName=all", "MaxMemPerNode=UNLIMITED")
+            scontrol(site, "update", "PartitionName=all", "MaxMemPerNode=0")
     expect_not_drained(site)
 
 
@@ -140,7 +139,7 @@ def instead_of_scontrol(site, body):
     place.mkdir(exist_ok=True)
     program = place / "scontrol"
     real = shutil.which("scontrol", path=sites.PATH)
-    program.write_text(f"#!{sys.executable} -SB\nimport os, sys\nREAL, PLACE = {real!r}, {str(place)!r}\n{body}\n"
+    program.write_text(f"#!{PYTHON} -SB\nimport os, sys\nREAL, PLACE = {real!r}, {str(place)!r}\n{body}\n"
                        "os.execv(REAL, [REAL, *sys.argv[1:]])\n")
     program.chmod(0o755)
     place.chmod(0o777)
