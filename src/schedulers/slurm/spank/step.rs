@@ -9,7 +9,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::unistd::Pid;
 
-use crate::bytes::mebibytes;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::membership::Membership;
 use crate::config::{Config, Mode, OnError, OnErrors, Resolved, UsageCard};
@@ -45,7 +44,7 @@ use crate::schedulers::slurm::spank::node_files::NodeFiles;
 use crate::schedulers::slurm::spank::private::PrivateStep;
 use crate::schedulers::slurm::spank::rights::Rights;
 use crate::schedulers::slurm::spank::unfenced::UnfencedProcesses;
-use crate::schedulers::slurm::spank::{environment, options, waiting_tasks};
+use crate::schedulers::slurm::spank::{environment, options, restart, waiting_tasks};
 use crate::sys::as_user::AsUser;
 use crate::sys::call_bytes::CallBytes;
 use crate::sys::process::{Owner, is_ending};
@@ -361,7 +360,7 @@ pub fn tell_task(spank: &Spank) {
         }
         private.go_where_asked(spank);
     }
-    fenced.tell_of_restart(spank);
+    restart::tell(spank, &fenced.config, fenced.fence.key(), fenced.granted.memory);
     let Ok(member) = Membership::read(&fenced.host.proc, Pid::this().as_raw()) else { return };
     fenced.fence.look_from(&member);
     // Only this process's environment, and only for information.
@@ -370,23 +369,6 @@ pub fn tell_task(spank: &Spank) {
         let _ = environment::tell(spank, config, plan, fence);
     }
     let _ = environment::hint_threads(spank, config, plan, fence);
-}
-
-impl Fenced {
-    /// Slurm truncates the output of a job that runs again: so nothing that was written before its start would be read. The count is in this
-    /// process's environment alone: `S_SLURM_RESTART_COUNT` is always 0 (`slurmd_job->restart_cnt`, 22.05 to 26.05).
-    fn tell_of_restart(&self, spank: &Spank) {
-        let Some(again) = self.config.on_out_of_memory.filter(|_| self.fence.key().step.as_str() == "batch") else {
-            return;
-        };
-        let restarts = spank.getenv(c"SLURM_RESTART_COUNT").ok().flatten().and_then(|count| count.parse::<u16>().ok());
-        if let (Some(restarts @ 1..), Some(memory)) = (restarts, self.granted.memory) {
-            let memory = mebibytes(memory);
-            tell_user(&format!(
-                "this is restart {restarts} of the job, with {memory} of memory (OnOutOfMemory={again})"
-            ));
-        }
-    }
 }
 
 /// Called in the step daemon, while all tasks of the step on this node wait before their exec.
@@ -421,8 +403,10 @@ pub fn attach(spank: &Spank) {
         Some(StepState::Fenced(fenced)) if fenced.attached.contains(&pid) => return,
         Some(StepState::Fenced(fenced)) => match fence_task(fenced, spank, pid) {
             Ok(()) => {
-                if fenced.attached.is_empty() {
-                    launch::tell::gpus_not_allowed(&fenced.fence).iter().for_each(|sentence| tell_user(sentence));
+                if fenced.attached.is_empty()
+                    && let Some(sentence) = launch::tell::gpus_not_allowed(&fenced.fence)
+                {
+                    tell_user(&sentence);
                 }
                 if fenced.attached.is_empty() {
                     fenced.limits = Some(launch::limited_to(&fenced.fence, &fenced.config));
