@@ -17,7 +17,10 @@ use crate::table::printable;
 /// How long after its end a run is looked at, in seconds: later, its user has done something else.
 const PATIENCE: u64 = 3600;
 
-/// How often something is tried whose outcome is not known, or that is refused at a job that is held.
+/// How long after that a job that may be held by us is looked at, in seconds. A controller that is down for longer forgets such jobs.
+const PATIENCE_WITH_HELD: u64 = 7 * 86_400;
+
+/// How often something is tried before a job is requeued, or that is refused at a job that is held.
 const TRIES: u64 = 20;
 
 /// What becomes of a run after a look.
@@ -49,16 +52,18 @@ pub fn follow(
     }
     let found = match part.look(&waiting.run, deadline) {
         Ok(found) => found,
+        // One that may be held is not given up.
+        Err(why) if waiting.begun.is_some() => return unknown(waiting, now, &job, &why),
         Err(why) if is_late || waiting.tries >= TRIES => return as_today(&why),
         Err(why) => {
             log::debug!("{job} failed at its memory limit, and is looked at later: {why}");
-            waiting.tries += u64::from(waiting.begun.is_none());
+            waiting.tries += 1;
             return AfterLook::Later;
         }
     };
     match (found, waiting.begun) {
         (JobNow::Other(why), _) => as_today(&why),
-        (JobNow::Ending | JobNow::Failed { .. }, None) if is_late => as_today("it has ended more than an hour ago"),
+        (JobNow::Ending | JobNow::Failed { .. }, _) if is_late => as_today("it has ended more than an hour ago"),
         (JobNow::Ending, _) => AfterLook::Later,
         (JobNow::Failed { restarts, asked, bounds }, None) => {
             let Some(again) = config.on_out_of_memory else { return AfterLook::Done };
@@ -74,12 +79,12 @@ pub fn follow(
                         waiting.tries += 1;
                         return if waiting.tries < TRIES { AfterLook::Later } else { as_today(&why) };
                     }
-                    requeue(waiting, part, &job, deadline)
+                    requeue(waiting, part, (&job, now), deadline)
                 }
             }
         }
-        (JobNow::Failed { .. }, Some(_)) => requeue(waiting, part, &job, deadline),
-        (JobNow::Held, Some(_)) => ask_and_let_go(waiting, part, &job, deadline),
+        (JobNow::Failed { .. }, Some(_)) => requeue(waiting, part, (&job, now), deadline),
+        (JobNow::Held, Some(_)) => ask_and_let_go(waiting, part, (&job, now), deadline),
         (JobNow::Held, None) => as_today("it was requeued and is held, and not by this node"),
         (JobNow::Next, begun) => {
             if let Some(more) = begun {
@@ -90,23 +95,28 @@ pub fn follow(
     }
 }
 
-fn requeue(waiting: &mut WaitingRun, part: &dyn AgainPart, job: &str, deadline: Instant) -> AfterLook {
+fn requeue(waiting: &mut WaitingRun, part: &dyn AgainPart, (job, now): (&str, u64), deadline: Instant) -> AfterLook {
     match part.requeue(&waiting.run, deadline) {
-        Ok(()) => ask_and_let_go(waiting, part, job, deadline),
+        Ok(()) => ask_and_let_go(waiting, part, (job, now), deadline),
         Err(AgainTrouble::Refused(why)) => match part.look(&waiting.run, deadline) {
             // An earlier command was late.
-            Ok(JobNow::Held) => ask_and_let_go(waiting, part, job, deadline),
+            Ok(JobNow::Held) => ask_and_let_go(waiting, part, (job, now), deadline),
             Ok(JobNow::Failed { .. } | JobNow::Other(_)) => {
                 log::warn!("{job} failed at its memory limit, and is not requeued: {}", printable(&why));
                 AfterLook::Done
             }
-            _ => later(waiting, job, &why),
+            _ => unknown(waiting, now, job, &why),
         },
-        Err(AgainTrouble::Unknown(why)) => later(waiting, job, &why),
+        Err(AgainTrouble::Unknown(why)) => unknown(waiting, now, job, &why),
     }
 }
 
-fn ask_and_let_go(waiting: &mut WaitingRun, part: &dyn AgainPart, job: &str, deadline: Instant) -> AfterLook {
+fn ask_and_let_go(
+    waiting: &mut WaitingRun,
+    part: &dyn AgainPart,
+    (job, now): (&str, u64),
+    deadline: Instant,
+) -> AfterLook {
     let Some(more) = waiting.begun else { return AfterLook::Done };
     match part.ask_for(&waiting.run, more, deadline) {
         Ok(()) => {}
@@ -119,10 +129,11 @@ fn ask_and_let_go(waiting: &mut WaitingRun, part: &dyn AgainPart, job: &str, dea
             );
             return match done {
                 Ok(()) => AfterLook::Done,
-                Err(AgainTrouble::Refused(why) | AgainTrouble::Unknown(why)) => later(waiting, job, &why),
+                Err(AgainTrouble::Refused(why)) => refused(waiting, job, &why),
+                Err(AgainTrouble::Unknown(why)) => unknown(waiting, now, job, &why),
             };
         }
-        Err(AgainTrouble::Unknown(why)) => return later(waiting, job, &why),
+        Err(AgainTrouble::Unknown(why)) => return unknown(waiting, now, job, &why),
     }
     match part.let_go(&waiting.run, deadline) {
         Ok(()) => {
@@ -130,17 +141,29 @@ fn ask_and_let_go(waiting: &mut WaitingRun, part: &dyn AgainPart, job: &str, dea
             log::warn!("{job} failed at its memory limit and is requeued: it asks for {more} now (restart {restart})");
             AfterLook::Done
         }
-        Err(AgainTrouble::Refused(why) | AgainTrouble::Unknown(why)) => later(waiting, job, &why),
+        Err(AgainTrouble::Refused(why)) => refused(waiting, job, &why),
+        Err(AgainTrouble::Unknown(why)) => unknown(waiting, now, job, &why),
     }
 }
 
-/// It is tried again, up to a number of times.
-fn later(waiting: &mut WaitingRun, job: &str, why: &str) -> AfterLook {
+/// Something was refused at a job that may be held: it is tried again a few times.
+fn refused(waiting: &mut WaitingRun, job: &str, why: &str) -> AfterLook {
     waiting.tries += 1;
-    if waiting.tries < TRIES {
-        log::debug!("{job} failed at its memory limit, and what follows is tried again: {}", printable(why));
-        return AfterLook::Later;
-    }
+    if waiting.tries < TRIES { again_later(job, why) } else { given_up(job, why) }
+}
+
+/// The scheduler has not answered: it is asked for as long as it may know the job.
+fn unknown(waiting: &WaitingRun, now: u64, job: &str, why: &str) -> AfterLook {
+    let is_given_up = waiting.run.ended.saturating_add(PATIENCE_WITH_HELD) < now;
+    if is_given_up { given_up(job, why) } else { again_later(job, why) }
+}
+
+fn again_later(job: &str, why: &str) -> AfterLook {
+    log::debug!("{job} failed at its memory limit, and what follows is tried again: {}", printable(why));
+    AfterLook::Later
+}
+
+fn given_up(job: &str, why: &str) -> AfterLook {
     log::error!("{job} failed at its memory limit, and may be held in the queue: {}", printable(why));
     AfterLook::Done
 }
@@ -340,6 +363,24 @@ mod tests {
         let fake = Fake { refuses: Some("ask"), ..Fake::new() };
         assert_eq!(looks(&fake, &config(), ENDED), AfterLook::Done);
         assert_eq!(*fake.calls.borrow(), ["requeue", "cancel"]);
+    }
+
+    /// The controller is away for longer than a job is requeued that nothing was begun for.
+    #[test]
+    fn a_job_that_may_be_held_is_not_given_up() {
+        let fake = Fake { left: 2.into(), is_done_at_last: true, ..Fake::new() };
+        let mut one = waiting();
+        let mut look = |now, left| {
+            fake.left.set(left);
+            follow(&mut one, &fake, &config(), now, &mut |_| Ok(()), Instant::now())
+        };
+        assert_eq!(look(ENDED, 2), AfterLook::Later);
+        assert!(fake.is_held.get());
+        for _ in 0..3 * TRIES {
+            assert_eq!(look(ENDED + 10 * PATIENCE, 1), AfterLook::Later);
+        }
+        assert_eq!(look(ENDED + 10 * PATIENCE, u32::MAX), AfterLook::Done);
+        assert_eq!((fake.mib.get(), fake.restarts.get(), fake.is_held.get()), (150, 2, false));
     }
 
     #[test]

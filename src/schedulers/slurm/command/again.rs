@@ -9,6 +9,7 @@
 //! squeue is asked for the job. Its fields here are all Slurm's: users cannot write any of them. Only `scontrol show job` tells memory for a
 //! node from memory for a CPU. There, users can write texts; whoever has written Slurm's own key is not understood.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use jobfence::schedulers::slurm::HOLDER;
@@ -63,6 +64,7 @@ impl AgainPart for SlurmAgain {
             Ok(Err(why)) => return Ok(JobNow::Other(why)),
             Err(why) => return Err(why),
         };
+        *NAMED.lock().unwrap_or_else(PoisonError::into_inner) = Some((run.job.clone(), job.name.clone()));
         match state(&job, run) {
             Some(now) => Ok(now),
             None => failed(&job, run, deadline),
@@ -103,14 +105,27 @@ impl SlurmAgain {
     }
 }
 
-/// The job's name among its array's: the number of an array's last job is that of the array.
+/// The job's name among its array's: the number of an array's last job is that of the array. A job that has run keeps its name, so it is
+/// asked once for all that is done to the job now.
 fn name_of(run: &KilledRun, deadline: Instant) -> Result<String, AgainTrouble> {
+    let mut known = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((job, name)) = known.as_ref()
+        && *job == run.job
+    {
+        return Ok(name.clone());
+    }
     match queued(run, deadline) {
-        Ok(Ok(job)) => Ok(job.name),
+        Ok(Ok(job)) => {
+            *known = Some((run.job.clone(), job.name.clone()));
+            Ok(job.name)
+        }
         Ok(Err(why)) => Err(AgainTrouble::Refused(why)),
         Err(why) => Err(AgainTrouble::Unknown(why)),
     }
 }
+
+/// The job that was looked at last, and its name.
+static NAMED: Mutex<Option<(String, String)>> = Mutex::new(None);
 
 /// Runs a command of Slurm's for the job's user.
 fn tell(run: &KilledRun, program: &str, arguments: &[String], deadline: Instant) -> Result<(), AgainTrouble> {
