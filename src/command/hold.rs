@@ -28,12 +28,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use crate::again::AgainChore;
 use crate::armed::ArmedWatch;
 use crate::command::{Failure, ignore_sigpipe, require_root};
 use crate::configured::Configured;
 use crate::fetched::report;
 use crate::login::LoginWatch;
 use crate::own_report::OwnReports;
+use crate::part::Chore;
 use crate::sample::Sampler;
 use crate::schedulers;
 use crate::strays::StraysWatch;
@@ -187,7 +189,9 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     ends.thread_block()?;
     let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     let (mut said, mut said_back, mut unwritten) = (Vec::new(), Vec::new(), None);
-    let mut chores: Vec<_> = schedulers::ALL.iter().flat_map(|part| part.chores()).collect();
+    let mut chores: Vec<_> = schedulers::ALL.iter().filter_map(|part| part.chore()).collect();
+    let again = schedulers::ALL.iter().filter_map(|part| part.again());
+    chores.extend(again.map(|part| Box::new(AgainChore::new(part)) as Box<dyn Chore>));
     // All are kept: the directory may be deleted, and made anew.
     let mut watching = Vec::new();
     let (mut sampler, mut next) = (Sampler::default(), Instant::now());

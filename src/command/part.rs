@@ -10,6 +10,7 @@ use jobfence::job::Id;
 use jobfence::record::Owner;
 use jobfence::sys::dir::Dir;
 
+use crate::again::AgainPart;
 use crate::check::claims::Claims;
 use crate::check::names::KnownNames;
 use crate::check::rows::Rows;
@@ -112,9 +113,14 @@ pub trait SchedulersPart: Sync {
         Ok(None)
     }
 
+    /// How a job that was killed at its memory limit runs again with more. `None`: nobody but its user can have it do so.
+    fn again(&self) -> Option<&'static dyn AgainPart> {
+        None
+    }
+
     /// The work that `jobfence hold` does for the scheduler at each of its looks.
-    fn chores(&self) -> Vec<Box<dyn Chore>> {
-        Vec::new()
+    fn chore(&self) -> Option<Box<dyn Chore>> {
+        None
     }
 }
 

@@ -80,8 +80,8 @@ impl SchedulersPart for PbsPart {
         means(text, id)
     }
 
-    fn chores(&self) -> Vec<Box<dyn Chore>> {
-        vec![Box::new(FetchIn::default())]
+    fn chore(&self) -> Option<Box<dyn Chore>> {
+        Some(Box::new(FetchIn::default()))
     }
 }
 

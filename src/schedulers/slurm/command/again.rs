@@ -131,8 +131,8 @@ static NAMED: Mutex<Option<(String, String)>> = Mutex::new(None);
 fn tell(run: &KilledRun, program: &str, arguments: &[String], deadline: Instant) -> Result<(), AgainTrouble> {
     let user = User::from_uid(run.uid.into()).ok().flatten();
     let user = user.ok_or_else(|| AgainTrouble::Refused("its user is not known on this node".to_owned()))?;
-    let told = AskedProgram::new(program, arguments, KEPT).acting_for(user.uid.as_raw(), user.gid.as_raw());
-    told.ask(deadline).map(drop).map_err(|error| {
+    let command = AskedProgram::new(program, arguments, KEPT).acting_for(user.uid.as_raw(), user.gid.as_raw());
+    command.ask(deadline).map(drop).map_err(|error| {
         let why = format!("{program} {}: {error}", arguments.first().map_or("", String::as_str));
         match error {
             // Slurm's commands try for a while to reach the controller.

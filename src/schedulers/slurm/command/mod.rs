@@ -11,7 +11,7 @@ use jobfence::record::Owner;
 use jobfence::schedulers::slurm::conf::{self, Checked, Lines};
 use jobfence::schedulers::slurm::plugins::Slurm;
 
-use crate::again::AgainChore;
+use crate::again::AgainPart;
 use crate::check::claims::claimed;
 use crate::check::names::{KnownNames, have};
 use crate::check::rows::Rows;
@@ -130,8 +130,12 @@ impl SchedulersPart for SlurmPart {
         adopt(host, config, &request).map(|done| Some(done.to_string()))
     }
 
-    fn chores(&self) -> Vec<Box<dyn Chore>> {
-        vec![Box::new(store::Store::default()), Box::new(AgainChore::new(&again::SlurmAgain))]
+    fn again(&self) -> Option<&'static dyn AgainPart> {
+        Some(&again::SlurmAgain)
+    }
+
+    fn chore(&self) -> Option<Box<dyn Chore>> {
+        Some(Box::new(store::Store::default()))
     }
 }
 
