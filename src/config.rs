@@ -32,6 +32,7 @@ mod limits;
 mod load;
 #[cfg(test)]
 mod manual;
+mod out_of_memory;
 mod parser;
 mod pattern;
 mod private_paths;
@@ -53,6 +54,7 @@ pub use kinds::{USAGE_CARD_EXPECTS, usage_card, usage_card_text, yes_no};
 pub(crate) use limits::joined;
 pub use limits::{Limit, LimitNumbers, NUMBERS, Number};
 pub use load::{DEFAULT_FILES, LoadError, OWN_FILE, default_files, load, load_named, parse};
+pub use out_of_memory::RunAgain;
 pub use pattern::at_or_above;
 pub(crate) use private_paths::is_shared;
 pub use resolve::{Candidate, Loaded, Named, Resolved};

@@ -75,6 +75,12 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     if config.signal_at.is_some() {
         println!("told       by {}: needs jobfence.service", words::setting("SignalAt", &resolved));
     }
+    if config.on_out_of_memory.is_some() {
+        let setting = words::setting("OnOutOfMemory", &resolved);
+        println!(
+            "killed     by {setting}: a batch job, if its user allows a requeue; needs jobfence.service and UsageLog"
+        );
+    }
     if let Some((unseen, why)) = config.signal_at.as_ref().and_then(|signal_at| armed::unseen(signal_at, &host)) {
         unseen.iter().for_each(|condition| println!("told       not of {condition}: {why}"));
     }

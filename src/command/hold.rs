@@ -28,12 +28,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use crate::again::AgainChore;
 use crate::armed::ArmedWatch;
 use crate::command::{Failure, ignore_sigpipe, require_root};
 use crate::configured::Configured;
 use crate::fetched::report;
 use crate::login::LoginWatch;
 use crate::own_report::OwnReports;
+use crate::part::Chore;
 use crate::sample::Sampler;
 use crate::schedulers;
 use crate::strays::StraysWatch;
@@ -188,6 +190,8 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     let (mut said, mut said_back, mut unwritten) = (Vec::new(), Vec::new(), None);
     let mut chores: Vec<_> = schedulers::ALL.iter().filter_map(|part| part.chore()).collect();
+    let again = schedulers::ALL.iter().filter_map(|part| part.again());
+    chores.extend(again.map(|part| Box::new(AgainChore::new(part)) as Box<dyn Chore>));
     // All are kept: the directory may be deleted, and made anew.
     let mut watching = Vec::new();
     let (mut sampler, mut next) = (Sampler::default(), Instant::now());
@@ -223,7 +227,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
             look(&config, &mut said);
             armed.search_soon();
             fetch_back(&config, &mut said_back);
-            chores.iter_mut().for_each(|chore| chore.once(&config));
+            chores.iter_mut().for_each(|chore| chore.once(&config, sections.as_ref()));
             let written = Host::read_what_there_is(&config).map_err(|error| error.to_string()).and_then(|(host, _)| {
                 let strays = strays.figures(&config, sections.as_ref());
                 metrics::look(&config, &host, sampler.energy.node, strays)

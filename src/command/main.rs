@@ -2,6 +2,7 @@
 //! The `jobfence` command: see jobfence(8).
 
 mod acl;
+mod again;
 mod armed;
 mod asked;
 mod card_notes;
@@ -13,6 +14,7 @@ mod course;
 mod energy;
 mod explain;
 mod fetched;
+mod followed;
 mod gpu;
 mod help;
 mod hold;

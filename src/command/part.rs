@@ -10,6 +10,7 @@ use jobfence::job::Id;
 use jobfence::record::Owner;
 use jobfence::sys::dir::Dir;
 
+use crate::again::AgainPart;
 use crate::check::claims::Claims;
 use crate::check::names::KnownNames;
 use crate::check::rows::Rows;
@@ -112,6 +113,11 @@ pub trait SchedulersPart: Sync {
         Ok(None)
     }
 
+    /// How a job that was killed at its memory limit runs again with more. `None`: nobody but its user can have it do so.
+    fn again(&self) -> Option<&'static dyn AgainPart> {
+        None
+    }
+
     /// The work that `jobfence hold` does for the scheduler at each of its looks.
     fn chore(&self) -> Option<Box<dyn Chore>> {
         None
@@ -160,8 +166,8 @@ pub type AfterUndo = Box<dyn FnOnce() -> Result<Option<String>, Failure>>;
 
 /// Work that is done again and again. It may remember what it has logged.
 pub trait Chore {
-    /// Does the work once, in bounded time.
-    fn once(&mut self, config: &Config);
+    /// Does the work once, in bounded time. `loaded`: the configuration with its sections, if it could be read.
+    fn once(&mut self, config: &Config, loaded: Option<&Loaded>);
 }
 
 /// The host that `jobfence check` looks at.

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 
 use super::kinds::{self, ValueKind, percent};
 use super::limits::{Limit, LimitNumbers, NUMBERS, Number, joined};
+use super::out_of_memory::RunAgain;
 use super::private_paths;
 use super::signal_at::SignalAt;
 use super::slot_request::{PerSlot, SlotRequest};
@@ -224,6 +225,9 @@ keys! {
         /// Each condition is watched by itself.
         // `if_each`: no job gets a signal unless the site has certainly asked for it.
         SignalAt: signal_at: Option<SignalAt> = None, kinds::SIGNAL_AT, jobs(if_each);
+        /// What becomes of a batch job that failed after a kill at its memory limit.
+        // `if_each`: no job runs again unless the site has certainly asked for it.
+        OnOutOfMemory: on_out_of_memory: Option<RunAgain> = None, kinds::ON_OUT_OF_MEMORY, jobs(if_each);
         /// What `jobfence hold` does with processes of users that are in no fence, on a node where the scheduler alone gives access.
         // `least`: nothing is done to a process unless the site has certainly asked for it.
         Strays: strays: StraysAction = StraysAction::Off, kinds::STRAYS_ACTION, jobs(least);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::limits::{LIMITS, ON_ERROR_EXPECTS};
+use super::out_of_memory::RunAgain;
 use super::signal_at::{self, SignalAt};
 use super::slot_request::{self, SlotRequest};
 use super::units::{
@@ -20,7 +21,7 @@ use super::values::{
     CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, LoginBudget, LoginLimits, Mode, OnError,
     OnErrors, StoreUsage, StraysAction, SwapSpace, TaskCpus, UsageCard,
 };
-use super::{pattern, private_paths};
+use super::{out_of_memory, pattern, private_paths};
 use crate::bytes;
 use crate::cgroup::devices::{self, DeviceRule, GpuDevice};
 use crate::cgroup::huge_pages::HugePages;
@@ -154,6 +155,11 @@ kinds! {
         any prop::option::of((60_u64..=7 * DAY).prop_map(Duration::from_secs));
     SIGNAL_AT: Option<SignalAt> = signal_at::EXPECTS,
         |text| none_or(text, signal_at::read), |value| Some(text_or_none(*value)), any prop::option::of(signal_at::any());
+    ON_OUT_OF_MEMORY: Option<RunAgain> = out_of_memory::EXPECTS,
+        out_of_memory::read, |value| Some(out_of_memory::text(*value)),
+        any prop::option::of((10_100_u32..=100_000, 1_u32..=9).prop_map(|(share, most)| RunAgain {
+            share: Percent::from_hundredths(share), most,
+        }));
     LOGIN_BUDGET: Option<LoginBudget> = "CPU time from 1m to 168h, a colon and a number of CPUs from 0.01, as 4h:0.5, or none",
         |text| none_or(text, login_budget),
         |budget| Some(text_or_none(budget.map(login_budget_text))),

@@ -21,7 +21,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::Pid;
+use nix::unistd::{Gid, Pid, Uid, setegid, seteuid, setgroups};
 
 use super::child::leave_descriptors;
 
@@ -105,6 +105,20 @@ impl AskedProgram {
     #[must_use]
     pub fn with(mut self, variables: impl IntoIterator<Item = (&'static str, String)>) -> Self {
         self.0.envs(variables);
+        self
+    }
+
+    /// Has it act for this user and group, and for no other group: what it asks of a server, the user has asked. Its real user is root, so
+    /// that the user can neither trace it nor read its memory. The user can end it.
+    #[must_use]
+    pub fn acting_for(mut self, uid: u32, gid: u32) -> Self {
+        let become_user = move || {
+            setgroups(&[])?;
+            setegid(Gid::from_raw(gid))?;
+            Ok(seteuid(Uid::from_raw(uid))?)
+        };
+        // SAFETY: commands have one thread, so the child may do what it likes until its exec.
+        unsafe { self.0.pre_exec(become_user) };
         self
     }
 

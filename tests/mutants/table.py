@@ -1819,6 +1819,101 @@ BREAKS = (
         "unit the_words_of_one_user_leave_room",
     ),
     Break(
+        "a_job_runs_again_for_ever", "src/command/again/size.rs",
+        "if restarts >= again.most {", "if restarts >= again.most && again.most == 0 {",
+        "unit a_job_is_restarted_no_more_often_than_the_site_allows",
+    ),
+    Break(
+        "a_job_asks_for_more_than_there_is", "src/command/again/size.rs",
+        "map_or(wanted, |most| wanted.min(most))", "map_or(wanted, |most| wanted.max(most))",
+        "unit the_next_run_asks_for_the_share",
+    ),
+    Break(
+        "what_the_partition_allows_is_not_read", "src/schedulers/slurm/command/again.rs",
+        "MemoryBounds { per_node, per_cpu, node:", "MemoryBounds { per_node: None, per_cpu, node:",
+        "slurm a_job_has_no_more_than_its_partition",
+    ),
+    Break(
+        "a_script_that_went_on_runs_again", "src/command/again/killed.rs",
+        "if line.exit.is_none_or(Exit::is_success) {", "if line.exit.is_none() {",
+        "unit the_script_decides_and_any_step_may_have_been_killed",
+    ),
+    Break(
+        "any_failure_has_a_job_run_again", "src/command/again/killed.rs",
+        "            if was_killed {\n                return KilledRun::of(line);", "            if step == BATCH {\n                return KilledRun::of(line);",
+        "unit the_script_decides_and_any_step_may_have_been_killed",
+    ),
+    Break(
+        "a_kill_of_the_run_before_counts", "src/command/again/killed.rs",
+        "kill.is_some_and(|ended| ended >= began(&line).unwrap_or(u64::MAX))", "kill.is_some()",
+        "unit the_script_decides_and_any_step_may_have_been_killed",
+    ),
+    Break(
+        "a_kill_at_any_limit_counts", "src/command/again/killed.rs",
+        "[Level::Job, Level::Step].iter()", "[Level::Job, Level::Step, Level::Task].iter()",
+        "unit only_the_limits_that_more_memory_raises_count",
+    ),
+    Break(
+        "a_job_is_requeued_against_its_users_will", "src/schedulers/slurm/command/again.rs",
+        'if requeue == "0" {', 'if requeue == "x" {',
+        "unit the_state_of_the_run_decides",
+    ),
+    Break(
+        "a_cancelled_job_runs_again", "src/schedulers/slurm/command/again.rs",
+        '"CANCELLED" => Some(says("CANCELLED")),', '"CANCELLED" => None,',
+        "slurm only_a_job_that_failed_by_it_runs_again",
+    ),
+    Break(
+        "a_users_own_hold_is_lifted", "src/schedulers/slurm/command/again.rs",
+        "is_held: reason == HELD,", 'is_held: reason == HELD || reason == "JobHeldUser",',
+        "unit the_state_of_the_run_decides",
+    ),
+    Break(
+        "another_run_is_taken_for_the_killed_one", "src/schedulers/slurm/command/again.rs",
+        "job.began.is_some_and(|began| began <= run.began.saturating_add(CLOCKS))", "job.began.is_some()",
+        "unit another_run_is_told_by_its_time",
+    ),
+    Break(
+        "root_asks_for_more", "src/schedulers/slurm/command/again.rs",
+        ".acting_for(user.uid.as_raw(), user.gid.as_raw())", ".acting_for(0, user.gid.as_raw())",
+        "slurm what_the_user_may_not_ask_for_is_not_given",
+    ),
+    Break(
+        "the_user_can_trace_what_asks", "src/sys/program.rs",
+        "Ok(seteuid(Uid::from_raw(uid))?)", "Ok(nix::unistd::setuid(Uid::from_raw(uid))?)",
+        "slurm what_the_user_may_not_ask_for_is_not_given",
+    ),
+    Break(
+        "what_is_begun_is_not_kept", "src/command/again/steps.rs",
+        "if let Err(why) = keep(waiting) {", "if let Err(why) = Ok::<(), String>(()) {",
+        "unit whenever_hold_dies_the_next_one_goes_on",
+    ),
+    Break(
+        "a_held_job_is_left_held", "src/command/again/steps.rs",
+        "(JobNow::Held, Some(_)) => ask_and_let_go(waiting, part, &job, deadline),", "(JobNow::Held, Some(_)) => AfterLook::Done,",
+        "slurm hold_dies_while_it_requeues",
+    ),
+    Break(
+        "a_job_that_may_not_have_more_runs_in_vain", "src/command/again/steps.rs",
+        "let done = part.cancel(&waiting.run, deadline);", "let done = part.let_go(&waiting.run, deadline);",
+        "unit a_job_that_may_not_ask_for_more_does_not_run_in_vain",
+    ),
+    Break(
+        "old_kills_are_acted_on_when_the_key_is_set", "src/command/again/chore.rs",
+        "state.place = Some(followed::end(usage_log)?.unwrap_or(NO_LOG));", "state.place = Some(NO_LOG);",
+        "unit each_kill_is_looked_at_once",
+    ),
+    Break(
+        "the_output_does_not_say_that_a_job_runs_again", "src/schedulers/slurm/spank/restart.rs",
+        'filter(|_| key.step.as_str() == "batch")', 'filter(|_| key.step.as_str() == "0")',
+        "slurm a_job_runs_again_with_more",
+    ),
+    Break(
+        "less_than_before_is_more", "src/config/out_of_memory.rs",
+        "percent(share, 101..=1000)", "percent(share, 1..=1000)",
+        "unit config::out_of_memory",
+    ),
+    Break(
         "half_a_step_is_a_step", "src/command/armed/directories.rs",
         "map(|(path, _)| Dir::open(path).map_err(|_| Unseen::ThisTime)).collect()",
         "filter_map(|(path, _)| Dir::open(path).ok().map(Ok)).collect()",

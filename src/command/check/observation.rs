@@ -11,7 +11,7 @@ use jobfence::report::usage_log::UsageLog;
 
 use super::rows::Rows;
 use crate::schedulers::slurm::store;
-use crate::{armed, login, strays};
+use crate::{again, armed, login, strays};
 
 /// Prints it for each of these keys.
 pub fn say(rows: &mut Rows, loaded: &Loaded, host: &Host) {
@@ -24,6 +24,7 @@ pub fn say(rows: &mut Rows, loaded: &Loaded, host: &Host) {
         of("SampleInterval", no_series(config)),
         of("IdleAfter", not_seen(loaded, "IdleAfter", config.idle_after)),
         of("SignalAt", nobody_tells(loaded)),
+        of("OnOutOfMemory", nobody_requeues(loaded)),
         of("SignalAt", no_pressure(loaded, host)),
         of("GPUIdleAfter", not_seen(loaded, "GPUIdleAfter", config.gpu_idle_after)),
     ];
@@ -82,6 +83,21 @@ fn nobody_tells(loaded: &Loaded) -> Option<String> {
     let is_asked = loaded.config.signal_at.is_some() || in_sections.any(|setting| setting.key().name == "SignalAt");
     let is_lost = is_asked && !tracked::is_watched(&loaded.config.run_dir);
     is_lost.then(|| "no job is told, since 'jobfence hold' (jobfence.service) does not run".to_owned())
+}
+
+/// Why no job would be requeued that was killed at its memory limit.
+fn nobody_requeues(loaded: &Loaded) -> Option<String> {
+    let config = &loaded.config;
+    if !again::is_wanted(config, Some(loaded)) {
+        return None;
+    }
+    let lack = [
+        (config.usage_log.is_none(), "without UsageLog"),
+        (config.reap_interval.is_none(), "with ReapInterval=never"),
+        (!tracked::is_watched(&config.run_dir), "since 'jobfence hold' (jobfence.service) does not run"),
+    ];
+    let (_, why) = lack.into_iter().find(|(is_lost, _)| *is_lost)?;
+    Some(format!("no job is requeued {why}"))
 }
 
 /// Why no job would be told that it waits.

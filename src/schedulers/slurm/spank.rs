@@ -20,6 +20,7 @@ mod log;
 mod node_files;
 mod options;
 mod private;
+mod restart;
 mod rights;
 mod slurmd;
 mod step;

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use jobfence::config::{Config, Named, SectionKind};
+use jobfence::config::{Config, Loaded, Named, SectionKind};
 use jobfence::host::Host;
 use jobfence::schedulers::pbs::{strays, tasks};
 use jobfence::sys::dir::Dir;
@@ -92,7 +92,7 @@ struct FetchIn {
 }
 
 impl Chore for FetchIn {
-    fn once(&mut self, config: &Config) {
+    fn once(&mut self, config: &Config, _: Option<&Loaded>) {
         let fetched = Host::read_what_there_is(config).and_then(|(host, _)| {
             let homes = tasks::homes(&host.proc);
             if homes.is_empty() { Ok(Vec::new()) } else { strays::fetch_in(&host, config, &homes) }

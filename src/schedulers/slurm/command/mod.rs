@@ -11,6 +11,7 @@ use jobfence::record::Owner;
 use jobfence::schedulers::slurm::conf::{self, Checked, Lines};
 use jobfence::schedulers::slurm::plugins::Slurm;
 
+use crate::again::AgainPart;
 use crate::check::claims::claimed;
 use crate::check::names::{KnownNames, have};
 use crate::check::rows::Rows;
@@ -22,6 +23,7 @@ use crate::table::printable;
 use name::SlurmName;
 
 pub mod adopt;
+mod again;
 pub mod arguments;
 pub mod dirs;
 pub mod disable;
@@ -126,6 +128,10 @@ impl SchedulersPart for SlurmPart {
         use jobfence::schedulers::slurm::adopt::{AdoptRequest, adopt};
         let request = AdoptRequest { pid: Some(id.pid), id: Some(id), ..AdoptRequest::default() };
         adopt(host, config, &request).map(|done| Some(done.to_string()))
+    }
+
+    fn again(&self) -> Option<&'static dyn AgainPart> {
+        Some(&again::SlurmAgain)
     }
 
     fn chore(&self) -> Option<Box<dyn Chore>> {

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use jobfence::config::{Config, StoreUsage};
+use jobfence::config::{Config, Loaded, StoreUsage};
 use jobfence::report::usage_log::UsageLog;
 use jobfence::sys::program::Silence;
 
@@ -76,7 +76,7 @@ pub struct Store {
 
 impl Chore for Store {
     /// Reads new lines, and stores what is not stored yet.
-    fn once(&mut self, config: &Config) {
+    fn once(&mut self, config: &Config, _: Option<&Loaded>) {
         let (Some(usage_log), StoreUsage::AdminComment) = (UsageLog::from_config(config), config.store_usage) else {
             *self = Self::default();
             return;

@@ -40,7 +40,7 @@ use crate::schedulers::slurm::spank::log::tell_user;
 use crate::schedulers::slurm::spank::node_files::NodeFiles;
 use crate::schedulers::slurm::spank::private::PrivateStep;
 use crate::schedulers::slurm::spank::unfenced::UnfencedProcesses;
-use crate::schedulers::slurm::spank::{environment, options};
+use crate::schedulers::slurm::spank::{environment, options, restart};
 use crate::sys::as_user::AsUser;
 use crate::sys::call_bytes::CallBytes;
 use crate::sys::process::Owner;
@@ -359,6 +359,7 @@ pub fn tell_task(spank: &Spank) {
         }
         private.go_where_asked(spank);
     }
+    restart::tell(spank, &fenced.config, fenced.fence.key(), fenced.granted.memory);
     let Ok(member) = Membership::read(&fenced.host.proc, Pid::this().as_raw()) else { return };
     fenced.fence.look_from(&member);
     // Only this process's environment, and only for information.

@@ -4,9 +4,8 @@
 //! The file is in the log's directory, where only root can write, and not below RunDir: it has to outlive a reboot, as the log does.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -18,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::record::RunRecord;
 use super::summary::NodePart;
+use crate::followed;
 use crate::logged::LoggedStep;
 use crate::moment::seconds_of;
 use crate::whole::{self, Ownership};
@@ -27,9 +27,6 @@ const VERSION: u64 = 1;
 
 /// The longest file that is read.
 const LONGEST: u64 = 64 << 20;
-
-/// jobfence writes no longer line, in bytes.
-const LONGEST_LINE: u64 = 1 << 20;
 
 /// The most jobs that are remembered. Then the oldest are forgotten.
 const MOST_JOBS: usize = 50_000;
@@ -186,38 +183,18 @@ impl KnownJobs {
 
     /// Reads new lines.
     pub fn read_on(&mut self, usage_log: &UsageLog<'_>) -> Result<(), String> {
-        let files = usage_log.files().map_err(|error| error.to_string())?;
-        let is_it = |path: &PathBuf, (ino, at): (u64, u64)| {
-            fs::metadata(path).is_ok_and(|found| found.ino() == ino && found.len() >= at)
-        };
-        let from = self.read.and_then(|read| files.iter().position(|path| is_it(path, read)));
-        if from.is_none() && self.read.is_some() {
+        if let Some(read) = self.read
+            && !followed::is_there(usage_log, read)?
+        {
             // The file is gone. What was read of the others is unknown, so all comes again, and is compared with what is stored.
             *self = Self::default();
         }
         let before = self.read;
-        // At first all files; later the one that was read last, and newer ones.
-        for path in files.iter().skip(from.unwrap_or(0)) {
-            let Ok(mut file) = File::open(path) else { continue };
-            let Ok(ino) = file.metadata().map(|found| found.ino()) else { continue };
-            let mut at = before.filter(|(read, _)| *read == ino).map_or(0, |(_, at)| at);
-            file.seek(SeekFrom::Start(at)).map_err(|error| format!("{}: {error}", path.display()))?;
-            let mut lines = BufReader::new(file);
-            let mut line = Vec::new();
-            loop {
-                line.clear();
-                let read = lines.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line);
-                let length = read.map_err(|error| format!("{}: {error}", path.display()))?;
-                // The line is still being written, or was cut short.
-                if !line.ends_with(b"\n") && length < LONGEST_LINE as usize {
-                    break;
-                }
-                at += length as u64;
-                self.add(&String::from_utf8_lossy(&line));
-            }
-            self.is_changed |= self.read != Some((ino, at));
-            self.read = Some((ino, at));
-        }
+        let mut place = before;
+        let read = followed::read_on(usage_log, &mut place, &mut |line| self.add(line));
+        self.is_changed |= before != place;
+        self.read = place;
+        read?;
         self.forget();
         Ok(())
     }
@@ -295,6 +272,8 @@ fn place(usage_log: &UsageLog<'_>) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use jobfence::config::Config;
 
     use super::*;

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `OnOutOfMemory`: a batch job that failed after a kill at its memory limit is requeued with more memory.
+//!
+//! `killed` finds such runs among the lines of the usage log, `size` says what the next run asks for, `steps` does one thing after the other
+//! at the job's scheduler, `files` keeps what was begun, and `chore` is what `jobfence hold` calls. A scheduler's daemon does none of it.
+
+mod chore;
+mod files;
+mod killed;
+mod size;
+mod steps;
+
+use std::time::Instant;
+
+pub use chore::{AgainChore, is_wanted};
+pub use killed::KilledRun;
+pub use size::{AskedMemory, MemoryBounds, MemoryUnit};
+
+/// A scheduler that lets a job that has ended run again with more memory. All that changes a job is done in the name of its user: so the
+/// scheduler refuses what that user could not ask for.
+pub trait AgainPart {
+    /// The holder of this scheduler's fences, as lines of the usage log have it.
+    fn holder(&self) -> &'static str;
+
+    /// What the scheduler knows of the job now. The error says why it cannot be asked now.
+    fn look(&self, run: &KilledRun, deadline: Instant) -> Result<JobNow, String>;
+
+    /// Puts the job back into its queue, where it is held.
+    fn requeue(&self, run: &KilledRun, deadline: Instant) -> Result<(), AgainTrouble>;
+
+    /// Has a job in the queue ask for so much memory.
+    fn ask_for(&self, run: &KilledRun, memory: AskedMemory, deadline: Instant) -> Result<(), AgainTrouble>;
+
+    /// Lets a job that is held start.
+    fn let_go(&self, run: &KilledRun, deadline: Instant) -> Result<(), AgainTrouble>;
+
+    /// Cancels a job that is held, and would start with what was too little for it.
+    fn cancel(&self, run: &KilledRun, deadline: Instant) -> Result<(), AgainTrouble>;
+}
+
+/// A job at its scheduler, seen from a run of it that was killed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobNow {
+    /// The scheduler does not know yet that the run has ended.
+    Ending,
+    /// The run has failed, and the job may be requeued. `restarts`: how often it was restarted before.
+    Failed { restarts: u32, asked: AskedMemory, bounds: MemoryBounds },
+    /// The next run waits, and is held since it was requeued.
+    Held,
+    /// The next run is not held, or has begun.
+    Next,
+    /// Nothing is to be done, and why.
+    Other(String),
+}
+
+/// Why something was not done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AgainTrouble {
+    /// The scheduler has refused it.
+    Refused(String),
+    /// It is not known whether it was done.
+    Unknown(String),
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! How much memory the next run of a job asks for. It asks nobody: all that it knows is given.
+
+use std::fmt;
+
+use jobfence::bytes::mebibytes;
+use jobfence::config::RunAgain;
+
+/// What the amount is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryUnit {
+    Node,
+    Cpu,
+}
+
+/// What a job has asked for, or is to ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AskedMemory {
+    pub unit: MemoryUnit,
+    /// In MiB.
+    pub mib: u64,
+}
+
+/// What a job can have at most, in MiB. `None`: as much as it asks for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryBounds {
+    /// On each node, by its partition or queue.
+    pub per_node: Option<u64>,
+    /// For each CPU, by the same.
+    pub per_cpu: Option<u64>,
+    /// What the smallest of its nodes has.
+    pub node: Option<u64>,
+    /// How many CPUs it had on this node.
+    pub cpus: u64,
+}
+
+impl fmt::Display for AskedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = match self.unit {
+            MemoryUnit::Node => "on each node",
+            MemoryUnit::Cpu => "for each CPU",
+        };
+        write!(f, "{} {of}", mebibytes(self.mib.saturating_mul(1 << 20)))
+    }
+}
+
+impl MemoryBounds {
+    /// The most of such a unit.
+    fn most(&self, unit: MemoryUnit) -> Option<u64> {
+        let cpus = self.cpus.max(1);
+        let each = match unit {
+            MemoryUnit::Node => [self.per_node, self.per_cpu.map(|mib| mib.saturating_mul(cpus)), self.node],
+            MemoryUnit::Cpu => [self.per_node.map(|mib| mib / cpus), self.per_cpu, self.node.map(|mib| mib / cpus)],
+        };
+        each.into_iter().flatten().min()
+    }
+}
+
+/// What the next run asks for. The error is why there is none.
+pub fn next(again: RunAgain, restarts: u32, asked: AskedMemory, bounds: &MemoryBounds) -> Result<AskedMemory, String> {
+    if restarts >= again.most {
+        return Err(format!("it was restarted {restarts} times already, and OnOutOfMemory={again} allows no more"));
+    }
+    if asked.mib == 0 {
+        return Err("it has asked for all memory of its nodes".to_owned());
+    }
+    // Any share of very little is rounded down to the same.
+    let wanted = again.share.of(asked.mib).max(asked.mib.saturating_add(1));
+    let mib = bounds.most(asked.unit).map_or(wanted, |most| wanted.min(most));
+    if mib <= asked.mib {
+        return Err(format!("neither its partition nor its nodes have more than the {asked} that it has asked for"));
+    }
+    Ok(AskedMemory { mib, ..asked })
+}
+
+#[cfg(test)]
+mod tests {
+    use jobfence::config::Percent;
+    use proptest::prelude::*;
+
+    use super::*;
+    use MemoryUnit::{Cpu, Node};
+
+    const AGAIN: RunAgain = RunAgain { share: Percent::from_hundredths(15_000), most: 2 };
+    const FREE: MemoryBounds = MemoryBounds { per_node: None, per_cpu: None, node: None, cpus: 4 };
+
+    fn of(unit: MemoryUnit, mib: u64, restarts: u32, bounds: MemoryBounds) -> Option<u64> {
+        next(AGAIN, restarts, AskedMemory { unit, mib }, &bounds).ok().map(|asked| {
+            assert_eq!(asked.unit, unit);
+            asked.mib
+        })
+    }
+
+    #[test]
+    fn the_next_run_asks_for_the_share_and_never_for_more_than_there_is() {
+        for (unit, mib, bounds, expected) in [
+            (Node, 100, FREE, Some(150)),
+            (Cpu, 100, FREE, Some(150)),
+            (Node, 1, FREE, Some(2)),
+            (Node, 100, MemoryBounds { per_node: Some(120), ..FREE }, Some(120)),
+            (Node, 100, MemoryBounds { node: Some(120), ..FREE }, Some(120)),
+            (Node, 100, MemoryBounds { node: Some(130), per_node: Some(120), ..FREE }, Some(120)),
+            (Node, 100, MemoryBounds { per_cpu: Some(30), ..FREE }, Some(120)),
+            (Cpu, 100, MemoryBounds { per_node: Some(500), ..FREE }, Some(125)),
+            (Cpu, 100, MemoryBounds { node: Some(500), ..FREE }, Some(125)),
+            (Cpu, 100, MemoryBounds { per_cpu: Some(110), ..FREE }, Some(110)),
+            // As much as it had, or less, would be killed again.
+            (Node, 100, MemoryBounds { per_node: Some(100), ..FREE }, None),
+            (Node, 100, MemoryBounds { node: Some(99), ..FREE }, None),
+            (Cpu, 100, MemoryBounds { node: Some(403), ..FREE }, None),
+            // It had all of its nodes.
+            (Node, 0, FREE, None),
+            // CPUs that are not known are one.
+            (Cpu, 100, MemoryBounds { node: Some(120), cpus: 0, ..FREE }, Some(120)),
+            (Node, u64::MAX, FREE, None),
+        ] {
+            assert_eq!(of(unit, mib, 0, bounds), expected, "{unit:?} {mib} {bounds:?}");
+        }
+    }
+
+    #[test]
+    fn a_job_is_restarted_no_more_often_than_the_site_allows() {
+        assert_eq!([0, 1, 2, 3].map(|restarts| of(Node, 100, restarts, FREE)), [Some(150), Some(150), None, None]);
+    }
+
+    #[test]
+    fn a_reason_is_one_that_a_user_understands() {
+        let why = |restarts, mib, bounds| next(AGAIN, restarts, AskedMemory { unit: Node, mib }, &bounds).unwrap_err();
+        assert_eq!(
+            why(2, 100, FREE),
+            "it was restarted 2 times already, and OnOutOfMemory=requeue:150%,2 allows no more"
+        );
+        assert_eq!(
+            why(0, 100, MemoryBounds { node: Some(100), ..FREE }),
+            "neither its partition nor its nodes have more than the 100.0 MiB on each node that it has asked for"
+        );
+        assert_eq!(why(0, 0, FREE), "it has asked for all memory of its nodes");
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_always_more_and_never_too_much(
+            (share, most, restarts) in (10_100_u32..=100_000, 1_u32..=9, 0_u32..20),
+            (mib, cpus) in (any::<u64>(), 0_u64..1000),
+            (per_node, per_cpu, node) in (any::<Option<u32>>(), any::<Option<u32>>(), any::<Option<u32>>()),
+            is_per_cpu in any::<bool>(),
+        ) {
+            let again = RunAgain { share: Percent::from_hundredths(share), most };
+            let unit = if is_per_cpu { Cpu } else { Node };
+            let wide = |mib: Option<u32>| mib.map(u64::from);
+            let bounds = MemoryBounds { per_node: wide(per_node), per_cpu: wide(per_cpu), node: wide(node), cpus };
+            if let Ok(asked) = next(again, restarts, AskedMemory { unit, mib }, &bounds) {
+                let cpus = u128::from(cpus.max(1));
+                let (on_node, for_cpu) = match unit {
+                    Node => (u128::from(asked.mib), u128::from(asked.mib).div_ceil(cpus)),
+                    Cpu => (u128::from(asked.mib) * cpus, u128::from(asked.mib)),
+                };
+                prop_assert!(asked.mib > mib && restarts < most);
+                prop_assert!(asked.mib <= again.share.of(mib).max(mib + 1));
+                prop_assert!(wide(per_node).is_none_or(|most| on_node <= u128::from(most)));
+                prop_assert!(wide(node).is_none_or(|most| on_node <= u128::from(most)));
+                prop_assert!(wide(per_cpu).is_none_or(|most| for_cpu <= u128::from(most)));
+            }
+        }
+    }
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The line of a batch job that runs again, where `OnOutOfMemory` has jobs do so.
+//!
+//! slurmd truncates the output of such a job: so nothing that was written before its start would be read.
+
+use crate::bytes::mebibytes;
+use crate::config::Config;
+use crate::job::JobKey;
+use crate::schedulers::slurm::spank::api::Spank;
+use crate::schedulers::slurm::spank::log::tell_user;
+
+/// Tells it the user of a batch script, in its own process. The count is in that process's environment alone, where Slurm writes over the
+/// user's own if it is not 0: slurmstepd never sets what it gives as `S_SLURM_RESTART_COUNT` (22.05 to 26.05).
+pub fn tell(spank: &Spank, config: &Config, key: &JobKey, memory: Option<u64>) {
+    let Some(again) = config.on_out_of_memory.filter(|_| key.step.as_str() == "batch") else { return };
+    let restarts = spank.getenv(c"SLURM_RESTART_COUNT").ok().flatten().and_then(|count| count.parse::<u16>().ok());
+    if let (Some(restarts @ 1..), Some(memory)) = (restarts, memory) {
+        let memory = mebibytes(memory);
+        tell_user(&format!("this is restart {restarts} of the job, with {memory} of memory (OnOutOfMemory={again})"));
+    }
+}
