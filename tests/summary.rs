@@ -343,13 +343,13 @@ fn of_gpus(job: u64, uid: u64) -> String {
     };
     let gpu = |number: u64, busy: f64| {
         json!({
-            "gpu": number, "device": format!("/dev/nvidia{number}"), "is_shared": false, "observed_seconds": 3570.0,
+            "gpu": number, "device": format!("/dev/nvidia{number}"), "is_shared": false, "observed_seconds": 3600.0,
             "busy_seconds": busy, "utilization_source": "samples",
         })
     };
     let line = json!({
-        "schema": "jobfence-gpus-1", "job": job.to_string(), "uid": uid, "node": null, "started": moment(0), "looked": moment(3590),
-        "granted": 2, "gpus": [gpu(0, 1785.0), gpu(1, 0.0)],
+        "schema": "jobfence-gpus-1", "job": job.to_string(), "uid": uid, "node": null, "started": moment(0), "looked": moment(3600),
+        "granted": 2, "gpus": [gpu(0, 1800.0), gpu(1, 0.0)],
     });
     format!("{line}\n")
 }
@@ -380,13 +380,19 @@ fn gpu_hours_are_used_as_the_log_beside_the_usage_log_says() {
     let total = &all["total"];
     assert_eq!((&total["gpu_efficiency_percent"], &total["jobs_gpu_use_unknown"]), (&25.0.into(), &1.into()));
     // 4 of 8 CPU-hours, and 3 GPU-hours.
-    assert_eq!((&total["cost"], &total["cost_wasted"]), (&68.0.into(), &34.0.into()));
+    assert_eq!(
+        (&total["cost"], &total["cost_wasted"], &total["gpu_cost_wasted"]),
+        (&68.0.into(), &4.0.into(), &30.0.into())
+    );
     let bob = all["groups"].as_array().unwrap().iter().find(|group| group["name"] == "bob").unwrap();
     assert_eq!(of(bob), [Some(2.0), Some(2.0), Some(0.5), Some(1.5)], "{bob}");
     let text = out(temp.path(), &args);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let text = text.replace("\n            ", " ");
     let held = "\n  GPUs      held for 6.0 GPU-hours; used 1.0 of the 4.0 that were measured (25.0 %)\n";
     assert!(text.contains(held) && text.contains("What GPUs did in 2.0 GPU-hours: only how long"), "{text}");
-    assert!(text.contains("for wasted CPU-hours and GPU-hours"), "{text}");
+    let cost = "\n  cost      68.00, of that 4.00 for wasted CPU-hours and 30.00 for wasted GPU-hours\n";
+    assert!(text.contains(cost), "{text}");
     let page = out(temp.path(), &["--by", "user", "--html", "-"]);
     assert!(page.contains("of 4.0 GPU-hours measured; 6.0 were held") && page.contains("Used GPU-hours"), "{page}");
     // Nothing is said where nothing was measured.
