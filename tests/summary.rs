@@ -282,14 +282,27 @@ fn a_job_and_a_summary_exclude_each_other() {
 #[test]
 fn a_long_log_takes_no_more_memory() {
     let temp = tempfile::tempdir().unwrap();
-    // As tests/usage_log.py, but with more users, names and runs at once than are kept.
-    let mut file = std::io::BufWriter::new(fs::File::create(temp.path().join("log")).unwrap());
+    let uid = nix::unistd::getuid().as_raw();
+    // As tests/usage_log.py, but with more users, names and runs at once than are kept, and with a file and a log of GPUs for each node.
+    let create = |name: String| std::io::BufWriter::new(fs::File::create(temp.path().join(name)).unwrap());
+    let mut files: Vec<_> = (0..64).map(|node| [create(format!("{node}")), create(format!("{node}.gpus"))]).collect();
+    // The longest line of others, which would take a hundred times its length if it were understood.
+    let foreign = format!("[{}]\n", "[0],".repeat((1 << 18) - 9));
+    files[0][0].write_all(foreign.as_bytes()).unwrap();
+    files[0][1].write_all(foreign.replacen("[0],[0],[0],[0],[0],", "\"jobfence-gpus-1\",", 1).as_bytes()).unwrap();
     for job in 0..100_000_u64 {
         let (user, name) = (format!("user{job}"), format!("name{job}"));
-        let more = json!({"step": "0", "user": user, "job_name": name, "uid": nix::unistd::getuid().as_raw()});
-        file.write_all(line(&format!("node{}", job % 5000), job, &more).as_bytes()).unwrap();
+        let more = json!({"step": "0", "user": user, "job_name": name, "uid": uid, "gpus_granted": 2});
+        let [usage, gpus] = &mut files[job as usize % 64];
+        usage.write_all(line(&format!("node{}", job % 5000), job, &more).as_bytes()).unwrap();
+        gpus.write_all(of_gpus(job, uid.into()).as_bytes()).unwrap();
+        if job % 2 == 0 {
+            // Its run is nowhere.
+            let nobodys = of_gpus(job, uid.into()).replacen("\"job\":\"", "\"job\":\"x", 1);
+            gpus.write_all(nobodys.as_bytes()).unwrap();
+        }
     }
-    file.into_inner().unwrap();
+    files.into_iter().flatten().for_each(|file| drop(file.into_inner().unwrap()));
     let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
     command.args(["report", "--by", "user", "--json", "--logs"]).arg(temp.path());
     // SAFETY: setrlimit may follow fork.
@@ -305,7 +318,10 @@ fn a_long_log_takes_no_more_memory() {
     let done = command.output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let all: Value = serde_json::from_slice(&done.stdout).unwrap();
-    assert_eq!(all["total"]["jobs"], 100_000);
+    assert_eq!((&all["total"]["jobs"], &all["files"]), (&100_000.into(), &128.into()));
+    // Of the jobs that were forgotten nothing is said.
+    let measured = all["total"]["gpu_hours_measured"].as_f64().unwrap();
+    assert!(measured > 1000.0 && measured <= 200_000.0, "{measured}");
 }
 
 #[test]
