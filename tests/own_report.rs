@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 mod common;
 
@@ -170,6 +170,43 @@ fn users_have_the_reports_of_their_own_jobs() {
     }
     // Root has the log itself. A program that root was tricked into running does not get it there.
     assert!(site.answer(0, r#"{"schema":"jobfence-own-1","number":""}"#)[0].starts_with('!'));
+}
+
+#[test]
+fn users_have_the_gpu_hours_of_their_own_jobs() {
+    let Some(mut site) = site("gpus") else { return };
+    // jobfence makes the log. Each job had a GPU for an hour, which was busy for half of it.
+    site.job("7", user());
+    let (began, ended) = ("2026-06-01T00:00:00Z", "2026-06-01T01:00:00Z");
+    let lines = |job: &str, uid: u32| {
+        let usage = json!({
+            "schema": "jobfence-usage-1", "ended": ended, "started": began, "wall_seconds": 3600.0, "job": job, "step": "batch",
+            "uid": uid, "gpus_granted": 1,
+        });
+        let gpu = json!({"device": "/dev/nvidia0", "observed_seconds": 3600.0, "busy_seconds": 1800.0});
+        let gpus = json!({
+            "schema": "jobfence-gpus-1", "job": job, "uid": uid, "started": began, "looked": ended, "gpus": [gpu],
+        });
+        [usage, gpus].map(|line| format!("{line}\n"))
+    };
+    let [own, others] = [lines("7", user()), lines("8", stranger())];
+    let of_gpus = site.path("log/usage.jsonl.gpus");
+    fs::write(site.path("log/usage.jsonl"), own[0].clone() + &others[0]).unwrap();
+    fs::write(&of_gpus, own[1].clone() + &others[1]).unwrap();
+    site.hold();
+    let args = ["report", "--by", "user", "--json"];
+    let hours = |text: &str| {
+        let all: Value = serde_json::from_str(text).unwrap();
+        ["reserved", "measured", "used"].map(|what| all["total"][format!("gpu_hours_{what}")].as_f64())
+    };
+    assert_eq!(hours(&site.out_of(user(), &args)), [Some(1.0), Some(1.0), Some(0.5)]);
+    assert_eq!(hours(&site.out(&args)), [Some(2.0), Some(2.0), Some(1.0)]);
+    // A log that cannot be opened is said, and what can be read is reported.
+    fs::remove_file(&of_gpus).unwrap();
+    std::os::unix::fs::symlink("usage.jsonl.gpus", &of_gpus).unwrap();
+    let done = site.command(&args).output().unwrap();
+    assert_eq!((done.status.code(), err(&done).contains("usage.jsonl.gpus")), (Some(1), true), "{done:?}");
+    assert_eq!(hours(&String::from_utf8(done.stdout).unwrap()), [Some(2.0), None, None]);
 }
 
 #[test]

@@ -99,6 +99,18 @@ fn no_line_is_too_long() {
     assert!(wrong.is_empty(), "at most {WIDTH} characters to a line:\n{}", wrong.join("\n"));
 }
 
+/// A figure that is still to be measured has such a name while a page is written.
+#[test]
+fn no_page_has_a_gap() {
+    let gaps: Vec<String> = pages()
+        .iter()
+        .flat_map(|(page, text)| text.lines().map(move |line| (page, line)))
+        .filter(|(_, line)| line.starts_with("@@") && line.ends_with("@@"))
+        .map(|(page, line)| format!("{page}: {line}"))
+        .collect();
+    assert!(gaps.is_empty(), "{gaps:?}");
+}
+
 #[test]
 fn the_readme_is_read_in_one_go() {
     let lines = pages()["README.md"].lines().count();

@@ -282,14 +282,27 @@ fn a_job_and_a_summary_exclude_each_other() {
 #[test]
 fn a_long_log_takes_no_more_memory() {
     let temp = tempfile::tempdir().unwrap();
-    // As tests/usage_log.py, but with more users, names and runs at once than are kept.
-    let mut file = std::io::BufWriter::new(fs::File::create(temp.path().join("log")).unwrap());
+    let uid = nix::unistd::getuid().as_raw();
+    // As tests/usage_log.py, but with more users, names and runs at once than are kept, and with a file and a log of GPUs for each node.
+    let create = |name: String| std::io::BufWriter::new(fs::File::create(temp.path().join(name)).unwrap());
+    let mut files: Vec<_> = (0..64).map(|node| [create(format!("{node}")), create(format!("{node}.gpus"))]).collect();
+    // The longest line of others, which would take a hundred times its length if it were understood.
+    let foreign = format!("[{}]\n", "[0],".repeat((1 << 18) - 9));
+    files[0][0].write_all(foreign.as_bytes()).unwrap();
+    files[0][1].write_all(foreign.replacen("[0],[0],[0],[0],[0],", "\"jobfence-gpus-1\",", 1).as_bytes()).unwrap();
     for job in 0..100_000_u64 {
         let (user, name) = (format!("user{job}"), format!("name{job}"));
-        let more = json!({"step": "0", "user": user, "job_name": name, "uid": nix::unistd::getuid().as_raw()});
-        file.write_all(line(&format!("node{}", job % 5000), job, &more).as_bytes()).unwrap();
+        let more = json!({"step": "0", "user": user, "job_name": name, "uid": uid, "gpus_granted": 2});
+        let [usage, gpus] = &mut files[job as usize % 64];
+        usage.write_all(line(&format!("node{}", job % 5000), job, &more).as_bytes()).unwrap();
+        gpus.write_all(of_gpus(job, uid.into()).as_bytes()).unwrap();
+        if job % 2 == 0 {
+            // Its run is nowhere.
+            let nobodys = of_gpus(job, uid.into()).replacen("\"job\":\"", "\"job\":\"x", 1);
+            gpus.write_all(nobodys.as_bytes()).unwrap();
+        }
     }
-    file.into_inner().unwrap();
+    files.into_iter().flatten().for_each(|file| drop(file.into_inner().unwrap()));
     let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
     command.args(["report", "--by", "user", "--json", "--logs"]).arg(temp.path());
     // SAFETY: setrlimit may follow fork.
@@ -305,7 +318,10 @@ fn a_long_log_takes_no_more_memory() {
     let done = command.output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let all: Value = serde_json::from_slice(&done.stdout).unwrap();
-    assert_eq!(all["total"]["jobs"], 100_000);
+    assert_eq!((&all["total"]["jobs"], &all["files"]), (&100_000.into(), &128.into()));
+    // Of the jobs that were forgotten nothing is said.
+    let measured = all["total"]["gpu_hours_measured"].as_f64().unwrap();
+    assert!(measured > 1000.0 && measured <= 200_000.0, "{measured}");
 }
 
 #[test]
@@ -343,13 +359,13 @@ fn of_gpus(job: u64, uid: u64) -> String {
     };
     let gpu = |number: u64, busy: f64| {
         json!({
-            "gpu": number, "device": format!("/dev/nvidia{number}"), "is_shared": false, "observed_seconds": 3570.0,
+            "gpu": number, "device": format!("/dev/nvidia{number}"), "is_shared": false, "observed_seconds": 3600.0,
             "busy_seconds": busy, "utilization_source": "samples",
         })
     };
     let line = json!({
-        "schema": "jobfence-gpus-1", "job": job.to_string(), "uid": uid, "node": null, "started": moment(0), "looked": moment(3590),
-        "granted": 2, "gpus": [gpu(0, 1785.0), gpu(1, 0.0)],
+        "schema": "jobfence-gpus-1", "job": job.to_string(), "uid": uid, "node": null, "started": moment(0), "looked": moment(3600),
+        "granted": 2, "gpus": [gpu(0, 1800.0), gpu(1, 0.0)],
     });
     format!("{line}\n")
 }
@@ -380,13 +396,19 @@ fn gpu_hours_are_used_as_the_log_beside_the_usage_log_says() {
     let total = &all["total"];
     assert_eq!((&total["gpu_efficiency_percent"], &total["jobs_gpu_use_unknown"]), (&25.0.into(), &1.into()));
     // 4 of 8 CPU-hours, and 3 GPU-hours.
-    assert_eq!((&total["cost"], &total["cost_wasted"]), (&68.0.into(), &34.0.into()));
+    assert_eq!(
+        (&total["cost"], &total["cost_wasted"], &total["gpu_cost_wasted"]),
+        (&68.0.into(), &4.0.into(), &30.0.into())
+    );
     let bob = all["groups"].as_array().unwrap().iter().find(|group| group["name"] == "bob").unwrap();
     assert_eq!(of(bob), [Some(2.0), Some(2.0), Some(0.5), Some(1.5)], "{bob}");
     let text = out(temp.path(), &args);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let text = text.replace("\n            ", " ");
     let held = "\n  GPUs      held for 6.0 GPU-hours; used 1.0 of the 4.0 that were measured (25.0 %)\n";
     assert!(text.contains(held) && text.contains("What GPUs did in 2.0 GPU-hours: only how long"), "{text}");
-    assert!(text.contains("for wasted CPU-hours and GPU-hours"), "{text}");
+    let cost = "\n  cost      68.00, of that 4.00 for wasted CPU-hours and 30.00 for wasted GPU-hours\n";
+    assert!(text.contains(cost), "{text}");
     let page = out(temp.path(), &["--by", "user", "--html", "-"]);
     assert!(page.contains("of 4.0 GPU-hours measured; 6.0 were held") && page.contains("Used GPU-hours"), "{page}");
     // Nothing is said where nothing was measured.

@@ -115,8 +115,8 @@ pub fn summary(
             let usage_log = UsageLog::from_config(&config).ok_or(
                 "this node keeps no usage log: set UsageLog in jobfence.conf, or name a directory with logs by --logs",
             )?;
-            let files = ReadableLogs::of(&config, usage_log, None)
-                .and_then(|logs| Ok((logs.open(USAGE)?, logs.open(GPUS).unwrap_or_default())));
+            let files =
+                ReadableLogs::of(&config, usage_log, None).and_then(|logs| Ok((logs.open(USAGE)?, logs.open(GPUS))));
             let (files, of_gpus) = files.map_err(|error| refused(&config, &error))?;
             FoundLogs::of_node(files, of_gpus)
         }
@@ -213,7 +213,7 @@ fn read(found: FoundLogs, by: By, options: &SummaryOptions, uid: Option<u64>) ->
     let mut open = JoinedRuns::new();
     let mut gpus = WaitingGpus::new(open.hasher());
     let mut count = |run: &mut runs::JoinedRun, gpus: &mut WaitingGpus| {
-        run.gpu_used = gpus.used_by(run);
+        run.gpu_hours = gpus.used_by(run);
         if tally.add(run) {
             habits.add(run);
         }
@@ -241,9 +241,9 @@ fn read(found: FoundLogs, by: By, options: &SummaryOptions, uid: Option<u64>) ->
                     count(&mut run, &mut gpus);
                 }
             }
+            Read::Gpus(line) => gpus.add(&line, text, uid),
             Read::Earlier => {}
             Read::Newer => newer += 1,
-            Read::Foreign if gpus.add(text, uid) => {}
             Read::Foreign => foreign += 1,
         }
     }

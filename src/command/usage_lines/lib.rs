@@ -3,6 +3,7 @@
 //!
 //! It is a package, since a package is what can be optimised for speed where the rest of the command is for size.
 
+pub mod gpus;
 pub mod line;
 pub mod lines;
 pub mod moment;

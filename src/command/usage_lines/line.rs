@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use jobfence::report::account::SCHEMA;
 
+use crate::gpus::{self, GpuLine, ReadGpus};
 use crate::moment::seconds_of;
 use crate::values::{LineValues, Member, Text};
 
@@ -74,6 +75,8 @@ impl Line<'_> {
 pub enum Read<'a> {
     /// A step that has ended.
     Line(Line<'a>),
+    /// What a job did with GPUs.
+    Gpus(GpuLine<'a>),
     /// It ended before the time in question.
     Earlier,
     /// jobfence has written it, in the format of another release.
@@ -117,6 +120,15 @@ pub fn read<'a>(line: &'a [u8], since: &str) -> Read<'a> {
     let moment = line.strip_prefix(BEGIN).and_then(|rest| rest.get(..MOMENT));
     if moment.is_some_and(|moment| moment < since.as_bytes()) && line.ends_with(b"}") {
         return Read::Earlier;
+    }
+    if moment.is_none()
+        && let Some(of_gpus) = gpus::read(line, since)
+    {
+        return match of_gpus {
+            ReadGpus::Line(line) => Read::Gpus(line),
+            ReadGpus::Earlier => Read::Earlier,
+            ReadGpus::Newer => Read::Newer,
+        };
     }
     let Some(values) = LineValues::find(line) else { return Read::Foreign };
     match values.text(Member::schema).as_deref() {

@@ -80,17 +80,57 @@ impl<'a> LineValues<'a> {
 
     /// A text without its quotes. `None`: there is none, or it is something else.
     pub fn text(&self, member: Member) -> Text<'a> {
-        let quoted = std::str::from_utf8(self.raw(member)?).ok()?;
-        let plain = quoted.strip_prefix('"')?.strip_suffix('"')?;
-        if !plain.as_bytes().contains(&b'\\') {
-            return Some(Cow::Borrowed(plain));
-        }
-        serde_json::from_str::<String>(quoted).ok().map(Cow::Owned)
+        text_of(self.raw(member)?)
     }
 
     /// An amount in units of so many decimals; what is below is cut off.
     pub fn number(&self, member: Member, decimals: u32) -> Option<u64> {
         amount(self.raw(member)?, decimals)
+    }
+}
+
+/// The text of a value with its quotes. `None`: it is something else.
+pub(crate) fn text_of(value: &[u8]) -> Text<'_> {
+    let quoted = std::str::from_utf8(value).ok()?;
+    let plain = quoted.strip_prefix('"')?.strip_suffix('"')?;
+    if !plain.as_bytes().contains(&b'\\') {
+        return Some(Cow::Borrowed(plain));
+    }
+    serde_json::from_str::<String>(quoted).ok().map(Cow::Owned)
+}
+
+/// Hands over the name and the value of each member of an object. `None`: it is no object, or not whole.
+pub(crate) fn each_member<'a>(object: &'a [u8], each: &mut impl FnMut(&'a [u8], &'a [u8])) -> Option<()> {
+    let mut rest = trimmed(object).strip_prefix(b"{")?;
+    loop {
+        rest = trimmed(rest);
+        rest.strip_prefix(b"\"")?;
+        let (quoted, behind) = rest.split_at_checked(length_of_text(rest)?)?;
+        rest = trimmed(trimmed(behind).strip_prefix(b":")?);
+        let (value, behind) = rest.split_at_checked(length_of_value(rest)?)?;
+        each(quoted.get(1..quoted.len() - 1)?, value);
+        rest = match trimmed(behind).split_first()? {
+            (b',', behind) => behind,
+            (b'}', behind) => return trimmed(behind).is_empty().then_some(()),
+            _ => return None,
+        };
+    }
+}
+
+/// Hands over each value of an array. `None`: it is no array, or not whole.
+pub(crate) fn each_item<'a>(array: &'a [u8], each: &mut impl FnMut(&'a [u8])) -> Option<()> {
+    let mut rest = trimmed(trimmed(array).strip_prefix(b"[")?);
+    if rest == b"]" {
+        return Some(());
+    }
+    loop {
+        let (value, behind) = rest.split_at_checked(length_of_value(rest)?)?;
+        each(value);
+        rest = match trimmed(behind).split_first()? {
+            (b',', behind) => trimmed(behind),
+            (b']', behind) => return trimmed(behind).is_empty().then_some(()),
+            _ => return None,
+        };
     }
 }
 
@@ -106,6 +146,7 @@ fn trimmed(text: &[u8]) -> &[u8] {
 #[cold]
 fn named(rest: &[u8], next: usize) -> Option<(Option<usize>, &[u8])> {
     let rest = trimmed(rest);
+    rest.strip_prefix(b"\"")?;
     let (quoted, behind) = rest.split_at_checked(length_of_text(rest)?)?;
     let name = quoted.get(1..quoted.len() - 1)?;
     let is_it = |known: &&str| known.as_bytes() == name;
@@ -123,7 +164,7 @@ fn length_of_value(rest: &[u8]) -> Option<usize> {
     }
 }
 
-/// The length of a text with its quotes.
+/// The length of a text with its quotes, the first of which the caller has seen.
 fn length_of_text(rest: &[u8]) -> Option<usize> {
     let mut at = 1;
     loop {
@@ -182,7 +223,7 @@ fn length_of_nested(rest: &[u8]) -> Option<usize> {
 const SHORT: usize = 19;
 
 /// A number of JSON in units of so many decimals. `None`: it is no such number, or it is negative.
-fn amount(text: &[u8], decimals: u32) -> Option<u64> {
+pub(crate) fn amount(text: &[u8], decimals: u32) -> Option<u64> {
     // What is not known is `null`.
     if matches!(text, [] | [b'n', ..]) {
         return None;

@@ -14,7 +14,7 @@ use super::words::{Shown, SummaryRow};
 pub const SCHEMA: &str = "jobfence-summary-1";
 
 /// The figures of a group: the member, and its value. Unknown is null.
-fn figures(sums: &Sums, prices: &Prices) -> [(&'static str, Value); 29] {
+fn figures(sums: &Sums, prices: &Prices) -> [(&'static str, Value); 30] {
     // What is below a millionth of an hour is not worth its digits.
     let hours = |hours: Option<f64>| hours.map_or(Value::Null, |hours| json!((hours * 1e6).round() / 1e6));
     let cost = prices.cost(sums);
@@ -36,8 +36,8 @@ fn figures(sums: &Sums, prices: &Prices) -> [(&'static str, Value); 29] {
         ("jobs_failed", json!(sums.failed())),
         ("jobs_exit_unknown", sums.exit_unknown.into()),
         ("throttled_percent", hours(sums.throttled_share())),
-        ("cost", hours(cost.map(|(all, _)| all))),
-        ("cost_wasted", hours(cost.map(|(_, wasted)| wasted))),
+        ("cost", hours(cost.map(|cost| cost.all))),
+        ("cost_wasted", hours(cost.map(|cost| cost.wasted.unwrap_or(0.0)))),
         ("currency", json!(prices.currency)),
         ("cpu_hours_unmeasured", hours(Some(sums.cpu_unmeasured))),
         ("rchar_bytes", json!(sums.files().map(|(read, _)| read))),
@@ -48,6 +48,7 @@ fn figures(sums: &Sums, prices: &Prices) -> [(&'static str, Value); 29] {
         ("gpu_hours_wasted", hours(sums.gpu_wasted())),
         ("gpu_efficiency_percent", hours(sums.gpu_share())),
         ("jobs_gpu_use_unknown", sums.gpu_use_unknown.into()),
+        ("gpu_cost_wasted", hours(cost.and_then(|cost| cost.gpu_wasted))),
     ]
 }
 

@@ -1,41 +1,76 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! How busy the GPUs of runs were, by the log that `jobfence hold` writes beside the usage log.
 //!
-//! Its line about a job comes before the job's last one, and waits here until the run is whole. A line names no node, so it is only used
-//! if all lines of a run together have as many GPUs as the run was granted, and each of them was measured. Otherwise it is unknown.
+//! Its line about a job comes before the job's last one, and waits here until the run is whole. Most lines name no node, so whose a line is
+//! is known by the user, the id and the time, which lies within that of the run. Hours that were not observed are not measured, and nothing
+//! is concluded about them from those that were.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
-use serde_json::Value;
+use usage_lines::gpus::GpuLine;
 
 use super::runs::JoinedRun;
-use crate::gpu::JobGpus;
-use crate::kept::KeptJob;
 
 /// The most lines that wait. Then those of the half that was looked at first are forgotten, and what their runs used is unknown.
-const MOST: usize = 1 << 16;
+const MOST: usize = 1 << 14;
 
 /// How far the times of a line and of its run may be apart, in microseconds: both may be cut to the second.
 const APART: u64 = 2_000_000;
 
-/// What a line says of the GPUs of a job on a node. Times are in microseconds since 1970.
+/// What GPUs did, in GPU-hours.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GpuHours {
+    /// In which they were busy.
+    pub used: f64,
+    /// Of which it is known what they did.
+    pub measured: f64,
+}
+
+/// What a line says of the GPUs of a job on a node. Times are in microseconds.
 #[derive(Debug)]
 struct UsedGpus {
+    /// Since 1970.
     started: u64,
     looked: u64,
+    /// All together.
+    observed: u64,
+    busy: u64,
+    /// The highest number if there are more than the job was granted.
     count: u64,
-    /// As if so many had been busy all the time. `None`: of one of them it is not known.
-    busy: Option<f64>,
+    which: u64,
     /// Of the whole line.
     hash: u64,
+}
+
+/// The lines about one job. Nearly each job has one, for which nothing else is allocated.
+#[derive(Debug)]
+struct JobLines {
+    first: UsedGpus,
+    more: Vec<UsedGpus>,
+}
+
+impl JobLines {
+    fn iter(&self) -> impl Iterator<Item = &UsedGpus> {
+        std::iter::once(&self.first).chain(&self.more)
+    }
+
+    /// Those of the lines that are such, if there are any.
+    fn of(lines: impl IntoIterator<Item = UsedGpus>) -> Option<Self> {
+        let mut lines = lines.into_iter();
+        Some(Self { first: lines.next()?, more: lines.collect() })
+    }
+
+    fn into_iter(self) -> impl Iterator<Item = UsedGpus> {
+        std::iter::once(self.first).chain(self.more)
+    }
 }
 
 /// The lines that wait for their runs.
 #[derive(Default)]
 pub struct WaitingGpus {
     /// By [`JoinedRun::job`].
-    of: HashMap<u64, Vec<UsedGpus>>,
+    of: HashMap<u64, JobLines>,
     count: usize,
     hasher: RandomState,
 }
@@ -46,162 +81,206 @@ impl WaitingGpus {
         Self { hasher, ..Self::default() }
     }
 
-    /// Adds a line. `uid`: only those of this user. Returns whether it is one about GPUs.
-    pub fn add(&mut self, line: &[u8], uid: Option<u64>) -> bool {
-        let Some(gpus) = read(line) else { return false };
-        let its = gpus.uid.map(u64::from);
-        if uid.is_some() && its != uid {
-            return true;
+    /// Adds a line, with its text. `uid`: only those of this user.
+    pub fn add(&mut self, line: &GpuLine<'_>, text: &[u8], uid: Option<u64>) {
+        if uid.is_some() && line.uid != uid {
+            return;
         }
-        let shares = gpus.gpus.iter().map(|gpu| gpu.percent().map(|percent| percent / 100.0));
+        let is_too_many = line.granted.is_some_and(|granted| line.count > granted);
         let used = UsedGpus {
-            started: micros(gpus.started),
-            looked: micros(gpus.looked),
-            count: gpus.gpus.len() as u64,
-            busy: shares.sum(),
-            hash: self.hasher.hash_one(line),
+            started: line.started,
+            looked: line.looked,
+            observed: line.observed,
+            busy: line.busy,
+            count: if is_too_many { u64::MAX } else { line.count },
+            which: line.which,
+            hash: self.hasher.hash_one(text),
         };
-        let waiting = self.of.entry(self.hasher.hash_one((its, gpus.job.as_str()))).or_default();
-        // The log may have been copied.
-        if waiting.iter().all(|known| known.hash != used.hash) {
-            waiting.push(used);
-            self.count += 1;
+        let job = self.hasher.hash_one((line.uid, &*line.job));
+        match self.of.get_mut(&job) {
+            // The log may have been copied.
+            Some(waiting) if waiting.iter().any(|known| known.hash == used.hash) => return,
+            Some(waiting) => {
+                if waiting.more.len() < 4 {
+                    waiting.more.reserve_exact(1);
+                }
+                waiting.more.push(used);
+            }
+            None => {
+                self.of.insert(job, JobLines { first: used, more: Vec::new() });
+            }
         }
+        self.count += 1;
         if self.count > MOST {
             self.forget();
         }
-        true
     }
 
     fn forget(&mut self) {
-        let mut all: Vec<u64> = self.of.values().flatten().map(|used| used.looked).collect();
+        let mut all: Vec<u64> = self.of.values().flat_map(JobLines::iter).map(|used| used.looked).collect();
         let half = all.len() / 2;
         let (_, median, _) = all.select_nth_unstable(half);
         let median = *median;
-        self.of.retain(|_, waiting| {
-            waiting.retain(|used| used.looked > median);
-            !waiting.is_empty()
+        let is_left = |used: &UsedGpus| used.looked > median;
+        self.of.retain(|_, lines| {
+            lines.more.retain(is_left);
+            if !is_left(&lines.first) {
+                match lines.more.pop() {
+                    Some(other) => lines.first = other,
+                    None => return false,
+                }
+            }
+            true
         });
-        self.count = self.of.values().map(Vec::len).sum();
+        self.count = self.of.values().map(|lines| lines.iter().count()).sum();
     }
 
-    /// The GPU-hours that a whole run has used, whose lines wait no longer. `None`: not known.
-    pub fn used_by(&mut self, run: &JoinedRun) -> Option<f64> {
-        let granted = run.parts.iter().map(|part| part.gpus_granted).sum::<Option<u64>>();
+    /// What the GPUs of a whole run did, whose lines wait no longer. `None`: not known.
+    pub fn used_by(&mut self, run: &JoinedRun) -> Option<GpuHours> {
+        let waiting = self.of.remove(&run.job)?;
         let (began, ended) = (run.began(), run.ended());
-        let mut found: (u64, Option<f64>) = (0, Some(0.0));
-        if let Some(waiting) = self.of.get_mut(&run.job) {
-            let is_its = |used: &UsedGpus| {
-                used.started <= ended.saturating_add(APART) && used.looked.saturating_add(APART) >= began
-            };
-            for used in waiting.extract_if(.., |used| is_its(used)) {
-                self.count = self.count.saturating_sub(1);
-                found = (found.0.saturating_add(used.count), found.1.zip(used.busy).map(|(sum, more)| sum + more));
-            }
-            if waiting.is_empty() {
-                self.of.remove(&run.job);
-            }
+        // A line of another run that overlaps this one, as of another cluster, begins before it or ends after it.
+        let is_its =
+            |used: &UsedGpus| used.started.saturating_add(APART) >= began && used.looked <= ended.saturating_add(APART);
+        let (its, others): (Vec<UsedGpus>, Vec<UsedGpus>) = waiting.into_iter().partition(is_its);
+        self.count = self.count.saturating_sub(its.len());
+        if let Some(others) = JobLines::of(others) {
+            self.of.insert(run.job, others);
         }
-        let (count, busy) = found;
-        let hours = run.wall()? as f64 / 3.6e9;
-        busy.filter(|_| Some(count) == granted).map(|busy| busy * hours)
+        let granted = run.parts.iter().map(|part| part.gpus_granted).sum::<Option<u64>>()?;
+        let held = granted as f64 * run.wall()? as f64 / HOUR;
+        // More GPUs than the run has are not its own, and it is not known which of them are.
+        if its.is_empty() || count_of(&its) > granted {
+            return None;
+        }
+        let sum = |of: fn(&UsedGpus) -> u64| its.iter().map(of).fold(0, u64::saturating_add) as f64 / HOUR;
+        let measured = sum(|used| used.observed).min(held);
+        (measured > 0.0).then(|| GpuHours { used: sum(|used| used.busy).min(measured), measured })
     }
 }
 
-/// What a line says, if it is one about GPUs.
-fn read(line: &[u8]) -> Option<JobGpus> {
-    let value: Value = serde_json::from_slice(line).ok()?;
-    JobGpus::of_json(&value)
-}
+/// An hour in microseconds.
+const HOUR: f64 = 3.6e9;
 
-/// Whether a line is one about GPUs.
-pub fn is_gpu_line(line: &[u8]) -> bool {
-    read(line).is_some()
-}
-
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a negative time is no time, and the rest is in range"
-)]
-fn micros(seconds: f64) -> u64 {
-    (seconds * 1e6) as u64
+/// How many GPUs these lines are about. The same ones at another time count once; at the same time they are those of another node.
+fn count_of(lines: &[UsedGpus]) -> u64 {
+    let is_again = |at: usize, used: &UsedGpus| {
+        let mut before = lines.iter().take(at).filter(|known| known.which == used.which).peekable();
+        before.peek().is_some() && before.all(|known| known.started >= used.looked || used.started >= known.looked)
+    };
+    let counts = lines.iter().enumerate().filter(|(at, used)| !is_again(*at, used)).map(|(_, used)| used.count);
+    counts.fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::line::Line;
+    use super::super::line::{Line, Read, read};
     use super::super::names::Names;
     use super::super::runs::{By, JoinedRuns, tests::line};
     use super::*;
+    use crate::gpu::JobGpus;
 
     /// A line of user 7's job 5, from second to second, with GPUs that were so busy, in percent; below 0 of unknown use.
-    fn gpus(started: f64, looked: f64, percent: &[f64]) -> Vec<u8> {
+    fn gpus(started: f64, looked: f64, percent: &[f64]) -> JobGpus {
         let mut all = JobGpus { uid: Some(7), job: "5".to_owned(), started, looked, ..JobGpus::default() };
         for (number, percent) in percent.iter().enumerate() {
             let gpu = all.of(&format!("/dev/nvidia{number}"));
-            (gpu.observed, gpu.busy) = if *percent < 0.0 { (0.0, 0.0) } else { (100.0, *percent) };
+            let observed = looked - started;
+            (gpu.observed, gpu.busy) = if *percent < 0.0 { (0.0, 0.0) } else { (observed, observed * percent / 100.0) };
         }
-        all.json().to_string().into_bytes()
+        all
     }
 
-    /// What the runs of these lines of two nodes have used, each with two GPUs on each of its nodes.
-    fn used(lines: &[&str], of_gpus: &[Vec<u8>]) -> Vec<Option<f64>> {
+    fn add(waiting: &mut WaitingGpus, gpus: &JobGpus, uid: Option<u64>) {
+        let text = gpus.json().to_string();
+        let Read::Gpus(line) = read(text.as_bytes(), "") else { panic!("{text}") };
+        waiting.add(&line, text.as_bytes(), uid);
+    }
+
+    /// What the runs of these lines of two nodes have used, each with two GPUs on each of its nodes: hours used, and hours measured.
+    fn used(lines: &[&str], of_gpus: &[JobGpus]) -> Vec<Option<(f64, f64)>> {
         let (mut names, mut runs, mut all) = (Names::default(), JoinedRuns::new(), Vec::new());
         let mut waiting = WaitingGpus::new(runs.hasher());
-        assert!(of_gpus.iter().all(|line| waiting.add(line, None)));
+        of_gpus.iter().for_each(|gpus| add(&mut waiting, gpus, None));
         for text in lines {
             let line = Line { gpus_granted: Some(2), ..line(text) };
             all.extend(runs.add(&line, line.ended, &mut names, By::User));
         }
         all.extend(runs.end());
-        all.iter().map(|run| waiting.used_by(run)).collect()
+        all.iter().map(|run| waiting.used_by(run).map(|hours| (hours.used, hours.measured))).collect()
     }
 
     #[test]
     fn the_gpus_of_a_run_are_those_of_its_time_on_all_its_nodes() {
         let hour = "a/batch 0-3600";
-        assert_eq!(used(&[hour], &[gpus(0.0, 3590.0, &[50.0, 25.0])]), [Some(0.75)]);
+        assert_eq!(used(&[hour], &[gpus(0.0, 3600.0, &[50.0, 25.0])]), [Some((0.75, 2.0))]);
         // The job ran twice, and the number was used again.
-        let (first, second) = (gpus(0.0, 3590.0, &[10.0, 0.0]), gpus(7200.0, 10_790.0, &[100.0, 100.0]));
-        assert_eq!(used(&[hour, "a/batch 7200-10800"], &[first, second]), [Some(0.1), Some(2.0)]);
-        // On two nodes.
+        let (first, second) = (gpus(0.0, 3600.0, &[10.0, 0.0]), gpus(7200.0, 10_800.0, &[100.0, 100.0]));
+        assert_eq!(used(&[hour, "a/batch 7200-10800"], &[first, second]), [Some((0.1, 2.0)), Some((2.0, 2.0))]);
+        // On two nodes, which have devices of the same names.
         let two = [hour, "b/extern 0-3600"];
-        let lines = [gpus(0.0, 3590.0, &[50.0, 50.0]), gpus(1.0, 3591.0, &[0.0, 50.0])];
-        assert_eq!(used(&two, &lines), [Some(1.5)]);
+        let lines = [gpus(0.0, 3599.0, &[50.0, 50.0]), gpus(1.0, 3600.0, &[0.0, 50.0])];
+        let [Some((busy, measured))] = used(&two, &lines)[..] else { panic!() };
+        assert!((busy - 1.5).abs() < 0.001 && (measured - 4.0).abs() < 0.002, "{busy} {measured}");
+        // The same two GPUs in two lines, one after the other, as two runs of `jobfence hold` may leave them.
+        let again = [gpus(0.0, 1800.0, &[50.0, 50.0]), gpus(1800.0, 3600.0, &[0.0, 0.0])];
+        assert_eq!(used(&[hour], &again), [Some((0.5, 2.0))]);
     }
 
     #[test]
-    fn what_is_not_known_of_each_gpu_is_unknown() {
+    fn hours_that_nobody_observed_are_not_measured() {
         let hour = ["a/batch 0-3600"];
-        let whole = gpus(0.0, 3590.0, &[50.0, 25.0]);
-        // No line; one GPU of two; one of unknown use; and two nodes of which one has no line.
+        // Ten seconds of an hour say nothing of the rest of it.
+        let ten = gpus(3590.0, 3600.0, &[100.0, 0.0]);
+        assert_eq!(used(&hour, &[ten]), [Some((10.0 / 3600.0, 20.0 / 3600.0))]);
+        // One GPU of two; one of unknown use; and two nodes of which one has no line.
+        let whole = gpus(0.0, 3600.0, &[50.0, 25.0]);
+        assert_eq!(used(&hour, &[gpus(0.0, 3600.0, &[50.0])]), [Some((0.5, 1.0))]);
+        assert_eq!(used(&hour, &[gpus(0.0, 3600.0, &[50.0, -1.0])]), [Some((0.5, 1.0))]);
+        assert_eq!(used(&hour, &[gpus(0.0, 3600.0, &[-1.0, -1.0])]), [None]);
+        let two = ["a/batch 0-3600", "b/extern 0-3600"];
+        assert_eq!(used(&two, std::slice::from_ref(&whole)), [Some((0.75, 2.0))]);
+        // A copy counts once, and no more is measured than the run had.
+        assert_eq!(used(&hour, &[whole.clone(), whole.clone()]), [Some((0.75, 2.0))]);
+        let mut long = whole;
+        long.of("/dev/nvidia0").observed = 7200.0;
+        assert_eq!(used(&hour, &[long]), [Some((0.75, 2.0))]);
+    }
+
+    #[test]
+    fn lines_that_may_be_anothers_are_nobodys() {
+        let hour = ["a/batch 0-3600"];
+        let whole = || gpus(0.0, 3600.0, &[50.0, 25.0]);
         assert_eq!(used(&hour, &[]), [None]);
-        assert_eq!(used(&hour, &[gpus(0.0, 3590.0, &[50.0])]), [None]);
-        assert_eq!(used(&hour, &[gpus(0.0, 3590.0, &[50.0, -1.0])]), [None]);
-        assert_eq!(used(&["a/batch 0-3600", "b/extern 0-3600"], std::slice::from_ref(&whole)), [None]);
-        // A copy counts once; another time is another run's.
-        assert_eq!(used(&hour, &[whole.clone(), whole]), [Some(0.75)]);
-        assert_eq!(used(&hour, &[gpus(4000.0, 5000.0, &[50.0, 25.0])]), [None]);
-        assert_eq!(used(&["a/batch 7200-10800"], &[gpus(0.0, 3590.0, &[50.0, 25.0])]), [None]);
+        // Another time; a time that is longer than that of the run; and one that begins before it.
+        for (started, looked) in [(4000.0, 5000.0), (0.0, 5000.0)] {
+            assert_eq!(used(&hour, &[gpus(started, looked, &[50.0, 25.0])]), [None]);
+        }
+        assert_eq!(used(&["a/batch 1000-3600"], &[whole()]), [None]);
+        // More GPUs than the run has: as many on another node, or one with another name.
+        assert_eq!(used(&hour, &[whole(), gpus(1.0, 3600.0, &[50.0, 25.0])]), [None]);
+        assert_eq!(used(&hour, &[gpus(0.0, 1800.0, &[50.0]), gpus(1800.0, 3600.0, &[1.0, 2.0])]), [None]);
+        // More than the line itself says that the job was granted.
+        assert_eq!(used(&hour, &[JobGpus { granted: Some(1), ..whole() }]), [None]);
     }
 
     #[test]
     fn lines_of_others_and_too_many_do_not_wait() {
         let mut waiting = WaitingGpus::default();
-        assert!(waiting.add(&gpus(0.0, 1.0, &[1.0]), Some(8)) && waiting.count == 0);
-        assert!(waiting.add(&gpus(0.0, 1.0, &[1.0]), Some(7)) && waiting.count == 1);
-        for foreign in ["", "{}", "nothing", "{\"schema\":\"jobfence-series-1\",\"job\":\"7\"}"] {
-            assert!(!waiting.add(foreign.as_bytes(), None), "{foreign}");
+        add(&mut waiting, &gpus(0.0, 1.0, &[1.0]), Some(8));
+        assert_eq!(waiting.count, 0);
+        add(&mut waiting, &gpus(0.0, 1.0, &[1.0]), Some(7));
+        assert_eq!(waiting.count, 1);
+        for number in 0..2 * MOST as u64 {
+            // Four lines for each job.
+            let job = (number / 4).to_string();
+            let line = GpuLine { job: job.as_str().into(), looked: number, ..GpuLine::default() };
+            waiting.add(&line, &number.to_ne_bytes(), None);
+            assert!(waiting.count <= MOST && waiting.of.len() <= MOST, "{}", waiting.count);
         }
-        for second in 0..2 * MOST {
-            let used = UsedGpus { started: 0, looked: second as u64, count: 1, busy: None, hash: 0 };
-            waiting.of.entry(second as u64).or_default().push(used);
-            waiting.count += 1;
-            if waiting.count > MOST {
-                waiting.forget();
-            }
-        }
-        assert!(waiting.count <= MOST && waiting.of.contains_key(&(2 * MOST as u64 - 1)), "{}", waiting.count);
+        let lines: usize = waiting.of.values().map(|lines| lines.iter().count()).sum();
+        let latest = waiting.hasher.hash_one((None::<u64>, (2 * MOST / 4 - 1).to_string().as_str()));
+        assert!(lines == waiting.count && lines >= MOST / 2, "{lines}");
+        assert_eq!(waiting.of[&latest].iter().count(), 4);
     }
 }

@@ -128,6 +128,14 @@ mod tests {
         assert_eq!(read((whole.clone() + "x").as_bytes(), ""), Read::Foreign);
         assert_eq!(read(whole.replace("usage-1", "usage-2").as_bytes(), ""), Read::Newer);
         assert_eq!(read(whole.replace("\"job\"", "\"jab\"").as_bytes(), ""), Read::Foreign);
+        // A name without its first quotation mark, or with another sign in its place.
+        for name in NAMES {
+            for damaged in [format!("{name}\":"), format!("x{name}\":")] {
+                let line = whole.replacen(&format!("\"{name}\":"), &damaged, 1);
+                assert_ne!(line, whole);
+                assert_eq!(read(line.as_bytes(), ""), Read::Foreign, "{line}");
+            }
+        }
         assert_eq!(read(whole.as_bytes(), "1970-01-01T00:00:03Z"), Read::Earlier);
         assert!(matches!(read(whole.as_bytes(), "1970-01-01T00:00:02Z"), Read::Line(_)));
         // Bytes that are no text, in a member that is needed, and in one that is not.

@@ -17,7 +17,7 @@ use super::line::{EndText, moment_of};
 use super::source::LogSource;
 
 /// How much all files together may read ahead, in bytes, and each at least and at most.
-const AHEAD: usize = 16 << 20;
+const AHEAD: usize = 8 << 20;
 const PIECES: [usize; 2] = [1 << 13, 1 << 17];
 
 /// The files, with the line of each that comes next.

@@ -137,13 +137,9 @@ fn heads(shown: &Shown<'_>) -> Markup {
     if let Some(throttled) = total.throttled_share() {
         all.push(("Held back by quotas", percent(Some(throttled)), "of the quotas' periods".to_owned()));
     }
-    if let Some((cost, wasted)) = shown.summary.prices.cost(total) {
-        let money = |amount| shown.summary.prices.money(amount);
-        all.push((
-            "Cost",
-            money(cost),
-            format!("of that {} for wasted {}", money(wasted), shown.summary.prices.of_wasted(total)),
-        ));
+    let prices = &shown.summary.prices;
+    if let Some(cost) = prices.cost(total) {
+        all.push(("Cost", prices.money(cost.all), prices.wasted(&cost)));
     }
     html! {
         dl.heads { @for (name, figure, of) in &all { div { dt { (name) } dd { (figure) } dd { (of) } } } }
@@ -258,7 +254,7 @@ fn groups(shown: &Shown<'_>, by: &str) -> Markup {
         cells.extend(
             total.files().map(|_| Cell::number(sums.files().map(|(read, written)| gib(read.saturating_add(written))))),
         );
-        cells.extend(has_cost.then(|| Cell::number(prices.cost(sums).map(|(cost, _)| prices.money(cost)))));
+        cells.extend(has_cost.then(|| Cell::number(prices.cost(sums).map(|cost| prices.money(cost.all)))));
         cells.extend(has_advice.then(|| {
             Cell::text(row.advice.map_or_else(String::new, |piece| format!("{}: {}", ask(piece), saved(piece))))
         }));

@@ -10,6 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use jobfence::schedulers::jobs_step;
 
+use super::gpus::GpuHours;
 use super::line::Line;
 use super::names::{NameId, Names};
 
@@ -163,8 +164,8 @@ pub struct JoinedRun {
     pub partition: NameId,
     /// Of the user and the id: other jobs can have the same one, at other times or in other clusters.
     pub job: u64,
-    /// The GPU-hours that it used. `None`: not known.
-    pub gpu_used: Option<f64>,
+    /// What its GPUs did. `None`: not known.
+    pub gpu_hours: Option<GpuHours>,
     /// On each node.
     pub parts: Vec<RunOnNode>,
     /// How the script ended, if there was one.
@@ -185,7 +186,7 @@ impl JoinedRun {
         is_success: bool,
     ) -> Self {
         let (name, script) = (name.map(shown), Some(Some(is_success)));
-        Self { key, user, alike, name, partition, job: 0, gpu_used: None, parts, script, last: None }
+        Self { key, user, alike, name, partition, job: 0, gpu_hours: None, parts, script, last: None }
     }
 
     pub fn ended(&self) -> u64 {
@@ -360,7 +361,7 @@ impl JoinedRuns {
             name: name.map(shown),
             partition: names.of(line.partition.as_deref()),
             job: self.hasher.hash_one((line.uid, &*line.job)),
-            gpu_used: None,
+            gpu_hours: None,
             parts: Vec::with_capacity(1),
             script: None,
             last: None,

@@ -14,7 +14,6 @@ use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use usage_lines::lines::{LogLines, Next};
 
-use super::gpus::is_gpu_line;
 use super::line::{self, EndText, Read as LineRead, moment_of};
 
 /// How deep directories may be in each other.
@@ -46,15 +45,16 @@ pub struct FoundLogs {
 }
 
 impl FoundLogs {
-    /// The files of this node's log, and of that of its GPUs.
-    pub fn of_node(files: Vec<(PathBuf, File)>, of_gpus: Vec<(PathBuf, File)>) -> Self {
+    /// The files of this node's log, and of that of its GPUs. Without the latter, what GPUs did is unknown, and the error is one of these.
+    pub fn of_node(files: Vec<(PathBuf, File)>, of_gpus: Result<Vec<(PathBuf, File)>>) -> Self {
         let mut found = Self::default();
         for (path, file) in files {
             found.add(path, file);
         }
         let others = found.others;
-        for (path, file) in of_gpus {
-            found.add(path, file);
+        match of_gpus {
+            Ok(files) => files.into_iter().for_each(|(path, file)| found.add(path, file)),
+            Err(error) => found.errors.push(error),
         }
         // One without a line is none that somebody has put there.
         found.others = others;
@@ -151,8 +151,8 @@ fn first_of(file: &File) -> io::Result<Option<EndText>> {
     for _ in 0..FIRST_LINES {
         match lines.read()? {
             Some(Next::Whole) => {
-                let is_usage = matches!(line::read(lines.line(), ""), LineRead::Line(_) | LineRead::Newer);
-                if is_usage || is_gpu_line(lines.line()) {
+                let first_line = line::read(lines.line(), "");
+                if matches!(first_line, LineRead::Line(_) | LineRead::Gpus(_) | LineRead::Newer) {
                     first = moment_of(lines.line());
                     break;
                 }
@@ -178,5 +178,30 @@ impl LogSource {
             }
         };
         LogLines::new(file, piece).map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_node_has_two_logs_and_what_cannot_be_read_of_the_second_is_an_error() {
+        let log = |name: &str, text: &str| {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            file.rewind().unwrap();
+            (PathBuf::from(name), file)
+        };
+        let usage = r#"{"schema":"jobfence-usage-1","ended":"2026-11-25T03:31:01Z","job":"7","step":"0"}"#;
+        let of_gpus = r#"{"gpus":[],"job":"7","looked":"2026-11-25T03:31:00Z","schema":"jobfence-gpus-1","started":"2026-11-25T03:30:00Z"}"#;
+        let usage = || vec![log("usage", &format!("{usage}\n"))];
+        let found = FoundLogs::of_node(usage(), Ok(vec![log("empty", ""), log("gpus", &format!("{of_gpus}\n"))]));
+        let names: Vec<&str> = found.sources.iter().map(|source| source.path.to_str().unwrap()).collect();
+        assert_eq!((&names[..], found.errors.len(), found.others), (&["gpus", "usage"][..], 0, 0));
+        let found = FoundLogs::of_node(usage(), Err(Error::new("cannot open the usage log")));
+        assert_eq!((found.sources.len(), found.errors.len()), (1, 1));
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use jobfence::hostlist::HostList;
 use jobfence::report::account::utc;
 
+use super::gpus::GpuHours;
 use super::habits::Habits;
 use super::names::{NameId, Names};
 use super::runs::{By, JoinedRun, RunOnNode};
@@ -179,7 +180,7 @@ impl Counting {
         let alike = self.hasher.hash_one((job.uid, &job.name));
         let job_name = Some(&*job.name).filter(|name| !name.is_empty());
         let mut run = JoinedRun::of_record(key, user, alike, job_name, partition, parts, job.is_success);
-        run.gpu_used = gpu_used(job);
+        run.gpu_hours = gpu_hours(job);
         run
     }
 
@@ -279,13 +280,15 @@ impl Counting {
     }
 }
 
-/// The GPU-hours that a job used, if its nodes have said what each of its GPUs did.
-fn gpu_used(job: &AccountedJob) -> Option<f64> {
+/// What a job's GPUs did, if its nodes have said it of each. They do not say for how long they looked: that counts as all the time.
+fn gpu_hours(job: &AccountedJob) -> Option<GpuHours> {
     let parts: Vec<(&str, NodePart)> = job.summary.iter().flat_map(|summary| summary.nodes()).collect();
     let percent: Vec<f64> =
         parts.iter().flat_map(|(_, part)| part.gpus.values().map(|gpu| gpu.percent.clamp(0.0, 100.0))).collect();
     let is_whole = parts.len() as u64 == job.nodes && job.gpus == Some(percent.len() as u64);
-    is_whole.then(|| percent.iter().sum::<f64>() / 100.0 * job.elapsed as f64 / 3600.0)
+    let hours = job.elapsed as f64 / 3600.0;
+    let measured = percent.len() as f64 * hours;
+    is_whole.then(|| GpuHours { used: percent.iter().sum::<f64>() / 100.0 * hours, measured })
 }
 
 #[cfg(test)]

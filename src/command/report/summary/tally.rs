@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::gpus::GpuHours;
 use super::names::NameId;
 use super::runs::{By, JoinedRun, RunOnNode};
 
@@ -51,7 +52,7 @@ const GIB: f64 = 1_073_741_824.0;
 fn sums_of<'a>(
     parts: impl Iterator<Item = &'a RunOnNode> + Clone,
     is_success: Option<bool>,
-    gpu_used: Option<f64>,
+    gpu_hours: Option<GpuHours>,
 ) -> Sums {
     let all = |of: fn(&RunOnNode) -> Option<(f64, f64)>| {
         parts.clone().map(of).try_fold((0.0, 0.0), |sum, part| {
@@ -73,7 +74,10 @@ fn sums_of<'a>(
     let of_gpus = match gpu {
         // Who had none used none.
         Some(reserved) if reserved <= 0.0 => Some((0.0, 0.0)),
-        reserved => reserved.zip(gpu_used).map(|(reserved, used)| (reserved, used.min(reserved))),
+        reserved => reserved.zip(gpu_hours).map(|(reserved, hours)| {
+            let measured = hours.measured.min(reserved);
+            (measured, hours.used.min(measured))
+        }),
     };
     let moved = parts.clone().map(|part| part.moved).try_fold((0_u64, 0_u64), |sum, moved| {
         let (read, written) = moved?;
@@ -94,7 +98,7 @@ fn sums_of<'a>(
         gpu_reserved: gpu.unwrap_or(0.0),
         gpu_unknown: u64::from(gpu.is_none()),
         gpu_used: of_gpus.map_or(0.0, |(_, used)| used),
-        gpu_measured: of_gpus.map_or(0.0, |(reserved, _)| reserved),
+        gpu_measured: of_gpus.map_or(0.0, |(measured, _)| measured),
         gpu_use_unknown: u64::from(of_gpus.is_none()),
         files_read: moved.map_or(0, |(read, _)| read),
         files_written: moved.map_or(0, |(_, written)| written),
@@ -259,12 +263,12 @@ impl Tally {
         }
         self.first = self.first.into_iter().chain([ended]).min();
         self.last = self.last.max(Some(ended));
-        let sums = sums_of(run.parts.iter(), run.is_success(), run.gpu_used);
+        let sums = sums_of(run.parts.iter(), run.is_success(), run.gpu_hours);
         if self.by == By::Node {
             for part in by_node {
                 // What each node's GPUs did is not known.
-                let gpu_used = run.gpu_used.filter(|_| by_node.len() == 1);
-                let of_part = sums_of(std::iter::once(part), run.is_success(), gpu_used);
+                let gpu_hours = run.gpu_hours.filter(|_| by_node.len() == 1);
+                let of_part = sums_of(std::iter::once(part), run.is_success(), gpu_hours);
                 self.groups.entry(part.node).or_default().add(&of_part);
             }
         } else {

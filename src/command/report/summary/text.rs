@@ -37,7 +37,7 @@ const COLUMNS: [Shows; 11] = [
     Shows {
         head: "COST",
         rank: 9,
-        cell: |shown, sums| dash(shown.summary.prices.cost(sums).map(|(all, _)| grouped(all))),
+        cell: |shown, sums| dash(shown.summary.prices.cost(sums).map(|cost| grouped(cost.all))),
     },
     Shows {
         head: "FILES/GiB",
@@ -58,7 +58,7 @@ fn share(share: f64) -> String {
 pub fn in_words(summary: &SummedUp, width: usize) -> String {
     let advice = summary.habits.advice();
     let shown = Shown::new(summary, &advice);
-    let mut all = head(&shown);
+    let mut all = head(&shown, width);
     let by = summary.by.word().to_uppercase();
     let rows: Vec<(String, &Sums)> = shown.rows.iter().map(|row| (shown.name(row.name), row.sums)).collect();
     if rows.len() <= ALL {
@@ -120,7 +120,10 @@ fn held(gpus: f64, total: &Sums) -> String {
     }
 }
 
-fn head(shown: &Shown<'_>) -> Vec<String> {
+/// The beginning of a second line about one thing.
+const BELOW: &str = "            ";
+
+fn head(shown: &Shown<'_>, width: usize) -> Vec<String> {
     let total = &shown.summary.tally.total;
     let (from, to) = shown.days();
     let whose = if shown.summary.is_of_all { "all jobs" } else { "your own jobs" };
@@ -159,7 +162,7 @@ fn head(shown: &Shown<'_>) -> Vec<String> {
         percent(total.memory_share())
     ));
     if let Some(gpus) = total.gpu_reserved() {
-        all.push(format!("  GPUs      {}", held(gpus, total)));
+        all.extend(wrapped(&held(gpus, total), width, "  GPUs      ", BELOW));
     }
     if let Some((read, written)) = total.files() {
         let (read, written) = (gib(read), gib(written));
@@ -168,10 +171,10 @@ fn head(shown: &Shown<'_>) -> Vec<String> {
     if let Some(throttled) = total.throttled_share() {
         all.push(format!("  throttled {} of the quotas' periods", percent(Some(throttled))));
     }
-    if let Some((cost, wasted)) = shown.summary.prices.cost(total) {
-        let money = |amount| shown.summary.prices.money(amount);
-        let of = shown.summary.prices.of_wasted(total);
-        all.push(format!("  cost      {}, of that {} for wasted {of}", money(cost), money(wasted)));
+    let prices = &shown.summary.prices;
+    if let Some(cost) = prices.cost(total) {
+        let words = format!("{}, {}", prices.money(cost.all), prices.wasted(&cost));
+        all.extend(wrapped(&words, width, "  cost      ", BELOW));
     }
     all
 }

@@ -258,24 +258,40 @@ fn fine_percent(share: f64) -> String {
     format!("{share:.3} %")
 }
 
+/// What hours have cost, as far as they are known.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cost {
+    /// Those of CPUs and GPUs.
+    pub all: f64,
+    /// Those of CPUs that were reserved and not used. `None`: they have no price, or are not known.
+    pub wasted: Option<f64>,
+    /// Those of GPUs that were measured and not used.
+    pub gpu_wasted: Option<f64>,
+}
+
 impl Prices {
-    /// What hours have cost, and what the wasted ones of them have. GPU-hours count as far as they are known. `None`: no price is named, or
-    /// no hours are known.
-    pub fn cost(&self, sums: &Sums) -> Option<(f64, f64)> {
+    /// What hours have cost. `None`: no price is named, or no hours are known.
+    pub fn cost(&self, sums: &Sums) -> Option<Cost> {
         let product = |price: Option<f64>, hours: Option<f64>| Some(price? * hours?);
         let cpu = product(self.cpu, sums.cpu_reserved());
         let gpu = product(self.gpu, sums.gpu_reserved());
-        let all = cpu.into_iter().chain(gpu).reduce(|one, other| one + other)?;
-        let wasted = product(self.cpu, sums.cpu_wasted()).into_iter().chain(product(self.gpu, sums.gpu_wasted()));
-        Some((all, wasted.sum()))
+        Some(Cost {
+            all: cpu.into_iter().chain(gpu).reduce(|one, other| one + other)?,
+            wasted: product(self.cpu, sums.cpu_wasted()),
+            gpu_wasted: product(self.gpu, sums.gpu_wasted()),
+        })
     }
 
-    /// Of which hours the wasted ones count in the cost.
-    pub fn of_wasted(&self, sums: &Sums) -> &'static str {
-        match (self.cpu, self.gpu.and(sums.gpu_wasted())) {
-            (Some(_), Some(_)) => "CPU-hours and GPU-hours",
-            (None, Some(_)) => "GPU-hours",
-            _ => "CPU-hours",
+    /// What wasted hours have cost, in words.
+    pub fn wasted(&self, cost: &Cost) -> String {
+        match (cost.wasted, cost.gpu_wasted) {
+            (cpu, Some(gpu)) if self.cpu.is_some() => format!(
+                "of that {} for wasted CPU-hours and {} for wasted GPU-hours",
+                self.money(cpu.unwrap_or(0.0)),
+                self.money(gpu)
+            ),
+            (_, Some(gpu)) => format!("of that {} for wasted GPU-hours", self.money(gpu)),
+            (cpu, None) => format!("of that {} for wasted CPU-hours", self.money(cpu.unwrap_or(0.0))),
         }
     }
 
