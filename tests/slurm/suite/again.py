@@ -57,7 +57,7 @@ def a_job_runs_again_with_more(site):
         start(site, jobid)
         expect_equal(site.wait(jobid), "COMPLETED", f"the state; hold says: {kernel.read(said)}")
         lines = site.output(jobid).splitlines()
-        line = "jobfence: this is restart 1 of the job, with 150.0 MiB of memory (OnOutOfMemory=requeue:150%,2)"
+        line = "jobfence: this is restart 1 of the job, with 150.0 MiB of memory"
         expect_equal([text for text in lines if text], [line, "all of it"], "the output")
         numbers = [int(one["JobId"]) for one in site.jobs(array)]
         expect_equal(len(numbers), 2, "the tasks")
