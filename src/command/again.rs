@@ -2,18 +2,21 @@
 //! `OnOutOfMemory`: a batch job that failed after a kill at its memory limit is requeued with more memory.
 //!
 //! `killed` finds such runs among the lines of the usage log, `size` says what the next run asks for, `steps` does one thing after the other
-//! at the job's scheduler, `files` keeps what was begun, and `chore` is what `jobfence hold` calls. A scheduler's daemon does none of it.
+//! at the job's scheduler, and `files` keeps what was begun. `looking` is a child of `jobfence hold` that does it, and `chore` what `hold`
+//! calls. A scheduler's daemon does none of it.
 
 mod chore;
 mod files;
 mod killed;
+mod looking;
 mod size;
 mod steps;
 
 use std::time::Instant;
 
-pub use chore::{AgainChore, is_wanted};
+pub use chore::{AgainWatch, is_wanted};
 pub use killed::KilledRun;
+pub use looking::{LoggedFacts, is_asked_for, look};
 pub use size::{AskedMemory, MemoryBounds, MemoryUnit};
 
 /// A scheduler that lets a job that has ended run again with more memory. All that changes a job is done in the name of its user: so the

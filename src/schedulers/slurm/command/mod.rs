@@ -5,13 +5,14 @@ use std::path::Path;
 use std::time::Instant;
 
 use jobfence::config::{Config, Named, SectionKind};
+use jobfence::facts::Facts;
 use jobfence::host::Host;
 use jobfence::job::Id;
 use jobfence::record::Owner;
 use jobfence::schedulers::slurm::conf::{self, Checked, Lines};
 use jobfence::schedulers::slurm::plugins::Slurm;
 
-use crate::again::AgainPart;
+use crate::again::{AgainPart, LoggedFacts};
 use crate::check::claims::claimed;
 use crate::check::names::{KnownNames, have};
 use crate::check::rows::Rows;
@@ -132,6 +133,15 @@ impl SchedulersPart for SlurmPart {
 
     fn again(&self) -> Option<&'static dyn AgainPart> {
         Some(&again::SlurmAgain)
+    }
+
+    fn logged_facts(&self, named: Option<&Path>) -> LoggedFacts {
+        let checked = conf::find(named).map(|file| Checked::by(&Lines::read(&file))).unwrap_or_default();
+        Box::new(move |facts: Facts| {
+            let facts = facts.of_no_project_vnode_or_pe();
+            let (account, qos) = (facts.account.if_checked(checked.account), facts.qos.if_checked(checked.qos));
+            Facts { account, qos, ..facts }
+        })
     }
 
     fn chore(&self) -> Option<Box<dyn Chore>> {
