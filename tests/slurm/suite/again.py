@@ -109,7 +109,7 @@ def only_a_job_that_failed_by_it_runs_again(site):
     """Not one whose user allows no requeue, whose script went on, that was cancelled, or that failed for another reason. Nor one of which a
     step has failed at a limit of its own, which is the same in the next run."""
     user = site.users[0]
-    with held(site, **KEYS) as (_, said):
+    with held(site, **KEYS) as (log, said):
         options = ("--mem=100", "-n1")
         forbids = site.submit(user, GROWS, "--no-requeue", *options)
         goes_on = site.submit(user, f"{GROWS}\necho went on", *options)
@@ -127,7 +127,7 @@ def only_a_job_that_failed_by_it_runs_again(site):
         states = [site.wait(one) for one in (forbids, goes_on, other, cancelled, by_step, own)]
         expect_equal(states[:5], ["FAILED", "COMPLETED", "FAILED", "CANCELLED", "CANCELLED"], "the states")
         expect(states[5] in ("FAILED", "OUT_OF_MEMORY"), f"the state of the job with a small step: {states[5]}")
-        expect_in("the step reached its memory limit of 50.0 MiB", site.output(own), "the output")
+        expect_in("the step reached its memory limit of 50.0 MiB", kernel.read(log / "usage.jsonl"), "what is logged of the steps")
         expect_in("went on", site.output(goes_on), "the output")
         restarts = [site.job(one)["Restarts"] for one in (forbids, goes_on, other, cancelled, own)]
         expect_equal(restarts, ["0"] * 5, f"the restarts; hold says: {kernel.read(said)}")
