@@ -14,7 +14,7 @@ mod steps;
 
 use std::time::Instant;
 
-pub use chore::{AgainWatch, is_wanted};
+pub use chore::{AgainWatch, doubts_here, is_wanted};
 pub use killed::KilledRun;
 pub use looking::{LoggedFacts, is_asked_for, look};
 pub use size::{AskedMemory, MemoryBounds, MemoryUnit};

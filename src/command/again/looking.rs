@@ -27,6 +27,7 @@ use crate::configured::Configured;
 use crate::followed::{self, LogPlace};
 use crate::logged::LoggedStep;
 use crate::part::SchedulersPart;
+use crate::table::printable;
 use crate::{journal, schedulers};
 
 /// The word after the program's name.
@@ -212,7 +213,8 @@ fn read_on(part: &dyn AgainPart, state: &mut AgainState, usage_log: &UsageLog<'_
         if waiting.len() < MOST {
             waiting.push(WaitingRun { run, begun: None, tries: 0 });
         } else {
-            log::warn!("job {} failed at its memory limit, and is not requeued: {MOST} others wait", run.job);
+            let (job, why) = (format!("job {}", printable(&run.job)), format!("{MOST} others wait"));
+            log::warn!("{job} failed at its memory limit, and is not requeued: {why}");
         }
     });
     state.place = state.place.or(Some(NO_LOG));
