@@ -44,12 +44,12 @@ pub trait AgainPart {
 /// A job at its scheduler, seen from a run of it that was killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobNow {
-    /// The scheduler does not know yet that the run has ended.
-    Ending,
-    /// The run has failed, and the job may be requeued. `restarts`: how often it was restarted before.
+    /// The scheduler does not know yet that the run has ended. `restarts`: how often the job was restarted before.
+    Ending { restarts: u32 },
+    /// The run has failed, and the job may be requeued. `restarts`: likewise.
     Failed { restarts: u32, asked: AskedMemory, bounds: MemoryBounds },
-    /// The next run waits, and is held since it was requeued.
-    Held,
+    /// The next run waits, and is held since it was requeued. `asked`: what it asks for, if that is understood.
+    Held { asked: Option<AskedMemory> },
     /// The next run is not held, or has begun.
     Next,
     /// Nothing is to be done, and why.
@@ -59,8 +59,8 @@ pub enum JobNow {
 /// Why something was not done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgainTrouble {
-    /// The scheduler has refused it.
+    /// The scheduler has refused it, and will refuse it again.
     Refused(String),
-    /// It is not known whether it was done.
+    /// It is not known whether it was done, or it may be done later.
     Unknown(String),
 }

@@ -61,7 +61,7 @@ def a_job_runs_again_with_more(site):
         start(site, jobid)
         expect_equal(site.wait(jobid), "COMPLETED", f"the state; hold says: {kernel.read(said)}")
         lines = site.output(jobid).splitlines()
-        line = "jobfence: this is restart 1 of the job, with 150.0 MiB of memory (OnOutOfMemory=requeue:150%,2)"
+        line = "jobfence: this is restart 1 of the job, with 150.0 MiB of memory"
         expect_equal([text for text in lines if text], [line, "all of it"], "the output")
         numbers = [int(one["JobId"]) for one in site.jobs(array)]
         expect_equal(len(numbers), 2, "the tasks")
@@ -110,13 +110,15 @@ def a_job_has_no_more_than_its_partition(site):
 
 @case(on=["private"], layout=False)
 def only_a_job_that_failed_by_it_runs_again(site):
-    """Not one whose user allows no requeue, whose script went on, that was cancelled, or that failed for another reason."""
+    """Not one whose user allows no requeue, whose script went on, that was cancelled, or that failed for another reason. Nor one of which a
+    step has failed at a limit of its own, which is the same in the next run."""
     user = site.users[0]
     with held(site, **KEYS) as (_, said):
         options = ("--mem=100", "-n1")
         forbids = site.submit(user, GROWS, "--no-requeue", *options)
         goes_on = site.submit(user, f"{GROWS}\necho went on", *options)
         other = site.submit(user, "exit 3", *options)
+        own = site.submit(user, f"srun --mem=50 {GROWS}", *options)
         until_said(said, not_requeued(user, forbids, "it may not be requeued (--no-requeue, or JobRequeue=0 in slurm.conf)"))
         cancelled = site.submit(user, f"{GROWS}\necho waits\nsleep 900", *options)
         until(lambda: "waits" in site.output(cancelled), PATIENCE, "the kill")
@@ -126,12 +128,14 @@ def only_a_job_that_failed_by_it_runs_again(site):
         by_step = site.submit(user, f"set -e\nsrun {GROWS}\necho not here", *options)
         until_said(said, requeued(user, by_step, 150, 1))
         site.command("scancel", str(by_step))
-        states = [site.wait(one) for one in (forbids, goes_on, other, cancelled, by_step)]
-        expect_equal(states, ["FAILED", "COMPLETED", "FAILED", "CANCELLED", "CANCELLED"], "the states")
+        states = [site.wait(one) for one in (forbids, goes_on, other, cancelled, by_step, own)]
+        expect_equal(states[:5], ["FAILED", "COMPLETED", "FAILED", "CANCELLED", "CANCELLED"], "the states")
+        expect(states[5] in ("FAILED", "OUT_OF_MEMORY"), f"the state of the job with a small step: {states[5]}")
+        expect_in("the step reached its memory limit of 50.0 MiB", site.output(own), "the output")
         expect_in("went on", site.output(goes_on), "the output")
-        restarts = [site.job(one)["Restarts"] for one in (forbids, goes_on, other, cancelled)]
-        expect_equal(restarts, ["0"] * 4, f"the restarts; hold says: {kernel.read(said)}")
-        for one in (goes_on, other):
+        restarts = [site.job(one)["Restarts"] for one in (forbids, goes_on, other, cancelled, own)]
+        expect_equal(restarts, ["0"] * 5, f"the restarts; hold says: {kernel.read(said)}")
+        for one in (goes_on, other, own):
             expect(f"job {one} of" not in kernel.read(said), f"hold speaks of job {one}: {kernel.read(said)}")
     expect_not_drained(site)
 
@@ -277,4 +281,36 @@ def what_the_user_may_not_ask_for_is_not_given(site):
         calls = [line.split() for line in kernel.read(place / "callers").splitlines()]
         changes = {(call[0], call[1], call[2]) for call in calls if call[3] != "--all"}
         expect_equal(changes, {("0", str(uid(user)), "[]")}, f"who has asked: {calls}")
+    expect_not_drained(site)
+
+
+NOT_NOW = """
+import subprocess
+if sys.argv[1] == "update":
+    with open(os.path.join(PLACE, "updates"), "a+") as updates:
+        print("update", file=updates)
+        updates.flush()
+        updates.seek(0)
+        count = len(updates.readlines())
+    if count < 6:
+        sys.exit("slurm_update error: Job update not available right now, the DB index is being set, try again in a bit")
+    subprocess.run([REAL, *sys.argv[1:]], check=True)
+    sys.exit("slurm_update error: Required partition not available (inactive or drain)")
+"""
+
+
+@case(on=["private"], layout=False)
+def what_is_no_refusal_is_tried_again(site):
+    """slurmctld has no time, and then does what is asked, and says that the partition is down: both happens. The job is not cancelled."""
+    user = site.users[0]
+    with instead_of_scontrol(site, NOT_NOW) as place:
+        (place / "updates").write_text("")
+        (place / "updates").chmod(0o666)
+        with held(site, place, **KEYS) as (_, said):
+            jobid = site.submit(user, f"{GROWS} && echo all of it", "--mem=100", "-n1")
+            until_said(said, requeued(user, jobid, 150, 1))
+            expect_equal(asks_for(site, jobid), ["Node=150M"], "what it asks for")
+            expect_equal(len(kernel.read(place / "updates").splitlines()), 6, "the updates")
+            start(site, jobid)
+            expect_equal((site.wait(jobid), site.job(jobid)["Restarts"]), ("COMPLETED", "1"), "its end")
     expect_not_drained(site)
