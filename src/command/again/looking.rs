@@ -19,10 +19,10 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::unistd::{Pid, getpgrp, getpid, getppid, setpgid};
 
-use super::AgainPart;
 use super::files::{AgainState, WaitingRun};
 use super::killed::KilledRun;
 use super::steps::{AfterLook, follow};
+use super::{AgainPart, LoggedFacts};
 use crate::configured::Configured;
 use crate::followed::{self, LogPlace};
 use crate::logged::LoggedStep;
@@ -127,9 +127,6 @@ fn once(part: &dyn SchedulersPart, usage_log: &UsageLog<'_>, wish: &Wish<'_>) ->
     let known = |loaded: &Loaded| part.logged_facts(loaded.file.as_deref());
     look_with(again, &known, usage_log, wish)
 }
-
-/// Makes of the facts in a job's line what is certain of them.
-pub type LoggedFacts = Box<dyn Fn(Facts) -> Facts>;
 
 fn look_with(
     part: &dyn AgainPart,

@@ -235,9 +235,9 @@ fn a_section_holds_for_whom_it_names() {
             KilledRun::of(LoggedStep::new(line)).unwrap()
         };
         let claims = |is_checked| {
-            Box::new(move |facts: Facts| Facts {
-                account: facts.account.if_checked(is_checked),
-                ..facts.of_no_project_vnode_or_pe()
+            Box::new(move |facts: Facts| {
+                let facts = facts.of_no_project_vnode_or_pe();
+                Facts { account: facts.account.if_checked(is_checked), ..facts }
             }) as LoggedFacts
         };
         [(json!({"account": "a"}), false), (json!({"account": "a"}), true)]
