@@ -8,7 +8,7 @@
 mod chore;
 mod files;
 mod killed;
-mod looking;
+pub mod looking;
 mod size;
 mod steps;
 
@@ -18,7 +18,6 @@ use jobfence::facts::Facts;
 
 pub use chore::{AgainWatch, doubts_here, is_wanted};
 pub use killed::KilledRun;
-pub use looking::{is_asked_for, look};
 pub use size::{AskedMemory, MemoryBounds, MemoryUnit};
 
 /// Makes of the facts in a job's line what is certain of them.

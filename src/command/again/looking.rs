@@ -67,7 +67,7 @@ struct LookWords {
 }
 
 /// What is wanted of this look.
-enum Wish<'a> {
+enum LookWish<'a> {
     /// What the configuration says.
     Keys(&'a Loaded),
     /// Only what was begun is finished, and the rest waits: the configuration cannot be read now.
@@ -93,9 +93,9 @@ pub fn look() -> ExitCode {
     let config = Config { usage_log: Some(words.log), ..config };
     let Some(usage_log) = UsageLog::from_config(&config) else { return ExitCode::FAILURE };
     let wish = match &loaded {
-        _ if words.begun_only => Wish::Nothing,
-        Some(loaded) => Wish::Keys(loaded),
-        None => Wish::Unknown,
+        _ if words.begun_only => LookWish::Nothing,
+        Some(loaded) => LookWish::Keys(loaded),
+        None => LookWish::Unknown,
     };
     if let Err(error) = once(*part, &usage_log, &wish) {
         println!("{}", error.replace('\n', " "));
@@ -122,7 +122,7 @@ extern "C" fn end_group(_: libc::c_int) {
 }
 
 /// Reads on in the log, and does what can be done now.
-fn once(part: &dyn SchedulersPart, usage_log: &UsageLog<'_>, wish: &Wish<'_>) -> Result<(), String> {
+fn once(part: &dyn SchedulersPart, usage_log: &UsageLog<'_>, wish: &LookWish<'_>) -> Result<(), String> {
     let Some(again) = part.again() else { return Ok(()) };
     let known = |loaded: &Loaded| part.logged_facts(loaded.file.as_deref());
     look_with(again, &known, usage_log, wish)
@@ -132,13 +132,13 @@ fn look_with(
     part: &dyn AgainPart,
     known: &dyn Fn(&Loaded) -> LoggedFacts,
     usage_log: &UsageLog<'_>,
-    wish: &Wish<'_>,
+    wish: &LookWish<'_>,
 ) -> Result<(), String> {
     let mut state = AgainState::load(usage_log)?;
     let read = match wish {
-        Wish::Keys(_) => read_on(part, &mut state, usage_log),
-        Wish::Unknown => Ok(()),
-        Wish::Nothing => {
+        LookWish::Keys(_) => read_on(part, &mut state, usage_log),
+        LookWish::Unknown => Ok(()),
+        LookWish::Nothing => {
             // What comes while nothing is wanted is not looked at later.
             (state.place, state.parts) = Default::default();
             state.waiting.retain(|one| one.begun.is_some());
@@ -149,8 +149,8 @@ fn look_with(
         }
     };
     let keys = match wish {
-        Wish::Keys(loaded) => Some((*loaded, known(loaded))),
-        Wish::Unknown | Wish::Nothing => None,
+        LookWish::Keys(loaded) => Some((*loaded, known(loaded))),
+        LookWish::Unknown | LookWish::Nothing => None,
     };
     let deadline = Instant::now() + PATIENCE_TOGETHER;
     let (mut slow, mut is_marked) = (BTreeSet::new(), false);

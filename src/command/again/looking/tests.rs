@@ -87,7 +87,7 @@ impl Site {
     }
 
     /// The jobs that are looked at now.
-    fn looks(&self, wish: &Wish<'_>) -> Vec<String> {
+    fn looks(&self, wish: &LookWish<'_>) -> Vec<String> {
         let config = Config { usage_log: Some(self.log.clone()), ..Config::default() };
         let known = |_: &Loaded| Box::new(|facts: Facts| facts) as LoggedFacts;
         look_with(&Noting, &known, &UsageLog::from_config(&config).unwrap(), wish).unwrap();
@@ -95,7 +95,7 @@ impl Site {
     }
 
     fn wanted(&self) -> Vec<String> {
-        self.looks(&Wish::Keys(&self.loaded))
+        self.looks(&LookWish::Keys(&self.loaded))
     }
 
     fn file(&self) -> PathBuf {
@@ -134,12 +134,12 @@ fn each_kill_is_looked_at_once_from_when_the_key_is_set() {
     assert_eq!(site.wanted(), ["2"]);
     // The configuration has a mistake for a while.
     site.killed(3);
-    assert!(site.looks(&Wish::Unknown).is_empty());
+    assert!(site.looks(&LookWish::Unknown).is_empty());
     assert_eq!(site.wanted(), ["3"]);
     // What comes while the key is off is not made up for.
-    assert!(site.looks(&Wish::Nothing).is_empty() && !site.file().exists());
+    assert!(site.looks(&LookWish::Nothing).is_empty() && !site.file().exists());
     site.killed(4);
-    assert!(site.looks(&Wish::Nothing).is_empty());
+    assert!(site.looks(&LookWish::Nothing).is_empty());
     assert!(site.wanted().is_empty());
     site.killed(5);
     assert_eq!(site.wanted(), ["5"]);
@@ -157,11 +157,14 @@ fn what_was_begun_is_finished_whatever_the_configuration_says() {
     assert_eq!(site.wanted(), ["1"]);
     FINDS.set(Some(JobNow::Held { asked: None }));
     for _ in 0..3 {
-        assert_eq!((site.looks(&Wish::Unknown), site.looks(&Wish::Nothing)), (vec!["1".into()], vec!["1".into()]));
+        assert_eq!(
+            (site.looks(&LookWish::Unknown), site.looks(&LookWish::Nothing)),
+            (vec!["1".into()], vec!["1".into()])
+        );
     }
     // Another has let it go.
     FINDS.set(Some(JobNow::Next));
-    assert_eq!(site.looks(&Wish::Nothing), ["1"]);
+    assert_eq!(site.looks(&LookWish::Nothing), ["1"]);
     assert!(!site.file().exists());
     FINDS.set(None);
 }
