@@ -8,16 +8,20 @@
 mod chore;
 mod files;
 mod killed;
-mod looking;
+pub mod looking;
 mod size;
 mod steps;
 
 use std::time::Instant;
 
-pub use chore::{AgainWatch, is_wanted};
+use jobfence::facts::Facts;
+
+pub use chore::{AgainWatch, doubts_here, is_wanted};
 pub use killed::KilledRun;
-pub use looking::{LoggedFacts, is_asked_for, look};
 pub use size::{AskedMemory, MemoryBounds, MemoryUnit};
+
+/// Makes of the facts in a job's line what is certain of them.
+pub type LoggedFacts = Box<dyn Fn(Facts) -> Facts>;
 
 /// A scheduler that lets a job that has ended run again with more memory. All that changes a job is done in the name of its user: so the
 /// scheduler refuses what that user could not ask for.

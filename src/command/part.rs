@@ -2,7 +2,7 @@
 //! What the subcommands ask of a scheduler's part of the command. `schedulers` has the table; the subcommands name no scheduler.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jobfence::config::{Config, IdleAction, Loaded, Named};
 use jobfence::facts::Facts;
@@ -116,6 +116,12 @@ pub trait SchedulersPart: Sync {
 
     /// How a job that was killed at its memory limit runs again with more. `None`: nobody but its user can have it do so.
     fn again(&self) -> Option<&'static dyn AgainPart> {
+        None
+    }
+
+    /// If the scheduler is here and can have a job run again: what keeps it from that, as its configuration says. `every`: how often
+    /// `jobfence hold` looks. `named`: the configuration that the command line names.
+    fn again_here(&self, _named: Option<&Path>, _every: Duration) -> Option<Vec<String>> {
         None
     }
 

@@ -1238,8 +1238,8 @@ BREAKS = (
           "unit fence::living"),
     Break("a_job_is_not_known_by_its_other_name", "src/fence/living.rs", "Some(job) if self.wanted.other_name.as_ref() == Some(&name) =>",
           "Some(job) if name.is_empty() =>", "unit fence::living"),
-    Break("what_a_helper_has_started_lives", PROGRAM, "let _ = killpg(self.pid(), Signal::SIGKILL);",
-          "let _ = nix::sys::signal::kill(self.pid(), Signal::SIGKILL);", "unit sys::program"),
+    Break("what_a_helper_has_started_lives", PROGRAM, "{ killpg(self.pid(), Signal::SIGKILL) }",
+          "{ kill(self.pid(), Signal::SIGKILL) }", "unit sys::program"),
     Break("who_keeps_a_helpers_output_is_waited_for", PROGRAM, " || has_ended && !more", "", "unit sys::program"),
     Break("a_stranger_stays_in_the_fence", "src/fence/attach.rs", "match stranger_remains(host, uid, instead_of) {",
           "match None::<String> {", "host life who_gets_the_number_of_a_process_that_is_put_in_is_put_back"),
@@ -1944,9 +1944,64 @@ BREAKS = (
         "unit the_cpus_are_those_of_all_nodes",
     ),
     Break(
-        "old_kills_are_acted_on_when_the_key_is_set", "src/command/again/chore.rs",
+        "old_kills_are_acted_on_when_the_key_is_set", "src/command/again/looking.rs",
         "state.place = Some(followed::end(usage_log)?.unwrap_or(NO_LOG));", "state.place = Some(NO_LOG);",
         "unit each_kill_is_looked_at_once",
+    ),
+    Break(
+        "hold_waits_for_what_acts_for_a_user", "src/command/again/chore.rs",
+        "WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT", "WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT",
+        "slurm a_user_who_stops_what_acts_for_him_stops_nothing_else",
+    ),
+    Break(
+        "what_acts_for_a_user_outlives_hold", "src/command/again/looking.rs",
+        "SigHandler::Handler(end_group)", "SigHandler::SigDfl",
+        "slurm a_user_who_stops_what_acts_for_him_stops_nothing_else",
+    ),
+    Break(
+        "what_acts_for_a_user_outlives_its_look", "src/command/again/chore.rs",
+        "        self.kill();\n        let status", "        let status",
+        "unit a_look_that_takes_too_long_ends",
+    ),
+    Break(
+        "a_look_takes_for_ever", "src/command/again/chore.rs",
+        "if Instant::now() >= self.until && !self.is_killed {", "if self.is_killed {",
+        "unit a_look_that_takes_too_long_ends",
+    ),
+    Break(
+        "another_log_leaves_jobs_held", "src/command/again/chore.rs",
+        "for log in &self.logs {", "for log in self.logs.iter().filter(|log| now == Some(log)) {",
+        "unit what_was_begun_beside_another_log",
+    ),
+    Break(
+        "a_key_that_goes_leaves_jobs_held", "src/command/again/looking.rs",
+        "state.waiting.retain(|one| one.begun.is_some());", "state.waiting.clear();",
+        "unit what_was_begun_is_finished",
+    ),
+    Break(
+        "a_file_that_is_not_understood_is_lost", "src/command/again/files.rs",
+        "fs::rename(&place, &aside)", "fs::remove_file(&place)",
+        "unit a_file_that_is_not_understood",
+    ),
+    Break(
+        "a_users_word_has_a_job_requeued", "src/command/again/looking.rs",
+        "let mut facts = known(Facts {", "let mut facts = std::convert::identity(Facts {",
+        "unit a_section_holds_for_whom_it_names",
+    ),
+    Break(
+        "no_group_has_its_jobs_requeued", "src/command/again/looking.rs",
+        "user::know(&mut facts, &loaded.asked());", "facts.gids = Fact::Unknown;",
+        "unit a_section_holds_for_whom_it_names",
+    ),
+    Break(
+        "one_users_jobs_keep_others_waiting", "src/command/again/looking.rs",
+        "slow.insert(one.run.uid);", "slow.clear();",
+        "unit a_look_goes_on_where_the_last_one_stopped",
+    ),
+    Break(
+        "check_does_not_say_that_slurm_forgets_too_early", "src/schedulers/slurm/command/requeues.rs",
+        "age > 0 && age <= two_looks", "age > 0 && age < two_looks",
+        "unit what_keeps_jobs_from_running_again",
     ),
     Break(
         "the_output_does_not_say_that_a_job_runs_again", "src/schedulers/slurm/spank/restart.rs",

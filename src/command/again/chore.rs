@@ -63,6 +63,7 @@ struct RunningLook {
 impl AgainWatch {
     /// Begins a look, unless one is under way.
     pub fn begin(&mut self, configured: &Configured, config: &Config, loaded: Option<&Loaded>) {
+        self.hear();
         if self.running.is_none() && self.next.is_empty() {
             self.next = self.looks(configured, config, loaded);
         }
@@ -209,8 +210,20 @@ pub fn is_wanted(config: &Config, loaded: Option<&Loaded>) -> bool {
     config.on_out_of_memory.is_some() || in_sections().any(|setting| setting.key().name == KEY)
 }
 
+/// What keeps the schedulers here from having jobs run again. `None`: none of them can.
+pub fn doubts_here(loaded: &Loaded) -> Option<Vec<String>> {
+    let every = loaded.config.reap_interval.unwrap_or_default();
+    let here = schedulers::ALL.iter().filter_map(|part| part.again_here(loaded.file.as_deref(), every));
+    here.reduce(|mut all, of_part| {
+        all.extend(of_part);
+        all
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use jobfence::config::{Percent, RunAgain};
+
     use super::*;
 
     fn sh(script: &str, patience: Duration) -> RunningLook {
@@ -257,7 +270,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let log = |name: &str| Some(temp.path().join(name));
         let on = Config {
-            on_out_of_memory: jobfence::config::RunAgain::parse("requeue:150%,2"),
+            on_out_of_memory: Some(RunAgain { share: Percent::from_hundredths(15_000), most: 2 }),
             usage_log: log("one"),
             ..Config::default()
         };

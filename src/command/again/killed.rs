@@ -83,7 +83,7 @@ impl KilledRun {
 
 /// A step other than the script that has failed, and of which a process was killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct KilledStep {
+struct KillOfStep {
     began: u64,
     ended: u64,
     /// Whether it was killed at the limit of the job.
@@ -93,7 +93,7 @@ struct KilledStep {
     cpus: u64,
 }
 
-impl KilledStep {
+impl KillOfStep {
     fn of(line: &LoggedStep) -> Option<Self> {
         let is_at_job = line.sentences.iter().any(|sentence| is_at(Level::Job, sentence));
         let (granted, cpus) = (line.memory_granted_bytes, cpus_of(line));
@@ -122,7 +122,7 @@ impl KilledStep {
 #[derive(Debug, Clone)]
 enum PartOfRun {
     /// Processes of these steps were killed.
-    Kills(Vec<KilledStep>),
+    Kills(Vec<KillOfStep>),
     /// The script has failed, and no kill is known yet.
     Script(Box<LoggedStep>),
 }
@@ -163,7 +163,7 @@ impl PartsOfRuns {
         if !was_killed || step == EXTERN || line.exit.is_some_and(Exit::is_success) {
             return None;
         }
-        let kill = KilledStep::of(&line)?;
+        let kill = KillOfStep::of(&line)?;
         match self.0.get_mut(&key) {
             Some(PartOfRun::Script(script)) => {
                 if let Some(run) = kill.has_ended(script) {
@@ -204,7 +204,7 @@ impl PartsOfRuns {
     pub fn json(&self) -> Value {
         let part = |((node, job), part): (&(String, String), &PartOfRun)| match part {
             PartOfRun::Kills(kills) => {
-                let kill = |kill: &KilledStep| json!([kill.began, kill.ended, kill.is_at_job, kill.granted, kill.cpus]);
+                let kill = |kill: &KillOfStep| json!([kill.began, kill.ended, kill.is_at_job, kill.granted, kill.cpus]);
                 json!([node, job, kills.iter().map(kill).collect::<Vec<_>>()])
             }
             PartOfRun::Script(line) => json!([node, job, line.json]),
@@ -223,7 +223,7 @@ impl PartsOfRuns {
                     let kill = |one: &Value| {
                         let is_at_job = one.get(2)?.as_bool()?;
                         let (granted, cpus) = (number(one, 3), number(one, 4)?);
-                        Some(KilledStep { began: number(one, 0)?, ended: number(one, 1)?, is_at_job, granted, cpus })
+                        Some(KillOfStep { began: number(one, 0)?, ended: number(one, 1)?, is_at_job, granted, cpus })
                     };
                     PartOfRun::Kills(kills.as_array()?.iter().map(kill).collect::<Option<_>>()?)
                 }

@@ -5,8 +5,12 @@ The controller lets a requeued job wait for two minutes: here each is told to st
 """
 
 import contextlib
+import os
 import re
 import shutil
+import signal
+import time
+from pathlib import Path
 
 from contract import kernel, sites
 from contract.harness import PYTHON, case, expect, expect_equal, expect_in, uid
@@ -163,10 +167,13 @@ when, what = %r
 if sys.argv[1] == what and dies(when + what):
     if when == "behind":
         subprocess.run([REAL, *sys.argv[1:]])
-    # The real user is root.
+    # The real user is root. Its parent is the child of hold that looks.
     os.seteuid(0)
-    os.kill(os.getppid(), signal.SIGKILL)
-    sys.exit(1)
+    with open(f"/proc/{os.getppid()}/stat") as stat:
+        hold = int(stat.read().rpartition(")")[2].split()[1])
+    os.kill(hold, signal.SIGKILL)
+    # It ends with hold.
+    signal.pause()
 """
 
 
@@ -189,6 +196,65 @@ def hold_dies_while_it_requeues(site):
                 expect_equal(site.wait(jobid), "COMPLETED", f"the state; hold says: {kernel.read(said)}")
                 expect_equal(site.job(jobid)["Restarts"], "1", f"the restarts ({when} {what})")
                 until(lambda: "\"waiting\":[]" in kernel.read(log / ".usage.jsonl.again"), PATIENCE, "the end of what was begun")
+    expect_not_drained(site)
+
+
+STOPS = """
+import signal
+if sys.argv[1] == "requeuehold" and os.path.exists(os.path.join(PLACE, "stops")):
+    with open(os.path.join(PLACE, "new"), "w") as new:
+        print(os.getpid(), file=new)
+    os.rename(os.path.join(PLACE, "new"), os.path.join(PLACE, "stopped"))
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def status(pid):
+    """The state of a process and its parent, `None` if there is none."""
+    try:
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return None
+    return state, int(parent)
+
+
+@case(on=["private"], layout=False)
+def a_user_who_stops_what_acts_for_him_stops_nothing_else(site):
+    """Hold goes on meanwhile. When it is killed, what it has started for the user ends, stopped as it is; the next hold goes on."""
+    user, figures = site.users[0], site.home / "figures.prom"
+    with instead_of_scontrol(site, STOPS) as place:
+        stopped, stops = place / "stopped", place / "stops"
+        stops.touch()
+        with held(site, place, MetricsFile=str(figures), **KEYS):
+            jobid = site.submit(user, f"{GROWS} && echo all of it", "--mem=100", "-n1")
+
+            def now_stopped():
+                """The one that is stopped now."""
+                pid = stopped.exists() and int(stopped.read_text())
+                return pid if pid and (status(pid) or ["?"])[0] == "T" else None
+
+            def goes_on():
+                """Whether hold makes its figures twice while the same process is stopped."""
+                pid, made = now_stopped(), set()
+                while pid and len(made) < 3 and now_stopped() == pid:
+                    with contextlib.suppress(FileNotFoundError):
+                        made.add(figures.stat().st_mtime_ns)
+                    time.sleep(0.05)
+                return len(made) >= 3
+
+            until(goes_on, PATIENCE, "hold's figures while what acts for the user is stopped")
+            until(now_stopped, PATIENCE, "the next that is stopped")
+            pid = now_stopped()
+            _, look = status(pid)
+            _, hold = status(look)
+            os.kill(hold, signal.SIGKILL)
+            until(lambda: (status(pid) or ["X"])[0] in "XZ", PATIENCE, "the end of what acts for the user")
+            until(lambda: (status(look) or ["X"])[0] in "XZ", PATIENCE, "the end of what looks")
+        stops.unlink()
+        with held(site, place, **KEYS) as (_, said):
+            until_said(said, requeued(user, jobid, 150, 1))
+            start(site, jobid)
+            expect_equal((site.wait(jobid), site.job(jobid)["Restarts"]), ("COMPLETED", "1"), f"its end; hold says: {kernel.read(said)}")
     expect_not_drained(site)
 
 

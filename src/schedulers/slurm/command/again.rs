@@ -9,6 +9,7 @@
 //! squeue is asked for the job. Its fields here are all Slurm's: users cannot write any of them. Only `scontrol show job` tells memory for a
 //! node from memory for a CPU. There, users can write texts; whoever has written Slurm's own key is not understood.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -263,21 +264,36 @@ fn show(what: &[&str], deadline: Instant) -> Result<String, String> {
         .map_err(|error| format!("scontrol show {}: {}", what.join(" "), printable(&error.to_string())))
 }
 
+/// What `scontrol show` said of what is no job's: a look is a process of its own, and asks for each of it once.
+static SHOWN: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+
+/// What `scontrol show` says of a partition, of nodes or of the configuration.
+fn show_once(what: &[&str], deadline: Instant) -> Result<String, String> {
+    let mut all = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = what.join(" ");
+    if let Some(known) = all.get(&key) {
+        return Ok(known.clone());
+    }
+    let said = show(what, deadline)?;
+    all.insert(key, said.clone());
+    Ok(said)
+}
+
 /// What it has asked for, and what it can have.
 fn failed(job: &QueuedRun, run: &KilledRun, deadline: Instant) -> Result<JobNow, String> {
-    let show = |what: &[&str]| show(what, deadline);
-    let shown = show(&["job", &job.name])?;
+    let show_once = |what: &[&str]| show_once(what, deadline);
+    let shown = show(&["job", &job.name], deadline)?;
     let asked = match asked(&shown).and_then(|asked| as_granted(asked, run)) {
         Ok(asked) => asked,
         Err(why) => return Ok(JobNow::Other(why)),
     };
-    let (per_node, per_cpu) = most_of(&show(&["partition", &job.partition])?);
+    let (per_node, per_cpu) = most_of(&show_once(&["partition", &job.partition])?);
     let (per_node, per_cpu) = match (per_node, per_cpu) {
         // What all partitions have that say nothing else.
-        (None, None) => most_of(&show(&["config"])?),
+        (None, None) => most_of(&show_once(&["config"])?),
         of_partition => of_partition,
     };
-    let node = show(&["node", &job.nodes])?.lines().map(memory_of).min().flatten();
+    let node = show_once(&["node", &job.nodes])?.lines().map(memory_of).min().flatten();
     let node =
         node.ok_or_else(|| format!("scontrol show node {} does not tell their memory", printable(&job.nodes)))?;
     let (fewest, most) = cpus_of(&shown, run.cpus());

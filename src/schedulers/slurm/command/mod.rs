@@ -2,7 +2,7 @@
 //! What the `jobfence` command does for Slurm alone. It is compiled into the command, not into the library.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jobfence::config::{Config, Named, SectionKind};
 use jobfence::facts::Facts;
@@ -39,6 +39,7 @@ pub mod node;
 pub mod pam;
 mod private;
 pub mod prolog;
+mod requeues;
 pub mod setup;
 pub mod store;
 
@@ -133,6 +134,10 @@ impl SchedulersPart for SlurmPart {
 
     fn again(&self) -> Option<&'static dyn AgainPart> {
         Some(&again::SlurmAgain)
+    }
+
+    fn again_here(&self, named: Option<&Path>, every: Duration) -> Option<Vec<String>> {
+        conf::find(named).map(|file| requeues::doubts(&Lines::read(&file), every))
     }
 
     fn logged_facts(&self, named: Option<&Path>) -> LoggedFacts {
