@@ -137,7 +137,8 @@ fn looks(fake: &Fake, config: &Config, now: u64) -> AfterLook {
             if fake.left.get() == 0 {
                 return Err("dead".to_owned());
             }
-            let state = AgainState { waiting: vec![one.clone()], ..AgainState::default() };
+            let mut state = AgainState::default();
+            state.waiting.push(one.clone());
             kept = AgainState::of_json(&state.json()).unwrap().waiting.remove(0);
             Ok(())
         };
