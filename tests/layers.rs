@@ -106,6 +106,7 @@ const ONE_WAY: &[OneWay] = &[
             ),
             ("command::hold", "becomes systemd-run, and runs nothing"),
             ("command::own_report::listener", "what answers a user, who may take a minute: nobody waits for it"),
+            ("command::again::chore", "a look for jobs that are to run again: nobody waits for it"),
             ("command::gpu::prober", "the probe, which is asked again and again, and given up without a wait"),
             ("command::completions", "clap's Command, which is no program"),
         ],

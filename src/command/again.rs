@@ -2,19 +2,26 @@
 //! `OnOutOfMemory`: a batch job that failed after a kill at its memory limit is requeued with more memory.
 //!
 //! `killed` finds such runs among the lines of the usage log, `size` says what the next run asks for, `steps` does one thing after the other
-//! at the job's scheduler, `files` keeps what was begun, and `chore` is what `jobfence hold` calls. A scheduler's daemon does none of it.
+//! at the job's scheduler, and `files` keeps what was begun. `looking` is a child of `jobfence hold` that does it, and `chore` what `hold`
+//! calls. A scheduler's daemon does none of it.
 
 mod chore;
 mod files;
 mod killed;
+pub mod looking;
 mod size;
 mod steps;
 
 use std::time::Instant;
 
-pub use chore::{AgainChore, is_wanted};
+use jobfence::facts::Facts;
+
+pub use chore::{AgainWatch, doubts_here, is_wanted};
 pub use killed::KilledRun;
 pub use size::{AskedMemory, MemoryBounds, MemoryUnit};
+
+/// Makes of the facts in a job's line what is certain of them.
+pub type LoggedFacts = Box<dyn Fn(Facts) -> Facts>;
 
 /// A scheduler that lets a job that has ended run again with more memory. All that changes a job is done in the name of its user: so the
 /// scheduler refuses what that user could not ask for.
@@ -41,12 +48,12 @@ pub trait AgainPart {
 /// A job at its scheduler, seen from a run of it that was killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobNow {
-    /// The scheduler does not know yet that the run has ended.
-    Ending,
-    /// The run has failed, and the job may be requeued. `restarts`: how often it was restarted before.
+    /// The scheduler does not know yet that the run has ended. `restarts`: how often the job was restarted before.
+    Ending { restarts: u32 },
+    /// The run has failed, and the job may be requeued. `restarts`: likewise.
     Failed { restarts: u32, asked: AskedMemory, bounds: MemoryBounds },
-    /// The next run waits, and is held since it was requeued.
-    Held,
+    /// The next run waits, and is held since it was requeued. `asked`: what it asks for, if that is understood.
+    Held { asked: Option<AskedMemory> },
     /// The next run is not held, or has begun.
     Next,
     /// Nothing is to be done, and why.
@@ -56,8 +63,8 @@ pub enum JobNow {
 /// Why something was not done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgainTrouble {
-    /// The scheduler has refused it.
+    /// The scheduler has refused it, and will refuse it again.
     Refused(String),
-    /// It is not known whether it was done.
+    /// It is not known whether it was done, or it may be done later.
     Unknown(String),
 }

@@ -28,9 +28,9 @@ use jobfence::schedulers::slurm::cores::Topology;
 use jobfence::schedulers::slurm::plugins::{ByConfig, Slurm};
 use jobfence::schedulers::slurm::prolog::gpus::{self, GpuSources};
 
-use crate::armed;
 use crate::command::Failure;
 use crate::schedulers::slurm::node;
+use crate::{again, armed};
 use asking::{Asking, as_said, know_user};
 pub use options::ExplainOptions;
 
@@ -75,7 +75,7 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     if config.signal_at.is_some() {
         println!("told       by {}: needs jobfence.service", words::setting("SignalAt", &resolved));
     }
-    if config.on_out_of_memory.is_some() {
+    if config.on_out_of_memory.is_some() && config.mode == Mode::Enforce && again::doubts_here(&loaded).is_some() {
         let setting = words::setting("OnOutOfMemory", &resolved);
         println!(
             "killed     by {setting}: a batch job, if its user allows a requeue; needs jobfence.service and UsageLog"

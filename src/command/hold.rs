@@ -28,14 +28,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use crate::again::AgainChore;
+use crate::again::AgainWatch;
 use crate::armed::ArmedWatch;
 use crate::command::{Failure, ignore_sigpipe, require_root};
 use crate::configured::Configured;
 use crate::fetched::report;
 use crate::login::LoginWatch;
 use crate::own_report::OwnReports;
-use crate::part::Chore;
 use crate::sample::Sampler;
 use crate::schedulers;
 use crate::strays::StraysWatch;
@@ -190,14 +189,13 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     let (mut said, mut said_back, mut unwritten) = (Vec::new(), Vec::new(), None);
     let mut chores: Vec<_> = schedulers::ALL.iter().filter_map(|part| part.chore()).collect();
-    let again = schedulers::ALL.iter().filter_map(|part| part.again());
-    chores.extend(again.map(|part| Box::new(AgainChore::new(part)) as Box<dyn Chore>));
     // All are kept: the directory may be deleted, and made anew.
     let mut watching = Vec::new();
     let (mut sampler, mut next) = (Sampler::default(), Instant::now());
     let mut strays = StraysWatch::default();
     let mut armed = ArmedWatch::default();
     let mut logins = LoginWatch::default();
+    let mut again = AgainWatch::default();
     let mut moves: Option<EarlyMoves> = None;
     let (mut reports, mut unheard): (Option<OwnReports>, Option<String>) = (None, None);
     // With its sections, which may differ from job to job.
@@ -208,9 +206,11 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
             strays.look(&config, sections.as_ref());
             armed.look(&config);
             logins.look(&config, sections.as_ref());
+            again.hear();
             let patience = patience(next, &sampler, &config).min(armed.wait().unwrap_or(Duration::MAX));
             let patience = strays.wait(&config, sections.as_ref()).map_or(patience, |wait| patience.min(wait));
             let patience = logins.wait(&config).map_or(patience, |wait| patience.min(wait));
+            let patience = again.wait().map_or(patience, |wait| patience.min(wait));
             if is_asked_to_end(&ends, moves.as_ref(), (&mut sampler, &mut armed), &mut reports, patience)? {
                 logins.end(&config);
                 return Ok(());
@@ -222,6 +222,8 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
             config = loaded.config.clone();
             sections = Some(loaded);
         }
+        // What was begun is finished, whatever the configuration says now.
+        again.begin(configured, &config, sections.as_ref());
         if config.reap_interval.is_some() && config.mode != Mode::Off {
             watching.extend(tracked::watch(&config.run_dir).ok().flatten());
             look(&config, &mut said);

@@ -159,6 +159,12 @@ fn main() -> ExitCode {
     if gpu::probe::is_asked_for() {
         return gpu::probe::probe();
     }
+    if again::looking::is_asked_for() {
+        if log::set_logger(&Stderr).is_ok() {
+            log::set_max_level(LevelFilter::Info);
+        }
+        return again::looking::look();
+    }
     if own_report::is_asked_for() {
         return own_report::tell();
     }

@@ -2,15 +2,16 @@
 //! What the subcommands ask of a scheduler's part of the command. `schedulers` has the table; the subcommands name no scheduler.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jobfence::config::{Config, IdleAction, Loaded, Named};
+use jobfence::facts::Facts;
 use jobfence::host::Host;
 use jobfence::job::Id;
 use jobfence::record::Owner;
 use jobfence::sys::dir::Dir;
 
-use crate::again::AgainPart;
+use crate::again::{AgainPart, LoggedFacts};
 use crate::check::claims::Claims;
 use crate::check::names::KnownNames;
 use crate::check::rows::Rows;
@@ -116,6 +117,23 @@ pub trait SchedulersPart: Sync {
     /// How a job that was killed at its memory limit runs again with more. `None`: nobody but its user can have it do so.
     fn again(&self) -> Option<&'static dyn AgainPart> {
         None
+    }
+
+    /// If the scheduler is here and can have a job run again: what keeps it from that, as its configuration says. `every`: how often
+    /// `jobfence hold` looks. `named`: the configuration that the command line names.
+    fn again_here(&self, _named: Option<&Path>, _every: Duration) -> Option<Vec<String>> {
+        None
+    }
+
+    /// What makes of the facts in a job's line of the usage log what is certain of them. `named`: the configuration that the command line
+    /// names. Without it, the user may have written what a scheduler assigns.
+    fn logged_facts(&self, _named: Option<&Path>) -> LoggedFacts {
+        Box::new(|facts: Facts| Facts {
+            account: facts.account.if_checked(false),
+            qos: facts.qos.if_checked(false),
+            project: facts.project.if_checked(false),
+            ..facts
+        })
     }
 
     /// The work that `jobfence hold` does for the scheduler at each of its looks.

@@ -19,7 +19,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Gid, Pid, Uid, setegid, seteuid, setgroups};
 
@@ -34,11 +34,15 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long a killed program has to end. One that waits inside the kernel does not end.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// What each program gets of this environment.
+/// What each program gets of this environment. See also `acting_for`.
 const KEPT: &[&str] = &["PATH", "LD_LIBRARY_PATH"];
 
 /// A program to run for its output.
-pub struct AskedProgram(Command);
+pub struct AskedProgram {
+    command: Command,
+    /// Whether it and what it starts have a process group of their own, which is killed with it.
+    is_group: bool,
+}
 
 /// What a program that was told something has printed, however it ended.
 #[derive(Debug)]
@@ -91,25 +95,28 @@ impl AskedProgram {
         };
         let mut command = Command::new(program);
         command.args(arguments).env_clear().envs(std::env::vars_os().filter(|(name, _)| is_kept(name)));
-        Self(command)
+        Self { command, is_group: true }
     }
 
     /// Adds all of this process's environment but these variables.
     #[must_use]
     pub fn with_all_but(mut self, names: &[&str]) -> Self {
-        self.0.envs(std::env::vars_os().filter(|(name, _)| !names.iter().any(|left| name == left)));
+        self.command.envs(std::env::vars_os().filter(|(name, _)| !names.iter().any(|left| name == left)));
         self
     }
 
     /// Adds these variables to its environment.
     #[must_use]
     pub fn with(mut self, variables: impl IntoIterator<Item = (&'static str, String)>) -> Self {
-        self.0.envs(variables);
+        self.command.envs(variables);
         self
     }
 
     /// Has it act for this user and group, and for no other group: what it asks of a server, the user has asked. Its real user is root, so
-    /// that the user can neither trace it nor read its memory. The user can end it.
+    /// that the user can neither trace it nor read its memory. The user can end it, and stop it.
+    ///
+    /// To the kernel such a program is privileged (`AT_SECURE`): it gets no LD_LIBRARY_PATH, and the end of this process does not end it. So
+    /// it stays in the process group of its caller, and who ends the caller is to end that group.
     #[must_use]
     pub fn acting_for(mut self, uid: u32, gid: u32) -> Self {
         let become_user = move || {
@@ -118,7 +125,8 @@ impl AskedProgram {
             Ok(seteuid(Uid::from_raw(uid))?)
         };
         // SAFETY: commands have one thread, so the child may do what it likes until its exec.
-        unsafe { self.0.pre_exec(become_user) };
+        unsafe { self.command.pre_exec(become_user) };
+        self.is_group = false;
         self
     }
 
@@ -138,17 +146,20 @@ impl AskedProgram {
     }
 
     fn run(mut self, input: Stdio, deadline: Instant) -> Result<Printed, Silence> {
-        let command = self.0.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let command = self.command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if self.is_group {
+            command.process_group(0);
+        }
         let leave = || {
             // A program is asked all the same.
             let _ = leave_descriptors();
-            // This process may be killed before it can kill the program.
+            // This process may be killed before it can kill the program. An exec that makes it privileged undoes this.
             let _ = set_pdeathsig(Signal::SIGKILL);
             Ok(())
         };
         // SAFETY: commands have one thread, so the child may do what it likes until its exec.
         unsafe { command.pre_exec(leave) };
-        let mut child = RunningProgram(command.spawn()?);
+        let mut child = RunningProgram { child: command.spawn()?, is_group: self.is_group };
         let (mut said, mut complaints) = (Vec::new(), Vec::new());
         child.read(&mut said, &mut complaints, deadline)?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -162,12 +173,15 @@ impl AskedProgram {
     }
 }
 
-/// A running program. When dropped, it is killed, with what it has started in its process group.
-struct RunningProgram(Child);
+/// A running program. When dropped, it is killed, with what it has started in its process group, if it has one.
+struct RunningProgram {
+    child: Child,
+    is_group: bool,
+}
 
 impl RunningProgram {
     fn pid(&self) -> Pid {
-        Pid::from_raw(i32::try_from(self.0.id()).unwrap_or(i32::MAX))
+        Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(i32::MAX))
     }
 
     /// How it has ended, if it has. It stays a zombie, so that no other process gets its pid.
@@ -182,7 +196,7 @@ impl RunningProgram {
 
     /// Reads until both pipes are closed, or the program has ended and nothing more is in them.
     fn read(&mut self, said: &mut Vec<u8>, complaints: &mut Vec<u8>, deadline: Instant) -> Result<(), Silence> {
-        let (mut out, mut err) = (self.0.stdout.take(), self.0.stderr.take());
+        let (mut out, mut err) = (self.child.stdout.take(), self.child.stderr.take());
         out.as_ref().map(|pipe| no_waiting(pipe.as_fd())).transpose()?;
         err.as_ref().map(|pipe| no_waiting(pipe.as_fd())).transpose()?;
         loop {
@@ -222,10 +236,10 @@ impl RunningProgram {
 
 impl Drop for RunningProgram {
     fn drop(&mut self) {
-        // Its pid is its group's number until it has been waited for.
-        let _ = killpg(self.pid(), Signal::SIGKILL);
+        // Its pid, and its group's number, are its own until it has been waited for.
+        let _ = if self.is_group { killpg(self.pid(), Signal::SIGKILL) } else { kill(self.pid(), Signal::SIGKILL) };
         let deadline = Instant::now() + MOMENT;
-        while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < deadline {
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             let _ = poll(&mut [], PollTimeout::from(1u8));
         }
     }

@@ -1238,8 +1238,8 @@ BREAKS = (
           "unit fence::living"),
     Break("a_job_is_not_known_by_its_other_name", "src/fence/living.rs", "Some(job) if self.wanted.other_name.as_ref() == Some(&name) =>",
           "Some(job) if name.is_empty() =>", "unit fence::living"),
-    Break("what_a_helper_has_started_lives", PROGRAM, "let _ = killpg(self.pid(), Signal::SIGKILL);",
-          "let _ = nix::sys::signal::kill(self.pid(), Signal::SIGKILL);", "unit sys::program"),
+    Break("what_a_helper_has_started_lives", PROGRAM, "{ killpg(self.pid(), Signal::SIGKILL) }",
+          "{ kill(self.pid(), Signal::SIGKILL) }", "unit sys::program"),
     Break("who_keeps_a_helpers_output_is_waited_for", PROGRAM, " || has_ended && !more", "", "unit sys::program"),
     Break("a_stranger_stays_in_the_fence", "src/fence/attach.rs", "match stranger_remains(host, uid, instead_of) {",
           "match None::<String> {", "host life who_gets_the_number_of_a_process_that_is_put_in_is_put_back"),
@@ -1869,22 +1869,22 @@ BREAKS = (
     ),
     Break(
         "a_kill_of_the_run_before_counts", "src/command/again/killed.rs",
-        "kill.is_some_and(|ended| ended >= began(&line).unwrap_or(u64::MAX))", "kill.is_some()",
+        "if began(script)? > self.ended || began(script)? > self.began || ", "if ",
         "unit the_script_decides_and_any_step_may_have_been_killed",
     ),
     Break(
         "a_kill_at_any_limit_counts", "src/command/again/killed.rs",
-        "[Level::Job, Level::Step].iter()", "[Level::Job, Level::Step, Level::Task].iter()",
+        "[Level::Job, Level::Step].into_iter()", "[Level::Job, Level::Step, Level::Task].into_iter()",
         "unit only_the_limits_that_more_memory_raises_count",
     ),
     Break(
         "a_job_is_requeued_against_its_users_will", "src/schedulers/slurm/command/again.rs",
-        'if requeue == "0" {', 'if requeue == "x" {',
+        'may_requeue: requeue != "0",', 'may_requeue: requeue != "x",',
         "unit the_state_of_the_run_decides",
     ),
     Break(
         "a_cancelled_job_runs_again", "src/schedulers/slurm/command/again.rs",
-        '"CANCELLED" => Some(says("CANCELLED")),', '"CANCELLED" => None,',
+        'if job.state == "CANCELLED" {', 'if job.state == "CANCELED" {',
         "slurm only_a_job_that_failed_by_it_runs_again",
     ),
     Break(
@@ -1914,18 +1914,144 @@ BREAKS = (
     ),
     Break(
         "a_held_job_is_left_held", "src/command/again/steps.rs",
-        "(JobNow::Held, Some(_)) => ask_and_let_go(waiting, part, &job, deadline),", "(JobNow::Held, Some(_)) => AfterLook::Done,",
+        "(JobNow::Held { asked }, Some(_)) => ask_and_let_go(waiting, part, asked, (&job, now), deadline),",
+        "(JobNow::Held { .. }, Some(_)) => AfterLook::Done,",
         "slurm hold_dies_while_it_requeues",
     ),
     Break(
         "a_job_that_may_not_have_more_runs_in_vain", "src/command/again/steps.rs",
-        "let done = part.cancel(&waiting.run, deadline);", "let done = part.let_go(&waiting.run, deadline);",
+        "match part.cancel(&waiting.run, deadline) {", "match part.let_go(&waiting.run, deadline) {",
         "unit a_job_that_may_not_ask_for_more_does_not_run_in_vain",
     ),
     Break(
-        "old_kills_are_acted_on_when_the_key_is_set", "src/command/again/chore.rs",
+        "a_held_job_is_given_up", "src/command/again/steps.rs",
+        "Err(why) if waiting.begun.is_some() => return again_later(waiting, now, &job, &why),\n", "",
+        "unit a_job_that_may_be_held_is_never_given_up",
+    ),
+    Break(
+        "a_held_job_is_asked_for_at_each_look", "src/command/again/steps.rs",
+        "if waiting.begun.is_some() && waiting.tries == next_hour(waiting, now) {", "if false {",
+        "unit a_job_that_may_be_held_is_never_given_up",
+    ),
+    Break(
+        "any_failure_of_a_command_is_a_refusal", "src/schedulers/slurm/command/again.rs",
+        "Silence::Failed(said) if is_refusal(&said) =>", "Silence::Failed(said) if is_refusal(&said) || true =>",
+        "slurm what_is_no_refusal_is_tried_again",
+    ),
+    Break(
+        "what_is_done_though_it_is_refused_is_not_seen", "src/command/again/steps.rs",
+        "Ok(JobNow::Held { asked }) if asked == Some(more) => {}", "Ok(JobNow::Held { asked }) if asked.is_none() => {}",
+        "unit what_is_done_though_it_is_refused_counts_as_done",
+    ),
+    Break(
+        "a_job_is_cancelled_at_the_first_refusal", "src/command/again/steps.rs",
+        "const REFUSALS: u64 = 3;", "const REFUSALS: u64 = 1;",
+        "unit a_job_that_may_not_ask_for_more_does_not_run_in_vain",
+    ),
+    Break(
+        "what_was_begun_ignores_what_holds_now", "src/command/again/steps.rs",
+        "Some(Ok(more)) if config.mode == Mode::Enforce => more,", "Some(Ok(more)) if config.mode == Mode::Enforce || begun.is_some() => more,",
+        "unit what_holds_now_decides_on_a_job_that_has_only_failed",
+    ),
+    Break(
+        "a_step_that_goes_on_behind_the_script_counts", "src/command/again/killed.rs",
+        " || self.ended > ended.saturating_add(BEHIND)", " || ended == 0",
+        "unit the_script_decides_and_any_step_may_have_been_killed",
+    ),
+    Break(
+        "a_step_that_succeeded_counts", "src/command/again/killed.rs",
+        "|| step == EXTERN || line.exit.is_some_and(Exit::is_success) {", "|| step == EXTERN {",
+        "unit the_script_decides_and_any_step_may_have_been_killed",
+    ),
+    Break(
+        "a_guess_is_a_kill_at_the_limit", "src/command/again/killed.rs",
+        "!(sentence.contains(UNKNOWN) && was_below_limit(line))", "!(sentence.is_empty() && was_below_limit(line))",
+        "unit a_guess_counts_only_where_the_limit_was_reached",
+    ),
+    Break(
+        "a_step_with_less_of_its_own_has_the_job_requeued", "src/command/again/killed.rs",
+        "if all * u128::from(self.cpus) != of_step * u128::from(cpus_of(&script)) {", "if all * u128::from(self.cpus) < of_step {",
+        "slurm only_a_job_that_failed_by_it_runs_again",
+    ),
+    Break(
+        "a_job_is_requeued_for_the_same_limit", "src/command/again/steps.rs",
+        "Some(before) if limit <= before =>", "Some(before) if limit < before =>",
+        "unit a_job_is_not_requeued_for_the_same_limit",
+    ),
+    Break(
+        "the_first_look_notes_no_number", "src/command/again/steps.rs",
+        "waiting.run.restarts.get_or_insert(restarts);", "let _ = restarts;",
+        "unit the_first_look_tells_the_run_from_the_next_ones",
+    ),
+    Break(
+        "a_run_that_ended_at_another_time_is_this_one", "src/schedulers/slurm/command/again.rs",
+        "ended.abs_diff(run.ended) <= CLOCKS", "ended >= run.began",
+        "unit another_run_is_told_by_its_time",
+    ),
+    Break(
+        "all_nodes_have_as_many_cpus_as_this_one", "src/schedulers/slurm/command/again.rs",
+        "filter_map(of).chain([here])", "filter_map(of).take(0).chain([here])",
+        "unit the_cpus_are_those_of_all_nodes",
+    ),
+    Break(
+        "old_kills_are_acted_on_when_the_key_is_set", "src/command/again/looking.rs",
         "state.place = Some(followed::end(usage_log)?.unwrap_or(NO_LOG));", "state.place = Some(NO_LOG);",
         "unit each_kill_is_looked_at_once",
+    ),
+    Break(
+        "hold_waits_for_what_acts_for_a_user", "src/command/again/chore.rs",
+        "WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT", "WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT",
+        "slurm a_user_who_stops_what_acts_for_him_stops_nothing_else",
+    ),
+    Break(
+        "what_acts_for_a_user_outlives_hold", "src/command/again/looking.rs",
+        "SigHandler::Handler(end_group)", "SigHandler::SigDfl",
+        "slurm a_user_who_stops_what_acts_for_him_stops_nothing_else",
+    ),
+    Break(
+        "what_acts_for_a_user_outlives_its_look", "src/command/again/chore.rs",
+        "        self.kill();\n        let status", "        let status",
+        "unit a_look_that_takes_too_long_ends",
+    ),
+    Break(
+        "a_look_takes_for_ever", "src/command/again/chore.rs",
+        "if Instant::now() >= self.until && !self.is_killed {", "if self.is_killed {",
+        "unit a_look_that_takes_too_long_ends",
+    ),
+    Break(
+        "another_log_leaves_jobs_held", "src/command/again/chore.rs",
+        "for log in &self.logs {", "for log in self.logs.iter().filter(|log| now == Some(log)) {",
+        "unit what_was_begun_beside_another_log",
+    ),
+    Break(
+        "a_key_that_goes_leaves_jobs_held", "src/command/again/looking.rs",
+        "state.waiting.retain(|one| one.begun.is_some());", "state.waiting.clear();",
+        "unit what_was_begun_is_finished",
+    ),
+    Break(
+        "a_file_that_is_not_understood_is_lost", "src/command/again/files.rs",
+        "fs::rename(&place, &aside)", "fs::remove_file(&place)",
+        "unit a_file_that_is_not_understood",
+    ),
+    Break(
+        "a_users_word_has_a_job_requeued", "src/command/again/looking.rs",
+        "let mut facts = known(Facts {", "let mut facts = std::convert::identity(Facts {",
+        "unit a_section_holds_for_whom_it_names",
+    ),
+    Break(
+        "no_group_has_its_jobs_requeued", "src/command/again/looking.rs",
+        "user::know(&mut facts, &loaded.asked());", "facts.gids = Fact::Unknown;",
+        "unit a_section_holds_for_whom_it_names",
+    ),
+    Break(
+        "one_users_jobs_keep_others_waiting", "src/command/again/looking.rs",
+        "slow.insert(one.run.uid);", "slow.clear();",
+        "unit a_look_goes_on_where_the_last_one_stopped",
+    ),
+    Break(
+        "check_does_not_say_that_slurm_forgets_too_early", "src/schedulers/slurm/command/requeues.rs",
+        "age > 0 && age <= two_looks", "age > 0 && age < two_looks",
+        "unit what_keeps_jobs_from_running_again",
     ),
     Break(
         "the_output_does_not_say_that_a_job_runs_again", "src/schedulers/slurm/spank/restart.rs",

@@ -1,130 +1,207 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What `jobfence hold` does at each of its looks for `OnOutOfMemory`.
+//! The side of `jobfence hold` that has a child look for what `OnOutOfMemory` is to do. Nothing here waits.
+//!
+//! At most one child runs. One that takes too long is killed, with the commands in its process group.
 
-use std::collections::BTreeSet;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::collections::{BTreeSet, VecDeque};
+use std::ffi::{OsStr, OsString};
+use std::io::{ErrorKind, Read};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use jobfence::config::{Config, Loaded, Mode};
-use jobfence::doors::life;
-use jobfence::facts::{Fact, Facts};
 use jobfence::report::usage_log::UsageLog;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
 
-use super::AgainPart;
-use super::files::{AgainState, WaitingRun};
-use super::killed::KilledRun;
-use super::steps::{AfterLook, follow};
-use crate::followed::{self, LogPlace};
-use crate::logged::LoggedStep;
-use crate::part::Chore;
+use super::files::AgainState;
+use super::looking::WORD;
+use crate::configured::Configured;
+use crate::schedulers;
+use crate::table::printable;
 
-/// How long all calls together may keep the janitor from its work.
-const PATIENCE_TOGETHER: Duration = Duration::from_secs(20);
+/// How long a look may take.
+const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long the calls for one job may take together. What is late is done at the next look.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How often to see whether it has ended.
+const PAUSE: Duration = Duration::from_secs(1);
 
-/// The most runs that wait at once. What comes then is not requeued.
-const MOST: usize = 10_000;
+/// So much of what a look says is kept, in bytes.
+const LONGEST: usize = 4096;
 
-/// The place in a log that was not there yet: what comes is read from its beginning. No file has this number.
-const NO_LOG: LogPlace = (0, 0);
+/// The program, by a name that stays right when its file is replaced.
+const THIS: &str = "/proc/self/exe";
 
 /// The key.
 const KEY: &str = "OnOutOfMemory";
 
-/// Requeues jobs of one scheduler.
-pub struct AgainChore {
-    part: &'static dyn AgainPart,
-    /// `None`: not begun.
-    state: Option<AgainState>,
-    /// What is in the file.
-    written: String,
+/// Has a child look for each scheduler that can requeue.
+#[derive(Default)]
+pub struct AgainWatch {
+    /// Where it was looked: what was begun there is finished, also if the configuration names another log now.
+    logs: BTreeSet<PathBuf>,
+    /// The looks to come, by their arguments.
+    next: VecDeque<Vec<OsString>>,
+    running: Option<RunningLook>,
     /// The last error that was reported.
     said: Option<String>,
 }
 
-impl AgainChore {
-    pub fn new(part: &'static dyn AgainPart) -> Self {
-        Self { part, state: None, written: String::new(), said: None }
+struct RunningLook {
+    child: Child,
+    stdout: Option<ChildStdout>,
+    heard: Vec<u8>,
+    until: Instant,
+    is_killed: bool,
+}
+
+impl AgainWatch {
+    /// Begins a look, unless one is under way.
+    pub fn begin(&mut self, configured: &Configured, config: &Config, loaded: Option<&Loaded>) {
+        self.hear();
+        if self.running.is_none() && self.next.is_empty() {
+            self.next = self.looks(configured, config, loaded);
+        }
+        self.hear();
     }
 
-    fn look(&mut self, usage_log: &UsageLog<'_>, config: &Config, loaded: Option<&Loaded>) -> Result<(), String> {
-        let (is_wanted, begins) = (is_wanted(config, loaded), self.state.is_none());
-        let mut state = self.state.take().unwrap_or_else(|| AgainState::load(usage_log));
-        if begins {
-            self.written = state.json().to_string();
-        }
-        let read = if is_wanted { self.read_on(&mut state, usage_log) } else { Ok(()) };
-        if !is_wanted {
-            // What comes while nothing is wanted is not looked at later.
-            (state.place, state.parts) = Default::default();
-        }
-        let deadline = Instant::now() + PATIENCE_TOGETHER;
-        let mut left = std::mem::take(&mut state.waiting);
-        let mut done = BTreeSet::new();
-        for at in 0..left.len() {
-            let Some(mut one) = left.get(at).cloned().filter(|_| Instant::now() < deadline) else { break };
-            let written = &mut self.written;
-            let keep = &mut |one: &WaitingRun| {
-                let mut all = left.clone();
-                all.iter_mut().skip(at).take(1).for_each(|place| place.clone_from(one));
-                state.waiting = all;
-                state.save(usage_log, written)
-            };
-            let of_job = config_of(&one.run, config, loaded);
-            let until = deadline.min(Instant::now() + PATIENCE);
-            if follow(&mut one, self.part, &of_job, seconds_now(), keep, until) == AfterLook::Done {
-                done.insert(at);
+    /// The arguments of each look that is to be made now.
+    fn looks(&mut self, configured: &Configured, config: &Config, loaded: Option<&Loaded>) -> VecDeque<Vec<OsString>> {
+        let is_on = config.mode != Mode::Off && config.reap_interval.is_some() && is_wanted(config, loaded);
+        let now = config.usage_log.as_deref();
+        self.logs.extend(now.map(Path::to_owned));
+        let mut looks = VecDeque::new();
+        for part in schedulers::ALL.iter().filter_map(|part| part.again()) {
+            for log in &self.logs {
+                let is_wanted = is_on && now == Some(log);
+                let of_log = Config { usage_log: Some(log.clone()), ..config.clone() };
+                if is_wanted || UsageLog::from_config(&of_log).is_some_and(|log| AgainState::is_there(&log)) {
+                    looks.push_back(arguments(part.holder(), log, !is_wanted, configured));
+                }
             }
-            left.iter_mut().skip(at).take(1).for_each(|place| place.clone_from(&one));
         }
-        let mut at = 0..;
-        left.retain(|_| at.next().is_some_and(|at| !done.contains(&at)));
-        state.waiting = left;
-        let saved = state.save(usage_log, &mut self.written);
-        self.state = Some(state);
-        read.and(saved)
+        looks
     }
 
-    /// Reads new lines. At first only what comes from then on: what was before, users know already.
-    fn read_on(&self, state: &mut AgainState, usage_log: &UsageLog<'_>) -> Result<(), String> {
-        state.place = match state.place {
-            None => {
-                state.place = Some(followed::end(usage_log)?.unwrap_or(NO_LOG));
-                return Ok(());
+    /// How long until it is to be heard. `None`: no look is under way.
+    pub fn wait(&self) -> Option<Duration> {
+        self.running.as_ref().map(|_| PAUSE)
+    }
+
+    /// Hears a look that is under way, and begins the next one if it has ended.
+    pub fn hear(&mut self) {
+        loop {
+            if let Some(running) = &mut self.running {
+                let Some(said) = running.end() else { return };
+                self.running = None;
+                self.say(said);
             }
-            Some(NO_LOG) => None,
-            Some(place) if followed::is_there(usage_log, place)? => Some(place),
-            // The file is gone, with all that was not read of it.
-            Some(_) => followed::end(usage_log)?,
-        };
-        let (parts, waiting, holder) = (&mut state.parts, &mut state.waiting, self.part.holder());
-        let read = followed::read_on(usage_log, &mut state.place, &mut |line| {
-            let Ok(line) = serde_json::from_str(line).map(LoggedStep::new) else { return };
-            if let Some(run) = parts.add(line, holder).filter(|_| waiting.len() < MOST) {
-                waiting.push(WaitingRun { run, begun: None, tries: 0 });
+            let Some(arguments) = self.next.pop_front() else { return };
+            match RunningLook::start(Command::new(THIS).arg0("jobfence").args(&arguments), PATIENCE) {
+                Ok(running) => self.running = Some(running),
+                Err(error) => self.say(Some(format!("start {THIS}: {error}"))),
             }
-        });
-        state.place = state.place.or(Some(NO_LOG));
-        read
+        }
+    }
+
+    /// An error that stays is reported once.
+    fn say(&mut self, said: Option<String>) {
+        if let Some(error) = said.as_ref().filter(|_| said != self.said) {
+            log::error!("cannot have jobs run again that failed at their memory limits: {}", printable(error));
+        }
+        self.said = said;
     }
 }
 
-impl Chore for AgainChore {
-    fn once(&mut self, config: &Config, loaded: Option<&Loaded>) {
-        let Some(usage_log) = UsageLog::from_config(config).filter(|_| config.mode != Mode::Off) else {
-            (self.state, self.said) = (None, None);
-            return;
-        };
-        match self.look(&usage_log, config, loaded) {
-            Ok(()) => self.said = None,
-            Err(error) if self.said.as_ref() == Some(&error) => {}
-            Err(error) => {
-                log::error!("cannot see which jobs failed at their memory limits, so none is requeued: {error}");
-                self.said = Some(error);
+impl RunningLook {
+    fn start(command: &mut Command, patience: Duration) -> std::io::Result<Self> {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?;
+        let stdout = child.stdout.take();
+        let running = Self { child, stdout, heard: Vec::new(), until: Instant::now() + patience, is_killed: false };
+        if let Some(stdout) = &running.stdout {
+            fcntl(stdout.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        }
+        Ok(running)
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(i32::MAX))
+    }
+
+    /// If it has ended: what it said, or why it failed.
+    fn end(&mut self) -> Option<Option<String>> {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let has_ended = !matches!(waitid(Id::Pid(self.pid()), flags), Ok(WaitStatus::StillAlive));
+        self.read();
+        if !has_ended {
+            if Instant::now() >= self.until && !self.is_killed {
+                self.is_killed = true;
+                self.kill();
+            }
+            return None;
+        }
+        // What acts for a user is not told of its end. Its pid is the group's number until it has been waited for.
+        self.kill();
+        let status = self.child.wait();
+        Some(match status {
+            _ if self.is_killed => Some(format!("a look was given up after {} s", PATIENCE.as_secs())),
+            Ok(status) if status.success() => {
+                let said = String::from_utf8_lossy(&self.heard).trim().to_owned();
+                Some(said).filter(|said| !said.is_empty())
+            }
+            Ok(status) => Some(format!("the process that looks has ended: {status}")),
+            Err(error) => Some(format!("the process that looks is gone: {error}")),
+        })
+    }
+
+    fn read(&mut self) {
+        let Some(stdout) = &mut self.stdout else { return };
+        let mut piece = [0; LONGEST];
+        loop {
+            match stdout.read(&mut piece) {
+                Ok(0) => return,
+                Ok(read) => {
+                    self.heard.extend(piece.get(..read).unwrap_or_default());
+                    self.heard.truncate(LONGEST);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return,
             }
         }
     }
+
+    fn kill(&self) {
+        let _ = killpg(self.pid(), Signal::SIGKILL);
+    }
+}
+
+impl Drop for RunningLook {
+    fn drop(&mut self) {
+        // It has not been waited for, or has no group any more.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.kill();
+        }
+    }
+}
+
+/// The arguments of a look.
+fn arguments(holder: &str, log: &Path, begun_only: bool, configured: &Configured) -> Vec<OsString> {
+    let hold = std::process::id().to_string();
+    let mut arguments: Vec<OsString> = vec![WORD.into()];
+    if begun_only {
+        arguments.push("--begun-only".into());
+    }
+    if let Some(file) = &configured.config {
+        arguments.push([OsStr::new("--config="), file.as_os_str()].into_iter().collect());
+    }
+    arguments.extend(configured.overrides.iter().flat_map(|text| ["-o".into(), text.clone()]));
+    arguments.extend(["--".into(), hold.into(), holder.into(), log.into()]);
+    arguments
 }
 
 /// Whether the key is set for any job.
@@ -133,137 +210,89 @@ pub fn is_wanted(config: &Config, loaded: Option<&Loaded>) -> bool {
     config.on_out_of_memory.is_some() || in_sections().any(|setting| setting.key().name == KEY)
 }
 
-/// The configuration that holds for a job. If that is not certain, nothing is done.
-fn config_of(run: &KilledRun, config: &Config, loaded: Option<&Loaded>) -> Config {
-    let known = |text: &Option<String>| Fact::from(text.clone());
-    let line = &run.line;
-    let facts = Facts {
-        uid: Some(run.uid).into(),
-        user: known(&line.user),
-        partition: known(&line.partition),
-        account: known(&line.account),
-        qos: known(&line.qos),
-        project: known(&line.project),
-        node: known(&line.node),
-        ..Facts::default()
-    };
-    let resolved = loaded.map(|loaded| life::resolve(loaded, facts));
-    match resolved {
-        Some(Ok(resolved)) => resolved.config,
-        Some(Err(_)) => Config { on_out_of_memory: None, ..config.clone() },
-        None => config.clone(),
-    }
-}
-
-fn seconds_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+/// What keeps the schedulers here from having jobs run again. `None`: none of them can.
+pub fn doubts_here(loaded: &Loaded) -> Option<Vec<String>> {
+    let every = loaded.config.reap_interval.unwrap_or_default();
+    let here = schedulers::ALL.iter().filter_map(|part| part.again_here(loaded.file.as_deref(), every));
+    here.reduce(|mut all, of_part| {
+        all.extend(of_part);
+        all
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
-    use std::fs;
-    use std::path::PathBuf;
-
     use jobfence::config::{Percent, RunAgain};
-    use jobfence::report::account::{SCHEMA, utc};
-    use serde_json::json;
 
     use super::*;
-    use crate::again::{AgainTrouble, AskedMemory, JobNow};
 
-    thread_local! {
-        static LOOKED_AT: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    fn sh(script: &str, patience: Duration) -> RunningLook {
+        RunningLook::start(Command::new("/bin/sh").args(["-c", script]), patience).unwrap()
     }
 
-    /// Notes down at which jobs it has looked, and has nothing to do for any.
-    struct Noting;
-
-    impl AgainPart for Noting {
-        fn holder(&self) -> &'static str {
-            "h"
+    /// With the time until then.
+    fn end(running: &mut RunningLook) -> Option<String> {
+        let began = Instant::now();
+        loop {
+            if let Some(said) = running.end() {
+                return said;
+            }
+            assert!(began.elapsed() < Duration::from_secs(300));
+            std::thread::sleep(Duration::from_millis(1));
         }
-
-        fn look(&self, run: &KilledRun, _: Instant) -> Result<JobNow, String> {
-            LOOKED_AT.with_borrow_mut(|jobs| jobs.push(run.job.clone()));
-            Ok(JobNow::Next)
-        }
-
-        fn requeue(&self, _: &KilledRun, _: Instant) -> Result<(), AgainTrouble> {
-            unreachable!()
-        }
-
-        fn ask_for(&self, _: &KilledRun, _: AskedMemory, _: Instant) -> Result<(), AgainTrouble> {
-            unreachable!()
-        }
-
-        fn let_go(&self, _: &KilledRun, _: Instant) -> Result<(), AgainTrouble> {
-            unreachable!()
-        }
-
-        fn cancel(&self, _: &KilledRun, _: Instant) -> Result<(), AgainTrouble> {
-            unreachable!()
-        }
-    }
-
-    struct Site {
-        log: PathBuf,
-        config: Config,
-        _temp: tempfile::TempDir,
-    }
-
-    impl Site {
-        fn new() -> Self {
-            let temp = tempfile::tempdir().unwrap();
-            let log = temp.path().join("log/usage.jsonl");
-            fs::create_dir(log.parent().unwrap()).unwrap();
-            let again = RunAgain { share: Percent::from_hundredths(15_000), most: 2 };
-            let config = Config { usage_log: Some(log.clone()), on_out_of_memory: Some(again), ..Config::default() };
-            Self { log, config, _temp: temp }
-        }
-
-        fn killed(&self, job: u32) {
-            let sentence = "job 5 step batch: a process was killed: the job reached its memory limit.";
-            let line = json!({
-                "schema": SCHEMA, "holder": "h", "node": "n", "job": job.to_string(), "uid": 0, "step": "batch", "started_unix_seconds": 1.0,
-                "end": "closed", "ended": utc(SystemTime::now()), "exit_status": 137, "sentences": [sentence],
-            });
-            let before = fs::read_to_string(&self.log).unwrap_or_default();
-            fs::write(&self.log, format!("{before}{line}\n")).unwrap();
-        }
-    }
-
-    /// The jobs that are looked at now.
-    fn looked_at(chore: &mut AgainChore, config: &Config) -> Vec<String> {
-        chore.once(config, None);
-        LOOKED_AT.take()
     }
 
     #[test]
-    fn each_kill_is_looked_at_once_from_when_the_key_is_set() {
-        if !nix::unistd::geteuid().is_root() {
-            return crate::skip::skip("the log is root's");
+    fn a_look_that_takes_too_long_ends_with_all_that_it_has_started() {
+        let long = Duration::from_secs(600);
+        assert_eq!(end(&mut sh("exit 0", long)), None);
+        assert_eq!(end(&mut sh("echo cannot read", long)).as_deref(), Some("cannot read"));
+        assert!(end(&mut sh("exit 3", long)).unwrap().contains("exit status: 3"));
+        // What it has started keeps its output open as long as it lives.
+        let is_over = |running: &mut RunningLook| {
+            let stdout = running.stdout.as_mut().unwrap();
+            let began = Instant::now();
+            while stdout.read(&mut [0; 64]).is_err() {
+                assert!(began.elapsed() < Duration::from_secs(300));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        for (script, patience) in [("sleep 900 & exit 0", long), ("sleep 900 & wait", Duration::from_millis(50))] {
+            let mut running = sh(script, patience);
+            let said = end(&mut running);
+            assert_eq!(said.is_some(), patience != long, "{said:?}");
+            is_over(&mut running);
         }
-        let site = Site::new();
-        let off = Config { on_out_of_memory: None, ..site.config.clone() };
-        let mut chore = AgainChore::new(&Noting);
-        assert!(looked_at(&mut chore, &site.config).is_empty());
-        // The log begins with the first job.
-        site.killed(1);
-        assert_eq!(looked_at(&mut chore, &site.config), ["1"]);
-        assert!(looked_at(&mut chore, &site.config).is_empty());
-        site.killed(2);
-        // Another process.
-        chore = AgainChore::new(&Noting);
-        assert_eq!(looked_at(&mut chore, &site.config), ["2"]);
-        assert!(looked_at(&mut AgainChore::new(&Noting), &site.config).is_empty());
-        // What comes while the key is off is not made up for, by this process or the next.
-        assert!(looked_at(&mut chore, &off).is_empty());
-        site.killed(3);
-        assert!(looked_at(&mut chore, &off).is_empty());
-        assert!(looked_at(&mut AgainChore::new(&Noting), &site.config).is_empty());
-        chore = AgainChore::new(&Noting);
-        site.killed(4);
-        assert_eq!(looked_at(&mut chore, &site.config), ["4"]);
+    }
+
+    #[test]
+    fn what_was_begun_beside_another_log_is_looked_at_too() {
+        let temp = tempfile::tempdir().unwrap();
+        let log = |name: &str| Some(temp.path().join(name));
+        let on = Config {
+            on_out_of_memory: Some(RunAgain { share: Percent::from_hundredths(15_000), most: 2 }),
+            usage_log: log("one"),
+            ..Config::default()
+        };
+        let configured = Configured { config: None, overrides: Vec::new() };
+        let mut watch = AgainWatch::default();
+        let mut looks = |config: &Config| -> Vec<(bool, PathBuf)> {
+            let looks = watch.looks(&configured, config, None).into_iter();
+            looks.map(|one| (one.contains(&"--begun-only".into()), one.last().unwrap().into())).collect()
+        };
+        let (one, two) = (log("one").unwrap(), log("two").unwrap());
+        assert_eq!(looks(&on), [(false, one.clone())]);
+        let changed = Config { usage_log: log("two"), ..on.clone() };
+        assert_eq!(looks(&changed), [(false, two.clone())]);
+        std::fs::write(temp.path().join(".one.again"), "").unwrap();
+        assert_eq!(looks(&changed), [(true, one.clone()), (false, two)]);
+        for off in [
+            Config { mode: Mode::Off, ..on.clone() },
+            Config { reap_interval: None, ..on.clone() },
+            Config { on_out_of_memory: None, ..on.clone() },
+            Config { usage_log: None, ..on },
+        ] {
+            assert_eq!(looks(&off), [(true, one.clone())]);
+        }
     }
 }

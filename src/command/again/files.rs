@@ -3,9 +3,11 @@
 //!
 //! It is written before a job is requeued, so the next `jobfence hold` knows which jobs this one has had held.
 
-use std::fs::File;
-use std::io::Read;
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use jobfence::report::usage_log::UsageLog;
 use nix::unistd::{getegid, geteuid};
@@ -15,12 +17,13 @@ use super::killed::{KilledRun, PartsOfRuns};
 use super::size::{AskedMemory, MemoryUnit};
 use crate::followed::LogPlace;
 use crate::logged::LoggedStep;
+use crate::table::printable;
 use crate::whole::{self, Ownership};
 
-/// The version of the file's format. Another one is not read: then nothing is known.
+/// The version of the file's format. A file of another one is set aside.
 const VERSION: u64 = 1;
 
-/// The longest file that is read.
+/// The longest file that is read and written.
 const LONGEST: u64 = 64 << 20;
 
 /// A run whose job may run again.
@@ -39,26 +42,69 @@ pub struct AgainState {
     /// How far the log was read. `None`: not at all.
     pub place: Option<LogPlace>,
     pub parts: PartsOfRuns,
-    /// In the order in which they ended.
+    /// The first is looked at first.
     pub waiting: Vec<WaitingRun>,
+    /// What is in the file.
+    written: String,
 }
 
 impl AgainState {
-    /// What was known before a restart.
-    pub fn load(usage_log: &UsageLog<'_>) -> Self {
+    /// What was known at the end of the last look. A file that is not understood may name jobs that are held: it is set aside, and said.
+    pub fn load(usage_log: &UsageLog<'_>) -> Result<Self, String> {
+        let place = place(usage_log);
+        let failed = |what: &str, error: &dyn Display| format!("{what} {}: {error}", place.display());
         let mut text = String::new();
-        let read = File::open(place(usage_log)).and_then(|file| file.take(LONGEST).read_to_string(&mut text));
-        read.ok().and_then(|_| Self::of_json(&serde_json::from_str(&text).ok()?)).unwrap_or_default()
+        let why = match File::open(&place).and_then(|file| file.take(LONGEST + 1).read_to_string(&mut text)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) if error.kind() != ErrorKind::InvalidData => return Err(failed("read", &error)),
+            Err(error) => error.to_string(),
+            Ok(_) if text.len() as u64 > LONGEST => format!("it is longer than {} MiB", LONGEST >> 20),
+            Ok(_) => match serde_json::from_str(&text) {
+                Err(error) => error.to_string(),
+                Ok(json) => match Self::of_json(&json) {
+                    Some(state) => return Ok(Self { written: text, ..state }),
+                    None => format!("it is not in the form of this release, whose version is {VERSION}"),
+                },
+            },
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let aside = PathBuf::from(format!("{}.{now}", place.display()));
+        fs::rename(&place, &aside).map_err(|error| failed("set aside", &error))?;
+        log::error!(
+            "jobs that failed at their memory limits may be held in the queue, since what was begun for them is not understood: {}: {}; \
+             release or cancel such jobs, and remove the file",
+            aside.display(),
+            printable(&why)
+        );
+        Ok(Self::default())
     }
 
-    /// Writes it down. `written`: what was written last.
-    pub fn save(&self, usage_log: &UsageLog<'_>, written: &mut String) -> Result<(), String> {
+    /// Whether something was left to do at the last look, or to be looked for.
+    pub fn is_there(usage_log: &UsageLog<'_>) -> bool {
+        place(usage_log).exists()
+    }
+
+    /// Forgets all, where nothing is wanted any more.
+    pub fn remove(usage_log: &UsageLog<'_>) -> Result<(), String> {
+        match fs::remove_file(place(usage_log)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(format!("remove {}: {error}", place(usage_log).display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes it down, if it has changed.
+    pub fn save(&mut self, usage_log: &UsageLog<'_>) -> Result<(), String> {
         let text = self.json().to_string();
+        if text.len() as u64 > LONGEST {
+            return Err(format!("{} would be longer than {} MiB", place(usage_log).display(), LONGEST >> 20));
+        }
         // The directory is made with the log's first line. Before that nothing is known.
-        if text != *written && usage_log.path().parent().is_some_and(Path::is_dir) {
+        if text != self.written && usage_log.path().parent().is_some_and(Path::is_dir) {
             let ours = Ownership { mode: 0o600, uid: geteuid().as_raw(), gid: getegid().as_raw() };
             whole::replace_durably(&place(usage_log), text.as_bytes(), ours).map_err(|error| error.to_string())?;
-            *written = text;
+            self.written = text;
         }
         Ok(())
     }
@@ -70,7 +116,7 @@ impl AgainState {
         };
         let waiting = |one: &WaitingRun| {
             let begun = one.begun.map(|begun| json!([unit(begun.unit), begun.mib]));
-            json!({"line": one.run.line.json, "restarts": one.run.restarts, "begun": begun, "tries": one.tries})
+            json!({"line": small(&one.run.line.json), "restarts": one.run.restarts, "begun": begun, "tries": one.tries})
         };
         json!({
             "version": VERSION,
@@ -103,9 +149,18 @@ impl AgainState {
         Some(Self {
             place,
             parts: PartsOfRuns::of_json(json.get("parts")?),
-            waiting: json.get("waiting")?.as_array()?.iter().filter_map(waiting).collect(),
+            // One that is not understood may be held.
+            waiting: json.get("waiting")?.as_array()?.iter().map(waiting).collect::<Option<_>>()?,
+            written: String::new(),
         })
     }
+}
+
+/// Of a batch script's line what tells the run: its members that are no lists or objects.
+fn small(line: &Value) -> Value {
+    let is_small = |(_, value): &(&String, &Value)| !value.is_array() && !value.is_object() && !value.is_null();
+    let members = line.as_object().into_iter().flatten().filter(is_small);
+    Value::Object(members.map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
 /// The file, beside the log.

@@ -2,8 +2,9 @@
 //! Which runs of batch jobs failed after a kill at the job's memory limit, from the lines of the usage log.
 //!
 //! The batch script decides: a job whose script succeeds has not failed, whatever was killed in it. The kill may be of one of the script's
-//! own processes, or of one in another step of the job on this node. The lines of both come in any order, since a step daemon writes its own
-//! when it has tidied up.
+//! own processes, or of one in another step of the job on this node that has failed before the script ended. The lines of both come in any
+//! order, since a step daemon writes its own when it has tidied up. No line says when a process was killed, so a script that survives a kill
+//! and fails later for another reason is taken for one that fails by it.
 
 use std::collections::BTreeMap;
 
@@ -21,10 +22,17 @@ const EXTERN: &str = "extern";
 
 /// How long after a script's end lines of its other steps are expected, in seconds.
 const LATE: u64 = 600;
+/// How long after its script a step may end by which the script failed, in seconds: srun returns before the step daemon has tidied up. The
+/// steps that the end of the script ends have `KillWait` for it, 30 seconds by default.
+const BEHIND: u64 = 10;
 /// How long a kill is remembered whose job runs on, in seconds.
 const REMEMBERED: u64 = 30 * 86_400;
-/// The most jobs of which something is remembered. Then all that is oldest is forgotten.
+/// The most jobs of which something is remembered. Then all of it is forgotten.
 const MOST: usize = 10_000;
+/// The most killed steps of a job that are remembered.
+const MOST_STEPS: usize = 100;
+/// A member that is added to the line of a script by whose smaller step it failed.
+const SMALLER: &str = "killed_step_is_smaller";
 
 /// A run of a batch job that failed after a process of the job was killed at the job's memory limit.
 #[derive(Debug, Clone)]
@@ -63,15 +71,58 @@ impl KilledRun {
 
     /// How many CPUs it had on this node, at least one.
     pub fn cpus(&self) -> u64 {
-        self.line.cpus_granted.map_or(1, |cpus| cpus.thousandths().div_ceil(1000).max(1))
+        cpus_of(&self.line)
+    }
+
+    /// Whether the killed step had less than the job, and as much for each of its CPUs. Then more for each CPU raises its limit, and more on
+    /// each node does not.
+    pub fn is_killed_step_smaller(&self) -> bool {
+        self.line.json.get(SMALLER).is_some()
+    }
+}
+
+/// A step other than the script that has failed, and of which a process was killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct KillOfStep {
+    began: u64,
+    ended: u64,
+    /// Whether it was killed at the limit of the job.
+    is_at_job: bool,
+    /// What it was granted on this node, in bytes.
+    granted: Option<u64>,
+    cpus: u64,
+}
+
+impl KillOfStep {
+    fn of(line: &LoggedStep) -> Option<Self> {
+        let is_at_job = line.sentences.iter().any(|sentence| is_at(Level::Job, sentence));
+        let (granted, cpus) = (line.memory_granted_bytes, cpus_of(line));
+        Some(Self { began: began(line)?, ended: seconds_of(line.ended.as_deref()?)?, is_at_job, granted, cpus })
+    }
+
+    /// The run, if its script failed by this step and more memory for the job raises the limit.
+    fn has_ended(&self, script: &LoggedStep) -> Option<KilledRun> {
+        let ended = seconds_of(script.ended.as_deref()?)?;
+        if began(script)? > self.ended || began(script)? > self.began || self.ended > ended.saturating_add(BEHIND) {
+            return None;
+        }
+        let mut script = script.clone();
+        if !self.is_at_job && script.memory_granted_bytes? != self.granted? {
+            let (all, of_step) = (u128::from(script.memory_granted_bytes?), u128::from(self.granted?));
+            if all * u128::from(self.cpus) != of_step * u128::from(cpus_of(&script)) {
+                return None;
+            }
+            script.json.as_object_mut()?.insert(SMALLER.to_owned(), true.into());
+        }
+        KilledRun::of(script)
     }
 }
 
 /// A run of which one line is known.
 #[derive(Debug, Clone)]
 enum PartOfRun {
-    /// A process of another step was killed. When that step ended.
-    Kill(u64),
+    /// Processes of these steps were killed.
+    Kills(Vec<KillOfStep>),
     /// The script has failed, and no kill is known yet.
     Script(Box<LoggedStep>),
 }
@@ -90,27 +141,46 @@ impl PartsOfRuns {
         let ended = seconds_of(line.ended.as_deref()?).filter(|_| is_ours)?;
         self.forget(ended);
         let key = (line.node.clone().unwrap_or_default(), job);
-        let was_killed = line.sentences.iter().any(|sentence| is_at_limit_of_job(sentence));
+        let was_killed = line.sentences.iter().any(|sentence| is_at_limit_of_job(sentence, &line));
         if step == BATCH {
-            let kill = match self.0.remove(&key) {
-                Some(PartOfRun::Kill(ended)) => Some(ended),
-                _ => None,
+            let kills = match self.0.remove(&key) {
+                Some(PartOfRun::Kills(kills)) => kills,
+                _ => Vec::new(),
             };
-            // A kill from before is of another run.
-            let was_killed = was_killed || kill.is_some_and(|ended| ended >= began(&line).unwrap_or(u64::MAX));
             if line.exit.is_none_or(Exit::is_success) {
                 return None;
             }
             if was_killed {
                 return KilledRun::of(line);
             }
-            self.0.insert(key, PartOfRun::Script(Box::new(line)));
-        } else if was_killed && step != EXTERN {
-            match self.0.remove(&key) {
-                Some(PartOfRun::Script(script)) if began(&script) <= began(&line) => return KilledRun::of(*script),
-                _ => {}
+            let run = kills.iter().find_map(|kill| kill.has_ended(&line));
+            if run.is_none() {
+                self.0.insert(key, PartOfRun::Script(Box::new(line)));
             }
-            self.0.insert(key, PartOfRun::Kill(ended));
+            return run;
+        }
+        // How a step has ended is not known of each, but that of one that has succeeded is.
+        if !was_killed || step == EXTERN || line.exit.is_some_and(Exit::is_success) {
+            return None;
+        }
+        let kill = KillOfStep::of(&line)?;
+        match self.0.get_mut(&key) {
+            Some(PartOfRun::Script(script)) => {
+                if let Some(run) = kill.has_ended(script) {
+                    self.0.remove(&key);
+                    return Some(run);
+                }
+                let script_ended = script.ended.as_deref().and_then(seconds_of).unwrap_or_default();
+                // It is of the next run.
+                if kill.began > script_ended {
+                    self.0.insert(key, PartOfRun::Kills(vec![kill]));
+                }
+            }
+            Some(PartOfRun::Kills(kills)) => {
+                kills.truncate(MOST_STEPS);
+                kills.insert(0, kill);
+            }
+            None => drop(self.0.insert(key, PartOfRun::Kills(vec![kill]))),
         }
         None
     }
@@ -118,19 +188,25 @@ impl PartsOfRuns {
     /// Forgets what nothing more is expected of.
     fn forget(&mut self, now: u64) {
         self.0.retain(|_, part| match part {
-            PartOfRun::Kill(ended) => ended.saturating_add(REMEMBERED) > now,
+            PartOfRun::Kills(kills) => kills.iter().any(|kill| kill.ended.saturating_add(REMEMBERED) > now),
             PartOfRun::Script(line) => {
                 line.ended.as_deref().and_then(seconds_of).is_some_and(|ended| ended.saturating_add(LATE) > now)
             }
         });
         if self.0.len() >= MOST {
+            log::warn!(
+                "OnOutOfMemory: more than {MOST} jobs were killed whose scripts go on, and none of them is requeued"
+            );
             self.0.clear();
         }
     }
 
     pub fn json(&self) -> Value {
         let part = |((node, job), part): (&(String, String), &PartOfRun)| match part {
-            PartOfRun::Kill(ended) => json!([node, job, ended]),
+            PartOfRun::Kills(kills) => {
+                let kill = |kill: &KillOfStep| json!([kill.began, kill.ended, kill.is_at_job, kill.granted, kill.cpus]);
+                json!([node, job, kills.iter().map(kill).collect::<Vec<_>>()])
+            }
             PartOfRun::Script(line) => json!([node, job, line.json]),
         };
         self.0.iter().map(part).collect()
@@ -142,7 +218,15 @@ impl PartsOfRuns {
             let text = |at: usize| Some(one.get(at)?.as_str()?.to_owned());
             let part = match one.get(2)? {
                 Value::Object(_) => PartOfRun::Script(Box::new(LoggedStep::new(one.get(2)?.clone()))),
-                ended => PartOfRun::Kill(ended.as_u64()?),
+                kills => {
+                    let number = |one: &Value, at: usize| one.get(at)?.as_u64();
+                    let kill = |one: &Value| {
+                        let is_at_job = one.get(2)?.as_bool()?;
+                        let (granted, cpus) = (number(one, 3), number(one, 4)?);
+                        Some(KillOfStep { began: number(one, 0)?, ended: number(one, 1)?, is_at_job, granted, cpus })
+                    };
+                    PartOfRun::Kills(kills.as_array()?.iter().map(kill).collect::<Option<_>>()?)
+                }
             };
             Some(((text(0)?, text(1)?), part))
         };
@@ -155,10 +239,29 @@ fn began(line: &LoggedStep) -> Option<u64> {
     line.started_unix_seconds.map(|began| began.as_secs())
 }
 
-/// Whether `report::out_of_memory` has said this of a limit that more memory for the job raises. The name of a process has at most 15
-/// characters, so none can say it.
-fn is_at_limit_of_job(sentence: &str) -> bool {
-    [Level::Job, Level::Step].iter().any(|level| sentence.contains(&format!(": the {level} reached its memory limit")))
+/// How many CPUs a step had on its node, at least one.
+fn cpus_of(line: &LoggedStep) -> u64 {
+    line.cpus_granted.map_or(1, |cpus| cpus.thousandths().div_ceil(1000).max(1))
+}
+
+/// Whether `report::out_of_memory` has said this of a limit that more memory for the job raises.
+fn is_at_limit_of_job(sentence: &str, line: &LoggedStep) -> bool {
+    [Level::Job, Level::Step].into_iter().any(|level| is_at(level, sentence))
+        && !(sentence.contains(UNKNOWN) && was_below_limit(line))
+}
+
+/// Whether a sentence names the limit of such a level. The name of a process has at most 15 characters, so none can say it.
+fn is_at(level: Level, sentence: &str) -> bool {
+    sentence.contains(&format!(": the {level} reached its memory limit"))
+}
+
+/// How a sentence begins without the kernel's log: the limit is a guess then, and the node itself may have run out of memory.
+const UNKNOWN: &str = ": a process was killed: ";
+
+/// Whether the step and its job never used as much as their limit, as far as that is known.
+fn was_below_limit(line: &LoggedStep) -> bool {
+    let peak = line.usage.memory_peak.max(line.job_memory_peak_bytes);
+    peak.zip(line.memory_limit_bytes).is_some_and(|(peak, limit)| peak < limit)
 }
 
 #[cfg(test)]
@@ -179,6 +282,7 @@ mod tests {
         LoggedStep::new(json!({
             "schema": SCHEMA, "holder": "h", "node": "n1", "job": "5", "uid": 7, "step": step, "end": "closed",
             "started_unix_seconds": began as f64, "ended": utc(ended), "exit_status": status, "sentences": [sentence],
+            "memory_granted_bytes": 1000, "cpus_granted": 4,
         }))
     }
 
@@ -198,6 +302,12 @@ mod tests {
         let script = |status, sentence| line("batch", (1000, 1100), status, sentence);
         let step = |sentence| line("0", (1010, 1090), Some(1), sentence);
         assert_eq!(found(&[script(Some(137), KILLED)]), [1000]);
+        let late = line("0", (1010, 1100 + BEHIND), Some(9), KILLED);
+        assert_eq!(found(&[late.clone(), script(Some(1), "")]), [1000]);
+        assert_eq!(found(&[script(Some(1), ""), late]), [1000]);
+        // A kill of the run before takes nothing from that of this one.
+        let before = line("0", (900, 950), Some(1), KILLED);
+        assert_eq!(found(&[script(Some(1), ""), before, step(KILLED)]), [1000]);
         // The lines come in any order.
         assert_eq!(found(&[step(KILLED), script(Some(1), "")]), [1000]);
         assert_eq!(found(&[script(Some(1), ""), step(KILLED)]), [1000]);
@@ -209,6 +319,11 @@ mod tests {
             vec![script(Some(0), ""), step(KILLED)],
             // How it ended is not known.
             vec![script(None, KILLED)],
+            // The step succeeded all the same, or goes on behind the script's end.
+            vec![line("0", (1010, 1090), Some(0), KILLED), script(Some(1), "")],
+            vec![script(Some(1), ""), line("0", (1010, 1090), Some(0), KILLED)],
+            vec![line("0", (1010, 1101 + BEHIND), Some(9), KILLED), script(Some(1), "")],
+            vec![script(Some(1), ""), line("0", (1010, 1101 + BEHIND), Some(9), KILLED)],
             // It failed for another reason.
             vec![script(Some(1), "")],
             vec![step(""), script(Some(1), "")],
@@ -259,14 +374,60 @@ mod tests {
             let level = MemoryLevel { path: "/j".into(), whose, limit: Some(1 << 20), peak: Some(1 << 20) };
             out_of_memory(&key, Some(kill), &[level], Some("--mem"))
         };
-        let of = |kill: &OomKill, whose| is_at_limit_of_job(&said(kill, whose));
+        let none = line("batch", (1, 2), None, "");
+        let of = |kill: &OomKill, whose| is_at_limit_of_job(&said(kill, whose), &none);
         let here = kill(Some("/j"), None);
         assert!(of(&here, Level::Job) && of(&here, Level::Step));
         assert!(!of(&here, Level::User) && !of(&here, Level::Task), "all jobs of the user, or one task");
         for other in [kill(None, None), kill(None, Some("1")), kill(Some("/j/task_0"), None), kill(Some("/j/x"), None)]
         {
-            assert!(!of(&other, Level::Job) || other.limit_at.is_none() && of(&other, Level::Job), "{other:?}");
+            assert!(!of(&other, Level::Job), "{}", said(&other, Level::Job));
             assert!(!of(&other, Level::Step), "{}", said(&other, Level::Step));
+        }
+    }
+
+    /// Without the kernel's log.
+    #[test]
+    fn a_guess_counts_only_where_the_limit_was_reached() {
+        let of = |peak: Option<u64>, of_job: Option<u64>| {
+            let level = MemoryLevel { path: "/j".into(), whose: Level::Job, limit: Some(1000), peak };
+            let key = JobKey { node: None, uid: 1, job: Id::new("5").unwrap(), step: Id::new("batch").unwrap() };
+            let mut json = line("batch", (1000, 1100), Some(137), &out_of_memory(&key, None, &[level], None)).json;
+            json["memory_limit_bytes"] = 1000.into();
+            (json["memory_peak_bytes"], json["job_memory_peak_bytes"]) = (peak.into(), of_job.into());
+            found(&[LoggedStep::new(json)]).len()
+        };
+        assert_eq!([of(Some(1000), None), of(Some(900), Some(1000)), of(None, None)], [1, 1, 1]);
+        assert_eq!([of(Some(999), None), of(Some(900), Some(999))], [0, 0]);
+    }
+
+    #[test]
+    fn a_step_with_less_memory_of_its_own_is_not_the_job() {
+        let killed_at = |level: &str, memory: u64, cpus: u64| {
+            let sentence =
+                format!("job 5 step 0: process 7 (x) was killed: the {level} reached its memory limit. Ask.");
+            let mut json = line("0", (1010, 1090), Some(9), &sentence).json;
+            (json["memory_granted_bytes"], json["cpus_granted"]) = (memory.into(), cpus.into());
+            LoggedStep::new(json)
+        };
+        let of = |level, memory, cpus| {
+            let script = line("batch", (1000, 1100), Some(1), "");
+            let mut parts = PartsOfRuns::default();
+            let run = parts.add(killed_at(level, memory, cpus), "h").or_else(|| parts.add(script, "h"));
+            // What is kept is the line.
+            run.map(|run| KilledRun::of(run.line).unwrap().is_killed_step_smaller())
+        };
+        for (level, memory, cpus, expected) in [
+            ("step", 1000, 4, Some(false)),
+            ("step", 1000, 1, Some(false)),
+            // Of --mem-per-cpu.
+            ("step", 250, 1, Some(true)),
+            // Of srun --mem.
+            ("step", 50, 4, None),
+            ("step", 50, 1, None),
+            ("job", 50, 1, Some(false)),
+        ] {
+            assert_eq!(of(level, memory, cpus), expected, "{level} {memory} {cpus}");
         }
     }
 

@@ -30,8 +30,10 @@ pub struct MemoryBounds {
     pub per_cpu: Option<u64>,
     /// What the smallest of its nodes has.
     pub node: Option<u64>,
-    /// How many CPUs it had on this node.
+    /// How many CPUs it had on the node where it had the most.
     pub cpus: u64,
+    /// And on the node where it had the fewest.
+    pub fewest_cpus: u64,
 }
 
 impl fmt::Display for AskedMemory {
@@ -47,9 +49,9 @@ impl fmt::Display for AskedMemory {
 impl MemoryBounds {
     /// The most of such a unit.
     fn most(&self, unit: MemoryUnit) -> Option<u64> {
-        let cpus = self.cpus.max(1);
+        let (cpus, fewest) = (self.cpus.max(1), self.fewest_cpus.max(1));
         let each = match unit {
-            MemoryUnit::Node => [self.per_node, self.per_cpu.map(|mib| mib.saturating_mul(cpus)), self.node],
+            MemoryUnit::Node => [self.per_node, self.per_cpu.map(|mib| mib.saturating_mul(fewest)), self.node],
             MemoryUnit::Cpu => [self.per_node.map(|mib| mib / cpus), self.per_cpu, self.node.map(|mib| mib / cpus)],
         };
         each.into_iter().flatten().min()
@@ -82,7 +84,7 @@ mod tests {
     use MemoryUnit::{Cpu, Node};
 
     const AGAIN: RunAgain = RunAgain { share: Percent::from_hundredths(15_000), most: 2 };
-    const FREE: MemoryBounds = MemoryBounds { per_node: None, per_cpu: None, node: None, cpus: 4 };
+    const FREE: MemoryBounds = MemoryBounds { per_node: None, per_cpu: None, node: None, cpus: 4, fewest_cpus: 4 };
 
     fn of(unit: MemoryUnit, mib: u64, restarts: u32, bounds: MemoryBounds) -> Option<u64> {
         next(AGAIN, restarts, AskedMemory { unit, mib }, &bounds).ok().map(|asked| {
@@ -110,8 +112,11 @@ mod tests {
             (Cpu, 100, MemoryBounds { node: Some(403), ..FREE }, None),
             // It had all of its nodes.
             (Node, 0, FREE, None),
+            // Its nodes have unlike numbers of CPUs.
+            (Node, 100, MemoryBounds { per_cpu: Some(55), fewest_cpus: 2, ..FREE }, Some(110)),
+            (Cpu, 100, MemoryBounds { node: Some(500), fewest_cpus: 1, ..FREE }, Some(125)),
             // CPUs that are not known are one.
-            (Cpu, 100, MemoryBounds { node: Some(120), cpus: 0, ..FREE }, Some(120)),
+            (Cpu, 100, MemoryBounds { node: Some(120), cpus: 0, fewest_cpus: 0, ..FREE }, Some(120)),
             (Node, u64::MAX, FREE, None),
         ] {
             assert_eq!(of(unit, mib, 0, bounds), expected, "{unit:?} {mib} {bounds:?}");
@@ -148,7 +153,7 @@ mod tests {
             let again = RunAgain { share: Percent::from_hundredths(share), most };
             let unit = if is_per_cpu { Cpu } else { Node };
             let wide = |mib: Option<u32>| mib.map(u64::from);
-            let bounds = MemoryBounds { per_node: wide(per_node), per_cpu: wide(per_cpu), node: wide(node), cpus };
+            let bounds = MemoryBounds { per_node: wide(per_node), per_cpu: wide(per_cpu), node: wide(node), cpus, fewest_cpus: cpus };
             if let Ok(asked) = next(again, restarts, AskedMemory { unit, mib }, &bounds) {
                 let cpus = u128::from(cpus.max(1));
                 let (on_node, for_cpu) = match unit {

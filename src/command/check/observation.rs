@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use jobfence::config::{Config, Loaded, SignalAt, StoreUsage, StraysAction};
+use jobfence::config::{Config, Loaded, Mode, SignalAt, StoreUsage, StraysAction};
 use jobfence::host::Host;
 use jobfence::record::tracked;
 use jobfence::report::usage_log::UsageLog;
@@ -24,11 +24,11 @@ pub fn say(rows: &mut Rows, loaded: &Loaded, host: &Host) {
         of("SampleInterval", no_series(config)),
         of("IdleAfter", not_seen(loaded, "IdleAfter", config.idle_after)),
         of("SignalAt", nobody_tells(loaded)),
-        of("OnOutOfMemory", nobody_requeues(loaded)),
         of("SignalAt", no_pressure(loaded, host)),
         of("GPUIdleAfter", not_seen(loaded, "GPUIdleAfter", config.gpu_idle_after)),
     ];
-    for line in lines.into_iter().flatten() {
+    let requeues = not_requeued(loaded).into_iter().filter_map(|what| of("OnOutOfMemory", Some(what)));
+    for line in lines.into_iter().flatten().chain(requeues) {
         rows.remark("usage", line);
     }
     if config.strays > StraysAction::Report
@@ -85,19 +85,24 @@ fn nobody_tells(loaded: &Loaded) -> Option<String> {
     is_lost.then(|| "no job is told, since 'jobfence hold' (jobfence.service) does not run".to_owned())
 }
 
-/// Why no job would be requeued that was killed at its memory limit.
-fn nobody_requeues(loaded: &Loaded) -> Option<String> {
+/// Why no job, or not each, would be requeued that was killed at its memory limit.
+fn not_requeued(loaded: &Loaded) -> Vec<String> {
     let config = &loaded.config;
     if !again::is_wanted(config, Some(loaded)) {
-        return None;
+        return Vec::new();
     }
+    let doubts = again::doubts_here(loaded);
     let lack = [
+        (doubts.is_none(), "since no scheduler here lets jobfence have a job run again"),
+        (config.mode != Mode::Enforce, "without Mode=enforce"),
         (config.usage_log.is_none(), "without UsageLog"),
         (config.reap_interval.is_none(), "with ReapInterval=never"),
         (!tracked::is_watched(&config.run_dir), "since 'jobfence hold' (jobfence.service) does not run"),
     ];
-    let (_, why) = lack.into_iter().find(|(is_lost, _)| *is_lost)?;
-    Some(format!("no job is requeued {why}"))
+    match lack.into_iter().find(|(is_lost, _)| *is_lost) {
+        Some((_, why)) => vec![format!("no job is requeued {why}")],
+        None => doubts.unwrap_or_default(),
+    }
 }
 
 /// Why no job would be told that it waits.

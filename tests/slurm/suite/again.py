@@ -5,8 +5,12 @@ The controller lets a requeued job wait for two minutes: here each is told to st
 """
 
 import contextlib
+import os
 import re
 import shutil
+import signal
+import time
+from pathlib import Path
 
 from contract import kernel, sites
 from contract.harness import PYTHON, case, expect, expect_equal, expect_in, uid
@@ -57,7 +61,7 @@ def a_job_runs_again_with_more(site):
         start(site, jobid)
         expect_equal(site.wait(jobid), "COMPLETED", f"the state; hold says: {kernel.read(said)}")
         lines = site.output(jobid).splitlines()
-        line = "jobfence: this is restart 1 of the job, with 150.0 MiB of memory (OnOutOfMemory=requeue:150%,2)"
+        line = "jobfence: this is restart 1 of the job, with 150.0 MiB of memory"
         expect_equal([text for text in lines if text], [line, "all of it"], "the output")
         numbers = [int(one["JobId"]) for one in site.jobs(array)]
         expect_equal(len(numbers), 2, "the tasks")
@@ -106,13 +110,15 @@ def a_job_has_no_more_than_its_partition(site):
 
 @case(on=["private"], layout=False)
 def only_a_job_that_failed_by_it_runs_again(site):
-    """Not one whose user allows no requeue, whose script went on, that was cancelled, or that failed for another reason."""
+    """Not one whose user allows no requeue, whose script went on, that was cancelled, or that failed for another reason. Nor one of which a
+    step has failed at a limit of its own, which is the same in the next run."""
     user = site.users[0]
-    with held(site, **KEYS) as (_, said):
+    with held(site, **KEYS) as (log, said):
         options = ("--mem=100", "-n1")
         forbids = site.submit(user, GROWS, "--no-requeue", *options)
         goes_on = site.submit(user, f"{GROWS}\necho went on", *options)
         other = site.submit(user, "exit 3", *options)
+        own = site.submit(user, f"srun --mem=50 {GROWS}", *options)
         until_said(said, not_requeued(user, forbids, "it may not be requeued (--no-requeue, or JobRequeue=0 in slurm.conf)"))
         cancelled = site.submit(user, f"{GROWS}\necho waits\nsleep 900", *options)
         until(lambda: "waits" in site.output(cancelled), PATIENCE, "the kill")
@@ -122,12 +128,14 @@ def only_a_job_that_failed_by_it_runs_again(site):
         by_step = site.submit(user, f"set -e\nsrun {GROWS}\necho not here", *options)
         until_said(said, requeued(user, by_step, 150, 1))
         site.command("scancel", str(by_step))
-        states = [site.wait(one) for one in (forbids, goes_on, other, cancelled, by_step)]
-        expect_equal(states, ["FAILED", "COMPLETED", "FAILED", "CANCELLED", "CANCELLED"], "the states")
+        states = [site.wait(one) for one in (forbids, goes_on, other, cancelled, by_step, own)]
+        expect_equal(states[:5], ["FAILED", "COMPLETED", "FAILED", "CANCELLED", "CANCELLED"], "the states")
+        expect(states[5] in ("FAILED", "OUT_OF_MEMORY"), f"the state of the job with a small step: {states[5]}")
+        expect_in("the step reached its memory limit of 50.0 MiB", kernel.read(log / "usage.jsonl"), "what is logged of the steps")
         expect_in("went on", site.output(goes_on), "the output")
-        restarts = [site.job(one)["Restarts"] for one in (forbids, goes_on, other, cancelled)]
-        expect_equal(restarts, ["0"] * 4, f"the restarts; hold says: {kernel.read(said)}")
-        for one in (goes_on, other):
+        restarts = [site.job(one)["Restarts"] for one in (forbids, goes_on, other, cancelled, own)]
+        expect_equal(restarts, ["0"] * 5, f"the restarts; hold says: {kernel.read(said)}")
+        for one in (goes_on, other, own):
             expect(f"job {one} of" not in kernel.read(said), f"hold speaks of job {one}: {kernel.read(said)}")
     expect_not_drained(site)
 
@@ -159,10 +167,13 @@ when, what = %r
 if sys.argv[1] == what and dies(when + what):
     if when == "behind":
         subprocess.run([REAL, *sys.argv[1:]])
-    # The real user is root.
+    # The real user is root. Its parent is the child of hold that looks.
     os.seteuid(0)
-    os.kill(os.getppid(), signal.SIGKILL)
-    sys.exit(1)
+    with open(f"/proc/{os.getppid()}/stat") as stat:
+        hold = int(stat.read().rpartition(")")[2].split()[1])
+    os.kill(hold, signal.SIGKILL)
+    # It ends with hold.
+    signal.pause()
 """
 
 
@@ -185,6 +196,65 @@ def hold_dies_while_it_requeues(site):
                 expect_equal(site.wait(jobid), "COMPLETED", f"the state; hold says: {kernel.read(said)}")
                 expect_equal(site.job(jobid)["Restarts"], "1", f"the restarts ({when} {what})")
                 until(lambda: "\"waiting\":[]" in kernel.read(log / ".usage.jsonl.again"), PATIENCE, "the end of what was begun")
+    expect_not_drained(site)
+
+
+STOPS = """
+import signal
+if sys.argv[1] == "requeuehold" and os.path.exists(os.path.join(PLACE, "stops")):
+    with open(os.path.join(PLACE, "new"), "w") as new:
+        print(os.getpid(), file=new)
+    os.rename(os.path.join(PLACE, "new"), os.path.join(PLACE, "stopped"))
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def status(pid):
+    """The state of a process and its parent, `None` if there is none."""
+    try:
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return None
+    return state, int(parent)
+
+
+@case(on=["private"], layout=False)
+def a_user_who_stops_what_acts_for_him_stops_nothing_else(site):
+    """Hold goes on meanwhile. When it is killed, what it has started for the user ends, stopped as it is; the next hold goes on."""
+    user, figures = site.users[0], site.home / "figures.prom"
+    with instead_of_scontrol(site, STOPS) as place:
+        stopped, stops = place / "stopped", place / "stops"
+        stops.touch()
+        with held(site, place, MetricsFile=str(figures), **KEYS):
+            jobid = site.submit(user, f"{GROWS} && echo all of it", "--mem=100", "-n1")
+
+            def now_stopped():
+                """The one that is stopped now."""
+                pid = stopped.exists() and int(stopped.read_text())
+                return pid if pid and (status(pid) or ["?"])[0] == "T" else None
+
+            def goes_on():
+                """Whether hold makes its figures twice while the same process is stopped."""
+                pid, made = now_stopped(), set()
+                while pid and len(made) < 3 and now_stopped() == pid:
+                    with contextlib.suppress(FileNotFoundError):
+                        made.add(figures.stat().st_mtime_ns)
+                    time.sleep(0.05)
+                return len(made) >= 3
+
+            until(goes_on, PATIENCE, "hold's figures while what acts for the user is stopped")
+            until(now_stopped, PATIENCE, "the next that is stopped")
+            pid = now_stopped()
+            _, look = status(pid)
+            _, hold = status(look)
+            os.kill(hold, signal.SIGKILL)
+            until(lambda: (status(pid) or ["X"])[0] in "XZ", PATIENCE, "the end of what acts for the user")
+            until(lambda: (status(look) or ["X"])[0] in "XZ", PATIENCE, "the end of what looks")
+        stops.unlink()
+        with held(site, place, **KEYS) as (_, said):
+            until_said(said, requeued(user, jobid, 150, 1))
+            start(site, jobid)
+            expect_equal((site.wait(jobid), site.job(jobid)["Restarts"]), ("COMPLETED", "1"), f"its end; hold says: {kernel.read(said)}")
     expect_not_drained(site)
 
 
@@ -211,4 +281,36 @@ def what_the_user_may_not_ask_for_is_not_given(site):
         calls = [line.split() for line in kernel.read(place / "callers").splitlines()]
         changes = {(call[0], call[1], call[2]) for call in calls if call[3] != "--all"}
         expect_equal(changes, {("0", str(uid(user)), "[]")}, f"who has asked: {calls}")
+    expect_not_drained(site)
+
+
+NOT_NOW = """
+import subprocess
+if sys.argv[1] == "update":
+    with open(os.path.join(PLACE, "updates"), "a+") as updates:
+        print("update", file=updates)
+        updates.flush()
+        updates.seek(0)
+        count = len(updates.readlines())
+    if count < 6:
+        sys.exit("slurm_update error: Job update not available right now, the DB index is being set, try again in a bit")
+    subprocess.run([REAL, *sys.argv[1:]], check=True)
+    sys.exit("slurm_update error: Required partition not available (inactive or drain)")
+"""
+
+
+@case(on=["private"], layout=False)
+def what_is_no_refusal_is_tried_again(site):
+    """slurmctld has no time, and then does what is asked, and says that the partition is down: both happens. The job is not cancelled."""
+    user = site.users[0]
+    with instead_of_scontrol(site, NOT_NOW) as place:
+        (place / "updates").write_text("")
+        (place / "updates").chmod(0o666)
+        with held(site, place, **KEYS) as (_, said):
+            jobid = site.submit(user, f"{GROWS} && echo all of it", "--mem=100", "-n1")
+            until_said(said, requeued(user, jobid, 150, 1))
+            expect_equal(asks_for(site, jobid), ["Node=150M"], "what it asks for")
+            expect_equal(len(kernel.read(place / "updates").splitlines()), 6, "the updates")
+            start(site, jobid)
+            expect_equal((site.wait(jobid), site.job(jobid)["Restarts"]), ("COMPLETED", "1"), "its end")
     expect_not_drained(site)

@@ -2,16 +2,18 @@
 //! A batch job that failed at its memory limit: `scontrol requeuehold`, `update` and `release`, each in the name of the job's user.
 //!
 //! slurmctld requeues a batch job that has ended as long as it knows it (MinJobAge), and counts that in its `RestartCnt`. It then lets the
-//! job wait for two minutes, until the credential of the last run is void. An update of root's would lift the limits of the job's QOS and
+//! job wait, for two minutes by default, until the credential of the last run is void. An update of root's would lift the limits of the job's QOS and
 //! association for good (`limit_set` in src/slurmctld/job_mgr.c), and none checks what the partition allows at most, or what nodes have:
 //! so the user asks, and the bounds are read here.
 //!
 //! squeue is asked for the job. Its fields here are all Slurm's: users cannot write any of them. Only `scontrol show job` tells memory for a
 //! node from memory for a CPU. There, users can write texts; whoever has written Slurm's own key is not understood.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use jobfence::cpu_list::CpuList;
 use jobfence::schedulers::slurm::HOLDER;
 use jobfence::sys::program::{AskedProgram, Silence};
 use nix::unistd::User;
@@ -24,10 +26,9 @@ use crate::table::printable;
 pub struct SlurmAgain;
 
 /// The fields of squeue. They are the same in all releases from 22.05 to 26.05.
-const FIELDS: &str =
-    "--Format=JobID:|,JobArrayID:|,UserID:|,State:|,RestartCnt:|,Requeue:|,Partition:|,NodeList:|,StartTime:|,Reason:|";
+const FIELDS: &str = "--Format=JobID:|,JobArrayID:|,UserID:|,State:|,RestartCnt:|,Requeue:|,Partition:|,NodeList:|,StartTime:|,EndTime:|,Reason:|";
 
-/// What slurmctld says of a job that `requeuehold` has put back (`_job_requeue_op`). Nobody else can have it say so.
+/// What slurmctld says of a job that `requeuehold` has put back (`_job_requeue_op`), whoever has asked for that. No user can write it.
 const HELD: &str = "job requeued in held state";
 
 /// States in which a run has failed by itself. A job that was cancelled, or ran into its time limit, is in another.
@@ -50,7 +51,11 @@ struct QueuedRun {
     nodes: String,
     /// When its last run began, in seconds since 1970 by the controller's clock.
     began: Option<u64>,
+    /// When it ended, likewise.
+    ended: Option<u64>,
     is_held: bool,
+    /// Whether its user and the site let it run again.
+    may_requeue: bool,
 }
 
 impl AgainPart for SlurmAgain {
@@ -66,6 +71,10 @@ impl AgainPart for SlurmAgain {
         };
         *NAMED.lock().unwrap_or_else(PoisonError::into_inner) = Some((run.job.clone(), job.name.clone()));
         match state(&job, run) {
+            Some(JobNow::Held { .. }) => {
+                let shown = show(&["job", &job.name], deadline)?;
+                Ok(JobNow::Held { asked: asked(&shown).ok() })
+            }
             Some(now) => Ok(now),
             None => failed(&job, run, deadline),
         }
@@ -130,24 +139,37 @@ static NAMED: Mutex<Option<(String, String)>> = Mutex::new(None);
 /// Runs a command of Slurm's for the job's user.
 fn tell(run: &KilledRun, program: &str, arguments: &[String], deadline: Instant) -> Result<(), AgainTrouble> {
     let user = User::from_uid(run.uid.into()).ok().flatten();
-    let user = user.ok_or_else(|| AgainTrouble::Refused("its user is not known on this node".to_owned()))?;
+    // A name service can fail for a moment, and then knows nobody.
+    let user = user.ok_or_else(|| AgainTrouble::Unknown("its user is not known on this node".to_owned()))?;
     let command = AskedProgram::new(program, arguments, KEPT).acting_for(user.uid.as_raw(), user.gid.as_raw());
     command.ask(deadline).map(drop).map_err(|error| {
         let why = format!("{program} {}: {error}", arguments.first().map_or("", String::as_str));
         match error {
-            // Slurm's commands try for a while to reach the controller.
-            Silence::Failed(said) if !cannot_reach(&said) => AgainTrouble::Refused(why),
+            Silence::Failed(said) if is_refusal(&said) => AgainTrouble::Refused(why),
             _ => AgainTrouble::Unknown(why),
         }
     })
 }
 
-/// Whether a command says that the controller has not answered (SLURM_COMMUNICATIONS_... and protocol errors in slurm_errno.c), or that it
-/// was ended.
-fn cannot_reach(said: &str) -> bool {
-    ["Unable to contact", "timed out", "onnection", "ommunication", "has ended it", "Zero Bytes", "Transport"]
-        .iter()
-        .any(|words| said.contains(words))
+/// Texts of slurm_errno.c (22.05 to 26.05) with which slurmctld refuses for good. Each other text may be of a controller that is busy, of
+/// one that has another's work to finish first, or of Slurm's authentication.
+const REFUSALS: [&str; 10] = [
+    "Access/permission denied",
+    "Job violates accounting/QOS policy",
+    "Memory required by task is not available",
+    "Requested node configuration is not available",
+    "CPU count per node can not be satisfied",
+    "Requested operation is presently disabled",
+    "Requested operation not supported on this system",
+    "Only batch jobs are accepted or processed",
+    "Cannot modify scrontab jobs",
+    // What a plugin of the site's returns that refuses a job (job_submit/lua).
+    "Unspecified error",
+];
+
+/// Whether a command says that the controller refuses, and will refuse it again.
+fn is_refusal(said: &str) -> bool {
+    REFUSALS.iter().any(|words| said.contains(words))
 }
 
 /// The job, or why it is none of which anything can be done.
@@ -167,7 +189,7 @@ const PURGED: &str = "Slurm does not know it any more (MinJobAge in slurm.conf)"
 /// The job among the lines of its array.
 fn find(said: &str, run: &KilledRun) -> Result<QueuedRun, String> {
     for line in said.lines() {
-        let [number, name, uid, state, restarts, requeue, partition, nodes, began, reason, _] =
+        let [number, name, uid, state, restarts, requeue, partition, nodes, began, ended, reason, _] =
             line.split('|').collect::<Vec<_>>()[..]
         else {
             continue;
@@ -181,9 +203,6 @@ fn find(said: &str, run: &KilledRun) -> Result<QueuedRun, String> {
         if name.contains('+') {
             return Err("it is a component of a heterogeneous job".to_owned());
         }
-        if requeue == "0" {
-            return Err("it may not be requeued (--no-requeue, or JobRequeue=0 in slurm.conf)".to_owned());
-        }
         let restarts = restarts.parse().map_err(|_| format!("squeue answers {restarts:?} for its restarts"))?;
         return Ok(QueuedRun {
             name: name.to_owned(),
@@ -192,59 +211,107 @@ fn find(said: &str, run: &KilledRun) -> Result<QueuedRun, String> {
             partition: partition.to_owned(),
             nodes: nodes.to_owned(),
             began: began.parse().ok(),
+            ended: ended.parse().ok(),
             is_held: reason == HELD,
+            may_requeue: requeue != "0",
         });
     }
     Err(PURGED.to_owned())
 }
 
+/// Why nothing is done for a run of which it is not certain that it is the killed one.
+const NOT_THIS: &str =
+    "by its times in Slurm, this is another run of it, or the clocks of the controller and of this node differ";
+
 /// What follows from its state. `None`: the run has failed, and more must be asked.
 fn state(job: &QueuedRun, run: &KilledRun) -> Option<JobNow> {
     let says = |state: &str| JobNow::Other(format!("Slurm says that it is {}", printable(state)));
-    let is_this_run = match run.restarts {
-        Some(restarts) => job.restarts == restarts,
-        // A script begins after its job, and the next run of the job behind its end, usually two minutes later.
-        None => job.state == "PENDING" || job.began.is_some_and(|began| began <= run.began.saturating_add(CLOCKS)),
-    };
-    match job.state.as_str() {
-        "CANCELLED" => Some(says("CANCELLED")),
-        "PENDING" if job.is_held && run.restarts.is_some_and(|count| count.checked_add(1) == Some(job.restarts)) => {
-            Some(JobNow::Held)
+    let other = |why: &str| Some(JobNow::Other(why.to_owned()));
+    if job.state == "CANCELLED" {
+        return Some(says("CANCELLED"));
+    }
+    if job.state == "PENDING" {
+        let is_ours = job.is_held && run.restarts.is_some_and(|count| count.checked_add(1) == Some(job.restarts));
+        return Some(if is_ours { JobNow::Held { asked: None } } else { JobNow::Next });
+    }
+    let has_failed = FAILED.contains(&job.state.as_str());
+    match run.restarts {
+        Some(restarts) if job.restarts != restarts => return Some(JobNow::Next),
+        Some(_) => {}
+        // A script begins after its job, and the job ends with it.
+        None => {
+            let has_begun = job.began.is_some_and(|began| began <= run.began.saturating_add(CLOCKS));
+            let has_ended = job.ended.is_some_and(|ended| ended.abs_diff(run.ended) <= CLOCKS);
+            if !has_begun || has_failed && !has_ended {
+                return other(NOT_THIS);
+            }
         }
-        "PENDING" => Some(JobNow::Next),
-        _ if !is_this_run => Some(JobNow::Next),
-        state if FAILED.contains(&state) => None,
-        state if ENDING.contains(&state) => Some(JobNow::Ending),
+    }
+    match job.state.as_str() {
+        _ if has_failed && !job.may_requeue => {
+            other("it may not be requeued (--no-requeue, or JobRequeue=0 in slurm.conf)")
+        }
+        _ if has_failed => None,
+        state if ENDING.contains(&state) => Some(JobNow::Ending { restarts: job.restarts }),
         state => Some(says(state)),
     }
 }
 
+/// What `scontrol show` says, with the CPUs on each node of a job.
+fn show(what: &[&str], deadline: Instant) -> Result<String, String> {
+    let arguments = ["--all", "--oneliner", "--details", "show"].iter().chain(what).copied().collect::<Vec<_>>();
+    run_until("scontrol", &arguments, deadline)
+        .map_err(|error| format!("scontrol show {}: {}", what.join(" "), printable(&error.to_string())))
+}
+
+/// What `scontrol show` said of what is no job's: a look is a process of its own, and asks for each of it once.
+static SHOWN: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+
+/// What `scontrol show` says of a partition, of nodes or of the configuration.
+fn show_once(what: &[&str], deadline: Instant) -> Result<String, String> {
+    let mut all = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = what.join(" ");
+    if let Some(known) = all.get(&key) {
+        return Ok(known.clone());
+    }
+    let said = show(what, deadline)?;
+    all.insert(key, said.clone());
+    Ok(said)
+}
+
 /// What it has asked for, and what it can have.
 fn failed(job: &QueuedRun, run: &KilledRun, deadline: Instant) -> Result<JobNow, String> {
-    let show = |what: &[&str]| {
-        let arguments = ["--all", "--oneliner", "show"].iter().chain(what).copied().collect::<Vec<_>>();
-        run_until("scontrol", &arguments, deadline)
-            .map_err(|error| format!("scontrol show {}: {}", what.join(" "), printable(&error.to_string())))
-    };
-    let asked = match asked(&show(&["job", &job.name])?, run) {
+    let show_once = |what: &[&str]| show_once(what, deadline);
+    let shown = show(&["job", &job.name], deadline)?;
+    let asked = match asked(&shown).and_then(|asked| as_granted(asked, run)) {
         Ok(asked) => asked,
         Err(why) => return Ok(JobNow::Other(why)),
     };
-    let (per_node, per_cpu) = most_of(&show(&["partition", &job.partition])?);
+    let (per_node, per_cpu) = most_of(&show_once(&["partition", &job.partition])?);
     let (per_node, per_cpu) = match (per_node, per_cpu) {
         // What all partitions have that say nothing else.
-        (None, None) => most_of(&show(&["config"])?),
+        (None, None) => most_of(&show_once(&["config"])?),
         of_partition => of_partition,
     };
-    let node = show(&["node", &job.nodes])?.lines().map(memory_of).min().flatten();
+    let node = show_once(&["node", &job.nodes])?.lines().map(memory_of).min().flatten();
     let node =
         node.ok_or_else(|| format!("scontrol show node {} does not tell their memory", printable(&job.nodes)))?;
-    let bounds = MemoryBounds { per_node, per_cpu, node: Some(node), cpus: run.cpus() };
+    let (fewest, most) = cpus_of(&shown, run.cpus());
+    let bounds = MemoryBounds { per_node, per_cpu, node: Some(node), cpus: most, fewest_cpus: fewest };
     Ok(JobNow::Failed { restarts: job.restarts, asked, bounds })
 }
 
-/// What the job has asked for, by `scontrol show job` (`slurm_sprint_job_info`). The error is why that is not known.
-fn asked(shown: &str, run: &KilledRun) -> Result<AskedMemory, String> {
+/// The CPUs that the job had on the node with the fewest, and on that with the most: Slurm writes `CPU_IDs=LIST` for each kind of node.
+/// `here`: on this node. A user can write the key, too, and then has less memory at most.
+fn cpus_of(shown: &str, here: u64) -> (u64, u64) {
+    let of =
+        |word: &str| u64::try_from(CpuList::parse(word.strip_prefix("CPU_IDs=")?)?.len()).ok().filter(|cpus| *cpus > 0);
+    let all = || shown.split_whitespace().filter_map(of).chain([here]);
+    (all().min().unwrap_or(here), all().max().unwrap_or(here))
+}
+
+/// What the job asks for, by `scontrol show job` (`slurm_sprint_job_info`). The error is why that is not known.
+fn asked(shown: &str) -> Result<AskedMemory, String> {
     let mut parts = shown.split("MinCPUsNode=");
     let (Some(_), Some(rest), None) = (parts.next(), parts.next(), parts.next()) else {
         return Err("a text of the job's has a key of Slurm's in it (see scontrol show job)".to_owned());
@@ -256,15 +323,23 @@ fn asked(shown: &str, run: &KilledRun) -> Result<AskedMemory, String> {
         return Err("it has asked for memory by neither --mem nor --mem-per-cpu".to_owned());
     };
     let mib = mebibytes(amount).ok_or_else(|| format!("Slurm answers {word:?} for its memory"))?;
-    // What a site's plugin has changed since, and what follows from something else, is not raised.
-    let expected = match unit {
-        MemoryUnit::Node => mib,
-        MemoryUnit::Cpu => mib.saturating_mul(run.cpus()),
-    };
-    if mib > 0 && run.granted() != Some(expected.saturating_mul(1 << 20)) {
-        return Err(format!("Slurm says that it has asked for {word}, and has granted something else"));
-    }
     Ok(AskedMemory { unit, mib })
+}
+
+/// What the killed run has asked for, if that is what it was granted: what a site's plugin has changed since, and what follows from
+/// something else, is not raised.
+fn as_granted(asked: AskedMemory, run: &KilledRun) -> Result<AskedMemory, String> {
+    let expected = match asked.unit {
+        MemoryUnit::Node => asked.mib,
+        MemoryUnit::Cpu => asked.mib.saturating_mul(run.cpus()),
+    };
+    if asked.mib > 0 && run.granted() != Some(expected.saturating_mul(1 << 20)) {
+        return Err(format!("Slurm says that it has asked for {asked}, and has granted something else"));
+    }
+    if asked.unit == MemoryUnit::Node && run.is_killed_step_smaller() {
+        return Err("a step was killed at a limit of its own: it needs more by srun --mem".to_owned());
+    }
+    Ok(asked)
 }
 
 /// An amount as Slurm prints it (`convert_num_unit`), which is exact here.
@@ -304,149 +379,4 @@ fn memory_of(line: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::logged::LoggedStep;
-
-    fn run(granted: u64, cpus: u64) -> KilledRun {
-        let line = json!({
-            "job": "12", "uid": 7, "started_unix_seconds": 1000.5, "ended": "2026-11-25T03:00:10Z", "memory_granted_bytes": granted << 20,
-            "cpus_granted": cpus,
-        });
-        KilledRun::of(LoggedStep::new(line)).unwrap()
-    }
-
-    fn job(state: &str, restarts: u32, reason: &str) -> String {
-        format!("12|12_2|7|{state}|{restarts}|1|all|n[1-2]|1000|{reason}|\n")
-    }
-
-    #[test]
-    fn the_state_of_the_run_decides() {
-        let begun = KilledRun { restarts: Some(1), ..run(100, 1) };
-        let of = |said: &str| find(said, &begun).map(|job| state(&job, &begun));
-        let other = |state: &str| Ok(Some(JobNow::Other(format!("Slurm says that it is {state}"))));
-        // The last of an array has the array's number.
-        let array = "13|12_1|7|RUNNING|0|1|all|n1|1000|None|\n".to_owned() + &job("FAILED", 1, "NonZeroExitCode");
-        assert_eq!(of(&array), Ok(None));
-        assert_eq!(find(&array, &run(100, 1)).unwrap().name, "12_2");
-        for (said, expected) in [
-            (job("OUT_OF_MEMORY", 1, "OutOfMemory"), Ok(None)),
-            (job("COMPLETING", 1, "None"), Ok(Some(JobNow::Ending))),
-            (job("RUNNING", 1, "None"), Ok(Some(JobNow::Ending))),
-            (job("CANCELLED", 1, "None"), other("CANCELLED")),
-            (job("TIMEOUT", 1, "TimeLimit"), other("TIMEOUT")),
-            (job("COMPLETED", 1, "None"), other("COMPLETED")),
-            (job("PENDING", 2, HELD), Ok(Some(JobNow::Held))),
-            // Its user holds it.
-            (job("PENDING", 2, "JobHeldUser"), Ok(Some(JobNow::Next))),
-            (job("PENDING", 2, "None"), Ok(Some(JobNow::Next))),
-            (job("PENDING", 3, HELD), Ok(Some(JobNow::Next))),
-            (job("RUNNING", 2, "None"), Ok(Some(JobNow::Next))),
-            (job("CANCELLED", 2, "None"), other("CANCELLED")),
-        ] {
-            assert_eq!(of(&said), expected, "{said}");
-        }
-        for (said, why) in [
-            ("12|12|8|FAILED|1|1|all|n1|1000|None|\n", "Slurm says that it is of the user 8"),
-            ("12|12+0|7|FAILED|1|1|all|n1|1000|None|\n", "it is a component of a heterogeneous job"),
-            (
-                "12|12|7|FAILED|1|0|all|n1|1000|None|\n",
-                "it may not be requeued (--no-requeue, or JobRequeue=0 in slurm.conf)",
-            ),
-            ("12|12|7|FAILED|x|1|all|n1|1000|None|\n", "squeue answers \"x\" for its restarts"),
-            ("13|13|7|FAILED|1|1|all|n1|1000|None|\nx\n", PURGED),
-        ] {
-            assert_eq!(of(said), Err(why.to_owned()));
-        }
-    }
-
-    #[test]
-    fn another_run_is_told_by_its_time_until_its_number_is_known() {
-        let of = |began: &str, state_of: &str| {
-            let said = format!("12|12|7|{state_of}|4|1|all|n1|{began}|None|\n");
-            find(&said, &run(100, 1)).map(|job| state(&job, &run(100, 1))).unwrap()
-        };
-        for began in ["1", "1000", "1060"] {
-            assert_eq!((of(began, "FAILED"), of(began, "COMPLETING")), (None, Some(JobNow::Ending)), "{began}");
-        }
-        for began in ["1061", "9000", "N/A", ""] {
-            assert_eq!(
-                (of(began, "FAILED"), of(began, "RUNNING")),
-                (Some(JobNow::Next), Some(JobNow::Next)),
-                "{began}"
-            );
-        }
-        // Somebody else has requeued it.
-        assert_eq!(of("N/A", "PENDING"), Some(JobNow::Next));
-    }
-
-    #[test]
-    fn what_it_asked_for_is_what_slurm_says_and_has_granted() {
-        let shown = |memory: &str| format!("JobId=12 JobName=x MinCPUsNode=1 {memory} MinTmpDiskNode=0 Command=/x\n");
-        let of = |memory: &str, granted, cpus| asked(&shown(memory), &run(granted, cpus));
-        assert_eq!(of("MinMemoryNode=1536M", 1536, 4), Ok(AskedMemory { unit: MemoryUnit::Node, mib: 1536 }));
-        assert_eq!(of("MinMemoryCPU=1.50G", 6144, 4), Ok(AskedMemory { unit: MemoryUnit::Cpu, mib: 1536 }));
-        assert_eq!(of("MinMemoryNode=0", 9000, 1), Ok(AskedMemory { unit: MemoryUnit::Node, mib: 0 }));
-        for (memory, granted) in [
-            ("MinMemoryNode=100M", 200),
-            ("MinMemoryCPU=100M", 100),
-            ("MinMemoryTRES=100M", 100),
-            ("MinMemoryNode=", 100),
-            ("MinMemoryNode=x", 100),
-            ("MinMemoryNode=100M MinCPUsNode=1", 100),
-        ] {
-            assert!(of(memory, granted, 2).is_err(), "{memory}");
-        }
-        let forged = format!("JobId=12 JobName=MinCPUsNode=1 MinMemoryNode=1M {}", shown("MinMemoryNode=100M"));
-        assert!(asked(&forged, &run(100, 1)).is_err());
-    }
-
-    #[test]
-    fn amounts_are_slurms() {
-        for (text, mib) in [
-            ("100M", Some(100)),
-            ("100", Some(100)),
-            ("2G", Some(2048)),
-            ("1.50G", Some(1536)),
-            ("1.5G", Some(1536)),
-            ("1T", Some(1 << 20)),
-            ("0", Some(0)),
-            ("", None),
-            ("M", None),
-            ("-1M", None),
-            ("1K", None),
-            ("99999999999999999999M", None),
-        ] {
-            assert_eq!(mebibytes(text), mib, "{text}");
-        }
-    }
-
-    #[test]
-    fn bounds_are_those_of_the_partition_and_the_nodes() {
-        assert_eq!(most_of("PartitionName=all State=UP MaxMemPerNode=500 TRES=cpu=2,mem=1M"), (Some(500), None));
-        assert_eq!(most_of("PartitionName=all MaxMemPerCPU=500"), (None, Some(500)));
-        assert_eq!(most_of("PartitionName=all MaxMemPerNode=UNLIMITED"), (None, None));
-        assert_eq!(most_of("MaxJobCount             = 10\nMaxMemPerNode           = 700\n"), (Some(700), None));
-        assert_eq!(memory_of("NodeName=n1 RealMemory=1000 AllocMem=0 MemSpecLimit=100"), Some(900));
-        assert_eq!(memory_of("NodeName=n1 RealMemory=1000 AllocMem=0"), Some(1000));
-        assert_eq!(memory_of("NodeName=n1"), None);
-    }
-
-    #[test]
-    fn a_controller_that_does_not_answer_has_refused_nothing() {
-        for said in [
-            "slurm_update error: Unable to contact slurm controller (connect failure)",
-            "Socket timed out on send/recv operation",
-            "SIGKILL has ended it",
-        ] {
-            assert!(cannot_reach(said), "{said}");
-        }
-        for said in
-            ["Access/permission denied", "Requested operation is presently disabled for job 2", "Invalid job id"]
-        {
-            assert!(!cannot_reach(said), "{said}");
-        }
-    }
-}
+mod tests;

@@ -2,16 +2,17 @@
 //! What the `jobfence` command does for Slurm alone. It is compiled into the command, not into the library.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jobfence::config::{Config, Named, SectionKind};
+use jobfence::facts::Facts;
 use jobfence::host::Host;
 use jobfence::job::Id;
 use jobfence::record::Owner;
 use jobfence::schedulers::slurm::conf::{self, Checked, Lines};
 use jobfence::schedulers::slurm::plugins::Slurm;
 
-use crate::again::AgainPart;
+use crate::again::{AgainPart, LoggedFacts};
 use crate::check::claims::claimed;
 use crate::check::names::{KnownNames, have};
 use crate::check::rows::Rows;
@@ -38,6 +39,7 @@ pub mod node;
 pub mod pam;
 mod private;
 pub mod prolog;
+mod requeues;
 pub mod setup;
 pub mod store;
 
@@ -132,6 +134,19 @@ impl SchedulersPart for SlurmPart {
 
     fn again(&self) -> Option<&'static dyn AgainPart> {
         Some(&again::SlurmAgain)
+    }
+
+    fn again_here(&self, named: Option<&Path>, every: Duration) -> Option<Vec<String>> {
+        conf::find(named).map(|file| requeues::doubts(&Lines::read(&file), every))
+    }
+
+    fn logged_facts(&self, named: Option<&Path>) -> LoggedFacts {
+        let checked = conf::find(named).map(|file| Checked::by(&Lines::read(&file))).unwrap_or_default();
+        Box::new(move |facts: Facts| {
+            let facts = facts.of_no_project_vnode_or_pe();
+            let (account, qos) = (facts.account.if_checked(checked.account), facts.qos.if_checked(checked.qos));
+            Facts { account, qos, ..facts }
+        })
     }
 
     fn chore(&self) -> Option<Box<dyn Chore>> {

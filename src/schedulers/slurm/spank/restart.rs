@@ -9,13 +9,15 @@ use crate::job::JobKey;
 use crate::schedulers::slurm::spank::api::Spank;
 use crate::schedulers::slurm::spank::log::tell_user;
 
-/// Tells it the user of a batch script, in its own process. The count is in that process's environment alone, where Slurm writes over the
+/// Tells it the user of a batch script, in its own process. Who has restarted the job is not known here: its node may have failed, or a
+/// scrontab begins its next run. So the line says no cause, and a job that was restarted more often than the key does it reads nothing. The
+/// count is in that process's environment alone, where Slurm writes over the
 /// user's own if it is not 0: slurmstepd never sets what it gives as `S_SLURM_RESTART_COUNT` (22.05 to 26.05).
 pub fn tell(spank: &Spank, config: &Config, key: &JobKey, memory: Option<u64>) {
     let Some(again) = config.on_out_of_memory.filter(|_| key.step.as_str() == "batch") else { return };
     let restarts = spank.getenv(c"SLURM_RESTART_COUNT").ok().flatten().and_then(|count| count.parse::<u16>().ok());
-    if let (Some(restarts @ 1..), Some(memory)) = (restarts, memory) {
-        let memory = mebibytes(memory);
-        tell_user(&format!("this is restart {restarts} of the job, with {memory} of memory (OnOutOfMemory={again})"));
+    let restarts = restarts.filter(|restarts| (1..=again.most).contains(&u32::from(*restarts)));
+    if let (Some(restarts), Some(memory)) = (restarts, memory) {
+        tell_user(&format!("this is restart {restarts} of the job, with {} of memory", mebibytes(memory)));
     }
 }

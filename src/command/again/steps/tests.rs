@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+use std::cell::{Cell, RefCell};
+
+use jobfence::config::{Percent, RunAgain};
+use serde_json::json;
+
+use super::*;
+use crate::again::MemoryBounds;
+use crate::again::files::AgainState;
+use crate::logged::LoggedStep;
+
+const ENDED: u64 = 1_764_039_610;
+
+/// A job at a scheduler as Slurm is.
+struct Fake {
+    /// `None`: it is in the queue, and held if `is_held`.
+    has_failed: Cell<bool>,
+    is_held: Cell<bool>,
+    is_cancelled: Cell<bool>,
+    restarts: Cell<u32>,
+    mib: Cell<u64>,
+    most: Option<u64>,
+    /// Which command fails, how, and whether it is done all the same.
+    trouble: Option<(&'static str, fn(String) -> AgainTrouble, bool)>,
+    /// How many calls are left until `jobfence hold` dies, and whether the last of them is done.
+    left: Cell<u32>,
+    is_done_at_last: bool,
+    calls: RefCell<Vec<&'static str>>,
+}
+
+impl Fake {
+    fn new() -> Self {
+        Self {
+            has_failed: true.into(),
+            is_held: false.into(),
+            is_cancelled: false.into(),
+            restarts: 1.into(),
+            mib: 100.into(),
+            most: None,
+            trouble: None,
+            left: u32::MAX.into(),
+            is_done_at_last: false,
+            calls: RefCell::default(),
+        }
+    }
+
+    fn call(&self, name: &'static str, effect: impl FnOnce()) -> Result<(), AgainTrouble> {
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(1));
+        let dies = left <= 1;
+        if left == 0 || dies && !self.is_done_at_last {
+            return Err(AgainTrouble::Unknown("dead".to_owned()));
+        }
+        match self.trouble {
+            Some((of, trouble, is_done)) if of == name => {
+                self.calls.borrow_mut().push(name);
+                if is_done {
+                    effect();
+                }
+                return Err(trouble("no".to_owned()));
+            }
+            _ => {}
+        }
+        self.calls.borrow_mut().push(name);
+        effect();
+        if dies { Err(AgainTrouble::Unknown("dead".to_owned())) } else { Ok(()) }
+    }
+}
+
+impl AgainPart for Fake {
+    fn holder(&self) -> &'static str {
+        "h"
+    }
+
+    fn look(&self, run: &KilledRun, _: Instant) -> Result<JobNow, String> {
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(1));
+        if left <= 1 {
+            return Err("dead".to_owned());
+        }
+        Ok(if self.is_cancelled.get() {
+            JobNow::Other("it is cancelled".to_owned())
+        } else if self.restarts.get() == run.restarts.unwrap_or(1) {
+            let asked = AskedMemory { unit: MemoryUnit::Node, mib: self.mib.get() };
+            let bounds = MemoryBounds { per_node: self.most, ..MemoryBounds::default() };
+            let restarts = self.restarts.get();
+            let ending = JobNow::Ending { restarts };
+            if self.has_failed.get() { JobNow::Failed { restarts, asked, bounds } } else { ending }
+        } else if self.is_held.get() && Some(self.restarts.get()) == run.restarts.map(|count| count + 1) {
+            JobNow::Held { asked: Some(AskedMemory { unit: MemoryUnit::Node, mib: self.mib.get() }) }
+        } else {
+            JobNow::Next
+        })
+    }
+
+    fn requeue(&self, _: &KilledRun, _: Instant) -> Result<(), AgainTrouble> {
+        if !self.has_failed.get() {
+            return Err(AgainTrouble::Refused("it is pending".to_owned()));
+        }
+        self.call("requeue", || {
+            self.has_failed.set(false);
+            self.is_held.set(true);
+            self.restarts.set(self.restarts.get() + 1);
+        })
+    }
+
+    fn ask_for(&self, _: &KilledRun, memory: AskedMemory, _: Instant) -> Result<(), AgainTrouble> {
+        self.call("ask", || self.mib.set(memory.mib))
+    }
+
+    fn let_go(&self, _: &KilledRun, _: Instant) -> Result<(), AgainTrouble> {
+        self.call("let go", || self.is_held.set(false))
+    }
+
+    fn cancel(&self, _: &KilledRun, _: Instant) -> Result<(), AgainTrouble> {
+        self.call("cancel", || self.is_cancelled.set(true))
+    }
+}
+
+fn waiting() -> WaitingRun {
+    let line = json!({"job": "12", "uid": 0, "started_unix_seconds": 1.0, "ended": "2025-11-25T03:00:10Z"});
+    WaitingRun { run: KilledRun::of(LoggedStep::new(line)).unwrap(), begun: None, tries: 0 }
+}
+
+fn config() -> Config {
+    let again = RunAgain { share: Percent::from_hundredths(15_000), most: 2 };
+    Config { on_out_of_memory: Some(again), ..Config::default() }
+}
+
+/// Looks until nothing is left to do, or so often. What a look has kept is all that the next one knows if `jobfence hold` dies.
+fn looks(fake: &Fake, config: &Config, now: u64) -> AfterLook {
+    let mut kept = waiting();
+    for _ in 0..5 {
+        let mut one = kept.clone();
+        let mut keep = |one: &WaitingRun| {
+            if fake.left.get() == 0 {
+                return Err("dead".to_owned());
+            }
+            let mut state = AgainState::default();
+            state.waiting.push(one.clone());
+            kept = AgainState::of_json(&state.json()).unwrap().waiting.remove(0);
+            Ok(())
+        };
+        let after = follow(&mut one, fake, config, now, &mut keep, Instant::now());
+        if fake.left.get() == 0 {
+            // It died there, and the next one begins.
+            fake.left.set(u32::MAX);
+            continue;
+        }
+        kept = one;
+        if after == AfterLook::Done {
+            return after;
+        }
+    }
+    AfterLook::Later
+}
+
+#[test]
+fn the_job_is_requeued_asks_for_more_and_is_let_go() {
+    let fake = Fake::new();
+    assert_eq!(looks(&fake, &config(), ENDED), AfterLook::Done);
+    assert_eq!(*fake.calls.borrow(), ["requeue", "ask", "let go"]);
+    assert_eq!((fake.mib.get(), fake.restarts.get(), fake.is_held.get()), (150, 2, false));
+}
+
+/// Wherever it dies: never two requeues, no job stays held, and none begins with as little as before.
+#[test]
+fn whenever_hold_dies_the_next_one_goes_on() {
+    for calls in 1..=8 {
+        for is_done_at_last in [false, true] {
+            let fake = Fake { left: calls.into(), is_done_at_last, ..Fake::new() };
+            assert_eq!(looks(&fake, &config(), ENDED), AfterLook::Done, "{calls}");
+            let requeues = fake.calls.borrow().iter().filter(|call| **call == "requeue").count();
+            let ends = (requeues, fake.mib.get(), fake.restarts.get(), fake.is_held.get());
+            assert_eq!(ends, (1, 150, 2, false), "{calls} {is_done_at_last}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_wanted_or_not_possible_is_left_as_it_is() {
+    let untouched = |fake: &Fake, config: &Config, now| {
+        looks(fake, config, now);
+        assert_eq!((fake.calls.borrow().len(), fake.restarts.get(), fake.mib.get()), (0, 1, 100));
+    };
+    untouched(&Fake::new(), &Config::default(), ENDED);
+    untouched(&Fake::new(), &Config { mode: Mode::Observe, ..config() }, ENDED);
+    untouched(&Fake { most: Some(100), ..Fake::new() }, &config(), ENDED);
+    untouched(&Fake { is_cancelled: true.into(), ..Fake::new() }, &config(), ENDED);
+    // It still ends; it failed long ago.
+    untouched(&Fake { has_failed: false.into(), ..Fake::new() }, &config(), ENDED);
+    untouched(&Fake::new(), &config(), ENDED + PATIENCE + 1);
+    let refused = Fake { trouble: Some(("requeue", AgainTrouble::Refused, false)), ..Fake::new() };
+    assert_eq!(looks(&refused, &config(), ENDED), AfterLook::Done);
+    assert_eq!((refused.restarts.get(), refused.mib.get()), (1, 100));
+    // Another has requeued it.
+    let other = Fake { restarts: 2.into(), is_held: true.into(), ..Fake::new() };
+    looks(&other, &config(), ENDED);
+    assert!(other.calls.borrow().is_empty() && other.is_held.get());
+}
+
+#[test]
+fn a_job_that_may_not_ask_for_more_does_not_run_in_vain() {
+    let fake = Fake { trouble: Some(("ask", AgainTrouble::Refused, false)), ..Fake::new() };
+    assert_eq!(looks(&fake, &config(), ENDED), AfterLook::Done);
+    assert_eq!(*fake.calls.borrow(), ["requeue", "ask", "ask", "ask", "cancel"]);
+}
+
+/// Slurm changes the memory, and then says that the partition is down.
+#[test]
+fn what_is_done_though_it_is_refused_counts_as_done() {
+    for trouble in [AgainTrouble::Refused, AgainTrouble::Unknown] {
+        let fake = Fake { trouble: Some(("ask", trouble, true)), ..Fake::new() };
+        assert_eq!(looks(&fake, &config(), ENDED), AfterLook::Done);
+        assert_eq!(*fake.calls.borrow(), ["requeue", "ask", "let go"]);
+        assert_eq!((fake.mib.get(), fake.is_held.get()), (150, false));
+    }
+}
+
+/// The controller is busy, or its index is not there yet.
+#[test]
+fn a_job_is_never_cancelled_for_what_is_no_refusal() {
+    let fake = Fake { trouble: Some(("ask", AgainTrouble::Unknown, false)), ..Fake::new() };
+    let mut one = waiting();
+    for hour in 0..100 {
+        let now = ENDED + hour * HOUR;
+        assert_eq!(follow(&mut one, &fake, &config(), now, &mut |_| Ok(()), Instant::now()), AfterLook::Later);
+    }
+    assert!(fake.is_held.get() && !fake.is_cancelled.get());
+}
+
+/// Its user lets it go between the look and the refusal.
+#[test]
+fn a_job_that_runs_is_not_cancelled() {
+    let fake = Fake { trouble: Some(("ask", AgainTrouble::Refused, false)), ..Fake::new() };
+    let mut one = waiting();
+    let mut look = || follow(&mut one, &fake, &config(), ENDED, &mut |_| Ok(()), Instant::now());
+    assert_eq!((look(), look()), (AfterLook::Later, AfterLook::Later));
+    fake.is_held.set(false);
+    assert_eq!(look(), AfterLook::Done);
+    assert!(!fake.is_cancelled.get());
+}
+
+/// The controller is away for longer than a job is requeued that nothing was begun for.
+#[test]
+fn a_job_that_may_be_held_is_never_given_up() {
+    let fake = Fake { left: 2.into(), is_done_at_last: true, ..Fake::new() };
+    let mut one = WaitingRun { tries: TRIES - 1, ..waiting() };
+    let mut look = |now, left| {
+        fake.left.set(left);
+        let after = follow(&mut one, &fake, &config(), now, &mut |_| Ok(()), Instant::now());
+        (after, fake.left.get() != left)
+    };
+    assert_eq!(look(ENDED, 2), (AfterLook::Later, true));
+    assert!(fake.is_held.get());
+    // What was tried before it began does not count. Then it is asked for once in an hour.
+    let asked = |now, look: &mut dyn FnMut(u64, u32) -> (AfterLook, bool)| {
+        (0..100)
+            .filter(|_| {
+                let (after, has_asked) = look(now, 1);
+                assert_eq!(after, AfterLook::Later);
+                has_asked
+            })
+            .count()
+    };
+    assert_eq!(asked(ENDED, &mut look), usize::try_from(TRIES).unwrap());
+    for hour in [1, 2, 3, 24 * 365] {
+        assert_eq!(asked(ENDED + hour * HOUR, &mut look), 1, "{hour}");
+    }
+    assert_eq!(look(ENDED + 24 * 366 * HOUR, u32::MAX).0, AfterLook::Done);
+    assert_eq!((fake.mib.get(), fake.restarts.get(), fake.is_held.get()), (150, 2, false));
+}
+
+/// What was begun and changed nothing is not gone on with, unless the requeue is late.
+#[test]
+fn what_holds_now_decides_on_a_job_that_has_only_failed() {
+    let begun = || {
+        let begun = Some(AskedMemory { unit: MemoryUnit::Node, mib: 150 });
+        WaitingRun { run: KilledRun { restarts: Some(1), ..waiting().run }, begun, tries: 0 }
+    };
+    for (config, now) in [
+        (Config::default(), ENDED),
+        (Config { mode: Mode::Observe, ..config() }, ENDED),
+        (config(), ENDED + PATIENCE + 1),
+    ] {
+        for is_late in [false, true] {
+            let (fake, mut one) = (Fake::new(), begun());
+            let mut look = || follow(&mut one, &fake, &config, now, &mut |_| Ok(()), Instant::now());
+            assert_eq!(look(), AfterLook::Later);
+            if is_late {
+                fake.has_failed.set(false);
+                fake.is_held.set(true);
+                fake.restarts.set(2);
+                assert_eq!(look(), AfterLook::Done);
+                assert_eq!((fake.mib.get(), fake.is_held.get()), (150, false));
+            } else {
+                assert!((0..TRIES).any(|_| look() == AfterLook::Done));
+                assert!(fake.calls.borrow().is_empty());
+            }
+        }
+    }
+}
+
+/// The user requeues a run that still ends: it is not taken for the next one that fails.
+#[test]
+fn the_first_look_tells_the_run_from_the_next_ones() {
+    let (fake, mut one) = (Fake { has_failed: false.into(), ..Fake::new() }, waiting());
+    let mut look = || follow(&mut one, &fake, &config(), ENDED, &mut |_| Ok(()), Instant::now());
+    assert_eq!(look(), AfterLook::Later);
+    fake.restarts.set(2);
+    fake.has_failed.set(true);
+    assert_eq!(look(), AfterLook::Done);
+    assert!(fake.calls.borrow().is_empty());
+}
+
+#[test]
+fn nothing_is_begun_that_cannot_be_kept() {
+    let (fake, mut one) = (Fake::new(), waiting());
+    for at in 1..=TRIES {
+        let after = follow(&mut one, &fake, &config(), ENDED, &mut |_| Err("full".to_owned()), Instant::now());
+        assert_eq!((after == AfterLook::Done, one.begun), (at == TRIES, None), "{at}");
+    }
+    assert!(fake.calls.borrow().is_empty());
+}
+
+#[test]
+fn a_job_is_not_requeued_for_the_same_limit() {
+    let of = |limit: u64, mib, unit| {
+        let mut json = waiting().run.line.json.clone();
+        (json["memory_limit_bytes"], json["cpus_granted"]) = ((limit << 20).into(), 4.into());
+        let run = KilledRun::of(LoggedStep::new(json)).unwrap();
+        raises(AskedMemory { unit, mib }, &run, &Config { min_ram_space: 30 << 20, ..config() }).is_ok()
+    };
+    assert!(of(20, 15, MemoryUnit::Node) && of(30, 31, MemoryUnit::Node) && of(30, 8, MemoryUnit::Cpu));
+    assert!(!of(30, 15, MemoryUnit::Node) && !of(30, 30, MemoryUnit::Node) && !of(30, 7, MemoryUnit::Cpu));
+}
