@@ -7,11 +7,12 @@ Counted is what a log with more lines of the same kind costs more, for each thou
   system calls    by strace
   instructions    by callgrind
 
-A figure that is more than 3 % above its bound fails, as in tests/cost.py.
+A figure that is more than 3 % above its bound fails, as in tests/cost.py. On another architecture, instructions have no bound.
 """
 
 import argparse
 import json
+import platform
 import re
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ sys.path.insert(0, str(TOP / "tests"))
 from cost import LACKS, Lacking, judge  # noqa: E402
 
 FEW, MANY = 3_000, 13_000
+ARCHITECTURE = "x86_64"
 BOUNDS = {"system calls": 14, "instructions": 25_700_000}
 
 
@@ -75,7 +77,8 @@ def main():
             "system calls": round((many.system_calls() - few.system_calls()) / thousands),
             "instructions": round((many.instructions() - few.instructions()) / thousands),
         }
-    counts = judge(found, BOUNDS, compiler)
+    is_theirs = platform.machine() == ARCHITECTURE
+    counts = judge(found, {name: bound for name, bound in BOUNDS.items() if is_theirs or name != "instructions"}, compiler)
     print(f"{counts['ok']} passed, {counts['FAIL']} failed, {counts['skip']} skipped")
     return 1 if counts["FAIL"] else 0
 
