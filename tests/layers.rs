@@ -30,9 +30,26 @@ const LAYERS: &[&[&str]] = &[
     // What of each scheduler the table of them names, and that table.
     &["schedulers::*", "schedulers"],
     &["doors"],
+    // What reads lines of usage logs, a package of its own.
+    &["usage_lines"],
     // The entry points of schedulers.
     &["schedulers::slurm::adopt", "schedulers::slurm::pam", "schedulers::pbs::strays"],
     &["lib", "command"],
+];
+
+/// The package in a folder of the command's that reads lines of usage logs.
+const LINES: &str = "usage_lines";
+
+/// The files with which a package begins.
+const ROOTS: [&str; 3] = ["lib", "command", LINES];
+
+/// Files below src that no module declares, and why they are not looked at. An entry that is no longer true fails.
+const UNREAD: &[(&str, &str)] = &[
+    ("schedulers::slurm::spank::bindings", "it is generated, and included"),
+    ("shared_object::build", "it runs while the shared object is built"),
+    ("shared_object::lib", "the package of the shared object, which is the library under other names"),
+    ("shared_object::names", "the same"),
+    ("version::build", "it runs while the library is built"),
 ];
 
 /// Imports that are still wrong, upward or part of a cycle: from, to, and the reason. An entry that is no longer true fails.
@@ -173,6 +190,8 @@ fn files() -> BTreeMap<String, File> {
         );
         let module = match names.as_slice() {
             ["command", "main"] => "command".to_owned(),
+            ["command", LINES, "lib"] => LINES.to_owned(),
+            ["command", LINES, rest @ ..] => format!("{LINES}::{}", rest.join("::")),
             // A scheduler's part of the command is in that scheduler's folder.
             ["schedulers", scheduler, "command", rest @ ..] => {
                 let below = rest.iter().filter(|name| **name != "mod").map(|name| format!("::{name}"));
@@ -186,9 +205,12 @@ fn files() -> BTreeMap<String, File> {
     // Generated bindings are included, not declared as a module.
     let declared: BTreeSet<String> =
         all.values().flat_map(|file| file.children().into_iter().map(|name| file.child(&name))).collect();
-    all.retain(|module, _| {
-        declared.contains(module) && !for_tests.contains(module) || ["lib", "command"].contains(&module.as_str())
-    });
+    let is_known = |module: &String| declared.contains(module) || ROOTS.contains(&module.as_str());
+    let is_looked_at = |module: &String| is_known(module) || for_tests.contains(module);
+    let unknown: BTreeSet<&str> = all.keys().filter(|module| !is_looked_at(module)).map(String::as_str).collect();
+    let expected: BTreeSet<&str> = UNREAD.iter().map(|(module, _)| *module).collect();
+    assert_eq!(unknown, expected, "files that no module declares, and those of UNREAD");
+    all.retain(|module, _| is_known(module) && !for_tests.contains(module));
     all
 }
 
@@ -302,6 +324,11 @@ impl File {
         self.module == "command" || self.module.starts_with("command::")
     }
 
+    /// Whether it is of a crate that stands on the library.
+    fn is_above(&self) -> bool {
+        self.is_commands() || is_in(LINES, &self.module)
+    }
+
     fn child(&self, name: &str) -> String {
         if self.module == "lib" { name.to_owned() } else { format!("{}::{name}", self.module) }
     }
@@ -321,14 +348,15 @@ impl File {
         let mut rest = path;
         match rest.first()?.as_str() {
             "crate" => {
-                here.truncate(usize::from(self.is_commands()));
+                here.truncate(usize::from(self.is_above()));
                 rest = &rest[1..];
             }
             // The command's own library.
-            "jobfence" if self.is_commands() => {
+            "jobfence" if self.is_above() => {
                 here.clear();
                 rest = &rest[1..];
             }
+            LINES if self.is_commands() => here.clear(),
             "self" => rest = &rest[1..],
             "super" => {
                 while rest.first().is_some_and(|word| word == "super") {

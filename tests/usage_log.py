@@ -19,10 +19,10 @@ GIB, MIB = 1 << 30, 1 << 20
 # As src/report/account.rs writes it. What is in braces differs from step to step.
 LINE = (
     '{{"schema":"jobfence-usage-1","ended":"{ended}","started":"{started}","started_unix_seconds":{began:.6f},'
-    '"ended_unix_seconds":{end:.6f},"wall_seconds":{wall:.6f},"node":"{node}","job":"{job}","step":"{step}","run":0,"uid":{uid},'
-    '"user":"user{user}","partition":"{partition}","account":"account{account}","qos":"normal","project":null,"global_job":null,'
+    '"ended_unix_seconds":{end:.6f},"wall_seconds":{wall:.6f},"node":"{node}","job":"{job}","job_name":null,"step":"{step}","run":0,'
+    '"uid":{uid},"user":"user{user}","partition":"{partition}","account":"account{account}","qos":"normal","project":null,"global_job":null,'
     '"holder":"scheduler Slurm","end":"closed","exit_status":{status},"exit_signal":{signal},"cpus_granted":{cpus},'
-    '"memory_granted_bytes":{memory},"cpus_limit":{cpus},"memory_limit_bytes":{memory},"processes_limit":4096,'
+    '"memory_granted_bytes":{memory},"gpus_granted":null,"cpus_limit":{cpus},"memory_limit_bytes":{memory},"processes_limit":4096,'
     '"cpu_seconds":{cpu:.6f},"cpu_user_seconds":{cpu:.6f},"cpu_system_seconds":0.125000,"periods":{periods},'
     '"throttled_periods":{throttled},"throttled_seconds":0.250000,"memory_peak_bytes":{peak},"swap_peak_bytes":0,'
     '"memory_anonymous_bytes":4096000,"memory_file_bytes":8192000,"memory_unwritten_bytes":0,"memory_shared_bytes":4096,'
@@ -31,7 +31,8 @@ LINE = (
     '"write_operations":377,"disks":[{{"disk":"259:0","read_bytes":73400320,"written_bytes":41943040,"read_operations":812,'
     '"write_operations":377}}],"cpu_pressure_some_seconds":1.250000,"cpu_pressure_full_seconds":0.000000,'
     '"memory_pressure_some_seconds":0.000000,"memory_pressure_full_seconds":0.000000,"io_pressure_some_seconds":2.500000,'
-    '"io_pressure_full_seconds":1.500000,"job_cpu_seconds":{cpu:.6f},"job_memory_peak_bytes":{peak},"tasks":[],"sentences":[]}}\n'
+    '"io_pressure_full_seconds":1.500000,"rchar_bytes":null,"wchar_bytes":null,'
+    '"job_cpu_seconds":{cpu:.6f},"job_memory_peak_bytes":{peak},"tasks":[],"sentences":[]}}\n'
 )
 
 

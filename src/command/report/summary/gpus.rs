@@ -10,22 +10,13 @@ use std::hash::{BuildHasher, RandomState};
 
 use usage_lines::gpus::GpuLine;
 
-use super::runs::JoinedRun;
+use super::runs::{GpuHours, JoinedRun};
 
 /// The most lines that wait. Then those of the half that was looked at first are forgotten, and what their runs used is unknown.
 const MOST: usize = 1 << 14;
 
 /// How far the times of a line and of its run may be apart, in microseconds: both may be cut to the second.
 const APART: u64 = 2_000_000;
-
-/// What GPUs did, in GPU-hours.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct GpuHours {
-    /// In which they were busy.
-    pub used: f64,
-    /// Of which it is known what they did.
-    pub measured: f64,
-}
 
 /// What a line says of the GPUs of a job on a node. Times are in microseconds.
 #[derive(Debug)]

@@ -10,7 +10,6 @@ use std::hash::{BuildHasher, RandomState};
 
 use jobfence::schedulers::jobs_step;
 
-use super::gpus::GpuHours;
 use super::line::Line;
 use super::names::{NameId, Names};
 
@@ -149,6 +148,15 @@ impl RunOnNode {
     fn has(&self, step: u64) -> bool {
         self.steps.iter().any(|(known, _)| *known == step)
     }
+}
+
+/// What GPUs did, in GPU-hours.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GpuHours {
+    /// In which they were busy.
+    pub used: f64,
+    /// Of which it is known what they did.
+    pub measured: f64,
 }
 
 /// One run of a job.

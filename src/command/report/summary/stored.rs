@@ -10,10 +10,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use jobfence::hostlist::HostList;
 use jobfence::report::account::utc;
 
-use super::gpus::GpuHours;
 use super::habits::Habits;
 use super::names::{NameId, Names};
-use super::runs::{By, JoinedRun, RunOnNode};
+use super::runs::{By, GpuHours, JoinedRun, RunOnNode};
 use super::tally::Tally;
 use crate::command::Failure;
 use crate::schedulers::slurm::store::period::{AccountedJob, AskedPeriod, DAY, MissingPeriod, sacct};

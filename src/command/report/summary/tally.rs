@@ -5,9 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::gpus::GpuHours;
 use super::names::NameId;
-use super::runs::{By, JoinedRun, RunOnNode};
+use super::runs::{By, GpuHours, JoinedRun, RunOnNode};
 
 /// The most weeks; a log with more of them has wrong times.
 const WEEKS: usize = 1040;
