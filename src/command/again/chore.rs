@@ -45,6 +45,8 @@ const KEY: &str = "OnOutOfMemory";
 pub struct AgainWatch {
     /// Where it was looked: what was begun there is finished, also if the configuration names another log now.
     logs: BTreeSet<PathBuf>,
+    /// Logs that were not there while the key was set: a job's line is the first in them.
+    empty: BTreeSet<PathBuf>,
     /// The looks to come, by their arguments.
     next: VecDeque<Vec<OsString>>,
     running: Option<RunningLook>,
@@ -80,9 +82,21 @@ impl AgainWatch {
             for log in &self.logs {
                 let is_wanted = is_on && now == Some(log);
                 let of_log = Config { usage_log: Some(log.clone()), ..config.clone() };
-                if is_wanted || UsageLog::from_config(&of_log).is_some_and(|log| AgainState::is_there(&log)) {
-                    looks.push_back(arguments(part.holder(), log, !is_wanted, configured));
+                let is_known = UsageLog::from_config(&of_log).is_some_and(|log| AgainState::is_there(&log));
+                if is_known || !is_wanted {
+                    self.empty.remove(log);
+                } else if !log.parent().is_some_and(Path::is_dir) {
+                    // The directory is made with the log's first line. Before that nothing can be written down.
+                    self.empty.insert(log.clone());
+                    continue;
                 }
+                let how = match (is_wanted, self.empty.contains(log)) {
+                    (false, _) if is_known => Some("--begun-only"),
+                    (false, _) => continue,
+                    (true, true) => Some("--from-start"),
+                    (true, false) => None,
+                };
+                looks.push_back(arguments(part.holder(), log, how, configured));
             }
         }
         looks
@@ -190,12 +204,10 @@ impl Drop for RunningLook {
 }
 
 /// The arguments of a look.
-fn arguments(holder: &str, log: &Path, begun_only: bool, configured: &Configured) -> Vec<OsString> {
+fn arguments(holder: &str, log: &Path, how: Option<&str>, configured: &Configured) -> Vec<OsString> {
     let hold = std::process::id().to_string();
     let mut arguments: Vec<OsString> = vec![WORD.into()];
-    if begun_only {
-        arguments.push("--begun-only".into());
-    }
+    arguments.extend(how.map(OsString::from));
     if let Some(file) = &configured.config {
         arguments.push([OsStr::new("--config="), file.as_os_str()].into_iter().collect());
     }
@@ -269,6 +281,7 @@ mod tests {
     fn what_was_begun_beside_another_log_is_looked_at_too() {
         let temp = tempfile::tempdir().unwrap();
         let log = |name: &str| Some(temp.path().join(name));
+        let missing = Config { usage_log: Some(temp.path().join("new/log")), ..Config::default() };
         let on = Config {
             on_out_of_memory: Some(RunAgain { share: Percent::from_hundredths(15_000), most: 2 }),
             usage_log: log("one"),
@@ -281,6 +294,10 @@ mod tests {
             looks.map(|one| (one.contains(&"--begun-only".into()), one.last().unwrap().into())).collect()
         };
         let (one, two) = (log("one").unwrap(), log("two").unwrap());
+        let missing = Config { on_out_of_memory: on.on_out_of_memory, ..missing };
+        assert_eq!(looks(&missing), []);
+        std::fs::create_dir(temp.path().join("new")).unwrap();
+        assert_eq!(looks(&missing), [(false, temp.path().join("new/log"))]);
         assert_eq!(looks(&on), [(false, one.clone())]);
         let changed = Config { usage_log: log("two"), ..on.clone() };
         assert_eq!(looks(&changed), [(false, two.clone())]);

@@ -45,7 +45,7 @@ pub struct AgainState {
     /// The first is looked at first.
     pub waiting: Vec<WaitingRun>,
     /// What is in the file.
-    written: String,
+    pub written: String,
 }
 
 impl AgainState {

@@ -62,6 +62,9 @@ struct LookWords {
     /// Only what was begun is finished.
     #[arg(long)]
     begun_only: bool,
+    /// All of the log has come since the key was set.
+    #[arg(long)]
+    from_start: bool,
     #[command(flatten)]
     configured: Configured,
 }
@@ -97,7 +100,7 @@ pub fn look() -> ExitCode {
         Some(loaded) => LookWish::Keys(loaded),
         None => LookWish::Unknown,
     };
-    if let Err(error) = once(*part, &usage_log, &wish) {
+    if let Err(error) = once(*part, &usage_log, &wish, words.from_start) {
         println!("{}", error.replace('\n', " "));
     }
     ExitCode::SUCCESS
@@ -122,10 +125,15 @@ extern "C" fn end_group(_: libc::c_int) {
 }
 
 /// Reads on in the log, and does what can be done now.
-fn once(part: &dyn SchedulersPart, usage_log: &UsageLog<'_>, wish: &LookWish<'_>) -> Result<(), String> {
+fn once(
+    part: &dyn SchedulersPart,
+    usage_log: &UsageLog<'_>,
+    wish: &LookWish<'_>,
+    from_start: bool,
+) -> Result<(), String> {
     let Some(again) = part.again() else { return Ok(()) };
     let known = |loaded: &Loaded| part.logged_facts(loaded.file.as_deref());
-    look_with(again, &known, usage_log, wish)
+    look_with(again, &known, usage_log, wish, from_start)
 }
 
 fn look_with(
@@ -133,8 +141,10 @@ fn look_with(
     known: &dyn Fn(&Loaded) -> LoggedFacts,
     usage_log: &UsageLog<'_>,
     wish: &LookWish<'_>,
+    from_start: bool,
 ) -> Result<(), String> {
     let mut state = AgainState::load(usage_log)?;
+    state.place = state.place.or(from_start.then_some(NO_LOG));
     let read = match wish {
         LookWish::Keys(_) => read_on(part, &mut state, usage_log),
         LookWish::Unknown => Ok(()),

@@ -59,6 +59,8 @@ struct Site {
     log: PathBuf,
     loaded: Loaded,
     temp: tempfile::TempDir,
+    /// Whether the log was not there before.
+    is_new: bool,
 }
 
 impl Site {
@@ -68,7 +70,7 @@ impl Site {
         let log = temp.path().join("log/usage.jsonl");
         fs::create_dir(log.parent().unwrap()).unwrap();
         let loaded = load(temp.path(), &format!("OnOutOfMemory=requeue:150%,2\n{sections}"));
-        Self { log, loaded, temp }
+        Self { log, loaded, temp, is_new: false }
     }
 
     fn killed(&self, job: u32) {
@@ -90,7 +92,7 @@ impl Site {
     fn looks(&self, wish: &LookWish<'_>) -> Vec<String> {
         let config = Config { usage_log: Some(self.log.clone()), ..Config::default() };
         let known = |_: &Loaded| Box::new(|facts: Facts| facts) as LoggedFacts;
-        look_with(&Noting, &known, &UsageLog::from_config(&config).unwrap(), wish).unwrap();
+        look_with(&Noting, &known, &UsageLog::from_config(&config).unwrap(), wish, self.is_new).unwrap();
         LOOKED_AT.take()
     }
 
@@ -143,6 +145,22 @@ fn each_kill_is_looked_at_once_from_when_the_key_is_set() {
     assert!(site.wanted().is_empty());
     site.killed(5);
     assert_eq!(site.wanted(), ["5"]);
+}
+
+/// The directory of the log is made with its first line.
+#[test]
+fn the_first_line_of_a_new_log_counts() {
+    if !is_root() {
+        return crate::skip::skip("the log is root's");
+    }
+    for is_new in [false, true] {
+        let site = Site { is_new, ..Site::new("") };
+        site.killed(1);
+        assert_eq!(site.wanted().len(), usize::from(is_new));
+        assert!(site.wanted().is_empty());
+        site.killed(2);
+        assert_eq!(site.wanted(), ["2"]);
+    }
 }
 
 #[test]
