@@ -79,9 +79,11 @@ impl AgainPart for Fake {
         if left <= 1 {
             return Err("dead".to_owned());
         }
+        // Whatever run has failed is taken for the killed one until its number is noted.
+        let not_noted = if self.is_held.get() { 1 } else { self.restarts.get() };
         Ok(if self.is_cancelled.get() {
             JobNow::Other("it is cancelled".to_owned())
-        } else if self.restarts.get() == run.restarts.unwrap_or(1) {
+        } else if self.restarts.get() == run.restarts.unwrap_or(not_noted) {
             let asked = AskedMemory { unit: MemoryUnit::Node, mib: self.mib.get() };
             let bounds = MemoryBounds { per_node: self.most, ..MemoryBounds::default() };
             let restarts = self.restarts.get();
