@@ -197,7 +197,10 @@ fn look_with(
             state.waiting.push(one);
         }
     }
-    let saved = state.save(usage_log);
+    let saved = match wish {
+        LookWish::Nothing if state.waiting.is_empty() => AgainState::remove(usage_log),
+        _ => state.save(usage_log),
+    };
     read.and(saved)
 }
 
