@@ -307,10 +307,10 @@ fn what_holds_now_decides_on_a_job_that_has_only_failed() {
 /// The user requeues a run that still ends: it is not taken for the next one that fails.
 #[test]
 fn the_first_look_tells_the_run_from_the_next_ones() {
-    let (fake, mut one) = (Fake { has_failed: false.into(), ..Fake::new() }, waiting());
+    let (fake, mut one) = (Fake { has_failed: false.into(), restarts: 0.into(), ..Fake::new() }, waiting());
     let mut look = || follow(&mut one, &fake, &config(), ENDED, &mut |_| Ok(()), Instant::now());
     assert_eq!(look(), AfterLook::Later);
-    fake.restarts.set(2);
+    fake.restarts.set(1);
     fake.has_failed.set(true);
     assert_eq!(look(), AfterLook::Done);
     assert!(fake.calls.borrow().is_empty());
