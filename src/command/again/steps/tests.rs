@@ -79,9 +79,11 @@ impl AgainPart for Fake {
         if left <= 1 {
             return Err("dead".to_owned());
         }
+        // Whatever run has failed is taken for the killed one until its number is noted.
+        let not_noted = if self.is_held.get() { 1 } else { self.restarts.get() };
         Ok(if self.is_cancelled.get() {
             JobNow::Other("it is cancelled".to_owned())
-        } else if self.restarts.get() == run.restarts.unwrap_or(1) {
+        } else if self.restarts.get() == run.restarts.unwrap_or(not_noted) {
             let asked = AskedMemory { unit: MemoryUnit::Node, mib: self.mib.get() };
             let bounds = MemoryBounds { per_node: self.most, ..MemoryBounds::default() };
             let restarts = self.restarts.get();
@@ -305,10 +307,10 @@ fn what_holds_now_decides_on_a_job_that_has_only_failed() {
 /// The user requeues a run that still ends: it is not taken for the next one that fails.
 #[test]
 fn the_first_look_tells_the_run_from_the_next_ones() {
-    let (fake, mut one) = (Fake { has_failed: false.into(), ..Fake::new() }, waiting());
+    let (fake, mut one) = (Fake { has_failed: false.into(), restarts: 0.into(), ..Fake::new() }, waiting());
     let mut look = || follow(&mut one, &fake, &config(), ENDED, &mut |_| Ok(()), Instant::now());
     assert_eq!(look(), AfterLook::Later);
-    fake.restarts.set(2);
+    fake.restarts.set(1);
     fake.has_failed.set(true);
     assert_eq!(look(), AfterLook::Done);
     assert!(fake.calls.borrow().is_empty());
