@@ -12,6 +12,9 @@ use crate::logged::LoggedStep;
 
 const ENDED: u64 = 1_764_039_610;
 
+/// A command that fails, how, and whether it is done all the same.
+type Trouble = (&'static str, fn(String) -> AgainTrouble, bool);
+
 /// A job at a scheduler as Slurm is.
 struct Fake {
     /// `None`: it is in the queue, and held if `is_held`.
@@ -21,8 +24,7 @@ struct Fake {
     restarts: Cell<u32>,
     mib: Cell<u64>,
     most: Option<u64>,
-    /// Which command fails, how, and whether it is done all the same.
-    trouble: Option<(&'static str, fn(String) -> AgainTrouble, bool)>,
+    trouble: Option<Trouble>,
     /// How many calls are left until `jobfence hold` dies, and whether the last of them is done.
     left: Cell<u32>,
     is_done_at_last: bool,
