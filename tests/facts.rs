@@ -627,7 +627,8 @@ fn each_fact_of_slurms_that_is_read_has_a_row() {
 
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/schedulers/slurm/spank");
     let mut read: BTreeSet<String> = BTreeSet::new();
-    for file in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+    let files = ["", "step"].iter().flat_map(|below| fs::read_dir(dir.join(below)).unwrap());
+    for file in files.map(|entry| entry.unwrap().path()).filter(|path| !path.is_dir()) {
         let code = fs::read_to_string(&file).unwrap();
         let (code, _) = code.split_once("\n#[cfg(test)]\nmod ").unwrap_or((&code, ""));
         let until = |text: &str| text.chars().take_while(|c| c.is_ascii_uppercase() || *c == '_').collect::<String>();
