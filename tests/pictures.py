@@ -51,7 +51,7 @@ COLOURS = {"ff0000": "red", "ffff00": "brown"}
 FIGURE = re.compile(r"[█░]+|\d+(?:[.,:-]\d+)*(?:T[\d:.]+Z)?")
 UNIT = re.compile(r"\bN (?:B|KiB|MiB|GiB|ms|s|min|h)(?![\w/])")
 # A job can do this or not, as busy as the machine is.
-MAY_BE = re.compile(r"waited for|page cache|yet to be written|in swap|made room|Held back|by the CPU quota; the bar|^all files read ")
+MAY_BE = re.compile(r"waited for|page cache|yet to be written|in swap|made room|Held back|held the job back|or ask for more CPUs|by the CPU quota; the bar|^all files read ")
 
 
 def words(lines):
