@@ -1468,7 +1468,7 @@ BREAKS = (
           "its.is_empty() || count_of(&its) > granted", "its.is_empty()",
           "unit lines_that_may_be_anothers_are_nobodys"),
     Break("two_lines_about_one_gpu_are_two_gpus", "src/command/report/summary/gpus.rs",
-          "before.peek().is_some() &&", "before.peek().is_none() &&",
+          "before.peek().is_some() && before.all", "before.peek().is_some() && !before.all",
           "unit the_gpus_of_a_run_are_those_of_its_time"),
     Break("all_that_was_held_was_measured", "src/command/report/summary/gpus.rs",
           "let measured = sum(|used| used.observed).min(held);", "let measured = held;",
