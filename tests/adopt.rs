@@ -659,28 +659,47 @@ fn pam_puts_the_session_into_the_users_job() {
     }
 }
 
+/// The own directories of nobody's job 1.
+struct Private {
+    host: Host,
+    config: Config,
+    parents: [String; 2],
+}
+
+impl Private {
+    fn make(site: &Site, hide_processes: bool) -> Self {
+        let config = Config { private_tmp: vec!["/var/tmp".into()], hide_processes, ..site.config.clone() };
+        let parents = [format!("uid_{NOBODY}"), "job_1".to_owned()];
+        let host = Host::read(&config).unwrap();
+        Records::open(&config.run_dir).unwrap();
+        let own = [parents[0].clone(), parents[1].clone(), "step_extern".to_owned()];
+        PrivateDirs::make(&host, &config, &parents, &own).unwrap();
+        Self { host, config, parents }
+    }
+
+    fn end(&self) {
+        let records = Records::open(&self.config.run_dir).unwrap();
+        let deadline = Instant::now() + common::PATIENCE;
+        jobfence::private::end(&self.host, &self.config.run_dir, &self.parents, &records, deadline).unwrap();
+    }
+}
+
 /// The module runs in the session's own process, and pam_exec's command does not.
 #[test]
 fn pam_puts_the_session_into_the_jobs_own_directories() {
     let site = Site::new("private");
     let [module, _] = site.doors(&[]);
     let mut step = site.step(NOBODY, "1", "extern");
-    let config = Config { private_tmp: vec!["/var/tmp".into()], ..site.config.clone() };
-    let records = Records::open(&config.run_dir).unwrap();
-    let parents = [format!("uid_{NOBODY}"), "job_1".to_owned()];
-    let host = Host::read(&config).unwrap();
-    let own = [parents[0].clone(), parents[1].clone(), "step_extern".to_owned()];
-    PrivateDirs::make(&host, &config, &parents, &own).unwrap();
+    let private = Private::make(&site, false);
     let session = site.session("nobody", &module.line, &[]);
     assert_eq!(session.opened, GRANTED);
     let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", session.pid())).unwrap();
     assert!(mounts.lines().any(|line| line.contains("/var+tmp /var/tmp ")), "{mounts}");
     assert_eq!(session.close(), GRANTED);
     step.close();
-    let deadline = Instant::now() + common::PATIENCE;
-    jobfence::private::end(&host, &config.run_dir, &parents, &records, deadline).unwrap();
+    private.end();
     let left = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    assert!(!left.contains(config.run_dir.to_str().unwrap()), "{left}");
+    assert!(!left.contains(site.config.run_dir.to_str().unwrap()), "{left}");
 }
 
 #[test]
@@ -693,15 +712,10 @@ fn pam_hides_others_processes_from_the_session_of_a_job_with_hidden_ones() {
     let nobody = NOBODY.to_string();
     for hide_processes in [true, false] {
         let mut step = site.step(NOBODY, "1", "extern");
-        let config = Config { private_tmp: vec!["/var/tmp".into()], hide_processes, ..site.config.clone() };
-        let records = Records::open(&config.run_dir).unwrap();
-        let parents = [format!("uid_{NOBODY}"), "job_1".to_owned()];
-        let host = Host::read(&config).unwrap();
-        let own = [parents[0].clone(), parents[1].clone(), "step_extern".to_owned()];
-        PrivateDirs::make(&host, &config, &parents, &own).unwrap();
+        let private = Private::make(&site, hide_processes);
         let session = site.session("nobody", &module.line, &[]);
         assert_eq!(session.opened, GRANTED);
-        // What the session's user sees of root's process, and of himself.
+        // What the session's user sees: of root's process, and of a process of its own.
         let pid = session.pid().to_string();
         let sees = |who: &str| {
             let mut look = Command::new("nsenter");
@@ -712,8 +726,7 @@ fn pam_hides_others_processes_from_the_session_of_a_job_with_hidden_ones() {
         assert_eq!(sees(&std::process::id().to_string()), !hide_processes);
         assert_eq!(session.close(), GRANTED);
         step.close();
-        let deadline = Instant::now() + common::PATIENCE;
-        jobfence::private::end(&host, &config.run_dir, &parents, &records, deadline).unwrap();
+        private.end();
     }
 }
 

@@ -17,15 +17,26 @@ mod common;
 const PYTHON: &str = "/usr/bin/python3";
 const MIB: f64 = 1048576.0;
 
-/// Each program prints its usage by its own count, as JSON.
+/// Each program prints its usage by its own count, as JSON. This one also has what the kernel counts for its cgroups.
 const CPU: &str = r#"
 import json, os, resource, time
+def of_cgroups():
+    places = dict(line.rstrip().split(":", 2)[1:] for line in open("/proc/self/cgroup"))
+    for line in open("/proc/self/mountinfo"):
+        place, kind, options = line.split()[4], *line.split(" - ")[1].split()[::2]
+        if kind == "cgroup2":
+            stat = dict(line.split() for line in open(f"{place}{places['']}/cpu.stat"))
+            yield {"cpu_user_seconds": int(stat["user_usec"]) / 1e6, "cpu_system_seconds": int(stat["system_usec"]) / 1e6}
+        if kind == "cgroup" and "cpuacct" in options.split(","):
+            path = place + next(path for names, path in places.items() if "cpuacct" in names.split(","))
+            user, system = (int(open(f"{path}/cpuacct.usage_{name}").read()) / 1e9 for name in ("user", "sys"))
+            yield {"cpu_user_seconds": user, "cpu_system_seconds": system}
 zero, sink = os.open("/dev/zero", os.O_RDONLY), bytearray(1 << 20)
 while resource.getrusage(resource.RUSAGE_SELF).ru_utime < 1.5: sum(range(1000))
 while resource.getrusage(resource.RUSAGE_SELF).ru_stime < 1: os.readv(zero, [sink])
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps({"cpu_user_seconds": used.ru_utime, "cpu_system_seconds": used.ru_stime,
-                  "cpu_seconds": used.ru_utime + used.ru_stime}))
+                  "cpu_seconds": used.ru_utime + used.ru_stime, "cgroups": list(of_cgroups())}))
 "#;
 
 const MEMORY: &str = r#"
@@ -195,6 +206,14 @@ fn cpu_time_is_what_the_program_counts() {
     // The kernel splits the total by its ticks. For a process they are scaled to its exact time, for a cgroup of v1 they are not.
     expect_near(&line, &own, "cpu_user_seconds", 0.2);
     expect_near(&line, &own, "cpu_system_seconds", 0.2);
+    // One of the program's cgroups has counted both, before the program's end.
+    let both = ["cpu_user_seconds", "cpu_system_seconds"];
+    let is_near = |of: &Value, member: &str| {
+        let [found, wanted] = [&line, of].map(|of| of[member].as_f64().unwrap());
+        (found / wanted - 1.0).abs() <= 0.03
+    };
+    let is_counted = |of: &&Value| both.iter().all(|member| is_near(of, member));
+    assert!(own["cgroups"].as_array().unwrap().iter().find(is_counted).is_some(), "{line} {own}");
     assert_eq!((&line["exit_status"], &line["exit_signal"], &line["end"]), (&0.into(), &Value::Null, &"closed".into()));
     let job = line["job_cpu_seconds"].as_f64().unwrap();
     assert!((job - line["cpu_seconds"].as_f64().unwrap()).abs() < 0.01, "{line}");

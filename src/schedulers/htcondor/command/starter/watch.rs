@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The watcher: the process that outlives the starter, waits for its end, and then closes the fence.
 //!
-//! The watcher is none of the processes that HTCondor takes for the starter's, and kills with it (`apart`). It has none of the starter's sockets, so that the processes at their other ends see when the starter is gone.
+//! The watcher is none of the processes that HTCondor takes for the starter's, and kills with it (`apart`). It has none of the starter's
+//! sockets, so that the processes at their other ends see when the starter is gone.
 
 use std::ffi::CString;
 use std::process::ExitCode;
