@@ -128,7 +128,9 @@ def table(site):
     ]
     if Path("/run/systemd/system").is_dir():
         nowhere = said_in_file(CgroupBase="jobfence.slice/of-nobody.scope")
-        rows.append(("no scope", nowhere, overlay or not v2, "" if overlay or not v2 else "does not exist"))
+        # Where Slurm does not track a job, the job is in a directory of ours on cgroup2, also where that has no controllers.
+        needed = not overlay and "" in kernel.hierarchies()
+        rows.append(("no scope", nowhere, not needed, "does not exist" if needed else ""))
     return rows
 
 
