@@ -108,6 +108,6 @@ impl Scheduler for SlurmScheduler {
     }
 
     fn without_cgroups(&self) -> &'static str {
-        "ProctrackType=proctrack/linuxproc"
+        "ProctrackType=proctrack/linuxproc, no task/cgroup"
     }
 }

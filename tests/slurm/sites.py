@@ -274,6 +274,11 @@ class Site(sites.Site):
         shown = self.command("scontrol", "show", "config").stdout
         return bool(re.search(r"^ProctrackType\s*=\s*proctrack/cgroup", shown, re.M))
 
+    def slurm_has_directories(self):
+        """Whether Slurm makes cgroups for a step: to track its processes, or to limit them."""
+        shown = self.command("scontrol", "show", "config").stdout
+        return self.slurm_tracks() or bool(re.search(r"^TaskPlugin\s*=.*\bcgroup", shown, re.M))
+
     def tasks_share_a_directory(self):
         """Whether all tasks of a step are in one directory of Slurm's: nothing but proctrack/cgroup makes any."""
         shown = self.command("scontrol", "show", "config").stdout

@@ -13,7 +13,6 @@ from contract.harness import Skip, case, expect, expect_equal, expect_in
 from contract.sites import until, write_atomically
 from ..harness import expect_not_drained, fences_well, without_places_of_the_defaults
 from ..sites import InstalledSite
-from .placement import tracked_by_cgroup
 
 # Says whether it is in a fence, and in which cgroups.
 WHERE = "echo fenced=${JOBFENCE_CGROUP:+yes}; cat /proc/self/cgroup"
@@ -87,8 +86,8 @@ def sections(text):
 
 def table(site):
     """Each with its name, what it changes, whether a job is fenced then (None: that depends on the kernel), and what check says."""
-    overlay = bool(tracked_by_cgroup(site))
     v2 = kernel.has_v2_controllers()
+    overlay = v2 and site.slurm_has_directories()
     nobody = pwd.getpwnam(site.users[1]).pw_uid
     least = "the kernel's least is 1000 us"
     rows = [
