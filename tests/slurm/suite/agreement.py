@@ -13,6 +13,7 @@ from contract.harness import Skip, case, expect, expect_equal, expect_in
 from contract.sites import until, write_atomically
 from ..harness import expect_not_drained, fences_well, without_places_of_the_defaults
 from ..sites import InstalledSite
+from .placement import tracked_by_cgroup
 
 # Says whether it is in a fence, and in which cgroups.
 WHERE = "echo fenced=${JOBFENCE_CGROUP:+yes}; cat /proc/self/cgroup"
@@ -127,8 +128,8 @@ def table(site):
     ]
     if Path("/run/systemd/system").is_dir():
         nowhere = said_in_file(CgroupBase="jobfence.slice/of-nobody.scope")
-        # Where Slurm does not track a job, the job is in a directory of ours on cgroup2, also where that has no controllers.
-        needed = not overlay and "" in kernel.hierarchies()
+        # If Slurm does not track the job on cgroup2, jobfence makes the job a directory there, also where cgroup2 has no controllers.
+        needed = not tracked_by_cgroup(site) and "" in kernel.hierarchies()
         rows.append(("no scope", nowhere, not needed, "does not exist" if needed else ""))
     return rows
 
