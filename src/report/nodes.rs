@@ -295,12 +295,12 @@ mod tests {
         assert_eq!((found.usage.memory_peak, found.is_without_swap), (Some(3 * GIB), true));
         assert_eq!((found.usage.read, found.usage.written), (Some(20), Some(2)));
         assert!(nodes.are_even() && nodes.are_whole());
-        // One has a quota; for the other, the grant counts.
+        // One node has a quota. On the other, which has none, the grant counts.
         let mut limited = node(1, 1);
         limited.found.cpus_limit = Some(Cpus::whole(1));
         let both = Nodes { known: vec![nodes.known[0].clone(), ("n9".to_owned(), limited)], ..Nodes::default() };
         assert_eq!(both.merged(&own).0.cpus_limit, Some(Cpus::whole(3)));
-        // One node that may have used swap suffices, and one that does not know.
+        // If one node may have used swap, or does not know, the whole job may have.
         let mut other = node(1, 1);
         (other.found.usage.cpu, other.found.is_without_swap) = (None, false);
         nodes.known.push(("n3".to_owned(), other));
