@@ -37,7 +37,7 @@ pub struct Handed {
 }
 
 impl NodeFigures {
-    /// From a job's directory and the grant there.
+    /// The figures of a job's directory and its grant there.
     pub fn new(found: &JobForACard, cpus: Option<Cpus>, memory: Option<u64>) -> Self {
         Self { found: JobForACard { usage: found.usage.without_disks(), ..*found }, cpus, memory }
     }
@@ -178,8 +178,8 @@ impl Nodes {
         self.known.iter().max_by_key(|(_, node)| node.memory_rank())
     }
 
-    /// The job's figures from all nodes: sums, and for memory and processes the worst node. `own` has the figures of the card's own node,
-    /// some of which other nodes do not hand over.
+    /// The job's figures from all nodes: sums, and for memory and processes the worst node. `own` has the figures of the card's own node.
+    /// Other nodes do not hand over some of these.
     pub fn merged(&self, own: &JobForACard) -> (JobForACard, Option<Cpus>, Option<u64>) {
         let nodes = || self.known.iter().map(|(_, node)| node);
         let usages = || nodes().map(|node| &node.found.usage);

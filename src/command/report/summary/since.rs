@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! From when on a summary counts: a date, or how long ago.
+//! The beginning of a summary's time: a date, or how long ago it was.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
