@@ -86,7 +86,7 @@ impl Gpus {
 /// The most bytes of a job's name that are kept.
 const LONGEST_JOB_NAME: usize = 200;
 
-/// A job's name, which its user has chosen. Of a long one, this is the beginning; an empty one is none.
+/// A job's name, which its user has chosen. A long name is cut, and an empty one is none.
 pub fn job_name(text: &str) -> Fact<String> {
     let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
     let end = ends.take_while(|end| *end <= LONGEST_JOB_NAME).last();

@@ -275,7 +275,8 @@ impl Usage {
         Self::from_numbers(self.numbers())
     }
 
-    /// Combined with an earlier count. Of [`Adds::Now`] the present value counts. Any other figure that one of them lacks is unknown.
+    /// Combines the figure with an earlier count. The present value of [`Adds::Now`] counts. Any other figure that one of them lacks is
+    /// unknown.
     pub fn after(&self, before: &Self) -> Self {
         self.merged(before, |adds, now, before| if adds == Adds::Now { now } else { added(adds, now?, before?) })
     }

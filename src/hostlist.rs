@@ -306,7 +306,7 @@ mod tests {
         assert!(list("a[1][1][1][1]").contains("a1111"));
         let (two, three) = (list("a[0-999999999][0-999999999]"), list("a[0-999999999][0-999999999][0-9]"));
         assert_eq!(two.position("a999999999999999999"), Some(999_999_999_999_999_999));
-        // Slurm's own order of three brackets is another.
+        // Slurm itself orders a name with three brackets in another way.
         assert!(three.contains("a9999999999999999999"));
         assert_eq!((three.position("a9999999999999999999"), list("a[1][1][1]").names(9)), (None, None));
     }

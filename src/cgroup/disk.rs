@@ -22,7 +22,7 @@ use super::layout::unescape;
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
 
-/// As many links as the kernel follows in one path (`MAXSYMLINKS`, include/linux/namei.h).
+/// The most links that are followed. The kernel follows as many in one path (`MAXSYMLINKS`, include/linux/namei.h).
 const MAX_LINKS: usize = 40;
 
 /// A block device by its number, as `io.max` names it.

@@ -126,7 +126,7 @@ impl HugePages {
         self.sizes.iter().flat_map(files).collect()
     }
 
-    /// Refuses sizes of which this host has no pages; `sizes` is `/sys/kernel/mm/hugepages`.
+    /// Refuses a size if this host has no pages of it. `sizes` is `/sys/kernel/mm/hugepages`.
     pub fn check(&self, sizes: &Dir) -> Result<()> {
         let known = known_sizes(sizes)?;
         match self.sizes.iter().find(|size| !known.contains(&size.page)) {

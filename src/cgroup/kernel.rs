@@ -51,7 +51,7 @@ const NO_QUOTA: &str = "set CPUPolicy=weight, or OnError=fail,cpu:warn";
 const NO_BURST: &str = "set CPUBurst=0, or OnError=fail,burst:warn";
 const NO_IO: &str = "leave IOMax out, or set OnError=fail,io:warn";
 
-/// From the history of kernel/sched/core.c, mm/memcontrol.c, block/blk-throttle.c and blk-iocost.c.
+/// The releases are from the history of kernel/sched/core.c, mm/memcontrol.c, block/blk-throttle.c and blk-iocost.c.
 const FILES: &[ControlFile] = &[
     file("cpu.max", (4, 15), NO_QUOTA).built_with("CONFIG_CFS_BANDWIDTH"),
     file("cpu.cfs_quota_us", (3, 2), NO_QUOTA).built_with("CONFIG_CFS_BANDWIDTH"),

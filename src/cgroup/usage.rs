@@ -154,7 +154,7 @@ impl Used {
 }
 
 impl LimitedTo {
-    /// With this directory's limits.
+    /// Lowers the limits to those of this directory.
     pub fn lower(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
         let version = hierarchy.version;
         let mut here = Self::default();

@@ -9,7 +9,7 @@ use nix::unistd::User;
 
 use crate::command::Failure;
 
-/// By which sections are chosen.
+/// The facts that sections are chosen by.
 #[derive(Args)]
 pub struct FactOptions {
     /// The job's partition or queue [default: unknown]

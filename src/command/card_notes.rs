@@ -202,14 +202,14 @@ mod tests {
         let looked = |looked| JobGpus { looked, ..gpus([None; 2]) };
         assert_eq!(head(None), of(0));
         assert_eq!(head(Some(&looked(1_799_999_000.0))), of(1000));
-        // A clock that was set back; times that are none; GPUs of which nothing is said.
+        // A clock was set back, a time is none, or nothing is said of the GPUs.
         for none in [1_800_000_001.0, f64::NAN, -1.0, f64::MAX] {
             assert_eq!(head(Some(&looked(none))), of(0), "{none}");
         }
         let mut unknown = JobGpus { looked: 1_799_999_000.0, ..JobGpus::default() };
         unknown.of("/dev/nvidia0");
         assert_eq!(head(Some(&unknown)), of(0));
-        // From before the boot.
+        // The figures are from before the boot.
         assert!(note("a", Some(&looked(1.0)), since_boot, now).starts_with("1 0 "));
     }
 

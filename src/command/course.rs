@@ -11,7 +11,7 @@ use crate::series::{Amounts, Point, Series};
 /// A quota that holds processes back in a smaller share of its periods does not matter, in percent. It is the card's share.
 const HELD_BACK: u64 = 10;
 
-/// From this share of its limit on memory is at the limit: the kernel charges in batches.
+/// Memory counts as at its limit from this share on, since the kernel charges in batches.
 const FULL: f64 = 0.99;
 
 /// One resource of a step over time.

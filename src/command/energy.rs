@@ -148,7 +148,7 @@ impl EnergyMeter {
         self.read = counters.map(|counters| (now, suspended, counters));
     }
 
-    /// What each of these steps has used since the last division. Of what is not known there is nothing.
+    /// What each of these steps has used since the last division. A step whose use is not known is left out.
     pub fn divide(&mut self, steps: &[StepAtSample<'_>]) -> HashMap<String, StepEnergy> {
         let now = Instant::now();
         if self.divided.as_ref().is_some_and(|before| now.duration_since(before.at) < LEAST_WAIT) {
@@ -168,7 +168,7 @@ impl EnergyMeter {
     ) -> HashMap<String, StepEnergy> {
         self.gather(counters, (now, suspended));
         let joules = self.gathered.take();
-        // From here on it is known again.
+        // What is gathered from here on is known again.
         self.gathered = self.read.is_some().then_some(0.0);
         let known = steps.iter().filter_map(|step| Some((step.name.to_owned(), step.cpu_seconds?)));
         let after =
@@ -206,7 +206,7 @@ fn suspended() -> Duration {
     of(ClockId::CLOCK_BOOTTIME).saturating_sub(of(ClockId::CLOCK_MONOTONIC))
 }
 
-/// From /proc/stat, proc_stat(5). `None`: it is not known.
+/// The CPU time of the node, from /proc/stat (proc_stat(5)). `None`: it is not known.
 fn node_cpus() -> Option<NodeCpus> {
     let ticks = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten().filter(|ticks| *ticks > 0)?;
     cpus_of(&std::fs::read_to_string("/proc/stat").ok()?, ticks as f64)

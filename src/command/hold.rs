@@ -198,7 +198,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     let mut again = AgainWatch::default();
     let mut moves: Option<EarlyMoves> = None;
     let (mut reports, mut unheard): (Option<OwnReports>, Option<String>) = (None, None);
-    // With its sections, which may differ from job to job.
+    // The configuration with its sections, which may differ from job to job.
     let mut sections: Option<Loaded> = None;
     loop {
         if next > Instant::now() {

@@ -70,13 +70,13 @@ pub struct HostOptions {
 }
 
 impl HostOptions {
-    /// Whether execd runs this.
+    /// Whether execd runs the command as a load sensor.
     pub fn is_sensor(&self) -> bool {
         self.gridengine && !self.apply
     }
 }
 
-/// Says what jobs can be granted here.
+/// Prints what jobs can be granted on this node.
 pub fn host(options: &HostOptions) -> Result<ExitCode, Failure> {
     if options.apply {
         print!("{}", gridengine::host::applied(&options.configured, options.reserve, options.node.clone())?);
@@ -88,7 +88,7 @@ pub fn host(options: &HostOptions) -> Result<ExitCode, Failure> {
     }
     let mut text = String::new();
     if options.htcondor {
-        // First of all, and also where no more can be said: START of the site asks for it.
+        // START of the site needs this text, so it comes first, even where nothing else can be said.
         print!("{}", monitor::text(&options.configured, options.reserve));
         return Ok(ExitCode::SUCCESS);
     }

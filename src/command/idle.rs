@@ -23,5 +23,6 @@ pub use keys::{IdleKeys, keys_of};
 pub use pauses::{speed, states, time_between};
 pub use sampler::IdleSampler;
 
-/// How long the schedulers' programs may keep `jobfence hold` from its work at each look. Jobs that are left have their turn at the next.
+/// How long the schedulers' programs may keep `jobfence hold` from its work at each look. The next look goes on with the jobs that are
+/// left.
 pub const PATIENCE: Duration = Duration::from_secs(15);

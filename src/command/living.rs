@@ -73,7 +73,7 @@ pub struct LivingView {
 
 /// A fence at one time.
 pub struct LivingRow {
-    /// Its directories: no other step has the same name.
+    /// Its directories, by which it is told from every other step.
     pub name: String,
     pub job: String,
     pub step: String,
@@ -82,7 +82,7 @@ pub struct LivingRow {
     pub holder: Option<String>,
     pub uid: Option<u32>,
     pub user: String,
-    /// Which program's directories they are.
+    /// The program that made its directories.
     pub placement: &'static str,
     pub path: Option<String>,
     pub started: Option<SystemTime>,
@@ -261,7 +261,7 @@ fn row(step: &LivingStep<'_>, before: &CpuTimes, users: &mut HashMap<u32, String
     LivingRow { cpus_now: since, user, current, ..described(step) }
 }
 
-/// The CPUs that a step uses which began after the last look, so long ago: it has used all of its CPU time since then.
+/// The CPUs that a step uses that began after the last look: all of its CPU time was used since then. `looked`: how long ago that look was.
 fn cpus_of_new(cpu: Option<Duration>, uptime: Option<Duration>, looked: Option<Duration>) -> Option<f64> {
     let uptime = uptime.filter(|uptime| !uptime.is_zero() && looked.is_some_and(|looked| *uptime <= looked))?;
     Some(cpu?.as_secs_f64() / uptime.as_secs_f64())
@@ -497,7 +497,7 @@ mod tests {
     fn what_a_new_step_uses_is_known_at_once() {
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         assert_eq!(cpus_of_new(seconds(3), seconds(2), seconds(2)), Some(1.5));
-        // It was there at the last look, or there was none.
+        // The step was there at the last look, or there was no look yet.
         assert_eq!(cpus_of_new(seconds(3), seconds(3), seconds(2)), None);
         assert_eq!(cpus_of_new(seconds(3), seconds(2), None), None);
         assert_eq!(

@@ -20,7 +20,7 @@ pub struct LocalTime {
 }
 
 impl LocalTime {
-    /// Of a time in the usage log's format. `None`: it is none, or the C library does not tell.
+    /// Reads a time in the usage log's format. `None`: it is none, or the C library does not tell.
     pub fn of(moment: &str) -> Option<Self> {
         let seconds = libc::time_t::try_from(seconds_of(moment)?).ok()?;
         // SAFETY: all zeros are a value of each member: numbers, and a null pointer.

@@ -113,7 +113,7 @@ impl JobMetrics {
         // A scheduler that has projects checks who may use one, and an account often stands there unasked.
         let facts = noted.facts();
         let name = |fact: &Fact<String>| fact.said().filter(|name| !name.is_empty()).cloned();
-        // With an underscore begins a scheduler's own name for none.
+        // The scheduler's own name for "no project" begins with an underscore.
         if let Some(project) = name(&facts.project).filter(|name| !name.starts_with('_')) {
             self.account = project;
         } else if self.account.is_empty() {
@@ -261,7 +261,7 @@ fn pressure(page: &mut String, jobs: &[JobMetrics]) {
 /// A metric of each of a job's GPUs. The moment is that of the last sample.
 type GpuGauge = (&'static str, &'static str, fn(&GpuUse, f64) -> Option<String>);
 
-/// Each is absent for a GPU of which it is not known, such as one that several jobs share.
+/// A gauge is absent for a GPU if its value is not known, as for a GPU that several jobs share.
 const GPU_GAUGES: &[GpuGauge] = &[
     (
         "jobfence_job_gpu_utilization_ratio",

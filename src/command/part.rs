@@ -66,8 +66,8 @@ pub trait SchedulersPart: Sync {
         StartsJobs::No
     }
 
-    /// For `jobfence setup --undo`: what has the daemons notice that files and commands are as they were. As long as something of it is left
-    /// to do, they start jobs by jobfence. Asked before; `None`: nothing.
+    /// For `jobfence setup --undo`: waits until the daemons notice that files and commands are as they were. Until then they start jobs by
+    /// jobfence. It is asked for before the undo. `None`: nothing is to be noticed.
     fn after_undo(&self, _host: &SetupHost) -> Option<AfterUndo> {
         None
     }
@@ -125,8 +125,8 @@ pub trait SchedulersPart: Sync {
         None
     }
 
-    /// What makes of the facts in a job's line of the usage log what is certain of them. `named`: the configuration that the command line
-    /// names. Without it, the user may have written what a scheduler assigns.
+    /// Reduces the facts in a job's line of the usage log to what is certain. `named`: the configuration that the command line names.
+    /// Without one, the user may have written what a scheduler assigns.
     fn logged_facts(&self, _named: Option<&Path>) -> LoggedFacts {
         Box::new(|facts: Facts| Facts {
             account: facts.account.if_checked(false),
@@ -168,7 +168,7 @@ pub trait ReachedJob {
 pub enum StartsJobs {
     No,
     Yes {
-        /// By what, for people.
+        /// The setting that makes it, for people.
         by: String,
         /// The files that it would not do so without.
         files: Vec<PathBuf>,

@@ -31,7 +31,7 @@ const LEAST_POINTS: usize = 2;
 pub struct Sampler {
     /// When the next sample is due. `None`: nothing has been sampled yet.
     next: Option<Instant>,
-    /// By the step's directories.
+    /// What is known of each step, by its directories.
     series: HashMap<String, Series>,
     /// Whether series that an earlier process began have been read.
     has_taken_over: bool,

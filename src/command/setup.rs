@@ -39,12 +39,12 @@ struct FoundScheduler {
     part: &'static dyn SchedulersPart,
     config: Option<PathBuf>,
     is_bystander: bool,
-    /// What is to be done, or the one thing that the administrator has to do before.
+    /// The steps. The error is the one thing that the administrator has to do before.
     steps: Result<Vec<LookedAtStep>, String>,
 }
 
-/// 0: nothing to change; 2: changed, or undone, or with `--dry-run` it would be; 1: failed, or the administrator has to do something; 3:
-/// undone as far as it goes, and a scheduler still starts jobs by jobfence.
+/// The exit status is 0 if nothing is to be changed; 2 if something was changed or undone, or would be with `--dry-run`; 1 if something
+/// failed, or the administrator has to do something; 3 if all that can be undone was, and a scheduler still starts jobs by jobfence.
 pub fn setup(options: &SetupOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence setup'")?;
     let parts = chosen(&options.scheduler)?;
@@ -69,11 +69,12 @@ pub fn setup(options: &SetupOptions) -> Result<ExitCode, Failure> {
     Ok(outcome.say(options))
 }
 
-/// A scheduler's daemon starts this program as root, so nobody else may put another in its place.
+/// Fails if others than root can replace the program: a scheduler's daemon starts it as root.
 fn only_roots(program: &Path) -> Result<(), Failure> {
     for path in program.ancestors() {
         let found = path.symlink_metadata().map_err(|error| format!("look at {}: {error}", path.display()))?;
-        // In a sticky directory, others cannot replace root's. The group of Debian's /usr/local is that of those who may install.
+        // In a sticky directory, others cannot replace root's file. A group may write to Debian's /usr/local: its members may install
+        // programs.
         let open = if found.is_dir() { if found.mode() & 0o1000 == 0 { 0o002 } else { 0 } } else { 0o022 };
         if found.uid() != 0 || found.mode() & open != 0 {
             return Err(format!(
@@ -88,7 +89,7 @@ fn only_roots(program: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The name by which `--scheduler` knows it.
+/// The scheduler's name for `--scheduler`.
 fn word(part: &dyn SchedulersPart) -> String {
     part.name().to_lowercase().replace(' ', "")
 }
@@ -104,7 +105,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static dyn SchedulersPart>, Failure>
     Ok(ALL.iter().copied().filter(is_chosen).collect())
 }
 
-/// Asks the parts what is here and to be done, and shows all of it.
+/// Asks the parts what is here and what is to be done, and shows all of it.
 fn look(
     host: &SetupHost,
     parts: &[&'static dyn SchedulersPart],
@@ -117,7 +118,7 @@ fn look(
             Ok(Some(plan)) => plan,
             Ok(None) if options.scheduler.is_empty() => continue,
             Ok(None) => return Err(format!("{} was not found on this host", part.name()).into()),
-            // The others of the host are set up all the same.
+            // The other schedulers of the host are set up all the same.
             Err(why) => {
                 let steps = Err(why.to_string());
                 all.push(FoundScheduler { part: *part, config: None, is_bystander: false, steps });
@@ -172,7 +173,7 @@ fn show(seen: &LookedAtStep, central: bool) {
     }
 }
 
-/// What `--dry-run` says.
+/// The outcome of `--dry-run`.
 fn would_do(found: &[FoundScheduler], central: bool) -> Outcome {
     let mut outcome = Outcome { is_by_hand: has_remark(found), ..Outcome::default() };
     for one in found {
@@ -196,7 +197,7 @@ fn has_remark(found: &[FoundScheduler]) -> bool {
     steps.any(|seen| matches!(seen.step.action, SetupAction::Remark))
 }
 
-/// What stands against it goes to what is to be done.
+/// The steps of a scheduler. If there is an obstacle, the administrator has to remove it.
 fn note<'a>(one: &'a FoundScheduler, outcome: &mut Outcome) -> Result<&'a [LookedAtStep], ()> {
     match &one.steps {
         Ok(steps) => Ok(steps),
@@ -226,7 +227,7 @@ fn tried(part: &dyn SchedulersPart, host: &SetupHost) -> JobTried {
     }
 }
 
-/// Has `jobfence check` look at this host, before or after the schedulers' part is done.
+/// Has `jobfence check` look at this host, before or after a scheduler is set up.
 fn checked(plugstack: Option<PathBuf>, config: Option<PathBuf>, is_before: bool) -> Result<bool, Failure> {
     let configured = Configured { config, overrides: Vec::new() };
     let stage = if is_before { CheckStage::BeforeSetup } else { CheckStage::AfterSetup };
@@ -293,7 +294,7 @@ mod tests {
     use crate::part::StartsJobs;
     use plan::{SetupPlan, SetupStep};
 
-    /// A scheduler that nobody has.
+    /// A scheduler that no host has.
     pub(super) struct FakePart {
         pub(super) name: &'static str,
         pub(super) plan: fn(&SetupHost) -> Result<Option<SetupPlan>, Failure>,
@@ -320,7 +321,7 @@ mod tests {
         }
     }
 
-    /// Options whose journal is in a directory of its own. `None` without root.
+    /// Options with a journal in a directory of its own. `None`: the test does not run as root.
     pub(super) fn place() -> Option<(tempfile::TempDir, SetupHost, SetupOptions)> {
         if !nix::unistd::geteuid().is_root() {
             crate::skip::skip("needs root");

@@ -84,7 +84,7 @@ fn show_until_the_end(mut screen: Screen, view: &mut LivingView, options: &TopOp
             next = Instant::now() + options.interval;
         }
         screen.show(|cells| draw(&mut list, cells, manner, SystemTime::now()))?;
-        // A signal is handled within this time, whatever the interval.
+        // This is how long a signal may wait, whatever the interval is.
         let patience = next.saturating_duration_since(Instant::now()).min(Duration::from_millis(500));
         let heard = screen.listen(patience)?;
         if heard == Heard::End {
@@ -96,7 +96,7 @@ fn show_until_the_end(mut screen: Screen, view: &mut LivingView, options: &TopOp
             wish != Wish::None
         })?;
         match wish {
-            // Half a key is waited for without haste.
+            // A part of a key has arrived. The rest may take its time.
             Wish::None if heard == Heard::Something && !is_some => std::thread::sleep(Duration::from_millis(50)),
             Wish::None => {}
             Wish::Quit => return Ok(()),
@@ -109,7 +109,7 @@ fn show_until_the_end(mut screen: Screen, view: &mut LivingView, options: &TopOp
     }
 }
 
-/// What 'jobfence show' says of the job.
+/// The text of 'jobfence show' about the job.
 fn all_of(view: &mut LivingView, job: &Id) -> String {
     let in_words = view.with_job(job.clone(), |view| match view.steps() {
         (steps, _) if !steps.is_empty() => Some(show::in_words(&steps, view)),

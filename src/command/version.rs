@@ -11,7 +11,7 @@ use crate::host::grantable;
 use crate::schedulers::slurm;
 use crate::{check, gpu, idle, living, login, own_report, report, series, strays};
 
-/// Behind the name of the command.
+/// The version, as it stands behind the command's name.
 pub fn long() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(text);
     &TEXT

@@ -227,7 +227,7 @@ mod tests {
             ..facts
         };
         assert_eq!(sets(&headers, &facts), [[0usize; 0]]);
-        // By number, without any name.
+        // The user is asked for by number, and has no name.
         facts = Facts {
             uid: Fact::Known(1002),
             user: Fact::Unknown,

@@ -85,7 +85,7 @@ fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 /// What is missing of this file.
 fn missing(path: &Path) -> io::Result<Missing> {
     for part in path.ancestors() {
-        // Behind a dangling link nothing exists, either.
+        // A dangling link leads to nothing, so a file behind it does not exist either.
         let Some(itself) = if_there(fs::symlink_metadata(part))? else { continue };
         if itself.is_symlink() && if_there(fs::metadata(part))?.is_none() {
             let target = if_there(fs::read_link(part))?.unwrap_or_default();

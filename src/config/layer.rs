@@ -23,7 +23,7 @@ pub(super) struct Written {
     pub sections: Vec<Section>,
 }
 
-/// The assignments of one source, of which only the `sound` ones hold.
+/// The assignments of one source. Only the `sound` ones hold.
 #[derive(Default)]
 pub(super) struct Layer<'a> {
     general: Vec<FoundAssignment<'a>>,
@@ -106,7 +106,8 @@ impl<'a> Layer<'a> {
         }
         let given = self.sections.last_mut().map_or(&mut self.general, |section| &mut section.given);
         let earlier = given.iter_mut().find(|given| given.key.name == key.name);
-        // Checked alone first, for its own mistakes; then with the rules of the lines before, one of which it may repeat.
+        // The line is first checked alone, for its own mistakes. Then it is checked with the rules of the lines before, since it may repeat
+        // one of them.
         let alone = IoRules::parse(&value);
         let all = match &earlier {
             Some(earlier) if alone.is_ok() => Cow::Owned(format!("{}; {value}", earlier.value)),

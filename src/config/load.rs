@@ -26,9 +26,9 @@ pub fn default_files() -> Vec<PathBuf> {
 /// Why there is no configuration, and what the arguments alone say about such a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadError {
-    /// From the arguments if they give it once and correctly, else fail: a broken file cannot soften anything.
+    /// The value of the arguments, if they give it once and correctly. Otherwise it is fail: a broken file cannot soften anything.
     pub on_error: OnErrors,
-    /// From the arguments if they give it once and correctly, else enforce.
+    /// The value of the arguments, if they give it once and correctly. Otherwise it is enforce.
     pub mode: Mode,
     errors: Vec<ConfigError>,
     of_arguments: bool,

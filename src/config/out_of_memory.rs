@@ -73,7 +73,7 @@ mod tests {
         {
             assert_eq!(read(value), Err(Wrong::Form), "{value}");
         }
-        // As much as before would be killed again.
+        // A job with as much memory as before would be killed again.
         for value in ["requeue:100%,2", "requeue:50%,2", "requeue:1001%,2", "requeue:150%,0"] {
             assert_eq!(read(value), Err(Wrong::Range), "{value}");
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The values of `PrivateTmp` and `PrivateTmpShare`: directories of which each job has its own, and what stays the host's in them.
+//! The values of `PrivateTmp` and `PrivateTmpShare`: the directories that each job has for itself, and what stays the host's in them.
 
 use std::path::{Path, PathBuf};
 

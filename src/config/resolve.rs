@@ -196,7 +196,7 @@ mod tests {
     use super::super::values::Mode;
     use super::*;
 
-    /// The general lines, then three sections, the last of which is empty.
+    /// The general lines, and then three sections. The last section is empty.
     const SECTIONS: &str = "MaxProcesses=1000 CPUQuotaPercent=100\nAllowedRAMSpace=90\n\
                             [Partition=gpu,debug]\nMaxProcesses=200 # fewer\nMode=observe\n\
                             [Account=physics]\nMaxProcesses=unlimited CPUQuotaPercent=50\n\
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(origin(&gpu, "MaxProcesses"), "F:4 [Partition=gpu,debug]");
         assert_eq!(origin(&gpu, "CPUQuotaPercent"), "F:1");
 
-        // Of two sections the later one counts.
+        // If two sections set a key, the later one counts.
         let both = facts(Some("debug"), Some("Physics"));
         let resolved = loaded.for_job(&both).unwrap();
         assert_eq!((resolved.config.numbers.get(Limit::Processes), resolved.config.mode), (None, Mode::Observe));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Loads files of which a test has the text.
+//! Loads configuration files that a test gives as texts.
 
 use std::fs;
 use std::fs::Permissions;

@@ -25,7 +25,7 @@ pub struct ToldAt {
     pub to_batch_shell: bool,
 }
 
-/// Of what it is a share.
+/// The whole that the share is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watched {
     /// Memory in use, of its limit.

@@ -30,9 +30,9 @@ pub enum PerSlot {
     AsCounted,
     /// Each slot.
     Slot,
-    /// Of all slots of the job on each node.
+    /// The amount is for all slots of the job on each node.
     Host,
-    /// Of the whole job, on the node of its script alone.
+    /// The amount is for the whole job, on the node of its script alone.
     Job,
 }
 

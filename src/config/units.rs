@@ -121,7 +121,7 @@ pub(super) fn seconds(text: &str, range: RangeInclusive<u64>) -> Result<Duration
 /// The units of longer times, the longest first, in seconds.
 const TIMES: [(char, u64); 3] = [('h', 3600), ('m', 60), ('s', 1)];
 
-/// From a minute to a week.
+/// A time from a minute to a week.
 pub(super) fn idle_time(text: &str) -> Result<Duration, Wrong> {
     let lower = text.to_ascii_lowercase();
     let with_unit = TIMES.iter().find_map(|(unit, seconds)| Some((lower.strip_suffix(*unit)?, *seconds)));

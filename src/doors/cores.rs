@@ -140,8 +140,8 @@ impl NearCpus {
     }
 }
 
-/// So many of the free CPUs, or all of them. They are in the NUMA node in which they leave the least, if there is one that has as many; or
-/// else in those that have most. They are whole cores as far as can be.
+/// Chooses `wanted` of the free CPUs, or all if there are fewer. They are in the NUMA node that has the fewest left afterwards, if one has
+/// enough, and otherwise in those that have most. They are whole cores as far as possible.
 fn choose(free: &CpuList, places: &NearCpus, wanted: usize) -> CpuList {
     let mut left = free.clone();
     let mut chosen: Vec<u32> = Vec::new();

@@ -4,7 +4,7 @@
 use crate::doors::life::{Seen, in_words};
 use crate::report::json::{Object, array};
 
-/// Of the object in JSON.
+/// The version of the object in JSON.
 pub const SCHEMA: u32 = 1;
 
 /// The fences as one JSON object.

@@ -163,7 +163,7 @@ pub(super) struct WantedLimits {
 }
 
 impl WantedLimits {
-    /// No limits; for a fence of which only the directories are known.
+    /// No limits. It is for a fence that is known only by its directories.
     pub(super) fn nothing() -> Self {
         Self {
             controllers: Vec::new(),

@@ -30,9 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Which steps are wanted.
 #[derive(Debug, Clone, Default)]
 pub struct WantedSteps {
-    /// Of this user alone.
+    /// The steps of this user alone.
     pub uid: Option<u32>,
-    /// Of this job alone.
+    /// The steps of this job alone.
     pub job: Option<Id>,
     /// That job's other name, which a scheduler may give its directory.
     pub other_name: Option<String>,
@@ -173,7 +173,7 @@ pub fn find<'a>(
 struct LivingSearch<'a, 'w> {
     recorded: &'w Recorded,
     wanted: &'w WantedSteps,
-    /// By job, step, and the number behind the step's name.
+    /// The order is by job, by step, and by the number behind the step's name.
     steps: BTreeMap<(JobOrder, JobOrder, u32), Vec<LivingStep<'a>>>,
     unseen: Vec<Error>,
 }

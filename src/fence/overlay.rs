@@ -52,9 +52,9 @@ pub struct Overlay {
 /// What was used.
 #[derive(Debug, Default)]
 struct LastSeen {
-    /// By the step.
+    /// What the step used.
     step: Usage,
-    /// By the whole job: CPU time and memory.
+    /// What the whole job used: CPU time and memory.
     job: Usage,
 }
 
@@ -88,7 +88,7 @@ impl Overlay {
         }
     }
 
-    /// Replaces jobfence's directories, the outermost of which is `levels` below the mount point. `None` if none could be made.
+    /// Replaces jobfence's directories. The outermost is `levels` below the mount point. `None`: none could be made.
     pub fn instead_of(own: &mut Own, levels: usize, scheduler: &'static dyn Scheduler) -> Option<Self> {
         let mut dirs = std::mem::take(&mut own.dirs).into_iter();
         let anchor = dirs.next()?;

@@ -162,7 +162,7 @@ fn try_dirs(
         fill(parent, &child, hierarchy, depth + 1 < last)?;
         dirs.push(child);
     }
-    // From the top down, and only after the step exists: its parents can no longer vanish.
+    // Controllers are enabled from the top down, after the step exists: then its parents can no longer vanish.
     for (dir, new) in dirs.iter().skip(1).zip(&made) {
         enable(dir, hierarchy, wanted, *new)?;
     }
@@ -385,7 +385,7 @@ pub fn is_in_use(error: &Error) -> bool {
 /// Kills a step's processes and removes its directories, then those of the job and the user if they are empty.
 pub fn remove(trees: &[&Own], levels: &[String], deadline: Instant) -> Result<()> {
     let whole: Vec<&Own> = trees.iter().copied().filter(|tree| tree.is_whole(levels)).collect();
-    // Usually no process is left. Removing at once also needs no descriptor, of which the host program may have run out.
+    // Usually no process is left. Removing at once also needs no descriptor, and the host program may have none left.
     let is_gone = |tree: &&Own| match (tree.dirs.iter().rev().nth(1), levels.last()) {
         (Some(parent), Some(step)) => parent.remove(step).is_ok(),
         _ => false,

@@ -128,7 +128,7 @@ impl Fence {
     /// Refuses to resume a fence that is not whole: no process may be in a part of it.
     pub fn check_whole(&self, host: &Host) -> Result<()> {
         let is_there = |hierarchy: &&Hierarchy| self.trees.iter().any(|tree| tree.hierarchy() == *hierarchy);
-        // Beside a scheduler's own directories the fence does not have one for each controller.
+        // If the fence is in a scheduler's own directories, it does not have one for each controller.
         let is_beside =
             self.shared_record().and_then(|record| record.shared.as_ref()).is_some_and(|shared| shared.overlay);
         let is_whole = match is_beside {

@@ -14,7 +14,7 @@ use crate::record::{Header, Record, Records};
 use crate::scheduler::{Age, Runs, Schedulers};
 use crate::sys::program::AskedProgram;
 
-/// So long ago a fence must have been changed for it to count that nothing is in it: its first process follows soon, if it comes at all.
+/// How long a fence must not have changed before it counts as empty. Its first process comes soon, if it comes at all.
 const EMPTY: Duration = Duration::from_secs(60);
 
 /// Asks about one start of a unit, by the unit's name and the invocation.

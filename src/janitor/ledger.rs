@@ -36,7 +36,7 @@ pub struct DeadStep {
 }
 
 impl DeadStep {
-    /// From a record and the usage of its directories. `None`: the record names no step.
+    /// An entry from a record and the usage of its directories. `None`: the record names no step.
     pub fn recorded(record: &Record, schedulers: Schedulers, used: Used) -> Option<Self> {
         let (key, shared, noted) = (record.key()?, record.shared.as_deref(), record.noted());
         // A process that holds a fence alone is a step daemon, or runs one command.
@@ -57,7 +57,7 @@ impl DeadStep {
         })
     }
 
-    /// From a scheduler's directories.
+    /// An entry from a scheduler's directories.
     pub fn of_scheduler(name: &str, (key, opener, used): (JobKey, Owner, Used)) -> Self {
         let (facts, granted) = (Facts::default(), GrantedTo::default());
         Self { key, opener, run: 0, holder: holder_of(name), facts, granted, used }

@@ -105,7 +105,7 @@ impl PrivateDirs {
         let lock = records.lock_private(Instant::now() + LOCK_TIMEOUT)?;
         let all = all_in_run_dir(&config.run_dir)?;
         let name = name_of_job(parents);
-        // Of an earlier run of the job, whose step daemons have died.
+        // The directories of an earlier run of the job. Its step daemons have died.
         let left = match holders::has_step(host, &records, Some(&all), parents, Some(step))? {
             true => None,
             false => end::set_aside(&all, &name)?,

@@ -69,7 +69,7 @@ fn all_set_aside(
             } else if holders::has_step(host, records, in_run_dir.as_ref(), &parents(&name), None)? {
                 // A living job's.
             } else if is_disk {
-                // Of an earlier boot, in which `RunDir` named it.
+                // A name from an earlier boot, in which `RunDir` had it.
                 let gone = new_name();
                 rename(all, &name, &gone)?;
                 found.insert(gone, name);

@@ -27,7 +27,7 @@ pub const FORM: &str = "jobfence-private 1";
 pub const FORM_THAT_HIDES: &str = "jobfence-private 2";
 /// How long another process may have the lock.
 pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
-/// Directories of which only root gets into the next one.
+/// The mode of a directory that lets only root into the next one.
 pub(super) const ROOTS: Mode = Mode::S_IRWXU;
 /// How the name of what no job uses any more begins. No job's name begins so.
 pub(super) const GONE: &str = "gone.";

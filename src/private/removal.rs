@@ -154,7 +154,7 @@ fn with_flags_gone(
         done => return done,
     }
     clear_flags(from, c".");
-    // Of no other kind of file: opening a FIFO or a device has effects.
+    // Only these kinds of files are opened: opening a FIFO or a device has effects.
     let kind = fstatat(from, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(|stat| SFlag::from_bits_truncate(stat.st_mode));
     if kind.is_ok_and(|kind| matches!(kind & SFlag::S_IFMT, SFlag::S_IFREG | SFlag::S_IFDIR)) {
         clear_flags(from, name);

@@ -106,9 +106,9 @@ pub fn is_noted_in(run_dir: &Dir, name: &str) -> bool {
 pub enum TrackedEnd {
     /// Its daemon lives; new processes have been recorded.
     Alive,
-    /// So many processes were ended, and `jobfence hold` checks whether that is all.
+    /// This many processes were ended. `jobfence hold` checks whether there are more.
     Watched(usize),
-    /// So many processes were ended; none is left, and the record is removed.
+    /// This many processes were ended. None is left, and the record is removed.
     Ended(usize),
 }
 

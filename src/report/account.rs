@@ -69,14 +69,14 @@ pub enum End {
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// With this status.
+    /// The program ended with this status.
     Status(i32),
-    /// By this signal.
+    /// This signal ended the program.
     Signal(i32),
 }
 
 impl Exit {
-    /// From the status that wait(2) returns.
+    /// The result from the status that wait(2) returns.
     pub fn of_wait(status: i32) -> Self {
         if libc::WIFSIGNALED(status) {
             Self::Signal(libc::WTERMSIG(status))
@@ -128,7 +128,7 @@ macro_rules! line {
         }
 
         impl UsageLine {
-            /// From a line's object. What older releases did not write is not known.
+            /// Reads the object of a line. A figure that an older release did not write is not known.
             pub fn from_json<'a>(line: impl Given<'a>) -> Self {
                 Self { $($member: kind!(read $kind, line, stringify!($member)),)* }
             }

@@ -37,7 +37,7 @@ pub struct Handed {
 }
 
 impl NodeFigures {
-    /// From a job's directory and the grant there.
+    /// The figures of a job's directory and its grant there.
     pub fn new(found: &JobForACard, cpus: Option<Cpus>, memory: Option<u64>) -> Self {
         Self { found: JobForACard { usage: found.usage.without_disks(), ..*found }, cpus, memory }
     }
@@ -178,8 +178,8 @@ impl Nodes {
         self.known.iter().max_by_key(|(_, node)| node.memory_rank())
     }
 
-    /// The job's figures from all nodes: sums, and for memory and processes the worst node. `own` has the figures of the card's own node,
-    /// some of which other nodes do not hand over.
+    /// The job's figures from all nodes: sums, and for memory and processes the worst node. `own` has the figures of the card's own node.
+    /// Other nodes do not hand over some of these.
     pub fn merged(&self, own: &JobForACard) -> (JobForACard, Option<Cpus>, Option<u64>) {
         let nodes = || self.known.iter().map(|(_, node)| node);
         let usages = || nodes().map(|node| &node.found.usage);
@@ -295,12 +295,12 @@ mod tests {
         assert_eq!((found.usage.memory_peak, found.is_without_swap), (Some(3 * GIB), true));
         assert_eq!((found.usage.read, found.usage.written), (Some(20), Some(2)));
         assert!(nodes.are_even() && nodes.are_whole());
-        // One has a quota; for the other, the grant counts.
+        // One node has a quota. On the other, which has none, the grant counts.
         let mut limited = node(1, 1);
         limited.found.cpus_limit = Some(Cpus::whole(1));
         let both = Nodes { known: vec![nodes.known[0].clone(), ("n9".to_owned(), limited)], ..Nodes::default() };
         assert_eq!(both.merged(&own).0.cpus_limit, Some(Cpus::whole(3)));
-        // One node that may have used swap suffices, and one that does not know.
+        // If one node may have used swap, or does not know, the whole job may have.
         let mut other = node(1, 1);
         (other.found.usage.cpu, other.found.is_without_swap) = (None, false);
         nodes.known.push(("n3".to_owned(), other));

@@ -12,7 +12,7 @@ use nix::poll::ppoll;
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
 
-/// About as long as most locks are held.
+/// The time that most locks are held.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(100);
 /// Long enough that many waiting processes leave the processors to the one that works.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);

@@ -99,7 +99,7 @@ pub fn put(tree: &OwnedFd, within: &impl AsFd, path: &CStr) -> nix::Result<()> {
     .map(drop)
 }
 
-// Of linux/mount.h and linux/fcntl.h.
+// The numbers are from linux/mount.h and linux/fcntl.h.
 const FSOPEN_CLOEXEC: usize = 1;
 const FSCONFIG_SET_STRING: usize = 1;
 const FSCONFIG_CMD_CREATE: usize = 6;

@@ -50,7 +50,7 @@ pub fn gpus(proc: &Dir) -> Option<Vec<Gpu>> {
     (minors.len() == gpus.len()).then_some(gpus)
 }
 
-/// Whether a GPU of this node is divided into instances (MIG), each of which Slurm may count as a GPU.
+/// Whether a GPU of this node is divided into instances (MIG). Slurm may count each instance as a GPU.
 pub fn has_instances(proc: &Dir) -> Result<bool> {
     let Ok(dir) = proc.child("driver/nvidia/capabilities") else { return Ok(false) };
     for gpu in dir.list(true)?.iter().filter(|name| name.starts_with("gpu")) {

@@ -19,7 +19,7 @@ use super::glibc::{define, jump};
 
 const LIBRARY: &CStr = c"libgcc_s.so.1";
 
-/// Of `_Unwind_Reason_Code`: no frame was unwound. The standard library then says so, and ends the process.
+/// The value of `_Unwind_Reason_Code` for "no frame was unwound". The standard library then says so, and ends the process.
 const FATAL_PHASE1_ERROR: c_int = 3;
 
 /// A function of the unwinder's.

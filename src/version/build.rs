@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Of which commit this tree is. build.rs asks, and the tests.
+//! The commit that this tree is of. build.rs and the tests ask for it.
 
 use std::path::Path;
 use std::process::Command;
 
-/// What a release may be built from beside git: 'git archive', and each tarball that is made with it, fills the file in.
+/// A file that names the commit of a release without git: 'git archive' fills it in, and so each tarball that is made with it has it.
 pub const FILE: &str = "src/version/commit";
 
-/// What decides what is built. packaging/dist reads the file, too.
+/// The files that decide what is built. packaging/dist reads this list, too.
 const SOURCES: &str = include_str!("sources");
 
-/// So many characters of a commit's name are said. git's own short form is longer in a clone that has more.
+/// How many characters of a commit's name are shown. git's own short form is longer in a clone with more commits.
 const SHORT: usize = 12;
 
-/// As `0.1.0 (91fb6ef12ab3)`, or ` with changes` behind the commit. The number alone where nobody knows.
+/// The version as `0.1.0 (91fb6ef12ab3)`, with ` with changes` behind the commit if the tree has some. If the commit is not known, it is
+/// the number alone.
 pub fn in_words(number: &str, top: &Path) -> String {
     commit(top).map_or_else(|| number.to_owned(), |commit| format!("{number} ({commit})"))
 }
@@ -27,17 +28,17 @@ fn commit(top: &Path) -> Option<String> {
     let git = |words: &[&str]| {
         let mut command = Command::new("git");
         command.arg("-C").arg(top).args(words);
-        // In a hook of git's they name the tree that the hook is about.
+        // While a hook of git runs, these variables name the hook's tree.
         ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"].iter().for_each(|name| {
             command.env_remove(name);
         });
         let said = command.output().ok()?;
         said.status.success().then(|| String::from_utf8_lossy(&said.stdout).trim().to_owned())
     };
-    // The tree may lie within that of something else.
+    // The tree may lie within another repository, whose commit says nothing about it.
     let is_ours =
         std::fs::canonicalize(git(&["rev-parse", "--show-toplevel"])?).ok()? == std::fs::canonicalize(top).ok()?;
-    // The last that has changed something of it: then a page that is rewritten builds nothing again.
+    // Only commits that changed a source count. So a commit that changes a page alone builds nothing again.
     let sources: Vec<_> = SOURCES.lines().collect();
     let of_sources = |first: &[&'static str]| git(&[first, &["--"], &sources].concat());
     let commit = of_sources(&["log", "-1", "--format=%H"]).filter(|commit| is_ours && !commit.is_empty())?;

@@ -1480,7 +1480,7 @@ BREAKS = (
           "LineRead::Line(_) | LineRead::Gpus(_) | LineRead::Newer", "LineRead::Line(_) | LineRead::Newer",
           "host summary gpu_hours_are_used_as_the_log_beside"),
     Break("a_log_of_gpus_that_cannot_be_opened_is_none", "src/command/report/summary/source.rs",
-          "Err(error) => found.errors.push(error),\n        }\n        // One", "Err(_) => {}\n        }\n        // One",
+          "Err(error) => found.errors.push(error),\n        }\n        // An empty", "Err(_) => {}\n        }\n        // An empty",
           "unit a_node_has_two_logs_and_what_cannot_be_read"),
     Break("a_gpu_is_busy_for_longer_than_it_was_seen", "src/command/usage_lines/gpus.rs",
           "saturating_add(busy.min(observed))", "saturating_add(busy)",

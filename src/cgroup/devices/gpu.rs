@@ -237,7 +237,7 @@ mod tests {
             assert_eq!(gpus.numbers_of(&Gpus::Unknown("why".into())), Err("why".into()));
         }
         for gpus in [&pattern, &order] {
-            // By the path alone: it was chosen here.
+            // jobfence has chosen this GPU by its path, so only the path counts.
             assert_eq!(gpus.numbers_of(&Gpus::Chosen(vec!["/dev/nvidia3".into()])), Ok(vec![3]));
             assert!(gpus.numbers_of(&Gpus::Chosen(vec!["/dev/dri/card0".into()])).is_err());
         }

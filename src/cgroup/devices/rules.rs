@@ -13,8 +13,7 @@ pub enum DeviceKind {
     Block,
 }
 
-/// What may be done with a device: the kernel's bits (`BPF_DEVCG_ACC_*`, include/uapi/linux/bpf.h), of which at least one is
-/// set.
+/// What may be done with a device, as the kernel's bits (`BPF_DEVCG_ACC_*`, include/uapi/linux/bpf.h). At least one bit is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Access(u8);
 

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often to see whether it has ended.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// So much of what a look says is kept, in bytes.
+/// The most bytes that are kept of what a look says.
 const LONGEST: usize = 4096;
 
 /// The program, by a name that stays right when its file is replaced.
@@ -43,14 +43,14 @@ const KEY: &str = "OnOutOfMemory";
 /// Has a child look for each scheduler that can requeue.
 #[derive(Default)]
 pub struct AgainWatch {
-    /// Where it was looked: what was begun there is finished, also if the configuration names another log now.
+    /// The logs at which a look was made. What a look began there is finished, even if the configuration names another log now.
     logs: BTreeSet<PathBuf>,
     /// Logs that were not there while the key was set: a job's line is the first in them.
     empty: BTreeSet<PathBuf>,
     /// The looks to come, by their arguments.
     next: VecDeque<Vec<OsString>>,
     running: Option<RunningLook>,
-    /// The last error that was reported.
+    /// The last error that was logged.
     said: Option<String>,
 }
 
@@ -86,7 +86,7 @@ impl AgainWatch {
                 if is_known || !is_wanted {
                     self.empty.remove(log);
                 } else if !log.parent().is_some_and(Path::is_dir) {
-                    // The directory is made with the log's first line. Before that nothing can be written down.
+                    // The log's directory is made with its first line. Before that, nothing can be written beside the log.
                     self.empty.insert(log.clone());
                     continue;
                 }
@@ -102,7 +102,7 @@ impl AgainWatch {
         looks
     }
 
-    /// How long until it is to be heard. `None`: no look is under way.
+    /// How long until the look is to be heard. `None`: no look is under way.
     pub fn wait(&self) -> Option<Duration> {
         self.running.as_ref().map(|_| PAUSE)
     }
@@ -147,7 +147,7 @@ impl RunningLook {
         Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(i32::MAX))
     }
 
-    /// If it has ended: what it said, or why it failed.
+    /// What the look said, or why it failed, if it has ended.
     fn end(&mut self) -> Option<Option<String>> {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         let has_ended = !matches!(waitid(Id::Pid(self.pid()), flags), Ok(WaitStatus::StillAlive));
@@ -159,7 +159,8 @@ impl RunningLook {
             }
             return None;
         }
-        // What acts for a user is not told of its end. Its pid is the group's number until it has been waited for.
+        // The commands that act for a user get no signal when the look ends. So the whole group is killed: its number is the look's pid,
+        // which is safe until somebody has waited for the look.
         self.kill();
         let status = self.child.wait();
         Some(match status {
@@ -196,7 +197,7 @@ impl RunningLook {
 
 impl Drop for RunningLook {
     fn drop(&mut self) {
-        // It has not been waited for, or has no group any more.
+        // If nobody has waited for the look, its pid is still the number of its group.
         if matches!(self.child.try_wait(), Ok(None)) {
             self.kill();
         }
@@ -242,7 +243,7 @@ mod tests {
         RunningLook::start(Command::new("/bin/sh").args(["-c", script]), patience).unwrap()
     }
 
-    /// With the time until then.
+    /// Waits for the end, and returns what the look said.
     fn end(running: &mut RunningLook) -> Option<String> {
         let began = Instant::now();
         loop {
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!(end(&mut sh("exit 0", long)), None);
         assert_eq!(end(&mut sh("echo cannot read", long)).as_deref(), Some("cannot read"));
         assert!(end(&mut sh("exit 3", long)).unwrap().contains("exit status: 3"));
-        // What it has started keeps its output open as long as it lives.
+        // A process that the look has started keeps the look's output open for as long as it lives.
         let is_over = |running: &mut RunningLook| {
             let stdout = running.stdout.as_mut().unwrap();
             let began = Instant::now();

@@ -32,7 +32,7 @@ pub struct WaitingRun {
     pub run: KilledRun,
     /// What its next run is to ask for, once that is decided: from then on, the job may be held by us.
     pub begun: Option<AskedMemory>,
-    /// How often something was tried in vain since.
+    /// How often something has failed for this run since then.
     pub tries: u64,
 }
 
@@ -42,9 +42,9 @@ pub struct AgainState {
     /// How far the log was read. `None`: not at all.
     pub place: Option<LogPlace>,
     pub parts: PartsOfRuns,
-    /// The first is looked at first.
+    /// The runs to look at, the next one first.
     pub waiting: Vec<WaitingRun>,
-    /// What is in the file.
+    /// The text that is in the file.
     pub written: String,
 }
 
@@ -100,7 +100,7 @@ impl AgainState {
         if text.len() as u64 > LONGEST {
             return Err(format!("{} would be longer than {} MiB", place(usage_log).display(), LONGEST >> 20));
         }
-        // The directory is made with the log's first line. Before that nothing is known.
+        // The log's directory is made with its first line. Before that, there is nothing to keep.
         if text != self.written && usage_log.path().parent().is_some_and(Path::is_dir) {
             let ours = Ownership { mode: 0o600, uid: geteuid().as_raw(), gid: getegid().as_raw() };
             whole::replace_durably(&place(usage_log), text.as_bytes(), ours).map_err(|error| error.to_string())?;
@@ -149,14 +149,14 @@ impl AgainState {
         Some(Self {
             place,
             parts: PartsOfRuns::of_json(json.get("parts")?),
-            // One that is not understood may be held.
+            // A run that is not understood may be held. So the whole file then counts as not understood.
             waiting: json.get("waiting")?.as_array()?.iter().map(waiting).collect::<Option<_>>()?,
             written: String::new(),
         })
     }
 }
 
-/// Of a batch script's line what tells the run: its members that are no lists or objects.
+/// The members of a batch script's line that tell the run: those that are no lists or objects.
 fn small(line: &Value) -> Value {
     let is_small = |(_, value): &(&String, &Value)| !value.is_array() && !value.is_object() && !value.is_null();
     let members = line.as_object().into_iter().flatten().filter(is_small);

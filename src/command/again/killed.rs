@@ -17,21 +17,21 @@ use crate::moment::seconds_of;
 
 /// The step of a batch script.
 const BATCH: &str = "batch";
-/// The step without tasks: what it has is no work of the job's.
+/// The step without tasks: no work of the job runs in it.
 const EXTERN: &str = "extern";
 
 /// How long after a script's end lines of its other steps are expected, in seconds.
 const LATE: u64 = 600;
-/// How long after its script a step may end by which the script failed, in seconds: srun returns before the step daemon has tidied up. The
-/// steps that the end of the script ends have `KillWait` for it, 30 seconds by default.
+/// How long after the script a step may end and still be the reason why the script failed, in seconds: srun returns before the step daemon
+/// has tidied up. A step that the end of the script ends takes longer: it has `KillWait`, 30 seconds by default.
 const BEHIND: u64 = 10;
-/// How long a kill is remembered whose job runs on, in seconds.
+/// How long a kill is remembered while its job runs on, in seconds.
 const REMEMBERED: u64 = 30 * 86_400;
-/// The most jobs of which something is remembered. Then all of it is forgotten.
+/// The most jobs that are remembered. If there are more, all are forgotten.
 const MOST: usize = 10_000;
 /// The most killed steps of a job that are remembered.
 const MOST_STEPS: usize = 100;
-/// A member that is added to the line of a script by whose smaller step it failed.
+/// A member that is added to the script's line, if the step that made the script fail had less memory than the job.
 const SMALLER: &str = "killed_step_is_smaller";
 
 /// A run of a batch job that failed after a process of the job was killed at the job's memory limit.
@@ -45,14 +45,14 @@ pub struct KilledRun {
     pub uid: u32,
     /// When its script began, in seconds since 1970.
     pub began: u64,
-    /// When it ended, likewise.
+    /// When the script ended, likewise.
     pub ended: u64,
-    /// How often the scheduler had restarted the job, once that was asked: from then on, this tells its runs apart.
+    /// How often the scheduler had restarted the job, as it said at the first look. The number tells this run from later ones.
     pub restarts: Option<u32>,
 }
 
 impl KilledRun {
-    /// From the line of its batch script. `None`: another release has written it.
+    /// Reads the line of a batch script. `None`: another release has written it.
     pub fn of(line: LoggedStep) -> Option<Self> {
         Some(Self {
             job: line.job.clone()?,
@@ -74,21 +74,21 @@ impl KilledRun {
         cpus_of(&self.line)
     }
 
-    /// Whether the killed step had less than the job, and as much for each of its CPUs. Then more for each CPU raises its limit, and more on
-    /// each node does not.
+    /// Whether the killed step had less memory than the job, but as much for each CPU. Then more memory for each CPU raises the step's
+    /// limit, and more memory on each node does not.
     pub fn is_killed_step_smaller(&self) -> bool {
         self.line.json.get(SMALLER).is_some()
     }
 }
 
-/// A step other than the script that has failed, and of which a process was killed.
+/// A step other than the script that failed after one of its processes was killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct KillOfStep {
     began: u64,
     ended: u64,
-    /// Whether it was killed at the limit of the job.
+    /// Whether the limit of the job killed it, and not that of the step.
     is_at_job: bool,
-    /// What it was granted on this node, in bytes.
+    /// The memory that the step was granted on this node, in bytes.
     granted: Option<u64>,
     cpus: u64,
 }
@@ -100,7 +100,7 @@ impl KillOfStep {
         Some(Self { began: began(line)?, ended: seconds_of(line.ended.as_deref()?)?, is_at_job, granted, cpus })
     }
 
-    /// The run, if its script failed by this step and more memory for the job raises the limit.
+    /// The run, if this step made its script fail, and if more memory for the job raises the limit.
     fn has_ended(&self, script: &LoggedStep) -> Option<KilledRun> {
         let ended = seconds_of(script.ended.as_deref()?)?;
         if began(script)? > self.ended || began(script)? > self.began || self.ended > ended.saturating_add(BEHIND) {
@@ -118,16 +118,16 @@ impl KillOfStep {
     }
 }
 
-/// A run of which one line is known.
+/// A run whose other line is still missing.
 #[derive(Debug, Clone)]
 enum PartOfRun {
-    /// Processes of these steps were killed.
+    /// Processes of these steps were killed. The script's line is missing.
     Kills(Vec<KillOfStep>),
-    /// The script has failed, and no kill is known yet.
+    /// The script has failed. No line with a kill was read yet.
     Script(Box<LoggedStep>),
 }
 
-/// What is known of runs of which not all is known, by node and job.
+/// The runs that have a line missing, by node and job.
 #[derive(Debug, Default)]
 pub struct PartsOfRuns(BTreeMap<(String, String), PartOfRun>);
 
@@ -159,7 +159,7 @@ impl PartsOfRuns {
             }
             return run;
         }
-        // How a step has ended is not known of each, but that of one that has succeeded is.
+        // Some lines do not say how the step ended. A step that is said to have succeeded is no reason for a failure.
         if !was_killed || step == EXTERN || line.exit.is_some_and(Exit::is_success) {
             return None;
         }
@@ -171,7 +171,7 @@ impl PartsOfRuns {
                     return Some(run);
                 }
                 let script_ended = script.ended.as_deref().and_then(seconds_of).unwrap_or_default();
-                // It is of the next run.
+                // The kill was in the next run.
                 if kill.began > script_ended {
                     self.0.insert(key, PartOfRun::Kills(vec![kill]));
                 }
@@ -185,7 +185,7 @@ impl PartsOfRuns {
         None
     }
 
-    /// Forgets what nothing more is expected of.
+    /// Forgets runs whose missing line is not expected any more.
     fn forget(&mut self, now: u64) {
         self.0.retain(|_, part| match part {
             PartOfRun::Kills(kills) => kills.iter().any(|kill| kill.ended.saturating_add(REMEMBERED) > now),
@@ -212,7 +212,7 @@ impl PartsOfRuns {
         self.0.iter().map(part).collect()
     }
 
-    /// What `json` wrote. What is not understood is not known.
+    /// Reads what `json` wrote. A run that is not understood is left out.
     pub fn of_json(value: &Value) -> Self {
         let part = |one: &Value| {
             let text = |at: usize| Some(one.get(at)?.as_str()?.to_owned());
@@ -386,7 +386,7 @@ mod tests {
         }
     }
 
-    /// Without the kernel's log.
+    /// The node cannot read the kernel's log.
     #[test]
     fn a_guess_counts_only_where_the_limit_was_reached() {
         let of = |peak: Option<u64>, of_job: Option<u64>| {
@@ -414,15 +414,15 @@ mod tests {
             let script = line("batch", (1000, 1100), Some(1), "");
             let mut parts = PartsOfRuns::default();
             let run = parts.add(killed_at(level, memory, cpus), "h").or_else(|| parts.add(script, "h"));
-            // What is kept is the line.
+            // Only the line is kept, so it alone must say this.
             run.map(|run| KilledRun::of(run.line).unwrap().is_killed_step_smaller())
         };
         for (level, memory, cpus, expected) in [
             ("step", 1000, 4, Some(false)),
             ("step", 1000, 1, Some(false)),
-            // Of --mem-per-cpu.
+            // The job asked by --mem-per-cpu.
             ("step", 250, 1, Some(true)),
-            // Of srun --mem.
+            // The step asked by srun --mem.
             ("step", 50, 4, None),
             ("step", 50, 1, None),
             ("job", 50, 1, Some(false)),

@@ -33,16 +33,16 @@ use crate::{journal, schedulers};
 /// The word after the program's name.
 pub const WORD: &str = "again-look";
 
-/// How long all calls together may take: less than `hold` lets a look take.
+/// How long all calls together may take. It is less than the time that `hold` gives a look.
 const PATIENCE_TOGETHER: Duration = Duration::from_secs(40);
 
-/// How long the calls for one job may take together. What is late is done at the next look.
+/// How long the calls for one job may take together. The next look does what is left.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The most runs that wait at once. What comes then is not requeued.
+/// The most runs that wait at once. Runs beyond that are not requeued.
 const MOST: usize = 10_000;
 
-/// The place in a log that was not there yet: what comes is read from its beginning. No file has this number.
+/// The place of a log that does not exist yet: its first lines will be read. No file has this number.
 const NO_LOG: LogPlace = (0, 0);
 
 /// Whether this process is to look.
@@ -50,7 +50,7 @@ pub fn is_asked_for() -> bool {
     std::env::args_os().nth(1).is_some_and(|word| word == WORD)
 }
 
-/// What `hold` says.
+/// The arguments that `hold` gives.
 #[derive(Parser)]
 struct LookWords {
     /// The process that has started this one.
@@ -59,23 +59,23 @@ struct LookWords {
     holder: String,
     /// The usage log.
     log: PathBuf,
-    /// Only what was begun is finished.
+    /// Finish only what was begun.
     #[arg(long)]
     begun_only: bool,
-    /// All of the log has come since the key was set.
+    /// Read the log from its beginning: the key was set before the log existed.
     #[arg(long)]
     from_start: bool,
     #[command(flatten)]
     configured: Configured,
 }
 
-/// What is wanted of this look.
+/// What this look is to do.
 enum LookWish<'a> {
-    /// What the configuration says.
+    /// All that the configuration asks for.
     Keys(&'a Loaded),
-    /// Only what was begun is finished, and the rest waits: the configuration cannot be read now.
+    /// Finish what was begun. Other runs wait, since the configuration cannot be read now.
     Unknown,
-    /// Only what was begun is finished, and the rest is forgotten.
+    /// Finish what was begun, and forget other runs.
     Nothing,
 }
 
@@ -87,7 +87,7 @@ pub fn look() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let _ = std::env::set_current_dir("/");
-    // jobfence.service is spared when memory is short, and what it starts would be, too.
+    // systemd spares jobfence.service when memory is short. A child inherits that, and needs it not.
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
     let is_its = |part: &&&dyn SchedulersPart| part.again().is_some_and(|again| again.holder() == words.holder);
     let Some(part) = schedulers::ALL.iter().find(is_its) else { return ExitCode::FAILURE };
@@ -106,7 +106,7 @@ pub fn look() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Has this process group end when `hold` does. `false`: it has ended.
+/// Ends this process group when `hold` ends. `false`: `hold` has ended already.
 fn ends_with(hold: Pid) -> bool {
     if getpgrp() != getpid() && setpgid(Pid::from_raw(0), Pid::from_raw(0)).is_err() {
         return false;
@@ -120,7 +120,7 @@ fn ends_with(hold: Pid) -> bool {
 
 /// Ends this process and those that act for users: the kernel does not tell these that their parent has ended.
 extern "C" fn end_group(_: libc::c_int) {
-    // SAFETY: kill(2) may be called in a handler; 0 is this process's own group, of which it is the first.
+    // SAFETY: kill(2) may be called in a handler; 0 is this process's own group, which this process leads.
     unsafe { libc::kill(0, libc::SIGKILL) };
 }
 
@@ -149,7 +149,7 @@ fn look_with(
         LookWish::Keys(_) => read_on(part, &mut state, usage_log),
         LookWish::Unknown => Ok(()),
         LookWish::Nothing => {
-            // What comes while nothing is wanted is not looked at later.
+            // Lines that come while the key is off are never looked at. So the place in the log is forgotten.
             (state.place, state.parts) = Default::default();
             state.waiting.retain(|one| one.begun.is_some());
             if state.waiting.is_empty() {
@@ -168,16 +168,16 @@ fn look_with(
         if Instant::now() >= deadline {
             break;
         }
-        // One after the other has its turn, at whichever a look ends.
+        // Each run has its turn, wherever the last look had to stop.
         state.waiting.rotate_left(1);
         let Some(mut one) = state.waiting.pop() else { break };
-        // One user's jobs, whose commands that user stops, are not all in the way of those of others.
+        // A user can stop the commands that act for this user. Then the user's other runs wait, so that runs of other users do not.
         if slow.contains(&one.run.uid) || keys.is_none() && one.begun.is_none() {
             state.waiting.push(one);
             continue;
         }
         state.waiting.push(one.clone());
-        // If this look is killed at it, the next one begins behind it.
+        // The file is written before the run is handled. If the look is killed at this run, the next look begins with the one after it.
         if !std::mem::replace(&mut is_marked, true) && state.waiting.len() > 1 {
             state.save(usage_log)?;
         }
@@ -204,7 +204,7 @@ fn look_with(
     read.and(saved)
 }
 
-/// Reads new lines. At first only what comes from then on: what was before, users know already.
+/// Reads new lines. The first look reads none: users know already what was there before the key was set.
 fn read_on(part: &dyn AgainPart, state: &mut AgainState, usage_log: &UsageLog<'_>) -> Result<(), String> {
     state.place = match state.place {
         None => {
@@ -213,7 +213,7 @@ fn read_on(part: &dyn AgainPart, state: &mut AgainState, usage_log: &UsageLog<'_
         }
         Some(NO_LOG) => None,
         Some(place) if followed::is_there(usage_log, place)? => Some(place),
-        // The file is gone, with all that was not read of it.
+        // The file that was read is gone, with its unread lines.
         Some(_) => followed::end(usage_log)?,
     };
     let (parts, waiting, holder) = (&mut state.parts, &mut state.waiting, part.holder());
@@ -231,7 +231,7 @@ fn read_on(part: &dyn AgainPart, state: &mut AgainState, usage_log: &UsageLog<'_
     read
 }
 
-/// The configuration that holds for a job. If that is not certain, nothing is done.
+/// The configuration for a job. If the job's sections are not certain, `OnOutOfMemory` is off for it.
 fn config_of(run: &KilledRun, loaded: &Loaded, known: &LoggedFacts) -> Config {
     let said = |text: &Option<String>| Fact::from(text.clone());
     let line = &run.line;

@@ -24,15 +24,15 @@ pub struct AskedMemory {
 /// What a job can have at most, in MiB. `None`: as much as it asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryBounds {
-    /// On each node, by its partition or queue.
+    /// The most memory on each node that its partition or queue allows.
     pub per_node: Option<u64>,
-    /// For each CPU, by the same.
+    /// The most memory for each CPU that its partition or queue allows.
     pub per_cpu: Option<u64>,
-    /// What the smallest of its nodes has.
+    /// The memory of the job's smallest node.
     pub node: Option<u64>,
     /// How many CPUs it had on the node where it had the most.
     pub cpus: u64,
-    /// And on the node where it had the fewest.
+    /// How many CPUs it had on the node where it had the fewest.
     pub fewest_cpus: u64,
 }
 
@@ -58,7 +58,7 @@ impl MemoryBounds {
     }
 }
 
-/// What the next run asks for. The error is why there is none.
+/// What the next run asks for. The error says why it asks for nothing.
 pub fn next(again: RunAgain, restarts: u32, asked: AskedMemory, bounds: &MemoryBounds) -> Result<AskedMemory, String> {
     if restarts >= again.most {
         return Err(format!("it was restarted {restarts} times already, and OnOutOfMemory={again} allows no more"));
@@ -66,7 +66,7 @@ pub fn next(again: RunAgain, restarts: u32, asked: AskedMemory, bounds: &MemoryB
     if asked.mib == 0 {
         return Err("it has asked for all memory of its nodes".to_owned());
     }
-    // Any share of very little is rounded down to the same.
+    // A share of a very small amount can round down to that amount. So the next run asks for at least 1 MiB more.
     let wanted = again.share.of(asked.mib).max(asked.mib.saturating_add(1));
     let mib = bounds.most(asked.unit).map_or(wanted, |most| wanted.min(most));
     if mib <= asked.mib {
@@ -106,16 +106,16 @@ mod tests {
             (Cpu, 100, MemoryBounds { per_node: Some(500), ..FREE }, Some(125)),
             (Cpu, 100, MemoryBounds { node: Some(500), ..FREE }, Some(125)),
             (Cpu, 100, MemoryBounds { per_cpu: Some(110), ..FREE }, Some(110)),
-            // As much as it had, or less, would be killed again.
+            // With as much memory as before, the kernel would kill the job again.
             (Node, 100, MemoryBounds { per_node: Some(100), ..FREE }, None),
             (Node, 100, MemoryBounds { node: Some(99), ..FREE }, None),
             (Cpu, 100, MemoryBounds { node: Some(403), ..FREE }, None),
-            // It had all of its nodes.
+            // The job had all the memory of its nodes.
             (Node, 0, FREE, None),
             // Its nodes have unlike numbers of CPUs.
             (Node, 100, MemoryBounds { per_cpu: Some(55), fewest_cpus: 2, ..FREE }, Some(110)),
             (Cpu, 100, MemoryBounds { node: Some(500), fewest_cpus: 1, ..FREE }, Some(125)),
-            // CPUs that are not known are one.
+            // A node whose CPUs are not known counts as having one.
             (Cpu, 100, MemoryBounds { node: Some(120), cpus: 0, fewest_cpus: 0, ..FREE }, Some(120)),
             (Node, u64::MAX, FREE, None),
         ] {

@@ -14,13 +14,14 @@ use super::{AgainPart, AgainTrouble, AskedMemory, JobNow, KilledRun, MemoryUnit,
 use crate::living::user_name;
 use crate::table::printable;
 
-/// How long after its end a run is looked at, in seconds: later, its user has done something else.
+/// How long after its end a run is still requeued, in seconds. Later, its user has done something else.
 const PATIENCE: u64 = 3600;
 
-/// How often something is tried before a job is requeued. At a job that may be held by us: before it is tried once in an hour.
+/// How many attempts a run gets before a requeue. Then it is given up. A job that jobfence may have held is never given up: after this many
+/// attempts it gets one each hour.
 const TRIES: u64 = 20;
 
-/// How often the scheduler refuses more memory before the job is cancelled.
+/// How many refusals of more memory it takes until the job is cancelled.
 const REFUSALS: u64 = 3;
 
 /// An hour, in seconds.
@@ -44,7 +45,7 @@ pub fn follow(
     keep: &mut dyn FnMut(&WaitingRun) -> Result<(), String>,
     deadline: Instant,
 ) -> AfterLook {
-    // What the line has is asked of no service.
+    // The line names the user. So no name service is asked, which may hang.
     let user = waiting.run.line.user.clone().unwrap_or_else(|| user_name(waiting.run.uid));
     let job = format!("job {} of {}", printable(&waiting.run.job), printable(&user));
     let as_today = |why: &str| {
@@ -60,7 +61,7 @@ pub fn follow(
     }
     let found = match part.look(&waiting.run, deadline) {
         Ok(found) => found,
-        // One that may be held is not given up.
+        // A job that jobfence may have held is not given up: nobody else would release it.
         Err(why) if waiting.begun.is_some() => return again_later(waiting, now, &job, &why),
         Err(why) if is_late || waiting.tries >= TRIES => return as_today(&why),
         Err(why) => {
@@ -69,7 +70,7 @@ pub fn follow(
             return AfterLook::Later;
         }
     };
-    // From the first look on, this tells the run from the next ones.
+    // The number of restarts at the first look tells this run from later ones.
     if let JobNow::Ending { restarts } | JobNow::Failed { restarts, .. } = found {
         waiting.run.restarts.get_or_insert(restarts);
     }
@@ -80,7 +81,7 @@ pub fn follow(
             unless_on_its_way(waiting, begun.is_some(), done)
         }
         (JobNow::Ending { .. }, _) => AfterLook::Later,
-        // What was begun has changed nothing: what holds now decides.
+        // An earlier look wanted a requeue, but the job was not requeued. The configuration of now decides.
         (JobNow::Failed { restarts, asked, bounds }, begun) => {
             let wanted = config.on_out_of_memory.map(|again| {
                 size::next(again, restarts, asked, &bounds).and_then(|more| raises(more, &waiting.run, config))
@@ -117,7 +118,7 @@ pub fn follow(
     }
 }
 
-/// What the next run asks for, if its limit is above that of the killed one. The error is why it is not.
+/// What the next run asks for, if that raises the limit. The error says why it does not.
 fn raises(more: AskedMemory, run: &KilledRun, config: &Config) -> Result<AskedMemory, String> {
     let cpus = match more.unit {
         MemoryUnit::Node => 1,
@@ -131,8 +132,8 @@ fn raises(more: AskedMemory, run: &KilledRun, config: &Config) -> Result<AskedMe
     }
 }
 
-/// A requeue that was told the scheduler can still be on its way to it. So a job that has failed, and is not to run again, is looked at for
-/// a while if that was begun: one that is held all the same is let go.
+/// The scheduler may carry out an earlier requeue late. So if one was begun, the job is looked at a few more times, although it is not to
+/// run again: a job that turns out to be held is then released.
 fn unless_on_its_way(waiting: &mut WaitingRun, was_begun: bool, done: impl FnOnce() -> AfterLook) -> AfterLook {
     if !was_begun || waiting.tries >= TRIES {
         return done();
@@ -145,7 +146,7 @@ fn requeue(waiting: &mut WaitingRun, part: &dyn AgainPart, (job, now): (&str, u6
     match part.requeue(&waiting.run, deadline) {
         Ok(()) => ask_and_let_go(waiting, part, None, (job, now), deadline),
         Err(AgainTrouble::Refused(why)) => match part.look(&waiting.run, deadline) {
-            // An earlier command was late.
+            // The scheduler has carried out an earlier command late.
             Ok(JobNow::Held { asked }) => ask_and_let_go(waiting, part, asked, (job, now), deadline),
             Ok(JobNow::Failed { .. } | JobNow::Other(_)) => {
                 log::warn!("{job} failed at its memory limit, and is not requeued: {}", printable(&why));
@@ -157,7 +158,7 @@ fn requeue(waiting: &mut WaitingRun, part: &dyn AgainPart, (job, now): (&str, u6
     }
 }
 
-/// `asked`: what a job that is held asks for now, if that is known.
+/// Has a held job ask for more, and releases it. `asked`: what the job asks for now, if that is known.
 fn ask_and_let_go(
     waiting: &mut WaitingRun,
     part: &dyn AgainPart,
@@ -173,10 +174,10 @@ fn ask_and_let_go(
             AgainTrouble::Refused(why) => (why, true),
             AgainTrouble::Unknown(why) => (why, false),
         };
-        // It may have been done all the same, and its user may have let the job go meanwhile.
+        // The scheduler may have done it although it reported an error, and the user may have released the job since.
         match part.look(&waiting.run, deadline) {
             Ok(JobNow::Held { asked }) if asked == Some(more) => {}
-            // It would be killed at the same limit again.
+            // The job would be killed at the same limit again.
             Ok(JobNow::Held { .. }) if is_refused && waiting.tries.saturating_add(1) >= REFUSALS => {
                 return cancel(waiting, part, &why, (job, now), deadline);
             }
@@ -213,13 +214,13 @@ fn cancel(
     }
 }
 
-/// The count of tries of a run that is looked at again in the next hour behind its end, and not before.
+/// The number of attempts that stands for "the next attempt is due in the hour after this one".
 fn next_hour(waiting: &WaitingRun, now: u64) -> u64 {
     (TRIES + 1).saturating_add(now.saturating_sub(waiting.run.ended) / HOUR)
 }
 
-/// Something was not done at a job that may be held: it is tried at each look, then in each hour, for as long as the scheduler may know the
-/// job. Nobody else lets it go.
+/// Counts a failed attempt at a job that jobfence may have held. Attempts follow at each look, and later each hour, for as long as the
+/// scheduler knows the job: nobody else would release it.
 fn again_later(waiting: &mut WaitingRun, now: u64, job: &str, why: &str) -> AfterLook {
     let why = printable(why);
     waiting.tries = if waiting.tries < TRIES { waiting.tries + 1 } else { next_hour(waiting, now) };

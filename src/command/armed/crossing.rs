@@ -5,45 +5,45 @@ use std::time::{Duration, Instant};
 
 use jobfence::config::Percent;
 
-/// How far below the share it must fall before the next crossing counts, in hundredths of a percent of the limit: so far, or to half of
-/// the share, if that is less.
+/// How far a step must fall below the share before the next crossing counts, in hundredths of a percent of the limit. For a small share it
+/// is half of the share.
 const HYSTERESIS: u32 = 500;
 
-/// The least time between two sentences of one condition to one step, whatever the step does.
+/// The least time between two sentences of one condition to one step.
 const LEAST: Duration = Duration::from_secs(60);
 
-/// What there is at one look, and its limit: of the job, or of the step. Of a share of time, both are in hundredths of a percent.
+/// What is in use at one look, and the limit of the job or of the step. For a share of time, both are in hundredths of a percent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UseLevel {
-    /// Of memory: without page cache that the kernel can take back at once.
+    /// What is in use. Memory is without page cache that the kernel can take back at once.
     pub used: u64,
     pub limit: u64,
 }
 
 impl UseLevel {
-    /// So many hundredths of a percent.
+    /// A share of time, in hundredths of a percent.
     pub fn of_time(hundredths: u64) -> Self {
         Self { used: hundredths, limit: 10_000 }
     }
 
-    /// How much more there can be until it reaches the share.
+    /// How much more can be in use before the share is reached.
     pub fn left(self, share: Percent) -> u64 {
         share.of(self.limit).saturating_sub(self.used)
     }
 }
 
-/// A look at a step.
+/// The result of a look at a step.
 #[derive(Debug)]
 pub struct StepLook {
     /// The levels with a limit.
     pub levels: Vec<UseLevel>,
-    /// Whether the kernel tells when to look again.
+    /// Whether the kernel will tell when to look again.
     pub is_told: bool,
-    /// If not, when that is.
+    /// If the kernel does not tell, how long to wait before the next look.
     pub pause: Duration,
 }
 
-/// Whether a step is above the share, and when it was last said.
+/// Whether a step is above the share, and when its user was last told.
 #[derive(Debug, Clone, Default)]
 pub struct Crossing {
     is_above: bool,
@@ -51,7 +51,7 @@ pub struct Crossing {
 }
 
 impl Crossing {
-    /// The level that has just crossed the share, if that is to be said. Where two have, the one with less left.
+    /// The level that has just crossed the share, if its user is to be told. If two levels have, it is the one with less left.
     pub fn look(&mut self, levels: &[UseLevel], share: Percent, now: Instant) -> Option<UseLevel> {
         let crossed = levels.iter().copied().filter(|level| level.left(share) == 0);
         let Some(highest) = crossed.min_by_key(|level| level.limit.saturating_sub(level.used)) else {
@@ -59,7 +59,7 @@ impl Crossing {
             self.is_above &= levels.iter().any(|level| level.left(below) == 0);
             return None;
         };
-        // Another crossing within the minute is said when the minute is over, if it is still above.
+        // A crossing within the minute is told when the minute is over, if the step is still above.
         let may_say = self.said.is_none_or(|said| now.saturating_duration_since(said) >= LEAST);
         if self.is_above || !may_say {
             return None;
@@ -69,7 +69,7 @@ impl Crossing {
     }
 }
 
-/// Below this share, the next crossing counts.
+/// The share below which a step must fall before the next crossing counts.
 fn enough_below(share: Percent) -> Percent {
     let share = u32::try_from(share.of(10_000)).unwrap_or(u32::MAX);
     Percent::from_hundredths(share.saturating_sub(HYSTERESIS).max(share / 2))
@@ -86,7 +86,7 @@ mod tests {
         [UseLevel { used, limit: 1000 }]
     }
 
-    /// The seconds at which it is said, if memory is so at each.
+    /// The seconds at which the user is told, if this much memory is in use at each second.
     fn said(used: impl IntoIterator<Item = u64>) -> Vec<u64> {
         let (mut crossing, begin) = (Crossing::default(), Instant::now());
         let each = (0..).zip(used);
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(said([0, 899, 900, 950, 1000, 900]), [2]);
         let long = |used| std::iter::repeat_n(used, 100);
         assert_eq!(said(long(950).chain(long(849)).chain(long(900))), [0, 200]);
-        // It has not fallen far enough.
+        // The step has not fallen far enough.
         assert_eq!(said(long(950).chain(long(850)).chain(long(900))), [0]);
     }
 
@@ -117,7 +117,7 @@ mod tests {
         let (job, step) = (UseLevel { used: 950, limit: 1000 }, UseLevel { used: 99, limit: 100 });
         assert_eq!(Crossing::default().look(&[job, step], SHARE, Instant::now()), Some(step));
         assert_eq!(Crossing::default().look(&[], SHARE, Instant::now()), None);
-        // A step far below its own limit is above as long as its job is.
+        // A step that is far below its own limit is above the share while its job is.
         let mut crossing = Crossing::default();
         let (low, now) = (UseLevel { used: 9, limit: 100 }, Instant::now());
         assert_eq!(crossing.look(&[job, low], SHARE, now), Some(job));

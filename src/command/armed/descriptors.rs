@@ -4,18 +4,18 @@
 
 use std::collections::BTreeMap;
 
-/// The most by which the kernel tells that processes wait. To close one takes it tens of milliseconds, and this process closes all at its
-/// end. Other steps are looked at once a second.
+/// The most descriptors by which the kernel tells that processes wait. The kernel takes tens of milliseconds to close one, and this process
+/// closes all at its end. Further steps are looked at once a second.
 const MOST_WAITING: usize = 1000;
 
-/// The most of one user are such a part of all.
+/// One user's steps have at most this part of the descriptors.
 const PART_OF_USER: usize = 4;
 
-/// As many as are asked for, and those that stay for all else.
+/// The descriptors that this process asks for, and those of them that stay for its other work.
 const WANTED: u64 = 16_384;
 const OTHERS: u64 = 324;
 
-/// Takes more descriptors if this process may, and returns how many of them there are for this.
+/// Takes more descriptors if this process may, and returns how many there are for the kernel to tell by.
 pub fn most() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the call writes the two numbers.
@@ -29,16 +29,16 @@ pub fn most() -> usize {
     usize::try_from(given.min(WANTED).saturating_sub(OTHERS)).unwrap_or(0)
 }
 
-/// By how many descriptors the kernel tells.
+/// How many descriptors the kernel tells by.
 #[derive(Debug, Default)]
 pub struct Told {
-    /// Of each user: all, and those of them of waiting.
+    /// The numbers of each user: all descriptors, and those of them for waiting.
     of_users: BTreeMap<u32, [usize; 2]>,
     all: [usize; 2],
 }
 
 impl Told {
-    /// There is one more of this user's, perhaps of waiting.
+    /// Counts one more of this user's. `of_waiting`: it is for waiting.
     pub fn add(&mut self, uid: u32, of_waiting: bool) {
         for count in [&mut self.all, self.of_users.entry(uid).or_default()] {
             count[0] += 1;

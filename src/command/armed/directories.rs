@@ -9,7 +9,7 @@ use jobfence::config::Watched;
 use jobfence::fence::living::{LivingStep, StepPlace};
 use jobfence::sys::dir::Dir;
 
-/// Each with its number: another directory may get the name.
+/// The directories, each with its number: another directory may get the same name.
 #[derive(Debug)]
 pub struct Directories {
     pub version: Version,
@@ -26,17 +26,17 @@ pub enum Unseen {
 }
 
 impl Directories {
-    /// Those in which that is seen. `None`: in no hierarchy that can be seen.
+    /// The directories that show what is watched. `None`: no hierarchy here shows it.
     pub fn with_watched(step: &LivingStep<'_>, watched: Watched) -> Option<Self> {
         Self::of_place(place(step, watched)?)
     }
 
-    /// On v2, which alone has the pressure of cgroups, also where v1 has the controllers.
+    /// The directories on v2. Only v2 has the pressure of cgroups, even if v1 has the controllers.
     pub fn with_pressure(step: &LivingStep<'_>) -> Option<Self> {
         Self::of_place(place(step, Watched::CpuPressure)?)
     }
 
-    /// `None`: the step's own directory is gone. No other takes its place.
+    /// The directories of one place. `None`: the step's own directory is gone, and no other one takes its place.
     fn of_place(place: &StepPlace<'_>) -> Option<Self> {
         let above = [Some(&place.job), place.around.as_ref()].into_iter().flatten();
         let mut numbered: Vec<_> = above.filter_map(|path| numbered(path)).collect();
@@ -49,7 +49,7 @@ impl Directories {
         self.numbered.last()
     }
 
-    /// Opens all of them, each in its place.
+    /// Opens all directories. Each must still have its number.
     pub fn open(&self) -> Result<Vec<Dir>, Unseen> {
         let is_there = |(path, inode): &(PathBuf, u64)| number(path) == Some(*inode);
         if !self.numbered.iter().all(is_there) {
@@ -58,13 +58,13 @@ impl Directories {
         self.numbered.iter().map(|(path, _)| Dir::open(path).map_err(|_| Unseen::ThisTime)).collect()
     }
 
-    /// Opens the step's own.
+    /// Opens the step's own directory.
     pub fn open_step(&self) -> Result<Dir, Unseen> {
         self.open()?.pop().ok_or(Unseen::Ended)
     }
 }
 
-/// Where that is seen of a step.
+/// The place of a step that shows what is watched.
 fn place<'a, 'b>(step: &'a LivingStep<'b>, watched: Watched) -> Option<&'a StepPlace<'b>> {
     let controller = match watched {
         Watched::Memory => "memory",
@@ -75,7 +75,7 @@ fn place<'a, 'b>(step: &'a LivingStep<'b>, watched: Watched) -> Option<&'a StepP
     step.places.iter().find(|place| place.hierarchy.has(controller))
 }
 
-/// The step's own directory there, and its number.
+/// The step's own directory there, with its number.
 pub fn own_directory(step: &LivingStep<'_>, watched: Watched) -> Option<(PathBuf, u64)> {
     numbered_step(place(step, watched)?)
 }
@@ -108,7 +108,7 @@ mod tests {
         std::fs::remove_dir(&step).unwrap();
         assert_eq!(directories.open().unwrap_err(), Unseen::Ended);
         std::fs::write(&step, "").unwrap();
-        // Another that cannot be opened, of the same number.
+        // A file in the directory's place, with the number that is known, cannot be opened as a directory.
         let directories = Directories { numbered: vec![(step.clone(), number(&step).unwrap())], ..directories };
         assert_eq!(directories.open().unwrap_err(), Unseen::ThisTime);
     }

@@ -10,20 +10,20 @@ use super::crossing::UseLevel;
 /// The shortest time between two looks at a step's memory.
 pub const SHORTEST: Duration = Duration::from_millis(100);
 
-/// The shortest between two looks at anything else. All steps that are due within it are looked at together.
+/// The shortest time between two looks at anything else. All steps that are due within it are looked at together.
 pub const COARSE: Duration = Duration::from_secs(1);
 
-/// The longest without word from the kernel: of memory, and of a step with few processes.
+/// The longest time between two looks if the kernel does not tell: for memory, and for a step with few processes.
 const LONGEST: Duration = Duration::from_secs(1);
 const FEW_PROCESSES: Duration = Duration::from_secs(4);
 
-/// So many bytes a step may have more after a second: programs that fill memory on all cores of a node are seldom faster.
+/// How many bytes more a step may have after a second. Programs that fill memory on all cores of a node are seldom faster.
 const GROWTH: u64 = 4 << 30;
 
-/// The time of which `cpu:throttled` is a share.
+/// The time that `cpu:throttled` is a share of.
 pub const MINUTE: Duration = Duration::from_secs(60);
 
-/// Whether each level is below half of its share.
+/// Whether every level is below half of the share.
 fn is_far(levels: &[UseLevel], share: Percent) -> bool {
     levels.iter().all(|level| level.used < share.of(level.limit) / 2)
 }
@@ -35,19 +35,20 @@ pub fn of_memory(levels: &[UseLevel], share: Percent) -> Duration {
     if is_far(levels, share) { LONGEST } else { reached.clamp(SHORTEST, LONGEST) }
 }
 
-/// How long its processes need not be counted. Who starts them faster than that is at the limit before any word.
+/// How long a step's processes need not be counted. A step that starts them faster reaches the limit before its user is told.
 pub fn of_processes(levels: &[UseLevel], share: Percent) -> Duration {
     if is_far(levels, share) { FEW_PROCESSES } else { COARSE }
 }
 
-/// How long its throttling need not be read: in a second, a minute's share grows by a sixtieth at most. The levels are in hundredths of a
-/// percent.
+/// How long a step's throttling need not be read: in a second, its share of a minute grows by a sixtieth at most. The levels are in
+/// hundredths of a percent.
 pub fn of_throttling(levels: &[UseLevel], share: Percent) -> Duration {
     let left = levels.iter().map(|level| level.left(share)).min().unwrap_or_else(|| share.of(10_000));
     (MINUTE * u32::try_from(left).unwrap_or(u32::MAX).min(10_000) / 10_000).max(COARSE)
 }
 
-/// The next moment at which anything but memory is looked at, at the latest in `pause`: whole seconds since `begin`.
+/// The next moment at which anything but memory is looked at. All steps share these moments: whole seconds since `begin`. `pause`: how long
+/// the step may wait.
 pub fn together(begin: Instant, now: Instant, pause: Duration) -> Instant {
     let seconds = (now.saturating_duration_since(begin) + pause.max(COARSE)).as_secs();
     begin + Duration::from_secs(seconds)

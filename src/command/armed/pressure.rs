@@ -18,7 +18,7 @@ use super::stall::{self, Waits};
 
 const WINDOW: Duration = Duration::from_secs(2);
 
-/// So long after the kernel has told, its figure has moved twice, and has been read since: what waits in one burst is in it by then.
+/// How long after the kernel has told the figure shows all that happened until then: it has moved twice, and was read since.
 const SETTLED: Duration = Duration::from_secs(6);
 
 /// The directory of a step, and what it waits for.
@@ -27,13 +27,13 @@ pub struct StepPressure {
     pub directories: Directories,
     of: &'static str,
     pub trigger: Option<OwnedFd>,
-    /// The share of which it tells.
+    /// The share that the kernel tells of.
     told_of: Percent,
-    /// When it told, or was asked to.
+    /// When the kernel told, or was asked to tell.
     heard: Instant,
 }
 
-/// The first part of the file's name.
+/// What the file's name begins with.
 pub fn waited_for(watched: Watched) -> Option<&'static str> {
     match watched {
         Watched::MemoryPressure => Some("memory"),
@@ -44,7 +44,7 @@ pub fn waited_for(watched: Watched) -> Option<&'static str> {
 }
 
 impl StepPressure {
-    /// `None`: this kernel does not measure it.
+    /// The pressure of a step. `None`: this kernel does not measure it.
     pub fn of_step(step: &LivingStep<'_>, of: &'static str) -> Option<Self> {
         let (directories, told_of) = (Directories::with_pressure(step)?, Percent::from_hundredths(0));
         some_avg10(&directories.open_step().ok()?, of)?;
@@ -53,10 +53,10 @@ impl StepPressure {
 
     /// Looks once; with `may_be_told` the kernel is asked to tell.
     pub fn look(&mut self, share: Percent, may_be_told: bool) -> Result<StepLook, Unseen> {
-        // Its own processes are those that wait.
+        // Only the step's own processes count as waiting.
         let dir = self.directories.open_step()?;
         if self.trigger.is_none() && may_be_told {
-            // Half of the share of two seconds.
+            // The kernel is asked to tell of half of the share in two seconds.
             let waited = Duration::from_micros(share.of(1_000_000));
             self.trigger = stall::trigger(&dir, self.of, Waits::Some, (waited, WINDOW));
             self.hear();
@@ -73,7 +73,7 @@ impl StepPressure {
         self.heard = Instant::now();
     }
 
-    /// What tells of another share than this one.
+    /// Takes the file that tells of a share, if it tells of another share than this one.
     pub fn take_other(&mut self, share: Percent) -> Option<OwnedFd> {
         self.trigger.take_if(|_| self.told_of != share)
     }
@@ -84,7 +84,7 @@ fn is_settled(since: Duration) -> bool {
     since >= SETTLED
 }
 
-/// In hundredths of a percent.
+/// The figure in hundredths of a percent.
 fn some_avg10(dir: &Dir, of: &str) -> Option<u64> {
     hundredths(&dir.read_value(&format!("{of}.pressure")).ok()?)
 }
@@ -120,7 +120,8 @@ mod tests {
     }
 
     proptest! {
-        /// A burst at any phase of the kernel's two seconds, of its windows, and of the looks: a look sees the share that the figure reaches.
+        /// A burst may come at any phase of the kernel's two seconds, of its windows, and of the looks. A look sees the share that the
+        /// figure reaches.
         #[test]
         fn a_burst_is_seen_before_it_is_calm(
             share in 100_u64..9_900, burst in 1_u64..4_000, figure in 1_u64..2_001, window in 1_u64..2_001, look in 1_u64..1_001
@@ -134,7 +135,7 @@ mod tests {
                     average += (1.0 - (-0.2_f64).exp()) * (part - average);
                     (before, most) = (waited, most.max(average));
                 }
-                // Once in each window.
+                // The kernel tells once in each window.
                 if !has_heard && waited > begun && (waited - begun) * 10_000 >= share * 1_000 {
                     (heard, has_heard) = (Some(now), true);
                 }
@@ -154,8 +155,8 @@ mod tests {
             let _ = (hundredths(&text), hundredths(&figure));
         }
 
-        /// The figure as kernel/sched/psi.c has it (`calc_avgs`), of random waiting: whoever crosses the share has waited for half of it in
-        /// some two seconds.
+        /// The figure is computed as in kernel/sched/psi.c (`calc_avgs`), from random waiting. A step that crosses the share has waited for
+        /// half of it in some two seconds.
         #[test]
         fn the_kernel_tells_before_the_figure_is_there(share in 100_u64..9_900, waited in prop::collection::vec(0_u64..10_001, 0..100)) {
             let (mut average, mut most) = (0.0_f64, 0);

@@ -18,7 +18,7 @@ pub struct StepProcesses {
 }
 
 impl StepProcesses {
-    /// `None`: they are not counted in any hierarchy that can be seen.
+    /// The processes of a step. `None`: no hierarchy here counts them.
     pub fn of_step(step: &LivingStep<'_>) -> Option<Self> {
         Some(Self { directories: Directories::with_watched(step, Watched::Processes)? })
     }
@@ -31,7 +31,7 @@ impl StepProcesses {
     }
 }
 
-/// `None`: there is no limit here.
+/// The level of a directory. `None`: it has no limit.
 fn level(dir: &Dir) -> Option<UseLevel> {
     let limit = processes(dir).ok().flatten()?;
     Some(UseLevel { used: dir.read_value("pids.current").ok()?.trim().parse().ok()?, limit })

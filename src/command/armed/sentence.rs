@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use super::crossing::UseLevel;
 use crate::table::printable;
 
-/// For the user. `name` is the step's.
+/// The sentence for the user. `name`: the step's name.
 pub fn sentence(name: &str, node: &str, level: UseLevel, condition: ToldAt, signal: Option<Signal>) -> String {
     let UseLevel { used, limit } = level;
     let (node, share) = (printable(node), condition.share);
@@ -36,7 +36,7 @@ pub fn sentence(name: &str, node: &str, level: UseLevel, condition: ToldAt, sign
     format!("jobfence: {name} {said}{then}")
 }
 
-/// For the log.
+/// The words for the log.
 pub fn in_short(watched: Watched) -> &'static str {
     match watched {
         Watched::Memory => "its memory comes near its limit",

@@ -25,7 +25,7 @@ pub enum WatchedUse {
 }
 
 impl WatchedUse {
-    /// `None`: it cannot be seen here.
+    /// The source of a condition. `None`: this node cannot see it.
     pub fn of_step(step: &LivingStep<'_>, watched: Watched) -> Option<Self> {
         if let Some(of) = waited_for(watched) {
             return StepPressure::of_step(step, of).map(Self::Pressure);
@@ -37,7 +37,7 @@ impl WatchedUse {
         }
     }
 
-    /// Whether all such are looked at together, and not when each one needs it.
+    /// Whether all sources of this kind are looked at together, and not each at its own time.
     pub fn is_coarse(&self) -> bool {
         !matches!(self, Self::Memory(_))
     }
@@ -52,7 +52,7 @@ impl WatchedUse {
         }
     }
 
-    /// The step's own directory, and its number.
+    /// The step's own directory, with its number.
     pub fn directory(&self) -> Option<&(PathBuf, u64)> {
         self.directories().of_step()
     }
@@ -66,7 +66,8 @@ impl WatchedUse {
         }
     }
 
-    /// What becomes ready when the kernel tells, and for what it is polled. A file of pressure can always be read.
+    /// The descriptor that becomes ready when the kernel tells, and the event to poll it for. A pressure file can always be read, so its
+    /// event is another one.
     pub fn event(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let of_waiting = |fd| (fd, PollFlags::POLLPRI);
         match self {
@@ -77,7 +78,7 @@ impl WatchedUse {
         }
     }
 
-    /// Takes what the kernel has told. Of waiting, being polled has done that.
+    /// Takes what the kernel has told. A pressure file needs no read: the poll has taken it.
     pub fn hear(&mut self) {
         match self {
             Self::Memory(memory) => memory.hear(),
@@ -86,7 +87,7 @@ impl WatchedUse {
         }
     }
 
-    /// What tells that processes wait, unless it goes on with this share. To close it takes the kernel tens of milliseconds.
+    /// Takes the file that tells of waiting, unless it goes on with this share. The kernel takes tens of milliseconds to close it.
     pub fn take_trigger(&mut self, goes_on: Option<Percent>) -> Option<OwnedFd> {
         match (self, goes_on) {
             (Self::Throttling(throttling), None) => throttling.trigger.take(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the kernel of v2 tells of: that processes of a cgroup have waited for so long (psi.rst, "Monitoring for pressure thresholds"). Until
-//! they wait, nothing wakes up. After they do, the kernel tells once in each window at most.
+//! Has the kernel of v2 tell that processes of a cgroup have waited for so long (psi.rst, "Monitoring for pressure thresholds"). Nothing
+//! wakes up until they wait. Then the kernel tells at most once in each window.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -8,15 +8,16 @@ use std::time::Duration;
 use jobfence::sys::dir::Dir;
 use nix::fcntl::OFlag;
 
-/// Which waiting: of at least one process, or of all at once.
+/// Whose waiting counts: that of at least one process, or that of all at once.
 #[derive(Debug, Clone, Copy)]
 pub enum Waits {
     Some,
     All,
 }
 
-/// A file that becomes ready to be polled for `POLLPRI` when processes of the directory have waited for `of` so long in a window. `None`: the
-/// kernel does not tell (Linux without pressure, or `psi=0`; before 5.13, of the CPU alone not that all wait).
+/// Opens a file that becomes ready for `POLLPRI` when the directory's processes have waited for `of` long enough: for the first of the two
+/// times within the second one. `None`: the kernel does not tell (Linux without pressure, or `psi=0`; before 5.13, it does not tell that
+/// all wait for the CPU).
 pub fn trigger(dir: &Dir, of: &str, waits: Waits, (waited, window): (Duration, Duration)) -> Option<OwnedFd> {
     let file = dir.open_file(&format!("{of}.pressure"), OFlag::O_RDWR | OFlag::O_NONBLOCK);
     let word = match waits {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! One condition of one step: when to look, and what is said to whom.
+//! One condition of one step: when to look at it, and what its user is told.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -28,14 +28,14 @@ pub struct ArmedStep {
     pub condition: ToldAt,
     pub source: WatchedUse,
     crossing: Crossing,
-    /// When to look at it. `None`: when the kernel tells.
+    /// When to look at the step. `None`: when the kernel tells.
     pub next: Option<Instant>,
-    /// When that was done last.
+    /// When the last look was.
     pub looked: Option<Instant>,
 }
 
 impl ArmedStep {
-    /// `None`: it is not to be told, or this kernel does not count that.
+    /// A condition of a live step. `None`: its user is not told, or this kernel does not count what is watched.
     pub fn of_living(step: &LivingStep<'_>, condition: ToldAt) -> Option<Self> {
         Some(Self {
             job: step.job.clone(),
@@ -50,19 +50,20 @@ impl ArmedStep {
         })
     }
 
-    /// It was found again. The site may have changed what holds for it, and its limits may have changed, too. Returns what is to be closed.
+    /// Continues with a step that was found again. The site may have changed what holds for it, and its limits may have changed. Returns a
+    /// file that is to be closed.
     pub fn take_over(&mut self, condition: ToldAt) -> Option<OwnedFd> {
         self.condition = condition;
         self.next = Some(self.next.map_or_else(Instant::now, |next| next.min(Instant::now())));
         self.source.take_trigger(Some(condition.share))
     }
 
-    /// It could not be looked at this time.
+    /// Puts the look off: this time the step could not be looked at.
     pub fn look_later(&mut self, begin: Instant) {
         self.next = Some(pace::together(begin, Instant::now(), pace::COARSE));
     }
 
-    /// What follows from a look. `is_heard`: whether its user would be told; `begin`: from when whole seconds are counted.
+    /// What follows from a look. `is_heard`: whether its user would be told. `begin`: the moment that whole seconds are counted from.
     pub fn follow(&mut self, look: &StepLook, is_heard: bool, begin: Instant) -> Option<UseLevel> {
         let now = Instant::now();
         self.looked = Some(now);
@@ -72,8 +73,8 @@ impl ArmedStep {
         is_heard.then(|| self.crossing.look(&look.levels, self.condition.share, now))?
     }
 
-    /// The kernel has told. It does so at each crossing in both directions, and a program can cross as often as it likes. `rested`: until
-    /// when other work has the time.
+    /// Sets the next look, since the kernel has told. The kernel tells at each crossing in both directions, and a program can cross as
+    /// often as it likes. `rested`: until when other work comes first.
     pub fn hear(&mut self, now: Instant, begin: Instant, rested: Instant) {
         self.source.hear();
         let next = match self.looked {
@@ -83,7 +84,7 @@ impl ArmedStep {
         self.next = Some(next.max(rested));
     }
 
-    /// Whether its user reads of it by other steps, if its job has some with tasks.
+    /// Whether its user is told about other steps instead, if the job has steps with tasks.
     pub fn is_told_by_others(&self) -> bool {
         is_left_to_others(&self.step, self.condition.watched) && self.signals().is_none()
     }
@@ -117,7 +118,7 @@ impl ArmedStep {
     }
 }
 
-/// Whether it is said of the steps with tasks, and not of the shell that started them: the limits are the job's. Pressure is each step's own.
+/// Whether the steps with tasks are told instead of the shell that started them: the limits are the job's. Pressure is each step's own.
 fn is_left_to_others(step: &str, watched: Watched) -> bool {
     SHELLS.contains(&step) && !watched.is_pressure()
 }

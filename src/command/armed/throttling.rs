@@ -20,7 +20,7 @@ use super::directories::{Directories, Unseen};
 use super::pace::{self, MINUTE};
 use super::stall::{self, Waits};
 
-/// The kernel tells when so much of the window is lost: a step that loses less is not held back.
+/// How much of the window must be lost before the kernel tells. A step that loses less is not held back.
 const WAITED: Duration = Duration::from_millis(20);
 const WINDOW: Duration = Duration::from_secs(2);
 
@@ -28,16 +28,16 @@ const WINDOW: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct StepThrottling {
     pub directories: Directories,
-    /// Of each directory.
+    /// The throttled periods of each directory.
     minutes: Vec<Minute>,
-    /// Where the step's own tells.
+    /// The directories by which the kernel tells of the step's own.
     waiting: Option<Directories>,
-    /// What it tells by.
+    /// The file by which the kernel tells.
     pub trigger: Option<OwnedFd>,
 }
 
 impl StepThrottling {
-    /// `None`: its CPU time is not in any hierarchy that can be seen.
+    /// The throttling of a step. `None`: no hierarchy here shows its CPU time.
     pub fn of_step(step: &LivingStep<'_>) -> Option<Self> {
         let directories = Directories::with_watched(step, Watched::Throttled)?;
         let waiting = Directories::with_pressure(step);
@@ -79,7 +79,7 @@ struct Minute {
 }
 
 impl Minute {
-    /// In which share of the last minute it was throttled, in hundredths of a percent.
+    /// The share of the last minute in which the directory was throttled, in hundredths of a percent.
     fn look(&mut self, now: Instant, throttled: u64, period: Duration) -> u64 {
         self.seen.push_back((now, throttled));
         let Some(begin) = now.checked_sub(MINUTE) else { return 0 };
@@ -91,7 +91,7 @@ impl Minute {
         u64::try_from(lost / MINUTE.as_micros()).unwrap_or(u64::MAX).min(10_000)
     }
 
-    /// How many there were at the minute's begin: between two looks, as if they had come evenly.
+    /// How many throttled periods there were at the minute's begin. Between two looks they count as evenly spread.
     fn before(&self, begin: Instant) -> u64 {
         let Some(&(first, count)) = self.seen.front() else { return 0 };
         let Some(&(second, later)) = self.seen.get(1).filter(|_| first < begin) else { return count };
@@ -108,9 +108,9 @@ mod tests {
 
     const PERIOD: Duration = Duration::from_millis(100);
 
-    /// The shares at these seconds, each with all throttled periods until then.
+    /// The shares at these seconds. `looks`: each second, with all throttled periods until then.
     fn shares(looks: &[(u64, u64)]) -> Vec<u64> {
-        // Well after the machine's start.
+        // This moment is well after the machine's start.
         let (mut minute, begin) = (Minute::default(), Instant::now() + MINUTE);
         looks.iter().map(|(at, count)| minute.look(begin + Duration::from_secs(*at), *count, PERIOD)).collect()
     }
@@ -118,10 +118,10 @@ mod tests {
     #[test]
     fn a_minute_has_six_hundred_periods() {
         assert_eq!(shares(&[(0, 7), (6, 67), (12, 127), (72, 127), (80, 127)]), [0, 1_000, 2_000, 0, 0]);
-        // Of what came in the eight seconds around the minute's begin, half counts.
+        // Half of what came in the eight seconds around the minute's begin counts.
         assert_eq!(shares(&[(0, 0), (8, 80), (64, 80)]), [0, 1_333, 666]);
         assert_eq!(shares(&[(0, 0), (60, 600), (61, 610), (62, 5)]), [0, 10_000, 10_000, 0]);
-        // After an hour without a look it is not known when they came.
+        // Nobody looked for an hour, so nobody knows when the periods were throttled.
         assert_eq!(shares(&[(0, 0), (3_600, 600), (3_601, 610)]), [0, 166, 333]);
     }
 

@@ -26,16 +26,16 @@ use crate::table::printable;
 const SEARCHES: [Duration; 4] =
     [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(3), Duration::from_secs(8)];
 
-/// The time between two searches: each reads all records.
+/// The least time between two searches: a search reads all records.
 const BETWEEN: Duration = Duration::from_secs(1);
 
-/// After looks at many steps, so many times as long as they took is for other work.
+/// How many times as long as a round of looks other work has the time afterwards.
 const REST: u32 = 4;
 
-/// In one turn, so long anything but memory is looked at, and so long files are closed. Between two turns memory is looked at.
+/// How long one turn looks at anything but memory, and how long it closes files. Between two turns, memory is looked at.
 const TURN: Duration = Duration::from_millis(40);
 
-/// The most conditions that are watched, and the most of one user's steps, so that no user takes the place of others.
+/// The most conditions that are watched, and the most for one user's steps, so that no user takes the place of others.
 const MOST: usize = 8000;
 const MOST_OF_USER: usize = 2000;
 
@@ -44,32 +44,32 @@ const EXTERN: &str = "extern";
 
 /// All conditions of all steps with `SignalAt`.
 pub struct ArmedWatch {
-    /// By the path and the number of their directories, and their place in the value.
+    /// The conditions, each by the path and the number of its step's directories, and by its place in the value.
     steps: BTreeMap<ArmedKey, ArmedStep>,
-    /// When to look for new ones.
+    /// When to search for new steps.
     searches: Vec<Instant>,
-    /// When that was done last.
+    /// When the last search was.
     searched: Option<Instant>,
-    /// Those that cannot be seen here, of which the log has said so.
+    /// The conditions that cannot be seen here. The log has said so.
     not_seen: BTreeSet<ArmedKey>,
-    /// What told of steps that have ended.
+    /// The files that told of steps that have ended. They are still to be closed.
     ended: Vec<OwnedFd>,
-    /// Until when there is other work than looks at memory, and at all else.
+    /// Until when other work comes before looks: before those at memory, and before all others.
     rested_of_memory: Instant,
     rested: Instant,
-    /// From when on the kernel is heard again that told of anything but memory.
+    /// Until when the kernel is not listened to, except about memory.
     polled: Instant,
-    /// The processes that speak now.
+    /// The processes that speak to users now.
     speakers: Speakers,
-    /// From when whole seconds are counted.
+    /// The moment that whole seconds are counted from.
     begin: Instant,
-    /// The most descriptors by which the kernel tells. `None`: none was needed yet.
+    /// The most descriptors that the kernel may tell by. `None`: none was needed yet.
     most_told: Option<usize>,
 }
 
 type ArmedKey = (PathBuf, u64, usize);
 
-/// Whether the kernel is heard of it. `polled`: from when on, of anything but memory.
+/// Whether the kernel is listened to about this step. `polled`: the moment from which it is, about anything but memory.
 fn is_polled(step: &ArmedStep, now: Instant, polled: Instant) -> bool {
     step.next.is_none() && step.source.event().is_some() && (now >= polled || !step.source.is_coarse())
 }
@@ -96,13 +96,13 @@ impl Default for ArmedWatch {
 }
 
 impl ArmedWatch {
-    /// A step with `SignalAt` has begun.
+    /// Begins to search: a step with `SignalAt` has begun.
     pub fn ring(&mut self) {
         let begin = self.next_search();
         self.searches = SEARCHES.iter().map(|wait| begin + *wait).collect();
     }
 
-    /// Looks for such steps once, also for those of which nobody told.
+    /// Searches once, also for steps whose beginning nobody told.
     pub fn search_soon(&mut self) {
         self.searches.push(self.next_search());
     }
@@ -117,24 +117,25 @@ impl ArmedWatch {
         let now = Instant::now();
         let at_once = (self.speakers.are_busy() || !self.ended.is_empty()).then_some(SHORTEST);
         let rested = |step: &ArmedStep| Some(step.next?.max(self.rested(step)));
-        // Until then they are not polled.
+        // These steps are not polled until that moment.
         let polled = self.steps.values().any(|step| step.next.is_none() && step.source.is_coarse());
         let polled = Some(self.polled).filter(|from| polled && *from > now);
         let due = self.steps.values().filter_map(rested).chain(self.searches.iter().copied()).chain(polled);
         due.map(|due| due.saturating_duration_since(now)).chain(at_once).min()
     }
 
-    /// Until when there is other work.
+    /// Until when other work comes before looks at this step.
     fn rested(&self, step: &ArmedStep) -> Instant {
         if step.source.is_coarse() { self.rested } else { self.rested_of_memory }
     }
 
-    /// What becomes ready when the kernel tells of a step that is not looked at otherwise.
+    /// The descriptors that become ready when the kernel tells, for steps without a time for the next look.
     pub fn events(&self, now: Instant) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
         self.steps.values().filter(move |step| is_polled(step, now, self.polled)).filter_map(|step| step.source.event())
     }
 
-    /// The kernel has told, by these of the `events` of that moment. However many steps wait, they are one wake-up a second.
+    /// Takes what the kernel has told. `ready`: which of the `events` of that moment are ready. However many steps wait, there is one
+    /// wake-up a second.
     pub fn hear(&mut self, ready: &[bool], at: Instant) {
         let (now, begin, polled) = (Instant::now(), self.begin, self.polled);
         let all = self.steps.values_mut().filter(|step| is_polled(step, at, polled));
@@ -179,7 +180,7 @@ impl ArmedWatch {
         let begun = Instant::now();
         memory.iter().for_each(|key| self.look_at(key, &mut by_kernel, &with_tasks));
         self.rested_of_memory = Instant::now() + begun.elapsed() * REST;
-        // The rest of them is due at the next turn, and memory between.
+        // A turn has a bound. The steps that it does not reach are due at the next turn, and memory is looked at in between.
         let begun = Instant::now();
         others
             .iter()
@@ -190,7 +191,7 @@ impl ArmedWatch {
         }
     }
 
-    /// The steps whose time it is, those first that have waited longest.
+    /// The steps that are due, the one that has waited longest first.
     fn due(&self, is_coarse: bool) -> Vec<ArmedKey> {
         let now = Instant::now();
         let of_kind = self.steps.iter().filter(|(_, step)| step.source.is_coarse() == is_coarse);
@@ -213,19 +214,19 @@ impl ArmedWatch {
         if !is_told && step.source.event().is_some() {
             by_kernel.add(step.uid, of_waiting);
         }
-        // A batch script whose steps are told reads it only if it gets the signal.
+        // If its steps are told, a batch script is told only if it gets the signal.
         let is_heard = !step.is_told_by_others() || !with_tasks.contains(&(step.job.clone(), step.uid));
         if let Some(level) = step.follow(&look, is_heard, self.begin) {
             Self::speak(&mut self.speakers, step, level);
         }
     }
 
-    /// What tells of its waiting is closed later: there may be hundreds.
+    /// Removes a step. The file that tells of its waiting is closed later, since there may be hundreds.
     fn let_go(&mut self, key: &ArmedKey) {
         self.ended.extend(self.steps.remove(key).and_then(|mut step| step.source.take_trigger(None)));
     }
 
-    /// Closes what fits into a turn.
+    /// Closes files for one turn.
     fn close_some(&mut self) {
         let begun = Instant::now();
         while begun.elapsed() < TURN
@@ -235,7 +236,7 @@ impl ArmedWatch {
         }
     }
 
-    /// The jobs with a step beside their shell.
+    /// The jobs that have a step beside their shell.
     fn jobs_with_tasks(&self) -> BTreeSet<(String, u32)> {
         let tasks = self.steps.values().filter(|step| !step.is_of_shell());
         tasks.map(|step| (step.job.clone(), step.uid)).collect()
@@ -275,7 +276,7 @@ impl ArmedWatch {
                 }
             }
         }
-        // The kernel does not tell of the end of a step whose job goes on.
+        // The kernel does not tell that a step has ended while its job goes on. So the search removes it.
         if unseen.is_empty() {
             let gone: Vec<_> = self.steps.keys().filter(|key| !found.contains(*key)).cloned().collect();
             gone.iter().for_each(|key| self.let_go(key));
@@ -283,7 +284,7 @@ impl ArmedWatch {
         }
     }
 
-    /// Once, and not of a step that has ended meanwhile.
+    /// Logs it once, and not for a step that has ended meanwhile.
     fn say_not_seen(&mut self, step: &LivingStep<'_>, condition: ToldAt, key: ArmedKey) {
         let is_there = step.places.iter().all(|place| place.step.exists());
         if is_there && self.not_seen.insert(key) {

@@ -13,7 +13,7 @@ use jobfence::sys::program::AskedProgram;
 /// How long a scheduler's command may take: it asks its server.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// So much of a script is read, in bytes.
+/// How many bytes of a script are read.
 const SCRIPT: u64 = 64 << 10;
 
 /// Where a scheduler that was not installed from a package may have its commands, relative to its daemons.

@@ -9,7 +9,7 @@ use super::rows::Rows;
 use super::trial::of_any_process;
 use super::verdict::Judgement;
 
-/// Of the members of an object. A new member changes nothing here; another meaning does.
+/// The version of the object. A new member does not change it, but another meaning of a member does.
 pub const SCHEMA: &str = "jobfence-check-1";
 
 /// The check as an object.

@@ -94,7 +94,7 @@ impl VerdictWord {
         matches!(self, Self::Ok | Self::Observe | Self::Off)
     }
 
-    /// Of the sentence on a terminal. It says the same by itself.
+    /// The colour of the sentence on a terminal. The sentence says the same without it.
     pub fn colour(self) -> u8 {
         match self {
             Self::Ok | Self::Observe | Self::Off => GREEN,

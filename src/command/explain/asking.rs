@@ -90,7 +90,7 @@ impl<'a> Asking<'a> {
         PresentDirs::find(self.host, &self.loaded.config, uid, &wanted, step)
     }
 
-    /// From the record of the process that opened the fence. `None`: the record is only for the step's daemon, as with Slurm.
+    /// The job in the record of the process that opened the fence. `None`: that record is only for the step's daemon, as with Slurm.
     fn of_fence(&self, job: &Id) -> Result<Option<ExplainedJob<'a>>, Failure> {
         let mut records = Records::open(&self.loaded.config.run_dir)?.of_job(job)?;
         records.retain(|record| record.boot_id == self.host.boot_id);

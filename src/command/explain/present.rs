@@ -32,7 +32,7 @@ impl<'a> PresentDirs<'a> {
         let recorded = Recorded::read(&config.run_dir, wanted, &mut unseen);
         let (mut steps, more) = living::find(host, ALL, &recorded, wanted);
         unseen.extend(more);
-        // Of a step without a record and without a directory of its user, only its processes say whose it is, and some can be root's.
+        // If a step has neither a record nor a directory of its user, only its processes say whose it is. Some of them can be root's.
         let is_guessed = |found: &LivingStep<'_>| {
             found.record.is_none() && found.places.iter().all(|place| place.dir(Level::User).is_none())
         };

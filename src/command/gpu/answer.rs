@@ -8,20 +8,20 @@ use serde_json::{Value, json};
 use super::drm::{DrmClient, DrmDevice};
 use super::nvml::Accounted;
 
-/// Which GPUs are asked for.
+/// The GPUs that are asked about.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ProbeQuestion {
-    /// NVIDIA's with these numbers.
+    /// The numbers of NVIDIA's GPUs.
     pub nvidia: Vec<u32>,
-    /// When the last of the jobs began that have each of these, in microseconds since 1970.
+    /// A time for each of these GPUs, in microseconds since 1970: when the job began that has it, or the last of them.
     pub began: Vec<u64>,
-    /// All of NVIDIA's: it is not known which are the jobs'.
+    /// Whether all of NVIDIA's GPUs are asked about, since it is not known which are the jobs'.
     pub nvidia_all: bool,
     /// Whether the driver is to keep a record of each process.
     pub accounting: bool,
-    /// Others, by their names below /sys/class/drm.
+    /// The names of other makers' GPUs below /sys/class/drm.
     pub drm: Vec<String>,
-    /// The processes whose use of these others counts.
+    /// The processes whose use of those counts.
     pub pids: Vec<i32>,
 }
 
@@ -30,14 +30,14 @@ pub struct ProbeQuestion {
 pub struct NvidiaGpu {
     pub minor: u32,
     pub uuid: Option<String>,
-    /// The mean of late, and the highest.
+    /// How busy it was of late: the mean and the highest sample, in percent.
     pub percent: Option<f64>,
     pub most_percent: Option<f64>,
     pub memory: Option<u64>,
     pub memory_total: Option<u64>,
-    /// In mJ, since the driver was loaded.
+    /// Its energy since the driver was loaded, in mJ.
     pub energy: Option<u64>,
-    /// Why its clocks are slow: NVML's bits.
+    /// The reasons why its clocks are slow, as NVML's bits.
     pub slowed: Option<u64>,
     pub is_divided: Option<bool>,
     /// Processes that compute on it, each with its memory.
@@ -79,7 +79,7 @@ impl ProbeQuestion {
         })
     }
 
-    /// Whether it asks for nothing.
+    /// Whether the question is empty.
     pub fn is_empty(&self) -> bool {
         self.nvidia.is_empty() && !self.nvidia_all && self.drm.is_empty()
     }

@@ -11,26 +11,26 @@ use std::path::Path;
 
 use super::drm::OWN_MEMORY;
 
-/// The memory of one GPU, in bytes: that of all its regions.
+/// The memory of one GPU over all of its regions, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CountedMemory {
     pub now: u64,
-    /// The most so far. Kernels without `dmem.peak` do not say it.
+    /// The highest use so far. A kernel without `dmem.peak` does not say it.
     pub peak: Option<u64>,
-    /// What the directory can have: of each region its limit, or all of it.
+    /// What the directory can have: the limit of each region, or the whole region.
     pub total: Option<u64>,
-    /// Whether the directory itself has a limit of one of them.
+    /// Whether the directory itself limits a region.
     pub is_limited: bool,
 }
 
 impl CountedMemory {
-    /// The most that is known.
+    /// The highest use that is known.
     pub fn most(&self) -> u64 {
         self.peak.unwrap_or(self.now).max(self.now)
     }
 }
 
-/// The memory of each GPU, by its address on the bus. Nothing if the directory has no such controller. `mount`: where the hierarchy is.
+/// The memory of each GPU, by its address on the bus. It is empty if the directory lacks the controller. `mount`: where the hierarchy is.
 pub fn of_directory(directory: &Path, mount: &Path) -> BTreeMap<String, CountedMemory> {
     let Some(now) = regions(&directory.join("dmem.current")) else { return BTreeMap::new() };
     let read = |file: &Path| regions(file).unwrap_or_default();
@@ -48,7 +48,7 @@ pub fn of_directory(directory: &Path, mount: &Path) -> BTreeMap<String, CountedM
             (Some(limit), Some(all)) => Some(limit.min(all)),
             (limit, all) => limit.or(all),
         };
-        // A sum of all regions, or nothing.
+        // If one region is not known, neither is the sum.
         let sum = |all: &BTreeMap<String, Option<u64>>| {
             regions.iter().map(|(region, _)| figure(all, region)).sum::<Option<u64>>()
         };
@@ -62,7 +62,7 @@ pub fn of_directory(directory: &Path, mount: &Path) -> BTreeMap<String, CountedM
     by_gpu.into_iter().map(|(address, regions)| (address, of_gpu(regions))).collect()
 }
 
-/// The regions of a file, each with its bytes. `None` of a region: `max`, or what this release does not know.
+/// The bytes of each region in a file. `None` for a region: `max`, or a value that this release does not know.
 fn regions(file: &Path) -> Option<BTreeMap<String, Option<u64>>> {
     let text = fs::read_to_string(file).ok()?;
     let lines = text.lines().filter_map(|line| line.rsplit_once(' '));
@@ -89,7 +89,8 @@ mod tests {
         let (mount, job) = (temp.path(), temp.path().join("job_7"));
         assert_eq!(of_directory(&job, mount), BTreeMap::new());
         fs::create_dir(&job).unwrap();
-        // As Documentation/admin-guide/cgroup-v2.rst has them; another kind of region; and a driver's that is not a GPU's.
+        // The kernel's own examples (Documentation/admin-guide/cgroup-v2.rst), a region of another kind, and a region of a driver that is
+        // no GPU's.
         let write = |file: &Path, lines: &[(&str, &str)]| {
             let text: String = lines.iter().map(|(region, bytes)| format!("{region} {bytes}\n")).collect();
             fs::write(file, text).unwrap();
@@ -112,7 +113,7 @@ mod tests {
         let both = CountedMemory { now: 12_550_149, peak: None, total: Some(2 * GIB), is_limited: true };
         assert_eq!(found["0000:03:00.0"], both);
         assert_eq!(found["0000:04:00.0"], CountedMemory { now: 7, peak: None, total: Some(8), is_limited: true });
-        // A limit that allows more than there is, and one that was lifted.
+        // A limit may be higher than the GPU's memory, or be lifted.
         for (limit, is_limited) in [("10", true), ("max", false)] {
             write(&job.join("dmem.max"), &[(two, "max"), (second, "max"), (other, limit)]);
             let found = of_directory(&job, mount);
@@ -123,7 +124,7 @@ mod tests {
         write(&job.join("dmem.peak"), &[(two, "20000000"), (second, "6"), (other, "8")]);
         let peaks: Vec<_> = of_directory(&job, mount).values().map(|memory| memory.peak).collect();
         assert_eq!(peaks, [Some(20_000_006), Some(8)]);
-        // Without a region, as with a driver that registers none.
+        // A driver that registers no region leaves the file empty.
         fs::write(job.join("dmem.current"), "").unwrap();
         assert_eq!(of_directory(&job, mount), BTreeMap::new());
     }

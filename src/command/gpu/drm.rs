@@ -7,17 +7,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The most descriptors of all processes that are looked at, and the most clients.
+/// The most descriptors of all processes that are looked at, and the most clients that are kept.
 const MOST_DESCRIPTORS: usize = 1 << 18;
 const MOST_CLIENTS: usize = 4096;
 
 /// How long looking may take: whoever asks waits no longer than 20 s for all.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The memory of a client that is its GPU's own begins with one of these. The rest is the host's, and in the job's cgroup.
+/// The names of a client's memory regions on the GPU begin with one of these. Other regions are in the host's memory, which the job's
+/// cgroup counts.
 pub const OWN_MEMORY: [&str; 2] = ["vram", "local"];
 
-/// Of a region's figures the first counts that is there; the second is the first's name of earlier kernels.
+/// The figures of a region: the first one that the kernel has counts. Earlier kernels have the second name for the first figure.
 const MEMORY: [&str; 3] = ["drm-resident-", "drm-memory-", "drm-total-"];
 
 /// A whole GPU at one time.
@@ -32,29 +33,29 @@ pub struct DrmDevice {
     pub percent: Option<u64>,
     pub memory: Option<u64>,
     pub memory_total: Option<u64>,
-    /// In mJ, since some moment.
+    /// Its energy since some moment, in mJ.
     pub energy: Option<u64>,
-    /// In mW.
+    /// Its power, in mW.
     pub power: Option<u64>,
 }
 
-/// One client of a driver: what a process has opened. Children that inherit it share it.
+/// One client of a driver: a GPU that a process has opened. Children of the process may share it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DrmClient {
     pub pid: i32,
     /// The address of its GPU.
     pub address: String,
     pub id: u64,
-    /// How long each of its GPU's engines was busy for it, in nanoseconds, divided by how many of the kind there are.
+    /// How long the GPU's engines of each kind worked for the client, in nanoseconds, divided by the number of the kind's engines.
     pub engines: BTreeMap<String, u64>,
-    /// The GPU's memory that it has, in bytes.
+    /// The memory on the GPU that the client has, in bytes.
     pub memory: Option<u64>,
 }
 
 /// The GPU with this name.
 pub fn device(sys: &Path, name: &str) -> DrmDevice {
     let device = sys.join("class/drm").join(name).join("device");
-    // A card that is divided says of each part what all of it does.
+    // A divided card says of each part what the whole card does.
     let partition = fs::read_to_string(device.join("current_compute_partition")).ok();
     let is_divided = partition.is_some_and(|partition| partition.trim() != "SPX");
     let number = |file: &Path| {
@@ -75,7 +76,7 @@ pub fn device(sys: &Path, name: &str) -> DrmDevice {
         percent: number(&device.join("gpu_busy_percent")).filter(|percent| *percent <= 100),
         memory: number(&device.join("mem_info_vram_used")),
         memory_total: number(&device.join("mem_info_vram_total")),
-        // In microjoules and microwatts there.
+        // hwmon has microjoules and microwatts.
         energy: of_hwmon(&["energy1_input"], 1000),
         power: of_hwmon(&["power1_average", "power1_input"], 1000),
     }
@@ -93,7 +94,7 @@ pub fn clients(proc: &Path, pids: &[i32]) -> Option<Vec<DrmClient>> {
             if looked > MOST_DESCRIPTORS || all.len() > MOST_CLIENTS || Instant::now() > deadline {
                 return None;
             }
-            // The text of any other descriptor costs more than its name.
+            // Reading the text of a descriptor costs more than reading its name. So only GPUs' descriptors are read.
             if !fs::read_link(descriptor.path()).is_ok_and(|target| target.starts_with("/dev/dri")) {
                 continue;
             }
@@ -132,7 +133,7 @@ fn client(pid: i32, text: &str) -> Option<DrmClient> {
     Some(client)
 }
 
-/// Reads `12 KiB`; without a unit they are bytes.
+/// Reads `12 KiB`. A number without a unit is in bytes.
 fn bytes(text: &str) -> Option<u64> {
     let (number, unit) = text.split_once(' ').unwrap_or((text, ""));
     let shift = match unit.trim() {
@@ -171,7 +172,7 @@ mod tests {
         for (pid, fd) in [(10, 3), (10, 4), (11, 3)] {
             open(temp.path(), pid, fd, "/dev/dri/renderD128", AMD);
         }
-        // The same number at another GPU; a text that a program has put into its own file; no client.
+        // The same client number at another GPU is another client. A file of a program's own with such text is no client.
         open(temp.path(), 11, 5, "/dev/dri/renderD129", INTEL);
         open(temp.path(), 11, 6, "/home/u/fake", AMD.replace("\t7", "\t8").as_str());
         open(temp.path(), 12, 3, "/dev/dri/card0", "drm-driver:\tx\n");

@@ -22,15 +22,15 @@ const IDLE: f64 = 1.0;
 /// How far two clocks may differ, in microseconds.
 const SAME_MOMENT: u64 = 2_000_000;
 
-/// Where the utilization comes from.
+/// The source of the utilization.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Utilization {
-    /// The driver's own, from time to time.
+    /// Samples of the driver.
     #[default]
     Sampled,
     /// The driver's records of processes.
     Accounted,
-    /// The engines' time by process.
+    /// The engines' time of each process.
     Engines,
 }
 
@@ -45,7 +45,7 @@ impl Utilization {
     }
 }
 
-/// A moment of a job: seconds since 1970, and how many of them passed since the last one.
+/// A moment of a job: seconds since 1970, and how many seconds count since the last moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Moment {
     pub at: f64,
@@ -55,46 +55,46 @@ pub struct Moment {
 /// What a job has used of one GPU.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GpuUse {
-    /// The GPU's device, by which jobfence knows it.
+    /// The GPU's device, which is its name everywhere in jobfence.
     pub device: String,
     pub uuid: Option<String>,
-    /// Whether another job had it, too, or it is divided into instances.
+    /// Whether another job had the GPU, too, or whether it is divided into instances.
     pub is_shared: bool,
-    /// For how long its utilization is known, and for how long it was busy, in seconds.
+    /// How long its utilization is known, and how long it was busy, in seconds.
     pub observed: f64,
     pub busy: f64,
     pub source: Utilization,
-    /// At the last look, in percent.
+    /// The utilization at the last look, in percent.
     pub percent_now: Option<f64>,
     pub memory_now: Option<u64>,
     pub memory_peak: Option<u64>,
     pub memory_total: Option<u64>,
-    /// Whether the kernel has counted the job's memory (`dmem`). Otherwise the driver has, and on a shared GPU by process.
+    /// Whether the kernel counted the job's memory (`dmem`). Otherwise the driver did, on a shared GPU by process.
     pub is_memory_counted: bool,
-    /// In J.
+    /// The energy in J.
     pub energy: Option<f64>,
-    /// For how long its clocks were slow, in seconds, and why.
+    /// How long its clocks were slow, in seconds, and the reasons.
     pub slowed: Option<f64>,
     pub slowed_by: BTreeSet<String>,
-    /// Since when it does nothing, in seconds since 1970.
+    /// Since when it has done nothing, in seconds since 1970.
     pub idle_since: Option<f64>,
     /// The longest time for which it did nothing, in seconds, if that was longer than the site allows.
     pub longest_idle: Option<f64>,
     pub counters: GpuCounters,
 }
 
-/// What was last read, from which the next look measures. It is for `jobfence hold` alone.
+/// What the last look read, which the next look subtracts. It is for `jobfence hold` alone.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GpuCounters {
-    /// In mJ.
+    /// The energy counter, in mJ.
     pub energy: Option<u64>,
-    /// By address, client and engine, in ns.
+    /// The engines' time of each client, in ns, by address, client and engine.
     pub engines: BTreeMap<String, u64>,
-    /// Each engine's time for the job, in ns.
+    /// The time that each engine worked for the job, in ns.
     pub engines_sum: BTreeMap<String, u64>,
-    /// Ended processes whose records are added, as long as the driver has them: pid and beginning.
+    /// Ended processes whose records are added already, while the driver keeps the records: pid and beginning.
     pub counted: BTreeSet<(u32, u64)>,
-    /// What they kept the GPU busy, in seconds, how many they were, and whether all is known.
+    /// How long ended processes kept the GPU busy, in seconds, how many there were, and whether all of it is known.
     pub ended_busy: f64,
     pub ended: u64,
     pub sampled_busy: f64,
@@ -105,17 +105,18 @@ impl GpuUse {
         Self { device: device.to_owned(), ..Self::default() }
     }
 
-    /// How busy it was over the time that is known, in percent.
+    /// How busy it was in the time that is known, in percent.
     pub fn percent(&self) -> Option<f64> {
         (self.observed > 0.0).then(|| (100.0 * self.busy / self.observed).min(100.0))
     }
 
-    /// For how long it has done nothing, in seconds, at this moment.
+    /// How long it has done nothing at this moment, in seconds.
     pub fn idle(&self, now: f64) -> Option<f64> {
         self.idle_since.map(|since| (now - since).max(0.0))
     }
 
-    /// Adds a look at one of NVIDIA's. `whole`: it is this job's alone. `pids`: the job's processes; `began`: when the job began.
+    /// Adds a look at a GPU of NVIDIA's. `whole`: only this job has it. `pids`: whether a process is the job's. `began`: when the job
+    /// began.
     pub fn add_nvidia(
         &mut self,
         gpu: &NvidiaGpu,
@@ -128,7 +129,7 @@ impl GpuUse {
         if !is_whole || self.is_shared {
             self.share();
             let own = gpu.processes.as_ref().map(|all| all.iter().filter(|(pid, _)| has(*pid)));
-            // One of them of unknown memory makes the sum unknown.
+            // If the memory of one process is unknown, the sum is.
             let memory = own.and_then(|own| own.map(|(_, memory)| *memory).sum::<Option<u64>>());
             self.add_memory(memory, None);
             return;
@@ -151,12 +152,13 @@ impl GpuUse {
         }
     }
 
-    /// The records of a whole GPU that began with the job are its processes', also of those that no look has seen.
+    /// Adds the driver's records of processes, for a GPU that only this job has. A record that began with the job or later is the job's,
+    /// even if no look has seen the process.
     fn add_accounted(&mut self, records: &[Accounted], moment: Moment, began: f64) {
         let (began, before) = ((began * 1e6) as u64, self.counters.ended);
         let ours = || records.iter().filter(|record| record.begun.saturating_add(SAME_MOMENT) >= began);
         let mut running = Some(0.0);
-        // What was before the first look is in no sample, and must not be in one figure with them.
+        // The samples say nothing about the time before the first look. So that time must not count in the same figure.
         let first = moment.at - self.observed;
         for record in ours() {
             let begun = record.begun as f64 / 1e6;
@@ -176,11 +178,11 @@ impl GpuUse {
         let kept: BTreeSet<(u32, u64)> = ours().map(|record| (record.pid, record.begun)).collect();
         self.counters.counted.retain(|counted| kept.contains(counted));
         if self.counters.ended > before {
-            // It may have worked between two samples.
+            // The GPU may have worked between two samples.
             self.idle_since = None;
         }
-        // The driver has no record of a process that was there before accounting was on, and none but a zero of one that lived for less
-        // than a second. So the samples count where they say more, and where a running process has an unknown share.
+        // The driver has no record of a process that was there before accounting was on, and a record of 0 for one that lived for less than
+        // a second. So the samples count if they say more, or if the share of a running process is unknown.
         let sampled = self.counters.sampled_busy;
         (self.source, self.busy) = match running.map(|running| self.counters.ended_busy + running) {
             Some(accounted) if accounted >= sampled && accounted > 0.0 => (Utilization::Accounted, accounted),
@@ -189,7 +191,8 @@ impl GpuUse {
         self.busy = self.busy.min(self.observed);
     }
 
-    /// Adds a look at another maker's. `clients`: the job's, of this GPU. `counted`: what the kernel has counted of its memory for the job.
+    /// Adds a look at a GPU of another maker's. `clients`: the job's clients of this GPU. `counted`: the job's memory on it, as the kernel
+    /// has counted it.
     pub fn add_drm(
         &mut self,
         device: &DrmDevice,
@@ -203,7 +206,7 @@ impl GpuUse {
             memory = client.memory.map(|bytes| memory.unwrap_or(0_u64).saturating_add(bytes)).or(memory);
             for (engine, busy) in &client.engines {
                 let place = format!("{} {} {engine}", client.address, client.id);
-                // A client that is new has worked for the job since its beginning.
+                // A new client has worked for the job since the client's beginning.
                 let last = self.counters.engines.insert(place, *busy).unwrap_or(0);
                 *self.counters.engines_sum.entry(engine.clone()).or_default() += busy.saturating_sub(last);
             }
@@ -219,7 +222,7 @@ impl GpuUse {
             let percent = device.percent.map(|percent| percent as f64);
             self.add_percent(percent, percent, moment);
         } else if let Some(busy) = after {
-            // The busiest kind of engine counts: by its sum, since a job may go from one to another.
+            // The kind of engine with the largest sum counts, since a job may use one kind after another.
             let passed = (busy - before.unwrap_or(0)) as f64 / 1e9;
             self.source = Utilization::Engines;
             let percent = (moment.passed > 0.0).then(|| (100.0 * passed / moment.passed).min(100.0));
@@ -238,21 +241,21 @@ impl GpuUse {
         }
     }
 
-    /// What the kernel has counted in the job's directory is the job's alone, and stands in place of what the driver says. `of_clients`: what
-    /// the driver says of the job's processes.
+    /// Adds the memory of a look. The kernel counts the job's memory alone, so its count goes before the driver's. `of_clients`: what the
+    /// driver says of the job's processes.
     fn add_memory_of_drm(&mut self, device: &DrmDevice, of_clients: Option<u64>, counted: Option<CountedMemory>) {
-        // The kernel has no count of a part of a card, nor of what the job had before the site switched the controller on.
+        // The kernel has no count for a part of a card. And its count lacks what the job had before the site switched the controller on.
         let is_most = |counted: &CountedMemory| self.is_memory_counted || self.memory_peak <= Some(counted.most());
         let counted = counted.filter(|counted| !device.is_divided && is_most(counted));
         let of_gpu = device.memory_total.filter(|_| !self.is_shared);
         if counted.is_some() || self.is_memory_counted {
-            // A limit that was lifted is none.
+            // A limit that was lifted no longer counts.
             self.memory_total = None;
         }
         self.is_memory_counted = counted.is_some();
         match counted {
             Some(counted) => {
-                // A limit of the job's directory is what the job could have, though another has the GPU, too.
+                // The job could have what its directory's limit allows, even if another job has the GPU, too.
                 let total = counted.total.filter(|_| counted.is_limited || !self.is_shared);
                 self.add_memory(Some(counted.now), total.or(of_gpu));
                 self.memory_peak = self.memory_peak.max(counted.peak);
@@ -261,7 +264,7 @@ impl GpuUse {
         }
     }
 
-    /// From now on only figures by process count.
+    /// Makes the GPU a shared one: only figures by process count from now on.
     fn share(&mut self) {
         if self.is_shared {
             return;
@@ -281,9 +284,9 @@ impl GpuUse {
     }
 
     fn add_energy(&mut self, counter: Option<u64>) {
-        // A counter that has gone back is that of a driver that was loaded anew.
+        // A counter that has gone back belongs to a driver that was loaded again.
         let passed = counter.zip(self.counters.energy).and_then(|(now, last)| now.checked_sub(last));
-        // One counter alone says nothing yet.
+        // The first counter has nothing to be compared with.
         if let Some(passed) = passed {
             self.energy = Some(self.energy.unwrap_or(0.0) + passed as f64 / 1000.0);
         }
@@ -299,12 +302,12 @@ impl GpuUse {
         }
         match most {
             Some(most) if most < IDLE => self.idle_since = self.idle_since.or(Some(moment.at - moment.passed)),
-            // What is unknown is not idle.
+            // A GPU whose use is unknown does not count as idle.
             _ => self.idle_since = None,
         }
     }
 
-    /// Its driver does not answer: what it does now is unknown, and nothing of what it did changes.
+    /// The driver does not answer: the GPU's present use is unknown. What it did before stays known.
     pub fn forget_now(&mut self) {
         (self.percent_now, self.memory_now, self.idle_since) = (None, None, None);
     }
@@ -322,7 +325,7 @@ impl GpuUse {
         self.energy = sum(self.energy, other.energy);
         self.slowed = sum(self.slowed, other.slowed);
         self.slowed_by.extend(other.slowed_by.iter().cloned());
-        // Of one that was shared, no time in which it did nothing is the job's.
+        // On a shared GPU, nobody knows whose idle time it is.
         self.longest_idle = longest(self.longest_idle, other.longest_idle).filter(|_| !self.is_shared);
     }
 }
@@ -337,7 +340,7 @@ pub struct JobGpus {
     pub node: Option<String>,
     pub uid: Option<u32>,
     pub job: String,
-    /// The directory of the job that is watched, and its number there: another job of the same name has another.
+    /// The job's directory and its number: another job's directory can have the same name.
     pub directory: String,
     pub inode: u64,
     /// When the job began and when it was last looked at, in seconds since 1970.
@@ -345,16 +348,16 @@ pub struct JobGpus {
     pub looked: f64,
     /// How many GPUs it was granted, if that is known.
     pub granted: Option<u64>,
-    /// After which time an idle GPU is said to be, in seconds.
+    /// How long a GPU may be idle before its user is told, in seconds.
     pub idle_after: Option<u64>,
-    /// What was said and done about that.
+    /// What was said and done about idle GPUs.
     pub decision: IdleDecision,
-    /// In the order of their numbers.
+    /// The GPUs in the order of their numbers.
     pub gpus: Vec<GpuUse>,
 }
 
 impl JobGpus {
-    /// The figures of the GPU with this device, which may be new.
+    /// The figures of the GPU with this device. If there are none, they begin here.
     pub fn of(&mut self, device: &str) -> &mut GpuUse {
         let order = |device: &str| (super::number_of(device), device.to_owned());
         let place = self.gpus.binary_search_by_key(&order(device), |gpu| order(&gpu.device));
@@ -365,13 +368,13 @@ impl JobGpus {
         &mut self.gpus[at]
     }
 
-    /// The longest time, in seconds, for which one of its GPUs has done nothing, if that is longer than the site allows.
+    /// How long the GPU that has been idle longest has done nothing, in seconds, if the site allows less.
     pub fn idle(&self) -> Option<f64> {
         let longest = self.gpus.iter().filter_map(|gpu| gpu.idle(self.looked)).reduce(f64::max)?;
         (longest >= self.idle_after? as f64).then_some(longest)
     }
 
-    /// Notes of each GPU for how long it did nothing, if that is longer than the site allows.
+    /// Notes each GPU's idle time, if the site allows less.
     pub fn note_idle(&mut self) {
         let Some(after) = self.idle_after else { return };
         for gpu in &mut self.gpus {
@@ -380,7 +383,7 @@ impl JobGpus {
         }
     }
 
-    /// For how long all of its GPUs have done nothing, in seconds. `None`: one works, or that is not known of each that was granted.
+    /// How long all of the job's GPUs have done nothing, in seconds. `None`: one works, or the use of one is not known.
     pub fn all_idle(&self) -> Option<f64> {
         if self.granted.is_some_and(|granted| usize::try_from(granted).is_ok_and(|granted| self.gpus.len() < granted)) {
             return None;
@@ -389,7 +392,8 @@ impl JobGpus {
         all?.into_iter().reduce(f64::min)
     }
 
-    /// Of so many seconds nothing is known: they are no idle time of its GPUs. If the clock was set back, all of that is unknown.
+    /// Leaves these seconds out of the idle time: nothing is known about them. If the number is negative, the clock was set back, and no
+    /// idle time is known.
     pub fn leave_out(&mut self, seconds: f64) {
         for gpu in &mut self.gpus {
             gpu.idle_since = gpu.idle_since.filter(|_| seconds >= 0.0).map(|since| since + seconds);
@@ -404,14 +408,14 @@ impl JobGpus {
         all.filter(|_| observed > 0.0).map(|_| 100.0 * busy / observed)
     }
 
-    /// The mean of its GPUs at the last look.
+    /// The mean over its GPUs at the last look.
     pub fn percent_now(&self) -> Option<f64> {
         let all: Option<Vec<f64>> = self.gpus.iter().map(|gpu| gpu.percent_now).collect();
         let all = all.filter(|all| !all.is_empty())?;
         Some(all.iter().sum::<f64>() / all.len() as f64)
     }
 
-    /// A sum over its GPUs, if all have the figure.
+    /// A sum over its GPUs. `None`: a GPU lacks the figure.
     pub fn sum<T: std::iter::Sum>(&self, of: impl Fn(&GpuUse) -> Option<T>) -> Option<T> {
         if self.gpus.is_empty() {
             return None;
@@ -466,9 +470,9 @@ mod tests {
         assert_eq!((used.percent(), used.observed), (Some(30.0), 50.0));
         assert_eq!((used.memory_peak, used.memory_now, used.memory_total), (Some(9), Some(2), Some(100)));
         assert_eq!((used.energy, used.slowed, used.source), (Some(4.0), Some(0.0), Utilization::Sampled));
-        // Idle since the look before.
+        // The GPU has been idle since the look before.
         assert_eq!((used.idle_since, used.idle(155.0)), (Some(120.0), Some(35.0)));
-        // A driver that was loaded anew counts from 0. What it does not say is no 0, and no idleness.
+        // A driver that was loaded again counts from 0. A figure that it does not say is not 0, and is no idleness.
         let mut unknown = gpu(0.0, 1, 10);
         (unknown.percent, unknown.most_percent, unknown.memory) = (None, None, None);
         unknown.slowed = Some(0x40 | 0x01);
@@ -487,10 +491,10 @@ mod tests {
         used.add_nvidia(&shared, false, &|pid| pid == 7 || pid == 9, moment(120.0, 10.0), 100.0);
         assert_eq!((used.percent(), used.percent_now, used.energy, used.idle_since), (None, None, None, None));
         assert_eq!((used.memory_now, used.memory_peak, used.memory_total), (Some(23), Some(23), None));
-        // It stays so when the other job has ended.
+        // The figures stay unknown when the other job has ended.
         used.add_nvidia(&shared, true, &|pid| pid == 7, moment(130.0, 10.0), 100.0);
         assert_eq!((used.percent(), used.energy, used.memory_peak), (None, None, Some(23)));
-        // A process of unknown memory.
+        // The memory of a process is unknown.
         let unknown = NvidiaGpu { processes: Some(vec![(7, None)]), ..shared };
         used.add_nvidia(&unknown, false, &|pid| pid == 7, moment(140.0, 10.0), 100.0);
         assert_eq!((used.memory_now, used.memory_peak), (None, Some(23)));
@@ -512,13 +516,13 @@ mod tests {
             let gpu = NvidiaGpu { accounted: Some(records), ..gpu(0.0, 1, 0) };
             used.add_nvidia(&gpu, true, NOBODY, moment(at, 10.0), 100.0);
         };
-        // A hundred short ones, and one of an earlier job.
+        // A hundred short processes are the job's, and one is an earlier job's.
         let mut short: Vec<Accounted> = (1..=100).map(|pid| record(pid, 105, 100, 50, false)).collect();
         short.push(record(999, 50, 100, 60_000, false));
         look(&mut used, 110.0, short.clone());
         assert_eq!((busy(&used), used.counters.ended, used.source), (5.0, 100, Utilization::Accounted));
         assert_eq!(used.memory_peak, Some(100));
-        // They count once. One that runs counts by its time so far, and at its end by its record.
+        // Each record counts once. A running process counts by its time so far, and at its end by its record.
         short.push(record(200, 112, 50, 0, true));
         look(&mut used, 120.0, short);
         assert_eq!((busy(&used), used.counters.ended), (9.0, 100));
@@ -555,13 +559,14 @@ mod tests {
         assert_eq!((used.percent(), used.energy, used.memory_now), (Some(40.0), Some(20.0), Some(5)));
         used.add_drm(&device, false, (&[], None), moment(20.0, 10.0));
         assert_eq!((used.percent(), used.energy, used.memory_now), (None, None, None));
-        // By process the engines' time is known then, too.
+        // The engines' time is known by process, also on a shared GPU.
         let own = client(3, SECOND, 0);
         used.add_drm(&device, false, (&[&own], None), moment(30.0, 10.0));
         assert_eq!((used.percent(), used.memory_now, used.memory_total), (Some(10.0), Some(30), None));
     }
 
-    /// What is known of the memory after these looks at a GPU, of which the driver says 100 of 900 each time, by what the kernel says.
+    /// The memory after these looks: now, peak, total, and whether the kernel counted it. The driver says 100 of 900 at each look. `looks`:
+    /// whether the card is divided, and the kernel's count.
     fn memory_after(looks: &[(bool, Option<CountedMemory>)]) -> (Option<u64>, Option<u64>, Option<u64>, bool) {
         let device = DrmDevice { memory: Some(100), memory_total: Some(900), ..DrmDevice::default() };
         let mut used = GpuUse::new("/dev/dri/renderD128");
@@ -578,15 +583,15 @@ mod tests {
         let drivers = (Some(100), Some(100), Some(900), false);
         assert_eq!(memory_after(&[(false, of(7, 8))]), (Some(7), Some(8), Some(800), true));
         assert_eq!(memory_after(&[(false, None)]), drivers);
-        // Switched off, and switched on: before, the driver had said more.
+        // The controller is switched off, or is switched on after the driver has said more.
         assert_eq!(memory_after(&[(false, of(7, 8)), (false, None)]), drivers);
         assert_eq!(memory_after(&[(false, None), (false, of(7, 99))]), drivers);
         assert_eq!(memory_after(&[(false, None), (false, of(7, 100))]), (Some(7), Some(100), Some(800), true));
-        // No kernel's peak says less than was there.
+        // If the kernel has no peak, the highest value that was read is the peak.
         let without_peak = |now| Some(CountedMemory { peak: None, ..of(now, 0).unwrap() });
         let looks = [(false, without_peak(9)), (false, without_peak(7))];
         assert_eq!(memory_after(&looks), (Some(7), Some(9), Some(800), true));
-        // A part of a card, of which the kernel has no count.
+        // The kernel has no count for a part of a card.
         assert_eq!(memory_after(&[(true, of(7, 8))]), drivers);
         let mut parts = [(300, true), (200, false)].map(|(peak, is_memory_counted)| GpuUse {
             memory_peak: Some(peak),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Where what jobs use of GPUs is kept: of a job that runs in a file beside the series of its steps, which its user can read; of one that
-//! has ended in a line of a third log beside the usage log.
+//! Keeps what jobs use of GPUs. For a running job it is a file beside the series of its steps, which the job's user can read. For an ended
+//! job it is a line of a third log beside the usage log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -62,14 +62,14 @@ impl KeptJob for JobGpus {
             "started": self.started,
             "looked": self.looked,
             "idle_decision": self.decision.json(),
-            // An older build reads the file only with it.
+            // An older build reads the file only if it has this member.
             "is_idle_said": self.decision.is_announced(),
             "gpus": self.gpus.iter().map(|gpu| gpu.counters.json(gpu.idle_since)).collect::<Vec<_>>(),
         });
         state
     }
 
-    /// Parses what `json` wrote, too.
+    /// Parses a file or a line, also one that `json` wrote.
     fn of_json(value: &Value) -> Option<Self> {
         if value.get("schema")?.as_str()? != SCHEMA {
             return None;
@@ -201,7 +201,7 @@ fn text(value: &Value, member: &str) -> Option<String> {
     Some(value.get(member)?.as_str()?.to_owned())
 }
 
-/// Rounded to the millisecond: more is not known.
+/// Rounds to the millisecond: times are not known better.
 fn decimal(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }
@@ -219,7 +219,7 @@ pub fn log(usage_log: &UsageLog<'_>, gpus: &JobGpus) {
     usage_log.at(&log_with(usage_log, GPUS)).add(&gpus.json().to_string());
 }
 
-/// What a job's GPUs did, by the lines about it in the files of their log.
+/// What the job's GPUs did, from the lines about it in these files.
 pub fn ended(files: Vec<(PathBuf, File)>, job: &str) -> Result<Vec<JobGpus>> {
     let mut all = Vec::new();
     series::each_line(files, job, &mut |value| {
@@ -269,11 +269,11 @@ mod tests {
         assert_eq!(place("7\"<"), Some(gpus.clone()));
         assert_eq!(place("7"), None);
         assert_eq!(all_living::<JobGpus>(&run_dir).unwrap(), [gpus.clone()]);
-        // Of another release, or of nobody.
+        // An object of another release, or of another program, is not read.
         assert_eq!(JobGpus::of_json(&json!({"schema": "jobfence-gpus-2"})), None);
         remove(&run_dir, &gpus);
         assert_eq!(all_living::<JobGpus>(&run_dir).unwrap(), []);
-        // A line has no state, and the same figures.
+        // A line has the same figures, but not the state of `jobfence hold`.
         let line = gpus.json();
         assert_eq!((&line["utilization_percent"], &line["idle_seconds"]), (&Value::Null, &json!(50.0)));
         let read = JobGpus::of_json(&line).unwrap();

@@ -11,7 +11,7 @@ use libloading::Library;
 /// The library that NVIDIA's driver brings.
 pub const LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// In bytes, with the NUL: `NVML_DEVICE_UUID_V2_BUFFER_SIZE`.
+/// The room for a UUID in bytes, with the NUL: `NVML_DEVICE_UUID_V2_BUFFER_SIZE`.
 const TEXT: usize = 96;
 
 /// The most entries of a list that are read. The driver keeps 4000 records of processes at most.
@@ -56,12 +56,12 @@ pub struct NvmlError {
 }
 
 impl NvmlError {
-    /// Whether the whole library is of no use any more, as after a reload of the driver.
+    /// Whether the whole library is useless from now on, as after a reload of the driver.
     pub fn is_of_library(&self) -> bool {
         matches!(self.code, 1 | 9 | 12 | 18)
     }
 
-    /// Whether this GPU or this release cannot say it. That is no trouble.
+    /// Whether this GPU or this release does not have the figure. That is no error.
     pub fn is_not_supported(&self) -> bool {
         matches!(self.code, 3 | 6 | FUNCTION_NOT_FOUND | 21)
     }
@@ -77,7 +77,7 @@ impl fmt::Display for NvmlError {
 /// What a call returns.
 pub type NvmlResult<T> = Result<T, NvmlError>;
 
-/// A GPU. It is the library's, and valid as long as that.
+/// A GPU. The handle is the library's, and valid as long as the library is open.
 #[derive(Debug, Clone, Copy)]
 pub struct NvmlDevice(*mut c_void);
 
@@ -152,13 +152,13 @@ struct AccountingStats {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accounted {
     pub pid: u32,
-    /// When it began to use the GPU, in microseconds since 1970.
+    /// When the process began to use the GPU, in microseconds since 1970.
     pub begun: u64,
-    /// The share of its time in which it kept the GPU busy, in percent.
+    /// The share of the process's time in which it kept the GPU busy, in percent.
     pub percent: Option<u64>,
-    /// The most memory that it had, in bytes.
+    /// The most memory that the process had, in bytes.
     pub memory: Option<u64>,
-    /// How long it used the GPU. 0 while it does.
+    /// How long the process used the GPU. It is 0 until the process ends.
     pub milliseconds: u64,
     pub is_running: bool,
 }
@@ -167,7 +167,7 @@ pub struct Accounted {
 pub struct Nvml(Library);
 
 impl Nvml {
-    /// Opens and initializes it.
+    /// Opens and initializes the library.
     pub fn open(path: &str) -> Result<Self, String> {
         // SAFETY: the library is NVIDIA's driver's, whose initializers a process may run; this process does nothing else.
         let library = unsafe { Library::new(path) }.map_err(|error| format!("open {path}: {error}"))?;
@@ -193,7 +193,7 @@ impl Nvml {
         self.of_with(device, function, T::default())
     }
 
-    /// Likewise, with something in the value before.
+    /// Asks a GPU for one value, with something in the value before.
     fn of_with<T>(&self, device: NvmlDevice, function: &'static str, mut value: T) -> NvmlResult<T> {
         self.call(function, |ask: unsafe extern "C" fn(*mut c_void, *mut T) -> c_int| {
             // SAFETY: the value has the layout of nvml.h, and outlives the call.
@@ -222,7 +222,7 @@ impl Nvml {
         Ok(NvmlDevice(device))
     }
 
-    /// The N of its /dev/nvidiaN.
+    /// The N of the GPU's /dev/nvidiaN.
     pub fn minor(&self, device: NvmlDevice) -> NvmlResult<u32> {
         self.of::<c_uint>(device, "nvmlDeviceGetMinorNumber")
     }
@@ -237,8 +237,8 @@ impl Nvml {
         Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
     }
 
-    /// How busy it was of late, in percent: the mean of what the driver has sampled since `seen`, and the highest. Then the time of the
-    /// last one, to be given the next time.
+    /// How busy the GPU was since `seen`: the mean and the highest of the driver's samples, in percent. The third number is the time of the
+    /// last sample, to be given as `seen` the next time.
     pub fn utilization(&self, device: NvmlDevice, seen: u64) -> NvmlResult<(f64, f64, u64)> {
         match self.samples(device, seen) {
             Ok(samples) if !samples.is_empty() => {
@@ -270,7 +270,7 @@ impl Nvml {
             unsafe { ask(device.0, UTILIZATION_SAMPLES, seen, &raw mut kind, &raw mut count, samples.as_mut_ptr()) }
         })?;
         samples.truncate(count as usize);
-        // A sample of another kind, or one that the driver has not taken, is none.
+        // A sample of another kind does not count, nor does one that the driver has not taken.
         samples.retain(|sample| kind == UNSIGNED && sample.microseconds > seen && sample.value[0] <= 100);
         Ok(samples)
     }
@@ -281,7 +281,7 @@ impl Nvml {
         let new = self.of_with(device, "nvmlDeviceGetMemoryInfo_v2", Memory2 { version, ..Memory2::default() });
         match new {
             Ok(memory) => Ok((memory.used, memory.total)),
-            // Before release 510 of the driver; its used memory includes what is reserved.
+            // A driver before release 510 lacks the function. Its used memory includes what it reserves.
             Err(error) if error.is_not_supported() || error.code == 2 => {
                 let memory = self.of::<Memory>(device, "nvmlDeviceGetMemoryInfo")?;
                 Ok((memory.used, memory.total))
@@ -298,11 +298,11 @@ impl Nvml {
     /// Why its clocks are slow now: `nvmlClocksEventReasons`.
     pub fn slowed(&self, device: NvmlDevice) -> NvmlResult<u64> {
         let new = self.of::<c_ulonglong>(device, "nvmlDeviceGetCurrentClocksEventReasons");
-        // Its name before release 535.
+        // The function had another name before release 535.
         new.or_else(|_| self.of::<c_ulonglong>(device, "nvmlDeviceGetCurrentClocksThrottleReasons"))
     }
 
-    /// Whether it is divided into instances (MIG).
+    /// Whether the GPU is divided into instances (MIG).
     pub fn is_divided(&self, device: NvmlDevice) -> NvmlResult<bool> {
         let (mut now, mut later) = (0, 0);
         let done = self.call(
@@ -314,13 +314,13 @@ impl Nvml {
         );
         match done {
             Ok(()) => Ok(now == 1),
-            // A GPU or a driver that cannot divide.
+            // The GPU or the driver cannot divide.
             Err(error) if error.is_not_supported() => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// The processes that compute on it, each with its memory in bytes.
+    /// The processes that compute on the GPU, each with its memory in bytes.
     pub fn processes(&self, device: NvmlDevice) -> NvmlResult<Vec<(u32, Option<u64>)>> {
         let known = |memory: u64| Some(memory).filter(|memory| *memory != NOT_AVAILABLE);
         for function in ["nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"] {
@@ -333,7 +333,7 @@ impl Nvml {
         Ok(old.iter().map(|process| (process.pid, known(process.memory))).collect())
     }
 
-    /// A list of a GPU's. It may grow between two calls.
+    /// A list that a GPU has. The list may grow between two calls.
     fn list<T: Copy + Default>(&self, device: NvmlDevice, function: &'static str) -> NvmlResult<Vec<T>> {
         let mut room: Vec<T> = vec![T::default(); 64];
         loop {
@@ -361,7 +361,7 @@ impl Nvml {
         Ok(self.of::<c_uint>(device, "nvmlDeviceGetAccountingMode")? == 1)
     }
 
-    /// Has the driver keep them.
+    /// Has the driver keep a record of each process.
     pub fn begin_accounting(&self, device: NvmlDevice) -> NvmlResult<()> {
         self.call("nvmlDeviceSetAccountingMode", |set: unsafe extern "C" fn(*mut c_void, c_uint) -> c_int| {
             // SAFETY: it takes a number.
@@ -391,7 +391,7 @@ impl Nvml {
                     milliseconds: stats.milliseconds,
                     is_running: stats.is_running != 0,
                 }),
-                // Another process has taken its place meanwhile.
+                // Another process has taken the record's place meanwhile.
                 Err(error) if error.is_not_supported() => {}
                 Err(error) => return Err(error),
             }

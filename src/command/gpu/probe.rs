@@ -26,12 +26,12 @@ pub fn is_asked_for() -> bool {
     std::env::args_os().nth(1).is_some_and(|word| word == WORD)
 }
 
-/// Answers until there is no more question.
+/// Answers questions until stdin ends.
 pub fn probe() -> ExitCode {
     // A probe that waits for a driver does not see the end of its stdin.
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
     let _ = std::env::set_current_dir("/");
-    // jobfence.service is spared when memory is short, and what it starts would be, too.
+    // systemd spares jobfence.service when memory is short. A child inherits that, and needs it not.
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
     let of_tests = std::env::var(LIBRARY_OF_TESTS).ok().filter(|_| cfg!(debug_assertions));
     let library = of_tests.unwrap_or_else(|| LIBRARY.to_owned());
@@ -46,7 +46,7 @@ pub fn probe() -> ExitCode {
         if !question.drm.is_empty() {
             match drm::clients(Path::new("/proc"), &question.pids) {
                 Some(clients) => answer.clients = clients,
-                // What not all processes tell is unknown, and not less.
+                // If some processes could not be looked at, their use would be missing. So all of it is unknown.
                 None => answer.drm.clear(),
             }
         }
@@ -56,14 +56,14 @@ pub fn probe() -> ExitCode {
             break;
         }
     }
-    // NVML is not shut down: that is a call, too, and the driver sees the end of the process.
+    // NVML is not shut down: that call could hang, too, and the driver notices the end of the process.
     ExitCode::SUCCESS
 }
 
 struct Nvidia {
     library: String,
     nvml: Option<Nvml>,
-    /// The time of the last sample of each GPU's use.
+    /// The time of the last sample of each GPU's utilization.
     seen: HashMap<u32, u64>,
 }
 
@@ -107,7 +107,7 @@ impl Nvidia {
     }
 }
 
-/// What the driver says of one GPU. Fails only with the whole library.
+/// What the driver says of one GPU. Only a failure of the whole library is an error.
 fn gpu(
     nvml: &Nvml,
     (device, minor): (NvmlDevice, u32),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The side of `jobfence hold` that starts the probe, asks it and hears its answers. Nothing here waits.
 //!
-//! A probe that does not answer in time is killed, and another one is started later. One that waits in the driver does not die of that.
-//! Then there is no other until it has: so there is at most one.
+//! A probe that does not answer in time is killed, and another one is started later. A probe that waits in the driver survives the signal.
+//! Until it has ended, no other is started. So there is at most one.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,13 +16,13 @@ use super::answer::{ProbeAnswer, ProbeQuestion};
 use super::probe::WORD;
 use crate::table::printable;
 
-/// How long a probe may take for an answer. The driver may have to be loaded, or eight GPUs to wake up.
+/// How long a probe may take for an answer: the driver may have to be loaded, or eight GPUs to wake up.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long after a failure the next probe is started: twice as long after each further one, up to the last.
 const PAUSES: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(3600)];
 
-/// No answer is longer, in bytes.
+/// The longest answer, in bytes.
 const LONGEST: usize = 16 << 20;
 
 /// The program, by a name that stays right when its file is replaced.
@@ -36,10 +36,10 @@ pub struct Prober {
     running: Option<Running>,
     /// A killed probe that has not ended yet.
     stuck: Option<Child>,
-    /// No probe is started before.
+    /// The time before which no probe is started.
     not_before: Option<Instant>,
     pause: Duration,
-    /// What was last logged.
+    /// The last error that was logged.
     said: Option<String>,
 }
 
@@ -48,7 +48,7 @@ struct Running {
     questions: ChildStdin,
     answers: ChildStdout,
     heard: Vec<u8>,
-    /// When it was asked, if it has not answered.
+    /// When the probe was asked. `None`: it has answered.
     asked: Option<Instant>,
 }
 
@@ -73,10 +73,10 @@ impl Default for Prober {
 }
 
 impl Prober {
-    /// Asks, and returns whether an answer is to be expected. An earlier question that is not answered yet goes on.
+    /// Asks, and returns whether an answer will come. If an earlier question has no answer yet, that one goes on.
     pub fn ask(&mut self, question: &ProbeQuestion) -> bool {
         self.look();
-        // One whose library was of no use has ended after its answer.
+        // If its library became useless, the probe has ended after its answer.
         if self.running.as_mut().is_some_and(|running| running.has_ended()) {
             self.running = None;
         }
@@ -85,7 +85,7 @@ impl Prober {
         }
         let Some(running) = self.running.as_mut().filter(|running| running.asked.is_none()) else { return false };
         let line = format!("{}\n", question.json());
-        // A pipe takes 64 KiB at once, and the probe has read all before.
+        // A pipe takes 64 KiB at once, and the probe has read all earlier questions.
         match running.questions.write(line.as_bytes()) {
             Ok(written) if written == line.len() => {
                 running.asked = Some(Instant::now());
@@ -96,12 +96,12 @@ impl Prober {
         }
     }
 
-    /// What becomes readable with an answer.
+    /// The descriptor that becomes readable with an answer.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.running.as_ref().filter(|running| running.asked.is_some()).map(|running| running.answers.as_fd())
     }
 
-    /// How long it still has for an answer. `None`: it was not asked.
+    /// How long the probe may still take. `None`: it was not asked.
     pub fn patience(&self) -> Option<Duration> {
         let asked = self.running.as_ref()?.asked?;
         Some((asked + self.patience).saturating_duration_since(Instant::now()))
@@ -139,7 +139,7 @@ impl Prober {
         None
     }
 
-    /// Ends a probe that has nothing to do: it keeps the GPUs' devices open, and so an administrator from a reset of them.
+    /// Ends an idle probe: it keeps the GPUs' devices open, so an administrator could not reset them.
     pub fn rest(&mut self) {
         self.look();
         if self.running.as_ref().is_some_and(|running| running.asked.is_none()) {
@@ -149,7 +149,7 @@ impl Prober {
 
     fn heard(&mut self, answer: &ProbeAnswer) {
         self.pause = PAUSES[0];
-        // Each trouble is said once, and again if another one came between.
+        // A message is logged once, and again if another one came in between.
         let trouble = (!answer.trouble.is_empty()).then(|| answer.trouble.join("; "));
         if let Some(trouble) = &trouble
             && self.said.as_ref() != Some(trouble)
@@ -222,13 +222,13 @@ mod tests {
 
     const ANSWER: &str = r#"{"trouble":[],"nvidia":[],"drm":[],"clients":[]}"#;
 
-    /// A program in the place of the probe.
+    /// Takes this script for the probe.
     fn prober(script: &str) -> Prober {
         let program = ["/bin/sh", "-c", script].map(str::to_owned).into();
         Prober { program, patience: Duration::from_millis(200), ..Prober::default() }
     }
 
-    /// Waits for what comes of a question: an answer, or that the probe is given up.
+    /// Waits for the outcome of a question: an answer, or that the probe is given up.
     fn outcome(prober: &mut Prober) -> Option<ProbeAnswer> {
         while prober.patience().is_some() {
             if let Some(answer) = prober.hear() {
@@ -262,7 +262,7 @@ mod tests {
         for _ in 0..2 {
             assert!(prober.ask(&ProbeQuestion::default()));
             assert_eq!(outcome(&mut prober), Some(ProbeAnswer::default()));
-            // Its end is seen at once, or with the next question.
+            // The end of the probe is seen at once, or at the next question.
             while !prober.running.as_mut().unwrap().has_ended() {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -279,9 +279,9 @@ mod tests {
         assert_eq!(outcome(&mut prober), None);
         assert!(prober.running.is_none() && prober.said.as_ref().unwrap().contains("not answered"));
         assert_eq!(prober.pause, PAUSES[0] * 2);
-        // Not before its time.
+        // It is too early for another probe.
         assert!(!prober.ask(&ProbeQuestion::default()));
-        // As long as the killed one lives there is no other, even then.
+        // While the killed probe lives, no other is started, even if it is time.
         prober.not_before = None;
         prober.stuck = Some(Command::new("sleep").arg("1000").spawn().unwrap());
         assert!(!prober.ask(&ProbeQuestion::default()) && prober.running.is_none());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which GPUs are which job's, and when their drivers are asked: with each sample of the steps, while a job may have GPUs.
+//! Finds out which GPUs are which job's, and asks their drivers with each sample of the steps, if a job may have GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -31,9 +31,9 @@ const MOST_PROCESSES: usize = 6000;
 #[derive(Default)]
 pub struct GpuSampler {
     prober: Prober,
-    /// By their keys.
+    /// What is known of each job, by its key.
     jobs: BTreeMap<String, JobGpus>,
-    /// What the last question was about.
+    /// The jobs of the question that has no answer yet.
     asked: Option<AskedGpus>,
     has_taken_over: bool,
 }
@@ -46,7 +46,7 @@ struct AskedGpus {
     jobs: BTreeMap<String, LiveJob>,
 }
 
-/// A job that lives.
+/// A job that is alive.
 #[derive(Debug, Default)]
 struct LiveJob {
     node: Option<String>,
@@ -58,15 +58,15 @@ struct LiveJob {
     idle_keys: IdleKeys,
     /// Whether its processes are stopped or frozen.
     is_stopped: bool,
-    /// Its GPUs' devices. `None`: it is not known which it has.
+    /// The devices of its GPUs. `None`: not known.
     devices: Option<Vec<String>>,
     pids: BTreeSet<i32>,
-    /// The memory of GPUs that the kernel has counted, by their addresses.
+    /// The GPU memory that the kernel has counted, by the GPU's address.
     counted: BTreeMap<String, CountedMemory>,
 }
 
 impl GpuSampler {
-    /// Asks for the GPUs of these steps' jobs, and ends what was kept of jobs that are gone.
+    /// Asks about the GPUs of these steps' jobs, and ends what is kept of jobs that are gone.
     pub fn look(&mut self, (config, loaded): (&Config, Option<&Loaded>), host: &Host, steps: &[LivingStep<'_>]) {
         self.take_over(&config.run_dir);
         let Some(interval) = config.sample_interval else { return };
@@ -84,7 +84,8 @@ impl GpuSampler {
         add_counted(&mut jobs, steps);
         question.pids = pids_of(&jobs);
         if question.pids.len() > MOST_PROCESSES {
-            // What not all processes tell is unknown, and not less.
+            // The question cannot name so many processes. The use by some of them would be too little, so the use of these GPUs stays
+            // unknown.
             question.pids.clear();
             question.drm.clear();
         }
@@ -99,7 +100,7 @@ impl GpuSampler {
         self.jobs.get(key)
     }
 
-    /// What becomes readable with an answer.
+    /// The descriptor that becomes readable with an answer.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.prober.fd()
     }
@@ -130,7 +131,7 @@ impl GpuSampler {
         }
     }
 
-    /// Sampling is off: what is known so far is kept.
+    /// Keeps what is known so far: sampling is off.
     pub fn end(&mut self, config: &Config) {
         self.take_over(&config.run_dir);
         self.asked = None;
@@ -138,7 +139,7 @@ impl GpuSampler {
         std::mem::take(&mut self.jobs).values().for_each(|job| finish(config, job));
     }
 
-    /// Continues what an earlier process began.
+    /// Continues with what an earlier process has kept.
     fn take_over(&mut self, run_dir: &Path) {
         if !std::mem::replace(&mut self.has_taken_over, true) {
             let begun: Vec<JobGpus> = kept::all_living(run_dir).unwrap_or_else(|error| {
@@ -149,7 +150,7 @@ impl GpuSampler {
         }
     }
 
-    /// Ends jobs that are gone. One that was not found may still be alive: its directory says that.
+    /// Ends what is kept of jobs that are gone. A job that was not found may still be alive: its directory shows that.
     fn end_others(&mut self, config: &Config, living: &BTreeMap<String, LiveJob>) {
         self.jobs.retain(|key, job| {
             let inode = std::fs::symlink_metadata(&job.directory).map(|found| found.ino());
@@ -179,7 +180,7 @@ impl GpuSampler {
             looked: live.started,
             ..JobGpus::default()
         });
-        // Of a pause of this program's nothing is known, except for what counters tell.
+        // Only counters know what happened during a pause of this program.
         let (counted, is_next) = time_between(job.looked, asked.at, asked.interval);
         let passed = if new { counted.min(asked.interval.as_secs_f64()) } else { counted };
         job.leave_out(asked.at - job.looked - passed);
@@ -196,7 +197,7 @@ impl GpuSampler {
         for gpu in &answer.nvidia {
             let is_this = |device: &&String| nvidias(device) == Some(gpu.minor);
             match live.devices.as_ref().map(|devices| devices.iter().find(is_this)) {
-                // Without them it is not known whether another job's is there. What it does now is unknown then.
+                // If the driver names no processes, another job may compute there, too. So the present use is unknown.
                 Some(Some(device)) if gpu.processes.is_none() => {
                     job.of(device).forget_now();
                     heard.insert(device.clone());
@@ -206,7 +207,7 @@ impl GpuSampler {
                     job.of(device).add_nvidia(gpu, is_whole, &has, moment, live.started);
                     heard.insert(device.clone());
                 }
-                // A GPU of another job.
+                // The GPU is another job's.
                 Some(None) => {}
                 None => {
                     if gpu.processes.iter().flatten().any(|(pid, _)| has(*pid)) {
@@ -223,7 +224,7 @@ impl GpuSampler {
             };
             let clients = answer.clients.iter().filter(|client| live.pids.contains(&client.pid));
             let clients: Vec<_> = clients.filter(|client| gpu.address.as_ref() == Some(&client.address)).collect();
-            // One of which it is not known what GPUs it has may have this.
+            // A job whose GPUs are not known may have this one.
             let is_whole = is_only_ones(device) && others().all(|other| other.devices.is_some());
             let counted = gpu.address.as_ref().and_then(|address| live.counted.get(address));
             job.of(device).add_drm(gpu, is_whole, (&clients, counted.copied()), moment);
@@ -233,10 +234,10 @@ impl GpuSampler {
             self.jobs.remove(key);
             return;
         }
-        // One that has fallen off the bus, or that the job has left.
+        // A GPU without an answer has fallen off the bus, or the job does not have it any more.
         job.gpus.iter_mut().filter(|gpu| !heard.contains(&gpu.device)).for_each(GpuUse::forget_now);
         if live.is_stopped {
-            // It cannot use them.
+            // A stopped job cannot use its GPUs. So it is not idle.
             job.gpus.iter_mut().for_each(|gpu| gpu.idle_since = None);
         }
         job.note_idle();
@@ -276,7 +277,7 @@ fn key_of(step: &LivingStep<'_>) -> String {
     kept::key(step.node.as_deref(), step.uid, &step.job)
 }
 
-/// Adds the jobs' processes: of each, since one may compute on the GPU of another.
+/// Adds the processes of all jobs, since a job may compute on another job's GPU.
 fn add_processes(jobs: &mut BTreeMap<String, LiveJob>, steps: &[LivingStep<'_>], host: &Host) {
     for (key, job) in jobs.iter_mut().filter(|(_, job)| job.idle_keys.gpu_after.is_some()) {
         let own: Vec<&LivingStep<'_>> = steps.iter().filter(|step| key_of(step) == *key).collect();
@@ -289,7 +290,7 @@ fn add_processes(jobs: &mut BTreeMap<String, LiveJob>, steps: &[LivingStep<'_>],
     }
 }
 
-/// Adds what the kernel has counted of the memory of GPUs whose drivers can let it.
+/// Adds the GPU memory that the kernel has counted, for drivers that let it count.
 fn add_counted(jobs: &mut BTreeMap<String, LiveJob>, steps: &[LivingStep<'_>]) {
     for (key, job) in jobs.iter_mut().filter(|(_, job)| has_drm(job)) {
         let place = steps.iter().find(|step| key_of(step) == *key).and_then(|step| step.places.first());
@@ -301,12 +302,12 @@ fn has_drm(job: &LiveJob) -> bool {
     job.devices.iter().flatten().any(|device| drm_name(device).is_some())
 }
 
-/// The processes that the question names: those of jobs with GPUs of other makers than NVIDIA.
+/// The processes that the question names: those of jobs that have GPUs of other makers than NVIDIA.
 fn pids_of(jobs: &BTreeMap<String, LiveJob>) -> Vec<i32> {
     jobs.values().filter(|job| has_drm(job)).flat_map(|job| &job.pids).copied().collect()
 }
 
-/// Called for an ended job: writes its line to the log, if there is one.
+/// Writes the line of an ended job to the log, if there is one.
 fn finish(config: &Config, job: &JobGpus) {
     if let Some(usage_log) = UsageLog::from_config(config) {
         files::log(&usage_log, job);
@@ -351,7 +352,7 @@ fn live_jobs(
     jobs
 }
 
-/// The devices of a step's job. `None`: it is not known which they are.
+/// The devices of a step's job. `None`: not known.
 fn devices_of(config: &Config, host: &Host, noted: Option<&JobRecords>, step: &LivingStep<'_>) -> Option<Vec<String>> {
     let shared = step.record.as_ref().and_then(|record| record.shared.as_ref());
     if let Some(shared) = shared.filter(|shared| !shared.gpus.is_empty()) {
@@ -361,7 +362,7 @@ fn devices_of(config: &Config, host: &Host, noted: Option<&JobRecords>, step: &L
     let id = JobOnNode { node, job: Id::new(step.job.as_str()).ok()? };
     let gpus = match noted.and_then(|noted| noted.read(&id, host).ok().flatten()) {
         Some(record) => record.gpus,
-        // Under a scheduler that gives only their number, all GPUs that jobfence gives to jobs are in records.
+        // If the scheduler gives only a number of GPUs, jobfence chooses them, and all that it has chosen are in records.
         None if shared.is_some() && config.gpu_device.is_some() => Gpus::None,
         None => return None,
     };
@@ -376,13 +377,13 @@ fn devices_of(config: &Config, host: &Host, noted: Option<&JobRecords>, step: &L
     }
 }
 
-/// What is to be asked about these jobs. Without a job that may have a GPU, nothing.
+/// The question about these jobs. If no job may have a GPU, it is empty.
 fn question(config: &Config, host: &Host, jobs: &BTreeMap<String, LiveJob>) -> ProbeQuestion {
     let devices = || jobs.values().flat_map(|job| job.devices.iter().flatten());
     let drm: BTreeSet<&str> = devices().filter_map(|device| drm_name(device)).collect();
     let minors: BTreeSet<u32> = devices().filter_map(|device| nvidias(device)).collect();
     let has = |job: &&LiveJob, minor: u32| job.devices.iter().flatten().any(|device| nvidias(device) == Some(minor));
-    // What a GPU did before is that of the job before.
+    // A GPU's use before the last job began is an earlier job's.
     let began = |minor: u32| jobs.values().filter(|job| has(job, minor)).map(|job| job.started).fold(0.0, f64::max);
     ProbeQuestion {
         began: minors.iter().map(|minor| (began(*minor) * 1e6) as u64).collect(),
@@ -476,12 +477,12 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let temp = temp.path();
         let zero = "/dev/nvidia0";
-        // Which GPUs the first has is not known; it computes on that of the second, too.
+        // The GPUs of the first job are not known, and it computes on the second job's GPU, too.
         let jobs = vec![live(temp, "unknown", None, &[10]), live(temp, "owner", Some(&[zero]), &[20])];
         let found = after(temp, jobs, vec![gpu(0, &[(10, 7), (20, 8)]), gpu(3, &[(10, 1)]), gpu(4, &[])]);
         assert_eq!(figures(&found["unknown"]), [(zero, None, Some(7)), ("/dev/nvidia3", None, Some(1))]);
         assert_eq!(figures(&found["owner"]), [(zero, None, Some(8))]);
-        // A divided GPU, and one that does not say whether it is.
+        // A divided GPU counts as shared, and so does one that does not say whether it is divided.
         for is_divided in [Some(true), None] {
             let jobs = vec![live(temp, "mig", Some(&[zero]), &[10])];
             let found = after(temp, jobs, vec![NvidiaGpu { is_divided, ..gpu(0, &[(10, 7)]) }]);
@@ -513,7 +514,7 @@ mod tests {
         let gpu = |name: &str, address: &str| DrmDevice {
             name: name.to_owned(),
             address: Some(address.to_owned()),
-            // Of all jobs, and more than the kernel has counted for one.
+            // The driver counts all jobs' memory. It is more than the kernel has counted for one job.
             memory: Some(40),
             ..DrmDevice::default()
         };

@@ -10,26 +10,26 @@ use super::figures::{GpuUse, JobGpus};
 use crate::energy::watt_hours;
 use crate::table::{NONE, clock, printable};
 
-/// Said of memory that the kernel has counted.
+/// The note on memory that the kernel has counted.
 const COUNTED: &str = " (by dmem)";
 
 impl GpuUse {
-    /// Its number, if it has one.
+    /// The GPU's number, if it has one.
     pub fn number(&self) -> Option<u32> {
         super::number_of(&self.device)
     }
 
-    /// Its number or, if it has none, its device.
+    /// The GPU's number or, if it has none, its device.
     pub fn name(&self) -> String {
         self.number().map_or_else(|| printable(&self.device), |number| number.to_string())
     }
 
-    /// Where its utilization comes from.
+    /// The source of its utilization.
     pub fn source_in_words(&self) -> &'static str {
         self.source.word()
     }
 
-    /// In lines of a narrow page.
+    /// Its figures in lines of a narrow page.
     fn in_words(&self, looked: f64) -> Vec<String> {
         let mean = match self.percent() {
             Some(mean) => format!(", {mean:.1} % so far (by {})", self.source.word()),
@@ -53,7 +53,7 @@ impl GpuUse {
 }
 
 impl JobGpus {
-    /// Which of its GPUs did nothing for longer than the site allows, and for how long, as a sentence.
+    /// A sentence that says which GPUs did nothing for longer than the site allows, and for how long.
     pub fn held_idle(&self) -> Option<String> {
         let idle: Vec<(&GpuUse, f64)> =
             self.gpus.iter().filter_map(|gpu| gpu.longest_idle.map(|longest| (gpu, longest))).collect();
@@ -69,13 +69,13 @@ impl JobGpus {
     }
 }
 
-/// Lines for each of a live job's GPUs: the head and the text of each.
+/// Lines for each GPU of a live job: the head and the text of each.
 pub fn in_words(gpus: &JobGpus) -> Vec<(&'static str, String)> {
     let of_gpu = |gpu: &GpuUse| gpu.in_words(gpus.looked).into_iter().enumerate();
     gpus.gpus.iter().flat_map(of_gpu).map(|(at, text)| (if at == 0 { "GPU" } else { "" }, text)).collect()
 }
 
-/// All of a job's GPUs: how busy they were, and their memory.
+/// The sums over a job's GPUs: how busy they were, and their memory.
 pub fn of_all(gpus: &JobGpus) -> [String; 2] {
     let count = gpus.granted.unwrap_or(gpus.gpus.len() as u64);
     let mut sources: Vec<&str> =

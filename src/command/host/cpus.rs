@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which CPUs of a node jobs can run on.
+//! The CPUs of a node that jobs can run on.
 
 use jobfence::cgroup::cpuset;
 use jobfence::cpu_list::CpuList;
@@ -15,22 +15,22 @@ pub struct UsableCpus {
 }
 
 impl UsableCpus {
-    /// Those that are online, that process 1 hands down to what it starts, and that the cgroups on the way to ours have.
+    /// The online CPUs that process 1 hands down to what it starts and that the cgroups on the way to ours have.
     pub fn read(proc: &Dir, cpus: &Dir, way: Option<&WayToOurs>) -> Result<Self> {
         let text = cpus.read("online")?;
         let online = CpuList::parse(&text)
             .ok_or_else(|| Error::new("not a list of CPUs:").at(cpus.path().join("online")).value(text.trim()))?;
-        // Another user's process 1 may be hidden.
+        // The files of process 1 may be hidden from a user.
         let status = proc.read("1/status").unwrap_or_default();
         let of_init = status.lines().find_map(|line| CpuList::parse(line.strip_prefix("Cpus_allowed_list:")?));
-        // A directory without the controller has its parent's.
+        // A directory without the controller has the CPUs of its parent.
         let of_ours =
             way.and_then(|way| way.dirs.iter().rev().find_map(|dir| cpuset::effective(dir, way.version).ok()));
         let usable = [of_init, of_ours].iter().flatten().fold(online.clone(), |usable, more| usable.in_both(more));
         Ok(Self::new(online, usable))
     }
 
-    /// These of those that are online. None at all would be a mistake of ours, and are all.
+    /// The usable ones of the online CPUs. If there were none, that would be a mistake of ours: then all are usable.
     pub fn new(online: CpuList, usable: CpuList) -> Self {
         Self { usable: if usable.is_empty() { online.clone() } else { usable }, online }
     }
@@ -39,7 +39,7 @@ impl UsableCpus {
         self.usable.len()
     }
 
-    /// Whether jobs may use each that is online.
+    /// Whether jobs may use every online CPU.
     pub fn are_all(&self) -> bool {
         self.usable == self.online
     }
@@ -48,7 +48,7 @@ impl UsableCpus {
         self.usable.to_string()
     }
 
-    /// Why so many, in words.
+    /// Where the number comes from, in words.
     pub fn why(&self) -> String {
         if self.are_all() {
             return format!("the hardware threads {} are online", self.online);
@@ -99,7 +99,7 @@ mod tests {
         let ours = way(Version::V2, temp.path(), &["a.slice", "b.scope"], true);
         assert_eq!(read("0-7\n", None, Some(&ours)).unwrap().list(), "4-7");
         assert_eq!(read("0-5\n", Some("Cpus_allowed_list:\t0-4\n"), Some(&ours)).unwrap().list(), "4");
-        // Without the controller, there is no such file.
+        // A directory without the controller does not have the file.
         let bare = tempfile::tempdir().unwrap();
         let none = way(Version::V2, bare.path(), &["a.slice"], false);
         assert_eq!(read("0-7\n", None, Some(&none)).unwrap().count(), 8);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What jobs can be granted on this node, and why.
+//! What jobs can be granted on this node, and the reasons.
 
 use jobfence::bytes::mebibytes;
 use jobfence::config::{Config, parse_size};
@@ -11,7 +11,7 @@ use super::memory::{MemoryOfNode, UNIT};
 use super::way::WayToOurs;
 use crate::command::Failure;
 
-/// Of the object in JSON.
+/// The version of the printed object.
 pub const SCHEMA: u32 = 1;
 
 /// Memory that the site keeps back.
@@ -41,7 +41,7 @@ pub fn reserve(text: &str) -> Result<Reserve, String> {
         .ok_or_else(|| format!("expected a size of at least 1M, such as 2G, or a percentage below 100, found {text:?}"))
 }
 
-/// What jobs can be granted on this node, and why.
+/// What jobs can be granted on this node, and the reasons.
 pub struct Grantable {
     pub memory: MemoryOfNode,
     reserve: u64,
@@ -190,7 +190,7 @@ pub mod tests {
         assert!(text.contains("\"cpus\":\"0-3\"") && text.ends_with("\"unit_bytes\":268435456}"), "{text}");
     }
 
-    /// On this machine, whatever it has.
+    /// This machine is read, whatever it has.
     #[test]
     fn swap_is_what_the_configuration_leaves_to_jobs() {
         let (host, _) = Host::read_what_there_is(&Config::default()).unwrap();

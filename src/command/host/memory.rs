@@ -7,32 +7,32 @@ use jobfence::sys::dir::Dir;
 
 use super::way::WayToOurs;
 
-/// The result is a multiple of this, so that it is the same again at the next call: an idle system's use varies by less.
+/// The result is a multiple of this. The use of an idle system varies by less, so the next call gives the same result.
 pub const UNIT: u64 = 256 << 20;
 
-/// The system is left this at least: what it uses when it has just booted says little of what it needs beside jobs.
+/// The least that the system is left. Its use after a boot says little about what it needs beside jobs.
 const LEAST: u64 = 512 << 20;
-/// Or this part of a large node, whose kernel needs more for its pages, its caches and its network.
+/// The part of a large node that the system is left at least: its kernel needs more for pages, caches and the network.
 const LEAST_PART: u64 = 100;
 
 /// Bytes of this node.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MemoryOfNode {
-    /// What the system and jobs have together.
+    /// The memory that the system and the jobs share.
     pub whole: u64,
-    /// Where that is, in words.
+    /// The place that has this memory, in words.
     pub place: String,
-    /// What of it the system needs.
+    /// The part of it that the system needs.
     pub system: u64,
-    /// Why so much, in words.
+    /// The reason for that part, in words.
     pub why: String,
-    /// What fences hold now; `None` where our directory is not there.
+    /// The memory that fences hold now. `None`: our directory is not there.
     pub fences: Option<u64>,
     /// Swap of the node.
     pub swap: u64,
 }
 
-/// What can be had in one place, and what the system needs of it.
+/// The memory of one place, and the part of it that the system needs.
 struct Bound {
     whole: u64,
     place: String,
@@ -41,7 +41,7 @@ struct Bound {
 }
 
 impl Bound {
-    /// `used` is what the system uses now; it `lives` here if its own processes are here, and not only those of jobs.
+    /// `used`: what is in use there now, without fences. `lives`: whether the system's own processes are there, and not only jobs.
     fn new(whole: u64, place: String, used: u64, lives: bool) -> Self {
         let least = if lives { LEAST.max(whole / LEAST_PART) } else { 0 };
         let why = match (lives, used < least) {
@@ -58,22 +58,22 @@ impl Bound {
 }
 
 impl MemoryOfNode {
-    /// Of the node, or of the cgroup on the way to ours that leaves least.
+    /// The memory of the node, or of a cgroup on the way to ours: the place that leaves least for jobs.
     pub fn read(proc: &Dir, way: Option<&WayToOurs>) -> Result<Self> {
         let text = proc.read("meminfo")?;
         let total = of_meminfo(&text, "MemTotal")?;
         let used = total.saturating_sub(of_meminfo(&text, "MemAvailable")?).saturating_sub(arc(proc));
         let fences = way.and_then(|way| held(way.ours()?, way.version));
         let without_fences = |held: u64| held.saturating_sub(fences.unwrap_or(0));
-        // Huge pages have been taken from the node for good, whoever uses them: where they count as a job's memory, too, they give it
-        // nothing that others could have.
+        // Huge pages are taken from the node for good, whoever uses them. If they count as a job's memory, the job has them from what
+        // nobody else could have.
         let huge = way.and_then(|way| of_stat(way.ours()?, &["hugetlb"])).unwrap_or(0);
         let mut least = Bound::new(total, "on this node".to_owned(), without_fences(used.saturating_add(huge)), true);
         let dirs = way.iter().flat_map(|way| way.dirs.iter().map(|dir| (way.version, dir)));
         for (depth, (version, dir)) in dirs.enumerate() {
             let Some(limit) = limit(dir, version).filter(|limit| *limit < total) else { continue };
             let place = format!("in {}, whose limit that is", dir.path().display());
-            // In a container, the root of the mount has the container's own processes.
+            // The root of a container's mount has the container's own processes.
             let bound = Bound::new(limit, place, without_fences(held(dir, version).unwrap_or(0)), depth == 0);
             if bound.left() < least.left() {
                 least = bound;
@@ -92,7 +92,7 @@ pub fn of_meminfo(text: &str, name: &str) -> Result<u64> {
     kb.and_then(|kb| kb.checked_mul(1024)).ok_or_else(|| Error::new(format!("/proc/meminfo has no {name}")))
 }
 
-/// What ZFS's cache gives back when memory is short, which the kernel counts as used: what it has above its least size
+/// The memory that ZFS's cache gives back when memory is short: what it has above its least size. The kernel counts it as used
 /// (`/proc/spl/kstat/zfs/arcstats`: lines of a name, a type and a value).
 fn arc(proc: &Dir) -> u64 {
     let Ok(Some(text)) = proc.read_if_there("spl/kstat/zfs/arcstats") else { return 0 };
@@ -105,7 +105,7 @@ fn arc(proc: &Dir) -> u64 {
     value("size").zip(value("c_min")).map_or(0, |(size, least)| size.saturating_sub(least))
 }
 
-/// The limit of a directory; `None` if it has none. That of v1's is then the largest number that the kernel has.
+/// The limit of a directory. `None`: it has none. On v1 a missing limit is the largest number that the kernel has.
 fn limit(dir: &Dir, version: Version) -> Option<u64> {
     let file = match version {
         Version::V2 => "memory.max",
@@ -114,8 +114,9 @@ fn limit(dir: &Dir, version: Version) -> Option<u64> {
     dir.read_if_there(file).ok()??.trim().parse().ok()
 }
 
-/// What the processes of a directory hold, and the kernel cannot take back: without the page cache (cgroup-v2.rst, memory.stat;
-/// cgroup-v1/memory.rst, section 5.2). Memory of tmpfs is on the other lists, and counts. `None`: the root of cgroup2, which counts nothing.
+/// The memory of a directory's processes that the kernel cannot take back: all but the page cache (cgroup-v2.rst, memory.stat;
+/// cgroup-v1/memory.rst, section 5.2). tmpfs is not in these figures of the page cache, so it counts. `None`: the root of cgroup2 counts
+/// nothing.
 fn held(dir: &Dir, version: Version) -> Option<u64> {
     let (file, caches): (_, &[&str]) = match version {
         Version::V2 => ("memory.current", &["inactive_file", "active_file", "slab_reclaimable"]),
@@ -125,14 +126,15 @@ fn held(dir: &Dir, version: Version) -> Option<u64> {
     Some(used.saturating_sub(of_stat(dir, caches)?))
 }
 
-/// What these lines of `memory.stat` say together.
+/// The sum of these lines of `memory.stat`.
 fn of_stat(dir: &Dir, names: &[&str]) -> Option<u64> {
     let stat = dir.read("memory.stat").ok()?;
     let wanted = stat.lines().filter_map(|line| line.split_once(' ')).filter(|(name, _)| names.contains(name));
     Some(wanted.filter_map(|(_, bytes)| bytes.trim().parse::<u64>().ok()).sum())
 }
 
-/// In which part of the last minute some process of the node waited for memory, in percent (psi.rst). `None`: this kernel does not say.
+/// The part of the last minute in which some process of the node waited for memory, in percent (psi.rst). `None`: this kernel does not
+/// measure it.
 pub fn pressure() -> Option<String> {
     let text = std::fs::read_to_string("/proc/pressure/memory").ok()?;
     let some = text.lines().find(|line| line.starts_with("some "))?;
@@ -147,11 +149,11 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// 16 GiB, of which 3 GiB are in use and no cache.
+    /// A node with 16 GiB. 3 GiB of it are in use and no cache.
     const MEMINFO: &str = "MemTotal:       16777216 kB\nMemFree:          100000 kB\nMemAvailable:   13631488 kB\n\
                            Cached:         10000000 kB\nSwapCached:            0 kB\nSwapTotal:       2097152 kB\n";
 
-    /// A host with 120 GiB of ARC, of which 8 GiB stay.
+    /// A host with 120 GiB of ARC. ZFS keeps 8 GiB of it.
     #[test]
     fn the_cache_of_zfs_is_free() {
         let meminfo = "MemTotal: 263848572 kB\nMemAvailable: 128901120 kB\n";
@@ -182,7 +184,7 @@ mod tests {
         assert!(node.why.contains("outside of fences"), "{}", node.why);
     }
 
-    /// As a running node under systemd has it: 2 GiB of the 3 GiB are a job's, beside 4 GiB of its page cache.
+    /// A running node under systemd: a job has 2 GiB of the 3 GiB in use, and 4 GiB of page cache beside them.
     #[test]
     fn what_fences_hold_is_not_the_systems() {
         let temp = tempfile::tempdir().unwrap();
@@ -204,12 +206,12 @@ mod tests {
         );
         let node = read(Some(&way(Version::V2, temp.path(), &["a.slice", "b.scope"], true)));
         assert_eq!((node.whole, node.system, node.fences), (16384 * MIB, 1024 * MIB, Some(2048 * MIB)));
-        // Where the scope has not been made, nothing is known of fences.
+        // The scope is not made yet, so nothing is known of fences.
         let node = read(Some(&way(Version::V2, temp.path(), &["a.slice"], false)));
         assert_eq!((node.system, node.fences), (3072 * MIB, None));
     }
 
-    /// 2 GiB of the 3 GiB in use are the pool of huge pages, of which jobs use a half, which counts as their memory.
+    /// The pool of huge pages is 2 GiB of the 3 GiB in use. Jobs use half of the pool, and it counts as their memory.
     #[test]
     fn the_pool_of_huge_pages_stays_the_systems() {
         let temp = tempfile::tempdir().unwrap();
@@ -223,7 +225,7 @@ mod tests {
         let idle = ours(0, "anon 0\nhugetlb 0\n");
         let used = ours(1024 * MIB, "anon 0\nhugetlb 1073741824\n");
         assert_eq!((idle.system, used.system, used.fences), (3072 * MIB, 3072 * MIB, Some(1024 * MIB)));
-        // Where they do not count.
+        // Here huge pages do not count as memory.
         assert_eq!(ours(0, "anon 0\n").system, 3072 * MIB);
     }
 
@@ -244,12 +246,12 @@ mod tests {
         let node = read(Some(&way(Version::V2, temp.path(), &["a.slice"], false)));
         assert_eq!((node.whole, node.system), (8192 * MIB, 0));
         assert!(node.place.contains("a.slice, whose limit that is"), "{}", node.place);
-        // One that is above what the node has left says nothing.
+        // A limit above what the node leaves changes nothing.
         files(temp.path(), &[("a.slice/memory.max", &format!("{}\n", 16000 * MIB))]);
         assert_eq!(read(Some(&way(Version::V2, temp.path(), &["a.slice"], false))).whole, 16384 * MIB);
     }
 
-    /// In a container on v1, whose `/proc/meminfo` is the host's: its own processes are in the mount's root.
+    /// A container on v1 sees the host's `/proc/meminfo`. Its own processes are in the mount's root.
     #[test]
     fn a_container_has_what_its_root_has() {
         let temp = tempfile::tempdir().unwrap();

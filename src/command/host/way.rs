@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The directories from a hierarchy's root to ours, each of which can have a limit.
+//! The directories on the way from a hierarchy's root to ours. Each can have a limit.
 
 use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::error::Result;
 use jobfence::sys::dir::Dir;
 use nix::errno::Errno;
 
-/// The outermost first.
+/// The way, with the outermost directory first.
 pub struct WayToOurs {
     pub version: Version,
     pub dirs: Vec<Dir>,
-    /// Whether the last one is ours, which may not have been made yet.
+    /// Whether the last directory is ours. Otherwise ours is not made yet.
     pub is_whole: bool,
 }
 
 impl WayToOurs {
-    /// As far as it is there.
+    /// Opens the directories as far as they exist.
     pub fn find(hierarchy: &Hierarchy, base: &str) -> Result<Self> {
         let mut dirs = vec![hierarchy.open()?];
         for name in base.split('/') {
@@ -30,7 +30,7 @@ impl WayToOurs {
         Ok(Self { version: hierarchy.version, dirs, is_whole: true })
     }
 
-    /// Our own.
+    /// Our own directory.
     pub fn ours(&self) -> Option<&Dir> {
         self.dirs.last().filter(|_| self.is_whole)
     }
@@ -45,7 +45,7 @@ pub mod samples {
 
     use super::*;
 
-    /// Writes files of these contents below a directory, and opens it.
+    /// Writes these files with their contents below a directory, and opens the directory.
     pub fn files(top: &Path, files: &[(&str, &str)]) -> Dir {
         for (name, text) in files {
             let file = top.join(name);
@@ -55,7 +55,7 @@ pub mod samples {
         Dir::open(top).unwrap()
     }
 
-    /// The directories of these names, each in the one before; ours is the last one if `is_whole`.
+    /// Makes directories of these names, each in the one before. With `is_whole` the last one is ours.
     pub fn way(version: Version, top: &Path, names: &[&str], is_whole: bool) -> WayToOurs {
         let mut dirs = vec![Dir::open(top).unwrap()];
         for name in names {

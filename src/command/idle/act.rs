@@ -29,14 +29,14 @@ use crate::table::{clock, printable};
 /// How long the programs of a scheduler may take for one job.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Which job.
+/// The job.
 pub struct IdleJob {
     pub node: Option<String>,
     pub uid: Option<u32>,
     pub job: String,
 }
 
-/// What does nothing.
+/// What is idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdleKind {
     Cpu,
@@ -44,7 +44,7 @@ pub enum IdleKind {
 }
 
 impl IdleKind {
-    /// What is true of the job, as part of a sentence about it.
+    /// The reason, as a part of a sentence about the job.
     fn reason(self, idle: f64) -> String {
         let time = clock(Duration::try_from_secs_f64(idle).unwrap_or_default());
         match self {
@@ -53,7 +53,7 @@ impl IdleKind {
         }
     }
 
-    /// What its user reads. `then`: what will be done, and when.
+    /// The sentence to the job's user. `then`: what will be done, and when.
     fn sentence(self, job: &str, node: &str, idle: f64, then: Option<(IdleAction, String)>) -> String {
         let time = clock(Duration::try_from_secs_f64(idle).unwrap_or_default());
         let (what, condition) = match self {
@@ -71,7 +71,8 @@ impl IdleKind {
     }
 }
 
-/// Does what was decided about a job that is idle for so many seconds; `after`: how long its user has from the sentence on.
+/// Does what was decided about an idle job. `idle`: how long it has been idle, in seconds. `after`: how long its user has after the
+/// sentence.
 pub fn follow(
     config: &Config,
     job: &IdleJob,
@@ -173,7 +174,8 @@ fn reach(job: &IdleJob, steps: &[LivingStep<'_>], deadline: Instant) -> Option<R
     schedulers::ALL.iter().find_map(|part| part.reach(&here, deadline))
 }
 
-/// Sends this to all processes of the user in these steps. Returns how many there are. Root's can be the scheduler's.
+/// Sends the signal to all of the user's processes in these steps, and returns how many there are. A process of root's can be the
+/// scheduler's, so it gets none.
 fn signal(steps: &[LivingStep<'_>], proc: &Dir, uid: Option<u32>, signal: Signal) -> Result<usize, String> {
     let uid = uid.filter(|uid| *uid != 0).ok_or("its user is root, or not known")?;
     let mut count = 0;
@@ -182,7 +184,8 @@ fn signal(steps: &[LivingStep<'_>], proc: &Dir, uid: Option<u32>, signal: Signal
         let found = step.processes().map_err(|error| error.to_string())?;
         let mut handles = Vec::new();
         for pid in found.iter().map(|process| process.pid).filter(|pid| !holders.contains(pid)) {
-            // The handle first: what is then found of the process is certainly of the one that gets the signal.
+            // The handle is opened first, and the process is looked at after that. So the process that was looked at is the one that gets
+            // the signal.
             if let Some(handle) = pidfd_open(Pid::from_raw(pid)).map_err(|error| error.to_string())? {
                 handles.push((pid, handle));
             }

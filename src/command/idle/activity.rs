@@ -10,48 +10,48 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// The CPUs of a job that does nothing.
+/// The most CPUs that an idle job uses.
 const CPUS: f64 = 0.01;
 
-/// What it reads and writes, in bytes per second: a shell's history, or a log that goes on.
+/// The most bytes a second that an idle job reads and writes: a shell's history, or a log that goes on.
 const BYTES: f64 = 10.0 * 1024.0;
 
-/// So many times as much since the last look is work.
+/// How many times an idle job's most must be used since the last look to be work at once.
 const AT_ONCE: f64 = 10.0;
 
 /// What a look at a job has found.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SeenActivity {
     Counters {
-        /// In seconds.
+        /// CPU time in seconds.
         cpu: f64,
-        /// Read and written, in bytes; 0 where the kernel does not count that: then nothing is done to the job.
+        /// The bytes that were read and written. 0 where the kernel does not count them: then nothing is done to the job.
         bytes: u64,
-        /// Whether it works though the counters do not say so: a process waits for a disk or a file system, or a GPU computes.
+        /// Whether the job works although the counters do not show it: a process waits for a disk or a file system, or a GPU computes.
         is_busy: bool,
     },
-    /// It is not known whether it works, or it cannot: its processes are stopped or frozen.
+    /// It is not known whether the job works, or it cannot work: its processes are stopped or frozen.
     Nothing,
 }
 
 /// A job's activity so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Activity {
-    /// From where is counted: the CPU time, the bytes, and how long ago that was. `None`: nothing is known yet.
+    /// The base of the counting: the CPU time and the bytes at that look, and how many seconds ago it was. `None`: nothing is known yet.
     base: Option<(f64, u64, f64)>,
     /// The CPU time and the bytes at the last look.
     last: Option<(f64, u64)>,
-    /// For how long it has done nothing, in seconds.
+    /// How long the job has done nothing, in seconds.
     idle: f64,
 }
 
 impl Activity {
-    /// For how long it has done almost nothing, in seconds. `None`: not known.
+    /// How long the job has done almost nothing, in seconds. `None`: not known.
     pub fn idle(&self) -> Option<f64> {
         self.base.map(|_| self.idle)
     }
 
-    /// Adds a look, so many seconds after the last one.
+    /// Adds a look. `passed`: the seconds since the last one.
     pub fn look(&mut self, seen: SeenActivity, passed: f64, after: Duration) {
         let SeenActivity::Counters { cpu, bytes, is_busy } = seen else {
             *self = Self::default();
@@ -64,7 +64,7 @@ impl Activity {
             return;
         };
         let after = after.as_secs_f64();
-        // Counters that have gone back are another directory's.
+        // Counters that have gone back belong to another directory.
         let is_same = cpu >= cpu_before && bytes >= bytes_before;
         let used = (cpu - cpu_before, bytes.saturating_sub(bytes_before) as f64);
         let is_back = last.is_some_and(|(cpu_last, bytes_last)| {
@@ -80,7 +80,7 @@ impl Activity {
         self.idle += passed;
     }
 
-    /// Counts from now on: what the job does from here is not added to what it did before.
+    /// Begins to count here. So what the job does from now on is not added to what it did before.
     pub fn count_anew(&mut self, seen: SeenActivity) {
         if let (Some(base), SeenActivity::Counters { cpu, bytes, .. }) = (&mut self.base, seen) {
             *base = (cpu, bytes, 0.0);
@@ -92,7 +92,7 @@ impl Activity {
         json!({"idle": self.idle, "base": base, "last": self.last.map(|(cpu, bytes)| json!([cpu, bytes]))})
     }
 
-    /// What `json` wrote; nothing is known if it is something else.
+    /// Reads what `json` wrote. If it is something else, nothing is known.
     pub fn of_json(value: &Value) -> Self {
         let base = value
             .get("base")
@@ -112,7 +112,7 @@ mod tests {
         SeenActivity::Counters { cpu, bytes, is_busy: false }
     }
 
-    /// The idle time after each of these looks, with a hundred seconds between them.
+    /// The idle time after each of these looks. A hundred seconds pass between two looks.
     fn idle(looks: impl IntoIterator<Item = SeenActivity>) -> Vec<Option<f64>> {
         let mut activity = Activity::default();
         let look = |seen| {
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_job_that_sleeps_is_idle_and_one_that_works_is_not() {
         assert_eq!(idle([counters(5.0, 7); 3]), [Some(0.0), Some(100.0), Some(200.0)]);
-        // 1 % of a CPU in all of the time is nothing, and a little more is work.
+        // A use of 1 % of a CPU all the time is idleness, and a little more is work.
         let at = |share: f64| idle((0..=30).map(|look| counters(f64::from(look) * share, 0))).pop().flatten();
         assert_eq!(at(0.9), Some(3000.0));
         assert!(at(1.2).unwrap() < 1000.0, "{:?}", at(1.2));
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_user_who_comes_back_works_at_once() {
-        // In a day's allowance there is room for much more.
+        // A day allows much more than a thousand seconds.
         let day = Duration::from_secs(86_400);
         let idle_after = |cpu: f64, bytes: u64| {
             let mut activity = Activity::default();
@@ -166,7 +166,7 @@ mod tests {
     fn what_is_not_known_and_what_cannot_work_is_not_idle() {
         let all = idle([counters(5.0, 0), counters(5.0, 0), SeenActivity::Nothing, counters(5.0, 0), counters(5.0, 0)]);
         assert_eq!(all, [Some(0.0), Some(100.0), None, Some(0.0), Some(100.0)]);
-        // Another directory of the same name.
+        // The counters are another directory's of the same name.
         assert_eq!(idle([counters(5.0, 0), counters(5.0, 0), counters(1.0, 0)])[2], Some(0.0));
         assert_eq!(idle([counters(5.0, 9), counters(5.0, 9), counters(5.0, 3)])[2], Some(0.0));
     }

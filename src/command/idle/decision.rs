@@ -9,55 +9,55 @@ use std::time::Duration;
 use jobfence::config::IdleAction;
 use serde_json::{Value, json};
 
-/// How long a job has from SIGTERM to SIGKILL, in seconds: as Slurm's KillWait has it by default.
+/// The time from SIGTERM to SIGKILL, in seconds. It is the default of Slurm's KillWait.
 const PATIENCE: f64 = 30.0;
 
 /// What is known of a job's idle time at a look.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct IdleLook {
-    /// For how long it is idle, in seconds. `None`: it is not, or that is not known.
+    /// How long the job is idle, in seconds. `None`: it is not idle, or that is not known.
     pub idle: Option<f64>,
-    /// For how long it is so as a whole, in seconds: of several GPUs, one may work.
+    /// How long the whole job is idle, in seconds: one of several GPUs may work.
     pub all_idle: Option<f64>,
-    /// Seconds since the last look, as far as this was not longer ago than looks usually are.
+    /// The seconds since the last look, or as many as looks are usually apart, if that is less.
     pub passed: f64,
-    /// Whether the look before was as long ago as usual.
+    /// Whether the last look was no longer ago than usual.
     pub is_next: bool,
 }
 
 /// What is to be done now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdleStep {
-    /// Say it.
+    /// Tell the job's user.
     Tell,
     /// Signal the job, or cancel it.
     Act(IdleAction),
-    /// Kill what has not ended.
+    /// Kill the processes that have not ended.
     Kill,
 }
 
-/// What was done so far in this idle time.
+/// What was done in this idle time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct IdleDecision {
-    /// What the job's user was told would be done, if it was said.
+    /// What the job's user was told would be done. `None`: the user was told nothing.
     announced: Option<IdleAction>,
-    /// How long ago, in seconds.
+    /// The seconds since the user was told.
     since_told: f64,
-    /// Whether the sentence could not be said: then it is tried again, and nothing is done before it was.
+    /// Whether telling the user failed. Then it is tried again, and nothing is done to the job before.
     is_unheard: bool,
     is_done: bool,
-    /// Whether nothing was done when it was time, since the job may work elsewhere.
+    /// Whether the job was left alone when the time was over, since it may work elsewhere.
     is_spared: bool,
-    /// How long ago the job was cancelled by SIGTERM, whose remainder is to be killed.
+    /// The seconds since the job's processes got SIGTERM. The rest of them is killed later.
     since_ended: Option<f64>,
 }
 
 impl IdleDecision {
-    /// Decides at a look.
+    /// Takes a look, and decides.
     pub fn look(&mut self, look: IdleLook, after: Duration, action: IdleAction) -> Option<IdleStep> {
         let after = after.as_secs_f64();
         if let Some(since) = &mut self.since_ended {
-            // Whatever a cancelled job does now, it has had its time.
+            // A cancelled job has had its time, whatever it does now.
             *since += look.passed;
             if *since < PATIENCE {
                 return None;
@@ -86,17 +86,17 @@ impl IdleDecision {
         Some(IdleStep::Act(action))
     }
 
-    /// The user could not be told.
+    /// Notes that the user could not be told.
     pub fn not_heard(&mut self) {
         self.is_unheard = true;
     }
 
-    /// Whether it was said in this idle time.
+    /// Whether the user was told in this idle time.
     pub fn is_announced(&self) -> bool {
         self.announced.is_some()
     }
 
-    /// What was done to the job, as the end of a sentence about it. What was tried in vain was not done.
+    /// What was done to the job, as the end of a sentence about it. A failed attempt was not done.
     pub fn done(&self) -> Option<&'static str> {
         match self.announced.filter(|_| self.is_done && !self.is_spared)? {
             IdleAction::Warn => None,
@@ -105,17 +105,17 @@ impl IdleDecision {
         }
     }
 
-    /// Nothing is done in this idle time.
+    /// Leaves the job alone for the rest of this idle time.
     pub fn spare(&mut self) {
         self.is_spared = true;
     }
 
-    /// Nothing could be done: it is tried again after the same time.
+    /// Notes that nothing could be done. The next attempt comes after the same time.
     pub fn put_off(&mut self) {
         (self.is_done, self.since_told) = (false, 0.0);
     }
 
-    /// The job's processes have got SIGTERM: those that are left are killed later.
+    /// Notes that the job's processes have got SIGTERM. The ones that are left are killed later.
     pub fn kill_later(&mut self) {
         self.since_ended = Some(0.0);
     }
@@ -131,7 +131,7 @@ impl IdleDecision {
         })
     }
 
-    /// What `json` wrote; if it is something else, nothing was said yet.
+    /// Reads what `json` wrote. If it is something else, nothing was said yet.
     pub fn of_json(value: &Value) -> Self {
         let announced = value.get("announced").and_then(Value::as_u64);
         let all = [IdleAction::Warn, IdleAction::Signal, IdleAction::Cancel];
@@ -187,7 +187,7 @@ mod tests {
         looks.extend(idle_for(5));
         let found: Vec<_> = steps(Cancel, &looks).into_iter().flatten().collect();
         assert_eq!(found, [IdleStep::Tell, IdleStep::Tell]);
-        // The same if its time is short again, without a look between.
+        // The idle time is short again, and no look has seen the job work.
         let mut looks = idle_for(5);
         looks.extend(idle_for(5));
         assert_eq!(steps(Cancel, &looks).into_iter().flatten().count(), 2);
@@ -207,7 +207,7 @@ mod tests {
             assert_eq!(steps[1..5], [None; 4], "{other:?}");
             assert_eq!(steps[5], Some(IdleStep::Act(Cancel)), "{other:?}");
         }
-        // Time that was not looked at does not count, however long the job is said to be idle.
+        // Time without a look does not count, however long the job has been idle.
         let slept = IdleLook { passed: 0.0, ..long };
         assert_eq!(steps(Cancel, &[long, slept, slept, slept, slept])[1..], [None; 4]);
     }
@@ -260,7 +260,7 @@ mod tests {
         decision.kill_later();
         let kept = IdleDecision::of_json(&decision.json());
         assert_eq!(kept, decision);
-        // A job that works while it ends is not spared any more.
+        // A cancelled job is not spared, even if it works while it ends.
         assert_eq!(until(&mut decision, BUSY), Some((2, IdleStep::Kill)));
         assert_eq!(IdleDecision::of_json(&Value::Null), IdleDecision::default());
     }

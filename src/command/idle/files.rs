@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Where the idle time of a job that runs is kept: in a file beside the series of its steps, which its user can read.
+//! Keeps the idle time of a running job in a file beside the series of its steps, which the job's user can read.
 
 use serde_json::{Value, json};
 
@@ -16,26 +16,26 @@ pub struct JobIdle {
     pub node: Option<String>,
     pub uid: Option<u32>,
     pub job: String,
-    /// The directory of the job that is watched, and its number there: another job of the same name has another.
+    /// The job's directory and its number: another job's directory can have the same name.
     pub directory: String,
     pub inode: u64,
-    /// When it was last looked at, in seconds since 1970.
+    /// When the job was last looked at, in seconds since 1970.
     pub looked: f64,
-    /// After which time it counts as idle, in seconds.
+    /// How long the job may be idle, in seconds.
     pub after: u64,
     pub activity: Activity,
-    /// The longest time for which it has used almost no CPU time, in seconds.
+    /// The longest time in which the job used almost no CPU time, in seconds.
     pub longest: f64,
     pub decision: IdleDecision,
 }
 
 impl JobIdle {
-    /// For how long the job has used almost no CPU time, if that is longer than the site allows.
+    /// How long the job has used almost no CPU time, if the site allows less.
     pub fn idle(&self) -> Option<f64> {
         self.activity.idle().filter(|idle| *idle >= self.after as f64)
     }
 
-    /// The longest time for which it has used almost no CPU time, if that is longer than the site allows.
+    /// The longest time in which the job used almost no CPU time, if the site allows less.
     pub fn longest(&self) -> Option<f64> {
         Some(self.longest).filter(|longest| *longest >= self.after as f64)
     }

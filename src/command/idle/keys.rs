@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the site wants of a job that is idle: the keys of its sections.
+//! The keys for idle jobs, from the sections of a job.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use jobfence::record::job::JobRecords;
 
 const KEYS: [&str; 5] = ["GPUIdleAfter", "GPUIdleAction", "IdleAfter", "IdleAction", "Mode"];
 
-/// The values for a job. `None`: the job is never idle.
+/// The values for a job. `None`: no time makes the job idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdleKeys {
     pub cpu_after: Option<Duration>,
@@ -40,7 +40,7 @@ impl Default for IdleKeys {
     }
 }
 
-/// The keys of a step's job. What sections the job has is only found out if one of them has such a key.
+/// The keys of a step's job. The job's sections are only found out if a section has such a key.
 pub fn keys_of(
     (config, loaded): (&Config, Option<&Loaded>),
     (noted, host): (Option<&JobRecords>, &Host),
@@ -54,7 +54,7 @@ pub fn keys_of(
     if let Some(record) = noted.and_then(|noted| noted.read(&job_on_node(step)?, host).ok().flatten()) {
         record.add_to(&mut facts);
     }
-    // Not the account of the note: some schedulers take the user's word for it.
+    // The account of the note is left out: some schedulers take the user's word for it.
     let said = step.allocated().noted.facts();
     for (known, said) in [
         (&mut facts.partition, said.partition),
@@ -69,7 +69,7 @@ pub fn keys_of(
     facts.uid = step.uid.into();
     match life::resolve(loaded, facts) {
         Ok(resolved) => IdleKeys::from(&resolved.config),
-        // Too much may hold: then only what the site wants of every job, and nothing is done to it.
+        // The sections are not certain. So the values for every job hold, and nothing is done to this one.
         Err(_) => IdleKeys { cpu_action: IdleAction::Warn, gpu_action: IdleAction::Warn, ..IdleKeys::from(config) },
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Time in which a job could not work, or nobody looked: it makes no job idle.
+//! Time in which a job could not work, or in which nobody looked. It makes no job idle.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use jobfence::fence::living::LivingStep;
 use jobfence::host::Host;
 use jobfence::sys::process;
 
-/// Tests let idle time pass faster by this, in a program that was built for tests.
+/// The variable by which tests let idle time pass faster, in a program that was built for tests.
 const SPEED_OF_TESTS: &str = "JOBFENCE_TEST_IDLE_SPEED";
 
-/// How fast idle time passes.
+/// How many times faster than a clock idle time passes.
 pub fn speed() -> f64 {
     let of_tests = std::env::var(SPEED_OF_TESTS).ok().filter(|_| cfg!(debug_assertions));
     of_tests.and_then(|speed| speed.parse().ok()).unwrap_or(1.0)
 }
 
-/// How much of the time between two looks counts, in seconds, and whether it was as long as usual. Of a pause of this program, of a clock
-/// that was set, and of a node that slept nothing is known.
+/// The seconds between two looks that count, and whether the looks were no further apart than usual. Nothing is known about a pause of this
+/// program, a clock that was set, or a node that slept.
 pub fn time_between(before: f64, at: f64, interval: Duration) -> (f64, bool) {
     let most = 2.0 * interval.as_secs_f64();
     let passed = at - before;
@@ -39,7 +39,7 @@ pub fn states(steps: &[&LivingStep<'_>], host: &Host) -> Option<(bool, bool)> {
         for process in step.processes().ok()? {
             let states = process::states(&host.proc, process.pid);
             waits |= states.contains(&'D');
-            // The scheduler's daemons run on while a job is suspended.
+            // The scheduler's daemons run even while a job is suspended.
             if step.uid.is_some() && process::uid(&host.proc, process.pid) != step.uid {
                 continue;
             }
@@ -60,7 +60,7 @@ mod tests {
         let interval = Duration::from_secs(10);
         let between = |before: f64, at: f64| time_between(before, at, interval);
         assert_eq!(between(100.0, 110.0), (10.0, true));
-        // The first look, one after a pause or at a clock that was set, and one at a clock that was set back.
+        // The looks are the first one, one after a pause or with a clock that was set, and one with a clock that was set back.
         assert_eq!(between(0.0, 110.0), (0.0, false));
         assert_eq!(between(100.0, 4000.0), (20.0, false));
         assert_eq!(between(4000.0, 110.0), (0.0, false));

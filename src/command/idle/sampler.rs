@@ -24,10 +24,10 @@ use crate::kept::{self, KeptJob};
 /// What `jobfence hold` knows of the idle time of live jobs.
 #[derive(Default)]
 pub struct IdleSampler {
-    /// By their keys.
+    /// What is known of each job, by its key.
     jobs: BTreeMap<String, JobIdle>,
     has_taken_over: bool,
-    /// The last error that was reported.
+    /// The last error that was logged.
     said: Option<String>,
 }
 
@@ -63,7 +63,7 @@ impl IdleSampler {
             let passed = passed * speed();
             (job.looked, job.after) = (at, after.as_secs());
             let (seen, knows_disks) = seen(steps, host, gpus.of_job(key)).unwrap_or((SeenActivity::Nothing, true));
-            // A job that reads may use less CPU time than that.
+            // If the disks are not counted, a job that only reads may seem idle. So it is only told.
             let action = if knows_disks { action } else { IdleAction::Warn };
             job.activity.look(seen, passed, after);
             let idle = job.activity.idle();
@@ -93,13 +93,13 @@ impl IdleSampler {
         self.jobs.get(key)
     }
 
-    /// Sampling is off.
+    /// Ends all that is kept, since sampling is off.
     pub fn end(&mut self, config: &Config) {
         self.take_over(&config.run_dir);
         std::mem::take(&mut self.jobs).values().for_each(|job| kept::remove(&config.run_dir, job));
     }
 
-    /// Continues what an earlier process began.
+    /// Continues with what an earlier process has kept.
     fn take_over(&mut self, run_dir: &Path) {
         if !std::mem::replace(&mut self.has_taken_over, true) {
             let begun: Vec<JobIdle> = kept::all_living(run_dir).unwrap_or_else(|error| {
@@ -110,7 +110,7 @@ impl IdleSampler {
         }
     }
 
-    /// Forgets jobs that are gone, and those that are never idle. One that was not found may still be alive: its directory says that.
+    /// Forgets jobs that are gone, and jobs that no time makes idle. A job that was not found may still be alive: its directory shows that.
     fn end_others(&mut self, run_dir: &Path, is_wanted: impl Fn(&str) -> bool) {
         self.jobs.retain(|key, job| {
             let is_there = std::fs::symlink_metadata(&job.directory).is_ok_and(|found| found.ino() == job.inode);
@@ -138,12 +138,12 @@ impl IdleSampler {
     }
 }
 
-/// What the job does now, and whether that includes its disks. `None`: it is not known, or the job cannot work.
+/// What the job does now, and whether its disks are counted. `None`: it is not known, or the job cannot work.
 fn seen(steps: &[&LivingStep<'_>], host: &Host, gpus: Option<&gpu::JobGpus>) -> Option<(SeenActivity, bool)> {
     let first = steps.first()?;
     let directories: BTreeSet<_> = steps.iter().map(|step| step.places.first().map(|place| &place.job)).collect();
     if directories.len() > 1 {
-        // Its counters are in two places.
+        // The job's counters are in two places.
         return None;
     }
     let usage = first.of_job().usage;
@@ -155,7 +155,7 @@ fn seen(steps: &[&LivingStep<'_>], host: &Host, gpus: Option<&gpu::JobGpus>) -> 
     let gpu_works = match gpus {
         Some(gpus) if gpus.all_idle().is_some() => false,
         Some(gpus) if gpus.gpus.iter().any(|gpu| gpu.percent_now.is_some()) => true,
-        // What its GPUs do is not known.
+        // The use of the job's GPUs is not known.
         Some(_) => return None,
         None if has_gpus => return None,
         None => false,

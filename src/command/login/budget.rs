@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The policy of `LoginBudget`, as numbers alone: what was used in the window, and from when to when a user is limited.
+//! The policy of `LoginBudget`, as numbers alone: how much a user has used in the window, and when the user is limited.
 //!
 //! What a user has used is kept for parts of the window. A part counts only while all of it is in the window, so nobody is limited for less
 //! than the budget. What is used while the limit holds does not count: the user has paid for it, and the budget is whole again afterwards.
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// A part of the window is no shorter than this, and no window has more parts than that.
+/// The shortest part of a window, in seconds, and the most parts that a window has.
 const SHORTEST: f64 = 60.0;
 const MOST_PARTS: f64 = 240.0;
 
@@ -23,16 +23,16 @@ pub enum BudgetStep {
 /// What a user has used of a budget. All times are in seconds of one clock.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct UsedBudget {
-    /// By the beginning of each part, in whole seconds.
+    /// What was used in each part, by the part's beginning in whole seconds.
     parts: BTreeMap<u64, f64>,
     /// Since when the user is limited.
     since: Option<f64>,
 }
 
 impl UsedBudget {
-    /// What counts now.
+    /// What counts against the budget now.
     pub fn used(&self) -> f64 {
-        // Not `sum`, which is -0 of nothing.
+        // `sum` is not used, since it returns -0 for nothing.
         self.parts.values().fold(0.0, |sum, used| sum + used)
     }
 
@@ -45,7 +45,7 @@ impl UsedBudget {
         self.since.map(|since| since + window.as_secs_f64())
     }
 
-    /// Adds what was used since the last look. `budget`: the CPU time of the window; `None`: there is no such limit.
+    /// Adds what was used since the last look. `budget`: the CPU time that a user has in the window; `None`: there is no budget.
     pub fn look(&mut self, now: f64, used: f64, budget: Option<Duration>, window: Duration) -> Option<BudgetStep> {
         let window = window.as_secs_f64();
         let Some(budget) = budget else {
@@ -66,7 +66,7 @@ impl UsedBudget {
         let length = SHORTEST.max(window / MOST_PARTS);
         let begin = |at: f64| ((at / length).floor() * length).max(0.0) as u64;
         *self.parts.entry(begin(now)).or_default() += used.max(0.0);
-        // Also parts that are still to come, by a clock that was set back.
+        // A clock that was set back leaves parts in the future. They are dropped, too.
         self.parts.retain(|at, _| *at as f64 > now - window && *at as f64 <= now);
         if self.used() < budget.as_secs_f64() {
             return None;
@@ -80,7 +80,7 @@ impl UsedBudget {
         json!({"parts": self.parts.iter().collect::<Vec<_>>(), "since": self.since})
     }
 
-    /// Numbers that are none are left out.
+    /// Reads what was kept. Values that are no numbers are left out.
     pub fn of_json(value: &Value) -> Self {
         let parts = value["parts"].as_array().into_iter().flatten();
         let part = |part: &Value| Some((part[0].as_u64()?, part[1].as_f64().filter(|used| *used >= 0.0)?));
@@ -102,7 +102,7 @@ mod tests {
         let mut look = |now: f64, more: f64| used.look(now, more, Some(HOUR), 4 * HOUR);
         assert_eq!(look(0.0, 3599.0), None);
         assert_eq!(look(10.0, 1.0), Some(BudgetStep::Begin));
-        // What is used under the limit counts for nothing.
+        // What is used while the limit holds does not count.
         assert_eq!(look(5000.0, 9999.0), None);
         assert_eq!(look(4.0 * 3600.0 + 9.0, 9999.0), None);
         assert_eq!(look(4.0 * 3600.0 + 10.0, 9999.0), Some(BudgetStep::End));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     proptest! {
-        /// By a clock that only goes on, a limit begins only if the budget was used within the window, and lasts as long as that.
+        /// If the clock only goes forward, a limit begins only if the budget was used within the window, and lasts one window.
         #[test]
         fn nobody_is_limited_below_the_budget(
             looks in prop::collection::vec((0.0..900.0, 0.0..900.0), 1..200),
@@ -154,7 +154,7 @@ mod tests {
             }
         }
 
-        /// By a clock that jumps, too, all limits end after one more window, and little is kept.
+        /// Even if the clock jumps, every limit ends within one more window, and few parts are kept.
         #[test]
         fn a_clock_that_jumps_limits_nobody_for_ever(
             looks in prop::collection::vec((-1e6..1e6, 0.0..900.0), 1..100),

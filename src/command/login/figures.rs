@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the metrics say of users of a node for logins.
+//! The metrics about users of a login node.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::files::{self, LoginUser};
 use crate::living::user_name;
 
-/// Their lines, in the format of the metrics file. `None`: no user is known.
+/// The lines in the format of the metrics file. `None`: no user is known.
 pub fn page(run_dir: &Path) -> Option<String> {
     let users: Vec<(String, LoginUser)> =
         files::all(run_dir).ok()?.into_iter().map(|user| (user_name(user.uid), user)).collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is kept of a user beside the program: a file that only root and that user can read. It outlives the program, and not the boot.
+//! Keeps what is known of a user in a file that only root and that user can read. The file outlives the program, and not the boot.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use serde_json::{Value, json};
 use super::budget::UsedBudget;
 use crate::series;
 
-/// The format of the file, and of what `jobfence login --json` prints of each user.
+/// The format of the file, and of each user's object in `jobfence login --json`.
 pub const SCHEMA: &str = "jobfence-login-1";
 
 const ENDING: &str = ".login";
 
-/// The name of the file, for the user that is part of it.
+/// The file's name behind the uid, which is part of the name, too.
 const NAME: &str = "login";
 
 /// Where a user is limited.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LimitedPlace {
-    /// By systemd, in the user's slice: what gives back the values that it had.
+    /// systemd limits the user's slice. The properties are those that give back the earlier values.
     Slice(Vec<String>),
-    /// In our fence: the cgroups from which the user's processes came, as `/proc/PID/cgroup` has them.
+    /// jobfence limits the user in a fence. The text is the cgroups from which the user's processes came, as `/proc/PID/cgroup` has them.
     Fence(String),
 }
 
@@ -38,22 +38,23 @@ pub struct LoginUser {
     pub keeper: Option<Owner>,
     /// `None`: this user is not limited now.
     pub place: Option<LimitedPlace>,
-    /// What was set last, in the words of that place.
+    /// The values that were set last, in the words of that place.
     pub set: Vec<String>,
     pub used: UsedBudget,
-    /// The counter of the user's CPU time at the last look, and the number of its directory.
+    /// The user's CPU time at the last look, and the number of the directory that counted it.
     pub counter: Option<(u64, f64)>,
-    /// Whether the user was told of a limit that has not ended.
+    /// Whether the user was told of the limit that holds now.
     pub is_told: bool,
-    /// For those who ask: what holds now, in words, the budget in seconds, and the CPUs after it, and the window in seconds.
+    /// What `jobfence login` shows: the limits in words, the budget in seconds with the CPUs that remain after it, and the window in
+    /// seconds.
     pub limits: Option<String>,
     pub budget: Option<(u64, Cpus)>,
     pub window: u64,
-    /// When the user has the whole limits again, as people write it.
+    /// When the limit of the budget ends, as people write it.
     pub until: Option<String>,
-    /// Whether nothing is set (Mode=observe).
+    /// Whether nothing is set because of Mode=observe.
     pub is_observed: bool,
-    /// Whether no file of this user was there: it may be lost. Not kept.
+    /// Whether the user had no file: it may have been lost. This is not kept.
     pub is_new: bool,
 }
 
@@ -62,10 +63,10 @@ impl LoginUser {
         Self { uid, boot_id: boot_id.to_owned(), is_new: true, ..Self::default() }
     }
 
-    /// Takes the counter, and returns what was used since the last look, in seconds. Use from before the first look does not count.
+    /// Takes the counter, and returns what was used since the last look, in seconds. What was used before the first look does not count.
     pub fn count(&mut self, counter: Option<(u64, Duration)>) -> f64 {
         let Some((directory, now)) = counter.map(|(directory, now)| (directory, now.as_secs_f64())) else {
-            // A new directory begins at zero, and all in it is new.
+            // A new directory counts from zero, so all of its CPU time is new.
             return 0.0;
         };
         match self.counter.replace((directory, now)) {
@@ -141,13 +142,13 @@ pub fn remove(run_dir: &Path, uid: u32) {
     series::remove_file(run_dir, (Some(uid), NAME, ENDING));
 }
 
-/// What is known of this user, if it may be read.
+/// What is known of this user. `None`: there is no file, or the caller may not read it.
 pub fn of(run_dir: &Path, uid: u32) -> Option<LoginUser> {
     let value = series::read_file(run_dir, (Some(uid), NAME, ENDING))?;
     LoginUser::of_json(&value).filter(|user| user.uid == uid)
 }
 
-/// All users with a file; of another boot, too.
+/// All users that have a file, even one of an earlier boot.
 pub fn all(run_dir: &Path) -> Result<Vec<LoginUser>> {
     Ok(series::all_files(run_dir, ENDING)?.iter().filter_map(LoginUser::of_json).collect())
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What `jobfence check` says of login limits.
+//! What `jobfence check` says about login limits.
 
 use jobfence::config::{Config, LoginLimits, Mode};
 use jobfence::host::Host;
@@ -8,7 +8,7 @@ use super::slices;
 use super::watch::obstacle;
 use crate::strays::{StrayAccounts, StraysSearch, adopting};
 
-/// Whether users are limited on this node, and where. `None`: the site does not ask for it.
+/// Whether users are limited on this node, and where. `None`: the site does not want that.
 pub fn here(config: &Config) -> Option<String> {
     if config.login_limits == LoginLimits::No {
         return None;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the site wants of a user of a node for logins: the limits of a user's jobs together, by the sections for that user.
+//! What the site wants of a user of a login node: the limits of that user's jobs together, from the sections for that user.
 
 use jobfence::bytes;
 use jobfence::cgroup::io::IoRules;
@@ -18,13 +18,13 @@ pub struct UserLimits {
 }
 
 impl UserLimits {
-    /// These, and no more CPUs than that.
+    /// These limits, with at most this many CPUs.
     pub fn within(&self, cpus: Option<Cpus>) -> Self {
         let least = self.cpus.into_iter().chain(cpus).min();
         Self { cpus: least, ..self.clone() }
     }
 
-    /// As part of a sentence: `2 CPUs, 8 GiB of memory`. `None`: nothing is limited.
+    /// The limits as part of a sentence: `2 CPUs, 8 GiB of memory`. `None`: nothing is limited.
     pub fn in_words(&self) -> Option<String> {
         let parts = [
             self.cpus.map(Cpus::in_words),
@@ -37,7 +37,7 @@ impl UserLimits {
     }
 }
 
-/// What is wanted of one user.
+/// What the site wants of one user.
 #[derive(Debug, Clone)]
 pub struct WantedOfUser {
     pub mode: Mode,
@@ -46,7 +46,7 @@ pub struct WantedOfUser {
 }
 
 impl WantedOfUser {
-    /// Whether anything is wanted. Otherwise the user is left alone.
+    /// Whether the site wants anything of the user.
     pub fn is_any(&self) -> bool {
         self.mode != Mode::Off && (self.limits != UserLimits::default() || self.budget.is_some())
     }
@@ -64,7 +64,7 @@ impl From<&Config> for WantedOfUser {
     }
 }
 
-/// What holds for a user. An error: it is not known.
+/// What the site wants of a user. An error: it is not known.
 pub fn wanted((config, loaded): (&Config, Option<&Loaded>), uid: u32) -> Result<WantedOfUser, String> {
     let Some(loaded) = loaded else { return Ok(config.into()) };
     let mut facts = Facts { uid: Some(uid).into(), ..Facts::default() }.of_no_job();

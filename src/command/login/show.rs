@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence login`: what a user is limited to on this node, and how much of the budget is used.
+//! `jobfence login`: the limits of a user on this node, and how much of the budget is used.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub struct LoginOptions {
     configured: Configured,
 }
 
-/// Says it of each user. Only root sees others.
+/// Prints what holds for each user. Only root sees other users.
 pub fn login(options: &LoginOptions) -> Result<ExitCode, Failure> {
     let config = options.configured.load()?.config;
     let caller = nix::unistd::getuid();

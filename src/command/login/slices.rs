@@ -28,13 +28,14 @@ const ALL: &str = "user.slice";
 /// How long systemd may take for one user.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The properties in which `systemctl show` says what it is asked, and those that set the same.
+/// The property that `systemctl show` prints, and the one that sets the same value.
 const QUOTA: [&str; 2] = ["CPUQuotaPerSecUSec", "CPUQuota"];
 
 /// Runs `systemctl` with these words, and returns what it prints.
 pub type Systemctl<'a> = &'a dyn Fn(&[&str]) -> Result<String, String>;
 
-/// The program itself, with one bound of time for all that it is asked: a systemd that does not answer stops one look, and not each user.
+/// Runs the real `systemctl`. All calls together have one deadline: if systemd does not answer, it delays a look once, and not once for
+/// each user.
 pub fn systemctl_until(deadline: Instant) -> impl Fn(&[&str]) -> Result<String, String> {
     move |words| {
         let asked = AskedProgram::new("systemctl", words, &[]).ask(deadline.min(Instant::now() + PATIENCE));
@@ -56,7 +57,7 @@ pub fn uids(host: &Host) -> Result<Vec<u32>, Error> {
     Ok(slices.iter().filter_map(|name| name.strip_prefix("user-")?.strip_suffix(".slice")?.parse().ok()).collect())
 }
 
-/// How many processes of users are in none: their sessions began without pam_systemd, or cron or a daemon has started them.
+/// How many processes are in no user's slice: their sessions began without pam_systemd, or cron or a daemon has started them.
 pub fn count_outside(all: &[Stray]) -> usize {
     let is_outside = |stray: &&Stray| !stray.cgroup.split('/').any(|part| part == name(stray.uid));
     all.iter().filter(|stray| stray.action().is_some()).filter(is_outside).count()
@@ -70,7 +71,7 @@ pub fn counter(host: &Host, uid: u32) -> Option<(u64, Duration)> {
     Some((number, usage::cpu(hierarchy, &slice)?))
 }
 
-/// The limits as systemd takes them. `disks`: those of `limits.io`.
+/// The limits as systemd takes them. `disks`: the disks of `limits.io`.
 pub fn assignments(
     limits: &UserLimits,
     disks: &[DiskLimit],
@@ -79,10 +80,10 @@ pub fn assignments(
 ) -> Vec<String> {
     let mut all = Vec::new();
     if budget.is_some() && version == Version::V1 {
-        // There the counter is only in a directory that systemd makes for it.
+        // On v1, CPU time is counted only in a directory that systemd makes for that.
         all.push("CPUAccounting=yes".to_owned());
     }
-    // An empty value is none: the budget's may have been there.
+    // An empty value removes the quota that a budget may have set.
     let quota = limits.cpus.map(|cpus| percent(cpus.thousandths().saturating_mul(1000)));
     if quota.is_some() || budget.is_some() {
         all.push(format!("CPUQuota={}", quota.unwrap_or_default()));
@@ -101,7 +102,7 @@ pub fn assignments(
     all
 }
 
-/// The disks of these limits. An error: a target that is on no disk.
+/// The disks of these limits. An error: a target is on no disk.
 pub fn disks(host: &Host, limits: &UserLimits) -> Result<Vec<DiskLimit>, String> {
     if limits.io.is_empty() {
         return Ok(Vec::new());
@@ -127,9 +128,9 @@ const fn property(rate: Rate) -> &'static str {
 
 /// CPU time in microseconds per second as a percentage.
 fn percent(micros: u64) -> String {
-    // Hundredths of a percent, the least that systemd takes.
+    // The unit is a hundredth of a percent, the least that systemd takes.
     let hundredths = micros.div_ceil(100);
-    // Some versions take no more decimals than are needed.
+    // Some versions of systemd take no trailing zeros.
     match (hundredths / 100, hundredths % 100) {
         (whole, 0) => format!("{whole}%"),
         (whole, part) if part % 10 == 0 => format!("{whole}.{}%", part / 10),
@@ -137,11 +138,11 @@ fn percent(micros: u64) -> String {
     }
 }
 
-/// What gives back the present values of the properties that `wanted` sets.
+/// The present values of the properties that `wanted` sets, as what gives them back.
 pub fn now(systemctl: Systemctl<'_>, uid: u32, wanted: &[String]) -> Result<Vec<String>, String> {
     let mut names: Vec<&str> = wanted.iter().filter_map(|one| one.split('=').next()).collect();
     names.dedup();
-    // systemd counts what it is told to, and no harm is done by that.
+    // systemd's counting is left on: it does no harm.
     names.retain(|name| *name != "CPUAccounting");
     let shown = |name: &str| if name == QUOTA[1] { QUOTA[0].to_owned() } else { name.to_owned() };
     let asked = names.iter().map(|name| shown(name)).collect::<Vec<_>>().join(",");
@@ -175,7 +176,7 @@ pub fn now(systemctl: Systemctl<'_>, uid: u32, wanted: &[String]) -> Result<Vec<
     Ok(all)
 }
 
-/// What is set: ours, where the values from before are not tighter. jobfence lifts no limit of the site's.
+/// The values to set: ours, unless the value from before is tighter. jobfence lifts no limit of the site's.
 pub fn within(assignments: &[String], back: &[String]) -> Vec<String> {
     let mut all = Vec::new();
     for one in assignments {
@@ -201,7 +202,8 @@ pub fn within(assignments: &[String], back: &[String]) -> Vec<String> {
     all
 }
 
-/// Lines of one property of disks. A line of the site's with a disk that cannot be told from ours leaves the property to the site.
+/// The lines of a property that has one for each disk. If a line of the site's has a disk that cannot be told from ours, the property is
+/// left to the site.
 fn lines_within(ours: &[&str], before: &[&str]) -> Vec<String> {
     let parsed = |line: &&str| {
         let (path, most) = line.rsplit_once(' ')?;
@@ -232,13 +234,13 @@ fn device(path: &str) -> Option<u64> {
     found.file_type().is_block_device().then(|| found.rdev())
 }
 
-/// A number, or a percentage, to be compared with another of the same property. What is none is no limit.
+/// A value as a number or a percentage, to be compared with another one of the same property. A value that is neither is no limit.
 fn amount(value: &str) -> f64 {
     value.trim_end_matches('%').parse().unwrap_or(f64::INFINITY)
 }
 
-/// The values from before, if nothing is known of this user and systemd was told one of ours at run time: then that is what an earlier
-/// `jobfence hold` has set whose file is lost, and not the site's.
+/// The values from before, without ours. If nothing is known of the user, but systemd was told one of our values at run time, an earlier
+/// `jobfence hold` has set it, whose file is lost.
 pub fn without_ours(back: Vec<String>, ours: &[Vec<String>], is_told: &dyn Fn(&str) -> bool) -> Vec<String> {
     let mut all = Vec::new();
     for one in back {
@@ -254,13 +256,13 @@ pub fn without_ours(back: Vec<String>, ours: &[Vec<String>], is_told: &dyn Fn(&s
     all
 }
 
-/// Whether systemd was told a value of this property at run time: where `systemctl set-property --runtime` keeps it.
+/// Whether systemd was told a value of this property at run time: `systemctl set-property --runtime` has left a file.
 pub fn is_told(uid: u32, name_of_property: &str) -> bool {
     let file = format!("/run/systemd/system.control/{}.d/50-{name_of_property}.conf", name(uid));
     std::fs::symlink_metadata(file).is_ok()
 }
 
-/// Sets all of it.
+/// Sets all of these properties.
 pub fn set(systemctl: Systemctl<'_>, uid: u32, assignments: &[String]) -> Result<(), String> {
     if assignments.is_empty() {
         return Ok(());
@@ -346,7 +348,7 @@ mod tests {
         }
     }
 
-    /// What systemd does with the words that are given to it: systemctl(1), systemd.resource-control(5).
+    /// A systemd as far as it is asked here: systemctl(1), systemd.resource-control(5).
     #[derive(Default)]
     struct StandIn {
         values: RefCell<BTreeMap<String, Vec<String>>>,
@@ -410,7 +412,7 @@ mod tests {
         set(&run, 7, &within(&wanted, &back)).unwrap();
         assert_eq!(systemd.values.borrow()[QUOTA[0]], ["500ms"]);
         assert_eq!(systemd.values.borrow()["IOReadBandwidthMax"], ["/dev/block/8:0 5"]);
-        // A budget that is not used up lifts nothing.
+        // An unused budget lifts no limit.
         let budget = Some(LoginBudget { time: Duration::from_secs(60), cpus: Cpus::whole(1) });
         let unlimited = assignments(&UserLimits::default(), &[], budget, Version::V2);
         set(&run, 7, &within(&unlimited, &back)).unwrap();
@@ -418,7 +420,7 @@ mod tests {
         set(&run, 7, &back).unwrap();
         assert_eq!(*systemd.values.borrow(), first);
         assert!(systemd.words.borrow().iter().skip(1).all(|words| !words.contains("daemon-reload")));
-        // A slice without a quota gets none.
+        // A slice that had no quota has none afterwards.
         set(&run, 7, &["CPUQuota=".to_owned()]).unwrap();
         assert_eq!(now(&run, 7, &["CPUQuota=50%".to_owned()]).unwrap(), ["CPUQuota="]);
         assert!(now(&run, 7, &["CPUWeight=3".to_owned()]).unwrap_err().contains("CPUWeight"));
@@ -446,7 +448,7 @@ mod tests {
         assert_eq!(io(&[format!("{a} 5")], &[]), format!("R= {a} 5"));
         assert_eq!(io(&[format!("{a} 5")], &[format!("{a} 4"), format!("{b} 7")]), format!("R= {a} 4 {b} 7"));
         assert_eq!(io(&[format!("{a} 5")], &[format!("{a} 6"), format!("{b} 7")]), format!("R= {a} 5 {b} 7"));
-        // A path of which no disk is known.
+        // The path is on no disk that is known.
         assert_eq!(io(&[format!("{a} 5")], &["R=/none 6".to_owned()]), "R= R=/none 6");
     }
 

@@ -29,15 +29,15 @@ use crate::table::printable;
 /// How long all of a user's terminals may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// And how many seconds the child has, if this process ends before it.
+/// How many seconds the child has if this process ends before it.
 const PATIENCE_OF_CHILD: u32 = 5;
 
-/// No user has more of them.
+/// The most terminals of one user.
 const MOST: usize = 64;
 
-/// Pseudoterminals have these major numbers, with 256 in each, or all in the first (admin-guide/devices.txt).
+/// The major numbers of pseudoterminals. Each has 256 of them, or the first has all (admin-guide/devices.txt).
 const PTYS: std::ops::RangeInclusive<u32> = 136..=143;
-/// Consoles have this one, and at most so many.
+/// The major number of consoles, and the highest minor number.
 const CONSOLES: u32 = 4;
 const MOST_CONSOLES: u32 = 63;
 
@@ -52,7 +52,7 @@ fn of_user(proc: &Dir, uid: u32) -> BTreeMap<(u32, u32), PathBuf> {
     pids.filter_map(terminal).take(1 << 16).collect()
 }
 
-/// The device's numbers in `/proc/PID/stat`: proc_pid_stat(5), field 7. A name in parentheses may have anything in it.
+/// The numbers of the terminal in `/proc/PID/stat`: proc_pid_stat(5), field 7. The name in parentheses may contain anything.
 fn number(stat: &str) -> Option<(u32, u32)> {
     let (_, behind) = stat.rsplit_once(')')?;
     let number: i32 = behind.split_whitespace().nth(4)?.parse().ok()?;
@@ -67,7 +67,7 @@ fn path((major, minor): (u32, u32)) -> Option<PathBuf> {
     (major == CONSOLES && (1..=MOST_CONSOLES).contains(&minor)).then(|| format!("/dev/tty{minor}").into())
 }
 
-/// Tells the user, and returns at how many terminals.
+/// Writes to the user's terminals, and returns how many have taken it.
 pub fn tell(proc: &Dir, uid: u32, lines: &[String]) -> Result<usize, String> {
     let terminals = of_user(proc, uid);
     if terminals.is_empty() {
@@ -77,7 +77,7 @@ pub fn tell(proc: &Dir, uid: u32, lines: &[String]) -> Result<usize, String> {
     let text: String = lines.iter().map(|line| format!("\r\n{}", printable(line))).chain(["\r\n".into()]).collect();
     let deadline = Instant::now() + PATIENCE;
     let (child, pipe) = child::ask(|| {
-        // The first goes with root's rights.
+        // The kernel forgets the signal when the child gives up root's rights (prctl(2)). The alarm stays.
         let _ = set_pdeathsig(Signal::SIGKILL);
         nix::unistd::alarm::set(PATIENCE_OF_CHILD);
         if become_user(uid, gid).is_err() {
@@ -97,12 +97,12 @@ pub fn tell(proc: &Dir, uid: u32, lines: &[String]) -> Result<usize, String> {
     if heard { Ok(said[0].into()) } else { Err("its terminals cannot be written to in time".to_owned()) }
 }
 
-/// In the child: gives up root's rights for good.
+/// Gives up root's rights for good, in the child.
 fn become_user(uid: u32, gid: u32) -> nix::Result<()> {
     setgroups(&[Gid::from_raw(gid)])?;
     setgid(Gid::from_raw(gid))?;
     setuid(Uid::from_raw(uid))?;
-    // Whoever can take them back has not given them up.
+    // A process that can take root's rights back has not given them up.
     if uid != 0 && setuid(Uid::from_raw(0)).is_ok() { Err(Errno::EPERM) } else { Ok(()) }
 }
 

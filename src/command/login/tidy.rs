@@ -15,7 +15,7 @@ use crate::living::user_name;
 const PATIENCE_FOR_ONE: Duration = Duration::from_secs(5);
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Gives back what the user had before. What was used of the budget is kept.
+/// Gives back the values that the user had before. What was used of the budget is kept.
 pub fn give_back(host: &Host, config: &Config, user: &mut LoginUser, deadline: Instant) -> Result<(), String> {
     match &user.place {
         None => {}
@@ -30,7 +30,7 @@ pub fn give_back(host: &Host, config: &Config, user: &mut LoginUser, deadline: I
     Ok(())
 }
 
-/// All users with a file, and those with a fence whose file is lost: nothing says where their processes came from.
+/// All users that have a file, or have a fence and no file. Without the file, nothing says where their processes came from.
 pub fn known(host: &Host, config: &Config) -> Result<Vec<LoginUser>, String> {
     let mut all = files::all(&config.run_dir).map_err(|error| error.to_string())?;
     for uid in tree::uids(host, config).map_err(|error| error.to_string())? {
@@ -43,7 +43,7 @@ pub fn known(host: &Host, config: &Config) -> Result<Vec<LoginUser>, String> {
     Ok(all)
 }
 
-/// For `jobfence reap`: gives back what a `jobfence hold` has left that does not live any more. Returns whose limits, and what failed.
+/// Gives back the limits of a dead `jobfence hold`, for `jobfence reap`. Returns whose limits they were, and what failed.
 pub fn reap(host: &Host, config: &Config) -> (Vec<String>, Vec<String>) {
     let (mut done, mut failed) = (Vec::new(), Vec::new());
     let all = known(host, config).unwrap_or_else(|why| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A user's fence in our own tree, where no systemd makes slices for users: job `login-UID`, into which all processes of the user are
-//! moved that are in no fence. No process is ended with it: when the limits are given back, the processes go back to where they came from.
+//! Limits a user in a fence of our own, where no systemd makes slices for users: all processes of the user that are in no fence are moved
+//! into job `login-UID`. No process is ended: when the limits are given back, the processes go back to where they came from.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -29,18 +29,18 @@ use nix::unistd::{SysconfVar, sysconf};
 use super::limits::UserLimits;
 use crate::strays::{Stray, StraysSearch};
 
-/// Neither the janitor nor a second start of this program ends what is in it.
+/// The holder of the fence. Neither the janitor nor a second start of this program ends what such a holder has.
 const HELD: Holder = Holder::Manual;
 const RUN: u32 = 1;
 
-/// How often new processes are looked for while a user's are moved.
+/// How often new processes are looked for while those of a user are moved.
 const MOST_ROUNDS: usize = 10;
 
 fn job(uid: u32) -> Result<Id> {
     Id::new(format!("login-{uid}"))
 }
 
-/// The users with such a fence: the file of one can be lost.
+/// The users that have such a fence. The file of one may be lost.
 pub fn uids(host: &Host, config: &Config) -> Result<Vec<u32>> {
     let records = match Records::open(&config.run_dir) {
         Err(error) if error.is_gone() => return Ok(Vec::new()),
@@ -71,7 +71,7 @@ pub fn existing(host: &Host, config: &Config, uid: u32) -> Result<Option<Fence>>
     found.map(|record| life::go_on(host, config, &record)).transpose()
 }
 
-/// Makes it.
+/// Makes the fence.
 pub fn open(host: &Host, config: &Config, uid: u32, limits: &UserLimits) -> std::result::Result<Fence, String> {
     let in_words = |error: Error| error.to_string();
     let key = JobKey { node: None, uid, job: job(uid).map_err(in_words)?, step: Id::new("0").map_err(in_words)? };
@@ -91,7 +91,7 @@ pub fn open(host: &Host, config: &Config, uid: u32, limits: &UserLimits) -> std:
     begin.open(|| plan(&exact, limits)).map(|begun| begun.fence).map_err(|why| why.to_string())
 }
 
-/// Sets other limits.
+/// Sets other limits in the fence.
 pub fn change(fence: &mut Fence, config: &Config, limits: &UserLimits) -> std::result::Result<(), String> {
     if config.mode != Mode::Enforce {
         return Ok(());
@@ -102,7 +102,7 @@ pub fn change(fence: &mut Fence, config: &Config, limits: &UserLimits) -> std::r
     fence.hand_over(None, Noted::default()).map_err(|error| error.to_string())
 }
 
-/// Nothing but these limits.
+/// A configuration that sets these limits and nothing else.
 fn exact(config: &Config, limits: &UserLimits) -> Config {
     let numbers = LimitNumbers::with(Limit::Processes, limits.processes);
     Config {
@@ -119,8 +119,8 @@ fn exact(config: &Config, limits: &UserLimits) -> Config {
     }
 }
 
-/// The step is the whole job: with a quota at both levels, the kernel would stop now the one and now the other. A quota there is in any case,
-/// since a fence has only the limits that it was opened with.
+/// The plan for a fence whose only step is the whole job: with a quota at both levels, the kernel would stop now the one and now the other.
+/// The plan always has a quota, since a fence can only change limits that it was opened with.
 fn plan(exact: &Config, limits: &UserLimits) -> (Plan, Vec<(Limit, Error)>) {
     let cpus = limits.cpus.unwrap_or_else(all_cpus);
     let (mut plan, errors) = policy::plan(exact, &Grant::whole(Some(cpus), limits.memory));
@@ -133,13 +133,13 @@ fn all_cpus() -> Cpus {
     Cpus::whole(online.unwrap_or(1024).clamp(1, 1024))
 }
 
-/// The CPU time of all that was in the fence, with the number of its directory.
+/// The CPU time of all that was in the fence, with the number of the directory that counts it.
 pub fn counter(fence: &Fence) -> Option<(u64, Duration)> {
     let directory = fence.step_dirs(&["cpuacct", "cpu"]).into_iter().next()?;
     Some((std::fs::metadata(directory).ok()?.ino(), fence.usage().cpu?))
 }
 
-/// Puts these processes in, and those that they have started meanwhile. Returns how many, and why one stays outside.
+/// Moves these processes into the fence, and those that they have started meanwhile. Returns how many, and why one stays outside.
 pub fn take(
     host: &Host,
     search: &StraysSearch<'_>,
@@ -192,14 +192,14 @@ pub fn give_back(
         let mut unseen = Vec::new();
         let recorded = Recorded::read(&config.run_dir, &wanted, &mut unseen);
         let (steps, errors) = find(host, ALL, &recorded, &wanted);
-        // Closing a fence kills what is in it, so all of it must have been seen.
+        // Closing a fence kills what is in it. So every process must have been seen before.
         if let Some(error) = unseen.into_iter().chain(errors).next() {
             return Err(error.to_string());
         }
         let mut inside = Vec::new();
         for step in &steps {
             for process in step.processes().map_err(in_words)? {
-                // One whose first thread has ended lives on, and one that is ending is waited for.
+                // A process whose first thread has ended may live on. A process that is ending is waited for.
                 inside.extend(Owner::from_pid(&host.proc, process.pid).map_err(in_words)?);
             }
         }
@@ -218,13 +218,13 @@ pub fn give_back(
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    // Only root could put a process into an empty fence.
+    // Only root could have put a process into the fence since it was empty.
     let which = WantedFences { job, step: None, run: None };
     let closed = life::close(&exact(config, &UserLimits::default()), &which).map_err(in_words)?;
     closed.into_iter().try_for_each(|one| one.map(drop)).map_err(in_words)
 }
 
-/// Moves a process out of the fence in each hierarchy in which it is there: to the first of these places that takes it.
+/// Moves a process out of the fence, in each hierarchy that has it there, to the first of these places that takes it.
 fn is_put_back(host: &Host, steps: &[LivingStep<'_>], places: &[Membership], (uid, id): (u32, Owner)) -> bool {
     let is_inside = |hierarchy: &Hierarchy, path: &str| {
         let Some(below) = hierarchy.below_mount(path) else { return false };
@@ -239,7 +239,7 @@ fn is_put_back(host: &Host, steps: &[LivingStep<'_>], places: &[Membership], (ui
             continue;
         }
         if Owner::from_pid(&host.proc, id.pid) != Ok(Some(id)) {
-            // It has ended. The next look finds who has its number now, if that one is in the fence, too.
+            // The process has ended. If another one with its number is in the fence, the next look finds it.
             return true;
         }
         let mut targets = places.iter().filter_map(|place| place.path_in(hierarchy));
@@ -255,7 +255,7 @@ fn is_put_back(host: &Host, steps: &[LivingStep<'_>], places: &[Membership], (ui
     is_out
 }
 
-/// Where a process is. On v1, a first thread that has ended is nowhere, while the others are where they were.
+/// The cgroups of a process. On v1, a first thread that has ended is in none, while the other threads are where they were.
 fn membership(proc: &Dir, pid: i32) -> Result<Membership> {
     if !process::is_leaderless(proc, pid) {
         return Membership::read(proc, pid);
@@ -267,7 +267,7 @@ fn membership(proc: &Dir, pid: i32) -> Result<Membership> {
     text.map_or_else(|| Membership::read(proc, pid), |text| Ok(Membership::parse(&text)))
 }
 
-/// Where the first process of a host is if nobody moves it.
+/// The cgroups in which the first process of a host is, if nobody moves it.
 fn uppermost(layout: &Layout) -> Membership {
     let line = |hierarchy: &jobfence::cgroup::layout::Hierarchy| {
         let root = hierarchy.in_proc("/");

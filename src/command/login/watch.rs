@@ -24,12 +24,12 @@ use crate::table::clock;
 /// The time between two looks.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long one look may take for all users after the search, and what is moved for one: this program has other work, too. Who was not
-/// looked at comes first at the next look.
+/// How long one look may take for all users after the search, and how long moving one user may take: `hold` has other work, too. A user who
+/// was left out comes first at the next look.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PATIENCE_FOR_ONE: Duration = Duration::from_secs(2);
 
-/// For so long no scheduler's daemon must be seen before users are limited: one that starts again is gone for a moment.
+/// How long there must be no scheduler's daemon before users are limited: a daemon that restarts is gone for a moment.
 const WITHOUT_DAEMON: Duration = Duration::from_secs(60);
 
 /// What `jobfence hold` knows of the users of this node.
@@ -44,7 +44,7 @@ pub struct LoginWatch {
     /// Since when it is certain that no scheduler's daemon is here.
     without_daemon: Option<Instant>,
     has_daemon: bool,
-    /// Failures that were reported, without their numbers: those of processes differ each time.
+    /// The failures that were logged, without their numbers: the numbers of processes differ each time.
     said: BTreeSet<String>,
 }
 
@@ -59,7 +59,7 @@ struct UserLook<'a> {
     /// Seconds since boot.
     now: f64,
     deadline: Instant,
-    /// What could not be done for the user, while the rest was.
+    /// What failed for the user. The rest was done all the same.
     failed: Option<String>,
 }
 
@@ -67,7 +67,7 @@ fn is_on(config: &Config) -> bool {
     config.mode != Mode::Off && config.login_limits != LoginLimits::No
 }
 
-/// Why nobody is limited on this node, if a daemon of a scheduler starts jobs here.
+/// Why nobody is limited on this node: a scheduler's daemon starts jobs here. `None`: users may be limited.
 pub fn obstacle(config: &Config, has_nodes_daemon: bool) -> Option<String> {
     let is_refused = config.login_limits == LoginLimits::Yes && has_nodes_daemon;
     is_refused.then(|| {
@@ -93,7 +93,7 @@ impl LoginWatch {
         }
         let interval = INTERVAL.div_f64(speed().max(1.0)).max(Duration::from_secs(1));
         if loaded.is_none() {
-            // No configuration was read yet, since the file has mistakes: what the site wants is not known, so all stays as it is.
+            // The file has had mistakes since the start, so the wishes of the site are not known. All stays as it is.
             self.next = Some(Instant::now() + interval);
             return;
         }
@@ -112,7 +112,7 @@ impl LoginWatch {
         }
     }
 
-    /// The program ends: nobody stays limited. What was used is kept for the next start.
+    /// Gives all limits back, since the program ends. What was used is kept for the next start.
     pub fn end(&mut self, config: &Config) {
         if self.users.values().all(|user| user.place.is_none()) {
             return;
@@ -129,7 +129,7 @@ impl LoginWatch {
         }
     }
 
-    /// Continues what an earlier program began.
+    /// Continues with what an earlier program has kept.
     fn take_over(&mut self, host: &Host, config: &Config) {
         if std::mem::replace(&mut self.has_taken_over, true) {
             return;
@@ -168,7 +168,7 @@ impl LoginWatch {
         failed.into_iter().for_each(|what| self.complain(what));
     }
 
-    /// The site limits this user no more.
+    /// Gives back the limits of a user whom the site does not limit any more.
     fn leave(&mut self, host: &Host, config: &Config, uid: u32, deadline: Instant) {
         let Some(user) = self.users.get_mut(&uid) else { return };
         match tidy::give_back(host, config, user, deadline) {
@@ -210,7 +210,7 @@ impl LoginWatch {
             by_user.entry(stray.uid).or_default().push(stray);
         }
         let uptime = process::now(&host.proc).ok_or_else(|| Error::new("the time since boot cannot be read"))?;
-        // Ticks of proc_pid_stat(5): a hundredth of a second on every architecture that we build for.
+        // The ticks of proc_pid_stat(5) are hundredths of a second on every architecture that we build for.
         let now = uptime as f64 / 100.0 * speed();
         let has_slices = host.systemd;
         let present: BTreeSet<u32> =
@@ -256,7 +256,8 @@ impl LoginWatch {
         Ok(())
     }
 
-    /// Whether a scheduler's daemon is here. `None`: that is not certain yet. After a look that was not whole, what was certain last holds.
+    /// Whether a scheduler's daemon is here. `None`: that is not certain yet. If a look has not seen all processes, the last certain answer
+    /// holds.
     fn has_daemon(&mut self, found: &FoundStrays, now: Instant) -> Option<bool> {
         if found.has_nodes_daemon {
             (self.has_daemon, self.without_daemon) = (true, None);
@@ -271,9 +272,9 @@ impl LoginWatch {
 }
 
 impl UserLook<'_> {
-    /// Counts, decides, limits and tells.
+    /// Counts the user's CPU time, decides, limits and tells.
     fn look(mut self, user: &mut LoginUser) -> std::result::Result<(), String> {
-        // Before the first file is written: a program that is killed is looked for by it.
+        // The keeper is noted before the first file is written. If this program is killed, the next one finds the file by it.
         user.keeper = Owner::this(&self.host.proc).ok();
         let mut fence = if self.host.systemd { None } else { self.fence(user)? };
         let Self { host, config, wanted, now, .. } = &self;
@@ -282,7 +283,7 @@ impl UserLook<'_> {
             None if host.systemd => slices::counter(host, user.uid),
             None => None,
         };
-        // systemd 219 forgets what it was told of a slice when its user logs out.
+        // systemd 219 forgets the properties of a slice when its user logs out.
         let known = user.counter.map(|(number, _)| number);
         let is_new_slice = host.systemd && counter.is_some_and(|(number, _)| known != Some(number));
         let used = user.count(counter) * speed();
@@ -306,14 +307,14 @@ impl UserLook<'_> {
         let config = &Config { mode: wanted.mode, ..(*config).clone() };
         let is_other = user.set.first() != words(&wanted.limits, wanted.mode).first();
         if matches!(user.place, Some(LimitedPlace::Fence(_))) && is_other {
-            // On v1 a fence has only the limits that it was opened with. The next look opens another.
+            // On v1, a fence can only change limits that it was opened with. So this fence is closed, and the next look opens another one.
             tidy::give_back(host, config, user, *deadline)?;
             return Ok(None);
         }
         let existing = match tree::existing(host, config, user.uid) {
             Ok(existing) => existing,
             Err(error) => {
-                // A program was killed while it made the fence, or something of it is gone.
+                // A program was killed while it made the fence, or a part of the fence is gone.
                 log::warn!("the login fence of {} is not whole, and is made anew: {error}", user_name(user.uid));
                 user.place.get_or_insert_with(|| LimitedPlace::Fence(String::new()));
                 tidy::give_back(host, config, user, *deadline)?;
@@ -322,7 +323,7 @@ impl UserLook<'_> {
         };
         let mut fence = match (existing, strays.first()) {
             (Some(fence), _) => {
-                // Its file is lost.
+                // The user's file is lost.
                 user.place.get_or_insert_with(|| LimitedPlace::Fence(String::new()));
                 fence
             }
@@ -331,7 +332,8 @@ impl UserLook<'_> {
                 let lowered = wanted.budget.filter(|_| user.used.is_limited()).map(|budget| budget.cpus);
                 let limits = wanted.limits.within(lowered);
                 let from = tree::cgroups_of(host, first.id.pid).ok_or("its first process has ended")?;
-                // If this program is killed now, another one must find what it has begun.
+                // The place is kept before a process is moved: if this program is killed now, the next one knows where to put the processes
+                // back.
                 user.place = Some(LimitedPlace::Fence(from));
                 files::write(&config.run_dir, user).map_err(|error| error.to_string())?;
                 let fence = tree::open(host, config, user.uid, &limits).inspect_err(|_| user.place = None)?;
@@ -341,13 +343,13 @@ impl UserLook<'_> {
             }
         };
         let deadline = (*deadline).min(Instant::now() + PATIENCE_FOR_ONE);
-        // One that cannot be moved must not keep the others from their limits.
+        // A process that cannot be moved must not keep the others from their limits.
         let (_, failed) = tree::take(host, search, (&mut fence, user.uid), strays.clone(), deadline);
         self.failed = failed;
         Ok(Some(fence))
     }
 
-    /// Sets the limits, if they are not those that were set last.
+    /// Sets the limits, unless they were set before.
     fn set(
         &self,
         user: &mut LoginUser,
@@ -380,7 +382,7 @@ impl UserLook<'_> {
         };
         let set = names(&assignments);
         if names(&user.set) != set {
-            // Other properties: those that are not limited any more get their old values back.
+            // Other properties are to be limited now. Those that are not limited any more get their old values back.
             let keeper = user.keeper;
             tidy::give_back(host, config, user, self.deadline)?;
             user.keeper = keeper;
@@ -392,14 +394,14 @@ impl UserLook<'_> {
                 back = slices::without_ours(back, &ours, &|name| slices::is_told(user.uid, name));
             }
             user.place = (!assignments.is_empty()).then_some(LimitedPlace::Slice(back));
-            // As above.
+            // The place is kept before systemd is told, as for a fence.
             files::write(&config.run_dir, user).map_err(|error| error.to_string())?;
         }
         let back = match &user.place {
             Some(LimitedPlace::Slice(back)) => back.clone(),
             _ => Vec::new(),
         };
-        // No value that can be: if systemd refuses, the next look tries again, and what was there before stays known.
+        // These values are never right. So if systemd refuses, the next look tries again, and the values from before stay known.
         user.set = set.iter().map(|name| format!("{name}=?")).collect();
         slices::set(&systemctl, user.uid, &slices::within(&assignments, &back))?;
         said(user.uid, limits);
@@ -407,7 +409,7 @@ impl UserLook<'_> {
         Ok(())
     }
 
-    /// Says what has changed, to the log and to the user.
+    /// Tells the log and the user what has changed.
     fn say(&self, user: &mut LoginUser, step: Option<BudgetStep>) {
         let Some(budget) = self.wanted.budget else {
             user.is_told = false;
@@ -458,7 +460,7 @@ fn said(uid: u32, limits: &UserLimits) {
     log::info!("the login limits of {} are now: {limits}", user_name(uid));
 }
 
-/// What was set, to be compared: first, which limits the fence was opened with.
+/// The limits that were set, in words that can be compared. The first word names the kinds of limits: a fence can change no others.
 fn words(limits: &UserLimits, mode: Mode) -> Vec<String> {
     let kinds = [
         ("observed", mode != Mode::Enforce),
@@ -471,7 +473,7 @@ fn words(limits: &UserLimits, mode: Mode) -> Vec<String> {
     [kinds].into_iter().chain(of_enforced).collect()
 }
 
-/// The time in so many seconds, as people of this node write it.
+/// The time this many seconds from now, as people of this node write it.
 fn moment(seconds: f64) -> String {
     let when = utc(SystemTime::now() + Duration::try_from_secs_f64(seconds).unwrap_or_default());
     LocalTime::of(&when).map_or(when, |local| format!("{} {}", local.date, local.clock))

@@ -21,14 +21,14 @@ use nix::errno::Errno;
 use super::{REFUSED, SOCKET, peer, teller};
 use crate::series;
 
-/// So many connections are taken in the time of a pause. Then there is one.
+/// The most connections that are taken before a pause.
 const AT_ONCE: usize = 8;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// So many connections wait in the kernel, so that a flood of them keeps nobody waiting for long.
+/// The most connections that wait in the kernel, so that a flood of them keeps nobody waiting for long.
 const BACKLOG: libc::c_int = 16;
 
-/// So many answers may be under way.
+/// The most answers that are under way.
 const MOST: usize = 16;
 
 /// How long after a user's question the next one of the same user is answered.

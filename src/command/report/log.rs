@@ -36,7 +36,7 @@ pub fn read(logs: &ReadableLogs<'_>, job: &Id) -> Result<LoggedSteps> {
     Ok(LoggedSteps { skipped: reading.in_words(), lines: reading.lines })
 }
 
-/// The jobs with this text in their lines, one of which may be the named one.
+/// The jobs that have this text in their lines. One of them may be the named one.
 pub fn jobs_with(logs: &ReadableLogs<'_>, name: &str) -> Result<BTreeSet<String>> {
     let mut reading = Reading { job: None, member: text(name).trim_matches('"').to_owned(), ..Reading::default() };
     for (path, file) in logs.open(USAGE)? {

@@ -208,7 +208,7 @@ mod tests {
     fn steps_of_one_job_belong_together() {
         // One after the other, within the batch step, and beside the extern step.
         assert_eq!(runs(&["0 2-4", "1 5-6", "batch 1-8", "extern 0-9"]), ["extern batch 0 1"]);
-        // Without such a step.
+        // No step lasts as long as the job.
         assert_eq!(runs(&["0 2-4", "1 15-16", "2 30-31"]), ["0 1 2"]);
         assert_eq!(runs(&["0 ?-4", "batch 1-8"]), ["batch 0"]);
     }
@@ -249,7 +249,7 @@ mod tests {
         runs.iter_mut().for_each(|run| run.add_gpus(&logged, nowhere));
         let energy = |run: &JobRun| run.gpus.as_ref().and_then(|gpus| gpus.sum(|gpu| gpu.energy));
         assert_eq!(runs.iter().map(energy).collect::<Vec<_>>(), [Some(3.0), Some(4.0), None]);
-        // Of two at the same time it is not known whose they are.
+        // Two runs at the same time: nobody knows whose GPUs these are.
         runs[0].gpus = None;
         runs[0].is_beside_another = true;
         runs[0].add_gpus(&logged, nowhere);

@@ -49,7 +49,7 @@ use source::FoundLogs;
 use summed::{Prices, SummedUp};
 use tally::Tally;
 
-/// So many files that could not be read are named.
+/// The most files that are named because they could not be read.
 const NAMED: usize = 5;
 
 // Each option excludes a job by itself: clap does not ask for a required option that something else excludes.
@@ -139,7 +139,7 @@ pub fn summary(
     Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The summary of what is stored with the scheduler. A period of which nothing is known makes it a failure.
+/// The summary of what the scheduler has stored. If a part of the time could not be asked for, the command fails.
 fn of_accounting(options: &SummaryOptions, by: By, output: &Output<'_>) -> Result<ExitCode, Failure> {
     let since = options.since.ok_or(stored::SAY_SINCE)?;
     let is_of_all = nix::unistd::getuid().is_root();
@@ -178,7 +178,7 @@ fn prices(options: &SummaryOptions) -> Prices {
     }
 }
 
-/// Prints or writes it in the wanted form.
+/// Prints the summary, or writes it to a file, in the wanted form.
 fn show(summary: &SummedUp, options: &SummaryOptions, output: &Output<'_>) -> Result<(), Failure> {
     let mut out = BufWriter::new(std::io::stdout());
     if let Some(file) = output.html {
@@ -194,7 +194,7 @@ fn show(summary: &SummedUp, options: &SummaryOptions, output: &Output<'_>) -> Re
     Ok(())
 }
 
-/// In microseconds since 1970.
+/// A time in microseconds since 1970.
 fn micros(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
@@ -205,7 +205,7 @@ fn read(found: FoundLogs, by: By, options: &SummaryOptions, uid: Option<u64>) ->
     let since = options.since.map(|since| since.seconds(SystemTime::now()));
     let moment = |seconds: u64| utc(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds));
     let since_micros = since.unwrap_or(0).saturating_mul(1_000_000);
-    // A step can have ended long before its job.
+    // A step may have ended long before its job. So lines from before `since` can belong to a run that counts.
     let earliest = since.map(|since| moment(since.saturating_sub(runs::LONGEST / 1_000_000))).unwrap_or_default();
     let mut names = Names::default();
     let mut tally = Tally::new(by, since_micros);
@@ -221,7 +221,7 @@ fn read(found: FoundLogs, by: By, options: &SummaryOptions, uid: Option<u64>) ->
     let FoundLogs { sources, mut errors, others } = found;
     let (mut lines, mut foreign, mut newer, mut late, mut wrong_clock) = (0, 0, 0, 0, 0);
     let now = micros(SystemTime::now());
-    // No line that ended before follows, but for those of a file that is not in order.
+    // The lines come in the order of their ends, unless a file is not in order: all lines up to this time were read.
     let mut sure = 0_u64;
     let mut logs = MergedLogs::new(sources);
     while let Some(text) = logs.next() {

@@ -112,7 +112,7 @@ pub fn exit(step: &LoggedStep) -> String {
 /// A text of a line.
 pub type LineText = fn(&UsageLine) -> Option<&String>;
 
-/// By which a job is known, beside its id: names for people.
+/// The names of a job for people, beside its id.
 pub const FACTS: &[(LineText, &str)] = &[
     (|line| line.partition.as_ref(), "partition"),
     (|line| line.account.as_ref(), "account"),

@@ -12,12 +12,12 @@ use crate::command::Failure;
 use crate::systemd::SERVICE;
 use crate::whole::{self, Ownership};
 
-/// A step whose effect was looked at.
+/// A step, and what it finds on the host.
 pub struct LookedAtStep {
     pub step: SetupStep,
-    /// Whether nothing is to be done for it.
+    /// Whether the host is as the step wants it.
     pub is_done: bool,
-    /// The file as it is.
+    /// The text and the ownership that the file has now.
     pub before: Option<(Vec<u8>, Ownership)>,
 }
 
@@ -40,7 +40,7 @@ pub fn see(plan: SetupPlan) -> Result<Vec<LookedAtStep>, Failure> {
     Ok(all)
 }
 
-/// A link is the administrator's, and stays a link: the file that it leads to is changed.
+/// Follows a link. The link is the administrator's, so it stays, and the file that it leads to is changed.
 fn follow(file: &mut FileChange) -> Result<(), Failure> {
     let Ok(found) = file.path.symlink_metadata() else { return Ok(()) };
     if found.is_symlink() {
@@ -55,7 +55,7 @@ fn follow(file: &mut FileChange) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Does those steps that are to be done here. Returns whether something was changed. If a step fails, the others are undone.
+/// Does the steps that are to be done here, and returns whether something was changed. If a step fails, the steps before it are undone.
 pub fn apply(
     journal: &mut SetupJournal,
     scheduler: &str,
@@ -91,7 +91,7 @@ pub fn apply(
     Ok(true)
 }
 
-/// Takes back what was done after this entry. Returns what stays.
+/// Undoes all entries after this one. Returns why some of them stay.
 fn roll_back(journal: &mut SetupJournal, before: u64) -> Vec<String> {
     let entries = journal.entries().to_vec().into_iter().rev().filter(|entry| entry.number > before);
     let (services, entries): (Vec<_>, Vec<_>) = entries.partition(SetupEntry::is_service);
@@ -103,7 +103,7 @@ fn roll_back(journal: &mut SetupJournal, before: u64) -> Vec<String> {
     left
 }
 
-/// Why jobfence.service stays.
+/// The reason why jobfence.service stays.
 pub fn still_needed(scheduler: &str) -> String {
     format!("{SERVICE} stays enabled, since {scheduler} may still start jobs by jobfence")
 }
@@ -135,7 +135,7 @@ fn change(journal: &mut SetupJournal, scheduler: &str, file: &FileChange, seen: 
     journal.mark(number, true).map_err(failed)
 }
 
-/// The directories above a file that do not exist, the highest first.
+/// The missing directories above a file, the highest one first.
 fn missing(file: &Path) -> Vec<&Path> {
     let mut missing: Vec<&Path> = file.ancestors().skip(1).take_while(|directory| !directory.exists()).collect();
     missing.reverse();
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use crate::setup::plan::{PlannedCheck, SetupCommand};
 
-    /// A directory with a journal of its own. `None` without root.
+    /// A directory that has a journal of its own. `None`: the test does not run as root.
     fn place() -> Option<(tempfile::TempDir, SetupJournal)> {
         if !nix::unistd::geteuid().is_root() {
             crate::skip::skip("needs root");
@@ -173,7 +173,7 @@ mod tests {
         see(SetupPlan { steps, ..Default::default() }).unwrap()
     }
 
-    /// A command that adds a line to a file, and one that takes the last line away.
+    /// A step whose command adds a line to a file, and whose undo removes the last line.
     fn adds(file: &Path, is_done: bool) -> SetupStep {
         let [add, take] = ["echo x >> ", "sed -i '$d' "].map(|what| format!("{what}{}", file.display()));
         let [add, take] = [add, take].map(|script| SetupCommand::new(&["/bin/sh", "-c", &script]));
@@ -213,7 +213,7 @@ mod tests {
         assert!(!at("state").exists());
     }
 
-    /// As `SetupStep::service`: undone, it leaves a file.
+    /// A step as `SetupStep::service` makes one. Its undo makes a file.
     fn service(undone: &Path) -> SetupStep {
         let undo = format!("echo x > {}", undone.display());
         let [run, undo] = ["true", &undo].map(|script| SetupCommand::new(&["/bin/sh", "-c", script, SERVICE]));
@@ -232,19 +232,19 @@ mod tests {
         fail(&mut journal, vec![]);
         assert!(at("undone").exists() && journal.entries().is_empty());
         fs::remove_file(at("undone")).unwrap();
-        // Something of this scheduler stays, which cannot be undone.
+        // A step of this scheduler's cannot be undone, and stays.
         let stuck = SetupCommand::new(&["/bin/false"]);
         let stuck = SetupStep::command(SetupCommand::new(&["/bin/true"]), vec![stuck], false, "stuck");
         let why = fail(&mut journal, vec![stuck]);
         assert!(why.ends_with("jobfence.service stays enabled, since x may still start jobs by jobfence"), "{why}");
         assert!(!at("undone").exists() && journal.entries().len() == 2);
-        // The same of what was there before.
+        // A step that was there before stays as well.
         let why = fail(&mut journal, vec![]);
         assert!(why.contains("stays enabled, since x may") && !at("undone").exists(), "{why}");
         for entry in journal.entries().to_vec() {
             journal.forget(entry.number).unwrap();
         }
-        // One that was enabled before stays so, and nothing is said of it.
+        // A service that was enabled before stays enabled, and is not mentioned.
         let enabled = SetupStep::command(SetupCommand::new(&["true", SERVICE]), vec![], false, "a test");
         let other = MadeChange::Directory(at("of y"));
         journal.begin("y", false, other, [None, None]).unwrap();
@@ -282,11 +282,11 @@ mod tests {
         let got = fs::read_to_string(temp.path().join("got")).unwrap();
         assert!(got.starts_with("slots 4\n") && got.ends_with("/node1\n"), "{got}");
         assert!(run.to_string().ends_with(" node1"));
-        // What cannot be undone stays in the journal, with the way to do it by hand.
+        // A step that cannot be undone stays in the journal, with the commands that undo it by hand.
         let [why] = &undo_all(&mut journal)[..] else { panic!() };
         assert!(why.ends_with("it is undone by: /bin/false"), "{why}");
         assert_eq!(SetupJournal::read(&temp.path().join("state/setup")).unwrap(), journal.entries());
-        // If a process has died in the middle, it may be undone already, or not: then that is said, and nothing is forgotten.
+        // If a process died in the middle, a step may be undone or not. That is said, and the entry stays.
         let number = journal.entries()[0].number;
         journal.mark(number, false).unwrap();
         let [why] = &undo_all(&mut journal)[..] else { panic!() };
@@ -355,10 +355,10 @@ mod tests {
             assert!(had.recv_timeout(std::time::Duration::from_millis(500)).is_err(), "two have it");
             journal.begin("x", false, MadeChange::Directory(temp.path().join("made")), [None, None]).unwrap();
             drop(journal);
-            // It has read what the first has written.
+            // The second has read what the first has written.
             assert_eq!(had.recv_timeout(std::time::Duration::from_secs(60)), Ok(1));
         });
-        // The first may remove an empty one.
+        // The first process may remove the journal if it is empty.
         fs::remove_dir_all(temp.path().join("state")).unwrap();
         fs::create_dir(temp.path().join("state")).unwrap();
         let journal = SetupJournal::open(&directory).unwrap();
@@ -380,7 +380,7 @@ mod tests {
             let error = SetupJournal::open(&directory).err().unwrap().to_string();
             assert!(error.contains("is of a later release of jobfence, or is broken"), "{error}");
         }
-        // An earlier one says not whether a step reaches further.
+        // An earlier release does not say whether a step reaches more than this node.
         let earlier =
             r#"{"version":1,"entries":[{"number":1,"scheduler":"x","done":true,"change":{"directory":"/x"}}]}"#;
         fs::write(directory.join("journal.json"), earlier).unwrap();

@@ -23,28 +23,28 @@ use crate::whole::{self, Ownership};
 /// The form of the journal. A journal of a later form is not touched.
 const VERSION: u64 = 1;
 const NAME: &str = "journal.json";
-/// How long another `jobfence setup` may take: it waits for a job.
+/// How long to wait for another `jobfence setup`, which may wait for a job.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a command may take. systemd lets a service start for 90 seconds.
 const COMMAND: Duration = Duration::from_secs(120);
 
-/// The journal, which one process has at a time.
+/// The journal. One process at a time has it.
 pub struct SetupJournal {
     directory: PathBuf,
     entries: Vec<SetupEntry>,
-    /// `None`: it is only looked at.
+    /// The lock on the journal. `None`: the journal is only looked at.
     _lock: Option<Lock>,
 }
 
-/// One step that was begun.
+/// A step that was begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetupEntry {
     pub number: u64,
-    /// The scheduler for which it was done.
+    /// The scheduler that the step was for.
     pub scheduler: String,
-    /// Whether it reaches more than this node.
+    /// Whether the step reaches more than this node.
     pub is_central: bool,
-    /// Whether it was done completely.
+    /// Whether the step was done completely.
     pub is_done: bool,
     pub change: MadeChange,
 }
@@ -53,7 +53,7 @@ pub struct SetupEntry {
 pub enum MadeChange {
     /// A directory that was made.
     Directory(PathBuf),
-    /// A file that was changed. What it was before and after is in `NUMBER.before` and `NUMBER.after`, if it was there.
+    /// A file that was changed. If it existed before and after the step, `NUMBER.before` and `NUMBER.after` have its texts.
     File {
         path: PathBuf,
         before: Option<Ownership>,
@@ -66,7 +66,7 @@ pub enum MadeChange {
 }
 
 impl SetupEntry {
-    /// What it is about, for people.
+    /// What the step is about, for people.
     pub fn about(&self) -> String {
         match &self.change {
             MadeChange::Directory(path) | MadeChange::File { path, .. } => path.display().to_string(),
@@ -74,28 +74,28 @@ impl SetupEntry {
         }
     }
 
-    /// Whether its undo disables jobfence.service, which all schedulers have in common.
+    /// Whether the undo disables jobfence.service. That service is for all schedulers.
     pub fn is_service(&self) -> bool {
         let is_it = |run: &SetupCommand| run.argv.last().is_some_and(|word| word == systemd::SERVICE);
         matches!(&self.change, MadeChange::Command { run, undo } if is_it(run) && !undo.is_empty())
     }
 
-    /// Whether nothing takes it back, since nothing has to.
+    /// Whether the step has no undo, since it needs none.
     pub fn is_nothing(&self) -> bool {
         matches!(&self.change, MadeChange::Command { undo, .. } if undo.is_empty())
     }
 }
 
-/// How often a directory is made again that another process removes.
+/// How often a directory is made again if another process removes it.
 const TRIES: u32 = 100;
 
 impl SetupJournal {
-    /// Waits until no other process has it.
+    /// Opens the journal, and waits until no other process has it.
     pub fn open(directory: &Path) -> Result<Self> {
         let mut tries = 0;
         loop {
             match Self::open_once(directory) {
-                // The process that had it has left nothing in it, and has removed it, and then the directory above.
+                // The process that had the journal has left nothing in it, and has removed it and the directory above.
                 Err(error) if error.kernel_errno() == Some(Errno::ENOENT) && tries < TRIES => tries += 1,
                 opened => return opened,
             }
@@ -113,17 +113,17 @@ impl SetupJournal {
         let above = Dir::open(above)?;
         let name = directory.file_name().unwrap_or_default();
         let stat = above.child(name)?.stat()?;
-        // Root runs what is in it.
+        // Root runs the commands that are in the journal.
         if stat.st_uid != 0 || stat.st_mode & 0o077 != 0 {
             return Err(Error::new("others than root can open").at(directory).hint("chown root and chmod 0700 it"));
         }
         let lock = Lock::on(&above, &name.to_string_lossy(), Instant::now() + PATIENCE)?;
-        // It was not removed just before the lock was there.
+        // Another process may have removed the journal just before this one had the lock.
         above.child(name)?;
         Ok(Self { directory: directory.to_owned(), entries: Self::read(directory)?, _lock: Some(lock) })
     }
 
-    /// Only to look at it, without waiting for another process.
+    /// Reads the journal without waiting for another process.
     pub fn look_at(directory: &Path) -> Result<Self> {
         Ok(Self { directory: directory.to_owned(), entries: Self::read(directory)?, _lock: None })
     }
@@ -169,7 +169,7 @@ impl SetupJournal {
         self.save()
     }
 
-    /// Nothing of the step is left.
+    /// Removes the entry of a step, when nothing of the step is left.
     pub(super) fn forget(&mut self, number: u64) -> Result<()> {
         self.entries.retain(|entry| entry.number != number);
         self.save()?;
@@ -179,7 +179,8 @@ impl SetupJournal {
         Ok(())
     }
 
-    /// Finds out what became of the steps that a dead process had begun. `is_in_effect` says it of a command, as far as it knows.
+    /// Finds out what became of steps that a dead process had begun. `is_in_effect`: whether the scheduler says that a command is in
+    /// effect. `None`: it does not say.
     pub fn settle(&mut self, is_in_effect: impl Fn(&SetupCommand) -> Option<bool>) -> Result<()> {
         for entry in self.entries.clone().iter().filter(|entry| !entry.is_done) {
             let is_done = match &entry.change {
@@ -204,18 +205,18 @@ impl SetupJournal {
         Ok(())
     }
 
-    /// Takes a step back. `Err`: why it stays, as a sentence.
+    /// Undoes a step. `Err`: a sentence that says why it stays.
     pub fn undo(&mut self, entry: &SetupEntry) -> Result<(), String> {
         self.undo_unless_changed(entry, |_| false)
     }
 
-    /// The same. A file that is not as the step has left it stays, unless `is_ours` says that the installation has replaced it.
+    /// Undoes a step, unless somebody has changed the file since. A file that is the installation's own, by `is_ours`, may have changed.
     pub fn undo_unless_changed(&mut self, entry: &SetupEntry, is_ours: impl Fn(&Path) -> bool) -> Result<(), String> {
         let failed = |error: Error| error.to_string();
         self.can_be_undone(entry, is_ours)?;
         match &entry.change {
             MadeChange::Directory(path) => match whole::discard(path, UnlinkatFlags::RemoveDir) {
-                // What others have put into it by now stays.
+                // The directory stays, since others have put something into it.
                 Err(error) if error.kernel_errno() != Some(Errno::ENOTEMPTY) => return Err(failed(error)),
                 _ => {}
             },
@@ -226,7 +227,7 @@ impl SetupJournal {
                 for command in undo {
                     if let Err(why) = self.run(command) {
                         left.get_or_insert(why);
-                        // What was done only in part may be undone in part.
+                        // A step that was done only in part may be undone in part. So the other commands are run, too.
                         if entry.is_done {
                             break;
                         }
@@ -297,7 +298,7 @@ impl SetupJournal {
         asked.map(drop).map_err(|why| format!("'{command}' failed: {}", why.to_string().replace('\n', "; ")))
     }
 
-    /// Removes what an empty journal has on disk.
+    /// Removes the journal from the disk, if it is empty.
     pub fn close(self) {
         if self.entries.is_empty() {
             for file in Dir::open(&self.directory).and_then(|dir| dir.list(false)).unwrap_or_default() {
@@ -313,7 +314,7 @@ impl SetupJournal {
         self.directory.join(format!("{number}.{kind}"))
     }
 
-    /// The file before or after the step. `None`: there was none.
+    /// The file before or after the step. `None`: there was no file.
     fn text(&self, entry: &SetupEntry, kind: &str) -> Result<Option<Vec<u8>>> {
         let (MadeChange::File { before, after, .. }, path) = (&entry.change, self.copy(entry.number, kind)) else {
             return Ok(None);
@@ -354,7 +355,7 @@ fn value_of(entry: &SetupEntry) -> Value {
     })
 }
 
-/// `None`: it is no entry.
+/// Reads an entry. `None`: it is none.
 fn entry_from(value: &Value) -> Option<SetupEntry> {
     let change = value.get("change")?;
     let path = |key: &str| change.get(key)?.as_str().map(PathBuf::from);

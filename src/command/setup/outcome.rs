@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The options of `jobfence setup`, and what came of it: the last line, and the exit status.
+//! The options of `jobfence setup`, and its outcome: the last line and the exit status.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -45,25 +45,25 @@ pub struct SetupOptions {
     pub data: Option<PathBuf>,
 }
 
-/// What came of everything.
+/// The outcome for all schedulers.
 #[derive(Default)]
 pub struct Outcome {
     pub is_changed: bool,
-    /// What has gone well.
+    /// What went well, as sentences.
     pub good: Vec<String>,
-    /// Whether something is shown that is done by hand.
+    /// Whether a step is shown that is done by hand.
     pub is_by_hand: bool,
     /// What the administrator has to do.
     pub to_do: Vec<String>,
-    /// The chosen schedulers that start jobs by jobfence after an undo, and by what.
+    /// The chosen schedulers that still start jobs by jobfence after an undo, each with the setting that makes it.
     pub still: Vec<String>,
 }
 
 impl Outcome {
-    /// The last line, and the exit status.
+    /// Prints the last line, and returns the exit status.
     pub fn say(self, options: &SetupOptions) -> ExitCode {
         if !self.still.is_empty() || !self.to_do.is_empty() {
-            // Such as how to take back what reaches more than this node.
+            // One of these can say how to undo what reaches more than this node.
             self.good.iter().for_each(|good| say("done", good));
             say("to do", &[self.still.as_slice(), &self.to_do].concat().join("; "));
             return if self.still.is_empty() { ExitCode::FAILURE } else { ExitCode::from(STILL_STARTS) };

@@ -12,35 +12,35 @@ use super::sleeping_job::SleepingJob;
 use crate::command::Failure;
 use crate::systemd::{self, Service};
 
-/// This host, and this installation of jobfence.
+/// This host and this installation of jobfence.
 pub struct SetupHost {
     /// The directory of the processes, `/proc`.
     pub proc: Dir,
-    /// This command, by the path that a scheduler's configuration can name.
+    /// The path of this command that a scheduler's configuration can name.
     pub program: PathBuf,
-    /// `PREFIX/share/jobfence`.
+    /// The directory `PREFIX/share/jobfence`.
     pub data: PathBuf,
 }
 
-/// What was found of a scheduler here, and what is to be done, in this order.
+/// What was found of a scheduler here, and the steps that are to be done, in their order.
 #[derive(Default)]
 pub struct SetupPlan {
     /// Sentences: the release, the files of its configuration, the placement, and how they were found.
     pub found: Vec<String>,
-    /// Why nothing can be set up before the administrator has done something, as a sentence that says what. No step is done then.
+    /// A sentence that says what the administrator has to do first. With it, no step is done.
     pub obstacle: Option<String>,
-    /// Whether no job runs on this host, such as on a login node. Then nothing is checked at the end.
+    /// Whether the host runs no jobs, like a login node. Then nothing is checked at the end.
     pub is_bystander: bool,
-    /// The configuration that the scheduler names for its jobs, if it names one: `jobfence check` reads it at the end.
+    /// The configuration that the scheduler names for its jobs, if it names one. `jobfence check` reads it at the end.
     pub config: Option<PathBuf>,
     pub steps: Vec<SetupStep>,
 }
 
 /// One thing to be done.
 pub struct SetupStep {
-    /// What it is for, in a few words: "Slurm loads the plugin by it".
+    /// The purpose in a few words, such as "Slurm loads the plugin by it".
     pub why: String,
-    /// Whether it reaches more than this node. Such a step is only printed, unless `--central` was given.
+    /// Whether the step reaches more than this node. Without `--central`, such a step is only printed.
     pub is_central: bool,
     pub action: SetupAction,
 }
@@ -48,62 +48,63 @@ pub struct SetupStep {
 pub enum SetupAction {
     File(FileChange),
     Command(CommandChange),
-    /// Asked when all steps before it have been done. If the answer is no, which it has printed, they are undone, and the rest is not done.
+    /// A question that is asked when all steps before it are done. If the answer is no, it has said why. Then these steps are undone, and
+    /// the rest is not done.
     Condition(SetupCondition),
-    /// What the administrator does by hand; `why` says it, and names the page.
+    /// A task for the administrator. `why` says what to do, and names the page.
     Remark,
 }
 
-/// Whether the steps after it may be done.
+/// Whether the steps behind it may be done.
 pub type SetupCondition = Box<dyn Fn(Checker<'_>) -> Result<bool, Failure>>;
 
-/// Has `jobfence check` look at this host, as if the schedulers already started jobs by jobfence. Returns whether a job would be fenced.
+/// Has `jobfence check` look at this host, as if the schedulers started jobs by jobfence already. Returns whether a job would be fenced.
 pub type Checker<'a> = &'a dyn Fn(PlannedCheck) -> Result<bool, Failure>;
 
-/// What the check is to read instead of what counts now.
+/// What the check reads instead of what is in force now.
 #[derive(Debug, Default)]
 pub struct PlannedCheck {
-    /// As `--plugstack`.
+    /// The value of `--plugstack`.
     pub plugstack: Option<PathBuf>,
-    /// As `--config`.
+    /// The value of `--config`.
     pub config: Option<PathBuf>,
 }
 
-/// A file as it should be. A step whose file is so already is done. Directories above it are made if they are missing.
+/// A file as it should be. If the file is so already, the step is done. Missing directories above it are made.
 pub struct FileChange {
     pub path: PathBuf,
     /// The whole text. `None`: the file should not exist.
     pub text: Option<Vec<u8>>,
-    /// The mode of a new file. One that exists keeps its mode and owner.
+    /// The mode of a new file. A file that exists keeps its mode and owner.
     pub mode: u32,
 }
 
-/// A command that changes something, and what takes the change back.
+/// A command that changes something, and the commands that undo the change.
 pub struct CommandChange {
     pub run: SetupCommand,
-    /// In this order. They are run after an upgrade, too: whole paths, and nothing that only this release knows.
+    /// The undo, in this order. It may be run by a later release: so it has whole paths, and nothing that only this release knows.
     pub undo: Vec<SetupCommand>,
     /// Whether the planner has seen that the change is in effect.
     pub is_done: bool,
 }
 
-/// A command of a scheduler's or of the system's. It gets no environment but PATH; `env NAME=VALUE program …` gives it variables.
+/// A command of a scheduler or of the system. Its environment has only PATH. `env NAME=VALUE program …` gives it other variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetupCommand {
     pub argv: Vec<String>,
-    /// The name and the text of a file that is made for it. The file's path is added as the last argument.
+    /// The name and the text of a file that is made for the command. The file's path becomes the last argument.
     pub file: Option<(String, String)>,
 }
 
-/// How a real job ended that `jobfence setup` had run.
+/// What became of the real job that `jobfence setup` has run.
 pub enum JobTried {
-    /// In a fence: which job, where.
+    /// The job ran in a fence: which job, and where.
     Fenced(String),
-    /// It did not run, and that says nothing about jobfence: the scheduler is down or busy.
+    /// The job did not run, for a reason that is not jobfence's: the scheduler is down or busy.
     NotRun(String),
-    /// It ran without a fence, or jobfence refused it: what to do.
+    /// The job ran without a fence, or jobfence refused it: what to do.
     Unfenced(String),
-    /// It has not run yet: this one is to be submitted and waited for.
+    /// The job has not run yet: it is to be submitted and waited for.
     Asleep(Box<dyn SleepingJob>),
 }
 
@@ -113,7 +114,7 @@ impl SetupCommand {
     }
 }
 
-/// As an administrator types it.
+/// Writes the command as an administrator types it.
 impl fmt::Display for SetupCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.file.iter().map(|(name, _)| name);
@@ -130,8 +131,8 @@ impl fmt::Display for SetupCommand {
     }
 }
 
-/// File systems that several nodes can have mounted, by the magic numbers of statfs(2) and of their own sources: NFS, SMB, Ceph, AFS,
-/// Lustre, GPFS, BeeGFS, OCFS2, GFS2, 9p, and FUSE, by which many more are mounted.
+/// The file systems that several nodes can have mounted, by the magic numbers of statfs(2) and of their own sources: NFS, SMB, Ceph, AFS,
+/// Lustre, GPFS, BeeGFS, OCFS2, GFS2, 9p, and FUSE, which mounts many others.
 const SHARED: [u32; 12] = [
     0x6969,
     0xff53_4d42,
@@ -147,15 +148,15 @@ const SHARED: [u32; 12] = [
     0x6573_5546,
 ];
 
-/// Whether several nodes can have this file, or the directory in which it would be made.
+/// Whether several nodes can share this file. If it does not exist, the directory above it counts.
 pub fn is_shared(path: &Path) -> bool {
     let found = path.ancestors().find_map(|directory| statfs(directory).ok());
-    // The kernel's numbers have 32 bits.
+    // The kernel's magic numbers have 32 bits.
     found.is_some_and(|found| SHARED.contains(&(found.filesystem_type().0 as u32)))
 }
 
 impl SetupStep {
-    /// What it changes, for people.
+    /// What the step changes, for people.
     pub fn about(&self) -> String {
         match &self.action {
             SetupAction::File(file) => file.path.display().to_string(),
@@ -164,7 +165,7 @@ impl SetupStep {
         }
     }
 
-    /// Has this node's file be this text.
+    /// A step that gives this file this text.
     pub fn file(path: impl Into<PathBuf>, text: impl Into<Vec<u8>>, why: &str) -> Self {
         let file = FileChange { path: path.into(), text: Some(text.into()), mode: 0o644 };
         Self { why: why.to_owned(), is_central: false, action: SetupAction::File(file) }
@@ -183,20 +184,20 @@ impl SetupStep {
         Self { why: what.into(), is_central: false, action: SetupAction::Remark }
     }
 
-    /// The same for more than this node.
+    /// The same step, as one that reaches more than this node.
     #[must_use]
     pub fn central(self) -> Self {
         Self { is_central: true, ..self }
     }
 
-    /// jobfence.service, now and at every boot. `None`: systemd does not run here, or has no such unit.
+    /// A step that starts jobfence.service now and at each boot. `None`: systemd does not run here, or does not have the unit.
     pub fn service() -> Option<Self> {
         is_systemd().then(systemd::state).flatten().as_ref().map(Self::service_that)
     }
 
     fn service_that(was: &Service) -> Self {
         let run = SetupCommand::new(&["systemctl", "enable", "--now", systemd::SERVICE]);
-        // It is never stopped: each job of a scheduler that starts jobs by jobfence for a while yet would be refused.
+        // The undo does not stop the service: while a scheduler still starts jobs by jobfence, each of them would be refused.
         let disable = (!was.enabled).then(|| SetupCommand::new(&["systemctl", "disable", systemd::SERVICE]));
         let is_done = was.enabled && was.active;
         Self::command(run, disable.into_iter().collect(), is_done, "systemd delegates a part of the cgroup tree to it")

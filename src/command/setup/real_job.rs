@@ -13,18 +13,18 @@ use crate::living::LivingView;
 
 /// How often to look.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long a job may run before its fence is seen: HTCondor says so before it has started anything.
+/// How long a job may run before its fence is seen: HTCondor says that a job runs before it has started anything.
 const GRACE: Duration = Duration::from_secs(30);
 /// How long a deleted job may take to end.
 const END: Duration = Duration::from_secs(30);
 
-/// Has it run, and waits for its fence at most until the deadline.
+/// Submits the job, and waits for its fence until the deadline.
 pub fn try_one(job: &dyn SleepingJob, deadline: Instant) -> JobTried {
     let configured = Configured { config: job.config(), overrides: Vec::new() };
     if configured.load().is_ok_and(|loaded| loaded.config.mode == Mode::Off) {
         return JobTried::NotRun("Mode=off".to_owned());
     }
-    // Most schedulers run no job of root's.
+    // Most schedulers run no job as root.
     let Some(user) = login() else {
         return JobTried::NotRun(
             "no user has logged in, as whom one could be submitted: submit one by hand".to_owned(),
@@ -36,7 +36,7 @@ pub fn try_one(job: &dyn SleepingJob, deadline: Instant) -> JobTried {
     };
     let tried = wait(job, &id, &configured, deadline);
     job.delete(&user, &id);
-    // If jobfence is taken out of the scheduler next, nothing else ends the fence soon.
+    // Nothing else would end the fence soon, if jobfence is taken out of the scheduler next.
     let late = Instant::now() + END;
     while fence(&configured, &id).is_some() && Instant::now() < late {
         std::thread::sleep(PAUSE);
@@ -47,7 +47,7 @@ pub fn try_one(job: &dyn SleepingJob, deadline: Instant) -> JobTried {
 fn wait(job: &dyn SleepingJob, id: &str, configured: &Configured, deadline: Instant) -> JobTried {
     let mut since = None;
     loop {
-        // A job that begins between the two has its fence when it is looked for again.
+        // The state is asked first: if the job begins in between, its fence is found.
         let state = job.state(id);
         if let Some(path) = fence(configured, id) {
             return JobTried::Fenced(format!("job {id} ran in {path}"));
@@ -72,7 +72,7 @@ fn fence(configured: &Configured, id: &str) -> Option<String> {
     view.rows().0.into_iter().find(|row| row.job == id)?.path
 }
 
-/// The user who has logged in, as the kernel notes it, also if root is somebody by sudo(8).
+/// The user who has logged in, as the kernel notes it. With sudo(8), it is the user and not root.
 fn login() -> Option<String> {
     let uid = std::fs::read_to_string("/proc/self/loginuid").ok()?.trim().parse::<u32>().ok()?;
     let uid = Some(uid).filter(|uid| ![0, u32::MAX].contains(uid))?;

@@ -19,7 +19,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 type AnyPart = &'static dyn SchedulersPart;
 
-/// What of a scheduler's is undone, the last first, and how many steps reach more than this node and stay. Those are shown.
+/// The entries of a scheduler that are undone, the last one first, and how many stay because they reach more than this node. The latter are
+/// shown.
 fn of_part(journal: &SetupJournal, part: AnyPart, central: bool) -> (Vec<SetupEntry>, usize) {
     let is_its = |entry: &&SetupEntry| entry.scheduler == part.name() && !entry.is_service();
     let entries = journal.entries().iter().rev().filter(is_its).cloned();
@@ -28,7 +29,8 @@ fn of_part(journal: &SetupJournal, part: AnyPart, central: bool) -> (Vec<SetupEn
     (entries, left.len())
 }
 
-/// No failure: a node that is taken out of the cluster leaves the others as they are.
+/// A sentence about the steps that reach more than this node. It is no failure: the other nodes go on as they are when this one leaves the
+/// cluster.
 fn left_centrally(part: AnyPart, steps: usize) -> Option<String> {
     (steps > 0).then(|| {
         format!(
@@ -52,7 +54,8 @@ fn is_out_of_effect(part: AnyPart, host: &SetupHost, entry: &SetupEntry) -> bool
         .any(|step| matches!(&step.action, SetupAction::Command(command) if command.run == *run && !command.is_done))
 }
 
-/// By what a scheduler starts jobs of this node by jobfence when these steps are undone. If that cannot be seen, it does if it was set up.
+/// The setting that makes the scheduler start jobs by jobfence after these steps are undone. If that cannot be seen, it counts as if the
+/// scheduler does, provided that it was set up.
 fn starts(part: AnyPart, host: &SetupHost, entries: &[SetupEntry], undone: &[SetupEntry]) -> Option<String> {
     match part.starts_jobs(host) {
         StartsJobs::No => None,
@@ -68,7 +71,8 @@ fn still(part: AnyPart, by: &str) -> String {
     format!("{} still starts jobs of this node by jobfence, so leave its programs here: {by}", part.name())
 }
 
-/// Why jobfence.service stays: without it, each job that a scheduler starts by jobfence is refused. `entries` are those that are left.
+/// The reason why jobfence.service stays: without it, every job that a scheduler starts by jobfence is refused. `entries`: those that are
+/// left.
 fn needed(entries: &[SetupEntry], others: &[AnyPart], host: &SetupHost) -> Option<String> {
     let left = entries.iter().find(|entry| !entry.is_service()).map(|entry| entry.scheduler.clone());
     let starts = |part: &&AnyPart| starts(**part, host, entries, &[]).is_some();
@@ -84,7 +88,7 @@ fn has_any(entries: &[SetupEntry], parts: &[AnyPart]) -> bool {
     entries.iter().any(|entry| parts.iter().any(|part| part.name() == entry.scheduler))
 }
 
-/// Whether the undo of one of these takes back what has the scheduler start jobs by jobfence.
+/// Whether undoing one of these ends that the scheduler starts jobs by jobfence.
 fn would_stop(undone: &[SetupEntry], files: &[PathBuf], commands: &[&str]) -> bool {
     let real = |path: &Path| std::fs::canonicalize(path).unwrap_or(path.to_owned());
     undone.iter().any(|entry| match &entry.change {
@@ -97,7 +101,7 @@ fn would_stop(undone: &[SetupEntry], files: &[PathBuf], commands: &[&str]) -> bo
     })
 }
 
-/// What `--dry-run` says. `all` are all schedulers.
+/// The outcome of `--dry-run`. `all`: all schedulers.
 pub fn would_undo(
     options: &SetupOptions,
     host: &SetupHost,
@@ -139,7 +143,7 @@ pub fn would_undo(
     Ok(outcome)
 }
 
-/// Takes it back. `all` are all schedulers.
+/// Undoes what was set up. `all`: all schedulers.
 pub fn undo(options: &SetupOptions, host: &SetupHost, parts: &[AnyPart], all: &[AnyPart]) -> Result<Outcome, Failure> {
     let mut journal = SetupJournal::open(&options.journal)?;
     let before = journal.entries().to_vec();
@@ -158,7 +162,7 @@ pub fn undo(options: &SetupOptions, host: &SetupHost, parts: &[AnyPart], all: &[
             match journal.undo_unless_changed(entry, |file| part.is_as_installed(host, file)) {
                 Ok(()) if matches!(entry.change, MadeChange::Directory(_)) || entry.is_nothing() => {}
                 Ok(()) => say("undone", &entry.about()),
-                // Somebody has undone it by hand, or a process that has died meanwhile.
+                // Somebody has undone the step by hand, or a process has undone it and died.
                 Err(_) if is_out_of_effect(*part, host, entry) => {
                     journal.forget(entry.number)?;
                     say("undone", &format!("{}: somebody has taken it back already", entry.about()));
@@ -190,7 +194,7 @@ pub fn undo(options: &SetupOptions, host: &SetupHost, parts: &[AnyPart], all: &[
             needed.get_or_insert_with(|| part.name().to_owned());
         }
     }
-    // All else comes first: without the service each job that a scheduler starts by jobfence is refused.
+    // The service comes last: without it, every job that a scheduler starts by jobfence is refused.
     if has_any(&before, parts) {
         let needed = needed.or_else(|| self::needed(journal.entries(), &others(parts, all), host));
         end(&mut journal, &mut outcome, needed, clear_ups);
@@ -199,7 +203,7 @@ pub fn undo(options: &SetupOptions, host: &SetupHost, parts: &[AnyPart], all: &[
     Ok(outcome)
 }
 
-/// If nothing could be undone, the schedulers are asked all the same: the administrator must know before the programs are removed.
+/// Asks the schedulers even if nothing could be undone: the administrator must know before the programs are removed.
 pub fn or_asked(done: Result<Outcome, Failure>, host: &SetupHost, parts: &[AnyPart]) -> Result<Outcome, Failure> {
     done.or_else(|why| {
         let by = |part: AnyPart| match part.starts_jobs(host) {
@@ -215,7 +219,7 @@ pub fn or_asked(done: Result<Outcome, Failure>, host: &SetupHost, parts: &[AnyPa
     })
 }
 
-/// What an undo ends with, unless a scheduler needs what a fence needs.
+/// Ends an undo with what all schedulers share, unless one of them still needs it.
 fn end(
     journal: &mut SetupJournal,
     outcome: &mut Outcome,
@@ -245,7 +249,7 @@ fn end(
     }
 }
 
-/// Runs it. Returns what is left to do for the administrator.
+/// Runs what follows an undo. Returns what is left for the administrator.
 fn said(part: AnyPart, after: Option<AfterUndo>) -> Option<String> {
     let left = after?().unwrap_or_else(|why| Some(why.to_string()))?;
     Some(format!("{}: {left}", part.name()))
@@ -294,7 +298,7 @@ mod tests {
         StartsJobs::Yes { by: "its server".to_owned(), files: Vec::new(), commands: &["take it back"] }
     }
 
-    /// What a dry run and the undo itself have in common.
+    /// The outcome of a dry run and of the undo itself, which must be the same.
     fn both(options: &SetupOptions, host: &SetupHost, parts: &[AnyPart], all: &[AnyPart]) -> Outcome {
         let would = would_undo(options, host, parts, all).unwrap();
         let outcome = undo(options, host, parts, all).unwrap();
@@ -313,7 +317,7 @@ mod tests {
         }
         static PARTS: [FakePart; 2] = [FAKE, FakePart { plan: |_| Err("it is down".into()), ..FAKE }];
         static KNOWS: FakePart = FakePart { plan: cannot_be_undone, ..FAKE };
-        // By hand, or by a process that has died before it could say so.
+        // Somebody has undone it by hand, or a process has and died before it could say so.
         for is_done in [true, false] {
             set_up(&options, "A", cannot_be_undone(&host).unwrap().unwrap().steps);
             let mut journal = SetupJournal::open(&options.journal).unwrap();
@@ -343,7 +347,7 @@ mod tests {
             let outcome = both(&options, &host, &parts, &parts);
             assert_eq!(outcome.is_changed, is_changed);
             assert!(outcome.to_do.is_empty() && outcome.good.iter().any(|good| good.contains("2 steps above")));
-            // The service goes on for those jobs that the shared file still has started.
+            // The shared file still has jobs started, so they need the service.
             assert!(!at("here") && at("shared/file") && at("service"));
         }
         options.central = true;
@@ -362,7 +366,7 @@ mod tests {
         let said = "A still starts jobs of this node by jobfence, so leave its programs here: a file";
         assert_eq!(both(&options, &host, &parts, &parts).still, [said]);
         options.central = true;
-        // A file that was changed since stays.
+        // A file that was changed since then stays.
         let shared = host.data.join("shared/file");
         std::fs::write(&shared, "theirs").unwrap();
         let kept = both(&options, &host, &parts, &parts);
@@ -410,12 +414,12 @@ mod tests {
         set_up(&options, "A", vec![service(), file("a")]);
         let done = both(&[&A], &[&A, starts]);
         assert!(done.still.is_empty() && done.to_do.is_empty() && done.is_changed && is_on());
-        // Nothing of the chosen one is left, and the service is not its.
+        // Nothing of the chosen scheduler is left, and the service is another's.
         assert!(!both(&[stopped], &[&A, stopped]).is_changed && is_on());
-        // It is not known, and was not set up here.
+        // Nobody knows whether the second scheduler starts jobs by jobfence. It was not set up here.
         assert!(both(&[&A], &[&A, unknown]).is_changed && !is_on());
 
-        // Both have set it up.
+        // Both schedulers have set the service up.
         set_up(&options, "A", vec![service(), file("a")]);
         set_up(&options, "B", vec![service(), file("b")]);
         assert!(both(&[&A], &[&A, stopped]).is_changed && is_on());
@@ -423,7 +427,7 @@ mod tests {
         assert!(is_on() && !host.data.join("b").exists());
         assert!(both(&[stopped], &[&A, stopped]).is_changed && !is_on() && !options.journal.exists());
 
-        // One without an entry that starts jobs all the same.
+        // A scheduler without an entry starts jobs by jobfence all the same.
         std::fs::create_dir_all(options.journal.parent().unwrap()).unwrap();
         let done = both(&[starts], &[&A, starts]);
         assert!(done.still.len() == 1 && !done.is_changed);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Whose a process is, and what the site wants of that user.
+//! Finds out whose a process is, and what the site wants of that user.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,10 +14,10 @@ use crate::table::printable;
 
 const LOGIN_DEFS: &str = "/etc/login.defs";
 
-/// If no file says which uid is the first of a person, as Debian and Red Hat have it.
+/// The first uid of a person if no file says it, as Debian and Red Hat have it.
 const FIRST: u32 = 1000;
 
-/// Uids that systemd gives to services as they start, and behind them `nobody` and what 16 bits have for none.
+/// The uids that systemd gives to services as they start, and those behind them up to `nobody` and the 16-bit "no user".
 const SERVICES: std::ops::RangeInclusive<u32> = 61_184..=65_535;
 
 /// Says of each account whether it is a person's, and what is done with its strays.
@@ -28,12 +28,12 @@ pub struct StrayAccounts<'a> {
     known: RefCell<HashMap<u32, StrayAccount>>,
 }
 
-/// One of them.
+/// What is known of one account.
 #[derive(Debug, Clone)]
 pub struct StrayAccount {
     /// `None`: this node knows no account with the uid.
     pub name: Option<String>,
-    /// An error: what holds for the user is not known.
+    /// What is done with the account's strays. An error: that is not known.
     pub action: Result<StraysAction, String>,
 }
 
@@ -43,12 +43,12 @@ impl<'a> StrayAccounts<'a> {
         Self { config, loaded, first, known: RefCell::default() }
     }
 
-    /// Whether a uid is root's, or of an account that no person has.
+    /// Whether the uid is root's or a system account's.
     pub fn is_systems(&self, uid: u32) -> bool {
         uid < self.first || SERVICES.contains(&uid) || uid == u32::MAX
     }
 
-    /// An account, looked up once.
+    /// The account with this uid, which is looked up once.
     pub fn get(&self, uid: u32) -> StrayAccount {
         if let Some(known) = self.known.borrow().get(&uid) {
             return known.clone();
@@ -65,7 +65,7 @@ impl<'a> StrayAccounts<'a> {
 
     fn action(&self, uid: u32) -> Result<StraysAction, String> {
         let Some(loaded) = self.loaded else { return Ok(self.config.strays) };
-        // What a scheduler has not started is in no partition, and in no account.
+        // A process that no scheduler has started is in no partition and no account.
         let mut facts = Facts { uid: Some(uid).into(), ..Facts::default() }.of_no_job();
         user::know(&mut facts, &loaded.asked());
         life::resolve(loaded, facts).map(|resolved| resolved.config.strays).map_err(|error| error.to_string())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Puts a stray into the fence of its user's job that began last on this node: as sessions of ssh are, where the scheduler has such a way,
-//! and otherwise into a fence that was opened for the scheduler.
+//! Puts a stray into the fence of its user's newest job on this node. Where the scheduler has a way for sessions of ssh, it is that way.
+//! Otherwise it is a fence that was opened for the scheduler.
 
 use std::cmp::Reverse;
 
@@ -14,7 +14,7 @@ use jobfence::schedulers::jobs_step;
 
 use crate::schedulers;
 
-/// The user's newest job here.
+/// The user's newest job on this node.
 pub fn newest_job(host: &Host, config: &Config, uid: u32) -> Result<Option<Id>> {
     for part in schedulers::ALL {
         if let Some(job) = part.newest_job(host, config, uid)? {
@@ -24,7 +24,7 @@ pub fn newest_job(host: &Host, config: &Config, uid: u32) -> Result<Option<Id>> 
     Ok(opened(host, config, uid)?.first().and_then(Record::job))
 }
 
-/// Puts the process there, and says where that is.
+/// Puts the process into the job, and says where it is.
 pub fn adopt(host: &Host, config: &Config, (id, uid): (Owner, u32)) -> Result<String> {
     for part in schedulers::ALL {
         if part.newest_job(host, config, uid)?.is_some()
@@ -40,7 +40,7 @@ pub fn adopt(host: &Host, config: &Config, (id, uid): (Owner, u32)) -> Result<St
         if fence.is_ok() {
             break;
         }
-        // That one may be just being closed.
+        // The fence may be closing just now. So the next one is tried.
     }
     let mut fence = fence?;
     match fence.attach_this(host, id, None)?.into_iter().next() {
@@ -49,7 +49,7 @@ pub fn adopt(host: &Host, config: &Config, (id, uid): (Owner, u32)) -> Result<St
     }
 }
 
-/// The records of this user's fences, the one that was opened last first. Those of the schedulers' daemons themselves are none.
+/// The records of this user's fences, the last opened one first. Fences of the schedulers' own daemons are left out.
 fn opened(host: &Host, config: &Config, uid: u32) -> Result<Vec<Record>> {
     let records = match Records::open(&config.run_dir) {
         Err(error) if error.is_gone() => return Ok(Vec::new()),

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the metrics say of strays.
+//! The metrics about strays.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Counted by `jobfence hold`.
+/// The counts of `jobfence hold`.
 #[derive(Debug, Clone, Default)]
 pub struct StraysFigures {
-    /// How many each user had at the last look.
+    /// How many strays each user had at the last look.
     pub by_user: BTreeMap<String, usize>,
-    /// How many have been put into jobs since `jobfence hold` began.
+    /// How many strays have been put into jobs since `jobfence hold` began.
     pub adopted: u64,
-    /// How many have been sent SIGTERM or SIGKILL since then.
+    /// How many strays have been sent SIGTERM or SIGKILL since `jobfence hold` began.
     pub ended: u64,
 }
 
 impl StraysFigures {
-    /// Their lines, in the format of the metrics file.
+    /// The lines in the format of the metrics file.
     pub fn page(&self) -> String {
         let mut page = String::new();
         let head = |name: &str, kind: &str, help: &str| format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the schedulers' daemons of this host have to do with a process: one that a daemon has started is the scheduler's, and so is one in
-//! the cgroup of a daemon's unit, which no user can enter.
+//! Finds out whether a process is a scheduler's: a daemon of a scheduler has started it, or it is in the cgroup of such a daemon's unit,
+//! which no user can enter.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,28 +13,28 @@ use jobfence::sys::process::{self, Owner};
 use super::accounts::StrayAccounts;
 use crate::schedulers;
 
-/// jobfence itself stands before the programs of some schedulers.
+/// The name of jobfence's own program, which some schedulers start before the job's program.
 const OURS: &str = "jobfence";
 
-/// More processes than any stand between one and init.
+/// The longest way from a process to init that is followed. No real one is that long.
 const LONGEST: usize = 4096;
 
-/// How often the way up is tried while processes on it end.
+/// How often the way up is tried again, if a process on it ends meanwhile.
 const TRIES: usize = 3;
 
-/// A process that lives now, and what is known of those above it.
+/// What is known of the processes of one moment and of their parents.
 pub struct Lineage<'a> {
     host: &'a Host,
     accounts: &'a StrayAccounts<'a>,
-    /// For each process that was looked at, whether a daemon is above it or it is one.
+    /// Whether a process is a daemon, or has one above it, for each process that was looked at.
     known: RefCell<BTreeMap<Owner, bool>>,
     /// The cgroups of daemons.
     places: RefCell<Vec<Membership>>,
-    /// Whether one of them starts the jobs of this node.
+    /// Whether a daemon was seen that starts jobs on this node.
     has_nodes_daemon: Cell<bool>,
     /// A scheduler whose jobs may be taken for strays.
     unsure: Cell<Option<&'static str>>,
-    /// That of the first process: what every process has says nothing.
+    /// The cgroups of the first process. A daemon that is in the same ones cannot be told by them.
     first: Option<Membership>,
 }
 
@@ -62,7 +62,7 @@ impl<'a> Lineage<'a> {
             self.places.borrow_mut().push(place.clone());
         }
         for part in schedulers::ALL {
-            // For those that start jobs, the whole name: slurmdbd is no slurmd.
+            // A daemon that starts jobs must have the whole name: slurmdbd is not slurmd.
             let is_whole =
                 |name: &&&str| process::program(&self.host.proc, pid).is_some_and(|it| is_version(&it, name));
             if self.is_daemon(pid, part.daemons().first().into_iter().filter(is_whole)) {
@@ -84,8 +84,8 @@ impl<'a> Lineage<'a> {
         self.unsure.get()
     }
 
-    /// Whether the process runs the program of a daemon, for a system account: a user can give any name to a program of the user's own, and
-    /// by a link also to a set-user-ID program.
+    /// Whether the process runs the program of a daemon for a system account. The name alone is no proof: a user can give it to any
+    /// program, and by a link also to a set-user-ID program.
     fn is_daemon<'n>(&self, pid: i32, mut names: impl Iterator<Item = &'n &'static str>) -> bool {
         let proc = &self.host.proc;
         process::program(proc, pid).is_some_and(|program| names.any(|name| program.starts_with(name)))
@@ -93,12 +93,12 @@ impl<'a> Lineage<'a> {
             && !process::is_contained(proc, pid)
     }
 
-    /// Whether a daemon has started the process, or what started it. Also `true` if that cannot be seen.
+    /// Whether a daemon, or what a daemon has started, has started the process. The answer is `true` if that cannot be seen.
     pub fn is_of_a_daemon(&self, id: Owner) -> bool {
         (0..TRIES).find_map(|_| self.walk(id)).unwrap_or(true)
     }
 
-    /// `None`: a process has ended on the way, so its children have another parent now.
+    /// Follows the parents. `None`: a process on the way has ended, and its children have another parent now.
     fn walk(&self, id: Owner) -> Option<bool> {
         let proc = &self.host.proc;
         let (mut way, mut here) = (Vec::new(), id.pid);
@@ -109,7 +109,7 @@ impl<'a> Lineage<'a> {
                 break false;
             }
             let this = match process::of(proc, here) {
-                // One that is younger than its child is another process.
+                // A parent that is younger than its child is another process with that number.
                 Ok(Some(this)) if this.id.start <= start => this,
                 Ok(_) => return None,
                 Err(_) => break true,
@@ -127,7 +127,7 @@ impl<'a> Lineage<'a> {
         Some(found)
     }
 
-    /// Whether the process is in a cgroup that is a daemon's.
+    /// Whether the process is in the cgroup of a daemon.
     pub fn is_in_a_daemons_cgroup(&self, place: &Membership) -> bool {
         let places = self.places.borrow();
         self.host.layout.hierarchies.iter().any(|hierarchy| {
@@ -137,23 +137,24 @@ impl<'a> Lineage<'a> {
         })
     }
 
-    /// The daemon's cgroup, if that tells the daemon from others.
+    /// The daemon's cgroup, if only the daemon's own processes can be in it.
     fn telling<'d>(&self, daemon: &'d Membership, hierarchy: &Hierarchy) -> Option<&'d str> {
         let path = daemon.path_in(hierarchy)?;
         let first = self.first.as_ref().and_then(|first| first.path_in(hierarchy)).unwrap_or("/");
-        // An administrator may have started it in a session, or by a program that has started the sessions of users, too.
+        // An administrator may have started the daemon from a session, or by a program that starts users' sessions, too. Only the cgroup of
+        // a service is sure.
         let is_units = path.ends_with(".service") && !path.split('/').any(|name| name == "user.slice");
         (is_units && !is_below(first, path)).then_some(path)
     }
 }
 
-/// Whether a path is the other one, or below it.
+/// Whether a path is the other one, or is below it.
 fn is_below(path: &str, above: &str) -> bool {
     let above = above.trim_end_matches('/');
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether a program has this name, or that and a version or a suffix behind it.
+/// Whether a program has this name, with or without a version or a suffix.
 fn is_version(program: &str, name: &str) -> bool {
     program.strip_prefix(name).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
 }

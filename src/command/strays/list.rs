@@ -31,14 +31,14 @@ pub struct StraysOptions {
     configured: Configured,
 }
 
-/// What would be done with one.
+/// What would be done with one stray.
 struct PlannedForStray {
     action: &'static str,
     why: String,
     job: Option<Id>,
 }
 
-/// Lists them. Fails if not all processes can be seen.
+/// Lists the strays. Fails if not all processes can be seen.
 pub fn strays(options: &StraysOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence strays'")?;
     let loaded = options.configured.load()?;

@@ -12,13 +12,13 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 
-/// The kernel nests no deeper.
+/// How deep the kernel nests namespaces.
 const DEEPEST: usize = 33;
 
-/// The kinds that change which processes and files a process sees.
+/// The kinds of namespaces that decide which processes and files a process sees.
 const KINDS: [&str; 2] = ["mnt", "pid"];
 
-/// A namespace, by its file.
+/// A namespace, by the device and the number of its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Namespace(libc::dev_t, libc::ino_t);
 
@@ -35,7 +35,7 @@ impl Namespace {
     }
 }
 
-/// The namespaces of this host: those of its first process, or, if that is kept from root, of this one.
+/// The namespaces of this host: those of its first process. If root cannot see those, they are the namespaces of this process.
 pub struct HostNamespaces {
     user: Namespace,
     others: [Namespace; KINDS.len()],
@@ -44,11 +44,11 @@ pub struct HostNamespaces {
 /// Who has made the namespaces of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NamespaceMaker {
-    /// They are the host's.
+    /// The namespaces are the host's.
     Host,
-    /// This user, without any rights of root's.
+    /// A user, without any rights of root's, has made them.
     User(u32),
-    /// Root, or more than one user.
+    /// Root has made them, or more than one user has.
     Another,
 }
 
@@ -61,7 +61,7 @@ impl HostNamespaces {
         Ok(Self { user: of("user")?, others: [mnt?, pid?] })
     }
 
-    /// Who has made those of this process.
+    /// Who has made the namespaces of this process.
     pub fn maker(&self, proc: &Dir, pid: i32) -> Result<NamespaceMaker> {
         let mut makers = Vec::new();
         if Namespace::of(proc, pid, "user")? != self.user {
@@ -71,7 +71,8 @@ impl HostNamespaces {
             if Namespace::of(proc, pid, kind)? == hosts {
                 continue;
             }
-            // What a user has made within a container's is a container's. Only PID namespaces say what is around them.
+            // A namespace that a user has made within a container belongs to the container. So the namespaces around it count, too. Only
+            // PID namespaces have a parent that the kernel tells.
             let mut around = Some(open(proc, pid, kind)?);
             for _ in 0..DEEPEST {
                 let Some(namespace) = around.filter(|around| stat_of(around) != Ok(hosts)) else { break };
@@ -88,8 +89,8 @@ impl HostNamespaces {
         })
     }
 
-    /// The owner of the user namespace next to the host's that is around this one, or is this one. `None`: it is the host's own, or the owner
-    /// is root.
+    /// The owner of a user namespace: of this one, or of the one around it that is a child of the host's. `None`: this one is the host's,
+    /// or the owner is root.
     fn outermost(&self, mut namespace: OwnedFd) -> Result<Option<u32>> {
         for _ in 0..DEEPEST {
             if self.is_hosts(&namespace)? {
@@ -116,7 +117,7 @@ fn stat_of(namespace: &OwnedFd) -> Result<Namespace> {
 
 fn open(proc: &Dir, pid: i32, kind: &str) -> Result<OwnedFd> {
     let name = format!("{pid}/ns/{kind}");
-    // The file is behind a link of the kernel's.
+    // The kernel has the file behind a link, so this link is followed.
     openat(proc, name.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
         .map_err(|errno| Error::os("open the namespace", proc.path().join(name), errno))
 }
@@ -145,7 +146,7 @@ mod tests {
 
     const USER: u32 = 4_242;
 
-    /// A process of the user's that says so as soon as it is where it is to be.
+    /// Starts a process of the user's that says when it is where it is to be.
     fn started(words: &[&str]) -> Child {
         let uid = format!("--reuid={USER}");
         let mut child = Command::new("setpriv")
@@ -160,7 +161,7 @@ mod tests {
         child
     }
 
-    /// Whether it has said that it is there. It has ended otherwise.
+    /// Whether the process has said that it is there. Otherwise it has ended.
     fn heard(child: &mut Child) -> bool {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -220,7 +221,7 @@ mod tests {
             end(child);
             return crate::skip::skip("no user can make a user namespace here");
         }
-        // The innermost is the child of a child of a child of the one that was started here.
+        // The innermost process is the child of a child of a child of the one that was started here.
         let children = |pid: i32| {
             let all = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
             all.split_whitespace().filter_map(|pid| pid.parse().ok()).next()
@@ -231,7 +232,8 @@ mod tests {
             pid = below;
         }
         let made = host.maker(&proc, pid);
-        // All in a PID namespace end with its first process, and what changes its user has no signal of its parent's end any more.
+        // All processes in a PID namespace end with its first process. A process that has changed its user does not end with its parent any
+        // more.
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(first), nix::sys::signal::Signal::SIGKILL).unwrap();
         child.wait().unwrap();
         assert_eq!(made, Ok(NamespaceMaker::Another));

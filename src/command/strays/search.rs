@@ -33,40 +33,40 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How often the list of processes is read in one look.
 const MOST_LISTS: usize = 20;
 
-/// A process of a user's that is in no fence.
+/// A process of a user that is in no fence.
 #[derive(Debug, Clone)]
 pub struct Stray {
     pub id: Owner,
-    /// Whose it is.
+    /// The user.
     pub uid: u32,
     pub user: String,
-    /// What it calls itself.
+    /// The name that the process gives itself.
     pub name: String,
-    /// Its cgroup, where that tells most.
+    /// Its cgroup in the hierarchy that tells most.
     pub cgroup: String,
-    /// What the site wants. The error: why nothing is done to this process.
+    /// What the site wants done with it. The error says why nothing is done.
     pub judged: std::result::Result<StraysAction, String>,
 }
 
 impl Stray {
-    /// What is to be done with it, if anything.
+    /// What is to be done with it. `None`: nothing.
     pub fn action(&self) -> Option<StraysAction> {
         self.judged.as_ref().ok().copied()
     }
 }
 
-/// All of them.
+/// The result of one look.
 pub struct FoundStrays {
     pub all: Vec<Stray>,
     /// Why nothing is done to any process now.
     pub doubt: Option<String>,
     /// Whether all processes were looked at.
     pub is_whole: bool,
-    /// Whether a scheduler's daemon was seen that starts jobs on this node.
+    /// Whether a daemon was seen that starts jobs on this node.
     pub has_nodes_daemon: bool,
 }
 
-/// A configuration with which each user's processes in no fence are to be put into one, whatever the site wants of strays.
+/// The configuration in which all processes in no fence are to be put into one, whatever the site wants of strays.
 pub fn adopting(config: &Config) -> Config {
     Config { strays: StraysAction::Adopt, ..config.clone() }
 }
@@ -81,7 +81,7 @@ pub struct StraysSearch<'a> {
     namespaces: Result<HostNamespaces>,
     /// Processes of jobs without a fence.
     tracked: Result<BTreeSet<Owner>>,
-    /// The services in which processes of the system live.
+    /// The services of systemd that have processes of system accounts.
     services: RefCell<BTreeSet<String>>,
 }
 
@@ -103,7 +103,7 @@ impl<'a> StraysSearch<'a> {
         }
     }
 
-    /// Looks at every process. An error: none can be seen.
+    /// Looks at every process. An error: no process can be judged.
     pub fn find(&self) -> Result<FoundStrays> {
         if !self.host.has_cgroups() {
             return Err(Error::new("no cgroups can be seen, so no process is known to be in no fence"));
@@ -115,7 +115,7 @@ impl<'a> StraysSearch<'a> {
         for _ in 0..MOST_LISTS {
             let mut pids: Vec<i32> = self.host.proc.list(true)?.iter().filter_map(|name| name.parse().ok()).collect();
             pids.retain(|pid| !seen.contains(pid));
-            // The last ones are the youngest, and may end first.
+            // The youngest processes are the last ones, and may end first. So they are looked at first.
             pids.reverse();
             let mut has_vanished = false;
             for pid in pids {
@@ -134,7 +134,7 @@ impl<'a> StraysSearch<'a> {
                 break;
             }
         }
-        // A daemon can be among those that were not looked at.
+        // A process that was not looked at could be a daemon.
         let doubt =
             if is_whole { self.doubt() } else { Some("not all processes could be looked at in time".to_owned()) };
         candidates.sort_unstable();
@@ -153,7 +153,7 @@ impl<'a> StraysSearch<'a> {
         Ok(FoundStrays { all: all.into_values().collect(), doubt, is_whole, has_nodes_daemon })
     }
 
-    /// Whether a process can be a stray at all. Notes the schedulers' daemons. `None`: it is gone.
+    /// Whether a process can be a stray at all. A scheduler's daemon is noted. `None`: the process is gone.
     fn is_candidate(&self, pid: i32) -> Result<Option<bool>> {
         let Some(place) = self.place(pid)? else { return Ok(None) };
         if self.is_placed(&place) {
@@ -183,19 +183,19 @@ impl<'a> StraysSearch<'a> {
             let below = hierarchy.below_mount(path).and_then(|below| below.strip_prefix(&self.host.base));
             below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
                 || placement(ALL, place, hierarchy).is_some()
-                // What is below user.slice can have been named by a user.
+                // A user can choose names below user.slice.
                 || !path.split('/').any(|name| name == "user.slice")
                     && schedulers::ALL.iter().any(|part| part.keeps(path))
         })
     }
 
-    /// Whether a stray is what it was, and the site wants this of it.
+    /// Whether a stray is still the same process, and the site still wants this done with it.
     pub fn is_still(&self, stray: &Stray, action: StraysAction) -> bool {
         let now = self.judge(stray.id.pid);
         now.is_some_and(|now| now.id == stray.id && now.uid == stray.uid && now.action() == Some(action))
     }
 
-    /// What a process is now, if it is a user's in no fence.
+    /// The process as it is now, if it is a stray.
     pub fn judge(&self, pid: i32) -> Option<Stray> {
         let proc = &self.host.proc;
         let id = Owner::from_pid(proc, pid).ok().flatten()?;
@@ -217,13 +217,13 @@ impl<'a> StraysSearch<'a> {
             cgroup: self.telling(&place),
             judged,
         };
-        // All of that is of one process, which has not become another user's meanwhile.
+        // If the process has become another user's meanwhile, what was read belongs to two.
         let same = Owner::from_pid(proc, pid) == Ok(Some(id))
             && ProcessStatus::read(proc, pid).is_ok_and(|now| now.is_some_and(|now| now.uids == status.uids));
         same.then_some(stray)
     }
 
-    /// Whose the process is. An error: that is not certain, and why.
+    /// The user of the process. An error: that is not certain, and why.
     fn owner(&self, pid: i32, status: &ProcessStatus) -> std::result::Result<(u32, StrayAccount), String> {
         let uid = status.uid();
         if status.uids.iter().any(|uid| self.accounts.is_systems(*uid)) {
@@ -235,7 +235,7 @@ impl<'a> StraysSearch<'a> {
             NamespaceMaker::Host if account.name.is_none() => Err("this node knows no account with its uid".to_owned()),
             NamespaceMaker::Host => Ok((uid, account)),
             NamespaceMaker::User(maker) if maker == uid && account.name.is_some() => Ok((uid, account)),
-            // A uid that newuidmap(1) has lent to the user.
+            // newuidmap(1) has lent the uid to the user.
             NamespaceMaker::User(maker) if !self.accounts.is_systems(maker) && account.name.is_none() => {
                 let account = self.accounts.get(maker);
                 match (&account.name, &account.action) {
@@ -253,7 +253,7 @@ impl<'a> StraysSearch<'a> {
         }
     }
 
-    /// What is to be done. An error: why nothing is.
+    /// What is to be done with the process. An error: nothing is, and why.
     fn wanted(
         &self,
         id: Owner,
@@ -268,7 +268,8 @@ impl<'a> StraysSearch<'a> {
         if self.lineage.is_in_a_daemons_cgroup(place) {
             return Err("it is in the cgroup of a scheduler's daemon".to_owned());
         }
-        // A site may have given the uid of a person to munged. What cron has started is beside cron itself.
+        // A site may run a service such as munged with a person's uid. The jobs of cron are in a service, too, but beside cron itself,
+        // which is the system's.
         let services = self.services.borrow();
         if let Some(service) = self.paths(place).filter_map(service_of).find(|service| !services.contains(*service)) {
             return Err(format!("it is of {service}, which runs as a user"));
@@ -300,7 +301,7 @@ impl<'a> StraysSearch<'a> {
         }
     }
 
-    /// Whether a cgroup of these, or one above it, has jobfence's mark, which only root can set.
+    /// Whether one of these cgroups, or one above it, has jobfence's mark. Only root can set the mark.
     fn is_marked(&self, place: &Membership) -> bool {
         self.host.layout.hierarchies.iter().any(|hierarchy| {
             let mut path = place.path_in(hierarchy).unwrap_or_default();
@@ -315,7 +316,8 @@ impl<'a> StraysSearch<'a> {
         })
     }
 
-    /// Whether the process is `systemd --user`, or the helper with its name in brackets: systemd's own program, where pam_systemd has it.
+    /// Whether the process is `systemd --user`, or the helper whose name is in brackets. It must be systemd's own program, and where
+    /// pam_systemd puts it.
     fn is_user_manager(&self, pid: i32, (place, uid): (&Membership, u32)) -> bool {
         let scope = format!("/user@{uid}.service/init.scope");
         let program = |pid: i32| fstatat(&self.host.proc, format!("{pid}/exe").as_str(), AtFlags::empty());
@@ -328,7 +330,7 @@ impl<'a> StraysSearch<'a> {
         self.host.layout.hierarchies.iter().filter_map(|hierarchy| place.path_in(hierarchy))
     }
 
-    /// The longest of its paths: a hierarchy that nobody uses has all processes at the top.
+    /// The longest of its paths: in a hierarchy that nobody uses, all processes are at the top.
     fn telling(&self, place: &Membership) -> String {
         self.paths(place).max_by_key(|path| path.len()).unwrap_or("/").to_owned()
     }
@@ -347,7 +349,7 @@ impl<'a> StraysSearch<'a> {
     }
 }
 
-/// The service of systemd that has this cgroup, if a user cannot have named it.
+/// The service of systemd whose cgroup this is. `None`: a user may have chosen the name.
 fn service_of(path: &str) -> Option<&str> {
     if path.split('/').any(|name| name == "user.slice") {
         return None;
@@ -356,7 +358,7 @@ fn service_of(path: &str) -> Option<&str> {
     end.or_else(|| path.ends_with(".service").then_some(path.len())).and_then(|end| path.get(..end))
 }
 
-/// Why, by the configuration, a process in no fence can be a job's.
+/// Why the configuration lets jobs run in no fence. `None`: it does not.
 pub fn doubt(config: &Config, loaded: Option<&Loaded>) -> Option<String> {
     let of = |config: &Config| match (config.mode, config.on_error.general()) {
         (Mode::Off, _) => Some("Mode=off, so jobs run without a fence"),

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What `/proc/PID/status` says of a process: proc_pid_status(5).
+//! Reads `/proc/PID/status`: proc_pid_status(5).
 
 use jobfence::error::{Error, Result};
 use jobfence::sys::dir::Dir;
 use nix::errno::Errno;
 
-/// What is read of it.
+/// The members that are needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessStatus {
-    /// What it calls itself; it may write anything there.
+    /// The process's name, which the process itself chooses.
     pub name: String,
-    /// The real, effective, saved and file system's uid.
+    /// The real, effective and saved uid, and the one for files.
     pub uids: [u32; 4],
-    /// The process that traces it; 0: none.
+    /// The process that traces this one. 0: none does.
     pub tracer: i32,
 }
 
 impl ProcessStatus {
-    /// `None`: there is no such process, or it has ended.
+    /// Reads it. `None`: there is no such process, or it has ended.
     pub fn read(proc: &Dir, pid: i32) -> Result<Option<Self>> {
         match proc.read_table(&format!("{pid}/status")) {
             Ok(text) => {
@@ -42,7 +42,7 @@ impl ProcessStatus {
         })
     }
 
-    /// The real uid, which a set-user-ID program leaves as it is.
+    /// The real uid. A set-user-ID program leaves it as it is.
     pub fn uid(&self) -> u32 {
         let [real, ..] = self.uids;
         real

@@ -18,18 +18,18 @@ use super::figures::StraysFigures;
 use super::search::{FoundStrays, Stray, StraysSearch};
 use crate::table::printable;
 
-/// The time between two looks, by the time of grace.
+/// The shortest and the longest time between two looks. In between it is a quarter of `StraysGrace`.
 const SHORTEST: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(15);
 
-/// How long all that is done in a look may take, for all users together: `jobfence hold` has other work. The rest has its turn at the next
-/// look.
+/// How long all that is done in a look may take, for all users together: `jobfence hold` has other work. The next look does the rest.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// So many processes are named in a line of the log.
+/// The most processes that are named in a line of the log.
 const MOST_NAMED: usize = 5;
 
-/// A look in which a new process of a user's was adopted is followed by so many others at once.
+/// The most rounds of adoption in one look. A round that has adopted a process is followed by another, since the process may have started
+/// others.
 const MOST_ROUNDS: usize = 10;
 
 /// What `jobfence hold` knows of strays.
@@ -38,24 +38,24 @@ pub struct StraysWatch {
     /// When the next look is due. `None`: at once.
     next: Option<Instant>,
     users: BTreeMap<u32, StraysClock>,
-    /// The user with whom the next look begins: the first one for whom the last look had no time.
+    /// The first user of the next look: the first one for whom the last look had no time.
     turn: u32,
     figures: StraysFigures,
     said: Option<String>,
 }
 
-/// For how long a user has had strays.
+/// How long a user has had strays.
 struct StraysClock {
     action: StraysAction,
     since: Instant,
-    /// Whether a look has found none.
+    /// Whether the last look has found no stray of this user.
     is_missed: bool,
     is_reported: bool,
-    /// When the first of them got SIGTERM.
+    /// When the first stray got SIGTERM.
     asked: Option<Instant>,
-    /// Those that did.
+    /// The strays that got SIGTERM.
     signalled: BTreeSet<Owner>,
-    /// Failures that were reported.
+    /// The failures that were logged.
     said: BTreeSet<String>,
 }
 
@@ -93,12 +93,12 @@ impl StraysWatch {
             .then(|| self.next.map_or(Duration::ZERO, |next| next.saturating_duration_since(Instant::now())))
     }
 
-    /// For the metrics; `None`: off.
+    /// The counts for the metrics. `None`: the key is off.
     pub fn figures(&self, config: &Config, loaded: Option<&Loaded>) -> Option<&StraysFigures> {
         is_on(config, loaded).then_some(&self.figures)
     }
 
-    /// Looks, if that is due, and does what is due.
+    /// Looks if that is due, and does what is due.
     pub fn look(&mut self, config: &Config, loaded: Option<&Loaded>) {
         if !is_on(config, loaded) {
             *self = Self::default();
@@ -165,7 +165,7 @@ impl StraysWatch {
     }
 }
 
-/// Says once that a user has them. `left`: why nothing more is done.
+/// Says once that a user has strays. `left`: why nothing more is done.
 fn report(clock: &mut StraysClock, strays: &[Stray], left: Option<&String>) {
     if !std::mem::replace(&mut clock.is_reported, true) {
         let left = left.map(|why| format!("; nothing more is done, since {why}")).unwrap_or_default();
@@ -173,7 +173,7 @@ fn report(clock: &mut StraysClock, strays: &[Stray], left: Option<&String>) {
     }
 }
 
-/// Adopts all, and those that they have started meanwhile. Returns how many.
+/// Adopts all strays, and those that they have started meanwhile. Returns how many.
 fn adopt_all(
     (host, config): (&Host, &Config),
     (search, deadline): (&StraysSearch<'_>, Instant),
@@ -211,7 +211,7 @@ fn adopt_all(
     u64::try_from(adopted.len()).unwrap_or(0)
 }
 
-/// Asks those to end that were not asked yet, and kills all if there are any after the time. Returns how many got a signal.
+/// Sends SIGTERM to strays that have not got it, and SIGKILL to all that are left after the time. Returns how many got a signal.
 fn end(
     host: &Host,
     (search, deadline): (&StraysSearch<'_>, Instant),
@@ -225,7 +225,7 @@ fn end(
             Ok(0) => {}
             Ok(count) => {
                 log::warn!("{} of {user} got SIGKILL: they stayed in no fence after SIGTERM", processes(count));
-                // Whatever comes next has its time, too.
+                // Later strays have the whole time, too.
                 *clock = StraysClock::new(clock.action);
                 return u64::try_from(count).unwrap_or(0);
             }

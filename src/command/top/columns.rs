@@ -9,14 +9,14 @@ use super::list::{ListedLine, TopList};
 use crate::living::LivingRow;
 use crate::table::{NONE, clock, mib, number, printable};
 
-/// The columns of a bar.
+/// How many cells a bar has.
 const BAR: u64 = 10;
 
-/// From so many percent of the memory on a cell is red, and from so many of the CPU time on it is yellow.
+/// From these percentages on, a cell of memory is red, and a cell of CPU time is yellow.
 const MUCH_MEMORY: u64 = 90;
 const ALL_CPU_TIME: u64 = 95;
 
-/// A line of the list with what its cells are made of.
+/// A line of the list, and what its cells are made from.
 struct LineInFull<'a> {
     job: &'a ListedJob,
     step: Option<&'a LivingRow>,
@@ -29,7 +29,7 @@ struct LineInFull<'a> {
 struct ListColumn {
     head: &'static str,
     is_text: bool,
-    /// How early it is left out: the largest number first.
+    /// The rank by which columns are left out: the largest number goes first.
     rank: u8,
     cell: fn(&LineInFull<'_>) -> String,
     colour: fn(&AmountsNow) -> Option<Color>,
@@ -43,7 +43,7 @@ const fn numbers(head: &'static str, rank: u8, cell: fn(&LineInFull<'_>) -> Stri
     ListColumn { head, is_text: false, rank, cell, colour: |_| None }
 }
 
-/// A bar, or the number beside it: whoever sees no colours has the number.
+/// A column of a bar, or of the number beside it: a user who sees no colours reads the number.
 const fn of_grant(mut column: ListColumn, colour: fn(&AmountsNow) -> Option<Color>) -> ListColumn {
     column.colour = colour;
     column
@@ -80,7 +80,7 @@ fn of_memory(amounts: &AmountsNow) -> Option<Color> {
 }
 
 impl LineInFull<'_> {
-    /// A job has a mark before it that says whether its steps are shown.
+    /// The name of the job or the step. The mark before a job says whether its steps are shown.
     fn name(&self) -> String {
         let Some(step) = self.step else {
             let (node, _, job) = &self.job.identity;
@@ -96,7 +96,7 @@ impl LineInFull<'_> {
         self.step.or(self.job.steps.first()).map_or_else(|| NONE.to_owned(), |row| row.cpus_cell(self.amounts.cpus))
     }
 
-    /// What a step shares with its job stands in the job's line alone.
+    /// A cell that is the same for all steps of a job. Only the job's line has it.
     fn of_job(&self, cell: impl Fn(&ListedJob) -> String) -> String {
         if self.step.is_some() { String::new() } else { cell(self.job) }
     }
@@ -115,10 +115,10 @@ impl LineInFull<'_> {
     }
 }
 
-/// Cells of a line, each with its place and its colour.
+/// The cells of a line, each with its place and its colour.
 pub type Cells = Vec<(usize, String, Option<Color>)>;
 
-/// The cells of the heads, and of each line.
+/// The cells of the heads, and those of each line.
 pub fn cells(list: &TopList, lines: &[ListedLine], width: usize, is_utf8: bool) -> (Cells, Vec<Cells>) {
     let full = lines.iter().filter_map(|line| {
         let job = list.jobs.get(line.job)?;
@@ -127,7 +127,7 @@ pub fn cells(list: &TopList, lines: &[ListedLine], width: usize, is_utf8: bool) 
         Some(LineInFull { job, step, amounts, is_unfolded: list.is_unfolded(job), is_utf8 })
     });
     let full: Vec<LineInFull<'_>> = full.collect();
-    // What is known of no job is no column, whatever the filter finds.
+    // A column is left out if it is empty for every job, whether the filter finds the job or not.
     let has_gpus = list.jobs.iter().any(|job| job.gpu != NONE);
     let has_partitions = list.jobs.iter().any(|job| job.partition.is_some());
     let is_wanted = |column: &&ListColumn| match column.head {

@@ -15,7 +15,7 @@ use super::jobs::{SORT_KEYS, granted};
 use super::list::TopList;
 use crate::table::NONE;
 
-/// How it is drawn.
+/// How the screen is drawn.
 #[derive(Debug, Clone, Copy)]
 pub struct Manner {
     pub has_colours: bool,
@@ -39,7 +39,7 @@ pub fn draw(list: &mut TopList, screen: &mut Buffer, manner: Manner, now: System
         return;
     }
     let head = in_lines(head(list), width, (height / 8).clamp(1, 3));
-    // The clock takes no line of its own.
+    // The clock stands in the last line of the head, if there is room.
     let head = with_clock(head, width, now);
     head.iter().enumerate().for_each(|(at, line)| pen.line(at, line, Modifier::empty()));
     let lines = list.lines();
@@ -58,7 +58,7 @@ pub fn draw(list: &mut TopList, screen: &mut Buffer, manner: Manner, now: System
         );
     }
     let jobs: Vec<usize> = lines.iter().map(|line| line.job).collect();
-    // Of jobs, also where lines of steps are between them.
+    // Only jobs are counted, and not the lines of steps between them.
     let of = |until: usize| jobs.iter().take(until).collect::<std::collections::BTreeSet<_>>().len();
     let first = of(shown.start + 1).saturating_sub(1);
     let foot = foot(list, &range(first, of(shown.end).saturating_sub(first), of(jobs.len())));
@@ -73,7 +73,7 @@ pub fn draw(list: &mut TopList, screen: &mut Buffer, manner: Manner, now: System
     }
 }
 
-/// The first line, and what of it goes on below.
+/// The parts of the first line, which may go on below.
 fn head(list: &TopList) -> Vec<PartOfLine> {
     let node = &list.node;
     let known = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
@@ -102,7 +102,7 @@ fn head(list: &TopList) -> Vec<PartOfLine> {
     ]
 }
 
-/// Adds the time to the last line if that has place for it.
+/// Adds the time to the last line, if that has room for it.
 fn with_clock(mut lines: Vec<String>, width: usize, now: SystemTime) -> Vec<String> {
     let clock = utc(now);
     let clock = format!("  {} UTC", clock.get(11..19).unwrap_or_default());
@@ -115,7 +115,7 @@ fn gibibytes(bytes: u64) -> String {
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
-/// The last line: what is shown of what, and the keys.
+/// The last line: which lines are shown, and the keys.
 fn foot(list: &TopList, range: &str) -> Vec<PartOfLine> {
     if list.is_asking {
         return vec![
@@ -142,7 +142,7 @@ fn foot(list: &TopList, range: &str) -> Vec<PartOfLine> {
     ]
 }
 
-/// Which of all are shown.
+/// Which ones of all are shown, in words.
 fn range(above: usize, shown: usize, all: usize) -> String {
     if shown == 0 {
         return format!("0 of {all}");
@@ -161,7 +161,7 @@ impl Pen<'_> {
         self.cells(at, &vec![(0, text.to_owned(), None)], modifier);
     }
 
-    /// In the last line of the screen, if that is behind the head.
+    /// Writes the last line of the screen, if it is not one of the head.
     fn last(&mut self, texts: Vec<String>, head: usize, height: usize) {
         if let Some(text) = texts.first().filter(|_| height > head) {
             self.line(height - 1, text, Modifier::empty());

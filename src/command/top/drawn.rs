@@ -19,7 +19,7 @@ use super::node::NodeNow;
 use crate::gpu::JobGpus;
 use crate::living::LivingRow;
 
-/// With colours, and without characters beyond ASCII.
+/// A screen with colours that shows only ASCII.
 const PLAIN: Manner = Manner { has_colours: true, is_utf8: false };
 
 fn row(job: &str, step: &str, user: &str, cpus: Option<f64>, memory: Option<u64>) -> LivingRow {
@@ -62,7 +62,7 @@ fn node() -> NodeNow {
     }
 }
 
-/// Forty jobs: some with many steps, some with GPUs, some of which little is known.
+/// Forty jobs: some have many steps, some have GPUs, and little is known of some.
 fn forty() -> Vec<LivingRow> {
     let mut rows = Vec::new();
     for number in 0..40_u32 {
@@ -163,7 +163,7 @@ fn nothing_is_cut_however_small_the_screen_is() {
         for width in [1, 9, 20, 40, 60, 80, 120, 200] {
             for height in [0, 1, 2, 3, 4, 6, 8, 12, 24, 60] {
                 let lines = drawn(&mut list, width, height);
-                // A single line is that of the node.
+                // If the screen has one line, that is the node's.
                 let (foot, above) =
                     if height < 2 { ("", &lines[..]) } else { (&**lines.last().unwrap(), &lines[..lines.len() - 1]) };
                 let cut: Vec<_> = all(above).difference(&known).cloned().collect();
@@ -192,7 +192,7 @@ fn the_first_line_tells_of_the_node_and_the_last_one_what_is_shown() {
     );
     let lines = drawn(&mut list, 40, 8);
     assert_eq!((&*lines[0], &*lines[7]), ("node17  40 jobs  01:01:01 UTC", "1 to 5 of 40  by CPU  ? help  q quit"));
-    // On more lines, if the screen has many.
+    // The head takes more lines if the screen has many.
     let lines = drawn(&mut list, 60, 24);
     assert_eq!(
         lines[..3],
@@ -236,7 +236,7 @@ fn a_job_is_the_sum_of_its_steps_and_unknown_if_a_part_is() {
     assert!(!drawn(&mut list, 200, 9).iter().any(|line| line.starts_with("    ")));
     types(&mut list, " ");
     assert_eq!(line_of(&mut list, "    0"), "0 2:02:02 2.50 4 62 650.0 1000.0 65 3 - own");
-    // What was granted is the job's, however its steps share it.
+    // The grant is the job's, however its steps share it.
     assert!(drawn(&mut list, 200, 9)[0].contains("granted at least 8 of 128 CPUs"));
 }
 
@@ -267,7 +267,7 @@ fn the_cursor_stays_with_its_job() {
         assert_eq!(chosen(&mut list), expected, "{code:?}");
     }
     press(&mut list, KeyCode::Down);
-    // Another order after the next look: the cursor is at the same job, and what it does is for that.
+    // The next look brings another order. The cursor stays at its job, and the keys act on that job.
     let mut rows = forty();
     rows.reverse();
     list.take(node(), rows, 0);
@@ -275,7 +275,7 @@ fn the_cursor_stays_with_its_job() {
     assert!(matches!(press(&mut list, KeyCode::Enter), Wish::Show(job) if job.as_str() == "4701"));
     list.take(node(), forty().into_iter().filter(|row| row.job != "4701").collect(), 0);
     assert!(chosen(&mut list).starts_with("+ 47"), "it has ended");
-    // Whoever is at the first line sees the first job, whichever that is.
+    // A cursor in the first line stays there, whichever job is first.
     types(&mut list, "c");
     assert_eq!(chosen(&mut list), "+ 4739");
     types(&mut list, "r");
@@ -300,7 +300,7 @@ fn steps_are_folded() {
         press(&mut list, code);
         assert_eq!(steps(&mut list), count, "{code:?}");
     }
-    // Steps below the screen come into view, and jobs alone are counted.
+    // Steps below the screen come into view. Only jobs are counted.
     press(&mut list, KeyCode::Home);
     drawn(&mut list, 80, 12);
     (0..3).for_each(|_| drop(press(&mut list, KeyCode::Down)));
@@ -319,7 +319,7 @@ fn a_filter_finds_jobs_users_and_partitions() {
     press(&mut list, KeyCode::Backspace);
     press(&mut list, KeyCode::Enter);
     assert!(foot(&mut list).starts_with("1 to 20 of 30  /SHOR  by CPU  "), "{}", foot(&mut list));
-    // Keys are keys again. The filter goes first, and then the program.
+    // The filter is typed in, so keys have their own meaning again. Esc removes the filter, and q then ends the program.
     types(&mut list, "m");
     assert_eq!(list.sorted_by, SortColumn::Memory);
     assert_eq!(press(&mut list, KeyCode::Esc), Wish::None);
@@ -357,7 +357,7 @@ fn help_and_jobs_take_the_place_of_the_list() {
     assert_eq!((&*lines[6], &*lines[7]), ("that is not set.", "19 to 24 of 24  PgUp, PgDn  q back"));
     press(&mut list, KeyCode::Home);
     assert!(drawn(&mut list, 40, 8)[7].starts_with("1 to 6 "));
-    // Back to the list, and not out of the program.
+    // The key leads back to the list, and does not end the program.
     types(&mut list, "q");
     assert!(drawn(&mut list, 40, 8)[7].starts_with("1 to 5 of 40"));
     assert_eq!(press(&mut list, KeyCode::Char('q')), Wish::Quit);
@@ -400,7 +400,7 @@ fn names_of_users_are_no_commands_and_may_be_wide() {
     let lines = drawn(&mut list, 120, 12);
     assert!(lines[2].starts_with("- 7?[2J? "), "{lines:#?}");
     assert!(lines[2].contains(" a?b? ") && lines[3].starts_with("    ?0 "), "{lines:#?}");
-    // Each cell begins in its column.
+    // Each cell begins where its column begins.
     let screen = cells(&mut list, 120, 12, PLAIN);
     let user = (0..120).find(|x| screen[(*x, 1)].symbol() == "U").unwrap();
     assert_eq!([2, 4].map(|y| screen[(user, y)].symbol().to_owned()), ["e", "e"], "{lines:#?}");

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What fits into so many columns of a terminal. What does not fit is left out as a whole, or goes on in the next line.
+//! Fits texts into the columns of a terminal. What does not fit is left out as a whole, or goes on in the next line.
 
 use ratatui_core::text::Span;
 
-/// The columns of a terminal that a text takes. East Asian characters take two.
+/// How many columns of a terminal a text takes. East Asian characters take two.
 pub fn wide(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// A text in at most so many columns. Where something is left out, a mark says so.
+/// A text in at most `most` columns. A mark stands for what is left out.
 pub fn shortened(text: &str, most: usize, is_utf8: bool) -> String {
     if wide(text) <= most {
         return text.to_owned();
@@ -25,13 +25,13 @@ pub fn shortened(text: &str, most: usize, is_utf8: bool) -> String {
     kept
 }
 
-/// The text in lines of so many columns, broken between words if they are short.
+/// The text in lines of `width` columns. It is broken between words that are short enough.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for c in text.chars() {
         let Some(line) = lines.last_mut() else { break };
         line.push(c);
-        // One character is a line however narrow the screen is.
+        // A line has at least one character, however narrow the screen is.
         if wide(line) > width && line.chars().nth(1).is_some() {
             let word = line.rfind(' ').map(|space| space + 1).filter(|begin| *begin > line.len() / 2);
             let next = line.split_off(word.unwrap_or(line.len() - c.len_utf8()));
@@ -42,10 +42,10 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A part of a line, and how early it is left out: the largest number first.
+/// A part of a line, and its rank: the part with the largest rank is left out first.
 pub type PartOfLine = (u8, String);
 
-/// The parts in at most so many lines, with two spaces between them. Parts without a text do not count.
+/// The parts in at most `most` lines, with two spaces between parts. Empty parts do not count.
 pub fn in_lines(mut parts: Vec<PartOfLine>, width: usize, most: usize) -> Vec<String> {
     parts.retain(|(_, text)| !text.is_empty());
     loop {
@@ -67,8 +67,8 @@ pub fn in_lines(mut parts: Vec<PartOfLine>, width: usize, most: usize) -> Vec<St
     }
 }
 
-/// Which columns of these widths fit beside each other with a space between them. The first one always does. Those of one rank are kept or
-/// left out together.
+/// The columns of these widths that fit side by side, with a space between two. The first column always does. Columns of one rank are kept
+/// or left out together.
 pub fn columns(widths: &[(u8, usize)], width: usize) -> Vec<usize> {
     let mut kept: Vec<usize> = (0..widths.len()).collect();
     let of = |at: usize| widths.get(at).copied().unwrap_or_default();

@@ -11,7 +11,7 @@ use jobfence::job::Cpus;
 use crate::living::{LivingRow, gpu_cell};
 use crate::table::printable;
 
-/// By what fences are sorted: amounts with the largest first, names in their order.
+/// What fences are sorted by. Large amounts come first, and names are in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SortColumn {
     Cpu,
@@ -44,7 +44,7 @@ pub struct AmountsNow {
 }
 
 impl AmountsNow {
-    /// Those of one step.
+    /// The amounts of one step.
     pub fn of_step(row: &LivingRow) -> Self {
         Self {
             cpus: row.cpus_now,
@@ -56,12 +56,12 @@ impl AmountsNow {
         }
     }
 
-    /// Those of a job with these steps. A sum is unknown if a part of it is.
+    /// The amounts of a job with these steps. A sum is unknown if one of its parts is.
     fn of_job(steps: &[LivingRow]) -> Self {
         fn sum<T: std::iter::Sum>(steps: &[LivingRow], of: fn(&LivingRow) -> Option<T>) -> Option<T> {
             steps.iter().map(of).sum()
         }
-        // Steps have their peaks at different times.
+        // The steps had their peaks at different times, so peaks have no sum.
         let (alone, granted) = match steps {
             [step] => (step.current.usage.memory_peak, step.current.limits),
             _ => (None, LimitedTo::default()),
@@ -81,35 +81,35 @@ impl AmountsNow {
         }
     }
 
-    /// What is used of the CPU time that was granted, in percent.
+    /// The share of the granted CPU time that is used, in percent.
     pub fn cpu_percent(&self) -> Option<u64> {
         percent((self.cpus? * 1000.0).round() as u64, self.granted.cpus?.thousandths())
     }
 
-    /// What is used of the memory that was granted, in percent.
+    /// The share of the granted memory that is used, in percent.
     pub fn memory_percent(&self) -> Option<u64> {
         percent(self.memory?, self.granted.memory?)
     }
 }
 
-/// Rounded down: only what is used up is 100.
+/// A percentage, rounded down, so that 100 means that all is used.
 fn percent(used: u64, granted: u64) -> Option<u64> {
     let percent = (u128::from(used) * 100).checked_div(granted.into())?;
     Some(u64::try_from(percent).unwrap_or(u64::MAX))
 }
 
-/// What no two jobs on a node share: the node of the scheduler, the user, and the id.
+/// The node of the scheduler, the user and the id. No two jobs on a node have the same ones.
 pub type JobIdentity = (Option<String>, Option<u32>, String);
 
 /// A job with its steps.
 pub struct ListedJob {
-    /// Its place in the order of ids.
+    /// Its place in the order of all ids.
     pub number: usize,
     pub identity: JobIdentity,
     pub amounts: AmountsNow,
     pub gpu: String,
     pub partition: Option<String>,
-    /// At least one, in their order.
+    /// Its steps in their order. There is at least one.
     pub steps: Vec<LivingRow>,
 }
 
@@ -118,7 +118,7 @@ impl ListedJob {
         self.steps.first().map_or("", |step| &step.user)
     }
 
-    /// Whether its id, user, partition or node contains this text, in any case.
+    /// Whether its id, user, partition or node contains this text. Upper and lower case are the same.
     pub fn is_found(&self, text: &str) -> bool {
         let (node, _, job) = &self.identity;
         let text = text.to_lowercase();
@@ -170,7 +170,7 @@ pub fn sort<T>(all: &mut Vec<T>, by: SortColumn, is_reversed: bool, of: impl Fn(
     all.extend(keyed.into_iter().map(|(_, one)| one));
 }
 
-/// What jobs were granted together, and whether the grant of each is known.
+/// The sum of the jobs' grants, and whether the grant of every job is known.
 pub struct GrantedTogether {
     pub cpus: (Option<Cpus>, bool),
     pub memory: (Option<u64>, bool),

@@ -27,24 +27,24 @@ pub enum Wish {
     Show(Id),
 }
 
-/// A line of the list: a job, or one of its steps. Both by their places.
+/// A line of the list by places: the job's, and the step's if the line is one of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListedLine {
     pub job: usize,
     pub step: Option<usize>,
 }
 
-/// A line as it is found again after the next look: its job, and the directories of its step.
+/// What a line is found by after the next look: its job, and the directories of its step.
 type LineIdentity = (JobIdentity, Option<String>);
 
-/// What is shown.
+/// The list and all that the keys have changed in it.
 pub struct TopList {
     pub node: NodeNow,
-    /// All jobs, as sorted.
+    /// All jobs in the order of the screen.
     pub jobs: Vec<ListedJob>,
-    /// How many errors may hide more jobs.
+    /// How many errors may have hidden jobs.
     pub unseen: usize,
-    /// Whether there was a look at the jobs.
+    /// Whether the jobs were looked at once.
     pub has_looked: bool,
     pub sorted_by: SortColumn,
     pub is_reversed: bool,
@@ -52,13 +52,13 @@ pub struct TopList {
     /// Whether the filter is being typed.
     pub is_asking: bool,
     unfolded: BTreeSet<JobIdentity>,
-    /// The line of the cursor; `None`: the first one, whatever job that is.
+    /// The line of the cursor. `None`: the first line, whichever job that is.
     chosen: Option<LineIdentity>,
-    /// Where the cursor last was, for when its job has ended.
+    /// The place of the cursor, which is kept when its job has ended.
     cursor: usize,
     /// How many lines are above the first visible one.
     scrolled: usize,
-    /// The lines of the list that fit on the screen, as last shown.
+    /// How many lines of the list the screen has shown last.
     place: usize,
     pub pager: Option<Pager>,
 }
@@ -83,7 +83,7 @@ impl TopList {
         }
     }
 
-    /// Takes what was seen at a look.
+    /// Takes the result of a look.
     pub fn take(&mut self, node: NodeNow, rows: Vec<LivingRow>, unseen: usize) {
         (self.node, self.jobs, self.unseen, self.has_looked) = (node, jobs_of(rows), unseen, true);
         self.unfolded.retain(|identity| self.jobs.iter().any(|job| job.identity == *identity));
@@ -96,7 +96,7 @@ impl TopList {
         sort(&mut self.jobs, by, is_reversed, |job| (job.amounts.clone(), job.user().to_owned()));
     }
 
-    /// All lines of the list, those of jobs that the filter finds.
+    /// The lines of all jobs that the filter finds.
     pub fn lines(&self) -> Vec<ListedLine> {
         let mut lines = Vec::new();
         for (at, job) in self.jobs.iter().enumerate().filter(|(_, job)| job.is_found(&self.filter)) {
@@ -112,7 +112,7 @@ impl TopList {
         self.unfolded.contains(&job.identity)
     }
 
-    /// Which of these lines are shown in so much place, and which of them has the cursor.
+    /// The range of these lines that fits into `place` lines of the screen, and the line with the cursor.
     pub fn shown(&mut self, lines: &[ListedLine], place: usize) -> (std::ops::Range<usize>, usize) {
         self.place = place;
         self.cursor = self.cursor_in(lines);
@@ -141,7 +141,7 @@ impl TopList {
         Some((self.jobs.get(line.job)?.identity.clone(), self.step_of(line).map(str::to_owned)))
     }
 
-    /// Moves the cursor by so many lines.
+    /// Moves the cursor down by this many lines.
     fn move_by(&mut self, by: isize) {
         let lines = self.lines();
         let to = self.cursor_in(&lines).saturating_add_signed(by).min(lines.len().saturating_sub(1));
@@ -165,16 +165,16 @@ impl TopList {
         let is_now = self.unfolded.remove(&identity);
         if is_unfolded.unwrap_or(!is_now) {
             self.unfolded.insert(identity);
-            // The steps come into view as far as they and their job have place.
+            // The steps come into view, as far as there is room for them and their job.
             let end = self.cursor + 1 + steps;
             self.scrolled = self.scrolled.max(end.saturating_sub(self.place)).min(self.cursor);
         } else if self.chosen.is_some() {
-            // The cursor may have been at a step that is not shown any more.
+            // The cursor may have been at a step that is hidden now.
             self.chosen = Some((identity, None));
         }
     }
 
-    /// Shows the steps of all jobs; if they are shown, hides them.
+    /// Shows the steps of all jobs. If all are shown, it hides them.
     fn fold_all(&mut self) {
         let all: BTreeSet<_> = self.jobs.iter().map(|job| job.identity.clone()).collect();
         self.unfolded = if self.unfolded == all { BTreeSet::new() } else { all };
@@ -218,7 +218,7 @@ impl TopList {
         }
     }
 
-    /// Returns whether the key belongs to the filter.
+    /// Handles a key while the filter is typed. Returns whether the key was for the filter.
     fn key_of_filter(&mut self, code: KeyCode) -> bool {
         match code {
             KeyCode::Char(letter) if self.filter.chars().count() < LONGEST_FILTER => {

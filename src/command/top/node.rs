@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the node itself has and uses, for the first line of `jobfence top`.
+//! The node itself: what it has and uses, for the first line of `jobfence top`.
 
 use jobfence::host::Host;
 use jobfence::sys::dir::Dir;
@@ -8,7 +8,7 @@ use crate::host::cpus::UsableCpus;
 use crate::host::memory::of_meminfo;
 use crate::table::printable;
 
-/// `None`: not known.
+/// The node's figures. `None`: not known.
 #[derive(Debug, Clone, Default)]
 pub struct NodeNow {
     pub name: String,
@@ -16,12 +16,12 @@ pub struct NodeNow {
     pub load: Option<String>,
     pub memory_used: Option<u64>,
     pub memory: Option<u64>,
-    /// Hardware threads for jobs.
+    /// How many hardware threads jobs can have.
     pub cpus: Option<usize>,
 }
 
 impl NodeNow {
-    /// Reads four files of the kernel.
+    /// Reads the node's figures, from four files of the kernel.
     pub fn read(host: &Host) -> Self {
         let name = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
         let load = host.proc.read("loadavg").ok();

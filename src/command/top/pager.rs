@@ -5,15 +5,15 @@ use jobfence::job::Id;
 
 use super::fit::wrapped;
 
-/// A text of lines, of which a screen shows some.
+/// A text that may be longer than the screen.
 pub struct Pager {
     pub title: String,
     pub text: String,
-    /// The job that it is about, which is looked at again.
+    /// The job that the text is about. It is looked at again and again.
     pub job: Option<Id>,
     /// The first line on the screen.
     first: usize,
-    /// As last shown.
+    /// How many lines the screen has shown last.
     place: usize,
 }
 
@@ -22,17 +22,18 @@ impl Pager {
         Self { title, text, job, first: 0, place: 0 }
     }
 
-    /// Scrolls by so many lines.
+    /// Scrolls down by this many lines.
     pub fn scroll(&mut self, lines: isize) {
         self.first = self.first.saturating_add_signed(lines);
     }
 
-    /// The lines of a screen.
+    /// How many lines a screen has.
     pub fn page(&self) -> isize {
         self.place.max(1).cast_signed()
     }
 
-    /// The lines that are shown in so much place, how many are above them, and how many there are. A line that is too long goes on below.
+    /// The lines that are shown in `place` lines of the screen, how many are above them, and how many there are. A line that is too long is
+    /// broken.
     pub fn lines(&mut self, width: usize, place: usize) -> (Vec<String>, usize, usize) {
         let lines: Vec<String> = self.text.lines().flat_map(|line| wrapped(line, width)).collect();
         self.place = place;

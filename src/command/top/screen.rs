@@ -26,7 +26,8 @@ use crate::command::Failure;
 /// Set by a signal that is to end this process: the terminal is restored first.
 static IS_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// In seconds. If this process must end but the terminal accepts no output any more, SIGALRM ends it, which has no handler here.
+/// How many seconds this process has to end. If the terminal then accepts no output, SIGALRM ends the process, since it has no handler for
+/// it.
 const LAST_MOMENT: nix::libc::c_uint = 10;
 
 extern "C" fn end(_: nix::libc::c_int) {
@@ -34,16 +35,16 @@ extern "C" fn end(_: nix::libc::c_int) {
     end_soon(LAST_MOMENT);
 }
 
-/// The poll of [`Screen::listen`] ends, and the screen is drawn with its new size.
+/// Does nothing: the signal ends the poll of [`Screen::listen`], and the screen is drawn in its new size.
 extern "C" fn resized(_: nix::libc::c_int) {}
 
-/// Makes this process end in so many seconds; 0: cancels that.
+/// Makes the kernel end this process after so many seconds. 0 cancels that.
 fn end_soon(seconds: nix::libc::c_uint) {
     // SAFETY: alarm(2) takes a number, and may be called by a handler of signals.
     unsafe { nix::libc::alarm(seconds) };
 }
 
-/// Cancels that, unless a signal has asked for it.
+/// Cancels `end_soon`, unless a signal wants this process to end.
 fn go_on() {
     if !IS_ENDED.load(Ordering::Relaxed) {
         end_soon(0);
@@ -61,7 +62,7 @@ pub enum Heard {
 
 /// The terminal while this program uses it; restored when dropped.
 pub struct Screen {
-    /// The descriptor that keys come from, found as the terminal library finds it.
+    /// The descriptor that keys come from. The terminal library finds the same one.
     keys: OwnedFd,
     /// What the terminal shows.
     shown: Buffer,
@@ -69,7 +70,7 @@ pub struct Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // The terminal may be gone, and then nothing must be restored.
+        // If the terminal is gone, nothing can be restored, and errors do not matter.
         let mut stdout = io::stdout();
         let _ =
             execute!(stdout, ResetColor, SetAttribute(Attribute::Reset), EnableLineWrap, Show, LeaveAlternateScreen);
@@ -92,16 +93,16 @@ impl Screen {
         let keys = keys.map_err(unusable)?;
         terminal::enable_raw_mode().map_err(unusable)?;
         let mut screen = Self { keys, shown: Buffer::default() };
-        // A terminal may take more columns for a character than are expected here.
+        // Lines are not wrapped: a terminal may take more columns for a character than are expected here.
         execute!(io::stdout(), EnterAlternateScreen, DisableLineWrap, Hide)?;
-        // The terminal has cleared it.
+        // The terminal has just been cleared.
         screen.shown = empty()?;
-        // The terminal library handles this signal from its first look on. Of a key that comes together with it, the library would hear
-        // only with the next key: so the signal is taken from it.
+        // The terminal library handles SIGWINCH from its first poll on. If a key came together with the signal, the library would hear of
+        // the key only with the next one. So it polls now, and this program then takes the signal over.
         end_soon(LAST_MOMENT);
         event::poll(Duration::ZERO)?;
         go_on();
-        // It ends a wait for keys, and no reading of the node.
+        // The signal ends a wait for keys, but no reading of the node.
         handle(Signal::SIGWINCH, resized, SaFlags::SA_RESTART)?;
         Ok(screen)
     }
@@ -123,7 +124,7 @@ impl Screen {
 
     /// Hands on the keys that have arrived, until one of them is the last. Returns whether there were some.
     pub fn keys(&self, is_last: &mut dyn FnMut(&KeyEvent) -> bool) -> io::Result<bool> {
-        // In case the terminal disappears just now.
+        // The terminal may disappear just now, and then the library would wait for ever.
         end_soon(LAST_MOMENT);
         let (mut is_some, mut is_end) = (false, false);
         while !is_end && event::poll(Duration::ZERO)? {
@@ -134,12 +135,12 @@ impl Screen {
         Ok(is_some)
     }
 
-    /// Forgets what the terminal shows, which is written again as a whole.
+    /// Forgets what the terminal shows, so that all of it is written again.
     pub fn forget(&mut self) {
         self.shown = Buffer::default();
     }
 
-    /// Writes what has changed, at once, so that nothing flickers.
+    /// Writes what has changed, in one piece, so that nothing flickers.
     pub fn show(&mut self, draw: impl FnOnce(&mut Buffer)) -> io::Result<()> {
         let mut next = empty()?;
         draw(&mut next);
@@ -164,13 +165,13 @@ fn handle(signal: Signal, handler: extern "C" fn(nix::libc::c_int), flags: SaFla
 
 /// A screen of the terminal's size, without anything on it.
 fn empty() -> io::Result<Buffer> {
-    // A serial console knows neither.
+    // A serial console does not know its width and height.
     let or = |found, usual| if found == 0 { usual } else { found };
     let (width, height) = terminal::size().map(|(width, height)| (or(width, 80), or(height, 24)))?;
     Ok(Buffer::empty(Rect::new(0, 0, width, height)))
 }
 
-/// Writes the cells that differ.
+/// Writes the cells that differ from what is shown.
 fn write(bytes: &mut Vec<u8>, shown: &Buffer, next: &Buffer) -> io::Result<()> {
     let mut style = (Color::Reset, Modifier::empty());
     let mut expected = None;
@@ -183,7 +184,7 @@ fn write(bytes: &mut Vec<u8>, shown: &Buffer, next: &Buffer) -> io::Result<()> {
             style = (cell.fg, cell.modifier);
         }
         queue!(bytes, Print(cell.symbol()))?;
-        // How far another character moves the cursor is known to the terminal alone.
+        // Only the terminal knows how far a character that is not ASCII moves the cursor.
         expected = cell.symbol().is_ascii().then_some((x + 1, y));
     }
     queue!(bytes, SetAttribute(Attribute::Reset))

@@ -10,7 +10,7 @@ use crate::values::{amount, each_item, each_member, text_of};
 /// The name of the format.
 const SCHEMA: &str = "jobfence-gpus-1";
 
-/// With what that name begins in each release.
+/// What the format's name begins with in every release.
 const ANY_SCHEMA: &str = "jobfence-gpus-";
 
 /// What a summary needs of a line. Times are in microseconds.
@@ -18,36 +18,36 @@ const ANY_SCHEMA: &str = "jobfence-gpus-";
 pub struct GpuLine<'a> {
     /// The job's id.
     pub job: Cow<'a, str>,
-    /// Its user.
+    /// The job's user.
     pub uid: Option<u64>,
-    /// When it began, since 1970.
+    /// When the job began, since 1970.
     pub started: u64,
     /// When its GPUs were last looked at, since 1970.
     pub looked: u64,
-    /// How many GPUs of the node it was granted, if that is known.
+    /// How many GPUs of the node the job was granted, if that is known.
     pub granted: Option<u64>,
     /// How many GPUs the line has.
     pub count: u64,
-    /// For how long it is known what they did, all together.
+    /// How long the use of its GPUs is known, summed over the GPUs.
     pub observed: u64,
-    /// For how long of that they were busy, all together.
+    /// How much of that time the GPUs were busy, summed over the GPUs.
     pub busy: u64,
-    /// Stands for the node, as far as it is named, and for the GPUs in any order.
+    /// A hash of the node's name, if the line has one, and of the GPUs. The order of the GPUs does not matter.
     pub which: u64,
 }
 
-/// What a line about GPUs is.
+/// What a line is that names this format.
 pub(crate) enum ReadGpus<'a> {
     Line(GpuLine<'a>),
-    /// The last look was before the time in question.
+    /// A line whose last look is before the time of interest.
     Earlier,
-    /// It is in the format of another release.
+    /// A line in the format of another release.
     Newer,
 }
 
-/// What the line is, if it is one about GPUs. `since`: the earliest time of interest, as the log writes it; empty: all.
+/// Reads a line about GPUs. `None`: it is another line. `since`: the earliest time of interest, as the log writes it; empty: all.
 pub(crate) fn read<'a>(line: &'a [u8], since: &str) -> Option<ReadGpus<'a>> {
-    // Where the name stands is not said: jobfence writes the members in the order of the alphabet.
+    // The name of the format is searched for in the whole line, since jobfence writes the members in alphabetical order.
     memchr::memmem::find(line, ANY_SCHEMA.as_bytes())?;
     let (mut schema, mut job, mut looked, mut started, mut gpus) = (None, None, None, None, None);
     let (mut read, mut node) = (GpuLine::default(), None);
@@ -82,7 +82,7 @@ impl GpuLine<'_> {
     fn add(&mut self, gpu: &[u8], of_node: &DefaultHasher) {
         let (mut observed, mut busy) = (0, 0);
         let mut hasher = of_node.clone();
-        // A broken one is a GPU of which nothing is known.
+        // A value of a GPU that cannot be read is unknown. The rest of the line still counts.
         let _ = each_member(gpu, &mut |name, value| match name {
             b"device" | b"uuid" => (name, value).hash(&mut hasher),
             b"observed_seconds" => observed = amount(value, 6).unwrap_or(0),
@@ -114,13 +114,13 @@ mod tests {
         assert_eq!((&*line.job, line.uid, line.started, line.looked), ("7", Some(5), 2_000_000, 60_000_000));
         // No GPU is busy for longer than it was looked at.
         assert_eq!((line.granted, line.count, line.observed, line.busy), (Some(2), 2, 53_250_000, 4_500_000));
-        // The GPUs may come in any order, and others are others, as those of another node are.
+        // The order of the GPUs does not matter. Other GPUs, and those of another node, give another hash.
         let turned = LINE.replace("nvidia0", "nvidiaX").replace("nvidia1", "nvidia0").replace("nvidiaX", "nvidia1");
         assert_eq!(of(&turned).which, line.which);
         assert_ne!(of(&LINE.replace("nvidia0", "nvidia2")).which, line.which);
         assert_ne!(of(&LINE.replace("\"node\":null", "\"node\":\"n1\"")).which, line.which);
         assert_eq!(of(&LINE.replace("[{", "[ {").replace("}]", "} ]")), line);
-        // The time in question.
+        // The line is before the time of interest, or in it.
         assert_eq!(line::read(LINE.as_bytes(), "1970-01-01T00:01:01Z"), Read::Earlier);
         assert!(matches!(line::read(LINE.as_bytes(), "1970-01-01T00:01:00Z"), Read::Gpus(_)));
     }
@@ -141,7 +141,7 @@ mod tests {
         for (old, new) in foreign {
             assert_eq!(line::read(LINE.replace(old, new).as_bytes(), ""), Read::Foreign, "{new}");
         }
-        // The name of the format in another place makes no line.
+        // Only the member `schema` names the format.
         assert_eq!(line::read(br#"{"schema":"other","job":"jobfence-gpus-1"}"#, ""), Read::Foreign);
         assert_eq!(of(&LINE.replace("\"observed_seconds\":50.25", "\"observed_seconds\":null")).observed, 3_000_000);
     }

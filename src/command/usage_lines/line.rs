@@ -47,19 +47,19 @@ pub struct Line<'a> {
     pub memory_peak: Option<u64>,
     pub job_memory_peak: Option<u64>,
     pub swap_peak: Option<u64>,
-    /// How often memory was taken back since a limit was reached.
+    /// How often the kernel took memory back because a limit was reached.
     pub kept_down: Option<u64>,
     pub oom_kills: Option<u64>,
-    /// Whether a limit stopped a process of it.
+    /// Whether a limit stopped one of its processes.
     pub was_stopped: bool,
 }
 
-/// A line may be dated so far ahead, and a step may have lasted so long, in microseconds.
+/// The most that a line may be dated ahead, and the longest that a step may have lasted, in microseconds.
 const MAY_BE_AHEAD: u64 = 86_400 * 1_000_000;
 const LONGEST_STEP: u64 = 366 * MAY_BE_AHEAD;
 
 impl Line<'_> {
-    /// Whether its times can be right. A node whose clock was wrong counts for nothing else.
+    /// Whether the line's times can be right. A line with a wrong clock is left out.
     pub fn is_dated_right(&self, now: u64) -> bool {
         let lasted = self.wall.into_iter().chain(self.began.map(|began| self.ended.saturating_sub(began))).max();
         self.ended <= now.saturating_add(MAY_BE_AHEAD) && lasted.is_none_or(|lasted| lasted <= LONGEST_STEP)
@@ -77,21 +77,21 @@ pub enum Read<'a> {
     Line(Line<'a>),
     /// What a job did with GPUs.
     Gpus(GpuLine<'a>),
-    /// It ended before the time in question.
+    /// A step that ended before the time of interest.
     Earlier,
-    /// jobfence has written it, in the format of another release.
+    /// A line of jobfence's in the format of another release.
     Newer,
-    /// Not by jobfence, or not whole.
+    /// A line that is not jobfence's, or not whole.
     Foreign,
 }
 
 /// The beginning of a line as jobfence writes it, up to the time at which the step ended.
 const BEGIN: &[u8] = b"{\"schema\":\"jobfence-usage-1\",\"ended\":\"";
 
-/// What is before that time.
+/// What stands before that time.
 const ENDED: &[u8] = b"\"ended\":\"";
 
-/// In a line about GPUs, what is before the time of the last look at them.
+/// What stands before the time of the last look, in a line about GPUs.
 const LOOKED: &[u8] = b"\"looked\":\"";
 
 /// The length of `2026-11-25T03:31:01Z`.
@@ -104,11 +104,11 @@ fn behind<'a>(line: &'a [u8], before: &[u8]) -> Option<&'a [u8]> {
     line.get(memchr::memmem::find(line, before)? + before.len()..)
 }
 
-/// When the step of a line ended, or the GPUs of a job were last looked at, if the line is one of jobfence's.
+/// When the step of a line ended, or when the GPUs of a job were last looked at. `None`: the line is not jobfence's.
 pub fn moment_of(line: &[u8]) -> Option<EndText> {
     let rest = match line.strip_prefix(BEGIN) {
         Some(rest) => rest,
-        // A collector can have written the line anew.
+        // A log collector can have written the members in another order.
         None => [ENDED, LOOKED].into_iter().find_map(|before| behind(line, before))?,
     };
     rest.get(..MOMENT)?.try_into().ok().filter(|moment: &EndText| moment.is_ascii())
@@ -116,7 +116,7 @@ pub fn moment_of(line: &[u8]) -> Option<EndText> {
 
 /// Reads a line. `since`: the earliest time of interest, as the log writes it; empty: all.
 pub fn read<'a>(line: &'a [u8], since: &str) -> Read<'a> {
-    // Most lines can be passed over by this alone, and are whole.
+    // The beginning alone tells that most lines can be passed over.
     let moment = line.strip_prefix(BEGIN).and_then(|rest| rest.get(..MOMENT));
     if moment.is_some_and(|moment| moment < since.as_bytes()) && line.ends_with(b"}") {
         return Read::Earlier;
@@ -143,7 +143,7 @@ pub fn read<'a>(line: &'a [u8], since: &str) -> Read<'a> {
     }
 }
 
-/// What the members say. `None`: one is missing that the log of jobfence has in every line.
+/// The line that the members describe. `None`: a member is missing that jobfence writes in every line.
 fn line_of<'a>(values: &LineValues<'a>) -> Option<Line<'a>> {
     use Member as M;
     let whole = |member| values.number(member, 0);

@@ -10,20 +10,20 @@ use std::ops::Range;
 use flate2::read::MultiGzDecoder;
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
-/// jobfence writes no longer line, in bytes, with its end.
+/// The longest line that jobfence writes, in bytes, with its end.
 const LONGEST: usize = 1 << 20;
 
-/// What a frame of zstd may demand of memory, in bytes. It is what zstd itself uses at most, unless it is told --long or --ultra.
+/// The most memory that a frame of zstd may demand, in bytes. zstd itself uses no more, unless --long or --ultra is given.
 const WINDOW: u64 = 8 << 20;
 
 /// What comes next in a file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
-    /// [`LogLines::line`] has it.
+    /// A whole line, which [`LogLines::line`] returns.
     Whole,
-    /// The end of the file, without the end of a line.
+    /// A line without an end: the last one of the file.
     Half,
-    /// A line that jobfence has not written. What is left of it is passed over.
+    /// A line longer than any of jobfence's. Its rest is passed over.
     TooLong,
 }
 
@@ -31,18 +31,18 @@ pub enum Next {
 pub struct LogLines {
     /// `None`: closed.
     file: Option<Box<dyn Read>>,
-    /// What was read last.
+    /// The bytes that were read last.
     buffer: Vec<u8>,
-    /// In it, the line that was read, without its end.
+    /// Where in `buffer` the current line is, without its end.
     line: Range<usize>,
-    /// In it, what was read and is not looked at yet.
+    /// Where in `buffer` the bytes are that are not looked at yet.
     ahead: Range<usize>,
     /// Whether the rest of a line is still to be passed over.
     is_within: bool,
 }
 
 impl LogLines {
-    /// Reads the file in such pieces.
+    /// Prepares to read the file. `piece`: how many bytes are read at once.
     pub fn new(mut file: File, piece: usize) -> io::Result<Self> {
         let mut magic = [0; 4];
         let mut length = 0;
@@ -82,7 +82,7 @@ impl LogLines {
             let end = self.end_from(looked_at);
             let length = end.unwrap_or(self.ahead.end) - self.ahead.start;
             if length >= LONGEST {
-                // The rest of it is passed over next.
+                // The next call passes over the rest of the line.
                 self.ahead.start += LONGEST;
                 self.is_within = true;
                 return Ok(Some(Next::TooLong));
@@ -100,12 +100,12 @@ impl LogLines {
         }
     }
 
-    /// The place of the next end of a line, from this place on.
+    /// The place of the first end of a line at or behind `from`.
     fn end_from(&self, from: usize) -> Option<usize> {
         Some(from + memchr::memchr(b'\n', self.buffer.get(from..self.ahead.end)?)?)
     }
 
-    /// Reads more behind what is ahead, which gets another place. Returns whether there was more.
+    /// Reads more bytes behind `ahead`, and may move `ahead` to another place. Returns whether there were more.
     fn read_on(&mut self) -> io::Result<bool> {
         let Some(file) = &mut self.file else { return Ok(false) };
         self.buffer.copy_within(self.ahead.clone(), 0);
@@ -174,7 +174,7 @@ impl Read for Zstd {
 mod tests {
     use super::*;
 
-    /// Gives at most so many bytes at once, and is interrupted before each.
+    /// A reader that gives at most this many bytes at once, and is interrupted before each read.
     struct Slow<'a>(&'a [u8], usize, bool);
 
     impl Read for Slow<'_> {
@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    /// What is read: lines as text, and others by their length in pieces of this size.
+    /// All that is read in pieces of this size: a whole line as its text, any other as its length.
     fn all(text: &[u8], at_once: usize, piece: usize) -> Vec<String> {
         let text: &'static [u8] = text.to_vec().leak();
         let mut lines = LogLines::of(Box::new(Slow(text, at_once, false)), piece);
@@ -228,7 +228,7 @@ mod tests {
                 assert_eq!(all(text.as_bytes(), 1 << 16, piece), ["a", expected, "b"], "{} {piece}", more.len());
             }
         }
-        // Without an end, and with one in the last byte of a piece.
+        // A line that is too long has no end, or its end is the last byte of a piece.
         let endless = "y".repeat(3 * LONGEST + 5);
         assert_eq!(all(endless.as_bytes(), 1 << 16, 1 << 13), ["TooLong"]);
         assert_eq!(all(format!("{endless}\nb").as_bytes(), 1 << 16, 1 << 13), ["TooLong", "Half"]);

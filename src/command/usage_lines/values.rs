@@ -13,7 +13,7 @@ macro_rules! members {
         /// Their names.
         pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
-        /// The same with what is around it in a line.
+        /// The names as a line has them, with quotes and colon.
         const WRITTEN: &[&[u8]] = &[$(concat!("\"", stringify!($name), "\":").as_bytes()),*];
 
         /// A member, by its name.
@@ -73,23 +73,23 @@ impl<'a> LineValues<'a> {
         }
     }
 
-    /// The value as it stands there. `None`: the line has none.
+    /// The value as the line has it. `None`: the line does not have the member.
     pub fn raw(&self, member: Member) -> Option<&'a [u8]> {
         *self.0.get(member as usize)?
     }
 
-    /// A text without its quotes. `None`: there is none, or it is something else.
+    /// A text without its quotes. `None`: the line does not have the member, or it is no text.
     pub fn text(&self, member: Member) -> Text<'a> {
         text_of(self.raw(member)?)
     }
 
-    /// An amount in units of so many decimals; what is below is cut off.
+    /// A number in units of the last of `decimals` decimals. Further decimals are cut off.
     pub fn number(&self, member: Member, decimals: u32) -> Option<u64> {
         amount(self.raw(member)?, decimals)
     }
 }
 
-/// The text of a value with its quotes. `None`: it is something else.
+/// The text of a value that has quotes. `None`: the value is no text.
 pub(crate) fn text_of(value: &[u8]) -> Text<'_> {
     let quoted = std::str::from_utf8(value).ok()?;
     let plain = quoted.strip_prefix('"')?.strip_suffix('"')?;
@@ -134,7 +134,7 @@ pub(crate) fn each_item<'a>(array: &'a [u8], each: &mut impl FnMut(&'a [u8])) ->
     }
 }
 
-/// Without the white space at its beginning, of which jobfence writes none.
+/// The text without white space at its beginning. jobfence writes none, so the first byte usually tells.
 fn trimmed(text: &[u8]) -> &[u8] {
     match text.first() {
         Some(b' ' | b'\t' | b'\r' | b'\n') => text.trim_ascii_start(),
@@ -142,7 +142,8 @@ fn trimmed(text: &[u8]) -> &[u8] {
     }
 }
 
-/// The member whose name is here, if it is one of [`NAMES`], and what is behind its colon. `next`: which is likely. `None`: no name is here.
+/// The member that begins here, and the text behind its colon. The member is `None` if [`NAMES`] does not have it. `next`: the likely one.
+/// `None`: no name is here.
 #[cold]
 fn named(rest: &[u8], next: usize) -> Option<(Option<usize>, &[u8])> {
     let rest = trimmed(rest);
@@ -150,12 +151,12 @@ fn named(rest: &[u8], next: usize) -> Option<(Option<usize>, &[u8])> {
     let (quoted, behind) = rest.split_at_checked(length_of_text(rest)?)?;
     let name = quoted.get(1..quoted.len() - 1)?;
     let is_it = |known: &&str| known.as_bytes() == name;
-    // Other releases leave some out, and their lines have the others in the same order.
+    // A line of another release may lack some members, but has the others in the same order. So the later names come first.
     let later = NAMES.iter().skip(next).position(is_it).map(|member| next + member);
     Some((later.or_else(|| NAMES.iter().position(is_it)), trimmed(behind).strip_prefix(b":")?))
 }
 
-/// The length of the value with which this begins.
+/// The length of the value at the beginning of the text.
 fn length_of_value(rest: &[u8]) -> Option<usize> {
     match rest.first()? {
         b'"' => length_of_text(rest),
@@ -164,7 +165,7 @@ fn length_of_value(rest: &[u8]) -> Option<usize> {
     }
 }
 
-/// The length of a text with its quotes, the first of which the caller has seen.
+/// The length of a text with its quotes. The caller has seen the first quote.
 fn length_of_text(rest: &[u8]) -> Option<usize> {
     let mut at = 1;
     loop {
@@ -172,12 +173,12 @@ fn length_of_text(rest: &[u8]) -> Option<usize> {
         if rest.get(at)? == &b'"' {
             return Some(at + 1);
         }
-        // What is escaped ends nothing.
+        // A quote behind a backslash does not end the text.
         at += 2;
     }
 }
 
-/// The place of the first of these bytes. Eight are compared at a time: what is looked for is near, and most values are short.
+/// The place of the first of these bytes. Eight bytes are compared at a time: the byte is usually near, since most values are short.
 #[inline]
 fn first_of<const N: usize>(wanted: [u8; N], text: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
@@ -185,7 +186,7 @@ fn first_of<const N: usize>(wanted: [u8; N], text: &[u8]) -> Option<usize> {
     let (words, rest) = text.as_chunks::<8>();
     for (number, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
-        // The lowest byte of those with their highest bit set is one that was looked for. Above it, one may have it in error.
+        // The lowest byte whose highest bit is set is a byte that was looked for. A higher one may be set in error.
         let mut found = 0;
         for byte in wanted {
             let differs = word ^ (ONES * u64::from(byte));
@@ -219,12 +220,12 @@ fn length_of_nested(rest: &[u8]) -> Option<usize> {
     }
 }
 
-/// A number of so many bytes certainly needs no more than 64 bits.
+/// A number of at most this many bytes fits into 64 bits.
 const SHORT: usize = 19;
 
-/// A number of JSON in units of so many decimals. `None`: it is no such number, or it is negative.
+/// A number of JSON in units of the last of `decimals` decimals. `None`: it is no such number, or it is negative.
 pub(crate) fn amount(text: &[u8], decimals: u32) -> Option<u64> {
-    // What is not known is `null`.
+    // jobfence writes `null` for a value that it does not know.
     if matches!(text, [] | [b'n', ..]) {
         return None;
     }
@@ -247,7 +248,7 @@ pub(crate) fn amount(text: &[u8], decimals: u32) -> Option<u64> {
     number.checked_mul(10_u64.checked_pow(left)?)
 }
 
-/// The same of a text of any length and form.
+/// Reads a number of any length and form.
 #[cold]
 fn amount_of_any(text: &[u8], decimals: u32) -> Option<u64> {
     let (mut number, mut left) = (0_u64, None);
@@ -259,7 +260,7 @@ fn amount_of_any(text: &[u8], decimals: u32) -> Option<u64> {
                 left = left.map(|left: u32| left - 1);
             }
             (b'.', None) => left = Some(decimals),
-            // A collector can have written it anew.
+            // A log collector can have written the number in another form.
             _ => return in_floating_point(text, decimals),
         }
     }

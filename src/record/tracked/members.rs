@@ -271,7 +271,7 @@ mod tests {
             // Found by its mark alone.
             process(25, 1, 25, 25),
             process(26, 25, 26, 26),
-            // Without its parent, in a group of its own, and still in the daemon's session.
+            // Its parent is gone, it has a group of its own, and it is still in the daemon's session.
             process(27, 1, 27, 10),
             // Another user's process, its child, and two that are unrelated.
             process(30, 20, 30, 30),

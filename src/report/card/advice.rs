@@ -84,7 +84,8 @@ impl Figures<'_> {
 
     fn advice_on_cpus(&self) -> Option<(u64, String)> {
         let (busy, granted, most) = (self.busy()?, self.cpus?, self.most_cpus()?);
-        // A program is busy on whole CPUs, so no other reserve is needed. Of fewer CPUs the quota may allow the same share.
+        // A program is busy on whole CPUs, so no other reserve is needed. The quota may be a share of the grant. Then it is the same share
+        // of fewer CPUs.
         let asked = u128::from(busy.saturating_sub(NO_OTHER)) * u128::from(granted.thousandths());
         let less = asked.checked_div(most.thousandths().into())?.div_ceil(1000);
         let less = u64::try_from(less).ok()?.max(1);

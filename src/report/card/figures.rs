@@ -14,7 +14,7 @@ use crate::report::nodes::Nodes;
 /// A shorter job gets one line, if nothing happened to it; its figures are no basis for advice.
 pub(super) const SHORT: Duration = Duration::from_secs(60);
 
-/// From this length on a job can be wasteful, and its time is worth advice.
+/// A job that lasted this long can be wasteful, and its time is worth advice.
 pub(super) const LONG: Duration = Duration::from_secs(600);
 
 /// Using less than this share of the grant is little, in percent.

@@ -302,7 +302,7 @@ impl SpooledJob {
         Cpus::from_thousandths(requested.unwrap_or(of_slots))
     }
 
-    /// Whether execd says all about this request. Of `h_rss` and `s_rss` it says the amount, but not whether that is for each slot.
+    /// Whether execd says all about this request. For `h_rss` and `s_rss` it says the amount, but not whether it is for each slot.
     pub fn is_said(&self, request: &SlotRequest) -> bool {
         let is_parallel = self.facts.pe.known().is_none_or(|pe| !pe.is_empty());
         let is_counted = !["h_rss", "s_rss"].contains(&request.name.as_str());
@@ -355,7 +355,7 @@ impl<'a> Values<'a> {
             }
             let is_expected = match BEHIND.iter().find(|(of_user, _)| *of_user == before) {
                 Some((_, behind)) => key == *behind,
-                // Behind the client's address, execd writes the daemon that the shepherd starts for it.
+                // execd writes the daemon that the shepherd starts for the client behind the client's address.
                 None if before == CALLED => SESSIONS.iter().any(|(of, daemon)| {
                     *daemon == key && known.get(SCRIPT).is_some_and(|file| file.eq_ignore_ascii_case(of))
                 }),

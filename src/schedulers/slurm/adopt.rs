@@ -152,7 +152,7 @@ pub fn answer(loaded: Result<Loaded, LoadError>, request: &AdoptRequest) -> Answ
     let answer = launch::answer(loaded, of_every_job, |resolved, ()| {
         let host = Host::read(&resolved.config)?;
         let adoption = adopt(&host, &resolved.config, request)?;
-        // Of another process no program can change what it sees.
+        // No program can change what another process sees.
         if let Adoption::Adopted { pid, key, .. } = &adoption
             && *pid == Pid::this().as_raw()
             && let Some(private) = PrivateDirs::find(&resolved.config, &key.parents())?

@@ -39,7 +39,7 @@ pub fn is_step_daemon(proc: &Dir, pid: i32) -> bool {
 /// enters a directory (`main` and `_set_job_log_prefix` in Slurm's slurmstepd.c). A daemon of another node on this host looks the same.
 pub fn is_among(daemons: &[Titled], job: &str, step: &str, is_elsewhere: impl Fn(i32) -> bool) -> bool {
     let title = format!("[{job}.{step}");
-    // Behind the title: its end, the number of a component, or " stepmgr".
+    // What follows the title: its end, the number of a component, or " stepmgr".
     let is_its = |found: &str| found.strip_prefix(&title).is_some_and(|rest| rest.starts_with([']', '+', ' ']));
     daemons.iter().any(|(daemon, found)| is_its(found) && !is_elsewhere(daemon.pid))
 }

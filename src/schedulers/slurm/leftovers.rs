@@ -40,7 +40,7 @@ pub struct Marked {
     hierarchy: Hierarchy,
     /// Slurm locks this directory while it makes or removes directories.
     root: Dir,
-    /// From the directory of all jobs (v2) or users (v1) down to the job's parent.
+    /// The directories from that of all jobs (v2) or users (v1) down to the job's parent.
     above: Vec<(Dir, String)>,
     job: Dir,
     name: String,
@@ -51,7 +51,7 @@ pub struct Marked {
 pub struct Shell {
     record: Record,
     root: Dir,
-    /// From the outermost to this one.
+    /// The directories from the outermost to this one.
     dirs: Vec<(Dir, String)>,
 }
 

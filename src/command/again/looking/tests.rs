@@ -16,7 +16,7 @@ thread_local! {
     static TAKES: RefCell<bool> = const { RefCell::new(false) };
 }
 
-/// Notes down at which jobs it has looked. Without something to find, it has nothing to do for any.
+/// A scheduler that notes which jobs were looked at. Unless a test says what it finds, nothing is to be done for any job.
 struct Noting;
 
 impl AgainPart for Noting {
@@ -25,7 +25,7 @@ impl AgainPart for Noting {
     }
 
     fn look(&self, run: &KilledRun, until: Instant) -> Result<JobNow, String> {
-        // It is looked at again behind what was not done.
+        // A job for which nothing could be done comes after the others in the next look.
         LOOKED_AT.with_borrow_mut(|jobs| {
             if jobs.last() != Some(&run.job) {
                 jobs.push(run.job.clone());
@@ -59,12 +59,12 @@ struct Site {
     log: PathBuf,
     loaded: Loaded,
     temp: tempfile::TempDir,
-    /// Whether the log was not there before.
+    /// Whether the log is made only after the first look.
     is_new: bool,
 }
 
 impl Site {
-    /// With this behind the key.
+    /// A site whose configuration has the key, and these sections below it.
     fn new(sections: &str) -> Self {
         let temp = tempfile::tempdir().unwrap();
         let log = temp.path().join("log/usage.jsonl");
@@ -128,7 +128,7 @@ fn each_kill_is_looked_at_once_from_when_the_key_is_set() {
     }
     let site = Site::new("");
     assert!(site.wanted().is_empty());
-    // The log begins with the first job.
+    // The log's first line is that of the first job.
     site.killed(1);
     assert_eq!(site.wanted(), ["1"]);
     assert!(site.wanted().is_empty());
@@ -138,7 +138,7 @@ fn each_kill_is_looked_at_once_from_when_the_key_is_set() {
     site.killed(3);
     assert!(site.looks(&LookWish::Unknown).is_empty());
     assert_eq!(site.wanted(), ["3"]);
-    // What comes while the key is off is not made up for.
+    // Lines that come while the key is off are not looked at later.
     assert!(site.looks(&LookWish::Nothing).is_empty() && !site.file().exists());
     site.killed(4);
     assert!(site.looks(&LookWish::Nothing).is_empty());
@@ -180,7 +180,7 @@ fn what_was_begun_is_finished_whatever_the_configuration_says() {
             (vec!["1".into()], vec!["1".into()])
         );
     }
-    // Another has let it go.
+    // Somebody else has released the job.
     FINDS.set(Some(JobNow::Next));
     assert_eq!(site.looks(&LookWish::Nothing), ["1"]);
     assert!(!site.file().exists());
@@ -233,7 +233,7 @@ fn a_look_goes_on_where_the_last_one_stopped() {
     let text = fs::read_to_string(site.file()).unwrap();
     assert_eq!(order(&text), ["1", "2", "3", "4"]);
     assert!(!text.contains("sentences"), "entries are small");
-    // Its user stops what acts for it: the others of this user have no turn in this look.
+    // The user stops what acts for this user. So this look gives the user's other jobs no turn.
     TAKES.set(true);
     let before = Instant::now();
     assert_eq!(site.wanted(), ["1", "4"]);
@@ -267,7 +267,7 @@ fn a_section_holds_for_whom_it_names() {
     assert_eq!(set("", "Group=root"), [true, true]);
     assert_eq!(set("", "Group=daemon"), [false, false]);
     assert_eq!(set("", "User=root"), [true, true]);
-    // A user may have written it.
+    // The user may have written the account.
     assert_eq!(set("", "Account=a"), [false, true]);
     assert_eq!(set("TrustAccount=yes", "Account=a"), [true, true]);
 }

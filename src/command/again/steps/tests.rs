@@ -12,12 +12,12 @@ use crate::logged::LoggedStep;
 
 const ENDED: u64 = 1_764_039_610;
 
-/// A command that fails, how, and whether it is done all the same.
+/// A command that fails, how it fails, and whether the scheduler carries it out all the same.
 type Trouble = (&'static str, fn(String) -> AgainTrouble, bool);
 
 /// A job at a scheduler as Slurm is.
 struct Fake {
-    /// `None`: it is in the queue, and held if `is_held`.
+    /// Whether the last run has failed. Otherwise the job is in the queue, and held if `is_held`.
     has_failed: Cell<bool>,
     is_held: Cell<bool>,
     is_cancelled: Cell<bool>,
@@ -25,7 +25,7 @@ struct Fake {
     mib: Cell<u64>,
     most: Option<u64>,
     trouble: Option<Trouble>,
-    /// How many calls are left until `jobfence hold` dies, and whether the last of them is done.
+    /// How many calls `jobfence hold` still makes before it dies, and whether the scheduler carries out the last one.
     left: Cell<u32>,
     is_done_at_last: bool,
     calls: RefCell<Vec<&'static str>>,
@@ -81,7 +81,7 @@ impl AgainPart for Fake {
         if left <= 1 {
             return Err("dead".to_owned());
         }
-        // Whatever run has failed is taken for the killed one until its number is noted.
+        // Until the number of restarts is noted, any failed run is taken for the killed one.
         let not_noted = if self.is_held.get() { 1 } else { self.restarts.get() };
         Ok(if self.is_cancelled.get() {
             JobNow::Other("it is cancelled".to_owned())
@@ -132,7 +132,7 @@ fn config() -> Config {
     Config { on_out_of_memory: Some(again), ..Config::default() }
 }
 
-/// Looks until nothing is left to do, or so often. What a look has kept is all that the next one knows if `jobfence hold` dies.
+/// Looks until nothing is left to do, or this often. If `jobfence hold` dies, the next look knows only what this one has kept.
 fn looks(fake: &Fake, config: &Config, now: u64) -> AfterLook {
     let mut kept = waiting();
     for _ in 0..5 {
@@ -148,7 +148,7 @@ fn looks(fake: &Fake, config: &Config, now: u64) -> AfterLook {
         };
         let after = follow(&mut one, fake, config, now, &mut keep, Instant::now());
         if fake.left.get() == 0 {
-            // It died there, and the next one begins.
+            // `jobfence hold` died there, and another one begins.
             fake.left.set(u32::MAX);
             continue;
         }
@@ -168,7 +168,7 @@ fn the_job_is_requeued_asks_for_more_and_is_let_go() {
     assert_eq!((fake.mib.get(), fake.restarts.get(), fake.is_held.get()), (150, 2, false));
 }
 
-/// Wherever it dies: never two requeues, no job stays held, and none begins with as little as before.
+/// Wherever `jobfence hold` dies, no job is requeued twice, none stays held, and none begins with as little memory as before.
 #[test]
 fn whenever_hold_dies_the_next_one_goes_on() {
     for calls in 1..=8 {
@@ -192,13 +192,13 @@ fn what_is_not_wanted_or_not_possible_is_left_as_it_is() {
     untouched(&Fake::new(), &Config { mode: Mode::Observe, ..config() }, ENDED);
     untouched(&Fake { most: Some(100), ..Fake::new() }, &config(), ENDED);
     untouched(&Fake { is_cancelled: true.into(), ..Fake::new() }, &config(), ENDED);
-    // It still ends; it failed long ago.
+    // The run still ends, or it failed long ago.
     untouched(&Fake { has_failed: false.into(), ..Fake::new() }, &config(), ENDED);
     untouched(&Fake::new(), &config(), ENDED + PATIENCE + 1);
     let refused = Fake { trouble: Some(("requeue", AgainTrouble::Refused, false)), ..Fake::new() };
     assert_eq!(looks(&refused, &config(), ENDED), AfterLook::Done);
     assert_eq!((refused.restarts.get(), refused.mib.get()), (1, 100));
-    // Another has requeued it.
+    // Somebody else has requeued it.
     let other = Fake { restarts: 2.into(), is_held: true.into(), ..Fake::new() };
     looks(&other, &config(), ENDED);
     assert!(other.calls.borrow().is_empty() && other.is_held.get());
@@ -234,7 +234,7 @@ fn a_job_is_never_cancelled_for_what_is_no_refusal() {
     assert!(fake.is_held.get() && !fake.is_cancelled.get());
 }
 
-/// Its user lets it go between the look and the refusal.
+/// The user releases the job between the look and the refusal.
 #[test]
 fn a_job_that_runs_is_not_cancelled() {
     let fake = Fake { trouble: Some(("ask", AgainTrouble::Refused, false)), ..Fake::new() };
@@ -246,7 +246,7 @@ fn a_job_that_runs_is_not_cancelled() {
     assert!(!fake.is_cancelled.get());
 }
 
-/// The controller is away for longer than a job is requeued that nothing was begun for.
+/// The controller is away for longer than a run may wait for its requeue. Nothing was begun for the run.
 #[test]
 fn a_job_that_may_be_held_is_never_given_up() {
     let fake = Fake { left: 2.into(), is_done_at_last: true, ..Fake::new() };
@@ -258,7 +258,7 @@ fn a_job_that_may_be_held_is_never_given_up() {
     };
     assert_eq!(look(ENDED, 2), (AfterLook::Later, true));
     assert!(fake.is_held.get());
-    // What was tried before it began does not count. Then it is asked for once in an hour.
+    // Attempts before the requeue do not count. After it, the attempts become hourly.
     let asked = |now, look: &mut dyn FnMut(u64, u32) -> (AfterLook, bool)| {
         (0..100)
             .filter(|_| {
@@ -276,7 +276,8 @@ fn a_job_that_may_be_held_is_never_given_up() {
     assert_eq!((fake.mib.get(), fake.restarts.get(), fake.is_held.get()), (150, 2, false));
 }
 
-/// What was begun and changed nothing is not gone on with, unless the requeue is late.
+/// A requeue was begun and has changed nothing. It is not repeated if the configuration does not ask for it now, or the run is too old. The
+/// job is watched for a while, in case the requeue is late.
 #[test]
 fn what_holds_now_decides_on_a_job_that_has_only_failed() {
     let begun = || {
@@ -306,7 +307,7 @@ fn what_holds_now_decides_on_a_job_that_has_only_failed() {
     }
 }
 
-/// The user requeues a run that still ends: it is not taken for the next one that fails.
+/// The user requeues a run that still ends. The next run that fails is not taken for it.
 #[test]
 fn the_first_look_tells_the_run_from_the_next_ones() {
     let (fake, mut one) = (Fake { has_failed: false.into(), restarts: 0.into(), ..Fake::new() }, waiting());

@@ -23,7 +23,7 @@ const HIGH: f64 = 100.0;
 /// How much of the height lies above the end of the scale, so that a line there can be seen.
 const ROOM: f64 = 0.06;
 
-/// So many steps have large drawings; the others have a small one in their table.
+/// How many steps have a large drawing. The others have a small one in their table.
 const LARGE: usize = 3;
 
 /// A small drawing has at most this many points.
@@ -343,7 +343,7 @@ fn small(of: &StepCourses<'_>, name: &str, course: &Course, text: &str) -> Optio
     })
 }
 
-/// Of neighbouring values the largest.
+/// Thins out a course: the largest of neighbouring values stays.
 fn thinned(course: &Course) -> Course {
     let each = course.values.len().div_ceil(SMALL_POINTS).max(1);
     let largest = |chunk: &[(f64, Option<f64>)]| {

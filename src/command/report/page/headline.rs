@@ -22,7 +22,7 @@ pub struct Headline {
 const HOW_IS_UNKNOWN: &str = "how the job ended is not known";
 
 impl Headline {
-    /// Of a job of which it is not known how it ended, with what else can be said.
+    /// The headline of a job that ended in an unknown way. `more`: what else can be said.
     pub fn open(more: &str) -> Self {
         Self { class: "open", sign: "?", word: "Ended", text: format!("{HOW_IS_UNKNOWN}.{more}") }
     }
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(verdict(&json!({"forks_refused": 1})).0, "Refused");
         let text = "how the job ended is not known.";
         assert_eq!(verdict(&json!({"exit_status": null})), ("Ended", text.to_owned()));
-        // Of a few seconds nothing follows, and what is not known is no zero.
+        // A few seconds are no reason for advice, and an unknown figure is not 0.
         let short = json!({"ended_unix_seconds": 9, "wall_seconds": 9, "cpu_seconds": 1, "memory_peak_bytes": null});
         assert_eq!(verdict(&short), ("Completed", "after 9 s. It used 3 % of its CPU time.".to_owned()));
         // The clock was set back meanwhile.

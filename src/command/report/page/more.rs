@@ -188,7 +188,7 @@ mod tests {
                 FoldedPart::Unknown => "unknown".to_owned(),
             }
         };
-        // With the row of the heads.
+        // The table has a row of heads, too.
         assert_eq!([part([Some(5), Some(0)]), part([Some(5), None])], ["2", "2"]);
         assert_eq!([part([Some(0), None]), part([None, None])], ["zero", "unknown"]);
     }

@@ -15,7 +15,7 @@ pub const SCHEMA: &str = "jobfence-summary-1";
 
 /// The figures of a group: the member, and its value. Unknown is null.
 fn figures(sums: &Sums, prices: &Prices) -> [(&'static str, Value); 30] {
-    // What is below a millionth of an hour is not worth its digits.
+    // A millionth of an hour is precise enough.
     let hours = |hours: Option<f64>| hours.map_or(Value::Null, |hours| json!((hours * 1e6).round() / 1e6));
     let cost = prices.cost(sums);
     [
@@ -122,7 +122,7 @@ pub fn json(summary: &SummedUp, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "]}}")
 }
 
-/// So many pieces of advice of each kind are in the object.
+/// The most pieces of advice of each kind in the object.
 const MOST_PIECES: usize = 100;
 
 /// A head, and a line for each group. Lines end as RFC 4180 says.

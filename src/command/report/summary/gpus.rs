@@ -21,20 +21,21 @@ const APART: u64 = 2_000_000;
 /// What a line says of the GPUs of a job on a node. Times are in microseconds.
 #[derive(Debug)]
 struct UsedGpus {
-    /// Since 1970.
+    /// When the job began, since 1970.
     started: u64,
     looked: u64,
-    /// All together.
+    /// How long the use of its GPUs is known, summed over the GPUs.
     observed: u64,
     busy: u64,
-    /// The highest number if there are more than the job was granted.
+    /// How many GPUs the line has. If there are more than the job was granted, it is the highest number, so that the line counts for no
+    /// run.
     count: u64,
     which: u64,
-    /// Of the whole line.
+    /// A hash of the whole line, by which a copy is known.
     hash: u64,
 }
 
-/// The lines about one job. Nearly each job has one, for which nothing else is allocated.
+/// The lines about one job. Nearly every job has one line, and that needs no allocation.
 #[derive(Debug)]
 struct JobLines {
     first: UsedGpus,
@@ -46,7 +47,7 @@ impl JobLines {
         std::iter::once(&self.first).chain(&self.more)
     }
 
-    /// Those of the lines that are such, if there are any.
+    /// Puts these lines together. `None`: there is none.
     fn of(lines: impl IntoIterator<Item = UsedGpus>) -> Option<Self> {
         let mut lines = lines.into_iter();
         Some(Self { first: lines.next()?, more: lines.collect() })
@@ -60,19 +61,19 @@ impl JobLines {
 /// The lines that wait for their runs.
 #[derive(Default)]
 pub struct WaitingGpus {
-    /// By [`JoinedRun::job`].
+    /// The lines of each job, by [`JoinedRun::job`].
     of: HashMap<u64, JobLines>,
     count: usize,
     hasher: RandomState,
 }
 
 impl WaitingGpus {
-    /// `hasher`: that of the runs.
+    /// `hasher`: the one by which the runs have their [`JoinedRun::job`].
     pub fn new(hasher: RandomState) -> Self {
         Self { hasher, ..Self::default() }
     }
 
-    /// Adds a line, with its text. `uid`: only those of this user.
+    /// Adds a line. `text`: the line as it was read. `uid`: lines of other users are left out.
     pub fn add(&mut self, line: &GpuLine<'_>, text: &[u8], uid: Option<u64>) {
         if uid.is_some() && line.uid != uid {
             return;
@@ -89,7 +90,7 @@ impl WaitingGpus {
         };
         let job = self.hasher.hash_one((line.uid, &*line.job));
         match self.of.get_mut(&job) {
-            // The log may have been copied.
+            // A log may have been copied, so the same line may come twice.
             Some(waiting) if waiting.iter().any(|known| known.hash == used.hash) => return,
             Some(waiting) => {
                 if waiting.more.len() < 4 {
@@ -126,11 +127,12 @@ impl WaitingGpus {
         self.count = self.of.values().map(|lines| lines.iter().count()).sum();
     }
 
-    /// What the GPUs of a whole run did, whose lines wait no longer. `None`: not known.
+    /// What the GPUs of a whole run did. The run's lines are taken out. `None`: not known.
     pub fn used_by(&mut self, run: &JoinedRun) -> Option<GpuHours> {
         let waiting = self.of.remove(&run.job)?;
         let (began, ended) = (run.began(), run.ended());
-        // A line of another run that overlaps this one, as of another cluster, begins before it or ends after it.
+        // A line of another run can overlap this run, for example one of another cluster. Such a line begins before the run or ends after
+        // it.
         let is_its =
             |used: &UsedGpus| used.started.saturating_add(APART) >= began && used.looked <= ended.saturating_add(APART);
         let (its, others): (Vec<UsedGpus>, Vec<UsedGpus>) = waiting.into_iter().partition(is_its);
@@ -140,7 +142,7 @@ impl WaitingGpus {
         }
         let granted = run.parts.iter().map(|part| part.gpus_granted).sum::<Option<u64>>()?;
         let held = granted as f64 * run.wall()? as f64 / HOUR;
-        // More GPUs than the run has are not its own, and it is not known which of them are.
+        // If the lines have more GPUs than the run, some are another run's, and nothing tells which.
         if its.is_empty() || count_of(&its) > granted {
             return None;
         }
@@ -153,7 +155,7 @@ impl WaitingGpus {
 /// An hour in microseconds.
 const HOUR: f64 = 3.6e9;
 
-/// How many GPUs these lines are about. The same ones at another time count once; at the same time they are those of another node.
+/// How many GPUs these lines are about. Equal GPUs at different times are the same ones. At the same time they are those of two nodes.
 fn count_of(lines: &[UsedGpus]) -> u64 {
     let is_again = |at: usize, used: &UsedGpus| {
         let mut before = lines.iter().take(at).filter(|known| known.which == used.which).peekable();
@@ -171,7 +173,7 @@ mod tests {
     use super::*;
     use crate::gpu::JobGpus;
 
-    /// A line of user 7's job 5, from second to second, with GPUs that were so busy, in percent; below 0 of unknown use.
+    /// A line about job 5 of user 7 with one look a second. `percent`: how busy each GPU was; a negative number stands for an unknown use.
     fn gpus(started: f64, looked: f64, percent: &[f64]) -> JobGpus {
         let mut all = JobGpus { uid: Some(7), job: "5".to_owned(), started, looked, ..JobGpus::default() };
         for (number, percent) in percent.iter().enumerate() {
@@ -188,7 +190,7 @@ mod tests {
         waiting.add(&line, text.as_bytes(), uid);
     }
 
-    /// What the runs of these lines of two nodes have used, each with two GPUs on each of its nodes: hours used, and hours measured.
+    /// The GPU-hours used and measured in each run of these lines. Every run has two GPUs on each of its nodes.
     fn used(lines: &[&str], of_gpus: &[JobGpus]) -> Vec<Option<(f64, f64)>> {
         let (mut names, mut runs, mut all) = (Names::default(), JoinedRuns::new(), Vec::new());
         let mut waiting = WaitingGpus::new(runs.hasher());
@@ -205,15 +207,15 @@ mod tests {
     fn the_gpus_of_a_run_are_those_of_its_time_on_all_its_nodes() {
         let hour = "a/batch 0-3600";
         assert_eq!(used(&[hour], &[gpus(0.0, 3600.0, &[50.0, 25.0])]), [Some((0.75, 2.0))]);
-        // The job ran twice, and the number was used again.
+        // The job ran twice: its number was used again.
         let (first, second) = (gpus(0.0, 3600.0, &[10.0, 0.0]), gpus(7200.0, 10_800.0, &[100.0, 100.0]));
         assert_eq!(used(&[hour, "a/batch 7200-10800"], &[first, second]), [Some((0.1, 2.0)), Some((2.0, 2.0))]);
-        // On two nodes, which have devices of the same names.
+        // Two nodes have devices of the same names.
         let two = [hour, "b/extern 0-3600"];
         let lines = [gpus(0.0, 3599.0, &[50.0, 50.0]), gpus(1.0, 3600.0, &[0.0, 50.0])];
         let [Some((busy, measured))] = used(&two, &lines)[..] else { panic!() };
         assert!((busy - 1.5).abs() < 0.001 && (measured - 4.0).abs() < 0.002, "{busy} {measured}");
-        // The same two GPUs in two lines, one after the other, as two runs of `jobfence hold` may leave them.
+        // Two lines have the same two GPUs at different times, as two runs of `jobfence hold` may leave them.
         let again = [gpus(0.0, 1800.0, &[50.0, 50.0]), gpus(1800.0, 3600.0, &[0.0, 0.0])];
         assert_eq!(used(&[hour], &again), [Some((0.5, 2.0))]);
     }
@@ -221,10 +223,10 @@ mod tests {
     #[test]
     fn hours_that_nobody_observed_are_not_measured() {
         let hour = ["a/batch 0-3600"];
-        // Ten seconds of an hour say nothing of the rest of it.
+        // Ten seconds of an hour say nothing about the rest of it.
         let ten = gpus(3590.0, 3600.0, &[100.0, 0.0]);
         assert_eq!(used(&hour, &[ten]), [Some((10.0 / 3600.0, 20.0 / 3600.0))]);
-        // One GPU of two; one of unknown use; and two nodes of which one has no line.
+        // A line has one of two GPUs; a GPU has an unknown use; one of two nodes has no line.
         let whole = gpus(0.0, 3600.0, &[50.0, 25.0]);
         assert_eq!(used(&hour, &[gpus(0.0, 3600.0, &[50.0])]), [Some((0.5, 1.0))]);
         assert_eq!(used(&hour, &[gpus(0.0, 3600.0, &[50.0, -1.0])]), [Some((0.5, 1.0))]);
@@ -243,15 +245,15 @@ mod tests {
         let hour = ["a/batch 0-3600"];
         let whole = || gpus(0.0, 3600.0, &[50.0, 25.0]);
         assert_eq!(used(&hour, &[]), [None]);
-        // Another time; a time that is longer than that of the run; and one that begins before it.
+        // The line is of another time, lasts longer than the run, or begins before it.
         for (started, looked) in [(4000.0, 5000.0), (0.0, 5000.0)] {
             assert_eq!(used(&hour, &[gpus(started, looked, &[50.0, 25.0])]), [None]);
         }
         assert_eq!(used(&["a/batch 1000-3600"], &[whole()]), [None]);
-        // More GPUs than the run has: as many on another node, or one with another name.
+        // The line has more GPUs than the run: as many as another node could have, or one with another name.
         assert_eq!(used(&hour, &[whole(), gpus(1.0, 3600.0, &[50.0, 25.0])]), [None]);
         assert_eq!(used(&hour, &[gpus(0.0, 1800.0, &[50.0]), gpus(1800.0, 3600.0, &[1.0, 2.0])]), [None]);
-        // More than the line itself says that the job was granted.
+        // The line has more GPUs than it says that the job was granted.
         assert_eq!(used(&hour, &[JobGpus { granted: Some(1), ..whole() }]), [None]);
     }
 
@@ -263,7 +265,7 @@ mod tests {
         add(&mut waiting, &gpus(0.0, 1.0, &[1.0]), Some(7));
         assert_eq!(waiting.count, 1);
         for number in 0..2 * MOST as u64 {
-            // Four lines for each job.
+            // Each job has four lines.
             let job = (number / 4).to_string();
             let line = GpuLine { job: job.as_str().into(), looked: number, ..GpuLine::default() };
             waiting.add(&line, &number.to_ne_bytes(), None);

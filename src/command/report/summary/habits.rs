@@ -18,32 +18,32 @@ use super::runs::{JoinedRun, RunOnNode};
 /// The most users and job names that are kept; those with the fewest reserved hours go first.
 const MOST: usize = 1 << 14;
 
-/// So many runs of a user and job name must have ended well before there is advice.
+/// How many runs of a user and job name must have ended well before there is advice.
 pub const ENOUGH: u64 = 5;
 
-/// Reserves in percent, of memory and of CPUs.
+/// The reserves that are tried, in percent: those of memory, and those of CPUs.
 const RESERVES: [[u64; 4]; 2] = [[25, 50, 100, 200], [0, 25, 50, 100]];
 
-/// Of so many later runs at most one may break.
+/// At most one in this many later runs may break.
 const MAY_BREAK: u64 = 1000;
 
 const GIB: f64 = 1_073_741_824.0;
 
 /// The needs of a run. `None`: not known.
 struct Need {
-    /// Memory on the node that needed most, and what each node was granted.
+    /// The memory on the node that needed most, and the memory that each node was granted.
     memory: Option<(u64, u64)>,
     /// CPUs that were busy on average, and CPUs that were granted, in thousandths.
     cpus: Option<(u64, u64)>,
     /// Whether the run is a basis for advice on memory, and on CPUs.
     is_basis: [bool; 2],
-    /// Whether it could have broken.
+    /// Whether the run tests the advice: a run that failed anyway cannot be broken by it.
     is_test: bool,
     wall: f64,
     node_hours: f64,
 }
 
-/// What a run would have had to request for so much: the site may give it less than is granted, as with CPUQuotaPercent.
+/// The request that grants as much as was needed: the site may limit a job to less than its request, as with CPUQuotaPercent.
 fn in_request(needed: u64, granted: u64, limit: u64) -> u64 {
     if limit == 0 || limit >= granted {
         return needed;
@@ -71,7 +71,7 @@ impl Need {
         let memory = peak.and_then(|peak| peak.into_iter().max()).zip(granted.and_then(|all| all.into_iter().max()));
         let memory = memory.map(|(peak, granted)| {
             let limit = parts().filter_map(|part| part.memory_limit).min().unwrap_or(granted);
-            // A run whose memory was kept down counts as one that needed all that it had.
+            // A run whose memory was kept down may have needed more. So it counts as one that needed all of its memory.
             let is_all = has_all_memory == Some(false) || is_reached(peak, limit);
             (if is_all { peak.max(granted) } else { in_request(peak, granted, limit) }, granted)
         });
@@ -88,7 +88,7 @@ impl Need {
         let hours = |wall: u64| wall as f64 / 3.6e9;
         Self {
             memory,
-            // How busy a short run was says little.
+            // How busy a short run was says little about the next one.
             cpus: cpus.filter(|_| is_long),
             is_basis: [could_have_less && has_all_memory.is_some(), could_have_less],
             is_test: is_success != Some(false),
@@ -98,25 +98,25 @@ impl Need {
     }
 }
 
-/// Of one resource of a habit.
+/// What is known of one resource of a habit.
 #[derive(Debug, Clone, Default)]
 struct Resource {
-    /// How many runs are a basis.
+    /// How many runs the advice is based on.
     basis: u64,
     /// The most that a run needed.
     most: u64,
     /// What the last run was granted.
     granted: u64,
-    /// What was reserved: GiB-hours or CPU-hours.
+    /// What the runs reserved, in GiB-hours or CPU-hours.
     reserved: f64,
-    /// For how long: hours of each node, or of the job.
+    /// How long the runs lasted, in hours of each node, or of the job.
     hours: f64,
-    /// With each reserve: its later runs that would have been given less, and those that would have broken.
+    /// The later runs that would have been given less, and those that would have broken, for each reserve.
     tried: [(u32, u32); 4],
 }
 
 impl Resource {
-    /// Whether this reserve has held for these runs, too, and not only for those of all users together.
+    /// Whether this reserve has held for these runs alone, and not only for the runs of all users together.
     fn has_held(&self, reserve: usize) -> bool {
         self.tried.get(reserve).is_some_and(|(runs, broken)| u64::from(*broken) * MAY_BREAK <= u64::from(*runs))
     }
@@ -147,7 +147,7 @@ impl HeldHours {
         self.runs > 0 && self.broken.saturating_mul(MAY_BREAK) <= self.runs
     }
 
-    /// In percent.
+    /// The share of the runs that would have broken, in percent.
     pub fn share(&self) -> f64 {
         100.0 * self.broken as f64 / self.runs.max(1) as f64
     }
@@ -156,9 +156,9 @@ impl HeldHours {
 /// What to ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AskFor {
-    /// Bytes on each node, in place of so many.
+    /// Bytes on each node, and the bytes that were granted.
     Memory(u64, u64),
-    /// CPUs of the whole job, in place of so many thousandths.
+    /// CPUs of the whole job, and the CPUs that were granted, in thousandths.
     Cpus(u64, u64),
 }
 
@@ -170,7 +170,7 @@ pub struct Piece {
     pub partition: NameId,
     pub name: Option<Box<str>>,
     pub ask: AskFor,
-    /// GiB-hours or CPU-hours that it would at least have saved.
+    /// The least that the advice would have saved, in GiB-hours or CPU-hours.
     pub saved: f64,
     pub runs: u64,
 }
@@ -181,11 +181,11 @@ pub struct Habits {
     held: [[HeldHours; 4]; 2],
     /// Whether the log has names of jobs.
     pub has_names: bool,
-    /// Whether too many were there.
+    /// Whether habits were forgotten because there were too many.
     pub has_dropped: bool,
 }
 
-/// The advice that a resource leads to. `None`: none is worth it.
+/// What to ask for of a resource. `None`: less would save too little.
 fn asked(of: usize, resource: &Resource, reserve: u64) -> Option<u64> {
     if resource.basis < ENOUGH {
         return None;
@@ -251,7 +251,7 @@ impl Habits {
         }
     }
 
-    /// Forgets those that matter least, so that a log with a name for each job cannot fill the memory.
+    /// Forgets the habits that matter least, so that a log with a new name for each job cannot fill the memory.
     fn forget(&mut self) {
         self.has_dropped = true;
         let weight = |habit: &Habit| habit.of.iter().map(|of| of.reserved).sum::<f64>();
@@ -262,19 +262,19 @@ impl Habits {
         self.all.retain(|_, habit| weight(habit) > median);
     }
 
-    /// How advice on memory, and on CPUs, has held. `None`: there is no such advice.
+    /// How advice on memory, and on CPUs, has held. `None`: there was no such advice.
     pub fn held(&self) -> [Option<HeldHours>; 2] {
         self.held.each_ref().map(|held| held.iter().copied().find(HeldHours::is_good))
     }
 
-    /// The most that was tried, if even that did not hold.
+    /// How the largest reserve has held, if even that was too small.
     pub fn refuted(&self) -> [Option<HeldHours>; 2] {
         self.held
             .each_ref()
             .map(|held| held.last().copied().filter(|last| last.runs > 0 && !held.iter().any(HeldHours::is_good)))
     }
 
-    /// The advice, with what would have been saved most first; of memory, and of CPUs.
+    /// The advice on memory, and that on CPUs. What would have saved most comes first.
     pub fn advice(&self) -> [Vec<Piece>; 2] {
         let mut all: [Vec<Piece>; 2] = Default::default();
         for (of, (pieces, held)) in all.iter_mut().zip(self.held()).enumerate() {
@@ -304,7 +304,7 @@ mod tests {
     use super::super::runs::{By, JoinedRuns, tests::line};
     use super::*;
 
-    /// The habits after runs of one job name, with these peaks in MiB of 4 GiB and busy CPUs of 8, each for an hour.
+    /// The habits after runs of one job name, each of an hour. `runs`: peaks in MiB with 4 GiB granted, and busy CPUs with 8 granted.
     fn habits(runs: &[(u64, f64)]) -> Habits {
         let (mut names, mut habits, mut open) = (Names::default(), Habits::new(), JoinedRuns::new());
         for (at, (peak, busy)) in runs.iter().enumerate() {
@@ -333,7 +333,7 @@ mod tests {
     fn advice_is_what_the_card_would_say_of_the_run_that_needed_most() {
         let habits = habits(&[(1000, 1.5), (800, 1.9), (900, 1.2), (700, 1.0), (600, 1.0), (500, 1.0)]);
         let [memory, cpus] = habits.advice();
-        // 25 % more than 1000 MiB, as the card rounds it; 2 of 8 CPUs.
+        // The advice is 25 % more than 1000 MiB, rounded as the card does it, and 2 of 8 CPUs.
         assert_eq!(memory.iter().map(|piece| piece.ask).collect::<Vec<_>>(), [AskFor::Memory(1280 << 20, 4 << 30)]);
         assert_eq!(cpus.iter().map(|piece| piece.ask).collect::<Vec<_>>(), [AskFor::Cpus(2, 8000)]);
         assert!(
@@ -349,10 +349,10 @@ mod tests {
     #[test]
     fn advice_that_would_have_broken_later_runs_is_not_given() {
         let calm = [(1000, 1.0); 6];
-        // Within a larger reserve.
+        // A run that needs more is within a larger reserve.
         let more = habits(&[&calm[..], &[(1400, 1.0)]].concat());
         assert_eq!(more.held()[0], Some(HeldHours { reserve: 50, runs: 2, broken: 0 }));
-        // Beyond each.
+        // A run that needs more is beyond every reserve.
         let beyond = habits(&[&calm[..], &[(4000, 7.0)]].concat());
         assert_eq!(beyond.held(), [None, None]);
         assert_eq!(beyond.advice(), [vec![], vec![]]);
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn advice_is_for_those_of_whom_it_has_held() {
-        // One whose jobs grow is a part in a thousand of all, but all of that user.
+        // The jobs of one user grow. They are a part in a thousand of all runs, but all runs of that user.
         let (mut names, mut habits, mut open) = (Names::default(), Habits::new(), JoinedRuns::new());
         let mut add = |uid: u64, peak: u64| {
             let line = Line {
@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn too_few_runs_and_runs_that_were_kept_down_are_no_basis() {
         assert_eq!(habits(&[(1000, 1.0); 5]).advice(), [vec![], vec![]]);
-        // Its limit was reached: it may have needed more.
+        // A run that reached its limit may have needed more.
         let reached = habits(&[&[(4095, 1.0)][..], &[(1000, 1.0); 8]].concat());
         assert_eq!((reached.advice()[0].len(), reached.advice()[1].len()), (0, 1));
     }

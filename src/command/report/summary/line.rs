@@ -106,7 +106,7 @@ mod tests {
             was_stopped: true,
         };
         assert_eq!(line, expected);
-        // A collector may write the same object in another way.
+        // A log collector may write the same object in another form.
         let anew = serde_json::to_string(&serde_json::from_str::<serde_json::Value>(&text).unwrap()).unwrap();
         let spaced = anew.replace("\":", "\" : ").replace(",\"", " ,\t\"");
         for again in [&anew, &spaced] {
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(read((whole.clone() + "x").as_bytes(), ""), Read::Foreign);
         assert_eq!(read(whole.replace("usage-1", "usage-2").as_bytes(), ""), Read::Newer);
         assert_eq!(read(whole.replace("\"job\"", "\"jab\"").as_bytes(), ""), Read::Foreign);
-        // A name without its first quotation mark, or with another sign in its place.
+        // A name lacks its first quotation mark, or has another character in its place.
         for name in NAMES {
             for damaged in [format!("{name}\":"), format!("x{name}\":")] {
                 let line = whole.replacen(&format!("\"{name}\":"), &damaged, 1);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The lines of all files in the order in which their steps ended: a job of several nodes has its lines in several files.
+//! The lines of all files in the order in which their steps ended: a job on several nodes has its lines in several files.
 //!
-//! A file is open from its first line's time to its end. So of files that follow one another, as those of one node, one is open.
+//! A file is open from the time of its first line until all of it was read. So if files follow one another, as the files of one node do,
+//! only one of them is open.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,16 +17,16 @@ use usage_lines::lines::{LogLines, Next};
 use super::line::{EndText, moment_of};
 use super::source::LogSource;
 
-/// How much all files together may read ahead, in bytes, and each at least and at most.
+/// How many bytes all files together may read ahead, and how many each may at least and at most.
 const AHEAD: usize = 8 << 20;
 const PIECES: [usize; 2] = [1 << 13, 1 << 17];
 
-/// The files, with the line of each that comes next.
+/// The files, each with its next line.
 pub struct MergedLogs {
-    /// Those that are not open yet, the earliest first.
+    /// The files that are not open yet, the one with the earliest first line first.
     waiting: std::iter::Peekable<IntoIter<LogSource>>,
     open: Vec<OpenLog>,
-    /// The place in `open` by when the step of its next line ended.
+    /// The open files by the end of the step of their next line: places in `open`.
     order: BinaryHeap<Reverse<(EndText, usize)>>,
     /// The file whose line was handed out last.
     last: Option<usize>,
@@ -37,24 +38,25 @@ pub struct MergedLogs {
     pub errors: Vec<Error>,
 }
 
-/// Lines that are none.
+/// Lines that are no lines of jobfence's.
 #[derive(Debug, Default)]
 pub struct PassedOver {
-    /// Without an end.
+    /// Lines without an end.
     pub half: u64,
-    /// Longer than jobfence writes one.
+    /// Lines longer than any of jobfence's.
     pub too_long: u64,
 }
 
 struct OpenLog {
     path: PathBuf,
     lines: LogLines,
-    /// When the step of the line ended; if a line does not say it, or by a clock that is ahead, as the line before.
+    /// When the step of the next line ended. If a line does not say so, or says a time in the future, it keeps the place behind the line
+    /// before it.
     moment: EndText,
 }
 
 impl MergedLogs {
-    /// Of files in the order of their first lines.
+    /// Takes files in the order of their first lines.
     pub fn new(sources: Vec<LogSource>) -> Self {
         let piece = (AHEAD / sources.len().max(1)).clamp(PIECES[0], PIECES[1]);
         Self {

@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// The most names, so that a log cannot fill the memory. What has a later name is counted under [`Name::OTHERS`].
+/// The most names, so that a log cannot fill the memory. Later names are counted under [`Name::OTHERS`].
 pub const MOST: usize = 1 << 15;
 
-/// A longer name is cut, in bytes.
+/// The longest name, in bytes. A longer one is cut.
 const LONGEST: usize = 128;
 
 /// A name. The default: not known.
@@ -44,7 +44,7 @@ impl Names {
         name
     }
 
-    /// The text of a name. `None`: it has none, or is one of too many.
+    /// The text of a name. `None`: the name is not known, or stands for those beyond [`MOST`].
     pub fn text(&self, name: NameId) -> Option<&str> {
         let at = usize::try_from(name.0.checked_sub(2)?).ok()?;
         self.texts.get(at).map(|text| &**text)

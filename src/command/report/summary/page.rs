@@ -12,10 +12,10 @@ use super::summed::SummedUp;
 use super::tally::{Sums, monday, share};
 use super::words::{Shown, SummaryRow, TEN, ask, gib, grouped, hours, jobs, percent, saved};
 
-/// The page has no more groups; the data have all.
+/// The most groups on the page. The data have all groups.
 const GROUPS: usize = 200;
 
-/// So many pieces of advice of each kind are on the page.
+/// The most pieces of advice of each kind on the page.
 const PIECES: usize = 10;
 
 /// The page.

@@ -22,7 +22,7 @@ pub const SLACK: u64 = 3600 * 1_000_000;
 /// How long a step may outlive another one of its run, in microseconds, if no step says that the run is over.
 pub const LONGEST: u64 = 15 * 86_400 * 1_000_000;
 
-/// So many steps of a part are remembered, to know one again.
+/// The most steps of a part that are remembered, to know a repeated line.
 const STEPS: usize = 512;
 
 /// Under Slurm these steps last as long as their job.
@@ -49,20 +49,20 @@ pub struct RunOnNode {
     pub throttled_periods: Option<u64>,
     pub oom_kills: Option<u64>,
     pub was_stopped: bool,
-    /// Whether its memory certainly was not kept below its need. `None`: not known.
+    /// Whether the limit certainly did not keep its memory below what it needed. `None`: not known.
     pub has_all_memory: Option<bool>,
-    /// Whether a step was there that lasts as long as the job.
+    /// Whether a line was read of a step that lasts as long as the job.
     is_over: bool,
-    /// Whether a step used CPU time that is not known.
+    /// Whether the CPU time of a step is missing.
     is_cpu_unknown: bool,
-    /// Whether it is not known what a step moved.
+    /// Whether what a step has read and written is missing.
     is_moved_unknown: bool,
     /// The names of the last steps, hashed, and when each ended.
     steps: Vec<(u64, u64)>,
 }
 
 impl RunOnNode {
-    /// Of a record that says when the run ended, and how long it lasted, in microseconds.
+    /// Makes a part from a record. `ended`: when the run ended, and `lasted`: how long it lasted, in microseconds.
     pub fn of_record(node: NameId, ended: u64, lasted: u64) -> Self {
         Self {
             node,
@@ -77,17 +77,17 @@ impl RunOnNode {
     /// How long it lasted, in microseconds.
     pub fn wall(&self) -> Option<u64> {
         let passed = self.ended.checked_sub(self.began?)?;
-        // As for the report of one job: times to the second are less exact than what a step lasted.
+        // The report of one job does the same: times to the second are less exact than how long a step lasted.
         let is_rough = !self.is_exact && self.longest.saturating_add(1_000_000) > passed;
         Some(if is_rough { self.longest } else { passed })
     }
 
-    /// What nobody else could have: what was granted, or else what it could use.
+    /// The CPUs that nobody else could have: those that were granted, or else those that it could use.
     pub fn cpus(&self) -> Option<u64> {
         self.cpus_granted.or(self.cpus_limit)
     }
 
-    /// The same of memory.
+    /// The memory that nobody else could have, likewise.
     pub fn memory(&self) -> Option<u64> {
         self.memory_granted.or(self.memory_limit)
     }
@@ -107,7 +107,7 @@ impl RunOnNode {
         self.memory_limit = self.memory_limit.max(line.memory_limit);
         self.gpus_granted = self.gpus_granted.max(line.gpus_granted);
         sum(&mut self.cpu, line.cpu);
-        // The extern step's own processes only wait.
+        // The extern step only waits, so its CPU time need not be known.
         self.is_cpu_unknown |= line.cpu.is_none() && line.step != "extern";
         if self.is_cpu_unknown {
             self.cpu = None;
@@ -116,7 +116,7 @@ impl RunOnNode {
             (Some(sum), Some(more)) => Some((sum.0.saturating_add(more.0), sum.1.saturating_add(more.1))),
             (one, other) => one.or(other),
         };
-        // Nor are those of a daemon known that the scheduler has in a step of its own.
+        // A scheduler may have its daemon in a step of its own. What that step has read and written need not be known either.
         let is_daemons = line.step == "extern" || jobs_step(&format!("step_{}", line.step)).is_some();
         self.is_moved_unknown |= line.moved.is_none() && !is_daemons;
         if self.is_moved_unknown {
@@ -132,7 +132,7 @@ impl RunOnNode {
             (_, Some(kept_down)) if kept_down > 0 => Some(false),
             (swap, kept_down) => swap.and(kept_down).map(|_| true),
         };
-        // Of two steps, the one that was kept down counts, and then the one of which nothing is known.
+        // A step that was kept down decides for the part. Otherwise a step that is not known makes the part unknown.
         self.has_all_memory = match (self.has_all_memory, has_all) {
             _ if is_first => has_all,
             (Some(false), _) | (_, Some(false)) => Some(false),
@@ -153,37 +153,37 @@ impl RunOnNode {
 /// What GPUs did, in GPU-hours.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GpuHours {
-    /// In which they were busy.
+    /// The hours in which they were busy.
     pub used: f64,
-    /// Of which it is known what they did.
+    /// The hours in which their use is known.
     pub measured: f64,
 }
 
 /// One run of a job.
 #[derive(Debug)]
 pub struct JoinedRun {
-    /// By what the summary groups.
+    /// The name of the group that the summary counts the run for.
     pub key: NameId,
     pub user: NameId,
-    /// What is alike in the runs that advice is for.
+    /// A hash that is equal for runs that share their advice.
     pub alike: u64,
     /// The job's name, if the log has it.
     pub name: Option<Box<str>>,
     pub partition: NameId,
-    /// Of the user and the id: other jobs can have the same one, at other times or in other clusters.
+    /// A hash of the user and the id. Other jobs can have the same one at another time or in another cluster.
     pub job: u64,
     /// What its GPUs did. `None`: not known.
     pub gpu_hours: Option<GpuHours>,
-    /// On each node.
+    /// What the run used on each node.
     pub parts: Vec<RunOnNode>,
-    /// How the script ended, if there was one.
+    /// Whether the script ended well, if its line says so. `None`: there was no script.
     script: Option<Option<bool>>,
-    /// How the last of the other steps of which that is known ended, and when.
+    /// When the last of the other steps ended, and whether it ended well. Steps that do not say so are left out.
     last: Option<(u64, bool)>,
 }
 
 impl JoinedRun {
-    /// Of a record that has the whole run.
+    /// Makes a run from a record that has all of it.
     pub fn of_record(
         key: NameId,
         user: NameId,
@@ -217,7 +217,7 @@ impl JoinedRun {
         }
     }
 
-    /// Whether it ended well: as its script did, or else as its last step.
+    /// Whether the run ended well. The script decides, or without a script the last step.
     pub fn is_success(&self) -> Option<bool> {
         self.script.unwrap_or(self.last.map(|(_, is_success)| is_success))
     }
@@ -253,7 +253,7 @@ impl JoinedRun {
             if part.steps.contains(&(step, line.ended)) {
                 return Relation::Again;
             }
-            // A step of the same name, or one that began after the run was over, is of another run.
+            // If the part has a step of the same name already, or was over before this step began, the step is of another run.
             let is_anothers = part.has(step) || part.is_over && began > part.ended;
             return if is_anothers { Relation::Anothers } else { Relation::Own };
         }
@@ -266,7 +266,7 @@ impl JoinedRun {
 enum Relation {
     Own,
     Anothers,
-    /// The line was there before: the log was copied.
+    /// The line was read before: the log was copied.
     Again,
 }
 
@@ -281,12 +281,12 @@ fn shown(name: &str) -> Box<str> {
     name.chars().take(64).collect::<String>().into()
 }
 
-/// By what a run is known.
+/// What tells one run from another.
 #[derive(PartialEq, Eq, Hash)]
 struct RunKey {
     uid: Option<u64>,
     run: u64,
-    /// Of the id, and of the global id if there is one.
+    /// A hash of the id, and of the global id if there is one.
     job: u64,
 }
 
@@ -294,9 +294,9 @@ struct RunKey {
 pub struct JoinedRuns {
     open: HashMap<RunKey, JoinedRun>,
     hasher: RandomState,
-    /// How many may be open before it is looked which of them are whole.
+    /// How many runs may be open before the whole ones are looked for.
     patience: usize,
-    /// Lines that were there twice.
+    /// Lines that were read twice.
     pub again: u64,
     /// Runs that were taken to be whole because too many were open, although no step said so.
     pub early: u64,
@@ -308,12 +308,12 @@ impl JoinedRuns {
         Self { open: HashMap::new(), hasher: RandomState::new(), patience: 1024, again: 0, early: 0, whole: Vec::new() }
     }
 
-    /// That of [`JoinedRun::job`].
+    /// The hasher of [`JoinedRun::job`].
     pub fn hasher(&self) -> RandomState {
         self.hasher.clone()
     }
 
-    /// Adds a line. `sure`: no line that ended before that time follows. The runs that are whole are returned.
+    /// Adds a line, and returns the runs that are whole. `sure`: no later line ended before that time.
     pub fn add(&mut self, line: &Line<'_>, sure: u64, names: &mut Names, by: By) -> std::vec::Drain<'_, JoinedRun> {
         let key = RunKey { uid: line.uid, run: line.run, job: self.hasher.hash_one((&line.job, &line.global_job)) };
         let node = names.of(line.node.as_deref());
@@ -322,7 +322,7 @@ impl JoinedRuns {
             Some(run) => match run.relation(line, node, step) {
                 Relation::Own => {
                     run.add(line, node, step);
-                    // A step can have a name of its own, or none; the script's is that of the job.
+                    // A step can have a name of its own, or none. The script has the name of the job.
                     let is_jobs = |run: &JoinedRun| run.name.is_none() || line.step == SCRIPT;
                     if let Some(name) = name_in(line).filter(|_| is_jobs(run)) {
                         run.alike = self.hasher.hash_one((line.uid, name));
@@ -376,7 +376,7 @@ impl JoinedRuns {
         }
     }
 
-    /// Closes the runs that are whole, and the oldest if that was not enough.
+    /// Closes the runs that are whole. If too many stay open, it closes the oldest, too.
     fn sweep(&mut self, sure: u64) {
         let is_whole = |run: &JoinedRun| {
             let patience = if run.is_over() { SLACK } else { LONGEST };
@@ -391,12 +391,12 @@ impl JoinedRuns {
             let median = *median;
             let early = &mut self.early;
             self.whole.extend(self.open.extract_if(|_, run| run.ended() <= median).map(|(_, run)| {
-                // One that ended long ago was whole, as far as can be said where no step lasts as long as its job.
+                // A run that ended long ago counts as whole, where no step lasts as long as its job.
                 *early += u64::from(run.ended().saturating_add(SLACK) >= sure);
                 run
             }));
         }
-        // In the order in which they ended.
+        // The runs are returned in the order in which they ended.
         if let Some(new) = self.whole.get_mut(before..) {
             new.sort_by_key(JoinedRun::ended);
         }
@@ -411,7 +411,7 @@ impl JoinedRuns {
     }
 }
 
-/// By what runs are grouped.
+/// What runs are grouped by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum By {
     Account,
@@ -432,7 +432,7 @@ impl By {
         }
     }
 
-    /// The same as data have it.
+    /// The word for it in the data.
     pub fn member(self) -> &'static str {
         if self == Self::Qos { "qos" } else { self.word() }
     }
@@ -499,9 +499,9 @@ pub mod tests {
     fn a_job_on_several_nodes_is_one() {
         let two = ["a/0 10-90", "b/0 10-90", "a/batch 0-100", "b/extern 0-100", "a/extern 0-101"];
         assert_eq!(joined(&two).0, ["a:3 b:2"]);
-        // All lines of one node, and then all of the other one.
+        // All lines of one node come before all lines of the other.
         assert_eq!(joined(&["a/0 10-90", "a/batch 0-100", "b/0 10-90", "b/extern 0-100"]).0, ["a:2 b:2"]);
-        // The number was used again, elsewhere or there.
+        // The number was used again, on another node or on the same one.
         assert_eq!(joined(&["a/batch 0-100", "b/batch 200-300"]).0, ["a:1", "b:1"]);
         assert_eq!(joined(&["a/0 0-100", "b/0 200-300"]).0, ["a:1", "b:1"]);
         assert_eq!(joined(&["a/batch 0-100", "a/batch 200-300"]).0, ["a:1", "a:1"]);
@@ -520,7 +520,7 @@ pub mod tests {
         let (mut most, mut whole) = (0, 0);
         for number in 0..200_000_u64 {
             let job = number.to_string();
-            // A job of each second; the step does not say that it is over.
+            // A job ends in each second, and its step does not say that the job is over.
             let line = Line { job: job.as_str().into(), ended: number * 1_000_000, ..line("a/0 0-1") };
             whole += runs.add(&line, line.ended, &mut names, By::User).len();
             most = most.max(runs.open.len());

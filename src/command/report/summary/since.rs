@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! From when on a summary counts: a date, or how long ago.
+//! The beginning of a summary's time: a date, or how long ago it was.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -36,7 +36,7 @@ pub fn since(text: &str) -> Result<Since, String> {
 }
 
 impl Since {
-    /// The seconds since 1970. What would be before counts as 1970.
+    /// The seconds since 1970. A time before 1970 counts as 1970.
     pub fn seconds(self, now: SystemTime) -> u64 {
         let today = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         match self {
@@ -47,7 +47,7 @@ impl Since {
     }
 }
 
-/// The same time of day so many months earlier; the last day of a month that is too short.
+/// The same time of day some months earlier. If that month is too short, it is the month's last day.
 fn earlier(seconds: u64, months: u64) -> Option<u64> {
     let text = utc(UNIX_EPOCH + Duration::from_secs(seconds));
     let number = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();

@@ -19,17 +19,17 @@ use super::line::{self, EndText, Read as LineRead, moment_of};
 /// How deep directories may be in each other.
 const DEEPEST: usize = 32;
 
-/// The first lines are read in such pieces.
+/// How many bytes of the first lines are read at once.
 const PIECE: usize = 1 << 13;
 
-/// So many lines are looked at.
+/// The most lines that are looked at.
 const FIRST_LINES: usize = 16;
 
 /// A file that may have lines.
 #[derive(Debug)]
 pub struct LogSource {
     pub path: PathBuf,
-    /// An open file, for those of this node: they may get other names.
+    /// The open file, if it is one of this node: its name may change while the log is read.
     file: Option<File>,
     /// When the step of the first line ended.
     pub first: EndText,
@@ -45,7 +45,7 @@ pub struct FoundLogs {
 }
 
 impl FoundLogs {
-    /// The files of this node's log, and of that of its GPUs. Without the latter, what GPUs did is unknown, and the error is one of these.
+    /// The files of this node's log, and the log of its GPUs. If that cannot be read, the GPUs' use is unknown, and the error is kept.
     pub fn of_node(files: Vec<(PathBuf, File)>, of_gpus: Result<Vec<(PathBuf, File)>>) -> Self {
         let mut found = Self::default();
         for (path, file) in files {
@@ -56,7 +56,7 @@ impl FoundLogs {
             Ok(files) => files.into_iter().for_each(|(path, file)| found.add(path, file)),
             Err(error) => found.errors.push(error),
         }
-        // One without a line is none that somebody has put there.
+        // An empty file of this node's own log is no file that somebody has put there. So it is not counted.
         found.others = others;
         found.sources.sort_by_key(|source| source.first);
         found
@@ -69,7 +69,7 @@ impl FoundLogs {
         let dir = Dir::open(directory, flags, Mode::empty());
         let dir = dir.map_err(|errno| Error::os("open the directory of --logs", directory, errno))?;
         found.walk(dir, directory, 0);
-        // Stable: of one moment, that with the lesser path comes first.
+        // Of two files with the same first time, the one with the lesser path comes first.
         found.sources.sort_by(|one, other| (one.first, &one.path).cmp(&(other.first, &other.path)));
         Ok(found)
     }
@@ -90,7 +90,7 @@ impl FoundLogs {
         for (name, kind) in entries {
             use std::os::unix::ffi::OsStrExt;
             let path = path.join(std::ffi::OsStr::from_bytes(name.to_bytes()));
-            // Some file systems do not tell the kind.
+            // Some file systems do not tell the kind of an entry.
             let kind = kind.or_else(|| {
                 let stat = fstatat(&dir, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
                 match SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) {
@@ -99,7 +99,7 @@ impl FoundLogs {
                     _ => None,
                 }
             });
-            // A pipe in the place of a file must not stop it.
+            // A pipe in the place of a file must not stop the command.
             let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
             match kind {
                 Some(Type::Directory) if depth < DEEPEST => {
@@ -116,7 +116,7 @@ impl FoundLogs {
                             self.add_below(path, File::from(file));
                         }
                     }
-                    // It was removed meanwhile.
+                    // Somebody has removed the file meanwhile.
                     Err(Errno::ENOENT) => {}
                     Err(errno) => self.errors.push(Error::os("open", &path, errno)),
                 },
@@ -128,7 +128,7 @@ impl FoundLogs {
     fn add_below(&mut self, path: PathBuf, file: File) {
         self.add(path, file);
         if let Some(source) = self.sources.last_mut() {
-            // A directory may have more files than may be open at once.
+            // A directory may have more files than a process may have open.
             source.file = None;
         }
     }
@@ -147,7 +147,7 @@ impl FoundLogs {
 fn first_of(file: &File) -> io::Result<Option<EndText>> {
     let mut lines = LogLines::new(file.try_clone()?, PIECE)?;
     let mut first = None;
-    // Half a line at the beginning, or one of others, does not hide the rest. A log has no line of any length.
+    // A log may begin with half a line, or with foreign lines. A line of any length is no line of a log.
     for _ in 0..FIRST_LINES {
         match lines.read()? {
             Some(Next::Whole) => {

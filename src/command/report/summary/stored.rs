@@ -18,24 +18,24 @@ use crate::command::Failure;
 use crate::schedulers::slurm::store::period::{AccountedJob, AskedPeriod, DAY, MissingPeriod, sacct};
 use crate::schedulers::slurm::store::summary::NodePart;
 
-/// A job on more nodes than this is not split up by node.
+/// The most nodes of a job whose figures are kept by node.
 const MOST_NODES: usize = 1 << 15;
 
-/// Where the figures are from, as the page says it.
+/// The name of the source on the page.
 pub const SOURCE: &str = "Slurm's accounting";
 
-/// What a reader is told who has not said from when on.
+/// The error if no --since was given.
 pub const SAY_SINCE: &str = "say by --since from when on jobs count, such as --since 30days: Slurm's accounting can reach back for \
                              years, and all of them are asked for";
 
-/// What a reader is told for whom there is nothing.
+/// The error if the reader may see no such job.
 pub const NONE: &str = "Slurm's accounting has no job that ended in this time and that you may see";
 
-/// The same, if a part of the time is missing.
+/// The same error, if a part of the time could not be asked for.
 pub const NONE_KNOWN: &str = "Slurm's accounting has said nothing about a part of this time, and has no job that ended in the rest and \
                               that you may see";
 
-/// What to know of the figures.
+/// Sentences for readers of the figures.
 pub const NOTES: [&str; 3] = [
     "What a job used is known if StoreUsage was on where it ran, and each of its nodes has stored its part.",
     "Out of memory is a job whose state in Slurm is OUT_OF_MEMORY, and failed is one whose state is not COMPLETED.",
@@ -78,7 +78,7 @@ pub fn read(by: By, since: u64, is_of_all: bool) -> Result<StoredJobs, Failure> 
     Ok(counting.end(missing))
 }
 
-/// How far it is, for a person who waits.
+/// Tells a person who waits how far it is.
 struct Progress {
     days: u64,
     is_shown: bool,
@@ -102,9 +102,9 @@ impl Progress {
 /// What a job used.
 #[derive(Default)]
 struct Parts {
-    /// As far as it is known of the job as a whole.
+    /// What is known of the job as a whole.
     whole: Vec<RunOnNode>,
-    /// On each of several nodes, if that is asked for.
+    /// What is known of each node, if the summary is by node.
     by_node: Vec<RunOnNode>,
 }
 
@@ -115,7 +115,7 @@ struct Counting {
     tally: Tally,
     habits: Habits,
     hasher: RandomState,
-    /// The records of jobs that go on with another size.
+    /// The records of resized jobs, until the last record of each was read.
     resized: HashMap<String, Parts>,
     records: u64,
 }
@@ -134,7 +134,7 @@ impl Counting {
     }
 
     fn add(&mut self, mut jobs: Vec<AccountedJob>) {
-        // A job's records follow one another.
+        // The records of one job are in the order of their ends.
         jobs.sort_by_key(|job| job.ended);
         for mut job in jobs {
             self.records += 1;
@@ -147,7 +147,7 @@ impl Counting {
             }
             let mut parts = self.resized.remove(&job.id).unwrap_or_default();
             if !parts.whole.is_empty() {
-                // What is stored is of the whole run, and its grant was another one in between.
+                // What is stored is about the whole run, and the job's grant has changed within it.
                 job.summary = None;
             }
             self.put(&job, &mut parts);
@@ -183,7 +183,8 @@ impl Counting {
         run
     }
 
-    /// What the job used on each node; on all together, where what is known does not say more. `is_by_node`: on each node in any case.
+    /// What the job used on each node. If that is not known, one part stands for all nodes; with `is_by_node`, each node then has a part
+    /// without figures.
     fn parts(&mut self, job: &AccountedJob, is_by_node: bool) -> Vec<RunOnNode> {
         let kills = u64::from(job.is_out_of_memory);
         let part = |node: NameId, cpus: Option<u64>, memory: Option<u64>, used: &NodePart| {
@@ -197,13 +198,13 @@ impl Counting {
             part
         };
         let known: Vec<(&str, NodePart)> = job.summary.iter().flat_map(|summary| summary.nodes()).collect();
-        // While a node has not said its part, what the job used is not known.
+        // If a node has not stored its part, the use of the job is not known.
         let known = if known.len() as u64 == job.nodes { known } else { Vec::new() };
         let mut parts: Vec<RunOnNode> = match &known[..] {
             [(node, used)] => {
                 vec![part(self.names.of(Some(node)), job.cpus.or(used.cpus), job.memory.or(used.memory), used)]
             }
-            // Slurm's accounting says what is reserved. What the nodes were told must be that.
+            // Slurm's accounting says what is reserved. The grants that the nodes were told must add up to that.
             several
                 if !several.is_empty()
                     && several.iter().map(|(_, used)| used.cpus).sum::<Option<u64>>() == job.cpus =>
@@ -241,14 +242,14 @@ impl Counting {
             parts = match &nodes[..] {
                 [] => vec![part(NameId::default(), job.cpus, job.memory, &all)],
                 [only] => vec![part(self.names.of(Some(only)), job.cpus, job.memory, &all)],
-                // How much of the grant is on which node is not known.
+                // The grant of each node is not known.
                 several => several
                     .iter()
                     .map(|node| part(self.names.of(Some(node)), None, None, &NodePart::default()))
                     .collect(),
             };
         }
-        // GPUs are known for the job as a whole: the first part has them.
+        // The GPUs are known only for the job as a whole. So the first part has them.
         for (at, part) in parts.iter_mut().enumerate() {
             let is_split = is_by_node && job.nodes > 1;
             part.gpus_granted = match job.gpus {
@@ -261,7 +262,7 @@ impl Counting {
     }
 
     fn end(mut self, missing: Vec<MissingPeriod>) -> StoredJobs {
-        // A cluster that does not count GPUs names none in any record: then none is not 0.
+        // A cluster that does not count GPUs names none in any record. Then their number is unknown, and not 0.
         if self.tally.total.gpu_reserved == 0.0 && self.tally.total.gpu_unknown == 0 {
             self.tally.forget_gpus();
         }
@@ -279,7 +280,7 @@ impl Counting {
     }
 }
 
-/// What a job's GPUs did, if its nodes have said it of each. They do not say for how long they looked: that counts as all the time.
+/// What a job's GPUs did, if each of its nodes has stored it. The nodes do not store how long they looked: that counts as the whole time.
 fn gpu_hours(job: &AccountedJob) -> Option<GpuHours> {
     let parts: Vec<(&str, NodePart)> = job.summary.iter().flat_map(|summary| summary.nodes()).collect();
     let percent: Vec<f64> =
@@ -296,7 +297,7 @@ mod tests {
 
     use super::*;
 
-    /// A job of alice's of an hour with 4 CPUs on so many nodes, which have used so many seconds.
+    /// A job of alice's of an hour with 4 CPUs on this many nodes. `used`: the seconds of CPU time on each node that is known.
     fn job(id: &str, nodes: u64, used: &[f64]) -> AccountedJob {
         let summary = (!used.is_empty()).then(|| {
             let mut summary = Summary::of_comment("").unwrap();
@@ -359,7 +360,7 @@ mod tests {
         };
         assert_eq!((of("n1"), of("n2")), ((1, 2.0, 1.0), (1, 2.0, 0.5)));
         assert_eq!((all.tally.total.jobs, all.tally.total.cpu_reserved), (1, 4.0));
-        // What is reserved on which node is unknown without a summary.
+        // Without a summary of the job, nothing says what is reserved on which node.
         let none = counted(By::Node, vec![job("1", 2, &[])]);
         assert_eq!((none.tally.groups.len(), none.tally.total.cpu_unknown), (2, 1));
         let all_weeks: f64 = none.tally.weeks.values().map(|sums| sums.cpu_unmeasured).sum();
@@ -401,7 +402,7 @@ mod tests {
         };
         let used = |job: AccountedJob| counted(By::User, vec![job]).tally.total.gpu_use();
         assert_eq!(used(with(Some(2), &[50.0, 25.0])), Some((0.75, 2.0)));
-        // One of them has no figures; and a node of two has said nothing.
+        // One of two nodes has no figures, or has stored nothing.
         assert_eq!(used(with(Some(2), &[50.0])), None);
         assert_eq!(used(AccountedJob { nodes: 2, ..with(Some(2), &[50.0, 25.0]) }), None);
     }

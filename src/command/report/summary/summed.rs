@@ -9,21 +9,21 @@ use super::tally::Tally;
 /// What the log has said.
 pub struct SummedUp {
     pub by: By,
-    /// `None`: all.
+    /// The beginning of the time. `None`: all lines count.
     pub since: Option<String>,
     pub names: Names,
     pub tally: Tally,
     pub habits: Habits,
     pub prices: Prices,
     pub is_of_all: bool,
-    /// Whether it is from a scheduler's accounting, and not from usage logs.
+    /// Whether the figures are from a scheduler's accounting, and not from usage logs.
     pub is_stored: bool,
-    /// Files that were read.
+    /// How many files were read.
     pub files: u64,
     pub lines: u64,
-    /// Lines that were there twice.
+    /// Lines that were read twice.
     pub again: u64,
-    /// Runs that may have been counted in two.
+    /// Runs that may have been counted as two.
     pub early: u64,
     /// Lines that came so late that their jobs may have been counted already.
     pub late: u64,

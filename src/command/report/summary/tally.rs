@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What runs used, added up: of each group, of each week, and of all.
+//! Adds up what runs used: for each group, for each week, and for all.
 //!
-//! A figure of a run counts only if both what was reserved and what was used are known; otherwise the run is counted as unknown.
+//! A figure of a run counts only if both the reserved and the used amount are known. Otherwise the run counts as unknown.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::names::NameId;
 use super::runs::{By, GpuHours, JoinedRun, RunOnNode};
 
-/// The most weeks; a log with more of them has wrong times.
+/// The most weeks. A log with more weeks has wrong times.
 const WEEKS: usize = 1040;
 
 /// Sums over runs. Hours are of CPUs, GiB and GPUs.
@@ -17,20 +17,20 @@ pub struct Sums {
     pub jobs: u64,
     pub cpu_reserved: f64,
     pub cpu_used: f64,
-    /// What was reserved and not used; what one run used above its reservation makes up for nothing of another one.
+    /// What was reserved and not used. A run that used more than it reserved makes up for no other run.
     pub cpu_wasted: f64,
     pub cpu_unknown: u64,
-    /// What runs reserved of which it is not known what they used.
+    /// What was reserved by runs whose use is not known.
     pub cpu_unmeasured: f64,
     pub memory_reserved: f64,
     pub memory_used: f64,
     pub memory_unknown: u64,
     pub gpu_reserved: f64,
     pub gpu_unknown: u64,
-    /// What they were busy, of the hours that were reserved by runs of which it is known.
+    /// The hours in which GPUs were busy, of `gpu_measured`: the hours in which their use is known.
     pub gpu_used: f64,
     pub gpu_measured: f64,
-    /// Runs that may have held some, of which it is not known.
+    /// Runs that may have held GPUs whose use is not known.
     pub gpu_use_unknown: u64,
     /// What system calls have read and written, in bytes.
     pub files_read: u64,
@@ -47,7 +47,7 @@ pub struct Sums {
 const HOUR: f64 = 3600.0 * 1e6;
 const GIB: f64 = 1_073_741_824.0;
 
-/// What a run used on its nodes, or on one of them.
+/// The sums of one run: over its nodes, or for one of them.
 fn sums_of<'a>(
     parts: impl Iterator<Item = &'a RunOnNode> + Clone,
     is_success: Option<bool>,
@@ -71,7 +71,7 @@ fn sums_of<'a>(
     });
     let gpu: Option<f64> = parts.clone().map(|part| Some(part.gpus_granted? as f64 * hours(part)?)).sum();
     let of_gpus = match gpu {
-        // Who had none used none.
+        // A run that had no GPU used none.
         Some(reserved) if reserved <= 0.0 => Some((0.0, 0.0)),
         reserved => reserved.zip(gpu_hours).map(|(reserved, hours)| {
             let measured = hours.measured.min(reserved);
@@ -138,7 +138,7 @@ impl Sums {
         self.throttled_periods = self.throttled_periods.saturating_add(more.throttled_periods);
     }
 
-    /// An amount, unless nothing is known of any job.
+    /// The amount. `None`: it is known of no job.
     fn known(&self, amount: f64, unknown: u64) -> Option<f64> {
         (unknown < self.jobs).then_some(amount)
     }
@@ -176,17 +176,17 @@ impl Sums {
         self.known(self.gpu_reserved, self.gpu_unknown)
     }
 
-    /// How long GPUs were busy, and for how long they were held of which that is known, in hours. `None`: of none.
+    /// The hours in which GPUs were busy, and the hours in which their use is known. `None`: there are none.
     pub fn gpu_use(&self) -> Option<(f64, f64)> {
         (self.gpu_measured > 0.0).then_some((self.gpu_used, self.gpu_measured))
     }
 
-    /// How much of that time GPUs were busy, in percent.
+    /// How much of the known time GPUs were busy, in percent.
     pub fn gpu_share(&self) -> Option<f64> {
         self.gpu_use().and_then(|(used, measured)| share(used, measured))
     }
 
-    /// What was held and not used, as far as that is known, in hours.
+    /// The known hours in which GPUs were held and not busy.
     pub fn gpu_wasted(&self) -> Option<f64> {
         self.gpu_use().map(|(used, measured)| measured - used)
     }
@@ -196,7 +196,7 @@ impl Sums {
         (self.files_unknown < self.jobs).then_some((self.files_read, self.files_written))
     }
 
-    /// Jobs of which a process was killed for lack of memory.
+    /// Jobs that had a process killed for lack of memory.
     pub fn out_of_memory(&self) -> Option<u64> {
         (self.out_of_memory_unknown < self.jobs).then_some(self.out_of_memory)
     }
@@ -205,13 +205,13 @@ impl Sums {
         (self.exit_unknown < self.jobs).then_some(self.failed)
     }
 
-    /// In how many of the periods in which a quota counted it held processes back, in percent.
+    /// The share of the quota's periods in which it held processes back, in percent.
     pub fn throttled_share(&self) -> Option<f64> {
         share(self.throttled_periods as f64, self.periods as f64)
     }
 }
 
-/// In percent. `None`: of nothing.
+/// A share in percent. `None`: the whole is nothing.
 pub fn share(part: f64, of: f64) -> Option<f64> {
     (of > 0.0).then(|| 100.0 * part / of)
 }
@@ -222,9 +222,9 @@ pub struct Tally {
     since: u64,
     pub groups: HashMap<NameId, Sums>,
     pub total: Sums,
-    /// By the number of the week since 1970-01-05, a Monday. A run is of the week in which it ended.
+    /// The sums of each week, by its number since 1970-01-05, a Monday. A run counts for the week in which it ended.
     pub weeks: BTreeMap<u64, Sums>,
-    /// When the first of the runs began or ended, and when the last one ended, in microseconds.
+    /// The end of the run that ended first, and the end of the one that ended last, in microseconds.
     pub first: Option<u64>,
     pub last: Option<u64>,
 }
@@ -249,12 +249,12 @@ impl Tally {
         all.for_each(|sums| (sums.gpu_unknown, sums.gpu_use_unknown) = (sums.jobs, sums.jobs));
     }
 
-    /// Adds a run. Whether it counts is returned.
+    /// Adds a run, and returns whether it counts.
     pub fn add(&mut self, run: &JoinedRun) -> bool {
         self.add_split(run, &run.parts)
     }
 
-    /// The same, where less is known of each node than of the run.
+    /// Adds a run whose figures by node are less complete than those of the run. Returns whether it counts.
     pub fn add_split(&mut self, run: &JoinedRun, by_node: &[RunOnNode]) -> bool {
         let ended = run.ended();
         if ended < self.since {
@@ -265,7 +265,7 @@ impl Tally {
         let sums = sums_of(run.parts.iter(), run.is_success(), run.gpu_hours);
         if self.by == By::Node {
             for part in by_node {
-                // What each node's GPUs did is not known.
+                // A run's GPU-hours are known for all of its nodes together. So they count for a node only if there is one.
                 let gpu_hours = run.gpu_hours.filter(|_| by_node.len() == 1);
                 let of_part = sums_of(std::iter::once(part), run.is_success(), gpu_hours);
                 self.groups.entry(part.node).or_default().add(&of_part);
@@ -317,7 +317,7 @@ mod tests {
             gpus_granted: Some(1),
             ..line(text)
         };
-        // Two CPUs on each of two nodes for an hour: one used more than it was granted.
+        // The run has two CPUs on each of two nodes for an hour, and used more than that on one of them.
         let lines = [hour("a/batch 0-3600", 3_600_000_000), hour("b/extern 0-3600", 9_000_000_000)];
         let (tally, names) = super::tests::tally(By::Node, &lines);
         let total = &tally.total;
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(total.throttled_share(), None);
         let (both, _) = tally(By::User, &[unknown, known]);
         let total = &both.total;
-        // The hours of the one of which nothing was counted are left out on both sides.
+        // The hours of the run that has no CPU time are left out of both amounts.
         assert_eq!((total.jobs, total.cpu_unknown, total.cpu_reserved()), (2, 1, Some(2.0)));
         assert_eq!((total.failed(), total.exit_unknown, total.out_of_memory()), (Some(1), 1, Some(1)));
     }
@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn a_week_begins_on_monday() {
         assert_eq!((monday(0), monday(2926)), ("1970-01-05".to_owned(), "2026-02-02".to_owned()));
-        // From Sunday to Monday.
+        // The one run ends on a Sunday, and the other one on the Monday after it.
         let sunday = 1_770_595_199;
         let at = |second: u64| Line { ended: second * 1_000_000, began: Some(0), ..line("a/0 0-1") };
         let (tally, _) = tally(By::User, &[at(sunday), Line { job: "6".into(), ..at(sunday + 1) }]);

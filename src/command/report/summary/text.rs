@@ -7,23 +7,23 @@ use super::tally::{Sums, monday};
 use super::words::{Shown, SummaryRow, ask, gib, grouped, hours, percent, saved};
 use crate::table::{Column, NONE, cut, lines, numbers, texts};
 
-/// More groups than this are not all listed.
+/// The most groups that are all listed.
 const ALL: usize = 24;
 
-/// A longer name is cut.
+/// The longest name, in characters. A longer one is cut.
 const NAME: usize = 32;
 
-/// So many pieces of advice of each kind are listed.
+/// The most pieces of advice of each kind that are listed.
 const PIECES: usize = 5;
 
-/// A column of the table, and its rank: that with the highest goes first if the page is narrow.
+/// A column of the table. If the page is narrow, the column with the highest rank goes first.
 struct Shows {
     head: &'static str,
     rank: u8,
     cell: fn(&Shown<'_>, &Sums) -> String,
 }
 
-/// In the order in which they stand.
+/// The columns from left to right.
 const COLUMNS: [Shows; 11] = [
     Shows { head: "JOBS", rank: 3, cell: |_, sums| grouped(sums.jobs as f64) },
     Shows { head: "CPU-HOURS", rank: 2, cell: |_, sums| dash(sums.cpu_reserved().map(|all| hours(Some(all)))) },
@@ -103,7 +103,7 @@ fn in_one(shown: &Shown<'_>, piece: &Piece) -> String {
     format!("{}: {}: {}", shown.whose(piece), ask(piece), saved(piece))
 }
 
-/// For how long GPUs were held, and what they did as far as it is known.
+/// How long GPUs were held, and what they did, as far as it is known.
 fn held(gpus: f64, total: &Sums) -> String {
     match total.gpu_use() {
         None => format!("held for {} GPU-hours", hours(Some(gpus))),
@@ -179,7 +179,7 @@ fn head(shown: &Shown<'_>, width: usize) -> Vec<String> {
     all
 }
 
-/// The table, without the columns for which there is no room, or of which nothing is known.
+/// The table. A column is left out if the page has no room for it, or if nothing is known of it.
 fn table(shown: &Shown<'_>, first: &str, rows: &[(String, &Sums)], width: usize) -> Vec<String> {
     let names: Vec<String> = rows.iter().map(|(name, _)| cut(name, NAME)).collect();
     let mut columns: Vec<(&Shows, Vec<String>)> = COLUMNS
@@ -195,7 +195,7 @@ fn table(shown: &Shown<'_>, first: &str, rows: &[(String, &Sums)], width: usize)
         let last = columns.iter().map(|(column, _)| column.rank).max();
         columns.retain(|(column, _)| Some(column.rank) != last);
     }
-    // The head of the first column is not known while the program is built.
+    // The head of the first column depends on the summary.
     let head: &'static str = "";
     let heads: Vec<Column> =
         std::iter::once(texts(head)).chain(columns.iter().map(|(column, _)| numbers(column.head))).collect();

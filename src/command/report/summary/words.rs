@@ -16,7 +16,7 @@ use super::tally::Sums;
 use crate::living::user_name;
 use crate::table::printable;
 
-/// What stands in the place of a figure that is not known.
+/// The word for a figure that is not known.
 pub const UNKNOWN: &str = "unknown";
 
 /// A group, and the piece of advice that would have mattered most to it.
@@ -26,14 +26,14 @@ pub struct SummaryRow<'a> {
     pub advice: Option<&'a Piece>,
 }
 
-/// What the three forms of a summary have in common.
+/// What the text, the page and the data have in common.
 pub struct Shown<'a> {
     pub summary: &'a SummedUp,
-    /// What wasted most comes first.
+    /// The groups, the one that wasted most first.
     pub rows: Vec<SummaryRow<'a>>,
 }
 
-/// Pieces of advice: of memory, and of CPUs.
+/// Pieces of advice on memory, and on CPUs.
 pub type WordedAdvice = [Vec<Piece>; 2];
 
 impl<'a> Shown<'a> {
@@ -63,7 +63,7 @@ impl<'a> Shown<'a> {
         printable(text)
     }
 
-    /// Those that used most of what they reserved. What reserved less than a thousandth of all is too little to be named.
+    /// The groups that used most of what they reserved. A group that reserved less than a thousandth of all is not named.
     pub fn best(&self) -> Vec<&SummaryRow<'a>> {
         let least = self.summary.tally.total.cpu_reserved / 1000.0;
         let is_there = |row: &&SummaryRow<'_>| row.sums.cpu_share().is_some() && row.sums.cpu_reserved >= least;
@@ -90,7 +90,7 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// How many CPUs would have stood idle from the beginning to the end to waste as much.
+    /// How many CPUs waste as much if they are idle all the time.
     pub fn idle_cpus(&self) -> Option<f64> {
         let tally = &self.summary.tally;
         let hours = (tally.last?.checked_sub(tally.first?)?) as f64 / 3.6e9;
@@ -190,11 +190,11 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// How many a list of the best or worst has.
+/// How many groups a list of the best or worst has.
 pub const TEN: usize = 10;
 
 fn user(text: &str) -> String {
-    // Where no scheduler has said the name, the log has the number.
+    // A name that no scheduler has said is in the log as a number.
     let by_number = text.parse::<u32>().ok().map(user_name);
     by_number.unwrap_or_else(|| printable(text))
 }
@@ -235,7 +235,7 @@ pub fn grouped(number: f64) -> String {
     text
 }
 
-/// Bytes as GiB, likewise.
+/// Bytes as GiB, with commas.
 pub fn gib(bytes: u64) -> String {
     hours(Some(bytes as f64 / 1_073_741_824.0))
 }
@@ -253,7 +253,7 @@ pub fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| UNKNOWN.to_owned(), |share| format!("{share:.1} %"))
 }
 
-/// A small share, which must not look like none.
+/// A small share in percent, which must not look like none.
 fn fine_percent(share: f64) -> String {
     format!("{share:.3} %")
 }
@@ -261,11 +261,11 @@ fn fine_percent(share: f64) -> String {
 /// What hours have cost, as far as they are known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// Those of CPUs and GPUs.
+    /// What the hours of CPUs and GPUs have cost.
     pub all: f64,
-    /// Those of CPUs that were reserved and not used. `None`: they have no price, or are not known.
+    /// What the hours of CPUs have cost that were reserved and not used. `None`: CPUs have no price, or the hours are not known.
     pub wasted: Option<f64>,
-    /// Those of GPUs that were measured and not used.
+    /// What the hours of GPUs have cost that were measured and not used.
     pub gpu_wasted: Option<f64>,
 }
 

@@ -39,7 +39,7 @@ fn wanted(host: &Host, config: &Config, reserve: Option<Reserve>) -> Result<Vec<
     Ok(qconf::wanted(config, grantable.mem, grantable.cpus.count(), gpus))
 }
 
-/// A line for each complex of which qmaster grants more than this host has. `known` is the output of `qconf -se`.
+/// A line for each complex that qmaster grants more of than this host has. `known` is the output of `qconf -se`.
 pub fn too_much(config: &Config, known: &str) -> Result<Vec<String>, Failure> {
     let host = Host::read_what_there_is(config)?.0;
     Ok(qconf::too_much(&wanted(&host, config, None)?, known))

@@ -460,7 +460,7 @@ mod tests {
         let after = none.with(&ours).replace(' ', "   ");
         assert_eq!(edited(Some(&format!("#node1:\n{after}\n")), &none.taken_back(&ours)), None);
         assert_eq!(edited(None, &none.taken_back(&ours)), None);
-        // Of another's line since then nothing is lost.
+        // A line that somebody else has added since then is kept.
         let more = format!("{after}mailer /bin/mail\n");
         assert_eq!(edited(Some(&more), &none.taken_back(&ours)).as_deref(), Some("mailer /bin/mail\n"));
         let before = facts(Some("mailer /bin/mail\nload_sensor /opt/a&b,/opt/c\n"));

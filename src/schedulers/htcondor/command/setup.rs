@@ -112,7 +112,7 @@ impl CondorFacts {
         if text.is_empty() { text } else { format!("{HEAD}{text}") }
     }
 
-    /// By the configuration, or else by what a daemon has read of it.
+    /// The configuration tells it, or else what a daemon has read of it.
     fn starts_jobs(&self, read: impl Fn(&str, &str) -> Option<String>) -> StartsJobs {
         let here = STARTERS.iter().filter(|(daemon, ..)| self.starts(daemon));
         let found = here.into_iter().find_map(|(_, option, key)| {

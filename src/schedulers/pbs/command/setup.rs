@@ -407,7 +407,7 @@ fn release(text: &str) -> Option<String> {
     text.lines().find_map(|line| line.split_once('=')).map(|(_, number)| number.trim().to_owned())
 }
 
-/// The value of a key of pbs.conf, of which the last line counts.
+/// The value of a key of pbs.conf. If the key is there more than once, the last line counts.
 fn value_of<'a>(conf: &'a str, key: &str) -> Option<&'a str> {
     let value = |line: &'a str| Some(line.trim().strip_prefix(key)?.trim_start().strip_prefix('=')?.trim());
     conf.lines().filter_map(value).next_back().filter(|value| !value.is_empty())

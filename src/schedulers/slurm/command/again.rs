@@ -172,7 +172,7 @@ fn is_refusal(said: &str) -> bool {
     REFUSALS.iter().any(|words| said.contains(words))
 }
 
-/// The job, or why it is none of which anything can be done.
+/// The job. The inner error says why nothing can be done for it.
 fn queued(run: &KilledRun, deadline: Instant) -> Result<Result<QueuedRun, String>, String> {
     let options = ["--all", "--noheader", "--states=all", FIELDS, "--jobs", run.job.as_str()];
     // In seconds since 1970, whatever the administrator's own format is.
@@ -219,7 +219,7 @@ fn find(said: &str, run: &KilledRun) -> Result<QueuedRun, String> {
     Err(PURGED.to_owned())
 }
 
-/// Why nothing is done for a run of which it is not certain that it is the killed one.
+/// The reason if it is not certain that this run is the killed one.
 const NOT_THIS: &str =
     "by its times in Slurm, this is another run of it, or the clocks of the controller and of this node differ";
 

@@ -224,7 +224,7 @@ fn of_namespace(host: &Host) -> String {
     format!(".{number}")
 }
 
-/// Removes what a killed check left. Of a process in another pid namespace, nobody here knows whether it lives.
+/// Removes what a killed check left. If a process is in another pid namespace, nobody here knows whether it lives.
 fn remove_dead(host: &Host, parent: &Dir, prefix: &str) {
     for name in parent.list(true).unwrap_or_default() {
         let pid = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(&of_namespace(host)));

@@ -6,7 +6,7 @@ use crate::job_match::is_number;
 /// A job as Slurm's commands write it: `12`, `12_3` of an array, `12+1` of a heterogeneous job; followed by `.STEP`, a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlurmName {
-    /// Without the step.
+    /// The job without the step.
     pub job: String,
     /// The number before `_` and `+`.
     pub number: u32,

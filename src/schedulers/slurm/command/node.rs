@@ -38,7 +38,7 @@ pub fn line(name: &str, grantable: &Grantable) -> String {
 }
 
 unsafe extern "C" {
-    /// From netdb.h. Its result is valid until the next call.
+    /// The function of netdb.h. Its result is valid until the next call.
     fn gethostbyname2(name: *const c_char, family: c_int) -> *const libc::hostent;
 }
 

@@ -242,7 +242,7 @@ pub fn try_job(host: &SetupHost, deadline: Instant) -> JobTried {
     }
 }
 
-/// By the job's last line, which is its own: a TaskProlog may print others before.
+/// The job's last line is its own: a TaskProlog may print others before.
 fn by_output(said: &str) -> JobTried {
     let line = said.trim_end().lines().next_back().unwrap_or_default();
     let (id, cgroup) = line.split_once(' ').unwrap_or((line, ""));

@@ -31,8 +31,8 @@ use summary::Summary;
 /// How many jobs one call is about.
 const AT_ONCE: usize = 100;
 
-/// From so many jobs on, calls are made whenever they are there. A job of many nodes takes the most calls, four: it gets its turn, is asked
-/// about, told, and looked at again. So there is at most a call for ten jobs.
+/// If this many jobs wait, calls are made at once. A job of many nodes takes the most calls, four: it gets its turn, is asked about, told,
+/// and looked at again. So there is at most a call for ten jobs.
 const MANY: usize = 40;
 
 /// How many `ReapInterval`s fewer jobs wait for others.
@@ -53,7 +53,7 @@ const TRIES: u32 = 10;
 /// The longest comment: 1,000 nodes need about 30 KiB.
 const LONGEST: usize = 60_000;
 
-/// From so many nodes on, they take turns.
+/// If a job has this many nodes, the nodes take turns.
 const SEVERAL: u64 = 4;
 
 /// What has been read so far, and what of it is stored.
@@ -300,7 +300,7 @@ impl KnownJob {
             self.later(patience, now);
             return Ok(None);
         }
-        // Of a run before the newest one nothing can be stored.
+        // Only the newest run of a job can be stored for.
         let Some(mut part) = self.part(record) else {
             self.is_done = true;
             return Ok(None);
@@ -465,7 +465,7 @@ mod tests {
         };
         assert_eq!((summary.nodes().collect::<Vec<_>>(), summary.seconds()), (vec![("n1", part)], 110));
         assert!(both.jobs[&(7, "n1".to_owned())].is_done);
-        // Of the first run alone: before the second one has ended, and after it, elsewhere.
+        // Only the first run is known here. The second one has not ended yet, or has ended elsewhere.
         for said in [second, "7|7|61|Unknown|Unknown|PENDING|1||\n7|7|40|45|60|REQUEUED|1||\n"] {
             let mut first = known(&two[..1]);
             assert!(bring(&mut first, &[7], said, &[]).0.is_empty(), "{said}");
@@ -600,7 +600,7 @@ mod tests {
         let now = Instant::now();
         let ids = waiting(&jobs, now, AT_ONCE);
         assert_eq!((ids.len(), ids.first(), ids.last()), (100, Some(&299), Some(&200)));
-        // About these the database did not answer in time.
+        // The database did not answer about these in time.
         put_back(&mut jobs, &ids, Duration::ZERO, now);
         let ids = waiting(&jobs, now, AT_ONCE / 2);
         assert_eq!((ids.len(), ids.first(), ids.last()), (50, Some(&199), Some(&150)));

@@ -28,8 +28,8 @@ pub const STEP: &CStr = c"JOBFENCE_STEP";
 /// A limit and the variable that tells it.
 struct Variable {
     name: &'static CStr,
-    /// From the kernel's files if they tell it, to report what is in force and not what was planned. No file is read for a value that no
-    /// limit sets: this runs on each launch.
+    /// The values are the kernel's if its files tell them, to report what is in force and not what was planned. No file is read for a value
+    /// that no limit sets: this runs on each launch.
     value: fn(&Plan, &Fence) -> Option<String>,
 }
 

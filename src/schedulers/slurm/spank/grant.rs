@@ -40,7 +40,7 @@ pub enum StepKind {
 }
 
 impl StepKind {
-    /// From `S_JOB_STEPID`.
+    /// The kind of step that `S_JOB_STEPID` names.
     pub fn from_step_id(step_id: u32) -> Self {
         match step_id {
             0xffff_fffb => Self::Batch,

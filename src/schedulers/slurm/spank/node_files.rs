@@ -46,7 +46,7 @@ impl NodeFiles {
                 dir.stat().is_ok_and(|dir| stat::stat(path).is_ok_and(|by_path| identity(by_path) == identity(dir)));
             if !is_there {
                 log::info!("another plugin has changed the step daemon's root: RunDir is not where its path leads");
-                // By pid, since a child of the daemon need not have its descriptors.
+                // The process is found by pid, since a child of the daemon need not have its descriptors.
                 *path = format!("/proc/{}/fd/{}", std::process::id(), dir.as_fd().as_raw_fd()).into();
                 let _ = RUN_DIR.set(dir);
             }

@@ -49,7 +49,8 @@ impl Rights {
 fn become_root() {
     let same: libc::c_long = -1;
     for call in [libc::SYS_setresuid, libc::SYS_setresgid] {
-        // SAFETY: three numbers, of which two say "as it is"; whether it may, the kernel decides by the real and the saved id.
+        // SAFETY: the call takes three numbers, and two of them say "as it is". The kernel decides by the real and the saved id whether the
+        // call may do it.
         unsafe { libc::syscall(call, same, 0, same) };
     }
 }

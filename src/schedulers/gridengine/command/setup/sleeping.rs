@@ -24,7 +24,7 @@ impl SleepingJob for SleepingQueueJob {
     }
 }
 
-/// By the rows of qstat, of which the first column is the id and the fifth the state.
+/// The state from the rows of qstat. Their first column is the id, and the fifth one is the state.
 fn state_of(rows: &str, id: &str) -> JobState {
     let rows = rows.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let row = rows.into_iter().find(|row| row.first() == Some(&id));

@@ -15,7 +15,7 @@ pub struct BothFences {
     pub usage: Option<Usage>,
     /// What happened in either fence, each sentence once.
     pub sentences: Vec<String>,
-    /// The sentences without the names of their fences.
+    /// The sentences without the names of their fences, by which a repeated one is found.
     bare: Vec<String>,
 }
 

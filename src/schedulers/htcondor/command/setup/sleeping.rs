@@ -29,7 +29,7 @@ impl SleepingJob for SleepingSlotJob {
     }
 }
 
-/// By the `JobStatus` and the `HoldReason` that condor_q prints.
+/// The state from the `JobStatus` and the `HoldReason` that condor_q prints.
 fn state_of(said: &str) -> JobState {
     match said.trim().split_once(' ').unwrap_or((said.trim(), "")) {
         ("2", _) => JobState::Runs,

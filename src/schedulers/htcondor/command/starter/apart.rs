@@ -27,7 +27,7 @@ use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, execv, execve, getp
 
 use super::family;
 
-/// The first word of the first two processes' command line. Behind it stands the third's.
+/// The first word of the command line of the first two processes. The third one's words follow it.
 const APART: &CStr = c"jobfence-apart";
 /// This program.
 const THIS: &CStr = c"/proc/self/exe";

@@ -135,7 +135,7 @@ fn owner_of(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     table.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().take(10).collect();
         let is_it = fields.get(1) == Some(&local.as_str()) && fields.get(2) == Some(&remote.as_str());
-        // Of a socket that its program has closed, the kernel shows root as the owner, and no inode.
+        // If its program has closed a socket, the kernel shows root as the owner, and no inode.
         let is_open = fields.get(9).is_some_and(|inode| *inode != "0");
         (is_it && is_open).then(|| fields.get(7)?.parse().ok()).flatten()
     })

@@ -93,7 +93,7 @@ pub fn watch() -> Option<ExitCode> {
     })
 }
 
-/// That this process closes the fence of that starter. A fence's run has the number of the starter's process.
+/// The mark that this process closes the fence of this starter. A fence's run has the number of the starter's process.
 fn closer(config: &Config, starter: u32) -> Result<Closer> {
     Closer::of(Records::open(&config.run_dir)?.dir(), starter)
 }

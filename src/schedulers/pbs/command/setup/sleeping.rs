@@ -35,7 +35,7 @@ impl SleepingJob for SleepingChunkJob {
     }
 }
 
-/// By the attributes that `qstat -f` prints.
+/// The state from the attributes that `qstat -f` prints.
 fn state_of(said: &str) -> JobState {
     let value = |key: &str| said.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(" = "));
     match value("job_state") {

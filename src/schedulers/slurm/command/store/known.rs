@@ -119,7 +119,7 @@ impl KnownJob {
 pub struct KnownJobs {
     /// The file that is being read, and the offset in it.
     read: Option<(u64, u64)>,
-    /// By number and node: several slurmd of a host share a log.
+    /// The jobs by number and node: several slurmd of a host share a log.
     pub jobs: BTreeMap<(u32, String), KnownJob>,
     /// Whether the file is older than this.
     pub is_changed: bool,

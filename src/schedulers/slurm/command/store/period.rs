@@ -87,7 +87,7 @@ pub struct AccountedJob {
     pub summary: Option<Summary>,
 }
 
-/// A period of which nothing is known, in seconds since 1970, and why.
+/// A period that nothing is known about, in seconds since 1970, and the reason.
 #[derive(Debug)]
 pub struct MissingPeriod {
     pub period: Range<u64>,
@@ -235,7 +235,7 @@ fn job(fields: &[&str; COUNT]) -> Option<AccountedJob> {
     let granted = |what: &str| granted.split(',').find_map(|one| one.strip_prefix(what)?.strip_prefix('='));
     let submitted = number(submitted)?;
     let summary = Summary::of_comment(comment.trim()).filter(|summary| summary.is_of_run(submitted));
-    // The record of a job that was resized begins later than the run, of all of which its nodes have stored what it used.
+    // The record of a resized job begins later than its run. But its nodes have stored what they used in the whole run.
     let is_of_record = |summary: &Summary| summary.seconds() <= ended.saturating_sub(started).saturating_add(SLACK);
     let summary = summary.filter(is_of_record);
     // A cancelled job's state has who has cancelled it.
