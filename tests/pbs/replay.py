@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The hook of OpenPBS without OpenPBS: replay.py --so FILE --bin FILE [--only CASE...]
+"""The hook of OpenPBS without OpenPBS: replay.py --so FILE --bin FILE [--short] [--only CASE...]
 
 The file hooks/pbs/jobfence.py and the shared object are the real ones, and so are the cgroups. The module 'pbs' is
 stand_in/pbs.py, and the daemon is the class Mom here. It does to a hook what MoM does: a process of its own for each
@@ -64,9 +64,13 @@ METHODS = {"in_ms_mom", "stdout_file", "stderr_file"}
 NUMBERS = itertools.count(1)
 
 
-def case(function):
-    CASES.append(function)
-    return function
+def case(function=None, *, is_long=False):
+    """Declares a case: `@case`, or `@case(is_long=True)` for one of many seconds, which 'make quick' leaves to 'make check'."""
+    def declare(function):
+        function.is_long = is_long
+        CASES.append(function)
+        return function
+    return declare(function) if function else declare
 
 
 def expect(condition, text):
@@ -920,7 +924,7 @@ def the_service_finds_processes_in_no_fence(mom, user):
     other.release()
 
 
-@case
+@case(is_long=True)
 def each_call_fails(mom, user):
     """Whatever fails, and however: no exception leaves the hook, and no job goes on without a fence."""
     starting = ("EXECJOB_BEGIN", "EXECJOB_PROLOGUE", "EXECJOB_LAUNCH")
@@ -1047,7 +1051,7 @@ def used_on_another_host(mom, user):
     expect(5 <= int(used["cpupercent"]) <= 40, f"used {used}")
 
 
-@case
+@case(is_long=True)
 def a_host_that_can_fence_no_job(mom, user):
     """Where the site wants it, such a host is set offline, once, and the job waits for another one. A job's own fault sets none offline."""
     named, right = {"vnodes": {HOST: {}}, "comments": {HOST: "rack 3"}}, mom.settings
@@ -1694,7 +1698,7 @@ def small_address_space(mom, user):
 EMPTY_HOOK = "import pbs\npbs.event().accept()\n"
 
 
-@case
+@case(is_long=True)
 def time_of_an_event(mom, user):
     """At most three and a half times as long as a hook that does nothing, each as fast as it ever was. It is twice as long."""
     # This machine's other work is nothing to it.
@@ -1725,7 +1729,7 @@ STANDS_STILL = {
 }
 
 
-@case
+@case(is_long=True)
 def time_in_the_library(mom, user):
     """MoM stands still for some events: the library's part of each is shorter than a hook that does nothing, at the median.
     A move between cgroups waits for the kernel in each hierarchy: it may take three times as long."""
@@ -1775,6 +1779,7 @@ def main():
     parser.add_argument("--hook", default=TESTS.parent / "hooks/pbs/jobfence.py")
     parser.add_argument("--user", help="whose the jobs are; without this, one with nothing to do")
     parser.add_argument("--realtime", action="store_true", help="as the two cases that measure: this machine's other work disturbs no hook")
+    parser.add_argument("--short", action="store_true", help="without the cases of many seconds")
     parser.add_argument("--only", nargs="*", metavar="CASE")
     options = parser.parse_args()
     # Ended like an exception, so that each case tidies up.
@@ -1785,7 +1790,7 @@ def main():
     if unknown:
         sys.exit(f"unknown: {', '.join(sorted(unknown))}")
     failed = 0
-    chosen = [function for function in CASES if not options.only or function.__name__ in options.only]
+    chosen = [one for one in CASES if (not options.only or one.__name__ in options.only) and not (options.short and one.is_long)]
     print(f"cases: {len(chosen)}", flush=True)
     for number, function in enumerate(chosen, 1):
         print(f"case {number} of {len(chosen)}: {function.__name__}", flush=True)
