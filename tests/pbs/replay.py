@@ -65,7 +65,7 @@ NUMBERS = itertools.count(1)
 
 
 def case(function=None, *, is_long=False):
-    """Declares a case: `@case`, or `@case(is_long=True)` for one of many seconds, which 'make quick' leaves to 'make check'."""
+    """Declares a case: `@case`, or `@case(is_long=True)` for one of more than two seconds, which 'make quick' leaves to 'make check'."""
     def declare(function):
         function.is_long = is_long
         CASES.append(function)
@@ -487,7 +487,7 @@ def usage_log(mom, user):
     expect(0.5 <= lines["1"]["cpu_seconds"] <= 2, f"cpu_seconds: {lines['1']}")
 
 
-@case
+@case(is_long=True)
 def card(mom, user):
     """A job's output ends with its card, if the site wants one, on the first host alone."""
     more = {"Exit_status": 271, "resources_used": {"walltime": 100}, "Resource_List": {"walltime": 200},
@@ -813,7 +813,7 @@ def gpus_are_given_back(mom, user):
         other.over()
 
 
-@case
+@case(is_long=True)
 def gpus_are_told_alone(mom, user):
     """Without ConstrainDevices the numbers are those of the node, and without GPUDevice nothing is said."""
     with gpus_of_the_node((0, 1, 2), is_local=True) as top:
@@ -880,7 +880,7 @@ def crashes_at_launch_without_a_prologue(mom, user):
     job.ended()
 
 
-@case
+@case(is_long=True)
 def the_service_finds_processes_in_no_fence(mom, user):
     """Those of a task of which MoM has told no hook: jobfence.service knows them by the session that MoM notes, by the process that has
     started them, and by their environment. It touches nobody else's."""
@@ -990,7 +990,7 @@ def nothing_to_load(mom, user):
     job.over()
 
 
-@case
+@case(is_long=True)
 def a_mistake_at_the_end(mom, user):
     """A configuration that was broken while a job ran keeps neither what the job has used nor its fence."""
     right = mom.settings
@@ -1040,7 +1040,7 @@ def a_begin_that_comes_to_nothing(mom, user):
         mom.accepted("EXECJOB_END", refused)
 
 
-@case
+@case(is_long=True)
 def used_on_another_host(mom, user):
     """MoM counts no walltime there, and adds up each host's share of the CPUs."""
     job = Job(mom, user, is_first=False, stime=int(time.time()) - 10, resources_used={"walltime": 0})
@@ -1173,7 +1173,7 @@ def cores_by_job(mom, user):
     second.over()
 
 
-@case
+@case(is_long=True)
 def granted_huge_pages(mom, user):
     """hpmem is what a job may have in huge pages of the kernel's default size, where the site counts that."""
     from contract.hugetlb import handed_down, has_hugetlb, name_of, sizes_of_this_host
@@ -1779,7 +1779,7 @@ def main():
     parser.add_argument("--hook", default=TESTS.parent / "hooks/pbs/jobfence.py")
     parser.add_argument("--user", help="whose the jobs are; without this, one with nothing to do")
     parser.add_argument("--realtime", action="store_true", help="as the two cases that measure: this machine's other work disturbs no hook")
-    parser.add_argument("--short", action="store_true", help="without the cases of many seconds")
+    parser.add_argument("--short", action="store_true", help="without the cases of more than two seconds")
     parser.add_argument("--only", nargs="*", metavar="CASE")
     options = parser.parse_args()
     # Ended like an exception, so that each case tidies up.
