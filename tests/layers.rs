@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 #[path = "common/sources.rs"]
 mod sources;
@@ -177,8 +178,13 @@ struct File {
     tokens: Vec<String>,
 }
 
-/// The files of src by module, without code that is compiled only for tests.
-fn files() -> BTreeMap<String, File> {
+/// The files of src by module, without code that is compiled only for tests. They are read once, since that takes a second.
+fn files() -> &'static BTreeMap<String, File> {
+    static FILES: LazyLock<BTreeMap<String, File>> = LazyLock::new(read_files);
+    &FILES
+}
+
+fn read_files() -> BTreeMap<String, File> {
     let mut all = BTreeMap::new();
     for (path, text) in sources() {
         let name = path.with_extension("");
@@ -282,7 +288,7 @@ fn without_tests(tokens: Vec<String>) -> Vec<String> {
     let mut kept = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
-        if !tokens[at..].starts_with(&ONLY_TESTS.map(str::to_owned)) {
+        if !tokens[at..].iter().take(ONLY_TESTS.len()).eq(&ONLY_TESTS) {
             kept.push(tokens[at].clone());
             at += 1;
             continue;
@@ -590,7 +596,8 @@ fn names(files: &BTreeMap<String, File>) -> Vec<(&str, &str)> {
             continue;
         }
         for word in &file.tokens {
-            if schedulers.iter().any(|scheduler| says(word, scheduler)) {
+            let lower = word.to_lowercase();
+            if schedulers.iter().any(|scheduler| lower.contains(scheduler)) {
                 all.push((file.module.as_str(), word.as_str()));
             }
         }
@@ -601,7 +608,7 @@ fn names(files: &BTreeMap<String, File>) -> Vec<(&str, &str)> {
 #[test]
 fn every_file_imports_only_what_is_as_low_or_lower() {
     let files = files();
-    let imports = imports_of(&files);
+    let imports = imports_of(files);
     let nowhere = files.keys().filter(|module| layer(module).is_none());
     let mut wrong: Vec<String> = nowhere.map(|module| format!("{module} is in no layer: see LAYERS")).collect();
     let is_known = |from: &str, to: &str| NOT_YET.iter().any(|known| (known.0, known.1) == (from, to));
@@ -613,7 +620,7 @@ fn every_file_imports_only_what_is_as_low_or_lower() {
 #[test]
 fn no_two_files_need_each_other() {
     let files = files();
-    let mut imports = imports_of(&files);
+    let mut imports = imports_of(files);
     for (from, to, _) in NOT_YET {
         imports.get_mut(from).map(|all| all.remove(*to));
     }
@@ -635,7 +642,7 @@ fn only_what_is_a_schedulers_names_one() {
         STILL_NAME_ONE.iter().any(|known| known.0 == module)
             || NAMED.iter().any(|known| known.0 == module && says(word, known.1))
     };
-    let named: BTreeSet<_> = names(&files).into_iter().filter(|(module, word)| !is_known(module, word)).collect();
+    let named: BTreeSet<_> = names(files).into_iter().filter(|(module, word)| !is_known(module, word)).collect();
     let wrong: Vec<String> = named.iter().map(|(module, word)| format!("{module} names a scheduler: {word}")).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -656,7 +663,7 @@ fn for_what_is_easily_done_wrong_there_is_one_way() {
     let mut wrong = Vec::new();
     for (words, modules) in ONE_WAY {
         let (found, known): (_, BTreeSet<&str>) =
-            (say(&files, words), modules.iter().map(|(module, _)| *module).collect());
+            (say(files, words), modules.iter().map(|(module, _)| *module).collect());
         wrong.extend(found.difference(&known).map(|module| format!("{module} says {}: see ONE_WAY", words.concat())));
         wrong.extend(
             known.difference(&found).map(|module| format!("{module} does not say {} any more", words.concat())),
@@ -734,7 +741,7 @@ fn no_file_is_given_to_a_user() {
 #[test]
 fn no_two_types_share_a_name() {
     let files = files();
-    let shared = shared_names(&files);
+    let shared = shared_names(files);
     let wrong: Vec<String> = shared.iter().map(|(name, modules)| format!("{name} of {}", modules.join(", "))).collect();
     assert!(wrong.is_empty(), "types of one name:\n{}", wrong.join("\n"));
 }
@@ -742,7 +749,7 @@ fn no_two_types_share_a_name() {
 #[test]
 fn names_say_what_they_name() {
     let files = files();
-    let unclear = unclear(&files);
+    let unclear = unclear(files);
     let mut wrong: Vec<String> =
         unclear.iter().map(|(module, word)| format!("{module} calls something {word}")).collect();
     for file in files.values() {
@@ -759,7 +766,7 @@ fn names_say_what_they_name() {
 #[test]
 fn what_is_not_yet_so_is_still_not_so() {
     let files = files();
-    let imports = imports_of(&files);
+    let imports = imports_of(files);
     let (upward, circles) = (upward(&imports), circles(&imports));
     let is_wrong = |from: &str, to: &str| {
         let in_circle = circles.iter().any(|circle| circle.contains(&from) && circle.contains(&to));
@@ -768,7 +775,7 @@ fn what_is_not_yet_so_is_still_not_so() {
     let mended = NOT_YET.iter().filter(|(from, to, _)| !is_wrong(from, to));
     let mut stale: Vec<String> =
         mended.map(|(from, to, _)| format!("NOT_YET: nothing is wrong any more with {from}, {to}")).collect();
-    let names = names(&files);
+    let names = names(files);
     let is_named = |of: &str, text: &str| names.iter().any(|(module, word)| *module == of && says(word, text));
     let unnamed = NAMED.iter().filter(|(module, text, _)| !is_named(module, text));
     let silent = STILL_NAME_ONE.iter().filter(|known| !names.iter().any(|(module, _)| *module == known.0));

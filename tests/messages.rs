@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 #[path = "common/sources.rs"]
 mod sources;
@@ -36,13 +37,16 @@ fn top() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The code without tests and comments.
-fn code() -> Vec<(PathBuf, String)> {
-    let without = |text: &str| {
-        let code = text.split("\n#[cfg(test)]\nmod ").next().unwrap();
-        code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
-    };
-    sources().into_iter().map(|(path, text)| (path, without(&text))).collect()
+/// The code without tests and comments, read once.
+fn code() -> &'static [(PathBuf, String)] {
+    static CODE: LazyLock<Vec<(PathBuf, String)>> = LazyLock::new(|| {
+        let without = |text: &str| {
+            let code = text.split("\n#[cfg(test)]\nmod ").next().unwrap();
+            code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+        };
+        sources().into_iter().map(|(path, text)| (path, without(&text))).collect()
+    });
+    &CODE
 }
 
 /// The literal at the beginning of a text, possibly within `&format!(`.
@@ -108,7 +112,8 @@ fn for_users() -> BTreeSet<String> {
 /// The parts of sentences for users, and these sentences.
 fn fragments() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for (_, mut code) in code().into_iter().filter(|(path, _)| USER_FILES.iter().any(|file| path == Path::new(file))) {
+    let of_users = code().iter().filter(|(path, _)| USER_FILES.iter().any(|file| path == Path::new(file)));
+    for mut code in of_users.map(|(_, code)| code.clone()) {
         for function in NOT_FOR_USERS {
             let Some(begin) = code.find(function) else { continue };
             let end = begin + code[begin..].find("\n}").unwrap();

@@ -87,7 +87,7 @@ def commands(noticer, users):
     if kind == "htcondor":
         # A break is often noticed by a wait in vain.
         return build, [sys.executable, "-B", "tests/htcondor/cases.py", "--site", "private", "--patience", "1", *built, *words]
-    cases = [sys.executable, "-B", "tests/slurm/cases.py", *built]
+    cases = [sys.executable, "-B", "tests/slurm/cases.py", *built, "--bin-for-tests", debug / "jobfence"]
     chosen = ["--only", *words] if words else ["--no-patient", "--no-release"]
     if kind == "nodes":
         chosen += ["--site", "two-nodes"]

@@ -157,8 +157,11 @@ def rsyslog_sends_each_line_once(top, _):
     add(all_lines[:100])
     with contextlib.ExitStack() as down:
         down.enter_context(store.up())
+        # It looks again after half a minute otherwise.
+        often = 'action.resumeRetryCount="-1"'
         conf.write_text(replaced(block("rsyslog", "omelasticsearch"), ("/var/spool/rsyslog", top / "spool"), ("/var/log/jobfence/usage.jsonl", log),
-                                 ("logs.example.org", store.host), ("9200", store.port), ('usehttps="on"', 'usehttps="off"')))
+                                 ("logs.example.org", store.host), ("9200", store.port), ('usehttps="on"', 'usehttps="off"'),
+                                 (often, f'{often} action.resumeInterval="1"')))
         with rsyslog(top):
             has(100)
             add(all_lines[100:200])

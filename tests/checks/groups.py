@@ -78,17 +78,31 @@ PACKAGED_GUEST = GUEST | {"programs": (*GUEST["programs"], "dh", "apt-ftparchive
 # It waits for the kernel most of the time. It runs janitors, which look at the directories of Slurm's on the whole machine. So nothing is
 # beside it that has jobs here.
 FAULTS = {"is_alone_on_host": True, "units": HALF, "builds": BUILT, **CGROUPS}
+HOOK = {"units": HALF, "root": True, "controllers": ("cpu", "memory", "freezer")}
 FILES = "--so", SO, "--bin", BIN
+FILES_FOR_TESTS = "--so", "target/debug/libjobfence.so", "--bin", "target/debug/jobfence"
 CASES = (*PYTHON, "tests/slurm/cases.py", *FILES)
 PBS_CASES = (*PYTHON, "tests/pbs/cases.py", *FILES)
 CHECKED_CASES = (*CASES, "--no-release")
 PARTS, NODES_PARTS = 4, 2  # of the cases of a private Slurm, side by side
 
-# The host's tests, by their files: those of minutes, and the others.
-IS_LONG = ("crowd", "faults", "wear")
-LONG = tuple(word for name in IS_LONG for word in ("--test", name))
-HOSTS = sorted({path.stem for path in (TOP / "tests").glob("*.rs")} - set(IS_LONG) | {"fuzz"})
-SHORT = tuple(word for name in HOSTS for word in ("--test", name))
+# The tests of cargo, by their files. A file that is in no list is of the host's, and ends soon.
+FILES_OF = {
+    "fuzz": ("fuzz",),
+    # They read the repository, or logs that they have made. Nothing else on the machine is in their way.
+    "sources": ("layers", "messages", "pages", "version"),
+    "summary": ("summary", "summary_stored"),
+    # They look at how time passes.
+    "host long": ("gpus", "idle", "login", "own_report", "samples", "setup", "usage", "usage_commands"),
+    "faults": ("crowd", "faults", "wear"),
+}
+FILES_OF["host"] = tuple(sorted({path.stem for path in (TOP / "tests").glob("*.rs")}.difference(*FILES_OF.values())))
+
+
+def of_cargo(name, *words):
+    """What runs the group's files."""
+    return (("cargo", "test", "--locked", "--no-fail-fast", *(word for file in FILES_OF[name] for word in ("--test", file)), *words),)
+
 
 # In namespaces of its own; where systemd has the cgroups, in a guest.
 IN_TREES = not Path("/run/systemd/system").is_dir()
@@ -133,20 +147,23 @@ GROUPS = (
     Group("packages rpm", ((*PYTHON, "tests/rpm.py", *FILES),), about=50, stage="build", builds=(RELEASE,), root=True,
           programs=("rpmbuild", "rpmlint", "createrepo_c", "cpio")),
     # All that the host's tests need is built with it.
-    Group("fuzz", (("cargo", "test", "--locked", "--test", "fuzz"),), about=60, stage="build", builds=BUILT),
+    Group("fuzz", of_cargo("fuzz"), about=60, stage="build", builds=BUILT),
+    Group("sources", of_cargo("sources") + of_cargo("fuzz", "--", "--skip", "targets::fuzz::"), about=10, stage="build", builds=BUILT, tiers=QUICK),
+    Group("summary", of_cargo("summary"), about=20, stage="build", builds=BUILT, root=True),
     Group("cost", ((*PYTHON, "tests/cost.py", "--so", SO), (*PYTHON, "tests/report_cost.py", "--bin", BIN)), about=35, stage="build",
           builds=(RELEASE,), **CGROUPS),
-    # What is fuzzed has a group of its own, which needs no root. Janitors of jobs would remove what its tests leave in the name of
-    # Slurm, and faults.rs would count what its 'jobfence check' tries there. Most of the time it waits.
-    Group("host", (("cargo", "test", "--locked", "--no-fail-fast", *SHORT, "--", "--skip", "targets::fuzz::"),), about=400,
-          is_alone_on_host=True, units=HALF, builds=BUILT, tiers=QUICK, **CGROUPS),
-    Group("faults", (("cargo", "test", "--locked", "--no-fail-fast", *LONG),), about=600, **FAULTS),
-    # The hook of OpenPBS without OpenPBS.
-    Group("hook", ((*PYTHON, "tests/pbs/replay.py", *FILES),), about=40, units=HALF, builds=(RELEASE,), root=True,
-          controllers=("cpu", "memory", "freezer"), tiers=QUICK),
+    # What is fuzzed has a group of its own, which needs no root. Janitors of jobs would remove what these tests leave in the name of
+    # Slurm, and faults.rs would count what their 'jobfence check' tries there. Most of the time they wait.
+    Group("host", of_cargo("host"), about=100, is_alone_on_host=True, units=HALF, builds=BUILT, tiers=QUICK, **CGROUPS),
+    Group("host long", of_cargo("host long"), about=250, is_alone_on_host=True, units=HALF, builds=BUILT, **CGROUPS),
+    Group("faults", of_cargo("faults"), about=600, **FAULTS),
+    # The hook of OpenPBS without OpenPBS. What is built for tests is enough for cases that measure no time.
+    Group("hook", ((*PYTHON, "tests/pbs/replay.py", *FILES),), about=40, builds=(RELEASE,), **HOOK),
+    Group("hook short", ((*PYTHON, "tests/pbs/replay.py", *FILES_FOR_TESTS, "--short"),), about=30, builds=BUILT, tiers=("quick",), **HOOK),
     *(Group(f"slurm {part}/{PARTS}", ((*CHECKED_CASES, "--no-patient", "--slice", f"{part}/{PARTS}"),), about=200, units=HALF,
             **PRIVATE_SLURM) for part in range(1, PARTS + 1)),
-    Group("slurm patient", ((*CHECKED_CASES, "--patient"),), about=200, units=HALF, **PRIVATE_SLURM),
+    Group("slurm patient", ((*CHECKED_CASES, "--patient", "--bin-for-tests", FILES_FOR_TESTS[-1]),), about=250, units=HALF,
+          **PRIVATE_SLURM | {"builds": (RELEASE, *BUILT)}),
     *(Group(f"slurm two nodes {part}/{NODES_PARTS}", ((*CHECKED_CASES, "--site", "two-nodes", "--slice", f"{part}/{NODES_PARTS}"),),
             about=150, units=HALF, **PRIVATE_SLURM) for part in range(1, NODES_PARTS + 1)),
     # What a shorter test notices, too.

@@ -10,10 +10,12 @@ from dataclasses import replace
 
 from .groups import CASES, CELLS, FAULTS, GUEST, HALF, PACKAGED, PACKAGED_GUEST, PRIVATE_SLURM, PYTHON, RELEASED, TOP, Group
 
-# So many cases take two minutes: on this machine, and in a guest, which needs the third minute to boot.
-ON_HOST, IN_GUEST = 5, 10
+# So many cases take two minutes: on this machine, and in a guest, which needs the third minute to boot. There a case takes 15 s on average.
+ON_HOST, IN_GUEST = 5, 6
 # In which the page on installing under their scheduler is typed.
 OF_PAGES = "debian12-v2-gridengine", "debian13-v2-htcondor"
+# Two builds of a release, from nothing.
+ALONE = [group for group in RELEASED if group.name == "release built"]
 # Of what `JOBFENCE_FAULTS=all` has.
 PARTS_OF_FAULTS = 40
 
@@ -40,11 +42,7 @@ def in_guests():
             continue
         if what.scheduler != "slurm":
             yield from parts(f"vm {cell}", command, listed(f"tests/{what.scheduler}/cases.py"), IN_GUEST, **GUEST)
-            if cell in OF_PAGES:
-                yield Group(f"vm {cell} page", ((*command, "--page"),), about=300, tiers=("check",), **GUEST)
             continue
-        if cell in PACKAGED:
-            yield Group(f"vm {cell} packaged", ((*command, "--packaged"),), about=300, tiers=("check",), **PACKAGED_GUEST)
         chosen = ("--layout",) if what.image in images else ()
         images.add(what.image)
         for site in "installed", "two-nodes":
@@ -56,7 +54,14 @@ def on_host():
     for site in "private", "two-nodes":
         command = (*CASES, "--release", "--site", site)
         yield from parts(f"slurm release {site}", command, listed(*command[2:]), ON_HOST, units=HALF, **PRIVATE_SLURM)
-    yield from (replace(group, tiers=("check",)) for group in RELEASED)
+    yield from (replace(group, tiers=("check",)) for group in RELEASED if group not in ALONE)
+
+
+def alone():
+    """Each takes its three minutes by itself."""
+    yield from (replace(group, tiers=("check",)) for group in ALONE)
+    for cell, what, options in [(cell, "packaged", PACKAGED_GUEST) for cell in PACKAGED] + [(cell, "page", GUEST) for cell in OF_PAGES]:
+        yield Group(f"vm {cell} {what}", ((*PYTHON, "tests/vm/cell.py", cell, f"--{what}"),), about=200, tiers=("check",), **options)
 
 
 def faults():
@@ -67,12 +72,12 @@ def faults():
 
 
 def slices():
-    """Each is a list of groups: two that run side by side, or a part of the faults."""
+    """Each is a list of groups: two that run side by side, or a part of the faults or another that is alone."""
     jobs = [*on_host(), *in_guests()]
     # Neighbours are of different kinds.
     half = -(-len(jobs) // 2)
     pairs = zip(jobs[:half], [*jobs[half:], None])
-    return [[group for group in pair if group] for pair in pairs] + [[group] for group in faults()]
+    return [[group for group in pair if group] for pair in pairs] + [[group] for group in (*alone(), *faults())]
 
 
 def ancestors():

@@ -15,7 +15,7 @@ sys.path.insert(0, str(TESTS))
 import leases  # noqa: E402
 from checks import machine, output, pool, slices, times  # noqa: E402
 from contract import cases, harness  # noqa: E402
-from checks.groups import Group  # noqa: E402
+from checks.groups import GROUPS, Group  # noqa: E402
 
 CARGO = """\
 running 3 tests
@@ -160,6 +160,18 @@ class InAPool(unittest.TestCase):
             self.assertNotIn(f"file {place}", watch.left())
         finally:
             machine.GRACE = grace
+
+
+class Tiers(unittest.TestCase):
+    def test_a_check_has_each_file_of_cargos_tests_once_and_whole(self):
+        commands = [command for group in GROUPS if "check" in group.tiers for command in group.commands if command[:2] == ("cargo", "test")]
+        whole = [command for command in commands if "--" not in command]
+        named = [word for command in whole for before, word in zip(command, command[1:]) if before == "--test"]
+        self.assertEqual(sorted(named), sorted({path.stem for path in TESTS.glob("*.rs")} | {"fuzz"}))
+
+    def test_what_is_left_of_a_group_is_only_in_a_quick_check(self):
+        names = {group.name for group in GROUPS if "quick" in group.tiers} - {group.name for group in GROUPS if "check" in group.tiers}
+        self.assertEqual(names, {"hook short"})
 
 
 class Slices(unittest.TestCase):

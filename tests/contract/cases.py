@@ -257,8 +257,9 @@ def daemon_restarts(site):
     site.resume(jobid)
     until(lambda: not is_frozen(group), 30, "a fence that goes on")
     let_go(site, jobid)
-    expect_equal(site.status(jobid), 5 if site.LEARNS_STATUS else 0, "its exit status")
     expect_ended([who], group)
+    site.look_for_ends()
+    expect_equal(site.status(jobid), 5 if site.LEARNS_STATUS else 0, "its exit status")
 
 
 @case

@@ -226,6 +226,9 @@ class Site:
         """The daemon of the host ends and comes back; the jobs go on."""
         raise NotImplementedError
 
+    def look_for_ends(self):
+        """The daemon, which came back while jobs ran, looks at once which of them have ended."""
+
     def revive(self):
         """Starts what a case has killed."""
 

@@ -202,6 +202,10 @@ class InstalledGridEngine(sites.Installed):
         self.stop_execd(signal.SIGTERM)
         self.start_execd()
 
+    def look_for_ends(self):
+        # Of jobs that it has not started itself, it looks once a minute (OLD_JOB_INTERVAL of execd_ck_to_do.c), and first when it begins.
+        self.restart_daemon()
+
     def revive(self):
         if not self.execd_pid():
             self.start_execd()

@@ -1536,6 +1536,12 @@ BREAKS = (
           "unit qconf_fails_where_there_is_none"),
     Break("a_qos_is_that_of_the_whole_array", "docs/man/jobfence.8", "s/\\(ha$SLURM_JOB_ID //p", "s/\\(ha[0-9]* //p",
           "slurm prologs_of_the_manual"),
+    # What waits for the time that passes between looks.
+    Break("what_was_stored_is_not_known_after_a_restart", "src/schedulers/slurm/command/store.rs", "let saved = known.save(usage_log);",
+          "let saved: Result<(), String> = Ok(());", "slurm many_jobs_are_few_calls"),
+    Break("an_idle_job_is_only_told", "src/schedulers/slurm/command/idle.rs",
+          'IdleAction::Cancel => run_until("scancel", &[self.name.as_str()], deadline),', "IdleAction::Cancel => return Ok(()),",
+          "slurm an_idle_job_is_told_and_cancelled"),
     # A session that begins within a job.
     Break(
         "session_forgets_where_it_began", TAKE_BACK,

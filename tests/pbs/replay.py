@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The hook of OpenPBS without OpenPBS: replay.py --so FILE --bin FILE [--only CASE...]
+"""The hook of OpenPBS without OpenPBS: replay.py --so FILE --bin FILE [--short] [--only CASE...]
 
 The file hooks/pbs/jobfence.py and the shared object are the real ones, and so are the cgroups. The module 'pbs' is
 stand_in/pbs.py, and the daemon is the class Mom here. It does to a hook what MoM does: a process of its own for each
@@ -64,9 +64,13 @@ METHODS = {"in_ms_mom", "stdout_file", "stderr_file"}
 NUMBERS = itertools.count(1)
 
 
-def case(function):
-    CASES.append(function)
-    return function
+def case(function=None, *, is_long=False):
+    """Declares a case: `@case`, or `@case(is_long=True)` for one of more than two seconds, which 'make quick' leaves to 'make check'."""
+    def declare(function):
+        function.is_long = is_long
+        CASES.append(function)
+        return function
+    return declare(function) if function else declare
 
 
 def expect(condition, text):
@@ -483,7 +487,7 @@ def usage_log(mom, user):
     expect(0.5 <= lines["1"]["cpu_seconds"] <= 2, f"cpu_seconds: {lines['1']}")
 
 
-@case
+@case(is_long=True)
 def card(mom, user):
     """A job's output ends with its card, if the site wants one, on the first host alone."""
     more = {"Exit_status": 271, "resources_used": {"walltime": 100}, "Resource_List": {"walltime": 200},
@@ -809,7 +813,7 @@ def gpus_are_given_back(mom, user):
         other.over()
 
 
-@case
+@case(is_long=True)
 def gpus_are_told_alone(mom, user):
     """Without ConstrainDevices the numbers are those of the node, and without GPUDevice nothing is said."""
     with gpus_of_the_node((0, 1, 2), is_local=True) as top:
@@ -876,7 +880,7 @@ def crashes_at_launch_without_a_prologue(mom, user):
     job.ended()
 
 
-@case
+@case(is_long=True)
 def the_service_finds_processes_in_no_fence(mom, user):
     """Those of a task of which MoM has told no hook: jobfence.service knows them by the session that MoM notes, by the process that has
     started them, and by their environment. It touches nobody else's."""
@@ -920,7 +924,7 @@ def the_service_finds_processes_in_no_fence(mom, user):
     other.release()
 
 
-@case
+@case(is_long=True)
 def each_call_fails(mom, user):
     """Whatever fails, and however: no exception leaves the hook, and no job goes on without a fence."""
     starting = ("EXECJOB_BEGIN", "EXECJOB_PROLOGUE", "EXECJOB_LAUNCH")
@@ -986,7 +990,7 @@ def nothing_to_load(mom, user):
     job.over()
 
 
-@case
+@case(is_long=True)
 def a_mistake_at_the_end(mom, user):
     """A configuration that was broken while a job ran keeps neither what the job has used nor its fence."""
     right = mom.settings
@@ -1036,7 +1040,7 @@ def a_begin_that_comes_to_nothing(mom, user):
         mom.accepted("EXECJOB_END", refused)
 
 
-@case
+@case(is_long=True)
 def used_on_another_host(mom, user):
     """MoM counts no walltime there, and adds up each host's share of the CPUs."""
     job = Job(mom, user, is_first=False, stime=int(time.time()) - 10, resources_used={"walltime": 0})
@@ -1047,7 +1051,7 @@ def used_on_another_host(mom, user):
     expect(5 <= int(used["cpupercent"]) <= 40, f"used {used}")
 
 
-@case
+@case(is_long=True)
 def a_host_that_can_fence_no_job(mom, user):
     """Where the site wants it, such a host is set offline, once, and the job waits for another one. A job's own fault sets none offline."""
     named, right = {"vnodes": {HOST: {}}, "comments": {HOST: "rack 3"}}, mom.settings
@@ -1169,7 +1173,7 @@ def cores_by_job(mom, user):
     second.over()
 
 
-@case
+@case(is_long=True)
 def granted_huge_pages(mom, user):
     """hpmem is what a job may have in huge pages of the kernel's default size, where the site counts that."""
     from contract.hugetlb import handed_down, has_hugetlb, name_of, sizes_of_this_host
@@ -1694,7 +1698,7 @@ def small_address_space(mom, user):
 EMPTY_HOOK = "import pbs\npbs.event().accept()\n"
 
 
-@case
+@case(is_long=True)
 def time_of_an_event(mom, user):
     """At most three and a half times as long as a hook that does nothing, each as fast as it ever was. It is twice as long."""
     # This machine's other work is nothing to it.
@@ -1725,7 +1729,7 @@ STANDS_STILL = {
 }
 
 
-@case
+@case(is_long=True)
 def time_in_the_library(mom, user):
     """MoM stands still for some events: the library's part of each is shorter than a hook that does nothing, at the median.
     A move between cgroups waits for the kernel in each hierarchy: it may take three times as long."""
@@ -1775,6 +1779,7 @@ def main():
     parser.add_argument("--hook", default=TESTS.parent / "hooks/pbs/jobfence.py")
     parser.add_argument("--user", help="whose the jobs are; without this, one with nothing to do")
     parser.add_argument("--realtime", action="store_true", help="as the two cases that measure: this machine's other work disturbs no hook")
+    parser.add_argument("--short", action="store_true", help="without the cases of more than two seconds")
     parser.add_argument("--only", nargs="*", metavar="CASE")
     options = parser.parse_args()
     # Ended like an exception, so that each case tidies up.
@@ -1785,7 +1790,7 @@ def main():
     if unknown:
         sys.exit(f"unknown: {', '.join(sorted(unknown))}")
     failed = 0
-    chosen = [function for function in CASES if not options.only or function.__name__ in options.only]
+    chosen = [one for one in CASES if (not options.only or one.__name__ in options.only) and not (options.short and one.is_long)]
     print(f"cases: {len(chosen)}", flush=True)
     for number, function in enumerate(chosen, 1):
         print(f"case {number} of {len(chosen)}: {function.__name__}", flush=True)

@@ -35,6 +35,8 @@ class SlurmProgram(Program):
     def arguments(self, doc):
         parser = super().arguments(doc)
         parser.add_argument("--settings", metavar="DIRECTORY", help="with slurm.conf and cgroup.conf: lines for those of a private site")
+        parser.add_argument("--bin-for-tests", metavar="FILE", type=Path,
+                            help="the command as it is built for tests: without it, a case of idle time waits for minutes")
         parser.add_argument("--users", nargs=2, metavar="USER",
                             help="of a private site, and no other's beside it; without this, two with nothing to do")
         return parser
@@ -46,6 +48,7 @@ class SlurmProgram(Program):
         except SiteError as error:
             print(f"once more, since Slurm did not start: {error}", flush=True)
             site = super().entered(options, stack)
+        site.for_tests = options.bin_for_tests and options.bin_for_tests.resolve()
         kernel.slurm_limits_memory = site.slurm_limits_memory()
         kernel.slurm_tracks = site.slurm_tracks()
         return site
