@@ -12,6 +12,7 @@ use crate::cgroup::handing_down::{self, enable};
 use crate::cgroup::io;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits;
+use crate::cgroup::network;
 use crate::config::Limit;
 use crate::error::{Error, Result};
 use crate::log;
@@ -51,6 +52,9 @@ impl Fence {
         for tree in &self.trees {
             self.limit_tree(tree, plan, &mut errors);
         }
+        if let Some(rate) = plan.job.network {
+            errors.extend(self.limit_network(rate).err().map(|error| (Limit::Network, error)));
+        }
         for tree in &mut self.trees {
             if let Tree::Own(own) = tree {
                 own.untouched = Untouched::default();
@@ -62,6 +66,16 @@ impl Fence {
         }
         self.note_devices(&errors);
         errors
+    }
+
+    /// Bounds what the job sends.
+    fn limit_network(&self, rate: u64) -> Result<()> {
+        match self.trees.iter().find(|tree| tree.hierarchy().version == Version::V2) {
+            None => Err(Error::new("the network of a job is bounded only where there is cgroup2 (NetworkMax)")),
+            Some(Tree::Overlay(_)) => Err(Error::new("jobs in cgroups of the scheduler's own have no NetworkMax")
+                .hint("jobfence counts what is sent below its own directory alone: see the placement in jobfence(8)")),
+            Some(tree) => network::bound(&*tree.job()?, rate),
+        }
     }
 
     /// As `limit`, for a change by the administrator: the job may then get more than before, or less than it uses.
