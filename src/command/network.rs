@@ -21,5 +21,4 @@ mod sampler;
 pub use branches::obstacle;
 pub use devices::NetworkDevice;
 pub use figures::{JobNetwork, page};
-pub use keeper::{NetworkKeeper, detach, is_bounded};
-pub use sampler::NetworkSampler;
+pub use keeper::{NetworkKeeper, is_bounded, reap};

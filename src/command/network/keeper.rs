@@ -118,9 +118,14 @@ impl NetworkKeeper {
 }
 
 /// Detaches the programs of this configuration's directories. Returns from how many.
-pub fn detach(config: &Config) -> Result<usize> {
+fn detach(config: &Config) -> Result<usize> {
     let (host, _) = Host::read_what_there_is(config)?;
     attachment::detach(&branches::existing(&host))
+}
+
+/// For `jobfence reap`: detaches the programs if no setting needs them, as `hold` does where it runs. Returns from how many directories.
+pub fn reap(loaded: &Loaded) -> Result<usize> {
+    if is_counted(&loaded.config) || is_bounded(loaded) { Ok(0) } else { detach(&loaded.config) }
 }
 
 fn of_tables() -> Error {

@@ -25,7 +25,10 @@ use super::assembler::{Assembler, Calculation, Register, STACK, Test, Width};
 const HORIZON: i32 = 2_000_000_000;
 
 /// The same where packets cannot wait, in nanoseconds.
-pub const DEPTH: i32 = 20_000_000;
+pub const DEPTH: i32 = 300_000_000;
+
+/// Where packets wait: from here on TCP is told to slow down, by halving its window, so that no connection of a job keeps the others waiting.
+const CONGESTED: i32 = 200_000_000;
 
 /// Nanoseconds of a second.
 const SECOND: i32 = 1_000_000_000;
@@ -106,10 +109,11 @@ const INTERFACE: i16 = 40;
 const DEPARTURE: i16 = 152;
 const SEGMENTS: i16 = 164;
 
-/// What a program for packets that are sent says of one: [`KEEP`] sends it, and [`REFUSE`] does not and has TCP slow down
-/// (`BPF_PROG_CGROUP_INET_EGRESS_RUN_ARRAY`). A program for packets that arrive only keeps.
+/// What a program for packets that are sent says of one: [`KEEP`] sends it, [`SLOW_DOWN`] sends it and has TCP slow down, and [`REFUSE`]
+/// does not send it and has TCP slow down (`BPF_PROG_CGROUP_INET_EGRESS_RUN_ARRAY`). A program for packets that arrive only keeps.
 const KEEP: i32 = 1;
 const REFUSE: i32 = 2;
+const SLOW_DOWN: i32 = 3;
 
 /// Registers, and what is in them all the time.
 const PACKET: Register = 6;
@@ -136,6 +140,7 @@ pub fn egress(tables: &NetworkTables, levels: &BranchLevels) -> Vec<Insn> {
     count(&mut program, tables, levels, 0);
     bound(&mut program, tables);
     program.name("keep").end(KEEP);
+    program.name("slow").end(SLOW_DOWN);
     program.name("refuse");
     // The clock goes back to where it would be without this packet.
     program.negate(AMOUNT).add_atomically(BOUND, 8, AMOUNT).end(REFUSE);
@@ -209,8 +214,9 @@ fn bound(program: &mut Assembler, tables: &NetworkTables) {
     program.jump_if(4, Test::AtLeast, DEPTH, "refuse").jump("keep");
     program.name("time").jump_if(4, Test::AtLeast, HORIZON, "refuse");
     // TCP may have set a later time.
-    program.load(Eight, 1, PACKET, DEPARTURE).jump_if_register(1, Test::AtLeast, 3, "keep");
+    program.load(Eight, 1, PACKET, DEPARTURE).jump_if_register(1, Test::AtLeast, 3, "timed");
     program.store(Eight, PACKET, DEPARTURE, 3);
+    program.name("timed").jump_if(4, Test::AtLeast, CONGESTED, "slow").jump("keep");
 }
 
 /// Register 0 is then the place of the value for the key at this place of the stack, or 0.
