@@ -72,8 +72,7 @@ impl Fence {
     fn limit_network(&self, rate: u64) -> Result<()> {
         match self.trees.iter().find(|tree| tree.hierarchy().version == Version::V2) {
             None => Err(Error::new("the network of a job is bounded only where there is cgroup2 (NetworkMax)")),
-            Some(Tree::Overlay(_)) => Err(Error::new("jobs in cgroups of the scheduler's own have no NetworkMax")
-                .hint("jobfence counts what is sent below its own directory alone: see the placement in jobfence(8)")),
+            Some(Tree::Overlay(_)) => Err(no_network()),
             Some(tree) => network::bound(&*tree.job()?, rate),
         }
     }
@@ -336,6 +335,12 @@ impl Fence {
     pub(super) fn note_devices(&mut self, errors: &[LimitError]) {
         self.limits.without_devices |= errors.iter().any(|(limit, _)| *limit == Limit::Devices);
     }
+}
+
+/// Why what a job sends is not bounded in a scheduler's directories.
+pub(super) fn no_network() -> Error {
+    Error::new("jobs in cgroups of the scheduler's own have no NetworkMax")
+        .hint("jobfence's program sees what is sent below its own directory alone: see the placement in jobfence(8)")
 }
 
 /// The directories to limit in one hierarchy, and their limits.

@@ -28,7 +28,7 @@ const HORIZON: i32 = 2_000_000_000;
 pub const DEPTH: i32 = 300_000_000;
 
 /// Where packets wait: from here on TCP is told to slow down, by halving its window, so that no connection of a job keeps the others waiting.
-const CONGESTED: i32 = 200_000_000;
+const CONGESTED: i32 = 1_000_000_000;
 
 /// Nanoseconds of a second.
 const SECOND: i32 = 1_000_000_000;
