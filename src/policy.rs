@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::bytes::mebibytes;
+use crate::bytes::{binary, mebibytes};
 use crate::cgroup::devices::Devices;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::{self, DiskLimit, IoRules};
@@ -226,7 +226,7 @@ impl fmt::Display for Limits {
                 text if !devices.are_listed() => format!("devices: {text}"),
                 text => format!("the usual devices, {text}"),
             }),
-            self.network.map(|rate| format!("{} a second to the network", mebibytes(rate))),
+            self.network.map(|rate| format!("{} a second to the network", binary(rate))),
         ];
         let all: Vec<String> = all.into_iter().flatten().collect();
         f.write_str(&if all.is_empty() { "nothing".to_owned() } else { all.join(", ") })

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `NetworkAccounting` and `NetworkMax`: what jobs send and receive, and how fast they may send.
 //!
-//! `jobfence hold` attaches two programs (`program`, made with `assembler`) above all users' directories in cgroup2 (`branches`), with
+//! `jobfence hold` attaches two programs (`program`, made with `assembler`) to its own directory in cgroup2, above all users' (`branches`), with
 //! tables of its own (`attachment`). They outlive it: a later `hold` goes on with the same tables. `devices` tells the programs which
 //! interfaces there are, and which of them send a packet at the time that it carries. `sampler` reads the counts into the `figures` of
 //! jobs, and `files` keeps these. `keeper` does all this between the other work of `hold`. What a launch writes is in
@@ -18,6 +18,7 @@ mod program;
 mod qdiscs;
 mod sampler;
 
+pub use attachment::try_programs;
 pub use branches::obstacle;
 pub use devices::NetworkDevice;
 pub use figures::{JobNetwork, page};

@@ -25,9 +25,9 @@ pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {
     }
     let reaped = janitor::reap(&host, &config, ALL, JanitorCaller::command(), Instant::now() + janitor::PATIENCE)?;
     let (given_back, mut stay) = login::reap(&host, &config);
-    let detached = network::reap(&loaded).unwrap_or_else(|error| {
+    let has_detached = network::reap(&loaded).unwrap_or_else(|error| {
         stay.push(error.to_string());
-        0
+        false
     });
     // An output that cannot be written does not change the result.
     let mut stdout = io::stdout().lock();
@@ -37,8 +37,8 @@ pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {
     for limits in &given_back {
         let _ = writeln!(stdout, "gave back {limits}");
     }
-    if detached > 0 {
-        let _ = writeln!(stdout, "detached the network programs of {detached} directories");
+    if has_detached {
+        let _ = writeln!(stdout, "detached the network programs");
     }
     for failure in reaped.failed.iter().chain(&stay) {
         let _ = writeln!(io::stderr(), "jobfence: {failure}");

@@ -52,9 +52,7 @@ impl Fence {
         for tree in &self.trees {
             self.limit_tree(tree, plan, &mut errors);
         }
-        if let Some(rate) = plan.job.network {
-            errors.extend(self.limit_network(rate).err().map(|error| (Limit::Network, error)));
-        }
+        errors.extend(self.limit_network(plan.job.network).err().map(|error| (Limit::Network, error)));
         for tree in &mut self.trees {
             if let Tree::Own(own) = tree {
                 own.untouched = Untouched::default();
@@ -68,12 +66,17 @@ impl Fence {
         errors
     }
 
-    /// Bounds what the job sends.
-    fn limit_network(&self, rate: u64) -> Result<()> {
-        match self.trees.iter().find(|tree| tree.hierarchy().version == Version::V2) {
-            None => Err(Error::new("the network of a job is bounded only where there is cgroup2 (NetworkMax)")),
-            Some(Tree::Overlay(_)) => Err(no_network()),
-            Some(tree) => network::bound(&*tree.job()?, rate),
+    /// Bounds what the job sends. `None` lifts a bound, if the administrator changes the job.
+    fn limit_network(&self, rate: Option<u64>) -> Result<()> {
+        if rate.is_none() && !self.limits.is_change {
+            return Ok(());
+        }
+        match (self.trees.iter().find(|tree| tree.hierarchy().version == Version::V2), rate) {
+            (None | Some(Tree::Overlay(_)), None) => Ok(()),
+            (None, _) => Err(Error::new("the network of a job is bounded only where there is cgroup2 (NetworkMax)")),
+            (Some(Tree::Overlay(_)), _) => Err(no_network()),
+            (Some(tree), Some(rate)) => network::bound(&*tree.job()?, rate),
+            (Some(tree), None) => network::unbind(&*tree.job()?),
         }
     }
 

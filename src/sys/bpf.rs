@@ -61,6 +61,9 @@ const PROG_QUERY: i32 = 16;
 /// `BPF_F_ALLOW_MULTI`.
 pub const ALLOW_MULTI: u32 = 1 << 1;
 
+/// `BPF_F_REPLACE`.
+const REPLACE: u32 = 1 << 2;
+
 /// The argument of each command, and zeros behind it. The kernel accepts unknown fields if they are zero, and writes some answers
 /// (`query.revision`) without asking how much room there is. No padding may be between the two: its bytes could be anything.
 #[repr(C)]
@@ -93,6 +96,9 @@ struct BpfAttachment {
     program: u32,
     kind: u32,
     flags: u32,
+    /// The program that is replaced.
+    replaced: u32,
+    _pad: u32,
 }
 
 #[repr(C)]
@@ -247,18 +253,24 @@ impl BpfProgram {
 
     /// Attaches it to a directory, beside any others.
     pub fn attach(&self, kind: &ProgramKind, dir: &Dir) -> Result<(), Errno> {
-        self.change(PROG_ATTACH, kind, dir, ALLOW_MULTI)
+        self.change(PROG_ATTACH, kind, dir, ALLOW_MULTI, 0)
+    }
+
+    /// Attaches it in the place of another one, so that no packet passes both or none.
+    pub fn replace(&self, other: &Self, kind: &ProgramKind, dir: &Dir) -> Result<(), Errno> {
+        self.change(PROG_ATTACH, kind, dir, ALLOW_MULTI | REPLACE, raw(other.fd.as_fd()))
     }
 
     /// Detaches it.
     pub fn detach(&self, kind: &ProgramKind, dir: &Dir) -> Result<(), Errno> {
-        self.change(PROG_DETACH, kind, dir, 0)
+        self.change(PROG_DETACH, kind, dir, 0, 0)
     }
 
-    fn change(&self, command: i32, kind: &ProgramKind, dir: &Dir, flags: u32) -> Result<(), Errno> {
+    fn change(&self, command: i32, kind: &ProgramKind, dir: &Dir, flags: u32, replaced: u32) -> Result<(), Errno> {
         let (directory, program) = (raw(dir.as_fd()), raw(self.fd.as_fd()));
         // SAFETY: the argument points to nothing.
-        unsafe { bpf(command, BpfAttachment { directory, program, kind: kind.attach, flags }) }.map(drop)
+        unsafe { bpf(command, BpfAttachment { directory, program, kind: kind.attach, flags, replaced, _pad: 0 }) }
+            .map(drop)
     }
 }
 

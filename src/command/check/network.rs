@@ -32,6 +32,12 @@ pub fn say(rows: &mut Rows, host: &Host, loaded: &Loaded, is_theirs: bool, verdi
         }
         return;
     }
+    if rows.are_wanted()
+        && nix::unistd::geteuid().is_root()
+        && let Err(error) = network::try_programs()
+    {
+        rows.fault(ROW, format!("the kernel does not take the programs that count and bound: {error}"));
+    }
     if is_counted {
         match loaded.config.sample_interval {
             Some(_) => rows.fact(ROW, "what each job sends and receives is counted (NetworkAccounting)"),
@@ -48,23 +54,28 @@ pub fn say(rows: &mut Rows, host: &Host, loaded: &Loaded, is_theirs: bool, verdi
 
 /// Where bounds delay packets, and where they refuse them.
 fn bounded(rows: &mut Rows, devices: &[NetworkDevice]) {
-    let is_any_hardware = devices.iter().any(|device| device.is_hardware);
-    for device in devices.iter().filter(|device| !device.is_loopback && device.is_hardware == is_any_hardware) {
+    let mut has_said_how = false;
+    for device in devices.iter().filter(|device| !device.is_loopback && device.has_route) {
         let name = &device.name;
         if device.keeps_time {
             rows.fact(ROW, format!("NetworkMax: what a job sends too fast by {name} waits there (fq)"));
             continue;
         }
         let has = if device.qdisc.is_empty() { "no queue".to_owned() } else { format!("the qdisc {}", device.qdisc) };
+        let how = if std::mem::replace(&mut has_said_how, true) { "" } else { HOW };
         rows.remark(
             ROW,
             format!(
-                "NetworkMax: {name} has {has}: what a job sends too fast is refused there and sent again by TCP, which costs it some \
-                 of its rate; it waits instead with 'tc qdisc replace dev {name} root fq'"
+                "NetworkMax: {name} has {has}: what a job sends too fast is refused there and sent again by TCP, so that a job may \
+                 stay below its bound{how}"
             ),
         );
     }
 }
+
+/// Not by a command for an interface: that would take its queues away, and is gone after a reboot.
+const HOW: &str = "; where the hardware's interface has fq it waits instead: set net.core.default_qdisc=fq (sysctl.d(5)) for interfaces \
+                   that come up later";
 
 #[cfg(test)]
 mod tests {
@@ -77,7 +88,7 @@ mod tests {
             name: name.to_owned(),
             number: 2,
             is_loopback: name == "lo",
-            is_hardware: name.starts_with("eth"),
+            has_route: name != "veth0",
             qdisc: qdisc.to_owned(),
             keeps_time: qdisc == "fq",
         };
@@ -88,8 +99,8 @@ mod tests {
         };
         let said = text(&[of("lo", ""), of("eth0", "fq"), of("eth1", "fq_codel"), of("veth0", "")]);
         assert!(said.contains("by eth0 waits there (fq)"), "{said}");
-        assert!(said.contains("eth1 has the qdisc fq_codel") && said.contains("dev eth1 root fq'"), "{said}");
+        assert!(said.contains("eth1 has the qdisc fq_codel") && said.contains("default_qdisc=fq"), "{said}");
         assert!(!said.contains("veth0") && !said.contains("lo "), "{said}");
-        assert!(text(&[of("veth0", "")]).contains("veth0 has no queue"));
+        assert!(text(&[of("bond0", "")]).contains("bond0 has no queue"));
     }
 }

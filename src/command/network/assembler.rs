@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use jobfence::error::{Error, Result};
 use jobfence::sys::bpf::map::BpfMap;
 use jobfence::sys::bpf::{Insn, insn};
 
@@ -98,6 +99,8 @@ pub struct Assembler {
     /// Where a jump is that goes to a name.
     jumps: Vec<(usize, &'static str)>,
     names: BTreeMap<&'static str, usize>,
+    /// A name that two places have.
+    twice: Option<&'static str>,
 }
 
 impl Assembler {
@@ -185,7 +188,9 @@ impl Assembler {
 
     /// Here is the place of this name.
     pub fn name(&mut self, name: &'static str) -> &mut Self {
-        self.names.insert(name, self.insns.len());
+        if self.names.insert(name, self.insns.len()).is_some() {
+            self.twice = Some(name);
+        }
         self
     }
 
@@ -193,16 +198,23 @@ impl Assembler {
         self.set(0, result).push(EXIT, 0, 0, 0, 0)
     }
 
-    /// The program. A jump to a name that is nowhere stays a jump to the next instruction.
-    pub fn finish(mut self) -> Vec<Insn> {
-        for (at, name) in &self.jumps {
-            let to = self.names.get(name).and_then(|to| to.checked_sub(at + 1));
-            debug_assert!(to.is_some(), "{name} is not further down");
-            if let (Some(to), Some(insn)) = (to, self.insns.get_mut(*at)) {
-                insn.offset = i16::try_from(to).unwrap_or_default();
-            }
+    /// Ends with what is in this register.
+    pub fn end_with(&mut self, register: Register) -> &mut Self {
+        self.copy(0, register).push(EXIT, 0, 0, 0, 0)
+    }
+
+    /// The program. A jump to a name that is not further down, or that two places have, is an error: it would go to the next instruction.
+    pub fn finish(mut self) -> Result<Vec<Insn>> {
+        let wrong = |name| Error::new("a network program jumps to a place that is not one further down:").value(name);
+        if let Some(name) = self.twice {
+            return Err(wrong(name));
         }
-        self.insns
+        for (at, name) in &self.jumps {
+            let to = self.names.get(name).and_then(|to| i16::try_from(to.checked_sub(at + 1)?).ok());
+            let (Some(to), Some(insn)) = (to, self.insns.get_mut(*at)) else { return Err(wrong(name)) };
+            insn.offset = to;
+        }
+        Ok(self.insns)
     }
 }
 
@@ -214,9 +226,24 @@ mod tests {
     fn a_jump_skips_what_is_between() {
         let mut program = Assembler::default();
         program.jump_if(1, Test::Equal, 7, "far").set_wide(2, 0x1_0000_0002).jump("far").name("far").end(1);
-        let program = program.finish();
+        let program = program.finish().unwrap();
         assert_eq!(program.iter().map(|insn| insn.offset).collect::<Vec<_>>(), [3, 0, 0, 0, 0, 0]);
         assert_eq!((program[1].value, program[2].value), (2, 1));
         assert_eq!((program[0].code, program[3].code, program[5].code), (0x15, 0x05, 0x95));
+    }
+
+    #[test]
+    fn a_jump_to_nowhere_is_no_program() {
+        for names in [&["there"][..], &["far", "far"], &[]] {
+            let mut program = Assembler::default();
+            program.jump("far");
+            names.iter().for_each(|name| {
+                program.name(name);
+            });
+            assert!(program.end(1).finish().is_err(), "{names:?}");
+        }
+        let mut back = Assembler::default();
+        back.name("here").jump("here").end(1);
+        assert!(back.finish().is_err());
     }
 }

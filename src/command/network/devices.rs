@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The network interfaces of this host, and what the programs must know of each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -10,6 +10,9 @@ use super::qdiscs;
 
 /// Where the kernel has them.
 const CLASS: &str = "/sys/class/net";
+
+/// Where the kernel has its routes.
+const ROUTES: &str = "/proc/net";
 
 /// `ARPHRD_LOOPBACK`.
 const LOOPBACK_TYPE: &str = "772";
@@ -30,8 +33,8 @@ pub struct NetworkDevice {
     /// Its number, which packets carry.
     pub number: u32,
     pub is_loopback: bool,
-    /// Whether it is more than software.
-    pub is_hardware: bool,
+    /// Whether a route leads to it: by others, nothing is sent by the host itself.
+    pub has_route: bool,
     /// What queues its packets. Empty: nothing does, and those of an interface below it may be queued.
     pub qdisc: String,
     /// Whether it, or all interfaces below it, send packets at their time.
@@ -43,7 +46,7 @@ impl NetworkDevice {
     pub fn all() -> Result<Vec<Self>, String> {
         let qdiscs =
             qdiscs::all().map_err(|errno| format!("ask for the qdiscs of the network's interfaces: {errno}"))?;
-        of_class(Path::new(CLASS), &qdiscs::by_interface(&qdiscs))
+        of_class(Path::new(CLASS), &qdiscs::by_interface(&qdiscs), &routed(Path::new(ROUTES)))
     }
 
     /// What the programs know of it.
@@ -53,7 +56,19 @@ impl NetworkDevice {
     }
 }
 
-fn of_class(class: &Path, qdiscs: &BTreeMap<u32, String>) -> Result<Vec<NetworkDevice>, String> {
+/// The interfaces to which routes lead.
+fn routed(routes: &Path) -> BTreeSet<String> {
+    let text = |file: &str| fs::read_to_string(routes.join(file)).unwrap_or_default();
+    let (four, six) = (text("route"), text("ipv6_route"));
+    let four = four.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    four.chain(six.lines().filter_map(|line| line.split_whitespace().last())).map(str::to_owned).collect()
+}
+
+fn of_class(
+    class: &Path,
+    qdiscs: &BTreeMap<u32, String>,
+    routed: &BTreeSet<String>,
+) -> Result<Vec<NetworkDevice>, String> {
     let failed = |error| format!("read the network's interfaces in {}: {error}", class.display());
     let mut all = Vec::new();
     for entry in fs::read_dir(class).map_err(failed)? {
@@ -63,13 +78,13 @@ fn of_class(class: &Path, qdiscs: &BTreeMap<u32, String>) -> Result<Vec<NetworkD
         all.push(NetworkDevice {
             number,
             is_loopback: text(class, &name, "type").as_deref() == Some(LOOPBACK_TYPE),
-            is_hardware: class.join(&name).join("device").exists(),
+            has_route: routed.contains(&name),
             qdisc: qdiscs.get(&number).cloned().unwrap_or_default(),
             keeps_time: keeps_time(class, &name, qdiscs, DEEPEST),
             name,
         });
     }
-    all.sort_by_key(|device| (!device.is_loopback, !device.is_hardware, device.number));
+    all.sort_by_key(|device| (!device.is_loopback, !device.has_route, device.number));
     all.truncate(MOST);
     Ok(all)
 }
@@ -80,7 +95,12 @@ fn keeps_time(class: &Path, name: &str, qdiscs: &BTreeMap<u32, String>, deepest:
     if let Some(qdisc) = qdiscs.get(&number) {
         return qdisc == KEEPS_TIME;
     }
-    // No queue of its own: a bond, a VLAN, a bridge.
+    // These give a packet to those below with its time. A bridge, and a pair that leads to another namespace, take that away.
+    let is_transparent = text(class, name, "uevent")
+        .is_some_and(|text| text.lines().any(|line| matches!(line, "DEVTYPE=bond" | "DEVTYPE=vlan")));
+    if !is_transparent {
+        return false;
+    }
     let entries = fs::read_dir(class.join(name)).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let below: Vec<String> = names.filter_map(|name| Some(name.strip_prefix("lower_")?.to_owned())).collect();
@@ -104,30 +124,48 @@ mod tests {
         let class = tempfile::tempdir().unwrap();
         let class = class.path();
         let put = |name: &str, number: u32, kind: &str, lower: &[&str]| {
+            let devtype = ["bond", "vlan", "bridge"].into_iter().find(|devtype| name.starts_with(devtype));
             fs::create_dir_all(class.join(name)).unwrap();
             fs::write(class.join(name).join("ifindex"), format!("{number}\n")).unwrap();
             fs::write(class.join(name).join("type"), format!("{kind}\n")).unwrap();
+            let devtype = devtype.map_or_else(String::new, |devtype| format!("DEVTYPE={devtype}\n"));
+            fs::write(class.join(name).join("uevent"), format!("{devtype}INTERFACE={name}\n")).unwrap();
             lower.iter().for_each(|lower| fs::create_dir(class.join(name).join(format!("lower_{lower}"))).unwrap());
         };
         put("lo", 1, "772", &[]);
         put("eth0", 2, "1", &[]);
         put("eth1", 3, "1", &[]);
         put("bond0", 4, "1", &["eth0", "eth1"]);
-        put("bond0.7", 5, "1", &["bond0"]);
+        put("vlan7", 5, "1", &["bond0"]);
         put("veth", 6, "1", &[]);
-        put("loop", 7, "1", &["loop"]);
-        fs::create_dir(class.join("eth1/device")).unwrap();
+        put("bond_of_itself", 7, "1", &["bond_of_itself"]);
+        // It takes the time away.
+        put("bridge0", 8, "1", &["eth0"]);
         fs::write(class.join("bonding_masters"), "bond0\n").unwrap();
         let of = |eth1: &str| {
-            let qdiscs = [(2, "fq".to_owned()), (3, eth1.to_owned())].into();
-            of_class(class, &qdiscs).unwrap()
+            let root =
+                |interface, kind: &str| qdiscs::Qdisc { interface, handle: 0, parent: u32::MAX, kind: kind.to_owned() };
+            // As the kernel says it of interfaces without a queue.
+            let bare = [1, 4, 5, 6, 7, 8].map(|interface| root(interface, "noqueue"));
+            let all = [&[root(2, "fq"), root(3, eth1)][..], &bare].concat();
+            of_class(class, &qdiscs::by_interface(&all), &["eth1".to_owned()].into()).unwrap()
         };
         let with_fq = of("fq");
         let names: Vec<_> = with_fq.iter().map(|device| device.name.as_str()).collect();
-        assert_eq!(names, ["lo", "eth1", "eth0", "bond0", "bond0.7", "veth", "loop"]);
+        assert_eq!(names, ["lo", "eth1", "eth0", "bond0", "vlan7", "veth", "bond_of_itself", "bridge0"]);
         let bits = |all: &[NetworkDevice]| all.iter().map(NetworkDevice::bits).collect::<Vec<_>>();
-        assert_eq!(bits(&with_fq), [1, 2, 2, 2, 2, 0, 0]);
-        assert_eq!(bits(&of("fq_codel")), [1, 0, 2, 0, 0, 0, 0]);
+        assert_eq!(bits(&with_fq), [1, 2, 2, 2, 2, 0, 0, 0]);
+        assert_eq!(bits(&of("fq_codel")), [1, 0, 2, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_route_of_either_family_leads_to_an_interface() {
+        let routes = tempfile::tempdir().unwrap();
+        let table = "Iface\tDestination\tGateway\neth0\t00000000\t0102000A\n";
+        fs::write(routes.path().join("route"), table).unwrap();
+        fs::write(routes.path().join("ipv6_route"), "fe80 40 00 00 0000 00000100 00000001 00000000 00000001     ib0\n")
+            .unwrap();
+        assert_eq!(routed(routes.path()), ["eth0", "ib0"].map(str::to_owned).into());
     }
 
     #[test]

@@ -8,13 +8,13 @@ use jobfence::bytes::binary;
 
 use super::program::Counted;
 
-/// The name of what is counted for no known interface, such as one in a network namespace of the job's own.
+/// The name of what is counted for no known interface, such as one in a network namespace of the job's own with a number of none here.
 pub const OTHER: &str = "other";
 
 /// Amounts in both directions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NetworkAmounts {
-    /// Bytes of IP packets.
+    /// Bytes of IP packets as the kernel hands them to an interface: one that is divided there has one header.
     pub sent: u64,
     pub received: u64,
     pub sent_packets: u64,
@@ -133,7 +133,7 @@ pub fn page<'a>(jobs: impl Iterator<Item = (String, &'a JobNetwork)>) -> String 
     for (labels, job) in jobs {
         for (name, interface) in &job.interfaces {
             let all = interface.all();
-            // The kernel has such names only in another user's namespaces.
+            // The kernel lets all but white space, slashes and colons into a name.
             let name = name.replace(['\\', '"', '\n'], "?");
             for (direction, bytes) in [("sent", all.sent), ("received", all.received)] {
                 let _ = writeln!(lines, "{NAME}{{{labels},interface=\"{name}\",direction=\"{direction}\"}} {bytes}");
@@ -143,7 +143,9 @@ pub fn page<'a>(jobs: impl Iterator<Item = (String, &'a JobNetwork)>) -> String 
     if lines.is_empty() {
         return lines;
     }
-    format!("# HELP {NAME} Bytes of IP packets that the job has sent and received.\n# TYPE {NAME} counter\n{lines}")
+    format!(
+        "# HELP {NAME} Bytes of IP packets that the job has sent and received, as the kernel hands them to an interface.\n# TYPE {NAME} counter\n{lines}"
+    )
 }
 
 #[cfg(test)]

@@ -110,11 +110,15 @@ impl KeptJob for JobNetwork {
     }
 }
 
-/// Adds the line of a job that has ended.
-pub fn log(usage_log: &UsageLog<'_>, job: &JobNetwork) {
+/// Adds the line of a job that has ended, or is not counted any more.
+pub fn log(usage_log: &UsageLog<'_>, job: &JobNetwork, has_ended: bool) {
+    usage_log.at(&log_with(usage_log, LOG)).add(&line(job, has_ended, utc(SystemTime::now())).to_string());
+}
+
+fn line(job: &JobNetwork, has_ended: bool, at: String) -> Value {
     let mut line = job.json();
-    line["ended"] = utc(SystemTime::now()).into();
-    usage_log.at(&log_with(usage_log, LOG)).add(&line.to_string());
+    line[if has_ended { "ended" } else { "counted_until" }] = at.into();
+    line
 }
 
 #[cfg(test)]
@@ -141,5 +145,9 @@ mod tests {
         // Without the state, as for others, it is no file of ours.
         assert_eq!(JobNetwork::of_json(&job.json()), None);
         assert_eq!(job.json()["sent_bytes"], 110);
+        // One that goes on has not ended.
+        let at = |has_ended| line(&job, has_ended, "now".to_owned());
+        assert_eq!((&at(true)["ended"], &at(false)["ended"]), (&json!("now"), &Value::Null));
+        assert_eq!(at(false)["counted_until"], "now");
     }
 }

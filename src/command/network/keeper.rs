@@ -4,22 +4,28 @@
 
 use std::collections::BTreeSet;
 
-use jobfence::cgroup::network::BoundKey;
+use jobfence::bytes::binary;
+use jobfence::cgroup::network::{BoundKey, BoundValue};
 use jobfence::config::{Config, Loaded, Mode};
 use jobfence::error::{Error, Result};
 use jobfence::fence::living::LivingStep;
 use jobfence::host::Host;
+use jobfence::log;
+use jobfence::sys::dir::Dir;
 use nix::errno::Errno;
 
-use super::attachment::{self, MOST_COUNTS, NetworkAttachment};
-use super::branches::{self, NetworkBranch};
+use super::attachment::{self, MOST_COUNTS, MOST_KEYS, NetworkAttachment};
+use super::branches;
 use super::devices::NetworkDevice;
 use super::figures::JobNetwork;
-use super::program::{CountKey, NetworkTables};
+use super::program::{CountKey, Counted, NetworkTables, device};
 use super::sampler::NetworkSampler;
 
-/// More entries than a table has.
-const MOST_KEYS: usize = MOST_COUNTS as usize + 1;
+/// The number of the loopback in every network namespace (`LOOPBACK_IFINDEX`).
+const LOOPBACK: u32 = 1;
+
+/// How many bounds of ended jobs are kept.
+const MOST_GONE: usize = 1 << 14;
 
 /// The programs of this node, and what is read from their tables.
 #[derive(Debug, Default)]
@@ -67,39 +73,65 @@ impl NetworkKeeper {
     fn attach(&mut self, config: &Config, loaded: &Loaded) -> Result<()> {
         self.has_cleared = false;
         let (host, _) = Host::read_what_there_is(config)?;
-        let has_scavengers = loaded.one_by_one().any(|candidate| candidate.config.scavenger);
-        let branches = branches::find(&host, has_scavengers)?;
-        if self.attachment.is_none() {
-            let (begun, is_new) = NetworkAttachment::begin(&branches)?;
-            if is_new {
-                log::info!("what jobs send and receive is counted from now on");
+        let (dir, level) = branches::find(&host)?;
+        let mut is_new = false;
+        let attachment = match &mut self.attachment {
+            Some(attachment) => attachment,
+            none => {
+                let begun = NetworkAttachment::begin(&dir)?;
+                is_new = begun.1;
+                none.insert(begun.0)
             }
-            self.attachment = Some(begun);
+        };
+        // Before a first program is attached: one that does not know the loopback would bound it.
+        let tables = &attachment.tables;
+        tables.devices.set(LOOPBACK, device::LOOPBACK).map_err(of_tables)?;
+        let told = tell_of_devices(tables, &mut self.sampler);
+        attachment.attach(&dir, level)?;
+        if is_new {
+            log::info!("what jobs send and receive is counted from now on");
         }
-        let Some(attachment) = self.attachment.as_mut() else { return Ok(()) };
-        // Before the first program is attached: one that does not know the loopback would bound it.
-        let told = tell_of_devices(&attachment.tables, &mut self.sampler);
-        attachment.attach(&branches)?;
-        self.sampler.take_over(&config.run_dir);
-        forget(&attachment.tables, &branches, &self.sampler).map_err(|errno| of_tables().errno(errno))?;
-        told
+        if is_counted(config) {
+            self.sampler.take_over(&config.run_dir);
+        } else {
+            self.sampler.end(config);
+        }
+        let forgotten = forget(&attachment.tables, &dir, &mut self.sampler, is_counted(config)).map_err(of_tables)?;
+        if is_new && is_bounded(loaded) && forgotten.has_jobs {
+            log::warn!(
+                "jobs that run now are not bounded by NetworkMax until their next step: no program was attached before"
+            );
+        }
+        if forgotten.unread > 0 {
+            log::info!("{} of jobs that no sample has seen are in no figures", binary(forgotten.unread));
+        }
+        told?;
+        if forgotten.is_full {
+            return Err(Error::new(
+                "the table of counts is almost full: what more jobs send and receive may be missing",
+            ));
+        }
+        Ok(())
     }
 
     /// No setting needs them.
     fn clear(&mut self, config: &Config) -> Result<()> {
-        if std::mem::replace(&mut self.has_cleared, true) {
+        if self.has_cleared {
             return Ok(());
         }
+        let mut is_any = false;
         if let Some(attachment) = &self.attachment {
             // The last figures, of the jobs that are known.
             let _ = self.sampler.look(config, &attachment.tables, &[]);
+            is_any = attachment.end()?;
         }
         self.attachment = None;
         self.sampler.end(config);
-        match detach(config)? {
-            0 => {}
-            _ => log::info!("what jobs send and receive is neither counted nor bounded any more"),
+        if detach(config)? || is_any {
+            log::info!("what jobs send and receive is neither counted nor bounded any more");
         }
+        // After a failure it is tried again.
+        self.has_cleared = true;
         Ok(())
     }
 
@@ -107,7 +139,7 @@ impl NetworkKeeper {
     pub fn look(&mut self, config: &Config, steps: &[LivingStep<'_>]) {
         let Some(attachment) = self.attachment.as_ref().filter(|_| is_counted(config)) else { return };
         if let Err(errno) = self.sampler.look(config, &attachment.tables, steps) {
-            log::debug!("{}", of_tables().errno(errno));
+            log::debug!("{}", of_tables(errno));
         }
     }
 
@@ -117,25 +149,25 @@ impl NetworkKeeper {
     }
 }
 
-/// Detaches the programs of this configuration's directories. Returns from how many.
-fn detach(config: &Config) -> Result<usize> {
+/// Detaches the programs of this configuration's directory. Returns whether there were any.
+fn detach(config: &Config) -> Result<bool> {
     let (host, _) = Host::read_what_there_is(config)?;
-    attachment::detach(&branches::existing(&host))
+    branches::existing(&host)?.map_or(Ok(false), |dir| attachment::detach(&dir))
 }
 
-/// For `jobfence reap`: detaches the programs if no setting needs them, as `hold` does where it runs. Returns from how many directories.
-pub fn reap(loaded: &Loaded) -> Result<usize> {
-    if is_counted(&loaded.config) || is_bounded(loaded) { Ok(0) } else { detach(&loaded.config) }
+/// For `jobfence reap`: detaches the programs if no setting needs them, as `hold` does where it runs. Returns whether there were any.
+pub fn reap(loaded: &Loaded) -> Result<bool> {
+    if is_counted(&loaded.config) || is_bounded(loaded) { Ok(false) } else { detach(&loaded.config) }
 }
 
-fn of_tables() -> Error {
-    Error::new("cannot use the tables of the network programs")
+fn of_tables(errno: Errno) -> Error {
+    Error::new("cannot use the tables of the network programs").errno(errno)
 }
 
 /// Tells the programs which interfaces there are.
 fn tell_of_devices(tables: &NetworkTables, sampler: &mut NetworkSampler) -> Result<()> {
     let devices = NetworkDevice::all().map_err(Error::new)?;
-    let tell = || {
+    let tell = || -> Result<(), Errno> {
         let numbers: BTreeSet<u32> = devices.iter().map(|device| device.number).collect();
         for gone in tables.devices.keys::<u32>(MOST_KEYS)?.iter().filter(|number| !numbers.contains(number)) {
             tables.devices.remove(*gone)?;
@@ -147,33 +179,81 @@ fn tell_of_devices(tables: &NetworkTables, sampler: &mut NetworkSampler) -> Resu
         }
         Ok(())
     };
-    tell().map_err(|errno: Errno| of_tables().errno(errno))?;
+    tell().map_err(of_tables)?;
     sampler.names.extend(devices.into_iter().map(|device| (device.number, (device.name, device.is_loopback))));
     Ok(())
 }
 
-/// Removes the entries of jobs that are gone. What has an entry had its directory before: so the entries are listed first.
-fn forget(tables: &NetworkTables, branches: &[NetworkBranch], sampler: &NetworkSampler) -> Result<(), Errno> {
+/// What was found when the tables were looked through.
+#[derive(Debug, Default)]
+struct Forgotten {
+    has_jobs: bool,
+    /// Bytes that no job's figures have.
+    unread: u64,
+    is_full: bool,
+}
+
+/// Removes the entries of jobs that are gone, and adds jobs that the programs do not know. What has an entry had its directory before: so
+/// the entries are listed first.
+fn forget(
+    tables: &NetworkTables,
+    dir: &Dir,
+    sampler: &mut NetworkSampler,
+    is_counted: bool,
+) -> Result<Forgotten, Errno> {
     let counts: Vec<CountKey> = tables.counts.keys(MOST_KEYS)?;
-    let bounds: Vec<BoundKey> = tables.bounds.keys(MOST_KEYS)?;
-    let (jobs, is_complete) = branches::jobs(branches);
-    if !is_complete {
-        return Ok(());
+    let mut bounds: Vec<(BoundKey, BoundValue)> = Vec::new();
+    for key in tables.bounds.keys(MOST_KEYS)? {
+        bounds.extend(tables.bounds.get(key)?.map(|value| (key, value)));
     }
-    let mut needed: BTreeSet<u64> = jobs.into_iter().collect();
-    for gone in bounds.iter().filter(|key| !needed.contains(key)) {
-        tables.bounds.remove(*gone)?;
+    let is_full = counts.len() > MOST_COUNTS as usize / 10 * 9;
+    let Some(jobs) = branches::jobs(dir) else { return Ok(Forgotten { is_full, ..Forgotten::default() }) };
+    for job in &jobs {
+        tables.bounds.add::<BoundKey, BoundValue>(*job, [0, 0])?;
     }
+    for gone in outdated(&bounds, &jobs, MOST_GONE) {
+        tables.bounds.remove(gone)?;
+    }
+    let mut forgotten = Forgotten { has_jobs: !jobs.is_empty(), unread: 0, is_full };
+    // If nothing is counted, what was counted belongs to no figures.
+    let mut needed = if is_counted { jobs } else { BTreeSet::new() };
     needed.extend(sampler.unfinished());
     for gone in counts.iter().filter(|key| !needed.contains(&key.job)) {
+        if is_counted && gone.interface != LOOPBACK {
+            let counted: Option<Counted> = tables.counts.get(*gone)?;
+            forgotten.unread += counted.map_or(0, |counted| counted.sent.saturating_add(counted.received));
+        }
         tables.counts.remove(*gone)?;
     }
-    Ok(())
+    // Names of interfaces that are gone are needed while the table has them.
+    let mut named: BTreeSet<u32> = tables.devices.keys(MOST_KEYS)?.into_iter().collect();
+    named.extend(counts.iter().map(|key| key.interface));
+    sampler.names.retain(|number, _| named.contains(number));
+    Ok(forgotten)
+}
+
+/// Entries that are not needed any more. A socket may live longer than its job: bounds of jobs that are gone stay while there is room.
+fn outdated(bounds: &[(BoundKey, BoundValue)], jobs: &BTreeSet<BoundKey>, most_gone: usize) -> Vec<BoundKey> {
+    let gone = bounds.iter().filter(|(job, _)| !jobs.contains(job));
+    let (mut stay, remove): (Vec<_>, Vec<_>) = gone.partition(|(_, [rate, _])| *rate != 0);
+    // Those that have sent something at last stay.
+    stay.sort_unstable_by_key(|(_, [_, clock])| *clock);
+    let too_many = stay.len().saturating_sub(most_gone);
+    remove.into_iter().chain(stay.into_iter().take(too_many)).map(|(job, _)| *job).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bounds_of_ended_jobs_stay_while_there_is_room() {
+        let bounds = [(1, [10, 5]), (2, [10, 9]), (3, [10, 0]), (4, [0, 0]), (5, [0, 0])];
+        let jobs = [3, 5].into();
+        assert_eq!(outdated(&bounds, &jobs, 2), [4]);
+        assert_eq!(outdated(&bounds, &jobs, 1), [4, 1]);
+        assert_eq!(outdated(&bounds, &jobs, 0), [4, 1, 2]);
+    }
 
     #[test]
     fn a_bound_of_any_section_needs_the_programs() {

@@ -21,6 +21,8 @@ const DONE: u16 = 3;
 const DUMP: u16 = 0x301;
 /// `TCA_KIND`.
 const KIND: u16 = 1;
+/// The kind of a qdisc that is none.
+const NO_QUEUE: &str = "noqueue";
 /// `TC_H_ROOT`.
 const ROOT: u32 = u32::MAX;
 /// The length of `struct nlmsghdr`, and of that with `struct tcmsg`.
@@ -116,7 +118,8 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
 pub fn by_interface(all: &[Qdisc]) -> BTreeMap<u32, String> {
     const MAJOR: u32 = 0xffff_0000;
     let mut found = BTreeMap::new();
-    for root in all.iter().filter(|qdisc| qdisc.parent == ROOT) {
+    // The kernel also says it of an interface that has no queue: what is sent by it is at once given to another.
+    for root in all.iter().filter(|qdisc| qdisc.parent == ROOT && qdisc.kind != NO_QUEUE) {
         let is_below = |qdisc: &&Qdisc| {
             qdisc.interface == root.interface && qdisc.parent != ROOT && qdisc.parent & MAJOR == root.handle & MAJOR
         };

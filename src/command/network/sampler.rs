@@ -43,7 +43,7 @@ impl NetworkSampler {
                 && let Some(ended) = self.jobs.insert(key, JobNetwork { table: tables.counts.id, ..job })
             {
                 // Another run of the job had the same name.
-                finish(config, &ended);
+                finish(config, &ended, true);
             }
         }
         let counted = self.counted(tables)?;
@@ -53,13 +53,17 @@ impl NetworkSampler {
                 job.take(name, *is_loopback, *amounts);
             }
             let bound: Option<BoundValue> = tables.bounds.get(job.inode)?;
-            // A job that has ended keeps the bound that it had.
-            job.most = bound.map(|[rate, _]| rate).or(job.most);
+            job.most = match bound {
+                Some([0, _]) => None,
+                Some([rate, _]) => Some(rate),
+                // A job that has ended keeps the bound that it had.
+                None => job.most.filter(|_| is_gone(job)),
+            };
         }
         self.jobs.retain(|_, job| {
             let is_over = is_gone(job);
             if is_over {
-                finish(config, job);
+                finish(config, job, true);
             } else if let Err(error) = kept::write(&config.run_dir, job) {
                 log::debug!("the network figures of a job are not kept: {error}");
             }
@@ -100,7 +104,7 @@ impl NetworkSampler {
     /// Nothing is counted any more: what is known so far is kept.
     pub fn end(&mut self, config: &Config) {
         self.take_over(&config.run_dir);
-        std::mem::take(&mut self.jobs).values().for_each(|job| finish(config, job));
+        std::mem::take(&mut self.jobs).values().for_each(|job| finish(config, job, is_gone(job)));
     }
 
     /// Continues what an earlier process began.
@@ -138,11 +142,12 @@ fn is_gone(job: &JobNetwork) -> bool {
     }
 }
 
-/// Called for an ended job: says what it has sent and received, and writes its line to the log, if there is one.
-fn finish(config: &Config, job: &JobNetwork) {
+/// Called for a job that has ended, or is not counted any more: says what it has sent and received, and writes its line to the log, if
+/// there is one.
+fn finish(config: &Config, job: &JobNetwork, has_ended: bool) {
     log::info!("job {}: network: {}", printable(&job.job), printable(&job.in_words()));
     if let Some(usage_log) = UsageLog::from_config(config) {
-        files::log(&usage_log, job);
+        files::log(&usage_log, job, has_ended);
     }
     kept::remove(&config.run_dir, job);
 }

@@ -14,6 +14,8 @@ const UPDATE: i32 = 2;
 const DELETE: i32 = 3;
 const NEXT_KEY: i32 = 4;
 const GET_FD_BY_ID: i32 = 14;
+/// `BPF_NOEXIST`.
+const NO_EXIST: u64 = 1;
 
 /// `BPF_MAP_TYPE_HASH`.
 const HASH: u32 = 1;
@@ -155,10 +157,22 @@ impl BpfMap {
 
     /// Sets the value of a key.
     pub fn set<K: Plain, V: Plain>(&self, key: K, value: V) -> Result<(), Errno> {
+        self.update(key, value, 0)
+    }
+
+    /// Sets the value of a key that has none. If it has one, that stays.
+    pub fn add<K: Plain, V: Plain>(&self, key: K, value: V) -> Result<(), Errno> {
+        match self.update(key, value, NO_EXIST) {
+            Err(Errno::EEXIST) => Ok(()),
+            done => done,
+        }
+    }
+
+    fn update<K: Plain, V: Plain>(&self, key: K, value: V, flags: u64) -> Result<(), Errno> {
         self.is_of::<K, V>()?;
         let (key, value) = ([key], [value]);
         let argument =
-            Element { map: raw(self.fd.as_fd()), key: address(&key), value: address(&value), ..Element::default() };
+            Element { map: raw(self.fd.as_fd()), key: address(&key), value: address(&value), flags, _pad: 0 };
         // SAFETY: key and value live, and are as long as the map's. The kernel only reads them.
         unsafe { bpf(UPDATE, argument) }.map(drop)
     }
