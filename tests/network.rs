@@ -4,8 +4,14 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use jobfence::cgroup::network::{BOUNDS, EGRESS};
+use jobfence::sys::bpf;
+use jobfence::sys::bpf::map::BpfMap;
+use jobfence::sys::dir::Dir;
 
 mod common;
 
@@ -183,6 +189,20 @@ impl Site {
         Some((network["sent_bytes"].as_u64()?, network["received_bytes"].as_u64()?))
     }
 
+    /// How many entries a table of the programs has, whose keys have so many words.
+    fn entries<const WORDS: usize>(&self, table: &str) -> usize
+    where
+        [u64; WORDS]: Default,
+    {
+        let mounts = fs::read_to_string("/proc/mounts").unwrap();
+        let mount = mounts.lines().find(|line| line.contains(" cgroup2 ")).unwrap().split(' ').nth(1).unwrap();
+        let dir = Dir::open(format!("{mount}/{}", self.base.name)).unwrap();
+        let programs = bpf::ours(&EGRESS, &bpf::attached(&EGRESS, dir.as_fd()).unwrap().ids).unwrap();
+        let maps = programs.iter().flat_map(|program| program.maps().unwrap());
+        let map = maps.map(|id| BpfMap::by_id(id).unwrap()).find(|map| map.name == table).unwrap();
+        map.keys::<[u64; WORDS]>(1000).unwrap().len()
+    }
+
     /// What is known of it when that does not change any more.
     fn counted_in_the_end(&self, job: &str) -> (u64, u64) {
         let mut last = None;
@@ -232,7 +252,8 @@ fn what_a_job_sends_and_receives_is_what_the_interface_counts() {
     assert!(is_same(counted, all - 5 * MIB) && counted > 80 * MIB, "{counted} of {all}");
     assert!(site.said().matches("is counted from now on").count() == 1, "{}", site.said());
 
-    // Its end is a line of the log.
+    // Its end is a line of the log, and nothing of it is left.
+    assert_ne!(site.entries::<2>("jobfence_counts"), 0);
     end(job);
     site.out(&["close", "--job", "7"]);
     common::until("the line of the log", || site.path("log/usage.jsonl.network").exists());
@@ -240,6 +261,7 @@ fn what_a_job_sends_and_receives_is_what_the_interface_counts() {
     let line: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert_eq!((line["job"].as_str(), line["sent_bytes"].as_u64()), (Some("7"), Some(counted)));
     assert!(site.said().contains("job 7: network: "), "{}", site.said());
+    common::until("its entries are removed", || site.entries::<2>("jobfence_counts") == 0);
     end(other);
 }
 
@@ -291,6 +313,14 @@ fn a_job_sends_no_faster_than_its_bound_and_not_much_slower() {
         "a job without a bound needs as long as one with a bound"
     );
 
+    // A next `hold` forgets the job that ended meanwhile, and no other.
+    end(late);
+    site.out(&["close", "--job", "9"]);
+    assert_eq!(site.entries::<1>(BOUNDS), 2);
+    site.hold_network(&["NetworkMax=16M"]);
+    common::until("the entry is removed", || site.entries::<1>(BOUNDS) == 1);
+    site.end_hold("-TERM");
+
     // Without the setting, nothing is left.
     let accounting = site.settings.iter().position(|setting| setting.starts_with("NetworkAccounting")).unwrap();
     site.settings.remove(accounting);
@@ -299,5 +329,5 @@ fn a_job_sends_no_faster_than_its_bound_and_not_much_slower() {
     assert!(common::is_once_within(Duration::from_secs(2), || send(&mut job, 48, 1)), "it is still bounded");
     let refused = site.command(&["open", "--job", "6", "--user", "60007", "-o", "NetworkMax=16M"]).output().unwrap();
     assert!(!refused.status.success(), "a program is still attached");
-    [job, free, late].into_iter().for_each(end);
+    [job, free].into_iter().for_each(end);
 }

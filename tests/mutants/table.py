@@ -2192,4 +2192,54 @@ BREAKS = (
         "mount::make_prepared(&prepared, FLAGS | flags).map_err(failed)", "mount::make_prepared(&prepared, FLAGS | flags).map_err(unprepared)",
         "host cli a_command_that_would_see_processes_of_others",
     ),
+    Break(
+        "packets_of_the_loopback_that_are_bounded", "src/command/network/devices.rs",
+        "bit(self.is_loopback, device::LOOPBACK) | ", "",
+        "unit packets_of_a_bond_wait_where_those_of_all_its_ports_do",
+    ),
+    Break(
+        "a_bond_that_waits_where_one_of_its_ports_does", "src/command/network/devices.rs",
+        "!below.is_empty() && below.iter().all(", "below.iter().any(",
+        "unit packets_of_a_bond_wait_where_those_of_all_its_ports_do",
+    ),
+    Break(
+        "only_the_last_packet_is_counted", "src/command/network/program.rs",
+        'program.name("add").add_atomically(0, member, AMOUNT);', 'program.name("add").store(Eight, 0, member, AMOUNT);',
+        "host network what_a_job_sends_and_receives_is_what_the_interface_counts",
+    ),
+    Break(
+        "a_bound_that_nothing_holds", "src/command/network/program.rs",
+        'program.jump_if(4, Test::AtLeast, DEPTH, "refuse").jump("keep");', 'program.jump("keep");',
+        "host network a_job_sends_no_faster_than_its_bound_and_not_much_slower",
+    ),
+    Break(
+        "what_is_refused_counts_all_the_same", "src/command/network/program.rs",
+        "program.negate(AMOUNT).add_atomically(BOUND, 8, AMOUNT).end(REFUSE);", "program.end(REFUSE);",
+        "host network a_job_sends_no_faster_than_its_bound_and_not_much_slower",
+    ),
+    Break(
+        "counts_that_begin_anew_with_hold", "src/command/network/attachment.rs",
+        "let is_new = known.is_none();", "let known: Option<NetworkTables> = known.filter(|_| false);\n        let is_new = known.is_none();",
+        "host network what_a_job_sends_and_receives_is_what_the_interface_counts",
+    ),
+    Break(
+        "a_job_runs_without_its_bound", "src/fence/limit.rs",
+        "errors.extend(self.limit_network(rate).err().map(|error| (Limit::Network, error)));", "let _ = self.limit_network(rate);",
+        "host network a_job_sends_no_faster_than_its_bound_and_not_much_slower",
+    ),
+    Break(
+        "programs_that_stay_when_no_setting_needs_them", "src/command/network/keeper.rs",
+        "if is_counted(&loaded.config) || is_bounded(loaded) {", "if true || is_bounded(loaded) {",
+        "host network a_job_sends_no_faster_than_its_bound_and_not_much_slower",
+    ),
+    Break(
+        "a_branch_of_the_wrong_depth", "src/command/network/branches.rs",
+        "branches.extend(all(&dir, users + 1)?);", "branches.extend(all(&dir, users)?);",
+        "unit each_branch_has_its_own_depth_and_the_jobs_are_found",
+    ),
+    Break(
+        "figures_that_forget_an_earlier_table", "src/command/network/figures.rs",
+        "interface.before = interface.all();", "interface.before = interface.counted;",
+        "unit a_new_table_goes_on_where_the_last_one_ended",
+    ),
 )

@@ -196,5 +196,7 @@ mod tests {
         job.change_table(2);
         job.take("eth0", false, amounts(1, 2));
         assert_eq!((job.outside().sent, job.outside().received), (16, 22));
+        job.change_table(3);
+        assert_eq!((job.outside().sent, job.outside().received), (16, 22));
     }
 }
