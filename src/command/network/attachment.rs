@@ -5,7 +5,6 @@ use std::os::fd::AsFd;
 
 use jobfence::cgroup::network::{BOUNDS, BoundKey, BoundValue, EGRESS, INGRESS};
 use jobfence::error::{Error, Result};
-use jobfence::log;
 use jobfence::sys::bpf::map::BpfMap;
 use jobfence::sys::bpf::{BpfProgram, Insn, ProgramKind, attached, ours};
 use jobfence::sys::dir::Dir;
@@ -116,7 +115,7 @@ pub fn try_programs() -> Result<()> {
 
 fn load(kind: &ProgramKind, insns: &[Insn]) -> Result<BpfProgram> {
     BpfProgram::load(kind, insns).map_err(|error| match error.kernel_errno() {
-        Some(Errno::EINVAL | Errno::ENOTSUP | Errno::EOPNOTSUPP) => error.hint(OLD_KERNEL),
+        Some(Errno::EINVAL | Errno::EOPNOTSUPP) => error.hint(OLD_KERNEL),
         _ => error,
     })
 }

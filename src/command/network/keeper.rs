@@ -10,7 +10,6 @@ use jobfence::config::{Config, Loaded, Mode};
 use jobfence::error::{Error, Result};
 use jobfence::fence::living::LivingStep;
 use jobfence::host::Host;
-use jobfence::log;
 use jobfence::sys::dir::Dir;
 use nix::errno::Errno;
 
@@ -234,12 +233,12 @@ fn forget(
 
 /// Entries that are not needed any more. A socket may live longer than its job: bounds of jobs that are gone stay while there is room.
 fn outdated(bounds: &[(BoundKey, BoundValue)], jobs: &BTreeSet<BoundKey>, most_gone: usize) -> Vec<BoundKey> {
-    let gone = bounds.iter().filter(|(job, _)| !jobs.contains(job));
+    let gone = bounds.iter().copied().filter(|(job, _)| !jobs.contains(job));
     let (mut stay, remove): (Vec<_>, Vec<_>) = gone.partition(|(_, [rate, _])| *rate != 0);
     // Those that have sent something at last stay.
     stay.sort_unstable_by_key(|(_, [_, clock])| *clock);
     let too_many = stay.len().saturating_sub(most_gone);
-    remove.into_iter().chain(stay.into_iter().take(too_many)).map(|(job, _)| *job).collect()
+    remove.into_iter().chain(stay.into_iter().take(too_many)).map(|(job, _)| job).collect()
 }
 
 #[cfg(test)]
