@@ -240,7 +240,8 @@ mod tests {
             names.iter().for_each(|name| {
                 program.name(name);
             });
-            assert!(program.end(1).finish().is_err(), "{names:?}");
+            program.end(1);
+            assert!(program.finish().is_err(), "{names:?}");
         }
         let mut back = Assembler::default();
         back.name("here").jump("here").end(1);
