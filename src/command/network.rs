@@ -21,4 +21,5 @@ mod sampler;
 pub use branches::obstacle;
 pub use devices::NetworkDevice;
 pub use figures::{JobNetwork, page};
+pub use files::SCHEMA;
 pub use keeper::{NetworkKeeper, is_bounded, reap};

@@ -11,7 +11,7 @@ use jobfence::sys::dir::Dir;
 use nix::errno::Errno;
 
 use super::branches::NetworkBranch;
-use super::program::{BranchLevels, CountKey, Counted, NetworkTables, egress, ingress};
+use super::program::{BranchLevels, CountKey, CountedPackets, NetworkTables, egress, ingress};
 
 /// The names of the other tables. At most 15 bytes.
 const COUNTS: &str = "jobfence_counts";
@@ -41,7 +41,7 @@ impl NetworkAttachment {
         let tables = match known {
             Some(tables) => tables,
             None => NetworkTables {
-                counts: BpfMap::create::<CountKey, Counted>(COUNTS, MOST_COUNTS).map_err(failed)?,
+                counts: BpfMap::create::<CountKey, CountedPackets>(COUNTS, MOST_COUNTS).map_err(failed)?,
                 devices: BpfMap::create::<u32, u32>(DEVICES, MOST_DEVICES).map_err(failed)?,
                 bounds: BpfMap::create::<BoundKey, BoundValue>(BOUNDS, MOST_BOUNDS).map_err(failed)?,
             },

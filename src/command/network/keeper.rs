@@ -78,11 +78,11 @@ impl NetworkKeeper {
         }
         let Some(attachment) = self.attachment.as_mut() else { return Ok(()) };
         // Before the first program is attached: one that does not know the loopback would bound it.
-        let told = tell_of_devices(&attachment.tables, &mut self.sampler);
+        let are_devices_known = tell_of_devices(&attachment.tables, &mut self.sampler);
         attachment.attach(&branches)?;
         self.sampler.take_over(&config.run_dir);
         forget(&attachment.tables, &branches, &self.sampler).map_err(|errno| of_tables().errno(errno))?;
-        told
+        are_devices_known
     }
 
     /// No setting needs them.

@@ -56,7 +56,7 @@ unsafe impl Plain for CountKey {}
 /// What was counted.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct CountedPackets {
     pub sent: u64,
     pub sent_packets: u64,
     pub received: u64,
@@ -64,12 +64,12 @@ pub struct Counted {
 }
 
 // SAFETY: these are numbers without space between them.
-unsafe impl Plain for Counted {}
+unsafe impl Plain for CountedPackets {}
 
 /// The tables of the programs.
 #[derive(Debug)]
 pub struct NetworkTables {
-    /// From [`CountKey`] to [`Counted`].
+    /// From [`CountKey`] to [`CountedPackets`].
     pub counts: BpfMap,
     /// From an interface's number to its [`device`] bits.
     pub devices: BpfMap,
@@ -80,7 +80,7 @@ pub struct NetworkTables {
 impl NetworkTables {
     /// Whether they are as these programs need them.
     pub fn fit(&self) -> bool {
-        self.counts.has::<CountKey, Counted>()
+        self.counts.has::<CountKey, CountedPackets>()
             && self.devices.has::<u32, u32>()
             && self.bounds.has::<BoundKey, BoundValue>()
     }
@@ -121,7 +121,7 @@ const DEVICE: Register = 7;
 const AMOUNT: Register = 8;
 const BOUND: Register = 9;
 
-/// Places on the stack: a [`CountKey`], whose first member is the key of a bound, and a [`Counted`].
+/// Places on the stack: a [`CountKey`], whose first member is the key of a bound, and a [`CountedPackets`].
 const KEY: i16 = -16;
 const KEY_INTERFACE: i16 = -8;
 const VALUE: i16 = -48;
@@ -147,7 +147,7 @@ pub fn egress(tables: &NetworkTables, levels: &BranchLevels) -> Vec<Insn> {
     program.finish()
 }
 
-/// Counts the packet in the members of [`Counted`] from `member` on. Goes to `keep` if it is no job's.
+/// Counts the packet in the members of [`CountedPackets`] from `member` on. Goes to `keep` if it is no job's.
 fn count(program: &mut Assembler, tables: &NetworkTables, levels: &BranchLevels, member: i16) {
     use Width::{Eight, Four};
     program.copy(PACKET, 1);
