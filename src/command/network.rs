@@ -22,4 +22,5 @@ pub use attachment::try_programs;
 pub use branches::obstacle;
 pub use devices::NetworkDevice;
 pub use figures::{JobNetwork, page};
+pub use files::SCHEMA;
 pub use keeper::{NetworkKeeper, is_bounded, reap};

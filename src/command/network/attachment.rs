@@ -10,7 +10,7 @@ use jobfence::sys::bpf::{BpfProgram, Insn, ProgramKind, attached, ours};
 use jobfence::sys::dir::Dir;
 use nix::errno::Errno;
 
-use super::program::{CountKey, Counted, JobLevel, NetworkTables, egress, ingress};
+use super::program::{CountKey, CountedPackets, JobLevel, NetworkTables, egress, ingress};
 
 /// The names of the other tables. At most 15 bytes.
 const COUNTS: &str = "jobfence_counts";
@@ -98,7 +98,7 @@ fn programs(tables: &NetworkTables, level: JobLevel) -> Result<[Vec<Insn>; 2]> {
 fn new_tables() -> Result<NetworkTables> {
     let failed = |errno| Error::new("make tables for network programs").errno(errno);
     Ok(NetworkTables {
-        counts: BpfMap::create::<CountKey, Counted>(COUNTS, MOST_COUNTS).map_err(failed)?,
+        counts: BpfMap::create::<CountKey, CountedPackets>(COUNTS, MOST_COUNTS).map_err(failed)?,
         devices: BpfMap::create::<u32, u32>(DEVICES, MOST_DEVICES).map_err(failed)?,
         bounds: BpfMap::create::<BoundKey, BoundValue>(BOUNDS, MOST_BOUNDS).map_err(failed)?,
     })

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use jobfence::bytes::binary;
 
-use super::program::Counted;
+use super::program::CountedPackets;
 
 /// The name of what is counted for no known interface, such as one in a network namespace of the job's own with a number of none here.
 pub const OTHER: &str = "other";
@@ -38,9 +38,9 @@ impl NetworkAmounts {
     }
 }
 
-impl From<Counted> for NetworkAmounts {
-    fn from(counted: Counted) -> Self {
-        let Counted { sent, sent_packets, received, received_packets } = counted;
+impl From<CountedPackets> for NetworkAmounts {
+    fn from(counted: CountedPackets) -> Self {
+        let CountedPackets { sent, sent_packets, received, received_packets } = counted;
         Self { sent, received, sent_packets, received_packets }
     }
 }
@@ -100,9 +100,9 @@ impl JobNetwork {
     }
 
     /// What left the node and came to it: all but the loopback.
-    pub fn outside(&self) -> NetworkAmounts {
-        let outside = self.interfaces.values().filter(|interface| !interface.is_loopback);
-        outside.map(NetworkUse::all).fold(NetworkAmounts::default(), NetworkAmounts::and)
+    pub fn by_network(&self) -> NetworkAmounts {
+        let network = self.interfaces.values().filter(|interface| !interface.is_loopback);
+        network.map(NetworkUse::all).fold(NetworkAmounts::default(), NetworkAmounts::and)
     }
 
     /// For people, in a line.
@@ -116,13 +116,13 @@ impl JobNetwork {
             .collect();
         // One interface says all.
         let each = if each.is_empty() { String::new() } else { format!(" ({})", each.join("; ")) };
-        format!("{}{most}{each}", self.outside().in_words())
+        format!("{}{most}{each}", self.by_network().in_words())
     }
 
     /// For a card: all but the loopback.
     pub fn for_a_card(&self) -> Option<String> {
-        let outside = self.outside();
-        (outside != NetworkAmounts::default()).then(|| outside.in_words())
+        let amounts = self.by_network();
+        (amounts != NetworkAmounts::default()).then(|| amounts.in_words())
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(job.for_a_card(), None);
         job.take("eth0", false, amounts(3 << 20, 1 << 20));
         job.take("ib0", false, amounts(1 << 20, 0));
-        assert_eq!((job.outside().sent, job.outside().received), (4 << 20, 1 << 20));
+        assert_eq!((job.by_network().sent, job.by_network().received), (4 << 20, 1 << 20));
         assert_eq!(job.for_a_card().unwrap(), "4.0 MiB sent, 1.0 MiB received");
         job.most = Some(100 << 20);
         let all = "4.0 MiB sent, 1.0 MiB received, at most 100.0 MiB a second sent (eth0: 3.0 MiB sent, 1.0 MiB received; \
@@ -192,11 +192,11 @@ mod tests {
         job.take("eth0", false, amounts(10, 20));
         job.take("eth0", false, amounts(15, 20));
         job.change_table(1);
-        assert_eq!(job.outside(), amounts(15, 20));
+        assert_eq!(job.by_network(), amounts(15, 20));
         job.change_table(2);
         job.take("eth0", false, amounts(1, 2));
-        assert_eq!((job.outside().sent, job.outside().received), (16, 22));
+        assert_eq!((job.by_network().sent, job.by_network().received), (16, 22));
         job.change_table(3);
-        assert_eq!((job.outside().sent, job.outside().received), (16, 22));
+        assert_eq!((job.by_network().sent, job.by_network().received), (16, 22));
     }
 }

@@ -20,7 +20,7 @@ const LOG: &str = ".network";
 impl JobNetwork {
     /// The object without what is for `jobfence hold` alone.
     pub fn json(&self) -> Value {
-        let outside = self.outside();
+        let sums = self.by_network();
         let interfaces: Map<String, Value> = self
             .interfaces
             .iter()
@@ -35,8 +35,8 @@ impl JobNetwork {
             "job": self.job,
             "uid": self.uid,
             "node": self.node,
-            "sent_bytes": outside.sent,
-            "received_bytes": outside.received,
+            "sent_bytes": sums.sent,
+            "received_bytes": sums.received,
             "sent_bytes_per_second_limit": self.most,
             "interfaces": interfaces,
         })

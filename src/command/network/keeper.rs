@@ -17,7 +17,7 @@ use super::attachment::{self, MOST_COUNTS, MOST_KEYS, NetworkAttachment};
 use super::branches;
 use super::devices::NetworkDevice;
 use super::figures::JobNetwork;
-use super::program::{CountKey, Counted, NetworkTables, device};
+use super::program::{CountKey, CountedPackets, NetworkTables, device};
 use super::sampler::NetworkSampler;
 
 /// The number of the loopback in every network namespace (`LOOPBACK_IFINDEX`).
@@ -85,7 +85,7 @@ impl NetworkKeeper {
         // Before a first program is attached: one that does not know the loopback would bound it.
         let tables = &attachment.tables;
         tables.devices.set(LOOPBACK, device::LOOPBACK).map_err(of_tables)?;
-        let told = tell_of_devices(tables, &mut self.sampler);
+        let are_devices_known = tell_of_devices(tables, &mut self.sampler);
         attachment.attach(&dir, level)?;
         if is_new {
             log::info!("what jobs send and receive is counted from now on");
@@ -104,7 +104,7 @@ impl NetworkKeeper {
         if forgotten.unread > 0 {
             log::info!("{} of jobs that no sample has seen are in no figures", binary(forgotten.unread));
         }
-        told?;
+        are_devices_known?;
         if forgotten.is_full {
             return Err(Error::new(
                 "the table of counts is almost full: what more jobs send and receive may be missing",
@@ -219,7 +219,7 @@ fn forget(
     needed.extend(sampler.unfinished());
     for gone in counts.iter().filter(|key| !needed.contains(&key.job)) {
         if is_counted && gone.interface != LOOPBACK {
-            let counted: Option<Counted> = tables.counts.get(*gone)?;
+            let counted: Option<CountedPackets> = tables.counts.get(*gone)?;
             forgotten.unread += counted.map_or(0, |counted| counted.sent.saturating_add(counted.received));
         }
         tables.counts.remove(*gone)?;

@@ -27,7 +27,7 @@ use super::assembler::{Assembler, Calculation, Register, STACK, Test, Width};
 /// a queue that all of the node share.
 const DEPTH: i32 = 300_000_000;
 
-/// Where packets wait: from here on TCP is told to slow down, by halving its window, so that no connection of a job keeps the others waiting.
+/// Where packets wait: from here on TCP is are_devices_known to slow down, by halving its window, so that no connection of a job keeps the others waiting.
 const CONGESTED: i32 = 200_000_000;
 
 /// Of Ethernet.
@@ -65,7 +65,7 @@ unsafe impl Plain for CountKey {}
 /// What was counted.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct CountedPackets {
     pub sent: u64,
     pub sent_packets: u64,
     pub received: u64,
@@ -73,12 +73,12 @@ pub struct Counted {
 }
 
 // SAFETY: these are numbers without space between them.
-unsafe impl Plain for Counted {}
+unsafe impl Plain for CountedPackets {}
 
 /// The tables of the programs.
 #[derive(Debug)]
 pub struct NetworkTables {
-    /// From [`CountKey`] to [`Counted`].
+    /// From [`CountKey`] to [`CountedPackets`].
     pub counts: BpfMap,
     /// From an interface's number to its [`device`] bits.
     pub devices: BpfMap,
@@ -89,7 +89,7 @@ pub struct NetworkTables {
 impl NetworkTables {
     /// Whether they are as these programs need them.
     pub fn fit(&self) -> bool {
-        self.counts.has::<CountKey, Counted>()
+        self.counts.has::<CountKey, CountedPackets>()
             && self.devices.has::<u32, u32>()
             && self.bounds.has::<BoundKey, BoundValue>()
     }
@@ -130,7 +130,7 @@ const BOUND: Register = 9;
 /// When the bound is not needed any more.
 const VERDICT: Register = BOUND;
 
-/// Places on the stack: a [`CountKey`], whose first member is the key of a bound, and a [`Counted`].
+/// Places on the stack: a [`CountKey`], whose first member is the key of a bound, and a [`CountedPackets`].
 const KEY: i16 = -16;
 const KEY_INTERFACE: i16 = -8;
 const VALUE: i16 = -48;
@@ -190,7 +190,7 @@ fn find_job(program: &mut Assembler, tables: &NetworkTables, level: JobLevel) {
     program.name("look");
 }
 
-/// Counts the packet in the members of [`Counted`] from `member` on.
+/// Counts the packet in the members of [`CountedPackets`] from `member` on.
 fn count(program: &mut Assembler, tables: &NetworkTables, member: i16) {
     use Width::{Eight, Four};
     program.load(Four, AMOUNT, PACKET, LENGTH);

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use super::attachment::MOST_COUNTS;
 use super::figures::{JobNetwork, NetworkAmounts, OTHER};
 use super::files;
-use super::program::{CountKey, Counted, NetworkTables};
+use super::program::{CountKey, CountedPackets, NetworkTables};
 use crate::kept::{self, KeptJob};
 use crate::table::printable;
 
@@ -79,7 +79,7 @@ impl NetworkSampler {
         keys.sort_unstable();
         keys.dedup();
         for key in keys {
-            let Some(counted) = tables.counts.get::<_, Counted>(key)? else { continue };
+            let Some(counted) = tables.counts.get::<_, CountedPackets>(key)? else { continue };
             let (name, is_loopback) = self.names.get(&key.interface).cloned().unwrap_or_else(|| match key.interface {
                 0 => (OTHER.to_owned(), false),
                 number => (format!("interface {number}"), false),
