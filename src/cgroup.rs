@@ -19,6 +19,7 @@ pub mod layout;
 pub mod limits;
 pub mod mark;
 pub mod membership;
+pub mod network;
 pub mod now;
 pub mod protection;
 pub mod usage;

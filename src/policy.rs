@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::bytes::mebibytes;
+use crate::bytes::{binary, mebibytes};
 use crate::cgroup::devices::Devices;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::{self, DiskLimit, IoRules};
@@ -61,6 +61,8 @@ pub struct Limits {
     pub huge_pages: HugePages,
     /// The only devices that may be used.
     pub devices: Option<Devices>,
+    /// What may leave the node by the network, in bytes a second; of jobs alone.
+    pub network: Option<u64>,
 }
 
 impl Limits {
@@ -92,6 +94,7 @@ impl Limits {
             cores: least(self.cores, other.cores, |a, b| a.in_both(&b)),
             huge_pages: self.huge_pages.at_most(&other.huge_pages),
             devices: least(self.devices, other.devices, Devices::at_most),
+            network: least(self.network, other.network, Ord::min),
         }
     }
 }
@@ -223,6 +226,7 @@ impl fmt::Display for Limits {
                 text if !devices.are_listed() => format!("devices: {text}"),
                 text => format!("the usual devices, {text}"),
             }),
+            self.network.map(|rate| format!("{} a second to the network", binary(rate))),
         ];
         let all: Vec<String> = all.into_iter().flatten().collect();
         f.write_str(&if all.is_empty() { "nothing".to_owned() } else { all.join(", ") })
@@ -339,6 +343,7 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
     plan.step.huge_pages = plan.job.huge_pages.clone();
     plan.task.huge_pages = config.max_huge_pages_per_task.clone();
     plan.step.devices = devices_of(config);
+    plan.job.network = config.network_max;
     plan.nest();
     plan.save_for_later(config);
     (plan, errors)

@@ -4,6 +4,7 @@
 //! Nothing here knows what a cgroup or a job is.
 
 pub mod as_user;
+pub mod bpf;
 pub mod call_bytes;
 pub mod child;
 pub mod dir;

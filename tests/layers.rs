@@ -97,7 +97,7 @@ const NAMED: &[(&str, &str, &str)] = &[
         "if that is Slurm's",
         "the hint names the most likely owner of a program that denies devices",
     ),
-    ("cgroup::devices::bpf", "slurmd.service", "the hint names the unit to change"),
+    ("sys::bpf", "slurmd.service", "the hint names the unit to change"),
     ("cgroup::devices::gpu", "Slurm has given the job", "the user knows who gave the job its GPUs"),
     ("cgroup::handing_down", "slurm", "the hint names the unit and the daemon to start again"),
 ];

@@ -20,6 +20,7 @@ use crate::energy::{StepEnergy, carbon, grams, watt_hours};
 use crate::gpu::{GpuSampler, GpuUse, JobGpus};
 use crate::idle::IdleSampler;
 use crate::local_time::LocalTime;
+use crate::network::{JobNetwork, NetworkKeeper};
 use crate::series::Series;
 
 /// A live step: its job's key, and the name of its series.
@@ -41,7 +42,7 @@ impl CardNotes {
         config: &Config,
         steps: &[StepOfAJob<'_>],
         (divided, series): (&HashMap<String, StepEnergy>, &HashMap<String, Series>),
-        (gpus, idle): (&GpuSampler, &IdleSampler),
+        (gpus, idle, network): (&GpuSampler, &IdleSampler, &NetworkKeeper),
     ) {
         let mut jobs: BTreeMap<&str, Vec<&StepOfAJob<'_>>> = BTreeMap::new();
         for step in steps {
@@ -57,7 +58,9 @@ impl CardNotes {
             let energy = energy.map(|energy| (energy, first.step.cpu_time_of_job()));
             let idle = idle.of_job(key).and_then(|idle| idle.longest());
             let gpus = gpus.of_job(key);
-            let text = Some(text(gpus, energy, config.carbon_intensity, idle)).filter(|text| !text.is_empty());
+            let network = network.of_job(key).and_then(JobNetwork::for_a_card);
+            let text = text(gpus, energy, config.carbon_intensity, network.as_deref(), idle);
+            let text = Some(text).filter(|text| !text.is_empty());
             let note = text.and_then(|text| Some(note(&text, gpus, since_boot?, now)));
             if let Err(error) = first.step.note_for_a_card(note.as_deref()) {
                 log::debug!("a card will not say what is known of its job: {error}");
@@ -119,6 +122,7 @@ fn text(
     gpus: Option<&JobGpus>,
     energy: Option<(StepEnergy, Option<Duration>)>,
     carbon_intensity: Option<u64>,
+    network: Option<&str>,
     idle: Option<f64>,
 ) -> String {
     let mut lines = gpus.map(of_gpus).unwrap_or_default();
@@ -135,6 +139,7 @@ fn text(
     if !parts.is_empty() {
         lines.push(format!("energy\t\t{}", parts.join("; ")));
     }
+    lines.extend(network.map(|network| format!("network\t\t{network}")));
     lines.extend(gpus.and_then(JobGpus::held_idle).map(|idle| format!("\t\t{idle}.")));
     let idle = idle.and_then(|idle| Duration::try_from_secs_f64(idle).ok());
     lines.extend(idle.map(|idle| format!("\t\tIt used almost no CPU time for {} at a time.", duration(idle))));
@@ -178,9 +183,11 @@ mod tests {
         let job = gpus([None; 2]);
         let all = "GPUs\t33\t0.66 of 2 GPUs on average\nGPU mem\t8\tpeak 6.0 GiB of 80.0 GiB\n\
                    energy\t\t2.0 Wh for 50 % of its CPU time; 2.0 Wh of GPUs; 1.60 g of CO2";
-        assert_eq!(text(Some(&job), energy, Some(400), None), all);
-        assert_eq!(text(None, None, Some(400), None), "");
-        assert_eq!(text(None, energy, None, None), "energy\t\t2.0 Wh for 50 % of its CPU time");
+        assert_eq!(text(Some(&job), energy, Some(400), None, None), all);
+        assert_eq!(text(None, None, Some(400), None, None), "");
+        assert_eq!(text(None, energy, None, None, None), "energy\t\t2.0 Wh for 50 % of its CPU time");
+        let network = Some("1.0 GiB sent, 2.0 GiB received");
+        assert_eq!(text(None, None, None, network, None), "network\t\t1.0 GiB sent, 2.0 GiB received");
         // One of three was never seen, or is shared: the CO2 of all is unknown.
         let shared = {
             let mut job = gpus([None; 2]);
@@ -188,7 +195,7 @@ mod tests {
             job.gpus[0].energy = None;
             job
         };
-        assert_eq!(text(Some(&shared), energy, Some(400), None), "energy\t\t2.0 Wh for 50 % of its CPU time");
+        assert_eq!(text(Some(&shared), energy, Some(400), None, None), "energy\t\t2.0 Wh for 50 % of its CPU time");
     }
 
     #[test]
@@ -215,7 +222,7 @@ mod tests {
 
     #[test]
     fn what_was_held_and_idle_is_a_remark() {
-        let of = |longest, idle| text(Some(&gpus(longest)), None, None, idle).replace("at a time", "@");
+        let of = |longest, idle| text(Some(&gpus(longest)), None, None, None, idle).replace("at a time", "@");
         let said = |longest, idle| of(longest, idle).lines().filter(|line| line.starts_with('\t')).collect::<String>();
         assert_eq!(said([None, None], None), "");
         assert_eq!(said([Some(2310.0), None], None), "\t\tGPU 0 did nothing for 38 min 30 s @.");

@@ -13,6 +13,7 @@ pub mod doors;
 mod health;
 mod lustre;
 pub mod names;
+mod network;
 mod observation;
 pub mod private;
 pub mod rows;
@@ -243,6 +244,7 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
     }
     let places = SlurmDirs::find(&host, slurm.as_ref(), node)?;
     places.describe(rows, &host, &candidates);
+    network::say(rows, &host, &loaded, places.are_theirs(), &mut verdict);
     let look = Look { host: &host, loaded: &loaded, slurm: slurm.as_ref(), node, given: &given };
     let tried = look.at_all(&candidates, &places, is_root, rows, &mut verdict)?;
     if untried > 0 {

@@ -78,9 +78,13 @@ pub fn hold(options: &HoldOptions) -> Result<ExitCode, Failure> {
     if is_systemd() {
         hold_scope(&config, options.inside)?;
     }
-    ready();
     let configured = handed_down(options.inside);
-    look_again_and_again(configured.as_ref().unwrap_or(&options.configured), config)?;
+    let configured = configured.as_ref().unwrap_or(&options.configured);
+    // No job may begin before: its bound would not hold.
+    let mut sampler = Sampler::default();
+    sampler.network.tend(&config, configured.load().ok().as_ref());
+    ready();
+    look_again_and_again(configured, config, sampler)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -182,7 +186,7 @@ fn ready() {
 }
 
 /// Until it is told to end: runs the janitor, and waits.
-fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(), Failure> {
+fn look_again_and_again(configured: &Configured, mut config: Config, mut sampler: Sampler) -> Result<(), Failure> {
     let mut ends = SigSet::empty();
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| ends.add(signal));
     ends.thread_block()?;
@@ -191,7 +195,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     let mut chores: Vec<_> = schedulers::ALL.iter().filter_map(|part| part.chore()).collect();
     // All are kept: the directory may be deleted, and made anew.
     let mut watching = Vec::new();
-    let (mut sampler, mut next) = (Sampler::default(), Instant::now());
+    let mut next = Instant::now();
     let mut strays = StraysWatch::default();
     let mut armed = ArmedWatch::default();
     let mut logins = LoginWatch::default();
@@ -224,6 +228,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
         }
         // What was begun is finished, whatever the configuration says now.
         again.begin(configured, &config, sections.as_ref());
+        sampler.network.tend(&config, sections.as_ref());
         if config.reap_interval.is_some() && config.mode != Mode::Off {
             watching.extend(tracked::watch(&config.run_dir).ok().flatten());
             look(&config, &mut said);

@@ -35,6 +35,7 @@ mod manual;
 mod metrics;
 mod metrics_file;
 mod moment;
+mod network;
 mod node_logs;
 mod own_report;
 mod part;

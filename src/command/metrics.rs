@@ -25,6 +25,7 @@ use crate::idle::JobIdle;
 use crate::kept;
 use crate::living::{facts_of, user_name};
 use crate::login;
+use crate::network::{self, JobNetwork};
 use crate::strays::StraysFigures;
 use crate::whole;
 
@@ -50,6 +51,8 @@ pub struct JobMetrics {
     pub current: CurrentUse,
     /// What it uses of GPUs.
     pub gpus: Option<JobGpus>,
+    /// What it has sent and received.
+    pub network: Option<JobNetwork>,
     /// For how long it has used almost no CPU time, in seconds.
     pub idle: Option<f64>,
 }
@@ -92,6 +95,7 @@ fn living_jobs(config: &Config, host: &Host) -> Vec<JobMetrics> {
                 account: account.said().cloned().unwrap_or_default(),
                 current: step.of_job(),
                 gpus: kept::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job),
+                network: kept::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job),
                 idle: kept::living(&config.run_dir, step.node.as_deref(), step.uid, &step.job)
                     .and_then(|idle: JobIdle| idle.activity.idle()),
                 ..JobMetrics::default()
@@ -186,6 +190,7 @@ pub fn page(jobs: &[JobMetrics], counters: &Counters) -> String {
     }
     pressure(&mut page, shown);
     of_gpus(&mut page, shown);
+    page += &network::page(shown.iter().filter_map(|job| Some((labels(job), job.network.as_ref()?))));
     let hidden = jobs.len() - shown.len();
     one(&mut page, "jobfence_jobs", "gauge", "Jobs that have fences on this node now.", jobs.len());
     one(&mut page, "jobfence_jobs_hidden", "gauge", "Jobs on this node that this file leaves out.", hidden);

@@ -12,17 +12,23 @@ use jobfence::schedulers::ALL;
 use crate::command::{Failure, require_root};
 use crate::configured::Configured;
 use crate::login;
+use crate::network;
 
 /// Removes what dead owners left, and prints it. Fails if something could not be removed.
 pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {
     require_root("'jobfence reap'")?;
-    let config = configured.load()?.config;
+    let loaded = configured.load()?;
+    let config = loaded.config.clone();
     let (host, no_cgroups) = Host::read_what_there_is(&config)?;
     if let Some(error) = &no_cgroups {
         let _ = writeln!(io::stderr(), "jobfence: only processes of steps without a fence are looked for: {error}");
     }
     let reaped = janitor::reap(&host, &config, ALL, JanitorCaller::command(), Instant::now() + janitor::PATIENCE)?;
-    let (given_back, stay) = login::reap(&host, &config);
+    let (given_back, mut stay) = login::reap(&host, &config);
+    let has_detached = network::reap(&loaded).unwrap_or_else(|error| {
+        stay.push(error.to_string());
+        false
+    });
     // An output that cannot be written does not change the result.
     let mut stdout = io::stdout().lock();
     for step in &reaped.removed {
@@ -30,6 +36,9 @@ pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {
     }
     for limits in &given_back {
         let _ = writeln!(stdout, "gave back {limits}");
+    }
+    if has_detached {
+        let _ = writeln!(stdout, "detached the network programs");
     }
     for failure in reaped.failed.iter().chain(&stay) {
         let _ = writeln!(io::stderr(), "jobfence: {failure}");

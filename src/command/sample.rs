@@ -18,6 +18,7 @@ use crate::gpu::GpuSampler;
 use crate::idle::IdleSampler;
 use crate::kept;
 use crate::living::described;
+use crate::network::NetworkKeeper;
 use crate::series::{self, Point, Series};
 
 /// The most steps with a series at once: a node has fewer, unless something is wrong.
@@ -45,6 +46,8 @@ pub struct Sampler {
     cards: CardNotes,
     /// The node's energy.
     pub energy: EnergyMeter,
+    /// What their jobs send and receive.
+    pub network: NetworkKeeper,
 }
 
 impl Sampler {
@@ -142,7 +145,8 @@ impl Sampler {
         let living = steps.get(..MOST_STEPS).unwrap_or(&steps);
         self.gpus.look((config, loaded), &host, living);
         self.idle.look((config, loaded), &host, living, &self.gpus);
-        self.cards.look(config, &of_jobs, (&energy, &self.series), (&self.gpus, &self.idle));
+        self.network.look(config, living);
+        self.cards.look(config, &of_jobs, (&energy, &self.series), (&self.gpus, &self.idle, &self.network));
         // A step that was not found may still be alive: its directories say whether it has ended.
         self.series.retain(|_, series| {
             let is_over = series.has_ended();

@@ -199,6 +199,9 @@ impl<'a> SeenStep<'a> {
         if let Some(energy) = self.series.as_ref().and_then(|series| series.energy) {
             line("energy", energy.in_words(self.row.current.usage.cpu));
         }
+        if let Some(network) = &self.row.network {
+            line("network", format!("the job: {}", printable(&network.in_words())));
+        }
         self.over_time(&mut line);
         for (level, path, value) in self.step.limits() {
             // The directories are printed above.

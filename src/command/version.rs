@@ -9,7 +9,7 @@ use jobfence::{config, private, record};
 
 use crate::host::grantable;
 use crate::schedulers::slurm;
-use crate::{check, gpu, idle, living, login, own_report, report, series, strays};
+use crate::{check, gpu, idle, living, login, network, own_report, report, series, strays};
 
 /// The version, as it stands behind the command's name.
 pub fn long() -> &'static str {
@@ -36,6 +36,7 @@ fn text() -> String {
         strays::SCHEMA,
         login::SCHEMA,
         report::SUMMARY_SCHEMA,
+        network::SCHEMA,
     ]
     .join(", ");
     let lines = [

@@ -211,6 +211,9 @@ keys! {
         SampleInterval: sample_interval: Option<Duration> = None, kinds::INTERVAL, node;
         /// Whether `jobfence hold` has NVIDIA's driver keep a record of each process that has used a GPU (accounting mode).
         GPUAccounting: gpu_accounting: bool = false, kinds::YES_NO, node;
+        /// Whether the kernel counts what each job sends and receives, by interface.
+        /// `jobfence hold` (jobfence.service) reads that with each sample.
+        NetworkAccounting: network_accounting: bool = false, kinds::YES_NO, node;
         /// When a job's GPU has done nothing for so long, it counts as held but idle.
         // `least_limit`: this is no limit, and by itself a job is only said to be idle.
         GPUIdleAfter: gpu_idle_after: Option<Duration> = None, kinds::IDLE_TIME, jobs(least_limit);
@@ -370,6 +373,9 @@ keys! {
         /// How much memory each task may have in huge pages.
         MaxHugePagesPerTask: max_huge_pages_per_task: HugePages = HugePages::default(),
             kinds::HUGE_PAGES, jobs(strictness::huge_pages);
+        /// How fast a job may send from the node: all that leaves by its sockets, on all interfaces together, except the loopback.
+        /// What the job receives is not limited.
+        NetworkMax: network_max: Option<u64> = None, kinds::NETWORK_RATE, jobs(least_limit);
         /// Which devices a step may not use.
         ConstrainDevices: constrain_devices: DeniedDevices = DeniedDevices::None, kinds::DENIED_DEVICES, jobs(most);
         /// What a step may use in addition with `ConstrainDevices=closed`, in the words of `systemd.resource-control`(5).

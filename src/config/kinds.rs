@@ -178,6 +178,10 @@ kinds! {
     OPTIONAL_SIZE: Option<u64> = SIZE_OR_UNLIMITED,
         |text| or_unlimited(text, units::size), |size| Some(text_or_unlimited(size.map(bytes::text))),
         any prop::option::of(any_size());
+    NETWORK_RATE: Option<u64> = "how many bytes a second (a whole number of MiB, or with the unit K, M, G or T, from 64K to 1T), or \
+                                 unlimited",
+        |text| or_unlimited(text, network_rate), |rate| Some(text_or_unlimited(rate.map(bytes::text))),
+        any prop::option::of((64_u64..=1 << 30).prop_map(|kib| kib << 10));
     OPTIONAL_PERCENT: Option<Percent> = "a percentage from 1 to 100 with at most two decimals, or unlimited",
         |text| or_unlimited(text, |text| units::percent(text, 1..=100)), |percent| Some(text_or_unlimited(*percent)),
         any prop::option::of((100_u32..=10_000).prop_map(Percent::from_hundredths));
@@ -284,6 +288,11 @@ pub fn usage_card_text(card: UsageCard) -> &'static str {
 /// Reads yes or no.
 pub fn yes_no(text: &str) -> Result<bool, Wrong> {
     keyword(text, &[("yes", true), ("no", false)])
+}
+
+/// Bytes a second. With less, the acknowledgements of what arrives would not get through.
+fn network_rate(text: &str) -> Result<u64, Wrong> {
+    units::size(text).and_then(|rate| if (64 << 10..=1 << 40).contains(&rate) { Ok(rate) } else { Err(Wrong::Range) })
 }
 
 /// A number of CPUs above zero.
@@ -412,6 +421,12 @@ mod tests {
         reads(&PERIOD, "50ms", &Period::from_micros(50_000).unwrap());
         reads(&SIZE, "1G", &(1 << 30));
         reads(&OPTIONAL_SIZE, "64M", &Some(64 << 20));
+        reads(&NETWORK_RATE, "100m", &Some(100 << 20));
+        reads(&NETWORK_RATE, "Unlimited", &None);
+        assert_eq!(
+            ["63K", "64K", "1T", "1025G"].map(|text| (NETWORK_RATE.read)(text).is_ok()),
+            [false, true, true, false]
+        );
         reads(&percent!(1 to 10_000), "98.05", &Percent::from_hundredths(9805));
         reads(&OPTIONAL_PERCENT, "90", &Some(Percent::from_hundredths(9000)));
         reads(&HEADROOM, "0", &Cpus::from_thousandths(0));

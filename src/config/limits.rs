@@ -89,6 +89,8 @@ limits! {
     HugePages: "hugepages", "huge pages";
     /// Devices.
     Devices: "devices", "devices";
+    /// What leaves the node by the network.
+    Network: "network", "network";
 }
 
 /// A limit that is one number in one file of a controller, and `unlimited` if its key is absent.

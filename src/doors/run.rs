@@ -232,6 +232,7 @@ fn exactly(config: &Config, request: &RunRequest) -> Config {
         allowed_swap_space: Percent::ZERO,
         numbers: LimitNumbers::with(Limit::Processes, request.processes),
         io_max: request.io.clone(),
+        network_max: None,
         ..config.clone()
     };
     for key in KEYS.iter().filter(|key| key.name.ends_with("PerTask")) {

@@ -9,7 +9,7 @@ use super::open::{controllers, lowers_io};
 use super::rules::{self, FileWrite};
 use crate::cgroup::disk::Disks;
 use crate::cgroup::io;
-use crate::cgroup::layout::Hierarchy;
+use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::CPU_IDLE;
 use crate::config::{Config, Limit};
 use crate::error::Result;
@@ -107,6 +107,12 @@ pub fn explain(
                     writes => Some(line(writes)),
                 }
             }));
+            if let Some(rate) = plan.job.network.filter(|_| level == Level::Job && hierarchy.version == Version::V2) {
+                // Not a file: a program that is attached above all users' directories.
+                let write = FileWrite { file: "BPF_CGROUP_INET_EGRESS".to_owned(), value: rate.to_string() };
+                let writes = if overlay { Err(super::limit::no_network()) } else { Ok(vec![write]) };
+                lines.push(LimitLine { limit: Limit::Network, level, dir: dir.clone(), writes, keys: &["NetworkMax"] });
+            }
         }
     }
     for controller in wanted {

@@ -12,6 +12,7 @@ use crate::cgroup::handing_down::{self, enable};
 use crate::cgroup::io;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits;
+use crate::cgroup::network;
 use crate::config::Limit;
 use crate::error::{Error, Result};
 use crate::log;
@@ -51,6 +52,7 @@ impl Fence {
         for tree in &self.trees {
             self.limit_tree(tree, plan, &mut errors);
         }
+        errors.extend(self.limit_network(plan.job.network).err().map(|error| (Limit::Network, error)));
         for tree in &mut self.trees {
             if let Tree::Own(own) = tree {
                 own.untouched = Untouched::default();
@@ -62,6 +64,20 @@ impl Fence {
         }
         self.note_devices(&errors);
         errors
+    }
+
+    /// Bounds what the job sends. `None` lifts a bound, if the administrator changes the job.
+    fn limit_network(&self, rate: Option<u64>) -> Result<()> {
+        if rate.is_none() && !self.limits.is_change {
+            return Ok(());
+        }
+        match (self.trees.iter().find(|tree| tree.hierarchy().version == Version::V2), rate) {
+            (None | Some(Tree::Overlay(_)), None) => Ok(()),
+            (None, _) => Err(Error::new("the network of a job is bounded only where there is cgroup2 (NetworkMax)")),
+            (Some(Tree::Overlay(_)), _) => Err(no_network()),
+            (Some(tree), Some(rate)) => network::bound(&*tree.job()?, rate),
+            (Some(tree), None) => network::unbind(&*tree.job()?),
+        }
     }
 
     /// As `limit`, for a change by the administrator: the job may then get more than before, or less than it uses.
@@ -322,6 +338,12 @@ impl Fence {
     pub(super) fn note_devices(&mut self, errors: &[LimitError]) {
         self.limits.without_devices |= errors.iter().any(|(limit, _)| *limit == Limit::Devices);
     }
+}
+
+/// Why what a job sends is not bounded in a scheduler's directories.
+pub(super) fn no_network() -> Error {
+    Error::new("jobs in cgroups of the scheduler's own have no NetworkMax")
+        .hint("jobfence's program sees what is sent below its own directory alone: see the placement in jobfence(8)")
 }
 
 /// The directories to limit in one hierarchy, and their limits.

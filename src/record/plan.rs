@@ -62,6 +62,7 @@ fn write_limits(text: &mut String, level: Level, limits: &Limits) {
     put("disks", (!limits.disks.is_empty()).then(|| disks(&limits.disks)));
     put("io_weight", number(limits.io_weight));
     put("cores", limits.cores.as_ref().map(ToString::to_string));
+    put("network", number(limits.network));
     put("huge_pages", (!limits.huge_pages.is_empty()).then(|| limits.huge_pages.to_string()));
 }
 
@@ -118,6 +119,7 @@ fn set(limits: &mut Limits, key: &str, value: &str) -> Option<()> {
         "io" => limits.io = IoRules::parse(value).ok()?,
         "disks" => limits.disks = value.split(',').map(disk).collect::<Option<_>>()?,
         "io_weight" => limits.io_weight = number(),
+        "network" => limits.network = number(),
         "cores" => limits.cores = CpuList::parse(value),
         "huge_pages" => limits.huge_pages = HugePages::parse(value)?,
         _ => {
@@ -164,6 +166,7 @@ mod tests {
             cores: CpuList::parse("0-3,7"),
             huge_pages: HugePages::parse("2M:4G").unwrap(),
             devices: None,
+            network: Some(9 << 20),
         }
     }
 

@@ -2198,4 +2198,88 @@ BREAKS = (
         "mount::make_prepared(&prepared, FLAGS | flags).map_err(failed)", "mount::make_prepared(&prepared, FLAGS | flags).map_err(unprepared)",
         "host cli a_command_that_would_see_processes_of_others",
     ),
+    Break(
+        "packets_of_the_loopback_that_are_bounded", "src/command/network/devices.rs",
+        "bit(self.is_loopback, device::LOOPBACK) | ", "",
+        "unit packets_of_a_bond_wait_where_those_of_all_its_ports_do",
+    ),
+    Break(
+        "a_bond_that_waits_where_one_of_its_ports_does", "src/command/network/devices.rs",
+        "!below.is_empty() && below.iter().all(", "below.iter().any(",
+        "unit packets_of_a_bond_wait_where_those_of_all_its_ports_do",
+    ),
+    Break(
+        "only_the_last_packet_is_counted", "src/command/network/program.rs",
+        'program.name("add").add_atomically(0, member, AMOUNT);', 'program.name("add").store(Eight, 0, member, AMOUNT);',
+        "host network what_a_job_sends_and_receives_is_what_the_interface_counts",
+    ),
+    Break(
+        "a_bound_that_nothing_holds", "src/command/network/program.rs",
+        'program.jump_if(4, Test::AtLeast, DEPTH, "refuse");', "",
+        "host network a_job_sends_no_faster_than_its_bound_and_not_much_slower",
+    ),
+    Break(
+        "what_is_refused_counts_all_the_same", "src/command/network/program.rs",
+        "program.negate(AMOUNT).add_atomically(BOUND, 8, AMOUNT).end(REFUSE);", "program.end(REFUSE);",
+        "host network a_job_sends_no_faster_than_its_bound_and_not_much_slower",
+    ),
+    Break(
+        "counts_that_begin_anew_with_hold", "src/command/network/attachment.rs",
+        "let is_new = known.is_none();", "let known: Option<NetworkTables> = known.filter(|_| false);\n        let is_new = known.is_none();",
+        "host network what_a_job_sends_and_receives_is_what_the_interface_counts",
+    ),
+    Break(
+        "a_job_runs_without_its_bound", "src/fence/limit.rs",
+        "errors.extend(self.limit_network(plan.job.network).err().map(|error| (Limit::Network, error)));",
+        "let _ = self.limit_network(plan.job.network);",
+        "host network a_job_sends_no_faster_than_its_bound_and_not_much_slower",
+    ),
+    Break(
+        "programs_that_stay_when_no_setting_needs_them", "src/command/network/keeper.rs",
+        "if is_counted(&loaded.config) || is_bounded(loaded) {", "if true || is_bounded(loaded) {",
+        "host network a_job_sends_no_faster_than_its_bound_and_not_much_slower",
+    ),
+    Break(
+        "a_branch_whose_jobs_are_not_found", "src/command/network/program.rs",
+        "(0..=DEEPER).zip(FOUND)", "(0..1).zip(FOUND)",
+        "host network small_datagrams_take_what_they_take_on_the_line_and_what_is_refused_is_not_counted",
+    ),
+    Break(
+        "small_segments_that_pass_a_bound", "src/command/network/program.rs",
+        "program.calculate(Add, AMOUNT, 1).calculate_value(Add, AMOUNT, FRAME_HEADER);",
+        "program.calculate_value(Add, AMOUNT, FRAME_HEADER);",
+        "host network small_datagrams_take_what_they_take_on_the_line_and_what_is_refused_is_not_counted",
+    ),
+    Break(
+        "what_is_refused_is_counted", "src/command/network/program.rs",
+        'program.name("refuse");',
+        'program.name("refuse").load(Width::Four, 1, PACKET, LENGTH).store(Width::Eight, STACK, VALUE, 1);\n    look_up(&mut program, &tables.counts, KEY);\n'
+        '    program.jump_if(0, Test::Equal, 0, "back").load(Width::Eight, 1, STACK, VALUE).add_atomically(0, 0, 1).name("back");',
+        "host network small_datagrams_take_what_they_take_on_the_line_and_what_is_refused_is_not_counted",
+    ),
+    Break(
+        "bounds_that_end_with_their_table", "src/command/network/attachment.rs",
+        "to.add(key, value)?;", "let _ = (to, value);",
+        "unit the_kernel_takes_the_programs_and_bounds_go_on_in_new_tables",
+    ),
+    Break(
+        "a_socket_outlives_its_bound", "src/command/network/keeper.rs",
+        "gone.partition(|(_, [rate, _])| *rate != 0)", "gone.partition(|_| false)",
+        "unit bounds_of_ended_jobs_stay_while_there_is_room",
+    ),
+    Break(
+        "a_bond_without_a_queue_that_never_waits", "src/command/network/qdiscs.rs",
+        " && qdisc.kind != NO_QUEUE", "",
+        "unit packets_of_a_bond_wait_where_those_of_all_its_ports_do",
+    ),
+    Break(
+        "a_bridge_that_keeps_the_time", "src/command/network/devices.rs",
+        "if !is_transparent {", "if !is_transparent && false {",
+        "unit packets_of_a_bond_wait_where_those_of_all_its_ports_do",
+    ),
+    Break(
+        "figures_that_forget_an_earlier_table", "src/command/network/figures.rs",
+        "interface.before = interface.all();", "interface.before = interface.counted;",
+        "unit a_new_table_goes_on_where_the_last_one_ended",
+    ),
 )

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! cgroup2: a program of type `BPF_PROG_TYPE_CGROUP_DEVICE` that the kernel runs at every open of a device and every mknod(2).
 //!
-//! The program is made of raw instructions and loaded with bpf(2): a few dozen of them need neither a compiler nor a library. It is
-//! attached beside any other programs (`BPF_F_ALLOW_MULTI`): all of them must admit an access. The attachment holds the program; no
-//! descriptor is kept, and it goes with its directory. Layouts and numbers: include/uapi/linux/bpf.h.
+//! It is attached beside any other programs: all of them must admit an access. Layouts and numbers: include/uapi/linux/bpf.h.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -15,19 +13,12 @@ use nix::sys::stat::Mode;
 use super::rules::{Access, DeviceKind};
 use super::set::{ForeignProgram, Numbers, Set};
 use crate::error::{Error, Result};
-use crate::log;
+use crate::sys::bpf::{ALLOW_MULTI, Attached, BpfProgram, Insn, ProgramKind, attached, insn, ours};
 use crate::sys::dir::Dir;
 
-/// One instruction (`struct bpf_insn`).
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Insn {
-    code: u8,
-    registers: u8,
-    /// How far to jump, or where to load from.
-    offset: i16,
-    value: i32,
-}
+/// `BPF_PROG_TYPE_CGROUP_DEVICE` and `BPF_CGROUP_DEVICE`.
+const DEVICES: ProgramKind =
+    ProgramKind { kind: 15, expected: 0, attach: 6, name: "jobfence_dev", words: "device program" };
 
 /// Codes: class, operation and source in one (Documentation/bpf/standardization/instruction-set.rst).
 const LOAD_WORD: u8 = 0x61;
@@ -52,12 +43,6 @@ const fn kind_number(kind: DeviceKind) -> u32 {
         DeviceKind::Block => 1,
         DeviceKind::Char => 2,
     }
-}
-
-const fn insn(code: u8, to: u8, from: u8, offset: i16, value: i32) -> Insn {
-    // Two bit fields in C, whose order follows the machine's byte order.
-    let registers = if cfg!(target_endian = "little") { to | from << 4 } else { to << 4 | from };
-    Insn { code, registers, offset, value }
 }
 
 /// The program: first the denied devices, then each rule that allows. All else is denied, unless the set is open.
@@ -107,236 +92,8 @@ fn answer(program: &mut Vec<Insn>, numbers: Numbers, access: Access, result: i32
     program.append(&mut rule);
 }
 
-/// The name of jobfence's programs, by which an earlier one is found at a directory. At most 15 bytes.
-const NAME: &[u8; 12] = b"jobfence_dev";
-
-const PROG_LOAD: i32 = 5;
-const PROG_ATTACH: i32 = 8;
-const PROG_DETACH: i32 = 9;
-const PROG_GET_FD_BY_ID: i32 = 13;
-const OBJ_GET_INFO_BY_FD: i32 = 15;
-const PROG_QUERY: i32 = 16;
-
-const TYPE_CGROUP_DEVICE: u32 = 15;
-const ATTACH_CGROUP_DEVICE: u32 = 6;
-const ALLOW_MULTI: u32 = 1 << 1;
-
-/// The argument of each command, and zeros behind it. The kernel accepts unknown fields if they are zero, and writes some answers
-/// (`query.revision`) without asking how much room there is. No padding may be between the two: its bytes could be anything.
-#[repr(C)]
-struct Argument<T> {
-    command: T,
-    _room: [u64; 16],
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct Load {
-    kind: u32,
-    insn_count: u32,
-    insns: u64,
-    license: u64,
-    log_level: u32,
-    log_size: u32,
-    log: u64,
-    kernel_version: u32,
-    flags: u32,
-    name: [u8; 16],
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct BpfAttachment {
-    directory: u32,
-    program: u32,
-    kind: u32,
-    flags: u32,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct Query {
-    directory: u32,
-    kind: u32,
-    query_flags: u32,
-    flags: u32,
-    ids: u64,
-    count: u32,
-    _pad: u32,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct ById {
-    id: u32,
-    _pad: u32,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct GetInfo {
-    program: u32,
-    length: u32,
-    info: u64,
-}
-
-/// The beginning of `struct bpf_prog_info`, which a kernel of any age has.
-#[repr(C)]
-#[derive(Default)]
-struct Info {
-    kind: u32,
-    id: u32,
-    tag: [u8; 8],
-    _lengths: [u32; 2],
-    _insns: [u64; 3],
-    _uid_and_maps: [u32; 2],
-    _map_ids: u64,
-    name: [u8; 16],
-}
-
-/// bpf(2). What the argument points to must live and be as long as it says.
-fn bpf<T>(command: i32, argument: T) -> Result<(i32, T), Errno> {
-    const { assert!(size_of::<T>().is_multiple_of(size_of::<u64>())) }
-    let mut argument = Argument { command: argument, _room: [0; 16] };
-    // What the argument points to is the caller's, alive and as long as the argument says (see the callers).
-    // SAFETY: the argument is as long as is said, and zero behind what the command knows.
-    let done = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut argument, size_of_val(&argument)) };
-    // A descriptor or 0: it fits.
-    Errno::result(done).map(|done| (i32::try_from(done).unwrap_or(-1), argument.command))
-}
-
-fn raw(fd: BorrowedFd) -> u32 {
-    fd.as_raw_fd().cast_unsigned()
-}
-
-/// An address for the kernel to read from.
-fn address<T>(of: &[T]) -> u64 {
-    // Exposed, so that the compiler does not assume that nothing reads the memory. A pointer is never longer than 64 bits.
-    of.as_ptr().expose_provenance() as u64
-}
-
-/// An address for the kernel to write to.
-fn place<T>(of: &mut [T]) -> u64 {
-    of.as_mut_ptr().expose_provenance() as u64
-}
-
-fn owned(fd: i32) -> Result<OwnedFd, Errno> {
-    if fd < 0 {
-        return Err(Errno::EBADF);
-    }
-    // SAFETY: the kernel has just made this descriptor, close-on-exec, and it has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// A program that the kernel has accepted.
-struct Program {
-    fd: OwnedFd,
-    id: u32,
-    tag: [u8; 8],
-    name: String,
-}
-
-impl Program {
-    fn load(insns: &[Insn]) -> Result<Self> {
-        let mut log = Vec::new();
-        let fd = load(insns, &mut log).map_err(|errno| {
-            // The log is asked for only after a failure, since writing it takes time.
-            log.resize(64 << 10, 0);
-            if load(insns, &mut log).is_err() {
-                let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
-                let text = String::from_utf8_lossy(log.get(..end).unwrap_or_default());
-                log::debug!("the kernel's verifier on the device program: {}", text.trim());
-            }
-            let error = Error::new(format!("load a device program of {} instructions", insns.len())).errno(errno);
-            match errno {
-                Errno::EPERM => error.hint(
-                    "it needs CAP_SYS_ADMIN, on Linux before 5.11 also RLIMIT_MEMLOCK (LimitMEMLOCK=infinity in slurmd.service), and \
-                     a kernel that is not locked down for bpf",
-                ),
-                _ => error,
-            }
-        })?;
-        Self::from_fd(fd).map_err(|errno| Error::new("ask for the device program that was just loaded").errno(errno))
-    }
-
-    fn by_id(id: u32) -> Result<Self, Errno> {
-        Self::from_fd(owned(bpf(PROG_GET_FD_BY_ID, ById { id, _pad: 0 })?.0)?)
-    }
-
-    fn from_fd(fd: OwnedFd) -> Result<Self, Errno> {
-        let mut info = [Info::default()];
-        let length = u32::try_from(size_of_val(&info)).unwrap_or_default();
-        bpf(OBJ_GET_INFO_BY_FD, GetInfo { program: raw(fd.as_fd()), length, info: place(&mut info) })?;
-        let [info] = info;
-        let name = info.name.iter().take_while(|byte| **byte != 0);
-        // The kernel lets only letters, digits, dots and underscores into it.
-        let name = name.map(|byte| char::from(*byte)).collect();
-        Ok(Self { fd, id: info.id, tag: info.tag, name })
-    }
-
-    fn is_ours(&self) -> bool {
-        self.name.as_bytes() == NAME
-    }
-
-    fn attach(&self, dir: &Dir) -> Result<(), Errno> {
-        self.change(PROG_ATTACH, dir, ALLOW_MULTI)
-    }
-
-    fn detach(&self, dir: &Dir) -> Result<(), Errno> {
-        self.change(PROG_DETACH, dir, 0)
-    }
-
-    fn change(&self, command: i32, dir: &Dir, flags: u32) -> Result<(), Errno> {
-        let (directory, program) = (raw(dir.as_fd()), raw(self.fd.as_fd()));
-        bpf(command, BpfAttachment { directory, program, kind: ATTACH_CGROUP_DEVICE, flags }).map(drop)
-    }
-}
-
-/// Loads a program. The verifier writes into `log`, if that has room.
-fn load(insns: &[Insn], log: &mut [u8]) -> Result<OwnedFd, Errno> {
-    const LICENSE: &[u8; 4] = b"GPL\0";
-    let mut name = [0; 16];
-    name.iter_mut().zip(NAME).for_each(|(to, from)| *to = *from);
-    let argument = Load {
-        kind: TYPE_CGROUP_DEVICE,
-        insn_count: u32::try_from(insns.len()).map_err(|_| Errno::E2BIG)?,
-        insns: address(insns),
-        license: address(LICENSE),
-        log_level: u32::from(!log.is_empty()),
-        log_size: u32::try_from(log.len()).map_err(|_| Errno::E2BIG)?,
-        log: if log.is_empty() { 0 } else { place(log) },
-        name,
-        ..Load::default()
-    };
-    owned(bpf(PROG_LOAD, argument)?.0)
-}
-
-/// What is attached to one directory itself.
-struct Attached {
-    ids: Vec<u32>,
-    /// `BPF_F_ALLOW_*`; 0 if nothing is attached.
-    flags: u32,
-}
-
-/// The most programs that the kernel attaches to a directory (`BPF_CGROUP_MAX_PROGS`, kernel/bpf/cgroup.c).
-const MOST_PROGRAMS: usize = 64;
-
-fn attached(dir: BorrowedFd) -> Result<Attached, Errno> {
-    let mut ids = [0u32; MOST_PROGRAMS];
-    let query = Query {
-        directory: raw(dir),
-        kind: ATTACH_CGROUP_DEVICE,
-        ids: place(&mut ids),
-        count: u32::try_from(ids.len()).unwrap_or_default(),
-        ..Query::default()
-    };
-    let (_, query) = bpf(PROG_QUERY, query)?;
-    let count = usize::try_from(query.count).unwrap_or_default();
-    Ok(Attached { ids: ids.iter().take(count).copied().collect(), flags: query.flags })
-}
-
 fn attached_to(dir: &Dir) -> Result<Attached> {
-    attached(dir.as_fd()).map_err(|errno| unanswered(dir.path(), errno))
+    attached(&DEVICES, dir.as_fd()).map_err(|errno| unanswered(dir.path(), errno))
 }
 
 fn unanswered(path: &Path, errno: Errno) -> Error {
@@ -360,7 +117,7 @@ fn alone(dir: &Dir, here: bool) -> Result<Option<ForeignProgram>> {
     for level in 0..DEEPEST {
         let fd = above.as_ref().map_or_else(|| dir.as_fd(), AsFd::as_fd);
         if here || level > 0 {
-            let found = match attached(fd) {
+            let found = match attached(&DEVICES, fd) {
                 Ok(found) => found,
                 // Above the root of the hierarchy.
                 Err(Errno::EBADF) if level > 0 => return Ok(None),
@@ -380,21 +137,13 @@ fn alone(dir: &Dir, here: bool) -> Result<Option<ForeignProgram>> {
 }
 
 /// jobfence's own programs at a directory.
-fn ours_at(dir: &Dir) -> Result<Vec<Program>> {
-    let mut ours = Vec::new();
-    for id in attached_to(dir)?.ids {
-        match Program::by_id(id) {
-            Ok(program) if program.is_ours() => ours.push(program),
-            // Another program, or one that was detached meanwhile.
-            Ok(_) | Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(Error::os("ask for a device program of", dir.path(), errno).value(id)),
-        }
-    }
-    Ok(ours)
+fn ours_at(dir: &Dir) -> Result<Vec<BpfProgram>> {
+    let failed = |(errno, id)| Error::os("ask for a device program of", dir.path(), errno).value(id);
+    ours(&DEVICES, &attached_to(dir)?.ids).map_err(failed)
 }
 
 fn in_words(id: u32) -> String {
-    match Program::by_id(id) {
+    match BpfProgram::by_id(id) {
         Ok(program) if !program.name.is_empty() => format!("the device program {} (id {id})", program.name),
         _ => format!("a device program without a name (id {id})"),
     }
@@ -406,12 +155,12 @@ pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
         return Err(not_attached(dir).hint(alone.to_string()));
     }
     let earlier = ours_at(dir)?;
-    let program = Program::load(&program(set))?;
+    let program = BpfProgram::load(&DEVICES, &program(set))?;
     // The kernel's tag is a hash of the instructions.
     if earlier.iter().any(|known| known.tag == program.tag) {
         return still_counts(dir);
     }
-    program.attach(dir).map_err(|errno| {
+    program.attach(&DEVICES, dir).map_err(|errno| {
         let error = not_attached(dir).errno(errno);
         match (errno, alone(dir, true)) {
             (Errno::EPERM, Ok(Some(alone))) => error.hint(alone.to_string()),
@@ -421,7 +170,9 @@ pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
     })?;
     // Detached only now, so that one of them held at every moment.
     for earlier in earlier {
-        earlier.detach(dir).map_err(|errno| Error::os("detach our earlier device program from", dir.path(), errno))?;
+        earlier
+            .detach(&DEVICES, dir)
+            .map_err(|errno| Error::os("detach our earlier device program from", dir.path(), errno))?;
     }
     still_counts(dir)?;
     if attached_to(dir)?.ids.contains(&program.id) {
@@ -444,7 +195,9 @@ pub fn still_counts(dir: &Dir) -> Result<()> {
     }
     let Some(above) = alone(dir, false)? else { return Ok(()) };
     for program in ours {
-        program.detach(dir).map_err(|errno| Error::os("detach our device program from", dir.path(), errno))?;
+        program
+            .detach(&DEVICES, dir)
+            .map_err(|errno| Error::os("detach our device program from", dir.path(), errno))?;
     }
     Err(not_attached(dir).hint(format!("ours would lift the other's: {above}")))
 }
@@ -543,14 +296,6 @@ mod tests {
         let set = Set::new((0..u32::try_from(super::super::MOST_RULES).unwrap()).map(rule).collect(), &[]);
         // BPF_MAXINSNS
         assert!(program(&set).len() < 4096);
-    }
-
-    #[test]
-    fn the_layouts_are_the_kernels() {
-        assert_eq!((size_of::<Insn>(), size_of::<Info>()), (8, 80));
-        assert_eq!((std::mem::offset_of!(Load, name), std::mem::offset_of!(Load, log)), (48, 32));
-        assert_eq!((std::mem::offset_of!(Query, ids), std::mem::offset_of!(Query, count)), (16, 24));
-        assert_eq!(std::mem::offset_of!(Info, name), 64);
     }
 
     #[test]

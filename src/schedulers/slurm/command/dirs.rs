@@ -60,6 +60,11 @@ impl SlurmDirs {
         self.in_scope && self.scopes.is_empty()
     }
 
+    /// Whether jobs will be in directories of Slurm's on cgroup2.
+    pub fn are_theirs(&self) -> bool {
+        self.in_scope
+    }
+
     /// Whether there is no directory for a trial.
     pub fn are_nowhere(&self) -> bool {
         self.are_unknown() && !self.ours_first
