@@ -27,6 +27,7 @@ use crate::gpu::JobGpus;
 use crate::idle::JobIdle;
 use crate::job_name;
 use crate::kept;
+use crate::lend::JobLent;
 use crate::table::{self, Column, NONE, mib, number, numbers, printable, texts};
 
 /// The name of the objects' format. A program that reads them checks it first.
@@ -94,6 +95,8 @@ pub struct LivingRow {
     pub gpus: Option<JobGpus>,
     /// For how long its job has done nothing.
     pub idle: Option<JobIdle>,
+    /// What its job is lent.
+    pub lent: Option<JobLent>,
     /// The partition or queue of its job, and what its job was granted; only in [`LivingView::rows`].
     pub partition: Option<String>,
     pub granted: LimitedTo,
@@ -219,10 +222,11 @@ impl LivingView {
         seen
     }
 
-    /// Adds what `jobfence hold` has last heard of the GPUs of the row's job, and what it has last seen the job do.
+    /// Adds what `jobfence hold` has last heard of the GPUs of the row's job, what it has last seen the job do, and what it lends it.
     pub fn add_gpus(&self, row: &mut LivingRow) {
         row.idle = kept::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
         row.gpus = kept::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
+        row.lent = kept::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
     }
 }
 
@@ -298,6 +302,7 @@ pub fn described(step: &LivingStep<'_>) -> LivingRow {
         current: CurrentUse::default(),
         gpus: None,
         idle: None,
+        lent: None,
         partition: None,
         granted: LimitedTo::default(),
     }
@@ -385,7 +390,8 @@ impl LivingRow {
             .seconds("uptime_seconds", self.uptime)
             .number("cpus_now", self.cpus_now.map(|cpus| format!("{cpus:.3}")))
             .number("gpus", self.gpus.as_ref().map(JobGpus::json))
-            .number("idle_seconds", self.idle().map(|idle| format!("{idle:.3}")));
+            .number("idle_seconds", self.idle().map(|idle| format!("{idle:.3}")))
+            .number("memory_lent_bytes", self.lent.as_ref().map(JobLent::lent));
         now(object, &self.current);
     }
 

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `MemoryPool`: a program that outgrows its limit ends with the right result, what is lent comes back, an owner comes first, and no limit
+//! is above what the record says, wherever `jobfence hold` is killed.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+mod common;
+
+use common::Held as Site;
+use common::until;
+
+const MIB: u64 = 1 << 20;
+
+/// Has as many MiB as each line says, and says so.
+const PROGRAM: &str = "
+import sys
+kept = []
+print('ready', flush=True)
+for line in sys.stdin:
+    wanted = int(line)
+    while len(kept) > wanted:
+        kept.pop()
+    while len(kept) < wanted:
+        kept.append(bytearray(b'x') * (1 << 20))
+    print(len(kept), flush=True)
+";
+
+struct Program {
+    child: Child,
+    said: BufReader<std::process::ChildStdout>,
+}
+
+impl Program {
+    fn has(&mut self, mib: u64) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{mib}").unwrap();
+    }
+
+    /// The next line that it says; empty if it has ended.
+    fn says(&mut self) -> String {
+        let mut line = String::new();
+        self.said.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn site(test: &str, pool: &str) -> Option<Site> {
+    let mut site = Site::new("lend", test, &["7", "8", "9"])?;
+    for setting in [&format!("MemoryPool={pool}"), "ElasticRAMPercent=200", "ConstrainSwapSpace=yes"] {
+        site.settings.push(setting.to_owned());
+    }
+    Some(site)
+}
+
+/// What the node has, in MiB.
+fn whole(site: &Site) -> u64 {
+    let said = site.out(&["host", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&said).unwrap();
+    json["total_bytes"].as_u64().unwrap() / MIB
+}
+
+impl Site {
+    fn lends(&mut self, more: &[&str]) {
+        let hold = self.command(&[&["hold", "-o", "ReapInterval=86400"], more].concat());
+        self.start_hold(hold);
+        until("hold", || self.path("run/hold.lock/early_move").exists());
+    }
+
+    fn killed(&mut self) {
+        let mut hold = self.hold.take().unwrap();
+        hold.kill().unwrap();
+        hold.wait().unwrap();
+    }
+
+    fn user(&self) -> u32 {
+        common::uids()
+    }
+
+    fn opens(&self, job: &str, mem: &str) {
+        self.out(&["open", "--job", job, "--user", &self.user().to_string(), "--mem", mem, "--cpus", "1"]);
+    }
+
+    fn runs(&self, job: &str, mem: &str) -> Program {
+        self.opens(job, mem);
+        let errors = fs::File::create(self.path(format!("errors.{job}"))).unwrap();
+        errors.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+        let mut command = Command::new("/usr/bin/python3");
+        command.args(["-S", "-c", PROGRAM]).uid(self.user()).gid(self.user()).current_dir("/").stderr(errors);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        let mut program = Program { child, said };
+        assert_eq!(program.says(), "ready");
+        self.out(&["attach", "--job", job, &program.child.id().to_string()]);
+        program
+    }
+
+    /// The directory with the limit of memory of a job, and of its step.
+    fn directories(&self, job: &str) -> (PathBuf, PathBuf) {
+        let below = format!("{}/uid_{}/job_{job}", self.base.name, self.user());
+        let mounts = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+        let has_limit =
+            |place: &PathBuf| ["memory.limit_in_bytes", "memory.max"].iter().any(|name| place.join(name).exists());
+        let job = mounts.iter().map(|mount| Path::new(mount).join(&below)).find(has_limit).unwrap();
+        (job.clone(), job.join("step_0"))
+    }
+
+    /// The limits of a job and its step in MiB.
+    fn limits(&self, job: &str) -> (u64, u64) {
+        let (job, step) = self.directories(job);
+        (limit(&job), limit(&step))
+    }
+
+    /// What the records say is lent, in MiB.
+    fn lent(&self) -> u64 {
+        let mut sum = 0;
+        for file in fs::read_dir(self.path("run/series")).into_iter().flatten().flatten() {
+            if file.file_name().to_str().is_some_and(|name| name.ends_with(".lent")) {
+                let text = fs::read_to_string(file.path()).unwrap_or_default();
+                let Ok(json) = serde_json::from_str::<serde_json::Value>(&text) else { continue };
+                sum += (json["limit"].as_u64().unwrap() - json["grant"].as_u64().unwrap()) / MIB;
+            }
+        }
+        sum
+    }
+}
+
+fn file(dir: &Path) -> PathBuf {
+    let v1 = dir.join("memory.limit_in_bytes");
+    if v1.exists() { v1 } else { dir.join("memory.max") }
+}
+
+fn limit(dir: &Path) -> u64 {
+    fs::read_to_string(file(dir)).unwrap().trim().parse::<u64>().unwrap() / MIB
+}
+
+#[test]
+fn a_program_that_outgrows_its_limit_goes_on_and_gives_back_what_it_frees() {
+    let Some(mut site) = site("grows", "4G") else { return };
+    site.lends(&[]);
+    let mut program = site.runs("7", "256M");
+    assert_eq!(site.limits("7").1, site.limits("7").0);
+    program.has(400);
+    assert_eq!(program.says(), "400", "{}", site.said());
+    let (job, step) = site.limits("7");
+    assert!(job > 400 && job <= 512 && step == job, "{job} {step}");
+    let shown = site.out(&["show", "7"]);
+    assert!(shown.contains(" MiB beyond its limit of 256.0 MiB (MemoryPool)"), "{shown}");
+    let said = site.said();
+    assert!(said.contains("job 7 of ") && said.contains(" is lent ") && said.contains("(MemoryPool)"), "{said}");
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    until("it comes back", || site.limits("7") == (256, 256) || site.lent() == 0 && site.limits("7").0 <= 288);
+    until("the log", || site.said().contains("has given back") || site.lent() == 32);
+}
+
+#[test]
+fn nobody_is_lent_more_than_the_share_and_the_kernel_kills_above_it() {
+    let Some(mut site) = site("most", "4G") else { return };
+    site.lends(&[]);
+    let mut program = site.runs("7", "128M");
+    program.has(400);
+    assert_eq!(program.says(), "", "it has more than twice its limit");
+    assert_eq!(program.child.wait().unwrap().signal(), Some(9));
+    until("the log", || site.said().contains("job 7"));
+}
+
+#[test]
+fn without_room_in_the_pool_a_job_has_its_limit_and_no_more() {
+    let Some(mut site) = site("room", "64M") else { return };
+    site.lends(&[]);
+    let mut first = site.runs("7", "256M");
+    first.has(280);
+    assert_eq!(first.says(), "280", "{}", site.said());
+    until("all is lent", || site.lent() == 64);
+    let mut second = site.runs("8", "256M");
+    second.has(300);
+    assert_eq!(second.says(), "", "there is nothing more to lend");
+    assert!(site.lent() <= 64);
+}
+
+#[test]
+fn an_owner_comes_first_and_the_borrower_is_told_and_ends() {
+    let Some(mut site) = site("owner", "4G") else { return };
+    // So that all that is not kept is little more than the first job has: 1 GiB.
+    let reserve = format!("MemoryPoolReserve={}M", whole(&site) - 1024);
+    site.settings.push(reserve);
+    // The system may use more than is kept for it here; then nothing is lent.
+    site.lends(&[]);
+    let mut program = site.runs("7", "256M");
+    program.has(400);
+    if program.says() != "400" {
+        panic!("{}", site.said());
+    }
+    assert!(site.lent() >= 144);
+    site.opens("8", "760M");
+    assert_eq!(program.says(), "", "it is killed: {}", site.said());
+    assert_eq!(program.child.wait().unwrap().signal(), Some(9));
+    until("the log", || site.said().contains("job 7 step 0 of ") && site.said().contains(" is killed: "));
+    let errors = fs::read_to_string(site.path("errors.7")).unwrap();
+    assert!(errors.starts_with("jobfence: job 7 uses ") && errors.contains("others have reserved"), "{errors}");
+    assert_eq!(site.limits("8").0, 760, "the owner keeps its limit");
+    until("it comes back", || site.lent() == 0);
+}
+
+#[test]
+fn an_owner_has_what_a_borrower_does_not_use_and_nobody_ends() {
+    let Some(mut site) = site("unused", "4G") else { return };
+    let reserve = format!("MemoryPoolReserve={}M", whole(&site) - 1024);
+    site.settings.push(reserve);
+    site.lends(&[]);
+    let mut program = site.runs("7", "256M");
+    program.has(400);
+    assert_eq!(program.says(), "400", "{}", site.said());
+    program.has(100);
+    assert_eq!(program.says(), "100");
+    site.opens("8", "760M");
+    until("it comes back", || site.limits("7").0 <= 264);
+    assert_eq!(site.limits("8").0, 760);
+    program.has(101);
+    assert_eq!(program.says(), "101", "it goes on");
+    assert!(!site.said().contains("killed"), "{}", site.said());
+}
+
+#[test]
+fn the_next_hold_knows_what_a_killed_one_has_lent() {
+    let Some(mut site) = site("killed", "4G") else { return };
+    site.lends(&[]);
+    let mut program = site.runs("7", "256M");
+    program.has(400);
+    assert_eq!(program.says(), "400", "{}", site.said());
+    let (lent, limits) = (site.lent(), site.limits("7"));
+    assert_eq!(limits.0, 256 + lent);
+    site.killed();
+    // It is not taken for the job's own limit.
+    site.lends(&[]);
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    until("it comes back", || site.limits("7").0 <= 288);
+    // The one before was killed between its record and the limit.
+    program.has(400);
+    assert_eq!(program.says(), "400", "{}", site.said());
+    let lent = site.lent();
+    site.killed();
+    let (job, step) = site.directories("7");
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    let write = |dir: &Path| until("v1 takes it", || fs::write(file(dir), (256 * MIB).to_string()).is_ok());
+    write(&job);
+    write(&step);
+    assert_eq!((site.lent(), site.limits("7").0), (lent, 256));
+    site.lends(&["-o", "ElasticRAMPercent=200"]);
+    until("the record is right", || site.limits("7").0 == 256 + site.lent());
+    // A site that lends nothing any more has all back.
+    program.has(300);
+    assert_eq!(program.says(), "300", "{}", site.said());
+    site.killed();
+    site.settings.retain(|setting| !setting.starts_with("MemoryPool="));
+    site.lends(&[]);
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    until("all comes back", || site.limits("7") == (256, 256) && site.lent() == 0);
+}
