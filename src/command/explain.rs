@@ -77,7 +77,7 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     }
     if lend::is_on(config) && config.elastic_ram > Percent::HUNDRED {
         let [elastic, pool] = ["ElasticRAMPercent", "MemoryPool"].map(|name| words::setting(name, &resolved));
-        println!("lent       memory by {elastic} and {pool}; needs jobfence.service");
+        println!("lent       memory by {elastic}: needs jobfence.service\n           from {pool}");
     }
     if config.on_out_of_memory.is_some() && config.mode == Mode::Enforce && again::doubts_here(&loaded).is_some() {
         let setting = words::setting("OnOutOfMemory", &resolved);

@@ -56,6 +56,10 @@ HOOK = "hooks/pbs/jobfence.py"
 PBS = "src/schedulers/pbs.rs"
 STRAYS = "src/schedulers/pbs/strays.rs"
 PROGRAM = "src/sys/program.rs"
+LEND = "src/command/lend/policy.rs"
+BORROWER = "src/command/lend/borrower.rs"
+LENT = "src/command/lend/directory.rs"
+LENDS = "src/command/lend/watch.rs"
 C_LIFE = "host c_abi a_program_in_c_lives"
 
 BREAKS = (
@@ -1200,7 +1204,7 @@ BREAKS = (
           "host left_behind whatever_users_make_below"),
     Break("many_who_die_are_signalled", "src/cgroup/kill.rs", "FEW < left && left <", "left > left && left <", "unit kill"),
     Break("who_does_not_die_is_waited_for", "src/cgroup/kill.rs", "FEW < left && left <", "FEW < left || left <", "unit kill"),
-    Break("a_lock_that_nobody_wants", EARLY_MOVE, "if is_asked { self", "if true { self", "unit early_move"),
+    Break("a_lock_that_nobody_wants", EARLY_MOVE, "if launches.any { self", "if true { self", "unit early_move"),
     Break("setup_replaces_a_sites_starter", CONDOR_SETUP, "&& !is_stock && !is_ours(&value)", "&& is_stock && !is_ours(&value)", "unit htcondor::setup"),
     Break("setup_overwrites_a_sites_lines", CONDOR_SETUP, "!self.file.is_empty() && !is_own", "false && !is_own", "unit htcondor::setup"),
     Break("setup_forgets_its_own_line", CONDOR_SETUP, "(!is_done || self.has_line(key))", "!is_done", "unit htcondor::setup"),
@@ -1781,6 +1785,63 @@ BREAKS = (
         "if requests.delegate() == Some(true) && config.delegate == Delegation::No {",
         "if false {",
         "slurm not_divided",
+    ),
+    Break(
+        "reserved_memory_is_lent", LEND,
+        "self.whole.saturating_sub(system).saturating_sub(granted)", "self.whole.saturating_sub(system.min(granted))",
+        "unit no_owner_loses_and_no_more_is_lent_than_there_is",
+    ),
+    Break(
+        "what_is_lent_is_lent_again", LEND,
+        ".min(self.pool).saturating_sub(now);", ".min(self.pool).saturating_sub(now.min(1));",
+        "unit no_owner_loses_and_no_more_is_lent_than_there_is",
+    ),
+    Break(
+        "a_smaller_pool_ends_who_uses_it", LEND,
+        "let needed = above(lent, unreserved);", "let needed = above(lent, unreserved.min(self.pool));",
+        "unit a_smaller_pool_costs_nobody_what_is_in_use",
+    ),
+    Break(
+        "what_is_lent_stays", LEND,
+        "let used = if self.is_growing { u64::MAX }", "let used = if self.grant > 0 { u64::MAX }",
+        "unit all_that_is_lent_comes_back",
+    ),
+    Break(
+        "a_limit_without_its_record", BORROWER,
+        "kept::write(run_dir, &self.lent).inspect_err(|_| self.lent = before.clone())?;", "let _ = kept::write(run_dir, &self.lent);",
+        "unit without_a_record_no_limit_is_raised",
+    ),
+    Break(
+        "a_record_that_forgets_what_is_still_lent", BORROWER,
+        "self.lent.limit = self.directory.lower(&looked.dir, looked.seen, limit)?;",
+        "self.directory.lower(&looked.dir, looked.seen, limit)?;\n        self.lent.limit = limit;",
+        "unit the_record_says_what_is_still_lent",
+    ),
+    Break(
+        "a_limit_of_the_schedulers_is_lent", BORROWER,
+        "(self.lent.grant, self.lent.limit, self.lent.peak) = (limit, limit, limit);\n            self.save",
+        "(self.lent.limit, self.lent.peak) = (limit, limit);\n            self.save",
+        "unit a_limit_of_somebody_elses_is_the_jobs_own",
+    ),
+    Break(
+        "a_small_step_is_lent_memory", LENT,
+        "now >= grant && now < limit", "now < limit",
+        "unit a_step_that_has_asked_for_less_keeps_that",
+    ),
+    Break(
+        "memory_max_below_what_is_in_use", LENT,
+        "is_none_or(|used| used > step)", "is_none()",
+        "unit a_limit_goes_down_in_steps_and_never_below_what_is_in_use",
+    ),
+    Break(
+        "a_new_hold_knows_no_loans", LENDS,
+        "kept::all_living::<JobLent>(&config.run_dir).unwrap_or_default()", "Vec::<JobLent>::new()",
+        "host lend the_next_hold_knows_what_a_killed_one_has_lent",
+    ),
+    Break(
+        "a_borrower_never_ends", LENDS,
+        "Some(since) if since.elapsed() >= claim::GRACE => claim::end(config, job),", "Some(_) if false => claim::end(config, job),",
+        "host lend an_owner_comes_first_and_the_borrower_is_told_and_ends",
     ),
     Break(
         "a_word_at_each_look", "src/command/armed/crossing.rs",

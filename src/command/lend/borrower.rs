@@ -37,9 +37,19 @@ pub struct Borrower {
     pub claimed: Option<Instant>,
     pub notice: Option<Notice>,
     pub next: Option<Instant>,
+    /// When it was looked at.
+    looked: Option<Instant>,
+    /// Whether the kernel has told since.
+    pub is_heard: bool,
     /// Whether an earlier `jobfence hold` has lent it something, and its limit may not be what the file says.
     pub is_found: bool,
 }
+
+/// The least time between two looks at a job because the kernel tells of it, and at one that was just lent more. A program can have the
+/// kernel tell as often as it likes, and can be lent more only now and then.
+const LEAST: Duration = Duration::from_millis(100);
+const LEAST_WHILE_GROWING: Duration = Duration::from_millis(10);
+const JUST_NOW: Duration = Duration::from_secs(1);
 
 /// What a look has found.
 pub struct LookedAt {
@@ -61,6 +71,8 @@ impl Borrower {
             claimed: None,
             notice: None,
             next: Some(Instant::now()),
+            looked: None,
+            is_heard: false,
             is_found: false,
         }
     }
@@ -73,8 +85,24 @@ impl Borrower {
         self.planned = planned.or(self.planned);
     }
 
+    /// What the kernel tells of it is heard, unless it was since the last look.
+    pub fn heard(&self) -> Option<&Notice> {
+        self.notice.as_ref().filter(|_| !self.is_heard)
+    }
+
+    /// The kernel has told.
+    pub fn hear(&mut self, now: Instant) {
+        self.notice.iter().for_each(Notice::hear);
+        self.is_heard = true;
+        let is_growing = self.grown.is_some_and(|grown| now.saturating_duration_since(grown) < JUST_NOW);
+        let least = if is_growing { LEAST_WHILE_GROWING } else { LEAST };
+        let next = self.looked.map_or(now, |looked| now.max(looked + least));
+        self.next = Some(self.next.map_or(next, |due| due.min(next)));
+    }
+
     /// Looks at it. `None`: it has ended, or has no limit any more.
     pub fn look(&mut self, run_dir: &Path) -> Option<LookedAt> {
+        (self.looked, self.is_heard) = (Some(Instant::now()), false);
         let dir = self.directory.open()?;
         let mut seen = self.directory.look(&dir)?;
         let mut limit = seen.limit?;
@@ -190,5 +218,123 @@ impl Borrower {
 
     pub fn name(&self) -> String {
         format!("job {}", printable(&self.lent.job))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A job of 800 MiB on v2, with files that only hold what is written, and an empty `RunDir`.
+    fn job(limit: u64, charged: u64) -> (tempfile::TempDir, Borrower) {
+        let temp = tempfile::tempdir().unwrap();
+        let place = temp.path().join("job");
+        fs::create_dir(&place).unwrap();
+        let write = |name: &str, text: &str| fs::write(place.join(name), text).unwrap();
+        write("memory.max", &(limit * MIB).to_string());
+        write("memory.high", "max");
+        write("memory.current", &(charged * MIB).to_string());
+        write("memory.stat", "inactive_file 0\nactive_file 0\n");
+        let inode = fs::metadata(&place).unwrap().ino();
+        let lent = JobLent {
+            job: "7".to_owned(),
+            uid: Some(nix::unistd::getuid().as_raw()),
+            directory: place.display().to_string(),
+            inode,
+            grant: 800 * MIB,
+            limit: limit * MIB,
+            peak: limit * MIB,
+            ..JobLent::default()
+        };
+        let directory = JobDirectory { version: Version::V2, path: place, inode };
+        let job = Borrower { most: Percent::from_hundredths(15_000), ..Borrower::new(lent, directory, 7) };
+        (temp, job)
+    }
+
+    fn share(limit: u64) -> JobShare {
+        JobShare { limit: limit * MIB, is_claimed: false, soft: None }
+    }
+
+    fn limit(job: &Borrower) -> u64 {
+        fs::read_to_string(job.directory.path.join("memory.max")).unwrap().parse::<u64>().unwrap() / MIB
+    }
+
+    #[test]
+    fn a_job_of_which_the_kernel_tells_again_and_again_is_looked_at_ten_times_a_second() {
+        let (temp, mut job) = job(800, 790);
+        let run_dir = temp.path().join("run");
+        let begin = Instant::now();
+        let (mut looks, mut now) = (0, begin);
+        while now < begin + Duration::from_secs(10) {
+            job.hear(now);
+            if job.next.is_some_and(|next| next <= now) {
+                (looks, job.next, job.looked, job.is_heard) = (looks + 1, None, Some(now), false);
+            }
+            now += Duration::from_millis(1);
+        }
+        assert_eq!(looks, 100);
+        job.next = None;
+        job.grown = Some(now);
+        job.hear(now);
+        assert!(job.next.unwrap() <= now + LEAST_WHILE_GROWING && job.heard().is_none());
+        drop(job.look(&run_dir));
+        assert!(!job.is_heard);
+    }
+
+    #[test]
+    fn without_a_record_no_limit_is_raised() {
+        let (temp, mut job) = job(800, 790);
+        // No directory can be made there.
+        let run_dir = temp.path().join("file/run");
+        fs::write(temp.path().join("file"), "").unwrap();
+        let mut looked = job.look(&run_dir).unwrap();
+        assert!(!job.apply(&run_dir, &mut looked, &share(900)));
+        assert_eq!((limit(&job), job.lent.limit / MIB), (800, 800));
+    }
+
+    #[test]
+    fn the_record_says_what_is_still_lent() {
+        if !nix::unistd::geteuid().is_root() {
+            return crate::skip::skip("only root's files are read");
+        }
+        let (temp, mut job) = job(1200, 1100);
+        let run_dir = temp.path().join("run");
+        let known = || kept::all_living::<JobLent>(&run_dir).unwrap().first().map(|lent| lent.limit / MIB);
+        let mut looked = job.look(&run_dir).unwrap();
+        assert!(!job.apply(&run_dir, &mut looked, &share(800)), "it uses more");
+        assert_eq!((known(), limit(&job)), (Some(1200), 1200));
+        fs::write(job.directory.path.join("memory.current"), (100 * MIB).to_string()).unwrap();
+        let mut looked = job.look(&run_dir).unwrap();
+        assert!(job.apply(&run_dir, &mut looked, &share(800)));
+        assert_eq!((known(), limit(&job)), (None, 800));
+    }
+
+    #[test]
+    fn a_limit_of_somebody_elses_is_the_jobs_own() {
+        if !nix::unistd::geteuid().is_root() {
+            return crate::skip::skip("only root's files are read");
+        }
+        let (temp, mut job) = job(900, 100);
+        let run_dir = temp.path().join("run");
+        let mut set = |mib: u64, is_found| {
+            fs::write(job.directory.path.join("memory.max"), (mib * MIB).to_string()).unwrap();
+            job.is_found = is_found;
+            let looked = job.look(&run_dir).unwrap();
+            (looked.memory.grant / MIB, looked.memory.limit / MIB)
+        };
+        assert_eq!(set(900, false), (800, 900));
+        // A killed hold has written the record alone: the limit becomes what that says.
+        assert_eq!(set(800, true), (800, 900));
+        assert_eq!(set(850, true), (800, 900));
+        assert_eq!(set(1000, true), (1000, 1000));
+        assert_eq!(set(700, false), (700, 700));
+        // A new plan of the same job.
+        job.plan(Some(700 * MIB));
+        job.plan(Some(600 * MIB));
+        assert_eq!((job.lent.grant / MIB, job.lent.lent() / MIB), (600, 100));
     }
 }

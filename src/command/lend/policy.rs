@@ -2,7 +2,7 @@
 //! Who is lent how much memory, and who gives back in which order: numbers alone.
 //!
 //! A job's *grant* is the memory limit that it has without this. What its limit is above that is *lent*. Memory is lent and given back in
-//! pieces, each an eighth of the grant, and a job that is lent any has a piece more than it uses. Owners come first: what jobs have
+//! pieces, each an eighth of the grant, and a job that is lent any has more than it uses: a piece, and three while it grows. Owners come first: what jobs have
 //! reserved is never lent to others, and what is lent goes back as soon as a new job has reserved it.
 
 use jobfence::config::Percent;
@@ -12,6 +12,9 @@ pub const PAGE: u64 = 64 << 10;
 
 /// A piece is such a part of the grant.
 const PIECES: u64 = 8;
+
+/// So many pieces more has a job that is lent some, until it has not needed them for a while: it may grow faster than is looked.
+const AHEAD: u64 = 2;
 
 /// The memory of the node, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +118,8 @@ impl NodeMemory {
         let mut is_short = false;
         for (at, job) in order.iter().filter_map(|at| Some((*at, jobs.get(*at)?))) {
             let Some(lent) = lent.get_mut(at).filter(|lent| **lent == job.lent()) else { continue };
-            let more = pages(job.wanted(job.used).saturating_sub(*lent).min(free));
+            let used = if job.needs_more() { job.used.saturating_add(AHEAD * job.piece()) } else { job.used };
+            let more = pages(job.wanted(used).saturating_sub(*lent).min(free));
             (*lent, free) = (lent.saturating_add(more), free.saturating_sub(more));
             is_short |= job.needs_more() && more == 0;
         }
@@ -200,8 +204,8 @@ mod tests {
     #[test]
     fn a_job_is_lent_a_piece_when_it_comes_near_its_limit() {
         let one = |limit, used| limits(NODE, &[job(800, limit, used)])[0];
-        assert_eq!([one(800, 0), one(800, 700), one(800, 701), one(800, 800)], [800, 800, 900, 900]);
-        assert_eq!([one(900, 800), one(900, 801), one(1000, 1150), one(1200, 1200)], [900, 1000, 1200, 1200]);
+        assert_eq!([one(800, 0), one(800, 700), one(800, 701), one(800, 800)], [800, 800, 1100, 1100]);
+        assert_eq!([one(900, 800), one(900, 801), one(1000, 1150), one(1200, 1200)], [900, 1200, 1200, 1200]);
         let none = JobMemory { most: Percent::HUNDRED, ..job(800, 800, 800) };
         assert_eq!(limits(NODE, &[none]), [800]);
     }
@@ -255,7 +259,9 @@ mod tests {
         let ahead = |limit, used| JobMemory { is_ahead: true, ..job(800, limit, used) };
         let share = NODE.divide(&[ahead(800, 0)])[0];
         assert_eq!(share, JobShare { limit: 900 * MIB, is_claimed: false, soft: Some(800 * MIB) });
-        assert_eq!(NODE.divide(&[ahead(900, 801)])[0].soft, Some(900 * MIB));
+        assert_eq!(NODE.divide(&[ahead(900, 801)])[0], JobShare { limit: 1200 * MIB, is_claimed: false, soft: None });
+        let far = JobMemory { most: Percent::from_hundredths(30_000), ..ahead(900, 801) };
+        assert_eq!(NODE.divide(&[far])[0].soft, Some(1100 * MIB));
         assert_eq!(NODE.divide(&[ahead(1200, 1150)])[0].soft, None, "nothing more comes");
         let scarce = NodeMemory { pool: 100 * MIB, ..NODE };
         assert_eq!(limits(scarce, &[ahead(800, 0), ahead(800, 790)]), [800, 900]);

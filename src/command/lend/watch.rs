@@ -20,7 +20,7 @@ use super::claim;
 use super::directory::JobDirectory;
 use super::files::JobLent;
 use super::node;
-use super::notice::{Notice, SHORTEST, after_a_look};
+use super::notice::{SHORTEST, after_a_look};
 use super::policy::{JobMemory, JobShare, NodeMemory};
 use crate::armed::Speakers;
 use crate::job_keys;
@@ -95,16 +95,14 @@ impl LendWatch {
 
     /// What becomes ready when the kernel tells.
     pub fn events(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
-        self.jobs.values().filter_map(|job| Some(job.notice.as_ref()?.event()))
+        self.jobs.values().filter_map(|job| Some(job.heard()?.event()))
     }
 
     /// The kernel has told, by these of the `events`.
     pub fn hear(&mut self, ready: &[bool]) {
-        let told = self.jobs.values_mut().filter(|job| job.notice.is_some());
-        for (job, _) in told.zip(ready).filter(|(_, is_ready)| **is_ready) {
-            job.notice.iter().for_each(Notice::hear);
-            job.next = Some(Instant::now());
-        }
+        let now = Instant::now();
+        let told = self.jobs.values_mut().filter(|job| job.heard().is_some());
+        told.zip(ready).filter(|(_, is_ready)| **is_ready).for_each(|(job, _)| job.hear(now));
     }
 
     fn is_on(&self, config: &Config) -> bool {
