@@ -108,8 +108,8 @@ impl Site {
     fn grows(&self, program: &mut Program, job: &str, from: u64, to: u64) {
         let mut has = from;
         while has < to {
-            has = (has + 16).min(to);
-            until("more is lent", || self.limits(job).0 >= has + 24);
+            has = (has + 8).min(to);
+            until("more is lent", || self.limits(job).0 >= has + 6);
             program.has(has);
             assert_eq!(program.says(), has.to_string(), "{}", self.said());
         }
