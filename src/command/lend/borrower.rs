@@ -38,7 +38,7 @@ pub struct Borrower {
     pub notice: Option<Notice>,
     pub next: Option<Instant>,
     /// When it was looked at.
-    looked: Option<Instant>,
+    pub looked: Option<Instant>,
     /// Whether the kernel has told since.
     pub is_heard: bool,
     /// Whether an earlier `jobfence hold` has lent it something, and its limit may not be what the file says.
