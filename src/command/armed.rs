@@ -30,9 +30,7 @@ use jobfence::host::Host;
 pub use crossing::UseLevel;
 pub use memory::{cached, new_event, threshold};
 pub use pace::of_memory;
-pub use speakers::Speakers;
 pub use watch::ArmedWatch;
-pub use word::Announcement;
 
 /// The conditions of a value that this node cannot see, and why.
 pub fn unseen(signal_at: &SignalAt, host: &Host) -> Option<(Vec<ToldAt>, &'static str)> {

@@ -356,7 +356,7 @@ fn is_asked_to_end(
         let now = Instant::now();
         fds.extend(armed.events(now).map(|(fd, of)| PollFd::new(fd, of)));
         let of_armed = fds.len() - others;
-        fds.extend(lend.events().map(|(fd, of)| PollFd::new(fd, of)));
+        fds.extend(lend.events().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         let _ = poll(&mut fds, timeout);
         let ready: Vec<bool> = fds.iter().skip(others).map(|fd| fd.any().unwrap_or(false)).collect();
         let (of_armed, of_lend) = ready.split_at(of_armed.min(ready.len()));

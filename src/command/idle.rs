@@ -16,7 +16,7 @@ mod sampler;
 
 use std::time::Duration;
 
-pub use act::{IdleJob, IdleKind, follow, signal};
+pub use act::{IdleJob, IdleKind, follow};
 pub use decision::{IdleDecision, IdleLook};
 pub use files::{JobIdle, SCHEMA};
 pub use keys::{IdleKeys, keys_of};

@@ -1793,13 +1793,18 @@ BREAKS = (
     ),
     Break(
         "what_is_lent_is_lent_again", LEND,
-        ".min(self.pool).saturating_sub(now);", ".min(self.pool).saturating_sub(now.min(1));",
+        "let mut free = room.saturating_sub(now);", "let mut free = room.saturating_sub(now.min(1));",
         "unit no_owner_loses_and_no_more_is_lent_than_there_is",
     ),
     Break(
-        "a_smaller_pool_ends_who_uses_it", LEND,
-        "let needed = above(lent, unreserved);", "let needed = above(lent, unreserved.min(self.pool));",
-        "unit a_smaller_pool_costs_nobody_what_is_in_use",
+        "memory_in_use_is_taken_back", LEND,
+        "lent.saturating_sub(job.lent_in_use())", "lent.saturating_sub(job.lent_in_use().min(1))",
+        "unit no_owner_loses_and_no_more_is_lent_than_there_is",
+    ),
+    Break(
+        "lent_while_not_all_is_known", LEND,
+        "let room = if self.lends_more {", "let room = if self.whole > 0 {",
+        "unit while_not_all_is_known_nothing_more_is_lent_and_owners_still_come_first",
     ),
     Break(
         "what_is_lent_stays", LEND,
@@ -1807,41 +1812,59 @@ BREAKS = (
         "unit all_that_is_lent_comes_back",
     ),
     Break(
+        "what_is_not_known_reserves_nothing", "src/command/lend/reserved.rs",
+        "self.known.extend(before.get(&path).map(|bytes| (path, *bytes)));", "let _ = before.get(&path);",
+        "unit what_is_not_known_counts_as_it_was_and_stops_lending",
+    ),
+    Break(
         "a_limit_without_its_record", BORROWER,
         "kept::write(run_dir, &self.lent).inspect_err(|_| self.lent = before.clone())?;", "let _ = kept::write(run_dir, &self.lent);",
         "unit without_a_record_no_limit_is_raised",
     ),
     Break(
-        "a_record_that_forgets_what_is_still_lent", BORROWER,
-        "self.lent.limit = self.directory.lower(&looked.dir, looked.seen, limit)?;",
-        "self.directory.lower(&looked.dir, looked.seen, limit)?;\n        self.lent.limit = limit;",
-        "unit the_record_says_what_is_still_lent",
+        "our_own_raise_is_the_grant", BORROWER,
+        "let is_ours = is_uncertain &&", "let is_ours = !is_uncertain &&",
+        "unit our_own_writes_never_become_the_jobs_grant",
     ),
     Break(
         "a_limit_of_the_schedulers_is_lent", BORROWER,
-        "(self.lent.grant, self.lent.limit, self.lent.peak) = (limit, limit, limit);\n            self.save",
-        "(self.lent.limit, self.lent.peak) = (limit, limit);\n            self.save",
+        "(self.lent.grant, self.lent.peak, self.is_found) = (limit, limit, false);", "(self.lent.peak, self.is_found) = (limit, false);",
         "unit a_limit_of_somebody_elses_is_the_jobs_own",
     ),
     Break(
+        "a_plan_that_the_kernel_does_not_have_is_the_grant", BORROWER,
+        "self.lent.grant.max(planned.min(self.lent.limit))", "planned",
+        "unit a_plan_that_goes_down_takes_nothing_and_one_that_goes_up_is_the_grant",
+    ),
+    Break(
+        "what_cannot_be_read_has_ended", LENT,
+        "Ok(_) => Unseen::Failed(error),", "Ok(_) => { drop(error); Unseen::Gone }",
+        "unit what_cannot_be_read_ends_no_job_and_forgets_no_loan",
+    ),
+    Break(
+        "a_raise_lowers", LENT,
+        "to <= from || limits_of(dir, version)?.0 != Some(from)", "to <= from",
+        "unit a_limit_that_somebody_has_changed_meanwhile_is_neither_raised_nor_lowered",
+    ),
+    Break(
         "a_small_step_is_lent_memory", LENT,
-        "now >= grant && now < limit", "now < limit",
+        "*now >= grant && *now < to", "*now < to",
         "unit a_step_that_has_asked_for_less_keeps_that",
     ),
     Break(
         "memory_max_below_what_is_in_use", LENT,
-        "is_none_or(|used| used > step)", "is_none()",
-        "unit a_limit_goes_down_in_steps_and_never_below_what_is_in_use",
+        "used().is_some_and(|used| used <= to)", "used().is_some()",
+        "unit memory_max_is_never_below_what_is_in_use",
+    ),
+    Break(
+        "swap_grows_by_what_was_lent", LENT,
+        "match least(above, swap) {", "match above {",
+        "unit swap_stays_the_same_also_after_an_end_between_two_writes",
     ),
     Break(
         "a_new_hold_knows_no_loans", LENDS,
-        "kept::all_living::<JobLent>(&config.run_dir).unwrap_or_default()", "Vec::<JobLent>::new()",
+        "kept::all_without_gap::<JobLent>(run_dir).map_err(|error| error.to_string())?", "Vec::<JobLent>::new()",
         "host lend the_next_hold_knows_what_a_killed_one_has_lent",
-    ),
-    Break(
-        "a_borrower_never_ends", LENDS,
-        "Some(since) if since.elapsed() >= claim::GRACE => claim::end(config, job),", "Some(_) if false => claim::end(config, job),",
-        "host lend an_owner_comes_first_and_the_borrower_is_told_and_ends",
     ),
     Break(
         "a_word_at_each_look", "src/command/armed/crossing.rs",

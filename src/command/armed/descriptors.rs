@@ -11,9 +11,9 @@ const MOST_WAITING: usize = 1000;
 /// The most of one user are such a part of all.
 const PART_OF_USER: usize = 4;
 
-/// As many as are asked for, and those that stay for all else.
+/// As many as are asked for, and those that stay for all else: up to a hundred of them tell of memory that may be lent.
 const WANTED: u64 = 16_384;
-const OTHERS: u64 = 324;
+const OTHERS: u64 = 424;
 
 /// Takes more descriptors if this process may, and returns how many of them there are for this.
 pub fn most() -> usize {

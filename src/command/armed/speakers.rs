@@ -37,8 +37,6 @@ struct Speaker {
     uid: u32,
     /// The step's.
     name: String,
-    /// What it speaks for.
-    key: &'static str,
     begun: Instant,
 }
 
@@ -92,9 +90,7 @@ impl Speakers {
 
     fn start(&mut self, word: &Announcement, name: String) {
         match word::start(word) {
-            Ok(child) => {
-                self.speaking.push(Speaker { child, uid: word.uid, name, key: word.key, begun: Instant::now() });
-            }
+            Ok(child) => self.speaking.push(Speaker { child, uid: word.uid, name, begun: Instant::now() }),
             Err(errno) => log::error!("{name}: its user is not told: fork: {}", errno.desc()),
         }
     }
@@ -115,7 +111,7 @@ impl Speaker {
             Err(_) => false,
             Ok(status) => {
                 if let Some(why) = word::failure(status) {
-                    log::warn!("{}: {}: {why}", self.name, self.key);
+                    log::warn!("{}: SignalAt: {why}", self.name);
                 }
                 false
             }
@@ -135,13 +131,12 @@ mod tests {
         });
         let child = child.unwrap();
         nix::sys::signal::kill(child, Signal::SIGSTOP).unwrap();
-        Speaker { child, uid, name: "job 7 step 0".to_owned(), key: "SignalAt", begun }
+        Speaker { child, uid, name: "job 7 step 0".to_owned(), begun }
     }
 
     fn word(uid: u32) -> Announcement {
         Announcement {
             uid,
-            key: "SignalAt",
             directory: "/nonexistent".into(),
             inode: 0,
             sentence: String::new(),

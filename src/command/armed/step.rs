@@ -108,7 +108,6 @@ impl ArmedStep {
         let (directory, inode) = self.source.directory().cloned().unwrap_or_default();
         Announcement {
             uid: self.uid,
-            key: "SignalAt",
             directory,
             inode,
             sentence: sentence(&self.name(), &node, level, self.condition, signal),

@@ -38,8 +38,6 @@ const MOST_HANDLES: usize = 512;
 pub struct Announcement {
     /// The user, never root.
     pub uid: u32,
-    /// The key of jobfence.conf for which it speaks.
-    pub key: &'static str,
     /// The step's directory, with all below it, and its number: another step may get the name.
     pub directory: PathBuf,
     pub inode: u64,
@@ -246,7 +244,6 @@ mod tests {
         std::fs::write(temp.path().join("cgroup.procs"), procs).unwrap();
         let word = Announcement {
             uid: nix::unistd::getuid().as_raw(),
-            key: "SignalAt",
             directory: temp.path().to_path_buf(),
             inode: std::fs::metadata(temp.path()).unwrap().ino(),
             sentence: String::new(),

@@ -174,7 +174,7 @@ fn reach(job: &IdleJob, steps: &[LivingStep<'_>], deadline: Instant) -> Option<R
 }
 
 /// Sends this to all processes of the user in these steps. Returns how many there are. Root's can be the scheduler's.
-pub fn signal(steps: &[LivingStep<'_>], proc: &Dir, uid: Option<u32>, signal: Signal) -> Result<usize, String> {
+fn signal(steps: &[LivingStep<'_>], proc: &Dir, uid: Option<u32>, signal: Signal) -> Result<usize, String> {
     let uid = uid.filter(|uid| *uid != 0).ok_or("its user is root, or not known")?;
     let mut count = 0;
     let holders: BTreeSet<i32> = steps.iter().flat_map(holders).collect();

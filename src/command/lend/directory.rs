@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The directory of one job that may be lent memory, in the hierarchy with the memory controller, and its limits.
 //!
-//! No write here waits for long. To lower a limit, the kernel takes back what is above it while the writer waits (cgroup-v1/memory.rst;
-//! cgroup-v2.rst, memory.high). So a limit goes down in steps, and on v2 `memory.max` only below nothing that is in use: there the kernel
-//! would kill.
+//! Each write is for a limit that was seen: if the file has another by then, that is somebody else's, and nothing is written.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -14,13 +12,8 @@ use jobfence::error::{Error, Result};
 use jobfence::fence::living::LivingStep;
 use jobfence::sys::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
 
-use super::policy::PAGE;
 use crate::armed::cached;
-
-/// So much the kernel takes back in one write, at most: some milliseconds.
-const STEP: u64 = 64 << 20;
 
 /// How the directories of steps begin.
 const STEPS: &str = "step_";
@@ -34,140 +27,199 @@ pub struct JobDirectory {
     pub inode: u64,
 }
 
+/// Why nothing was seen.
+#[derive(Debug)]
+pub enum Unseen {
+    /// The job has ended.
+    Gone,
+    /// It may have ended or not.
+    Failed(Error),
+}
+
 /// What a job has and uses, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeenMemory {
     /// `None`: it has no limit.
     pub limit: Option<u64>,
-    /// With all page cache.
-    pub charged: u64,
-    /// Without that of files, which the kernel takes back before it kills.
+    /// What the limit of memory and swap together is above that, on v1. `None`: there is no such limit.
+    pub swap: Option<u64>,
+    /// Without page cache of files, which the kernel takes back before it kills.
     pub used: u64,
 }
 
+/// What is to be lowered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lower {
+    /// What the limit was seen to be.
+    pub from: u64,
+    /// What it is to be.
+    pub to: u64,
+    /// What v1's limit of memory and swap is above that.
+    pub swap: Option<u64>,
+}
+
 impl JobDirectory {
-    /// Where the job of a step has its memory. The directory may be a scheduler's.
-    pub fn of_step(step: &LivingStep<'_>) -> Option<(Self, bool)> {
-        let place = step.places.iter().find(|place| place.hierarchy.has("memory"))?;
-        let inode = std::fs::symlink_metadata(&place.job).ok()?.ino();
-        let directory = Self { version: place.hierarchy.version, path: place.job.clone(), inode };
-        Some((directory, place.is_overlay))
-    }
-
-    /// `None`: the job has ended.
-    pub fn open(&self) -> Option<Dir> {
-        let dir = Dir::open(&self.path).ok()?;
-        dir.stat().is_ok_and(|stat| stat.st_ino == self.inode).then_some(dir)
-    }
-
-    /// What is there. `None`: the job has ended meanwhile.
-    pub fn look(&self, dir: &Dir) -> Option<SeenMemory> {
-        let limit = memory_limit(dir, memory_files(self.version).0).ok()?;
-        let charged = memory_in_use(dir, self.version)?;
-        Some(SeenMemory { limit, charged, used: charged.saturating_sub(cached(dir, self.version)) })
-    }
-
-    /// Raises the limit of the job, and of those steps that have all of the job's. Its steps come first: so nothing is raised before all
-    /// is.
-    pub fn raise(&self, dir: &Dir, (grant, limit): (u64, u64)) -> Result<()> {
-        self.follow(dir, (grant, limit))?;
-        self.set(dir, limit)
-    }
-
-    /// Raises the steps that have all of the job's memory to its limit. A step with less has asked for that.
-    pub fn follow(&self, dir: &Dir, (grant, limit): (u64, u64)) -> Result<()> {
-        for step in self.steps(dir)? {
-            let now = memory_limit(&step, memory_files(self.version).0).ok().flatten();
-            if now.is_some_and(|now| now >= grant && now < limit) {
-                self.set(&step, limit)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Lowers the limit of the job as far as nothing has to wait, and returns it.
-    pub fn lower(&self, dir: &Dir, seen: SeenMemory, limit: u64) -> Result<u64> {
-        let now = seen.limit.unwrap_or(u64::MAX);
-        // What is in use stays, and the job takes no more: the least that can be had of it at once.
-        let held = seen.used.div_ceil(PAGE).saturating_mul(PAGE);
-        let step = limits::whole_pages(limit.max(seen.charged.saturating_sub(STEP)).max(held)).min(now);
-        if self.version == Version::V2 {
-            self.set_soft(dir, Some(step))?;
-            if memory_in_use(dir, self.version).is_none_or(|used| used > step) {
-                return Ok(now);
-            }
-        }
-        if step >= now {
-            return Ok(now);
-        }
-        match self.set(dir, step) {
-            Err(error) if error.kernel_errno() == Some(Errno::EBUSY) => return Ok(now),
-            other => other?,
-        }
-        for below in self.steps(dir)? {
-            let theirs = memory_limit(&below, memory_files(self.version).0).ok().flatten();
-            // The job's own limit holds, and a later look does it.
-            if theirs.is_some_and(|theirs| theirs > step) {
-                let _ = self.set(&below, step);
-            }
-        }
-        Ok(step)
-    }
-
-    fn steps(&self, dir: &Dir) -> Result<Vec<Dir>> {
-        let names = dir.list(true)?.into_iter().filter(|name| name.starts_with(STEPS));
-        // A step may end meanwhile.
-        Ok(names.filter_map(|name| dir.child(&name).ok()).collect())
-    }
-
-    /// v1 limits the sum of memory and swap, too, which is never below the limit of memory: the swap stays the same.
-    fn set(&self, dir: &Dir, limit: u64) -> Result<()> {
-        let (ram_file, swap_file) = memory_files(self.version);
-        let now = memory_limit(dir, ram_file)?;
-        let sum = if self.version == Version::V1 { memory_limit(dir, swap_file).ok().flatten() } else { None };
-        let swap = sum.zip(now).map(|(sum, now)| sum.saturating_sub(now));
-        let set_sum = || match swap {
-            Some(swap) => limits::set_swap(dir, self.version, SwapLimit { swap, ram: limit }, true).map(drop),
-            None => Ok(()),
+    /// Where the job of a step has its memory. The directory may be a scheduler's. `None`: it has none, or has ended.
+    pub fn of_step(step: &LivingStep<'_>) -> std::io::Result<Option<(Self, bool)>> {
+        let Some(place) = step.places.iter().find(|place| place.hierarchy.has("memory")) else { return Ok(None) };
+        let inode = match std::fs::symlink_metadata(&place.job) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            found => found?.ino(),
         };
-        if now.is_some_and(|now| now < limit) {
-            set_sum()?;
-            return limits::set_ram(dir, self.version, limit);
-        }
-        limits::set_ram(dir, self.version, limit)?;
-        set_sum()
+        let directory = Self { version: place.hierarchy.version, path: place.job.clone(), inode };
+        Ok(Some((directory, place.is_overlay)))
     }
 
-    /// Has the kernel slow the job above this, on v2. From Linux 6.16 on the write waits for nothing (`O_NONBLOCK`), and before that for
-    /// what `lower` has made short.
-    pub fn set_soft(&self, dir: &Dir, soft: Option<u64>) -> Result<()> {
-        if self.version == Version::V1 {
+    pub fn open(&self) -> Result<Dir, Unseen> {
+        let dir = Dir::open(&self.path)
+            .map_err(|error| if error.is_gone() { Unseen::Gone } else { Unseen::Failed(error) })?;
+        let stat = dir.stat().map_err(Unseen::Failed)?;
+        if stat.st_ino == self.inode { Ok(dir) } else { Err(Unseen::Gone) }
+    }
+
+    /// A file that cannot be read says nothing of the job: only a directory that is not there any more does.
+    fn unless_gone(&self, error: Error) -> Unseen {
+        match self.open() {
+            Ok(_) => Unseen::Failed(error),
+            Err(unseen) => unseen,
+        }
+    }
+
+    /// Its limit of memory, and what v1's limit of memory and swap is above that.
+    pub fn limits(&self, dir: &Dir) -> Result<(Option<u64>, Option<u64>), Unseen> {
+        limits_of(dir, self.version).map_err(|error| self.unless_gone(error))
+    }
+
+    /// What is there.
+    pub fn look(&self, dir: &Dir) -> Result<SeenMemory, Unseen> {
+        let (limit, swap) = self.limits(dir)?;
+        let charged = memory_in_use(dir, self.version)
+            .ok_or_else(|| self.unless_gone(Error::new("its use of memory cannot be read:").at(dir.path())))?;
+        Ok(SeenMemory { limit, swap, used: charged.saturating_sub(cached(dir, self.version)) })
+    }
+
+    /// Raises the limit of the job from what it was seen to be, and of those steps that have all of the job's memory. Its steps come first:
+    /// so nothing is raised before all is. Nothing is ever lowered by this. The kernel has nothing to wait for.
+    pub fn raise(&self, dir: &Dir, (grant, from, to): (u64, u64, u64), swap: Option<u64>) -> Result<()> {
+        let followed = self.follow(dir, (grant, to), swap);
+        raise_one(dir, self.version, (from, to), swap)?;
+        followed
+    }
+
+    /// Raises the steps that have all of the job's memory to its limit. A step with less has asked for that. One that ends meanwhile is no
+    /// error, and one that fails keeps no other from it.
+    pub fn follow(&self, dir: &Dir, (grant, to): (u64, u64), swap: Option<u64>) -> Result<()> {
+        let mut failed = Ok(());
+        self.each_step(
+            dir,
+            |step| {
+                let (now, above) = limits_of(step, self.version)?;
+                match now.filter(|now| *now >= grant && *now < to) {
+                    Some(now) => raise_one(step, self.version, (now, to), least(above, swap)),
+                    None => Ok(()),
+                }
+            },
+            &mut failed,
+        )?;
+        failed
+    }
+
+    /// Lowers the limit of the job, of its steps, and on v1 of memory and swap together. The kernel may take its time. On v2 it would kill
+    /// if the job used more: so nothing is lowered before that was taken back.
+    pub fn lower(&self, lower: Lower) -> Result<()> {
+        let Ok(dir) = self.open() else { return Ok(()) };
+        let Lower { from, to, swap } = lower;
+        let (now, above) = limits_of(&dir, self.version)?;
+        if now != Some(from) {
             return Ok(());
         }
-        let file = limits::high_file(self.version);
-        if memory_limit(dir, file)? == soft {
-            return Ok(());
+        if to < from {
+            if self.version == Version::V2 && !has_room(&dir, to) {
+                return Ok(());
+            }
+            match limits::set_ram(&dir, self.version, to) {
+                Err(error) if error.kernel_errno() == Some(Errno::EBUSY) => return Ok(()),
+                other => other?,
+            }
         }
-        let value = soft.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
-        let fd = dir.open_file(file, OFlag::O_WRONLY | OFlag::O_NONBLOCK)?;
-        let written = nix::unistd::write(&fd, value.as_bytes());
-        written.map(drop).map_err(|errno| Error::os("write", dir.path().join(file), errno).value(value))
+        let swap = swap.filter(|_| above.is_some());
+        // v1 refuses this while too much is in swap: that is for a later time.
+        let summed = swap.map_or(Ok(()), |swap| set_sum(&dir, self.version, (to, swap)));
+        let mut failed = Ok(());
+        self.each_step(
+            &dir,
+            |step| {
+                let (theirs, above) = limits_of(step, self.version)?;
+                if theirs.is_some_and(|theirs| theirs > to) {
+                    limits::set_ram(step, self.version, to)?;
+                }
+                let now = theirs.map_or(to, |theirs| theirs.min(to));
+                match least(above, swap) {
+                    Some(swap) => set_sum(step, self.version, (now, swap)),
+                    None => Ok(()),
+                }
+            },
+            &mut failed,
+        )?;
+        summed.and(failed)
     }
 
-    /// Above which use the kernel slows the job, on v2.
-    pub fn soft(&self, dir: &Dir) -> Option<u64> {
-        if self.version == Version::V1 { None } else { memory_limit(dir, limits::high_file(self.version)).ok()? }
-    }
-
-    /// Has the kernel slow those steps so much above their grant that are slowed where the job is, or above.
-    pub fn follow_softly(&self, dir: &Dir, high: u64, lent: u64) -> Result<()> {
-        for step in self.steps(dir)? {
-            if self.soft(&step).is_some_and(|now| now >= high) {
-                self.set_soft(&step, Some(high.saturating_add(lent)))?;
+    /// One after the other, so that no user's steps cost many descriptors. A step that has ended is left out.
+    fn each_step(&self, dir: &Dir, mut what: impl FnMut(&Dir) -> Result<()>, failed: &mut Result<()>) -> Result<()> {
+        for name in dir.list(true)?.into_iter().filter(|name| name.starts_with(STEPS)) {
+            let done = dir.child(&name).and_then(|step| what(&step));
+            if let Err(error) = done
+                && !error.is_gone()
+                && failed.is_ok()
+            {
+                *failed = Err(error);
             }
         }
         Ok(())
     }
+}
+
+fn limits_of(dir: &Dir, version: Version) -> Result<(Option<u64>, Option<u64>)> {
+    let (ram_file, sum_file) = memory_files(version);
+    let limit = memory_limit(dir, ram_file)?;
+    let sum = match version {
+        Version::V1 if dir.has(sum_file) => memory_limit(dir, sum_file)?,
+        _ => None,
+    };
+    Ok((limit, sum.zip(limit).map(|(sum, limit)| sum.saturating_sub(limit))))
+}
+
+/// What a step has above its memory is never more than what its job has: also after a process was killed between two writes.
+fn least(step: Option<u64>, job: Option<u64>) -> Option<u64> {
+    step.map(|step| job.map_or(step, |job| step.min(job)))
+}
+
+fn set_sum(dir: &Dir, version: Version, (ram, swap): (u64, u64)) -> Result<()> {
+    if limits_of(dir, version)? == (Some(ram), Some(swap)) {
+        return Ok(());
+    }
+    limits::set_swap(dir, version, SwapLimit { swap, ram }, true).map(drop)
+}
+
+/// v1 limits the sum of memory and swap, too, which is never below the limit of memory.
+fn raise_one(dir: &Dir, version: Version, (from, to): (u64, u64), swap: Option<u64>) -> Result<()> {
+    if to <= from || limits_of(dir, version)?.0 != Some(from) {
+        return Ok(());
+    }
+    if let Some(swap) = swap {
+        limits::set_swap(dir, version, SwapLimit { swap, ram: to }, true)?;
+    }
+    limits::set_ram(dir, version, to)
+}
+
+/// Has v2's kernel take back what is above the limit that is to be, and returns whether nothing is. Before Linux 5.19, it only looks.
+fn has_room(dir: &Dir, to: u64) -> bool {
+    let used = || memory_in_use(dir, Version::V2);
+    if let Some(above) = used().map(|used| used.saturating_sub(to)).filter(|above| *above > 0) {
+        // It takes back what it can: EAGAIN says that this was less.
+        let _ = dir.write("memory.reclaim", &above.to_string());
+    }
+    used().is_some_and(|used| used <= to)
 }
 
 #[cfg(test)]
@@ -177,21 +229,25 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A directory of v2 with files that only hold what is written.
-    fn job(limit: u64, charged: u64, steps: &[(&str, u64)]) -> (tempfile::TempDir, JobDirectory) {
+    /// A directory with files that only hold what is written.
+    fn job(version: Version, limit: u64, steps: &[(&str, u64)]) -> (tempfile::TempDir, JobDirectory) {
         let temp = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| fs::write(temp.path().join(name), text).unwrap();
-        write("memory.max", &(limit * MIB).to_string());
-        write("memory.high", "max");
-        write("memory.current", &(charged * MIB).to_string());
-        write("memory.stat", &format!("anon 1\ninactive_file {}\nactive_file {}\n", 20 * MIB, 10 * MIB));
+        let write = |name: &str, mib: u64| fs::write(temp.path().join(name), (mib * MIB).to_string()).unwrap();
+        let (ram, sum) = memory_files(version);
+        write(ram, limit);
+        write(if version == Version::V1 { "memory.usage_in_bytes" } else { "memory.current" }, 100);
+        fs::write(temp.path().join("memory.stat"), format!("anon 1\ninactive_file {}\nactive_file 0\n", 10 * MIB))
+            .unwrap();
         for (step, limit) in steps {
             fs::create_dir(temp.path().join(step)).unwrap();
-            write(&format!("{step}/memory.max"), &(limit * MIB).to_string());
-            write(&format!("{step}/memory.high"), "max");
+            write(&format!("{step}/{ram}"), *limit);
+        }
+        if version == Version::V1 {
+            write(sum, limit + 50);
+            steps.iter().for_each(|(step, limit)| write(&format!("{step}/{sum}"), limit + 50));
         }
         let inode = fs::metadata(temp.path()).unwrap().ino();
-        let directory = JobDirectory { version: Version::V2, path: temp.path().to_path_buf(), inode };
+        let directory = JobDirectory { version, path: temp.path().to_path_buf(), inode };
         (temp, directory)
     }
 
@@ -199,39 +255,84 @@ mod tests {
         fs::read_to_string(directory.path.join(name)).unwrap().trim().parse::<u64>().unwrap() / MIB
     }
 
+    fn lower(from: u64, to: u64) -> Lower {
+        Lower { from: from * MIB, to: to * MIB, swap: Some(50 * MIB) }
+    }
+
     #[test]
     fn a_step_that_has_asked_for_less_keeps_that() {
-        let (_temp, job) = job(800, 790, &[("step_0", 800), ("step_1", 100), ("other", 800)]);
-        let dir = job.open().unwrap();
-        job.raise(&dir, (800 * MIB, 900 * MIB)).unwrap();
+        let (_temp, job) = job(Version::V2, 800, &[("step_0", 800), ("step_1", 100), ("other", 800)]);
+        job.raise(&job.open().unwrap(), (800 * MIB, 800 * MIB, 900 * MIB), None).unwrap();
         let limits = ["memory.max", "step_0/memory.max", "step_1/memory.max", "other/memory.max"];
         assert_eq!(limits.map(|name| mib(&job, name)), [900, 900, 100, 800]);
-        let seen = SeenMemory { limit: Some(900 * MIB), charged: 700 * MIB, used: 600 * MIB };
-        fs::write(job.path.join("memory.current"), "1").unwrap();
-        assert_eq!(job.lower(&dir, seen, 800 * MIB).unwrap(), 800 * MIB);
+        job.lower(lower(900, 800)).unwrap();
         assert_eq!(limits.map(|name| mib(&job, name)), [800, 800, 100, 800]);
     }
 
     #[test]
-    fn a_limit_goes_down_in_steps_and_never_below_what_is_in_use() {
-        let (_temp, job) = job(1200, 1100, &[]);
-        let dir = job.open().unwrap();
-        let seen = job.look(&dir).unwrap();
-        assert_eq!((seen.charged / MIB, seen.used / MIB), (1100, 1070));
-        // What is above would be taken back first, and nothing does that here.
-        assert_eq!(job.lower(&dir, seen, 800 * MIB).unwrap(), 1200 * MIB);
-        assert_eq!((mib(&job, "memory.max"), mib(&job, "memory.high")), (1200, 1070));
-        fs::write(job.path.join("memory.current"), (1070 * MIB).to_string()).unwrap();
-        assert_eq!(job.lower(&dir, seen, 800 * MIB).unwrap(), 1070 * MIB);
-        let cached = SeenMemory { used: 10 * MIB, ..seen };
-        assert_eq!(job.lower(&dir, cached, 800 * MIB).unwrap(), 1200 * MIB);
-        assert_eq!(mib(&job, "memory.high"), 1036, "one step");
+    fn a_limit_that_somebody_has_changed_meanwhile_is_neither_raised_nor_lowered() {
+        let (_temp, job) = job(Version::V2, 512, &[("step_0", 512)]);
+        job.raise(&job.open().unwrap(), (256 * MIB, 256 * MIB, 288 * MIB), None).unwrap();
+        assert_eq!((mib(&job, "memory.max"), mib(&job, "step_0/memory.max")), (512, 512));
+        job.lower(lower(288, 256)).unwrap();
+        assert_eq!((mib(&job, "memory.max"), mib(&job, "step_0/memory.max")), (512, 512));
     }
 
     #[test]
-    fn another_directory_of_the_name_is_not_the_jobs() {
-        let (_temp, job) = job(1, 1, &[]);
-        assert!(job.open().is_some());
-        assert!(JobDirectory { inode: job.inode + 1, ..job }.open().is_none());
+    fn memory_max_is_never_below_what_is_in_use() {
+        let (_temp, job) = job(Version::V2, 200, &[]);
+        job.lower(lower(200, 90)).unwrap();
+        assert_eq!(mib(&job, "memory.max"), 200, "nothing takes back what is above");
+        fs::write(job.path.join("memory.reclaim"), "").unwrap();
+        job.lower(lower(200, 90)).unwrap();
+        assert_eq!((mib(&job, "memory.reclaim"), mib(&job, "memory.max")), (10, 200));
+        job.lower(lower(200, 100)).unwrap();
+        assert_eq!(mib(&job, "memory.max"), 100);
+    }
+
+    #[test]
+    fn swap_stays_the_same_also_after_an_end_between_two_writes() {
+        let (_temp, job) = job(Version::V1, 800, &[("step_0", 800)]);
+        let files = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"];
+        let all = || [files.map(|file| mib(&job, file)), files.map(|file| mib(&job, &format!("step_0/{file}")))];
+        job.raise(&job.open().unwrap(), (800 * MIB, 800 * MIB, 900 * MIB), Some(50 * MIB)).unwrap();
+        assert_eq!(all(), [[900, 950], [900, 950]]);
+        job.lower(lower(900, 800)).unwrap();
+        assert_eq!(all(), [[800, 850], [800, 850]]);
+        // The sum was raised, and no more.
+        for place in ["", "step_0/"] {
+            fs::write(job.path.join(format!("{place}{}", files[1])), (950 * MIB).to_string()).unwrap();
+        }
+        job.lower(lower(800, 800)).unwrap();
+        assert_eq!(all(), [[800, 850], [800, 850]]);
+        fs::write(job.path.join("step_0").join(files[1]), (950 * MIB).to_string()).unwrap();
+        job.raise(&job.open().unwrap(), (800 * MIB, 800 * MIB, 900 * MIB), Some(50 * MIB)).unwrap();
+        assert_eq!(all(), [[900, 950], [900, 950]]);
+    }
+
+    #[test]
+    fn a_step_that_ends_or_fails_keeps_no_other_from_its_memory() {
+        let (_temp, job) = job(Version::V2, 800, &[("step_0", 800), ("step_1", 800), ("step_2", 800)]);
+        // The files of one are gone, and those of another say nothing.
+        fs::remove_file(job.path.join("step_0/memory.max")).unwrap();
+        job.raise(&job.open().unwrap(), (800 * MIB, 800 * MIB, 900 * MIB), None).unwrap();
+        assert_eq!(["memory.max", "step_1/memory.max", "step_2/memory.max"].map(|name| mib(&job, name)), [900; 3]);
+        fs::write(job.path.join("step_1/memory.max"), "?").unwrap();
+        job.raise(&job.open().unwrap(), (800 * MIB, 900 * MIB, 1000 * MIB), None).unwrap_err();
+        assert_eq!(["memory.max", "step_2/memory.max"].map(|name| mib(&job, name)), [1000; 2]);
+    }
+
+    #[test]
+    fn only_a_job_without_its_directory_has_ended() {
+        let (_temp, job) = job(Version::V2, 1, &[]);
+        assert!(job.open().is_ok());
+        let other = JobDirectory { inode: job.inode + 1, ..job.clone() };
+        assert!(matches!(other.open(), Err(Unseen::Gone)));
+        let dir = job.open().unwrap();
+        fs::remove_file(job.path.join("memory.max")).unwrap();
+        assert!(matches!(job.look(&dir), Err(Unseen::Failed(_))));
+        fs::remove_dir_all(&job.path).unwrap();
+        assert!(matches!(job.look(&dir), Err(Unseen::Gone)));
+        assert!(matches!(job.open(), Err(Unseen::Gone)));
     }
 }

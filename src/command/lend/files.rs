@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is lent, in one file for each job that is lent anything, beside the series of its steps.
+//! What is lent, in one file for each job that is lent anything or has a limit that is not certain, beside the series of its steps.
 //!
 //! The file is written before a limit is raised, and after one was lowered: so no limit is above what a file says, wherever
 //! `jobfence hold` ends.
@@ -30,8 +30,8 @@ pub struct JobLent {
     pub limit: u64,
     /// The most that it was.
     pub peak: u64,
-    /// Above which use the kernel slows it when nothing is lent, on v2.
-    pub high: Option<u64>,
+    /// What v1's limit of memory and swap is above that of memory. `None`: v2, or there is none.
+    pub swap: Option<u64>,
 }
 
 impl JobLent {
@@ -65,7 +65,7 @@ impl KeptJob for JobLent {
             "grant": self.grant,
             "limit": self.limit,
             "peak": self.peak,
-            "high": self.high,
+            "swap": self.swap,
         })
     }
 
@@ -84,7 +84,7 @@ impl KeptJob for JobLent {
             grant: number("grant")?,
             limit: number("limit")?,
             peak: number("peak")?,
-            high: number("high"),
+            swap: number("swap"),
         })
     }
 }
@@ -98,9 +98,10 @@ pub fn page(run_dir: &Path, is_on: bool) -> Option<String> {
 fn page_of(all: &[JobLent]) -> String {
     let mut page = String::new();
     let lent = all.iter().fold(0_u64, |sum, one| sum.saturating_add(one.lent()));
+    let jobs = all.iter().filter(|one| one.lent() > 0).count() as u64;
     for (name, help, value) in [
         ("jobfence_memory_lent_bytes", "Memory that jobs are lent beyond their limits.", lent),
-        ("jobfence_memory_lent_jobs", "Jobs that are lent memory.", all.len() as u64),
+        ("jobfence_memory_lent_jobs", "Jobs that are lent memory.", jobs),
     ] {
         let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}");
     }
@@ -122,7 +123,7 @@ mod tests {
             grant: 800 << 20,
             limit: 900 << 20,
             peak: 1000 << 20,
-            high: Some(700 << 20),
+            swap: Some(700 << 20),
         };
         assert_eq!(JobLent::of_json(&lent.state()), Some(lent.clone()));
         assert_eq!(JobLent::of_json(&json!({"schema": "jobfence-lent-2"})), None);

@@ -37,7 +37,7 @@ exec {PYTHON} -S lent.$SLURM_JOB_ID.py
 
 @case(layout=False, patient=True)
 def outgrows_its_memory(site):
-    """A job of 200 MiB has 280. On v1 it grows no faster than it is lent; on v2 it takes all at once, and the kernel slows it."""
+    """A job of 200 MiB has 280, and grows no faster than it is lent."""
     user = site.users[0]
     place = site.directory(user)
     for name in ("wanted", "has"):
@@ -45,7 +45,6 @@ def outgrows_its_memory(site):
     with held(site, MemoryPool="512M", MemoryPoolReserve="1M", ElasticRAMPercent="200") as (_, said):
         jobid = site.submit(user, PROGRAM, "-n1", "--mem=200")
         group = fenced(site, jobid)
-        is_v2 = kernel.has_v2_controllers()
         if not group.own:
             site.scancel(jobid)
             return "nothing is lent in Slurm's own directories"
@@ -56,12 +55,8 @@ def outgrows_its_memory(site):
             until(lambda: (place / "has").exists() and kernel.read(place / "has") == str(mib), 300, f"{mib} MiB")
 
         has(100)
-        if is_v2:
-            until(lambda: group.parent.memory_limit() == 225 * MIB, 60, "the piece that it has before it needs it")
-            expect_equal(group.parent.memory_high(), 200 * MIB, "where the kernel slows it")
-        for mib in [280] if is_v2 else range(115, 281, 15):
-            if not is_v2:
-                until(lambda mib=mib: group.parent.memory_limit() >= (mib + 12) * MIB, 60, f"room for {mib} MiB")
+        for mib in range(115, 281, 15):
+            until(lambda mib=mib: group.parent.memory_limit() >= (mib + 12) * MIB, 60, f"room for {mib} MiB")
             has(mib)
         limit = group.parent.memory_limit()
         expect(280 * MIB < limit <= 400 * MIB, f"the job's limit is {limit / MIB}")
@@ -71,12 +66,11 @@ def outgrows_its_memory(site):
         lent = [fence["memory_lent_bytes"] for fence in fences if fence["job"] == str(jobid)]
         expect(lent and all(lent), f"memory_lent_bytes: {lent}")
         has(20)
-        rest = 25 if is_v2 else 0
-        until(lambda: group.parent.memory_limit() == group.memory_limit() == (200 + rest) * MIB, 120, "what comes back")
+        until(lambda: group.parent.memory_limit() == group.memory_limit() == 200 * MIB, 120, "what comes back")
         expect_equal(group.oom_kills(), 0, "kills")
         has(1)
         expect_equal(site.wait(jobid), "COMPLETED", "state")
         if not isinstance(site, InstalledSite):
             expect_in(f"job {jobid} of {user} is lent ", kernel.read(said), "hold's words")
     expect_not_drained(site)
-    return "slowed, and lent more" if is_v2 else "lent piece by piece"
+    return "lent piece by piece"
