@@ -322,10 +322,12 @@ fn while_a_job_has_no_limit_or_a_record_cannot_be_read_nothing_more_is_lent() {
     // The administrator changes the limit while nothing is known of a loan: that is the job's own.
     let (job, _) = site.directories("7");
     site.grows(&mut program, "7", 20, 280);
-    fs::write(file(&job), (600 * MIB).to_string()).or_else(|_| {
-        fs::write(job.join("memory.memsw.limit_in_bytes"), (600 * MIB).to_string())?;
-        fs::write(file(&job), (600 * MIB).to_string())
-    }).unwrap();
+    fs::write(file(&job), (600 * MIB).to_string())
+        .or_else(|_| {
+            fs::write(job.join("memory.memsw.limit_in_bytes"), (600 * MIB).to_string())?;
+            fs::write(file(&job), (600 * MIB).to_string())
+        })
+        .unwrap();
     until("it is the job's own", || site.lent() == 0);
     program.has(20);
     assert_eq!(program.says(), "20");

@@ -1803,7 +1803,7 @@ BREAKS = (
     ),
     Break(
         "lent_while_not_all_is_known", LEND,
-        "let room = if self.lends_more {", "let room = if self.whole > 0 {",
+        "if self.lends_more {", "if self.whole > 0 {",
         "unit while_not_all_is_known_nothing_more_is_lent_and_owners_still_come_first",
     ),
     Break(

@@ -114,7 +114,9 @@ impl JobDirectory {
             dir,
             |step| {
                 let (now, above) = limits_of(step, self.version)?;
-                match now.filter(|now| *now >= grant && *now < to) {
+                // A step that begins has its limit of swap a moment later, which the kernel would refuse then.
+                let begins = swap.is_some() && above.is_none();
+                match now.filter(|now| *now >= grant && *now < to && !begins) {
                     Some(now) => raise_one(step, self.version, (now, to), least(above, swap)),
                     None => Ok(()),
                 }
@@ -299,6 +301,14 @@ mod tests {
         assert_eq!(all(), [[900, 950], [900, 950]]);
         job.lower(lower(900, 800)).unwrap();
         assert_eq!(all(), [[800, 850], [800, 850]]);
+        // A step begins.
+        let begins = job.path.join("step_1");
+        fs::create_dir(&begins).unwrap();
+        fs::write(begins.join(files[0]), (800 * MIB).to_string()).unwrap();
+        fs::write(begins.join(files[1]), "9223372036854771712").unwrap();
+        job.follow(&job.open().unwrap(), (800 * MIB, 900 * MIB), Some(50 * MIB)).unwrap();
+        assert_eq!(mib(&job, "step_1/memory.limit_in_bytes"), 800);
+        fs::remove_dir_all(begins).unwrap();
         // The sum was raised, and no more.
         for place in ["", "step_0/"] {
             fs::write(job.path.join(format!("{place}{}", files[1])), (950 * MIB).to_string()).unwrap();

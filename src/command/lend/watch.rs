@@ -284,7 +284,8 @@ impl LendWatch {
             peak: limit,
             swap,
         };
-        let job = Borrower { most, ..Borrower::new(lent, directory.clone(), uid) };
+        let mut job = Borrower::new(lent, directory.clone(), uid);
+        job.most = most;
         self.jobs.insert(directory.path.clone(), job);
         true
     }
