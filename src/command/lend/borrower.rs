@@ -499,7 +499,7 @@ mod tests {
             assert_eq!(own(&job), (800, kernel));
             assert_eq!(known(&run_dir).unwrap_or((800, 800)), (800, kernel));
         }
-        job.settle = Some(Instant::now());
+        (job.is_unsettled, job.settle) = (true, None);
         job.apply(&run_dir, 1000 * MIB, true);
         assert!(job.is_lowering(), "first it is brought to what the record says");
         lowered(&run_dir, &mut job);
