@@ -15,17 +15,18 @@ use common::until;
 
 const MIB: u64 = 1 << 20;
 
-/// Has as many MiB as each line says, and says so.
+/// Has as many MiB as each line says, and says so. What it frees goes back to the kernel, which the C library's heap does not promise.
 const PROGRAM: &str = "
-import sys
+import mmap, sys
 kept = []
 print('ready', flush=True)
 for line in sys.stdin:
     wanted = int(line)
     while len(kept) > wanted:
-        kept.pop()
+        kept.pop().close()
     while len(kept) < wanted:
-        kept.append(bytearray(b'x') * (1 << 20))
+        kept.append(mmap.mmap(-1, 1 << 20))
+        kept[-1].write(b'x' * (1 << 20))
     print(len(kept), flush=True)
 ";
 

@@ -16,14 +16,15 @@ MIB = 1 << 20
 # Has as many MiB as the file says.
 PROGRAM = f"""
 cat >lent.$SLURM_JOB_ID.py <<'EOF'
-import os, time
+import mmap, os, time
 kept = []
 while True:
     wanted = int(open("wanted").read() or 0) if os.path.exists("wanted") else 0
     while len(kept) > wanted:
-        kept.pop()
+        kept.pop().close()
     while len(kept) < wanted:
-        kept.append(bytearray(b"x") * (1 << 20))
+        kept.append(mmap.mmap(-1, 1 << 20))
+        kept[-1].write(b"x" * (1 << 20))
     with open("has.new", "w") as has:
         has.write(str(len(kept)))
     os.rename("has.new", "has")
