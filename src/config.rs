@@ -66,8 +66,8 @@ pub use suggest::nearest;
 pub(crate) use units::SIZE;
 pub use units::{Percent, Period, Wrong};
 pub use values::{
-    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, LoginBudget, LoginLimits, Mode, OnError,
-    OnErrors, StoreUsage, StraysAction, SwapSpace, TaskCpus, UsageCard,
+    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, LoginBudget, LoginLimits, MemoryShare, Mode,
+    OnError, OnErrors, StoreUsage, StraysAction, SwapSpace, TaskCpus, UsageCard,
 };
 
 use crate::job::Cpus;

@@ -27,6 +27,9 @@ mod word;
 use jobfence::config::{SignalAt, ToldAt};
 use jobfence::host::Host;
 
+pub use crossing::UseLevel;
+pub use memory::{cached, new_event, threshold};
+pub use pace::of_memory;
 pub use watch::ArmedWatch;
 
 /// The conditions of a value that this node cannot see, and why.

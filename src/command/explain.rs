@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use jobfence::cgroup::devices::Devices;
 use jobfence::cgroup::layout::{Hierarchy, Version};
-use jobfence::config::{Limit, Mode};
+use jobfence::config::{Limit, Mode, Percent};
 use jobfence::cpu_list::CpuList;
 use jobfence::facts::Fact;
 use jobfence::fence::explain::explain as lines_of;
@@ -30,7 +30,7 @@ use jobfence::schedulers::slurm::prolog::gpus::{self, GpuSources};
 
 use crate::command::Failure;
 use crate::schedulers::slurm::node;
-use crate::{again, armed};
+use crate::{again, armed, lend};
 use asking::{Asking, as_said, know_user};
 pub use options::ExplainOptions;
 
@@ -74,6 +74,10 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     }
     if config.signal_at.is_some() {
         println!("told       by {}: needs jobfence.service", words::setting("SignalAt", &resolved));
+    }
+    if lend::is_on(config) && config.elastic_ram > Percent::HUNDRED {
+        let [elastic, pool] = ["ElasticRAMPercent", "MemoryPool"].map(|name| words::setting(name, &resolved));
+        println!("lent       memory by {elastic}: needs jobfence.service\n           from {pool}");
     }
     if config.on_out_of_memory.is_some() && config.mode == Mode::Enforce && again::doubts_here(&loaded).is_some() {
         let setting = words::setting("OnOutOfMemory", &resolved);

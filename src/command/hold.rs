@@ -33,13 +33,14 @@ use crate::armed::ArmedWatch;
 use crate::command::{Failure, ignore_sigpipe, require_root};
 use crate::configured::Configured;
 use crate::fetched::report;
+use crate::lend::LendWatch;
 use crate::login::LoginWatch;
 use crate::own_report::OwnReports;
 use crate::sample::Sampler;
 use crate::schedulers;
 use crate::strays::StraysWatch;
 use crate::systemd::systemds_own;
-use crate::{journal, metrics};
+use crate::{journal, lend, metrics};
 
 /// Passes the command's options through systemd-run. As arguments of systemd-run, a `$` in them would be expanded (systemd 262 does that,
 /// 257 does not yet).
@@ -197,7 +198,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config, mut sampler
     let mut watching = Vec::new();
     let mut next = Instant::now();
     let mut strays = StraysWatch::default();
-    let mut armed = ArmedWatch::default();
+    let (mut armed, mut lend) = (ArmedWatch::default(), LendWatch::default());
     let mut logins = LoginWatch::default();
     let mut again = AgainWatch::default();
     let mut moves: Option<EarlyMoves> = None;
@@ -209,13 +210,16 @@ fn look_again_and_again(configured: &Configured, mut config: Config, mut sampler
             sampler.look(&config, sections.as_ref());
             strays.look(&config, sections.as_ref());
             armed.look(&config);
+            lend.look(&config, sections.as_ref());
             logins.look(&config, sections.as_ref());
             again.hear();
             let patience = patience(next, &sampler, &config).min(armed.wait().unwrap_or(Duration::MAX));
             let patience = strays.wait(&config, sections.as_ref()).map_or(patience, |wait| patience.min(wait));
             let patience = logins.wait(&config).map_or(patience, |wait| patience.min(wait));
             let patience = again.wait().map_or(patience, |wait| patience.min(wait));
-            if is_asked_to_end(&ends, moves.as_ref(), (&mut sampler, &mut armed), &mut reports, patience)? {
+            let patience = lend.wait(&config).map_or(patience, |wait| patience.min(wait));
+            let heard = (&mut sampler, &mut armed, &mut lend);
+            if is_asked_to_end(&ends, moves.as_ref(), heard, &mut reports, (patience, &config))? {
                 logins.end(&config);
                 return Ok(());
             }
@@ -233,6 +237,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config, mut sampler
             watching.extend(tracked::watch(&config.run_dir).ok().flatten());
             look(&config, &mut said);
             armed.search_soon();
+            lend.search_soon();
             fetch_back(&config, &mut said_back);
             chores.iter_mut().for_each(|chore| chore.once(&config, sections.as_ref()));
             let written = Host::read_what_there_is(&config).map_err(|error| error.to_string()).and_then(|(host, _)| {
@@ -328,9 +333,9 @@ fn expect_users(config: &Config, said: &mut Option<String>) -> Option<OwnReports
 fn is_asked_to_end(
     ends: &SignalFd,
     moves: Option<&EarlyMoves>,
-    (sampler, armed): (&mut Sampler, &mut ArmedWatch),
+    (sampler, armed, lend): (&mut Sampler, &mut ArmedWatch, &mut LendWatch),
     reports: &mut Option<OwnReports>,
-    patience: Duration,
+    (patience, config): (Duration, &Config),
 ) -> Result<bool, Failure> {
     let deadline = Instant::now() + patience;
     let mut has_heard = false;
@@ -355,24 +360,33 @@ fn is_asked_to_end(
         let others = fds.len();
         let now = Instant::now();
         fds.extend(armed.events(now).map(|(fd, of)| PollFd::new(fd, of)));
+        let of_armed = fds.len() - others;
+        fds.extend(lend.events().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         let _ = poll(&mut fds, timeout);
         let ready: Vec<bool> = fds.iter().skip(others).map(|fd| fd.any().unwrap_or(false)).collect();
+        let (of_armed, of_lend) = ready.split_at(of_armed.min(ready.len()));
         if let Some(reports) = reports {
             reports.hear();
         }
         let mut has_begun = false;
         if let Some(moves) = moves {
-            let (is_armed, made) = moves.make();
-            has_begun = is_armed;
+            let (launches, made) = moves.make();
+            if launches.armed {
+                armed.ring();
+            }
+            if launches.any {
+                lend.ring();
+            }
+            has_begun = launches.armed || launches.any && lend::is_on(config);
             if let Err(error) = made {
                 log::debug!("a launch is not helped: {error}");
             }
         }
-        if has_begun {
-            armed.ring();
+        if of_armed.contains(&true) {
+            armed.hear(of_armed, now);
         }
-        if ready.contains(&true) {
-            armed.hear(&ready, now);
+        if of_lend.contains(&true) {
+            lend.hear(of_lend);
         }
         // The caller looks.
         if has_begun || ready.contains(&true) {

@@ -6,7 +6,7 @@
 pub mod cpus;
 pub mod grantable;
 pub mod memory;
-mod way;
+pub mod way;
 
 use std::fmt::Write as _;
 use std::process::ExitCode;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use jobfence::error::Result;
+use jobfence::error::{Error, Result};
 use serde_json::Value;
 
 use crate::series;
@@ -54,4 +54,11 @@ pub fn living<K: KeptJob>(run_dir: &Path, node: Option<&str>, uid: Option<u32>, 
 /// All jobs with a file, whether they are alive or not.
 pub fn all_living<K: KeptJob>(run_dir: &Path) -> Result<Vec<K>> {
     Ok(series::all_files(run_dir, K::ENDING)?.iter().filter_map(K::of_json).collect())
+}
+
+/// As [`all_living`], but one that cannot be read or parsed is an error.
+pub fn all_without_gap<K: KeptJob>(run_dir: &Path) -> Result<Vec<K>> {
+    let parse =
+        |value: &Value| K::of_json(value).ok_or_else(|| Error::new("not a record of this release in").at(run_dir));
+    series::files_without_gap(run_dir, K::ENDING)?.iter().map(parse).collect()
 }

@@ -27,6 +27,7 @@ use crate::gpu::JobGpus;
 use crate::idle::JobIdle;
 use crate::job_name;
 use crate::kept;
+use crate::lend::JobLent;
 use crate::network::JobNetwork;
 use crate::table::{self, Column, NONE, mib, number, numbers, printable, texts};
 
@@ -97,6 +98,8 @@ pub struct LivingRow {
     pub idle: Option<JobIdle>,
     /// What its job has sent and received.
     pub network: Option<JobNetwork>,
+    /// What its job is lent.
+    pub lent: Option<JobLent>,
     /// The partition or queue of its job, and what its job was granted; only in [`LivingView::rows`].
     pub partition: Option<String>,
     pub granted: LimitedTo,
@@ -222,11 +225,13 @@ impl LivingView {
         seen
     }
 
-    /// Adds what `jobfence hold` has last heard of the GPUs and the network of the row's job, and what it has last seen the job do.
+    /// Adds what `jobfence hold` has last heard of the GPUs and the network of the row's job, what it has last seen the job do, and what
+    /// it lends the job.
     pub fn add_gpus(&self, row: &mut LivingRow) {
         row.idle = kept::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
         row.gpus = kept::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
         row.network = kept::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
+        row.lent = kept::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
     }
 }
 
@@ -303,6 +308,7 @@ pub fn described(step: &LivingStep<'_>) -> LivingRow {
         gpus: None,
         idle: None,
         network: None,
+        lent: None,
         partition: None,
         granted: LimitedTo::default(),
     }
@@ -391,7 +397,8 @@ impl LivingRow {
             .number("cpus_now", self.cpus_now.map(|cpus| format!("{cpus:.3}")))
             .number("gpus", self.gpus.as_ref().map(JobGpus::json))
             .number("network", self.network.as_ref().map(JobNetwork::json))
-            .number("idle_seconds", self.idle().map(|idle| format!("{idle:.3}")));
+            .number("idle_seconds", self.idle().map(|idle| format!("{idle:.3}")))
+            .number("memory_lent_bytes", self.lent.as_ref().map(JobLent::lent));
         now(object, &self.current);
     }
 

@@ -23,6 +23,7 @@ use crate::energy::NodeEnergy;
 use crate::gpu::{GpuUse, JobGpus};
 use crate::idle::JobIdle;
 use crate::kept;
+use crate::lend;
 use crate::living::{facts_of, user_name};
 use crate::login;
 use crate::network::{self, JobNetwork};
@@ -70,6 +71,7 @@ pub fn look(
     of_energy(&mut text, energy);
     text.extend(strays.map(StraysFigures::page));
     text.extend(login::page(&config.run_dir));
+    text.extend(lend::page(&config.run_dir, lend::is_on(config)));
     // The collector does not run as root.
     whole::replace(path, text.as_bytes(), Some(0o644)).map_err(|error| error.to_string())
 }

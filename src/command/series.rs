@@ -378,6 +378,17 @@ pub fn all_files(run_dir: &Path, ending: &str) -> Result<Vec<Value>> {
     Ok(all)
 }
 
+/// The objects of all files with this ending; an error if any of them cannot be read or is no object.
+pub fn files_without_gap(run_dir: &Path, ending: &str) -> Result<Vec<Value>> {
+    let dir = match Dir::open(directory_of(run_dir)) {
+        Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let unreadable = |name: &str| Error::new("not a record of root's:").at(dir.path().join(name)).hint("remove it");
+    let names = dir.list(false)?.into_iter().filter(|name| name.ends_with(ending));
+    names.map(|name| read_object(&dir, &name)?.ok_or_else(|| unreadable(&name))).collect()
+}
+
 /// The series of all steps with a file, whether they are alive or not. A file that is not root's is removed: earlier releases gave each to
 /// its user.
 pub fn all_living(run_dir: &Path) -> Result<Vec<Series>> {

@@ -18,8 +18,8 @@ use super::slot_request::{PerSlot, SlotRequest};
 use super::strictness::{self, first, if_each, least, least_limit, most};
 use super::units::{DAY, Percent, Period, Wrong, or_unlimited, text_or_unlimited};
 use super::values::{
-    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, LoginBudget, LoginLimits, Mode, OnErrors,
-    StoreUsage, StraysAction, SwapSpace, TaskCpus, UsageCard,
+    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, LoginBudget, LoginLimits, MemoryShare, Mode,
+    OnErrors, StoreUsage, StraysAction, SwapSpace, TaskCpus, UsageCard,
 };
 use crate::cgroup::devices::{DeviceRule, GpuDevice};
 use crate::cgroup::huge_pages::HugePages;
@@ -316,6 +316,14 @@ keys! {
         /// It is rounded down to whole pages.
         /// A step gets at most what its job has.
         AllowedRAMSpace: allowed_ram_space: Percent = Percent::HUNDRED, percent!(1 to 10000), jobs(least);
+        /// So far a job's memory limit may grow while the job needs it, in percent of the limit: see MemoryPool.
+        // `least`: nothing is lent to a job unless the site has certainly asked for it.
+        ElasticRAMPercent: elastic_ram: Percent = Percent::HUNDRED, percent!(100 to 1000), jobs(least);
+        /// So much memory of the node `jobfence hold` lends at most to jobs that need more than their limit.
+        MemoryPool: memory_pool: Option<MemoryShare> = None, kinds::MEMORY_SHARE, node;
+        /// So much of the node's memory is never lent: it is for the system, beside what jobs reserved.
+        MemoryPoolReserve: memory_pool_reserve: Option<MemoryShare> =
+            Some(MemoryShare::Percent(Percent::from_hundredths(500))), kinds::MEMORY_SHARE, node;
         /// If the scheduler grants no memory to a job, its memory is limited as if so much had been granted.
         /// A scheduler may grant none because the job did not ask for any, or because the scheduler does not manage memory.
         DefaultRAMSpace: default_ram_space: Option<u64> = None, kinds::OPTIONAL_SIZE, jobs(least_limit);
@@ -530,7 +538,7 @@ mod tests {
         let of_the_node: Vec<&str> = KEYS.iter().filter(|key| !key.is_per_job()).map(|key| key.name).collect();
         let expected = "CgroupMountpoint CgroupBase RunDir CleanupTimeout ReapInterval ReapSchedulerLeftovers EarlyMoves \
                         TrustAccount UsageLog UsageLogSize UsageLogAge UserReports StoreUsage SampleInterval GPUAccounting CarbonIntensity MetricsFile \
-                        StraysGrace StraysMinUID StraysAllow LoginLimits LoginWindow \
+                        StraysGrace StraysMinUID StraysAllow LoginLimits LoginWindow MemoryPool MemoryPoolReserve \
                         CPUsPerSlot \
                         SlotMemory SlotGPUs PrivateTmpBase";
         let sorted = |names: Vec<&str>| BTreeSet::from_iter(names.into_iter().map(str::to_owned));

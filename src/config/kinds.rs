@@ -18,8 +18,8 @@ use super::units::{
     or_unlimited, seconds, text_or_none, text_or_unlimited,
 };
 use super::values::{
-    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, LoginBudget, LoginLimits, Mode, OnError,
-    OnErrors, StoreUsage, StraysAction, SwapSpace, TaskCpus, UsageCard,
+    CpuPolicy, Delegation, DeniedDevices, GrantedHugePages, IdleAction, LoginBudget, LoginLimits, MemoryShare, Mode,
+    OnError, OnErrors, StoreUsage, StraysAction, SwapSpace, TaskCpus, UsageCard,
 };
 use super::{out_of_memory, pattern, private_paths};
 use crate::bytes;
@@ -182,6 +182,12 @@ kinds! {
                                  unlimited",
         |text| or_unlimited(text, network_rate), |rate| Some(text_or_unlimited(rate.map(bytes::text))),
         any prop::option::of((64_u64..=1 << 30).prop_map(|kib| kib << 10));
+    MEMORY_SHARE: Option<MemoryShare> = "a size of at least 1M, such as 64G, a percentage from 1% to 100%, or none",
+        |text| none_or(text, memory_share), |share| Some(text_or_none(*share)),
+        any prop::option::of(prop_oneof![
+            any_size().prop_map(MemoryShare::Bytes),
+            (100_u32..=10_000).prop_map(|share| MemoryShare::Percent(Percent::from_hundredths(share))),
+        ]);
     OPTIONAL_PERCENT: Option<Percent> = "a percentage from 1 to 100 with at most two decimals, or unlimited",
         |text| or_unlimited(text, |text| units::percent(text, 1..=100)), |percent| Some(text_or_unlimited(*percent)),
         any prop::option::of((100_u32..=10_000).prop_map(Percent::from_hundredths));
@@ -349,6 +355,15 @@ fn any_path() -> impl Strategy<Value = PathBuf> {
     text_like("(/[^/\"\\pC.][^/\"\\pC]{0,9}){1,3}").prop_map(PathBuf::from)
 }
 
+/// With a percent sign, a share of the node's memory.
+fn memory_share(text: &str) -> Result<MemoryShare, Wrong> {
+    if text.ends_with('%') {
+        units::percent(text, 1..=100).map(MemoryShare::Percent)
+    } else {
+        units::size(text).map(MemoryShare::Bytes)
+    }
+}
+
 #[cfg(test)]
 fn any_size() -> impl Strategy<Value = u64> {
     (1_u64 << 10..1 << 54).prop_map(|kib| kib << 10)
@@ -428,6 +443,12 @@ mod tests {
             [false, true, true, false]
         );
         reads(&percent!(1 to 10_000), "98.05", &Percent::from_hundredths(9805));
+        reads(&MEMORY_SHARE, "64g", &Some(MemoryShare::Bytes(64 << 30)));
+        reads(&MEMORY_SHARE, "12.5%", &Some(MemoryShare::Percent(Percent::from_hundredths(1250))));
+        reads(&MEMORY_SHARE, "None", &None);
+        for wrong in ["", "0", "0%", "101%", "%", "-1%", "5 %"] {
+            assert!((MEMORY_SHARE.read)(wrong).is_err(), "{wrong}");
+        }
         reads(&OPTIONAL_PERCENT, "90", &Some(Percent::from_hundredths(9000)));
         reads(&HEADROOM, "0", &Cpus::from_thousandths(0));
         reads(&CPUS, "0.1", &Cpus::from_thousandths(100));

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the words mean that keys have for values.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::limits::{LIMITS, Limit};
+use super::units::Percent;
+use crate::bytes;
 use crate::job::Cpus;
 
 /// Whether limits are set at all.
@@ -83,6 +86,34 @@ pub struct LoginBudget {
     pub time: Duration,
     /// What the user has until a window has passed.
     pub cpus: Cpus,
+}
+
+/// So much of the node's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryShare {
+    /// An amount in bytes.
+    Bytes(u64),
+    /// A share of the whole.
+    Percent(Percent),
+}
+
+impl MemoryShare {
+    /// How much that is of so many bytes.
+    pub fn of(self, whole: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.min(whole),
+            Self::Percent(percent) => percent.of(whole),
+        }
+    }
+}
+
+impl fmt::Display for MemoryShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => f.write_str(&bytes::text(*bytes)),
+            Self::Percent(percent) => percent.fmt(f),
+        }
+    }
 }
 
 /// Where the scheduler keeps what a job has used.

@@ -62,6 +62,15 @@ fn tell(run_dir: &Path, what: &[u8]) {
     }
 }
 
+/// What launches have said.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Launches {
+    /// A step begins.
+    pub any: bool,
+    /// A step with `SignalAt` has begun.
+    pub armed: bool,
+}
+
 /// The end at which `hold` is told.
 #[derive(Debug)]
 pub struct EarlyMoves {
@@ -103,14 +112,14 @@ impl EarlyMoves {
         self.socket.as_fd()
     }
 
-    /// Takes the lock for all requests so far, and again while tasks may come: moves this process to its own cgroup. Returns whether a
-    /// step with `SignalAt` has begun.
-    pub fn make(&self) -> (bool, Result<()>) {
-        let (mut is_asked, mut is_armed) = (false, false);
+    /// Takes the lock for all requests so far, and again while tasks may come: moves this process to its own cgroup. Returns what was said.
+    pub fn make(&self) -> (Launches, Result<()>) {
+        let mut launches = Launches::default();
         while let Ok(length) = self.socket.recv(&mut [0]) {
-            (is_asked, is_armed) = (is_asked || length == 0, is_armed || length > 0);
+            launches.any |= length == 0;
+            launches.armed |= length > 0;
         }
-        (is_armed, if is_asked { self.take_lock_for_a_while() } else { Ok(()) })
+        (launches, if launches.any { self.take_lock_for_a_while() } else { Ok(()) })
     }
 
     fn take_lock_for_a_while(&self) -> Result<()> {
@@ -240,7 +249,8 @@ mod tests {
         moves.make().1.unwrap();
         assert_eq!(written(), "", "it was for both");
         tell_of_armed(run_dir);
-        assert!(moves.make().0 && !moves.make().0);
+        let said = [moves.make().0, moves.make().0];
+        assert_eq!(said.map(|said| (said.any, said.armed)), [(false, true), (false, false)]);
         assert_eq!(written(), "", "no task comes of it");
     }
 

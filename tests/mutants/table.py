@@ -56,6 +56,10 @@ HOOK = "hooks/pbs/jobfence.py"
 PBS = "src/schedulers/pbs.rs"
 STRAYS = "src/schedulers/pbs/strays.rs"
 PROGRAM = "src/sys/program.rs"
+LEND = "src/command/lend/policy.rs"
+BORROWER = "src/command/lend/borrower.rs"
+LENT = "src/command/lend/directory.rs"
+LENDS = "src/command/lend/watch.rs"
 C_LIFE = "host c_abi a_program_in_c_lives"
 
 BREAKS = (
@@ -1200,7 +1204,7 @@ BREAKS = (
           "host left_behind whatever_users_make_below"),
     Break("many_who_die_are_signalled", "src/cgroup/kill.rs", "FEW < left && left <", "left > left && left <", "unit kill"),
     Break("who_does_not_die_is_waited_for", "src/cgroup/kill.rs", "FEW < left && left <", "FEW < left || left <", "unit kill"),
-    Break("a_lock_that_nobody_wants", EARLY_MOVE, "if is_asked { self", "if true { self", "unit early_move"),
+    Break("a_lock_that_nobody_wants", EARLY_MOVE, "if launches.any { self", "if true { self", "unit early_move"),
     Break("setup_replaces_a_sites_starter", CONDOR_SETUP, "&& !is_stock && !is_ours(&value)", "&& is_stock && !is_ours(&value)", "unit htcondor::setup"),
     Break("setup_overwrites_a_sites_lines", CONDOR_SETUP, "!self.file.is_empty() && !is_own", "false && !is_own", "unit htcondor::setup"),
     Break("setup_forgets_its_own_line", CONDOR_SETUP, "(!is_done || self.has_line(key))", "!is_done", "unit htcondor::setup"),
@@ -1787,6 +1791,86 @@ BREAKS = (
         "if requests.delegate() == Some(true) && config.delegate == Delegation::No {",
         "if false {",
         "slurm not_divided",
+    ),
+    Break(
+        "reserved_memory_is_lent", LEND,
+        "self.whole.saturating_sub(system).saturating_sub(granted)", "self.whole.saturating_sub(system.min(granted))",
+        "unit no_owner_loses_and_no_more_is_lent_than_there_is",
+    ),
+    Break(
+        "what_is_lent_is_lent_again", LEND,
+        "let mut free = room.saturating_sub(now);", "let mut free = room.saturating_sub(now.min(1));",
+        "unit no_owner_loses_and_no_more_is_lent_than_there_is",
+    ),
+    Break(
+        "memory_in_use_is_taken_back", LEND,
+        "lent.saturating_sub(job.lent_in_use())", "lent.saturating_sub(job.lent_in_use().min(1))",
+        "unit no_owner_loses_and_no_more_is_lent_than_there_is",
+    ),
+    Break(
+        "lent_while_not_all_is_known", LEND,
+        "if self.lends_more {", "if self.whole > 0 {",
+        "unit while_not_all_is_known_nothing_more_is_lent_and_owners_still_come_first",
+    ),
+    Break(
+        "what_is_lent_stays", LEND,
+        "let used = if self.is_growing { u64::MAX }", "let used = if self.grant > 0 { u64::MAX }",
+        "unit all_that_is_lent_comes_back",
+    ),
+    Break(
+        "what_is_not_known_reserves_nothing", "src/command/lend/reserved.rs",
+        "self.known.extend(before.get(&path).map(|bytes| (path, *bytes)));", "let _ = before.get(&path);",
+        "unit what_is_not_known_counts_as_it_was_and_stops_lending",
+    ),
+    Break(
+        "a_limit_without_its_record", BORROWER,
+        "kept::write(run_dir, &self.lent).inspect_err(|_| self.lent = before.clone())?;", "let _ = kept::write(run_dir, &self.lent);",
+        "unit without_a_record_no_limit_is_raised",
+    ),
+    Break(
+        "our_own_raise_is_the_grant", BORROWER,
+        "let is_ours = is_uncertain &&", "let is_ours = !is_uncertain &&",
+        "unit our_own_writes_never_become_the_jobs_grant",
+    ),
+    Break(
+        "a_limit_of_the_schedulers_is_lent", BORROWER,
+        "(self.lent.grant, self.lent.peak, self.is_found) = (limit, limit, false);", "(self.lent.peak, self.is_found) = (limit, false);",
+        "unit a_limit_of_somebody_elses_is_the_jobs_own",
+    ),
+    Break(
+        "a_plan_that_the_kernel_does_not_have_is_the_grant", BORROWER,
+        "self.lent.grant.max(planned.min(self.lent.limit))", "planned",
+        "unit a_plan_that_goes_down_takes_nothing_and_one_that_goes_up_is_the_grant",
+    ),
+    Break(
+        "what_cannot_be_read_has_ended", LENT,
+        "Ok(_) => Unseen::Failed(error),", "Ok(_) => { drop(error); Unseen::Gone }",
+        "unit what_cannot_be_read_ends_no_job_and_forgets_no_loan",
+    ),
+    Break(
+        "a_raise_lowers", LENT,
+        "to <= from || limits_of(dir, version)?.0 != Some(from)", "to <= from",
+        "unit a_limit_that_somebody_has_changed_meanwhile_is_neither_raised_nor_lowered",
+    ),
+    Break(
+        "a_small_step_is_lent_memory", LENT,
+        "*now >= grant && *now < to", "*now < to",
+        "unit a_step_that_has_asked_for_less_keeps_that",
+    ),
+    Break(
+        "memory_max_below_what_is_in_use", LENT,
+        "used().is_some_and(|used| used <= to)", "used().is_some()",
+        "unit memory_max_is_never_below_what_is_in_use",
+    ),
+    Break(
+        "swap_grows_by_what_was_lent", LENT,
+        "match least(above, swap) {", "match above {",
+        "unit swap_stays_the_same_also_after_an_end_between_two_writes",
+    ),
+    Break(
+        "a_new_hold_knows_no_loans", LENDS,
+        "kept::all_without_gap::<JobLent>(run_dir).map_err(|error| error.to_string())?", "Vec::<JobLent>::new()",
+        "host lend the_next_hold_knows_what_a_killed_one_has_lent",
     ),
     Break(
         "a_word_at_each_look", "src/command/armed/crossing.rs",

@@ -11,9 +11,10 @@ const MOST_WAITING: usize = 1000;
 /// One user's steps have at most this part of the descriptors.
 const PART_OF_USER: usize = 4;
 
-/// The descriptors that this process asks for, and those of them that stay for its other work.
+/// The descriptors that this process asks for, and those of them that stay for its other work: up to a hundred tell of memory that
+/// may be lent.
 const WANTED: u64 = 16_384;
-const OTHERS: u64 = 324;
+const OTHERS: u64 = 424;
 
 /// Takes more descriptors if this process may, and returns how many there are for the kernel to tell by.
 pub fn most() -> usize {

@@ -90,7 +90,7 @@ impl StepMemory {
 
 /// Page cache of files, all of which the kernel takes back before it kills. What is read again and again is active. Files in tmpfs are not
 /// in these figures.
-fn cached(dir: &Dir, version: Version) -> u64 {
+pub fn cached(dir: &Dir, version: Version) -> u64 {
     let before = if version == Version::V2 { "" } else { "total_" };
     let text = dir.read_table("memory.stat").unwrap_or_default();
     let bytes = |line: &str| {
@@ -101,14 +101,16 @@ fn cached(dir: &Dir, version: Version) -> u64 {
     text.lines().filter_map(bytes).sum()
 }
 
-fn new_event() -> Option<OwnedFd> {
+/// What v1's kernel can tell by.
+pub fn new_event() -> Option<OwnedFd> {
     // SAFETY: eventfd takes two numbers, and returns a new descriptor or -1.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     // SAFETY: the kernel has just made this descriptor, and it has no other owner.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn threshold(dir: &Dir, event: &OwnedFd, bytes: u64) -> bool {
+/// Has the kernel tell, by the event, when a directory's use crosses so many bytes in either direction.
+pub fn threshold(dir: &Dir, event: &OwnedFd, bytes: u64) -> bool {
     let usage = dir.open_file("memory.usage_in_bytes", OFlag::O_RDONLY);
     let asked = usage.and_then(|usage| {
         dir.write("cgroup.event_control", &format!("{} {} {bytes}", event.as_raw_fd(), usage.as_raw_fd()))

@@ -19,6 +19,7 @@ use jobfence::sys::dir::Dir;
 use jobfence::sys::systemd::is_delegated;
 
 use super::rows::Rows;
+use crate::lend;
 use crate::schedulers::slurm::dirs;
 use crate::schedulers::slurm::node;
 
@@ -94,6 +95,12 @@ pub fn host(rows: &mut Rows, host: &Host, config: &Config, slurm: Option<&Slurm>
             Some(ByConfig::Overlay(because)) => {
                 rows.fact("placement", format!("overlay, in Slurm's own directories: {because}"));
                 overlay(rows, host, config, slurm, hierarchy);
+                if lend::is_on(config) && hierarchy.has("memory") {
+                    rows.remark(
+                        "memory",
+                        "MemoryPool: no memory is lent, since the memory of jobs is limited in Slurm's directories",
+                    );
+                }
                 if !slurm.is_some_and(|slurm| slurm.makes_ours_first(hierarchy)) {
                     continue;
                 }

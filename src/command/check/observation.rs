@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use jobfence::config::{Config, Loaded, Mode, SignalAt, StoreUsage, StraysAction};
+use jobfence::config::{Config, Loaded, Mode, Percent, SignalAt, StoreUsage, StraysAction};
 use jobfence::host::Host;
 use jobfence::record::tracked;
 use jobfence::report::usage_log::UsageLog;
@@ -26,6 +26,7 @@ pub fn say(rows: &mut Rows, loaded: &Loaded, host: &Host) {
         of("SignalAt", nobody_tells(loaded)),
         of("SignalAt", no_pressure(loaded, host)),
         of("GPUIdleAfter", not_seen(loaded, "GPUIdleAfter", config.gpu_idle_after)),
+        of("MemoryPool", nothing_is_lent(loaded)),
     ];
     let requeues = not_requeued(loaded).into_iter().filter_map(|what| of("OnOutOfMemory", Some(what)));
     for line in lines.into_iter().flatten().chain(requeues) {
@@ -83,6 +84,21 @@ fn nobody_tells(loaded: &Loaded) -> Option<String> {
     let is_asked = loaded.config.signal_at.is_some() || in_sections.any(|setting| setting.key().name == "SignalAt");
     let is_lost = is_asked && !tracked::is_watched(&loaded.config.run_dir);
     is_lost.then(|| "no job is told, since 'jobfence hold' (jobfence.service) does not run".to_owned())
+}
+
+/// Why no job would be lent memory.
+fn nothing_is_lent(loaded: &Loaded) -> Option<String> {
+    let config = &loaded.config;
+    let mut in_sections = loaded.sections().flat_map(|(_, settings)| settings);
+    let is_elastic =
+        config.elastic_ram > Percent::HUNDRED || in_sections.any(|setting| setting.key().name == "ElasticRAMPercent");
+    let lack = [
+        (!is_elastic, "since no job's limit may grow without ElasticRAMPercent"),
+        (config.mode != Mode::Enforce, "without Mode=enforce"),
+        (!tracked::is_watched(&config.run_dir), "since 'jobfence hold' (jobfence.service) does not run"),
+    ];
+    let (_, why) = lack.into_iter().find(|(is_lost, _)| *is_lost && config.memory_pool.is_some())?;
+    Some(format!("no memory is lent {why}"))
 }
 
 /// Why no job, or not each, would be requeued that was killed at its memory limit.

@@ -4,12 +4,11 @@
 use std::time::Duration;
 
 use jobfence::config::{Config, IdleAction, Loaded, Mode};
-use jobfence::doors::life;
-use jobfence::facts::{Fact, Facts};
 use jobfence::fence::living::LivingStep;
 use jobfence::host::Host;
-use jobfence::job::{Id, JobOnNode, Name};
 use jobfence::record::job::JobRecords;
+
+use crate::job_keys;
 
 const KEYS: [&str; 5] = ["GPUIdleAfter", "GPUIdleAction", "IdleAfter", "IdleAction", "Mode"];
 
@@ -40,41 +39,18 @@ impl Default for IdleKeys {
     }
 }
 
-/// The keys of a step's job. The job's sections are only found out if a section has such a key.
+/// The keys of a step's job.
 pub fn keys_of(
     (config, loaded): (&Config, Option<&Loaded>),
-    (noted, host): (Option<&JobRecords>, &Host),
+    known: (Option<&JobRecords>, &Host),
     step: &LivingStep<'_>,
 ) -> IdleKeys {
-    let has_key = |loaded: &&Loaded| {
-        loaded.sections().flat_map(|(_, settings)| settings).any(|setting| KEYS.contains(&setting.key().name))
-    };
-    let Some(loaded) = loaded.filter(has_key) else { return IdleKeys::from(config) };
-    let mut facts = Facts::default();
-    if let Some(record) = noted.and_then(|noted| noted.read(&job_on_node(step)?, host).ok().flatten()) {
-        record.add_to(&mut facts);
-    }
-    // The account of the note is left out: some schedulers take the user's word for it.
-    let said = step.allocated().noted.facts();
-    for (known, said) in [
-        (&mut facts.partition, said.partition),
-        (&mut facts.qos, said.qos),
-        (&mut facts.project, said.project),
-        (&mut facts.user, said.user),
-    ] {
-        if *known == Fact::Unknown {
-            *known = said;
+    match job_keys::of_step(&KEYS, loaded, known, step) {
+        None => IdleKeys::from(config),
+        Some(Ok(config)) => IdleKeys::from(&config),
+        // Too much may hold: then only what the site wants of every job, and nothing is done to it.
+        Some(Err(_)) => {
+            IdleKeys { cpu_action: IdleAction::Warn, gpu_action: IdleAction::Warn, ..IdleKeys::from(config) }
         }
     }
-    facts.uid = step.uid.into();
-    match life::resolve(loaded, facts) {
-        Ok(resolved) => IdleKeys::from(&resolved.config),
-        // The sections are not certain. So the values for every job hold, and nothing is done to this one.
-        Err(_) => IdleKeys { cpu_action: IdleAction::Warn, gpu_action: IdleAction::Warn, ..IdleKeys::from(config) },
-    }
-}
-
-fn job_on_node(step: &LivingStep<'_>) -> Option<JobOnNode> {
-    let node = step.node.as_deref().map(Name::new).transpose().ok()?;
-    Some(JobOnNode { node, job: Id::new(step.job.as_str()).ok()? })
 }

@@ -48,6 +48,7 @@ fn row(job: &str, step: &str, user: &str, cpus: Option<f64>, memory: Option<u64>
         gpus: None,
         idle: None,
         network: None,
+        lent: None,
         partition: None,
         granted: limits,
     }

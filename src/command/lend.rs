@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `MemoryPool`: a job that needs more memory than its limit is lent what no job has reserved, and gives it back.
+//!
+//! `policy` decides who has how much, from numbers alone; `node` says what there is. `directory` reads and writes the limits of one job,
+//! `lowering` is the process that lowers them, `notice` has the kernel tell that it needs more, and `files` keeps what is lent across a
+//! restart. `borrower` is one job with all that, `reserved` what all the other jobs may use, and `watch` what `jobfence hold` does with all
+//! jobs between its other work. Nothing of it runs in a scheduler's daemon, and nothing of it ends a process of a job's.
+
+mod borrower;
+mod directory;
+mod files;
+mod lowering;
+mod node;
+mod notice;
+mod policy;
+mod reserved;
+mod watch;
+
+pub use files::{JobLent, page};
+pub use watch::{LendWatch, is_on};

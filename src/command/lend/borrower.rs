@@ -1,0 +1,571 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! One job that may be lent memory: what its file says, and what its directory has.
+//!
+//! After each write the kernel's limit is read, and that is what the file says. What cannot be read or written changes nothing of that.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use jobfence::bytes::mebibytes;
+use jobfence::config::Percent;
+use jobfence::error::Error;
+use jobfence::sys::dir::Dir;
+
+use super::directory::{JobDirectory, Lower, SeenMemory, Unseen};
+use super::files::JobLent;
+use super::lowering::Lowering;
+use super::notice::{CALM, Notice};
+use super::policy::JobMemory;
+use crate::kept;
+use crate::living::user_name;
+use crate::table::printable;
+
+/// For so long a job keeps what it was lent last, also if it does not use it.
+const GROWING: Duration = Duration::from_secs(10);
+
+/// The least time between two looks at a job because the kernel tells of it, and at one that was just lent more. A program can have the
+/// kernel tell as often as it likes, and can be lent more only now and then.
+const LEAST: Duration = Duration::from_millis(100);
+const LEAST_WHILE_GROWING: Duration = Duration::from_millis(10);
+const JUST_NOW: Duration = Duration::from_secs(1);
+
+/// After something failed.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// One job.
+#[derive(Debug)]
+pub struct Borrower {
+    pub lent: JobLent,
+    pub directory: JobDirectory,
+    pub uid: u32,
+    /// The most that its limit may be, as a share of the grant.
+    pub most: Percent,
+    /// The most that the records of its steps say of its own limit.
+    planned: Option<u64>,
+    /// When it was lent more.
+    grown: Option<Instant>,
+    pub notice: Option<Notice>,
+    pub next: Option<Instant>,
+    /// What was seen of it last.
+    pub memory: Option<JobMemory>,
+    /// Whether it was there at the last look, and could not be read.
+    pub is_unseen: bool,
+    /// When it was looked at.
+    looked: Option<Instant>,
+    /// Whether the kernel has told since.
+    is_heard: bool,
+    /// Whether an earlier `jobfence hold` has lent it something. What that was about to write is not known, so that a limit between the
+    /// grant and what the file says is nobody else's.
+    is_found: bool,
+    /// Whether a write of ours may have been done by half.
+    is_unsettled: bool,
+    /// When that is tried again.
+    settle: Option<Instant>,
+    /// The process that lowers its limit.
+    lowering: Option<Lowering>,
+    /// The last error that was reported.
+    said: Option<String>,
+}
+
+impl Borrower {
+    pub fn new(lent: JobLent, directory: JobDirectory, uid: u32) -> Self {
+        Self {
+            lent,
+            directory,
+            uid,
+            most: Percent::HUNDRED,
+            planned: None,
+            grown: None,
+            notice: None,
+            next: Some(Instant::now()),
+            memory: None,
+            is_unseen: false,
+            looked: None,
+            is_heard: false,
+            is_found: false,
+            is_unsettled: false,
+            settle: None,
+            lowering: None,
+            said: None,
+        }
+    }
+
+    /// One to which an earlier process has lent memory.
+    pub fn found(lent: JobLent, directory: JobDirectory, uid: u32) -> Self {
+        Self { is_found: true, is_unsettled: true, ..Self::new(lent, directory, uid) }
+    }
+
+    /// The most that the records of its steps say of its own limit. If that goes up, what was lent becomes its own. Down goes its own limit
+    /// only with the kernel's: a record may say what the kernel has refused.
+    pub fn plan(&mut self, planned: Option<u64>) {
+        if let Some(planned) = planned
+            && self.planned.is_some_and(|before| before < planned)
+        {
+            self.lent.grant = self.lent.grant.max(planned.min(self.lent.limit));
+        }
+        self.planned = planned.or(self.planned);
+    }
+
+    /// What the kernel tells of it is heard, unless it was since the last look.
+    pub fn heard(&self) -> Option<&Notice> {
+        self.notice.as_ref().filter(|_| !self.is_heard)
+    }
+
+    /// The kernel has told.
+    pub fn hear(&mut self, now: Instant) {
+        self.notice.iter().for_each(Notice::hear);
+        self.is_heard = true;
+        let is_growing = self.grown.is_some_and(|grown| now.saturating_duration_since(grown) < JUST_NOW);
+        let least = if is_growing { LEAST_WHILE_GROWING } else { LEAST };
+        let next = self.looked.map_or(now, |looked| now.max(looked + least));
+        self.next = Some(self.next.map_or(next, |due| due.min(next)));
+    }
+
+    /// Whether its record must stay when no step of it is seen.
+    pub fn has_loan(&self) -> bool {
+        self.lent.lent() > 0 || self.is_unsettled || self.lowering.is_some()
+    }
+
+    /// Whether a process lowers its limit.
+    pub fn is_lowering(&self) -> bool {
+        self.lowering.is_some()
+    }
+
+    /// The process that lowers its limit, of a job that has ended.
+    pub fn into_lowering(self) -> Option<Lowering> {
+        self.lowering
+    }
+
+    /// Looks at it. `Ok(false)`: it is there, and nothing is known of it now.
+    pub fn look(&mut self, run_dir: &Path) -> Result<bool, Unseen> {
+        (self.looked, self.is_heard, self.is_unseen) = (Some(Instant::now()), false, false);
+        let seen = self.directory.open().and_then(|dir| self.directory.look(&dir));
+        match seen.and_then(|seen| Ok((seen, seen.limit.ok_or(Unseen::Gone)?))) {
+            Ok((seen, limit)) => self.see(run_dir, seen, limit),
+            Err(Unseen::Gone) => return Err(Unseen::Gone),
+            Err(Unseen::Failed(error)) => {
+                self.is_unseen = true;
+                self.say_once("its memory cannot be looked at, and what it is lent stays", &error);
+                self.next = Some(Instant::now() + AGAIN);
+            }
+        }
+        Ok(!self.is_unseen)
+    }
+
+    /// Takes what the kernel has: what somebody else has written is the job's own from now on, such as the scheduler.
+    fn see(&mut self, run_dir: &Path, seen: SeenMemory, limit: u64) {
+        let is_uncertain = self.is_found || self.is_unsettled || self.lowering.is_some();
+        let is_ours = is_uncertain && (self.lent.grant..=self.lent.limit).contains(&limit);
+        let (before, was_unsettled) = (self.lent.clone(), self.is_unsettled);
+        let is_new = limit != self.lent.limit && !is_ours;
+        self.lent.limit = limit;
+        if is_new {
+            (self.lent.grant, self.lent.peak, self.is_found) = (limit, limit, false);
+        }
+        if !is_uncertain || is_new {
+            self.lent.swap = seen.swap;
+        }
+        if self.lowering.is_none() {
+            // Without a limit of swap there is nothing that could be done by half.
+            let is_right = seen.swap.is_none() || seen.swap == self.lent.swap;
+            self.is_unsettled &= !is_right || self.settle.is_none();
+        }
+        if self.lent != before || self.is_unsettled != was_unsettled {
+            self.save_or_say(run_dir);
+        }
+        let lent = self.lent.lent();
+        self.say(before.lent());
+        self.memory = Some(JobMemory {
+            grant: self.lent.grant,
+            limit: self.lent.grant + lent,
+            used: seen.used,
+            most: self.most,
+            is_growing: self.grown.is_some_and(|grown| grown.elapsed() < GROWING),
+        });
+    }
+
+    /// What is known of it for all others: if it was never seen, it uses all that it has.
+    pub fn known(&self) -> JobMemory {
+        let limit = self.lent.limit.max(self.lent.grant);
+        let unseen = JobMemory { grant: self.lent.grant, limit, used: limit, most: self.most, is_growing: true };
+        self.memory.map_or(unseen, |memory| JobMemory { most: self.most, ..memory })
+    }
+
+    /// Whether the process that lowers its limit has ended. Then it is to be looked at.
+    pub fn has_lowered(&mut self) -> bool {
+        let name = self.name();
+        match &mut self.lowering {
+            Some(lowering) if lowering.has_ended() => {
+                // What it has written is seen at the next look.
+                (self.lowering, self.is_unsettled) = (None, true);
+                (self.settle, self.next) = (Some(Instant::now() + CALM), Some(Instant::now()));
+                return true;
+            }
+            Some(lowering) => {
+                if lowering.hangs_now() {
+                    log::error!(
+                        "{name}: its limit of memory is not lowered, since the kernel waits: is a file system hung?"
+                    );
+                }
+                self.next = Some(Instant::now() + lowering.pause());
+            }
+            None => {}
+        }
+        false
+    }
+
+    /// Gives it its share, or begins to take back. A job that is not seen, or of which the limit is just lowered, is left alone.
+    pub fn apply(&mut self, run_dir: &Path, limit: u64, may_lower: bool) {
+        if self.is_unseen || self.lowering.is_some() {
+            return;
+        }
+        let is_settled = !self.is_unsettled || self.settle.is_some_and(|settle| settle > Instant::now());
+        if limit < self.lent.limit || !is_settled {
+            if may_lower {
+                self.lower(limit.min(self.lent.limit));
+            }
+            return;
+        }
+        let done = match self.directory.open() {
+            Ok(dir) if limit > self.lent.limit => self.raise(run_dir, &dir, limit),
+            Ok(dir) if self.lent.lent() > 0 => {
+                self.directory.follow(&dir, (self.lent.grant, self.lent.limit), self.lent.swap)
+            }
+            Ok(_) | Err(Unseen::Gone) => return,
+            Err(Unseen::Failed(error)) => Err(error),
+        };
+        match done {
+            Ok(()) => self.said = None,
+            Err(error) if self.directory.open().is_ok() => {
+                self.say_once("its limit of memory cannot be changed", &error);
+                self.next = Some(Instant::now() + AGAIN);
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// The file first: wherever this process ends, no limit is above what it says. Afterwards the kernel is asked what it has.
+    fn raise(&mut self, run_dir: &Path, dir: &Dir, limit: u64) -> Result<(), Error> {
+        let before = self.lent.clone();
+        let is_uncertain = self.is_found || self.is_unsettled;
+        let is_as_seen = |(now, swap)| now == Some(before.limit) && (is_uncertain || swap == before.swap);
+        if !self.directory.limits(dir).is_ok_and(is_as_seen) {
+            // Somebody else has just changed it, or it cannot be read: the next look says.
+            self.next = Some(Instant::now() + LEAST);
+            return Ok(());
+        }
+        self.lent.limit = limit;
+        self.lent.peak = self.lent.peak.max(limit);
+        kept::write(run_dir, &self.lent).inspect_err(|_| self.lent = before.clone())?;
+        let raised = self.directory.raise(dir, (before.grant, before.limit, limit), before.swap);
+        let read = self.directory.limits(dir);
+        self.after_a_raise(run_dir, read.ok(), &before);
+        raised
+    }
+
+    /// `read`: what the kernel has. `None`: that is not known, and the record stays.
+    fn after_a_raise(&mut self, run_dir: &Path, read: Option<(Option<u64>, Option<u64>)>, before: &JobLent) {
+        match read {
+            Some((Some(limit), swap)) if (before.limit..=self.lent.limit).contains(&limit) => {
+                if limit > before.limit {
+                    self.grown = Some(Instant::now());
+                }
+                self.is_unsettled |= swap != self.lent.swap;
+                if limit != self.lent.limit {
+                    self.lent.limit = limit;
+                    self.is_unsettled = true;
+                    self.save_or_say(run_dir);
+                }
+            }
+            // Somebody else has changed it meanwhile, or it cannot be read.
+            _ => self.is_unsettled = true,
+        }
+        if self.is_unsettled {
+            self.settle = Some(Instant::now() + CALM);
+        }
+        if let Some(memory) = &mut self.memory {
+            memory.limit = self.lent.limit;
+        }
+        self.say(before.lent());
+    }
+
+    fn lower(&mut self, limit: u64) {
+        let lower = Lower { from: self.lent.limit, to: limit, swap: self.lent.swap };
+        match Lowering::start(&self.directory, lower) {
+            Ok(lowering) => {
+                self.next = Some(Instant::now() + lowering.pause());
+                self.lowering = Some(lowering);
+            }
+            Err(errno) => {
+                self.say_once("its limit of memory cannot be changed", &Error::new("fork").errno(errno));
+                self.next = Some(Instant::now() + AGAIN);
+            }
+        }
+    }
+
+    /// A job that is lent nothing has no file, unless something may have been done by half.
+    fn save_or_say(&mut self, run_dir: &Path) {
+        if self.has_loan() {
+            // An earlier file says no less.
+            if let Err(error) = kept::write(run_dir, &self.lent) {
+                self.say_once("what it is lent cannot be written down", &error);
+            }
+        } else {
+            kept::remove(run_dir, &self.lent);
+        }
+    }
+
+    fn say_once(&mut self, what: &str, error: &Error) {
+        let why = format!("{}: {what}: {error}", self.name());
+        if self.said.as_ref() != Some(&why) {
+            log::error!("{why}");
+            self.said = Some(why);
+        }
+    }
+
+    /// The first piece and the last are in the log.
+    fn say(&mut self, before: u64) {
+        let (now, own) = (self.lent.lent(), mebibytes(self.lent.grant));
+        let (name, user) = (self.name(), user_name(self.uid));
+        if before == 0 && now > 0 {
+            log::info!("{name} of {user} is lent {} beyond its limit of {own} (MemoryPool)", mebibytes(now));
+        } else if before > 0 && now == 0 {
+            let peak = mebibytes(self.lent.peak.saturating_sub(self.lent.grant));
+            log::info!("{name} of {user} has given back what it was lent beyond its limit of {own}: {peak} at most");
+            self.lent.peak = self.lent.grant;
+        }
+    }
+
+    pub fn name(&self) -> String {
+        format!("job {}", printable(&self.lent.job))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jobfence::cgroup::layout::Version;
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+    use std::path::PathBuf;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A job of 800 MiB on v2, with files that only hold what is written, and an empty `RunDir`.
+    fn job(limit: u64) -> (tempfile::TempDir, PathBuf, Borrower) {
+        let temp = tempfile::tempdir().unwrap();
+        let place = temp.path().join("job");
+        fs::create_dir(&place).unwrap();
+        let write = |name: &str, text: &str| fs::write(place.join(name), text).unwrap();
+        write("memory.max", &(limit * MIB).to_string());
+        write("memory.current", &(100 * MIB).to_string());
+        write("memory.stat", "inactive_file 0\nactive_file 0\n");
+        let inode = fs::metadata(&place).unwrap().ino();
+        let lent = JobLent {
+            job: "7".to_owned(),
+            uid: Some(nix::unistd::getuid().as_raw()),
+            directory: place.display().to_string(),
+            inode,
+            grant: 800 * MIB,
+            limit: limit * MIB,
+            peak: limit * MIB,
+            ..JobLent::default()
+        };
+        let directory = JobDirectory { version: Version::V2, path: place, inode };
+        let job = Borrower { most: Percent::from_hundredths(15_000), ..Borrower::new(lent, directory, 7) };
+        let run_dir = temp.path().join("run");
+        (temp, run_dir, job)
+    }
+
+    fn limit(job: &Borrower) -> u64 {
+        fs::read_to_string(job.directory.path.join("memory.max")).unwrap().parse::<u64>().unwrap() / MIB
+    }
+
+    fn write(job: &Borrower, name: &str, mib: u64) {
+        fs::write(job.directory.path.join(name), (mib * MIB).to_string()).unwrap();
+    }
+
+    /// What the record says, or that there is none.
+    fn known(run_dir: &Path) -> Option<(u64, u64)> {
+        let all = kept::all_without_gap::<JobLent>(run_dir).unwrap();
+        all.first().map(|lent| (lent.grant / MIB, lent.limit / MIB))
+    }
+
+    fn own(job: &Borrower) -> (u64, u64) {
+        (job.lent.grant / MIB, job.lent.limit / MIB)
+    }
+
+    fn lowered(run_dir: &Path, job: &mut Borrower) {
+        while job.is_lowering() {
+            job.has_lowered();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(job.look(run_dir).unwrap());
+    }
+
+    /// Only root's files are records.
+    fn is_root() -> bool {
+        let is_root = nix::unistd::geteuid().is_root();
+        if !is_root {
+            crate::skip::skip("only root's files are read");
+        }
+        is_root
+    }
+
+    #[test]
+    fn a_job_of_which_the_kernel_tells_again_and_again_is_looked_at_ten_times_a_second() {
+        let (_temp, _, mut job) = job(800);
+        let begin = Instant::now();
+        let (mut looks, mut now) = (0, begin);
+        while now < begin + Duration::from_secs(10) {
+            job.hear(now);
+            if job.next.is_some_and(|next| next <= now) {
+                (looks, job.next, job.looked, job.is_heard) = (looks + 1, None, Some(now), false);
+            }
+            now += Duration::from_millis(1);
+        }
+        assert_eq!(looks, 100);
+        job.next = None;
+        job.grown = Some(now);
+        job.hear(now);
+        assert!(job.next.unwrap() <= now + LEAST_WHILE_GROWING && job.heard().is_none());
+    }
+
+    #[test]
+    fn without_a_record_no_limit_is_raised() {
+        let (temp, _, mut job) = job(800);
+        // No directory can be made there.
+        let run_dir = temp.path().join("file/run");
+        fs::write(temp.path().join("file"), "").unwrap();
+        assert!(job.look(&run_dir).unwrap());
+        job.apply(&run_dir, 900 * MIB, true);
+        assert_eq!((limit(&job), own(&job)), (800, (800, 800)));
+    }
+
+    #[test]
+    fn the_record_says_what_is_still_lent() {
+        if !is_root() {
+            return;
+        }
+        let (_temp, run_dir, mut job) = job(800);
+        assert!(job.look(&run_dir).unwrap());
+        job.apply(&run_dir, 1200 * MIB, true);
+        assert_eq!((known(&run_dir), limit(&job)), (Some((800, 1200)), 1200));
+        write(&job, "memory.current", 1100);
+        job.apply(&run_dir, 800 * MIB, true);
+        lowered(&run_dir, &mut job);
+        assert_eq!((known(&run_dir), limit(&job)), (Some((800, 1200)), 1200), "it uses more");
+        write(&job, "memory.current", 100);
+        job.apply(&run_dir, 800 * MIB, true);
+        lowered(&run_dir, &mut job);
+        assert_eq!((known(&run_dir), limit(&job)), (None, 800));
+    }
+
+    #[test]
+    fn what_cannot_be_read_ends_no_job_and_forgets_no_loan() {
+        if !is_root() {
+            return;
+        }
+        let (_temp, run_dir, mut job) = job(800);
+        assert!(job.look(&run_dir).unwrap());
+        job.apply(&run_dir, 900 * MIB, true);
+        fs::write(job.directory.path.join("memory.max"), "?").unwrap();
+        assert!(!job.look(&run_dir).unwrap() && job.is_unseen);
+        job.apply(&run_dir, 800 * MIB, true);
+        assert!(!job.is_lowering());
+        assert_eq!((known(&run_dir), job.known().limit / MIB), (Some((800, 900)), 900));
+        write(&job, "memory.max", 900);
+        assert!(job.look(&run_dir).unwrap() && !job.is_unseen);
+        assert_eq!(own(&job), (800, 900));
+        fs::remove_dir_all(&job.directory.path).unwrap();
+        assert!(matches!(job.look(&run_dir), Err(Unseen::Gone)));
+    }
+
+    #[test]
+    fn our_own_writes_never_become_the_jobs_grant() {
+        if !is_root() {
+            return;
+        }
+        let (_temp, run_dir, mut job) = job(800);
+        assert!(job.look(&run_dir).unwrap());
+        job.apply(&run_dir, 1000 * MIB, true);
+        // Of a raise, and of a lowering, it is not known what has come of it.
+        for (read, kernel) in [(None, 900), (Some((Some(900 * MIB), None)), 900), (None, 800)] {
+            let before = JobLent { limit: 800 * MIB, ..job.lent.clone() };
+            job.lent.limit = 1000 * MIB;
+            job.after_a_raise(&run_dir, read, &before);
+            write(&job, "memory.max", kernel);
+            assert!(job.look(&run_dir).unwrap());
+            assert_eq!(own(&job), (800, kernel));
+            assert_eq!(known(&run_dir).unwrap_or((800, 800)), (800, kernel));
+        }
+        (job.is_unsettled, job.settle) = (true, None);
+        job.apply(&run_dir, 1000 * MIB, true);
+        assert!(job.is_lowering(), "first it is brought to what the record says");
+        lowered(&run_dir, &mut job);
+        job.apply(&run_dir, 1000 * MIB, true);
+        write(&job, "memory.current", 1000);
+        job.apply(&run_dir, 900 * MIB, true);
+        write(&job, "memory.max", 950);
+        lowered(&run_dir, &mut job);
+        assert_eq!(own(&job), (800, 950));
+    }
+
+    #[test]
+    fn a_limit_of_somebody_elses_is_the_jobs_own() {
+        if !is_root() {
+            return;
+        }
+        let (_temp, run_dir, mut job) = job(900);
+        let set = |job: &mut Borrower, mib| {
+            write(job, "memory.max", mib);
+            assert!(job.look(&run_dir).unwrap());
+            own(job)
+        };
+        assert_eq!(set(&mut job, 900), (800, 900));
+        // An earlier hold may have been killed anywhere: up to the record, all is its work.
+        (job.is_found, job.is_unsettled) = (true, true);
+        assert_eq!(set(&mut job, 850), (800, 850));
+        assert_eq!(set(&mut job, 1000), (1000, 1000));
+        job.apply(&run_dir, 1000 * MIB, true);
+        lowered(&run_dir, &mut job);
+        assert_eq!(set(&mut job, 700), (700, 700));
+        // It changes between a look and the write.
+        write(&job, "memory.max", 1024);
+        job.apply(&run_dir, 750 * MIB, true);
+        assert_eq!(limit(&job), 1024);
+        assert_eq!((job.look(&run_dir).unwrap(), own(&job), known(&run_dir)), (true, (1024, 1024), None));
+    }
+
+    #[test]
+    fn a_plan_that_goes_down_takes_nothing_and_one_that_goes_up_is_the_grant() {
+        let (_temp, _, mut job) = job(900);
+        let mut plan = |mib: u64| {
+            job.plan(Some(mib * MIB));
+            job.lent.grant / MIB
+        };
+        assert_eq!([plan(800), plan(600), plan(850), plan(2000)], [800, 800, 850, 900]);
+    }
+
+    #[test]
+    fn a_lowering_that_hangs_delays_nobody() {
+        if !is_root() {
+            return;
+        }
+        let (_temp, run_dir, mut job) = job(800);
+        assert!(job.look(&run_dir).unwrap());
+        job.apply(&run_dir, 1200 * MIB, true);
+        // To open it waits for a reader, and so for ever.
+        let reclaim = job.directory.path.join("memory.reclaim");
+        nix::unistd::mkfifo(&reclaim, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        write(&job, "memory.current", 1100);
+        job.apply(&run_dir, 800 * MIB, true);
+        assert!(job.is_lowering() && !job.has_lowered());
+        job.apply(&run_dir, 1300 * MIB, true);
+        assert!(job.look(&run_dir).unwrap());
+        assert_eq!((known(&run_dir), limit(&job)), (Some((800, 1200)), 1200));
+        job.lowering.iter().for_each(Lowering::kill);
+        lowered(&run_dir, &mut job);
+        assert_eq!(own(&job), (800, 1200));
+    }
+}

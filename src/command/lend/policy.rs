@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Who is lent how much memory, and who gives back in which order: numbers alone.
+//!
+//! A job's *grant* is the memory limit that it has without this. What its limit is above that is *lent*. Memory is lent and given back in
+//! pieces, each an eighth of the grant, and a job that is lent any has more than it uses: a piece, and three while it grows. Owners come
+//! first: what jobs have reserved is never lent to others. When a new job has reserved what is lent, the pieces go back of which nothing is
+//! in use. The others stay until their jobs free them or end: no job is made to give back what it uses, and nothing more is lent until then.
+
+use jobfence::config::Percent;
+
+/// What is lent is a multiple of this: of the pages of every kernel.
+pub const PAGE: u64 = 64 << 10;
+
+/// A piece is such a part of the grant.
+const PIECES: u64 = 8;
+
+/// So many pieces more has a job that is lent some, until it has not needed them for a while: it may grow faster than is looked.
+const AHEAD: u64 = 2;
+
+/// The memory of the node, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeMemory {
+    /// What the system and jobs have together.
+    pub whole: u64,
+    /// What the site keeps for the system.
+    pub reserve: u64,
+    /// What the system has in use now.
+    pub system: u64,
+    /// The most that is lent.
+    pub pool: u64,
+    /// What those jobs may use that are lent nothing, as far as that is known.
+    pub reserved: u64,
+    /// Whether that is all that is reserved. Otherwise nothing more is lent.
+    pub lends_more: bool,
+}
+
+/// A job that may be lent memory, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobMemory {
+    /// Its own limit.
+    pub grant: u64,
+    /// Its limit now.
+    pub limit: u64,
+    /// In use, without page cache that can be taken back at once.
+    pub used: u64,
+    /// The most that its limit may be, as a share of the grant.
+    pub most: Percent,
+    /// Whether it has had a lower limit for so short a time that it keeps what it does not use.
+    pub is_growing: bool,
+}
+
+impl JobMemory {
+    /// In such amounts it is lent and gives back.
+    pub fn piece(&self) -> u64 {
+        pages(self.grant / PIECES).max(PAGE)
+    }
+
+    /// What it is lent now.
+    pub fn lent(&self) -> u64 {
+        self.limit.saturating_sub(self.grant)
+    }
+
+    /// The pieces of that of which it uses any.
+    fn lent_in_use(&self) -> u64 {
+        let pieces = self.used.saturating_sub(self.grant).div_ceil(self.piece());
+        pieces.saturating_mul(self.piece()).min(self.lent())
+    }
+
+    /// The most that it may be lent.
+    pub fn most(&self) -> u64 {
+        pages(self.most.of(self.grant)).saturating_sub(self.grant)
+    }
+
+    /// What it would be lent if it used so much.
+    fn wanted(&self, used: u64) -> u64 {
+        let above = used.saturating_add(self.piece()).saturating_sub(self.grant);
+        above.div_ceil(self.piece()).saturating_mul(self.piece()).min(self.most())
+    }
+
+    /// Whether it would soon be at its limit.
+    pub fn needs_more(&self) -> bool {
+        self.wanted(self.used) > self.lent() && self.used.saturating_add(self.piece()) > self.limit
+    }
+
+    /// What it keeps if nobody else needs it. Who frees a piece and takes it again keeps it.
+    fn kept(&self) -> u64 {
+        let used = if self.is_growing { u64::MAX } else { self.used.saturating_add(self.piece()) };
+        self.lent().min(self.wanted(used).max(self.lent_in_use()))
+    }
+}
+
+impl NodeMemory {
+    /// What nobody has reserved, if the system keeps so much.
+    fn unreserved(&self, jobs: &[JobMemory], system: u64) -> u64 {
+        let granted = jobs.iter().fold(self.reserved, |sum, job| sum.saturating_add(job.grant));
+        self.whole.saturating_sub(system).saturating_sub(granted)
+    }
+
+    /// Divides what may be lent, and returns the limit of each. More is lent only from what nobody has now: what others give back is lent
+    /// at a later look.
+    pub fn divide(&self, jobs: &[JobMemory]) -> Vec<u64> {
+        let mut lent: Vec<u64> = jobs.iter().map(JobMemory::kept).collect();
+        self.take_back(jobs, &mut lent);
+        let now = jobs.iter().fold(0, |sum: u64, job| sum.saturating_add(job.lent()));
+        let room =
+            if self.lends_more { self.unreserved(jobs, self.reserve.max(self.system)).min(self.pool) } else { 0 };
+        let mut free = room.saturating_sub(now);
+        let mut order: Vec<usize> = (0..jobs.len()).collect();
+        // The one first that has least.
+        order.sort_by_key(|at| jobs.get(*at).map(JobMemory::lent));
+        for (at, job) in order.iter().filter_map(|at| Some((*at, jobs.get(*at).filter(|job| job.needs_more())?))) {
+            let Some(lent) = lent.get_mut(at).filter(|lent| **lent == job.lent()) else { continue };
+            let wanted = job.wanted(job.used.saturating_add(AHEAD * job.piece()));
+            let more = pages(wanted.saturating_sub(*lent).min(free));
+            (*lent, free) = (lent.saturating_add(more), free.saturating_sub(more));
+        }
+        jobs.iter().zip(lent).map(|(job, lent)| job.grant.saturating_add(lent)).collect()
+    }
+
+    /// Lowers what is lent as far as others have reserved it and nobody uses it, first of those that have most of that.
+    fn take_back(&self, jobs: &[JobMemory], lent: &mut [u64]) {
+        let unreserved = self.unreserved(jobs, self.reserve);
+        let unused = |at: usize, lent: &[u64]| {
+            lent.get(at).zip(jobs.get(at)).map_or(0, |(lent, job)| lent.saturating_sub(job.lent_in_use()))
+        };
+        while let Some(most) = (0..jobs.len()).max_by_key(|at| unused(*at, lent)) {
+            let sum = lent.iter().fold(0, |sum: u64, lent| sum.saturating_add(*lent));
+            let less = unused(most, lent).min(upward(sum.saturating_sub(unreserved)));
+            let Some(of_most) = lent.get_mut(most).filter(|_| less > 0) else { break };
+            *of_most = of_most.saturating_sub(less);
+        }
+    }
+}
+
+fn pages(bytes: u64) -> u64 {
+    bytes / PAGE * PAGE
+}
+
+fn upward(bytes: u64) -> u64 {
+    bytes.div_ceil(PAGE).saturating_mul(PAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    const NODE: NodeMemory = NodeMemory {
+        whole: 8192 * MIB,
+        reserve: 512 * MIB,
+        system: 0,
+        pool: 4096 * MIB,
+        reserved: 0,
+        lends_more: true,
+    };
+
+    /// May grow by half, and uses and has so many MiB.
+    fn job(grant: u64, limit: u64, used: u64) -> JobMemory {
+        let [grant, limit, used] = [grant, limit, used].map(|mib| mib * MIB);
+        JobMemory { grant, limit, used, most: Percent::from_hundredths(15_000), is_growing: false }
+    }
+
+    fn limits(node: NodeMemory, jobs: &[JobMemory]) -> Vec<u64> {
+        node.divide(jobs).iter().map(|limit| limit / MIB).collect()
+    }
+
+    #[test]
+    fn a_job_is_lent_a_piece_when_it_comes_near_its_limit() {
+        let one = |limit, used| limits(NODE, &[job(800, limit, used)])[0];
+        assert_eq!([one(800, 0), one(800, 700), one(800, 701), one(800, 800)], [800, 800, 1100, 1100]);
+        assert_eq!([one(900, 800), one(900, 801), one(1000, 1150), one(1200, 1200)], [900, 1200, 1200, 1200]);
+        let none = JobMemory { most: Percent::HUNDRED, ..job(800, 800, 800) };
+        assert_eq!(limits(NODE, &[none]), [800]);
+    }
+
+    #[test]
+    fn what_is_not_used_comes_back_and_not_at_once() {
+        let one = |used, is_growing| limits(NODE, &[JobMemory { is_growing, ..job(800, 1200, used) }])[0];
+        assert_eq!([one(1001, false), one(1000, false), one(700, false), one(600, false)], [1200, 1200, 900, 800]);
+        assert_eq!(one(100, true), 1200);
+    }
+
+    #[test]
+    fn what_is_reserved_is_not_lent() {
+        let full = NodeMemory { reserved: (8192 - 512 - 800) * MIB, ..NODE };
+        assert_eq!(limits(full, &[job(800, 800, 800)]), [800]);
+        let busy = NodeMemory { system: (8192 - 800 - 40) * MIB, ..NODE };
+        assert_eq!(limits(busy, &[job(800, 800, 800)]), [840], "the system uses more than is kept for it");
+        assert_eq!(limits(busy, &[job(800, 900, 850)]), [900], "that takes nothing back");
+        assert_eq!(limits(NodeMemory { pool: 0, ..NODE }, &[job(800, 800, 800)]), [800]);
+    }
+
+    #[test]
+    fn while_not_all_is_known_nothing_more_is_lent_and_owners_still_come_first() {
+        let unknown = NodeMemory { lends_more: false, ..NODE };
+        let jobs = [JobMemory { is_growing: true, ..job(800, 1200, 900) }, job(800, 800, 800)];
+        assert_eq!(limits(unknown, &jobs), [1200, 800], "who grows keeps it, and nobody is lent more");
+        let owned = NodeMemory { reserved: (8192 - 512 - 1600) * MIB, ..unknown };
+        assert_eq!(limits(owned, &jobs), [900, 800], "a new owner has what nobody uses");
+    }
+
+    #[test]
+    fn a_new_job_has_back_what_nobody_uses_and_nobody_loses_a_piece_in_use() {
+        let new = |mib: u64| NodeMemory { reserved: (8192 - 512 - 2400 - mib) * MIB, ..NODE };
+        let growing = |limit, used| JobMemory { is_growing: true, ..job(800, limit, used) };
+        let jobs = [growing(1200, 1101), growing(1000, 850), growing(1000, 0)];
+        assert_eq!(limits(new(800), &jobs), [1200, 1000, 1000]);
+        assert_eq!(limits(new(700), &jobs), [1200, 1000, 900]);
+        assert_eq!(limits(new(550), &jobs), [1200, 950, 800]);
+        assert_eq!(limits(new(500), &jobs), [1200, 900, 800]);
+        assert_eq!(limits(new(0), &jobs), [1200, 900, 800]);
+    }
+
+    #[test]
+    fn a_smaller_pool_costs_nobody_what_is_in_use() {
+        let none = NodeMemory { pool: 0, ..NODE };
+        assert_eq!(limits(none, &[job(800, 1200, 1100), job(800, 900, 500)]), [1200, 800]);
+        let less = JobMemory { most: Percent::HUNDRED, ..job(800, 1200, 1050) };
+        assert_eq!(limits(NODE, &[less]), [1100], "nor a smaller share");
+    }
+
+    #[test]
+    fn who_has_least_is_lent_first() {
+        let scarce = NodeMemory { pool: 200 * MIB, ..NODE };
+        assert_eq!(limits(scarce, &[job(800, 900, 890), job(800, 800, 790)]), [900, 900]);
+    }
+
+    fn any_job() -> impl Strategy<Value = JobMemory> {
+        let amounts = (1_u64..500_000, 0_u64..2000, 0_u64..4000, 10_000_u32..30_000);
+        (amounts, any::<bool>()).prop_map(|((grant, lent, used, most), is_growing)| {
+            // It may have been lent more than it may have by now.
+            let (grant, lent) = (grant * 4096, lent * 20 * PAGE);
+            let limit = grant + lent;
+            let most = Percent::from_hundredths(most);
+            JobMemory { grant, limit, used: (used * 1_000_000).min(limit), most, is_growing }
+        })
+    }
+
+    fn any_node() -> impl Strategy<Value = NodeMemory> {
+        (prop::array::uniform5(0_u64..40_000), any::<bool>()).prop_map(
+            |([whole, reserve, system, pool, reserved], lends_more)| {
+                let [whole, reserve, system, pool, reserved] =
+                    [whole, reserve / 8, system / 4, pool / 4, reserved / 4].map(|mib| mib * MIB);
+                NodeMemory { whole, reserve, system, pool, reserved, lends_more }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn no_owner_loses_and_no_more_is_lent_than_there_is(node in any_node(), jobs in prop::collection::vec(any_job(), 0..9)) {
+            let limits = node.divide(&jobs);
+            let granted: u64 = node.reserved + jobs.iter().map(|job| job.grant).sum::<u64>();
+            let unreserved = node.whole.saturating_sub(node.reserve).saturating_sub(granted);
+            prop_assert_eq!(limits.len(), jobs.len());
+            let lent: u64 = limits.iter().zip(&jobs).map(|(limit, job)| limit - job.grant).sum();
+            let in_use: u64 = jobs.iter().map(JobMemory::lent_in_use).sum();
+            prop_assert!(lent <= unreserved.max(in_use), "{:?}", limits);
+            // Also before any has given back; and while not all is known, nothing more is lent.
+            let before: u64 = jobs.iter().map(JobMemory::lent).sum();
+            let raised: u64 = limits.iter().zip(&jobs).map(|(limit, job)| (*limit).max(job.limit) - job.grant).sum();
+            let room = if node.lends_more { unreserved.min(node.pool) } else { 0 };
+            prop_assert!(raised <= room.max(before));
+            for (limit, job) in limits.iter().zip(&jobs) {
+                prop_assert!(*limit >= job.grant && *limit <= job.most.of(job.grant).max(job.limit));
+                // Nobody loses what is in use.
+                prop_assert!(*limit >= job.used.min(job.limit));
+                // What is lent more goes to those alone that need it.
+                prop_assert!(*limit <= job.limit || job.needs_more());
+            }
+        }
+
+        #[test]
+        fn all_that_is_lent_comes_back(node in any_node(), jobs in prop::collection::vec(any_job(), 0..9)) {
+            // They use no more, and time passes.
+            let calm = |job: &JobMemory| JobMemory { used: 0, is_growing: false, ..*job };
+            let limits = node.divide(&jobs.iter().map(calm).collect::<Vec<_>>());
+            prop_assert!(limits.iter().zip(&jobs).all(|(limit, job)| *limit == job.grant));
+            // A new job that has reserved all has all that nobody uses.
+            let limits = NodeMemory { reserved: node.whole, ..node }.divide(&jobs);
+            prop_assert!(limits.iter().zip(&jobs).all(|(limit, job)| *limit == job.grant + job.lent_in_use()));
+            let limits = NodeMemory { pool: 0, ..node }.divide(&jobs);
+            prop_assert!(limits.iter().zip(&jobs).all(|(limit, job)| *limit <= job.limit));
+        }
+
+        #[test]
+        fn looks_come_to_rest(node in any_node(), jobs in prop::collection::vec(any_job(), 0..9)) {
+            let mut jobs = jobs;
+            for _ in 0..40 {
+                let limits = node.divide(&jobs);
+                jobs.iter_mut().zip(&limits).for_each(|(job, limit)| {
+                    (job.limit, job.is_growing) = (*limit, false);
+                    job.used = job.used.min(*limit);
+                });
+            }
+            let limits = node.divide(&jobs);
+            prop_assert!(limits.iter().zip(&jobs).all(|(limit, job)| *limit == job.limit), "{:?} {:?}", limits, jobs);
+        }
+    }
+}

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `MemoryPool`: a program that outgrows its limit ends with the right result, what is lent comes back, an owner has what nobody uses, and
+//! no limit is above what the record says, wherever `jobfence hold` is killed.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+mod common;
+
+use common::Held as Site;
+use common::until;
+
+const MIB: u64 = 1 << 20;
+
+/// Has as many MiB as each line says, and says so. What it frees goes back to the kernel, which the C library's heap does not promise.
+const PROGRAM: &str = "
+import mmap, sys
+kept = []
+print('ready', flush=True)
+for line in sys.stdin:
+    wanted = int(line)
+    while len(kept) > wanted:
+        kept.pop().close()
+    while len(kept) < wanted:
+        kept.append(mmap.mmap(-1, 1 << 20))
+        kept[-1].write(b'x' * (1 << 20))
+    print(len(kept), flush=True)
+";
+
+struct Program {
+    child: Child,
+    said: BufReader<std::process::ChildStdout>,
+}
+
+impl Program {
+    fn has(&mut self, mib: u64) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{mib}").unwrap();
+    }
+
+    /// The next line that it says; empty if it has ended.
+    fn says(&mut self) -> String {
+        let mut line = String::new();
+        self.said.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn site(test: &str, pool: &str) -> Option<Site> {
+    let mut site = Site::new("lend", test, &["7", "8", "9"])?;
+    for setting in [&format!("MemoryPool={pool}"), "ElasticRAMPercent=200", "ConstrainSwapSpace=yes"] {
+        site.settings.push(setting.to_owned());
+    }
+    Some(site)
+}
+
+/// What the node has, in MiB.
+fn whole(site: &Site) -> u64 {
+    let said = site.out(&["host", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&said).unwrap();
+    json["total_bytes"].as_u64().unwrap() / MIB
+}
+
+impl Site {
+    fn lends(&mut self, more: &[&str]) {
+        let hold = self.command(&[&["hold", "-o", "ReapInterval=86400"], more].concat());
+        self.start_hold(hold);
+        until("hold", || self.path("run/hold.lock/early_move").exists());
+    }
+
+    fn killed(&mut self) {
+        let mut hold = self.hold.take().unwrap();
+        hold.kill().unwrap();
+        hold.wait().unwrap();
+    }
+
+    fn user(&self) -> u32 {
+        common::uids()
+    }
+
+    fn opens(&self, job: &str, mem: &str) {
+        self.out(&["open", "--job", job, "--user", &self.user().to_string(), "--mem", mem, "--cpus", "1"]);
+    }
+
+    fn runs(&self, job: &str, mem: &str) -> Program {
+        self.opens(job, mem);
+        let errors = fs::File::create(self.path(format!("errors.{job}"))).unwrap();
+        errors.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+        let mut command = Command::new("/usr/bin/python3");
+        // What it frees goes back to the kernel at once: glibc keeps larger and larger amounts otherwise (mallopt(3)).
+        command.env("MALLOC_MMAP_THRESHOLD_", "65536");
+        command.args(["-S", "-c", PROGRAM]).uid(self.user()).gid(self.user()).current_dir("/").stderr(errors);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        let mut program = Program { child, said };
+        assert_eq!(program.says(), "ready");
+        self.out(&["attach", "--job", job, &program.child.id().to_string()]);
+        program
+    }
+
+    /// Lets the program have so many MiB, and each time waits until it is lent more: so it is never faster than what lends.
+    fn grows(&self, program: &mut Program, job: &str, from: u64, to: u64) {
+        let mut has = from;
+        while has < to {
+            has = (has + 8).min(to);
+            until("more is lent", || self.limits(job).0 >= has + 6);
+            program.has(has);
+            assert_eq!(program.says(), has.to_string(), "{}", self.said());
+        }
+    }
+
+    /// The directory with the limit of memory of a job, and of its step.
+    fn directories(&self, job: &str) -> (PathBuf, PathBuf) {
+        let below = format!("{}/uid_{}/job_{job}", self.base.name, self.user());
+        let mounts = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+        let has_limit =
+            |place: &PathBuf| ["memory.limit_in_bytes", "memory.max"].iter().any(|name| place.join(name).exists());
+        let job = mounts.iter().map(|mount| Path::new(mount).join(&below)).find(has_limit).unwrap();
+        (job.clone(), job.join("step_0"))
+    }
+
+    /// The limits of a job and its step in MiB.
+    fn limits(&self, job: &str) -> (u64, u64) {
+        let (job, step) = self.directories(job);
+        (limit(&job), limit(&step))
+    }
+
+    /// Waits until the job and its step have the grant and what the record says is lent, the swap beside it is as at first, and what is lent
+    /// is as wanted.
+    fn settles(&self, job: &str, grant: u64, is_right: impl Fn(u64) -> bool) {
+        let places = self.directories(job);
+        until("limits and record agree", || {
+            let lent = self.lent();
+            let limits = self.limits(job);
+            let swaps = [&places.0, &places.1].map(|place| swap(place));
+            let is_swap_right = swaps.iter().all(|swap| swap.is_none_or(|swap| swap == first_swap()));
+            limits == (grant + lent, grant + lent) && is_swap_right && is_right(lent) && lent == self.lent()
+        });
+    }
+
+    /// What the records say is lent, in MiB.
+    fn lent(&self) -> u64 {
+        let mut sum = 0;
+        for file in fs::read_dir(self.path("run-series")).into_iter().flatten().flatten() {
+            if file.file_name().to_str().is_some_and(|name| name.ends_with(".lent")) {
+                let text = fs::read_to_string(file.path()).unwrap_or_default();
+                let Ok(json) = serde_json::from_str::<serde_json::Value>(&text) else { continue };
+                sum += (json["limit"].as_u64().unwrap() - json["grant"].as_u64().unwrap()) / MIB;
+            }
+        }
+        sum
+    }
+}
+
+fn file(dir: &Path) -> PathBuf {
+    let v1 = dir.join("memory.limit_in_bytes");
+    if v1.exists() { v1 } else { dir.join("memory.max") }
+}
+
+/// What v1's limit of memory and swap is above that of memory, in MiB, if this kernel counts swap.
+fn swap(dir: &Path) -> Option<u64> {
+    let sum = fs::read_to_string(dir.join("memory.memsw.limit_in_bytes")).ok()?;
+    Some(sum.trim().parse::<u64>().unwrap() / MIB - limit(dir))
+}
+
+/// What `ConstrainSwapSpace=yes` gives beside so many MiB of memory.
+fn first_swap() -> u64 {
+    0
+}
+
+fn limit(dir: &Path) -> u64 {
+    fs::read_to_string(file(dir)).unwrap().trim().parse::<u64>().unwrap() / MIB
+}
+
+#[test]
+fn a_program_that_outgrows_its_limit_goes_on_and_gives_back_what_it_frees() {
+    let Some(mut site) = site("grows", "4G") else { return };
+    site.lends(&[]);
+    let mut program = site.runs("7", "256M");
+    assert_eq!(site.limits("7").1, site.limits("7").0);
+    site.grows(&mut program, "7", 0, 400);
+    until("the step follows", || site.limits("7").0 == site.limits("7").1);
+    let (job, _) = site.limits("7");
+    assert!(job > 400 && job <= 512, "{job}");
+    let shown = site.out(&["show", "7"]);
+    assert!(shown.contains(" MiB beyond its limit of 256.0 MiB (MemoryPool)"), "{shown}");
+    let said = site.said();
+    assert!(said.contains("job 7 of ") && said.contains(" is lent ") && said.contains("(MemoryPool)"), "{said}");
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    site.settles("7", 256, |lent| lent == 0);
+    until("the log", || site.said().contains("has given back"));
+}
+
+#[test]
+fn nobody_is_lent_more_than_the_share_and_the_kernel_kills_above_it() {
+    let Some(mut site) = site("most", "4G") else { return };
+    site.lends(&[]);
+    let mut program = site.runs("7", "128M");
+    site.grows(&mut program, "7", 0, 200);
+    program.has(400);
+    assert_eq!(program.says(), "", "it has more than twice its limit");
+    assert_eq!(program.child.wait().unwrap().signal(), Some(9));
+    until("the log", || site.said().contains("job 7"));
+}
+
+#[test]
+fn without_room_in_the_pool_a_job_has_its_limit_and_no_more() {
+    let Some(mut site) = site("room", "64M") else { return };
+    site.lends(&[]);
+    let mut first = site.runs("7", "256M");
+    site.grows(&mut first, "7", 0, 280);
+    until("all is lent", || site.lent() == 64);
+    let mut second = site.runs("8", "256M");
+    second.has(300);
+    assert_eq!(second.says(), "", "there is nothing more to lend");
+    assert!(site.lent() <= 64);
+}
+
+#[test]
+fn what_is_in_use_stays_lent_when_an_owner_comes_and_nothing_more_is_lent() {
+    let Some(mut site) = site("owner", "4G") else { return };
+    // So that all that is not kept is little more than the first job has: 1 GiB.
+    let reserve = format!("MemoryPoolReserve={}M", whole(&site) - 1024);
+    site.settings.push(reserve);
+    site.lends(&[]);
+    let mut program = site.runs("7", "256M");
+    site.grows(&mut program, "7", 0, 400);
+    site.opens("8", "760M");
+    // Five pieces of 32 MiB are in use, or six.
+    site.settles("7", 256, |lent| lent == 160 || lent == 192);
+    assert_eq!(site.limits("8").0, 760, "the owner has its limit");
+    program.has(399);
+    assert_eq!(program.says(), "399", "it goes on with what it has");
+    // One that wants more ends at its limit, as without a pool.
+    program.has(600);
+    assert_eq!(program.says(), "");
+    assert_eq!(program.child.wait().unwrap().signal(), Some(9));
+    assert_eq!(site.limits("8").0, 760);
+}
+
+#[test]
+fn an_owner_has_what_a_borrower_does_not_use_and_nobody_ends() {
+    let Some(mut site) = site("unused", "4G") else { return };
+    let reserve = format!("MemoryPoolReserve={}M", whole(&site) - 1024);
+    site.settings.push(reserve);
+    site.lends(&[]);
+    let mut program = site.runs("7", "256M");
+    site.grows(&mut program, "7", 0, 400);
+    program.has(100);
+    assert_eq!(program.says(), "100");
+    site.opens("8", "760M");
+    site.settles("7", 256, |lent| lent == 0);
+    assert_eq!(site.limits("8").0, 760);
+    program.has(101);
+    assert_eq!(program.says(), "101", "it goes on");
+    assert!(!site.said().contains("killed"), "{}", site.said());
+}
+
+#[test]
+fn the_next_hold_knows_what_a_killed_one_has_lent() {
+    let Some(mut site) = site("killed", "4G") else { return };
+    site.lends(&[]);
+    let mut program = site.runs("7", "256M");
+    site.grows(&mut program, "7", 0, 400);
+    let (lent, limits) = (site.lent(), site.limits("7"));
+    assert_eq!(limits.0, 256 + lent);
+    site.killed();
+    // It is not taken for the job's own limit.
+    site.lends(&[]);
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    site.settles("7", 256, |lent| lent == 0);
+    // The one before was killed between its record and the limit.
+    site.grows(&mut program, "7", 20, 400);
+    let lent = site.lent();
+    site.killed();
+    let (job, step) = site.directories("7");
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    let write = |dir: &Path| until("v1 takes it", || fs::write(file(dir), (256 * MIB).to_string()).is_ok());
+    write(&job);
+    write(&step);
+    assert_eq!((site.lent(), site.limits("7").0), (lent, 256));
+    site.lends(&[]);
+    site.settles("7", 256, |lent| lent == 0);
+    // A site that lends nothing any more has all back.
+    site.grows(&mut program, "7", 20, 300);
+    site.killed();
+    site.settings.retain(|setting| !setting.starts_with("MemoryPool="));
+    site.lends(&[]);
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    site.settles("7", 256, |lent| lent == 0);
+}
+
+#[test]
+fn while_a_job_has_no_limit_or_a_record_cannot_be_read_nothing_more_is_lent() {
+    let Some(mut site) = site("unknown", "4G") else { return };
+    site.lends(&[]);
+    let mut program = site.runs("7", "256M");
+    site.grows(&mut program, "7", 0, 300);
+    site.settles("7", 256, |lent| lent >= 64);
+    // A record that says nothing: the next hold knows not what is lent, and takes nothing for a grant.
+    let lent = site.lent();
+    site.killed();
+    let record = site.path("run-series/broken.lent");
+    fs::write(&record, "{").unwrap();
+    site.lends(&[]);
+    until("the log", || site.said().contains("what was lent before is not known"));
+    assert_eq!((site.limits("7").0, site.lent()), (256 + lent, lent));
+    fs::remove_file(&record).unwrap();
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    site.settles("7", 256, |lent| lent == 0);
+    // The administrator changes the limit while nothing is known of a loan: that is the job's own.
+    let (job, _) = site.directories("7");
+    site.grows(&mut program, "7", 20, 280);
+    fs::write(file(&job), (600 * MIB).to_string())
+        .or_else(|_| {
+            fs::write(job.join("memory.memsw.limit_in_bytes"), (600 * MIB).to_string())?;
+            fs::write(file(&job), (600 * MIB).to_string())
+        })
+        .unwrap();
+    until("it is the job's own", || site.lent() == 0);
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    assert_eq!(site.limits("7").0, 600);
+}
