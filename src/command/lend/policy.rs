@@ -125,7 +125,8 @@ impl NodeMemory {
         }
         // Who has a piece before it is needed gives it to those that need one.
         for (lent, job) in lent.iter_mut().zip(jobs).filter(|(_, job)| is_short && job.is_ahead && !job.is_growing) {
-            *lent = (*lent).min(JobMemory { is_ahead: false, ..*job }.wanted(job.used));
+            let needed = JobMemory { is_ahead: false, ..*job }.wanted(job.used).max(job.lent_in_use());
+            *lent = (*lent).min(needed);
         }
         let all = jobs.iter().zip(lent).zip(is_claimed);
         all.map(|((job, lent), is_claimed)| job.share(lent, is_claimed)).collect()
@@ -266,6 +267,9 @@ mod tests {
         let scarce = NodeMemory { pool: 100 * MIB, ..NODE };
         assert_eq!(limits(scarce, &[ahead(800, 0), ahead(800, 790)]), [800, 900]);
         assert_eq!(limits(scarce, &[ahead(900, 0), ahead(800, 790)]), [800, 800], "and at the next look");
+        let lent_more_before = JobMemory { most: Percent::HUNDRED, ..ahead(900, 860) };
+        let none = NodeMemory { pool: 0, ..NODE };
+        assert_eq!(limits(none, &[lent_more_before, job(800, 800, 790)]), [860, 800], "what is in use stays");
         assert_eq!(scarce.divide(&[ahead(900, 850), ahead(800, 0)])[0].soft, None, "nothing more is there");
     }
 
