@@ -96,8 +96,6 @@ impl Site {
         let errors = fs::File::create(self.path(format!("errors.{job}"))).unwrap();
         errors.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
         let mut command = Command::new("/usr/bin/python3");
-        // What it frees goes back to the kernel at once: glibc keeps larger and larger amounts otherwise (mallopt(3)).
-        command.env("MALLOC_MMAP_THRESHOLD_", "65536");
         command.args(["-S", "-c", PROGRAM]).uid(self.user()).gid(self.user()).current_dir("/").stderr(errors);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let said = BufReader::new(child.stdout.take().unwrap());

@@ -145,7 +145,8 @@ impl Borrower {
             Err(Unseen::Gone) => return Err(Unseen::Gone),
             Err(Unseen::Failed(error)) => {
                 self.is_unseen = true;
-                self.say_once("its memory cannot be looked at, and what it is lent stays", &error);
+                let name = self.name();
+                self.say_once(format!("{name}: its memory cannot be looked at, and what it is lent stays: {error}"));
                 self.next = Some(Instant::now() + AGAIN);
             }
         }
@@ -237,7 +238,8 @@ impl Borrower {
         match done {
             Ok(()) => self.said = None,
             Err(error) if self.directory.open().is_ok() => {
-                self.say_once("its limit of memory cannot be changed", &error);
+                let name = self.name();
+                self.say_once(format!("{name}: its limit of memory cannot be changed: {error}"));
                 self.next = Some(Instant::now() + AGAIN);
             }
             Err(_) => {}
@@ -297,7 +299,8 @@ impl Borrower {
                 self.lowering = Some(lowering);
             }
             Err(errno) => {
-                self.say_once("its limit of memory cannot be changed", &Error::new("fork").errno(errno));
+                let (name, why) = (self.name(), errno.desc());
+                self.say_once(format!("{name}: its limit of memory is not lowered: fork: {why}"));
                 self.next = Some(Instant::now() + AGAIN);
             }
         }
@@ -308,15 +311,15 @@ impl Borrower {
         if self.has_loan() {
             // An earlier file says no less.
             if let Err(error) = kept::write(run_dir, &self.lent) {
-                self.say_once("what it is lent cannot be written down", &error);
+                let name = self.name();
+                self.say_once(format!("{name}: what it is lent cannot be written down: {error}"));
             }
         } else {
             kept::remove(run_dir, &self.lent);
         }
     }
 
-    fn say_once(&mut self, what: &str, error: &Error) {
-        let why = format!("{}: {what}: {error}", self.name());
+    fn say_once(&mut self, why: String) {
         if self.said.as_ref() != Some(&why) {
             log::error!("{why}");
             self.said = Some(why);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The jobs of this node that may be lent memory, between the other work of `jobfence hold`. Without `MemoryPool` nothing is looked at.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -228,15 +229,16 @@ impl LendWatch {
                 if is_theirs { Percent::HUNDRED } else { most_of((config, loaded), (noted.as_ref(), &host), step) };
             if self.is_borrower(&config.run_dir, step, &directory, most) {
                 found.insert(directory.path);
-            } else if !others.contains_key(&directory.path) {
-                let limit = match directory.open().and_then(|dir| directory.limits(&dir)) {
-                    Ok((Some(bytes), _)) => FoundLimit::Bytes(bytes),
-                    Ok((None, _)) => FoundLimit::Unlimited,
-                    Err(Unseen::Gone) => continue,
-                    Err(Unseen::Failed(error)) => FoundLimit::Unknown(error.to_string()),
-                };
-                others.insert(directory.path, (format!("job {}", printable(&step.job)), limit));
+                continue;
             }
+            let Entry::Vacant(place) = others.entry(directory.path.clone()) else { continue };
+            let limit = match directory.open().and_then(|dir| directory.limits(&dir)) {
+                Ok((Some(bytes), _)) => FoundLimit::Bytes(bytes),
+                Ok((None, _)) => FoundLimit::Unlimited,
+                Err(Unseen::Gone) => continue,
+                Err(Unseen::Failed(error)) => FoundLimit::Unknown(error.to_string()),
+            };
+            place.insert((format!("job {}", printable(&step.job)), limit));
         }
         let is_whole = why.is_none();
         others.retain(|path, _| !found.contains(path));
