@@ -20,9 +20,11 @@ mod observe;
 pub mod open;
 mod overlay;
 pub mod own;
+pub mod resize;
 pub mod resume;
 pub mod rules;
 mod settle;
+mod shrink;
 
 pub use attach::put_back_stranger;
 pub use fenced::Fence;

@@ -20,6 +20,7 @@ use crate::job::{Id, job_dir};
 use crate::log;
 use crate::policy::Level;
 use crate::record::noted::Allocated;
+use crate::record::resized::Resized;
 use crate::record::{Record, Records};
 use crate::scheduler::{PresentJob, Schedulers};
 use crate::sys::dir::Dir;
@@ -435,6 +436,34 @@ impl LivingStep<'_> {
         said.or(&Allocated { noted, ..Allocated::default() })
     }
 
+    /// Changes what its directories say of that.
+    pub fn renew_allocated(&self, change: impl Fn(&mut Allocated)) -> Result<()> {
+        for place in &self.places {
+            let dir = Dir::open(place.around.as_ref().unwrap_or(&place.step))?;
+            if let Some(text) = mark::allocated(&dir)? {
+                let mut allocated = Allocated::parse(&text);
+                change(&mut allocated);
+                mark::set_allocated(&dir, &allocated.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What its job has instead of its grant; `None`: the grant holds.
+    pub fn resized(&self) -> Option<Resized> {
+        let of_place = |place: &StepPlace<'_>| mark::resized(&Dir::open(&place.job).ok()?).ok()?;
+        self.places.iter().find_map(of_place).map(|text| Resized::parse(&text))
+    }
+
+    /// Notes that its job has something else than its grant.
+    pub fn note_resized(&self, change: &Resized) -> Result<()> {
+        self.places.iter().try_for_each(|place| {
+            let job = Dir::open(&place.job)?;
+            let earlier = mark::resized(&job)?.map(|text| Resized::parse(&text)).unwrap_or_default();
+            mark::set_resized(&job, &change.clone().after(&earlier).to_string())
+        })
+    }
+
     /// Whether all of its processes are frozen.
     pub fn is_frozen(&self) -> bool {
         let of_place = |place: &StepPlace<'_>| now::is_frozen(place.hierarchy, &Dir::open(&place.step).ok()?);
@@ -516,6 +545,21 @@ impl StepPlace<'_> {
                 first.map(|name| self.step.join(name))
             }
         }
+    }
+
+    /// The directories of its tasks.
+    pub(super) fn task_dirs(&self, step: &Dir) -> Vec<Dir> {
+        self.dirs_below(step, |name| name.starts_with(self.tasks))
+    }
+
+    /// The other directories directly below the step's.
+    pub(super) fn other_dirs(&self, step: &Dir) -> Vec<Dir> {
+        self.dirs_below(step, |name| !name.starts_with(self.tasks))
+    }
+
+    fn dirs_below(&self, step: &Dir, is_wanted: impl Fn(&str) -> bool) -> Vec<Dir> {
+        let names = children(step, is_wanted, &mut Vec::new());
+        names.iter().filter_map(|name| step.child(name).ok()).collect()
     }
 
     fn processes(&self) -> Result<Vec<StepProcess>> {
