@@ -9,6 +9,7 @@ use jobfence::bytes::mebibytes;
 use jobfence::cgroup::usage::Depth;
 use jobfence::fence::living::{LivingStep, LivingTask};
 use jobfence::job::{Cpus, Id};
+use jobfence::record::resized::Resized;
 use jobfence::report::account::utc;
 use jobfence::report::card::is_utf8;
 use jobfence::report::json::{Object, array};
@@ -183,6 +184,9 @@ impl<'a> SeenStep<'a> {
         if let Some(signal_at) = self.step.allocated().signal_at {
             line("told", format!("at {signal_at}"));
         }
+        if let Some(resized) = self.step.resized() {
+            line("resized", changed(&resized));
+        }
         let done = self.row.idle.as_ref().and_then(|idle| idle.decision.done());
         let then = done.map_or_else(String::new, |done| format!("; {done}"));
         if let Some(idle) = self.row.idle() {
@@ -295,6 +299,20 @@ impl<'a> SeenStep<'a> {
             line("waited", format!("for {name} {}{}", time(waited), lately.unwrap_or_default()));
         }
     }
+}
+
+/// What `jobfence resize` has made of a job's grant, and when.
+fn changed(resized: &Resized) -> String {
+    let from = |before: Option<String>| before.map_or_else(String::new, |before| format!("from {before} "));
+    let cpus = resized.cpus().map(|(before, now)| {
+        let before = before.map(|before| before.in_words().to_string());
+        format!("{}to {}", from(before), now.in_words())
+    });
+    let memory = resized
+        .memory
+        .map(|memory| format!("{}to {} of memory", from(memory.before.map(mebibytes)), mebibytes(memory.now)));
+    let all: Vec<String> = cpus.into_iter().chain(memory).collect();
+    format!("{}, at {}", all.join("; "), utc(resized.time()))
 }
 
 /// The drawings, each up to its limit, or else up to its highest value.

@@ -248,8 +248,8 @@ impl Group<'_> {
         let wanted = self.memory_wanted(new, ram);
         self.steps.iter().zip(wanted).try_for_each(|(step, wanted)| {
             // What the scheduler runs beside the job does not count for the job.
-            let branches = step.limited_branches(version);
-            branches.iter().try_for_each(|branch| shrink::shrink(branch, version, ram))?;
+            let branches = step.branches(version, ram);
+            branches.iter().try_for_each(|(branch, ram)| shrink::shrink(branch, version, *ram))?;
             shrink::shrink(&step.dir, version, wanted)
         })
     }
@@ -265,9 +265,11 @@ impl Group<'_> {
             if before == Some(limits::whole_pages(wanted)) {
                 continue;
             }
+            // Looked at before the step's own limit is another.
+            let branches = step.branches(self.version(), ram);
             let amounts = self.amounts(&step.dir, new, wanted, before.is_none());
             self.set_amounts(&step.dir, Level::Step, &amounts, errors);
-            for branch in step.limited_branches(self.version()) {
+            for (branch, ram) in branches {
                 self.set_amounts(&branch, Level::Task, &self.amounts(&branch, new, ram, false), errors);
             }
         }
@@ -330,28 +332,35 @@ impl Step<'_> {
         self.place.task_dirs(&self.dir).into_iter().filter_map(quota).collect()
     }
 
-    /// Root's directories below the step's whose memory is limited, and that are no task's: the scheduler puts the job there. The outer
-    /// ones come first.
-    fn limited_branches(&self, version: Version) -> Vec<Dir> {
+    /// Root's directories below the step's whose memory is limited, and that are no task's, each with its limit: the scheduler puts the job
+    /// there. The outer ones come first.
+    fn limited_branches(&self, version: Version) -> Vec<(Dir, u64)> {
         let file = limits::memory_files(version).0;
         let is_roots = |dir: &Dir| dir.stat().is_ok_and(|stat| stat.st_uid == 0);
-        let is_limited = |dir: &Dir| memory_limit(dir, file).is_ok_and(|limit| limit.is_some());
+        let with_limit = |dir: Dir| memory_limit(&dir, file).ok().flatten().map(|limit| (dir, limit));
         let mut level: Vec<Dir> = self.place.other_dirs(&self.dir).into_iter().filter(is_roots).collect();
         let mut found = Vec::new();
         for _ in 0..DEEPEST_BRANCH {
-            let below =
-                |dir: &Dir| dir.list(true).unwrap_or_default().iter().filter_map(|name| dir.child(name).ok()).collect();
-            let next: Vec<Dir> = level.iter().flat_map(|dir| -> Vec<Dir> { below(dir) }).filter(is_roots).collect();
-            found.extend(std::mem::replace(&mut level, next).into_iter().filter(is_limited));
+            let names = |dir: &Dir| dir.list(true).unwrap_or_default();
+            let below = |dir: &Dir| names(dir).iter().filter_map(|name| dir.child(name).ok()).collect::<Vec<_>>();
+            let next = level.iter().flat_map(below).filter(is_roots).collect();
+            found.extend(std::mem::replace(&mut level, next).into_iter().filter_map(with_limit));
         }
         found
     }
 
+    /// What each of them is to have.
+    fn branches(&self, version: Version, ram: u64) -> Vec<(Dir, u64)> {
+        let all = self.limited_branches(version);
+        let granted = all.iter().map(|(_, limit)| *limit).max();
+        let new = |(dir, before)| (dir, new_memory(true, (None, granted), Some(before), 0, ram));
+        all.into_iter().map(new).collect()
+    }
+
     fn room(&self, version: Version) -> u64 {
-        let file = limits::memory_files(version).0;
-        let limit = |dir: &Dir| memory_limit(dir, file).ok().flatten();
-        let granted = self.limited_branches(version).iter().filter_map(limit).max();
-        limit(&self.dir).zip(granted).map_or(0, |(all, granted)| all.saturating_sub(granted))
+        let all = memory_limit(&self.dir, limits::memory_files(version).0).ok().flatten();
+        let granted = self.limited_branches(version).into_iter().map(|(_, limit)| limit).max();
+        all.zip(granted).map_or(0, |(all, granted)| all.saturating_sub(granted))
     }
 }
 

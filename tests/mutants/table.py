@@ -2192,4 +2192,54 @@ BREAKS = (
         "mount::make_prepared(&prepared, FLAGS | flags).map_err(failed)", "mount::make_prepared(&prepared, FLAGS | flags).map_err(unprepared)",
         "host cli a_command_that_would_see_processes_of_others",
     ),
+    Break(
+        "a_later_step_takes_resized_cpus_back", LIMITING,
+        "(_, Some(now)) if mark::is_resized(job) => {", "(_, Some(now)) if false && mark::is_resized(job) => {",
+        "host resize a_job_gets_more_and_less",
+    ),
+    Break(
+        "a_later_step_takes_resized_memory_back", LIMITING,
+        "if current != limits::whole_pages(ram) && mark::is_resized(job) {", "if current != limits::whole_pages(ram) && false {",
+        "host resize a_job_gets_more_and_less",
+    ),
+    Break(
+        "a_later_step_has_what_was_granted", LIMITING,
+        "let has_all = is_resized && plan.step.cpu == plan.job.cpu;", "let has_all = false;",
+        "host resize a_job_gets_more_and_less",
+    ),
+    Break(
+        "a_later_step_has_the_memory_that_was_granted", LIMITING,
+        "if step.ram == of_job.ram {", "if false {",
+        "host resize a_job_gets_more_and_less",
+    ),
+    Break(
+        "memory_in_use_is_not_looked_at", "src/fence/resize.rs",
+        "groups.iter().try_for_each(|group| group.shrink(new))?;", "",
+        "host resize memory_in_use_is_not_taken",
+    ),
+    Break(
+        "a_smaller_step_gets_all_of_its_job", "src/fence/resize.rs",
+        "if of_job.is_above(before) => before.at_most(want),", "if of_job.is_above(before) => want,",
+        "unit a_step_has_all_of_its_job_or_no_more",
+    ),
+    Break(
+        "a_smaller_step_gets_the_memory_of_its_job", "src/fence/resize.rs",
+        "if before < all => before.min(want),", "if before < all => want,",
+        "unit a_step_has_all_of_its_job_or_no_more",
+    ),
+    Break(
+        "a_task_keeps_its_share", "src/fence/resize.rs",
+        "(TaskCpus::Granted, Some(before)) => quota.in_proportion(before, want),", "(TaskCpus::Granted, Some(_)) => quota,",
+        "host resize a_job_gets_more_and_less",
+    ),
+    Break(
+        "who_resumes_a_resized_fence_has_the_old_limits", "src/command/resize.rs",
+        "resize::renew(&mut left.plan, step, new, cpus_before);", "",
+        "host resize a_job_gets_more_and_less",
+    ),
+    Break(
+        "what_was_granted_is_forgotten", "src/record/resized.rs",
+        "Some(Changed { before: old.before, ..new })", "Some(Changed { before: old.before.and(new.before), ..new })",
+        "unit what_is_written_is_read_and_the_first_amount_stays",
+    ),
 )
