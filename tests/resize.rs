@@ -233,3 +233,66 @@ fn what_cannot_be_changed_is_said() {
     assert_eq!(process.limits()[1].0, Some(1000));
     site.close();
 }
+
+/// HTCondor's starter is in the step beside the job, whose directories are below one of the step's.
+#[test]
+fn what_the_scheduler_runs_beside_the_job_keeps_its_room() {
+    use jobfence::config;
+    use jobfence::doors::life::{self, Room};
+    use jobfence::doors::opening::{Granted, HeldBy, OpenRequest};
+    use jobfence::doors::recorded::WantedFences;
+    use jobfence::job::{Cpus, Id};
+    use jobfence::launch::Answer;
+
+    let keys = ["StarterMemory=64M", "ConstrainSwapSpace=no"];
+    let Some(site) = Site::new("room", &keys) else { return };
+    let run = site.run.path().join("run");
+    let arguments = [format!("CgroupBase={}", site.base.name), format!("RunDir={}", run.display())];
+    let words: Vec<&[u8]> = arguments.iter().map(String::as_bytes).chain(keys.map(str::as_bytes)).collect();
+    let loaded = config::load(&words).unwrap();
+    let [job, step] = ["12.0", "slot1_1"].map(|id| Id::new(id).unwrap());
+    let granted =
+        Granted { cpus: Some(Cpus::whole(1)), memory: Some(100 << 20), is_of_step: true, ..Granted::default() };
+    let request = OpenRequest {
+        uid: 65_534,
+        job,
+        step,
+        run: 1,
+        granted,
+        holder: HeldBy::Manual,
+        ask_unit: None,
+        starts_processes: false,
+    };
+    let room = Room { more: 1 << 20, branches: vec!["htcondor".to_owned()] };
+    let Answer::Fenced(live) = life::open_live(Ok(loaded.clone()), &request, Some(&room)) else { panic!("no fence") };
+    let process = Process::new();
+    site.done(&["attach", "--job", "12.0", &process.0.id().to_string()]);
+    let cgroup = fs::read_to_string(format!("/proc/{}/cgroup", process.0.id())).unwrap();
+    let (path, is_v1) = dir(&cgroup, "memory", 0);
+    let file = if is_v1 { "memory.limit_in_bytes" } else { "memory.max" };
+    // As HTCondor makes one.
+    let own = format!("{path}/htcondor/own");
+    if !is_v1 {
+        fs::write(format!("{path}/htcondor/cgroup.subtree_control"), "+memory").unwrap();
+    }
+    fs::create_dir(&own).unwrap();
+    fs::write(format!("{own}/{file}"), "100M").unwrap();
+    let limits = || {
+        ["", "/htcondor", "/htcondor/own"].map(|below| {
+            let text = fs::read_to_string(format!("{path}{below}/{file}")).unwrap();
+            text.trim().parse::<u64>().unwrap() / MIB
+        })
+    };
+    assert_eq!(limits(), [165, 100, 100]);
+    for (cpus, memory, expected) in [("2", "150M", [215, 150, 150]), ("0.5", "80M", [145, 80, 80])] {
+        site.done(&["resize", "12.0", "--cpus", cpus, "--memory", memory]);
+        assert_eq!(limits(), expected);
+        // The job may have other slots.
+        let thousandths = cpus.parse::<f64>().unwrap() * 1000.0;
+        assert_eq!((self::cpus(&cgroup, 0), self::cpus(&cgroup, 1)), (Some(thousandths as u64), None));
+    }
+    fs::remove_dir(&own).unwrap();
+    drop(live);
+    let which = WantedFences { job: request.job, step: Some(request.step), run: Some(1) };
+    life::close(&loaded.config, &which).unwrap();
+}

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
+use jobfence::bytes::mebibytes;
 use jobfence::cgroup::limits::CpuQuota;
 use jobfence::cgroup::usage::Depth;
 use jobfence::config::{Config, Limit, Loaded, Mode};
@@ -21,6 +22,7 @@ use jobfence::record::job::JobRecords;
 use jobfence::record::noted::Noted;
 use jobfence::record::resized::{Changed, Resized};
 use jobfence::record::{Record, Records};
+use jobfence::report::account::utc;
 
 use crate::command::{Failure, require_root};
 use crate::configured::Configured;
@@ -182,4 +184,18 @@ fn plan(config: &Config, options: &ResizeOptions) -> Result<Plan, Failure> {
         return Err("jobfence.conf does not limit the memory of this job (ConstrainRAMSpace)".into());
     }
     Ok(plan)
+}
+
+/// What `jobfence resize` has made of a job's grant, and when.
+pub fn in_words_of(resized: &Resized) -> String {
+    let from = |before: Option<String>| before.map_or_else(String::new, |before| format!("from {before} "));
+    let cpus = resized.cpus().map(|(before, now)| {
+        let before = before.map(|before| before.in_words().to_string());
+        format!("{}to {}", from(before), now.in_words())
+    });
+    let memory = resized
+        .memory
+        .map(|memory| format!("{}to {} of memory", from(memory.before.map(mebibytes)), mebibytes(memory.now)));
+    let all: Vec<String> = cpus.into_iter().chain(memory).collect();
+    format!("{}, at {}", all.join("; "), utc(resized.time()))
 }

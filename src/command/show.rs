@@ -9,7 +9,6 @@ use jobfence::bytes::mebibytes;
 use jobfence::cgroup::usage::Depth;
 use jobfence::fence::living::{LivingStep, LivingTask};
 use jobfence::job::{Cpus, Id};
-use jobfence::record::resized::Resized;
 use jobfence::report::account::utc;
 use jobfence::report::card::is_utf8;
 use jobfence::report::json::{Object, array};
@@ -22,6 +21,7 @@ use crate::gpu;
 use crate::living::{
     LivingRow, LivingView, MEASURED, described, document, job_id, now, say_none, user_name, version, warn_of,
 };
+use crate::resize::in_words_of;
 use crate::series::{self, Series};
 use crate::table::{self, NONE, clock, mib, number, numbers, printable, texts, time};
 
@@ -185,7 +185,7 @@ impl<'a> SeenStep<'a> {
             line("told", format!("at {signal_at}"));
         }
         if let Some(resized) = self.step.resized() {
-            line("resized", changed(&resized));
+            line("resized", in_words_of(&resized));
         }
         let done = self.row.idle.as_ref().and_then(|idle| idle.decision.done());
         let then = done.map_or_else(String::new, |done| format!("; {done}"));
@@ -299,20 +299,6 @@ impl<'a> SeenStep<'a> {
             line("waited", format!("for {name} {}{}", time(waited), lately.unwrap_or_default()));
         }
     }
-}
-
-/// What `jobfence resize` has made of a job's grant, and when.
-fn changed(resized: &Resized) -> String {
-    let from = |before: Option<String>| before.map_or_else(String::new, |before| format!("from {before} "));
-    let cpus = resized.cpus().map(|(before, now)| {
-        let before = before.map(|before| before.in_words().to_string());
-        format!("{}to {}", from(before), now.in_words())
-    });
-    let memory = resized
-        .memory
-        .map(|memory| format!("{}to {} of memory", from(memory.before.map(mebibytes)), mebibytes(memory.now)));
-    let all: Vec<String> = cpus.into_iter().chain(memory).collect();
-    format!("{}, at {}", all.join("; "), utc(resized.time()))
 }
 
 /// The drawings, each up to its limit, or else up to its highest value.

@@ -102,7 +102,7 @@ def as_granted(site):
 @case
 def resized(site):
     """A job that runs gets more and less than it was granted, and the kernel's files say so. What it uses is not taken."""
-    eat = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (120 << 20); open(\"eaten.$JOB_ID\", \"w\"); time.sleep(1000)'"
+    eat = f"{PYTHON} -S -c 'import sys, time; b = bytes([1]) * (120 << 20); open(sys.argv[1], \"w\"); time.sleep(1000)' eaten.$JOB_ID"
     user = site.users[0]
     jobid, group = running(site, user, eat, cpus=1, mib=200)
     until(lambda: (site.directory(user) / f"eaten.{jobid}").exists(), 120, "its memory")
