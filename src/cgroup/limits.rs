@@ -209,7 +209,15 @@ fn write_cpu_quota(dir: &Dir, version: Version, want: CpuQuota, is_first: bool) 
 ///
 /// v1 refuses a quota below a child's, so children with higher ones are lowered first.
 pub fn lower_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<CpuQuota> {
-    let (want, current) = in_its_period(dir, version, want)?;
+    lower_cpu_quota_from(dir, version, in_its_period(dir, version, want)?)
+}
+
+/// The same of a directory whose quota has been read: see [`in_its_period`].
+pub fn lower_cpu_quota_from(
+    dir: &Dir,
+    version: Version,
+    (want, current): (CpuQuota, Option<CpuQuota>),
+) -> Result<CpuQuota> {
     if let Some(current) = current.filter(|current| !current.is_above(want)) {
         return Ok(current);
     }

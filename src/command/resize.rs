@@ -103,7 +103,8 @@ pub fn resize(options: &ResizeOptions) -> Result<ExitCode, Failure> {
     let change = new.whole_job.then(|| change(options, had.iter().map(|(_, granted)| *granted)));
     for (step, (cpus, _)) in steps.iter().zip(&had) {
         let done = note(config, step, &new, *cpus, change.as_ref());
-        errors.extend(done.err().map(|error| (Limit::Cpu, error)));
+        // A step that ends meanwhile has nothing to note.
+        errors.extend(done.err().filter(|error| !error.is_gone()).map(|error| (Limit::Cpu, error)));
     }
     for (limit, error) in &errors {
         eprintln!("jobfence: {}: {error}", limit.word());

@@ -165,15 +165,15 @@ pub fn cpu(
 
 /// Limits a job's CPU time to at most `want`, unless it has another quota by `jobfence resize`: that stays, also a higher one.
 fn lower_unless_resized(job: &Dir, version: Version, want: CpuQuota, is_resized: &mut bool) -> Result<CpuQuota> {
-    match limits::in_its_period(job, version, want)? {
-        (want, Some(now)) if now == want => return Ok(now),
-        (_, Some(now)) if mark::is_resized(job) => {
-            *is_resized = true;
-            return Ok(now);
-        }
-        _ => {}
+    let both = limits::in_its_period(job, version, want)?;
+    if let (want, Some(now)) = both
+        && now != want
+        && mark::is_resized(job)
+    {
+        *is_resized = true;
+        return Ok(now);
     }
-    limits::lower_cpu_quota(job, version, want)
+    limits::lower_cpu_quota_from(job, version, both)
 }
 
 /// Sets the CPU quota of all of a user's jobs, or of a job that the administrator changes: it may be raised. Returns the quota that is

@@ -106,8 +106,9 @@ def resized(site):
     user = site.users[0]
     jobid, group = running(site, user, eat, cpus=1, mib=200)
     until(lambda: (site.directory(user) / f"eaten.{jobid}").exists(), 120, "its memory")
+    name = site.directory_of(jobid).removeprefix("job_")
     def resize(*words):
-        return site.command(str(site.jobfence), "resize", jobid, *words, "--config", str(site.config))
+        return site.command(str(site.jobfence), "resize", name, *words, "--config", str(site.config))
     for cpus, mib in (2, 400), (0.5, 160), (1, 200):
         done = resize("--cpus", str(cpus), "--memory", f"{mib}M")
         expect_equal((done.returncode, done.stdout, done.stderr), (0, "", ""), f"'jobfence resize' to {cpus} CPUs and {mib} MiB")
