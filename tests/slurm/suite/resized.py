@@ -11,7 +11,7 @@ STEPS = "for i in 0 1 2; do while [ ! -e go.$SLURM_JOB_ID.$i ]; do sleep 0.1; do
 
 
 def resize(site, jobid, *words):
-    return site.command(str(site.jobfence), "resize", jobid, *words, "--config", str(site.config))
+    return site.command(str(site.jobfence), "resize", str(jobid), *words, "--config", str(site.config))
 
 
 @case
@@ -39,7 +39,7 @@ def resized(site):
         for group in steps if is_theirs is False or kernel.slurm_limits_memory else steps[:-1]:
             site.expect_limits(group, cpus, mib)
         expect_equal(steps[-1].cpu_limit(), cpus, "CPUs of the step that has begun since")
-    shown = site.command(str(site.jobfence), "show", jobid, "--config", str(site.config))
+    shown = site.command(str(site.jobfence), "show", str(jobid), "--config", str(site.config))
     expect_in("from 1 CPU to 1.5 CPUs", shown.stdout, "what 'jobfence show' says of the change")
     # A step alone has no more than its job.
     done = resize(site, jobid, "--step", "0", "--cpus", "8")
