@@ -5,6 +5,7 @@
 //! removes the job's and the user's directories. This needs no lock: making a directory starts again if a parent has vanished, and
 //! removing one that is in use fails without harm.
 
+mod amounts;
 mod attach;
 pub mod branches;
 mod close;
@@ -24,7 +25,6 @@ pub mod resize;
 pub mod resume;
 pub mod rules;
 mod settle;
-mod shrink;
 
 pub use attach::put_back_stranger;
 pub use fenced::Fence;

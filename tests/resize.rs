@@ -169,6 +169,7 @@ fn a_job_gets_more_and_less_and_its_later_steps_have_the_same() {
     // What is not named stays, and a step alone has no more than its job.
     site.done(&["resize", "5", "--step", "1", "--cpus", "3"]);
     site.done(&["resize", "5", "--step", "0", "--memory", "1G"]);
+    assert!(site.done(&["show", "5"]).contains("resized"));
     assert_eq!(second.limits()[1..], [(Some(3000), Some(256)), (Some(4000), Some(256))]);
     assert_eq!(first.limits()[1..], [(Some(4000), Some(256)), (Some(4000), Some(256))]);
     // Processes that resume the fence know the limits, too.
@@ -200,6 +201,7 @@ fn memory_in_use_is_not_taken_and_page_cache_is() {
     let now = |process: &Process| [0, 1].map(|above| (cpus(&cgroup(process), above), memory(&cgroup(process), above)));
     assert_eq!(now(&process), [was, was]);
     assert!(process.is_alive());
+    assert!(!site.done(&["show", "5"]).contains("resized"));
     site.done(&["resize", "5", "--memory", "160M"]);
     process.does("free 0");
     // Only reclaim makes room for the limit.
@@ -231,6 +233,48 @@ fn what_cannot_be_changed_is_said() {
     let output = site.jobfence(&["resize", "5"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert_eq!(process.limits()[1].0, Some(1000));
+    site.close();
+}
+
+#[test]
+fn no_limit_is_set_for_the_first_time() {
+    let Some(site) = Site::new("first", &["ConstrainSwapSpace=no", "MaxCPUsPerUser=2"]) else { return };
+    site.done(&["open", "--job", "5", "--user", USER, "--cpus", "1"]);
+    site.refused(&["resize", "5", "--memory", "128M"], "the job has no limit of memory that could be changed");
+    site.refused(&["resize", "5", "--cpus", "3"], "no more than 2 CPUs (MaxCPUsPerUser)");
+    site.close();
+}
+
+#[test]
+fn a_second_change_waits_for_the_first() {
+    let Some(site) = Site::new("two", &["ConstrainSwapSpace=no"]) else { return };
+    let process = site.step("0", "1", "64M");
+    let records = jobfence::record::Records::open(&site.run.path().join("run")).unwrap();
+    let lock = records.lock_resizes(std::time::Instant::now()).unwrap();
+    let mut second = common::command("resize", &site.base, site.run.path());
+    let mut second = second.args(["5", "--memory", "128M"]).args(&site.more).spawn().unwrap();
+    let ends = std::time::Instant::now() + std::time::Duration::from_secs(2);
+    while std::time::Instant::now() < ends {
+        assert!(second.try_wait().unwrap().is_none() && process.limits()[1].1 == Some(64));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    drop(lock);
+    assert!(second.wait().unwrap().success());
+    assert_eq!(process.limits()[1].1, Some(128));
+    site.close();
+}
+
+#[test]
+fn what_limit_sets_later_steps_have() {
+    let Some(site) = Site::new("limit", &["ConstrainSwapSpace=no"]) else { return };
+    let _first = site.step("0", "1", "64M");
+    site.done(&["resize", "5", "--cpus", "4", "--memory", "256M"]);
+    assert!(site.done(&["show", "5"]).contains("resized"));
+    site.done(&["limit", "--job", "5", "--cpus", "2", "--mem", "128M"]);
+    assert!(!site.done(&["show", "5"]).contains("resized"));
+    let later = site.step("1", "1", "64M");
+    // Its job has no more CPUs than it, and it has no directory of a task for memory.
+    assert_eq!((later.limits()[1].0, later.limits()[0].1), (Some(1000), Some(64)));
     site.close();
 }
 
@@ -291,6 +335,15 @@ fn what_the_scheduler_runs_beside_the_job_keeps_its_room() {
         let thousandths = cpus.parse::<f64>().unwrap() * 1000.0;
         assert_eq!((self::cpus(&cgroup, 0), self::cpus(&cgroup, 1)), (Some(thousandths as u64), None));
     }
+    // A step that is granted by itself is not the whole job.
+    let other = OpenRequest { step: Id::new("slot1_2").unwrap(), ..request.clone() };
+    let Answer::Fenced(second) = life::open_live(Ok(loaded.clone()), &other, Some(&room)) else { panic!("no fence") };
+    site.refused(&["resize", "12.0", "--memory", "90M"], "name one of them with --step");
+    site.done(&["resize", "12.0", "--step", "slot1_1", "--memory", "90M"]);
+    assert_eq!(limits(), [155, 90, 90]);
+    drop(second);
+    let which = WantedFences { job: other.job, step: Some(other.step), run: Some(1) };
+    life::close(&loaded.config, &which).unwrap();
     fs::remove_dir(&own).unwrap();
     drop(live);
     let which = WantedFences { job: request.job, step: Some(request.step), run: Some(1) };

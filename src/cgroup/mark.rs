@@ -51,9 +51,18 @@ pub fn set_resized(dir: &Dir, text: &str) -> Result<()> {
 
 /// Withdraws what the card is to say, if there is any.
 pub fn remove_card(dir: &Dir) -> Result<()> {
+    remove_named(dir, CARD)
+}
+
+/// Withdraws what is noted of other limits than those of the grant, if there is any.
+pub fn remove_resized(dir: &Dir) -> Result<()> {
+    remove_named(dir, RESIZED)
+}
+
+fn remove_named(dir: &Dir, name: &CStr) -> Result<()> {
     let fd = dir.open_file(".", OPEN)?;
     // SAFETY: the name is NUL-terminated.
-    let done = unsafe { libc::fremovexattr(fd.as_raw_fd(), CARD.as_ptr()) };
+    let done = unsafe { libc::fremovexattr(fd.as_raw_fd(), name.as_ptr()) };
     match Errno::result(done) {
         Ok(_) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),
         Err(errno) => Err(Error::os("remove a mark of the directory", dir.path(), errno)),
@@ -93,9 +102,9 @@ pub fn resized(dir: &Dir) -> Result<Option<String>> {
     get_named(dir, RESIZED)
 }
 
-/// Whether there is such a note.
-pub fn is_resized(dir: &Dir) -> bool {
-    resized(dir).is_ok_and(|text| text.is_some())
+/// Whether there is such a note, of `what` (`cpus=` or `memory=`).
+pub fn is_resized(dir: &Dir, what: &str) -> bool {
+    resized(dir).is_ok_and(|text| text.is_some_and(|text| text.lines().any(|line| line.starts_with(what))))
 }
 
 fn get_named(dir: &Dir, name: &CStr) -> Result<Option<String>> {

@@ -12,6 +12,7 @@ use crate::cgroup::handing_down::{self, enable};
 use crate::cgroup::io;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits;
+use crate::cgroup::mark;
 use crate::config::Limit;
 use crate::error::{Error, Result};
 use crate::log;
@@ -75,6 +76,11 @@ impl Fence {
             .hint("close it, and open it with the limit");
         errors.extend(limiting::none_of(plan, lacks, &why));
         errors
+    }
+
+    /// Withdraws what `jobfence resize` has noted of the job: other limits are its limits now.
+    pub fn forget_resized(&self) -> Result<()> {
+        self.trees.iter().try_for_each(|tree| mark::remove_resized(&*tree.job()?))
     }
 
     /// Writes the limits of one hierarchy, if the step's directory is known there.

@@ -168,7 +168,7 @@ fn lower_unless_resized(job: &Dir, version: Version, want: CpuQuota, is_resized:
     let both = limits::in_its_period(job, version, want)?;
     if let (want, Some(now)) = both
         && now != want
-        && mark::is_resized(job)
+        && mark::is_resized(job, "cpus=")
     {
         *is_resized = true;
         return Ok(now);
@@ -229,7 +229,7 @@ pub fn stays_in_memory(job: &Dir, version: Version, limits: &Limits) -> Option<S
     if right {
         return Some(Stays::Unchanged);
     }
-    if current != limits::whole_pages(ram) && mark::is_resized(job) {
+    if current != limits::whole_pages(ram) && mark::is_resized(job, "memory=") {
         return Some(Stays::Resized(current));
     }
     (current > ram && others_live(job)).then_some(Stays::Unchanged)
@@ -240,7 +240,9 @@ pub fn follow_job(step: &mut Limits, job: &Dir, version: Version, of_job: &Limit
     if step.ram == of_job.ram {
         step.ram = Some(ram);
         step.swap = step.swap.map(|swap| SwapLimit { ram, ..swap });
-        step.high = step.high.and(limits::memory_limit(job, limits::high_file(version)).ok().flatten());
+        let now = limits::memory_limit(job, limits::high_file(version)).ok().flatten();
+        let is_jobs = step.high == of_job.high;
+        step.high = step.high.map(|high| now.map_or(high, |now| if is_jobs { now } else { high.min(now) }));
     }
 }
 

@@ -439,7 +439,10 @@ impl LivingStep<'_> {
     /// Changes what its directories say of that.
     pub fn renew_allocated(&self, change: impl Fn(&mut Allocated)) -> Result<()> {
         for place in &self.places {
-            let dir = Dir::open(place.around.as_ref().unwrap_or(&place.step))?;
+            let dir = match Dir::open(place.around.as_ref().unwrap_or(&place.step)) {
+                Err(error) if error.is_gone() => continue,
+                dir => dir?,
+            };
             if let Some(text) = mark::allocated(&dir)? {
                 let mut allocated = Allocated::parse(&text);
                 change(&mut allocated);
@@ -455,13 +458,20 @@ impl LivingStep<'_> {
         self.places.iter().find_map(of_place).map(|text| Resized::parse(&text))
     }
 
-    /// Notes that its job has something else than its grant.
-    pub fn note_resized(&self, change: &Resized) -> Result<()> {
+    /// Notes that its job has something else than its grant, in place of what was noted before. `None`: the grant holds.
+    pub fn note_resized(&self, resized: Option<&Resized>) -> Result<()> {
         self.places.iter().try_for_each(|place| {
-            let job = Dir::open(&place.job)?;
-            let earlier = mark::resized(&job)?.map(|text| Resized::parse(&text)).unwrap_or_default();
-            mark::set_resized(&job, &change.clone().after(&earlier).to_string())
+            let noted = Dir::open(&place.job).and_then(|job| match resized {
+                Some(resized) => mark::set_resized(&job, &resized.to_string()),
+                None => mark::remove_resized(&job),
+            });
+            noted.or_else(|error| if error.is_gone() { Ok(()) } else { Err(error) })
         })
+    }
+
+    /// Whether each of its directories is one of the other's: it is the same step, found again.
+    pub fn is_within(&self, other: &Self) -> bool {
+        self.places.iter().all(|place| other.places.iter().any(|other| other.step == place.step))
     }
 
     /// Whether all of its processes are frozen.
@@ -548,18 +558,10 @@ impl StepPlace<'_> {
     }
 
     /// The directories of its tasks.
-    pub(super) fn task_dirs(&self, step: &Dir) -> Vec<Dir> {
-        self.dirs_below(step, |name| name.starts_with(self.tasks))
-    }
-
-    /// The other directories directly below the step's.
-    pub(super) fn other_dirs(&self, step: &Dir) -> Vec<Dir> {
-        self.dirs_below(step, |name| !name.starts_with(self.tasks))
-    }
-
-    fn dirs_below(&self, step: &Dir, is_wanted: impl Fn(&str) -> bool) -> Vec<Dir> {
-        let names = children(step, is_wanted, &mut Vec::new());
-        names.iter().filter_map(|name| step.child(name).ok()).collect()
+    pub(super) fn task_dirs(&self) -> Vec<PathBuf> {
+        let Ok(step) = Dir::open(&self.step) else { return Vec::new() };
+        let names = children(&step, |name| name.starts_with(self.tasks), &mut Vec::new());
+        names.iter().map(|name| self.step.join(name)).collect()
     }
 
     fn processes(&self) -> Result<Vec<StepProcess>> {

@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Gives a job that runs more or less than it was granted: new limits in the directories of the job, its steps and their tasks, whichever
-//! process has made them.
+//! process has made them. Only limits that are there are changed.
 //!
 //! A step that had all of its job has all of it afterwards. A step that had less keeps that, unless it is more than the job has now. All
 //! other limits stay. For commands alone: taking memory back waits, so no daemon of a scheduler may call this.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
+use super::amounts::{self, Change, is_gone, ram_of};
 use super::limiting::{self, LimitError, Placing, limits_at};
 use super::living::{LivingStep, StepPlace};
-use super::shrink;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::{self, CpuQuota, SwapLimit, memory_limit};
 use crate::config::{Limit, TaskCpus};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::job::Cpus;
-use crate::policy::{Level, Limits, Plan};
+use crate::policy::{Level, Plan};
+use crate::record::Records;
 use crate::sys::dir::Dir;
 
 /// So many levels below a step a scheduler has limited directories of its own.
-const DEEPEST_BRANCH: usize = 3;
+const DEEPEST_BRANCH: usize = 4;
 
 /// What a job, or a step, has from now on.
 #[derive(Debug, Clone, Copy)]
@@ -38,61 +41,122 @@ pub struct NewLimits<'a> {
     pub headroom: Cpus,
 }
 
-/// A step's directory and what is known of it.
-struct Step<'a> {
-    place: &'a StepPlace<'a>,
-    dir: Dir,
+/// What a job had in one hierarchy before it was resized.
+#[derive(Debug, Clone, Copy, Default)]
+struct Had {
+    /// The job's quota, without what is on top of the grant.
+    cpu: Option<CpuQuota>,
+    weight: Option<u64>,
+    ram: Option<u64>,
+    /// The memory of the job, or of its largest step.
+    all_ram: Option<u64>,
+    /// Whether anything has a limit of CPU time.
+    is_cpu_limited: bool,
 }
 
-/// The directories of one job in one hierarchy.
+/// What jobs had before they were resized, by their directories. A step that begins meanwhile is compared with this.
+#[derive(Debug, Default)]
+pub struct Before(BTreeMap<PathBuf, Had>);
+
+/// The directories of one job in one hierarchy. None stays open: there may be more than a process may have descriptors.
 struct Group<'a> {
     hierarchy: &'a Hierarchy,
     place: Placing,
-    job: Dir,
-    user: Option<Dir>,
-    steps: Vec<Step<'a>>,
+    job: &'a Path,
+    user: Option<PathBuf>,
+    steps: Vec<&'a StepPlace<'a>>,
+    had: Had,
 }
 
-/// Writes the new limits and reads them back. An error: memory is in use, and nothing was changed. Otherwise returns what could not be set.
-pub fn resize(steps: &[LivingStep<'_>], new: &NewLimits<'_>) -> Result<Vec<LimitError>> {
-    let groups = groups(steps, new)?;
-    if new.memory {
-        // Before all else, since only this can be refused.
-        groups.iter().try_for_each(|group| group.shrink(new))?;
+/// Looks at what the job has, before the first change. An error: nothing is there that could be changed.
+pub fn look(steps: &[LivingStep<'_>], new: &NewLimits<'_>) -> Result<Before> {
+    let mut before = Before::default();
+    let groups = groups(steps, new, &mut before)?;
+    let has = |is_limited: fn(&Had) -> bool, controller: &str| {
+        groups.iter().any(|group| group.hierarchy.has(controller) && is_limited(&group.had))
+    };
+    let none = |what: &str| {
+        Error::new(format!("the job has no limit of {what} that could be changed"))
+            .hint("a limit can be changed only if jobfence set one when the job began")
+    };
+    if new.memory && !has(|had| had.all_ram.is_some(), "memory") {
+        return Err(none("memory"));
     }
+    if new.cpus && !has(|had| had.is_cpu_limited || had.weight.is_some(), "cpu") {
+        return Err(none("CPU time"));
+    }
+    let of_step = |group: &&Group<'_>| {
+        let is_limited = new.memory && group.had.ram.is_none() && group.had.all_ram.is_some()
+            || new.cpus && group.had.cpu.is_none() && group.had.is_cpu_limited;
+        new.whole_job && group.place == Placing::Own && group.steps.len() > 1 && is_limited
+    };
+    match groups.iter().find(of_step) {
+        Some(group) => Err(Error::new("the scheduler grants to each step of the job by itself:")
+            .at(group.job)
+            .hint("name one of them with --step")),
+        None => Ok(before),
+    }
+}
+
+/// Writes the new memory limits and reads them back. An error: all are as before, or it says which is not.
+pub fn change_memory(
+    steps: &[LivingStep<'_>],
+    new: &NewLimits<'_>,
+    before: &mut Before,
+    deadline: Instant,
+) -> Result<()> {
+    let mut changes = Vec::new();
+    for group in groups(steps, new, before)?.iter().filter(|group| group.hierarchy.has("memory")) {
+        // All are computed before the first is written.
+        changes.append(&mut group.memory_changes(new)?);
+    }
+    amounts::change(&changes, deadline)
+}
+
+/// Writes the new limits of CPU time and reads them back. Returns what could not be set.
+pub fn change_cpus(
+    steps: &[LivingStep<'_>],
+    new: &NewLimits<'_>,
+    before: &mut Before,
+    (records, deadline): (&Records, Instant),
+) -> Result<Vec<LimitError>> {
+    // A step that begins writes the same files.
+    let _lock = records.lock_limits(deadline)?;
     let mut errors = Vec::new();
-    for group in &groups {
-        if new.memory && group.hierarchy.has("memory") {
-            group.set_memory(new, &mut errors);
-        }
-        if new.cpus && group.hierarchy.has("cpu") {
-            errors.extend(group.set_cpus(new, &mut Vec::new()).err().map(|error| (Limit::Cpu, error)));
-            group.weigh(new, &mut errors);
-        }
+    for group in groups(steps, new, before)?.iter().filter(|group| group.hierarchy.has("cpu")) {
+        group.set_cpus(new, &mut errors);
+        group.weigh(new, &mut errors);
     }
     Ok(errors)
 }
 
 /// Brings the plan that is recorded of a step up to its directories.
-pub fn renew(plan: &mut Plan, step: &LivingStep<'_>, new: &NewLimits<'_>, step_before: Option<CpuQuota>) {
+pub fn renew(plan: &mut Plan, step: &LivingStep<'_>, new: &NewLimits<'_>, step_before: Option<CpuQuota>) -> Result<()> {
     for place in &step.places {
         let version = place.hierarchy.version;
-        let (Ok(job), Ok(dir)) = (Dir::open(&place.job), Dir::open(&place.step)) else { continue };
         // The job's directory has headroom there.
         let is_plain = !place.is_overlay || version == Version::V1;
-        for (level, dir) in [(&mut plan.job, Some(&job).filter(|_| is_plain)), (&mut plan.step, Some(&dir))] {
-            let Some(dir) = dir else { continue };
+        let levels = [(&mut plan.job, Some(&place.job).filter(|_| is_plain)), (&mut plan.step, Some(&place.step))];
+        for (level, path) in levels {
+            let Some(path) = path else { continue };
+            let Some(dir) = unless_gone(path, Dir::open(path))? else { continue };
             if new.cpus && place.hierarchy.has("cpu") {
-                level.cpu = limits::cpu_quota(dir, version).ok().flatten();
+                level.cpu = unless_gone(path, limits::cpu_quota(&dir, version))?.unwrap_or(level.cpu);
                 level.weight = level.weight.and(new.plan.job.weight);
             }
             if new.memory && place.hierarchy.has("memory") {
-                level.ram = memory_limit(dir, limits::memory_files(version).0).ok().flatten();
-                let swap = new.plan.job.swap.zip(level.ram);
-                level.swap = level.swap.and(swap).map(|(swap, ram)| SwapLimit { ram, ..swap });
-                level.high = level.high.and(new.plan.job.high);
-                level.low = level.low.and(new.plan.job.low);
-                level.min = level.min.and(new.plan.job.min);
+                let amount = |file: &str| unless_gone(path, memory_limit(&dir, file)).map(Option::flatten);
+                level.ram = amount(limits::memory_files(version).0)?.or(level.ram);
+                level.swap = level.swap.zip(level.ram).map(|(swap, ram)| SwapLimit { ram, ..swap });
+                for (planned, file) in [
+                    (&mut level.high, limits::high_file(version)),
+                    (&mut level.low, "memory.low"),
+                    (&mut level.min, "memory.min"),
+                ] {
+                    if planned.is_some() && dir.has(file) {
+                        *planned = amount(file)?;
+                    }
+                }
             }
         }
     }
@@ -101,6 +165,7 @@ pub fn renew(plan: &mut Plan, step: &LivingStep<'_>, new: &NewLimits<'_>, step_b
     {
         plan.task.cpu = plan.task.cpu.map(|task| task.in_proportion(before, after));
     }
+    Ok(())
 }
 
 /// The CPU time of a step, where it is limited.
@@ -112,39 +177,50 @@ pub fn cpus_of(step: &LivingStep<'_>) -> Option<CpuQuota> {
 }
 
 /// The memory limits of a scheduler's own, by which the job's memory is not jobfence's to change.
-pub fn limited_by_others<'a>(steps: &'a [LivingStep<'_>]) -> Option<&'a Path> {
-    let is_limited = |place: &&StepPlace<'_>| {
-        place.is_overlay
-            && place.hierarchy.has("memory")
-            && Dir::open(&place.job)
-                .and_then(|job| limiting::limits_memory_itself(&job, place.hierarchy.version))
-                .unwrap_or(true)
-    };
-    steps.iter().flat_map(|step| &step.places).find(is_limited).map(|place| place.job.as_path())
+pub fn limited_by_others<'a>(steps: &'a [LivingStep<'_>]) -> Result<Option<&'a Path>> {
+    let places = steps.iter().flat_map(|step| &step.places);
+    for place in places.filter(|place| place.is_overlay && place.hierarchy.has("memory")) {
+        let looked =
+            Dir::open(&place.job).and_then(|job| limiting::limits_memory_itself(&job, place.hierarchy.version));
+        if unless_gone(&place.job, looked)? == Some(true) {
+            return Ok(Some(&place.job));
+        }
+    }
+    Ok(None)
 }
 
-fn groups<'a>(steps: &'a [LivingStep<'_>], new: &NewLimits<'_>) -> Result<Vec<Group<'a>>> {
+/// What ends meanwhile needs no limit.
+fn unless_gone<T>(path: &Path, done: Result<T>) -> Result<Option<T>> {
+    match done {
+        Err(_) if is_gone(path) => Ok(None),
+        done => done.map(Some),
+    }
+}
+
+fn groups<'a>(steps: &'a [LivingStep<'_>], new: &NewLimits<'_>, before: &mut Before) -> Result<Vec<Group<'a>>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
     for place in steps.iter().flat_map(|step| &step.places) {
-        // A step that ends meanwhile needs no limit.
-        let dir = match Dir::open(&place.step) {
-            Err(error) if error.is_gone() => continue,
-            dir => dir?,
-        };
-        let step = Step { place, dir };
-        match groups.iter_mut().find(|group| group.job.path() == place.job) {
-            Some(group) => group.steps.push(step),
+        match groups.iter_mut().find(|group| group.job == place.job) {
+            Some(group) => group.steps.push(place),
             None => groups.push(Group {
                 hierarchy: place.hierarchy,
                 place: match place.is_overlay {
                     true => Placing::Overlay { headroom: new.headroom, daemons: 0, batch: None },
                     false => Placing::Own,
                 },
-                job: Dir::open(&place.job)?,
-                user: place.dir(Level::User).map(Dir::open).transpose()?,
-                steps: vec![step],
+                job: &place.job,
+                user: place.dir(Level::User),
+                steps: vec![place],
+                had: Had::default(),
             }),
         }
+    }
+    for group in &mut groups {
+        group.had = match before.0.get(group.job) {
+            Some(had) => *had,
+            None => group.has_now(new)?,
+        };
+        before.0.insert(group.job.to_path_buf(), group.had);
     }
     Ok(groups)
 }
@@ -154,213 +230,206 @@ impl Group<'_> {
         self.hierarchy.version
     }
 
-    fn set(&self, dir: &Dir, level: Level, limits: &Limits, which: Limit, errors: &mut Vec<LimitError>) {
-        limiting::set(dir, self.hierarchy, level, self.place, limits, |limit| limit == which, errors);
-    }
-
-    /// The job's quota without what is on top of the grant.
-    fn cpus_of_job(&self) -> Result<Option<CpuQuota>> {
-        let quota = limits::cpu_quota(&self.job, self.version())?;
-        Ok(quota.map(|quota| match self.place {
-            Placing::Overlay { headroom, .. } if self.version() == Version::V2 => quota.without(headroom),
-            _ => quota,
-        }))
-    }
-
-    fn set_cpus(&self, new: &NewLimits<'_>, errors: &mut Vec<LimitError>) -> Result<()> {
-        let version = self.version();
-        let Some(want) = new.plan.job.cpu else { return Ok(()) };
-        let of_job = self.cpus_of_job()?;
-        let before: Vec<Option<CpuQuota>> =
-            self.steps.iter().map(|step| limits::cpu_quota(&step.dir, version)).collect::<Result<_>>()?;
-        // Where the scheduler grants to each step by itself, the job's directory has no limit.
-        let is_limited = of_job.is_some() || before.iter().all(Option::is_none);
-        let tasks: Vec<Vec<(Dir, CpuQuota)>> = self.steps.iter().map(|step| step.limited_tasks(version)).collect();
-        let burst = |dir: &Dir, level, errors: &mut Vec<LimitError>| {
-            self.set(dir, level, new.plan.of(level), Limit::Burst, errors);
-        };
-        if new.whole_job && is_limited {
-            let with_headroom = limits_at(new.plan, Level::Job, self.place, version).cpu.unwrap_or(want);
-            limiting::change_cpu(&self.job, version, with_headroom)?;
-            burst(&self.job, Level::Job, errors);
-        }
-        for ((step, before), tasks) in self.steps.iter().zip(before).zip(tasks) {
-            let want = new_cpus(new.whole_job, of_job, before, want);
-            limiting::change_cpu(&step.dir, version, want)?;
-            burst(&step.dir, Level::Step, errors);
-            for (task, quota) in tasks {
-                let want = match (new.task_cpus, before) {
-                    (TaskCpus::Granted, Some(before)) => quota.in_proportion(before, want),
-                    (TaskCpus::Count(_), _) => new.plan.task.cpu.unwrap_or(quota),
-                    _ => quota,
-                };
-                limiting::change_cpu(
-                    &task,
-                    version,
-                    want.at_most(limits::cpu_quota(&step.dir, version)?.unwrap_or(want)),
-                )?;
+    fn has_now(&self, new: &NewLimits<'_>) -> Result<Had> {
+        let mut had = Had::default();
+        if new.cpus && self.hierarchy.has("cpu") {
+            let of_job = quota_of(self.job, self.version())?;
+            had.cpu = of_job.map(|quota| match self.place {
+                Placing::Overlay { headroom, .. } if self.version() == Version::V2 => quota.without(headroom),
+                _ => quota,
+            });
+            had.is_cpu_limited = of_job.is_some();
+            for step in &self.steps {
+                had.is_cpu_limited |= quota_of(&step.step, self.version())?.is_some();
+            }
+            if new.plan.job.weight.is_some() {
+                had.weight = self.weight_of(self.job)?;
             }
         }
-        Ok(())
-    }
-
-    fn weigh(&self, new: &NewLimits<'_>, errors: &mut Vec<LimitError>) {
-        if new.whole_job {
-            let of_job = limits_at(new.plan, Level::Job, self.place, self.version());
-            self.set(&self.job, Level::Job, &of_job, Limit::Weight, errors);
+        if new.memory && self.hierarchy.has("memory") {
+            had.ram = ram_of(self.job, self.version())?;
+            had.all_ram = had.ram;
+            if had.ram.is_none() {
+                for step in &self.steps {
+                    had.all_ram = had.all_ram.max(ram_of(&step.step, self.version())?);
+                }
+            }
         }
-        for step in &self.steps {
-            self.set(&step.dir, Level::Step, &new.plan.step, Limit::Weight, errors);
+        Ok(had)
+    }
+
+    fn weight_of(&self, path: &Path) -> Result<Option<u64>> {
+        unless_gone(path, Dir::open(path).and_then(|dir| limits::cpu_weight(&dir, self.version())))
+    }
+
+    /// Sets limits of one kind, unless the directory is gone.
+    fn set(&self, path: &Path, level: Level, plan: &Plan, which: Limit, errors: &mut Vec<LimitError>) {
+        let mut all = Vec::new();
+        match Dir::open(path) {
+            Ok(dir) => {
+                let limits = limits_at(plan, level, self.place, self.version());
+                limiting::set(&dir, self.hierarchy, level, self.place, &limits, |limit| limit == which, &mut all);
+            }
+            Err(error) => all.push((which, error)),
         }
-        if let (Placing::Own, Some(user), true) = (self.place, &self.user, new.plan.weighs) {
-            errors.extend(limiting::weigh_user(user, self.version()).err().map(|error| (Limit::Weight, error)));
+        if !is_gone(path) {
+            errors.append(&mut all);
         }
     }
 
-    /// The memory limits of the job and of each step; `None` is none.
-    fn memory(&self) -> (Option<u64>, Vec<Option<u64>>) {
-        let ram = |dir: &Dir| memory_limit(dir, limits::memory_files(self.version()).0).ok().flatten();
-        (ram(&self.job), self.steps.iter().map(|step| ram(&step.dir)).collect())
-    }
-
-    /// Whether the job's own directory is to be limited.
-    fn limits_memory_of_job(&self, new: &NewLimits<'_>) -> bool {
-        let (of_job, steps) = self.memory();
-        new.whole_job && self.place == Placing::Own && (of_job.is_some() || steps.iter().all(Option::is_none))
-    }
-
-    /// What each step is to have: see [`new_memory`].
-    fn memory_wanted(&self, new: &NewLimits<'_>, ram: u64) -> Vec<u64> {
-        let (of_job, steps) = self.memory();
-        let all = of_job.or_else(|| steps.iter().copied().flatten().max());
-        let each = self.steps.iter().zip(&steps);
-        each.map(|(step, before)| new_memory(new.whole_job, (of_job, all), *before, step.room(self.version()), ram))
-            .collect()
-    }
-
-    /// Brings what is in use below the new limits.
-    fn shrink(&self, new: &NewLimits<'_>) -> Result<()> {
-        let version = self.version();
-        let Some(ram) = new.plan.job.ram.filter(|_| self.hierarchy.has("memory")) else { return Ok(()) };
-        if self.limits_memory_of_job(new) {
-            return shrink::shrink(&self.job, version, ram);
-        }
-        let wanted = self.memory_wanted(new, ram);
-        self.steps.iter().zip(wanted).try_for_each(|(step, wanted)| {
-            // What the scheduler runs beside the job does not count for the job.
-            let branches = step.branches(version, ram);
-            branches.iter().try_for_each(|(branch, ram)| shrink::shrink(branch, version, *ram))?;
-            shrink::shrink(&step.dir, version, wanted)
+    /// Sets the quota of one directory. `None`: it is gone, or this has failed.
+    fn set_quota(&self, path: &Path, want: CpuQuota, errors: &mut Vec<LimitError>) -> Option<CpuQuota> {
+        let done = Dir::open(path).and_then(|dir| limiting::change_cpu(&dir, self.version(), want));
+        unless_gone(path, done).unwrap_or_else(|error| {
+            errors.push((Limit::Cpu, error));
+            None
         })
     }
 
-    fn set_memory(&self, new: &NewLimits<'_>, errors: &mut Vec<LimitError>) {
-        let Some(ram) = new.plan.job.ram else { return };
-        let (of_job, before) = self.memory();
-        let wanted = self.memory_wanted(new, ram);
-        if self.limits_memory_of_job(new) {
-            self.set_amounts(&self.job, Level::Job, &self.amounts(&self.job, new, ram, of_job.is_none()), errors);
-        }
-        for ((step, before), wanted) in self.steps.iter().zip(before).zip(wanted) {
-            if before == Some(limits::whole_pages(wanted)) {
-                continue;
+    fn set_cpus(&self, new: &NewLimits<'_>, errors: &mut Vec<LimitError>) {
+        let (Some(want), true) = (new.plan.job.cpu, self.had.is_cpu_limited) else { return };
+        let mut steps = Vec::new();
+        for step in &self.steps {
+            // Read before the job's quota is lowered: on v1 what is below it goes down first.
+            match quota_of(&step.step, self.version()) {
+                Ok(Some(before)) => steps.push((&step.step, before, self.limited_tasks(step, errors))),
+                Ok(None) => {}
+                Err(error) => errors.push((Limit::Cpu, error)),
             }
-            // Looked at before the step's own limit is another.
-            let branches = step.branches(self.version(), ram);
-            let amounts = self.amounts(&step.dir, new, wanted, before.is_none());
-            self.set_amounts(&step.dir, Level::Step, &amounts, errors);
-            for (branch, ram) in branches {
-                self.set_amounts(&branch, Level::Task, &self.amounts(&branch, new, ram, false), errors);
+        }
+        if new.whole_job && self.had.cpu.is_some() {
+            let with_headroom = limits_at(new.plan, Level::Job, self.place, self.version()).cpu.unwrap_or(want);
+            if self.set_quota(self.job, with_headroom, errors).is_none() {
+                return;
+            }
+            self.set(self.job, Level::Job, new.plan, Limit::Burst, errors);
+        }
+        for (step, before, tasks) in steps {
+            let want = new_cpus(new.whole_job, self.had.cpu, before, want);
+            let Some(now) = self.set_quota(step, want, errors) else { continue };
+            self.set(step, Level::Step, new.plan, Limit::Burst, errors);
+            for (task, quota) in tasks {
+                let want = match new.task_cpus {
+                    TaskCpus::Granted => quota.in_proportion(before, want),
+                    TaskCpus::Count(_) => new.plan.task.cpu.unwrap_or(quota),
+                    TaskCpus::Unlimited => quota,
+                };
+                self.set_quota(&task, want.at_most(now), errors);
             }
         }
     }
 
-    fn set_amounts(&self, dir: &Dir, level: Level, limits: &Limits, errors: &mut Vec<LimitError>) {
-        for which in [Limit::Ram, Limit::Swap, Limit::MemoryHigh, Limit::MemoryProtection] {
-            self.set(dir, level, limits, which, errors);
+    fn limited_tasks(&self, step: &StepPlace<'_>, errors: &mut Vec<LimitError>) -> Vec<(PathBuf, CpuQuota)> {
+        let mut found = Vec::new();
+        for task in step.task_dirs() {
+            match quota_of(&task, self.version()) {
+                Ok(quota) => found.extend(quota.map(|quota| (task, quota))),
+                Err(error) => errors.push((Limit::Cpu, error)),
+            }
+        }
+        found
+    }
+
+    fn weigh(&self, new: &NewLimits<'_>, errors: &mut Vec<LimitError>) {
+        let (Some(had), Some(_)) = (self.had.weight, new.plan.job.weight) else { return };
+        for step in &self.steps {
+            match self.weight_of(&step.step) {
+                // One that had less keeps that.
+                Ok(weight) if weight == Some(had) || !new.whole_job && weight.is_some() => {
+                    self.set(&step.step, Level::Step, new.plan, Limit::Weight, errors);
+                }
+                Ok(_) => {}
+                Err(error) => errors.push((Limit::Weight, error)),
+            }
+        }
+        if new.whole_job {
+            self.set(self.job, Level::Job, new.plan, Limit::Weight, errors);
+        }
+        if let (Placing::Own, Some(user), true) = (self.place, &self.user, new.plan.weighs) {
+            let done = Dir::open(user).and_then(|user| limiting::weigh_user(&user, self.version()));
+            errors.extend(unless_gone(user, done).err().map(|error| (Limit::Weight, error)));
         }
     }
 
-    /// The memory limits of a directory: of each kind that it has, or all if it has none yet.
-    fn amounts(&self, dir: &Dir, new: &NewLimits<'_>, ram: u64, is_first: bool) -> Limits {
-        let (version, plan) = (self.version(), &new.plan.job);
-        let is_set = |file: &str| is_first || memory_limit(dir, file).is_ok_and(|limit| limit.is_some());
-        let is_protected = |file: &str| {
-            version == Version::V2
-                && (is_first || memory_limit(dir, file).is_ok_and(|limit| limit.is_some_and(|bytes| bytes > 0)))
-        };
-        Limits {
-            ram: Some(ram),
-            swap: plan.swap.filter(|_| is_set(limits::memory_files(version).1)).map(|swap| SwapLimit { ram, ..swap }),
-            high: plan.high.filter(|_| is_set(limits::high_file(version))),
-            low: plan.low.filter(|_| is_protected("memory.low")),
-            min: plan.min.filter(|_| is_protected("memory.min")),
-            ..Limits::default()
+    /// The job's memory limits, and those of its steps and of what the scheduler has limited below them.
+    fn memory_changes(&self, new: &NewLimits<'_>) -> Result<Vec<Change>> {
+        let (Some(ram), Some(_)) = (new.plan.job.ram, self.had.all_ram) else { return Ok(Vec::new()) };
+        let (version, mut all) = (self.version(), Vec::new());
+        if new.whole_job && self.had.ram.is_some() {
+            all.extend(Change::of(self.job, version, ram)?);
         }
+        for step in &self.steps {
+            let Some(before) = ram_of(&step.step, version)? else { continue };
+            // Only a scheduler that grants to each step by itself has limits of its own below the step's.
+            let is_by_itself = self.had.ram.is_none() && self.place == Placing::Own;
+            let branches = if is_by_itself { limited_branches(step, version)? } else { Vec::new() };
+            let granted = branches.iter().map(|(_, limit)| *limit).max();
+            let room = granted.map_or(0, |granted| before.saturating_sub(granted));
+            let want = new_memory(new.whole_job, (self.had.ram, self.had.all_ram), before, room, ram);
+            all.extend(Change::of(&step.step, version, want)?);
+            for (branch, before) in branches {
+                let want = new_memory(true, (None, granted), before, 0, ram);
+                all.extend(Change::of(&branch, version, want)?);
+            }
+        }
+        Ok(all)
     }
 }
 
+/// The quota of a directory. `None`: it has none, or is gone.
+fn quota_of(path: &Path, version: Version) -> Result<Option<CpuQuota>> {
+    unless_gone(path, Dir::open(path).and_then(|dir| limits::cpu_quota(&dir, version))).map(Option::flatten)
+}
+
+/// Root's directories below the step's whose memory is limited, each with its limit: the scheduler puts the job there. The outer ones come
+/// first.
+fn limited_branches(step: &StepPlace<'_>, version: Version) -> Result<Vec<(PathBuf, u64)>> {
+    let mut found = Vec::new();
+    if let Some(dir) = unless_gone(&step.step, Dir::open(&step.step))? {
+        add_branches(&dir, version, DEEPEST_BRANCH, &mut found)?;
+    }
+    let tasks = step.task_dirs();
+    found.retain(|(path, _)| !tasks.iter().any(|task| path.starts_with(task)));
+    Ok(found)
+}
+
+fn add_branches(dir: &Dir, version: Version, levels: usize, found: &mut Vec<(PathBuf, u64)>) -> Result<()> {
+    let Some(names) = unless_gone(dir.path(), dir.list(true))? else { return Ok(()) };
+    // One of each level is open at a time.
+    for name in names {
+        let path = dir.path().join(&name);
+        let Some(child) = unless_gone(&path, dir.child(&name))? else { continue };
+        // A user may make any number of them.
+        if unless_gone(&path, child.stat())?.is_none_or(|stat| stat.st_uid != 0) {
+            continue;
+        }
+        found.extend(ram_of(&path, version)?.map(|limit| (path, limit)));
+        if levels > 1 {
+            add_branches(&child, version, levels - 1, found)?;
+        }
+    }
+    Ok(())
+}
+
 /// What a step is limited to if its job, which had `of_job`, gets `want`.
-fn new_cpus(whole_job: bool, of_job: Option<CpuQuota>, before: Option<CpuQuota>, want: CpuQuota) -> CpuQuota {
-    match (whole_job, of_job, before) {
-        (true, Some(of_job), Some(before)) if of_job.is_above(before) => before.at_most(want),
-        (false, Some(of_job), _) => want.at_most(of_job),
+fn new_cpus(whole_job: bool, of_job: Option<CpuQuota>, before: CpuQuota, want: CpuQuota) -> CpuQuota {
+    // Periods of another length round.
+    let thousandths = |quota: CpuQuota| quota.cpus().thousandths();
+    match (whole_job, of_job) {
+        (true, Some(of_job)) if thousandths(of_job) > thousandths(before) + 1 => before.at_most(want),
+        (false, Some(of_job)) => want.at_most(of_job),
         _ => want,
     }
 }
 
 /// The same for memory. `all`: what the job had, or its largest step. `room`: what a step has beyond its grant, for what the scheduler runs
 /// in it.
-fn new_memory(
-    whole_job: bool,
-    (of_job, all): (Option<u64>, Option<u64>),
-    before: Option<u64>,
-    room: u64,
-    ram: u64,
-) -> u64 {
+fn new_memory(whole_job: bool, (of_job, all): (Option<u64>, Option<u64>), before: u64, room: u64, ram: u64) -> u64 {
     let want = ram.saturating_add(room);
-    match (whole_job, all, before) {
-        (true, Some(all), Some(before)) if before < all => before.min(want),
-        (false, ..) => of_job.map_or(want, |of_job| want.min(of_job)),
+    match (whole_job, all) {
+        (true, Some(all)) if before < all => before.min(want),
+        (false, _) => of_job.map_or(want, |of_job| want.min(of_job)),
         _ => want,
-    }
-}
-
-impl Step<'_> {
-    fn limited_tasks(&self, version: Version) -> Vec<(Dir, CpuQuota)> {
-        let quota = |dir: Dir| limits::cpu_quota(&dir, version).ok().flatten().map(|quota| (dir, quota));
-        self.place.task_dirs(&self.dir).into_iter().filter_map(quota).collect()
-    }
-
-    /// Root's directories below the step's whose memory is limited, and that are no task's, each with its limit: the scheduler puts the job
-    /// there. The outer ones come first.
-    fn limited_branches(&self, version: Version) -> Vec<(Dir, u64)> {
-        let file = limits::memory_files(version).0;
-        let is_roots = |dir: &Dir| dir.stat().is_ok_and(|stat| stat.st_uid == 0);
-        let with_limit = |dir: Dir| memory_limit(&dir, file).ok().flatten().map(|limit| (dir, limit));
-        let mut level: Vec<Dir> = self.place.other_dirs(&self.dir).into_iter().filter(is_roots).collect();
-        let mut found = Vec::new();
-        for _ in 0..DEEPEST_BRANCH {
-            let names = |dir: &Dir| dir.list(true).unwrap_or_default();
-            let below = |dir: &Dir| names(dir).iter().filter_map(|name| dir.child(name).ok()).collect::<Vec<_>>();
-            let next = level.iter().flat_map(below).filter(is_roots).collect();
-            found.extend(std::mem::replace(&mut level, next).into_iter().filter_map(with_limit));
-        }
-        found
-    }
-
-    /// What each of them is to have.
-    fn branches(&self, version: Version, ram: u64) -> Vec<(Dir, u64)> {
-        let all = self.limited_branches(version);
-        let granted = all.iter().map(|(_, limit)| *limit).max();
-        let new = |(dir, before)| (dir, new_memory(true, (None, granted), Some(before), 0, ram));
-        all.into_iter().map(new).collect()
-    }
-
-    fn room(&self, version: Version) -> u64 {
-        let all = memory_limit(&self.dir, limits::memory_files(version).0).ok().flatten();
-        let granted = self.limited_branches(version).into_iter().map(|(_, limit)| limit).max();
-        all.zip(granted).map_or(0, |(all, granted)| all.saturating_sub(granted))
     }
 }
 
@@ -381,21 +450,21 @@ mod tests {
             // Less than its job.
             (true, Some(4), Some(2), 8, 2),
             (true, Some(4), Some(2), 1, 1),
-            // Granted by itself, or not limited so far.
+            // Granted by itself.
             (true, None, Some(2), 3, 3),
-            (true, None, None, 3, 3),
             // The step alone has no more than its job.
             (false, Some(4), Some(2), 3, 3),
             (false, Some(4), Some(2), 9, 4),
             (false, None, Some(2), 9, 9),
         ] {
-            let found = new_cpus(whole_job, of_job.map(cpus), before.map(cpus), cpus(want));
+            let before = before.unwrap_or_default();
+            let found = new_cpus(whole_job, of_job.map(cpus), cpus(before), cpus(want));
             assert_eq!(found, cpus(expected), "{whole_job} {of_job:?} {before:?} {want}");
             let found = new_memory(whole_job, (of_job, of_job), before, 0, want);
             assert_eq!(found, expected, "{whole_job} {of_job:?} {before:?} {want}");
         }
         // The largest step stands for a job without a limit.
-        assert_eq!(new_memory(true, (None, Some(8)), Some(3), 0, 16), 3);
-        assert_eq!(new_memory(true, (None, Some(8)), Some(8), 2, 16), 18);
+        assert_eq!(new_memory(true, (None, Some(8)), 3, 0, 16), 3);
+        assert_eq!(new_memory(true, (None, Some(8)), 8, 2, 16), 18);
     }
 }

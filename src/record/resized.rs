@@ -54,6 +54,15 @@ impl Resized {
         Self { at: self.at, cpus: both(self.cpus, earlier.cpus), memory: both(self.memory, earlier.memory) }
     }
 
+    /// As [`Self::after`], if there is an earlier one.
+    #[must_use]
+    pub fn after_any(self, earlier: Option<&Self>) -> Self {
+        match earlier {
+            Some(earlier) => self.after(earlier),
+            None => self,
+        }
+    }
+
     /// When it was last changed.
     pub fn time(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_secs(self.at)
