@@ -5,6 +5,7 @@
 //! removes the job's and the user's directories. This needs no lock: making a directory starts again if a parent has vanished, and
 //! removing one that is in use fails without harm.
 
+mod amounts;
 mod attach;
 pub mod branches;
 mod close;
@@ -20,6 +21,7 @@ mod observe;
 pub mod open;
 mod overlay;
 pub mod own;
+pub mod resize;
 pub mod resume;
 pub mod rules;
 mod settle;

@@ -15,6 +15,7 @@ mod lines;
 pub mod noted;
 mod plan;
 mod removal;
+pub mod resized;
 pub mod roll;
 mod shared;
 mod step;

@@ -47,6 +47,24 @@ impl CpuQuota {
         Self { quota_us: self.quota_us.saturating_add(self.time_of(cpus)), ..self }
     }
 
+    /// This quota without the time of so many CPUs.
+    #[must_use]
+    pub fn without(self, cpus: Cpus) -> Self {
+        Self { quota_us: self.quota_us.saturating_sub(self.time_of(cpus)).max(MIN_QUOTA_US), ..self }
+    }
+
+    /// This part of `before` as the same part of `after`.
+    #[must_use]
+    pub fn in_proportion(self, before: Self, after: Self) -> Self {
+        let [quota, above, below] = [
+            u128::from(self.quota_us),
+            u128::from(after.quota_us).saturating_mul(before.period_us.into()),
+            u128::from(before.quota_us).saturating_mul(after.period_us.into()).max(1),
+        ];
+        let quota = quota.saturating_mul(above) / below;
+        Self { quota_us: u64::try_from(quota).unwrap_or(u64::MAX).max(MIN_QUOTA_US), ..self }
+    }
+
     /// How much unused quota may be saved for later, in microseconds. Without this, processes that could use all of a quota get less.
     ///
     /// The kernel hands a quota to CPUs in slices: at the end of a period, what one CPU has left another lacks. And a period that ends
@@ -191,7 +209,15 @@ fn write_cpu_quota(dir: &Dir, version: Version, want: CpuQuota, is_first: bool) 
 ///
 /// v1 refuses a quota below a child's, so children with higher ones are lowered first.
 pub fn lower_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<CpuQuota> {
-    let (want, current) = in_its_period(dir, version, want)?;
+    lower_cpu_quota_from(dir, version, in_its_period(dir, version, want)?)
+}
+
+/// The same of a directory whose quota has been read: see [`in_its_period`].
+pub fn lower_cpu_quota_from(
+    dir: &Dir,
+    version: Version,
+    (want, current): (CpuQuota, Option<CpuQuota>),
+) -> Result<CpuQuota> {
     if let Some(current) = current.filter(|current| !current.is_above(want)) {
         return Ok(current);
     }

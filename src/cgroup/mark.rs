@@ -20,6 +20,9 @@ const ALLOCATED: &CStr = c"trusted.jobfence.allocated";
 /// What jobfence.service knows of the directory's job for its card, see `record::card_note`. It goes with the directory, too.
 const CARD: &CStr = c"trusted.jobfence.card";
 
+/// What the directory's job was granted, and has now by `jobfence resize`, see `record::resized`. It goes with the directory, too.
+const RESIZED: &CStr = c"trusted.jobfence.resized";
+
 /// The most that is read of a mark, in bytes.
 pub const LONGEST: usize = 4096;
 
@@ -41,11 +44,25 @@ pub fn set_card(dir: &Dir, text: &str) -> Result<()> {
     set_named(dir, CARD, text)
 }
 
-/// Withdraws that, if there is any.
+/// Notes on the job's directory that its limits are no longer those of the grant.
+pub fn set_resized(dir: &Dir, text: &str) -> Result<()> {
+    set_named(dir, RESIZED, text)
+}
+
+/// Withdraws what the card is to say, if there is any.
 pub fn remove_card(dir: &Dir) -> Result<()> {
+    remove_named(dir, CARD)
+}
+
+/// Withdraws what is noted of other limits than those of the grant, if there is any.
+pub fn remove_resized(dir: &Dir) -> Result<()> {
+    remove_named(dir, RESIZED)
+}
+
+fn remove_named(dir: &Dir, name: &CStr) -> Result<()> {
     let fd = dir.open_file(".", OPEN)?;
     // SAFETY: the name is NUL-terminated.
-    let done = unsafe { libc::fremovexattr(fd.as_raw_fd(), CARD.as_ptr()) };
+    let done = unsafe { libc::fremovexattr(fd.as_raw_fd(), name.as_ptr()) };
     match Errno::result(done) {
         Ok(_) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),
         Err(errno) => Err(Error::os("remove a mark of the directory", dir.path(), errno)),
@@ -78,6 +95,16 @@ pub fn allocated(dir: &Dir) -> Result<Option<String>> {
 /// What the card of the directory's job is to say; `None` as in [`get`].
 pub fn card(dir: &Dir) -> Result<Option<String>> {
     get_named(dir, CARD)
+}
+
+/// What is noted of other limits than those of the grant; `None` as in [`get`].
+pub fn resized(dir: &Dir) -> Result<Option<String>> {
+    get_named(dir, RESIZED)
+}
+
+/// Whether there is such a note, of `what` (`cpus=` or `memory=`).
+pub fn is_resized(dir: &Dir, what: &str) -> bool {
+    resized(dir).is_ok_and(|text| text.is_some_and(|text| text.lines().any(|line| line.starts_with(what))))
 }
 
 fn get_named(dir: &Dir, name: &CStr) -> Result<Option<String>> {

@@ -6,7 +6,7 @@ use clap::Command;
 /// The commands, by who needs them.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("For users and administrators", &["ls", "show", "top", "report", "explain", "login", "run", "completions"]),
-    ("For administrators", &["check", "setup", "enable", "disable", "host", "reap", "strays", "pbs-config"]),
+    ("For administrators", &["check", "setup", "enable", "disable", "host", "reap", "strays", "resize", "pbs-config"]),
     ("For the prolog and epilog of any batch system", &["open", "attach", "limit", "usage", "freeze", "thaw", "close"]),
     ("Started by a scheduler, PAM or systemd", &["prolog", "epilog", "adopt", "jsv", "hold"]),
 ];

@@ -43,6 +43,7 @@ mod own_report;
 mod part;
 mod reap;
 mod report;
+mod resize;
 mod run;
 mod sample;
 mod schedulers;
@@ -113,6 +114,8 @@ enum Command {
     Attach(life::AttachOptions),
     /// Change the limits of a job's fence.
     Limit(life::LimitOptions),
+    /// Give a job that runs more or less than it was granted, whichever program has opened its fence.
+    Resize(resize::ResizeOptions),
     /// Say what a job has used.
     Usage(life::UsageOptions),
     /// Stop all processes of a job where they are.
@@ -214,6 +217,7 @@ fn main() -> ExitCode {
         Command::Open(options) => life::open(&options),
         Command::Attach(options) => life::attach(&options),
         Command::Limit(options) => life::limit(&options),
+        Command::Resize(options) => resize::resize(&options),
         Command::Usage(options) => life::usage(&options),
         Command::Freeze(fences) => life::freeze(&fences, true),
         Command::Thaw(fences) => life::freeze(&fences, false),

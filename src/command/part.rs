@@ -136,6 +136,11 @@ pub trait SchedulersPart: Sync {
         })
     }
 
+    /// How an administrator changes the memory limit of a job that runs, where the scheduler itself sets that limit. `None`: it sets none.
+    fn changes_memory(&self) -> Option<&'static str> {
+        None
+    }
+
     /// The work that `jobfence hold` does for the scheduler at each of its looks.
     fn chore(&self) -> Option<Box<dyn Chore>> {
         None

@@ -21,6 +21,7 @@ use crate::gpu;
 use crate::living::{
     LivingRow, LivingView, MEASURED, described, document, job_id, now, say_none, user_name, version, warn_of,
 };
+use crate::resize::in_words_of;
 use crate::series::{self, Series};
 use crate::table::{self, NONE, clock, mib, number, numbers, printable, texts, time};
 
@@ -185,6 +186,9 @@ impl<'a> SeenStep<'a> {
         }
         if let Some(signal_at) = self.step.allocated().signal_at {
             line("told", format!("at {signal_at}"));
+        }
+        if let Some(resized) = self.step.resized() {
+            line("resized", in_words_of(&resized));
         }
         let done = self.row.idle.as_ref().and_then(|idle| idle.decision.done());
         let then = done.map_or_else(String::new, |done| format!("; {done}"));

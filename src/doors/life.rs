@@ -36,6 +36,8 @@ use crate::sys::process::{self, Owner};
 
 /// How long a fence may take to freeze or thaw.
 const FREEZE_PATIENCE: Duration = Duration::from_secs(10);
+/// How long other changes of a running job's limits may take.
+const OTHER_CHANGES: Duration = Duration::from_secs(60);
 /// The time that each fence gets to close, even if others used up the total.
 const LEAST_TO_CLOSE: Duration = Duration::from_millis(500);
 
@@ -365,8 +367,11 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &WantedFences, granted: &
         if let Some(before) = before.filter(|_| granted.chooses_cores && granted.cpus.is_none()) {
             (plan.job.cores, plan.step.cores) = (before.plan.job.cores.clone(), before.plan.step.cores.clone());
         }
+        let records = Records::open(&resolved.config.run_dir)?;
+        let _lock = records.lock_resizes(Instant::now() + OTHER_CHANGES)?;
         if resolved.config.mode == Mode::Enforce {
             errors.extend(fence.change(&plan));
+            fence.forget_resized()?;
         }
         let has_log = resolved.config.usage_log.is_some();
         let all = noted(&granted.facts, granted);

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::fenced::{Fence, LOCK_TIMEOUT, OpenDir, Tree, not_made};
-use super::limiting::{self, Cores, LEAST_WEIGHT, LimitError, Placing};
+use super::limiting::{self, Cores, LEAST_WEIGHT, LimitError, Placing, Stays};
 use super::overlay::Overlay;
 use super::own::{self, Own, Untouched};
 use crate::cgroup::disk::Disks;
@@ -12,6 +12,7 @@ use crate::cgroup::handing_down::{self, enable};
 use crate::cgroup::io;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits;
+use crate::cgroup::mark;
 use crate::cgroup::network;
 use crate::config::Limit;
 use crate::error::{Error, Result};
@@ -91,6 +92,11 @@ impl Fence {
             .hint("close it, and open it with the limit");
         errors.extend(limiting::none_of(plan, lacks, &why));
         errors
+    }
+
+    /// Withdraws what `jobfence resize` has noted of the job: other limits are its limits now.
+    pub fn forget_resized(&self) -> Result<()> {
+        self.trees.iter().try_for_each(|tree| mark::remove_resized(&*tree.job()?))
     }
 
     /// Writes the limits of one hierarchy, if the step's directory is known there.
@@ -415,16 +421,27 @@ impl Levels<'_> {
 
     fn limit_amounts(&self, errors: &mut Vec<LimitError>) {
         let (plan, version) = (self.plan, self.hierarchy.version);
+        let mut resized = None;
         for level in [Level::User, Level::Job, Level::Step] {
             let (Some(dir), true) = (self.dir(level), self.hierarchy.has("memory")) else { continue };
             let limits = plan.of(level);
             let is_new = level == Level::Job && (self.is_change || self.untouched_now().job);
-            if level != Level::Step && !is_new && limiting::stays_in_memory(dir, version, limits)
-                || level == Level::User && limiting::is_exceeded(dir, version, limits)
+            if level != Level::Step
+                && !is_new
+                && let Some(stays) = limiting::stays_in_memory(dir, version, limits)
             {
+                if let Stays::Resized(ram) = stays {
+                    resized = Some(ram);
+                }
+                continue;
+            }
+            if level == Level::User && limiting::is_exceeded(dir, version, limits) {
                 continue;
             }
             let mut limits = limiting::limits_at(plan, level, self.place, version);
+            if let (Level::Step, Some(ram)) = (level, resized) {
+                limiting::follow_job(&mut limits, &self.job, version, &plan.job, ram);
+            }
             // Schedulers do not limit users.
             if self.place != Placing::Own && level != Level::User {
                 limits = limiting::within_theirs(dir, version, &limits);

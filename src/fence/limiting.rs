@@ -11,6 +11,7 @@ use crate::cgroup::devices;
 use crate::cgroup::io;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::{self, CpuQuota, SwapLimit};
+use crate::cgroup::mark;
 use crate::config::Limit;
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
@@ -133,20 +134,23 @@ pub fn cpu(
     if plan.job.cpu.is_none() && plan.step.cpu.is_none() {
         return Ok(());
     }
+    let mut is_resized = false;
     let of_job = match limits_at(plan, Level::Job, place, version).cpu {
         Some(quota) if is_change => change_cpu(job, version, quota).map(Some),
         Some(quota) if untouched.job && limits::set_first_cpu_quota(job, version, quota).is_ok() => Ok(Some(quota)),
-        Some(quota) => limits::lower_cpu_quota(job, version, quota).map(Some),
+        Some(quota) => lower_unless_resized(job, version, quota, &mut is_resized).map(Some),
         None => limits::cpu_quota(job, version),
     };
     let above = match (place, &of_job) {
         (Placing::Own, Ok(quota)) => *quota,
         (Placing::Overlay { .. }, Ok(quota)) if version == Version::V1 => *quota,
+        (Placing::Overlay { headroom, .. }, Ok(Some(quota))) if is_resized => Some(quota.without(headroom)),
         _ => plan.job.cpu,
     };
     let of_step = match limits_at(plan, Level::Step, place, version).cpu {
         Some(quota) => {
-            let quota = above.map_or(quota, |above| quota.at_most(above));
+            let has_all = is_resized && plan.step.cpu == plan.job.cpu;
+            let quota = above.map_or(quota, |above| if has_all { above } else { quota.at_most(above) });
             if untouched.step {
                 limits::set_first_cpu_quota(step, version, quota)
             } else {
@@ -157,6 +161,19 @@ pub fn cpu(
     };
     // The step is limited even if the job cannot be: OnError may let the job run.
     of_job.and(of_step)
+}
+
+/// Limits a job's CPU time to at most `want`, unless it has another quota by `jobfence resize`: that stays, also a higher one.
+fn lower_unless_resized(job: &Dir, version: Version, want: CpuQuota, is_resized: &mut bool) -> Result<CpuQuota> {
+    let both = limits::in_its_period(job, version, want)?;
+    if let (want, Some(now)) = both
+        && now != want
+        && mark::is_resized(job, "cpus=")
+    {
+        *is_resized = true;
+        return Ok(now);
+    }
+    limits::lower_cpu_quota_from(job, version, both)
 }
 
 /// Sets the CPU quota of all of a user's jobs, or of a job that the administrator changes: it may be raised. Returns the quota that is
@@ -190,18 +207,43 @@ pub fn make_idle(top: &Dir) -> Result<()> {
     limits::set_number(top, "cpu", limits::CPU_IDLE, 1)
 }
 
-/// Whether a job's memory limits are left as they are: they are right, or an earlier step has set higher ones and lowering them could
-/// kill its processes.
-pub fn stays_in_memory(job: &Dir, version: Version, limits: &Limits) -> bool {
-    let Some(ram) = limits.ram else { return false };
+/// Why the memory limits of a job, or of a user, stay as they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stays {
+    /// They are right, or an earlier step has set higher ones and lowering them could kill its processes.
+    Unchanged,
+    /// They are this many bytes by `jobfence resize`.
+    Resized(u64),
+}
+
+/// Whether memory limits stay as they are. `None`: they are set.
+pub fn stays_in_memory(job: &Dir, version: Version, limits: &Limits) -> Option<Stays> {
+    let ram = limits.ram?;
     let (file, swap_file) = limits::memory_files(version);
-    let Ok(Some(current)) = limits::memory_limit(job, file) else { return false };
+    let current = limits::memory_limit(job, file).ok()??;
     let is_limited = |file| limits::memory_limit(job, file).is_ok_and(|limit| limit.is_some());
     let is_high = |want| limits::memory_limit(job, limits::high_file(version)) == Ok(Some(limits::whole_pages(want)));
     let right = current == limits::whole_pages(ram)
         && (limits.swap.is_none() || is_limited(swap_file))
         && limits.high.is_none_or(is_high);
-    right || current > ram && others_live(job)
+    if right {
+        return Some(Stays::Unchanged);
+    }
+    if current != limits::whole_pages(ram) && mark::is_resized(job, "memory=") {
+        return Some(Stays::Resized(current));
+    }
+    (current > ram && others_live(job)).then_some(Stays::Unchanged)
+}
+
+/// Gives a step that has all the memory of its job what the job has by `jobfence resize`.
+pub fn follow_job(step: &mut Limits, job: &Dir, version: Version, of_job: &Limits, ram: u64) {
+    if step.ram == of_job.ram {
+        step.ram = Some(ram);
+        step.swap = step.swap.map(|swap| SwapLimit { ram, ..swap });
+        let now = limits::memory_limit(job, limits::high_file(version)).ok().flatten();
+        let is_jobs = step.high == of_job.high;
+        step.high = step.high.map(|high| now.map_or(high, |now| if is_jobs { now } else { high.min(now) }));
+    }
 }
 
 /// Whether a user's memory limit is not set for now: it is new in jobfence.conf, and would kill processes that began without it.

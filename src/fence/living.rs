@@ -20,6 +20,7 @@ use crate::job::{Id, job_dir};
 use crate::log;
 use crate::policy::Level;
 use crate::record::noted::Allocated;
+use crate::record::resized::Resized;
 use crate::record::{Record, Records};
 use crate::scheduler::{PresentJob, Schedulers};
 use crate::sys::dir::Dir;
@@ -435,6 +436,44 @@ impl LivingStep<'_> {
         said.or(&Allocated { noted, ..Allocated::default() })
     }
 
+    /// Changes what its directories say of that.
+    pub fn renew_allocated(&self, change: impl Fn(&mut Allocated)) -> Result<()> {
+        for place in &self.places {
+            let dir = match Dir::open(place.around.as_ref().unwrap_or(&place.step)) {
+                Err(error) if error.is_gone() => continue,
+                dir => dir?,
+            };
+            if let Some(text) = mark::allocated(&dir)? {
+                let mut allocated = Allocated::parse(&text);
+                change(&mut allocated);
+                mark::set_allocated(&dir, &allocated.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What its job has instead of its grant; `None`: the grant holds.
+    pub fn resized(&self) -> Option<Resized> {
+        let of_place = |place: &StepPlace<'_>| mark::resized(&Dir::open(&place.job).ok()?).ok()?;
+        self.places.iter().find_map(of_place).map(|text| Resized::parse(&text))
+    }
+
+    /// Notes that its job has something else than its grant, in place of what was noted before. `None`: the grant holds.
+    pub fn note_resized(&self, resized: Option<&Resized>) -> Result<()> {
+        self.places.iter().try_for_each(|place| {
+            let noted = Dir::open(&place.job).and_then(|job| match resized {
+                Some(resized) => mark::set_resized(&job, &resized.to_string()),
+                None => mark::remove_resized(&job),
+            });
+            noted.or_else(|error| if error.is_gone() { Ok(()) } else { Err(error) })
+        })
+    }
+
+    /// Whether each of its directories is one of the other's: it is the same step, found again.
+    pub fn is_within(&self, other: &Self) -> bool {
+        self.places.iter().all(|place| other.places.iter().any(|other| other.step == place.step))
+    }
+
     /// Whether all of its processes are frozen.
     pub fn is_frozen(&self) -> bool {
         let of_place = |place: &StepPlace<'_>| now::is_frozen(place.hierarchy, &Dir::open(&place.step).ok()?);
@@ -516,6 +555,13 @@ impl StepPlace<'_> {
                 first.map(|name| self.step.join(name))
             }
         }
+    }
+
+    /// The directories of its tasks.
+    pub(super) fn task_dirs(&self) -> Vec<PathBuf> {
+        let Ok(step) = Dir::open(&self.step) else { return Vec::new() };
+        let names = children(&step, |name| name.starts_with(self.tasks), &mut Vec::new());
+        names.iter().map(|name| self.step.join(name)).collect()
     }
 
     fn processes(&self) -> Result<Vec<StepProcess>> {

@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use super::files::{checked, checked_run_dir, unlink};
-use super::steps::{CARDS, CORES, GPUS, LIMITS, NEW, PRIVATE, Records};
+use super::steps::{CARDS, CORES, GPUS, LIMITS, NEW, PRIVATE, RESIZES, Records};
 use super::{counters, job, roll, tracked};
 use crate::error::Result;
 use crate::sys::dir::Dir;
@@ -29,7 +29,7 @@ impl Records {
             dir.remove(records)?;
         }
         // The last one is of earlier releases.
-        for name in [LIMITS, GPUS, CORES, CARDS, PRIVATE, "whole"] {
+        for name in [LIMITS, RESIZES, GPUS, CORES, CARDS, PRIVATE, "whole"] {
             dir.remove(name)?;
         }
         match parent.remove(name) {
@@ -50,7 +50,9 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let run = temp.path().join("run");
         let records = Records::open(&run).unwrap();
-        for lock in [Records::lock_limits, Records::lock_gpus, Records::lock_cores, Records::lock_cards] {
+        for lock in
+            [Records::lock_limits, Records::lock_resizes, Records::lock_gpus, Records::lock_cores, Records::lock_cards]
+        {
             drop(lock(&records, Instant::now() + Duration::from_secs(300)).unwrap());
         }
         crate::record::make_directory(&run, "kept").unwrap().replace_file("answer", b"").unwrap();

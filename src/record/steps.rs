@@ -28,6 +28,8 @@ pub struct Records {
 
 /// In `RunDir`. A lock of its own, since the janitor holds that on `RunDir` for longer.
 pub(super) const LIMITS: &str = "limits.lock";
+/// Likewise, for changes of a running job's limits.
+pub(super) const RESIZES: &str = "resizes.lock";
 /// Likewise, for choosing GPUs.
 pub(super) const GPUS: &str = "gpus.lock";
 /// Likewise, for CPUs.
@@ -183,6 +185,12 @@ impl Records {
     /// for less than a millisecond, unless the kernel takes longer for one of the writes.
     pub fn lock_limits(&self, deadline: Instant) -> Result<Lock> {
         self.lock(LIMITS, deadline)
+    }
+
+    /// Waits for the lock of changes of running jobs' limits. It is held as long as the kernel looks for memory to take back, so no step
+    /// that begins waits for it.
+    pub fn lock_resizes(&self, deadline: Instant) -> Result<Lock> {
+        self.lock(RESIZES, deadline)
     }
 
     /// Waits for the lock of choosing GPUs: it is held from the check of which are taken until the chosen ones are recorded.

@@ -93,7 +93,7 @@ FILES_OF = {
     "sources": ("layers", "messages", "pages", "version"),
     "summary": ("summary", "summary_stored"),
     # They look at how time passes.
-    "host long": ("gpus", "idle", "login", "own_report", "samples", "setup", "usage", "usage_commands"),
+    "host long": ("gpus", "idle", "lend", "login", "network", "own_report", "samples", "setup", "usage", "usage_commands"),
     "faults": ("crowd", "faults", "wear"),
 }
 FILES_OF["host"] = tuple(sorted({path.stem for path in (TOP / "tests").glob("*.rs")}.difference(*FILES_OF.values())))

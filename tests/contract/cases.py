@@ -30,6 +30,7 @@ NOT_FOR = {
         "htcondor": "HTCondor freezes its own directory in the fence: suspended_by_htcondor",
     },
     "suspended_is_deleted": {"slurm": OF_ITS_OWN + "scancel_suspended", "htcondor": "HTCondor freezes its own directory in the fence"},
+    "resized": {"slurm": OF_ITS_OWN + "resized"},
     "runs_again": {"slurm": OF_ITS_OWN + "requeue", "gridengine": OF_ITS_OWN + "runs_again, asks_to_run_again, door_of_a_job_that_runs_again", "shell": "the prolog says which run it is: a second `open` is refused"},
     "daemon_restarts": {
         "slurm": OF_ITS_OWN + "slurmd_restarts",
@@ -94,6 +95,30 @@ def as_granted(site):
         if not site.HAS_CGROUPS:
             fenced_in_all(pid, group)
     site.expect_beside(group, jobid)
+    site.end(jobid)
+    site.until_gone(group.parent)
+
+
+@case
+def resized(site):
+    """A job that runs gets more and less than it was granted, and the kernel's files say so. What it uses is not taken."""
+    eat = f"{PYTHON} -S -c 'import sys, time; b = bytes([1]) * (120 << 20); open(sys.argv[1], \"w\"); time.sleep(1000)' eaten.$JOB_ID"
+    user = site.users[0]
+    jobid, group = running(site, user, eat, cpus=1, mib=200)
+    until(lambda: (site.directory(user) / f"eaten.{jobid}").exists(), 120, "its memory")
+    name = site.directory_of(jobid).removeprefix("job_")
+    def resize(*words):
+        return site.command(str(site.jobfence), "resize", name, *words, "--config", str(site.config))
+    for cpus, mib in (2, 400), (0.5, 160), (1, 200):
+        done = resize("--cpus", str(cpus), "--memory", f"{mib}M")
+        expect_equal((done.returncode, done.stdout, done.stderr), (0, "", ""), f"'jobfence resize' to {cpus} CPUs and {mib} MiB")
+        site.expect_limits(group, cpus, mib)
+    if site.IS_ALONE:
+        done = resize("--cpus", "2", "--memory", "100M")
+        expect_equal(done.returncode, 1, "its status where memory is in use")
+        expect_in("of memory are in use and cannot be taken back", done.stderr, "what it says of memory in use")
+        site.expect_limits(group, 1, 200)
+    expect(kernel.is_alive(site.job_pids(jobid, "python3")[0]), "the process has ended")
     site.end(jobid)
     site.until_gone(group.parent)
 

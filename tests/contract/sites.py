@@ -157,6 +157,7 @@ class Site:
     DEAF = {}  # what `submit` is given of a job that hears no signal but SIGKILL
     LEARNS_STATUS = True  # whether a daemon that comes back learns how a job ended that has begun before
     LOGS_NOTICES = True  # whether `said_since` has more than warnings
+    IS_ALONE = True  # whether nothing of the scheduler's counts for the memory of a job
     HAS_CGROUPS = False  # whether the scheduler has directories of its own in the fence
 
     users = ()

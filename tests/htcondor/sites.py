@@ -380,6 +380,11 @@ class InstalledHTCondor(sites.Installed):
 
     # -- jobfence -----------------------------------------------------------------------
 
+    @property
+    def IS_ALONE(self):
+        """Where HTCondor finds no controllers in cgroup2, it leaves the job beside the starter."""
+        return kernel.has_v2_controllers()
+
     def directory_of(self, jobid):
         return f"job_{jobid}.0"
 

@@ -1579,8 +1579,8 @@ BREAKS = (
     ),
     Break(
         "a_lock_keeps_run_dir", "src/record/removal.rs",
-        "[LIMITS, GPUS, CORES, CARDS, PRIVATE, \"whole\"]",
-        "[LIMITS, GPUS, CORES, PRIVATE, \"whole\"]",
+        "[LIMITS, RESIZES, GPUS, CORES, CARDS, PRIVATE, \"whole\"]",
+        "[LIMITS, RESIZES, GPUS, CORES, PRIVATE, \"whole\"]",
         "unit locks_are_removed_with_the_directory",
     ),
     Break(
@@ -2365,5 +2365,114 @@ BREAKS = (
         "figures_that_forget_an_earlier_table", "src/command/network/figures.rs",
         "interface.before = interface.all();", "interface.before = interface.counted;",
         "unit a_new_table_goes_on_where_the_last_one_ended",
+    ),
+    Break(
+        "a_later_step_takes_resized_cpus_back", LIMITING,
+        "        && now != want\n        && mark::is_resized(job, \"cpus=\")", "        && now != want\n        && false",
+        "host resize a_job_gets_more_and_less",
+    ),
+    Break(
+        "a_later_step_takes_resized_memory_back", LIMITING,
+        "if current != limits::whole_pages(ram) && mark::is_resized(job, \"memory=\") {", "if current != limits::whole_pages(ram) && false {",
+        "host resize a_job_gets_more_and_less",
+    ),
+    Break(
+        "a_later_step_has_what_was_granted", LIMITING,
+        "let has_all = is_resized && plan.step.cpu == plan.job.cpu;", "let has_all = false;",
+        "host resize a_job_gets_more_and_less",
+    ),
+    Break(
+        "a_later_step_has_the_memory_that_was_granted", LIMITING,
+        "if step.ram == of_job.ram {", "if false {",
+        "host resize a_job_gets_more_and_less",
+    ),
+    Break(
+        "memory_in_use_is_not_looked_at", "src/fence/amounts.rs",
+        "    changes.iter().try_for_each(|change| change.above().map(drop))?;\n"
+        "    changes.iter().try_for_each(|change| change.make_room(writer, deadline))?;\n", "",
+        "unit all_are_looked_at_before_the_first_is_lowered",
+    ),
+    Break(
+        "a_limit_is_lower_before_page_cache_is_taken_back", "src/fence/amounts.rs",
+        "changes.iter().try_for_each(|change| change.make_room(writer, deadline))?;", "",
+        "unit page_cache_is_taken_back_before_the_limit_is_lower",
+    ),
+    Break(
+        "a_refused_limit_leaves_others_lowered", "src/fence/amounts.rs",
+        "let stays: Vec<Error> = tried.iter().rev().filter_map(set_again).collect();",
+        "let stays: Vec<Error> = tried.iter().rev().take(0).filter_map(set_again).collect();",
+        "unit what_was_lowered_is_put_back",
+    ),
+    Break(
+        "a_write_that_takes_too_long_counts_as_done", "src/fence/amounts.rs",
+        "Ok(false) => Err(change.too_long(amount)),", "Ok(false) => Ok(()),",
+        "unit what_was_lowered_is_put_back",
+    ),
+    Break(
+        "an_ended_step_refuses_the_rest", "src/fence/amounts.rs",
+        "_ if is_gone(&change.path) => Ok(()),", "_ if false => Ok(()),",
+        "unit what_has_ended_needs_no_limit",
+    ),
+    Break(
+        "a_resized_job_gets_more_swap", "src/fence/amounts.rs",
+        "let want = want.saturating_add(sum.saturating_sub(before));", "let want = sum;",
+        "unit the_soft_limit_and_swap_keep_their_part",
+    ),
+    Break(
+        "a_first_limit_by_resize", "src/fence/resize.rs",
+        'if new.memory && !has(|had| had.all_ram.is_some(), "memory") {', "if false {",
+        "host resize what_cannot_be_changed_is_said",
+    ),
+    Break(
+        "two_resizes_at_once", "src/command/resize.rs",
+        "let _lock = records.lock_resizes(Instant::now() + OTHERS)?;", "",
+        "host resize a_second_change_waits_for_the_first",
+    ),
+    Break(
+        "a_refused_resize_is_noted_all_the_same", "src/command/resize.rs",
+        "            note_on_jobs(&steps, earlier.as_ref(), earlier.as_ref())?;\n            return", "            return",
+        "host resize memory_in_use_is_not_taken",
+    ),
+    Break(
+        "a_resized_step_takes_the_note_of_its_job", "src/command/resize.rs",
+        "    if let Some(change) = change.clone() {\n        note_on_jobs(&steps, Some(&change.after_any(earlier.as_ref())), earlier.as_ref())?;\n    }\n",
+        "    note_on_jobs(&steps, change.clone().as_ref(), earlier.as_ref())?;\n",
+        "host resize a_job_gets_more_and_less",
+    ),
+    Break(
+        "a_limit_after_a_resize_is_not_the_jobs", "src/doors/life.rs",
+        "            fence.forget_resized()?;\n", "",
+        "host resize what_limit_sets_later_steps_have",
+    ),
+    Break(
+        "a_slot_beside_gets_all", "src/fence/resize.rs",
+        "new.whole_job && group.place == Placing::Own && group.steps.len() > 1 && is_limited", "false",
+        "host resize what_the_scheduler_runs_beside",
+    ),
+    Break(
+        "a_smaller_step_gets_all_of_its_job", "src/fence/resize.rs",
+        "if thousandths(of_job) > thousandths(before) + 1 => before.at_most(want),",
+        "if thousandths(of_job) > thousandths(before) + 1 => want,",
+        "unit a_step_has_all_of_its_job_or_no_more",
+    ),
+    Break(
+        "a_smaller_step_gets_the_memory_of_its_job", "src/fence/resize.rs",
+        "if before < all => before.min(want),", "if before < all => want,",
+        "unit a_step_has_all_of_its_job_or_no_more",
+    ),
+    Break(
+        "a_task_keeps_its_share", "src/fence/resize.rs",
+        "TaskCpus::Granted => quota.in_proportion(before, want),", "TaskCpus::Granted => quota,",
+        "host resize a_job_gets_more_and_less",
+    ),
+    Break(
+        "who_resumes_a_resized_fence_has_the_old_limits", "src/command/resize.rs",
+        "resize::renew(&mut left.plan, step, new, cpus_before)?;", "",
+        "host resize a_job_gets_more_and_less",
+    ),
+    Break(
+        "what_was_granted_is_forgotten", "src/record/resized.rs",
+        "Some(Changed { before: old.before, ..new })", "Some(Changed { before: old.before.and(new.before), ..new })",
+        "unit what_is_written_is_read_and_the_first_amount_stays",
     ),
 )

@@ -13,6 +13,7 @@ use jobfence::policy::Level;
 use jobfence::schedulers::ALL;
 
 use super::options::{BATCH, EXTERN};
+use crate::resize::in_words_of;
 
 /// The directories that the job has now.
 #[derive(Default)]
@@ -55,6 +56,9 @@ impl<'a> PresentDirs<'a> {
             notes.push(format!("steps      {names}; what follows is of {step}"));
         } else {
             notes.push(format!("steps      {names}; {step} has no directories: what it would get (see --step)"));
+        }
+        if let Some(resized) = steps.iter().find_map(LivingStep::resized) {
+            notes.push(format!("resized    {}; what follows is of the grant", in_words_of(&resized)));
         }
         notes.extend(unseen.iter().map(|error| format!("           cannot see all: {error}")));
         steps.retain(|found| found.step == step || !has_step);

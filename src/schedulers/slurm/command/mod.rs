@@ -55,6 +55,13 @@ impl SchedulersPart for SlurmPart {
         "Slurm"
     }
 
+    fn changes_memory(&self) -> Option<&'static str> {
+        // `_update_job_mem_running` in src/slurmctld/job_mgr.c of 26.05; before, ESLURM_JOB_NOT_PENDING.
+        Some(
+            "from Slurm 26.05 on, 'scontrol update JobId=JOB MinMemoryNode=MEGABYTES' lowers it, and no release raises it",
+        )
+    }
+
     fn job_variable(&self, host: &CheckedHost<'_>) -> Option<&'static str> {
         conf::find(host.named).map(|_| "SLURM_JOB_ID")
     }
