@@ -34,21 +34,28 @@ pub type BoundValue = [u64; 2];
 
 /// Bounds what the job with this directory sends, in bytes a second, and reads that back.
 pub fn bound(job: &Dir, rate: u64) -> Result<()> {
-    let branch = job.child("..")?.child("..")?;
-    let failed = |errno| Error::new("cannot bound the network of").at(job.path()).errno(errno).value(rate);
-    let key: BoundKey = job.stat()?.st_ino;
-    let table = table(&branch).map_err(failed)?.ok_or_else(|| {
-        Error::new("no program holds back what jobs send (NetworkMax), at").at(job.path()).hint(
-            "'jobfence hold' (jobfence.service) attaches it: see whether that runs with this configuration, and what its log says",
-        )
-    })?;
-    // A job's next step leaves it as it is: what the job has sent too fast still counts.
-    let is = || table.get::<_, BoundValue>(key).map(|value| value.is_some_and(|[is, _]| is == rate));
-    if is().map_err(failed)? {
-        return Ok(());
+    let branch = job.child("../..")?;
+    let key = job.stat()?.st_ino;
+    match table(&branch).and_then(|table| table.map_or(Ok(false), |table| put(&table, key, rate))) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::new("no program holds back what jobs send (NetworkMax), at").at(job.path()).hint(
+            "'jobfence hold' (jobfence.service) attaches it: does it run with this configuration, and what does it say?",
+        )),
+        Err(errno) => Err(Error::new("cannot bound the network of").at(job.path()).errno(errno).value(rate)),
     }
-    table.set::<_, BoundValue>(key, [rate, 0]).map_err(failed)?;
-    if is().map_err(failed)? { Ok(()) } else { Err(failed(Errno::ENOENT)) }
+}
+
+fn put(table: &BpfMap, key: BoundKey, rate: u64) -> Result<bool, Errno> {
+    // A job's next step leaves it as it is: what the job has sent too fast still counts.
+    for value in [None, Some([rate, 0])] {
+        if let Some(value) = value {
+            table.set::<BoundKey, BoundValue>(key, value)?;
+        }
+        if table.get::<BoundKey, BoundValue>(key)?.is_some_and(|[is, _]| is == rate) {
+            return Ok(true);
+        }
+    }
+    Err(Errno::ENOENT)
 }
 
 /// The table of the programs at a directory. `None`: there is no program of jobfence's.
@@ -62,7 +69,7 @@ fn table(branch: &Dir) -> Result<Option<BpfMap>, Errno> {
     for program in ours(&EGRESS, &ids).map_err(|(errno, _)| errno)? {
         for id in program.maps()? {
             let map = BpfMap::by_id(id)?;
-            if map.name == BOUNDS && map.has::<BoundKey, BoundValue>() {
+            if map.is::<BoundKey, BoundValue>(BOUNDS) {
                 return Ok(Some(map));
             }
         }

@@ -340,7 +340,7 @@ impl Fence {
 /// Why what a job sends is not bounded in a scheduler's directories.
 pub(super) fn no_network() -> Error {
     Error::new("jobs in cgroups of the scheduler's own have no NetworkMax")
-        .hint("jobfence's program sees what is sent below its own directory alone: see the placement in jobfence(8)")
+        .hint("jobfence sees only what is sent below its own directory")
 }
 
 /// The directories to limit in one hierarchy, and their limits.

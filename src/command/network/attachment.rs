@@ -134,16 +134,17 @@ fn tables_of(dir: &Dir) -> Result<Option<NetworkTables>> {
     for program in ours_at(&EGRESS, dir)? {
         let maps = program.maps().map_err(failed)?.into_iter().map(BpfMap::by_id);
         let mut maps = maps.collect::<Result<Vec<BpfMap>, Errno>>().map_err(failed)?;
-        let mut take = |name: &str| {
-            let at = maps.iter().position(|map| map.name == name)?;
+        let mut take = |is_it: &dyn Fn(&BpfMap) -> bool| {
+            let at = maps.iter().position(is_it)?;
             Some(maps.swap_remove(at))
         };
-        let tables = (take(COUNTS), take(DEVICES), take(BOUNDS));
+        let tables = (
+            take(&|map| map.is::<CountKey, CountedPackets>(COUNTS)),
+            take(&|map| map.is::<u32, u32>(DEVICES)),
+            take(&|map| map.is::<BoundKey, BoundValue>(BOUNDS)),
+        );
         if let (Some(counts), Some(devices), Some(bounds)) = tables {
-            let tables = NetworkTables { counts, devices, bounds };
-            if tables.fit() {
-                return Ok(Some(tables));
-            }
+            return Ok(Some(NetworkTables { counts, devices, bounds }));
         }
     }
     Ok(None)

@@ -14,7 +14,6 @@
 //!
 //! Numbers: include/uapi/linux/bpf.h.
 
-use jobfence::cgroup::network::{BoundKey, BoundValue};
 use jobfence::sys::bpf::Insn;
 use jobfence::sys::bpf::map::{BpfMap, Plain};
 
@@ -75,15 +74,6 @@ pub struct NetworkTables {
     pub devices: BpfMap,
     /// See `jobfence::cgroup::network::BOUNDS`.
     pub bounds: BpfMap,
-}
-
-impl NetworkTables {
-    /// Whether they are as these programs need them.
-    pub fn fit(&self) -> bool {
-        self.counts.has::<CountKey, CountedPackets>()
-            && self.devices.has::<u32, u32>()
-            && self.bounds.has::<BoundKey, BoundValue>()
-    }
 }
 
 /// Where jobs' directories are: below a directory at so many levels, except where it has branches of its own.
