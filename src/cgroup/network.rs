@@ -32,95 +32,74 @@ pub type BoundKey = u64;
 /// The value of [`BOUNDS`].
 pub type BoundValue = [u64; 2];
 
-/// How many directories are at most between those of users and jobfence's own: that of scavengers, and that of one of several nodes.
-const BRANCHES: usize = 2;
+/// jobfence's own directory as seen from a job's: below it may be that of scavengers, and that of one of several nodes.
+const ABOVE: [&str; 3] = ["../..", "../../..", "../../../.."];
 
 /// How often programs may be replaced while one bound is written.
 const TRIES: usize = 5;
 
-/// Bounds what the job with this directory sends, in bytes a second, and reads that back.
+/// Bounds what the job with this directory sends, in bytes a second, and reads that back. 0 lifts a bound.
 pub fn bound(job: &Dir, rate: u64) -> Result<()> {
-    let failed = |errno| Error::new("cannot bound the network of").at(job.path()).errno(errno).value(rate);
-    let key: BoundKey = job.stat()?.st_ino;
-    let Some((base, mut programs)) = programs(job)? else {
-        return Err(Error::new("no program holds back what jobs send (NetworkMax), above").at(job.path()).hint(
-            "'jobfence hold' (jobfence.service) attaches it: see whether that runs with this configuration, and what its log says",
-        ));
-    };
-    for _ in 0..TRIES {
-        for table in tables(&programs).map_err(failed)? {
-            set(&table, key, rate).map_err(failed)?;
-        }
-        // `jobfence hold` may have replaced a program meanwhile, and with it the table.
-        let now = at(&base).map_err(failed)?;
-        if now.iter().map(|program| program.id).eq(programs.iter().map(|program| program.id)) {
-            return Ok(());
-        }
-        programs = now;
-    }
-    Err(failed(Errno::EAGAIN))
-}
-
-/// Takes away a bound of the job, if it has one.
-pub fn unbind(job: &Dir) -> Result<()> {
-    let failed = |errno| Error::new("cannot lift the bound of the network of").at(job.path()).errno(errno);
-    let key: BoundKey = job.stat()?.st_ino;
-    let Some((_, programs)) = programs(job)? else { return Ok(()) };
-    for table in tables(&programs).map_err(failed)? {
-        if table.get::<_, BoundValue>(key).map_err(failed)?.is_some() {
-            set(&table, key, 0).map_err(failed)?;
-        }
-    }
-    Ok(())
-}
-
-/// A job's next step leaves the same bound as it is: what the job has sent too fast still counts.
-fn set(table: &BpfMap, key: BoundKey, rate: u64) -> Result<(), Errno> {
-    let is = || table.get::<_, BoundValue>(key).map(|value| value.is_some_and(|[is, _]| is == rate));
-    if is()? {
-        return Ok(());
-    }
-    table.set::<_, BoundValue>(key, [rate, 0])?;
-    if is()? { Ok(()) } else { Err(Errno::ENOENT) }
-}
-
-/// The directory above a job's with programs of jobfence's, and these.
-fn programs(job: &Dir) -> Result<Option<(Dir, Vec<BpfProgram>)>> {
-    let mut dir = job.child("..")?.child("..")?;
-    for _ in 0..=BRANCHES {
-        let found = at(&dir).map_err(|errno| Error::os("ask for the network programs above", job.path(), errno))?;
-        if !found.is_empty() {
-            return Ok(Some((dir, found)));
-        }
-        dir = dir.child("..")?;
-    }
-    Ok(None)
-}
-
-fn at(dir: &Dir) -> Result<Vec<BpfProgram>, Errno> {
-    let ids = match attached(&EGRESS, dir.as_fd()) {
-        Ok(attached) => attached.ids,
-        // A kernel without such programs, or a directory that is no cgroup.
-        Err(Errno::EINVAL | Errno::ENOSYS | Errno::EBADF) => return Ok(Vec::new()),
-        Err(errno) => return Err(errno),
-    };
-    ours(&EGRESS, &ids).map_err(|(errno, _)| errno)
-}
-
-/// The tables of bounds of all these programs. One without a table that is written here would hold nothing back.
-fn tables(programs: &[BpfProgram]) -> Result<Vec<BpfMap>, Errno> {
-    let mut tables = Vec::new();
-    for program in programs {
-        let before = tables.len();
-        for id in program.maps()? {
-            let map = BpfMap::by_id(id)?;
-            if map.name == BOUNDS && map.has::<BoundKey, BoundValue>() {
-                tables.push(map);
+    let key = job.stat()?.st_ino;
+    for above in ABOVE {
+        let done = put(&job.child(above)?, key, rate);
+        match done {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(errno) => {
+                return Err(Error::new("cannot bound the network of").at(job.path()).errno(errno).value(rate));
             }
         }
-        if tables.len() == before {
-            return Err(Errno::EBADF);
+    }
+    if rate == 0 {
+        return Ok(());
+    }
+    Err(Error::new("no program holds back what jobs send (NetworkMax), at").at(job.path()).hint(
+        "'jobfence hold' (jobfence.service) attaches it: does it run with this configuration, and what does it say?",
+    ))
+}
+
+/// Writes the bound to the tables of all programs of jobfence's at a directory. Returns whether there are any.
+fn put(base: &Dir, key: BoundKey, rate: u64) -> Result<bool, Errno> {
+    let mut written = Vec::new();
+    for _ in 0..TRIES {
+        let ids = match attached(&EGRESS, base.as_fd()) {
+            Ok(attached) => attached.ids,
+            // A kernel without such programs, or a directory above all cgroups.
+            Err(Errno::EINVAL | Errno::ENOSYS | Errno::EBADF) => return Ok(false),
+            Err(errno) => return Err(errno),
+        };
+        let programs = ours(&EGRESS, &ids).map_err(|(errno, _)| errno)?;
+        if programs.is_empty() {
+            return Ok(false);
+        }
+        // `jobfence hold` may have replaced a program while its table was written, and with it the table.
+        if ids == written {
+            return Ok(true);
+        }
+        for program in programs {
+            put_one(&program, key, rate)?;
+        }
+        written = ids;
+    }
+    Err(Errno::EAGAIN)
+}
+
+fn put_one(program: &BpfProgram, key: BoundKey, rate: u64) -> Result<(), Errno> {
+    for id in program.maps()? {
+        let table = BpfMap::by_id(id)?;
+        if !table.is::<BoundKey, BoundValue>(BOUNDS) {
+            continue;
+        }
+        // A job's next step leaves it as it is: what the job has sent too fast still counts.
+        for value in [None, Some([rate, 0])] {
+            if let Some(value) = value {
+                table.set::<BoundKey, BoundValue>(key, value)?;
+            }
+            if table.get::<BoundKey, BoundValue>(key)?.map_or(0, |[is, _]| is) == rate {
+                return Ok(());
+            }
         }
     }
-    Ok(tables)
+    Err(Errno::ENOENT)
 }

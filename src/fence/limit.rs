@@ -76,8 +76,7 @@ impl Fence {
             (None | Some(Tree::Overlay(_)), None) => Ok(()),
             (None, _) => Err(Error::new("the network of a job is bounded only where there is cgroup2 (NetworkMax)")),
             (Some(Tree::Overlay(_)), _) => Err(no_network()),
-            (Some(tree), Some(rate)) => network::bound(&*tree.job()?, rate),
-            (Some(tree), None) => network::unbind(&*tree.job()?),
+            (Some(tree), rate) => network::bound(&*tree.job()?, rate.unwrap_or(0)),
         }
     }
 
@@ -349,7 +348,7 @@ impl Fence {
 /// Why what a job sends is not bounded in a scheduler's directories.
 pub(super) fn no_network() -> Error {
     Error::new("jobs in cgroups of the scheduler's own have no NetworkMax")
-        .hint("jobfence's program sees what is sent below its own directory alone: see the placement in jobfence(8)")
+        .hint("jobfence sees only what is sent below its own directory")
 }
 
 /// The directories to limit in one hierarchy, and their limits.

@@ -201,10 +201,11 @@ fn tables_of(dir: &Dir) -> Result<(Option<NetworkTables>, Vec<BpfMap>)> {
     for program in ours_at(&EGRESS, dir)? {
         let maps = program.maps().map_err(failed)?.into_iter().map(BpfMap::by_id);
         let mut maps = maps.collect::<Result<Vec<BpfMap>, Errno>>().map_err(failed)?;
-        let mut take = |name: &str| {
-            let at = maps.iter().position(|map| map.name == name)?;
+        let mut take = |is_it: &dyn Fn(&BpfMap) -> bool| {
+            let at = maps.iter().position(is_it)?;
             Some(maps.swap_remove(at))
         };
+<<<<<<< HEAD
         match (take(COUNTS), take(DEVICES), take(BOUNDS)) {
             (Some(counts), Some(devices), Some(bounds)) => {
                 let tables = NetworkTables { counts, devices, bounds };
@@ -215,6 +216,15 @@ fn tables_of(dir: &Dir) -> Result<(Option<NetworkTables>, Vec<BpfMap>)> {
                 }
             }
             (_, _, bounds) => earlier.extend(bounds),
+=======
+        let tables = (
+            take(&|map| map.is::<CountKey, CountedPackets>(COUNTS)),
+            take(&|map| map.is::<u32, u32>(DEVICES)),
+            take(&|map| map.is::<BoundKey, BoundValue>(BOUNDS)),
+        );
+        if let (Some(counts), Some(devices), Some(bounds)) = tables {
+            return Ok(Some(NetworkTables { counts, devices, bounds }));
+>>>>>>> w-net
         }
     }
     for unread in earlier.iter().filter(|map| !map.has::<BoundKey, BoundValue>()) {

@@ -16,7 +16,6 @@
 //!
 //! Numbers: include/uapi/linux/bpf.h.
 
-use jobfence::cgroup::network::{BoundKey, BoundValue};
 use jobfence::error::Result;
 use jobfence::sys::bpf::Insn;
 use jobfence::sys::bpf::map::{BpfMap, Plain};
@@ -84,15 +83,6 @@ pub struct NetworkTables {
     pub devices: BpfMap,
     /// See `jobfence::cgroup::network::BOUNDS`.
     pub bounds: BpfMap,
-}
-
-impl NetworkTables {
-    /// Whether they are as these programs need them.
-    pub fn fit(&self) -> bool {
-        self.counts.has::<CountKey, CountedPackets>()
-            && self.devices.has::<u32, u32>()
-            && self.bounds.has::<BoundKey, BoundValue>()
-    }
 }
 
 /// The first level, from the root of cgroup2, at which jobs' directories are: `BASE/uid_U/job_J`.

@@ -79,8 +79,8 @@ pub struct BpfMap {
     fd: OwnedFd,
     /// The kernel's number of it.
     pub id: u32,
-    /// Its name: letters, digits, dots and underscores.
-    pub name: String,
+    /// Its name, and zeros behind it.
+    name: [u8; 16],
     sizes: (usize, usize),
 }
 
@@ -118,15 +118,14 @@ impl BpfMap {
         // SAFETY: `info` lives, and is as long as is said.
         unsafe { bpf(OBJ_GET_INFO_BY_FD, argument) }?;
         let [info] = info;
-        let name = info.name.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect();
         // An entry of another kind of map may be longer than its value: one for each CPU.
         let size = |size: u32| if info.kind == HASH { usize::try_from(size).unwrap_or_default() } else { 0 };
-        Ok(Self { fd, id: info.id, name, sizes: (size(info.key_size), size(info.value_size)) })
+        Ok(Self { fd, id: info.id, name: info.name, sizes: (size(info.key_size), size(info.value_size)) })
     }
 
-    /// Whether it is a hash table with keys and values of these types.
-    pub fn has<K: Plain, V: Plain>(&self) -> bool {
-        self.sizes == (size_of::<K>(), size_of::<V>())
+    /// Whether it is a hash table of this name, with keys and values of these types.
+    pub fn is<K: Plain, V: Plain>(&self, name: &str) -> bool {
+        self.sizes == (size_of::<K>(), size_of::<V>()) && self.name.starts_with(name.as_bytes())
     }
 
     /// Its descriptor, for instructions that name the map.
@@ -134,19 +133,12 @@ impl BpfMap {
         raw(self.fd.as_fd()).cast_signed()
     }
 
-    fn is_of<K: Plain, V: Plain>(&self) -> Result<(), Errno> {
-        if self.has::<K, V>() { Ok(()) } else { Err(Errno::EBADF) }
-    }
-
     /// The value of a key; `None`: it has none.
     pub fn get<K: Plain, V: Plain>(&self, key: K) -> Result<Option<V>, Errno> {
-        self.is_of::<K, V>()?;
         let (key, mut value) = ([key], [V::default()]);
-        let argument =
-            Element { map: raw(self.fd.as_fd()), key: address(&key), value: place(&mut value), ..Element::default() };
-        // SAFETY: key and value live, and are as long as the map's.
-        match unsafe { bpf(LOOKUP, argument) } {
-            Ok(_) => {
+        // SAFETY: key and value live, and are as long as is said.
+        match unsafe { self.element(LOOKUP, (address(&key), size_of::<K>()), (place(&mut value), size_of::<V>()), 0) } {
+            Ok(()) => {
                 let [value] = value;
                 Ok(Some(value))
             }
@@ -169,12 +161,25 @@ impl BpfMap {
     }
 
     fn update<K: Plain, V: Plain>(&self, key: K, value: V, flags: u64) -> Result<(), Errno> {
-        self.is_of::<K, V>()?;
         let (key, value) = ([key], [value]);
-        let argument =
-            Element { map: raw(self.fd.as_fd()), key: address(&key), value: address(&value), flags, _pad: 0 };
-        // SAFETY: key and value live, and are as long as the map's. The kernel only reads them.
-        unsafe { bpf(UPDATE, argument) }.map(drop)
+        // SAFETY: key and value live, and are as long as is said. The kernel only reads them.
+        unsafe { self.element(UPDATE, (address(&key), size_of::<K>()), (address(&value), size_of::<V>()), flags) }
+    }
+
+    /// A command about one entry. `EBADF`: the map's keys or values have another length.
+    ///
+    /// # Safety
+    ///
+    /// The addresses are of so many bytes, and the value can be written to where the command does.
+    // Once in the shared object, for all types.
+    #[inline(never)]
+    unsafe fn element(&self, command: i32, key: (u64, usize), value: (u64, usize), flags: u64) -> Result<(), Errno> {
+        if self.sizes != (key.1, value.1) {
+            return Err(Errno::EBADF);
+        }
+        let argument = Element { map: raw(self.fd.as_fd()), key: key.0, value: value.0, flags, _pad: 0 };
+        // SAFETY: by the caller's word they live, and are as long as the map's.
+        unsafe { bpf(command, argument) }.map(drop)
     }
 
     /// Removes a key. One that is not there is no error.
