@@ -15,5 +15,5 @@ mod notice;
 mod policy;
 mod watch;
 
-pub use files::{JobLent, page};
+pub use files::{JobLent, SCHEMA, page};
 pub use watch::{LendWatch, is_on};

@@ -46,7 +46,7 @@ const LEAST_REST: Duration = Duration::from_millis(5);
 
 /// The most jobs that are lent anything, and of which the kernel tells.
 const MOST: usize = 2000;
-const MOST_TOLD: usize = 400;
+const MOST_NOTICED: usize = 400;
 
 /// Which sections matter.
 const KEYS: [&str; 2] = ["ElasticRAMPercent", "Mode"];
@@ -101,8 +101,8 @@ impl LendWatch {
     /// The kernel has told, by these of the `events`.
     pub fn hear(&mut self, ready: &[bool]) {
         let now = Instant::now();
-        let told = self.jobs.values_mut().filter(|job| job.heard().is_some());
-        told.zip(ready).filter(|(_, is_ready)| **is_ready).for_each(|(job, _)| job.hear(now));
+        let heard = self.jobs.values_mut().filter(|job| job.heard().is_some());
+        heard.zip(ready).filter(|(_, is_ready)| **is_ready).for_each(|(job, _)| job.hear(now));
     }
 
     fn is_on(&self, config: &Config) -> bool {
@@ -247,14 +247,14 @@ impl LendWatch {
         let mut order: Vec<_> = looked.into_iter().zip(shares).collect();
         // What goes back, first.
         order.sort_by_key(|((_, one), share)| share.limit > one.memory.limit);
-        let mut told = 0;
+        let mut noticed = 0;
         for ((path, mut one), share) in order {
             let Some(job) = self.jobs.get_mut(&path) else { continue };
             let is_done = job.apply(run_dir, &mut one, &share);
             Self::claim(&mut self.speakers, config, job, &share, is_done);
             let at = (&one.dir, job.directory.version);
-            let pause = after_a_look(&mut job.notice, at, (&one.memory, &share), told < MOST_TOLD);
-            told += usize::from(job.notice.is_some());
+            let pause = after_a_look(&mut job.notice, at, (&one.memory, &share), noticed < MOST_NOTICED);
+            noticed += usize::from(job.notice.is_some());
             job.next = pause.map(|pause| Instant::now() + pause);
         }
         failed.map_or(Ok(()), Err)
