@@ -115,7 +115,10 @@ impl Speaker {
             Err(_) => false,
             Ok(status) => {
                 if let Some(why) = word::failure(status) {
-                    log::warn!("{}: {}: {why}", self.name, self.key);
+                    match self.key {
+                        "MemoryPool" => log::warn!("{}: MemoryPool: {why}", self.name),
+                        _ => log::warn!("{}: SignalAt: {why}", self.name),
+                    }
                 }
                 false
             }
