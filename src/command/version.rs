@@ -9,7 +9,7 @@ use jobfence::{config, private, record};
 
 use crate::host::grantable;
 use crate::schedulers::slurm;
-use crate::{check, gpu, idle, living, login, network, own_report, report, series, strays};
+use crate::{check, gpu, idle, lend, living, login, network, own_report, report, series, strays};
 
 /// The version, as it stands behind the command's name.
 pub fn long() -> &'static str {
@@ -32,6 +32,7 @@ fn text() -> String {
         series::SCHEMA,
         gpu::SCHEMA,
         idle::SCHEMA,
+        lend::SCHEMA,
         own_report::SCHEMA,
         strays::SCHEMA,
         login::SCHEMA,

@@ -1844,7 +1844,7 @@ BREAKS = (
     ),
     Break(
         "what_cannot_be_read_has_ended", LENT,
-        "Ok(_) => Unseen::Failed(error),", "Ok(_) => { drop(error); Unseen::Gone }",
+        "Ok(_) => LookFailure::Failed(error),", "Ok(_) => { drop(error); LookFailure::Gone }",
         "unit what_cannot_be_read_ends_no_job_and_forgets_no_loan",
     ),
     Break(

@@ -21,12 +21,12 @@ use super::pace;
 #[derive(Debug)]
 pub struct StepMemory {
     pub directories: Directories,
-    notice: Option<Notice>,
+    notice: Option<ThresholdNotice>,
 }
 
 /// What the kernel tells of.
 #[derive(Debug)]
-struct Notice {
+struct ThresholdNotice {
     event: OwnedFd,
     /// The limits for which it does, and of which share.
     limits: Vec<u64>,
@@ -69,7 +69,7 @@ impl StepMemory {
             if !limited.iter().all(|(dir, limit)| threshold(dir, &event, share.of(*limit))) {
                 return false;
             }
-            self.notice = Some(Notice { event, limits, share });
+            self.notice = Some(ThresholdNotice { event, limits, share });
         }
         let version = self.directories.version;
         limited.iter().all(|(dir, limit)| memory_in_use(dir, version).is_some_and(|used| used < share.of(*limit)))

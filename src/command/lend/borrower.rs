@@ -11,10 +11,10 @@ use jobfence::config::Percent;
 use jobfence::error::Error;
 use jobfence::sys::dir::Dir;
 
-use super::directory::{JobDirectory, Lower, SeenMemory, Unseen};
+use super::directory::{JobDirectory, LookFailure, Lower, SeenMemory};
 use super::files::JobLent;
 use super::lowering::Lowering;
-use super::notice::{CALM, Notice};
+use super::notice::{CALM, NeedNotice};
 use super::policy::JobMemory;
 use crate::kept;
 use crate::living::user_name;
@@ -44,7 +44,7 @@ pub struct Borrower {
     planned: Option<u64>,
     /// When it was lent more.
     grown: Option<Instant>,
-    pub notice: Option<Notice>,
+    pub notice: Option<NeedNotice>,
     pub next: Option<Instant>,
     /// What was seen of it last.
     pub memory: Option<JobMemory>,
@@ -107,13 +107,13 @@ impl Borrower {
     }
 
     /// What the kernel tells of it is heard, unless it was since the last look.
-    pub fn heard(&self) -> Option<&Notice> {
+    pub fn heard(&self) -> Option<&NeedNotice> {
         self.notice.as_ref().filter(|_| !self.is_heard)
     }
 
     /// The kernel has told.
     pub fn hear(&mut self, now: Instant) {
-        self.notice.iter().for_each(Notice::hear);
+        self.notice.iter().for_each(NeedNotice::hear);
         self.is_heard = true;
         let is_growing = self.grown.is_some_and(|grown| now.saturating_duration_since(grown) < JUST_NOW);
         let least = if is_growing { LEAST_WHILE_GROWING } else { LEAST };
@@ -137,13 +137,13 @@ impl Borrower {
     }
 
     /// Looks at it. `Ok(false)`: it is there, and nothing is known of it now.
-    pub fn look(&mut self, run_dir: &Path) -> Result<bool, Unseen> {
+    pub fn look(&mut self, run_dir: &Path) -> Result<bool, LookFailure> {
         (self.looked, self.is_heard, self.is_unseen) = (Some(Instant::now()), false, false);
         let seen = self.directory.open().and_then(|dir| self.directory.look(&dir));
-        match seen.and_then(|seen| Ok((seen, seen.limit.ok_or(Unseen::Gone)?))) {
+        match seen.and_then(|seen| Ok((seen, seen.limit.ok_or(LookFailure::Gone)?))) {
             Ok((seen, limit)) => self.see(run_dir, seen, limit),
-            Err(Unseen::Gone) => return Err(Unseen::Gone),
-            Err(Unseen::Failed(error)) => {
+            Err(LookFailure::Gone) => return Err(LookFailure::Gone),
+            Err(LookFailure::Failed(error)) => {
                 self.is_unseen = true;
                 let name = self.name();
                 self.say_once(format!("{name}: its memory cannot be looked at, and what it is lent stays: {error}"));
@@ -232,8 +232,8 @@ impl Borrower {
             Ok(dir) if self.lent.lent() > 0 => {
                 self.directory.follow(&dir, (self.lent.grant, self.lent.limit), self.lent.swap)
             }
-            Ok(_) | Err(Unseen::Gone) => return,
-            Err(Unseen::Failed(error)) => Err(error),
+            Ok(_) | Err(LookFailure::Gone) => return,
+            Err(LookFailure::Failed(error)) => Err(error),
         };
         match done {
             Ok(()) => self.said = None,
@@ -481,7 +481,7 @@ mod tests {
         assert!(job.look(&run_dir).unwrap() && !job.is_unseen);
         assert_eq!(own(&job), (800, 900));
         fs::remove_dir_all(&job.directory.path).unwrap();
-        assert!(matches!(job.look(&run_dir), Err(Unseen::Gone)));
+        assert!(matches!(job.look(&run_dir), Err(LookFailure::Gone)));
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub struct JobDirectory {
 
 /// Why nothing was seen.
 #[derive(Debug)]
-pub enum Unseen {
+pub enum LookFailure {
     /// The job has ended.
     Gone,
     /// It may have ended or not.
@@ -70,28 +70,28 @@ impl JobDirectory {
         Ok(Some((directory, place.is_overlay)))
     }
 
-    pub fn open(&self) -> Result<Dir, Unseen> {
+    pub fn open(&self) -> Result<Dir, LookFailure> {
         let dir = Dir::open(&self.path)
-            .map_err(|error| if error.is_gone() { Unseen::Gone } else { Unseen::Failed(error) })?;
-        let stat = dir.stat().map_err(Unseen::Failed)?;
-        if stat.st_ino == self.inode { Ok(dir) } else { Err(Unseen::Gone) }
+            .map_err(|error| if error.is_gone() { LookFailure::Gone } else { LookFailure::Failed(error) })?;
+        let stat = dir.stat().map_err(LookFailure::Failed)?;
+        if stat.st_ino == self.inode { Ok(dir) } else { Err(LookFailure::Gone) }
     }
 
     /// A file that cannot be read says nothing of the job: only a directory that is not there any more does.
-    fn unless_gone(&self, error: Error) -> Unseen {
+    fn unless_gone(&self, error: Error) -> LookFailure {
         match self.open() {
-            Ok(_) => Unseen::Failed(error),
+            Ok(_) => LookFailure::Failed(error),
             Err(unseen) => unseen,
         }
     }
 
     /// Its limit of memory, and what v1's limit of memory and swap is above that.
-    pub fn limits(&self, dir: &Dir) -> Result<(Option<u64>, Option<u64>), Unseen> {
+    pub fn limits(&self, dir: &Dir) -> Result<(Option<u64>, Option<u64>), LookFailure> {
         limits_of(dir, self.version).map_err(|error| self.unless_gone(error))
     }
 
     /// What is there.
-    pub fn look(&self, dir: &Dir) -> Result<SeenMemory, Unseen> {
+    pub fn look(&self, dir: &Dir) -> Result<SeenMemory, LookFailure> {
         let (limit, swap) = self.limits(dir)?;
         let charged = memory_in_use(dir, self.version)
             .ok_or_else(|| self.unless_gone(Error::new("its use of memory cannot be read:").at(dir.path())))?;
@@ -337,12 +337,12 @@ mod tests {
         let (_temp, job) = job(Version::V2, 1, &[]);
         assert!(job.open().is_ok());
         let other = JobDirectory { inode: job.inode + 1, ..job.clone() };
-        assert!(matches!(other.open(), Err(Unseen::Gone)));
+        assert!(matches!(other.open(), Err(LookFailure::Gone)));
         let dir = job.open().unwrap();
         fs::remove_file(job.path.join("memory.max")).unwrap();
-        assert!(matches!(job.look(&dir), Err(Unseen::Failed(_))));
+        assert!(matches!(job.look(&dir), Err(LookFailure::Failed(_))));
         fs::remove_dir_all(&job.path).unwrap();
-        assert!(matches!(job.look(&dir), Err(Unseen::Gone)));
-        assert!(matches!(job.open(), Err(Unseen::Gone)));
+        assert!(matches!(job.look(&dir), Err(LookFailure::Gone)));
+        assert!(matches!(job.open(), Err(LookFailure::Gone)));
     }
 }

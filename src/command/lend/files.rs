@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::kept::{self, KeptJob};
 
 /// The name of the objects' format.
-const SCHEMA: &str = "jobfence-lent-1";
+pub const SCHEMA: &str = "jobfence-lent-1";
 
 /// What one job on this node is lent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -24,13 +24,13 @@ pub const CALM: Duration = Duration::from_secs(5);
 
 /// What the kernel tells by.
 #[derive(Debug)]
-pub struct Notice {
+pub struct NeedNotice {
     fd: OwnedFd,
     /// Of which use it tells, in bytes.
     at: u64,
 }
 
-impl Notice {
+impl NeedNotice {
     /// Readable when the kernel has told.
     pub fn event(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -44,7 +44,7 @@ impl Notice {
 
 /// When a job is looked at next, after a look; `None`: when the kernel tells. `now`: what it has by then.
 pub fn after_a_look(
-    notice: &mut Option<Notice>,
+    notice: &mut Option<NeedNotice>,
     directory: &JobDirectory,
     now: &JobMemory,
     may_be_told: bool,
@@ -70,13 +70,13 @@ pub fn after_a_look(
 }
 
 /// Has v1's kernel tell of so many bytes. It may have come to that meanwhile: then nothing tells of it.
-fn tells_of(notice: &mut Option<Notice>, directory: &JobDirectory, at: u64) -> bool {
+fn tells_of(notice: &mut Option<NeedNotice>, directory: &JobDirectory, at: u64) -> bool {
     let Ok(dir) = directory.open() else { return false };
     if notice.as_ref().is_none_or(|notice| notice.at != at) {
         // Closing the earlier one takes its threshold back.
         *notice = None;
         let Some(fd) = armed::new_event().filter(|fd| armed::threshold(&dir, fd, at)) else { return false };
-        *notice = Some(Notice { fd, at });
+        *notice = Some(NeedNotice { fd, at });
     }
     memory_in_use(&dir, Version::V1).is_some_and(|used| used < at)
 }

@@ -16,7 +16,7 @@ use jobfence::record::job::JobRecords;
 use jobfence::schedulers::ALL;
 
 use super::borrower::Borrower;
-use super::directory::{JobDirectory, Unseen};
+use super::directory::{JobDirectory, LookFailure};
 use super::files::JobLent;
 use super::lowering::Lowering;
 use super::node;
@@ -115,8 +115,8 @@ impl LendWatch {
     /// The kernel has told, by these of the `events`.
     pub fn hear(&mut self, ready: &[bool]) {
         let now = Instant::now();
-        let told = self.jobs.values_mut().filter(|job| job.heard().is_some());
-        told.zip(ready).filter(|(_, is_ready)| **is_ready).for_each(|(job, _)| job.hear(now));
+        let heard = self.jobs.values_mut().filter(|job| job.heard().is_some());
+        heard.zip(ready).filter(|(_, is_ready)| **is_ready).for_each(|(job, _)| job.hear(now));
     }
 
     fn is_on(&self, config: &Config) -> bool {
@@ -188,7 +188,7 @@ impl LendWatch {
             let version = if is_v2 { Version::V2 } else { Version::V1 };
             let directory = JobDirectory { version, path: path.clone(), inode: lent.inode };
             match (lent.uid, directory.open()) {
-                (_, Err(Unseen::Failed(error))) => return Err(error.to_string()),
+                (_, Err(LookFailure::Failed(error))) => return Err(error.to_string()),
                 (Some(uid), Ok(_)) => {
                     found.insert(path, Borrower::found(lent, directory, uid));
                 }
@@ -235,8 +235,8 @@ impl LendWatch {
             let limit = match directory.open().and_then(|dir| directory.limits(&dir)) {
                 Ok((Some(bytes), _)) => FoundLimit::Bytes(bytes),
                 Ok((None, _)) => FoundLimit::Unlimited,
-                Err(Unseen::Gone) => continue,
-                Err(Unseen::Failed(error)) => FoundLimit::Unknown(error.to_string()),
+                Err(LookFailure::Gone) => continue,
+                Err(LookFailure::Failed(error)) => FoundLimit::Unknown(error.to_string()),
             };
             place.insert((format!("job {}", printable(&step.job)), limit));
         }
@@ -325,7 +325,7 @@ impl LendWatch {
             Err(why) => (memories.iter().map(|job| job.limit).collect(), Some(why)),
         };
         let mut lowering = self.ended.len() + self.jobs.values().filter(|job| job.is_lowering()).count();
-        let mut told = self.jobs.values().filter(|job| job.notice.is_some()).count();
+        let mut with_notice = self.jobs.values().filter(|job| job.notice.is_some()).count();
         for ((path, job), limit) in self.jobs.iter_mut().zip(limits) {
             if !looked.contains(path) && job.known().limit == limit {
                 // Another has just given back what this one may need.
@@ -337,10 +337,10 @@ impl LendWatch {
             job.apply(run_dir, limit, lowering < MOST_LOWERING);
             lowering += usize::from(job.is_lowering());
             if job.next.is_none() {
-                told -= usize::from(job.notice.is_some());
+                with_notice -= usize::from(job.notice.is_some());
                 let known = job.known();
-                let pause = after_a_look(&mut job.notice, &job.directory, &known, told < MOST_TOLD);
-                told += usize::from(job.notice.is_some());
+                let pause = after_a_look(&mut job.notice, &job.directory, &known, with_notice < MOST_TOLD);
+                with_notice += usize::from(job.notice.is_some());
                 job.next = pause.map(|pause| Instant::now() + pause);
             }
         }
