@@ -345,12 +345,13 @@ fn a_job_sends_no_faster_than_its_bound_and_not_much_slower() {
 /// which of them were refused.
 const SEGMENTS: &str = "
 import socket, sys, time
+print('ready', flush=True)
+sys.stdin.readline()
+# In the job: a socket belongs to the cgroup in which it was made.
 one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 # SOL_UDP, UDP_SEGMENT
 one.setsockopt(17, 103, 1)
 one.connect(('10.9.0.2', 5001))
-print('ready', flush=True)
-sys.stdin.readline()
 calls, end = 0, time.monotonic() + 2
 while time.monotonic() < end:
     calls += 1
