@@ -326,14 +326,8 @@ fn a_job_sends_no_faster_than_its_bound_and_not_much_slower() {
     // The bound of a job that has ended stays, since its sockets may. That of the job without a bound says where the job is.
     end(late);
     site.out(&["close", "--job", "9"]);
-<<<<<<< HEAD
     site.hold_network(&["NetworkMax=16M"]);
-    common::until("the job without a bound is known", || site.entries::<1>(BOUNDS) == 3);
-=======
-    assert_eq!(site.entries::<1, 2>(BOUNDS), 2);
-    site.hold_network(&["NetworkMax=16M"]);
-    common::until("the entry is removed", || site.entries::<1, 2>(BOUNDS) == 1);
->>>>>>> w-net
+    common::until("the job without a bound is known", || site.entries::<1, 2>(BOUNDS) == 3);
     site.end_hold("-TERM");
 
     // Without the setting, nothing is left.
@@ -351,12 +345,13 @@ fn a_job_sends_no_faster_than_its_bound_and_not_much_slower() {
 /// which of them were refused.
 const SEGMENTS: &str = "
 import socket, sys, time
+print('ready', flush=True)
+sys.stdin.readline()
+# In the job: a socket belongs to the cgroup in which it was made.
 one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 # SOL_UDP, UDP_SEGMENT
 one.setsockopt(17, 103, 1)
 one.connect(('10.9.0.2', 5001))
-print('ready', flush=True)
-sys.stdin.readline()
 calls, end = 0, time.monotonic() + 2
 while time.monotonic() < end:
     calls += 1
@@ -367,6 +362,16 @@ while time.monotonic() < end:
 print(calls, flush=True)
 sys.stdin.readline()
 ";
+
+/// A program that ends with the test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 /// Takes datagrams.
 const TAKES: &str = "
@@ -395,8 +400,8 @@ fn small_datagrams_take_what_they_take_on_the_line_and_what_is_refused_is_not_co
     let link = Link::new();
     let mut takes = Command::new("nsenter");
     takes.args([&format!("--net=/proc/{}/ns/net", link.receiver.id()), "--", "/usr/bin/python3", "-c", TAKES]);
-    let mut takes = takes.stdout(Stdio::piped()).spawn().unwrap();
-    takes.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    let mut takes = Killed(takes.stdout(Stdio::piped()).spawn().unwrap());
+    takes.0.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
     site.hold_network(&["NetworkMax=1M"]);
     // The first job of a branch.
     let mut job = site.job_of("7", &link, &["-o", "NetworkMax=1M", "-o", "Scavenger=yes"], SEGMENTS);
@@ -416,5 +421,4 @@ fn small_datagrams_take_what_they_take_on_the_line_and_what_is_refused_is_not_co
     // The interface has 14 bytes more for each call.
     assert!(counted <= sent && counted + counted / 5 + 10_000 >= sent, "{counted} of {sent}, {calls} calls");
     end(job);
-    end(takes);
 }

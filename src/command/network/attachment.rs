@@ -205,35 +205,22 @@ fn tables_of(dir: &Dir) -> Result<(Option<NetworkTables>, Vec<BpfMap>)> {
             let at = maps.iter().position(is_it)?;
             Some(maps.swap_remove(at))
         };
-<<<<<<< HEAD
-        match (take(COUNTS), take(DEVICES), take(BOUNDS)) {
-            (Some(counts), Some(devices), Some(bounds)) => {
-                let tables = NetworkTables { counts, devices, bounds };
-                if known.is_none() && tables.fit() {
-                    known = Some(tables);
-                } else {
-                    earlier.push(tables.bounds);
-                }
+        let (counts, devices) =
+            (take(&|map| map.is::<CountKey, CountedPackets>(COUNTS)), take(&|map| map.is::<u32, u32>(DEVICES)));
+        let Some(bounds) = take(&|map| map.is::<BoundKey, BoundValue>(BOUNDS)) else {
+            log::error!(
+                "jobs that run now lose their NetworkMax: the table of another release's network program {} is not readable here",
+                program.id
+            );
+            continue;
+        };
+        match (counts, devices) {
+            (Some(counts), Some(devices)) if known.is_none() => {
+                known = Some(NetworkTables { counts, devices, bounds });
             }
-            (_, _, bounds) => earlier.extend(bounds),
-=======
-        let tables = (
-            take(&|map| map.is::<CountKey, CountedPackets>(COUNTS)),
-            take(&|map| map.is::<u32, u32>(DEVICES)),
-            take(&|map| map.is::<BoundKey, BoundValue>(BOUNDS)),
-        );
-        if let (Some(counts), Some(devices), Some(bounds)) = tables {
-            return Ok(Some(NetworkTables { counts, devices, bounds }));
->>>>>>> w-net
+            _ => earlier.push(bounds),
         }
     }
-    for unread in earlier.iter().filter(|map| !map.has::<BoundKey, BoundValue>()) {
-        log::error!(
-            "jobs that run now lose their NetworkMax: the table {} of another release's network program is not readable here",
-            unread.id
-        );
-    }
-    earlier.retain(BpfMap::has::<BoundKey, BoundValue>);
     Ok((known, earlier))
 }
 
