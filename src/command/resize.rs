@@ -161,7 +161,8 @@ pub fn resize(options: &ResizeOptions) -> Result<ExitCode, Failure> {
     for (step, cpus) in steps.iter().zip(&had) {
         // A step that ends meanwhile has nothing to note.
         if let Some(error) = note(&records, step, &new, *cpus, change.as_ref()).err().filter(|error| !error.is_gone()) {
-            eprintln!("jobfence: the limits are set, but not all of it is noted: {error}");
+            // The limits are set all the same.
+            eprintln!("jobfence: {error}");
             has_failed = true;
         }
     }
@@ -212,16 +213,16 @@ fn note_on_jobs(steps: &[LivingStep<'_>], resized: Option<&Resized>, earlier: Op
 }
 
 /// CPUs in thousandths, and bytes of memory.
-type Had = (Option<u64>, Option<u64>);
+type BeforeResize = (Option<u64>, Option<u64>);
 
 /// CPUs in thousandths, and bytes of memory, that a step's job was granted, or that the step is limited to.
-fn before(step: &LivingStep<'_>) -> Had {
+fn before(step: &LivingStep<'_>) -> BeforeResize {
     let (granted, limits) = (step.allocated().noted.granted, step.current(Depth::Job).limits);
     (granted.cpus.or(limits.cpus).map(Cpus::thousandths), granted.memory.or(limits.memory))
 }
 
-fn change(options: &ResizeOptions, had: &[Had]) -> Resized {
-    let most = |of: fn(&Had) -> Option<u64>| had.iter().filter_map(of).max();
+fn change(options: &ResizeOptions, had: &[BeforeResize]) -> Resized {
+    let most = |of: fn(&BeforeResize) -> Option<u64>| had.iter().filter_map(of).max();
     let changed = |before, now: Option<u64>| now.map(|now| Changed { before, now });
     Resized {
         at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
