@@ -2421,7 +2421,7 @@ BREAKS = (
     Break(
         "a_first_limit_by_resize", "src/fence/resize.rs",
         'if new.memory && !has(|had| had.all_ram.is_some(), "memory") {', "if false {",
-        "host resize what_cannot_be_changed_is_said",
+        "host resize no_limit_is_set_for_the_first_time",
     ),
     Break(
         "two_resizes_at_once", "src/command/resize.rs",
