@@ -31,7 +31,7 @@ SLACK = 1.03
 # By the hierarchies in which the step has directories: another host has other files to write.
 BOUNDS = {
     ("cpu", "memory", "pids", "unified"): {
-        "system calls": 331, "bytes of /proc": 1180, "instructions": 930_000, "allocations": 690,
+        "system calls": 332, "bytes of /proc": 1184, "instructions": 960_000, "allocations": 705,
     },
 }
 # Another compiler makes other instructions.

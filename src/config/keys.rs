@@ -537,10 +537,10 @@ mod tests {
     fn the_keys_of_the_node_are_these() {
         let of_the_node: Vec<&str> = KEYS.iter().filter(|key| !key.is_per_job()).map(|key| key.name).collect();
         let expected = "CgroupMountpoint CgroupBase RunDir CleanupTimeout ReapInterval ReapSchedulerLeftovers EarlyMoves \
-                        TrustAccount UsageLog UsageLogSize UsageLogAge UserReports StoreUsage SampleInterval GPUAccounting CarbonIntensity MetricsFile \
+                        TrustAccount UsageLog UsageLogSize UsageLogAge UserReports StoreUsage SampleInterval GPUAccounting \
+                        NetworkAccounting CarbonIntensity MetricsFile \
                         StraysGrace StraysMinUID StraysAllow LoginLimits LoginWindow MemoryPool MemoryPoolReserve \
-                        CPUsPerSlot \
-                        SlotMemory SlotGPUs PrivateTmpBase";
+                        CPUsPerSlot SlotMemory SlotGPUs PrivateTmpBase";
         let sorted = |names: Vec<&str>| BTreeSet::from_iter(names.into_iter().map(str::to_owned));
         assert_eq!(sorted(of_the_node), sorted(expected.split(' ').collect()));
     }

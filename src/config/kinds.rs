@@ -178,10 +178,10 @@ kinds! {
     OPTIONAL_SIZE: Option<u64> = SIZE_OR_UNLIMITED,
         |text| or_unlimited(text, units::size), |size| Some(text_or_unlimited(size.map(bytes::text))),
         any prop::option::of(any_size());
-    NETWORK_RATE: Option<u64> = "how many bytes a second (a whole number of MiB, or with the unit K, M, G or T, from 64K to 1T), or \
+    NETWORK_RATE: Option<u64> = "how many bytes a second (a whole number of MiB, or with the unit K, M, G or T, from 64K to 16T), or \
                                  unlimited",
         |text| or_unlimited(text, network_rate), |rate| Some(text_or_unlimited(rate.map(bytes::text))),
-        any prop::option::of((64_u64..=1 << 30).prop_map(|kib| kib << 10));
+        any prop::option::of((64_u64..=16 << 30).prop_map(|kib| kib << 10));
     MEMORY_SHARE: Option<MemoryShare> = "a size of at least 1M, such as 64G, a percentage from 1% to 100%, or none",
         |text| none_or(text, memory_share), |share| Some(text_or_none(*share)),
         any prop::option::of(prop_oneof![
@@ -298,7 +298,8 @@ pub fn yes_no(text: &str) -> Result<bool, Wrong> {
 
 /// Bytes a second. With less, the acknowledgements of what arrives would not get through.
 fn network_rate(text: &str) -> Result<u64, Wrong> {
-    units::size(text).and_then(|rate| if (64 << 10..=1 << 40).contains(&rate) { Ok(rate) } else { Err(Wrong::Range) })
+    let rate = bytes::parse(text, Some(1 << 20))?;
+    if (64 << 10..=16 << 40).contains(&rate) { Ok(rate) } else { Err(Wrong::Range) }
 }
 
 /// A number of CPUs above zero.
@@ -439,7 +440,7 @@ mod tests {
         reads(&NETWORK_RATE, "100m", &Some(100 << 20));
         reads(&NETWORK_RATE, "Unlimited", &None);
         assert_eq!(
-            ["63K", "64K", "1T", "1025G"].map(|text| (NETWORK_RATE.read)(text).is_ok()),
+            ["63K", "64K", "16T", "17T"].map(|text| (NETWORK_RATE.read)(text).is_ok()),
             [false, true, true, false]
         );
         reads(&percent!(1 to 10_000), "98.05", &Percent::from_hundredths(9805));

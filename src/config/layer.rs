@@ -289,7 +289,7 @@ mod tests {
                 "7:17: found \"99999999999999999999\", expected AllowedRAMSpace to be a percentage from 1 to 10000 with \
                  at most two decimals; it does not fit in 64 bits",
                 "7:48: found \"fial\", expected OnError to be fail or warn, then perhaps at most once each of cpu, burst, \
-                 weight, cores, ram, swap, memhigh, memlow, oomgroup, processes, io, ioweight, hugepages, devices, as \
+                 weight, cores, ram, swap, memhigh, memlow, oomgroup, processes, io, ioweight, hugepages, devices, network, as \
                  fail,swap:warn",
             ]
         );
