@@ -161,9 +161,12 @@ fn execd(base: &common::Base, top: &Path, end: &str, jobs: usize, told: usize) -
         return None;
     }
     let path = |name: &str| -> PathBuf { top.join(name) };
-    fs::copy("/bin/bash", path("sge_execd")).unwrap();
-    fs::write(path("sge_shepherd"), "#!/bin/sh\necho $$ >pid\necho $$ >job_pid\nexec sleep 300\n").unwrap();
-    fs::set_permissions(path("sge_shepherd"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(path("script"), "#!/bin/sh\necho $$ >pid\necho $$ >job_pid\nexec sleep 300\n").unwrap();
+    fs::set_permissions(path("script"), fs::Permissions::from_mode(0o755)).unwrap();
+    // Copied by a process that has ended: a child of another test must not have a program open for writing (ETXTBSY).
+    for (from, to) in [("/bin/bash".into(), "sge_execd"), (path("script"), "sge_shepherd")] {
+        assert!(Command::new("cp").arg(from).arg(path(to)).status().unwrap().success());
+    }
     let mut unshare = Command::new("unshare");
     unshare.args(["--mount", "--"]).arg(path("sge_execd")).arg("-ec").arg(EXECD.to_owned() + end);
     unshare.args(["sge_execd", env!("CARGO_BIN_EXE_jobfence"), &base.name]).arg(top).arg(jobs.to_string());
