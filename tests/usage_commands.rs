@@ -795,7 +795,7 @@ fn shells_complete_what_there_is() {
         of("bash")
     );
     let done = Command::new("bash").args(["--norc", "-c", &ask]).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&done.stdout), "reap report\n--mail\nmemory\n", "{done:?}");
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "reap resize report\n--mail\nmemory\n", "{done:?}");
     // At a terminal bash offers file names where it knows nothing else, but here only for possible files.
     let temp = tempfile::tempdir().unwrap();
     fs::write(temp.path().join("completions"), of("bash")).unwrap();
