@@ -10,10 +10,11 @@ import time
 from dataclasses import dataclass, field
 
 from . import machine, output, times
+from .groups import WHOLE
 
 LACKS = 77  # as automake has it: this machine lacks something, and the output's last line says what
-# In halves of a processor. A private Slurm waits for half of its time, so that all processors have work with one half more.
-UNITS = 2 * (os.cpu_count() or 1) + 1
+# With one third more, what waits leaves no processor idle: with five private Slurms on two, a quarter of their time was.
+UNITS = WHOLE * (os.cpu_count() or 1) + 1
 # A build that takes longer hangs, whatever the machine.
 BUILD_SECONDS = 3600
 MINUTE = 60
@@ -34,6 +35,8 @@ class Pool:
         self.top, self.logs, self.strict = top, logs, strict
         self.results = {}  # by group
         self.running = {}  # by group: when it began
+        self.to_build = []
+        self.built = {}  # by build: its exit status, and None while it is being built
         self.waiting = []
         self.processes = {}  # of commands, by pid
         # A process is known before somebody can look for orphans; the end of a group is told to whoever waits.
@@ -47,29 +50,30 @@ class Pool:
     # -- what runs ----------------------------------------------------------------------
 
     def run(self, groups):
-        """All of them, stage by stage. If this process is asked to end, so are they, and what they have said so far counts."""
+        """All of them. If this process is asked to end, so are they, and what they have said so far counts."""
         try:
-            for stage in dict.fromkeys(group.stage for group in groups):
-                self.run_stage([group for group in groups if group.stage == stage])
+            for is_last in False, True:
+                self.run_all([group for group in groups if group.is_last == is_last])
         except BaseException:
             self.end_all()
             raise
 
-    def run_stage(self, groups):
-        # First those beside which little may run: while they wait, they would hold up what may not begin beside them.
+    def run_all(self, groups):
+        # First those beside which little may run: while they wait, nothing begins beside which they may not.
         self.waiting = sorted(groups, key=lambda group: (group.is_alone_on_host, self.expected(group)), reverse=True)
+        # In the order of the groups' list, where that of clippy is the first.
+        self.to_build = list(dict.fromkeys(build for group in groups if not group.lacking() for build in group.builds))
         told = time.monotonic()
         threads = []
         while self.waiting or self.running:
             with self.changed:
-                free = UNITS - sum(group.units for group in self.running)
-                for group in list(self.waiting):
-                    if (group.units <= free or not self.running) and all(map(group.may_be_beside, self.running)):
-                        free -= group.units
-                        self.waiting.remove(group)
-                        self.running[group] = time.monotonic()
-                        threads.append(threading.Thread(target=self.of_thread, args=(group,), daemon=True))
-                        threads[-1].start()
+                for build in self.next_builds():
+                    self.built[build] = None
+                    threads.append(threading.Thread(target=self.of_builder, args=(build,), daemon=True))
+                    threads[-1].start()
+                for group in self.next_groups():
+                    threads.append(threading.Thread(target=self.of_thread, args=(group,), daemon=True))
+                    threads[-1].start()
                 self.changed.wait(LOOKS)
                 # As init would: a dead process counts for its user's limit until somebody has buried it.
                 machine.orphans(set(self.processes))
@@ -79,6 +83,47 @@ class Pool:
                 self.tell()
         for thread in threads:
             thread.join()
+
+    def next_builds(self):
+        """Of each place the next one, whatever else runs, since much waits for it."""
+        taken = {build.place for build, status in self.built.items() if status is None}
+        for build in self.to_build:
+            if build not in self.built and build.place not in taken:
+                taken.add(build.place)
+                yield build
+
+    def next_groups(self):
+        """Those that begin now, longest first."""
+        free = UNITS - WHOLE * sum(status is None for status in self.built.values()) - sum(group.units for group in self.running)
+        held_up = []  # groups that could begin, if others did not run
+        for group in list(self.waiting):
+            if not self.is_ready(group):
+                continue
+            if not all(map(group.may_be_beside, [*self.running, *held_up])):
+                held_up += [group] * group.is_alone_on_host
+            elif group.units <= free or not self.running:
+                free -= group.units
+                self.waiting.remove(group)
+                self.running[group] = time.monotonic()
+                yield group
+
+    def is_ready(self, group):
+        """Whether all is built for it, or some of it cannot be."""
+        before = [*self.waiting, *self.running]
+        is_built = group.lacking() or all(self.built.get(build) is not None for build in group.builds)
+        return is_built and not any(other.name in group.after for other in before)
+
+    def of_builder(self, build):
+        """Runs it, with its output in a file of its own."""
+        status = 1
+        try:
+            with open(self.log_of(build), "w", encoding="utf-8", errors="replace") as log:
+                status = self.command(build, build.command, BUILD_SECONDS, log)
+        finally:
+            with self.changed:
+                # A status of None would be one that is being built.
+                self.built[build] = 1 if status is None else status
+                self.changed.notify_all()
 
     def expected(self, group):
         return times.expected(self.known, group.name, group.about)
@@ -127,11 +172,12 @@ class Pool:
         return Result(verdict, words, seconds, [passed, failed, skipped], "\n".join([text, *stayed]))
 
     def commands(self, group, log):
-        """Builds what the group needs and runs its commands, until one fails: the status, and the seconds without what was built."""
-        for command in group.builds:
-            status = self.command(group, command, BUILD_SECONDS, log)
-            if status != 0:
-                return status, 0.0
+        """Runs the group's commands, until one fails: the status, and the seconds. What cannot be built for it is its failure, too."""
+        for build in group.builds:
+            log.write(self.text(build) if self.built[build] else "")
+            log.flush()
+            if status := self.built[build]:
+                return None if self.is_ending else status, 0.0
         start, status = time.monotonic(), 0
         for command in group.commands:
             status = self.command(group, command, group.seconds, log)
@@ -209,7 +255,7 @@ class Pool:
         """One line: what runs, how far it is, and what is left."""
         with self.changed:
             running, left = dict(self.running), len(self.waiting)
-        parts = []
+            parts = [build.name for build, status in self.built.items() if status is None]
         for group in running:
             ended, announced = output.far(self.text(group))
             parts.append(f"{group.name} ({ended} of {max(announced, ended)})" if announced else group.name)

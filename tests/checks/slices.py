@@ -8,14 +8,16 @@ import functools
 import subprocess
 from dataclasses import replace
 
-from .groups import CASES, CELLS, FAULTS, GUEST, HALF, PACKAGED, PACKAGED_GUEST, PRIVATE_SLURM, PYTHON, RELEASED, TOP, Group
+from .groups import (
+    BY_THEMSELVES, CASES, CELLS, FAULTS, GUEST, PACKAGED, PACKAGED_GUEST, PACKAGES, PRIVATE_SLURM, PYTHON, RELEASED, THIRD, TOP, Group,
+)  # fmt: skip
 
 # So many cases take two minutes: on this machine, and in a guest, which needs the third minute to boot. There a case takes 15 s on average.
 ON_HOST, IN_GUEST = 5, 6
 # In which the page on installing under their scheduler is typed.
 OF_PAGES = "debian12-v2-gridengine", "debian13-v2-htcondor"
-# Two builds of a release, from nothing.
-ALONE = [group for group in RELEASED if group.name == "release built"]
+# Two builds of a release, from nothing; and all that is tried of the packages.
+ALONE = [group for group in RELEASED if group.name == "release built"] + [*PACKAGES]
 # Of what `JOBFENCE_FAULTS=all` has.
 PARTS_OF_FAULTS = 40
 
@@ -53,15 +55,17 @@ def in_guests():
 def on_host():
     for site in "private", "two-nodes":
         command = (*CASES, "--release", "--site", site)
-        yield from parts(f"slurm release {site}", command, listed(*command[2:]), ON_HOST, units=HALF, **PRIVATE_SLURM)
+        yield from parts(f"slurm release {site}", command, listed(*command[2:]), ON_HOST, units=THIRD, **PRIVATE_SLURM)
     yield from (replace(group, tiers=("check",)) for group in RELEASED if group not in ALONE)
 
 
 def alone():
     """Each takes its three minutes by itself."""
     yield from (replace(group, tiers=("check",)) for group in ALONE)
-    for cell, what, options in [(cell, "packaged", PACKAGED_GUEST) for cell in PACKAGED] + [(cell, "page", GUEST) for cell in OF_PAGES]:
-        yield Group(f"vm {cell} {what}", ((*PYTHON, "tests/vm/cell.py", cell, f"--{what}"),), about=200, tiers=("check",), **options)
+    guests = [(cell, "packaged", ("--packaged",), PACKAGED_GUEST) for cell in PACKAGED]
+    guests += [(cell, "page", ("--page",), GUEST) for cell in OF_PAGES] + [(*one, GUEST) for one in BY_THEMSELVES]
+    for cell, what, words, options in guests:
+        yield Group(f"vm {cell} {what}", ((*PYTHON, "tests/vm/cell.py", cell, *words),), about=200, tiers=("check",), **options)
 
 
 def faults():

@@ -15,7 +15,7 @@ sys.path.insert(0, str(TESTS))
 import leases  # noqa: E402
 from checks import machine, output, pool, slices, times  # noqa: E402
 from contract import cases, harness  # noqa: E402
-from checks.groups import GROUPS, Group  # noqa: E402
+from checks.groups import GROUPS, Build, Group  # noqa: E402
 
 CARGO = """\
 running 3 tests
@@ -66,6 +66,11 @@ class Output(unittest.TestCase):
 
     def test_a_failure_that_says_nothing_is_named(self):
         self.assertEqual(output.failures("test alone ... FAILED\n"), ["FAIL alone"])
+
+
+def waits(name):
+    """A shell's wait for this file. It fails where there is none after a minute."""
+    return f"for try in $(seq 600); do [ -e {name} ] && break; sleep 0.1; done; [ -e {name} ]"
 
 
 class InAPool(unittest.TestCase):
@@ -135,18 +140,44 @@ class InAPool(unittest.TestCase):
         self.assertEqual(self.of("true", programs=("no-such-program",))[0].verdict, "FAIL")
         self.assertEqual(self.of("true", given="NO_SUCH_VARIABLE")[0].verdict, "skip")
 
-    def test_stages_follow_each_other(self):
-        first = Group("first", (("sh", "-c", "sleep 0.3; touch first"),), stage="one")
-        second = Group("second", (("test", "-e", "first"),), stage="two")
-        made, _ = self.run_groups(first, second)
-        self.assertEqual([made.results[group].verdict for group in (first, second)], ["pass", "pass"])
+    def test_some_follow_others(self):
+        first = Group("first", (("sh", "-c", "sleep 0.3; touch first"),))
+        second = Group("second", (("sh", "-c", "test -e first && sleep 0.3 && touch second"),), about=999, after=("first", "who does not run"))
+        last = Group("last", (("test", "-e", "second"),), about=9999, is_last=True)
+        made, _ = self.run_groups(first, second, last)
+        self.assertEqual([made.results[group].verdict for group in (first, second, last)], ["pass"] * 3)
+
+    def test_what_several_need_is_built_once_and_one_after_the_other_in_its_place(self):
+        once = Build("once", ("sh", "-c", "mkdir place && sleep 0.3 && mkdir once && rmdir place"), "place")
+        next_one = Build("next", ("sh", "-c", "mkdir place && rmdir place"), "place")
+        groups = [Group(name, (("test", "-d", "once"),), builds=builds) for name, builds in (("one", (once,)), ("two", (once, next_one)))]
+        made, _ = self.run_groups(*groups)
+        self.assertEqual([made.results[group].verdict for group in groups], ["pass", "pass"])
+
+    def test_what_cannot_be_built_fails_each_that_needs_it_with_its_words(self):
+        broken = Build("broken", ("sh", "-c", "echo error: no such crate; exit 101"), "place")
+        groups = [Group(name, (("true",),), builds=(broken,)) for name in ("one", "two")]
+        other = Group("other", (("true",),))
+        made, _ = self.run_groups(*groups, other)
+        self.assertEqual([made.results[group].verdict for group in (*groups, other)], ["FAIL", "FAIL", "pass"])
+        for group in groups:
+            self.assertIn("error: no such crate\n", made.results[group].text)
+
+    def test_nothing_begins_that_would_hold_up_one_that_is_alone(self):
+        """It waits for the one that runs. Meanwhile another that may not be beside it does not begin, and one without cgroups does."""
+        running = Group("running", (("sh", "-c", f"touch running; {waits('harmless')}"),), about=999, units=1, root=True)
+        it = Build("it", ("sh", "-c", waits("running")), "place")
+        alone = Group("alone", (("sh", "-c", "! test -e held && touch alone"),), builds=(it,), units=1, root=True, is_alone_on_host=True)
+        held_up = Group("held up", (("sh", "-c", "touch held; test -e alone"),), builds=alone.builds, units=1, root=True)
+        harmless = Group("harmless", (("touch", "harmless"),), builds=alone.builds, units=1)
+        groups = running, alone, held_up, harmless
+        made, _ = self.run_groups(*groups)
+        self.assertEqual([made.results[group].verdict for group in groups], ["pass"] * 4)
 
     def test_one_that_is_alone_on_the_host_has_guests_beside_it(self):
-        waits = "for try in $(seq 600); do [ -e {} ] && break; sleep 0.1; done"
-        alone = Group("alone", (("sh", "-c", f"touch began; {waits.format('guest')}; [ -e guest ] && touch ended"),), units=1,
-                      is_alone_on_host=True)
-        guest = Group("vm one", (("sh", "-c", f"{waits.format('began')}; touch guest"),), units=1)
-        other = Group("other", (("test", "-e", "ended"),), about=999, units=1)
+        alone = Group("alone", (("sh", "-c", f"touch began; {waits('guest')}; touch ended"),), units=1, root=True, is_alone_on_host=True)
+        guest = Group("vm one", (("sh", "-c", f"{waits('began')}; touch guest"),), units=1, root=True)
+        other = Group("other", (("test", "-e", "ended"),), about=999, units=1, root=True)
         made, _ = self.run_groups(other, alone, guest)
         self.assertEqual([made.results[group].verdict for group in (alone, guest, other)], ["pass"] * 3)
 

@@ -154,9 +154,16 @@ def lacking(cell):
 # What 'make check' runs, with the options of cell.py. The one that takes longest begins first. chosen.py has the cases of Slurm.
 CHECKED = (
     ("debian13-v2-htcondor", ("--chosen",)),
-    ("debian13-v2-own", ("--installed", "--chosen", "--reboot")),
-    ("debian12-v2-own", ("--installed", "--chosen", "--traces", "--hook")),
+    ("debian13-v2-own", ("--installed", "--chosen")),
+    ("debian12-v2-own", ("--installed", "--chosen", "--hook")),
     ("forky-v2-overlay", ("--installed", "--chosen")),
     ("debian12-hybrid-overlay", ("--installed", "--chosen")),
     ("forky-v2-overlay", ("--two-nodes", "--chosen")),
+)
+# What else has a guest of its own in 'make check-all', and a slice: the cell, its name, and the options of cell.py.
+BY_THEMSELVES = (
+    ("debian12-v2-own", "traces", ("traces",)),
+    ("debian13-v2-own", "reboot", ("--only-reboot",)),
+    # Of the hook of OpenPBS, what takes longest in a guest.
+    ("debian12-v2-own", "hook", ("gpus_by_job", "granted_huge_pages")),
 )

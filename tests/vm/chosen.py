@@ -28,7 +28,7 @@ CHOSEN = {
     """,
     # Of the hook of OpenPBS, what ends and stops jobs, and all files that it writes.
     (V2_OWN, "hook"): """
-        life over_its_memory memory_and_swap gpus_by_job suspended mom_dies granted_huge_pages
+        life over_its_memory memory_and_swap suspended mom_dies
     """,
     # What systemd does to ours, what newer releases of Slurm have, and what an administrator is told of an installation.
     (NEWER_V2_OWN, "installed"): """
@@ -36,10 +36,8 @@ CHOSEN = {
         huge_pages_of_a_job huge_pages_are_not_handed_down_by_systemd
         daemon_reload daemon_reexec service_restart scope_is_stopped controller_not_handed_down held_by_a_unit moves_are_early
         hold_is_heard_where_one_looks
-        check_says_placement check_without_root configless a_name_without_a_file slurms_directory_first cores_that_are_uncertain_are_refused
-        login_limits
-        pictures
-        prolog_in_the_job slurms_files_are_read_as_slurm_reads_them a_node_is_found_as_slurmd_finds_it
+        check_says_placement check_without_root a_name_without_a_file slurms_directory_first cores_that_are_uncertain_are_refused
+        prolog_in_the_job
     """,
     # The newest Slurm in its own directories of cgroup v2.
     (V2_OVERLAY, "installed"): """
@@ -48,7 +46,7 @@ CHOSEN = {
         nothing_of_ours_in_slurms daemon_lives_in_the_job headroom_changes
         check_says_placement needs_no_scope controller_not_handed_to_slurm dollars_are_not_expanded
         task_is_elsewhere slurms_directories extern_daemon_is_killed
-        waits_for_children plugins_in_the_container mpi usage_over_time not_divided
+        plugins_in_the_container mpi
         slurms_files_are_read_as_slurm_reads_them a_node_is_found_as_slurmd_finds_it
     """,
     # Slurm's directories on cgroup v1, and those that track the processes, which are ours: two placements in one job.
@@ -69,8 +67,8 @@ OF_HTCONDOR = """
     out_of_memory out_of_the_fences_memory memory_as_the_site_says local_out_of_memory why_it_is_held
     card stays_in container gpus service_comes_first
 """.split()
-# It takes a guest's processor for most of a minute. The host's tests open PAM sessions, too.
-LEFT_TO_CHECK_ALL = {"logins_by_pam_slurm_adopt"}
+# They take a guest's processor for most of a minute. The host's tests open PAM sessions, too, and the pictures show what others look at.
+LEFT_TO_CHECK_ALL = {"logins_by_pam_slurm_adopt", "pictures"}
 
 
 def mistakes(cases, hooks):
