@@ -107,9 +107,10 @@ FILES_OF = {
     # They read the repository, or logs that they have made. Nothing else on the machine is in their way.
     "sources": ("layers", "messages", "pages", "version"),
     "summary": ("summary", "summary_stored"),
-    # They look at how time passes.
-    "host long": ("gpus", "idle", "lend", "login", "network", "own_report", "samples", "setup", "usage", "usage_commands"),
-    "faults": ("crowd", "faults", "wear"),
+    # They look at how time passes. Those of the first look at all users of the host, or have a directory of Slurm's.
+    "host long": ("lend", "login", "network", "own_report", "setup", "usage_commands"),
+    "host time": ("gpus", "idle", "samples", "usage", "wear"),
+    "faults": ("crowd", "faults"),
 }
 FILES_OF["host"] = tuple(sorted({path.stem for path in (TOP / "tests").glob("*.rs")}.difference(*FILES_OF.values())))
 
@@ -178,7 +179,8 @@ GROUPS = (
     # What is fuzzed has a group of its own, which needs no root. Janitors of jobs would remove what these tests leave in the name of
     # Slurm, and faults.rs would count what their 'jobfence check' tries there. Most of the time they wait.
     Group("host", of_cargo("host"), about=100, is_alone_on_host=True, units=THIRD, builds=(BUILT,), tiers=QUICK, **CGROUPS),
-    Group("host long", of_cargo("host long"), about=250, is_alone_on_host=True, units=THIRD, builds=(BUILT,), **CGROUPS),
+    Group("host long", of_cargo("host long"), about=120, is_alone_on_host=True, units=THIRD, builds=(BUILT,), **CGROUPS),
+    Group("host time", of_cargo("host time"), about=250, units=THIRD, builds=(BUILT,), **CGROUPS),
     Group("faults", of_cargo("faults"), about=600, **FAULTS),
     # The hook of OpenPBS without OpenPBS. What is built for tests is enough for cases that measure no time.
     Group("hook", ((*PYTHON, "tests/pbs/replay.py", *FILES),), about=40, builds=(RELEASE,), **HOOK),
@@ -209,7 +211,7 @@ GROUPS = (
     *HTCONDOR,
     Group("openpbs", ((*PBS_CASES, "--site", "private"),), about=600, units=THIRD, **PRIVATE_PBS),
     Group("openpbs hosts", ((*PBS_CASES, "--site", "hosts"),), about=300, units=THIRD, **PRIVATE_PBS),
-    *(Group(f"vm {cell}" + " two nodes" * ("--two-nodes" in options), ((*PYTHON, "tests/vm/cell.py", cell, *options),), about=300, **GUEST)
+    *(Group(f"vm {cell}", ((*PYTHON, "tests/vm/cell.py", cell, *options),), about=300, **GUEST)
       for cell, options in IN_GUESTS),
     *(Group(f"vm {cell} {what}", ((*PYTHON, "tests/vm/cell.py", cell, *options),), about=200, tiers=("all",), **GUEST)
       for cell, what, options in BY_THEMSELVES),

@@ -41,10 +41,15 @@ echo "cell: Linux $(uname -r), $(systemctl --version | head -n 1 | cut -d ' ' -f
 """
 
 # What `make install` does: the guest has no make. tests/pages.py runs the commands of the pages.
-INSTALL = f"""
-installation=/{TESTS}/jobfence/plugstack/installation
+PUT = "plugstack/installation", "put"
+# An emulated processor needs a quarter of a minute for it. So the payload has the files, but where a guest is to begin without them.
+HAS_THEM = """
 export PREFIX=/usr
-$installation put || exit 1
+systemctl daemon-reload || exit 1
+"""
+INSTALL = f"""
+export PREFIX=/usr
+/{TESTS}/jobfence/{' '.join(PUT)} || exit 1
 """
 TRACES = f"""
 /opt/guest/start-slurm || exit 1
@@ -107,7 +112,7 @@ python3 -B /{TESTS}/pbs/replay.py --so /usr/lib/slurm/libjobfence.so --bin /usr/
 # A scheduler that is not Slurm: what starts it, and its cases, are in its folder.
 OTHERS = f"""
 echo "cell: Linux $(uname -r), $(systemctl --version | head -n 1 | cut -d ' ' -f 1,2), $SCHEDULER"
-{INSTALL}
+{HAS_THEM}
 systemctl enable --now jobfence.service || {{ systemctl status jobfence.service; exit 1; }}
 /{TESTS}/$SCHEDULER/start || exit 1
 exec python3 -B /{TESTS}/$PROGRAM $CASES
@@ -130,8 +135,10 @@ FILES = (
 )
 
 
-def payload(directory, scheduler):
+def payload(directory, scheduler, is_installed):
     subprocess.run(["make", "--no-print-directory", "--silent", "built"], cwd=TOP, check=True, stdout=subprocess.DEVNULL)
+    if is_installed:
+        subprocess.run(PUT, cwd=TOP, check=True, env={**os.environ, "DESTDIR": directory, "PREFIX": "/usr"})
     tests = Path(directory) / TESTS
     # pages.py has a site of Slurm's.
     for name in {"contract", "slurm", scheduler, *(["pbs"] if scheduler == "slurm" else [])}:
@@ -182,7 +189,7 @@ def in_guest(sites, chosen_by, reboots, cases, traces, hook):
     # By their names in the output, as the cases of Slurm.
     traces, hook = traces or "traces" in cases, hook or hooks
     unknown = set(cases) - {"traces", reboot.NAME, *hooks}
-    lines = [WAS_REBOOTED, "status=0", WHAT_IT_IS, *[TRACES] * bool(traces), INSTALL]
+    lines = [WAS_REBOOTED, "status=0", WHAT_IT_IS, *([TRACES, INSTALL] if traces else [HAS_THEM])]
     lines += [f"HOOK_CASES='{' '.join(['--only', *hooks] if hooks else [])}'", HOOK] if hook else []
     for site, name, commands in ("installed", "INSTALLED_CASES", INSTALLED), ("two-nodes", "TWO_NODES_CASES", TWO_NODES):
         if site not in sites:
@@ -205,7 +212,7 @@ def others_in_guest(scheduler, program, cases):
 
 def soak_in_guest(count, seed):
     options = f"-n {count}" + ("" if seed is None else f" --seed {seed}")
-    return "\n".join(["status=0", WHAT_IT_IS, INSTALL, f"SOAK='{options}'", SOAK, "exit $status"])
+    return "\n".join(["status=0", WHAT_IT_IS, HAS_THEM, f"SOAK='{options}'", SOAK, "exit $status"])
 
 
 def packaged_in_guest(versions):
@@ -213,7 +220,7 @@ def packaged_in_guest(versions):
 
 
 def bench_in_guest():
-    return "\n".join(["status=0", WHAT_IT_IS, INSTALL, "systemctl start jobfence.service", BENCH])
+    return "\n".join(["status=0", WHAT_IT_IS, HAS_THEM, "systemctl start jobfence.service", BENCH])
 
 
 class Said:
@@ -316,7 +323,7 @@ def main():
     results = TOP / "target/vm/results" / (cell + ("-two-nodes" if options.sites == ["two-nodes"] else "-packaged" * options.packaged))
     shutil.rmtree(results, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="jobfence-payload-") as directory:
-        payload(directory, scheduler)
+        payload(directory, scheduler, not (options.packaged or options.page or INSTALL in commands))
         if options.bench and scheduler == "slurm":
             benches(Path(directory) / TESTS / "benches")
         if options.packaged:

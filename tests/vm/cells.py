@@ -158,7 +158,6 @@ CHECKED = (
     ("debian12-v2-own", ("--installed", "--chosen", "--hook")),
     ("forky-v2-overlay", ("--installed", "--chosen")),
     ("debian12-hybrid-overlay", ("--installed", "--chosen")),
-    ("forky-v2-overlay", ("--two-nodes", "--chosen")),
 )
 # What else has a guest of its own in 'make check-all', and a slice: the cell, its name, and the options of cell.py.
 BY_THEMSELVES = (
@@ -166,4 +165,5 @@ BY_THEMSELVES = (
     ("debian13-v2-own", "reboot", ("--only-reboot",)),
     # Of the hook of OpenPBS, what takes longest in a guest.
     ("debian12-v2-own", "hook", ("gpus_by_job", "granted_huge_pages")),
+    ("forky-v2-overlay", "two nodes", ("--two-nodes", "--chosen")),
 )

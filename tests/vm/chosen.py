@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cells import CHECKED
+from cells import BY_THEMSELVES, CHECKED
 
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
@@ -82,8 +82,9 @@ def mistakes(cases, hooks):
                 yield f"{cell}: {name} is no case of the site {site}"
             elif names.count(name) > 1:
                 yield f"{cell}: {name} is there twice"
-    run = [(cell, option.removeprefix("--")) for cell, options in CHECKED if "--chosen" in options for option in options]
-    yield from (f"{cell} has cases of the site {site}, and 'make check' does not run them" for cell, site in CHOSEN if (cell, site) not in run)
+    runs = [*CHECKED, *((cell, options) for cell, _, options in BY_THEMSELVES)]
+    run = [(cell, option.removeprefix("--")) for cell, options in runs if "--chosen" in options for option in options]
+    yield from (f"{cell} has cases of the site {site}, and no check runs them" for cell, site in CHOSEN if (cell, site) not in run)
     here = LEFT_TO_CHECK_ALL.union(*CHOSEN.values())
     yield from (f"{name} is nowhere, and runs only where Slurm is installed" for name, on in sites.items()
                 if set(on) == {"installed"} and name not in here)
