@@ -12,6 +12,10 @@ import os
 PLACE = "/run/jobfence-tests"
 # Numeric users that nobody has: so many from FIRST_UID + UIDS * number on.
 FIRST_UID, UIDS, RANGES = 62_000, 10, 300
+# At most so many runs of tests at once.
+CHECKS = 16
+# The group of `tests/check.py` of which a process is, in its environment.
+MARK = "JOBFENCE_CHECK_GROUP"
 
 
 class Lease:
@@ -50,6 +54,11 @@ class Lease:
 def lease(kind, count):
     """Keep what this returns for as long as its 'number' is used: without a reference to it, it is given back."""
     return Lease(kind, count)
+
+
+def company():
+    """While what it returns is kept, a `make check` on this machine knows that what comes may be another's than its tests'."""
+    return lease("check", CHECKS) if os.geteuid() == 0 and MARK not in os.environ else None
 
 
 @contextlib.contextmanager

@@ -10,15 +10,12 @@ import time
 from pathlib import Path
 
 import leases
-from leases import lease
+from leases import CHECKS, MARK, lease
 
 PR_SET_CHILD_SUBREAPER = 36
-# The group of which a process is, in its environment.
-MARK = "JOBFENCE_CHECK_GROUP"
 # What has been ended may take a moment to be gone.
 GRACE = 20
 TEMPORARY = ("/tmp", "/var/tmp", "/run", "/dev/shm", "/srv")
-CHECKS = 16  # at most so many at once
 # By these names what comes meanwhile is a test's, and not that of somebody who works on the machine. Rust's temporary directories are
 # called .tmp and six letters.
 OURS = re.compile(r"jobfence|/\.tmp\w{6}\b|/slurm_")
@@ -157,13 +154,13 @@ class Watch:
 
 
 class Beside:
-    """Whether another check runs on this machine: what comes then may be that one's."""
+    """Whether another check, or a test by itself, runs on this machine: what comes then may be that one's."""
 
     def __init__(self):
         self.lease = lease("check", CHECKS) if os.geteuid() == 0 else None
 
     def others(self):
-        """So many other checks run now."""
+        """So many others run now."""
         return sum(is_taken(number) for number in range(CHECKS) if number != self.lease.number) if self.lease else 0
 
 

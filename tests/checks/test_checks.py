@@ -8,6 +8,7 @@ import re
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -191,6 +192,16 @@ class InAPool(unittest.TestCase):
             self.assertNotIn(f"file {place}", watch.left())
         finally:
             machine.GRACE = grace
+
+
+    @unittest.skipUnless(os.geteuid() == 0, "a lease is root's")
+    def test_a_test_by_itself_is_company_and_one_of_a_check_is_not(self):
+        with unittest.mock.patch.dict(os.environ, {leases.MARK: "a group"}):
+            beside, of_a_check = machine.Beside(), leases.company()
+            self.assertEqual((of_a_check, beside.others()), (None, 0))
+            del os.environ[leases.MARK]
+            by_itself = leases.company()
+            self.assertEqual((by_itself.number, beside.others()), (1, 1))
 
 
 class Tiers(unittest.TestCase):

@@ -9,6 +9,8 @@ import time
 import traceback
 from pathlib import Path
 
+import leases
+
 from . import sites
 from .cases import ONLY_FOR_A_RELEASE, is_for
 from .harness import CASES, Skip
@@ -168,6 +170,7 @@ class Program:
 
     def main(self, doc):
         options = self.arguments(doc).parse_intermixed_args()
+        beside_a_check = leases.company()  # noqa: F841
         options.cases += options.only
         if options.site != "installed" and not (options.bin or options.list or getattr(options, "base", None)):
             sys.exit("cases: a private site needs --bin")

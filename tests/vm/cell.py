@@ -21,6 +21,7 @@ sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 TOP = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TOP / "tests"), str(TOP / "tests/vm"), str(TOP / "benches")]
+import leases  # noqa: E402
 import program  # noqa: E402
 import repository  # noqa: E402
 from pbs import replay  # noqa: E402
@@ -299,6 +300,7 @@ def arguments():
 
 def main():
     options = arguments()
+    beside_a_check = leases.company()  # noqa: F841
     cell = options.cell
     if reason := lacking(cell):
         print(f"cell: {reason}")
