@@ -62,7 +62,6 @@ const A_SCHEDULERS: &[&str] = &["schedulers", "command::schedulers"];
 /// Modules of the command that name a scheduler all the same, and why. An entry that is no longer true fails.
 const STILL_NAME_ONE: &[(&str, &str)] = &[
     ("command", "it has a row for each subcommand, and some are one scheduler's"),
-    ("command::version", "what is loaded into Slurm is for some releases of it"),
     ("command::completions", "the name of such a subcommand in a shell's script"),
     ("command::host", "an option for each scheduler"),
     ("command::check", "the order of its lines: slurm.conf says in which directories jobs are"),
@@ -70,14 +69,9 @@ const STILL_NAME_ONE: &[(&str, &str)] = &[
     ("command::check::describe", "the same"),
     ("command::check::trial", "the same"),
     ("command::check::verdict", "the same"),
-    ("command::check::observation", "StoreUsage is stored with Slurm"),
     ("command::help", "the names of subcommands"),
     ("command::explain", "the placement as slurm.conf says it"),
     ("command::explain::asking", "a job that Slurm's controller knows is explained before it runs"),
-    ("command::report", "what StoreUsage has stored with Slurm"),
-    ("command::report::page::stored", "the same"),
-    ("command::report::stored", "the same"),
-    ("command::report::summary::stored", "the same, of all jobs"),
 ];
 
 /// Names of schedulers, in addition to the folders in src/schedulers/.

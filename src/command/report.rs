@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `jobfence report`: what a finished job used, from the usage log of this node, or what all jobs used, from the logs of many nodes.
 
+pub mod accounting;
 mod log;
 mod output;
 mod page;
 mod runs;
 mod stored;
-mod summary;
+pub mod summary;
 mod text;
 mod total;
 
@@ -26,8 +27,10 @@ use crate::job_name;
 use crate::living::{LivingRow, LivingView, job_id};
 use crate::node_logs::{GPUS, SERIES};
 use crate::own_report::ReadableLogs;
+use crate::schedulers;
 use crate::series;
 use crate::table::{self, printable};
+use accounting::AccountingPart;
 use log::{LoggedSteps, jobs_with, read};
 use output::{put, refused};
 use runs::runs_of;
@@ -79,11 +82,22 @@ pub struct ReportOptions {
     configured: Configured,
 }
 
+/// The error if no scheduler has an accounting where nodes store anything.
+const NO_ACCOUNTING: &str = "no scheduler has an accounting where jobfence stores what jobs used";
+
+/// The accounting where nodes store what jobs used.
+pub fn find_accounting() -> Option<&'static dyn AccountingPart> {
+    schedulers::ALL.iter().find_map(|part| part.accounting())
+}
+
 /// Prints the report.
 pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
     let output = Output { json: options.json, html: options.html.as_deref() };
     match (&options.job, options.summary.by) {
-        (_, Some(by)) => summary::summary(&options.summary, by, &options.configured, options.stored, &output),
+        (_, Some(by)) => {
+            let stored = options.stored.then(|| find_accounting().ok_or(NO_ACCOUNTING)).transpose()?;
+            summary::summary(&options.summary, by, &options.configured, stored, &output)
+        }
         (Some(job), None) => of_job(options, job),
         (None, None) => Err("name a job, or sum up all jobs with --by".into()),
     }
@@ -98,9 +112,11 @@ fn of_job(options: &ReportOptions, job: &Id) -> Result<ExitCode, Failure> {
             (Some(done), ..) => return done,
             (None, true, _) => {
                 let job = printable(job.as_str());
+                let accounting = find_accounting().ok_or(NO_ACCOUNTING)?;
+                let (name, command) = (accounting.name(), accounting.command(&job));
                 return Err(format!(
-                    "Slurm's accounting has nothing of jobfence's about job {job}: nodes put it there with StoreUsage in \
-                     jobfence.conf, and 'sacct --jobs {job} --format AdminComment' shows it"
+                    "{name} has nothing of jobfence's about job {job}: nodes put it there with StoreUsage in jobfence.conf, and \
+                     '{command}' shows it"
                 )
                 .into());
             }
@@ -191,18 +207,19 @@ fn resolved(options: &ReportOptions, job: &Id, logs: &ReadableLogs<'_>) -> Resul
     job_name::resolve(job, living.into_iter().chain(logged))
 }
 
-/// The report from Slurm's accounting, if that has anything about the job.
+/// The report from the scheduler's accounting, if that has anything about the job.
 fn stored(options: &ReportOptions, job: &Id) -> Option<Result<ExitCode, Failure>> {
     let job = job.as_str();
-    let summary = crate::schedulers::slurm::store::summary_of(job)?;
+    let accounting = find_accounting()?;
+    let (name, stored) = (accounting.name(), accounting.job(job)?);
     if let Some(file) = &options.html {
-        if let Err(failure) = put(file, &page::of_summary(job, &summary)) {
+        if let Err(failure) = put(file, &page::of_stored(job, name, &stored)) {
             return Some(Err(failure));
         }
     } else if options.json {
-        println!("{}", stored::json(job, &summary));
+        println!("{}", stored::json(job, &stored));
     } else {
-        print!("{}", stored::in_words(job, &summary, if options.mail { MAIL } else { table::width() }));
+        print!("{}", stored::in_words(job, name, &stored, if options.mail { MAIL } else { table::width() }));
     }
     Some(Ok(ExitCode::SUCCESS))
 }

@@ -29,7 +29,7 @@ use headline::Headline;
 use more::{DiskNames, FoldedPart};
 use parts::{Bar, UNKNOWN, bars, bytes, of};
 pub(super) use parts::{Cell, page, table};
-pub use stored::of_summary;
+pub use stored::of_stored;
 
 /// The page of these runs of a job. `of_log`: how many runs the log has. `site_text`: what the site tells all users.
 pub fn of_runs(job: &str, runs: &[JobRun], of_log: usize, series: &[Series], site_text: Option<&str>) -> String {

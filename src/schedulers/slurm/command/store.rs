@@ -21,6 +21,7 @@ use jobfence::report::usage_log::UsageLog;
 use jobfence::sys::program::Silence;
 
 use crate::part::Chore;
+use crate::report::accounting::StoredJob;
 use crate::schedulers::slurm::job::run_until;
 use crate::schedulers::slurm::name::SlurmName;
 use database::{Comment, Found, PATIENCE};
@@ -384,14 +385,13 @@ fn check_release(said: &str) -> Result<(), String> {
 }
 
 /// What the database has about the newest run of a job of Slurm. `None`: nothing of jobfence's.
-pub fn summary_of(job: &str) -> Option<Summary> {
+pub fn stored(job: &str) -> Option<StoredJob> {
     let is_slurms = SlurmName::parse(job).is_some_and(|name| name.step.is_none());
     let said = is_slurms.then(|| database::comment_of(job))?;
     let (submitted, comment) =
         said.inspect_err(|error| log::debug!("Slurm's accounting says nothing: sacct: {error}")).ok()??;
     let summary = Summary::of_comment(&comment).filter(|summary| summary.is_of_run(submitted))?;
-    let is_any = summary.nodes().next().is_some();
-    is_any.then_some(summary)
+    Some(summary.stored()).filter(|stored| !stored.nodes.is_empty())
 }
 
 #[cfg(test)]
@@ -400,8 +400,8 @@ mod tests {
     use jobfence::schedulers::slurm::HOLDER;
 
     use super::record::RunRecord;
-    use super::summary::NodePart;
     use super::*;
+    use crate::report::accounting::NodePart;
 
     const PATIENT: Duration = Duration::from_secs(20);
 

@@ -16,10 +16,10 @@ use nix::unistd::{getegid, geteuid};
 use serde_json::{Value, json};
 
 use super::record::RunRecord;
-use super::summary::NodePart;
 use crate::followed;
 use crate::logged::LoggedStep;
 use crate::moment::seconds_of;
+use crate::report::accounting::NodePart;
 use crate::whole::{self, Ownership};
 
 /// The version of the file's format. Another one is not read: then the whole log is.

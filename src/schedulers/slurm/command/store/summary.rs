@@ -7,7 +7,6 @@
 //! Some readers fail where a number is missing (reportseff), and jobstats does not ask Prometheus for what a summary lacks, such as GPUs.
 //! So a summary that lacks what they need begins with another mark, which they all ignore. Only jobfence reads it.
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 
 use base64::Engine;
@@ -17,6 +16,8 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
 
+use crate::report::accounting::{GpuPart, NodePart, StoredJob};
+
 /// Precedes a summary that has all that its readers need.
 const MARK: &str = "JS1:";
 
@@ -25,32 +26,6 @@ const OWN_MARK: &str = "JF1:";
 
 /// jobfence writes no summary that unpacks to more.
 const LONGEST: u64 = 4 << 20;
-
-/// What a job used on one node.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct NodePart {
-    /// CPUs that it was granted.
-    pub cpus: Option<u64>,
-    /// Memory that it was granted, in bytes.
-    pub memory: Option<u64>,
-    /// The most memory in use at once, in bytes.
-    pub memory_peak: Option<u64>,
-    /// CPU time in seconds.
-    pub cpu_seconds: Option<f64>,
-    /// Its GPUs by their numbers. Empty: not all of them are known.
-    pub gpus: BTreeMap<u32, GpuPart>,
-}
-
-/// What a job used of one GPU.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct GpuPart {
-    /// How busy it was, in percent.
-    pub percent: f64,
-    /// The most memory in use at once, in bytes.
-    pub memory_peak: u64,
-    /// All of its memory, in bytes.
-    pub memory: u64,
-}
 
 /// A node's CPU time in seconds, in jobstats' format.
 const CPU: &str = "total_time";
@@ -224,6 +199,12 @@ impl Summary {
         self.seconds
     }
 
+    /// The same for the report.
+    pub fn stored(&self) -> StoredJob {
+        let nodes = self.nodes().map(|(node, part)| (node.to_owned(), part));
+        StoredJob { seconds: self.seconds, nodes: nodes.collect() }
+    }
+
     /// The comment's text.
     pub fn comment(&self) -> Result<String, String> {
         let ours = json!({ "submitted": self.run });
@@ -237,6 +218,8 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn part(cpu: f64) -> NodePart {
