@@ -1781,6 +1781,24 @@ BREAKS = (
         "host idle a_card_says_what_was_held_and_not_used",
     ),
     Break(
+        "a_figure_of_a_gpu_has_another_name", "src/command/gpu/table.rs",
+        "slowed: Seconds, (decimal slowed)",
+        "slow: Seconds, (decimal slowed)",
+        "unit the_members_of_a_gpu_are_those_of_the_format",
+    ),
+    Break(
+        "a_figure_of_a_gpu_is_anothers", "src/command/gpu/table.rs",
+        "memory_total: Bytes, (bytes memory_total)",
+        "memory_total: Bytes, (bytes memory_peak)",
+        "unit each_figure_is_read_as_it_was_written",
+    ),
+    Break(
+        "of_two_parts_the_energy_of_one_counts", "src/command/gpu/table.rs",
+        "energy: Joules, (decimal energy), Sum",
+        "energy: Joules, (decimal energy), Most",
+        "unit two_parts_are_added_each_figure_in_its_way",
+    ),
+    Break(
         "an_idle_gpu_of_any_time_is_waste", "src/command/gpu/figures.rs",
         "let idle = gpu.idle(self.looked).filter(|idle| *idle >= after as f64);",
         "let idle = gpu.idle(self.looked);",

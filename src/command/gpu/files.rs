@@ -13,6 +13,7 @@ use jobfence::report::usage_log::UsageLog;
 use serde_json::{Map, Value, json};
 
 use super::figures::{GpuCounters, GpuUse, JobGpus, SOURCES};
+use super::table::{GPU_FIGURES, decimal};
 use crate::idle::IdleDecision;
 use crate::kept::KeptJob;
 use crate::node_logs::{GPUS, log_with};
@@ -27,7 +28,7 @@ const COUNTED: &str = "dmem";
 impl JobGpus {
     /// The object without what is for `jobfence hold` alone.
     pub fn json(&self) -> Value {
-        json!({
+        let mut all = json!({
             "schema": SCHEMA,
             "job": self.job,
             "uid": self.uid,
@@ -38,12 +39,13 @@ impl JobGpus {
             "idle_after_seconds": self.idle_after,
             "utilization_percent": self.percent().map(decimal),
             "utilization_now_percent": self.percent_now().map(decimal),
-            "memory_peak_bytes": self.sum(|gpu| gpu.memory_peak),
-            "memory_total_bytes": self.sum(|gpu| gpu.memory_total),
-            "energy_joules": self.sum(|gpu| gpu.energy).map(decimal),
             "idle_seconds": self.idle().map(decimal),
             "gpus": self.gpus.iter().map(|gpu| gpu.json(self.looked)).collect::<Vec<_>>(),
-        })
+        });
+        for figure in GPU_FIGURES.iter().filter(|figure| figure.is_summed) {
+            all[figure.member] = figure.sum(&self.gpus, self.looked);
+        }
+        all
     }
 }
 
@@ -105,52 +107,36 @@ impl KeptJob for JobGpus {
 
 impl GpuUse {
     fn json(&self, looked: f64) -> Value {
-        json!({
+        let mut all = json!({
             "gpu": super::number_of(&self.device),
             "device": self.device,
             "uuid": self.uuid,
             "is_shared": self.is_shared,
-            "utilization_percent": self.percent().map(decimal),
-            "utilization_now_percent": self.percent_now.map(decimal),
             "utilization_source": self.percent().map(|_| self.source.word()),
-            "observed_seconds": decimal(self.observed),
-            "busy_seconds": decimal(self.busy),
-            "memory_now_bytes": self.memory_now,
-            "memory_peak_bytes": self.memory_peak,
-            "memory_total_bytes": self.memory_total,
             "memory_source": self.memory_peak.map(|_| if self.is_memory_counted { COUNTED } else { "driver" }),
-            "energy_joules": self.energy.map(decimal),
-            "slowed_seconds": self.slowed.map(decimal),
             "slowed_by": self.slowed_by,
-            "idle_seconds": self.idle(looked).map(decimal),
-            "longest_idle_seconds": self.longest_idle.map(decimal),
-        })
+        });
+        for figure in GPU_FIGURES {
+            all[figure.member] = figure.json(self, looked);
+        }
+        all
     }
 
     fn of_json(value: &Value, looked: f64) -> Option<Self> {
-        let decimal = |member: &str| value.get(member).and_then(Value::as_f64);
         let source = text(value, "utilization_source");
         let source = SOURCES.iter().find(|(_, word)| source.as_deref() == Some(word));
         let reasons = value.get("slowed_by").and_then(Value::as_array).into_iter().flatten();
-        Some(Self {
+        let mut gpu = Self {
             device: text(value, "device")?,
             uuid: text(value, "uuid"),
             is_shared: value.get("is_shared")?.as_bool()?,
-            observed: decimal("observed_seconds")?,
-            busy: decimal("busy_seconds")?,
             source: source.map(|(source, _)| *source).unwrap_or_default(),
-            percent_now: decimal("utilization_now_percent"),
-            memory_now: number(value, "memory_now_bytes"),
-            memory_peak: number(value, "memory_peak_bytes"),
-            memory_total: number(value, "memory_total_bytes"),
             is_memory_counted: text(value, "memory_source").as_deref() == Some(COUNTED),
-            energy: decimal("energy_joules"),
-            slowed: decimal("slowed_seconds"),
             slowed_by: reasons.filter_map(|reason| Some(reason.as_str()?.to_owned())).collect(),
-            idle_since: decimal("idle_seconds").map(|idle| looked - idle),
-            longest_idle: decimal("longest_idle_seconds"),
-            counters: GpuCounters::default(),
-        })
+            ..Self::default()
+        };
+        GPU_FIGURES.iter().try_for_each(|figure| figure.put(&mut gpu, value, looked))?;
+        Some(gpu)
     }
 }
 
@@ -199,11 +185,6 @@ fn number(value: &Value, member: &str) -> Option<u64> {
 
 fn text(value: &Value, member: &str) -> Option<String> {
     Some(value.get(member)?.as_str()?.to_owned())
-}
-
-/// Rounds to the millisecond: times are not known better.
-fn decimal(number: f64) -> f64 {
-    (number * 1000.0).round() / 1000.0
 }
 
 fn moment(seconds: f64) -> String {
