@@ -51,6 +51,11 @@ impl Record {
         mark.to_string()
     }
 
+    /// Whether it was written in this boot and this pid namespace: a pid of another one means nothing here.
+    pub fn is_here(&self, host: &Host) -> bool {
+        self.boot_id == host.boot_id && self.pid_namespace == host.pid_namespace
+    }
+
     /// Whether the same process has made both.
     pub fn is_by_same(&self, other: &Self) -> bool {
         let opener = |record: &Self| record.shared.as_ref().map(|shared| shared.opener);

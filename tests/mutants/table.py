@@ -1781,6 +1781,18 @@ BREAKS = (
         "host idle a_card_says_what_was_held_and_not_used",
     ),
     Break(
+        "an_object_of_another_format_is_read", "src/command/kept.rs",
+        'if value.get("schema")?.as_str()? != Self::SCHEMA {',
+        'if value.get("schema")?.as_str()?.is_empty() {',
+        "unit an_object_names_its_format_and_its_job",
+    ),
+    Break(
+        "a_job_whose_directory_cannot_be_looked_at_is_over", "src/command/kept.rs",
+        "Err(error) => error.kind() == std::io::ErrorKind::NotFound,",
+        "Err(_) => true,",
+        "unit a_job_is_over_when_its_directory_is_gone_or_anothers",
+    ),
+    Break(
         "a_figure_of_a_gpu_has_another_name", "src/command/gpu/table.rs",
         "slowed: Seconds, (decimal slowed)",
         "slow: Seconds, (decimal slowed)",

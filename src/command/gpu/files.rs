@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::figures::{GpuCounters, GpuUse, JobGpus, SOURCES};
 use super::table::{GPU_FIGURES, decimal};
 use crate::idle::IdleDecision;
-use crate::kept::KeptJob;
+use crate::kept::{KeptId, KeptJob, number, text};
 use crate::node_logs::{GPUS, log_with};
 use crate::series;
 
@@ -29,10 +29,6 @@ impl JobGpus {
     /// The object without what is for `jobfence hold` alone.
     pub fn json(&self) -> Value {
         let mut all = json!({
-            "schema": SCHEMA,
-            "job": self.job,
-            "uid": self.uid,
-            "node": self.node,
             "started": moment(self.started),
             "looked": moment(self.looked),
             "granted": self.granted,
@@ -45,18 +41,19 @@ impl JobGpus {
         for figure in GPU_FIGURES.iter().filter(|figure| figure.is_summed) {
             all[figure.member] = figure.sum(&self.gpus, self.looked);
         }
-        all
+        self.object(all)
     }
 }
 
 impl KeptJob for JobGpus {
     const ENDING: &'static str = ".gpus";
+    const SCHEMA: &'static str = SCHEMA;
 
     fn job(&self) -> (Option<&str>, Option<u32>, &str) {
         (self.node.as_deref(), self.uid, &self.job)
     }
 
-    fn state(&self) -> Value {
+    fn members(&self) -> Value {
         let mut state = self.json();
         state["state"] = json!({
             "directory": self.directory,
@@ -72,15 +69,12 @@ impl KeptJob for JobGpus {
     }
 
     /// Parses a file or a line, also one that `json` wrote.
-    fn of_json(value: &Value) -> Option<Self> {
-        if value.get("schema")?.as_str()? != SCHEMA {
-            return None;
-        }
+    fn from_members(KeptId { node, uid, job }: KeptId, value: &Value) -> Option<Self> {
         let seconds = |member: &str| seconds_of(value.get(member)?.as_str()?);
         let mut all = Self {
-            node: text(value, "node"),
-            uid: value.get("uid").and_then(Value::as_u64).and_then(|uid| u32::try_from(uid).ok()),
-            job: text(value, "job")?,
+            node,
+            uid,
+            job,
             started: seconds("started")?,
             looked: seconds("looked")?,
             granted: number(value, "granted"),
@@ -179,14 +173,6 @@ fn numbers(all: &Map<String, Value>) -> BTreeMap<String, u64> {
     all.iter().filter_map(|(name, value)| Some((name.clone(), value.as_u64()?))).collect()
 }
 
-fn number(value: &Value, member: &str) -> Option<u64> {
-    value.get(member)?.as_u64()
-}
-
-fn text(value: &Value, member: &str) -> Option<String> {
-    Some(value.get(member)?.as_str()?.to_owned())
-}
-
 fn moment(seconds: f64) -> String {
     utc(UNIX_EPOCH + Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
@@ -204,7 +190,7 @@ pub fn log(usage_log: &UsageLog<'_>, gpus: &JobGpus) {
 pub fn ended(files: Vec<(PathBuf, File)>, job: &str) -> Result<Vec<JobGpus>> {
     let mut all = Vec::new();
     series::each_line(files, job, &mut |value| {
-        all.extend(JobGpus::of_json(value).filter(|gpus| gpus.job == job));
+        all.extend(JobGpus::from_json(value).filter(|gpus| gpus.job == job));
     })?;
     Ok(all)
 }
@@ -251,13 +237,13 @@ mod tests {
         assert_eq!(place("7"), None);
         assert_eq!(all_living::<JobGpus>(&run_dir).unwrap(), [gpus.clone()]);
         // An object of another release, or of another program, is not read.
-        assert_eq!(JobGpus::of_json(&json!({"schema": "jobfence-gpus-2"})), None);
+        assert_eq!(JobGpus::from_json(&json!({"schema": "jobfence-gpus-2"})), None);
         remove(&run_dir, &gpus);
         assert_eq!(all_living::<JobGpus>(&run_dir).unwrap(), []);
         // A line has the same figures, but not the state of `jobfence hold`.
         let line = gpus.json();
         assert_eq!((&line["utilization_percent"], &line["idle_seconds"]), (&Value::Null, &json!(50.0)));
-        let read = JobGpus::of_json(&line).unwrap();
+        let read = JobGpus::from_json(&line).unwrap();
         assert_eq!((read.json(), read.gpus[1].percent()), (line, Some(50.0)));
     }
 }

@@ -21,7 +21,7 @@ use super::figures::{GpuUse, JobGpus, Moment};
 use super::prober::Prober;
 use super::{drm_name, files, nvidias};
 use crate::idle::{IdleJob, IdleKeys, IdleKind, IdleLook, follow, keys_of, speed, states, time_between};
-use crate::kept::{self, KeptJob};
+use crate::kept;
 use crate::living::described;
 
 /// The most processes that a question names: it has to fit into a pipe at once.
@@ -142,11 +142,10 @@ impl GpuSampler {
     /// Continues with what an earlier process has kept.
     fn take_over(&mut self, run_dir: &Path) {
         if !std::mem::replace(&mut self.has_taken_over, true) {
-            let begun: Vec<JobGpus> = kept::all_living(run_dir).unwrap_or_else(|error| {
+            self.jobs = kept::taken_over(run_dir).unwrap_or_else(|error| {
                 log::error!("cannot go on with the figures of GPUs: {error}");
-                Vec::new()
+                BTreeMap::new()
             });
-            self.jobs = begun.into_iter().map(|job| (job.key(), job)).collect();
         }
     }
 

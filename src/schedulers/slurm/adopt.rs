@@ -332,9 +332,7 @@ fn whose_extern(levels: &[String]) -> Option<(u32, &str)> {
 }
 
 fn is_live(host: &Host, record: &Record) -> Result<bool> {
-    // A pid of another boot or another pid namespace means nothing here.
-    let here = record.boot_id == host.boot_id && record.pid_namespace == host.pid_namespace;
-    Ok(here && record.owner.is_alive(&host.proc)?)
+    Ok(record.is_here(host) && record.owner.is_alive(&host.proc)?)
 }
 
 impl ExternStep {
