@@ -56,7 +56,7 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     let resolved = loaded.for_job(&job.facts)?;
     let config = &resolved.config;
     let requests = UserRequests { job: options.asked.read()?, step: Requests::default() };
-    let topology = || Topology::of_node(loaded.file.as_deref(), Some(node));
+    let topology = || Topology::from_machine(loaded.file.as_deref(), Some(node));
     // Slurm's name for the only step without tasks.
     let has_tasks = job.step != "extern";
     let left = job.left.as_ref().and_then(|left| left.plan.as_ref());

@@ -132,7 +132,7 @@ fn of_job(options: &ReportOptions, job: &Id) -> Result<ExitCode, Failure> {
     let usage_log = UsageLog::from_config(&config).ok_or("this node keeps no usage log")?;
     let own = nix::unistd::getuid();
     let asked = job;
-    let logs = ReadableLogs::of(&config, usage_log, Some(asked.as_str()));
+    let logs = ReadableLogs::from_config(&config, usage_log, Some(asked.as_str()));
     let logged = logs.as_ref().map_err(Error::clone).and_then(|logs| read(logs, asked));
     let job = match (&logged, &logs) {
         (Ok(logged), Ok(logs)) if logged.lines.is_empty() => &resolved(options, asked, logs)?,

@@ -287,7 +287,7 @@ pub fn waited(child: Pid, also: WaitPidFlag) -> nix::Result<Waited> {
     Ok(match Errno::result(found)? {
         0 => Waited::Nothing,
         _ if libc::WIFSTOPPED(status) => Waited::Stopped,
-        _ => Waited::Ended(Exit::of_wait(status)),
+        _ => Waited::Ended(Exit::from_wait(status)),
     })
 }
 

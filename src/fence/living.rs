@@ -211,7 +211,7 @@ impl<'a> LivingSearch<'a, '_> {
     fn add_own(&mut self, hierarchy: &'a Hierarchy, own: &OwnStep<'_>) {
         let [node @ .., user, job, step] = own.levels else { return };
         let plain = job.strip_prefix("job_").unwrap_or(job);
-        let job = Id::of_a_name(plain).map_or_else(|| plain.to_owned(), |id| id.as_str().to_owned());
+        let job = Id::from_name(plain).map_or_else(|| plain.to_owned(), |id| id.as_str().to_owned());
         let place = StepPlace {
             hierarchy,
             is_overlay: false,
@@ -223,7 +223,7 @@ impl<'a> LivingSearch<'a, '_> {
         };
         let plain = step.strip_prefix("step_").unwrap_or(step);
         let (plain, again) = plain.split_once('.').unwrap_or((plain, "1"));
-        let step = Id::of_a_steps_name(plain).map_or_else(|| plain.to_owned(), |id| id.as_str().to_owned());
+        let step = Id::from_steps_name(plain).map_or_else(|| plain.to_owned(), |id| id.as_str().to_owned());
         self.add(node.first().copied(), uid_of(user), job, step, again.parse().unwrap_or(1), place);
     }
 

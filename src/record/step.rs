@@ -105,7 +105,7 @@ impl Record {
         if let Some(shared) = &self.shared {
             return Some(shared.job.clone());
         }
-        Id::of_a_name(self.levels.iter().rev().nth(1)?.strip_prefix("job_")?)
+        Id::from_name(self.levels.iter().rev().nth(1)?.strip_prefix("job_")?)
     }
 
     /// The scheduler's name of the step.
@@ -114,7 +114,7 @@ impl Record {
             return Some(shared.step.clone());
         }
         let step = self.levels.last()?.strip_prefix("step_")?;
-        Id::of_a_steps_name(step.split_once('.').map_or(step, |(step, _)| step))
+        Id::from_steps_name(step.split_once('.').map_or(step, |(step, _)| step))
     }
 
     /// Whether the owner that left this as a mark is certainly dead. No other boot can have left one: a mark that names another is a

@@ -1306,8 +1306,8 @@ BREAKS = (
           "host watcher"),
     Break("a_janitor_before_the_watcher", "src/janitor/holders.rs", "return Ok(!is_left || ", "return Ok(true || !is_left || ", "host holders a_fence_is_left"),
     Break("a_name_that_waits_for_a_watcher", "src/janitor/one.rs", "leaves_to_closers: false", "leaves_to_closers: true", "host holders a_name_is_freed"),
-    Break("a_watcher_that_the_janitor_does_not_know", "src/schedulers/htcondor/command/starter/watch.rs", "Closer::of(Records::open(&config.run_dir)?.dir(), starter)",
-          "Closer::of(Records::open(&config.run_dir)?.dir(), starter + 1)", "htcondor janitor_leaves_it_to_the_watcher"),
+    Break("a_watcher_that_the_janitor_does_not_know", "src/schedulers/htcondor/command/starter/watch.rs", "Closer::new(Records::open(&config.run_dir)?.dir(), starter)",
+          "Closer::new(Records::open(&config.run_dir)?.dir(), starter + 1)", "htcondor janitor_leaves_it_to_the_watcher"),
     Break("a_sum_of_swap_below_the_memory", "src/doors/life.rs", "ram: swap.ram.saturating_add(of_starter)", "ram: swap.ram.saturating_add(0 * of_starter)",
           "host life a_limit_of_swap_stands"),
     Break("a_job_that_swaps_the_starters_room", "src/fence/limit.rs", "hierarchy.version == Version::V1);\n            let limits", "false && hierarchy.version == Version::V1);\n            let limits",
@@ -1984,7 +1984,7 @@ BREAKS = (
     ),
     Break(
         "any_failure_has_a_job_run_again", "src/command/again/killed.rs",
-        "            if was_killed {\n                return KilledRun::of(line);", "            if step == BATCH {\n                return KilledRun::of(line);",
+        "            if was_killed {\n                return KilledRun::from_line(line);", "            if step == BATCH {\n                return KilledRun::from_line(line);",
         "unit the_script_decides_and_any_step_may_have_been_killed",
     ),
     Break(

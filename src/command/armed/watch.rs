@@ -267,7 +267,7 @@ impl ArmedWatch {
                     self.ended.extend(known.take_over(condition));
                 } else if self.steps.len() < MOST && *of_user < MOST_OF_USER {
                     self.let_go(&key);
-                    if let Some(armed) = ArmedStep::of_living(step, condition) {
+                    if let Some(armed) = ArmedStep::from_living(step, condition) {
                         *of_user += 1;
                         self.steps.insert(key, armed);
                     } else {

@@ -79,21 +79,21 @@ impl KeptJob for JobGpus {
             looked: seconds("looked")?,
             granted: number(value, "granted"),
             idle_after: number(value, "idle_after_seconds"),
-            gpus: value.get("gpus")?.as_array()?.iter().filter_map(|gpu| GpuUse::of_json(gpu, 0.0)).collect(),
+            gpus: value.get("gpus")?.as_array()?.iter().filter_map(|gpu| GpuUse::from_json(gpu, 0.0)).collect(),
             ..Self::default()
         };
         let looked = all.looked;
         let Some(state) = value.get("state") else {
-            all.gpus = value["gpus"].as_array()?.iter().filter_map(|gpu| GpuUse::of_json(gpu, looked)).collect();
+            all.gpus = value["gpus"].as_array()?.iter().filter_map(|gpu| GpuUse::from_json(gpu, looked)).collect();
             return Some(all);
         };
         all.directory = text(state, "directory")?;
         all.inode = number(state, "inode")?;
         all.started = state.get("started")?.as_f64()?;
         all.looked = state.get("looked")?.as_f64()?;
-        all.decision = state.get("idle_decision").map(IdleDecision::of_json).unwrap_or_default();
+        all.decision = state.get("idle_decision").map(IdleDecision::from_json).unwrap_or_default();
         for (gpu, state) in all.gpus.iter_mut().zip(state.get("gpus")?.as_array()?) {
-            (gpu.counters, gpu.idle_since) = GpuCounters::of_json(state)?;
+            (gpu.counters, gpu.idle_since) = GpuCounters::from_json(state)?;
         }
         Some(all)
     }
@@ -116,7 +116,7 @@ impl GpuUse {
         all
     }
 
-    fn of_json(value: &Value, looked: f64) -> Option<Self> {
+    fn from_json(value: &Value, looked: f64) -> Option<Self> {
         let source = text(value, "utilization_source");
         let source = SOURCES.iter().find(|(_, word)| source.as_deref() == Some(word));
         let reasons = value.get("slowed_by").and_then(Value::as_array).into_iter().flatten();
@@ -148,7 +148,7 @@ impl GpuCounters {
         })
     }
 
-    fn of_json(value: &Value) -> Option<(Self, Option<f64>)> {
+    fn from_json(value: &Value) -> Option<(Self, Option<f64>)> {
         let engines = |member: &str| {
             let all = value.get(member)?.as_object()?;
             Some(numbers(all))
@@ -215,7 +215,7 @@ mod tests {
             looked: 1_800_000_100.5,
             granted: Some(2),
             idle_after: Some(50),
-            decision: IdleDecision::of_json(&json!({"told": 2, "since_told": 7.5})),
+            decision: IdleDecision::from_json(&json!({"told": 2, "since_told": 7.5})),
             gpus: Vec::new(),
         };
         let gpu = gpus.of("/dev/nvidia1");

@@ -70,9 +70,9 @@ impl KeptJob for JobIdle {
             inode: number(value, "inode")?,
             looked: decimal(value, "looked")?,
             after: number(value, "after")?,
-            activity: Activity::of_json(value.get("activity")?),
+            activity: Activity::from_json(value.get("activity")?),
             longest: decimal(value, "longest").unwrap_or(0.0),
-            decision: IdleDecision::of_json(value.get("decision")?),
+            decision: IdleDecision::from_json(value.get("decision")?),
         })
     }
 }

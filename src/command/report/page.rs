@@ -50,8 +50,8 @@ fn of_run(job: &str, run: &JobRun, is_one_of_several: bool, series: &[Series]) -
     let Judged { advice, reserve, .. } = &judged;
     let sentences: Vec<String> = run.steps.iter().flat_map(|step| &step.sentences).map(|one| printable(one)).collect();
     let ordered = steps::in_order(run);
-    let courses: Vec<_> = ordered.iter().map(|step| StepCourses::of(step, series)).collect();
-    let names = DiskNames::of_node(said(run, |line| line.node.as_ref()));
+    let courses: Vec<_> = ordered.iter().map(|step| StepCourses::from_step(step, series)).collect();
+    let names = DiskNames::from_node(said(run, |line| line.node.as_ref()));
     let folded = [
         ("memory at the end", more::memory(&ordered)),
         ("time spent waiting", more::waits(&ordered)),
@@ -62,7 +62,7 @@ fn of_run(job: &str, run: &JobRun, is_one_of_several: bool, series: &[Series]) -
     let unknown = unknown(&total, &folded[0].1, run.gpus.as_ref());
     html! {
         article {
-            (header(job, run, &total, is_one_of_several, &Headline::of(run, &total, &judged)))
+            (header(job, run, &total, is_one_of_several, &Headline::from_run(run, &total, &judged)))
             @if !sentences.is_empty() {
                 section.happened aria-label="What happened" {
                     @for sentence in &sentences { p { (sentence) } }

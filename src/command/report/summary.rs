@@ -115,10 +115,10 @@ pub fn summary(
             let usage_log = UsageLog::from_config(&config).ok_or(
                 "this node keeps no usage log: set UsageLog in jobfence.conf, or name a directory with logs by --logs",
             )?;
-            let files =
-                ReadableLogs::of(&config, usage_log, None).and_then(|logs| Ok((logs.open(USAGE)?, logs.open(GPUS))));
+            let files = ReadableLogs::from_config(&config, usage_log, None)
+                .and_then(|logs| Ok((logs.open(USAGE)?, logs.open(GPUS))));
             let (files, of_gpus) = files.map_err(|error| refused(&config, &error))?;
-            FoundLogs::of_node(files, of_gpus)
+            FoundLogs::from_files(files, of_gpus)
         }
     };
     let (summary, errors) = read(found, by, options, uid);

@@ -348,7 +348,7 @@ impl ExternStep {
         let ended = || Error::new(format!("process {pid} has ended"));
         self.wait_until_made(host, config, before, deadline);
         let records = Records::open(&config.run_dir)?;
-        let mut fence = match Fence::of_another(host, ALL, records, self.key.clone(), &self.record, before) {
+        let mut fence = match Fence::from_record(host, ALL, records, self.key.clone(), &self.record, before) {
             Ok(fence) => fence,
             // jobfence's directories were replaced by Slurm's.
             Err(error) => return slurms(host, config, pid, before).ok_or(error),

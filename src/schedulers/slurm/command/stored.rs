@@ -182,7 +182,7 @@ impl Counting {
         };
         let alike = self.hasher.hash_one((job.uid, &job.name));
         let job_name = Some(&*job.name).filter(|name| !name.is_empty());
-        let mut run = JoinedRun::of_record(key, user, alike, job_name, partition, parts, job.is_success);
+        let mut run = JoinedRun::from_record(key, user, alike, job_name, partition, parts, job.is_success);
         run.gpu_hours = gpu_hours(job);
         run
     }
@@ -193,7 +193,7 @@ impl Counting {
         let kills = u64::from(job.is_out_of_memory);
         let part = |node: NameId, cpus: Option<u64>, memory: Option<u64>, used: &NodePart| {
             let ended = job.ended.saturating_mul(1_000_000);
-            let mut part = RunOnNode::of_record(node, ended, job.elapsed.saturating_mul(1_000_000));
+            let mut part = RunOnNode::from_record(node, ended, job.elapsed.saturating_mul(1_000_000));
             part.cpus_granted = cpus.map(|cpus| cpus.saturating_mul(1000));
             part.memory_granted = memory;
             part.cpu = used.cpu_seconds.filter(|seconds| *seconds >= 0.0).map(|seconds| (seconds * 1e6) as u64);
@@ -304,7 +304,7 @@ mod tests {
     /// A job of alice's of an hour with 4 CPUs on this many nodes. `used`: the seconds of CPU time on each node that is known.
     fn job(id: &str, nodes: u64, used: &[f64]) -> AccountedJob {
         let summary = (!used.is_empty()).then(|| {
-            let mut summary = Summary::of_comment("").unwrap();
+            let mut summary = Summary::from_comment("").unwrap();
             for (at, seconds) in used.iter().enumerate() {
                 let part = NodePart {
                     cpus: Some(4 / nodes),
@@ -400,7 +400,7 @@ mod tests {
             let gpu = |percent: f64| GpuPart { percent, memory_peak: 1, memory: 2 };
             let gpus_of = percent.iter().map(|percent| gpu(*percent));
             let part = NodePart { gpus: (0..).zip(gpus_of).collect(), ..NodePart::default() };
-            let mut summary = Summary::of_comment("").unwrap();
+            let mut summary = Summary::from_comment("").unwrap();
             summary.put("n1", &part, 3600);
             AccountedJob { gpus, summary: Some(summary), ..job("1", 1, &[]) }
         };
