@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use jobfence::config::{Config, LoadError};
 use jobfence::error::Error;
 use jobfence::job::Id;
 use jobfence::report::card;
@@ -28,12 +29,12 @@ use crate::living::{LivingRow, LivingView, job_id};
 use crate::node_logs::{GPUS, SERIES};
 use crate::own_report::ReadableLogs;
 use crate::schedulers;
-use crate::series;
+use crate::series::{self, Series};
 use crate::table::{self, printable};
 use accounting::AccountingPart;
 use log::{LoggedSteps, jobs_with, read};
 use output::{put, refused};
-use runs::runs_of;
+use runs::{JobRun, runs_of};
 pub use summary::SCHEMA as SUMMARY_SCHEMA;
 use summary::{Output, SummaryOptions};
 pub use text::SCHEMA;
@@ -108,25 +109,7 @@ fn of_job(options: &ReportOptions, job: &Id) -> Result<ExitCode, Failure> {
     let config = options.configured.load();
     let usage_log = config.as_ref().ok().and_then(|loaded| UsageLog::from_config(&loaded.config));
     if options.stored || usage_log.is_none() {
-        match (stored(options, job), options.stored, config) {
-            (Some(done), ..) => return done,
-            (None, true, _) => {
-                let job = printable(job.as_str());
-                let accounting = find_accounting().ok_or(NO_ACCOUNTING)?;
-                let (name, command) = (accounting.name(), accounting.command(&job));
-                return Err(format!(
-                    "{name} has nothing of jobfence's about job {job}: nodes put it there with StoreUsage in jobfence.conf, and \
-                     '{command}' shows it"
-                )
-                .into());
-            }
-            (None, false, Err(errors)) => return Err(errors.to_string().into()),
-            (None, false, Ok(_)) => {
-                return Err("this node keeps no usage log: set UsageLog in jobfence.conf, such as \
-                            UsageLog=/var/log/jobfence/usage.jsonl; jobs that end from then on are in it"
-                    .into());
-            }
-        }
+        return of_accounting(options, job, config.err());
     }
     let config = config?.config;
     let usage_log = UsageLog::from_config(&config).ok_or("this node keeps no usage log")?;
@@ -153,20 +136,7 @@ fn of_job(options: &ReportOptions, job: &Id) -> Result<ExitCode, Failure> {
     };
     lines.retain(|line| own.is_root() || line.uid == Some(u64::from(own.as_raw())));
     let mut runs = runs_of(lines);
-    let open = |log| logs.as_ref().map_or_else(|_| Ok(Vec::new()), |logs| logs.open(log));
-    let gpus = open(GPUS).and_then(|files| gpu::ended(files, job.as_str())).unwrap_or_else(|error| {
-        eprintln!("jobfence: cannot read what GPUs did: {error}");
-        Vec::new()
-    });
-    runs.iter_mut().for_each(|run| run.add_gpus(&gpus, &config.run_dir));
-    // 'jobfence hold' has not yet put away that of a step which has just ended. It does so before it removes the file.
-    let kept = series::all_living(&config.run_dir).unwrap_or_default();
-    let mut series = open(SERIES).and_then(|files| series::finished(files, job.as_str())).unwrap_or_else(|error| {
-        eprintln!("jobfence: cannot read the samples: {error}");
-        Vec::new()
-    });
-    series.extend(kept.into_iter().filter(|kept| kept.job == job.as_str()));
-    runs.iter_mut().for_each(|run| run.add_energy(&series, config.carbon_intensity));
+    let series = add_samples(&mut runs, job, logs.as_ref().ok(), &config);
     let of_log = runs.len();
     // The newest comes first.
     runs.reverse();
@@ -197,6 +167,46 @@ fn of_job(options: &ReportOptions, job: &Id) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The report without the log of this node. `unread`: why the configuration could not be read.
+fn of_accounting(options: &ReportOptions, job: &Id, unread: Option<LoadError>) -> Result<ExitCode, Failure> {
+    match (stored(options, job), options.stored, unread) {
+        (Some(done), ..) => done,
+        (None, true, _) => {
+            let job = printable(job.as_str());
+            let accounting = find_accounting().ok_or(NO_ACCOUNTING)?;
+            let (name, command) = (accounting.name(), accounting.command(&job));
+            Err(format!(
+                "{name} has nothing of jobfence's about job {job}: nodes put it there with StoreUsage in jobfence.conf, and \
+                 '{command}' shows it"
+            )
+            .into())
+        }
+        (None, false, Some(errors)) => Err(errors.to_string().into()),
+        (None, false, None) => Err("this node keeps no usage log: set UsageLog in jobfence.conf, such as \
+                        UsageLog=/var/log/jobfence/usage.jsonl; jobs that end from then on are in it"
+            .into()),
+    }
+}
+
+/// Adds to each run what its GPUs did and the energy that it used, as far as that is known. Returns the samples of the job's steps.
+fn add_samples(runs: &mut [JobRun], job: &Id, logs: Option<&ReadableLogs<'_>>, config: &Config) -> Vec<Series> {
+    let open = |log| logs.map_or_else(|| Ok(Vec::new()), |logs| logs.open(log));
+    let gpus = open(GPUS).and_then(|files| gpu::ended(files, job.as_str())).unwrap_or_else(|error| {
+        eprintln!("jobfence: cannot read what GPUs did: {error}");
+        Vec::new()
+    });
+    runs.iter_mut().for_each(|run| run.add_gpus(&gpus, &config.run_dir));
+    // 'jobfence hold' has not yet put away that of a step which has just ended. It does so before it removes the file.
+    let kept = series::all_living(&config.run_dir).unwrap_or_default();
+    let mut series = open(SERIES).and_then(|files| series::finished(files, job.as_str())).unwrap_or_else(|error| {
+        eprintln!("jobfence: cannot read the samples: {error}");
+        Vec::new()
+    });
+    series.extend(kept.into_iter().filter(|kept| kept.job == job.as_str()));
+    runs.iter_mut().for_each(|run| run.add_energy(&series, config.carbon_intensity));
+    series
 }
 
 /// The id of a job that is in the log under another name.
