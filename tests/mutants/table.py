@@ -1112,9 +1112,10 @@ BREAKS = (
         "job.as_str().parse::<u32>().is_err()", "slurm usage_of_the_dead",
     ),
     Break(
-        "a_log_that_two_threads_set", C_ABI, "!*IS_OURS.get_or_init(|| log::set_logger(&CallersLog).is_ok())",
+        "a_log_that_two_threads_set", "src/doors/c_abi/callers_log.rs",
+        "!*IS_OURS.get_or_init(|| log::set_logger(&CallersLog).is_ok())",
         "IS_OURS.get().is_none() && !(log::set_logger(&CallersLog).is_ok() && {\n"
-        "            std::thread::sleep(Duration::from_millis(100));\n"
+        "            std::thread::sleep(std::time::Duration::from_millis(100));\n"
         "            IS_OURS.set(true).is_ok()\n        })",
         C_LIFE,
     ),
