@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use jobfence::config::Config;
 use jobfence::facts::Fact;
-use jobfence::fence::living::{CurrentUse, Recorded, WantedSteps, find};
+use jobfence::fence::living::CurrentUse;
+use jobfence::fence::search::{Recorded, WantedSteps, find};
 use jobfence::figures::{FIGURES, METRICS, Unit};
 use jobfence::host::Host;
 use jobfence::printable::is_printable;

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
 use jobfence::config::{Config, IdleAction};
-use jobfence::fence::living::{LivingStep, Recorded, WantedSteps, find};
+use jobfence::fence::living::LivingStep;
+use jobfence::fence::search::{Recorded, WantedSteps, find};
 use jobfence::host::Host;
 use jobfence::job::Id;
 use jobfence::record::holder::Holder;
