@@ -129,12 +129,12 @@ impl Id {
     }
 
     /// The id in a job's name. `None`: the name was cut, so that only its record has the id, or is no such name.
-    pub fn of_a_name(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::unescape(name).filter(|id| id.in_a_name() == name)
     }
 
     /// The same for a step's name.
-    pub fn of_a_steps_name(name: &str) -> Option<Self> {
+    pub fn from_steps_name(name: &str) -> Option<Self> {
         Self::unescape(name).filter(|id| id.in_a_steps_name() == name)
     }
 }
@@ -352,7 +352,7 @@ mod tests {
         let [one, other] = ["a", "b"].map(|end| Id::new("x".repeat(500) + end).unwrap());
         assert_ne!(one.in_a_name(), other.in_a_name());
         assert_eq!(one.in_a_name().len(), LONGEST_ESCAPED);
-        assert_eq!(Id::of_a_name(&one.in_a_name()), None);
+        assert_eq!(Id::from_name(&one.in_a_name()), None);
         assert_eq!(Id::unescaped(&one.escaped()), Some(one));
         for bad in [String::new(), "x".repeat(LONGEST_ID + 1), "a\0b".to_owned()] {
             assert!(Id::new(bad).is_err());
@@ -373,8 +373,8 @@ mod tests {
             let ids = [&one, &other].map(|text| Id::new(text.clone()));
             for id in ids.iter().flatten() {
                 for (name, back) in [
-                    (id.in_a_name(), Id::of_a_name as fn(&str) -> Option<Id>),
-                    (id.in_a_steps_name(), Id::of_a_steps_name),
+                    (id.in_a_name(), Id::from_name as fn(&str) -> Option<Id>),
+                    (id.in_a_steps_name(), Id::from_steps_name),
                 ] {
                     proptest::prop_assert!(Name::new(name.clone()).is_ok(), "{name}");
                     proptest::prop_assert!(back(&name).is_none_or(|found| found == *id));

@@ -142,7 +142,7 @@ fn a_fence_is_left_to_the_process_that_closes_it_while_that_lives() {
     let mut process = Command::new("/bin/sleep").arg("900").spawn().unwrap();
     let owner = Owner::from_pid(&site.host().proc, process.id().cast_signed()).unwrap().unwrap();
     site.open(NOBODY, &Holder::Process(owner));
-    let closer = Closer::of(site.records().dir(), process.id()).unwrap();
+    let closer = Closer::new(site.records().dir(), process.id()).unwrap();
     process.kill().and_then(|()| process.wait()).unwrap();
     assert_eq!(site.reap(NOBODY, JanitorCaller::Command(no_units)), Vec::<String>::new());
     assert!(site.is_there());
@@ -158,7 +158,7 @@ fn a_name_is_freed_also_while_a_process_lives_that_would_close_its_fence() {
     let mut process = Command::new("/bin/sleep").arg("900").spawn().unwrap();
     let owner = Owner::from_pid(&site.host().proc, process.id().cast_signed()).unwrap().unwrap();
     site.open(NOBODY, &Holder::Process(owner));
-    let _closer = Closer::of(site.records().dir(), process.id()).unwrap();
+    let _closer = Closer::new(site.records().dir(), process.id()).unwrap();
     process.kill().and_then(|()| process.wait()).unwrap();
     let again = site.try_open(NOBODY, &Holder::Manual, 3).unwrap();
     drop(again);

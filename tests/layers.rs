@@ -62,7 +62,6 @@ const A_SCHEDULERS: &[&str] = &["schedulers", "command::schedulers"];
 /// Modules of the command that name a scheduler all the same, and why. An entry that is no longer true fails.
 const STILL_NAME_ONE: &[(&str, &str)] = &[
     ("command", "it has a row for each subcommand, and some are one scheduler's"),
-    ("command::version", "what is loaded into Slurm is for some releases of it"),
     ("command::completions", "the name of such a subcommand in a shell's script"),
     ("command::host", "an option for each scheduler"),
     ("command::check", "the order of its lines: slurm.conf says in which directories jobs are"),
@@ -70,14 +69,9 @@ const STILL_NAME_ONE: &[(&str, &str)] = &[
     ("command::check::describe", "the same"),
     ("command::check::trial", "the same"),
     ("command::check::verdict", "the same"),
-    ("command::check::observation", "StoreUsage is stored with Slurm"),
     ("command::help", "the names of subcommands"),
     ("command::explain", "the placement as slurm.conf says it"),
     ("command::explain::asking", "a job that Slurm's controller knows is explained before it runs"),
-    ("command::report", "what StoreUsage has stored with Slurm"),
-    ("command::report::page::stored", "the same"),
-    ("command::report::stored", "the same"),
-    ("command::report::summary::stored", "the same, of all jobs"),
 ];
 
 /// Names of schedulers, in addition to the folders in src/schedulers/.
@@ -706,6 +700,50 @@ fn unclear(files: &BTreeMap<String, File>) -> BTreeSet<(&str, &str)> {
     all.filter(|(_, word)| UNCLEAR.contains(word)).collect()
 }
 
+/// Functions `of…` that make a value of their own type, with their modules. One that takes `self` is none of them.
+fn constructors_called_of(files: &BTreeMap<String, File>) -> Vec<(&str, &str)> {
+    let mut all = Vec::new();
+    for file in files.values() {
+        for (at, words) in file.tokens.windows(2).enumerate() {
+            let is_of = words[0] == "fn" && (words[1] == "of" || words[1].starts_with("of_"));
+            if is_of && makes_its_own(&file.tokens[at + 2..]) {
+                all.push((file.module.as_str(), words[1].as_str()));
+            }
+        }
+    }
+    all
+}
+
+/// Whether a function returns `Self`, or an `Option` or `Result` of it, and takes no `self`. `signature`: what is behind its name.
+fn makes_its_own(signature: &[String]) -> bool {
+    // Brackets of generics hold no parenthesis in this crate's constructors.
+    let Some(open) = signature.iter().position(|word| word == "(") else { return false };
+    let mut depth = 0;
+    let closed = signature[open..].iter().position(|word| {
+        depth += i32::from(word == "(") - i32::from(word == ")");
+        depth == 0
+    });
+    let Some(closed) = closed.map(|closed| open + closed) else { return false };
+    let first = signature[open + 1..closed].split(|word| word == ",").next().unwrap_or_default();
+    let mut returned = signature[closed + 1..].iter().map(String::as_str);
+    if first.last().is_some_and(|word| word == "self") || returned.next() != Some("-") || returned.next() != Some(">") {
+        return false;
+    }
+    let mut last = "";
+    for word in returned.take_while(|word| !["{", ";", "where"].contains(word)) {
+        match word {
+            "Self" => return true,
+            "&" | "(" | "[" => return false,
+            "<" if ["Option", "Result"].contains(&last) => {}
+            "::" => {}
+            _ if ["", "::", "<"].contains(&last) => {}
+            _ => return false,
+        }
+        last = word;
+    }
+    false
+}
+
 /// Files and folders, including tests, whose names contain such a word.
 fn unclear_files(directory: &Path, wrong: &mut Vec<String>) {
     for entry in fs::read_dir(directory).unwrap() {
@@ -756,6 +794,10 @@ fn names_say_what_they_name() {
         let by_a_pronoun = file.types().into_iter().filter(|name| PRONOUNS.contains(name));
         wrong.extend(by_a_pronoun.map(|name| format!("{} calls a type {name}", file.module)));
     }
+    let of = constructors_called_of(files);
+    wrong.extend(
+        of.iter().map(|(module, name)| format!("{module}: {name} makes a value: call it from_ what it is made")),
+    );
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     for directory in ["src", "tests"] {
         unclear_files(&top.join(directory), &mut wrong);
@@ -857,4 +899,25 @@ fn what_is_called_badly_is_seen() {
     let shared: Vec<(&str, Vec<&str>)> = shared_names(&files).into_iter().collect();
     assert_eq!(shared, [("Kind", vec!["cgroup", "sys"]), ("Outcome", vec!["cgroup", "sys"])]);
     assert_eq!(Vec::from_iter(unclear(&files)), [("cgroup", "Word"), ("sys", "there"), ("sys", "told")]);
+}
+
+#[test]
+fn what_makes_a_value_and_is_called_of_is_seen() {
+    for (signature, is_one) in [
+        ("fn of(text: &str) -> Self { x }", true),
+        ("fn of_json<'a, T: X<u8>>(value: &'a Value, more: fn(u8) -> T) -> Option<Self>;", true),
+        ("fn of_dir((host, config): (&Host, &Config)) -> std::io::Result<Option<Self>> where T: X { x }", true),
+        ("fn of_text() -> Result<Self, String> { x }", true),
+        ("fn of_run(mut self, run: u64) -> Self { x }", false),
+        ("fn of_run(&'a self) -> Option<Self> { x }", false),
+        ("fn of_all(all: &'a [Self]) -> Option<&'a Self> { x }", false),
+        ("fn of_all(all: u8) -> Vec<Self> { x }", false),
+        ("fn of_all(all: u8) -> (Self, u8) { x }", false),
+        ("fn of_all(all: u8) { let f = |x| -> Self { x }; }", false),
+        ("fn offered() -> Self { x }", false),
+        ("fn from_json(value: Value) -> Self { x }", false),
+    ] {
+        let files = house(&[("sys", &format!("impl Kind {{ {signature} }}"))]);
+        assert_eq!(!constructors_called_of(&files).is_empty(), is_one, "{signature}");
+    }
 }

@@ -211,11 +211,7 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
     }
     let own = describe::host(rows, &host, config, slurm.as_ref(), node);
     if rows.are_wanted() {
-        // Hints, not part of the verdict. If the limits are in Slurm's directories, pam_slurm_adopt suffices.
-        let faults = pam::faults(&options.pam_directory, &line, own.limits);
-        for said in faults.into_iter().chain(pam::ways_out(&options.pam_directory, &line, own.limits)) {
-            rows.remark("pam", said);
-        }
+        say_of_pam(options, &line, own.limits, rows);
     }
     if config.mode == Mode::Observe {
         rows.fact("mode", "observe: jobs are put in cgroups and measured, but not limited");
@@ -232,15 +228,7 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
     }
     private::say(rows, &candidates, &mut verdict);
     if rows.are_wanted() {
-        observation::say(rows, &loaded, &host);
-        describe::io(rows, &host, config);
-        describe::huge_pages(rows, &host);
-        lustre::say(rows, &checked);
-        if slurm.is_some() {
-            describe::cores(rows, &loaded, node);
-        }
-        let conf = conf::find(named);
-        describe::gpus(rows, &host, &candidates, slurm.as_ref(), conf, node.unwrap_or_default());
+        say_more(&checked, &host, (slurm.as_ref(), node), &candidates, rows);
     }
     let places = SlurmDirs::find(&host, slurm.as_ref(), node)?;
     places.describe(rows, &host, &candidates);
@@ -261,6 +249,35 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
         attach::say(rows, &host, config, slurm.as_ref(), &places, own.any);
     }
     Ok(verdict.judge(enforces, || verdict::good(&host, &loaded, enforces, own.any, &places)))
+}
+
+/// Says what is no part of the verdict, and costs time.
+fn say_more(
+    checked: &CheckedHost<'_>,
+    host: &Host,
+    (slurm, node): (Option<&Slurm>, Option<&str>),
+    candidates: &[Candidate],
+    rows: &mut Rows,
+) {
+    let loaded = checked.loaded;
+    observation::say(rows, loaded, host);
+    describe::io(rows, host, &loaded.config);
+    describe::huge_pages(rows, host);
+    lustre::say(rows, checked);
+    if slurm.is_some() {
+        describe::cores(rows, loaded, node);
+    }
+    let conf = conf::find(checked.named);
+    describe::gpus(rows, host, candidates, slurm, conf, node.unwrap_or_default());
+}
+
+/// Says what PAM's services lack.
+fn say_of_pam(options: &CheckOptions, line: &str, has_limits: bool, rows: &mut Rows) {
+    // Hints, not part of the verdict. If the limits are in Slurm's directories, pam_slurm_adopt suffices.
+    let faults = pam::faults(&options.pam_directory, line, has_limits);
+    for said in faults.into_iter().chain(pam::ways_out(&options.pam_directory, line, has_limits)) {
+        rows.remark("pam", said);
+    }
 }
 
 /// The configuration, after saying its origin. An error: what is wrong with it.

@@ -5,7 +5,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
-use jobfence::config::{self, Loaded};
+use jobfence::config::{self, Config, Loaded};
+use jobfence::doors::{life, user};
+use jobfence::facts::Facts;
 
 /// Where the configuration comes from, as in plugstack.conf.
 #[derive(Args)]
@@ -53,4 +55,12 @@ impl Configured {
         let name = |number: usize| names.get(number.saturating_sub(1)).cloned().unwrap_or_default();
         config::load_named(&arguments.iter().map(Vec::as_slice).collect::<Vec<_>>(), &name)
     }
+}
+
+/// The settings for a user's processes that are of no job. An error: they are not known.
+pub fn for_user(loaded: &Loaded, uid: u32) -> Result<Config, String> {
+    // What no scheduler has started is in no partition and no account.
+    let mut facts = Facts { uid: Some(uid).into(), ..Facts::default() }.of_no_job();
+    user::know(&mut facts, &loaded.asked());
+    life::resolve(loaded, facts).map(|resolved| resolved.config).map_err(|error| error.to_string())
 }

@@ -13,10 +13,10 @@ use std::process::ExitCode;
 
 use jobfence::cgroup::devices::Devices;
 use jobfence::cgroup::layout::{Hierarchy, Version};
-use jobfence::config::{Limit, Mode, Percent};
+use jobfence::config::{Limit, Loaded, Mode, Percent, Resolved};
 use jobfence::cpu_list::CpuList;
 use jobfence::facts::Fact;
-use jobfence::fence::explain::explain as lines_of;
+use jobfence::fence::explain::{LimitLine, explain as lines_of};
 use jobfence::host::Host;
 use jobfence::job::{Id, JobKey};
 use jobfence::policy;
@@ -31,7 +31,7 @@ use jobfence::schedulers::slurm::prolog::gpus::{self, GpuSources};
 use crate::command::Failure;
 use crate::schedulers::slurm::node;
 use crate::{again, armed, lend};
-use asking::{Asking, as_said, know_user};
+use asking::{Asking, ExplainedJob, as_said, know_user};
 pub use options::ExplainOptions;
 
 /// Fails if a limit cannot be set as configured.
@@ -56,7 +56,7 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     let resolved = loaded.for_job(&job.facts)?;
     let config = &resolved.config;
     let requests = UserRequests { job: options.asked.read()?, step: Requests::default() };
-    let topology = || Topology::of_node(loaded.file.as_deref(), Some(node));
+    let topology = || Topology::from_machine(loaded.file.as_deref(), Some(node));
     // Slurm's name for the only step without tasks.
     let has_tasks = job.step != "extern";
     let left = job.left.as_ref().and_then(|left| left.plan.as_ref());
@@ -69,25 +69,7 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     let key = JobKey { node: host.node_level(node)?, uid, job: job.id.clone(), step: Id::new(job.step.clone())? };
     words::describe(&job, &loaded, &resolved);
     println!("{}", words::limits(&plan, &job.step));
-    if config.mode != Mode::Enforce {
-        println!("mode       {}: none of this is written", words::mode_of(config));
-    }
-    if config.signal_at.is_some() {
-        println!("told       by {}: needs jobfence.service", words::setting("SignalAt", &resolved));
-    }
-    if lend::is_on(config) && config.elastic_ram > Percent::HUNDRED {
-        let [elastic, pool] = ["ElasticRAMPercent", "MemoryPool"].map(|name| words::setting(name, &resolved));
-        println!("lent       memory by {elastic}: needs jobfence.service\n           from {pool}");
-    }
-    if config.on_out_of_memory.is_some() && config.mode == Mode::Enforce && again::doubts_here(&loaded).is_some() {
-        let setting = words::setting("OnOutOfMemory", &resolved);
-        println!(
-            "killed     by {setting}: a batch job, if its user allows a requeue; needs jobfence.service and UsageLog"
-        );
-    }
-    if let Some((unseen, why)) = config.signal_at.as_ref().and_then(|signal_at| armed::unseen(signal_at, &host)) {
-        unseen.iter().for_each(|condition| println!("told       not of {condition}: {why}"));
-    }
+    say_what_else_happens(&loaded, &resolved, &host);
     let slurm = Slurm::read(loaded.file.as_deref());
     if config.constrain_cores && slurm.is_none() && options.cores.is_none() && left.is_none() {
         errors.retain(|(limit, _)| *limit != Limit::Cores);
@@ -112,20 +94,7 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     for note in &present.notes {
         println!("{note}");
     }
-    for line in &lines {
-        println!();
-        let found = present.dir(line);
-        for text in words::in_words(line, found.as_deref()) {
-            println!("{:6} {text}", line.level.to_string());
-        }
-        let is_guess = job.left.is_some() && resolved.candidates.len() > 1;
-        let by = if is_guess { String::new() } else { words::reasons(line, &resolved, &requests) };
-        match (job.left.is_some(), by.is_empty()) {
-            (true, true) => println!("       {} by the record of the fence", line.limit),
-            (true, false) => println!("       {} by the record of the fence; {by}", line.limit),
-            (false, _) => println!("       {} by {by}", line.limit),
-        }
-    }
+    lines.iter().for_each(|line| say_line(line, &job, &resolved, &requests));
     let in_memory = host.layout.with_controller("memory");
     if let Some(theirs) = theirs.filter(|_| plan.step.swap_yields && in_memory.is_some_and(is_overlay)) {
         println!(
@@ -143,6 +112,46 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     }
     failed |= lines.iter().any(|line| line.writes.is_err());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Says what is done beside the limits, what jobfence.service does of it, and what of that cannot be done here.
+fn say_what_else_happens(loaded: &Loaded, resolved: &Resolved, host: &Host) {
+    let config = &resolved.config;
+    if config.mode != Mode::Enforce {
+        println!("mode       {}: none of this is written", words::mode_of(config));
+    }
+    if config.signal_at.is_some() {
+        println!("told       by {}: needs jobfence.service", words::setting("SignalAt", resolved));
+    }
+    if lend::is_on(config) && config.elastic_ram > Percent::HUNDRED {
+        let [elastic, pool] = ["ElasticRAMPercent", "MemoryPool"].map(|name| words::setting(name, resolved));
+        println!("lent       memory by {elastic}: needs jobfence.service\n           from {pool}");
+    }
+    if config.on_out_of_memory.is_some() && config.mode == Mode::Enforce && again::doubts_here(loaded).is_some() {
+        let setting = words::setting("OnOutOfMemory", resolved);
+        println!(
+            "killed     by {setting}: a batch job, if its user allows a requeue; needs jobfence.service and UsageLog"
+        );
+    }
+    if let Some((unseen, why)) = config.signal_at.as_ref().and_then(|signal_at| armed::unseen(signal_at, host)) {
+        unseen.iter().for_each(|condition| println!("told       not of {condition}: {why}"));
+    }
+}
+
+/// Says what is written into one directory for one limit, and by which key.
+fn say_line(line: &LimitLine, job: &ExplainedJob<'_>, resolved: &Resolved, requests: &UserRequests) {
+    println!();
+    let found = job.present.dir(line);
+    for text in words::in_words(line, found.as_deref()) {
+        println!("{:6} {text}", line.level.to_string());
+    }
+    let is_guess = job.left.is_some() && resolved.candidates.len() > 1;
+    let by = if is_guess { String::new() } else { words::reasons(line, resolved, requests) };
+    match (job.left.is_some(), by.is_empty()) {
+        (true, true) => println!("       {} by the record of the fence", line.limit),
+        (true, false) => println!("       {} by the record of the fence; {by}", line.limit),
+        (false, _) => println!("       {} by {by}", line.limit),
+    }
 }
 
 /// Whether Slurm's cgroup plugins make directories in such a hierarchy with some configuration.

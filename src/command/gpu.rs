@@ -2,8 +2,8 @@
 //! What jobs use of GPUs.
 //!
 //! A call into a GPU's driver may never return: a GPU may have fallen off the bus. So `jobfence hold` makes none. A child of it does, the
-//! probe (`probe`), and `prober` is hold's side of that. `sampler` knows which GPUs are which job's, `figures` adds up what is a job's, and
-//! `files` keeps it. Nothing here is in the shared object, or runs in a scheduler's daemon.
+//! probe (`probe`), and `prober` is hold's side of that. `sampler` knows which GPUs are which job's, `figures` adds up what is a job's,
+//! `table` has each figure once, and `files` keeps them. Nothing here is in the shared object, or runs in a scheduler's daemon.
 
 mod answer;
 mod dmem;
@@ -14,11 +14,13 @@ mod nvml;
 pub mod probe;
 mod prober;
 mod sampler;
+mod table;
 mod words;
 
 pub use figures::{GpuUse, JobGpus};
 pub use files::{SCHEMA, ended};
 pub use sampler::GpuSampler;
+pub use table::GPU_FIGURES;
 pub use words::{in_words, of_all};
 
 /// NVIDIA's GPU with this device, by its number.

@@ -21,7 +21,7 @@ pub struct LocalTime {
 
 impl LocalTime {
     /// Reads a time in the usage log's format. `None`: it is none, or the C library does not tell.
-    pub fn of(moment: &str) -> Option<Self> {
+    pub fn from_moment(moment: &str) -> Option<Self> {
         let seconds = libc::time_t::try_from(seconds_of(moment)?).ok()?;
         // SAFETY: all zeros are a value of each member: numbers, and a null pointer.
         let mut found: libc::tm = unsafe { std::mem::zeroed() };
@@ -52,7 +52,7 @@ impl LocalTime {
 
 /// Two times as one text, such as `2026-11-25 04:23:22 to 05:23:22 (CET, UTC+01:00)`. `None`: the zone is UTC, or is not known.
 pub fn local_span(from: &str, to: &str) -> Option<String> {
-    span(&LocalTime::of(from)?, &LocalTime::of(to)?)
+    span(&LocalTime::from_moment(from)?, &LocalTime::from_moment(to)?)
 }
 
 fn span(from: &LocalTime, to: &LocalTime) -> Option<String> {
@@ -92,9 +92,9 @@ mod tests {
 
     #[test]
     fn the_host_tells_its_own_or_nothing() {
-        let here = LocalTime::of("2025-11-25T03:31:01Z").unwrap();
+        let here = LocalTime::from_moment("2025-11-25T03:31:01Z").unwrap();
         // No zone has an offset of seconds.
         assert!(here.clock.ends_with(":01") && here.zone.contains("UTC"), "{here:?}");
-        assert_eq!((LocalTime::of("yesterday"), local_span("", "")), (None, None));
+        assert_eq!((LocalTime::from_moment("yesterday"), local_span("", "")), (None, None));
     }
 }

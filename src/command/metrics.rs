@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use jobfence::config::Config;
 use jobfence::facts::Fact;
-use jobfence::fence::living::{CurrentUse, Recorded, WantedSteps, find};
+use jobfence::fence::living::CurrentUse;
+use jobfence::fence::search::{Recorded, WantedSteps, find};
 use jobfence::figures::{FIGURES, METRICS, Unit};
 use jobfence::host::Host;
 use jobfence::printable::is_printable;
@@ -20,7 +21,7 @@ use jobfence::record::noted::Allocated;
 use jobfence::schedulers::ALL;
 
 use crate::energy::NodeEnergy;
-use crate::gpu::{GpuUse, JobGpus};
+use crate::gpu::{GPU_FIGURES, GpuUse, JobGpus};
 use crate::idle::JobIdle;
 use crate::kept;
 use crate::lend;
@@ -265,51 +266,36 @@ fn pressure(page: &mut String, jobs: &[JobMetrics]) {
     }
 }
 
-/// A metric of each of a job's GPUs. The moment is that of the last sample.
-type GpuGauge = (&'static str, &'static str, fn(&GpuUse, f64) -> Option<String>);
-
-/// A gauge is absent for a GPU if its value is not known, as for a GPU that several jobs share.
-const GPU_GAUGES: &[GpuGauge] = &[
-    (
-        "jobfence_job_gpu_utilization_ratio",
-        "Share of the time at the last sample in which the job's GPU was busy.",
-        |gpu, _| text(gpu.percent_now.map(|percent| percent / 100.0)),
-    ),
-    (
-        "jobfence_job_gpu_mean_utilization_ratio",
-        "Share of the job's time so far in which its GPU was busy, as far as that is known.",
-        |gpu, _| text(gpu.percent().map(|percent| percent / 100.0)),
-    ),
-    ("jobfence_job_gpu_memory_used_bytes", "Memory of the GPU that the job has in use.", |gpu, _| text(gpu.memory_now)),
-    ("jobfence_job_gpu_memory_peak_bytes", "Most memory of the GPU that the job has had in use.", |gpu, _| {
-        text(gpu.memory_peak)
-    }),
-    ("jobfence_job_gpu_memory_total_bytes", "Memory of the GPU that the job has.", |gpu, _| text(gpu.memory_total)),
-    ("jobfence_job_gpu_energy_joules_total", "Energy that the GPU has used for the job.", |gpu, _| text(gpu.energy)),
-    (
-        "jobfence_job_gpu_slowed_seconds_total",
-        "Time in which the GPU's clocks were slow for lack of power or cooling.",
-        |gpu, _| text(gpu.slowed),
-    ),
-    ("jobfence_job_gpu_idle_seconds", "How long the job's GPU has done nothing.", |gpu, looked| {
-        text((!gpu.is_shared && gpu.percent_now.is_some()).then(|| gpu.idle(looked).unwrap_or(0.0)))
-    }),
-];
-
+/// What is known of each GPU of each job. A metric is absent for a GPU if its value is not known, as for a GPU that several jobs share.
 fn of_gpus(page: &mut String, jobs: &[JobMetrics]) {
-    for (name, help, of) in GPU_GAUGES {
-        let mut lines = String::new();
-        for job in jobs {
-            let gpus = job.gpus.iter().flat_map(|job| job.gpus.iter().map(|gpu| (gpu, job.looked)));
-            for (gpu, value) in gpus.filter_map(|(gpu, looked)| Some((gpu, of(gpu, looked)?))) {
-                let labels = labels(job);
-                let _ = writeln!(lines, "{name}{{{labels},gpu=\"{}\"}} {value}", gpu.name());
-            }
+    let metrics = GPU_FIGURES.iter().flat_map(|figure| figure.metric.iter().map(move |metric| (figure, *metric)));
+    for (figure, metric) in metrics {
+        of_each_gpu(page, metric, jobs, &|gpu, looked| figure.amount(gpu, looked));
+    }
+    let idle = ("jobfence_job_gpu_idle_seconds", "How long the job's GPU has done nothing.");
+    of_each_gpu(page, idle, jobs, &|gpu, looked| {
+        text((!gpu.is_shared && gpu.percent_now.is_some()).then(|| gpu.idle(looked).unwrap_or(0.0)))
+    });
+}
+
+/// One metric of each GPU of each job. The moment is that of the last sample.
+fn of_each_gpu(
+    page: &mut String,
+    (name, help): (&str, &str),
+    jobs: &[JobMetrics],
+    of: &dyn Fn(&GpuUse, f64) -> Option<String>,
+) {
+    let mut lines = String::new();
+    for job in jobs {
+        let gpus = job.gpus.iter().flat_map(|job| job.gpus.iter().map(|gpu| (gpu, job.looked)));
+        for (gpu, value) in gpus.filter_map(|(gpu, looked)| Some((gpu, of(gpu, looked)?))) {
+            let labels = labels(job);
+            let _ = writeln!(lines, "{name}{{{labels},gpu=\"{}\"}} {value}", gpu.name());
         }
-        if !lines.is_empty() {
-            head(page, name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
-            page.push_str(&lines);
-        }
+    }
+    if !lines.is_empty() {
+        head(page, name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
+        page.push_str(&lines);
     }
 }
 

@@ -18,12 +18,18 @@ use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
 use crate::job_match::JobMatch;
+use crate::report::accounting::AccountingPart;
 use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
 
 /// A scheduler's part of the command. The defaults are for schedulers that have nothing to add.
 pub trait SchedulersPart: Sync {
     /// The scheduler's name in messages.
     fn name(&self) -> &'static str;
+
+    /// For which releases of the scheduler this build is. `None`: its interfaces do not depend on them.
+    fn releases(&self) -> Option<String> {
+        None
+    }
 
     /// The facts that a job's user writes, if the scheduler runs here and nothing checks them.
     fn claims(&self, _proc: &Dir) -> Option<Claims> {
@@ -138,6 +144,11 @@ pub trait SchedulersPart: Sync {
 
     /// How an administrator changes the memory limit of a job that runs, where the scheduler itself sets that limit. `None`: it sets none.
     fn changes_memory(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The scheduler's accounting, if nodes store there what jobs used.
+    fn accounting(&self) -> Option<&'static dyn AccountingPart> {
         None
     }
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `jobfence report`: what a finished job used, from the usage log of this node, or what all jobs used, from the logs of many nodes.
 
+pub mod accounting;
 mod log;
 mod output;
 mod page;
 mod runs;
 mod stored;
-mod summary;
+pub mod summary;
 mod text;
 mod total;
 
@@ -14,6 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use jobfence::config::{Config, LoadError};
 use jobfence::error::Error;
 use jobfence::job::Id;
 use jobfence::report::card;
@@ -26,11 +28,13 @@ use crate::job_name;
 use crate::living::{LivingRow, LivingView, job_id};
 use crate::node_logs::{GPUS, SERIES};
 use crate::own_report::ReadableLogs;
-use crate::series;
+use crate::schedulers;
+use crate::series::{self, Series};
 use crate::table::{self, printable};
+use accounting::AccountingPart;
 use log::{LoggedSteps, jobs_with, read};
 use output::{put, refused};
-use runs::runs_of;
+use runs::{JobRun, runs_of};
 pub use summary::SCHEMA as SUMMARY_SCHEMA;
 use summary::{Output, SummaryOptions};
 pub use text::SCHEMA;
@@ -79,11 +83,22 @@ pub struct ReportOptions {
     configured: Configured,
 }
 
+/// The error if no scheduler has an accounting where nodes store anything.
+const NO_ACCOUNTING: &str = "no scheduler has an accounting where jobfence stores what jobs used";
+
+/// The accounting where nodes store what jobs used.
+pub fn find_accounting() -> Option<&'static dyn AccountingPart> {
+    schedulers::ALL.iter().find_map(|part| part.accounting())
+}
+
 /// Prints the report.
 pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
     let output = Output { json: options.json, html: options.html.as_deref() };
     match (&options.job, options.summary.by) {
-        (_, Some(by)) => summary::summary(&options.summary, by, &options.configured, options.stored, &output),
+        (_, Some(by)) => {
+            let stored = options.stored.then(|| find_accounting().ok_or(NO_ACCOUNTING)).transpose()?;
+            summary::summary(&options.summary, by, &options.configured, stored, &output)
+        }
         (Some(job), None) => of_job(options, job),
         (None, None) => Err("name a job, or sum up all jobs with --by".into()),
     }
@@ -94,29 +109,13 @@ fn of_job(options: &ReportOptions, job: &Id) -> Result<ExitCode, Failure> {
     let config = options.configured.load();
     let usage_log = config.as_ref().ok().and_then(|loaded| UsageLog::from_config(&loaded.config));
     if options.stored || usage_log.is_none() {
-        match (stored(options, job), options.stored, config) {
-            (Some(done), ..) => return done,
-            (None, true, _) => {
-                let job = printable(job.as_str());
-                return Err(format!(
-                    "Slurm's accounting has nothing of jobfence's about job {job}: nodes put it there with StoreUsage in \
-                     jobfence.conf, and 'sacct --jobs {job} --format AdminComment' shows it"
-                )
-                .into());
-            }
-            (None, false, Err(errors)) => return Err(errors.to_string().into()),
-            (None, false, Ok(_)) => {
-                return Err("this node keeps no usage log: set UsageLog in jobfence.conf, such as \
-                            UsageLog=/var/log/jobfence/usage.jsonl; jobs that end from then on are in it"
-                    .into());
-            }
-        }
+        return of_accounting(options, job, config.err());
     }
     let config = config?.config;
     let usage_log = UsageLog::from_config(&config).ok_or("this node keeps no usage log")?;
     let own = nix::unistd::getuid();
     let asked = job;
-    let logs = ReadableLogs::of(&config, usage_log, Some(asked.as_str()));
+    let logs = ReadableLogs::from_config(&config, usage_log, Some(asked.as_str()));
     let logged = logs.as_ref().map_err(Error::clone).and_then(|logs| read(logs, asked));
     let job = match (&logged, &logs) {
         (Ok(logged), Ok(logs)) if logged.lines.is_empty() => &resolved(options, asked, logs)?,
@@ -137,20 +136,7 @@ fn of_job(options: &ReportOptions, job: &Id) -> Result<ExitCode, Failure> {
     };
     lines.retain(|line| own.is_root() || line.uid == Some(u64::from(own.as_raw())));
     let mut runs = runs_of(lines);
-    let open = |log| logs.as_ref().map_or_else(|_| Ok(Vec::new()), |logs| logs.open(log));
-    let gpus = open(GPUS).and_then(|files| gpu::ended(files, job.as_str())).unwrap_or_else(|error| {
-        eprintln!("jobfence: cannot read what GPUs did: {error}");
-        Vec::new()
-    });
-    runs.iter_mut().for_each(|run| run.add_gpus(&gpus, &config.run_dir));
-    // 'jobfence hold' has not yet put away that of a step which has just ended. It does so before it removes the file.
-    let kept = series::all_living(&config.run_dir).unwrap_or_default();
-    let mut series = open(SERIES).and_then(|files| series::finished(files, job.as_str())).unwrap_or_else(|error| {
-        eprintln!("jobfence: cannot read the samples: {error}");
-        Vec::new()
-    });
-    series.extend(kept.into_iter().filter(|kept| kept.job == job.as_str()));
-    runs.iter_mut().for_each(|run| run.add_energy(&series, config.carbon_intensity));
+    let series = add_samples(&mut runs, job, logs.as_ref().ok(), &config);
     let of_log = runs.len();
     // The newest comes first.
     runs.reverse();
@@ -183,6 +169,46 @@ fn of_job(options: &ReportOptions, job: &Id) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The report without the log of this node. `unread`: why the configuration could not be read.
+fn of_accounting(options: &ReportOptions, job: &Id, unread: Option<LoadError>) -> Result<ExitCode, Failure> {
+    match (stored(options, job), options.stored, unread) {
+        (Some(done), ..) => done,
+        (None, true, _) => {
+            let job = printable(job.as_str());
+            let accounting = find_accounting().ok_or(NO_ACCOUNTING)?;
+            let (name, command) = (accounting.name(), accounting.command(&job));
+            Err(format!(
+                "{name} has nothing of jobfence's about job {job}: nodes put it there with StoreUsage in jobfence.conf, and \
+                 '{command}' shows it"
+            )
+            .into())
+        }
+        (None, false, Some(errors)) => Err(errors.to_string().into()),
+        (None, false, None) => Err("this node keeps no usage log: set UsageLog in jobfence.conf, such as \
+                        UsageLog=/var/log/jobfence/usage.jsonl; jobs that end from then on are in it"
+            .into()),
+    }
+}
+
+/// Adds to each run what its GPUs did and the energy that it used, as far as that is known. Returns the samples of the job's steps.
+fn add_samples(runs: &mut [JobRun], job: &Id, logs: Option<&ReadableLogs<'_>>, config: &Config) -> Vec<Series> {
+    let open = |log| logs.map_or_else(|| Ok(Vec::new()), |logs| logs.open(log));
+    let gpus = open(GPUS).and_then(|files| gpu::ended(files, job.as_str())).unwrap_or_else(|error| {
+        eprintln!("jobfence: cannot read what GPUs did: {error}");
+        Vec::new()
+    });
+    runs.iter_mut().for_each(|run| run.add_gpus(&gpus, &config.run_dir));
+    // 'jobfence hold' has not yet put away that of a step which has just ended. It does so before it removes the file.
+    let kept = series::all_living(&config.run_dir).unwrap_or_default();
+    let mut series = open(SERIES).and_then(|files| series::finished(files, job.as_str())).unwrap_or_else(|error| {
+        eprintln!("jobfence: cannot read the samples: {error}");
+        Vec::new()
+    });
+    series.extend(kept.into_iter().filter(|kept| kept.job == job.as_str()));
+    runs.iter_mut().for_each(|run| run.add_energy(&series, config.carbon_intensity));
+    series
+}
+
 /// The id of a job that is in the log under another name.
 fn resolved(options: &ReportOptions, job: &Id, logs: &ReadableLogs<'_>) -> Result<Id, Failure> {
     let living = LivingView::new(&options.configured, None, None).map(|view| view.jobs()).unwrap_or_default();
@@ -191,18 +217,19 @@ fn resolved(options: &ReportOptions, job: &Id, logs: &ReadableLogs<'_>) -> Resul
     job_name::resolve(job, living.into_iter().chain(logged))
 }
 
-/// The report from Slurm's accounting, if that has anything about the job.
+/// The report from the scheduler's accounting, if that has anything about the job.
 fn stored(options: &ReportOptions, job: &Id) -> Option<Result<ExitCode, Failure>> {
     let job = job.as_str();
-    let summary = crate::schedulers::slurm::store::summary_of(job)?;
+    let accounting = find_accounting()?;
+    let (name, stored) = (accounting.name(), accounting.job(job)?);
     if let Some(file) = &options.html {
-        if let Err(failure) = put(file, &page::of_summary(job, &summary)) {
+        if let Err(failure) = put(file, &page::of_stored(job, name, &stored)) {
             return Some(Err(failure));
         }
     } else if options.json {
-        println!("{}", stored::json(job, &summary));
+        println!("{}", stored::json(job, &stored));
     } else {
-        print!("{}", stored::in_words(job, &summary, if options.mail { MAIL } else { table::width() }));
+        print!("{}", stored::in_words(job, name, &stored, if options.mail { MAIL } else { table::width() }));
     }
     Some(Ok(ExitCode::SUCCESS))
 }

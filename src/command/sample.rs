@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use jobfence::cgroup::usage::Depth;
 use jobfence::config::{Config, Loaded, Mode};
-use jobfence::fence::living::{LivingStep, Recorded, WantedSteps, find};
+use jobfence::fence::living::LivingStep;
+use jobfence::fence::search::{Recorded, WantedSteps, find};
 use jobfence::host::Host;
 use jobfence::report::account::utc;
 use jobfence::report::usage_log::UsageLog;

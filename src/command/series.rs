@@ -188,7 +188,7 @@ impl Series {
     }
 
     /// Parses what `json` wrote. `None`: it is something else.
-    pub fn of_json(value: &Value) -> Option<Self> {
+    pub fn from_json(value: &Value) -> Option<Self> {
         let text = |member: &str| value.get(member)?.as_str().map(str::to_owned);
         if text("schema")? != SCHEMA {
             return None;
@@ -271,7 +271,7 @@ pub fn log_of(usage_log: &UsageLog<'_>) -> PathBuf {
 pub fn finished(files: Vec<(PathBuf, File)>, job: &str) -> Result<Vec<Series>> {
     let mut all = Vec::new();
     each_line(files, job, &mut |value| {
-        all.extend(Series::of_json(value).filter(|series| series.job == job));
+        all.extend(Series::from_json(value).filter(|series| series.job == job));
     })?;
     Ok(all)
 }
@@ -332,7 +332,7 @@ pub fn living(run_dir: &Path, uid: Option<u32>, name: &str) -> Option<Series> {
 
 /// `None`: there is no such file, or it has no series.
 fn read(dir: &Dir, name: &str) -> Result<Option<Series>> {
-    Ok(read_object(dir, name)?.as_ref().and_then(Series::of_json))
+    Ok(read_object(dir, name)?.as_ref().and_then(Series::from_json))
 }
 
 /// `None`: there is no such file, or none of root's with an object.
@@ -543,11 +543,11 @@ mod tests {
         written.add(Point::default());
         written.add(Point { oom_kills: Some(1), periods: Some(9), ..point(3) });
         written.skipped = 0;
-        assert_eq!(Series::of_json(&written.json()), Some(written.clone()));
-        assert_eq!(Series::of_json(&json!({"schema": "other"})), None);
+        assert_eq!(Series::from_json(&written.json()), Some(written.clone()));
+        assert_eq!(Series::from_json(&json!({"schema": "other"})), None);
         let mut half = written.json();
         half.as_object_mut().unwrap().remove("at_seconds");
-        assert_eq!(Series::of_json(&half), None);
+        assert_eq!(Series::from_json(&half), None);
         assert!(written.is_of("7\"<", "batch", 0, "2026-11-25T03:31:02Z"));
         assert!(!written.is_of("7\"<", "batch", 0, "2026-11-25T03:31:09Z"));
         assert!(!written.is_of("7\"<", "batch", 1, "2026-11-25T03:31:00Z"));

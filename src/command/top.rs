@@ -58,7 +58,7 @@ pub fn top(options: &TopOptions) -> Result<ExitCode, Failure> {
     if options.json || !io::stdout().is_terminal() {
         let (mut rows, unseen) = view.measured();
         warn_of(&unseen);
-        sort(&mut rows, options.sort, false, |row| (AmountsNow::of_step(row), row.user.clone()));
+        sort(&mut rows, options.sort, false, |row| (AmountsNow::from_row(row), row.user.clone()));
         print(&rows, options.json);
         return Ok(ExitCode::SUCCESS);
     }

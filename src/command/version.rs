@@ -8,7 +8,7 @@ use jobfence::report::{account, nodes};
 use jobfence::{config, private, record};
 
 use crate::host::grantable;
-use crate::schedulers::slurm;
+use crate::schedulers;
 use crate::{check, gpu, idle, lend, living, login, network, own_report, report, series, strays};
 
 /// The version, as it stands behind the command's name.
@@ -40,14 +40,15 @@ fn text() -> String {
         network::SCHEMA,
     ]
     .join(", ");
-    let lines = [
-        jobfence::VERSION.to_owned(),
-        format!("built for: {}", jobfence::BUILT_FOR),
-        format!("Slurm: {}", slurm::load::releases()),
+    let of_schedulers =
+        schedulers::ALL.iter().filter_map(|part| Some(format!("{}: {}", part.name(), part.releases()?)));
+    let mut lines = vec![jobfence::VERSION.to_owned(), format!("built for: {}", jobfence::BUILT_FOR)];
+    lines.extend(of_schedulers);
+    lines.extend([
         format!("configuration: {}", config::FORM),
         format!("records: {records}"),
         format!("C ABI: {}", c_abi::ABI_VERSION),
         format!("JSON: {schemas}, host {}, usage {}", grantable::SCHEMA, seen::SCHEMA),
-    ];
+    ]);
     lines.join("\n")
 }

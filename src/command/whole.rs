@@ -36,7 +36,7 @@ pub struct Ownership {
 
 impl Ownership {
     /// That of a new file of root's.
-    pub fn of_root(mode: u32) -> Self {
+    pub fn root(mode: u32) -> Self {
         Self { mode, uid: 0, gid: 0 }
     }
 }

@@ -5,13 +5,10 @@
 //! The host may be a root daemon with other threads, and its stdout may be a job's. So nothing is printed and no thread is started. Between
 //! two calls only the text of the last error is kept, in the thread that got it.
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::UnsafeCell;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
-use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
-
-use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::config::{self, LoadError, Loaded};
 use crate::doors::card;
@@ -23,15 +20,16 @@ use crate::figures::Usage;
 use crate::host::Host;
 use crate::janitor::{self, JanitorCaller};
 use crate::job::Id;
-use crate::printable::printable;
 use crate::schedulers::ALL;
 use crate::sys::guard::guard;
 
 mod answer;
+mod callers_log;
 mod given;
 
 pub use answer::AbiCode;
 use answer::{Done, NotDone, answered, known, refused, usable, usage};
+pub use callers_log::{LogFunction, LogLevel};
 pub use given::{ARRAY_TASK, CEnded, CFence, CGrant, CReaped, CTotals, UNKNOWN, UTF8, ZERO_CPUS};
 use given::{fill, granted, read, text, which};
 
@@ -42,23 +40,6 @@ pub const NO_TASK: i64 = -1;
 /// `JOBFENCE_ANY_USER`.
 pub const ANY_USER: u32 = 1;
 
-/// The first argument of a [`LogFunction`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(i32)]
-pub enum LogLevel {
-    /// `JOBFENCE_LOG_ERROR`.
-    Error = 1,
-    /// `JOBFENCE_LOG_WARNING`.
-    Warning = 2,
-    /// `JOBFENCE_LOG_INFO`.
-    Info = 3,
-    /// `JOBFENCE_LOG_DEBUG`.
-    Debug = 4,
-}
-
-/// The function that receives the lines of the log.
-pub type LogFunction = unsafe extern "C" fn(c_int, *const c_char, *mut c_void);
-
 /// The longest patience of `jobfence_reap`, in milliseconds.
 const MOST_PATIENCE: u32 = 60_000;
 
@@ -68,8 +49,6 @@ const LONGEST: usize = 4096;
 thread_local! {
     // No destructor: it would keep the library loaded until the thread ends.
     static LAST_ERROR: UnsafeCell<[u8; LONGEST]> = const { UnsafeCell::new([0; LONGEST]) };
-    /// Whether the caller's log function is running in this thread.
-    static IS_LOGGING: Cell<bool> = const { Cell::new(false) };
 }
 
 fn remember(text: &str) {
@@ -199,15 +178,11 @@ pub unsafe extern "C" fn jobfence_free(text: *mut c_char) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jobfence_set_log(function: Option<LogFunction>, data: *mut c_void) -> c_int {
     call("jobfence_set_log", &|| {
-        // Threads that call at once get the same answer.
-        if !*IS_OURS.get_or_init(|| log::set_logger(&CallersLog).is_ok()) {
-            return Err(refused("this library already logs to the program that loaded it first"));
+        if callers_log::set(function, data) {
+            Ok(())
+        } else {
+            Err(refused("this library already logs to the program that loaded it first"))
         }
-        log::set_max_level(if function.is_some() { LevelFilter::Debug } else { LevelFilter::Off });
-        if let Ok(mut callers) = CALLERS.lock() {
-            *callers = function.map(|function| LogTarget { function, data });
-        }
-        Ok(())
     })
 }
 
@@ -531,50 +506,6 @@ pub unsafe extern "C" fn jobfence_reap(config: *const c_char, patience_ms: u32, 
     };
     // SAFETY: as this function's own contract.
     unsafe { call_with("jobfence_reap", config, &body) }
-}
-
-/// Where the lines of the log go.
-#[derive(Clone, Copy)]
-struct LogTarget {
-    function: LogFunction,
-    data: *mut c_void,
-}
-
-// SAFETY: the header says that the function is called in each thread, with this data.
-unsafe impl Send for LogTarget {}
-
-static CALLERS: Mutex<Option<LogTarget>> = Mutex::new(None);
-
-/// Whether this log was installed first, before that of another entry point.
-static IS_OURS: OnceLock<bool> = OnceLock::new();
-
-/// The logger for a program that has installed none in this library.
-struct CallersLog;
-
-impl Log for CallersLog {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn log(&self, record: &Record<'_>) {
-        // Not under the lock: the function may take as long as it wants, or set another one.
-        let Some(target) = CALLERS.lock().ok().and_then(|callers| *callers) else { return };
-        let line = printable(&record.args().to_string(), ' ');
-        let Ok(line) = CString::new(line) else { return };
-        let level = match record.level() {
-            Level::Error => LogLevel::Error,
-            Level::Warn => LogLevel::Warning,
-            Level::Info => LogLevel::Info,
-            Level::Debug | Level::Trace => LogLevel::Debug,
-        };
-        if !IS_LOGGING.replace(true) {
-            // SAFETY: the caller's function, a C string that lives during the call, and the caller's data.
-            unsafe { (target.function)(level as c_int, line.as_ptr(), target.data) };
-            IS_LOGGING.set(false);
-        }
-    }
-
-    fn flush(&self) {}
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 //! The entry point for shell scripts: a fence's life in root's commands, each a process of its own. A scheduler with a prolog and an epilog
 //! that run as root can use them to open, attach and close, and needs no plugin.
 
-use std::ffi::CStr;
 use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
@@ -17,22 +16,26 @@ use crate::doors::recorded::{WantedFences, none, records, the_one, uid_of};
 use crate::error::{Error, Result};
 use crate::facts::{Facts, Gpus};
 use crate::fence::{Fence, resume};
-use crate::figures::{LimitedTo, Usage};
+use crate::figures::Usage;
 use crate::host::Host;
 use crate::janitor::{self, JanitorCaller};
 use crate::job::{Grant, Id, JobKey};
-use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, begin};
+use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, begin};
 use crate::log;
-use crate::policy::{self, CoreMap, variables};
+use crate::policy::{self, CoreMap};
 use crate::private::{self, PrivateDirs};
 use crate::record::holder::Holder;
 use crate::record::noted::Noted;
 use crate::record::{Record, Records};
-use crate::report::account::{End, Ending, since_boot};
 use crate::requests::UserRequests;
 use crate::schedulers::ALL;
 use crate::sys::call_bytes::Moved;
 use crate::sys::process::{self, Owner};
+
+mod present;
+
+pub use present::{Seen, in_words};
+use present::{line_of, see};
 
 /// How long a fence may take to freeze or thaw.
 const FREEZE_PATIENCE: Duration = Duration::from_secs(10);
@@ -50,44 +53,6 @@ pub struct Opened {
     pub visible_gpus: Option<String>,
     /// When its job ends with a card.
     pub usage_card: UsageCard,
-}
-
-/// A fence in its present state.
-#[derive(Debug)]
-pub struct Seen {
-    /// The step.
-    pub key: JobKey,
-    /// The run of the step.
-    pub run: u32,
-    /// The holder.
-    pub holder: Holder,
-    /// Its directory, below the root of each hierarchy.
-    pub path: Option<String>,
-    /// What it has used.
-    pub usage: Usage,
-    /// CPU time and peak memory of its job: of all steps together, also of closed ones.
-    pub job: Usage,
-    /// The job's peak memory and swap in bytes.
-    pub job_memory_swap_peak: Option<u64>,
-    /// Its limits.
-    pub limits: LimitedTo,
-    /// The devices of the GPUs that were chosen for the job.
-    pub gpus: Vec<String>,
-    /// The limits that stopped it, in sentences.
-    pub sentences: Vec<String>,
-}
-
-impl Seen {
-    /// The variables by which its processes learn of their limits. `None`: there is no such limit.
-    pub fn variables(&self, mode: Mode) -> [(&'static CStr, Option<String>); 4] {
-        let limit = |value: Option<String>| value.filter(|_| mode == Mode::Enforce);
-        [
-            (variables::CGROUP, self.path.clone()),
-            (variables::CPUS, limit(self.limits.cpus.map(|cpus| cpus.to_string()))),
-            (variables::MEMORY, limit(self.limits.memory.map(|bytes| bytes.to_string()))),
-            (variables::PROCESSES, limit(self.limits.processes.map(|count| count.to_string()))),
-        ]
-    }
 }
 
 /// How a fence was closed.
@@ -498,49 +463,6 @@ fn close_one(
         (resume::Closed::Removed | resume::Closed::Gone, Some(seen)) => HowClosed::Removed(Box::new(seen)),
         (resume::Closed::Removed | resume::Closed::Gone, None) => HowClosed::Unseen(key()?),
     })
-}
-
-/// The fence's line in the usage log.
-fn line_of(fence: &Fence, config: &Config, record: &Record, seen: &Seen) -> Option<String> {
-    let noted = record.noted();
-    let ending = Ending {
-        holder: &seen.holder.to_string(),
-        run: seen.run,
-        facts: &noted.facts(),
-        granted: noted.granted,
-        limits: seen.limits,
-        started: record.shared.as_ref().and_then(|shared| since_boot(shared.opener.start)),
-        exit: None,
-        tasks: &[],
-        sentences: &seen.sentences,
-        end: End::Closed,
-    };
-    launch::account(fence, config, &seen.usage, &ending)
-}
-
-/// The fence's usage, in one line.
-pub fn in_words(seen: &Seen) -> String {
-    crate::report::ended(&seen.key, &seen.usage)
-}
-
-fn see(fence: &Fence) -> Seen {
-    // The fence's own record, since this process may have changed it.
-    let shared = fence.shared_record().and_then(|record| record.shared.as_deref());
-    let left = shared.and_then(|shared| shared.plan.as_ref());
-    let asked = left.and_then(|left| left.asked_processes).map(AskedProcesses::by_user);
-    let (sentences, _) = launch::tell(fence, fence.kernel_log().as_ref(), asked, Reported::default(), None);
-    Seen {
-        key: fence.key().clone(),
-        run: shared.map_or(0, |shared| shared.run),
-        holder: shared.map_or(Holder::Manual, |shared| shared.holder.clone()),
-        path: fence.path(),
-        usage: fence.usage(),
-        job: fence.job_usage(),
-        job_memory_swap_peak: fence.job_memory_swap_peak(),
-        limits: fence.limited_to(),
-        gpus: fence.gpus().to_vec(),
-        sentences,
-    }
 }
 
 pub(super) fn resumed(host: &Host, config: &Config, record: &Record) -> Result<Fence> {

@@ -134,13 +134,29 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         sentences: &sentences,
         end: End::Closed,
     };
+    let card = card_of(request, (config, &plan), &fence, (&usage, &ending));
+    let line = launch::account(&fence, config, &usage, &ending);
+    let deadline = Instant::now() + config.cleanup_timeout;
+    let remains = end::close(&mut fence, deadline, |_| false);
+    private.iter().for_each(|_| end::remove_private(&host, config, &fence, deadline));
+    launch::write_down(config, line.as_deref().filter(|_| remains.is_none()));
+    Ok(Ended { how: how?, used, sentences, card, remains })
+}
+
+/// What the command used of its limits, in lines for the user.
+fn card_of(
+    request: &RunRequest,
+    (config, plan): (&Config, &Plan),
+    fence: &Fence,
+    (usage, ending): (&Usage, &Ending<'_>),
+) -> Vec<String> {
     let figures = Figures {
-        job: key.job.as_str(),
+        job: fence.key().job.as_str(),
         name: None,
         node: None,
         is_array_task: false,
-        exit,
-        wall: started.and_then(|started| started.elapsed().ok()),
+        exit: ending.exit,
+        wall: ending.started.and_then(|started| started.elapsed().ok()),
         time_limit: None,
         cpus: request.cpus,
         cpus_limit: plan.step.cpu.map(CpuQuota::cpus),
@@ -150,7 +166,7 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         processes: request.processes,
         has_daemons: false,
         disks: &plan.job.disks,
-        usage: &usage,
+        usage,
         tasks: Some(1),
         nodes: Some(1),
         others: None,
@@ -160,13 +176,7 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         is_utf8: card::is_utf8(|name| std::env::var(name).ok()),
         words: &WORDS,
     };
-    let card = request.card.map_or_else(|| figures.card(), |when| card::lines(when, None, &figures));
-    let line = launch::account(&fence, config, &usage, &ending);
-    let deadline = Instant::now() + config.cleanup_timeout;
-    let remains = end::close(&mut fence, deadline, |_| false);
-    private.iter().for_each(|_| end::remove_private(&host, config, &fence, deadline));
-    launch::write_down(config, line.as_deref().filter(|_| remains.is_none()));
-    Ok(Ended { how: how?, used, sentences, card, remains })
+    request.card.map_or_else(|| figures.card(), |when| card::lines(when, None, &figures))
 }
 
 /// The limits of the step, as the kernel has them, and the directories in which they are, in lines for a person.
@@ -287,7 +297,7 @@ pub fn waited(child: Pid, also: WaitPidFlag) -> nix::Result<Waited> {
     Ok(match Errno::result(found)? {
         0 => Waited::Nothing,
         _ if libc::WIFSTOPPED(status) => Waited::Stopped,
-        _ => Waited::Ended(Exit::of_wait(status)),
+        _ => Waited::Ended(Exit::from_wait(status)),
     })
 }
 

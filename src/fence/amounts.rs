@@ -70,7 +70,7 @@ pub fn ram_of(path: &Path, version: Version) -> Result<Option<u64>> {
 impl Change {
     /// What a directory that has a limit of memory is to have with the limit `want`. Swap stays as it is, and `memory.high`, `memory.low`
     /// and `memory.min` stay the same part of the limit. `None`: it has no limit, or is gone.
-    pub fn of(path: &Path, version: Version, want: u64) -> Result<Option<Self>> {
+    pub fn from_seen(path: &Path, version: Version, want: u64) -> Result<Option<Self>> {
         let Some(before) = ram_of(path, version)? else { return Ok(None) };
         let want = whole_pages(want);
         let (file, swap_file) = memory_files(version);
@@ -306,7 +306,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn changes(paths: &[PathBuf], want: u64) -> Vec<Change> {
-        paths.iter().filter_map(|path| Change::of(path, Version::V2, want).unwrap()).collect()
+        paths.iter().filter_map(|path| Change::from_seen(path, Version::V2, want).unwrap()).collect()
     }
 
     fn limits(paths: &[PathBuf]) -> Vec<u64> {
@@ -389,7 +389,7 @@ mod tests {
         std::fs::remove_dir_all(&paths[0]).unwrap();
         change_by(&plainly, &both, later()).unwrap();
         assert_eq!(limits(&paths[1..]), [4 * MIB]);
-        assert_eq!(Change::of(&paths[0], Version::V2, MIB).unwrap(), None);
+        assert_eq!(Change::from_seen(&paths[0], Version::V2, MIB).unwrap(), None);
     }
 
     #[test]
@@ -406,7 +406,7 @@ mod tests {
         ] {
             std::fs::write(paths[0].join(file), bytes.to_string()).unwrap();
         }
-        let change = Change::of(&paths[0], Version::V1, 4 * MIB).unwrap().unwrap();
+        let change = Change::from_seen(&paths[0], Version::V1, 4 * MIB).unwrap().unwrap();
         let found: Vec<_> = change.amounts.iter().map(|amount| (amount.file, amount.want)).collect();
         assert_eq!(found, [("memory.limit_in_bytes", 4 * MIB), ("memory.memsw.limit_in_bytes", 6 * MIB)]);
     }

@@ -82,37 +82,7 @@ pub fn explain(
         // jobfence makes directories for tasks only if tasks have limits of their own.
         let levels = [Level::User, Level::Job, Level::Step, Level::Task];
         for level in levels.into_iter().filter(|level| *level != Level::Task || !plan.task.is_empty()) {
-            let mut limits = limiting::limits_at(plan, level, place, hierarchy.version);
-            limits.swap = limits.swap.filter(|_| !(overlay && limits_memory && limits.swap_yields));
-            let dir = match dir_of(host, hierarchy, key, plan, scheduler, level) {
-                Some(dir) => dir,
-                None => {
-                    let refused = scheduler.map(|theirs| limiting::none_for_the_user(plan, hierarchy, theirs));
-                    lines.extend(refused.into_iter().flatten().map(|(limit, error)| LimitLine {
-                        limit,
-                        level,
-                        dir: hierarchy.mount.clone(),
-                        writes: Err(error),
-                        keys: rules::keys_of(limit),
-                    }));
-                    continue;
-                }
-            };
-            lines.extend(limiting::rules(hierarchy, level, place).filter_map(|rule| {
-                let writes =
-                    rule.writes(&limits, hierarchy.version).map(|writes| existing(hierarchy, rule.limit, writes));
-                let line = |writes| LimitLine { limit: rule.limit, level, dir: dir.clone(), writes, keys: rule.keys };
-                match writes {
-                    Ok(writes) if writes.is_empty() => None,
-                    writes => Some(line(writes)),
-                }
-            }));
-            if let Some(rate) = plan.job.network.filter(|_| level == Level::Job && hierarchy.version == Version::V2) {
-                // Not a file: a program that is attached above all users' directories.
-                let write = FileWrite { file: "BPF_CGROUP_INET_EGRESS".to_owned(), value: rate.to_string() };
-                let writes = if overlay { Err(super::limit::no_network()) } else { Ok(vec![write]) };
-                lines.push(LimitLine { limit: Limit::Network, level, dir: dir.clone(), writes, keys: &["NetworkMax"] });
-            }
+            lines.extend(lines_at((host, hierarchy), (level, place), key, plan, (scheduler, limits_memory)));
         }
     }
     for controller in wanted {
@@ -123,6 +93,45 @@ pub fn explain(
     }
     sorted::sort_by_key(&mut lines, |line| line.level);
     Ok((lines, errors))
+}
+
+/// The lines of one level of directories. A scheduler that does not let jobfence into a directory is a line for each limit there.
+fn lines_at(
+    (host, hierarchy): (&Host, &Hierarchy),
+    (level, place): (Level, Placing),
+    key: &JobKey,
+    plan: &Plan,
+    (scheduler, limits_memory): (Option<&'static dyn Scheduler>, bool),
+) -> Vec<LimitLine> {
+    let mut limits = limiting::limits_at(plan, level, place, hierarchy.version);
+    limits.swap = limits.swap.filter(|_| !(scheduler.is_some() && limits_memory && limits.swap_yields));
+    let Some(dir) = dir_of(host, hierarchy, key, plan, scheduler, level) else {
+        let refused = scheduler.map(|theirs| limiting::none_for_the_user(plan, hierarchy, theirs));
+        let line = |(limit, error)| LimitLine {
+            limit,
+            level,
+            dir: hierarchy.mount.clone(),
+            writes: Err(error),
+            keys: rules::keys_of(limit),
+        };
+        return refused.into_iter().flatten().map(line).collect();
+    };
+    let of_files = limiting::rules(hierarchy, level, place).filter_map(|rule| {
+        let writes = rule.writes(&limits, hierarchy.version).map(|writes| existing(hierarchy, rule.limit, writes));
+        let line = |writes| LimitLine { limit: rule.limit, level, dir: dir.clone(), writes, keys: rule.keys };
+        match writes {
+            Ok(writes) if writes.is_empty() => None,
+            writes => Some(line(writes)),
+        }
+    });
+    let mut lines: Vec<LimitLine> = of_files.collect();
+    if let Some(rate) = plan.job.network.filter(|_| level == Level::Job && hierarchy.version == Version::V2) {
+        // Not a file: a program that is attached above all users' directories.
+        let write = FileWrite { file: "BPF_CGROUP_INET_EGRESS".to_owned(), value: rate.to_string() };
+        let writes = if scheduler.is_some() { Err(super::limit::no_network()) } else { Ok(vec![write]) };
+        lines.push(LimitLine { limit: Limit::Network, level, dir: dir.clone(), writes, keys: &["NetworkMax"] });
+    }
+    lines
 }
 
 /// Keeps the files of I/O weight, and of a CPU quota with its slack, that this kernel has, as any directory below the root shows. If

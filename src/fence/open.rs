@@ -326,7 +326,7 @@ impl Fence {
 
     /// The fence of a step that another process owns, as far as it exists now, for attaching a process that is at `member`. It leaves
     /// out the hierarchies in which a scheduler tracks that process. Closing it does nothing.
-    pub fn of_another(
+    pub fn from_record(
         host: &Host,
         schedulers: Schedulers,
         records: Records,

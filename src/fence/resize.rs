@@ -356,7 +356,7 @@ impl Group<'_> {
         let (Some(ram), Some(_)) = (new.plan.job.ram, self.had.all_ram) else { return Ok(Vec::new()) };
         let (version, mut all) = (self.version(), Vec::new());
         if new.whole_job && self.had.ram.is_some() {
-            all.extend(Change::of(self.job, version, ram)?);
+            all.extend(Change::from_seen(self.job, version, ram)?);
         }
         for step in &self.steps {
             let Some(before) = ram_of(&step.step, version)? else { continue };
@@ -366,10 +366,10 @@ impl Group<'_> {
             let granted = branches.iter().map(|(_, limit)| *limit).max();
             let room = granted.map_or(0, |granted| before.saturating_sub(granted));
             let want = new_memory(new.whole_job, (self.had.ram, self.had.all_ram), before, room, ram);
-            all.extend(Change::of(&step.step, version, want)?);
+            all.extend(Change::from_seen(&step.step, version, want)?);
             for (branch, before) in branches {
                 let want = new_memory(true, (None, granted), before, 0, ram);
-                all.extend(Change::of(&branch, version, want)?);
+                all.extend(Change::from_seen(&branch, version, want)?);
             }
         }
         Ok(all)

@@ -58,7 +58,7 @@ impl DeadStep {
     }
 
     /// An entry from a scheduler's directories.
-    pub fn of_scheduler(name: &str, (key, opener, used): (JobKey, Owner, Used)) -> Self {
+    pub fn from_scheduler(name: &str, (key, opener, used): (JobKey, Owner, Used)) -> Self {
         let (facts, granted) = (Facts::default(), GrantedTo::default());
         Self { key, opener, run: 0, holder: holder_of(name), facts, granted, used }
     }

@@ -88,7 +88,7 @@ impl Theirs<'_> {
                 continue;
             }
             let used = self.config.usage_log.as_ref().and_then(|_| step.used());
-            let dead = used.map(|used| DeadStep::of_scheduler(scheduler.name(), used));
+            let dead = used.map(|used| DeadStep::from_scheduler(scheduler.name(), used));
             let done = step.end(self.host, self.deadline.min(Instant::now() + PATIENCE_EACH));
             let (was_inhabited, is_inhabited) = done.map_or((true, true), |was_inhabited| (was_inhabited, false));
             all.push(KilledStep { step, dead, was_inhabited, is_inhabited });

@@ -91,7 +91,7 @@ impl Begin<'_> {
         let opening =
             Opening { more: &more, daemon, holder, run, gpus, ..janitor::opening(host, config, schedulers, key) };
         let mut fence = Fence::open(&opening)
-            .map_err(|error| NotFenced::of_open(error, requests, &asked, &fence::controllers(config)))?;
+            .map_err(|error| NotFenced::from_open_error(error, requests, &asked, &fence::controllers(config)))?;
         if config.mode == Mode::Enforce {
             errors.extend(fence.limit(&plan));
         } else {

@@ -35,7 +35,7 @@ impl NotFenced {
     /// The error for missing directories. If the user requested something that needs controllers which the site's own settings (`ours`) do
     /// not need, those in `more` may be the cause: then the general `OnError` does not apply, so that no request gets a user out of the
     /// fence.
-    pub fn of_open(error: Error, requests: &UserRequests, more: &[&str], ours: &[&str]) -> Self {
+    pub fn from_open_error(error: Error, requests: &UserRequests, more: &[&str], ours: &[&str]) -> Self {
         if more.iter().all(|controller| ours.contains(controller)) {
             Self::General(error)
         } else {
@@ -97,8 +97,9 @@ mod tests {
 
     #[test]
     fn nobody_gets_rid_of_a_fence_by_asking_for_a_controller_that_is_not_there() {
-        let why =
-            |more: &[&str]| NotFenced::of_open(Error::new("x"), &UserRequests::default(), more, &["cpu", "memory"]);
+        let why = |more: &[&str]| {
+            NotFenced::from_open_error(Error::new("x"), &UserRequests::default(), more, &["cpu", "memory"])
+        };
         assert!(why(&["memory"]).is_bearable(OnError::Warn) && why(&[]).is_bearable(OnError::Warn));
         assert!(!why(&["memory", "io"]).is_bearable(OnError::Warn));
     }

@@ -16,7 +16,7 @@ pub struct Closer(#[expect(dead_code, reason = "held until it is dropped")] Byte
 
 impl Closer {
     /// Begins to be that of a holder, by the number of its process. `records`: the directory of records.
-    pub fn of(records: &Dir, holder: u32) -> Result<Self> {
+    pub fn new(records: &Dir, holder: u32) -> Result<Self> {
         ByteLock::on(records, holder).map(Self)
     }
 
@@ -34,10 +34,10 @@ mod tests {
     fn a_holder_has_a_closer_while_that_lives() {
         let temp = tempfile::tempdir().unwrap();
         let records = Dir::open(temp.path()).unwrap();
-        let closer = Closer::of(&records, 71).unwrap();
+        let closer = Closer::new(&records, 71).unwrap();
         let lives = |holder| Closer::lives(&Dir::open(temp.path()).unwrap(), holder);
         assert_eq!([70, 71, 72].map(lives), [false, true, false]);
-        let second = Closer::of(&records, 71).unwrap();
+        let second = Closer::new(&records, 71).unwrap();
         drop(closer);
         assert!(lives(71), "another one lives");
         drop(second);

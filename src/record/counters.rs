@@ -105,7 +105,7 @@ impl Counters {
         let mut bytes = [0u8; NUMBERS * 8];
         // A new file is empty: then all numbers are zero.
         pread(&file, &mut bytes, 0).map_err(failed)?;
-        let before = Self::of_bytes(&bytes);
+        let before = Self::from_bytes(&bytes);
         let mut counters = before;
         change(&mut counters);
         if counters != before {
@@ -114,7 +114,7 @@ impl Counters {
         Ok(())
     }
 
-    fn of_bytes(bytes: &[u8; NUMBERS * 8]) -> Self {
+    fn from_bytes(bytes: &[u8; NUMBERS * 8]) -> Self {
         let mut numbers = bytes.chunks_exact(8).map(|bytes| bytes.try_into().map_or(0, u64::from_le_bytes));
         let mut next = || numbers.next().unwrap_or_default();
         let (fenced, unfenced, refused, reaped, began_us) = (next(), next(), next(), next(), next());

@@ -27,6 +27,10 @@ use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 use crate::sys::process::Owner;
 
+mod entry;
+
+pub use entry::{Entry, EntryKind};
+
 /// In `RunDir`. It is a directory, since releases without a roll take every file there for a record.
 pub(super) const DIRECTORY: &str = "roll";
 const LIST: &str = "roll/list";
@@ -62,59 +66,6 @@ const SHORT: usize = 16 << 10;
 const WINDOW: usize = 8 << 10;
 /// One of so many launches reads all of the file, and tidies it.
 const WHOLE: usize = 64;
-
-/// What a line names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum EntryKind {
-    /// A record: the names of a step's directories, with commas.
-    Step,
-    /// The scheduler's directory of a step, by its path.
-    Theirs,
-    /// A batch step's record of its job, by its name in `RunDir/jobs`.
-    Job,
-    /// A step without a fence, by its name in `RunDir/tracked`.
-    Tracked,
-}
-
-const KINDS: [(EntryKind, &str); 4] = [
-    (EntryKind::Step, "step"),
-    (EntryKind::Theirs, "theirs"),
-    (EntryKind::Job, "job"),
-    (EntryKind::Tracked, "tracked"),
-];
-
-/// One line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// The owner of what it names.
-    pub owner: Owner,
-    /// The owner's pid namespace.
-    pub pid_namespace: String,
-    /// What it names.
-    pub kind: EntryKind,
-    /// Its name.
-    pub name: String,
-}
-
-impl Entry {
-    /// The line without the sign before it.
-    fn text(&self) -> Option<String> {
-        let word = KINDS.iter().find(|(kind, _)| *kind == self.kind)?.1;
-        let plain = |text: &str| !text.contains(char::is_control) && !text.is_empty();
-        (plain(&self.name) && plain(&self.pid_namespace) && !self.pid_namespace.contains(' '))
-            .then(|| format!("{} {} {} {word} {};", self.owner.pid, self.owner.start, self.pid_namespace, self.name))
-    }
-
-    fn parse(line: &str) -> Option<Self> {
-        let mut words = line.strip_prefix("+ ")?.strip_suffix(';')?.splitn(5, ' ');
-        let owner = Owner { pid: words.next()?.parse().ok()?, start: words.next()?.parse().ok()? };
-        let pid_namespace = words.next()?.to_owned();
-        let word = words.next()?;
-        let kind = KINDS.iter().find(|(_, theirs)| *theirs == word)?.0;
-        let name = words.next().filter(|name| !name.is_empty())?.to_owned();
-        (owner.pid > 0).then_some(Self { owner, pid_namespace, kind, name })
-    }
-}
 
 /// Whether everything has a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

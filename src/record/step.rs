@@ -51,6 +51,11 @@ impl Record {
         mark.to_string()
     }
 
+    /// Whether it was written in this boot and this pid namespace: a pid of another one means nothing here.
+    pub fn is_here(&self, host: &Host) -> bool {
+        self.boot_id == host.boot_id && self.pid_namespace == host.pid_namespace
+    }
+
     /// Whether the same process has made both.
     pub fn is_by_same(&self, other: &Self) -> bool {
         let opener = |record: &Self| record.shared.as_ref().map(|shared| shared.opener);
@@ -100,7 +105,7 @@ impl Record {
         if let Some(shared) = &self.shared {
             return Some(shared.job.clone());
         }
-        Id::of_a_name(self.levels.iter().rev().nth(1)?.strip_prefix("job_")?)
+        Id::from_name(self.levels.iter().rev().nth(1)?.strip_prefix("job_")?)
     }
 
     /// The scheduler's name of the step.
@@ -109,7 +114,7 @@ impl Record {
             return Some(shared.step.clone());
         }
         let step = self.levels.last()?.strip_prefix("step_")?;
-        Id::of_a_steps_name(step.split_once('.').map_or(step, |(step, _)| step))
+        Id::from_steps_name(step.split_once('.').map_or(step, |(step, _)| step))
     }
 
     /// Whether the owner that left this as a mark is certainly dead. No other boot can have left one: a mark that names another is a

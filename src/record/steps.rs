@@ -47,6 +47,14 @@ impl Records {
         Ok(Self { dir: open_run_dir(path)? })
     }
 
+    /// As `open`. `None`: the directory around it is missing, too, so there are no records.
+    pub fn existing(path: &Path) -> Result<Option<Self>> {
+        match Self::open(path) {
+            Err(error) if error.is_gone() => Ok(None),
+            records => records.map(Some),
+        }
+    }
+
     /// See [`roll::note`].
     pub fn note(&self, entries: &[Entry]) {
         roll::note(&self.dir, entries);

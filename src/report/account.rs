@@ -77,7 +77,7 @@ pub enum Exit {
 
 impl Exit {
     /// The result from the status that wait(2) returns.
-    pub fn of_wait(status: i32) -> Self {
+    pub fn from_wait(status: i32) -> Self {
         if libc::WIFSIGNALED(status) {
             Self::Signal(libc::WTERMSIG(status))
         } else {
@@ -302,7 +302,7 @@ mod tests {
                 granted: GrantedTo { memory: Some(7), ..GrantedTo::default() },
                 limits: LimitedTo { cpus: Some(Cpus::from_thousandths(1500)), ..LimitedTo::default() },
                 started: Some(UNIX_EPOCH),
-                exit: Some(Exit::of_wait(2 << 8)),
+                exit: Some(Exit::from_wait(2 << 8)),
                 tasks: &vec![task; 100],
                 sentences: &["a\tb".to_owned()],
                 end: End::Reaped,

@@ -1029,13 +1029,13 @@ BREAKS = (
         "host usage_commands what_lives_is_listed_and_shown",
     ),
     Break(
-        "slurms_steps_are_rows_of_their_own", "src/fence/living.rs",
+        "slurms_steps_are_rows_of_their_own", "src/fence/search.rs",
         "let is_overlay = place.is_overlay || step.places.iter().all(|place| place.is_overlay);",
         "let is_overlay = false;",
         "unit slurms_are_found_by_its_own_names ours_are_found_by_their_names",
     ),
     Break(
-        "slurms_component_is_in_the_name", "src/fence/living.rs",
+        "slurms_component_is_in_the_name", "src/fence/search.rs",
         "let plain = plain.split('+').next().unwrap_or(plain).to_owned();",
         "let plain = plain.to_owned();",
         "unit slurms_are_found_by_its_own_names",
@@ -1112,9 +1112,10 @@ BREAKS = (
         "job.as_str().parse::<u32>().is_err()", "slurm usage_of_the_dead",
     ),
     Break(
-        "a_log_that_two_threads_set", C_ABI, "!*IS_OURS.get_or_init(|| log::set_logger(&CallersLog).is_ok())",
+        "a_log_that_two_threads_set", "src/doors/c_abi/callers_log.rs",
+        "!*IS_OURS.get_or_init(|| log::set_logger(&CallersLog).is_ok())",
         "IS_OURS.get().is_none() && !(log::set_logger(&CallersLog).is_ok() && {\n"
-        "            std::thread::sleep(Duration::from_millis(100));\n"
+        "            std::thread::sleep(std::time::Duration::from_millis(100));\n"
         "            IS_OURS.set(true).is_ok()\n        })",
         C_LIFE,
     ),
@@ -1238,9 +1239,9 @@ BREAKS = (
     Break("a_child_begins_before_it_has_its_place", "src/sys/child.rs", "wait_for_place(&wait, parent).and_then(|()| become_program())",
           "become_program()", "unit sys::child"),
     Break("a_panic_goes_on_in_a_copy_of_the_parent", "src/sys/child.rs", "    let _at_panic = AtPanic;\n", "", "unit sys::child"),
-    Break("the_branch_of_scavengers_is_walked_twice", "src/fence/living.rs", "above.unwrap_or(&record.base)", "above.map_or(record.base.as_str(), |_| record.base.as_str())",
+    Break("the_branch_of_scavengers_is_walked_twice", "src/fence/search.rs", "above.unwrap_or(&record.base)", "above.map_or(record.base.as_str(), |_| record.base.as_str())",
           "unit fence::living"),
-    Break("a_job_is_not_known_by_its_other_name", "src/fence/living.rs", "Some(job) if self.wanted.other_name.as_ref() == Some(&name) =>",
+    Break("a_job_is_not_known_by_its_other_name", "src/fence/search.rs", "Some(job) if self.wanted.other_name.as_ref() == Some(&name) =>",
           "Some(job) if name.is_empty() =>", "unit fence::living"),
     Break("what_a_helper_has_started_lives", PROGRAM, "{ killpg(self.pid(), Signal::SIGKILL) }",
           "{ kill(self.pid(), Signal::SIGKILL) }", "unit sys::program"),
@@ -1306,8 +1307,8 @@ BREAKS = (
           "host watcher"),
     Break("a_janitor_before_the_watcher", "src/janitor/holders.rs", "return Ok(!is_left || ", "return Ok(true || !is_left || ", "host holders a_fence_is_left"),
     Break("a_name_that_waits_for_a_watcher", "src/janitor/one.rs", "leaves_to_closers: false", "leaves_to_closers: true", "host holders a_name_is_freed"),
-    Break("a_watcher_that_the_janitor_does_not_know", "src/schedulers/htcondor/command/starter/watch.rs", "Closer::of(Records::open(&config.run_dir)?.dir(), starter)",
-          "Closer::of(Records::open(&config.run_dir)?.dir(), starter + 1)", "htcondor janitor_leaves_it_to_the_watcher"),
+    Break("a_watcher_that_the_janitor_does_not_know", "src/schedulers/htcondor/command/starter/watch.rs", "Closer::new(Records::open(&config.run_dir)?.dir(), starter)",
+          "Closer::new(Records::open(&config.run_dir)?.dir(), starter + 1)", "htcondor janitor_leaves_it_to_the_watcher"),
     Break("a_sum_of_swap_below_the_memory", "src/doors/life.rs", "ram: swap.ram.saturating_add(of_starter)", "ram: swap.ram.saturating_add(0 * of_starter)",
           "host life a_limit_of_swap_stands"),
     Break("a_job_that_swaps_the_starters_room", "src/fence/limit.rs", "hierarchy.version == Version::V1);\n            let limits", "false && hierarchy.version == Version::V1);\n            let limits",
@@ -1781,6 +1782,36 @@ BREAKS = (
         "host idle a_card_says_what_was_held_and_not_used",
     ),
     Break(
+        "an_object_of_another_format_is_read", "src/command/kept.rs",
+        'if value.get("schema")?.as_str()? != Self::SCHEMA {',
+        'if value.get("schema")?.as_str()?.is_empty() {',
+        "unit an_object_names_its_format_and_its_job",
+    ),
+    Break(
+        "a_job_whose_directory_cannot_be_looked_at_is_over", "src/command/kept.rs",
+        "Err(error) => error.kind() == std::io::ErrorKind::NotFound,",
+        "Err(_) => true,",
+        "unit a_job_is_over_when_its_directory_is_gone_or_anothers",
+    ),
+    Break(
+        "a_figure_of_a_gpu_has_another_name", "src/command/gpu/table.rs",
+        "slowed: Seconds, (decimal slowed)",
+        "slow: Seconds, (decimal slowed)",
+        "unit the_members_of_a_gpu_are_those_of_the_format",
+    ),
+    Break(
+        "a_figure_of_a_gpu_is_anothers", "src/command/gpu/table.rs",
+        "memory_total: Bytes, (bytes memory_total)",
+        "memory_total: Bytes, (bytes memory_peak)",
+        "unit each_figure_is_read_as_it_was_written",
+    ),
+    Break(
+        "of_two_parts_the_energy_of_one_counts", "src/command/gpu/table.rs",
+        "energy: Joules, (decimal energy), Sum",
+        "energy: Joules, (decimal energy), Most",
+        "unit two_parts_are_added_each_figure_in_its_way",
+    ),
+    Break(
         "an_idle_gpu_of_any_time_is_waste", "src/command/gpu/figures.rs",
         "let idle = gpu.idle(self.looked).filter(|idle| *idle >= after as f64);",
         "let idle = gpu.idle(self.looked);",
@@ -1954,7 +1985,7 @@ BREAKS = (
     ),
     Break(
         "any_failure_has_a_job_run_again", "src/command/again/killed.rs",
-        "            if was_killed {\n                return KilledRun::of(line);", "            if step == BATCH {\n                return KilledRun::of(line);",
+        "            if was_killed {\n                return KilledRun::from_line(line);", "            if step == BATCH {\n                return KilledRun::from_line(line);",
         "unit the_script_decides_and_any_step_may_have_been_killed",
     ),
     Break(

@@ -61,7 +61,7 @@ impl AgainState {
             Ok(_) if text.len() as u64 > LONGEST => format!("it is longer than {} MiB", LONGEST >> 20),
             Ok(_) => match serde_json::from_str(&text) {
                 Err(error) => error.to_string(),
-                Ok(json) => match Self::of_json(&json) {
+                Ok(json) => match Self::from_json(&json) {
                     Some(state) => return Ok(Self { written: text, ..state }),
                     None => format!("it is not in the form of this release, whose version is {VERSION}"),
                 },
@@ -126,7 +126,7 @@ impl AgainState {
         })
     }
 
-    pub fn of_json(json: &Value) -> Option<Self> {
+    pub fn from_json(json: &Value) -> Option<Self> {
         let unit = |text: &str| match text {
             "node" => Some(MemoryUnit::Node),
             "cpu" => Some(MemoryUnit::Cpu),
@@ -137,7 +137,7 @@ impl AgainState {
         let waiting = |one: &Value| {
             let restarts = one.get("restarts").and_then(Value::as_u64).and_then(|count| u32::try_from(count).ok());
             Some(WaitingRun {
-                run: KilledRun { restarts, ..KilledRun::of(LoggedStep::new(one.get("line")?.clone()))? },
+                run: KilledRun { restarts, ..KilledRun::from_line(LoggedStep::new(one.get("line")?.clone()))? },
                 begun: one.get("begun").and_then(begun),
                 tries: one.get("tries")?.as_u64()?,
             })
@@ -148,7 +148,7 @@ impl AgainState {
         let place = json.get("place").and_then(|place| Some((place.get(0)?.as_u64()?, place.get(1)?.as_u64()?)));
         Some(Self {
             place,
-            parts: PartsOfRuns::of_json(json.get("parts")?),
+            parts: PartsOfRuns::from_json(json.get("parts")?),
             // A run that is not understood may be held. So the whole file then counts as not understood.
             waiting: json.get("waiting")?.as_array()?.iter().map(waiting).collect::<Option<_>>()?,
             written: String::new(),

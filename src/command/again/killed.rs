@@ -53,7 +53,7 @@ pub struct KilledRun {
 
 impl KilledRun {
     /// Reads the line of a batch script. `None`: another release has written it.
-    pub fn of(line: LoggedStep) -> Option<Self> {
+    pub fn from_line(line: LoggedStep) -> Option<Self> {
         Some(Self {
             job: line.job.clone()?,
             uid: u32::try_from(line.uid?).ok()?,
@@ -94,7 +94,7 @@ struct KillOfStep {
 }
 
 impl KillOfStep {
-    fn of(line: &LoggedStep) -> Option<Self> {
+    fn from_line(line: &LoggedStep) -> Option<Self> {
         let is_at_job = line.sentences.iter().any(|sentence| is_at(Level::Job, sentence));
         let (granted, cpus) = (line.memory_granted_bytes, cpus_of(line));
         Some(Self { began: began(line)?, ended: seconds_of(line.ended.as_deref()?)?, is_at_job, granted, cpus })
@@ -114,7 +114,7 @@ impl KillOfStep {
             }
             script.json.as_object_mut()?.insert(SMALLER.to_owned(), true.into());
         }
-        KilledRun::of(script)
+        KilledRun::from_line(script)
     }
 }
 
@@ -151,7 +151,7 @@ impl PartsOfRuns {
                 return None;
             }
             if was_killed {
-                return KilledRun::of(line);
+                return KilledRun::from_line(line);
             }
             let run = kills.iter().find_map(|kill| kill.has_ended(&line));
             if run.is_none() {
@@ -163,7 +163,7 @@ impl PartsOfRuns {
         if !was_killed || step == EXTERN || line.exit.is_some_and(Exit::is_success) {
             return None;
         }
-        let kill = KillOfStep::of(&line)?;
+        let kill = KillOfStep::from_line(&line)?;
         match self.0.get_mut(&key) {
             Some(PartOfRun::Script(script)) => {
                 if let Some(run) = kill.has_ended(script) {
@@ -213,7 +213,7 @@ impl PartsOfRuns {
     }
 
     /// Reads what `json` wrote. A run that is not understood is left out.
-    pub fn of_json(value: &Value) -> Self {
+    pub fn from_json(value: &Value) -> Self {
         let part = |one: &Value| {
             let text = |at: usize| Some(one.get(at)?.as_str()?.to_owned());
             let part = match one.get(2)? {
@@ -292,7 +292,7 @@ mod tests {
         for line in lines {
             runs.extend(parts.add(line.clone(), "h").map(|run| run.began));
             // As after a restart of `jobfence hold`.
-            parts = PartsOfRuns::of_json(&parts.json());
+            parts = PartsOfRuns::from_json(&parts.json());
         }
         runs
     }
@@ -415,7 +415,7 @@ mod tests {
             let mut parts = PartsOfRuns::default();
             let run = parts.add(killed_at(level, memory, cpus), "h").or_else(|| parts.add(script, "h"));
             // Only the line is kept, so it alone must say this.
-            run.map(|run| KilledRun::of(run.line).unwrap().is_killed_step_smaller())
+            run.map(|run| KilledRun::from_line(run.line).unwrap().is_killed_step_smaller())
         };
         for (level, memory, cpus, expected) in [
             ("step", 1000, 4, Some(false)),

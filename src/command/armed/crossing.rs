@@ -22,7 +22,7 @@ pub struct UseLevel {
 
 impl UseLevel {
     /// A share of time, in hundredths of a percent.
-    pub fn of_time(hundredths: u64) -> Self {
+    pub fn from_hundredths(hundredths: u64) -> Self {
         Self { used: hundredths, limit: 10_000 }
     }
 
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!([9_000, 1_000, 500, 100].map(below), [8_500, 500, 250, 50]);
         let (mut crossing, begin, share) = (Crossing::default(), Instant::now(), Percent::from_hundredths(500));
         let mut look = |second, used| {
-            crossing.look(&[UseLevel::of_time(used)], share, begin + Duration::from_secs(second)).is_some()
+            crossing.look(&[UseLevel::from_hundredths(used)], share, begin + Duration::from_secs(second)).is_some()
         };
         assert_eq!(
             [look(0, 600), look(100, 300), look(200, 600), look(300, 0), look(400, 500)],

@@ -28,16 +28,16 @@ pub enum Unseen {
 impl Directories {
     /// The directories that show what is watched. `None`: no hierarchy here shows it.
     pub fn with_watched(step: &LivingStep<'_>, watched: Watched) -> Option<Self> {
-        Self::of_place(place(step, watched)?)
+        Self::from_place(place(step, watched)?)
     }
 
     /// The directories on v2. Only v2 has the pressure of cgroups, even if v1 has the controllers.
     pub fn with_pressure(step: &LivingStep<'_>) -> Option<Self> {
-        Self::of_place(place(step, Watched::CpuPressure)?)
+        Self::from_place(place(step, Watched::CpuPressure)?)
     }
 
     /// The directories of one place. `None`: the step's own directory is gone, and no other one takes its place.
-    fn of_place(place: &StepPlace<'_>) -> Option<Self> {
+    fn from_place(place: &StepPlace<'_>) -> Option<Self> {
         let above = [Some(&place.job), place.around.as_ref()].into_iter().flatten();
         let mut numbered: Vec<_> = above.filter_map(|path| numbered(path)).collect();
         numbered.push(numbered_step(place)?);

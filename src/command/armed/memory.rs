@@ -35,7 +35,7 @@ struct ThresholdNotice {
 
 impl StepMemory {
     /// `None`: its memory is not in any hierarchy that can be seen.
-    pub fn of_step(step: &LivingStep<'_>) -> Option<Self> {
+    pub fn from_step(step: &LivingStep<'_>) -> Option<Self> {
         Some(Self { directories: Directories::with_watched(step, Watched::Memory)?, notice: None })
     }
 

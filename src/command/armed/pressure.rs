@@ -45,7 +45,7 @@ pub fn waited_for(watched: Watched) -> Option<&'static str> {
 
 impl StepPressure {
     /// The pressure of a step. `None`: this kernel does not measure it.
-    pub fn of_step(step: &LivingStep<'_>, of: &'static str) -> Option<Self> {
+    pub fn from_step(step: &LivingStep<'_>, of: &'static str) -> Option<Self> {
         let (directories, told_of) = (Directories::with_pressure(step)?, Percent::from_hundredths(0));
         some_avg10(&directories.open_step().ok()?, of)?;
         Some(Self { directories, of, trigger: None, told_of, heard: Instant::now() })
@@ -62,7 +62,7 @@ impl StepPressure {
             self.hear();
             self.told_of = share;
         }
-        let levels: Vec<UseLevel> = some_avg10(&dir, self.of).map(UseLevel::of_time).into_iter().collect();
+        let levels: Vec<UseLevel> = some_avg10(&dir, self.of).map(UseLevel::from_hundredths).into_iter().collect();
         let is_calm =
             is_settled(self.heard.elapsed()) && levels.iter().all(|level| level.used < share.of(level.limit) / 2);
         Ok(StepLook { is_told: self.trigger.is_some() && is_calm, levels, pause: COARSE })

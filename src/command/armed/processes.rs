@@ -19,7 +19,7 @@ pub struct StepProcesses {
 
 impl StepProcesses {
     /// The processes of a step. `None`: no hierarchy here counts them.
-    pub fn of_step(step: &LivingStep<'_>) -> Option<Self> {
+    pub fn from_step(step: &LivingStep<'_>) -> Option<Self> {
         Some(Self { directories: Directories::with_watched(step, Watched::Processes)? })
     }
 

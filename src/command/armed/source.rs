@@ -26,14 +26,14 @@ pub enum WatchedUse {
 
 impl WatchedUse {
     /// The source of a condition. `None`: this node cannot see it.
-    pub fn of_step(step: &LivingStep<'_>, watched: Watched) -> Option<Self> {
+    pub fn from_step(step: &LivingStep<'_>, watched: Watched) -> Option<Self> {
         if let Some(of) = waited_for(watched) {
-            return StepPressure::of_step(step, of).map(Self::Pressure);
+            return StepPressure::from_step(step, of).map(Self::Pressure);
         }
         match watched {
-            Watched::Memory => StepMemory::of_step(step).map(Self::Memory),
-            Watched::Processes => StepProcesses::of_step(step).map(Self::Processes),
-            _ => StepThrottling::of_step(step).map(Self::Throttling),
+            Watched::Memory => StepMemory::from_step(step).map(Self::Memory),
+            Watched::Processes => StepProcesses::from_step(step).map(Self::Processes),
+            _ => StepThrottling::from_step(step).map(Self::Throttling),
         }
     }
 

@@ -36,14 +36,14 @@ pub struct ArmedStep {
 
 impl ArmedStep {
     /// A condition of a live step. `None`: its user is not told, or this kernel does not count what is watched.
-    pub fn of_living(step: &LivingStep<'_>, condition: ToldAt) -> Option<Self> {
+    pub fn from_living(step: &LivingStep<'_>, condition: ToldAt) -> Option<Self> {
         Some(Self {
             job: step.job.clone(),
             step: step.step.clone(),
             uid: step.uid.filter(|uid| *uid != 0)?,
             is_opened: step.record.as_ref().is_some_and(|record| record.shared.is_some()),
             condition,
-            source: WatchedUse::of_step(step, condition.watched)?,
+            source: WatchedUse::from_step(step, condition.watched)?,
             crossing: Crossing::default(),
             next: Some(Instant::now()),
             looked: None,

@@ -38,7 +38,7 @@ pub struct StepThrottling {
 
 impl StepThrottling {
     /// The throttling of a step. `None`: no hierarchy here shows its CPU time.
-    pub fn of_step(step: &LivingStep<'_>) -> Option<Self> {
+    pub fn from_step(step: &LivingStep<'_>) -> Option<Self> {
         let directories = Directories::with_watched(step, Watched::Throttled)?;
         let waiting = Directories::with_pressure(step);
         Some(Self { directories, minutes: Vec::new(), waiting, trigger: None })
@@ -59,7 +59,7 @@ impl StepThrottling {
             let Some(throttled) = throttled(dir) else { continue };
             let share = minute.look(now, throttled, Duration::from_micros(quota.period_us));
             was_throttled |= share > 0;
-            levels.push(UseLevel::of_time(share));
+            levels.push(UseLevel::from_hundredths(share));
         }
         let pause = pace::of_throttling(&levels, share);
         Ok(StepLook { levels, is_told: self.trigger.is_some() && !was_throttled, pause })

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use jobfence::config::{Config, Mode, SignalAt, ToldAt};
-use jobfence::fence::living::{LivingStep, Recorded, WantedSteps, find};
+use jobfence::fence::living::LivingStep;
+use jobfence::fence::search::{Recorded, WantedSteps, find};
 use jobfence::host::Host;
 use jobfence::schedulers::ALL;
 use nix::poll::PollFlags;
@@ -267,7 +268,7 @@ impl ArmedWatch {
                     self.ended.extend(known.take_over(condition));
                 } else if self.steps.len() < MOST && *of_user < MOST_OF_USER {
                     self.let_go(&key);
-                    if let Some(armed) = ArmedStep::of_living(step, condition) {
+                    if let Some(armed) = ArmedStep::from_living(step, condition) {
                         *of_user += 1;
                         self.steps.insert(key, armed);
                     } else {

@@ -322,7 +322,7 @@ fn of_slurm(device: &GpuDevice, node: &str, sources: &GpuSources<'_>) -> Result<
 /// Prints whether Slurm's cores can be mapped to the machine's, if jobs get cores of their own.
 pub fn cores(rows: &mut Rows, loaded: &Loaded, node: Option<&str>) {
     if loaded.config.constrain_cores
-        && let Ok(topology) = Topology::of_node(loaded.file.as_deref(), node)
+        && let Ok(topology) = Topology::from_machine(loaded.file.as_deref(), node)
     {
         rows.fact(
             "cores",

@@ -10,8 +10,7 @@ use jobfence::record::tracked;
 use jobfence::report::usage_log::UsageLog;
 
 use super::rows::Rows;
-use crate::schedulers::slurm::store;
-use crate::{again, armed, login, strays};
+use crate::{again, armed, login, report, strays};
 
 /// Prints it for each of these keys.
 pub fn say(rows: &mut Rows, loaded: &Loaded, host: &Host) {
@@ -61,12 +60,12 @@ fn no_metrics(file: &Path) -> Option<String> {
     Some(format!("no figures are written, since there is no directory {}", directory.display()))
 }
 
-/// Why nothing gets into Slurm's database.
+/// Why nothing gets into the scheduler's accounting.
 fn not_stored(config: &Config) -> Option<String> {
     match (config.store_usage, &config.usage_log) {
         (StoreUsage::None, _) => None,
         (StoreUsage::AdminComment, None) => Some("nothing is stored without UsageLog".to_owned()),
-        (StoreUsage::AdminComment, Some(_)) => store::can_store().err(),
+        (StoreUsage::AdminComment, Some(_)) => report::find_accounting()?.doubt(),
     }
 }
 

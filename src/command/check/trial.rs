@@ -66,7 +66,7 @@ impl Planned {
         config.on_error = config.on_error.within(config.mode);
         let memory = config.min_ram_space.max(LEAST_MEMORY);
         let mut grant = Grant::whole(Some(Cpus::whole(1)), Some(memory));
-        let topology = || Topology::of_node(loaded.file.as_deref(), node);
+        let topology = || Topology::from_machine(loaded.file.as_deref(), node);
         if config.constrain_cores
             && let Ok(topology) = topology()
         {

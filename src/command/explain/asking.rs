@@ -5,7 +5,7 @@ use jobfence::config::Loaded;
 use jobfence::cpu_list::CpuList;
 use jobfence::doors::user::know_groups;
 use jobfence::facts::{Fact, Facts, FactsNeeded, Gpus};
-use jobfence::fence::living::WantedSteps;
+use jobfence::fence::search::WantedSteps;
 use jobfence::host::Host;
 use jobfence::job::{Cpus, Grant, Id, JobOnNode};
 use jobfence::record::job::{JobRecord, JobRecords};

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use jobfence::cgroup::layout::Hierarchy;
 use jobfence::config::Config;
 use jobfence::fence::explain::LimitLine;
-use jobfence::fence::living::{self, LivingStep, Recorded, StepPlace, WantedSteps};
+use jobfence::fence::living::{LivingStep, StepPlace};
+use jobfence::fence::search::{self, Recorded, WantedSteps};
 use jobfence::host::Host;
 use jobfence::policy::Level;
 use jobfence::schedulers::ALL;
@@ -31,7 +32,7 @@ impl<'a> PresentDirs<'a> {
     pub fn find(host: &'a Host, config: &Config, uid: u32, wanted: &WantedSteps, step: Option<&str>) -> (Self, String) {
         let mut unseen = Vec::new();
         let recorded = Recorded::read(&config.run_dir, wanted, &mut unseen);
-        let (mut steps, more) = living::find(host, ALL, &recorded, wanted);
+        let (mut steps, more) = search::find(host, ALL, &recorded, wanted);
         unseen.extend(more);
         // If a step has neither a record nor a directory of its user, only its processes say whose it is. Some of them can be root's.
         let is_guessed = |found: &LivingStep<'_>| {

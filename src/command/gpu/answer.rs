@@ -68,7 +68,7 @@ impl ProbeQuestion {
         })
     }
 
-    pub fn of_json(value: &Value) -> Option<Self> {
+    pub fn from_json(value: &Value) -> Option<Self> {
         Some(Self {
             nvidia: all(value, "nvidia", |minor| u32::try_from(minor.as_u64()?).ok())?,
             began: all(value, "began", Value::as_u64)?,
@@ -95,10 +95,10 @@ impl ProbeAnswer {
         })
     }
 
-    pub fn of_json(value: &Value) -> Option<Self> {
+    pub fn from_json(value: &Value) -> Option<Self> {
         Some(Self {
             trouble: all(value, "trouble", text)?,
-            nvidia: all(value, "nvidia", NvidiaGpu::of_json)?,
+            nvidia: all(value, "nvidia", NvidiaGpu::from_json)?,
             drm: all(value, "drm", device_of)?,
             clients: all(value, "clients", client_of)?,
         })
@@ -124,7 +124,7 @@ impl NvidiaGpu {
         })
     }
 
-    fn of_json(value: &Value) -> Option<Self> {
+    fn from_json(value: &Value) -> Option<Self> {
         let number = |member: &str| value.get(member).and_then(Value::as_u64);
         let decimal = |member: &str| value.get(member).and_then(Value::as_f64);
         let process = |pair: &Value| Some((u32::try_from(pair.get(0)?.as_u64()?).ok()?, pair.get(1)?.as_u64()));
@@ -228,7 +228,7 @@ mod tests {
             drm: vec!["renderD128".into()],
             pids: vec![7, 1 << 22],
         };
-        assert_eq!(ProbeQuestion::of_json(&question.json()), Some(question));
+        assert_eq!(ProbeQuestion::from_json(&question.json()), Some(question));
         let record = Accounted { pid: 7, begun: 9, percent: None, memory: Some(5), milliseconds: 50, is_running: true };
         let gpu = NvidiaGpu {
             minor: 3,
@@ -255,7 +255,7 @@ mod tests {
         };
         let line = answer.json().to_string();
         assert!(!line.contains('\n'));
-        assert_eq!(ProbeAnswer::of_json(&serde_json::from_str(&line).unwrap()), Some(answer));
-        assert_eq!(ProbeAnswer::of_json(&json!({})), None);
+        assert_eq!(ProbeAnswer::from_json(&serde_json::from_str(&line).unwrap()), Some(answer));
+        assert_eq!(ProbeAnswer::from_json(&json!({})), None);
     }
 }

@@ -311,23 +311,6 @@ impl GpuUse {
     pub fn forget_now(&mut self) {
         (self.percent_now, self.memory_now, self.idle_since) = (None, None, None);
     }
-
-    /// Adds what an earlier or parallel part of the same job has used of the same GPU.
-    pub fn merge(&mut self, other: &Self) {
-        let sum = |one: Option<f64>, other: Option<f64>| one.map(|one| one + other.unwrap_or(0.0)).or(other);
-        self.is_shared |= other.is_shared;
-        self.observed += other.observed;
-        self.busy += other.busy;
-        if other.memory_peak > self.memory_peak {
-            (self.memory_peak, self.is_memory_counted) = (other.memory_peak, other.is_memory_counted);
-        }
-        self.memory_total = self.memory_total.max(other.memory_total);
-        self.energy = sum(self.energy, other.energy);
-        self.slowed = sum(self.slowed, other.slowed);
-        self.slowed_by.extend(other.slowed_by.iter().cloned());
-        // On a shared GPU, nobody knows whose idle time it is.
-        self.longest_idle = longest(self.longest_idle, other.longest_idle).filter(|_| !self.is_shared);
-    }
 }
 
 fn longest(one: Option<f64>, other: Option<f64>) -> Option<f64> {

@@ -13,8 +13,9 @@ use jobfence::report::usage_log::UsageLog;
 use serde_json::{Map, Value, json};
 
 use super::figures::{GpuCounters, GpuUse, JobGpus, SOURCES};
+use super::table::{GPU_FIGURES, decimal};
 use crate::idle::IdleDecision;
-use crate::kept::KeptJob;
+use crate::kept::{KeptId, KeptJob, number, text};
 use crate::node_logs::{GPUS, log_with};
 use crate::series;
 
@@ -27,34 +28,32 @@ const COUNTED: &str = "dmem";
 impl JobGpus {
     /// The object without what is for `jobfence hold` alone.
     pub fn json(&self) -> Value {
-        json!({
-            "schema": SCHEMA,
-            "job": self.job,
-            "uid": self.uid,
-            "node": self.node,
+        let mut all = json!({
             "started": moment(self.started),
             "looked": moment(self.looked),
             "granted": self.granted,
             "idle_after_seconds": self.idle_after,
             "utilization_percent": self.percent().map(decimal),
             "utilization_now_percent": self.percent_now().map(decimal),
-            "memory_peak_bytes": self.sum(|gpu| gpu.memory_peak),
-            "memory_total_bytes": self.sum(|gpu| gpu.memory_total),
-            "energy_joules": self.sum(|gpu| gpu.energy).map(decimal),
             "idle_seconds": self.idle().map(decimal),
             "gpus": self.gpus.iter().map(|gpu| gpu.json(self.looked)).collect::<Vec<_>>(),
-        })
+        });
+        for figure in GPU_FIGURES.iter().filter(|figure| figure.is_summed) {
+            all[figure.member] = figure.sum(&self.gpus, self.looked);
+        }
+        self.object(all)
     }
 }
 
 impl KeptJob for JobGpus {
     const ENDING: &'static str = ".gpus";
+    const SCHEMA: &'static str = SCHEMA;
 
     fn job(&self) -> (Option<&str>, Option<u32>, &str) {
         (self.node.as_deref(), self.uid, &self.job)
     }
 
-    fn state(&self) -> Value {
+    fn members(&self) -> Value {
         let mut state = self.json();
         state["state"] = json!({
             "directory": self.directory,
@@ -70,34 +69,31 @@ impl KeptJob for JobGpus {
     }
 
     /// Parses a file or a line, also one that `json` wrote.
-    fn of_json(value: &Value) -> Option<Self> {
-        if value.get("schema")?.as_str()? != SCHEMA {
-            return None;
-        }
+    fn from_members(KeptId { node, uid, job }: KeptId, value: &Value) -> Option<Self> {
         let seconds = |member: &str| seconds_of(value.get(member)?.as_str()?);
         let mut all = Self {
-            node: text(value, "node"),
-            uid: value.get("uid").and_then(Value::as_u64).and_then(|uid| u32::try_from(uid).ok()),
-            job: text(value, "job")?,
+            node,
+            uid,
+            job,
             started: seconds("started")?,
             looked: seconds("looked")?,
             granted: number(value, "granted"),
             idle_after: number(value, "idle_after_seconds"),
-            gpus: value.get("gpus")?.as_array()?.iter().filter_map(|gpu| GpuUse::of_json(gpu, 0.0)).collect(),
+            gpus: value.get("gpus")?.as_array()?.iter().filter_map(|gpu| GpuUse::from_json(gpu, 0.0)).collect(),
             ..Self::default()
         };
         let looked = all.looked;
         let Some(state) = value.get("state") else {
-            all.gpus = value["gpus"].as_array()?.iter().filter_map(|gpu| GpuUse::of_json(gpu, looked)).collect();
+            all.gpus = value["gpus"].as_array()?.iter().filter_map(|gpu| GpuUse::from_json(gpu, looked)).collect();
             return Some(all);
         };
         all.directory = text(state, "directory")?;
         all.inode = number(state, "inode")?;
         all.started = state.get("started")?.as_f64()?;
         all.looked = state.get("looked")?.as_f64()?;
-        all.decision = state.get("idle_decision").map(IdleDecision::of_json).unwrap_or_default();
+        all.decision = state.get("idle_decision").map(IdleDecision::from_json).unwrap_or_default();
         for (gpu, state) in all.gpus.iter_mut().zip(state.get("gpus")?.as_array()?) {
-            (gpu.counters, gpu.idle_since) = GpuCounters::of_json(state)?;
+            (gpu.counters, gpu.idle_since) = GpuCounters::from_json(state)?;
         }
         Some(all)
     }
@@ -105,52 +101,36 @@ impl KeptJob for JobGpus {
 
 impl GpuUse {
     fn json(&self, looked: f64) -> Value {
-        json!({
+        let mut all = json!({
             "gpu": super::number_of(&self.device),
             "device": self.device,
             "uuid": self.uuid,
             "is_shared": self.is_shared,
-            "utilization_percent": self.percent().map(decimal),
-            "utilization_now_percent": self.percent_now.map(decimal),
             "utilization_source": self.percent().map(|_| self.source.word()),
-            "observed_seconds": decimal(self.observed),
-            "busy_seconds": decimal(self.busy),
-            "memory_now_bytes": self.memory_now,
-            "memory_peak_bytes": self.memory_peak,
-            "memory_total_bytes": self.memory_total,
             "memory_source": self.memory_peak.map(|_| if self.is_memory_counted { COUNTED } else { "driver" }),
-            "energy_joules": self.energy.map(decimal),
-            "slowed_seconds": self.slowed.map(decimal),
             "slowed_by": self.slowed_by,
-            "idle_seconds": self.idle(looked).map(decimal),
-            "longest_idle_seconds": self.longest_idle.map(decimal),
-        })
+        });
+        for figure in GPU_FIGURES {
+            all[figure.member] = figure.json(self, looked);
+        }
+        all
     }
 
-    fn of_json(value: &Value, looked: f64) -> Option<Self> {
-        let decimal = |member: &str| value.get(member).and_then(Value::as_f64);
+    fn from_json(value: &Value, looked: f64) -> Option<Self> {
         let source = text(value, "utilization_source");
         let source = SOURCES.iter().find(|(_, word)| source.as_deref() == Some(word));
         let reasons = value.get("slowed_by").and_then(Value::as_array).into_iter().flatten();
-        Some(Self {
+        let mut gpu = Self {
             device: text(value, "device")?,
             uuid: text(value, "uuid"),
             is_shared: value.get("is_shared")?.as_bool()?,
-            observed: decimal("observed_seconds")?,
-            busy: decimal("busy_seconds")?,
             source: source.map(|(source, _)| *source).unwrap_or_default(),
-            percent_now: decimal("utilization_now_percent"),
-            memory_now: number(value, "memory_now_bytes"),
-            memory_peak: number(value, "memory_peak_bytes"),
-            memory_total: number(value, "memory_total_bytes"),
             is_memory_counted: text(value, "memory_source").as_deref() == Some(COUNTED),
-            energy: decimal("energy_joules"),
-            slowed: decimal("slowed_seconds"),
             slowed_by: reasons.filter_map(|reason| Some(reason.as_str()?.to_owned())).collect(),
-            idle_since: decimal("idle_seconds").map(|idle| looked - idle),
-            longest_idle: decimal("longest_idle_seconds"),
-            counters: GpuCounters::default(),
-        })
+            ..Self::default()
+        };
+        GPU_FIGURES.iter().try_for_each(|figure| figure.put(&mut gpu, value, looked))?;
+        Some(gpu)
     }
 }
 
@@ -168,7 +148,7 @@ impl GpuCounters {
         })
     }
 
-    fn of_json(value: &Value) -> Option<(Self, Option<f64>)> {
+    fn from_json(value: &Value) -> Option<(Self, Option<f64>)> {
         let engines = |member: &str| {
             let all = value.get(member)?.as_object()?;
             Some(numbers(all))
@@ -193,19 +173,6 @@ fn numbers(all: &Map<String, Value>) -> BTreeMap<String, u64> {
     all.iter().filter_map(|(name, value)| Some((name.clone(), value.as_u64()?))).collect()
 }
 
-fn number(value: &Value, member: &str) -> Option<u64> {
-    value.get(member)?.as_u64()
-}
-
-fn text(value: &Value, member: &str) -> Option<String> {
-    Some(value.get(member)?.as_str()?.to_owned())
-}
-
-/// Rounds to the millisecond: times are not known better.
-fn decimal(number: f64) -> f64 {
-    (number * 1000.0).round() / 1000.0
-}
-
 fn moment(seconds: f64) -> String {
     utc(UNIX_EPOCH + Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
@@ -223,7 +190,7 @@ pub fn log(usage_log: &UsageLog<'_>, gpus: &JobGpus) {
 pub fn ended(files: Vec<(PathBuf, File)>, job: &str) -> Result<Vec<JobGpus>> {
     let mut all = Vec::new();
     series::each_line(files, job, &mut |value| {
-        all.extend(JobGpus::of_json(value).filter(|gpus| gpus.job == job));
+        all.extend(JobGpus::from_json(value).filter(|gpus| gpus.job == job));
     })?;
     Ok(all)
 }
@@ -248,7 +215,7 @@ mod tests {
             looked: 1_800_000_100.5,
             granted: Some(2),
             idle_after: Some(50),
-            decision: IdleDecision::of_json(&json!({"told": 2, "since_told": 7.5})),
+            decision: IdleDecision::from_json(&json!({"told": 2, "since_told": 7.5})),
             gpus: Vec::new(),
         };
         let gpu = gpus.of("/dev/nvidia1");
@@ -270,13 +237,13 @@ mod tests {
         assert_eq!(place("7"), None);
         assert_eq!(all_living::<JobGpus>(&run_dir).unwrap(), [gpus.clone()]);
         // An object of another release, or of another program, is not read.
-        assert_eq!(JobGpus::of_json(&json!({"schema": "jobfence-gpus-2"})), None);
+        assert_eq!(JobGpus::from_json(&json!({"schema": "jobfence-gpus-2"})), None);
         remove(&run_dir, &gpus);
         assert_eq!(all_living::<JobGpus>(&run_dir).unwrap(), []);
         // A line has the same figures, but not the state of `jobfence hold`.
         let line = gpus.json();
         assert_eq!((&line["utilization_percent"], &line["idle_seconds"]), (&Value::Null, &json!(50.0)));
-        let read = JobGpus::of_json(&line).unwrap();
+        let read = JobGpus::from_json(&line).unwrap();
         assert_eq!((read.json(), read.gpus[1].percent()), (line, Some(50.0)));
     }
 }

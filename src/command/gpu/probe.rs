@@ -38,7 +38,7 @@ pub fn probe() -> ExitCode {
     let mut nvidia = Nvidia { library, nvml: None, seen: HashMap::new() };
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { break };
-        let question = serde_json::from_str(&line).ok().as_ref().and_then(ProbeQuestion::of_json);
+        let question = serde_json::from_str(&line).ok().as_ref().and_then(ProbeQuestion::from_json);
         let Some(question) = question else { return ExitCode::FAILURE };
         let mut answer = ProbeAnswer::default();
         let is_useful = nvidia.answer(&question, &mut answer);

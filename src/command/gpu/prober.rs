@@ -124,7 +124,7 @@ impl Prober {
                 Err(error) => break format!("cannot read its answer: {error}"),
             }
             if running.heard.last() == Some(&b'\n') {
-                let answer = serde_json::from_slice(&running.heard).ok().as_ref().and_then(ProbeAnswer::of_json);
+                let answer = serde_json::from_slice(&running.heard).ok().as_ref().and_then(ProbeAnswer::from_json);
                 running.heard.clear();
                 running.asked = None;
                 let Some(answer) = answer else { break "its answer is not understood".to_owned() };

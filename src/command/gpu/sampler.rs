@@ -21,7 +21,7 @@ use super::figures::{GpuUse, JobGpus, Moment};
 use super::prober::Prober;
 use super::{drm_name, files, nvidias};
 use crate::idle::{IdleJob, IdleKeys, IdleKind, IdleLook, follow, keys_of, speed, states, time_between};
-use crate::kept::{self, KeptJob};
+use crate::kept;
 use crate::living::described;
 
 /// The most processes that a question names: it has to fit into a pipe at once.
@@ -142,11 +142,10 @@ impl GpuSampler {
     /// Continues with what an earlier process has kept.
     fn take_over(&mut self, run_dir: &Path) {
         if !std::mem::replace(&mut self.has_taken_over, true) {
-            let begun: Vec<JobGpus> = kept::all_living(run_dir).unwrap_or_else(|error| {
+            self.jobs = kept::taken_over(run_dir).unwrap_or_else(|error| {
                 log::error!("cannot go on with the figures of GPUs: {error}");
-                Vec::new()
+                BTreeMap::new()
             });
-            self.jobs = begun.into_iter().map(|job| (job.key(), job)).collect();
         }
     }
 
@@ -167,7 +166,6 @@ impl GpuSampler {
     }
 
     fn add(&mut self, key: &str, live: &LiveJob, asked: &AskedGpus, answer: &ProbeAnswer, deadline: Instant) {
-        let others = || asked.jobs.iter().filter(|(other, _)| *other != key).map(|(_, job)| job);
         let Some(inode) = std::fs::symlink_metadata(&live.directory).ok().map(|found| found.ino()) else { return };
         let new = !self.jobs.contains_key(key);
         let job = self.jobs.entry(key.to_owned()).or_insert_with(|| JobGpus {
@@ -187,49 +185,9 @@ impl GpuSampler {
         let moment = Moment { at: asked.at, passed };
         (job.looked, job.granted) = (asked.at, live.granted);
         job.idle_after = live.idle_keys.gpu_after.map(|after| after.as_secs());
-        let has = |pid: u32| i32::try_from(pid).is_ok_and(|pid| live.pids.contains(&pid));
-        let is_only_ones = |device: &String| !others().any(|other| other.devices.iter().flatten().any(|o| o == device));
-        let is_anothers = |gpu: &NvidiaGpu| {
-            let pids = gpu.processes.iter().flatten().filter_map(|(pid, _)| i32::try_from(*pid).ok());
-            pids.into_iter().any(|pid| others().any(|other| other.pids.contains(&pid)))
-        };
-        let mut heard = BTreeSet::new();
-        for gpu in &answer.nvidia {
-            let is_this = |device: &&String| nvidias(device) == Some(gpu.minor);
-            match live.devices.as_ref().map(|devices| devices.iter().find(is_this)) {
-                // If the driver names no processes, another job may compute there, too. So the present use is unknown.
-                Some(Some(device)) if gpu.processes.is_none() => {
-                    job.of(device).forget_now();
-                    heard.insert(device.clone());
-                }
-                Some(Some(device)) => {
-                    let is_whole = is_only_ones(device) && gpu.is_divided == Some(false) && !is_anothers(gpu);
-                    job.of(device).add_nvidia(gpu, is_whole, &has, moment, live.started);
-                    heard.insert(device.clone());
-                }
-                // The GPU is another job's.
-                Some(None) => {}
-                None => {
-                    if gpu.processes.iter().flatten().any(|(pid, _)| has(*pid)) {
-                        let device = format!("/dev/nvidia{}", gpu.minor);
-                        job.of(&device).add_nvidia(gpu, false, &has, moment, live.started);
-                        heard.insert(device);
-                    }
-                }
-            }
-        }
-        for gpu in &answer.drm {
-            let Some(device) = live.devices.iter().flatten().find(|device| drm_name(device) == Some(&gpu.name)) else {
-                continue;
-            };
-            let clients = answer.clients.iter().filter(|client| live.pids.contains(&client.pid));
-            let clients: Vec<_> = clients.filter(|client| gpu.address.as_ref() == Some(&client.address)).collect();
-            // A job whose GPUs are not known may have this one.
-            let is_whole = is_only_ones(device) && others().all(|other| other.devices.is_some());
-            let counted = gpu.address.as_ref().and_then(|address| live.counted.get(address));
-            job.of(device).add_drm(gpu, is_whole, (&clients, counted.copied()), moment);
-            heard.insert(device.clone());
-        }
+        let others = OtherJobs(asked.jobs.iter().filter(|(other, _)| *other != key).map(|(_, job)| job).collect());
+        let mut heard = add_nvidia(job, (live, &others), &answer.nvidia, moment);
+        heard.extend(add_drm(job, (live, &others), answer, moment));
         if job.gpus.is_empty() {
             self.jobs.remove(key);
             return;
@@ -251,6 +209,84 @@ impl GpuSampler {
         }
         keep(&asked.config.run_dir, job);
     }
+}
+
+/// The jobs that live beside one.
+struct OtherJobs<'a>(Vec<&'a LiveJob>);
+
+impl OtherJobs<'_> {
+    fn have(&self, device: &str) -> bool {
+        self.0.iter().any(|other| other.devices.iter().flatten().any(|known| known == device))
+    }
+
+    fn compute_on(&self, gpu: &NvidiaGpu) -> bool {
+        let mut pids = gpu.processes.iter().flatten().filter_map(|(pid, _)| i32::try_from(*pid).ok());
+        pids.any(|pid| self.0.iter().any(|other| other.pids.contains(&pid)))
+    }
+
+    /// Whether the GPUs of each are known.
+    fn are_known(&self) -> bool {
+        self.0.iter().all(|other| other.devices.is_some())
+    }
+}
+
+/// Adds what NVIDIA's driver says, and returns the devices about which it says anything.
+fn add_nvidia(
+    job: &mut JobGpus,
+    (live, others): (&LiveJob, &OtherJobs<'_>),
+    gpus: &[NvidiaGpu],
+    moment: Moment,
+) -> BTreeSet<String> {
+    let has = |pid: u32| i32::try_from(pid).is_ok_and(|pid| live.pids.contains(&pid));
+    let mut heard = BTreeSet::new();
+    for gpu in gpus {
+        let is_this = |device: &&String| nvidias(device) == Some(gpu.minor);
+        match live.devices.as_ref().map(|devices| devices.iter().find(is_this)) {
+            // If the driver names no processes, another job may compute there, too. So the present use is unknown.
+            Some(Some(device)) if gpu.processes.is_none() => {
+                job.of(device).forget_now();
+                heard.insert(device.clone());
+            }
+            Some(Some(device)) => {
+                let is_whole = !others.have(device) && gpu.is_divided == Some(false) && !others.compute_on(gpu);
+                job.of(device).add_nvidia(gpu, is_whole, &has, moment, live.started);
+                heard.insert(device.clone());
+            }
+            // The GPU is another job's.
+            Some(None) => {}
+            None => {
+                if gpu.processes.iter().flatten().any(|(pid, _)| has(*pid)) {
+                    let device = format!("/dev/nvidia{}", gpu.minor);
+                    job.of(&device).add_nvidia(gpu, false, &has, moment, live.started);
+                    heard.insert(device);
+                }
+            }
+        }
+    }
+    heard
+}
+
+/// The same for the drivers of other makers.
+fn add_drm(
+    job: &mut JobGpus,
+    (live, others): (&LiveJob, &OtherJobs<'_>),
+    answer: &ProbeAnswer,
+    moment: Moment,
+) -> BTreeSet<String> {
+    let mut heard = BTreeSet::new();
+    for gpu in &answer.drm {
+        let Some(device) = live.devices.iter().flatten().find(|device| drm_name(device) == Some(&gpu.name)) else {
+            continue;
+        };
+        let clients = answer.clients.iter().filter(|client| live.pids.contains(&client.pid));
+        let clients: Vec<_> = clients.filter(|client| gpu.address.as_ref() == Some(&client.address)).collect();
+        // A job whose GPUs are not known may have this one.
+        let is_whole = !others.have(device) && others.are_known();
+        let counted = gpu.address.as_ref().and_then(|address| live.counted.get(address));
+        job.of(device).add_drm(gpu, is_whole, (&clients, counted.copied()), moment);
+        heard.insert(device.clone());
+    }
+    heard
 }
 
 fn keep(run_dir: &Path, job: &JobGpus) {

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
 use jobfence::config::{Config, IdleAction};
-use jobfence::fence::living::{LivingStep, Recorded, WantedSteps, find};
+use jobfence::fence::living::LivingStep;
+use jobfence::fence::search::{Recorded, WantedSteps, find};
 use jobfence::host::Host;
 use jobfence::job::Id;
 use jobfence::record::holder::Holder;
@@ -105,7 +106,7 @@ pub fn follow(
             let then = (action != IdleAction::Warn && !is_several && !is_unreached).then_some(action);
             say(&id, &user, (kind, idle, after), then);
             let when = SystemTime::now() + after;
-            let when = LocalTime::of(&utc(when)).map_or_else(|| utc(when), |when| when.clock);
+            let when = LocalTime::from_moment(&utc(when)).map_or_else(|| utc(when), |when| when.clock);
             let node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
             let text = kind.sentence(&job.job, &node, idle, then.map(|action| (action, when)));
             let announced = reached.map(|reached| reached.and_then(|reached| reached.tell(&text, deadline)));

@@ -93,7 +93,7 @@ impl Activity {
     }
 
     /// Reads what `json` wrote. If it is something else, nothing is known.
-    pub fn of_json(value: &Value) -> Self {
+    pub fn from_json(value: &Value) -> Self {
         let base = value
             .get("base")
             .and_then(|base| Some((base.get(0)?.as_f64()?, base.get(1)?.as_u64()?, base.get(2)?.as_f64()?)));
@@ -181,7 +181,7 @@ mod tests {
         activity.look(counters(12.0, 0), 100.0, AFTER);
         other.look(counters(12.0, 0), 100.0, AFTER);
         assert_eq!((activity.idle(), other.idle()), (Some(200.0), Some(0.0)));
-        assert_eq!(Activity::of_json(&activity.json()), activity);
-        assert_eq!(Activity::of_json(&json!({})), Activity::default());
+        assert_eq!(Activity::from_json(&activity.json()), activity);
+        assert_eq!(Activity::from_json(&json!({})), Activity::default());
     }
 }

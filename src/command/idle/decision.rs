@@ -132,7 +132,7 @@ impl IdleDecision {
     }
 
     /// Reads what `json` wrote. If it is something else, nothing was said yet.
-    pub fn of_json(value: &Value) -> Self {
+    pub fn from_json(value: &Value) -> Self {
         let announced = value.get("announced").and_then(Value::as_u64);
         let all = [IdleAction::Warn, IdleAction::Signal, IdleAction::Cancel];
         Self {
@@ -256,12 +256,12 @@ mod tests {
         let mut spared = decision;
         assert!(spared.done().is_some());
         spared.spare();
-        assert_eq!((spared.done(), IdleDecision::of_json(&spared.json())), (None, spared));
+        assert_eq!((spared.done(), IdleDecision::from_json(&spared.json())), (None, spared));
         decision.kill_later();
-        let kept = IdleDecision::of_json(&decision.json());
+        let kept = IdleDecision::from_json(&decision.json());
         assert_eq!(kept, decision);
         // A cancelled job is not spared, even if it works while it ends.
         assert_eq!(until(&mut decision, BUSY), Some((2, IdleStep::Kill)));
-        assert_eq!(IdleDecision::of_json(&Value::Null), IdleDecision::default());
+        assert_eq!(IdleDecision::from_json(&Value::Null), IdleDecision::default());
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::activity::Activity;
 use super::decision::IdleDecision;
-use crate::kept::KeptJob;
+use crate::kept::{KeptId, KeptJob, decimal, number, text};
 
 /// The name of the objects' format.
 pub const SCHEMA: &str = "jobfence-idle-1";
@@ -43,17 +43,14 @@ impl JobIdle {
 
 impl KeptJob for JobIdle {
     const ENDING: &'static str = ".idle";
+    const SCHEMA: &'static str = SCHEMA;
 
     fn job(&self) -> (Option<&str>, Option<u32>, &str) {
         (self.node.as_deref(), self.uid, &self.job)
     }
 
-    fn state(&self) -> Value {
+    fn members(&self) -> Value {
         json!({
-            "schema": SCHEMA,
-            "job": self.job,
-            "uid": self.uid,
-            "node": self.node,
             "directory": self.directory,
             "inode": self.inode,
             "looked": self.looked,
@@ -64,22 +61,18 @@ impl KeptJob for JobIdle {
         })
     }
 
-    fn of_json(value: &Value) -> Option<Self> {
-        let text = |member: &str| Some(value.get(member)?.as_str()?.to_owned());
-        if text("schema")? != SCHEMA {
-            return None;
-        }
+    fn from_members(KeptId { node, uid, job }: KeptId, value: &Value) -> Option<Self> {
         Some(Self {
-            node: text("node"),
-            uid: value.get("uid").and_then(Value::as_u64).and_then(|uid| u32::try_from(uid).ok()),
-            job: text("job")?,
-            directory: text("directory")?,
-            inode: value.get("inode")?.as_u64()?,
-            looked: value.get("looked")?.as_f64()?,
-            after: value.get("after")?.as_u64()?,
-            activity: Activity::of_json(value.get("activity")?),
-            longest: value.get("longest").and_then(Value::as_f64).unwrap_or(0.0),
-            decision: IdleDecision::of_json(value.get("decision")?),
+            node,
+            uid,
+            job,
+            directory: text(value, "directory")?,
+            inode: number(value, "inode")?,
+            looked: decimal(value, "looked")?,
+            after: number(value, "after")?,
+            activity: Activity::from_json(value.get("activity")?),
+            longest: decimal(value, "longest").unwrap_or(0.0),
+            decision: IdleDecision::from_json(value.get("decision")?),
         })
     }
 }
@@ -114,6 +107,6 @@ mod tests {
         assert_eq!(all_living::<JobIdle>(&run_dir).unwrap(), std::slice::from_ref(&idle));
         remove(&run_dir, &idle);
         assert_eq!(all_living::<JobIdle>(&run_dir).unwrap(), []);
-        assert_eq!(JobIdle::of_json(&json!({"schema": "jobfence-idle-2"})), None);
+        assert_eq!(JobIdle::from_json(&json!({"schema": "jobfence-idle-2"})), None);
     }
 }

@@ -19,7 +19,7 @@ use super::files::JobIdle;
 use super::keys::keys_of;
 use super::pauses::{speed, states, time_between};
 use crate::gpu::{self, GpuSampler};
-use crate::kept::{self, KeptJob};
+use crate::kept;
 
 /// What `jobfence hold` knows of the idle time of live jobs.
 #[derive(Default)]
@@ -102,11 +102,10 @@ impl IdleSampler {
     /// Continues with what an earlier process has kept.
     fn take_over(&mut self, run_dir: &Path) {
         if !std::mem::replace(&mut self.has_taken_over, true) {
-            let begun: Vec<JobIdle> = kept::all_living(run_dir).unwrap_or_else(|error| {
+            self.jobs = kept::taken_over(run_dir).unwrap_or_else(|error| {
                 log::error!("cannot go on with the idle times of jobs: {error}");
-                Vec::new()
+                BTreeMap::new()
             });
-            self.jobs = begun.into_iter().map(|job| (job.key(), job)).collect();
         }
     }
 

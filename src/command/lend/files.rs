@@ -10,7 +10,7 @@ use std::path::Path;
 use jobfence::bytes::mebibytes;
 use serde_json::{Value, json};
 
-use crate::kept::{self, KeptJob};
+use crate::kept::{self, KeptId, KeptJob, number, text};
 
 /// The name of the objects' format.
 pub const SCHEMA: &str = "jobfence-lent-1";
@@ -49,17 +49,14 @@ impl JobLent {
 
 impl KeptJob for JobLent {
     const ENDING: &'static str = ".lent";
+    const SCHEMA: &'static str = SCHEMA;
 
     fn job(&self) -> (Option<&str>, Option<u32>, &str) {
         (self.node.as_deref(), self.uid, &self.job)
     }
 
-    fn state(&self) -> Value {
+    fn members(&self) -> Value {
         json!({
-            "schema": SCHEMA,
-            "job": self.job,
-            "uid": self.uid,
-            "node": self.node,
             "directory": self.directory,
             "inode": self.inode,
             "grant": self.grant,
@@ -69,22 +66,17 @@ impl KeptJob for JobLent {
         })
     }
 
-    fn of_json(value: &Value) -> Option<Self> {
-        let text = |member: &str| Some(value.get(member)?.as_str()?.to_owned());
-        let number = |member: &str| value.get(member)?.as_u64();
-        if text("schema")? != SCHEMA {
-            return None;
-        }
+    fn from_members(KeptId { node, uid, job }: KeptId, value: &Value) -> Option<Self> {
         Some(Self {
-            node: text("node"),
-            uid: number("uid").and_then(|uid| u32::try_from(uid).ok()),
-            job: text("job")?,
-            directory: text("directory")?,
-            inode: number("inode")?,
-            grant: number("grant")?,
-            limit: number("limit")?,
-            peak: number("peak")?,
-            swap: number("swap"),
+            node,
+            uid,
+            job,
+            directory: text(value, "directory")?,
+            inode: number(value, "inode")?,
+            grant: number(value, "grant")?,
+            limit: number(value, "limit")?,
+            peak: number(value, "peak")?,
+            swap: number(value, "swap"),
         })
     }
 }
@@ -125,8 +117,8 @@ mod tests {
             peak: 1000 << 20,
             swap: Some(700 << 20),
         };
-        assert_eq!(JobLent::of_json(&lent.state()), Some(lent.clone()));
-        assert_eq!(JobLent::of_json(&json!({"schema": "jobfence-lent-2"})), None);
+        assert_eq!(JobLent::from_json(&lent.state()), Some(lent.clone()));
+        assert_eq!(JobLent::from_json(&json!({"schema": "jobfence-lent-2"})), None);
         assert_eq!(lent.in_words(), "100.0 MiB beyond its limit of 800.0 MiB (MemoryPool); at most 200.0 MiB");
         let page = page_of(&[lent.clone(), lent]);
         assert!(page.contains("\njobfence_memory_lent_bytes 209715200\n"), "{page}");

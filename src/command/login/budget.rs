@@ -81,7 +81,7 @@ impl UsedBudget {
     }
 
     /// Reads what was kept. Values that are no numbers are left out.
-    pub fn of_json(value: &Value) -> Self {
+    pub fn from_json(value: &Value) -> Self {
         let parts = value["parts"].as_array().into_iter().flatten();
         let part = |part: &Value| Some((part[0].as_u64()?, part[1].as_f64().filter(|used| *used >= 0.0)?));
         Self { parts: parts.filter_map(part).collect(), since: value["since"].as_f64() }
@@ -116,7 +116,7 @@ mod tests {
     fn a_budget_that_the_site_takes_away_limits_nobody() {
         let mut used = UsedBudget::default();
         assert_eq!(used.look(0.0, 3600.0, Some(HOUR), HOUR), Some(BudgetStep::Begin));
-        assert_eq!(UsedBudget::of_json(&used.json()), used);
+        assert_eq!(UsedBudget::from_json(&used.json()), used);
         assert_eq!(used.look(1.0, 0.0, None, HOUR), Some(BudgetStep::End));
         assert_eq!(used, UsedBudget::default());
         assert_eq!(used.look(2.0, f64::from(1 << 30), None, HOUR), None);

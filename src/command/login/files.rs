@@ -101,7 +101,7 @@ impl LoginUser {
         })
     }
 
-    pub fn of_json(value: &Value) -> Option<Self> {
+    pub fn from_json(value: &Value) -> Option<Self> {
         if value["schema"] != SCHEMA {
             return None;
         }
@@ -121,7 +121,7 @@ impl LoginUser {
             keeper: pid.zip(keeper[1].as_u64()).map(|(pid, start)| Owner { pid, start }),
             place,
             set: texts(&value["set"]),
-            used: UsedBudget::of_json(&value["used"]),
+            used: UsedBudget::from_json(&value["used"]),
             counter: counter[0].as_u64().zip(counter[1].as_f64()),
             is_told: value["told"] == true,
             limits: text(&value["limits"]),
@@ -145,12 +145,12 @@ pub fn remove(run_dir: &Path, uid: u32) {
 /// What is known of this user. `None`: there is no file, or the caller may not read it.
 pub fn of(run_dir: &Path, uid: u32) -> Option<LoginUser> {
     let value = series::read_file(run_dir, (Some(uid), NAME, ENDING))?;
-    LoginUser::of_json(&value).filter(|user| user.uid == uid)
+    LoginUser::from_json(&value).filter(|user| user.uid == uid)
 }
 
 /// All users that have a file, even one of an earlier boot.
 pub fn all(run_dir: &Path) -> Result<Vec<LoginUser>> {
-    Ok(series::all_files(run_dir, ENDING)?.iter().filter_map(LoginUser::of_json).collect())
+    Ok(series::all_files(run_dir, ENDING)?.iter().filter_map(LoginUser::from_json).collect())
 }
 
 #[cfg(test)]
@@ -174,10 +174,10 @@ mod tests {
             ..LoginUser::new(1000, "boot")
         };
         user.used.look(100.0, 5.0, Some(Duration::from_secs(60)), Duration::from_secs(60));
-        assert_eq!(LoginUser::of_json(&user.json()), Some(user.clone()));
+        assert_eq!(LoginUser::from_json(&user.json()), Some(user.clone()));
         user.place = Some(LimitedPlace::Fence("0::/\n".into()));
-        assert_eq!(LoginUser::of_json(&user.json()), Some(user.clone()));
-        assert_eq!(LoginUser::of_json(&json!({"schema": "jobfence-login-2", "uid": 1, "boot": ""})), None);
+        assert_eq!(LoginUser::from_json(&user.json()), Some(user.clone()));
+        assert_eq!(LoginUser::from_json(&json!({"schema": "jobfence-login-2", "uid": 1, "boot": ""})), None);
     }
 
     #[test]

@@ -4,9 +4,9 @@
 use jobfence::bytes;
 use jobfence::cgroup::io::IoRules;
 use jobfence::config::{Config, Limit, Loaded, LoginBudget, Mode};
-use jobfence::doors::{life, user};
-use jobfence::facts::Facts;
 use jobfence::job::Cpus;
+
+use crate::configured::for_user;
 
 /// The limits of all processes of a user together. `None`: not limited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -67,9 +67,7 @@ impl From<&Config> for WantedOfUser {
 /// What the site wants of a user. An error: it is not known.
 pub fn wanted((config, loaded): (&Config, Option<&Loaded>), uid: u32) -> Result<WantedOfUser, String> {
     let Some(loaded) = loaded else { return Ok(config.into()) };
-    let mut facts = Facts { uid: Some(uid).into(), ..Facts::default() }.of_no_job();
-    user::know(&mut facts, &loaded.asked());
-    life::resolve(loaded, facts).map(|resolved| (&resolved.config).into()).map_err(|error| error.to_string())
+    for_user(loaded, uid).map(|config| (&config).into())
 }
 
 #[cfg(test)]

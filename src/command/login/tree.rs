@@ -11,15 +11,16 @@ use jobfence::config::{Config, Limit, LimitNumbers, Mode, StraysAction};
 use jobfence::doors::life;
 use jobfence::doors::recorded::WantedFences;
 use jobfence::error::{Error, Result};
-use jobfence::fence::living::{LivingStep, Recorded, WantedSteps, find};
+use jobfence::fence::living::LivingStep;
+use jobfence::fence::search::{Recorded, WantedSteps, find};
 use jobfence::fence::{Fence, put_back_stranger};
 use jobfence::host::Host;
 use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::launch::Begin;
 use jobfence::policy::{self, Plan};
+use jobfence::record::Records;
 use jobfence::record::holder::Holder;
 use jobfence::record::noted::Noted;
-use jobfence::record::{Record, Records};
 use jobfence::requests::UserRequests;
 use jobfence::schedulers::ALL;
 use jobfence::sys::dir::Dir;
@@ -42,17 +43,13 @@ fn job(uid: u32) -> Result<Id> {
 
 /// The users that have such a fence. The file of one may be lost.
 pub fn uids(host: &Host, config: &Config) -> Result<Vec<u32>> {
-    let records = match Records::open(&config.run_dir) {
-        Err(error) if error.is_gone() => return Ok(Vec::new()),
-        records => records?,
-    };
+    let Some(records) = Records::existing(&config.run_dir)? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for levels in records.list()? {
         let mut above = levels.iter().rev().skip(1);
         let uid = above.next().and_then(|job| job.strip_prefix("job_login-")?.parse().ok());
         let Some(uid) = uid.filter(|uid| above.next() == Some(&format!("uid_{uid}"))) else { continue };
-        let is_here = |record: &Record| record.boot_id == host.boot_id && record.pid_namespace == host.pid_namespace;
-        if records.read(&levels)?.is_some_and(|record| is_here(&record)) {
+        if records.read(&levels)?.is_some_and(|record| record.is_here(host)) {
             found.push(uid);
         }
     }
@@ -61,13 +58,9 @@ pub fn uids(host: &Host, config: &Config) -> Result<Vec<u32>> {
 
 /// The user's fence, if there is one.
 pub fn existing(host: &Host, config: &Config, uid: u32) -> Result<Option<Fence>> {
-    let records = match Records::open(&config.run_dir) {
-        Err(error) if error.is_gone() => return Ok(None),
-        records => records?,
-    };
-    let found = records.of_job(&job(uid)?)?.into_iter().find(|record| {
-        record.uid() == Some(uid) && record.boot_id == host.boot_id && record.pid_namespace == host.pid_namespace
-    });
+    let Some(records) = Records::existing(&config.run_dir)? else { return Ok(None) };
+    let all = records.of_job(&job(uid)?)?;
+    let found = all.into_iter().find(|record| record.uid() == Some(uid) && record.is_here(host));
     found.map(|record| life::go_on(host, config, &record)).transpose()
 }
 

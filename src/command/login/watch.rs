@@ -476,5 +476,5 @@ fn words(limits: &UserLimits, mode: Mode) -> Vec<String> {
 /// The time this many seconds from now, as people of this node write it.
 fn moment(seconds: f64) -> String {
     let when = utc(SystemTime::now() + Duration::try_from_secs_f64(seconds).unwrap_or_default());
-    LocalTime::of(&when).map_or(when, |local| format!("{} {}", local.date, local.clock))
+    LocalTime::from_moment(&when).map_or(when, |local| format!("{} {}", local.date, local.clock))
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use std::time::SystemTime;
 
 use super::figures::{JobNetwork, NetworkAmounts, NetworkUse};
-use crate::kept::KeptJob;
+use crate::kept::{KeptId, KeptJob, number, text};
 use crate::node_logs::log_with;
 
 /// The name of the objects' format. A program that reads them checks it first.
@@ -30,16 +30,12 @@ impl JobNetwork {
                 (name.clone(), value)
             })
             .collect();
-        json!({
-            "schema": SCHEMA,
-            "job": self.job,
-            "uid": self.uid,
-            "node": self.node,
+        self.object(json!({
             "sent_bytes": sums.sent,
             "received_bytes": sums.received,
             "sent_bytes_per_second_limit": self.most,
             "interfaces": interfaces,
-        })
+        }))
     }
 }
 
@@ -53,23 +49,23 @@ fn amounts(of: NetworkAmounts) -> Value {
 }
 
 fn amounts_of(value: &Value) -> Option<NetworkAmounts> {
-    let number = |member: &str| value.get(member)?.as_u64();
     Some(NetworkAmounts {
-        sent: number("sent_bytes")?,
-        received: number("received_bytes")?,
-        sent_packets: number("sent_packets")?,
-        received_packets: number("received_packets")?,
+        sent: number(value, "sent_bytes")?,
+        received: number(value, "received_bytes")?,
+        sent_packets: number(value, "sent_packets")?,
+        received_packets: number(value, "received_packets")?,
     })
 }
 
 impl KeptJob for JobNetwork {
     const ENDING: &'static str = ".network";
+    const SCHEMA: &'static str = SCHEMA;
 
     fn job(&self) -> (Option<&str>, Option<u32>, &str) {
         (self.node.as_deref(), self.uid, &self.job)
     }
 
-    fn state(&self) -> Value {
+    fn members(&self) -> Value {
         let mut state = self.json();
         let before: Map<String, Value> =
             self.interfaces.iter().map(|(name, interface)| (name.clone(), amounts(interface.before))).collect();
@@ -78,20 +74,16 @@ impl KeptJob for JobNetwork {
         state
     }
 
-    fn of_json(value: &Value) -> Option<Self> {
-        if value.get("schema")?.as_str()? != SCHEMA {
-            return None;
-        }
-        let text = |value: &Value, member: &str| Some(value.get(member)?.as_str()?.to_owned());
+    fn from_members(KeptId { node, uid, job }: KeptId, value: &Value) -> Option<Self> {
         let state = value.get("state")?;
         let mut job = Self {
-            node: text(value, "node"),
-            uid: value.get("uid").and_then(Value::as_u64).and_then(|uid| u32::try_from(uid).ok()),
-            job: text(value, "job")?,
+            node,
+            uid,
+            job,
             directory: text(state, "directory")?,
-            inode: state.get("inode")?.as_u64()?,
-            table: u32::try_from(state.get("table")?.as_u64()?).ok()?,
-            most: value.get("sent_bytes_per_second_limit").and_then(Value::as_u64),
+            inode: number(state, "inode")?,
+            table: u32::try_from(number(state, "table")?).ok()?,
+            most: number(value, "sent_bytes_per_second_limit"),
             ..Self::default()
         };
         for (name, interface) in value.get("interfaces")?.as_object()? {
@@ -141,9 +133,9 @@ mod tests {
         job.change_table(6);
         job.take("eth0", false, of(10));
         job.take("lo", true, of(1));
-        assert_eq!(JobNetwork::of_json(&job.state()), Some(job.clone()));
+        assert_eq!(JobNetwork::from_json(&job.state()), Some(job.clone()));
         // Without the state, as for others, it is no file of ours.
-        assert_eq!(JobNetwork::of_json(&job.json()), None);
+        assert_eq!(JobNetwork::from_json(&job.json()), None);
         assert_eq!(job.json()["sent_bytes"], 110);
         // One that goes on has not ended.
         let at = |has_ended| line(&job, has_ended, "now".to_owned());

@@ -16,7 +16,7 @@ use super::attachment::MOST_COUNTS;
 use super::figures::{JobNetwork, NetworkAmounts, OTHER};
 use super::files;
 use super::program::{CountKey, CountedPackets, NetworkTables};
-use crate::kept::{self, KeptJob};
+use crate::kept;
 use crate::table::printable;
 
 /// What `jobfence hold` knows of live jobs.
@@ -110,11 +110,10 @@ impl NetworkSampler {
     /// Continues what an earlier process began.
     pub fn take_over(&mut self, run_dir: &Path) {
         if !std::mem::replace(&mut self.has_taken_over, true) {
-            let begun: Vec<JobNetwork> = kept::all_living(run_dir).unwrap_or_else(|error| {
+            self.jobs = kept::taken_over(run_dir).unwrap_or_else(|error| {
                 log::error!("cannot go on with what jobs have sent and received: {error}");
-                Vec::new()
+                BTreeMap::new()
             });
-            self.jobs = begun.into_iter().map(|job| (job.key(), job)).collect();
         }
     }
 }
@@ -136,10 +135,7 @@ fn new_job(step: &LivingStep<'_>) -> Option<JobNetwork> {
 
 /// Whether the job's directory is gone, or is another one's.
 fn is_gone(job: &JobNetwork) -> bool {
-    match std::fs::symlink_metadata(&job.directory) {
-        Ok(found) => found.ino() != job.inode,
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
-    }
+    kept::is_over(&job.directory, job.inode)
 }
 
 /// Called for a job that has ended, or is not counted any more: says what it has sent and received, and writes its line to the log, if

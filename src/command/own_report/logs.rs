@@ -25,7 +25,7 @@ pub enum ReadableLogs<'a> {
 
 impl<'a> ReadableLogs<'a> {
     /// Those that this process may read. A user is told the lines about the job alone, and those that its name may mean.
-    pub fn of(config: &'a Config, usage_log: UsageLog<'a>, job: Option<&str>) -> Result<Self> {
+    pub fn from_config(config: &'a Config, usage_log: UsageLog<'a>, job: Option<&str>) -> Result<Self> {
         if !config.user_reports || nix::unistd::geteuid().is_root() || usage_log.files().is_ok() {
             return Ok(Self::Files(usage_log));
         }

@@ -29,7 +29,7 @@ use headline::Headline;
 use more::{DiskNames, FoldedPart};
 use parts::{Bar, UNKNOWN, bars, bytes, of};
 pub(super) use parts::{Cell, page, table};
-pub use stored::of_summary;
+pub use stored::of_stored;
 
 /// The page of these runs of a job. `of_log`: how many runs the log has. `site_text`: what the site tells all users.
 pub fn of_runs(job: &str, runs: &[JobRun], of_log: usize, series: &[Series], site_text: Option<&str>) -> String {
@@ -50,8 +50,8 @@ fn of_run(job: &str, run: &JobRun, is_one_of_several: bool, series: &[Series]) -
     let Judged { advice, reserve, .. } = &judged;
     let sentences: Vec<String> = run.steps.iter().flat_map(|step| &step.sentences).map(|one| printable(one)).collect();
     let ordered = steps::in_order(run);
-    let courses: Vec<_> = ordered.iter().map(|step| StepCourses::of(step, series)).collect();
-    let names = DiskNames::of_node(said(run, |line| line.node.as_ref()));
+    let courses: Vec<_> = ordered.iter().map(|step| StepCourses::from_step(step, series)).collect();
+    let names = DiskNames::from_node(said(run, |line| line.node.as_ref()));
     let folded = [
         ("memory at the end", more::memory(&ordered)),
         ("time spent waiting", more::waits(&ordered)),
@@ -62,7 +62,7 @@ fn of_run(job: &str, run: &JobRun, is_one_of_several: bool, series: &[Series]) -
     let unknown = unknown(&total, &folded[0].1, run.gpus.as_ref());
     html! {
         article {
-            (header(job, run, &total, is_one_of_several, &Headline::of(run, &total, &judged)))
+            (header(job, run, &total, is_one_of_several, &Headline::from_run(run, &total, &judged)))
             @if !sentences.is_empty() {
                 section.happened aria-label="What happened" {
                     @for sentence in &sentences { p { (sentence) } }

@@ -13,7 +13,6 @@ mod page;
 mod runs;
 mod since;
 mod source;
-mod stored;
 mod summed;
 mod tally;
 mod text;
@@ -29,6 +28,7 @@ use jobfence::error::Error;
 use jobfence::report::account::utc;
 use jobfence::report::usage_log::UsageLog;
 
+use super::accounting::{AccountingPart, StoredJobs};
 use super::log;
 use super::output::{put, refused};
 use crate::command::Failure;
@@ -38,16 +38,16 @@ use crate::own_report::ReadableLogs;
 use crate::table;
 pub use data::SCHEMA;
 use gpus::WaitingGpus;
-use habits::Habits;
+pub use habits::Habits;
 use line::Read;
 use merged::MergedLogs;
-use names::Names;
-pub use runs::By;
+pub use names::{NameId, Names};
 use runs::JoinedRuns;
+pub use runs::{By, GpuHours, JoinedRun, RunOnNode};
 use since::Since;
 use source::FoundLogs;
 use summed::{Prices, SummedUp};
-use tally::Tally;
+pub use tally::Tally;
 
 /// The most files that are named because they could not be read.
 const NAMED: usize = 5;
@@ -100,11 +100,11 @@ pub fn summary(
     options: &SummaryOptions,
     by: By,
     configured: &Configured,
-    is_stored: bool,
+    stored: Option<&'static dyn AccountingPart>,
     output: &Output<'_>,
 ) -> Result<ExitCode, Failure> {
-    if is_stored {
-        return of_accounting(options, by, output);
+    if let Some(accounting) = stored {
+        return of_accounting(options, by, accounting, output);
     }
     let own = nix::unistd::getuid();
     let uid = (!own.is_root()).then(|| u64::from(own.as_raw()));
@@ -115,10 +115,10 @@ pub fn summary(
             let usage_log = UsageLog::from_config(&config).ok_or(
                 "this node keeps no usage log: set UsageLog in jobfence.conf, or name a directory with logs by --logs",
             )?;
-            let files =
-                ReadableLogs::of(&config, usage_log, None).and_then(|logs| Ok((logs.open(USAGE)?, logs.open(GPUS))));
+            let files = ReadableLogs::from_config(&config, usage_log, None)
+                .and_then(|logs| Ok((logs.open(USAGE)?, logs.open(GPUS))));
             let (files, of_gpus) = files.map_err(|error| refused(&config, &error))?;
-            FoundLogs::of_node(files, of_gpus)
+            FoundLogs::from_files(files, of_gpus)
         }
     };
     let (summary, errors) = read(found, by, options, uid);
@@ -140,14 +140,31 @@ pub fn summary(
 }
 
 /// The summary of what the scheduler has stored. If a part of the time could not be asked for, the command fails.
-fn of_accounting(options: &SummaryOptions, by: By, output: &Output<'_>) -> Result<ExitCode, Failure> {
-    let since = options.since.ok_or(stored::SAY_SINCE)?;
+fn of_accounting(
+    options: &SummaryOptions,
+    by: By,
+    accounting: &'static dyn AccountingPart,
+    output: &Output<'_>,
+) -> Result<ExitCode, Failure> {
+    let name = accounting.name();
+    let since = options.since.ok_or_else(|| {
+        format!(
+            "say by --since from when on jobs count, such as --since 30days: {name} can reach back for years, and all of them are asked \
+             for"
+        )
+    })?;
     let is_of_all = nix::unistd::getuid().is_root();
     let since = since.seconds(SystemTime::now());
-    let stored::StoredJobs { names, tally, habits, records, missing } = stored::read(by, since, is_of_all)?;
+    let StoredJobs { names, tally, habits, records, missing } = accounting.jobs_since(by, since, is_of_all)?;
     missing.iter().for_each(|missing| ::log::error!("{missing}"));
     if tally.total.jobs == 0 {
-        eprintln!("jobfence: {}", if missing.is_empty() { stored::NONE } else { stored::NONE_KNOWN });
+        let none = match missing.is_empty() {
+            true => "has no job that ended in this time and that you may see",
+            false => {
+                "has said nothing about a part of this time, and has no job that ended in the rest and that you may see"
+            }
+        };
+        eprintln!("jobfence: {name} {none}");
         return Ok(ExitCode::FAILURE);
     }
     let summary = SummedUp {
@@ -156,7 +173,7 @@ fn of_accounting(options: &SummaryOptions, by: By, output: &Output<'_>) -> Resul
         names,
         prices: prices(options),
         is_of_all,
-        is_stored: true,
+        accounting: Some(accounting),
         files: 0,
         lines: records,
         again: 0,
@@ -271,7 +288,7 @@ fn read(found: FoundLogs, by: By, options: &SummaryOptions, uid: Option<u64>) ->
         names,
         prices: prices(options),
         is_of_all: uid.is_none(),
-        is_stored: false,
+        accounting: None,
         files,
         lines,
         again: open.again,

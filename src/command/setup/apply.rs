@@ -123,7 +123,7 @@ fn change(journal: &mut SetupJournal, scheduler: &str, file: &FileChange, seen: 
         journal.mark(number, true).map_err(failed)?;
     }
     let before = now.as_ref().map(|(_, ownership)| *ownership);
-    let ownership = before.unwrap_or(Ownership::of_root(file.mode));
+    let ownership = before.unwrap_or(Ownership::root(file.mode));
     let made = MadeChange::File { path: file.path.clone(), before, after: file.text.as_ref().map(|_| ownership) };
     let texts = [now.as_ref().map(|(text, _)| text.as_slice()), file.text.as_deref()];
     let number = journal.begin(scheduler, is_central, made, texts).map_err(failed)?;
@@ -317,7 +317,7 @@ mod tests {
     fn what_a_dead_process_has_begun_is_settled() {
         let Some((temp, mut journal)) = place() else { return };
         let at = |name: &str| temp.path().join(name);
-        let ownership = Some(Ownership::of_root(0o644));
+        let ownership = Some(Ownership::root(0o644));
         let file = |name: &str| MadeChange::File { path: at(name), before: ownership, after: ownership };
         let command = |word: &str| MadeChange::Command { run: SetupCommand::new(&[word]), undo: Vec::new() };
         for (name, text) in [("before", "b"), ("after", "a"), ("other", "o")] {

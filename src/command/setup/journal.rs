@@ -154,7 +154,7 @@ impl SetupJournal {
         let number = self.entries.last().map_or(1, |last| last.number + 1);
         for (text, kind) in texts.into_iter().zip(["before", "after"]) {
             if let Some(text) = text {
-                whole::replace_durably(&self.copy(number, kind), text, Ownership::of_root(0o600))?;
+                whole::replace_durably(&self.copy(number, kind), text, Ownership::root(0o600))?;
             }
         }
         let scheduler = scheduler.to_owned();
@@ -286,8 +286,7 @@ impl SetupJournal {
             if made.as_ref().is_err_and(|error| error.kernel_errno() != Some(Errno::EEXIST)) {
                 return made.map_err(|error| error.to_string());
             }
-            whole::replace_durably(file, text.as_bytes(), Ownership::of_root(0o600))
-                .map_err(|error| error.to_string())?;
+            whole::replace_durably(file, text.as_bytes(), Ownership::root(0o600)).map_err(|error| error.to_string())?;
             arguments.push(file.display().to_string());
         }
         let asked = AskedProgram::new(program, &arguments, &[]).ask(Instant::now() + COMMAND);
@@ -329,7 +328,7 @@ impl SetupJournal {
     fn save(&self) -> Result<()> {
         let entries: Vec<Value> = self.entries.iter().map(value_of).collect();
         let text = format!("{:#}\n", json!({"version": VERSION, "entries": entries}));
-        whole::replace_durably(&self.directory.join(NAME), text.as_bytes(), Ownership::of_root(0o600))
+        whole::replace_durably(&self.directory.join(NAME), text.as_bytes(), Ownership::root(0o600))
     }
 }
 

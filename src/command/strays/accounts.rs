@@ -6,10 +6,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use jobfence::config::{Config, Loaded, StraysAction};
-use jobfence::doors::{life, user};
-use jobfence::facts::Facts;
 use nix::unistd::User;
 
+use crate::configured::for_user;
 use crate::table::printable;
 
 const LOGIN_DEFS: &str = "/etc/login.defs";
@@ -65,10 +64,7 @@ impl<'a> StrayAccounts<'a> {
 
     fn action(&self, uid: u32) -> Result<StraysAction, String> {
         let Some(loaded) = self.loaded else { return Ok(self.config.strays) };
-        // A process that no scheduler has started is in no partition and no account.
-        let mut facts = Facts { uid: Some(uid).into(), ..Facts::default() }.of_no_job();
-        user::know(&mut facts, &loaded.asked());
-        life::resolve(loaded, facts).map(|resolved| resolved.config.strays).map_err(|error| error.to_string())
+        for_user(loaded, uid).map(|config| config.strays)
     }
 }
 

@@ -51,19 +51,14 @@ pub fn adopt(host: &Host, config: &Config, (id, uid): (Owner, u32)) -> Result<St
 
 /// The records of this user's fences, the last opened one first. Fences of the schedulers' own daemons are left out.
 fn opened(host: &Host, config: &Config, uid: u32) -> Result<Vec<Record>> {
-    let records = match Records::open(&config.run_dir) {
-        Err(error) if error.is_gone() => return Ok(Vec::new()),
-        records => records?,
-    };
+    let Some(records) = Records::existing(&config.run_dir)? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for levels in records.list()? {
         let is_a_jobs = levels.last().is_some_and(|step| step.starts_with("step_") && jobs_step(step).is_none());
         if !is_a_jobs || !levels.contains(&format!("uid_{uid}")) {
             continue;
         }
-        let record = records.read(&levels)?.filter(|record| {
-            record.uid() == Some(uid) && record.boot_id == host.boot_id && record.pid_namespace == host.pid_namespace
-        });
+        let record = records.read(&levels)?.filter(|record| record.uid() == Some(uid) && record.is_here(host));
         found.extend(record.and_then(|record| Some((record.shared.as_ref()?.opener.start, record))));
     }
     found.sort_by_key(|(start, _)| Reverse(*start));

@@ -23,14 +23,14 @@ const KINDS: [&str; 2] = ["mnt", "pid"];
 struct Namespace(libc::dev_t, libc::ino_t);
 
 impl Namespace {
-    fn of(proc: &Dir, pid: i32, kind: &str) -> Result<Self> {
+    fn from_pid(proc: &Dir, pid: i32, kind: &str) -> Result<Self> {
         let name = format!("{pid}/ns/{kind}");
         fstatat(proc, name.as_str(), AtFlags::empty())
-            .map(|stat| Self::of_stat(&stat))
+            .map(|stat| Self::from_stat(&stat))
             .map_err(|errno| Error::os("see the namespace", proc.path().join(name), errno))
     }
 
-    fn of_stat(stat: &FileStat) -> Self {
+    fn from_stat(stat: &FileStat) -> Self {
         Self(stat.st_dev, stat.st_ino)
     }
 }
@@ -55,7 +55,8 @@ pub enum NamespaceMaker {
 impl HostNamespaces {
     pub fn read(proc: &Dir) -> Result<Self> {
         let of = |kind| {
-            Namespace::of(proc, 1, kind).or_else(|_| Namespace::of(proc, std::process::id().cast_signed(), kind))
+            Namespace::from_pid(proc, 1, kind)
+                .or_else(|_| Namespace::from_pid(proc, std::process::id().cast_signed(), kind))
         };
         let [mnt, pid] = KINDS.map(of);
         Ok(Self { user: of("user")?, others: [mnt?, pid?] })
@@ -64,11 +65,11 @@ impl HostNamespaces {
     /// Who has made the namespaces of this process.
     pub fn maker(&self, proc: &Dir, pid: i32) -> Result<NamespaceMaker> {
         let mut makers = Vec::new();
-        if Namespace::of(proc, pid, "user")? != self.user {
+        if Namespace::from_pid(proc, pid, "user")? != self.user {
             makers.push(self.outermost(open(proc, pid, "user")?)?);
         }
         for (kind, hosts) in KINDS.iter().zip(self.others) {
-            if Namespace::of(proc, pid, kind)? == hosts {
+            if Namespace::from_pid(proc, pid, kind)? == hosts {
                 continue;
             }
             // A namespace that a user has made within a container belongs to the container. So the namespaces around it count, too. Only
@@ -112,7 +113,7 @@ impl HostNamespaces {
 
 fn stat_of(namespace: &OwnedFd) -> Result<Namespace> {
     let stat = fstat(namespace.as_fd()).map_err(|errno| Error::new("see a namespace").errno(errno))?;
-    Ok(Namespace::of_stat(&stat))
+    Ok(Namespace::from_stat(&stat))
 }
 
 fn open(proc: &Dir, pid: i32, kind: &str) -> Result<OwnedFd> {

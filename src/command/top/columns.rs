@@ -123,7 +123,7 @@ pub fn cells(list: &TopList, lines: &[ListedLine], width: usize, is_utf8: bool) 
     let full = lines.iter().filter_map(|line| {
         let job = list.jobs.get(line.job)?;
         let step = line.step.and_then(|step| job.steps.get(step));
-        let amounts = step.map_or_else(|| job.amounts.clone(), AmountsNow::of_step);
+        let amounts = step.map_or_else(|| job.amounts.clone(), AmountsNow::from_row);
         Some(LineInFull { job, step, amounts, is_unfolded: list.is_unfolded(job), is_utf8 })
     });
     let full: Vec<LineInFull<'_>> = full.collect();

@@ -45,7 +45,7 @@ pub struct AmountsNow {
 
 impl AmountsNow {
     /// The amounts of one step.
-    pub fn of_step(row: &LivingRow) -> Self {
+    pub fn from_row(row: &LivingRow) -> Self {
         Self {
             cpus: row.cpus_now,
             memory: row.current.memory,
@@ -57,7 +57,7 @@ impl AmountsNow {
     }
 
     /// The amounts of a job with these steps. A sum is unknown if one of its parts is.
-    fn of_job(steps: &[LivingRow]) -> Self {
+    fn from_steps(steps: &[LivingRow]) -> Self {
         fn sum<T: std::iter::Sum>(steps: &[LivingRow], of: fn(&LivingRow) -> Option<T>) -> Option<T> {
             steps.iter().map(of).sum()
         }
@@ -142,7 +142,7 @@ pub fn jobs_of(rows: Vec<LivingRow>) -> Vec<ListedJob> {
     let listed = |(number, (identity, steps)): (usize, (JobIdentity, Vec<LivingRow>))| ListedJob {
         number,
         identity,
-        amounts: AmountsNow::of_job(&steps),
+        amounts: AmountsNow::from_steps(&steps),
         gpu: gpu_cell(steps.iter().find_map(|step| step.gpus.as_ref())),
         partition: steps.iter().find_map(|step| step.partition.clone()),
         steps,

@@ -58,10 +58,10 @@ impl LogLines {
             [0x28, 0xb5, 0x2f, 0xfd] => Box::new(Zstd::new(BufReader::with_capacity(piece, file))?),
             _ => Box::new(file),
         };
-        Ok(Self::of(file, piece))
+        Ok(Self::from_reader(file, piece))
     }
 
-    fn of(file: Box<dyn Read>, piece: usize) -> Self {
+    fn from_reader(file: Box<dyn Read>, piece: usize) -> Self {
         Self { file: Some(file), buffer: vec![0; piece], line: 0..0, ahead: 0..0, is_within: false }
     }
 
@@ -191,7 +191,7 @@ mod tests {
     /// All that is read in pieces of this size: a whole line as its text, any other as its length.
     fn all(text: &[u8], at_once: usize, piece: usize) -> Vec<String> {
         let text: &'static [u8] = text.to_vec().leak();
-        let mut lines = LogLines::of(Box::new(Slow(text, at_once, false)), piece);
+        let mut lines = LogLines::from_reader(Box::new(Slow(text, at_once, false)), piece);
         let mut found = Vec::new();
         while let Some(next) = lines.read().unwrap() {
             found.push(match next {

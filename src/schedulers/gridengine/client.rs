@@ -60,7 +60,7 @@ const INSTEAD: [(&str, &str); 32] = [
 
 /// The client of the job with this `config`. `None`: there is none, or calling it needs the user's own certificate.
 pub fn client(config: &str) -> Option<Client> {
-    let values = Values::of_config(config).ok()?;
+    let values = Values::from_config(config).ok()?;
     let find = |key| values.find(key).ok().flatten();
     let script = find(SCRIPT)?;
     let (_, daemon) = SESSIONS.iter().find(|(of, _)| script.eq_ignore_ascii_case(of))?;
@@ -73,7 +73,7 @@ pub fn client(config: &str) -> Option<Client> {
 
 /// Whether this `config` is a slave task's; `directory` is the name of its spool directory.
 pub fn is_slave_task(config: &str, directory: &str) -> bool {
-    Values::of_config(config).is_ok_and(|values| values.slave_task(directory).is_ok_and(|task| task.is_some()))
+    Values::from_config(config).is_ok_and(|values| values.slave_task(directory).is_ok_and(|task| task.is_some()))
 }
 
 /// A `config` with which the shepherd runs the program of [`environment`] as `administrator`, in the directory `spool`. `None`: the job's
@@ -91,19 +91,20 @@ pub fn config(text: &str, administrator: &str, spool: &str) -> Option<String> {
     let is_replaced = |key: &str| key.starts_with(ARGUMENT) || instead.iter().any(|(of, _)| *of == key);
     let is_users = |key: &str| BEHIND.iter().any(|(of, _)| *of == key);
     let is_limit = |key: &str| key.starts_with("h_") || key.starts_with("s_");
-    let kept = Values::of_config(text).ok()?.0.into_iter().filter(|(key, _)| !is_replaced(key)).map(|(key, value)| {
-        let is_amount = is_limit(key) && value != "UNDEFINED" && !key.ends_with("_is_consumable_job");
-        (
-            key,
-            if is_users(key) {
-                NONE
-            } else if is_amount {
-                "INFINITY"
-            } else {
-                value
-            },
-        )
-    });
+    let kept =
+        Values::from_config(text).ok()?.0.into_iter().filter(|(key, _)| !is_replaced(key)).map(|(key, value)| {
+            let is_amount = is_limit(key) && value != "UNDEFINED" && !key.ends_with("_is_consumable_job");
+            (
+                key,
+                if is_users(key) {
+                    NONE
+                } else if is_amount {
+                    "INFINITY"
+                } else {
+                    value
+                },
+            )
+        });
     Some(kept.chain(instead.iter().copied()).map(|(key, value)| format!("{key}={value}\n")).collect())
 }
 

@@ -55,10 +55,10 @@ pub struct Complex {
 impl Complex {
     /// The complexes in the output of `qconf -sc`.
     pub fn all(text: &str) -> Vec<Self> {
-        text.lines().filter(|line| !line.starts_with('#')).filter_map(Self::of_row).collect()
+        text.lines().filter(|line| !line.starts_with('#')).filter_map(Self::from_row).collect()
     }
 
-    fn of_row(row: &str) -> Option<Self> {
+    fn from_row(row: &str) -> Option<Self> {
         let words: Vec<&str> = row.split_whitespace().collect();
         let [name, shortcut, _, _, requestable, consumable, default, ..] = words.as_slice() else { return None };
         Some(Self {

@@ -3,7 +3,7 @@
 //!
 //! The directory is execd's, and no user can write to it. But some values are the user's: the job's name, arguments and directory. A
 //! newline in such a value begins a line that looks like execd's. So each key must have one value, and the line behind a user's value must
-//! have the key that execd writes there. Lines are read as the shepherd reads them: see [`Values::of_config`]. The keys are those of
+//! have the key that execd writes there. Lines are read as the shepherd reads them: see [`Values::from_config`]. The keys are those of
 //! `exec_job.c` of 8.1.9. Open Cluster Scheduler 9 has other keys, and other meanings of the same keys, so its jobs are refused.
 //!
 //! An error that a user can cause is [`NotFenced::Asked`], which refuses the job whatever `OnError` is: a user must not escape the fence
@@ -183,7 +183,7 @@ impl SpooledJob {
 
     /// Reads the job from the text of `config`. `directory` is the name of the spool directory, and `hosts` the text of `pe_hostfile`.
     pub fn parse(text: &str, directory: &str, hosts: Option<&str>) -> Result<Self, NotFenced> {
-        let config = Values::of_config(text)?;
+        let config = Values::from_config(text)?;
         // Times of Open Cluster Scheduler are microseconds, in 64 bits.
         if config
             .find("submission_time")?
@@ -339,7 +339,7 @@ impl<'a> Values<'a> {
 
     /// Reads `config` as `read_config` of the shepherd's `config_file.c` does: blanks and `=` before a key are skipped, the first of them
     /// behind it ends it, and of two values the last counts. So a forged line means the same here as to the shepherd, and is found.
-    pub(super) fn of_config(text: &'a str) -> Result<Self, NotFenced> {
+    pub(super) fn from_config(text: &'a str) -> Result<Self, NotFenced> {
         let asked = |error: Error| NotFenced::Asked(error.hint(NEWLINE));
         let (mut all, mut known, mut before) = (Vec::new(), BTreeMap::new(), "");
         for line in text.split_terminator('\n') {

@@ -52,7 +52,7 @@ impl JobAd {
     }
 
     fn read(text: &str) -> Result<Self> {
-        let ad = Attributes::of_lines(text);
+        let ad = Attributes::from_lines(text);
         let once = |name: &str| {
             if ad.0.iter().filter(|(found, _)| found.eq_ignore_ascii_case(name)).count() > 1 {
                 return Err(Error::new(format!("the job's ad says {name} twice")).hint(super::NO_LINE_END));

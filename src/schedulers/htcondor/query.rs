@@ -83,7 +83,7 @@ pub fn answer(bytes: &[u8]) -> Result<Option<SlotJob>> {
     if number(more) == Some(0) {
         return Ok(Some(SlotJob::default()));
     }
-    SlotJob::from_ad(&Attributes::of_message(ad)?).map(Some)
+    SlotJob::from_ad(&Attributes::from_message(ad)?).map(Some)
 }
 
 fn numbers(all: &[u64]) -> Vec<u8> {

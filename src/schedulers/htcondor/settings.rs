@@ -79,7 +79,7 @@ impl StarterSettings {
 
     /// Reads the answers.
     pub fn parse(text: &str) -> Result<Self> {
-        let said = Attributes::of_lines(text);
+        let said = Attributes::from_lines(text);
         let find = |name: &'static str| {
             said.find(name).ok_or_else(|| Error::new("HTCondor's configuration does not say").value(name))
         };
@@ -106,7 +106,7 @@ impl StarterSettings {
     /// The files and directories on which the answers depend. `text` also has the files that were read, which condor_config_val prints with
     /// `-config` in lines that begin with a tab. `None`: the answers can depend on more, such as a program that prints them.
     pub fn sources(text: &str) -> Option<Vec<&str>> {
-        let said = Attributes::of_lines(text);
+        let said = Attributes::from_lines(text);
         // Settings made with condor_config_val(1) are in files that can be made later.
         (boolean(said.find("ENABLE_PERSISTENT_CONFIG")?, false) == Some(false)).then_some(())?;
         let read = text.lines().filter_map(|line| line.strip_prefix('\t')).filter(|path| !path.is_empty());

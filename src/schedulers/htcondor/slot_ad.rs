@@ -45,10 +45,10 @@ impl SlotAd {
     /// Reads the ad from the first bytes of the socket. `None`: the message is not whole yet.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>> {
         let Some(message) = message(bytes)? else { return Ok(None) };
-        Self::of_attributes(&Attributes::of_message(&message)?).map(Some)
+        Self::from_attributes(&Attributes::from_message(&message)?).map(Some)
     }
 
-    fn of_attributes(ad: &Attributes<'_>) -> Result<Self> {
+    fn from_attributes(ad: &Attributes<'_>) -> Result<Self> {
         let name = ad.text("Name")?;
         let slot = Id::new(name.split('@').next().unwrap_or_default())?;
         let cpus = ad.number("Cpus")?;
@@ -94,7 +94,7 @@ impl SlotJob {
 
     /// Reads what condor_status(1) prints with `-long`: one attribute to a line.
     pub fn parse(text: &str) -> Result<Self> {
-        Self::from_ad(&Attributes::of_lines(text))
+        Self::from_ad(&Attributes::from_lines(text))
     }
 
     pub(super) fn from_ad(ad: &Attributes<'_>) -> Result<Self> {
@@ -193,12 +193,12 @@ pub(super) fn number(bytes: &[u8]) -> Option<u64> {
 pub(super) struct Attributes<'a>(pub(super) Vec<(&'a str, &'a str)>);
 
 impl<'a> Attributes<'a> {
-    pub(super) fn of_lines(text: &'a str) -> Self {
+    pub(super) fn from_lines(text: &'a str) -> Self {
         let split = |line: &'a str| line.split_once('=').map(|(name, value)| (name.trim(), value.trim()));
         Self(text.lines().filter_map(split).collect())
     }
 
-    pub(super) fn of_message(message: &'a [u8]) -> Result<Self> {
+    pub(super) fn from_message(message: &'a [u8]) -> Result<Self> {
         let cut = || Error::new("the slot's ad is cut off");
         let (count, mut rest) = message.split_at_checked(8).ok_or_else(cut)?;
         let count = number(count).filter(|count| *count <= MOST_ATTRIBUTES).ok_or_else(cut)?;

@@ -332,9 +332,7 @@ fn whose_extern(levels: &[String]) -> Option<(u32, &str)> {
 }
 
 fn is_live(host: &Host, record: &Record) -> Result<bool> {
-    // A pid of another boot or another pid namespace means nothing here.
-    let here = record.boot_id == host.boot_id && record.pid_namespace == host.pid_namespace;
-    Ok(here && record.owner.is_alive(&host.proc)?)
+    Ok(record.is_here(host) && record.owner.is_alive(&host.proc)?)
 }
 
 impl ExternStep {
@@ -350,7 +348,7 @@ impl ExternStep {
         let ended = || Error::new(format!("process {pid} has ended"));
         self.wait_until_made(host, config, before, deadline);
         let records = Records::open(&config.run_dir)?;
-        let mut fence = match Fence::of_another(host, ALL, records, self.key.clone(), &self.record, before) {
+        let mut fence = match Fence::from_record(host, ALL, records, self.key.clone(), &self.record, before) {
             Ok(fence) => fence,
             // jobfence's directories were replaced by Slurm's.
             Err(error) => return slurms(host, config, pid, before).ok_or(error),

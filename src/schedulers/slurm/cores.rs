@@ -88,7 +88,7 @@ impl Topology {
 
     /// This machine's cores, if they certainly match what Slurm calls cores on this node. `ours` is jobfence.conf, beside which slurm.conf
     /// may be. Without `node`, slurm.conf says which node this is.
-    pub fn of_node(ours: Option<&Path>, node: Option<&str>) -> Result<Self> {
+    pub fn from_machine(ours: Option<&Path>, node: Option<&str>) -> Result<Self> {
         let topology = Self::read(&Dir::open("/sys/devices")?)?;
         topology.check_node(conf::find(ours).as_deref(), node)?;
         Ok(topology)
@@ -134,7 +134,7 @@ impl Topology {
 
     /// A topology of these cores, for tests.
     #[cfg(test)]
-    pub fn of_cores<const N: usize>(cores: [&str; N]) -> Self {
+    pub fn from_cores<const N: usize>(cores: [&str; N]) -> Self {
         Self { cores: cores.iter().filter_map(|cpus| CpuList::parse(cpus)).collect() }
     }
 

@@ -52,7 +52,7 @@ struct GresLine {
 
 impl GresConf {
     /// Reads the lines for this node.
-    pub fn of_node(lines: &Lines, node: &str) -> Result<Self, String> {
+    pub fn from_lines(lines: &Lines, node: &str) -> Result<Self, String> {
         let (mut global, mut local) = (None, None);
         let (mut everybodys, mut ours) = (Vec::new(), Vec::new());
         for line in lines.by_line() {
@@ -346,7 +346,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("gres.conf");
         std::fs::write(&file, text).unwrap();
-        GresConf::of_node(&Lines::read(&file), "n2")
+        GresConf::from_lines(&Lines::read(&file), "n2")
     }
 
     fn driver(minors: &[u32]) -> Vec<Gpu> {

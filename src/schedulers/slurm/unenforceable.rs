@@ -51,7 +51,7 @@ pub fn of_config(
         all.extend(limiting::none_for_the_user(&plan, unified, &SLURM));
     }
     if config.constrain_cores {
-        all.extend(Topology::of_node(file, node).err().map(|error| (Limit::Cores, error)));
+        all.extend(Topology::from_machine(file, node).err().map(|error| (Limit::Cores, error)));
     }
     if let Some(line) =
         slurm.and_then(Slurm::constrains_devices).filter(|_| config.constrain_devices != DeniedDevices::None)

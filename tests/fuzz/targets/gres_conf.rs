@@ -31,7 +31,7 @@ pub fn run(data: &[u8]) {
     let includes = lines.to_ascii_lowercase().contains("include");
     let slashes = if includes { lines.clone().into_owned() } else { lines.replace('~', "/") };
     let file = files::put("gres/gres.conf", slashes.as_bytes());
-    let gres_conf = match GresConf::of_node(&Lines::read(&file), "n2") {
+    let gres_conf = match GresConf::from_lines(&Lines::read(&file), "n2") {
         Ok(gres_conf) => gres_conf,
         Err(why) => return is_readable(&why),
     };

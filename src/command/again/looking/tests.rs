@@ -253,7 +253,7 @@ fn a_section_holds_for_whom_it_names() {
         let run = |more: Value| {
             let mut line = json!({"job": "1", "uid": 0, "user": "root", "started_unix_seconds": 1.0, "ended": "2026-11-25T03:00:10Z"});
             line.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            KilledRun::of(LoggedStep::new(line)).unwrap()
+            KilledRun::from_line(LoggedStep::new(line)).unwrap()
         };
         let claims = |is_checked| {
             Box::new(move |facts: Facts| {

@@ -124,7 +124,7 @@ impl AgainPart for Fake {
 
 fn waiting() -> WaitingRun {
     let line = json!({"job": "12", "uid": 0, "started_unix_seconds": 1.0, "ended": "2025-11-25T03:00:10Z"});
-    WaitingRun { run: KilledRun::of(LoggedStep::new(line)).unwrap(), begun: None, tries: 0 }
+    WaitingRun { run: KilledRun::from_line(LoggedStep::new(line)).unwrap(), begun: None, tries: 0 }
 }
 
 fn config() -> Config {
@@ -143,7 +143,7 @@ fn looks(fake: &Fake, config: &Config, now: u64) -> AfterLook {
             }
             let mut state = AgainState::default();
             state.waiting.push(one.clone());
-            kept = AgainState::of_json(&state.json()).unwrap().waiting.remove(0);
+            kept = AgainState::from_json(&state.json()).unwrap().waiting.remove(0);
             Ok(())
         };
         let after = follow(&mut one, fake, config, now, &mut keep, Instant::now());
@@ -334,7 +334,7 @@ fn a_job_is_not_requeued_for_the_same_limit() {
     let of = |limit: u64, mib, unit| {
         let mut json = waiting().run.line.json.clone();
         (json["memory_limit_bytes"], json["cpus_granted"]) = ((limit << 20).into(), 4.into());
-        let run = KilledRun::of(LoggedStep::new(json)).unwrap();
+        let run = KilledRun::from_line(LoggedStep::new(json)).unwrap();
         raises(AskedMemory { unit, mib }, &run, &Config { min_ram_space: 30 << 20, ..config() }).is_ok()
     };
     assert!(of(20, 15, MemoryUnit::Node) && of(30, 31, MemoryUnit::Node) && of(30, 8, MemoryUnit::Cpu));

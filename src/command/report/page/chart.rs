@@ -45,7 +45,7 @@ pub struct StepCourses<'a> {
 
 impl<'a> StepCourses<'a> {
     /// `None`: nothing was sampled of this step.
-    pub fn of(step: &'a LoggedStep, all: &[Series]) -> Option<Self> {
+    pub fn from_step(step: &'a LoggedStep, all: &[Series]) -> Option<Self> {
         let series = Series::of_logged(all, step)?;
         let last = series.points.last()?.at;
         let wall = step.wall_seconds.map(|wall| wall.as_secs_f64());
@@ -257,7 +257,7 @@ fn labels(course: &Course) -> Vec<(f64, &'static str)> {
 /// When the step began and ended, by the clock and by its own time.
 fn times(of: &StepCourses<'_>) -> Markup {
     let (from, to) = (of.step.started.as_deref(), of.step.ended.as_deref());
-    let local = |moment: Option<&str>| moment.and_then(LocalTime::of);
+    let local = |moment: Option<&str>| moment.and_then(LocalTime::from_moment);
     let (from, to) = (local(from), local(to));
     let is_of_one_day = from.as_ref().zip(to.as_ref()).is_some_and(|(from, to)| from.date == to.date);
     let clock = |local: &Option<LocalTime>| {
@@ -392,7 +392,7 @@ mod tests {
 
     fn drawings(steps: &[LoggedStep]) -> String {
         let all: Vec<Series> = steps.iter().map(|step| series(step.step.as_deref().unwrap())).collect();
-        let courses: Vec<_> = steps.iter().map(|step| StepCourses::of(step, &all)).collect();
+        let courses: Vec<_> = steps.iter().map(|step| StepCourses::from_step(step, &all)).collect();
         large(&courses).unwrap().into_string()
     }
 
@@ -403,7 +403,7 @@ mod tests {
         }));
         let mut series = series("0");
         series.points.iter_mut().for_each(|point| point.cpu_seconds = Some(2.0 * point.at));
-        let drawn = large(&[StepCourses::of(&step, &[series])]).unwrap().into_string();
+        let drawn = large(&[StepCourses::from_step(&step, &[series])]).unwrap().into_string();
         assert!(drawn.contains("granted 4") && !drawn.contains("limit 4"), "{drawn}");
     }
 

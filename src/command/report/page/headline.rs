@@ -27,7 +27,7 @@ impl Headline {
         Self { class: "open", sign: "?", word: "Ended", text: format!("{HOW_IS_UNKNOWN}.{more}") }
     }
 
-    pub fn of(run: &JobRun, total: &Total, judged: &Judged) -> Self {
+    pub fn from_run(run: &JobRun, total: &Total, judged: &Judged) -> Self {
         let exit = exit_of(run);
         let counted = |count: Option<u64>| count.filter(|count| *count > 0);
         let after = total.wall.map(|wall| format!(" after {}", in_words(wall))).unwrap_or_default();
@@ -105,7 +105,7 @@ mod tests {
         }
         let run = runs_of(vec![LoggedStep::new(line)]).remove(0);
         let total = Total::from_run(&run);
-        let found = Headline::of(&run, &total, &advice::of(&run, &total));
+        let found = Headline::from_run(&run, &total, &advice::of(&run, &total));
         (found.word, found.text)
     }
 

@@ -98,7 +98,7 @@ pub struct DiskNames(Option<(Disks, Dir)>);
 
 impl DiskNames {
     /// The names for a log of this node. On another host the same number may be another disk.
-    pub fn of_node(node: Option<&str>) -> Self {
+    pub fn from_node(node: Option<&str>) -> Self {
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
         let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
         let is_here = node.is_none_or(|node| short(node) == short(&host));
@@ -214,19 +214,20 @@ mod tests {
     }
 
     fn disks_of(step: &LoggedStep) -> FoldedPart {
-        disks(&[step], &DiskNames::of_node(None))
+        disks(&[step], &DiskNames::from_node(None))
     }
 
     #[test]
     fn a_disk_has_the_name_of_this_host_or_its_number() {
-        let elsewhere = DiskNames::of_node(Some("no-host-is-called-so.example"));
+        let elsewhere = DiskNames::from_node(Some("no-host-is-called-so.example"));
         assert_eq!(elsewhere.name((8, 0)), "disk 8:0");
         // No kernel has a driver of that number.
-        assert_eq!(DiskNames::of_node(None).name((4095, 7)), "disk 4095:7");
+        assert_eq!(DiskNames::from_node(None).name((4095, 7)), "disk 4095:7");
         let here = std::fs::read_dir("/sys/dev/block").into_iter().flatten().flatten();
         for number in here.filter_map(|entry| entry.file_name().into_string().ok()).take(1) {
             let disk = Device::parse(&number).unwrap();
-            let name = DiskNames::of_node(None).name((disk.major.try_into().unwrap(), disk.minor.try_into().unwrap()));
+            let name =
+                DiskNames::from_node(None).name((disk.major.try_into().unwrap(), disk.minor.try_into().unwrap()));
             assert!(name.ends_with(&format!(" ({number})")), "{name}");
         }
     }

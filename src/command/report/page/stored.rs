@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The page of what Slurm's accounting has about a job.
+//! The page of what the scheduler's accounting has about a job.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use jobfence::bytes::binary;
 use jobfence::report::card::{duration as in_words, several};
 use maud::html;
 
+use super::super::accounting::StoredJob;
 use super::headline::{self, Headline};
 use super::parts::{Bar, Cell, UNKNOWN, bars, bytes, of, page, seconds, table};
-use crate::schedulers::slurm::store::summary::Summary;
 use crate::table::printable;
 
-/// The page.
-pub fn of_summary(job: &str, summary: &Summary) -> String {
+/// The page. `source`: the accounting's name.
+pub fn of_stored(job: &str, source: &str, stored: &StoredJob) -> String {
     let job = printable(job);
-    let wall = summary.seconds();
-    let parts: Vec<_> = summary.nodes().collect();
+    let wall = stored.seconds;
+    let parts = &stored.nodes;
     let share = |used: Option<f64>, of: Option<f64>| Some(100.0 * used? / of.filter(|of| *of > 0.0)?);
     let cpus = parts.iter().map(|(_, part)| part.cpus).sum::<Option<u64>>();
     let used = parts.iter().map(|(_, part)| part.cpu_seconds).sum::<Option<f64>>();
@@ -28,7 +28,7 @@ pub fn of_summary(job: &str, summary: &Summary) -> String {
         header {
             h1 { "Job " (job) }
             (Headline::open(&headline::used(share(used, granted), memory)).markup())
-            p.facts { "From Slurm's accounting. It ran for " (in_words(Duration::from_secs(wall))) " on "
+            p.facts { "From " (source) ". It ran for " (in_words(Duration::from_secs(wall))) " on "
                 (several(parts.len() as u64, "node", "nodes")) "." }
         }
         section aria-labelledby="used" {
@@ -62,7 +62,7 @@ pub fn of_summary(job: &str, summary: &Summary) -> String {
         }
         section aria-labelledby="unknown" {
             h2 #unknown { "Not known here" }
-            p { "Slurm's accounting has one summary of a job. How the job ended, its steps, what went to disks and what "
+            p { (source) " has one summary of a job. How the job ended, its steps, what went to disks and what "
                 "GPUs did are not in it. The usage log of each node has its steps: run " code { "jobfence report " (job) } " there." }
         }
     };

@@ -103,7 +103,7 @@ pub fn json(summary: &SummedUp, out: &mut impl Write) -> io::Result<()> {
         "since": summary.since,
         "first_ended": moment(summary.tally.first),
         "last_ended": moment(summary.tally.last),
-        "stored": summary.is_stored,
+        "stored": summary.accounting.is_some(),
         "files": summary.files,
         "lines": summary.lines,
         "passed_over": summary.passed_over,

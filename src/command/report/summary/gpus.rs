@@ -48,7 +48,7 @@ impl JobLines {
     }
 
     /// Puts these lines together. `None`: there is none.
-    fn of(lines: impl IntoIterator<Item = UsedGpus>) -> Option<Self> {
+    fn from_lines(lines: impl IntoIterator<Item = UsedGpus>) -> Option<Self> {
         let mut lines = lines.into_iter();
         Some(Self { first: lines.next()?, more: lines.collect() })
     }
@@ -137,7 +137,7 @@ impl WaitingGpus {
             |used: &UsedGpus| used.started.saturating_add(APART) >= began && used.looked <= ended.saturating_add(APART);
         let (its, others): (Vec<UsedGpus>, Vec<UsedGpus>) = waiting.into_iter().partition(is_its);
         self.count = self.count.saturating_sub(its.len());
-        if let Some(others) = JobLines::of(others) {
+        if let Some(others) = JobLines::from_lines(others) {
             self.of.insert(run.job, others);
         }
         let granted = run.parts.iter().map(|part| part.gpus_granted).sum::<Option<u64>>()?;

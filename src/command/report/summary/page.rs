@@ -7,7 +7,6 @@ use maud::{Markup, html};
 
 use super::super::page::{Cell, page as whole, table};
 use super::habits::Piece;
-use super::stored;
 use super::summed::SummedUp;
 use super::tally::{Sums, monday, share};
 use super::words::{Shown, SummaryRow, TEN, ask, gib, grouped, hours, jobs, percent, saved};
@@ -32,7 +31,7 @@ pub fn page(summary: &SummedUp) -> String {
         header {
             h1 { "What jobs used, by " (by) }
             p.facts { (whose) " that ended from " (from) " to " (to) ": " (jobs(summary.tally.total.jobs)) " from "
-                @if summary.is_stored { (stored::SOURCE) } @else { (files(summary.files)) } "." }
+                @match summary.accounting { Some(accounting) => (accounting.name()), None => (files(summary.files)) } "." }
             p.lead { (lead(&shown)) }
         }
         (heads(&shown))

@@ -63,7 +63,7 @@ pub struct RunOnNode {
 
 impl RunOnNode {
     /// Makes a part from a record. `ended`: when the run ended, and `lasted`: how long it lasted, in microseconds.
-    pub fn of_record(node: NameId, ended: u64, lasted: u64) -> Self {
+    pub fn from_record(node: NameId, ended: u64, lasted: u64) -> Self {
         Self {
             node,
             ended,
@@ -184,7 +184,7 @@ pub struct JoinedRun {
 
 impl JoinedRun {
     /// Makes a run from a record that has all of it.
-    pub fn of_record(
+    pub fn from_record(
         key: NameId,
         user: NameId,
         alike: u64,

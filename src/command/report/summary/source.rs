@@ -46,7 +46,7 @@ pub struct FoundLogs {
 
 impl FoundLogs {
     /// The files of this node's log, and the log of its GPUs. If that cannot be read, the GPUs' use is unknown, and the error is kept.
-    pub fn of_node(files: Vec<(PathBuf, File)>, of_gpus: Result<Vec<(PathBuf, File)>>) -> Self {
+    pub fn from_files(files: Vec<(PathBuf, File)>, of_gpus: Result<Vec<(PathBuf, File)>>) -> Self {
         let mut found = Self::default();
         for (path, file) in files {
             found.add(path, file);
@@ -198,10 +198,10 @@ mod tests {
         let usage = r#"{"schema":"jobfence-usage-1","ended":"2026-11-25T03:31:01Z","job":"7","step":"0"}"#;
         let of_gpus = r#"{"gpus":[],"job":"7","looked":"2026-11-25T03:31:00Z","schema":"jobfence-gpus-1","started":"2026-11-25T03:30:00Z"}"#;
         let usage = || vec![log("usage", &format!("{usage}\n"))];
-        let found = FoundLogs::of_node(usage(), Ok(vec![log("empty", ""), log("gpus", &format!("{of_gpus}\n"))]));
+        let found = FoundLogs::from_files(usage(), Ok(vec![log("empty", ""), log("gpus", &format!("{of_gpus}\n"))]));
         let names: Vec<&str> = found.sources.iter().map(|source| source.path.to_str().unwrap()).collect();
         assert_eq!((&names[..], found.errors.len(), found.others), (&["gpus", "usage"][..], 0, 0));
-        let found = FoundLogs::of_node(usage(), Err(Error::new("cannot open the usage log")));
+        let found = FoundLogs::from_files(usage(), Err(Error::new("cannot open the usage log")));
         assert_eq!((found.sources.len(), found.errors.len()), (1, 1));
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the log has said, and what an hour costs.
 
+use super::super::accounting::AccountingPart;
 use super::habits::Habits;
 use super::names::Names;
 use super::runs::By;
@@ -16,8 +17,8 @@ pub struct SummedUp {
     pub habits: Habits,
     pub prices: Prices,
     pub is_of_all: bool,
-    /// Whether the figures are from a scheduler's accounting, and not from usage logs.
-    pub is_stored: bool,
+    /// The scheduler's accounting that the figures are from. `None`: they are from usage logs.
+    pub accounting: Option<&'static dyn AccountingPart>,
     /// How many files were read.
     pub files: u64,
     pub lines: u64,

@@ -10,7 +10,6 @@ use jobfence::report::card::several;
 use super::habits::{AskFor, HeldHours, Piece};
 use super::names::NameId;
 use super::runs::By;
-use super::stored;
 use super::summed::{Prices, SummedUp};
 use super::tally::Sums;
 use crate::living::user_name;
@@ -169,8 +168,8 @@ impl<'a> Shown<'a> {
         } else if total.gpu_unknown < total.jobs && unmeasured != hours(Some(0.0)) {
             all.push(format!("What GPUs did in {unmeasured} GPU-hours: only how long they were held is known."));
         }
-        if self.summary.is_stored {
-            all.extend(stored::NOTES.map(str::to_owned));
+        if let Some(accounting) = self.summary.accounting {
+            all.extend(accounting.notes().iter().map(|note| (*note).to_owned()));
         }
         if self.summary.late > 0 {
             all.push(format!(

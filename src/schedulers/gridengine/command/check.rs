@@ -56,38 +56,11 @@ pub fn look(
     let value =
         |key: &str| value_of(&local, key).or_else(|| value_of(&global, key)).unwrap_or_else(|| "none".to_owned());
     let shepherd = value("shepherd_cmd");
-    let why = not_ours(&shepherd);
-    let text = format!("shepherd_cmd is {shepherd}");
-    if why.is_some() {
-        rows.fault("gridengine", text)
-    } else {
-        rows.fact("gridengine", text)
-    }
-    if let Some(why) = why {
-        verdict.no(format!("NO job would be fenced here: shepherd_cmd of Grid Engine is {shepherd}, {why}"));
-    }
+    say_shepherd(&shepherd, rows, verdict);
     let jsv = value("jsv_url");
     let needs_jsv = requests.all().any(|(_, request)| !is_of_execd(&request.name));
     let found = runs(program_of(&jsv), "jsv");
-    match (&found, needs_jsv) {
-        (Ok(()), _) => rows.fact("gridengine", format!("jsv_url is {jsv}")),
-        (Err(NotRun::Missing), _) => {
-            rows.fact(
-                "gridengine",
-                format!(
-                    "jsv_url is {jsv}: no such file is here, so what it is can be seen on the host of qmaster alone"
-                ),
-            );
-        }
-        (Err(NotRun::Other(_)), false) => rows.remark(
-            "gridengine",
-            format!("jsv_url is {jsv}: only what execd says (h_vmem, h_rss) counts as memory, and no job has GPUs"),
-        ),
-        (Err(NotRun::Other(why)), true) => {
-            rows.fault("gridengine", format!("jsv_url is {jsv}, {why}, and SlotCPUs, SlotMemory and SlotGPUs need it"));
-            verdict.no(format!("NO job would be fenced here as configured: jsv_url of Grid Engine is {jsv}, {why}"));
-        }
-    }
+    say_jsv(&jsv, (&found, needs_jsv), rows, verdict);
     if !rows.are_wanted() {
         return;
     }
@@ -114,6 +87,43 @@ pub fn look(
     match more {
         Ok(lines) => lines.iter().for_each(|line| remark(line)),
         Err(why) => remark(&format!("whether qmaster grants more than this host has is not known: {why}")),
+    }
+}
+
+/// Says what starts the jobs, and whether it is jobfence.
+fn say_shepherd(shepherd: &str, rows: &mut Rows, verdict: &mut Verdict) {
+    let why = not_ours(shepherd);
+    let text = format!("shepherd_cmd is {shepherd}");
+    if why.is_some() {
+        rows.fault("gridengine", text)
+    } else {
+        rows.fact("gridengine", text)
+    }
+    if let Some(why) = why {
+        verdict.no(format!("NO job would be fenced here: shepherd_cmd of Grid Engine is {shepherd}, {why}"));
+    }
+}
+
+/// Says what the JSV is. `found`: whether it is jobfence, and whether it is needed.
+fn say_jsv(jsv: &str, found: (&Result<(), NotRun>, bool), rows: &mut Rows, verdict: &mut Verdict) {
+    match found {
+        (Ok(()), _) => rows.fact("gridengine", format!("jsv_url is {jsv}")),
+        (Err(NotRun::Missing), _) => {
+            rows.fact(
+                "gridengine",
+                format!(
+                    "jsv_url is {jsv}: no such file is here, so what it is can be seen on the host of qmaster alone"
+                ),
+            );
+        }
+        (Err(NotRun::Other(_)), false) => rows.remark(
+            "gridengine",
+            format!("jsv_url is {jsv}: only what execd says (h_vmem, h_rss) counts as memory, and no job has GPUs"),
+        ),
+        (Err(NotRun::Other(why)), true) => {
+            rows.fault("gridengine", format!("jsv_url is {jsv}, {why}, and SlotCPUs, SlotMemory and SlotGPUs need it"));
+            verdict.no(format!("NO job would be fenced here as configured: jsv_url of Grid Engine is {jsv}, {why}"));
+        }
     }
 }
 

@@ -47,7 +47,7 @@ pub fn is_asked_for() -> bool {
 pub fn job() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let when = std::env::var(CARD).ok().and_then(|text| usage_card(&text).ok()).unwrap_or(UsageCard::Never);
-    let place = if when == UsageCard::Never { None } else { Place::of_this() };
+    let place = if when == UsageCard::Never { None } else { Place::here() };
     let Some(place) = place else {
         let Err(error) = become_job(&words);
         return not_run(&error);
@@ -98,7 +98,7 @@ struct Place {
 
 impl Place {
     /// The place of this process. `None`: it is in no fence.
-    fn of_this() -> Option<Self> {
+    fn here() -> Option<Self> {
         let place = Membership::read(&Dir::open("/proc").ok()?, nix::unistd::getpid().as_raw()).ok()?;
         Self::from_path(place.in_unified()?.strip_prefix('/')?)
     }

@@ -137,7 +137,7 @@ fn slot_of(step: &Dir) -> Option<String> {
     let name = step.path().file_name()?.to_str()?.strip_prefix("step_")?;
     let name = name.split('.').next()?;
     // A job of the local universe has no slot.
-    Id::of_a_steps_name(name).map(|id| id.as_str().to_owned()).filter(|slot| slot != LOCAL)
+    Id::from_steps_name(name).map(|id| id.as_str().to_owned()).filter(|slot| slot != LOCAL)
 }
 
 /// The text that STARTD_CRON reads. Errors go to stderr, which the startd logs.

@@ -211,7 +211,7 @@ impl Run {
     fn find(arguments: &[OsString], kept: Option<Kept>) -> Result<Self, NotFenced> {
         match local::order_in(arguments) {
             Some(order) => {
-                Ok(Self::of_local(local::job(order)?, || job::settings(&Id::new(LOCAL)?, None, kept.as_ref()))?)
+                Ok(Self::from_local(local::job(order)?, || job::settings(&Id::new(LOCAL)?, None, kept.as_ref()))?)
             }
             None => {
                 let slot = slot::slot()?;
@@ -221,12 +221,12 @@ impl Run {
                 // Before the job: new settings also clear the note that the startd refuses jobfence's query.
                 let settings = job::settings(&slot.slot, slot_type, kept.as_ref());
                 let job = job::job_in(&slot, kept.as_ref());
-                Self::of_slot(&slot, slot_type, job, || settings, submitter)
+                Self::from_slot(&slot, slot_type, job, || settings, submitter)
             }
         }
     }
 
-    fn of_slot(
+    fn from_slot(
         slot: &SlotAd,
         slot_type: Option<&str>,
         job: Result<SlotJob, NotFenced>,
@@ -273,7 +273,7 @@ impl Run {
     }
 
     /// A local job has no grant: no daemon grants the CPUs and memory that its user requests.
-    fn of_local(job: local::LocalJob, settings: impl FnOnce() -> Result<StarterSettings>) -> Result<Self> {
+    fn from_local(job: local::LocalJob, settings: impl FnOnce() -> Result<StarterSettings>) -> Result<Self> {
         let settings = settings().inspect_err(|error| log::warn!("a local job is told no limits: {error}"));
         let facts = Facts { uid: Fact::Known(job.user.uid.as_raw()), ..job.ad.facts(&job.user.name) };
         let (uid, step) = (job.user.uid.as_raw(), Id::new(LOCAL)?);
@@ -420,7 +420,7 @@ mod tests {
                         CGROUP_MEMORY_LIMIT_POLICY = hard\nBASE_CGROUP = htcondor\n";
         let settings = settings.replace("hard", policy);
         let submitter = Submitter { host: "n", is_this_host: Some(true) };
-        Run::of_slot(&slot(), None, job, || StarterSettings::parse(&settings), submitter)
+        Run::from_slot(&slot(), None, job, || StarterSettings::parse(&settings), submitter)
     }
 
     fn of_user(user: &str) -> Run {
@@ -456,7 +456,7 @@ mod tests {
         assert_eq!(of_user("root@x").facts.uid, Fact::Known(0));
         let said = Ok(SlotJob::parse("JobId = \"12.0\"\nRemoteUser = \"root@x\"\n").unwrap());
         let submitter = Submitter { host: "n", is_this_host: Some(true) };
-        let silent = Run::of_slot(&slot(), None, said, || Err(Error::new("condor_config_val")), submitter).unwrap();
+        let silent = Run::from_slot(&slot(), None, said, || Err(Error::new("condor_config_val")), submitter).unwrap();
         assert_eq!((silent.uid >= UNKNOWN_USERS, silent.job.as_str()), (true, "12.0"));
     }
 

@@ -19,6 +19,7 @@ use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
 use crate::part::{AfterUndo, CheckedHost, Chore, JobHere, ReachedJob, SchedulersPart, StartsJobs};
+use crate::report::accounting::AccountingPart;
 use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
 use crate::table::printable;
 use name::SlurmName;
@@ -41,7 +42,8 @@ mod private;
 pub mod prolog;
 mod requeues;
 pub mod setup;
-pub mod store;
+mod store;
+mod stored;
 
 /// Slurm's part of the command.
 pub struct SlurmPart;
@@ -53,6 +55,10 @@ const ENFORCE: &str = "have slurmctld check it (AccountingStorageEnforce=associa
 impl SchedulersPart for SlurmPart {
     fn name(&self) -> &'static str {
         "Slurm"
+    }
+
+    fn releases(&self) -> Option<String> {
+        Some(load::releases())
     }
 
     fn changes_memory(&self) -> Option<&'static str> {
@@ -154,6 +160,10 @@ impl SchedulersPart for SlurmPart {
             let (account, qos) = (facts.account.if_checked(checked.account), facts.qos.if_checked(checked.qos));
             Facts { account, qos, ..facts }
         })
+    }
+
+    fn accounting(&self) -> Option<&'static dyn AccountingPart> {
+        Some(&stored::SlurmAccounting)
     }
 
     fn chore(&self) -> Option<Box<dyn Chore>> {

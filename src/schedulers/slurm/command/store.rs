@@ -21,6 +21,7 @@ use jobfence::report::usage_log::UsageLog;
 use jobfence::sys::program::Silence;
 
 use crate::part::Chore;
+use crate::report::accounting::StoredJob;
 use crate::schedulers::slurm::job::run_until;
 use crate::schedulers::slurm::name::SlurmName;
 use database::{Comment, Found, PATIENCE};
@@ -318,7 +319,7 @@ impl KnownJob {
             }
             part.gpus = of_gpus.unwrap_or_default();
         }
-        let summary = Summary::of_comment(&record.comment)
+        let summary = Summary::from_comment(&record.comment)
             .ok_or_else(|| format!("job {id}: its AdminComment has another text, which stays"))?;
         let mut summary = summary.of_run(record.submitted, record.gpus);
         if !summary.put(node, &part, ended.saturating_sub(record.started.unwrap_or(ended))) {
@@ -384,14 +385,13 @@ fn check_release(said: &str) -> Result<(), String> {
 }
 
 /// What the database has about the newest run of a job of Slurm. `None`: nothing of jobfence's.
-pub fn summary_of(job: &str) -> Option<Summary> {
+pub fn stored(job: &str) -> Option<StoredJob> {
     let is_slurms = SlurmName::parse(job).is_some_and(|name| name.step.is_none());
     let said = is_slurms.then(|| database::comment_of(job))?;
     let (submitted, comment) =
         said.inspect_err(|error| log::debug!("Slurm's accounting says nothing: sacct: {error}")).ok()??;
-    let summary = Summary::of_comment(&comment).filter(|summary| summary.is_of_run(submitted))?;
-    let is_any = summary.nodes().next().is_some();
-    is_any.then_some(summary)
+    let summary = Summary::from_comment(&comment).filter(|summary| summary.is_of_run(submitted))?;
+    Some(summary.stored()).filter(|stored| !stored.nodes.is_empty())
 }
 
 #[cfg(test)]
@@ -400,8 +400,8 @@ mod tests {
     use jobfence::schedulers::slurm::HOLDER;
 
     use super::record::RunRecord;
-    use super::summary::NodePart;
     use super::*;
+    use crate::report::accounting::NodePart;
 
     const PATIENT: Duration = Duration::from_secs(20);
 
@@ -455,7 +455,7 @@ mod tests {
         let second = "7|7|61|500|610|COMPLETED|1||\n7|7|40|45|60|REQUEUED|1||\n";
         let mut both = known(&two);
         let (told, _) = bring(&mut both, &[7], second, &[]);
-        let summary = Summary::of_comment(&told[0].1).unwrap();
+        let summary = Summary::from_comment(&told[0].1).unwrap();
         let part = NodePart {
             cpus: Some(2),
             memory: Some(100),
@@ -484,7 +484,7 @@ mod tests {
         let third = format!("7|7|611|700|900|COMPLETED|1||{earlier}\n7|7|61|500|610|REQUEUED|1||{earlier}\n");
         let mut late = known(&[line(7, "n2", "batch", "00:12:00", 1.0)]);
         let (told, _) = bring(&mut late, &[7], &third, &[]);
-        let nodes = Summary::of_comment(&told[0].1).unwrap();
+        let nodes = Summary::from_comment(&told[0].1).unwrap();
         assert_eq!(nodes.nodes().map(|(node, _)| node).collect::<Vec<_>>(), ["n2"]);
     }
 
@@ -525,7 +525,7 @@ mod tests {
         assert!(!first.jobs[&job()].is_done && first.jobs[&job()].due.unwrap() > Instant::now());
         let mut second = known(&[line(7, "n2", "0", "00:01:00", 2.0)]);
         let (both, _) = bring(&mut second, &[7], &record(&told[0].1), &[]);
-        assert_eq!(Summary::of_comment(&both[0].1).unwrap().nodes().count(), 2);
+        assert_eq!(Summary::from_comment(&both[0].1).unwrap().nodes().count(), 2);
         // It is there, but another node could still overwrite it; and later no more.
         assert!(bring(&mut first, &[7], &record(&both[0].1), &[]).0.is_empty());
         assert!(!first.jobs[&job()].is_done);

@@ -144,7 +144,7 @@ fn counted(
     driver: &[nvidia::Gpu],
     places: &GpuSources<'_>,
 ) -> Result<Option<Vec<String>>, String> {
-    let gres_conf = GresConf::of_node(&Lines::read(&slurm_conf.with_file_name("gres.conf")), node)?;
+    let gres_conf = GresConf::from_lines(&Lines::read(&slurm_conf.with_file_name("gres.conf")), node)?;
     if gres_conf.can_count_instances() && nvidia::has_instances(places.proc).unwrap_or(true) {
         return Ok(None);
     }

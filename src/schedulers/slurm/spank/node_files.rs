@@ -33,7 +33,7 @@ impl NodeFiles {
         let config = loaded.as_ref().ok().map(|loaded| &loaded.config).filter(|config| config.mode != Mode::Off);
         let run_dir = config.and_then(|config| record::open_run_dir(&config.run_dir).ok());
         let constrains = loaded.as_ref().is_ok_and(Loaded::can_constrain_cores);
-        Self { topology: constrains.then(|| Topology::of_node(None, None)), run_dir, loaded }
+        Self { topology: constrains.then(|| Topology::from_machine(None, None)), run_dir, loaded }
     }
 
     /// The configuration, and the machine's cores.
@@ -51,6 +51,6 @@ impl NodeFiles {
                 let _ = RUN_DIR.set(dir);
             }
         }
-        (loaded, || topology.unwrap_or_else(|| Topology::of_node(None, None)))
+        (loaded, || topology.unwrap_or_else(|| Topology::from_machine(None, None)))
     }
 }

@@ -196,7 +196,7 @@ impl Unfenced {
         let tracker = Tracker::begin(&host, &config.run_dir, &key);
         spank.setenv(environment::STEP, &tracked::mark(&host.boot_id, Owner::this(&host.proc)?))?;
         let place = Membership::read(&host.proc, Pid::this().as_raw())?;
-        Ok(Self { unfenced_processes: UnfencedProcesses::of_all(place, tracker), host, config, key })
+        Ok(Self { unfenced_processes: UnfencedProcesses::with_tracker(place, tracker), host, config, key })
     }
 }
 

@@ -43,7 +43,7 @@ impl UnfencedProcesses {
     }
 
     /// The same for a step that is outside as a whole.
-    pub fn of_all(place: Membership, tracker: Option<Tracker>) -> Self {
+    pub fn with_tracker(place: Membership, tracker: Option<Tracker>) -> Self {
         Self { tracker, ..Self::new(place) }
     }
 

@@ -95,7 +95,7 @@ pub fn watch() -> Option<ExitCode> {
 
 /// The mark that this process closes the fence of this starter. A fence's run has the number of the starter's process.
 fn closer(config: &Config, starter: u32) -> Result<Closer> {
-    Closer::of(Records::open(&config.run_dir)?.dir(), starter)
+    Closer::new(Records::open(&config.run_dir)?.dir(), starter)
 }
 
 fn close(config: &Config, which: &WantedFences, branch: &str) -> Result<()> {

@@ -10,7 +10,7 @@ fn run(granted: u64, cpus: u64) -> KilledRun {
         "job": "12", "uid": 7, "started_unix_seconds": 1000.5, "ended": "2026-11-25T03:00:10Z", "memory_granted_bytes": granted << 20,
         "cpus_granted": cpus,
     });
-    KilledRun::of(LoggedStep::new(line)).unwrap()
+    KilledRun::from_line(LoggedStep::new(line)).unwrap()
 }
 
 fn job(state: &str, restarts: u32, reason: &str) -> String {

@@ -8,9 +8,9 @@ use jobfence::report::usage_log::UsageLog;
 
 use super::known::KnownJob;
 use super::record::RunRecord;
-use super::summary::GpuPart;
 use crate::gpu::{self, GpuUse, JobGpus};
 use crate::node_logs;
+use crate::report::accounting::GpuPart;
 
 /// How long a line is waited for at least.
 const LEAST_WAIT: Duration = Duration::from_secs(60);

@@ -16,10 +16,10 @@ use nix::unistd::{getegid, geteuid};
 use serde_json::{Value, json};
 
 use super::record::RunRecord;
-use super::summary::NodePart;
 use crate::followed;
 use crate::logged::LoggedStep;
 use crate::moment::seconds_of;
+use crate::report::accounting::NodePart;
 use crate::whole::{self, Ownership};
 
 /// The version of the file's format. Another one is not read: then the whole log is.
@@ -130,7 +130,7 @@ impl KnownJobs {
     pub fn load(usage_log: &UsageLog<'_>) -> Self {
         let mut text = String::new();
         let read = File::open(place(usage_log)).and_then(|file| file.take(LONGEST).read_to_string(&mut text));
-        let known = read.ok().and_then(|_| Self::of_json(&serde_json::from_str(&text).ok()?));
+        let known = read.ok().and_then(|_| Self::from_json(&serde_json::from_str(&text).ok()?));
         known.unwrap_or_default()
     }
 
@@ -155,10 +155,10 @@ impl KnownJobs {
         json!({"version": VERSION, "read": self.read, "jobs": self.jobs.iter().map(job).collect::<Vec<_>>()})
     }
 
-    fn of_json(json: &Value) -> Option<Self> {
+    fn from_json(json: &Value) -> Option<Self> {
         let stretch = |one: &Value| {
             let number = |at| one.get(at)?.as_u64();
-            Some(Stretch { began: number(0)?, ended: number(1)?, part: NodePart::of_entry(one.get(2)?) })
+            Some(Stretch { began: number(0)?, ended: number(1)?, part: NodePart::from_entry(one.get(2)?) })
         };
         let job = |one: &Value| {
             let key = (u32::try_from(one.get(0)?.as_u64()?).ok()?, one.get(1)?.as_str()?.to_owned());

@@ -234,7 +234,7 @@ fn job(fields: &[&str; COUNT]) -> Option<AccountedJob> {
     let ended = number(ended).filter(|ended| *ended > 0)?;
     let granted = |what: &str| granted.split(',').find_map(|one| one.strip_prefix(what)?.strip_prefix('='));
     let submitted = number(submitted)?;
-    let summary = Summary::of_comment(comment.trim()).filter(|summary| summary.is_of_run(submitted));
+    let summary = Summary::from_comment(comment.trim()).filter(|summary| summary.is_of_run(submitted));
     // The record of a resized job begins later than its run. But its nodes have stored what they used in the whole run.
     let is_of_record = |summary: &Summary| summary.seconds() <= ended.saturating_sub(started).saturating_add(SLACK);
     let summary = summary.filter(is_of_record);
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn what_is_stored_of_more_than_the_record_is_not_what_the_record_used() {
-        let mut summary = Summary::of_comment("").unwrap();
+        let mut summary = Summary::from_comment("").unwrap();
         summary.put("n1", &Default::default(), 1000);
         let comment = summary.of_run(90, 0).comment().unwrap();
         let found = |ended: &str| {

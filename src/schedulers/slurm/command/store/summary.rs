@@ -7,7 +7,6 @@
 //! Some readers fail where a number is missing (reportseff), and jobstats does not ask Prometheus for what a summary lacks, such as GPUs.
 //! So a summary that lacks what they need begins with another mark, which they all ignore. Only jobfence reads it.
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 
 use base64::Engine;
@@ -17,6 +16,8 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
 
+use crate::report::accounting::{GpuPart, NodePart, StoredJob};
+
 /// Precedes a summary that has all that its readers need.
 const MARK: &str = "JS1:";
 
@@ -25,32 +26,6 @@ const OWN_MARK: &str = "JF1:";
 
 /// jobfence writes no summary that unpacks to more.
 const LONGEST: u64 = 4 << 20;
-
-/// What a job used on one node.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct NodePart {
-    /// CPUs that it was granted.
-    pub cpus: Option<u64>,
-    /// Memory that it was granted, in bytes.
-    pub memory: Option<u64>,
-    /// The most memory in use at once, in bytes.
-    pub memory_peak: Option<u64>,
-    /// CPU time in seconds.
-    pub cpu_seconds: Option<f64>,
-    /// Its GPUs by their numbers. Empty: not all of them are known.
-    pub gpus: BTreeMap<u32, GpuPart>,
-}
-
-/// What a job used of one GPU.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct GpuPart {
-    /// How busy it was, in percent.
-    pub percent: f64,
-    /// The most memory in use at once, in bytes.
-    pub memory_peak: u64,
-    /// All of its memory, in bytes.
-    pub memory: u64,
-}
 
 /// A node's CPU time in seconds, in jobstats' format.
 const CPU: &str = "total_time";
@@ -89,7 +64,7 @@ impl NodePart {
     }
 
     /// Reads what [`Self::entry`] makes.
-    pub fn of_entry(entry: &Value) -> Self {
+    pub fn from_entry(entry: &Value) -> Self {
         let cpu_seconds = entry.get(CPU).and_then(Value::as_f64);
         let mut part = Self { cpu_seconds, ..Self::default() };
         for (name, of) in MEMBERS {
@@ -136,7 +111,7 @@ pub struct Summary {
 
 impl Summary {
     /// Parses a comment. An empty one has no nodes. `None`: the comment is not jobfence's.
-    pub fn of_comment(comment: &str) -> Option<Self> {
+    pub fn from_comment(comment: &str) -> Option<Self> {
         if comment.is_empty() {
             return Some(Self::default());
         }
@@ -172,7 +147,7 @@ impl Summary {
     /// Adds a node's part. Returns whether that changes anything. What is stored never becomes less: a part only grows.
     pub fn put(&mut self, node: &str, part: &NodePart, seconds: u64) -> bool {
         let stored = self.nodes.get(node);
-        let before = stored.map(NodePart::of_entry).unwrap_or_default();
+        let before = stored.map(NodePart::from_entry).unwrap_or_default();
         let is_less = before.cpu_seconds.zip(part.cpu_seconds).is_some_and(|(before, now)| before > now + 0.001);
         let mut part = part.clone();
         if part.gpus.is_empty() {
@@ -216,12 +191,18 @@ impl Summary {
 
     /// Each node's part, by its name.
     pub fn nodes(&self) -> impl Iterator<Item = (&str, NodePart)> {
-        self.nodes.iter().map(|(node, entry)| (node.as_str(), NodePart::of_entry(entry)))
+        self.nodes.iter().map(|(node, entry)| (node.as_str(), NodePart::from_entry(entry)))
     }
 
     /// The job's run time, in seconds.
     pub fn seconds(&self) -> u64 {
         self.seconds
+    }
+
+    /// The same for the report.
+    pub fn stored(&self) -> StoredJob {
+        let nodes = self.nodes().map(|(node, part)| (node.to_owned(), part));
+        StoredJob { seconds: self.seconds, nodes: nodes.collect() }
     }
 
     /// The comment's text.
@@ -237,6 +218,8 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn part(cpu: f64) -> NodePart {
@@ -251,15 +234,15 @@ mod tests {
 
     #[test]
     fn each_node_adds_its_part() {
-        let mut first = Summary::of_comment("").unwrap();
+        let mut first = Summary::from_comment("").unwrap();
         assert!(first.put("n1", &part(1.0004), 10));
         let comment = first.comment().unwrap();
         assert!(comment.starts_with("JS1:") && !comment.contains(char::is_whitespace), "{comment}");
-        let mut second = Summary::of_comment(&comment).unwrap();
+        let mut second = Summary::from_comment(&comment).unwrap();
         assert_eq!(second, first);
         assert!(!second.put("n1", &part(1.0004), 9), "it is there");
         assert!(second.put("n2", &part(2.0), 12));
-        let all = Summary::of_comment(&second.comment().unwrap()).unwrap();
+        let all = Summary::from_comment(&second.comment().unwrap()).unwrap();
         let expected = [("n1", part(1.0)), ("n2", part(2.0))];
         assert_eq!(all.nodes().collect::<Vec<_>>(), expected);
         assert_eq!(all.seconds(), 12);
@@ -268,7 +251,7 @@ mod tests {
     #[test]
     fn a_summary_that_lacks_what_readers_need_is_none_of_theirs() {
         let comment = |part: NodePart, seconds, gpus| {
-            let mut summary = Summary::of_comment("").unwrap().of_run(9, gpus);
+            let mut summary = Summary::from_comment("").unwrap().of_run(9, gpus);
             summary.put("n1", &self::part(1.0), seconds);
             summary.put("n2", &part, seconds);
             (summary.lack(), summary.comment().unwrap(), summary)
@@ -286,7 +269,7 @@ mod tests {
             assert_eq!(found, lack);
             assert_eq!(comment.starts_with("JS1:"), lack.is_none(), "{lack:?}: {comment}");
             // jobfence reads both.
-            assert_eq!(Summary::of_comment(&comment), Some(summary));
+            assert_eq!(Summary::from_comment(&comment), Some(summary));
         }
     }
 
@@ -298,8 +281,8 @@ mod tests {
         assert_eq!(entry["gpu_utilization"], json!({"0": 33.3, "3": 33.3}));
         assert_eq!(entry["gpu_used_memory"], json!({"0": 5, "3": 5}));
         assert_eq!(entry["gpu_total_memory"], json!({"0": 9, "3": 9}));
-        assert_eq!(NodePart::of_entry(&entry), with);
-        let mut summary = Summary::of_comment("").unwrap().of_run(9, 2);
+        assert_eq!(NodePart::from_entry(&entry), with);
+        let mut summary = Summary::from_comment("").unwrap().of_run(9, 2);
         assert!(summary.put("n1", &part(1.0), 10));
         assert_eq!(summary.lack(), Some("the use of its GPUs"));
         assert!(summary.put("n1", &with, 10));
@@ -315,9 +298,9 @@ mod tests {
 
     #[test]
     fn what_was_stored_of_another_run_goes() {
-        let mut first = Summary::of_comment("").unwrap().of_run(100, 0);
+        let mut first = Summary::from_comment("").unwrap().of_run(100, 0);
         first.put("n1", &part(70_000.0), 3600);
-        let stored = Summary::of_comment(&first.comment().unwrap()).unwrap();
+        let stored = Summary::from_comment(&first.comment().unwrap()).unwrap();
         assert!(stored.is_of_run(100) && !stored.is_of_run(200));
         assert_eq!(stored.clone().of_run(100, 0), first);
         let mut second = stored.of_run(200, 0);
@@ -342,8 +325,8 @@ mod tests {
             pack("{\"jobfence\":1,\"nodes\":[],\"total_time\":3}"),
             pack("nothing"),
         ] {
-            assert_eq!(Summary::of_comment(&theirs), None, "{theirs}");
+            assert_eq!(Summary::from_comment(&theirs), None, "{theirs}");
         }
-        assert!(Summary::of_comment(&pack("{\"jobfence\":1,\"nodes\":{},\"total_time\":3}")).is_some());
+        assert!(Summary::from_comment(&pack("{\"jobfence\":1,\"nodes\":{},\"total_time\":3}")).is_some());
     }
 }

@@ -37,7 +37,7 @@ pub fn task_ended(spank: &Spank) {
         _ => return,
     };
     fenced.unfenced_processes.task_ended(&fenced.host);
-    let exit = spank.int(spank_item::S_TASK_EXIT_STATUS).ok().map(Exit::of_wait);
+    let exit = spank.int(spank_item::S_TASK_EXIT_STATUS).ok().map(Exit::from_wait);
     let tasks = spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT);
     note_task(spank, fenced, exit);
     let others_live = tasks.as_ref().is_ok_and(|tasks| fenced.exited.saturating_add(1) < *tasks);

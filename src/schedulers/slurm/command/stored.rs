@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The summary of all jobs from Slurm's accounting: what each was granted, and what it used if `StoreUsage` has stored it.
+//! Slurm's accounting, for the report: what each job was granted, and what it used if `StoreUsage` has stored it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -10,49 +10,53 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use jobfence::hostlist::HostList;
 use jobfence::report::account::utc;
 
-use super::habits::Habits;
-use super::names::{NameId, Names};
-use super::runs::{By, GpuHours, JoinedRun, RunOnNode};
-use super::tally::Tally;
+use super::store;
+use super::store::period::{AccountedJob, AskedPeriod, DAY, MissingPeriod, sacct};
 use crate::command::Failure;
-use crate::schedulers::slurm::store::period::{AccountedJob, AskedPeriod, DAY, MissingPeriod, sacct};
-use crate::schedulers::slurm::store::summary::NodePart;
+use crate::report::accounting::{AccountingPart, NodePart, StoredJob, StoredJobs};
+use crate::report::summary::{By, GpuHours, Habits, JoinedRun, NameId, Names, RunOnNode, Tally};
 
 /// The most nodes of a job whose figures are kept by node.
 const MOST_NODES: usize = 1 << 15;
 
-/// The name of the source on the page.
-pub const SOURCE: &str = "Slurm's accounting";
-
-/// The error if no --since was given.
-pub const SAY_SINCE: &str = "say by --since from when on jobs count, such as --since 30days: Slurm's accounting can reach back for \
-                             years, and all of them are asked for";
-
-/// The error if the reader may see no such job.
-pub const NONE: &str = "Slurm's accounting has no job that ended in this time and that you may see";
-
-/// The same error, if a part of the time could not be asked for.
-pub const NONE_KNOWN: &str = "Slurm's accounting has said nothing about a part of this time, and has no job that ended in the rest and \
-                              that you may see";
-
 /// Sentences for readers of the figures.
-pub const NOTES: [&str; 3] = [
+const NOTES: [&str; 3] = [
     "What a job used is known if StoreUsage was on where it ran, and each of its nodes has stored its part.",
     "Out of memory is a job whose state in Slurm is OUT_OF_MEMORY, and failed is one whose state is not COMPLETED.",
     "Slurm's accounting does not say whether a limit held memory down: there is no advice on memory.",
 ];
 
-/// What Slurm's accounting has said.
-pub struct StoredJobs {
-    pub names: Names,
-    pub tally: Tally,
-    pub habits: Habits,
-    pub records: u64,
-    pub missing: Vec<String>,
+/// What slurmdbd has, by sacct.
+pub struct SlurmAccounting;
+
+impl AccountingPart for SlurmAccounting {
+    fn name(&self) -> &'static str {
+        "Slurm's accounting"
+    }
+
+    fn doubt(&self) -> Option<String> {
+        store::can_store().err()
+    }
+
+    fn job(&self, job: &str) -> Option<StoredJob> {
+        store::stored(job)
+    }
+
+    fn command(&self, job: &str) -> String {
+        format!("sacct --jobs {job} --format AdminComment")
+    }
+
+    fn jobs_since(&self, by: By, since: u64, is_of_all: bool) -> Result<StoredJobs, Failure> {
+        read(by, since, is_of_all)
+    }
+
+    fn notes(&self) -> &'static [&'static str] {
+        &NOTES
+    }
 }
 
 /// Asks Slurm's accounting about the jobs that ended since then.
-pub fn read(by: By, since: u64, is_of_all: bool) -> Result<StoredJobs, Failure> {
+fn read(by: By, since: u64, is_of_all: bool) -> Result<StoredJobs, Failure> {
     let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs().saturating_add(1);
     let mut counting = Counting::new(by, since);
     let progress =
@@ -178,7 +182,7 @@ impl Counting {
         };
         let alike = self.hasher.hash_one((job.uid, &job.name));
         let job_name = Some(&*job.name).filter(|name| !name.is_empty());
-        let mut run = JoinedRun::of_record(key, user, alike, job_name, partition, parts, job.is_success);
+        let mut run = JoinedRun::from_record(key, user, alike, job_name, partition, parts, job.is_success);
         run.gpu_hours = gpu_hours(job);
         run
     }
@@ -189,7 +193,7 @@ impl Counting {
         let kills = u64::from(job.is_out_of_memory);
         let part = |node: NameId, cpus: Option<u64>, memory: Option<u64>, used: &NodePart| {
             let ended = job.ended.saturating_mul(1_000_000);
-            let mut part = RunOnNode::of_record(node, ended, job.elapsed.saturating_mul(1_000_000));
+            let mut part = RunOnNode::from_record(node, ended, job.elapsed.saturating_mul(1_000_000));
             part.cpus_granted = cpus.map(|cpus| cpus.saturating_mul(1000));
             part.memory_granted = memory;
             part.cpu = used.cpu_seconds.filter(|seconds| *seconds >= 0.0).map(|seconds| (seconds * 1e6) as u64);
@@ -293,14 +297,14 @@ fn gpu_hours(job: &AccountedJob) -> Option<GpuHours> {
 
 #[cfg(test)]
 mod tests {
-    use crate::schedulers::slurm::store::summary::{GpuPart, Summary};
-
+    use super::super::store::summary::Summary;
     use super::*;
+    use crate::report::accounting::GpuPart;
 
     /// A job of alice's of an hour with 4 CPUs on this many nodes. `used`: the seconds of CPU time on each node that is known.
     fn job(id: &str, nodes: u64, used: &[f64]) -> AccountedJob {
         let summary = (!used.is_empty()).then(|| {
-            let mut summary = Summary::of_comment("").unwrap();
+            let mut summary = Summary::from_comment("").unwrap();
             for (at, seconds) in used.iter().enumerate() {
                 let part = NodePart {
                     cpus: Some(4 / nodes),
@@ -396,7 +400,7 @@ mod tests {
             let gpu = |percent: f64| GpuPart { percent, memory_peak: 1, memory: 2 };
             let gpus_of = percent.iter().map(|percent| gpu(*percent));
             let part = NodePart { gpus: (0..).zip(gpus_of).collect(), ..NodePart::default() };
-            let mut summary = Summary::of_comment("").unwrap();
+            let mut summary = Summary::from_comment("").unwrap();
             summary.put("n1", &part, 3600);
             AccountedJob { gpus, summary: Some(summary), ..job("1", 1, &[]) }
         };
