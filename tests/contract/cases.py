@@ -14,7 +14,7 @@ from pathlib import Path
 
 from . import kernel
 from .harness import (
-    HAS_RUN, PYTHON, WAIT, Skip, case, end_of, escaping, expect, expect_all_dead, expect_dead, expect_ended, expect_equal,
+    HAS_RUN, PYTHON, TAKE, WAIT, Skip, case, end_of, escaping, expect, expect_all_dead, expect_dead, expect_ended, expect_equal,
     expect_gone, expect_in, expect_match, expect_not_left, expect_unfenced, fenced, fenced_in_all, has_run, is_frozen, let_go, pid_from,
     reaped, running, uid,
 )
@@ -67,14 +67,13 @@ ONLY_FOR_A_RELEASE = {
         "runs_again": "starter_is_killed, too, has a second fence of one job",
     },
 }
-# 70 MiB each: a scheduler that limits the address space of a process lets one pass.
-EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (70 << 20); time.sleep(%d)'"
 # With these flags of shmget(2): a segment of this key, or -1.
 SEGMENT_KEY = 0x4A464E43
 SEGMENT = f"{PYTHON} -S -c 'import ctypes; print(ctypes.CDLL(None).shmget({SEGMENT_KEY}, 4096, %s))'"
 # A segment of memory, a message queue and a set of semaphores.
 IPC = f"{PYTHON} -S -c 'import ctypes; c, k, f = ctypes.CDLL(None), {SEGMENT_KEY}, %s; print(c.shmget(k, 4096, f), c.msgget(k, f), c.semget(k, 1, f))'"
-TOO_MUCH, TOO_MUCH_FOR = f"{EAT % 9} & {EAT % 9} & wait; exit 7", 125
+# Two processes: a scheduler that limits the address space of each lets one of 70 MiB pass.
+TOO_MUCH, TOO_MUCH_FOR = f"{TAKE % (70, 9)} & {TAKE % (70, 9)} & wait; exit 7", 125
 
 
 
@@ -108,15 +107,14 @@ def resized(site):
     until(lambda: (site.directory(user) / f"eaten.{jobid}").exists(), 120, "its memory")
     name = site.directory_of(jobid).removeprefix("job_")
     def resize(*words):
-        return site.command(str(site.jobfence), "resize", name, *words, "--config", str(site.config))
+        return site.ours("resize", name, *words)
     for cpus, mib in (2, 400), (0.5, 160), (1, 200):
-        done = resize("--cpus", str(cpus), "--memory", f"{mib}M")
-        expect_equal((done.returncode, done.stdout, done.stderr), (0, "", ""), f"'jobfence resize' to {cpus} CPUs and {mib} MiB")
+        expect_equal(resize("--cpus", cpus, "--memory", f"{mib}M"), (0, ""), f"'jobfence resize' to {cpus} CPUs and {mib} MiB")
         site.expect_limits(group, cpus, mib)
     if site.IS_ALONE:
-        done = resize("--cpus", "2", "--memory", "100M")
-        expect_equal(done.returncode, 1, "its status where memory is in use")
-        expect_in("of memory are in use and cannot be taken back", done.stderr, "what it says of memory in use")
+        status, said = resize("--cpus", 2, "--memory", "100M")
+        expect_equal(status, 1, "its status where memory is in use")
+        expect_in("of memory are in use and cannot be taken back", said, "what it says of memory in use")
         site.expect_limits(group, 1, 200)
     expect(kernel.is_alive(site.job_pids(jobid, "python3")[0]), "the process has ended")
     site.end(jobid)

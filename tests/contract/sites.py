@@ -337,6 +337,12 @@ class Site:
             timeout=max(timeout, LEAST) * PATIENCE, stdin=subprocess.DEVNULL, check=False,
         )
 
+    def ours(self, *words, before=(), timeout=30):
+        """A command of jobfence's, with the site's configuration: its exit status, and all that it says. `before` stands before it all."""
+        config = ["--config", str(self.config)] if self.config.exists() else []
+        done = self.command(*before, str(self.jobfence), words[0], *config, *map(str, words[1:]), timeout=timeout)
+        return done.returncode, done.stdout + done.stderr
+
     def as_user(self, user, args, text=True, env=None, stdin=None, start=False, terminal=None):
         """A user's command, in the user's own directory.
 

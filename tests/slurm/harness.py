@@ -8,7 +8,7 @@ from pathlib import Path
 
 import leases
 from contract import kernel
-from contract.harness import MIB, expect, expect_equal, expect_in
+from contract.harness import MIB, expect, expect_equal, expect_in, reap
 from contract.kernel import Job
 from contract.sites import LEAST, until
 
@@ -79,8 +79,7 @@ def until_gone(site, group, timeout, what):
     except AssertionError:
         if kernel.has_v2_controllers():
             raise
-        done = site.command(str(site.jobfence), "reap", "--config", str(site.config))
-        expect_equal(done.returncode, 0, f"jobfence reap ({done.stdout}{done.stderr})")
+        reap(site)
         until(lambda: not group.remains(), timeout, f"{what}, after the janitor")
 
 

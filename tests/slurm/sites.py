@@ -82,7 +82,7 @@ class Site(sites.Site):
             self.restart_slurmd()
         if self.jobfence and any("/tracked/" in one for one in self.left()):
             # Left to 'jobfence hold', whose next round may be a minute away.
-            self.command(str(self.jobfence), "reap", "--config", str(self.config))
+            self.ours("reap")
 
     def expect_limits(self, group, cpus, mib):
         for one in group, group.parent:

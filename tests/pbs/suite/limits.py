@@ -159,11 +159,6 @@ def excluded_cpus(site):
         allow("")
 
 
-def jobfence(site, *words):
-    done = site.command(str(site.jobfence), words[0], "--config", str(site.config), *map(str, words[1:]))
-    return done.returncode, done.stdout + done.stderr
-
-
 @case(on=("private",))
 def called_as_in_qstat(site):
     """Each command knows a job without its server's name, and a subjob; all of an array is several, and no command takes that."""
@@ -174,17 +169,17 @@ def called_as_in_qstat(site):
     for name in subjobs:
         fenced(site, f"{name}.{server}", timeout=60)
         for word in (name, f"{name}.{server}", f"{name}.{server.split('.')[0]}"):
-            status, said = jobfence(site, "explain", word)
+            status, said = site.ours("explain", word)
             expect_equal(status, 0, f"exit status of explain {word}: {said}")
             expect_in(f"job        {name}.{server} of alice (uid ", said, f"explain {word}")
             expect_match(r"step +\S+/step_1/pids.max = 77\nstep +now the same\n +processes by the record of the fence", said, f"explain {word}")
             for words in (["show", word], ["usage", "--job", word], ["ls", "--job", word], ["freeze", "--job", word], ["thaw", "--job", word]):
-                status, said = jobfence(site, *words)
+                status, said = site.ours(*words)
                 expect_equal(status, 0, f"exit status of {words}: {said}")
     several = f"jobfence: the name {number}[] means several jobs here, and this command takes one: {subjobs[0]}.{server}, {subjobs[1]}.{server}\n"
     for words in (["explain", f"{number}[]"], ["show", f"{number}[]"], ["usage", "--job", f"{number}[]"]):
-        expect_equal(jobfence(site, *words), (1, several), f"{words}")
-    status, said = jobfence(site, "close", "--job", subjobs[0])
+        expect_equal(site.ours(*words), (1, several), f"{words}")
+    status, said = site.ours("close", "--job", subjobs[0])
     expect_equal((status, said), (0, f"jobfence: there is no fence of job {subjobs[0]}: nothing to close; did you mean "
                                      f"{subjobs[0]}.{server}?\n"), "close by a name that is not the job's own")
     site.end(array)
@@ -195,10 +190,10 @@ def called_as_in_qstat(site):
 def names_that_the_server_knows(site):
     """'jobfence check' asks the server for the queues that sections name; an account is its user's word for explain, too."""
     site.configure_raw("MaxProcesses=300\n[Queue=workq,worq]\nMaxProcesses=9\n[Account=lab]\nMaxProcesses=44\n[Project=x]\nMaxProcesses=55\n")
-    said = jobfence(site, "check")[1]
+    said = site.ours("check")[1]
     expect_equal(re.findall(r"(?m)^section +(.*: there is no .*)$", said), ["[Queue=workq,worq]: there is no partition or queue worq; did you mean workq?"],
                  "the names that are not there")
-    status, said = jobfence(site, "explain", "--cpus", "1", "--account", "other", "--project", "y", "--partition", "other", "--user", "alice")
+    status, said = site.ours("explain", "--cpus", "1", "--account", "other", "--project", "y", "--partition", "other", "--user", "alice")
     expect_equal(status, 0, f"exit status of explain: {said}")
     expect_in("account unknown (other, as its user says)", said, "explain")
     expect_match(r"/pids.max = 44\n", said, "explain")

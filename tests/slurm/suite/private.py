@@ -13,7 +13,7 @@ from pathlib import Path
 from contract import kernel
 from contract.cases import SEGMENT
 from contract.harness import (
-    IN_VAR, MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, fenced, running,
+    IN_VAR, MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, fenced, reap, running,
 )
 from contract.sites import until
 from ..harness import fences_well
@@ -139,8 +139,7 @@ def private_directories_of_a_dead_daemon(site):
             os.kill(pid, signal.SIGKILL)
         site.scancel(jobid)
         until(lambda: not site.step_daemons(jobid), 20, "the end of its daemon")
-        done = site.command(str(site.jobfence), "reap", "--config", str(site.config))
-        expect_equal(done.returncode, 0, f"jobfence reap ({done.stdout}{done.stderr})")
+        reap(site)
         until(lambda: not any(map(kernel.is_alive, members)), 10, "its end")
         expect(Path("/etc/passwd").exists(), "a link was followed")
     fences_well(site, user)
