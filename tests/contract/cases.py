@@ -12,7 +12,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from . import kernel
+from . import commands, kernel, private  # noqa: F401
 from .harness import (
     HAS_RUN, PYTHON, TAKE, WAIT, Skip, case, end_of, escaping, expect, expect_all_dead, expect_dead, expect_ended, expect_equal,
     expect_gone, expect_in, expect_match, expect_not_left, expect_unfenced, fenced, fenced_in_all, has_run, is_frozen, let_go, pid_from,
@@ -56,6 +56,21 @@ NOT_FOR = {
         "htcondor": "with HideProcesses its jobs are refused: HTCondor starts their processes",
         "openpbs": "with HideProcesses its jobs are refused: MoM starts their processes",
     },
+    "private_directories": {
+        "shell": "with PrivateTmp its jobs are refused: jobfence does not start their processes",
+        "htcondor": "with PrivateTmp its jobs are refused: HTCondor starts their processes",
+        "openpbs": "with PrivateTmp its jobs are refused: MoM starts their processes",
+    },
+    "private_directories_fail": {
+        "shell": "with PrivateTmp each job is refused",
+        "htcondor": "with PrivateTmp each job is refused",
+        "openpbs": "with PrivateTmp each job is refused",
+    },
+    "called_as": {
+        "slurm": OF_ITS_OWN + "called_as_in_squeue",
+        "shell": "it has no arrays",
+        "htcondor": "the jobs of a cluster: two_at_once",
+    },
     "killed_outright": {"openpbs": "a job outlives its MoM, and the next one finds it: job_ends_without_mom, mom_forgets_her_jobs"},
 }
 # By scheduler and case: what 'make check' runs that notices the same.
@@ -67,11 +82,6 @@ ONLY_FOR_A_RELEASE = {
         "runs_again": "starter_is_killed, too, has a second fence of one job",
     },
 }
-# With these flags of shmget(2): a segment of this key, or -1.
-SEGMENT_KEY = 0x4A464E43
-SEGMENT = f"{PYTHON} -S -c 'import ctypes; print(ctypes.CDLL(None).shmget({SEGMENT_KEY}, 4096, %s))'"
-# A segment of memory, a message queue and a set of semaphores.
-IPC = f"{PYTHON} -S -c 'import ctypes; c, k, f = ctypes.CDLL(None), {SEGMENT_KEY}, %s; print(c.shmget(k, 4096, f), c.msgget(k, f), c.semget(k, 1, f))'"
 # Two processes: a scheduler that limits the address space of each lets one of 70 MiB pass.
 TOO_MUCH, TOO_MUCH_FOR = f"{TAKE % (70, 9)} & {TAKE % (70, 9)} & wait; exit 7", 125
 
@@ -119,58 +129,6 @@ def resized(site):
     expect(kernel.is_alive(site.job_pids(jobid, "python3")[0]), "the process has ended")
     site.end(jobid)
     site.until_gone(group.parent)
-
-
-@case
-def ipc_of_its_own(site):
-    """With PrivateIPC, a job's memory, queues and semaphores of System V are seen neither by its user's other job nor on the host, and go with it."""
-    site.configure("PrivateIPC=yes\n")
-    def on_host():
-        rows = (line.split() for kind in ("shm", "msg", "sem") for line in Path("/proc/sysvipc", kind).read_text().splitlines()[1:])
-        return [row for row in rows if int(row[0]) == SEGMENT_KEY]
-    expect_equal(on_host(), [], "what another test has on the host")
-    look, make = IPC % "0o600", IPC % "0o1600"
-    jobs = []
-    for _ in range(min(2, os.cpu_count())):
-        jobs.append(site.submit(site.users[0], f"{look}; {make}; {look}; echo made; sleep 1000", cpus=1, mib=100))
-        said = until(lambda: "made" in site.output(jobs[-1]) and site.output(jobs[-1]), 120, f"the segment of job {jobs[-1]}")
-        before, made, after, _ = said.splitlines()[-4:]
-        expect_equal((before, after), ("-1 -1 -1", made), f"what job {jobs[-1]} sees before and after it makes one of each")
-        expect(min(map(int, made.split())) >= 0, f"what it made: {said}")
-    expect_equal(on_host(), [], "what the host sees of them")
-    site.end(*jobs)
-    expect_equal(on_host(), [], "what is left of them")
-
-
-@case
-def processes_of_others(site):
-    """With HideProcesses, a job sees its own user's processes and no one else's, and what the host has mounted below /proc. The host is as it was."""
-    user, other = site.users[:2]
-    secret = subprocess.Popen(["sh", "-c", "read x", "a-secret-argument"], stdin=subprocess.PIPE, user=other, preexec_fn=die_with_parent)
-    def on_host():
-        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-        return sorted(line for line in mounts if line.split()[4].startswith("/proc"))
-    def devices(points):
-        return [f"{point} {os.stat(point).st_dev}" for point in points]
-    before = on_host()
-    points = sorted({line.split()[4] for line in before} - {"/proc"})
-    script = f"""tr '\\0' ' ' </proc/{secret.pid}/cmdline; echo; ls /proc | grep -cx {secret.pid}; ls -d /proc/$$ /proc/self/fd
-        {PYTHON} -c 'import os, sys; print(*(f"{{x}} {{os.stat(x).st_dev}}" for x in sys.argv[1:]), "end", sep="\\n")' {' '.join(points)}"""
-    try:
-        for hides in ("yes", "no"):
-            site.configure(f"HideProcesses={hides}\n")
-            jobid = site.submit(user, script, cpus=1, mib=100)
-            site.wait(jobid)
-            said = site.output(jobid)
-            expect_equal("a-secret-argument" in said, hides == "no", f"whether it sees the argument of another's process ({said})")
-            expect_match(r"(?m)^0$" if hides == "yes" else r"(?m)^1$", said, "whether it sees the process")
-            expect_match(r"/proc/\d+\n/proc/self/fd\n", said, "its own")
-            expect_in("\n".join([*devices(points), "end"]), said, "what is mounted below /proc")
-            expect_equal(on_host(), before, "the host's mounts of proc")
-            until(lambda: not (site.run_directory() / "private").exists(), 60, "the end of what is kept about the job")
-    finally:
-        secret.stdin.close()
-        secret.wait()
 
 
 @case

@@ -48,7 +48,7 @@ def case(function=None, *, on=("private", "installed"), layout=True, patient=Fal
         function.patient = patient
         function.release = release
         # Of each scheduler, as far as contract/cases.py says no otherwise.
-        function.is_common = function.__module__ == f"{__package__}.cases"
+        function.is_common = function.__module__.startswith(f"{__package__}.")
         CASES.append(function)
         return function
     return declare(function) if function else declare

@@ -151,6 +151,8 @@ class Site:
     SCHEDULER = ""  # as in the tables of contract/cases.py
     NUMBER = PLACE = ""  # which variables of a job have its number, and a directory of this site's; see `job_pids`
     STEP = None  # of a job with one step; None: whatever its name is
+    QUEUE, NAME = "", ("-N",)  # where its jobs are; by which option of `submit` one has a name
+    REFUSES_DESPITE_WARN = False  # whether OnError=warn lets no job run without its own directories
     TELLS = True  # whether a job's own file of errors has our sentences
     KILLED = r"process \d+ \(python3\) was killed: the (job|step) reached its memory limit of 125\.0 MiB"  # in what a job's user reads
     STATUSES_AFTER_A_KILL = (7,)  # of a job that ends so when one of its processes was killed for memory
@@ -167,7 +169,7 @@ class Site:
         """A batch job for this script, which is a shell's. `again`: whether the scheduler may run it a second time."""
         raise NotImplementedError
 
-    def submit_array(self, user, script, count, **asked):
+    def submit_array(self, user, script, count, *options, **asked):
         """So many jobs of one array, by their own numbers, when all of them run; and the number by which all are deleted."""
         raise NotImplementedError
 
@@ -207,8 +209,16 @@ class Site:
         """Puts a running job back, so that it begins anew under its number."""
         raise NotImplementedError
 
+    def names_of(self, jobid):
+        """What people call a job of an array, or all of one: first as short as can be."""
+        return [jobid]
+
     def suspend(self, jobid):
         """Stops all of its processes; `resume` lets them go on."""
+        raise NotImplementedError
+
+    def refused(self, jobid):
+        """Wait until a job is refused that cannot be fenced, though others can, and return what its user reads."""
         raise NotImplementedError
 
     def refusal(self, jobid, mark):

@@ -34,7 +34,8 @@ def fields(text):
 
 class InstalledGridEngine(sites.Installed):
     SCHEDULER, NUMBER, PLACE, STEP = "gridengine", "JOB_ID", "SGE_O_WORKDIR", "step_job"
-    PREFIX = "jobfence-gridengine-"
+    REFUSES_DESPITE_WARN = True
+    PREFIX, QUEUE = "jobfence-gridengine-", "all.q"
 
     def __init__(self):
         super().__init__()
@@ -56,8 +57,8 @@ class InstalledGridEngine(sites.Installed):
         self.submitted.append((user, jobid))
         return jobid
 
-    def submit_array(self, user, script, count, **asked):
-        whole = self.submit(user, script, "-t", f"1-{count}", **asked)
+    def submit_array(self, user, script, count, *options, **asked):
+        whole = self.submit(user, script, "-t", f"1-{count}", *options, **asked)
         return [f"{whole}.{task}" for task in range(1, count + 1)], whole
 
     def granted(self, jobid):
@@ -180,6 +181,10 @@ class InstalledGridEngine(sites.Installed):
         state = self.host_state()
         self.command("qmod", "-c", "*")
         return f"in state {state}"
+
+    def refused(self, jobid):
+        self.wait_state(jobid, "Eqw", 60)
+        return self.reason(jobid)
 
     def refusal(self, jobid, mark):
         """The host takes no job after the first one, of which the log says why; none is in error."""

@@ -66,7 +66,7 @@ class PbsSite(sites.Site):
 
     SCHEDULER, NUMBER, PLACE, STEP = "openpbs", "PBS_JOBID", "PBS_O_WORKDIR", "step_1"
     LEARNS_STATUS = LOGS_NOTICES = False  # MoM's log has the library's warnings
-    users = ("alice", "bob")
+    QUEUE, users = "workq", ("alice", "bob")
     nodes = [NODE]
     shipped = TOP / "hooks/pbs"  # the hook
 
@@ -109,10 +109,15 @@ class PbsSite(sites.Site):
         shown = self.command("qstat", "-xfw", jobid)
         return attributes(shown.stdout) if shown.returncode == 0 else {}
 
-    def submit_array(self, user, script, count, **asked):
-        array = self.submit(user, script, f"-J0-{count - 1}", **asked)
+    def submit_array(self, user, script, count, *options, **asked):
+        array = self.submit(user, script, f"-J0-{count - 1}", *options, **asked)
         number, server = array.split("[].")
         return [f"{number}[{index}].{server}" for index in range(count)], array
+
+    def names_of(self, jobid):
+        """Without its server, as a whole, and with the server's host."""
+        number, server = jobid.split(".", 1)
+        return list(dict.fromkeys([number, jobid, f"{number}.{server.split('.')[0]}"]))
 
     def granted(self, jobid):
         cpus, kib = granted(self.job(jobid))[self.node]

@@ -8,7 +8,7 @@ import resource
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import MIB, TAKE, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, running, uid
+from contract.harness import MIB, TAKE, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, running
 from contract.sites import until
 
 from ..harness import ask, expect_limits
@@ -86,40 +86,6 @@ def sections(site):
         expect_in("under Grid Engine a job's user writes what [Account=lab] ask for", said, "what 'jobfence check' says")
     finally:
         site.command("qconf", "-dprj", "p1")
-
-
-@case
-def called_as_in_qstat(site):
-    """Each command knows a task of an array by JOB.TASK; all of the array is several, and no command takes that."""
-    site.configure(f"MaxProcesses=300\nUsageLog={site.home}/called/usage.jsonl\n[Queue=all.q]\nMaxProcesses=77\n")
-    (site.home / "called").mkdir(mode=0o700, exist_ok=True)
-    jobid = site.submit("alice", "sleep 1000", "-t", "1-2", "-N", "called.as", *ask(1, 100))
-    tasks = [f"{jobid}.{task}" for task in (1, 2)]
-    until(lambda: len(site.ours("ls", "--json")[1].split('"step":"job"')) == 3, 60, "both tasks")
-    for name in tasks:
-        status, said = site.ours("explain", name)
-        expect_equal(status, 0, f"exit status of explain {name}: {said}")
-        expect_in(f"job        {name} of alice (uid {uid('alice')}), partition all.q,", said, f"explain {name}")
-        expect_in("granted    1 CPU, 100.0 MiB of memory", said, f"explain {name}")
-        expect_match(r"step +\S+/step_job/pids.max = 77\nstep +now the same\n +processes by the record of the fence", said, f"explain {name}")
-        for words in (["show", name], ["usage", "--job", name], ["ls", "--job", name], ["limit", "--job", name, "--step", "job", "--cpus", "1"]):
-            status, said = site.ours(*words)
-            expect_equal(status, 0, f"exit status of {words}: {said}")
-    several = f"jobfence: the name {jobid} means several jobs here, and this command takes one: {tasks[0]}, {tasks[1]}\n"
-    for words in (["explain", jobid], ["show", jobid], ["ls", "--job", jobid], ["usage", "--job", jobid], ["freeze", "--job", jobid],
-                  ["limit", "--job", jobid, "--cpus", "1"], ["attach", "--job", jobid, "1234567"]):
-        expect_equal(site.ours(*words), (1, several), f"{words}")
-    # An epilog may come twice, and by a name that is not the job's own nothing ends.
-    status, said = site.ours("close", "--job", jobid)
-    expect_equal((status, said), (0, f"jobfence: there is no fence of job {jobid}: nothing to close\n"), "close")
-    site.end(jobid)
-    for name in tasks:
-        status, said = site.ours("report", name)
-        expect_equal((status, f"job {name}" in said), (0, True), f"report {name}: {said}")
-    log = (site.home / "called").glob("usage.jsonl*")
-    named = {(line["job"], line["job_name"]) for file in log for line in map(json.loads, file.read_text().splitlines())}
-    expect_equal(named, {(name, "called.as") for name in tasks}, "names of the jobs in the usage log")
-    expect_equal(site.ours("report", jobid), (1, several), "report of all")
 
 
 @case

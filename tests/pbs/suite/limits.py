@@ -160,33 +160,6 @@ def excluded_cpus(site):
 
 
 @case(on=("private",))
-def called_as_in_qstat(site):
-    """Each command knows a job without its server's name, and a subjob; all of an array is several, and no command takes that."""
-    site.configure(MaxProcesses=77)
-    array = site.submit("alice", "sleep 1000", "-J0-1", ask(1, 64))
-    number, server = array.split("[].")
-    subjobs = [f"{number}[{index}]" for index in (0, 1)]
-    for name in subjobs:
-        fenced(site, f"{name}.{server}", timeout=60)
-        for word in (name, f"{name}.{server}", f"{name}.{server.split('.')[0]}"):
-            status, said = site.ours("explain", word)
-            expect_equal(status, 0, f"exit status of explain {word}: {said}")
-            expect_in(f"job        {name}.{server} of alice (uid ", said, f"explain {word}")
-            expect_match(r"step +\S+/step_1/pids.max = 77\nstep +now the same\n +processes by the record of the fence", said, f"explain {word}")
-            for words in (["show", word], ["usage", "--job", word], ["ls", "--job", word], ["freeze", "--job", word], ["thaw", "--job", word]):
-                status, said = site.ours(*words)
-                expect_equal(status, 0, f"exit status of {words}: {said}")
-    several = f"jobfence: the name {number}[] means several jobs here, and this command takes one: {subjobs[0]}.{server}, {subjobs[1]}.{server}\n"
-    for words in (["explain", f"{number}[]"], ["show", f"{number}[]"], ["usage", "--job", f"{number}[]"]):
-        expect_equal(site.ours(*words), (1, several), f"{words}")
-    status, said = site.ours("close", "--job", subjobs[0])
-    expect_equal((status, said), (0, f"jobfence: there is no fence of job {subjobs[0]}: nothing to close; did you mean "
-                                     f"{subjobs[0]}.{server}?\n"), "close by a name that is not the job's own")
-    site.end(array)
-    site.configure()
-
-
-@case(on=("private",))
 def names_that_the_server_knows(site):
     """'jobfence check' asks the server for the queues that sections name; an account is its user's word for explain, too."""
     site.configure_raw("MaxProcesses=300\n[Queue=workq,worq]\nMaxProcesses=9\n[Account=lab]\nMaxProcesses=44\n[Project=x]\nMaxProcesses=55\n")
