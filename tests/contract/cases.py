@@ -66,6 +66,7 @@ NOT_FOR = {
         "htcondor": "with PrivateTmp each job is refused",
         "openpbs": "with PrivateTmp each job is refused",
     },
+    "set_up": {"shell": "its administrator writes the three scripts"},
     "called_as": {
         "slurm": OF_ITS_OWN + "called_as_in_squeue",
         "shell": "it has no arrays",

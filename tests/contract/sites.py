@@ -162,6 +162,10 @@ class Site:
     IS_ALONE = True  # whether nothing of the scheduler's counts for the memory of a job
     HAS_CGROUPS = False  # whether the scheduler has directories of its own in the fence
 
+    IS_SET_UP_CENTRALLY = False  # whether 'jobfence setup' leaves something to --central
+    HAS_RUN_FENCED = r"job \S+ ran in \S*/job_\S+"  # what it says last
+    setup_words = ()  # which it is given here
+
     users = ()
     there_before = frozenset()  # what was left here before the first case
 
@@ -242,6 +246,18 @@ class Site:
 
     def revive(self):
         """Starts what a case has killed."""
+
+    @contextlib.contextmanager
+    def not_set_up(self):
+        """For the time being the host is one on which nobody has run 'jobfence setup'. Gives lines in which that shows what it would do."""
+        raise NotImplementedError
+
+    def what_setup_changes(self):
+        """What there is of that, to be compared."""
+        raise NotImplementedError
+
+    def until_set_up(self):
+        """Wait until the scheduler has read it."""
 
     def is_ready(self):
         """Whether the host takes jobs; `mend` makes it so, and says what was wrong."""

@@ -18,7 +18,7 @@ from contract import kernel, sites
 from contract.harness import expect, expect_equal
 from contract.sites import until
 
-from .harness import ask, expect_limits
+from .harness import ask, expect_limits, reported
 
 HERE = Path(__file__).resolve().parent
 ROOT, CELL = "/var/lib/gridengine", "default"
@@ -35,7 +35,7 @@ def fields(text):
 class InstalledGridEngine(sites.Installed):
     SCHEDULER, NUMBER, PLACE, STEP = "gridengine", "JOB_ID", "SGE_O_WORKDIR", "step_job"
     REFUSES_DESPITE_WARN = True
-    PREFIX, QUEUE = "jobfence-gridengine-", "all.q"
+    PREFIX, QUEUE, IS_SET_UP_CENTRALLY = "jobfence-gridengine-", "all.q", True
 
     def __init__(self):
         super().__init__()
@@ -281,6 +281,23 @@ class InstalledGridEngine(sites.Installed):
         return self.changed(["-sq", "all.q"], ["-Mq"], **keys)
 
     # -- jobfence -----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def not_set_up(self, **keys):
+        try:
+            with self.changed(["-sconf", "global"], ["-Mconf"], shepherd_cmd="none", **keys):
+                yield "-Aconf", f"shepherd_cmd {self.jobfence}", "load_sensor /"
+        finally:
+            # execd reads its configuration when it starts.
+            self.restart_daemon()
+
+    def what_setup_changes(self):
+        """What qmaster says of the cluster, of this host and of the complexes."""
+        shown = {"global": ["-sconf", "global"], "hosts": ["-sconfl"], "host": ["-sconf", self.node], "complexes": ["-sc"]}
+        return {name: self.command("qconf", *words).stdout for name, words in shown.items()}
+
+    def until_set_up(self):
+        until(lambda: reported(self), 60, "a report of the load sensor")
 
     def syslog(self):
         return []

@@ -13,6 +13,7 @@ from contract import kernel, sites
 from contract.sites import Installed, Private, SiteError, hostname, settings_in, system_users, undisturbed, until, with_keys, write_atomically
 
 from . import harness
+from .installation import Installation, plugstack
 
 UNFINISHED = {"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED",
               "RESIZING"}
@@ -24,6 +25,7 @@ UNFINISHED = {"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "R
 
 class Site(sites.Site):
     SCHEDULER, NUMBER, PLACE, STEP = "slurm", "SLURM_JOB_ID", "SLURM_SUBMIT_DIR", "step_batch"
+    HAS_RUN_FENCED = r"job \d+ ran in .*/step_0$"
     partition_wait = 30
     slurmd_log = controller_log = None
     accounting = None  # while there is one: see accounting.py
@@ -293,6 +295,9 @@ class Site(sites.Site):
         return bool(re.search(r"^TaskPlugin\s*=.*\bcgroup", shown, re.M)
                     and re.search(r"^ConstrainRAMSpace\s*=\s*yes", shown, re.M | re.I))
 
+    def not_set_up(self):
+        raise harness.Skip("would set up the Slurm of this machine")
+
     def plugstack_files(self):
         raise NotImplementedError
 
@@ -531,6 +536,28 @@ RealMemory={memory * 9 // 10}
 
     def plugstack_files(self):
         return [self.top / "plugstack.conf"]
+
+    @contextlib.contextmanager
+    def not_set_up(self):
+        """jobfence is installed below a directory of its own, whose command is the site's meanwhile."""
+        here, self.installation = self.jobfence, Installation(self)
+        harness.expect_equal(self.installation.make("put")[0], 0, "exit status of the installation")
+        journal = self.top / "journal/setup"
+        journal.parent.mkdir(exist_ok=True)
+        self.jobfence, self.setup_words = self.installation.command, ("--journal", str(journal))
+        try:
+            with plugstack(self, "# of this site\n"):
+                yield [f"+include {self.installation.line.parent}/*.conf\n"]
+                harness.expect(not journal.parent.exists(), "the journal is left")
+                status, said = self.installation.make("remove")
+                harness.expect_equal(status, 0, f"exit status of the removal ({said})")
+        finally:
+            self.jobfence = here
+
+    def what_setup_changes(self):
+        """Files of Slurm's and of jobfence's, with their modes."""
+        found = [*self.top.glob("*.conf"), *self.installation.prefix.rglob("*")]
+        return {str(path): (path.lstat().st_mode, hash(path.read_bytes())) for path in found if path.is_file()}
 
 
 class TwoNodesSite(PrivateSite):
