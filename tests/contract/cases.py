@@ -15,7 +15,7 @@ from pathlib import Path
 from . import commands, kernel, private  # noqa: F401
 from .harness import (
     HAS_RUN, PYTHON, TAKE, WAIT, Skip, case, end_of, escaping, expect, expect_all_dead, expect_dead, expect_ended, expect_equal,
-    expect_gone, expect_in, expect_match, expect_not_left, expect_unfenced, fenced, fenced_in_all, has_run, is_frozen, let_go, pid_from,
+    expect_in, expect_match, expect_not_left, expect_unfenced, fenced, fenced_in_all, has_run, is_frozen, let_go, pid_from,
     reaped, running, uid,
 )
 from .kernel import Group
@@ -24,22 +24,18 @@ from .sites import die_with_parent, until
 OF_ITS_OWN = "its own suite has it, with more: "
 # By case and scheduler: why it does not run there.
 NOT_FOR = {
-    "as_granted": {"slurm": OF_ITS_OWN + "tree_and_limits"},
     "suspended": {
         "slurm": "Slurm stops the processes that it knows, and freezes none: suspend_resume, suspended_outside_of_the_tree",
         "htcondor": "HTCondor freezes its own directory in the fence: suspended_by_htcondor",
     },
     "suspended_is_deleted": {"slurm": OF_ITS_OWN + "scancel_suspended", "htcondor": "HTCondor freezes its own directory in the fence"},
     "resized": {"slurm": OF_ITS_OWN + "resized"},
-    "runs_again": {"slurm": OF_ITS_OWN + "requeue", "gridengine": OF_ITS_OWN + "runs_again, asks_to_run_again, door_of_a_job_that_runs_again", "shell": "the prolog says which run it is: a second `open` is refused"},
+    "runs_again": {"gridengine": OF_ITS_OWN + "runs_again, asks_to_run_again, door_of_a_job_that_runs_again", "shell": "the prolog says which run it is: a second `open` is refused"},
     "daemon_restarts": {
         "slurm": OF_ITS_OWN + "slurmd_restarts",
         "htcondor": "a starter ends without its startd, and the job with it: startd_is_killed",
         "shell": "it has no daemon",
     },
-    "bad_configuration": {"slurm": OF_ITS_OWN + "bad_configuration"},
-    "out_of_memory": {"slurm": OF_ITS_OWN + "memory_oom"},
-    "processes": {"slurm": OF_ITS_OWN + "fork_bomb"},
     "array": {"shell": "it has no arrays", "htcondor": "the jobs of a cluster: two_at_once"},
     "strays": {
         "shell": "it has no daemon, so nothing is done on its node",
@@ -99,7 +95,8 @@ def as_granted(site):
     jobid, group = running(site, user, "cat /proc/self/cgroup; sleep 1000 & wait", cpus=2, mib=200)
     expect_equal(site.granted(jobid), (2, 200), "CPUs and MiB that were granted")
     site.expect_limits(group, 2, 200)
-    expect_in(f"/uid_{uid(user)}/{site.directory_of(jobid)}/{site.STEP or 'step_'}", group.path, "its directory")
+    if group.own:
+        expect_in(f"/uid_{uid(user)}/{site.directory_of(jobid)}/{site.STEP or 'step_'}", group.own, "its directory")
     for pid in until(lambda: site.job_pids(jobid, "sleep"), 20, "its processes"):
         expect_equal(Group.of(pid), group, "the group of its process")
         if not site.HAS_CGROUPS:
@@ -107,6 +104,7 @@ def as_granted(site):
     site.expect_beside(group, jobid)
     site.end(jobid)
     site.until_gone(group.parent)
+    site.expect_behind(jobid)
 
 
 @case
@@ -220,11 +218,13 @@ def runs_again(site):
     expect_all_dead(old, 60)
     pid_from(escaped, 180)
     again = fenced(site, jobid)
-    expect_equal(again.path, group.path, "the fence of the second run")
+    # Slurm's own directories can have another number in each run.
+    expect_equal(again.own, group.own, "the fence of the second run")
     site.expect_limits(again, 1, 100)
     expect(not {pid for pid, _ in old} & again.members(below=True), "processes of the first run in the second one's fence")
     site.end(jobid)
-    expect_gone(again.parent)
+    site.until_gone(again.parent)
+    site.expect_behind(jobid, runs=2)
 
 
 @case
@@ -278,7 +278,7 @@ def processes(site):
     site.configure("MaxProcesses=60\n")
     bomb = f"{PYTHON} -S -c 'import os, time\nfor _ in range(100):\n    if os.fork() == 0: time.sleep(1000)'"
     jobid = site.submit(site.users[0], f"{WAIT}; {bomb}; exit 0", cpus=1, mib=300)
-    expect_equal(fenced(site, jobid).parent.processes_limit(), 60, "the limit")
+    expect_equal(site.processes_limit(fenced(site, jobid)), 60, "the limit")
     let_go(site, jobid)
     site.wait(jobid, 120)
     expect_match("BlockingIOError|Resource temporarily unavailable", site.told(jobid), "what the program says")

@@ -311,6 +311,13 @@ class Site:
     def expect_beside(self, group, jobid):
         """What else of a job's place is the scheduler's own."""
 
+    def expect_behind(self, jobid, runs=1):
+        """What the scheduler's log has of a job that has ended so many times."""
+
+    def processes_limit(self, group):
+        """Of a job's step: how many processes the job may have."""
+        return group.parent.processes_limit()
+
     def directory_of(self, jobid):
         """The name of a job's directory."""
         return f"job_{jobid}"

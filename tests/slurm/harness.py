@@ -8,7 +8,7 @@ from pathlib import Path
 
 import leases
 from contract import kernel
-from contract.harness import MIB, expect, expect_equal, expect_in, reap
+from contract.harness import MIB, expect, expect_equal, expect_in, expect_match, reap
 from contract.kernel import Job
 from contract.sites import LEAST, until
 
@@ -46,6 +46,18 @@ def kill_daemons(site, jobid, daemons=None):
 
 def ended_line(jobid, step):
     return rf"jobfence: job {jobid} step {step} ended: cpu [\d.]+ s, throttled [\d.]+ s"
+
+
+def expect_killed_for_memory(said, jobid, step, limit):
+    # Step and job have the same limit here: either may be the one that the kernel met.
+    found = expect_match(
+        rf"jobfence: job {jobid} step {step}: process \d+ \(python3[^)]*\) was killed: "
+        rf"the (?:step|job) reached its memory limit of {limit}\.0 MiB \(peak use ([\d.]+) MiB(?:, \d+ % of it cached files)?\)\. "
+        r"Raise --mem, or use less\.",
+        said, "what the user is told")
+    peak = float(found.group(1))
+    expect(limit * 0.75 <= peak <= limit * 1.02, f"peak use of {peak} MiB")
+    expect_equal(said.count("was killed:"), 1, "number of sentences")
 
 
 def fences_well(site, user):

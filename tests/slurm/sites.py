@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 
 from contract import kernel, sites
+from contract.harness import Skip, expect, expect_equal, expect_in, expect_match, fenced, logged, started
+from contract.kernel import Group
 from contract.sites import Installed, Private, SiteError, hostname, settings_in, system_users, undisturbed, until, with_keys, write_atomically
 
 from . import harness
@@ -26,8 +28,10 @@ UNFINISHED = {"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "R
 class Site(sites.Site):
     SCHEDULER, NUMBER, PLACE, STEP = "slurm", "SLURM_JOB_ID", "SLURM_SUBMIT_DIR", "step_batch"
     HAS_RUN_FENCED = r"job \d+ ran in .*/step_0$"
+    STATUSES_AFTER_A_KILL = 7, 0  # 0 where Slurm itself says OUT_OF_MEMORY
     partition_wait = 30
     slurmd_log = controller_log = None
+    began = 0  # where the log was when the case began
     accounting = None  # while there is one: see accounting.py
 
     # -- jobs -------------------------------------------------------------------------
@@ -54,6 +58,9 @@ class Site(sites.Site):
         return until(lambda: len(found := {int(one["JobId"]) for one in self.jobs(whole) if one["JobState"] == "RUNNING"}) == count and found,
                      60, f"all of array {whole}"), whole
 
+    def granted(self, jobid):
+        return self.granted_by_node(jobid)[self.node]
+
     def has_ended(self, jobid):
         return self.job(jobid).get("JobState") not in UNFINISHED
 
@@ -66,13 +73,13 @@ class Site(sites.Site):
         return f"{job.get('JobState')} {job.get('ExitCode')}"
 
     def refused(self, jobid):
-        harness.expect_equal(self.wait(jobid), "FAILED", f"state of job {jobid}")
-        harness.expect_in(harness.NOT_STARTED, self.output(jobid), "the job's output")
+        expect_equal(self.wait(jobid), "FAILED", f"state of job {jobid}")
+        expect_in(harness.NOT_STARTED, self.output(jobid), "the job's output")
         return self.output(jobid)
 
     def refusal(self, jobid, mark):
         """The job fails, and the log says why."""
-        self.refused(jobid)
+        expect_in("Only your administrator can fix that", self.refused(jobid), "the job's output")
         return until(lambda: re.search(r"jobfence: .*:\d+:\d+: .*", self.log_since(mark)), 20, "the reason in slurmd's log")[0]
 
     def after_refusal(self, jobid, script):
@@ -95,6 +102,56 @@ class Site(sites.Site):
     def expect_no_limits(self, group, mib):
         for one in group, group.parent:
             harness.expect_limits(one, None, None, granted=mib)
+
+    def begin(self, function):
+        super().begin(function)
+        self.began = self.log_mark()
+
+    def processes_limit(self, group):
+        """Slurm's own processes can be in the job's directory, too."""
+        return group.processes_limit()
+
+    def expect_beside(self, group, jobid):
+        """A step has limits of its own in the job's directory. The job's environment has the job's."""
+        user = next(user for user, submitted in self.submitted if submitted == jobid)
+        srun = ["srun", f"--jobid={jobid}", "-n1", "-c1", "--mem=100", "sleep", "1000"]
+        with started(self, user, srun, env={self.PLACE: str(self.directory(user))}):
+            inner = fenced(self, jobid, "step_0")
+            expect_equal(inner.parent, group.parent, "job directory of the inner step")
+            harness.expect_limits(inner, 1.0, 100)
+            environment = kernel.environment(next(pid for pid in self.job_pids(jobid, "sleep") if Group.of(pid) == group))
+            self.scancel(f"{jobid}.0")
+            logged(self, self.began, harness.ended_line(jobid, "0"))
+        found = {name: value for name, value in environment.items() if name.startswith("JOBFENCE_")}
+        # The boot, the step daemon, and when that started.
+        boot = kernel.read("/proc/sys/kernel/random/boot_id").strip()
+        expect_match(rf"^{boot}/\d+/\d+$", found.pop("JOBFENCE_STEP", ""), "JOBFENCE_STEP")
+        wanted = {"JOBFENCE_CGROUP": group.path, "JOBFENCE_CPUS": "2", "JOBFENCE_MEMORY_BYTES": str(200 << 20)}
+        expect_equal(found, wanted, "the job's environment")
+
+    def expect_behind(self, jobid, runs=1):
+        ended = harness.ended_line(jobid, "batch")
+        until(lambda: len(re.findall(ended, self.log_since(self.began))) == runs, 10, f"a line about the end of each of {runs} runs")
+
+    def why_killed(self, jobid):
+        state = self.wait(jobid)
+        expect(state in ("OUT_OF_MEMORY", "FAILED"), f"state {state}")
+        until(lambda: not self.step_daemons(jobid), 5, "the end of the step daemon")
+        harness.expect_killed_for_memory(self.output(jobid), jobid, "batch", 125)
+        logged(self, self.began, harness.ended_line(jobid, "batch") + r", peak memory [\d.]+ MiB, OOM kills [1-9]")
+        return self.output(jobid)
+
+    def run_again(self, jobid):
+        """Without the two minutes for which the controller holds such a job back."""
+        runs = int(self.job(jobid)["Restarts"]) + 1
+        done = self.command("scontrol", "requeue", str(jobid))
+        expect_equal(done.returncode, 0, f"scontrol requeue {jobid} ({done.stderr})")
+        until(lambda: self.job(jobid).get("JobState") == "PENDING", 20, f"job {jobid} in the queue")
+        until(lambda: not self.step_daemons(jobid), 20, f"the end of the old run of job {jobid}")
+        # slurmd refuses a run that begins in the second in which the one before it was ended.
+        done = self.command("scontrol", "update", f"jobid={jobid}", "starttime=now+2seconds")
+        expect_equal(done.returncode, 0, f"scontrol update {jobid} ({done.stderr})")
+        until(lambda: int(self.job(jobid)["Restarts"]) == runs, 30, f"run {runs} of job {jobid}")
 
     def until_gone(self, group):
         harness.until_gone(self, group, 5, f"the end of {group.path}")
@@ -296,7 +353,7 @@ class Site(sites.Site):
                     and re.search(r"^ConstrainRAMSpace\s*=\s*yes", shown, re.M | re.I))
 
     def not_set_up(self):
-        raise harness.Skip("would set up the Slurm of this machine")
+        raise Skip("would set up the Slurm of this machine")
 
     def plugstack_files(self):
         raise NotImplementedError
@@ -541,16 +598,16 @@ RealMemory={memory * 9 // 10}
     def not_set_up(self):
         """jobfence is installed below a directory of its own, whose command is the site's meanwhile."""
         here, self.installation = self.jobfence, Installation(self)
-        harness.expect_equal(self.installation.make("put")[0], 0, "exit status of the installation")
+        expect_equal(self.installation.make("put")[0], 0, "exit status of the installation")
         journal = self.top / "journal/setup"
         journal.parent.mkdir(exist_ok=True)
         self.jobfence, self.setup_words = self.installation.command, ("--journal", str(journal))
         try:
             with plugstack(self, "# of this site\n"):
                 yield [f"+include {self.installation.line.parent}/*.conf\n"]
-                harness.expect(not journal.parent.exists(), "the journal is left")
+                expect(not journal.parent.exists(), "the journal is left")
                 status, said = self.installation.make("remove")
-                harness.expect_equal(status, 0, f"exit status of the removal ({said})")
+                expect_equal(status, 0, f"exit status of the removal ({said})")
         finally:
             self.jobfence = here
 

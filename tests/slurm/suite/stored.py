@@ -18,7 +18,6 @@ from ..harness import expect_not_drained
 from ..sites import InstalledSite
 from .granted import accounted
 from .left_behind import stepd_dies
-from .life import start_again
 from .newer import release, since
 from .with_systemd import journal, systemctl
 
@@ -279,7 +278,7 @@ def runs_of_a_requeued_job_are_apart(site):
         until(burnt.exists, 60, "three seconds of CPU time")
         burnt.unlink()
         again = int(time.time())
-        start_again(site, jobid, 1)
+        site.run_again(jobid)
         expect_equal(site.wait(jobid), "COMPLETED", f"state ({site.output(jobid)})")
         summary = settled(site, jobid, submitted=again)
         done = site.command("sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", "--jobs", str(jobid),
