@@ -29,6 +29,7 @@ NOT_FOR = {
         "htcondor": "HTCondor freezes its own directory in the fence: suspended_by_htcondor",
     },
     "suspended_is_deleted": {"slurm": OF_ITS_OWN + "scancel_suspended", "htcondor": "HTCondor freezes its own directory in the fence"},
+    "quota": {"slurm": OF_ITS_OWN + "quota_measured", "htcondor": OF_ITS_OWN + "quota"},
     "resized": {"slurm": OF_ITS_OWN + "resized"},
     "runs_again": {"gridengine": OF_ITS_OWN + "runs_again, asks_to_run_again, door_of_a_job_that_runs_again", "shell": "the prolog says which run it is: a second `open` is refused"},
     "daemon_restarts": {
@@ -105,6 +106,32 @@ def as_granted(site):
     site.end(jobid)
     site.until_gone(group.parent)
     site.expect_behind(jobid)
+
+
+@case
+def quota(site):
+    """Four spinners have the time of one CPU, period by period of the kernel's, and the scheduler's accounting has no less."""
+    with site.favoured():
+        jobid, group = running(site, site.users[0], "for i in 1 2 3 4; do sh -c 'while :; do :; done' & done; wait", cpus=1, mib=100)
+        job = group.parent
+        until(lambda: len(group.members()) >= 5, 30, "the spinners")
+
+        def now():
+            """Periods in which the job wanted to run, those in which it was stopped and in which its step was, and CPU seconds."""
+            ours, steps = (kernel.keyed(one.file("cpu", "cpu.stat", "cpu.stat")) for one in (job, group))
+            return int(ours["nr_periods"]), int(ours["nr_throttled"]), int(steps["nr_throttled"]), job.cpu_seconds()
+
+        def since():
+            return [last - first for first, last in zip(before, now())]
+        before = now()
+        until(lambda: max(since()[1:3]) >= 30, 60, "30 periods in which the spinners were stopped")
+        periods, *stops, cpu = since()
+    stopped, second = max(stops), job.cpu_period_us() / 1e6
+    expect(0.8 * stopped * second < cpu < 1.1 * (periods + 2) * second, f"{cpu} s of CPU time in {periods} periods of {second} s, {stopped} to the full")
+    total = job.cpu_seconds()
+    accounted = site.accounted(site.end(jobid))
+    expect(accounted is None or accounted >= total - 0.1, f"the accounting has {accounted} s, and the kernel had counted {total} s before")
+    return f"{cpu:.2f} s in {periods} periods of {second} s, stopped in {stopped}"
 
 
 @case

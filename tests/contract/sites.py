@@ -311,6 +311,9 @@ class Site:
     def expect_beside(self, group, jobid):
         """What else of a job's place is the scheduler's own."""
 
+    def accounted(self, ended):
+        """Seconds of CPU time in what the scheduler says of a job that is over; None where it counts none."""
+
     def expect_behind(self, jobid, runs=1):
         """What the scheduler's log has of a job that has ended so many times."""
 

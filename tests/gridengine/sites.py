@@ -215,6 +215,9 @@ class InstalledGridEngine(sites.Installed):
         if not self.execd_pid():
             self.start_execd()
 
+    def accounted(self, ended):
+        return float(ended["cpu"].rstrip("s"))
+
     def expect_beside(self, group, jobid):
         """Both steps have the limits; the shepherd has one of its own, and what execd has started is outside."""
         other = group.parent.step("step_shepherd")

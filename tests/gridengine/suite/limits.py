@@ -137,33 +137,6 @@ def soft_memory(site):
 
 
 @case
-def quota(site):
-    """Four spinners have the time of one CPU, period by period of the kernel's, and the accounting says so."""
-    with site.favoured():
-        jobid, group = running(site, "alice", "for i in 1 2 3 4; do sh -c 'while :; do :; done' & done; wait")
-        job = group.parent
-        until(lambda: len(group.members()) >= 5, 30, "the spinners")
-
-        def now():
-            """Periods in which the job wanted to run, those in which it was stopped and in which its step was, and CPU seconds."""
-            ours, steps = (kernel.keyed(one.file("cpu", "cpu.stat", "cpu.stat")) for one in (job, group))
-            return int(ours["nr_periods"]), int(ours["nr_throttled"]), int(steps["nr_throttled"]), job.cpu_seconds()
-
-        def since():
-            return [last - first for first, last in zip(before, now())]
-        before = now()
-        until(lambda: max(since()[1:3]) >= 30, 60, "30 periods in which the spinners were stopped")
-        periods, *stops, cpu = since()
-    stopped = max(stops)
-    second = job.cpu_period_us() / 1e6
-    expect(0.8 * stopped * second < cpu < 1.1 * (periods + 2) * second, f"{cpu} s of CPU time in {periods} periods of {second} s, {stopped} to the full")
-    total = job.cpu_seconds()
-    row = site.end(jobid)
-    expect(float(row["cpu"].rstrip("s")) >= total - 0.1, f"the accounting has {row['cpu']}, and the kernel had counted {total} s before")
-    return f"{cpu:.2f} s in {periods} periods of {second} s, stopped in {stopped}"
-
-
-@case
 def out_of_memory_as_a_whole(site):
     """OOMKillStep kills all of the job, and not its shepherd, which says so."""
     if "memory" not in kernel.controllers_of_v2():

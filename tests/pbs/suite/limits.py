@@ -75,23 +75,6 @@ def card(site):
     return said
 
 
-@case
-def quota_measured(site):
-    """Two processes that spin use together what one CPU gives."""
-    jobid, group = running(site, "alice", "for i in 1 2; do timeout 60 sh -c 'while :; do :; done' & done; wait", ask(1, 100))
-    until(lambda: len(site.job_pids(jobid, "while :")) >= 2, 10, "two processes that spin")
-    began, used = kernel_clock(), group.cpu_seconds()
-    until(lambda: kernel_clock() - began > 5, 20, "five seconds")
-    rate = (group.cpu_seconds() - used) / (kernel_clock() - began)
-    expect(rate < 1.1, f"the job has used {rate:.2f} CPUs of one")
-    return f"{rate:.2f} CPUs"
-
-
-def kernel_clock():
-    """Seconds since the start of this machine."""
-    return float(kernel.read("/proc/uptime").split()[0])
-
-
 @case(layout=False)
 def joined_output(site):
     """With qsub -j oe the sentence is in the output, where the job's stderr went."""
