@@ -22,6 +22,14 @@ from .kernel import Group
 from .sites import die_with_parent, until
 
 OF_ITS_OWN = "its own suite has it, with more: "
+
+
+def refused_with(key):
+    """Where jobfence does not start the processes of a job itself."""
+    starters = {"shell": "the batch system starts", "htcondor": "HTCondor starts", "openpbs": "MoM starts"}
+    return {scheduler: f"with {key} its jobs are refused: {starts} their processes" for scheduler, starts in starters.items()}
+
+
 # By case and scheduler: why it does not run there.
 NOT_FOR = {
     "suspended": {
@@ -43,26 +51,10 @@ NOT_FOR = {
         "htcondor": "strays are only reported there",
         "openpbs": "strays are only reported there",
     },
-    "ipc_of_its_own": {
-        "shell": "with PrivateIPC its jobs are refused: jobfence does not start their processes",
-        "htcondor": "with PrivateIPC its jobs are refused: HTCondor starts their processes",
-        "openpbs": "with PrivateIPC its jobs are refused: MoM starts their processes",
-    },
-    "processes_of_others": {
-        "shell": "with HideProcesses its jobs are refused: jobfence does not start their processes",
-        "htcondor": "with HideProcesses its jobs are refused: HTCondor starts their processes",
-        "openpbs": "with HideProcesses its jobs are refused: MoM starts their processes",
-    },
-    "private_directories": {
-        "shell": "with PrivateTmp its jobs are refused: jobfence does not start their processes",
-        "htcondor": "with PrivateTmp its jobs are refused: HTCondor starts their processes",
-        "openpbs": "with PrivateTmp its jobs are refused: MoM starts their processes",
-    },
-    "private_directories_fail": {
-        "shell": "with PrivateTmp each job is refused",
-        "htcondor": "with PrivateTmp each job is refused",
-        "openpbs": "with PrivateTmp each job is refused",
-    },
+    "ipc_of_its_own": refused_with("PrivateIPC"),
+    "processes_of_others": refused_with("HideProcesses"),
+    "private_directories": refused_with("PrivateTmp"),
+    "private_directories_fail": refused_with("PrivateTmp"),
     "set_up": {"shell": "its administrator writes the three scripts"},
     "called_as": {
         "slurm": OF_ITS_OWN + "called_as_in_squeue",
