@@ -72,8 +72,10 @@ ONLY_FOR_A_RELEASE = {
         "runs_again": "starter_is_killed, too, has a second fence of one job",
     },
 }
-# Two processes: a scheduler that limits the address space of each lets one of 70 MiB pass.
-TOO_MUCH, TOO_MUCH_FOR = f"{TAKE % (70, 9)} & {TAKE % (70, 9)} & wait; exit 7", 125
+# Two processes: a scheduler that limits the address space of each lets one of 70 MiB pass. When the kernel has killed one, the other ends.
+TOO_MUCH_FOR, TOO_MUCH = 125, f"""{TAKE % (70, 100)} & one=$!; {TAKE % (70, 100)} & other=$!
+    while kill -0 $one && kill -0 $other; do sleep 0.2; done 2>/dev/null
+    kill $one $other 2>/dev/null; exit 7"""
 
 
 
