@@ -12,49 +12,54 @@ import signal
 import subprocess
 from pathlib import Path
 
-from . import kernel
+from . import commands, kernel, private  # noqa: F401
 from .harness import (
-    HAS_RUN, PYTHON, WAIT, Skip, case, end_of, escaping, expect, expect_all_dead, expect_dead, expect_ended, expect_equal,
-    expect_gone, expect_in, expect_match, expect_not_left, expect_unfenced, fenced, fenced_in_all, has_run, is_frozen, let_go, pid_from,
+    HAS_RUN, PYTHON, TAKE, WAIT, Skip, case, end_of, escaping, expect, expect_all_dead, expect_dead, expect_ended, expect_equal,
+    expect_in, expect_match, expect_not_left, expect_unfenced, fenced, fenced_in_all, has_run, is_frozen, let_go, pid_from,
     reaped, running, uid,
 )
 from .kernel import Group
 from .sites import die_with_parent, until
 
 OF_ITS_OWN = "its own suite has it, with more: "
+
+
+def refused_with(key):
+    """Where jobfence does not start the processes of a job itself."""
+    starters = {"shell": "the batch system starts", "htcondor": "HTCondor starts", "openpbs": "MoM starts"}
+    return {scheduler: f"with {key} its jobs are refused: {starts} their processes" for scheduler, starts in starters.items()}
+
+
 # By case and scheduler: why it does not run there.
 NOT_FOR = {
-    "as_granted": {"slurm": OF_ITS_OWN + "tree_and_limits"},
     "suspended": {
         "slurm": "Slurm stops the processes that it knows, and freezes none: suspend_resume, suspended_outside_of_the_tree",
         "htcondor": "HTCondor freezes its own directory in the fence: suspended_by_htcondor",
     },
     "suspended_is_deleted": {"slurm": OF_ITS_OWN + "scancel_suspended", "htcondor": "HTCondor freezes its own directory in the fence"},
+    "quota": {"slurm": OF_ITS_OWN + "quota_measured", "htcondor": OF_ITS_OWN + "quota"},
     "resized": {"slurm": OF_ITS_OWN + "resized"},
-    "runs_again": {"slurm": OF_ITS_OWN + "requeue", "gridengine": OF_ITS_OWN + "runs_again, asks_to_run_again, door_of_a_job_that_runs_again", "shell": "the prolog says which run it is: a second `open` is refused"},
+    "runs_again": {"gridengine": OF_ITS_OWN + "runs_again, asks_to_run_again, door_of_a_job_that_runs_again", "shell": "the prolog says which run it is: a second `open` is refused"},
     "daemon_restarts": {
         "slurm": OF_ITS_OWN + "slurmd_restarts",
         "htcondor": "a starter ends without its startd, and the job with it: startd_is_killed",
         "shell": "it has no daemon",
     },
-    "bad_configuration": {"slurm": OF_ITS_OWN + "bad_configuration"},
-    "out_of_memory": {"slurm": OF_ITS_OWN + "memory_oom"},
-    "processes": {"slurm": OF_ITS_OWN + "fork_bomb"},
     "array": {"shell": "it has no arrays", "htcondor": "the jobs of a cluster: two_at_once"},
     "strays": {
         "shell": "it has no daemon, so nothing is done on its node",
         "htcondor": "strays are only reported there",
         "openpbs": "strays are only reported there",
     },
-    "ipc_of_its_own": {
-        "shell": "with PrivateIPC its jobs are refused: jobfence does not start their processes",
-        "htcondor": "with PrivateIPC its jobs are refused: HTCondor starts their processes",
-        "openpbs": "with PrivateIPC its jobs are refused: MoM starts their processes",
-    },
-    "processes_of_others": {
-        "shell": "with HideProcesses its jobs are refused: jobfence does not start their processes",
-        "htcondor": "with HideProcesses its jobs are refused: HTCondor starts their processes",
-        "openpbs": "with HideProcesses its jobs are refused: MoM starts their processes",
+    "ipc_of_its_own": refused_with("PrivateIPC"),
+    "processes_of_others": refused_with("HideProcesses"),
+    "private_directories": refused_with("PrivateTmp"),
+    "private_directories_fail": refused_with("PrivateTmp"),
+    "set_up": {"shell": "its administrator writes the three scripts"},
+    "called_as": {
+        "slurm": OF_ITS_OWN + "called_as_in_squeue",
+        "shell": "it has no arrays",
+        "htcondor": "the jobs of a cluster: two_at_once",
     },
     "killed_outright": {"openpbs": "a job outlives its MoM, and the next one finds it: job_ends_without_mom, mom_forgets_her_jobs"},
 }
@@ -67,14 +72,10 @@ ONLY_FOR_A_RELEASE = {
         "runs_again": "starter_is_killed, too, has a second fence of one job",
     },
 }
-# 70 MiB each: a scheduler that limits the address space of a process lets one pass.
-EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (70 << 20); time.sleep(%d)'"
-# With these flags of shmget(2): a segment of this key, or -1.
-SEGMENT_KEY = 0x4A464E43
-SEGMENT = f"{PYTHON} -S -c 'import ctypes; print(ctypes.CDLL(None).shmget({SEGMENT_KEY}, 4096, %s))'"
-# A segment of memory, a message queue and a set of semaphores.
-IPC = f"{PYTHON} -S -c 'import ctypes; c, k, f = ctypes.CDLL(None), {SEGMENT_KEY}, %s; print(c.shmget(k, 4096, f), c.msgget(k, f), c.semget(k, 1, f))'"
-TOO_MUCH, TOO_MUCH_FOR = f"{EAT % 9} & {EAT % 9} & wait; exit 7", 125
+# Two processes: a scheduler that limits the address space of each lets one of 70 MiB pass. When the kernel has killed one, the other ends.
+TOO_MUCH_FOR, TOO_MUCH = 125, f"""{TAKE % (70, 100)} & one=$!; {TAKE % (70, 100)} & other=$!
+    while kill -0 $one && kill -0 $other; do sleep 0.2; done 2>/dev/null
+    kill $one $other 2>/dev/null; exit 7"""
 
 
 
@@ -89,7 +90,8 @@ def as_granted(site):
     jobid, group = running(site, user, "cat /proc/self/cgroup; sleep 1000 & wait", cpus=2, mib=200)
     expect_equal(site.granted(jobid), (2, 200), "CPUs and MiB that were granted")
     site.expect_limits(group, 2, 200)
-    expect_in(f"/uid_{uid(user)}/{site.directory_of(jobid)}/{site.STEP or 'step_'}", group.path, "its directory")
+    if group.own:
+        expect_in(f"/uid_{uid(user)}/{site.directory_of(jobid)}/{site.STEP or 'step_'}", group.own, "its directory")
     for pid in until(lambda: site.job_pids(jobid, "sleep"), 20, "its processes"):
         expect_equal(Group.of(pid), group, "the group of its process")
         if not site.HAS_CGROUPS:
@@ -97,6 +99,33 @@ def as_granted(site):
     site.expect_beside(group, jobid)
     site.end(jobid)
     site.until_gone(group.parent)
+    site.expect_behind(jobid)
+
+
+@case
+def quota(site):
+    """Four spinners have the time of one CPU, period by period of the kernel's, and the scheduler's accounting has no less."""
+    with site.favoured():
+        jobid, group = running(site, site.users[0], "for i in 1 2 3 4; do sh -c 'while :; do :; done' & done; wait", cpus=1, mib=100)
+        job = group.parent
+        until(lambda: len(group.members()) >= 5, 30, "the spinners")
+
+        def now():
+            """Periods in which the job wanted to run, those in which it was stopped and in which its step was, and CPU seconds."""
+            ours, steps = (kernel.keyed(one.file("cpu", "cpu.stat", "cpu.stat")) for one in (job, group))
+            return int(ours["nr_periods"]), int(ours["nr_throttled"]), int(steps["nr_throttled"]), job.cpu_seconds()
+
+        def since():
+            return [last - first for first, last in zip(before, now())]
+        before = now()
+        until(lambda: max(since()[1:3]) >= 30, 60, "30 periods in which the spinners were stopped")
+        periods, *stops, cpu = since()
+    stopped, second = max(stops), job.cpu_period_us() / 1e6
+    expect(0.8 * stopped * second < cpu < 1.1 * (periods + 2) * second, f"{cpu} s of CPU time in {periods} periods of {second} s, {stopped} to the full")
+    total = job.cpu_seconds()
+    accounted = site.accounted(site.end(jobid))
+    expect(accounted is None or accounted >= total - 0.1, f"the accounting has {accounted} s, and the kernel had counted {total} s before")
+    return f"{cpu:.2f} s in {periods} periods of {second} s, stopped in {stopped}"
 
 
 @case
@@ -108,71 +137,18 @@ def resized(site):
     until(lambda: (site.directory(user) / f"eaten.{jobid}").exists(), 120, "its memory")
     name = site.directory_of(jobid).removeprefix("job_")
     def resize(*words):
-        return site.command(str(site.jobfence), "resize", name, *words, "--config", str(site.config))
+        return site.ours("resize", name, *words)
     for cpus, mib in (2, 400), (0.5, 160), (1, 200):
-        done = resize("--cpus", str(cpus), "--memory", f"{mib}M")
-        expect_equal((done.returncode, done.stdout, done.stderr), (0, "", ""), f"'jobfence resize' to {cpus} CPUs and {mib} MiB")
+        expect_equal(resize("--cpus", cpus, "--memory", f"{mib}M"), (0, ""), f"'jobfence resize' to {cpus} CPUs and {mib} MiB")
         site.expect_limits(group, cpus, mib)
     if site.IS_ALONE:
-        done = resize("--cpus", "2", "--memory", "100M")
-        expect_equal(done.returncode, 1, "its status where memory is in use")
-        expect_in("of memory are in use and cannot be taken back", done.stderr, "what it says of memory in use")
+        status, said = resize("--cpus", 2, "--memory", "100M")
+        expect_equal(status, 1, "its status where memory is in use")
+        expect_in("of memory are in use and cannot be taken back", said, "what it says of memory in use")
         site.expect_limits(group, 1, 200)
     expect(kernel.is_alive(site.job_pids(jobid, "python3")[0]), "the process has ended")
     site.end(jobid)
     site.until_gone(group.parent)
-
-
-@case
-def ipc_of_its_own(site):
-    """With PrivateIPC, a job's memory, queues and semaphores of System V are seen neither by its user's other job nor on the host, and go with it."""
-    site.configure("PrivateIPC=yes\n")
-    def on_host():
-        rows = (line.split() for kind in ("shm", "msg", "sem") for line in Path("/proc/sysvipc", kind).read_text().splitlines()[1:])
-        return [row for row in rows if int(row[0]) == SEGMENT_KEY]
-    expect_equal(on_host(), [], "what another test has on the host")
-    look, make = IPC % "0o600", IPC % "0o1600"
-    jobs = []
-    for _ in range(min(2, os.cpu_count())):
-        jobs.append(site.submit(site.users[0], f"{look}; {make}; {look}; echo made; sleep 1000", cpus=1, mib=100))
-        said = until(lambda: "made" in site.output(jobs[-1]) and site.output(jobs[-1]), 120, f"the segment of job {jobs[-1]}")
-        before, made, after, _ = said.splitlines()[-4:]
-        expect_equal((before, after), ("-1 -1 -1", made), f"what job {jobs[-1]} sees before and after it makes one of each")
-        expect(min(map(int, made.split())) >= 0, f"what it made: {said}")
-    expect_equal(on_host(), [], "what the host sees of them")
-    site.end(*jobs)
-    expect_equal(on_host(), [], "what is left of them")
-
-
-@case
-def processes_of_others(site):
-    """With HideProcesses, a job sees its own user's processes and no one else's, and what the host has mounted below /proc. The host is as it was."""
-    user, other = site.users[:2]
-    secret = subprocess.Popen(["sh", "-c", "read x", "a-secret-argument"], stdin=subprocess.PIPE, user=other, preexec_fn=die_with_parent)
-    def on_host():
-        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-        return sorted(line for line in mounts if line.split()[4].startswith("/proc"))
-    def devices(points):
-        return [f"{point} {os.stat(point).st_dev}" for point in points]
-    before = on_host()
-    points = sorted({line.split()[4] for line in before} - {"/proc"})
-    script = f"""tr '\\0' ' ' </proc/{secret.pid}/cmdline; echo; ls /proc | grep -cx {secret.pid}; ls -d /proc/$$ /proc/self/fd
-        {PYTHON} -c 'import os, sys; print(*(f"{{x}} {{os.stat(x).st_dev}}" for x in sys.argv[1:]), "end", sep="\\n")' {' '.join(points)}"""
-    try:
-        for hides in ("yes", "no"):
-            site.configure(f"HideProcesses={hides}\n")
-            jobid = site.submit(user, script, cpus=1, mib=100)
-            site.wait(jobid)
-            said = site.output(jobid)
-            expect_equal("a-secret-argument" in said, hides == "no", f"whether it sees the argument of another's process ({said})")
-            expect_match(r"(?m)^0$" if hides == "yes" else r"(?m)^1$", said, "whether it sees the process")
-            expect_match(r"/proc/\d+\n/proc/self/fd\n", said, "its own")
-            expect_in("\n".join([*devices(points), "end"]), said, "what is mounted below /proc")
-            expect_equal(on_host(), before, "the host's mounts of proc")
-            until(lambda: not (site.run_directory() / "private").exists(), 60, "the end of what is kept about the job")
-    finally:
-        secret.stdin.close()
-        secret.wait()
 
 
 @case
@@ -263,11 +239,13 @@ def runs_again(site):
     expect_all_dead(old, 60)
     pid_from(escaped, 180)
     again = fenced(site, jobid)
-    expect_equal(again.path, group.path, "the fence of the second run")
+    # Slurm's own directories can have another number in each run.
+    expect_equal(again.own, group.own, "the fence of the second run")
     site.expect_limits(again, 1, 100)
     expect(not {pid for pid, _ in old} & again.members(below=True), "processes of the first run in the second one's fence")
     site.end(jobid)
-    expect_gone(again.parent)
+    site.until_gone(again.parent)
+    site.expect_behind(jobid, runs=2)
 
 
 @case
@@ -321,7 +299,7 @@ def processes(site):
     site.configure("MaxProcesses=60\n")
     bomb = f"{PYTHON} -S -c 'import os, time\nfor _ in range(100):\n    if os.fork() == 0: time.sleep(1000)'"
     jobid = site.submit(site.users[0], f"{WAIT}; {bomb}; exit 0", cpus=1, mib=300)
-    expect_equal(fenced(site, jobid).parent.processes_limit(), 60, "the limit")
+    expect_equal(site.processes_limit(fenced(site, jobid)), 60, "the limit")
     let_go(site, jobid)
     site.wait(jobid, 120)
     expect_match("BlockingIOError|Resource temporarily unavailable", site.told(jobid), "what the program says")

@@ -17,6 +17,8 @@ PYTHON = "/usr/bin/python3"
 # Fills memory with something, since the kernel counts no page that was never written.
 # Gives up at 800 MiB, in case no limit stops it: it must not take this machine along.
 EAT = f"{PYTHON} -S -c 'b = [bytes([i + 1]) * (8 << 20) for i in range(100)]'"
+# So many MiB in one process, for so many seconds.
+TAKE = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (%d << 20); time.sleep(%d)'"
 CASES = []
 # A process in a session of its own.
 ESCAPEE = "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $! >escapee.new; mv escapee.new escapee.$JOB_ID"
@@ -46,7 +48,7 @@ def case(function=None, *, on=("private", "installed"), layout=True, patient=Fal
         function.patient = patient
         function.release = release
         # Of each scheduler, as far as contract/cases.py says no otherwise.
-        function.is_common = function.__module__ == f"{__package__}.cases"
+        function.is_common = function.__module__.startswith(f"{__package__}.")
         CASES.append(function)
         return function
     return declare(function) if function else declare
@@ -167,11 +169,17 @@ def is_frozen(group):
     return group.file("freezer", None, "freezer.state") == "FROZEN"
 
 
+def reap(site):
+    """A look of the janitor's, and what it says."""
+    status, said = site.ours("reap")
+    expect_equal(status, 0, f"jobfence reap ({said})")
+    return said
+
+
 def reaped(site, group):
     """The janitor removes it, when the kernel is done with the death of its holder."""
     def is_gone():
-        done = site.command(str(site.jobfence), "reap", *(["--config", str(site.config)] if site.config.exists() else []))
-        expect_equal(done.returncode, 0, f"jobfence reap ({done.stdout}{done.stderr})")
+        reap(site)
         return not group.parent.exists()
     until(is_gone, 20, f"the end of {group.parent.path}")
 

@@ -20,6 +20,7 @@ sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from contract import kernel, runner, sites  # noqa: E402
+from contract.harness import expect_equal  # noqa: E402
 from contract.sites import undisturbed, until  # noqa: E402
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/install/shell.md"
@@ -101,7 +102,7 @@ class ShellSite(sites.Private):
     def delete(self, *jobids):
         """As such a system does: it ends what it knows of a job. The runner does the rest, as at any end."""
         for jobid in jobids:
-            self.command(str(self.jobfence), "close", "--config", str(self.config), "--job", jobid)
+            self.ours("close", "--job", jobid)
             for pid in self.job_pids(jobid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -110,10 +111,10 @@ class ShellSite(sites.Private):
         return all(self.has_ended(jobid) for _, jobid in self.submitted)
 
     def suspend(self, jobid):
-        self.ours("freeze", "--job", jobid)
+        expect_equal(self.ours("freeze", "--job", jobid)[0], 0, "'jobfence freeze'")
 
     def resume(self, jobid):
-        self.ours("thaw", "--job", jobid)
+        expect_equal(self.ours("thaw", "--job", jobid)[0], 0, "'jobfence thaw'")
 
     def refusal(self, jobid, mark):
         if (status := self.wait(jobid)) != "refused":
@@ -134,11 +135,6 @@ class ShellSite(sites.Private):
 
     def describe(self, jobid):
         return f"{kernel.read(self.spool(jobid) / 'status')} {kernel.read(self.spool(jobid) / 'prolog')}"
-
-    def ours(self, *words):
-        done = self.command(str(self.jobfence), words[0], "--config", str(self.config), *words[1:])
-        if done.returncode != 0:
-            raise AssertionError(f"jobfence {' '.join(words)}: {done.stderr}")
 
 
 class ShellProgram(runner.Program):

@@ -151,6 +151,8 @@ class Site:
     SCHEDULER = ""  # as in the tables of contract/cases.py
     NUMBER = PLACE = ""  # which variables of a job have its number, and a directory of this site's; see `job_pids`
     STEP = None  # of a job with one step; None: whatever its name is
+    QUEUE, NAME = "", ("-N",)  # where its jobs are; by which option of `submit` one has a name
+    REFUSES_DESPITE_WARN = False  # whether OnError=warn lets no job run without its own directories
     TELLS = True  # whether a job's own file of errors has our sentences
     KILLED = r"process \d+ \(python3\) was killed: the (job|step) reached its memory limit of 125\.0 MiB"  # in what a job's user reads
     STATUSES_AFTER_A_KILL = (7,)  # of a job that ends so when one of its processes was killed for memory
@@ -160,6 +162,10 @@ class Site:
     IS_ALONE = True  # whether nothing of the scheduler's counts for the memory of a job
     HAS_CGROUPS = False  # whether the scheduler has directories of its own in the fence
 
+    IS_SET_UP_CENTRALLY = False  # whether 'jobfence setup' leaves something to --central
+    HAS_RUN_FENCED = r"job \S+ ran in \S*/job_\S+"  # what it says last
+    setup_words = ()  # which it is given here
+
     users = ()
     there_before = frozenset()  # what was left here before the first case
 
@@ -167,7 +173,7 @@ class Site:
         """A batch job for this script, which is a shell's. `again`: whether the scheduler may run it a second time."""
         raise NotImplementedError
 
-    def submit_array(self, user, script, count, **asked):
+    def submit_array(self, user, script, count, *options, **asked):
         """So many jobs of one array, by their own numbers, when all of them run; and the number by which all are deleted."""
         raise NotImplementedError
 
@@ -207,8 +213,16 @@ class Site:
         """Puts a running job back, so that it begins anew under its number."""
         raise NotImplementedError
 
+    def names_of(self, jobid):
+        """What people call a job of an array, or all of one: first as short as can be."""
+        return [jobid]
+
     def suspend(self, jobid):
         """Stops all of its processes; `resume` lets them go on."""
+        raise NotImplementedError
+
+    def refused(self, jobid):
+        """Wait until a job is refused that cannot be fenced, though others can, and return what its user reads."""
         raise NotImplementedError
 
     def refusal(self, jobid, mark):
@@ -232,6 +246,18 @@ class Site:
 
     def revive(self):
         """Starts what a case has killed."""
+
+    @contextlib.contextmanager
+    def not_set_up(self):
+        """For the time being the host is one on which nobody has run 'jobfence setup'. Gives lines in which that shows what it would do."""
+        raise NotImplementedError
+
+    def what_setup_changes(self):
+        """What there is of that, to be compared."""
+        raise NotImplementedError
+
+    def until_set_up(self):
+        """Wait until the scheduler has read it."""
 
     def is_ready(self):
         """Whether the host takes jobs; `mend` makes it so, and says what was wrong."""
@@ -285,6 +311,16 @@ class Site:
     def expect_beside(self, group, jobid):
         """What else of a job's place is the scheduler's own."""
 
+    def accounted(self, ended):
+        """Seconds of CPU time in what the scheduler says of a job that is over; None where it counts none."""
+
+    def expect_behind(self, jobid, runs=1):
+        """What the scheduler's log has of a job that has ended so many times."""
+
+    def processes_limit(self, group):
+        """Of a job's step: how many processes the job may have."""
+        return group.parent.processes_limit()
+
     def directory_of(self, jobid):
         """The name of a job's directory."""
         return f"job_{jobid}"
@@ -336,6 +372,12 @@ class Site:
             args, env=self.environment, capture_output=True, text=True, errors="replace",
             timeout=max(timeout, LEAST) * PATIENCE, stdin=subprocess.DEVNULL, check=False,
         )
+
+    def ours(self, *words, before=(), timeout=30):
+        """A command of jobfence's, with the site's configuration: its exit status, and all that it says. `before` stands before it all."""
+        config = ["--config", str(self.config)] if self.config.exists() else []
+        done = self.command(*before, str(self.jobfence), words[0], *config, *map(str, words[1:]), timeout=timeout)
+        return done.returncode, done.stdout + done.stderr
 
     def as_user(self, user, args, text=True, env=None, stdin=None, start=False, terminal=None):
         """A user's command, in the user's own directory.

@@ -1,7 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the cases of Grid Engine are written with, beside what they share with those of other schedulers."""
 
+import re
+
 from contract.harness import MIB, expect_equal
+
+# What the load sensor reports.
+NAMES = ("jobfence_threads", "jobfence_mem", "jobfence_vmem", "jobfence_free", "jobfence_pressure")
+
+
+def reported(site):
+    """The values of the sensor, as qhost shows them; none before the first report."""
+    text = site.command("qhost", "-F", ",".join(NAMES), "-h", site.node).stdout
+    found = dict(re.findall(r"hl:(\w+)=([\d.]+[KMGT]?)", text))
+    return found if set(found) == set(NAMES) else None
 
 
 def ask(slots, mib):

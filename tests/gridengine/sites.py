@@ -18,7 +18,7 @@ from contract import kernel, sites
 from contract.harness import expect, expect_equal
 from contract.sites import until
 
-from .harness import ask, expect_limits
+from .harness import ask, expect_limits, reported
 
 HERE = Path(__file__).resolve().parent
 ROOT, CELL = "/var/lib/gridengine", "default"
@@ -34,7 +34,8 @@ def fields(text):
 
 class InstalledGridEngine(sites.Installed):
     SCHEDULER, NUMBER, PLACE, STEP = "gridengine", "JOB_ID", "SGE_O_WORKDIR", "step_job"
-    PREFIX = "jobfence-gridengine-"
+    REFUSES_DESPITE_WARN = True
+    PREFIX, QUEUE, IS_SET_UP_CENTRALLY = "jobfence-gridengine-", "all.q", True
 
     def __init__(self):
         super().__init__()
@@ -56,8 +57,8 @@ class InstalledGridEngine(sites.Installed):
         self.submitted.append((user, jobid))
         return jobid
 
-    def submit_array(self, user, script, count, **asked):
-        whole = self.submit(user, script, "-t", f"1-{count}", **asked)
+    def submit_array(self, user, script, count, *options, **asked):
+        whole = self.submit(user, script, "-t", f"1-{count}", *options, **asked)
         return [f"{whole}.{task}" for task in range(1, count + 1)], whole
 
     def granted(self, jobid):
@@ -181,6 +182,10 @@ class InstalledGridEngine(sites.Installed):
         self.command("qmod", "-c", "*")
         return f"in state {state}"
 
+    def refused(self, jobid):
+        self.wait_state(jobid, "Eqw", 60)
+        return self.reason(jobid)
+
     def refusal(self, jobid, mark):
         """The host takes no job after the first one, of which the log says why; none is in error."""
         until(lambda: "E" in self.host_state(), 30, f"the queue in error ({self.queued(jobid)})")
@@ -209,6 +214,9 @@ class InstalledGridEngine(sites.Installed):
     def revive(self):
         if not self.execd_pid():
             self.start_execd()
+
+    def accounted(self, ended):
+        return float(ended["cpu"].rstrip("s"))
 
     def expect_beside(self, group, jobid):
         """Both steps have the limits; the shepherd has one of its own, and what execd has started is outside."""
@@ -276,6 +284,23 @@ class InstalledGridEngine(sites.Installed):
         return self.changed(["-sq", "all.q"], ["-Mq"], **keys)
 
     # -- jobfence -----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def not_set_up(self, **keys):
+        try:
+            with self.changed(["-sconf", "global"], ["-Mconf"], shepherd_cmd="none", **keys):
+                yield "-Aconf", f"shepherd_cmd {self.jobfence}", "load_sensor /"
+        finally:
+            # execd reads its configuration when it starts.
+            self.restart_daemon()
+
+    def what_setup_changes(self):
+        """What qmaster says of the cluster, of this host and of the complexes."""
+        shown = {"global": ["-sconf", "global"], "hosts": ["-sconfl"], "host": ["-sconf", self.node], "complexes": ["-sc"]}
+        return {name: self.command("qconf", *words).stdout for name, words in shown.items()}
+
+    def until_set_up(self):
+        until(lambda: reported(self), 60, "a report of the load sensor")
 
     def syslog(self):
         return []

@@ -18,6 +18,8 @@ from contract.sites import until
 STARTERS_MIB = 1024
 LOGS = Path("/var/log/condor")
 CONFIG = Path("/etc/condor/config.d/60-jobfence-case")
+# What `start` has written, and what 'jobfence setup' writes.
+STARTED, SET_UP = Path("/etc/condor/config.d/50-jobfence-tests"), Path("/etc/condor/config.d/90-jobfence.conf")
 DROP_IN = Path("/run/systemd/system/condor.service.d/60-jobfence-case.conf")
 # Where the schedd writes the ad of each job that has left its queue, if `start` has set it up: nothing has to be asked then.
 HISTORY = Path("/var/lib/condor/jobfence-history")
@@ -51,6 +53,7 @@ class InstalledHTCondor(sites.Installed):
     TELLS, HAS_CGROUPS = False, True
     # Its own limit goes on working: it holds the job, as without jobfence.
     KILLED = r"(?i)memory"
+    HAS_RUN_FENCED = r"job \d+\.0 (ran in .*/job_\d+|did not begin in time)"
     DEAF = {"want_graceful_removal": "False"}
     # Where cgroup2 is.
     CGROUP2, HTCONDOR_LIMITS_MEMORY = "/sys/fs/cgroup", True
@@ -379,6 +382,35 @@ class InstalledHTCondor(sites.Installed):
         os.kill(self.startd_pid(), signal.SIGKILL)
 
     # -- jobfence -----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def not_set_up(self):
+        """No daemon is started anew by what is done then."""
+        text = STARTED.read_text()
+        STARTED.write_text(re.sub(r"(?m)^STARTER(_LOCAL)? =.*\n", "", text))
+        try:
+            self.reconfigure()
+            self.until_it_starts("/usr/sbin/condor_starter")
+            daemons = self.daemons()
+            yield [f"+STARTER = {self.jobfence}"]
+            self.until_it_starts("/usr/sbin/condor_starter")
+            expect_equal(self.daemons(), daemons, "the daemons, of which none is started anew")
+        finally:
+            STARTED.write_text(text)
+            SET_UP.unlink(missing_ok=True)
+            self.reconfigure()
+
+    def what_setup_changes(self):
+        return SET_UP.exists() and SET_UP.read_text()
+
+    def until_set_up(self):
+        self.until_it_starts(self.jobfence)
+        until(lambda: "JobfenceMemory" in self.command("condor_status", "-l", timeout=120).stdout, 180, "what jobfence reports of the host")
+
+    def until_it_starts(self, program):
+        """The startd that runs, for a job."""
+        asked = "condor_config_val", "-startd", "STARTER"
+        until(lambda: self.command(*asked, timeout=120).stdout.strip() == str(program), 60, f"a startd that starts {program}")
 
     @property
     def IS_ALONE(self):

@@ -375,7 +375,7 @@ BREAKS = (
         "the_task_is_not_moved", "src/launch/attach.rs",
         "None => fence.attach(host, joining.pid, joining.task)?,",
         "None => Vec::new(),",
-        "slurm tree_and_limits",
+        "slurm as_granted",
     ),
     Break(
         "a_watched_launch_reads_what_dead_steps_have_noted", "src/janitor/launch.rs",
@@ -405,19 +405,19 @@ BREAKS = (
         "the_end_removes_nothing", "src/launch/end.rs",
         "match fence.close(deadline) {",
         "let _ = deadline;\n        match Ok::<(), Error>(()) {",
-        "slurm tree_and_limits",
+        "slurm as_granted",
     ),
     Break(
         "a_kill_for_memory_is_not_said", "src/launch/tell.rs",
         "    if unsaid == 0 {\n        return None;\n    }\n    let levels",
         "    if unsaid < u64::MAX {\n        return None;\n    }\n    let levels",
-        "slurm memory_oom",
+        "slurm out_of_memory",
     ),
     Break(
         "a_refused_fork_is_not_said", "src/launch/tell.rs",
         "if of_job.is_none() && of_task.is_none() {",
         "if unsaid < u64::MAX {",
-        "slurm fork_bomb",
+        "slurm processes",
     ),
     Break(
         "a_fence_without_its_limits_stays", "src/launch/begin.rs",
@@ -2267,6 +2267,11 @@ BREAKS = (
         "let before = BOUNDS.map(bound);",
         "let before = BOUNDS.map(|_| None::<String>);",
         "host cli with_an_ipc_namespace_of_its_own",
+    ),
+    Break(
+        "a_job_sees_a_directory_of_the_hosts", "src/private/enter.rs",
+        "for (path, from, place, _) in &places {", "for (path, from, place, _) in &places[..1] {",
+        "slurm private_directories",
     ),
     Break(
         "a_session_sees_processes_of_others", "src/private/places.rs",

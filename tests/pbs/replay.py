@@ -36,11 +36,11 @@ sys.path.insert(0, str(TESTS))
 import leases  # noqa: E402
 from contract import kernel  # noqa: E402
 from contract.gpus import SHOW_GPUS, gpus_of_the_node  # noqa: E402
-from contract.sites import system_users  # noqa: E402
+from contract.harness import MIB, expect, expect_equal  # noqa: E402
+from contract.sites import LEAST, system_users, until  # noqa: E402
 
 # What MoM's name is for hooks, and what it is for the server: that is in exec_host2, and whoever asks for the event is it.
 HOST, FULL_NAME = "node1", "node1.site"
-MIB = 1 << 20
 TASKS_JOBID = 284  # the length of a job's id in MoM's file about a task, with its zero byte and what aligns the numbers
 CASES = []
 
@@ -73,15 +73,6 @@ def case(function=None, *, is_long=False):
     return declare(function) if function else declare
 
 
-def expect(condition, text):
-    if not condition:
-        raise AssertionError(text)
-
-
-def expect_equal(found, wanted, what):
-    expect(found == wanted, f"{what}: {found!r}, and should be {wanted!r}")
-
-
 # No hook takes so many seconds, on any machine.
 HANGS = 300
 
@@ -106,17 +97,9 @@ def expect_no_process(user):
         alive = {pid: line for pid, line in processes_of(user).items() if kernel.is_alive(pid)}
         return not alive
     try:
-        until(none, "the end of the processes that the case has started")
+        until(none, LEAST, "the end of the processes that the case has started")
     except AssertionError as error:
         raise AssertionError(f"{error}: {alive}") from None
-
-
-def until(condition, what, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        expect(time.monotonic() < deadline, f"{what}: not within {seconds} s")
-        time.sleep(0.02)
-    return found
 
 
 class Crashed(Exception):
@@ -173,7 +156,7 @@ class Mom:
             if not self.holder or self.holder.poll() is not None:
                 self.holder = subprocess.Popen([self.options.bin, "hold", "-o", f"CgroupBase={self.base}"])
             return place in kernel.read(f"/proc/{self.holder.pid}/cgroup")
-        until(holds, "the delegated scope")
+        until(holds, LEAST, "the delegated scope")
 
     def bases(self):
         return [self.base]
@@ -203,7 +186,7 @@ class Mom:
         words = ["setpriv", f"--reuid={user}", "--clear-groups", *named, "sh", "-c", f"{script} exec sleep 300"]
         process = subprocess.Popen(words, start_new_session=True)
         self.strays.append(process)
-        until(lambda: kernel.command_line(process.pid).startswith("sleep"), "the start of a process")
+        until(lambda: kernel.command_line(process.pid).startswith("sleep"), LEAST, "the start of a process")
         return process
 
     def fetches(self, job, pid, job_list=()):
@@ -215,7 +198,7 @@ class Mom:
         def fetched():
             answer = self.accepted("EXECHOST_PERIODIC", job_list=given)
             return answer if job.is_in(pid, "extern") else None
-        return until(fetched, f"process {pid}, which is in {kernel.cgroups_of(pid)}, in the fence")
+        return until(fetched, LEAST, f"process {pid}, which is in {kernel.cgroups_of(pid)}, in the fence")
 
     def remove_base(self):
         left = set()
@@ -224,7 +207,7 @@ class Mom:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            until(lambda: not any(map(kernel.is_alive, left)), "the death of what is left")
+            until(lambda: not any(map(kernel.is_alive, left)), LEAST, "the death of what is left")
             # Where there is a scope, systemd removes it meanwhile.
             for below in (*sorted(kernel.directories_below(directory), reverse=True), directory):
                 with contextlib.suppress(FileNotFoundError):
@@ -411,7 +394,7 @@ class Job:
     def started(self, step="1"):
         """The starter, once it has become the job."""
         pid = self.starters[-1]
-        until(lambda: not kernel.is_alive(pid) or os.stat(f"/proc/{pid}").st_uid == self.uid, "the start of the job")
+        until(lambda: not kernel.is_alive(pid) or os.stat(f"/proc/{pid}").st_uid == self.uid, LEAST, "the start of the job")
         expect(kernel.is_alive(pid), f"the job did not start: {self.stderr.read_text()}{self.answers()}")
         expect(self.is_in(pid, step), f"process {pid} is in {kernel.cgroups_of(pid)}, not in {self.path(step)}")
         return pid
@@ -453,7 +436,7 @@ def life(mom, user):
     mom.start(job, "setsid sleep 300 & python3 -S -c 'import time\nwhile time.process_time() < 1: pass'; exec sleep 300")
     job.started()
     expect_equal(job.group("1").cpu_limit(), 1.0, "the step's CPUs")
-    until(lambda: len(job.group("1").members()) == 2 and job.group("1").cpu_seconds() > 0.5, "the two processes, and CPU time")
+    until(lambda: len(job.group("1").members()) == 2 and job.group("1").cpu_seconds() > 0.5, LEAST, "the two processes, and CPU time")
     answer = mom.accepted("EXECHOST_PERIODIC", job_list=[{**job.attributes(), "resources_used": {"walltime": 2}}])
     used = answer["used"][job.id]
     expect(int(used["cput"]) >= 0 and int(used["mem"][:-2]) > 0 and int(used["cpupercent"]) > 10, f"used {used}")
@@ -757,7 +740,7 @@ def gpus_by_job(mom, user):
             mom.begin(job)
             mom.start(job, SHOW_GPUS.format(top) + "exec sleep 300")
             job.started()
-            said = until(lambda job=job: "CUDA=" in job.output.read_text() and job.output.read_text(), "the job's words")
+            said = until(lambda job=job: "CUDA=" in job.output.read_text() and job.output.read_text(), LEAST, "the job's words")
             expect_equal(said, f"{gpu}\nCUDA=0\n", "what the job can open, and is told")
         for event in "EXECJOB_BEGIN", "EXECJOB_BEGIN":
             answer = mom.run(event, third)
@@ -871,7 +854,7 @@ def crashes_at_launch_without_a_prologue(mom, user):
     job = mom.begun(user)
     mom.start(job, "exec sleep 300", prologue=False, launch={"fail": ["jobfence_attach", "crash"]})
     pid = job.starters[0]
-    until(lambda: kernel.command_line(pid).startswith("sleep"), "the start of the job")
+    until(lambda: kernel.command_line(pid).startswith("sleep"), LEAST, "the start of the job")
     expect(not any(job.is_in(pid, step) for step in ("extern", "1")), "the process is in the fence already")
     stranger = mom.stray(user, "8.server")
     answer = mom.fetches(job, pid)
@@ -889,14 +872,14 @@ def the_service_finds_processes_in_no_fence(mom, user):
     mom.begin(ended)
     mom.save(unfenced)
     task = mom.stray(user, script="setsid sh -c 'setsid sleep 301 & exec sleep 302' &")
-    children = until(lambda: len(found := kernel.descendants(task.pid)) == 2 and found, "the children of the task")
+    children = until(lambda: len(found := kernel.descendants(task.pid)) == 2 and found, LEAST, "the children of the task")
     named, stranger, over, without = mom.stray(user, job.id), mom.stray(user), mom.stray(user), mom.stray(user)
     other = leases.uids()
     strange = [subprocess.Popen([*of, "env", f"PBS_JOBID={job.id}", "sleep", "300"], start_new_session=True)
                for of in ((), ("setpriv", f"--reuid={other.first}", "--clear-groups"))]
     mom.strays += strange
     for process in strange:
-        until(lambda process=process: kernel.command_line(process.pid).startswith("sleep"), "the start of a stranger")
+        until(lambda process=process: kernel.command_line(process.pid).startswith("sleep"), LEAST, "the start of a stranger")
     mom.save_task(job, 0x20, task.pid)
     for number, process in enumerate(strange, 0x21):
         mom.save_task(job, number, process.pid)
@@ -907,9 +890,9 @@ def the_service_finds_processes_in_no_fence(mom, user):
     before = {process.pid: kernel.cgroups_of(process.pid) for process in (stranger, over, without, also, *strange)}
     with mom.service() as log:
         for pid in task.pid, *children, named.pid:
-            until(lambda pid=pid: job.is_in(pid, "extern"), f"process {pid}, which is in {kernel.cgroups_of(pid)}, in the fence")
-            until(lambda pid=pid: f"process {pid} of job {job.id} ran outside" in log(), "that it is said")
-        until(lambda: f"processes of job {unfenced.id} are in no fence" in log(), "the name of what has no fence")
+            until(lambda pid=pid: job.is_in(pid, "extern"), LEAST, f"process {pid}, which is in {kernel.cgroups_of(pid)}, in the fence")
+            until(lambda pid=pid: f"process {pid} of job {job.id} ran outside" in log(), LEAST, "that it is said")
+        until(lambda: f"processes of job {unfenced.id} are in no fence" in log(), LEAST, "the name of what has no fence")
         time.sleep(2.5)
         expect_equal({pid: kernel.cgroups_of(pid) for pid in before}, before, "where strangers are")
         expect_equal(log().count("ran outside"), 4, f"how many were put in\n{log()}")
@@ -984,7 +967,7 @@ def nothing_to_load(mom, user):
     mom.save(job)
     mom.start(job, "exec sleep 300")
     pid = job.starters[0]
-    until(lambda: kernel.command_line(pid).startswith("sleep"), "the start of the job")
+    until(lambda: kernel.command_line(pid).startswith("sleep"), LEAST, "the start of the job")
     job.kill()
     mom.write_config()
     job.over()
@@ -1219,7 +1202,7 @@ def address_space(mom, user):
         job = Job(mom, user, exec_vnode=f"({HOST}:ncpus=1:mem=200mb:vmem=400mb)", Resource_List=asked)
         mom.begin(job)
         mom.start(job, "exec sleep 300", limits=((resource.RLIMIT_AS, (of_mom, resource.RLIM_INFINITY)),))
-        until(lambda job=job: kernel.command_line(job.starters[0]).startswith("sleep"), "the start of the job")
+        until(lambda job=job: kernel.command_line(job.starters[0]).startswith("sleep"), LEAST, "the start of the job")
         line = re.search(r"Max address space +(\S+) +(\S+)", kernel.read(f"/proc/{job.starters[0]}/limits"))
         hard = "unlimited" if wanted == of_mom else wanted
         expect_equal(line.groups(), (str(wanted), str(hard)), f"RLIMIT_AS with {settings}, {asked}, {lines}")
@@ -1291,8 +1274,8 @@ def mom_dies(mom, user):
     expect(job.is_in(pid, "1"), "a job of which nothing is known was touched")
     (mom.top / "away").rename(mom.spool)
     startup()
-    until(lambda: not kernel.is_alive(pid), "the death of the job")
-    until(lambda: not job.group().exists(), "the end of the fence")
+    until(lambda: not kernel.is_alive(pid), LEAST, "the death of the job")
+    until(lambda: not job.group().exists(), LEAST, "the end of the fence")
     job.wait()
 
 
@@ -1301,14 +1284,14 @@ def suspended(mom, user):
     job = mom.begun(user)
     mom.start(job, "setsid sh -c 'while :; do :; done' & exec sleep 300")
     job.started()
-    until(lambda: len(job.group("1").members()) == 2, "the two processes")
+    until(lambda: len(job.group("1").members()) == 2, LEAST, "the two processes")
     mom.accepted("EXECJOB_POSTSUSPEND", job)
     spinner = next(pid for pid in job.group("1").members() if pid != job.starters[0])
     before = kernel.process_seconds(spinner)
     time.sleep(0.5)
     expect_equal(kernel.process_seconds(spinner), before, "CPU time of a frozen process")
     mom.accepted("EXECJOB_PRERESUME", job)
-    until(lambda: kernel.process_seconds(spinner) > before, "CPU time of a thawed process")
+    until(lambda: kernel.process_seconds(spinner) > before, LEAST, "CPU time of a thawed process")
     mom.accepted("EXECJOB_POSTSUSPEND", job)
     mom.accepted("EXECJOB_PRETERM", job)
     job.ended()
@@ -1359,7 +1342,7 @@ def checkpointed(mom, user):
     job = mom.begun(user)
     mom.start(job, "setsid sleep 300 & while :; do :; done")
     pid = job.started()
-    until(lambda: job.group().cpu_seconds() > 1.2, "CPU time")
+    until(lambda: job.group().cpu_seconds() > 1.2, LEAST, "CPU time")
     job.more.update(substate=42, Exit_status=-12)
     mom.accepted("EXECJOB_END", job)
     job.wait()
@@ -1393,7 +1376,7 @@ def interactive(mom, user):
     """The relays of the terminal are root's, and the job's shell is in its step."""
     job = mom.begun(user)
     relay = mom.start(job, "exec sleep 300", is_interactive=True)
-    shell = until(lambda: next((p for p in job.group("1").members() if kernel.command_line(p).startswith("sleep")), 0), "the shell")
+    shell = until(lambda: next((p for p in job.group("1").members() if kernel.command_line(p).startswith("sleep")), 0), LEAST, "the shell")
     expect(job.is_in(relay, "extern"), f"the relay is in {kernel.cgroups_of(relay)}")
     os.kill(shell, signal.SIGKILL)
     job.wait()
@@ -1410,7 +1393,7 @@ def tasks_and_attached(mom, user):
     job.started("10")
     script = "sleep 300 & exec sleep 301"
     stranger = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "sh", "-c", script], start_new_session=True)
-    child = until(lambda: next(iter(kernel.descendants(stranger.pid)), 0), "the child")
+    child = until(lambda: next(iter(kernel.descendants(stranger.pid)), 0), LEAST, "the child")
     mom.accepted("EXECJOB_ATTACH", job, pid=stranger.pid)
     expect(job.is_in(stranger.pid, "extern") and job.is_in(child, "extern"), "pbs_attach: not both are in the extern step")
     job.more["exec_vnode"] = f"({HOST}:ncpus=2:mem=100mb)"
@@ -1443,7 +1426,7 @@ def strangers_are_not_attached(mom, user):
                  for of in ((), ("setpriv", f"--reuid={other.first}", "--clear-groups"))]
     try:
         for stranger in strangers:
-            until(lambda: kernel.command_line(stranger.pid).startswith("sleep"), "the start of a stranger")
+            until(lambda: kernel.command_line(stranger.pid).startswith("sleep"), LEAST, "the start of a stranger")
             answer = mom.run("EXECJOB_ATTACH", job, pid=stranger.pid)
             expect(not answer["accepted"] and "is not of the job's user" in answer["message"], f"{answer}")
         job.over()
@@ -1537,7 +1520,7 @@ def what_cannot_be_decoded(mom, user):
     # What cannot be put into a fence does not run.
     mom.start(job, "exec sleep 300", prologue=False, tasknum="00000003", launch={"env": None, "fail": ["jobfence_attach", "-2"]})
     task = job.starters[-1]
-    ended = until(lambda: os.waitid(os.P_PID, task, os.WEXITED | os.WNOHANG | os.WNOWAIT), "the end of a task without a fence")
+    ended = until(lambda: os.waitid(os.P_PID, task, os.WEXITED | os.WNOHANG | os.WNOWAIT), LEAST, "the end of a task without a fence")
     expect_equal(ended.si_status, signal.SIGKILL, "by what it has ended")
     os.waitpid(job.starters.pop(), 0)
     # Nor has the periodic event any jobs then.
@@ -1679,7 +1662,7 @@ def a_host_without_cgroups(mom, user):
     mom.write_config("CgroupMountpoint=/nonexistent", "OnError=warn")
     job = mom.begun(user)
     pid = mom.start(job, "exec sleep 300")
-    until(lambda: not kernel.is_alive(pid) or os.stat(f"/proc/{pid}").st_uid == job.uid, "the start of the job")
+    until(lambda: not kernel.is_alive(pid) or os.stat(f"/proc/{pid}").st_uid == job.uid, LEAST, "the start of the job")
     expect(kernel.is_alive(pid), f"the job did not start: {job.answers()}")
     job.ended()
 
@@ -1689,7 +1672,7 @@ def small_address_space(mom, user):
     """The job's own limits hold for the hook at launch, too."""
     job = mom.begun(user)
     # What was killed may not be buried yet, and counts for the limit.
-    until(lambda: not processes_of(user), "the burial of the user's other processes")
+    until(lambda: not processes_of(user), LEAST, "the burial of the user's other processes")
     mom.start(job, "exec sleep 300", limits=((resource.RLIMIT_AS, 60 * MIB), (resource.RLIMIT_NPROC, 4)))
     job.started()
     job.ended()

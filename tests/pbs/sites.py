@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path
 
 from contract import kernel, sites
+from contract.harness import Skip
 from contract.sites import Installed, Keeper, Lacks, Private, SiteError, undisturbed, until, write_atomically
 
 TOP = Path(__file__).resolve().parents[2]
@@ -66,9 +67,11 @@ class PbsSite(sites.Site):
 
     SCHEDULER, NUMBER, PLACE, STEP = "openpbs", "PBS_JOBID", "PBS_O_WORKDIR", "step_1"
     LEARNS_STATUS = LOGS_NOTICES = False  # MoM's log has the library's warnings
-    users = ("alice", "bob")
+    QUEUE, users = "workq", ("alice", "bob")
     nodes = [NODE]
+    IS_SET_UP_CENTRALLY = True
     shipped = TOP / "hooks/pbs"  # the hook
+    journal = None  # of 'jobfence setup'
 
     def __init__(self):
         super().__init__()
@@ -109,10 +112,15 @@ class PbsSite(sites.Site):
         shown = self.command("qstat", "-xfw", jobid)
         return attributes(shown.stdout) if shown.returncode == 0 else {}
 
-    def submit_array(self, user, script, count, **asked):
-        array = self.submit(user, script, f"-J0-{count - 1}", **asked)
+    def submit_array(self, user, script, count, *options, **asked):
+        array = self.submit(user, script, f"-J0-{count - 1}", *options, **asked)
         number, server = array.split("[].")
         return [f"{number}[{index}].{server}" for index in range(count)], array
+
+    def names_of(self, jobid):
+        """Without its server, as a whole, and with the server's host."""
+        number, server = jobid.split(".", 1)
+        return list(dict.fromkeys([number, jobid, f"{number}.{server.split('.')[0]}"]))
 
     def granted(self, jobid):
         cpus, kib = granted(self.job(jobid))[self.node]
@@ -359,6 +367,29 @@ class PbsSite(sites.Site):
             self.qmgr(f"import hook {name} application/x-config default {file}")
             self._until_copied(name)
 
+    @contextlib.contextmanager
+    def not_set_up(self):
+        """Without the hook, and with what 'make install' puts below share/jobfence, for this site."""
+        if not self.journal:
+            raise Skip("would set up the server of this machine")
+        if "jobfence" in self.hooks:
+            self.remove_hook()
+        data = self.home / "share"
+        shutil.copytree(self.shipped, data / "pbs", dirs_exist_ok=True)
+        file = data / "pbs/jobfence.CF"
+        write_atomically(file, sites.with_keys(file.read_text(), self.hook_settings()))
+        self.setup_words = "--data", str(data), "--journal", str(self.journal)
+        yield ["qmgr -c 'create hook jobfence'"]
+        self.hooks.discard("jobfence")
+
+    def what_setup_changes(self):
+        """What hooks the server has, and who made them; and whether there is a journal."""
+        return self.command("qmgr", "-c", "list hook").stdout, self.journal.exists()
+
+    def until_set_up(self):
+        self.hooks.add("jobfence")
+        self._until_copied("jobfence")
+
     def remove_hook(self, name="jobfence"):
         """The way back; waits until no MoM has it."""
         self.qmgr(f"delete hook {name}")
@@ -487,7 +518,7 @@ class PrivatePbs(Private, PbsSite):
             self._enter_namespaces()
             self.keeper = PbsKeeper(self.top, self.environment, [self.base])
         try:
-            self.home = self.top / "home"
+            self.home, self.journal = self.top / "home", self.top / "setup"
             self.config = self.top / "etc-jobfence/jobfence.conf"
             self.configure()
             if self.plugin_source:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import leases
 from contract import kernel
-from contract.harness import MIB, expect, expect_equal, expect_in
+from contract.harness import MIB, expect, expect_equal, expect_in, expect_match, reap
 from contract.kernel import Job
 from contract.sites import LEAST, until
 
@@ -48,6 +48,18 @@ def ended_line(jobid, step):
     return rf"jobfence: job {jobid} step {step} ended: cpu [\d.]+ s, throttled [\d.]+ s"
 
 
+def expect_killed_for_memory(said, jobid, step, limit):
+    # Step and job have the same limit here: either may be the one that the kernel met.
+    found = expect_match(
+        rf"jobfence: job {jobid} step {step}: process \d+ \(python3[^)]*\) was killed: "
+        rf"the (?:step|job) reached its memory limit of {limit}\.0 MiB \(peak use ([\d.]+) MiB(?:, \d+ % of it cached files)?\)\. "
+        r"Raise --mem, or use less\.",
+        said, "what the user is told")
+    peak = float(found.group(1))
+    expect(limit * 0.75 <= peak <= limit * 1.02, f"peak use of {peak} MiB")
+    expect_equal(said.count("was killed:"), 1, "number of sentences")
+
+
 def fences_well(site, user):
     """One small job, fenced as it should be."""
     jobid = site.submit(user, "cat /proc/self/cgroup; echo cpus=$JOBFENCE_CPUS",
@@ -79,8 +91,7 @@ def until_gone(site, group, timeout, what):
     except AssertionError:
         if kernel.has_v2_controllers():
             raise
-        done = site.command(str(site.jobfence), "reap", "--config", str(site.config))
-        expect_equal(done.returncode, 0, f"jobfence reap ({done.stdout}{done.stderr})")
+        reap(site)
         until(lambda: not group.remains(), timeout, f"{what}, after the janitor")
 
 

@@ -10,9 +10,12 @@ import tempfile
 from pathlib import Path
 
 from contract import kernel, sites
+from contract.harness import Skip, expect, expect_equal, expect_in, expect_match, fenced, logged, started
+from contract.kernel import Group
 from contract.sites import Installed, Private, SiteError, hostname, settings_in, system_users, undisturbed, until, with_keys, write_atomically
 
 from . import harness
+from .installation import Installation, plugstack
 
 UNFINISHED = {"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED",
               "RESIZING"}
@@ -24,8 +27,11 @@ UNFINISHED = {"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "R
 
 class Site(sites.Site):
     SCHEDULER, NUMBER, PLACE, STEP = "slurm", "SLURM_JOB_ID", "SLURM_SUBMIT_DIR", "step_batch"
+    HAS_RUN_FENCED = r"job \d+ ran in .*/step_0$"
+    STATUSES_AFTER_A_KILL = 7, 0  # 0 where Slurm itself says OUT_OF_MEMORY
     partition_wait = 30
     slurmd_log = controller_log = None
+    began = 0  # where the log was when the case began
     accounting = None  # while there is one: see accounting.py
 
     # -- jobs -------------------------------------------------------------------------
@@ -47,10 +53,13 @@ class Site(sites.Site):
         self.submitted.append((user, jobid))
         return jobid
 
-    def submit_array(self, user, script, count, **asked):
-        whole = self.submit(user, script, f"--array=1-{count}", **asked)
+    def submit_array(self, user, script, count, *options, **asked):
+        whole = self.submit(user, script, f"--array=1-{count}", *options, **asked)
         return until(lambda: len(found := {int(one["JobId"]) for one in self.jobs(whole) if one["JobState"] == "RUNNING"}) == count and found,
                      60, f"all of array {whole}"), whole
+
+    def granted(self, jobid):
+        return self.granted_by_node(jobid)[self.node]
 
     def has_ended(self, jobid):
         return self.job(jobid).get("JobState") not in UNFINISHED
@@ -63,13 +72,15 @@ class Site(sites.Site):
         job = self.job(jobid)
         return f"{job.get('JobState')} {job.get('ExitCode')}"
 
+    def refused(self, jobid):
+        expect_equal(self.wait(jobid), "FAILED", f"state of job {jobid}")
+        expect_in(harness.NOT_STARTED, self.output(jobid), "the job's output")
+        return self.output(jobid)
+
     def refusal(self, jobid, mark):
         """The job fails, and the log says why."""
-        self.wait(jobid)
-        said = until(lambda: re.search(r"jobfence: .*:\d+:\d+: .*", self.log_since(mark)), 20, "the reason in slurmd's log")
-        if "cannot be fenced" not in self.output(jobid):
-            raise AssertionError(f"the job's output says {self.output(jobid)}")
-        return said[0]
+        expect_in("Only your administrator can fix that", self.refused(jobid), "the job's output")
+        return until(lambda: re.search(r"jobfence: .*:\d+:\d+: .*", self.log_since(mark)), 20, "the reason in slurmd's log")[0]
 
     def after_refusal(self, jobid, script):
         return self.submit(self.users[0], script, cpus=1, mib=100)
@@ -82,7 +93,7 @@ class Site(sites.Site):
             self.restart_slurmd()
         if self.jobfence and any("/tracked/" in one for one in self.left()):
             # Left to 'jobfence hold', whose next round may be a minute away.
-            self.command(str(self.jobfence), "reap", "--config", str(self.config))
+            self.ours("reap")
 
     def expect_limits(self, group, cpus, mib):
         for one in group, group.parent:
@@ -91,6 +102,56 @@ class Site(sites.Site):
     def expect_no_limits(self, group, mib):
         for one in group, group.parent:
             harness.expect_limits(one, None, None, granted=mib)
+
+    def begin(self, function):
+        super().begin(function)
+        self.began = self.log_mark()
+
+    def processes_limit(self, group):
+        """Slurm's own processes can be in the job's directory, too."""
+        return group.processes_limit()
+
+    def expect_beside(self, group, jobid):
+        """A step has limits of its own in the job's directory. The job's environment has the job's."""
+        user = next(user for user, submitted in self.submitted if submitted == jobid)
+        srun = ["srun", f"--jobid={jobid}", "-n1", "-c1", "--mem=100", "sleep", "1000"]
+        with started(self, user, srun, env={self.PLACE: str(self.directory(user))}):
+            inner = fenced(self, jobid, "step_0")
+            expect_equal(inner.parent, group.parent, "job directory of the inner step")
+            harness.expect_limits(inner, 1.0, 100)
+            environment = kernel.environment(next(pid for pid in self.job_pids(jobid, "sleep") if Group.of(pid) == group))
+            self.scancel(f"{jobid}.0")
+            logged(self, self.began, harness.ended_line(jobid, "0"))
+        found = {name: value for name, value in environment.items() if name.startswith("JOBFENCE_")}
+        # The boot, the step daemon, and when that started.
+        boot = kernel.read("/proc/sys/kernel/random/boot_id").strip()
+        expect_match(rf"^{boot}/\d+/\d+$", found.pop("JOBFENCE_STEP", ""), "JOBFENCE_STEP")
+        wanted = {"JOBFENCE_CGROUP": group.path, "JOBFENCE_CPUS": "2", "JOBFENCE_MEMORY_BYTES": str(200 << 20)}
+        expect_equal(found, wanted, "the job's environment")
+
+    def expect_behind(self, jobid, runs=1):
+        ended = harness.ended_line(jobid, "batch")
+        until(lambda: len(re.findall(ended, self.log_since(self.began))) == runs, 10, f"a line about the end of each of {runs} runs")
+
+    def why_killed(self, jobid):
+        state = self.wait(jobid)
+        expect(state in ("OUT_OF_MEMORY", "FAILED"), f"state {state}")
+        until(lambda: not self.step_daemons(jobid), 5, "the end of the step daemon")
+        harness.expect_killed_for_memory(self.output(jobid), jobid, "batch", 125)
+        logged(self, self.began, harness.ended_line(jobid, "batch") + r", peak memory [\d.]+ MiB, OOM kills [1-9]")
+        return self.output(jobid)
+
+    def run_again(self, jobid):
+        """Without the two minutes for which the controller holds such a job back."""
+        runs = int(self.job(jobid)["Restarts"]) + 1
+        done = self.command("scontrol", "requeue", str(jobid))
+        expect_equal(done.returncode, 0, f"scontrol requeue {jobid} ({done.stderr})")
+        until(lambda: self.job(jobid).get("JobState") == "PENDING", 20, f"job {jobid} in the queue")
+        until(lambda: not self.step_daemons(jobid), 20, f"the end of the old run of job {jobid}")
+        # slurmd refuses a run that begins in the second in which the one before it was ended.
+        done = self.command("scontrol", "update", f"jobid={jobid}", "starttime=now+2seconds")
+        expect_equal(done.returncode, 0, f"scontrol update {jobid} ({done.stderr})")
+        until(lambda: int(self.job(jobid)["Restarts"]) == runs, 30, f"run {runs} of job {jobid}")
 
     def until_gone(self, group):
         harness.until_gone(self, group, 5, f"the end of {group.path}")
@@ -290,6 +351,9 @@ class Site(sites.Site):
         shown = self.command("scontrol", "show", "config").stdout
         return bool(re.search(r"^TaskPlugin\s*=.*\bcgroup", shown, re.M)
                     and re.search(r"^ConstrainRAMSpace\s*=\s*yes", shown, re.M | re.I))
+
+    def not_set_up(self):
+        raise Skip("would set up the Slurm of this machine")
 
     def plugstack_files(self):
         raise NotImplementedError
@@ -529,6 +593,28 @@ RealMemory={memory * 9 // 10}
 
     def plugstack_files(self):
         return [self.top / "plugstack.conf"]
+
+    @contextlib.contextmanager
+    def not_set_up(self):
+        """jobfence is installed below a directory of its own, whose command is the site's meanwhile."""
+        here, self.installation = self.jobfence, Installation(self)
+        expect_equal(self.installation.make("put")[0], 0, "exit status of the installation")
+        journal = self.top / "journal/setup"
+        journal.parent.mkdir(exist_ok=True)
+        self.jobfence, self.setup_words = self.installation.command, ("--journal", str(journal))
+        try:
+            with plugstack(self, "# of this site\n"):
+                yield [f"+include {self.installation.line.parent}/*.conf\n"]
+                expect(not journal.parent.exists(), "the journal is left")
+                status, said = self.installation.make("remove")
+                expect_equal(status, 0, f"exit status of the removal ({said})")
+        finally:
+            self.jobfence = here
+
+    def what_setup_changes(self):
+        """Files of Slurm's and of jobfence's, with their modes."""
+        found = [*self.top.glob("*.conf"), *self.installation.prefix.rglob("*")]
+        return {str(path): (path.lstat().st_mode, hash(path.read_bytes())) for path in found if path.is_file()}
 
 
 class TwoNodesSite(PrivateSite):

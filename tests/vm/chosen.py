@@ -22,7 +22,7 @@ V2_OVERLAY, V1_OVERLAY = "forky-v2-overlay", "debian12-hybrid-overlay"
 CHOSEN = {
     # The files of cgroup v2 where the directories are ours, by the oldest kernel.
     (V2_OWN, "installed"): """
-        tree_and_limits memory_oom fork_bomb swap_limit io_limits slowed_then_killed divided_by_its_user divided_without_end
+        as_granted out_of_memory fork_bomb swap_limit io_limits slowed_then_killed divided_by_its_user divided_without_end
         a_word_before_memory_ends outgrows_its_memory
         devices_denied_and_allowed devices_beside_a_program_that_admits_none
     """,
@@ -32,7 +32,7 @@ CHOSEN = {
     """,
     # What systemd does to ours, what newer releases of Slurm have, and what an administrator is told of an installation.
     (NEWER_V2_OWN, "installed"): """
-        tree_and_limits high_stays_in_place oom_kills_step protection_is_checked memory_of_user cores_of_two_jobs limits_cannot_be_raised
+        as_granted high_stays_in_place oom_kills_step protection_is_checked memory_of_user cores_of_two_jobs limits_cannot_be_raised
         huge_pages_of_a_job huge_pages_are_not_handed_down_by_systemd
         daemon_reload daemon_reexec service_restart scope_is_stopped controller_not_handed_down held_by_a_unit moves_are_early
         hold_is_heard_where_one_looks
@@ -41,7 +41,7 @@ CHOSEN = {
     """,
     # The newest Slurm in its own directories of cgroup v2.
     (V2_OVERLAY, "installed"): """
-        tree_and_limits memory_oom io_limits memory_of_task memory_changes
+        as_granted out_of_memory io_limits memory_of_task memory_changes
         metrics_say_what_was_granted huge_pages_and_the_memory_limit
         nothing_of_ours_in_slurms daemon_lives_in_the_job headroom_changes
         check_says_placement needs_no_scope controller_not_handed_to_slurm dollars_are_not_expanded
@@ -51,7 +51,7 @@ CHOSEN = {
     """,
     # Slurm's directories on cgroup v1, and those that track the processes, which are ours: two placements in one job.
     (V1_OVERLAY, "installed"): """
-        tree_and_limits memory_oom io_limits memory_of_task swap_is_slurms_affair devices_denied_and_allowed
+        as_granted out_of_memory io_limits memory_of_task swap_is_slurms_affair devices_denied_and_allowed
         nothing_of_ours_in_slurms task_is_elsewhere check_says_placement service_restart
         slurms_directories next_launch_removes straggler_double_fork frozen_step_is_cancelled
     """,

@@ -11,6 +11,7 @@ from contract import kernel
 from contract.harness import MIB, case, expect, expect_equal, expect_in, expect_match, fenced, running
 from contract.sites import until
 
+from ..harness import reported
 from ..hosts import HOSTS
 
 JSV = "/usr/share/jobfence/gridengine/jsv"
@@ -18,7 +19,6 @@ SENSOR = "/usr/share/jobfence/gridengine/load-sensor"
 QMASTER_LOG = "/var/spool/gridengine/qmaster/messages"
 # As it lies beside the tests of a scheduler, where they run.
 PAGE = Path(__file__).resolve().parents[2] / "jobfence/docs/install/gridengine.md"
-NAMES = ("jobfence_threads", "jobfence_mem", "jobfence_vmem", "jobfence_free", "jobfence_pressure")
 
 
 @contextlib.contextmanager
@@ -35,13 +35,6 @@ def complexes_of(site, text):
         yield
     finally:
         change(before)
-
-
-def reported(site):
-    """The values of the sensor, as qhost shows them; none before the first report."""
-    text = site.command("qhost", "-F", ",".join(NAMES), "-h", site.node).stdout
-    found = dict(re.findall(r"hl:(\w+)=([\d.]+[KMGT]?)", text))
-    return found if set(found) == set(NAMES) else None
 
 
 def size(text):

@@ -8,16 +8,15 @@ import resource
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, running, uid
+from contract.harness import MIB, TAKE, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, running
 from contract.sites import until
 
 from ..harness import ask, expect_limits
 from .capacity import complexes_of
 
 PAGE = resource.getpagesize()
-# In two pieces, since execd kills a job whose processes have more address space than h_vmem: one is a process that has 70 MiB.
-EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (70 << 20); time.sleep(%d)'"
-# The other is a file in memory, which is no address space and counts as memory of the job.
+# execd kills a job whose processes have more address space than h_vmem. So half of too much is a file in memory, which is no address space
+# and counts as memory of the job.
 HALF = "exec 9>/dev/shm/half.$JOB_ID && rm /dev/shm/half.$JOB_ID && head -c 70M /dev/zero >&9"
 
 
@@ -89,45 +88,6 @@ def sections(site):
         site.command("qconf", "-dprj", "p1")
 
 
-def jobfence(site, *words):
-    done = site.command(str(site.jobfence), *map(str, words))
-    return done.returncode, done.stdout + done.stderr
-
-
-@case
-def called_as_in_qstat(site):
-    """Each command knows a task of an array by JOB.TASK; all of the array is several, and no command takes that."""
-    site.configure(f"MaxProcesses=300\nUsageLog={site.home}/called/usage.jsonl\n[Queue=all.q]\nMaxProcesses=77\n")
-    (site.home / "called").mkdir(mode=0o700, exist_ok=True)
-    jobid = site.submit("alice", "sleep 1000", "-t", "1-2", "-N", "called.as", *ask(1, 100))
-    tasks = [f"{jobid}.{task}" for task in (1, 2)]
-    until(lambda: len(jobfence(site, "ls", "--json")[1].split('"step":"job"')) == 3, 60, "both tasks")
-    for name in tasks:
-        status, said = jobfence(site, "explain", name)
-        expect_equal(status, 0, f"exit status of explain {name}: {said}")
-        expect_in(f"job        {name} of alice (uid {uid('alice')}), partition all.q,", said, f"explain {name}")
-        expect_in("granted    1 CPU, 100.0 MiB of memory", said, f"explain {name}")
-        expect_match(r"step +\S+/step_job/pids.max = 77\nstep +now the same\n +processes by the record of the fence", said, f"explain {name}")
-        for words in (["show", name], ["usage", "--job", name], ["ls", "--job", name], ["limit", "--job", name, "--step", "job", "--cpus", "1"]):
-            status, said = jobfence(site, *words)
-            expect_equal(status, 0, f"exit status of {words}: {said}")
-    several = f"jobfence: the name {jobid} means several jobs here, and this command takes one: {tasks[0]}, {tasks[1]}\n"
-    for words in (["explain", jobid], ["show", jobid], ["ls", "--job", jobid], ["usage", "--job", jobid], ["freeze", "--job", jobid],
-                  ["limit", "--job", jobid, "--cpus", "1"], ["attach", "--job", jobid, "1234567"]):
-        expect_equal(jobfence(site, *words), (1, several), f"{words}")
-    # An epilog may come twice, and by a name that is not the job's own nothing ends.
-    status, said = jobfence(site, "close", "--job", jobid)
-    expect_equal((status, said), (0, f"jobfence: there is no fence of job {jobid}: nothing to close\n"), "close")
-    site.end(jobid)
-    for name in tasks:
-        status, said = jobfence(site, "report", name)
-        expect_equal((status, f"job {name}" in said), (0, True), f"report {name}: {said}")
-    log = (site.home / "called").glob("usage.jsonl*")
-    named = {(line["job"], line["job_name"]) for file in log for line in map(json.loads, file.read_text().splitlines())}
-    expect_equal(named, {(name, "called.as") for name in tasks}, "names of the jobs in the usage log")
-    expect_equal(jobfence(site, "report", jobid), (1, several), "report of all")
-
-
 @case
 def bytes_of_system_calls(site):
     """The usage log has what the job's processes and their children have read and written without any disk."""
@@ -158,7 +118,7 @@ def explained_as_the_door_takes_it(site):
         site.configure(f"TrustAccount={trust}\nMaxProcesses=300\n[Account=lab]\nMaxProcesses=44\n")
         jobid = site.submit("alice", "sleep 1000", "-A", "other")
         expect_equal(fenced(site, jobid).processes_limit(), limit, f"processes of a job with another account, TrustAccount={trust}")
-        status, said = jobfence(site, "explain", "--cpus", "1", "--account", "other", "--user", "alice")
+        status, said = site.ours("explain", "--cpus", "1", "--account", "other", "--user", "alice")
         expect_equal(status, 0, f"exit status of explain: {said}")
         expect_match(rf"/pids.max = {limit}\n", said, f"explain with TrustAccount={trust}")
         expect_in("account other" if trust == "yes" else "account unknown (other, as its user says)", said, "explain")
@@ -177,39 +137,12 @@ def soft_memory(site):
 
 
 @case
-def quota(site):
-    """Four spinners have the time of one CPU, period by period of the kernel's, and the accounting says so."""
-    with site.favoured():
-        jobid, group = running(site, "alice", "for i in 1 2 3 4; do sh -c 'while :; do :; done' & done; wait")
-        job = group.parent
-        until(lambda: len(group.members()) >= 5, 30, "the spinners")
-
-        def now():
-            """Periods in which the job wanted to run, those in which it was stopped and in which its step was, and CPU seconds."""
-            ours, steps = (kernel.keyed(one.file("cpu", "cpu.stat", "cpu.stat")) for one in (job, group))
-            return int(ours["nr_periods"]), int(ours["nr_throttled"]), int(steps["nr_throttled"]), job.cpu_seconds()
-
-        def since():
-            return [last - first for first, last in zip(before, now())]
-        before = now()
-        until(lambda: max(since()[1:3]) >= 30, 60, "30 periods in which the spinners were stopped")
-        periods, *stops, cpu = since()
-    stopped = max(stops)
-    second = job.cpu_period_us() / 1e6
-    expect(0.8 * stopped * second < cpu < 1.1 * (periods + 2) * second, f"{cpu} s of CPU time in {periods} periods of {second} s, {stopped} to the full")
-    total = job.cpu_seconds()
-    row = site.end(jobid)
-    expect(float(row["cpu"].rstrip("s")) >= total - 0.1, f"the accounting has {row['cpu']}, and the kernel had counted {total} s before")
-    return f"{cpu:.2f} s in {periods} periods of {second} s, stopped in {stopped}"
-
-
-@case
 def out_of_memory_as_a_whole(site):
     """OOMKillStep kills all of the job, and not its shepherd, which says so."""
     if "memory" not in kernel.controllers_of_v2():
         raise Skip("cgroup v1 kills single processes")
     site.configure("OOMKillStep=yes\n")
-    jobid = site.submit("alice", f"{HALF}; {EAT % 9}; echo survived", *ask(1, 125))
+    jobid = site.submit("alice", f"{HALF}; {TAKE % (70, 9)}; echo survived", *ask(1, 125))
     row = site.wait(jobid)
     expect("survived" not in site.output(jobid), "the job's shell has survived")
     expect_equal(row["exit_status"].split()[0], "137", "exit_status")
@@ -220,7 +153,7 @@ def out_of_memory_as_a_whole(site):
 def at_no_file(site):
     """An interactive job has no file for its errors: the log says why a process of it was killed."""
     script = site.directory("alice") / "too-much"
-    script.write_text(f"#!/bin/bash\necho $JOB_ID\n{HALF}; {EAT % 9}\n")
+    script.write_text(f"#!/bin/bash\necho $JOB_ID\n{HALF}; {TAKE % (70, 9)}\n")
     script.chmod(0o755)
     done = site.as_user("alice", ["qrsh", "-now", "no", "-l", "h_vmem=125M", str(script)])
     jobid = expect_match(r"^\d+", done.stdout, f"its number ({done.stderr})")[0]
@@ -232,7 +165,7 @@ def at_no_file(site):
 def epilog_out_of_memory(site):
     """What the shepherd runs behind the job is within the job's limits, and the user reads why it was killed."""
     epilog = site.home / "epilog"
-    epilog.write_text(f"#!/bin/bash\n{HALF}; {EAT % 9}; exit 0\n")
+    epilog.write_text(f"#!/bin/bash\n{HALF}; {TAKE % (70, 9)}; exit 0\n")
     epilog.chmod(0o755)
     # The shepherd is in the job's own fence until the job has begun, and so would be an epilog that begins as soon.
     moved = "until grep -q step_shepherd /proc/$PPID/cgroup; do sleep 0.1; done"
@@ -253,7 +186,7 @@ def peak_of(row):
 def used(site):
     """qacct shows the CPU time and the peak of memory of processes that the shepherd never waits for: they are init's children."""
     spin = "(ulimit -t 4; while :; do :; done)"
-    orphans = f"(setsid sh -c '{spin}; touch spun.$JOB_ID' >/dev/null 2>&1 &); (setsid {EAT % 60} >/dev/null 2>&1 & echo $! >eater.$JOB_ID)"
+    orphans = f"(setsid sh -c '{spin}; touch spun.$JOB_ID' >/dev/null 2>&1 &); (setsid {TAKE % (70, 60)} >/dev/null 2>&1 & echo $! >eater.$JOB_ID)"
     jobid = site.submit("alice", f"{orphans}; until [ -e spun.$JOB_ID ] && [ -e stop.$JOB_ID ]; do sleep 0.2; done", *ask(1, 200))
     top = site.directory("alice")
     for program in "sh -c", "import time":

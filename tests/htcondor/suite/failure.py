@@ -7,7 +7,7 @@ import time
 
 from contract import kernel
 from contract.harness import (
-    case, escaping, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, reaped, running, steps_of,
+    case, escaping, expect, expect_dead, expect_equal, expect_gone, expect_in, expect_match, fenced, reap, reaped, running, steps_of,
 )
 from contract.sites import until
 
@@ -103,9 +103,8 @@ def janitor_leaves_it_to_the_watcher(site):
     try:
         site.remove(jobid)
         until(lambda: not site.starter(group), 60, "the end of the starter")
-        done = site.command(str(site.jobfence), "reap", *(["--config", str(site.config)] if site.config.exists() else []))
-        expect_equal(done.returncode, 0, f"the status of jobfence reap ({done.stdout}{done.stderr})")
-        expect(group.parent.exists(), f"the janitor has removed {group.parent.path}, and says {done.stdout}{done.stderr}")
+        said = reap(site)
+        expect(group.parent.exists(), f"the janitor has removed {group.parent.path}, and says {said}")
     finally:
         os.kill(watcher, signal.SIGCONT)
     expect_gone(group.parent)

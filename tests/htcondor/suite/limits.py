@@ -5,13 +5,12 @@ import time
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import MIB, PYTHON, WAIT, case, expect, expect_equal, expect_in, expect_match, fenced, let_go, running, uid
+from contract.harness import MIB, PYTHON, TAKE, WAIT, case, expect, expect_equal, expect_in, expect_match, fenced, let_go, running, uid
 from contract.sites import until
 
 from ..harness import check, expect_limits, expect_quota
 from ..sites import STARTERS_MIB
 
-EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (%d << 20); time.sleep(%d)'"
 SPIN = "for i in 1 2 3 4; do sh -c 'while :; do :; done' & done"
 
 
@@ -20,7 +19,7 @@ def in_another_directory(site):
     """BASE_CGROUP has HTCondor make the job's cgroup in another directory. That one has the memory of the slot, and the log says so."""
     with site.changed(BASE_CGROUP="site"):
         began = time.time()
-        jobid = site.submit("alice", f"cat /proc/self/cgroup; {WAIT}; {EAT % (190, 1)}; echo status $?", mib=100)
+        jobid = site.submit("alice", f"cat /proc/self/cgroup; {WAIT}; {TAKE % (190, 1)}; echo status $?", mib=100)
         group = fenced(site, jobid)
         expect_equal(group.step("site").memory_limit(), 100 * MIB, "the job's part of the fence")
         let_go(site, jobid)
@@ -35,7 +34,7 @@ def in_another_directory(site):
 @case(release=True)  # as_granted shows the limit in the kernel's files
 def quota(site):
     """Four spinners have the time of one CPU, and HTCondor's own accounting says so in the job's ad."""
-    jobid, group = running(site, "alice", f"{EAT % (60, 1000)} & {SPIN}; {WAIT}")
+    jobid, group = running(site, "alice", f"{TAKE % (60, 1000)} & {SPIN}; {WAIT}")
     used = expect_quota(group, 1)
     # HTCondor's own directory, without the starter. What its ad of the job has of CPUs and memory, the startd has seen while it ran.
     (own,) = filter(Path.is_dir, (group.directory("") / "htcondor").iterdir())
@@ -60,7 +59,7 @@ def quota(site):
 def without_htcondors_limits(site):
     """Where HTCondor limits no memory, or tracks no job by cgroup, jobfence does; and the job ends there, too."""
     with site.changed(CGROUP_MEMORY_LIMIT_POLICY="none"):
-        jobid, group = running(site, "alice", f"{WAIT}; {EAT % (300, 1)}; echo status $?", mib=100)
+        jobid, group = running(site, "alice", f"{WAIT}; {TAKE % (300, 1)}; echo status $?", mib=100)
         expect_limits(site, group, site.slot(jobid))
         let_go(site, jobid)
         # 25.14 holds it for that, too.
@@ -73,7 +72,7 @@ def out_of_the_fences_memory(site):
     """Where the fence has less memory than the slot, its kill is one of HTCondor's own cgroup, too: from 24.0 on the job is held for it."""
     site.configure("AllowedRAMSpace=50\n")
     began = time.time()
-    jobid, group = running(site, "alice", f"{WAIT}; {EAT % (190, 1)}; echo status $?", mib=200)
+    jobid, group = running(site, "alice", f"{WAIT}; {TAKE % (190, 1)}; echo status $?", mib=200)
     expect_equal(group.memory_limit(), (200 // 2 + STARTERS_MIB) * MIB, "the fence's limit")
     expect_equal(group.step("htcondor").memory_limit(), 100 * MIB, "the job's part of it")
     let_go(site, jobid)

@@ -7,14 +7,13 @@ import signal
 from contract import kernel
 from contract.cases import refused_until_mended
 from contract.harness import (
-    ESCAPEE, MIB, WAIT, Skip, case, end_of, escapee_of, escaping, expect, expect_dead, expect_ended, expect_equal, expect_gone, expect_in,
-    expect_match, fenced, let_go, pid_from, uid,
+    ESCAPEE, MIB, TAKE, WAIT, Skip, case, end_of, escapee_of, escaping, expect, expect_dead, expect_ended, expect_equal, expect_gone,
+    expect_in, expect_match, fenced, let_go, pid_from, reap, uid,
 )
 from contract.sites import until
 
 from ..harness import inode
 from ..sites import STARTERS_MIB
-from .limits import EAT
 
 
 def submit(site, script, user="alice", **lines):
@@ -55,7 +54,7 @@ def local_without_a_configuration(site):
 def local_out_of_memory(site):
     """What takes too much is killed, and the starter lives. The job is on hold, and condor_q -hold says our sentence."""
     site.configure("[VnodeType=local]\nDefaultRAMSpace=100\n")
-    jobid = submit(site, f"{WAIT}; {EAT % (300, 1)}; echo status $?; sleep 2; exit 7")
+    jobid = submit(site, f"{WAIT}; {TAKE % (300, 1)}; echo status $?; sleep 2; exit 7")
     group = fenced(site, jobid)
     starter = site.starter(group)
     expect(starter, "the starter is not in the fence")
@@ -79,7 +78,7 @@ def local_without_htcondors_cgroup(site):
     """Without a cgroup of HTCondor's, what takes too much is killed alone: the job goes on, and the starter says how it ends."""
     site.configure("[VnodeType=local]\nDefaultRAMSpace=100\n")
     with site.changed(USE_CGROUPS_FOR_LOCAL_UNIVERSE="False"):
-        jobid = submit(site, f"cat /proc/self/cgroup; {WAIT}; {EAT % (300, 1)}; echo status $?; exit 7")
+        jobid = submit(site, f"cat /proc/self/cgroup; {WAIT}; {TAKE % (300, 1)}; echo status $?; exit 7")
         group = fenced(site, jobid)
         expect_equal(group.memory_limit(), 100 * MIB, "its memory limit")
         end_of(site, jobid, 7)
@@ -138,7 +137,7 @@ def local_starter_is_killed(site):
 
         def is_gone(group=group, before=before, is_watched=is_watched):
             if not is_watched:
-                expect_equal(site.command(str(site.jobfence), "reap").returncode, 0, "jobfence reap")
+                reap(site)
             # The schedd starts the job again, in a fence of the same name.
             return inode(group) != before
         until(is_gone, 30, "the end of the fence")

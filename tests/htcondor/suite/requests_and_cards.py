@@ -2,12 +2,11 @@
 """What a job's user says to jobfence and reads of it: variables, limits that are asked for, the card, and why a job is on hold."""
 
 from contract import kernel
-from contract.harness import MIB, WAIT, case, expect, expect_equal, expect_in, expect_match, fenced, let_go
+from contract.harness import MIB, TAKE, WAIT, case, expect, expect_equal, expect_in, expect_match, fenced, let_go
 from contract.sites import until
 
 from ..harness import check
 from ..sites import STARTERS_MIB
-from .limits import EAT
 from .local import submit as submit_local
 
 WRAPPER = "/usr/libexec/jobfence/htcondor-job"
@@ -117,7 +116,7 @@ def card(site):
 @case
 def why_it_is_held(site):
     """Of a job that was killed for want of memory, condor_q -hold names the process and the limit, where the schedd is on this host."""
-    jobid = site.submit("alice", EAT % (190, 1), mib=100)
+    jobid = site.submit("alice", TAKE % (190, 1), mib=100)
     expect_equal(site.held(jobid)[1], 34, "the code of the hold")
 
     def reason():

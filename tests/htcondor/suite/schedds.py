@@ -8,11 +8,10 @@ import tempfile
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import MIB, case, expect, expect_equal, expect_gone, expect_match, pid_from
+from contract.harness import MIB, TAKE, case, expect, expect_equal, expect_gone, expect_match, pid_from
 from contract.sites import until
 
 from ..sites import STARTERS_MIB
-from .limits import EAT
 
 OTHER = "other@"
 
@@ -102,7 +101,7 @@ def two_schedds_local(site):
         site.command("condor_rm", "-name", OTHER, jobid)
         expect_gone(other, 60)
         expect(kernel.is_alive(pid_of(site, "usual")), "the job of the usual schedd has ended, too")
-        greedy = site.submit("alice", EAT % (300, 1), schedd=OTHER, output="greedy.out", error="greedy.err", log="greedy.log", **local)
+        greedy = site.submit("alice", TAKE % (300, 1), schedd=OTHER, output="greedy.out", error="greedy.err", log="greedy.log", **local)
 
         def reason():
             ads = site.ads("condor_q", "-name", OTHER, greedy)

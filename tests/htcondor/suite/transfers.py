@@ -5,11 +5,10 @@ import contextlib
 import subprocess
 
 from contract import kernel
-from contract.harness import MIB, PYTHON, WAIT, case, expect, expect_equal, fenced, let_go, running, uid
+from contract.harness import MIB, PYTHON, TAKE, WAIT, case, expect, expect_equal, fenced, let_go, running, uid
 from contract.sites import until
 
 from ..harness import expect_limits, restarts
-from .limits import EAT
 
 # More than the slot has, and more than what the starter had of the fence once.
 FILE_MIB = 130
@@ -75,7 +74,7 @@ def transfer_into_a_tmpfs(site):
         transferred(site)
         if not site.HTCONDOR_LIMITS_MEMORY:
             return
-        jobid = site.submit("alice", f"{EAT % (90, 1)}; echo status $?", mib=40, should_transfer_files="YES")
+        jobid = site.submit("alice", f"{TAKE % (90, 1)}; echo status $?", mib=40, should_transfer_files="YES")
         expect(site.held_or_ended(jobid) or "status 0" not in site.output(jobid), "it had twice its memory")
 
 
@@ -96,7 +95,7 @@ def transfer_by_a_plugin(site):
 def memory_as_the_site_says(site):
     """Where HTCondor limits memory by an expression of the site's, that is the limit, and jobfence has none of its own."""
     with site.changed(CGROUP_MEMORY_LIMIT_POLICY="custom", CGROUP_HARD_MEMORY_LIMIT_EXPR="2 * MY.Memory"):
-        jobid, group = running(site, "alice", f"{WAIT}; {EAT % (190, 1)}; echo status $?", mib=110)
+        jobid, group = running(site, "alice", f"{WAIT}; {TAKE % (190, 1)}; echo status $?", mib=110)
         expect_equal(group.memory_limit(), None, "the fence's limit")
         own = [kernel.read(path).strip() for path in group.directory("").rglob("memory.max")]
         expect(str(220 * MIB) in own and str(110 * MIB) not in own, f"the limits below it: {own}")

@@ -75,23 +75,6 @@ def card(site):
     return said
 
 
-@case
-def quota_measured(site):
-    """Two processes that spin use together what one CPU gives."""
-    jobid, group = running(site, "alice", "for i in 1 2; do timeout 60 sh -c 'while :; do :; done' & done; wait", ask(1, 100))
-    until(lambda: len(site.job_pids(jobid, "while :")) >= 2, 10, "two processes that spin")
-    began, used = kernel_clock(), group.cpu_seconds()
-    until(lambda: kernel_clock() - began > 5, 20, "five seconds")
-    rate = (group.cpu_seconds() - used) / (kernel_clock() - began)
-    expect(rate < 1.1, f"the job has used {rate:.2f} CPUs of one")
-    return f"{rate:.2f} CPUs"
-
-
-def kernel_clock():
-    """Seconds since the start of this machine."""
-    return float(kernel.read("/proc/uptime").split()[0])
-
-
 @case(layout=False)
 def joined_output(site):
     """With qsub -j oe the sentence is in the output, where the job's stderr went."""
@@ -159,46 +142,14 @@ def excluded_cpus(site):
         allow("")
 
 
-def jobfence(site, *words):
-    done = site.command(str(site.jobfence), words[0], "--config", str(site.config), *map(str, words[1:]))
-    return done.returncode, done.stdout + done.stderr
-
-
-@case(on=("private",))
-def called_as_in_qstat(site):
-    """Each command knows a job without its server's name, and a subjob; all of an array is several, and no command takes that."""
-    site.configure(MaxProcesses=77)
-    array = site.submit("alice", "sleep 1000", "-J0-1", ask(1, 64))
-    number, server = array.split("[].")
-    subjobs = [f"{number}[{index}]" for index in (0, 1)]
-    for name in subjobs:
-        fenced(site, f"{name}.{server}", timeout=60)
-        for word in (name, f"{name}.{server}", f"{name}.{server.split('.')[0]}"):
-            status, said = jobfence(site, "explain", word)
-            expect_equal(status, 0, f"exit status of explain {word}: {said}")
-            expect_in(f"job        {name}.{server} of alice (uid ", said, f"explain {word}")
-            expect_match(r"step +\S+/step_1/pids.max = 77\nstep +now the same\n +processes by the record of the fence", said, f"explain {word}")
-            for words in (["show", word], ["usage", "--job", word], ["ls", "--job", word], ["freeze", "--job", word], ["thaw", "--job", word]):
-                status, said = jobfence(site, *words)
-                expect_equal(status, 0, f"exit status of {words}: {said}")
-    several = f"jobfence: the name {number}[] means several jobs here, and this command takes one: {subjobs[0]}.{server}, {subjobs[1]}.{server}\n"
-    for words in (["explain", f"{number}[]"], ["show", f"{number}[]"], ["usage", "--job", f"{number}[]"]):
-        expect_equal(jobfence(site, *words), (1, several), f"{words}")
-    status, said = jobfence(site, "close", "--job", subjobs[0])
-    expect_equal((status, said), (0, f"jobfence: there is no fence of job {subjobs[0]}: nothing to close; did you mean "
-                                     f"{subjobs[0]}.{server}?\n"), "close by a name that is not the job's own")
-    site.end(array)
-    site.configure()
-
-
 @case(on=("private",))
 def names_that_the_server_knows(site):
     """'jobfence check' asks the server for the queues that sections name; an account is its user's word for explain, too."""
     site.configure_raw("MaxProcesses=300\n[Queue=workq,worq]\nMaxProcesses=9\n[Account=lab]\nMaxProcesses=44\n[Project=x]\nMaxProcesses=55\n")
-    said = jobfence(site, "check")[1]
+    said = site.ours("check")[1]
     expect_equal(re.findall(r"(?m)^section +(.*: there is no .*)$", said), ["[Queue=workq,worq]: there is no partition or queue worq; did you mean workq?"],
                  "the names that are not there")
-    status, said = jobfence(site, "explain", "--cpus", "1", "--account", "other", "--project", "y", "--partition", "other", "--user", "alice")
+    status, said = site.ours("explain", "--cpus", "1", "--account", "other", "--project", "y", "--partition", "other", "--user", "alice")
     expect_equal(status, 0, f"exit status of explain: {said}")
     expect_in("account unknown (other, as its user says)", said, "explain")
     expect_match(r"/pids.max = 44\n", said, "explain")

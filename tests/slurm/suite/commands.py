@@ -17,9 +17,9 @@ UID = 65534
 
 
 def jobfence(site, *words, status=0):
-    done = site.command(str(site.jobfence), *words, "--config", str(site.config), timeout=120)
-    expect_equal(done.returncode, status, f"exit status of jobfence {' '.join(words)} ({done.stdout} {done.stderr})")
-    return done.stdout + done.stderr
+    found, said = site.ours(*words)
+    expect_equal(found, status, f"exit status of jobfence {' '.join(words)} ({said})")
+    return said
 
 
 @contextlib.contextmanager

@@ -13,7 +13,6 @@ from ..harness import (
 
 
 BROKEN = {
-    "unknown key": ("ConstrainEverything=yes\n", 1),
     "unknown mode": ("Mode=perhaps\n", 1),
     "no value": ("# a comment\n\nMode\n", 3),
     "no number": ("Mode=enforce\nAllowedRAMSpace=plenty\n", 2),
@@ -27,7 +26,8 @@ NAMED = {"byte order mark": "a byte order mark", "old line ends": "a carriage re
 
 
 @case(layout=False)
-def bad_configuration(site):
+def broken_files(site):
+    """Whatever is wrong with the file, no job runs, its place is named, and slurmd goes on and starts."""
     user = site.users[0]
     daemon = site.slurmd_pid()
     for what, (text, line) in BROKEN.items():

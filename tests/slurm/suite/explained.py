@@ -84,12 +84,6 @@ def explained_of_an_array(site):
     site.end(jobid)
 
 
-def jobfence(site, *arguments):
-    """What the command says to root, with its exit status."""
-    done = site.command(site.jobfence, arguments[0], "--config", str(site.config), *map(str, arguments[1:]))
-    return done.returncode, done.stdout + done.stderr
-
-
 def number_of(site, name):
     """Slurm's number of what squeue calls so."""
     def found():
@@ -103,25 +97,25 @@ def expect_called(site, name, user, node):
     number = number_of(site, name)
     fenced(site, number, node=node if len(site.nodes) > 1 else None)
     for word in (name, number):
-        status, said = jobfence(site, "explain", word, "--node", node)
+        status, said = site.ours("explain", word, "--node", node)
         expect_equal(status, 0, f"exit status of explain {word}, which says {said}")
         expect_in(f"job        {number} of {user} ", said, f"explain {word}")
-        status, said = jobfence(site, "show", word)
+        status, said = site.ours("show", word)
         expect_equal(status, 0, f"exit status of show {word}, which says {said}")
         expect_in(f"job {number} step batch", said, f"show {word}")
         for command in (["ls", "--job", word], ["ls", "--json", "--job", word]):
-            status, said = jobfence(site, *command)
+            status, said = site.ours(*command)
             expect_match(rf'(?m)^{number} +batch |"job":"{number}"', said, " ".join(command))
         # Those of a batch system that holds fences find none of Slurm's, and adopt the process that is in the job already.
-        status, said = jobfence(site, "usage", "--job", word)
+        status, said = site.ours("usage", "--job", word)
         expect_in(f"there is no fence of job {number}\n", said, f"usage --job {word}")
         pid = next(iter(site.job_pids(number)))
-        status, said = jobfence(site, "adopt", "--job", word, "--pid", pid)
+        status, said = site.ours("adopt", "--job", word, "--pid", pid)
         expect(f"job {name}" not in said, f"adopt --job {word} says {said}")
     # The batch step has a name of its own.
-    status, said = jobfence(site, "explain", f"{name}.batch", "--node", node)
+    status, said = site.ours("explain", f"{name}.batch", "--node", node)
     expect_equal((status, "what follows is of batch" in said), (0, True), f"explain {name}.batch: {said}")
-    status, said = jobfence(site, "show", f"{name}.batch")
+    status, said = site.ours("show", f"{name}.batch")
     expect_equal((status, said), (1, f"jobfence: {name}.batch is a step of Slurm's: the job is {name}\n"), f"show {name}.batch")
     return number
 
@@ -136,7 +130,7 @@ def called_as_in_squeue(site):
     first = expect_called(site, f"{jobid}_1", user, site.node)
     # The other one waits: it has no number, and no limits. What squeue shows as its number is another's.
     for command in (["explain", f"{jobid}_2", "--node", site.node], ["show", f"{jobid}_2"], ["ls", "--job", f"{jobid}_2"]):
-        status, said = jobfence(site, *command)
+        status, said = site.ours(*command)
         expect_equal(status, 1, f"exit status of {command}")
         expect_match(rf"job {jobid}_2 (has no node: PENDING|waits, and has no number of its own yet)", said, f"{command}")
     done = site.scancel(f"{jobid}_1")
@@ -144,12 +138,12 @@ def called_as_in_squeue(site):
     expect_called(site, f"{jobid}_2", user, site.node)
     site.end(jobid)
     until(site.idle_again, 30, "the end of the array")
-    status, said = jobfence(site, "report", f"{jobid}_1")
+    status, said = site.ours("report", f"{jobid}_1")
     expect_equal(status, 0, f"exit status of report, which says {said}")
     expect_in(f"job {first}", said, "the report")
-    status, said = jobfence(site, "explain", f"{jobid}_1", "--node", site.node)
+    status, said = site.ours("explain", f"{jobid}_1", "--node", site.node)
     expect_match(rf"job {jobid}_1 has ended \(CANCELLED\): 'jobfence report {jobid}_1'", said, "of one that has ended")
-    status, said = jobfence(site, "show", "999999_1")
+    status, said = site.ours("show", "999999_1")
     expect_match("(?s)no job here has the id 999999_1.*'squeue -j 999999_1 -o %A' shows", said, "of one that nobody knows")
 
 
@@ -164,16 +158,16 @@ def components_called_as_in_squeue(site):
         second = number_of(site, f"{jobid}+1")
         # By the environment of its processes, each is the first one's.
         for number in first, second:
-            until(lambda number=number: jobfence(site, "show", number)[0] == 0, 30, f"the fence of job {number}")
+            until(lambda number=number: site.ours("show", number)[0] == 0, 30, f"the fence of job {number}")
         for number, name, node, mib in ((first, f"{jobid}+0", site.nodes[0], 50), (second, f"{jobid}+1", site.nodes[1], 70)):
             for word in (name, number):
-                status, said = jobfence(site, "explain", word, "--node", node)
+                status, said = site.ours("explain", word, "--node", node)
                 expect_equal(status, 0, f"exit status of explain {word}, which says {said}")
                 expect_in(f"job        {number} of {user} (uid ", said, f"explain {word}")
                 expect_in(f", {mib}.0 MiB of memory", said, f"explain {word}")
-                status, said = jobfence(site, "show", word)
+                status, said = site.ours("show", word)
                 expect_match(rf"\Ajob {number} step ", said, f"show {word}")
-        status, said = jobfence(site, "explain", f"{jobid}+1", "--node", site.nodes[0])
+        status, said = site.ours("explain", f"{jobid}+1", "--node", site.nodes[0])
         expect_in(f"job {jobid}+1 has nothing on node {site.nodes[0]}, but on {site.nodes[1]}", said, "on the other's node")
         site.end(jobid)
 
@@ -184,11 +178,11 @@ def explained_while_it_waits(site):
     user = site.users[0]
     for part, options in (("", []), ("_3", ["--array=3,7"])):
         jobid = site.submit(user, "sleep 300", "-c1", "--mem=100", "--hold", *options)
-        status, said = jobfence(site, "explain", f"{jobid}{part}", "--node", site.node)
+        status, said = site.ours("explain", f"{jobid}{part}", "--node", site.node)
         expect_equal(status, 1, "exit status")
         shown = expect_match(rf"job {jobid}{part} has no node: PENDING \(JobHeldUser\). Which limits a job like it gets on this "
                              r"node: 'jobfence (explain --user \d+ --partition \S+.* --cpus NUMBER --mem SIZE)'", said, "explain")[1]
-        status, said = jobfence(site, *shown.replace("NUMBER", "1").replace("SIZE", "100M").split())
+        status, said = site.ours(*shown.replace("NUMBER", "1").replace("SIZE", "100M").split())
         expect_equal(status, 0, f"exit status of what it names: {said}")
         site.end(jobid)
 
@@ -208,7 +202,7 @@ def explained_as_its_steps_know_it(site):
                                   30, "the start of srun's job")
                     step = fenced(site, jobid, "step_0")
                     expect_equal(step.processes_limit(), limit, f"processes of the step, prolog {has_prolog}")
-                    status, said = jobfence(site, "explain", jobid, "--node", site.node)
+                    status, said = site.ours("explain", jobid, "--node", site.node)
                     expect_equal((status, bool(record_of(site, jobid))), (0, has_prolog), f"exit status and record: {said}")
                     # The step that there is is explained.
                     expect_in("what follows is of 0\n", said, "explain")
@@ -234,7 +228,7 @@ def explained_with_its_gpus(site):
             site.configure(ConstrainDevices="yes", GPUDevice=gpus[0].with_name("gpu%d"))
             jobid, usable, said = job_with_a_gpu(site, user, gpus)
             expect_equal(len(usable), 0 if to_root else 1, f"GPUs that the job can use; it says:\n{said}")
-            status, said = jobfence(site, "explain", jobid, "--node", site.node)
+            status, said = site.ours("explain", jobid, "--node", site.node)
             expect_equal(status, 0, f"exit status: {said}")
             sentence = "the job may use none of its GPUs, since jobfence is not certain which devices they are: "
             if to_root:

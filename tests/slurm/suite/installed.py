@@ -6,63 +6,13 @@ Done here below a directory of its own; with systemd and from the root directory
 
 import contextlib
 import re
-import subprocess
 import threading
-from pathlib import Path
 
-from contract.harness import Skip, case, expect, expect_equal, expect_in, running
-from contract.sites import until, write_atomically
+from contract.commands import is_fenced, setup
+from contract.harness import WAIT, case, expect, expect_equal, expect_in, let_go, running
+from contract.sites import until
 from ..harness import expect_not_drained
-
-TOP = Path(__file__).resolve().parents[3]
-
-
-class Installation:
-    """With a prefix of its own, and the site's slurm.conf and jobfence.conf; nothing is turned on by it."""
-
-    def __init__(self, site):
-        if not site.so or not site.jobfence:
-            raise Skip("needs --so and --bin")
-        if site.systemd:
-            raise Skip("would switch the jobfence.service of this machine")
-        self.site, self.prefix = site, site.top / "installed"
-        self.command = self.prefix / "sbin/jobfence"
-        etc = self.prefix / "etc/slurm"
-        self.line = etc / "plugstack.conf.d/jobfence.conf"
-        etc.mkdir(parents=True, exist_ok=True)
-        config = etc / "jobfence.conf"
-        config.unlink(missing_ok=True)
-        config.symlink_to(site.config)
-        self.places = {"PREFIX": self.prefix, "SYSCONFDIR": self.prefix / "etc", "SO": site.so.resolve(), "BIN": site.jobfence}
-
-        # No crash of the machine is looked at here, and a busy disk takes seconds for each file.
-        self.programs = site.top / "programs"
-        self.programs.mkdir(exist_ok=True)
-        sync = self.programs / "sync"
-        sync.write_text("#!/bin/sh\n")
-        sync.chmod(0o755)
-
-    def make(self, what):
-        environment = {**self.site.environment, "PATH": f"{self.programs}:{self.site.environment['PATH']}"}
-        done = subprocess.run(
-            [TOP / "plugstack/installation", what], env={**environment, **{k: str(v) for k, v in self.places.items()}},
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        return done.returncode, done.stdout + done.stderr
-
-    def run(self, *arguments):
-        done = self.site.command(str(self.command), *arguments)
-        return done.returncode, done.stdout + done.stderr
-
-
-@contextlib.contextmanager
-def plugstack(site, text):
-    path, before, _ = site._plugin_line()
-    write_atomically(path, text)
-    try:
-        yield path
-    finally:
-        write_atomically(path, before)
+from ..installation import Installation, plugstack
 
 
 @contextlib.contextmanager
@@ -199,61 +149,33 @@ def turned_on_and_off(site):
 
 @case(on=("private",), layout=False)
 def set_up_and_taken_back(site):
-    """By 'jobfence setup', which also has a job run: it is fenced, a second time there is nothing to do, and --undo leaves each file as it was."""
-    installation, user = Installation(site), site.users[0]
-    expect_equal(installation.make("put")[0], 0, "exit status of the installation")
-    journal = site.top / "journal/setup"
-    journal.parent.mkdir(exist_ok=True)
-
-    def setup(expected, *arguments):
-        status, said = installation.run("setup", "--any-program", "--scheduler", "slurm", "--journal", journal, *arguments)
-        expect_equal(status, expected, f"exit status of jobfence setup {' '.join(arguments)} ({said})")
-        return said
-
-    def where():
-        return site.srun(user, "-n1", "--mem=50", "cat", "/proc/self/cgroup").stdout
-
-    def files():
-        found = [*site.top.glob("*.conf"), *installation.prefix.rglob("*")]
-        return {str(path): (path.lstat().st_mode, hash(path.read_bytes())) for path in found if path.is_file()}
-
-    with plugstack(site, "# of this site\n") as conf:
+    """By 'jobfence setup', beside a job. Files keep their modes, what is to be done is said, and --undo leaves nothing at all."""
+    user = site.users[0]
+    with site.not_set_up():
+        conf = site.plugstack_files()[0]
         conf.chmod(0o664)
-        before = files()
-        expect("/step_0" not in where(), "a step is fenced, and nobody has turned that on")
-        expect_in(f"+include {installation.line.parent}/*.conf\n", setup(2, "--dry-run"), "what would be done")
-        expect_equal(files(), before, "files after --dry-run")
-        said = setup(2)
-        last = said.splitlines()[-1]
-        expect(re.fullmatch(r"set up +Slurm: job \d+ ran in .*/step_0", last), f"jobfence setup ends in {last!r}:\n{said}")
-        expect_in("/step_0", where(), "where a step is")
+        before = site.what_setup_changes()
+        setup(site, 2)
         expect_equal(oct(conf.stat().st_mode & 0o777), "0o664", "mode of plugstack.conf")
-        on = files()
-        expect_in("unchanged ", setup(0), "a second jobfence setup")
-        expect_equal(files(), on, "files after the second jobfence setup")
+        expect_in("unchanged ", setup(site, 0), "a second jobfence setup")
         # Slurm goes on beside, and the one thing that is to be done is said.
         site.configure(IOMax='"/nonexistent rbps=1M"')
-        expect_in("to do          Slurm: no job would be fenced", setup(1), "what is to be done")
+        expect_in("to do          Slurm: no job would be fenced", setup(site, 1), "what is to be done")
         site.configure()
         # The steps that run keep their fence, and no new one has one.
-        go = site.directory(user) / "go"
-        go.unlink(missing_ok=True)
-        jobid, step = running(site, user, f"until [ -e {go} ]; do sleep 0.1; done", "-c1", "--mem=50")
-        expect_in(f"step {jobid}.batch (process ", setup(1, "--undo"), "jobfence setup --undo beside a job")
+        jobid, step = running(site, user, WAIT, "-c1", "--mem=50")
+        expect_in(f"step {jobid}.batch (process ", setup(site, 1, "--undo"), "jobfence setup --undo beside a job")
         expect_equal(step.cpu_limit(), 1.0, "the CPU limit of what runs")
-        expect("/step_0" not in where(), "a step is fenced after that was taken back")
-        expect_equal(files(), before, "files after --undo")
-        go.touch()
+        expect(not is_fenced(site), "a step is fenced after that was taken back")
+        expect_equal(site.what_setup_changes(), before, "files after --undo")
+        let_go(site, jobid)
         expect_equal(site.wait(jobid), "COMPLETED", "state of the job")
         until(lambda: not site.step_daemons(jobid), 10, "the end of the step daemon")
-        status, said = installation.run("disable")
+        status, said = site.installation.run("disable")
         expect_equal(status, 0, f"exit status of jobfence disable ({said})")
         # Nothing runs: then --undo leaves nothing at all.
-        setup(2)
-        setup(2, "--undo")
-        expect_equal(files(), before, "files after --undo")
+        setup(site, 2)
+        setup(site, 2, "--undo")
+        expect_equal(site.what_setup_changes(), before, "files after --undo")
         expect(not site.run_directory().exists(), "RunDir is left")
-        expect(not journal.parent.exists(), "the journal is left")
-        status, said = installation.make("remove")
-        expect_equal(status, 0, f"exit status of the removal ({said})")
-        expect_not_drained(site)
+    expect_not_drained(site)

@@ -13,7 +13,7 @@ from pathlib import Path
 from contract import kernel, sites
 from contract.harness import (
     PYTHON, Skip, case, ended_after, expect, expect_all_dead, expect_dead, expect_equal, expect_in, expect_match, fenced, logged,
-    nobody_looks, pid_from, running, until_clean,
+    nobody_looks, pid_from, reap, running, until_clean,
 )
 from contract.sites import PATH, die_with_parent, until
 from ..harness import expect_limits, expect_not_drained, expect_not_started, fences_well, kill_daemons
@@ -23,23 +23,13 @@ from .with_systemd import SCOPE, only_with_systemd, systemctl
 STUCK = Path(__file__).resolve().parents[1] / "stuck.py"
 
 
-def jobfence(site, *arguments):
-    return [str(site.jobfence), *arguments, "--config", str(site.config)]
-
-
-def reap(site):
-    done = site.command(*jobfence(site, "reap"))
-    expect_equal(done.returncode, 0, f"jobfence reap ({done.stdout}{done.stderr})")
-    return done.stdout
-
-
 @contextlib.contextmanager
 def held(site):
     """Somebody looks again and again, as jobfence.service does where it is installed."""
     if Path("/run/systemd/system").is_dir():
         yield
         return
-    command = [*jobfence(site, "hold"), "-o", "ReapInterval=1"]
+    command = [str(site.jobfence), "hold", "--config", str(site.config), "-o", "ReapInterval=1"]
     hold = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                             preexec_fn=die_with_parent)
     try:
@@ -139,9 +129,9 @@ def without_cgroups(site):
         expect_equal(done.returncode, 0, f"srun ({done.stderr})")
 
     def by_hand():
-        done = site.command(*jobfence(site, "reap"))
-        expect_equal(done.returncode, 1, "status of jobfence reap")
-        expect_in("only processes of steps without a fence", done.stderr, "what jobfence reap says")
+        status, said = site.ours("reap")
+        expect_equal(status, 1, "status of jobfence reap")
+        expect_in("only processes of steps without a fence", said, "what jobfence reap says")
 
     for chance in launch, site.restart_slurmd, by_hand:
         mark = site.log_mark()

@@ -25,44 +25,11 @@ def scontrol(site, *args):
     expect_equal(done.returncode, 0, f"scontrol {' '.join(map(str, args))} ({done.stderr})")
 
 
-def start_again(site, jobid, runs):
-    """scontrol requeue, without the two minutes for which the controller holds such a job back."""
-    scontrol(site, "requeue", jobid)
-    until(lambda: site.job(jobid).get("JobState") == "PENDING", 20, f"job {jobid} in the queue")
-    until(lambda: not site.step_daemons(jobid), 20, f"the end of the old run of job {jobid}")
-    # slurmd refuses a run that begins in the second in which the one before it was ended.
-    scontrol(site, "update", f"jobid={jobid}", "starttime=now+2seconds")
-    until(lambda: int(site.job(jobid)["Restarts"]) == runs, 30, f"run {runs} of job {jobid}")
-
-
 RUNS_AGAIN = """
 echo run $((SLURM_RESTART_COUNT)) $JOBFENCE_CGROUP
 setsid sleep 300 </dev/null >/dev/null 2>&1 &
 sleep 300
 """
-
-
-@case(layout=False)
-def requeue(site):
-    """The same number and the same directories, made anew for each run."""
-    mark = site.log_mark()
-    jobid = site.submit(site.users[0], RUNS_AGAIN, "-c1", "--mem=100", "--requeue",
-                        "--open-mode=append")
-    for run in range(3):
-        group = fenced(site, jobid)
-        until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 10, "its processes")
-        site.expect_limits(group, 1.0, 100)
-        processes = list(filter(None, map(kernel.identity, group.members())))
-        expect(processes, f"run {run} has no process in {group.path}")
-        said = site.output(jobid)
-        expect_equal(re.findall(r"^run (\d+) (\S+)", said, re.M)[-1], (str(run), group.path),
-                     "what the last run says of itself")
-        if run < 2:
-            start_again(site, jobid, run + 1)
-            expect_all_dead(processes)
-    expect_equal(site.end(jobid), "CANCELLED", "state")
-    until(lambda: len(re.findall(ended_line(jobid, "batch"), site.log_since(mark))) == 3,
-          10, "a line about the end of each of three runs")
 
 
 @case
@@ -78,7 +45,7 @@ def requeue_after_stepd_killed(site):
         cleanup.enter_context(ended_after(*orphans))
         with nobody_looks():
             kill_daemons(site, jobid)
-            start_again(site, jobid, 1)
+            site.run_again(jobid)
             expect_all_dead(orphans, 20)
             again = fenced(site, jobid)
             # Slurm 26.05 has other directories for each run.
@@ -86,7 +53,9 @@ def requeue_after_stepd_killed(site):
                 expect_equal(again.path, group.path, "the second run's group")
             site.expect_limits(again, 1.0, 100)
         until(lambda: len(again.members(below=True)) >= 3, 10, "the second run's processes")
-        site.end(jobid)
+        runs = re.findall(r"^run (\d+) (\S+)", site.output(jobid), re.M)
+        expect_equal(runs, [("0", group.path), ("1", again.path)], "what both runs say of themselves")
+        expect_equal(site.end(jobid), "CANCELLED", "state")
         until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
 
 

@@ -8,49 +8,10 @@ import threading
 import time
 
 from contract import kernel, sites
-from contract.harness import EAT, MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, fenced_in_all, logged, uid
+from contract.harness import EAT, MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, logged
 from contract.kernel import Group
 from contract.sites import until
-from ..harness import ended_line, expect_limits
-
-
-@case
-def tree_and_limits(site):
-    user = site.users[0]
-    mark = site.log_mark()
-    jobid = site.submit(user, """
-        env | grep ^JOBFENCE_ | sort
-        srun -n1 --mem=100 sleep 300 &
-        sleep 300 &
-        wait
-        """, "-c1", "--mem=200")
-    batch = fenced(site, jobid)
-    tail = f"/uid_{uid(user)}/job_{jobid}/step_batch"
-    if batch.own:
-        expect(batch.own.endswith(tail), f"{batch.path} does not end in {tail}")
-    for pid in until(lambda: site.job_pids(jobid, "sleep"), 10, "its processes"):
-        fenced_in_all(pid, Group.of(pid))
-    site.expect_limits(batch, 1.0, 200)
-
-    inner = fenced(site, jobid, "step_0")
-    expect_equal(inner.parent, batch.parent, "job directory of the inner step")
-    expect_limits(inner, 1.0, 100)
-
-    environment = dict(line.split("=", 1) for line in site.output(jobid).splitlines()
-                       if line.startswith("JOBFENCE_"))
-    wanted = {
-        "JOBFENCE_CGROUP": batch.path,
-        "JOBFENCE_CPUS": "1",
-        "JOBFENCE_MEMORY_BYTES": str(200 * MIB),
-    }
-    # The boot, the step daemon, and when that started.
-    boot = kernel.read("/proc/sys/kernel/random/boot_id").strip()
-    expect_match(rf"^{boot}/\d+/\d+$", environment.pop("JOBFENCE_STEP", ""), "JOBFENCE_STEP")
-    expect_equal(environment, wanted, "the job's environment")
-
-    site.end(jobid)
-    logged(site, mark, ended_line(jobid, "batch"))
-    logged(site, mark, ended_line(jobid, "0"))
+from ..harness import ended_line, expect_killed_for_memory, expect_limits
 
 
 SPIN = "for i in 1 2 3 4; do while :; do :; done & done; wait"
@@ -253,30 +214,6 @@ def nothing_lost_at_the_grant(site):
     return "lost: " + ", ".join(said)
 
 
-def expect_killed_for_memory(said, jobid, step, limit):
-    # Step and job have the same limit here: either may be the one that the kernel met.
-    found = expect_match(
-        rf"jobfence: job {jobid} step {step}: process \d+ \(python3[^)]*\) was killed: "
-        rf"the (?:step|job) reached its memory limit of {limit}\.0 MiB \(peak use ([\d.]+) MiB(?:, \d+ % of it cached files)?\)\. "
-        r"Raise --mem, or use less\.",
-        said, "what the user is told")
-    peak = float(found.group(1))
-    expect(limit * 0.75 <= peak <= limit * 1.02, f"peak use of {peak} MiB")
-    expect_equal(said.count("was killed:"), 1, "number of sentences")
-
-
-@case
-def memory_oom(site):
-    user = site.users[0]
-    mark = site.log_mark()
-    jobid = site.submit(user, EAT, "-c1", "--mem=200")
-    state = site.wait(jobid)
-    expect(state in ("OUT_OF_MEMORY", "FAILED"), f"state {state}")
-    until(lambda: not site.step_daemons(jobid), 5, "the end of the step daemon")
-    expect_killed_for_memory(site.output(jobid), jobid, "batch", 200)
-    logged(site, mark, ended_line(jobid, "batch") + r", peak memory [\d.]+ MiB, OOM kills [1-9]")
-
-
 @case
 def memory_oom_srun(site):
     done = site.srun(site.users[0], "--mem=150", "bash", "-c",
@@ -304,7 +241,6 @@ def fork_bomb(site):
         exit 0
         """, "-c1", "--mem=300")
     group = fenced(site, jobid)
-    expect_equal(group.processes_limit(), 60, f"process limit of {group.path}")
     daemons = kernel.HEADROOM_PROCESSES if "" in group.slurms and kernel.has_v2_controllers() else 0
     expect_equal(group.parent.processes_limit(), 60 + daemons, f"process limit of {group.parent.path}")
     counted = []

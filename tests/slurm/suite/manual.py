@@ -11,7 +11,6 @@ from contract.harness import case, expect, expect_equal, expect_in, expect_match
 from contract.sites import until
 from .explained import number_of
 from .granted import accounted
-from .life import start_again
 from .sections import record_of
 
 # In a guest, the project is beside the suites.
@@ -127,7 +126,7 @@ def prologs_of_the_manual(site):
             expect_quality(site, number, "slow")
         # One runs again, while the other runs.
         first = numbers[0]
-        start_again(site, first, 1)
+        site.run_again(first)
         number_of(site, f"{array}_1")
         expect_quality(site, first, "slow")
         site.scancel(array)

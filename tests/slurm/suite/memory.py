@@ -12,9 +12,8 @@ from contract.harness import (
 )
 from contract.kernel import Group
 from contract.sites import until
-from ..harness import expect_not_started, fences_well, tasks_are_refused, until_gone
+from ..harness import expect_killed_for_memory, expect_not_started, fences_well, tasks_are_refused, until_gone
 from ..sites import UNFINISHED, InstalledSite
-from .limits import expect_killed_for_memory
 
 # Reading a file of holes fills the page cache as any other, and needs no room. Not with cat(1), which need not read at all; and not
 # on tmpfs, as /tmp may be, where all holes are one page.

@@ -1,85 +1,33 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""PrivateTmp: a job's own directories, what it can still see of its neighbour, and that nothing of them is left."""
+"""PrivateTmp, PrivateIPC and HideProcesses: what is only Slurm's of a job's own directories, of its memory, and of what it sees."""
 
-import contextlib
 import os
 import re
 import shutil
 import signal
 import subprocess
-import tempfile
 from pathlib import Path
 
 from contract import kernel
-from contract.cases import SEGMENT
-from contract.harness import (
-    IN_VAR, MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, fenced, running,
-)
+from contract.harness import MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, reap, running
+from contract.private import SEGMENT, own_directories
 from contract.sites import until
 from ..harness import fences_well
 from .steps import mpi
 
-PATHS = "/tmp,/dev/shm"
-
-
-@contextlib.contextmanager
-def own_directories(site, paths=PATHS, disk=True, **keys):
-    """Jobs have directories of their own. The files of a site in /tmp stay visible."""
-    with tempfile.TemporaryDirectory(**IN_VAR) as base:
-        os.chmod(base, 0o755)
-        place = {"PrivateTmpBase": base} if disk else {}
-        share = {"PrivateTmpShare": Path(*site.home.parts[:3])} if site.home.is_relative_to("/tmp") else {}
-        site.configure(PrivateTmp=paths, **place, **share, **keys)
-        yield Path(base)
-        site.configure()
-        until(lambda: not left(site, Path(base)), 20, f"the removal of jobs' own directories, such as {left(site, Path(base))}")
-
-
-def left(site, base):
-    """What is there of jobs' own directories: in RunDir, on disk, and mounted in this namespace."""
-    mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines()
-              if str(base) in line or str(site.run_directory()) in line]
-    return [*mounts, *(site.run_directory() / "private").glob("*"), *base.glob("*/*")]
-
-
-def mounts_of(process):
-    return Path(f"/proc/{process}/mountinfo").read_text().splitlines()
-
 
 @case
-def private_directories(site):
-    """Two jobs of one user and a third of another see nothing of each other's files, and the steps of each share theirs."""
-    user, other = site.users
-    mark = Path(f"/tmp/jobfence-mark-{os.getpid()}")
-    mark.touch()
-    try:
-        with own_directories(site):
-            before = mounts_of("self")
-            script = """
-                ls /tmp /dev/shm; echo $SLURM_JOB_ID >/tmp/whose; echo $SLURM_JOB_ID >/dev/shm/whose
-                srun sh -c 'cat /tmp/whose /dev/shm/whose; echo step >/tmp/from_step; stat -c "%U %a" /tmp /dev/shm'
-                cat /tmp/from_step; mkdir -p /tmp/w && cd /tmp/w && srun pwd
-                ls -l /proc/self/fd; sleep 300"""
-# Two at a time: there may be no more CPUs.
-            for pair in ((user, user), (user, other)):
-                jobs = {site.submit(whose, script, "-c1", "--mem=100"): whose for whose in pair}
-                for jobid, whose in jobs.items():
-                    until(lambda: "/proc/" in site.output(jobid), 30, f"the output of job {jobid}")
-                    # Slurm's step daemon says there that it does not find the directory in which a step begins.
-                    said = re.sub(r"(?m)^slurmstepd-\S+ error: .*\n", "", site.output(jobid))
-                    expect(mark.name not in said, f"job {jobid} sees the host's /tmp: {said}")
-                    expect_in(f"{jobid}\n{jobid}\nroot 1777\nroot 1777\nstep\n/tmp/w\n", said, "what the steps share, and where they begin")
-                    for another in jobs:
-                        expect(another == jobid or f"\n{another}\n" not in said, f"{jobid} sees {another}'s: {said}")
-                group = fenced(site, next(iter(jobs)))
-                inside = mounts_of(next(iter(group.members())))
-                expect(any(" /dev/shm " in line and "shared:" not in line for line in inside), f"mounts: {inside}")
-                added = [line for line in mounts_of("self") if line not in before]
-                expect(all(str(site.run_directory()) in line for line in added), f"mounts on the host: {added}")
-                for jobid in jobs:
-                    site.end(jobid)
-    finally:
-        mark.unlink()
+def steps_share_private_directories(site):
+    """The steps of a job share its own directories, and begin where it is in them."""
+    with own_directories(site):
+        jobid = site.submit(site.users[0], """
+            echo $SLURM_JOB_ID >/tmp/whose; echo $SLURM_JOB_ID >/dev/shm/whose
+            srun sh -c 'cat /tmp/whose /dev/shm/whose; echo step >/tmp/from_step; stat -c "%U %a" /tmp /dev/shm'
+            cat /tmp/from_step; mkdir -p /tmp/w && cd /tmp/w && srun pwd""", "-c1", "--mem=100")
+        site.wait(jobid)
+        # Slurm's step daemon says there that it does not find the directory in which a step begins.
+        said = re.sub(r"(?m)^slurmstepd-\S+ error: .*\n", "", site.output(jobid))
+        expect_in(f"{jobid}\n{jobid}\nroot 1777\nroot 1777\nstep\n/tmp/w\n", said, "what the steps share, and where they begin")
 
 
 @case
@@ -111,21 +59,6 @@ def private_space_is_never_unlimited(site):
 
 
 @case
-def private_directories_fail(site):
-    """A job that cannot be isolated is refused with a sentence, unless OnError says otherwise."""
-    user = site.users[0]
-    with own_directories(site, paths="/tmp,/no/such/directory"):
-        jobid = site.submit(user, "touch ran.$SLURM_JOB_ID", "-c1", "--mem=100")
-        expect_equal(site.wait(jobid), "FAILED", "state of the job")
-        expect_match(r"not started[\s\S]*/no/such/directory", site.output(jobid), "what its user is told")
-        expect(not (site.directory(user) / f"ran.{jobid}").exists(), "it has run")
-    with own_directories(site, paths="/tmp,/no/such/directory", OnError="warn"):
-        jobid, group = running(site, user, "sleep 300", "-c1", "--mem=100")
-        expect(not any("uid_" in line.split()[3] for line in mounts_of(next(iter(group.members())))), "half of the directories are its own")
-        site.end(jobid)
-
-
-@case
 def private_directories_of_a_dead_daemon(site):
     """kill -9 of the step daemon: the janitor removes what is left, of a job that leaves what is hard to remove."""
     user = site.users[0]
@@ -139,8 +72,7 @@ def private_directories_of_a_dead_daemon(site):
             os.kill(pid, signal.SIGKILL)
         site.scancel(jobid)
         until(lambda: not site.step_daemons(jobid), 20, "the end of its daemon")
-        done = site.command(str(site.jobfence), "reap", "--config", str(site.config))
-        expect_equal(done.returncode, 0, f"jobfence reap ({done.stdout}{done.stderr})")
+        reap(site)
         until(lambda: not any(map(kernel.is_alive, members)), 10, "its end")
         expect(Path("/etc/passwd").exists(), "a link was followed")
     fences_well(site, user)

@@ -18,7 +18,6 @@ from contract.harness import PYTHON, Skip, case, expect, expect_equal, expect_in
 from contract.sites import until
 from .. import accounting
 from ..accounting import Accounting
-from .life import start_again
 from .steps import MPI, mpi_ways
 
 SCENARIOS = []
@@ -305,7 +304,7 @@ def suspended(site):
 def requeued(site):
     def during(jobid):
         hears(site, "run 0")
-        start_again(site, jobid, 1)
+        site.run_again(jobid)
     found = batch(site, f"""
         echo run $((SLURM_RESTART_COUNT)) >>heard
         [ $((SLURM_RESTART_COUNT)) = 1 ] && exit 3

@@ -17,8 +17,7 @@ from contract.sites import die_with_parent, until
 from ..harness import expect_not_drained
 from ..sites import InstalledSite
 from .granted import accounted
-from .left_behind import jobfence, stepd_dies
-from .life import start_again
+from .left_behind import stepd_dies
 from .newer import release, since
 from .with_systemd import journal, systemctl
 
@@ -100,7 +99,7 @@ def held(site, place=None, program=None, variables=(), **keys):
         systemctl(site, "restart", "jobfence.service")
         hold = None
     else:
-        command = [str(program or site.jobfence), *jobfence(site, "hold")[1:]]
+        command = [str(program or site.jobfence), "hold", "--config", str(site.config)]
         if Path("/run/systemd/system").is_dir():
             # The scope belongs to the service, so this one sees no systemd.
             command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run/systemd && exec "$@"', "sh", *command]
@@ -279,7 +278,7 @@ def runs_of_a_requeued_job_are_apart(site):
         until(burnt.exists, 60, "three seconds of CPU time")
         burnt.unlink()
         again = int(time.time())
-        start_again(site, jobid, 1)
+        site.run_again(jobid)
         expect_equal(site.wait(jobid), "COMPLETED", f"state ({site.output(jobid)})")
         summary = settled(site, jobid, submitted=again)
         done = site.command("sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", "--jobs", str(jobid),
@@ -366,8 +365,7 @@ def all_jobs_from_the_database(site):
             done = site.command("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", str(array), "--format", "CPUTimeRAW")
             return sum(map(int, done.stdout.split())) / 3600
         until(lambda: marked(site, *arrays) == (2 * each, 2 * each), 900, "the summaries of all jobs")
-        asked = jobfence(site, "report", "--since", "1day", "--by", "account", "--stored", "--json")
-        done = site.command(*asked)
+        done = site.command(str(site.jobfence), "report", "--config", str(site.config), "--since", "1day", "--by", "account", "--stored", "--json")
         expect_equal(done.returncode, 0, f"report ({done.stderr})")
         said = json.loads(done.stdout)
         groups = {group["name"]: group for group in said["groups"]}

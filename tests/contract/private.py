@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a job has for itself, under each scheduler: PrivateTmp, PrivateIPC, HideProcesses."""
+
+import contextlib
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from .harness import (
+    HAS_RUN, IN_VAR, PYTHON, WAIT, case, expect, expect_equal, expect_in, expect_match, has_run, let_go, running,
+)
+from .sites import die_with_parent, until
+
+# With these flags of shmget(2): a segment of this key, or -1.
+SEGMENT_KEY = 0x4A464E43
+SEGMENT = f"{PYTHON} -S -c 'import ctypes; print(ctypes.CDLL(None).shmget({SEGMENT_KEY}, 4096, %s))'"
+# A segment of memory, a message queue and a set of semaphores.
+IPC = f"{PYTHON} -S -c 'import ctypes; c, k, f = ctypes.CDLL(None), {SEGMENT_KEY}, %s; print(c.shmget(k, 4096, f), c.msgget(k, f), c.semget(k, 1, f))'"
+
+
+@contextlib.contextmanager
+def own_directories(site, paths="/tmp,/dev/shm", disk=True, **keys):
+    """Jobs have directories of their own, and then nothing of them is left. The files of a site in /tmp stay visible."""
+    before = mounts_of("self")
+
+    def left():
+        """What is there of them: in RunDir, on disk, and mounted in this namespace."""
+        mounts = [line for line in mounts_of("self") if line not in before and (str(base) in line or str(site.run_directory()) in line)]
+        return [*mounts, *(site.run_directory() / "private").glob("*"), *Path(base).glob("*/*")]
+    with tempfile.TemporaryDirectory(**IN_VAR) as base:
+        os.chmod(base, 0o755)
+        place = {"PrivateTmpBase": base} if disk else {}
+        share = {"PrivateTmpShare": Path(*site.home.parts[:3])} if site.home.is_relative_to("/tmp") else {}
+        site.configure(PrivateTmp=paths, **place, **share, **keys)
+        yield Path(base)
+        site.configure()
+        until(lambda: not left(), 20, lambda: f"the removal of jobs' own directories, such as {left()}")
+
+
+def mounts_of(process):
+    return Path(f"/proc/{process}/mountinfo").read_text().splitlines()
+
+
+@case
+def private_directories(site):
+    """No job sees files of the host's, of its user's other job or of another user's, and the host sees none of its mounts. Its TMPDIR works."""
+    mark = Path(f"/tmp/jobfence-mark-{os.getpid()}")
+    script = f"""ls /tmp /dev/shm; echo of $JOB_ID | tee /tmp/whose >/dev/shm/whose; echo a >${{TMPDIR-/tmp}}/a && cat ${{TMPDIR-/tmp}}/a
+        stat -c '%U %a' /tmp /dev/shm; ls -l /proc/self/fd; grep ' /dev/shm ' /proc/self/mountinfo; echo so far
+        {WAIT}; cat /tmp/whose /dev/shm/whose"""
+    mark.touch()
+    try:
+        with own_directories(site):
+            before, beside = mounts_of("self"), []
+            for user in (site.users[0], *site.users[:2]):
+                jobid = site.submit(user, script, cpus=1, mib=100)
+                said = until(lambda: "so far\n" in site.output(jobid) and site.output(jobid), 60, f"the output of job {jobid}")  # noqa: B023
+                expect(mark.name not in said and "whose" not in said, f"job {jobid} sees what is not its own: {said}")
+                expect_in("a\nroot 1777\nroot 1777\n", said, "a file in its TMPDIR, and whose its directories are")
+                expect_match(r"(?m)^(?!.*shared:).* /dev/shm ", said, "its mounts")
+                added = [line for line in mounts_of("self") if line not in before]
+                expect(all(str(site.run_directory()) in line for line in added), f"mounts on the host: {added}")
+                beside.append((jobid, user))
+                # Two at a time: there may be no more CPUs.
+                if len(beside) == min(2, os.cpu_count()):
+                    jobid, user = beside.pop(0)
+                    let_go(site, jobid, user)
+                    site.wait(jobid)
+                    expect(site.output(jobid).endswith(f"of {jobid}\nof {jobid}\n"), f"another job has written over {site.output(jobid)}")
+            site.end(*(jobid for jobid, _ in beside))
+    finally:
+        mark.unlink()
+
+
+@case
+def private_directories_fail(site):
+    """A job that cannot be isolated is refused with a sentence, unless OnError says otherwise, where that can be."""
+    user, paths = site.users[0], "/tmp,/no/such/directory"
+
+    def expect_refused(**keys):
+        mark = site.log_mark()
+        with own_directories(site, paths, **keys):
+            jobid = site.submit(user, HAS_RUN, cpus=1, mib=100)
+            expect_match(r"not started[\s\S]*/no/such/directory", site.refused(jobid), "what its user is told")
+            until(lambda: "/no/such/directory" in site.said_since(mark), 60, "the reason in the log")
+            expect(not has_run(site, jobid), "it has run")
+            site.delete(jobid)
+    expect_refused()
+    if site.REFUSES_DESPITE_WARN:
+        expect_refused(OnError="warn")
+        return
+    with own_directories(site, paths, OnError="warn"):
+        jobid, group = running(site, user, "sleep 1000", cpus=1, mib=100)
+        expect(not any("uid_" in line.split()[3] for line in mounts_of(next(iter(group.members())))), "half of the directories are its own")
+        site.end(jobid)
+
+
+@case
+def ipc_of_its_own(site):
+    """With PrivateIPC, a job's memory, queues and semaphores of System V are seen neither by its user's other job nor on the host, and go with it."""
+    site.configure("PrivateIPC=yes\n")
+    def on_host():
+        rows = (line.split() for kind in ("shm", "msg", "sem") for line in Path("/proc/sysvipc", kind).read_text().splitlines()[1:])
+        return [row for row in rows if int(row[0]) == SEGMENT_KEY]
+    expect_equal(on_host(), [], "what another test has on the host")
+    look, make = IPC % "0o600", IPC % "0o1600"
+    jobs = []
+    for _ in range(min(2, os.cpu_count())):
+        jobs.append(site.submit(site.users[0], f"{look}; {make}; {look}; echo made; sleep 1000", cpus=1, mib=100))
+        said = until(lambda: "made" in site.output(jobs[-1]) and site.output(jobs[-1]), 120, f"the segment of job {jobs[-1]}")
+        before, made, after, _ = said.splitlines()[-4:]
+        expect_equal((before, after), ("-1 -1 -1", made), f"what job {jobs[-1]} sees before and after it makes one of each")
+        expect(min(map(int, made.split())) >= 0, f"what it made: {said}")
+    expect_equal(on_host(), [], "what the host sees of them")
+    site.end(*jobs)
+    expect_equal(on_host(), [], "what is left of them")
+
+
+@case
+def processes_of_others(site):
+    """With HideProcesses, a job sees its own user's processes and no one else's, and what the host has mounted below /proc. The host is as it was."""
+    user, other = site.users[:2]
+    secret = subprocess.Popen(["sh", "-c", "read x", "a-secret-argument"], stdin=subprocess.PIPE, user=other, preexec_fn=die_with_parent)
+    def on_host():
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        return sorted(line for line in mounts if line.split()[4].startswith("/proc"))
+    def devices(points):
+        return [f"{point} {os.stat(point).st_dev}" for point in points]
+    before = on_host()
+    points = sorted({line.split()[4] for line in before} - {"/proc"})
+    script = f"""tr '\\0' ' ' </proc/{secret.pid}/cmdline; echo; ls /proc | grep -cx {secret.pid}; ls -d /proc/$$ /proc/self/fd
+        {PYTHON} -c 'import os, sys; print(*(f"{{x}} {{os.stat(x).st_dev}}" for x in sys.argv[1:]), "end", sep="\\n")' {' '.join(points)}"""
+    try:
+        for hides in ("yes", "no"):
+            site.configure(f"HideProcesses={hides}\n")
+            jobid = site.submit(user, script, cpus=1, mib=100)
+            site.wait(jobid)
+            said = site.output(jobid)
+            expect_equal("a-secret-argument" in said, hides == "no", f"whether it sees the argument of another's process ({said})")
+            expect_match(r"(?m)^0$" if hides == "yes" else r"(?m)^1$", said, "whether it sees the process")
+            expect_match(r"/proc/\d+\n/proc/self/fd\n", said, "its own")
+            expect_in("\n".join([*devices(points), "end"]), said, "what is mounted below /proc")
+            expect_equal(on_host(), before, "the host's mounts of proc")
+            until(lambda: not (site.run_directory() / "private").exists(), 60, "the end of what is kept about the job")
+    finally:
+        secret.stdin.close()
+        secret.wait()
