@@ -24,6 +24,7 @@ pub mod own;
 pub mod resize;
 pub mod resume;
 pub mod rules;
+pub mod seen;
 mod settle;
 
 pub use attach::put_back_stranger;

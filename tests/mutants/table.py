@@ -2410,8 +2410,18 @@ BREAKS = (
     ),
     Break(
         "an_ended_step_refuses_the_rest", "src/fence/amounts.rs",
-        "_ if is_gone(&change.path) => Ok(()),", "_ if false => Ok(()),",
+        "_ if change.dir.is_gone() => Ok(()),", "_ if false => Ok(()),",
         "unit what_has_ended_needs_no_limit",
+    ),
+    Break(
+        "a_job_that_began_again_gets_the_memory_of_before", "src/fence/seen.rs",
+        "if dir.stat()?.st_ino == self.inode {", "if dir.stat()?.st_ino > 0 {",
+        "unit a_job_that_begins_again_under_the_same_name_keeps_its_limit",
+    ),
+    Break(
+        "a_job_that_began_again_gets_the_cpus_of_before", "src/fence/seen.rs",
+        "if dir.stat()?.st_ino == self.inode {", "if dir.stat()?.st_ino > 1 {",
+        "host resize a_job_that_begins_again_meanwhile_keeps_its_limits",
     ),
     Break(
         "a_resized_job_gets_more_swap", "src/fence/amounts.rs",
@@ -2430,13 +2440,13 @@ BREAKS = (
     ),
     Break(
         "a_refused_resize_is_noted_all_the_same", "src/command/resize.rs",
-        "            note_on_jobs(&steps, earlier.as_ref(), earlier.as_ref())?;\n            return", "            return",
+        "            note_on_jobs((&steps, &known.dirs), earlier.as_ref(), earlier.as_ref())?;\n            return", "            return",
         "host resize memory_in_use_is_not_taken",
     ),
     Break(
         "a_resized_step_takes_the_note_of_its_job", "src/command/resize.rs",
-        "    if let Some(change) = change.clone() {\n        note_on_jobs(&steps, Some(&change.after_any(earlier.as_ref())), earlier.as_ref())?;\n    }\n",
-        "    note_on_jobs(&steps, change.clone().as_ref(), earlier.as_ref())?;\n",
+        "    if let Some(change) = change.clone() {\n        note_on_jobs((&steps, &known.dirs), Some(&change.after_any(earlier.as_ref())), earlier.as_ref())?;\n    }\n",
+        "    note_on_jobs((&steps, &known.dirs), change.clone().as_ref(), earlier.as_ref())?;\n",
         "host resize a_job_gets_more_and_less",
     ),
     Break(
@@ -2467,7 +2477,7 @@ BREAKS = (
     ),
     Break(
         "who_resumes_a_resized_fence_has_the_old_limits", "src/command/resize.rs",
-        "resize::renew(&mut left.plan, step, new, cpus_before)?;", "",
+        "resize::renew(&mut left.plan, step, (new, dirs), cpus_before)?;", "",
         "host resize a_job_gets_more_and_less",
     ),
     Break(
