@@ -7,6 +7,7 @@
 
 mod amounts;
 mod attach;
+mod below;
 pub mod branches;
 mod close;
 pub mod delegation;

@@ -250,17 +250,29 @@ fn a_second_change_waits_for_the_first() {
     let Some(site) = Site::new("two", &["ConstrainSwapSpace=no"]) else { return };
     let process = site.step("0", "1", "64M");
     let records = jobfence::record::Records::open(&site.run.path().join("run")).unwrap();
-    let lock = records.lock_resizes(std::time::Instant::now()).unwrap();
-    let mut second = common::command("resize", &site.base, site.run.path());
-    let mut second = second.args(["5", "--memory", "128M"]).args(&site.more).spawn().unwrap();
-    let ends = std::time::Instant::now() + std::time::Duration::from_secs(2);
-    while std::time::Instant::now() < ends {
-        assert!(second.try_wait().unwrap().is_none() && process.limits()[1].1 == Some(64));
-        std::thread::sleep(std::time::Duration::from_millis(50));
+    let cgroup = fs::read_to_string(format!("/proc/{}/cgroup", process.0.id())).unwrap();
+    let job = std::os::unix::fs::MetadataExt::ino(&fs::metadata(dir(&cgroup, "memory", 1).0).unwrap());
+    let now = std::time::Instant::now;
+    let mut memory = 64;
+    // Another resize has the one, and 'jobfence hold' that lends memory the other.
+    for is_of_hold in [false, true] {
+        let take = || if is_of_hold { records.lock_memory(job, now()) } else { records.lock_resizes(now()) };
+        for command in [&["resize", "5", "--memory"][..], &["limit", "--job", "5", "--cpus", "1", "--mem"]] {
+            let (lock, wanted) = (take().unwrap(), memory + 64);
+            let mut second = common::command(command[0], &site.base, site.run.path());
+            let second = second.args(&command[1..]).arg(format!("{wanted}M")).args(&site.more);
+            let mut second = second.stdout(Stdio::null()).spawn().unwrap();
+            let ends = now() + std::time::Duration::from_secs(2);
+            while now() < ends {
+                assert!(second.try_wait().unwrap().is_none() && process.limits()[1].1 == Some(memory), "{command:?}");
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            drop(lock);
+            assert!(second.wait().unwrap().success());
+            assert_eq!(process.limits()[1].1, Some(wanted), "{command:?}");
+            memory = wanted;
+        }
     }
-    drop(lock);
-    assert!(second.wait().unwrap().success());
-    assert_eq!(process.limits()[1].1, Some(128));
     site.close();
 }
 

@@ -28,6 +28,7 @@ use jobfence::report::account::utc;
 
 use crate::command::{Failure, require_root};
 use crate::configured::Configured;
+use crate::lend;
 use crate::living::{LivingView, facts_of, job_id, say_none, warn_of};
 use crate::run::{cpus, size};
 use crate::schedulers;
@@ -89,6 +90,14 @@ pub fn resize(options: &ResizeOptions) -> Result<ExitCode, Failure> {
     };
     let mut known = Before::default();
     known.dirs.see(&steps)?;
+    let _memory = if options.memory.is_some() {
+        // hold may have lent the job memory, and changes the same limits.
+        let locks = records.lock_memories(known.dirs.with_memory(&steps), Instant::now() + OTHERS)?;
+        known.lent = lend::loans(&view.run_dir)?;
+        locks
+    } else {
+        Vec::new()
+    };
     refuse_two(options, &steps)?;
     if options.memory.is_some()
         && let Some(path) = resize::limited_by_others(&steps, &known.dirs)?

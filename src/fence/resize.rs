@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::amounts::{self, Change, ram_of};
+use super::below::limited_branches;
 use super::limiting::{self, LimitError, Placing, limits_at};
 use super::living::{LivingStep, StepPlace};
 use super::seen::{SeenDir, SeenDirs};
@@ -21,9 +22,6 @@ use crate::job::Cpus;
 use crate::policy::{Level, Plan};
 use crate::record::Records;
 use crate::sys::dir::Dir;
-
-/// So many levels below a step a scheduler has limited directories of its own.
-const DEEPEST_BRANCH: usize = 4;
 
 /// What a job, or a step, has from now on.
 #[derive(Debug, Clone, Copy)]
@@ -61,6 +59,19 @@ pub struct Before {
     /// The directories from the first look to the last write.
     pub dirs: SeenDirs,
     jobs: BTreeMap<PathBuf, Had>,
+    /// What jobs are lent, by their directories.
+    pub lent: BTreeMap<PathBuf, Loan>,
+}
+
+/// Memory that `jobfence hold` has lent a job, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Loan {
+    /// The number of the job's directory.
+    pub inode: u64,
+    /// The limit that the job has for itself.
+    pub grant: u64,
+    /// The highest limit that it may have with what it is lent.
+    pub limit: u64,
 }
 
 /// The directories of one job in one hierarchy.
@@ -219,7 +230,7 @@ fn groups<'a>(steps: &'a [LivingStep<'_>], new: &NewLimits<'_>, before: &mut Bef
     for group in &mut groups {
         group.had = match before.jobs.get(group.job.path()) {
             Some(had) => *had,
-            None => group.has_now(new)?,
+            None => group.has_now(new, &before.lent)?,
         };
         before.jobs.insert(group.job.path().to_path_buf(), group.had);
     }
@@ -231,7 +242,7 @@ impl Group<'_> {
         self.hierarchy.version
     }
 
-    fn has_now(&self, new: &NewLimits<'_>) -> Result<Had> {
+    fn has_now(&self, new: &NewLimits<'_>, lent: &BTreeMap<PathBuf, Loan>) -> Result<Had> {
         let mut had = Had::default();
         if new.cpus && self.hierarchy.has("cpu") {
             let of_job = quota_of(&self.job, self.version())?;
@@ -248,7 +259,10 @@ impl Group<'_> {
             }
         }
         if new.memory && self.hierarchy.has("memory") {
-            had.ram = ram_of(&self.job, self.version())?;
+            let loan = lent.get(self.job.path()).filter(|loan| loan.inode == self.job.inode());
+            // A higher limit is another's work since.
+            let own = |ram: u64| loan.filter(|loan| ram <= loan.limit).map_or(ram, |loan| ram.min(loan.grant));
+            had.ram = ram_of(&self.job, self.version())?.map(own);
             had.all_ram = had.ram;
             if had.ram.is_none() {
                 for (_, step) in &self.steps {
@@ -392,38 +406,6 @@ impl Group<'_> {
 /// The quota of a directory. `None`: it has none, or is gone.
 fn quota_of(seen: &SeenDir, version: Version) -> Result<Option<CpuQuota>> {
     seen.unless_gone(seen.open().and_then(|dir| limits::cpu_quota(&dir, version))).map(Option::flatten)
-}
-
-/// Root's directories below the step's whose memory is limited, each with its limit: the scheduler puts the job there. The outer ones come
-/// first.
-fn limited_branches(place: &StepPlace<'_>, step: &SeenDir, version: Version) -> Result<Vec<(SeenDir, u64)>> {
-    let mut found = Vec::new();
-    let Some(dir) = step.unless_gone(step.open())? else { return Ok(found) };
-    add_branches(&dir, version, DEEPEST_BRANCH, &mut found)?;
-    let tasks: Vec<PathBuf> = place.task_names(&dir).iter().map(|name| dir.path().join(name)).collect();
-    found.retain(|(branch, _)| !tasks.iter().any(|task| branch.path().starts_with(task)));
-    Ok(found)
-}
-
-fn add_branches(dir: &Dir, version: Version, levels: usize, found: &mut Vec<(SeenDir, u64)>) -> Result<()> {
-    let names = match dir.list(true) {
-        Err(_) if !dir.has("cgroup.procs") => return Ok(()),
-        names => names?,
-    };
-    // One of each level is open at a time.
-    for name in names {
-        let Some(seen) = SeenDir::child(dir, &name)? else { continue };
-        let Some(child) = seen.unless_gone(seen.open())? else { continue };
-        // A user may make any number of them.
-        if seen.unless_gone(child.stat())?.is_none_or(|stat| stat.st_uid != 0) {
-            continue;
-        }
-        found.extend(ram_of(&seen, version)?.map(|limit| (seen, limit)));
-        if levels > 1 {
-            add_branches(&child, version, levels - 1, found)?;
-        }
-    }
-    Ok(())
 }
 
 /// What a step is limited to if its job, which had `of_job`, gets `want`.

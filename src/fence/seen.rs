@@ -51,6 +51,11 @@ impl SeenDir {
         &self.path
     }
 
+    /// Its number.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+
     /// Opens it. If another one has its path, it is gone (`Error::is_gone`).
     pub fn open(&self) -> Result<Dir> {
         let dir = Dir::open(&self.path)?;
@@ -112,6 +117,12 @@ impl SeenDirs {
     pub fn open(&self, path: &Path) -> Result<Option<Dir>> {
         let Some(seen) = self.get(path) else { return Ok(None) };
         seen.unless_gone(seen.open())
+    }
+
+    /// The numbers of the jobs' directories where these steps have their memory.
+    pub fn with_memory<'a>(&'a self, steps: &'a [LivingStep<'_>]) -> impl Iterator<Item = u64> + 'a {
+        let places = steps.iter().flat_map(|step| &step.places).filter(|place| place.hierarchy.has("memory"));
+        places.filter_map(move |place| Some(self.get(&place.job)?.inode))
     }
 
     /// Whether a job's directory of these steps is still there.
