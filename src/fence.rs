@@ -7,6 +7,7 @@
 
 mod amounts;
 mod attach;
+mod below;
 pub mod branches;
 mod close;
 pub mod delegation;
@@ -25,6 +26,7 @@ pub mod resize;
 pub mod resume;
 pub mod rules;
 pub mod search;
+pub mod seen;
 mod settle;
 
 pub use attach::put_back_stranger;

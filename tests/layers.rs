@@ -153,7 +153,7 @@ const ON_LOCKS: &[(&str, &str)] = &[
 ];
 const TRY_LOCKS: &[(&str, &str)] = &[
     ("record::roll", "in RunDir"),
-    ("record::steps", "RunDir"),
+    ("record::steps", "RunDir, or in it"),
     ("record::tracked", "in RunDir"),
     ("record::tracked::record", "in RunDir"),
 ];

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -299,6 +300,50 @@ fn the_next_hold_knows_what_a_killed_one_has_lent() {
     program.has(20);
     assert_eq!(program.says(), "20");
     site.settles("7", 256, |lent| lent == 0);
+}
+
+#[test]
+fn who_changes_a_jobs_memory_is_alone_and_what_a_job_is_resized_to_is_its_own() {
+    let Some(mut site) = site("resized", "4G") else { return };
+    site.lends(&[]);
+    let mut program = site.runs("7", "256M");
+    site.grows(&mut program, "7", 0, 300);
+    site.settles("7", 256, |lent| lent >= 64);
+    let (job, step) = site.directories("7");
+    let records = jobfence::record::Records::open(&site.path("run")).unwrap();
+    let later = std::time::Instant::now() + std::time::Duration::from_secs(300);
+    let lock = records.lock_memory(fs::metadata(&job).unwrap().ino(), later).unwrap();
+    let before = site.limits("7");
+    program.has(before.0 - 4);
+    assert_eq!(program.says(), (before.0 - 4).to_string());
+    // It would be lent more in a moment.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(site.limits("7"), before);
+    drop(lock);
+    until("more is lent", || site.limits("7").0 > before.0);
+    site.settles("7", 256, |lent| lent > 0);
+    // Just what it has.
+    let own = site.limits("7").0;
+    site.out(&["resize", "7", "--memory", &format!("{own}M")]);
+    site.settles("7", own, |lent| lent == 0);
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    site.grows(&mut program, "7", 20, own - 4);
+    site.settles("7", own, |lent| lent > 0);
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    // A step that began when nobody could give it what the job is lent has all of the job's own, and so of what that is now.
+    site.killed();
+    assert!(site.lent() > 0);
+    for name in ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max"] {
+        if step.join(name).exists() {
+            until("it fits", || fs::write(step.join(name), (own * MIB).to_string()).is_ok());
+        }
+    }
+    site.out(&["resize", "7", "--memory", &format!("{}M", own + 200)]);
+    assert_eq!(site.limits("7"), (own + 200, own + 200));
+    site.lends(&[]);
+    site.settles("7", own + 200, |lent| lent == 0);
 }
 
 #[test]

@@ -250,17 +250,78 @@ fn a_second_change_waits_for_the_first() {
     let Some(site) = Site::new("two", &["ConstrainSwapSpace=no"]) else { return };
     let process = site.step("0", "1", "64M");
     let records = jobfence::record::Records::open(&site.run.path().join("run")).unwrap();
-    let lock = records.lock_resizes(std::time::Instant::now()).unwrap();
-    let mut second = common::command("resize", &site.base, site.run.path());
-    let mut second = second.args(["5", "--memory", "128M"]).args(&site.more).spawn().unwrap();
-    let ends = std::time::Instant::now() + std::time::Duration::from_secs(2);
-    while std::time::Instant::now() < ends {
-        assert!(second.try_wait().unwrap().is_none() && process.limits()[1].1 == Some(64));
-        std::thread::sleep(std::time::Duration::from_millis(50));
+    let cgroup = fs::read_to_string(format!("/proc/{}/cgroup", process.0.id())).unwrap();
+    let job = std::os::unix::fs::MetadataExt::ino(&fs::metadata(dir(&cgroup, "memory", 1).0).unwrap());
+    let now = std::time::Instant::now;
+    let mut memory = 64;
+    // Another resize has the one, and 'jobfence hold' that lends memory the other.
+    for is_of_hold in [false, true] {
+        let take = || if is_of_hold { records.lock_memory(job, now()) } else { records.lock_resizes(now()) };
+        for command in [&["resize", "5", "--memory"][..], &["limit", "--job", "5", "--cpus", "1", "--mem"]] {
+            let (lock, wanted) = (take().unwrap(), memory + 64);
+            let mut second = common::command(command[0], &site.base, site.run.path());
+            let second = second.args(&command[1..]).arg(format!("{wanted}M")).args(&site.more);
+            let mut second = second.stdout(Stdio::null()).spawn().unwrap();
+            let ends = now() + std::time::Duration::from_secs(2);
+            while now() < ends {
+                assert!(second.try_wait().unwrap().is_none() && process.limits()[1].1 == Some(memory), "{command:?}");
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            drop(lock);
+            assert!(second.wait().unwrap().success());
+            assert_eq!(process.limits()[1].1, Some(wanted), "{command:?}");
+            memory = wanted;
+        }
+    }
+    site.close();
+}
+
+/// The job ends and begins again between the first look of the command and its first write: the name is the same, the directories are others.
+#[test]
+fn a_job_that_begins_again_meanwhile_keeps_its_limits() {
+    use std::path::Path;
+
+    use jobfence::cgroup::mark;
+    use jobfence::sys::dir::Dir;
+
+    let Some(site) = Site::new("again", &["ConstrainSwapSpace=no"]) else { return };
+    site.done(&["open", "--job", "5", "--user", USER, "--cpus", "1", "--mem", "64M"]);
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let mounts = mounts.filter(|words| words[2].starts_with("cgroup"));
+    let of_job = |words: Vec<&str>| Path::new(words[1]).join(&site.base.name).join(format!("uid_{USER}/job_5"));
+    let mut jobs: Vec<_> = mounts.map(of_job).filter(|job| job.exists()).collect();
+    jobs.sort();
+    jobs.dedup();
+    let note = |job: &Path| mark::resized(&Dir::open(job).unwrap()).unwrap();
+    assert!(!jobs.is_empty() && jobs.iter().all(|job| note(job).is_none()));
+
+    let records = jobfence::record::Records::open(&site.run.path().join("run")).unwrap();
+    let later = std::time::Instant::now() + std::time::Duration::from_secs(300);
+    let lock = records.lock_limits(later).unwrap();
+    let mut command = common::command("resize", &site.base, site.run.path());
+    let command = command.args(["5", "--cpus", "2"]).args(&site.more).stderr(Stdio::piped()).spawn().unwrap();
+    // The quota comes after the note, and waits for the lock.
+    common::until("the note", || jobs.iter().all(|job| note(job).is_some()));
+    for job in &jobs {
+        let names = || fs::read_dir(job).unwrap().flatten().filter(|entry| entry.file_type().unwrap().is_dir());
+        let steps: Vec<_> = names().map(|entry| entry.path()).collect();
+        let all = || steps.iter().chain([job]);
+        all().for_each(|dir| fs::remove_dir(dir).unwrap());
+        all().rev().for_each(|dir| fs::create_dir(dir).unwrap());
     }
     drop(lock);
-    assert!(second.wait().unwrap().success());
-    assert_eq!(process.limits()[1].1, Some(128));
+    let output = command.wait_with_output().unwrap();
+    // Or, on a busy machine, it has not waited for so long.
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    for job in &jobs {
+        assert_eq!(note(job), None, "{}", job.display());
+        let names = [("cpu.max", "max"), ("cpu.cfs_quota_us", "-1"), ("memory.max", "max")];
+        for (file, unlimited) in names.map(|(file, unlimited)| (job.join(file), unlimited)) {
+            let Ok(text) = fs::read_to_string(&file) else { continue };
+            assert_eq!(text.split_whitespace().next(), Some(unlimited), "{}", file.display());
+        }
+    }
     site.close();
 }
 

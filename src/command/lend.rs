@@ -16,5 +16,5 @@ mod policy;
 mod reserved;
 mod watch;
 
-pub use files::{JobLent, SCHEMA, page};
+pub use files::{JobLent, SCHEMA, loans, page};
 pub use watch::{LendWatch, is_on};

@@ -16,17 +16,19 @@ use jobfence::facts::{Fact, Facts};
 use jobfence::fence::LimitError;
 use jobfence::fence::living::LivingStep;
 use jobfence::fence::resize::{self, Before, NewLimits};
+use jobfence::fence::seen::SeenDirs;
 use jobfence::figures::GrantedTo;
 use jobfence::job::{Cpus, Grant, Id};
 use jobfence::policy::{self, Plan};
 use jobfence::record::job::JobRecords;
-use jobfence::record::noted::Noted;
+use jobfence::record::noted::{Allocated, Noted};
 use jobfence::record::resized::{Changed, Resized};
 use jobfence::record::{Record, Records};
 use jobfence::report::account::utc;
 
 use crate::command::{Failure, require_root};
 use crate::configured::Configured;
+use crate::lend;
 use crate::living::{LivingView, facts_of, job_id, say_none, warn_of};
 use crate::run::{cpus, size};
 use crate::schedulers;
@@ -86,9 +88,19 @@ pub fn resize(options: &ResizeOptions) -> Result<ExitCode, Failure> {
         say_none(view.job());
         return Ok(ExitCode::FAILURE);
     };
+    let mut known = Before::default();
+    known.dirs.see(&steps)?;
+    let _memory = if options.memory.is_some() {
+        // hold may have lent the job memory, and changes the same limits.
+        let locks = records.lock_memories(known.dirs.with_memory(&steps), Instant::now() + OTHERS)?;
+        known.lent = lend::loans(&view.run_dir)?;
+        locks
+    } else {
+        Vec::new()
+    };
     refuse_two(options, &steps)?;
     if options.memory.is_some()
-        && let Some(path) = resize::limited_by_others(&steps)?
+        && let Some(path) = resize::limited_by_others(&steps, &known.dirs)?
     {
         let how = schedulers::ALL.iter().find_map(|part| part.changes_memory()).unwrap_or("ask the scheduler");
         return Err(format!(
@@ -112,20 +124,20 @@ pub fn resize(options: &ResizeOptions) -> Result<ExitCode, Failure> {
         task_cpus: config.max_cpus_per_task,
         headroom: config.headroom_cpus,
     };
-    let mut known = resize::look(&steps, &new)?;
-    let mut had: Vec<_> = steps.iter().map(resize::cpus_of).collect();
+    resize::look(&steps, &new, &mut known)?;
+    let mut had: Vec<_> = steps.iter().map(|step| resize::cpus_of(step, &known.dirs)).collect();
     let earlier = steps.iter().find_map(LivingStep::resized);
     let change = new.whole_job.then(|| change(options, &steps.iter().map(before).collect::<Vec<_>>()));
     // Before the first limit: a step that begins meanwhile must not set the limits of the grant again.
     if let Some(change) = change.clone() {
-        note_on_jobs(&steps, Some(&change.after_any(earlier.as_ref())), earlier.as_ref())?;
+        note_on_jobs((&steps, &known.dirs), Some(&change.after_any(earlier.as_ref())), earlier.as_ref())?;
     }
     let deadline = Instant::now() + PATIENCE;
     let first_try = set(&steps, &new, &mut known, (&records, deadline));
     let mut errors = match first_try {
         Ok(errors) => errors,
         Err(error) => {
-            note_on_jobs(&steps, earlier.as_ref(), earlier.as_ref())?;
+            note_on_jobs((&steps, &known.dirs), earlier.as_ref(), earlier.as_ref())?;
             return Err(error.into());
         }
     };
@@ -134,7 +146,7 @@ pub fn resize(options: &ResizeOptions) -> Result<ExitCode, Failure> {
     if let Some(rest) = change.clone().filter(|_| !errors.is_empty()) {
         let is_changed = rest.cpus.is_some() || rest.memory.is_some();
         let rest = if is_changed { Some(rest.after_any(earlier.as_ref())) } else { earlier };
-        note_on_jobs(&steps, rest.as_ref(), rest.as_ref())?;
+        note_on_jobs((&steps, &known.dirs), rest.as_ref(), rest.as_ref())?;
     }
     if new.whole_job {
         for _ in 0..ROUNDS {
@@ -143,10 +155,11 @@ pub fn resize(options: &ResizeOptions) -> Result<ExitCode, Failure> {
             let more: Vec<_> = more.into_iter().filter(|error| !unseen.contains(error)).collect();
             unseen.extend(more);
             late.retain(|late| !steps.iter().any(|step| late.is_within(step)));
+            known.dirs.see_late(&mut late)?;
             if late.is_empty() {
                 break;
             }
-            had.extend(late.iter().map(resize::cpus_of));
+            had.extend(late.iter().map(|step| resize::cpus_of(step, &known.dirs)));
             match set(&late, &new, &mut known, (&records, deadline)) {
                 Ok(more) => errors.extend(more),
                 Err(error) => errors.push((Limit::Ram, error)),
@@ -160,13 +173,17 @@ pub fn resize(options: &ResizeOptions) -> Result<ExitCode, Failure> {
     let mut has_failed = !errors.is_empty();
     for (step, cpus) in steps.iter().zip(&had) {
         // A step that ends meanwhile has nothing to note.
-        if let Some(error) = note(&records, step, &new, *cpus, change.as_ref()).err().filter(|error| !error.is_gone()) {
+        let noted = note(&records, step, (&new, &known.dirs), *cpus, change.as_ref());
+        if let Some(error) = noted.err().filter(|error| !error.is_gone()) {
             // The limits are set all the same.
             eprintln!("jobfence: {error}");
             has_failed = true;
         }
     }
     warn_of(&unseen);
+    if !known.dirs.have_a_job(&steps) {
+        return Err(format!("job {} has ended meanwhile, and nothing of it is left to change", options.job).into());
+    }
     Ok(if has_failed || !unseen.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -206,9 +223,13 @@ fn set(
 }
 
 /// Notes on the job's directories what it has; if that fails, what it had.
-fn note_on_jobs(steps: &[LivingStep<'_>], resized: Option<&Resized>, earlier: Option<&Resized>) -> Result<(), Error> {
-    steps.iter().try_for_each(|step| step.note_resized(resized)).inspect_err(|_| {
-        let _ = steps.iter().try_for_each(|step| step.note_resized(earlier));
+fn note_on_jobs(
+    (steps, dirs): (&[LivingStep<'_>], &SeenDirs),
+    resized: Option<&Resized>,
+    earlier: Option<&Resized>,
+) -> Result<(), Error> {
+    dirs.note_resized(steps, resized).inspect_err(|_| {
+        let _ = dirs.note_resized(steps, earlier);
     })
 }
 
@@ -242,7 +263,7 @@ fn without(change: Resized, failed: &[LimitError]) -> Resized {
 fn note(
     records: &Records,
     step: &LivingStep<'_>,
-    new: &NewLimits<'_>,
+    (new, dirs): (&NewLimits<'_>, &SeenDirs),
     cpus_before: Option<CpuQuota>,
     change: Option<&Resized>,
 ) -> Result<(), Error> {
@@ -252,17 +273,18 @@ fn note(
             granted.memory = change.memory.map(|memory| memory.now).or(granted.memory);
         }
     };
-    step.renew_allocated(|allocated| {
+    let renew = |allocated: &mut Allocated| {
         granted(&mut allocated.noted.granted);
         if change.is_some_and(|change| change.cpus.is_some()) {
             allocated.cpus_limit = new.plan.job.cpu.map(CpuQuota::cpus);
         }
-    })?;
+    };
+    step.renew_allocated(|path| dirs.open(path), renew)?;
     let Some(known) = &step.record else { return Ok(()) };
     // Another process may have changed it since.
     let Some(mut record) = records.read(&known.levels)?.filter(|record| record.is_same(known)) else { return Ok(()) };
     let Some(left) = record.shared.as_mut().and_then(|shared| shared.plan.as_mut()) else { return Ok(()) };
-    resize::renew(&mut left.plan, step, new, cpus_before)?;
+    resize::renew(&mut left.plan, step, (new, dirs), cpus_before)?;
     if left.noted != Noted::default() {
         granted(&mut left.noted.granted);
     }

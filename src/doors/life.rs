@@ -332,8 +332,7 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &WantedFences, granted: &
         if let Some(before) = before.filter(|_| granted.chooses_cores && granted.cpus.is_none()) {
             (plan.job.cores, plan.step.cores) = (before.plan.job.cores.clone(), before.plan.step.cores.clone());
         }
-        let records = Records::open(&resolved.config.run_dir)?;
-        let _lock = records.lock_resizes(Instant::now() + OTHER_CHANGES)?;
+        let _locks = fence.lock_changes(Instant::now() + OTHER_CHANGES)?;
         if resolved.config.mode == Mode::Enforce {
             errors.extend(fence.change(&plan));
             fence.forget_resized()?;

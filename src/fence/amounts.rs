@@ -5,7 +5,6 @@
 //! gives back in time, nothing is changed. A write may take as long as a job makes new page cache (`mem_cgroup_resize_max`,
 //! `memory_high_write` in mm/memcontrol.c), so a child writes, which is killed at the deadline: a signal ends the kernel's loop.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -13,6 +12,7 @@ use nix::poll::{PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
+use super::seen::SeenDir;
 use crate::bytes::mebibytes;
 use crate::cgroup::layout::Version;
 use crate::cgroup::limits::{high_file, memory_files, memory_limit, whole_pages};
@@ -45,33 +45,23 @@ impl Amount {
 /// The limits of memory of one directory, and what they are to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    path: PathBuf,
+    dir: SeenDir,
     version: Version,
     /// In the order in which lower ones are written; higher ones are written the other way round.
     amounts: Vec<Amount>,
 }
 
-/// Whether a cgroup is gone, or is about to be.
-pub fn is_gone(path: &Path) -> bool {
-    match Dir::open(path) {
-        Ok(dir) => !dir.has("cgroup.procs"),
-        Err(error) => error.is_gone(),
-    }
-}
-
 /// The limit of memory of a directory. `None`: it has none, or is gone.
-pub fn ram_of(path: &Path, version: Version) -> Result<Option<u64>> {
-    match Dir::open(path).and_then(|dir| memory_limit(&dir, memory_files(version).0)) {
-        Err(_) if is_gone(path) => Ok(None),
-        ram => ram,
-    }
+pub fn ram_of(dir: &SeenDir, version: Version) -> Result<Option<u64>> {
+    let ram = dir.open().and_then(|open| memory_limit(&open, memory_files(version).0));
+    dir.unless_gone(ram).map(Option::flatten)
 }
 
 impl Change {
     /// What a directory that has a limit of memory is to have with the limit `want`. Swap stays as it is, and `memory.high`, `memory.low`
     /// and `memory.min` stay the same part of the limit. `None`: it has no limit, or is gone.
-    pub fn from_seen(path: &Path, version: Version, want: u64) -> Result<Option<Self>> {
-        let Some(before) = ram_of(path, version)? else { return Ok(None) };
+    pub fn from_seen(seen: &SeenDir, version: Version, want: u64) -> Result<Option<Self>> {
+        let Some(before) = ram_of(seen, version)? else { return Ok(None) };
         let want = whole_pages(want);
         let (file, swap_file) = memory_files(version);
         let (in_use, sum_in_use) = match version {
@@ -79,10 +69,7 @@ impl Change {
             Version::V2 => ("memory.current", "memory.swap.current"),
         };
         let mut amounts = vec![Amount { file, in_use: Some(in_use), before, want }];
-        let dir = match Dir::open(path) {
-            Err(error) if error.is_gone() => return Ok(None),
-            dir => dir?,
-        };
+        let Some(dir) = seen.unless_gone(seen.open())? else { return Ok(None) };
         // A kernel may lack any of these files.
         let other = |file: &str| if dir.has(file) { memory_limit(&dir, file) } else { Ok(None) };
         // v1 limits the sum of RAM and swap.
@@ -98,7 +85,7 @@ impl Change {
                 amounts.push(Amount { file, in_use: None, before: part, want: new });
             }
         }
-        Ok(Some(Self { path: path.to_path_buf(), version, amounts }))
+        Ok(Some(Self { dir: seen.clone(), version, amounts }))
     }
 
     fn refused(&self, amount: &Amount, in_use: u64) -> Error {
@@ -107,7 +94,7 @@ impl Change {
             mebibytes(in_use)
         ))
         .value(mebibytes(amount.want))
-        .at(&self.path)
+        .at(self.dir.path())
         .hint("give the job at least that much, or end processes of it first")
     }
 
@@ -116,12 +103,8 @@ impl Change {
         let mut most = 0;
         for amount in self.amounts.iter().filter(|amount| amount.is_lower()) {
             let Some(file) = amount.in_use else { continue };
-            let looked =
-                Dir::open(&self.path).and_then(|dir| Ok((number(&dir, file)?, page_cache(&dir, self.version)?)));
-            let (in_use, cache) = match looked {
-                Err(_) if is_gone(&self.path) => return Ok(0),
-                looked => looked?,
-            };
+            let looked = self.dir.open().and_then(|dir| Ok((number(&dir, file)?, page_cache(&dir, self.version)?)));
+            let Some((in_use, cache)) = self.dir.unless_gone(looked)? else { return Ok(0) };
             if in_use.saturating_sub(cache) > amount.want {
                 return Err(self.refused(amount, in_use));
             }
@@ -140,7 +123,7 @@ impl Change {
             return Ok(());
         }
         // What it answers does not matter: what counts is what is in use afterwards.
-        let _ = in_time(writer, &self.path, RECLAIM, above.saturating_add(SPARE), deadline);
+        let _ = in_time(writer, &self.dir, RECLAIM, above.saturating_add(SPARE), deadline);
         match self.above()? {
             0 => Ok(()),
             above => {
@@ -227,16 +210,16 @@ fn put_back(writer: Writer<'_>, tried: &[(&Change, Amount)], error: Error) -> Er
 
 /// Sets one limit of a directory, unless that is gone, and reads it back.
 fn set(writer: Writer<'_>, change: &Change, amount: &Amount, value: u64, deadline: Instant) -> Result<()> {
-    let done = in_time(writer, &change.path, amount.file, value, deadline);
-    let found = Dir::open(&change.path).and_then(|dir| memory_limit(&dir, amount.file));
+    let done = in_time(writer, &change.dir, amount.file, value, deadline);
+    let found = change.dir.open().and_then(|dir| memory_limit(&dir, amount.file));
     let is_set = matches!(found, Ok(Some(found)) if found == value);
     match done {
-        _ if is_gone(&change.path) => Ok(()),
+        _ if change.dir.is_gone() => Ok(()),
         Ok(true) if is_set => Ok(()),
         // The kernel sets these before it reclaims.
         Ok(false) if is_set && amount.in_use.is_none() => Ok(()),
         Ok(true) => Err(Error::new("the limit was written, but the kernel shows another:")
-            .at(change.path.join(amount.file))
+            .at(change.dir.path().join(amount.file))
             .value(format!("wanted {value}, found {found:?}"))),
         Ok(false) => Err(change.too_long(amount)),
         Err(error) if matches!(error.kernel_errno(), Some(Errno::EBUSY | Errno::EINTR)) => Err(change.too_long(amount)),
@@ -247,16 +230,16 @@ fn set(writer: Writer<'_>, change: &Change, amount: &Amount, value: u64, deadlin
 impl Change {
     /// Why a limit is not set, after the kernel has tried.
     fn too_long(&self, amount: &Amount) -> Error {
-        let in_use = amount.in_use.and_then(|file| number(&Dir::open(&self.path).ok()?, file).ok());
+        let in_use = amount.in_use.and_then(|file| number(&self.dir.open().ok()?, file).ok());
         self.refused(amount, in_use.unwrap_or(amount.before))
     }
 }
 
 /// Has a child write a number. `Ok(false)`: the kernel was still at it at the deadline, and has been told to stop.
-fn in_time(writer: Writer<'_>, path: &Path, file: &str, value: u64, deadline: Instant) -> Result<bool> {
-    let os = |op: &'static str| move |errno| Error::os(op, path.join(file), errno);
+fn in_time(writer: Writer<'_>, dir: &SeenDir, file: &str, value: u64, deadline: Instant) -> Result<bool> {
+    let os = |op: &'static str| move |errno| Error::os(op, dir.path().join(file), errno);
     let write = || {
-        let done = Dir::open(path).and_then(|dir| writer(&dir, file, value));
+        let done = dir.open().and_then(|dir| writer(&dir, file, value));
         done.map_or_else(|error| error.kernel_errno().map_or(255, |errno| errno as i32), |()| 0)
     };
     let child = child::start(write).map_err(os("start a process that writes"))?;
@@ -282,6 +265,8 @@ fn in_time(writer: Writer<'_>, path: &Path, file: &str, value: u64, deadline: In
 
 #[cfg(test)]
 mod tests {
+    use std::path::{Path, PathBuf};
+
     use super::*;
 
     /// Directories as cgroup2 has them, with the limit, what is in use, and the page cache in that.
@@ -305,8 +290,12 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    fn seen(path: &Path) -> SeenDir {
+        SeenDir::find(path).unwrap().unwrap()
+    }
+
     fn changes(paths: &[PathBuf], want: u64) -> Vec<Change> {
-        paths.iter().filter_map(|path| Change::from_seen(path, Version::V2, want).unwrap()).collect()
+        paths.iter().filter_map(|path| Change::from_seen(&seen(path), Version::V2, want).unwrap()).collect()
     }
 
     fn limits(paths: &[PathBuf]) -> Vec<u64> {
@@ -386,10 +375,30 @@ mod tests {
     fn what_has_ended_needs_no_limit() {
         let (_temp, paths) = dirs(&[(8 * MIB, MIB, 0), (8 * MIB, MIB, 0)]);
         let both = changes(&paths, 4 * MIB);
+        let first = seen(&paths[0]);
         std::fs::remove_dir_all(&paths[0]).unwrap();
         change_by(&plainly, &both, later()).unwrap();
         assert_eq!(limits(&paths[1..]), [4 * MIB]);
-        assert_eq!(Change::from_seen(&paths[0], Version::V2, MIB).unwrap(), None);
+        assert_eq!(Change::from_seen(&first, Version::V2, MIB).unwrap(), None);
+    }
+
+    #[test]
+    fn a_job_that_begins_again_under_the_same_name_keeps_its_limit() {
+        let (temp, paths) = dirs(&[(8 * MIB, MIB, 0), (8 * MIB, MIB, 0)]);
+        for want in [4 * MIB, 16 * MIB] {
+            let both = changes(&paths, want);
+            let away = temp.path().join(want.to_string());
+            // It stays, so that the other does not get its number.
+            std::fs::rename(&paths[0], &away).unwrap();
+            let (_temp, new) = dirs(&[(8 * MIB, 7 * MIB, 0)]);
+            std::fs::create_dir(&paths[0]).unwrap();
+            for file in std::fs::read_dir(&new[0]).unwrap() {
+                let file = file.unwrap();
+                std::fs::copy(file.path(), paths[0].join(file.file_name())).unwrap();
+            }
+            change_by(&plainly, &both, later()).unwrap();
+            assert_eq!(limits(&paths), [8 * MIB, want]);
+        }
     }
 
     #[test]
@@ -406,7 +415,7 @@ mod tests {
         ] {
             std::fs::write(paths[0].join(file), bytes.to_string()).unwrap();
         }
-        let change = Change::from_seen(&paths[0], Version::V1, 4 * MIB).unwrap().unwrap();
+        let change = Change::from_seen(&seen(&paths[0]), Version::V1, 4 * MIB).unwrap().unwrap();
         let found: Vec<_> = change.amounts.iter().map(|amount| (amount.file, amount.want)).collect();
         assert_eq!(found, [("memory.limit_in_bytes", 4 * MIB), ("memory.memsw.limit_in_bytes", 6 * MIB)]);
     }

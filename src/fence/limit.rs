@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::log;
 use crate::policy::{Level, Limits, Plan};
 use crate::sys::dir::Dir;
+use crate::sys::lock::Lock;
 
 /// Limits that several steps write to the same directories.
 const UNDER_LOCK: [Limit; 5] = [Limit::Cpu, Limit::Burst, Limit::Weight, Limit::Processes, Limit::IoWeight];
@@ -91,6 +92,17 @@ impl Fence {
             .hint("close it, and open it with the limit");
         errors.extend(limiting::none_of(plan, lacks, &why));
         errors
+    }
+
+    /// Waits until nobody else changes limits of running jobs. Keeps `jobfence hold`, which may lend memory to the fence's job, from
+    /// changing the job's limit meanwhile.
+    pub fn lock_changes(&self, deadline: Instant) -> Result<(Lock, Option<Lock>)> {
+        let records = &self.claim.records;
+        let resizes = records.lock_resizes(deadline)?;
+        let Some(tree) = self.trees.iter().find(|tree| tree.hierarchy().has("memory")) else {
+            return Ok((resizes, None));
+        };
+        Ok((resizes, Some(records.lock_memory(tree.job()?.stat()?.st_ino, deadline)?)))
     }
 
     /// Withdraws what `jobfence resize` has noted of the job: other limits are its limits now.

@@ -193,13 +193,14 @@ impl LivingStep<'_> {
         said.or(&Allocated { noted, ..Allocated::default() })
     }
 
-    /// Changes what its directories say of that.
-    pub fn renew_allocated(&self, change: impl Fn(&mut Allocated)) -> Result<()> {
+    /// Changes what its directories say of that. `open`: `None` for one that is gone.
+    pub fn renew_allocated(
+        &self,
+        open: impl Fn(&Path) -> Result<Option<Dir>>,
+        change: impl Fn(&mut Allocated),
+    ) -> Result<()> {
         for place in &self.places {
-            let dir = match Dir::open(place.around.as_ref().unwrap_or(&place.step)) {
-                Err(error) if error.is_gone() => continue,
-                dir => dir?,
-            };
+            let Some(dir) = open(place.around.as_ref().unwrap_or(&place.step))? else { continue };
             if let Some(text) = mark::allocated(&dir)? {
                 let mut allocated = Allocated::parse(&text);
                 change(&mut allocated);
@@ -213,17 +214,6 @@ impl LivingStep<'_> {
     pub fn resized(&self) -> Option<Resized> {
         let of_place = |place: &StepPlace<'_>| mark::resized(&Dir::open(&place.job).ok()?).ok()?;
         self.places.iter().find_map(of_place).map(|text| Resized::parse(&text))
-    }
-
-    /// Notes that its job has something else than its grant, in place of what was noted before. `None`: the grant holds.
-    pub fn note_resized(&self, resized: Option<&Resized>) -> Result<()> {
-        self.places.iter().try_for_each(|place| {
-            let noted = Dir::open(&place.job).and_then(|job| match resized {
-                Some(resized) => mark::set_resized(&job, &resized.to_string()),
-                None => mark::remove_resized(&job),
-            });
-            noted.or_else(|error| if error.is_gone() { Ok(()) } else { Err(error) })
-        })
     }
 
     /// Whether each of its directories is one of the other's: it is the same step, found again.
@@ -314,11 +304,9 @@ impl StepPlace<'_> {
         }
     }
 
-    /// The directories of its tasks.
-    pub(super) fn task_dirs(&self) -> Vec<PathBuf> {
-        let Ok(step) = Dir::open(&self.step) else { return Vec::new() };
-        let names = children(&step, |name| name.starts_with(self.tasks), &mut Vec::new());
-        names.iter().map(|name| self.step.join(name)).collect()
+    /// The names of its tasks' directories, in its own.
+    pub(super) fn task_names(&self, step: &Dir) -> Vec<String> {
+        children(step, |name| name.starts_with(self.tasks), &mut Vec::new())
     }
 
     pub(super) fn processes(&self) -> Result<Vec<StepProcess>> {

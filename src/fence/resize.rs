@@ -9,9 +9,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::amounts::{self, Change, is_gone, ram_of};
+use super::amounts::{self, Change, ram_of};
+use super::below::limited_branches;
 use super::limiting::{self, LimitError, Placing, limits_at};
 use super::living::{LivingStep, StepPlace};
+use super::seen::{SeenDir, SeenDirs};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::{self, CpuQuota, SwapLimit, memory_limit};
 use crate::config::{Limit, TaskCpus};
@@ -20,9 +22,6 @@ use crate::job::Cpus;
 use crate::policy::{Level, Plan};
 use crate::record::Records;
 use crate::sys::dir::Dir;
-
-/// So many levels below a step a scheduler has limited directories of its own.
-const DEEPEST_BRANCH: usize = 4;
 
 /// What a job, or a step, has from now on.
 #[derive(Debug, Clone, Copy)]
@@ -56,22 +55,38 @@ struct Had {
 
 /// What jobs had before they were resized, by their directories. A step that begins meanwhile is compared with this.
 #[derive(Debug, Default)]
-pub struct Before(BTreeMap<PathBuf, Had>);
+pub struct Before {
+    /// The directories from the first look to the last write.
+    pub dirs: SeenDirs,
+    jobs: BTreeMap<PathBuf, Had>,
+    /// What jobs are lent, by their directories.
+    pub lent: BTreeMap<PathBuf, Loan>,
+}
 
-/// The directories of one job in one hierarchy. None stays open: there may be more than a process may have descriptors.
+/// Memory that `jobfence hold` has lent a job, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Loan {
+    /// The number of the job's directory.
+    pub inode: u64,
+    /// The limit that the job has for itself.
+    pub grant: u64,
+    /// The highest limit that it may have with what it is lent.
+    pub limit: u64,
+}
+
+/// The directories of one job in one hierarchy.
 struct Group<'a> {
     hierarchy: &'a Hierarchy,
     place: Placing,
-    job: &'a Path,
+    job: SeenDir,
     user: Option<PathBuf>,
-    steps: Vec<&'a StepPlace<'a>>,
+    steps: Vec<(&'a StepPlace<'a>, SeenDir)>,
     had: Had,
 }
 
 /// Looks at what the job has, before the first change. An error: nothing is there that could be changed.
-pub fn look(steps: &[LivingStep<'_>], new: &NewLimits<'_>) -> Result<Before> {
-    let mut before = Before::default();
-    let groups = groups(steps, new, &mut before)?;
+pub fn look(steps: &[LivingStep<'_>], new: &NewLimits<'_>, before: &mut Before) -> Result<()> {
+    let groups = groups(steps, new, before)?;
     let has = |is_limited: fn(&Had) -> bool, controller: &str| {
         groups.iter().any(|group| group.hierarchy.has(controller) && is_limited(&group.had))
     };
@@ -92,9 +107,9 @@ pub fn look(steps: &[LivingStep<'_>], new: &NewLimits<'_>) -> Result<Before> {
     };
     match groups.iter().find(of_step) {
         Some(group) => Err(Error::new("the scheduler grants to each step of the job by itself:")
-            .at(group.job)
+            .at(group.job.path())
             .hint("name one of them with --step")),
-        None => Ok(before),
+        None => Ok(()),
     }
 }
 
@@ -131,21 +146,26 @@ pub fn change_cpus(
 }
 
 /// Brings the plan that is recorded of a step up to its directories.
-pub fn renew(plan: &mut Plan, step: &LivingStep<'_>, new: &NewLimits<'_>, step_before: Option<CpuQuota>) -> Result<()> {
+pub fn renew(
+    plan: &mut Plan,
+    step: &LivingStep<'_>,
+    (new, dirs): (&NewLimits<'_>, &SeenDirs),
+    step_before: Option<CpuQuota>,
+) -> Result<()> {
     for place in &step.places {
         let version = place.hierarchy.version;
         // The job's directory has headroom there.
         let is_plain = !place.is_overlay || version == Version::V1;
         let levels = [(&mut plan.job, Some(&place.job).filter(|_| is_plain)), (&mut plan.step, Some(&place.step))];
         for (level, path) in levels {
-            let Some(path) = path else { continue };
-            let Some(dir) = unless_gone(path, Dir::open(path))? else { continue };
+            let Some(seen) = path.and_then(|path| dirs.get(path)) else { continue };
+            let Some(dir) = seen.unless_gone(seen.open())? else { continue };
             if new.cpus && place.hierarchy.has("cpu") {
-                level.cpu = unless_gone(path, limits::cpu_quota(&dir, version))?.unwrap_or(level.cpu);
+                level.cpu = seen.unless_gone(limits::cpu_quota(&dir, version))?.unwrap_or(level.cpu);
                 level.weight = level.weight.and(new.plan.job.weight);
             }
             if new.memory && place.hierarchy.has("memory") {
-                let amount = |file: &str| unless_gone(path, memory_limit(&dir, file)).map(Option::flatten);
+                let amount = |file: &str| seen.unless_gone(memory_limit(&dir, file)).map(Option::flatten);
                 level.ram = amount(limits::memory_files(version).0)?.or(level.ram);
                 level.swap = level.swap.zip(level.ram).map(|(swap, ram)| SwapLimit { ram, ..swap });
                 for (planned, file) in [
@@ -169,58 +189,50 @@ pub fn renew(plan: &mut Plan, step: &LivingStep<'_>, new: &NewLimits<'_>, step_b
 }
 
 /// The CPU time of a step, where it is limited.
-pub fn cpus_of(step: &LivingStep<'_>) -> Option<CpuQuota> {
-    let of_place = |place: &StepPlace<'_>| {
-        limits::cpu_quota(&Dir::open(&place.step).ok()?, place.hierarchy.version).ok().flatten()
-    };
+pub fn cpus_of(step: &LivingStep<'_>, dirs: &SeenDirs) -> Option<CpuQuota> {
+    let of_place = |place: &StepPlace<'_>| quota_of(dirs.get(&place.step)?, place.hierarchy.version).ok().flatten();
     step.places.iter().filter(|place| place.hierarchy.has("cpu")).find_map(of_place)
 }
 
 /// The memory limits of a scheduler's own, by which the job's memory is not jobfence's to change.
-pub fn limited_by_others<'a>(steps: &'a [LivingStep<'_>]) -> Result<Option<&'a Path>> {
+pub fn limited_by_others<'a>(steps: &'a [LivingStep<'_>], dirs: &SeenDirs) -> Result<Option<&'a Path>> {
     let places = steps.iter().flat_map(|step| &step.places);
     for place in places.filter(|place| place.is_overlay && place.hierarchy.has("memory")) {
-        let looked =
-            Dir::open(&place.job).and_then(|job| limiting::limits_memory_itself(&job, place.hierarchy.version));
-        if unless_gone(&place.job, looked)? == Some(true) {
+        let Some(seen) = dirs.get(&place.job) else { continue };
+        let looked = seen.open().and_then(|job| limiting::limits_memory_itself(&job, place.hierarchy.version));
+        if seen.unless_gone(looked)? == Some(true) {
             return Ok(Some(&place.job));
         }
     }
     Ok(None)
 }
 
-/// What ends meanwhile needs no limit.
-fn unless_gone<T>(path: &Path, done: Result<T>) -> Result<Option<T>> {
-    match done {
-        Err(_) if is_gone(path) => Ok(None),
-        done => done.map(Some),
-    }
-}
-
 fn groups<'a>(steps: &'a [LivingStep<'_>], new: &NewLimits<'_>, before: &mut Before) -> Result<Vec<Group<'a>>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
     for place in steps.iter().flat_map(|step| &step.places) {
-        match groups.iter_mut().find(|group| group.job == place.job) {
-            Some(group) => group.steps.push(place),
+        // What was gone at the first look stays so.
+        let (Some(job), Some(step)) = (before.dirs.get(&place.job), before.dirs.get(&place.step)) else { continue };
+        match groups.iter_mut().find(|group| group.job == *job) {
+            Some(group) => group.steps.push((place, step.clone())),
             None => groups.push(Group {
                 hierarchy: place.hierarchy,
                 place: match place.is_overlay {
                     true => Placing::Overlay { headroom: new.headroom, daemons: 0, batch: None },
                     false => Placing::Own,
                 },
-                job: &place.job,
+                job: job.clone(),
                 user: place.dir(Level::User),
-                steps: vec![place],
+                steps: vec![(place, step.clone())],
                 had: Had::default(),
             }),
         }
     }
     for group in &mut groups {
-        group.had = match before.0.get(group.job) {
+        group.had = match before.jobs.get(group.job.path()) {
             Some(had) => *had,
-            None => group.has_now(new)?,
+            None => group.has_now(new, &before.lent)?,
         };
-        before.0.insert(group.job.to_path_buf(), group.had);
+        before.jobs.insert(group.job.path().to_path_buf(), group.had);
     }
     Ok(groups)
 }
@@ -230,57 +242,60 @@ impl Group<'_> {
         self.hierarchy.version
     }
 
-    fn has_now(&self, new: &NewLimits<'_>) -> Result<Had> {
+    fn has_now(&self, new: &NewLimits<'_>, lent: &BTreeMap<PathBuf, Loan>) -> Result<Had> {
         let mut had = Had::default();
         if new.cpus && self.hierarchy.has("cpu") {
-            let of_job = quota_of(self.job, self.version())?;
+            let of_job = quota_of(&self.job, self.version())?;
             had.cpu = of_job.map(|quota| match self.place {
                 Placing::Overlay { headroom, .. } if self.version() == Version::V2 => quota.without(headroom),
                 _ => quota,
             });
             had.is_cpu_limited = of_job.is_some();
-            for step in &self.steps {
-                had.is_cpu_limited |= quota_of(&step.step, self.version())?.is_some();
+            for (_, step) in &self.steps {
+                had.is_cpu_limited |= quota_of(step, self.version())?.is_some();
             }
             if new.plan.job.weight.is_some() {
-                had.weight = self.weight_of(self.job)?;
+                had.weight = self.weight_of(&self.job)?;
             }
         }
         if new.memory && self.hierarchy.has("memory") {
-            had.ram = ram_of(self.job, self.version())?;
+            let loan = lent.get(self.job.path()).filter(|loan| loan.inode == self.job.inode());
+            // A higher limit is another's work since.
+            let own = |ram: u64| loan.filter(|loan| ram <= loan.limit).map_or(ram, |loan| ram.min(loan.grant));
+            had.ram = ram_of(&self.job, self.version())?.map(own);
             had.all_ram = had.ram;
             if had.ram.is_none() {
-                for step in &self.steps {
-                    had.all_ram = had.all_ram.max(ram_of(&step.step, self.version())?);
+                for (_, step) in &self.steps {
+                    had.all_ram = had.all_ram.max(ram_of(step, self.version())?);
                 }
             }
         }
         Ok(had)
     }
 
-    fn weight_of(&self, path: &Path) -> Result<Option<u64>> {
-        unless_gone(path, Dir::open(path).and_then(|dir| limits::cpu_weight(&dir, self.version())))
+    fn weight_of(&self, dir: &SeenDir) -> Result<Option<u64>> {
+        dir.unless_gone(dir.open().and_then(|dir| limits::cpu_weight(&dir, self.version())))
     }
 
     /// Sets limits of one kind, unless the directory is gone.
-    fn set(&self, path: &Path, level: Level, plan: &Plan, which: Limit, errors: &mut Vec<LimitError>) {
+    fn set(&self, seen: &SeenDir, level: Level, plan: &Plan, which: Limit, errors: &mut Vec<LimitError>) {
         let mut all = Vec::new();
-        match Dir::open(path) {
+        match seen.open() {
             Ok(dir) => {
                 let limits = limits_at(plan, level, self.place, self.version());
                 limiting::set(&dir, self.hierarchy, level, self.place, &limits, |limit| limit == which, &mut all);
             }
             Err(error) => all.push((which, error)),
         }
-        if !is_gone(path) {
+        if !seen.is_gone() {
             errors.append(&mut all);
         }
     }
 
     /// Sets the quota of one directory. `None`: it is gone, or this has failed.
-    fn set_quota(&self, path: &Path, want: CpuQuota, errors: &mut Vec<LimitError>) -> Option<CpuQuota> {
-        let done = Dir::open(path).and_then(|dir| limiting::change_cpu(&dir, self.version(), want));
-        unless_gone(path, done).unwrap_or_else(|error| {
+    fn set_quota(&self, seen: &SeenDir, want: CpuQuota, errors: &mut Vec<LimitError>) -> Option<CpuQuota> {
+        let done = seen.open().and_then(|dir| limiting::change_cpu(&dir, self.version(), want));
+        seen.unless_gone(done).unwrap_or_else(|error| {
             errors.push((Limit::Cpu, error));
             None
         })
@@ -289,20 +304,20 @@ impl Group<'_> {
     fn set_cpus(&self, new: &NewLimits<'_>, errors: &mut Vec<LimitError>) {
         let (Some(want), true) = (new.plan.job.cpu, self.had.is_cpu_limited) else { return };
         let mut steps = Vec::new();
-        for step in &self.steps {
+        for (place, step) in &self.steps {
             // Read before the job's quota is lowered: on v1 what is below it goes down first.
-            match quota_of(&step.step, self.version()) {
-                Ok(Some(before)) => steps.push((&step.step, before, self.limited_tasks(step, errors))),
+            match quota_of(step, self.version()) {
+                Ok(Some(before)) => steps.push((step, before, self.limited_tasks(place, step, errors))),
                 Ok(None) => {}
                 Err(error) => errors.push((Limit::Cpu, error)),
             }
         }
         if new.whole_job && self.had.cpu.is_some() {
             let with_headroom = limits_at(new.plan, Level::Job, self.place, self.version()).cpu.unwrap_or(want);
-            if self.set_quota(self.job, with_headroom, errors).is_none() {
+            if self.set_quota(&self.job, with_headroom, errors).is_none() {
                 return;
             }
-            self.set(self.job, Level::Job, new.plan, Limit::Burst, errors);
+            self.set(&self.job, Level::Job, new.plan, Limit::Burst, errors);
         }
         for (step, before, tasks) in steps {
             let want = new_cpus(new.whole_job, self.had.cpu, before, want);
@@ -319,11 +334,22 @@ impl Group<'_> {
         }
     }
 
-    fn limited_tasks(&self, step: &StepPlace<'_>, errors: &mut Vec<LimitError>) -> Vec<(PathBuf, CpuQuota)> {
+    fn limited_tasks(
+        &self,
+        place: &StepPlace<'_>,
+        step: &SeenDir,
+        errors: &mut Vec<LimitError>,
+    ) -> Vec<(SeenDir, CpuQuota)> {
         let mut found = Vec::new();
-        for task in step.task_dirs() {
-            match quota_of(&task, self.version()) {
-                Ok(quota) => found.extend(quota.map(|quota| (task, quota))),
+        // A step that is gone has no tasks.
+        let Ok(step) = step.open() else { return found };
+        for name in place.task_names(&step) {
+            let limited = SeenDir::child(&step, &name).and_then(|task| {
+                let Some(task) = task else { return Ok(None) };
+                Ok(quota_of(&task, self.version())?.map(|quota| (task, quota)))
+            });
+            match limited {
+                Ok(limited) => found.extend(limited),
                 Err(error) => errors.push((Limit::Cpu, error)),
             }
         }
@@ -332,22 +358,23 @@ impl Group<'_> {
 
     fn weigh(&self, new: &NewLimits<'_>, errors: &mut Vec<LimitError>) {
         let (Some(had), Some(_)) = (self.had.weight, new.plan.job.weight) else { return };
-        for step in &self.steps {
-            match self.weight_of(&step.step) {
+        for (_, step) in &self.steps {
+            match self.weight_of(step) {
                 // One that had less keeps that.
                 Ok(weight) if weight == Some(had) || !new.whole_job && weight.is_some() => {
-                    self.set(&step.step, Level::Step, new.plan, Limit::Weight, errors);
+                    self.set(step, Level::Step, new.plan, Limit::Weight, errors);
                 }
                 Ok(_) => {}
                 Err(error) => errors.push((Limit::Weight, error)),
             }
         }
         if new.whole_job {
-            self.set(self.job, Level::Job, new.plan, Limit::Weight, errors);
+            self.set(&self.job, Level::Job, new.plan, Limit::Weight, errors);
         }
         if let (Placing::Own, Some(user), true) = (self.place, &self.user, new.plan.weighs) {
+            // Whichever directory this is by now, it weighs as much as what is in it.
             let done = Dir::open(user).and_then(|user| limiting::weigh_user(&user, self.version()));
-            errors.extend(unless_gone(user, done).err().map(|error| (Limit::Weight, error)));
+            errors.extend(done.err().filter(|error| !error.is_gone()).map(|error| (Limit::Weight, error)));
         }
     }
 
@@ -356,17 +383,17 @@ impl Group<'_> {
         let (Some(ram), Some(_)) = (new.plan.job.ram, self.had.all_ram) else { return Ok(Vec::new()) };
         let (version, mut all) = (self.version(), Vec::new());
         if new.whole_job && self.had.ram.is_some() {
-            all.extend(Change::from_seen(self.job, version, ram)?);
+            all.extend(Change::from_seen(&self.job, version, ram)?);
         }
-        for step in &self.steps {
-            let Some(before) = ram_of(&step.step, version)? else { continue };
+        for (place, step) in &self.steps {
+            let Some(before) = ram_of(step, version)? else { continue };
             // Only a scheduler that grants to each step by itself has limits of its own below the step's.
             let is_by_itself = self.had.ram.is_none() && self.place == Placing::Own;
-            let branches = if is_by_itself { limited_branches(step, version)? } else { Vec::new() };
+            let branches = if is_by_itself { limited_branches(place, step, version)? } else { Vec::new() };
             let granted = branches.iter().map(|(_, limit)| *limit).max();
             let room = granted.map_or(0, |granted| before.saturating_sub(granted));
             let want = new_memory(new.whole_job, (self.had.ram, self.had.all_ram), before, room, ram);
-            all.extend(Change::from_seen(&step.step, version, want)?);
+            all.extend(Change::from_seen(step, version, want)?);
             for (branch, before) in branches {
                 let want = new_memory(true, (None, granted), before, 0, ram);
                 all.extend(Change::from_seen(&branch, version, want)?);
@@ -377,38 +404,8 @@ impl Group<'_> {
 }
 
 /// The quota of a directory. `None`: it has none, or is gone.
-fn quota_of(path: &Path, version: Version) -> Result<Option<CpuQuota>> {
-    unless_gone(path, Dir::open(path).and_then(|dir| limits::cpu_quota(&dir, version))).map(Option::flatten)
-}
-
-/// Root's directories below the step's whose memory is limited, each with its limit: the scheduler puts the job there. The outer ones come
-/// first.
-fn limited_branches(step: &StepPlace<'_>, version: Version) -> Result<Vec<(PathBuf, u64)>> {
-    let mut found = Vec::new();
-    if let Some(dir) = unless_gone(&step.step, Dir::open(&step.step))? {
-        add_branches(&dir, version, DEEPEST_BRANCH, &mut found)?;
-    }
-    let tasks = step.task_dirs();
-    found.retain(|(path, _)| !tasks.iter().any(|task| path.starts_with(task)));
-    Ok(found)
-}
-
-fn add_branches(dir: &Dir, version: Version, levels: usize, found: &mut Vec<(PathBuf, u64)>) -> Result<()> {
-    let Some(names) = unless_gone(dir.path(), dir.list(true))? else { return Ok(()) };
-    // One of each level is open at a time.
-    for name in names {
-        let path = dir.path().join(&name);
-        let Some(child) = unless_gone(&path, dir.child(&name))? else { continue };
-        // A user may make any number of them.
-        if unless_gone(&path, child.stat())?.is_none_or(|stat| stat.st_uid != 0) {
-            continue;
-        }
-        found.extend(ram_of(&path, version)?.map(|limit| (path, limit)));
-        if levels > 1 {
-            add_branches(&child, version, levels - 1, found)?;
-        }
-    }
-    Ok(())
+fn quota_of(seen: &SeenDir, version: Version) -> Result<Option<CpuQuota>> {
+    seen.unless_gone(seen.open().and_then(|dir| limits::cpu_quota(&dir, version))).map(Option::flatten)
 }
 
 /// What a step is limited to if its job, which had `of_job`, gets `want`.

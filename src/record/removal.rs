@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use super::files::{checked, checked_run_dir, unlink};
-use super::steps::{CARDS, CORES, GPUS, LIMITS, NEW, PRIVATE, RESIZES, Records};
+use super::steps::{CARDS, CORES, GPUS, LIMITS, MEMORY_LOCKS, NEW, PRIVATE, RESIZES, Records, memory_lock};
 use super::{counters, job, roll, tracked};
 use crate::error::Result;
 use crate::sys::dir::Dir;
@@ -32,6 +32,9 @@ impl Records {
         for name in [LIMITS, RESIZES, GPUS, CORES, CARDS, PRIVATE, "whole"] {
             dir.remove(name)?;
         }
+        for number in 0..MEMORY_LOCKS {
+            dir.remove(&memory_lock(number))?;
+        }
         match parent.remove(name) {
             Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOTEMPTY | Errno::EEXIST)) => Ok(false),
             removed => removed.map(|_| true),
@@ -54,6 +57,9 @@ mod tests {
             [Records::lock_limits, Records::lock_resizes, Records::lock_gpus, Records::lock_cores, Records::lock_cards]
         {
             drop(lock(&records, Instant::now() + Duration::from_secs(300)).unwrap());
+        }
+        for inode in [0, 31, 32, u64::MAX] {
+            drop(records.lock_memory(inode, Instant::now() + Duration::from_secs(300)).unwrap());
         }
         crate::record::make_directory(&run, "kept").unwrap().replace_file("answer", b"").unwrap();
         assert!(!Records::remove(&run, &[]).unwrap());

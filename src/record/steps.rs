@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The directory of the records of steps, and its locks.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -30,6 +31,8 @@ pub struct Records {
 pub(super) const LIMITS: &str = "limits.lock";
 /// Likewise, for changes of a running job's limits.
 pub(super) const RESIZES: &str = "resizes.lock";
+/// Likewise, for the memory limits of running jobs: so many locks, each of the jobs whose directories' numbers have one remainder.
+pub(super) const MEMORY_LOCKS: u64 = 32;
 /// Likewise, for choosing GPUs.
 pub(super) const GPUS: &str = "gpus.lock";
 /// Likewise, for CPUs.
@@ -38,6 +41,11 @@ pub(super) const CORES: &str = "cores.lock";
 pub(super) const CARDS: &str = "cards.lock";
 /// Likewise, for jobs' own directories.
 pub(super) const PRIVATE: &str = "private.lock";
+/// The name of such a lock.
+pub(super) fn memory_lock(number: u64) -> String {
+    format!("memory-{}.lock", number % MEMORY_LOCKS)
+}
+
 /// In `RunDir`, for records that have no name yet.
 pub(super) const NEW: &str = "new";
 
@@ -199,6 +207,28 @@ impl Records {
     /// that begins waits for it.
     pub fn lock_resizes(&self, deadline: Instant) -> Result<Lock> {
         self.lock(RESIZES, deadline)
+    }
+
+    /// Waits for the lock of a running job's memory limit, by the number of the job's directory. `jobfence hold` has it while it lends or
+    /// takes back, and who gives the job another limit has it from the first look to the last write. It is held as long as the kernel
+    /// takes memory back, so no step that begins waits for it.
+    ///
+    /// Several jobs have one lock: no process may wait for a second one, but by [`Self::lock_memories`].
+    pub fn lock_memory(&self, inode: u64, deadline: Instant) -> Result<Lock> {
+        self.lock(&memory_lock(inode), deadline)
+    }
+
+    /// As `lock_memory`, for several directories.
+    pub fn lock_memories(&self, inodes: impl Iterator<Item = u64>, deadline: Instant) -> Result<Vec<Lock>> {
+        let numbers: BTreeSet<u64> = inodes.map(|inode| inode % MEMORY_LOCKS).collect();
+        numbers.into_iter().map(|number| self.lock_memory(number, deadline)).collect()
+    }
+
+    /// As `lock_memory`, without waiting. `None`: another process has it.
+    pub fn try_lock_memory(&self, inode: u64) -> Result<Option<Lock>> {
+        let name = memory_lock(inode);
+        self.dir.ensure(&name)?;
+        Lock::try_on(&self.dir, &name)
     }
 
     /// Waits for the lock of choosing GPUs: it is held from the check of which are taken until the chosen ones are recorded.

@@ -19,7 +19,7 @@ from .harness import (
     reaped, running, uid,
 )
 from .kernel import Group
-from .sites import die_with_parent, until
+from .sites import die_with_parent, until, write_atomically
 
 OF_ITS_OWN = "its own suite has it, with more: "
 
@@ -39,6 +39,10 @@ NOT_FOR = {
     "suspended_is_deleted": {"slurm": OF_ITS_OWN + "scancel_suspended", "htcondor": "HTCondor freezes its own directory in the fence"},
     "quota": {"slurm": OF_ITS_OWN + "quota_measured", "htcondor": OF_ITS_OWN + "quota"},
     "resized": {"slurm": OF_ITS_OWN + "resized"},
+    "outgrows_its_memory": {
+        "slurm": OF_ITS_OWN + "outgrows_its_memory",
+        "htcondor": "nothing is lent where the limit is the slot's and not the job's",
+    },
     "runs_again": {"gridengine": OF_ITS_OWN + "runs_again, asks_to_run_again, door_of_a_job_that_runs_again", "shell": "the prolog says which run it is: a second `open` is refused"},
     "daemon_restarts": {
         "slurm": OF_ITS_OWN + "slurmd_restarts",
@@ -149,6 +153,60 @@ def resized(site):
     expect(kernel.is_alive(site.job_pids(jobid, "python3")[0]), "the process has ended")
     site.end(jobid)
     site.until_gone(group.parent)
+
+
+# Has as many MiB as a file says, and says so in another.
+GROWS = """
+import mmap, os, sys, time
+wanted, has, kept = "wanted." + sys.argv[1], "has." + sys.argv[1], []
+while True:
+    number = int(open(wanted).read()) if os.path.exists(wanted) else 0
+    while len(kept) > number:
+        kept.pop().close()
+    while len(kept) < number:
+        kept.append(mmap.mmap(-1, 1 << 20))
+        kept[-1].write(b"x" * (1 << 20))
+    with open(has + ".new", "w") as file:
+        file.write(str(len(kept)))
+    os.rename(has + ".new", has)
+    time.sleep(0.02)
+"""
+
+
+@case(layout=False, patient=True)
+def outgrows_its_memory(site):
+    """MemoryPool: a job of 200 MiB has 280, grows no faster than it is lent, and gives back what it frees."""
+    user = site.users[0]
+    place = site.directory(user)
+    (place / "grows.py").write_text(GROWS)
+    # Grid Engine itself gives no process more than the h_vmem that the job asked for, and ends a job that has more.
+    mib, keys = (800, {"AllowedRAMSpace": 25}) if site.SCHEDULER == "gridengine" else (200, {})
+    site.configure(MemoryPool="512M", MemoryPoolReserve="1M", ElasticRAMPercent=200, ReapInterval=1, **keys)
+    # One that runs reads it within a minute. A second one beside it would take what this one lends for the job's own.
+    is_held = (site.run_directory() / "hold.lock/early_move").exists()
+    with contextlib.nullcontext() if is_held else holding(site):
+        jobid, group = running(site, user, f"{PYTHON} -S grows.py $JOB_ID", cpus=1, mib=mib)
+        job = group.parent
+
+        def has(mib):
+            write_atomically(place / f"wanted.{jobid}", str(mib))
+            until(lambda: kernel.read(place / f"has.{jobid}") == str(mib), 300, f"{mib} MiB")
+
+        expect_equal(job.memory_limit(), 200 << 20, "the job's limit")
+        has(100)
+        for mib in range(115, 281, 15):
+            until(lambda mib=mib: job.memory_limit() >= (mib + 12) << 20, 120, f"room for {mib} MiB")
+            has(mib)
+        expect(280 << 20 < job.memory_limit() <= 400 << 20, f"the job's limit is {job.memory_limit()}")
+        until(lambda: group.memory_limit() == job.memory_limit(), 60, "the step's limit")
+        name = site.directory_of(jobid).removeprefix("job_")
+        shown = site.command(str(site.jobfence), "show", name, "--config", str(site.config)).stdout
+        expect_in("beyond its limit of 200.0 MiB (MemoryPool)", shown, "what 'jobfence show' says")
+        has(20)
+        until(lambda: job.memory_limit() == group.memory_limit() == 200 << 20, 120, "what comes back")
+        expect_equal(group.oom_kills(), 0, "kills")
+        site.end(jobid)
+        site.until_gone(job)
 
 
 @case

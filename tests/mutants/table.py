@@ -1899,6 +1899,41 @@ BREAKS = (
         "unit swap_stays_the_same_also_after_an_end_between_two_writes",
     ),
     Break(
+        "hold_has_a_lock_of_its_own", LENT,
+        "try_lock_memory(self.inode)", "try_lock_memory(self.inode + 1)",
+        "host lend who_changes_a_jobs_memory_is_alone",
+    ),
+    Break(
+        "hold_raises_what_another_changes", BORROWER,
+        "let Some(_lock) = self.lock(run_dir) else { return };", "let _lock = self.lock(run_dir);",
+        "unit while_another_changes_a_jobs_memory_hold_does_not",
+    ),
+    Break(
+        "a_process_lowers_what_another_changes", "src/command/lend/lowering.rs",
+        "Ok(Some(_lock)) if is_bound =>", "Ok(_lock) if is_bound =>",
+        "unit while_another_changes_a_jobs_memory_hold_does_not",
+    ),
+    Break(
+        "what_a_job_is_resized_to_is_taken_back", BORROWER,
+        "|| self.is_resized(&seen);", "|| limit > 0 && false;",
+        "unit what_a_job_is_resized_to_is_its_own",
+    ),
+    Break(
+        "a_note_counts_before_its_limit", BORROWER,
+        "        if !self.is_resized(&seen) {\n            return", "        if seen.used < u64::MAX {\n            return",
+        "unit what_a_job_is_resized_to_is_its_own",
+    ),
+    Break(
+        "a_loan_between_a_look_and_a_resize", BORROWER,
+        " || resized(dir) != before.resized", "",
+        "unit what_a_job_is_resized_to_is_its_own",
+    ),
+    Break(
+        "a_new_hold_takes_an_old_note_for_new", "src/command/lend/files.rs",
+        'resized: number("resized"),', "resized: None,",
+        "unit what_a_job_is_resized_to_is_its_own",
+    ),
+    Break(
         "a_new_hold_knows_no_loans", LENDS,
         "kept::all_without_gap::<JobLent>(run_dir).map_err(|error| error.to_string())?", "Vec::<JobLent>::new()",
         "host lend the_next_hold_knows_what_a_killed_one_has_lent",
@@ -2446,8 +2481,18 @@ BREAKS = (
     ),
     Break(
         "an_ended_step_refuses_the_rest", "src/fence/amounts.rs",
-        "_ if is_gone(&change.path) => Ok(()),", "_ if false => Ok(()),",
+        "_ if change.dir.is_gone() => Ok(()),", "_ if false => Ok(()),",
         "unit what_has_ended_needs_no_limit",
+    ),
+    Break(
+        "a_job_that_began_again_gets_the_memory_of_before", "src/fence/seen.rs",
+        "if dir.stat()?.st_ino == self.inode {", "if dir.stat()?.st_ino > 0 {",
+        "unit a_job_that_begins_again_under_the_same_name_keeps_its_limit",
+    ),
+    Break(
+        "a_job_that_began_again_gets_the_cpus_of_before", "src/fence/seen.rs",
+        "if dir.stat()?.st_ino == self.inode {", "if dir.stat()?.st_ino > 1 {",
+        "host resize a_job_that_begins_again_meanwhile_keeps_its_limits",
     ),
     Break(
         "a_resized_job_gets_more_swap", "src/fence/amounts.rs",
@@ -2465,14 +2510,30 @@ BREAKS = (
         "host resize a_second_change_waits_for_the_first",
     ),
     Break(
+        "a_resize_beside_a_loan", "src/command/resize.rs",
+        "records.lock_memories(known.dirs.with_memory(&steps), Instant::now() + OTHERS)?;",
+        "records.lock_memories(std::iter::empty(), Instant::now() + OTHERS)?;",
+        "host resize a_second_change_waits_for_the_first",
+    ),
+    Break(
+        "a_limit_beside_a_loan", "src/fence/limit.rs",
+        "Ok((resizes, Some(records.lock_memory(tree.job()?.stat()?.st_ino, deadline)?)))", "tree.job().map(|_| (resizes, None))",
+        "host resize a_second_change_waits_for_the_first",
+    ),
+    Break(
+        "what_is_lent_counts_as_the_jobs_own", "src/fence/resize.rs",
+        "ram.min(loan.grant)", "ram.max(loan.grant)",
+        "host lend who_changes_a_jobs_memory_is_alone",
+    ),
+    Break(
         "a_refused_resize_is_noted_all_the_same", "src/command/resize.rs",
-        "            note_on_jobs(&steps, earlier.as_ref(), earlier.as_ref())?;\n            return", "            return",
+        "            note_on_jobs((&steps, &known.dirs), earlier.as_ref(), earlier.as_ref())?;\n            return", "            return",
         "host resize memory_in_use_is_not_taken",
     ),
     Break(
         "a_resized_step_takes_the_note_of_its_job", "src/command/resize.rs",
-        "    if let Some(change) = change.clone() {\n        note_on_jobs(&steps, Some(&change.after_any(earlier.as_ref())), earlier.as_ref())?;\n    }\n",
-        "    note_on_jobs(&steps, change.clone().as_ref(), earlier.as_ref())?;\n",
+        "    if let Some(change) = change.clone() {\n        note_on_jobs((&steps, &known.dirs), Some(&change.after_any(earlier.as_ref())), earlier.as_ref())?;\n    }\n",
+        "    note_on_jobs((&steps, &known.dirs), change.clone().as_ref(), earlier.as_ref())?;\n",
         "host resize a_job_gets_more_and_less",
     ),
     Break(
@@ -2503,7 +2564,7 @@ BREAKS = (
     ),
     Break(
         "who_resumes_a_resized_fence_has_the_old_limits", "src/command/resize.rs",
-        "resize::renew(&mut left.plan, step, new, cpus_before)?;", "",
+        "resize::renew(&mut left.plan, step, (new, dirs), cpus_before)?;", "",
         "host resize a_job_gets_more_and_less",
     ),
     Break(

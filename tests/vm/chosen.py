@@ -23,7 +23,7 @@ CHOSEN = {
     # The files of cgroup v2 where the directories are ours, by the oldest kernel.
     (V2_OWN, "installed"): """
         as_granted out_of_memory fork_bomb swap_limit io_limits slowed_then_killed divided_by_its_user divided_without_end
-        a_word_before_memory_ends outgrows_its_memory
+        a_word_before_memory_ends outgrows_its_memory resized resized_memory_in_use
         devices_denied_and_allowed devices_beside_a_program_that_admits_none
     """,
     # Of the hook of OpenPBS, what ends and stops jobs, and all files that it writes.

@@ -10,8 +10,9 @@ use jobfence::bytes::mebibytes;
 use jobfence::config::Percent;
 use jobfence::error::Error;
 use jobfence::sys::dir::Dir;
+use jobfence::sys::lock::Lock;
 
-use super::directory::{JobDirectory, LookFailure, Lower, SeenMemory};
+use super::directory::{JobDirectory, LookFailure, Lower, SeenMemory, resized};
 use super::files::JobLent;
 use super::lowering::Lowering;
 use super::notice::{CALM, NeedNotice};
@@ -139,9 +140,16 @@ impl Borrower {
     /// Looks at it. `Ok(false)`: it is there, and nothing is known of it now.
     pub fn look(&mut self, run_dir: &Path) -> Result<bool, LookFailure> {
         (self.looked, self.is_heard, self.is_unseen) = (Some(Instant::now()), false, false);
-        let seen = self.directory.open().and_then(|dir| self.directory.look(&dir));
-        match seen.and_then(|seen| Ok((seen, seen.limit.ok_or(LookFailure::Gone)?))) {
-            Ok((seen, limit)) => self.see(run_dir, seen, limit),
+        let seen = self.seen(run_dir).and_then(|seen| match seen {
+            Some(seen) => Ok(Some((seen, seen.limit.ok_or(LookFailure::Gone)?))),
+            None => Ok(None),
+        });
+        match seen {
+            Ok(Some((seen, limit))) => self.see(run_dir, seen, limit),
+            Ok(None) => {
+                self.next = Some(Instant::now() + LEAST);
+                return Ok(false);
+            }
             Err(LookFailure::Gone) => return Err(LookFailure::Gone),
             Err(LookFailure::Failed(error)) => {
                 self.is_unseen = true;
@@ -153,13 +161,33 @@ impl Borrower {
         Ok(!self.is_unseen)
     }
 
+    /// What the kernel has. `None`: `jobfence resize` is just about to change that.
+    fn seen(&self, run_dir: &Path) -> Result<Option<SeenMemory>, LookFailure> {
+        let dir = self.directory.open()?;
+        let seen = self.directory.look(&dir)?;
+        if !self.is_resized(&seen) {
+            return Ok(Some(seen));
+        }
+        // The note comes before the limit, and goes again if the limit is refused.
+        match self.directory.lock(run_dir).map_err(LookFailure::Failed)? {
+            Some(_lock) => self.directory.look(&dir).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether `jobfence resize` has given it something else since.
+    fn is_resized(&self, seen: &SeenMemory) -> bool {
+        seen.resized.is_some() && seen.resized != self.lent.resized
+    }
+
     /// Takes what the kernel has: what somebody else has written is the job's own from now on, such as the scheduler.
     fn see(&mut self, run_dir: &Path, seen: SeenMemory, limit: u64) {
         let is_uncertain = self.is_found || self.is_unsettled || self.lowering.is_some();
         let is_ours = is_uncertain && (self.lent.grant..=self.lent.limit).contains(&limit);
         let (before, was_unsettled) = (self.lent.clone(), self.is_unsettled);
-        let is_new = limit != self.lent.limit && !is_ours;
-        self.lent.limit = limit;
+        // Also if that is just what it was lent.
+        let is_new = limit != self.lent.limit && !is_ours || self.is_resized(&seen);
+        (self.lent.limit, self.lent.resized) = (limit, seen.resized);
         if is_new {
             (self.lent.grant, self.lent.peak, self.is_found) = (limit, limit, false);
         }
@@ -223,10 +251,14 @@ impl Borrower {
         let is_settled = !self.is_unsettled || self.settle.is_some_and(|settle| settle > Instant::now());
         if limit < self.lent.limit || !is_settled {
             if may_lower {
-                self.lower(limit.min(self.lent.limit));
+                self.lower(run_dir, limit.min(self.lent.limit));
             }
             return;
         }
+        if limit == self.lent.limit && self.lent.lent() == 0 {
+            return;
+        }
+        let Some(_lock) = self.lock(run_dir) else { return };
         let done = match self.directory.open() {
             Ok(dir) if limit > self.lent.limit => self.raise(run_dir, &dir, limit),
             Ok(dir) if self.lent.lent() > 0 => {
@@ -246,12 +278,26 @@ impl Borrower {
         }
     }
 
+    /// The lock of who changes its memory. `None`: another process has it, or there is none, and it is tried again later.
+    fn lock(&mut self, run_dir: &Path) -> Option<Lock> {
+        match self.directory.lock(run_dir) {
+            Ok(Some(lock)) => return Some(lock),
+            Ok(None) => self.next = Some(Instant::now() + LEAST),
+            Err(error) => {
+                let name = self.name();
+                self.say_once(format!("{name}: its limit of memory cannot be changed: {error}"));
+                self.next = Some(Instant::now() + AGAIN);
+            }
+        }
+        None
+    }
+
     /// The file first: wherever this process ends, no limit is above what it says. Afterwards the kernel is asked what it has.
     fn raise(&mut self, run_dir: &Path, dir: &Dir, limit: u64) -> Result<(), Error> {
         let before = self.lent.clone();
         let is_uncertain = self.is_found || self.is_unsettled;
         let is_as_seen = |(now, swap)| now == Some(before.limit) && (is_uncertain || swap == before.swap);
-        if !self.directory.limits(dir).is_ok_and(is_as_seen) {
+        if !self.directory.limits(dir).is_ok_and(is_as_seen) || resized(dir) != before.resized {
             // Somebody else has just changed it, or it cannot be read: the next look says.
             self.next = Some(Instant::now() + LEAST);
             return Ok(());
@@ -291,9 +337,13 @@ impl Borrower {
         self.say(before.lent());
     }
 
-    fn lower(&mut self, limit: u64) {
-        let lower = Lower { from: self.lent.limit, to: limit, swap: self.lent.swap };
-        match Lowering::start(&self.directory, lower) {
+    fn lower(&mut self, run_dir: &Path, limit: u64) {
+        // The process takes the lock by itself, if it is still free then.
+        if self.lock(run_dir).is_none() {
+            return;
+        }
+        let JobLent { limit: from, swap, resized, .. } = self.lent;
+        match Lowering::start(&self.directory, run_dir, Lower { from, to: limit, swap, resized }) {
             Ok(lowering) => {
                 self.next = Some(Instant::now() + lowering.pause());
                 self.lowering = Some(lowering);
@@ -437,12 +487,92 @@ mod tests {
     #[test]
     fn without_a_record_no_limit_is_raised() {
         let (temp, _, mut job) = job(800);
-        // No directory can be made there.
-        let run_dir = temp.path().join("file/run");
-        fs::write(temp.path().join("file"), "").unwrap();
+        // No directory of records can be made.
+        let run_dir = temp.path().join("run");
+        fs::write(temp.path().join("run-series"), "").unwrap();
         assert!(job.look(&run_dir).unwrap());
         job.apply(&run_dir, 900 * MIB, true);
         assert_eq!((limit(&job), own(&job)), (800, (800, 800)));
+        // Nor one of locks.
+        let (temp, _, mut job) = self::job(800);
+        fs::write(temp.path().join("file"), "").unwrap();
+        let run_dir = temp.path().join("file/run");
+        assert!(job.look(&run_dir).unwrap());
+        job.apply(&run_dir, 900 * MIB, true);
+        assert_eq!((limit(&job), own(&job)), (800, (800, 800)));
+    }
+
+    /// Another process changes the job's memory, until it lets go of this.
+    fn another(run_dir: &Path, job: &Borrower) -> Lock {
+        job.directory.lock(run_dir).unwrap().expect("nobody has it")
+    }
+
+    #[test]
+    fn while_another_changes_a_jobs_memory_hold_does_not() {
+        if !is_root() {
+            return;
+        }
+        let (_temp, run_dir, mut job) = job(800);
+        assert!(job.look(&run_dir).unwrap());
+        let is_soon = |job: &Borrower| job.next.is_some_and(|next| next <= Instant::now() + LEAST);
+        let lock = another(&run_dir, &job);
+        job.apply(&run_dir, 1000 * MIB, true);
+        assert!(is_soon(&job), "it is tried again");
+        assert_eq!((limit(&job), known(&run_dir)), (800, None));
+        drop(lock);
+        job.apply(&run_dir, 1000 * MIB, true);
+        assert_eq!(limit(&job), 1000);
+        let lock = another(&run_dir, &job);
+        job.apply(&run_dir, 800 * MIB, true);
+        assert!(!job.is_lowering() && is_soon(&job));
+        // It is taken between the look and the process.
+        let lower = Lower { from: 1000 * MIB, to: 800 * MIB, swap: None, resized: None };
+        job.lowering = Some(Lowering::start(&job.directory, &run_dir, lower).unwrap());
+        lowered(&run_dir, &mut job);
+        assert_eq!(limit(&job), 1000);
+        drop(lock);
+        job.apply(&run_dir, 800 * MIB, true);
+        lowered(&run_dir, &mut job);
+        assert_eq!(limit(&job), 800);
+    }
+
+    #[test]
+    fn what_a_job_is_resized_to_is_its_own_also_if_it_was_lent_just_that() {
+        if !is_root() {
+            return;
+        }
+        let note = |job: &Borrower, text: &str| {
+            let dir = job.directory.open().unwrap();
+            jobfence::cgroup::mark::set_resized(&dir, text).unwrap();
+        };
+        let (_temp, run_dir, mut job) = job(800);
+        assert!(job.look(&run_dir).unwrap());
+        job.apply(&run_dir, 1000 * MIB, true);
+        // CPUs alone: what is lent stays lent.
+        note(&job, "at=1\ncpus=1000/2000\n");
+        assert!(job.look(&run_dir).unwrap());
+        assert_eq!(own(&job), (800, 1000));
+        // It is noted, and the limit is not yet set.
+        let lock = another(&run_dir, &job);
+        note(&job, &format!("at=1\nmemory=-/{}\n", 1000 * MIB));
+        assert!(!job.look(&run_dir).unwrap() && !job.is_unseen);
+        assert_eq!(own(&job), (800, 1000));
+        drop(lock);
+        // It comes between a look and what that leads to.
+        job.apply(&run_dir, 1200 * MIB, true);
+        job.apply(&run_dir, 900 * MIB, true);
+        lowered(&run_dir, &mut job);
+        assert_eq!((own(&job), limit(&job), known(&run_dir)), ((1000, 1000), 1000, None));
+        // The next one knows that the note is not new.
+        job.apply(&run_dir, 1200 * MIB, true);
+        let found = kept::all_without_gap::<JobLent>(&run_dir).unwrap().remove(0);
+        let mut next = Borrower::found(found, job.directory.clone(), 7);
+        assert!(next.look(&run_dir).unwrap());
+        assert_eq!(own(&next), (1000, 1200));
+        // `jobfence limit` takes the note away, and what it sets is seen by itself.
+        jobfence::cgroup::mark::remove_resized(&job.directory.open().unwrap()).unwrap();
+        assert!(job.look(&run_dir).unwrap());
+        assert_eq!(own(&job), (1000, 1200));
     }
 
     #[test]
@@ -564,11 +694,15 @@ mod tests {
         write(&job, "memory.current", 1100);
         job.apply(&run_dir, 800 * MIB, true);
         assert!(job.is_lowering() && !job.has_lowered());
+        while job.directory.lock(&run_dir).unwrap().is_some() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         job.apply(&run_dir, 1300 * MIB, true);
         assert!(job.look(&run_dir).unwrap());
         assert_eq!((known(&run_dir), limit(&job)), (Some((800, 1200)), 1200));
         job.lowering.iter().for_each(Lowering::kill);
         lowered(&run_dir, &mut job);
         assert_eq!(own(&job), (800, 1200));
+        assert!(job.directory.lock(&run_dir).unwrap().is_some(), "the lock ends with it");
     }
 }

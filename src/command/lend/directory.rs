@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The directory of one job that may be lent memory, in the hierarchy with the memory controller, and its limits.
 //!
-//! Each write is for a limit that was seen: if the file has another by then, that is somebody else's, and nothing is written.
+//! Each write is for a limit that was seen: if the file has another by then, that is somebody else's, and nothing is written. `jobfence
+//! resize` and `jobfence limit` have the job's lock from their first look to their last write. So has hold for each write: if another
+//! process has the lock, nothing is written now.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::limits::{self, SwapLimit, memory_files, memory_in_use, memory_limit};
+use jobfence::cgroup::mark;
 use jobfence::error::{Error, Result};
 use jobfence::fence::living::LivingStep;
+use jobfence::record::Records;
+use jobfence::record::resized::Resized;
 use jobfence::sys::dir::Dir;
+use jobfence::sys::lock::Lock;
 use nix::errno::Errno;
 
 use crate::armed::cached;
@@ -45,6 +51,8 @@ pub struct SeenMemory {
     pub swap: Option<u64>,
     /// Without page cache of files, which the kernel takes back before it kills.
     pub used: u64,
+    /// What `jobfence resize` has given the job, as its note says. The note comes before the limit.
+    pub resized: Option<u64>,
 }
 
 /// What is to be lowered.
@@ -56,6 +64,8 @@ pub struct Lower {
     pub to: u64,
     /// What v1's limit of memory and swap is above that.
     pub swap: Option<u64>,
+    /// What `jobfence resize` was seen to have given the job.
+    pub resized: Option<u64>,
 }
 
 impl JobDirectory {
@@ -95,7 +105,13 @@ impl JobDirectory {
         let (limit, swap) = self.limits(dir)?;
         let charged = memory_in_use(dir, self.version)
             .ok_or_else(|| self.unless_gone(Error::new("its use of memory cannot be read:").at(dir.path())))?;
-        Ok(SeenMemory { limit, swap, used: charged.saturating_sub(cached(dir, self.version)) })
+        let used = charged.saturating_sub(cached(dir, self.version));
+        Ok(SeenMemory { limit, swap, used, resized: resized(dir) })
+    }
+
+    /// Takes the lock of who changes the job's memory. `None`: another process has it.
+    pub fn lock(&self, run_dir: &Path) -> Result<Option<Lock>> {
+        Records::open(run_dir)?.try_lock_memory(self.inode)
     }
 
     /// Raises the limit of the job from what it was seen to be, and of those steps that have all of the job's memory. Its steps come first:
@@ -130,9 +146,9 @@ impl JobDirectory {
     /// if the job used more: so nothing is lowered before that was taken back.
     pub fn lower(&self, lower: Lower) -> Result<()> {
         let Ok(dir) = self.open() else { return Ok(()) };
-        let Lower { from, to, swap } = lower;
+        let Lower { from, to, swap, resized: known } = lower;
         let (now, above) = limits_of(&dir, self.version)?;
-        if now != Some(from) {
+        if now != Some(from) || resized(&dir) != known {
             return Ok(());
         }
         if to < from {
@@ -179,6 +195,12 @@ impl JobDirectory {
         }
         Ok(())
     }
+}
+
+/// What `jobfence resize` has given the job of the directory.
+pub fn resized(dir: &Dir) -> Option<u64> {
+    let note = mark::resized(dir).ok().flatten()?;
+    Some(Resized::parse(&note).memory?.now)
 }
 
 fn limits_of(dir: &Dir, version: Version) -> Result<(Option<u64>, Option<u64>)> {
@@ -258,7 +280,7 @@ mod tests {
     }
 
     fn lower(from: u64, to: u64) -> Lower {
-        Lower { from: from * MIB, to: to * MIB, swap: Some(50 * MIB) }
+        Lower { from: from * MIB, to: to * MIB, swap: Some(50 * MIB), resized: None }
     }
 
     #[test]

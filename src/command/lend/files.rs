@@ -4,10 +4,13 @@
 //! The file is written before a limit is raised, and after one was lowered: so no limit is above what a file says, wherever
 //! `jobfence hold` ends.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use jobfence::bytes::mebibytes;
+use jobfence::error::Result;
+use jobfence::fence::resize::Loan;
 use serde_json::{Value, json};
 
 use crate::kept::{self, KeptId, KeptJob, number, text};
@@ -32,6 +35,8 @@ pub struct JobLent {
     pub peak: u64,
     /// What v1's limit of memory and swap is above that of memory. `None`: v2, or there is none.
     pub swap: Option<u64>,
+    /// What `jobfence resize` has given the job, as far as its own limit says that. `None`: nothing.
+    pub resized: Option<u64>,
 }
 
 impl JobLent {
@@ -63,6 +68,7 @@ impl KeptJob for JobLent {
             "limit": self.limit,
             "peak": self.peak,
             "swap": self.swap,
+            "resized": self.resized,
         })
     }
 
@@ -77,8 +83,18 @@ impl KeptJob for JobLent {
             limit: number(value, "limit")?,
             peak: number(value, "peak")?,
             swap: number(value, "swap"),
+            resized: number(value, "resized"),
         })
     }
+}
+
+/// What jobs are lent now, by their directories.
+pub fn loans(run_dir: &Path) -> Result<BTreeMap<PathBuf, Loan>> {
+    let all = kept::all_without_gap::<JobLent>(run_dir)?;
+    let lent = all.into_iter().filter(|one| one.lent() > 0);
+    let loan =
+        |one: JobLent| (PathBuf::from(one.directory), Loan { inode: one.inode, grant: one.grant, limit: one.limit });
+    Ok(lent.map(loan).collect())
 }
 
 /// Its lines in the format of the metrics file. `None`: nothing can be lent.
@@ -116,6 +132,7 @@ mod tests {
             limit: 900 << 20,
             peak: 1000 << 20,
             swap: Some(700 << 20),
+            resized: Some(800 << 20),
         };
         assert_eq!(JobLent::from_json(&lent.state()), Some(lent.clone()));
         assert_eq!(JobLent::from_json(&json!({"schema": "jobfence-lent-2"})), None);

@@ -2,6 +2,7 @@
 //! The process that lowers a job's limit. The kernel takes back what is above a new limit while the writer waits, and on v1 it may wait for
 //! a file system that hangs. So a child of `jobfence hold` writes. Until that has ended, what the job has is what its record says.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use jobfence::sys::child;
@@ -29,14 +30,18 @@ pub struct Lowering {
 
 impl Lowering {
     /// Starts it. Only in a program of one thread.
-    pub fn start(directory: &JobDirectory, lower: Lower) -> nix::Result<Self> {
+    pub fn start(directory: &JobDirectory, run_dir: &Path, lower: Lower) -> nix::Result<Self> {
         let hold = Pid::this();
         let child = child::start(|| {
             nix::unistd::alarm::set(SECONDS);
             child::close_descriptors();
             // It ends with its parent, which alone knows what is lent.
             let is_bound = prctl::set_pdeathsig(Signal::SIGKILL).is_ok() && getppid() == hold;
-            if is_bound { i32::from(directory.lower(lower).is_err()) } else { 2 }
+            // Its own lock: that of its parent would be let go of by either.
+            match directory.lock(run_dir) {
+                Ok(Some(_lock)) if is_bound => i32::from(directory.lower(lower).is_err()),
+                _ => 2,
+            }
         })?;
         Ok(Self { child, begun: Instant::now(), is_said: false })
     }

@@ -17,7 +17,7 @@ use jobfence::record::job::JobRecords;
 use jobfence::schedulers::ALL;
 
 use super::borrower::Borrower;
-use super::directory::{JobDirectory, LookFailure};
+use super::directory::{JobDirectory, LookFailure, resized};
 use super::files::JobLent;
 use super::lowering::Lowering;
 use super::node;
@@ -286,6 +286,7 @@ impl LendWatch {
             limit,
             peak: limit,
             swap,
+            resized: resized(&dir),
         };
         let mut job = Borrower::new(lent, directory.clone(), uid);
         job.most = most;
