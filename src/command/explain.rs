@@ -72,8 +72,13 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     if config.mode != Mode::Enforce {
         println!("mode       {}: none of this is written", words::mode_of(config));
     }
-    if config.signal_at.is_some() {
-        println!("told       by {}: needs jobfence.service", words::setting("SignalAt", &resolved));
+    let asked_at = requests.signal_at();
+    match asked_at {
+        Some(Some(asked)) => println!("told       by --signal-at={asked} (the user): needs jobfence.service"),
+        None if config.signal_at.is_some() => {
+            println!("told       by {}: needs jobfence.service", words::setting("SignalAt", &resolved));
+        }
+        _ => {}
     }
     if lend::is_on(config) && config.elastic_ram > Percent::HUNDRED {
         let [elastic, pool] = ["ElasticRAMPercent", "MemoryPool"].map(|name| words::setting(name, &resolved));
@@ -85,7 +90,8 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
             "killed     by {setting}: a batch job, if its user allows a requeue; needs jobfence.service and UsageLog"
         );
     }
-    if let Some((unseen, why)) = config.signal_at.as_ref().and_then(|signal_at| armed::unseen(signal_at, &host)) {
+    let signal_at = asked_at.unwrap_or(config.signal_at);
+    if let Some((unseen, why)) = signal_at.as_ref().and_then(|signal_at| armed::unseen(signal_at, &host)) {
         unseen.iter().for_each(|condition| println!("told       not of {condition}: {why}"));
     }
     let slurm = Slurm::read(loaded.file.as_deref());
