@@ -2185,6 +2185,16 @@ BREAKS = (
         "slurm a_word_before_memory_ends",
     ),
     Break(
+        "a_plugin_that_mounts_no_proc_is_named", "src/schedulers/slurm/command/private.rs",
+        'container.contains("/linux")', "container.contains('/')",
+        "unit only_what_mounts_a_proc",
+    ),
+    Break(
+        "pyxis_is_not_seen", "src/schedulers/slurm/plugstack.rs",
+        "Search::of(file, is_wanted).line.is_some()", "Search::of(file, is_ours).line.is_some()",
+        "host cli check_names_what_else",
+    ),
+    Break(
         "a_command_of_run_is_not_told", "src/doors/run.rs",
         "noted: noted.as_ref(),", "noted: noted.as_ref().filter(|_| false),",
         "host signal_at a_command_of_jobfence_run",
