@@ -270,6 +270,13 @@ fn who_asks_to_be_told_in_vain_hears_it_at_once() {
             .starts_with("jobfence: --signal-at: found \"mem:0%\", expected none, or ")
     );
     assert_eq!(run(&["none"]), (Some(0), String::new()));
+    let explained = |asked: &str| {
+        let of_job = ["explain", "--user", "nobody", "--mem", "1G", "-o", "SignalAt=mem:80%", "--signal-at", asked];
+        let said = site.out(&of_job);
+        said.lines().find(|line| line.starts_with("told ")).map(str::to_owned)
+    };
+    let by_user = "told       by --signal-at=mem:90% (the user): needs jobfence.service";
+    assert_eq!((explained("mem:90%").as_deref(), explained("none")), (Some(by_user), None));
 }
 
 /// `jobfence open` has the option, too, and `jobfence limit` changes it while the job runs.
