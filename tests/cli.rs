@@ -509,6 +509,28 @@ fn check_names_what_sections_name_and_is_not_there() {
     assert_eq!(check(), [users[0], users[1], parts], "nodes come and go");
 }
 
+#[test]
+fn check_names_what_else_mounts_a_proc() {
+    let site = Site::new("mounts_a_proc");
+    let temp = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(temp.path().join(name), text).unwrap();
+    write("slurm.conf", "NamespaceType=namespace/linux\n");
+    write("plugstack.conf", "include more.conf\n");
+    write("more.conf", "required /usr/lib/slurm/spank_pyxis.so\n");
+    let check = |keys: &str| {
+        write("jobfence.conf", keys);
+        let mut command = site.command("check");
+        command.arg("--config").arg(temp.path().join("jobfence.conf"));
+        let all = String::from_utf8(command.env_remove("SLURM_CONF").output().unwrap().stdout).unwrap();
+        let said = ["NamespaceType=namespace/linux: with CLONE_NEWPID ", "plugstack.conf loads pyxis: "];
+        said.map(|said| all.contains(said))
+    };
+    assert_eq!([check("HideProcesses=yes\n"), check("PrivateTmp=/tmp\n")], [[true; 2], [false; 2]]);
+    write("slurm.conf", "JobContainerType=job_container/tmpfs\n");
+    write("more.conf", "");
+    assert_eq!(check("HideProcesses=yes\n"), [false; 2]);
+}
+
 /// Only its own processes are visible.
 const ALONE: [&str; 4] = ["--mount", "--pid", "--fork", "--mount-proc"];
 

@@ -123,9 +123,15 @@ impl Site {
 
     /// The same with more options.
     fn run_with(&mut self, more: &[&str], job: &str, program: &str, signal_at: &str) -> usize {
-        let (user, setting) = (self.user.to_string(), format!("SignalAt={signal_at}"));
-        let open = ["open", "--job", job, "--user", &user, "--mem", "200M", "--cpus", "1", "-o", &setting];
-        self.out(&[&open, more].concat());
+        let setting = format!("SignalAt={signal_at}");
+        self.run_asking(&[&["-o", &setting], more].concat(), job, program)
+    }
+
+    /// The same without the key.
+    fn run_asking(&mut self, options: &[&str], job: &str, program: &str) -> usize {
+        let user = self.user.to_string();
+        let open = ["open", "--job", job, "--user", &user, "--mem", "200M", "--cpus", "1"];
+        self.out(&[&open, options].concat());
         let errors = self.file(&format!("errors.{job}"));
         self.file("cached");
         let mut command = Command::new("/usr/bin/python3");
@@ -138,6 +144,21 @@ impl Site {
         self.children.len() - 1
     }
 
+    /// Starts a program by `jobfence run`, whose job has its own number in its name. It says what it says to a file, and so does the program.
+    fn run_fenced(&mut self, options: &[&str], program: &str) -> (usize, String) {
+        self.file("errors.run");
+        // Both write at its end, whoever was first.
+        let errors = fs::File::options().append(true).open(self.path("errors.run")).unwrap();
+        let mut command = self.command(&[&["run", "--user", "nobody", "--mem", "200M"], options].concat());
+        command.args(["--", "/usr/bin/python3", "-c", program]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+        let job = format!("run-{}", child.id());
+        self.children.push(child);
+        self.go_on(self.children.len() - 1);
+        (self.children.len() - 1, job)
+    }
+
     fn go_on(&mut self, program: usize) {
         self.children[program].stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
@@ -147,6 +168,12 @@ impl Site {
         let mut heard = [0; 6];
         self.children[program].stdout.as_mut().unwrap().read_exact(&mut heard).unwrap();
         assert_eq!(&heard, b"heard\n", "{}", self.said());
+    }
+
+    /// The memory of the job in bytes.
+    fn uses(&self, job: &str) -> u64 {
+        let said: serde_json::Value = serde_json::from_str(&self.out(&["usage", "--job", job, "--json"])).unwrap();
+        said["fences"][0]["memory_peak_bytes"].as_u64().unwrap_or_default()
     }
 
     fn errors(&self, job: &str) -> String {
@@ -198,6 +225,74 @@ fn a_program_that_grows_has_its_signal_and_a_sentence_before_it_is_killed() {
     // It has had at least as much time as the other.
     assert_eq!((site.errors("8").as_str(), site.children[reads].try_wait().unwrap()), ("", None), "{}", site.said());
     assert!(!site.said().contains("job 8 "), "{}", site.said());
+}
+
+/// By the option, and by the site's key. There is no batch shell, so `B:` is for the command itself.
+#[test]
+fn a_command_of_jobfence_run_has_its_signal_and_a_sentence_before_it_is_killed() {
+    for options in [["--signal-at", "mem:50%:USR1"], ["-o", "SignalAt=B:mem:50%:USR1"]] {
+        let Some(mut site) = Site::new("run") else { return };
+        site.hold();
+        let (grows, job) = site.run_fenced(&options, GROWS);
+        common::until("the sentence", || !site.errors("run").is_empty());
+        let errors = site.errors("run");
+        assert!(errors.starts_with(&format!("jobfence: job {job} step 0 uses ")), "{errors}");
+        assert!(errors.ends_with("of its limit. At the limit the kernel kills it. It gets SIGUSR1 now.\n"), "{errors}");
+        let mut said = String::new();
+        site.go_on(grows);
+        site.children[grows].stdout.as_mut().unwrap().read_to_string(&mut said).unwrap();
+        let ended = site.children[grows].wait().unwrap();
+        let errors = site.errors("run");
+        assert_eq!((said.as_str(), ended.signal()), ("saved\n", Some(9)), "{errors}\n{}", site.said());
+        assert_eq!(errors.lines().filter(|line| line.contains(" uses ")).count(), 1, "{errors}");
+    }
+}
+
+#[test]
+fn who_asks_to_be_told_in_vain_hears_it_at_once() {
+    let Some(site) = Site::new("in_vain") else { return };
+    let run = |options: &[&str]| {
+        let done = site.command(&[&["run", "--signal-at"], options, &["--", "true"]].concat()).output().unwrap();
+        (done.status.code(), String::from_utf8(done.stderr).unwrap())
+    };
+    let of_root =
+        (Some(1), "jobfence: --signal-at: a command of root's is told nothing; name another user by --user\n");
+    for user in [&["mem:90%"][..], &["mem:90%", "--user", "root"]] {
+        assert_eq!(run(user), (of_root.0, of_root.1.to_owned()));
+    }
+    let (status, said) = run(&["mem:90%", "--user", "nobody"]);
+    let nobody =
+        "jobfence: --signal-at: nobody tells the command, since 'jobfence hold' (jobfence.service) does not run\n";
+    assert_eq!((status, said.as_str()), (Some(0), nobody));
+    assert!(
+        run(&["mem:0%", "--user", "nobody"])
+            .1
+            .starts_with("jobfence: --signal-at: found \"mem:0%\", expected none, or ")
+    );
+    assert_eq!(run(&["none"]), (Some(0), String::new()));
+    let explained = |asked: &str| {
+        let of_job = ["explain", "--user", "nobody", "--mem", "1G", "-o", "SignalAt=mem:80%", "--signal-at", asked];
+        let said = site.out(&of_job);
+        said.lines().find(|line| line.starts_with("told ")).map(str::to_owned)
+    };
+    let by_user = "told       by --signal-at=mem:90% (the user): needs jobfence.service";
+    assert_eq!((explained("mem:90%").as_deref(), explained("none")), (Some(by_user), None));
+}
+
+/// `jobfence open` has the option, too, and `jobfence limit` changes it while the job runs.
+#[test]
+fn a_job_of_a_script_asks_when_it_begins_and_while_it_runs() {
+    let Some(mut site) = Site::new("script") else { return };
+    site.hold();
+    let grows = site.run_asking(&["--signal-at", "mem:99%"], "7", GROWS);
+    assert!(site.out(&["show", "7"]).contains("mem:99%"));
+    // What hold has heard of the beginning lets it search for eight seconds more. Then only the change itself tells.
+    std::thread::sleep(std::time::Duration::from_secs(10));
+    common::until("its memory", || site.children[grows].try_wait().unwrap().is_some() || site.uses("7") > 110 << 20);
+    assert_eq!(site.errors("7"), "");
+    site.out(&["limit", "--job", "7", "--mem", "200M", "--cpus", "1", "--signal-at", "mem:50%:USR1"]);
+    common::until("the sentence", || !site.errors("7").is_empty());
+    assert!(site.errors("7").ends_with("It gets SIGUSR1 now.\n"), "{}", site.errors("7"));
 }
 
 #[test]

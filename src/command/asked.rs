@@ -66,6 +66,11 @@ pub struct RequestOptions {
     /// Rates of I/O that the job's user asks for, if lower than the site allows
     #[arg(long, value_name = "RULES")]
     io_max: Option<String>,
+    /// At which shares of its limits the job is told, as its user asks, such as mem:90%:USR1
+    ///
+    /// The form is that of SignalAt in jobfence.conf(5), which it replaces.
+    #[arg(long, value_name = "SHARES")]
+    signal_at: Option<String>,
 }
 
 impl RequestOptions {
@@ -78,15 +83,28 @@ impl RequestOptions {
             ("mem-high", &self.mem_high),
             ("pids-max", &self.pids_max),
             ("io-max", &self.io_max),
+            ("signal-at", &self.signal_at),
         ];
         for (name, value) in given {
-            let request = REQUESTS.iter().find(|request| request.name == name);
-            if let (Some(request), Some(value)) = (request, value) {
-                request.read(&format!("--{name}"), value.as_bytes(), &mut requests)?;
-            }
+            put(name, value.as_deref(), &mut requests)?;
         }
         Ok(requests)
     }
+}
+
+/// When the user of `jobfence run` is told, as that option says it.
+pub fn signal_at(value: Option<&str>) -> Result<Requests, Failure> {
+    let mut requests = Requests::default();
+    put("signal-at", value, &mut requests)?;
+    Ok(requests)
+}
+
+fn put(name: &str, value: Option<&str>, requests: &mut Requests) -> Result<(), Failure> {
+    let request = REQUESTS.iter().find(|request| request.name == name);
+    if let (Some(request), Some(value)) = (request, value) {
+        request.read(&format!("--{name}"), value.as_bytes(), requests)?;
+    }
+    Ok(())
 }
 
 /// A user of this node by name, or any uid.

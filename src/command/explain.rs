@@ -69,7 +69,7 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     let key = JobKey { node: host.node_level(node)?, uid, job: job.id.clone(), step: Id::new(job.step.clone())? };
     words::describe(&job, &loaded, &resolved);
     println!("{}", words::limits(&plan, &job.step));
-    say_what_else_happens(&loaded, &resolved, &host);
+    say_what_else_happens(&loaded, (&resolved, &requests), &host);
     let slurm = Slurm::read(loaded.file.as_deref());
     if config.constrain_cores && slurm.is_none() && options.cores.is_none() && left.is_none() {
         errors.retain(|(limit, _)| *limit != Limit::Cores);
@@ -115,13 +115,18 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
 }
 
 /// Says what is done beside the limits, what jobfence.service does of it, and what of that cannot be done here.
-fn say_what_else_happens(loaded: &Loaded, resolved: &Resolved, host: &Host) {
+fn say_what_else_happens(loaded: &Loaded, (resolved, requests): (&Resolved, &UserRequests), host: &Host) {
     let config = &resolved.config;
     if config.mode != Mode::Enforce {
         println!("mode       {}: none of this is written", words::mode_of(config));
     }
-    if config.signal_at.is_some() {
-        println!("told       by {}: needs jobfence.service", words::setting("SignalAt", resolved));
+    let asked_at = requests.signal_at();
+    match asked_at {
+        Some(Some(asked)) => println!("told       by --signal-at={asked} (the user): needs jobfence.service"),
+        None if config.signal_at.is_some() => {
+            println!("told       by {}: needs jobfence.service", words::setting("SignalAt", resolved));
+        }
+        _ => {}
     }
     if lend::is_on(config) && config.elastic_ram > Percent::HUNDRED {
         let [elastic, pool] = ["ElasticRAMPercent", "MemoryPool"].map(|name| words::setting(name, resolved));
@@ -133,7 +138,8 @@ fn say_what_else_happens(loaded: &Loaded, resolved: &Resolved, host: &Host) {
             "killed     by {setting}: a batch job, if its user allows a requeue; needs jobfence.service and UsageLog"
         );
     }
-    if let Some((unseen, why)) = config.signal_at.as_ref().and_then(|signal_at| armed::unseen(signal_at, host)) {
+    let signal_at = asked_at.unwrap_or(config.signal_at);
+    if let Some((unseen, why)) = signal_at.as_ref().and_then(|signal_at| armed::unseen(signal_at, host)) {
         unseen.iter().for_each(|condition| println!("told       not of {condition}: {why}"));
     }
 }

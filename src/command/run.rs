@@ -8,11 +8,14 @@ use std::process::ExitCode;
 use clap::Args;
 use jobfence::cgroup::io::IoRules;
 use jobfence::cgroup::limits::MOST_PROCESSES;
-use jobfence::config::{USAGE_CARD_EXPECTS, UsageCard, parse_size, usage_card};
+use jobfence::config::{Config, Mode, USAGE_CARD_EXPECTS, UsageCard, parse_size, usage_card};
 use jobfence::doors::run::{self, RunRequest};
 use jobfence::job::Cpus;
+use jobfence::record::tracked;
+use jobfence::requests::UserRequests;
 use nix::unistd::User;
 
+use crate::asked;
 use crate::command::{Failure, require_root};
 use crate::configured::Configured;
 
@@ -37,6 +40,12 @@ pub struct RunOptions {
     /// The form is that of one value of IOMax in jobfence.conf(5).
     #[arg(long, value_name = "RULES", value_parser = IoRules::parse)]
     io_max: Option<IoRules>,
+    /// At which shares of its limits the command is told, such as mem:90%:USR1 or pids:90% [default: SignalAt in jobfence.conf(5)]
+    ///
+    /// jobfence.service writes a sentence to the command's stderr then, and sends the signal, if there is one, to the command's process
+    /// group. With B: before it, the command alone gets it. It needs --user: a command of root's is told nothing.
+    #[arg(long, value_name = "SHARES")]
+    signal_at: Option<String>,
     /// When to say at the end, on stderr, what the command used of its limits: never, failed, wasteful or always [default: always if stderr is a terminal, otherwise never]
     ///
     /// The words are those of UsageCard in jobfence.conf(5), and so is the rule that a short run has one line. The key itself does not
@@ -75,6 +84,15 @@ pub fn run(options: &RunOptions) -> Result<ExitCode, Failure> {
     })?;
     let has_reader = !options.quiet && io::stderr().is_terminal();
     let config = options.configured.load()?.config;
+    let requests = asked::signal_at(options.signal_at.as_deref())?;
+    if requests.signal_at.flatten().is_some() {
+        if options.user.as_ref().is_none_or(|user| user.uid.is_root()) {
+            return Err("--signal-at: a command of root's is told nothing; name another user by --user".into());
+        }
+        if let Some(why) = nobody_tells(&config) {
+            eprintln!("jobfence: --signal-at: nobody tells the command, since {why}");
+        }
+    }
     let request = RunRequest {
         cpus: options.cpus,
         memory: options.mem,
@@ -82,6 +100,7 @@ pub fn run(options: &RunOptions) -> Result<ExitCode, Failure> {
         io: options.io_max.clone().unwrap_or_default(),
         card: options.usage_card.or((!has_reader).then_some(UsageCard::Never)),
         user: options.user.clone(),
+        asked: UserRequests { step: requests, ..UserRequests::default() },
         command: options.command.clone(),
     };
     let ended = run::run(&config, &request, |fence| {
@@ -104,6 +123,15 @@ pub fn run(options: &RunOptions) -> Result<ExitCode, Failure> {
     }
     let status = run::end_as(ended.how);
     Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
+}
+
+/// Why a command would not be told of what comes near its limit.
+fn nobody_tells(config: &Config) -> Option<&'static str> {
+    let lack = [
+        (!tracked::is_watched(&config.run_dir), "'jobfence hold' (jobfence.service) does not run"),
+        (config.mode != Mode::Enforce, "jobfence.service tells nobody without Mode=enforce"),
+    ];
+    lack.into_iter().find_map(|(is_lost, why)| is_lost.then_some(why))
 }
 
 /// CPU time as a number of CPUs.

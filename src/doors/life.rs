@@ -20,7 +20,7 @@ use crate::figures::Usage;
 use crate::host::Host;
 use crate::janitor::{self, JanitorCaller};
 use crate::job::{Grant, Id, JobKey};
-use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, begin};
+use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, begin, early_move};
 use crate::log;
 use crate::policy::{self, CoreMap};
 use crate::private::{self, PrivateDirs};
@@ -342,6 +342,9 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &WantedFences, granted: &
         let signal_at = granted.requests.signal_at().unwrap_or(resolved.config.signal_at);
         if resolved.config.metrics_file.is_some() || signal_at.is_some() {
             fence.note_allocated(&all, signal_at.filter(|_| resolved.config.mode == Mode::Enforce));
+            if signal_at.is_some() {
+                early_move::tell_of_armed(&resolved.config.run_dir);
+            }
         }
         let noted = if has_log { all } else { Noted::default() };
         fence.hand_over(AskedProcesses::below_the_sites(&granted.requests, &resolved.config), noted)?;

@@ -29,6 +29,7 @@ use crate::job::{Cpus, Grant, Id, JobKey};
 use crate::launch::{self, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, end};
 use crate::policy::{self, Plan};
 use crate::private::{PrivateDirs, ipc};
+use crate::record::noted::Noted;
 use crate::report;
 use crate::report::account::{End, Ending, Exit};
 use crate::report::card::{self, Figures, Words};
@@ -52,9 +53,14 @@ pub struct RunRequest {
     pub card: Option<UsageCard>,
     /// The user, if not the caller.
     pub user: Option<User>,
+    /// When the command is told: nothing else of it counts here.
+    pub asked: UserRequests,
     /// The program, searched for in PATH, and its arguments.
     pub command: Vec<OsString>,
 }
+
+/// How its job's name begins. No scheduler has such a name.
+pub const JOB: &str = "run-";
 
 /// The result of a run.
 #[derive(Debug)]
@@ -83,11 +89,16 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
     let command = c_strings(&request.command)?;
     let uid = request.user.as_ref().map_or_else(nix::unistd::getuid, |user| user.uid);
     let key =
-        JobKey { node: None, uid: uid.as_raw(), job: Id::new(format!("run-{}", Pid::this()))?, step: Id::new("0")? };
+        JobKey { node: None, uid: uid.as_raw(), job: Id::new(format!("{JOB}{}", Pid::this()))?, step: Id::new("0")? };
     let grant = Grant::whole(request.cpus, request.memory);
     let config = &exactly(config, request);
     let host = Host::read(config)?;
-    let requests = &UserRequests::default();
+    let requests = &request.asked;
+    let facts = Facts { user: request.user.as_ref().map(|user| user.name.clone()).into(), ..Facts::default() };
+    let granted = GrantedTo { cpus: request.cpus, memory: request.memory, gpus: None };
+    // It serves the word alone. Other things that are noted of a scheduler's jobs are not wanted here.
+    let is_told = requests.signal_at().unwrap_or(config.signal_at).is_some();
+    let noted = is_told.then(|| Noted::new(&facts, granted));
     let begin = Begin {
         host: &host,
         config,
@@ -97,7 +108,7 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
         daemon: None,
         holder: None,
         gpus: &[],
-        noted: None,
+        noted: noted.as_ref(),
         starts_processes: true,
     };
     let Begun { mut fence, plan, private, .. } =
@@ -125,8 +136,8 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
     let ending = Ending {
         holder: "run",
         run: 0,
-        facts: &Facts { user: request.user.as_ref().map(|user| user.name.clone()).into(), ..Facts::default() },
-        granted: GrantedTo { cpus: request.cpus, memory: request.memory, gpus: None },
+        facts: &facts,
+        granted,
         limits: launch::limited_to(&fence, config),
         started,
         exit,
@@ -471,6 +482,7 @@ mod tests {
             io: IoRules::default(),
             card: Some(UsageCard::Never),
             user: None,
+            asked: UserRequests::default(),
             command: Vec::new(),
         };
         assert!(of(&exactly(&config, &request)).is_empty());

@@ -2,7 +2,7 @@
 //! A step that has directories on this node now, jobfence's or a scheduler's: what they show of it. `search` finds such steps.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::branches::children;

@@ -2247,8 +2247,38 @@ BREAKS = (
     ),
     Break(
         "the_script_has_the_signal_of_its_tasks", "src/command/armed/step.rs",
-        "is_opened || SHELLS.contains(&step) == to_shell", "true",
+        "has_no_shell || SHELLS.contains(&step) == to_shell", "true",
         "slurm a_word_before_memory_ends",
+    ),
+    Break(
+        "a_plugin_that_mounts_no_proc_is_named", "src/schedulers/slurm/command/private.rs",
+        'container.contains("/linux")', "container.contains('/')",
+        "unit only_what_mounts_a_proc",
+    ),
+    Break(
+        "pyxis_is_not_seen", "src/schedulers/slurm/plugstack.rs",
+        "Search::of(file, is_wanted).line.is_some()", "Search::of(file, is_ours).line.is_some()",
+        "host cli check_names_what_else",
+    ),
+    Break(
+        "a_command_of_run_is_not_told", "src/doors/run.rs",
+        "noted: noted.as_ref(),", "noted: noted.as_ref().filter(|_| false),",
+        "host signal_at a_command_of_jobfence_run",
+    ),
+    Break(
+        "a_command_of_run_has_a_batch_shell_beside_it", "src/command/armed/step.rs",
+        "step.job.starts_with(run::JOB)", "false",
+        "host signal_at a_command_of_jobfence_run",
+    ),
+    Break(
+        "roots_command_waits_for_a_word_that_never_comes", "src/command/run.rs",
+        "is_none_or(|user| user.uid.is_root())", "is_some_and(|user| user.uid.is_root())",
+        "host signal_at who_asks_to_be_told_in_vain",
+    ),
+    Break(
+        "a_limit_of_a_running_job_tells_nobody", "src/doors/life.rs",
+        "early_move::tell_of_armed(&resolved.config.run_dir);", "",
+        "host signal_at a_job_of_a_script_asks",
     ),
     Break(
         "the_shell_of_salloc_has_the_signal_of_its_tasks", "src/command/armed/step.rs",

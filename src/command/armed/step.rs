@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use jobfence::config::{ToldAt, Watched};
+use jobfence::doors::run;
 use jobfence::fence::living::LivingStep;
 use nix::sys::signal::Signal;
 
@@ -23,8 +24,8 @@ pub struct ArmedStep {
     pub job: String,
     pub step: String,
     pub uid: u32,
-    /// Whether its fence is one of `jobfence open`: its scheduler has no batch step beside it.
-    is_opened: bool,
+    /// Whether no batch step is beside it: its fence is one of `jobfence open` or `jobfence run`.
+    has_no_shell: bool,
     pub condition: ToldAt,
     pub source: WatchedUse,
     crossing: Crossing,
@@ -41,7 +42,8 @@ impl ArmedStep {
             job: step.job.clone(),
             step: step.step.clone(),
             uid: step.uid.filter(|uid| *uid != 0)?,
-            is_opened: step.record.as_ref().is_some_and(|record| record.shared.is_some()),
+            has_no_shell: step.job.starts_with(run::JOB)
+                || step.record.as_ref().is_some_and(|record| record.shared.is_some()),
             condition,
             source: WatchedUse::from_step(step, condition.watched)?,
             crossing: Crossing::default(),
@@ -91,7 +93,7 @@ impl ArmedStep {
 
     /// Which signal its processes get.
     pub fn signals(&self) -> Option<Signal> {
-        let is_meant = is_meant(&self.step, self.is_opened, self.condition.to_batch_shell);
+        let is_meant = is_meant(&self.step, self.has_no_shell, self.condition.to_batch_shell);
         self.condition.signal.filter(|_| is_meant).and_then(|signal| Signal::try_from(signal).ok())
     }
 
@@ -124,8 +126,8 @@ fn is_left_to_others(step: &str, watched: Watched) -> bool {
 }
 
 /// Whether a step's processes get the signal: under Slurm either the shell or the tasks.
-fn is_meant(step: &str, is_opened: bool, to_shell: bool) -> bool {
-    is_opened || SHELLS.contains(&step) == to_shell
+fn is_meant(step: &str, has_no_shell: bool, to_shell: bool) -> bool {
+    has_no_shell || SHELLS.contains(&step) == to_shell
 }
 
 #[cfg(test)]

@@ -66,13 +66,17 @@ pub enum PlugstackLookup {
 
 /// Searches a plugstack.conf and the files that it includes.
 pub fn find(file: &Path) -> PlugstackLookup {
-    let mut search = Search::default();
-    search.read(&mut Files::new(), file);
+    let search = Search::of(file, is_ours);
     match (search.line, search.unseen) {
         (Some(line), _) => PlugstackLookup::Line(line),
         (None, Some(error)) => PlugstackLookup::Unseen(error),
         (None, None) => PlugstackLookup::Nothing(search.ignored),
     }
+}
+
+/// Whether a line of it, or of the files that it includes, loads such a plugin.
+pub fn loads(file: &Path, is_wanted: fn(&str) -> bool) -> bool {
+    Search::of(file, is_wanted).line.is_some()
 }
 
 /// Whether Slurm would read this file, which need not exist yet, because a plugstack.conf includes it.
@@ -98,14 +102,21 @@ fn includes(files: &mut Files, by: &Path, file: &Path) -> bool {
     found.unwrap_or(false)
 }
 
-#[derive(Default)]
 struct Search {
+    /// Whether a file is the plugin's.
+    is_wanted: fn(&str) -> bool,
     line: Option<PlugstackLine>,
     ignored: Vec<String>,
     unseen: Option<Error>,
 }
 
 impl Search {
+    fn of(file: &Path, is_wanted: fn(&str) -> bool) -> Self {
+        let mut search = Self { is_wanted, line: None, ignored: Vec::new(), unseen: None };
+        search.read(&mut Files::new(), file);
+        search
+    }
+
     fn read(&mut self, files: &mut Files, file: &Path) {
         if let Err(error) = std::fs::File::open(file)
             && error.kind() == ErrorKind::PermissionDenied
@@ -136,7 +147,7 @@ impl Search {
                     self.read(files, &included);
                 }
             }
-            [kind @ ("required" | "optional"), plugin, ref arguments @ ..] if is_ours(plugin) => {
+            [kind @ ("required" | "optional"), plugin, ref arguments @ ..] if (self.is_wanted)(plugin) => {
                 let line = PlugstackLine {
                     file: file.to_owned(),
                     number,
@@ -152,7 +163,9 @@ impl Search {
                 }
             }
             ["required" | "optional", ..] => {}
-            _ if words.iter().any(|word| is_ours(word)) => self.ignored.push(format!("{}:{number}", file.display())),
+            _ if words.iter().any(|word| (self.is_wanted)(word)) => {
+                self.ignored.push(format!("{}:{number}", file.display()))
+            }
             _ => {}
         }
     }

@@ -78,7 +78,7 @@ impl SchedulersPart for SlurmPart {
             let kinds = [("[Account=", account), ("[QOS=", qos)].into_iter().filter(|(_, is_checked)| !is_checked);
             let kinds: Vec<&str> = kinds.map(|(kind, _)| kind).collect();
             claimed(rows, host.loaded, "Slurm", &kinds, ENFORCE);
-            private::say(rows, host.loaded, &Lines::read(&file));
+            private::say(rows, host.loaded, &Lines::read(&file), Slurm::from_file(&file).plugstack());
         }
     }
 
