@@ -1930,7 +1930,7 @@ BREAKS = (
     ),
     Break(
         "a_new_hold_takes_an_old_note_for_new", "src/command/lend/files.rs",
-        'resized: number("resized"),', "resized: None,",
+        'resized: number(value, "resized"),', "resized: None,",
         "unit what_a_job_is_resized_to_is_its_own",
     ),
     Break(

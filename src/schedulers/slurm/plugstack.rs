@@ -66,7 +66,7 @@ pub enum PlugstackLookup {
 
 /// Searches a plugstack.conf and the files that it includes.
 pub fn find(file: &Path) -> PlugstackLookup {
-    let search = Search::of(file, is_ours);
+    let search = Search::from_file(file, is_ours);
     match (search.line, search.unseen) {
         (Some(line), _) => PlugstackLookup::Line(line),
         (None, Some(error)) => PlugstackLookup::Unseen(error),
@@ -76,7 +76,7 @@ pub fn find(file: &Path) -> PlugstackLookup {
 
 /// Whether a line of it, or of the files that it includes, loads such a plugin.
 pub fn loads(file: &Path, is_wanted: fn(&str) -> bool) -> bool {
-    Search::of(file, is_wanted).line.is_some()
+    Search::from_file(file, is_wanted).line.is_some()
 }
 
 /// Whether Slurm would read this file, which need not exist yet, because a plugstack.conf includes it.
@@ -111,7 +111,7 @@ struct Search {
 }
 
 impl Search {
-    fn of(file: &Path, is_wanted: fn(&str) -> bool) -> Self {
+    fn from_file(file: &Path, is_wanted: fn(&str) -> bool) -> Self {
         let mut search = Self { is_wanted, line: None, ignored: Vec::new(), unseen: None };
         search.read(&mut Files::new(), file);
         search
