@@ -2257,7 +2257,7 @@ BREAKS = (
     ),
     Break(
         "pyxis_is_not_seen", "src/schedulers/slurm/plugstack.rs",
-        "Search::from_file(file, is_wanted).line.is_some()", "Search::of(file, is_ours).line.is_some()",
+        "Search::from_file(file, is_wanted).line.is_some()", "Search::from_file(file, is_ours).line.is_some()",
         "host cli check_names_what_else",
     ),
     Break(
