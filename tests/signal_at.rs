@@ -252,7 +252,8 @@ fn a_command_of_jobfence_run_has_its_signal_and_a_sentence_before_it_is_killed()
 fn who_asks_to_be_told_in_vain_hears_it_at_once() {
     let Some(site) = Site::new("in_vain") else { return };
     let run = |options: &[&str]| {
-        let done = site.command(&[&["run", "--signal-at"], options, &["--", "true"]].concat()).output().unwrap();
+        let mut command = site.command(&[&["run", "--signal-at"], options].concat());
+        let done = command.args(["--", "true"]).output().unwrap();
         (done.status.code(), String::from_utf8(done.stderr).unwrap())
     };
     let of_root =

@@ -94,15 +94,26 @@ static void note_line(int level, const char *line, void *data)
 /* A process of this user that counts as long as it runs. */
 static pid_t counting(int uid, volatile unsigned *counter)
 {
-    pid_t pid = fork();
+    int begun[2];
+    char byte;
+    pid_t pid;
+    CHECK(pipe(begun) == 0);
+    pid = fork();
     if (pid == 0) {
         if (setgid(uid) != 0 || setuid(uid) != 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
             _exit(9);
+        CHECK(write(begun[1], "", 1) == 1);
+        close(begun[0]);
+        close(begun[1]);
         for (;;) {
             (*counter)++;
             usleep(1000);
         }
     }
+    /* Until then it is root's. */
+    close(begun[1]);
+    CHECK(read(begun[0], &byte, 1) == 1);
+    close(begun[0]);
     return pid;
 }
 

@@ -51,7 +51,7 @@ class Group:
     seconds: int = 3000  # more than this is a hang
 
     def may_be_beside(self, other):
-        is_apart = any(map(Group.is_a_guest, (self, other))) or not (self.root and other.root)
+        is_apart = any(map(Group.is_a_guest, (self, other))) or not (self.controllers and other.controllers)
         return is_apart or not (self.is_alone_on_host or other.is_alone_on_host)
 
     def is_a_guest(self):

@@ -16,7 +16,7 @@ sys.path.insert(0, str(TESTS))
 import leases  # noqa: E402
 from checks import machine, output, pool, slices, times  # noqa: E402
 from contract import cases, harness  # noqa: E402
-from checks.groups import GROUPS, Build, Group  # noqa: E402
+from checks.groups import GROUPS, Build, Group, has_controller  # noqa: E402
 
 CARGO = """\
 running 3 tests
@@ -67,6 +67,9 @@ class Output(unittest.TestCase):
 
     def test_a_failure_that_says_nothing_is_named(self):
         self.assertEqual(output.failures("test alone ... FAILED\n"), ["FAIL alone"])
+
+
+IN_CGROUPS = {"controllers": ("cpu",)}
 
 
 def waits(name):
@@ -164,21 +167,23 @@ class InAPool(unittest.TestCase):
         for group in groups:
             self.assertIn("error: no such crate\n", made.results[group].text)
 
+    @unittest.skipUnless(has_controller("cpu"), "no cgroups")
     def test_nothing_begins_that_would_hold_up_one_that_is_alone(self):
         """It waits for the one that runs. Meanwhile another that may not be beside it does not begin, and one without cgroups does."""
-        running = Group("running", (("sh", "-c", f"touch running; {waits('harmless')}"),), about=999, units=1, root=True)
+        running = Group("running", (("sh", "-c", f"touch running; {waits('harmless')}"),), about=999, units=1, **IN_CGROUPS)
         it = Build("it", ("sh", "-c", waits("running")), "place")
-        alone = Group("alone", (("sh", "-c", "! test -e held && touch alone"),), builds=(it,), units=1, root=True, is_alone_on_host=True)
-        held_up = Group("held up", (("sh", "-c", "touch held; test -e alone"),), builds=alone.builds, units=1, root=True)
+        alone = Group("alone", (("sh", "-c", "! test -e held && touch alone"),), builds=(it,), units=1, **IN_CGROUPS, is_alone_on_host=True)
+        held_up = Group("held up", (("sh", "-c", "touch held; test -e alone"),), builds=alone.builds, units=1, **IN_CGROUPS)
         harmless = Group("harmless", (("touch", "harmless"),), builds=alone.builds, units=1)
         groups = running, alone, held_up, harmless
         made, _ = self.run_groups(*groups)
         self.assertEqual([made.results[group].verdict for group in groups], ["pass"] * 4)
 
+    @unittest.skipUnless(has_controller("cpu"), "no cgroups")
     def test_one_that_is_alone_on_the_host_has_guests_beside_it(self):
-        alone = Group("alone", (("sh", "-c", f"touch began; {waits('guest')}; touch ended"),), units=1, root=True, is_alone_on_host=True)
-        guest = Group("vm one", (("sh", "-c", f"{waits('began')}; touch guest"),), units=1, root=True)
-        other = Group("other", (("test", "-e", "ended"),), about=999, units=1, root=True)
+        alone = Group("alone", (("sh", "-c", f"touch began; {waits('guest')}; touch ended"),), units=1, **IN_CGROUPS, is_alone_on_host=True)
+        guest = Group("vm one", (("sh", "-c", f"{waits('began')}; touch guest"),), units=1, **IN_CGROUPS)
+        other = Group("other", (("test", "-e", "ended"),), about=999, units=1, **IN_CGROUPS)
         made, _ = self.run_groups(other, alone, guest)
         self.assertEqual([made.results[group].verdict for group in (alone, guest, other)], ["pass"] * 3)
 

@@ -1939,6 +1939,11 @@ BREAKS = (
         "host lend the_next_hold_knows_what_a_killed_one_has_lent",
     ),
     Break(
+        "a_script_is_told_beside_its_new_step", "src/command/armed/step.rs",
+        "is_some_and(|step| !SHELLS.contains(&step) && step != EXTERN)", "is_some_and(|step| step == EXTERN)",
+        "unit a_step_that_no_search_has_found_is_beside_its_shell",
+    ),
+    Break(
         "a_word_at_each_look", "src/command/armed/crossing.rs",
         "if self.is_above || !may_say {", "if !may_say {",
         "unit it_is_said_once_for_each_crossing",

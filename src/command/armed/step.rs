@@ -2,6 +2,7 @@
 //! One condition of one step: when to look at it, and what its user is told.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use jobfence::config::{ToldAt, Watched};
@@ -18,6 +19,8 @@ use crate::table::printable;
 
 /// Slurm's names of the steps of a shell, which starts the steps with tasks: of the batch script, and of `salloc`.
 const SHELLS: [&str; 2] = ["batch", "interactive"];
+/// Slurm's name of the step without tasks.
+pub const EXTERN: &str = "extern";
 
 /// One condition of one step.
 pub struct ArmedStep {
@@ -91,6 +94,11 @@ impl ArmedStep {
         is_left_to_others(&self.step, self.condition.watched) && self.signals().is_none()
     }
 
+    /// Whether the job has a step with tasks that no search has found yet.
+    pub fn has_tasks_beside(&self) -> bool {
+        self.source.directory().is_some_and(|(directory, _)| has_tasks_beside(directory))
+    }
+
     /// Which signal its processes get.
     pub fn signals(&self) -> Option<Signal> {
         let is_meant = is_meant(&self.step, self.has_no_shell, self.condition.to_batch_shell);
@@ -125,6 +133,13 @@ fn is_left_to_others(step: &str, watched: Watched) -> bool {
     SHELLS.contains(&step) && !watched.is_pressure()
 }
 
+/// Whether a directory of a step with tasks is beside that of the shell.
+fn has_tasks_beside(shell: &Path) -> bool {
+    let beside = shell.parent().and_then(|job| std::fs::read_dir(job).ok());
+    let mut names = beside.into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    names.any(|name| name.strip_prefix("step_").is_some_and(|step| !SHELLS.contains(&step) && step != EXTERN))
+}
+
 /// Whether a step's processes get the signal: under Slurm either the shell or the tasks.
 fn is_meant(step: &str, has_no_shell: bool, to_shell: bool) -> bool {
     has_no_shell || SHELLS.contains(&step) == to_shell
@@ -138,6 +153,18 @@ mod tests {
     fn what_a_script_itself_waits_for_is_said_to_it() {
         assert!(is_left_to_others("batch", Watched::Memory) && is_left_to_others("interactive", Watched::Throttled));
         assert!(!is_left_to_others("0", Watched::Memory) && !is_left_to_others("batch", Watched::IoPressure));
+    }
+
+    #[test]
+    fn a_step_that_no_search_has_found_is_beside_its_shell() {
+        let job = tempfile::tempdir().unwrap();
+        let add = |step: &str| std::fs::create_dir(job.path().join(step)).unwrap();
+        let is_beside = || has_tasks_beside(&job.path().join("step_batch"));
+        ["step_batch", "step_extern", "step_interactive", "other"].iter().for_each(|step| add(step));
+        assert!(!is_beside());
+        add("step_0");
+        assert!(is_beside());
+        assert!(!has_tasks_beside(Path::new("/gone/step_batch")));
     }
 
     #[test]

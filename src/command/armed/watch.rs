@@ -19,7 +19,7 @@ use super::directories::{Unseen, own_directory};
 use super::pace::{SHORTEST, together};
 use super::sentence::in_short;
 use super::speakers::Speakers;
-use super::step::ArmedStep;
+use super::step::{ArmedStep, EXTERN};
 use crate::living::user_name;
 use crate::table::printable;
 
@@ -39,9 +39,6 @@ const TURN: Duration = Duration::from_millis(40);
 /// The most conditions that are watched, and the most for one user's steps, so that no user takes the place of others.
 const MOST: usize = 8000;
 const MOST_OF_USER: usize = 2000;
-
-/// Slurm's name of the step without tasks.
-const EXTERN: &str = "extern";
 
 /// All conditions of all steps with `SignalAt`.
 pub struct ArmedWatch {
@@ -217,7 +214,9 @@ impl ArmedWatch {
         }
         // If its steps are told, a batch script is told only if it gets the signal.
         let is_heard = !step.is_told_by_others() || !with_tasks.contains(&(step.job.clone(), step.uid));
-        if let Some(level) = step.follow(&look, is_heard, self.begin) {
+        if let Some(level) = step.follow(&look, is_heard, self.begin)
+            && !(step.is_told_by_others() && step.has_tasks_beside())
+        {
             Self::speak(&mut self.speakers, step, level);
         }
     }

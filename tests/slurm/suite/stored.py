@@ -365,7 +365,8 @@ def all_jobs_from_the_database(site):
             done = site.command("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", str(array), "--format", "CPUTimeRAW")
             return sum(map(int, done.stdout.split())) / 3600
         until(lambda: marked(site, *arrays) == (2 * each, 2 * each), 900, "the summaries of all jobs")
-        done = site.command(str(site.jobfence), "report", "--config", str(site.config), "--since", "1day", "--by", "account", "--stored", "--json")
+        asked = [str(site.jobfence), "report", "--config", str(site.config), "--since", "1day", "--by", "account", "--stored", "--json"]
+        done = site.command(*asked)
         expect_equal(done.returncode, 0, f"report ({done.stderr})")
         said = json.loads(done.stdout)
         groups = {group["name"]: group for group in said["groups"]}
