@@ -135,8 +135,8 @@ fn is_left_to_others(step: &str, watched: Watched) -> bool {
 
 /// Whether a directory of a step with tasks is beside that of the shell.
 fn has_tasks_beside(shell: &Path) -> bool {
-    let beside = shell.parent().and_then(|job| std::fs::read_dir(job).ok());
-    let mut names = beside.into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let entries = shell.parent().and_then(|job| std::fs::read_dir(job).ok());
+    let mut names = entries.into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
     names.any(|name| name.strip_prefix("step_").is_some_and(|step| !SHELLS.contains(&step) && step != EXTERN))
 }
 
