@@ -164,12 +164,17 @@ def devices_beside_a_program_that_admits_none(site):
     fences_well(site, user)
 
 
+def beside_slurm_conf(site, name):
+    """An installed jobfence has its configuration in a directory of its own."""
+    return getattr(site, "SLURM_CONF", site.config).with_name(name)
+
+
 @contextlib.contextmanager
 def gres(site, gres_conf, count, **keys):
     """Slurm has GPUs on its only node, and jobfence's prolog and epilog."""
     if not (getattr(site, "jobfence", None) or shutil.which("jobfence", path=PATH)):
         raise Skip("this site has no jobfence command for a prolog")
-    lines = [line for line in site.config.with_name("slurm.conf").read_text().splitlines() if line.startswith("NodeName=")]
+    lines = [line for line in beside_slurm_conf(site, "slurm.conf").read_text().splitlines() if line.startswith("NodeName=")]
     if len(lines) != 1:
         raise Skip("slurm.conf has not one line for the node")
     node = f"{lines[0].partition('=')[2]} Gres=gpu:{count}"
@@ -179,7 +184,7 @@ def gres(site, gres_conf, count, **keys):
 
 @contextlib.contextmanager
 def gres_conf_of(site, text):
-    file = site.config.with_name("gres.conf")
+    file = beside_slurm_conf(site, "gres.conf")
     if file.exists():
         raise Skip(f"{file} is the site's own")
     write_atomically(file, text)
