@@ -1944,6 +1944,11 @@ BREAKS = (
         "unit a_step_that_no_search_has_found_is_beside_its_shell",
     ),
     Break(
+        "a_script_waits_for_its_steps_for_ever", "src/command/armed/step.rs",
+        "self.was_over = would_be_told;", "self.was_over = false;",
+        "slurm a_word_before_memory_ends",
+    ),
+    Break(
         "a_word_at_each_look", "src/command/armed/crossing.rs",
         "if self.is_above || !may_say {", "if !may_say {",
         "unit it_is_said_once_for_each_crossing",

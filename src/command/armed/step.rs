@@ -36,6 +36,8 @@ pub struct ArmedStep {
     pub next: Option<Instant>,
     /// When the last look was.
     pub looked: Option<Instant>,
+    /// Whether its user was to be told after the last look, and not those of other steps.
+    was_over: bool,
 }
 
 impl ArmedStep {
@@ -52,6 +54,7 @@ impl ArmedStep {
             crossing: Crossing::default(),
             next: Some(Instant::now()),
             looked: None,
+            was_over: false,
         })
     }
 
@@ -94,9 +97,17 @@ impl ArmedStep {
         is_left_to_others(&self.step, self.condition.watched) && self.signals().is_none()
     }
 
-    /// Whether the job has a step with tasks that no search has found yet.
-    pub fn has_tasks_beside(&self) -> bool {
-        self.source.directory().is_some_and(|(directory, _)| has_tasks_beside(directory))
+    /// Whether it is looked at again after a search, before its user would be told: what the job has may be that of a step that no search
+    /// has found yet, and that one is told instead. Each crossing waits once. `search`: when the search is.
+    pub fn waits_for_search(&mut self, would_be_told: bool, search: Instant) -> bool {
+        let is_first = would_be_told && !self.was_over;
+        self.was_over = would_be_told;
+        let directory = self.source.directory().filter(|_| is_first);
+        let waits = directory.is_some_and(|(directory, _)| has_tasks_beside(directory));
+        if waits {
+            self.next = Some(search);
+        }
+        waits
     }
 
     /// Which signal its processes get.

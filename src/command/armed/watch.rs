@@ -201,6 +201,7 @@ impl ArmedWatch {
 
     fn look_at(&mut self, key: &ArmedKey, by_kernel: &mut Told, with_tasks: &BTreeSet<(String, u32)>) {
         let most = *self.most_told.get_or_insert_with(descriptors::most);
+        let search = self.next_search();
         let Some(step) = self.steps.get_mut(key) else { return };
         let (is_told, of_waiting) = (step.source.event().is_some(), step.source.is_coarse());
         let may_be_told = is_told || by_kernel.has_room(step.uid, of_waiting, most);
@@ -214,9 +215,11 @@ impl ArmedWatch {
         }
         // If its steps are told, a batch script is told only if it gets the signal.
         let is_heard = !step.is_told_by_others() || !with_tasks.contains(&(step.job.clone(), step.uid));
-        if let Some(level) = step.follow(&look, is_heard, self.begin)
-            && !(step.is_told_by_others() && step.has_tasks_beside())
-        {
+        let is_over = look.levels.iter().any(|level| level.left(step.condition.share) == 0);
+        if step.waits_for_search(is_over && is_heard && step.is_told_by_others(), search) {
+            return self.searches.push(search);
+        }
+        if let Some(level) = step.follow(&look, is_heard, self.begin) {
             Self::speak(&mut self.speakers, step, level);
         }
     }

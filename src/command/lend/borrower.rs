@@ -694,7 +694,9 @@ mod tests {
         write(&job, "memory.current", 1100);
         job.apply(&run_dir, 800 * MIB, true);
         assert!(job.is_lowering() && !job.has_lowered());
+        // The process takes the lock before it opens anything.
         while job.directory.lock(&run_dir).unwrap().is_some() {
+            assert!(job.is_lowering() && !job.has_lowered(), "the process has ended");
             std::thread::sleep(Duration::from_millis(1));
         }
         job.apply(&run_dir, 1300 * MIB, true);

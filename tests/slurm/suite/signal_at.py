@@ -2,7 +2,7 @@
 """--signal-at: a job hears that its memory comes near its limit, before the kernel kills it."""
 
 from contract import kernel
-from contract.harness import PYTHON, case, expect, expect_equal, expect_in, expect_match
+from contract.harness import PYTHON, TAKE, case, expect, expect_equal, expect_in, expect_match
 from ..harness import expect_not_drained, expect_not_started
 from .stored import held
 
@@ -45,6 +45,11 @@ def a_word_before_memory_ends(site):
         expect_in("trapped\n", said, "what the shell does")
         expect("saved" not in said, f"a child of the shell has had its signal: {said}")
         expect_match(SENTENCE.format(of_shell, "batch"), said, "what the script reads")
+        beside = site.submit(user, f"{PROGRAM}srun --signal-at=none {TAKE % (120, 1000)} &\n{WAIT}\nkill $!\nwait\ntrue", "-n1", "--mem=200",
+                             "--signal-at=mem:50%:USR1")
+        state, said = site.wait(beside, timeout=400), site.output(beside)
+        expect_equal((state, said.count(" uses ")), ("COMPLETED", 1), f"the job whose step wants no word: {said}")
+        expect_in(f"jobfence: job {beside} step batch uses 1", said, "what its script reads")
     expect_not_drained(site)
 
 
