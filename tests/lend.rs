@@ -31,6 +31,9 @@ for line in sys.stdin:
     print(len(kept), flush=True)
 ";
 
+/// The job of root's.
+const ROOTS: &str = "9";
+
 struct Program {
     child: Child,
     said: BufReader<std::process::ChildStdout>,
@@ -84,12 +87,13 @@ impl Site {
         hold.wait().unwrap();
     }
 
-    fn user(&self) -> u32 {
-        common::uids()
+    /// Nothing is lent to root's jobs.
+    fn user(&self, job: &str) -> u32 {
+        if job == ROOTS { 0 } else { common::uids() }
     }
 
     fn opens(&self, job: &str, mem: &str) {
-        self.out(&["open", "--job", job, "--user", &self.user().to_string(), "--mem", mem, "--cpus", "1"]);
+        self.out(&["open", "--job", job, "--user", &self.user(job).to_string(), "--mem", mem, "--cpus", "1"]);
     }
 
     fn runs(&self, job: &str, mem: &str) -> Program {
@@ -97,7 +101,7 @@ impl Site {
         let errors = fs::File::create(self.path(format!("errors.{job}"))).unwrap();
         errors.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
         let mut command = Command::new("/usr/bin/python3");
-        command.args(["-S", "-c", PROGRAM]).uid(self.user()).gid(self.user()).current_dir("/").stderr(errors);
+        command.args(["-S", "-c", PROGRAM]).uid(self.user(job)).gid(self.user(job)).current_dir("/").stderr(errors);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let said = BufReader::new(child.stdout.take().unwrap());
         let mut program = Program { child, said };
@@ -119,12 +123,19 @@ impl Site {
 
     /// The directory with the limit of memory of a job, and of its step.
     fn directories(&self, job: &str) -> (PathBuf, PathBuf) {
-        let below = format!("{}/uid_{}/job_{job}", self.base.name, self.user());
-        let mounts = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
-        let has_limit =
-            |place: &PathBuf| ["memory.limit_in_bytes", "memory.max"].iter().any(|name| place.join(name).exists());
-        let job = mounts.iter().map(|mount| Path::new(mount).join(&below)).find(has_limit).unwrap();
+        let below = format!("uid_{}/job_{job}", self.user(job));
+        let node = self.node();
+        // Where one directory has CPU time and memory, scavengers are in a branch of their own.
+        let job = [node.join(&below), node.join("idle").join(&below)].into_iter().find(|place| file(place).exists());
+        let job = job.unwrap();
         (job.clone(), job.join("step_0"))
+    }
+
+    /// The directory above all jobs, in the hierarchy with memory.
+    fn node(&self) -> PathBuf {
+        let mounts = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+        let all = mounts.iter().map(|mount| Path::new(mount).join(&self.base.name));
+        all.into_iter().find(|place| file(place).exists()).unwrap()
     }
 
     /// The limits of a job and its step in MiB.
@@ -378,4 +389,45 @@ fn while_a_job_has_no_limit_or_a_record_cannot_be_read_nothing_more_is_lent() {
     program.has(20);
     assert_eq!(program.says(), "20");
     assert_eq!(site.limits("7").0, 600);
+}
+
+#[test]
+fn a_scavenger_has_what_an_owner_has_not_touched_and_ends_when_the_owner_needs_it() {
+    let Some(mut site) = Site::new("lend", "scavenger", &["7", ROOTS]) else { return };
+    for setting in
+        ["MemoryPool=400M", "MemoryPoolReserve=40M", "MemoryPoolUnused=100", "ElasticRAMPercent=1000", "Scavenger=yes"]
+    {
+        site.settings.push(setting.to_owned());
+    }
+    let mut owner = site.runs(ROOTS, "300M");
+    // A node of 400 MiB, of which all is reserved: 40 are for the system.
+    fs::write(file(&site.node()), (400 * MIB).to_string()).unwrap();
+    // Five minutes take a second.
+    let mut hold = site.command(&["hold", "-o", "ReapInterval=86400"]);
+    hold.env("JOBFENCE_TEST_IDLE_SPEED", "300");
+    site.start_hold(hold);
+    let mut scavenger = site.runs("7", "64M");
+    site.grows(&mut scavenger, "7", 0, 150);
+    // The owner takes what it has reserved, until less than half of what is kept for the system is left.
+    let mut has = 0;
+    until("the scavenger ends", || {
+        if in_use(&site.node()) < 382 {
+            has += 2;
+            owner.has(has);
+            assert_eq!(owner.says(), has.to_string(), "{}", site.said());
+        }
+        scavenger.child.try_wait().unwrap().is_some()
+    });
+    assert_eq!(scavenger.child.wait().unwrap().signal(), Some(9));
+    until("the log", || site.said().contains("job 7 of ") && site.said().contains("is ended: the node has only"));
+    owner.has(285);
+    assert_eq!(owner.says(), "285", "the owner has what it has reserved: {}", site.said());
+    assert_eq!(site.limits(ROOTS).0, 300);
+}
+
+/// What the processes below have in use, in MiB, without page cache.
+fn in_use(dir: &Path) -> u64 {
+    let stat = fs::read_to_string(dir.join("memory.stat")).unwrap();
+    let of = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+    of("total_rss ").or_else(|| of("anon ")).unwrap() / MIB
 }

@@ -324,6 +324,9 @@ keys! {
         /// So much of the node's memory is never lent: it is for the system, beside what jobs reserved.
         MemoryPoolReserve: memory_pool_reserve: Option<MemoryShare> =
             Some(MemoryShare::Percent(Percent::from_hundredths(500))), kinds::MEMORY_SHARE, node;
+        /// So much of what jobs have reserved and not touched for five minutes is lent to jobs with Scavenger, too.
+        /// If the node then runs short of memory, such a job is ended: the one that uses most of what it was lent.
+        MemoryPoolUnused: memory_pool_unused: Percent = Percent::ZERO, percent!(0 to 100), node;
         /// If the scheduler grants no memory to a job, its memory is limited as if so much had been granted.
         /// A scheduler may grant none because the job did not ask for any, or because the scheduler does not manage memory.
         DefaultRAMSpace: default_ram_space: Option<u64> = None, kinds::OPTIONAL_SIZE, jobs(least_limit);
@@ -540,7 +543,7 @@ mod tests {
                         TrustAccount UsageLog UsageLogSize UsageLogAge UserReports StoreUsage SampleInterval GPUAccounting \
                         NetworkAccounting CarbonIntensity MetricsFile \
                         StraysGrace StraysMinUID StraysAllow LoginLimits LoginWindow MemoryPool MemoryPoolReserve \
-                        CPUsPerSlot SlotMemory SlotGPUs PrivateTmpBase";
+                        MemoryPoolUnused CPUsPerSlot SlotMemory SlotGPUs PrivateTmpBase";
         let sorted = |names: Vec<&str>| BTreeSet::from_iter(names.into_iter().map(str::to_owned));
         assert_eq!(sorted(of_the_node), sorted(expected.split(' ').collect()));
     }

@@ -1830,7 +1830,7 @@ BREAKS = (
     ),
     Break(
         "what_is_lent_is_lent_again", LEND,
-        "let mut free = room.saturating_sub(now);", "let mut free = room.saturating_sub(now.min(1));",
+        "unreserved.saturating_sub(self.of_unreserved(jobs, &now)).min(of_pool)", "unreserved.min(of_pool)",
         "unit no_owner_loses_and_no_more_is_lent_than_there_is",
     ),
     Break(
@@ -1840,8 +1840,29 @@ BREAKS = (
     ),
     Break(
         "lent_while_not_all_is_known", LEND,
-        "if self.lends_more {", "if self.whole > 0 {",
+        "if !self.lends_more {", "if self.whole == 0 {",
         "unit while_not_all_is_known_nothing_more_is_lent_and_owners_still_come_first",
+    ),
+    Break(
+        "what_is_reserved_is_lent_to_all", LEND,
+        "if job.is_scavenger { room.of_scavengers } else { room.of_all }", "room.of_scavengers",
+        "unit what_is_reserved_and_untouched_is_lent_to_scavengers_alone",
+    ),
+    Break(
+        "an_owner_is_ended_for_another", LEND,
+        ".filter(|job| job.is_scavenger).map_or(0, JobMemory::lent_in_use)", ".map_or(0, JobMemory::lent_in_use)",
+        "unit a_scavenger_is_ended_only_while_the_node_is_short_and_an_owner_never",
+    ),
+    Break(
+        "a_scavenger_is_ended_before_its_time", LEND,
+        "self.free >= self.reserve / SHORT", "self.free >= self.reserve",
+        "unit a_scavenger_is_ended_only_while_the_node_is_short_and_an_owner_never",
+    ),
+    Break(
+        "a_young_job_has_touched_nothing", "src/command/lend/touched.rs",
+        "self.before.map_or(0, |before| granted.saturating_sub(before.max(self.now)))",
+        "granted.saturating_sub(self.before.unwrap_or(0).max(self.now))",
+        "unit the_largest_use_of_a_while_counts_and_a_young_job_has_touched_all",
     ),
     Break(
         "what_is_lent_stays", LEND,

@@ -26,6 +26,7 @@ pub fn say(rows: &mut Rows, loaded: &Loaded, host: &Host) {
         of("SignalAt", no_pressure(loaded, host)),
         of("GPUIdleAfter", not_seen(loaded, "GPUIdleAfter", config.gpu_idle_after)),
         of("MemoryPool", nothing_is_lent(loaded)),
+        of("MemoryPoolUnused", nothing_unused_is_lent(loaded)),
     ];
     let requeues = not_requeued(loaded).into_iter().filter_map(|what| of("OnOutOfMemory", Some(what)));
     for line in lines.into_iter().flatten().chain(requeues) {
@@ -98,6 +99,23 @@ fn nothing_is_lent(loaded: &Loaded) -> Option<String> {
     ];
     let (_, why) = lack.into_iter().find(|(is_lost, _)| *is_lost && config.memory_pool.is_some())?;
     Some(format!("no memory is lent {why}"))
+}
+
+/// Why nothing would be lent of what jobs have reserved and not touched.
+fn nothing_unused_is_lent(loaded: &Loaded) -> Option<String> {
+    let config = &loaded.config;
+    let mut in_sections = loaded.sections().flat_map(|(_, settings)| settings);
+    let is_scavenged = config.scavenger || in_sections.any(|setting| setting.key().name == "Scavenger");
+    let lack = [
+        (config.memory_pool.is_none(), "without MemoryPool"),
+        (
+            config.memory_pool_reserve.is_none(),
+            "with MemoryPoolReserve=none: no job would be ended when the node runs short",
+        ),
+        (!is_scavenged, "since no section has Scavenger=yes"),
+    ];
+    let (_, why) = lack.into_iter().find(|(is_lost, _)| *is_lost && config.memory_pool_unused > Percent::ZERO)?;
+    Some(format!("nothing that jobs have reserved is lent (MemoryPoolUnused) {why}"))
 }
 
 /// Why no job, or not each, would be requeued that was killed at its memory limit.

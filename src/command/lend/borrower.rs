@@ -7,6 +7,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use jobfence::bytes::mebibytes;
+use jobfence::cgroup::kill::{Members, kill_all};
+use jobfence::cgroup::layout::Version;
 use jobfence::config::Percent;
 use jobfence::error::Error;
 use jobfence::sys::dir::Dir;
@@ -17,6 +19,7 @@ use super::files::JobLent;
 use super::lowering::Lowering;
 use super::notice::{CALM, NeedNotice};
 use super::policy::JobMemory;
+use super::touched::Touched;
 use crate::kept;
 use crate::living::user_name;
 use crate::table::printable;
@@ -30,6 +33,10 @@ const LEAST: Duration = Duration::from_millis(100);
 const LEAST_WHILE_GROWING: Duration = Duration::from_millis(10);
 const JUST_NOW: Duration = Duration::from_secs(1);
 
+/// So long hold waits for the end of a job that it ends. Its memory is free when its processes are gone: for so long no other is ended.
+const ENDS: Duration = Duration::from_millis(200);
+const DRAINS: Duration = Duration::from_secs(10);
+
 /// After something failed.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -41,6 +48,12 @@ pub struct Borrower {
     pub uid: u32,
     /// The most that its limit may be, as a share of the grant.
     pub most: Percent,
+    /// Whether it may be lent what others have reserved and not touched, and be ended for that.
+    pub is_scavenger: bool,
+    /// What it has not touched of its own.
+    pub touched: Touched,
+    /// When it was ended.
+    ended: Option<Instant>,
     /// The most that the records of its steps say of its own limit.
     planned: Option<u64>,
     /// When it was lent more.
@@ -75,6 +88,9 @@ impl Borrower {
             directory,
             uid,
             most: Percent::HUNDRED,
+            is_scavenger: false,
+            touched: Touched::new(Instant::now()),
+            ended: None,
             planned: None,
             grown: None,
             notice: None,
@@ -210,14 +226,17 @@ impl Borrower {
             used: seen.used,
             most: self.most,
             is_growing: self.grown.is_some_and(|grown| grown.elapsed() < GROWING),
+            is_scavenger: self.is_scavenger,
         });
+        self.touched.see(Instant::now(), seen.used, crate::idle::speed());
     }
 
     /// What is known of it for all others: if it was never seen, it uses all that it has.
     pub fn known(&self) -> JobMemory {
         let limit = self.lent.limit.max(self.lent.grant);
-        let unseen = JobMemory { grant: self.lent.grant, limit, used: limit, most: self.most, is_growing: true };
-        self.memory.map_or(unseen, |memory| JobMemory { most: self.most, ..memory })
+        let (grant, most, is_scavenger) = (self.lent.grant, self.most, self.is_scavenger);
+        let unseen = JobMemory { grant, limit, used: limit, most, is_growing: true, is_scavenger };
+        self.memory.map_or(unseen, |memory| JobMemory { most, is_scavenger, ..memory })
     }
 
     /// Whether the process that lowers its limit has ended. Then it is to be looked at.
@@ -241,6 +260,34 @@ impl Borrower {
             None => {}
         }
         false
+    }
+
+    /// Whether it was ended so shortly ago that its memory may soon be free.
+    pub fn is_ending(&self) -> bool {
+        self.ended.is_some_and(|ended| ended.elapsed() < DRAINS) && self.known().lent_in_use() > 0
+    }
+
+    /// Ends it, since the node has only so much left for the jobs that have reserved it. What does not die at once is ended again at a later
+    /// look.
+    pub fn end(&mut self, free: u64) {
+        let Ok(dir) = self.directory.open() else { return };
+        let unified = (self.directory.version == Version::V2).then_some(&dir);
+        if self.ended.replace(Instant::now()).is_none() {
+            let (name, user) = (self.name(), user_name(self.uid));
+            let used = self.known().used.saturating_sub(self.lent.grant);
+            log::warn!(
+                "{name} of {user} is ended: the node has only {} free, and the job uses {} beyond its limit of {} (Scavenger, \
+                 MemoryPoolUnused)",
+                mebibytes(free),
+                mebibytes(used),
+                mebibytes(self.lent.grant)
+            );
+        }
+        if let Err(error) = kill_all(Members { unified, freezer: None, any: &dir }, Instant::now() + ENDS) {
+            let name = self.name();
+            self.say_once(format!("{name}: it is not ended yet: {error}"));
+        }
+        self.next = Some(Instant::now() + LEAST);
     }
 
     /// Gives it its share, or begins to take back. A job that is not seen, or of which the limit is just lowered, is left alone.
@@ -397,7 +444,6 @@ impl Borrower {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use jobfence::cgroup::layout::Version;
     use std::fs;
     use std::os::unix::fs::MetadataExt;
     use std::path::PathBuf;

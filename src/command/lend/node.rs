@@ -9,12 +9,13 @@ use super::policy::NodeMemory;
 use crate::host::memory::MemoryOfNode;
 use crate::host::way::WayToOurs;
 
-/// Reads it. `reserved`: what those jobs may use that are lent nothing. `lends_more`: whether that is all.
+/// Reads it. `reserved`: what those jobs may use that are lent nothing. `untouched`: what of it and of others' grants may be lent all the
+/// same. `lends_more`: whether that is all.
 pub fn read(
     host: &Host,
     config: &Config,
     pool: Option<MemoryShare>,
-    (reserved, lends_more): (u64, bool),
+    (reserved, untouched, lends_more): (u64, u64, bool),
 ) -> Result<NodeMemory> {
     let way =
         host.layout.with_controller("memory").map(|hierarchy| WayToOurs::find(hierarchy, &host.base)).transpose()?;
@@ -22,5 +23,6 @@ pub fn read(
     let whole = memory.whole;
     let reserve = config.memory_pool_reserve.map_or(0, |reserve| reserve.of(whole));
     let pool = pool.map_or(0, |pool| pool.of(whole));
-    Ok(NodeMemory { whole, reserve, system: memory.system, pool, reserved, lends_more })
+    let free = whole.saturating_sub(memory.system).saturating_sub(memory.fences.unwrap_or(0));
+    Ok(NodeMemory { whole, reserve, system: memory.system, pool, reserved, untouched, free, lends_more })
 }

@@ -5,6 +5,9 @@
 //! pieces, each an eighth of the grant, and a job that is lent any has more than it uses: a piece, and three while it grows. Owners come
 //! first: what jobs have reserved is never lent to others. When a new job has reserved what is lent, the pieces go back of which nothing is
 //! in use. The others stay until their jobs free them or end: no job is made to give back what it uses, and nothing more is lent until then.
+//!
+//! A *scavenger* is lent more: also what jobs have reserved and not touched for a while. It gives that back in whatever way: if an owner
+//! touches it and the node then runs short, a scavenger that uses what it was lent is to be ended.
 
 use jobfence::config::Percent;
 
@@ -16,6 +19,9 @@ const PIECES: u64 = 8;
 
 /// So many pieces more has a job that is lent some, until it has not needed them for a while: it may grow faster than is looked.
 const AHEAD: u64 = 2;
+
+/// The node runs short when less than this part of the reserve is free. Above it, scavengers are lent nothing more before any is ended.
+const SHORT: u64 = 2;
 
 /// The memory of the node, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +36,10 @@ pub struct NodeMemory {
     pub pool: u64,
     /// What those jobs may use that are lent nothing, as far as that is known.
     pub reserved: u64,
+    /// What jobs have reserved and not touched for a while, as far as the site lends that.
+    pub untouched: u64,
+    /// What nobody has in use now.
+    pub free: u64,
     /// Whether that is all that is reserved. Otherwise nothing more is lent.
     pub lends_more: bool,
 }
@@ -47,6 +57,8 @@ pub struct JobMemory {
     pub most: Percent,
     /// Whether it has had a lower limit for so short a time that it keeps what it does not use.
     pub is_growing: bool,
+    /// Whether it may be lent what others have reserved and not touched.
+    pub is_scavenger: bool,
 }
 
 impl JobMemory {
@@ -61,7 +73,7 @@ impl JobMemory {
     }
 
     /// The pieces of that of which it uses any.
-    fn lent_in_use(&self) -> u64 {
+    pub fn lent_in_use(&self) -> u64 {
         let pieces = self.used.saturating_sub(self.grant).div_ceil(self.piece());
         pieces.saturating_mul(self.piece()).min(self.lent())
     }
@@ -101,35 +113,90 @@ impl NodeMemory {
     pub fn divide(&self, jobs: &[JobMemory]) -> Vec<u64> {
         let mut lent: Vec<u64> = jobs.iter().map(JobMemory::kept).collect();
         self.take_back(jobs, &mut lent);
-        let now = jobs.iter().fold(0, |sum: u64, job| sum.saturating_add(job.lent()));
-        let room =
-            if self.lends_more { self.unreserved(jobs, self.reserve.max(self.system)).min(self.pool) } else { 0 };
-        let mut free = room.saturating_sub(now);
+        let mut room = self.room(jobs);
         let mut order: Vec<usize> = (0..jobs.len()).collect();
-        // The one first that has least.
-        order.sort_by_key(|at| jobs.get(*at).map(JobMemory::lent));
+        // The one first that has least, and scavengers last.
+        order.sort_by_key(|at| jobs.get(*at).map(|job| (job.is_scavenger, job.lent())));
         for (at, job) in order.iter().filter_map(|at| Some((*at, jobs.get(*at).filter(|job| job.needs_more())?))) {
             let Some(lent) = lent.get_mut(at).filter(|lent| **lent == job.lent()) else { continue };
             let wanted = job.wanted(job.used.saturating_add(AHEAD * job.piece()));
+            let free = if job.is_scavenger { room.of_scavengers } else { room.of_all };
             let more = pages(wanted.saturating_sub(*lent).min(free));
-            (*lent, free) = (lent.saturating_add(more), free.saturating_sub(more));
+            *lent = lent.saturating_add(more);
+            room = LendRoom {
+                of_all: room.of_all.saturating_sub(more),
+                of_scavengers: room.of_scavengers.saturating_sub(more),
+            };
         }
         jobs.iter().zip(lent).map(|(job, lent)| job.grant.saturating_add(lent)).collect()
     }
 
-    /// Lowers what is lent as far as others have reserved it and nobody uses it, first of those that have most of that.
+    /// What may be lent more.
+    fn room(&self, jobs: &[JobMemory]) -> LendRoom {
+        if !self.lends_more {
+            return LendRoom { of_all: 0, of_scavengers: 0 };
+        }
+        let now: Vec<u64> = jobs.iter().map(JobMemory::lent).collect();
+        let all = now.iter().fold(0, |sum: u64, lent| sum.saturating_add(*lent));
+        let unreserved = self.unreserved(jobs, self.reserve.max(self.system));
+        let of_pool = self.pool.saturating_sub(all);
+        // What is untouched is lent only while it is there: its owner may have begun to use it.
+        let of_scavengers = unreserved.saturating_add(self.untouched).saturating_sub(all);
+        LendRoom {
+            of_all: unreserved.saturating_sub(self.of_unreserved(jobs, &now)).min(of_pool),
+            of_scavengers: of_scavengers.min(of_pool).min(self.free.saturating_sub(self.reserve)),
+        }
+    }
+
+    /// How much of what is lent is of what nobody has reserved: scavengers have what is untouched first.
+    fn of_unreserved(&self, jobs: &[JobMemory], lent: &[u64]) -> u64 {
+        let [of_scavengers, of_others] = [true, false].map(|which| sum_of(jobs, lent, which));
+        of_others.saturating_add(of_scavengers.saturating_sub(self.untouched))
+    }
+
+    /// Lowers what is lent as far as others have reserved it and nobody uses it, first of scavengers, and of those that have most of that.
     fn take_back(&self, jobs: &[JobMemory], lent: &mut [u64]) {
         let unreserved = self.unreserved(jobs, self.reserve);
         let unused = |at: usize, lent: &[u64]| {
             lent.get(at).zip(jobs.get(at)).map_or(0, |(lent, job)| lent.saturating_sub(job.lent_in_use()))
         };
-        while let Some(most) = (0..jobs.len()).max_by_key(|at| unused(*at, lent)) {
-            let sum = lent.iter().fold(0, |sum: u64, lent| sum.saturating_add(*lent));
-            let less = unused(most, lent).min(upward(sum.saturating_sub(unreserved)));
-            let Some(of_most) = lent.get_mut(most).filter(|_| less > 0) else { break };
-            *of_most = of_most.saturating_sub(less);
+        for which in [true, false] {
+            let of_these = |at: &usize| jobs.get(*at).is_some_and(|job| job.is_scavenger == which);
+            while let Some(most) = (0..jobs.len()).filter(of_these).max_by_key(|at| unused(*at, lent)) {
+                let mut excess = self.of_unreserved(jobs, lent).saturating_sub(unreserved);
+                if which {
+                    // What scavengers have of the untouched is in nobody's way.
+                    excess = excess.min(sum_of(jobs, lent, true).saturating_sub(self.untouched));
+                }
+                let less = unused(most, lent).min(upward(excess));
+                let Some(of_most) = lent.get_mut(most).filter(|_| less > 0) else { break };
+                *of_most = of_most.saturating_sub(less);
+            }
         }
     }
+
+    /// The job to be ended, since the node runs short and only that gives its owners what they have reserved: of those scavengers that use
+    /// what they were lent, the one that uses most of it. One that uses no more than its own limit is an owner of that.
+    pub fn to_end(&self, jobs: &[JobMemory]) -> Option<usize> {
+        if self.free >= self.reserve / SHORT {
+            return None;
+        }
+        let in_use = |at: usize| jobs.get(at).filter(|job| job.is_scavenger).map_or(0, JobMemory::lent_in_use);
+        (0..jobs.len()).filter(|at| in_use(*at) > 0).max_by_key(|at| in_use(*at))
+    }
+}
+
+/// What may be lent more, in bytes: to each, and to a scavenger.
+#[derive(Debug, Clone, Copy)]
+struct LendRoom {
+    of_all: u64,
+    of_scavengers: u64,
+}
+
+/// What is lent to scavengers, or to the others.
+fn sum_of(jobs: &[JobMemory], lent: &[u64], are_scavengers: bool) -> u64 {
+    let these = jobs.iter().zip(lent).filter(|(job, _)| job.is_scavenger == are_scavengers);
+    these.fold(0, |sum: u64, (_, lent)| sum.saturating_add(*lent))
 }
 
 fn pages(bytes: u64) -> u64 {
@@ -153,13 +220,20 @@ mod tests {
         system: 0,
         pool: 4096 * MIB,
         reserved: 0,
+        untouched: 0,
+        free: 8192 * MIB,
         lends_more: true,
     };
 
     /// May grow by half, and uses and has so many MiB.
     fn job(grant: u64, limit: u64, used: u64) -> JobMemory {
         let [grant, limit, used] = [grant, limit, used].map(|mib| mib * MIB);
-        JobMemory { grant, limit, used, most: Percent::from_hundredths(15_000), is_growing: false }
+        let most = Percent::from_hundredths(15_000);
+        JobMemory { grant, limit, used, most, is_growing: false, is_scavenger: false }
+    }
+
+    fn scavenger(grant: u64, limit: u64, used: u64) -> JobMemory {
+        JobMemory { is_scavenger: true, most: Percent::from_hundredths(100_000), ..job(grant, limit, used) }
     }
 
     fn limits(node: NodeMemory, jobs: &[JobMemory]) -> Vec<u64> {
@@ -227,23 +301,64 @@ mod tests {
         assert_eq!(limits(scarce, &[job(800, 900, 890), job(800, 800, 790)]), [900, 900]);
     }
 
+    /// All is reserved, and 1000 MiB of that are untouched.
+    fn full(jobs: u64) -> NodeMemory {
+        NodeMemory { reserved: (8192 - 512 - jobs) * MIB, untouched: 1000 * MIB, ..NODE }
+    }
+
+    #[test]
+    fn what_is_reserved_and_untouched_is_lent_to_scavengers_alone() {
+        let jobs = [scavenger(80, 80, 80), job(800, 800, 800)];
+        assert_eq!(limits(full(880), &jobs), [110, 800]);
+        assert_eq!(limits(NodeMemory { untouched: 0, ..full(880) }, &jobs), [80, 800]);
+        // What is not there is not lent, whoever has it reserved.
+        assert_eq!(limits(NodeMemory { free: 522 * MIB, ..full(880) }, &jobs), [90, 800]);
+        // What nobody has reserved is there for all, and a scavenger that has what is untouched leaves it to the others.
+        let jobs = [scavenger(80, 580, 580), job(800, 800, 800)];
+        let partly = NodeMemory { untouched: 500 * MIB, ..full(1180) };
+        assert_eq!(limits(partly, &jobs), [580, 1100], "the scavenger has nothing of it");
+        assert_eq!(limits(NodeMemory { pool: 510 * MIB, ..partly }, &jobs), [580, 810]);
+    }
+
+    #[test]
+    fn what_is_touched_again_goes_back_from_scavengers_first() {
+        let growing = |job| JobMemory { is_growing: true, ..job };
+        let jobs = [growing(scavenger(80, 780, 200)), growing(job(800, 1200, 800))];
+        let touched = |left: u64| NodeMemory { untouched: left * MIB, ..full(1280) };
+        assert_eq!(limits(touched(700), &jobs), [780, 1200]);
+        assert_eq!(limits(touched(500), &jobs), [580, 1200]);
+        assert_eq!(limits(touched(0), &jobs), [200, 1080], "what is in use stays, and is nobody else's");
+        // A new owner has what was lent of the unreserved from all.
+        let new = NodeMemory { reserved: (8192 - 512 - 1080) * MIB, ..touched(100) };
+        assert_eq!(limits(new, &jobs), [200, 980]);
+    }
+
+    #[test]
+    fn a_scavenger_is_ended_only_while_the_node_is_short_and_an_owner_never() {
+        let short = NodeMemory { free: 255 * MIB, ..full(880) };
+        let jobs = [job(800, 1200, 1200), scavenger(80, 280, 120), scavenger(80, 280, 200), scavenger(80, 280, 80)];
+        assert_eq!(short.to_end(&jobs), Some(2));
+        assert_eq!(NodeMemory { free: 256 * MIB, ..short }.to_end(&jobs), None);
+        assert_eq!(short.to_end(&[jobs[0], jobs[3]]), None, "each has what is its own, or is no scavenger");
+    }
+
     fn any_job() -> impl Strategy<Value = JobMemory> {
         let amounts = (1_u64..500_000, 0_u64..2000, 0_u64..4000, 10_000_u32..30_000);
-        (amounts, any::<bool>()).prop_map(|((grant, lent, used, most), is_growing)| {
+        (amounts, any::<(bool, bool)>()).prop_map(|((grant, lent, used, most), (is_growing, is_scavenger))| {
             // It may have been lent more than it may have by now.
             let (grant, lent) = (grant * 4096, lent * 20 * PAGE);
             let limit = grant + lent;
             let most = Percent::from_hundredths(most);
-            JobMemory { grant, limit, used: (used * 1_000_000).min(limit), most, is_growing }
+            JobMemory { grant, limit, used: (used * 1_000_000).min(limit), most, is_growing, is_scavenger }
         })
     }
 
     fn any_node() -> impl Strategy<Value = NodeMemory> {
-        (prop::array::uniform5(0_u64..40_000), any::<bool>()).prop_map(
-            |([whole, reserve, system, pool, reserved], lends_more)| {
-                let [whole, reserve, system, pool, reserved] =
-                    [whole, reserve / 8, system / 4, pool / 4, reserved / 4].map(|mib| mib * MIB);
-                NodeMemory { whole, reserve, system, pool, reserved, lends_more }
+        (prop::array::uniform7(0_u64..40_000), any::<bool>()).prop_map(
+            |([whole, reserve, system, pool, reserved, untouched, free], lends_more)| {
+                let amounts = [whole, reserve / 8, system / 4, pool / 4, reserved / 4, untouched / 8, free / 2];
+                let [whole, reserve, system, pool, reserved, untouched, free] = amounts.map(|mib| mib * MIB);
+                NodeMemory { whole, reserve, system, pool, reserved, untouched, free, lends_more }
             },
         )
     }
@@ -255,14 +370,28 @@ mod tests {
             let granted: u64 = node.reserved + jobs.iter().map(|job| job.grant).sum::<u64>();
             let unreserved = node.whole.saturating_sub(node.reserve).saturating_sub(granted);
             prop_assert_eq!(limits.len(), jobs.len());
-            let lent: u64 = limits.iter().zip(&jobs).map(|(limit, job)| limit - job.grant).sum();
+            let sum = |of: &dyn Fn(u64, &JobMemory) -> u64| -> u64 { limits.iter().zip(&jobs).map(|(limit, job)| of(*limit, job)).sum() };
             let in_use: u64 = jobs.iter().map(JobMemory::lent_in_use).sum();
-            prop_assert!(lent <= unreserved.max(in_use), "{:?}", limits);
+            let of_others = |job: &JobMemory, bytes: u64| if job.is_scavenger { 0 } else { bytes };
+            let used_by_others = jobs.iter().map(|job| of_others(job, job.lent_in_use())).sum();
+            let lent = sum(&|limit, job| limit - job.grant);
+            prop_assert!(lent <= (unreserved.max(used_by_others) + node.untouched).max(in_use), "{:?}", limits);
+            // What is untouched is for scavengers alone.
+            prop_assert!(sum(&|limit, job| of_others(job, limit - job.grant)) <= unreserved.max(used_by_others), "{:?}", limits);
             // Also before any has given back; and while not all is known, nothing more is lent.
             let before: u64 = jobs.iter().map(JobMemory::lent).sum();
-            let raised: u64 = limits.iter().zip(&jobs).map(|(limit, job)| (*limit).max(job.limit) - job.grant).sum();
-            let room = if node.lends_more { unreserved.min(node.pool) } else { 0 };
+            let raised = sum(&|limit, job| limit.max(job.limit) - job.grant);
+            let room = if node.lends_more { (unreserved + node.untouched).min(node.pool) } else { 0 };
             prop_assert!(raised <= room.max(before));
+            let others_before = jobs.iter().map(|job| of_others(job, job.lent())).sum();
+            let raised = sum(&|limit, job| of_others(job, limit.max(job.limit) - job.grant));
+            prop_assert!(raised <= unreserved.max(others_before));
+            // What is lent more is there.
+            let more = sum(&|limit, job| if job.is_scavenger { limit.saturating_sub(job.limit) } else { 0 });
+            prop_assert!(more <= node.free.saturating_sub(node.reserve));
+            // Only one that has nothing of its own to lose is ended.
+            let ended = node.to_end(&jobs).map(|at| jobs[at]);
+            prop_assert!(ended.is_none_or(|job| job.is_scavenger && job.used > job.grant && node.free < node.reserve));
             for (limit, job) in limits.iter().zip(&jobs) {
                 prop_assert!(*limit >= job.grant && *limit <= job.most.of(job.grant).max(job.limit));
                 // Nobody loses what is in use.
@@ -279,7 +408,7 @@ mod tests {
             let limits = node.divide(&jobs.iter().map(calm).collect::<Vec<_>>());
             prop_assert!(limits.iter().zip(&jobs).all(|(limit, job)| *limit == job.grant));
             // A new job that has reserved all has all that nobody uses.
-            let limits = NodeMemory { reserved: node.whole, ..node }.divide(&jobs);
+            let limits = NodeMemory { reserved: node.whole, untouched: 0, ..node }.divide(&jobs);
             prop_assert!(limits.iter().zip(&jobs).all(|(limit, job)| *limit == job.grant + job.lent_in_use()));
             let limits = NodeMemory { pool: 0, ..node }.divide(&jobs);
             prop_assert!(limits.iter().zip(&jobs).all(|(limit, job)| *limit <= job.limit));

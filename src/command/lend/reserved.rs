@@ -5,7 +5,10 @@
 //! is lent until it is known again.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::touched::Touched;
 
 /// What one job's limit is found to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +25,8 @@ pub enum FoundLimit {
 pub struct Reserved {
     /// What was last known of each, in bytes.
     known: BTreeMap<PathBuf, u64>,
+    /// What each has touched of that, if it is looked at.
+    touched: BTreeMap<PathBuf, Touched>,
     /// Why nothing more is lent.
     pub why_no_more: Option<String>,
     /// Whether that is because something was not seen, which may soon be.
@@ -32,6 +37,18 @@ impl Reserved {
     /// In bytes.
     pub fn sum(&self) -> u64 {
         self.known.values().fold(0, |sum, limit| sum.saturating_add(*limit))
+    }
+
+    /// What they have not touched for a while, in bytes.
+    pub fn untouched(&self) -> u64 {
+        let known = self.known.iter().filter_map(|(path, limit)| Some(self.touched.get(path)?.untouched(*limit)));
+        known.fold(0, u64::saturating_add)
+    }
+
+    /// A job uses so much now.
+    pub fn see(&mut self, path: &Path, used: u64, speed: f64) {
+        let now = Instant::now();
+        self.touched.entry(path.to_owned()).or_insert_with(|| Touched::new(now)).see(now, used, speed);
     }
 
     /// What a search has found, with the job's name; `unseen`: why there may be more jobs.
@@ -60,6 +77,7 @@ impl Reserved {
             };
             self.why_no_more.get_or_insert(why);
         }
+        self.touched.retain(|path, _| self.known.contains_key(path));
     }
 
     /// A job that may be lent memory counts as that.

@@ -15,6 +15,7 @@ use jobfence::fence::search::{Recorded, WantedSteps, find};
 use jobfence::host::Host;
 use jobfence::record::job::JobRecords;
 use jobfence::schedulers::ALL;
+use jobfence::sys::dir::Dir;
 
 use super::borrower::Borrower;
 use super::directory::{JobDirectory, LookFailure, resized};
@@ -24,6 +25,7 @@ use super::node;
 use super::notice::after_a_look;
 use super::policy::{JobMemory, NodeMemory};
 use super::reserved::{FoundLimit, Reserved};
+use crate::idle::speed;
 use crate::job_keys;
 use crate::kept;
 use crate::table::printable;
@@ -42,6 +44,10 @@ const SEARCHES: [Duration; 6] = [
 /// While something is lent, or cannot be, it is looked so often whether a job is new.
 const WHILE_LENT: Duration = Duration::from_secs(10);
 
+/// While the site lends what is reserved and untouched, it is looked so often what that is; and while a scavenger has some, how much is free.
+const WHILE_UNUSED: Duration = Duration::from_secs(30);
+const WHILE_SCAVENGED: Duration = Duration::from_millis(500);
+
 /// After something could not be read.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -59,7 +65,20 @@ const MOST_TOLD: usize = 100;
 const MOST_LOWERING: usize = 8;
 
 /// Which sections matter.
-const KEYS: [&str; 2] = ["ElasticRAMPercent", "Mode"];
+const KEYS: [&str; 3] = ["ElasticRAMPercent", "Mode", "Scavenger"];
+
+/// What a job may be lent.
+#[derive(Debug, Clone, Copy)]
+struct Entitled {
+    /// How far its limit may grow.
+    most: Percent,
+    /// Whether it may be lent what others have reserved and not touched.
+    is_scavenger: bool,
+}
+
+impl Entitled {
+    const NOTHING: Self = Self { most: Percent::HUNDRED, is_scavenger: false };
+}
 
 /// All jobs that may be lent memory.
 #[derive(Default)]
@@ -151,6 +170,9 @@ impl LendWatch {
             if self.reserved.why_no_more.is_some() && self.searches.is_empty() {
                 self.searches.push(now + if self.reserved.is_unsure { AGAIN } else { WHILE_LENT });
             }
+            if lends_unused(config) && self.searches.is_empty() {
+                self.searches.push(now + WHILE_UNUSED.div_f64(speed()));
+            }
             self.searched = Some(Instant::now());
             self.may_search = Some(Instant::now() + (now.elapsed() * REST).max(LEAST_REST));
         }
@@ -226,16 +248,16 @@ impl LendWatch {
                 let most = planned.entry(directory.path.clone()).or_default();
                 *most = bytes.max(*most);
             }
-            let most =
-                if is_theirs { Percent::HUNDRED } else { most_of((config, loaded), (noted.as_ref(), &host), step) };
-            if self.is_borrower(&config.run_dir, step, &directory, most) {
+            let entitled =
+                if is_theirs { Entitled::NOTHING } else { entitled((config, loaded), (noted.as_ref(), &host), step) };
+            if self.is_borrower(&config.run_dir, step, &directory, entitled) {
                 found.insert(directory.path);
                 continue;
             }
             let Entry::Vacant(place) = others.entry(directory.path.clone()) else { continue };
-            let limit = match directory.open().and_then(|dir| directory.limits(&dir)) {
-                Ok((Some(bytes), _)) => FoundLimit::Bytes(bytes),
-                Ok((None, _)) => FoundLimit::Unlimited,
+            let limit = match directory.open().and_then(|dir| self.limit_of(config, &directory, &dir)) {
+                Ok(Some(bytes)) => FoundLimit::Bytes(bytes),
+                Ok(None) => FoundLimit::Unlimited,
                 Err(LookFailure::Gone) => continue,
                 Err(LookFailure::Failed(error)) => FoundLimit::Unknown(error.to_string()),
             };
@@ -257,11 +279,32 @@ impl LendWatch {
         Ok(())
     }
 
+    /// The limit of a job that is lent nothing. If the site lends what such jobs have not touched, what it uses is noted.
+    fn limit_of(
+        &mut self,
+        config: &Config,
+        directory: &JobDirectory,
+        dir: &Dir,
+    ) -> std::result::Result<Option<u64>, LookFailure> {
+        if !lends_unused(config) {
+            return Ok(directory.limits(dir)?.0);
+        }
+        let seen = directory.look(dir)?;
+        self.reserved.see(&directory.path, seen.used, speed());
+        Ok(seen.limit)
+    }
+
     /// Whether the step's job may be lent memory, or is lent some.
-    fn is_borrower(&mut self, run_dir: &Path, step: &LivingStep<'_>, directory: &JobDirectory, most: Percent) -> bool {
+    fn is_borrower(
+        &mut self,
+        run_dir: &Path,
+        step: &LivingStep<'_>,
+        directory: &JobDirectory,
+        Entitled { most, is_scavenger }: Entitled,
+    ) -> bool {
         if let Some(known) = self.jobs.get_mut(&directory.path) {
             if known.directory == *directory {
-                known.most = most;
+                (known.most, known.is_scavenger) = (most, is_scavenger);
                 return most > Percent::HUNDRED || known.has_loan();
             }
             // Another job has got the name.
@@ -289,7 +332,7 @@ impl LendWatch {
             resized: resized(&dir),
         };
         let mut job = Borrower::new(lent, directory.clone(), uid);
-        job.most = most;
+        (job.most, job.is_scavenger) = (most, is_scavenger);
         self.jobs.insert(directory.path.clone(), job);
         true
     }
@@ -323,7 +366,12 @@ impl LendWatch {
         let unseen =
             self.jobs.values().find(|job| job.is_unseen).map(|job| format!("{} cannot be looked at", job.name()));
         let (limits, why) = match self.node(config, unseen.is_none()) {
-            Ok(node) => (node.divide(&memories), self.reserved.why_no_more.clone().or(unseen)),
+            Ok(node) => {
+                if let Some(at) = node.to_end(&memories).filter(|_| lends_unused(config)) {
+                    self.end(at, node.free);
+                }
+                (node.divide(&memories), self.reserved.why_no_more.clone().or(unseen))
+            }
             Err(why) => (memories.iter().map(|job| job.limit).collect(), Some(why)),
         };
         let mut lowering = self.ended.len() + self.jobs.values().filter(|job| job.is_lowering()).count();
@@ -343,6 +391,8 @@ impl LendWatch {
                 let known = job.known();
                 let pause = after_a_look(&mut job.notice, &job.directory, &known, with_notice < MOST_TOLD);
                 with_notice += usize::from(job.notice.is_some());
+                let most = (known.is_scavenger && known.lent() > 0).then_some(WHILE_SCAVENGED);
+                let pause = pause.into_iter().chain(most).min();
                 job.next = pause.map(|pause| Instant::now() + pause);
             }
         }
@@ -353,7 +403,19 @@ impl LendWatch {
         let host = self.host.as_ref().ok_or("the jobs of this node have not been seen")?;
         let pool = config.memory_pool.filter(|_| is_on(config));
         let lends_more = are_seen && self.reserved.why_no_more.is_none();
-        node::read(host, config, pool, (self.reserved.sum(), lends_more)).map_err(|error| error.to_string())
+        let of_borrowers = self.jobs.values().filter(|job| !job.is_scavenger);
+        let untouched = of_borrowers
+            .fold(self.reserved.untouched(), |sum, job| sum.saturating_add(job.touched.untouched(job.lent.grant)));
+        let untouched = if lends_unused(config) { config.memory_pool_unused.of(untouched) } else { 0 };
+        node::read(host, config, pool, (self.reserved.sum(), untouched, lends_more)).map_err(|error| error.to_string())
+    }
+
+    /// Ends this job, unless the memory of another one that was ended may soon be free.
+    fn end(&mut self, at: usize, free: u64) {
+        let is_another = |other: usize, job: &Borrower| other != at && job.is_ending();
+        if !self.jobs.values().enumerate().any(|(other, job)| is_another(other, job)) {
+            self.jobs.values_mut().nth(at).into_iter().for_each(|job| job.end(free));
+        }
     }
 }
 
@@ -362,16 +424,24 @@ pub fn is_on(config: &Config) -> bool {
     config.memory_pool.is_some() && config.mode == Mode::Enforce
 }
 
-/// How far the limit of the step's job may grow.
-fn most_of(
+/// Whether the site lends what jobs have reserved and not touched. Without a reserve, no scavenger would be ended in time.
+fn lends_unused(config: &Config) -> bool {
+    is_on(config) && config.memory_pool_unused > Percent::ZERO && config.memory_pool_reserve.is_some()
+}
+
+/// What the step's job may be lent.
+fn entitled(
     (config, loaded): (&Config, Option<&Loaded>),
     known: (Option<&JobRecords>, &Host),
     step: &LivingStep<'_>,
-) -> Percent {
-    let of = |config: &Config| if is_on(config) { config.elastic_ram } else { Percent::HUNDRED };
+) -> Entitled {
+    let of = |config: &Config| Entitled {
+        most: if is_on(config) { config.elastic_ram } else { Percent::HUNDRED },
+        is_scavenger: lends_unused(config) && config.scavenger,
+    };
     match job_keys::of_step(&KEYS, loaded, known, step) {
         None => of(config),
         Some(Ok(config)) => of(&config),
-        Some(Err(_)) => Percent::HUNDRED,
+        Some(Err(_)) => Entitled::NOTHING,
     }
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""MemoryPool: a job that outgrows its memory goes on, and what it frees comes back."""
+"""MemoryPool: a job that outgrows its memory goes on, and what it frees comes back; a scavenger gives way to an owner."""
 
 import json
 
@@ -36,24 +36,35 @@ exec {PYTHON} -S lent.$SLURM_JOB_ID.py
 """
 
 
+class Grows:
+    """What a user's job of the program is to have, and has."""
+
+    def __init__(self, site, user):
+        self.place = site.directory(user)
+        for name in ("wanted", "has"):
+            (self.place / name).unlink(missing_ok=True)
+
+    def wants(self, mib):
+        (self.place / "wanted.new").write_text(str(mib))
+        (self.place / "wanted.new").rename(self.place / "wanted")
+
+    def has(self, mib):
+        self.wants(mib)
+        place = self.place / "has"
+        until(lambda: place.exists() and kernel.read(place) == str(mib), 300, f"{mib} MiB")
+
+
 @case(layout=False, patient=True)
 def outgrows_its_memory(site):
     """A job of 200 MiB has 280, and grows no faster than it is lent."""
     user = site.users[0]
-    place = site.directory(user)
-    for name in ("wanted", "has"):
-        (place / name).unlink(missing_ok=True)
+    has = Grows(site, user).has
     with held(site, MemoryPool="512M", MemoryPoolReserve="1M", ElasticRAMPercent="200") as (_, said):
         jobid = site.submit(user, PROGRAM, "-n1", "--mem=200")
         group = fenced(site, jobid)
         if not group.own:
             site.scancel(jobid)
             return "nothing is lent in Slurm's own directories"
-
-        def has(mib):
-            (place / "wanted.new").write_text(str(mib))
-            (place / "wanted.new").rename(place / "wanted")
-            until(lambda: (place / "has").exists() and kernel.read(place / "has") == str(mib), 300, f"{mib} MiB")
 
         has(100)
         for mib in range(115, 281, 15):
@@ -75,3 +86,52 @@ def outgrows_its_memory(site):
             expect_in(f"job {jobid} of {user} is lent ", kernel.read(said), "hold's words")
     expect_not_drained(site)
     return "lent piece by piece"
+
+
+def in_use(node):
+    """MiB that processes below have, without page cache."""
+    figures = dict(line.split() for line in kernel.read(node / "memory.stat").splitlines())
+    return int(figures.get("total_rss") or figures["anon"]) / MIB
+
+
+@case(on=["private"], layout=False, patient=True)
+def scavenger_gives_way(site):
+    """On a node of 400 MiB it has what an owner has reserved and not touched, and ends when the owner needs that."""
+    owner, scavenger = site.users[:2]
+    speed = 300 if site.for_tests else 1
+    fast = {"program": site.for_tests, "variables": {"JOBFENCE_TEST_IDLE_SPEED": str(speed)}}
+    of_scavengers = f"100\n[User={scavenger}]\nScavenger=yes\nElasticRAMPercent=1000"
+    with held(site, **fast, MemoryPool="400M", MemoryPoolReserve="40M", MemoryPoolUnused=of_scavengers) as (_, said):
+        owners, scavengers = Grows(site, owner), Grows(site, scavenger)
+        jobs = [site.submit(user, PROGRAM, "-n1", f"--mem={mib}") for user, mib in ((owner, 300), (scavenger, 64))]
+        groups = [fenced(site, jobid) for jobid in jobs]
+        if not all(group.own for group in groups):
+            for jobid in jobs:
+                site.scancel(jobid)
+            return "nothing is lent in Slurm's own directories"
+        places = kernel.Group("/" + site.bases()[0]).directories()
+        files = [place / name for place in places for name in ("memory.limit_in_bytes", "memory.max")]
+        limit = next(file for file in files if file.exists())
+        limit.write_text(str(400 * MIB))
+        for mib in range(40, 151, 8):
+            # The job begins five minutes before it counts as one that does not need what it has.
+            until(lambda mib=mib: groups[1].parent.memory_limit() >= (mib + 12) * MIB, 900, f"room for {mib} MiB")
+            scavengers.has(mib)
+        mib = 0
+
+        def has_ended():
+            nonlocal mib
+            if in_use(limit.parent) < 382:
+                mib += 2
+                owners.has(mib)
+            return site.has_ended(jobs[1])
+        until(has_ended, 300, "the scavenger's end")
+        expect_equal(site.wait(jobs[1]), "FAILED", "the scavenger's state")
+        words = f"job {jobs[1]} of {scavenger} is ended: the node has only"
+        until(lambda: words in kernel.read(said), 60, "the line in hold's log")
+        owners.has(280)
+        expect_equal(groups[0].oom_kills(), 0, "kills of the owner")
+        owners.has(1)
+        expect_equal(site.wait(jobs[0]), "COMPLETED", "the owner's state")
+    expect_not_drained(site)
+    return "an owner has what it has reserved"
