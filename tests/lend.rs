@@ -425,9 +425,10 @@ fn a_scavenger_has_what_an_owner_has_not_touched_and_ends_when_the_owner_needs_i
     assert_eq!(site.limits(ROOTS).0, 300);
 }
 
-/// What the processes below have in use, in MiB, without page cache.
+/// What the processes below have in use, in MiB, without page cache. What the program has counts as shared memory.
 fn in_use(dir: &Path) -> u64 {
     let stat = fs::read_to_string(dir.join("memory.stat")).unwrap();
-    let of = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
-    of("total_rss ").or_else(|| of("anon ")).unwrap() / MIB
+    let of = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<u64>().ok());
+    let sum = |names: [&str; 2]| Some(of(names[0])? + of(names[1])?);
+    sum(["total_rss", "total_shmem"]).or_else(|| sum(["anon", "shmem"])).unwrap() / MIB
 }

@@ -9,6 +9,7 @@ use jobfence::fence::living::LivingStep;
 use jobfence::host::Host;
 use jobfence::job::{Id, JobOnNode, Name};
 use jobfence::record::job::JobRecords;
+use nix::unistd::User;
 
 /// The configuration of a step's job. What sections the job has is only found out if one of them has one of these keys. `None`: none has,
 /// so that what holds for every job holds.
@@ -40,6 +41,10 @@ pub fn of_step(
         }
     }
     facts.uid = step.uid.into();
+    // Slurm's records have no user's name. On a node that does not know the user, whether a section names the user stays unknown.
+    if let (Fact::Unknown, Some(uid)) = (&facts.user, step.uid.filter(|_| loaded.asked().user)) {
+        facts.user = User::from_uid(uid.into()).ok().flatten().map(|user| user.name).into();
+    }
     Some(life::resolve(loaded, facts).map(|resolved| resolved.config))
 }
 

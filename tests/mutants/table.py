@@ -1831,7 +1831,7 @@ BREAKS = (
     Break(
         "what_is_lent_is_lent_again", LEND,
         "unreserved.saturating_sub(self.of_unreserved(jobs, &now)).min(of_pool)", "unreserved.min(of_pool)",
-        "unit no_owner_loses_and_no_more_is_lent_than_there_is",
+        "unit what_is_reserved_is_not_lent",
     ),
     Break(
         "memory_in_use_is_taken_back", LEND,

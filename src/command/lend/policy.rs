@@ -264,6 +264,8 @@ mod tests {
         assert_eq!(limits(busy, &[job(800, 800, 800)]), [840], "the system uses more than is kept for it");
         assert_eq!(limits(busy, &[job(800, 900, 850)]), [900], "that takes nothing back");
         assert_eq!(limits(NodeMemory { pool: 0, ..NODE }, &[job(800, 800, 800)]), [800]);
+        let lent = NodeMemory { reserved: (8192 - 512 - 1700) * MIB, ..NODE };
+        assert_eq!(limits(lent, &[job(800, 900, 900), job(800, 800, 800)]), [900, 800], "it is lent already");
     }
 
     #[test]
