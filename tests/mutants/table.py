@@ -2291,6 +2291,16 @@ BREAKS = (
         "host signal_at a_job_of_a_script_asks",
     ),
     Break(
+        "a_limit_drops_the_word_that_its_user_asked_for", "src/doors/life.rs",
+        "granted.requests.signal_at().or(before)", "granted.requests.signal_at()",
+        "host signal_at a_limit_that_says_nothing_of_the_word",
+    ),
+    Break(
+        "a_limit_brings_back_the_word_that_its_user_did_not_want", "src/launch/begin.rs",
+        "let is_of_site = config.signal_at.is_some();", "let is_of_site = false;",
+        "host signal_at a_limit_that_says_nothing_of_the_word",
+    ),
+    Break(
         "the_shell_of_salloc_has_the_signal_of_its_tasks", "src/command/armed/step.rs",
         'const SHELLS: [&str; 2] = ["batch", "interactive"];', 'const SHELLS: [&str; 2] = ["batch", "batch"];',
         "unit a_shell_gets_the_signal_if_that_is_asked_for",
