@@ -73,12 +73,12 @@ fn exists() -> bool {
 }
 
 /// What systemd says of a unit.
-pub struct Shown {
+pub struct UnitProperties {
     pub unit: String,
     properties: Vec<(String, String)>,
 }
 
-impl Shown {
+impl UnitProperties {
     /// Reads what `systemctl show` prints of these units: in their order, with an empty line between two.
     pub fn parse(text: &str, units: &[String]) -> Vec<Self> {
         let of_unit = |(unit, lines): (&String, &str)| {
@@ -96,11 +96,11 @@ impl Shown {
 }
 
 /// Asks for properties of units. A unit that does not exist has their defaults.
-pub fn show(properties: &[&str], units: &[String], patience: Duration) -> Result<Vec<Shown>, Silence> {
+pub fn show(properties: &[&str], units: &[String], patience: Duration) -> Result<Vec<UnitProperties>, Silence> {
     let mut words = vec!["show".to_owned(), format!("--property={}", properties.join(",")), "--".to_owned()];
     words.extend_from_slice(units);
     let said = AskedProgram::new("systemctl", &words, &[]).ask(Instant::now() + patience)?;
-    Ok(Shown::parse(&said, units))
+    Ok(UnitProperties::parse(&said, units))
 }
 
 /// Stops an empty unit.

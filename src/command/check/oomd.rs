@@ -9,12 +9,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use jobfence::cgroup::layout::Version;
+use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::host::Host;
+use jobfence::sys::dir::Dir;
 use jobfence::sys::systemd::is_systemd;
 
 use super::rows::Rows;
-use crate::schedulers::slurm::dirs;
 use crate::systemd;
 
 /// The row.
@@ -28,14 +28,15 @@ const ACTS: [&str; 2] = ["ManagedOOMSwap", "ManagedOOMMemoryPressure"];
 /// How long systemd may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Says it for the units above the directories of jobs. `has_own`: some of these are jobfence's.
-pub fn say(rows: &mut Rows, host: &Host, has_own: bool) {
+/// Says it for the units above the directories of jobs. `has_own`: some of these are jobfence's. `scopes`: the units of a scheduler in a
+/// hierarchy that have others.
+pub fn say(rows: &mut Rows, host: &Host, has_own: bool, scopes: impl Fn(&Hierarchy) -> Vec<Dir>) {
     let Some(unified) = host.layout.unified().filter(|unified| unified.version == Version::V2) else { return };
     if !is_systemd() {
         return;
     }
     let own = has_own.then(|| units(Path::new(&host.base)));
-    let scopes = dirs::scopes(unified);
+    let scopes = scopes(unified);
     let theirs = scopes.iter().filter_map(|scope| Some(units(scope.path().strip_prefix(&unified.mount).ok()?)));
     let mut asked = vec![SERVICE.to_owned()];
     for unit in own.into_iter().chain(theirs).flatten() {
@@ -57,12 +58,13 @@ fn units(path: &Path) -> Vec<String> {
 }
 
 /// The units below which it acts, with the properties that say so. None if it does not run.
-fn acting(shown: &[systemd::Shown]) -> Vec<(&str, Vec<&str>)> {
+fn acting(shown: &[systemd::UnitProperties]) -> Vec<(&str, Vec<&str>)> {
     let Some((service, units)) = shown.split_first() else { return Vec::new() };
     if service.value("ActiveState") != Some("active") {
         return Vec::new();
     }
-    let of_unit = |unit: &'_ systemd::Shown| ACTS.into_iter().filter(|name| unit.value(name) == Some("kill")).collect();
+    let of_unit =
+        |unit: &'_ systemd::UnitProperties| ACTS.into_iter().filter(|name| unit.value(name) == Some("kill")).collect();
     let all = units.iter().map(|unit| (unit.unit.as_str(), of_unit(unit)));
     all.filter(|(_, properties): &(_, Vec<&str>)| !properties.is_empty()).collect()
 }
@@ -80,7 +82,7 @@ fn in_words(unit: &str, properties: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::systemd::Shown;
+    use crate::systemd::UnitProperties;
 
     #[test]
     fn the_units_above_jobs_are_asked_about() {
@@ -98,7 +100,7 @@ mod tests {
                 "ActiveState={state}\n\nManagedOOMSwap=kill\nManagedOOMMemoryPressure=auto\nActiveState=active\n\n\
                  ManagedOOMMemoryPressure=kill\nManagedOOMSwap=kill\n\nManagedOOMSwap=auto\n"
             );
-            Shown::parse(&text, &asked)
+            UnitProperties::parse(&text, &asked)
         };
         let running = shown("active");
         let found = acting(&running);
