@@ -120,6 +120,14 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
     )
 }
 
+/// One sentence for the user: another program than the kernel has killed processes of the step.
+pub fn killed_by_oomd(key: &JobKey) -> String {
+    format!(
+        "{key}: systemd-oomd killed processes of it, since the node or a slice of systemd ran short of memory. No memory limit \
+         of the job did that. Tell your administrator: 'jobfence check' says what to set."
+    )
+}
+
 /// The percentage, rounded to the nearest integer, at most 100.
 fn percent(part: u64, whole: u64) -> u64 {
     let (part, whole) = (u128::from(part), u128::from(whole.max(1)));

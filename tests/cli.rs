@@ -88,6 +88,44 @@ fn with_an_ipc_namespace_of_its_own_a_command_keeps_the_sites_bounds() {
     }
 }
 
+/// The "host" has namespaces of its own, and mqueue is mounted in it, with a queue.
+const QUEUES_OF_A_HOST: &str = "mkdir \"$0.dev\" && mount --rbind /dev \"$0.dev\" && mount -t tmpfs none /dev && mkdir /dev/mqueue /dev/shm \
+    && cp -a \"$0.dev/null\" \"$0.dev/zero\" \"$0.dev/urandom\" \"$0.dev/tty\" /dev && mount -t mqueue none /dev/mqueue \
+    && touch /dev/mqueue/of-host && \"$@\"; echo host: $(ls /dev/mqueue)";
+
+/// With `PrivateIPC` alone, and beside what else gives a job a mount namespace.
+#[test]
+fn a_command_sees_no_queues_of_the_host() {
+    let Some(base) = common::Base::if_root("cli", "queues") else { return };
+    let site = Site { base, run: tempfile::tempdir().unwrap() };
+    let look =
+        "ls /dev/mqueue; touch /dev/mqueue/own; echo own: $(ls /dev/mqueue); umount /dev/mqueue && ls /dev/mqueue";
+    for (number, (keys, is_private)) in [
+        ("PrivateIPC=yes", true),
+        ("PrivateIPC=yes HideProcesses=yes PrivateTmp=/dev/shm", true),
+        ("HideProcesses=yes", false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut unshare = Command::new("unshare");
+        let place = site.run.path().join(number.to_string());
+        unshare.args(["--ipc", "--mount", "sh", "-c", QUEUES_OF_A_HOST]).arg(place).arg(env!("CARGO_BIN_EXE_jobfence"));
+        unshare.args(site.command("run").get_args());
+        unshare.args(keys.split(' ').flat_map(|key| ["-o", key]));
+        let done = unshare.args(["--", "sh", "-c", look]).output().unwrap();
+        if err(&done).contains("unshare failed") {
+            return common::skip("no namespaces");
+        }
+        // Root may take the mount away, and sees what is below it: it is the host's, and covered by one mount alone.
+        let (seen, left) = match is_private {
+            true => ("own: own\nof-host\n", "host: of-host\n"),
+            false => ("of-host\nown: of-host own\n", "host: of-host own\n"),
+        };
+        assert_eq!(out(&done), format!("{seen}{left}"), "{keys}: {}", err(&done));
+    }
+}
+
 /// The "host" is a mount namespace, in which these are mounted below /proc: a file, a read-only part, a masked file, and one below another.
 const PROC_OF_A_HOST: &str = "mount --bind \"$2\" /proc/version && mount --bind /dev/null /proc/loadavg && mount -t tmpfs none /proc/fs \
     && mkdir /proc/fs/in && mount -t tmpfs none /proc/fs/in && echo deep >/proc/fs/in/file \

@@ -296,6 +296,38 @@ fn a_job_of_a_script_asks_when_it_begins_and_while_it_runs() {
     assert!(site.errors("7").ends_with("It gets SIGUSR1 now.\n"), "{}", site.errors("7"));
 }
 
+/// Whatever key has the node note anew what the job was granted.
+#[test]
+fn a_limit_that_says_nothing_of_the_word_leaves_it_as_it_is() {
+    let Some(site) = Site::new("kept") else { return };
+    let key = |name: &str, value: &str| ["-o".to_owned(), format!("{name}={value}")];
+    let [of_site, metrics] = [key("SignalAt", "mem:80%"), key("MetricsFile", "/nowhere/jobfence.prom")];
+    let nothing = Vec::new();
+    let keys: [Vec<String>; 3] = [nothing.clone(), of_site.to_vec(), [of_site.clone(), metrics.clone()].concat()];
+    let user = site.user.to_string();
+    let told = |asked: &[&str], opened: &[String], limited: &[String], again: &[&str]| {
+        let words = |words: &[&str], keys: &[String]| {
+            let all: Vec<&str> = words.iter().copied().chain(keys.iter().map(String::as_str)).collect();
+            site.out(&all);
+        };
+        words(&[&["open", "--job", "7", "--user", &user, "--mem", "300M"], asked].concat(), opened);
+        words(&[&["limit", "--job", "7", "--mem", "200M"], again].concat(), limited);
+        let shown = site.out(&["show", "7"]);
+        site.out(&["close", "--job", "7"]);
+        let line = shown.lines().find(|line| line.trim_start().starts_with("told "));
+        line.map(|line| line.split_whitespace().last().unwrap().to_owned())
+    };
+    for keys in keys.iter().chain([&metrics.to_vec()]) {
+        let asked = told(&["--signal-at", "mem:99%"], keys, keys, &[]);
+        assert_eq!(asked.as_deref(), Some("mem:99%"), "{keys:?}");
+        assert_eq!(told(&["--signal-at", "none"], keys, keys, &[]), None, "{keys:?}");
+        assert_eq!(told(&["--signal-at", "mem:99%"], keys, keys, &["--signal-at", "none"]), None, "{keys:?}");
+    }
+    assert_eq!(told(&[], &of_site, &of_site, &[]).as_deref(), Some("mem:80%"));
+    // The site began to want it while the job ran.
+    assert_eq!(told(&[], &nothing, &of_site, &[]).as_deref(), Some("mem:80%"));
+}
+
 #[test]
 fn without_a_signal_there_is_a_sentence_alone() {
     let Some(mut site) = Site::new("sentence") else { return };

@@ -102,6 +102,15 @@ pub fn resized(dir: &Dir) -> Result<Option<String>> {
     get_named(dir, RESIZED)
 }
 
+/// Whether systemd-oomd has killed the processes in this directory and below it.
+///
+/// It adds to the first attribute before it kills, and to the second when it has killed. Before release 251 it had the second alone
+/// (`oomd_cgroup_kill`, src/oom/oomd-util.c). Facebook's oomd has the same two. They are of the kind that a directory's owner may write:
+/// only who divides a cgroup of its own can forge them. Before Linux 5.7 no cgroup has such attributes.
+pub fn is_killed_by_oomd(dir: &Dir) -> bool {
+    [c"user.oomd_ooms", c"user.oomd_kill"].into_iter().any(|name| matches!(get_named(dir, name), Ok(Some(_))))
+}
+
 /// Whether there is such a note, of `what` (`cpus=` or `memory=`).
 pub fn is_resized(dir: &Dir, what: &str) -> bool {
     resized(dir).is_ok_and(|text| text.is_some_and(|text| text.lines().any(|line| line.starts_with(what))))

@@ -15,6 +15,7 @@ mod lustre;
 pub mod names;
 mod network;
 mod observation;
+mod oomd;
 pub mod private;
 pub mod rows;
 mod trial;
@@ -34,7 +35,7 @@ use crate::command::Failure;
 use crate::configured::Configured;
 use crate::part::CheckedHost;
 use crate::schedulers::slurm::arguments::{self, PluginArguments};
-use crate::schedulers::slurm::dirs::SlurmDirs;
+use crate::schedulers::slurm::dirs::{SlurmDirs, scopes};
 use crate::schedulers::slurm::node;
 use crate::schedulers::slurm::pam;
 use crate::table::has_colours;
@@ -229,6 +230,7 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
     private::say(rows, &candidates, &mut verdict);
     if rows.are_wanted() {
         say_more(&checked, &host, (slurm.as_ref(), node), &candidates, rows);
+        oomd::say(rows, &host, own.any, scopes);
     }
     let places = SlurmDirs::find(&host, slurm.as_ref(), node)?;
     places.describe(rows, &host, &candidates);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! jobfence.service, as 'jobfence enable' and 'jobfence disable' switch it.
+//! jobfence.service, as 'jobfence enable' and 'jobfence disable' switch it, and what systemd says of other units.
 
 use std::time::{Duration, Instant};
 
 use jobfence::cgroup::layout::{Hierarchy, Layout};
-use jobfence::sys::program::AskedProgram;
+use jobfence::sys::program::{AskedProgram, Silence};
 
 use crate::command::Failure;
 
@@ -70,6 +70,37 @@ pub fn state() -> Option<Service> {
 
 fn exists() -> bool {
     systemctl(&["cat", SERVICE]).is_ok()
+}
+
+/// What systemd says of a unit.
+pub struct UnitProperties {
+    pub unit: String,
+    properties: Vec<(String, String)>,
+}
+
+impl UnitProperties {
+    /// Reads what `systemctl show` prints of these units: in their order, with an empty line between two.
+    pub fn parse(text: &str, units: &[String]) -> Vec<Self> {
+        let of_unit = |(unit, lines): (&String, &str)| {
+            let properties = lines.lines().filter_map(|line| line.split_once('='));
+            let properties = properties.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+            Self { unit: unit.clone(), properties }
+        };
+        units.iter().zip(text.split("\n\n")).map(of_unit).collect()
+    }
+
+    /// The value of one of the properties that were asked for. `None`: this systemd does not know it.
+    pub fn value(&self, property: &str) -> Option<&str> {
+        self.properties.iter().find(|(name, _)| name == property).map(|(_, value)| value.as_str())
+    }
+}
+
+/// Asks for properties of units. A unit that does not exist has their defaults.
+pub fn show(properties: &[&str], units: &[String], patience: Duration) -> Result<Vec<UnitProperties>, Silence> {
+    let mut words = vec!["show".to_owned(), format!("--property={}", properties.join(",")), "--".to_owned()];
+    words.extend_from_slice(units);
+    let said = AskedProgram::new("systemctl", &words, &[]).ask(Instant::now() + patience)?;
+    Ok(UnitProperties::parse(&said, units))
 }
 
 /// Stops an empty unit.

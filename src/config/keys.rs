@@ -410,7 +410,7 @@ keys! {
         PrivateTmpSpace: private_tmp_space: Option<u64> = None, kinds::OPTIONAL_SIZE, jobs(least_limit);
         /// What of the host's stays visible in a job's own directories.
         PrivateTmpShare: private_tmp_share: Vec<PathBuf> = Vec::new(), kinds::PRIVATE_SHARES, jobs(private_paths::common);
-        /// Whether each step has System V shared memory, semaphores and message queues of its own.
+        /// Whether each step has shared memory and semaphores of System V, and message queues, of its own.
         /// They go when the step ends.
         PrivateIPC: private_ipc: bool = false, kinds::YES_NO, jobs(most);
         /// Whether a job sees in `/proc` only those processes that it may trace: those of its user.

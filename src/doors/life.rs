@@ -339,10 +339,12 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &WantedFences, granted: &
         }
         let has_log = resolved.config.usage_log.is_some();
         let all = noted(&granted.facts, granted);
-        let signal_at = granted.requests.signal_at().unwrap_or(resolved.config.signal_at);
-        if resolved.config.metrics_file.is_some() || signal_at.is_some() {
+        // What is no longer given keeps its last value here, too.
+        let before = fence.noted_allocated().map(|before| before.signal_at);
+        let signal_at = granted.requests.signal_at().or(before).unwrap_or(resolved.config.signal_at);
+        if resolved.config.metrics_file.is_some() || signal_at.is_some() || before.is_some() {
             fence.note_allocated(&all, signal_at.filter(|_| resolved.config.mode == Mode::Enforce));
-            if signal_at.is_some() {
+            if signal_at.or(before.flatten()).is_some() {
                 early_move::tell_of_armed(&resolved.config.run_dir);
             }
         }

@@ -123,16 +123,17 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
     let call_bytes = CallBytes::begin(&host.proc);
     let isolate = || {
         ipc::enter(ipc::is_wanted(config))?;
-        private.as_ref().map_or(Ok(()), |private| private.enter(&[]))
+        private.as_ref().map_or_else(ipc::enter_mounts, |private| private.enter(&[]))
     };
     let how = spawn(|pid| attach(&mut fence, pid), isolate, request.user.as_ref(), &command, WaitPidFlag::WUNTRACED);
     let (rchar, wchar) = CallBytes::since(call_bytes.as_ref());
     let usage = Usage { rchar, wchar, ..fence.usage() };
     let used = report::ended(fence.key(), &usage);
     let asked = request.processes.map(|most| AskedProcesses { most, option: "--processes" });
-    let (mut sentences, _) = launch::tell(&fence, kernel_log.as_ref(), asked, Reported::default(), Some("--mem"));
-    sentences.extend(private.iter().flat_map(PrivateDirs::full));
     let exit = how.as_ref().ok().copied();
+    let (mut sentences, _) =
+        launch::tell(&fence, kernel_log.as_ref(), asked, Reported::default(), (exit, Some("--mem")));
+    sentences.extend(private.iter().flat_map(PrivateDirs::full));
     let ending = Ending {
         holder: "run",
         run: 0,

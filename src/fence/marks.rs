@@ -7,6 +7,7 @@ use super::fenced::{Claim, Fence, Tree};
 use super::overlay::Overlay;
 use super::own;
 use crate::cgroup::limits::CpuQuota;
+use crate::cgroup::mark;
 use crate::cgroup::membership::Membership;
 use crate::config::{Limit, SignalAt};
 use crate::host::Host;
@@ -47,6 +48,12 @@ impl Fence {
             }
         }
         self.claim.allocated = Some(text);
+    }
+
+    /// What is noted on jobfence's directories of the step, see [`Self::note_allocated`]. `None`: nothing is, or it has none.
+    pub fn noted_allocated(&self) -> Option<Allocated> {
+        let step = self.trees.iter().find_map(|tree| tree.own()?.step())?;
+        mark::allocated(step).ok().flatten().map(|text| Allocated::parse(&text))
     }
 
     /// Marks the scheduler's directories of the step that are known and have no mark yet.

@@ -17,7 +17,7 @@ use crate::cgroup::huge_pages::{self, HugePages};
 use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::layout::Version;
 use crate::cgroup::usage::{Depth, forks_refused, forks_refused_here, memory_peak_file, oom_kills};
-use crate::cgroup::{limits, mark};
+use crate::cgroup::{limits, mark, walk};
 use crate::config::{Limit, Percent};
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
@@ -278,6 +278,21 @@ impl Fence {
     pub fn oom_kills(&self) -> u64 {
         let count = |tree: &Tree| oom_kills(tree.hierarchy(), &*tree.step().ok()?);
         self.trees.iter().filter(|tree| tree.hierarchy().has("memory")).find_map(count).unwrap_or(0)
+    }
+
+    /// Whether systemd-oomd has killed processes of the step. It acts on a directory that has no other below it, or that the kernel kills
+    /// as a whole (`recursively_get_cgroup_context`, src/oom/oomd-manager.c), and only on cgroup v2.
+    pub fn is_killed_by_oomd(&self) -> bool {
+        let Some(tree) = self.trees.iter().find(|tree| tree.hierarchy().version == Version::V2) else { return false };
+        let mut found = tree.job().is_ok_and(|job| mark::is_killed_by_oomd(&job));
+        if let Ok(step) = tree.step() {
+            // The user may have made any number below it, and not all are looked at.
+            let _ = walk::visit(&step, Instant::now(), &mut |dir| {
+                found |= mark::is_killed_by_oomd(dir);
+                Ok(!found)
+            });
+        }
+        found
     }
 
     /// The most memory and swap together that the job had in use at once, in bytes. v2 keeps one peak for each (swap since Linux 6.5),

@@ -99,7 +99,9 @@ impl Begin<'_> {
         }
         let asked = AskedProcesses::below_the_sites(requests, config);
         let signal_at = requests.signal_at().unwrap_or(config.signal_at).filter(|_| config.mode == Mode::Enforce);
-        if let Some(noted) = noted.filter(|_| config.metrics_file.is_some() || signal_at.is_some()) {
+        // Also that the user wants no word of the site's: a later change of the limits keeps to it.
+        let is_of_site = config.signal_at.is_some();
+        if let Some(noted) = noted.filter(|_| config.metrics_file.is_some() || signal_at.is_some() || is_of_site) {
             fence.note_allocated(noted, signal_at);
             if signal_at.is_some() {
                 early_move::tell_of_armed(&config.run_dir);

@@ -6,6 +6,7 @@ use crate::cgroup::events::KernelLog;
 use crate::config::{Config, Limit};
 use crate::fence::Fence;
 use crate::report;
+use crate::report::account::Exit;
 use crate::requests::UserRequests;
 
 /// How much the user has been told. A later call, perhaps in another process, goes on from there.
@@ -15,6 +16,8 @@ pub struct Reported {
     pub kills: u64,
     /// How many forks had failed.
     pub refusals: u64,
+    /// Whether systemd-oomd had killed some.
+    pub by_oomd: bool,
 }
 
 /// How many processes the user requested, if the site allows more.
@@ -42,20 +45,30 @@ impl AskedProcesses {
 /// Sentences for the user about what has happened since `before`, and how much has then been told.
 ///
 /// `kernel_log` gives the names of killed processes; without it they have none. `memory_option` is the user's option for more memory, if
-/// the entry point knows it.
+/// the entry point knows it. `exit` is how the task has ended, or the whole step. `None`: not known.
 pub fn tell(
     fence: &Fence,
     kernel_log: Option<&KernelLog>,
     asked: Option<AskedProcesses>,
     before: Reported,
-    memory_option: Option<&str>,
+    (exit, memory_option): (Option<Exit>, Option<&str>),
 ) -> (Vec<String>, Reported) {
     let refusals = fence.forks_refused();
     let refused = of_refusals(fence, refusals.saturating_sub(before.refusals), asked);
     let kills = fence.oom_kills();
-    let killed = of_kills(fence, kills.saturating_sub(before.kills), kernel_log, memory_option);
-    // Kills in a directory that is gone are not counted any more.
-    (refused.into_iter().chain(killed).collect(), Reported { kills: kills.max(before.kills), refusals })
+    let unsaid = kills.saturating_sub(before.kills);
+    let killed = of_kills(fence, unsaid, kernel_log, memory_option);
+    // A look costs calls, and a job that ends well has none to spare.
+    let may_be_by_oomd = unsaid == 0 && !before.by_oomd && exit.is_none_or(|exit| exit.is_by(libc::SIGKILL));
+    let by_oomd = may_be_by_oomd && fence.is_killed_by_oomd();
+    let others = by_oomd.then(|| report::killed_by_oomd(fence.key()));
+    let reported = Reported {
+        // Kills in a directory that is gone are not counted any more.
+        kills: kills.max(before.kills),
+        refusals,
+        by_oomd: before.by_oomd || by_oomd,
+    };
+    (refused.into_iter().chain(killed).chain(others).collect(), reported)
 }
 
 fn of_refusals(fence: &Fence, unsaid: u64, asked: Option<AskedProcesses>) -> Option<String> {

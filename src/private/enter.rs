@@ -12,6 +12,7 @@ use nix::sys::statvfs::fstatvfs;
 use nix::unistd::chdir;
 
 use super::dirs::{NOT_DIRECTLY, PrivateDirs};
+use super::ipc::{self, QUEUES, QUEUES_MAGIC};
 use super::places::check_place;
 use super::processes::{self, PROC};
 use crate::config::is_shared;
@@ -65,6 +66,7 @@ impl PrivateDirs {
                     .map_err(|errno| Error::os("put the job's own directory in the place of", path, errno))?;
                 done.push(path);
             }
+            ipc::show_queues()?;
             if hides_others { processes::hide() } else { Ok(()) }
         };
         let entered = all();
@@ -165,7 +167,7 @@ impl PrivateDirs {
     }
 }
 
-/// Refuses a standard file of this process that leads to the host's directories or processes. To be called in the job's namespace.
+/// Refuses a standard file of this process that leads to the host's directories, processes or queues. To be called in the job's namespace.
 ///
 /// The scheduler has opened on the host what the user has named. A directory stays in the mount namespace in which it was opened, with
 /// all that is above and below it.
@@ -174,12 +176,16 @@ pub fn check_standard_files() -> Result<()> {
         // SAFETY: a standard file stays open; where there is none, the calls say EBADF.
         let file = unsafe { BorrowedFd::borrow_raw(fd) };
         let Ok(found) = fstat(file) else { continue };
-        let is_in_hosts_proc = || {
-            fstatfs(file).is_ok_and(|of| of.filesystem_type() == PROC_SUPER_MAGIC)
-                && stat(PROC).map_or(true, |here| here.st_dev != found.st_dev)
+        let is_hosts = || {
+            let place = match fstatfs(file).map(|of| of.filesystem_type()) {
+                Ok(PROC_SUPER_MAGIC) => PROC,
+                Ok(QUEUES_MAGIC) => QUEUES,
+                _ => return false,
+            };
+            stat(place).map_or(true, |here| here.st_dev != found.st_dev)
         };
-        if SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR || is_in_hosts_proc() {
-            return Err(Error::new("a directory, or a file of the host's /proc, is open as the file descriptor")
+        if SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR || is_hosts() {
+            return Err(Error::new("a directory, or a file of the host's /proc or /dev/mqueue, is open as the file descriptor")
                 .value(fd)
                 .hint("name another file, for example with --input: through this one, the job would see what is hidden from it"));
         }

@@ -3,15 +3,21 @@
 //!
 //! They are in an IPC namespace: ipc_namespaces(7). The kernel removes them with the namespace, so a killed job leaves none on the host. A new
 //! namespace begins with the kernel's own bounds, and not with those that the site has set: these are copied.
+//!
+//! POSIX message queues are in it, too. But a mount of mqueue shows as files those of the namespace in which it was made: mq_overview(7).
+//! So each process has a mount of its own in the place of the host's.
 
 use std::fs;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use nix::errno::Errno;
+use nix::sys::statfs::{FsType, fstatfs};
 
 use crate::config::{Config, Mode};
 use crate::error::{Error, Result};
+use crate::sys::dir::Dir;
+use crate::sys::mount;
 
 /// The bounds that each namespace has for itself, below /proc/sys: sysctl/kernel and sysctl/fs in the kernel's documentation.
 const BOUNDS: [&str; 13] = [
@@ -29,6 +35,12 @@ const BOUNDS: [&str; 13] = [
     "kernel/shmmax",
     "kernel/shmmni",
 ];
+
+/// Where a host mounts mqueue.
+pub(super) const QUEUES: &str = "/dev/mqueue";
+
+/// The kernel's number of that file system (`MQUEUE_MAGIC`, ipc/mqueue.c).
+pub(super) const QUEUES_MAGIC: FsType = FsType(0x1980_0202);
 
 /// The namespace of its own in which a thread of this process is.
 static OWN: OnceLock<PathBuf> = OnceLock::new();
@@ -66,10 +78,45 @@ pub fn enter(is_wanted: bool) -> Result<()> {
 /// The step's processes are dead: what they have left in shared memory goes now. Else it would stay as long as this process does, or as a
 /// user's handle of the namespace. In another thread, which is in the host's namespace, it does nothing.
 pub fn discard_memory() {
-    if OWN.get().is_some_and(|own| namespace().as_ref() == Some(own)) {
+    if is_own() {
         // sysctl/kernel: with it, the kernel destroys each segment that nobody has attached and whose maker is dead.
         let _ = fs::write(place("kernel/shm_rmid_forced"), "1");
     }
+}
+
+/// For a process that sees nothing else of its own: gives it a mount namespace with its own queues in the place of the host's. It must have
+/// one thread.
+pub fn enter_mounts() -> Result<()> {
+    if hosts_queues().is_none() {
+        return Ok(());
+    }
+    mount::leave_hosts()?;
+    show_queues()
+}
+
+/// Shows this process's own queues in the place of the host's, in a mount namespace that is not the host's.
+#[inline(never)]
+pub(super) fn show_queues() -> Result<()> {
+    let Some(hosts) = hosts_queues() else { return Ok(()) };
+    match mount::queues(&hosts) {
+        // They are there already: the kernel does not mount a file system over itself.
+        Err(Errno::EBUSY) => Ok(()),
+        mounted => mounted.map_err(|errno| Error::os("mount the step's own queues (PrivateIPC) on", QUEUES, errno)),
+    }
+}
+
+/// Whether a thread like this one is in a namespace of its own, and so are the processes that it starts.
+#[inline(never)]
+pub fn is_own() -> bool {
+    OWN.get().is_some_and(|own| namespace().as_ref() == Some(own))
+}
+
+/// The place where those of another namespace are to be covered. `None`: this process has no namespace of its own, or the host shows none.
+#[inline(never)]
+fn hosts_queues() -> Option<Dir> {
+    let place =
+        || Dir::open(QUEUES).ok().filter(|place| fstatfs(place).is_ok_and(|of| of.filesystem_type() == QUEUES_MAGIC));
+    is_own().then(place).flatten()
 }
 
 /// That of this thread.

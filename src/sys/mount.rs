@@ -45,6 +45,13 @@ pub fn tmpfs(onto: &Dir, options: &CStr) -> Result<()> {
         .map_err(|errno| Error::os("mount a tmpfs on", onto.path(), errno).value(options.to_string_lossy()))
 }
 
+/// Mounts on this place the POSIX message queues of this process's IPC namespace, with the flags that systemd's mount has
+/// (units/dev-mqueue.mount).
+pub fn queues(onto: &impl AsFd) -> nix::Result<()> {
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    call(Some(c"mqueue"), &by_handle(onto), Some(c"mqueue"), flags, None)
+}
+
 /// Keeps mounts below this mount from all other namespaces.
 pub fn keep_private(mounted: &Dir) -> Result<()> {
     change(&by_handle(mounted), libc::MS_PRIVATE)

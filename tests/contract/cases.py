@@ -57,6 +57,7 @@ NOT_FOR = {
     },
     "ipc_of_its_own": refused_with("PrivateIPC"),
     "processes_of_others": refused_with("HideProcesses"),
+    "two_jobs_of_one_account": refused_with("PrivateTmp"),
     "private_directories": refused_with("PrivateTmp"),
     "private_directories_fail": refused_with("PrivateTmp"),
     "set_up": {"shell": "its administrator writes the three scripts"},

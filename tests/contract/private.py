@@ -3,12 +3,13 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import tempfile
 from pathlib import Path
 
 from .harness import (
-    HAS_RUN, IN_VAR, PYTHON, WAIT, case, expect, expect_equal, expect_in, expect_match, has_run, let_go, running,
+    HAS_RUN, IN_VAR, PYTHON, WAIT, Skip, case, expect, expect_equal, expect_in, expect_match, has_run, let_go, running,
 )
 from .sites import die_with_parent, until
 
@@ -146,3 +147,66 @@ def processes_of_others(site):
     finally:
         secret.stdin.close()
         secret.wait()
+
+
+# What a job does to its user's other job, whose process and directories are named: a word for each, and whether it can.
+NEIGHBOUR = f"""{PYTHON} -S -c '
+import ctypes, os, sys
+libc, pid, name = ctypes.CDLL(None, use_errno=True), int(sys.argv[1]), sys.argv[2]
+def can(does):
+    try:
+        return does() is not False
+    except OSError:
+        return False
+def reads_memory():
+    class Part(ctypes.Structure):
+        _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+    own = ctypes.create_string_buffer(4)
+    with open(f"/proc/{{pid}}/maps") as maps:
+        at = int(maps.read().split("-")[0], 16)
+    here, there = Part(ctypes.addressof(own), 4), Part(at, 4)
+    return libc.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) == 4
+def traces():
+    if libc.ptrace(16, pid, None, None) != 0:
+        return False
+    os.waitpid(pid, 0x40000000)
+    return libc.ptrace(17, pid, None, None) == 0
+tries = dict(
+    file_in_tmp=lambda: os.stat(f"/tmp/{{name}}"), file_in_shm=lambda: os.stat(f"/dev/shm/{{name}}"),
+    memory=lambda: libc.shmget({SEGMENT_KEY}, 4096, 0o600) >= 0, queue=lambda: libc.msgget({SEGMENT_KEY}, 0o600) >= 0,
+    semaphores=lambda: libc.semget({SEGMENT_KEY}, 1, 0o600) >= 0,
+    posix_queue=lambda: libc.mq_open(f"/{{name}}".encode(), os.O_RDWR) >= 0, posix_queue_as_file=lambda: os.stat(f"/dev/mqueue/{{name}}"),
+    arguments=lambda: name in open(f"/proc/{{pid}}/cmdline").read(), root=lambda: os.stat(f"/proc/{{pid}}/root/tmp/{{name}}"),
+    signal=lambda: os.kill(pid, 0), trace=traces, traced_memory=reads_memory)
+print(*(f"{{word}}={{can(does)}}" for word, does in tries.items()), "tried", flush=True)
+' """
+MAKES = f"""touch /tmp/$1 /dev/shm/$1; {IPC % '0o1600'}
+{PYTHON} -S -c 'import ctypes, os, sys; print(ctypes.CDLL(None).mq_open(("/" + sys.argv[1]).encode(), os.O_CREAT | os.O_RDWR, 0o600, None))' $1"""
+# The first half is what is promised, the rest is what docs/private.md says is open.
+CLOSED = ("file_in_tmp", "file_in_shm", "memory", "queue", "semaphores", "posix_queue", "posix_queue_as_file")
+OPEN = ("arguments", "root", "signal", "trace", "traced_memory")
+
+
+@case
+def two_jobs_of_one_account(site):
+    """What docs/private.md says that a job can do to its user's other job, and cannot, with PrivateTmp, PrivateIPC and HideProcesses."""
+    if os.cpu_count() < 2:
+        raise Skip("two jobs need two CPUs")
+    user, name = site.users[0], f"jobfence-{os.getpid()}"
+    scope = Path("/proc/sys/kernel/yama/ptrace_scope")
+    # Whoever may trace a process that is no child: on such a host the kernel closes it for all.
+    traces = not scope.exists() or scope.read_text().strip() == "0"
+    with own_directories(site, PrivateIPC="yes", HideProcesses="yes"):
+        other = site.submit(user, f"set -- {name}; {MAKES}; echo pid $$; export JOB_ID; exec sh -c '{WAIT}' {name}", cpus=1, mib=100)
+        made = until(lambda: "pid " in site.output(other) and site.output(other), 120, "what the first job has")
+        numbers, pid = re.findall(r"(?m)^-?\d+.*$", made), re.search(r"pid (\d+)", made)[1]
+        expect(all(int(number) >= 0 for line in numbers for number in line.split()) and len(numbers) == 2, f"what it has made: {made}")
+        until(lambda: name in Path(f"/proc/{pid}/cmdline").read_text(), 60, "its process")
+        jobid = site.submit(user, f"{NEIGHBOUR} {pid} {name}", cpus=1, mib=100)
+        said = until(lambda: "tried" in site.output(jobid) and site.output(jobid), 120, "what its neighbour can")
+        found = {word: answer == "True" for word, answer in re.findall(r"(\w+)=(True|False)", said)}
+        wanted = {**dict.fromkeys(CLOSED, False), **dict.fromkeys(OPEN, True), "trace": traces, "traced_memory": traces}
+        expect_equal(found, wanted, f"what a job can do to its neighbour ({said})")
+        site.wait(jobid)
+        let_go(site, other, user)
+        site.wait(other)

@@ -2312,6 +2312,16 @@ BREAKS = (
         "host signal_at a_job_of_a_script_asks",
     ),
     Break(
+        "a_limit_drops_the_word_that_its_user_asked_for", "src/doors/life.rs",
+        "granted.requests.signal_at().or(before)", "granted.requests.signal_at()",
+        "host signal_at a_limit_that_says_nothing_of_the_word",
+    ),
+    Break(
+        "a_limit_brings_back_the_word_that_its_user_did_not_want", "src/launch/begin.rs",
+        "let is_of_site = config.signal_at.is_some();", "let is_of_site = false;",
+        "host signal_at a_limit_that_says_nothing_of_the_word",
+    ),
+    Break(
         "the_shell_of_salloc_has_the_signal_of_its_tasks", "src/command/armed/step.rs",
         'const SHELLS: [&str; 2] = ["batch", "interactive"];', 'const SHELLS: [&str; 2] = ["batch", "batch"];',
         "unit a_shell_gets_the_signal_if_that_is_asked_for",
@@ -2365,6 +2375,41 @@ BREAKS = (
         "host cli with_an_ipc_namespace_of_its_own",
     ),
     Break(
+        "queues_are_the_hosts_beside_own_directories", "src/private/enter.rs",
+        "ipc::show_queues()?;", "",
+        "host cli a_command_sees_no_queues_of_the_host",
+    ),
+    Break(
+        "queues_are_the_hosts_without_own_directories", "src/private/ipc.rs",
+        "mount::leave_hosts()?;\n    show_queues()", "Ok(())",
+        "host cli a_command_sees_no_queues_of_the_host",
+    ),
+    Break(
+        "a_kill_by_oomd_has_no_name", "src/launch/tell.rs",
+        "may_be_by_oomd && fence.is_killed_by_oomd()", "false && may_be_by_oomd && fence.is_killed_by_oomd()",
+        "host oomd who_was_killed_by_it a_closed_fence_says_it",
+    ),
+    Break(
+        "a_kill_by_an_old_oomd_has_no_name", "src/cgroup/mark.rs",
+        '[c"user.oomd_ooms", c"user.oomd_kill"]', '[c"user.oomd_ooms"]',
+        "host oomd who_was_killed_by_it",
+    ),
+    Break(
+        "a_kill_by_oomd_below_the_step_has_no_name", "src/fence/observe.rs",
+        "Ok(!found)", "Ok(false)",
+        "host oomd who_was_killed_by_it",
+    ),
+    Break(
+        "each_end_looks_for_oomd", "src/launch/tell.rs",
+        "exit.is_none_or(|exit| exit.is_by(libc::SIGKILL))", "exit.is_none_or(|_| true)",
+        "host oomd a_job_that_ends_well",
+    ),
+    Break(
+        "check_warns_of_an_oomd_that_does_not_run", "src/command/check/oomd.rs",
+        'service.value("ActiveState") != Some("active")', 'service.value("ActiveState").is_none()',
+        "unit it_is_said_of_each_unit_below_which_it_acts",
+    ),
+    Break(
         "a_job_sees_a_directory_of_the_hosts", "src/private/enter.rs",
         "for (path, from, place, _) in &places {", "for (path, from, place, _) in &places[..1] {",
         "slurm private_directories",
@@ -2396,12 +2441,12 @@ BREAKS = (
     ),
     Break(
         "an_input_leads_to_the_host", "src/private/enter.rs",
-        "& SFlag::S_IFMT == SFlag::S_IFDIR || is_in_hosts_proc()", "& SFlag::S_IFMT == SFlag::S_IFDIR && is_in_hosts_proc()",
+        "& SFlag::S_IFMT == SFlag::S_IFDIR || is_hosts()", "& SFlag::S_IFMT == SFlag::S_IFDIR && is_hosts()",
         "slurm no_input_leads_to_the_host",
     ),
     Break(
         "a_file_of_the_hosts_proc_is_an_input", "src/private/enter.rs",
-        "SFlag::S_IFDIR || is_in_hosts_proc()", "SFlag::S_IFDIR",
+        "SFlag::S_IFDIR || is_hosts()", "SFlag::S_IFDIR",
         "slurm no_input_leads_to_the_host",
     ),
     Break(

@@ -24,6 +24,8 @@ GRIDENGINE = ("gridengine-master", "gridengine-exec", "gridengine-client")
 DOCKER = ("docker.io", "docker-cli", "containerd", "runc", "iptables", "busybox-static")
 POOL = ("minicondor",)
 HTCONDOR = (*POOL, "openssh-server", "openssh-client", *DOCKER)
+# What ends jobs for lack of memory on a node, beside the kernel.
+OOMD = ("systemd-oomd",)
 # By what a user can leave a job, or tries to: docs/limitations.md has the table.
 SESSIONS = ("libpam-systemd", "openssh-server", "openssh-client", "cron", "at", "tmux", "podman", "uidmap", "crun", "docker.io", "busybox-static")
 # A cluster is made in the guest, since it notes the name of its host.
@@ -70,13 +72,15 @@ PROCTRACK = {**OWN, "ProctrackType": "proctrack/cgroup", "TaskPlugin": "task/non
 
 # systemd 252 still has both old layouts; "legacy" takes effect only when unified is off.
 HYBRID = "systemd.unified_cgroup_hierarchy=0"
+# Its case starts it.
+NO_OOMD = "systemd.mask=systemd-oomd.service systemd.mask=systemd-oomd.socket"
 V1 = HYBRID + " systemd.legacy_systemd_cgroup_controller=1"
 
 IMAGES = {
     "debian12": Image("bookworm"),
     "debian12-openpbs": Image("bookworm", PACKAGES + OPENPBS),
     "debian12-gridengine": Image("bookworm", PACKAGES + GRIDENGINE, answers=(NO_CLUSTER,)),
-    "debian13": Image("trixie"),
+    "debian13": Image("trixie", PACKAGES + OOMD),
     "debian13-gridengine": Image("trixie", PACKAGES + GRIDENGINE, answers=(NO_CLUSTER,)),
     "debian13-htcondor": Image("trixie", PACKAGES + HTCONDOR),
     "debian12-sessions": Image("bookworm", PACKAGES + GRIDENGINE + SESSIONS, answers=(NO_CLUSTER,)),
@@ -120,12 +124,12 @@ CELLS = {
     "debian12-v2-own": Cell("debian12", "", OWN),
     "debian12-hybrid-own": Cell("debian12", HYBRID, OWN),
     "debian12-v1-own": Cell("debian12", V1, OWN),
-    "debian13-v2-own": Cell("debian13", "", OWN),
+    "debian13-v2-own": Cell("debian13", NO_OOMD, OWN),
     "forky-v2-own": Cell("forky", "", OWN),
     "debian12-v2-overlay": Cell("debian12", "", OVERLAY, CONSTRAIN),
     "debian12-hybrid-overlay": Cell("debian12", HYBRID, OVERLAY, CONSTRAIN),
     "debian12-v1-overlay": Cell("debian12", V1, OVERLAY, CONSTRAIN),
-    "debian13-v2-overlay": Cell("debian13", "", OVERLAY, CONSTRAIN),
+    "debian13-v2-overlay": Cell("debian13", NO_OOMD, OVERLAY, CONSTRAIN),
     "forky-v2-overlay": Cell("forky", "", OVERLAY, CONSTRAIN),
     "debian12-v2-mixed-linuxproc": Cell("debian12", "", LINUXPROC, CONSTRAIN),
     "debian12-v2-mixed-proctrack": Cell("debian12", "", PROCTRACK),

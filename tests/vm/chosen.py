@@ -35,7 +35,7 @@ CHOSEN = {
         as_granted high_stays_in_place oom_kills_step protection_is_checked memory_of_user cores_of_two_jobs limits_cannot_be_raised
         huge_pages_of_a_job huge_pages_are_not_handed_down_by_systemd
         daemon_reload daemon_reexec service_restart scope_is_stopped controller_not_handed_down held_by_a_unit moves_are_early
-        hold_is_heard_where_one_looks
+        hold_is_heard_where_one_looks killed_by_oomd two_jobs_of_one_account no_input_leads_to_the_host
         check_says_placement check_without_root a_name_without_a_file slurms_directory_first cores_that_are_uncertain_are_refused
         prolog_in_the_job
     """,

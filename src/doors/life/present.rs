@@ -80,7 +80,7 @@ pub(super) fn see(fence: &Fence) -> Seen {
     let shared = fence.shared_record().and_then(|record| record.shared.as_deref());
     let left = shared.and_then(|shared| shared.plan.as_ref());
     let asked = left.and_then(|left| left.asked_processes).map(AskedProcesses::by_user);
-    let (sentences, _) = launch::tell(fence, fence.kernel_log().as_ref(), asked, Reported::default(), None);
+    let (sentences, _) = launch::tell(fence, fence.kernel_log().as_ref(), asked, Reported::default(), (None, None));
     Seen {
         key: fence.key().clone(),
         run: shared.map_or(0, |shared| shared.run),

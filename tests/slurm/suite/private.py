@@ -172,6 +172,17 @@ def no_input_leads_to_the_host(site):
             expect_match(r'this task was not started[^\n]*descriptor \(value "0"\)', told, f"what the user is told of --input={path}")
             expect("ran" not in told, f"it has run with --input={path}: {told}")
         expect_in("root:", said("COMPLETED", "/etc/passwd"), "what a file has")
+    if os.path.ismount("/dev/mqueue"):
+        queue = Path(f"/dev/mqueue/jobfence-{os.getpid()}")
+        queue.touch()
+        try:
+            shutil.chown(queue, user)
+            site.configure(PrivateIPC="yes")
+            told = said("FAILED", queue)
+            expect_match(r"this task was not started[^\n]*/dev/mqueue", told, "what the user is told of a queue of the host's")
+            expect_in("root:", said("COMPLETED", "/etc/passwd"), "what a file has")
+        finally:
+            queue.unlink()
     site.configure()
     expect_in("ran", said("FAILED", "/proc"), "what the same job says without HideProcesses")
 

@@ -5,11 +5,12 @@ import contextlib
 import os
 import pwd
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 from contract import kernel
-from contract.harness import Skip, case, expect, expect_equal, expect_in, expect_match, fenced, fenced_in_all, running
+from contract.harness import TAKE, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, fenced_in_all, running
 from contract.sites import until
 from ..harness import expect_limits, expect_not_drained, expect_not_started, fences_well
 from ..sites import InstalledSite
@@ -119,6 +120,61 @@ def dollars_are_not_expanded(site):
         holder.terminate()
         said, _ = holder.communicate(timeout=120)
     until(lambda: not leaf.remains(), 10, f"the end of {leaf.path} ({said})")
+
+
+OOMD = Path("/usr/lib/systemd/system/systemd-oomd.service")
+
+
+@contextlib.contextmanager
+def oomd(site):
+    """systemd-oomd runs. The command line of the cell masks it, since others' jobs are not to be killed by it."""
+    # What is there comes before the masks of generators (systemd.unit(5), "Unit File Load Path").
+    place = Path("/run/systemd/system.control")
+    place.mkdir(exist_ok=True)
+    unmasked = [Path(shutil.copy(unit, place)) for unit in OOMD.parent.glob("systemd-oomd.*")]
+    names = [unit.name for unit in unmasked]
+    try:
+        systemctl(site, "daemon-reload")
+        systemctl(site, "start", *names)
+        yield
+    finally:
+        systemctl(site, "stop", *names)
+        for unit in unmasked:
+            unit.unlink()
+        systemctl(site, "daemon-reload")
+
+
+@case(on=["installed"])
+def killed_by_oomd(site):
+    """Who is killed by systemd-oomd reads that it was no limit of the job's. `jobfence check` names the slice, and what spares jobs does."""
+    only_with_systemd(site)
+    if not OOMD.exists():
+        raise Skip("no systemd-oomd here")
+
+    def set_for(unit, **properties):
+        systemctl(site, "set-property", "--runtime", "--", unit, *(f"{name}={value}" for name, value in properties.items()))
+
+    def says(unit):
+        return f"it acts below {unit}," in site.command("jobfence", "check").stdout
+    pressure = {"ManagedOOMMemoryPressureLimit": "1%", "ManagedOOMMemoryPressureDurationSec": "1s"}
+    try:
+        set_for("jobfence.slice", ManagedOOMMemoryPressure="kill", **pressure)
+        # It is a property of the scope's own directory, in which nothing is killed.
+        set_for("jobfence.scope", ManagedOOMPreference="omit")
+        expect(not says("jobfence.slice"), "check warns of what does not run")
+        with oomd(site):
+            expect(says("jobfence.slice"), "check does not warn of it")
+            # What it wants above that is taken back from it, which takes its time.
+            jobid = site.submit(site.users[0], TAKE % (200, 1000), "-c1", "--mem=300", "--mem-high=20M")
+            expect_equal(site.wait(jobid, timeout=600), "FAILED", f"state ({site.output(jobid)})")
+            expect_match(rf"job {jobid} step batch: systemd-oomd killed processes of it", site.output(jobid), "what its user reads")
+            said = site.command("journalctl", "-b", "-o", "cat", "-u", "systemd-oomd").stdout
+            expect_match(rf"Killed /jobfence.slice/jobfence.scope/\S*job_{jobid}/", said, "what it says itself")
+            set_for("jobfence.slice", ManagedOOMMemoryPressure="auto", ManagedOOMSwap="auto")
+            expect(not says("jobfence.slice"), "check warns of what is no longer so")
+    finally:
+        set_for("jobfence.slice", ManagedOOMMemoryPressure="auto")
+        set_for("jobfence.scope", ManagedOOMPreference="none")
 
 
 def systemctl(site, *args):

@@ -185,7 +185,7 @@ impl FencedJob {
         let (private, is_ipc_private) = (self.job.1.private().cloned(), self.job.1.is_ipc_private());
         let enter = || {
             ipc::enter(is_ipc_private)?;
-            private.as_ref().map_or(Ok(()), |private| private.enter(&scratch(&self.spooled, private)))
+            private.as_ref().map_or_else(ipc::enter_mounts, |private| private.enter(&scratch(&self.spooled, private)))
         };
         let live = &mut self.job.1;
         let started = ShepherdProcess::start(program, name, spool.user, |pid| attach(live, pid), enter);

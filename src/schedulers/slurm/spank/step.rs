@@ -311,11 +311,11 @@ fn build(
 pub fn admit(spank: &Spank) -> ReturnCode {
     let (reason, daemon) = match step().as_deref() {
         Some(StepState::Fenced(fenced)) => {
-            match fenced.private.as_ref().map_or(Ok(()), |step| step.enter(fenced.daemon)) {
+            match fenced.private.as_ref().map_or_else(ipc::enter_mounts, |step| step.enter(fenced.daemon)) {
                 Ok(()) => return ReturnCode::Good,
                 Err(error) if fenced.config.on_error.general() == OnError::Warn => {
                     log::error!(
-                        "a task sees the host's directories and processes (PrivateTmp, HideProcesses; OnError=warn): {error}"
+                        "a task sees what is the host's (PrivateTmp, HideProcesses, PrivateIPC; OnError=warn): {error}"
                     );
                     return ReturnCode::Good;
                 }
@@ -351,12 +351,14 @@ pub fn tell_task(spank: &Spank) {
     if let Some(card) = &fenced.card {
         card.tell_time_limit(spank);
     }
+    if (fenced.private.is_some() || ipc::is_own())
+        && let Err(error) = check_standard_files()
+    {
+        // Whatever OnError says: no request may get a user out of the fence.
+        tell_user(&format!("this task was not started, since it cannot be fenced: {error}"));
+        end_this_task();
+    }
     if let Some(private) = &fenced.private {
-        if let Err(error) = check_standard_files() {
-            // Whatever OnError says: no request may get a user out of the fence.
-            tell_user(&format!("this task was not started, since it cannot be fenced: {error}"));
-            end_this_task();
-        }
         private.go_where_asked(spank);
     }
     restart::tell(spank, &fenced.config, fenced.fence.key(), fenced.granted.memory);

@@ -45,7 +45,7 @@ pub fn task_ended(spank: &Spank) {
     if !(others_live && has_just_looked && exit.is_some_and(Exit::is_success)) {
         fenced.looked = Some(Instant::now());
         fenced.fence.take_usage();
-        tell_what_happened(fenced);
+        tell_what_happened(fenced, exit);
     }
     if let Some(private) = fenced.private.as_mut().filter(|_| !others_live) {
         let full = private.full();
@@ -92,11 +92,11 @@ fn note_task(spank: &Spank, fenced: &mut Fenced, exit: Option<Exit>) {
     }
 }
 
-fn tell_what_happened(fenced: &mut Fenced) {
+fn tell_what_happened(fenced: &mut Fenced, exit: Option<Exit>) {
     let Fenced { fence, config, requests, kernel_log, reported, .. } = fenced;
     let asked = AskedProcesses::below_the_sites(requests, config).map(AskedProcesses::by_user);
     let sentences;
-    (sentences, *reported) = launch::tell(fence, kernel_log.as_ref(), asked, *reported, Some("--mem"));
+    (sentences, *reported) = launch::tell(fence, kernel_log.as_ref(), asked, *reported, (exit, Some("--mem")));
     sentences.iter().for_each(|sentence| tell_user(sentence));
     fenced.sentences.extend(sentences);
 }
