@@ -160,6 +160,28 @@ impl Site {
     }
 }
 
+/// What a process has in the kernel's choice.
+fn rank(child: &Child) -> String {
+    fs::read_to_string(format!("/proc/{}/oom_score_adj", child.id())).unwrap().trim().to_owned()
+}
+
+fn set_rank(child: &Child, rank: &str) {
+    fs::write(format!("/proc/{}/oom_score_adj", child.id()), rank).unwrap();
+}
+
+/// Whether root may keep a user from changing that: in some containers root has no CAP_SYS_RESOURCE (24 in linux/capability.h).
+fn may_forbid() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let all = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    u64::from_str_radix(all.trim(), 16).unwrap() >> 24 & 1 == 1
+}
+
+/// jobfence's directory stands for the node: it has so many MiB.
+fn node_has(site: &Site, job: &str, mib: u64) {
+    let node = site.directories(job).0.ancestors().nth(2).unwrap().to_path_buf();
+    fs::write(file(&node), (mib * MIB).to_string()).unwrap();
+}
+
 fn file(dir: &Path) -> PathBuf {
     let v1 = dir.join("memory.limit_in_bytes");
     if v1.exists() { v1 } else { dir.join("memory.max") }
@@ -378,4 +400,98 @@ fn while_a_job_has_no_limit_or_a_record_cannot_be_read_nothing_more_is_lent() {
     program.has(20);
     assert_eq!(program.says(), "20");
     assert_eq!(site.limits("7").0, 600);
+}
+
+#[test]
+fn when_the_node_has_no_memory_left_a_borrower_dies_and_no_owner() {
+    let Some(mut site) = site("node", "4G") else { return };
+    site.lends(&[]);
+    let mut owner = site.runs("8", "256M");
+    // It is lent something, too, and does not use it.
+    site.grows(&mut owner, "8", 0, 235);
+    until("it is lent some", || site.limits("8").0 > 256);
+    // Three times. Then it is as if nobody were marked: the kernel takes the one that has most.
+    for is_marked in [true, true, true, false] {
+        owner.has(200);
+        assert_eq!(owner.says(), "200");
+        let mut borrower = site.runs("7", "64M");
+        site.grows(&mut borrower, "7", 0, 100);
+        until("it is marked", || rank(&borrower.child) == "999");
+        assert_eq!(rank(&owner.child), "0");
+        if !is_marked {
+            site.killed();
+            set_rank(&borrower.child, "0");
+        }
+        node_has(&site, "8", 320);
+        // The owner stays within what it reserved, and together they want more than there is.
+        owner.has(240);
+        let (dies, lives) = if is_marked { (&mut borrower, &mut owner) } else { (&mut owner, &mut borrower) };
+        assert_eq!((dies.says().as_str(), dies.child.wait().unwrap().signal()), ("", Some(9)));
+        if is_marked {
+            assert_eq!(lives.says(), "240");
+        }
+        lives.has(90);
+        assert_eq!(lives.says(), "90");
+        assert_eq!(lives.child.try_wait().unwrap(), None);
+        node_has(&site, "8", 4096);
+        site.out(&["close", "--job", "7"]);
+    }
+}
+
+#[test]
+fn the_mark_comes_with_a_loan_and_goes_with_it_also_if_hold_was_killed() {
+    let Some(mut site) = site("mark", "4G") else { return };
+    site.lends(&[]);
+    let mut program = site.runs("7", "256M");
+    let asleep = |uid| Command::new("sleep").arg("1000").uid(uid).gid(uid).current_dir("/").spawn().unwrap();
+    site.children.extend([asleep(site.user()), asleep(0), asleep(site.user())]);
+    let pid = |site: &Site, at: usize| site.children[at].id().to_string();
+    let roots = pid(&site, 1);
+    site.out(&["attach", "--job", "7", "--any-user", &pid(&site, 0), &roots]);
+    set_rank(&site.children[0], "300");
+    let ranks = |site: &Site, program: &Program| {
+        let [one, roots, other] = [0, 1, 2].map(|at| rank(&site.children[at]));
+        [rank(&program.child), one, roots, other]
+    };
+    site.grows(&mut program, "7", 0, 235);
+    until("it is lent some", || site.limits("7").0 > 256);
+    assert_eq!(ranks(&site, &program), ["0", "300", "0", "0"], "and uses none of that");
+    site.grows(&mut program, "7", 235, 300);
+    until("all are marked but root's", || ranks(&site, &program) == ["999", "999", "0", "0"]);
+    // One that comes later has it, too, and the user cannot take it away.
+    site.out(&["attach", "--job", "7", &pid(&site, 2)]);
+    until("it is marked", || ranks(&site, &program) == ["999", "999", "0", "999"]);
+    let take_away = format!("echo 0 > /proc/{}/oom_score_adj", program.child.id());
+    let user = site.user();
+    let done = Command::new("sh").args(["-c", &take_away]).uid(user).gid(user).stderr(Stdio::null()).status();
+    assert_eq!(done.unwrap().success(), !may_forbid());
+    until("it is marked again", || rank(&program.child) == "999");
+    // hold was killed after its record and before its marks.
+    site.killed();
+    set_rank(&program.child, "0");
+    site.lends(&[]);
+    until("it is marked again", || rank(&program.child) == "999");
+    // What the next hold takes back it unmarks, too; also if nothing is lent any more.
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    site.settles("7", 256, |lent| lent == 0);
+    until("no marks", || ranks(&site, &program) == ["0"; 4]);
+    let no_record = || {
+        fs::read_dir(site.path("run-series"))
+            .unwrap()
+            .flatten()
+            .all(|file| file.file_name().to_str().is_some_and(|name| !name.ends_with(".lent")))
+    };
+    until("no record", no_record);
+    site.grows(&mut program, "7", 20, 300);
+    until("it is marked", || rank(&program.child) == "999");
+    site.killed();
+    let (job, step) = site.directories("7");
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    let write = |dir: &Path| until("v1 takes it", || fs::write(file(dir), (256 * MIB).to_string()).is_ok());
+    write(&job);
+    write(&step);
+    site.lends(&[]);
+    until("no marks", || ranks(&site, &program) == ["0"; 4]);
 }

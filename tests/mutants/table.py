@@ -60,6 +60,7 @@ LEND = "src/command/lend/policy.rs"
 BORROWER = "src/command/lend/borrower.rs"
 LENT = "src/command/lend/directory.rs"
 LENDS = "src/command/lend/watch.rs"
+LENT_MARK = "src/command/lend/mark.rs"
 C_LIFE = "host c_abi a_program_in_c_lives"
 
 BREAKS = (
@@ -1937,6 +1938,51 @@ BREAKS = (
         "a_new_hold_knows_no_loans", LENDS,
         "kept::all_without_gap::<JobLent>(run_dir).map_err(|error| error.to_string())?", "Vec::<JobLent>::new()",
         "host lend the_next_hold_knows_what_a_killed_one_has_lent",
+    ),
+    Break(
+        "an_owner_dies_before_a_borrower", LEND,
+        "self.lent() > 0 && self.used > self.grant", "self.lent() > 0",
+        "host lend when_the_node_has_no_memory_left",
+    ),
+    Break(
+        "a_process_elsewhere_is_marked", LENT_MARK,
+        " || !self.has(process)?", "",
+        "unit the_jobs_processes_have_the_mark_and_nobody_else",
+    ),
+    Break(
+        "a_schedulers_daemon_is_marked", LENT_MARK,
+        "is_wanted && is_roots(process)? ||", "is_wanted && is_roots(process)? && false ||",
+        "unit the_jobs_processes_have_the_mark_and_nobody_else",
+    ),
+    Break(
+        "an_ended_process_ends_the_look", LENT_MARK,
+        "Err(error) if has_ended(&error) => Ok(false),", "Err(error) if has_ended(&error) && false => Ok(false),",
+        "unit a_process_that_ends_meanwhile_keeps_no_other_from_its_mark",
+    ),
+    Break(
+        "a_process_without_its_first_thread_has_no_mark", LENT_MARK,
+        "        let threads = process.child(\"task\")?;", "        return Ok(false);\n        let threads = process.child(\"task\")?;",
+        "unit where_the_first_thread_has_ended_another_says_where_the_process_is",
+    ),
+    Break(
+        "a_mark_that_a_new_process_has_stays", LENT_MARK,
+        "changed + SETTLED <= begun", "changed <= begun",
+        "unit the_jobs_processes_have_the_mark_and_nobody_else",
+    ),
+    Break(
+        "of_many_processes_the_first_ones_alone", LENT_MARK,
+        "Ok(self.after == 0 && self.is_clean && is_calm)", "Ok(self.is_clean && is_calm)",
+        "unit of_many_processes_each_look_changes_some_and_none_is_left_out",
+    ),
+    Break(
+        "a_mark_without_its_record", BORROWER,
+        "cannot be written down: {error}\"));\n                return;", "cannot be written down: {error}\"));",
+        "unit no_process_is_marked_before_the_record_says_so",
+    ),
+    Break(
+        "a_new_hold_knows_no_marks", "src/command/lend/files.rs",
+        'marked: value.get("marked").and_then(Value::as_bool).unwrap_or_default(),', "marked: false,",
+        "unit no_process_is_marked_before_the_record_says_so",
     ),
     Break(
         "a_script_is_told_beside_its_new_step", "src/command/armed/step.rs",

@@ -20,6 +20,7 @@ use super::borrower::Borrower;
 use super::directory::{JobDirectory, LookFailure, resized};
 use super::files::JobLent;
 use super::lowering::Lowering;
+use super::mark::Seen;
 use super::node;
 use super::notice::after_a_look;
 use super::policy::{JobMemory, NodeMemory};
@@ -57,6 +58,9 @@ const LEAST_REST: Duration = Duration::from_millis(5);
 const MOST: usize = 2000;
 const MOST_TOLD: usize = 100;
 const MOST_LOWERING: usize = 8;
+
+/// For so long in one look processes are marked that are not urgent.
+const MARKING: Duration = Duration::from_millis(20);
 
 /// Which sections matter.
 const KEYS: [&str; 2] = ["ElasticRAMPercent", "Mode"];
@@ -287,6 +291,7 @@ impl LendWatch {
             peak: limit,
             swap,
             resized: resized(&dir),
+            marked: false,
         };
         let mut job = Borrower::new(lent, directory.clone(), uid);
         job.most = most;
@@ -328,6 +333,7 @@ impl LendWatch {
         };
         let mut lowering = self.ended.len() + self.jobs.values().filter(|job| job.is_lowering()).count();
         let mut with_notice = self.jobs.values().filter(|job| job.notice.is_some()).count();
+        let begun = Instant::now();
         for ((path, job), limit) in self.jobs.iter_mut().zip(limits) {
             if !looked.contains(path) && job.known().limit == limit {
                 // Another has just given back what this one may need.
@@ -336,6 +342,8 @@ impl LendWatch {
                 }
                 continue;
             }
+            let seen = self.host.as_ref().and_then(|host| Seen::of_host(host, job.directory.version));
+            job.mark(run_dir, seen, begun.elapsed() > MARKING);
             job.apply(run_dir, limit, lowering < MOST_LOWERING);
             lowering += usize::from(job.is_lowering());
             if job.next.is_none() {
@@ -345,6 +353,7 @@ impl LendWatch {
                 with_notice += usize::from(job.notice.is_some());
                 job.next = pause.map(|pause| Instant::now() + pause);
             }
+            job.next = job.next.into_iter().chain(job.mark_again.take()).min();
         }
         why
     }
