@@ -15,7 +15,7 @@ use jobfence::sys::lock::Lock;
 use super::directory::{JobDirectory, LookFailure, Lower, SeenMemory, resized};
 use super::files::JobLent;
 use super::lowering::Lowering;
-use super::mark::{Marks, Seen};
+use super::mark::{Marks, ProcessView};
 use super::notice::{CALM, NeedNotice};
 use super::policy::JobMemory;
 use crate::armed::{self, UseLevel};
@@ -296,7 +296,7 @@ impl Borrower {
 
     /// Gives its processes the mark while it uses what it is lent, and takes it away afterwards. The file first: wherever this process ends,
     /// the next one knows that there may be marks. `is_late`: what is not urgent waits.
-    pub fn mark(&mut self, run_dir: &Path, seen: Option<Seen<'_>>, is_late: bool) {
+    pub fn mark(&mut self, run_dir: &Path, seen: Option<ProcessView<'_>>, is_late: bool) {
         let (now, is_lent) = (Instant::now(), self.lent.lent() > 0);
         let is_wanted = is_lent && self.above.is_some_and(|above| now.saturating_duration_since(above) < MARKED);
         let is_new = is_wanted && !self.lent.marked;
@@ -759,7 +759,7 @@ mod tests {
             name: None,
         };
         let proc = Dir::open(temp.path().join("proc")).unwrap();
-        let seen = Some(Seen { proc: &proc, hierarchy: &hierarchy });
+        let seen = Some(ProcessView { proc: &proc, hierarchy: &hierarchy });
         // No directory of records can be made.
         fs::write(temp.path().join("nowhere-series"), "").unwrap();
         assert!(job.look(&run_dir).unwrap());

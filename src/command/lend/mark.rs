@@ -49,15 +49,15 @@ fn unmarked(now: i32) -> Option<i32> {
 
 /// Where processes and their cgroups are seen.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen<'a> {
+pub struct ProcessView<'a> {
     pub proc: &'a Dir,
     /// The one with the memory controller.
     pub hierarchy: &'a Hierarchy,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> ProcessView<'a> {
     /// `None`: this host has no memory controller now.
-    pub fn of_host(host: &'a Host, version: Version) -> Option<Self> {
+    pub fn from_host(host: &'a Host, version: Version) -> Option<Self> {
         let hierarchy = host.layout.with_controller("memory").filter(|hierarchy| hierarchy.version == version)?;
         Some(Self { proc: &host.proc, hierarchy })
     }
@@ -96,13 +96,13 @@ impl Marks {
 
     /// Looks at the processes in a job's directory and below, and gives them the mark or takes it away (`is_wanted`). Returns whether for some
     /// time no process has needed that.
-    pub fn look(&mut self, seen: Seen<'_>, job: &Dir, is_wanted: bool) -> Result<bool> {
+    pub fn look(&mut self, seen: ProcessView<'_>, job: &Dir, is_wanted: bool) -> Result<bool> {
         let now = Instant::now();
         if self.after == 0 {
             (self.is_clean, self.begun) = (true, Some(now));
         }
         self.next = Some(now + AGAIN);
-        let place = Place::new(seen, job)?;
+        let place = JobPlace::new(seen, job)?;
         let (pids, mut failed) = processes(job, now + PATIENCE);
         let rest = pids.get(pids.partition_point(|pid| *pid <= self.after)..).unwrap_or_default();
         for pid in rest.iter().take(MOST) {
@@ -138,13 +138,13 @@ fn processes(job: &Dir, deadline: Instant) -> (Vec<i32>, Option<Error>) {
 }
 
 /// The directory of a job, as the kernel shows it for a process.
-struct Place<'a> {
-    seen: Seen<'a>,
+struct JobPlace<'a> {
+    seen: ProcessView<'a>,
     path: String,
 }
 
-impl<'a> Place<'a> {
-    fn new(seen: Seen<'a>, job: &Dir) -> Result<Self> {
+impl<'a> JobPlace<'a> {
+    fn new(seen: ProcessView<'a>, job: &Dir) -> Result<Self> {
         match job.path().strip_prefix(&seen.hierarchy.mount) {
             Ok(below) if !below.as_os_str().is_empty() => {
                 Ok(Self { seen, path: seen.hierarchy.in_proc(&format!("/{}", below.display())) })
@@ -228,12 +228,12 @@ mod tests {
     }
 
     /// A job with a step, and a `/proc` beside it, whose files only hold what is written.
-    struct Fake {
+    struct FakeJob {
         temp: tempfile::TempDir,
         hierarchy: Hierarchy,
     }
 
-    impl Fake {
+    impl FakeJob {
         fn new(version: Version) -> Self {
             let temp = tempfile::tempdir().unwrap();
             fs::create_dir_all(temp.path().join("memory/jobs/job_7/step_0")).unwrap();
@@ -285,7 +285,7 @@ mod tests {
         fn look(&self, marks: &mut Marks, is_wanted: bool) -> Result<bool> {
             let proc = Dir::open(self.temp.path().join("proc")).unwrap();
             let job = Dir::open(self.hierarchy.mount.join("jobs/job_7")).unwrap();
-            marks.look(Seen { proc: &proc, hierarchy: &self.hierarchy }, &job, is_wanted)
+            marks.look(ProcessView { proc: &proc, hierarchy: &self.hierarchy }, &job, is_wanted)
         }
     }
 
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn the_jobs_processes_have_the_mark_and_nobody_else() {
-        let fake = Fake::new(Version::V1);
+        let fake = FakeJob::new(Version::V1);
         fake.process(11, 0, 7, JOB);
         fake.process(12, 300, 7, "/jobs/job_7/step_0/task_0");
         // A scheduler's daemons, one that root spares, and one that has left since the list was read.
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_process_that_ends_meanwhile_keeps_no_other_from_its_mark() {
-        let fake = Fake::new(Version::V2);
+        let fake = FakeJob::new(Version::V2);
         fake.lists("jobs/job_7", &[1, 2, 3, 4]);
         fake.process(4, 0, 7, JOB);
         // One is gone, and of the others only a part is left.
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn where_the_first_thread_has_ended_another_says_where_the_process_is() {
-        let fake = Fake::new(Version::V1);
+        let fake = FakeJob::new(Version::V1);
         fake.lists("jobs/job_7", &[5, 6]);
         for (pid, thread) in [(5, JOB), (6, "/elsewhere")] {
             fake.process(pid, 0, 7, "/");
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn of_many_processes_each_look_changes_some_and_none_is_left_out() {
-        let fake = Fake::new(Version::V2);
+        let fake = FakeJob::new(Version::V2);
         let most = i32::try_from(MOST).unwrap();
         let all: Vec<i32> = (1..=2 * most + 1).collect();
         all.iter().for_each(|pid| fake.process(*pid, 0, 7, JOB));
@@ -381,9 +381,9 @@ mod tests {
 
     #[test]
     fn the_root_is_no_job_and_a_directory_elsewhere_has_no_processes() {
-        let fake = Fake::new(Version::V1);
+        let fake = FakeJob::new(Version::V1);
         let proc = Dir::open("/proc").unwrap();
-        let seen = Seen { proc: &proc, hierarchy: &fake.hierarchy };
+        let seen = ProcessView { proc: &proc, hierarchy: &fake.hierarchy };
         for place in [fake.hierarchy.mount.as_path(), fake.temp.path()] {
             assert!(Marks::default().look(seen, &Dir::open(place).unwrap(), true).is_err());
         }

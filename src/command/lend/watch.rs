@@ -20,7 +20,7 @@ use super::borrower::Borrower;
 use super::directory::{JobDirectory, LookFailure, resized};
 use super::files::JobLent;
 use super::lowering::Lowering;
-use super::mark::Seen;
+use super::mark::ProcessView;
 use super::node;
 use super::notice::after_a_look;
 use super::policy::{JobMemory, NodeMemory};
@@ -342,7 +342,7 @@ impl LendWatch {
                 }
                 continue;
             }
-            let seen = self.host.as_ref().and_then(|host| Seen::of_host(host, job.directory.version));
+            let seen = self.host.as_ref().and_then(|host| ProcessView::from_host(host, job.directory.version));
             job.mark(run_dir, seen, begun.elapsed() > MARKING);
             job.apply(run_dir, limit, lowering < MOST_LOWERING);
             lowering += usize::from(job.is_lowering());
