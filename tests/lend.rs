@@ -16,7 +16,8 @@ use common::until;
 
 const MIB: u64 = 1 << 20;
 
-/// Has as many MiB as each line says, and says so. What it frees goes back to the kernel, which the C library's heap does not promise.
+/// Has as many MiB as each line says, and says so. What it frees goes back to the kernel, which the C library's heap does not promise. When
+/// it is killed, the kernel has its memory back at once, which it does not have of shared memory.
 const PROGRAM: &str = "
 import mmap, sys
 kept = []
@@ -26,7 +27,8 @@ for line in sys.stdin:
     while len(kept) > wanted:
         kept.pop().close()
     while len(kept) < wanted:
-        kept.append(mmap.mmap(-1, 1 << 20))
+        kept.append(mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        kept[-1].madvise(mmap.MADV_NOHUGEPAGE)
         kept[-1].write(b'x' * (1 << 20))
     print(len(kept), flush=True)
 ";
@@ -88,12 +90,17 @@ impl Site {
         common::uids()
     }
 
-    fn opens(&self, job: &str, mem: &str) {
-        self.out(&["open", "--job", job, "--user", &self.user().to_string(), "--mem", mem, "--cpus", "1"]);
+    fn opens(&self, job: &str, mem: &str, more: &[&str]) {
+        let user = self.user().to_string();
+        self.out(&[&["open", "--job", job, "--user", &user, "--mem", mem, "--cpus", "1"], more].concat());
     }
 
     fn runs(&self, job: &str, mem: &str) -> Program {
-        self.opens(job, mem);
+        self.runs_with(job, mem, &[])
+    }
+
+    fn runs_with(&self, job: &str, mem: &str, more: &[&str]) -> Program {
+        self.opens(job, mem, more);
         let errors = fs::File::create(self.path(format!("errors.{job}"))).unwrap();
         errors.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
         let mut command = Command::new("/usr/bin/python3");
@@ -235,6 +242,32 @@ fn nobody_is_lent_more_than_the_share_and_the_kernel_kills_above_it() {
 }
 
 #[test]
+fn a_user_can_refuse_a_loan_or_lower_it_and_not_have_more_than_the_site_says() {
+    let Some(mut site) = site("asked", "4G") else { return };
+    site.lends(&[]);
+    let user = site.user().to_string();
+    for (job, asked, most) in [("7", "100%", 128), ("8", "150%", 192), ("9", "1000%", 256)] {
+        let option = format!("--elastic-ram={asked}");
+        let mut program = site.runs_with(job, "128M", &[&option]);
+        assert!(site.out(&["show", job]).contains(&format!("up to {asked} of the job's limit at most")));
+        if most > 128 {
+            site.grows(&mut program, job, 0, most - 24);
+            until("all that it may have", || site.limits(job).0 == most);
+        }
+        program.has(most + 10);
+        assert_eq!(program.says(), "");
+        assert_eq!((program.child.wait().unwrap().signal(), site.limits(job).0), (Some(9), most));
+        let explained = site.out(&["explain", "--user", &user, "--mem", "128M", &option]);
+        let line = match asked {
+            "100%" => "lent       nothing, by --elastic-ram=100% (the user)",
+            "150%" => "lent       memory by --elastic-ram=150% (the user): needs jobfence.service",
+            _ => "lent       memory by ElasticRAMPercent=200%",
+        };
+        assert!(explained.contains(line), "{explained}");
+    }
+}
+
+#[test]
 fn without_room_in_the_pool_a_job_has_its_limit_and_no_more() {
     let Some(mut site) = site("room", "64M") else { return };
     site.lends(&[]);
@@ -256,7 +289,7 @@ fn what_is_in_use_stays_lent_when_an_owner_comes_and_nothing_more_is_lent() {
     site.lends(&[]);
     let mut program = site.runs("7", "256M");
     site.grows(&mut program, "7", 0, 400);
-    site.opens("8", "760M");
+    site.opens("8", "760M", &[]);
     // Five pieces of 32 MiB are in use, or six.
     site.settles("7", 256, |lent| lent == 160 || lent == 192);
     assert_eq!(site.limits("8").0, 760, "the owner has its limit");
@@ -279,7 +312,7 @@ fn an_owner_has_what_a_borrower_does_not_use_and_nobody_ends() {
     site.grows(&mut program, "7", 0, 400);
     program.has(100);
     assert_eq!(program.says(), "100");
-    site.opens("8", "760M");
+    site.opens("8", "760M", &[]);
     site.settles("7", 256, |lent| lent == 0);
     assert_eq!(site.limits("8").0, 760);
     program.has(101);

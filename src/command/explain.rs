@@ -130,7 +130,15 @@ fn say_what_else_happens(loaded: &Loaded, (resolved, requests): (&Resolved, &Use
     }
     if lend::is_on(config) && config.elastic_ram > Percent::HUNDRED {
         let [elastic, pool] = ["ElasticRAMPercent", "MemoryPool"].map(|name| words::setting(name, resolved));
-        println!("lent       memory by {elastic}: needs jobfence.service\n           from {pool}");
+        match requests.elastic_ram().filter(|asked| *asked < config.elastic_ram) {
+            Some(asked) if asked <= Percent::HUNDRED => {
+                println!("lent       nothing, by --elastic-ram={asked} (the user)")
+            }
+            asked => {
+                let elastic = asked.map_or(elastic, |asked| format!("--elastic-ram={asked} (the user)"));
+                println!("lent       memory by {elastic}: needs jobfence.service\n           from {pool}");
+            }
+        }
     }
     if config.on_out_of_memory.is_some() && config.mode == Mode::Enforce && again::doubts_here(loaded).is_some() {
         let setting = words::setting("OnOutOfMemory", resolved);

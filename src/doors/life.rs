@@ -340,8 +340,9 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &WantedFences, granted: &
         let has_log = resolved.config.usage_log.is_some();
         let all = noted(&granted.facts, granted);
         let signal_at = granted.requests.signal_at().unwrap_or(resolved.config.signal_at);
-        if resolved.config.metrics_file.is_some() || signal_at.is_some() {
-            fence.note_allocated(&all, signal_at.filter(|_| resolved.config.mode == Mode::Enforce));
+        let lent = granted.requests.elastic_ram();
+        if resolved.config.metrics_file.is_some() || signal_at.is_some() || lent.is_some() {
+            fence.note_allocated(&all, signal_at.filter(|_| resolved.config.mode == Mode::Enforce), lent);
             if signal_at.is_some() {
                 early_move::tell_of_armed(&resolved.config.run_dir);
             }

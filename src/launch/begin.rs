@@ -99,8 +99,9 @@ impl Begin<'_> {
         }
         let asked = AskedProcesses::below_the_sites(requests, config);
         let signal_at = requests.signal_at().unwrap_or(config.signal_at).filter(|_| config.mode == Mode::Enforce);
-        if let Some(noted) = noted.filter(|_| config.metrics_file.is_some() || signal_at.is_some()) {
-            fence.note_allocated(noted, signal_at);
+        let lent = requests.elastic_ram();
+        if let Some(noted) = noted.filter(|_| config.metrics_file.is_some() || signal_at.is_some() || lent.is_some()) {
+            fence.note_allocated(noted, signal_at, lent);
             if signal_at.is_some() {
                 early_move::tell_of_armed(&config.run_dir);
             }

@@ -1940,6 +1940,21 @@ BREAKS = (
         "host lend the_next_hold_knows_what_a_killed_one_has_lent",
     ),
     Break(
+        "a_user_cannot_refuse_a_loan", LENDS,
+        "map_or(most, |asked| most.min(*asked))", "map_or(most, |asked| most.max(*asked))",
+        "host lend a_user_can_refuse_a_loan_or_lower_it",
+    ),
+    Break(
+        "what_a_user_says_of_loans_is_not_noted", "src/fence/marks.rs",
+        "Allocated { signal_at, elastic_ram, ..", "Allocated { signal_at, elastic_ram: elastic_ram.and(None), ..",
+        "host lend a_user_can_refuse_a_loan_or_lower_it",
+    ),
+    Break(
+        "the_highest_word_about_loans_counts", "src/requests.rs",
+        "        least(self.job.elastic_ram, self.step.elastic_ram)", "        self.job.elastic_ram.max(self.step.elastic_ram)",
+        "unit the_least_word_about_loans_counts",
+    ),
+    Break(
         "an_owner_dies_before_a_borrower", LEND,
         "self.lent() > 0 && self.used > self.grant", "self.lent() > 0",
         "host lend when_the_node_has_no_memory_left",

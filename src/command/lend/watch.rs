@@ -215,6 +215,7 @@ impl LendWatch {
         let noted = JobRecords::existing(&config.run_dir).ok().flatten();
         let (mut found, mut others) = (BTreeSet::new(), BTreeMap::new());
         let mut planned: BTreeMap<PathBuf, u64> = BTreeMap::new();
+        let asked = asked(config, &steps);
         let mut why = unseen.iter().chain(&more).next().map(ToString::to_string);
         for step in &steps {
             let (directory, is_theirs) = match JobDirectory::of_step(step) {
@@ -232,6 +233,7 @@ impl LendWatch {
             }
             let most =
                 if is_theirs { Percent::HUNDRED } else { most_of((config, loaded), (noted.as_ref(), &host), step) };
+            let most = asked.get(&directory.path).map_or(most, |asked| most.min(*asked));
             if self.is_borrower(&config.run_dir, step, &directory, most) {
                 found.insert(directory.path);
                 continue;
@@ -369,6 +371,17 @@ impl LendWatch {
 /// Whether the site lends memory.
 pub fn is_on(config: &Config) -> bool {
     config.memory_pool.is_some() && config.mode == Mode::Enforce
+}
+
+/// How far the users of jobs let their limits grow, by the jobs' directories: of what the steps of a job say, the least.
+fn asked(config: &Config, steps: &[LivingStep<'_>]) -> BTreeMap<PathBuf, Percent> {
+    let mut all: BTreeMap<PathBuf, Percent> = BTreeMap::new();
+    for step in steps.iter().filter(|_| is_on(config)) {
+        let place = step.places.iter().find(|place| place.hierarchy.has("memory"));
+        let Some((place, asked)) = place.zip(step.allocated().elastic_ram) else { continue };
+        all.entry(place.job.clone()).and_modify(|least| *least = asked.min(*least)).or_insert(asked);
+    }
+    all
 }
 
 /// How far the limit of the step's job may grow.
