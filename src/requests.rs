@@ -211,7 +211,7 @@ pub static REQUESTS: &[Request] = &[
         limit: None,
         is_everywhere: true,
         argument: "PERCENT",
-        usage: "if the site lends memory, let the job's limit grow to at most this share of it: 100% is no loan",
+        usage: "let the memory limit grow by what is lent to at most this share of it: 100% is no loan",
         expects: "a percentage from 100 to 1000 with at most two decimals",
         example: "100%",
         set: |requests, text| put(&mut requests.elastic_ram, percent(text, 100..=1000)),

@@ -528,3 +528,42 @@ fn the_mark_comes_with_a_loan_and_goes_with_it_also_if_hold_was_killed() {
     site.lends(&[]);
     until("no marks", || ranks(&site, &program) == ["0"; 4]);
 }
+
+#[test]
+fn a_second_hold_with_one_run_dir_is_refused_and_the_next_one_waits_for_the_end_of_the_last() {
+    let Some(mut site) = site("two", "4G") else { return };
+    site.lends(&[]);
+    let first = site.hold.take().unwrap();
+    let pid = first.id();
+    site.children.push(first);
+    let ready = std::os::unix::net::UnixDatagram::bind(site.path("ready")).unwrap();
+    ready.set_nonblocking(true).unwrap();
+    let has_begun = || ready.recv(&mut [0; 64]).is_ok();
+    let another = |site: &Site| {
+        let mut hold = site.command(&["hold", "-o", "ReapInterval=86400"]);
+        hold.env("NOTIFY_SOCKET", site.path("ready"));
+        hold
+    };
+    let hold = another(&site);
+    site.start_hold(hold);
+    until("it is refused", || {
+        assert!(!has_begun(), "two at once");
+        site.hold.as_mut().unwrap().try_wait().unwrap().is_some()
+    });
+    assert_eq!(site.hold.as_mut().unwrap().wait().unwrap().code(), Some(1));
+    let said = format!("another 'jobfence hold' (process {pid}) has RunDir={}", site.path("run").display());
+    assert!(site.said().contains(&said), "{}", site.said());
+    assert_eq!(site.children[0].try_wait().unwrap(), None);
+    let mut program = site.runs("7", "256M");
+    site.grows(&mut program, "7", 0, 280);
+    // systemd starts the next one.
+    let hold = another(&site);
+    site.start_hold(hold);
+    until("it waits", || site.said().matches("; waiting for its end").count() == 2);
+    site.children[0].kill().unwrap();
+    site.children[0].wait().unwrap();
+    until("the next one works", has_begun);
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    site.settles("7", 256, |lent| lent == 0);
+}

@@ -98,13 +98,8 @@ impl Begin<'_> {
             log::info!("{key}: Mode=observe: would limit {plan}");
         }
         let asked = AskedProcesses::below_the_sites(requests, config);
-        let signal_at = requests.signal_at().unwrap_or(config.signal_at).filter(|_| config.mode == Mode::Enforce);
-        let lent = requests.elastic_ram();
-        if let Some(noted) = noted.filter(|_| config.metrics_file.is_some() || signal_at.is_some() || lent.is_some()) {
-            fence.note_allocated(noted, signal_at, lent);
-            if signal_at.is_some() {
-                early_move::tell_of_armed(&config.run_dir);
-            }
+        if let Some(noted) = noted {
+            note_for_hold(&mut fence, config, requests, noted);
         }
         let noted = noted.filter(|_| config.usage_log.is_some()).cloned().unwrap_or_default();
         let undivided = fence.undivided().map_or(Ok(()), |error| Err(NotFenced::Asked(error)));
@@ -120,6 +115,19 @@ impl Begin<'_> {
                 Err(why)
             }
         }
+    }
+}
+
+/// Notes on the step's directories what `jobfence hold` is to know of it, and tells it if it has to watch the step.
+#[inline(never)]
+pub fn note_for_hold(fence: &mut Fence, config: &Config, requests: &UserRequests, noted: &Noted) {
+    let signal_at = requests.signal_at().unwrap_or(config.signal_at).filter(|_| config.mode == Mode::Enforce);
+    let lent = requests.elastic_ram();
+    if config.metrics_file.is_some() || signal_at.is_some() || lent.is_some() {
+        fence.note_allocated(noted, signal_at, lent);
+    }
+    if signal_at.is_some() {
+        early_move::tell_of_armed(&config.run_dir);
     }
 }
 

@@ -189,7 +189,7 @@ impl fmt::Display for Allocated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.noted)?;
         let cpus_limit = self.cpus_limit.map(Cpus::thousandths);
-        let elastic_ram = self.elastic_ram.map(|percent| percent.of(10_000));
+        let elastic_ram = self.elastic_ram.map(|percent| percent.hundredths().into());
         for (key, value) in
             [(CPUS_LIMIT, cpus_limit), (PROCESSES_LIMIT, self.processes_limit), (ELASTIC_RAM, elastic_ram)]
         {

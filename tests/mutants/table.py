@@ -1523,8 +1523,8 @@ BREAKS = (
         "limit.min(cpus_limit.unwrap_or(limit))", "limit",
         "unit limits_are_without_room_for_daemons",
     ),
-    Break("what_was_granted_is_nowhere", "src/launch/begin.rs", "noted.filter(|_| config.metrics_file.is_some() ||",
-          "noted.filter(|_| config.metrics_file.is_none() ||", "slurm figures_for_prometheus"),
+    Break("what_was_granted_is_nowhere", "src/launch/begin.rs", "if config.metrics_file.is_some() || signal_at",
+          "if config.metrics_file.is_none() || signal_at", "slurm figures_for_prometheus"),
     Break("hold_is_heard_as_the_scope", "src/command/journal.rs", "\\nOBJECT_SYSTEMD_UNIT={UNIT}\\n", "\\nUNIT={UNIT}\\n",
           "unit a_message_is_one_field"),
     Break("a_jobs_huge_pages_free_memory", "src/command/host/memory.rs", "used.saturating_add(huge)", "used",
@@ -1940,6 +1940,21 @@ BREAKS = (
         "host lend the_next_hold_knows_what_a_killed_one_has_lent",
     ),
     Break(
+        "two_holds_with_one_run_dir", "src/command/hold.rs",
+        "let only = OnlyHold::begin(&config.run_dir)?;", "let only = OnlyHold::default();",
+        "host lend a_second_hold_with_one_run_dir_is_refused",
+    ),
+    Break(
+        "the_next_hold_does_not_wait", "src/command/only.rs",
+        "if Instant::now() >= deadline {", "if Instant::now() >= deadline - PATIENCE {",
+        "host lend a_second_hold_with_one_run_dir_is_refused",
+    ),
+    Break(
+        "a_run_dir_that_was_made_anew_is_anybodys", "src/command/only.rs",
+        "of == run_dir && lock.is_of(run_dir)", "of == run_dir && (lock.is_of(run_dir) || true)",
+        "unit the_lock_is_that_of_the_directory_that_is_there",
+    ),
+    Break(
         "a_user_cannot_refuse_a_loan", LENDS,
         "map_or(most, |asked| most.min(*asked))", "map_or(most, |asked| most.max(*asked))",
         "host lend a_user_can_refuse_a_loan_or_lower_it",
@@ -2348,7 +2363,7 @@ BREAKS = (
     ),
     Break(
         "a_limit_of_a_running_job_tells_nobody", "src/doors/life.rs",
-        "early_move::tell_of_armed(&resolved.config.run_dir);", "",
+        "        begin::note_for_hold(&mut fence, &resolved.config, &granted.requests, &all);\n", "",
         "host signal_at a_job_of_a_script_asks",
     ),
     Break(
