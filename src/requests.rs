@@ -51,6 +51,8 @@ pub struct Requests {
     pub delegate: Option<bool>,
     /// At which shares of its limits the job is told: no limit, and the user's own choice.
     pub signal_at: Option<Option<SignalAt>>,
+    /// To which share of it the job's limit of memory may grow by what is lent, if the site lends any: 100 to 1000 %.
+    pub elastic_ram: Option<Percent>,
 }
 
 /// Why a value was refused.
@@ -204,6 +206,17 @@ pub static REQUESTS: &[Request] = &[
         set: |requests, text| put(&mut requests.signal_at, none_or(text, signal_at::read)),
         get: |requests| requests.signal_at.map(text_or_none),
     },
+    Request {
+        name: "elastic-ram",
+        limit: None,
+        is_everywhere: true,
+        argument: "PERCENT",
+        usage: "let the memory limit grow by what is lent to at most this share of it: 100% is no loan",
+        expects: "a percentage from 100 to 1000 with at most two decimals",
+        example: "100%",
+        set: |requests, text| put(&mut requests.elastic_ram, percent(text, 100..=1000)),
+        get: |requests| requests.elastic_ram.map(|percent| percent.to_string()),
+    },
 ];
 
 /// Those that jobs of every scheduler can ask for.
@@ -276,6 +289,7 @@ impl Requests {
             usage_card: self.usage_card.or(other.usage_card),
             delegate: self.delegate.or(other.delegate),
             signal_at: self.signal_at.or(other.signal_at),
+            elastic_ram: least(self.elastic_ram, other.elastic_ram),
         }
     }
 }
@@ -341,6 +355,11 @@ impl UserRequests {
     /// At which shares of its limits the step is told. `None`: the site decides.
     pub fn signal_at(&self) -> Option<Option<SignalAt>> {
         self.step.signal_at.or(self.job.signal_at)
+    }
+
+    /// To which share of it the job's limit of memory may grow. `None`: the site decides.
+    pub fn elastic_ram(&self) -> Option<Percent> {
+        least(self.job.elastic_ram, self.step.elastic_ram)
     }
 
     /// The controllers that it needs.
@@ -527,6 +546,20 @@ mod tests {
         assert_eq!((word.options().as_str(), word.to_string().as_str()), ("", "the job: nothing; the step: nothing"));
         assert!(word.controllers().is_empty());
         assert_eq!(read("usage-card", "Always"), Ok(always));
+    }
+
+    #[test]
+    fn the_least_word_about_loans_counts() {
+        let at_most =
+            |percent| Requests { elastic_ram: Some(Percent::from_hundredths(percent)), ..Requests::default() };
+        let (none, some) = (at_most(10_000), at_most(12_050));
+        assert_eq!((read("elastic-ram", "100"), read("elastic-ram", "120.5%")), (Ok(none.clone()), Ok(some.clone())));
+        for (job, step) in [(&none, &some), (&some, &none)] {
+            let both = UserRequests { job: job.clone(), step: step.clone() };
+            assert_eq!(both.elastic_ram(), Some(Percent::HUNDRED));
+            assert_eq!((job.clone().at_most(step), both.options().as_str()), (none.clone(), ""));
+        }
+        assert!(read("elastic-ram", "99").is_err() && read("elastic-ram", "1001").is_err());
     }
 
     proptest! {

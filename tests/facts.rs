@@ -238,6 +238,7 @@ const SLOT: [(&str, &str); 20] = [
     ("JobfenceIoMax", "\"/ wbps=100M\""),
     ("JobfenceUsageCard", "\"always\""),
     ("JobfenceSignalAt", "\"mem:90%,pids:90%\""),
+    ("JobfenceElasticRam", "100"),
 ];
 const IN_SLOT: [&str; 6] = ["Name", "Cpus", "Memory", "GPUs", "AssignedGPUs", "Start"];
 /// Attributes that may be expressions.
@@ -384,8 +385,9 @@ const OF_HTCONDOR: [&str; 8] = [
     "src/schedulers/htcondor/command/starter/local.rs",
 ];
 /// What no recording has, and why a test has it all the same.
-const NOT_RECORDED: [(&str, &str); 5] = [
+const NOT_RECORDED: [(&str, &str); 6] = [
     ("JobfenceSignalAt", "an attribute of the user's own, which came after the recordings"),
+    ("JobfenceElasticRam", "another one, which came after the recordings"),
     ("A", "an attribute of the user's own"),
     ("Z", "another one"),
     ("CONFIG", "the end of a name"),

@@ -104,7 +104,8 @@ impl Site {
         }
         walk_files(&self.config.run_dir, &mut left);
         left.retain(|path| {
-            !path.ends_with("hold") && !path.ends_with("roll/list") && !path.ends_with("hold.lock/early_move")
+            let of_hold = ["hold", "hold.lock/early_move", "hold.only/lock"];
+            !path.ends_with("roll/list") && !of_hold.iter().any(|name| path.ends_with(name))
         });
         left
     }

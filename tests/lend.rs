@@ -16,7 +16,8 @@ use common::until;
 
 const MIB: u64 = 1 << 20;
 
-/// Has as many MiB as each line says, and says so. What it frees goes back to the kernel, which the C library's heap does not promise.
+/// Has as many MiB as each line says, and says so. What it frees goes back to the kernel, which the C library's heap does not promise. When
+/// it is killed, the kernel has its memory back at once, which it does not have of shared memory.
 const PROGRAM: &str = "
 import mmap, sys
 kept = []
@@ -26,7 +27,8 @@ for line in sys.stdin:
     while len(kept) > wanted:
         kept.pop().close()
     while len(kept) < wanted:
-        kept.append(mmap.mmap(-1, 1 << 20))
+        kept.append(mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        kept[-1].madvise(mmap.MADV_NOHUGEPAGE)
         kept[-1].write(b'x' * (1 << 20))
     print(len(kept), flush=True)
 ";
@@ -92,12 +94,17 @@ impl Site {
         if job == ROOTS { 0 } else { common::uids() }
     }
 
-    fn opens(&self, job: &str, mem: &str) {
-        self.out(&["open", "--job", job, "--user", &self.user(job).to_string(), "--mem", mem, "--cpus", "1"]);
+    fn opens(&self, job: &str, mem: &str, more: &[&str]) {
+        let user = self.user(job).to_string();
+        self.out(&[&["open", "--job", job, "--user", &user, "--mem", mem, "--cpus", "1"], more].concat());
     }
 
     fn runs(&self, job: &str, mem: &str) -> Program {
-        self.opens(job, mem);
+        self.runs_with(job, mem, &[])
+    }
+
+    fn runs_with(&self, job: &str, mem: &str, more: &[&str]) -> Program {
+        self.opens(job, mem, more);
         let errors = fs::File::create(self.path(format!("errors.{job}"))).unwrap();
         errors.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
         let mut command = Command::new("/usr/bin/python3");
@@ -171,6 +178,28 @@ impl Site {
     }
 }
 
+/// What a process has in the kernel's choice.
+fn rank(child: &Child) -> String {
+    fs::read_to_string(format!("/proc/{}/oom_score_adj", child.id())).unwrap().trim().to_owned()
+}
+
+fn set_rank(child: &Child, rank: &str) {
+    fs::write(format!("/proc/{}/oom_score_adj", child.id()), rank).unwrap();
+}
+
+/// Whether root may keep a user from changing that: in some containers root has no CAP_SYS_RESOURCE (24 in linux/capability.h).
+fn may_forbid() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let all = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    u64::from_str_radix(all.trim(), 16).unwrap() >> 24 & 1 == 1
+}
+
+/// jobfence's directory stands for the node: it has so many MiB.
+fn node_has(site: &Site, job: &str, mib: u64) {
+    let node = site.directories(job).0.ancestors().nth(2).unwrap().to_path_buf();
+    fs::write(file(&node), (mib * MIB).to_string()).unwrap();
+}
+
 fn file(dir: &Path) -> PathBuf {
     let v1 = dir.join("memory.limit_in_bytes");
     if v1.exists() { v1 } else { dir.join("memory.max") }
@@ -224,6 +253,32 @@ fn nobody_is_lent_more_than_the_share_and_the_kernel_kills_above_it() {
 }
 
 #[test]
+fn a_user_can_refuse_a_loan_or_lower_it_and_not_have_more_than_the_site_says() {
+    let Some(mut site) = site("asked", "4G") else { return };
+    site.lends(&[]);
+    let user = site.user("7").to_string();
+    for (job, asked, most) in [("7", "100%", 128), ("8", "150%", 192), ("9", "1000%", 256)] {
+        let option = format!("--elastic-ram={asked}");
+        let mut program = site.runs_with(job, "128M", &[&option]);
+        assert!(site.out(&["show", job]).contains(&format!("up to {asked} of the job's limit at most")));
+        if most > 128 {
+            site.grows(&mut program, job, 0, most - 24);
+            until("all that it may have", || site.limits(job).0 == most);
+        }
+        program.has(most + 10);
+        assert_eq!(program.says(), "");
+        assert_eq!((program.child.wait().unwrap().signal(), site.limits(job).0), (Some(9), most));
+        let explained = site.out(&["explain", "--user", &user, "--mem", "128M", &option]);
+        let line = match asked {
+            "100%" => "lent       nothing, by --elastic-ram=100% (the user)",
+            "150%" => "lent       memory by --elastic-ram=150% (the user): needs jobfence.service",
+            _ => "lent       memory by ElasticRAMPercent=200%",
+        };
+        assert!(explained.contains(line), "{explained}");
+    }
+}
+
+#[test]
 fn without_room_in_the_pool_a_job_has_its_limit_and_no_more() {
     let Some(mut site) = site("room", "64M") else { return };
     site.lends(&[]);
@@ -245,7 +300,7 @@ fn what_is_in_use_stays_lent_when_an_owner_comes_and_nothing_more_is_lent() {
     site.lends(&[]);
     let mut program = site.runs("7", "256M");
     site.grows(&mut program, "7", 0, 400);
-    site.opens("8", "760M");
+    site.opens("8", "760M", &[]);
     // Five pieces of 32 MiB are in use, or six.
     site.settles("7", 256, |lent| lent == 160 || lent == 192);
     assert_eq!(site.limits("8").0, 760, "the owner has its limit");
@@ -268,7 +323,7 @@ fn an_owner_has_what_a_borrower_does_not_use_and_nobody_ends() {
     site.grows(&mut program, "7", 0, 400);
     program.has(100);
     assert_eq!(program.says(), "100");
-    site.opens("8", "760M");
+    site.opens("8", "760M", &[]);
     site.settles("7", 256, |lent| lent == 0);
     assert_eq!(site.limits("8").0, 760);
     program.has(101);
@@ -431,4 +486,137 @@ fn in_use(dir: &Path) -> u64 {
     let of = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<u64>().ok());
     let sum = |names: [&str; 2]| Some(of(names[0])? + of(names[1])?);
     sum(["total_rss", "total_shmem"]).or_else(|| sum(["anon", "shmem"])).unwrap() / MIB
+}
+
+#[test]
+fn when_the_node_has_no_memory_left_a_borrower_dies_and_no_owner() {
+    let Some(mut site) = site("node", "4G") else { return };
+    site.lends(&[]);
+    let mut owner = site.runs("8", "256M");
+    // It is lent something, too, and does not use it.
+    site.grows(&mut owner, "8", 0, 235);
+    until("it is lent some", || site.limits("8").0 > 256);
+    // Three times. Then it is as if nobody were marked: the kernel takes the one that has most.
+    for is_marked in [true, true, true, false] {
+        owner.has(200);
+        assert_eq!(owner.says(), "200");
+        let mut borrower = site.runs("7", "64M");
+        site.grows(&mut borrower, "7", 0, 100);
+        until("it is marked", || rank(&borrower.child) == "999");
+        assert_eq!(rank(&owner.child), "0");
+        if !is_marked {
+            site.killed();
+            set_rank(&borrower.child, "0");
+        }
+        node_has(&site, "8", 320);
+        // The owner stays within what it reserved, and together they want more than there is.
+        owner.has(240);
+        let (dies, lives) = if is_marked { (&mut borrower, &mut owner) } else { (&mut owner, &mut borrower) };
+        assert_eq!((dies.says().as_str(), dies.child.wait().unwrap().signal()), ("", Some(9)));
+        if is_marked {
+            assert_eq!(lives.says(), "240");
+        }
+        lives.has(90);
+        assert_eq!(lives.says(), "90");
+        assert_eq!(lives.child.try_wait().unwrap(), None);
+        node_has(&site, "8", 4096);
+        site.out(&["close", "--job", "7"]);
+    }
+}
+
+#[test]
+fn the_mark_comes_with_a_loan_and_goes_with_it_also_if_hold_was_killed() {
+    let Some(mut site) = site("mark", "4G") else { return };
+    site.lends(&[]);
+    let mut program = site.runs("7", "256M");
+    let asleep = |uid| Command::new("sleep").arg("1000").uid(uid).gid(uid).current_dir("/").spawn().unwrap();
+    site.children.extend([asleep(site.user("7")), asleep(0), asleep(site.user("7"))]);
+    let pid = |site: &Site, at: usize| site.children[at].id().to_string();
+    let roots = pid(&site, 1);
+    site.out(&["attach", "--job", "7", "--any-user", &pid(&site, 0), &roots]);
+    set_rank(&site.children[0], "300");
+    let ranks = |site: &Site, program: &Program| {
+        let [one, roots, other] = [0, 1, 2].map(|at| rank(&site.children[at]));
+        [rank(&program.child), one, roots, other]
+    };
+    site.grows(&mut program, "7", 0, 235);
+    until("it is lent some", || site.limits("7").0 > 256);
+    assert_eq!(ranks(&site, &program), ["0", "300", "0", "0"], "and uses none of that");
+    site.grows(&mut program, "7", 235, 300);
+    until("all are marked but root's", || ranks(&site, &program) == ["999", "999", "0", "0"]);
+    // One that comes later has it, too, and the user cannot take it away.
+    site.out(&["attach", "--job", "7", &pid(&site, 2)]);
+    until("it is marked", || ranks(&site, &program) == ["999", "999", "0", "999"]);
+    let take_away = format!("echo 0 > /proc/{}/oom_score_adj", program.child.id());
+    let user = site.user("7");
+    let done = Command::new("sh").args(["-c", &take_away]).uid(user).gid(user).stderr(Stdio::null()).status();
+    assert_eq!(done.unwrap().success(), !may_forbid());
+    until("it is marked again", || rank(&program.child) == "999");
+    // hold was killed after its record and before its marks.
+    site.killed();
+    set_rank(&program.child, "0");
+    site.lends(&[]);
+    until("it is marked again", || rank(&program.child) == "999");
+    // What the next hold takes back it unmarks, too; also if nothing is lent any more.
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    site.settles("7", 256, |lent| lent == 0);
+    until("no marks", || ranks(&site, &program) == ["0"; 4]);
+    let no_record = || {
+        fs::read_dir(site.path("run-series"))
+            .unwrap()
+            .flatten()
+            .all(|file| file.file_name().to_str().is_some_and(|name| !name.ends_with(".lent")))
+    };
+    until("no record", no_record);
+    site.grows(&mut program, "7", 20, 300);
+    until("it is marked", || rank(&program.child) == "999");
+    site.killed();
+    let (job, step) = site.directories("7");
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    let write = |dir: &Path| until("v1 takes it", || fs::write(file(dir), (256 * MIB).to_string()).is_ok());
+    write(&job);
+    write(&step);
+    site.lends(&[]);
+    until("no marks", || ranks(&site, &program) == ["0"; 4]);
+}
+
+#[test]
+fn a_second_hold_with_one_run_dir_is_refused_and_the_next_one_waits_for_the_end_of_the_last() {
+    let Some(mut site) = site("two", "4G") else { return };
+    site.lends(&[]);
+    let first = site.hold.take().unwrap();
+    let pid = first.id();
+    site.children.push(first);
+    let ready = std::os::unix::net::UnixDatagram::bind(site.path("ready")).unwrap();
+    ready.set_nonblocking(true).unwrap();
+    let has_begun = || ready.recv(&mut [0; 64]).is_ok();
+    let another = |site: &Site| {
+        let mut hold = site.command(&["hold", "-o", "ReapInterval=86400"]);
+        hold.env("NOTIFY_SOCKET", site.path("ready"));
+        hold
+    };
+    let hold = another(&site);
+    site.start_hold(hold);
+    until("it is refused", || {
+        assert!(!has_begun(), "two at once");
+        site.hold.as_mut().unwrap().try_wait().unwrap().is_some()
+    });
+    assert_eq!(site.hold.as_mut().unwrap().wait().unwrap().code(), Some(1));
+    let said = format!("another 'jobfence hold' (process {pid}) has RunDir={}", site.path("run").display());
+    assert!(site.said().contains(&said), "{}", site.said());
+    assert_eq!(site.children[0].try_wait().unwrap(), None);
+    let mut program = site.runs("7", "256M");
+    site.grows(&mut program, "7", 0, 280);
+    // systemd starts the next one.
+    let hold = another(&site);
+    site.start_hold(hold);
+    until("it waits", || site.said().matches("; waiting for its end").count() == 2);
+    site.children[0].kill().unwrap();
+    site.children[0].wait().unwrap();
+    until("the next one works", has_begun);
+    program.has(20);
+    assert_eq!(program.says(), "20");
+    site.settles("7", 256, |lent| lent == 0);
 }

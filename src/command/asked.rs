@@ -71,6 +71,9 @@ pub struct RequestOptions {
     /// The form is that of SignalAt in jobfence.conf(5), which it replaces.
     #[arg(long, value_name = "SHARES")]
     signal_at: Option<String>,
+    /// To which share of it the job's memory limit may grow, as its user asks, if the site lends memory: 100% is no loan
+    #[arg(long, value_name = "PERCENT")]
+    elastic_ram: Option<String>,
 }
 
 impl RequestOptions {
@@ -84,6 +87,7 @@ impl RequestOptions {
             ("pids-max", &self.pids_max),
             ("io-max", &self.io_max),
             ("signal-at", &self.signal_at),
+            ("elastic-ram", &self.elastic_ram),
         ];
         for (name, value) in given {
             put(name, value.as_deref(), &mut requests)?;
@@ -92,10 +96,11 @@ impl RequestOptions {
     }
 }
 
-/// When the user of `jobfence run` is told, as that option says it.
-pub fn signal_at(value: Option<&str>) -> Result<Requests, Failure> {
+/// When the user of `jobfence run` is told, and what that user wants to be lent, as those options say it.
+pub fn of_run(signal_at: Option<&str>, elastic_ram: Option<&str>) -> Result<Requests, Failure> {
     let mut requests = Requests::default();
-    put("signal-at", value, &mut requests)?;
+    put("signal-at", signal_at, &mut requests)?;
+    put("elastic-ram", elastic_ram, &mut requests)?;
     Ok(requests)
 }
 

@@ -130,10 +130,18 @@ fn say_what_else_happens(loaded: &Loaded, (resolved, requests): (&Resolved, &Use
     }
     if lend::is_on(config) && config.elastic_ram > Percent::HUNDRED {
         let [elastic, pool] = ["ElasticRAMPercent", "MemoryPool"].map(|name| words::setting(name, resolved));
-        println!("lent       memory by {elastic}: needs jobfence.service\n           from {pool}");
-        if config.scavenger && config.memory_pool_unused > Percent::ZERO {
-            let unused = words::setting("MemoryPoolUnused", resolved);
-            println!("           and what others do not touch, by {unused}: ended if the node is short");
+        match requests.elastic_ram().filter(|asked| *asked < config.elastic_ram) {
+            Some(asked) if asked <= Percent::HUNDRED => {
+                println!("lent       nothing, by --elastic-ram={asked} (the user)")
+            }
+            asked => {
+                let elastic = asked.map_or(elastic, |asked| format!("--elastic-ram={asked} (the user)"));
+                println!("lent       memory by {elastic}: needs jobfence.service\n           from {pool}");
+                if config.scavenger && config.memory_pool_unused > Percent::ZERO {
+                    let unused = words::setting("MemoryPoolUnused", resolved);
+                    println!("           and what others do not touch, by {unused}: ended if the node is short");
+                }
+            }
         }
     }
     if config.on_out_of_memory.is_some() && config.mode == Mode::Enforce && again::doubts_here(loaded).is_some() {

@@ -35,6 +35,7 @@ use crate::configured::Configured;
 use crate::fetched::report;
 use crate::lend::LendWatch;
 use crate::login::LoginWatch;
+use crate::only::OnlyHold;
 use crate::own_report::OwnReports;
 use crate::sample::Sampler;
 use crate::schedulers;
@@ -81,11 +82,12 @@ pub fn hold(options: &HoldOptions) -> Result<ExitCode, Failure> {
     }
     let configured = handed_down(options.inside);
     let configured = configured.as_ref().unwrap_or(&options.configured);
+    let only = OnlyHold::begin(&config.run_dir)?;
     // No job may begin before: its bound would not hold.
     let mut sampler = Sampler::default();
     sampler.network.tend(&config, configured.load().ok().as_ref());
     ready();
-    look_again_and_again(configured, config, sampler)?;
+    look_again_and_again(configured, config, sampler, only)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -187,7 +189,12 @@ fn ready() {
 }
 
 /// Until it is told to end: runs the janitor, and waits.
-fn look_again_and_again(configured: &Configured, mut config: Config, mut sampler: Sampler) -> Result<(), Failure> {
+fn look_again_and_again(
+    configured: &Configured,
+    mut config: Config,
+    mut sampler: Sampler,
+    mut only: OnlyHold,
+) -> Result<(), Failure> {
     let mut ends = SigSet::empty();
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| ends.add(signal));
     ends.thread_block()?;
@@ -226,7 +233,9 @@ fn look_again_and_again(configured: &Configured, mut config: Config, mut sampler
             continue;
         }
         // If the file has mistakes, its previous settings stay.
-        if let Ok(loaded) = configured.load() {
+        if let Ok(loaded) = configured.load()
+            && only.may_have(&loaded.config.run_dir)
+        {
             config = loaded.config.clone();
             sections = Some(loaded);
         }

@@ -39,6 +39,7 @@ mod metrics_file;
 mod moment;
 mod network;
 mod node_logs;
+mod only;
 mod own_report;
 mod part;
 mod reap;

@@ -46,6 +46,11 @@ pub struct RunOptions {
     /// group. With B: before it, the command alone gets it. It needs --user: a command of root's is told nothing.
     #[arg(long, value_name = "SHARES")]
     signal_at: Option<String>,
+    /// To which share of it the memory limit may grow, if the site lends memory: 100% is no loan [default: ElasticRAMPercent in jobfence.conf(5)]
+    ///
+    /// A higher share than the site's counts as the site's.
+    #[arg(long, value_name = "PERCENT")]
+    elastic_ram: Option<String>,
     /// When to say at the end, on stderr, what the command used of its limits: never, failed, wasteful or always [default: always if stderr is a terminal, otherwise never]
     ///
     /// The words are those of UsageCard in jobfence.conf(5), and so is the rule that a short run has one line. The key itself does not
@@ -84,7 +89,7 @@ pub fn run(options: &RunOptions) -> Result<ExitCode, Failure> {
     })?;
     let has_reader = !options.quiet && io::stderr().is_terminal();
     let config = options.configured.load()?.config;
-    let requests = asked::signal_at(options.signal_at.as_deref())?;
+    let requests = asked::of_run(options.signal_at.as_deref(), options.elastic_ram.as_deref())?;
     if requests.signal_at.flatten().is_some() {
         if options.user.as_ref().is_none_or(|user| user.uid.is_root()) {
             return Err("--signal-at: a command of root's is told nothing; name another user by --user".into());

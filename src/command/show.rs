@@ -184,7 +184,11 @@ impl<'a> SeenStep<'a> {
         if let Some(lent) = self.row.lent.as_ref().filter(|lent| lent.lent() > 0) {
             line("lent", format!("the job {}", lent.in_words()));
         }
-        if let Some(signal_at) = self.step.allocated().signal_at {
+        let allocated = self.step.allocated();
+        if let Some(asked) = allocated.elastic_ram {
+            line("lent", format!("up to {asked} of the job's limit at most (--elastic-ram)"));
+        }
+        if let Some(signal_at) = allocated.signal_at {
             line("told", format!("at {signal_at}"));
         }
         if let Some(resized) = self.step.resized() {

@@ -60,6 +60,11 @@ impl Percent {
         Self(hundredths)
     }
 
+    /// The reverse.
+    pub const fn hundredths(self) -> u32 {
+        self.0
+    }
+
     /// This share of `whole`, rounded down, at most `u64::MAX`.
     pub fn of(self, whole: u64) -> u64 {
         u64::try_from(u128::from(whole) * u128::from(self.0) / 10_000).unwrap_or(u64::MAX)

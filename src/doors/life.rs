@@ -20,7 +20,7 @@ use crate::figures::Usage;
 use crate::host::Host;
 use crate::janitor::{self, JanitorCaller};
 use crate::job::{Grant, Id, JobKey};
-use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, begin, early_move};
+use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, begin};
 use crate::log;
 use crate::policy::{self, CoreMap};
 use crate::private::{self, PrivateDirs};
@@ -339,15 +339,8 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &WantedFences, granted: &
         }
         let has_log = resolved.config.usage_log.is_some();
         let all = noted(&granted.facts, granted);
-        // What is no longer given keeps its last value here, too.
-        let before = fence.noted_allocated().map(|before| before.signal_at);
-        let signal_at = granted.requests.signal_at().or(before).unwrap_or(resolved.config.signal_at);
-        if resolved.config.metrics_file.is_some() || signal_at.is_some() || before.is_some() {
-            fence.note_allocated(&all, signal_at.filter(|_| resolved.config.mode == Mode::Enforce));
-            if signal_at.or(before.flatten()).is_some() {
-                early_move::tell_of_armed(&resolved.config.run_dir);
-            }
-        }
+        let before = fence.noted_allocated();
+        begin::note_for_hold(&mut fence, &resolved.config, &granted.requests, (before, &all));
         let noted = if has_log { all } else { Noted::default() };
         fence.hand_over(AskedProcesses::below_the_sites(&granted.requests, &resolved.config), noted)?;
         launch::refuse::bear(fence.key(), &resolved.config, &granted.requests, errors)?;

@@ -96,8 +96,8 @@ pub fn run(config: &Config, request: &RunRequest, fenced: impl FnOnce(&Fence)) -
     let requests = &request.asked;
     let facts = Facts { user: request.user.as_ref().map(|user| user.name.clone()).into(), ..Facts::default() };
     let granted = GrantedTo { cpus: request.cpus, memory: request.memory, gpus: None };
-    // It serves the word alone. Other things that are noted of a scheduler's jobs are not wanted here.
-    let is_told = requests.signal_at().unwrap_or(config.signal_at).is_some();
+    // It serves the word and loans alone. Other things that are noted of a scheduler's jobs are not wanted here.
+    let is_told = requests.signal_at().unwrap_or(config.signal_at).is_some() || requests.elastic_ram().is_some();
     let noted = is_told.then(|| Noted::new(&facts, granted));
     let begin = Begin {
         host: &host,

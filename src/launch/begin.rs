@@ -18,7 +18,7 @@ use crate::log;
 use crate::policy::Plan;
 use crate::private::{self, PrivateDirs};
 use crate::record::holder::Holder;
-use crate::record::noted::Noted;
+use crate::record::noted::{Allocated, Noted};
 use crate::requests::UserRequests;
 use crate::scheduler::Schedulers;
 
@@ -98,14 +98,8 @@ impl Begin<'_> {
             log::info!("{key}: Mode=observe: would limit {plan}");
         }
         let asked = AskedProcesses::below_the_sites(requests, config);
-        let signal_at = requests.signal_at().unwrap_or(config.signal_at).filter(|_| config.mode == Mode::Enforce);
-        // Also that the user wants no word of the site's: a later change of the limits keeps to it.
-        let is_of_site = config.signal_at.is_some();
-        if let Some(noted) = noted.filter(|_| config.metrics_file.is_some() || signal_at.is_some() || is_of_site) {
-            fence.note_allocated(noted, signal_at);
-            if signal_at.is_some() {
-                early_move::tell_of_armed(&config.run_dir);
-            }
+        if let Some(noted) = noted {
+            note_for_hold(&mut fence, config, requests, (None, noted));
         }
         let noted = noted.filter(|_| config.usage_log.is_some()).cloned().unwrap_or_default();
         let undivided = fence.undivided().map_or(Ok(()), |error| Err(NotFenced::Asked(error)));
@@ -121,6 +115,29 @@ impl Begin<'_> {
                 Err(why)
             }
         }
+    }
+}
+
+/// Notes on the step's directories what `jobfence hold` is to know of it, and tells it if it has to watch the step. `before`: what was noted
+/// when its limits were set before, which stays unless its user asks for something else now.
+#[inline(never)]
+pub fn note_for_hold(
+    fence: &mut Fence,
+    config: &Config,
+    requests: &UserRequests,
+    (before, noted): (Option<Allocated>, &Noted),
+) {
+    let told = before.as_ref().map(|before| before.signal_at);
+    let signal_at = requests.signal_at().or(told).unwrap_or(config.signal_at);
+    let signal_at = signal_at.filter(|_| config.mode == Mode::Enforce);
+    let lent = requests.elastic_ram().or(before.and_then(|before| before.elastic_ram));
+    // Also that the user wants no word of the site's: a later change of the limits keeps to it.
+    let is_of_site = config.metrics_file.is_some() || config.signal_at.is_some();
+    if is_of_site || signal_at.is_some() || lent.is_some() || told.is_some() {
+        fence.note_allocated(noted, signal_at, lent);
+    }
+    if signal_at.or(told.flatten()).is_some() {
+        early_move::tell_of_armed(&config.run_dir);
     }
 }
 

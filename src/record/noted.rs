@@ -11,7 +11,7 @@
 
 use std::fmt;
 
-use crate::config::SignalAt;
+use crate::config::{Percent, SignalAt};
 use crate::facts::{Fact, Facts};
 use crate::figures::GrantedTo;
 use crate::job::{Cpus, Id};
@@ -135,11 +135,15 @@ pub struct Allocated {
     pub processes_limit: Option<u64>,
     /// At which shares of its limits the step is told.
     pub signal_at: Option<SignalAt>,
+    /// To which share of it the user lets the job's limit of memory grow.
+    pub elastic_ram: Option<Percent>,
 }
 
 const CPUS_LIMIT: &str = "cpus_limit=";
 const PROCESSES_LIMIT: &str = "processes_limit=";
 const SIGNAL_AT: &str = "signal_at=";
+/// In hundredths of a percent.
+const ELASTIC_RAM: &str = "elastic_ram=";
 
 impl Allocated {
     /// Takes what the metrics need: there is little room in an attribute.
@@ -150,7 +154,7 @@ impl Allocated {
             granted: noted.granted,
             later: String::new(),
         };
-        Self { noted, cpus_limit, processes_limit, signal_at: None }
+        Self { noted, cpus_limit, processes_limit, signal_at: None, elastic_ram: None }
     }
 
     /// Reads what `Display` writes. What cannot be read counts as not known.
@@ -162,6 +166,9 @@ impl Allocated {
             cpus_limit: number(CPUS_LIMIT).map(Cpus::from_thousandths),
             processes_limit: number(PROCESSES_LIMIT),
             signal_at: rest.lines().find_map(|line| SignalAt::parse(line.strip_prefix(SIGNAL_AT)?)),
+            elastic_ram: number(ELASTIC_RAM)
+                .and_then(|number| u32::try_from(number).ok())
+                .map(Percent::from_hundredths),
         }
     }
 
@@ -173,6 +180,7 @@ impl Allocated {
             cpus_limit: self.cpus_limit.or(other.cpus_limit),
             processes_limit: self.processes_limit.or(other.processes_limit),
             signal_at: self.signal_at.or(other.signal_at),
+            elastic_ram: self.elastic_ram.or(other.elastic_ram),
         }
     }
 }
@@ -181,7 +189,10 @@ impl fmt::Display for Allocated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.noted)?;
         let cpus_limit = self.cpus_limit.map(Cpus::thousandths);
-        for (key, value) in [(CPUS_LIMIT, cpus_limit), (PROCESSES_LIMIT, self.processes_limit)] {
+        let elastic_ram = self.elastic_ram.map(|percent| percent.hundredths().into());
+        for (key, value) in
+            [(CPUS_LIMIT, cpus_limit), (PROCESSES_LIMIT, self.processes_limit), (ELASTIC_RAM, elastic_ram)]
+        {
             if let Some(value) = value {
                 writeln!(f, "{key}{value}")?;
             }
@@ -207,6 +218,11 @@ mod tests {
         let told = Allocated { signal_at: SignalAt::parse("B:mem:90%:USR1,pids:90%"), ..all.clone() };
         assert_eq!((Allocated::parse(&told.to_string()), told.signal_at.is_some()), (told.clone(), true));
         assert_eq!(Allocated::parse("signal_at=mem:90%:KILL\n").signal_at, None);
+        let lent = Allocated { elastic_ram: Some(Percent::HUNDRED), ..told.clone() };
+        assert_eq!(
+            (Allocated::parse(&lent.to_string()), Allocated::parse("elastic_ram=x\n").elastic_ram),
+            (lent, None)
+        );
         assert_eq!(Allocated::parse(""), Allocated::default());
         assert_eq!(Allocated::parse("noted.cpus=x\n"), Allocated::default());
         let less = Allocated::parse("noted.cpus=1000\n");

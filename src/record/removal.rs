@@ -22,7 +22,7 @@ impl Records {
         };
         let dir = checked_run_dir(parent.child(name)?)?;
         let of_jobs = [job::DIRECTORY, tracked::DIRECTORY, roll::DIRECTORY, counters::DIRECTORY];
-        for records in of_jobs.into_iter().chain([NEW, tracked::WATCHER]).chain(kept.iter().copied()) {
+        for records in of_jobs.into_iter().chain([NEW, tracked::WATCHER, tracked::ONLY]).chain(kept.iter().copied()) {
             if let Ok(records) = dir.child(records).and_then(checked) {
                 records.list(false)?.iter().try_for_each(|record| unlink(&records, record))?;
             }
@@ -61,6 +61,7 @@ mod tests {
         for inode in [0, 31, 32, u64::MAX] {
             drop(records.lock_memory(inode, Instant::now() + Duration::from_secs(300)).unwrap());
         }
+        drop(tracked::OnlyLock::take(&run).unwrap().unwrap());
         crate::record::make_directory(&run, "kept").unwrap().replace_file("answer", b"").unwrap();
         assert!(!Records::remove(&run, &[]).unwrap());
         assert!(Records::remove(&run, &["kept"]).unwrap());

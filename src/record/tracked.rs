@@ -9,10 +9,10 @@ use crate::error::Result;
 use crate::host::Host;
 use crate::job::JobKey;
 use crate::log;
-use crate::record::files::open_run_dir;
+use crate::record::files::{make_directory, open_run_dir};
 use crate::sorted;
 use crate::sys::dir::Dir;
-use crate::sys::lock::Lock;
+use crate::sys::lock::{Lock, ProcessLock};
 use crate::sys::process::{self, Owner};
 
 mod members;
@@ -84,6 +84,27 @@ pub fn watch(run_dir: &Path) -> Result<Option<Lock>> {
     let run_dir = open_run_dir(run_dir)?;
     run_dir.ensure(WATCHER)?;
     Lock::try_on(&run_dir, WATCHER)
+}
+
+/// In `RunDir`; one `jobfence hold` has the lock on the file in it as long as it lives. A file in `RunDir` itself would be read as a record,
+/// and then the lock would be lost.
+pub(crate) const ONLY: &str = "hold.only";
+const LOCK: &str = "lock";
+
+/// The lock that only one `jobfence hold` has in a `RunDir`.
+#[derive(Debug)]
+pub struct OnlyLock(ProcessLock);
+
+impl OnlyLock {
+    /// Takes it. `Ok(Err(…))`: the process with this number has it; 0: one that is not seen from here.
+    pub fn take(run_dir: &Path) -> Result<std::result::Result<Self, i32>> {
+        Ok(ProcessLock::try_on(&make_directory(run_dir, ONLY)?, LOCK)?.map(Self))
+    }
+
+    /// Whether it is the lock of this `RunDir` still. The directory may have been deleted, and made anew.
+    pub fn is_of(&self, run_dir: &Path) -> bool {
+        open_run_dir(run_dir).and_then(|dir| dir.child(ONLY)).is_ok_and(|dir| self.0.is_on(&dir, LOCK))
+    }
 }
 
 /// Whether `jobfence hold` runs, and so reads the environments of processes before a step is forgotten.

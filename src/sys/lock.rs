@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Locks on directories, which one process has at a time: flock(2). Locks on one byte of a directory, which tell that a process lives:
-//! fcntl(2).
+//! fcntl(2). A lock that one process has as long as it lives.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::fcntl::{AtFlags, FcntlArg, OFlag, fcntl, openat};
 use nix::poll::ppoll;
+use nix::sys::stat::{Mode, fstat, fstatat};
 
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
@@ -107,5 +108,37 @@ fn lock_at(byte: u32, kind: libc::c_int) -> libc::flock {
         l_start: libc::off_t::from(byte),
         l_len: 1,
         l_pid: 0,
+    }
+}
+
+/// A lock of this process alone on a file that it makes: fcntl(2). A child does not inherit it, so it ends with this process and not with
+/// what that has started. Nothing else in this process may open the file: the kernel lets go of the lock when any descriptor of it is
+/// closed.
+#[derive(Debug)]
+#[must_use]
+pub struct ProcessLock(OwnedFd);
+
+impl ProcessLock {
+    /// Takes the lock. `Ok(Err(…))`: the process with this number has it, or 0 if that is not seen from here.
+    pub fn try_on(dir: &Dir, name: &str) -> Result<std::result::Result<Self, i32>> {
+        let failed = |errno| Error::os("lock", dir.path().join(name), errno);
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let fd = openat(dir, name, flags, Mode::from_bits_truncate(0o600)).map_err(failed)?;
+        let mut lock = lock_at(0, libc::F_WRLCK);
+        match fcntl(&fd, FcntlArg::F_SETLK(&lock)) {
+            Ok(_) => Ok(Ok(Self(fd))),
+            Err(Errno::EACCES | Errno::EAGAIN) => {
+                let asked = fcntl(&fd, FcntlArg::F_GETLK(&mut lock));
+                Ok(Err(if asked.is_ok() { lock.l_pid.max(0) } else { 0 }))
+            }
+            Err(errno) => Err(failed(errno)),
+        }
+    }
+
+    /// Whether the file with this name is still the one that is locked.
+    pub fn is_on(&self, dir: &Dir, name: &str) -> bool {
+        let named = fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW);
+        let ours = fstat(&self.0);
+        named.is_ok_and(|named| ours.is_ok_and(|ours| (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino)))
     }
 }

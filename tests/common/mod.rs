@@ -92,6 +92,8 @@ impl Base {
         let name = format!("jobfence.slice/{name}.scope");
         let mut hold = Command::new(env!("CARGO_BIN_EXE_jobfence"));
         hold.arg("hold").arg("-o").arg(format!("CgroupBase={name}")).stdin(Stdio::null()).stdout(Stdio::null());
+        // No other may have the same, such as jobfence.service.
+        hold.arg("-o").arg(format!("RunDir={}", records_of_holder(&name).display()));
         let holder = hold.spawn().unwrap();
         let leaf = if has_cgroup2() { "/hold" } else { "" };
         let place = format!("/{name}{leaf}\n");
@@ -116,11 +118,17 @@ impl Base {
     }
 }
 
+/// `RunDir` of the process that keeps a scope.
+fn records_of_holder(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("{}.run", name.replace('/', "_")))
+}
+
 impl Drop for Base {
     fn drop(&mut self) {
         if let Some(holder) = &mut self.holder {
             let _ = holder.kill();
             let _ = holder.wait();
+            let _ = fs::remove_dir_all(records_of_holder(&self.name));
         }
         for mount in cgroup_mounts() {
             let _ = fs::remove_dir(mount.join(&self.name));

@@ -15,8 +15,8 @@ from pathlib import Path
 from . import commands, kernel, private  # noqa: F401
 from .harness import (
     HAS_RUN, PYTHON, TAKE, WAIT, Skip, case, end_of, escaping, expect, expect_all_dead, expect_dead, expect_ended, expect_equal,
-    expect_in, expect_match, expect_not_left, expect_unfenced, fenced, fenced_in_all, has_run, is_frozen, let_go, pid_from,
-    reaped, running, uid,
+    expect_in, expect_match, expect_not_left, expect_unfenced, fenced, fenced_in_all, has_run, is_frozen, let_go, no_other_hold,
+    pid_from, reaped, running, uid,
 )
 from .kernel import Group
 from .sites import die_with_parent, until, write_atomically
@@ -493,10 +493,11 @@ def holding(site):
     if Path("/run/systemd/system").is_dir():
         # The scope belongs to the service, so this one sees no systemd.
         command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run/systemd && exec "$@"', "sh", *command]
-    with open(said, "w") as words:
-        hold = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words, preexec_fn=die_with_parent)
-    try:
-        yield said
-    finally:
-        hold.terminate()
-        hold.wait(120)
+    with no_other_hold(site):
+        with open(said, "w") as words:
+            hold = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words, preexec_fn=die_with_parent)
+        try:
+            yield said
+        finally:
+            hold.terminate()
+            hold.wait(120)

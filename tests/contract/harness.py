@@ -6,7 +6,9 @@ import os
 import pwd
 import re
 import signal
+import subprocess
 import time
+from pathlib import Path
 
 from . import kernel, sites
 from .kernel import Group
@@ -210,6 +212,26 @@ def logged(site, mark, pattern, timeout=5):
         return until(lambda: re.search(pattern, site.said_since(mark)), timeout, "it")
     except AssertionError:
         raise AssertionError(f"the daemon's log has no line like {pattern!r}") from None
+
+
+@contextlib.contextmanager
+def no_other_hold(site):
+    """One `jobfence hold` alone may have a RunDir: jobfence.service, or what a site has in its place, ends meanwhile."""
+    is_service = (Path("/run/systemd/system").is_dir() and site.run_directory() == Path("/run/jobfence")
+                  and not site.command("systemctl", "is-active", "--quiet", "jobfence.service").returncode)
+    ours = getattr(site, "holder", None)
+    if is_service:
+        site.command("systemctl", "stop", "jobfence.service")
+    elif ours:
+        ours.terminate()
+        ours.wait(120)
+    try:
+        yield
+    finally:
+        if is_service:
+            expect_equal(site.command("systemctl", "start", "jobfence.service").returncode, 0, "the start of jobfence.service")
+        elif ours:
+            site.holder = subprocess.Popen(ours.args, stdin=subprocess.DEVNULL)
 
 
 @contextlib.contextmanager

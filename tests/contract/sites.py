@@ -461,7 +461,7 @@ class Site:
             all_files = (os.path.join(place, name) for place, _, names in os.walk(records) for name in names)
             # What launches look at is there from the first of them on, and where 'jobfence hold' listens. Of HTCondor's configuration it is kept
             # what it says.
-            known = "/roll/list", "/counters/1", "/hold.lock/early_move"
+            known = "/roll/list", "/counters/1", "/hold.lock/early_move", "/hold.only/lock"
             found += sorted(name for name in all_files if not name.endswith(known) and Path(name).parent.name != "htcondor")
         return found
 
@@ -559,7 +559,8 @@ class Private(Site):
         if self.systemd:
             if not self.jobfence:
                 raise SiteError("beside systemd the jobfence command is needed, too")
-            self.keeper.start("hold", [str(self.jobfence), "hold", "-o", f"CgroupBase={self.base}"])
+            # It only keeps the scope: no second one may have the RunDir of jobfence.service, nor of the cases' own.
+            self.keeper.start("hold", [str(self.jobfence), "hold", "-o", f"CgroupBase={self.base}", "-o", f"RunDir={self.top}/scope"])
             place = f"/{self.base}" + ("/hold" if "" in kernel.hierarchies() else "")
             until(lambda: place in kernel.read(f"/proc/{self.keeper.pids['hold']}/cgroup"), 30, "the delegated scope")
 

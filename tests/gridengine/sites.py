@@ -333,7 +333,7 @@ class PrivateGridEngine(InstalledGridEngine):
     def __enter__(self):
         super().__enter__()
         self.configure()
-        subprocess.Popen([self.jobfence, "hold"], stdin=subprocess.DEVNULL)
+        self.holder = subprocess.Popen([self.jobfence, "hold"], stdin=subprocess.DEVNULL)
         run(HERE / "start")
         return self
 

@@ -72,7 +72,7 @@ class PrivateHTCondor(InstalledHTCondor):
         STARTER.write_text(IN_ITS_FENCE)
         STARTER.chmod(0o755)
         self.configure()
-        subprocess.Popen([self.jobfence, "hold"], stdin=subprocess.DEVNULL)
+        self.holder = subprocess.Popen([self.jobfence, "hold"], stdin=subprocess.DEVNULL)
         # systemd gives each unit one, and a site's configuration can ask for it.
         os.environ["INVOCATION_ID"] = self.base
         run(HERE / "start")

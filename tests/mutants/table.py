@@ -60,6 +60,7 @@ LEND = "src/command/lend/policy.rs"
 BORROWER = "src/command/lend/borrower.rs"
 LENT = "src/command/lend/directory.rs"
 LENDS = "src/command/lend/watch.rs"
+LENT_MARK = "src/command/lend/mark.rs"
 C_LIFE = "host c_abi a_program_in_c_lives"
 
 BREAKS = (
@@ -1522,8 +1523,8 @@ BREAKS = (
         "limit.min(cpus_limit.unwrap_or(limit))", "limit",
         "unit limits_are_without_room_for_daemons",
     ),
-    Break("what_was_granted_is_nowhere", "src/launch/begin.rs", "noted.filter(|_| config.metrics_file.is_some() ||",
-          "noted.filter(|_| config.metrics_file.is_none() ||", "slurm figures_for_prometheus"),
+    Break("what_was_granted_is_nowhere", "src/launch/begin.rs", "if config.metrics_file.is_some() || signal_at",
+          "if config.metrics_file.is_none() || signal_at", "slurm figures_for_prometheus"),
     Break("hold_is_heard_as_the_scope", "src/command/journal.rs", "\\nOBJECT_SYSTEMD_UNIT={UNIT}\\n", "\\nUNIT={UNIT}\\n",
           "unit a_message_is_one_field"),
     Break("a_jobs_huge_pages_free_memory", "src/command/host/memory.rs", "used.saturating_add(huge)", "used",
@@ -1960,6 +1961,81 @@ BREAKS = (
         "host lend the_next_hold_knows_what_a_killed_one_has_lent",
     ),
     Break(
+        "two_holds_with_one_run_dir", "src/command/hold.rs",
+        "let only = OnlyHold::begin(&config.run_dir)?;", "let only = OnlyHold::default();",
+        "host lend a_second_hold_with_one_run_dir_is_refused",
+    ),
+    Break(
+        "the_next_hold_does_not_wait", "src/command/only.rs",
+        "if Instant::now() >= deadline {", "if Instant::now() >= deadline - PATIENCE {",
+        "host lend a_second_hold_with_one_run_dir_is_refused",
+    ),
+    Break(
+        "a_run_dir_that_was_made_anew_is_anybodys", "src/command/only.rs",
+        "of == run_dir && lock.is_of(run_dir)", "of == run_dir && (lock.is_of(run_dir) || true)",
+        "unit the_lock_is_that_of_the_directory_that_is_there",
+    ),
+    Break(
+        "a_user_cannot_refuse_a_loan", LENDS,
+        "map_or(most, |asked| most.min(*asked))", "map_or(most, |asked| most.max(*asked))",
+        "host lend a_user_can_refuse_a_loan_or_lower_it",
+    ),
+    Break(
+        "what_a_user_says_of_loans_is_not_noted", "src/fence/marks.rs",
+        "Allocated { signal_at, elastic_ram, ..", "Allocated { signal_at, elastic_ram: elastic_ram.and(None), ..",
+        "host lend a_user_can_refuse_a_loan_or_lower_it",
+    ),
+    Break(
+        "the_highest_word_about_loans_counts", "src/requests.rs",
+        "        least(self.job.elastic_ram, self.step.elastic_ram)", "        self.job.elastic_ram.max(self.step.elastic_ram)",
+        "unit the_least_word_about_loans_counts",
+    ),
+    Break(
+        "an_owner_dies_before_a_borrower", LEND,
+        "self.lent() > 0 && self.used > self.grant", "self.lent() > 0",
+        "host lend when_the_node_has_no_memory_left",
+    ),
+    Break(
+        "a_process_elsewhere_is_marked", LENT_MARK,
+        " || !self.has(process)?", "",
+        "unit the_jobs_processes_have_the_mark_and_nobody_else",
+    ),
+    Break(
+        "a_schedulers_daemon_is_marked", LENT_MARK,
+        "is_wanted && is_roots(process)? ||", "is_wanted && is_roots(process)? && false ||",
+        "unit the_jobs_processes_have_the_mark_and_nobody_else",
+    ),
+    Break(
+        "an_ended_process_ends_the_look", LENT_MARK,
+        "Err(error) if has_ended(&error) => Ok(false),", "Err(error) if has_ended(&error) && false => Ok(false),",
+        "unit a_process_that_ends_meanwhile_keeps_no_other_from_its_mark",
+    ),
+    Break(
+        "a_process_without_its_first_thread_has_no_mark", LENT_MARK,
+        "        let threads = process.child(\"task\")?;", "        return Ok(false);\n        let threads = process.child(\"task\")?;",
+        "unit where_the_first_thread_has_ended_another_says_where_the_process_is",
+    ),
+    Break(
+        "a_mark_that_a_new_process_has_stays", LENT_MARK,
+        "changed + SETTLED <= begun", "changed <= begun",
+        "unit the_jobs_processes_have_the_mark_and_nobody_else",
+    ),
+    Break(
+        "of_many_processes_the_first_ones_alone", LENT_MARK,
+        "Ok(self.after == 0 && self.is_clean && is_calm)", "Ok(self.is_clean && is_calm)",
+        "unit of_many_processes_each_look_changes_some_and_none_is_left_out",
+    ),
+    Break(
+        "a_mark_without_its_record", BORROWER,
+        "cannot be written down: {error}\"));\n                return;", "cannot be written down: {error}\"));",
+        "unit no_process_is_marked_before_the_record_says_so",
+    ),
+    Break(
+        "a_new_hold_knows_no_marks", "src/command/lend/files.rs",
+        'marked: value.get("marked").and_then(Value::as_bool).unwrap_or_default(),', "marked: false,",
+        "unit no_process_is_marked_before_the_record_says_so",
+    ),
+    Break(
         "a_script_is_told_beside_its_new_step", "src/command/armed/step.rs",
         "is_some_and(|step| !SHELLS.contains(&step) && step != EXTERN)", "is_some_and(|step| step == EXTERN)",
         "unit a_step_that_no_search_has_found_is_beside_its_shell",
@@ -2308,7 +2384,7 @@ BREAKS = (
     ),
     Break(
         "a_limit_of_a_running_job_tells_nobody", "src/doors/life.rs",
-        "early_move::tell_of_armed(&resolved.config.run_dir);", "",
+        "        begin::note_for_hold(&mut fence, &resolved.config, &granted.requests, &all);\n", "",
         "host signal_at a_job_of_a_script_asks",
     ),
     Break(

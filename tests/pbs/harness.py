@@ -4,7 +4,7 @@
 import contextlib
 import subprocess
 
-from contract.harness import expect_equal
+from contract.harness import expect_equal, no_other_hold
 from contract.kernel import Group
 from contract.sites import die_with_parent
 
@@ -39,14 +39,15 @@ def frequent(site, seconds=2):
 def served(site):
     """For the time being, jobfence.service looks after the host, and often."""
     command = [str(site.jobfence), "hold", "--config", str(site.config), "-o", "ReapInterval=1"]
-    hold = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                            preexec_fn=die_with_parent)
-    try:
-        until((site.run_directory() / "hold.lock").is_dir, 10, "jobfence hold")
-        yield
-    finally:
-        hold.terminate()
-        hold.wait(120)
+    with no_other_hold(site):
+        hold = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                preexec_fn=die_with_parent)
+        try:
+            until((site.run_directory() / "hold.lock").is_dir, 10, "jobfence hold")
+            yield
+        finally:
+            hold.terminate()
+            hold.wait(120)
 
 
 def expect_as_granted(site, jobid, group):

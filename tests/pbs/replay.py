@@ -154,7 +154,8 @@ class Mom:
         def holds():
             # As jobfence.service is started again: systemd may be busy with something else.
             if not self.holder or self.holder.poll() is not None:
-                self.holder = subprocess.Popen([self.options.bin, "hold", "-o", f"CgroupBase={self.base}"])
+                # With a RunDir of its own, since only one may have that of jobfence.service.
+                self.holder = subprocess.Popen([self.options.bin, "hold", "-o", f"CgroupBase={self.base}", "-o", f"RunDir={self.top}/scope"])
             return place in kernel.read(f"/proc/{self.holder.pid}/cgroup")
         until(holds, LEAST, "the delegated scope")
 

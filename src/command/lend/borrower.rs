@@ -17,15 +17,20 @@ use jobfence::sys::lock::Lock;
 use super::directory::{JobDirectory, LookFailure, Lower, SeenMemory, resized};
 use super::files::JobLent;
 use super::lowering::Lowering;
+use super::mark::{Marks, ProcessView};
 use super::notice::{CALM, NeedNotice};
 use super::policy::JobMemory;
 use super::touched::Touched;
+use crate::armed::{self, UseLevel};
 use crate::kept;
 use crate::living::user_name;
 use crate::table::printable;
 
 /// For so long a job keeps what it was lent last, also if it does not use it.
 const GROWING: Duration = Duration::from_secs(10);
+
+/// For so long its processes keep their mark after it has used what it is lent: it may do so again between two looks.
+const MARKED: Duration = Duration::from_secs(5);
 
 /// The least time between two looks at a job because the kernel tells of it, and at one that was just lent more. A program can have the
 /// kernel tell as often as it likes, and can be lent more only now and then.
@@ -79,6 +84,11 @@ pub struct Borrower {
     lowering: Option<Lowering>,
     /// The last error that was reported.
     said: Option<String>,
+    marks: Marks,
+    /// When it was seen last to use what it is lent.
+    above: Option<Instant>,
+    /// When its processes are to be looked at again, also if nothing else is to be done.
+    pub mark_again: Option<Instant>,
 }
 
 impl Borrower {
@@ -104,6 +114,9 @@ impl Borrower {
             settle: None,
             lowering: None,
             said: None,
+            marks: Marks::default(),
+            above: None,
+            mark_again: None,
         }
     }
 
@@ -140,7 +153,7 @@ impl Borrower {
 
     /// Whether its record must stay when no step of it is seen.
     pub fn has_loan(&self) -> bool {
-        self.lent.lent() > 0 || self.is_unsettled || self.lowering.is_some()
+        self.lent.lent() > 0 || self.lent.marked || self.is_unsettled || self.lowering.is_some()
     }
 
     /// Whether a process lowers its limit.
@@ -229,6 +242,9 @@ impl Borrower {
             is_scavenger: self.is_scavenger,
         });
         self.touched.see(Instant::now(), seen.used, crate::idle::speed());
+        if self.memory.is_some_and(|memory| memory.uses_loan()) {
+            self.above = Some(Instant::now());
+        }
     }
 
     /// What is known of it for all others: if it was never seen, it uses all that it has.
@@ -322,6 +338,44 @@ impl Borrower {
                 self.next = Some(Instant::now() + AGAIN);
             }
             Err(_) => {}
+        }
+    }
+
+    /// Gives its processes the mark while it uses what it is lent, and takes it away afterwards. The file first: wherever this process ends,
+    /// the next one knows that there may be marks. `is_late`: what is not urgent waits.
+    pub fn mark(&mut self, run_dir: &Path, seen: Option<ProcessView<'_>>, is_late: bool) {
+        let (now, is_lent) = (Instant::now(), self.lent.lent() > 0);
+        let is_wanted = is_lent && self.above.is_some_and(|above| now.saturating_duration_since(above) < MARKED);
+        let is_new = is_wanted && !self.lent.marked;
+        if !is_wanted && !self.lent.marked {
+            // It is to be seen soon that it comes to what it is lent.
+            let level = self.memory.map(|memory| UseLevel { used: memory.used, limit: memory.grant });
+            self.mark_again = level.filter(|_| is_lent).map(|level| now + armed::of_memory(&[level], Percent::HUNDRED));
+            return;
+        }
+        if !is_new && (is_late || !self.marks.is_due(now)) {
+            self.mark_again = Some(now + LEAST);
+            return;
+        }
+        let Some((seen, dir)) = seen.zip(self.directory.open().ok()) else { return };
+        if is_new {
+            (self.lent.marked, self.marks) = (true, Marks::default());
+            if let Err(error) = kept::write(run_dir, &self.lent) {
+                self.lent.marked = false;
+                let name = self.name();
+                self.say_once(format!("{name}: what it is lent cannot be written down: {error}"));
+                return;
+            }
+        }
+        let done = self.marks.look(seen, &dir, is_wanted);
+        let is_done = matches!(done, Ok(true));
+        self.marks
+            .tell(done.err().map(|error| format!("{}: its processes cannot all be marked: {error}", self.name())));
+        if !is_done {
+            self.mark_again = self.marks.next;
+        } else if !is_wanted {
+            self.lent.marked = false;
+            self.save_or_say(run_dir);
         }
     }
 
@@ -724,6 +778,51 @@ mod tests {
             job.lent.grant / MIB
         };
         assert_eq!([plan(800), plan(600), plan(850), plan(2000)], [800, 800, 850, 900]);
+    }
+
+    #[test]
+    fn no_process_is_marked_before_the_record_says_so_and_it_says_so_until_all_marks_are_gone() {
+        if !is_root() {
+            return;
+        }
+        let (temp, run_dir, mut job) = job(900);
+        write(&job, "memory.current", 850);
+        fs::write(job.directory.path.join("cgroup.procs"), "5\n").unwrap();
+        let process = temp.path().join("proc/5");
+        fs::create_dir_all(process.join("task")).unwrap();
+        for (name, text) in [("oom_score_adj", "0\n"), ("status", "Uid:\t7\n"), ("cgroup", "0::/job\n")] {
+            fs::write(process.join(name), text).unwrap();
+        }
+        let is_marked = || fs::read_to_string(process.join("oom_score_adj")).unwrap().starts_with("999");
+        let recorded = |run_dir: &Path| {
+            kept::all_without_gap::<JobLent>(run_dir).unwrap().first().map(|lent| (lent.lent() / MIB, lent.marked))
+        };
+        let hierarchy = jobfence::cgroup::layout::Hierarchy {
+            version: Version::V2,
+            mount: temp.path().to_owned(),
+            root: "/".into(),
+            controllers: vec!["memory".into()],
+            name: None,
+        };
+        let proc = Dir::open(temp.path().join("proc")).unwrap();
+        let seen = Some(ProcessView { proc: &proc, hierarchy: &hierarchy });
+        // No directory of records can be made.
+        fs::write(temp.path().join("nowhere-series"), "").unwrap();
+        assert!(job.look(&run_dir).unwrap());
+        job.mark(&temp.path().join("nowhere"), seen, false);
+        assert!(!is_marked());
+        job.mark(&run_dir, seen, false);
+        assert_eq!((is_marked(), recorded(&run_dir)), (true, Some((100, true))));
+        // It has given all back.
+        write(&job, "memory.current", 100);
+        write(&job, "memory.max", 800);
+        let mut next = Borrower::found(kept::all_without_gap(&run_dir).unwrap().remove(0), job.directory.clone(), 7);
+        assert!(next.look(&run_dir).unwrap());
+        next.mark(&run_dir, seen, false);
+        assert_eq!((is_marked(), recorded(&run_dir)), (false, Some((0, true))), "one may just begin with a mark");
+        (next.marks, next.is_unsettled) = (Marks::default(), false);
+        next.mark(&run_dir, seen, false);
+        assert_eq!(recorded(&run_dir), None);
     }
 
     #[test]

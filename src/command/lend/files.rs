@@ -37,6 +37,8 @@ pub struct JobLent {
     pub swap: Option<u64>,
     /// What `jobfence resize` has given the job, as far as its own limit says that. `None`: nothing.
     pub resized: Option<u64>,
+    /// Whether processes of its may have the mark (`mark`).
+    pub marked: bool,
 }
 
 impl JobLent {
@@ -69,6 +71,7 @@ impl KeptJob for JobLent {
             "peak": self.peak,
             "swap": self.swap,
             "resized": self.resized,
+            "marked": self.marked,
         })
     }
 
@@ -84,6 +87,7 @@ impl KeptJob for JobLent {
             peak: number(value, "peak")?,
             swap: number(value, "swap"),
             resized: number(value, "resized"),
+            marked: value.get("marked").and_then(Value::as_bool).unwrap_or_default(),
         })
     }
 }
@@ -133,6 +137,7 @@ mod tests {
             peak: 1000 << 20,
             swap: Some(700 << 20),
             resized: Some(800 << 20),
+            marked: true,
         };
         assert_eq!(JobLent::from_json(&lent.state()), Some(lent.clone()));
         assert_eq!(JobLent::from_json(&json!({"schema": "jobfence-lent-2"})), None);

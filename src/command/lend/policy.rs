@@ -72,6 +72,11 @@ impl JobMemory {
         self.limit.saturating_sub(self.grant)
     }
 
+    /// Whether it uses any of that. Otherwise it is an owner like any other, whatever it is lent.
+    pub fn uses_loan(&self) -> bool {
+        self.lent() > 0 && self.used > self.grant
+    }
+
     /// The pieces of that of which it uses any.
     pub fn lent_in_use(&self) -> u64 {
         let pieces = self.used.saturating_sub(self.grant).div_ceil(self.piece());
@@ -254,6 +259,14 @@ mod tests {
         let one = |used, is_growing| limits(NODE, &[JobMemory { is_growing, ..job(800, 1200, used) }])[0];
         assert_eq!([one(1001, false), one(1000, false), one(700, false), one(600, false)], [1200, 1200, 900, 800]);
         assert_eq!(one(100, true), 1200);
+    }
+
+    #[test]
+    fn who_is_lent_memory_and_does_not_use_it_is_an_owner() {
+        assert_eq!(
+            [(800, 800), (900, 800), (900, 801)].map(|(limit, used)| job(800, limit, used).uses_loan()),
+            [false, false, true]
+        );
     }
 
     #[test]

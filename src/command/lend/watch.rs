@@ -21,6 +21,7 @@ use super::borrower::Borrower;
 use super::directory::{JobDirectory, LookFailure, resized};
 use super::files::JobLent;
 use super::lowering::Lowering;
+use super::mark::ProcessView;
 use super::node;
 use super::notice::after_a_look;
 use super::policy::{JobMemory, NodeMemory};
@@ -63,6 +64,9 @@ const LEAST_REST: Duration = Duration::from_millis(5);
 const MOST: usize = 2000;
 const MOST_TOLD: usize = 100;
 const MOST_LOWERING: usize = 8;
+
+/// For so long in one look processes are marked that are not urgent.
+const MARKING: Duration = Duration::from_millis(20);
 
 /// Which sections matter.
 const KEYS: [&str; 3] = ["ElasticRAMPercent", "Mode", "Scavenger"];
@@ -233,6 +237,7 @@ impl LendWatch {
         let noted = JobRecords::existing(&config.run_dir).ok().flatten();
         let (mut found, mut others) = (BTreeSet::new(), BTreeMap::new());
         let mut planned: BTreeMap<PathBuf, u64> = BTreeMap::new();
+        let asked = asked(config, &steps);
         let mut why = unseen.iter().chain(&more).next().map(ToString::to_string);
         for step in &steps {
             let (directory, is_theirs) = match JobDirectory::of_step(step) {
@@ -248,8 +253,9 @@ impl LendWatch {
                 let most = planned.entry(directory.path.clone()).or_default();
                 *most = bytes.max(*most);
             }
-            let entitled =
+            let mut entitled =
                 if is_theirs { Entitled::NOTHING } else { entitled((config, loaded), (noted.as_ref(), &host), step) };
+            entitled.most = asked.get(&directory.path).map_or(entitled.most, |asked| entitled.most.min(*asked));
             if self.is_borrower(&config.run_dir, step, &directory, entitled) {
                 found.insert(directory.path);
                 continue;
@@ -330,6 +336,7 @@ impl LendWatch {
             peak: limit,
             swap,
             resized: resized(&dir),
+            marked: false,
         };
         let mut job = Borrower::new(lent, directory.clone(), uid);
         (job.most, job.is_scavenger) = (most, is_scavenger);
@@ -376,6 +383,7 @@ impl LendWatch {
         };
         let mut lowering = self.ended.len() + self.jobs.values().filter(|job| job.is_lowering()).count();
         let mut with_notice = self.jobs.values().filter(|job| job.notice.is_some()).count();
+        let begun = Instant::now();
         for ((path, job), limit) in self.jobs.iter_mut().zip(limits) {
             if !looked.contains(path) && job.known().limit == limit {
                 // Another has just given back what this one may need.
@@ -384,6 +392,8 @@ impl LendWatch {
                 }
                 continue;
             }
+            let seen = self.host.as_ref().and_then(|host| ProcessView::from_host(host, job.directory.version));
+            job.mark(run_dir, seen, begun.elapsed() > MARKING);
             job.apply(run_dir, limit, lowering < MOST_LOWERING);
             lowering += usize::from(job.is_lowering());
             if job.next.is_none() {
@@ -395,6 +405,7 @@ impl LendWatch {
                 let pause = pause.into_iter().chain(most).min();
                 job.next = pause.map(|pause| Instant::now() + pause);
             }
+            job.next = job.next.into_iter().chain(job.mark_again.take()).min();
         }
         why
     }
@@ -422,6 +433,17 @@ impl LendWatch {
 /// Whether the site lends memory.
 pub fn is_on(config: &Config) -> bool {
     config.memory_pool.is_some() && config.mode == Mode::Enforce
+}
+
+/// How far the users of jobs let their limits grow, by the jobs' directories: of what the steps of a job say, the least.
+fn asked(config: &Config, steps: &[LivingStep<'_>]) -> BTreeMap<PathBuf, Percent> {
+    let mut all: BTreeMap<PathBuf, Percent> = BTreeMap::new();
+    for step in steps.iter().filter(|_| is_on(config)) {
+        let place = step.places.iter().find(|place| place.hierarchy.has("memory"));
+        let Some((place, asked)) = place.zip(step.allocated().elastic_ram) else { continue };
+        all.entry(place.job.clone()).and_modify(|least| *least = asked.min(*least)).or_insert(asked);
+    }
+    all
 }
 
 /// Whether the site lends what jobs have reserved and not touched. Without a reserve, no scavenger would be ended in time.

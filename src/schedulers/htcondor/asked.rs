@@ -53,6 +53,7 @@ mod tests {
             "JobfenceIoMax",
             "JobfenceUsageCard",
             "JobfenceSignalAt",
+            "JobfenceElasticRam",
         ];
         assert_eq!(names, expected);
     }

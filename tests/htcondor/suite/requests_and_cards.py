@@ -11,7 +11,7 @@ from .local import submit as submit_local
 
 WRAPPER = "/usr/libexec/jobfence/htcondor-job"
 # As docs/install/htcondor.md has it.
-ASKED = "JobfenceCpuLimit JobfenceCpuBurst JobfenceMemHigh JobfencePidsMax JobfenceIoMax JobfenceUsageCard JobfenceSignalAt"
+ASKED = "JobfenceCpuLimit JobfenceCpuBurst JobfenceMemHigh JobfencePidsMax JobfenceIoMax JobfenceUsageCard JobfenceSignalAt JobfenceElasticRam"
 HEARD = {"STARTD_JOB_ATTRS": f"$(STARTD_JOB_ATTRS) {ASKED}"}
 SAY = "env | grep -E '^(JOBFENCE_[CM]|SITE|OMP_NUM)' | sort"
 

@@ -25,6 +25,7 @@ OPTIONS = {
     "--usage-card": ("WHEN", ["sometimes", "always ", "yes"]),
     "--delegate": ("YES", ["maybe", "yes "]),
     "--signal-at": ("SHARES", ["mem:100%", "90%", "mem:90%:KILL", "B:mem:90%", "mem:90%,", "pids:90%,pids:90%:USR1", "cpu:20%", "pressure:10%"]),
+    "--elastic-ram": ("PERCENT", ["99", "1001", "no", "120,5"]),
 }
 # Slurm's own name for an option of a plugin in the environment of its commands.
 VARIABLE = "SLURM_SPANK__SLURM_SPANK_OPTION_jobfence_{}"

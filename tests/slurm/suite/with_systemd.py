@@ -105,7 +105,7 @@ def dollars_are_not_expanded(site):
     only_with_systemd(site)
     name = f"jobfencetest{os.getpid()}"
     config = site.home / "a$$b ${HOME} $HOME.conf"
-    config.write_text(f"CgroupBase={name}.slice/{name}.scope\n")
+    config.write_text(f"CgroupBase={name}.slice/{name}.scope\nRunDir={site.home}/scope\n")
     holder = subprocess.Popen(["jobfence", "hold", "--config", str(config)], stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:

@@ -158,7 +158,8 @@ mod tests {
                 "JOBFENCE_IO_MAX",
                 "JOBFENCE_USAGE_CARD",
                 "JOBFENCE_DELEGATE",
-                "JOBFENCE_SIGNAL_AT"
+                "JOBFENCE_SIGNAL_AT",
+                "JOBFENCE_ELASTIC_RAM"
             ]
         );
     }
