@@ -15,6 +15,7 @@ use nix::fcntl::{AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use super::space;
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
 
@@ -131,6 +132,8 @@ fn take_away(root: &Dir, from: &OwnedFd, name: &CStr, kind: Option<Type>, next: 
             // An earlier look stopped here.
             Err(Errno::ENOTEMPTY | Errno::EEXIST | Errno::ENOTDIR | Errno::EISDIR) => *next += 1,
             Err(Errno::ENOENT) => return Ok(()),
+            // It is of another project.
+            Err(Errno::EXDEV) if space::let_in(root) => {}
             failed => return failed,
         }
     }
