@@ -69,7 +69,8 @@ def projects_of_jobs(base):
 
 def expect_no_quotas(base, projects):
     until(lambda: not list(base.glob("*/*")), 60, "the end of the jobs' directories")
-    expect_equal({project: quota_of(base, project) for project in projects}, dict.fromkeys(projects, (0, 0)), "what is left of their quotas")
+    left = {project: quota_of(base, project) for project in projects}
+    expect_equal(left, dict.fromkeys(projects, (0, 0)), "what is left of their quotas")
 
 
 @case
@@ -79,8 +80,8 @@ def private_space_on_disk(site):
         raise Skip("two jobs at once need two CPUs")
     user, other = site.users[:2]
     with own_directories(site, "/tmp,/var/tmp", on=ext4, PrivateTmpSpace="16M") as base:
-        neighbour = site.submit(
-            other, f"head -c 8M /dev/zero >/var/tmp/a && echo wrote; {WAIT}; head -c 4M /dev/zero >/tmp/a && echo again", "-c1", "--mem=100")
+        neighbour = site.submit(other, f"""
+            head -c 8M /dev/zero >/var/tmp/a && echo wrote; {WAIT}; head -c 4M /dev/zero >/tmp/a && echo again""", "-c1", "--mem=100")
         until(lambda: "wrote" in site.output(neighbour), 60, "its first file")
         jobid = site.submit(
             user, f"df -B1M --output=size /tmp /var/tmp; head -c 32M /dev/zero >/tmp/a; echo filled; {WAIT}", "-c1", "--mem=100")
