@@ -17,6 +17,7 @@ pub mod mount;
 pub mod nvidia;
 pub mod process;
 pub mod program;
+pub mod quota;
 pub mod shared;
 pub mod systemd;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -89,7 +89,7 @@ pub fn faults(config: &Config) -> Vec<Error> {
         let base = config.private_tmp_base.as_ref().filter(|_| !divided(config).1.is_empty());
         let Some(base) = base else { return Ok(()) };
         let base = checked_base(base)?;
-        if config.private_tmp_space.is_some() { space::limit(&base) } else { Ok(()) }
+        if config.private_tmp_space.is_some() { space::check(&base) } else { Ok(()) }
     };
     missing.chain(share).chain(on_disk().err()).collect()
 }
@@ -175,8 +175,8 @@ impl PrivateDirs {
             space::is_full(&from).then(|| {
                 let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
                 format!(
-                    "the job's own {} is full: programs that write there get \"No space left on device\". PrivateTmpSpace in \
-                     jobfence.conf says how much space a job has there",
+                    "the job's own {} is full: programs that write there get \"No space left on device\" or \"Disk quota exceeded\". \
+                     PrivateTmpSpace in jobfence.conf says how much space a job has there",
                     names.join(" and ")
                 )
             })
@@ -197,8 +197,9 @@ fn make_all(config: &Config, jobs: &Dir, name: &str) -> Result<PrivateNote> {
         // No job that `RunDir` knows has it: it is of an earlier boot, or a process died when it had renamed only one of the two.
         end::rename(&all, name, &end::new_name())?;
         let disk = roots_own(&all, name)?;
-        if config.private_tmp_space.is_some() {
-            space::limit(&disk)?;
+        if let Some(bytes) = config.private_tmp_space {
+            space::check(&all)?;
+            space::limit(&disk, bytes)?;
         }
         note.on_disk.iter().try_for_each(|path| make_place(&disk, path))?;
     }
@@ -231,6 +232,34 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn no_job_runs_with_a_limit_that_nothing_holds() {
+        if !geteuid().is_root() {
+            return crate::skip::skip("only root has a base");
+        }
+        let temp = tempfile::tempdir().unwrap();
+        let base = temp.path().join("base");
+        fs::create_dir(&base).unwrap();
+        if crate::sys::quota::is_enforced(&Dir::open(&base).unwrap()).unwrap() {
+            return crate::skip::skip("this file system holds limits of projects");
+        }
+        let config = Config {
+            run_dir: temp.path().join("run"),
+            private_tmp: vec!["/var/tmp".into()],
+            private_tmp_base: Some(base),
+            private_tmp_space: Some(1 << 20),
+            ..Config::default()
+        };
+        let (host, _) = Host::read_what_there_is(&config).unwrap();
+        let parents = ["uid_7", "job_9"].map(str::to_owned);
+        let refused = PrivateDirs::make(&host, &config, &parents, &parents).unwrap_err().to_string();
+        let [said] = &faults(&config)[..] else { panic!("{refused}") };
+        for said in [refused, said.to_string()] {
+            assert!(said.contains("PrivateTmpSpace cannot be held on disk without project quotas"), "{said}");
+        }
+        assert_eq!(PrivateDirs::find(&config, &parents).unwrap(), None);
+    }
 
     /// The step daemons of an earlier run of the job were killed, and the job runs again on this node: nobody has removed anything.
     #[test]

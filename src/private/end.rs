@@ -10,6 +10,7 @@ use nix::fcntl::renameat;
 use super::holders;
 use super::places::{GONE, LOCK_TIMEOUT, PrivateNote, TMPFS, existing_in_run_dir, forget_all, name_of_job};
 use super::removal::{Emptied, empty};
+use super::space;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::record::Records;
@@ -114,6 +115,8 @@ pub(super) fn finish_disk(all: &Dir, gone: &str, deadline: Instant) -> Result<bo
     if empty(&jobs, deadline)? == Emptied::Partly {
         return Ok(false);
     }
+    // Before the last name goes, by which it is found.
+    space::forget(&jobs, all)?;
     all.remove(gone)?;
     Ok(true)
 }

@@ -15,6 +15,7 @@ use nix::fcntl::{AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use super::space;
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
 
@@ -121,6 +122,7 @@ fn take_away(root: &Dir, from: &OwnedFd, name: &CStr, kind: Option<Type>, next: 
         Err(Errno::ENOTDIR) => return unlink(from, name, UnlinkatFlags::NoRemoveDir),
         done => return done,
     }
+    let mut is_let_in = false;
     loop {
         let new = format!("{next}");
         match with_flags_gone(from, name, || renameat(from, name, root, new.as_str())) {
@@ -131,6 +133,8 @@ fn take_away(root: &Dir, from: &OwnedFd, name: &CStr, kind: Option<Type>, next: 
             // An earlier look stopped here.
             Err(Errno::ENOTEMPTY | Errno::EEXIST | Errno::ENOTDIR | Errno::EISDIR) => *next += 1,
             Err(Errno::ENOENT) => return Ok(()),
+            // It is of another project.
+            Err(Errno::EXDEV) if !is_let_in && space::let_in(root) => is_let_in = true,
             failed => return failed,
         }
     }
@@ -185,6 +189,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::sys::quota;
 
     fn soon() -> Instant {
         Instant::now() + Duration::from_secs(300)
@@ -246,6 +251,28 @@ mod tests {
         }
         assert!(fs::remove_dir_all(&dir).is_err(), "the attributes are there");
         emptied(temp.path());
+    }
+
+    /// Where the kernel has quotas of projects.
+    #[test]
+    fn what_is_of_another_project_goes() {
+        let done = quota::with_quotas(|place| {
+            fs::create_dir_all(place.join("job/tmp/a/b/c")).unwrap();
+            fs::write(place.join("job/tmp/a/b/c/file"), "x").unwrap();
+            for (name, project) in [("job", 1 << 30), ("job/tmp/a", 7), ("job/tmp/a/b", 8)] {
+                let dir = Dir::open(place.join(name)).unwrap();
+                let mut wanted = quota::attributes(&dir).unwrap();
+                (wanted.project, wanted.flags) = (project, wanted.flags | quota::PROJINHERIT);
+                quota::set_attributes(&dir, wanted).unwrap();
+            }
+            let refused = fs::rename(place.join("job/tmp/a"), place.join("job/0")).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EXDEV));
+            emptied(&place.join("job"));
+            assert_eq!(quota::attributes(&Dir::open(place.join("job")).unwrap()).unwrap().project, 1 << 30);
+        });
+        if done.is_none() {
+            crate::skip::skip("this kernel, or this user, mounts no ext4 with quotas of projects");
+        }
     }
 
     #[test]

@@ -21,16 +21,20 @@ IPC = f"{PYTHON} -S -c 'import ctypes; c, k, f = ctypes.CDLL(None), {SEGMENT_KEY
 
 
 @contextlib.contextmanager
-def own_directories(site, paths="/tmp,/dev/shm", disk=True, **keys):
-    """Jobs have directories of their own, and then nothing of them is left. The files of a site in /tmp stay visible."""
+def own_directories(site, paths="/tmp,/dev/shm", disk=True, on=contextlib.nullcontext, **keys):
+    """Jobs have directories of their own, and then nothing of them is left. The files of a site in /tmp stay visible.
+
+    `on` mounts what the directories are on.
+    """
     before = mounts_of("self")
 
     def left():
         """What is there of them: in RunDir, on disk, and mounted in this namespace."""
         mounts = [line for line in mounts_of("self") if line not in before and (str(base) in line or str(site.run_directory()) in line)]
         return [*mounts, *(site.run_directory() / "private").glob("*"), *Path(base).glob("*/*")]
-    with tempfile.TemporaryDirectory(**IN_VAR) as base:
+    with tempfile.TemporaryDirectory(**IN_VAR) as base, on(base):
         os.chmod(base, 0o755)
+        before += [line for line in mounts_of("self") if str(base) in line]
         place = {"PrivateTmpBase": base} if disk else {}
         share = {"PrivateTmpShare": Path(*site.home.parts[:3])} if site.home.is_relative_to("/tmp") else {}
         site.configure(PrivateTmp=paths, **place, **share, **keys)

@@ -58,6 +58,7 @@ STRAYS = "src/schedulers/pbs/strays.rs"
 PROGRAM = "src/sys/program.rs"
 LEND = "src/command/lend/policy.rs"
 BORROWER = "src/command/lend/borrower.rs"
+SPACE = "src/private/space.rs"
 LENT = "src/command/lend/directory.rs"
 LENDS = "src/command/lend/watch.rs"
 LENT_MARK = "src/command/lend/mark.rs"
@@ -2534,6 +2535,46 @@ BREAKS = (
         "each_error_of_proc_is_of_an_old_kernel", "src/private/processes.rs",
         "mount::make_prepared(&prepared, FLAGS | flags).map_err(failed)", "mount::make_prepared(&prepared, FLAGS | flags).map_err(unprepared)",
         "host cli a_command_that_would_see_processes_of_others",
+    ),
+    Break(
+        "a_project_with_limits_of_another_is_taken", SPACE,
+        "limits == 0 && quota.files == files", "limits < u64::MAX && quota.files == files",
+        "unit a_job_takes_a_project_that_no_one_uses",
+    ),
+    Break(
+        "two_jobs_have_one_project", SPACE,
+        "if is_unused(id, 1)? {", "if is_unused(id, 1)? || true {",
+        "unit a_job_takes_a_project_that_no_one_uses",
+    ),
+    Break(
+        "a_limit_of_space_is_not_read_back", SPACE,
+        "if dir.look(id)?.hard_limit == wanted {", "if dir.look(id)?.hard_limit != 0 {",
+        "unit no_directory_stays_without_its_limit",
+    ),
+    Break(
+        "limits_of_the_sites_projects_are_taken_away", SPACE,
+        "if project & !(OURS - 1) != OURS || all.project() == Ok(project) {", "if all.project() == Ok(project) {",
+        "unit only_the_limit_of_a_jobs_own_project_is_taken_away",
+    ),
+    Break(
+        "a_directory_of_another_project_stays", SPACE,
+        "found.flags &= !PROJINHERIT;", "found.flags |= PROJINHERIT;",
+        "unit other_projects_are_let_in_once",
+    ),
+    Break(
+        "a_job_that_cannot_write_is_not_full", SPACE,
+        ".min(256 << 10)", ".min(1)",
+        "unit what_has_no_room_for_a_page_is_full",
+    ),
+    Break(
+        "a_limit_of_space_that_nothing_holds", "src/private/dirs.rs",
+        "            space::check(&all)?;\n            space::limit(&disk, bytes)?;\n", "            let _ = space::check(&all);\n            let _ = space::limit(&disk, bytes);\n",
+        "unit no_job_runs_with_a_limit_that_nothing_holds",
+    ),
+    Break(
+        "check_does_not_look_for_quotas", "src/private/dirs.rs",
+        "{ space::check(&base) } else { Ok(()) }", "{ Ok(()) } else { Ok(()) }",
+        "unit no_job_runs_with_a_limit_that_nothing_holds",
     ),
     Break(
         "packets_of_the_loopback_that_are_bounded", "src/command/network/devices.rs",

@@ -20,11 +20,12 @@ V2_OWN, NEWER_V2_OWN = "debian12-v2-own", "debian13-v2-own"
 V2_OVERLAY, V1_OVERLAY = "forky-v2-overlay", "debian12-hybrid-overlay"
 
 CHOSEN = {
-    # The files of cgroup v2 where the directories are ours, by the oldest kernel.
+    # The files of cgroup v2 where the directories are ours, by the oldest kernel. Quotas of projects, which a guest's kernel certainly has.
     (V2_OWN, "installed"): """
         as_granted out_of_memory fork_bomb swap_limit io_limits slowed_then_killed divided_by_its_user divided_without_end
         a_word_before_memory_ends outgrows_its_memory resized resized_memory_in_use
         devices_denied_and_allowed devices_beside_a_program_that_admits_none
+        private_space_on_disk private_space_of_a_dead_daemon private_space_that_nothing_holds
     """,
     # Of the hook of OpenPBS, what ends and stops jobs, and all files that it writes.
     (V2_OWN, "hook"): """

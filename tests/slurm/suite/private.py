@@ -56,6 +56,7 @@ def private_space_is_never_unlimited(site):
         jobid = site.submit(user, "touch ran", "-c1", "--mem=100")
         expect_equal(site.wait(jobid), "FAILED", "state of the job")
         expect_match(r"not started[\s\S]*PrivateTmpSpace cannot be held", site.output(jobid), "what its user is told")
+        expect_in("PrivateTmpSpace cannot be held on disk", site.ours("check")[1], "what check says")
 
 
 @case
