@@ -14,7 +14,7 @@ use std::time::Instant;
 
 pub use more::{MoreMemory, QmasterSays, next, refuses};
 pub use qmaster::Qmaster;
-pub use queued::{QueuedJob, amount};
+pub use queued::{QmasterJob, amount};
 
 use crate::again::{AgainPart, AgainTrouble, AskedMemory, JobNow, KilledRun};
 use queued::with_amounts;
@@ -90,7 +90,7 @@ impl AgainPart for GridEngineAgain {
 }
 
 /// What follows from what qmaster knows.
-fn now(job: &QueuedJob, run: &KilledRun, now: u64) -> Result<JobNow, String> {
+fn now(job: &QmasterJob, run: &KilledRun, now: u64) -> Result<JobNow, String> {
     let restarts = run.restarts.unwrap_or_default();
     if Some(job.owner.as_str()) != run.line.user.as_deref() {
         return Ok(JobNow::Other("Grid Engine says that it is another user's".to_owned()));
@@ -111,7 +111,7 @@ fn now(job: &QueuedJob, run: &KilledRun, now: u64) -> Result<JobNow, String> {
 }
 
 /// How often a job was put back. `None`: never, or its user has written something else.
-pub fn restarts_of(job: &QueuedJob) -> Option<u32> {
+pub fn restarts_of(job: &QmasterJob) -> Option<u32> {
     job.context.get(CONTEXT)?.parse().ok()
 }
 
@@ -126,7 +126,7 @@ fn amounts(run: &KilledRun) -> Option<Vec<(String, u64)>> {
 }
 
 /// Whether a job asks for so much. More is its user's own wish.
-fn has_all(job: &QueuedJob, amounts: &[(String, u64)]) -> bool {
+fn has_all(job: &QmasterJob, amounts: &[(String, u64)]) -> bool {
     let asks = |name: &str| job.requests.iter().find(|(of, ..)| of == name).map(|(.., amount)| *amount);
     // An amount is far below 2^52.
     #[allow(clippy::cast_precision_loss, reason = "see above")]
@@ -184,9 +184,9 @@ mod tests {
     fn what_is_asked_for_already_is_left_alone() {
         let amounts = amounts(&run()).unwrap();
         assert_eq!(amounts, [("h_vmem".to_owned(), 150 << 20), ("h_rss".to_owned(), 2 << 30)]);
-        let job = |of: &[(&str, f64)]| QueuedJob {
+        let job = |of: &[(&str, f64)]| QmasterJob {
             requests: of.iter().map(|(name, amount)| ((*name).to_owned(), String::new(), *amount)).collect(),
-            ..QueuedJob::default()
+            ..QmasterJob::default()
         };
         let (enough, all) = (f64::from(150 << 20), f64::from(1_u32 << 31));
         assert!(has_all(&job(&[("h_rss", all), ("h_vmem", enough)]), &amounts));

@@ -7,7 +7,7 @@ use jobfence::sys::dir::Dir;
 use jobfence::sys::process;
 use nix::unistd::{User, getppid};
 
-use super::queued::{self, QueuedJob};
+use super::queued::{self, QmasterJob};
 use crate::again::AgainTrouble;
 use crate::check::daemon::SchedulerDaemon;
 use crate::schedulers::gridengine::check::EXECD;
@@ -41,7 +41,7 @@ impl Qmaster {
     }
 
     /// A job. `None`: qmaster does not know it.
-    pub fn job(&self, number: &str) -> Result<Option<QueuedJob>, String> {
+    pub fn job(&self, number: &str) -> Result<Option<QmasterJob>, String> {
         queued::parse(&self.ask(&["qstat", "-xml", "-j", number])?)
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// A job that qmaster knows.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct QueuedJob {
+pub struct QmasterJob {
     /// Its user.
     pub owner: String,
     /// Whether its user has said that it may run again (`qsub -r y`).
@@ -25,7 +25,7 @@ pub struct QueuedJob {
 const UNKNOWN: &str = "<unknown_jobs";
 
 /// The job. Inner `None`: qmaster does not know it. The error says what is not understood.
-pub fn parse(text: &str) -> Result<Option<QueuedJob>, String> {
+pub fn parse(text: &str) -> Result<Option<QmasterJob>, String> {
     if text.contains(UNKNOWN) {
         return Ok(None);
     }
@@ -46,7 +46,7 @@ pub fn parse(text: &str) -> Result<Option<QueuedJob>, String> {
     // JIDLE of sge_job.h. A job that has not run yet has no task.
     let is_waiting = ["", "0"].contains(&status);
     let began = inside(task, "JAT_start_time").and_then(|time| time.parse::<u64>().ok());
-    Ok(Some(QueuedJob {
+    Ok(Some(QmasterJob {
         owner: plain(value("JB_owner")?)?,
         may_run_again: value("JB_restart")? == "1",
         is_reserved: inside(text, "JB_ar").is_some_and(|number| number != "0"),
@@ -119,7 +119,7 @@ pub mod tests {
             ("h_vmem".to_owned(), "100M".to_owned(), 104_857_600.0),
             ("arch".to_owned(), "lx*&!x".to_owned(), 0.0),
         ];
-        let expected = QueuedJob {
+        let expected = QmasterJob {
             owner: "alice".to_owned(),
             may_run_again: true,
             is_reserved: false,

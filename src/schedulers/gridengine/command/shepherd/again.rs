@@ -21,7 +21,7 @@ use crate::again::{AgainTrouble, KilledRun, WaitingRun, decided};
 use crate::host::memory::of_meminfo;
 use crate::logged::LoggedStep;
 use crate::schedulers::gridengine::again::{
-    ASKS_FOR, BEGAN, CONTEXT, KEPT, MoreMemory, Qmaster, QmasterSays, QueuedJob, amount, next, refuses, restarts_of,
+    ASKS_FOR, BEGAN, CONTEXT, KEPT, MoreMemory, Qmaster, QmasterJob, QmasterSays, amount, next, refuses, restarts_of,
 };
 use crate::table::printable;
 
@@ -114,7 +114,7 @@ impl EndedRun<'_> {
         &self,
         again: RunAgain,
         restarts: u32,
-        (qmaster, queued): (&Qmaster, &QueuedJob),
+        (qmaster, queued): (&Qmaster, &QmasterJob),
         config: &Config,
     ) -> Result<MoreMemory, String> {
         if queued.owner != self.user() {
@@ -146,7 +146,7 @@ impl EndedRun<'_> {
     }
 
     /// What is written down.
-    fn waiting(&self, queued: &QueuedJob, restarts: u32, more: &MoreMemory) -> Result<WaitingRun, String> {
+    fn waiting(&self, queued: &QmasterJob, restarts: u32, more: &MoreMemory) -> Result<WaitingRun, String> {
         let asks = more.amounts.iter().map(|(name, bytes)| format!("{name}={}", amount(*bytes)));
         let line = json!({
             "job": self.job.job.as_str(),
