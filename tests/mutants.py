@@ -6,7 +6,7 @@ The breaks are in tests/mutants/table.py. Each is applied to a copy of the sourc
 target/mutants, built there, and tried with the one test that its row names. A test that fails
 without a break notices nothing: all of them run once before, with the copy as it is.
 
-With --noticer 'unit', 'host FILE', 'hook', 'slurm', 'nodes' or 'htcondor', all tests of that kind try each break instead, and all that
+With --noticer 'unit', 'host FILE', 'hook', 'slurm', 'nodes', 'htcondor' or 'gridengine', all tests of that kind try each break instead, and all that
 notice it are named: so it shows which breaks only one test notices.
 """
 
@@ -84,9 +84,9 @@ def commands(noticer, users):
     if kind == "hook":
         only = ["--only", *words] if words else []
         return build, [sys.executable, "-B", "tests/pbs/replay.py", *built, *only]
-    if kind == "htcondor":
+    if kind in ("htcondor", "gridengine"):
         # A break is often noticed by a wait in vain.
-        return build, [sys.executable, "-B", "tests/htcondor/cases.py", "--site", "private", "--patience", "1", *built, *words]
+        return build, [sys.executable, "-B", f"tests/{kind}/cases.py", "--site", "private", "--patience", "1", *built, *words]
     cases = [sys.executable, "-B", "tests/slurm/cases.py", *built, "--bin-for-tests", debug / "jobfence"]
     chosen = ["--only", *words] if words else ["--no-patient", "--no-release"]
     if kind == "nodes":

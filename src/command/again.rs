@@ -3,13 +3,14 @@
 //!
 //! `killed` finds such runs among the lines of the usage log, `size` says what the next run asks for, `steps` does one thing after the other
 //! at the job's scheduler, and `files` keeps what was begun. `looking` is a child of `jobfence hold` that does it, and `chore` what `hold`
-//! calls. A scheduler's daemon does none of it.
+//! calls. A scheduler's daemon does none of it. `decided` is for schedulers that forget a job with its end.
 
 mod chore;
+pub mod decided;
 mod files;
 mod killed;
 pub mod looking;
-mod size;
+pub mod size;
 mod steps;
 
 use std::time::Instant;
@@ -17,7 +18,8 @@ use std::time::Instant;
 use jobfence::facts::Facts;
 
 pub use chore::{AgainWatch, doubts_here, is_wanted};
-pub use killed::KilledRun;
+pub use files::WaitingRun;
+pub use killed::{KilledRun, is_at_limit};
 pub use size::{AskedMemory, MemoryBounds, MemoryUnit};
 
 /// Makes of the facts in a job's line what is certain of them.
@@ -28,6 +30,17 @@ pub type LoggedFacts = Box<dyn Fn(Facts) -> Facts>;
 pub trait AgainPart {
     /// The holder of this scheduler's fences, as lines of the usage log have it.
     fn holder(&self) -> &'static str;
+
+    /// The last part of the name of the file in which is kept what was begun.
+    fn kept(&self) -> &'static str {
+        "again"
+    }
+
+    /// Whether a look finds the runs in the usage log. Otherwise a program that sees a job's end puts the job back into its queue, where it is
+    /// held, and has written that down before: see [`decided`].
+    fn reads_log(&self) -> bool {
+        true
+    }
 
     /// What the scheduler knows of the job now. The error says why it cannot be asked now.
     fn look(&self, run: &KilledRun, deadline: Instant) -> Result<JobNow, String>;

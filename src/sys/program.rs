@@ -21,7 +21,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::{Gid, Pid, Uid, setegid, seteuid, setgroups};
+use nix::unistd::{Gid, Pid, Uid, setegid, seteuid, setgroups, setresgid, setresuid};
 
 use super::child::leave_descriptors;
 
@@ -33,6 +33,9 @@ const COMPLAINTS: usize = 64 << 10;
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long a killed program has to end. One that waits inside the kernel does not end.
 const MOMENT: Duration = Duration::from_secs(1);
+
+/// The user and the group who own nothing (`nobody` and `nogroup`).
+const NOBODY: u32 = 65_534;
 
 /// What each program gets of this environment. See also `acting_for`.
 const KEPT: &[&str] = &["PATH", "LD_LIBRARY_PATH"];
@@ -126,6 +129,24 @@ impl AskedProgram {
         };
         // SAFETY: commands have one thread, so the child may do what it likes until its exec.
         unsafe { self.command.pre_exec(become_user) };
+        self.is_group = false;
+        self
+    }
+
+    /// Has it bear this user's and this group's names, and no other group's: for a command whose server goes by the real ids. Its effective
+    /// ids are those of nobody: so the user can neither trace it nor read its memory, and it has no rights of root's. The user can end it, and
+    /// stop it. What is said of [`Self::acting_for`] holds for the rest.
+    #[must_use]
+    pub fn named_after(mut self, uid: u32, gid: u32) -> Self {
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        let (no_uid, no_gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        let take_names = move || {
+            setgroups(&[])?;
+            setresgid(gid, no_gid, no_gid)?;
+            Ok(setresuid(uid, no_uid, no_uid)?)
+        };
+        // SAFETY: commands have one thread, so the child may do what it likes until its exec.
+        unsafe { self.command.pre_exec(take_names) };
         self.is_group = false;
         self
     }

@@ -2,7 +2,8 @@
 """Deliberate breaks of the code, and for each the cheapest test that should notice it.
 
 `old` is in the file exactly once. `noticer` is 'unit FILTER…', 'host FILE TEST…' (a file of tests/), 'hook CASE…' (of
-tests/pbs/replay.py), 'slurm CASE…' (in a private Slurm), 'nodes CASE…' (in one of two nodes) or 'htcondor CASE…' (in a private HTCondor).
+tests/pbs/replay.py), 'slurm CASE…' (in a private Slurm), 'nodes CASE…' (in one of two nodes), or
+'htcondor CASE…' and 'gridengine CASE…' (in private ones).
 """
 
 from typing import NamedTuple
@@ -2229,8 +2230,88 @@ BREAKS = (
     ),
     Break(
         "a_guess_is_a_kill_at_the_limit", "src/command/again/killed.rs",
-        "!(sentence.contains(UNKNOWN) && was_below_limit(line))", "!(sentence.is_empty() && was_below_limit(line))",
+        "!(sentence.contains(UNKNOWN) && was_below)", "!(sentence.is_empty() && was_below)",
         "unit a_guess_counts_only_where_the_limit_was_reached",
+    ),
+    Break(
+        "what_was_decided_is_forgotten_before_it_is_kept", "src/command/again/decided.rs",
+        "        state.save(usage_log)?;\n", "",
+        "unit what_was_decided_is_taken_over_once",
+    ),
+    Break(
+        "what_was_decided_is_taken_over_twice", "src/command/again/decided.rs",
+        "if !state.waiting.iter().any(is_known) {", "if state.waiting.len() < 99 {",
+        "unit what_was_decided_is_taken_over_once",
+    ),
+    Break(
+        "the_part_without_a_log_reads_it", "src/command/again/chore.rs",
+        "if !part.reads_log() {", "if part.kept().is_empty() {",
+        "unit what_was_begun_beside_another_log_is_looked_at_too",
+    ),
+    Break(
+        "a_queue_gives_any_amount", "src/schedulers/gridengine/command/again/more.rs",
+        "given.chain(of_queue).min()", "given.min()",
+        "unit all_that_keep_the_limit_low_are_raised",
+    ),
+    Break(
+        "each_slot_has_what_is_counted_for_all", "src/schedulers/gridengine/command/again/more.rs",
+        "if is_counted { value } else { of_all(value) }", "if is_counted { of_all(value) } else { value }",
+        "unit all_that_keep_the_limit_low_are_raised",
+    ),
+    Break(
+        "what_a_jsv_has_noted_is_raised", "src/schedulers/gridengine/command/again/more.rs",
+        "low.iter().find(|(name, ..)| !is_of_execd(name))", "low.iter().find(|(name, ..)| name.is_empty())",
+        "unit what_cannot_be_raised_is_said",
+    ),
+    Break(
+        "a_jsv_is_not_asked_what_it_allows", "src/schedulers/gridengine/command/again/more.rs",
+        '["l_hard", "h", "ac"].into_iter()', '["h", "ac"].into_iter()',
+        "unit a_jsv_keeps_jobs_as_they_are",
+    ),
+    Break(
+        "a_list_of_qalters_is_not_read", "src/schedulers/gridengine/command/again/queued.rs",
+        'requests: elements(requests, "CE_name")', 'requests: elements(inside(requests, "qstat_l_requests").unwrap_or_default(), "CE_name")',
+        "unit a_job_is_read_as_qstat_prints_it",
+    ),
+    Break(
+        "what_else_a_job_asks_for_is_lost", "src/schedulers/gridengine/command/again/queued.rs",
+        "kept.chain(raised)", "kept.take(0).chain(raised)",
+        "gridengine a_job_runs_again_with_more",
+    ),
+    Break(
+        "any_held_job_is_let_go", "src/schedulers/gridengine/command/again.rs",
+        "restarts_of(job) == Some(restarts.saturating_add(1))", "restarts_of(job) <= Some(restarts.saturating_add(1))",
+        "unit only_a_job_that_waits_with_our_word_is_let_go",
+    ),
+    Break(
+        "a_job_without_a_word_of_its_users_runs_again", "src/schedulers/gridengine/command/again/queued.rs",
+        'value("JB_restart")? == "1"', 'value("JB_restart")? != "2"',
+        "unit a_job_is_read_as_qstat_prints_it",
+    ),
+    Break(
+        "a_deleted_job_goes_back", "src/schedulers/gridengine/command/shepherd/again.rs",
+        "|| self.was_told_to_end ||", "||",
+        "gridengine only_a_job_that_failed_by_it_runs_again",
+    ),
+    Break(
+        "a_job_goes_back_and_is_not_held", "src/schedulers/gridengine/command/shepherd/again.rs",
+        '["qalter", "-h", "u", "-ac",', '["qalter", "-ac",',
+        "gridengine a_job_waits_for_what_it_is_to_have",
+    ),
+    Break(
+        "root_changes_a_job_of_gridengine", "src/command/check/daemon.rs",
+        "asked.named_after(uid, gid)", "asked.acting_for(uid, gid)",
+        "gridengine what_acts_for_a_user_has_that_users_name",
+    ),
+    Break(
+        "a_task_of_an_array_goes_back", SPOOL,
+        '(is_array, "it is a task of an array', '(false, "it is a task of an array',
+        "unit a_second_run_is_for_a_job_of_one_host",
+    ),
+    Break(
+        "an_epilogs_kill_is_the_jobs", "src/schedulers/gridengine/command/shepherd/both.rs",
+        "                    if is_of_job {\n                        let peak", "                    {\n                        let peak",
+        "unit only_a_kill_in_the_job_at_its_limit_counts",
     ),
     Break(
         "a_step_with_less_of_its_own_has_the_job_requeued", "src/command/again/killed.rs",

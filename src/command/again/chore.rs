@@ -19,6 +19,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
+use super::decided;
 use super::files::AgainState;
 use super::looking::WORD;
 use crate::configured::Configured;
@@ -82,7 +83,14 @@ impl AgainWatch {
             for log in &self.logs {
                 let is_wanted = is_on && now == Some(log);
                 let of_log = Config { usage_log: Some(log.clone()), ..config.clone() };
-                let is_known = UsageLog::from_config(&of_log).is_some_and(|log| AgainState::is_there(&log));
+                let Some(usage_log) = UsageLog::from_config(&of_log) else { continue };
+                let is_known = AgainState::is_there(&usage_log, part.kept());
+                if !part.reads_log() {
+                    if is_known || decided::is_there(&usage_log, part.kept()) {
+                        looks.push_back(arguments(part.holder(), log, Some("--begun-only"), configured));
+                    }
+                    continue;
+                }
                 if is_known || !is_wanted {
                     self.empty.remove(log);
                 } else if !log.parent().is_some_and(Path::is_dir) {
@@ -312,5 +320,15 @@ mod tests {
         ] {
             assert_eq!(looks(&off), [(true, one.clone())]);
         }
+        // A job's end has written down what is begun, where the scheduler forgets jobs.
+        std::fs::remove_file(temp.path().join(".one.again")).unwrap();
+        assert_eq!(looks(&missing), [(false, temp.path().join("new/log"))]);
+        let new = temp.path().join(".one.again-gridengine.new");
+        std::fs::create_dir(&new).unwrap();
+        assert_eq!(looks(&missing), [(false, temp.path().join("new/log"))]);
+        std::fs::write(new.join("7"), "").unwrap();
+        let both = looks(&missing);
+        assert_eq!(both.len(), 2, "{both:?}");
+        assert!(both.contains(&(true, one)), "{both:?}");
     }
 }

@@ -36,6 +36,31 @@ pub struct WaitingRun {
     pub tries: u64,
 }
 
+/// The units, as the file has them.
+const UNITS: [(&str, MemoryUnit); 3] =
+    [("node", MemoryUnit::Node), ("cpu", MemoryUnit::Cpu), ("host", MemoryUnit::Host)];
+
+impl WaitingRun {
+    pub fn json(&self) -> Value {
+        let unit = |of: MemoryUnit| UNITS.iter().find(|(_, unit)| *unit == of).map(|(name, _)| *name);
+        let begun = self.begun.map(|begun| json!([unit(begun.unit), begun.mib]));
+        json!({"line": small(&self.run.line.json), "restarts": self.run.restarts, "begun": begun, "tries": self.tries})
+    }
+
+    /// Reads what `json` wrote.
+    pub fn from_json(one: &Value) -> Option<Self> {
+        let unit = |text: &str| UNITS.iter().find(|(name, _)| *name == text).map(|(_, unit)| *unit);
+        let begun =
+            |value: &Value| Some(AskedMemory { unit: unit(value.get(0)?.as_str()?)?, mib: value.get(1)?.as_u64()? });
+        let restarts = one.get("restarts").and_then(Value::as_u64).and_then(|count| u32::try_from(count).ok());
+        Some(Self {
+            run: KilledRun { restarts, ..KilledRun::from_line(LoggedStep::new(one.get("line")?.clone()))? },
+            begun: one.get("begun").and_then(begun),
+            tries: one.get("tries")?.as_u64()?,
+        })
+    }
+}
+
 /// All that is known.
 #[derive(Debug, Default)]
 pub struct AgainState {
@@ -46,23 +71,25 @@ pub struct AgainState {
     pub waiting: Vec<WaitingRun>,
     /// The text that is in the file.
     pub written: String,
+    /// The last part of the file's name: see [`super::AgainPart::kept`].
+    pub name: &'static str,
 }
 
 impl AgainState {
     /// What was known at the end of the last look. A file that is not understood may name jobs that are held: it is set aside, and said.
-    pub fn load(usage_log: &UsageLog<'_>) -> Result<Self, String> {
-        let place = place(usage_log);
+    pub fn load(usage_log: &UsageLog<'_>, name: &'static str) -> Result<Self, String> {
+        let place = place(usage_log, name);
         let failed = |what: &str, error: &dyn Display| format!("{what} {}: {error}", place.display());
         let mut text = String::new();
         let why = match File::open(&place).and_then(|file| file.take(LONGEST + 1).read_to_string(&mut text)) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self { name, ..Self::default() }),
             Err(error) if error.kind() != ErrorKind::InvalidData => return Err(failed("read", &error)),
             Err(error) => error.to_string(),
             Ok(_) if text.len() as u64 > LONGEST => format!("it is longer than {} MiB", LONGEST >> 20),
             Ok(_) => match serde_json::from_str(&text) {
                 Err(error) => error.to_string(),
                 Ok(json) => match Self::from_json(&json) {
-                    Some(state) => return Ok(Self { written: text, ..state }),
+                    Some(state) => return Ok(Self { written: text, name, ..state }),
                     None => format!("it is not in the form of this release, whose version is {VERSION}"),
                 },
             },
@@ -76,20 +103,19 @@ impl AgainState {
             aside.display(),
             printable(&why)
         );
-        Ok(Self::default())
+        Ok(Self { name, ..Self::default() })
     }
 
     /// Whether something was left to do at the last look, or to be looked for.
-    pub fn is_there(usage_log: &UsageLog<'_>) -> bool {
-        place(usage_log).exists()
+    pub fn is_there(usage_log: &UsageLog<'_>, name: &str) -> bool {
+        place(usage_log, name).exists()
     }
 
     /// Forgets all, where nothing is wanted any more.
-    pub fn remove(usage_log: &UsageLog<'_>) -> Result<(), String> {
-        match fs::remove_file(place(usage_log)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(format!("remove {}: {error}", place(usage_log).display()))
-            }
+    pub fn remove(&self, usage_log: &UsageLog<'_>) -> Result<(), String> {
+        let place = place(usage_log, self.name);
+        match fs::remove_file(&place) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(format!("remove {}: {error}", place.display())),
             _ => Ok(()),
         }
     }
@@ -98,50 +124,32 @@ impl AgainState {
     pub fn save(&mut self, usage_log: &UsageLog<'_>) -> Result<(), String> {
         let text = self.json().to_string();
         if text.len() as u64 > LONGEST {
-            return Err(format!("{} would be longer than {} MiB", place(usage_log).display(), LONGEST >> 20));
+            return Err(format!(
+                "{} would be longer than {} MiB",
+                place(usage_log, self.name).display(),
+                LONGEST >> 20
+            ));
         }
         // The log's directory is made with its first line. Before that, there is nothing to keep.
         if text != self.written && usage_log.path().parent().is_some_and(Path::is_dir) {
             let ours = Ownership { mode: 0o600, uid: geteuid().as_raw(), gid: getegid().as_raw() };
-            whole::replace_durably(&place(usage_log), text.as_bytes(), ours).map_err(|error| error.to_string())?;
+            whole::replace_durably(&place(usage_log, self.name), text.as_bytes(), ours)
+                .map_err(|error| error.to_string())?;
             self.written = text;
         }
         Ok(())
     }
 
     pub fn json(&self) -> Value {
-        let unit = |unit| match unit {
-            MemoryUnit::Node => "node",
-            MemoryUnit::Cpu => "cpu",
-        };
-        let waiting = |one: &WaitingRun| {
-            let begun = one.begun.map(|begun| json!([unit(begun.unit), begun.mib]));
-            json!({"line": small(&one.run.line.json), "restarts": one.run.restarts, "begun": begun, "tries": one.tries})
-        };
         json!({
             "version": VERSION,
             "place": self.place,
             "parts": self.parts.json(),
-            "waiting": self.waiting.iter().map(waiting).collect::<Vec<_>>(),
+            "waiting": self.waiting.iter().map(WaitingRun::json).collect::<Vec<_>>(),
         })
     }
 
     pub fn from_json(json: &Value) -> Option<Self> {
-        let unit = |text: &str| match text {
-            "node" => Some(MemoryUnit::Node),
-            "cpu" => Some(MemoryUnit::Cpu),
-            _ => None,
-        };
-        let begun =
-            |value: &Value| Some(AskedMemory { unit: unit(value.get(0)?.as_str()?)?, mib: value.get(1)?.as_u64()? });
-        let waiting = |one: &Value| {
-            let restarts = one.get("restarts").and_then(Value::as_u64).and_then(|count| u32::try_from(count).ok());
-            Some(WaitingRun {
-                run: KilledRun { restarts, ..KilledRun::from_line(LoggedStep::new(one.get("line")?.clone()))? },
-                begun: one.get("begun").and_then(begun),
-                tries: one.get("tries")?.as_u64()?,
-            })
-        };
         if json.get("version")?.as_u64()? != VERSION {
             return None;
         }
@@ -150,8 +158,9 @@ impl AgainState {
             place,
             parts: PartsOfRuns::from_json(json.get("parts")?),
             // A run that is not understood may be held. So the whole file then counts as not understood.
-            waiting: json.get("waiting")?.as_array()?.iter().map(waiting).collect::<Option<_>>()?,
+            waiting: json.get("waiting")?.as_array()?.iter().map(WaitingRun::from_json).collect::<Option<_>>()?,
             written: String::new(),
+            name: "",
         })
     }
 }
@@ -164,7 +173,7 @@ fn small(line: &Value) -> Value {
 }
 
 /// The file, beside the log.
-fn place(usage_log: &UsageLog<'_>) -> PathBuf {
-    let name = usage_log.path().file_name().unwrap_or_default();
-    usage_log.path().with_file_name(format!(".{}.again", name.display()))
+pub(super) fn place(usage_log: &UsageLog<'_>, name: &str) -> PathBuf {
+    let log = usage_log.path().file_name().unwrap_or_default();
+    usage_log.path().with_file_name(format!(".{}.{name}", log.display()))
 }

@@ -246,8 +246,14 @@ fn cpus_of(line: &LoggedStep) -> u64 {
 
 /// Whether `report::out_of_memory` has said this of a limit that more memory for the job raises.
 fn is_at_limit_of_job(sentence: &str, line: &LoggedStep) -> bool {
+    is_at_limit(sentence, line.usage.memory_peak.max(line.job_memory_peak_bytes), line.memory_limit_bytes)
+}
+
+/// The same, of a step whose job had this peak and this limit of memory in bytes, as far as that is known.
+pub fn is_at_limit(sentence: &str, peak: Option<u64>, limit: Option<u64>) -> bool {
+    let was_below = peak.zip(limit).is_some_and(|(peak, limit)| peak < limit);
     [Level::Job, Level::Step].into_iter().any(|level| is_at(level, sentence))
-        && !(sentence.contains(UNKNOWN) && was_below_limit(line))
+        && !(sentence.contains(UNKNOWN) && was_below)
 }
 
 /// Whether a sentence names the limit of such a level. The name of a process has at most 15 characters, so none can say it.
@@ -257,12 +263,6 @@ fn is_at(level: Level, sentence: &str) -> bool {
 
 /// How a sentence begins without the kernel's log: the limit is a guess then, and the node itself may have run out of memory.
 const UNKNOWN: &str = ": a process was killed: ";
-
-/// Whether the step and its job never used as much as their limit, as far as that is known.
-fn was_below_limit(line: &LoggedStep) -> bool {
-    let peak = line.usage.memory_peak.max(line.job_memory_peak_bytes);
-    peak.zip(line.memory_limit_bytes).is_some_and(|(peak, limit)| peak < limit)
-}
 
 #[cfg(test)]
 mod tests {

@@ -19,6 +19,7 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::unistd::{Pid, getpgrp, getpid, getppid, setpgid};
 
+use super::decided;
 use super::files::{AgainState, WaitingRun};
 use super::killed::KilledRun;
 use super::steps::{AfterLook, follow};
@@ -143,7 +144,8 @@ fn look_with(
     wish: &LookWish<'_>,
     from_start: bool,
 ) -> Result<(), String> {
-    let mut state = AgainState::load(usage_log)?;
+    let mut state = AgainState::load(usage_log, part.kept())?;
+    let taken = if part.reads_log() { Ok(()) } else { decided::take_over(usage_log, &mut state) };
     state.place = state.place.or(from_start.then_some(NO_LOG));
     let read = match wish {
         LookWish::Keys(_) => read_on(part, &mut state, usage_log),
@@ -153,7 +155,7 @@ fn look_with(
             (state.place, state.parts) = Default::default();
             state.waiting.retain(|one| one.begun.is_some());
             if state.waiting.is_empty() {
-                return AgainState::remove(usage_log);
+                return taken.and(state.remove(usage_log));
             }
             Ok(())
         }
@@ -198,10 +200,10 @@ fn look_with(
         }
     }
     let saved = match wish {
-        LookWish::Nothing if state.waiting.is_empty() => AgainState::remove(usage_log),
+        LookWish::Nothing if state.waiting.is_empty() => state.remove(usage_log),
         _ => state.save(usage_log),
     };
-    read.and(saved)
+    read.and(taken).and(saved)
 }
 
 /// Reads new lines. The first look reads none: users know already what was there before the key was set.

@@ -11,6 +11,8 @@ use jobfence::config::RunAgain;
 pub enum MemoryUnit {
     Node,
     Cpu,
+    /// All of a job that has one host.
+    Host,
 }
 
 /// What a job has asked for, or is to ask for.
@@ -41,6 +43,7 @@ impl fmt::Display for AskedMemory {
         let of = match self.unit {
             MemoryUnit::Node => "on each node",
             MemoryUnit::Cpu => "for each CPU",
+            MemoryUnit::Host => "on its host",
         };
         write!(f, "{} {of}", mebibytes(self.mib.saturating_mul(1 << 20)))
     }
@@ -51,7 +54,9 @@ impl MemoryBounds {
     fn most(&self, unit: MemoryUnit) -> Option<u64> {
         let (cpus, fewest) = (self.cpus.max(1), self.fewest_cpus.max(1));
         let each = match unit {
-            MemoryUnit::Node => [self.per_node, self.per_cpu.map(|mib| mib.saturating_mul(fewest)), self.node],
+            MemoryUnit::Node | MemoryUnit::Host => {
+                [self.per_node, self.per_cpu.map(|mib| mib.saturating_mul(fewest)), self.node]
+            }
             MemoryUnit::Cpu => [self.per_node.map(|mib| mib / cpus), self.per_cpu, self.node.map(|mib| mib / cpus)],
         };
         each.into_iter().flatten().min()
@@ -70,7 +75,11 @@ pub fn next(again: RunAgain, restarts: u32, asked: AskedMemory, bounds: &MemoryB
     let wanted = again.share.of(asked.mib).max(asked.mib.saturating_add(1));
     let mib = bounds.most(asked.unit).map_or(wanted, |most| wanted.min(most));
     if mib <= asked.mib {
-        return Err(format!("neither its partition nor its nodes have more than the {asked} that it has asked for"));
+        let whose = match asked.unit {
+            MemoryUnit::Node | MemoryUnit::Cpu => "its partition nor its nodes have",
+            MemoryUnit::Host => "its queue nor its host has",
+        };
+        return Err(format!("neither {whose} more than the {asked} that it has asked for"));
     }
     Ok(AskedMemory { mib, ..asked })
 }
@@ -81,7 +90,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use MemoryUnit::{Cpu, Node};
+    use MemoryUnit::{Cpu, Host, Node};
 
     const AGAIN: RunAgain = RunAgain { share: Percent::from_hundredths(15_000), most: 2 };
     const FREE: MemoryBounds = MemoryBounds { per_node: None, per_cpu: None, node: None, cpus: 4, fewest_cpus: 4 };
@@ -136,6 +145,11 @@ mod tests {
             "it was restarted 2 times already, and OnOutOfMemory=requeue:150%,2 allows no more"
         );
         assert_eq!(
+            next(AGAIN, 0, AskedMemory { unit: Host, mib: 100 }, &MemoryBounds { node: Some(100), ..FREE })
+                .unwrap_err(),
+            "neither its queue nor its host has more than the 100.0 MiB on its host that it has asked for"
+        );
+        assert_eq!(
             why(0, 100, MemoryBounds { node: Some(100), ..FREE }),
             "neither its partition nor its nodes have more than the 100.0 MiB on each node that it has asked for"
         );
@@ -157,7 +171,7 @@ mod tests {
             if let Ok(asked) = next(again, restarts, AskedMemory { unit, mib }, &bounds) {
                 let cpus = u128::from(cpus.max(1));
                 let (on_node, for_cpu) = match unit {
-                    Node => (u128::from(asked.mib), u128::from(asked.mib).div_ceil(cpus)),
+                    Node | Host => (u128::from(asked.mib), u128::from(asked.mib).div_ceil(cpus)),
                     Cpu => (u128::from(asked.mib) * cpus, u128::from(asked.mib)),
                 };
                 prop_assert!(asked.mib > mib && restarts < most);

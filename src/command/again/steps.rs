@@ -121,7 +121,7 @@ pub fn follow(
 /// What the next run asks for, if that raises the limit. The error says why it does not.
 fn raises(more: AskedMemory, run: &KilledRun, config: &Config) -> Result<AskedMemory, String> {
     let cpus = match more.unit {
-        MemoryUnit::Node => 1,
+        MemoryUnit::Node | MemoryUnit::Host => 1,
         MemoryUnit::Cpu => run.cpus(),
     };
     let memory = more.mib.saturating_mul(cpus).saturating_mul(1 << 20);

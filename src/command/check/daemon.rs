@@ -143,6 +143,18 @@ impl SchedulerDaemon {
         let program = AskedProgram::new(found, arguments, of_the_shell).with(self.environment.iter().cloned());
         program.ask(deadline).map_err(|silence| failed(silence.to_string().replace('\n', "; ")))
     }
+
+    /// What a command of this scheduler's prints that bears this user's name, on stdout and stderr, and whether it has succeeded. The error
+    /// says why that is not known.
+    pub fn ask_as(&self, argv: &[&str], (uid, gid): (u32, u32), deadline: Instant) -> Result<(bool, String), String> {
+        let [program, arguments @ ..] = argv else { return Ok((true, String::new())) };
+        let failed = |why: String| format!("{program}: {}", why.replace('\n', "; "));
+        let found = self.program(program).ok_or_else(|| failed("there is no such program".to_owned()))?;
+        let asked = AskedProgram::new(found, arguments, &[]).with(self.environment.iter().cloned());
+        let heard = asked.named_after(uid, gid).tell("", deadline).map_err(|silence| failed(silence.to_string()))?;
+        let said = [heard.said.trim(), heard.stderr.as_str()].join("\n").trim().replace('\n', "; ");
+        Ok((heard.complaint.is_none(), said))
+    }
 }
 
 /// The last service in the path of any of its cgroups.

@@ -40,6 +40,8 @@ pub(super) const SCRIPT: &str = "script_file";
 /// The script names of interactive jobs, each with the key of the daemon that the shepherd starts for it (`shepherd.c`).
 pub(super) const SESSIONS: [(&str, &str); 3] =
     [("QRSH", "rsh_daemon"), ("QRLOGIN", "rlogin_daemon"), ("QLOGIN", "qlogin_daemon")];
+/// The script name of a job of qsh(1), which has no such daemon (`builtin_starter.c`).
+const TERMINAL: &str = "INTERACTIVE";
 /// The host and the port of an interactive job's client.
 pub(super) const CALLED: &str = "qrsh_control_port";
 /// Each key with a user's value, and the key that execd writes behind it.
@@ -80,6 +82,8 @@ pub const REQUESTED: &str = "JOBFENCE_REQUESTED";
 pub const OF_EXECD: [&str; 6] = ["h_vmem", "s_vmem", "h_data", "s_data", "h_rss", "s_rss"];
 /// The end of the key that says whether such a request is a consumable of the whole job.
 const IS_OF_JOB: &str = "_is_consumable_job";
+/// Whether the job has run before, in its environment (`exec_job.c`).
+const RESTARTED: &str = "RESTARTED";
 /// The most bytes of a file: more than the arguments or the variables of a job need.
 const LARGEST: u64 = 16 << 20;
 /// The hint for a line that is not execd's.
@@ -136,6 +140,10 @@ pub struct SpooledJob {
     pub time_limit: Option<Duration>,
     /// Whether the shepherd binds it to cores (`qsub -binding`).
     pub is_bound: bool,
+    /// Whether an earlier run of it has gone back into the queue, by execd's variable.
+    pub is_restarted: bool,
+    /// Why no run of it with more memory may follow this one. `None`: execd's files do not say a reason.
+    pub no_second_run: Option<&'static str>,
 }
 
 /// An amount of memory.
@@ -178,7 +186,9 @@ impl SpooledJob {
         }
         let is_utf8 = card::is_utf8(|name| environment.find(name).ok().flatten().map(str::to_owned));
         let is_noted = environment.find(REQUESTED)?.is_some();
-        Ok(Self { requested: requested(&environment)?, is_noted, asked, is_utf8, ..self })
+        // 2 is for a job that goes on from a checkpoint.
+        let is_restarted = environment.find(RESTARTED).ok().flatten() == Some("1");
+        Ok(Self { requested: requested(&environment)?, is_noted, asked, is_utf8, is_restarted, ..self })
     }
 
     /// Reads the job from the text of `config`. `directory` is the name of the spool directory, and `hosts` the text of `pe_hostfile`.
@@ -222,8 +232,11 @@ impl SpooledJob {
         let is_merged = config.find("merge_stderr")? == Some("1");
         let (stream, letter) = if is_merged { ("stdout_path", 'o') } else { ("stderr_path", 'e') };
         let part = if is_array { format!(".{task}") } else { String::new() };
+        let no_second_run = no_second_run(&config, is_array, slots)?;
         Ok(Self {
             job: Id::new(job)?,
+            no_second_run,
+            is_restarted: false,
             is_master_host: slave_task.is_none() || hosts.is_some(),
             slave_task,
             uid,
@@ -279,6 +292,17 @@ impl SpooledJob {
             Share::Elsewhere => None,
         });
         here.min().or_else(|| (!shares.is_empty()).then_some(0))
+    }
+
+    /// The job's shares here of those of these requests that it has: the request, all of its amount, and how often an amount counts.
+    pub fn shares<'a>(&self, wanted: &'a [SlotRequest]) -> Vec<(&'a str, u64, u32)> {
+        let one = |request: &'a SlotRequest| match self.share(request, wanted)? {
+            Share::Here { amount, times } => {
+                Some((request.name.as_str(), whole(amount).saturating_mul(u64::from(times)), times))
+            }
+            Share::Elsewhere => None,
+        };
+        wanted.iter().filter_map(one).collect()
     }
 
     /// Memory in bytes on this host: the lowest of these requests. `None`: the job has none of them.
@@ -422,6 +446,24 @@ fn slots(config: &Values<'_>, is_slave: bool, hosts: Option<&str>) -> Result<Opt
     }
     let known = config.find("pe_slots")?.and_then(|text| text.parse().ok());
     Ok(Some(number).into_iter().chain(known).find(|slots| *slots > 0))
+}
+
+/// Why no run with more memory may follow this one.
+///
+/// All tasks of an array ask for the same. `qmaster_params` has `FORBID_RESCHEDULE` where no exit status of a job puts it back.
+fn no_second_run(config: &Values<'_>, is_array: bool, slots: Option<u32>) -> Result<Option<&'static str>, NotFenced> {
+    let is_on = |key| Ok::<_, NotFenced>(config.find(key)?.is_some_and(|word| word == "1"));
+    let script = config.find(SCRIPT)?.unwrap_or_default();
+    let all = config.find("pe_slots")?.and_then(|text| text.parse::<u32>().ok());
+    let mut interactive = SESSIONS.iter().map(|(of, _)| *of).chain([TERMINAL]);
+    let reasons = [
+        (interactive.any(|of| script.eq_ignore_ascii_case(of)), "it is interactive"),
+        (is_array, "it is a task of an array, and all tasks ask for the same"),
+        (all.is_some_and(|all| Some(all) != slots), "it has slots on other hosts"),
+        (is_on("ckpt_job")?, "it has a checkpointing environment"),
+        (is_on("forbid_reschedule")?, "qmaster_params has FORBID_RESCHEDULE"),
+    ];
+    Ok(reasons.into_iter().find_map(|(is_so, why)| is_so.then_some(why)))
 }
 
 /// Reads a file that only execd can have written.
@@ -602,6 +644,43 @@ mod tests {
         for change in [("notify=0", "notify=60"), ("suspend_method=NONE", "suspend_method=/bin/stop")] {
             assert!(!parse(&[change]).unwrap().is_stopped_at_once, "{change:?}");
         }
+    }
+
+    #[test]
+    fn a_second_run_is_for_a_job_of_one_host_that_has_a_script() {
+        let reason = |changes: &[(&str, &str)]| parse(changes).unwrap().no_second_run.unwrap_or_default();
+        let one_host = ("pe_slots=5", "pe_slots=2");
+        assert_eq!(reason(&[one_host]), "");
+        assert!(reason(&[]).contains("other hosts"));
+        assert!(reason(&[one_host, ("ja_task_id=0", "ja_task_id=3")]).contains("array"));
+        for (key, why) in [("forbid_reschedule", "FORBID_RESCHEDULE"), ("ckpt_job", "checkpointing")] {
+            let with = |value: u32| [one_host, ("notify=0", &*format!("notify=0\n{key}={value}").leak())];
+            assert_eq!(reason(&with(0)), "", "{key}");
+            assert!(reason(&with(1)).contains(why), "{key}");
+        }
+        for (kind, text, hosts) in recorded() {
+            let text = text.replace("job_owner=alice", "job_owner=root");
+            let job = SpooledJob::parse(&text, "1.node1", hosts.as_deref()).unwrap();
+            let may = ["batch", "binary", "bound", "parallel"].contains(&kind.as_str());
+            assert_eq!(job.no_second_run.is_none(), may, "{kind}: {:?}", job.no_second_run);
+        }
+        let environment = |text: &str| parse(&[]).unwrap().with_environment(text).unwrap().is_restarted;
+        assert_eq!(["", "RESTARTED=0\n", "RESTARTED=1\n"].map(environment), [false, false, true]);
+    }
+
+    #[test]
+    fn the_shares_of_a_job_are_what_it_has_here() {
+        let of_job = ("h_vmem_is_consumable_job=0", "h_vmem_is_consumable_job=1");
+        let shares = |changes: &[(&str, &str)], wanted: &[SlotRequest]| {
+            let all = parse(changes).unwrap();
+            all.shares(wanted)
+                .into_iter()
+                .map(|(name, all, times)| (name.to_owned(), all >> 20, times))
+                .collect::<Vec<_>>()
+        };
+        let wanted = named(&["h_vmem", "h_rss", "mem_free"], PerSlot::AsCounted);
+        assert_eq!(shares(&[], &wanted), [("h_vmem".to_owned(), 200, 2)]);
+        assert_eq!(shares(&[of_job], &wanted), [("h_vmem".to_owned(), 100, 1)]);
     }
 
     #[test]

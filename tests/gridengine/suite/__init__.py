@@ -3,4 +3,4 @@
 
 from contract import cases  # noqa: F401
 
-from . import asked, capacity, failure, hostile, life, limits, parallel, sessions, set_up  # noqa: F401
+from . import again, asked, capacity, failure, hostile, life, limits, parallel, sessions, set_up  # noqa: F401

@@ -12,6 +12,7 @@ use crate::check::daemon::{DaemonKind, NotRun, SchedulerDaemon, not_ours, runs};
 use crate::check::rows::Rows;
 use crate::check::verdict::Verdict;
 use crate::command::Failure;
+use crate::schedulers::gridengine::again::refuses;
 use crate::schedulers::slurm::pam;
 
 /// The daemon of a node.
@@ -82,12 +83,33 @@ pub fn look(
     }
     let mut remark = |line: &str| rows.remark("gridengine", line);
     to_do(execd, loaded).iter().for_each(|line| remark(line));
+    let has_key = || loaded.sections().flat_map(|(_, settings)| settings).any(|one| one.key().name == "OnOutOfMemory");
+    if loaded.config.on_out_of_memory.is_some() || has_key() {
+        // Without any such host, qconf fails.
+        let submit = execd.ask(&["qconf", "-ss"]).unwrap_or_default();
+        let requests = &loaded.config.slot_memory;
+        no_second_runs(&global, (&submit, &host), requests).iter().for_each(|line| remark(line));
+    }
     let more =
         execd.ask(&["qconf", "-se", &host]).map_err(Into::into).and_then(|known| too_much(&loaded.config, &known));
     match more {
         Ok(lines) => lines.iter().for_each(|line| remark(line)),
         Err(why) => remark(&format!("whether qmaster grants more than this host has is not known: {why}")),
     }
+}
+
+/// Why no job of this host would be put back by `OnOutOfMemory`. `submit`: the hosts that may change jobs.
+fn no_second_runs(global: &str, (submit, host): (&str, &str), requests: &[SlotRequest]) -> Option<String> {
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    let may_submit = submit.split_whitespace().any(|name| short(name) == short(host));
+    let why = refuses(global)
+        .or_else(|| (!may_submit).then(|| format!("{host} is no submit host (qconf -as {host})")))
+        .or_else(|| {
+            let says_it = |request: &SlotRequest| is_of_execd(&request.name);
+            let text = "SlotMemory has no request that execd itself writes, such as h_rss or h_vmem";
+            (!requests.iter().any(says_it)).then(|| text.to_owned())
+        })?;
+    Some(format!("OnOutOfMemory: no job is requeued, since {why}"))
 }
 
 /// Says what starts the jobs, and whether it is jobfence.
@@ -324,6 +346,22 @@ mod tests {
     use jobfence::config::PerSlot;
 
     use super::*;
+
+    #[test]
+    fn what_keeps_jobs_from_a_second_run_is_said() {
+        let named =
+            |names: &[&str]| names.iter().map(|name| SlotRequest::new(name, PerSlot::AsCounted)).collect::<Vec<_>>();
+        let said = |global: &str, submit: &str, names: &[&str]| {
+            no_second_runs(global, (submit, "n1.cluster"), &named(names)).unwrap_or_default()
+        };
+        let (none, both) = ("jsv_url none\n", ["mem_free", "h_rss"]);
+        assert_eq!(said(none, "login\nN1\n", &both), "");
+        assert!(
+            said("jsv_url script:/x\njsv_allowed_mod ac,h\n", "n1\n", &both).contains("jsv_allowed_mod has no l_hard")
+        );
+        assert!(said(none, "login\nn11\n", &both).contains("n1.cluster is no submit host (qconf -as n1.cluster)"));
+        assert!(said(none, "n1\n", &["mem_free"]).contains("SlotMemory has no request that execd itself writes"));
+    }
 
     #[test]
     fn a_unit_that_ends_jobs_with_execd_is_said() {

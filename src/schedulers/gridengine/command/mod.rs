@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The parts of the `jobfence` command that are for Grid Engine alone. They are not in the library.
 
-use std::time::Instant;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use jobfence::config::{Named, SectionKind};
 use jobfence::sys::dir::Dir;
 
+use crate::again::AgainPart;
 use crate::check::claims::Claims;
 use crate::check::daemon::SchedulerDaemon;
 use crate::check::names::{KnownNames, have};
@@ -17,6 +19,7 @@ use crate::part::{AfterUndo, CheckedHost, SchedulersPart, StartsJobs};
 use crate::setup::plan::{JobTried, SetupHost, SetupPlan};
 use check::EXECD;
 
+pub mod again;
 pub mod check;
 pub mod host;
 pub mod jsv;
@@ -73,6 +76,15 @@ impl SchedulersPart for GridEnginePart {
 
     fn starts_jobs(&self, host: &SetupHost) -> StartsJobs {
         setup::starts_jobs(host)
+    }
+
+    fn again(&self) -> Option<&'static dyn AgainPart> {
+        Some(&again::GridEngineAgain)
+    }
+
+    fn again_here(&self, _named: Option<&Path>, _every: Duration) -> Option<Vec<String>> {
+        let proc = Dir::open("/proc").ok()?;
+        SchedulerDaemon::find(&proc, EXECD).map(|_| Vec::new())
     }
 
     fn tells_strays(&self) -> bool {

@@ -9,6 +9,7 @@
 //! as the shepherd ends. If it is killed, execd takes the job for dead, and the janitor ends the processes that are left. (A parent-death
 //! signal would kill the shepherd at once, but the kernel clears it when the shepherd changes its credentials.)
 
+mod again;
 pub(crate) mod both;
 mod client;
 mod debits;
@@ -21,7 +22,9 @@ mod usage;
 use std::ffi::{CString, OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::SystemTime;
 
+use jobfence::bytes::mebibytes;
 use jobfence::config::{Config, LoadError, Loaded, SlotRequest};
 use jobfence::doors::card::{JobEnd, card};
 use jobfence::doors::life::{self, LiveFence};
@@ -47,6 +50,7 @@ use nix::unistd::Pid;
 use crate::command::{fenced, ignore_sigpipe};
 use crate::configured::Configured;
 use crate::syslog::SyslogOfDaemon;
+use again::EndedRun;
 use both::BothFences;
 use process::{ShepherdEvent, ShepherdProcess};
 use spool::{JOB_IS_IN_ERROR, NotStarted, Spool};
@@ -115,6 +119,8 @@ struct FencedJob {
     /// The fence of the job, then that of its shepherd, each with its job and step.
     job: (WantedFences, LiveFence),
     shepherd: (WantedFences, LiveFence),
+    /// Whether execd has had the job killed.
+    was_told_to_end: bool,
 }
 
 impl FencedJob {
@@ -162,9 +168,13 @@ impl FencedJob {
         // There is a fence only if the configuration was read.
         let loaded = loaded.map_err(|error| error.to_string())?;
         match opened {
-            Ok(Some(of_job)) => {
-                Ok(Some(Self { loaded, spooled, job: (job, of_job), shepherd: (shepherd, of_shepherd) }))
-            }
+            Ok(Some(of_job)) => Ok(Some(Self {
+                loaded,
+                spooled,
+                job: (job, of_job),
+                shepherd: (shepherd, of_shepherd),
+                was_told_to_end: false,
+            })),
             other => {
                 close(&loaded.config, &spooled.job, &[(&shepherd, None)]);
                 other.map(|_| None)
@@ -178,6 +188,8 @@ impl FencedJob {
 
     /// Runs the shepherd until it ends. Returns how it ended.
     fn run(mut self, spool: &Spool, program: &CString, name: &OsStr) -> Result<Exit, Error> {
+        let began = SystemTime::now();
+        self.say_restart();
         if let Err(error) = self.tell(spool) {
             log::warn!("job {}: cannot tell it of its limits: {error}", self.spooled.job);
         }
@@ -199,9 +211,33 @@ impl FencedJob {
         if let Some(Err(error)) = ended.usage.map(|used| usage::raise(spool, &used)) {
             log::warn!("job {}: cannot say what it used: {error}", self.spooled.job);
         }
+        let again = EndedRun {
+            loaded: &self.loaded,
+            job: &self.spooled,
+            spool,
+            began,
+            shepherd: how.as_ref().ok().copied(),
+            exit: usage::end(spool).exit,
+            was_told_to_end: self.was_told_to_end,
+            was_killed: ended.was_killed,
+        };
+        let again = again.put_back();
         let sentences = ended.sentences.iter().map(|sentence| format!("jobfence: {sentence}"));
-        sentences::say(&self.spooled, sentences.chain(card));
+        sentences::say(&self.spooled, sentences.chain(card).chain(again));
         how
+    }
+
+    /// Tells the user of a job that runs again, where `OnOutOfMemory` has jobs do so. execd does not say why it runs again.
+    fn say_restart(&self) {
+        let is_wanted = || {
+            let resolved = life::resolve(&self.loaded, self.spooled.facts.clone());
+            resolved.is_ok_and(|resolved| resolved.config.on_out_of_memory.is_some())
+        };
+        let memory = self.job.1.seen().limits.memory;
+        if let Some(memory) = memory.filter(|_| self.spooled.is_restarted && is_wanted()) {
+            let line = format!("jobfence: this is a restart of the job, with {} of memory", mebibytes(memory));
+            sentences::say(&self.spooled, [line].into_iter());
+        }
     }
 
     /// Writes the job's limits into its environment.
@@ -238,6 +274,7 @@ impl FencedJob {
             match child.next()? {
                 ShepherdEvent::Ended(how) => return Ok(how),
                 ShepherdEvent::Signal(signal) => {
+                    self.was_told_to_end |= process::is_end(signal);
                     let is_to_stop = self.spooled.is_stopped_at_once && process::is_stop(&spool.dir, signal);
                     // On v1, a frozen process is not killed either.
                     if is_frozen && process::wakes(signal) {

@@ -86,7 +86,8 @@ impl AgainPart for SlurmAgain {
 
     fn ask_for(&self, run: &KilledRun, memory: AskedMemory, deadline: Instant) -> Result<(), AgainTrouble> {
         let key = match memory.unit {
-            MemoryUnit::Node => "MinMemoryNode",
+            // A job of one host has one node.
+            MemoryUnit::Node | MemoryUnit::Host => "MinMemoryNode",
             MemoryUnit::Cpu => "MinMemoryCPU",
         };
         let update = |name: &str| vec!["update".to_owned(), format!("JobId={name}"), format!("{key}={}", memory.mib)];
@@ -330,7 +331,7 @@ fn asked(shown: &str) -> Result<AskedMemory, String> {
 /// something else, is not raised.
 fn as_granted(asked: AskedMemory, run: &KilledRun) -> Result<AskedMemory, String> {
     let expected = match asked.unit {
-        MemoryUnit::Node => asked.mib,
+        MemoryUnit::Node | MemoryUnit::Host => asked.mib,
         MemoryUnit::Cpu => asked.mib.saturating_mul(run.cpus()),
     };
     if asked.mib > 0 && run.granted() != Some(expected.saturating_mul(1 << 20)) {

@@ -8,11 +8,15 @@ use jobfence::figures::LimitedTo;
 use jobfence::figures::Usage;
 use jobfence::job::Id;
 
+use crate::again::is_at_limit;
+
 /// The results of both fences. All of them are logged, too: an interactive job and a slave task have no file for them.
 #[derive(Default)]
 pub struct BothFences {
     /// The usage in the fence of the job, without that of the shepherd. `None`: not known.
     pub usage: Option<Usage>,
+    /// Whether a process in the fence of the job was killed at a limit that more memory for the job raises.
+    pub was_killed: bool,
     /// What happened in either fence, each sentence once.
     pub sentences: Vec<String>,
     /// The sentences without the names of their fences, by which a repeated one is found.
@@ -27,6 +31,9 @@ impl BothFences {
                 Ok(HowClosed::Removed(seen)) => {
                     log::info!("{}", life::in_words(&seen));
                     if is_of_job {
+                        let peak = seen.usage.memory_peak.max(seen.job.memory_peak);
+                        self.was_killed |=
+                            seen.sentences.iter().any(|said| is_at_limit(said, peak, seen.limits.memory));
                         self.usage.get_or_insert(seen.usage);
                     }
                     let of_fence = seen.key.to_string();
@@ -97,6 +104,23 @@ mod tests {
         ended.add(&id("7"), true, job);
         ended.add(&id("7"), false, shepherd);
         (ended.usage.and_then(|usage| usage.memory_peak), ended.sentences)
+    }
+
+    #[test]
+    fn only_a_kill_in_the_job_at_its_limit_counts() {
+        let killed = |is_of_job, said: &str| {
+            let mut ended = BothFences::default();
+            ended.add(&id("7"), is_of_job, removed("job", 5, &[said]));
+            ended.was_killed
+        };
+        let at_limit = ": process 8 (x) was killed: the job reached its memory limit of 1.0 MiB.";
+        assert!(killed(true, at_limit));
+        assert!(!killed(false, at_limit), "the shepherd's children");
+        for other in
+            [": 3 were refused", ": process 8 (x) was killed: the user's jobs together reached their memory limit."]
+        {
+            assert!(!killed(true, other), "{other}");
+        }
     }
 
     #[test]

@@ -114,6 +114,12 @@ pub fn is_stop(dir: &Dir, signal: Signal) -> bool {
     signal == Signal::SIGTTIN && number() == Some(Signal::SIGSTOP as i32)
 }
 
+/// Whether this signal asks the shepherd to kill the job: for qmaster, or at a limit that execd itself watches (`sge_kill` of
+/// `execd_signal_queue.c`).
+pub fn is_end(signal: Signal) -> bool {
+    signal == Signal::SIGTSTP
+}
+
 /// Once the shepherd has been waited for, its number can be another process's: then nothing moves it any more.
 fn forget_begin_of_ended(waiting: &mut Vec<ShepherdEvent>) {
     if waiting.iter().any(|event| matches!(event, ShepherdEvent::Ended(_))) {
@@ -257,6 +263,11 @@ mod tests {
     fn a_warning_wakes_no_job() {
         let asleep = PASSED_ON.into_iter().filter(|signal| !wakes(*signal)).collect::<Vec<_>>();
         assert_eq!(asleep, [Signal::SIGUSR1, Signal::SIGUSR2]);
+    }
+
+    #[test]
+    fn one_signal_says_that_execd_ends_the_job() {
+        assert_eq!(PASSED_ON.into_iter().filter(|signal| is_end(*signal)).collect::<Vec<_>>(), [Signal::SIGTSTP]);
     }
 
     #[test]
