@@ -184,6 +184,9 @@ impl<'a> SeenStep<'a> {
         if let Some(lent) = self.row.lent.as_ref().filter(|lent| lent.lent() > 0) {
             line("lent", format!("the job {}", lent.in_words()));
         }
+        if let Some(cache) = &self.row.cache {
+            line("cache", format!("the job: {}", cache.in_words()));
+        }
         if let Some(signal_at) = self.step.allocated().signal_at {
             line("told", format!("at {signal_at}"));
         }
