@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,9 +15,10 @@ mod common;
 use common::Held as Site;
 use common::until;
 
-/// Three processes, one of them with four threads, and one more for each line that it reads.
+/// Three processes, one of them with four threads, and one more for each line that it reads but the first: before that it is in no job.
 const PROGRAM: &str = "
 import subprocess, sys, threading, time
+sys.stdin.readline()
 for _ in range(3):
     threading.Thread(target=time.sleep, args=(9999,), daemon=True).start()
 sleep = lambda: subprocess.Popen(['/bin/sleep', '9999'], stdin=subprocess.DEVNULL)
@@ -73,7 +74,7 @@ impl Fake {
     fn others(&self, name: &str, schemata: &str) -> Child {
         fs::create_dir(self.at(name)).unwrap();
         fs::write(self.at(name).join("schemata"), schemata).unwrap();
-        let process = Command::new("/bin/sleep").arg("9999").spawn().unwrap();
+        let process = Command::new("/bin/sleep").arg("9999").stdout(Stdio::null()).spawn().unwrap();
         fs::write(self.at(name).join("tasks"), process.id().to_string()).unwrap();
         process
     }
@@ -126,6 +127,7 @@ impl Bounds for Site {
         command.args(["-S", "-c", PROGRAM]).uid(user).gid(user).current_dir("/").process_group(0);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         self.out(&["attach", "--job", job, &child.id().to_string()]);
+        writeln!(child.stdin.as_mut().unwrap()).unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
@@ -188,9 +190,8 @@ fn a_job_is_bounded_with_all_its_threads_and_nobody_else_is() {
     // Three of eleven ways, beside those of the other group where it leaves some, and none of the devices'.
     assert_eq!(fake.read(&format!("{group}/schemata")), "L3:0=070;1=007\nMB:0=  50;1=  50\n");
     // What begins later, and what comes into the job from elsewhere.
-    use std::io::Write;
     writeln!(site.children[program].stdin.as_mut().unwrap()).unwrap();
-    let late = Command::new("/bin/sleep").arg("9999").uid(common::uids()).spawn().unwrap();
+    let late = Command::new("/bin/sleep").arg("9999").stdout(Stdio::null()).uid(common::uids()).spawn().unwrap();
     site.out(&["attach", "--job", "7", &late.id().to_string()]);
     let late_id = late.id() as i32;
     site.children.push(late);

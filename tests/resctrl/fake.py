@@ -275,7 +275,11 @@ class Server:
             self.resctrl.make(name)
             return self.entry((name,))
         if opcode == RMDIR:
-            self.resctrl.remove(body.rstrip(b"\0").decode())
+            name = body.rstrip(b"\0").decode()
+            self.resctrl.remove(name)
+            # Another group of the name has other nodes: the kernel takes those of this one for dead.
+            for gone in [path for path in self.numbers if path[:1] == (name,)]:
+                self.paths[self.numbers.pop(gone)] = ("", "gone")
             return b""
         if opcode in (OPEN, OPENDIR):
             self.kind(path)
@@ -320,7 +324,12 @@ class Server:
             error, data = 0, self.answer(opcode, node, request[IN_HEADER.size :])
         except OSError as refused:
             error, data = -refused.errno, b""
-        os.write(self.device, struct.pack("<IiQ", 16 + len(data), error, unique) + data)
+        try:
+            os.write(self.device, struct.pack("<IiQ", 16 + len(data), error, unique) + data)
+        except OSError as refused:
+            # Who asked was killed meanwhile.
+            if refused.errno != errno.ENOENT:
+                raise
 
 
 def main():
