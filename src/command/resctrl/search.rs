@@ -23,7 +23,7 @@ const KEYS: [&str; 3] = ["CacheShare", "MemoryBandwidthPercent", "Mode"];
 
 /// One job that is there now.
 #[derive(Debug)]
-pub struct PresentJob {
+pub struct BoundedJob {
     pub node: Option<String>,
     pub uid: Option<u32>,
     pub job: String,
@@ -38,17 +38,17 @@ pub struct PresentJob {
 }
 
 /// All jobs by their directories, and why there may be more.
-pub fn jobs(config: &Config, loaded: Option<&Loaded>) -> Result<(BTreeMap<PathBuf, PresentJob>, Option<Error>)> {
+pub fn jobs(config: &Config, loaded: Option<&Loaded>) -> Result<(BTreeMap<PathBuf, BoundedJob>, Option<Error>)> {
     let (host, _) = Host::read_what_there_is(config)?;
     let mut unseen = Vec::new();
     let recorded = Recorded::read(&config.run_dir, &WantedSteps::default(), &mut unseen);
     let (steps, more) = find(&host, ALL, &recorded, &WantedSteps::default());
     let noted = JobRecords::existing(&config.run_dir).ok().flatten();
-    let mut all: BTreeMap<PathBuf, PresentJob> = BTreeMap::new();
+    let mut all: BTreeMap<PathBuf, BoundedJob> = BTreeMap::new();
     for step in &steps {
         let Some(place) = place_of(step) else { continue };
         let Some(inode) = inode_of(&place.job) else { continue };
-        let job = all.entry(place.job.clone()).or_insert_with(|| PresentJob {
+        let job = all.entry(place.job.clone()).or_insert_with(|| BoundedJob {
             node: step.node.clone(),
             uid: step.uid,
             job: step.job.clone(),

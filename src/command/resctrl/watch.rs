@@ -14,7 +14,7 @@ use jobfence::sys::dir::Dir;
 use super::files::JobCache;
 use super::group;
 use super::plan::WantedShares;
-use super::search::{self, PresentJob};
+use super::search::{self, BoundedJob};
 use super::tasks;
 use super::tree::{self, ResctrlFeatures, ResctrlTree, group_name, number_of};
 use crate::kept;
@@ -154,7 +154,7 @@ impl ResctrlWatch {
         &mut self,
         run_dir: &Path,
         (tree, features): (&ResctrlTree, &ResctrlFeatures),
-        (path, present): (&Path, &PresentJob),
+        (path, present): (&Path, &BoundedJob),
         is_whole: bool,
     ) -> Result<()> {
         let known = self.jobs.get(path);
@@ -194,7 +194,7 @@ impl ResctrlWatch {
     fn known(
         &mut self,
         run_dir: &Path,
-        (path, present): (&Path, &PresentJob),
+        (path, present): (&Path, &BoundedJob),
         wanted: WantedShares,
     ) -> Result<&mut JobCache> {
         if !self.jobs.contains_key(path) {
@@ -214,7 +214,7 @@ impl ResctrlWatch {
     }
 
     /// There is no resctrl here.
-    fn note(&mut self, run_dir: &Path, (path, present): (&Path, &PresentJob), why: String) -> Result<()> {
+    fn note(&mut self, run_dir: &Path, (path, present): (&Path, &BoundedJob), why: String) -> Result<()> {
         let wanted = present.wanted.unwrap_or_default();
         if wanted.is_none() {
             return self.release(run_dir, None, path);
