@@ -174,7 +174,7 @@ mod tests {
             let bandwidth = steps.of(less);
             prop_assert!(bandwidth <= steps.of(more));
             prop_assert!(bandwidth >= least && bandwidth <= 100 && bandwidth * 100 >= less.of(WHOLE));
-            prop_assert!(bandwidth == 100 || (bandwidth - least) % step == 0);
+            prop_assert!(bandwidth == 100 || (bandwidth - least).is_multiple_of(step));
         }
     }
 }
