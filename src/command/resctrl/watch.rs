@@ -180,7 +180,11 @@ impl ResctrlWatch {
             return Ok(());
         }
         let group = tree.root.child(&name)?;
-        let mut threads = || tasks::of_job(&search::open(&present.places)?, present.version);
+        let deadline = Instant::now() + tasks::PATIENCE;
+        let mut threads = || match search::open(&present.places) {
+            Ok(places) => tasks::of_job(&places, present.version, deadline),
+            Err(error) => tasks::SeenThreads { unseen: Some(error), ..Default::default() },
+        };
         if !tasks::gather(&group, &mut threads)? {
             self.searches.push(Instant::now() + Duration::from_secs(1));
         }
