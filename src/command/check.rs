@@ -17,6 +17,7 @@ mod network;
 mod observation;
 mod oomd;
 pub mod private;
+mod resctrl;
 pub mod rows;
 mod trial;
 pub mod verdict;
@@ -235,6 +236,7 @@ fn look(options: &CheckOptions, rows: &mut Rows) -> Result<Judgement, Failure> {
     let places = SlurmDirs::find(&host, slurm.as_ref(), node)?;
     places.describe(rows, &host, &candidates);
     network::say(rows, &host, &loaded, places.are_theirs(), &mut verdict);
+    resctrl::say(rows, &host.proc, &candidates);
     let look = Look { host: &host, loaded: &loaded, slurm: slurm.as_ref(), node, given: &given };
     let tried = look.at_all(&candidates, &places, is_root, rows, &mut verdict)?;
     if untried > 0 {

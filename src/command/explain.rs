@@ -29,6 +29,7 @@ use jobfence::schedulers::slurm::plugins::{ByConfig, Slurm};
 use jobfence::schedulers::slurm::prolog::gpus::{self, GpuSources};
 
 use crate::command::Failure;
+use crate::resctrl::{NodeResctrl, WantedShares};
 use crate::schedulers::slurm::node;
 use crate::{again, armed, lend};
 use asking::{Asking, ExplainedJob, as_said, know_user};
@@ -144,6 +145,7 @@ fn say_what_else_happens(loaded: &Loaded, (resolved, requests): (&Resolved, &Use
             }
         }
     }
+    say_shares(resolved, host);
     if config.on_out_of_memory.is_some() && config.mode == Mode::Enforce && again::doubts_here(loaded).is_some() {
         let setting = words::setting("OnOutOfMemory", resolved);
         println!(
@@ -153,6 +155,20 @@ fn say_what_else_happens(loaded: &Loaded, (resolved, requests): (&Resolved, &Use
     let signal_at = asked_at.unwrap_or(config.signal_at);
     if let Some((unseen, why)) = signal_at.as_ref().and_then(|signal_at| armed::unseen(signal_at, host)) {
         unseen.iter().for_each(|condition| println!("told       not of {condition}: {why}"));
+    }
+}
+
+/// Says what the job may use of caches and memory bandwidth, if a group is free then.
+fn say_shares(resolved: &Resolved, host: &Host) {
+    for (key, wanted) in WantedShares::from_config(&resolved.config).one_by_one() {
+        println!("resctrl    by {}: needs jobfence.service", words::setting(key, resolved));
+        let shares = NodeResctrl::read(&host.proc).map(|node| node.shares(wanted));
+        let of_key = shares.map(|shares| shares.into_iter().map(|(_, share)| share).next());
+        match of_key {
+            Ok(Some(Ok(share))) => println!("           {share}, if a group is free"),
+            Ok(Some(Err(why))) | Err(why) => println!("           not bounded here: {why}"),
+            Ok(None) => {}
+        }
     }
 }
 

@@ -37,6 +37,7 @@ use crate::lend::LendWatch;
 use crate::login::LoginWatch;
 use crate::only::OnlyHold;
 use crate::own_report::OwnReports;
+use crate::resctrl::ResctrlWatch;
 use crate::sample::Sampler;
 use crate::schedulers;
 use crate::strays::StraysWatch;
@@ -206,7 +207,7 @@ fn look_again_and_again(
     let mut next = Instant::now();
     let mut strays = StraysWatch::default();
     let (mut armed, mut lend) = (ArmedWatch::default(), LendWatch::default());
-    let mut logins = LoginWatch::default();
+    let (mut logins, mut resctrl) = (LoginWatch::default(), ResctrlWatch::default());
     let mut again = AgainWatch::default();
     let mut moves: Option<EarlyMoves> = None;
     let (mut reports, mut unheard): (Option<OwnReports>, Option<String>) = (None, None);
@@ -219,13 +220,15 @@ fn look_again_and_again(
             armed.look(&config);
             lend.look(&config, sections.as_ref());
             logins.look(&config, sections.as_ref());
+            resctrl.look(&config, sections.as_ref());
             again.hear();
             let patience = patience(next, &sampler, &config).min(armed.wait().unwrap_or(Duration::MAX));
             let patience = strays.wait(&config, sections.as_ref()).map_or(patience, |wait| patience.min(wait));
             let patience = logins.wait(&config).map_or(patience, |wait| patience.min(wait));
             let patience = again.wait().map_or(patience, |wait| patience.min(wait));
             let patience = lend.wait(&config).map_or(patience, |wait| patience.min(wait));
-            let heard = (&mut sampler, &mut armed, &mut lend);
+            let patience = resctrl.wait().map_or(patience, |wait| patience.min(wait));
+            let heard = (&mut sampler, &mut armed, &mut lend, &mut resctrl);
             if is_asked_to_end(&ends, moves.as_ref(), heard, &mut reports, (patience, &config))? {
                 logins.end(&config);
                 return Ok(());
@@ -242,6 +245,7 @@ fn look_again_and_again(
         // What was begun is finished, whatever the configuration says now.
         again.begin(configured, &config, sections.as_ref());
         sampler.network.tend(&config, sections.as_ref());
+        resctrl.tend(sections.as_ref());
         if config.reap_interval.is_some() && config.mode != Mode::Off {
             watching.extend(tracked::watch(&config.run_dir).ok().flatten());
             look(&config, &mut said);
@@ -342,7 +346,7 @@ fn expect_users(config: &Config, said: &mut Option<String>) -> Option<OwnReports
 fn is_asked_to_end(
     ends: &SignalFd,
     moves: Option<&EarlyMoves>,
-    (sampler, armed, lend): (&mut Sampler, &mut ArmedWatch, &mut LendWatch),
+    (sampler, armed, lend, resctrl): (&mut Sampler, &mut ArmedWatch, &mut LendWatch, &mut ResctrlWatch),
     reports: &mut Option<OwnReports>,
     (patience, config): (Duration, &Config),
 ) -> Result<bool, Failure> {
@@ -386,7 +390,8 @@ fn is_asked_to_end(
             if launches.any {
                 lend.ring();
             }
-            has_begun = launches.armed || launches.any && lend::is_on(config);
+            let is_bounded = launches.any && resctrl.ring();
+            has_begun = launches.armed || is_bounded || launches.any && lend::is_on(config);
             if let Err(error) = made {
                 log::debug!("a launch is not helped: {error}");
             }

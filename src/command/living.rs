@@ -30,6 +30,7 @@ use crate::job_name;
 use crate::kept;
 use crate::lend::JobLent;
 use crate::network::JobNetwork;
+use crate::resctrl::JobCache;
 use crate::table::{self, Column, NONE, mib, number, numbers, printable, texts};
 
 /// The name of the objects' format. A program that reads them checks it first.
@@ -101,6 +102,8 @@ pub struct LivingRow {
     pub network: Option<JobNetwork>,
     /// What its job is lent.
     pub lent: Option<JobLent>,
+    /// What its job may use of caches and memory bandwidth.
+    pub cache: Option<JobCache>,
     /// The partition or queue of its job, and what its job was granted; only in [`LivingView::rows`].
     pub partition: Option<String>,
     pub granted: LimitedTo,
@@ -232,6 +235,7 @@ impl LivingView {
         row.idle = kept::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
         row.gpus = kept::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
         row.network = kept::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
+        row.cache = kept::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
         row.lent = kept::living(&self.run_dir, row.node.as_deref(), row.uid, &row.job);
     }
 }
@@ -310,6 +314,7 @@ pub fn described(step: &LivingStep<'_>) -> LivingRow {
         idle: None,
         network: None,
         lent: None,
+        cache: None,
         partition: None,
         granted: LimitedTo::default(),
     }
@@ -399,6 +404,7 @@ impl LivingRow {
             .number("gpus", self.gpus.as_ref().map(JobGpus::json))
             .number("network", self.network.as_ref().map(JobNetwork::json))
             .number("idle_seconds", self.idle().map(|idle| format!("{idle:.3}")))
+            .number("cache", self.cache.as_ref().map(JobCache::json))
             .number("memory_lent_bytes", self.lent.as_ref().map(JobLent::lent));
         now(object, &self.current);
     }

@@ -44,6 +44,7 @@ mod own_report;
 mod part;
 mod reap;
 mod report;
+mod resctrl;
 mod resize;
 mod run;
 mod sample;

@@ -13,6 +13,8 @@ use crate::command::{Failure, require_root};
 use crate::configured::Configured;
 use crate::login;
 use crate::network;
+use crate::resctrl;
+use crate::table::printable;
 
 /// Removes what dead owners left, and prints it. Fails if something could not be removed.
 pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {
@@ -29,6 +31,10 @@ pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {
         stay.push(error.to_string());
         false
     });
+    let freed = resctrl::reap(&config).unwrap_or_else(|error| {
+        stay.push(error.to_string());
+        Vec::new()
+    });
     // An output that cannot be written does not change the result.
     let mut stdout = io::stdout().lock();
     for step in &reaped.removed {
@@ -36,6 +42,9 @@ pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {
     }
     for limits in &given_back {
         let _ = writeln!(stdout, "gave back {limits}");
+    }
+    for job in &freed {
+        let _ = writeln!(stdout, "removed the group of resctrl of job {}", printable(job));
     }
     if has_detached {
         let _ = writeln!(stdout, "detached the network programs");

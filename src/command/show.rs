@@ -184,6 +184,9 @@ impl<'a> SeenStep<'a> {
         if let Some(lent) = self.row.lent.as_ref().filter(|lent| lent.lent() > 0) {
             line("lent", format!("the job {}", lent.in_words()));
         }
+        if let Some(cache) = &self.row.cache {
+            line("cache", format!("the job: {}", cache.in_words()));
+        }
         let allocated = self.step.allocated();
         if let Some(asked) = allocated.elastic_ram {
             line("lent", format!("up to {asked} of the job's limit at most (--elastic-ram)"));

@@ -9,7 +9,7 @@ use jobfence::{config, private, record};
 
 use crate::host::grantable;
 use crate::schedulers;
-use crate::{check, gpu, idle, lend, living, login, network, own_report, report, series, strays};
+use crate::{check, gpu, idle, lend, living, login, network, own_report, report, resctrl, series, strays};
 
 /// The version, as it stands behind the command's name.
 pub fn long() -> &'static str {
@@ -38,6 +38,7 @@ fn text() -> String {
         login::SCHEMA,
         report::SUMMARY_SCHEMA,
         network::SCHEMA,
+        resctrl::SCHEMA,
     ]
     .join(", ");
     let of_schedulers =

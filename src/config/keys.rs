@@ -387,6 +387,11 @@ keys! {
         /// How fast a job may send from the node: all that leaves by its sockets, on all interfaces together, except the loopback.
         /// What the job receives is not limited.
         NetworkMax: network_max: Option<u64> = None, kinds::NETWORK_RATE, jobs(least_limit);
+        /// How much of each L3 cache a job may fill on the node, in percent of its ways, rounded up to whole ways.
+        CacheShare: cache_share: Option<Percent> = None, kinds::OPTIONAL_PERCENT, jobs(least_limit);
+        /// How much of the memory bandwidth a job may use on the node, in percent, rounded up to a step of the CPU.
+        MemoryBandwidthPercent: memory_bandwidth: Option<Percent> = None,
+            kinds::OPTIONAL_PERCENT, jobs(least_limit);
         /// Which devices a step may not use.
         ConstrainDevices: constrain_devices: DeniedDevices = DeniedDevices::None, kinds::DENIED_DEVICES, jobs(most);
         /// What a step may use in addition with `ConstrainDevices=closed`, in the words of `systemd.resource-control`(5).

@@ -108,7 +108,7 @@ FILES_OF = {
     "sources": ("layers", "messages", "pages", "version"),
     "summary": ("summary", "summary_stored"),
     # They look at how time passes. Those of the first look at all users of the host, or have a directory of Slurm's.
-    "host long": ("lend", "login", "network", "own_report", "setup", "usage_commands"),
+    "host long": ("lend", "login", "network", "own_report", "resctrl", "setup", "usage_commands"),
     "host time": ("gpus", "idle", "samples", "usage", "wear"),
     "faults": ("crowd", "faults"),
 }

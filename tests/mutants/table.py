@@ -2658,6 +2658,61 @@ BREAKS = (
         "unit no_job_runs_with_a_limit_that_nothing_holds",
     ),
     Break(
+        "a_share_of_a_cache_is_rounded_down", "src/command/resctrl/arithmetic.rs",
+        "share.of(WHOLE)).div_ceil(WHOLE);", "share.of(WHOLE)) / WHOLE;",
+        "unit a_share_is_rounded_up_to_ways",
+    ),
+    Break(
+        "ways_of_devices_are_as_good_as_others", "src/command/resctrl/arithmetic.rs",
+        "((mask & self.of_devices).count_ones(), shared, *mask)", "(0, shared, *mask)",
+        "unit ways_of_devices_and_of_other_groups_are_taken_last",
+    ),
+    Break(
+        "ways_of_an_exclusive_group_are_taken", "src/command/resctrl/arithmetic.rs",
+        "let free = self.all & !exclusive;", "let free = self.all | exclusive;",
+        "unit exclusive_ways_are_never_taken",
+    ),
+    Break(
+        "a_step_of_bandwidth_below_the_share", "src/command/resctrl/arithmetic.rs",
+        "percent.saturating_sub(self.least).div_ceil(self.step);", "percent.saturating_sub(self.least) / self.step;",
+        "unit bandwidth_is_rounded_up_to_a_step",
+    ),
+    Break(
+        "amounts_of_bandwidth_that_are_taken_for_percent", "src/command/resctrl/plan.rs",
+        "0..=BandwidthSteps::MOST => None,", "0..=4096 => None,",
+        "unit bandwidth_that_is_no_percentage_is_refused",
+    ),
+    Break(
+        "hold_moves_itself_for_a_thread_of_another_namespace", "src/command/resctrl/tasks.rs",
+        "filter(|tid| *tid > 0)", "filter(|tid| *tid >= 0)",
+        "unit each_thread_below_the_job_is_found_and_none_of_another_namespace",
+    ),
+    Break(
+        "a_group_of_anothers_that_counts_as_ours", "src/command/resctrl/tree.rs",
+        "digits.parse().ok().filter(|number| group_name(*number) == group)", "digits.trim_start_matches('+').trim().parse().ok()",
+        "unit only_names_of_ours_are_ours",
+    ),
+    Break(
+        "what_has_left_a_job_stays_in_its_group", "src/command/resctrl/watch.rs",
+        "        if is_whole {", "        if false && is_whole {",
+        "host resctrl a_job_is_bounded_with_all_its_threads_and_nobody_else_is",
+    ),
+    Break(
+        "a_job_without_a_group_is_said_at_each_look", "src/command/resctrl/watch.rs",
+        "why.difference(&self.said).for_each(", "why.iter().for_each(",
+        "host resctrl a_job_without_a_group_runs_and_is_said_once_until_one_is_free",
+    ),
+    Break(
+        "hold_does_not_know_the_groups_of_a_killed_one", "src/command/resctrl/watch.rs",
+        "self.jobs = known.into_iter()", "self.jobs = known.into_iter().take(0)",
+        "host resctrl the_next_hold_knows_the_groups_of_a_killed_one",
+    ),
+    Break(
+        "a_share_that_outlives_its_setting", "src/command/resctrl/watch.rs",
+        "if wanted.is_none() || known.is_some_and(|job| job.wanted != wanted) {", "if known.is_some_and(|job| job.wanted != wanted && !wanted.is_none()) {",
+        "host resctrl a_bound_goes_with_its_setting_and_holds_for_its_section",
+    ),
+    Break(
         "packets_of_the_loopback_that_are_bounded", "src/command/network/devices.rs",
         "bit(self.is_loopback, device::LOOPBACK) | ", "",
         "unit packets_of_a_bond_wait_where_those_of_all_its_ports_do",

@@ -49,6 +49,7 @@ fn row(job: &str, step: &str, user: &str, cpus: Option<f64>, memory: Option<u64>
         idle: None,
         network: None,
         lent: None,
+        cache: None,
         partition: None,
         granted: limits,
     }

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What `jobfence hold` does with the groups of jobs between its other work. Without a setting, no process is looked at.
+//!
+//! The record of a job comes before its group, and goes after it. So the next `hold` knows each group, wherever an earlier one was killed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use jobfence::config::{Config, Loaded};
+use jobfence::error::{Error, Result};
+use jobfence::sys::dir::Dir;
+
+use super::files::JobCache;
+use super::group;
+use super::plan::WantedShares;
+use super::search::{self, BoundedJob};
+use super::tasks;
+use super::tree::{self, ResctrlFeatures, ResctrlTree, group_name, number_of};
+use crate::kept;
+use crate::table::printable;
+
+/// When to look for new jobs after a step has begun: its directories and its processes come a moment later.
+const SEARCHES: [Duration; 6] = [
+    Duration::from_millis(10),
+    Duration::from_millis(40),
+    Duration::from_millis(150),
+    Duration::from_secs(1),
+    Duration::from_secs(3),
+    Duration::from_secs(8),
+];
+
+/// How often it is looked while a job has a group, or should have one: a process may come into a job from elsewhere, as by ssh.
+const WHILE_BOUND: Duration = Duration::from_secs(10);
+
+/// After a search, so many times as long as it took is for other work, and at least this long.
+const REST: u32 = 4;
+const LEAST_REST: Duration = Duration::from_millis(5);
+
+/// For so long a group of ours without a record and without a process stays: another `hold` may have just made it.
+const UNKNOWN_STAYS: Duration = Duration::from_secs(30);
+
+/// The jobs with shares of cache and memory bandwidth.
+#[derive(Default)]
+pub struct ResctrlWatch {
+    /// Whether some job is to be bounded.
+    is_wanted: bool,
+    /// By their directories.
+    jobs: BTreeMap<PathBuf, JobCache>,
+    has_taken_over: bool,
+    searches: Vec<Instant>,
+    searched: Option<Instant>,
+    may_search: Option<Instant>,
+    /// Since when groups of ours have neither a record nor a process, by their names.
+    unknown: BTreeMap<String, Instant>,
+    /// What was said, while it is so.
+    said: BTreeSet<String>,
+}
+
+/// Whether some job is to be bounded.
+fn is_on(loaded: &Loaded) -> bool {
+    loaded.one_by_one().any(|candidate| !WantedShares::from_config(&candidate.config).is_none())
+}
+
+impl ResctrlWatch {
+    /// The configuration was read. Looks for jobs once, also for those of which nobody told. If the file has mistakes, what it said before
+    /// stays.
+    pub fn tend(&mut self, loaded: Option<&Loaded>) {
+        if let Some(loaded) = loaded {
+            self.is_wanted = is_on(loaded);
+        }
+        if self.is_wanted || !self.has_taken_over || !self.jobs.is_empty() || !self.unknown.is_empty() {
+            self.searches.push(Instant::now());
+        }
+    }
+
+    /// A step begins. Returns whether that matters.
+    pub fn ring(&mut self) -> bool {
+        if self.is_wanted {
+            let begin = Instant::now();
+            self.searches = SEARCHES.iter().map(|wait| begin + *wait).collect();
+        }
+        self.is_wanted
+    }
+
+    /// The time until something is to be done. `None`: nothing is.
+    pub fn wait(&self) -> Option<Duration> {
+        let regular = self.searched.filter(|_| !self.jobs.is_empty()).map(|searched| searched + WHILE_BOUND);
+        let due = self.searches.iter().copied().chain(regular).min()?;
+        let due = self.may_search.map_or(due, |may| due.max(may));
+        Some(due.saturating_duration_since(Instant::now()))
+    }
+
+    /// Does what is due.
+    pub fn look(&mut self, config: &Config, loaded: Option<&Loaded>) {
+        let now = Instant::now();
+        if self.wait().is_none_or(|wait| !wait.is_zero()) {
+            return;
+        }
+        self.searches.retain(|due| *due > now);
+        let mut why = BTreeSet::new();
+        if let Err(error) = self.search(config, loaded, &mut why) {
+            why.insert(format!("the shares of cache and memory bandwidth are not as configured: {error}"));
+        }
+        why.extend(self.jobs.values().flat_map(|job| job.refused.iter().cloned()));
+        why.difference(&self.said).for_each(|new| log::warn!("{new}"));
+        self.said = why;
+        self.searched = Some(Instant::now());
+        self.may_search = Some(Instant::now() + (now.elapsed() * REST).max(LEAST_REST));
+    }
+
+    fn search(&mut self, config: &Config, loaded: Option<&Loaded>, why: &mut BTreeSet<String>) -> Result<()> {
+        if !self.has_taken_over {
+            let known = kept::all_living::<JobCache>(&config.run_dir)?;
+            self.jobs = known.into_iter().map(|job| (PathBuf::from(&job.directory), job)).collect();
+            self.has_taken_over = true;
+        }
+        let proc = Dir::open("/proc")?;
+        let tree = ResctrlTree::find(&proc)?;
+        // First those that have ended: others may need their groups.
+        let ended = self.jobs.iter().filter(|(_, job)| kept::is_over(&job.directory, job.inode));
+        for path in ended.map(|(path, _)| path.clone()).collect::<Vec<_>>() {
+            if let Err(error) = self.release(&config.run_dir, tree.as_ref(), &path) {
+                why.insert(format!("the group of a job that has ended stays: {error}"));
+            }
+        }
+        if let Some(Err(error)) = tree.as_ref().map(|tree| self.remove_unknown(tree)) {
+            why.insert(format!("a group of resctrl that no job has stays: {error}"));
+        }
+        if !self.is_wanted && self.jobs.is_empty() {
+            return Ok(());
+        }
+        let (present, unseen) = search::jobs(config, loaded)?;
+        if let Some(error) = &unseen {
+            why.insert(format!("not all jobs are seen, and shares of cache may not hold: {error}"));
+        }
+        let features = tree.as_ref().map(ResctrlTree::features).transpose()?;
+        for (path, job) in &present {
+            let done = match tree.as_ref().zip(features.as_ref()) {
+                Some(found) => self.tend_job(&config.run_dir, found, (path, job), unseen.is_none()),
+                None => self.note(&config.run_dir, (path, job), tree::why_none(&proc)),
+            };
+            // Another job can have its group all the same.
+            if let Err(error) = done.or_else(|error| if error.is_gone() { Ok(()) } else { Err(error) }) {
+                let text = tree.as_ref().map_or_else(|| error.to_string(), |tree| tree.explained(error.clone()));
+                why.insert(format!("job {}: its shares of cache and memory bandwidth: {text}", printable(&job.job)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the job's group, or what is new of it, and moves the job's processes there.
+    fn tend_job(
+        &mut self,
+        run_dir: &Path,
+        (tree, features): (&ResctrlTree, &ResctrlFeatures),
+        (path, present): (&Path, &BoundedJob),
+        is_whole: bool,
+    ) -> Result<()> {
+        let known = self.jobs.get(path);
+        let wanted = present.wanted.or(known.map(|job| job.wanted)).unwrap_or_default();
+        if wanted.is_none() || known.is_some_and(|job| job.wanted != wanted) {
+            // With a new group the kernel's defaults hold again.
+            self.release(run_dir, Some(tree), path)?;
+        }
+        if wanted.is_none() {
+            return Ok(());
+        }
+        let name = group_name(present.inode);
+        let job = self.known(run_dir, (path, present), wanted)?;
+        if job.schemata.is_empty() || !tree.root.has(&name) {
+            let before = job.clone();
+            group::apply(tree, features, job)?;
+            if *job != before {
+                kept::write(run_dir, job)?;
+                log::debug!("job {}: {}", printable(&job.job), job.in_words());
+            }
+        }
+        if job.schemata.is_empty() {
+            return Ok(());
+        }
+        let group = tree.root.child(&name)?;
+        let deadline = Instant::now() + tasks::PATIENCE;
+        let mut threads = || match search::open(&present.places) {
+            Ok(places) => tasks::of_job(&places, present.version, deadline),
+            Err(error) => tasks::SeenThreads { unseen: Some(error), ..Default::default() },
+        };
+        if !tasks::gather(&group, &mut threads)? {
+            self.searches.push(Instant::now() + Duration::from_secs(1));
+        }
+        if is_whole {
+            tasks::give_back(&tree.root, &group, &mut threads)?;
+        }
+        Ok(())
+    }
+
+    /// What is known of the job. What is new is noted down before anything is made.
+    fn known(
+        &mut self,
+        run_dir: &Path,
+        (path, present): (&Path, &BoundedJob),
+        wanted: WantedShares,
+    ) -> Result<&mut JobCache> {
+        if !self.jobs.contains_key(path) {
+            let job = JobCache {
+                node: present.node.clone(),
+                uid: present.uid,
+                job: present.job.clone(),
+                directory: path.display().to_string(),
+                inode: present.inode,
+                wanted,
+                ..JobCache::default()
+            };
+            kept::write(run_dir, &job)?;
+            self.jobs.insert(path.to_path_buf(), job);
+        }
+        self.jobs.get_mut(path).ok_or_else(|| Error::new("the job is not known any more"))
+    }
+
+    /// There is no resctrl here.
+    fn note(&mut self, run_dir: &Path, (path, present): (&Path, &BoundedJob), why: String) -> Result<()> {
+        let wanted = present.wanted.unwrap_or_default();
+        if wanted.is_none() {
+            return self.release(run_dir, None, path);
+        }
+        let why = format!("CacheShare and MemoryBandwidthPercent bound nothing: {why}");
+        let job = self.known(run_dir, (path, present), wanted)?;
+        if job.refused != [why.as_str()] || job.wanted != wanted || !job.schemata.is_empty() {
+            (job.refused, job.wanted, job.schemata) = (vec![why], wanted, Default::default());
+            kept::write(run_dir, job)?;
+        }
+        Ok(())
+    }
+
+    /// The job has ended, or is to be bounded no more: its group goes, and then its record.
+    fn release(&mut self, run_dir: &Path, tree: Option<&ResctrlTree>, path: &Path) -> Result<()> {
+        let Some(job) = self.jobs.get(path) else { return Ok(()) };
+        tree.map_or(Ok(()), |tree| tree.remove(job.inode))?;
+        kept::remove(run_dir, job);
+        self.jobs.remove(path);
+        Ok(())
+    }
+
+    /// Removes groups of ours of which no record tells, once no process has been in them for a while: another `hold`, with another
+    /// `RunDir`, may have made them.
+    fn remove_unknown(&mut self, tree: &ResctrlTree) -> Result<()> {
+        let ours: BTreeSet<u64> = self.jobs.values().map(|job| job.inode).collect();
+        let before = std::mem::take(&mut self.unknown);
+        for name in tree.groups()? {
+            let Some(inode) = number_of(&name).filter(|inode| !ours.contains(inode)) else { continue };
+            let is_empty = match tree.root.child(&name).and_then(|group| group.read("tasks")) {
+                Ok(tasks) => tasks.trim().is_empty(),
+                Err(error) if error.is_gone() => continue,
+                Err(error) => return Err(error),
+            };
+            let since = before.get(&name).copied().filter(|_| is_empty).unwrap_or_else(Instant::now);
+            if is_empty && since.elapsed() >= UNKNOWN_STAYS {
+                tree.remove(inode)?;
+            } else {
+                self.unknown.insert(name, since);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// For `jobfence reap`: removes the groups of jobs that have ended. Returns the names of those jobs.
+pub fn reap(config: &Config) -> Result<Vec<String>> {
+    let known = kept::all_living::<JobCache>(&config.run_dir)?;
+    let mut ended = Vec::new();
+    let tree = ResctrlTree::find(&Dir::open("/proc")?)?;
+    for job in known.iter().filter(|job| kept::is_over(&job.directory, job.inode)) {
+        tree.as_ref().map_or(Ok(()), |tree| tree.remove(job.inode))?;
+        kept::remove(&config.run_dir, job);
+        ended.push(job.job.clone());
+    }
+    Ok(ended)
+}
