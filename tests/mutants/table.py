@@ -1525,8 +1525,8 @@ BREAKS = (
         "limit.min(cpus_limit.unwrap_or(limit))", "limit",
         "unit limits_are_without_room_for_daemons",
     ),
-    Break("what_was_granted_is_nowhere", "src/launch/begin.rs", "if config.metrics_file.is_some() || signal_at",
-          "if config.metrics_file.is_none() || signal_at", "slurm figures_for_prometheus"),
+    Break("what_was_granted_is_nowhere", "src/launch/begin.rs", "let is_of_site = config.metrics_file.is_some() ||",
+          "let is_of_site = config.metrics_file.is_none() ||", "slurm figures_for_prometheus"),
     Break("hold_is_heard_as_the_scope", "src/command/journal.rs", "\\nOBJECT_SYSTEMD_UNIT={UNIT}\\n", "\\nUNIT={UNIT}\\n",
           "unit a_message_is_one_field"),
     Break("a_jobs_huge_pages_free_memory", "src/command/host/memory.rs", "used.saturating_add(huge)", "used",
@@ -1979,7 +1979,7 @@ BREAKS = (
     ),
     Break(
         "a_user_cannot_refuse_a_loan", LENDS,
-        "map_or(most, |asked| most.min(*asked))", "map_or(most, |asked| most.max(*asked))",
+        "|asked| entitled.most.min(*asked)", "|asked| entitled.most.max(*asked)",
         "host lend a_user_can_refuse_a_loan_or_lower_it",
     ),
     Break(
@@ -2466,17 +2466,18 @@ BREAKS = (
     ),
     Break(
         "a_limit_of_a_running_job_tells_nobody", "src/doors/life.rs",
-        "        begin::note_for_hold(&mut fence, &resolved.config, &granted.requests, &all);\n", "",
+        "        begin::note_for_hold(&mut fence, &resolved.config, &granted.requests, (before, &all));\n",
+        "        let _ = before;\n",
         "host signal_at a_job_of_a_script_asks",
     ),
     Break(
-        "a_limit_drops_the_word_that_its_user_asked_for", "src/doors/life.rs",
-        "granted.requests.signal_at().or(before)", "granted.requests.signal_at()",
+        "a_limit_drops_the_word_that_its_user_asked_for", "src/launch/begin.rs",
+        "requests.signal_at().or(told)", "requests.signal_at()",
         "host signal_at a_limit_that_says_nothing_of_the_word",
     ),
     Break(
         "a_limit_brings_back_the_word_that_its_user_did_not_want", "src/launch/begin.rs",
-        "let is_of_site = config.signal_at.is_some();", "let is_of_site = false;",
+        " || config.signal_at.is_some();", ";",
         "host signal_at a_limit_that_says_nothing_of_the_word",
     ),
     Break(
