@@ -217,7 +217,7 @@ fn keys(rows: Vec<(String, String)>) -> BTreeSet<String> {
 // ---- HTCondor ---------------------------------------------------------------------------------------------------------------------
 
 /// The slot's ad, and what condor_status says of its job.
-const SLOT: [(&str, &str); 20] = [
+const SLOT: [(&str, &str); 21] = [
     ("Name", "\"slot1_1@node1\""),
     ("Cpus", "2"),
     ("Memory", "512"),
