@@ -40,6 +40,13 @@ pub fn of_step(
         }
     }
     facts.uid = step.uid.into();
+    // Without the name, a section of another user might hold.
+    if facts.user == Fact::Unknown
+        && let Some(uid) = step.uid
+        && let Ok(Some(user)) = nix::unistd::User::from_uid(uid.into())
+    {
+        facts.user = Fact::Known(user.name);
+    }
     Some(life::resolve(loaded, facts).map(|resolved| resolved.config))
 }
 
