@@ -182,7 +182,7 @@ impl NodeMemory {
 
     /// The job to be ended, since the node runs short and only that gives its owners what they have reserved: of those scavengers that use
     /// what they were lent, the one that uses most of it. One that uses no more than its own limit is an owner of that.
-    pub fn to_end(&self, jobs: &[JobMemory]) -> Option<usize> {
+    pub fn job_to_end(&self, jobs: &[JobMemory]) -> Option<usize> {
         if self.free >= self.reserve / SHORT {
             return None;
         }
@@ -352,9 +352,9 @@ mod tests {
     fn a_scavenger_is_ended_only_while_the_node_is_short_and_an_owner_never() {
         let short = NodeMemory { free: 255 * MIB, ..full(880) };
         let jobs = [job(800, 1200, 1200), scavenger(80, 280, 120), scavenger(80, 280, 200), scavenger(80, 280, 80)];
-        assert_eq!(short.to_end(&jobs), Some(2));
-        assert_eq!(NodeMemory { free: 256 * MIB, ..short }.to_end(&jobs), None);
-        assert_eq!(short.to_end(&[jobs[0], jobs[3]]), None, "each has what is its own, or is no scavenger");
+        assert_eq!(short.job_to_end(&jobs), Some(2));
+        assert_eq!(NodeMemory { free: 256 * MIB, ..short }.job_to_end(&jobs), None);
+        assert_eq!(short.job_to_end(&[jobs[0], jobs[3]]), None, "each has what is its own, or is no scavenger");
     }
 
     fn any_job() -> impl Strategy<Value = JobMemory> {
@@ -405,7 +405,7 @@ mod tests {
             let more = sum(&|limit, job| if job.is_scavenger { limit.saturating_sub(job.limit) } else { 0 });
             prop_assert!(more <= node.free.saturating_sub(node.reserve));
             // Only one that has nothing of its own to lose is ended.
-            let ended = node.to_end(&jobs).map(|at| jobs[at]);
+            let ended = node.job_to_end(&jobs).map(|at| jobs[at]);
             prop_assert!(ended.is_none_or(|job| job.is_scavenger && job.used > job.grant && node.free < node.reserve));
             for (limit, job) in limits.iter().zip(&jobs) {
                 prop_assert!(*limit >= job.grant && *limit <= job.most.of(job.grant).max(job.limit));

@@ -374,7 +374,7 @@ impl LendWatch {
             self.jobs.values().find(|job| job.is_unseen).map(|job| format!("{} cannot be looked at", job.name()));
         let (limits, why) = match self.node(config, unseen.is_none()) {
             Ok(node) => {
-                if let Some(at) = node.to_end(&memories).filter(|_| lends_unused(config)) {
+                if let Some(at) = node.job_to_end(&memories).filter(|_| lends_unused(config)) {
                     self.end(at, node.free);
                 }
                 (node.divide(&memories), self.reserved.why_no_more.clone().or(unseen))
