@@ -34,7 +34,7 @@ for line in sys.stdin:
 ";
 
 /// The job of root's.
-const ROOTS: &str = "9";
+const ROOTS: &str = "90";
 
 struct Program {
     child: Child,

@@ -127,16 +127,16 @@ pub fn note_for_hold(
     requests: &UserRequests,
     (before, noted): (Option<Allocated>, &Noted),
 ) {
-    let told = before.as_ref().map(|before| before.signal_at);
-    let signal_at = requests.signal_at().or(told).unwrap_or(config.signal_at);
+    let noted_before = before.as_ref().map(|before| before.signal_at);
+    let signal_at = requests.signal_at().or(noted_before).unwrap_or(config.signal_at);
     let signal_at = signal_at.filter(|_| config.mode == Mode::Enforce);
     let lent = requests.elastic_ram().or(before.and_then(|before| before.elastic_ram));
     // Also that the user wants no word of the site's: a later change of the limits keeps to it.
     let is_of_site = config.metrics_file.is_some() || config.signal_at.is_some();
-    if is_of_site || signal_at.is_some() || lent.is_some() || told.is_some() {
+    if is_of_site || signal_at.is_some() || lent.is_some() || noted_before.is_some() {
         fence.note_allocated(noted, signal_at, lent);
     }
-    if signal_at.or(told.flatten()).is_some() {
+    if signal_at.or(noted_before.flatten()).is_some() {
         early_move::tell_of_armed(&config.run_dir);
     }
 }

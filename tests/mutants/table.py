@@ -2472,7 +2472,7 @@ BREAKS = (
     ),
     Break(
         "a_limit_drops_the_word_that_its_user_asked_for", "src/launch/begin.rs",
-        "requests.signal_at().or(told)", "requests.signal_at()",
+        "requests.signal_at().or(noted_before)", "requests.signal_at()",
         "host signal_at a_limit_that_says_nothing_of_the_word",
     ),
     Break(
