@@ -138,7 +138,7 @@ fn say_what_else_happens(loaded: &Loaded, (resolved, requests): (&Resolved, &Use
             asked => {
                 let elastic = asked.map_or(elastic, |asked| format!("--elastic-ram={asked} (the user)"));
                 println!("lent       memory by {elastic}: needs jobfence.service\n           from {pool}");
-                if config.scavenger && config.memory_pool_unused > Percent::ZERO {
+                if lend::lends_unused(config) && config.scavenger {
                     let unused = words::setting("MemoryPoolUnused", resolved);
                     println!("           and what others do not touch, by {unused}: ended if the node is short");
                 }

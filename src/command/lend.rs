@@ -20,4 +20,4 @@ mod touched;
 mod watch;
 
 pub use files::{JobLent, SCHEMA, loans, page};
-pub use watch::{LendWatch, is_on};
+pub use watch::{LendWatch, is_on, lends_unused};

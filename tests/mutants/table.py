@@ -1362,7 +1362,7 @@ BREAKS = (
           "unit slurm::plugins"),
     # What the kernel says.
     Break("a_binding_is_the_whole_machine", "src/cgroup/events.rs", '"CONSTRAINT_CPUSET" =>', '"CONSTRAINT_CPUSETS" =>', "unit cgroup::events"),
-    Break("a_cache_of_zfs_is_used", "src/command/host/memory.rs", ".saturating_sub(arc(proc))", "", "unit host::memory"),
+    Break("a_cache_of_zfs_is_used", "src/command/host/memory.rs", ".saturating_add(arc(proc))", "", "unit host::memory"),
     Break("a_controller_that_is_off_is_mounted", "src/host.rs", 'words.nth(2) == Some("0")', 'words.nth(2) == Some("9")', "unit host::"),
     # What the schedulers see of an end, and of each other.
     Break(
@@ -1828,12 +1828,12 @@ BREAKS = (
     ),
     Break(
         "reserved_memory_is_lent", LEND,
-        "self.whole.saturating_sub(system).saturating_sub(granted)", "self.whole.saturating_sub(system.min(granted))",
+        "self.whole.saturating_sub(self.promised(jobs, system))", "self.whole.saturating_sub(self.reserved.min(system))",
         "unit no_owner_loses_and_no_more_is_lent_than_there_is",
     ),
     Break(
         "what_is_lent_is_lent_again", LEND,
-        "unreserved.saturating_sub(self.of_unreserved(jobs, &now)).min(of_pool)", "unreserved.min(of_pool)",
+        "unreserved.saturating_sub(of_unreserved(jobs, &now, untouched)).min(of_pool)", "unreserved.min(of_pool)",
         "unit what_is_reserved_is_not_lent",
     ),
     Break(
@@ -1853,8 +1853,33 @@ BREAKS = (
     ),
     Break(
         "an_owner_is_ended_for_another", LEND,
-        ".filter(|job| job.is_scavenger).map_or(0, JobMemory::lent_in_use)", ".map_or(0, JobMemory::lent_in_use)",
+        ".filter(|(job, bytes)| job.may_end && **bytes > 0)", ".filter(|(_, bytes)| **bytes > 0)",
         "unit a_scavenger_is_ended_only_while_the_node_is_short_and_an_owner_never",
+    ),
+    Break(
+        "a_scavenger_is_ended_for_what_nobody_has_reserved", LEND,
+        " || all <= self.unreserved(jobs, self.reserve.max(self.system))", " || all == 0",
+        "unit a_scavenger_is_ended_only_while_the_node_is_short_and_an_owner_never",
+    ),
+    Break(
+        "many_small_scavengers_are_a_shelter", LEND,
+        "(of_user(job.uid), **bytes)", "**bytes",
+        "unit a_scavenger_is_ended_only_while_the_node_is_short_and_an_owner_never",
+    ),
+    Break(
+        "what_is_not_there_is_lent", LEND,
+        "self.untouched.saturating_sub(self.promised(jobs, system).saturating_sub(self.whole))", "self.untouched.min(self.promised(jobs, system))",
+        "unit what_is_promised_and_is_not_there_is_nobodys",
+    ),
+    Break(
+        "another_job_with_the_name_has_touched_nothing", "src/command/lend/reserved.rs",
+        "if seen.0 != inode {", "if seen.0 > inode {",
+        "unit another_job_with_the_name_has_touched_all",
+    ),
+    Break(
+        "a_schedulers_daemon_ends_with_a_scavenger", "src/command/lend/mark.rs",
+        "Ok(!is_roots(&process)? && self.has(&process)?)", "Ok(self.has(&process)?)",
+        "host lend a_scavenger_has_what_an_owner_has_not_touched",
     ),
     Break(
         "a_scavenger_is_ended_before_its_time", LEND,

@@ -153,6 +153,7 @@ pub mod tests {
             system: GIB,
             why: "are in use".to_owned(),
             fences: Some(2 * GIB),
+            free: 13 * GIB,
             swap: 8 * GIB,
         };
         let cpus = UsableCpus::new(CpuList::parse("0-3").unwrap(), CpuList::parse("0-3").unwrap());

@@ -28,6 +28,8 @@ pub struct MemoryOfNode {
     pub why: String,
     /// The memory that fences hold now. `None`: our directory is not there.
     pub fences: Option<u64>,
+    /// The memory that nobody uses now, on this node or in a cgroup on the way to ours, wherever that is least. Caches count as unused.
+    pub free: u64,
     /// Swap of the node.
     pub swap: u64,
 }
@@ -62,7 +64,9 @@ impl MemoryOfNode {
     pub fn read(proc: &Dir, way: Option<&WayToOurs>) -> Result<Self> {
         let text = proc.read("meminfo")?;
         let total = of_meminfo(&text, "MemTotal")?;
-        let used = total.saturating_sub(of_meminfo(&text, "MemAvailable")?).saturating_sub(arc(proc));
+        let available = of_meminfo(&text, "MemAvailable")?.saturating_add(arc(proc));
+        let used = total.saturating_sub(available);
+        let mut free = available;
         let fences = way.and_then(|way| held(way.ours()?, way.version));
         let without_fences = |held: u64| held.saturating_sub(fences.unwrap_or(0));
         // Huge pages are taken from the node for good, whoever uses them. If they count as a job's memory, the job has them from what
@@ -74,13 +78,15 @@ impl MemoryOfNode {
             let Some(limit) = limit(dir, version).filter(|limit| *limit < total) else { continue };
             let place = format!("in {}, whose limit that is", dir.path().display());
             // The root of a container's mount has the container's own processes.
-            let bound = Bound::new(limit, place, without_fences(held(dir, version).unwrap_or(0)), depth == 0);
+            let held = held(dir, version).unwrap_or(0);
+            free = free.min(limit.saturating_sub(held));
+            let bound = Bound::new(limit, place, without_fences(held), depth == 0);
             if bound.left() < least.left() {
                 least = bound;
             }
         }
         let Bound { whole, place, system, why } = least;
-        Ok(Self { whole, place, system, why, fences, swap: of_meminfo(&text, "SwapTotal").unwrap_or(0) })
+        Ok(Self { whole, place, system, why, fences, free, swap: of_meminfo(&text, "SwapTotal").unwrap_or(0) })
     }
 }
 

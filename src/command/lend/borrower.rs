@@ -7,8 +7,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use jobfence::bytes::mebibytes;
-use jobfence::cgroup::kill::{Members, kill_all};
-use jobfence::cgroup::layout::Version;
 use jobfence::config::Percent;
 use jobfence::error::Error;
 use jobfence::sys::dir::Dir;
@@ -17,7 +15,7 @@ use jobfence::sys::lock::Lock;
 use super::directory::{JobDirectory, LookFailure, Lower, SeenMemory, resized};
 use super::files::JobLent;
 use super::lowering::Lowering;
-use super::mark::{Marks, ProcessView};
+use super::mark::{self, Marks, ProcessView};
 use super::notice::{CALM, NeedNotice};
 use super::policy::JobMemory;
 use super::touched::Touched;
@@ -38,8 +36,7 @@ const LEAST: Duration = Duration::from_millis(100);
 const LEAST_WHILE_GROWING: Duration = Duration::from_millis(10);
 const JUST_NOW: Duration = Duration::from_secs(1);
 
-/// So long hold waits for the end of a job that it ends. Its memory is free when its processes are gone: for so long no other is ended.
-const ENDS: Duration = Duration::from_millis(200);
+/// The memory of a job that was ended is free when its processes are gone. For so long no other is ended.
 const DRAINS: Duration = Duration::from_secs(10);
 
 /// After something failed.
@@ -240,6 +237,8 @@ impl Borrower {
             most: self.most,
             is_growing: self.grown.is_some_and(|grown| grown.elapsed() < GROWING),
             is_scavenger: self.is_scavenger,
+            may_end: false,
+            uid: self.uid,
         });
         self.touched.see(Instant::now(), seen.used, crate::idle::speed());
         if self.memory.is_some_and(|memory| memory.uses_loan()) {
@@ -251,8 +250,9 @@ impl Borrower {
     pub fn known(&self) -> JobMemory {
         let limit = self.lent.limit.max(self.lent.grant);
         let (grant, most, is_scavenger) = (self.lent.grant, self.most, self.is_scavenger);
-        let unseen = JobMemory { grant, limit, used: limit, most, is_growing: true, is_scavenger };
-        self.memory.map_or(unseen, |memory| JobMemory { most, is_scavenger, ..memory })
+        let (uid, may_end) = (self.uid, self.may_end());
+        let unseen = JobMemory { grant, limit, used: limit, most, is_growing: true, is_scavenger, may_end, uid };
+        self.memory.map_or(unseen, |memory| JobMemory { most, is_scavenger, may_end, ..memory })
     }
 
     /// Whether the process that lowers its limit has ended. Then it is to be looked at.
@@ -278,17 +278,24 @@ impl Borrower {
         false
     }
 
-    /// Whether it was ended so shortly ago that its memory may soon be free.
+    /// Whether it was ended so shortly ago that its memory may soon be free. One that does not die then stands in nobody's way.
     pub fn is_ending(&self) -> bool {
         self.ended.is_some_and(|ended| ended.elapsed() < DRAINS) && self.known().lent_in_use() > 0
     }
 
-    /// Ends it, since the node has only so much left for the jobs that have reserved it. What does not die at once is ended again at a later
-    /// look.
-    pub fn end(&mut self, free: u64) {
-        let Ok(dir) = self.directory.open() else { return };
-        let unified = (self.directory.version == Version::V2).then_some(&dir);
-        if self.ended.replace(Instant::now()).is_none() {
+    /// Whether it may be ended: only a scavenger that was seen just now.
+    fn may_end(&self) -> bool {
+        let is_seen = self.memory.is_some() && !self.is_unseen && self.lowering.is_none();
+        let is_new = self.looked.is_some_and(|looked| looked.elapsed() < JUST_NOW);
+        self.is_scavenger && is_seen && is_new && self.ended.is_none()
+    }
+
+    /// Ends it, since the node has only so much left for the jobs that have reserved it. Nobody waits for its end: what does not die at once
+    /// is ended again at the next look.
+    pub fn end(&mut self, seen: Option<ProcessView<'_>>, free: u64) {
+        let Some((seen, dir)) = seen.zip(self.directory.open().ok()) else { return };
+        if self.ended.is_none() {
+            self.ended = Some(Instant::now());
             let (name, user) = (self.name(), user_name(self.uid));
             let used = self.known().used.saturating_sub(self.lent.grant);
             log::warn!(
@@ -299,7 +306,7 @@ impl Borrower {
                 mebibytes(self.lent.grant)
             );
         }
-        if let Err(error) = kill_all(Members { unified, freezer: None, any: &dir }, Instant::now() + ENDS) {
+        if let Err(error) = mark::kill_all(seen, &dir) {
             let name = self.name();
             self.say_once(format!("{name}: it is not ended yet: {error}"));
         }
@@ -498,6 +505,7 @@ impl Borrower {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jobfence::cgroup::layout::Version;
     use std::fs;
     use std::os::unix::fs::MetadataExt;
     use std::path::PathBuf;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The mark of a borrower's processes: when the node has no memory left, the kernel kills one of them, and none of a job that has only what
-//! it reserved.
+//! it reserved. And the end of a scavenger, whose processes are chosen alike.
 //!
 //! The mark is `/proc/PID/oom_score_adj` (proc_pid_oom_score_adj(5)). It says itself that it is one, so nothing has to be remembered of a
 //! process. New processes inherit it. root's write also sets the least value to which the user may lower it (`__set_oom_adj` in
@@ -14,7 +14,10 @@ use jobfence::cgroup::walk;
 use jobfence::error::{Error, Result};
 use jobfence::host::Host;
 use jobfence::sys::dir::Dir;
+use jobfence::sys::process::{pidfd_open, send};
 use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 /// A process with this counts as if it had nearly all memory beside its own (`oom_badness` in mm/oom_kill.c, in thousandths). One less than
 /// the most: who has the most has chosen it, and keeps it.
@@ -26,6 +29,9 @@ const PLAIN: i32 = 0;
 /// The most processes that one look changes, and the longest that it searches for them: a job has 4000 directories at most.
 const MOST: usize = 500;
 const PATIENCE: Duration = Duration::from_millis(50);
+
+/// How often it is looked for processes that were forked while others were killed.
+const ROUNDS: usize = 5;
 
 /// The most threads of which it is asked where they are, if the first one does not say.
 const MOST_THREADS: usize = 32;
@@ -119,6 +125,29 @@ impl Marks {
     }
 }
 
+/// Kills the processes in a job's directory and below that root has not started. Those of a scheduler's daemon end by themselves when their
+/// job has ended, and tell the scheduler so. Nobody waits for their end.
+pub fn kill_all(seen: ProcessView<'_>, job: &Dir) -> Result<()> {
+    let place = JobPlace::new(seen, job)?;
+    let mut killed = Vec::new();
+    let mut failed = None;
+    // What was forked while others were killed is there at the next round.
+    for _ in 0..ROUNDS {
+        let (pids, why) = processes(job, Instant::now() + PATIENCE);
+        let new: Vec<i32> = pids.into_iter().filter(|pid| killed.binary_search(pid).is_err()).collect();
+        failed = why;
+        if new.is_empty() {
+            break;
+        }
+        for pid in &new {
+            failed = place.kill(*pid).err().or(failed);
+        }
+        killed.extend(new);
+        killed.sort_unstable();
+    }
+    failed.map_or(Ok(()), Err)
+}
+
 /// All processes in a directory and below, sorted, and why there may be more.
 fn processes(job: &Dir, deadline: Instant) -> (Vec<i32>, Option<Error>) {
     let mut found = Vec::new();
@@ -161,6 +190,19 @@ impl<'a> JobPlace<'a> {
         match done {
             Err(error) if has_ended(&error) => Ok(false),
             done => done,
+        }
+    }
+
+    /// Kills one process. The handle comes first: so what is seen of the process is seen of the one that is killed, or of a later one that
+    /// is not.
+    fn kill(&self, pid: i32) -> Result<()> {
+        let Some(Some(handle)) = pidfd_open(Pid::from_raw(pid))? else { return Ok(()) };
+        let is_theirs =
+            self.seen.proc.child(&pid.to_string()).and_then(|process| Ok(!is_roots(&process)? && self.has(&process)?));
+        match is_theirs {
+            Err(error) if has_ended(&error) => Ok(()),
+            Ok(true) => send(Pid::from_raw(pid), Some(&handle), Signal::SIGKILL),
+            is_theirs => is_theirs.map(drop),
         }
     }
 

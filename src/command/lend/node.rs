@@ -23,6 +23,6 @@ pub fn read(
     let whole = memory.whole;
     let reserve = config.memory_pool_reserve.map_or(0, |reserve| reserve.of(whole));
     let pool = pool.map_or(0, |pool| pool.of(whole));
-    let free = whole.saturating_sub(memory.system).saturating_sub(memory.fences.unwrap_or(0));
-    Ok(NodeMemory { whole, reserve, system: memory.system, pool, reserved, untouched, free, lends_more })
+    let MemoryOfNode { system, free, .. } = memory;
+    Ok(NodeMemory { whole, reserve, system, pool, reserved, untouched, free, lends_more })
 }

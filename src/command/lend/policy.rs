@@ -59,6 +59,10 @@ pub struct JobMemory {
     pub is_growing: bool,
     /// Whether it may be lent what others have reserved and not touched.
     pub is_scavenger: bool,
+    /// Whether it may be ended for that: it was seen just now, and has not refused to die.
+    pub may_end: bool,
+    /// Whose job it is.
+    pub uid: u32,
 }
 
 impl JobMemory {
@@ -107,10 +111,19 @@ impl JobMemory {
 }
 
 impl NodeMemory {
+    /// What is reserved, if the system keeps so much. It may be more than there is.
+    fn promised(&self, jobs: &[JobMemory], system: u64) -> u64 {
+        jobs.iter().fold(self.reserved.saturating_add(system), |sum, job| sum.saturating_add(job.grant))
+    }
+
     /// What nobody has reserved, if the system keeps so much.
     fn unreserved(&self, jobs: &[JobMemory], system: u64) -> u64 {
-        let granted = jobs.iter().fold(self.reserved, |sum, job| sum.saturating_add(job.grant));
-        self.whole.saturating_sub(system).saturating_sub(granted)
+        self.whole.saturating_sub(self.promised(jobs, system))
+    }
+
+    /// What scavengers may be lent of what is reserved, if the system keeps so much. What is promised and is not there is nobody's.
+    fn untouched(&self, jobs: &[JobMemory], system: u64) -> u64 {
+        self.untouched.saturating_sub(self.promised(jobs, system).saturating_sub(self.whole))
     }
 
     /// Divides what may be lent, and returns the limit of each. More is lent only from what nobody has now: what others give back is lent
@@ -143,35 +156,35 @@ impl NodeMemory {
         }
         let now: Vec<u64> = jobs.iter().map(JobMemory::lent).collect();
         let all = now.iter().fold(0, |sum: u64, lent| sum.saturating_add(*lent));
-        let unreserved = self.unreserved(jobs, self.reserve.max(self.system));
+        let system = self.reserve.max(self.system);
+        let (unreserved, untouched) = (self.unreserved(jobs, system), self.untouched(jobs, system));
         let of_pool = self.pool.saturating_sub(all);
-        // What is untouched is lent only while it is there: its owner may have begun to use it.
-        let of_scavengers = unreserved.saturating_add(self.untouched).saturating_sub(all);
+        // What is untouched is lent only while it is there: its owner may have begun to use it, and other scavengers may yet use what they
+        // were lent.
+        let is_scavenged = sum_of(jobs, &now, true) > 0;
+        let not_used = jobs.iter().map(|job| job.lent().saturating_sub(job.lent_in_use()));
+        let there = not_used.fold(self.free.saturating_sub(self.reserve), u64::saturating_sub);
+        let of_all = unreserved.saturating_sub(of_unreserved(jobs, &now, untouched)).min(of_pool);
         LendRoom {
-            of_all: unreserved.saturating_sub(self.of_unreserved(jobs, &now)).min(of_pool),
-            of_scavengers: of_scavengers.min(of_pool).min(self.free.saturating_sub(self.reserve)),
+            // Nobody is lent what a scavenger would be ended for.
+            of_all: if is_scavenged { of_all.min(there) } else { of_all },
+            of_scavengers: unreserved.saturating_add(untouched).saturating_sub(all).min(of_pool).min(there),
         }
-    }
-
-    /// How much of what is lent is of what nobody has reserved: scavengers have what is untouched first.
-    fn of_unreserved(&self, jobs: &[JobMemory], lent: &[u64]) -> u64 {
-        let [of_scavengers, of_others] = [true, false].map(|which| sum_of(jobs, lent, which));
-        of_others.saturating_add(of_scavengers.saturating_sub(self.untouched))
     }
 
     /// Lowers what is lent as far as others have reserved it and nobody uses it, first of scavengers, and of those that have most of that.
     fn take_back(&self, jobs: &[JobMemory], lent: &mut [u64]) {
-        let unreserved = self.unreserved(jobs, self.reserve);
+        let (unreserved, untouched) = (self.unreserved(jobs, self.reserve), self.untouched(jobs, self.reserve));
         let unused = |at: usize, lent: &[u64]| {
             lent.get(at).zip(jobs.get(at)).map_or(0, |(lent, job)| lent.saturating_sub(job.lent_in_use()))
         };
         for which in [true, false] {
             let of_these = |at: &usize| jobs.get(*at).is_some_and(|job| job.is_scavenger == which);
             while let Some(most) = (0..jobs.len()).filter(of_these).max_by_key(|at| unused(*at, lent)) {
-                let mut excess = self.of_unreserved(jobs, lent).saturating_sub(unreserved);
+                let mut excess = of_unreserved(jobs, lent, untouched).saturating_sub(unreserved);
                 if which {
                     // What scavengers have of the untouched is in nobody's way.
-                    excess = excess.min(sum_of(jobs, lent, true).saturating_sub(self.untouched));
+                    excess = excess.min(sum_of(jobs, lent, true).saturating_sub(untouched));
                 }
                 let less = unused(most, lent).min(upward(excess));
                 let Some(of_most) = lent.get_mut(most).filter(|_| less > 0) else { break };
@@ -180,15 +193,29 @@ impl NodeMemory {
         }
     }
 
-    /// The job to be ended, since the node runs short and only that gives its owners what they have reserved: of those scavengers that use
-    /// what they were lent, the one that uses most of it. One that uses no more than its own limit is an owner of that.
+    /// The job to be ended, since the node runs short and only that gives its owners what they have reserved: of the user whose scavengers
+    /// use most of what they were lent, the one that uses most of it. One that uses no more than its own limit is an owner of that. Nobody
+    /// is ended while all that is lent and in use is what nobody has reserved.
     pub fn job_to_end(&self, jobs: &[JobMemory]) -> Option<usize> {
-        if self.free >= self.reserve / SHORT {
+        let in_use: Vec<u64> = jobs.iter().map(JobMemory::lent_in_use).collect();
+        let all = in_use.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+        if self.free >= self.reserve / SHORT || all <= self.unreserved(jobs, self.reserve.max(self.system)) {
             return None;
         }
-        let in_use = |at: usize| jobs.get(at).filter(|job| job.is_scavenger).map_or(0, JobMemory::lent_in_use);
-        (0..jobs.len()).filter(|at| in_use(*at) > 0).max_by_key(|at| in_use(*at))
+        let scavengers = || jobs.iter().zip(&in_use).filter(|(job, bytes)| job.may_end && **bytes > 0);
+        let of_user = |uid| {
+            let theirs = scavengers().filter(|(job, _)| job.uid == uid);
+            theirs.fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
+        };
+        let (first, _) = scavengers().max_by_key(|(job, bytes)| (of_user(job.uid), **bytes))?;
+        jobs.iter().position(|job| std::ptr::eq(job, first))
     }
+}
+
+/// How much of what is lent is of what nobody has reserved: scavengers have what is untouched first.
+fn of_unreserved(jobs: &[JobMemory], lent: &[u64], untouched: u64) -> u64 {
+    let [of_scavengers, of_others] = [true, false].map(|which| sum_of(jobs, lent, which));
+    of_others.saturating_add(of_scavengers.saturating_sub(untouched))
 }
 
 /// What may be lent more, in bytes: to each, and to a scavenger.
@@ -234,11 +261,12 @@ mod tests {
     fn job(grant: u64, limit: u64, used: u64) -> JobMemory {
         let [grant, limit, used] = [grant, limit, used].map(|mib| mib * MIB);
         let most = Percent::from_hundredths(15_000);
-        JobMemory { grant, limit, used, most, is_growing: false, is_scavenger: false }
+        JobMemory { grant, limit, used, most, is_growing: false, is_scavenger: false, may_end: false, uid: 7 }
     }
 
     fn scavenger(grant: u64, limit: u64, used: u64) -> JobMemory {
-        JobMemory { is_scavenger: true, most: Percent::from_hundredths(100_000), ..job(grant, limit, used) }
+        let most = Percent::from_hundredths(100_000);
+        JobMemory { is_scavenger: true, may_end: true, most, ..job(grant, limit, used) }
     }
 
     fn limits(node: NodeMemory, jobs: &[JobMemory]) -> Vec<u64> {
@@ -350,22 +378,53 @@ mod tests {
 
     #[test]
     fn a_scavenger_is_ended_only_while_the_node_is_short_and_an_owner_never() {
-        let short = NodeMemory { free: 255 * MIB, ..full(880) };
+        let short = NodeMemory { free: 255 * MIB, ..full(1040) };
         let jobs = [job(800, 1200, 1200), scavenger(80, 280, 120), scavenger(80, 280, 200), scavenger(80, 280, 80)];
         assert_eq!(short.job_to_end(&jobs), Some(2));
         assert_eq!(NodeMemory { free: 256 * MIB, ..short }.job_to_end(&jobs), None);
         assert_eq!(short.job_to_end(&[jobs[0], jobs[3]]), None, "each has what is its own, or is no scavenger");
+        // One that cannot be seen, or that does not die.
+        let unseen = JobMemory { may_end: false, ..jobs[2] };
+        assert_eq!(short.job_to_end(&[jobs[0], jobs[1], unseen]), Some(1));
+        // A node may well be filled by what nobody has reserved.
+        let unreserved = NodeMemory { reserved: 0, ..short };
+        assert_eq!(unreserved.job_to_end(&jobs), None);
+        // Many small ones of one user are together the largest.
+        let others = JobMemory { uid: 8, ..scavenger(80, 280, 170) };
+        let many = [jobs[2], others, JobMemory { used: 180 * MIB, ..others }];
+        let full = NodeMemory { reserved: (8192 - 512 - 240) * MIB, ..short };
+        assert_eq!(full.job_to_end(&many), Some(2));
+    }
+
+    #[test]
+    fn what_is_promised_and_is_not_there_is_nobodys() {
+        let promised = |more: u64| NodeMemory { reserved: (8192 - 512 - 80 + more) * MIB, ..full(80) };
+        assert_eq!(limits(promised(985), &[scavenger(80, 80, 80)]), [95]);
+        assert_eq!(limits(promised(1000), &[scavenger(80, 80, 80)]), [80]);
+        let growing = JobMemory { is_growing: true, ..scavenger(80, 380, 100) };
+        assert_eq!(limits(promised(900), &[growing]), [180], "what others need comes back");
     }
 
     fn any_job() -> impl Strategy<Value = JobMemory> {
         let amounts = (1_u64..500_000, 0_u64..2000, 0_u64..4000, 10_000_u32..30_000);
-        (amounts, any::<(bool, bool)>()).prop_map(|((grant, lent, used, most), (is_growing, is_scavenger))| {
-            // It may have been lent more than it may have by now.
-            let (grant, lent) = (grant * 4096, lent * 20 * PAGE);
-            let limit = grant + lent;
-            let most = Percent::from_hundredths(most);
-            JobMemory { grant, limit, used: (used * 1_000_000).min(limit), most, is_growing, is_scavenger }
-        })
+        (amounts, any::<(bool, bool, bool)>(), 0_u32..3).prop_map(
+            |((grant, lent, used, most), (is_growing, is_scavenger, is_known), uid)| {
+                // It may have been lent more than it may have by now.
+                let (grant, lent) = (grant * 4096, lent * 20 * PAGE);
+                let limit = grant + lent;
+                let most = Percent::from_hundredths(most);
+                JobMemory {
+                    grant,
+                    limit,
+                    used: (used * 1_000_000).min(limit),
+                    most,
+                    is_growing,
+                    is_scavenger,
+                    may_end: is_scavenger && is_known,
+                    uid,
+                }
+            },
+        )
     }
 
     fn any_node() -> impl Strategy<Value = NodeMemory> {
@@ -406,7 +465,7 @@ mod tests {
             prop_assert!(more <= node.free.saturating_sub(node.reserve));
             // Only one that has nothing of its own to lose is ended.
             let ended = node.job_to_end(&jobs).map(|at| jobs[at]);
-            prop_assert!(ended.is_none_or(|job| job.is_scavenger && job.used > job.grant && node.free < node.reserve));
+            prop_assert!(ended.is_none_or(|job| job.may_end && job.used > job.grant && node.free < node.reserve));
             for (limit, job) in limits.iter().zip(&jobs) {
                 prop_assert!(*limit >= job.grant && *limit <= job.most.of(job.grant).max(job.limit));
                 // Nobody loses what is in use.

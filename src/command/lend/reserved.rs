@@ -25,8 +25,8 @@ pub enum FoundLimit {
 pub struct Reserved {
     /// What was last known of each, in bytes.
     known: BTreeMap<PathBuf, u64>,
-    /// What each has touched of that, if it is looked at.
-    touched: BTreeMap<PathBuf, Touched>,
+    /// What each has touched of that, if it is looked at, with the number of its directory: another job may get the name.
+    touched: BTreeMap<PathBuf, (u64, Touched)>,
     /// Why nothing more is lent.
     pub why_no_more: Option<String>,
     /// Whether that is because something was not seen, which may soon be.
@@ -41,14 +41,18 @@ impl Reserved {
 
     /// What they have not touched for a while, in bytes.
     pub fn untouched(&self) -> u64 {
-        let known = self.known.iter().filter_map(|(path, limit)| Some(self.touched.get(path)?.untouched(*limit)));
+        let known = self.known.iter().filter_map(|(path, limit)| Some(self.touched.get(path)?.1.untouched(*limit)));
         known.fold(0, u64::saturating_add)
     }
 
     /// A job uses so much now.
-    pub fn see(&mut self, path: &Path, used: u64, speed: f64) {
+    pub fn see(&mut self, path: &Path, inode: u64, used: u64, speed: f64) {
         let now = Instant::now();
-        self.touched.entry(path.to_owned()).or_insert_with(|| Touched::new(now)).see(now, used, speed);
+        let seen = self.touched.entry(path.to_owned()).or_insert_with(|| (inode, Touched::new(now)));
+        if seen.0 != inode {
+            *seen = (inode, Touched::new(now));
+        }
+        seen.1.see(now, used, speed);
     }
 
     /// What a search has found, with the job's name; `unseen`: why there may be more jobs.
@@ -92,6 +96,29 @@ mod tests {
 
     fn found(all: &[(&str, FoundLimit)]) -> BTreeMap<PathBuf, (String, FoundLimit)> {
         all.iter().map(|(path, limit)| (PathBuf::from(path), (format!("job {path}"), limit.clone()))).collect()
+    }
+
+    #[test]
+    fn another_job_with_the_name_has_touched_all() {
+        let mut reserved = Reserved::default();
+        let path = Path::new("1");
+        reserved.found(found(&[("1", FoundLimit::Bytes(100))]), None);
+        let see = |reserved: &mut Reserved, inode| {
+            reserved.see(path, inode, 10, 1.0);
+            // As if five minutes had passed.
+            if let Some((_, touched)) = reserved.touched.get_mut(path) {
+                touched.pass();
+            }
+            reserved.see(path, inode, 10, 1.0);
+        };
+        see(&mut reserved, 5);
+        assert_eq!(reserved.untouched(), 90);
+        reserved.see(path, 6, 10, 1.0);
+        assert_eq!(reserved.untouched(), 0);
+        see(&mut reserved, 6);
+        assert_eq!(reserved.untouched(), 90);
+        reserved.found(BTreeMap::new(), None);
+        assert_eq!(reserved.untouched(), 0);
     }
 
     fn state(reserved: &Reserved) -> (u64, bool, bool) {

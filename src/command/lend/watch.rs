@@ -296,7 +296,7 @@ impl LendWatch {
             return Ok(directory.limits(dir)?.0);
         }
         let seen = directory.look(dir)?;
-        self.reserved.see(&directory.path, seen.used, speed());
+        self.reserved.see(&directory.path, directory.inode, seen.used, speed());
         Ok(seen.limit)
     }
 
@@ -374,8 +374,8 @@ impl LendWatch {
             self.jobs.values().find(|job| job.is_unseen).map(|job| format!("{} cannot be looked at", job.name()));
         let (limits, why) = match self.node(config, unseen.is_none()) {
             Ok(node) => {
-                if let Some(at) = node.job_to_end(&memories).filter(|_| lends_unused(config)) {
-                    self.end(at, node.free);
+                if lends_unused(config) {
+                    self.end(node.job_to_end(&memories), node.free);
                 }
                 (node.divide(&memories), self.reserved.why_no_more.clone().or(unseen))
             }
@@ -421,11 +421,12 @@ impl LendWatch {
         node::read(host, config, pool, (self.reserved.sum(), untouched, lends_more)).map_err(|error| error.to_string())
     }
 
-    /// Ends this job, unless the memory of another one that was ended may soon be free.
-    fn end(&mut self, at: usize, free: u64) {
-        let is_another = |other: usize, job: &Borrower| other != at && job.is_ending();
-        if !self.jobs.values().enumerate().any(|(other, job)| is_another(other, job)) {
-            self.jobs.values_mut().nth(at).into_iter().for_each(|job| job.end(free));
+    /// Ends this job, unless the memory of another one that was ended may soon be free. What of that one lives is ended then.
+    fn end(&mut self, at: Option<usize>, free: u64) {
+        let ending = self.jobs.values().position(Borrower::is_ending);
+        let Some(host) = self.host.as_ref() else { return };
+        if let Some(job) = ending.or(at).and_then(|at| self.jobs.values_mut().nth(at)) {
+            job.end(ProcessView::from_host(host, job.directory.version), free);
         }
     }
 }
@@ -447,7 +448,7 @@ fn asked(config: &Config, steps: &[LivingStep<'_>]) -> BTreeMap<PathBuf, Percent
 }
 
 /// Whether the site lends what jobs have reserved and not touched. Without a reserve, no scavenger would be ended in time.
-fn lends_unused(config: &Config) -> bool {
+pub fn lends_unused(config: &Config) -> bool {
     is_on(config) && config.memory_pool_unused > Percent::ZERO && config.memory_pool_reserve.is_some()
 }
 
